@@ -4,7 +4,7 @@
 #include "core/own.h"
 #include "core/ring.h"
 #include "core/thread.h"
-#include "kvfleet/replay_buffer.h"
+#include "model/replay_buffer.h"
 
 #include <endian.h>
 #include <errno.h>

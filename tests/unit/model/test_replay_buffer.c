@@ -1,4 +1,4 @@
-#include "kvfleet/replay_buffer.h"
+#include "model/replay_buffer.h"
 
 #include "fail_alloc.h"
 #include "kvb_test.h"

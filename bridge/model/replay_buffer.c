@@ -1,4 +1,4 @@
-#include "kvfleet/replay_buffer.h"
+#include "model/replay_buffer.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,592 @@
+#include "kvb_test.h"
+
+#include "core/random.h"
+#include "fail_alloc.h"
+#include "stream/republish/block_tree.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The tree against a strict reader: one that takes each event as the contract has it, and fails on
+ * any that says what it knows already, or that hangs below what it does not know. */
+
+enum { block_size = 4, max_names = 64, all_tiers = (1 << KVB_TIER_COUNT) - 1 };
+
+struct reader {
+    unsigned tiers[max_names]; /* of each engine hash */
+    bool has_cleared;
+};
+
+static uint32_t token_of(uint64_t hash, uint32_t i)
+{
+    return (uint32_t)(hash * 16 + i);
+}
+
+static unsigned tiers_below(unsigned tiers)
+{
+    return tiers ? ~((tiers & -tiers) - 1U) : 0;
+}
+
+static void read_stored(
+    struct reader *reader, const struct kvb_event_batch *batch,
+    const struct kvb_engine_event *event)
+{
+    assert_int_equal(event->block_size, block_size);
+    assert_int_equal(event->token_count, event->hash_count * block_size);
+    for (uint32_t i = 0; i < event->hash_count; i++) {
+        const uint64_t hash = batch->hashes[event->hash_at + i].value;
+        const uint64_t parent =
+            i > 0 ? batch->hashes[event->hash_at + i - 1].value : event->parent.value;
+        assert_true(hash < max_names);
+        assert_false(reader->tiers[hash] >> event->tier & 1);
+        if (i > 0 || event->has_parent) {
+            assert_true(tiers_below(reader->tiers[parent]) >> event->tier & 1);
+        }
+        for (uint32_t k = 0; k < block_size; k++) {
+            assert_int_equal(
+                batch->tokens[event->token_at + i * block_size + k], token_of(hash, k));
+        }
+        reader->tiers[hash] |= 1U << event->tier;
+    }
+}
+
+static void read_removed(
+    struct reader *reader, const struct kvb_event_batch *batch,
+    const struct kvb_engine_event *event)
+{
+    for (uint32_t i = 0; i < event->hash_count; i++) {
+        const uint64_t hash = batch->hashes[event->hash_at + i].value;
+        assert_true(reader->tiers[hash] >> event->tier & 1);
+        reader->tiers[hash] &= ~(1U << event->tier);
+    }
+}
+
+static void read_events(struct reader *reader, const struct kvb_event_batch *batch)
+{
+    for (size_t i = 0; i < batch->event_count; i++) {
+        const struct kvb_engine_event *event = &batch->events[i];
+        if (event->kind == KVB_EVENT_STORED) {
+            read_stored(reader, batch, event);
+        } else if (event->kind == KVB_EVENT_REMOVED) {
+            read_removed(reader, batch, event);
+        } else {
+            assert_int_equal(event->kind, KVB_EVENT_CLEARED);
+            assert_true(event->all_tiers);
+            memset(reader->tiers, 0, sizeof reader->tiers);
+            reader->has_cleared = true;
+        }
+    }
+}
+
+static struct kvb_block_tree *new_tree(unsigned tiers, size_t max_blocks)
+{
+    const struct kvb_block_tree_options options = {
+        .block_size = block_size, .tiers = tiers, .max_blocks = max_blocks, .hash_key = 7
+    };
+    struct kvb_block_tree *tree = NULL;
+
+    assert_ok(kvb_block_tree_new(&options, &tree));
+    return tree;
+}
+
+/* A Stored of one block, as an engine sends it; parent 0: none. */
+struct sample {
+    kvb_engine_hash hash;
+    uint32_t tokens[block_size];
+    struct kvb_block_extra extra;
+    struct kvb_engine_event event;
+    struct kvb_event_batch batch;
+};
+
+static void make_sample(struct sample *sample, uint64_t hash, uint64_t parent)
+{
+    *sample = (struct sample){ .hash = { hash } };
+    for (uint32_t i = 0; i < block_size; i++) {
+        sample->tokens[i] = token_of(hash, i);
+    }
+    sample->event = (struct kvb_engine_event){ .kind = KVB_EVENT_STORED,
+                                               .has_parent = parent != 0,
+                                               .parent = { parent },
+                                               .block_size = block_size,
+                                               .hash_count = 1,
+                                               .token_count = block_size };
+    sample->batch = (struct kvb_event_batch){ .events = &sample->event,
+                                              .hashes = &sample->hash,
+                                              .tokens = sample->tokens,
+                                              .extras = &sample->extra };
+}
+
+static void store(struct kvb_block_tree *tree, uint64_t hash, uint64_t parent)
+{
+    struct sample sample;
+
+    make_sample(&sample, hash, parent);
+    kvb_block_tree_store(tree, &sample.batch, &sample.event, 0);
+}
+
+static void hold(struct kvb_block_tree *tree, uint64_t hash, unsigned tiers)
+{
+    kvb_block_tree_hold(tree, (kvb_engine_hash){ hash }, tiers);
+}
+
+static void store_and_hold(struct kvb_block_tree *tree, uint64_t hash, uint64_t parent)
+{
+    store(tree, hash, parent);
+    hold(tree, hash, 1U << KVB_TIER_DEVICE);
+}
+
+static void read_changes(struct kvb_block_tree *tree, struct reader *reader)
+{
+    struct kvb_event_batch batch = { 0 };
+
+    while (kvb_block_tree_has_changes(tree)) {
+        kvb_event_batch_reset(&batch);
+        assert_ok(kvb_block_tree_take_changes(tree, 3, 5, &batch));
+        read_events(reader, &batch);
+    }
+    kvb_event_batch_done(&batch);
+}
+
+static void read_snapshot(struct kvb_block_tree *tree, struct reader *reader)
+{
+    struct kvb_event_batch batch = { 0 };
+    bool is_done = false;
+
+    kvb_block_tree_walk_begin(tree);
+    while (!is_done) {
+        kvb_event_batch_reset(&batch);
+        assert_ok(kvb_block_tree_walk(tree, 2, 3, &batch, &is_done));
+        assert_true(batch.hash_count < 2 + KVB_TIER_COUNT);
+        read_events(reader, &batch);
+    }
+    kvb_block_tree_walk_end(tree);
+    kvb_event_batch_done(&batch);
+}
+
+static void shows_each_block_once_and_its_removal_once(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(all_tiers, 100);
+    struct reader reader = { 0 };
+
+    store_and_hold(tree, 1, 0);
+    store_and_hold(tree, 2, 1);
+    store_and_hold(tree, 2, 1); /* a second copy, or a repetition */
+    read_changes(tree, &reader);
+    assert_int_equal(reader.tiers[1], 1);
+    assert_int_equal(reader.tiers[2], 1);
+    hold(tree, 2, 0);
+    hold(tree, 2, 0);
+    read_changes(tree, &reader);
+    assert_int_equal(reader.tiers[2], 0);
+    assert_int_equal(kvb_block_tree_count(tree)->shown, 1);
+    kvb_block_tree_free(tree);
+}
+
+static void a_chain_is_one_event(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(1, 100);
+    struct kvb_event_batch batch = { 0 };
+
+    for (uint64_t hash = 1; hash < 9; hash++) {
+        store_and_hold(tree, hash, hash - 1);
+    }
+    assert_ok(kvb_block_tree_take_changes(tree, 100, 100, &batch));
+    assert_int_equal(batch.event_count, 1);
+    assert_int_equal(batch.events[0].hash_count, 8);
+    kvb_event_batch_done(&batch);
+    kvb_block_tree_free(tree);
+}
+
+static void a_block_waits_for_its_parent_and_leaves_with_it(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(1, 100);
+    struct reader reader = { 0 };
+
+    store_and_hold(tree, 3, 2);
+    store_and_hold(tree, 2, 1);
+    read_changes(tree, &reader);
+    assert_int_equal(kvb_block_tree_count(tree)->held, 2);
+    assert_int_equal(kvb_block_tree_count(tree)->shown, 0);
+    store_and_hold(tree, 1, 0);
+    read_changes(tree, &reader);
+    assert_int_equal(reader.tiers[3], 1);
+    hold(tree, 1, 0);
+    read_changes(tree, &reader);
+    assert_int_equal(reader.tiers[2], 0);
+    assert_int_equal(reader.tiers[3], 0);
+    hold(tree, 1, 1); /* without tokens: they are known */
+    read_changes(tree, &reader);
+    assert_int_equal(reader.tiers[3], 1);
+    kvb_block_tree_free(tree);
+}
+
+static void a_deeper_tier_may_hang_below_a_nearer_one_only(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(all_tiers, 100);
+    struct reader reader = { 0 };
+
+    store(tree, 1, 0);
+    hold(tree, 1, 1U << KVB_TIER_HOST);
+    store(tree, 2, 1);
+    hold(tree, 2, 1U << KVB_TIER_DEVICE | 1U << KVB_TIER_DISK);
+    read_changes(tree, &reader);
+    assert_int_equal(reader.tiers[1], 1U << KVB_TIER_HOST);
+    assert_int_equal(reader.tiers[2], 1U << KVB_TIER_DISK);
+    kvb_block_tree_free(tree);
+}
+
+static void what_readers_would_misread_is_left_out_with_what_hangs_below(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < 5; kind++) {
+        struct kvb_block_tree *tree = new_tree(1, 100);
+        struct reader reader = { 0 };
+        struct sample sample;
+        uint8_t text[4] = "salt";
+        make_sample(&sample, 1, 0);
+        sample.batch.text = text;
+        sample.event.salt.len = kind == 0 ? 4 : 0;
+        sample.event.extra_count = kind == 1 || kind == 2;
+        sample.extra.key_count = kind == 1;
+        sample.extra.unmatchable = kind == 2;
+        sample.event.block_size = kind == 3 ? 2 : block_size;
+        if (kind < 4) {
+            kvb_block_tree_store(tree, &sample.batch, &sample.event, 0);
+        } /* 4: it came without tokens */
+        hold(tree, 1, 1);
+        store_and_hold(tree, 2, 1);
+        store_and_hold(tree, 9, 0);
+        read_changes(tree, &reader);
+        assert_int_equal(reader.tiers[1], 0);
+        assert_int_equal(reader.tiers[2], 0);
+        assert_int_equal(reader.tiers[9], 1);
+        assert_int_equal(kvb_block_tree_count(tree)->held, 3);
+        assert_int_equal(kvb_block_tree_count(tree)->shown, 1);
+        kvb_block_tree_free(tree);
+    }
+}
+
+static void other_content_under_a_known_hash_is_removed_and_stored(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(1, 100);
+    struct kvb_event_batch batch = { 0 };
+
+    store_and_hold(tree, 1, 0);
+    store_and_hold(tree, 2, 0);
+    assert_ok(kvb_block_tree_take_changes(tree, 100, 100, &batch));
+    kvb_event_batch_reset(&batch);
+    store_and_hold(tree, 2, 1); /* behind another parent */
+    assert_ok(kvb_block_tree_take_changes(tree, 100, 100, &batch));
+    assert_int_equal(batch.event_count, 2);
+    assert_int_equal(batch.events[0].kind, KVB_EVENT_REMOVED);
+    assert_int_equal(batch.events[1].kind, KVB_EVENT_STORED);
+    assert_true(batch.events[1].has_parent);
+    kvb_event_batch_done(&batch);
+    kvb_block_tree_free(tree);
+}
+
+static void adapters_are_named_and_split_events(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(1, 100);
+    struct kvb_event_batch batch = { 0 };
+    struct sample sample;
+    uint8_t text[] = "adapter";
+
+    make_sample(&sample, 1, 0);
+    sample.batch.text = text;
+    sample.event.lora_name = (struct kvb_text_ref){ 0, 7 };
+    kvb_block_tree_store(tree, &sample.batch, &sample.event, 0);
+    hold(tree, 1, 1);
+    store_and_hold(tree, 2, 1);
+    assert_ok(kvb_block_tree_take_changes(tree, 100, 100, &batch));
+    assert_int_equal(batch.event_count, 2);
+    const kvb_span name = kvb_event_batch_text(&batch, batch.events[0].lora_name);
+    assert_int_equal(name.len, 7);
+    assert_memory_equal(name.data, "adapter", 7);
+    assert_int_equal(batch.events[1].lora_name.len, 0);
+    kvb_event_batch_done(&batch);
+    kvb_block_tree_free(tree);
+}
+
+static void what_finds_no_room_is_left_out_and_counted(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(1, 3);
+    struct reader reader = { 0 };
+
+    for (uint64_t hash = 1; hash < 9; hash++) {
+        store_and_hold(tree, hash, hash - 1);
+    }
+    read_changes(tree, &reader);
+    assert_int_equal(kvb_block_tree_count(tree)->shown, 3);
+    assert_true(kvb_block_tree_count(tree)->no_room > 0);
+    for (uint64_t hash = 9; hash-- > 1;) {
+        hold(tree, hash, 0);
+    }
+    read_changes(tree, &reader);
+    assert_int_equal(kvb_block_tree_count(tree)->nodes, 0);
+    store_and_hold(tree, 5, 0);
+    read_changes(tree, &reader);
+    assert_int_equal(reader.tiers[5], 1);
+    kvb_block_tree_free(tree);
+}
+
+static void a_clear_ends_a_snapshot_and_is_shown_once(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(1, 100);
+    struct kvb_event_batch batch = { 0 };
+    struct reader reader = { 0 };
+    bool is_done = false;
+
+    store_and_hold(tree, 1, 0);
+    store_and_hold(tree, 2, 1);
+    read_changes(tree, &reader);
+    kvb_block_tree_walk_begin(tree);
+    assert_ok(kvb_block_tree_walk(tree, 1, 10, &batch, &is_done));
+    kvb_block_tree_clear(tree);
+    store_and_hold(tree, 7, 0);
+    assert_int_equal(kvb_block_tree_walk(tree, 1, 10, &batch, &is_done), KVB_CLOSED);
+    kvb_block_tree_walk_end(tree);
+    read_changes(tree, &reader);
+    assert_true(reader.has_cleared);
+    assert_int_equal(reader.tiers[1], 0);
+    assert_int_equal(reader.tiers[7], 1);
+    kvb_event_batch_done(&batch);
+    kvb_block_tree_free(tree);
+}
+
+/* ---- Random worlds ---- */
+
+struct world {
+    unsigned held[max_names];
+    uint64_t parent[max_names]; /* of what it was last stored with; 0: none */
+    bool is_known[max_names];
+    unsigned shown[max_names]; /* by the newest changes */
+};
+
+static unsigned wanted(const struct world *world, uint64_t hash, unsigned tiers)
+{
+    if (hash == 0) {
+        return ~0U;
+    }
+    if (!world->is_known[hash]) {
+        return 0;
+    }
+    const unsigned above = wanted(world, world->parent[hash], tiers);
+    return world->held[hash] & tiers & tiers_below(above);
+}
+
+/* What a forgotten node has forgotten: the tree keeps what is held, and what it hangs below. */
+static bool is_needed(const struct world *world, uint64_t hash)
+{
+    for (uint64_t other = 1; other < max_names; other++) {
+        uint64_t at = world->held[other] ? other : 0;
+        while (at != 0 && at != hash) {
+            at = world->is_known[at] ? world->parent[at] : 0;
+        }
+        if (at == hash) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void note_read(struct world *world, const struct reader *reader)
+{
+    memcpy(world->shown, reader->tiers, sizeof world->shown);
+    for (uint64_t hash = 1; hash < max_names; hash++) {
+        world->is_known[hash] = world->is_known[hash] && is_needed(world, hash);
+    }
+}
+
+/* The hash has other content now: what was stored below it hangs below nothing. */
+static void lose_children(struct world *world, uint64_t hash)
+{
+    for (uint64_t child = 1; child < max_names; child++) {
+        if (world->is_known[child] && world->parent[child] == hash) {
+            world->is_known[child] = false;
+        }
+    }
+}
+
+static void random_step(struct kvb_block_tree *tree, struct world *world, uint64_t *rng)
+{
+    const uint64_t hash = 1 + kvb_random_below(rng, max_names - 1);
+    const uint64_t kind = kvb_random_below(rng, 100);
+
+    if (kind < 50) { /* a parent has a lower number: no circles */
+        const bool is_again = world->is_known[hash] && kind < 45;
+        const uint64_t parent = is_again ? world->parent[hash] : kvb_random_below(rng, hash);
+        const bool is_other = world->is_known[hash] && parent != world->parent[hash];
+        if (is_other || (!world->is_known[hash] && world->shown[hash])) {
+            lose_children(world, hash);
+        }
+        store(tree, hash, parent);
+        world->is_known[hash] = true;
+        world->parent[hash] = parent;
+        world->held[hash] |= 1U << kvb_random_below(rng, KVB_TIER_COUNT);
+        hold(tree, hash, world->held[hash]);
+    } else if (kind < 98) {
+        world->held[hash] &= ~(1U << kvb_random_below(rng, KVB_TIER_COUNT));
+        hold(tree, hash, world->held[hash]);
+    } else if (kind < 99) {
+        world->held[hash] |= 1U << kvb_random_below(rng, KVB_TIER_COUNT);
+        hold(tree, hash, world->held[hash]);
+    } else if (kvb_random_below(rng, 4) == 0) {
+        kvb_block_tree_clear(tree);
+        *world = (struct world){ .held = { 0 } };
+    }
+}
+
+static void assert_reader_is_right(
+    const struct kvb_block_tree *tree, const struct world *world, const struct reader *reader,
+    unsigned tiers)
+{
+    uint64_t shown = 0;
+
+    for (uint64_t hash = 1; hash < max_names; hash++) {
+        assert_int_equal(reader->tiers[hash], wanted(world, hash, tiers));
+        shown += reader->tiers[hash] != 0;
+    }
+    assert_int_equal(kvb_block_tree_count(tree)->shown, shown);
+}
+
+/* A snapshot that is taken while the world goes on is what readers had been shown before. */
+static void walk_while_it_changes(
+    struct kvb_block_tree *tree, struct world *world, const struct reader *live, uint64_t *rng)
+{
+    struct reader snapshot = { 0 };
+    struct kvb_event_batch batch = { 0 };
+    bool is_done = false;
+    kvb_status status = KVB_OK;
+
+    kvb_block_tree_walk_begin(tree);
+    while (!is_done && status == KVB_OK) {
+        kvb_event_batch_reset(&batch);
+        status = kvb_block_tree_walk(
+            tree, 1 + kvb_random_below(rng, 4), 1 + kvb_random_below(rng, 4), &batch, &is_done);
+        read_events(&snapshot, &batch);
+        random_step(tree, world, rng);
+    }
+    kvb_block_tree_walk_end(tree);
+    if (status == KVB_OK) {
+        assert_memory_equal(snapshot.tiers, live->tiers, sizeof live->tiers);
+    } else {
+        assert_int_equal(status, KVB_CLOSED);
+    }
+    kvb_event_batch_done(&batch);
+}
+
+static void run_random_world(uint64_t seed, unsigned tiers)
+{
+    struct kvb_block_tree *tree = new_tree(tiers, 1000);
+    struct world world = { 0 };
+    struct reader live = { 0 };
+    uint64_t rng = seed;
+
+    for (int round = 0; round < 60; round++) {
+        const uint64_t steps = kvb_random_below(&rng, 30);
+        for (uint64_t i = 0; i < steps; i++) {
+            random_step(tree, &world, &rng);
+        }
+        read_changes(tree, &live);
+        note_read(&world, &live);
+        assert_reader_is_right(tree, &world, &live, tiers);
+        struct reader late = { 0 };
+        read_snapshot(tree, &late);
+        assert_memory_equal(late.tiers, live.tiers, sizeof live.tiers);
+        walk_while_it_changes(tree, &world, &live, &rng);
+        read_changes(tree, &live);
+        note_read(&world, &live);
+        assert_reader_is_right(tree, &world, &live, tiers);
+    }
+    kvb_block_tree_clear(tree);
+    assert_int_equal(kvb_block_tree_count(tree)->nodes, 0);
+    kvb_block_tree_free(tree);
+}
+
+static void a_strict_reader_ends_with_the_truth_in_random_worlds(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        run_random_world(seed, seed % 2 ? 1 : all_tiers);
+    }
+}
+
+/* ---- Torture ---- */
+
+static void run_with_failures(long allocations)
+{
+    const struct kvb_block_tree_options options = {
+        .block_size = block_size, .tiers = 1, .max_blocks = 100, .hash_key = 7
+    };
+    struct kvb_block_tree *tree = NULL;
+    struct kvb_event_batch batch = { 0 };
+    struct reader reader = { 0 };
+
+    fail_alloc_after(allocations);
+    if (kvb_block_tree_new(&options, &tree) == KVB_OK) {
+        for (uint64_t hash = 1; hash < 40; hash++) {
+            store_and_hold(tree, hash, hash - 1);
+        }
+        (void)kvb_block_tree_take_changes(tree, 100, 1000, &batch);
+        fail_alloc_after(-1);
+        read_events(&reader, &batch);
+        for (uint64_t hash = 40; hash-- > 1;) {
+            hold(tree, hash, 0);
+        }
+        kvb_event_batch_reset(&batch);
+        assert_ok(kvb_block_tree_take_changes(tree, 1000, 1000, &batch));
+        assert_false(kvb_block_tree_has_changes(tree));
+        assert_int_equal(kvb_block_tree_count(tree)->nodes, 0);
+    }
+    fail_alloc_after(-1);
+    kvb_event_batch_done(&batch);
+    kvb_block_tree_free(tree);
+}
+
+static void survives_each_failing_allocation(void **state)
+{
+    (void)state;
+    for (long i = 0; i < 40; i++) {
+        run_with_failures(i);
+    }
+}
+
+static void refuses_sizes_that_cannot_be(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = NULL;
+    struct kvb_block_tree_options options = { .block_size = 0, .tiers = 1, .max_blocks = 1 };
+
+    assert_int_equal(kvb_block_tree_new(&options, &tree), KVB_TOO_LARGE);
+    options = (struct kvb_block_tree_options){ .block_size = 1, .tiers = 1, .max_blocks = 0 };
+    assert_int_equal(kvb_block_tree_new(&options, &tree), KVB_TOO_LARGE);
+    kvb_block_tree_free(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shows_each_block_once_and_its_removal_once),
+        cmocka_unit_test(a_chain_is_one_event),
+        cmocka_unit_test(a_block_waits_for_its_parent_and_leaves_with_it),
+        cmocka_unit_test(a_deeper_tier_may_hang_below_a_nearer_one_only),
+        cmocka_unit_test(what_readers_would_misread_is_left_out_with_what_hangs_below),
+        cmocka_unit_test(other_content_under_a_known_hash_is_removed_and_stored),
+        cmocka_unit_test(adapters_are_named_and_split_events),
+        cmocka_unit_test(what_finds_no_room_is_left_out_and_counted),
+        cmocka_unit_test(a_clear_ends_a_snapshot_and_is_shown_once),
+        cmocka_unit_test(a_strict_reader_ends_with_the_truth_in_random_worlds),
+        cmocka_unit_test(survives_each_failing_allocation),
+        cmocka_unit_test(refuses_sizes_that_cannot_be),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,892 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "core/random.h"
+#include "fail_alloc.h"
+#include "stream/republish/republisher.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { block_size = 2, max_names = 1 << 12, kept_batches = 16 };
+
+static const uint64_t first_number = 1000000;
+
+/* ---- A form of batches for this test: a byte for the event's kind, then 8 for each number ---- */
+
+static kvb_status put_number(struct kvb_buf *out, uint64_t number)
+{
+    return kvb_buf_append(out, &number, sizeof number);
+}
+
+static kvb_status encode(void *context, const struct kvb_event_batch *batch, struct kvb_buf *out)
+{
+    (void)context;
+    KVB_TRY(put_number(out, batch->rank));
+    for (size_t i = 0; i < batch->event_count; i++) {
+        const struct kvb_engine_event *event = &batch->events[i];
+        KVB_TRY(put_number(out, event->kind));
+        KVB_TRY(put_number(out, event->hash_count));
+        KVB_TRY(put_number(out, event->has_parent ? event->parent.value : 0));
+        for (uint32_t k = 0; k < event->hash_count; k++) {
+            KVB_TRY(put_number(out, batch->hashes[event->hash_at + k].value));
+        }
+    }
+    return KVB_OK;
+}
+
+static uint64_t take_number(kvb_span *bytes)
+{
+    uint64_t number = 0;
+
+    assert_true(bytes->len >= sizeof number);
+    memcpy(&number, bytes->data, sizeof number);
+    bytes->data += sizeof number;
+    bytes->len -= sizeof number;
+    return number;
+}
+
+/* ---- Readers ---- */
+
+/* What a reader does about numbers; all apply events in the same strict way. */
+enum reader_kind {
+    asks_from_zero,     /* at its first live batch and at gaps; takes what comes */
+    asks_at_connection, /* and takes only the very numbers it asked for; begins empty otherwise */
+    never_asks_history, /* only at gaps, which must be filled to the last number */
+    reader_kinds
+};
+
+struct reader {
+    enum reader_kind kind;
+    bool held[max_names];
+    bool has_last;
+    uint64_t last;
+    bool is_asking;
+    uint64_t asked;
+    bool has_failed; /* an answer was not what it takes: it knows nothing until a Cleared */
+    bool is_late;    /* knows nothing before the next Cleared */
+};
+
+static void apply(struct reader *reader, kvb_span payload)
+{
+    (void)take_number(&payload); /* the rank */
+    while (payload.len > 0) {
+        const uint64_t kind = take_number(&payload);
+        const uint64_t count = take_number(&payload);
+        uint64_t parent = take_number(&payload);
+        if (kind == KVB_EVENT_CLEARED) {
+            memset(reader->held, 0, sizeof reader->held);
+            reader->is_late = false;
+        }
+        for (uint64_t i = 0; i < count; i++) {
+            const uint64_t hash = take_number(&payload);
+            if (!reader->is_late && kind == KVB_EVENT_STORED) {
+                assert_false(reader->held[hash]);
+                assert_true(parent == 0 || reader->held[parent]);
+            } else if (!reader->is_late) {
+                assert_true(reader->held[hash]);
+            }
+            reader->held[hash] = kind == KVB_EVENT_STORED;
+            parent = hash;
+        }
+    }
+}
+
+/* ---- A world: an engine, a republisher, one reader, and messages that may be lost ---- */
+
+struct message {
+    uint64_t number;
+    uint8_t *bytes; /* owned */
+    size_t len;
+};
+
+struct world {
+    uint64_t rng;
+    struct kvb_block_tree *tree;
+    struct kvb_republisher *republisher;
+    struct kvb_republisher_options options;
+    struct kvb_republish_time time;
+    bool held[max_names];
+    uint64_t parent[max_names];
+    uint64_t names;
+    uint64_t percent_lost;
+    struct reader reader;
+    uint64_t number_seen;    /* the largest that was ever live */
+    struct message *waiting; /* owned: live ones while the reader waits for an answer */
+    size_t waiting_count;
+};
+
+static uint8_t identity[] = { 1, 2, 3 }; /* the first byte counts the reader's connections */
+static const kvb_span reader_identity = { identity, sizeof identity };
+
+static void open_tree(struct world *world)
+{
+    const struct kvb_block_tree_options options = {
+        .block_size = block_size, .tiers = 1, .max_blocks = max_names, .hash_key = 5
+    };
+
+    assert_ok(kvb_block_tree_new(&options, &world->tree));
+}
+
+static void store_name(struct world *world, uint64_t hash)
+{
+    const kvb_engine_hash hashes[] = { { hash } };
+    const uint32_t tokens[block_size] = { (uint32_t)hash, 1 };
+    struct kvb_engine_event event = { .kind = KVB_EVENT_STORED,
+                                      .has_parent = world->parent[hash] != 0,
+                                      .parent = { world->parent[hash] },
+                                      .block_size = block_size,
+                                      .hash_count = 1,
+                                      .token_count = block_size };
+    struct kvb_event_batch batch = { .events = &event };
+
+    memcpy(&batch.hashes, &(const kvb_engine_hash *){ hashes }, sizeof batch.hashes);
+    memcpy(&batch.tokens, &(const uint32_t *){ tokens }, sizeof batch.tokens);
+    kvb_block_tree_store(world->tree, &batch, &event, 0);
+    kvb_block_tree_hold(world->tree, hashes[0], 1);
+}
+
+/* A new process, which knows what is held, as from the engine's replay. */
+static void open_republisher(struct world *world)
+{
+    open_tree(world);
+    for (uint64_t hash = 1; hash <= world->names; hash++) {
+        if (world->held[hash]) {
+            store_name(world, hash);
+        }
+    }
+    world->options.tree = world->tree;
+    assert_ok(kvb_republisher_new(&world->options, &world->republisher));
+}
+
+static void close_republisher(struct world *world)
+{
+    kvb_republisher_free(world->republisher);
+    kvb_block_tree_free(world->tree);
+    world->republisher = NULL;
+    world->tree = NULL;
+}
+
+static void begin_world(struct world *world, enum reader_kind kind, uint64_t seed)
+{
+    *world = (struct world){
+        .rng = seed,
+        .options = { .encode = encode,
+                     .dp_rank = 3,
+                     .block_size = block_size,
+                     .first_number = first_number,
+                     .reserved_end = UINT64_MAX,
+                     .max_kept_batches = kept_batches,
+                     .max_kept_bytes = 1 << 20,
+                     .max_snapshot_bytes = 1 << 20 },
+        .time = { .now_ns = KVB_NS_PER_S, .wall_s = 1 },
+        .reader = { .kind = kind, .is_late = true },
+    };
+    open_republisher(world);
+}
+
+static void drop_waiting(struct world *world)
+{
+    for (size_t i = 0; i < world->waiting_count; i++) {
+        free(world->waiting[i].bytes);
+    }
+    free(world->waiting);
+    world->waiting = NULL;
+    world->waiting_count = 0;
+}
+
+static void end_world(struct world *world)
+{
+    drop_waiting(world);
+    close_republisher(world);
+}
+
+static void ask(struct world *world, uint64_t from)
+{
+    world->reader.is_asking = true;
+    world->reader.asked = from;
+    world->reader.has_failed = false;
+    assert_ok(
+        kvb_republisher_request(world->republisher, reader_identity, from, world->time.now_ns));
+}
+
+static void forget_all(struct reader *reader)
+{
+    memset(reader->held, 0, sizeof reader->held);
+    reader->has_last = false;
+    reader->is_late = true;
+}
+
+static void take_live(struct world *world, uint64_t number, kvb_span payload)
+{
+    struct reader *reader = &world->reader;
+    const bool is_first = !reader->has_last;
+
+    if (!is_first && number <= reader->last) {
+        return;
+    }
+    apply(reader, payload);
+    reader->has_last = true;
+    reader->last = number;
+}
+
+static void keep_live(struct world *world, uint64_t number, kvb_span payload)
+{
+    world->waiting = realloc(world->waiting, (world->waiting_count + 1) * sizeof *world->waiting);
+    assert_non_null(world->waiting);
+    struct message *message = &world->waiting[world->waiting_count++];
+    *message =
+        (struct message){ .number = number, .bytes = malloc(payload.len + 1), .len = payload.len };
+    assert_non_null(message->bytes);
+    memcpy(message->bytes, payload.data, payload.len);
+}
+
+/* True: the batch must wait for an answer. */
+static bool must_ask(struct world *world, uint64_t number)
+{
+    struct reader *reader = &world->reader;
+
+    if (reader->is_asking) {
+        return true;
+    }
+    if (!reader->has_last && reader->kind == asks_from_zero) {
+        ask(world, 0);
+        return true;
+    }
+    if (reader->has_last && number > reader->last + 1) {
+        ask(world, reader->last + 1);
+        return true;
+    }
+    return false;
+}
+
+static void hear_live(struct world *world, uint64_t number, kvb_span payload)
+{
+    if (must_ask(world, number)) {
+        keep_live(world, number, payload);
+    } else {
+        take_live(world, number, payload);
+    }
+}
+
+static void hear_end(struct world *world)
+{
+    struct reader *reader = &world->reader;
+    struct message *waiting = world->waiting;
+    const size_t count = world->waiting_count;
+
+    reader->is_asking = false;
+    if (reader->kind == asks_from_zero && !reader->has_last && count > 0) {
+        reader->last = waiting[0].number - 1; /* it goes on with whatever it has */
+        reader->has_last = true;
+    }
+    if (reader->asked > 0 && reader->has_last && reader->last < reader->asked) {
+        forget_all(reader); /* nothing came: it begins again at the next Cleared */
+    }
+    world->waiting = NULL;
+    world->waiting_count = 0;
+    for (size_t i = 0; i < count; i++) {
+        hear_live(
+            world, waiting[i].number,
+            (kvb_span){ .data = waiting[i].bytes, .len = waiting[i].len });
+        free(waiting[i].bytes);
+    }
+    free(waiting);
+}
+
+static void hear_reply(struct world *world, uint64_t number, kvb_span payload)
+{
+    struct reader *reader = &world->reader;
+    const uint64_t wanted = reader->has_last ? reader->last + 1 : reader->asked;
+
+    if (reader->kind != asks_from_zero || reader->asked > 0) {
+        assert_int_equal(number, wanted); /* the number asked for, and none is skipped */
+    }
+    apply(reader, payload);
+    reader->last = number;
+    reader->has_last = true;
+}
+
+static void send_live(struct world *world, const struct kvb_republish_action *action)
+{
+    assert_true(action->number > world->number_seen);
+    world->number_seen = action->number;
+    if (kvb_random_below(&world->rng, 100) >= world->percent_lost) {
+        hear_live(world, action->number, action->payload);
+    }
+}
+
+static void send_reply(struct world *world, const struct kvb_republish_action *action)
+{
+    const bool is_full = kvb_random_below(&world->rng, 500) == 0;
+    const bool is_gone = action->identity.data[0] != identity[0];
+    const struct kvb_republish_action sent = *action;
+
+    assert_int_equal(action->identity.len, sizeof identity);
+    kvb_republisher_sent(
+        world->republisher, action->client,
+        is_gone   ? KVB_REPUBLISH_GONE
+        : is_full ? KVB_REPUBLISH_FULL
+                  : KVB_REPUBLISH_SENT,
+        world->time.now_ns);
+    if (is_full || is_gone) {
+        return;
+    }
+    action = &sent;
+    if (action->kind == KVB_REPUBLISH_END) {
+        hear_end(world);
+    } else {
+        hear_reply(world, action->number, action->payload);
+    }
+}
+
+/* Everything that is due now, as the ingest thread would send it. */
+static void serve(struct world *world)
+{
+    for (int i = 0; i < 200; i++) {
+        struct kvb_republish_action action;
+        kvb_republisher_live(world->republisher, &world->time, &action);
+        if (action.kind == KVB_REPUBLISH_LIVE) {
+            send_live(world, &action);
+        }
+        for (int k = 0; k < 100; k++) {
+            kvb_republisher_reply(world->republisher, world->time.now_ns, &action);
+            if (action.kind == KVB_REPUBLISH_NOTHING) {
+                break;
+            }
+            send_reply(world, &action);
+        }
+        world->time.now_ns += KVB_NS_PER_MS;
+    }
+}
+
+static void engine_step(struct world *world)
+{
+    const uint64_t kind = kvb_random_below(&world->rng, 100);
+
+    if (kind < 60 && world->names + 1 < max_names) {
+        const uint64_t hash = ++world->names;
+        const uint64_t parent = kvb_random_below(&world->rng, hash);
+        world->parent[hash] = world->held[parent] ? parent : 0;
+        world->held[hash] = true;
+        store_name(world, hash);
+    } else if (kind < 99) { /* a leaf goes first, as in an engine */
+        uint64_t leaf = 1 + kvb_random_below(&world->rng, world->names + 1);
+        for (uint64_t hash = 1; hash <= world->names; hash++) {
+            if (world->held[hash] && world->parent[hash] == leaf) {
+                leaf = hash;
+            }
+        }
+        world->held[leaf] = false;
+        kvb_block_tree_hold(world->tree, (kvb_engine_hash){ leaf }, 0);
+    } else {
+        memset(world->held, 0, sizeof world->held);
+        kvb_block_tree_clear(world->tree);
+    }
+}
+
+static void restart_reader(struct world *world)
+{
+    const enum reader_kind kind = world->reader.kind;
+
+    identity[0]++;
+    drop_waiting(world);
+    world->reader = (struct reader){ .kind = kind, .is_late = true };
+    kvb_republisher_subscribed(world->republisher, world->time.now_ns);
+    if (kind == asks_at_connection) {
+        ask(world, 0);
+    }
+}
+
+/* A crash: numbers go on behind those that were reserved. */
+static void restart_republisher(struct world *world)
+{
+    world->options.first_number =
+        kvb_republisher_next_number(world->republisher) + kvb_republish_reserve;
+    close_republisher(world);
+    open_republisher(world);
+    if (world->reader.is_asking) { /* its connection was lost, and it asks again */
+        ask(world, world->reader.has_last ? world->reader.last + 1 : 0);
+    }
+}
+
+static void assert_reader_has_the_truth(const struct world *world)
+{
+    for (uint64_t hash = 1; hash <= world->names; hash++) {
+        assert_int_equal(world->reader.held[hash], world->held[hash]);
+    }
+}
+
+static void run_world(enum reader_kind kind, uint64_t seed)
+{
+    struct world world;
+
+    begin_world(&world, kind, seed);
+    restart_reader(&world);
+    world.percent_lost = seed % 4;
+    for (int round = 0; round < 40; round++) {
+        const uint64_t steps = kvb_random_below(&world.rng, 30);
+        for (uint64_t i = 0; i < steps; i++) {
+            engine_step(&world);
+        }
+        serve(&world);
+        if (kvb_random_below(&world.rng, 100) < 4) {
+            restart_reader(&world);
+        } else if (kvb_random_below(&world.rng, 100) < 4) {
+            restart_republisher(&world);
+        }
+        world.time.now_ns += kvb_random_below(&world.rng, 3 * KVB_NS_PER_S);
+    }
+    world.percent_lost = 0;
+    for (int i = 0; i < 15; i++) { /* quiet: an empty batch each second */
+        serve(&world);
+        world.time.now_ns += KVB_NS_PER_S;
+    }
+    assert_reader_has_the_truth(&world);
+    end_world(&world);
+}
+
+static void each_kind_of_reader_ends_with_the_truth_in_random_worlds(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < reader_kinds; kind++) {
+        for (uint64_t seed = 1; seed <= 40; seed++) {
+            run_world((enum reader_kind)kind, seed);
+        }
+    }
+}
+
+/* ---- One behaviour each ---- */
+
+struct line {
+    enum kvb_republish_kind kind;
+    uint64_t number;
+    size_t events_bytes; /* of the payload, behind the rank */
+};
+
+/* What is sent without time passing. */
+static size_t collect(struct world *world, struct line *lines, size_t max)
+{
+    size_t count = 0;
+    bool is_quiet = false;
+
+    while (!is_quiet && count < max) {
+        struct kvb_republish_action action;
+        kvb_republisher_live(world->republisher, &world->time, &action);
+        const bool is_live = action.kind == KVB_REPUBLISH_LIVE;
+        if (is_live) {
+            lines[count++] = (struct line){ action.kind, action.number, action.payload.len - 8 };
+        }
+        kvb_republisher_reply(world->republisher, world->time.now_ns, &action);
+        if (action.kind != KVB_REPUBLISH_NOTHING) {
+            lines[count++] = (struct line){ action.kind, action.number,
+                                            action.payload.len > 8 ? action.payload.len - 8 : 0 };
+            kvb_republisher_sent(
+                world->republisher, action.client, KVB_REPUBLISH_SENT, world->time.now_ns);
+        }
+        is_quiet = !is_live && action.kind == KVB_REPUBLISH_NOTHING &&
+                   !kvb_republisher_is_busy(world->republisher, world->time.now_ns);
+    }
+    return count;
+}
+
+static struct world scene;
+static struct line lines[100000];
+
+static int begin_scene(void **state)
+{
+    (void)state;
+    begin_world(&scene, asks_from_zero, 1);
+    scene.reader.is_asking = true; /* nobody reads */
+    return 0;
+}
+
+static int end_scene(void **state)
+{
+    (void)state;
+    end_world(&scene);
+    return 0;
+}
+
+static void store_one(void)
+{
+    scene.parent[++scene.names] = 0;
+    scene.held[scene.names] = true;
+    store_name(&scene, scene.names);
+}
+
+/* Batches first_number .. first_number + count - 1. */
+static void publish(size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        store_one();
+        assert_int_equal(collect(&scene, lines, 100), 1);
+    }
+}
+
+static void request(uint64_t from)
+{
+    assert_ok(kvb_republisher_request(scene.republisher, reader_identity, from, scene.time.now_ns));
+}
+
+static void numbers_go_on_by_one_and_silence_is_an_empty_batch(void **state)
+{
+    (void)state;
+    assert_int_equal(collect(&scene, lines, 100), 1); /* the first at once */
+    assert_int_equal(lines[0].number, first_number);
+    assert_int_equal(lines[0].events_bytes, 0);
+    store_one();
+    assert_int_equal(collect(&scene, lines, 100), 1);
+    assert_int_equal(lines[0].number, first_number + 1);
+    assert_true(lines[0].events_bytes > 0);
+    scene.time.now_ns += KVB_NS_PER_S - 1;
+    assert_int_equal(collect(&scene, lines, 100), 0);
+    scene.time.now_ns += 1;
+    assert_int_equal(collect(&scene, lines, 100), 1);
+    assert_int_equal(lines[0].events_bytes, 0);
+}
+
+static void a_request_within_the_ring_gets_what_was_published(void **state)
+{
+    (void)state;
+    publish(5);
+    request(first_number + 3);
+    assert_int_equal(collect(&scene, lines, 100), 3);
+    assert_int_equal(lines[0].number, first_number + 3);
+    assert_true(lines[0].events_bytes > 0);
+    assert_int_equal(lines[1].number, first_number + 4);
+    assert_int_equal(lines[2].kind, KVB_REPUBLISH_END);
+}
+
+static void nothing_missed_is_the_end_mark_alone(void **state)
+{
+    (void)state;
+    publish(2);
+    request(first_number + 2);
+    assert_int_equal(collect(&scene, lines, 100), 1);
+    assert_int_equal(lines[0].kind, KVB_REPUBLISH_END);
+    request(UINT64_MAX);
+    assert_int_equal(collect(&scene, lines, 100), 1);
+    assert_int_equal(lines[0].kind, KVB_REPUBLISH_END);
+}
+
+static void what_the_ring_has_no_more_is_a_snapshot_that_fits_the_numbers(void **state)
+{
+    (void)state;
+    publish(3 * kept_batches);
+    request(first_number + 1);
+    const size_t room = 3 * kept_batches - 1;
+    assert_int_equal(collect(&scene, lines, 1000), room + 1);
+    for (size_t i = 0; i < room; i++) {
+        assert_int_equal(lines[i].number, first_number + 1 + i);
+        assert_int_equal(lines[i].events_bytes > 0, i == 0); /* few blocks: then empty batches */
+    }
+    assert_int_equal(lines[room].kind, KVB_REPUBLISH_END);
+}
+
+/* 24 bytes an event and 8 a block; cleared has no blocks. */
+static void a_snapshot_is_merged_where_there_are_few_numbers(void **state)
+{
+    (void)state;
+    scene.options.max_kept_bytes = 8; /* the ring is as good as empty */
+    close_republisher(&scene);
+    open_republisher(&scene);
+    for (int i = 0; i < 3000; i++) { /* more than one batch takes */
+        store_one();
+    }
+    const size_t batches = collect(&scene, lines, 100);
+    assert_int_equal(batches, 2);
+    request(lines[batches - 1].number);
+    assert_int_equal(collect(&scene, lines, 100), 2);
+    assert_int_equal(lines[0].number, first_number + 1);
+    assert_int_equal(lines[0].events_bytes, 24 + 3000 * 32);
+    assert_int_equal(lines[1].kind, KVB_REPUBLISH_END);
+}
+
+static void from_zero_is_the_end_mark_then_an_announcement_to_all(void **state)
+{
+    (void)state;
+    publish(3);
+    request(0);
+    assert_int_equal(collect(&scene, lines, 100), 1);
+    assert_int_equal(lines[0].kind, KVB_REPUBLISH_END);
+    scene.time.now_ns += 50 * KVB_NS_PER_MS;
+    assert_int_equal(collect(&scene, lines, 100), 1);
+    assert_int_equal(lines[0].kind, KVB_REPUBLISH_LIVE);
+    assert_int_equal(lines[0].number, first_number + 3);
+    assert_int_equal(lines[0].events_bytes, 24 + 3 * 32);
+}
+
+static void requests_from_zero_share_the_announcement_that_follows(void **state)
+{
+    (void)state;
+    publish(1);
+    request(0);
+    (void)collect(&scene, lines, 100);
+    scene.time.now_ns += 50 * KVB_NS_PER_MS;
+    (void)collect(&scene, lines, 100);
+    for (int i = 0; i < 5; i++) {
+        request(0);
+        kvb_republisher_subscribed(scene.republisher, scene.time.now_ns);
+        (void)collect(&scene, lines, 100);
+        scene.time.now_ns += 100 * KVB_NS_PER_MS;
+    }
+    assert_int_equal(kvb_republisher_count(scene.republisher)->announcements, 1);
+    scene.time.now_ns += 10 * KVB_NS_PER_S;
+    (void)collect(&scene, lines, 100);
+    assert_int_equal(kvb_republisher_count(scene.republisher)->announcements, 2);
+    scene.time.now_ns += 20 * KVB_NS_PER_S;
+    (void)collect(&scene, lines, 100);
+    assert_int_equal(kvb_republisher_count(scene.republisher)->announcements, 2);
+}
+
+static void too_far_back_is_announced(void **state)
+{
+    (void)state;
+    publish(kept_batches + 2);
+    request(first_number + kept_batches + 1 - kvb_max_republish_fill); /* one too many */
+    assert_int_equal(collect(&scene, lines, 100), 1);
+    assert_int_equal(lines[0].kind, KVB_REPUBLISH_END);
+    request(first_number + kept_batches + 2 - kvb_max_republish_fill);
+    assert_int_equal(collect(&scene, lines, 100000), kvb_max_republish_fill + 1);
+    assert_int_equal(kvb_republisher_count(scene.republisher)->snapshots, 1);
+}
+
+static void from_zero_may_be_a_snapshot_under_the_newest_numbers(void **state)
+{
+    (void)state;
+    scene.options.from_zero = KVB_FROM_ZERO_SNAPSHOT;
+    close_republisher(&scene);
+    open_republisher(&scene);
+    publish(3);
+    request(0);
+    assert_int_equal(collect(&scene, lines, 100), 2);
+    assert_int_equal(lines[0].number, first_number + 2);
+    assert_int_equal(lines[0].events_bytes, 24 + 3 * 32);
+    assert_int_equal(lines[1].kind, KVB_REPUBLISH_END);
+}
+
+static void a_snapshot_is_of_one_moment_and_changes_follow(void **state)
+{
+    (void)state;
+    struct kvb_republish_action action;
+
+    publish(3 * kept_batches);
+    request(first_number);
+    kvb_republisher_live(scene.republisher, &scene.time, &action); /* begins the snapshot */
+    assert_int_equal(action.kind, KVB_REPUBLISH_NOTHING);
+    store_one();
+    assert_int_equal(collect(&scene, lines, 1000), 3 * kept_batches + 2);
+    size_t live = 0;
+    for (size_t i = 0; i < 3 * kept_batches + 2; i++) {
+        live += lines[i].kind == KVB_REPUBLISH_LIVE;
+        if (lines[i].kind == KVB_REPUBLISH_LIVE) {
+            assert_int_equal(lines[i].number, first_number + 3 * kept_batches);
+        }
+    }
+    assert_int_equal(live, 1);
+}
+
+static void a_newer_request_ends_the_answer_and_is_answered(void **state)
+{
+    (void)state;
+    struct kvb_republish_action action;
+
+    publish(10);
+    request(first_number);
+    kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
+    assert_int_equal(action.kind, KVB_REPUBLISH_REPLY);
+    kvb_republisher_sent(scene.republisher, action.client, KVB_REPUBLISH_SENT, scene.time.now_ns);
+    request(first_number + 9);
+    assert_int_equal(collect(&scene, lines, 100), 3);
+    assert_int_equal(lines[0].kind, KVB_REPUBLISH_END);
+    assert_int_equal(lines[1].number, first_number + 9);
+    assert_int_equal(lines[2].kind, KVB_REPUBLISH_END);
+}
+
+static void a_slow_reader_goes_on_with_a_snapshot_when_the_ring_has_passed_it(void **state)
+{
+    (void)state;
+    struct kvb_republish_action action;
+
+    publish(10);
+    request(first_number);
+    for (int i = 0; i < 2; i++) {
+        kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
+        kvb_republisher_sent(
+            scene.republisher, action.client, KVB_REPUBLISH_SENT, scene.time.now_ns);
+    }
+    kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
+    kvb_republisher_sent(scene.republisher, action.client, KVB_REPUBLISH_FULL, scene.time.now_ns);
+    for (int i = 0; i < 3 * kept_batches; i++) {
+        store_one();
+        kvb_republisher_live(scene.republisher, &scene.time, &action);
+    }
+    scene.time.now_ns += 10 * KVB_NS_PER_MS;
+    const size_t count = collect(&scene, lines, 1000);
+    assert_int_equal(count, 10 + 3 * kept_batches - 2 + 1);
+    for (size_t i = 0; i + 1 < count; i++) {
+        assert_int_equal(lines[i].number, first_number + 2 + i);
+    }
+    assert_int_equal(lines[count - 1].kind, KVB_REPUBLISH_END);
+}
+
+static void a_reader_that_takes_nothing_or_is_gone_is_dropped(void **state)
+{
+    (void)state;
+    struct kvb_republish_action action;
+
+    publish(3);
+    request(first_number);
+    kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
+    kvb_republisher_sent(scene.republisher, action.client, KVB_REPUBLISH_FULL, scene.time.now_ns);
+    kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
+    assert_int_equal(action.kind, KVB_REPUBLISH_NOTHING); /* for some ms */
+    scene.time.now_ns += 31 * KVB_NS_PER_S;
+    kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
+    kvb_republisher_sent(scene.republisher, action.client, KVB_REPUBLISH_FULL, scene.time.now_ns);
+    assert_int_equal(kvb_republisher_count(scene.republisher)->clients, 0);
+    request(first_number);
+    kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
+    kvb_republisher_sent(scene.republisher, action.client, KVB_REPUBLISH_GONE, scene.time.now_ns);
+    assert_int_equal(kvb_republisher_count(scene.republisher)->clients, 0);
+    assert_int_equal(kvb_republisher_count(scene.republisher)->dropped, 2);
+}
+
+static void readers_and_snapshots_are_bounded(void **state)
+{
+    (void)state;
+    publish(3 * kept_batches);
+    for (uint8_t i = 0; i < kvb_max_republish_clients + 1; i++) {
+        const kvb_span name = { &i, 1 };
+        assert_int_equal(
+            kvb_republisher_request(scene.republisher, name, first_number, scene.time.now_ns),
+            i < kvb_max_republish_clients ? KVB_OK : KVB_TOO_LARGE);
+    }
+    const uint8_t long_name[kvb_max_republish_identity + 1] = { 0 };
+    assert_int_equal(
+        kvb_republisher_request(scene.republisher, (kvb_span){ long_name, sizeof long_name }, 1, 0),
+        KVB_BAD_INPUT);
+    for (int i = 0; i < 100; i++) {
+        struct kvb_republish_action action;
+        kvb_republisher_live(scene.republisher, &scene.time, &action);
+    }
+    assert_int_equal(
+        kvb_republisher_count(scene.republisher)->snapshots, kvb_max_republish_snapshots);
+    assert_int_equal(
+        collect(&scene, lines, 100000), kvb_max_republish_clients * (3 * kept_batches + 1));
+    assert_int_equal(kvb_republisher_count(scene.republisher)->snapshot_bytes, 0);
+}
+
+static void without_reserved_numbers_nothing_is_published(void **state)
+{
+    (void)state;
+    uint64_t end = 0;
+
+    scene.options.reserved_end = first_number + 2;
+    close_republisher(&scene);
+    open_republisher(&scene);
+    publish(2);
+    store_one();
+    assert_int_equal(collect(&scene, lines, 100), 0);
+    assert_true(kvb_republisher_wants_numbers(scene.republisher, &end));
+    assert_int_equal(end, first_number + 2 + kvb_republish_reserve);
+    kvb_republisher_reserved(scene.republisher, end);
+    assert_false(kvb_republisher_wants_numbers(scene.republisher, &end));
+    assert_int_equal(collect(&scene, lines, 100), 1);
+    assert_int_equal(lines[0].number, first_number + 2);
+}
+
+static void a_clear_within_an_announcement_is_followed_by_another(void **state)
+{
+    (void)state;
+    struct kvb_republish_action action;
+
+    for (int i = 0; i < 4000; i++) {
+        store_one();
+    }
+    (void)collect(&scene, lines, 100);
+    kvb_republisher_subscribed(scene.republisher, scene.time.now_ns);
+    scene.time.now_ns += 50 * KVB_NS_PER_MS;
+    for (int i = 0; i < 2; i++) { /* it begins, and the first of two batches */
+        kvb_republisher_live(scene.republisher, &scene.time, &action);
+    }
+    assert_int_equal(action.kind, KVB_REPUBLISH_LIVE);
+    kvb_block_tree_clear(scene.tree);
+    store_one();
+    (void)collect(&scene, lines, 100);
+    scene.time.now_ns += KVB_NS_PER_S;
+    (void)collect(&scene, lines, 100);
+    assert_int_equal(kvb_republisher_count(scene.republisher)->announcements, 2);
+}
+
+/* A batch that is lost for want of memory is a gap, and all is announced again. */
+static void run_with_failures(long allocations)
+{
+    struct world world;
+    size_t live = 0;
+
+    begin_world(&world, asks_from_zero, 1);
+    for (int i = 0; i < 50; i++) {
+        world.parent[++world.names] = 0;
+        world.held[world.names] = true;
+        store_name(&world, world.names);
+    }
+    fail_alloc_after(allocations);
+    live = collect(&world, lines, 10);
+    (void)kvb_republisher_request(
+        world.republisher, reader_identity, first_number, world.time.now_ns);
+    (void)collect(&world, lines, 10);
+    fail_alloc_after(-1);
+    (void)live;
+    world.percent_lost = 0;
+    restart_reader(&world);
+    for (int i = 0; i < 30; i++) {
+        serve(&world);
+        world.time.now_ns += KVB_NS_PER_S;
+    }
+    assert_reader_has_the_truth(&world);
+    end_world(&world);
+}
+
+static void survives_each_failing_allocation(void **state)
+{
+    (void)state;
+    struct kvb_republisher *republisher = NULL;
+
+    for (long i = 0; i < 25; i++) {
+        run_with_failures(i);
+    }
+    for (long i = 0; i < 2; i++) {
+        fail_alloc_after(i);
+        assert_int_equal(kvb_republisher_new(&scene.options, &republisher), KVB_NO_MEMORY);
+    }
+    fail_alloc_after(-1);
+    kvb_republisher_free(NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_kind_of_reader_ends_with_the_truth_in_random_worlds),
+#define SCENE(test) cmocka_unit_test_setup_teardown(test, begin_scene, end_scene)
+        SCENE(numbers_go_on_by_one_and_silence_is_an_empty_batch),
+        SCENE(a_request_within_the_ring_gets_what_was_published),
+        SCENE(nothing_missed_is_the_end_mark_alone),
+        SCENE(what_the_ring_has_no_more_is_a_snapshot_that_fits_the_numbers),
+        SCENE(a_snapshot_is_merged_where_there_are_few_numbers),
+        SCENE(from_zero_is_the_end_mark_then_an_announcement_to_all),
+        SCENE(requests_from_zero_share_the_announcement_that_follows),
+        SCENE(too_far_back_is_announced),
+        SCENE(from_zero_may_be_a_snapshot_under_the_newest_numbers),
+        SCENE(a_snapshot_is_of_one_moment_and_changes_follow),
+        SCENE(a_newer_request_ends_the_answer_and_is_answered),
+        SCENE(a_slow_reader_goes_on_with_a_snapshot_when_the_ring_has_passed_it),
+        SCENE(a_reader_that_takes_nothing_or_is_gone_is_dropped),
+        SCENE(readers_and_snapshots_are_bounded),
+        SCENE(without_reserved_numbers_nothing_is_published),
+        SCENE(a_clear_within_an_announcement_is_followed_by_another),
+        SCENE(survives_each_failing_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
