@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/status.h"
-#include "kvfleet/encode/encode.h"
+#include "wire/engine/encode.h"
 #include "kvfleet/engine/engine.h"
 #include "kvfleet/publisher.h"
 #include "kvfleet/trace.h"

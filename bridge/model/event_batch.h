@@ -121,6 +121,7 @@ struct kvb_event_batch {
     bool has_rank;
     uint32_t rank;
     bool counts_from_one;   /* the publisher's first seq is 1, not 0 */
+    bool has_signed_hashes; /* a hash came as a signed number, as SGLang writes them */
     uint32_t unknown_media; /* events with is_medium_unknown */
 
     struct kvb_engine_event *events; /* owned, like the five below */

@@ -2,7 +2,7 @@
 
 #include "core/buf.h"
 #include "index/block_hash.h"
-#include "kvfleet/encode/encode.h"
+#include "wire/engine/encode.h"
 
 #include <stdlib.h>
 #include <string.h>

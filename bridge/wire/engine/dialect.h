@@ -38,7 +38,9 @@ enum kvb_event_form {
 
 enum kvb_hash_form {
     KVB_HASH_U64,
-    KVB_HASH_I64,   /* the same bits, signed */
+    KVB_HASH_I64,       /* the same bits, signed */
+    KVB_HASH_FIXED_U64, /* 9 bytes, also where fewer would do; some readers take no others */
+    KVB_HASH_FIXED_I64,
     KVB_HASH_BYTES, /* 32 bytes; the last 8 are the hash, big-endian */
     KVB_HASH_TEXT   /* "0x..." */
 };

@@ -16,6 +16,8 @@ void kvb_engine_fields_begin(struct engine_fields *fields, const uint8_t *end)
 
 /* ---- Hashes ---- */
 
+enum { code_int64 = 0xd3 }; /* msgpack; a hash is large, so no shorter form matters */
+
 /* Of sha256 and similar hashes the last 8 bytes are used, big-endian. */
 static kvb_status take_byte_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash)
 {
@@ -106,6 +108,7 @@ static bool read_hash_list(
         return false;
     }
     for (uint32_t i = 0; i < list->count; i++) {
+        batch->has_signed_hashes |= cursor->at < cursor->end && *cursor->at == code_int64;
         if (kvb_engine_take_hash(cursor, &batch->hashes[batch->hash_count + i].value) != KVB_OK) {
             return false;
         }

@@ -1,7 +1,7 @@
 #include "feed.h"
 
 #include "core/hash.h"
-#include "kvfleet/encode/encode.h"
+#include "wire/engine/encode.h"
 
 #include <stdlib.h>
 

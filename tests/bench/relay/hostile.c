@@ -1,8 +1,8 @@
 #include "hostile.h"
 
 #include "core/clock.h"
-#include "kvfleet/encode/encode.h"
 #include "kvfleet/engine/event_writer.h"
+#include "wire/engine/encode.h"
 
 #include <errno.h>
 #include <stdbool.h>

@@ -1,8 +1,8 @@
 #include "script.h"
 
 #include "core/random.h"
-#include "kvfleet/encode/encode.h"
 #include "kvfleet/engine/event_writer.h"
+#include "wire/engine/encode.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -3,9 +3,9 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "kvb_test.h"
-#include "kvfleet/encode/encode.h"
 #include "model/event_batch.h"
 #include "wire/engine/batch.h"
+#include "wire/engine/encode.h"
 
 #include <string.h>
 

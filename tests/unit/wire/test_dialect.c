@@ -2,8 +2,8 @@
 
 #include "core/own.h"
 #include "kvb_test.h"
-#include "kvfleet/encode/encode.h"
 #include "vector_file.h"
+#include "wire/engine/encode.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "kvfleet/encode/pack.h"
+#include "wire/engine/pack.h"
 
 #include "core/own.h"
 

@@ -1,7 +1,7 @@
-#include "kvfleet/encode/encode.h"
+#include "wire/engine/encode.h"
 
 #include "core/own.h"
-#include "kvfleet/encode/pack.h"
+#include "wire/engine/pack.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -64,6 +64,12 @@ static void pack_hash(msgpack_packer *packer, const struct engine_source *source
         break;
     case KVB_HASH_I64:
         (void)msgpack_pack_int64(packer, (int64_t)hash);
+        break;
+    case KVB_HASH_FIXED_U64:
+        (void)msgpack_pack_fix_uint64(packer, hash);
+        break;
+    case KVB_HASH_FIXED_I64:
+        (void)msgpack_pack_fix_int64(packer, (int64_t)hash);
         break;
     default:
         (void)msgpack_pack_uint64(packer, hash);
@@ -515,11 +521,11 @@ static void pack_events(msgpack_packer *packer, struct engine_source *source)
     }
 }
 
-kvb_status kvb_engine_batch_encode(
-    const struct kvb_event_batch *batch, enum kvb_dialect dialect, struct kvb_buf *out)
+static kvb_status encode_as(
+    const struct kvb_event_batch *batch, const struct kvb_dialect_row *dialect, struct kvb_buf *out)
 {
     struct sink sink = { .out = out, .status = KVB_OK };
-    struct engine_source source = { .dialect = kvb_dialect_row_of(dialect), .batch = batch };
+    struct engine_source source = { .dialect = dialect, .batch = batch };
     const size_t len_before = out->len;
     msgpack_packer packer;
 
@@ -534,4 +540,22 @@ kvb_status kvb_engine_batch_encode(
         out->len = len_before;
     }
     return sink.status;
+}
+
+kvb_status kvb_engine_batch_encode(
+    const struct kvb_event_batch *batch, enum kvb_dialect dialect, struct kvb_buf *out)
+{
+    return encode_as(batch, kvb_dialect_row_of(dialect), out);
+}
+
+kvb_status kvb_republished_batch_encode(
+    const struct kvb_event_batch *batch, enum kvb_republish_form form, bool has_signed_hashes,
+    struct kvb_buf *out)
+{
+    const enum kvb_dialect like =
+        form == KVB_REPUBLISH_MAP ? KVB_DIALECT_VLLM_0_31 : KVB_DIALECT_VLLM_0_22;
+    struct kvb_dialect_row row = *kvb_dialect_row_of(like);
+
+    row.hashes = has_signed_hashes ? KVB_HASH_FIXED_I64 : KVB_HASH_FIXED_U64;
+    return encode_as(batch, &row, out);
 }

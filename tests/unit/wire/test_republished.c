@@ -1,0 +1,195 @@
+#include "fail_alloc.h"
+#include "kvb_test.h"
+#include "vector_file.h"
+#include "wire/engine/batch.h"
+#include "wire/engine/encode.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is republished, byte for byte. */
+
+static const uint64_t a = 0x1111111111111111;
+static const uint64_t b = 0x2222222222222222;
+static const uint64_t c = 0x3333333333333333;
+
+static struct kvb_event_batch batch;
+
+static int begin_batch(void **state)
+{
+    (void)state;
+    kvb_event_batch_reset(&batch);
+    batch.timestamp_s = 1700000000.5;
+    batch.has_rank = true;
+    return 0;
+}
+
+static int end_batch(void **state)
+{
+    (void)state;
+    kvb_event_batch_done(&batch);
+    return 0;
+}
+
+static struct kvb_engine_event *add_event(enum kvb_event_kind kind, enum kvb_tier tier)
+{
+    assert_ok(kvb_event_batch_reserve_events(&batch, 1));
+    struct kvb_engine_event *event = &batch.events[batch.event_count++];
+    *event = (struct kvb_engine_event){ .kind = kind,
+                                        .tier = tier,
+                                        .all_tiers = kind == KVB_EVENT_CLEARED,
+                                        .has_group = true,
+                                        .hash_at = (uint32_t)batch.hash_count };
+    return event;
+}
+
+static void add_hash(struct kvb_engine_event *event, uint64_t hash)
+{
+    assert_ok(kvb_event_batch_reserve_hashes(&batch, 1));
+    batch.hashes[batch.hash_count++].value = hash;
+    event->hash_count++;
+}
+
+/* Of blocks of 4 tokens: first_token, first_token + 1, ... */
+static struct kvb_engine_event *
+add_stored(enum kvb_tier tier, uint64_t parent, uint32_t first_token, uint32_t tokens)
+{
+    struct kvb_engine_event *event = add_event(KVB_EVENT_STORED, tier);
+
+    event->has_parent = parent != 0;
+    event->parent.value = parent;
+    event->block_size = 4;
+    event->token_at = (uint32_t)batch.token_count;
+    event->token_count = tokens;
+    assert_ok(kvb_event_batch_reserve_tokens(&batch, tokens));
+    for (uint32_t i = 0; i < tokens; i++) {
+        batch.tokens[batch.token_count++] = first_token + i;
+    }
+    return event;
+}
+
+static void add_a_and_b(void)
+{
+    struct kvb_engine_event *event = add_stored(KVB_TIER_DEVICE, 0, 1, 8);
+
+    add_hash(event, a);
+    add_hash(event, b);
+}
+
+static void assert_encoded(const char *vector, enum kvb_republish_form form, bool is_signed)
+{
+    char *text = read_text_file("vectors/republished.txt");
+    char start[64];
+    size_t len = 0;
+
+    (void)snprintf(start, sizeof start, "\n%s|", vector);
+    const char *line = strstr(text, start);
+    assert_non_null(line);
+    const char *hex = strchr(line + strlen(start), '|') + 1;
+    uint8_t *wanted = bytes_of_hex(hex, &len);
+    struct kvb_buf bytes;
+    kvb_buf_init(&bytes, 4096);
+    assert_ok(kvb_republished_batch_encode(&batch, form, is_signed, &bytes));
+    assert_int_equal(bytes.len, len);
+    assert_memory_equal(bytes.data, wanted, len);
+    kvb_buf_done(&bytes);
+    free(wanted);
+    free(text);
+}
+
+static void an_empty_batch(void **state)
+{
+    (void)state;
+    assert_encoded("empty", KVB_REPUBLISH_MAP, false);
+    assert_encoded("empty", KVB_REPUBLISH_ARRAY, false);
+}
+
+static void a_clear(void **state)
+{
+    (void)state;
+    (void)add_event(KVB_EVENT_CLEARED, KVB_TIER_DEVICE);
+    assert_encoded("cleared", KVB_REPUBLISH_MAP, false);
+}
+
+static void stored_in_both_forms(void **state)
+{
+    (void)state;
+    add_a_and_b();
+    assert_encoded("stored_map", KVB_REPUBLISH_MAP, false);
+    assert_encoded("stored_array", KVB_REPUBLISH_ARRAY, false);
+}
+
+static void stored_on_the_host(void **state)
+{
+    (void)state;
+    add_hash(add_stored(KVB_TIER_HOST, b, 9, 4), c);
+    assert_encoded("stored_host", KVB_REPUBLISH_MAP, false);
+}
+
+static void a_small_hash_takes_nine_bytes(void **state)
+{
+    (void)state;
+    add_hash(add_stored(KVB_TIER_DEVICE, c, 13, 4), 7);
+    assert_encoded("stored_small_hash", KVB_REPUBLISH_MAP, false);
+}
+
+static void a_removal(void **state)
+{
+    (void)state;
+    add_hash(add_event(KVB_EVENT_REMOVED, KVB_TIER_DEVICE), b);
+    assert_encoded("removed", KVB_REPUBLISH_MAP, false);
+}
+
+static void a_snapshot_in_one_batch(void **state)
+{
+    (void)state;
+    (void)add_event(KVB_EVENT_CLEARED, KVB_TIER_DEVICE);
+    add_a_and_b();
+    assert_encoded("snapshot", KVB_REPUBLISH_MAP, false);
+}
+
+static void a_signed_hash(void **state)
+{
+    (void)state;
+    add_hash(add_stored(KVB_TIER_DEVICE, 0, 1, 4), (uint64_t)INT64_C(-3488128144981237669));
+    assert_encoded("stored_signed", KVB_REPUBLISH_MAP, true);
+}
+
+/* The bridge can read what it writes, and learns there that the hashes are signed. */
+static void the_decoder_reads_it_and_knows_signed_hashes(void **state)
+{
+    (void)state;
+    struct kvb_event_batch decoded = { .has_rank = false };
+    struct kvb_buf bytes;
+
+    kvb_buf_init(&bytes, 4096);
+    for (int is_signed = 0; is_signed < 2; is_signed++) {
+        (void)begin_batch(state);
+        add_hash(add_stored(KVB_TIER_DEVICE, 0, 1, 4), UINT64_MAX - 5);
+        kvb_buf_reset(&bytes);
+        assert_ok(kvb_republished_batch_encode(&batch, KVB_REPUBLISH_MAP, is_signed, &bytes));
+        assert_ok(kvb_engine_batch_decode(kvb_buf_span(&bytes), &decoded));
+        assert_int_equal(decoded.hashes[0].value, UINT64_MAX - 5);
+        assert_int_equal(decoded.has_signed_hashes, is_signed);
+    }
+    kvb_event_batch_done(&decoded);
+    kvb_buf_done(&bytes);
+}
+
+int main(void)
+{
+#define ENCODED(test) cmocka_unit_test_setup(test, begin_batch)
+    const struct CMUnitTest tests[] = {
+        ENCODED(an_empty_batch),
+        ENCODED(a_clear),
+        ENCODED(stored_in_both_forms),
+        ENCODED(stored_on_the_host),
+        ENCODED(a_small_hash_takes_nine_bytes),
+        ENCODED(a_removal),
+        ENCODED(a_snapshot_in_one_batch),
+        ENCODED(a_signed_hash),
+        ENCODED(the_decoder_reads_it_and_knows_signed_hashes),
+    };
+    return cmocka_run_group_tests(tests, NULL, end_batch);
+}
