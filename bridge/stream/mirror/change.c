@@ -93,6 +93,9 @@ kvb_status kvb_mirror_change_copies(
     if (was_held && !is_held) {
         kvb_mirror_refresh_note_left(mirror, id, tier);
     }
+    if (was_held != is_held) {
+        kvb_mirror_republish_held(mirror, id);
+    }
     return was_held == is_held ? KVB_OK : publish_tier(change, id, tier, is_held);
 }
 
@@ -107,6 +110,47 @@ kvb_status kvb_mirror_publish_named(struct mirror_change *change, uint32_t id)
         }
     }
     return KVB_OK;
+}
+
+/* ---- Republishing ---- */
+
+/* Readers of engines know one group of full attention: others would list its hashes twice. */
+static bool is_main_group(const struct kvb_mirror *mirror, uint32_t place)
+{
+    for (uint32_t before = 0; before < place; before++) {
+        if (mirror->groups.list[before].kind == KVB_GROUP_FULL) {
+            return false;
+        }
+    }
+    return mirror->groups.list[place].kind == KVB_GROUP_FULL;
+}
+
+void kvb_mirror_republish_content(const struct mirror_change *change, uint32_t i)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+
+    if (mirror->tree && change->event->token_count > 0 && is_main_group(mirror, change->group)) {
+        kvb_block_tree_store(mirror->tree, change->batch, change->event, i);
+    }
+}
+
+void kvb_mirror_republish_held(const struct kvb_mirror *mirror, uint32_t id)
+{
+    const struct mirror_entry *entry = &mirror->entries[id];
+
+    if (mirror->tree && is_main_group(mirror, kvb_mirror_context(mirror, entry)->group)) {
+        kvb_block_tree_hold(mirror->tree, entry->engine, entry->min);
+    }
+}
+
+void kvb_mirror_set_tree(struct kvb_mirror *mirror, struct kvb_block_tree *tree)
+{
+    mirror->tree = tree;
+    for (size_t id = 0; tree && id < mirror->entry_end; id++) {
+        if (mirror->entries[id].is_used) {
+            kvb_mirror_republish_held(mirror, (uint32_t)id);
+        }
+    }
 }
 
 /* ---- An event and its group ----

@@ -32,6 +32,8 @@
  * An entry does not store its published name.  The name is the engine's hash, or is computed from
  * `parent` and `tokens`: that costs less than to fetch 8 more bytes of memory. */
 
+struct mirror_change;
+
 enum placement {
     placement_rooted,      /* its published name is known */
     placement_waiting,     /* its parent is unknown */
@@ -241,6 +243,8 @@ struct kvb_mirror {
     size_t extra_copies_count, extra_copies_capacity;
     struct kvb_id_table by_extra_copies; /* entry -> its extra copies */
 
+    struct kvb_block_tree *tree; /* borrowed; NULL: nothing is republished */
+
     struct mirror_groups groups;
     uint32_t tokenless_tiers; /* bit t: blocks were moved to tier t without their shapes */
     bool is_paired;           /* kvb_mirror_is_paired() */
@@ -375,6 +379,14 @@ uint32_t kvb_mirror_next_holder(
 
 /* True: the list has the entry's name, and this entry represents the name. */
 bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list);
+
+/* ---- What is republished; nothing happens where that is nothing ---- */
+
+/* Block i of the event, a Stored of a full-attention group, has come. */
+void kvb_mirror_republish_content(const struct mirror_change *change, uint32_t i);
+
+/* The tiers in which the entry is held are others, or may be. */
+void kvb_mirror_republish_held(const struct kvb_mirror *mirror, uint32_t id);
 
 /* ---- Inserting and removing entries ---- */
 

@@ -120,6 +120,9 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
 /* The memory is kept: after a clear an engine usually stores as many blocks again. */
 static void clear_mirror(struct kvb_mirror *mirror)
 {
+    if (mirror->tree) {
+        kvb_block_tree_clear(mirror->tree);
+    }
     kvb_line_table_empty(&mirror->names);
     kvb_id_table_clear(&mirror->by_parent);
     kvb_id_table_clear(&mirror->by_waiting);

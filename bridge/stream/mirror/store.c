@@ -622,7 +622,9 @@ static kvb_status store_in_chain(struct mirror_change *change)
                 return KVB_OK;
             }
         }
+        kvb_mirror_republish_content(change, i);
         KVB_TRY(add_copy(change, i, id));
+        kvb_mirror_republish_held(change->mirror, id);
         progress->last = id;
     }
     progress->next = end;

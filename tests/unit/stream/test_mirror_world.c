@@ -70,6 +70,8 @@ struct model {
     bool was_real;
     uint32_t number_before;
     size_t listed, doubted, missed;
+    struct kvb_block_tree *tree; /* of the main group's blocks */
+    bool is_shown[max_blocks];   /* to a reader of republished events */
 };
 
 static uint32_t draw(struct model *model, uint32_t below)
@@ -154,6 +156,11 @@ static void begin(struct model *model, unsigned seed, bool is_counted)
     for (size_t i = 0; i < prompts; i++) {
         make_prompt(model, i);
     }
+    const struct kvb_block_tree_options options = {
+        .block_size = 1, .tiers = 1, .max_blocks = max_blocks, .hash_key = seed
+    };
+    assert_int_equal(kvb_block_tree_new(&options, &model->tree), KVB_OK);
+    kvb_mirror_set_tree(model->scene.mirror, model->tree);
 }
 
 /* ---- The reader: the rules, word by word ---- */
@@ -426,6 +433,67 @@ static void compare_block(struct model *model, const struct copies_of *block)
     }
 }
 
+/* ---- A reader of republished events: it takes nothing twice, and no child without its parent ----
+ */
+
+static size_t number_of(struct model *model, uint64_t hash)
+{
+    return (size_t)(block_of(model, hash) - model->blocks);
+}
+
+static void read_shown(struct model *model, const struct kvb_event_batch *batch)
+{
+    for (size_t e = 0; e < batch->event_count; e++) {
+        const struct kvb_engine_event *event = &batch->events[e];
+        const bool is_stored = event->kind == KVB_EVENT_STORED;
+        if (event->kind == KVB_EVENT_CLEARED) {
+            memset(model->is_shown, 0, sizeof model->is_shown);
+        }
+        for (uint32_t i = 0; i < event->hash_count; i++) {
+            const uint64_t hash = batch->hashes[event->hash_at + i].value;
+            const uint64_t parent = block_of(model, hash)->parent;
+            assert_int_equal(model->is_shown[number_of(model, hash)], !is_stored);
+            assert_true(!is_stored || !parent || model->is_shown[number_of(model, parent)]);
+            model->is_shown[number_of(model, hash)] = is_stored;
+        }
+    }
+}
+
+static size_t main_group(const struct model *model)
+{
+    size_t g = 0;
+
+    while (model->groups[g].is_window) {
+        g++;
+    }
+    return g;
+}
+
+/* The blocks of the first family have no salt. */
+static bool should_be_shown(struct model *model, size_t number)
+{
+    const struct copies_of *block = &model->blocks[number];
+    bool is_salted = true;
+
+    for (size_t i = 0; i < branches; i++) {
+        is_salted &= !is_in(&model->prompts[i], block->hash);
+    }
+    return !is_salted && block->min[main_group(model)] > 0 &&
+           (!block->parent || should_be_shown(model, number_of(model, block->parent)));
+}
+
+static void compare_shown(struct model *model)
+{
+    struct kvb_event_batch batch = { .has_rank = false };
+
+    assert_int_equal(kvb_block_tree_take_changes(model->tree, SIZE_MAX, SIZE_MAX, &batch), KVB_OK);
+    read_shown(model, &batch);
+    kvb_event_batch_done(&batch);
+    for (size_t i = 0; i < model->block_count; i++) {
+        assert_int_equal(model->is_shown[i], should_be_shown(model, i));
+    }
+}
+
 static void compare(struct model *model)
 {
     const struct kvb_mirror_counts *counts = kvb_mirror_count(model->scene.mirror);
@@ -465,8 +533,13 @@ static void run(struct model *model, unsigned seed, bool is_counted, size_t sums
             break; /* from here on the reader knows more */
         }
         compare(model);
+        if (draw(model, 2) == 0) { /* readers are sent several batches' changes at once */
+            compare_shown(model);
+        }
     }
     assert_shown_as_published(&model->scene);
+    kvb_mirror_set_tree(model->scene.mirror, NULL);
+    kvb_block_tree_free(model->tree);
     sums[0] += model->listed;
     sums[1] += model->doubted;
     sums[2] += model->missed;
