@@ -67,11 +67,29 @@ static void check_live(const struct kvb_frames *frames)
     }
 }
 
+/* A request that is accepted is one that engines accept, and the one that we would write. */
+static void check_request(const struct kvb_frames *frames)
+{
+    uint8_t seq_frame[8];
+    struct kvb_frames ours;
+    kvb_span identity = { 0 };
+    uint64_t seq = 0;
+
+    if (kvb_frames_read_request(frames, &identity, &seq) != KVB_OK) {
+        return;
+    }
+    check(frames->count == 3 && identity.len > 0 && identity.data == frames->frame[0].data);
+    kvb_frames_of_request(KVB_REQUEST_PLAIN, seq, seq_frame, &ours);
+    check(ours.count == 2 && ours.frame[0].len == frames->frame[1].len);
+    check(number_of(ours.frame[1]) == number_of(frames->frame[2]));
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const struct kvb_frames frames = frames_of(data, size);
 
     check_reply(&frames);
     check_live(&frames);
+    check_request(&frames);
     return 0;
 }

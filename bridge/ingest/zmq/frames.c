@@ -89,3 +89,17 @@ kvb_status kvb_frames_read_replay(
     *out_payload = payload;
     return KVB_OK;
 }
+
+kvb_status
+kvb_frames_read_request(const struct kvb_frames *frames, kvb_span *out_identity, uint64_t *out_seq)
+{
+    uint64_t seq = 0;
+
+    if (frames->count != 3 || frames->frame[0].len == 0 || frames->frame[1].len != 0 ||
+        !read_frame_seq(frames->frame[2], &seq)) {
+        return KVB_BAD_INPUT;
+    }
+    *out_identity = frames->frame[0];
+    *out_seq = seq;
+    return KVB_OK;
+}

@@ -51,5 +51,10 @@ kvb_status kvb_frames_read_replay(
     const struct kvb_frames *frames, enum kvb_replay_frame *out_kind, uint64_t *out_seq,
     kvb_span *out_payload);
 
+/* A replay request, as the ROUTER of a publisher receives it: identity | "" | seq, 8 bytes. Engines
+ * ignore any other.  KVB_BAD_INPUT: it is another one. */
+kvb_status
+kvb_frames_read_request(const struct kvb_frames *frames, kvb_span *out_identity, uint64_t *out_seq);
+
 /* 8 bytes, big-endian. */
 void kvb_frames_write_seq(uint64_t seq, uint8_t out_bytes[8]);

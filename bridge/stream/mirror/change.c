@@ -67,6 +67,7 @@ publish_tier(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool
     const struct mirror_entry *entry = &mirror->entries[id];
     const unsigned list = kvb_mirror_list_of(mirror, entry, tier);
 
+    kvb_mirror_republish_held(mirror, id);
     if (list == KVB_LIST_COUNT) {
         return KVB_OK;
     }
@@ -92,9 +93,6 @@ kvb_status kvb_mirror_change_copies(
     KVB_TRY(kvb_mirror_set_copies(mirror, id, tier, copies));
     if (was_held && !is_held) {
         kvb_mirror_refresh_note_left(mirror, id, tier);
-    }
-    if (was_held != is_held) {
-        kvb_mirror_republish_held(mirror, id);
     }
     return was_held == is_held ? KVB_OK : publish_tier(change, id, tier, is_held);
 }

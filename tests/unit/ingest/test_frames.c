@@ -312,9 +312,37 @@ static void recorded_replies_hold_the_live_batches_and_end(void **state)
     free(live);
 }
 
+static void a_request_has_an_identity_an_empty_frame_and_a_number(void **state)
+{
+    (void)state;
+    static const uint8_t bytes[] = { 0, 0, 0, 0, 0, 0, 0, 5, 9 };
+    const kvb_span nothing = { NULL, 0 };
+    const kvb_span name = { bytes + 7, 2 };
+    const kvb_span number = { bytes, 8 };
+    const struct kvb_frames right = { .frame = { name, nothing, number }, .count = 3 };
+    const struct kvb_frames wrong[] = {
+        { .frame = { name, number }, .count = 2 },                   /* no delimiter */
+        { .frame = { name, name, nothing, number }, .count = 4 },    /* an identity more */
+        { .frame = { nothing, nothing, number }, .count = 3 },       /* nobody */
+        { .frame = { name, nothing, { bytes, 7 } }, .count = 3 },    /* 7 bytes */
+        { .frame = { name, nothing, { bytes, 9 } }, .count = 3 },    /* 9 bytes */
+        { .frame = { name, nothing, number, nothing }, .count = 4 }, /* something behind it */
+    };
+    kvb_span identity = { .len = 0 };
+    uint64_t seq = 0;
+
+    assert_ok(kvb_frames_read_request(&right, &identity, &seq));
+    assert_int_equal(seq, 5);
+    assert_int_equal(identity.len, 2);
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        assert_int_equal(kvb_frames_read_request(&wrong[i], &identity, &seq), KVB_BAD_INPUT);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_request_has_an_identity_an_empty_frame_and_a_number),
         cmocka_unit_test(a_live_message_has_topic_seq_and_payload),
         cmocka_unit_test(other_live_messages_are_refused),
         cmocka_unit_test(every_layout_of_a_replayed_batch_is_read),

@@ -19,9 +19,14 @@ static kvb_status put_number(struct kvb_buf *out, uint64_t number)
     return kvb_buf_append(out, &number, sizeof number);
 }
 
+static bool encoding_fails;
+
 static kvb_status encode(void *context, const struct kvb_event_batch *batch, struct kvb_buf *out)
 {
     (void)context;
+    if (encoding_fails) {
+        return KVB_TOO_LARGE;
+    }
     KVB_TRY(put_number(out, batch->rank));
     for (size_t i = 0; i < batch->event_count; i++) {
         const struct kvb_engine_event *event = &batch->events[i];
@@ -820,6 +825,28 @@ static void a_clear_within_an_announcement_is_followed_by_another(void **state)
     assert_int_equal(kvb_republisher_count(scene.republisher)->announcements, 2);
 }
 
+static void a_batch_that_cannot_be_written_is_a_gap_that_a_snapshot_fills(void **state)
+{
+    (void)state;
+    publish(3);
+    encoding_fails = true;
+    store_one();
+    assert_int_equal(collect(&scene, lines, 100), 0);
+    encoding_fails = false;
+    assert_int_equal(kvb_republisher_count(scene.republisher)->lost, 1);
+    store_one();
+    assert_int_equal(collect(&scene, lines, 100), 1);
+    assert_int_equal(lines[0].number, first_number + 4);
+    request(first_number + 3);
+    assert_int_equal(collect(&scene, lines, 100), 3);
+    assert_int_equal(lines[0].number, first_number + 3);
+    assert_int_equal(lines[0].events_bytes, 24 + 5 * 32);
+    assert_int_equal(lines[1].number, first_number + 4);
+    scene.time.now_ns += KVB_NS_PER_S;
+    assert_int_equal(collect(&scene, lines, 100), 1);
+    assert_int_equal(lines[0].events_bytes, 24 + 5 * 32); /* for readers that never ask */
+}
+
 /* A batch that is lost for want of memory is a gap, and all is announced again. */
 static void run_with_failures(long allocations)
 {
@@ -885,6 +912,7 @@ int main(void)
         SCENE(a_reader_that_takes_nothing_or_is_gone_is_dropped),
         SCENE(readers_and_snapshots_are_bounded),
         SCENE(without_reserved_numbers_nothing_is_published),
+        SCENE(a_batch_that_cannot_be_written_is_a_gap_that_a_snapshot_fills),
         SCENE(a_clear_within_an_announcement_is_followed_by_another),
         SCENE(survives_each_failing_allocation),
     };

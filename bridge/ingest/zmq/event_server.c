@@ -1,0 +1,234 @@
+#include "ingest/zmq/event_server.h"
+
+#include "ingest/zmq/frames.h"
+#include "ingest/zmq/inside.h"
+#include "ingest/zmq/socket.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+/* batches_high_water: of one subscriber, as vLLM has it.  replies_high_water: of one reader of
+ * replies; the rest waits where memory is counted.  max_request_bytes: of one frame of a reader;
+ * one that sends more is disconnected. */
+enum {
+    batches_high_water = 100000,
+    replies_high_water = 256,
+    requests_high_water = 1000,
+    max_request_bytes = 2048,
+    seq_bytes = 8
+};
+
+struct kvb_event_server {
+    struct kvb_poller *poller; /* borrowed */
+    size_t owner;
+    void *xpub;   /* owned, like the next */
+    void *router; /* NULL: none */
+    enum kvb_event_server_layout layout;
+    size_t topic_len;
+    uint8_t topic[kvb_event_topic_bytes];
+    struct kvb_zmq_message message; /* the newest request */
+};
+
+/* ---- Opening, closing ---- */
+
+static kvb_status set_int(void *socket, int option, int value)
+{
+    return zmq_setsockopt(socket, option, &value, sizeof value) == 0 ? KVB_OK : KVB_IO;
+}
+
+static kvb_status set_xpub(void *socket)
+{
+    KVB_TRY(set_int(socket, ZMQ_SNDHWM, batches_high_water));
+    return set_int(socket, ZMQ_XPUB_VERBOSE, 1);
+}
+
+static kvb_status set_router(void *socket)
+{
+    KVB_TRY(set_int(socket, ZMQ_SNDHWM, replies_high_water));
+    return set_int(socket, ZMQ_ROUTER_MANDATORY, 1);
+}
+
+static kvb_status listen_at(void *socket, const char *address, struct kvb_detail *detail)
+{
+    if (zmq_bind(socket, address) == 0) {
+        return KVB_OK;
+    }
+    kvb_detail_set(detail, "cannot listen at %.200s: %s", address, zmq_strerror(zmq_errno()));
+    return KVB_AGAIN;
+}
+
+static kvb_status open_socket(
+    struct kvb_event_server *server, void *context, int type, const char *address,
+    void **out_socket)
+{
+    const struct kvb_zmq_socket_options options = { .type = type,
+                                                    .high_water = requests_high_water,
+                                                    .max_bytes = max_request_bytes,
+                                                    .is_ipv6 = strchr(address, '[') != NULL };
+
+    KVB_TRY(kvb_zmq_socket_open(context, &options, out_socket));
+    KVB_TRY(type == ZMQ_XPUB ? set_xpub(*out_socket) : set_router(*out_socket));
+    return kvb_poller_add_socket(server->poller, server->owner, kvb_ready_live, *out_socket);
+}
+
+static kvb_status open_server_sockets(
+    struct kvb_event_server *server, struct kvb_zmq *zmq,
+    const struct kvb_event_server_options *options, struct kvb_detail *detail)
+{
+    void *context = kvb_zmq_context(zmq, options->owner);
+
+    if (!context) {
+        return KVB_IO;
+    }
+    KVB_TRY(open_socket(server, context, ZMQ_XPUB, options->events, &server->xpub));
+    KVB_TRY(listen_at(server->xpub, options->events, detail));
+    if (options->replay[0] == '\0') {
+        return KVB_OK;
+    }
+    KVB_TRY(open_socket(server, context, ZMQ_ROUTER, options->replay, &server->router));
+    return listen_at(server->router, options->replay, detail);
+}
+
+kvb_status kvb_event_server_open(
+    struct kvb_zmq *zmq, const struct kvb_event_server_options *options,
+    struct kvb_event_server **out_server, struct kvb_detail *detail)
+{
+    struct kvb_event_server *server = calloc(1, sizeof *server);
+
+    if (!server) {
+        return KVB_NO_MEMORY;
+    }
+    server->poller = options->poller;
+    server->owner = options->owner;
+    server->layout = options->layout;
+    server->topic_len = strnlen(options->topic, sizeof server->topic);
+    memcpy(server->topic, options->topic, server->topic_len);
+    const kvb_status status = open_server_sockets(server, zmq, options, detail);
+    if (status != KVB_OK) {
+        kvb_event_server_close(server, 0);
+        return status;
+    }
+    *out_server = server;
+    return KVB_OK;
+}
+
+static void close_socket(struct kvb_event_server *server, void **socket, int linger_ms)
+{
+    if (*socket) {
+        kvb_poller_drop_socket(server->poller, server->owner, *socket);
+        (void)set_int(*socket, ZMQ_LINGER, linger_ms); /* else: at once */
+        kvb_zmq_socket_close(socket);
+    }
+}
+
+void kvb_event_server_close(struct kvb_event_server *server, int linger_ms)
+{
+    if (!server) {
+        return;
+    }
+    kvb_zmq_message_close(&server->message);
+    close_socket(server, &server->xpub, linger_ms);
+    close_socket(server, &server->router, 0);
+    free(server);
+}
+
+/* ---- Receiving ---- */
+
+/* A subscription to our topic, or to how it begins: 1, then the prefix. */
+static bool is_subscription(const struct kvb_event_server *server, const struct kvb_frames *frames)
+{
+    const kvb_span frame = frames->frame[0];
+
+    return frames->count == 1 && frame.len > 0 && frame.data[0] == 1 &&
+           frame.len - 1 <= server->topic_len &&
+           memcmp(frame.data + 1, server->topic, frame.len - 1) == 0;
+}
+
+bool kvb_event_server_receive(
+    struct kvb_event_server *server, struct kvb_event_server_received *out_received)
+{
+    struct kvb_event_server_received received = { .kind = KVB_EVENT_IGNORED };
+
+    kvb_zmq_message_close(&server->message);
+    if (kvb_zmq_message_receive(server->xpub, &server->message) == KVB_OK) {
+        if (is_subscription(server, &server->message.frames)) {
+            received.kind = KVB_EVENT_SUBSCRIBED;
+        }
+    } else if (
+        !server->router || kvb_zmq_message_receive(server->router, &server->message) != KVB_OK) {
+        return false;
+    } else if (
+        kvb_frames_read_request(&server->message.frames, &received.identity, &received.seq) ==
+        KVB_OK) {
+        received.kind = KVB_EVENT_REQUEST;
+    }
+    *out_received = received;
+    return true;
+}
+
+/* ---- Sending ---- */
+
+static kvb_status from_send_errno(int code)
+{
+    return code == EAGAIN || code == EINTR ? KVB_AGAIN
+           : code == EHOSTUNREACH          ? KVB_NOT_FOUND
+                                           : KVB_IO;
+}
+
+/* Room is looked for with the first frame; the others of a message follow it. */
+static kvb_status send_server_frames(void *socket, const kvb_span *frames, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        const int more = i + 1 < count ? ZMQ_SNDMORE : 0;
+        if (zmq_send(socket, frames[i].data, frames[i].len, ZMQ_DONTWAIT | more) < 0) {
+            return from_send_errno(zmq_errno());
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_span topic_of_server(const struct kvb_event_server *server)
+{
+    return (kvb_span){ .data = server->topic, .len = server->topic_len };
+}
+
+kvb_status kvb_event_server_publish(struct kvb_event_server *server, uint64_t seq, kvb_span payload)
+{
+    uint8_t number[seq_bytes];
+    const kvb_span frames[] = { topic_of_server(server), { number, sizeof number }, payload };
+
+    kvb_frames_write_seq(seq, number);
+    return send_server_frames(server->xpub, frames, sizeof frames / sizeof frames[0]);
+}
+
+static kvb_status send_reply(
+    struct kvb_event_server *server, kvb_span identity, kvb_span topic, uint64_t seq,
+    kvb_span payload)
+{
+    uint8_t number[seq_bytes];
+    kvb_span frames[5] = { identity, { .len = 0 } };
+    size_t count = 2;
+
+    kvb_frames_write_seq(seq, number);
+    if (server->layout == KVB_EVENT_REPLY_TOPIC) {
+        frames[count++] = topic;
+    }
+    frames[count++] = (kvb_span){ number, sizeof number };
+    frames[count++] = payload;
+    return send_server_frames(server->router, frames, count);
+}
+
+kvb_status kvb_event_server_reply(
+    struct kvb_event_server *server, kvb_span identity, uint64_t seq, kvb_span payload)
+{
+    return send_reply(server, identity, topic_of_server(server), seq, payload);
+}
+
+kvb_status kvb_event_server_end(struct kvb_event_server *server, kvb_span identity)
+{
+    const kvb_span nothing = { .len = 0 };
+
+    return send_reply(server, identity, nothing, UINT64_MAX, nothing);
+}

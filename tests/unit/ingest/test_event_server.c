@@ -1,0 +1,235 @@
+#include "kvb_test.h"
+
+#include "fail_alloc.h"
+#include "ingest/zmq/event_server.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+/* The server against sockets of libzmq, as its readers use them.  Over ipc:// in a folder of the
+ * test: no port is taken. */
+
+enum { owner = 3, max_bytes = 64, wait_ms = 10000 };
+
+static struct kvb_zmq *zmq;
+static struct kvb_poller *poller;
+static struct kvb_event_server *server;
+static void *context;
+static char events[128];
+static char replay[128];
+static char folder[64];
+
+static void open_server(enum kvb_event_server_layout layout)
+{
+    const struct kvb_event_server_options options = { .events = events,
+                                                      .replay = replay,
+                                                      .topic = "kv@here@model",
+                                                      .layout = layout,
+                                                      .poller = poller,
+                                                      .owner = owner };
+    struct kvb_detail detail = { .text = "" };
+
+    assert_ok(kvb_event_server_open(zmq, &options, &server, &detail));
+}
+
+static int begin_server(void **state)
+{
+    (void)state;
+    (void)snprintf(folder, sizeof folder, "/tmp/kvb-event-server-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(events, sizeof events, "ipc://%s/events", folder);
+    (void)snprintf(replay, sizeof replay, "ipc://%s/replay", folder);
+    assert_ok(kvb_zmq_new(&zmq));
+    assert_ok(kvb_poller_new(8, &poller));
+    context = zmq_ctx_new();
+    assert_non_null(context);
+    return 0;
+}
+
+static int end_server(void **state)
+{
+    (void)state;
+    kvb_event_server_close(server, 0);
+    server = NULL;
+    kvb_poller_free(poller);
+    kvb_zmq_free(zmq);
+    (void)zmq_ctx_term(context);
+    (void)remove(events + strlen("ipc://"));
+    (void)remove(replay + strlen("ipc://"));
+    (void)remove(folder);
+    return 0;
+}
+
+static void *connect_reader(int type, const char *address)
+{
+    const int limit = wait_ms;
+    const int linger = 0;
+    void *socket = zmq_socket(context, type);
+
+    assert_non_null(socket);
+    assert_int_equal(zmq_setsockopt(socket, ZMQ_RCVTIMEO, &limit, sizeof limit), 0);
+    assert_int_equal(zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger), 0);
+    assert_int_equal(zmq_connect(socket, address), 0);
+    return socket;
+}
+
+/* The next thing that a reader sends. */
+static struct kvb_event_server_received receive(void)
+{
+    struct kvb_event_server_received received = { .kind = KVB_EVENT_IGNORED };
+
+    for (int i = 0; i < wait_ms && !kvb_event_server_receive(server, &received); i++) {
+        assert_ok(kvb_poller_wait(poller, 1));
+    }
+    return received;
+}
+
+static void assert_frame(void *socket, const void *bytes, size_t len, bool is_last)
+{
+    uint8_t frame[max_bytes];
+    int more = 0;
+    size_t more_bytes = sizeof more;
+
+    assert_int_equal(zmq_recv(socket, frame, sizeof frame, 0), len);
+    assert_memory_equal(frame, bytes, len);
+    assert_int_equal(zmq_getsockopt(socket, ZMQ_RCVMORE, &more, &more_bytes), 0);
+    assert_int_equal(more, !is_last);
+}
+
+static const uint8_t seq_7[8] = { [7] = 7 };
+static const uint8_t seq_end[8] = { 255, 255, 255, 255, 255, 255, 255, 255 };
+static const kvb_span payload = { (const uint8_t *)"payload", 7 };
+
+static void subscribers_are_reported_each_time_and_get_batches(void **state)
+{
+    (void)state;
+    static const char *const prefixes[] = { "kv@", "", "kv@here@model" };
+    void *readers[3];
+
+    open_server(KVB_EVENT_REPLY_TOPIC);
+    for (size_t i = 0; i < 3; i++) {
+        readers[i] = connect_reader(ZMQ_SUB, events);
+        assert_int_equal(
+            zmq_setsockopt(readers[i], ZMQ_SUBSCRIBE, prefixes[i], strlen(prefixes[i])), 0);
+        assert_int_equal(receive().kind, KVB_EVENT_SUBSCRIBED);
+    }
+    void *same = connect_reader(ZMQ_SUB, events);
+    assert_int_equal(zmq_setsockopt(same, ZMQ_SUBSCRIBE, "", 0), 0);
+    assert_int_equal(receive().kind, KVB_EVENT_SUBSCRIBED);
+    void *other = connect_reader(ZMQ_SUB, events);
+    assert_int_equal(zmq_setsockopt(other, ZMQ_SUBSCRIBE, "load", 4), 0);
+    assert_int_equal(receive().kind, KVB_EVENT_IGNORED);
+    assert_ok(kvb_event_server_publish(server, 7, payload));
+    for (size_t i = 0; i < 3; i++) {
+        assert_frame(readers[i], "kv@here@model", 13, false);
+        assert_frame(readers[i], seq_7, 8, false);
+        assert_frame(readers[i], payload.data, payload.len, true);
+        (void)zmq_close(readers[i]);
+    }
+    (void)zmq_close(same);
+    (void)zmq_close(other);
+}
+
+static void send_request(void *reader)
+{
+    assert_int_equal(zmq_send(reader, "", 0, ZMQ_SNDMORE), 0);
+    assert_int_equal(zmq_send(reader, seq_7, 8, 0), 8);
+}
+
+static void replies_go_to_the_reader_in_either_layout(void **state)
+{
+    (void)state;
+    for (int layout = KVB_EVENT_REPLY_TOPIC; layout <= KVB_EVENT_REPLY_PLAIN; layout++) {
+        open_server((enum kvb_event_server_layout)layout);
+        void *reader = connect_reader(ZMQ_DEALER, replay);
+        assert_int_equal(zmq_send(reader, "?", 1, 0), 1); /* without the empty frame */
+        assert_int_equal(receive().kind, KVB_EVENT_IGNORED);
+        send_request(reader);
+        const struct kvb_event_server_received request = receive();
+        assert_int_equal(request.kind, KVB_EVENT_REQUEST);
+        assert_int_equal(request.seq, 7);
+        assert_ok(kvb_event_server_reply(server, request.identity, 7, payload));
+        assert_ok(kvb_event_server_end(server, request.identity));
+        assert_frame(reader, "", 0, false);
+        if (layout == KVB_EVENT_REPLY_TOPIC) {
+            assert_frame(reader, "kv@here@model", 13, false);
+        }
+        assert_frame(reader, seq_7, 8, false);
+        assert_frame(reader, payload.data, payload.len, true);
+        assert_frame(reader, "", 0, false);
+        if (layout == KVB_EVENT_REPLY_TOPIC) {
+            assert_frame(reader, "", 0, false);
+        }
+        assert_frame(reader, seq_end, 8, false);
+        assert_frame(reader, "", 0, true);
+        (void)zmq_close(reader);
+        kvb_event_server_close(server, 0);
+        server = NULL;
+    }
+}
+
+/* A reader that takes nothing stops its own replies, and nothing else waits. */
+static void a_slow_reader_is_full_and_one_that_never_was_is_not_found(void **state)
+{
+    (void)state;
+    static const uint8_t large[64 << 10] = { 0 };
+    const kvb_span bytes = { large, sizeof large };
+    kvb_status status = KVB_OK;
+    size_t sent = 0;
+
+    open_server(KVB_EVENT_REPLY_TOPIC);
+    void *reader = connect_reader(ZMQ_DEALER, replay);
+    send_request(reader);
+    const struct kvb_event_server_received request = receive();
+    while (status == KVB_OK && sent < 100000) {
+        status = kvb_event_server_reply(server, request.identity, 1, bytes);
+        sent += status == KVB_OK;
+    }
+    assert_int_equal(status, KVB_AGAIN);
+    assert_true(sent < 10000);
+    const kvb_span nobody = { (const uint8_t *)"nobody", 6 };
+    assert_int_equal(kvb_event_server_end(server, nobody), KVB_NOT_FOUND);
+    (void)zmq_close(reader);
+}
+
+static void an_address_of_another_host_is_said_and_leaves_nothing_open(void **state)
+{
+    (void)state;
+    struct kvb_event_server_options options = {
+        .events = "tcp://192.0.2.7:7", .replay = "", .topic = "t", .poller = poller, .owner = owner
+    };
+    struct kvb_detail detail = { .text = "" };
+
+    assert_int_equal(kvb_event_server_open(zmq, &options, &server, &detail), KVB_AGAIN);
+    assert_non_null(strstr(detail.text, "cannot listen at tcp://192.0.2.7:7"));
+    assert_null(server);
+    open_server(KVB_EVENT_REPLY_TOPIC);
+}
+
+static void survives_each_failing_allocation(void **state)
+{
+    (void)state;
+    const struct kvb_event_server_options options = {
+        .events = events, .replay = replay, .topic = "t", .poller = poller, .owner = owner
+    };
+
+    fail_alloc_after(0);
+    assert_int_equal(kvb_event_server_open(zmq, &options, &server, NULL), KVB_NO_MEMORY);
+    fail_alloc_after(-1);
+    kvb_event_server_close(NULL, 0);
+}
+
+int main(void)
+{
+#define SERVED(test) cmocka_unit_test_setup_teardown(test, begin_server, end_server)
+    const struct CMUnitTest tests[] = {
+        SERVED(subscribers_are_reported_each_time_and_get_batches),
+        SERVED(replies_go_to_the_reader_in_either_layout),
+        SERVED(a_slow_reader_is_full_and_one_that_never_was_is_not_found),
+        SERVED(an_address_of_another_host_is_said_and_leaves_nothing_open),
+        SERVED(survives_each_failing_allocation),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
