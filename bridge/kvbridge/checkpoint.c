@@ -220,6 +220,11 @@ void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank
         return;
     }
     rank->checkpoint_name = kvb_checkpoint_name_of(home, rank->worker_id, rank->dp_rank);
+    if (kvb_worker_is_republished(&rank->settings)) {
+        /* It has no tokens.  The engine's replay has, of as many blocks as it goes back. */
+        kvb_checkpoint_store_void(bridge->checkpoints.store, &rank->checkpoint_name);
+        return;
+    }
     kvb_status status =
         kvb_checkpoint_file_open(bridge->checkpoints.store, &rank->checkpoint_name, &file);
     if (status == KVB_NOT_FOUND) {

@@ -54,6 +54,27 @@ static const char *request_name(unsigned value)
     return kvb_replay_request_name((enum kvb_replay_request)value);
 }
 
+static const char *form_name(unsigned value)
+{
+    return value == KVB_REPUBLISH_MAP ? "map" : "array";
+}
+
+static const char *layout_name(unsigned value)
+{
+    return value == KVB_EVENT_REPLY_TOPIC ? "topic" : "plain";
+}
+
+static const char *from_zero_name(unsigned value)
+{
+    return value == KVB_FROM_ZERO_ANNOUNCE ? "announce" : "snapshot";
+}
+
+static const char *republish_tiers_name(unsigned value)
+{
+    static const char *const names[KVB_REPUBLISH_TIERS_COUNT] = { "device", "host", "disk" };
+    return names[value];
+}
+
 static const char *tier_name(unsigned value)
 {
     return kvb_tier_name((enum kvb_tier)value);
@@ -196,6 +217,33 @@ static const struct kvb_conf_key worker_keys[] = {
     { "total_blocks", KVB_CONF_U64, "0", 0, kvb_max_stream_blocks, FIELD(total_blocks),
       .help = "Blocks that the device memory of one rank holds; 0: not known.  Ignored,\n"
               "with a log line, once the engine holds more." },
+    { "republish.events", KVB_CONF_STRING, "", 0, FIELD(republish.events),
+      .help = "Publish its events once more, repaired, for routers that read engines\n"
+              "themselves: the address to listen at, tcp://127.0.0.1:5657 (rank r:\n"
+              "port + r) or ipc://path.  Empty: off.  Token ids stay in memory then, and\n"
+              "leave the host where the address is not loopback." },
+    { "republish.replay", KVB_CONF_STRING, "", 0, FIELD(republish.replay),
+      .help = "Where they ask for what they missed, in the same forms; empty: nowhere." },
+    { "republish.topic", KVB_CONF_STRING, "", 0, FIELD(republish.topic),
+      .help = "The topic of all its messages; empty: kv@HOST:PORT@MODEL, which llm-d reads." },
+    { "republish.form", KVB_CONF_ENUM, "map", 0, KVB_REPUBLISH_ARRAY, FIELD(republish.form),
+      .name_of = form_name,
+      .help = "Events as map (vLLM from 0.24 on), or as array (before, and for AIBrix)." },
+    { "republish.layout", KVB_CONF_ENUM, "topic", 0, KVB_EVENT_REPLY_PLAIN,
+      FIELD(republish.layout), .name_of = layout_name,
+      .help = "Replies with the topic (vLLM from 0.26 on, llm-d), or plain (before,\n"
+              "Dynamo up to 1.3)." },
+    { "republish.from_zero", KVB_CONF_ENUM, "announce", 0, KVB_FROM_ZERO_SNAPSHOT,
+      FIELD(republish.from_zero), .name_of = from_zero_name,
+      .help = "What a request from number 0 brings: announce = all blocks once more, to all\n"
+              "readers; snapshot = to this one alone, where all are Dynamo's." },
+    { "republish.announce_on_subscribe", KVB_CONF_BOOL, "true", 0, 0,
+      FIELD(republish.announce_on_subscribe),
+      .help = "true: a new subscription brings all blocks once more, too, at most every\n"
+              "10 s; for readers that never ask." },
+    { "republish.tiers", KVB_CONF_ENUM, "device", 0, KVB_REPUBLISH_DISK, FIELD(republish.tiers),
+      .name_of = republish_tiers_name,
+      .help = "device, host (the device, too) or disk (all three)." },
     { "load.zmq", KVB_CONF_STRING, "", 0, FIELD(load.zmq),
       .help = "The PUB socket of the engine's load figures, one for all ranks;\n"
               "empty: none." },
@@ -608,6 +656,10 @@ static const struct {
 } sockets[] = {
     { "events", offsetof(struct kvb_worker_config, events), .is_per_rank = true },
     { "replay", offsetof(struct kvb_worker_config, replay), .is_per_rank = true },
+    { "republish.events", offsetof(struct kvb_worker_config, republish.events),
+      .is_per_rank = true },
+    { "republish.replay", offsetof(struct kvb_worker_config, republish.replay),
+      .is_per_rank = true },
     { "load.zmq", offsetof(struct kvb_worker_config, load.zmq), .is_shared = false },
     { "load.coordinator", offsetof(struct kvb_worker_config, load.coordinator), .is_shared = true },
 };
@@ -857,6 +909,7 @@ static kvb_status check_bridge_config(struct kvb_conf *conf, const struct kvb_br
     check_streams(conf, config);
     check_discovery(conf, config);
     kvb_dns_list_check(conf, &config->dns);
+    kvb_bridge_config_check_republish(conf, config);
     check_pages(conf, config);
     KVB_TRY(check_ids(conf, config));
     return check_endpoints(conf, config);

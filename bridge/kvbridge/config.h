@@ -6,12 +6,15 @@
 #include "core/status.h"
 #include "daemon/config_parts.h"
 #include "ingest/dns/entry.h"
+#include "ingest/zmq/event_server.h"
 #include "ingest/zmq/frames.h"
 #include "kvbridge/endpoint.h"
 #include "model/stream.h"
 #include "model/tier.h"
 #include "pods/pod.h"
 #include "pods/table.h"
+#include "stream/republish/republisher.h"
+#include "wire/engine/encode.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -33,6 +36,27 @@ struct kvb_curve_config {
     char secret_key_file[kvb_config_path_bytes];
     char client_keys_file[kvb_config_path_bytes]; /* keys of engines that may connect, with bind */
     uint64_t digest; /* hash of the keys as read; a different one makes a different worker */
+};
+
+/* The deepest tier that is republished; the nearer ones are, too. */
+enum kvb_republish_tiers {
+    KVB_REPUBLISH_DEVICE,
+    KVB_REPUBLISH_HOST,
+    KVB_REPUBLISH_DISK,
+    KVB_REPUBLISH_TIERS_COUNT
+};
+
+/* Its events once more, repaired, for routers that read engines themselves. */
+struct kvb_republish_config {
+    char events[kvb_endpoint_bytes]; /* of rank 0; "": off */
+    char replay[kvb_endpoint_bytes]; /* the same; "": none */
+    char topic[kvb_config_topic_bytes];
+    enum kvb_republish_form form;
+    enum kvb_event_server_layout layout;
+    enum kvb_from_zero from_zero;
+    bool announce_on_subscribe;
+    enum kvb_republish_tiers tiers;
+    bool is_of_rank; /* the addresses are those of one rank: nothing is added to them */
 };
 
 /* Who gave the addresses of a worker.  Networks restrict addresses from a registration or an
@@ -78,6 +102,7 @@ struct kvb_worker_config {
     char pod_uid[kvb_pod_uid_bytes + 1]; /* a different one makes a different worker; "": not a pod
                                           */
     uint64_t total_blocks;               /* device blocks of a rank; 0: not known */
+    struct kvb_republish_config republish;
     struct {
         char zmq[kvb_endpoint_bytes];            /* "": none; the next two too */
         char prometheus[kvb_max_page_url_bytes]; /* http://host:port/metrics */
@@ -192,6 +217,21 @@ void kvb_bridge_config_settle_kubernetes(struct kvb_conf *conf, struct kvb_bridg
 /* Checks a group `curve`, such as "workers[2].curve", and fills its digest. */
 void kvb_bridge_config_settle_curve(
     struct kvb_conf *conf, const char *group, struct kvb_worker_config *worker);
+
+/* The same of the groups `republish` of all workers. */
+void kvb_bridge_config_check_republish(
+    struct kvb_conf *conf, const struct kvb_bridge_config *config);
+
+/* Are its events republished? */
+bool kvb_worker_is_republished(const struct kvb_worker_config *worker);
+
+/* Ranks whose events are republished. */
+size_t kvb_republished_ranks(const struct kvb_bridge_config *config);
+
+/* The topic under which one rank is republished: its own, or kv@HOST:PORT@MODEL, where HOST is this
+ * host where the socket listens everywhere. */
+void kvb_worker_republish_topic(
+    const struct kvb_worker_config *worker, char out_topic[kvb_event_topic_bytes]);
 
 enum { KVB_WORKER_HASHES_AS_PUBLISHED };
 

@@ -63,6 +63,8 @@ struct rank_beat_json {
     enum kvb_stream_reason reason;
 };
 
+struct bridge_republish;
+
 /* One rank of one worker: its sockets, its stream, its newest load. */
 struct bridge_rank {
     struct kvb_served served;          /* must be first: kvb_serve_world passes a pointer to it */
@@ -70,8 +72,10 @@ struct bridge_rank {
     size_t owner; /* the poller's number, and the index in bridge_ingest.owners */
     uint64_t worker_id;
     uint32_t dp_rank;
-    uint32_t origin;           /* the list that it belongs to: kvbridge/membership.c */
-    struct kvb_source *source; /* owned */
+    uint32_t origin;                    /* the list that it belongs to: kvbridge/membership.c */
+    struct kvb_source *source;          /* owned */
+    struct bridge_republish *republish; /* owned; NULL: its events are not republished */
+    size_t readers;                     /* the poller's number of its readers, where they are */
     bool is_leaving;
     bool is_draining; /* POST /drain: takes no new requests */
     bool is_crowded;  /* two engines are connected to its bound socket */
@@ -149,7 +153,8 @@ enum {
     kvb_sync_owner,                      /* requests of aggregators */
     kvb_refresh_owner,                   /* requests of routers that started late */
     kvb_pages_owner,                     /* metrics pages */
-    kvb_bridge_owners
+    kvb_first_republish_owner,           /* readers of republished events */
+    kvb_bridge_owners = kvb_first_republish_owner + kvb_max_republished_ranks
 };
 
 /* Checkpoints are written one after another. */
@@ -230,6 +235,8 @@ struct bridge_publisher {
 struct bridge_membership {
     struct bridge_rank **ranks; /* owned: room for kvb_max_streams, rank_count in use */
     size_t rank_count;
+    size_t republished_count;   /* ranks whose events are republished */
+    size_t next_republished;    /* whose turn is first */
     struct bridge_load **loads; /* owned: room for kvb_max_workers */
     size_t load_count;
     struct membership_work *work;      /* owned: kvbridge/membership.c */
@@ -320,6 +327,33 @@ size_t kvb_bridge_other_files(const struct kvb_bridge_config *config);
 /* NULL: there is none. */
 struct bridge_rank *
 kvb_bridge_find_rank(const struct kvb_bridge *bridge, uint64_t worker_id, uint32_t dp_rank);
+
+/* ---- kvbridge/republish.c: a rank's events once more, for readers of engines ---- */
+
+/* After the rank's checkpoint was restored.  Does nothing where that is not configured.  What it
+ * has opened is closed with the rank, also on failure. */
+kvb_status kvb_bridge_open_republish(struct kvb_bridge *bridge, struct bridge_rank *rank);
+
+enum bridge_republish_end { BRIDGE_REPUBLISH_STOP, BRIDGE_REPUBLISH_WORKER_GONE };
+void kvb_bridge_close_republish(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, enum bridge_republish_end end);
+
+/* One turn of all of them, of max_ns at most.  True: there is more to do. */
+bool kvb_bridge_republish(struct kvb_bridge *bridge, uint64_t max_ns);
+
+/* A reader has sent something. */
+void kvb_bridge_republish_input(struct bridge_rank *rank);
+
+/* The bridge stops, and uses no more numbers. */
+void kvb_bridge_save_numbers(struct kvb_bridge *bridge);
+
+/* Borrowed; rank->republish is not NULL. */
+const struct kvb_republish_counts *kvb_bridge_count_republish(const struct bridge_rank *rank);
+const struct kvb_block_tree_counts *kvb_bridge_count_tree(const struct bridge_rank *rank);
+/* Borrowed texts. */
+void kvb_bridge_report_republish(const struct bridge_rank *rank, struct kvb_republish_report *out);
+/* Why it does not listen; "": it does. */
+const char *kvb_bridge_republish_trouble(const struct bridge_rank *rank);
 
 /* ---- kvbridge/membership.c: adding and removing ranks ---- */
 

@@ -7,6 +7,7 @@
 static const int poll_ms = 20;
 static const uint64_t status_ns = KVB_NS_PER_S;
 static const uint64_t sync_turn_ns = 2 * KVB_NS_PER_MS; /* limit: engines' sockets wait meanwhile */
+static const uint64_t republish_turn_ns = 2 * KVB_NS_PER_MS; /* limit: as above */
 
 /* ---- Sockets ---- */
 
@@ -46,6 +47,10 @@ static void take_sockets(void *context, uint64_t now_ns)
         void *whose = bridge->ingest.owners[owner];
         if (owner == kvb_stop_owner) {
             take_wake(bridge);
+        }
+        if (whose && owner >= kvb_first_republish_owner) {
+            kvb_bridge_republish_input(whose);
+            continue;
         }
         if (!whose) {
             continue; /* a removed rank, or a descriptor that only wakes the thread */
@@ -227,6 +232,7 @@ void *kvb_bridge_run(void *context)
         kvb_bridge_refresh(bridge, kvb_clock_monotonic_ns());
         has_more |= kvb_sync_responder_work(
             &bridge->publisher.sync, kvb_clock_monotonic_ns(), sync_turn_ns);
+        has_more |= kvb_bridge_republish(bridge, republish_turn_ns);
         has_more |= kvb_bridge_work_membership(bridge, kvb_clock_monotonic_ns());
         kvb_bridge_save(bridge);
         kvb_metric_add(&bridge->shown.metrics, kvb_bridge_turns, 1); /* for the watchdog */
@@ -235,5 +241,6 @@ void *kvb_bridge_run(void *context)
         publish_goodbyes(bridge, kvb_clock_monotonic_ns());
     }
     kvb_bridge_save_all(bridge);
+    kvb_bridge_save_numbers(bridge);
     return NULL;
 }

@@ -41,6 +41,28 @@ static void put_rank_address(
     }
 }
 
+/* The configuration gives those of rank 0, also of a worker that is discovered.  A rank that is
+ * beyond what they can carry is not republished. */
+static void put_republished_addresses(
+    const struct kvb_worker_config *worker, uint32_t dp_rank, struct kvb_republish_config *out)
+{
+    const struct kvb_republish_config *base = &worker->republish;
+    char events[kvb_endpoint_bytes] = "";
+    char replay[kvb_endpoint_bytes] = "";
+
+    if (base->is_of_rank || base->events[0] == '\0') {
+        return;
+    }
+    out->is_of_rank = true;
+    if (kvb_endpoint_for_rank(base->events, dp_rank, events) != KVB_OK ||
+        (base->replay[0] != '\0' &&
+         kvb_endpoint_for_rank(base->replay, dp_rank, replay) != KVB_OK)) {
+        events[0] = '\0';
+    }
+    memcpy(out->events, events, sizeof events);
+    memcpy(out->replay, replay, sizeof replay);
+}
+
 static void
 make_member_rank(const struct kvb_worker_config *worker, uint32_t at, struct kvb_worker_config *out)
 {
@@ -55,6 +77,7 @@ make_member_rank(const struct kvb_worker_config *worker, uint32_t at, struct kvb
     put_rank_address(worker, out->first_rank, worker->events, out->events);
     put_rank_address(worker, out->first_rank, worker->replay, out->replay);
     out->has_own_addresses = true;
+    put_republished_addresses(worker, out->first_rank, &out->republish);
     memset(&out->load, 0, sizeof out->load);
     out->load.total_slots = total_slots;
 }

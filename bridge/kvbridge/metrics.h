@@ -89,6 +89,23 @@
     X(checkpoints_too_large, COUNTER, "kvb_checkpoints_refused_total", "reason=\"too_large\"", "Checkpoints found at the start but not used, by reason") \
     X(checkpoints_no_memory, COUNTER, "kvb_checkpoints_refused_total", "reason=\"no_memory\"", "Checkpoints found at the start but not used, by reason") \
     X(checkpoint_pause, REAL_GAUGE, "kvb_checkpoint_pause_seconds", "", "The longest time that ingest stopped for a part of a checkpoint, in seconds") \
+    X(republish_batches, COUNTER, "kvb_republish_batches_total", "", "Batches republished for readers of engines, announcements and empty ones too") \
+    X(republish_bytes, COUNTER, "kvb_republish_bytes_total", "", "Bytes of their payloads; each reader receives as many") \
+    X(republish_announcements, COUNTER, "kvb_republish_announcements_total", "", "Times that all blocks of a rank were republished once more, for readers that knew nothing") \
+    X(republish_announced_bytes, COUNTER, "kvb_republish_announced_bytes_total", "", "Bytes of payloads of these") \
+    X(republish_requests, COUNTER, "kvb_republish_requests_total", "", "Replays that readers of republished events requested") \
+    X(republish_snapshots, COUNTER, "kvb_republish_snapshots_total", "", "Requests answered with what is held now, because the batches are not kept any more") \
+    X(republish_replies, COUNTER, "kvb_republish_replies_total", "", "Batches sent as replies to requests") \
+    X(republish_refused, COUNTER, "kvb_republish_requests_refused_total", "", "Requests without an answer: more than 64 readers of one rank wait for one") \
+    X(republish_dropped, COUNTER, "kvb_republish_replies_dropped_total", "", "Answers given up: the reader is gone, or took nothing for 30 s") \
+    X(republish_lost, COUNTER, "kvb_republish_batches_lost_total", "", "Batches that could not be made for want of memory; readers get all blocks once more") \
+    X(republish_no_room, COUNTER, "kvb_republish_no_room_total", "", "Blocks left out because limits.max_stream_blocks, names of 1,024 adapters, or memory was used up") \
+    X(republish_blocks, GAUGE, "kvb_republish_blocks", "", "Blocks that readers of republished events know") \
+    X(republish_left_out, GAUGE, "kvb_republish_blocks_left_out", "", "Blocks held and not republished: salted, multimodal, of another block size, without tokens (as after a restart), or below such a block") \
+    X(republish_token_bytes, GAUGE, "kvb_republish_token_bytes", "", "Memory for token ids and nodes of republished blocks") \
+    X(republish_clients, GAUGE, "kvb_republish_answers", "", "Answers to readers of republished events under way") \
+    X(republish_snapshot_bytes, GAUGE, "kvb_republish_answer_bytes", "", "Memory for snapshots in these") \
+    X(republish_deaf, GAUGE, "kvb_republish_not_listening", "", "Ranks whose events cannot be republished because an address is in use or not of this host") \
     X(load_samples_zmq, COUNTER, "kvb_load_samples_total", "source=\"zmq\"", "Load samples received, one for each rank, by source") \
     X(load_samples_prometheus, COUNTER, "kvb_load_samples_total", "source=\"prometheus\"", "Load samples received, one for each rank, by source") \
     X(load_samples_coordinator, COUNTER, "kvb_load_samples_total", "source=\"coordinator\"", "Load samples received, one for each rank, by source") \

@@ -160,9 +160,13 @@ kvb_status kvb_bridge_take_owner(
     return KVB_TOO_LARGE;
 }
 
+/* republish: two sockets, which are descriptors and listeners, and some readers at both. */
 size_t kvb_bridge_other_files(const struct kvb_bridge_config *config)
 {
-    return config->http[0] ? kvb_http_files(max_http_connections, http_threads) : 0;
+    enum { republish_files = 20 };
+
+    return (config->http[0] ? kvb_http_files(max_http_connections, http_threads) : 0) +
+           kvb_republished_ranks(config) * republish_files;
 }
 
 kvb_status kvb_bridge_make_room(
@@ -199,7 +203,28 @@ static void drop_rank(struct bridge_ingest *ingest, struct bridge_rank *rank)
     if (ingest->owners[rank->owner] == rank) {
         ingest->owners[rank->owner] = NULL;
     }
+    if (rank->readers > 0) { /* engines' sockets have the lower numbers */
+        ingest->owners[rank->readers] = NULL;
+    }
     free(rank);
+}
+
+/* Those of republished events. */
+static kvb_status
+open_readers(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_detail *detail)
+{
+    if (!kvb_worker_is_republished(&rank->settings)) {
+        return KVB_OK;
+    }
+    const kvb_status status = kvb_bridge_take_owner(
+        &bridge->ingest, kvb_first_republish_owner, kvb_max_republished_ranks, rank,
+        &rank->readers);
+    if (status != KVB_OK) {
+        kvb_detail_set(
+            detail, "republish: at most %d ranks in one bridge", kvb_max_republished_ranks);
+        return status;
+    }
+    return kvb_bridge_open_republish(bridge, rank);
 }
 
 static kvb_status fill_rank(
@@ -219,6 +244,7 @@ static kvb_status fill_rank(
     KVB_TRY(kvb_bridge_make_room(bridge, 1, 0, detail));
     KVB_TRY(open_stream(bridge, settings, rank));
     kvb_bridge_restore_rank(bridge, rank, checkpoint_home(bridge->config));
+    KVB_TRY(open_readers(bridge, rank, detail));
     return open_source(bridge, rank, detail);
 }
 
@@ -233,6 +259,7 @@ kvb_status kvb_bridge_open_rank(
     }
     const kvb_status status = fill_rank(bridge, rank, settings, detail);
     if (status != KVB_OK) {
+        kvb_bridge_close_republish(bridge, rank, BRIDGE_REPUBLISH_STOP);
         drop_rank(&bridge->ingest, rank);
         return status;
     }
@@ -247,6 +274,7 @@ void kvb_bridge_remove_rank(struct kvb_bridge *bridge, size_t at)
     struct bridge_rank *rank = bridge->membership.ranks[at];
 
     bridge->membership.ranks[at] = bridge->membership.ranks[--bridge->membership.rank_count];
+    kvb_bridge_close_republish(bridge, rank, BRIDGE_REPUBLISH_WORKER_GONE);
     drop_rank(&bridge->ingest, rank);
 }
 
@@ -292,6 +320,7 @@ void kvb_bridge_close_ranks(struct kvb_bridge *bridge)
 {
     kvb_bridge_close_loads(bridge);
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        kvb_bridge_close_republish(bridge, bridge->membership.ranks[i], BRIDGE_REPUBLISH_STOP);
         drop_rank(&bridge->ingest, bridge->membership.ranks[i]);
     }
     free(bridge->ingest.owners);

@@ -193,6 +193,9 @@ static void fill_rank_report(
     if (bridge->config->publish.standby) {
         out->role = kvb_standby_role_name(kvb_bridge_publishes(bridge, rank));
     }
+    if (rank->republish) {
+        kvb_bridge_report_republish(rank, &out->republish);
+    }
     kvb_stream_heartbeat(rank->served.stream, &out->beat);
     out->beat.facts = rank->settings.facts;
     out->beat.facts.is_draining |= rank->is_draining;

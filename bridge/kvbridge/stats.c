@@ -226,6 +226,27 @@ static const struct counted mirror_sums[] = {
     { kvb_bridge_blocks_unrooted, offsetof(struct kvb_mirror_counts, unrooted) },
     { kvb_bridge_blocks_unplaced, offsetof(struct kvb_mirror_counts, unplaced) },
 };
+
+static const struct counted republish_sums[] = {
+    { kvb_bridge_republish_batches, offsetof(struct kvb_republish_counts, batches) },
+    { kvb_bridge_republish_bytes, offsetof(struct kvb_republish_counts, bytes) },
+    { kvb_bridge_republish_announcements, offsetof(struct kvb_republish_counts, announcements) },
+    { kvb_bridge_republish_announced_bytes, offsetof(struct kvb_republish_counts, announced_bytes) },
+    { kvb_bridge_republish_requests, offsetof(struct kvb_republish_counts, requests) },
+    { kvb_bridge_republish_snapshots, offsetof(struct kvb_republish_counts, snapshots) },
+    { kvb_bridge_republish_replies, offsetof(struct kvb_republish_counts, replies) },
+    { kvb_bridge_republish_refused, offsetof(struct kvb_republish_counts, refused) },
+    { kvb_bridge_republish_dropped, offsetof(struct kvb_republish_counts, dropped) },
+    { kvb_bridge_republish_lost, offsetof(struct kvb_republish_counts, lost) },
+    { kvb_bridge_republish_clients, offsetof(struct kvb_republish_counts, clients) },
+    { kvb_bridge_republish_snapshot_bytes, offsetof(struct kvb_republish_counts, snapshot_bytes) },
+};
+
+static const struct counted tree_sums[] = {
+    { kvb_bridge_republish_no_room, offsetof(struct kvb_block_tree_counts, no_room) },
+    { kvb_bridge_republish_blocks, offsetof(struct kvb_block_tree_counts, shown) },
+    { kvb_bridge_republish_token_bytes, offsetof(struct kvb_block_tree_counts, bytes) },
+};
 /* clang-format on */
 
 static void
@@ -234,6 +255,17 @@ add_counters(uint64_t *totals, const void *counters, const struct counted *rows,
     for (size_t i = 0; i < count; i++) {
         totals[rows[i].metric] += value_at(counters, rows[i].offset);
     }
+}
+
+static void add_republish(uint64_t *totals, const struct bridge_rank *rank)
+{
+    const struct kvb_block_tree_counts *tree = kvb_bridge_count_tree(rank);
+
+    add_counters(
+        totals, kvb_bridge_count_republish(rank), republish_sums, KVB_COUNT_OF(republish_sums));
+    add_counters(totals, tree, tree_sums, KVB_COUNT_OF(tree_sums));
+    totals[kvb_bridge_republish_left_out] += tree->held - tree->shown;
+    totals[kvb_bridge_republish_deaf] += kvb_bridge_republish_trouble(rank)[0] != '\0';
 }
 
 static void add_rank(uint64_t *totals, const struct bridge_rank *rank, enum kvb_stream_state state)
@@ -245,6 +277,9 @@ static void add_rank(uint64_t *totals, const struct bridge_rank *rank, enum kvb_
         KVB_COUNT_OF(mirror_sums));
     for (size_t i = 0; i < KVB_COUNT_OF(states); i++) {
         totals[states[i].of_all] += states[i].state == state;
+    }
+    if (rank->republish) {
+        add_republish(totals, rank);
     }
     totals[kvb_bridge_blocks_held] += rank_blocks(rank);
     totals[kvb_bridge_streams_quarantined] += kvb_turn_is_quarantined(&rank->served.turn);
@@ -278,6 +313,10 @@ static void update_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
     for (size_t i = 0; i < KVB_COUNT_OF(states); i++) {
         kvb_metric_set(metrics, states[i].of_all, totals[states[i].of_all]);
     }
+    set_totals(metrics, totals, republish_sums, KVB_COUNT_OF(republish_sums));
+    set_totals(metrics, totals, tree_sums, KVB_COUNT_OF(tree_sums));
+    kvb_metric_set(metrics, kvb_bridge_republish_left_out, totals[kvb_bridge_republish_left_out]);
+    kvb_metric_set(metrics, kvb_bridge_republish_deaf, totals[kvb_bridge_republish_deaf]);
     kvb_metric_set(metrics, kvb_bridge_blocks_held, totals[kvb_bridge_blocks_held]);
     kvb_metric_set(metrics, kvb_bridge_streams_quarantined, totals[kvb_bridge_streams_quarantined]);
 }

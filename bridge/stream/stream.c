@@ -31,6 +31,11 @@ kvb_status kvb_stream_new(const struct kvb_stream_options *options, struct kvb_s
     return KVB_OK;
 }
 
+void kvb_stream_set_tree(struct kvb_stream *stream, struct kvb_block_tree *tree)
+{
+    kvb_mirror_set_tree(stream->mirror, tree);
+}
+
 void kvb_stream_free(struct kvb_stream *stream)
 {
     if (!stream) {

@@ -86,6 +86,9 @@ enum { kvb_stream_slice_work = 8192 };
 kvb_status kvb_stream_new(const struct kvb_stream_options *options, struct kvb_stream **out_stream);
 void kvb_stream_free(struct kvb_stream *stream);
 
+/* As kvb_mirror_set_tree(): after a checkpoint was restored, if there is one. */
+void kvb_stream_set_tree(struct kvb_stream *stream, struct kvb_block_tree *tree);
+
 enum kvb_stream_input_kind {
     KVB_INPUT_UP,         /* the engine's socket is connected */
     KVB_INPUT_DOWN,       /* it is not */

@@ -3,6 +3,7 @@
 
 #include "ingest/http/scraper.h"
 #include "ingest/zmq/context.h"
+#include "ingest/zmq/event_server.h"
 #include "ingest/zmq/load_source.h"
 #include "ingest/zmq/poller.h"
 #include "ingest/zmq/source.h"
@@ -551,4 +552,56 @@ kvb_status kvb_load_source_receive_coordinator(
     (void)source;
     (void)out_update;
     return KVB_AGAIN;
+}
+
+/* ---- Nobody reads republished events here ---- */
+
+kvb_status kvb_event_server_open(
+    struct kvb_zmq *zmq, const struct kvb_event_server_options *options,
+    struct kvb_event_server **out_server, struct kvb_detail *detail)
+{
+    (void)zmq;
+    (void)options;
+    (void)out_server;
+    kvb_detail_set(detail, "no sockets for readers here");
+    return KVB_AGAIN;
+}
+
+void kvb_event_server_close(struct kvb_event_server *server, int linger_ms)
+{
+    (void)server;
+    (void)linger_ms;
+}
+
+bool kvb_event_server_receive(
+    struct kvb_event_server *server, struct kvb_event_server_received *out_received)
+{
+    (void)server;
+    (void)out_received;
+    return false;
+}
+
+kvb_status kvb_event_server_publish(struct kvb_event_server *server, uint64_t seq, kvb_span payload)
+{
+    (void)server;
+    (void)seq;
+    (void)payload;
+    return KVB_OK;
+}
+
+kvb_status kvb_event_server_reply(
+    struct kvb_event_server *server, kvb_span identity, uint64_t seq, kvb_span payload)
+{
+    (void)server;
+    (void)identity;
+    (void)seq;
+    (void)payload;
+    return KVB_NOT_FOUND;
+}
+
+kvb_status kvb_event_server_end(struct kvb_event_server *server, kvb_span identity)
+{
+    (void)server;
+    (void)identity;
+    return KVB_NOT_FOUND;
 }

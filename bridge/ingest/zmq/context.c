@@ -19,6 +19,7 @@ enum {
     descriptors_per_publisher = 5,
     descriptors_per_load = 5,
     sockets_for_replays = 4 * kvb_max_replays_at_once,
+    sockets_for_readers = 2 * kvb_max_republished_ranks,
     descriptors_for_replays = 2 * sockets_for_replays,
     own_descriptors = 128, /* of the process: NATS, pages, checkpoints, log, epoll, timers */
     spare_sockets = 64,
@@ -61,7 +62,7 @@ static bool is_sized(void *context)
 {
     const int publishers = kvb_max_streams / kvb_max_zmq_contexts;
     const int sockets = publishers * sockets_per_publisher + kvb_max_workers * sockets_per_load +
-                        sockets_for_replays + spare_sockets;
+                        sockets_for_replays + sockets_for_readers + spare_sockets;
 
     return zmq_ctx_set(context, ZMQ_MAX_SOCKETS, sockets) == 0 &&
            zmq_ctx_set(context, ZMQ_IO_THREADS, 1) == 0;

@@ -203,7 +203,7 @@ kvb_status kvb_event_server_publish(struct kvb_event_server *server, uint64_t se
     return send_server_frames(server->xpub, frames, sizeof frames / sizeof frames[0]);
 }
 
-static kvb_status send_reply(
+static kvb_status send_server_reply(
     struct kvb_event_server *server, kvb_span identity, kvb_span topic, uint64_t seq,
     kvb_span payload)
 {
@@ -223,12 +223,12 @@ static kvb_status send_reply(
 kvb_status kvb_event_server_reply(
     struct kvb_event_server *server, kvb_span identity, uint64_t seq, kvb_span payload)
 {
-    return send_reply(server, identity, topic_of_server(server), seq, payload);
+    return send_server_reply(server, identity, topic_of_server(server), seq, payload);
 }
 
 kvb_status kvb_event_server_end(struct kvb_event_server *server, kvb_span identity)
 {
     const kvb_span nothing = { .len = 0 };
 
-    return send_reply(server, identity, nothing, UINT64_MAX, nothing);
+    return send_server_reply(server, identity, nothing, UINT64_MAX, nothing);
 }

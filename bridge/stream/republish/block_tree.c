@@ -543,6 +543,7 @@ void kvb_block_tree_store(
 {
     uint32_t id = find_or_make_node(tree, batch->hashes[event->hash_at + i]);
 
+    tree->counts.has_signed_hashes |= batch->has_signed_hashes;
     if (id == KVB_NO_ID || is_content(tree, id, batch, event, i)) {
         return;
     }

@@ -101,8 +101,9 @@ struct kvb_block_tree_counts {
     uint64_t shown;   /* of them, those that readers have */
     uint64_t entries; /* the same, a block in two tiers twice */
     uint64_t nodes;
-    uint64_t bytes;   /* of memory for nodes and tokens */
-    uint64_t no_room; /* ... counters from here: nodes or names that found no room */
+    uint64_t bytes;         /* of memory for nodes and tokens */
+    bool has_signed_hashes; /* the engine's hashes came as signed numbers */
+    uint64_t no_room;       /* ... counters from here: nodes or names that found no room */
 };
 
 /* Borrowed; blocks left out are held - shown once there are no changes. */

@@ -81,6 +81,25 @@ static void write_stream_state(struct kvb_json_writer *json, const struct kvb_st
 }
 
 static void
+write_republish(struct kvb_json_writer *json, const struct kvb_republish_report *republish)
+{
+    if (!republish->events) {
+        return;
+    }
+    kvb_json_write_key(json, "republish");
+    kvb_json_write_begin(json, '{');
+    kvb_json_write_pair_text(json, "events", republish->events);
+    kvb_json_write_pair_u64(json, "blocks", republish->blocks);
+    kvb_json_write_pair_u64(json, "left_out", republish->left_out);
+    kvb_json_write_pair_u64(json, "next_number", republish->next_number);
+    kvb_json_write_pair_u64(json, "answers", republish->answers);
+    if (republish->why[0] != '\0') {
+        kvb_json_write_pair_text(json, "why", republish->why);
+    }
+    kvb_json_write_end(json, '}');
+}
+
+static void
 write_stream_report(struct kvb_json_writer *json, const struct kvb_stream_report *stream)
 {
     kvb_json_write_begin(json, '{');
@@ -97,6 +116,7 @@ write_stream_report(struct kvb_json_writer *json, const struct kvb_stream_report
     kvb_json_write_pair_u64(json, "replays", stream->replays);
     kvb_json_write_pair_u64(json, "restarts", stream->restarts);
     kvb_json_write_pair_u64(json, "reconnects", stream->reconnects);
+    write_republish(json, &stream->republish);
     kvb_json_write_end(json, '}');
 }
 

@@ -14,6 +14,16 @@
 
 enum { kvb_bridge_id_bytes = 64 };
 
+/* Its events once more, for readers of engines. */
+struct kvb_republish_report {
+    const char *events;   /* where; borrowed, like `why`; NULL: they are not republished */
+    uint64_t blocks;      /* that readers know */
+    uint64_t left_out;    /* that are held, and that readers are not sent */
+    uint64_t next_number; /* of the next batch */
+    uint64_t answers;     /* under way */
+    const char *why;      /* why nobody can connect; "": everybody can */
+};
+
 struct kvb_stream_report {
     struct kvb_heartbeat beat;
     bool has_last_seq;
@@ -33,6 +43,7 @@ struct kvb_stream_report {
     const char *role;               /* borrowed: "standby", "active"; NULL: not of a standby */
     bool is_encrypted;              /* its sockets have CURVE */
     const char *why;                /* borrowed; what an operator should do; "": nothing */
+    struct kvb_republish_report republish;
 };
 
 /* Where the load values of a worker come from. */

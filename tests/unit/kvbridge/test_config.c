@@ -69,6 +69,96 @@ static void what_is_left_out_has_the_documented_default(void **state)
     kvb_bridge_config_done(&config); /* {0} is fine */
 }
 
+static void republishing_is_off_unless_an_address_is_given(void **state)
+{
+    (void)state;
+    struct kvb_bridge_config config =
+        read_good(PUBLISH "workers = (" WORKER("5", "events = \"tcp://h:1\";") ", " WORKER(
+            "6", "events = \"tcp://h:2\"; ranks = 2; "
+                 "republish = { events = "
+                 "\"tcp://127.0.0.1:5657\"; };") ");");
+    char topic[kvb_event_topic_bytes];
+
+    assert_false(kvb_worker_is_republished(&config.workers[0]));
+    assert_true(kvb_worker_is_republished(&config.workers[1]));
+    assert_int_equal(kvb_republished_ranks(&config), 2);
+    const struct kvb_republish_config *republish = &config.workers[1].republish;
+    assert_int_equal(republish->form, KVB_REPUBLISH_MAP);
+    assert_int_equal(republish->layout, KVB_EVENT_REPLY_TOPIC);
+    assert_int_equal(republish->from_zero, KVB_FROM_ZERO_ANNOUNCE);
+    assert_true(republish->announce_on_subscribe);
+    assert_int_equal(republish->tiers, KVB_REPUBLISH_DEVICE);
+    kvb_worker_republish_topic(&config.workers[1], topic);
+    assert_string_equal(topic, "kv@127.0.0.1:5657@m");
+    kvb_bridge_config_done(&config);
+}
+
+static void mistakes_in_republish_are_named(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "workers = (" WORKER(
+            "1", "events = \"tcp://h:1\";\n"
+                 "republish = { replay = \"tcp://127.0.0.1:5\"; };") ");",
+        "3: workers[0].republish.events: is missing: replay alone republishes nothing");
+    assert_wrong(
+        PUBLISH "workers = (" WORKER(
+            "1", "events = \"tcp://h:1\"; store = true;\n"
+                 "republish = { events = \"tcp://127.0.0.1:5\"; };") ");",
+        "3: workers[0].republish.events: leave it out: a store's events have no tokens");
+    assert_wrong(
+        PUBLISH "workers = (" WORKER(
+            "1", "events = \"tcp://h:1\";\n"
+                 "republish = { events = \"inproc://x\"; };") ");",
+        "3: workers[0].republish.events: inproc:// reaches no other process");
+    assert_wrong(
+        PUBLISH "workers = (" WORKER(
+            "1", "events = \"tcp://127.0.0.1:5657\";\n"
+                 "republish = { events = \"tcp://127.0.0.1:5657\"; };") ");",
+        "3: workers[0].republish.events: its ports 5657 .. 5657 are also those of");
+}
+
+static size_t count_warnings_of_republish(const char *address)
+{
+    struct config_file file;
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_bridge_config config = { 0 };
+    char text[512];
+    size_t found = 0;
+
+    (void)snprintf(
+        text, sizeof text,
+        PUBLISH
+        "workers = (" WORKER("1", "events = \"tcp://h:1\"; republish = { events = \"%s\"; };") ");",
+        address);
+    config_file_write(&file, text, strlen(text));
+    assert_ok(kvb_bridge_config_read(file.path, &config, &errors));
+    for (size_t i = 0; i < errors.warning_count; i++) {
+        found += strstr(errors.warnings[i].text, "republish.events") != NULL &&
+                 strstr(errors.warnings[i].text, "token ids of prompts leave this host") != NULL;
+    }
+    kvb_bridge_config_done(&config);
+    config_file_remove(&file);
+    return found;
+}
+
+static void republishing_beyond_this_host_is_a_warning(void **state)
+{
+    (void)state;
+    static const char *const open[] = { "tcp://*:5657", "tcp://0.0.0.0:5657", "tcp://10.0.0.7:5657",
+                                        "tcp://[::]:5657" };
+    static const char *const closed[] = { "tcp://127.0.0.1:5657", "tcp://127.9.9.9:5657",
+                                          "tcp://localhost:5657", "tcp://[::1]:5657",
+                                          "ipc:///run/kv" };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(open); i++) {
+        assert_int_equal(count_warnings_of_republish(open[i]), 1);
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(closed); i++) {
+        assert_int_equal(count_warnings_of_republish(closed[i]), 0);
+    }
+}
+
 /* A pool whose events hold no tokens, beside engines whose events do. */
 static void a_worker_may_be_named_otherwise_than_the_rest(void **state)
 {
@@ -701,6 +791,9 @@ int main(void)
         cmocka_unit_test(a_missing_workers_file_is_an_error),
         cmocka_unit_test(members_of_a_name_are_workers_of_one_kind),
         cmocka_unit_test(mistakes_in_dns_are_named),
+        cmocka_unit_test(republishing_is_off_unless_an_address_is_given),
+        cmocka_unit_test(mistakes_in_republish_are_named),
+        cmocka_unit_test(republishing_beyond_this_host_is_a_warning),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

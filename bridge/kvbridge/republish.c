@@ -1,0 +1,441 @@
+#include "core/clock.h"
+#include "kvbridge/inside.h"
+#include "kvbridge/republish_numbers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* One rank's events once more, for readers of engines: stream/republish/ decides, ingest/zmq/
+ * event_server.h has the sockets. */
+
+static const uint64_t look_ns = 20 * KVB_NS_PER_MS; /* for what the poller did not report */
+static const uint64_t listen_retry_ns = KVB_NS_PER_S;
+
+enum {
+    kept_batches = 10000, /* as vLLM keeps by default */
+    kept_bytes = 64 << 20,
+    snapshot_bytes = 64 << 20,
+    inputs_a_turn = 64,
+    goodbye_ms = 500 /* for the last batch of a worker that leaves to be sent */
+};
+
+struct bridge_republish {
+    struct kvb_block_tree *tree; /* owned, like the next two */
+    struct kvb_republisher *republisher;
+    struct kvb_event_server *server; /* NULL: an address is in use */
+    enum kvb_republish_form form;
+    bool has_input;
+    bool is_reserving_failed; /* said by the log */
+    uint64_t next_look_ns;
+    uint64_t next_listen_ns;
+    struct kvb_log_backoff listen_log;
+    struct kvb_detail why; /* not listening; "": it is */
+};
+
+/* ---- Opening ---- */
+
+static kvb_status
+encode_republished(void *context, const struct kvb_event_batch *batch, struct kvb_buf *out)
+{
+    const struct bridge_republish *republish = context;
+
+    return kvb_republished_batch_encode(
+        batch, republish->form, kvb_block_tree_count(republish->tree)->has_signed_hashes, out);
+}
+
+static unsigned republished_tiers(enum kvb_republish_tiers deepest)
+{
+    static const unsigned tiers[KVB_REPUBLISH_TIERS_COUNT] = {
+        [KVB_REPUBLISH_DEVICE] = 1U << KVB_TIER_DEVICE,
+        [KVB_REPUBLISH_HOST] = 1U << KVB_TIER_DEVICE | 1U << KVB_TIER_HOST,
+        [KVB_REPUBLISH_DISK] = 1U << KVB_TIER_DEVICE | 1U << KVB_TIER_HOST | 1U << KVB_TIER_DISK,
+    };
+
+    return tiers[deepest];
+}
+
+static kvb_status open_tree(const struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    const struct kvb_worker_config *settings = &rank->settings;
+    struct kvb_block_tree_options options = {
+        .block_size = settings->block_size,
+        .tiers = republished_tiers(settings->republish.tiers),
+        .max_blocks = bridge->config->limits.max_stream_blocks,
+        .lora_name = { (const uint8_t *)settings->lora, strlen(settings->lora) },
+    };
+
+    if (getrandom(&options.hash_key, sizeof options.hash_key, 0) != sizeof options.hash_key) {
+        return KVB_IO;
+    }
+    KVB_TRY(kvb_block_tree_new(&options, &rank->republish->tree));
+    kvb_block_tree_clear(rank->republish->tree); /* readers may have blocks of an earlier process */
+    return KVB_OK;
+}
+
+static bool keeps_numbers(const struct kvb_bridge *bridge, const struct bridge_rank *rank)
+{
+    return bridge->checkpoints.store && rank->checkpoint_name.text[0] != '\0';
+}
+
+/* Without a directory there is nothing to reserve: the clock is ahead of all numbers that were
+ * used, because nobody publishes a batch each microsecond. */
+static kvb_status open_republisher(const struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    struct bridge_republish *republish = rank->republish;
+    uint64_t first = kvb_clock_wall_us();
+
+    if (keeps_numbers(bridge, rank)) {
+        (void)kvb_republish_numbers_read(
+            bridge->config->checkpoint, rank->checkpoint_name.text, &first); /* else: the clock */
+    }
+    const struct kvb_republisher_options options = {
+        .tree = republish->tree,
+        .encode = encode_republished,
+        .encode_context = republish,
+        .dp_rank = rank->dp_rank,
+        .block_size = rank->settings.block_size,
+        .first_number = first,
+        .reserved_end = keeps_numbers(bridge, rank) ? first : UINT64_MAX,
+        .from_zero = rank->settings.republish.from_zero,
+        .max_kept_batches = kept_batches,
+        .max_kept_bytes = kept_bytes,
+        .max_snapshot_bytes = snapshot_bytes,
+    };
+
+    return kvb_republisher_new(&options, &republish->republisher);
+}
+
+static void say_listening(const struct kvb_bridge *bridge, const struct bridge_rank *rank)
+{
+    const struct kvb_republish_config *settings = &rank->settings.republish;
+    char worker[24];
+    char dp_rank[24];
+
+    kvb_log_write(
+        bridge->log, KVB_LOG_INFO, "bridge", "republishing the events of a rank", "events",
+        settings->events, "replay", settings->replay, "worker",
+        kvb_log_u64(worker, rank->worker_id), "dp_rank", kvb_log_u64(dp_rank, rank->dp_rank), NULL);
+}
+
+static void
+say_not_listening(const struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+{
+    char worker[24];
+
+    if (kvb_log_backoff_due(&rank->republish->listen_log, now_ns)) {
+        kvb_log_write(
+            bridge->log, KVB_LOG_WARNING, "bridge",
+            "the events of a rank are not republished; trying again", "why",
+            rank->republish->why.text, "worker", kvb_log_u64(worker, rank->worker_id), NULL);
+    }
+}
+
+/* The address of a worker that has just left is free again when libzmq has closed it. */
+static void listen_for_readers(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+{
+    struct bridge_republish *republish = rank->republish;
+    char topic[kvb_event_topic_bytes];
+
+    if (republish->server || now_ns < republish->next_listen_ns) {
+        return;
+    }
+    republish->next_listen_ns = now_ns + listen_retry_ns;
+    kvb_worker_republish_topic(&rank->settings, topic);
+    const struct kvb_event_server_options options = { .events = rank->settings.republish.events,
+                                                      .replay = rank->settings.republish.replay,
+                                                      .topic = topic,
+                                                      .layout = rank->settings.republish.layout,
+                                                      .poller = bridge->ingest.poller,
+                                                      .owner = rank->readers };
+    kvb_detail_set(&republish->why, "no memory for its sockets");
+    if (kvb_event_server_open(bridge->ingest.zmq, &options, &republish->server, &republish->why) !=
+        KVB_OK) {
+        say_not_listening(bridge, rank, now_ns);
+        return;
+    }
+    republish->why.text[0] = '\0';
+    kvb_log_backoff_end(&republish->listen_log);
+    say_listening(bridge, rank);
+}
+
+static kvb_status open_republish_parts(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    KVB_TRY(open_tree(bridge, rank));
+    KVB_TRY(open_republisher(bridge, rank));
+    kvb_stream_set_tree(rank->served.stream, rank->republish->tree);
+    return KVB_OK;
+}
+
+kvb_status kvb_bridge_open_republish(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    if (!kvb_worker_is_republished(&rank->settings)) {
+        return KVB_OK;
+    }
+    rank->republish = calloc(1, sizeof *rank->republish);
+    if (!rank->republish) {
+        return KVB_NO_MEMORY;
+    }
+    bridge->membership.republished_count++;
+    rank->republish->form = rank->settings.republish.form;
+    return open_republish_parts(bridge, rank);
+}
+
+/* ---- Numbers ---- */
+
+/* Without a disk numbers go on: a later process begins at the clock, or behind what was written. */
+static void reserve_numbers(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    struct bridge_republish *republish = rank->republish;
+    uint64_t end = 0;
+
+    if (!kvb_republisher_wants_numbers(republish->republisher, &end)) {
+        return;
+    }
+    const bool has_failed =
+        kvb_republish_numbers_write(
+            bridge->config->checkpoint, rank->checkpoint_name.text, end, false) != KVB_OK;
+    if (has_failed && !republish->is_reserving_failed) {
+        kvb_log_write(
+            bridge->log, KVB_LOG_WARNING, "bridge",
+            "numbers of republished events cannot be written: after a restart readers may keep "
+            "blocks that are gone until the next announcement",
+            "directory", bridge->config->checkpoint, NULL);
+    }
+    republish->is_reserving_failed = has_failed;
+    kvb_republisher_reserved(republish->republisher, end);
+}
+
+/* ---- Sending ---- */
+
+static void send_live(struct bridge_republish *republish, const struct kvb_republish_action *action)
+{
+    if (republish->server) { /* else: it is in the ring */
+        (void)kvb_event_server_publish(republish->server, action->number, action->payload);
+    }
+}
+
+static void send_reply(
+    struct bridge_republish *republish, const struct kvb_republish_action *action, uint64_t now_ns)
+{
+    kvb_status status = KVB_NOT_FOUND;
+
+    if (republish->server) {
+        status = action->kind == KVB_REPUBLISH_END
+                     ? kvb_event_server_end(republish->server, action->identity)
+                     : kvb_event_server_reply(
+                           republish->server, action->identity, action->number, action->payload);
+    }
+    kvb_republisher_sent(
+        republish->republisher, action->client,
+        status == KVB_OK      ? KVB_REPUBLISH_SENT
+        : status == KVB_AGAIN ? KVB_REPUBLISH_FULL
+                              : KVB_REPUBLISH_GONE,
+        now_ns);
+}
+
+/* ---- Receiving ---- */
+
+static void take_reader_input(
+    struct bridge_rank *rank, const struct kvb_event_server_received *received, uint64_t now_ns)
+{
+    struct kvb_republisher *republisher = rank->republish->republisher;
+
+    if (received->kind == KVB_EVENT_REQUEST) {
+        (void)kvb_republisher_request(
+            republisher, received->identity, received->seq, now_ns); /* it counts those refused */
+    } else if (
+        received->kind == KVB_EVENT_SUBSCRIBED && rank->settings.republish.announce_on_subscribe) {
+        kvb_republisher_subscribed(republisher, now_ns);
+    }
+}
+
+static void take_inputs(struct bridge_rank *rank, uint64_t now_ns)
+{
+    struct bridge_republish *republish = rank->republish;
+    struct kvb_event_server_received received;
+
+    republish->has_input = false;
+    for (int i = 0; i < inputs_a_turn; i++) {
+        if (!kvb_event_server_receive(republish->server, &received)) {
+            return;
+        }
+        take_reader_input(rank, &received, now_ns);
+    }
+    republish->has_input = true;
+}
+
+/* ---- A turn ---- */
+
+/* Until it is idle or the time is over.  True: there is more to do. */
+static bool send_what_is_due(struct bridge_republish *republish, uint64_t until_ns)
+{
+    struct kvb_republish_action action;
+    struct kvb_republish_time time;
+    bool has_sent = true;
+
+    do {
+        time = (struct kvb_republish_time){ .now_ns = kvb_clock_monotonic_ns(),
+                                            .wall_s = (double)kvb_clock_wall_us() / 1e6 };
+        kvb_republisher_live(republish->republisher, &time, &action);
+        has_sent = action.kind == KVB_REPUBLISH_LIVE;
+        if (has_sent) {
+            send_live(republish, &action);
+        }
+        kvb_republisher_reply(republish->republisher, time.now_ns, &action);
+        if (action.kind != KVB_REPUBLISH_NOTHING) {
+            has_sent = true;
+            send_reply(republish, &action, time.now_ns);
+        }
+        has_sent |= kvb_republisher_is_busy(republish->republisher, time.now_ns);
+    } while (has_sent && time.now_ns < until_ns);
+    return has_sent;
+}
+
+static bool republish_rank(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns, uint64_t until_ns)
+{
+    struct bridge_republish *republish = rank->republish;
+    const bool is_look_due = now_ns >= republish->next_look_ns;
+
+    if (is_look_due) {
+        republish->next_look_ns = now_ns + look_ns;
+        listen_for_readers(bridge, rank, now_ns);
+    }
+    if (republish->server && (is_look_due || republish->has_input)) {
+        take_inputs(rank, now_ns);
+    }
+    if (!is_look_due && !republish->has_input &&
+        !kvb_republisher_is_busy(republish->republisher, now_ns)) {
+        return false;
+    }
+    reserve_numbers(bridge, rank);
+    return send_what_is_due(republish, until_ns) || republish->has_input;
+}
+
+bool kvb_bridge_republish(struct kvb_bridge *bridge, uint64_t max_ns)
+{
+    const size_t count = bridge->membership.rank_count;
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
+    uint64_t now_ns = began_ns;
+    bool has_more = false;
+
+    if (bridge->membership.republished_count == 0) {
+        return false;
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct bridge_rank *rank =
+            bridge->membership.ranks[(bridge->membership.next_republished + i) % count];
+        if (!rank->republish) {
+            continue;
+        }
+        has_more |= republish_rank(bridge, rank, now_ns, began_ns + max_ns);
+        now_ns = kvb_clock_monotonic_ns();
+        if (now_ns >= began_ns + max_ns) { /* the next one first in the next turn */
+            bridge->membership.next_republished =
+                (bridge->membership.next_republished + i + 1) % count;
+            return true;
+        }
+    }
+    return has_more;
+}
+
+void kvb_bridge_republish_input(struct bridge_rank *rank)
+{
+    rank->republish->has_input = true;
+}
+
+/* ---- Closing ---- */
+
+/* On failure the next process begins behind what was reserved, or at the clock. */
+static void
+save_next_number(const struct kvb_bridge *bridge, const struct bridge_rank *rank, bool is_exact)
+{
+    if (rank->republish->republisher && keeps_numbers(bridge, rank)) {
+        (void)kvb_republish_numbers_write(
+            bridge->config->checkpoint, rank->checkpoint_name.text,
+            kvb_republisher_next_number(rank->republish->republisher), is_exact);
+    }
+}
+
+void kvb_bridge_save_numbers(struct kvb_bridge *bridge)
+{
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        if (bridge->membership.ranks[i]->republish) {
+            save_next_number(bridge, bridge->membership.ranks[i], true);
+        }
+    }
+}
+
+const struct kvb_republish_counts *kvb_bridge_count_republish(const struct bridge_rank *rank)
+{
+    return kvb_republisher_count(rank->republish->republisher);
+}
+
+const struct kvb_block_tree_counts *kvb_bridge_count_tree(const struct bridge_rank *rank)
+{
+    return kvb_block_tree_count(rank->republish->tree);
+}
+
+void kvb_bridge_report_republish(const struct bridge_rank *rank, struct kvb_republish_report *out)
+{
+    const struct bridge_republish *republish = rank->republish;
+    const struct kvb_block_tree_counts *tree = kvb_block_tree_count(republish->tree);
+
+    *out = (struct kvb_republish_report){
+        .events = rank->settings.republish.events,
+        .blocks = tree->shown,
+        .left_out = tree->held - tree->shown,
+        .next_number = kvb_republisher_next_number(republish->republisher),
+        .answers = kvb_republisher_count(republish->republisher)->clients,
+        .why = republish->why.text,
+    };
+}
+
+const char *kvb_bridge_republish_trouble(const struct bridge_rank *rank)
+{
+    return rank->republish->why.text;
+}
+
+/* Readers of a worker that is gone must not keep its blocks. */
+static void send_last_clear(struct bridge_republish *republish)
+{
+    const struct kvb_republish_time time = { .now_ns = kvb_clock_monotonic_ns(),
+                                             .wall_s = (double)kvb_clock_wall_us() / 1e6 };
+    struct kvb_republish_action action = { .kind = KVB_REPUBLISH_NOTHING };
+    enum { tries = 4 }; /* the first may only end an announcement */
+
+    kvb_block_tree_clear(republish->tree);
+    for (int i = 0; i < tries && action.kind != KVB_REPUBLISH_LIVE; i++) {
+        kvb_republisher_live(republish->republisher, &time, &action);
+    }
+    if (action.kind == KVB_REPUBLISH_LIVE) {
+        send_live(republish, &action);
+    }
+}
+
+void kvb_bridge_close_republish(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, enum bridge_republish_end end)
+{
+    struct bridge_republish *republish = rank->republish;
+
+    if (!republish) {
+        return;
+    }
+    if (republish->republisher && end == BRIDGE_REPUBLISH_WORKER_GONE) {
+        send_last_clear(republish);
+    }
+    if (end == BRIDGE_REPUBLISH_WORKER_GONE) {
+        save_next_number(bridge, rank, false);
+    }
+    if (rank->served.stream) {
+        kvb_stream_set_tree(rank->served.stream, NULL);
+    }
+    kvb_event_server_close(republish->server, end == BRIDGE_REPUBLISH_WORKER_GONE ? goodbye_ms : 0);
+    kvb_republisher_free(republish->republisher);
+    kvb_block_tree_free(republish->tree);
+    free(republish);
+    rank->republish = NULL;
+    bridge->membership.republished_count--;
+}

@@ -1,0 +1,103 @@
+#include "kvbridge/republish_numbers.h"
+
+#include "core/hash.h"
+#include "core/little_endian.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    at_magic = 0,
+    at_version = 4,
+    at_end = 8,
+    at_boot = 16,
+    at_exact = 24,
+    at_hash = 32,
+    file_bytes = 40,
+    version = 1,
+    magic = 0x4e42564b, /* "KVBN" */
+    path_bytes = 4096
+};
+
+static uint64_t hash_bytes(const uint8_t *bytes, size_t len)
+{
+    return kvb_hash64((kvb_span){ .data = bytes, .len = len }, 0);
+}
+
+/* Another one after each boot; 0: not known, which equals no other. */
+static uint64_t boot_of_machine(void)
+{
+    uint8_t text[64];
+    const int file = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+
+    if (file < 0) {
+        return 0;
+    }
+    const ssize_t len = read(file, text, sizeof text);
+    (void)close(file); /* only read */
+    return len > 0 ? hash_bytes(text, (size_t)len) : 0;
+}
+
+static kvb_status write_path(char path[path_bytes], const char *directory, const char *name)
+{
+    const int len = snprintf(path, path_bytes, "%s/%s.numbers", directory, name);
+
+    return len > 0 && len < path_bytes ? KVB_OK : KVB_IO;
+}
+
+static bool counts(const uint8_t bytes[file_bytes])
+{
+    const uint64_t boot = boot_of_machine();
+
+    return kvb_le_get_u32(bytes + at_magic) == magic &&
+           kvb_le_get_u32(bytes + at_version) == version &&
+           kvb_le_get_u64(bytes + at_hash) == hash_bytes(bytes, at_hash) &&
+           (kvb_le_get_u64(bytes + at_exact) == 1 ||
+            (boot != 0 && kvb_le_get_u64(bytes + at_boot) == boot));
+}
+
+kvb_status kvb_republish_numbers_read(const char *directory, const char *name, uint64_t *out_end)
+{
+    char path[path_bytes];
+    uint8_t bytes[file_bytes];
+
+    if (write_path(path, directory, name) != KVB_OK) {
+        return KVB_NOT_FOUND;
+    }
+    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+        return KVB_NOT_FOUND;
+    }
+    const ssize_t len = read(file, bytes, sizeof bytes);
+    (void)close(file); /* only read */
+    if (len != file_bytes || !counts(bytes)) {
+        return KVB_NOT_FOUND;
+    }
+    *out_end = kvb_le_get_u64(bytes + at_end);
+    return KVB_OK;
+}
+
+kvb_status
+kvb_republish_numbers_write(const char *directory, const char *name, uint64_t end, bool is_exact)
+{
+    char path[path_bytes];
+    uint8_t bytes[file_bytes];
+
+    kvb_le_put_u32(bytes + at_magic, magic);
+    kvb_le_put_u32(bytes + at_version, version);
+    kvb_le_put_u64(bytes + at_end, end);
+    kvb_le_put_u64(bytes + at_boot, boot_of_machine());
+    kvb_le_put_u64(bytes + at_exact, is_exact);
+    kvb_le_put_u64(bytes + at_hash, hash_bytes(bytes, at_hash));
+    KVB_TRY(write_path(path, directory, name));
+    const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0640);
+    if (file < 0) {
+        return KVB_IO;
+    }
+    const bool is_written =
+        pwrite(file, bytes, sizeof bytes, 0) == file_bytes && (!is_exact || fdatasync(file) == 0);
+    return (close(file) == 0) && is_written ? KVB_OK : KVB_IO;
+}

@@ -1,0 +1,231 @@
+"""Events republished for routers that read engines themselves: does each kind of reader end with what the engine holds,
+through losses and restarts?  (`KVB_REPUBLISH_SEEDS=100` runs as many random worlds of each kind.)"""
+
+import os
+import random
+import signal
+import time
+
+import pytest
+
+import engine
+import programs
+import readers
+from conftest import worker
+
+SIZE = 4
+SEEDS = int(os.environ.get("KVB_REPUBLISH_SEEDS", "1"))
+MORE = "republish = {{ events = \"{}\"; replay = \"{}\"; {} }};"
+
+
+class World:
+    """An engine that stores and removes blocks, and a bridge that republishes it."""
+
+    def __init__(self, scene, seed=1, more="", directory=None):
+        self.scene, self.rng = scene, random.Random(seed)
+        self.engine = scene.engine()
+        self.truth = {}  # hash -> (parent, tokens), of blocks that are held
+        self.next_hash = 1 << 40
+        self.events, self.replay = (f"tcp://127.0.0.1:{programs.free_port()}" for _ in range(2))
+        self.readers = []
+        self.bridges = 0
+        row = worker(self.engine, block_size=SIZE, more=MORE.format(self.events, self.replay, more))
+        limits = f'checkpoint = "{directory}";' if directory else ""
+        self.start = lambda: scene.bridge(row, name=f"bridge{self.bridges}", limits=limits)
+        self.bridge = self.start()
+
+    def restart_bridge(self, is_killed):
+        self.bridge.kill() if is_killed else self.bridge.stop()
+        self.bridges += 1
+        self.bridge = self.start()
+
+    def reader(self, kind, lossy=0.0):
+        one = kind(self.events, self.replay, block_size=SIZE, lose=lambda: self.rng.random() < lossy)
+        self.readers.append(one)
+        return one
+
+    def close(self):
+        for one in self.readers:
+            one.close()
+
+    # ---- What the engine does ----
+
+    def store(self, count=1, parent=None):
+        names = [self.next_hash + i for i in range(count)]
+        self.next_hash += count
+        tokens = [[self.rng.randrange(150_000) for _ in range(SIZE)] for _ in names]
+        self.engine.publish(
+            engine.batch(engine.MapForm.stored(names, sum(tokens, []), SIZE, parent=parent), rank=0)
+        )
+        for above, name, own in zip([parent, *names], names, tokens):
+            self.truth[name] = (above, tuple(own))
+        return names
+
+    def remove(self, *names):
+        self.engine.publish(engine.batch(engine.MapForm.removed(*names), rank=0))
+        for name in names:
+            del self.truth[name]
+
+    def step(self):
+        if not self.truth or self.rng.random() < 0.6:
+            self.store(self.rng.randrange(1, 4), self.rng.choice([None, *self.truth]))
+        else:  # a leaf goes first, as in an engine's prefix cache
+            parents = {parent for parent, _ in self.truth.values()}
+            self.remove(self.rng.choice([name for name in self.truth if name not in parents]))
+
+    def restart_engine(self):
+        self.engine.restart()
+        self.truth.clear()
+        self.store(3)
+
+    # ---- Comparing ----
+
+    def wait(self, *some, seconds=40):
+        deadline = time.monotonic() + seconds
+        for one in some:
+            while one.held != self.truth:
+                assert time.monotonic() < deadline, difference(one, self.truth)
+                one.read(100)
+        for one in some:
+            assert one.batches == sorted(set(one.batches)), "numbers go up"
+
+
+def difference(reader, truth):
+    return (
+        f"{type(reader).__name__}: {len(reader.held)} held, {len(truth)} true, "
+        f"missing {list(truth.keys() - reader.held.keys())[:5]}, wrong {list(reader.held.keys() - truth.keys())[:5]}"
+    )
+
+
+@pytest.fixture
+def world(scene):
+    one = World(scene)
+    yield one
+    one.close()
+
+
+KINDS = [readers.Dynamo, readers.LlmD, readers.LlmDLater, readers.Conductor, readers.Tree, readers.Plain]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reader_that_comes_late_knows_what_is_held(world, kind):
+    names = world.store(5)
+    world.store(3, parent=names[1])
+    world.remove(names[4])
+    reader = world.reader(kind)
+    world.wait(reader)
+    world.store(2, parent=names[2])
+    world.wait(reader, seconds=5)
+
+
+def test_a_gap_is_filled_with_the_missed_batches(world):
+    world.store(2)
+    reader = world.reader(readers.Dynamo)
+    world.wait(reader)
+    reader.lose = lambda: True
+    for _ in range(5):
+        world.store()
+        reader.read(200)
+    reader.lose = lambda: False
+    world.wait(reader, seconds=5)  # the next empty batch shows the gap
+    assert world.bridge.metric("kvb_republish_snapshots_total") == 0
+
+
+def test_numbers_go_on_behind_a_restart_and_a_gap_is_a_snapshot(scene, tmp_path):
+    directory = tmp_path / "checkpoints"
+    directory.mkdir(mode=0o750)
+    world = World(scene, directory=directory)
+    world.store(5)
+    some = [world.reader(kind) for kind in (readers.Dynamo, readers.LlmD, readers.Conductor)]
+    world.wait(*some)
+    for is_killed in (False, True):
+        last = max(one.batches[-1] for one in some)
+        world.restart_bridge(is_killed)
+        world.store(2)
+        world.wait(*some)
+        first = next(number for number in some[0].batches if number > last)
+        assert first <= last + (16384 + 1 if is_killed else 100), "the jump is what was reserved"
+    assert not some[2].is_stale
+    world.close()
+
+
+def test_an_engine_that_restarts_is_cleared(world):
+    world.store(4)
+    some = [world.reader(kind) for kind in (readers.Dynamo, readers.LlmD, readers.Tree)]
+    world.wait(*some)
+    world.restart_engine()
+    world.wait(*some)
+
+
+def test_a_worker_that_leaves_takes_its_blocks_with_it(world):
+    world.store(4)
+    some = [world.reader(kind) for kind in (readers.Tree, readers.Plain)]
+    world.wait(*some)
+    path = world.scene.folder / f"{world.bridge.name}.cfg"
+    text = path.read_text()
+    other = worker(world.scene.engine(), worker_id=8)
+    start, end = text.index("workers = ("), text.index("\n);")
+    path.write_text(text[:start] + "workers = (\n  { " + other + " }" + text[end:])
+    world.bridge.process.send_signal(signal.SIGHUP)
+    world.truth.clear()
+    world.wait(*some)
+
+
+def test_the_state_says_what_readers_know(world):
+    world.store(3)
+    orphans = world.store(2, parent=99)  # which was never seen
+    reader = world.reader(readers.Plain)
+    for name in orphans:
+        del world.truth[name]
+    world.wait(reader)
+    newest = reader.batches[-1]
+
+    def newer_state():
+        state = world.bridge.get("/state")["streams"][0]["republish"]
+        return state if state["next_number"] > newest else None
+
+    state = programs.wait_for("a state of this second", newer_state)
+    assert state["events"] == world.events and (state["blocks"], state["left_out"]) == (3, 2)
+    assert "why" not in state and world.bridge.metric("kvb_republish_blocks_left_out") == 2
+
+
+def test_an_address_in_use_is_said_and_tried_again(scene):
+    taken = scene.engine()
+    one = worker(scene.engine(), more=MORE.format(taken.events, f"tcp://127.0.0.1:{programs.free_port()}", ""))
+    bridge = scene.bridge(one)
+    said = programs.wait_for("it says so", lambda: bridge.get("/state")["streams"][0]["republish"].get("why"))
+    assert taken.events in said and bridge.metric("kvb_republish_not_listening") == 1
+    taken.go_away()
+    programs.wait_for("it listens", lambda: "why" not in bridge.get("/state")["streams"][0]["republish"])
+    reader = readers.Plain(taken.events, "")
+    programs.wait_for("it is read", lambda: reader.read(50))
+    reader.close()
+
+
+def run_random_world(world, kind, lossy):
+    reader = world.reader(kind, lossy)
+    for _ in range(60):
+        for _ in range(world.rng.randrange(8)):
+            world.step()
+        chance = world.rng.random()
+        if chance < 0.04:
+            world.readers.remove(reader)
+            reader.close()
+            reader = world.reader(kind, lossy)
+        elif chance < 0.06:
+            world.restart_bridge(world.rng.random() < 0.5)
+        elif chance < 0.07:
+            world.restart_engine()
+        reader.read(20)
+    reader.lose = lambda: False
+    world.wait(reader, seconds=60)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+@pytest.mark.parametrize("kind", KINDS)
+def test_random_worlds_end_with_the_truth(scene, tmp_path, kind, seed):
+    directory = tmp_path / "checkpoints"
+    directory.mkdir(mode=0o750)
+    world = World(scene, seed=seed, directory=directory)
+    run_random_world(world, kind, 0.03 if kind.replays else 0.0)
+    world.close()

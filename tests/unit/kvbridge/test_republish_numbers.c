@@ -1,0 +1,90 @@
+#include "kvb_test.h"
+
+#include "kvbridge/republish_numbers.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static char folder[64];
+static char path[128];
+
+static int make_folder(void **state)
+{
+    (void)state;
+    (void)snprintf(folder, sizeof folder, "/tmp/kvb-numbers-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/rank.numbers", folder);
+    return 0;
+}
+
+static int remove_folder(void **state)
+{
+    (void)state;
+    (void)remove(path);
+    (void)remove(folder);
+    return 0;
+}
+
+static uint64_t read_end(void)
+{
+    uint64_t end = 0;
+
+    return kvb_republish_numbers_read(folder, "rank", &end) == KVB_OK ? end : 0;
+}
+
+static void what_was_written_is_read_again(void **state)
+{
+    (void)state;
+    assert_int_equal(read_end(), 0);
+    assert_ok(kvb_republish_numbers_write(folder, "rank", 1763791200016384, false));
+    assert_int_equal(read_end(), 1763791200016384);
+    assert_ok(kvb_republish_numbers_write(folder, "rank", 1763791200000007, true));
+    assert_int_equal(read_end(), 1763791200000007);
+}
+
+static void flip(long at)
+{
+    uint8_t byte = 0;
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+
+    assert_true(file >= 0);
+    assert_int_equal(pread(file, &byte, 1, at), 1);
+    byte ^= 1;
+    assert_int_equal(pwrite(file, &byte, 1, at), 1);
+    (void)close(file);
+}
+
+static void a_spoilt_file_does_not_count(void **state)
+{
+    (void)state;
+    for (long at = 0; at < 40; at++) {
+        assert_ok(kvb_republish_numbers_write(folder, "rank", 77, true));
+        flip(at);
+        assert_int_equal(read_end(), 0);
+    }
+    assert_ok(kvb_republish_numbers_write(folder, "rank", 77, true));
+    assert_int_equal(truncate(path, 39), 0);
+    assert_int_equal(read_end(), 0);
+}
+
+static void a_folder_that_is_not_there_is_an_error(void **state)
+{
+    (void)state;
+    uint64_t end = 0;
+
+    assert_int_equal(kvb_republish_numbers_write("/nowhere", "rank", 1, false), KVB_IO);
+    assert_int_equal(kvb_republish_numbers_read("/nowhere", "rank", &end), KVB_NOT_FOUND);
+}
+
+int main(void)
+{
+#define NUMBERS(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
+    const struct CMUnitTest tests[] = {
+        NUMBERS(what_was_written_is_read_again),
+        NUMBERS(a_spoilt_file_does_not_count),
+        NUMBERS(a_folder_that_is_not_there_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
