@@ -6,7 +6,9 @@ import random
 import signal
 import time
 
+import msgspec
 import pytest
+import zmq
 
 import engine
 import programs
@@ -169,6 +171,71 @@ def test_a_worker_that_leaves_takes_its_blocks_with_it(world):
     world.bridge.process.send_signal(signal.SIGHUP)
     world.truth.clear()
     world.wait(*some)
+
+
+def ask(address, start, frames_of_end):
+    """The replies to a request as they come, without the end."""
+    context = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.set(zmq.RCVTIMEO, 10_000)
+    dealer.connect(address)
+    dealer.send_multipart([b"", start.to_bytes(8, "big")])
+    replies = []
+    while not replies or replies[-1] != frames_of_end:
+        replies.append(dealer.recv_multipart())
+    context.destroy(linger=0)
+    return replies[:-1]
+
+
+def test_arrays_and_plain_replies_are_those_of_an_old_vllm(scene):
+    world = World(scene, more='form = "array"; layout = "plain"; topic = "kv-events";')
+    name = world.store(1)[0]
+    context = zmq.Context()
+    sub = context.socket(zmq.SUB)
+    sub.subscribe(b"kv-events")
+    sub.connect(world.events)
+    stored = []
+    while not stored:
+        topic, number, payload = sub.recv_multipart()
+        assert topic == b"kv-events"
+        ts, events, rank = msgspec.msgpack.decode(payload)
+        stored = [event for event in events if event[0] == "BlockStored"]
+    assert isinstance(ts, float) and rank == 0
+    tokens = list(world.truth[name][1])
+    assert stored == [["BlockStored", [name], None, tokens, SIZE, None, "GPU", None, None, 0, "full_attention", None]]
+    context.destroy(linger=0)
+    replies = ask(world.replay, int.from_bytes(number, "big"), [b"", readers.END, b""])
+    assert replies[0] == [b"", number, payload]
+
+
+def test_readers_that_never_read_delay_nobody(world):
+    for _ in range(20):
+        world.store(10)
+    late = world.reader(readers.Dynamo)
+    world.wait(late)
+    context = zmq.Context()
+    context.set(zmq.MAX_SOCKETS, 4096)
+    for _ in range(150):
+        dealer = context.socket(zmq.DEALER)
+        dealer.set(zmq.RCVHWM, 1)
+        dealer.connect(world.replay)
+        for back in (1, 3, 40_000):
+            dealer.send_multipart([b"", (late.batches[-1] - back).to_bytes(8, "big")])
+        dealer.send_multipart([b"", b"", b"?" * 100])
+    for _ in range(20):
+        began = time.monotonic()
+        world.store(1)
+        while late.held != world.truth:
+            late.read(50)
+            assert time.monotonic() < began + 1
+    late.lose = lambda: True
+    for _ in range(3):
+        world.store(1)
+        late.read(100)
+    late.lose = lambda: False
+    world.wait(late)
+    assert world.bridge.metric("kvb_republish_requests_total") > 64
+    context.destroy(linger=0)
 
 
 def test_the_state_says_what_readers_know(world):

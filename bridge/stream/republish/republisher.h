@@ -143,7 +143,7 @@ enum kvb_republish_outcome {
 };
 
 void kvb_republisher_sent(
-    struct kvb_republisher *republisher, size_t client, enum kvb_republish_outcome outcome,
+    struct kvb_republisher *republisher, size_t at, enum kvb_republish_outcome outcome,
     uint64_t now_ns);
 
 /* Is there work that waits neither for time nor for a reader? */
