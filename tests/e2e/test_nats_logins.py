@@ -3,7 +3,10 @@
 import json
 import os
 import signal
+import socket
 import subprocess
+import threading
+import time
 
 import pytest
 
@@ -156,6 +159,30 @@ def test_the_server_must_show_a_certificate_that_is_trusted(scene, case):
         assert not is_connected(bridge)
     else:
         wait_for("kvbridge is connected", lambda: is_connected(bridge))
+
+
+def test_a_server_that_stops_in_the_handshake_is_named_and_keeps_nobody_from_stopping(scene):
+    listener = socket.create_server(("127.0.0.1", 0))
+    accepted = []
+
+    def be_mute():
+        while True:
+            try:
+                accepted.append(listener.accept()[0])
+            except OSError:
+                return
+            accepted[-1].sendall(b'INFO {"server_id":"a","version":"2.9.10","proto":1,"tls_required":true}\r\n')
+
+    threading.Thread(target=be_mute, daemon=True).start()
+    bridge = bridge_at(scene, "", url=f"tls://127.0.0.1:{listener.getsockname()[1]}")
+    wait_for("/readyz says so", lambda: "does not answer in the TLS handshake" in bridge.http("GET", "/readyz")[1])
+    wait_for("it is dialed again", lambda: len(accepted) > 1)
+    began = time.monotonic()
+    bridge.process.send_signal(signal.SIGTERM)
+    assert bridge.process.wait(10) == 0
+    assert time.monotonic() - began < 2
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
 
 
 # ---- Bad files, and options that do not fit together ----
