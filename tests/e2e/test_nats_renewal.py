@@ -421,6 +421,7 @@ def test_a_certificate_that_ends_while_connected_is_said(scene, monkeypatch):
         bridge, _ = daemons_with(scene, material, scene.engine(), "json")
     wait_for("the log says that it ends soon", lambda: "ends within 7 days" in bridge.text())
     clock.jump(3 * 86400)
-    wait_for("the log says that it has ended", lambda: "the certificate in nats.cert_file has ended" in bridge.text(), 15)
+    wait_for("the log says that it has ended",
+             lambda: "the certificate in nats.cert_file has ended" in bridge.text(), 15)
     assert bridge.metric("kvb_nats_certificate_expires_seconds") < time.time() + 3 * 86400
     assert bridge.is_ready() and bridge.metric("kvb_nats_connects_total") == 1
