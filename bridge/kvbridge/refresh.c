@@ -52,11 +52,7 @@ static void answer_error(
     KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
 
     kvb_buf_init(&buf, max_answer_bytes);
-    struct kvb_json_writer json = kvb_json_writer_of(&buf);
-    kvb_json_write_begin(&json, '{');
-    kvb_json_write_pair_text(&json, "error", why);
-    kvb_json_write_end(&json, '}');
-    if (json.status == KVB_OK) {
+    if (kvb_http_write_error(why, &buf) == KVB_OK) {
         answer_refresh(publisher, pending, kvb_buf_span(&buf));
     }
 }
