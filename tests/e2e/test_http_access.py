@@ -266,6 +266,11 @@ def test_the_end_of_the_certificate_is_a_metric_and_a_warning(scene, tmp_path, t
     daemon.process.send_signal(signal.SIGHUP)
     wait_for("SIGHUP", lambda: daemon.text().count("certificates and token read again") >= 2)
     assert daemon.text().count(warning) == 1
+    tls.sign("server", days=-1)
+    wait_for("one that has ended is served, and said", lambda: "cert_file has ended" in daemon.text())
+    daemon.process.send_signal(signal.SIGHUP)
+    wait_for("SIGHUP", lambda: daemon.text().count("certificates and token read again") >= 4)
+    assert daemon.text().count("cert_file has ended") == 1 and daemon.text().count(warning) == 1
 
 
 def test_a_new_client_authority_replaces_the_old_one_on_open_connections_too(scene, tmp_path, tls):
