@@ -1,10 +1,10 @@
 #pragma once
 
 #include "core/status.h"
-#include "wire/engine/encode.h"
 #include "kvfleet/engine/engine.h"
 #include "kvfleet/publisher.h"
 #include "kvfleet/trace.h"
+#include "wire/engine/encode.h"
 
 #include <stdbool.h>
 #include <stddef.h>
