@@ -95,6 +95,9 @@ static void take_outcome(struct kvb_bridge *bridge, uint64_t now_ns)
     }
     if (outcome == KVB_OK) {
         count(&bridge->shown, kvb_bridge_checkpoints_written);
+        if (all->maker.policy) { /* else the rank has left */
+            kvb_bridge_want_tokens(all->rank);
+        }
     } else if (outcome != KVB_CLOSED) {
         say_failed(bridge, &why, now_ns);
     }
@@ -110,14 +113,29 @@ static void note_pause(struct bridge_shown *shown, uint64_t began_ns)
     }
 }
 
+static void work_tokens(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct kvb_detail why = { .text = "" };
+
+    if (bridge->checkpoints.tokens.stage == BRIDGE_TOKENS_MAKING) {
+        kvb_bridge_save_tokens(bridge);
+    } else if (!kvb_bridge_take_tokens_outcome(bridge, &why)) {
+        say_failed(bridge, &why, now_ns);
+    }
+}
+
 static void save_part(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct bridge_checkpoints *all = &bridge->checkpoints;
 
+    if (all->tokens.stage != BRIDGE_TOKENS_IDLE) {
+        work_tokens(bridge, now_ns);
+        return;
+    }
     if (all->maker.stage == KVB_CHECKPOINT_STORING) {
         take_outcome(bridge, now_ns);
     }
-    if (all->maker.stage == KVB_CHECKPOINT_IDLE) {
+    if (all->maker.stage == KVB_CHECKPOINT_IDLE && !kvb_bridge_begin_tokens(bridge)) {
         begin_next(bridge, now_ns);
     }
     if (all->maker.stage == KVB_CHECKPOINT_MAKING) {
@@ -130,7 +148,7 @@ static void save_part(struct kvb_bridge *bridge, uint64_t now_ns)
 
 static bool is_saving(const struct bridge_checkpoints *all)
 {
-    return all->maker.stage != KVB_CHECKPOINT_IDLE;
+    return all->maker.stage != KVB_CHECKPOINT_IDLE || all->tokens.stage != BRIDGE_TOKENS_IDLE;
 }
 
 void kvb_bridge_save(struct kvb_bridge *bridge)
@@ -220,8 +238,8 @@ void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank
         return;
     }
     rank->checkpoint_name = kvb_checkpoint_name_of(home, rank->worker_id, rank->dp_rank);
-    if (kvb_worker_is_republished(&rank->settings)) {
-        /* It has no tokens.  The engine's replay has, of as many blocks as it goes back. */
+    if (kvb_worker_is_republished(&rank->settings) && !kvb_bridge_has_tokens(bridge, rank)) {
+        /* The engine's replay has tokens, of as many blocks as it goes back. */
         kvb_checkpoint_store_void(bridge->checkpoints.store, &rank->checkpoint_name);
         return;
     }
@@ -252,6 +270,7 @@ void kvb_bridge_drop_checkpoint(struct bridge_checkpoints *checkpoints, struct b
         return;
     }
     kvb_checkpoint_forget(&all->maker, &rank->checkpoint);
+    kvb_bridge_drop_tokens(all, rank);
     kvb_checkpoint_store_void(all->store, &rank->checkpoint_name);
 }
 

@@ -81,6 +81,8 @@ struct bridge_rank {
     bool is_crowded;  /* two engines are connected to its bound socket */
     struct kvb_checkpoint_policy checkpoint;
     struct kvb_checkpoint_name checkpoint_name;
+    bool is_tokens_due;      /* the checkpoint is on the disk, its tokens perhaps not */
+    uint64_t contents_saved; /* of the tree, with the newest tokens on the disk */
     struct kvb_refresh_turn refresh;
     struct kvb_standby standby; /* if the bridge is not a standby, only floor_id is used */
     struct rank_beat_json beat_json;
@@ -157,11 +159,24 @@ enum {
     kvb_bridge_owners = kvb_first_republish_owner + kvb_max_republished_ranks
 };
 
+/* The tokens of one republished rank, being written. */
+enum bridge_tokens_stage { BRIDGE_TOKENS_IDLE, BRIDGE_TOKENS_MAKING, BRIDGE_TOKENS_STORING };
+
+struct bridge_tokens {
+    enum bridge_tokens_stage stage;
+    struct bridge_rank *rank; /* NULL: it has left */
+    size_t place;             /* of the tree; SIZE_MAX: only the end is missing */
+    uint64_t chunks;
+    bool has_head;
+    uint64_t contents; /* of the tree, when it was begun */
+};
+
 /* Checkpoints are written one after another. */
 struct bridge_checkpoints {
     struct kvb_checkpoint_store *store; /* owned; NULL: no checkpoints */
     struct kvb_checkpoint_maker maker;
     struct bridge_rank *rank; /* the rank whose checkpoint is being written */
+    struct bridge_tokens tokens;
     size_t next_rank;
     struct kvb_log_limit limit;
 };
@@ -354,6 +369,25 @@ const struct kvb_block_tree_counts *kvb_bridge_count_tree(const struct bridge_ra
 void kvb_bridge_report_republish(const struct bridge_rank *rank, struct kvb_republish_report *out);
 /* Why it does not listen; "": it does. */
 const char *kvb_bridge_republish_trouble(const struct bridge_rank *rank);
+
+/* Of a rank that is republished. */
+struct kvb_block_tree *kvb_bridge_tree(const struct bridge_rank *rank);
+
+/* ---- kvbridge/republish_tokens.c: tokens beside a checkpoint ---- */
+
+void kvb_bridge_want_tokens(struct bridge_rank *rank);
+/* True: those of some rank are being written. */
+bool kvb_bridge_begin_tokens(struct kvb_bridge *bridge);
+void kvb_bridge_save_tokens(struct kvb_bridge *bridge); /* the next part */
+/* False: they could not be written, *out_why says why. */
+bool kvb_bridge_take_tokens_outcome(struct kvb_bridge *bridge, struct kvb_detail *out_why);
+/* The rank leaves. */
+void kvb_bridge_drop_tokens(struct bridge_checkpoints *checkpoints, const struct bridge_rank *rank);
+void kvb_bridge_void_tokens(struct bridge_checkpoints *checkpoints, const struct bridge_rank *rank);
+
+bool kvb_bridge_has_tokens(const struct kvb_bridge *bridge, const struct bridge_rank *rank);
+/* Into the rank's tree, before the mirror says what is held. */
+void kvb_bridge_restore_tokens(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
 /* ---- kvbridge/membership.c: adding and removing ranks ---- */
 

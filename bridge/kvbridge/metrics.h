@@ -101,7 +101,7 @@
     X(republish_lost, COUNTER, "kvb_republish_batches_lost_total", "", "Batches that could not be made for want of memory; readers get all blocks once more") \
     X(republish_no_room, COUNTER, "kvb_republish_no_room_total", "", "Blocks left out because limits.max_stream_blocks, names of 1,024 adapters, or memory was used up") \
     X(republish_blocks, GAUGE, "kvb_republish_blocks", "", "Blocks that readers of republished events know") \
-    X(republish_left_out, GAUGE, "kvb_republish_blocks_left_out", "", "Blocks held and not republished: salted, multimodal, of another block size, without tokens (as after a restart), or below such a block") \
+    X(republish_left_out, GAUGE, "kvb_republish_blocks_left_out", "", "Blocks held and not republished: salted, multimodal, of another block size, without tokens, or below such a block") \
     X(republish_token_bytes, GAUGE, "kvb_republish_token_bytes", "", "Memory for token ids and nodes of republished blocks") \
     X(republish_clients, GAUGE, "kvb_republish_answers", "", "Answers to readers of republished events under way") \
     X(republish_snapshot_bytes, GAUGE, "kvb_republish_answer_bytes", "", "Memory for snapshots in these") \

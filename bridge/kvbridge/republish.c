@@ -163,8 +163,11 @@ static void listen_for_readers(struct kvb_bridge *bridge, struct bridge_rank *ra
 static kvb_status open_republish_parts(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     KVB_TRY(open_tree(bridge, rank));
+    kvb_bridge_restore_tokens(bridge, rank);
     KVB_TRY(open_republisher(bridge, rank));
     kvb_stream_set_tree(rank->served.stream, rank->republish->tree);
+    kvb_block_tree_hide(
+        rank->republish->tree, !kvb_checkpoint_is_proven(&rank->checkpoint, rank->served.stream));
     return KVB_OK;
 }
 
@@ -293,6 +296,14 @@ static bool send_what_is_due(struct bridge_republish *republish, uint64_t until_
     return has_sent;
 }
 
+/* A list that was restored is shown when its engine has proven it, or it was fetched again. */
+static void follow_proof(struct bridge_rank *rank)
+{
+    if (kvb_checkpoint_is_proven(&rank->checkpoint, rank->served.stream)) {
+        kvb_block_tree_hide(rank->republish->tree, false);
+    }
+}
+
 static bool republish_rank(
     struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns, uint64_t until_ns)
 {
@@ -302,6 +313,7 @@ static bool republish_rank(
     if (is_look_due) {
         republish->next_look_ns = now_ns + look_ns;
         listen_for_readers(bridge, rank, now_ns);
+        follow_proof(rank);
     }
     if (republish->server && (is_look_due || republish->has_input)) {
         take_inputs(rank, now_ns);
@@ -371,6 +383,11 @@ void kvb_bridge_save_numbers(struct kvb_bridge *bridge)
 const struct kvb_republish_counts *kvb_bridge_count_republish(const struct bridge_rank *rank)
 {
     return kvb_republisher_count(rank->republish->republisher);
+}
+
+struct kvb_block_tree *kvb_bridge_tree(const struct bridge_rank *rank)
+{
+    return rank->republish->tree;
 }
 
 const struct kvb_block_tree_counts *kvb_bridge_count_tree(const struct bridge_rank *rank)

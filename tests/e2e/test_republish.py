@@ -32,7 +32,7 @@ class World:
         self.readers = []
         self.bridges = 0
         row = worker(self.engine, block_size=SIZE, more=MORE.format(self.events, self.replay, more))
-        limits = f'checkpoint = "{directory}";' if directory else ""
+        limits = f'checkpoint = "{directory}"; checkpoint_s = 2;' if directory else ""
         self.start = lambda: scene.bridge(row, name=f"bridge{self.bridges}", limits=limits)
         self.bridge = self.start()
 
@@ -148,6 +148,49 @@ def test_numbers_go_on_behind_a_restart_and_a_gap_is_a_snapshot(scene, tmp_path)
         first = next(number for number in some[0].batches if number > last)
         assert first <= last + (16384 + 1 if is_killed else 100), "the jump is what was reserved"
     assert not some[2].is_stale
+    world.close()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_tokens_survive_a_restart_though_the_engine_has_forgotten_them(scene, tmp_path, is_killed):
+    directory = tmp_path / "checkpoints"
+    directory.mkdir(mode=0o750)
+    world = World(scene, directory=directory)
+    names = world.store(15)
+    names += world.store(15, parent=names[-1])
+    world.store(1)
+    some = [world.reader(kind) for kind in (readers.Dynamo, readers.LlmD, readers.Tree)]
+    world.wait(*some)
+    if is_killed:  # every 2 s
+        programs.wait_for(
+            "the tokens are written", lambda: [1 for one in directory.glob("*.tokens") if one.stat().st_size > 30 * 16]
+        )
+    world.engine.forget(keep=2)  # which prove that it is the same engine
+    for _ in range(3):
+        world.store(1, parent=names[-1])
+    world.restart_bridge(is_killed)
+    world.store(1, parent=names[-1])
+    world.remove(list(world.truth)[-1])
+    world.wait(*some)
+    assert world.bridge.metric("kvb_republish_blocks_left_out") == 0
+    world.close()
+
+
+def test_a_restored_list_is_not_shown_before_its_engine_has_proven_it(scene, tmp_path):
+    directory = tmp_path / "checkpoints"
+    directory.mkdir(mode=0o750)
+    world = World(scene, directory=directory)
+    world.store(5)
+    reader = world.reader(readers.Dynamo)
+    world.wait(reader)
+    kept = dict(world.truth)
+    world.engine.go_away()
+    world.restart_bridge(False)
+    world.truth.clear()
+    world.wait(reader)
+    world.truth.update(kept)
+    world.engine.come_back()
+    world.wait(reader)
     world.close()
 
 

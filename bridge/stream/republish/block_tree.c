@@ -3,6 +3,7 @@
 #include "core/array.h"
 #include "core/hash.h"
 #include "core/id_table.h"
+#include "core/little_endian.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -59,6 +60,7 @@ struct kvb_block_tree {
     uint32_t passing; /* the children from here on are looked at, too: their parent is shown in
                          other tiers now */
     bool is_cleared;  /* and no event has said so yet */
+    bool is_hidden;
 
     bool is_walking;
     bool is_walk_void; /* readers would get blocks that are no more */
@@ -417,6 +419,14 @@ void kvb_block_tree_hold(struct kvb_block_tree *tree, kvb_engine_hash engine, un
     }
 }
 
+/* What a block is, beside its hash. */
+struct block_content {
+    bool has_parent;
+    kvb_engine_hash parent;
+    kvb_span lora;
+    const void *tokens; /* block_size of them, perhaps not aligned; NULL: it is to be left out */
+};
+
 static bool can_be_shown(
     const struct kvb_block_tree *tree, const struct kvb_event_batch *batch,
     const struct kvb_engine_event *event, uint32_t i)
@@ -429,51 +439,40 @@ static bool can_be_shown(
            extra->key_count == 0 && !extra->unmatchable;
 }
 
-static bool has_parent_at(const struct kvb_engine_event *event, uint32_t i)
-{
-    return i > 0 || event->has_parent;
-}
-
-static kvb_engine_hash
-parent_at(const struct kvb_event_batch *batch, const struct kvb_engine_event *event, uint32_t i)
-{
-    return i > 0 ? batch->hashes[event->hash_at + i - 1] : event->parent;
-}
-
-static const uint32_t *event_tokens_at(
+static struct block_content content_of_event(
     const struct kvb_block_tree *tree, const struct kvb_event_batch *batch,
     const struct kvb_engine_event *event, uint32_t i)
-{
-    return batch->tokens + event->token_at + (size_t)i * tree->block_size;
-}
-
-static kvb_span lora_of_event(
-    const struct kvb_block_tree *tree, const struct kvb_event_batch *batch,
-    const struct kvb_engine_event *event)
 {
     const kvb_span named = kvb_event_batch_text(batch, event->lora_name);
+    const kvb_span by_default = { tree->default_lora, tree->default_lora_len };
 
-    return named.len > 0 ? named : (kvb_span){ tree->default_lora, tree->default_lora_len };
+    if (!can_be_shown(tree, batch, event, i)) {
+        return (struct block_content){ .tokens = NULL };
+    }
+    return (struct block_content){
+        .has_parent = i > 0 || event->has_parent,
+        .parent = i > 0 ? batch->hashes[event->hash_at + i - 1] : event->parent,
+        .lora = named.len > 0 ? named : by_default,
+        .tokens = batch->tokens + event->token_at + (size_t)i * tree->block_size,
+    };
 }
 
-/* Is the node what block i of the event is? */
-static bool is_content(
-    const struct kvb_block_tree *tree, uint32_t id, const struct kvb_event_batch *batch,
-    const struct kvb_engine_event *event, uint32_t i)
+/* Is the node that already? */
+static bool
+is_content(const struct kvb_block_tree *tree, uint32_t id, const struct block_content *content)
 {
     const struct tree_node *node = &tree->nodes[id];
-    const uint32_t parent =
-        has_parent_at(event, i) ? find_node(tree, parent_at(batch, event, i)) : KVB_NO_ID;
-    const kvb_span lora = lora_of_event(tree, batch, event);
     const kvb_span own = lora_text(tree, node->lora);
 
-    if (node->content != content_showable || !can_be_shown(tree, batch, event, i)) {
-        return node->content == content_left_out && !can_be_shown(tree, batch, event, i);
+    if (node->content != content_showable || !content->tokens) {
+        return node->content == content_left_out && !content->tokens;
     }
-    return node->parent == parent && has_parent_at(event, i) == (parent != KVB_NO_ID) &&
-           lora.len == own.len && (own.len == 0 || memcmp(lora.data, own.data, own.len) == 0) &&
+    const uint32_t parent = content->has_parent ? find_node(tree, content->parent) : KVB_NO_ID;
+    return node->parent == parent && content->has_parent == (parent != KVB_NO_ID) &&
+           content->lora.len == own.len &&
+           (own.len == 0 || memcmp(content->lora.data, own.data, own.len) == 0) &&
            memcmp(
-               tokens_of_node(tree, id), event_tokens_at(tree, batch, event, i),
+               tokens_of_node(tree, id), content->tokens,
                tree->block_size * sizeof *tree->tokens) == 0;
 }
 
@@ -507,44 +506,39 @@ static uint32_t replace_node(struct kvb_block_tree *tree, uint32_t id)
 }
 
 /* Without room the node stays without content. */
-static void fill_node(
-    struct kvb_block_tree *tree, uint32_t id, const struct kvb_event_batch *batch,
-    const struct kvb_engine_event *event, uint32_t i)
+static void fill_node(struct kvb_block_tree *tree, uint32_t id, const struct block_content *content)
 {
     uint32_t parent = KVB_NO_ID;
 
     forget_content(tree, id);
     queue_node(tree, id); /* before a parent is made, which may move the nodes */
-    if (!can_be_shown(tree, batch, event, i)) {
+    if (!content->tokens) {
         tree->nodes[id].content = content_left_out;
         return;
     }
-    if (has_parent_at(event, i)) {
-        parent = find_or_make_node(tree, parent_at(batch, event, i));
+    if (content->has_parent) {
+        parent = find_or_make_node(tree, content->parent);
         if (parent == KVB_NO_ID) {
             return;
         }
     }
     link_node(tree, id, parent);
-    if (take_lora(tree, lora_of_event(tree, batch, event), &tree->nodes[id].lora) != KVB_OK) {
+    if (take_lora(tree, content->lora, &tree->nodes[id].lora) != KVB_OK) {
         tree->counts.no_room++;
         unlink_node(tree, id);
         return;
     }
-    memcpy(
-        tokens_of_node(tree, id), event_tokens_at(tree, batch, event, i),
-        tree->block_size * sizeof *tree->tokens);
+    memcpy(tokens_of_node(tree, id), content->tokens, tree->block_size * sizeof *tree->tokens);
     tree->nodes[id].content = content_showable;
+    tree->counts.contents++;
 }
 
-void kvb_block_tree_store(
-    struct kvb_block_tree *tree, const struct kvb_event_batch *batch,
-    const struct kvb_engine_event *event, uint32_t i)
+static void store_content(
+    struct kvb_block_tree *tree, kvb_engine_hash hash, const struct block_content *content)
 {
-    uint32_t id = find_or_make_node(tree, batch->hashes[event->hash_at + i]);
+    uint32_t id = find_or_make_node(tree, hash);
 
-    tree->counts.has_signed_hashes |= batch->has_signed_hashes;
-    if (id == KVB_NO_ID || is_content(tree, id, batch, event, i)) {
+    if (id == KVB_NO_ID || is_content(tree, id, content)) {
         return;
     }
     const struct tree_node *node = &tree->nodes[id];
@@ -552,8 +546,105 @@ void kvb_block_tree_store(
         id = replace_node(tree, id);
     }
     if (id != KVB_NO_ID) {
-        fill_node(tree, id, batch, event, i);
+        fill_node(tree, id, content);
     }
+}
+
+void kvb_block_tree_store(
+    struct kvb_block_tree *tree, const struct kvb_event_batch *batch,
+    const struct kvb_engine_event *event, uint32_t i)
+{
+    const struct block_content content = content_of_event(tree, batch, event, i);
+
+    tree->counts.has_signed_hashes |= batch->has_signed_hashes;
+    store_content(tree, batch->hashes[event->hash_at + i], &content);
+}
+
+/* ---- As bytes ----
+ *
+ * One record for each block whose content is known and held:
+ *
+ *     hash u64 | parent u64 | flags u8 | length of the adapter's name u16 | name | tokens u32 ...
+ */
+
+enum { record_fixed_bytes = 8 + 8 + 1 + 2, record_has_parent = 1, record_is_signed = 2 };
+
+static kvb_status save_node(const struct kvb_block_tree *tree, uint32_t id, struct kvb_buf *out)
+{
+    const struct tree_node *node = &tree->nodes[id];
+    const bool has_parent = node->parent != KVB_NO_ID;
+    const kvb_span lora = lora_text(tree, node->lora);
+    const size_t token_bytes = tree->block_size * sizeof *tree->tokens;
+    const uint32_t *tokens = tokens_of_node(tree, id);
+
+    KVB_TRY(kvb_buf_reserve(out, record_fixed_bytes + lora.len + token_bytes));
+    uint8_t *at = out->data + out->len;
+    kvb_le_put_u64(at, node->hash.value);
+    kvb_le_put_u64(at + 8, has_parent ? tree->nodes[node->parent].hash.value : 0);
+    at[16] =
+        (uint8_t)((has_parent ? record_has_parent : 0) | (tree->counts.has_signed_hashes ? record_is_signed : 0));
+    at[17] = (uint8_t)lora.len;
+    at[18] = (uint8_t)(lora.len >> 8);
+    if (lora.len > 0) {
+        memcpy(at + record_fixed_bytes, lora.data, lora.len);
+    }
+    for (uint32_t i = 0; i < tree->block_size; i++) {
+        kvb_le_put_u32(at + record_fixed_bytes + lora.len + 4 * (size_t)i, tokens[i]);
+    }
+    out->len += record_fixed_bytes + lora.len + token_bytes;
+    return KVB_OK;
+}
+
+kvb_status kvb_block_tree_save(
+    const struct kvb_block_tree *tree, size_t max_bytes, size_t max_looks, size_t *place,
+    struct kvb_buf *out)
+{
+    const size_t end = out->len + max_bytes;
+
+    for (; *place < tree->node_end && out->len < end && max_looks > 0; max_looks--, (*place)++) {
+        const struct tree_node *node = &tree->nodes[*place];
+        if (node->is_used && !node->is_detached && node->content == content_showable &&
+            node->held) {
+            KVB_TRY(save_node(tree, (uint32_t)*place, out));
+        }
+    }
+    if (*place >= tree->node_end) {
+        *place = SIZE_MAX;
+    }
+    return KVB_OK;
+}
+
+/* Tokens are little-endian, as this host is. */
+static kvb_status load_record(struct kvb_block_tree *tree, kvb_span *records)
+{
+    const size_t token_bytes = tree->block_size * sizeof *tree->tokens;
+    const uint8_t *at = records->data;
+
+    static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tokens are copied as they are");
+    if (records->len < record_fixed_bytes) {
+        return KVB_BAD_INPUT;
+    }
+    const size_t lora_len = at[17] | (size_t)at[18] << 8;
+    if (records->len < record_fixed_bytes + lora_len + token_bytes) {
+        return KVB_BAD_INPUT;
+    }
+    const struct block_content content = { .has_parent = (at[16] & record_has_parent) != 0,
+                                           .parent = { kvb_le_get_u64(at + 8) },
+                                           .lora = { at + record_fixed_bytes, lora_len },
+                                           .tokens = at + record_fixed_bytes + lora_len };
+    tree->counts.has_signed_hashes |= (at[16] & record_is_signed) != 0;
+    store_content(tree, (kvb_engine_hash){ kvb_le_get_u64(at) }, &content);
+    records->data += record_fixed_bytes + lora_len + token_bytes;
+    records->len -= record_fixed_bytes + lora_len + token_bytes;
+    return KVB_OK;
+}
+
+kvb_status kvb_block_tree_load(struct kvb_block_tree *tree, kvb_span records)
+{
+    while (records.len > 0) {
+        KVB_TRY(load_record(tree, &records));
+    }
+    return KVB_OK;
 }
 
 /* ---- Events ---- */
@@ -653,6 +744,19 @@ write_shown_removed(const struct tree_node *node, enum kvb_tier tier, struct kvb
 
 /* ---- Changes ---- */
 
+void kvb_block_tree_hide(struct kvb_block_tree *tree, bool is_hidden)
+{
+    if (tree->is_hidden == is_hidden) {
+        return;
+    }
+    tree->is_hidden = is_hidden;
+    for (size_t id = 0; id < tree->node_end; id++) {
+        if (tree->nodes[id].is_used) {
+            queue_node(tree, (uint32_t)id);
+        }
+    }
+}
+
 /* The tiers in which children may be shown whose parent is shown in these. */
 static unsigned tiers_below(unsigned shown)
 {
@@ -664,7 +768,9 @@ static unsigned wanted_tiers(const struct kvb_block_tree *tree, const struct tre
     const unsigned allowed =
         node->parent == KVB_NO_ID ? ~0U : tiers_below(tree->nodes[node->parent].shown);
 
-    return node->content == content_showable ? node->held & tree->tiers & allowed : 0;
+    return node->content == content_showable && !tree->is_hidden
+               ? node->held & tree->tiers & allowed
+               : 0;
 }
 
 static void set_shown(struct kvb_block_tree *tree, struct tree_node *node, unsigned shown)

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/buf.h"
 #include "core/ref.h"
 #include "core/span.h"
 #include "core/status.h"
@@ -72,6 +73,23 @@ void kvb_block_tree_hold(struct kvb_block_tree *tree, kvb_engine_hash engine, un
 /* Nothing is held.  The next changes begin with a Cleared. */
 void kvb_block_tree_clear(struct kvb_block_tree *tree);
 
+/* While it is hidden, readers are sent an empty list: whether a list that was restored is right is
+ * not known before the engine has proven it.  Looks at all nodes. */
+void kvb_block_tree_hide(struct kvb_block_tree *tree, bool is_hidden);
+
+/* ---- For a checkpoint ---- */
+
+/* Appends what is known of the content of held blocks, from *place on (0 to begin with), until
+ * max_bytes are written or max_looks nodes were looked at; *place is SIZE_MAX behind the last.  The
+ * tree may change meanwhile: each record is true by itself.  KVB_TOO_LARGE, KVB_NO_MEMORY of out */
+kvb_status kvb_block_tree_save(
+    const struct kvb_block_tree *tree, size_t max_bytes, size_t max_looks, size_t *place,
+    struct kvb_buf *out);
+
+/* Takes records that were saved with the same block size, before the mirror says what is held.
+ * KVB_BAD_INPUT: they end within one; those before it were taken */
+kvb_status kvb_block_tree_load(struct kvb_block_tree *tree, kvb_span records);
+
 /* ---- For readers ---- */
 
 bool kvb_block_tree_has_changes(const struct kvb_block_tree *tree);
@@ -103,7 +121,8 @@ struct kvb_block_tree_counts {
     uint64_t nodes;
     uint64_t bytes;         /* of memory for nodes and tokens */
     bool has_signed_hashes; /* the engine's hashes came as signed numbers */
-    uint64_t no_room;       /* ... counters from here: nodes or names that found no room */
+    uint64_t contents;      /* ... counters from here: blocks whose content came */
+    uint64_t no_room;       /* nodes or names that found no room */
 };
 
 /* Borrowed; blocks left out are held - shown once there are no changes. */

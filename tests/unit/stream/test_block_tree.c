@@ -520,6 +520,77 @@ static void a_strict_reader_ends_with_the_truth_in_random_worlds(void **state)
     }
 }
 
+/* ---- As bytes ---- */
+
+static void save_all(const struct kvb_block_tree *tree, struct kvb_buf *out)
+{
+    for (size_t place = 0; place != SIZE_MAX;) {
+        assert_ok(kvb_block_tree_save(tree, 50, 3, &place, out));
+    }
+}
+
+static void a_saved_tree_shows_the_same_when_the_mirror_has_said_what_is_held(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(1, 100);
+    struct kvb_block_tree *next = new_tree(1, 100);
+    struct reader reader = { 0 };
+    struct reader late = { 0 };
+    struct sample sample;
+    uint8_t text[] = "adapter";
+    struct kvb_buf bytes;
+
+    kvb_buf_init(&bytes, 1 << 16);
+    for (uint64_t hash = 1; hash < 20; hash++) {
+        store_and_hold(tree, hash, hash / 2);
+    }
+    make_sample(&sample, 20, 0);
+    sample.batch.text = text;
+    sample.batch.has_signed_hashes = true;
+    sample.event.lora_name = (struct kvb_text_ref){ 0, 7 };
+    kvb_block_tree_store(tree, &sample.batch, &sample.event, 0);
+    hold(tree, 20, 1);
+    hold(tree, 19, 0);
+    read_changes(tree, &reader);
+    save_all(tree, &bytes);
+    assert_ok(kvb_block_tree_load(next, kvb_buf_span(&bytes)));
+    for (uint64_t hash = 1; hash < 19; hash++) {
+        hold(next, hash, 1); /* but for 20, which the engine has dropped */
+    }
+    read_changes(next, &late);
+    reader.tiers[20] = 0;
+    assert_memory_equal(late.tiers, reader.tiers, sizeof late.tiers);
+    assert_int_equal(kvb_block_tree_count(next)->nodes, 18);
+    assert_true(kvb_block_tree_count(next)->has_signed_hashes);
+    assert_int_equal(
+        kvb_block_tree_load(next, (kvb_span){ bytes.data, bytes.len - 1 }), KVB_BAD_INPUT);
+    assert_int_equal(kvb_block_tree_load(next, (kvb_span){ bytes.data, 5 }), KVB_BAD_INPUT);
+    kvb_buf_done(&bytes);
+    kvb_block_tree_free(tree);
+    kvb_block_tree_free(next);
+}
+
+static void a_hidden_tree_shows_nothing_and_then_all(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(1, 100);
+    struct reader reader = { 0 };
+
+    kvb_block_tree_hide(tree, true);
+    store_and_hold(tree, 1, 0);
+    store_and_hold(tree, 2, 1);
+    read_changes(tree, &reader);
+    assert_int_equal(reader.tiers[1], 0);
+    kvb_block_tree_hide(tree, false);
+    read_changes(tree, &reader);
+    assert_int_equal(reader.tiers[1], 1);
+    assert_int_equal(reader.tiers[2], 1);
+    kvb_block_tree_hide(tree, true);
+    read_changes(tree, &reader);
+    assert_int_equal(reader.tiers[2], 0);
+    kvb_block_tree_free(tree);
+}
+
 /* ---- Torture ---- */
 
 static void run_with_failures(long allocations)
@@ -585,6 +656,8 @@ int main(void)
         cmocka_unit_test(what_finds_no_room_is_left_out_and_counted),
         cmocka_unit_test(a_clear_ends_a_snapshot_and_is_shown_once),
         cmocka_unit_test(a_strict_reader_ends_with_the_truth_in_random_worlds),
+        cmocka_unit_test(a_saved_tree_shows_the_same_when_the_mirror_has_said_what_is_held),
+        cmocka_unit_test(a_hidden_tree_shows_nothing_and_then_all),
         cmocka_unit_test(survives_each_failing_allocation),
         cmocka_unit_test(refuses_sizes_that_cannot_be),
     };
