@@ -471,8 +471,15 @@ static bool is_part_short(struct pending_query *pending)
 /* Counted with the part in which the dump began. */
 static void count_left_out(struct kvb_aggregator *aggregator, struct kvb_dump *dump)
 {
-    for (size_t i = 0; i < KVB_DUMP_REASON_COUNT; i++) {
-        kvb_metric_add(&aggregator->metrics, kvb_aggregator_dump_state + i, dump->left_out[i]);
+    static const enum kvb_aggregator_metric rows[KVB_DUMP_REASON_COUNT] = {
+        [KVB_DUMP_STATE] = kvb_aggregator_dump_state,
+        [KVB_DUMP_STORE] = kvb_aggregator_dump_store,
+        [KVB_DUMP_MODEL_NAME] = kvb_aggregator_dump_model_name,
+        [KVB_DUMP_BLOCK_SIZE] = kvb_aggregator_dump_block_size,
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        kvb_metric_add(&aggregator->metrics, rows[i], dump->left_out[i]);
         dump->left_out[i] = 0;
     }
 }

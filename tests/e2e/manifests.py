@@ -13,6 +13,8 @@ import tempfile
 
 import yaml
 
+import authority
+import logins
 import programs
 from prometheus import TREE
 
@@ -138,6 +140,12 @@ def environment(container):
     return {**fields, "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
 
+def secrets_of(folder):
+    """(name, content) of the files of a Secret."""
+    yield "nats.creds", logins.Operator().credentials()[0]
+    yield "ca.crt", authority.Authority(folder / "pki").path.read_text()
+
+
 def check(folder, things, workload, container):
     """What the program's --check says of its configuration, where each mounted folder is there,
     with the files of its Secrets."""
@@ -145,8 +153,8 @@ def check(folder, things, workload, container):
     for at, (path, volume) in enumerate(mounts(workload, container).items()):
         here = folder / f"mount{at}"
         here.mkdir()
-        for file in ("nats.creds", "ca.crt") if "projected" in volume else ():
-            (here / file).write_text("secret\n")
+        for file, secret in secrets_of(folder) if "projected" in volume else ():
+            (here / file).write_text(secret)
             (here / file).chmod(0o440)
         text = text.replace(f'"{path}', f'"{here}')
     assert '"/' not in text.replace(f'"{folder}', ""), "a path that nothing is mounted at"

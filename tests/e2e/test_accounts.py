@@ -12,7 +12,7 @@ import programs
 from conftest import PUBLISH, ROUTER, SERVERS, worker
 from logins import Authority, jwt, make_key, public, seed_of, write_secret
 from programs import wait_for
-from test_permission_templates import PROMPT, block_of, denials, jwt_of, states
+from test_permission_templates import PROMPT, block_of, denials, jwt_of
 
 pytestmark = pytest.mark.no_nats
 
@@ -88,7 +88,7 @@ class Daemons:
         self.engine.publish(engine.batch(engine.stored([1, 2, 3], PROMPT, 16)))
         wait_for("EXACT at the bridge", lambda: bridge.get("/state")["streams"][0]["state"] == "EXACT")
         aggregator = self.start("aggregator")
-        wait_for("EXACT", lambda: states(aggregator) == ["EXACT"], 20)
+        wait_for("EXACT", aggregator.is_exact, 20)
         wait_for("the list was requested", lambda: aggregator.metric("kvb_sync_repairs_total") > 0)
         assert aggregator.get("/streams")["streams"][0]["blocks"]["device"] == 3
         for daemon in (bridge, aggregator):

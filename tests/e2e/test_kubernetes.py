@@ -346,7 +346,7 @@ def test_a_kubeconfig_that_others_may_read_or_that_runs_a_program_is_refused(sce
     assert "exec: no program is run" in check(good.replace('"token"', '"exec"'))
     assert "client-key" not in check(good) and "cannot read" in check(
         good.replace('"token"', '"client-key": "gone.key", "token"'))
-    assert "give either" in check(good, api=kube.url)
+    assert "leave it out" in check(good, api=kube.url)
     assert "tokenFile cannot be used now: cannot read" in check(good.replace('"token"', '"tokenFile"'))
     clear = check(good.replace("https://", "http://"))
     assert "kubernetes.kubeconfig: the token goes over http:// in clear" in clear
