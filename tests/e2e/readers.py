@@ -9,8 +9,9 @@ and as strict as the strictest of them.
     Tree        sgl-router's own tree: no replays; lower numbers are passed over
     Plain       AIBrix and vLLM's example: no look at numbers at all
 
-All of them apply events in the same way: a child of an unknown block, a block stored twice and a removal of an
-unknown block are errors here, from the first `cleared` on.
+All of them skip a child of an unknown block. For the first three, whose numbers leave no doubt about what they have, it
+is an error, and so are a block stored twice and a removal of an unknown block, from the first `cleared` on. The others
+miss batches while they connect again, or apply some once more that a snapshot contains already.
 """
 
 import msgspec
@@ -37,6 +38,7 @@ class Reader:
     """held: hash -> (parent, tokens).  tell: called with each thing that it does."""
 
     replays = True
+    is_exact = False  # it has each batch once
     topic = b""
 
     def __init__(self, events, replay, rank=0, block_size=4, lose=lambda: False):
@@ -60,6 +62,9 @@ class Reader:
 
     # ---- Events ----
 
+    def must_fit(self):
+        return self.is_exact and self.has_cleared
+
     def apply(self, payload):
         batch = DECODER.decode(payload)
         assert payload[0] == 0x93 and batch.rank == self.rank
@@ -80,14 +85,14 @@ class Reader:
         parent = event.parent_block_hash
         for at, name in enumerate(event.block_hashes):
             known = parent is None or parent in self.held
-            assert known and name not in self.held or not self.has_cleared, (name, parent)
+            assert known and name not in self.held or not self.must_fit(), (name, parent)
             if known:
                 self.held[name] = (parent, tuple(event.token_ids[at * size : at * size + size]))
             parent = name
 
     def remove(self, event):
         for name in event.block_hashes:
-            assert name in self.held or not self.has_cleared, name
+            assert name in self.held or not self.must_fit(), name
             self.held.pop(name, None)
 
     # ---- Sockets ----
@@ -140,6 +145,7 @@ class Tree(Reader):
 
 
 class Dynamo(Reader):
+    is_exact = True
     last = None
 
     def live(self, number, payload):
@@ -179,6 +185,7 @@ class LlmD(Reader):
     """After a failed replay it drops some live batches; its own time for that is 30 s."""
 
     topic = b"kv@"
+    is_exact = True
     is_strict, cool_batches = True, 30
 
     def begin(self):
