@@ -4,7 +4,6 @@
 
 #include <pthread.h>
 #include <stdbool.h>
-#include <time.h>
 
 /* A thread that one owner starts and joins; {0} is one that does not run.
  *
@@ -14,35 +13,13 @@ struct kvb_thread {
     bool is_running; /* started, and not joined yet */
 };
 
-/* Calls run(context) on a new thread, which names itself for top -H: to name another one, glibc
- * writes to a file in /proc.
+/* Calls run(context) on a new thread.  The thread names itself (for top -H): to name another
+ * thread, glibc writes to a file in /proc, which the sandbox of systemd refuses.
  * KVB_IO  the system has no more threads */
-static inline kvb_status
-kvb_thread_start(struct kvb_thread *thread, void *(*run)(void *), void *context)
-{
-    if (pthread_create(&thread->id, NULL, run, context) != 0) {
-        return KVB_IO;
-    }
-    thread->is_running = true;
-    return KVB_OK;
-}
+kvb_status kvb_thread_start(struct kvb_thread *thread, void *(*run)(void *), void *context);
 
-/* Waits for its end, when it runs. */
-static inline void kvb_thread_join(struct kvb_thread *thread)
-{
-    if (thread->is_running) {
-        (void)pthread_join(thread->id, NULL);
-        thread->is_running = false;
-    }
-}
+/* Waits until the thread ends, if it runs. */
+void kvb_thread_join(struct kvb_thread *thread);
 
-/* Waits on it end by the monotonic clock.  Cannot fail with glibc. */
-static inline void kvb_cond_init_monotonic(pthread_cond_t *condition)
-{
-    pthread_condattr_t monotonic;
-
-    (void)pthread_condattr_init(&monotonic);
-    (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(condition, &monotonic);
-    (void)pthread_condattr_destroy(&monotonic);
-}
+/* Timed waits on this condition use the monotonic clock.  Cannot fail with glibc. */
+void kvb_cond_init_monotonic(pthread_cond_t *condition);

@@ -21,7 +21,7 @@ SANITIZED = pytest.mark.sanitize
 
 
 @pytest.mark.no_nats
-@pytest.mark.parametrize("seed", [pytest.param(1, marks=SANITIZED), pytest.param(2, marks=SANITIZED), 3])
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=SANITIZED), 2, 3])
 def test_members_are_those_of_an_informer(tmp_path, seed):
     place = Place(tmp_path, seed)
     try:
