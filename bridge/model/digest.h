@@ -8,16 +8,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* An incremental multiset hash of the blocks that a stream holds in one tier.  Bridge and
+/* AdHash, an incremental multiset hash, of the blocks that a stream holds in one tier.  Bridge and
  * aggregator each compute it: equal digests mean equal sets.
  *
  *     item    = XXH3-128 of worker_id, dp_rank, tier, block_hash, with the seed
  *     bucket  = low byte of item:  buckets[256]  sums mod 2^128 of their items
  *     total   = sum of the buckets
  *
- * Sums, not XOR: a block that is counted twice changes the digest.  Every epoch has a new seed,
- * so that two sets that collide do so in one epoch only.  When digests differ, only the buckets
- * that differ need to be fetched.
+ * It adds in place of XOR, so that a block that is counted twice changes the digest.  Every epoch
+ * has a new seed, so that two sets that collide do so in one epoch only.  When digests differ, a
+ * reader fetches only the buckets that differ.
  *
  * Threads: the caller locks.  Memory: 4 KiB and 16 bytes.  Cost: a hash of 24 bytes. */
 enum { kvb_digest_buckets = kvb_sync_buckets };

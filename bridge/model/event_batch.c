@@ -128,7 +128,7 @@ static kvb_status copy_items(void *out_array, const void *items, size_t count, s
     if (count == 0) {
         return KVB_OK;
     }
-    void *copy = malloc(count * item_bytes); /* cannot wrap: an array of this size exists already */
+    void *copy = malloc(count * item_bytes); /* no overflow: an array of this size exists already */
     if (!copy) {
         return KVB_NO_MEMORY;
     }

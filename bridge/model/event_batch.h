@@ -21,7 +21,7 @@
  *     keys    [ multimodal ids ] ...           extras point here
  *     text    [ lora names and salts ] ...     events point here
  *
- * Nothing borrows from the message's bytes: the batch outlives them.
+ * The batch borrows nothing from the message's bytes, so it may outlive them.
  * Threads: the caller locks.
  * Memory:  each array doubles up to its ceiling in core/limits.h and stays. */
 
@@ -32,19 +32,18 @@ enum kvb_event_kind {
     KVB_EVENT_SKIPPED /* not understood, or not relevant here; `skip` says why */
 };
 
-/* Why an event was skipped.  The stream reacts to the change that a skipped event may have
- * contained: see kvb_skip_effect(). */
+/* Why an event was skipped.  kvb_skip_effect() says what the skipped event may have changed. */
 enum kvb_skip {
     KVB_SKIP_NONE,
     KVB_SKIP_BAD_STORED,    /* a Stored whose fields do not fit together */
     KVB_SKIP_BAD_REMOVED,   /* a Removed or Cleared that cannot be read */
     KVB_SKIP_UNKNOWN_EVENT, /* an event type that is not known */
-    KVB_SKIP_NO_TOKENS,     /* a Stored without tokens for a block we do not know */
-    KVB_SKIP_NOT_PREFIX,    /* a cache group that is no full-attention prefix */
+    KVB_SKIP_NO_TOKENS,     /* a Stored without tokens for an unknown block */
+    KVB_SKIP_NOT_PREFIX,    /* a cache group of an unknown kind: KVB_GROUP_OTHER */
     KVB_SKIP_REMOTE,        /* locality REMOTE: another worker's block */
     KVB_SKIP_UNMATCHABLE,   /* keyed by something that no query can contain */
     KVB_SKIP_NO_BLOCK,      /* a partial block: fewer tokens than a block has */
-    KVB_SKIP_OTHER_MODEL,   /* of another model, from a store that serves several */
+    KVB_SKIP_OTHER_MODEL,   /* a block of another model, in a store that serves several models */
     KVB_SKIP_COUNT
 };
 
@@ -55,7 +54,7 @@ enum kvb_skip_effect {
     KVB_EFFECT_UNVERIFIED /* anything may be missing: UNVERIFIED(unknown_event) */
 };
 
-/* "bad_stored", ...: stable, for metric labels.  Never NULL. */
+/* "bad_stored", ...: a stable name for metric labels.  Never NULL. */
 const char *kvb_skip_name(enum kvb_skip skip);
 enum kvb_skip_effect kvb_skip_effect(enum kvb_skip skip);
 
@@ -86,14 +85,14 @@ struct kvb_engine_event {
     bool has_parent; /* else the first block begins a prompt */
     bool has_group;
     bool is_paired; /* the tokens came as pairs (a,b) (b,c), as SGLang writes them for EAGLE */
-    bool is_medium_unknown; /* the medium is not known; tier is EXTERNAL, see below */
-    /* Only for KVB_GROUP_WINDOW: the event omits some of the blocks that token_ids covered, so
-     * only the same hashes in the full-attention group show at which positions its blocks are.
-     * token_count is then 0, and hash_count may be. */
+    bool is_medium_unknown; /* tier is EXTERNAL; see kvb_event_batch_place_unknown() */
+    /* Only for KVB_GROUP_WINDOW: the event omits some of the blocks that token_ids covered.  Only
+     * the same hashes in the full-attention group then show the positions of its blocks.
+     * token_count is then 0, and hash_count may be 0. */
     bool is_sparse;
-    /* The number of a pool's object; 0: none.  A tier holds an object at most once, so a
-     * repeated Stored is no second copy.  Its only hash comes from the pool, or else from the
-     * text of its key. */
+    /* The number of a pool's object; 0: none.  A tier holds an object at most once, so a repeated
+     * Stored does not add a copy.  The object's only hash comes from the pool; if the pool sends
+     * none, it comes from the text of the key. */
     uint64_t key;
     kvb_engine_hash parent;
     uint32_t group;
@@ -104,14 +103,14 @@ struct kvb_engine_event {
     uint32_t hash_count;
     uint32_t token_at;
     uint32_t token_count; /* 0: tokenless, refers to blocks that are known already */
-    /* Speculative decoding: the number of tokens behind each block that its hash covers too; 0:
-     * none.  They are in tokens from lookahead_at on, `lookahead` for each hash. */
+    /* Speculative decoding: the hash of a block also covers this many tokens after the block.
+     * These tokens begin at tokens[lookahead_at], `lookahead` of them for each hash. */
     uint32_t lookahead;
     uint32_t lookahead_at;
     uint32_t extra_at;
     uint32_t extra_count;          /* 0, or hash_count */
     struct kvb_text_ref lora_name; /* len 0: the base model */
-    /* Salt of the first block; the others inherit it, and so do children without one. */
+    /* Salt of the first block.  The other blocks inherit it, and so do children without a salt. */
     struct kvb_text_ref salt;
     struct kvb_text_ref model_name; /* len 0: the engine's model; a store may serve several */
 };
@@ -138,10 +137,10 @@ struct kvb_event_batch {
     size_t text_len, text_capacity;
 };
 
-/* {0} is an empty batch; kvb_event_batch_done() frees what it grew. */
+/* Frees the arrays.  {0} is an empty batch. */
 void kvb_event_batch_done(struct kvb_event_batch *batch);
 
-/* Forgets the contents, keeps the memory. */
+/* Removes the contents and keeps the memory. */
 void kvb_event_batch_reset(struct kvb_event_batch *batch);
 
 /* Each makes room for `more` items after the used ones; the caller writes them and adds to the
@@ -152,7 +151,7 @@ kvb_status kvb_event_batch_reserve_tokens(struct kvb_event_batch *batch, size_t 
 kvb_status kvb_event_batch_reserve_extras(struct kvb_event_batch *batch, size_t more);
 kvb_status kvb_event_batch_reserve_keys(struct kvb_event_batch *batch, size_t more);
 
-/* Copies text into the batch; *out_ref: where it is. */
+/* Copies the text into the batch; *out_ref refers to the copy. */
 kvb_status kvb_event_batch_add_text(
     struct kvb_event_batch *batch, kvb_span text, struct kvb_text_ref *out_ref);
 
@@ -163,9 +162,9 @@ kvb_span kvb_event_batch_text(const struct kvb_event_batch *batch, struct kvb_te
 kvb_status
 kvb_event_batch_copy(const struct kvb_event_batch *batch, struct kvb_event_batch *out_copy);
 
-/* Assigns this tier to all events with an unknown medium; for callers that know what the media
- * are. */
+/* Assigns this tier to all events with an unknown medium, for callers that know the tier of such
+ * media. */
 void kvb_event_batch_place_unknown(struct kvb_event_batch *batch, enum kvb_tier tier);
 
-/* Bytes that a copy of this batch takes. */
+/* The memory of a copy of this batch, in bytes. */
 size_t kvb_event_batch_bytes(const struct kvb_event_batch *batch);

@@ -14,7 +14,7 @@ struct logged_event {
     bool has_parent;
     uint32_t block_count;
     kvb_block_hash parent;
-    uint64_t block_at; /* counted since the log began; index in the ring: mod capacity */
+    uint64_t block_at; /* number of its first block since the log began; mod capacity: its index */
 };
 
 struct logged_block {
@@ -26,11 +26,11 @@ struct kvb_event_log {
     size_t max_blocks;
     struct logged_event *events; /* owned; ring, a power of two */
     size_t event_capacity;
-    uint64_t event_at; /* of the oldest, counted since the log began */
+    uint64_t event_at; /* number of the oldest event since the log began */
     size_t event_count;
     struct logged_block *blocks; /* owned; ring, a power of two */
     size_t block_capacity;
-    uint64_t block_end; /* the next block's count */
+    uint64_t block_end; /* number of the next block */
     uint64_t first_id;  /* of the oldest event */
 };
 
@@ -80,7 +80,7 @@ static void forget_oldest_event(struct kvb_event_log *log)
     log->first_id++;
 }
 
-/* A ring of twice the size with the same items at their new places. */
+/* Doubles a ring and moves items from .. to - 1 to their new indexes. */
 static kvb_status
 double_ring(void *ring, size_t *capacity, size_t item_bytes, uint64_t from, uint64_t to)
 {
@@ -102,7 +102,7 @@ double_ring(void *ring, size_t *capacity, size_t item_bytes, uint64_t from, uint
     return KVB_OK;
 }
 
-/* Terminates: each round drops an event, doubles a ring, or finds room. */
+/* Each loop ends, because each iteration drops an event or doubles a ring. */
 static kvb_status make_log_room(struct kvb_event_log *log, size_t blocks)
 {
     while (log->event_count > 0 && (log->event_count >= log->max_blocks ||
@@ -200,7 +200,7 @@ kvb_status kvb_event_log_read(
 
     while (id <= to_id) {
         const size_t number = (size_t)(id - log->first_id);
-        /* an event counts for one, even without blocks */
+        /* the event itself counts as one block: an event may have none */
         blocks += event_at(log, number)->block_count + 1;
         if (blocks > max_blocks && id > from_id) {
             break;

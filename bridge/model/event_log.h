@@ -10,11 +10,11 @@
 /* The newest router events of one stream, by id: events that a reader may have missed, or events
  * that cannot be applied yet.
  *
- *     events   [ id 17 ][ id 18 ][ id 19 ] ...     ids follow each other
- *     blocks    b b b     b        b b             a ring: the oldest go first
+ *     events   [ id 17 ][ id 18 ][ id 19 ] ...     a ring; consecutive ids
+ *     blocks    b b b     b        b b             a ring
  *
- * Bounded: when the log is full, the oldest events are dropped, each as a whole.  An event whose
- * id does not follow the newest one drops all earlier events.
+ * Bounded: a full log drops its oldest events, each with all its blocks.  An event whose id does
+ * not follow the newest one drops all earlier events.
  *
  * Threads: the caller locks.
  * Memory:  16 bytes a block and 32 an event, in rings that double up to their
@@ -30,8 +30,8 @@ void kvb_event_log_free(struct kvb_event_log *log);
 
 void kvb_event_log_clear(struct kvb_event_log *log);
 
-/* Appends copies of the batch's events, whose ids are consecutive.  Without memory all events
- * are dropped, as an overflow would do. */
+/* Appends copies of the batch's events.  An event that has more than max_blocks blocks, or for
+ * which no memory can be allocated, is dropped with all earlier ones. */
 void kvb_event_log_add(struct kvb_event_log *log, const struct kvb_router_batch *batch);
 /* The same for one event of a batch. */
 void kvb_event_log_add_event(
@@ -42,8 +42,9 @@ void kvb_event_log_add_event(
 bool kvb_event_log_range(
     const struct kvb_event_log *log, uint64_t *out_first_id, uint64_t *out_last_id);
 
-/* Appends events from_id .. to_id to *out, up to max_blocks blocks in total but at least one
- * event; *out_next_id is the first event left out.  Both ids must be in the range.
+/* Appends events from_id .. to_id to *out, at least one and no more than max_blocks allows; each
+ * event counts as one block more than it has.  *out_next_id is the first event left out.  Both ids
+ * must be in the range.
  * KVB_TOO_LARGE, KVB_NO_MEMORY: *out cannot grow. */
 kvb_status kvb_event_log_read(
     const struct kvb_event_log *log, uint64_t from_id, uint64_t to_id, size_t max_blocks,

@@ -78,7 +78,7 @@ bool kvb_labels_are_same(const struct kvb_labels *one, const struct kvb_labels *
 
 /* ---- Adding ---- */
 
-/* Where the pair belongs; false: a label of this name is there. */
+/* The position in the text at which the pair is to be inserted; false: a label has this name. */
 static bool
 find_label_place(const struct kvb_labels *labels, const char *name, size_t len, size_t *out_place)
 {
@@ -135,10 +135,10 @@ kvb_labels_add_pair(struct kvb_labels *labels, const char *pair, struct kvb_deta
 kvb_status kvb_labels_add(
     struct kvb_labels *labels, const char *name, const char *value, struct kvb_detail *detail)
 {
-    char pair[pair_bytes + 1]; /* one byte more: what is cut is refused as too long */
+    char pair[pair_bytes + 1]; /* one byte more, so that a longer pair is refused as too long */
 
     if (strchr(name, '=')) {
-        name = ""; /* refused as no name */
+        name = ""; /* refused: not a valid name */
     }
     if (strlen(name) > kvb_label_name_bytes) {
         return kvb_labels_add_pair(labels, "", detail);
@@ -183,7 +183,7 @@ void kvb_labels_keep(struct kvb_labels *labels, const struct kvb_label_names *na
     for (size_t at = 0; kvb_labels_next(labels, &at, &label);) {
         if (is_among_names(names, &label)) {
             const kvb_status status = kvb_labels_add_pair(&kept, label.pair, NULL);
-            assert(status == KVB_OK); /* it was one of as many */
+            assert(status == KVB_OK); /* `kept` is never larger than `labels` */
             (void)status;
         }
     }

@@ -6,12 +6,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Labels of a worker: pairs of name and value, by which a request may select workers.
+/* Labels of a worker: pairs of name and value.  Requests may select workers by them.
  *
  *     text   "address=10.0.0.7:8000\0" "role=prefill\0" "zone=b\0"     in the order of the names
  *
  * A name has 1 to 63 bytes of A-Z a-z 0-9 . _ / -, a value 0 to 127 bytes of UTF-8 without control
- * characters.  Equal labels have equal bytes, whatever order they were added in.
+ * characters.  Equal labels have equal bytes, in whatever order they were added.
  *
  * Threads: plain data.  Memory: in place; {0} has none. */
 
@@ -28,7 +28,7 @@ struct kvb_labels {
     char text[kvb_labels_bytes];
 };
 
-/* One of them; borrowed from the labels. */
+/* One label, borrowed from struct kvb_labels. */
 struct kvb_label {
     const char *pair; /* "role=prefill" */
     size_t name_len;
@@ -41,32 +41,32 @@ struct kvb_label_names {
     char names[kvb_max_labels][kvb_label_name_bytes + 1];
 };
 
-/* KVB_BAD_INPUT  it is no name as above
+/* KVB_BAD_INPUT  not a valid name, see above
  * KVB_TOO_LARGE  more than kvb_max_labels
  * On failure the names are unchanged, and detail, which may be NULL, says why. */
 kvb_status
 kvb_label_names_add(struct kvb_label_names *names, const char *name, struct kvb_detail *detail);
 
-/* KVB_BAD_INPUT  the name or the value is not as above, or the name is there already
- * KVB_TOO_LARGE  more than kvb_max_labels, or than kvb_labels_bytes in all
+/* KVB_BAD_INPUT  the name or the value is not valid, see above, or a label has this name already
+ * KVB_TOO_LARGE  more than kvb_max_labels labels, or more than kvb_labels_bytes in total
  * On failure the labels are unchanged, and detail, which may be NULL, says why. */
 kvb_status kvb_labels_add(
     struct kvb_labels *labels, const char *name, const char *value, struct kvb_detail *detail);
 
-/* The same of "name=value". */
+/* As kvb_labels_add(), from a text "name=value". */
 kvb_status
 kvb_labels_add_pair(struct kvb_labels *labels, const char *pair, struct kvb_detail *detail);
 
 /* NULL: no label has this name. */
 const char *kvb_labels_find(const struct kvb_labels *labels, const char *name);
 
-/* Goes through all: *at is 0 to begin with.  False: there are no more. */
+/* Iterates over the labels; *at is 0 before the first call.  False: no label is left. */
 bool kvb_labels_next(const struct kvb_labels *labels, size_t *at, struct kvb_label *out_label);
 
-/* Whether "name=value" is one of them. */
+/* Whether the labels contain the pair "name=value". */
 bool kvb_labels_have(const struct kvb_labels *labels, const char *pair);
 
-/* Removes the labels that are not named. */
+/* Removes the labels whose names are not in `names`. */
 void kvb_labels_keep(struct kvb_labels *labels, const struct kvb_label_names *names);
 
 bool kvb_labels_are_same(const struct kvb_labels *one, const struct kvb_labels *other);

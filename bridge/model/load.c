@@ -52,5 +52,5 @@ uint64_t kvb_load_active_blocks(double usage, uint64_t usable)
 {
     const double blocks = usage * (double)usable + 0.5;
 
-    return blocks < (double)usable ? (uint64_t)blocks : usable; /* a peer may claim 2^64 */
+    return blocks < (double)usable ? (uint64_t)blocks : usable; /* a peer may claim 2^64 - 1 */
 }

@@ -17,7 +17,7 @@ struct kvb_load {
     float gpu_prefix_cache_hit_rate; /* 0 .. 1 */
 };
 
-/* The single values: no source has all of them. */
+/* The values of struct kvb_load.  A source may report only some of them. */
 enum kvb_load_figure {
     KVB_FIGURE_ACTIVE_SLOTS,
     KVB_FIGURE_TOTAL_SLOTS,
@@ -29,7 +29,7 @@ enum kvb_load_figure {
     KVB_FIGURE_COUNT
 };
 
-/* What each value is called in the contract, and where it is stored. */
+/* The name of each value in the published messages, and where it is stored. */
 struct kvb_load_field {
     const char *name;
     const char *group; /* its object in the nested form: "worker_stats" or "kv_stats" */
@@ -45,20 +45,20 @@ struct kvb_load_sample {
     unsigned stats; /* bit 1 << kvb_load_figure for each value present; the others are 0 */
     bool has_rank;
     uint32_t dp_rank;
-    bool is_of_scheduler; /* the struct of 2026, see wire/load/forward_pass.h */
+    bool is_of_scheduler; /* from the scheduler's struct of 2026: wire/load/forward_pass.h */
 };
 
-/* Whether the value is in range: counts up to 2^53, which a double represents exactly, ratios
- * from 0 to 1; never NaN. */
+/* Whether the value is in range: a count from 0 to 2^53, which a double represents exactly, or a
+ * ratio from 0 to 1.  NaN is out of range. */
 bool kvb_load_can_be(bool is_ratio, double value);
 
-/* Adds a value to the sample; kvb_load_can_be() is true for it. */
+/* Adds a value to the sample.  kvb_load_can_be() must be true for it. */
 void kvb_load_sample_set(struct kvb_load_sample *sample, enum kvb_load_figure figure, double value);
 
 bool kvb_load_equal(const struct kvb_load *a, const struct kvb_load *b);
 
-/* Blocks in use, for engines that report only their share.  vLLM never allocates one of its
- * blocks: there, usable = total - 1.  usage: 0 .. 1. */
+/* The number of blocks in use, for engines that report only their share `usage` (0 .. 1).  vLLM
+ * never allocates one of its blocks, so for vLLM usable = total - 1. */
 uint64_t kvb_load_active_blocks(double usage, uint64_t usable);
 
 /* What a bridge publishes about the load of one rank. */

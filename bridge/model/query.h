@@ -23,13 +23,13 @@ bool kvb_request_id_is_valid(const char *request_id);
 
 enum { kvb_policy_bytes = 31, kvb_shown_candidate_bytes = 63 };
 
-/* The workers that a query is about, or that a route request may choose from, and the policy; {0}:
- * any worker, with the configured policy. */
+/* The workers that a query covers or that a route request may choose, and the route policy.  {0}:
+ * all workers, the configured policy. */
 struct kvb_selection {
     char policy[kvb_policy_bytes + 1]; /* "": the configured one */
-    bool is_dry_run;                   /* only the answer: no request is recorded */
-    struct kvb_labels labels;          /* that a worker must have; a role is one of them */
-    /* Where either count is not 0, a worker must have one of these ids or addresses. */
+    bool is_dry_run;                   /* answer only; do not record the request */
+    struct kvb_labels labels;          /* labels that a worker must have; a role counts as one */
+    /* If either count is not 0, a worker must have one of these ids or addresses. */
     uint64_t *worker_ids; /* owned; sorted, like the next */
     uint64_t *addresses;  /* owned; kvb_selection_address() of each */
     size_t worker_id_count;
@@ -38,10 +38,10 @@ struct kvb_selection {
                                                             may be truncated */
 };
 
-/* A number for the address of a worker. */
+/* A 64-bit hash of a worker's address. */
 uint64_t kvb_selection_address(const char *address);
 
-/* The order of these numbers and of worker ids, for qsort(). */
+/* Compares two such hashes, or two worker ids, for qsort() and bsearch(). */
 int kvb_selection_compare(const void *left, const void *right);
 
 /* True when no candidates are given, or the worker is one of them.  address: "" for none. */
@@ -50,15 +50,15 @@ bool kvb_selection_has_candidate(
 
 struct kvb_query {
     enum kvb_query_form form;
-    bool has_model; /* optional when there is only one model */
+    bool has_model; /* a query needs no model if there is only one */
     bool has_instance_id;
-    uint64_t instance_id; /* only this worker */
+    uint64_t instance_id; /* the query covers only this worker */
     char model[kvb_model_bytes + 1];
     char lora_name[kvb_model_bytes + 1];  /* "" = base model */
     char cache_salt[kvb_model_bytes + 1]; /* "" = none */
-    /* Of a request to be routed, or of one that was. */
+    /* The next two belong to a request that is to be routed, or that was routed. */
     char request_id[kvb_request_id_bytes + 1]; /* "" = none given */
-    uint64_t ttl_ms;                           /* 0 = the aggregator's */
+    uint64_t ttl_ms;                           /* 0 = the aggregator's default */
     struct kvb_selection selection;
     uint32_t *tokens; /* owned; NULL in the hash forms */
     uint64_t *hashes; /* owned; NULL in the token form */

@@ -76,7 +76,7 @@ kvb_status kvb_replay_buffer_put(struct kvb_replay_buffer *buffer, uint64_t seq,
         drop_oldest(buffer);
     }
 
-    uint8_t *copy = malloc(payload.len + 1); /* an empty payload is an entry, too */
+    uint8_t *copy = malloc(payload.len + 1); /* + 1: malloc(0) may return NULL */
     if (!copy) {
         return KVB_NO_MEMORY;
     }

@@ -22,7 +22,7 @@ void kvb_router_batch_reset(struct kvb_router_batch *batch)
     batch->has_epoch = false;
 }
 
-/* Fast path, checked for each block: mostly all three arrays have room. */
+/* Fast path, called for each block: usually all three arrays have room. */
 static bool batch_has_room(const struct kvb_router_batch *batch, size_t events, size_t blocks)
 {
     return batch->event_count + events <= batch->event_capacity &&

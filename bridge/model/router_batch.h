@@ -11,8 +11,8 @@
 /* Events for routers: the changes of one stream, in order.
  *
  *     events  [ stored: block_at 0, block_count 2 ][ removed: block_at 2 ] ...
- *     blocks  [ b0 ][ b1 ] [ r0 ] ...       names
- *     tokens  [ t0 ][ t1 ] [ -- ] ...       tokens_hash beside each stored name
+ *     blocks  [ b0 ][ b1 ] [ r0 ] ...       block hashes
+ *     tokens  [ t0 ][ t1 ] [ -- ] ...       the tokens_hash of each stored block
  *
  * Threads: the caller locks.  Memory: reused; ceilings in core/limits.h. */
 
@@ -49,7 +49,7 @@ struct kvb_router_batch {
 void kvb_router_batch_done(struct kvb_router_batch *batch);
 void kvb_router_batch_reset(struct kvb_router_batch *batch);
 
-/* Adds an event without blocks yet; the blocks added next belong to it.
+/* Adds an event without blocks.  The blocks that are added next belong to it.
  * KVB_TOO_LARGE at the ceiling, KVB_NO_MEMORY: nothing changed. */
 kvb_status
 kvb_router_batch_add_event(struct kvb_router_batch *batch, const struct kvb_router_event *event);
@@ -58,6 +58,6 @@ kvb_router_batch_add_event(struct kvb_router_batch *batch, const struct kvb_rout
 kvb_status kvb_router_batch_add_block(
     struct kvb_router_batch *batch, kvb_block_hash block, kvb_tokens_hash tokens);
 
-/* Adds copies of all events of `from`, ids and all; the rest of *batch stays. */
+/* Appends copies of all events of `from`, with their ids; all other fields of *batch stay. */
 kvb_status
 kvb_router_batch_append(struct kvb_router_batch *batch, const struct kvb_router_batch *from);

@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A stream is one data-parallel rank of one worker of one component, and how
- * far its list of blocks may be trusted. */
+/* A stream is one data-parallel rank of one worker of one component.  Its state says how far its
+ * list of blocks may be trusted. */
 
 enum { kvb_name_bytes = 64, kvb_model_bytes = 128 };
 
@@ -43,7 +43,7 @@ enum kvb_stream_reason {
     KVB_REASON_NO_REPLAY,      /* no replay endpoint is configured */
     KVB_REASON_REPLAY_FAILED,  /* the replay timed out or its answer was invalid */
     KVB_REASON_UNKNOWN_EVENT,  /* an event of an unknown type */
-    KVB_REASON_NO_HEARTBEAT,   /* a stream whose bridge is not ours */
+    KVB_REASON_NO_HEARTBEAT,   /* the publisher sends no heartbeats: it is not kvbridge */
     KVB_REASON_MISSED_EVENTS,  /* events between bridge and aggregator are missing */
     KVB_REASON_JOINED_LATE,    /* the aggregator joined after the epoch began */
     KVB_REASON_DIFFERS,        /* at the same event, the content differs from the bridge's digest */
@@ -53,7 +53,7 @@ enum kvb_stream_reason {
     KVB_REASON_NATS_AWAY,      /* NATS is disconnected */
     KVB_REASON_MEMORY,         /* a ceiling was reached */
     KVB_REASON_TWO_BRIDGES,    /* another bridge publishes the same stream */
-    KVB_REASON_GROUPS,         /* a cache group whose rule for a usable prefix is not known */
+    KVB_REASON_GROUPS,         /* a cache group of an unknown kind */
     KVB_REASON_NO_BASE,        /* nothing shows that the replay is this engine's and goes back to
                                 * its beginning */
     KVB_REASON_OVERLOAD,       /* its batches take too much time, so they are delayed */
@@ -63,7 +63,7 @@ enum kvb_stream_reason {
 
 bool kvb_epoch_is_same(const kvb_epoch *one, const kvb_epoch *other);
 
-/* "EXACT", ...: as in answers and on screens.  Never NULL. */
+/* "EXACT", ...: the name in answers and on screens.  Never NULL. */
 const char *kvb_stream_state_name(enum kvb_stream_state state);
 /* "gone", ...; "" for none.  Never NULL. */
 const char *kvb_stream_reason_name(enum kvb_stream_reason reason);
@@ -73,8 +73,8 @@ enum kvb_hashes { KVB_HASHES_CANONICAL, KVB_HASHES_ENGINE, KVB_HASHES_COUNT };
 
 /* What a Stored means for a block that is held already. */
 enum kvb_copies {
-    KVB_COPIES_INTERVAL, /* another copy or a re-announcement, depending on the context */
-    KVB_COPIES_COUNTED,  /* another copy: correct where no request causes re-announcements */
+    KVB_COPIES_INTERVAL, /* another copy, or the same copy again, depending on the context */
+    KVB_COPIES_COUNTED,  /* another copy: correct if an engine announces each copy once */
     KVB_COPIES_COUNT
 };
 
@@ -101,8 +101,8 @@ struct kvb_tier_count {
 };
 
 /* How a prompt is split into blocks, for the engine and for queries.  Block i covers the tokens
- * i * block_size .. (i + 1) * block_size - 1; its hash covers the lookahead tokens behind them
- * too (speculative decoding of the EAGLE kind: 1). */
+ * i * block_size .. (i + 1) * block_size - 1.  Its hash also covers the `lookahead` tokens after
+ * them; speculative decoding with EAGLE uses 1. */
 struct kvb_block_shape {
     uint32_t block_size; /* tokens */
     uint32_t lookahead;  /* tokens */
@@ -131,21 +131,21 @@ struct kvb_heartbeat {
     char model[kvb_model_bytes + 1];
     uint32_t block_size; /* tokens per block on the device */
     uint32_t lookahead;  /* lookahead tokens of those blocks */
-    /* Every shape in use, by tier.  Empty before the first Stored and from old bridges: then all
-     * tiers have block_size and lookahead. */
+    /* Every shape in use, by tier.  It is empty before the first Stored, and in heartbeats of old
+     * bridges; then all tiers have block_size and lookahead. */
     struct kvb_tier_shape shapes[kvb_max_tier_shapes];
     size_t shape_count;
-    uint32_t window_tokens; /* of the sliding-window groups; 0: the model has none */
-    uint32_t period_ms;     /* of heartbeats without a change; 0: an old bridge, 1000 */
-    bool is_paired;         /* the engine hashes pairs of tokens, see the README of proto */
-    bool is_store;          /* a store that all workers share, not an engine: takes no requests */
-    bool is_bye;            /* the bridge is stopping, or yields to another */
-    bool is_standby;        /* the bridge is configured to yield to one that is not */
+    uint32_t window_tokens; /* size of the sliding window; 0: the model has none */
+    uint32_t period_ms;     /* between heartbeats without a change; 0, from old bridges: 1000 */
+    bool is_paired;         /* the engine hashes pairs of tokens: see proto/README.md */
+    bool is_store;          /* a store that all workers share; it takes no requests */
+    bool is_bye;            /* the bridge is stopping, or yields to another bridge */
+    bool is_standby;        /* the bridge is a standby: it yields to a bridge that is not */
     bool has_missing_at_most;
-    uint64_t publisher; /* which process publishes the stream; 0: an old bridge */
+    uint64_t publisher; /* identifies the publishing process; 0: an old bridge */
     uint64_t digest_seed;
-    uint64_t doubtful; /* blocks that may or may not be held */
-    uint64_t missing_at_most;
+    uint64_t doubtful;        /* blocks that may or may not be held */
+    uint64_t missing_at_most; /* blocks that are held but not listed: an upper bound */
     struct kvb_tier_count tiers[KVB_LIST_COUNT];
     struct kvb_worker_facts facts; /* of the worker */
 };

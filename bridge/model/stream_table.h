@@ -13,10 +13,10 @@
  *                              |          |
  *     entries  [ 0: id ][ 1: free ][ 2: id ] ...           number = position
  *
- * A number stays with its stream until it is removed; then it is used again.
+ * A stream keeps its number until it is removed; then another stream may get the number.
  *
  * Threads: the caller locks.
- * Memory:  144 bytes a stream and 11 to 22 for its number; never shrinks. */
+ * Memory:  168 bytes a stream and 11 to 22 for its number; never shrinks. */
 struct kvb_stream_entry {
     struct kvb_stream_id id;
     uint32_t next_free; /* number + 1 of the next free entry; 0 ends the list */
@@ -35,17 +35,17 @@ struct kvb_stream_table {
     uint64_t hash_key;
 };
 
-/* Allocates nothing.  max_streams is cut at kvb_max_streams.  hash_key: random where untrusted
- * peers choose the names of streams; never part of an answer. */
+/* Allocates nothing.  max_streams is limited to kvb_max_streams.  hash_key must be random and
+ * secret if untrusted peers choose the names of streams. */
 void kvb_stream_table_init(struct kvb_stream_table *table, size_t max_streams, uint64_t hash_key);
 void kvb_stream_table_done(struct kvb_stream_table *table);
 
-/* KVB_NOT_FOUND is an ordinary answer. */
+/* KVB_NOT_FOUND: the stream is not in the table, which is not an error. */
 kvb_status kvb_stream_table_find(
     const struct kvb_stream_table *table, const struct kvb_stream_id *id, uint32_t *out_number);
 
-/* An id that is hashed already: a stream that is looked up in several tables of one hash_key is
- * hashed once. */
+/* An id with its hash, so that a stream is hashed once for lookups in several tables with the same
+ * hash_key. */
 struct kvb_stream_key {
     const struct kvb_stream_id *id; /* borrowed */
     uint64_t hash_key;
@@ -57,12 +57,12 @@ struct kvb_stream_key kvb_stream_key_of(const struct kvb_stream_id *id, uint64_t
 /* The number must be in use.  Borrowed until the next add. */
 struct kvb_stream_key kvb_stream_table_key(const struct kvb_stream_table *table, uint32_t number);
 
-/* As kvb_stream_table_find(); a key of another hash_key is hashed anew. */
+/* As kvb_stream_table_find().  If the key has another hash_key, its id is hashed again. */
 kvb_status kvb_stream_table_find_key(
     const struct kvb_stream_table *table, const struct kvb_stream_key *key, uint32_t *out_number);
 
-/* Finds or adds.  KVB_TOO_LARGE: max_streams are in it.  KVB_NO_MEMORY.  Nothing
- * changed on failure. */
+/* Finds the stream, or adds it.  KVB_TOO_LARGE: the table has max_streams.  KVB_NO_MEMORY.
+ * Nothing changed on failure. */
 kvb_status kvb_stream_table_add(
     struct kvb_stream_table *table, const struct kvb_stream_id *id, uint32_t *out_number);
 

@@ -7,7 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Requests for the events of a stream that a reader missed: P.kv_sync.{worker}.{rank}. */
+/* Requests on P.kv_sync.{worker}.{rank}, by which a reader gets the events of a stream that it
+ * missed. */
 
 enum kvb_sync_kind {
     KVB_SYNC_RANGE,    /* events from_id .. to_id of the epoch */
@@ -42,8 +43,8 @@ enum kvb_sync_answer {
     KVB_SYNC_ANSWER_COUNT
 };
 
-/* One chunk of an answer.  An answer is chunks 0 .. n, the last one marked; all have the same
- * epoch and barrier. */
+/* One chunk of an answer.  An answer has the chunks 0 .. n; is_last marks the last one.  All chunks
+ * have the same epoch and barrier. */
 struct kvb_sync_reply {
     enum kvb_sync_answer answer;
     uint64_t worker_id;
@@ -51,11 +52,11 @@ struct kvb_sync_reply {
     kvb_epoch epoch;
     uint32_t chunk;
     bool is_last;
-    uint64_t barrier_id; /* snapshot, digest: the newest event when the answer was begun */
+    uint64_t barrier_id; /* snapshot, digest: the newest event when the answer began */
     uint64_t last_id;    /* the newest event when this chunk was made */
     uint32_t retry_ms;
     uint64_t digest_seed;
     const struct kvb_router_batch *events; /* borrowed; NULL for none */
-    /* KVB_SYNC_SUMS: 256 for each tier, borrowed; NULL for empty tiers */
+    /* KVB_SYNC_SUMS: 256 sums for each tier, borrowed; NULL for empty tiers */
     const struct kvb_hash128 *sums[KVB_LIST_COUNT];
 };

@@ -2,10 +2,10 @@
 
 /* Where a copy of a block is stored, nearest first.
  *
- * A stream publishes one list of blocks for each tier, and one list more: the blocks
- * that the sliding-window groups of a hybrid model hold on the device.  That list is no
- * tier: it only limits how much of the device's list a request can use (README of proto,
- * "Hybrid models"). */
+ * A stream publishes one list of blocks for each tier, and a window list: the blocks that the
+ * sliding-window groups of a hybrid model hold on the device.  The window list is not a tier.  It
+ * only limits how much of the device's list a request can use (proto/README.md, "Hybrid
+ * models"). */
 enum kvb_tier {
     KVB_TIER_DEVICE,
     KVB_TIER_HOST,
