@@ -39,14 +39,14 @@ static const struct word keys[field_count] = {
     [field_model]             = WORD("model"), /* likewise */
 };
 
-/* For each kind of event in array form: the fields behind the tag, in order; field_count: a
- * field that is not used. */
+/* For each kind of event in array form: the fields after the tag, in order; field_count: a field
+ * that is not used. */
 static const uint8_t in_stored[] = {
     field_block_hashes, field_parent_block_hash, field_token_ids, field_block_size, field_lora_id,
     field_medium, field_lora_name, field_extra_keys, field_group_idx, field_spec_kind,
     field_spec_window, field_locality
 };
-enum { places_with_group = 10 }; /* of a Stored that includes group_idx, with the tag */
+enum { places_with_group = 10 }; /* elements of a Stored from its tag to group_idx */
 static const uint8_t in_removed[] = { field_block_hashes, field_medium, field_group_idx };
 static const uint8_t in_cleared[] = { field_medium };
 /* BlockStoreEvent; BlockUpdateEvent is a prefix of it */
@@ -60,8 +60,8 @@ typedef kvb_status (*event_reader)(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
 
-/* Reads what identifies a Stored's blocks beside their tokens.  Of a sparse event, whose hashes
- * cannot be assigned to tokens, only the hashes are used. */
+/* Reads what identifies a Stored's blocks besides their tokens.  A sparse event contributes only
+ * its hashes, because they cannot be assigned to tokens. */
 static kvb_status read_identity(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
@@ -69,7 +69,7 @@ static kvb_status read_identity(
     const bool has_lora = fields->has[field_lora_name] || fields->has[field_lora_id];
     const bool has_salt = fields->has[field_lora_name] || fields->has[field_cache_salt];
 
-    /* most events have none of these: a test is cheaper than a call */
+    /* most events have none of these fields, and a test is cheaper than a call */
     if (fields->has[field_lookahead]) {
         KVB_TRY(kvb_engine_read_lookahead(batch, fields, event));
     }
@@ -118,7 +118,7 @@ static kvb_status read_removed_form(
         return KVB_OK;
     }
     KVB_TRY(kvb_engine_read_medium(fields, event));
-    (void)kvb_engine_read_model(batch, fields, event); /* an unreadable model name loses no block */
+    (void)kvb_engine_read_model(batch, fields, event); /* keep the event if the name is invalid */
     return kvb_engine_read_hashes(batch, fields, event);
 }
 
@@ -161,7 +161,7 @@ static kvb_status add_in_tiers(
     return KVB_OK;
 }
 
-/* A Stored for each tier with a replica; without replicas the event is skipped. */
+/* Adds a Stored for each tier with a replica.  Without replicas the event is skipped. */
 static kvb_status add_replicas(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
@@ -172,8 +172,8 @@ static kvb_status add_replicas(
     return tiers ? add_in_tiers(batch, fields, event, tiers) : KVB_BAD_INPUT;
 }
 
-/* First a Stored for each tier with a replica, then a Removed for the other tiers: so a block
- * that moves between tiers is always listed in one. */
+/* Adds a Stored for each tier with a replica, and then a Removed for each other tier.  In this
+ * order a block that moves between tiers is always listed in at least one. */
 static kvb_status add_move(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
@@ -246,8 +246,8 @@ enum {
     depth_in_event = kvb_max_depth - 3
 };
 
-/* find_in_array() and find_in_map() leave the cursor behind the event when they find its form,
- * so that long token lists are walked only once.
+/* find_in_array() and find_in_map() leave the cursor after the event when they find its form, so
+ * that long token lists are walked only once.
  *
  * [tag, fields...] */
 static kvb_status find_in_array(
@@ -275,7 +275,7 @@ static kvb_status find_in_array(
     return KVB_OK;
 }
 
-/* The value if it is a text, else an empty span, which is an unknown tag. */
+/* The value if it is a text, else an empty span, which matches no tag. */
 static kvb_span text_at(const struct kvb_mp_cursor *cursor)
 {
     struct kvb_mp_cursor ahead = *cursor;
@@ -285,7 +285,7 @@ static kvb_span text_at(const struct kvb_mp_cursor *cursor)
     return text;
 }
 
-/* field_count: not a known field. */
+/* Returns field_count for an unknown key. */
 static unsigned event_field(kvb_span key)
 {
     unsigned field = 0;
@@ -439,8 +439,8 @@ static void take_rank(struct kvb_event_batch *batch, struct kvb_mp_cursor *curso
     batch->has_rank = kvb_mp_take_u32(cursor, &batch->rank) == KVB_OK;
 }
 
-/* Reads seconds.  Mooncake sends milliseconds, as an integer; an integer of seconds stays below
- * min_ms for 3,000 years. */
+/* Reads a time in seconds.  Mooncake sends milliseconds as an integer.  An integer of seconds stays
+ * below min_ms for 3,000 years. */
 static kvb_status take_timestamp(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
 {
     static const double min_ms = 1e11;

@@ -15,12 +15,12 @@
  * the formats: vLLM's distributed/kv_events.py, 0.9 to 0.33; the variants of SGLang (to 0.5.23),
  * TensorRT-LLM and llm-d; Mooncake's subscriber guide and its store's publisher.  Salts,
  * adapters and multimodal ids: see wire/engine/extra_keys.c.  A Stored of a sliding-window group
- * has that group_kind, and is_sparse if it omits blocks: it is no prefix by itself.  Groups of
- * unknown kinds are KVB_SKIP_NOT_PREFIX.  An object of Mooncake's store with replicas in several
- * tiers becomes one event for each tier.
+ * has that group_kind; if it omits blocks, it has is_sparse and its blocks do not form a prefix.
+ * Groups of unknown kinds become KVB_SKIP_NOT_PREFIX.  An object of Mooncake's store with replicas
+ * in several tiers becomes one event for each tier.
  *
- * Replaces what *batch held.  On any error the batch is empty.
- * KVB_BAD_INPUT  no msgpack, cut short, not the shape of a batch, bytes after it
+ * Replaces the contents of *batch.  On any error the batch is empty.
+ * KVB_BAD_INPUT  not msgpack, truncated, not a batch, or more bytes after the batch
  * KVB_TOO_LARGE  a ceiling: bytes, depth, events, hashes, tokens
  * KVB_NO_MEMORY */
 kvb_status kvb_engine_batch_decode(kvb_span payload, struct kvb_event_batch *batch);

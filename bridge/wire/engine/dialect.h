@@ -6,9 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What engines of each version send, as far as a reader can see it: one row each.  The encoder
- * and the simulated fleet use the rows; the decoder does not, it accepts every dialect from
- * every engine.  A new dialect is a row and an enum constant.
+/* The message format of each engine and version: one row each.  The encoder and the simulated
+ * fleet use the rows.  The decoder does not: it accepts every dialect from every engine.  A new
+ * dialect needs a row and an enum constant.
  *
  * Sources: vLLM's distributed/kv_events.py, SGLang's disaggregation/kv_events.py,
  * TensorRT-LLM's and Mooncake's publishers and their documents.
@@ -39,7 +39,7 @@ enum kvb_event_form {
 enum kvb_hash_form {
     KVB_HASH_U64,
     KVB_HASH_I64,       /* the same bits, signed */
-    KVB_HASH_FIXED_U64, /* 9 bytes, also where fewer would do; some readers take no others */
+    KVB_HASH_FIXED_U64, /* always 9 bytes, because some readers accept no shorter form */
     KVB_HASH_FIXED_I64,
     KVB_HASH_BYTES, /* 32 bytes; the last 8 are the hash, big-endian */
     KVB_HASH_TEXT   /* "0x..." */

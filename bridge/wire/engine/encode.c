@@ -10,7 +10,7 @@
 
 struct sink {
     struct kvb_buf *out;
-    kvb_status status; /* the first failure: msgpack-c's own results are ignored */
+    kvb_status status; /* the first failure; the results of msgpack-c are ignored */
 };
 
 static int write_encoded_bytes(void *data, const char *bytes, size_t len)
@@ -43,8 +43,7 @@ typedef void (*field_packer)(msgpack_packer *packer, const struct engine_source 
 
 enum { hash_bytes = 32 };
 
-/* 32 bytes, as a SHA-256: the last 8 are the hash; the first 24 are filler, which a decoder
- * must skip. */
+/* 32 bytes, as long as a SHA-256: 24 bytes of filler, which decoders ignore, and the hash. */
 static void pack_byte_hash(msgpack_packer *packer, uint64_t hash)
 {
     uint8_t bytes[hash_bytes];
@@ -105,8 +104,9 @@ static uint32_t token_behind(const struct engine_source *source, uint32_t i)
     return i + 1 < event->token_count ? source->batch->tokens[event->token_at + i + 1] : 0;
 }
 
-/* The tokens of a sliding-window event that leaves blocks out.  They were not kept, so zeros are
- * written, one more than the blocks hold: readers detect such an event by its extra tokens. */
+/* The tokens of a sliding-window event that omits blocks.  The batch does not have them, so zeros
+ * are written: one more than the blocks cover, because readers detect such an event by its extra
+ * tokens. */
 static void pack_unknown_tokens(msgpack_packer *packer, const struct kvb_engine_event *event)
 {
     const uint32_t count = (event->hash_count * event->block_size) + 1;
@@ -117,7 +117,7 @@ static void pack_unknown_tokens(msgpack_packer *packer, const struct kvb_engine_
     }
 }
 
-/* SGLang with EAGLE writes pairs: tokens a b with the lookahead token c become (a,b) (b,c). */
+/* SGLang with EAGLE writes pairs: the tokens a b and the lookahead token c become (a,b) (b,c). */
 static void pack_tokens(msgpack_packer *packer, const struct engine_source *source)
 {
     if (source->event->is_sparse) {
@@ -171,8 +171,8 @@ static void pack_media_id(msgpack_packer *packer, uint64_t key)
     kvb_pack_text(packer, digits);
 }
 
-/* The extra keys of one block in vLLM's order: the LoRA name, multimodal ids, the salt (in a
- * prompt's first block only, children inherit it), and bytes for what no query can match. */
+/* The extra keys of one block in vLLM's order: the LoRA name, multimodal ids, the salt, and bytes
+ * for what no query can match.  Only a prompt's first block has the salt; children inherit it. */
 static void pack_block_extra(msgpack_packer *packer, const struct engine_source *source, uint32_t i)
 {
     const struct kvb_engine_event *event = source->event;
@@ -297,7 +297,7 @@ static void pack_salt(msgpack_packer *packer, const struct engine_source *source
     pack_span(packer, kvb_event_batch_text(source->batch, source->event->salt));
 }
 
-/* The session whose request caused the event.  Only some events with a salt have one.  It is no
+/* The session whose request caused the event.  Only some events with a salt have one.  It is not
  * part of a block's identity, so readers must ignore it. */
 static bool has_session(const struct engine_source *source)
 {
@@ -371,7 +371,7 @@ struct field {
     bool is_tail;
 };
 
-/* A Cleared of one tier names its medium; one of all tiers names none. */
+/* A Cleared of one tier names its medium; a Cleared of all tiers names none. */
 static bool has_medium(const struct engine_source *source)
 {
     return !source->event->all_tiers;
@@ -477,7 +477,7 @@ static const struct {
 
 uint64_t kvb_pack_milliseconds(const struct kvb_event_batch *batch)
 {
-    const double max_s = 1e15; /* far beyond any clock, and well inside 64 bits */
+    const double max_s = 1e15; /* beyond any clock; in ms it still fits 64 bits */
 
     return batch->timestamp_s > 0 && batch->timestamp_s < max_s
                ? (uint64_t)(batch->timestamp_s * 1000)

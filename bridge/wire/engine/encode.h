@@ -16,14 +16,15 @@
 kvb_status kvb_engine_batch_encode(
     const struct kvb_event_batch *batch, enum kvb_dialect dialect, struct kvb_buf *out);
 
-/* What is republished.  The form of vLLM, with the choices that every reader of it understands:
- * all fields that some reader requires, and hashes that always take 9 bytes. */
+/* The form of republished events: vLLM's form, with the choices that all its readers accept.  It
+ * has every field that some reader requires, and a hash always takes 9 bytes. */
 enum kvb_republish_form {
-    KVB_REPUBLISH_MAP,  /* vLLM from 0.24 on */
-    KVB_REPUBLISH_ARRAY /* vLLM before; 12 elements of a Stored */
+    KVB_REPUBLISH_MAP,  /* vLLM 0.24 and later */
+    KVB_REPUBLISH_ARRAY /* earlier vLLM; a Stored has 12 elements */
 };
 
-/* The same.  has_signed_hashes: the engine's hashes are signed, as SGLang's are. */
+/* As kvb_engine_batch_encode(), in the form of republished events.  has_signed_hashes: the
+ * engine's hashes are signed, as SGLang's are. */
 kvb_status kvb_republished_batch_encode(
     const struct kvb_event_batch *batch, enum kvb_republish_form form, bool has_signed_hashes,
     struct kvb_buf *out);

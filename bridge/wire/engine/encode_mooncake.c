@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* The events of a Mooncake store.  It holds objects under keys, each in one or more replicas.
- * Only one of its two dialects carries tokens: those that the engine passed when it put the
+ * Only one of its two dialects carries tokens: those that the engine passed when it stored the
  * object. */
 
 enum { max_key_bytes = 24, bytes_of_a_token = 1024 };
@@ -38,8 +38,8 @@ static struct block mooncake_block(const struct engine_source *source, uint32_t 
     return (struct block){ source, source->batch->hashes[source->event->hash_at + at], at };
 }
 
-/* The parent is the block before it in the event; of the first block, the event's parent.
- * False: the block is a root. */
+/* The parent of a block is the block before it in the event; the parent of the first block is the
+ * event's parent.  False: the block is a root. */
 static bool find_block_parent(const struct block *block, kvb_engine_hash *out_parent)
 {
     const struct engine_source *source = block->source;

@@ -182,7 +182,7 @@ read_vllm(struct json_object *root, struct kvb_event_sources *sources, struct kv
 
 /* ---- SGLang ---- */
 
-/* The addresses of all its ranks: rank r uses each base + r. */
+/* The addresses of all ranks: the ports of rank r are events + r and replay + r. */
 struct rank_bases {
     uint64_t ranks;
     uint64_t events;
@@ -237,7 +237,7 @@ static void put_source_address(char *out, size_t size, const char *host, uint64_
         (unsigned long long)port);
 }
 
-/* The replay socket's host is not given: it is the host that answered the request. */
+/* SGLang does not state the host of the replay socket: it is the host that answered the request. */
 static void put_ranks(const struct rank_bases *bases, struct kvb_event_sources *sources)
 {
     for (size_t rank = 0; rank < bases->ranks; rank++) {
@@ -259,7 +259,7 @@ static kvb_status read_sglang(
     struct rank_bases bases = { .ranks = 0 };
 
     if (!source) {
-        return KVB_OK; /* null: it publishes none */
+        return KVB_OK; /* null: the engine publishes no events */
     }
     if (!json_object_is_type(source, json_type_object)) {
         kvb_detail_set(detail, "kv_events: expected an object");
@@ -283,8 +283,8 @@ static kvb_status note_value(struct kvb_json_scan *scan, void *context)
     return KVB_OK;
 }
 
-/* Finds the bytes of the kv_events value.  Around it are hundreds of settings, and as many again
- * for each scheduler of the engine; these are skipped without allocating. */
+/* Finds the bytes of the kv_events value.  The answer has hundreds of other settings, and as many
+ * again for each scheduler of the engine.  They are skipped without allocating. */
 static kvb_status find_kv_events(kvb_span json, kvb_span *out_value, struct kvb_detail *detail)
 {
     static const struct kvb_json_field fields[] = { { "kv_events", false, note_value } };

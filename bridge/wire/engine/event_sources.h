@@ -16,10 +16,10 @@ struct kvb_event_source {
     char endpoint[kvb_event_source_address_bytes];
     char replay_endpoint[kvb_event_source_address_bytes]; /* "": it has none */
     char topic[kvb_event_source_topic_bytes];
-    uint64_t buffer_steps; /* batches that it can replay; 0: not given */
+    uint64_t buffer_steps; /* number of batches that it can replay; 0: not given */
 };
 
-/* Sorted by rank, each once. */
+/* Sorted by rank, without duplicates. */
 struct kvb_event_sources {
     struct kvb_event_source sources[kvb_max_ranks];
     size_t count;
@@ -27,8 +27,8 @@ struct kvb_event_sources {
 
 /* Decodes the HTTP answers in which engines list the event sockets of their ranks.
  *
- * vLLM, GET /kv_event_sources: an object keyed by rank, as vLLM 0.32 has it, an array, or
- * an object around an array.
+ * vLLM, GET /kv_event_sources: an object whose keys are ranks (vLLM 0.32), an array, or an object
+ * that contains an array.
  *
  *     {"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://10.0.0.1:5557",
  *           "replay_endpoint":null,"buffer_steps":10000,"topic":""}, "1":...}
@@ -40,8 +40,8 @@ struct kvb_event_sources {
  *     {"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,
  *                   "topic":"kv-events","dp_size":2,"replay_endpoint_port_base":5657},...}
  *
- * The result has the addresses of each rank.  A wildcard host (* and 0.0.0.0) is not replaced.
- * Unknown fields are skipped; a missing rank is rank 0; a rank that publishes nothing
+ * The result has the addresses of each rank.  Wildcard hosts (* and 0.0.0.0) are not replaced.
+ * Unknown fields are skipped.  A missing rank is rank 0.  A rank that publishes nothing
  * ("enable_kv_cache_events":false, "publisher":"null") is left out.  {} and "kv_events":null
  * give an empty list.  Source: vllm/entrypoints/serve of vLLM 0.32; describe_kv_events_publisher
  * of SGLang.
@@ -51,7 +51,7 @@ struct kvb_event_sources {
  *                detail says where
  * KVB_TOO_LARGE  more than kvb_max_event_sources_bytes or kvb_max_ranks
  * KVB_NO_MEMORY
- * In each case *out_sources is untouched. */
+ * On failure *out_sources is unchanged. */
 kvb_status kvb_event_sources_decode(
     kvb_span json, struct kvb_event_sources *out_sources, struct kvb_detail *detail);
 kvb_status kvb_event_sources_decode_server_info(

@@ -6,26 +6,26 @@
 #include <ctype.h>
 #include <string.h>
 
-/* What identifies a block beside its tokens.
+/* Reads what identifies a block besides its tokens.
  *
  * vLLM: extra_keys, one entry per block: nil, or [item...], the items in this order:
  *
- *     "text"        the LoRA name again, where the event has a lora_name: always the first
+ *     "text"        the LoRA name again, always first; only if the event has a lora_name
  *     [id, offset]  a multimodal input
- *     "text"        the salt, in the prompt's first block alone; children inherit it.  It may
- *                   look like anything, 64 hexadecimal digits too
- *     bytes         prompt embeddings: no query can repeat them
+ *     "text"        the salt, only in the prompt's first block; children inherit it.  It may be
+ *                   any text, even one of 64 hexadecimal digits
+ *     bytes         prompt embeddings, which no query can repeat
  *
  * A text in any other position cannot be part of a query: the block is unmatchable.
  *
  * The first versions with extra_keys (vLLM #33304, January 2026, to #36708, March 2026) wrote a
- * multimodal id as a bare text.  They are older than group_idx (#37688), so an array without a
- * place for it may come from them (fields->has_bare_ids).  There a text of 64 hexadecimal digits
- * is an id; any other text is the salt in the prompt's first block, and an id in the others.
- * The limitation: with these versions a salt of 64 hexadecimal digits is not recognised, nor is
- * an id chosen by the user (a uuid) in a prompt's first block.
+ * multimodal id as a bare text.  They are older than group_idx (#37688), so an array without an
+ * element for group_idx may come from them (fields->has_bare_ids).  In such an array a text of 64
+ * hexadecimal digits is an id.  Any other text is the salt in the prompt's first block, and an id
+ * in the other blocks.  The limitation: with these versions a salt of 64 hexadecimal digits is not
+ * recognised, nor is an id chosen by the user (a uuid) in a prompt's first block.
  *
- * SGLang: cache_salt, on every event, children too; before September 2026 a map {"cache_salt":
+ * SGLang: cache_salt in every event, also for children; before September 2026 a map {"cache_salt":
  * "text"} in place of the LoRA name.  session_id is not part of the identity and is not read.
  *
  * TensorRT-LLM: mm_keys, one list per block, of {"type": "mm_key", "hash": digits,

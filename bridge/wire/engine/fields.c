@@ -10,7 +10,8 @@
 
 void kvb_engine_fields_begin(struct engine_fields *fields, const uint8_t *end)
 {
-    memset(fields, 0, offsetof(struct engine_fields, at)); /* the rest need not be cleared */
+    memset(
+        fields, 0, offsetof(struct engine_fields, at)); /* `at` stays undefined for absent fields */
     fields->end = end;
 }
 
@@ -18,7 +19,7 @@ void kvb_engine_fields_begin(struct engine_fields *fields, const uint8_t *end)
 
 enum { code_int64 = 0xd3 }; /* msgpack; a hash is large, so no shorter form matters */
 
-/* Of sha256 and similar hashes the last 8 bytes are used, big-endian. */
+/* Uses the last 8 bytes, big-endian, of SHA-256 and similar hashes. */
 static kvb_status take_byte_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash)
 {
     kvb_span bytes = { 0 };
@@ -35,7 +36,7 @@ static kvb_status take_byte_hash(struct kvb_mp_cursor *cursor, uint64_t *out_has
     return KVB_OK;
 }
 
-/* Of more than 16 digits the last 16 are used, as with bytes. */
+/* Uses the last 16 digits if there are more, as for bytes. */
 static kvb_status hash_of_hex(kvb_span digits, uint64_t *out_hash)
 {
     uint64_t hash = 0;
@@ -97,8 +98,8 @@ static bool take_backed_count(struct kvb_mp_cursor *cursor, uint32_t *out_count)
            *out_count <= (size_t)(cursor->end - cursor->at);
 }
 
-/* These functions return false for a list in another form, and for one that the batch has no
- * room for; the reader of the field then finds out which.  The cursor is then anywhere in the
+/* These functions return false for a list in another form, and for a list that does not fit the
+ * batch.  The reader of the field then finds the cause.  On false the cursor may be anywhere in the
  * list. */
 static bool read_hash_list(
     struct kvb_event_batch *batch, struct engine_list *list, struct kvb_mp_cursor *cursor)
@@ -217,7 +218,7 @@ kvb_status kvb_engine_add_text(
         *out_ref = known;
         return KVB_OK;
     }
-    /* checked here: the batch would report KVB_TOO_LARGE, which refuses all events */
+    /* checked here, because KVB_TOO_LARGE from the batch would refuse all events */
     return text.len > kvb_max_string_bytes || !has_room
                ? KVB_BAD_INPUT
                : kvb_event_batch_add_text(batch, text, out_ref);
@@ -353,7 +354,7 @@ kvb_status kvb_engine_read_group(const struct engine_fields *fields, struct kvb_
         return KVB_OK;
     }
     KVB_TRY(kvb_mp_take_u32(&cursor, &event->group));
-    event->has_group = true; /* only now: it is also kept in a skipped event */
+    event->has_group = true; /* set last, because a skipped event keeps it too */
     return KVB_OK;
 }
 
@@ -378,7 +379,7 @@ bool kvb_engine_find_tier(kvb_span medium, enum kvb_tier *out_tier)
 {
     const struct word *word = find_word(media, sizeof media / sizeof media[0], medium);
 
-    /* an unknown medium is not the device: its blocks are kept separate */
+    /* an unknown medium is not the device, so its blocks are listed separately */
     *out_tier = word ? (enum kvb_tier)word->value : KVB_TIER_EXTERNAL;
     return word;
 }

@@ -3,8 +3,8 @@
 #include "model/event_batch.h"
 #include "wire/msgpack/cursor.h"
 
-/* The fields of one engine event, located but not read yet, in whatever order and form they
- * arrived.  For the files of this room only. */
+/* The fields of one engine event: located, but not read yet.  They may have arrived in any order
+ * and form.  For the files of this room only. */
 enum engine_field {
     field_block_hashes,
     field_seq_hashes,
@@ -34,7 +34,7 @@ enum engine_field {
 /* The long lists are read when they are located, so that they are walked only once.  They are
  * stored in the batch's arrays behind the counted items; raising the count accepts them. */
 struct engine_list {
-    bool is_read; /* else it is still to be read, in whatever form it is */
+    bool is_read; /* else the reader of the field reads it, whatever its form */
     uint32_t count;
 };
 
@@ -60,13 +60,13 @@ kvb_engine_cursor_at(const struct engine_fields *fields, enum engine_field field
 void kvb_engine_fields_begin(struct engine_fields *fields, const uint8_t *end);
 
 /* Records the position of the field and moves past it, whatever its type; max_depth as in
- * kvb_mp_skip_within().  Of a duplicate field the second one counts. */
+ * kvb_mp_skip_within().  If a field occurs twice, the second value is used. */
 kvb_status kvb_engine_find_field(
     struct kvb_event_batch *batch, struct engine_fields *fields, enum engine_field field,
     struct kvb_mp_cursor *cursor, unsigned max_depth);
 
 /* Each reads one field into the event and the batch's arrays.
- * KVB_BAD_INPUT  the field is not of its type, or a text is longer than
+ * KVB_BAD_INPUT  the field has a wrong type, or a text is longer than
  *                kvb_max_string_bytes: the event is refused
  * KVB_TOO_LARGE, KVB_NO_MEMORY  the batch is refused */
 kvb_status kvb_engine_read_hashes(
@@ -77,7 +77,8 @@ kvb_engine_read_parent(const struct engine_fields *fields, struct kvb_engine_eve
 kvb_status kvb_engine_read_tokens(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
-/* Called after the tokens: the lookahead tokens behind each block, which its hash covers too. */
+/* Called after the tokens: reads the lookahead tokens after each block, which the block's hash
+ * also covers. */
 kvb_status kvb_engine_read_lookahead(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
@@ -111,12 +112,12 @@ kvb_status kvb_engine_read_token_list(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
 
-/* The tier of a medium, by any engine's word for it; false: the word is unknown. */
+/* The tier of a medium, by the word that any engine uses for it; false: the word is unknown. */
 bool kvb_engine_find_tier(kvb_span medium, enum kvb_tier *out_tier);
 
 /* ---- wire/engine/pool.c: objects of a pool, given by key and replicas ---- */
 
-/* Key and hash; a store also has the parent and the tokens of its only block. */
+/* Reads key and hash; for a store also the parent and the tokens of its only block. */
 kvb_status kvb_engine_read_pool_store(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
@@ -145,7 +146,7 @@ kvb_status kvb_engine_read_salt(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
 
-/* Called after hashes, lora and salt: vLLM's salt, multimodal ids, unmatchable keys. */
+/* Called after hashes, lora and salt: reads vLLM's salt, multimodal ids, unmatchable keys. */
 kvb_status kvb_engine_read_extra_keys(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);

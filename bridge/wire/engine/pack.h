@@ -18,8 +18,8 @@ struct engine_source {
 
 void kvb_pack_text(msgpack_packer *packer, const char *text);
 
-/* A Mooncake event has one block, so one event of ours becomes one for each of its blocks; count
- * returns how many. */
+/* A Mooncake event has one block, so an event becomes one Mooncake event for each of its blocks;
+ * count returns how many. */
 size_t kvb_pack_mooncake_count(const struct engine_source *source);
 void kvb_pack_mooncake_replicas(msgpack_packer *packer, const struct engine_source *source);
 void kvb_pack_mooncake_objects(msgpack_packer *packer, const struct engine_source *source);

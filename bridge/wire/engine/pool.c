@@ -9,8 +9,8 @@
  *     ["BlockUpdateEvent", key, replicas]        replicas: [[medium, place]...]
  *
  * Unset fields are "", 0 or [].  An object is one block: all token_ids are its tokens, and
- * block_size is in bytes.  An update lists all replicas of the object from now on; without
- * replicas it was removed. */
+ * block_size is in bytes.  An update lists all replicas that the object has from now on.  An
+ * update without replicas means that the object was removed. */
 
 const unsigned kvb_engine_pool_tiers =
     1U << KVB_TIER_HOST | 1U << KVB_TIER_DISK | 1U << KVB_TIER_EXTERNAL;
@@ -25,7 +25,8 @@ static bool is_unset(const struct kvb_mp_cursor *at)
            (kvb_mp_take_bits(&ahead, &bits) == KVB_OK && bits == 0);
 }
 
-/* A text that is not a number is hashed.  *out_is_set false: the field is not set. */
+/* Takes a hash as kvb_engine_take_hash() does; any other text is hashed.  *out_is_set: whether the
+ * field is set. */
 static kvb_status take_set_hash(
     const struct engine_fields *fields, enum engine_field field, uint64_t *out_hash,
     bool *out_is_set)
@@ -43,7 +44,8 @@ static kvb_status take_set_hash(
     return KVB_OK;
 }
 
-/* The number of the object, from its key, and the block hash to use when the pool sends none. */
+/* Derives from the key the number of the object, and the block hash to use if the pool sends
+ * none. */
 static kvb_status read_pool_key(
     const struct engine_fields *fields, struct kvb_engine_event *event, uint64_t *out_hash)
 {
@@ -113,7 +115,7 @@ kvb_status kvb_engine_read_pool_update(
     uint64_t hash = 0;
 
     KVB_TRY(read_pool_key(fields, event, &hash));
-    (void)kvb_engine_read_model(batch, fields, event); /* an unreadable model name loses no block */
+    (void)kvb_engine_read_model(batch, fields, event); /* keep the event if the name is invalid */
     return add_hash(batch, event, hash);
 }
 
@@ -137,7 +139,7 @@ kvb_status kvb_engine_read_replicas(const struct engine_fields *fields, unsigned
             return KVB_BAD_INPUT;
         }
         KVB_TRY(kvb_mp_take_text(&replica, &medium));
-        (void)kvb_engine_find_tier(medium, &tier); /* else it is elsewhere: external */
+        (void)kvb_engine_find_tier(medium, &tier); /* an unknown medium is external */
         tiers |= 1U << tier;
         KVB_TRY(kvb_mp_skip(&cursor));
     }

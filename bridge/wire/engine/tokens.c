@@ -3,10 +3,10 @@
 
 #include <string.h>
 
-/* An event's tokens: those of its blocks, and the lookahead tokens behind each block. */
+/* An event's tokens: those of its blocks, and the lookahead tokens after each block. */
 
-/* EAGLE: the pairs (a,b) (b,c) are the tokens a b; if these end a block, c is its lookahead
- * token. */
+/* EAGLE: the pairs (a,b) (b,c) mean the tokens a b.  If b ends a block, c is the lookahead token of
+ * that block. */
 static kvb_status
 take_pairs(struct kvb_mp_cursor *cursor, const struct kvb_engine_event *event, uint32_t *out)
 {
@@ -56,8 +56,8 @@ kvb_status kvb_engine_read_tokens(
     return kvb_engine_read_token_list(batch, fields, event);
 }
 
-/* TensorRT-LLM may write a token id as text, which no query can contain: its block is
- * unmatchable. The token is 0 here. */
+/* TensorRT-LLM may write a token id as text.  No query can contain such a token, so its block is
+ * unmatchable and 0 is stored as the token. */
 static kvb_status take_tokens_or_texts(
     struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor, struct kvb_engine_event *event,
     uint32_t *out)
@@ -78,7 +78,7 @@ static kvb_status take_tokens_or_texts(
     return KVB_OK;
 }
 
-/* Lists that were not read when located: pairs, texts, and invalid ones. */
+/* Reads a list that was not read when it was located: pairs, texts, or an invalid list. */
 static kvb_status read_odd_tokens(
     struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor, struct kvb_engine_event *event)
 {
@@ -111,7 +111,7 @@ kvb_status kvb_engine_read_token_list(
     event->is_sparse = event->group_kind == KVB_GROUP_WINDOW &&
                        count > (uint64_t)event->hash_count * event->block_size;
     if (event->is_sparse) {
-        return KVB_OK; /* the event does not show which tokens belong to its blocks */
+        return KVB_OK; /* it is unknown which tokens belong to which block */
     }
     event->token_count = count;
     if (!fields->tokens.is_read) {
@@ -121,7 +121,7 @@ kvb_status kvb_engine_read_token_list(
     return KVB_OK;
 }
 
-/* [[token...]...], one list for each block, all of one length: writes their tokens to out. */
+/* Reads [[token...]...], one list for each block, all of the same length, into out. */
 static kvb_status
 take_lookahead(struct kvb_mp_cursor *cursor, uint32_t lists, uint32_t lookahead, uint32_t *out)
 {
@@ -149,12 +149,12 @@ measure_lookahead(const struct kvb_mp_cursor *lists, uint32_t count, uint32_t *o
     if (!kvb_mp_take_nil(&first)) {
         KVB_TRY(kvb_mp_take_array(&first, out_lookahead));
     }
-    /* each list has as many: refused before allocating if the bytes left cannot contain them */
+    /* all lists have this length; check before allocating that the bytes left can contain them */
     const bool is_backed = (uint64_t)*out_lookahead * count <= (uint64_t)(lists->end - lists->at);
     return *out_lookahead <= kvb_max_lookahead_tokens && is_backed ? KVB_OK : KVB_BAD_INPUT;
 }
 
-/* Pairs contain their lookahead token already: then this one must be equal. */
+/* Pairs already contain the lookahead tokens.  A separate list must then be equal to them. */
 static kvb_status
 keep_lookahead(struct kvb_event_batch *batch, struct kvb_engine_event *event, uint32_t lookahead)
 {
@@ -186,7 +186,7 @@ kvb_status kvb_engine_read_lookahead(
     }
     KVB_TRY(kvb_mp_take_array(&cursor, &lists));
     if (event->token_count == 0 || event->hash_count == 0) {
-        return KVB_OK; /* hashes alone */
+        return KVB_OK; /* the event has no tokens, or no hashes */
     }
     if (lists != event->hash_count) {
         return KVB_BAD_INPUT;
