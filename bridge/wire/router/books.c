@@ -138,7 +138,7 @@ static kvb_status read_books_request_id(struct json_object *root, char *out)
     return KVB_OK;
 }
 
-/* Comes first: of another version nothing else may be understood. */
+/* Called first, because the other fields of another version may have another meaning. */
 static kvb_status read_sender(struct json_object *root, struct kvb_books_sender *out_sender)
 {
     struct kvb_books_sender sender = { .start = 0 };
@@ -247,7 +247,7 @@ static kvb_status read_decision(struct json_object *root, struct kvb_shared_deci
     if (decision->ttl_ms == 0) {
         return KVB_BAD_INPUT;
     }
-    return read_predicted_names(root, decision); /* last: it allocates */
+    return read_predicted_names(root, decision); /* called last, because it allocates */
 }
 
 static kvb_status parse_books(kvb_span json, struct json_object **out_root)

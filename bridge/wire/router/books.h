@@ -16,8 +16,8 @@
  *     R.aggregator_status  {"version":1,"aggregator":"...","start":n,"sequence":n,"ready":b,
  *                           "bye":b,"requests_in_flight":n,"predicted_blocks":n}
  *
- * Names are hexadecimal text because they are most of the message: a JSON number of 64 bits takes
- * up to 21 bytes with its comma, and readers in languages without such integers would round it.
+ * Names are block hashes, 16 hexadecimal digits each.  As JSON numbers they would take up to 21
+ * bytes with their commas, and readers in languages without 64-bit integers would round them.
  *
  * Encoding: KVB_TOO_LARGE, KVB_NO_MEMORY.  Decoding, with *out untouched on failure:
  * KVB_NOT_FOUND  another version of the books
@@ -27,7 +27,7 @@
 kvb_status
 kvb_books_decision_encode(const struct kvb_shared_decision *decision, struct kvb_buf *out);
 
-/* On KVB_OK the caller ends *out_decision with kvb_shared_decision_done(). */
+/* On KVB_OK the caller frees *out_decision with kvb_shared_decision_done(). */
 kvb_status kvb_books_decision_decode(kvb_span json, struct kvb_shared_decision *out_decision);
 
 /* {0} is fine. */

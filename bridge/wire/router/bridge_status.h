@@ -9,25 +9,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The status that a bridge publishes every second, for people, dashboards, and the other bridges
- * of its component (which must use the same profile). */
+/* The status that a bridge publishes every second, for people, for dashboards, and for the other
+ * bridges of its component, which must use the same profile. */
 
 enum { kvb_bridge_id_bytes = 64 };
 
-/* Its events once more, for readers of engines. */
+/* The events of a stream that are republished for readers of engine events. */
 struct kvb_republish_report {
-    const char *events;   /* where; borrowed, like `why`; NULL: they are not republished */
-    uint64_t blocks;      /* that readers know */
-    uint64_t left_out;    /* that are held, and that readers are not sent */
-    uint64_t next_number; /* of the next batch */
-    uint64_t answers;     /* under way */
-    const char *why;      /* why nobody can connect; "": everybody can */
+    const char *events;   /* address; borrowed, like `why`; NULL: they are not republished */
+    uint64_t blocks;      /* blocks that readers know */
+    uint64_t left_out;    /* blocks that the engine holds and that are not sent to readers */
+    uint64_t next_number; /* sequence number of the next batch */
+    uint64_t answers;     /* replay answers in progress */
+    const char *why;      /* why readers cannot connect; "": they can */
 };
 
 struct kvb_stream_report {
     struct kvb_heartbeat beat;
     bool has_last_seq;
-    uint64_t last_seq; /* the engine's newest */
+    uint64_t last_seq; /* the engine's newest sequence number */
     uint64_t lag_ms;   /* time since a batch was applied or the end of the stream was verified */
     uint64_t batches;
     uint64_t events; /* events of the engine, applied since the bridge started */
@@ -38,10 +38,10 @@ struct kvb_stream_report {
     uint64_t unrooted;
     const char *endpoint;           /* borrowed */
     const char *origin;             /* borrowed: "file", "registered", "discovered" */
-    bool is_id_made;                /* derived from the address: none was configured */
+    bool is_id_made;                /* worker_id is derived from the address: none is configured */
     uint32_t configured_block_size; /* beat has the engine's, once it is known */
-    const char *role;               /* borrowed: "standby", "active"; NULL: not of a standby */
-    bool is_encrypted;              /* its sockets have CURVE */
+    const char *role;               /* borrowed: "standby", "active"; NULL: no standby bridge */
+    bool is_encrypted;              /* its sockets use CURVE */
     const char *why;                /* borrowed; what an operator should do; "": nothing */
     struct kvb_republish_report republish;
 };
@@ -71,10 +71,10 @@ struct kvb_load_source_report {
     enum kvb_load_source_state state;
     bool was_received;
     uint64_t age_ms;     /* of the newest values */
-    uint64_t refused;    /* messages or page readings without usable values */
+    uint64_t refused;    /* messages or pages without usable values */
     uint32_t ranks;      /* in the list of a coordinator */
     const char *address; /* borrowed, like `why` */
-    const char *why;     /* why the newest one was refused; "": it was not */
+    const char *why;     /* why the newest message or page was refused; "": it was not */
 };
 
 struct kvb_named_count {
@@ -82,7 +82,7 @@ struct kvb_named_count {
     uint64_t count;
 };
 
-/* A pod that is no worker. */
+/* A pod that is not read as a worker. */
 struct kvb_pod_report {
     const char *pod;
     const char *name_space;
@@ -90,10 +90,10 @@ struct kvb_pod_report {
     const char *remedy;
 };
 
-/* The watch of pods; kvbridge/kubernetes.h. */
+/* The watch of pods: see kvbridge/kubernetes.h. */
 struct kvb_kubernetes_report {
     const char *state;
-    uint64_t away_s; /* the API server does not answer for so long */
+    uint64_t away_s; /* seconds since the API server stopped answering */
     const char *why;
     const struct kvb_named_count *pods; /* by state; borrowed, like the next two */
     size_t pod_count;
@@ -118,7 +118,7 @@ struct kvb_bridge_report {
     uint64_t nats_reconnects;
     struct kvb_stream_report *streams; /* borrowed */
     size_t stream_count;
-    size_t streams_left_out;              /* of a status that would not fit a message with them */
+    size_t streams_left_out; /* streams omitted, because they would not fit a message */
     struct kvb_load_source_report *loads; /* borrowed */
     size_t load_count;
     const struct kvb_kubernetes_report *kubernetes; /* borrowed; NULL: no pods are watched */
@@ -128,7 +128,7 @@ struct kvb_bridge_report {
 struct kvb_bridge_identity {
     char bridge_id[kvb_bridge_id_bytes + 1];
     bool is_publishing;
-    bool has_profile; /* its profile is one that we know */
+    bool has_profile; /* its profile is known here */
     enum kvb_profile profile;
     char profile_name[kvb_name_bytes + 1];
 };
@@ -142,7 +142,7 @@ kvb_status kvb_bridge_status_decode(kvb_span json, struct kvb_bridge_identity *o
 
 typedef void (*kvb_watched_visitor)(void *context, uint64_t worker_id, uint32_t dp_rank);
 
-/* Visits the streams of the status if it is that of a standby whose bridge_id is smaller than
- * ours.  A status too large for NATS lists none.  Errors as of decode. */
+/* Visits the streams of a status, if its bridge is a standby with a smaller bridge_id than ours.
+ * A status that would be too large for NATS lists no streams.  Errors as of decode. */
 kvb_status kvb_bridge_status_watched(
     kvb_span json, const char *bridge_id, kvb_watched_visitor visit, void *context);

@@ -14,8 +14,8 @@
 
 enum {
     max_message_bytes = 4096, /* ours have at most 1900 */
-    max_fields = 64, /* the message has 37, and 16 labels at most; the rest is for newer versions */
-    digest_words = 2 /* per tier: low, high */
+    max_fields = 64,          /* 37 kinds, and up to 16 labels; the rest is for newer versions */
+    digest_words = 2          /* per tier: low, high */
 };
 
 static const uint32_t states[KVB_STREAM_STATE_COUNT] = {
@@ -246,7 +246,8 @@ static void write_shapes(const struct kvb_heartbeat *heartbeat, struct kvb_json_
     kvb_json_write_end(json, ']');
 }
 
-/* Digests as 32 hexadecimal digits, the high half first: a JSON number cannot have 128 bits. */
+/* Writes digests as 32 hexadecimal digits, the high half first: a JSON number cannot have 128
+ * bits. */
 static void write_tier_digests(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
 {
     kvb_json_write_pair_begin(json, "digests", '{');
@@ -270,7 +271,7 @@ write_heartbeat_missing(const struct kvb_heartbeat *heartbeat, struct kvb_json_w
     }
 }
 
-/* As text: readers that store numbers as doubles would round it. */
+/* Writes text, because readers that store numbers as doubles would round it. */
 static void write_publisher(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
 {
     char text[17];
@@ -287,7 +288,7 @@ static void write_set(struct kvb_json_writer *json, const char *key, const char 
     }
 }
 
-/* Where the worker is and what it does: what is known of it. */
+/* Writes the known facts about the worker's address, role and pod. */
 static void write_place(const struct kvb_worker_facts *facts, struct kvb_json_writer *json)
 {
     write_set(json, "address", facts->address);
@@ -450,7 +451,7 @@ static kvb_status read_plain(const char *text, char *out, size_t size)
     return KVB_OK;
 }
 
-/* 0 for a number that is of a newer version: the stream itself can be read. */
+/* Returns 0 for a number of a newer version, so that the rest of the heartbeat is still read. */
 static unsigned read_known(const uint32_t *numbers, size_t count, uint32_t value)
 {
     unsigned place = 0;
@@ -468,7 +469,7 @@ static kvb_status read_facts(const Kvb__StreamHeartbeat *message, struct kvb_wor
     facts->role = (enum kvb_worker_role)read_known(roles, KVB_ROLE_COUNT, message->role);
     facts->ready = (enum kvb_worker_ready)read_known(readiness, KVB_READY_COUNT, message->ready);
     facts->is_draining = message->draining;
-    /* An old bridge has role and address as labels.  Where both are there the fields are right. */
+    /* An old bridge sends role and address as labels.  If a field is set too, it is used. */
     (void)kvb_worker_facts_settle(facts, NULL);
     return KVB_OK;
 }

@@ -10,22 +10,22 @@
  * P.kv_heartbeat_json.
  *
  * decode: KVB_BAD_INPUT  not such a message, or an invalid value: an unknown
- *                        state, a worker_id above 2^63-1, a model name too long,
- *                        a label that is none (model/labels.h), an address or the
- *                        name of a pod that is too long
+ *                        state, a worker_id above 2^63-1, an invalid label
+ *                        (model/labels.h), or a name of a model, an address or
+ *                        a name of a pod that is too long
  * both:   KVB_TOO_LARGE, KVB_NO_MEMORY */
 kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kvb_buf *out);
 kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartbeat);
 
-/* The same content as one JSON object, keys named as in the aggregator's answers:
+/* The same content as one JSON object, with the keys of the aggregator's answers:
  *
  *     {"worker_id":7,"dp_rank":0,"model":"m","block_size":16,...,"state":"EXACT",...}
  *
  * proto/README.md lists the keys.  Errors stay in json->status. */
 void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json);
 
-/* Members of an object: draining, labels, address, role, pod, namespace_k8s, node, ready; those
- * that are known.  draining is there only where it is true. */
+/* Writes members of an object: draining, labels, address, role, pod, namespace_k8s, node, ready.
+ * A fact that is not known is omitted; draining is omitted if false. */
 void kvb_worker_facts_json_write(
     const struct kvb_worker_facts *facts, struct kvb_json_writer *json);
 

@@ -8,8 +8,8 @@
 #include <assert.h>
 #include <string.h>
 
-/* A staging buffer, so that several blocks cost one append instead of five each.  Between two
- * checks of its free space at most the head of a stored event (160 bytes) or one block is
+/* A staging buffer, so that several blocks cost one append instead of five appends each.  Between
+ * two checks of its free space at most the head of a stored event (160 bytes) or one block is
  * written. */
 struct piece {
     char bytes[1024];
@@ -312,7 +312,7 @@ static kvb_status read_tier(struct kvb_json_scan *scan, void *context)
     kvb_span word = { 0 };
 
     KVB_TRY(kvb_json_string(scan, &word));
-    /* our name for the host is accepted as well as Dynamo's, because scripts will use it */
+    /* accepts our name for the host as well as Dynamo's, because scripts use it */
     for (enum kvb_tier tier = 0; tier < KVB_LIST_COUNT; tier++) {
         if (kvb_span_is(word, tier_words[tier]) || kvb_span_is(word, kvb_tier_name(tier))) {
             reading->tier = tier;

@@ -10,20 +10,20 @@
  *     {"worker_id":W,"event":{"event_id":1,"data":{"stored":{"parent_hash":null,
  *      "blocks":[{"block_hash":B,"tokens_hash":T}]}},"dp_rank":0}}
  *
- * Hashes are u64 at full precision.  The format, to the byte, is stated in proto/README.md.
- * Readers assume the device tier: other tiers are written as "storage_tier". */
+ * Hashes are u64 at full precision.  proto/README.md specifies the format to the byte.  Readers
+ * assume the device tier: other tiers are written as "storage_tier". */
 
-/* Dynamo's name of the tier: "host_pinned" is the host.  "window", for the window list, is not
- * known to Dynamo. */
+/* Dynamo's name of the tier: "host_pinned" is the host.  Dynamo does not know "window", which is
+ * the window list. */
 const char *kvb_router_json_tier(enum kvb_tier tier);
 
 /* Appends event number `at` of the batch.  KVB_TOO_LARGE, KVB_NO_MEMORY: as
- * kvb_buf_append(), out is as before. */
+ * kvb_buf_append(); *out is unchanged. */
 kvb_status
 kvb_router_json_encode(const struct kvb_router_batch *batch, size_t at, struct kvb_buf *out);
 
 /* Reads one message; replaces the content of *batch, which has no epoch then.  Unknown fields
- * are ignored; missing dp_rank is 0, missing storage_tier device.
+ * are ignored.  A missing dp_rank is 0, a missing storage_tier is the device.
  * KVB_BAD_INPUT  not one RouterEvent: not JSON, a wrong type, bytes behind it,
  *                a worker_id above 2^63-1, a hash that is not a u64
  * KVB_TOO_LARGE, KVB_NO_MEMORY  (the batch is empty on each of these) */

@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The form of an event in a KvEventBatch: kind + 4 * tier + 32 * has_parent, as stated in
- * kvbridge.proto, and the kinds. */
+/* The form of an event in a KvEventBatch is kind + 4 * tier + 32 * has_parent: see
+ * kvbridge.proto. */
 enum {
     kvb_form_kind_mask = 3,
     kvb_form_tier_shift = 2,
@@ -36,8 +36,8 @@ _Static_assert(sizeof(kvb_block_hash) == sizeof(uint64_t), "a block hash is one 
 _Static_assert(sizeof(kvb_tokens_hash) == sizeof(uint64_t), "a tokens hash is one fixed64");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "as fixed64 is");
 
-/* A block has two hashes of 8 bytes.  An event has a form, a count of two bytes and a parent:
- * less than that. */
+/* A block has two hashes of 8 bytes.  An event is smaller: it has a form, a count of two bytes and
+ * a parent. */
 enum { max_head_bytes = 128, block_bytes = 16 };
 
 size_t kvb_router_proto_room(size_t max_bytes)
@@ -47,12 +47,12 @@ size_t kvb_router_proto_room(size_t max_bytes)
 
 /* ---- encode ------------------------------------------------------------------ */
 
-/* Columns of up to 8 KiB, enough for the events of one turn, are not allocated. */
+/* Columns of up to 8 KiB stay on the stack, which is enough for the events of one iteration. */
 enum { short_columns = 1024 };
 
-/* The columns that the batch does not have in this form, in one piece of memory. */
+/* The columns that the batch does not have in this form.  They share one piece of memory. */
 struct columns {
-    uint64_t *owned;   /* that piece; NULL: the caller owns it */
+    uint64_t *owned;   /* that piece, if allocated; NULL: it is the caller's stack */
     uint64_t *parents; /* at its beginning */
     uint64_t *tokens;
     uint32_t *forms;
@@ -124,7 +124,7 @@ static void add_event_columns(
     columns->block_count += event->block_count;
 }
 
-/* Casts const away: protobuf-c only reads these, but its types are not const. */
+/* Removes const: protobuf-c only reads this memory, but its types are not const. */
 static void *lend(const void *borrowed)
 {
     void *lent = NULL;
@@ -172,20 +172,20 @@ kvb_status kvb_router_proto_encode(
 /* ---- decode ------------------------------------------------------------------ */
 
 /* Decodes a KvEventBatch without protobuf-c, which allocates each column.  Each column is copied
- * to its final place, or stored temporarily in the batch itself, and the events are expanded in
- * place from the last one to the first.  The source of an event is never behind the event, so no
+ * to its final place, or stored temporarily in the batch itself.  Then the events are expanded in
+ * place, from the last one to the first.  The source of an event is never behind the event, so no
  * unread source is overwritten.
  *
- *     after the fields   events  [ form 0, count 0, parent 0 ][ form 1, count 1, ... ] ...
- *                        tokens  [ t0 ][ t1 ][ t2 ] ...            of stored blocks alone
- *     after the events   events  as they are, each with its own parent
- *                        tokens  [ t0 ][ t1 ] [ 0 ] [ t2 ] ...     beside every block
+ *     fields are read       events  [ form 0, count 0, parent 0 ][ form 1, count 1, ... ] ...
+ *                           tokens  [ t0 ][ t1 ][ t2 ] ...            only of stored blocks
+ *     events are expanded   events  complete, each with its own parent
+ *                           tokens  [ t0 ][ t1 ] [ 0 ] [ t2 ] ...     one for every block
  *
  * A column may arrive in several pieces, or item by item, as protobuf allows. */
 
 enum { max_fields = 64 }; /* the message has 9; the rest is for newer versions */
 
-/* What was read so far and is not in the batch. */
+/* The part of the message that was read so far and is not stored in the batch. */
 struct message {
     struct kvb_router_batch *batch; /* borrowed */
     kvb_span epoch;
@@ -418,8 +418,8 @@ take_parent(const struct kvb_router_batch *batch, struct left *left, struct kvb_
     return KVB_OK;
 }
 
-/* Moves the tokens of stored blocks up beside their hashes, and writes zeros beside removed
- * ones.  These places contain no unread token, unless there are more tokens than blocks. */
+/* Moves the tokens of stored blocks to the indexes of their hashes, and writes zeros for removed
+ * blocks.  No unread token is overwritten, unless there are more tokens than blocks. */
 static kvb_status
 take_proto_blocks(struct kvb_router_batch *batch, struct left *left, struct kvb_router_event *event)
 {
@@ -466,7 +466,7 @@ static kvb_status make_events(const struct message *message)
     return left.parents == 0 && left.blocks == 0 && left.tokens == 0 ? KVB_OK : KVB_BAD_INPUT;
 }
 
-/* Checks the message without looking at single events. */
+/* Checks the message before its single events are read. */
 static bool is_plausible(const struct message *message)
 {
     uint64_t last_id = 0;

@@ -10,16 +10,16 @@
  * which identifies the profile. */
 
 /* Appends one message with events at .. at + count - 1 of the batch, whose
- * event_ids must follow each other.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
+ * event_ids must be consecutive.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
 kvb_status kvb_router_proto_encode(
     const struct kvb_router_batch *batch, size_t at, size_t count, struct kvb_buf *out);
 
-/* The number of blocks that always fit a message of max_bytes, if each event is counted as one
- * more block.  max_bytes is at least 1 KiB. */
+/* The number of blocks that always fit a message of max_bytes, where each event counts as one more
+ * block.  max_bytes is at least 1 KiB. */
 size_t kvb_router_proto_room(size_t max_bytes);
 
 /* Reads one message; replaces the content of *batch.
- * KVB_BAD_INPUT  no protobuf, columns whose lengths disagree, a wrong epoch size
+ * KVB_BAD_INPUT  not protobuf, columns whose lengths disagree, a wrong epoch size
  * KVB_TOO_LARGE, KVB_NO_MEMORY  (the batch is empty on each of these) */
 kvb_status kvb_router_proto_decode(kvb_span bytes, struct kvb_router_batch *batch);
 

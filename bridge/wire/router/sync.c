@@ -125,7 +125,8 @@ static kvb_status encode_events(const struct kvb_sync_reply *reply, struct kvb_b
                : KVB_OK;
 }
 
-/* Sizes: the heads of the reply and of its events, with one entry; a block; an event. */
+/* Sizes in bytes: the heads of the reply and of its events, with one entry of a mirror; one block;
+ * one event. */
 enum { max_head_bytes = 512, block_bytes = 16, event_bytes = 12 };
 
 size_t kvb_sync_reply_room(size_t max_bytes)
@@ -199,8 +200,8 @@ is_reply_of_stream(const struct kvb_router_batch *events, const struct kvb_sync_
            events->has_epoch && kvb_epoch_is_same(&events->epoch, &reply->epoch);
 }
 
-/* Reads the events.  The batch gets the reply's stream even without events, because it is reused
- * and still names the stream of an earlier reply. */
+/* Reads the events.  Sets the batch's stream even if there are no events, because the reused batch
+ * still names the stream of an earlier reply. */
 static kvb_status read_events(
     const Kvb__SyncReply *message, struct kvb_sync_reply_parts *parts, struct kvb_sync_reply *reply)
 {

@@ -14,8 +14,8 @@ kvb_status kvb_sync_request_decode(kvb_span bytes, struct kvb_sync_request *out_
 
 kvb_status kvb_sync_reply_encode(const struct kvb_sync_reply *reply, struct kvb_buf *out);
 
-/* The number of blocks that always fit a reply of max_bytes, in addition to those of one entry
- * of a mirror, even if each is a separate event.  max_bytes is at least 1 KiB. */
+/* The number of blocks that always fit a reply of max_bytes in addition to the blocks of one entry
+ * of a mirror, even if each block is a separate event.  max_bytes is at least 1 KiB. */
 size_t kvb_sync_reply_room(size_t max_bytes);
 
 /* Memory that a decoded reply borrows from; {0} at first, reused. */
