@@ -20,7 +20,7 @@ enum series {
     hits_old,
     queries,
     queries_old,
-    config, /* its labels are read, not its value */
+    config, /* the labels are read; the value is not used */
     sgl_running,
     sgl_waiting,
     sgl_usage,
@@ -60,10 +60,10 @@ struct cache_config {
     uint64_t size_tokens;
 };
 
-/* One rank over all pages, with its values on the current one. */
+/* One rank, with its values on the current page. */
 struct row {
     bool has_rank;
-    bool is_known; /* from a finished page */
+    bool is_known; /* a finished page had this rank */
     uint32_t rank;
     uint32_t tp_rank; /* SGLang: the lowest one so far */
     unsigned present; /* bit 1 << series for each value present */
@@ -167,8 +167,8 @@ static void keep_config(struct row *row, const struct kvb_prometheus_sample *sam
     };
 }
 
-/* All tensor-parallel ranks of a rank report the same values: one of them is used.  KVB_AGAIN:
- * not this one. */
+/* All tensor-parallel ranks of a rank report the same values, so one of them is used.  KVB_AGAIN:
+ * this sample is from another one. */
 static kvb_status
 choose_tp_rank(const struct kvb_prometheus_sample *sample, bool has_rank, struct row *row)
 {
@@ -244,7 +244,7 @@ static bool has(const struct row *row, enum series series)
     return (row->present & (1U << series)) != 0;
 }
 
-/* Whether the rank has a value beside its cache configuration. */
+/* Whether the rank has a value besides its cache configuration. */
 static bool is_alive(const struct row *row)
 {
     return (row->present & ~(1U << config)) != 0;
@@ -281,7 +281,7 @@ static uint64_t blocks_of_config(const struct cache_config *cache, size_t ranks)
     return cache->gpu_blocks / ranks;
 }
 
-/* A cache_config_info without a rank is valid for all ranks. */
+/* The cache configuration of a rank; a cache_config_info without a rank is valid for all ranks. */
 static const struct cache_config *
 config_of(const struct kvb_engine_page *page, const struct row *row)
 {
@@ -361,7 +361,7 @@ add_hit_rate(struct kvb_engine_page *page, struct row *row, struct kvb_load_samp
         sample, KVB_FIGURE_HIT_RATE, more_queries > 0 ? more_hits / more_queries : 0);
 }
 
-/* Removes all other rows: a rank that is no longer reported must not stay for ever. */
+/* Removes the rows that are not kept, so that ranks which are no longer reported disappear. */
 static void keep_rows(struct kvb_engine_page *page, bool (*is_kept)(const struct row *row))
 {
     size_t kept = 0;

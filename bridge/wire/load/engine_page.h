@@ -12,7 +12,7 @@
  *     begin, feed, feed, ..., end --> samples      one page, in pieces as it arrives
  *     begin, feed, ...                             the next one
  *
- * vLLM, with the label engine="rank" (old versions have none: the first rank):
+ * vLLM, with the label engine="rank" (old versions have no such label, so the sample has no rank):
  *
  *     vllm:num_requests_running, vllm:num_requests_waiting
  *     vllm:kv_cache_usage_perc             before 0.10: vllm:gpu_cache_usage_perc
@@ -20,11 +20,11 @@
  *     vllm:cache_config_info{num_gpu_blocks, block_size, kv_cache_size_tokens}
  *
  * num_gpu_blocks is the sum over the ranks of the page, so a rank has kv_cache_size_tokens /
- * block_size blocks, or without these labels num_gpu_blocks / ranks.  The hit rate is that of
- * the queries since the previous page; without queries it is 0.  The first page, and one whose
- * counters decreased (a restart), are compared with 0.
+ * block_size blocks, or without these labels num_gpu_blocks / ranks.  The hit rate covers the
+ * queries since the previous page; without queries it is 0.  If the page is the first, or its
+ * counters decreased (a restart), it covers all queries that they count.
  *
- * SGLang, of tp_rank 0 (with dp_rank: of the first tp_rank of each):
+ * SGLang, from tp_rank 0; if dp_rank is given, from the lowest tp_rank of each dp_rank:
  *
  *     sglang:num_running_reqs, sglang:num_queue_reqs, sglang:token_usage,
  *     sglang:max_total_num_tokens / page size, sglang:cache_hit_rate

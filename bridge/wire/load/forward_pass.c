@@ -82,7 +82,8 @@ static kvb_status read_pass_figure(
     return KVB_OK;
 }
 
-/* group NULL: all values are there. */
+/* Whether the value belongs to the group; group NULL: the flat form, to
+ * which all values belong. */
 static bool is_in(const struct kvb_load_field *field, const char *group)
 {
     return !group || strcmp(field->group, group) == 0;
@@ -119,7 +120,8 @@ read_pass_rank(const msgpack_object *map, const char *key, struct kvb_load_sampl
     return KVB_OK;
 }
 
-/* Adds prefills and decodes; without either number the value is absent. */
+/* The value is the sum of prefills and decodes.  A missing number counts as 0; if both are missing,
+ * the value is absent. */
 static kvb_status add_pass_requests(
     const msgpack_object *group, const struct request_group *as, struct kvb_load_sample *sample)
 {
@@ -181,7 +183,7 @@ static kvb_status read_sample(const msgpack_object *root, struct kvb_load_sample
     }
     KVB_TRY(member(root, "version") ? read_scheduler(root, &sample) : read_nested(root, &sample));
     if (sample.stats == 0) {
-        return KVB_BAD_INPUT; /* some other map */
+        return KVB_BAD_INPUT; /* a map without any load value */
     }
     *out_sample = sample;
     return KVB_OK;
@@ -199,7 +201,7 @@ kvb_status kvb_forward_pass_decode(kvb_span payload, struct kvb_load_sample *out
     if (used != payload.len) {
         return KVB_BAD_INPUT;
     }
-    /* the guard accepted it, so it is well-formed: only memory can fail now */
+    /* the guard accepted the message, so only an allocation can fail now */
     msgpack_unpacked_init(&unpacked);
     used = 0;
     const msgpack_unpack_return got =
@@ -212,7 +214,7 @@ kvb_status kvb_forward_pass_decode(kvb_span payload, struct kvb_load_sample *out
 
 struct sink {
     struct kvb_buf *out;
-    kvb_status status; /* why the last write failed; msgpack-c reports no cause */
+    kvb_status status; /* why a write failed; msgpack-c does not report the cause */
 };
 
 static int write_packed_bytes(void *data, const char *bytes, size_t len)

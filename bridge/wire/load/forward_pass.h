@@ -27,6 +27,6 @@
  * KVB_NO_MEMORY  *out_sample is untouched on each of these */
 kvb_status kvb_forward_pass_decode(kvb_span payload, struct kvb_load_sample *out_sample);
 
-/* Appends the nested form when the sample has a rank, else the flat one; with all seven values.
- * KVB_TOO_LARGE, KVB_NO_MEMORY  as kvb_buf_append(); out is as it was */
+/* Appends all seven values: in the nested form if the sample has a rank, else in the flat form.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY  as kvb_buf_append(); *out is unchanged */
 kvb_status kvb_forward_pass_encode(const struct kvb_load_sample *sample, struct kvb_buf *out);

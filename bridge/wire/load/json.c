@@ -14,8 +14,8 @@ enum {
     max_values = 256
 };
 
-/* The order of the contract.  The values are in the groups of their table in Dynamo 0.3 and later;
- * kvbridge and Dynamo 0.2 use the flat form. */
+/* The order of the values in a message.  Dynamo 0.3 and later put them into groups: see
+ * kvb_load_fields.  kvbridge and Dynamo 0.2 write them without groups. */
 static const enum kvb_load_figure order[KVB_FIGURE_COUNT] = {
     KVB_FIGURE_ACTIVE_SLOTS, KVB_FIGURE_TOTAL_SLOTS, KVB_FIGURE_ACTIVE_BLOCKS,
     KVB_FIGURE_TOTAL_BLOCKS, KVB_FIGURE_USAGE,       KVB_FIGURE_HIT_RATE,
@@ -39,7 +39,7 @@ static void write_load_value(
     }
 }
 
-/* group NULL: all values. */
+/* Writes the values of a group; group NULL: all values. */
 static void
 write_load_values(struct kvb_json_writer *json, const struct kvb_load *load, const char *group)
 {
@@ -51,7 +51,7 @@ write_load_values(struct kvb_json_writer *json, const struct kvb_load *load, con
     }
 }
 
-/* What failed half-way leaves nothing behind. */
+/* On failure removes what was written. */
 static kvb_status finish_load_json(const struct kvb_json_writer *json, size_t before)
 {
     if (json->status != KVB_OK) {
@@ -137,8 +137,8 @@ static kvb_status read_load_figure(
     return KVB_OK;
 }
 
-/* kvbridge writes the rank outside `metrics`, Dynamo's nested form has it inside; a missing rank
- * is 0. */
+/* Reads the rank, which kvbridge writes outside `metrics` and Dynamo's nested form inside.  A
+ * missing rank is 0. */
 static kvb_status
 read_load_rank(struct json_object *root, struct json_object *metrics, uint32_t *out_rank)
 {

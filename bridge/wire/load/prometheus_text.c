@@ -182,8 +182,8 @@ static kvb_status take_labels(struct scan *scan, kvb_span *out_labels)
     return KVB_OK;
 }
 
-/* strtod() needs a NUL, and would also accept hexadecimal and leading blanks, which are not
- * valid here. */
+/* Copies the number, because strtod() needs a NUL at its end.  Refuses hexadecimal numbers, which
+ * strtod() would accept. */
 static kvb_status take_sample_value(struct scan *scan, double *out_value)
 {
     char text[64];

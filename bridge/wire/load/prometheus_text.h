@@ -32,7 +32,7 @@ struct kvb_text_lines {
     uint64_t too_long;   /* lines skipped */
 };
 
-/* Allocates nothing.  Undone by kvb_text_lines_done(), which also takes {0}. */
+/* Allocates nothing.  kvb_text_lines_done() frees the part of a line; {0} is fine. */
 void kvb_text_lines_init(struct kvb_text_lines *lines, kvb_text_line *take, void *context);
 void kvb_text_lines_done(struct kvb_text_lines *lines);
 
@@ -58,7 +58,7 @@ struct kvb_prometheus_sample {
 kvb_span kvb_prometheus_name(kvb_span line);
 
 /* Timestamps and exemplars are skipped.
- * KVB_NOT_FOUND  a comment, or an empty line   KVB_BAD_INPUT  no sample */
+ * KVB_NOT_FOUND  a comment, or an empty line   KVB_BAD_INPUT  not a sample */
 kvb_status kvb_prometheus_read(kvb_span line, struct kvb_prometheus_sample *out_sample);
 
 /* The raw value of a label, with its escapes.  False: there is no such label. */
