@@ -16,7 +16,7 @@ enum { match_address = 1, match_blocks = 2, match_worker_id = 3 };
 
 /* ---- Requests ---- */
 
-/* The hashes of a field; false: they are no whole number of hashes. */
+/* The hashes of a field, one or packed; false: the field has another type or a wrong length. */
 static bool read_hash_column(const struct kvb_proto_field *field, kvb_span *out_column)
 {
     if (field->type != KVB_PROTO_FIXED64 && field->type != KVB_PROTO_BYTES) {
@@ -66,7 +66,7 @@ static kvb_status take_indexer_field(
             kvb_detail_set(detail, "`max_blocks` is not a uint32");
             return KVB_BAD_INPUT;
         }
-        request->max_blocks = (uint32_t)field->value; /* as protobuf cuts it */
+        request->max_blocks = (uint32_t)field->value; /* protobuf truncates a uint32 likewise */
     }
     return KVB_OK;
 }
@@ -106,7 +106,8 @@ kvb_indexer_request_decode(kvb_span message, struct kvb_query *out_query, struct
     if (!request.hashes) {
         return KVB_NO_MEMORY;
     }
-    (void)walk_indexer_request(message, &request, detail); /* as the first time */
+    (void)walk_indexer_request(
+        message, &request, detail); /* cannot fail: the first walk succeeded */
     *out_query = (struct kvb_query){ .form = KVB_QUERY_BLOCK_HASHES,
                                      .hashes = request.hashes,
                                      .count = request.count };
@@ -120,8 +121,8 @@ kvb_indexer_request_decode(kvb_span message, struct kvb_query *out_query, struct
 
 enum {
     varint_bytes = 10,
-    /* the longest that is written of one worker: of the address, the blocks and the id, a tag and
-     * a length each, and the two of the whole */
+    /* the maximum for one worker: address, id, and a tag and a varint for each of the four: match,
+     * address, blocks, id */
     match_bytes = kvb_worker_address_bytes + 2 * kvb_decimal_bytes + 4 * (1 + varint_bytes)
 };
 
@@ -203,7 +204,7 @@ kvb_status kvb_indexer_response_encode(
     const uint64_t best = matches[0].blocks;
     KVB_TRY(kvb_buf_reserve(out, match_bytes));
     uint8_t *at = put_uint_field(out->data + out->len, response_best, best);
-    /* Behind the best run, the block that ended it was looked at too. */
+    /* The block after the best match was looked up too: the match ended there. */
     at = put_uint_field(at, response_read, best < asked ? best + 1 : asked);
     out->len = (size_t)(at - out->data);
     return KVB_OK;

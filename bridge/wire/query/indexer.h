@@ -8,14 +8,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The two messages of sgl-router's external index (proto/kv_indexer.proto), by hand: a request of a
- * long prompt has a million hashes, and protobuf-c takes 40 bytes for each that comes unpacked.
+/* Reads and writes the two messages of sgl-router's external index (proto/kv_indexer.proto) without
+ * protobuf-c.  The request for a long prompt has a million hashes, and protobuf-c allocates 40
+ * bytes for each hash that is not packed.
  *
  * Threads: any thread. */
 
-/* Reads a MatchExternalKvPrefixRequest as a query of block hashes, which is cut to max_blocks.
- * Hashes may come packed or each as a field; unknown fields are skipped.  On KVB_OK the caller
- * frees *out_query with kvb_query_done().
+/* Reads a MatchExternalKvPrefixRequest as a query of the first max_blocks block hashes.  Hashes may
+ * be packed, or each be a field.  Unknown fields are skipped.  On KVB_OK the caller frees
+ * *out_query with kvb_query_done().
  *
  * KVB_BAD_INPUT  not such a message, or one without hashes; detail says what is wrong
  * KVB_TOO_LARGE  above kvb_max_indexer_bytes   KVB_NO_MEMORY */
@@ -30,8 +31,8 @@ struct kvb_indexer_match {
     uint32_t blocks;
 };
 
-/* Appends a MatchExternalKvPrefixResponse: the matches in their order, the blocks of the best,
- * which is the first, and how many of `asked` blocks were looked at.  Without matches it is
- * empty.  KVB_TOO_LARGE, KVB_NO_MEMORY: what was appended is to be thrown away. */
+/* Appends a MatchExternalKvPrefixResponse: the matches, best first, the blocks of the best match,
+ * and how many of the `asked` blocks were looked up.  Without matches the message is empty.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY: the caller discards what was appended. */
 kvb_status kvb_indexer_response_encode(
     const struct kvb_indexer_match *matches, size_t count, size_t asked, struct kvb_buf *out);

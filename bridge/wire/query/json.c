@@ -24,7 +24,7 @@ enum {
 /* The state while a body is read. */
 struct reading {
     struct json_object *root;  /* borrowed */
-    bool has_wide_integer;     /* json-c has replaced some number by the nearest 64-bit one */
+    bool has_wide_integer;     /* json-c has replaced a wider number by the nearest 64-bit one */
     struct kvb_detail *detail; /* borrowed; may be NULL */
 };
 
@@ -42,7 +42,8 @@ read_json_integer(const struct reading *reading, struct json_object *value, stru
     if (!json_object_is_type(value, json_type_int)) {
         return false;
     }
-    /* get_int64 of a u64 above i64 gives the largest i64, not a negative. */
+    /* For a u64 above the range of i64, get_int64 returns the largest i64, not a negative number.
+     */
     const int64_t as_signed = json_object_get_int64(value);
     *out = (struct integer){
         .is_negative = as_signed < 0,
@@ -53,7 +54,7 @@ read_json_integer(const struct reading *reading, struct json_object *value, stru
     return !(reading->has_wide_integer && (out->bits == UINT64_MAX || as_signed == INT64_MIN));
 }
 
-/* "[-]digits" of 64 bits; nothing else, not even white space. */
+/* Parses a text "[-]digits" of 64 bits, without white space. */
 static bool parse_decimal(struct json_object *value, struct integer *out)
 {
     const char *text = json_object_get_string(value);
@@ -131,7 +132,7 @@ static kvb_status refuse_item(
 
 struct listing {
     bool is_found;
-    struct kvb_query query; /* owned until it is the caller's */
+    struct kvb_query query; /* owned until it is handed to the caller */
     size_t capacity;
     const uint8_t *begin; /* the list's text, from bracket to bracket */
     const uint8_t *end;
@@ -172,7 +173,8 @@ static kvb_status take_listed_hash(struct kvb_json_scan *scan, void *context)
 
 /* ---- the list ---------------------------------------------------------------- */
 
-/* Fails with KVB_NO_MEMORY only; allocates at least one item, so that an empty list is not NULL. */
+/* Allocates at least one item, so that an empty list is not NULL.  Fails only with KVB_NO_MEMORY.
+ */
 static kvb_status take_query_list(size_t count, size_t item_bytes, void **out_list)
 {
     *out_list = calloc(count > 0 ? count : 1, item_bytes);
@@ -232,7 +234,7 @@ static kvb_status read_hashes(
 static const struct form {
     const char *name;
     enum kvb_query_form form;
-    /* of a whole array, and of one number of a simple list */
+    /* `read` reads a whole array of json-c; `take` reads one number of a simple list */
     kvb_status (*read)(
         const struct reading *, const char *, struct json_object *, struct kvb_query *);
     kvb_status (*take)(struct kvb_json_scan *scan, void *listing);
@@ -403,7 +405,7 @@ static const struct form *find_list_form(kvb_span key)
     return NULL;
 }
 
-/* A second list, and a key with escapes, which may be any key, are left to json-c. */
+/* A second list and a key with escapes are left to json-c: a key with escapes may be any key. */
 static kvb_status read_list_member(struct kvb_json_scan *scan, struct listing *listing)
 {
     struct kvb_json_budget budget = { .depth = max_depth,
@@ -449,7 +451,7 @@ static kvb_status copy_rest(kvb_span json, const struct listing *listing, struct
 }
 
 /* KVB_OK: *query contains the list, which the caller owns, and *rest all other text.
- * KVB_NOT_FOUND  no list of this form, or any mistake in it: *query is unchanged, and
+ * KVB_NOT_FOUND  no list of this form, or an error in it: *query is unchanged, and
  *                json-c must parse the whole text
  * KVB_NO_MEMORY */
 static kvb_status read_simple_list(kvb_span json, struct kvb_query *query, struct kvb_buf *rest)

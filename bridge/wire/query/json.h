@@ -9,7 +9,7 @@
  *     {"token_ids":[...]                     or "block_hashes": tokens_hash values,
  *                                            or "seq_hashes": rolling hashes
  *      ,"model"|"model_name":"m", "lora_name", "cache_salt", "tenant_id", "instance_id",
- *      "request_id", "ttl_ms", and which workers it is about: selection.h}
+ *      "request_id", "ttl_ms", and the fields of selection.h, which select workers}
  *
  * Hashes may be u64, i64 (cast) or decimal strings.  Unknown fields are ignored.  On KVB_OK the
  * caller owns *out_query and frees it with kvb_query_done().
@@ -22,7 +22,7 @@
 kvb_status
 kvb_query_json_decode(kvb_span json, struct kvb_query *out_query, struct kvb_detail *detail);
 
-/* What a router reports of a request: {"request_id":"..."}, the body of POST /finished and
+/* A router's report about a request: {"request_id":"..."}, the body of POST /finished and
  * POST /first_token.  Errors as above. */
 kvb_status
 kvb_request_json_decode(kvb_span json, struct kvb_query *out_query, struct kvb_detail *detail);

@@ -14,9 +14,9 @@
  *      "block_hashes":[B0,B1],"lora_id":null}}}
  *     {"worker_id":W,"data":{"Removed":{"block_hashes":[B0]}}}
  *
- * The blocks are consecutive from the prompt's beginning; tokens that do not fill a block may be
- * left over.  There are no event ids, no parents and no tiers.  kvbridge does not publish this
- * form: see proto/README.md.
+ * The blocks are consecutive from the prompt's beginning.  The last tokens may not fill a block.
+ * There are no event ids, no parents and no tiers.  kvbridge does not publish this form: see
+ * proto/README.md.
  * Threads: the caller locks.  Memory: reused; ceilings in core/limits.h. */
 struct kvb_prompt_event {
     uint64_t worker_id;

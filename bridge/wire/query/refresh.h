@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The body of a request on P.kv_refresh: the streams whose blocks are to be stored again.
+/* The body of a request on P.kv_refresh: the streams whose blocks are to be published again.
  *
  *     (nothing)  {}                      all streams of the component
  *     {"worker_id":W}                    all ranks of a worker
@@ -21,7 +21,7 @@ struct kvb_refresh_request {
     uint32_t dp_rank;
 };
 
-/* KVB_BAD_INPUT  another body; detail says what is expected
+/* KVB_BAD_INPUT  not such a body; detail says what is expected
  * KVB_TOO_LARGE  more than kvb_max_refresh_request_bytes */
 kvb_status kvb_refresh_json_decode(
     kvb_span json, struct kvb_refresh_request *out_request, struct kvb_detail *detail);

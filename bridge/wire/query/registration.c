@@ -34,8 +34,8 @@ static kvb_status missing(const struct reading *reading, const char *name)
 
 /* ---- Texts ---- */
 
-/* A text under one of several names: the first one present.  out is unchanged when there is
- * none. */
+/* A text with one of several names: the first name that is present counts.  Without any of them
+ * `out` is unchanged. */
 struct text_field {
     const char *names[4]; /* up to a NULL */
     char *out;
@@ -76,7 +76,7 @@ read_registration_text(const struct reading *reading, const struct text_field *f
 
 /* ---- Numbers ---- */
 
-/* json-c replaces a wider number by the nearest 64-bit one, which is out of range here too. */
+/* json-c replaces a wider number by the nearest 64-bit one, which is also out of range here. */
 static kvb_status read_registration_number(
     const struct reading *reading, const char *name, uint64_t min, uint64_t max, bool *out_is_there,
     uint64_t *out_number)

@@ -15,8 +15,8 @@ enum { kvb_registration_address_bytes = 256, kvb_registration_topic_bytes = 128 
 struct kvb_registration {
     bool has_worker_id;
     uint64_t worker_id;                 /* 0 .. 2^63-1; from a name such as "vllm-1": below 2^53 */
-    char instance[kvb_model_bytes + 1]; /* the id as it was given; "" when it was not */
-    bool is_instance_text;              /* it was given as a JSON string */
+    char instance[kvb_model_bytes + 1]; /* the id as it was given; "": no id was given */
+    bool is_instance_text;              /* the id was given as a JSON string */
     char endpoint[kvb_registration_address_bytes];
     char replay_endpoint[kvb_registration_address_bytes]; /* "" for none */
     char topic[kvb_registration_topic_bytes];
@@ -35,11 +35,11 @@ struct kvb_registration {
  *     Mooncake's conductor           {"instance_id":"vllm-1","endpoint":...,"type":"vLLM",
  *         "replay_endpoint":...,"modelname":"m","block_size":16,"dp_rank":0,"lora_name":...}
  *
- * and "topic", "address", "role" and "labels", which kvbridge adds; labels named address and role
- * stand for the fields.  An id in quotes that is not a number is replaced by its
- * hash, below 2^53.  A tenant or a salt is not supported, and is refused: queries would find
- * blocks that cannot be used.  Unknown fields are skipped.  Sources: ai-dynamo-runtime 1.6.1 as
- * recorded; conductor-ctrl's API documentation.
+ * and "topic", "address", "role" and "labels", which kvbridge adds.  Labels with the names address
+ * and role mean these fields.  An id in quotes that is not a number is replaced by its hash, below
+ * 2^53.  A tenant or a salt is not supported and is refused, because queries would find blocks that
+ * cannot be used.  Unknown fields are skipped.  Sources: ai-dynamo-runtime 1.6.1 as recorded;
+ * conductor-ctrl's API documentation.
  * Threads: any thread.
  *
  * KVB_BAD_INPUT  not JSON                                                   (HTTP 400)
@@ -49,7 +49,7 @@ struct kvb_registration {
 kvb_status kvb_register_json_decode(
     kvb_span json, struct kvb_registration *out_registration, struct kvb_detail *detail);
 
-/* Only instance_id is required here; dp_rank and the model restrict the request further. */
+/* Requires only instance_id; dp_rank and the model restrict the request further. */
 kvb_status kvb_unregister_json_decode(
     kvb_span json, struct kvb_registration *out_registration, struct kvb_detail *detail);
 

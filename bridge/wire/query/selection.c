@@ -99,7 +99,7 @@ static bool read_candidate(struct json_object *value, bool *out_is_address, uint
         *out_number = kvb_selection_address(address);
         return true;
     }
-    /* json-c replaces a wider number by the largest one, which no worker has */
+    /* json-c replaces a wider number by the largest one, which is out of range */
     return kvb_json_number(value, INT64_MAX, out_number) == KVB_OK;
 }
 
@@ -115,7 +115,7 @@ static kvb_status refuse_candidates(struct json_object *list, struct kvb_detail 
     return KVB_NOT_FOUND;
 }
 
-/* The first one is kept as it was given, for errors. */
+/* Reads the candidates.  Keeps the text of the first one for error messages. */
 static kvb_status fill_candidates(
     struct json_object *list, size_t count, struct kvb_selection *selection,
     struct kvb_detail *detail)

@@ -4,23 +4,22 @@
 #include "model/query.h"
 #include "wire/json/tree.h"
 
-/* What a query says of the workers that it is about, and a route request of those that it may go
- * to:
+/* Reads the fields by which a query or a route request selects workers:
  *
- *     policy      text: the name of a route policy; read, but not looked up
- *     labels      object of texts: the labels that a worker must have; address and role among them
- *                 are those of the worker
- *     role        text: the same as a label of that name
- *     candidates  array of worker ids and of addresses as text: the worker is one of these
- *     dry_run     boolean
+ *     policy      text: the name of a route policy; it is not looked up here
+ *     labels      object of texts: the labels that a worker must have; the labels address and role
+ *                 mean the worker's address and role
+ *     role        text: the same as the label role
+ *     candidates  array of worker ids and of addresses as text: a worker must be one of these
+ *     dry_run     boolean: answer only; do not record the request
  *
  * Each may be absent or null.
  *
- * KVB_NOT_FOUND  one of them is wrong; detail names it      KVB_NO_MEMORY
- * On failure the caller still ends the query, which owns what was read so far. */
+ * KVB_NOT_FOUND  a field is wrong; detail names it      KVB_NO_MEMORY
+ * On failure the query owns what was read so far, and the caller still frees it. */
 kvb_status kvb_selection_json_read(
     struct json_object *root, struct kvb_selection *selection, struct kvb_detail *detail);
 
-/* {name:value,...}, added to *labels; errors as above. */
+/* Reads {name:value,...} and adds the pairs to *labels; errors as above. */
 kvb_status kvb_labels_json_read(
     struct json_object *object, struct kvb_labels *labels, struct kvb_detail *detail);
