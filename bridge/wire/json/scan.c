@@ -37,7 +37,7 @@ static uint8_t peek(const struct kvb_json_scan *scan)
 
 struct kvb_json_scan kvb_json_scan_of(kvb_span text)
 {
-    static const uint8_t nothing[1]; /* an empty span's data may be NULL, which has no arithmetic */
+    static const uint8_t nothing[1]; /* an empty span may have NULL data: NULL + 0 is undefined */
     const uint8_t *at = text.len > 0 ? text.data : nothing;
 
     return (struct kvb_json_scan){ .at = at, .end = at + text.len };
@@ -70,8 +70,8 @@ kvb_status kvb_json_expect(struct kvb_json_scan *scan, char c)
     return kvb_json_take(scan, c) ? KVB_OK : KVB_BAD_INPUT;
 }
 
-/* SWAR: the number of leading digits among 8 bytes, the first one lowest.  The carry of a byte
- * of 0xfa or more affects only bytes behind it. */
+/* SWAR (SIMD within a register): the number of leading digits among 8 bytes, of which the first is
+ * the lowest.  The carry of a byte of 0xfa or more affects only the bytes after it. */
 static unsigned count_digits(uint64_t text)
 {
     const uint64_t high = 0xf0f0f0f0f0f0f0f0;
@@ -209,7 +209,7 @@ static kvb_status skip_number(struct kvb_json_scan *scan, struct kvb_json_budget
     return KVB_OK;
 }
 
-/* Skips the rest of an escape, behind the backslash. */
+/* Skips the rest of an escape after its backslash. */
 static kvb_status skip_escape(struct kvb_json_scan *scan)
 {
     const uint8_t c = peek(scan);
@@ -271,8 +271,8 @@ static kvb_status skip_member(struct kvb_json_scan *scan, struct kvb_json_budget
     return kvb_json_skip(scan, budget);
 }
 
-/* Skips the rest of a container, behind the opening bracket.  The recursion terminates: each
- * level takes one of budget->depth, which the caller bounds. */
+/* Skips the rest of a container after its opening bracket.  The recursion is bounded: each level
+ * takes one from budget->depth, which the caller sets. */
 static kvb_status skip_container(
     struct kvb_json_scan *scan, struct kvb_json_budget *budget, char close,
     kvb_status (*skip_item)(struct kvb_json_scan *, struct kvb_json_budget *))
@@ -334,8 +334,8 @@ kvb_status kvb_json_guard(kvb_span text, struct kvb_json_budget *budget)
     return kvb_json_finish(&scan);
 }
 
-/* Returns count when no field has that name.  Not kvb_span_is(): a name is never empty, and this
- * runs for each key of a router event. */
+/* Returns count if no field has that name.  Compares without kvb_span_is(), which also handles
+ * empty names, because this runs for each key of a router event. */
 static size_t find_field(const struct kvb_json_field *fields, size_t count, kvb_span name)
 {
     size_t i = 0;
@@ -357,7 +357,7 @@ static kvb_status read_object_member(
     KVB_TRY(kvb_json_expect(scan, ':'));
     const size_t at = find_field(fields, count, name);
     if (at == count) {
-        /* Skipping allocates nothing, so only the depth (our stack) matters. */
+        /* Skipping allocates nothing, so only the depth is limited: it uses the stack. */
         struct kvb_json_budget budget = { .depth = unknown_depth,
                                           .containers = SIZE_MAX,
                                           .values = SIZE_MAX };

@@ -32,11 +32,11 @@ struct kvb_json_budget {
 
 struct kvb_json_scan kvb_json_scan_of(kvb_span text);
 
-/* Reads past c when it comes next; otherwise moves past white space only. */
+/* Moves past c if it comes next; else moves past white space only and returns false. */
 bool kvb_json_take(struct kvb_json_scan *scan, char c);
-/* The same for a whole word: `null`. */
+/* The same for a whole word, such as `null`. */
 bool kvb_json_take_word(struct kvb_json_scan *scan, const char *word);
-/* KVB_BAD_INPUT when anything else than c comes next. */
+/* KVB_BAD_INPUT if anything else than c comes next. */
 kvb_status kvb_json_expect(struct kvb_json_scan *scan, char c);
 
 /* Digits only: no sign, no fraction, no exponent, no leading zero, at most
@@ -45,7 +45,7 @@ kvb_status kvb_json_u64(struct kvb_json_scan *scan, uint64_t *out_value);
 /* The same up to 2^32-1. */
 kvb_status kvb_json_u32(struct kvb_json_scan *scan, uint32_t *out_value);
 
-/* The bytes between the quotes, escapes checked but left as they are. */
+/* The bytes between the quotes.  Escapes are checked but not decoded. */
 kvb_status kvb_json_string(struct kvb_json_scan *scan, kvb_span *out_raw);
 
 /* Skips one value of any type.  KVB_TOO_LARGE: the budget is used up. */
@@ -54,14 +54,13 @@ kvb_status kvb_json_skip(struct kvb_json_scan *scan, struct kvb_json_budget *bud
 /* KVB_BAD_INPUT when more than white space is left. */
 kvb_status kvb_json_finish(struct kvb_json_scan *scan);
 
-/* Checks a whole text: one value and nothing behind it.  KVB_TOO_LARGE as above. */
+/* Checks that the text is one value and nothing else.  KVB_TOO_LARGE as above. */
 kvb_status kvb_json_guard(kvb_span text, struct kvb_json_budget *budget);
 
-/* Reads an object by a table: known fields in any order, each at most once;
- * unknown ones are skipped, nested at most 16 deep.  A key spelt with escapes
- * counts as unknown.
- * KVB_BAD_INPUT  no object, a known field twice, a required one missing; or
- *                whatever a reader returned */
+/* Reads an object by a table.  Known fields may come in any order, each at most once.  Unknown
+ * fields are skipped, nested at most 16 deep.  A key with escapes counts as unknown.
+ * KVB_BAD_INPUT  not an object, a known field twice, or a required field missing
+ * Others as the reader of a field returned them. */
 struct kvb_json_field {
     const char *name;
     bool is_required;

@@ -35,12 +35,12 @@ kvb_json_parse(kvb_span text, struct kvb_json_budget *budget, struct json_object
         json_tokener_parse_ex(tokener, (const char *)text.data, (int)text.len);
     enum json_tokener_error error = json_tokener_get_error(tokener);
     if (error == json_tokener_continue) {
-        /* A bare number has no end mark: a NUL tells json-c that it is complete. */
+        /* A number alone has no end mark, so a NUL tells json-c that it is complete. */
         root = json_tokener_parse_ex(tokener, "", 1);
         error = json_tokener_get_error(tokener);
     }
     if (error != json_tokener_success) {
-        return KVB_BAD_INPUT; /* after the guard only the UTF-8 can be invalid */
+        return KVB_BAD_INPUT; /* kvb_json_guard() checks everything except UTF-8 */
     }
     *out_root = root;
     return KVB_OK;
@@ -74,7 +74,8 @@ kvb_status kvb_json_text(struct json_object *value, char *out, size_t size)
 
 kvb_status kvb_json_number(struct json_object *value, uint64_t max, uint64_t *out_number)
 {
-    /* get_int64 of a u64 above i64 gives the largest i64, not a negative. */
+    /* For a u64 above the range of i64, get_int64 returns the largest i64, not a negative number.
+     */
     if (!json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 0 ||
         json_object_get_uint64(value) > max) {
         return KVB_BAD_INPUT;

@@ -17,7 +17,7 @@
  * `null`, like every null inside.  budget->depth is at most 31, json-c's own limit.
  * Threads: the caller locks.
  *
- * KVB_BAD_INPUT  not JSON, bytes behind it, or not UTF-8
+ * KVB_BAD_INPUT  not JSON, more bytes after it, or not UTF-8
  * KVB_TOO_LARGE  the budget is used up
  * KVB_NO_MEMORY */
 kvb_status
@@ -33,5 +33,5 @@ struct json_object *kvb_json_member(struct json_object *object, const char *name
  * KVB_BAD_INPUT  not a string, or a longer one */
 kvb_status kvb_json_text(struct json_object *value, char *out, size_t size);
 
-/* Reads a whole number from 0 to max.  KVB_BAD_INPUT: another value, or NULL. */
+/* Reads an integer from 0 to max.  KVB_BAD_INPUT: another value, or NULL. */
 kvb_status kvb_json_number(struct json_object *value, uint64_t max, uint64_t *out_number);

@@ -65,7 +65,7 @@ static bool is_plain(uint8_t c)
     return c >= 0x20 && c != '"' && c != '\\' && c != 0x7f;
 }
 
-/* The number of bytes at the front that need no escape; mostly all of them. */
+/* The number of leading bytes that need no escape; usually all of them. */
 static size_t plain_len(const uint8_t *at, size_t left)
 {
     size_t len = 0;
@@ -93,8 +93,8 @@ static size_t put_odd(struct kvb_json_writer *json, const uint8_t *at, size_t le
     return len;
 }
 
-/* Fast path for nearly all keys and texts: no escapes, and room for them.  One check covers
- * comma, quotes, text and colon.  false: nothing was written. */
+/* Fast path for most keys and texts: they need no escapes, and the buffer has room.  One check
+ * covers comma, quotes, text and colon.  false: nothing was written. */
 static bool put_plain(struct kvb_json_writer *json, kvb_span text, bool is_key)
 {
     enum { around = 4 }; /* comma, two quotes, colon */
@@ -170,7 +170,7 @@ void kvb_json_write_key_u64(struct kvb_json_writer *json, uint64_t key)
     json->is_after_value = false;
 }
 
-/* Fast path, as put_plain(): there is room for comma and digits. */
+/* Fast path, as put_plain(): the buffer has room for comma and digits. */
 static bool put_number(struct kvb_json_writer *json, uint64_t value)
 {
     struct kvb_buf *out = json->out;

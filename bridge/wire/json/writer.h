@@ -40,12 +40,12 @@ void kvb_json_write_text(struct kvb_json_writer *json, const char *text);
 
 void kvb_json_write_span(struct kvb_json_writer *json, kvb_span text);
 void kvb_json_write_u64(struct kvb_json_writer *json, uint64_t value);
-/* 9 digits; NaN and infinity become null. */
+/* Writes up to 9 digits; NaN and infinity become null. */
 void kvb_json_write_number(struct kvb_json_writer *json, double value);
-/* The fewest digits that read back as the same float, always with a point or an exponent, so that
- * a typed reader does not take it for an integer.  0.0 for NaN and infinity. */
+/* Writes the fewest digits that read back as the same float.  The text always has a point or an
+ * exponent, so that a typed reader does not read an integer.  NaN and infinity become 0.0. */
 void kvb_json_write_float(struct kvb_json_writer *json, float value);
-/* 16 digits: a wall clock to the microsecond. */
+/* Writes up to 16 digits, which represent a wall-clock time to the microsecond. */
 void kvb_json_write_time(struct kvb_json_writer *json, double value);
 void kvb_json_write_bool(struct kvb_json_writer *json, bool value);
 void kvb_json_write_null(struct kvb_json_writer *json);
