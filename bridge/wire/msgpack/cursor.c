@@ -151,8 +151,8 @@ kvb_status kvb_mp_take_u32(struct kvb_mp_cursor *cursor, uint32_t *out_value)
 
 /* ---- Lists of integers ---- */
 
-/* How to extract a small number from the 8 big-endian bytes that begin with its code: shift
- * right, then apply the mask; mask 0: it is another value. */
+/* How to extract a small number from 8 big-endian bytes that begin with its code: shift right, then
+ * apply the mask.  Mask 0: the code is not that of a small number. */
 /* clang-format off */
 static const struct small {
     uint32_t mask;
@@ -165,7 +165,7 @@ static const struct small {
 };
 /* clang-format on */
 
-/* Branch-free decoding of a run of small integers, as tokens are: engines mix the widths, so a
+/* Decodes a run of small integers, such as tokens, without branches: engines mix the widths, so a
  * branch on the width would be mispredicted often.
  *
  *     0x00 .. 0x7f              the number itself
@@ -240,7 +240,7 @@ kvb_status kvb_mp_take_number(struct kvb_mp_cursor *cursor, double *out_value)
     return KVB_OK;
 }
 
-/* A family of types whose count is in the type byte (small counts) or in 1 << width bytes behind
+/* A family of types whose count is in the type byte (small counts) or in the 1 << width bytes after
  * it. */
 struct family {
     uint8_t small; /* first small code; mask 0 = none */
@@ -350,9 +350,9 @@ enum shape {
     shape_never,
 };
 
-/* The MessagePack spec as a table, one row per run of type bytes.  `mask` picks the part of the
- * type byte that is itself the count; `extra` is added to a byte length (ext's tag) and
- * multiplied into items (a map's pairs are two items each).  One table look-up per value. */
+/* The MessagePack spec as a table, one row for each range of type bytes.  `mask` selects the part
+ * of the type byte that is a count.  `extra` is added to a byte length (for the tag of an ext), or
+ * multiplies a count of items (a pair of a map is two items).  One table look-up per value. */
 /* clang-format off */
 static const struct form {
     uint8_t mask;

@@ -12,11 +12,11 @@
  *     [ read ][ next value ][ ... ]
  *             ^ at                 ^ end
  *
- * No read goes beyond end, whatever the bytes are.  The count of an array or map is only a claim
- * until its items were skipped or kvb_mp_guard() has checked it: do not allocate by it before.
+ * No function reads beyond end.  The count of an array or map is not verified until its items were
+ * skipped or kvb_mp_guard() has checked it: do not allocate memory by it before.
  *
- * Each take reads one value and moves behind it.  KVB_BAD_INPUT: the value has another type; the
- * cursor does not move.  Threads: the caller locks. */
+ * Each take function reads one value and moves past it.  KVB_BAD_INPUT: the value has another type;
+ * the cursor does not move.  Threads: the caller locks. */
 struct kvb_mp_cursor {
     const uint8_t *at; /* borrowed, like end */
     const uint8_t *end;
@@ -45,7 +45,7 @@ static inline enum kvb_mp_type kvb_mp_next(const struct kvb_mp_cursor *cursor)
     return cursor->at < cursor->end ? (enum kvb_mp_type)kvb_mp_types[*cursor->at] : KVB_MP_OTHER;
 }
 
-/* Takes a nil when one comes next. */
+/* Takes a nil if one comes next. */
 static inline bool kvb_mp_take_nil(struct kvb_mp_cursor *cursor)
 {
     const bool is_nil = kvb_mp_next(cursor) == KVB_MP_NIL;
@@ -80,8 +80,8 @@ kvb_status kvb_mp_take_sized_array(struct kvb_mp_cursor *cursor, uint32_t *out_c
 kvb_status kvb_mp_take_sized_text(struct kvb_mp_cursor *cursor, kvb_span *out_text);
 kvb_status kvb_mp_skip_any(struct kvb_mp_cursor *cursor, unsigned max_depth);
 
-/* The size of a value, by its first byte, if that byte alone determines it and the value
- * contains no others; else 0. */
+/* The size of a value by its first byte.  0: the first byte does not determine the size, or the
+ * value contains other values. */
 extern const uint8_t kvb_mp_sizes[256];
 
 /* Takes the header of an array; that many values follow. */
@@ -107,7 +107,7 @@ static inline kvb_status kvb_mp_take_text(struct kvb_mp_cursor *cursor, kvb_span
     return kvb_mp_take_sized_text(cursor, out_text);
 }
 
-/* As kvb_mp_skip() with another depth: for values inside others. */
+/* As kvb_mp_skip(), with another maximum depth, for values inside other values. */
 static inline kvb_status kvb_mp_skip_within(struct kvb_mp_cursor *cursor, unsigned max_depth)
 {
     const size_t size = cursor->at < cursor->end ? kvb_mp_sizes[*cursor->at] : 0;
@@ -123,12 +123,11 @@ static inline kvb_status kvb_mp_skip_within(struct kvb_mp_cursor *cursor, unsign
 
 /* Checks a MessagePack value before a decoder allocates memory for it.
  *
- * msgpack-c sizes an array from its header alone: five bytes claiming 10^8
- * items make it map 4 GiB.  This walk allocates nothing and checks that the
- * value is whole, that no container claims more items than there are bytes
- * left, and that nesting stays within max_depth (1 .. 32).
+ * msgpack-c sizes an array by its header: five bytes that claim 10^8 items make it map 4 GiB.  This
+ * function allocates nothing.  It checks that the value is complete, that no container claims more
+ * items than there are bytes left, and that the nesting is at most max_depth (1 .. 32).
  *
  * On KVB_OK *out_used is the value's length in bytes.
- * KVB_BAD_INPUT  cut short, an unassigned type byte, or a header that claims too many items
+ * KVB_BAD_INPUT  truncated, an unassigned type byte, or a header that claims too many items
  * KVB_TOO_LARGE  nested deeper than max_depth */
 kvb_status kvb_mp_guard(kvb_span in, unsigned max_depth, size_t *out_used);
