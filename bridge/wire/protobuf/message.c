@@ -7,7 +7,7 @@ enum { type_bits = 3, longest_varint = 10 };
 
 struct kvb_proto_scan kvb_proto_scan_of(kvb_span bytes)
 {
-    static const uint8_t nothing[1]; /* an empty span's data may be NULL, which has no arithmetic */
+    static const uint8_t nothing[1]; /* an empty span may have NULL data: NULL + 0 is undefined */
     const uint8_t *at = bytes.len > 0 ? bytes.data : nothing;
 
     return (struct kvb_proto_scan){ .at = at, .end = at + bytes.len };
@@ -93,7 +93,7 @@ kvb_status kvb_proto_guard(kvb_span bytes, size_t max_fields)
     return KVB_OK;
 }
 
-/* Records failures: a NULL from protobuf-c may mean invalid bytes or lack of memory. */
+/* Records a failed allocation: a NULL from protobuf-c may mean invalid bytes or lack of memory. */
 static void *take_memory(void *has_failed, size_t size)
 {
     void *bytes = malloc(size);

@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Protobuf messages: walks their fields without allocating, checks those of peers before
+/* Walks the fields of protobuf messages without allocating, checks messages of peers before
  * protobuf-c unpacks them, and maps our enums to the numbers on the wire.
  *
  *     | tag | len |   bytes   | tag | varint | tag | ...
@@ -37,19 +37,19 @@ struct kvb_proto_field {
 
 struct kvb_proto_scan kvb_proto_scan_of(kvb_span bytes);
 
-/* Reads the next field; requires at < end.  KVB_BAD_INPUT: it is not a valid field. */
+/* Reads the next field; requires at < end.  KVB_BAD_INPUT: not a valid field. */
 kvb_status kvb_proto_next(struct kvb_proto_scan *scan, struct kvb_proto_field *out_field);
 
 /* Reads the next varint of a packed column; errors as above. */
 kvb_status kvb_proto_varint(struct kvb_proto_scan *scan, uint64_t *out_value);
 
-/* Walks the fields of a message; does not descend into them.
+/* Checks the fields of a message, but not messages inside them.
  * KVB_BAD_INPUT  not protobuf, a group, or more than max_fields fields.  (Our
- *                repeated fields are packed: each column is one field.) */
+ *                repeated numbers are packed: each column is one field.) */
 kvb_status kvb_proto_guard(kvb_span bytes, size_t max_fields);
 
-/* Has protobuf-c unpack a message of this type after kvb_proto_guard(), because protobuf-c
- * allocates 40 bytes for each field on the wire, however small, and copies each unknown one.
+/* Unpacks a message of this type with protobuf-c.  kvb_proto_guard() checks it first, because
+ * protobuf-c allocates 40 bytes for each field, however small, and copies each unknown field.
  * *out_message is the generated struct, which the caller frees with kvb_proto_drop().
  * KVB_BAD_INPUT, KVB_NO_MEMORY */
 kvb_status kvb_proto_unpack(
@@ -62,11 +62,11 @@ void kvb_proto_drop(ProtobufCMessage **message);
 /* Appends the bytes of a generated struct.  KVB_TOO_LARGE, KVB_NO_MEMORY */
 kvb_status kvb_proto_pack(const ProtobufCMessage *message, struct kvb_buf *out);
 
-/* Our enums may be reordered; the numbers on the wire may not.  Each mapping is
- * a table: our constant -> number of kvbridge.proto. */
+/* The numbers of tiers in kvbridge.proto, indexed by our enum.  Our enums may be reordered; the
+ * numbers on the wire may not. */
 extern const uint32_t kvb_proto_tiers[KVB_LIST_COUNT];
 
-/* Finds the index of value in such a table.
- * KVB_BAD_INPUT  not in the table: a number of a newer version, or an invalid one */
+/* Finds the index of a value in such a table.
+ * KVB_BAD_INPUT  not in the table: a number of a newer version, or an invalid number */
 kvb_status
 kvb_proto_number_find(const uint32_t *numbers, size_t count, uint32_t value, unsigned *out_place);
