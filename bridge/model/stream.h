@@ -117,7 +117,7 @@ struct kvb_tier_shape {
 
 enum { kvb_max_tier_shapes = 8 }; /* of one stream */
 
-/* What a bridge publishes about each of its streams, every second and on a change. */
+/* What a bridge publishes about each of its streams, every period_ms and when it changes. */
 struct kvb_heartbeat {
     uint64_t worker_id;
     kvb_epoch epoch;
