@@ -74,8 +74,7 @@ kvb_status kvb_json_text(struct json_object *value, char *out, size_t size)
 
 kvb_status kvb_json_number(struct json_object *value, uint64_t max, uint64_t *out_number)
 {
-    /* For a u64 above the range of i64, get_int64 returns the largest i64, not a negative number.
-     */
+    /* get_int64 of a u64 above INT64_MAX returns INT64_MAX, not a negative number */
     if (!json_object_is_type(value, json_type_int) || json_object_get_int64(value) < 0 ||
         json_object_get_uint64(value) > max) {
         return KVB_BAD_INPUT;
