@@ -42,8 +42,7 @@ read_json_integer(const struct reading *reading, struct json_object *value, stru
     if (!json_object_is_type(value, json_type_int)) {
         return false;
     }
-    /* For a u64 above the range of i64, get_int64 returns the largest i64, not a negative number.
-     */
+    /* get_int64 of a u64 above INT64_MAX returns INT64_MAX, not a negative number */
     const int64_t as_signed = json_object_get_int64(value);
     *out = (struct integer){
         .is_negative = as_signed < 0,
@@ -173,8 +172,7 @@ static kvb_status take_listed_hash(struct kvb_json_scan *scan, void *context)
 
 /* ---- the list ---------------------------------------------------------------- */
 
-/* Allocates at least one item, so that an empty list is not NULL.  Fails only with KVB_NO_MEMORY.
- */
+/* Allocates at least one item, so that an empty list is not NULL.  Fails: KVB_NO_MEMORY only. */
 static kvb_status take_query_list(size_t count, size_t item_bytes, void **out_list)
 {
     *out_list = calloc(count > 0 ? count : 1, item_bytes);
