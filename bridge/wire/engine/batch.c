@@ -19,7 +19,7 @@ static const struct word keys[field_count] = {
     [field_seq_hashes]        = WORD("seq_hashes"), /* another name of the same field */
     [field_block_hash]        = WORD("block_hash"),
     [field_parent_block_hash] = WORD("parent_block_hash"),
-    [field_parent_hash]       = WORD("parent_hash"), /* likewise */
+    [field_parent_hash]       = WORD("parent_hash"), /* another name of parent_block_hash */
     [field_token_ids]         = WORD("token_ids"),
     [field_block_size]        = WORD("block_size"),
     [field_lora_id]           = WORD("lora_id"),
@@ -36,7 +36,7 @@ static const struct word keys[field_count] = {
     [field_mm_keys]           = WORD("mm_keys"),
     [field_spec_window]       = WORD("kv_cache_spec_sliding_window"),
     [field_model_name]        = WORD("model_name"),
-    [field_model]             = WORD("model"), /* likewise */
+    [field_model]             = WORD("model"), /* another name of model_name */
 };
 
 /* For each kind of event in array form: the fields after the tag, in order; field_count: a field

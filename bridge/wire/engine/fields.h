@@ -32,7 +32,7 @@ enum engine_field {
 };
 
 /* The long lists are read when they are located, so that they are walked only once.  They are
- * stored in the batch's arrays behind the counted items; raising the count accepts them. */
+ * stored in the batch's arrays after the counted items; increasing the count accepts them. */
 struct engine_list {
     bool is_read; /* else the reader of the field reads it, whatever its form */
     uint32_t count;
@@ -40,12 +40,12 @@ struct engine_list {
 
 struct engine_fields {
     bool has_event_type; /* it has Mooncake's event_type */
-    /* An array without a place for group_idx, from a vLLM whose multimodal ids may be bare
-     * texts: see wire/engine/extra_keys.c. */
+    /* The event is an array without an element for group_idx.  Its vLLM may write multimodal ids
+     * as bare texts: see wire/engine/extra_keys.c. */
     bool has_bare_ids;
     bool has[field_count];          /* present, and not nil */
-    struct engine_list hashes;      /* field_block_hashes, behind the counted batch->hashes */
-    struct engine_list tokens;      /* field_token_ids, behind the counted batch->tokens */
+    struct engine_list hashes;      /* field_block_hashes, after the counted batch->hashes */
+    struct engine_list tokens;      /* field_token_ids, after the counted batch->tokens */
     const uint8_t *end;             /* of the message */
     const uint8_t *at[field_count]; /* undefined for absent fields */
 };
@@ -138,7 +138,7 @@ kvb_status kvb_engine_add_text(
 /* Adds an empty extra for each of the event's blocks, unless it has them already. */
 kvb_status kvb_engine_need_extras(struct kvb_event_batch *batch, struct kvb_engine_event *event);
 
-/* ---- wire/engine/extra_keys.c: what identifies a block beside its tokens ---- */
+/* ---- wire/engine/extra_keys.c: what identifies a block besides its tokens ---- */
 
 /* SGLang's cache_salt.  KVB_BAD_INPUT also when it is given twice with different values.  A salt
  * longer than a query may have makes the event a KVB_SKIP_UNMATCHABLE. */
