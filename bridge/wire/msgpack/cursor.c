@@ -169,7 +169,7 @@ static const struct small {
  * branch on the width would be mispredicted often.
  *
  *     0x00 .. 0x7f              the number itself
- *     0xcc  +1   0xcd  +2   0xce  +4 bytes behind: 1 << (low two bits)
+ *     0xcc  0xcd  0xce          the number is in the next 1, 2, 4 bytes: 1 << (low two bits)
  *
  * Stops at `count`, before another kind of value, and where fewer than 8 bytes are left; returns
  * how many were read.  Cost: a load and four dependent steps per integer to find the next one. */
