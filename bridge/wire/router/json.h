@@ -24,7 +24,7 @@ kvb_router_json_encode(const struct kvb_router_batch *batch, size_t at, struct k
 
 /* Reads one message; replaces the content of *batch, which has no epoch then.  Unknown fields
  * are ignored.  A missing dp_rank is 0, a missing storage_tier is the device.
- * KVB_BAD_INPUT  not one RouterEvent: not JSON, a wrong type, bytes behind it,
+ * KVB_BAD_INPUT  not one RouterEvent: not JSON, a wrong type, more bytes after it,
  *                a worker_id above 2^63-1, a hash that is not a u64
  * KVB_TOO_LARGE, KVB_NO_MEMORY  (the batch is empty on each of these) */
 kvb_status kvb_router_json_decode(kvb_span json, struct kvb_router_batch *batch);

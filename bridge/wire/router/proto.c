@@ -173,8 +173,8 @@ kvb_status kvb_router_proto_encode(
 
 /* Decodes a KvEventBatch without protobuf-c, which allocates each column.  Each column is copied
  * to its final place, or stored temporarily in the batch itself.  Then the events are expanded in
- * place, from the last one to the first.  The source of an event is never behind the event, so no
- * unread source is overwritten.
+ * place, from the last one to the first.  The source of an event never has a higher index than the
+ * event, so no unread source is overwritten.
  *
  *     fields are read       events  [ form 0, count 0, parent 0 ][ form 1, count 1, ... ] ...
  *                           tokens  [ t0 ][ t1 ][ t2 ] ...            only of stored blocks
