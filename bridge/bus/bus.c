@@ -11,12 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of the URL in a sentence: the reason must have room, too. */
+/* Characters of the URL in a sentence; the rest of the buffer is for the reason. */
 enum { shown_url_chars = 100 };
 
 enum { close_flush_ms = 500, close_wait_ms = 5000, close_dial_wait_ms = 1500, close_look_ms = 50 };
 
-/* A copy, or NULL for NULL and "". */
+/* Copies text into *out; leaves *out as it is for NULL and "". */
 static kvb_status copy_option_text(const char *text, char **out)
 {
     if (!text || !text[0]) {
@@ -55,13 +55,13 @@ static struct kvb_bus *new_bus(void)
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&bus->lock, NULL);
     pthread_mutex_init(&bus->subscribing, NULL);
-    /* Publishers must not keep the connection manager waiting.  None publishes while it publishes.
-     */
+    /* Writers first, or publishers could starve the connection manager.  This kind of lock must not
+     * be read-locked twice by one thread; no publisher does. */
     pthread_rwlockattr_init(&writer_first);
     pthread_rwlockattr_setkind_np(&writer_first, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
     pthread_rwlock_init(&bus->sending, &writer_first);
     pthread_rwlockattr_destroy(&writer_first);
-    (void)sem_init(&bus->flush_requested, 0, 0); /* cannot fail: 0 is no overflow */
+    (void)sem_init(&bus->flush_requested, 0, 0); /* cannot fail: 0 is a valid value */
     return bus;
 }
 
@@ -123,8 +123,9 @@ static void stop_manager(struct kvb_bus *bus)
     pthread_join(bus->manager, NULL);
 }
 
-/* True when no callback of nats.c can come any more.  False when nats.c never called a closed
- * callback (out of memory when posting it), and while a dial still waits for a name server. */
+/* True when all links, dials and the flusher have ended, so that nats.c calls back no more.  False
+ * after the time limit: a dial still waits for a name server, or nats.c had no memory to call a
+ * closed callback. */
 static bool wait_for_ends(struct kvb_bus *bus)
 {
     const uint64_t began_ns = kvb_clock_monotonic_ns();
@@ -150,7 +151,7 @@ void kvb_bus_close(struct kvb_bus *bus)
         return;
     }
     kvb_bus_end_renewal(bus);
-    (void)kvb_bus_flush(bus, close_flush_ms); /* fails without a connection: nothing to save */
+    (void)kvb_bus_flush(bus, close_flush_ms); /* not connected: nothing is buffered */
     stop_manager(bus);
     kvb_bus_retire_link(bus); /* ends the wait of a flusher for a PONG */
     kvb_flusher_stop(bus);
@@ -158,7 +159,7 @@ void kvb_bus_close(struct kvb_bus *bus)
     if (wait_for_ends(bus)) {
         pthread_join(bus->flusher, NULL);
         free_bus(bus);
-    } /* else a callback may still come: leak the bus, or it would read freed memory */
+    } /* else leak the bus: a late callback would read freed memory */
 }
 
 kvb_status
@@ -256,7 +257,7 @@ void kvb_bus_denials(struct kvb_bus *bus, uint64_t *out_publishes, uint64_t *out
 
 /* ---- Sending ------------------------------------------------------------------------ */
 
-/* A failed write may have left half a message on the wire. */
+/* Breaks the link after a failed write, which may have sent half a message. */
 static kvb_status finish_write(struct kvb_link *link, natsStatus answer)
 {
     const kvb_status status = kvb_bus_from_nats(answer);
@@ -277,7 +278,7 @@ publish_one(struct kvb_link *link, const char *subject, const char *reply, kvb_s
                  : natsConnection_Publish(link->nats, subject, payload.data, len);
 }
 
-/* Takes the link once for all payloads. */
+/* Sends all payloads over the same link. */
 static kvb_status send_payloads(
     struct kvb_bus *bus, const char *subject, const char *reply, const kvb_span *payloads,
     size_t count, size_t *out_sent)
@@ -355,7 +356,7 @@ static void explain_request(
     }
 }
 
-/* A timeout means that the answer is late, not that the write failed: the link stays. */
+/* Does not break the link: a timeout means a late answer, not a failed write. */
 static kvb_status send_bus_request(
     struct kvb_link *link, const char *subject, kvb_span payload, uint32_t timeout_ms,
     natsMsg **out_answer, struct kvb_detail *detail)

@@ -14,12 +14,12 @@
  * Opening never waits for a server: when none answers, the bus keeps dialing
  * (with jitter, at most 1 s apart) and kvb_bus_is_connected() returns false.  A server that does
  * not answer a PING for 2 s is given up.  All times are of the monotonic clock.  Nothing is
- * buffered across a loss: a publish while not connected returns KVB_AGAIN, and what was written
+ * buffered across a loss: a publish without a connection returns KVB_AGAIN, and messages written
  * just before the loss may be lost.  kvb_bus_connects() shows that there was a loss.
  *
- * A server that announces lame duck mode (nats-server --signal ldm) is left as soon as another one
- * of the list, or one that it has announced itself, accepts a connection; until then it is used.
- * The change counts as a loss, and for two minutes the server that was left is dialed last.
+ * When a server announces lame duck mode (nats-server --signal ldm), the bus uses it until another
+ * configured or announced server accepts a connection, and then changes to that one.  The change
+ * counts as a loss.  For two minutes the server that was left is dialed last.
  *
  * Threads: publish, request, subscribe from any thread; handlers run on threads
  * of nats.c and must not wait for the bus. */
@@ -27,44 +27,44 @@ struct kvb_bus;
 
 enum { kvb_login_text_bytes = 256, kvb_inbox_prefix_bytes = 65, kvb_max_login_files = 7 };
 
-/* How a connection proves who it is, and what it believes of the server; "" for none.  Names are
- * those of the configuration, after "nats.".  The files are read at each dial. */
+/* How a connection logs in, and how it verifies the server; "" for an option that is not set.
+ * Names are those of the configuration, after "nats.".  The files are read at each dial. */
 struct kvb_bus_login {
     char user[kvb_login_text_bytes];
     char password_file[kvb_login_text_bytes];
     char token_file[kvb_login_text_bytes];
     char credentials[kvb_login_text_bytes]; /* .creds: a JWT and the seed of an NKey */
     char nkey_seed_file[kvb_login_text_bytes];
-    char ca_file[kvb_login_text_bytes];     /* PEM; with none, TLS only with a tls:// url */
-    char server_name[kvb_login_text_bytes]; /* in the server's certificate; else the url's host */
-    char cert_file[kvb_login_text_bytes];   /* PEM, ours, like the next */
-    char key_file[kvb_login_text_bytes];
-    char inbox_prefix[kvb_inbox_prefix_bytes]; /* of subjects for answers; else _INBOX */
+    char ca_file[kvb_login_text_bytes];        /* PEM */
+    char server_name[kvb_login_text_bytes];    /* in the server's certificate; "": url's host */
+    char cert_file[kvb_login_text_bytes];      /* PEM; our certificate */
+    char key_file[kvb_login_text_bytes];       /* PEM; our private key */
+    char inbox_prefix[kvb_inbox_prefix_bytes]; /* of reply subjects; "": _INBOX */
 };
 
-/* Whether the options fit together, and each file can be read, by nobody else where it holds a
- * secret, and contains what its key says.  Starts no thread, unlike what follows.
+/* Checks that the options fit together, that each file can be read and has the right content, and
+ * that files with secrets are private (core/secret_file.h).  Starts no thread.
  * KVB_BAD_CONFIG  *out_key is the name of one of them, detail says why
  * KVB_NO_MEMORY */
 kvb_status kvb_bus_login_check(
     const struct kvb_bus_login *login, const char *url, const char **out_key,
     struct kvb_detail *detail);
 
-/* What subjects for answers begin with: its inbox_prefix, or _INBOX. */
+/* The prefix of reply subjects: inbox_prefix, or _INBOX when that is "". */
 const char *kvb_bus_login_inbox(const struct kvb_bus_login *login);
 
-/* Writes the paths of its files, borrowed from the login, and returns their number. */
+/* Writes the paths of the login's files (borrowed) into out, and returns their number. */
 size_t kvb_bus_login_files(const struct kvb_bus_login *login, const char *out[kvb_max_login_files]);
 
 struct kvb_bus_options {
     const char *url;                   /* "nats://127.0.0.1:4222", or several with commas */
     const char *name;                  /* shown by the server, e.g. "kvbridge" */
     const struct kvb_bus_login *login; /* copied; NULL for none */
-    bool sends_at_once;                /* one write for each publish, for responders: nats.c's own
-                                          buffer waits up to 1 ms for more */
+    bool sends_at_once;                /* write out each publish at once, for responders; else
+                                          nats.c may buffer it for up to 1 ms */
     struct kvb_log *log;               /* borrowed; may be NULL */
-    /* Called on a thread of the bus, one call at a time; with false, then true, for a short
-     * loss.  May be NULL. */
+    /* Called on a thread of the bus, one call at a time.  A short loss is reported as false, then
+     * true.  May be NULL. */
     void (*on_change)(void *context, bool is_connected);
     void *context;
 };
@@ -78,54 +78,54 @@ kvb_status kvb_bus_open(
  * still has to unsubscribe the subscriptions that are left.  NULL is fine. */
 void kvb_bus_close(struct kvb_bus *bus);
 
-/* The state that nats.c last reported; does not call nats.c and does not block. */
+/* True while there is a working connection.  Does not block, and does not call nats.c. */
 bool kvb_bus_is_connected(const struct kvb_bus *bus);
 
-/* How often a connection was made; a change means that messages may be lost. */
+/* The number of connections made so far.  A change means that messages may be lost. */
 uint64_t kvb_bus_connects(const struct kvb_bus *bus);
 
-/* Uses this login from now on (NULL: the one it has), and when the login or one of its files has
- * changed since the connection was made, makes a second connection with it at once, and moves to
- * that without losing a message: kvb_bus_connects() does not change.  When the server does not
- * accept it, or a file cannot be used, the log says so, the first connection stays, and it is tried
- * again every 10 s.  Files are also compared every 10 s without this call.  The inbox_prefix stays
- * what it was.
+/* Uses this login from now on; NULL keeps the login and only checks its files.  When the login or
+ * one of its files has changed since the connection was made, the bus makes a second connection at
+ * once, and moves to it without losing a message: kvb_bus_connects() does not change.  When the
+ * server rejects the login, or a file cannot be used, this is logged, the first connection stays,
+ * and the bus tries again every 10 s.  The bus also checks the files every 10 s without this call.
+ * The inbox_prefix does not change.
  * KVB_BAD_CONFIG  the login cannot be used, and nothing is changed; detail says why
  * KVB_NO_MEMORY */
 kvb_status
 kvb_bus_renew(struct kvb_bus *bus, const struct kvb_bus_login *login, struct kvb_detail *detail);
 
-/* Ends a renewal under way without waiting for a server, and begins no other.  For the end of a
- * program, before it ends its subscriptions: these wait for a renewal.  kvb_bus_close() does the
- * same.  NULL is fine. */
+/* Stops a renewal of the login that is under way, and prevents later ones.  Call it at the end of
+ * a program before kvb_bus_unsubscribe(), which would wait for the renewal.  kvb_bus_close() calls
+ * it, too.  NULL is fine. */
 void kvb_bus_end_renewal(struct kvb_bus *bus);
 
-/* Why the newest attempt to connect failed; "" when it did not. */
+/* Why the newest attempt to connect failed; "" when it succeeded. */
 void kvb_bus_dial_failure(struct kvb_bus *bus, struct kvb_detail *out);
 
-/* The same as a sentence of /readyz, with the URL; for while it is not connected. */
+/* Writes the sentence for /readyz: that the bus is not connected, to which URL, and why. */
 void kvb_bus_explain_absence(struct kvb_bus *bus, struct kvb_detail *out);
 
-/* How often a connection was replaced without a loss. */
+/* The number of times that a connection was replaced without a loss. */
 uint64_t kvb_bus_renewals(const struct kvb_bus *bus);
 
 /* When our certificate ends, in seconds since 1970; 0 for none. */
 uint64_t kvb_bus_certificate_end(const struct kvb_bus *bus);
 
-/* How often the server of a connection announced lame duck mode: it will stop. */
+/* The number of times that a server announced lame duck mode, which means that it will stop. */
 uint64_t kvb_bus_lame_ducks(const struct kvb_bus *bus);
 
 /* The largest payload of a message: the max_payload of the newest connection's server, and at
  * most kvb_max_nats_payload_bytes, which is the value before the first connection. */
 size_t kvb_bus_max_payload(const struct kvb_bus *bus);
 
-/* True when the server of this connection has denied a permission that is_vital returns true for;
- * *out_why then names it.  See denials.h. */
+/* True when the server of this connection has denied a permission for which is_vital returns true.
+ * *out_why then names that permission.  See denials.h. */
 bool kvb_bus_is_denied(
     struct kvb_bus *bus, kvb_denial_is_vital is_vital, const void *context,
     struct kvb_detail *out_why);
 
-/* How often servers denied a publish or a subscription; for metrics. */
+/* The numbers of publishes and subscriptions that servers denied; for metrics. */
 void kvb_bus_denials(struct kvb_bus *bus, uint64_t *out_publishes, uint64_t *out_subscriptions);
 
 /* KVB_OK does not mean that the message has arrived.
@@ -141,7 +141,7 @@ kvb_status kvb_bus_publish_many(
     struct kvb_bus *bus, const char *subject, const kvb_span *payloads, size_t count,
     size_t *out_sent);
 
-/* Publishes with a reply subject, to which answers go. */
+/* Publishes with a reply subject.  Responders publish their answers on it. */
 kvb_status kvb_bus_publish_request(
     struct kvb_bus *bus, const char *subject, const char *reply, kvb_span payload);
 
@@ -151,7 +151,7 @@ kvb_status kvb_bus_flush(struct kvb_bus *bus, uint32_t timeout_ms);
 
 /* Has a thread of the bus write out what publish has buffered; the caller does not wait.  Call
  * it after publishing and before waiting for something else; otherwise the bytes stay in the
- * buffer for up to a millisecond.  Costs nothing while nothing was published. */
+ * buffer for up to a millisecond.  Does nothing when nothing was published since the last call. */
 void kvb_bus_flush_soon(struct kvb_bus *bus);
 
 struct kvb_bus_subscription;
@@ -174,18 +174,18 @@ kvb_status kvb_bus_subscribe(
     struct kvb_bus *bus, const char *subject, kvb_bus_handler handler, void *context,
     struct kvb_bus_subscription **out_subscription);
 
-/* The same as one of a queue group: of all subscriptions to the subject that name the group, the
- * server picks one for each message.  group: as a subject without wildcards; NULL or "": none. */
+/* The same as a member of a queue group: the server delivers each message to one member only.
+ * group: a valid subject without wildcards; NULL or "": none. */
 kvb_status kvb_bus_subscribe_queue(
     struct kvb_bus *bus, const char *subject, const char *group, kvb_bus_handler handler,
     void *context, struct kvb_bus_subscription **out_subscription);
 
-/* Ends the interest in the subject without losing a message: the server sends no more of them,
- * and the handler is given those that were sent.  The subscription is not made again after a
- * reconnect; the caller still unsubscribes it.  Not from a handler.
- * KVB_OK     the handler had the last one
- * KVB_AGAIN  not connected: the server has ended it
- * KVB_IO     not within timeout_ms */
+/* Ends the subscription on the server without losing a message: the server sends no more, and the
+ * handler gets those that were already sent.  The subscription is not made again after a reconnect.
+ * The caller still has to unsubscribe it.  Not from a handler.
+ * KVB_OK     the handler has returned from the last message
+ * KVB_AGAIN  not connected: the server has no such subscription any more
+ * KVB_IO     not done within timeout_ms */
 kvb_status kvb_bus_drain(struct kvb_bus_subscription *subscription, uint32_t timeout_ms);
 
 /* No handler runs after it returns, which may take a second.  Not from a handler.

@@ -28,7 +28,7 @@ static void drop_private_key(EVP_PKEY **key)
     EVP_PKEY_free(*key); /* NULL is fine */
 }
 
-/* The first of the file. */
+/* Reads the first certificate of the file. */
 static kvb_status
 read_certificate(const char *path, X509 **out_certificate, struct kvb_detail *detail)
 {
@@ -94,7 +94,7 @@ void kvb_certificate_warn(
     }
 }
 
-/* In place of OpenSSL's own, which asks on the terminal. */
+/* Replaces OpenSSL's password callback, which would ask on the terminal. */
 static int refuse_password(char *out, int size, int is_for_writing, void *is_wanted)
 {
     (void)is_for_writing;

@@ -14,7 +14,7 @@
 /* When the first certificate of a file ends, in seconds since 1970. */
 kvb_status kvb_certificate_end(const char *path, int64_t *out_unix_s, struct kvb_detail *detail);
 
-/* How a certificate stands: later states are worse. */
+/* The states of a certificate, from good to bad. */
 enum kvb_certificate_state {
     KVB_CERTIFICATE_LASTS,
     KVB_CERTIFICATE_ENDS_SOON, /* within 7 days */
@@ -23,20 +23,19 @@ enum kvb_certificate_state {
 
 enum kvb_certificate_state kvb_certificate_state(int64_t end_s, int64_t now_s);
 
-/* Whether the file has a private key that is not encrypted, and that of the certificate. */
+/* Checks that the file contains an unencrypted private key, which belongs to the certificate. */
 kvb_status
 kvb_private_key_check(const char *path, const char *certificate_path, struct kvb_detail *detail);
 
-/* A certificate of ours that is in use. */
+/* One of our own certificates. */
 struct kvb_certificate {
-    const char *room;
-    const char *key; /* of the configuration: "nats.cert_file" */
+    const char *room; /* which the log names */
+    const char *key;  /* in the configuration, e.g. "nats.cert_file" */
     const char *file;
     int64_t end_s; /* since 1970 */
 };
 
-/* What the log says already: of the certificate that ends then, the worst of its states.  {0} at
- * first. */
+/* What was logged already: the worst state of the certificate that ends at end_s.  First {0}. */
 struct kvb_certificate_notice {
     int64_t end_s;
     enum kvb_certificate_state state;

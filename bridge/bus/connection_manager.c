@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- The connection manager: dials, reports changes, dials again ----------------------------- */
+/* ---- The connection manager: dials, and reports changes ---- */
 
 /* The state that was last passed to on_change; used by this thread only. */
 struct reported {
@@ -110,7 +110,7 @@ static void make_current(struct kvb_bus *bus, struct kvb_link *link)
     pthread_mutex_unlock(&bus->subscribing);
 }
 
-/* Logs a failed dial at once when the reason is new, and repeats it in growing intervals. */
+/* Logs a failed dial at once when the reason is new; else at growing intervals. */
 static void say_failure(struct kvb_bus *bus)
 {
     const bool is_other = strcmp(bus->dial_failure.text, bus->said_failure.text) != 0;
@@ -151,7 +151,8 @@ static void look_at_certificate(struct kvb_bus *bus)
         &bus->certificate_said);
 }
 
-/* Before each dial: what follows reads the files as they are now, or newer. */
+/* Called before each dial.  The hash is taken before the files are read: when a file changes in
+ * between, the next check finds another hash. */
 static uint64_t take_login(struct kvb_bus *bus)
 {
     pthread_mutex_lock(&bus->lock);
@@ -160,7 +161,7 @@ static uint64_t take_login(struct kvb_bus *bus)
     bus->check_login_at_ns = kvb_clock_monotonic_ns() + check_login_ns;
     pthread_mutex_unlock(&bus->lock);
     if (next) {
-        /* a changed prefix needs a restart: reply subjects in use begin with this one */
+        /* a changed prefix needs a restart, because reply subjects in use begin with the old one */
         memcpy(next->inbox_prefix, bus->login.inbox_prefix, sizeof next->inbox_prefix);
         bus->login = *next;
         free(next);
@@ -204,7 +205,7 @@ static const uint64_t leave_retry_ns = KVB_NS_PER_S;
 
 enum { leave_flush_ms = 200 };
 
-/* Its last INFO names the other servers of its cluster. */
+/* Stores which server is left, and the other servers of its cluster, which its last INFO names. */
 static void note_left_server(struct kvb_bus *bus, uint64_t now_ns)
 {
     char url[1024];
@@ -229,7 +230,8 @@ static void say_leaving(struct kvb_bus *bus, bool has_other)
         has_other ? "" : bus->dial_failure.text, NULL);
 }
 
-/* Dials before it leaves: where no other server answers, the old one serves until it stops. */
+/* Dials another server before it leaves this one.  When no other answers, this one is used until it
+ * stops. */
 static void change_server(struct kvb_bus *bus)
 {
     struct kvb_link *link = NULL;
@@ -240,7 +242,7 @@ static void change_server(struct kvb_bus *bus)
     bus->leave_at_ns = kvb_clock_monotonic_ns() + leave_retry_ns;
     if (has_other) {
         kvb_log_backoff_end(&bus->dial_log);
-        (void)kvb_bus_flush(bus, leave_flush_ms); /* what fails is found missing by readers */
+        (void)kvb_bus_flush(bus, leave_flush_ms); /* readers detect what is lost */
         kvb_bus_retire_link(bus);
         make_current(bus, link);
     }
@@ -265,7 +267,8 @@ static void log_login_change(struct kvb_bus *bus, bool is_done, const char *reas
         "url", bus->shown_url, "reason", reason, NULL);
 }
 
-/* Each PING waits on the realtime clock, all of them together on the monotonic one. */
+/* True when the server answers a PING in time.  nats.c measures its waits on the realtime clock, so
+ * this makes short waits, and limits their sum on the monotonic clock. */
 static bool has_pong(const struct kvb_link *link)
 {
     const uint64_t end_ns = kvb_clock_monotonic_ns() + renew_pong_ms * KVB_NS_PER_MS;
@@ -278,14 +281,15 @@ static bool has_pong(const struct kvb_link *link)
     return answer == NATS_OK;
 }
 
-/* Publishers wait meanwhile.  False: what was published last may be lost. */
+/* Makes the new link the current one, while publishers wait.  False: the last messages published on
+ * the old link may be lost. */
 static bool switch_link(struct kvb_bus *bus, struct kvb_link *link)
 {
     pthread_rwlock_wrlock(&bus->sending);
     const bool is_lossless = kvb_bus_flush(bus, renew_flush_ms) == KVB_OK;
     note_payload_ceiling(bus, link);
     pthread_mutex_lock(&bus->lock);
-    bus->link->is_broken = true; /* that it ends is no trouble */
+    bus->link->is_broken = true; /* so that its end is not logged as a failure */
     bus->link = link;
     kvb_bus_watch_begin(&bus->watch, kvb_clock_monotonic_ns());
     atomic_store_explicit(&bus->is_connected, !link->is_broken, memory_order_release);
@@ -295,9 +299,9 @@ static bool switch_link(struct kvb_bus *bus, struct kvb_link *link)
     return is_lossless;
 }
 
-/* Whether the new link lacks a subscription that the current one has.  After its PONG: nats.c has
- * noted a denial by then, although its callback may come later.  (Denied publishes show only when
- * something is published.) */
+/* True when the server denies a subscription on the new link, and denied none on the current one.
+ * Called after the PONG: nats.c has stored a denial by then, even if its callback comes later.
+ * Denied publishes are not known before something is published. */
 static bool
 is_less_permitted(struct kvb_bus *bus, struct kvb_link *link, struct kvb_detail *out_why)
 {
@@ -320,7 +324,7 @@ static bool has_joined(struct kvb_bus *bus, struct kvb_link *link, struct kvb_de
            !is_less_permitted(bus, link, out_why);
 }
 
-/* subscribing is held.  False: nothing is changed. */
+/* subscribing is held.  False: the current link stays. */
 static bool replace_link(struct kvb_bus *bus, struct kvb_link *link, struct kvb_detail *out_why)
 {
     if (!has_joined(bus, link, out_why)) {
@@ -329,7 +333,7 @@ static bool replace_link(struct kvb_bus *bus, struct kvb_link *link, struct kvb_
     }
     bool is_lossless = switch_link(bus, link);
     is_lossless &= kvb_subscriptions_move(bus, renew_drain_ms);
-    if (!has_pong(link)) { /* the watch did not look at it meanwhile */
+    if (!has_pong(link)) { /* the watch does not run during a renewal */
         is_lossless = false;
         kvb_link_break(link);
     }
@@ -382,7 +386,7 @@ static void check_for_new_login(struct kvb_bus *bus)
 
 enum manager_step { manager_stop, manager_dial, manager_change, manager_renew, manager_report };
 
-/* lock is held, as in the next four. */
+/* lock is held, as in the next three. */
 static bool is_served(const struct kvb_bus *bus)
 {
     return bus->link && !bus->link->is_broken;

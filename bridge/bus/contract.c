@@ -4,8 +4,9 @@
 
 #include <string.h>
 
-/* P and R begin a form: namespace.{namespace}.component.{component} of the workers, of the router.
- * kv_sync is requested with a worker and a rank in place of the stars. */
+/* P and R stand for namespace.{namespace}.component.{component}: P with the names of the workers,
+ * R with those of the router.  A request on kv_sync has a worker and a rank instead of the stars.
+ */
 /* clang-format off */
 static const char *const forms[KVB_SUBJECT_COUNT] = {
     [KVB_SUBJECT_WORKERS]           = "P.*",
@@ -45,7 +46,7 @@ static bool has_component(const char *form)
     return (form[0] == 'P' || form[0] == 'R') && form[1] == '.';
 }
 
-/* NULL: there is no such variable, or it has no value. */
+/* The value of a variable; NULL: there is no such variable, or it has no value. */
 static const char *find_value(const struct kvb_subject_names *names, const char *name, size_t len)
 {
     const struct {
@@ -78,7 +79,7 @@ static kvb_status append_to_subject(char *out, size_t *len, const char *text, si
     return KVB_OK;
 }
 
-/* Copies a form, with the values of its variables. */
+/* Copies a form, and replaces its variables by their values. */
 static kvb_status fill_form(const char *form, const struct kvb_subject_names *names, char *out)
 {
     size_t len = 0;

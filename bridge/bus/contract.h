@@ -2,13 +2,13 @@
 
 #include "bus/subject.h"
 
-/* The subjects that programs publish on and subscribe to (proto/README.md).  The daemons make
- * theirs from this table, and `kvctl permissions` prints it.
+/* The subjects that programs publish on and subscribe to (proto/README.md).  The daemons and
+ * `kvctl permissions` make their subjects from this table.
  *
  * Threads: any thread. */
 
 enum kvb_contract_subject {
-    KVB_SUBJECT_WORKERS, /* P.*: all of a component in one subscription */
+    KVB_SUBJECT_WORKERS, /* P.*: all subjects of a component, in one subscription */
     KVB_SUBJECT_EVENTS,
     KVB_SUBJECT_WINDOW_EVENTS,
     KVB_SUBJECT_HEARTBEAT,
@@ -21,7 +21,7 @@ enum kvb_contract_subject {
     KVB_SUBJECT_MATCH,
     KVB_SUBJECT_ROUTE,
     KVB_SUBJECT_GET,
-    KVB_SUBJECT_MATCH_OF_ONE, /* of one aggregator, like the next two */
+    KVB_SUBJECT_MATCH_OF_ONE, /* requests to one aggregator, like the next two */
     KVB_SUBJECT_ROUTE_OF_ONE,
     KVB_SUBJECT_GET_OF_ONE,
     KVB_SUBJECT_FINISHED,
@@ -31,8 +31,8 @@ enum kvb_contract_subject {
     KVB_SUBJECT_LOAD_STATS,
     KVB_SUBJECT_HIT_RATE,
     KVB_SUBJECT_HIT_RATE_ALIAS,
-    KVB_SUBJECT_ECHO,    /* an aggregator's own messages */
-    KVB_SUBJECT_ANSWERS, /* to an aggregator's requests */
+    KVB_SUBJECT_ECHO,    /* an aggregator's messages to itself */
+    KVB_SUBJECT_ANSWERS, /* answers to an aggregator's requests */
     KVB_SUBJECT_INBOXES, /* answers to requests of any NATS client */
     KVB_SUBJECT_SERVICES,
     KVB_SUBJECT_SERVICE_KIND,
@@ -40,22 +40,22 @@ enum kvb_contract_subject {
     KVB_SUBJECT_COUNT
 };
 
-/* Where the answers to requests go unless configured otherwise. */
+/* The default prefix of reply subjects. */
 #define KVB_INBOX_PREFIX "_INBOX"
 
 enum { kvb_subject_service_bytes = (2 * kvb_name_bytes) + 2 };
 
-/* Values of the variables in subjects.  All borrowed; NULL for one that the subject does not have.
- * "*" is allowed everywhere. */
+/* Values of the variables in subjects.  All pointers are borrowed; NULL for a variable that the
+ * subject does not have.  "*" is a valid value of each. */
 struct kvb_subject_names {
     const char *workers_namespace; /* P */
     const char *workers_component;
     const char *router_namespace; /* R */
     const char *router_component;
-    const char *inbox_prefix; /* "_INBOX" */
-    const char *inbox;        /* what follows the prefix in this process's inbox */
-    const char *id;           /* of the micro-service, like the next one */
-    char service[kvb_subject_service_bytes];
+    const char *inbox_prefix;                /* "_INBOX" */
+    const char *inbox;                       /* this process's inbox, without the prefix */
+    const char *id;                          /* of the micro-service */
+    char service[kvb_subject_service_bytes]; /* name of the micro-service */
 };
 
 /* Writes the subject into out (kvb_subject_bytes).  KVB_BAD_INPUT: a name is not valid or missing,

@@ -8,7 +8,7 @@
 
 static const uint64_t forget_ns = kvb_denial_forget_ms * KVB_NS_PER_MS;
 
-/* The subject is in the first quotes after these words. */
+/* The subject stands in quotes after one of these phrases. */
 static bool read_denial(const char *text, struct kvb_denial *out)
 {
     static const struct {
@@ -21,7 +21,7 @@ static bool read_denial(const char *text, struct kvb_denial *out)
         if (at) {
             at += strlen(forms[i].words);
             out->is_publish = forms[i].is_publish;
-            (void)snprintf(/* a longer one is cut */
+            (void)snprintf(/* cuts a longer subject */
                            out->subject, sizeof out->subject, "%.*s", (int)strcspn(at, "\""), at);
             return true;
         }
@@ -34,7 +34,7 @@ static bool is_expired(const struct kvb_denial *denial, uint64_t now_ns)
     return denial->is_publish && now_ns - denial->seen_ns >= forget_ns;
 }
 
-/* Its entry, or a free one; NULL: there is no free one. */
+/* The entry of this denial, or else a free one; NULL: the table is full. */
 static struct kvb_denial *
 find_denial(struct kvb_denials *denials, const struct kvb_denial *denial, bool *out_is_known)
 {

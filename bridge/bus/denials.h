@@ -7,20 +7,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The permissions that a server denies.  A publish that is not permitted returns no error; the
- * server drops the message and then sends an asynchronous error that names the subject:
+/* The permissions that a server denies.  The call that publishes without permission returns no
+ * error.  The server drops the message, and later sends an error that names the subject:
  *
  *     PUB a 5 ...       -->   -ERR 'Permissions Violation for Publish to "a"'
  *     SUB b 1           -->   -ERR 'Permissions Violation for Subscription to "b"'
  *
- * A subscription is denied once and stays so for the connection.  A publish is denied each
- * time; after kvb_denial_forget_ms without a denial it may be permitted again.
+ * A subscription is denied once, for as long as the connection lasts.  A publish is denied each
+ * time; after kvb_denial_forget_ms without a denial it counts as permitted again.
  *
- * The sender of a request chooses the reply subject, so a denial there does not mean that our
- * own permissions are wrong: of the publishes on subjects outside the contract only the newest
- * denial is kept.
+ * The sender of a request chooses the reply subject, so a denied reply does not mean that our own
+ * permissions are wrong.  For publishes on subjects outside the contract, only the newest denial
+ * is kept.
  *
- * Each connection has a table of its own, because permissions may differ.  All zeros: empty.
+ * Each connection has its own table, because permissions may differ.  All zeros: empty.
  *
  * Threads: the caller locks.  Times are of the monotonic clock, in ns. */
 enum { kvb_denials_kept = 16, kvb_denial_forget_ms = 60000 };
@@ -34,18 +34,18 @@ struct kvb_denial {
 struct kvb_denials {
     struct kvb_denial items[kvb_denials_kept];
     size_t count;
-    struct kvb_denial other; /* a publish elsewhere; "" for none */
-    uint64_t publishes;      /* denied so far, like the next */
+    struct kvb_denial other; /* a publish outside the contract; subject "": none */
+    uint64_t publishes;      /* number denied so far, like the next */
     uint64_t subscriptions;
 };
 
 enum kvb_denial_update {
-    KVB_DENIAL_KNOWN,    /* not to be logged: known, not a denial, or no free entry */
-    KVB_DENIAL_NEW,      /* to be logged */
-    KVB_DENIAL_ELSEWHERE /* to be logged with a rate limit: requests choose these subjects */
+    KVB_DENIAL_KNOWN,    /* do not log: known, not a denial, or no free entry */
+    KVB_DENIAL_NEW,      /* log it */
+    KVB_DENIAL_ELSEWHERE /* log it with a rate limit: requesters choose these subjects */
 };
 
-/* Reads an error text of a server. */
+/* Parses an error text of a server, and stores the denial. */
 enum kvb_denial_update
 kvb_denials_note(struct kvb_denials *denials, const char *text, uint64_t now_ns);
 
@@ -56,5 +56,5 @@ const struct kvb_denial *kvb_denials_find(
     const struct kvb_denials *denials, uint64_t now_ns, kvb_denial_is_vital is_vital,
     const void *context);
 
-/* For people. */
+/* Describes the denial for people. */
 void kvb_denial_explain(const struct kvb_denial *denial, struct kvb_detail *out_why);

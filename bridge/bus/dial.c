@@ -20,9 +20,9 @@ enum {
     first_retry_ms = 100,
     max_servers = 128,
     max_discovered_bytes = 4096,
-    dial_wait_ms = 15000, /* longer than a resolver tries: 10 s.  And for each server: */
-    dial_wait_each_ms = 2 * connect_timeout_ms,
-    max_dials = 4, /* dials under way, including those that were given up but have not ended */
+    dial_wait_ms = 15000,                       /* a resolver gives up after 10 s */
+    dial_wait_each_ms = 2 * connect_timeout_ms, /* more for each server */
+    max_dials = 4, /* threads, including those of dials that were given up but have not ended */
 };
 
 kvb_status kvb_bus_from_nats(natsStatus status)
@@ -59,7 +59,7 @@ static const char *last_nats_error(void)
     return text ? text : natsStatus_GetText(status);
 }
 
-/* Texts of nats.c begin with a position in its source, which is left out. */
+/* Skips the source position with which an error text of nats.c begins. */
 const char *kvb_nats_error_words(void)
 {
     const char *text = last_nats_error();
@@ -78,7 +78,7 @@ static void drop_dial_text(char **text)
     free(*text);
 }
 
-/* Reads the files in the same way as a dial does. */
+/* Reads the files in the way that a dial does. */
 static kvb_status
 check_login(const struct kvb_bus_login *login, const char *url, struct kvb_detail *detail)
 {
@@ -105,7 +105,8 @@ kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct k
     return options->login ? check_login(options->login, options->url, detail) : KVB_OK;
 }
 
-/* The address and the process differ where two dial in one nanosecond. */
+/* The bus's address and the process id give different numbers to clients that dial in the same
+ * nanosecond. */
 static uint64_t dial_random(const struct kvb_bus *bus, uint64_t now_ns)
 {
     const kvb_span seed = { (const uint8_t *)&now_ns, sizeof now_ns };
@@ -175,12 +176,13 @@ static enum kvb_denial_update note_denial(struct kvb_link *link, const char *tex
     return update;
 }
 
-/* Logs a denial on a subject of the contract once for each connection; not on one that is only
- * about to replace another: if that fails, its denial is the logged reason. */
+/* Logs a denied subject once for each connection, and publishes outside the contract with a rate
+ * limit.  A link that is about to replace the current one logs nothing here: when a denial prevents
+ * the replacement, log_login_change() logs it as the reason. */
 static void take_denial(struct kvb_link *link)
 {
     struct kvb_bus *bus = link->bus;
-    const char *text = last_nats_error(); /* of this error, not the newest */
+    const char *text = last_nats_error(); /* of this error; others may follow */
     enum kvb_denial_update update = KVB_DENIAL_KNOWN;
 
     pthread_mutex_lock(&bus->lock);
@@ -200,7 +202,7 @@ static void take_denial(struct kvb_link *link)
     }
 }
 
-/* Slow consumers (whose drops kvb_bus_dropped() counts) and refused subjects. */
+/* Reports slow consumers (kvb_bus_dropped() counts their drops), denials and other errors. */
 static void on_error(natsConnection *nats, natsSubscription *sub, natsStatus status, void *closure)
 {
     struct kvb_bus *bus = ((struct kvb_link *)closure)->bus;
@@ -218,7 +220,8 @@ static void on_error(natsConnection *nats, natsSubscription *sub, natsStatus sta
         sub ? natsSubscription_GetSubject(sub) : "", reason);
 }
 
-/* The connection manager does the rest.  The server repeats it with each later INFO. */
+/* Wakes the connection manager, which dials another server.  nats.c calls this again with each
+ * later INFO of the server; only the first call counts. */
 static void on_lame_duck(natsConnection *nats, void *closure)
 {
     struct kvb_link *link = closure;
@@ -237,8 +240,8 @@ static void on_lame_duck(natsConnection *nats, void *closure)
 
 /* ---- Dialing ------------------------------------------------------------------ */
 
-/* nats.c neither decodes %40 and the like nor escapes quotes, so such a login is removed from the
- * URL and set as options. */
+/* nats.c neither decodes percent-encoded bytes in a URL's login nor escapes quotes.  Such a login
+ * is moved from the URL into the options. */
 static natsStatus set_login(natsOptions *options, char *server)
 {
     struct kvb_server_login login = { .user = "" };
@@ -258,7 +261,8 @@ static natsStatus set_login(natsOptions *options, char *server)
     return status;
 }
 
-/* The configured servers and those that a server has announced.  NULL: no memory. */
+/* The configured servers and those that a server has announced, separated by commas.  NULL: no
+ * memory. */
 static char *list_servers(const struct kvb_bus *bus)
 {
     char *list = NULL;
@@ -325,7 +329,7 @@ static natsStatus set_times(natsOptions *options)
         natsOptions_SetTimeout(options, connect_timeout_ms),
         natsOptions_SetWriteDeadline(options, write_deadline_ms),
         natsOptions_SetIgnoreDiscoveredServers(options, false),
-        natsOptions_SetNoRandomize(options, true), /* kvb_server_list_order() has done it */
+        natsOptions_SetNoRandomize(options, true), /* kvb_server_list_order() has shuffled them */
     };
 
     return first_failure(each, KVB_COUNT_OF(each));
@@ -350,32 +354,33 @@ static kvb_status make_options(struct kvb_link *link, natsOptions **out_options)
 
 /* ---- One dial, on a thread of its own ------------------------------------------- */
 
-/* A name server may keep nats.c waiting for long, and a server that stops in the TLS handshake for
- * ever: nats.c 3.4 sets no limit to it, and keeps its other limits on the realtime clock. */
+/* One attempt to connect.  nats.c may wait long for a name server.  It waits for ever when a server
+ * stops answering in the TLS handshake, to which nats.c 3.4 sets no time limit.  Its other time
+ * limits are on the realtime clock. */
 struct kvb_dialing {
-    struct kvb_dialing *next; /* in the bus's list; lock, like the next three */
-    pthread_t thread;         /* runs while this is in the list */
+    struct kvb_dialing *next; /* in the bus's list; under lock, like the next three */
+    pthread_t thread;         /* the thread runs while this struct is in the list */
     uint64_t interrupt_at_ns;
     bool is_interrupted;
-    struct kvb_link *link;     /* owned until it is done */
+    struct kvb_link *link;     /* owned until is_done */
     natsOptions *options;      /* owned */
-    bool is_signed;            /* the login signs what the server sends */
+    bool is_signed;            /* the login signs a nonce of the server */
     const char *refusal;       /* static; see likely_refusal() */
     natsStatus answer;         /* of nats.c */
     struct kvb_detail failure; /* why it failed, for people */
-    bool is_done;              /* the manager frees this struct; under lock, like the next */
-    bool is_given_up;          /* the dialing thread frees this struct */
+    bool is_done;              /* then the manager frees this struct; under lock, like the next */
+    bool is_given_up;          /* then the dialing thread frees this struct */
 };
 
-/* With TLS 1.3 a server refuses a client's certificate only after the handshake, by closing the
- * connection, which nats.c notices while it reads or while it writes. */
+/* True when the server probably closed the connection after the TLS handshake.  With TLS 1.3 a
+ * server rejects a client's certificate in this way.  nats.c notices it in a read or in a write. */
 static bool is_ended_after_handshake(natsStatus status, const char *words)
 {
     return (status == NATS_PROTOCOL_ERROR && strstr(words, "got ''")) ||
            strncmp(words, "SSL_write error", sizeof "SSL_write error" - 1) == 0;
 }
 
-/* Why a server may do that; NULL: connections are not encrypted. */
+/* The likely reason when the server closes the connection after the handshake; NULL: no TLS. */
 static const char *likely_refusal(const struct kvb_bus *bus)
 {
     if (!kvb_login_wants_tls(&bus->login, bus->url)) {
@@ -387,7 +392,7 @@ static const char *likely_refusal(const struct kvb_bus *bus)
                : "does not accept the certificate in nats.cert_file";
 }
 
-/* Writes why a dial failed. */
+/* Stores why a dial failed. */
 static void note_failure(struct kvb_dialing *dialing)
 {
     const char *words = kvb_nats_error_words();
@@ -402,8 +407,7 @@ static void note_failure(struct kvb_dialing *dialing)
     }
 }
 
-/* Replaces the words of nats.c, which are those of OpenSSL, for a handshake that was interrupted.
- */
+/* Replaces the error text of an interrupted TLS handshake, which nats.c takes from OpenSSL. */
 static void note_silence(struct kvb_dialing *dialing, struct kvb_bus *bus)
 {
     pthread_mutex_lock(&bus->lock);
@@ -423,8 +427,8 @@ static void on_dial_signal(int number)
     (void)number;
 }
 
-/* natsConnection_Connect() can fail with the closed callback posted, but only when
- * it is out of memory or threads: then the link is left to that callback. */
+/* True when nats.c may still call the closed callback after natsConnection_Connect() has failed. It
+ * does so only when it is out of memory or threads.  The link must then stay allocated. */
 static bool may_call_back(natsStatus answer)
 {
     return answer == NATS_NO_MEMORY || answer == NATS_SYS_ERROR;
@@ -449,9 +453,9 @@ static void drop_late_link(struct kvb_dialing *dialing)
     }
 }
 
-/* No SA_RESTART: that the handler ran ends the system call in which the thread waits.  nats.c then
- * takes the next server, or fails; look-ups of names go on.  Without a handler the default is to
- * ignore SIGURG, so that a stray one harms nobody. */
+/* Lets SIGURG interrupt the system call in which this thread waits: the handler is set without
+ * SA_RESTART.  nats.c then tries the next server, or fails; name look-ups continue.  SIGURG is
+ * chosen because processes without a handler ignore it. */
 static void let_be_interrupted(void)
 {
     const struct sigaction action = { .sa_handler = on_dial_signal };
@@ -512,8 +516,9 @@ static void end_dial(struct kvb_dialing *dialing, struct kvb_bus *bus)
     }
 }
 
-/* nats.c takes a signature that begins with a byte 0 for an empty one and sends none: one of 256
- * logins with an NKey or credentials is refused for that.  The next one signs something else. */
+/* Connects, and repeats a rejected login that signs a nonce.  nats.c takes a signature that begins
+ * with a zero byte for an empty one, and does not send it, so the server rejects one of 256 such
+ * logins.  The second attempt signs another nonce. */
 static natsStatus connect_twice(struct kvb_dialing *dialing)
 {
     natsStatus answer = natsConnection_Connect(&dialing->link->nats, dialing->options);
@@ -537,13 +542,13 @@ static void *connect_once(void *argument)
     }
     end_dial(dialing, bus);
     pthread_mutex_lock(&bus->lock);
-    bus->dials--; /* from here on the bus may be gone */
+    bus->dials--; /* after the unlock, the bus may be freed */
     pthread_cond_broadcast(&bus->changed);
     pthread_mutex_unlock(&bus->lock);
     return NULL;
 }
 
-/* False: given up. */
+/* False: the dial was given up. */
 static bool wait_for_dial(struct kvb_bus *bus, struct kvb_dialing *dialing, uint32_t wait_ms)
 {
     const uint64_t end_ns = kvb_clock_monotonic_ns() + wait_ms * KVB_NS_PER_MS;
@@ -629,7 +634,7 @@ static kvb_status prepare_dialing(struct kvb_bus *bus, struct kvb_dialing **out_
         free(link);
         return KVB_NO_MEMORY;
     }
-    *link = (struct kvb_link){ .bus = bus, .uses = 2 }; /* the caller's, on_closed()'s */
+    *link = (struct kvb_link){ .bus = bus, .uses = 2 }; /* one of the caller, one of on_closed() */
     bus->dial_failure.text[0] = '\0';
     const kvb_status status = make_options(link, &dialing->options);
     if (status != KVB_OK) {
@@ -660,7 +665,7 @@ kvb_status kvb_link_dial(struct kvb_bus *bus, struct kvb_link **out_link)
 
 /* ---- Servers that a server announces ---------------------------------------------- */
 
-/* With TLS, announced addresses are of no use when certificates contain host names only. */
+/* With TLS, announced IP addresses cannot be used when certificates contain only host names. */
 void kvb_link_note_servers(struct kvb_link *link)
 {
     struct kvb_bus *bus = link->bus;

@@ -3,18 +3,19 @@
 
 #include <time.h>
 
-/* The flusher: the one thread that waits for PONGs.
+/* The flusher: a thread that waits for PONGs in place of its callers.
  *
- * nats.c has no call that writes its buffer out without waiting for a PONG.  Its own flusher
- * sleeps for a millisecond first, and it waits on the realtime clock.  So this thread waits, on
- * behalf of callers that want bytes written out, of callers that want to know that they arrived,
- * and of the watch.  The watch measures the wait on the monotonic clock and closes the link when
- * it takes too long, which ends the wait here.
+ * nats.c has no call that writes its buffer out without waiting for a PONG.  The flusher of nats.c
+ * sleeps for a millisecond first, and waits on the realtime clock.  So this thread waits for three
+ * kinds of caller: those that want bytes written out, those that want to know that bytes arrived,
+ * and the watch.  The watch measures the wait on the monotonic clock.  When it takes too long, the
+ * watch closes the link, which ends the wait here.
  *
  * nats.c treats a PING that it cannot write as answered.  The kernel's buffer is full then, and
  * the write that filled it has failed or will fail, which breaks the link. */
 
-/* The watch ends a wait earlier; this limit is only reached when the clock is set forward. */
+/* The watch ends a wait earlier.  This limit is reached only when the realtime clock is set
+ * forward. */
 enum { longest_wait_ms = 60000 };
 
 static void note_answer(struct kvb_bus *bus, const struct kvb_link *link, uint64_t ticket)
@@ -30,7 +31,8 @@ static void note_answer(struct kvb_bus *bus, const struct kvb_link *link, uint64
     pthread_mutex_unlock(&bus->lock);
 }
 
-/* Draws a ticket: what was published before is written out before the PING of this flush. */
+/* Returns the newest ticket.  What was published before a caller drew it is written out before the
+ * PING of this flush. */
 static uint64_t begin_flush(struct kvb_bus *bus, const struct kvb_link *link)
 {
     pthread_mutex_lock(&bus->lock);
@@ -51,13 +53,13 @@ static void flush_once(struct kvb_bus *bus)
         return; /* waiting callers see the loss */
     }
     const uint64_t ticket = begin_flush(bus, link);
-    while (answer == NATS_TIMEOUT) { /* ends: the watch closes the link */
+    while (answer == NATS_TIMEOUT) { /* the watch closes the link, which ends this loop */
         answer = natsConnection_FlushTimeout(link->nats, longest_wait_ms);
     }
     if (answer == NATS_OK) {
         note_answer(bus, link, ticket);
     } else if (kvb_bus_is_connected(bus) && !kvb_link_is_current(link)) {
-        kvb_flusher_request(bus); /* it was replaced: who waits does so for the new one */
+        kvb_flusher_request(bus); /* link replaced: waiting callers need a PONG of the new one */
     }
     kvb_link_release(link);
 }
@@ -67,12 +69,12 @@ static void *flush_on_request(void *argument)
     struct kvb_bus *bus = argument;
 
     for (;;) {
-        while (sem_wait(&bus->flush_requested) != 0) { /* a signal */
+        while (sem_wait(&bus->flush_requested) != 0) { /* interrupted by a signal: wait again */
         }
         if (atomic_load(&bus->is_flusher_stopping)) {
             break;
         }
-        atomic_store(&bus->is_flush_requested, false); /* before: a later publish requests again */
+        atomic_store(&bus->is_flush_requested, false); /* first: later publishes need a flush */
         flush_once(bus);
     }
     pthread_mutex_lock(&bus->lock);
@@ -85,7 +87,7 @@ static void *flush_on_request(void *argument)
 void kvb_flusher_request(struct kvb_bus *bus)
 {
     if (!atomic_exchange(&bus->is_flush_requested, true)) {
-        (void)sem_post(&bus->flush_requested); /* cannot overflow: one at a time */
+        (void)sem_post(&bus->flush_requested); /* cannot overflow: at most one request is pending */
     }
 }
 
@@ -97,7 +99,7 @@ void kvb_bus_flush_soon(struct kvb_bus *bus)
     }
 }
 
-/* Waits for the PONG that the flusher waits for.  lock is held. */
+/* Waits until the flusher has done this ticket.  lock is held. */
 static kvb_status wait_for_flush(struct kvb_bus *bus, uint64_t ticket, uint32_t timeout_ms)
 {
     const struct timespec deadline = kvb_bus_deadline(timeout_ms);

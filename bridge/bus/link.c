@@ -65,7 +65,8 @@ bool kvb_link_is_current(struct kvb_link *link)
     return is;
 }
 
-/* A link that is current both before and after the wait was current throughout. */
+/* True when a PONG came over this link.  A link that is current before and after the wait was
+ * current throughout. */
 static bool read_a_pong(struct kvb_link *link)
 {
     return kvb_link_is_current(link) && kvb_bus_flush(link->bus, burial_flush_ms) == KVB_OK &&
@@ -83,7 +84,7 @@ void kvb_link_bury(struct kvb_link *link, natsSubscription *nats)
     }
     struct kvb_grave *grave = malloc(sizeof *grave);
     if (!grave) {
-        return; /* leak it, or nats.c might read freed memory */
+        return; /* leak it: nats.c might still read it */
     }
     grave->nats = nats;
     pthread_mutex_lock(&link->bus->lock);
@@ -92,7 +93,7 @@ void kvb_link_bury(struct kvb_link *link, natsSubscription *nats)
     pthread_mutex_unlock(&link->bus->lock);
 }
 
-/* Called after the connection is destroyed, when no thread of nats.c reads any more. */
+/* Called after the connection is destroyed, when nats.c has no reading thread for it any more. */
 static void free_graves(struct kvb_link *link)
 {
     while (link->graves) {
@@ -144,7 +145,8 @@ static void *close_link(void *argument)
     return NULL;
 }
 
-/* On its own thread: nats.c waits half a second, on the realtime clock, for the last PONG. */
+/* Closes on a thread of its own, because nats.c waits half a second for the last PONG, on the
+ * realtime clock. */
 void kvb_link_close(struct kvb_link *link)
 {
     pthread_t thread;

@@ -11,50 +11,49 @@
 #include <semaphore.h>
 #include <stdatomic.h>
 
-/* Inside the room: what bus.c, dial.c and subscription.c share.
+/* Private to bus/: the types and functions that its files share.
  *
- * A connection of nats.c is never reconnected: nats.c would wait for its next attempt, and for
- * the PONGs that reveal a frozen server, on the realtime clock, which may be set back.  nats.c
- * closes it at the first loss, or the connection manager closes it; the manager then dials a new
- * link.  All waits of the connection manager, the flusher and the bus's callers are limited by
- * the monotonic clock.
+ * The reconnect of nats.c is switched off.  nats.c measures its waits between attempts, and for
+ * PONGs, on the realtime clock, which may be set back.  nats.c closes a connection at the first
+ * loss, or the connection manager closes it; the manager then dials a new link.  The monotonic
+ * clock limits all waits of the connection manager, the flusher and the bus's callers.
  *
  *     manager: dial --> bus --> link (current) --> natsConnection
  *               ^              link (retired, while a call or a callback still uses it)
  *               |                |
  *               +---- closed, a failed write, or no PONG (watch.h)
  *
- * A server that announces lame duck mode still serves for a while.  The manager dials another one
- * meanwhile, each second until one answers, and only then retires the link.
+ * A server that announces lame duck mode still serves for a while.  Meanwhile the manager dials
+ * another server once a second.  It retires the link when one of them accepts a connection.
  *
  * Dialing and closing may wait long for a name server, a TLS handshake or a PONG, so each runs on
- * a thread of its own, and the connection manager waits for it with a limit.  A dial that waits for
- * a server is interrupted after 2 s.
+ * a thread of its own.  The connection manager limits its wait for a dial, and does not wait for a
+ * close.  A dial that waits for a server is interrupted after 2 s.
  *
  * Renewing.  When the login or one of its files has changed, the manager dials a second link, and
  * moves to it without a loss:
  *
- *     1. subscriptions are made on the new link, too; its server confirms them by a PONG, and
- *        denies none unless it denied some on the old link, too
- *     2. publishers wait while the old link's server confirms what it was sent; from then on the
- *        new link is the current one
- *     3. the old link's subscriptions are drained; then the new one's messages are handled, but
- *        for those that came over both
+ *     1. The manager makes the subscriptions on the new link, too.  The server confirms them by a
+ *        PONG.  It must deny none of them, unless it denied some on the old link.
+ *     2. Publishers wait while the old link's server confirms the messages sent so far.  Then the
+ *        new link becomes the current one.
+ *     3. The old link's subscriptions are drained.  Then the messages of the new link are handled,
+ *        except those that also came over the old one.
  *
- * What fails before 2 leaves the old link as it was.  A failure later counts as a loss.
+ * A failure in step 1 leaves the old link unchanged.  A later failure counts as a loss.
  *
- * Three locks; subscribing is taken before sending, and sending before lock:
- *   subscribing  list of subscriptions, and which link they are made on; held
- *                while nats.c is called, so nats.c's threads never take it
- *   sending      shared by who publishes; exclusive while another link becomes the current one
- *   lock         everything else; no call is made under it */
+ * Three locks, taken in this order:
+ *   subscribing  the list of subscriptions, and the link that each is made on.  It is held while
+ *                nats.c is called, so the threads of nats.c never take it.
+ *   sending      read lock for publishers; write lock while another link becomes the current one
+ *   lock         everything else; nats.c is not called under it */
 
 /* One connection of nats.c, reference-counted. */
 struct kvb_link {
     struct kvb_bus *bus;      /* borrowed; outlives every link */
     natsConnection *nats;     /* owned */
-    unsigned uses;            /* the bus, calls under way, the closed callback to come */
-    bool is_broken;           /* closed, its bytes are torn, or no PONG came */
+    unsigned uses;            /* by the bus, calls under way, the pending closed callback */
+    bool is_broken;           /* closed, a message half written, or no PONG came */
     bool is_closed;           /* the closed callback has run */
     bool is_lame;             /* its server has announced lame duck mode */
     struct kvb_grave *graves; /* owned; subscriptions to be freed after the connection */
@@ -62,14 +61,14 @@ struct kvb_link {
 };
 
 struct kvb_bus {
-    char shown_url[256]; /* without user and password, for logs */
-    char *url;           /* owned, like the next */
-    char *name;
-    struct kvb_bus_login login; /* the manager's own, like the next two */
-    uint64_t login_print;       /* of the login and its files at the newest connection */
+    char shown_url[256];        /* without user and password, for logs */
+    char *url;                  /* owned */
+    char *name;                 /* owned */
+    struct kvb_bus_login login; /* used by the manager only, like the next two */
+    uint64_t login_print;       /* hash of the login and its files at the newest connection */
     struct kvb_certificate_notice certificate_said;
-    struct kvb_bus_login *next_login; /* owned; to be used from the next dial on; lock */
-    uint64_t check_login_at_ns;       /* lock */
+    struct kvb_bus_login *next_login; /* owned; the next dial takes it; under lock */
+    uint64_t check_login_at_ns;       /* under lock */
     bool sends_at_once;
     struct kvb_log *log; /* borrowed */
     void (*on_change)(void *context, bool is_connected);
@@ -77,42 +76,42 @@ struct kvb_bus {
 
     pthread_t manager;
     pthread_mutex_t subscribing;
-    struct kvb_bus_subscription *subscriptions; /* list; owned by the callers */
+    struct kvb_bus_subscription *subscriptions; /* linked list; the callers own its items */
 
     pthread_rwlock_t sending;
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    struct kvb_link *link;        /* current; NULL while there is none */
-    size_t links;                 /* current and retired */
-    size_t dials;                 /* threads under way */
-    struct kvb_dialing *dialings; /* those of them that are in nats.c */
-    struct kvb_bus_watch watch;   /* of the current link */
-    uint64_t denied_publishes;    /* over all links, like the next */
-    uint64_t denied_subscriptions;
-    unsigned failed_dials; /* since the last connection; the manager's own */
+    struct kvb_link *link;         /* current; NULL while there is none */
+    size_t links;                  /* current and retired */
+    size_t dials;                  /* dialing threads that have not ended */
+    struct kvb_dialing *dialings;  /* list of the dials that call nats.c now */
+    struct kvb_bus_watch watch;    /* of the current link */
+    uint64_t denied_publishes;     /* over all links */
+    uint64_t denied_subscriptions; /* over all links */
+    unsigned failed_dials;         /* since the last connection; used by the manager only */
     bool is_stopping;
-    bool is_silent; /* the watch closed the link; not logged yet */
+    bool is_silent; /* the watch gave the link up, and this is not logged yet */
     struct kvb_log_limit slow_log;
     struct kvb_log_limit error_log;
-    struct kvb_detail dial_failure;  /* of the newest dial; the manager's own, like the two below */
-    struct kvb_detail shown_failure; /* the same for others; lock */
+    struct kvb_detail dial_failure;  /* of the newest dial; used by the manager only */
+    struct kvb_detail shown_failure; /* a copy for other threads; under lock */
     struct kvb_detail said_failure;  /* the failure last logged; "" once connected */
     struct kvb_log_backoff dial_log;
-    char left_server[kvb_url_shown_bytes]; /* left for its lame duck mode; the manager's own, too */
-    uint64_t left_until_ns;                /* until then it is dialed last */
-    uint64_t leave_at_ns;                  /* the next dial while the current server is lame */
-    char *discovered; /* owned; servers that a server announced, with commas; the manager's own */
+    char left_server[kvb_url_shown_bytes]; /* left because of lame duck mode; manager only */
+    uint64_t left_until_ns;                /* until then, left_server is dialed last */
+    uint64_t leave_at_ns;                  /* when to dial another server in lame duck mode */
+    char *discovered; /* owned; servers that a server announced, separated by commas */
 
-    uint64_t flushes_wanted; /* tickets, like the next; lock */
-    uint64_t flushes_done;
+    uint64_t flushes_wanted; /* the newest ticket drawn; under lock, like the next three */
+    uint64_t flushes_done;   /* tickets up to this one are done */
     unsigned flush_waiters;
     bool is_flusher_running;
     pthread_t flusher;
-    sem_t flush_requested;           /* its number is 0 or 1, and one more at the end */
-    _Atomic bool is_flush_requested; /* and not begun */
+    sem_t flush_requested;           /* value 0 or 1; one more to stop the thread */
+    _Atomic bool is_flush_requested; /* requested but not begun */
     _Atomic bool is_flusher_stopping;
-    _Atomic bool is_renewing_over; /* no renewal begins, and one under way waits for nobody */
+    _Atomic bool is_renewing_over; /* no renewal may begin; one under way must end */
     _Atomic bool has_unwritten;    /* something was published since the last flush request */
 
     _Atomic bool is_connected;
@@ -128,30 +127,31 @@ struct kvb_bus {
 /* The main function of the connection manager; its argument is the bus. */
 void *kvb_bus_keep(void *argument);
 
-/* Detaches the current link and has it closed.  Its subscriptions end before new ones begin, so
- * that no handler runs twice at once.  Called by the connection manager, or after joining it. */
+/* Detaches the current link and closes it.  Returns after its subscriptions have ended, so that no
+ * handler runs on two links at once.  Called by the connection manager, or after joining it. */
 void kvb_bus_retire_link(struct kvb_bus *bus);
 
-/* KVB_IO.  kvb_flusher_stop() does not wait; is_flusher_running shows when the thread ended. */
+/* KVB_IO: no thread.  kvb_flusher_stop() does not wait; is_flusher_running becomes false when the
+ * thread ends. */
 kvb_status kvb_flusher_start(struct kvb_bus *bus);
 void kvb_flusher_stop(struct kvb_bus *bus);
 
-/* Makes it write out what was published, and wait for the PONG. */
+/* Makes the flusher write out what was published, and wait for the PONG. */
 void kvb_flusher_request(struct kvb_bus *bus);
 
 /* ---- Links ---- */
 
-/* The monotonic time in wait_ms. */
+/* The monotonic time wait_ms from now. */
 struct timespec kvb_bus_deadline(uint32_t wait_ms);
 
-/* The one place that knows nats.c's codes.
- * KVB_AGAIN: no connection just now; KVB_IO: bytes may be lost or torn. */
+/* Translates a status code of nats.c.
+ * KVB_AGAIN: not connected; KVB_IO: bytes may be lost, or a message half written. */
 kvb_status kvb_bus_from_nats(natsStatus status);
 
 /* The last error of nats.c on this thread, for people; never NULL. */
 const char *kvb_nats_error_words(void);
 
-/* Checks that the options can be dialed at all.  KVB_BAD_CONFIG. */
+/* Checks the URL and the login without dialing.  KVB_BAD_CONFIG: detail says why. */
 kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct kvb_detail *detail);
 
 /* Milliseconds to wait before attempt number `attempt` (from 1): half fixed,
@@ -163,46 +163,50 @@ uint32_t kvb_bus_retry_ms(const struct kvb_bus *bus, unsigned attempt);
  * thread.  A failure leaves its reason in bus->dial_failure. */
 kvb_status kvb_link_dial(struct kvb_bus *bus, struct kvb_link **out_link);
 
-/* Ends the waits of dials that have lasted too long, or of all when the bus stops.  Repeated each
- * kvb_bus_look_ms: a dial that waits nowhere just then goes on.  lock is held. */
+/* Interrupts the system calls of dials that wait too long, or of all dials when the bus stops.
+ * Called repeatedly, because a dial that is in no system call just then does not notice.
+ * lock is held. */
 void kvb_dials_interrupt(struct kvb_bus *bus);
 
-/* Closes it, on another thread where that may wait, and releases one use. */
+/* Closes the link and releases one use.  A close that may wait runs on a thread of its own. */
 void kvb_link_close(struct kvb_link *link);
 
-/* Remembers the servers that its server has announced, for later dials. */
+/* Stores the addresses of servers that the link's server has announced, for later dials. */
 void kvb_link_note_servers(struct kvb_link *link);
 
 /* The current link for one call, or NULL when not connected.  Never blocks on
- * nats.c.  Ended with kvb_link_release(). */
+ * nats.c.  The caller calls kvb_link_release() afterwards. */
 struct kvb_link *kvb_link_use(struct kvb_bus *bus);
-void kvb_link_retain(struct kvb_link *link); /* one use more */
+void kvb_link_retain(struct kvb_link *link); /* adds one use */
 bool kvb_link_is_current(struct kvb_link *link);
 void kvb_link_release(struct kvb_link *link);
 
-/* Frees a subscription that was unsubscribed, once that is safe.  In nats.c before 3.6.0 (its
- * issue 637) the reading thread finds a subscription and locks it in two steps; freed in
- * between, the thread reads freed memory.  So it is freed after that thread has read the PONG
- * of a later PING; when none comes, together with the link.  May wait for a second.  Not under
- * a lock. */
+/* Frees an unsubscribed subscription when that is safe.  In nats.c before 3.6.0 (its issue 637)
+ * the reading thread first finds a subscription and then locks it; a free between these two steps
+ * makes it read freed memory.  So the subscription is freed after that thread has read the PONG of
+ * a later PING.  When no PONG comes, it is freed together with the link.  May wait for a second.
+ * Not under a lock. */
 void kvb_link_bury(struct kvb_link *link, natsSubscription *nats);
 
-/* A message may be half written: no further calls on it; the connection manager dials again. */
+/* Marks the link as unusable, e.g. because a message may be half written.  The connection manager
+ * then dials again. */
 void kvb_link_break(struct kvb_link *link);
 
-/* Makes every subscription on a new link; ends them on the old one, waiting for
- * their handlers.  subscribing is held. */
+/* make() makes every subscription on a new link.  retire() ends them on the current link, and waits
+ * for their handlers.  subscribing is held. */
 kvb_status kvb_subscriptions_make(struct kvb_bus *bus, struct kvb_link *link);
 void kvb_subscriptions_retire(struct kvb_bus *bus);
 
-/* The steps of renewing; subscribing is held.  After a failure of join(), or instead of move(),
- * comes abandon(), which leaves everything on the old link.  move() ends the subscriptions on the
- * old link when the server has sent their last message; false: not in time, and some are lost.
- * release(), after a PONG on the new link, has its messages handled. */
+/* The steps of a renewal; subscribing is held.
+ *   join()     makes the subscriptions on the new link, too; its messages wait
+ *   abandon()  after a failure of join(), or instead of move(): ends those on the new link
+ *   move()     drains the subscriptions of the old link, and ends them there; false: the time was
+ *              not enough, and messages may be lost
+ *   release()  after move(): the messages of the new link are handled from then on */
 kvb_status kvb_subscriptions_join(struct kvb_bus *bus, struct kvb_link *link);
 void kvb_subscriptions_abandon(struct kvb_bus *bus);
 bool kvb_subscriptions_move(struct kvb_bus *bus, uint32_t timeout_ms);
 void kvb_subscriptions_release(struct kvb_bus *bus);
 
-/* Detaches the remaining subscriptions from a bus that is closed. */
+/* Detaches the remaining subscriptions from a bus that is being closed. */
 void kvb_subscriptions_orphan(struct kvb_bus *bus);

@@ -19,7 +19,7 @@ enum { secret_bytes = 4096, max_secret_bytes = 2 * secret_bytes };
 
 /* ---- Checks without a server ---- */
 
-/* Options of which a connection has at most one, by what shows that it is given. */
+/* The ways to log in, each with the option that selects it.  A connection has at most one. */
 static const struct {
     const char *key;
     size_t offset;
@@ -30,7 +30,7 @@ static const struct {
     { "nkey_seed_file", offsetof(struct kvb_bus_login, nkey_seed_file) },
 };
 
-/* Options that need each other. */
+/* Pairs of options of which each requires the other. */
 static const struct {
     const char *key;
     size_t offset;
@@ -48,8 +48,8 @@ static const char *text_of(const struct kvb_bus_login *login, size_t offset)
     return (const char *)login + offset;
 }
 
-/* JSON has no way to write one but \u00XX, which nats.c does not use: a line end would even end
- * the line that is sent. */
+/* True when text contains a control character.  nats.c does not write these as JSON escapes
+ * (\u00XX): a line end in a password would end the protocol line. */
 static bool login_has_control(const char *text)
 {
     while ((unsigned char)*text >= ' ') {
@@ -100,7 +100,7 @@ check_pairs(const struct kvb_bus_login *login, const char **out_key, struct kvb_
 
 /* ---- What the files contain ---- */
 
-/* The first line of a file of a secret. */
+/* Reads the first line of a file that contains a secret. */
 static kvb_status
 read_secret_line(const char *path, char out[secret_bytes], struct kvb_detail *detail)
 {
@@ -132,8 +132,8 @@ static kvb_status check_token_line(const struct kvb_bus_login *login, struct kvb
     return check_secret_line(login->token_file, detail);
 }
 
-/* For files that nats.c reads, too: it takes a blank or a carriage return at the end of a line as a
- * part of the JWT or the seed. */
+/* Rejects blanks and carriage returns at the end of a line in files that nats.c reads: nats.c takes
+ * them for a part of the JWT or the seed. */
 static kvb_status check_line_ends(const char *path, const char *content, struct kvb_detail *detail)
 {
     for (const char *at = content; *at; at++) {
@@ -147,7 +147,8 @@ static kvb_status check_line_ends(const char *path, const char *content, struct 
     return KVB_OK;
 }
 
-/* Both parts are looked for here: nats.c sends a file without them as if it were a token. */
+/* Checks that the JWT and the seed are there.  nats.c does not: it sends the content of a file
+ * without them as if it were a token. */
 static kvb_status check_credentials(const struct kvb_bus_login *login, struct kvb_detail *detail)
 {
     char content[2 * max_secret_bytes];
@@ -206,7 +207,7 @@ static kvb_status check_private_key(const struct kvb_bus_login *login, struct kv
     return kvb_private_key_check(login->key_file, login->cert_file, detail);
 }
 
-/* Each with what its content must be. */
+/* The options that name files, each with the check of the file's content. */
 static const struct {
     const char *key;
     size_t offset;
@@ -363,8 +364,8 @@ set_nkey(const struct kvb_bus_login *login, natsOptions *options, struct kvb_det
         natsOptions_SetNKeyFromSeed(options, public_key, path), "nkey_seed_file", detail);
 }
 
-/* nats.c ignores tls://: it would send a password in clear text to a server that does not
- * require TLS. */
+/* Requires TLS when the login or the url does.  nats.c ignores the scheme tls://: it would send a
+ * password in clear text to a server that does not require TLS. */
 static kvb_status set_tls(
     const struct kvb_bus_login *login, const char *url, natsOptions *options,
     struct kvb_detail *detail)

@@ -10,7 +10,7 @@
 enum {
     key_bytes = 32,
     crc_bytes = 2,
-    seed_bytes = 2 + key_bytes + crc_bytes, /* of 58 digits: 290 bits, the last 2 are 0 */
+    seed_bytes = 2 + key_bytes + crc_bytes, /* 58 base32 digits: 290 bits, the last 2 unused */
     public_bytes = 1 + key_bytes + crc_bytes,
     prefix_seed = 18 << 3, /* 'S' */
     prefix_user = 20 << 3, /* 'U' */
@@ -38,7 +38,7 @@ static bool decode_base32(const char *text, size_t chars, uint8_t *out)
     return true;
 }
 
-/* bytes is a multiple of 5: no digit is left over. */
+/* len is a multiple of 5, so that the bits fill whole digits. */
 static void encode_base32(const uint8_t *bytes, size_t len, char *out)
 {
     uint32_t bits = 0;
@@ -54,7 +54,7 @@ static void encode_base32(const uint8_t *bytes, size_t len, char *out)
     *out = '\0';
 }
 
-/* CRC-16/XMODEM: polynomial 0x1021, begins with 0. */
+/* CRC-16/XMODEM: polynomial 0x1021, initial value 0. */
 static uint16_t crc16(const uint8_t *bytes, size_t len)
 {
     uint16_t crc = 0;
@@ -75,7 +75,7 @@ static bool has_crc(const uint8_t *bytes, size_t len)
     return bytes[len - 2] == (uint8_t)crc && bytes[len - 1] == (uint8_t)(crc >> 8);
 }
 
-/* The prefixes of a seed: 5 bits 'S', then 8 bits of whose it is. */
+/* Decodes and checks a seed.  It begins with 5 bits for 'S' and 8 bits for the kind of owner. */
 static kvb_status decode_seed(const char *text, uint8_t out[seed_bytes], struct kvb_detail *detail)
 {
     const char *begin = text + strspn(text, " \t\r\n");

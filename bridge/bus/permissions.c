@@ -6,13 +6,14 @@
 
 enum direction { publishes, subscribes };
 
-/* One row for each use of a subject.  A row that includes others comes before them. */
+/* One row for each use of a subject.  A row whose subject includes other subjects comes before
+ * them. */
 struct subject_use {
     enum kvb_client_role role;
     enum direction direction;
     enum kvb_contract_subject subject;
-    unsigned used_if;  /* one of these settings */
-    unsigned vital_if; /* one of these; 0: the program is ready without it */
+    unsigned used_if;  /* at least one of these settings is on */
+    unsigned vital_if; /* the same; 0: never vital */
 };
 
 #define BRIDGE KVB_CLIENT_BRIDGE
@@ -21,10 +22,11 @@ struct subject_use {
 #define READER KVB_CLIENT_READER
 #define ALWAYS KVB_SETTING_ALWAYS
 
-/* What is vital.  A bridge must publish; requests for a list come from readers of protobuf alone.
- * An aggregator must receive events to have an index, and must send requests to bridges and receive
- * the answers in its inbox (which the echo tests) to repair gaps.  Queries over NATS and statistics
- * are not vital: HTTP answers queries too. */
+/* Which uses are vital.  A bridge must be able to publish.  It must receive requests for lists only
+ * when it publishes protobuf, because only readers of protobuf send them.  An aggregator needs
+ * events to have an index.  To repair gaps it must send requests to bridges, and receive the
+ * answers in its inbox; its echo tests the inbox.  Queries over NATS are not vital, because HTTP
+ * answers them, too.  Statistics are not vital. */
 /* clang-format off */
 static const struct subject_use uses[] = {
     { BRIDGE, publishes,  KVB_SUBJECT_EVENTS,         ALWAYS, ALWAYS },
@@ -79,7 +81,7 @@ static const struct subject_use uses[] = {
     { ROUTER, publishes,  KVB_SUBJECT_FIRST_TOKEN,  ALWAYS, 0 },
     { ROUTER, subscribes, KVB_SUBJECT_INBOXES,      ALWAYS, 0 },
 
-    /* One subscription for events and heartbeats: NATS keeps the order of one. */
+    /* One subscription for events and heartbeats: NATS keeps the order within a subscription. */
     { READER, subscribes, KVB_SUBJECT_WORKERS, ALWAYS, 0 },
 };
 /* clang-format on */
@@ -114,7 +116,7 @@ static kvb_status add_permission(
         return KVB_OK;
     }
     if (permissions->count == kvb_max_permissions) {
-        return KVB_TOO_LARGE; /* the table above has outgrown the list */
+        return KVB_TOO_LARGE; /* the table above has more rows than the list has places */
     }
     permissions->items[permissions->count++] = permission;
     return KVB_OK;
@@ -136,8 +138,9 @@ kvb_status kvb_permissions_make(
     return KVB_OK;
 }
 
-/* A subscription is denied by the subject that was subscribed to; P.kv_sync is published with a
- * worker and a rank. */
+/* True when the denial is about this permission.  The server names a denied subscription by the
+ * subject subscribed to, which is compared as text.  A denied publish is compared with wildcards:
+ * the permission P.kv_sync.*.* covers publishes that name a worker and a rank. */
 static bool is_of_permission(const struct kvb_permission *item, const struct kvb_denial *denial)
 {
     return denial->is_publish ? kvb_subject_includes(item->subject, denial->subject)

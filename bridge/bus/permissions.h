@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* What nats-server must permit a program: the subjects that it publishes on and subscribes to, of
- * its configuration alone.  /readyz and `kvctl permissions` use the same lists.
+/* What nats-server must permit a program: the subjects that it publishes on and subscribes to.
+ * They follow from its configuration.  /readyz and `kvctl permissions` use the same lists.
  * Threads: any thread; plain data. */
 
 enum kvb_client_role {
@@ -18,7 +18,7 @@ enum kvb_client_role {
     KVB_CLIENT_COUNT
 };
 
-/* Settings that decide whether a subject is used, or vital. */
+/* Settings that decide whether a subject is used and whether it is vital.  Bits of a mask. */
 enum kvb_permission_setting {
     KVB_SETTING_ALWAYS = 1, /* set by kvb_permissions_make() */
     KVB_SETTING_JSON = 2,
@@ -38,15 +38,16 @@ enum { kvb_max_permissions = 32 };
 struct kvb_permissions {
     size_t count;
     struct kvb_permission items[kvb_max_permissions];
-    bool answers_requests; /* publishes on the reply subjects of requests */
+    bool answers_requests; /* publishes on reply subjects that requesters choose */
 };
 
-/* How long and how often a program answers a request.  Each page of a list is a message, so the
- * number is not limited. */
+/* How long after a request a program may publish answers to it.  The number of answers is not
+ * limited, because each page of a list is a message. */
 enum { kvb_permission_answer_s = 120 };
 
-/* The least that a program of this role needs.  A subject that another one includes is left out.
- * settings: of enum kvb_permission_setting.  KVB_BAD_INPUT: a name is not valid or missing. */
+/* Writes the fewest permissions that a program of this role needs.  A subject that another one
+ * includes is left out.  settings: a mask of enum kvb_permission_setting.  KVB_BAD_INPUT: a name is
+ * not valid or missing. */
 kvb_status kvb_permissions_make(
     enum kvb_client_role role, const struct kvb_subject_names *names, unsigned settings,
     struct kvb_permissions *out);

@@ -23,7 +23,7 @@ static bool is_url_port(const char *text, size_t len)
     return port >= 1 && port <= 65535;
 }
 
-/* [nats:// | tls://] [user[:password]@] host [:port], host may be [v6]. */
+/* [nats:// | tls://] [user[:password]@] host [:port].  An IPv6 host stands in brackets. */
 static bool is_server(const char *text, size_t len)
 {
     const char *scheme_end = memmem(text, len, "://", 3);
@@ -80,11 +80,11 @@ bool kvb_server_url_wants_tls(const char *url)
     return false;
 }
 
-/* The part of a URL that names the server. */
+/* Host and port of a URL. */
 struct place {
     const char *host;
     size_t host_len;
-    const char *port; /* "4222" where none is given */
+    const char *port; /* "4222" when the URL has none */
 };
 
 static struct place place_of(const char *url)
@@ -113,7 +113,7 @@ bool kvb_server_url_is_same(const char *a, const char *b)
 
 /* ---- Logins ---- */
 
-/* The byte that %XX stands for; -1: text does not begin with one. */
+/* The byte that %XX stands for; -1: text does not begin with such an escape. */
 static int escaped_byte(const char *text, const char *end)
 {
     const bool is_escape = end - text >= 3 && text[0] == '%' && isxdigit((unsigned char)text[1]) &&
@@ -127,7 +127,8 @@ static int escaped_byte(const char *text, const char *end)
     return (int)strtoul(digits, NULL, 16);
 }
 
-/* nats.c copies a login from a url as it is: percent signs too, and unescaped into JSON. */
+/* True when nats.c would misread this login in a url: it does not decode percent-encoded bytes, and
+ * does not escape quotes and backslashes in JSON. */
 static bool must_be_taken(const char *text, const char *end)
 {
     for (; text < end; text++) {
@@ -138,7 +139,7 @@ static bool must_be_taken(const char *text, const char *end)
     return false;
 }
 
-/* A % without two hex digits after it is kept as it is. */
+/* Decodes %XX.  A % without two hex digits after it is copied. */
 static bool decode_percent(const char *text, const char *end, char out[kvb_server_login_bytes])
 {
     size_t len = 0;
@@ -146,7 +147,7 @@ static bool decode_percent(const char *text, const char *end, char out[kvb_serve
     while (text < end && len < kvb_server_login_bytes - 1) {
         const int byte = escaped_byte(text, end);
         if (byte >= 0 && byte < ' ') {
-            return false; /* nothing else keeps it out of the line that is sent */
+            return false; /* a control character would break the protocol line */
         }
         const unsigned char plain = byte > 0 ? (unsigned char)byte : (unsigned char)*text;
         memcpy(&out[len++], &plain, 1);
@@ -156,7 +157,7 @@ static bool decode_percent(const char *text, const char *end, char out[kvb_serve
     return text == end;
 }
 
-/* Where the login of one server begins; *out_at: its "@", or NULL for none. */
+/* Where the login of one server begins; *out_at: the "@" that ends it, or NULL for none. */
 static char *begin_of_login(char *url, char **out_at)
 {
     char *scheme_end = strstr(url, "://");
@@ -189,7 +190,8 @@ static bool is_same_login(const struct kvb_server_login *a, const struct kvb_ser
            strcmp(a->password, b->password) == 0;
 }
 
-/* Of one server.  A login that must be taken and was not is too long or cannot be sent. */
+/* True when kvb_server_url_take_login() had to move this server's login but did not: the login is
+ * too long or contains a control character. */
 static bool is_login_left(char *server)
 {
     char *at = NULL;
@@ -232,7 +234,7 @@ static void swap_servers(const char **servers, size_t a, size_t b)
     servers[b] = server;
 }
 
-/* Fisher and Yates. */
+/* The Fisher-Yates shuffle. */
 static void shuffle(const char **servers, size_t count, uint64_t seed)
 {
     for (size_t left = count; left > 1; left--) {
@@ -247,7 +249,7 @@ void kvb_server_list_order(const char **servers, size_t count, const char *left,
     shuffle(servers, count, seed);
     for (size_t i = 0; left[0] && i < rest;) {
         if (kvb_server_url_is_same(servers[i], left)) {
-            swap_servers(servers, i, --rest); /* the one that took its place is looked at next */
+            swap_servers(servers, i, --rest); /* next: the server that is now at i */
         } else {
             i++;
         }

@@ -18,32 +18,31 @@ struct kvb_server_login {
     char password[kvb_server_login_bytes];
 };
 
-/* When nats.c cannot take user and password from one server's url, because there are
- * percent-encoded bytes, quotes or backslashes: removes them from the url, in place, decodes them
- * into *out and returns true.  False: nothing changed, also when one of them is longer than the
- * struct holds or contains a control character. */
+/* Moves the login out of one server's url into *out when nats.c could not read it there, because it
+ * contains percent-encoded bytes, quotes or backslashes.  The url is changed in place; *out is
+ * decoded.  False: nothing was changed, because nats.c can read the login, there is none, a part is
+ * longer than the struct holds, or it contains a control character. */
 bool kvb_server_url_take_login(char *url, struct kvb_server_login *out);
 
-/* What is wrong with the logins in a valid url, for people; NULL: nothing.  nats.c has room for one
- * login beside the url, so all that kvb_server_url_take_login() takes must be the same. */
+/* What is wrong with the logins in a valid url, for people; NULL: nothing.  nats.c accepts only one
+ * login outside the url, so all logins that kvb_server_url_take_login() moves must be equal. */
 const char *kvb_server_url_login_fault(const char *url);
 
-/* True when both name one host, spelt alike, and one port.  Scheme and login are not compared; a
- * port that is left out is 4222. */
+/* True when host (as text, without case) and port are equal.  Scheme and login are not compared.
+ * The default port is 4222. */
 bool kvb_server_url_is_same(const char *a, const char *b);
 
-/* True when one of them begins with tls://. */
+/* True when the URL of at least one server begins with tls://. */
 bool kvb_server_url_wants_tls(const char *url);
 
 /* The order in which the servers of a list are dialed.
  *
- *     configured   nats.url              shuffled: the clients of a server that
- *     announced    connect_urls of INFO  stops spread over the others
+ *     configured   nats.url              shuffled, so that the clients of a server
+ *     announced    connect_urls of INFO  that stops spread over the others
  *     left         the server that announced lame duck mode: last
  *
- * A server in lame duck mode accepts nobody, but a load balancer in front of it may, and after
- * its restart it may be asked to stop once more.
+ * A server in lame duck mode accepts no connection, but a load balancer in front of it may.
  *
- * Orders servers[0 .. count) in place.  left: the URL of a server to be dialed last, "" for none;
- * the host and port decide.  seed: any number; the same one gives the same order. */
+ * Orders servers[0 .. count) in place.  left: the URL of the server to be dialed last, "" for none;
+ * it is compared by kvb_server_url_is_same().  seed: equal seeds give equal orders. */
 void kvb_server_list_order(const char **servers, size_t count, const char *left, uint64_t seed);

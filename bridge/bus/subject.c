@@ -77,7 +77,7 @@ kvb_subject_make(char *out, const char *name_space, const char *component, const
     return KVB_OK;
 }
 
-/* Steps over text at *rest. */
+/* Skips text, with which *rest must begin. */
 static kvb_status take_subject_text(const char **rest, const char *text)
 {
     const size_t len = strlen(text);
@@ -89,7 +89,7 @@ static kvb_status take_subject_text(const char **rest, const char *text)
     return KVB_OK;
 }
 
-/* Copies the token at *rest and steps over it. */
+/* Copies the token at *rest, and skips it. */
 static kvb_status take_subject_name(const char **rest, char out[kvb_name_bytes + 1])
 {
     const size_t len = strcspn(*rest, ".");
@@ -137,7 +137,7 @@ bool kvb_reply_is_refused(const char *reply)
     return reply[0] == '$' || kvb_subject_is_of_contract(reply);
 }
 
-/* One token of a includes one of b; ">" has been handled. */
+/* True when one token of a includes one token of b.  The caller has handled a ">" in a. */
 static bool includes_token(const char *a, size_t a_len, const char *b, size_t b_len)
 {
     const bool is_rest = b_len == 1 && b[0] == '>';

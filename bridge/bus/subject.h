@@ -10,7 +10,7 @@
 
 enum { kvb_subject_bytes = 256 };
 
-/* [A-Za-z0-9_-]{1,64}; other bytes could inject lines into the NATS protocol. */
+/* [A-Za-z0-9_-]{1,64}; other bytes could inject commands into the NATS protocol. */
 bool kvb_name_is_valid(const char *name);
 
 /* Writes the subject into out (kvb_subject_bytes).  KVB_BAD_INPUT: a name is
@@ -25,19 +25,20 @@ kvb_status kvb_subject_split(
     char out_component[kvb_name_bytes + 1], const char **out_tail);
 
 /* True for a valid subject: non-empty tokens of printable ASCII between dots, at most
- * 1,023 bytes.  allow_wildcards: "*" as a token, ">" as the last one.  nats.c itself
- * does not check. */
+ * 1,023 bytes.  allow_wildcards: "*" as a token, ">" as the last one.  nats.c does not
+ * check this. */
 bool kvb_subject_is_valid(const char *subject, bool allow_wildcards);
 
-/* True for subjects of the contract, on which bridges publish. */
+/* True for subjects of the contract, which begin with `namespace`. */
 bool kvb_subject_is_of_contract(const char *subject);
 
-/* True for a reply subject that is not answered, because the requester chooses it and the answer
- * is published with the permissions of this program:
- *   of the contract       a message that a Dynamo router cannot read stops that router for good
- *   of a dollar sign      commands of nats-server, JetStream and services: $JS.API.STREAM.PURGE.x
- *                         is one whatever the payload */
+/* True for a reply subject that must not be answered.  The requester chooses the reply subject, but
+ * the answer is published with the permissions of this program.
+ *   with `namespace` at the start   of the contract: an unreadable message on it stops a Dynamo
+ *                                   router for good
+ *   with a dollar sign at the start commands of nats-server, JetStream and services: any message
+ *                                   on $JS.API.STREAM.PURGE.x deletes messages of a stream */
 bool kvb_reply_is_refused(const char *reply);
 
-/* True when every subject that b matches is matched by a too; both may have wildcards. */
+/* True when a matches every subject that b matches.  Both may have wildcards. */
 bool kvb_subject_includes(const char *a, const char *b);

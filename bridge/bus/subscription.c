@@ -14,21 +14,21 @@ enum {
     max_pending_bytes = 256 << 20,
     max_read_messages = 64,
     max_read_bytes = 256 << 10,
-    /* nats.c's own limit of a drain, on the realtime clock: the watch ends a wait earlier. */
+    /* passed to nats.c, which uses the realtime clock; our own waits for a drain end earlier */
     longest_drain_ms = 60000,
     max_overlap_messages = 1 << 16,
 };
 
-/* The subscription on one link. */
+/* A subscription as it is made on one link. */
 struct delivery {
     struct kvb_bus_subscription *subscription; /* borrowed */
     natsSubscription *nats;                    /* on `link` */
-    struct kvb_link *link;                     /* one use of it */
-    bool is_held;      /* its messages wait for those of the link before; subscription's lock */
-    bool is_discarded; /* nor are they handled; the same */
-    bool is_over;      /* no thread of nats.c calls the handler any more; the same */
+    struct kvb_link *link;                     /* holds one use */
+    bool is_held;      /* messages wait for the end of the old link; under the lock */
+    bool is_discarded; /* messages are not handled; under the lock */
+    bool is_over;      /* nats.c calls the handler no more; under the lock */
 
-    /* The delivery thread's own: messages that were handled and wait to be freed. */
+    /* Messages that were handled and wait to be freed; used by the delivery thread only. */
     natsMsg *read[max_read_messages]; /* owned */
     size_t read_count;
     size_t read_bytes;
@@ -36,29 +36,29 @@ struct delivery {
 
 /* While a connection is replaced without a loss, both links deliver (link.h, "Renewing"):
  *
- *     old  a b c d e |                 handled as they come, hashes noted
- *     new      c d e f g h ...         held until the old one is over; then c, d, e are skipped
+ *     old  a b c d e |                 handled at once; their hashes are stored
+ *     new      c d e f g h ...         wait until the old link has ended; then c, d, e are skipped
  *
- * Messages that are equal in subject, reply and content are taken for one. */
+ * Two messages with equal subject, reply subject and payload are taken for the same message. */
 struct kvb_bus_subscription {
     struct kvb_bus *bus; /* borrowed; NULL once the bus is closed */
     char *subject;       /* owned */
     char *group;         /* owned; NULL: none */
-    bool is_drained;     /* never made again; subscribing */
+    bool is_drained;     /* not made again; under bus->subscribing */
     kvb_bus_handler handler;
     void *context;
-    struct kvb_bus_subscription *next; /* bus->subscribing */
+    struct kvb_bus_subscription *next; /* in the bus's list; under bus->subscribing */
 
     pthread_mutex_t lock;
     pthread_cond_t finished;
     struct delivery *current; /* owned; NULL between links */
-    struct delivery *joining; /* owned; on the link that replaces the current one */
-    uint64_t dropped_before;  /* on earlier links */
+    struct delivery *joining; /* owned; on the link that will replace the current one */
+    uint64_t dropped_before;  /* number dropped on earlier links */
 
-    _Atomic bool is_moving;   /* one of the next three is in use */
-    bool is_noting;           /* the old link's messages are noted; lock, like the next two */
-    struct kvb_id_table seen; /* their hashes */
-    uint64_t overlap_left;    /* messages of the new link that may be among them */
+    _Atomic bool is_moving;   /* at least one of the next three is in use */
+    bool is_noting;           /* hashes of old messages are stored; lock, like the next two */
+    struct kvb_id_table seen; /* those hashes */
+    uint64_t overlap_left;    /* messages of the new link that are still to be looked up there */
 };
 
 /* ---- On threads of nats.c ------------------------------------------------------ */
@@ -72,9 +72,8 @@ static void free_read(struct delivery *delivery)
     delivery->read_bytes = 0;
 }
 
-/* nats.c frees messages on a thread of its own and wakes it for each message: two context
- * switches, while the reader of the message needs the processor.  So messages are collected
- * here and given to it many at a time. */
+/* Frees messages in batches.  nats.c frees messages on a thread of its own, and wakes it for each
+ * one, which costs two context switches. */
 static void put_read(struct delivery *delivery, natsMsg *msg, size_t bytes)
 {
     delivery->read[delivery->read_count++] = msg;
@@ -93,11 +92,11 @@ static uint64_t message_hash(const struct kvb_bus_message *message)
         message->payload,
     };
 
-    return kvb_hash64_parts(parts, KVB_COUNT_OF(parts), 0) & ~UINT64_C(1); /* not KVB_NO_ID */
+    return kvb_hash64_parts(parts, KVB_COUNT_OF(parts), 0) & ~UINT64_C(1); /* never KVB_NO_ID */
 }
 
-/* Beyond the limit, and without memory, a message is handled a second time: readers of our
- * messages know those that they have. */
+/* Stores the hash of a message of the old link.  Above the limit, or without memory, it is not
+ * stored, and the message may be handled twice.  Handlers must ignore a message that they had. */
 static void note_seen(struct kvb_bus_subscription *subscription, uint64_t hash)
 {
     if (subscription->seen.count < max_overlap_messages) {
@@ -129,7 +128,7 @@ static void end_overlap(struct kvb_bus_subscription *subscription)
     atomic_store(&subscription->is_moving, false);
 }
 
-/* Whether to handle a message while a connection is replaced. */
+/* True when this message is to be handled; called while a connection is replaced. */
 static bool passes_move(struct delivery *delivery, const struct kvb_bus_message *message)
 {
     struct kvb_bus_subscription *subscription = delivery->subscription;
@@ -207,7 +206,7 @@ static kvb_status subscribe_native(struct delivery *delivery)
             : natsConnection_Subscribe(&delivery->nats, nats, subject, on_nats_message, delivery));
 }
 
-/* On failure, *out_delivery may still be set, and is ended as any other. */
+/* When *out_delivery is set in spite of a failure, the caller ends it as any other. */
 static kvb_status make_on(
     struct kvb_bus_subscription *subscription, struct kvb_link *link, bool is_held,
     struct delivery **out_delivery)
@@ -228,8 +227,8 @@ static kvb_status make_on(
     *out_delivery = made;
     pthread_mutex_unlock(&subscription->lock);
     if (natsSubscription_SetOnCompleteCB(made->nats, on_finished, made) != NATS_OK) {
-        /* Only when the server hung up between these calls: the delivery thread,
-         * without a message yet, ends by itself. */
+        /* Fails only when the connection ended between these calls.  The delivery thread has no
+         * message yet, and ends by itself. */
         note_over(made);
         return KVB_AGAIN;
     }
@@ -246,7 +245,7 @@ static uint64_t dropped_on(const struct delivery *delivery)
                : 0;
 }
 
-/* Waits until no handler runs for it.  lock is held. */
+/* Waits until nats.c calls its handler no more.  lock is held. */
 static void wait_until_over(struct delivery *delivery)
 {
     struct kvb_bus_subscription *subscription = delivery->subscription;
@@ -256,12 +255,13 @@ static void wait_until_over(struct delivery *delivery)
     }
 }
 
-/* Ends it on its link, waits until no handler runs, and frees it.  It is in no field any more. */
+/* Unsubscribes on the link, waits until no handler runs, and frees the delivery.  The caller has
+ * removed it from the subscription. */
 static void end_delivery(struct delivery *delivery)
 {
     struct kvb_bus_subscription *subscription = delivery->subscription;
 
-    (void)natsSubscription_Unsubscribe(delivery->nats); /* may be over already: its link closed */
+    (void)natsSubscription_Unsubscribe(delivery->nats); /* fails when the link has closed */
     pthread_mutex_lock(&subscription->lock);
     wait_until_over(delivery);
     subscription->dropped_before += dropped_on(delivery);
@@ -314,7 +314,7 @@ void kvb_subscriptions_retire(struct kvb_bus *bus)
 static void set_moving(struct kvb_bus_subscription *subscription)
 {
     pthread_mutex_lock(&subscription->lock);
-    end_overlap(subscription); /* of the move before */
+    end_overlap(subscription); /* of an earlier move */
     subscription->is_noting = true;
     atomic_store(&subscription->is_moving, true);
     pthread_mutex_unlock(&subscription->lock);
@@ -357,12 +357,12 @@ static void drain_current(struct kvb_bus_subscription *subscription)
     pthread_mutex_lock(&subscription->lock);
     const struct delivery *current = subscription->current;
     pthread_mutex_unlock(&subscription->lock);
-    if (current) { /* nobody ends it meanwhile: the caller holds subscribing */
+    if (current) { /* stays valid: the caller holds subscribing */
         (void)natsSubscription_DrainTimeout(current->nats, longest_drain_ms);
     }
 }
 
-/* Waits for the end of a drain.  False: too late.  lock is held. */
+/* Waits for the end of a drain.  False: it did not end in time.  lock is held. */
 static bool wait_for_drain(struct delivery *delivery, uint64_t end_ns)
 {
     struct kvb_bus_subscription *subscription = delivery->subscription;
@@ -375,7 +375,7 @@ static bool wait_for_drain(struct delivery *delivery, uint64_t end_ns)
     return delivery->is_over;
 }
 
-/* False: messages of the old link may have been dropped. */
+/* Ends the subscription on the old link after its drain.  False: messages may be lost. */
 static bool replace_current(struct kvb_bus_subscription *subscription, uint64_t end_ns)
 {
     struct delivery *old = subscription->current;
@@ -405,7 +405,8 @@ bool kvb_subscriptions_move(struct kvb_bus *bus, uint32_t timeout_ms)
     return is_lossless;
 }
 
-/* One message more than wait may be in hand of the delivery thread, which waits with it. */
+/* The number of messages that wait in the queue, and one more: the delivery thread may hold one in
+ * passes_move(). */
 static uint64_t count_overlap(const struct delivery *delivery)
 {
     int messages = 0;
@@ -450,7 +451,7 @@ static void free_subscription(struct kvb_bus_subscription *subscription)
     free(subscription);
 }
 
-/* Waits for `finished` have limits of the monotonic clock. */
+/* Makes `finished` use the monotonic clock. */
 static void init_subscription_lock(struct kvb_bus_subscription *subscription)
 {
     pthread_condattr_t monotonic;
@@ -482,7 +483,7 @@ new_subscription(struct kvb_bus *bus, const char *subject, const char *group)
     return made;
 }
 
-/* The current link whether connected or not; NULL before the first dial. */
+/* The current link, even a broken one; NULL when there is none. */
 static struct kvb_link *use_any(struct kvb_bus *bus)
 {
     pthread_mutex_lock(&bus->lock);
@@ -494,7 +495,8 @@ static struct kvb_link *use_any(struct kvb_bus *bus)
     return link;
 }
 
-/* Without a connected link the subscription is made when a link connects. */
+/* Makes the subscription on the current link.  Without a connected link it is made later, when a
+ * link connects. */
 static kvb_status make_if_there(struct kvb_bus *bus, struct kvb_bus_subscription *subscription)
 {
     struct kvb_link *link = use_any(bus);
@@ -549,12 +551,12 @@ kvb_status kvb_bus_subscribe_queue(
 
 /* ---- Draining ---- */
 
-/* True: nats.c drains it.  False: there is no link on which anything could come. */
+/* True: nats.c drains the subscription.  False: it is on no link that could deliver messages. */
 static bool begin_drain(struct kvb_bus_subscription *subscription)
 {
     bool has_begun = false;
 
-    pthread_mutex_lock(&subscription->bus->subscribing); /* nobody ends it on its link meanwhile */
+    pthread_mutex_lock(&subscription->bus->subscribing); /* keeps current valid */
     subscription->is_drained = true;
     if (subscription->current) {
         has_begun =
@@ -578,7 +580,7 @@ kvb_status kvb_bus_drain(struct kvb_bus_subscription *subscription, uint32_t tim
         return KVB_AGAIN;
     }
     pthread_mutex_lock(&subscription->lock);
-    while (!is_over_now(subscription) && !is_late) { /* the delivery may be freed meanwhile */
+    while (!is_over_now(subscription) && !is_late) { /* the wait unlocks: read it again */
         is_late =
             pthread_cond_timedwait(&subscription->finished, &subscription->lock, &deadline) != 0;
     }

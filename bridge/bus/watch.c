@@ -4,7 +4,7 @@
 
 static const uint64_t ping_ns = kvb_bus_ping_ms * KVB_NS_PER_MS;
 static const uint64_t patience_ns = kvb_bus_patience_ms * KVB_NS_PER_MS;
-static const uint64_t longest_look_ns = 1000 * KVB_NS_PER_MS; /* longer: the process stood still */
+static const uint64_t longest_look_ns = 1000 * KVB_NS_PER_MS; /* a longer gap: suspended */
 
 void kvb_bus_watch_begin(struct kvb_bus_watch *watch, uint64_t now_ns)
 {
@@ -33,7 +33,7 @@ static void leave_out_standstill(struct kvb_bus_watch *watch, uint64_t now_ns)
         watch->pinged_ns += since_ns;
     }
     if (watch->pinged_ns > now_ns) {
-        watch->pinged_ns = now_ns; /* the PING was sent after the standstill */
+        watch->pinged_ns = now_ns; /* the PING was sent after the gap */
     }
 }
 

@@ -5,8 +5,8 @@
 
 /* Detects a server that does not answer.  A pure state machine on the monotonic clock.
  *
- * The pings of nats.c use the realtime clock: when that is set back by an hour, no PING is
- * sent for an hour.  So they are switched off, and this machine decides:
+ * The pings of nats.c use the realtime clock: when it is set back by an hour, nats.c sends no PING
+ * for an hour.  So the pings of nats.c are switched off, and this machine decides:
  *
  *                1 s since the last PING             PONG
  *     resting --------------------------> waiting ---------> resting
@@ -15,8 +15,8 @@
  *                                            v
  *                                          close
  *
- * Time without calls of kvb_bus_watch_look() does not count: the process was stopped, or its
- * machine paused, and the PONG may be in the socket unread.
+ * A gap of more than 1 s between calls of kvb_bus_watch_look() does not count: the process or its
+ * machine was suspended, and the PONG may be in the socket unread.
  *
  * Threads: the caller locks.  Times are of the monotonic clock, in ns. */
 struct kvb_bus_watch {
@@ -29,13 +29,13 @@ enum kvb_bus_watch_step { KVB_BUS_WATCH_REST, KVB_BUS_WATCH_PING, KVB_BUS_WATCH_
 
 enum { kvb_bus_ping_ms = 1000, kvb_bus_patience_ms = 2000, kvb_bus_look_ms = 250 };
 
-/* A new connection: the server has just answered. */
+/* Begins with a new connection, whose server has just answered. */
 void kvb_bus_watch_begin(struct kvb_bus_watch *watch, uint64_t now_ns);
 
-/* Notes a PING, whoever sends it.  A second one before the PONG changes nothing. */
+/* pinged(): a PING was sent.  A second one before the PONG changes nothing.
+ * answered(): the PONG has arrived. */
 void kvb_bus_watch_pinged(struct kvb_bus_watch *watch, uint64_t now_ns);
 void kvb_bus_watch_answered(struct kvb_bus_watch *watch);
 
-/* Returns what to do now; called every kvb_bus_look_ms. */
-
+/* Returns what to do now.  Call it every kvb_bus_look_ms. */
 enum kvb_bus_watch_step kvb_bus_watch_look(struct kvb_bus_watch *watch, uint64_t now_ns);
