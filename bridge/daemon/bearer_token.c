@@ -18,7 +18,8 @@ static bool is_token_word(const char *text, size_t len)
     return len >= kvb_bearer_token_min && len < kvb_bearer_token_bytes;
 }
 
-/* A NUL byte does not end the line: the token would be shorter than its author sees. */
+/* The length of the first line.  A NUL byte does not end it: the token would be cut there without a
+ * message. */
 static size_t first_line_len(const char *text, size_t len)
 {
     size_t line = 0;
@@ -50,7 +51,7 @@ kvb_status kvb_bearer_token_read(
     return is_token ? KVB_OK : KVB_BAD_CONFIG;
 }
 
-/* Every byte of both is compared, whatever they hold: the time shows nothing of the token. */
+/* Constant-time comparison: all bytes are compared, so the time reveals nothing about the token. */
 bool kvb_bearer_token_is_shown(const char authorization[], const char token[kvb_bearer_token_bytes])
 {
     static const char scheme[] = "Bearer ";

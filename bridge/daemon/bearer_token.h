@@ -5,18 +5,19 @@
 #include <stdbool.h>
 
 /* Bearer tokens (RFC 6750) that authorize HTTP requests: one to query, one to register workers.
- * Each is in a file of its own, which other users cannot read.
+ * Each is in its own file, which other users must not be able to read.
  *
  * Threads: any thread. */
 
 enum { kvb_bearer_token_bytes = 257, kvb_bearer_token_min = 16 };
 
-/* The first line of the file: kvb_bearer_token_min .. 256 bytes, printable, no blanks.
- * KVB_BAD_CONFIG  it cannot be read, is none, or may be read or written by users who are
- *                 neither its owner nor of its group; detail says which */
+/* Reads the token from the first line of the file: kvb_bearer_token_min .. 256 printable bytes, no
+ * blanks.
+ * KVB_BAD_CONFIG  the file cannot be read, its first line is no token, or users other than its
+ *                 owner and group may read or write it; detail says which */
 kvb_status kvb_bearer_token_read(
     const char *path, char out_token[kvb_bearer_token_bytes], struct kvb_detail *detail);
 
-/* Does the header say "Bearer TOKEN"?  In constant time; an empty token is never shown. */
+/* True when the header is "Bearer TOKEN".  Compares in constant time.  False for an empty token. */
 bool kvb_bearer_token_is_shown(
     const char authorization[], const char token[kvb_bearer_token_bytes]);

@@ -29,7 +29,8 @@ void kvb_config_check_name(
         kvb_name_bytes, allows_any ? ", or \"*\"" : "");
 }
 
-/* A file with neither token nor authority would open the port to everyone who reaches it. */
+/* Rejects a configuration without token and client_ca_file whose address other hosts can reach:
+ * everyone there could send requests. */
 static void
 check_exposure(struct kvb_conf *conf, const char *listen, const struct kvb_http_security *security)
 {
@@ -70,7 +71,7 @@ static void check_http_files(struct kvb_conf *conf, const struct kvb_http_securi
             "clients show certificates with TLS alone: set cert_file and key_file");
         return;
     }
-    /* What memory is short of here, the start reports. */
+    /* The start reports a lack of memory. */
     if (kvb_http_access_new(security, NULL, NULL, &access, &key, &detail) == KVB_BAD_CONFIG) {
         kvb_conf_error(conf, key, "%s", detail.text);
     }

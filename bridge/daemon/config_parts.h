@@ -6,8 +6,8 @@
 
 #include <stdbool.h>
 
-/* What the configurations of both daemons have in common: sections, and checks that need
- * more than one row of a table.  Threads: as core/conf.h. */
+/* The configuration sections that both daemons have, and checks that involve more than one key.
+ * Threads: as core/conf.h. */
 
 enum { kvb_config_path_bytes = 256, kvb_config_url_bytes = 512, kvb_config_listen_bytes = 80 };
 
@@ -16,7 +16,7 @@ struct kvb_nats_config {
     struct kvb_bus_login login;
 };
 
-/* Who may use the HTTP side: daemon/http_access.h.  Each path: "" for none. */
+/* Who may send HTTP requests: see daemon/http_access.h.  A path that is "": no file. */
 struct kvb_http_security {
     char cert_file[kvb_config_path_bytes];
     char key_file[kvb_config_path_bytes];
@@ -110,19 +110,20 @@ const char *kvb_config_format_name(unsigned value);
       .help = "text for people, json for programs; one line for each record, on stderr." }
 /* clang-format on */
 
-/* Each adds a configuration error when the value of the key cannot be used.  An empty value
- * is skipped: either it means "none", or its own row has reported it. */
+/* The next functions add a configuration error when a value cannot be used.  An empty value is
+ * skipped: it means "none", or the check of its own row has reported it. */
 
-/* Names that become tokens of subjects; allows_any: also "*". */
+/* Checks a name that becomes a token of NATS subjects.  allows_any: "*" is valid, too. */
 void kvb_config_check_name(
     struct kvb_conf *conf, const char *key, const char *name, bool allows_any);
 
-/* The address of the listener, and whether who reaches it must show something; the files. */
+/* Checks the address of the listener, that requests from other hosts need a token or a certificate,
+ * and the files. */
 void kvb_config_check_http(
     struct kvb_conf *conf, const char *listen, const struct kvb_http_security *security);
 
-/* True for the keys of a login, which a reload takes: all of nats but the url and the prefix of
- * inboxes. */
+/* True for the keys of a login, which a reload applies: all keys of nats except url and
+ * inbox_prefix. */
 bool kvb_config_is_login_key(const char *key);
 
 void kvb_config_check_nats(struct kvb_conf *conf, const struct kvb_nats_config *nats);

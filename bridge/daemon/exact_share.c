@@ -22,7 +22,7 @@ void kvb_exact_share_get(
 
 enum parameter { parameter_absent, parameter_good, parameter_bad };
 
-/* Digits and a point: strtod() would take infinity, too. */
+/* Accepts only digits and a point, because strtod() accepts infinity, too. */
 static bool read_exact_share(const char *text, double *out_share)
 {
     char *end = NULL;
@@ -43,7 +43,8 @@ static enum parameter read_parameter(const char *query, double *out_share)
     if (kvb_http_parameter(query, "exact", text, sizeof text)) {
         return read_exact_share(text, out_share) ? parameter_good : parameter_bad;
     }
-    /* Too long, or without a value: answering 200 would end a wait for a share not reached. */
+    /* Too long, or without a value.  It must not be ignored: 200 would mean that the share is
+     * reached. */
     return strncmp(query, "exact", 5) == 0 || strstr(query, "&exact") ? parameter_bad
                                                                       : parameter_absent;
 }
@@ -53,7 +54,7 @@ refuse_exact_share(struct kvb_http_answer *answer, unsigned status, const char *
 {
     answer->status = status;
     answer->content_type = "text/plain; charset=utf-8";
-    (void)kvb_buf_append_text(&answer->body, sentence); /* else: the status speaks */
+    (void)kvb_buf_append_text(&answer->body, sentence); /* on failure the status is sent alone */
 }
 
 bool kvb_exact_share_refuses(

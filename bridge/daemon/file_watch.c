@@ -11,7 +11,7 @@
 #include <sys/inotify.h>
 #include <unistd.h>
 
-/* A file that is written in parts is compared when the parts have ended. */
+/* Waits this long after an event, because a file may be written in several parts. */
 static const uint64_t settle_ns = 200 * KVB_NS_PER_MS;
 static const uint64_t compare_period_ns = 10 * KVB_NS_PER_S;
 
@@ -23,14 +23,14 @@ static void watch_directory_of(struct kvb_file_watch *watch, const char *file)
 
     if (len < sizeof path) {
         (void)snprintf(path, sizeof path, "%.*s/", slash ? (int)len : 1, slash ? file : ".");
-        /* One that is watched already is no other watch.  If it cannot be watched, the period
+        /* Adding a directory again does not add a second watch.  On failure the periodic check
          * remains. */
         (void)inotify_add_watch(
             watch->fd, path, IN_CLOSE_WRITE | IN_MOVED_TO | IN_CREATE | IN_ATTRIB);
     }
 }
 
-/* Again whenever files are compared: links may lead to other directories by now. */
+/* Called at each comparison, because links may point to other directories by then. */
 static void watch_directories(struct kvb_file_watch *watch)
 {
     char target[PATH_MAX];
@@ -60,7 +60,7 @@ struct timespec kvb_file_watch_now(void)
 {
     struct timespec now = { 0 };
 
-    (void)clock_gettime(CLOCK_REALTIME_COARSE, &now); /* fails for unknown clocks only */
+    (void)clock_gettime(CLOCK_REALTIME_COARSE, &now); /* fails only for unknown clocks */
     return now;
 }
 

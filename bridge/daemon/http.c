@@ -23,13 +23,13 @@ enum {
     max_threads = 16,
     max_listen_bytes = 80,
     busy_text_bytes = 80,
-    plain_answer_bytes = 64 << 10, /* up to this size the progress of sending is not measured */
-    send_buffer_bytes = 64 << 10,  /* of a socket; by default it grows to MiB for a slow reader */
-    part_bytes = 64 << 10,         /* of a larger answer, passed to libmicrohttpd at a time */
-    files_a_thread = 4,            /* two to wake it, the listening socket, and a spare one */
+    plain_answer_bytes = 64 << 10, /* for larger answers the progress of sending is measured */
+    send_buffer_bytes = 64 << 10,  /* of a socket; the kernel's default grows to MiB */
+    part_bytes = 64 << 10,         /* of a larger answer, passed to libmicrohttpd at once */
+    files_a_thread = 4,            /* two to wake the thread, the listening socket, a spare one */
     young_ms = 1000,
     watch_ms = 200,
-    refresh_ticks = 5, /* of watch_ms, between looks at the files of certificates and tokens */
+    refresh_ticks = 5, /* files are checked every refresh_ticks * watch_ms */
 };
 
 static const char json_type[] = "application/json";
@@ -39,7 +39,7 @@ struct kvb_http {
     uint16_t port;
     size_t max_body_bytes;
     const char *const *vital;
-    struct kvb_http_access *access;         /* owned; NULL: nothing is required */
+    struct kvb_http_access *access;         /* owned; NULL: no token, no certificate */
     const struct kvb_http_path_rule *rules; /* borrowed; NULL: none */
     struct kvb_metrics *metrics;
     size_t first_metric;
@@ -67,7 +67,7 @@ struct exchange {
     struct kvb_http *http;      /* borrowed, like slot */
     struct kvb_http_slot *slot; /* under the lock; NULL: none was free */
     char *query;                /* owned; "" when there is none */
-    bool is_known;              /* its headers were read */
+    bool is_known;              /* on_request() was called for its header */
     bool is_too_large;
     bool is_refused; /* no memory for its body: the rest of it is discarded */
     size_t refused_bytes;
@@ -147,8 +147,9 @@ static void show_slots(const struct kvb_http *http)
     }
 }
 
-/* Called under the lock, so that the socket still belongs to this connection: libmicrohttpd
- * closes it only after on_connection() has freed the slot.  It will read the end of the stream. */
+/* Called under the lock, so that the socket still belongs to this connection: libmicrohttpd closes
+ * the socket only after on_connection() has freed the slot.  libmicrohttpd then reads the end of
+ * the stream. */
 static void shut_down_victim(struct kvb_http *http, const struct kvb_http_victim *victim)
 {
     static const enum http_metric counters[] = {
@@ -164,7 +165,7 @@ static void shut_down_victim(struct kvb_http *http, const struct kvb_http_victim
     }
 }
 
-/* The client for the limits: an IPv4 address, or an IPv6 network of 64 bits. */
+/* The unit of the limits per client: an IPv4 address, or a /64 network of IPv6. */
 static uint64_t client_of(const struct sockaddr *address)
 {
     struct sockaddr_in6 six;
@@ -242,7 +243,7 @@ static void enter_phase(const struct exchange *exchange, enum kvb_http_phase pha
     }
 }
 
-/* Notes the bytes moved in this phase so far. */
+/* Stores the bytes transferred in this phase so far. */
 static void note_moved(const struct exchange *exchange, uint64_t bytes)
 {
     if (exchange->slot) {
@@ -252,7 +253,7 @@ static void note_moved(const struct exchange *exchange, uint64_t bytes)
     }
 }
 
-/* Charges the bytes to the memory budget.  KVB_AGAIN: there is not so much left. */
+/* Charges the bytes to the memory budget.  KVB_AGAIN: the budget does not suffice. */
 static kvb_status hold_body_bytes(const struct exchange *exchange, size_t bytes)
 {
     kvb_status status = KVB_AGAIN;
@@ -278,7 +279,7 @@ static void show_access(const struct kvb_http *http)
     }
 }
 
-/* Under the lock, which it leaves while it reads files. */
+/* Under the lock, which is released while files are read. */
 static void refresh_access(struct kvb_http *http, unsigned tick)
 {
     const bool is_forced = http->must_reload;
@@ -293,7 +294,7 @@ static void refresh_access(struct kvb_http *http, unsigned tick)
     (void)pthread_mutex_lock(&http->lock);
 }
 
-/* The thread that closes connections whose deadline has passed, and reads changed files. */
+/* The watch thread: closes connections whose deadline has passed, and reads changed files. */
 static void *watch_connections(void *context)
 {
     struct kvb_http *http = context;
@@ -322,7 +323,7 @@ static void *watch_connections(void *context)
 
 /* ---- Callbacks of libmicrohttpd, on its threads ------------------------------------- */
 
-/* Counts the requests that libmicrohttpd refuses itself, which no other callback is told of. */
+/* Counts the requests that libmicrohttpd itself refuses.  It calls no other callback for these. */
 static void on_message(void *context, const char *format, va_list values)
 {
     static const char refused[] = "Error processing request";
@@ -355,7 +356,7 @@ static void *begin_exchange(void *context, const char *uri, struct MHD_Connectio
     return exchange;
 }
 
-/* libmicrohttpd's own timeout was faster than the watch thread, which counts the others. */
+/* Counts a connection closed by libmicrohttpd's own timeout; the watch thread counts others. */
 static void count_timeout(const struct exchange *exchange)
 {
     static const struct {
@@ -427,7 +428,8 @@ add_headers(struct MHD_Response *response, const struct kvb_http_header *headers
     return MHD_YES;
 }
 
-/* Called for the next bytes: all before `position` are in the socket's buffer or sent. */
+/* Called by libmicrohttpd for more bytes.  Those before `position` are sent or in the socket's
+ * buffer. */
 static ssize_t read_answer_body(void *context, uint64_t position, char *out, size_t max_bytes)
 {
     struct exchange *exchange = context;
@@ -454,7 +456,7 @@ static ssize_t read_answer_body(void *context, uint64_t position, char *out, siz
     return (ssize_t)bytes;
 }
 
-/* The body is not copied: it is in the exchange, which outlives the sending. */
+/* The body is not copied, because the exchange lives until the answer is sent. */
 static struct MHD_Response *make_response(struct exchange *exchange)
 {
     struct kvb_http_answer *answer = &exchange->answer;
@@ -540,8 +542,7 @@ static const char *header_of(struct MHD_Connection *connection, const char *name
     return value ? value : "";
 }
 
-/* True when the body is so large that reading it to the end, only to send an error, costs too
- * much. */
+/* True when the body is so large that it is not read to its end only to send an error. */
 static bool is_hopeless(const struct kvb_http *http, size_t bytes)
 {
     return bytes / 2 > http->max_body_bytes;
@@ -552,7 +553,7 @@ static uint64_t declared_bytes(struct MHD_Connection *connection)
     return strtoull(header_of(connection, MHD_HTTP_HEADER_CONTENT_LENGTH), NULL, 10);
 }
 
-/* Makes room for more bytes of the body by doubling; the memory budget is charged first.
+/* Makes room for more bytes of the body by doubling its buffer, after charging the memory budget.
  * KVB_AGAIN: the budget is used up.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
 static kvb_status make_body_room(struct exchange *exchange, size_t more_bytes)
 {
@@ -574,7 +575,7 @@ static kvb_status make_body_room(struct exchange *exchange, size_t more_bytes)
     return kvb_buf_reserve(body, capacity - body->len);
 }
 
-/* Discards the rest of the body, so that the error can be answered. */
+/* Frees the body, and marks the exchange so that its rest is discarded and an error is answered. */
 static void give_up_body(struct exchange *exchange, kvb_status why)
 {
     exchange->is_too_large = why == KVB_TOO_LARGE;
@@ -584,7 +585,7 @@ static void give_up_body(struct exchange *exchange, kvb_status why)
     (void)hold_body_bytes(exchange, 0);
 }
 
-/* Takes a piece of the body.  MHD_NO closes the connection. */
+/* Appends a piece of the body.  MHD_NO closes the connection. */
 static enum MHD_Result take_body(struct exchange *exchange, const char *bytes, size_t *len)
 {
     if (!exchange->is_too_large && !exchange->is_refused) {
@@ -695,7 +696,7 @@ static const struct kvb_http_header wants_token[] = {
     { NULL, NULL },
 };
 
-/* Answers the header; libmicrohttpd then closes the connection without reading a body. */
+/* Answers before the body; libmicrohttpd then closes the connection without reading it. */
 static enum MHD_Result refuse_access(
     struct MHD_Connection *connection, struct exchange *exchange, enum kvb_http_verdict verdict)
 {
@@ -721,7 +722,8 @@ static enum MHD_Result refuse_access(
     return send_http_answer(connection, exchange);
 }
 
-/* Only who has shown what is required may send a body. */
+/* True for a body to a path that needs no token or certificate, while others do.  Only proven
+ * requesters may use memory for bodies. */
 static bool has_stray_body(
     struct MHD_Connection *connection, const struct exchange *exchange, enum kvb_http_rule rule)
 {
@@ -733,7 +735,7 @@ static bool has_stray_body(
            (rule == KVB_HTTP_OPEN || rule == KVB_HTTP_OF_METRICS);
 }
 
-/* Called when the header is complete: answers at once what does not depend on the body. */
+/* Called when the header is complete.  Answers at once if the body does not matter. */
 static enum MHD_Result
 begin_body(struct MHD_Connection *connection, struct exchange *exchange, const char *path)
 {
@@ -872,11 +874,11 @@ check_http_options(const struct kvb_http_options *options, struct kvb_detail *de
     return KVB_OK;
 }
 
-/* The newest certificate, for a handshake.  libmicrohttpd sets its connection as the session's
- * pointer; the connection leads to its slot, and the slot to the server.
+/* Gives GnuTLS the newest certificate for a handshake.  libmicrohttpd stores its connection as the
+ * session's pointer; the connection has its slot, and the slot has the server.
  *
- * The names of authorities are not sent: they are those of the start, while a newer file may name
- * others. */
+ * The names of client authorities are not sent to the client, because libmicrohttpd knows only
+ * those of the start. */
 static int on_handshake(
     gnutls_session_t session, const struct gnutls_cert_retr_st *info, gnutls_pcert_st **chain,
     unsigned *chain_count, gnutls_ocsp_data_st **ocsp, unsigned *ocsp_count, gnutls_privkey_t *key,
@@ -902,17 +904,17 @@ static struct MHD_Daemon *start_daemon(
     const struct sockaddr_storage *address)
 {
     const bool is_tls = http->access && kvb_http_access_is_tls(http->access);
-    /* With epoll, libmicrohttpd 0.9.75 loses a wake-up of one connection in 100,000 on a busy
-     * machine: its request is never read. */
+    /* poll, not epoll: with epoll, libmicrohttpd 0.9.75 loses the wake-up of one connection in
+     * 100,000 on a busy machine, and never reads its request. */
     const unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG |
                            (is_tls ? MHD_USE_TLS : 0) |
                            (address->ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
     /* libmicrohttpd rejects a pool of one thread; without a pool it has one thread. */
     const unsigned pool = options->threads > 1 ? options->threads : 0;
 
-    /* libmicrohttpd divides the limit by the number of threads, and a thread that has reached its
-     * share accepts nothing even when the others are idle.  So each thread gets the whole limit,
-     * and the slots limit the total; one more for each thread may be closing. */
+    /* libmicrohttpd divides the limit by the number of threads.  A thread that has reached its
+     * share accepts no connection even when the others are idle.  So each thread gets the whole
+     * limit, and the slots limit the total.  One more for each thread may be closing. */
     const unsigned max = options->threads * (unsigned)(http->slots.slot_count + 1);
     /* A second timeout by libmicrohttpd, in case the watch thread hangs. */
     const unsigned idle_s = 2 * (unsigned)(http->slots.options.grace_ns / KVB_NS_PER_S) + 1;
@@ -921,7 +923,7 @@ static struct MHD_Daemon *start_daemon(
     char versions[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
     const union {
         gnutls_certificate_retrieve_function3 *call;
-        void *value; /* as an array of options carries it */
+        void *value; /* the type that an array of options holds */
     } handshake = { .call = on_handshake };
     const struct MHD_OptionItem tls_options[] = {
         { MHD_OPTION_HTTPS_CERT_CALLBACK2, 0, handshake.value },
@@ -935,7 +937,7 @@ static struct MHD_Daemon *start_daemon(
     /* clang-format off */
     return MHD_start_daemon(
         flags, 0, NULL, NULL, on_request, http,
-        MHD_OPTION_EXTERNAL_LOGGER, on_message, http, /* first: it gets what the others report */
+        MHD_OPTION_EXTERNAL_LOGGER, on_message, http, /* first: it gets errors of later options */
         MHD_OPTION_SOCK_ADDR, address,
         MHD_OPTION_THREAD_POOL_SIZE, pool,
         MHD_OPTION_CONNECTION_LIMIT, max,
@@ -988,8 +990,8 @@ static void init_locks(struct kvb_http *http)
     (void)pthread_condattr_destroy(&monotonic);
 }
 
-/* Classifies a failed bind: a taken port may become free and a missing address may appear, so
- * those are KVB_IO and not errors of the configuration. */
+/* The status of a failed bind.  KVB_IO when the cause may disappear: a taken port, a missing
+ * address.  Else KVB_BAD_CONFIG. */
 static kvb_status listen_failed(const char *listen, int error, struct kvb_detail *detail)
 {
     const bool may_pass = error == EADDRINUSE || error == EADDRNOTAVAIL;

@@ -12,25 +12,27 @@
 
 struct sockaddr_storage;
 
-/* The HTTP server, on libmicrohttpd's own threads: collects a request, calls one
- * handler, sends its answer.
+/* The HTTP server, on libmicrohttpd's threads.  It collects a request, calls one handler, and sends
+ * the answer.
  *
  * No client can block others (http_slots.h).  A client has kvb_http_grace_s to send a header, to
  * send a body or to read an answer, and one more second for each kvb_http_bytes_a_second of body
- * or answer that it moves.  It gets at most three quarters of the connections and of the memory.
- * When connections run out, one that waits for its client is closed for a new one.  Without such
- * a connection the new one is answered with 503, except on vital paths.
+ * or answer that was transferred.  It gets at most three quarters of the connections and of the
+ * memory.  When connections run out, the server closes one that waits for its client, and takes the
+ * new one.  When none waits, the new one is answered with 503, except on vital paths.
  *
- * With options.security the server speaks TLS and refuses, at the header, a request that does not
- * show what the rule of its path requires (http_access.h): its body is not read.  A connection is
- * proven by its first request that is granted, those of open paths apart.  Unproven ones take at
- * most half of the connections, are closed first when connections run out, and where tokens or
- * certificates are required have only kvb_http_unproven_grace_s for a header.  While that half is
- * taken, a new connection is answered when its first request is granted, else with 503.
+ * With options.security the server uses TLS when certificates are configured.  It checks a request
+ * when its header is complete: a request without the token or certificate that the rule of its path
+ * requires (http_access.h) is refused, and its body is not read.  A connection is proven by its
+ * first granted request to a guarded path (to any path when nothing is required).  Unproven
+ * connections take at most half of all, and are closed first when connections run out.  Where
+ * tokens or certificates are required, they have only kvb_http_unproven_grace_s for a header. While
+ * that half is taken, a new connection is answered when its first request is granted, else with
+ * 503.
  *
  * Memory: kvb_max_http_held_bytes for all bodies and answers, and kvb_http_own_bytes for each
- * connection; above that: 503 with Retry-After.  An answer counts once it is complete, so one
- * for each thread may exist uncounted.
+ * connection; above that: 503 with Retry-After.  An answer is counted when it is complete, so each
+ * thread may have one that is not counted yet.
  *
  * Threads: the handler runs on any of the server's threads, several at once. */
 struct kvb_http;
@@ -80,7 +82,7 @@ struct kvb_http_answer {
     unsigned status;                       /* 200, 404, ... */
     const char *content_type;              /* static; NULL for none */
     const char *allow;                     /* static; for 405, e.g. "GET"; else NULL */
-    const struct kvb_http_header *headers; /* static, up to one without a name; or NULL */
+    const struct kvb_http_header *headers; /* static, ended by a NULL name; or NULL */
     struct kvb_buf body;
     kvb_status (*next)(void *parts, struct kvb_buf *body); /* NULL: body is the whole answer */
     void (*drop)(void *parts); /* called once in any case when parts is set */
@@ -90,7 +92,7 @@ struct kvb_http_answer {
 typedef void (*kvb_http_handler)(
     void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer);
 
-/* The rule of a path; all others are KVB_HTTP_GUARDED. */
+/* The rule of a path.  Paths without a rule are KVB_HTTP_GUARDED. */
 struct kvb_http_path_rule {
     const char *path; /* NULL ends a list */
     enum kvb_http_rule rule;
@@ -115,16 +117,16 @@ struct kvb_http_options {
     void *context;
 };
 
-/* The most open files that a server with so many connections and threads needs. */
+/* The largest number of open files that a server with these limits needs. */
 size_t kvb_http_files(unsigned max_connections, unsigned threads);
 
-/* KVB_BAD_CONFIG  listen is not address:port, or listening there is not permitted; see detail
- *                 or a file of options.security cannot be used
- * KVB_IO          the port is taken, or the address does not exist (yet); see detail */
+/* KVB_BAD_CONFIG  listen is not address:port, listening there is not permitted, or a file of
+ *                 options.security cannot be used; detail says which
+ * KVB_IO          the port is taken, or the address does not exist (yet); detail says which */
 kvb_status kvb_http_start(
     const struct kvb_http_options *options, struct kvb_http **out_http, struct kvb_detail *detail);
 
-/* Reads certificates and the token again soon, on a thread of the server. */
+/* Makes a thread of the server read certificates and the token again. */
 void kvb_http_reload(struct kvb_http *http);
 
 /* The port on which the server listens. */
@@ -133,14 +135,14 @@ uint16_t kvb_http_port(const struct kvb_http *http);
 /* No handler runs after it returns.  NULL is fine. */
 void kvb_http_stop(struct kvb_http *http);
 
-/* True: kvb_http_start() understands it. */
+/* True when kvb_http_start() accepts this text as an address and port. */
 bool kvb_http_listen_is_valid(const char *listen);
 
-/* Reads "127.0.0.1:9402" or "[::1]:9402": numbers alone, because a name look-up could block.
- * False: it is neither. */
+/* Parses a numeric address and port: "127.0.0.1:9402", "[::1]:9402".  Names are not accepted,
+ * because a look-up could block.  False: it is neither. */
 bool kvb_http_listen_read(const char *listen, struct sockaddr_storage *out_address);
 
-/* True: only processes of this host reach it. */
+/* True when only processes of this host can reach it. */
 bool kvb_http_listen_is_loopback(const char *listen);
 
 /* ---- For handlers: errors, and the parts of a request.  Threads: any ---- */
@@ -151,7 +153,7 @@ void kvb_http_refuse(struct kvb_http_answer *answer, unsigned status, const char
 /* {"error":"..."}; KVB_NO_MEMORY, KVB_TOO_LARGE. */
 kvb_status kvb_http_write_error(const char *sentence, struct kvb_buf *out);
 
-/* "application/json", with or without parameters, in any case. */
+/* True for "application/json", with or without parameters, in upper or lower case. */
 bool kvb_http_is_json(const char *content_type);
 
 /* The value of a key in a query part such as "format=rows&down=true", not decoded.

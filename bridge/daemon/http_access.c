@@ -10,7 +10,7 @@
 
 enum { file_count = 4 };
 
-/* What tells whether a file is another one. */
+/* Identifies the content of a file without reading it. */
 struct file_mark {
     dev_t device;
     ino_t inode;
@@ -18,7 +18,7 @@ struct file_mark {
     struct timespec changed;
 };
 
-/* What the files contain. */
+/* The loaded content of the files. */
 struct access_material {
     struct kvb_http_tls *tls; /* owned; NULL: no TLS */
     char token[kvb_bearer_token_bytes];
@@ -28,14 +28,14 @@ struct kvb_http_access {
     const struct kvb_http_security *security; /* borrowed, like the next two */
     const char *register_token_file;
     struct kvb_log *log;
-    pthread_rwlock_t lock; /* of material and generation */
+    pthread_rwlock_t lock; /* guards material and generation */
     struct access_material material;
-    uint32_t generation;                /* of the material; from 1 on */
+    uint32_t generation;                /* counts loads of material; from 1 on */
     char *client_ca;                    /* owned; NULL: none */
-    pthread_mutex_t register_lock;      /* of the next */
-    struct kvb_detail unreadable;       /* why the token to register cannot be read; "": it can */
-    struct file_mark marks[file_count]; /* only the thread that refreshes, like the next */
-    struct kvb_detail rejected;         /* why the newest files cannot be used; "": they are used */
+    pthread_mutex_t register_lock;      /* guards the next */
+    struct kvb_detail unreadable;       /* why the token to register is unreadable; "": it is not */
+    struct file_mark marks[file_count]; /* used by the refreshing thread only, like the next */
+    struct kvb_detail rejected;         /* why the newest files are unusable; "": they are used */
     struct kvb_certificate_notice certificate_said;
 };
 
@@ -110,7 +110,7 @@ static bool has_files(const struct kvb_http_access *access)
     return kvb_http_access_is_tls(access) || access->security->token_file[0] != '\0';
 }
 
-/* True when one of the files is another one than at the last call. */
+/* True when one of the files has changed since the last call. */
 static bool note_marks(struct kvb_http_access *access)
 {
     const struct kvb_http_security *security = access->security;
@@ -121,7 +121,7 @@ static bool note_marks(struct kvb_http_access *access)
     for (size_t i = 0; i < file_count; i++) {
         struct file_mark mark;
         struct stat about;
-        memset(&mark, 0, sizeof mark); /* its padding is compared too */
+        memset(&mark, 0, sizeof mark); /* memcmp() compares padding, too */
         if (paths[i][0] != '\0' && stat(paths[i], &about) == 0) {
             mark.device = about.st_dev;
             mark.inode = about.st_ino;
@@ -134,7 +134,7 @@ static bool note_marks(struct kvb_http_access *access)
     return has_changed;
 }
 
-/* Keeps the reason, and says it unless it is the one that was said. */
+/* Stores the reason, and logs it when it is new or is_due. */
 static void
 reject_files(struct kvb_http_access *access, bool is_due, const char *key, const char *why)
 {
@@ -195,7 +195,7 @@ static void warn_of_end(struct kvb_http_access *access)
     }
 }
 
-/* Rejected files are read each time: the reason may lie outside them, such as too many open
+/* Rejected files are read at each call, because the cause may be elsewhere, such as too many open
  * files. */
 void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced)
 {
@@ -214,7 +214,7 @@ bool kvb_http_access_is_rejected(const struct kvb_http_access *access)
 
 /* ---- Creating and freeing ------------------------------------------------------------- */
 
-/* libmicrohttpd is given a copy: it keeps the pointer, and the material is replaced. */
+/* Copies the text for libmicrohttpd, which keeps the pointer, while the material is replaced. */
 static kvb_status copy_client_ca(struct kvb_http_access *access)
 {
     const char *text = access->material.tls ? kvb_http_tls_client_ca(access->material.tls) : NULL;
@@ -290,7 +290,7 @@ is_client_known(const struct kvb_http_access *access, gnutls_session_t session, 
     return true;
 }
 
-/* Logs each reason once, not once for each request.  why: "" when the token was read. */
+/* Logs each reason once, not at each request.  why: "" when the token was read. */
 static void note_register_token(struct kvb_http_access *access, const struct kvb_detail *why)
 {
     (void)pthread_mutex_lock(&access->register_lock);
@@ -333,7 +333,7 @@ check_register(struct kvb_http_access *access, const char authorization[])
     return verdict;
 }
 
-/* Under the lock: all but the token to register, which is read from its file. */
+/* Checks all except the token to register.  Under the lock. */
 static enum kvb_http_verdict check_guarded(
     const struct kvb_http_access *access, enum kvb_http_rule rule, const char authorization[],
     gnutls_session_t session, uint32_t *verified)

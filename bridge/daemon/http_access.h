@@ -10,22 +10,22 @@
 
 /* Who may send an HTTP request: TLS, client certificates and bearer tokens.
  *
- *     rule of the path        what a request must show
+ *     rule of the path        what a request must carry
  *     KVB_HTTP_OPEN           nothing
- *     KVB_HTTP_GUARDED        the token of token_file, a certificate of client_ca_file:
- *                             each of the two that is configured
+ *     KVB_HTTP_GUARDED        the token of token_file, if configured; a certificate that
+ *                             client_ca_file has signed, if configured
  *     KVB_HTTP_OF_METRICS     the same, or nothing with open_metrics
- *     KVB_HTTP_OF_REGISTER    the token of register.token_file, a certificate as above
+ *     KVB_HTTP_OF_REGISTER    the token of register.token_file; a certificate as above
  *
- * Certificates, the key and the token of token_file are read at the start and again when a file
- * has changed.  A new file that cannot be used is logged, the running material stays, and the
- * files are read at each refresh until they can be used.  The token to register is read for each
- * request; why it cannot be, is logged once.
+ * Certificates, the key and the token of token_file are read at the start, and again when a file
+ * has changed.  When the new files cannot be used, this is logged, the loaded ones stay in use, and
+ * each refresh reads the files again until they can be used.  The token to register is read for
+ * each request; an error in reading it is logged once.
  *
  * Threads: any. */
 struct kvb_http_access;
 
-/* GUARDED is what a path without a rule is. */
+/* A path without a rule is KVB_HTTP_GUARDED. */
 enum kvb_http_rule { KVB_HTTP_GUARDED, KVB_HTTP_OPEN, KVB_HTTP_OF_METRICS, KVB_HTTP_OF_REGISTER };
 
 enum kvb_http_verdict {
@@ -47,32 +47,32 @@ kvb_status kvb_http_access_new(
 /* NULL is fine. */
 void kvb_http_access_free(struct kvb_http_access *access);
 
-/* True when a request to a guarded path must show something. */
+/* True when a guarded path requires a token or a client certificate. */
 bool kvb_http_access_is_guarded(const struct kvb_http_access *access);
 bool kvb_http_access_is_tls(const struct kvb_http_access *access);
 
-/* Reads the files again if one of them has changed or was rejected, or in any case with is_forced.
- * Logs once that the certificate ends within 7 days, and once that it has ended.  Threads: one,
- * like the next two. */
+/* Reads the files again when one of them has changed, when they were rejected, or with is_forced.
+ * Logs once that the certificate ends within 7 days, and once that it has ended.
+ * Threads: only one, the same for the next two. */
 void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced);
 
-/* True while the files cannot be used and what was read before is. */
+/* True while the newest files cannot be used and older ones stay in use. */
 bool kvb_http_access_is_rejected(const struct kvb_http_access *access);
 
-/* When the certificate in use, or one that signed it, ends, in seconds since 1970; 0: no TLS. */
+/* The earliest end of a certificate in the chain in use, in seconds since 1970; 0: no TLS. */
 uint64_t kvb_http_access_certificate_end(const struct kvb_http_access *access);
 
-/* The authority of clients when the server started, as PEM, borrowed; NULL: none.  Not const
- * because libmicrohttpd takes it as void *. */
+/* The authority of client certificates at the start, as PEM, borrowed; NULL: none.  Not const,
+ * because libmicrohttpd expects a void *. */
 char *kvb_http_access_client_ca(const struct kvb_http_access *access);
 
-/* For one handshake: kvb_http_tls_copy() of the newest material. */
+/* kvb_http_tls_copy() of the newest files, for one handshake. */
 kvb_status kvb_http_access_copy_tls(
     struct kvb_http_access *access, gnutls_pcert_st **out_chain, unsigned *out_count,
     gnutls_privkey_t *out_key);
 
-/* session: NULL without TLS.  *verified is 0 for a new connection; it keeps the result of verifying
- * the client's certificate until the files are read again. */
+/* Decides about one request.  session: NULL without TLS.  *verified is 0 for a new connection; it
+ * caches that the client's certificate was verified, until the files are read again. */
 enum kvb_http_verdict kvb_http_access_check(
     struct kvb_http_access *access, enum kvb_http_rule rule, const char authorization[],
     gnutls_session_t session, uint32_t *verified);

@@ -28,10 +28,10 @@ void kvb_http_slots_done(struct kvb_http_slots *slots)
 
 /* ---- Which connection makes room ---- */
 
-/* The connections open when a new one comes. */
+/* Numbers of open connections. */
 struct open_counts {
-    size_t all;    /* neither extra nor CLOSING, like the next */
-    size_t client; /* of the new connection's client */
+    size_t all;    /* without extra and CLOSING ones, like the next two */
+    size_t client; /* of one client */
     size_t unproven;
     size_t extra;
 };
@@ -67,8 +67,8 @@ static bool is_longer(const struct kvb_http_slot *one, const struct kvb_http_slo
 /* Which connections may make room. */
 struct victim_filter {
     bool is_extra;
-    bool is_unproven;       /* those alone */
-    const uint64_t *client; /* of this client alone; NULL: of all */
+    bool is_unproven;       /* only unproven ones */
+    const uint64_t *client; /* only those of this client; NULL: of all */
 };
 
 static bool may_make_room(const struct kvb_http_slot *slot, const struct victim_filter *filter)
@@ -104,7 +104,8 @@ static struct kvb_http_victim choose_victim(struct kvb_http_slot *slot, enum kvb
     return (struct kvb_http_victim){ .fd = slot->fd, .why = why };
 }
 
-/* The connection that makes room for the new one, if that is needed; *out_is_extra: none can. */
+/* The connection to be closed for a new one; NULL: none, because there is room or no candidate.
+ * *out_is_extra: the new one is extra, because no ordinary one can be closed. */
 static struct kvb_http_slot *make_slot_room(
     const struct kvb_http_slots *slots, uint64_t client, uint64_t now_ns, bool *out_is_extra)
 {

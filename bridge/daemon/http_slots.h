@@ -6,8 +6,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The connections of an HTTP server: the phase and deadline of each, how many bytes it
- * holds, and which one is closed when there are too many.
+/* The connections of an HTTP server: the phase, deadline and memory of each, and which one is
+ * closed when there are too many.
  *
  *              opened
  *                | header whole       body whole        answer made
@@ -15,17 +15,17 @@
  *        ^                                                              | sent
  *        +--------------------------------------------------------------+
  *
- * Each phase that waits for the client has a deadline: a grace, and one more second for each
- * kvb_http_slots_options.bytes_a_second that the client has sent or read in that phase, so that
- * a trickle of bytes does not keep it open (slowloris).
+ * Each phase that waits for the client has a deadline: a grace period, and one more second for each
+ * kvb_http_slots_options.bytes_a_second that the client has sent or read in that phase.  So a slow
+ * trickle of bytes does not keep a connection open (the slowloris attack).
  *
- * Above the limits (of all connections, of one client's) the connection that waits longest
- * for its header is closed, else the one that waits longest for its body.  When there is
+ * Above the limit of all connections, or of one client's, the connection that waits longest for its
+ * header is closed; when none does, the one that waits longest for its body.  When there is
  * neither, the new connection is `extra`: it only gets 503, or the answer of a vital path.
  *
- * A connection is unproven until the caller has granted one of its requests.  Unproven ones make
- * room first, and have a share of the connections and a grace of their own.  A share that is full
- * of unproven ones makes a new connection extra, until one of its requests is granted.
+ * A connection is unproven until the caller has granted one of its requests.  Unproven connections
+ * are closed first.  They have their own limit and their own grace period.  When this limit is
+ * reached, a new connection is extra until one of its requests is granted.
  *
  * Pure: no socket, no clock.  Threads: the caller locks.
  * Memory: a slot is 64 bytes. */
@@ -44,20 +44,20 @@ enum kvb_http_end {
     KVB_HTTP_END_HEADER_LATE,
     KVB_HTTP_END_BODY_LATE,
     KVB_HTTP_END_ANSWER_LATE,
-    KVB_HTTP_END_CROWDED /* it made room for a new connection */
+    KVB_HTTP_END_CROWDED /* closed to make room for a new connection */
 };
 
 struct kvb_http_slots_options {
     size_t max_connections;
-    size_t max_extra;      /* beyond them */
+    size_t max_extra;      /* in addition to max_connections */
     size_t max_per_client; /* at most max_connections */
     size_t max_unproven;   /* 0: max_connections */
     size_t max_held_bytes; /* of bodies and answers together */
     size_t max_client_bytes;
-    size_t own_bytes; /* bytes of each connection that are not counted */
+    size_t own_bytes; /* the first bytes of each connection, not counted */
     uint64_t grace_ns;
     uint64_t unproven_grace_ns; /* for the header; 0: grace_ns */
-    uint64_t young_ns; /* a connection younger than this does not make room, unless extra */
+    uint64_t young_ns;          /* younger connections are not closed for new ones, unless extra */
     uint64_t bytes_a_second;
     void *owner; /* the caller's; copied to each slot */
 };
@@ -87,11 +87,10 @@ struct kvb_http_slots {
 kvb_status
 kvb_http_slots_init(struct kvb_http_slots *slots, const struct kvb_http_slots_options *options);
 
-/* Takes {0} too. */
+/* {0} is fine. */
 void kvb_http_slots_done(struct kvb_http_slots *slots);
 
-/* A connection to be closed, and why; it is CLOSING from then on.  The caller shuts its
- * socket down. */
+/* A connection to be closed, and why.  It is CLOSING already; the caller shuts its socket down. */
 struct kvb_http_victim {
     int fd; /* -1: none */
     enum kvb_http_end why;
@@ -105,16 +104,16 @@ struct kvb_http_slot *kvb_http_slots_open(
 /* Frees the slot and its bytes, when the socket is closed. */
 void kvb_http_slots_close(struct kvb_http_slots *slots, struct kvb_http_slot *slot);
 
-/* The caller has granted a request of this connection.  An extra one becomes an ordinary one when
- * the limits but that of unproven connections have room for it. */
+/* Marks the connection as proven: the caller has granted a request of it.  An extra connection
+ * becomes an ordinary one when max_connections and max_per_client permit it. */
 void kvb_http_slots_prove(struct kvb_http_slots *slots, struct kvb_http_slot *slot);
 
 /* Begins the next phase.  A connection that is CLOSING stays so. */
 void kvb_http_slots_enter(struct kvb_http_slot *slot, enum kvb_http_phase phase, uint64_t now_ns);
 
-/* Sets the bytes that the connection holds in all, more or less than before.
- * KVB_AGAIN  above the budget, or above that of one client; nothing is changed.  A request
- *            above these limits is granted while nothing else is held. */
+/* Sets the number of bytes that the connection holds in total.
+ * KVB_AGAIN  above the budget of all, or of one client; nothing is changed.  While no other
+ *            connection holds bytes, any number is granted. */
 kvb_status
 kvb_http_slots_hold(struct kvb_http_slots *slots, struct kvb_http_slot *slot, size_t bytes);
 

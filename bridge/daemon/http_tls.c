@@ -8,7 +8,7 @@
 #include <string.h>
 
 struct kvb_http_tls {
-    gnutls_x509_crt_t *chain; /* owned by GnuTLS's allocator, like each in it */
+    gnutls_x509_crt_t *chain; /* owned, with its items; freed by GnuTLS */
     unsigned chain_count;
     gnutls_x509_privkey_t key;
     gnutls_x509_trust_list_t clients; /* NULL: no certificate is required */
@@ -22,7 +22,7 @@ struct pem_file {
     size_t len;
 };
 
-/* It may have been a key. */
+/* Zeroes the text, which may be a private key. */
 static void drop_pem_file(struct pem_file *file)
 {
     if (file->text) {
@@ -92,7 +92,7 @@ static kvb_status load_key(struct kvb_http_tls *tls, const char *path, struct kv
     return error < 0 ? say_not_pem("private key without a password", path, error, detail) : KVB_OK;
 }
 
-/* A key of another certificate would only show in each handshake. */
+/* Checks that the key belongs to the certificate.  Otherwise each handshake would fail. */
 static kvb_status
 check_pair(const struct kvb_http_tls *tls, const char *key_path, struct kvb_detail *detail)
 {
@@ -201,7 +201,7 @@ uint64_t kvb_http_tls_end(const struct kvb_http_tls *tls)
 
 /* ---- Handshakes ----------------------------------------------------------------------- */
 
-/* Of a copy that is not whole. */
+/* Frees an incomplete copy. */
 static void drop_copied_chain(gnutls_pcert_st *chain, unsigned count)
 {
     for (unsigned i = 0; i < count; i++) {

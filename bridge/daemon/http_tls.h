@@ -7,14 +7,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* What the HTTP server needs of TLS, read from PEM files: its certificate chain and key, and the
- * authority of its clients' certificates.
+/* The TLS files of the HTTP server, read as PEM: its certificate chain and key, and the authority
+ * of its clients' certificates.
  *
- * Each handshake gets copies of the chain and the key, so that the material may be freed and
- * replaced while connections of the old one live on.
+ * Each handshake gets copies of the chain and the key, so that this struct can be freed and
+ * replaced while older connections continue.
  *
  * Threads: constant once loaded; any thread may read it.
- * Memory:  kvb_http_tls_file_bytes a file, at most. */
+ * Memory:  at most kvb_http_tls_file_bytes for each file. */
 struct kvb_http_tls;
 
 enum { kvb_http_tls_file_bytes = 256 << 10, kvb_http_tls_max_chain = 8 };
@@ -29,8 +29,8 @@ struct kvb_http_tls_files {
 enum kvb_http_tls_fault { KVB_HTTP_TLS_CERT, KVB_HTTP_TLS_KEY, KVB_HTTP_TLS_CLIENT_CA };
 
 /* On KVB_OK the caller frees *out_tls with kvb_http_tls_free().
- * KVB_BAD_CONFIG  a file cannot be read or is not valid PEM, or the key is another certificate's;
- *                 *out_fault and detail say which
+ * KVB_BAD_CONFIG  a file cannot be read or is not valid PEM, or the key belongs to another
+ *                 certificate; *out_fault and detail say which
  * KVB_NO_MEMORY */
 kvb_status kvb_http_tls_load(
     const struct kvb_http_tls_files *files, struct kvb_http_tls **out_tls,
@@ -42,7 +42,7 @@ void kvb_http_tls_free(struct kvb_http_tls *tls);
 /* The authority of the clients as PEM text, borrowed; NULL: there is none. */
 const char *kvb_http_tls_client_ca(const struct kvb_http_tls *tls);
 
-/* When the first certificate of the chain ends that does, in seconds since 1970. */
+/* The earliest end of a certificate in the chain, in seconds since 1970. */
 uint64_t kvb_http_tls_end(const struct kvb_http_tls *tls);
 
 /* Copies the chain and the key for one handshake; GnuTLS frees them
@@ -51,6 +51,6 @@ kvb_status kvb_http_tls_copy(
     const struct kvb_http_tls *tls, gnutls_pcert_st **out_chain, unsigned *out_count,
     gnutls_privkey_t *out_key);
 
-/* True when the client has shown a certificate that the authority has signed for clients and that
- * is valid now, or needs none.  Verifies signatures: 0.1 ms. */
+/* True when clients need no certificate, or this client has sent one that is valid now and that the
+ * authority has signed for use by clients.  Verifies signatures, which takes 0.1 ms. */
 bool kvb_http_tls_is_client_known(const struct kvb_http_tls *tls, gnutls_session_t session);

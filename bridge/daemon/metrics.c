@@ -56,7 +56,7 @@ static uint64_t resident_pages(void)
         return 0;
     }
     const bool has_text = fgets(text, sizeof text, file) != NULL;
-    (void)fclose(file); /* only read */
+    (void)fclose(file); /* nothing was written */
     const char *second = has_text ? strchr(text, ' ') : NULL;
     return second ? strtoull(second, NULL, 10) : 0;
 }

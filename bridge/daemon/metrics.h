@@ -6,9 +6,9 @@
 
 #include <stddef.h>
 
-/* The metrics that both daemons have: of the process, under the names of Prometheus client
- * libraries, of the log and of NATS.  first_metric is the index of the first of these rows in the
- * daemon's table.  Threads: any thread. */
+/* The metrics that both daemons have: of the process (with the names that Prometheus client
+ * libraries use), of the log, and of NATS.  first_metric is the index of the first of these rows in
+ * the daemon's table.  Threads: any thread. */
 
 /* Rows for a daemon's table of metrics; one block, in this order. */
 /* clang-format off */
@@ -30,7 +30,7 @@
 /* Sets the values that never change: version and start time. */
 void kvb_daemon_metrics_begin(struct kvb_metrics *metrics, size_t first_metric);
 
-/* Copies the counters of log and connection. */
+/* Copies the counters of the log and of the connection to NATS. */
 void kvb_daemon_metrics_update(
     struct kvb_metrics *metrics, size_t first_metric, const struct kvb_log *log,
     struct kvb_bus *bus);

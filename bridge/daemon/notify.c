@@ -58,7 +58,8 @@ static bool is_status_due(
            (is_new(liveness, &update->sent) && now_ns - update->sent_ns >= status_ns);
 }
 
-/* True when WATCHDOG=1 is due.  READY=1 counts as one: the manager's wait begins there. */
+/* True when WATCHDOG=1 is due.  The time is measured from READY=1 on, when the manager begins to
+ * wait. */
 static bool is_beat_due(
     const struct kvb_notify_update *update, uint64_t now_ns, const struct kvb_liveness *liveness)
 {
@@ -125,8 +126,8 @@ static uint64_t environment_number(const char *name)
     return *end == '\0' && errno == 0 ? value : 0;
 }
 
-/* WATCHDOG_PID names the process that must send WATCHDOG=1; a child inherits the variables but
- * not that task. */
+/* The limit, when this process must send WATCHDOG=1; else 0.  WATCHDOG_PID names that process: a
+ * child inherits the variables, but must not send it. */
 static uint64_t watchdog_limit_us(void)
 {
     const bool is_for_all = secure_getenv("WATCHDOG_PID") == NULL;
@@ -148,7 +149,7 @@ static bool take_address(struct kvb_notify *notify, const char *text)
     notify->address.sun_family = AF_UNIX;
     memcpy(path, text, len + 1);
     if (path[0] == '@') {
-        path[0] = '\0'; /* an abstract name begins with a NUL; its length ends it */
+        path[0] = '\0'; /* an abstract name begins with a NUL, and has no NUL at its end */
     }
     notify->address_bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + len);
     return true;
@@ -193,7 +194,7 @@ static void send_notify_text(const struct kvb_notify *notify, const char *text)
     if (notify->fd < 0 || text[0] == '\0') {
         return;
     }
-    (void)sendto(/* on failure the manager notices the missing message */
+    (void)sendto(/* a lost message is detected by the manager */
                  notify->fd, text, strlen(text), MSG_NOSIGNAL,
                  (const struct sockaddr *)&notify->address, notify->address_bytes);
 }
@@ -206,7 +207,7 @@ void kvb_notify_look(struct kvb_notify *notify, const struct kvb_liveness *liven
     send_notify_text(notify, text);
 }
 
-/* The manager needs the time to match it with its reload request: sd_notify(3). */
+/* The manager uses the time to match the message with its reload request: sd_notify(3). */
 void kvb_notify_say_reloading(const struct kvb_notify *notify)
 {
     char text[kvb_notify_text_bytes];

@@ -8,42 +8,42 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-/* Notifications to the service manager, as sd_notify(3) says: to systemd, or any other that sets
+/* Notifications to the service manager (sd_notify(3)): systemd, or another one that sets
  * NOTIFY_SOCKET.
  *
  *     NOTIFY_SOCKET  a path, or @name for an abstract socket
- *     WATCHDOG_USEC  how long it waits for WATCHDOG=1; valid for WATCHDOG_PID only
+ *     WATCHDOG_USEC  how long the manager waits for WATCHDOG=1; only for the process WATCHDOG_PID
  *
- * One datagram for each message, without a library.  A message that the manager does not
- * take within a second is dropped, so that a slow manager cannot block the daemon.
+ * One datagram for each message, sent without a library.  A message that the manager does not
+ * receive within a second is dropped, so that a slow manager cannot block the daemon.
  * Threads: only the main thread. */
 
 /* ---- What is sent, and when ----
  *
  *     READY=1      once, after the first turn of the working thread
- *     STATUS=...   with it, and when it changes, at most every 3 s
+ *     STATUS=...   with READY=1, and when the status changes, at most every 3 s
  *     WATCHDOG=1   twice in the time that the manager waits, but only when the working
- *                  thread made a turn since the last one, so that a working thread that
- *                  hangs is detected even while other threads still run
+ *                  thread has made a turn since the last one.  So a working thread that
+ *                  hangs is detected even while other threads run
  *
  * Pure: time and liveness are arguments. */
 
 enum { kvb_notify_text_bytes = 192 };
 
 struct kvb_notify_update {
-    uint64_t watchdog_ns; /* from one WATCHDOG=1 to the next; 0: not expected */
-    uint64_t watched_ns;  /* when it was sent last, and at which turn */
+    uint64_t watchdog_ns; /* between two WATCHDOG=1; 0: not expected */
+    uint64_t watched_ns;  /* when WATCHDOG=1 was sent last, and at which turn */
     uint64_t watched_turns;
     bool is_ready;
     uint64_t sent_ns; /* the last STATUS */
     struct kvb_liveness sent;
 };
 
-/* limit_us: after so long without WATCHDOG=1 the manager treats the daemon as hung; 0:
- * never. */
+/* limit_us: the time without WATCHDOG=1 after which the manager treats the daemon as hung; 0:
+ * no limit. */
 void kvb_notify_update_init(struct kvb_notify_update *update, uint64_t limit_us);
 
-/* Writes what is to be sent now, one assignment a line; "" for nothing. */
+/* Writes the message to be sent now, one assignment in each line; "" for none. */
 void kvb_notify_update_send(
     struct kvb_notify_update *update, uint64_t now_ns, const struct kvb_liveness *liveness,
     char out_text[kvb_notify_text_bytes]);
@@ -60,8 +60,8 @@ struct kvb_notify {
     struct kvb_notify_update update;
 };
 
-/* Reads the environment, once.  A NOTIFY_SOCKET that cannot be used is logged as a
- * warning, and no notifications are sent. */
+/* Reads the environment.  When NOTIFY_SOCKET cannot be used, it logs a warning, and no
+ * notifications are sent. */
 void kvb_notify_open(struct kvb_notify *notify, struct kvb_log *log, const char *name);
 void kvb_notify_close(struct kvb_notify *notify);
 

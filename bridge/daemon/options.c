@@ -14,7 +14,7 @@ static const struct argp_option table[] = {
     { "log-level", key_log_level, "LEVEL", 0, "error, warning, info or debug", 0 },
     { "version", key_version, NULL, 0, "Print the version, and exit", -1 },
     { "help", key_help, NULL, 0, "Print this and all configuration keys, and exit", -1 },
-    { "usage", key_usage, NULL, OPTION_HIDDEN, NULL, -1 }, /* argp's errors name it */
+    { "usage", key_usage, NULL, OPTION_HIDDEN, NULL, -1 }, /* argp's error texts mention it */
     { NULL, 0, NULL, 0, NULL, 0 },
 };
 
@@ -117,7 +117,7 @@ bool kvb_daemon_options_settle(
         return true;
     }
     if (status == KVB_OK) {
-        kvb_conf_errors_print(errors, stderr); /* warnings alone */
+        kvb_conf_errors_print(errors, stderr); /* there are only warnings */
         (void)printf("%s: ok\n", options->config_path);
         *out_exit = 0;
         return false;

@@ -19,7 +19,7 @@ static const char *type_name(enum kvb_metric_type type)
     return names[type];
 }
 
-/* Backslash and line end are escaped. */
+/* Appends a help text, with backslashes and line ends escaped. */
 static kvb_status append_help(struct kvb_buf *out, const char *text)
 {
     while (*text) {
@@ -59,7 +59,7 @@ static kvb_status append_value(struct kvb_buf *out, double value)
     return kvb_buf_append_text(out, text);
 }
 
-/* One sample on its way to the page. */
+/* Name and labels of one sample. */
 struct line {
     const char *name;
     const char *suffix;    /* "_bucket", ...; "" for none */
@@ -97,8 +97,8 @@ static kvb_status append_real(struct kvb_buf *out, const struct line *line, doub
     return kvb_buf_append_text(out, "\n");
 }
 
-/* The buckets are counted separately and summed here; the count is the last sum, so that the two
- * agree even while other threads count. */
+/* Sums up the buckets, because the page has cumulative counts.  The last sum is also the value of
+ * _count, so that the two agree even while other threads count. */
 static kvb_status append_histogram(
     struct kvb_buf *out, const struct line *row, const struct kvb_metrics *metrics, size_t id)
 {
@@ -153,7 +153,7 @@ kvb_prometheus_sets(const struct kvb_prometheus_set *sets, size_t count, struct 
     for (size_t id = 0; count > 0 && id < sets->metrics.count; id++) {
         const struct kvb_metric_row *row = &sets->metrics.rows[id];
         if (!row->name) {
-            continue; /* a bucket row, written with its histogram */
+            continue; /* the row of a bucket, which append_histogram() writes */
         }
         if (strcmp(row->name, last) != 0) {
             KVB_TRY(append_head(out, row));

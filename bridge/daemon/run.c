@@ -9,7 +9,7 @@ void kvb_daemon_block_signals(sigset_t *out_signals)
 {
     const struct sigaction ignore = { .sa_handler = SIG_IGN };
 
-    (void)sigemptyset(out_signals); /* these fail for numbers that are no signals only */
+    (void)sigemptyset(out_signals); /* these fail only for invalid signal numbers */
     (void)sigaddset(out_signals, SIGINT);
     (void)sigaddset(out_signals, SIGTERM);
     (void)sigaddset(out_signals, SIGHUP);
@@ -49,7 +49,7 @@ void kvb_daemon_log_renewal(
     }
 }
 
-/* When something is to be done without a signal; UINT64_MAX: never. */
+/* When the next task without a signal is due; UINT64_MAX: never. */
 static uint64_t
 next_task_ns(const struct kvb_notify *notify, const struct kvb_file_watch *watch, uint64_t now_ns)
 {
@@ -60,13 +60,13 @@ next_task_ns(const struct kvb_notify *notify, const struct kvb_file_watch *watch
     return notify_ns < compare_ns ? notify_ns : compare_ns;
 }
 
-/* The next signal; 0: none came until due_ns. */
+/* Waits for the next signal; 0: none came until due_ns. */
 static int wait_for_signal(const sigset_t *signals, uint64_t due_ns)
 {
     int number = 0;
 
     if (due_ns == UINT64_MAX) {
-        (void)sigwait(signals, &number); /* fails for an invalid set only */
+        (void)sigwait(signals, &number); /* fails only for an invalid set */
         return number;
     }
     const uint64_t now_ns = kvb_clock_monotonic_ns();
@@ -77,7 +77,7 @@ static int wait_for_signal(const sigset_t *signals, uint64_t due_ns)
     return number > 0 ? number : 0;
 }
 
-/* True when the configuration is to be read again. */
+/* True when the configuration must be read again. */
 static bool wants_reload(const struct kvb_daemon_running *running, int signal_number)
 {
     if (!running->reload) {
@@ -94,7 +94,7 @@ bool kvb_daemon_is_ended_within(uint64_t wait_ns)
 {
     sigset_t ends;
 
-    (void)sigemptyset(&ends); /* as above */
+    (void)sigemptyset(&ends); /* cannot fail, like the next two */
     (void)sigaddset(&ends, SIGINT);
     (void)sigaddset(&ends, SIGTERM);
     return wait_for_signal(&ends, kvb_clock_monotonic_ns() + wait_ns) > 0;

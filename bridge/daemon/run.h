@@ -14,12 +14,12 @@
 /* What the main functions of both daemons share: signals, notifications to the service
  * manager, and log lines of start and stop.  Threads: only the main thread. */
 
-/* Call it before any thread starts, so that all inherit the mask and only the main thread,
- * in kvb_daemon_wait_for_end(), gets the signals; SIGIO is file_watch.h's.  SIGPIPE is ignored: a
- * peer that closes its connection must not end the process. */
+/* Blocks the signals that the main thread waits for in kvb_daemon_wait_for_end().  Call it before
+ * any thread starts, so that all threads inherit the mask.  SIGIO is for file_watch.h.  SIGPIPE is
+ * ignored: a peer that closes its connection must not end the process. */
 void kvb_daemon_block_signals(sigset_t *out_signals);
 
-/* Logs each error of a configuration that was read again and rejected, one line each. */
+/* Logs the errors of a rejected configuration at a reload, one line for each. */
 void kvb_daemon_log_errors(
     struct kvb_log *log, const char *name, const struct kvb_conf_errors *errors);
 
@@ -27,7 +27,7 @@ void kvb_daemon_log_errors(
 void kvb_daemon_log_warnings(
     struct kvb_log *log, const char *name, const struct kvb_conf_errors *errors);
 
-/* Logs why a changed login of NATS was not taken; nothing when status is KVB_OK. */
+/* Logs why a changed NATS login was rejected; nothing when status is KVB_OK. */
 void kvb_daemon_log_renewal(
     struct kvb_log *log, const char *name, kvb_status status, const struct kvb_detail *why);
 
@@ -42,13 +42,12 @@ struct kvb_daemon_running {
     const void *daemon; /* the argument of read_liveness */
     void (*read_liveness)(const void *daemon, struct kvb_liveness *out_liveness);
     void *reloader; /* the argument of reload */
-    /* Called at SIGHUP, and when a file of watch has changed; NULL: neither happens. */
+    /* Called at SIGHUP, and when a watched file has changed; NULL: no reload. */
     void (*reload)(void *reloader);
     struct kvb_file_watch *watch; /* NULL: no file is watched */
 };
 
-/* Logs the start and returns at SIGTERM or SIGINT; meanwhile it notifies the service
- * manager. */
+/* Logs the start, then notifies the service manager and reloads until SIGTERM or SIGINT comes. */
 void kvb_daemon_wait_for_end(
     const sigset_t *signals, struct kvb_notify *notify, const struct kvb_daemon_running *running);
 

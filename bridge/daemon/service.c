@@ -15,8 +15,8 @@
 
 enum {
     closing_bytes = 64,    /* ],"more":18446744073709551615} */
-    min_cost_bytes = 4096, /* each answer counts for at least this: a message costs time too */
-    min_part_bytes = 4096, /* parts are not made smaller: no max_payload is below this */
+    min_cost_bytes = 4096, /* each answer counts for at least this, for the cost of a message */
+    min_part_bytes = 4096, /* parts are not made smaller; every max_payload is larger */
     subject_bytes = 256,
     prefix_bytes = sizeof "$SRV." - 1
 };
@@ -69,7 +69,7 @@ void kvb_service_name_of(
 
     (void)snprintf(joined, sizeof joined, "%s_%s", name_space, component); /* fits */
     const size_t skip = strspn(joined, "_");
-    const char *from = joined[skip] ? joined + skip : joined; /* a name is not empty */
+    const char *from = joined[skip] ? joined + skip : joined; /* a name must not be empty */
     size_t len = 0;
     for (; from[len]; len++) {
         const char c = from[len];
@@ -123,7 +123,7 @@ static void write_worker_data(struct kvb_json_writer *json, const struct kvb_wor
         kvb_json_write_null(json);
         return;
     }
-    if (json->status == KVB_OK) { /* written by another writer, so note the comma here */
+    if (json->status == KVB_OK) { /* another writer writes it, so set is_after_value here */
         json->status = kvb_load_json_encode_stats(
             &worker->load, worker->has_rank ? &worker->dp_rank : NULL, json->out);
     }
@@ -160,8 +160,8 @@ static void write_service_endpoint(
     kvb_json_write_end(json, '}');
 }
 
-/* Writes the endpoints from `first` on that fit before `end` of the buffer, at least one.
- * Returns the number of the next one. */
+/* Writes endpoints from `first` on until the buffer is filled up to `end`, but at least one.
+ * Returns the index of the next endpoint. */
 static size_t write_service_endpoints(
     struct kvb_json_writer *json, const struct kvb_service_endpoints *list,
     enum kvb_service_verb verb, size_t first, size_t end)
@@ -224,12 +224,12 @@ struct kvb_service_responder {
     struct kvb_bus_subscription *requests_to_kind;
     struct kvb_bus_subscription *requests_to_one;
 
-    /* Only handlers take it, and no other thread waits for them, so it may be held while an
-     * answer is written to NATS. */
+    /* Only handlers take this lock, and no other thread waits for them.  So it may be held while
+     * an answer is written to NATS. */
     pthread_mutex_t lock;
     struct kvb_buf buf;
-    size_t part_bytes;     /* of one message; halved when the server refuses it */
-    uint64_t budget_bytes; /* left to answer with */
+    size_t part_bytes;     /* of one message; halved when it is too large for the server */
+    uint64_t budget_bytes; /* bytes that may be sent now */
     uint64_t budget_ns;    /* when the budget was updated */
 };
 
@@ -277,7 +277,7 @@ static kvb_status send_part(
     return KVB_OK;
 }
 
-/* A server with a smaller max_payload gets smaller parts, from now on. */
+/* Halves the size of parts for good when the server's max_payload is smaller. */
 static kvb_status send_service_parts(
     struct kvb_service_responder *responder, const struct kvb_service_endpoints *list,
     enum kvb_service_verb verb, const char *reply)

@@ -13,8 +13,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A service answers $SRV.PING, $SRV.INFO and $SRV.STATS with JSON: the NATS micro-service protocol
- * (ADR-32 of nats-io), with which tools list services and Dynamo's routers of 2025 read the load of
+/* Answers $SRV.PING, $SRV.INFO and $SRV.STATS with JSON: the NATS micro-service protocol (ADR-32 of
+ * nats-io).  Tools use it to list services.  Dynamo's routers of 2025 use it to read the load of
  * workers. */
 
 /* ---- Answers: any thread; no state ---- */
@@ -42,22 +42,22 @@ struct kvb_service {
     char started[kvb_clock_text_bytes];               /* RFC 3339, UTC */
 };
 
-/* Sets version, id (random) and the time of the start. */
+/* Sets version, a random id, and the time of the start. */
 kvb_status kvb_service_identify(struct kvb_service *service);
 
 /* One kind of request that a service answers; for a bridge, one worker. */
 struct kvb_service_endpoint {
     char name[kvb_service_endpoint_bytes]; /* [A-Za-z0-9_-] */
     char subject[kvb_service_endpoint_bytes];
-    const char *queue_group; /* borrowed; "": none, every instance answers */
+    const char *queue_group; /* borrowed; "": none, so that every instance answers */
     uint64_t num_requests;
-    uint64_t num_errors; /* of them */
+    uint64_t num_errors; /* failed requests among them */
     uint64_t processing_ns;
     char last_error[kvb_service_error_bytes]; /* "": none yet */
     struct kvb_worker_load worker;            /* `data`; without has_load: null */
 };
 
-/* A list that is generated while it is read.  fill gets a zeroed endpoint. */
+/* A list that is generated while it is read.  fill gets an endpoint with zeros and empty texts. */
 struct kvb_service_endpoints {
     size_t count;
     void (*fill)(const void *context, size_t i, struct kvb_service_endpoint *out_endpoint);
@@ -71,16 +71,16 @@ enum kvb_service_verb {
     KVB_SERVICE_VERB_COUNT
 };
 
-/* By its name, which ends at a dot or with the text.  KVB_NOT_FOUND. */
+/* Finds a verb by its name.  The name in text ends at a dot or at the end.  KVB_NOT_FOUND. */
 kvb_status kvb_service_verb_find(const char *text, enum kvb_service_verb *out_verb);
 
 /* The name that Dynamo uses for a component: {namespace}_{component} in lower case,
- * without leading underscores.  Names that differ only in case, or in the position of the
- * underscore, share it; `metadata` distinguishes them. */
+ * without leading underscores.  Components whose names differ only in case, or in the
+ * position of the underscore, get the same name; `metadata` distinguishes them. */
 void kvb_service_name_of(
     const char *name_space, const char *component, char out[kvb_service_name_bytes]);
 
-/* The endpoint of a worker's load, in the names that Dynamo looks for:
+/* Names the endpoint of a worker's load as Dynamo expects it:
  * {name}-load_metrics-{hex}, {name}.load_metrics-{hex}, queue group "q". */
 void kvb_service_name_worker(
     const char *service_name, uint64_t worker_id, struct kvb_service_endpoint *endpoint);
@@ -102,22 +102,21 @@ kvb_status kvb_service_answer(
     const struct kvb_service *service, const struct kvb_service_endpoints *list,
     struct kvb_service_request request, size_t *next, struct kvb_buf *out);
 
-/* ---- Who answers ---- */
+/* ---- The responder ---- */
 
-/* Answers for one service, whether the request goes to all services ($SRV.PING), to its kind
- * ($SRV.PING.name) or to this process
- * ($SRV.PING.name.id).  Three subscriptions match these subjects only.
+/* Answers requests for one service: requests to all services ($SRV.PING), to services of its name
+ * ($SRV.PING.name), and to this process ($SRV.PING.name.id).  Three subscriptions match these
+ * subjects only.
  *
  *     $SRV.*            --+
  *     $SRV.*.name       --+--> responder: one request at a time --> answer, on nats.c's thread
  *     $SRV.*.name.id    --+               |
- *                                 list() of the daemon: reads only the values that its
- *                                 owner thread has published for it
+ *                                 list() of the daemon: reads only values that their
+ *                                 owner thread has published
  *
  * A flood of requests causes at most kvb_max_service_bytes_a_second of answers (each counts
  * for at least 4 KiB); further requests are dropped and counted.  The payload of a request
- * has no meaning and is not read.  A reply subject below `namespace` is refused: an answer
- * on P.kv_events would stop some routers for good.
+ * is not read.  Some reply subjects are refused: see kvb_reply_is_refused().
  *
  * Threads: any thread for open and close; list() runs on threads of nats.c, one call
  * at a time. */
@@ -139,8 +138,7 @@ struct kvb_service_responder;
 struct kvb_service_responder_options {
     struct kvb_bus *bus;               /* borrowed, like all below */
     const struct kvb_service *service; /* constant while the responder is open */
-    /* The endpoints for INFO and STATS; the list is constant until the next call. */
-
+    /* Writes the endpoints for INFO and STATS.  The list is constant until the next call. */
     kvb_status (*list)(void *context, struct kvb_service_endpoints *out_list);
     void *context;
     struct kvb_metrics *metrics;
