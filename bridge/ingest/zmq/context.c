@@ -6,13 +6,13 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* Sockets and descriptors, as measured with libzmq 4.3.  Each socket has a mailbox,
- * which is a descriptor; so has each connection.
+/* Sockets and descriptors, as measured with libzmq 4.3.  Each socket has a mailbox, which is a
+ * descriptor.  Each connection is a descriptor, too.
  *
  *     publisher   SUB, both ends of its monitor    3 mailboxes, connection or listener,
  *                                                  a second connection for a moment
  *     load        SUB, both ends of its monitor    3 mailboxes, 1 or 2 connections
- *     replay      DEALER, at most 8 at once        the one before may not be closed yet */
+ *     replay      DEALER, at most 8 at once        the previous one may still be open */
 enum {
     sockets_per_publisher = 3,
     sockets_per_load = 3,
@@ -21,10 +21,10 @@ enum {
     sockets_for_replays = 4 * kvb_max_replays_at_once,
     sockets_for_readers = 2 * kvb_max_republished_ranks,
     descriptors_for_replays = 2 * sockets_for_replays,
-    own_descriptors = 128, /* of the process: NATS, pages, checkpoints, log, epoll, timers */
+    own_descriptors = 128, /* for NATS, pages, checkpoints, log, epoll, timers */
     spare_sockets = 64,
     owners_per_context = 256,
-    descriptors_per_context = 8, /* its threads wait on some */
+    descriptors_per_context = 8, /* for its threads */
 };
 
 static size_t contexts_of(const struct kvb_zmq_size *size)

@@ -9,7 +9,7 @@
 
 enum {
     z85_bytes = 40,
-    key_text_bytes = 512, /* of a file of one key; further lines are passed over */
+    key_text_bytes = 512, /* of a file of one key; further lines are ignored */
     list_bytes = kvb_curve_max_clients * 2 * z85_bytes,
 };
 
@@ -33,12 +33,12 @@ static kvb_status refuse_key(const char *path, struct kvb_detail *detail)
 static kvb_status
 decode_key(const char *path, const char *text, uint8_t *out, struct kvb_detail *detail)
 {
-    /* zmq_z85_decode() reads any length, and writes 4 bytes for 5 characters. */
+    /* Checks the length first, because zmq_z85_decode() accepts texts of other lengths. */
     return strlen(text) == z85_bytes && zmq_z85_decode(out, text) ? KVB_OK
                                                                   : refuse_key(path, detail);
 }
 
-/* What follows a NUL byte would be passed over without a word. */
+/* Rejects NUL bytes: text after one would be ignored silently. */
 static kvb_status read_key_file(
     const char *path, enum kvb_file_access access, char *text, size_t size,
     struct kvb_detail *detail)
@@ -63,7 +63,7 @@ read_key(const char *path, enum kvb_file_access access, uint8_t *out, struct kvb
     return decode_key(path, text, out, detail);
 }
 
-/* A public key is 32 bytes of the secret one: a secret without its own public key is no use. */
+/* Computes the public key from the secret key, so that the two always belong together. */
 static kvb_status compute_public_key(struct kvb_curve *curve, struct kvb_detail *detail)
 {
     char secret[z85_bytes + 1] = "";
@@ -120,7 +120,7 @@ read_client_keys(const char *path, struct kvb_curve *curve, struct kvb_detail *d
     return curve->client_count > 0 ? KVB_OK : refuse_key(path, detail);
 }
 
-/* The key of the configuration before what is wrong with its file. */
+/* Puts the configuration key before an error about its file. */
 static kvb_status name_curve_key(kvb_status status, const char *key, struct kvb_detail *detail)
 {
     if (status != KVB_OK && detail) {

@@ -6,15 +6,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The keys of CURVE (ZMTP's encryption and authentication, RFC 26 of ZeroMQ) for the sockets of one
- * worker.
+/* The keys for the sockets of one worker with CURVE, the encryption and authentication of ZMTP
+ * (RFC 26 of ZeroMQ).
  *
- *     our socket   secret_key   server_key                client_keys
- *     connects     its own      the engine's public key   none
- *     listens      its own      for its replay socket     of engines that may connect
+ *     our socket   secret_key   server_key                   client_keys
+ *     connects     ours         the engine's public key      none
+ *     listens      ours         only for the replay socket   of engines that may connect
  *
- * In a file a key is Z85 text of 40 characters, as zmq_curve_keypair() makes it; each file has one
- * key in its first line, client_keys_file one in each line.
+ * A file contains keys as Z85 text of 40 characters, as zmq_curve_keypair() makes it.  Each file
+ * has one key in its first line; client_keys_file has one key in each line.
  *
  * Threads: plain data. */
 enum { kvb_curve_key_bytes = 32, kvb_curve_max_clients = 64 };
@@ -26,7 +26,7 @@ struct kvb_curve_files {
     const char *client_keys;
 };
 
-/* Holds a secret: end it with kvb_curve_forget(). */
+/* Contains a secret: call kvb_curve_forget() at the end. */
 struct kvb_curve {
     bool has_server_key;
     uint8_t server_key[kvb_curve_key_bytes];
@@ -40,16 +40,16 @@ struct kvb_curve {
 bool kvb_curve_is_available(void);
 
 /* The file of the secret key must be private (core/secret_file.h).  The public key is computed from
- * the secret key; its file, if there is one, must have the same.
+ * the secret key.  If there is a file of the public key, it must contain this one.
  * KVB_BAD_CONFIG  detail names the key of the configuration, the file and the remedy; *out_curve
  *                 holds no secret */
 kvb_status kvb_curve_read(
     const struct kvb_curve_files *files, struct kvb_curve *out_curve, struct kvb_detail *detail);
 
-/* Differs when a key differs. */
+/* A hash of the keys, to detect changes. */
 uint64_t kvb_curve_digest(const struct kvb_curve *curve);
 
-/* Is the key of 32 bytes one of client_keys? */
+/* True when key has 32 bytes and is one of client_keys. */
 bool kvb_curve_allows(const struct kvb_curve *curve, const uint8_t *key, size_t len);
 
 void kvb_curve_forget(struct kvb_curve *curve);

@@ -9,9 +9,9 @@
 #include <string.h>
 #include <zmq.h>
 
-/* batches_high_water: of one subscriber, as vLLM has it.  replies_high_water: of one reader of
- * replies; the rest waits where memory is counted.  max_request_bytes: of one frame of a reader;
- * one that sends more is disconnected. */
+/* batches_high_water: batches that wait for one subscriber; the value is vLLM's.
+ * replies_high_water: replies that wait for one reader; the caller keeps further ones.
+ * max_request_bytes: of one frame of a reader; a reader that sends more is disconnected. */
 enum {
     batches_high_water = 100000,
     replies_high_water = 256,
@@ -23,7 +23,7 @@ enum {
 struct kvb_event_server {
     struct kvb_poller *poller; /* borrowed */
     size_t owner;
-    void *xpub;   /* owned, like the next */
+    void *xpub;   /* owned, like router */
     void *router; /* NULL: none */
     enum kvb_event_server_layout layout;
     size_t topic_len;
@@ -118,7 +118,7 @@ static void close_socket(struct kvb_event_server *server, void **socket, int lin
 {
     if (*socket) {
         kvb_poller_drop_socket(server->poller, server->owner, *socket);
-        (void)set_int(*socket, ZMQ_LINGER, linger_ms); /* else: at once */
+        (void)set_int(*socket, ZMQ_LINGER, linger_ms); /* on failure: 0 */
         kvb_zmq_socket_close(socket);
     }
 }
@@ -136,7 +136,7 @@ void kvb_event_server_close(struct kvb_event_server *server, int linger_ms)
 
 /* ---- Receiving ---- */
 
-/* A subscription to our topic, or to how it begins: 1, then the prefix. */
+/* True for a subscription to a prefix of our topic.  Its frame is a byte 1, then the prefix. */
 static bool is_subscription(const struct kvb_event_server *server, const struct kvb_frames *frames)
 {
     const kvb_span frame = frames->frame[0];
@@ -177,7 +177,7 @@ static kvb_status from_send_errno(int code)
                                            : KVB_IO;
 }
 
-/* Room is looked for with the first frame; the others of a message follow it. */
+/* Only the first frame of a message can fail for lack of room; libzmq then accepts the others. */
 static kvb_status send_server_frames(void *socket, const kvb_span *frames, size_t count)
 {
     for (size_t i = 0; i < count; i++) {

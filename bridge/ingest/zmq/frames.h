@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Reads the frames of one message; pure, so that it can be tested without a socket.
+/* Parses and makes the frames of messages, without a socket.
  * Formats: the ZMQ publishers of vLLM 0.9 to 0.32, SGLang, TensorRT-LLM, and Mooncake's
  * subscriber guide. */
 
@@ -14,10 +14,10 @@ enum { kvb_max_frames = 8 };
 
 struct kvb_frames {
     kvb_span frame[kvb_max_frames]; /* borrowed from the message */
-    size_t count;                   /* may be above kvb_max_frames: the rest was dropped */
+    size_t count;                   /* above kvb_max_frames: the others were dropped */
 };
 
-/* A live message: topic | seq, 8 bytes big-endian | payload.
+/* Parses a live message: topic | seq, 8 bytes big-endian | payload.
  * KVB_BAD_INPUT  not three frames, or a seq that is not 8 bytes long */
 kvb_status
 kvb_frames_read_live(const struct kvb_frames *frames, uint64_t *out_seq, kvb_span *out_payload);
@@ -31,30 +31,30 @@ enum kvb_replay_request { KVB_REQUEST_PLAIN, KVB_REQUEST_MOONCAKE, KVB_REQUEST_C
 /* "plain", "mooncake".  Never NULL. */
 const char *kvb_replay_request_name(enum kvb_replay_request request);
 
-/* The frames of one request from seq on; the last one points to seq_frame. */
+/* Makes the frames of a request for batches from seq on; the last frame points to seq_frame. */
 void kvb_frames_of_request(
     enum kvb_replay_request request, uint64_t seq, uint8_t seq_frame[8],
     struct kvb_frames *out_frames);
 
 enum kvb_replay_frame { KVB_REPLAY_BATCH, KVB_REPLAY_END };
 
-/* A reply to a replay request, in any of the layouts in use:
+/* Parses a reply to a replay request, in any of the layouts in use:
  *
  *     ["", seq8, payload]  ["", topic, seq8, payload]      a batch
  *     ["", ff*8, ""]  ["", "", ff*8, ""]  ["", "", ff*8]   the end
  *
- * One rule reads them all: drop one leading empty frame; the last frame is the
- * payload, and the one before it the seq if it has 8 bytes.  A reply is the end when
- * it has no payload, a seq of ff*8, or the payload ff*8 after an empty seq.
+ * One rule covers all: one empty frame at the start is skipped.  The last frame is the payload. The
+ * frame before it is the seq if it has 8 bytes.  The reply is the end when the payload is empty,
+ * when seq is ff*8, or when the payload is ff*8 after an empty frame.
  * KVB_BAD_INPUT  neither a batch nor the end */
 kvb_status kvb_frames_read_replay(
     const struct kvb_frames *frames, enum kvb_replay_frame *out_kind, uint64_t *out_seq,
     kvb_span *out_payload);
 
-/* A replay request, as the ROUTER of a publisher receives it: identity | "" | seq, 8 bytes. Engines
- * ignore any other.  KVB_BAD_INPUT: it is another one. */
+/* Parses a replay request as a ROUTER receives it: identity | "" | seq, 8 bytes.
+ * KVB_BAD_INPUT: it has another form, which engines ignore. */
 kvb_status
 kvb_frames_read_request(const struct kvb_frames *frames, kvb_span *out_identity, uint64_t *out_seq);
 
-/* 8 bytes, big-endian. */
+/* Writes seq as 8 bytes, big-endian. */
 void kvb_frames_write_seq(uint64_t seq, uint8_t out_bytes[8]);

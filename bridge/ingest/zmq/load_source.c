@@ -13,16 +13,15 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* No ZMQ heartbeats: a load expires when no message arrives, so a dead peer may be detected later,
- * by TCP or when the silent socket is opened again.  ingest/zmq/source.c says how heartbeats and a
- * high-water mark interact. */
+/* ZMQ heartbeats are off.  A load value expires when no message arrives, so a dead peer may be
+ * detected later: by TCP, or when the caller opens the silent socket again. */
 enum { load_high_water = 1000, heartbeat_ms = 0 };
 
 struct kvb_load_source {
     void *context;    /* borrowed */
     void *sub;        /* owned; NULL: not open */
     void *monitor;    /* owned; NULL when sub is NULL */
-    uint64_t lost_ns; /* when the connection ended without a retry since; 0: it did not */
+    uint64_t lost_ns; /* when the connection ended, if no retry followed; else 0 */
     struct kvb_named_endpoint endpoint;
     struct kvb_poller *poller; /* borrowed, like the next */
     struct kvb_resolver *resolver;
@@ -66,7 +65,7 @@ static kvb_status reopen_load_sub(struct kvb_load_source *source)
     close_load_sub(source);
     const kvb_status status = open_load_sub(source);
     if (status != KVB_OK) {
-        close_load_sub(source); /* receiving without a socket only fails */
+        close_load_sub(source); /* without a socket, receiving fails */
     }
     return status;
 }

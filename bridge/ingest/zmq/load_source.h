@@ -15,8 +15,8 @@
  *                   topic and the sequence number may precede it
  *     coordinator   one frame, see wire/load/coordinator.h
  *
- * Nothing is sent but one subscription to all topics: vLLM's coordinator takes other messages as
- * commands.
+ * The socket sends only one subscription, to all topics: vLLM's coordinator would treat other
+ * messages as commands.
  *
  * Threads: only the thread that made it. */
 struct kvb_load_source;
@@ -30,7 +30,7 @@ struct kvb_load_source_options {
     struct kvb_resolver *resolver; /* borrowed; NULL: the host is numeric */
 };
 
-/* Succeeds also when the host is not resolved yet; kvb_load_source_connect() connects later.
+/* Succeeds even when the host is not resolved yet; kvb_load_source_connect() connects later.
  * KVB_BAD_CONFIG  libzmq refuses the endpoint; detail says why
  * KVB_NO_MEMORY, KVB_IO */
 kvb_status kvb_load_source_open(
@@ -53,9 +53,9 @@ kvb_load_source_connect(struct kvb_load_source *source, uint64_t now_ns, const c
  * second. */
 bool kvb_load_source_is_cut(struct kvb_load_source *source, uint64_t now_ns);
 
-/* Closes the socket and opens it again, at the next address of its host.  Call it for a source that
- * is cut or silent, in growing intervals.
- * On failure the source has no socket until a later call opens it. */
+/* Closes the socket, and opens it again at the next address of its host.  Call it at growing
+ * intervals for a source that is cut or silent.
+ * On failure the source has no socket until a later call opens one. */
 kvb_status kvb_load_source_renew(struct kvb_load_source *source, uint64_t now_ns);
 
 /* Receives the next message.  KVB_AGAIN: there is none.  KVB_BAD_INPUT: it has another format and

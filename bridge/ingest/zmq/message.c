@@ -17,7 +17,7 @@ static void drop_other_frames(void *socket, struct kvb_zmq_message *message)
         (void)zmq_msg_init(&part);
         if (zmq_msg_recv(&part, socket, ZMQ_DONTWAIT) < 0) {
             (void)zmq_msg_close(&part);
-            return; /* frames of one message arrive together: this does not happen */
+            return; /* does not happen: frames of one message arrive together */
         }
         message->frames.count++;
         has_more = zmq_msg_more(&part) != 0;

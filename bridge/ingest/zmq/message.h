@@ -5,15 +5,15 @@
 
 #include <zmq.h>
 
-/* One received message with all its frames; for the files of this room.
+/* One received message with all its frames; private to ingest/zmq/.
  * Threads: only the thread that made it. */
 struct kvb_zmq_message {
     zmq_msg_t parts[kvb_max_frames];
     size_t part_count;
-    struct kvb_frames frames; /* point into parts */
+    struct kvb_frames frames; /* they point into parts */
 };
 
-/* Receives without waiting.  On KVB_OK the caller closes it.
- * KVB_AGAIN nothing there, KVB_IO the socket is broken */
+/* Receives one message without waiting.  On KVB_OK the caller closes it.
+ * KVB_AGAIN: there is none.  KVB_IO: the socket cannot be used. */
 kvb_status kvb_zmq_message_receive(void *socket, struct kvb_zmq_message *message);
 void kvb_zmq_message_close(struct kvb_zmq_message *message);

@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <zmq.h>
 
-/* The events that libzmq reports about one socket's connections; used inside ingest/zmq only.
+/* The events that libzmq reports about one socket's connections; private to ingest/zmq/.
  *
  *     a connection ends   ZMQ_EVENT_DISCONNECTED; within milliseconds ZMQ_EVENT_CONNECT_RETRIED
  *     a protocol error    only ZMQ_EVENT_DISCONNECTED: libzmq never connects again
@@ -26,5 +26,6 @@ kvb_status kvb_zmq_monitor_open(void *context, void *watched, int events, void *
 /* Ends the reports, closes the monitor and sets *monitor to NULL.  watched may be NULL. */
 void kvb_zmq_monitor_close(void *watched, void **monitor);
 
-/* The next event, and its value, for most events a file descriptor.  KVB_AGAIN: there is none. */
+/* Receives the next event and its value, which is a file descriptor for most events.  KVB_AGAIN:
+ * there is none. */
 kvb_status kvb_zmq_monitor_next(void *monitor, uint16_t *out_event, int *out_value);

@@ -52,7 +52,8 @@ static void find_only(struct kvb_peers *peers)
     }
 }
 
-/* When all connections that are half-way must be engines by their number, names them. */
+/* Marks all connections in the handshake as engines when as many engines are known to be among
+ * them. */
 static void settle(struct kvb_peers *peers)
 {
     if (peers->unnamed > peers->shaking) {

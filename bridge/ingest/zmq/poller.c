@@ -18,18 +18,18 @@ struct watched {
 struct owner {
     struct watched sockets[sockets_an_owner];
     size_t socket_count;
-    unsigned pending; /* ready, whatever the sockets say */
-    unsigned ready;   /* what the last look found */
-    bool is_hot;      /* is in the list below */
+    unsigned pending; /* ready, independent of the sockets */
+    unsigned ready;   /* as found by the last check */
+    bool is_hot;      /* is on the ready list */
 };
 
 struct kvb_poller {
     int epoll_fd;
     struct owner *owners; /* owned */
     size_t owner_count;
-    size_t *hot; /* owned: the ready list, owners to be checked before the next wait */
+    size_t *hot; /* owned; the ready list: owners to check before the next wait */
     size_t hot_count;
-    size_t next; /* in hot: the next that kvb_poller_next() returns */
+    size_t next; /* index in hot of the next that kvb_poller_next() returns */
 };
 
 kvb_status kvb_poller_new(size_t owners, struct kvb_poller **out_poller)
@@ -98,7 +98,7 @@ kvb_poller_add_socket(struct kvb_poller *poller, size_t owner, unsigned kind, vo
     }
     KVB_TRY(watch_descriptor(poller, owner, fd_of(socket), EPOLLIN | EPOLLET));
     at->sockets[at->socket_count++] = (struct watched){ .socket = socket, .kind = kind };
-    heat(poller, owner); /* no edge will report what it has already */
+    heat(poller, owner); /* no edge reports earlier input */
     return KVB_OK;
 }
 
@@ -108,7 +108,7 @@ void kvb_poller_drop_socket(struct kvb_poller *poller, size_t owner, void *socke
 
     for (size_t i = 0; i < at->socket_count; i++) {
         if (at->sockets[i].socket == socket) {
-            /* else: it is closed already, and the kernel has forgotten it */
+            /* fails when the descriptor is closed; epoll has then removed it */
             (void)epoll_ctl(poller->epoll_fd, EPOLL_CTL_DEL, fd_of(socket), NULL);
             at->sockets[i] = at->sockets[--at->socket_count];
             return;
@@ -152,7 +152,7 @@ static unsigned look(const struct owner *owner)
     return ready;
 }
 
-/* Removes owners that have nothing more from the ready list: an edge of their descriptors will
+/* Checks the owners on the ready list, and removes those without input.  Edges of their descriptors
  * report new input. */
 static void look_at_hot(struct kvb_poller *poller)
 {

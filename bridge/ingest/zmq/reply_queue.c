@@ -21,7 +21,7 @@ void kvb_reply_queue_clear(struct kvb_reply_queue *queue)
     }
 }
 
-/* Frees the memory too: most streams never have a large replay again. */
+/* Also frees the memory, because most streams never have a large replay again. */
 void kvb_reply_queue_done(struct kvb_reply_queue *queue)
 {
     kvb_reply_queue_clear(queue);
@@ -46,7 +46,7 @@ static void read_reply_kind(const struct kvb_zmq_message *message, struct kvb_re
     }
 }
 
-/* Moves the rest to the front once half of the entries have been taken. */
+/* Moves the remaining entries to the front when at least half of the array was taken. */
 static void compact_reply_queue(struct kvb_reply_queue *queue)
 {
     if (queue->first > 0 && queue->first >= queue->end - queue->first) {

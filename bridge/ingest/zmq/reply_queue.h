@@ -8,14 +8,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The replies of a replay that were received and not yet applied; for the files of this
- * room.  libzmq's own queue is unbounded, so they are taken from it at once:
+/* The replies of a replay that were received and not yet applied; private to ingest/zmq/.
+ * libzmq's own queue is unbounded, so replies are moved from it at once:
  *
  *     DEALER --- put ---> [ oldest | ... | newest ] --- take ---> one by one
  *
  * Threads: only the thread that made it.
- * Memory:  max_bytes, or two replies if they are larger, so that each round of a replay
- *          brings at least one new reply. */
+ * Memory:  max_bytes, or two replies if these are larger, so that each round of a replay
+ *          makes progress by at least one reply. */
 enum kvb_reply_kind { kvb_reply_batch, kvb_reply_end, kvb_reply_bad };
 
 struct kvb_reply {
@@ -35,10 +35,10 @@ void kvb_reply_queue_done(struct kvb_reply_queue *queue);
 void kvb_reply_queue_clear(struct kvb_reply_queue *queue);
 size_t kvb_reply_queue_count(const struct kvb_reply_queue *queue);
 
-/* Takes the message over, of whatever kind it is.
- * KVB_TOO_LARGE  the ceiling, KVB_NO_MEMORY: the message is still the caller's */
+/* Moves a reply of any kind into the queue.
+ * KVB_TOO_LARGE (above the limit), KVB_NO_MEMORY: the caller still owns the message. */
 kvb_status kvb_reply_queue_put(struct kvb_reply_queue *queue, struct kvb_zmq_message *message);
 
-/* The oldest, to be closed by the caller: zmq_msg_close(&reply.payload).
- * KVB_AGAIN  empty */
+/* Removes the oldest reply.  The caller closes it: zmq_msg_close(&reply.payload).
+ * KVB_AGAIN: the queue is empty. */
 kvb_status kvb_reply_queue_take(struct kvb_reply_queue *queue, struct kvb_reply *out_reply);

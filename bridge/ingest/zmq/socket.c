@@ -10,8 +10,8 @@ struct option {
     int value;
 };
 
-/* Without ZMQ_CONNECT_TIMEOUT a connection that was begun while the network was cut
- * waits for the kernel's next SYN: up to 8 s after the network is back. */
+/* Without ZMQ_CONNECT_TIMEOUT, a connection that was begun during a network failure waits for the
+ * kernel's next SYN, up to 8 s after the network has recovered. */
 static const struct option common[] = {
     { ZMQ_LINGER, 0 },          { ZMQ_CONNECT_TIMEOUT, 1000 },   { ZMQ_HANDSHAKE_IVL, 2000 },
     { ZMQ_RECONNECT_IVL, 100 }, { ZMQ_RECONNECT_IVL_MAX, 1000 },
@@ -32,7 +32,7 @@ static kvb_status set_key(void *socket, int option, const uint8_t key[kvb_curve_
     return zmq_setsockopt(socket, option, key, kvb_curve_key_bytes) == 0 ? KVB_OK : KVB_IO;
 }
 
-/* A socket whose keys cannot be set must not be used: it would speak in clear. */
+/* After a failure the socket must not be used, because it would not encrypt. */
 static kvb_status set_curve(void *socket, const struct kvb_zmq_socket_options *options)
 {
     const int yes = 1;

@@ -26,10 +26,10 @@ static const uint64_t max_renewal_ns = 30 * KVB_NS_PER_S;
 /* While libzmq tries to connect, it reports an event at least every 5 s. */
 static const uint64_t max_silence_ns = 30 * KVB_NS_PER_S;
 
-/* A connection that lasts so long ends the series of renewals. */
+/* After a connection has lasted so long, the next renewal begins with the shortest pause. */
 static const uint64_t steady_ns = 60 * KVB_NS_PER_S;
 
-/* Whether libzmq still has to report that it will connect again:
+/* Whether a report of libzmq that it connects again is still expected:
  *
  *     NOT_OWED -- the connection ends --> OWED -- a second without a report --> MISSED
  *        ^                                 |                                      |
@@ -40,20 +40,20 @@ enum retry {
     RETRY_MISSED, /* counted as a protocol error */
 };
 
-/* When a SUB that connects is opened again.  Times are those of kvb_source_renew(). */
+/* When to open a connecting SUB again.  Times are the now_ns of kvb_source_renew(). */
 struct renewal {
     enum retry retry;
-    bool was_up;       /* that connection had completed its handshake */
+    bool was_up;       /* the lost connection had completed its handshake */
     bool is_received;  /* the monitor sent an event since the last check */
-    uint64_t quiet_ns; /* since then the monitor is silent; 0: not checked yet */
-    uint64_t up_ns;    /* connected since; 0: not connected */
+    uint64_t quiet_ns; /* since when the monitor is silent; 0: not checked yet */
+    uint64_t up_ns;    /* since when it is connected; 0: it is not */
     uint64_t pause_ns; /* before the next renewal; 0: none yet */
 };
 
 /* The outcome of the newest attempt to connect, since its host was last looked up. */
-enum attempt { ATTEMPT_RUNS, ATTEMPT_WAS_LOST /* it had succeeded */, ATTEMPT_FAILED };
+enum attempt { ATTEMPT_RUNS, ATTEMPT_WAS_LOST /* after success */, ATTEMPT_FAILED };
 
-/* What a failed handshake says about keys. */
+/* The likely reason of a failed handshake. */
 enum refusal {
     REFUSAL_NONE,
     REFUSAL_OF_OUR_KEY,
@@ -73,18 +73,18 @@ struct kvb_source {
     void *monitor;
     void *dealer; /* NULL while no replay runs */
     bool is_bound;
-    bool is_up;             /* of one that connects */
+    bool is_up;             /* of a connecting SUB */
     bool is_loss_new;       /* the next retry follows a loss, not a failed attempt */
-    struct kvb_peers peers; /* of one that is bound */
-    struct renewal renewal; /* of one that connects */
+    struct kvb_peers peers; /* of a bound SUB */
+    struct renewal renewal; /* of a connecting SUB */
     struct kvb_source_counters counters;
     struct kvb_curve *curve; /* owned; NULL: none */
-    struct kvb_zap_rule zap; /* of one that is bound and has CURVE */
+    struct kvb_zap_rule zap; /* of a bound SUB with CURVE */
     enum refusal refusal;
     struct kvb_named_endpoint events;
-    enum attempt attempt; /* at its address */
+    enum attempt attempt; /* to the address of events */
     struct kvb_named_endpoint replay;
-    bool is_unanswered; /* the newest replay: no reply has come */
+    bool is_unanswered; /* the newest replay request has no reply yet */
     char topic[topic_bytes];
     enum kvb_replay_request replay_request;
     struct kvb_reply_queue replies;
@@ -102,8 +102,8 @@ enum {
     followed_when_bound = followed | ZMQ_EVENT_ACCEPTED,
 };
 
-/* The monitor reports the handshake, not the TCP connection: a port that accepts
- * connections but completes no handshake is not an engine. */
+/* The monitor reports completed handshakes, not TCP connections: a port that accepts connections
+ * but completes no handshake is no engine. */
 static kvb_status open_monitor(struct kvb_source *source)
 {
     return kvb_zmq_monitor_open(
@@ -193,7 +193,7 @@ static kvb_status connect_first(struct kvb_source *source)
                : KVB_OK;
 }
 
-/* With CURVE, who may connect is known before the socket listens. */
+/* Copies the keys, and adds the ZAP rule of a bound SUB before it listens. */
 static kvb_status copy_curve(struct kvb_source *source, const struct kvb_curve *curve)
 {
     if (!curve) {
@@ -268,8 +268,8 @@ void kvb_source_close(struct kvb_source *source)
 
 /* ---- Live ---- */
 
-/* The descriptor of the sender.  Peers with ZMTP below 3 have none: no engine is so old, but
- * the bytes of a port scanner may look like it. */
+/* The descriptor of the sender's connection.  Peers with ZMTP below 3 have none.  No engine is so
+ * old, but the bytes of a port scanner may look like old ZMTP. */
 static int sender_of(const struct kvb_source *source, struct kvb_zmq_message *message)
 {
     if (!source->is_bound) {
@@ -279,8 +279,8 @@ static int sender_of(const struct kvb_source *source, struct kvb_zmq_message *me
     return fd >= 0 ? fd : kvb_unknown_peer;
 }
 
-/* Prefetches the first bytes of a payload, which libzmq's thread wrote on another core, while
- * the rest of the run is received.  The hardware prefetcher follows with longer ones. */
+/* Prefetches the first bytes of a payload while the rest of the run is received.  libzmq's thread
+ * wrote them on another core.  The hardware prefetcher loads the rest of longer payloads. */
 static void fetch_ahead(kvb_span payload)
 {
     enum { line_bytes = 64, max_bytes = 256 };
@@ -328,15 +328,15 @@ static void note_loss(struct kvb_source *source, struct kvb_source_link *link)
 
     source->renewal.retry = RETRY_OWED;
     source->renewal.was_up = source->is_up;
-    /* without a completed handshake it was a failed attempt, not a loss */
+    /* without a completed handshake, it is a failed attempt and no loss */
     source->is_loss_new = counters->disconnects < counters->connects;
     counters->disconnects += source->is_loss_new;
     source->is_up = false;
     link->was_lost = true;
 }
 
-/* libzmq subscribes a new connection when ZMQ_EVENTS of the socket is read.  This is done before
- * a replay is requested, so that all batches after the replay are received live. */
+/* Makes libzmq send the subscription on a new connection, which it does when ZMQ_EVENTS is read.
+ * Done before a replay is requested, so that all batches after the replay are received live. */
 static void subscribe_new_connection(struct kvb_source *source)
 {
     int events = 0;
@@ -345,8 +345,8 @@ static void subscribe_new_connection(struct kvb_source *source)
     (void)zmq_getsockopt(source->sub, ZMQ_EVENTS, &events, &size);
 }
 
-/* libzmq's client learns only that the connection was closed when it has the wrong key of the
- * server: the server cannot read its first command. */
+/* The likely reason of a failed handshake.  A client with the wrong server_key only sees that the
+ * connection is closed, because the server cannot decrypt the client's first command. */
 static enum refusal classify_failure(const struct kvb_source *source, uint16_t event, int value)
 {
     const bool is_mismatch = event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL &&
@@ -444,7 +444,7 @@ struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source)
     }
     const size_t engines = kvb_peers_count(&source->peers);
     if (source->is_bound && engines > 0) {
-        source->refusal = REFUSAL_NONE; /* strangers are counted */
+        source->refusal = REFUSAL_NONE; /* others are only counted */
     }
     link.is_up = source->is_bound ? engines == 1 : source->is_up;
     link.is_crowded = source->is_bound && engines > 1;
@@ -453,7 +453,8 @@ struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source)
 
 /* ---- The name of the engine's host ---- */
 
-/* When the name no longer has the address, the SUB would connect to an unknown peer. */
+/* Looks the host up.  Without an address it closes the SUB, whose old address may belong to another
+ * host now. */
 static kvb_status look_up(struct kvb_source *source, bool has_failed, uint64_t now_ns, bool *moved)
 {
     const kvb_status status =
@@ -465,7 +466,7 @@ static kvb_status look_up(struct kvb_source *source, bool has_failed, uint64_t n
     return status;
 }
 
-/* Without a connection: checks whether the host has an address now, or tries the next one. */
+/* Without a connection: looks the host up, and takes the next address after a failed attempt. */
 static kvb_status follow_name(struct kvb_source *source, uint64_t now_ns, bool *out_has_moved)
 {
     const bool has_failed = source->attempt == ATTEMPT_FAILED;
@@ -484,7 +485,7 @@ static kvb_status reopen_event_sub(struct kvb_source *source)
     close_event_sub(source);
     const kvb_status status = open_event_sub(source);
     if (status != KVB_OK) {
-        close_event_sub(source); /* a receive without a socket just fails */
+        close_event_sub(source); /* without a socket, receiving fails */
     }
     return status;
 }
@@ -561,9 +562,9 @@ kvb_status kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const ch
     }
     KVB_TRY(status);
     if (has_moved) {
-        source->renewal.retry = RETRY_NOT_OWED; /* it was that of the old address */
+        source->renewal.retry = RETRY_NOT_OWED; /* the old one was for the old address */
         source->renewal.quiet_ns = 0;
-        (void)reopen_event_sub(source); /* on failure it is opened below, after a pause */
+        (void)reopen_event_sub(source); /* after a failure, a later call opens it */
         return KVB_AGAIN;
     }
     if ((source->is_bound && source->sub) || !is_connection_given_up(source, now_ns)) {
@@ -606,8 +607,8 @@ static kvb_status send_request(const struct kvb_source *source, uint64_t from)
 
 static kvb_status open_dealer(struct kvb_source *source)
 {
-    /* 0 = no high-water mark: a full pipe would drop replies for good.  They are taken from
-     * it at once, into a bounded queue. */
+    /* No high-water mark, because a full pipe would lose replies.  They are moved from libzmq to a
+     * bounded queue at once. */
     const struct kvb_zmq_socket_options as = { .type = ZMQ_DEALER,
                                                .high_water = 0,
                                                .heartbeat_ms = heartbeat_ms,
@@ -623,8 +624,8 @@ static kvb_status open_dealer(struct kvb_source *source)
     return zmq_connect(source->dealer, address) == 0 ? KVB_OK : KVB_IO;
 }
 
-/* A name may have the addresses of several engines: the replay must come from the engine whose
- * events are read. */
+/* Chooses the address of the replay socket.  A name may have the addresses of several engines, so a
+ * replay from the same host uses the address from which events are read. */
 static kvb_status look_up_replay(struct kvb_source *source)
 {
     const bool has_failed = source->is_unanswered;
@@ -639,8 +640,8 @@ static kvb_status look_up_replay(struct kvb_source *source)
         &source->replay, source->resolver, has_failed, kvb_clock_monotonic_ns(), &has_moved);
 }
 
-/* True when two more files can be opened: a mailbox and a connection come next, the latter on
- * libzmq's thread, which would not report a failure. */
+/* True when two more files can be opened: libzmq needs one for a mailbox and one for a connection.
+ * libzmq's thread opens the connection, and would not report a failure. */
 static bool may_open_files(void)
 {
     int fds[2] = { -1, -1 };

@@ -18,23 +18,23 @@ struct kvb_poller;
  *
  *     SUB      <- PUB       live batches
  *     PAIR     <- monitor   connected, disconnected (of the SUB)
- *     DEALER  <-> ROUTER    one replay at a time, each with a new socket
+ *     DEALER  <-> ROUTER    one replay at a time, each on a new socket
  *
- * Monitor events are not ordered with the data: receive a run of batches first, then
- * read the monitor, and treat the run by what the monitor reported.
+ * Monitor events and data are not ordered with each other.  So receive a run of batches first, then
+ * read the monitor, and judge the run by the monitor's report.
  *
  * A SUB that is bound accepts connections from anybody.  It is up while exactly one engine
- * is connected: with two, sequence numbers could not be assigned to an engine.
+ * is connected: with two engines, sequence numbers could not be assigned to one of them.
  *
- * Host names are looked up by the resolver; libzmq gets addresses, one at a time.  A working
- * connection stays, even if its name changes.  Without one, each failed attempt looks the name
- * up again and takes the next address, or the new one.  When events and replay have the same
- * host, both are read from one address.
+ * The resolver looks up host names; libzmq gets one address at a time.  A working connection stays
+ * even when the address of the name changes.  Without a connection, each failed attempt looks the
+ * name up again, and the next attempt uses the next address.  When events and replay have the same
+ * host, both use the same address.
  *
  * Threads: only the thread that made it.
- * Memory:  at most 2,000 messages wait inside libzmq, each at most 16 MiB; further ones
- *          are dropped there, appear as a gap, and are repaired.  At most max_replay_bytes
- *          of a replay wait; the rest is requested again. */
+ * Memory:  at most 2,000 messages of at most 16 MiB wait inside libzmq.  libzmq drops further
+ *          ones; they appear as a gap, and are repaired.  At most max_replay_bytes of a replay
+ *          wait; the rest is requested again. */
 struct kvb_source;
 
 struct kvb_source_options {
@@ -45,14 +45,14 @@ struct kvb_source_options {
     enum kvb_replay_request replay_request;
     size_t max_replay_bytes;
     struct kvb_poller *poller;           /* borrowed; watches the sockets */
-    size_t owner;                        /* the poller's number for this source */
+    size_t owner;                        /* number of this source in the poller */
     struct kvb_resolver *resolver;       /* borrowed; NULL: all hosts are numeric */
-    const struct kvb_networks *networks; /* where it may connect to; borrowed; NULL: anywhere */
-    const struct kvb_curve *curve;       /* copied; NULL: in clear, with anybody */
+    const struct kvb_networks *networks; /* permitted addresses; borrowed; NULL: all */
+    const struct kvb_curve *curve;       /* copied; NULL: no encryption */
 };
 
-/* A host that is not resolved yet is no error: kvb_source_renew() connects later.
- * KVB_BAD_CONFIG  an endpoint that libzmq refuses; detail says which and why
+/* Succeeds even when a host is not resolved yet: kvb_source_renew() connects later.
+ * KVB_BAD_CONFIG  libzmq rejects an endpoint; detail says which and why
  * KVB_NO_MEMORY, KVB_IO */
 kvb_status kvb_source_open(
     struct kvb_zmq *zmq, const struct kvb_source_options *options, struct kvb_source **out_source,
@@ -69,43 +69,46 @@ struct kvb_source_batch {
 
 enum { kvb_source_run = 64, kvb_source_run_bytes = 256 << 10 };
 
-/* Receives what is there, but stops after kvb_source_run messages or kvb_source_run_bytes,
- * because other engines wait.  Messages that are not batches are dropped and counted in
- * *out_refused. */
+/* Receives the messages that have arrived.  Stops after kvb_source_run messages or
+ * kvb_source_run_bytes, because other engines wait.  Messages that are not batches are dropped, and
+ * counted in *out_refused. */
 size_t kvb_source_receive(
     struct kvb_source *source, struct kvb_source_batch out_batches[kvb_source_run],
     uint64_t *out_refused);
 
-/* What happened to the connection since the last call.  Both was_lost and is_up: it was lost
+/* What happened to the connection since the last call.  was_lost together with is_up: it was lost
  * and made again. */
 struct kvb_source_link {
     bool was_lost;
     bool is_up;
-    bool is_crowded; /* more than one engine on a bound socket: not up */
+    bool is_crowded; /* more than one engine on a bound socket; is_up is false */
 };
 
 struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source);
 
-/* True when the batch is from the one engine that is connected; always true unless the socket
- * is bound.  Call it after the monitor was read. */
+/* True when the batch is from the only engine that is connected.  Always true for a socket that is
+ * not bound.  Call it after the monitor was read. */
 bool kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_batch *batch);
 
-/* Connects once the host is resolved, and again when an address has failed and there is
- * another.
- * Opens the SUB and its monitor again when libzmq has given up the connection: after a
- * protocol error (a message above 16 MiB, another protocol or socket type at the port) it
- * never reconnects.  Renewals are 1 s .. 30 s apart, doubled each time, until a connection
- * has lasted a minute.  Call it after kvb_source_read_monitor(), a few times a second.  A
- * bound SUB needs no renewal: the engine connects again.
+/* Connects when the host is resolved, and connects to another address of the host when one has
+ * failed.
  *
- * KVB_OK         opened again; *out_reason says why; borrowed until the source is closed
- * KVB_AGAIN      nothing to do or to report; *out_reason is untouched
- * KVB_NOT_FOUND  the host cannot be resolved; it will be tried again; *out_reason as for KVB_OK
- * KVB_BAD_INPUT  the networks allow none of its addresses; as before
- * others         it could not be opened; it will be tried again; *out_reason as for KVB_OK */
+ * Opens the SUB and its monitor again when libzmq has given up the connection.  After a protocol
+ * error (a message above 16 MiB, another protocol or socket type at the port) libzmq never
+ * reconnects.  Renewals are 1 s apart at first, doubled each time up to 30 s, until a connection
+ * has lasted a minute.  A bound SUB needs no renewal, because the engine connects again.
+ *
+ * Call it a few times a second, after kvb_source_read_monitor().  *out_reason is valid except with
+ * KVB_AGAIN; it is borrowed until the source is closed.
+ *
+ * KVB_OK         opened again; *out_reason says why
+ * KVB_AGAIN      nothing to do or to report
+ * KVB_NOT_FOUND  the host cannot be resolved; a later call tries again
+ * KVB_BAD_INPUT  options.networks permits none of its addresses; a later call tries again
+ * others         the SUB could not be opened; a later call tries again */
 kvb_status kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const char **out_reason);
 
-/* Counts of what the monitor reported so far. */
+/* Counters since the source was opened. */
 struct kvb_source_counters {
     uint64_t connects;        /* handshakes completed */
     uint64_t disconnects;     /* connections lost after a completed handshake */
@@ -114,11 +117,11 @@ struct kvb_source_counters {
     uint64_t cuts;            /* replays that were larger than max_replay_bytes */
     uint64_t protocol_errors; /* connections that a protocol error ended */
     uint64_t renewals;        /* times that the SUB was opened again */
-    uint64_t refusals;        /* handshakes that failed because of keys, or may have */
+    uint64_t refusals;        /* handshakes that failed, probably because of keys */
 };
 
-/* Why the newest handshake failed, where keys are the likely reason; "" since one succeeded.  Of
- * a socket that listens, "" while an engine is connected.  Static. */
+/* Why the newest handshake failed, when keys are the likely reason; "" after one has succeeded. For
+ * a bound socket: "" while an engine is connected.  Static. */
 const char *kvb_source_refusal(const struct kvb_source *source);
 
 /* Borrowed; valid until the source is closed. */
@@ -126,16 +129,17 @@ const struct kvb_source_counters *kvb_source_count(const struct kvb_source *sour
 
 /* ---- Replay ---- */
 
-/* Sends a replay request on a new socket; closes one that was open.
- * KVB_AGAIN      its host is being looked up   KVB_NOT_FOUND  it cannot be resolved
- * KVB_TOO_LARGE  the limit of open files is reached: libzmq would try to connect for ever
- *                without reporting it
+/* Sends a replay request on a new socket, after closing that of an earlier replay.
+ * KVB_AGAIN      the host is being looked up
+ * KVB_NOT_FOUND  the host cannot be resolved
+ * KVB_TOO_LARGE  the limit of open files is reached.  libzmq would try to connect for ever, and
+ *                would not report it.
  * KVB_IO, KVB_NO_MEMORY */
 kvb_status kvb_source_replay_start(struct kvb_source *source, uint64_t from);
 void kvb_source_replay_stop(struct kvb_source *source);
 
-/* Moves received replies from libzmq into a bounded queue.  Call it whenever replies are
- * ready, before kvb_source_replay_receive(). */
+/* Moves received replies from libzmq into a bounded queue.  Call it when replies are ready, before
+ * kvb_source_replay_receive(). */
 void kvb_source_replay_drain(struct kvb_source *source);
 
 enum kvb_source_reply {
@@ -144,9 +148,8 @@ enum kvb_source_reply {
     KVB_REPLY_CUT /* the replay exceeded max_replay_bytes: the rest was dropped */
 };
 
-/* The next reply; batch->payload is borrowed until the next call.
+/* Takes the next reply; out_batch->payload is borrowed until the next call.
  * KVB_AGAIN      there is none
- * KVB_BAD_INPUT  a reply that is neither batch nor end: count it */
-
+ * KVB_BAD_INPUT  the reply is neither a batch nor the end; the caller counts it */
 kvb_status kvb_source_replay_receive(
     struct kvb_source *source, enum kvb_source_reply *out_kind, struct kvb_source_batch *out_batch);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <zmq.h>
 
-/* version, request id, domain, address, identity, mechanism, key */
+/* The parts of a request: version, id, domain, address, identity, mechanism, key. */
 enum { part_id = 1, part_domain = 2, part_mechanism = 5, part_key = 6, max_parts = 7 };
 
 enum { part_bytes = 256, requests_a_turn = 16 };
@@ -60,7 +60,9 @@ void kvb_zap_remove(struct kvb_zmq *zmq, const struct kvb_zap_rule *rule)
     }
 }
 
-/* Parts that are longer or more than ZAP has are cut: they equal nothing that is compared. */
+/* Reads a request without waiting.  A longer part is cut at part_bytes; is_allowed() does not
+ * accept it as domain, mechanism or key.  Parts above max_parts overwrite the last one;
+ * is_allowed() rejects their number. */
 static bool read_zap_request(void *responder, struct zap_request *out)
 {
     int has_more = 1;
@@ -112,7 +114,7 @@ static void send_zap_reply(void *responder, const struct zap_request *request, b
         { (const uint8_t *)"1.0", 3 },
         { request->parts[part_id], request->count > part_id ? request->lens[part_id] : 0 },
         { (const uint8_t *)status, 3 },
-        { (const uint8_t *)"", 0 }, /* its text, the user's name and metadata: none */
+        { (const uint8_t *)"", 0 }, /* no status text, no user name, no metadata */
         { (const uint8_t *)"", 0 },
         { (const uint8_t *)"", 0 },
     };
@@ -120,7 +122,7 @@ static void send_zap_reply(void *responder, const struct zap_request *request, b
 
     for (size_t i = 0; i < count; i++) {
         const int more = i + 1 < count ? ZMQ_SNDMORE : 0;
-        /* It fails only when libzmq no longer waits. */
+        /* Fails only when libzmq no longer waits for the reply. */
         (void)zmq_send(responder, parts[i].data, parts[i].len, ZMQ_DONTWAIT | more);
     }
 }
