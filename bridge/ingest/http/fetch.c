@@ -16,7 +16,7 @@
 /* Connections kept open between fetches: one for each engine of a large host. */
 enum { max_idle_connections = 1024 };
 
-/* Of a connection that shows a client certificate and is to be used again. */
+/* An older connection with a client certificate is not reused. */
 static const long max_connection_age_s = 10;
 
 /* How often a waiting fetch checks whether its host is resolved. */
@@ -26,7 +26,7 @@ struct kvb_fetcher {
     struct kvb_resolver *resolver; /* borrowed */
     CURLM *multi;                  /* owned */
     struct kvb_fetch *first;       /* owned, a list */
-    size_t waiting;                /* for their hosts to be resolved */
+    size_t waiting;                /* number of fetches that wait for the resolver */
 };
 
 struct kvb_fetch {
@@ -34,9 +34,9 @@ struct kvb_fetch {
     struct kvb_fetch *next;
     struct kvb_fetch *previous;
     CURL *easy;                   /* owned, like the next */
-    struct curl_slist *addresses; /* of its host; NULL: not known, or it is numeric */
-    struct curl_slist *headers;   /* NULL: none of ours */
-    bool is_waiting;              /* for them; libcurl has not begun */
+    struct curl_slist *addresses; /* of the host; NULL: unknown, or numeric host */
+    struct curl_slist *headers;   /* ours; NULL: none */
+    bool is_waiting;              /* for addresses; libcurl has not begun */
     char host[kvb_host_bytes];
     unsigned port;
     struct kvb_fetch_options options;
@@ -44,7 +44,7 @@ struct kvb_fetch {
     size_t bytes;
     bool is_too_large;
     bool is_stopped;
-    char refusal[160]; /* why an address was not dialled; "": none was refused */
+    char refusal[160]; /* why an address was not dialed; "": all were permitted */
     char error[CURL_ERROR_SIZE];
 };
 
@@ -62,7 +62,7 @@ const char *kvb_fetch_outcome_name(enum kvb_fetch_outcome outcome)
     return outcome < KVB_FETCH_OUTCOME_COUNT ? names[outcome] : "unknown";
 }
 
-/* ---- libcurl, once a process ---- */
+/* ---- Global state of libcurl, set up once in a process ---- */
 
 static CURLcode global_state = CURLE_FAILED_INIT;
 
@@ -121,7 +121,7 @@ void kvb_fetch_cancel(struct kvb_fetch *fetch)
     unlink_fetch(fetch);
     fetch->fetcher->waiting -= fetch->is_waiting;
     if (fetch->easy) {
-        (void)curl_multi_remove_handle(fetch->fetcher->multi, fetch->easy); /* also if not in */
+        (void)curl_multi_remove_handle(fetch->fetcher->multi, fetch->easy); /* fine if not added */
         curl_easy_cleanup(fetch->easy);
     }
     curl_slist_free_all(fetch->addresses);
@@ -180,7 +180,7 @@ static size_t take_curl_bytes(const char *bytes, size_t size, size_t count, void
     return span.len;
 }
 
-/* Callback of libcurl, once for each line of the header; an empty one ends it. */
+/* Callback of libcurl for each line of the header.  An empty line ends the header. */
 static size_t take_curl_header(const char *line, size_t size, size_t count, void *context)
 {
     struct kvb_fetch *fetch = context;
@@ -192,7 +192,8 @@ static size_t take_curl_header(const char *line, size_t size, size_t count, void
     return size * count;
 }
 
-/* The token is no secret from who may read this process's memory; it is in no log or error. */
+/* Sets the Authorization header.  fetch->headers keeps the token until the fetch ends.  The token
+ * appears in no log and no error. */
 static CURLcode set_up_headers(struct kvb_fetch *fetch)
 {
     static const char bearer[] = "Authorization: Bearer ";
@@ -214,7 +215,7 @@ static CURLcode set_up_headers(struct kvb_fetch *fetch)
                           : CURLE_OUT_OF_MEMORY;
 }
 
-/* Callback of libcurl, for each address that it dials. */
+/* Callback of libcurl before it dials an address.  CURL_SOCKET_BAD: do not dial it. */
 static curl_socket_t
 open_fetch_socket(void *context, curlsocktype purpose, struct curl_sockaddr *address)
 {
@@ -234,7 +235,7 @@ open_fetch_socket(void *context, curlsocktype purpose, struct curl_sockaddr *add
     return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
 }
 
-/* A peer that is gone without a word is noticed in a minute. */
+/* TCP keepalive detects the silent death of a peer, because a stream has no timeout. */
 static CURLcode set_up_stream(struct kvb_fetch *fetch)
 {
     CURLcode bad = CURLE_OK;
@@ -291,7 +292,7 @@ static CURLcode set_up_transfer(struct kvb_fetch *fetch)
     bad |= set_up_pem(easy, CURLOPT_SSLCERT, CURLOPT_SSLCERT_BLOB, &fetch->options.certificate);
     bad |= set_up_pem(easy, CURLOPT_SSLKEY, CURLOPT_SSLKEY_BLOB, &fetch->options.key);
     if (fetch->options.certificate.file) {
-        /* libcurl compares paths, not contents: a connection could show a replaced certificate */
+        /* libcurl reuses a connection by the certificate's path, even when the file has changed */
         bad |= curl_easy_setopt(easy, CURLOPT_MAXLIFETIME_CONN, max_connection_age_s);
     }
     if (fetch->options.networks) {
@@ -360,9 +361,9 @@ static kvb_status read_host(struct kvb_fetch *fetch)
     return fetch->host[0] != '\0' ? KVB_OK : KVB_BAD_CONFIG;
 }
 
-/* Sets CURLOPT_RESOLVE to "+host:port:address,address": libcurl tries the addresses in turn.  The
- * Host header and the name expected in a certificate stay.  With the + they time out in libcurl's
- * cache. */
+/* Sets CURLOPT_RESOLVE to "+host:port:address,address".  libcurl tries the addresses in turn.  The
+ * Host header and the name expected in a certificate do not change.  The + makes the addresses
+ * expire in libcurl's cache. */
 static kvb_status
 set_fetch_addresses(struct kvb_fetch *fetch, const struct kvb_addresses *addresses)
 {
@@ -387,7 +388,7 @@ static bool is_fetch_late(const struct kvb_fetch *fetch, uint64_t now_ns)
     return now_ns - fetch->started_ns >= fetch->options.timeout_ms * KVB_NS_PER_MS;
 }
 
-/* Starts the transfer in libcurl; the time of the look-up counts against the timeout. */
+/* Starts the transfer in libcurl.  The timeout includes the time of the look-up. */
 static kvb_status begin_transfer(struct kvb_fetch *fetch, uint64_t now_ns)
 {
     const uint64_t took_ms = (now_ns - fetch->started_ns) / KVB_NS_PER_MS;
@@ -404,9 +405,10 @@ static kvb_status begin_transfer(struct kvb_fetch *fetch, uint64_t now_ns)
     return KVB_OK;
 }
 
-/* KVB_OK         libcurl has begun
+/* Starts the transfer when the addresses of the host are known.
+ * KVB_OK         libcurl has begun
  * KVB_AGAIN      the host is being looked up
- * KVB_NOT_FOUND  it cannot be resolved: fetch->error says why */
+ * KVB_NOT_FOUND  the host cannot be resolved; fetch->error says why */
 static kvb_status begin_when_resolved(struct kvb_fetch *fetch, uint64_t now_ns)
 {
     struct kvb_dns_answer answer = { .is_queried = false };
@@ -427,7 +429,7 @@ static kvb_status begin_when_resolved(struct kvb_fetch *fetch, uint64_t now_ns)
     return begin_transfer(fetch, now_ns);
 }
 
-/* kvb_fetcher_work() reports KVB_NOT_FOUND later, by on_end. */
+/* Succeeds when the host cannot be resolved: kvb_fetcher_work() then calls on_end. */
 static kvb_status set_up_fetch(struct kvb_fetch *fetch)
 {
     KVB_TRY(read_host(fetch));
@@ -435,7 +437,7 @@ static kvb_status set_up_fetch(struct kvb_fetch *fetch)
     if (!fetch->easy || set_up_transfer(fetch) != CURLE_OK) {
         return KVB_NO_MEMORY;
     }
-    fetch->options.url = NULL; /* was only borrowed for the call, like the others */
+    fetch->options.url = NULL; /* borrowed only for the call, like the others */
     fetch->options.token = NULL;
     fetch->options.authority = fetch->options.certificate = fetch->options.key =
         (struct kvb_fetch_pem){ NULL, NULL };
@@ -515,7 +517,7 @@ static void say_why(const struct kvb_fetch *fetch, CURLcode result, struct kvb_f
                               : curl_easy_strerror(result));
         return;
     default:
-        return; /* on_bytes stopped it and knows why */
+        return; /* on_bytes has stopped it, and knows the reason */
     }
 }
 
@@ -556,8 +558,8 @@ static bool step_waiting(struct kvb_fetch *fetch, uint64_t now_ns)
     return true;
 }
 
-/* Checks the fetches that wait for their hosts; returns how many have ended.  on_end may start or
- * cancel others, so after one has ended the walk stops and goes on in the next call. */
+/* Continues the fetches that wait for the resolver; returns how many have ended: 0 or 1.  on_end
+ * may start or cancel others, so the walk stops after one end.  The next call continues. */
 static size_t step_all_waiting(struct kvb_fetcher *fetcher)
 {
     const uint64_t now_ns = kvb_clock_monotonic_ns();
@@ -573,7 +575,7 @@ static size_t step_all_waiting(struct kvb_fetcher *fetcher)
     return 0;
 }
 
-/* Ends the finished transfers; returns how many there were. */
+/* Ends the finished transfers; returns their number. */
 static size_t end_all_done(struct kvb_fetcher *fetcher)
 {
     size_t ended = 0;
@@ -604,7 +606,7 @@ kvb_status kvb_fetcher_work(struct kvb_fetcher *fetcher, int wait_ms)
         return KVB_IO;
     }
     if (end_all_done(fetcher) > 0) {
-        return KVB_OK; /* the caller may have work to do after on_end */
+        return KVB_OK; /* after on_end the caller may have work to do */
     }
     if (curl_multi_poll(fetcher->multi, NULL, 0, wait_ms, NULL) != CURLM_OK ||
         curl_multi_perform(fetcher->multi, &running) != CURLM_OK) {

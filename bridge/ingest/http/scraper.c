@@ -15,10 +15,10 @@
 enum {
     max_waiting = 4 * kvb_max_workers,
     idle_ms = 1000,
-    spread = 16 /* first requests are spread over the period, in so many steps */
+    spread = 16 /* the first requests are spread over the period in this many steps */
 };
 
-/* One engine; its page is read into `page` as it comes. */
+/* One engine.  Its page is parsed by `page` as it arrives. */
 struct target {
     struct target *next;
     struct kvb_scraper *scraper;
@@ -32,7 +32,7 @@ struct target {
     char url[kvb_max_page_url_bytes];
 };
 
-/* A change by the owner: adds the target, or, when it is NULL, removes the key. */
+/* A change by the owner.  target NULL: remove the key; else add the target. */
 struct command {
     struct target *target; /* owned */
     uint64_t key;
@@ -42,8 +42,8 @@ struct kvb_scraper {
     struct kvb_ring *commands; /* owned, like all below */
     struct kvb_ring *results;
     struct kvb_fetcher *fetcher;
-    struct target *first; /* the thread's own */
-    unsigned added;       /* the owner's */
+    struct target *first; /* used by the thread only */
+    unsigned added;       /* used by the owner only */
     struct kvb_thread thread;
     atomic_bool is_stopping;
     _Atomic uint64_t lost;
@@ -96,7 +96,7 @@ make_result(struct target *target, const struct kvb_load_sample *samples, size_t
     return result;
 }
 
-/* Writes why a page brought no samples. */
+/* Stores why a page has no samples. */
 static void
 say_what_came(const struct kvb_fetch_end *end, kvb_status page, struct kvb_scrape_result *result)
 {
@@ -187,7 +187,7 @@ static void take_commands(struct kvb_scraper *scraper)
     }
 }
 
-/* Starts the fetches that are due; returns in how many ms the next one is. */
+/* Starts the fetches that are due; returns the time in ms until the next one is due. */
 static int start_due(struct kvb_scraper *scraper)
 {
     const uint64_t now_ns = kvb_clock_monotonic_ns();
@@ -195,7 +195,7 @@ static int start_due(struct kvb_scraper *scraper)
 
     for (struct target *target = scraper->first; target; target = target->next) {
         if (target->fetch) {
-            continue; /* its end wakes us */
+            continue; /* its end ends the wait */
         }
         if (now_ns >= target->next_ns) {
             start_scrape(target, now_ns);

@@ -8,46 +8,46 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reads the /metrics pages of engines, each in its period, all in one thread of its own:
+/* Reads the /metrics pages of engines periodically, all in one thread:
  *
  *     owner                          scrape thread
- *       add, remove   --ring-->        GET, GET, GET at once; pages are parsed as they come
+ *       add, remove   --ring-->        many GET at once; pages are parsed as they arrive
  *       take          <--ring--        one result for each page: samples, or the reason
  *                                      why there are none
  *
- * At most one request to an engine is under way: a slow engine gets the next one after it has
- * answered or timed out, and does not delay the others.
+ * At most one request to each engine is under way.  A slow engine gets the next request after it
+ * has answered or timed out, and does not delay the others.
  *
  * Threads: only the thread that made it.
- * Memory:  250 bytes a rank, and 40 KiB for each page being read. */
+ * Memory:  250 bytes for each rank, and 40 KiB for each page being read. */
 struct kvb_resolver;
 struct kvb_scraper;
 
-/* A page of an engine under load was measured to take 2.5 s. */
+/* An engine under load was measured to take 2.5 s for a page. */
 enum { kvb_scrape_timeout_ms = 5000 };
 
 struct kvb_scrape_target {
-    uint64_t key;        /* the owner's name for it */
+    uint64_t key;        /* chosen by the owner; names the target */
     const char *url;     /* borrowed for the call */
     uint32_t period_ms;  /* from start to start */
     uint32_t timeout_ms; /* of one page; kvb_scrape_timeout_ms */
-    uint32_t block_size; /* as kvb_engine_page_new() */
+    uint32_t block_size; /* as for kvb_engine_page_new() */
 };
 
 struct kvb_scrape_result {
     uint64_t key;
     enum kvb_fetch_outcome outcome;
-    bool is_foreign;       /* the page came, but is not that of a known engine */
+    bool is_foreign;       /* the page is not that of a known engine */
     struct kvb_detail why; /* "" when there are samples */
     uint64_t took_ns;
     uint64_t at_ns;   /* when the page was complete */
     uint64_t refused; /* lines and values of this page that are not valid */
     uint64_t resets;  /* counters that were reset */
     size_t count;
-    struct kvb_load_sample samples[]; /* one a rank */
+    struct kvb_load_sample samples[]; /* one for each rank */
 };
 
-/* resolver: as kvb_fetcher_new().  KVB_NO_MEMORY, KVB_IO */
+/* resolver: as for kvb_fetcher_new().  KVB_NO_MEMORY, KVB_IO */
 kvb_status kvb_scraper_start(struct kvb_resolver *resolver, struct kvb_scraper **out_scraper);
 /* Cancels requests under way.  NULL is fine. */
 void kvb_scraper_stop(struct kvb_scraper *scraper);
@@ -59,14 +59,14 @@ void kvb_scraper_stop(struct kvb_scraper *scraper);
 kvb_status kvb_scraper_add(
     struct kvb_scraper *scraper, const struct kvb_scrape_target *target, struct kvb_detail *detail);
 
-/* Results from before may still come.  Errors as kvb_scraper_add(). */
+/* Earlier results for the key may still arrive.  Errors as for kvb_scraper_add(). */
 kvb_status kvb_scraper_remove(struct kvb_scraper *scraper, uint64_t key);
 
-/* The next result, in no particular order; the caller frees it with free().  KVB_AGAIN: none. */
+/* Takes a result, in no particular order; the caller frees it with free().  KVB_AGAIN: none. */
 kvb_status kvb_scraper_take(struct kvb_scraper *scraper, struct kvb_scrape_result **out_result);
 
 /* Readable while there are results.  Borrowed. */
 int kvb_scraper_fd(const struct kvb_scraper *scraper);
 
-/* Results that were lost because the ring was full or memory was out. */
+/* The number of results lost because the ring was full or memory was out. */
 uint64_t kvb_scraper_lost(const struct kvb_scraper *scraper);
