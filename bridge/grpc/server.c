@@ -41,7 +41,6 @@ struct grpc_connection {
     struct kvb_grpc *server; /* NULL: free */
     int fd;
     enum connection_phase phase;
-    enum grpc_end end;                /* why it is drained */
     struct kvb_grpc_session *session; /* owned */
     struct kvb_buf out;               /* of which `sent` bytes were sent */
     size_t sent;
@@ -346,7 +345,7 @@ static void flush_connection(struct grpc_connection *connection)
         linger(connection);
     } else if (kvb_grpc_session_is_finished(connection->session)) {
         const bool has_failed = kvb_grpc_session_has_failed(connection->session);
-        end_connection(connection, has_failed ? END_MISBEHAVED : connection->end);
+        end_connection(connection, has_failed ? END_MISBEHAVED : END_SILENT);
         linger(connection);
     } else {
         watch_connection(connection, EPOLLIN);
@@ -432,6 +431,8 @@ static void make_room_for_connection(struct kvb_grpc *grpc)
         }
     }
     if (victim && grpc->now_ns - victim->opened_ns >= young_ms * KVB_NS_PER_MS) {
+        kvb_grpc_session_end(victim->session);
+        (void)send_session(victim); /* as far as it goes at once */
         drop_connection(victim, END_CROWDED);
     }
 }
@@ -484,7 +485,6 @@ static kvb_status open_connection(struct kvb_grpc *grpc, int fd)
     *connection = (struct grpc_connection){ .server = grpc,
                                             .fd = fd,
                                             .session = session,
-                                            .end = END_SILENT,
                                             .events = EPOLLIN,
                                             .is_dirty = true, /* our settings */
                                             .opened_ns = grpc->now_ns,
@@ -559,11 +559,9 @@ static void expire_open(struct grpc_connection *connection)
         if (has_passed(grpc, connection->opened_ns, grpc->grace_ns)) {
             end_connection(connection, END_LATE);
         }
-    } else if (has_passed(grpc, connection->moved_ns, grpc->idle_ns + grpc->grace_ns)) {
-        drop_connection(connection, END_IDLE); /* it does not answer the PING */
     } else if (has_passed(grpc, connection->moved_ns, grpc->idle_ns)) {
-        connection->end = END_IDLE;
-        kvb_grpc_session_drain(connection->session, false);
+        kvb_grpc_session_end(connection->session);
+        end_connection(connection, END_IDLE);
     }
 }
 
@@ -587,22 +585,35 @@ static void sweep_connections(struct kvb_grpc *grpc)
 
 /* ---- The thread ---- */
 
+/* Else clients would connect, and be answered by nobody. */
+static void close_listener(struct kvb_grpc *grpc)
+{
+    (void)close(grpc->listen_fd); /* leaves epoll, too */
+    grpc->listen_fd = -1;
+    grpc->is_listening = false;
+}
+
 static void begin_to_stop(struct kvb_grpc *grpc)
 {
     eventfd_t ignored = 0;
 
     (void)eventfd_read(grpc->stop_fd, &ignored);
-    if (grpc->is_stopping) {
-        return;
+    if (!grpc->is_stopping) {
+        grpc->is_stopping = true;
+        grpc->stop_ns = grpc->now_ns + kvb_grpc_stop_ms * KVB_NS_PER_MS;
+        close_listener(grpc);
     }
-    grpc->is_stopping = true;
-    grpc->stop_ns = grpc->now_ns + kvb_grpc_stop_ms * KVB_NS_PER_MS;
-    ignore_listener(grpc);
+}
+
+/* When what was under way is answered, and that was sent. */
+static void end_answered_connections(struct kvb_grpc *grpc)
+{
     for (size_t i = 0; i < grpc->connection_limit; i++) {
         struct grpc_connection *connection = &grpc->connections[i];
-        if (connection->server && connection->phase == CONNECTION_OPEN) {
-            kvb_grpc_session_drain(connection->session, true);
-            connection->is_dirty = true;
+        if (connection->server && connection->phase == CONNECTION_OPEN && !connection->calls &&
+            !is_blocked(connection)) {
+            kvb_grpc_session_end(connection->session);
+            end_connection(connection, END_SILENT);
         }
     }
 }
@@ -641,6 +652,10 @@ static void *run_grpc(void *context)
             sweep_connections(grpc);
         }
         flush_dirty(grpc);
+        if (grpc->is_stopping) {
+            end_answered_connections(grpc);
+            flush_dirty(grpc);
+        }
         note_grpc_gauges(grpc);
     }
     return NULL;

@@ -25,12 +25,6 @@ enum stream_phase {
     STREAM_RESET /* by this side, as soon as that is sent */
 };
 
-enum drain_phase {
-    DRAIN_NONE,
-    DRAIN_NOTICED, /* a GOAWAY that names no last stream, and a PING, were sent */
-    DRAIN_ENDED    /* the GOAWAY that names it was sent */
-};
-
 struct grpc_stream {
     struct grpc_stream *next;
     struct grpc_stream **at; /* what points to it */
@@ -64,9 +58,7 @@ struct kvb_grpc_session {
     uint64_t requested_ns;
     uint64_t resets_ns; /* when the next one was counted */
     double resets_left;
-    bool is_refusing;
     bool has_failed;
-    enum drain_phase drain;
 };
 
 /* ---- Memory ---- */
@@ -318,9 +310,6 @@ check_request(const struct kvb_grpc_session *session, const struct grpc_stream *
         stream->is_timeout_bad) {
         return KVB_GRPC_INVALID_ARGUMENT;
     }
-    if (session->is_refusing) {
-        return KVB_GRPC_UNAVAILABLE;
-    }
     if (session->now_ns >= stream->deadline_ns) {
         return KVB_GRPC_DEADLINE_EXCEEDED;
     }
@@ -527,20 +516,11 @@ static void count_reset(struct kvb_grpc_session *session)
     }
     session->resets_left -= 1;
     if (session->resets_left < 0) {
-        /* out of memory: the next reset tries again */
-        (void)nghttp2_session_terminate_session(session->http2, NGHTTP2_ENHANCE_YOUR_CALM);
+        /* Stream 0 as the last: requests under way end with that code, too, and not with the
+         * end of the connection, which sgl-router takes for a failure.  Out of memory: the next
+         * reset tries again. */
+        (void)nghttp2_session_terminate_session2(session->http2, 0, NGHTTP2_ENHANCE_YOUR_CALM);
     }
-}
-
-/* The client has answered the PING of drain(): it has seen the notice, and what it sent before is
- * here. */
-static void finish_drain(struct kvb_grpc_session *session)
-{
-    session->drain = DRAIN_ENDED;
-    /* out of memory: the connection is closed when its time is over */
-    (void)nghttp2_submit_goaway(
-        session->http2, NGHTTP2_FLAG_NONE, nghttp2_session_get_last_proc_stream_id(session->http2),
-        NGHTTP2_NO_ERROR, NULL, 0);
 }
 
 static void take_stream_frame(
@@ -570,11 +550,6 @@ static int on_frame_received(nghttp2_session *http2, const nghttp2_frame *frame,
     case NGHTTP2_RST_STREAM:
         count_reset(session);
         break;
-    case NGHTTP2_PING:
-        if (session->drain == DRAIN_NOTICED && (frame->hd.flags & NGHTTP2_FLAG_ACK)) {
-            finish_drain(session);
-        }
-        break;
     default:
         break;
     }
@@ -587,7 +562,8 @@ static int on_frame_sent(nghttp2_session *http2, const nghttp2_frame *frame, voi
     struct kvb_grpc_session *session = context;
     const struct grpc_stream *stream = NULL;
 
-    if (frame->hd.type == NGHTTP2_GOAWAY && frame->goaway.error_code != NGHTTP2_NO_ERROR) {
+    if (frame->hd.type == NGHTTP2_GOAWAY &&
+        frame->goaway.error_code != NGHTTP2_REFUSED_STREAM) { /* that of kvb_grpc_session_end() */
         session->has_failed = true;
     }
     if (frame->hd.type == NGHTTP2_HEADERS && (frame->hd.flags & NGHTTP2_FLAG_END_STREAM)) {
@@ -798,16 +774,10 @@ kvb_status kvb_grpc_session_expire(struct kvb_grpc_session *session, uint64_t no
     return KVB_OK;
 }
 
-void kvb_grpc_session_drain(struct kvb_grpc_session *session, bool is_refusing)
+void kvb_grpc_session_end(struct kvb_grpc_session *session)
 {
-    session->is_refusing = session->is_refusing || is_refusing;
-    if (session->drain != DRAIN_NONE) {
-        return;
-    }
-    session->drain = DRAIN_NOTICED;
-    /* out of memory: the connection is closed without it */
-    (void)nghttp2_submit_shutdown_notice(session->http2);
-    (void)nghttp2_submit_ping(session->http2, NGHTTP2_FLAG_NONE, NULL);
+    /* Stream 0 as the last, as above.  Out of memory: the connection is closed without it. */
+    (void)nghttp2_session_terminate_session2(session->http2, 0, NGHTTP2_REFUSED_STREAM);
 }
 
 bool kvb_grpc_session_is_finished(const struct kvb_grpc_session *session)

@@ -25,11 +25,14 @@
  *                             take all memory that there is for them
  *     11 OUT_OF_RANGE         the message is above max_message_bytes
  *     12 UNIMPLEMENTED        another path, or a compressed message
- *     14 UNAVAILABLE          as answered, and while the connection is drained
+ *     14 UNAVAILABLE          as answered, and of requests that cross the end of a connection
  *
- * A client that is no gRPC client gets 405 or 415 of HTTP.  Streams that this side gives up are
- * reset, and connections ended, with codes for which gRPC clients show RESOURCE_EXHAUSTED or
- * CANCELLED: sgl-router fails its user's request for other statuses.
+ * A client that is no gRPC client gets 405 or 415 of HTTP.
+ *
+ * sgl-router fails its user's request for other statuses.  Its client makes statuses of the codes
+ * of HTTP/2, too: INTERNAL of most of them, and UNKNOWN of a connection that ends under a request.
+ * So streams that this side gives up are reset with CANCEL or ENHANCE_YOUR_CALM, and connections
+ * end with ENHANCE_YOUR_CALM (RESOURCE_EXHAUSTED) or REFUSED_STREAM (UNAVAILABLE).
  *
  * A stream has kvb_grpc_grace_s to send its header, to send its body and to read its answer, and
  * one more second for each kvb_grpc_bytes_a_second of these.  Resets by the client are limited,
@@ -111,9 +114,9 @@ kvb_status kvb_grpc_session_write(
  * header of a request has not come in time. */
 kvb_status kvb_grpc_session_expire(struct kvb_grpc_session *session, uint64_t now_ns);
 
-/* Asks the client to use another connection (GOAWAY, twice, with a PING between them, so that no
- * request is lost); requests that still arrive are answered UNAVAILABLE where is_refusing. */
-void kvb_grpc_session_drain(struct kvb_grpc_session *session, bool is_refusing);
+/* Ends the connection (GOAWAY): requests that are not answered yet, and those that cross it, end
+ * as UNAVAILABLE. */
+void kvb_grpc_session_end(struct kvb_grpc_session *session);
 
 /* True when everything was answered and sent, and nothing will be taken any more. */
 bool kvb_grpc_session_is_finished(const struct kvb_grpc_session *session);

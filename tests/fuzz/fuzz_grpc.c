@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
  *     4 f s n bytes   a DATA frame: a message of n bytes behind its head
  *     5 k st n        answers the kth request that waits, with the status and n bytes
  *     6 n             n * 100 ms pass
- *     7 f             drains
+ *     7               this side ends the connection
  *     8               sends what there is to be sent
  *     9 c             the other operations are of connection c from now on
  *     10              the connection ends, and there is another one
@@ -336,9 +336,9 @@ static void run_time(struct world *world)
     pass_time(world, next_byte(world));
 }
 
-static void run_drain(struct world *world)
+static void run_goaway(struct world *world)
 {
-    kvb_grpc_session_drain(world->at->session, next_byte(world) & 1);
+    kvb_grpc_session_end(world->at->session);
 }
 
 static void run_send(struct world *world)
@@ -365,8 +365,8 @@ static void run_end(struct world *world)
 
 /* In the order of the table above. */
 static void (*const operations[])(struct world *world) = {
-    run_bytes, run_hello, run_frame, run_header, run_message, run_answer,
-    run_time,  run_drain, run_send,  run_choice, run_end,
+    run_bytes, run_hello,  run_frame, run_header, run_message, run_answer,
+    run_time,  run_goaway, run_send,  run_choice, run_end,
 };
 
 static void run_operation(struct world *world, uint8_t operation)
