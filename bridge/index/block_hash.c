@@ -30,7 +30,7 @@ static void sort_into(uint64_t *sorted, const uint64_t *keys, size_t count)
     }
 }
 
-/* The input of a block's tokens_hash, except for its multimodal ids. */
+/* The input of a block's tokens_hash, without its multimodal ids. */
 struct block_content {
     const uint32_t *tokens;
     size_t token_count;

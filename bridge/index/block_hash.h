@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The hashes that name blocks: Dynamo's scheme, the same in the whole fleet.
+/* The hashes that name blocks.  They follow Dynamo's scheme, which the whole fleet uses.
  *
  *     seed            = 1337 [+ XXH3-64(lora name, 0)] [+ XXH3-64(salt, 1)]   (wrapping)
  *     tokens_hash     = XXH3-64(the block's tokens, and its lookahead tokens, as little-endian u32
@@ -19,18 +19,19 @@
  * Source: RFC 1527 of Dynamo; values in tests/data/vectors/hashes.txt.
  * Little-endian machines only (asserted at compile time).  Threads: any thread. */
 
-/* Empty spans mean "none". */
+/* Returns the seed of a block's tokens_hash.  An empty span means that there is no name or salt. */
 uint64_t kvb_block_seed(kvb_span lora_name, kvb_span salt);
 
-/* A `lora_id` without a name is hashed as the name "lora_id:N", which the caller builds. */
+/* For a `lora_id` without a name the caller builds the name "lora_id:N". */
 
-/* tokens: block_size tokens, then the shape's lookahead tokens, if it has any.  keys: the
- * block's multimodal ids, any order, at most kvb_max_block_keys. */
+/* Returns the tokens_hash of a block.  tokens: block_size tokens, then the shape's lookahead
+ * tokens, if it has any.  keys: the block's multimodal ids, in any order, at most
+ * kvb_max_block_keys. */
 kvb_tokens_hash kvb_tokens_hash_of(
     const uint32_t *tokens, size_t count, const uint64_t *keys, size_t key_count, uint64_t seed);
 
-/* The tokens_hash of block i of a Stored that has tokens.  Bytes that also key the block
- * (extra.unmatchable) are left out. */
+/* Returns the tokens_hash of block i of a Stored event that has tokens.  Extra keys that routers
+ * cannot match (extra.unmatchable) are left out. */
 kvb_tokens_hash kvb_tokens_hash_of_event(
     const struct kvb_event_batch *batch, const struct kvb_engine_event *event, uint32_t i,
     uint64_t seed);
@@ -38,9 +39,9 @@ kvb_tokens_hash kvb_tokens_hash_of_event(
 kvb_block_hash kvb_block_hash_root(kvb_tokens_hash first);
 kvb_block_hash kvb_block_hash_next(kvb_block_hash parent, kvb_tokens_hash tokens);
 
-/* Hashes all complete blocks of a prompt without multimodal ids; returns how many were written.
- * A block is complete when the prompt contains its lookahead tokens too.  out_tokens has room
- * for count / block_size. */
+/* Hashes all complete blocks of a prompt without multimodal ids.  Returns how many hashes it wrote.
+ * A block is complete when the prompt also contains its lookahead tokens.  out_tokens has room for
+ * count / block_size hashes. */
 size_t kvb_tokens_hash_prompt(
     const uint32_t *tokens, size_t count, struct kvb_block_shape shape, uint64_t seed,
     kvb_tokens_hash *out_tokens);

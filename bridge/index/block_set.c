@@ -25,7 +25,7 @@ static size_t next_cell(const struct kvb_block_set *set, size_t cell)
     return (cell + 1) & (set->cell_count - 1);
 }
 
-/* The hash's cell, or the free cell where it would be put.  The set has at least one free cell. */
+/* Returns the cell of the hash, or the free cell for it.  The set must have a free cell. */
 static size_t block_cell(const struct kvb_block_set *set, uint64_t hash)
 {
     size_t cell = home_cell(set, hash);
@@ -92,10 +92,12 @@ kvb_status kvb_block_set_add(struct kvb_block_set *set, kvb_block_hash block, bo
     return KVB_OK;
 }
 
-/* Backward-shift deletion: later cells of the run move back, unless that puts one before its
- * home:
+/* Backward-shift deletion: each later cell of the run moves back into the gap, unless the gap is
+ * before its home.  Here a is removed from cell 2:
  *
- *     home 2: [ a ]  home 2: [ b ]  home 4: [ c ]     a goes:  [ b ][ 0 ][ c ] */
+ *     cell     2           3           4
+ *     before [ a, home 2 ][ b, home 2 ][ c, home 4 ]
+ *     after  [ b         ][ 0         ][ c         ] */
 static void close_cell_gap(struct kvb_block_set *set, size_t gap)
 {
     const size_t mask = set->cell_count - 1;

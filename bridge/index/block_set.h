@@ -13,14 +13,15 @@
  * Open addressing with linear probing in a power-of-two table:
  *
  *     cell   0      1      2      3      4 ...
- *     hash [ 0x41 ][ 0    ][ 0x9c ][ 0x1c ][ 0 ]      0: free; the hash 0 is kept aside
- *                          home 2  home 2 -> probed on to 3
+ *     hash [ 0x41 ][ 0    ][ 0x9c ][ 0x1c ][ 0 ]      0: free; has_zero stands for the hash 0
+ *                          home 2  home 2, put in the next free cell
  *
- * Removing shifts later cells of the run back, so there are no tombstones and a lookup
- * that misses ends at the first free cell.
+ * Backward-shift deletion needs no tombstones, so a look-up that misses ends at the first free
+ * cell.
  *
  * Threads: the caller locks.
- * Memory:  8 bytes per cell, at most 3/4 of them full, doubling; freed when the set is cleared. */
+ * Memory:  8 bytes per cell.  At most 3/4 of the cells are full; then their number doubles.
+ *          Clearing the set frees them. */
 struct kvb_block_set {
     uint64_t *cells; /* owned; NULL before the first block */
     size_t cell_count;
@@ -30,35 +31,36 @@ struct kvb_block_set {
     bool has_zero;
 };
 
-/* An empty set of at most max_blocks blocks.  key: random where untrusted clients choose
- * prompts, so that they cannot construct blocks that collide; a constant elsewhere. */
+/* Makes an empty set of at most max_blocks blocks.  Where untrusted clients choose prompts, the key
+ * is random, so that they cannot construct blocks that collide.  Elsewhere it is a constant. */
 void kvb_block_set_init(struct kvb_block_set *set, size_t max_blocks, uint64_t key);
 
-/* Frees the cells; the set is empty and can be used again.  {0} is fine. */
+/* Removes all blocks and frees the cells.  The set can be used again.  {0} is fine. */
 void kvb_block_set_clear(struct kvb_block_set *set);
 
-/* *out_is_new, when not NULL: whether the block was not in the set before.
- * KVB_TOO_LARGE  the set has max_blocks blocks   KVB_NO_MEMORY
- * On both nothing changed. */
+/* Adds the block.  *out_is_new, when not NULL: whether the block was not in the set before.
+ * KVB_TOO_LARGE  the set has max_blocks blocks; nothing changed
+ * KVB_NO_MEMORY  nothing changed */
 kvb_status kvb_block_set_add(struct kvb_block_set *set, kvb_block_hash block, bool *out_is_new);
 
-/* Returns whether the block was in the set. */
+/* Removes the block.  Returns whether it was in the set. */
 bool kvb_block_set_remove(struct kvb_block_set *set, kvb_block_hash block);
 
 bool kvb_block_set_has(const struct kvb_block_set *set, kvb_block_hash block);
 
-/* Calls visit(context, block) for each block, in no particular order.  The set must not
- * change meanwhile. */
+/* Calls visit(context, block) for each block, in no particular order.  The set must not change
+ * during the call. */
 void kvb_block_set_each(
     const struct kvb_block_set *set, void (*visit)(void *context, kvb_block_hash block),
     void *context);
 
-/* The same for the blocks in at least `cells` cells from *cell on, and advances *cell; begin
- * with 0.  False: that was the end.  The set may change between two calls: a block that is in it
- * throughout is visited, maybe twice, unless an earlier block is removed meanwhile. */
+/* The same for the blocks in at most `cells` cells from *cell on; advances *cell.  The first call
+ * takes 0.  Returns false after the last cell.  The set may change between two calls.  A block that
+ * stays in the set is visited at least once, unless a removal or the growth of the table moves it
+ * to a cell before *cell. */
 bool kvb_block_set_page(
     const struct kvb_block_set *set, uint64_t *cell, size_t cells,
     void (*visit)(void *context, kvb_block_hash block), void *context);
 
-/* Memory of the cells. */
+/* Returns the memory of the cells. */
 size_t kvb_block_set_bytes(const struct kvb_block_set *set);

@@ -27,8 +27,8 @@ static uint32_t changes_scalar(const kvb_set_id sets[16], uint32_t count, kvb_se
     return changes;
 }
 
-/* Whether the query, if its next `count` blocks begin with this whole extent, continues in the
- * extent that the hint names. */
+/* Whether the query continues in the extent in the hint `next`, if it passes through this whole
+ * extent. `count` blocks of the query are left. */
 static inline bool
 goes_on(const struct prefix_extent *extents, uint32_t extent, const uint64_t *query, size_t count)
 {
@@ -40,8 +40,8 @@ goes_on(const struct prefix_extent *extents, uint32_t extent, const uint64_t *qu
            next->tokens[0] == query[kvb_extent_nodes];
 }
 
-/* Prefetches an extent further on.  Extents of a prompt are mostly adjacent (index/extent.c), so
- * no hint is needed to guess its address. */
+/* Prefetches the extent that is three places later in memory.  In most cases the query needs it
+ * soon, because the extents of a prompt are adjacent (index/extent.c). */
 [[gnu::always_inline]] static inline void fetch_later(const struct prefix_extent *here)
 {
     enum { later = 3 };
@@ -58,7 +58,7 @@ static size_t whole_scalar(
 {
     size_t whole = 0;
 
-    while (goes_on(extents, *extent, query, count)) { /* terminates: the query is finite */
+    while (goes_on(extents, *extent, query, count)) { /* terminates: count shrinks */
         const struct prefix_extent *here = extents + *extent;
         fetch_later(here);
         if (common_scalar(here->tokens, query, kvb_extent_nodes) != kvb_extent_nodes ||
@@ -91,7 +91,7 @@ const struct kvb_prefix_compare kvb_prefix_compare_scalar = { common_scalar, cha
 
 #if defined(__x86_64__)
 
-/* Compares four at a time, then the rest. */
+/* Compares four hashes at a time, then the rest one by one. */
 [[gnu::target("avx2")]] static uint32_t
 common_avx2(const uint64_t *left, const uint64_t *right, uint32_t count)
 {
@@ -174,7 +174,7 @@ is_whole_avx2(const struct prefix_extent *here, const uint64_t *query, kvb_set_i
     return whole;
 }
 
-/* Writes with the width that it reads with, so that the next call can use store forwarding. */
+/* Reads and writes with the same width, so that the next call's loads get store forwarding. */
 [[gnu::target("avx2")]] static uint32_t narrow_avx2(
     struct kvb_set_leaf *leaf, const struct kvb_set_leaf *other, struct kvb_set_leaf *out_gone)
 {

@@ -1,6 +1,6 @@
 #include "index/inside.h"
 
-/* How many blocks are prefetched: the change itself prefetches the later ones. */
+/* Number of blocks to prefetch.  The change itself prefetches the later ones. */
 enum { expected = 4 };
 
 [[gnu::always_inline]] static inline void expect_names(

@@ -11,12 +11,12 @@ static_assert(sizeof(struct prefix_extent) == 384, "six cache lines");
 enum {
     overflow_kids = UINT16_MAX,
     full_group = UINT16_MAX,
-    spare_groups = 64, /* groups that may be wasted in addition to half of all */
+    spare_groups = 64, /* so many groups may be free in addition to half of all */
 };
 
 static const size_t max_words = (size_t)1 << 30;
 static const size_t max_child_overflows =
-    4096; /* of 65,535 children each: more than the maximum of nodes */
+    4096; /* each has 65,535 children, so more would exceed the limit of nodes */
 
 static uint64_t extent_name_at(const struct kvb_prefix_index *index, uint32_t id)
 {
@@ -40,7 +40,7 @@ static struct prefix_group *group_at(const struct kvb_prefix_index *index, uint3
     return (struct prefix_group *)(void *)index->groups.base + group;
 }
 
-/* ---- Life ---- */
+/* ---- Creating and destroying ---- */
 
 static kvb_status reach_group(struct kvb_prefix_index *index, uint32_t group)
 {
@@ -50,8 +50,8 @@ static kvb_status reach_group(struct kvb_prefix_index *index, uint32_t group)
     return kvb_region_reach(&index->groups, ((size_t)group + 1) * sizeof(struct prefix_group));
 }
 
-/* Each node may need its own extent, and half of all extents plus spare_groups may be free.
- * Node numbers stay below KVB_IN_PAGE, the bit that marks words. */
+/* In the worst case each node has its own extent, and half of all extents plus spare_groups are
+ * free.  Node numbers stay below KVB_IN_PAGE, the bit that marks words in pages. */
 static size_t max_groups_of(const struct kvb_prefix_index *index)
 {
     const size_t wanted = 2 * (index->options.max_nodes / kvb_extent_group + 2) + spare_groups;
@@ -96,10 +96,10 @@ void kvb_prefix_tree_close(struct kvb_prefix_index *index)
 
 /* ---- Extents ----
  *
- * Extents are allocated one after the other from an open group of 16, and a group is reused only
- * when all of it is free.  So the extents of a prompt are adjacent, which halves the time of the
- * slowest queries.  When half of all extents are free but in groups partly in use, these holes
- * are used too. */
+ * A group allocator: extents are allocated in order from an open group of 16, and a group is reused
+ * only when all of it is free.  So the extents of a prompt are adjacent, which halves the time of
+ * the slowest queries.  When more than half of all extents are free but no group is, single free
+ * extents ("holes") are allocated too. */
 
 static bool wastes_too_much(const struct kvb_prefix_index *index)
 {
@@ -122,7 +122,7 @@ static kvb_status open_group(struct kvb_prefix_index *index)
     return KVB_OK;
 }
 
-/* Terminates: half of all extents are free, so there is a hole. */
+/* Allocates a hole.  Terminates: at least half of all extents are free, so there is a hole. */
 static uint32_t take_extent_hole(struct kvb_prefix_index *index)
 {
     while (group_at(index, index->hole_at)->used == full_group) {
@@ -134,8 +134,8 @@ static uint32_t take_extent_hole(struct kvb_prefix_index *index)
     return index->hole_at * kvb_extent_group + at;
 }
 
-/* A group that is neither open nor on the free list has used extents.  Holes are taken from such
- * groups only. */
+/* Holes are allocated only while no group is on the free list.  So each hole is in a group that has
+ * used extents. */
 static bool may_take_hole(const struct kvb_prefix_index *index)
 {
     return index->group_free == 0 && wastes_too_much(index);
@@ -243,8 +243,8 @@ static bool begins_with(const struct prefix_extent *extent, uint32_t parent, uin
     return extent->parent == parent && extent->tokens[0] == tokens;
 }
 
-/* Mostly the child is the next node of the same extent, or the first of the extent that the hint
- * names. */
+/* In most cases the child is the next node of the same extent, or the first node of the extent in
+ * the hint `next`. */
 uint32_t kvb_prefix_child(const struct kvb_prefix_index *index, uint32_t node, uint64_t tokens)
 {
     const struct prefix_extent *here = kvb_prefix_extent_of(index, node);
@@ -306,8 +306,8 @@ kvb_prefix_called(const struct kvb_prefix_index *index, uint32_t holder, uint64_
 
 /* ---- Adding ---- */
 
-/* Writes a node at the end of its extent.  The table `names` reads names from the extent when it
- * splits a line, so the node is written first, and `len` is raised last. */
+/* Writes a node at the end of its extent.  The name is written before the table `names` gets the
+ * node, because the table reads names from extents when it splits a line.  `len` is raised last. */
 static kvb_status write_node(
     struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name, bool is_named)
 {
@@ -383,7 +383,7 @@ static bool can_append(const struct kvb_prefix_index *index, uint32_t node)
            at == kvb_prefix_extent_of(index, node)->len;
 }
 
-/* The parent override of a node that was freed does not count. */
+/* override_at may still be that of a freed node.  Such a value is ignored. */
 bool kvb_prefix_may_parent_override(const struct kvb_prefix_index *index, uint32_t node)
 {
     const struct prefix_extent *here = kvb_prefix_extent_of(index, node);
@@ -421,8 +421,8 @@ kvb_status kvb_prefix_child_new(
     }
 }
 
-/* Adds the node to the table of names, unless it has a node of this name, or a word of this
- * holder. */
+/* Adds the node to the table `names`.  Returns false when the table has another node of this name,
+ * or a word of this holder of this name, or no memory. */
 static inline bool name_new_node(
     struct kvb_prefix_index *index, uint32_t holder, uint64_t hash, uint64_t name, uint32_t node)
 {
@@ -437,8 +437,8 @@ static inline bool name_new_node(
            kvb_line_table_put(&index->names, hash, node) == KVB_OK;
 }
 
-/* Adds the nodes `at` up to `end` of the extent to the table of names.  Their names are in the
- * extent already, because the table reads them there.  Returns the first node that could not be
+/* Adds the nodes at .. end-1 of the extent to the table `names`.  The extent must contain their
+ * names already, because the table reads them there.  Returns the first node that could not be
  * added, or `end`. */
 static uint32_t name_new_nodes(
     struct kvb_prefix_index *index, struct prefix_names *names, uint32_t extent, uint32_t at,
@@ -465,7 +465,7 @@ uint32_t kvb_prefix_append(
     const size_t room = kvb_extent_nodes - first;
     const size_t count = max < room ? max : room;
 
-    if (max > room) { /* the run continues in another extent */
+    if (max > room) { /* the rest of the run needs another extent */
         const uint32_t last = extent * kvb_extent_nodes + kvb_extent_nodes - 1;
         kvb_line_table_prefetch(
             &index->edges, kvb_prefix_edge_hash(index, last, tokens[room].value));
@@ -493,8 +493,7 @@ uint32_t kvb_prefix_append(
 
 /* ---- Removing ---- */
 
-/* Frees the last node of its extent.  Returns the next candidate: the node before it, or the
- * extent's parent. */
+/* Frees the last node of its extent.  Returns its parent, which may be the next node to free. */
 static uint32_t pop_node(struct kvb_prefix_index *index, uint32_t node)
 {
     struct prefix_extent *here = kvb_prefix_extent_of(index, node);
@@ -531,17 +530,17 @@ static bool may_pop(const struct prefix_extent *here, uint32_t at, uint64_t name
     return here->names[at] == name && here->sets[at] == set && here->kids[at] == 0;
 }
 
-/* How many of the extent's first `len` nodes may be freed, counted from the last one up. */
+/* Returns how many of the extent's first `len` nodes may be freed, from the last one up. */
 static uint32_t count_popped(
     const struct prefix_extent *here, uint32_t len, const struct prefix_names *names,
     kvb_set_id set)
 {
-    /* A slot with words that are not canonical may use one of them for a node. */
+    /* The slot may use a word in a page or an alias for these nodes. */
     const uint32_t unusual =
         names->holder != KVB_NONE ? (uint32_t)(here->overflow | here->in_page) : 0;
     const uint32_t usual = (here->named & ~unusual) << (32 - len);
     const size_t left = names->count - names->at;
-    const uint32_t max = (uint32_t)__builtin_clz(~usual); /* from the last one up; 16 at most */
+    const uint32_t max = (uint32_t)__builtin_clz(~usual); /* usual nodes at the end; <= 16 */
     const kvb_block_hash *name = names->blocks + names->at;
     uint32_t count = 0;
 

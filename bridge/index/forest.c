@@ -16,7 +16,7 @@ static uint32_t hash_name(const struct kvb_forest *forest, uint32_t slot, kvb_bl
     return (uint32_t)kvb_hash_keyed(&forest->key, block.value, slot);
 }
 
-/* ---- Life ---- */
+/* ---- Creating and destroying ---- */
 
 void kvb_forest_init(struct kvb_forest *forest, const struct kvb_hash_key *key)
 {
@@ -135,7 +135,7 @@ static void unite_trees(struct kvb_forest *forest, uint32_t a, uint32_t b)
 
 /* ---- Adding ---- */
 
-/* The number of a free node; it is not taken yet. */
+/* Returns the number of a free node.  take_node() then takes it. */
 static kvb_status draw_node(struct kvb_forest *forest, uint32_t *out_id)
 {
     if (forest->node_count >= forest->max_nodes) {
@@ -166,7 +166,7 @@ static void take_node(struct kvb_forest *forest, uint32_t id, const struct fores
     forest->nodes[id].first_member = KVB_NO_ID;
     forest->trees[node->tree].uses++;
     forest->node_count++;
-    forest->ghost_count++; /* nobody holds it yet */
+    forest->ghost_count++; /* it has no member yet */
 }
 
 static void link_child(struct kvb_forest *forest, uint32_t parent, uint32_t child)
@@ -250,7 +250,7 @@ static void give_node_back(struct kvb_forest *forest, uint32_t id)
     struct forest_node *node = &forest->nodes[id];
 
     forest->node_count--;
-    forest->ghost_count--; /* nobody holds it any more */
+    forest->ghost_count--; /* a node without members is freed */
     leave_forest_tree(forest, node->tree);
     node->kind = forest_free;
     node->parent = forest->free_node;
@@ -270,7 +270,7 @@ static void unfile_node(struct kvb_forest *forest, uint32_t id)
     }
 }
 
-/* Stops above a placeholder, or at a node that is needed. */
+/* Stops after a placeholder, or at a node that has members or children. */
 void kvb_forest_release(struct kvb_forest *forest, uint32_t node)
 {
     while (node != KVB_NO_ID && forest->nodes[node].first_child == KVB_NO_ID &&
@@ -302,8 +302,8 @@ static void move_members(struct kvb_forest *forest, uint32_t from, uint32_t to)
     }
 }
 
-/* Moves `child`, with its subtree, below `to`.  The table loses one entry and gets one, so it
- * does not need to grow. */
+/* Moves `child` and its subtree below `to`.  The table loses one entry and gets one, so the put
+ * cannot fail. */
 static void move_child(struct kvb_forest *forest, uint32_t child, uint32_t to)
 {
     const uint64_t tokens = forest->nodes[child].key;
@@ -318,8 +318,8 @@ static void move_child(struct kvb_forest *forest, uint32_t child, uint32_t to)
     link_child(forest, to, child);
 }
 
-/* Swaps the child with its duplicate, the node of the same content below the other parent.  The
- * table loses two entries and gets two. */
+/* Swaps the child with its duplicate, the node of the same content below another parent.  The table
+ * loses two entries and gets two, so the puts cannot fail. */
 static void swap_duplicates(struct kvb_forest *forest, uint32_t child, uint32_t duplicate)
 {
     const uint32_t from = forest->nodes[child].parent;
@@ -341,8 +341,8 @@ static void swap_duplicates(struct kvb_forest *forest, uint32_t child, uint32_t 
     link_child(forest, from, duplicate);
 }
 
-/* *out_from: the node that will be freed; *out_to: the node that stays, with the members of
- * both. */
+/* Merges two nodes of the same content.  *out_to is the node that stays and has the members of
+ * both. *out_from is the node that will be freed. */
 static void merge_duplicates(
     struct kvb_forest *forest, uint32_t child, uint32_t duplicate, uint32_t *out_from,
     uint32_t *out_to)
@@ -357,16 +357,15 @@ static void merge_duplicates(
     move_members(forest, *out_from, *out_to);
 }
 
-/* Merges two tries: a child that `to` lacks is moved with its subtree, a child that it has is
- * merged recursively.
+/* Merges two tries.  A child that `to` lacks is moved with its subtree.  A child that `to` has is
+ * merged with its duplicate recursively.
  *
  *     from - a - b         to - a - c        to - a - c
  *             \- c    +                  =             \- b
  *
- * Small-to-large merging: of two duplicates the one with more children and members stays, so each
- * moved item ends in a node at least twice as heavy, and moves O(log n) times, however often
- * trees merge.  Terminates: each round moves a child away from `from`, or descends to one that
- * is empty on return. */
+ * Small-to-large merging: of two duplicates the one with more children and members stays.  So each
+ * moved item ends in a node that is at least twice as heavy, and moves O(log n) times, however
+ * often trees merge.  Terminates: each iteration moves, enters or frees a node. */
 void kvb_forest_join(struct kvb_forest *forest, uint32_t placeholder, uint32_t node)
 {
     const uint32_t own_tree = whole_tree_of(forest, placeholder);
@@ -383,7 +382,7 @@ void kvb_forest_join(struct kvb_forest *forest, uint32_t placeholder, uint32_t n
         if (child == KVB_NO_ID && from == placeholder) {
             break;
         }
-        if (child == KVB_NO_ID) { /* merged: back to the parent */
+        if (child == KVB_NO_ID) { /* `from` is merged: return to its parent */
             const uint32_t up = forest->nodes[from].parent;
             unfile_node(forest, from);
             give_node_back(forest, from);

@@ -3,10 +3,10 @@
 #include <assert.h>
 #include <string.h>
 
-/* Separates these hashes from those of other tables with the same key. */
+/* Makes these hashes differ from those of other tables with the same key. */
 static const uint64_t of_holders = UINT64_C(1) << 63;
 
-/* The set to be found or made: `from` with one bit flipped. */
+/* Describes the set to find or make: `from` with one bit flipped. */
 struct turn {
     kvb_set_id from;
     uint32_t holder;
@@ -31,7 +31,7 @@ static uint32_t count_leaves(const uint64_t mask[2])
     return (uint32_t)(__builtin_popcountll(mask[0]) + __builtin_popcountll(mask[1]));
 }
 
-/* ---- Life ---- */
+/* ---- Creating and destroying ---- */
 
 kvb_status
 kvb_holder_sets_open(struct kvb_holder_sets *sets, size_t max, const struct kvb_hash_key *key)
@@ -73,7 +73,7 @@ size_t kvb_holder_sets_count(const struct kvb_holder_sets *sets)
     return sets->interned.count;
 }
 
-/* ---- Memory: headers singly, leaves in groups of n ---- */
+/* ---- Memory: single headers, and groups of n leaves ---- */
 
 static struct kvb_set_leaf *leaf_at(const struct kvb_holder_sets *sets, uint32_t at)
 {
@@ -133,8 +133,8 @@ void kvb_set_forget(struct kvb_holder_sets *sets, kvb_set_id id)
 
 /* ---- Flipping a bit ---- */
 
-/* A leaf of the set, all zeros where it has none.  For a set of one holder it is built in
- * scratch. */
+/* Returns the words of a leaf of the set; all zeros if the set has no such leaf.  The leaf of a set
+ * of one holder is built in *scratch. */
 static const uint64_t *leaf_words(
     const struct kvb_holder_sets *sets, kvb_set_id id, uint32_t leaf, struct kvb_set_leaf *scratch)
 {
@@ -162,7 +162,7 @@ static uint32_t word_of(uint32_t holder)
     return holder % kvb_leaf_bits / 64;
 }
 
-/* The leaf with the flipped bit, as it will be. */
+/* Returns the leaf with the flipped bit. */
 static struct kvb_set_leaf turned_leaf(const struct kvb_holder_sets *sets, const struct turn *turn)
 {
     struct kvb_set_leaf scratch;
@@ -186,7 +186,7 @@ static bool has_others(const uint64_t *words, uint32_t holder)
     return others != 0;
 }
 
-/* Whether the leaf with the flipped bit will contain any holder. */
+/* Whether the holder's leaf contains any holder after the flip. */
 static bool is_anybody_left(const struct kvb_holder_sets *sets, const struct turn *turn)
 {
     struct kvb_set_leaf scratch;
@@ -201,7 +201,7 @@ static void set_mask(uint64_t mask[2], uint32_t leaf, bool is_there)
     mask[leaf / 64] = is_there ? mask[leaf / 64] | bit : mask[leaf / 64] & ~bit;
 }
 
-/* Computes the hash and the mask of the set to be. */
+/* Computes hash, count and mask of the set after the flip. */
 static void plan_turn(const struct kvb_holder_sets *sets, struct turn *turn, bool is_added)
 {
     const bool is_one = kvb_set_is_one(turn->from);
@@ -223,8 +223,7 @@ static bool is_leaf(const struct kvb_set_leaf *leaf, const uint64_t *words)
     return memcmp(leaf->words, words, sizeof leaf->words) == 0;
 }
 
-/* Walks the leaves of `mask` in order:  for (l = next_leaf(mask, 0); l < kvb_max_leaves; l =
- * next_leaf(mask, l + 1)) */
+/* Returns the first leaf of `mask` from `from` on, or kvb_max_leaves. */
 static uint32_t next_leaf(const uint64_t mask[2], uint32_t from)
 {
     for (uint32_t w = from / 64; w < 2; w++) {
@@ -259,7 +258,7 @@ static bool is_turned(const struct kvb_holder_sets *sets, const struct turn *tur
     return true;
 }
 
-/* 0: no such set exists. */
+/* Returns 0 when no such set exists. */
 static kvb_set_id find_turned(const struct kvb_holder_sets *sets, const struct turn *turn)
 {
     struct kvb_line_probe probe = kvb_line_table_probe(&sets->interned, turn->hash);
@@ -345,7 +344,7 @@ static kvb_status edit(struct kvb_holder_sets *sets, const struct turn *turn)
     if (status != KVB_OK) {
         set->hash = old_hash;
         const kvb_status back = kvb_line_table_put(&sets->interned, old_hash, turn->from);
-        assert(back == KVB_OK); /* cannot fail: its old cell is free */
+        assert(back == KVB_OK); /* cannot fail: the cell that the remove freed is still free */
         (void)back;
         return status;
     }
@@ -356,9 +355,9 @@ static kvb_status edit(struct kvb_holder_sets *sets, const struct turn *turn)
     return KVB_OK;
 }
 
-/* Fast path, the usual case in a large fleet: edits the set in place when no leaf is added or
- * removed and the table has no candidate for an equal set.  false: another case, nothing
- * changed. */
+/* Fast path, the usual case in a large fleet: edits the set in place.  Requires that no leaf is
+ * added or removed, and that the table has no candidate for an equal set.  Otherwise returns false
+ * and changes nothing. */
 static bool edit_simply(struct kvb_holder_sets *sets, kvb_set_id id, uint32_t holder, bool is_added)
 {
     const uint32_t leaf = holder / kvb_leaf_bits;
@@ -377,7 +376,7 @@ static bool edit_simply(struct kvb_holder_sets *sets, kvb_set_id id, uint32_t ho
         return false;
     }
     kvb_line_table_remove(&sets->interned, set->hash, id);
-    set->hash = hash; /* before the put: the table reads it */
+    set->hash = hash; /* before the put, because the table reads it */
     kvb_line_table_put_at(&sets->interned, &place, id);
     set->count += is_added ? 1 : -1U;
     write_turned(sets, set, words, holder);
@@ -420,7 +419,7 @@ kvb_status kvb_holder_sets_with(
     return turn_bit(sets, &turn, true, out_id);
 }
 
-/* The other holder of a set of two. */
+/* Returns the other holder of a set of two. */
 static uint32_t
 other_of_two(const struct kvb_holder_sets *sets, const struct kvb_holder_set *set, uint32_t holder)
 {

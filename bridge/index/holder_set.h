@@ -7,26 +7,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Interned (hash-consed) sets of holders: equal sets are stored once.  Holders are small
- * numbers.
+/* Interned (hash-consed) sets of holders: equal sets are stored once.  Holders are small numbers.
  *
- * The holders of a block are mostly those of the block before it.  So a node of the index refers
- * to its set by a number of 4 bytes, whatever the size of the fleet, and a change to the equal
- * sets of a run of blocks is computed once.
+ * Most blocks have the same holders as the block before them.  So a node of the index refers to its
+ * set by a number of 4 bytes, whatever the size of the fleet.  A change to the equal sets of a run
+ * of blocks is computed once.
  *
  *     id 0                  the empty set
- *     id 2^31 | h           {h}: no memory at all
+ *     id 2^31 | h           {h}; takes no memory
  *     any other id          header | hash | mask of leaves | references |
  *                                        |
  *                       leaves of 512 bits, only those that are not empty, in order:
  *                       | leaf 0 | leaf 7 | leaf 19 |
  *
- * A set's hash is the XOR of its holders' hashes (Zobrist hashing): one XOR adds or removes a
- * holder, and the result finds an equal set in the table.  Sets of equal hash are compared bit
- * by bit.  A set with one reference is edited in place; other sets are immutable.  The same
- * prompts are queried again and again, and from one set of a prompt to the next mostly one
- * holder is lost.  A reader that has found out which may cache it in the second set
- * (kvb_set_note()); the note is valid until one of the two sets changes.
+ * A set's hash is the XOR of its holders' hashes (Zobrist hashing).  One XOR adds or removes a
+ * holder, and the result finds an equal set in the table.  Sets of equal hash are compared bit by
+ * bit.  A set with one reference may be edited in place.  A set with several references is
+ * immutable.
+ *
+ * Queries repeat the same prompts.  In most cases the next set of a prompt lacks one holder of the
+ * set before.  A reader may cache that holder in the next set (kvb_set_note()).  The note is valid
+ * until one of the two sets changes.
  *
  * Threads: the caller locks.
  * Memory: 56 bytes per set and 64 per leaf, and some 16 in the table. */
@@ -48,12 +49,12 @@ struct kvb_set_leaf {
 struct kvb_holder_set {
     uint64_t hash;
     uint64_t mask[2]; /* bit l: leaf l is there */
-    uint64_t stamp;   /* unique: no other set had it, nor this set before its last change */
-    uint64_t before;  /* cached by a reader, 0: none.  The set with this stamp ... */
-    uint32_t lost;    /* ... has this one holder that is missing here; KVB_NO_HOLDER: none */
-    uint32_t leaves;  /* number of the first leaf; in a free header: the next free one */
+    uint64_t stamp;   /* unique number; each change of the set gives it a new one */
+    uint64_t before;  /* stamp of the set that `lost` refers to; 0: none */
+    uint32_t lost;    /* the only holder that is in that set and not here, or KVB_NO_HOLDER */
+    uint32_t leaves;  /* number of the first leaf; in a free header: the next free header */
     uint32_t references;
-    uint32_t count; /* holders, 2 or more; 0: free */
+    uint32_t count; /* number of holders, 2 or more; 0: free header */
 };
 
 struct kvb_holder_sets {
@@ -64,18 +65,19 @@ struct kvb_holder_sets {
     uint32_t header_end, header_free;
     uint64_t last_stamp;
     uint32_t leaf_end;
-    uint32_t leaf_free[kvb_max_leaves + 1]; /* groups of n, through their first word */
+    uint32_t leaf_free[kvb_max_leaves + 1]; /* free groups of n leaves, linked through their first
+                                               word */
 };
 
-/* *sets is {0} before; there are at most `max` sets.  Sets do not move.  KVB_NO_MEMORY. */
+/* *sets must be {0}.  There are at most `max` sets.  Sets do not move.  KVB_NO_MEMORY. */
 kvb_status
 kvb_holder_sets_open(struct kvb_holder_sets *sets, size_t max, const struct kvb_hash_key *key);
 
 /* {0} is fine. */
 void kvb_holder_sets_close(struct kvb_holder_sets *sets);
 
-/* Replaces the caller's reference to `id` by one to the set with, or without, the holder.  The
- * holder must not be, or must be, in `id`.
+/* Replace the caller's reference to `id` by one to the set with the holder added or removed.  For
+ * _with() the holder must not be in `id`; for _without() it must be.
  * KVB_TOO_LARGE, KVB_NO_MEMORY  no room for another set: the reference is unchanged */
 kvb_status kvb_holder_sets_with(
     struct kvb_holder_sets *sets, kvb_set_id id, uint32_t holder, kvb_set_id *out_id);
@@ -84,7 +86,7 @@ kvb_status kvb_holder_sets_without(
 
 size_t kvb_holder_sets_bytes(const struct kvb_holder_sets *sets);
 
-/* Number of sets, without the sets of one holder. */
+/* Returns the number of sets of two or more holders. */
 size_t kvb_holder_sets_count(const struct kvb_holder_sets *sets);
 
 /* ---- Reading, on the hot path ---- */
@@ -116,15 +118,15 @@ static inline bool kvb_set_has_leaf(const uint64_t mask[2], uint32_t leaf)
     return mask[leaf / 64] >> (leaf % 64) & 1;
 }
 
-/* Population count of the `max` lowest bits of `mask`.  In a large fleet mostly all are set,
- * which needs no counting. */
+/* Returns the population count of the `max` lowest bits of `mask`.  In a large fleet all of them
+ * are set in most cases; that case needs no counting. */
 static inline uint32_t kvb_bits_below(uint64_t mask, uint32_t max)
 {
     const uint64_t below = max < 64 ? (UINT64_C(1) << max) - 1 : UINT64_MAX;
     return (mask & below) == below ? max : (uint32_t)__builtin_popcountll(mask & below);
 }
 
-/* How many leaves are before this one. */
+/* Returns how many leaves of the set are before this one. */
 static inline uint32_t kvb_set_rank(const uint64_t mask[2], uint32_t leaf)
 {
     return leaf < 64 ? kvb_bits_below(mask[0], leaf)
@@ -148,8 +150,8 @@ static inline bool kvb_set_has(const struct kvb_holder_sets *sets, kvb_set_id id
 
 #define KVB_NO_HOLDER UINT32_MAX
 
-/* Notes in `set` the only holder that `before` has and `set` lacks; KVB_NO_HOLDER: there is
- * none. */
+/* Notes in `set` the only holder that `before` has and `set` lacks.  KVB_NO_HOLDER means that `set`
+ * lacks none. */
 static inline void
 kvb_set_note(struct kvb_holder_set *set, const struct kvb_holder_set *before, uint32_t lost)
 {
@@ -157,14 +159,14 @@ kvb_set_note(struct kvb_holder_set *set, const struct kvb_holder_set *before, ui
     set->lost = lost;
 }
 
-/* Whether set->lost is valid for the step from `before`. */
+/* Whether set->lost refers to `before` and is still valid. */
 static inline bool
 kvb_set_is_noted(const struct kvb_holder_set *set, const struct kvb_holder_set *before)
 {
     return set->before == before->stamp;
 }
 
-/* Adds a reference: another node has the set. */
+/* Adds a reference, for one more node that has the set. */
 static inline void kvb_set_keep(struct kvb_holder_sets *sets, kvb_set_id id)
 {
     if (id != 0 && !kvb_set_is_one(id)) {
@@ -172,8 +174,8 @@ static inline void kvb_set_keep(struct kvb_holder_sets *sets, kvb_set_id id)
     }
 }
 
-/* Frees a set without references.  kvb_set_drop() removes a reference, and frees the set with
- * the last. */
+/* Frees a set that has no reference.  kvb_set_drop() removes a reference, and frees the set with
+ * the last one. */
 void kvb_set_forget(struct kvb_holder_sets *sets, kvb_set_id id);
 
 static inline void kvb_set_drop(struct kvb_holder_sets *sets, kvb_set_id id)

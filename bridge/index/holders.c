@@ -27,26 +27,26 @@ size_t kvb_prefix_holders_bytes(const struct kvb_prefix_index *index)
 
 /* ---- The extents of a holder ----
  *
- * An extent is appended to the list when the holder first holds a node in it, and stays there
- * when the holder has left it, so the list collects duplicates and stale extents.  An
- * incremental compaction pass removes them, a few with each append.  A pass is due when the list
- * is twice as long as after the last one:
+ * An extent is appended to the list when the holder first holds a node in it.  It stays in the list
+ * when the holder holds nothing in it any more.  So the list collects duplicates and stale extents.
+ * A pass of incremental compaction removes them, a few with each append.  A pass is due when the
+ * list is twice as long as after the last pass:
  *
  *     extents  |= kept =|... gap ...|-- to be checked --|
  *              0       kept       checked          extent_count
  *
- * Each pass has its own number and writes it into the extents that it keeps: an extent that has
- * the number already is a duplicate.  An extent has room for one number, and the lists of
- * different holders have most extents in common.  So only one pass is active at a time, and
- * every append, of any holder, advances it.  Otherwise passes would hide duplicates from each
- * other, and a list would grow with each extent that its holder leaves and enters again.  Cost:
- * 2 to 4 extents checked for each append, whatever the length of the lists: a pass over n
- * extents is due after some n / 2 appends, and done n / 4 appends later. */
+ * Each pass has its own number and writes it into the extents that it keeps.  An extent that has
+ * the number already is a duplicate.  An extent has room for one number, and different holders have
+ * most extents in common.  If two passes were active, each would overwrite the numbers of the other
+ * and miss duplicates.  So one pass is active at a time, and each append of any holder advances it.
+ *
+ * Cost: each append checks 2 to 4 extents, whatever the length of the lists.  A pass over n extents
+ * is due after some n / 2 appends, and done n / 4 appends later. */
 
 enum {
     checked_a_note = 4,
     shortest_checked = 64,
-    checked_ahead = 8, /* extents to prefetch */
+    checked_ahead = 8, /* how far ahead extents are prefetched */
 };
 
 static bool holds_in(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
@@ -98,7 +98,7 @@ static void check_one(struct kvb_prefix_index *index, uint32_t number)
     }
 }
 
-/* Continues the holder's pass for at most `max` extents; ends it when all are checked. */
+/* Checks at most `max` extents of the holder's pass.  Ends the pass when all are checked. */
 static void check_some(struct kvb_prefix_index *index, uint32_t number, size_t max)
 {
     struct prefix_holder *holder = &index->holders[number];
@@ -138,8 +138,8 @@ void kvb_prefix_pass_leave(struct kvb_prefix_index *index, uint32_t number)
     }
 }
 
-/* The whole pass at once.  It may hide duplicates from an active pass of another holder; that
- * holder's next pass finds them. */
+/* Does a whole pass at once.  An active pass of another holder may miss duplicates because of it.
+ * The next pass of that holder finds them. */
 void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t number)
 {
     struct prefix_holder *holder = &index->holders[number];
@@ -168,7 +168,7 @@ kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t numbe
 bool kvb_prefix_last_extent(struct prefix_holder *holder, uint32_t *out_extent)
 {
     if (is_in_pass(holder) && holder->checked == holder->extent_count) {
-        end_pass(holder); /* the gap is skipped */
+        end_pass(holder); /* leaves out the gap */
     }
     if (holder->extent_count == 0) {
         return false;

@@ -9,7 +9,7 @@
 
 static const size_t max_slots = (size_t)1 << 20;
 
-/* ---- Life ---- */
+/* ---- Creating and destroying ---- */
 
 static kvb_status open_parts(struct kvb_prefix_index *index)
 {
@@ -113,12 +113,13 @@ size_t kvb_prefix_index_slot_blocks(const struct kvb_prefix_index *index, kvb_sl
 
 /* ---- Storing ---- */
 
-/* A run must not be refused because of the remains of cleared slots: when it may not fit, all of
- * them are reclaimed first. */
+/* The memory of cleared slots must not cause a run to be refused.  So all of it is reclaimed when
+ * the run may not fit. */
 static void make_run_room(struct kvb_prefix_index *index, size_t blocks)
 {
     const size_t max = index->options.max_nodes;
-    /* Worst case: a placeholder and orphans, and canonical words that become aliases. */
+    /* Worst case: all blocks become orphans below a new placeholder, and canonical words become
+     * aliases. */
     const bool is_tight = kvb_orphan_nodes * (blocks + 1) > kvb_prefix_room(index) ||
                           index->word_count + 2 * blocks > max * kvb_words_a_node;
 
@@ -140,7 +141,7 @@ static bool run_names_its_own_parent(const struct kvb_index_run *run)
     return false;
 }
 
-/* A run mostly continues where the slot's last one ended. */
+/* Finds the run's parent.  Most runs continue where the slot's last run ended. */
 static struct prefix_found
 find_run_parent(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block)
 {
@@ -151,7 +152,7 @@ find_run_parent(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_h
     return found.kind != found_none ? found : kvb_prefix_find(index, slot, block);
 }
 
-/* Prefetches what the run looks up first. */
+/* Prefetches the table lines that storing the run reads first. */
 [[gnu::always_inline]] static inline void fetch_first(
     const struct kvb_prefix_index *index, uint32_t slot, const struct kvb_index_run *run,
     struct prefix_names *names)

@@ -8,31 +8,36 @@
 #include "index/holder_set.h"
 #include "index/index.h"
 
-/* The internals of a prefix index, for the files of this room only.
+/* The internals of a prefix index.  Only the files of this folder include this header.
  *
  *     node      one block of content: (parent node, tokens_hash)
  *     extent    up to 16 nodes, each the child of the one before (index/extent.h)
  *     holder    the number of a slot from its first block until it is cleared
  *     word      a name that a slot uses for a node
  *
- * A node's number is extent * 16 + offset; node 0 is ROOT, and extent 0 is kept for it.  A node
- * is kept while it has holders or children; one without holders is a ghost.  Nodes are added and
- * removed only at the end of an extent.
+ * A node's number is extent * 16 + offset.  Node 0 is ROOT, and extent 0 is reserved for it.  A
+ * node is kept while it has holders or children.  A node without holders is a ghost.  Nodes are
+ * added and removed only at the end of an extent.
  *
- * A word is the canonical name, a name in a per-slot page, or an overflow alias.  Most slots use
- * the name that the node's first holder gave it: the canonical name, which is in the extent and
- * in the table `names`.  A slot in the node's set without other words for the node uses the
- * canonical name, both of the node and of its parent; such a word needs no memory but the set.
- * One node of an extent may have a parent override, another name for its parent: where a slot
- * with its own names continued a prefix that others hold too.  Slots with their own names store
- * them by extent, in pages (index/pages.c).  Every other word, mostly a second one for a node,
- * is an overflow alias.  For one node a slot has either the canonical name, or one word in a
- * page, or one or more overflow aliases.
+ * There are three kinds of words:
  *
- * A cleared holder is retired: answers leave it out at once (`live`), and incremental reclaim
- * removes it from the extents (index/reclaim.c); its slot gets another holder.  Each holder has
- * a list of the extents in which it may hold something, so that reclaiming, walking and listing
- * it cost in proportion to what it holds.
+ *     canonical name   the name that the node's first holder gave it.  It is stored in the extent
+ *                      and in the table `names`.  Most slots use it.
+ *     word in a page   a name of one slot.  A page has the names of one slot for the nodes of one
+ *                      extent (index/pages.c).
+ *     overflow alias   every other word, in most cases a slot's second word for a node.
+ *
+ * For one node a slot has either the canonical name, or one word in a page, or one or more overflow
+ * aliases.  A slot that is in the node's set and has no word of another kind for the node uses the
+ * canonical names of the node and of its parent.  Such a word takes no memory besides the set.
+ *
+ * One node of an extent may have a parent override: another name for the node's parent.  It is
+ * needed where a slot with its own names continues a prefix that other slots hold too.
+ *
+ * A holder is retired when its slot is cleared.  Queries leave it out from then on (`live`), and
+ * the slot gets another holder.  Incremental reclaim removes the retired holder from the extents
+ * (index/reclaim.c).  Each holder has a list of the extents in which it may hold something.  So
+ * reclaiming, walking and listing a holder cost time in proportion to what it holds.
  *
  * Orphans are kept in a separate forest (index/forest.h). */
 
@@ -41,13 +46,13 @@
 enum {
     kvb_extent_group = 16, /* extents that are allocated and reused together */
     kvb_root_node = 0,
-    kvb_words_a_node = 16,  /* limit of words in pages and aliases, on average */
-    kvb_pages_a_node = 4,   /* limit of pages, on average */
-    kvb_swept_a_change = 4, /* extents reclaimed with each change, while any are left */
-    kvb_orphan_nodes = 3,   /* how many nodes an orphan counts as, by its bytes */
+    kvb_words_a_node = 16,  /* limit of words in pages and aliases: average per node */
+    kvb_pages_a_node = 4,   /* limit of pages: average per node */
+    kvb_swept_a_change = 4, /* extents to reclaim with each change of the index */
+    kvb_orphan_nodes = 3,   /* an orphan takes as much memory as so many nodes */
 };
 
-/* Child-count overflow: the rest of a node's children, when 16 bits are not enough. */
+/* Child-count overflow: counts a node's children beyond the 16 bits in its extent. */
 struct prefix_child_overflow {
     uint32_t node;
     uint32_t more; /* children beyond 65535 */
@@ -55,31 +60,31 @@ struct prefix_child_overflow {
 
 struct prefix_word {
     kvb_block_hash block;
-    kvb_block_hash parent_block; /* as the slot named it; unused where a prompt begins */
+    kvb_block_hash parent_block; /* the slot's name for it; unused below ROOT */
     uint32_t holder;
     uint32_t node;
-    uint32_t next;     /* of the same holder for the same node; free list too */
-    uint32_t previous; /* KVB_NONE: this is the first, which is in the table */
+    uint32_t next;     /* next alias of this holder and node; or the next free word */
+    uint32_t previous; /* KVB_NONE: the first alias; words_by_place contains it */
 };
 
 /* A holder's own names for the nodes of an extent.  The number of a word in a page is
  * KVB_IN_PAGE | page * 16 + the node's offset. */
 struct prefix_page {
     uint32_t holder;
-    uint32_t extent;                  /* free list too */
+    uint32_t extent;                  /* in a free page: the next free page */
     uint16_t stand;                   /* bit o: there is a word for node o */
-    uint16_t private_names;           /* bit o: that word is in words_by_name, not in `names` */
-    uint64_t parent_name;             /* name of the first node's parent, if node 0 has a word */
-    uint64_t names[kvb_extent_nodes]; /* of the words in `stand`, and of their parents */
+    uint16_t private_names;           /* bit o: words_by_name has that word, `names` has not */
+    uint64_t parent_name;             /* name of the parent of node 0, if node 0 has a word */
+    uint64_t names[kvb_extent_nodes]; /* the words in `stand`, and the names of their parents */
 };
 
 #define KVB_IN_PAGE (UINT32_C(1) << 31)
 
 struct prefix_holder {
     uint32_t next_free;
-    uint32_t *extents; /* owned: where it may hold something, may have duplicates */
+    uint32_t *extents; /* owned: those in which it may hold something; may have duplicates */
     size_t extent_count, extent_capacity;
-    uint64_t pass; /* the active pass over the list; 0: none */
+    uint64_t pass; /* number of the active pass over the list; 0: none */
     size_t kept, checked;
     size_t kept_before;   /* length of the list after the last pass */
     size_t private_words; /* words that are in words_by_name */
@@ -87,29 +92,29 @@ struct prefix_holder {
 
 struct prefix_slot {
     bool is_used;
-    uint32_t holder; /* KVB_NONE: it holds nothing in the tree */
+    uint32_t holder; /* KVB_NONE: the slot holds nothing in the tree */
     uint32_t next_free;
     size_t blocks;         /* number of words, orphans included */
-    size_t own_words;      /* those in pages and aliases */
+    size_t own_words;      /* words in pages, and aliases */
     uint32_t last_stored;  /* hint: the node of the last block stored */
-    uint32_t next_removed; /* hint: the node above the last one removed */
+    uint32_t next_removed; /* hint: the parent of the node removed last */
     struct kvb_forest_owner orphans;
 };
 
 struct kvb_prefix_index {
     struct kvb_prefix_index_options options;
-    struct kvb_hash_key key; /* of all tables */
+    struct kvb_hash_key key; /* for all tables */
     const struct kvb_prefix_compare *compare;
 
     struct kvb_region extents;
     struct kvb_region groups; /* struct prefix_group, one for each 16 extents */
     uint32_t group_end;
-    uint32_t group_free;         /* 1 + number; 0: none */
+    uint32_t group_free;         /* 1 + number of the first free group; 0: none */
     uint32_t group_open;         /* the group that extents are allocated from */
-    uint32_t open_at;            /* the next extent in it, 16: none is left */
+    uint32_t open_at;            /* the next extent to allocate in it; 16: none is left */
     uint32_t hole_at;            /* where the search for holes continues */
     size_t extent_count;         /* in use */
-    struct kvb_line_table names; /* block hash -> node; or words in pages with that name */
+    struct kvb_line_table names; /* block hash -> node, and words in pages of that name */
     struct kvb_line_table edges; /* (parent node, tokens_hash) -> extent */
     struct prefix_child_overflow *child_overflows; /* owned */
     size_t child_overflow_count, child_overflow_capacity;
@@ -117,9 +122,9 @@ struct kvb_prefix_index {
     struct kvb_holder_sets sets;
     struct prefix_holder *holders; /* owned */
     size_t holder_capacity;
-    uint32_t *slot_of; /* owned: each holder's slot, a compact array for answers */
+    uint32_t *slot_of; /* owned: the slot of each holder; answers borrow this compact array */
     size_t slot_of_capacity;
-    uint32_t holder_end, holder_free, dying; /* the last two: 1 + a list's first; 0: none */
+    uint32_t holder_end, holder_free, dying; /* holder_free, dying: 1 + first of a list; 0: none */
     uint64_t pass_count;
     uint32_t passing;                    /* 1 + the holder with the active pass; 0: none */
     uint64_t live[kvb_max_holders / 64]; /* bit h: holder h is not retired */
@@ -127,7 +132,7 @@ struct kvb_prefix_index {
     struct kvb_region words;
     uint32_t word_end, word_free;
     size_t word_count;                    /* aliases and words in pages */
-    struct kvb_line_table words_by_name;  /* (holder, block hash) -> word that is not in `names` */
+    struct kvb_line_table words_by_name;  /* (holder, block hash) -> word not in `names` */
     struct kvb_line_table words_by_place; /* (holder, node) -> its first alias;
                                              (holder, extent) -> page */
     struct kvb_region pages;
@@ -185,8 +190,8 @@ static inline uint64_t kvb_prefix_name(const struct kvb_prefix_index *index, uin
     return kvb_prefix_extent_of(index, node)->names[kvb_prefix_offset(node)];
 }
 
-/* The parent's name that is implied when a slot uses the canonical name of the node: the parent
- * override, or the canonical name of the parent.  The parent is not ROOT. */
+/* Returns the parent's name that the canonical name of the node implies: the parent override if
+ * the node has one, else the canonical name of the parent.  The parent must not be ROOT. */
 static inline uint64_t kvb_prefix_usual_parent(const struct kvb_prefix_index *index, uint32_t node)
 {
     const struct prefix_extent *here = kvb_prefix_extent_of(index, node);
@@ -212,7 +217,7 @@ static inline uint64_t kvb_prefix_name_hash(const struct kvb_prefix_index *index
     return kvb_hash_keyed(&index->key, name, 0);
 }
 
-/* Prefetches the lines of the extent that a store behind this node needs. */
+/* Prefetches the cache lines of the extent that storing a child of this node needs. */
 [[gnu::always_inline]] static inline void
 kvb_prefix_fetch_stored(const struct kvb_prefix_index *index, uint32_t node)
 {
@@ -225,15 +230,15 @@ kvb_prefix_fetch_stored(const struct kvb_prefix_index *index, uint32_t node)
     __builtin_prefetch(&extent->names[at], 1);
 }
 
-/* How many new nodes there is room for. */
+/* Returns how many new nodes max_nodes still allows. */
 static inline size_t kvb_prefix_room(const struct kvb_prefix_index *index)
 {
     const size_t nodes = index->counters.nodes + kvb_orphan_nodes * index->forest.node_count;
     return nodes < index->options.max_nodes ? index->options.max_nodes - nodes : 0;
 }
 
-/* Prefetches the lines of the extent that the removal of this node needs; is_whole: of the nodes
- * before it too. */
+/* Prefetches the cache lines of the extent that removing this node needs.  With is_whole, also
+ * those for removing the nodes before it. */
 [[gnu::always_inline]] static inline void
 kvb_prefix_fetch_removed(const struct kvb_prefix_index *index, uint32_t node, bool is_whole)
 {
@@ -245,7 +250,7 @@ kvb_prefix_fetch_removed(const struct kvb_prefix_index *index, uint32_t node, bo
     __builtin_prefetch(&extent->names[at]);
     if (is_whole) {
         __builtin_prefetch(extent->names);
-        __builtin_prefetch(extent->tokens); /* the first is part of the key in `edges` */
+        __builtin_prefetch(extent->tokens); /* tokens[0] is part of the key in `edges` */
     }
 }
 
@@ -255,9 +260,9 @@ kvb_prefix_word_hash(const struct kvb_prefix_index *index, uint32_t holder, kvb_
     return kvb_hash_keyed(&index->key, block.value, holder + UINT64_C(1));
 }
 
-/* A cursor over the names of a run.  The table line of each name is prefetched kvb_prefix_ahead
- * blocks before it is needed, one with each block done, because a core has a limited number of
- * outstanding misses.  The hashes are kept until then. */
+/* A cursor over the names of a run.  It prefetches the table line of each name kvb_prefix_ahead
+ * blocks before the name is looked up.  It prefetches one line for each block done, because a core
+ * allows only a few outstanding cache misses.  It keeps the hashes until the look-up. */
 enum { kvb_prefix_ahead = 16 };
 
 struct prefix_names {
@@ -265,7 +270,7 @@ struct prefix_names {
     size_t count, at;
     uint32_t holder;                   /* KVB_NONE: all words of the slot are canonical names */
     bool has_private;                  /* some of the holder's words are in words_by_name */
-    uint64_t hashes[kvb_prefix_ahead]; /* a ring: of blocks[at] and the next ones */
+    uint64_t hashes[kvb_prefix_ahead]; /* ring: hashes of blocks[at] and those after it */
 };
 
 [[gnu::always_inline]] static inline void
@@ -283,7 +288,7 @@ kvb_prefix_names_fetch(const struct kvb_prefix_index *index, struct prefix_names
     }
 }
 
-/* Sets fields one by one: the ring is large and needs no initial value. */
+/* Sets the fields one by one to leave the large ring uninitialised. */
 static inline void kvb_prefix_names_init(
     struct prefix_names *names, const struct kvb_prefix_index *index, uint32_t slot,
     const kvb_block_hash *blocks, size_t count)
@@ -306,7 +311,7 @@ kvb_prefix_names_begin(const struct kvb_prefix_index *index, struct prefix_names
     }
 }
 
-/* The hash of the next block's name. */
+/* Returns the hash of the next block's name. */
 static inline uint64_t kvb_prefix_names_hash(const struct prefix_names *names)
 {
     return names->hashes[names->at % kvb_prefix_ahead];
@@ -331,15 +336,15 @@ kvb_prefix_edge_hash(const struct kvb_prefix_index *index, uint32_t parent, uint
 kvb_status kvb_prefix_tree_open(struct kvb_prefix_index *index);
 void kvb_prefix_tree_close(struct kvb_prefix_index *index);
 
-/* The limit of aliases and words in pages. */
+/* Returns the limit of aliases and words in pages. */
 size_t kvb_prefix_max_words(const struct kvb_prefix_index *index);
 
-/* The child of `node` with this content, or KVB_NONE. */
+/* Returns the child of `node` with this content, or KVB_NONE. */
 uint32_t kvb_prefix_child(const struct kvb_prefix_index *index, uint32_t node, uint64_t tokens);
 
-/* Adds a child, at first a ghost; there must be none with this content.  is_named: no other node
- * has this name (kvb_prefix_named()), so this one is added to `names`.  KVB_TOO_LARGE,
- * KVB_NO_MEMORY */
+/* Adds a child without holders.  `node` must not have a child with this content.  is_named: adds
+ * the child to `names`; no other node may have this name (kvb_prefix_named()).
+ * KVB_TOO_LARGE, KVB_NO_MEMORY */
 kvb_status kvb_prefix_child_new(
     struct kvb_prefix_index *index, uint32_t node, uint64_t tokens, uint64_t name, bool is_named,
     uint32_t *out_child);
@@ -347,9 +352,10 @@ kvb_status kvb_prefix_child_new(
 /* Whether the next new child of `node` may have a parent override. */
 bool kvb_prefix_may_parent_override(const struct kvb_prefix_index *index, uint32_t node);
 
-/* Appends at most `max` new nodes behind `node`, the last of its extent, each the child of the
- * one before, with the run's next names and this set of one holder.  Returns how many: it stops
- * where the extent ends, where another node has the name already, or without memory. */
+/* Appends at most `max` new nodes below `node`, which must be the last one of its extent.  Each is
+ * the child of the one before.  They get the run's next names and `set`, a set of one holder.
+ * Returns how many were appended.  Stops at the end of the extent, at a name that another node or a
+ * word of the holder has already, or when memory is out. */
 uint32_t kvb_prefix_append(
     struct kvb_prefix_index *index, uint32_t node, struct prefix_names *names,
     const kvb_tokens_hash *tokens, size_t max, kvb_set_id set);
@@ -364,18 +370,19 @@ struct prefix_called {
 struct prefix_called
 kvb_prefix_called(const struct kvb_prefix_index *index, uint32_t holder, uint64_t name);
 
-/* The node with this canonical name, or KVB_NONE. */
+/* Returns the node with this canonical name, or KVB_NONE. */
 uint32_t kvb_prefix_named(const struct kvb_prefix_index *index, uint64_t name);
 
-/* The inverse: removes nodes from `node` up, if it is the last of its extent, as long as they
- * have the run's next names, this set of one holder, and no children.  Returns how many; nodes
- * above that are not needed any more are freed too.  *out_above: the parent of the uppermost
- * one; unchanged when there was none. */
+/* The inverse of kvb_prefix_append(): removes `node` if it is the last one of its extent, then the
+ * nodes before it in the extent.  Stops at a node that has not the run's next name or not this set
+ * of one holder, and at one that has children.  Returns how many were removed.  Also frees
+ * ancestors that nothing needs any more.  *out_above: the parent of the uppermost removed node;
+ * unchanged when none was removed. */
 uint32_t kvb_prefix_pop(
     struct kvb_prefix_index *index, uint32_t node, struct prefix_names *names, kvb_set_id set,
     uint32_t *out_above);
 
-/* Frees the node if nothing needs it any more, then its parent likewise, and so on. */
+/* Frees the node if it has neither holders nor children, then its parent likewise, and so on. */
 void kvb_prefix_trim(struct kvb_prefix_index *index, uint32_t node);
 
 /* ---- index/holders.c ---- */
@@ -383,26 +390,26 @@ void kvb_prefix_trim(struct kvb_prefix_index *index, uint32_t node);
 void kvb_prefix_holders_close(struct kvb_prefix_index *index);
 size_t kvb_prefix_holders_bytes(const struct kvb_prefix_index *index);
 
-/* Adds the extent to the holder's list: it may hold something there from now on. KVB_NO_MEMORY. */
+/* Adds the extent to the holder's list before the holder gets a node in it.  KVB_NO_MEMORY. */
 kvb_status kvb_prefix_note_extent(struct kvb_prefix_index *index, uint32_t number, uint32_t extent);
 
 /* Abandons an active pass over the holder's list. */
 void kvb_prefix_pass_leave(struct kvb_prefix_index *index, uint32_t number);
 
-/* Compacts the holder's list to the extents in which it holds something, each once.  Cost: the
- * length of the list. */
+/* Removes duplicates from the holder's list, and extents in which it holds nothing.  The cost is
+ * proportional to the length of the list. */
 void kvb_prefix_tidy_extents(struct kvb_prefix_index *index, uint32_t number);
 
-/* The last extent of its list; false: the list is empty.  The caller removes it by decrementing
- * extent_count. */
+/* Reads the last extent of the holder's list.  Returns false when the list is empty.  The caller
+ * decrements extent_count to remove that extent. */
 bool kvb_prefix_last_extent(struct prefix_holder *holder, uint32_t *out_extent);
 
 /* ---- index/words.c: who holds what ---- */
 
 struct prefix_found {
     enum { found_none, found_orphan, found_canonical, found_in_page, found_overflow } kind;
-    uint32_t node; /* in the tree or in the forest */
-    uint32_t id;   /* in_page, overflow: word; orphan: member */
+    uint32_t node; /* a node of the tree; for found_orphan, of the forest */
+    uint32_t id;   /* found_in_page, found_overflow: a word; found_orphan: a member */
 };
 
 static inline bool kvb_prefix_is_in_tree(const struct prefix_found *found)
@@ -413,8 +420,8 @@ static inline bool kvb_prefix_is_in_tree(const struct prefix_found *found)
 kvb_status kvb_prefix_words_open(struct kvb_prefix_index *index);
 void kvb_prefix_words_close(struct kvb_prefix_index *index);
 
-/* As kvb_prefix_find() for a hinted node, without a look-up in a table of names.  found_none
- * when the slot does not use this name for it. */
+/* As kvb_prefix_find(), but checks only `node`, a guess, and looks up no table of names.  Returns
+ * found_none when the slot does not use this name for the node. */
 struct prefix_found kvb_prefix_guess(
     const struct kvb_prefix_index *index, uint32_t slot, uint32_t node, kvb_block_hash block);
 
@@ -422,34 +429,34 @@ struct prefix_found kvb_prefix_guess(
 struct prefix_found
 kvb_prefix_find(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block);
 
-/* Adds a word for `node` to the slot, which must not use this name yet; parent_block is its name
- * for the parent.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
+/* Adds a word for `node` to the slot.  The slot must not use this name yet.  parent_block is the
+ * slot's name for the parent.  KVB_TOO_LARGE, KVB_NO_MEMORY: the slot's word was not added. */
 kvb_status kvb_prefix_word_make(
     struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node,
     kvb_block_hash parent_block);
 
-/* The slot stored a word again for the same node; parent_block is the parent's name this time. */
+/* Call this when the slot stores a block again.  parent_block is the parent's name this time. */
 kvb_status kvb_prefix_word_again(
     struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *found,
     kvb_block_hash parent_block);
 
-/* Removes the word; its node is not trimmed.  KVB_NO_MEMORY, KVB_TOO_LARGE: no room for the
- * remaining state, nothing changed. */
+/* Removes the word.  The caller trims the node.  KVB_NO_MEMORY, KVB_TOO_LARGE: no room for the
+ * changed set; nothing changed. */
 kvb_status kvb_prefix_word_drop(
     struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *found);
 
 bool kvb_prefix_has_room_for_word(const struct kvb_prefix_index *index);
 
-/* The holder's word of this name in words_by_name, or KVB_NONE: an alias, or a word in a page
- * whose name too many slots use. */
+/* Returns the holder's word of this name in words_by_name, or KVB_NONE.  It is an alias, or a word
+ * in a page whose name too many slots use. */
 uint32_t kvb_prefix_private_word(
     const struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block);
 
-/* Whether the holder has aliases or a word in a page for the node.  If not, and it holds the
- * node, it uses the canonical name. */
+/* Whether the holder has aliases or a word in a page for the node.  A holder of the node that has
+ * neither uses the canonical name. */
 bool kvb_prefix_is_unusual(const struct kvb_prefix_index *index, uint32_t holder, uint32_t node);
 
-/* The holder's first alias for the node, or KVB_NONE. */
+/* Returns the holder's first alias for the node, or KVB_NONE. */
 uint32_t
 kvb_prefix_overflow_words(const struct kvb_prefix_index *index, uint32_t holder, uint32_t node);
 
@@ -462,7 +469,7 @@ kvb_prefix_word(const struct kvb_prefix_index *index, uint32_t word)
 /* Removes all aliases of the holder for the node. */
 void kvb_prefix_overflow_words_drop(struct kvb_prefix_index *index, uint32_t holder, uint32_t node);
 
-/* Replaces a node's set at *at, and counts ghosts. */
+/* Replaces a node's set at *at, and updates the count of ghosts. */
 static inline void
 kvb_prefix_put_set(struct kvb_prefix_index *index, kvb_set_id *at, kvb_set_id set)
 {
@@ -477,7 +484,8 @@ static inline bool kvb_prefix_is_simple(const struct kvb_prefix_index *index, ui
     return here->own_words == 0 && here->orphans.count == 0 && here->holder != KVB_NONE;
 }
 
-/* Whether a holder with canonical names only uses this name for `node`, a hint. */
+/* Whether the holder uses this name for `node`, a guess.  The holder must have only canonical
+ * names. */
 static inline bool kvb_prefix_is_canonical(
     const struct kvb_prefix_index *index, uint32_t holder, uint32_t node, kvb_block_hash block)
 {
@@ -503,7 +511,7 @@ kvb_prefix_page_at(const struct kvb_prefix_index *index, uint32_t page)
     return (struct prefix_page *)(void *)index->pages.base + page;
 }
 
-/* The page of a word. */
+/* Returns the page that contains the word. */
 static inline struct prefix_page *
 kvb_prefix_page(const struct kvb_prefix_index *index, uint32_t word)
 {
@@ -516,18 +524,18 @@ kvb_prefix_page_hash(const struct kvb_prefix_index *index, uint32_t holder, uint
     return kvb_hash_keyed(&index->key, extent, ~(uint64_t)holder);
 }
 
-/* The number of the first word in the holder's page for the extent, or KVB_NONE. */
+/* Returns the number of the first word in the holder's page for the extent, or KVB_NONE. */
 uint32_t kvb_prefix_page_of(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent);
 
-/* The holder's word in a page for the node, or KVB_NONE. */
+/* Returns the holder's word in a page for the node, or KVB_NONE. */
 uint32_t kvb_prefix_page_word(const struct kvb_prefix_index *index, uint32_t holder, uint32_t node);
 
-/* The slot's name for the parent of a node that has a word in a page. */
+/* Returns the slot's name for the parent of the node of this word in a page. */
 kvb_block_hash kvb_prefix_page_parent(const struct kvb_prefix_index *index, uint32_t id);
 
 /* Adds a word in a page, for a node for which the holder has none.
- * KVB_NOT_FOUND   it contradicts the words in the page: make it an alias
- * KVB_TOO_LARGE, KVB_NO_MEMORY   nothing changed on either */
+ * KVB_NOT_FOUND   the word contradicts the words in the page; the caller makes it an alias
+ * KVB_TOO_LARGE, KVB_NO_MEMORY   the word was not added */
 kvb_status kvb_prefix_page_put(
     struct kvb_prefix_index *index, uint32_t holder, kvb_block_hash block, uint32_t node,
     kvb_block_hash parent_block);
@@ -543,13 +551,14 @@ void kvb_prefix_page_drop(struct kvb_prefix_index *index, uint32_t holder, uint3
 /* Allocates a holder for the slot when it has none.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
 kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot);
 
-/* Retires the slot's holder: no answer contains it any more, and the slot has no holder. */
+/* Retires the slot's holder.  Queries leave it out from then on, and the slot has no holder. */
 void kvb_prefix_holder_retire(struct kvb_prefix_index *index, uint32_t slot);
 
 /* ---- index/store.c, index/orphans.c ---- */
 
-/* Stores a run below a node that the slot holds, or ROOT, after kvb_prefix_names_begin(). As
- * kvb_prefix_index_store(), which has set out_changed to 0. */
+/* Stores a run below `node`, which is ROOT or a node that the slot holds.  The caller has called
+ * kvb_prefix_names_begin() and filled out_changed with 0.  Otherwise as
+ * kvb_prefix_index_store(). */
 kvb_status kvb_prefix_store_in_tree(
     struct kvb_prefix_index *index, uint32_t slot, uint32_t node, const struct kvb_index_run *run,
     struct prefix_names *names, uint8_t *out_changed);
@@ -559,7 +568,7 @@ kvb_status kvb_prefix_store_orphans(
     struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *parent,
     const struct kvb_index_run *run, uint8_t *out_changed);
 
-/* Moves the orphans below the slot's placeholder of this name to below `node`.  Those for which
- * there is no room stay orphans.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
+/* Moves the orphans below the slot's placeholder of this name into the tree, below `node`.  Orphans
+ * for which there is no room stay where they are.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
 kvb_status
 kvb_prefix_join(struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node);

@@ -10,8 +10,8 @@ static_assert(KVB_MATCH_WORDS == kvb_leaf_words, "a bit set of an answer is a le
 static const size_t max_levels = (size_t)1 << 24;
 static const size_t max_words = (size_t)1 << 28;
 
-/* Up to this many holders of a leaf become single levels (16 bytes each), more become a bit set
- * (80 bytes). */
+/* Up to this many holders of a leaf become single levels of 16 bytes.  More become one bit set of
+ * 80 bytes. */
 enum { advertised_one_by_one = 5 };
 
 void kvb_match_done(struct kvb_match *match)
@@ -66,7 +66,7 @@ add_bits(struct kvb_match *match, uint32_t leaf, const struct kvb_set_leaf *bits
     return KVB_OK;
 }
 
-/* Whether single levels suffice; stops counting early. */
+/* Whether `bits` has few enough holders for single levels.  Stops counting early. */
 static bool are_few(const struct kvb_set_leaf *bits)
 {
     uint32_t count = 0;
@@ -81,7 +81,7 @@ static bool are_few(const struct kvb_set_leaf *bits)
     return true;
 }
 
-/* Adds the holders in `bits`, which hold exactly `depth` blocks, to the answer. */
+/* Adds the holders in `bits` to the answer.  They hold exactly `depth` blocks. */
 static kvb_status add_leaf(
     struct kvb_match *match, const struct kvb_prefix_index *index, uint32_t leaf,
     const struct kvb_set_leaf *bits, uint32_t depth)
@@ -100,15 +100,16 @@ static kvb_status add_leaf(
 
 /* ---- The remaining holders ----
  *
- * Along the query's path the set of holders only shrinks.  It is kept as leaves, like other sets
- * (holder_set.h), or as a single holder. */
+ * The remaining holders are those that hold every node of the query's path so far.  Their number
+ * only shrinks along the path.  They are stored as leaves, like other sets (index/holder_set.h), or
+ * as a single holder. */
 struct alive {
-    struct kvb_prefix_index *index; /* the leaves are in its scratch memory, by leaf number */
+    struct kvb_prefix_index *index; /* index->alive has the leaves, by leaf number */
     struct kvb_match *match;
     uint64_t mask[2];
-    const struct kvb_holder_set *last; /* the last node's set, when it has several holders */
+    const struct kvb_holder_set *last; /* the previous node's set, when it has several holders */
     bool is_whole;                     /* all holders of `last` remain */
-    bool is_late;                      /* is_whole, and the leaves are not written yet */
+    bool is_late;                      /* is_whole, and index->alive is not written yet */
     bool is_one;
     uint32_t one;
     bool is_none;
@@ -129,7 +130,7 @@ static bool is_empty(const struct kvb_set_leaf *leaf)
     return any == 0;
 }
 
-/* Starts with all holders of the first node that are not retired. */
+/* Starts with all holders of the first node, without the retired ones. */
 static void begin_alive(struct alive *alive, kvb_set_id set)
 {
     struct kvb_prefix_index *index = alive->index;
@@ -163,7 +164,7 @@ static void begin_alive(struct alive *alive, kvb_set_id set)
     alive->last = here;
 }
 
-/* Adds all remaining holders, which hold `depth` blocks, to the answer. */
+/* Adds all remaining holders to the answer.  They hold `depth` blocks. */
 static kvb_status report_all_alive(struct alive *alive, uint32_t depth)
 {
     if (alive->is_one) {
@@ -195,14 +196,14 @@ static kvb_status narrow_to_one(struct alive *alive, uint32_t holder, uint32_t d
     return report_all_alive(alive, depth);
 }
 
-/* A leaf with holders that are not in the next node's set. */
+/* A leaf that loses holders: they are not in the next node's set. */
 struct loser {
     uint32_t leaf;
     uint32_t words; /* bit w: word w lost a holder */
     struct kvb_set_leaf gone;
 };
 
-/* Fast path: mostly a single holder is lost, and the leaf is not searched for it. */
+/* Adds the lost holders of a leaf to the answer.  Has a fast path for one lost holder. */
 static kvb_status publish_gone(struct alive *alive, const struct loser *loser, uint32_t depth)
 {
     const uint32_t w = (uint32_t)__builtin_ctz(loser->words);
@@ -231,7 +232,7 @@ static uint32_t first_holder(const struct loser *loser)
     return loser->leaf * kvb_leaf_bits + w * 64 + (uint32_t)__builtin_ctzll(loser->gone.words[w]);
 }
 
-/* A leaf of the set; an empty leaf where it has none. */
+/* Returns a leaf of the set, or an empty leaf if the set has none at this number. */
 static const struct kvb_set_leaf *
 leaf_of(const struct kvb_holder_sets *sets, const struct kvb_holder_set *set, uint32_t leaf)
 {
@@ -242,8 +243,8 @@ leaf_of(const struct kvb_holder_sets *sets, const struct kvb_holder_set *set, ui
                : &nobody;
 }
 
-/* Intersects each leaf with the next node's set; returns how many leaves lost a holder.
- * Branch-free: mostly one leaf does, and a different one each time. */
+/* Intersects each leaf with the next node's set.  Returns how many leaves lost a holder.
+ * Branch-free, because in most cases one unpredictable leaf loses one. */
 static uint32_t narrow_leaves(
     const struct alive *alive, const struct kvb_holder_set *next, struct loser *out_losers)
 {
@@ -273,8 +274,8 @@ static void drop_leaf_if_empty(struct alive *alive, uint32_t leaf)
     }
 }
 
-/* Intersects the remaining holders with `next`, and notes in `next` when exactly one holder, or
- * none, is lost. */
+/* Intersects the remaining holders with `next`.  If they were the whole previous set and at most
+ * one holder is lost, notes that in `next`. */
 static kvb_status narrow_to_set(struct alive *alive, struct kvb_holder_set *next, uint32_t depth)
 {
     struct loser losers[kvb_max_leaves];
@@ -293,8 +294,8 @@ static kvb_status narrow_to_set(struct alive *alive, struct kvb_holder_set *next
     return KVB_OK;
 }
 
-/* Removes the only holder of the last node's set that is not in the next one.  Returns whether
- * it remained until now. */
+/* Removes `holder`, the only one of the previous node's set that is not in the next node's set.
+ * Returns whether it was among the remaining holders. */
 static inline bool lose(struct alive *alive, uint32_t holder)
 {
     const uint32_t leaf = holder / kvb_leaf_bits;
@@ -311,7 +312,7 @@ static inline bool lose(struct alive *alive, uint32_t holder)
     return true;
 }
 
-/* The remaining holders are exactly those of the set. */
+/* Sets the remaining holders to those of the set. */
 static void take_whole_set(struct alive *alive, const struct kvb_holder_set *set)
 {
     const struct kvb_set_leaf *leaves = kvb_holder_set_leaves(&alive->index->sets, set);
@@ -332,7 +333,7 @@ static void catch_up(struct alive *alive)
     }
 }
 
-/* The node's set if it has several holders and a valid note of the holder lost; else NULL. */
+/* Returns the node's set if it has several holders and a valid note, else NULL. */
 static const struct kvb_holder_set *
 noted_set(const struct kvb_holder_sets *sets, kvb_set_id id, const struct kvb_holder_set *before)
 {
@@ -343,11 +344,11 @@ noted_set(const struct kvb_holder_sets *sets, kvb_set_id id, const struct kvb_ho
     return kvb_set_is_noted(set, before) ? set : NULL;
 }
 
-/* Handles the changes of set within an extent as long as each new set has a note of the holder
- * lost; returns the changes that remain.  Several holders remain, and there is room for one
- * level per change.  This loop dominates queries for prompts that many slots hold to different
- * depths, so no leaves are written as long as all holders of a set remain.  Terminates: each
- * iteration handles one change. */
+/* Handles the set changes within an extent as long as each new set has a note of the lost holder.
+ * Returns the changes that are left.  The caller has checked that several holders remain, and has
+ * reserved one level per change.  This loop dominates queries for prompts that many slots hold to
+ * different depths.  So it writes no leaves as long as all holders of a set remain.  Terminates:
+ * each iteration handles one change. */
 static uint32_t follow_notes(
     struct alive *alive, const struct prefix_extent *extent, uint32_t changes, uint32_t depth)
 {
@@ -382,7 +383,7 @@ static uint32_t follow_notes(
     return changes;
 }
 
-/* The next node has no holder or one, or only one holder remained. */
+/* Handles the cases in which one holder remains, or the next node has at most one holder. */
 static kvb_status narrow_far(struct alive *alive, kvb_set_id set, uint32_t depth)
 {
     if (!alive->is_one && kvb_set_is_one(set)) {
@@ -395,7 +396,8 @@ static kvb_status narrow_far(struct alive *alive, kvb_set_id set, uint32_t depth
     return report_all_alive(alive, depth);
 }
 
-/* Intersects with `set`, the next node's holders; those lost hold `depth` blocks. */
+/* Intersects the remaining holders with `set`, the next node's set.  The lost ones hold `depth`
+ * blocks. */
 static kvb_status narrow(struct alive *alive, kvb_set_id set, uint32_t depth)
 {
     catch_up(alive);
@@ -403,7 +405,7 @@ static kvb_status narrow(struct alive *alive, kvb_set_id set, uint32_t depth)
         return narrow_far(alive, set, depth);
     }
     struct kvb_holder_set *next = kvb_holder_set_at(&alive->index->sets, set);
-    assert(alive->last); /* several holders remained, so the last node had several */
+    assert(alive->last); /* several holders remain, so the previous node has several */
     KVB_TRY(narrow_to_set(alive, next, depth));
     alive->last = next;
     alive->is_none = (alive->mask[0] | alive->mask[1]) == 0;
@@ -422,8 +424,8 @@ prefetch_extent(const struct kvb_prefix_index *index, uint32_t extent)
     }
 }
 
-/* Follows the first `count` nodes of the extent, from depth `depth` on.  Holders are lost only
- * where the set changes.  Terminates: each iteration handles one change. */
+/* Follows the first `count` nodes of the extent.  `depth` blocks are before them.  Holders are lost
+ * only where the set changes.  Terminates: each iteration handles one change. */
 static kvb_status follow_extent(
     struct alive *alive, const struct prefix_extent *extent, uint32_t count, kvb_set_id last,
     uint32_t depth)
@@ -448,7 +450,7 @@ static kvb_status follow_extent(
     return KVB_OK;
 }
 
-/* The position of the query: its first `depth` blocks lead to `node`, whose set is `set`. */
+/* The position of the query.  Its first `depth` blocks lead to `node`, which has the set `set`. */
 struct path {
     const uint64_t *query;
     size_t count, depth;
@@ -456,7 +458,7 @@ struct path {
     kvb_set_id set;
 };
 
-/* Follows the query through one extent, from the extent's first node on. */
+/* Follows the query through one extent, from its first node on. */
 static kvb_status follow_to_branch(struct alive *alive, struct path *path)
 {
     const struct kvb_prefix_index *index = alive->index;
@@ -475,8 +477,8 @@ static kvb_status follow_to_branch(struct alive *alive, struct path *path)
     return KVB_OK;
 }
 
-/* Skips whole extents in which no holder is lost and which the query leaves for the extent below
- * the last node. */
+/* Skips whole extents in which no holder is lost.  Stops at an extent if the query does not
+ * continue below its last node. */
 static void follow_whole_extents(const struct kvb_prefix_index *index, struct path *path)
 {
     uint32_t number = path->node / kvb_extent_nodes;
@@ -523,7 +525,7 @@ kvb_status kvb_prefix_index_match(
 
 /* ---- By name ---- */
 
-/* The depth to which the slot holds the queried names, from a prompt's beginning. */
+/* Returns how many of the queried names, from the prompt's beginning on, the slot holds. */
 static uint32_t depth_by_names(
     const struct kvb_prefix_index *index, uint32_t slot, const kvb_block_hash *query, size_t count)
 {
@@ -562,7 +564,7 @@ static kvb_status query_each_slot(
     return KVB_OK;
 }
 
-/* Cost: a look-up for every slot, and one for every block held. */
+/* Cost: one look-up for every slot, and one for every matching block. */
 kvb_status kvb_prefix_index_match_blocks(
     struct kvb_prefix_index *index, const kvb_block_hash *query, size_t count,
     struct kvb_match *match)
@@ -573,7 +575,7 @@ kvb_status kvb_prefix_index_match_blocks(
         forget_levels(match, index);
         return status;
     }
-    if (match->level_count > 0) { /* qsort() wants an array even for nothing */
+    if (match->level_count > 0) { /* qsort() must not get NULL, even for 0 items */
         qsort(match->levels, match->level_count, sizeof *match->levels, by_depth);
     }
     return KVB_OK;

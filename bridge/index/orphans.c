@@ -1,7 +1,7 @@
 #include "index/inside.h"
 
-/* Runs whose parent the slot does not hold: storing them in the forest, and moving them into the
- * tree. */
+/* Stores runs whose parent the slot does not hold in the forest, and moves them into the tree when
+ * the slot stores the parent. */
 
 /* ---- Storing in the forest ---- */
 
@@ -12,13 +12,13 @@ static void make_orphan_room(struct kvb_prefix_index *index)
     forest->max_nodes = forest->node_count + kvb_prefix_room(index) / kvb_orphan_nodes;
 }
 
-/* Names have the same limit as nodes, because one node may have several. */
+/* One node may have several names, so names are limited too.  Their limit is that of nodes. */
 static bool has_room_for_name(const struct kvb_prefix_index *index)
 {
     return index->forest.member_count < index->options.max_nodes / kvb_orphan_nodes;
 }
 
-/* Removes the slot's word from the tree, if it is there. */
+/* Removes the slot's word if it is in the tree. */
 static kvb_status
 leave_tree_name(struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *found)
 {
@@ -64,7 +64,8 @@ static kvb_status name_orphan(
     return KVB_OK;
 }
 
-/* Stores block `at` below *place, and sets *place to its node as soon as that exists. */
+/* Stores block `at` below the node *place.  Sets *place to the block's node, also when naming the
+ * node fails. */
 static kvb_status store_orphan(
     struct kvb_prefix_index *index, uint32_t slot, const struct kvb_index_run *run, size_t at,
     uint32_t *place, bool *out_is_new)
@@ -84,7 +85,7 @@ static kvb_status store_orphan(
     return KVB_OK;
 }
 
-/* The node of the forest below which the run begins. */
+/* Finds or makes the node of the forest that is the run's parent. */
 static kvb_status first_orphan_place(
     struct kvb_prefix_index *index, uint32_t slot, const struct prefix_found *parent,
     const struct kvb_index_run *run, uint32_t *out_place)
@@ -124,7 +125,8 @@ kvb_status kvb_prefix_store_orphans(
 
 /* ---- Moving into the tree ---- */
 
-/* The slot's name for the node: from its own word, or from the parent's name in a child's word. */
+/* Returns the slot's name for the node.  If the node has no word, a word of a child gives the name
+ * of its parent. */
 static uint64_t name_of(const struct kvb_forest *forest, uint32_t node)
 {
     const struct forest_node *here = &forest->nodes[node];
@@ -136,8 +138,8 @@ static uint64_t name_of(const struct kvb_forest *forest, uint32_t node)
     return word != KVB_NONE ? forest->members[word].parent_block.value : 0;
 }
 
-/* The node of the tree below which `from` goes: its forest parent was mapped already, or is the
- * placeholder, which maps to `below`. */
+/* Returns the node of the tree that becomes the parent of `from`.  For a child of the placeholder
+ * it is `below`.  Any other parent in the forest has its node of the tree in `slot`. */
 static uint32_t
 parent_in_tree(const struct kvb_prefix_index *index, uint32_t from, uint32_t top, uint32_t below)
 {
@@ -145,7 +147,8 @@ parent_in_tree(const struct kvb_prefix_index *index, uint32_t from, uint32_t top
     return parent == top ? below : index->forest.nodes[parent].slot;
 }
 
-/* Finds or makes the tree's node for this forest node; on failure *out_to is untouched. */
+/* Finds or makes the node of the tree for this node of the forest.  On failure *out_to is
+ * unchanged. */
 static kvb_status
 map_node(struct kvb_prefix_index *index, uint32_t from, uint32_t parent, uint32_t *out_to)
 {
@@ -162,7 +165,8 @@ map_node(struct kvb_prefix_index *index, uint32_t from, uint32_t parent, uint32_
     return KVB_OK;
 }
 
-/* Moves all words for the node; the last one frees the forest node when it has no children. */
+/* Moves all words of the node into the tree.  The last one frees the node of the forest if it has
+ * no children. */
 static kvb_status move_words(struct kvb_prefix_index *index, uint32_t slot, uint32_t from)
 {
     const uint32_t to = index->forest.nodes[from].slot;
@@ -178,9 +182,9 @@ static kvb_status move_words(struct kvb_prefix_index *index, uint32_t slot, uint
     return KVB_OK;
 }
 
-/* Does not check the limit of nodes: each new node of the tree replaces one of the forest.
- * Terminates: a preorder walk; the next node is determined before the current one may be freed,
- * and is never above it. */
+/* A preorder walk.  It does not check the limit of nodes, because each new node of the tree
+ * replaces one of the forest.  Terminates: the next node is read before the current one may be
+ * freed, and it is never an ancestor of the current one. */
 kvb_status
 kvb_prefix_join(struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node)
 {
@@ -198,7 +202,7 @@ kvb_prefix_join(struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash bl
             status = move_words(index, slot, from);
         }
         if (status != KVB_OK) {
-            kvb_prefix_trim(index, to); /* it, or its parent, may have no holder yet */
+            kvb_prefix_trim(index, to); /* `to` may still have no holder */
             return status;
         }
         from = next;

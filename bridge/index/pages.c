@@ -2,34 +2,35 @@
 
 #include <string.h>
 
-/* Per-slot pages: a slot's names for the nodes of an extent, where they are not the canonical
- * names.
+/* Per-slot pages.  A page has a slot's names for the nodes of an extent where they differ from the
+ * canonical names.
  *
- *     page 5 | holder 3, extent 7 | 1101...      which words stand
- *            | P | n0 n1 n2 n3 ...               names; P: its parent's, above n0
+ *     page 5 | holder 3, extent 7 | 1101...      `stand`: nodes 0, 1 and 3 have a word
+ *            | P | n0 n1 n2 n3 ...               names; P is the name of node 0's parent
  *
  *     names             n1                    -> page 5, 1
  *     words_by_place    (holder 3, extent 7)  -> page 5
  *
- * So the names of a run are written to consecutive memory, as in an extent.  The only random
- * access per block is to the table `names`, which also has the canonical names, so one look-up
- * serves both.  A name that many slots use would fill its line of that table: beyond two words
- * of the same name, further ones are in words_by_name, (holder 3, n1) -> page 5, 1.
+ * So the names of a run are written to consecutive memory, as in an extent.  Each block takes one
+ * random memory access, to the table `names`.  That table also has the canonical names, so one
+ * look-up finds either.  A name that many slots use would fill its line of that table.  So `names`
+ * gets at most two words in pages of the same name, and words_by_name gets the others:
+ * (holder 3, n1) -> page 5, 1.
  *
- * The slot's name for the parent of n2 is n1, and it is read from there even after the word n1
- * was removed.  So a name may change only when there is no word for its node or for the next
- * one.  Words that contradict the page become overflow aliases (index/words.c). */
+ * n1 is also the slot's name for the parent of node 2.  It is still read after the word n1 was
+ * removed.  So a name may change only while neither its node nor the next node has a word.  A word
+ * that contradicts the page becomes an overflow alias (index/words.c). */
 
 static const size_t max_pages = (size_t)1 << 26;
 
-enum { max_of_a_name = 2 }; /* words in pages that `names` contains */
+enum { max_of_a_name = 2 }; /* limit of words in pages that `names` has for one name */
 
 kvb_status kvb_prefix_pages_open(struct kvb_prefix_index *index)
 {
     const size_t wanted = index->options.max_nodes * kvb_pages_a_node;
     const size_t max = wanted < max_pages ? wanted : max_pages;
 
-    index->page_end = 1; /* 0 ends the free list */
+    index->page_end = 1; /* page 0 is not used: 0 ends the free list */
     return kvb_region_open(&index->pages, (max + 1) * sizeof(struct prefix_page));
 }
 
@@ -123,7 +124,7 @@ static void end_page(struct kvb_prefix_index *index, uint32_t id)
     give_back_page(index, (id & ~KVB_IN_PAGE) / kvb_extent_nodes);
 }
 
-/* Whether the word would change neither the name nor the parent's name of a word in the page. */
+/* Whether the word changes neither the name nor the parent's name of another word in the page. */
 static bool
 fits_page(const struct prefix_page *page, uint32_t at, kvb_block_hash block, kvb_block_hash parent)
 {
@@ -142,7 +143,7 @@ write_word(struct prefix_page *page, uint32_t at, kvb_block_hash block, kvb_bloc
     page->stand |= (uint16_t)(1U << at);
 }
 
-/* Adds the word to `names` or words_by_name.  Mostly there is no other entry of this name. */
+/* Adds the word to `names` or words_by_name.  In most cases no other entry has this name. */
 static kvb_status name_word(struct kvb_prefix_index *index, struct prefix_page *page, uint32_t id)
 {
     const uint32_t at = kvb_prefix_offset(id);
@@ -179,7 +180,8 @@ static void unname_word(struct kvb_prefix_index *index, struct prefix_page *page
     }
 }
 
-/* The holder's page for the extent; mostly that of the last word put. */
+/* Returns the first word's number in the holder's page for the extent, or KVB_NONE.  In most cases
+ * it is the page that was written last. */
 static uint32_t
 page_to_write(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
 {

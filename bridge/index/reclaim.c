@@ -1,15 +1,15 @@
 #include "core/array.h"
 #include "index/inside.h"
 
-/* Incremental reclaim.  A holder's number is allocated for a slot, and reused once nothing is
- * left of the holder.
+/* Incremental reclaim.  A holder's number is allocated for a slot.  It is reused when no extent
+ * contains the holder any more.
  *
- *     retire    the holder's bit in `live` is cleared: no answer contains it any more, and
- *               its slot gets another holder.  Takes constant time.
- *     sweep     for each extent of its list: removes it from the sets, drops its aliases,
- *               frees unused nodes.  A few extents with each change of the index, or as
- *               many as the caller has time for.
- *     end       nothing of it is left: its number may be reused.
+ *     retire    clears the holder's bit in `live`, so that queries leave it out.  The slot gets
+ *               another holder.  Takes constant time.
+ *     sweep     for each extent of the holder's list: removes the holder from the sets, drops its
+ *               own words, frees unused nodes.  Each change of the index sweeps a few extents.  The
+ *               caller may have more swept.
+ *     end       frees the number for reuse when the list is empty.
  */
 
 static kvb_status draw_holder(struct kvb_prefix_index *index, uint32_t *out_holder)
@@ -39,7 +39,7 @@ kvb_status kvb_prefix_holder_of(struct kvb_prefix_index *index, uint32_t slot)
     }
     kvb_status status = draw_holder(index, &holder);
     if (status == KVB_TOO_LARGE && index->dying != 0) {
-        (void)kvb_prefix_index_reclaim(index, SIZE_MAX); /* this frees numbers */
+        (void)kvb_prefix_index_reclaim(index, SIZE_MAX); /* frees numbers of holders */
         status = draw_holder(index, &holder);
     }
     KVB_TRY(status);
@@ -68,16 +68,16 @@ void kvb_prefix_holder_retire(struct kvb_prefix_index *index, uint32_t slot)
     index->slots[slot].holder = KVB_NONE;
 }
 
-/* Removes the holder from each set of the extent, from the extent's end on, so that unused nodes
- * are freed at once.  false: no memory for a new set; to be tried again later.  Answers leave
- * the holder out in any case. */
+/* Removes the holder from each set of the extent, from the extent's end up.  Then frees unused
+ * nodes.  Returns false when there is no memory for a new set; a later call tries again.  Queries
+ * leave the holder out in any case. */
 static bool sweep_extent(struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
 {
     struct prefix_extent *here = kvb_prefix_extent(index, extent);
     kvb_set_id from = 0;
     kvb_set_id to = 0;
 
-    kvb_prefix_page_drop(index, holder, extent); /* before the nodes that it names are freed */
+    kvb_prefix_page_drop(index, holder, extent); /* before its nodes are freed */
     for (uint32_t i = here->len; i-- > 0;) {
         kvb_set_id *set = &here->sets[i];
         const kvb_set_id old = *set;
@@ -100,8 +100,8 @@ static bool sweep_extent(struct kvb_prefix_index *index, uint32_t holder, uint32
     return true;
 }
 
-/* How far to prefetch: the lines of the next extents, then the table lines of the blocks that
- * only this holder holds. */
+/* How far ahead to prefetch: cache lines of extents, and table lines of blocks that only this
+ * holder holds. */
 enum { extents_ahead = 8, names_ahead = 1 };
 
 [[gnu::always_inline]] static inline void

@@ -2,22 +2,22 @@
 
 #include <string.h>
 
-/* Removing blocks from a slot.
+/* Removes blocks from a slot.
  *
- * Engines evict the end of a prompt first, so the next block is mostly the node above the last
- * one, and mostly no other slot holds it.  Then it is the last of its extent, and as many nodes
- * as follow in the run are popped together.  Every other block is looked up, and the slot is
- * removed from its node's set. */
+ * Engines evict the end of a prompt first.  So in most cases the next block is the parent of the
+ * block before it, and no other slot holds it.  Such a node is the last of its extent.  It is freed
+ * together with the nodes of the extent that follow in the run.  For any other block, its node is
+ * looked up and the slot is removed from the node's set. */
 
 struct removing {
     struct kvb_prefix_index *index;
     uint32_t slot;
     uint32_t holder;
-    struct prefix_names *names; /* names->at: how many blocks are done */
+    struct prefix_names *names; /* names->at: number of blocks done */
     uint8_t *changed;           /* may be NULL */
-    kvb_set_id from, to;        /* the last node's set before and after */
-    uint32_t extent;            /* extent of the last block, if the slot has its own names */
-    uint32_t page;              /* the slot's page for that extent, or KVB_NONE */
+    kvb_set_id from, to;        /* set of the previous node before and after the removal */
+    uint32_t extent;            /* extent of the previous block, for a slot with its own names */
+    uint32_t page; /* number of the first word in the slot's page for it, or KVB_NONE */
 };
 
 static void done_with_one(struct removing *removing, bool was_held)
@@ -49,7 +49,7 @@ static void guess_next(struct removing *removing, uint32_t node)
     kvb_prefix_fetch_removed(removing->index, node, false);
 }
 
-/* ---- Fast path: a slot with canonical names only ---- */
+/* ---- Fast path: slots with canonical names only ---- */
 
 static uint32_t find_canonical(const struct removing *removing)
 {
@@ -119,13 +119,13 @@ static kvb_status remove_canonical(struct removing *removing)
     return KVB_OK;
 }
 
-/* ---- A slot with other words too ---- */
+/* ---- Slots that also have other words ---- */
 
 static kvb_status remove_overflow(struct removing *removing, const struct prefix_found *found)
 {
     struct kvb_prefix_index *index = removing->index;
 
-    removing->from = 0; /* sets may be freed, and their numbers reused */
+    removing->from = 0; /* the drop below may free sets, and their numbers may be reused */
     if (found->kind != found_none) {
         KVB_TRY(kvb_prefix_word_drop(index, removing->slot, found));
     }
@@ -137,8 +137,8 @@ static kvb_status remove_overflow(struct removing *removing, const struct prefix
     return KVB_OK;
 }
 
-/* The first candidate for the holder's page for the extent.  It is not verified, so that no page
- * is read. */
+/* Returns the first candidate for the holder's page for the extent.  Does not verify it, so that no
+ * page is read. */
 static uint32_t first_page(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
 {
     struct kvb_line_probe probe =
@@ -148,7 +148,7 @@ static uint32_t first_page(const struct kvb_prefix_index *index, uint32_t holder
     return id != KVB_NONE && kvb_prefix_id_is_in_page(id) ? id : KVB_IN_PAGE;
 }
 
-/* Prefetches the table line that leads to the page. */
+/* Prefetches the table line in which the page is looked up. */
 [[gnu::always_inline]] static inline void
 expect_page(const struct kvb_prefix_index *index, uint32_t holder, uint32_t extent)
 {
@@ -167,9 +167,8 @@ fetch_page(const struct kvb_prefix_index *index, uint32_t holder, uint32_t exten
     }
 }
 
-/* Prefetches the table lines of the canonical names of nodes that will be freed: the nodes of
- * the extent up to this one that only this slot holds.  Their names differ from those in the
- * run. */
+/* Prefetches table lines for the nodes of the extent up to `node` that only this slot holds.
+ * Removing the run frees them, and their canonical names may differ from the names in the run. */
 [[gnu::always_inline]] static inline void
 fetch_own_names(const struct removing *removing, uint32_t node)
 {
@@ -184,8 +183,8 @@ fetch_own_names(const struct removing *removing, uint32_t node)
     }
 }
 
-/* A run continues upwards: prefetches what the removal in the extent above needs, in two steps,
- * because the second depends on memory that the first fetches. */
+/* Prefetches what the removal needs in the parent extent, because a run continues upwards.  There
+ * are two steps, because the second reads memory that the first prefetches. */
 static void prefetch_removal(struct removing *removing, uint32_t node)
 {
     enum { half_way = kvb_extent_nodes / 2 };
@@ -210,8 +209,8 @@ static void prefetch_removal(struct removing *removing, uint32_t node)
     }
 }
 
-/* The block is mostly the node above the last one, in the same extent, whose page is known: then
- * no look-up is needed. */
+/* Checks whether the slot uses the name `block` for `node`, a guess in removing->extent.  Needs no
+ * look-up, because the page of that extent is known. */
 static struct prefix_found
 guess_in_extent(const struct removing *removing, uint32_t node, kvb_block_hash block)
 {
@@ -248,7 +247,7 @@ static void take_in_page(struct removing *removing, uint32_t id)
     const uint32_t left = kvb_prefix_page(removing->index, id)->stand;
 
     if ((left & (left - 1)) == 0) {
-        removing->page = KVB_NONE; /* the page is freed with its last word */
+        removing->page = KVB_NONE; /* removing its last word frees the page */
     }
     kvb_prefix_page_take(removing->index, id);
     removing->index->slots[removing->slot].own_words--;

@@ -2,19 +2,21 @@
 
 #include <string.h>
 
-/* Storing a run in the tree.
+/* Stores a run in the tree.
  *
- * Nearly all blocks of nearly all runs take one of three fast paths.  They look up no table but
- * `names`, once for each node that is new or has another name:
+ * Nearly all blocks take one of three fast paths:
  *
- *     there already   the child is the next node of the extent; the slot enters its set
- *     new             appended to the extent; its set is the slot alone
- *     called so       as there already, and another name is written into the slot's page
+ *     existing node   the run uses its canonical name; the slot's holder is added to its set
+ *     new node        it gets the run's name as canonical name, and a set of this one holder
+ *     other name      the node exists; the run's name is written into the slot's page, and the
+ *                     holder is added to the set
  *
- * The first two are for canonical names, and all three for slots without orphans.  Every other
- * block takes the slow path through index/words.c. */
+ * The fast paths are for slots without orphans.  In most cases the only table that they look up is
+ * `names`, once for each new node or other name.  Every other block takes the slow path through
+ * index/words.c. */
 
-/* The last change of a set, cached from node to node, because their sets are mostly equal. */
+/* The latest change of a set.  It is reused for the next node, because in most cases that has the
+ * same set. */
 struct step {
     kvb_set_id from, to;
 };
@@ -24,10 +26,10 @@ struct storing {
     uint32_t slot;
     uint32_t holder;
     const struct kvb_index_run *run;
-    struct prefix_names *names; /* the run's; at: how many blocks are done */
+    struct prefix_names *names; /* names of the run; names->at: number of blocks done */
     uint8_t *changed;           /* may be NULL */
     uint32_t node;              /* the parent of the next block */
-    uint32_t noted;             /* an extent that is in the holder's list already */
+    uint32_t noted;             /* an extent that the holder's list contains */
     struct step step;
 };
 
@@ -36,22 +38,21 @@ static kvb_block_hash parent_name(const struct storing *storing, size_t at)
     return at > 0 ? storing->run->blocks[at - 1] : storing->run->parent;
 }
 
-/* Whether the run names the parent by its canonical name, so that words below it can be
- * canonical. */
+/* Whether the parent is ROOT, or the run names the parent by its canonical name. */
 static bool is_below_usual_name(const struct storing *storing)
 {
     return storing->node == kvb_root_node || kvb_prefix_name(storing->index, storing->node) ==
                                                  parent_name(storing, storing->names->at).value;
 }
 
-/* The child exists; whether its canonical name implies the run's name for the parent. */
+/* Whether the canonical name of `child`, which exists, implies the run's name for the parent. */
 static bool is_parent_usual_to(const struct storing *storing, uint32_t child)
 {
     return storing->node == kvb_root_node || kvb_prefix_usual_parent(storing->index, child) ==
                                                  parent_name(storing, storing->names->at).value;
 }
 
-/* Writes a parent override: the run's name for the parent, in the new child. */
+/* Gives the new child a parent override: the run's name for the parent. */
 static void sew(const struct storing *storing, uint32_t child)
 {
     struct prefix_extent *here = kvb_prefix_extent_of(storing->index, child);
@@ -98,13 +99,13 @@ static kvb_status enter_holder_set(struct storing *storing, kvb_set_id *set)
     } else {
         const kvb_set_id from = *set;
         KVB_TRY(kvb_holder_sets_with(&index->sets, from, storing->holder, &step->to));
-        step->from = step->to == from ? 0 : from; /* edited in place: no other node has it */
+        step->from = step->to == from ? 0 : from; /* edited in place: its only node */
     }
     kvb_prefix_put_set(index, set, step->to);
     return KVB_OK;
 }
 
-/* The child exists, and the run uses its canonical name. */
+/* Stores a block whose node exists and whose name is the canonical name of the node. */
 static kvb_status store_there(struct storing *storing, uint32_t child)
 {
     struct kvb_prefix_index *index = storing->index;
@@ -123,7 +124,7 @@ static kvb_status store_there(struct storing *storing, uint32_t child)
     return KVB_OK;
 }
 
-/* Whether the slot has no word of this name, except perhaps a canonical one. */
+/* Whether the slot has neither an alias nor a word in a page of this name. */
 static bool is_unused(const struct storing *storing, kvb_block_hash block)
 {
     const struct kvb_prefix_index *index = storing->index;
@@ -132,8 +133,9 @@ static bool is_unused(const struct storing *storing, kvb_block_hash block)
             kvb_prefix_private_word(index, storing->holder, block) == KVB_NONE);
 }
 
-/* How many of the run's next names, at most `count` and as many as fit an extent, are not in
- * words_by_name. */
+/* Returns how many of the run's next `count` names may be appended: those before the first one that
+ * words_by_name has for the holder.  May stop at kvb_extent_nodes, because an append never takes
+ * more. */
 static size_t names_not_private(const struct storing *storing, size_t count)
 {
     const kvb_block_hash *blocks = storing->run->blocks + storing->names->at;
@@ -149,7 +151,7 @@ static size_t names_not_private(const struct storing *storing, size_t count)
     return unused;
 }
 
-/* Appends the rest of the run: behind a new node all nodes are new. */
+/* Appends the next blocks of the run to the extent.  A new node has no children, so all are new. */
 static void append_rest(struct storing *storing)
 {
     struct kvb_prefix_index *index = storing->index;
@@ -168,7 +170,7 @@ static void append_rest(struct storing *storing)
     storing->node += put;
 }
 
-/* There is no such child and no node of this name: adds a node, which only this slot holds. */
+/* Stores a block that has no node and whose name no node has.  Adds the node. */
 static kvb_status store_new(struct storing *storing)
 {
     struct kvb_prefix_index *index = storing->index;
@@ -196,8 +198,8 @@ static kvb_status store_new(struct storing *storing)
     return KVB_OK;
 }
 
-/* The child exists, the slot does not hold it yet, and names it differently.  KVB_NOT_FOUND: the
- * name contradicts the slot's page. */
+/* Stores a block whose node exists under another name, and which the slot does not hold yet.
+ * KVB_NOT_FOUND: the name contradicts the slot's page. */
 static kvb_status store_in_page(struct storing *storing, uint32_t child)
 {
     struct kvb_prefix_index *index = storing->index;
@@ -219,8 +221,8 @@ static kvb_status store_in_page(struct storing *storing, uint32_t child)
 
 /* ---- Slow path ---- */
 
-/* Adds the slot's word for `node`; a name that the slot used for another node is moved.
- * *out_old: the node of the tree that lost the name, to be trimmed, or KVB_NONE. */
+/* Adds the slot's word for `node`.  A name that the slot used for another node is moved.  *out_old
+ * is the node of the tree that lost the name, or KVB_NONE; the caller trims it. */
 static kvb_status
 name_node(struct storing *storing, uint32_t node, uint32_t *out_old, bool *out_is_new)
 {
@@ -280,16 +282,16 @@ static kvb_status store_long(struct storing *storing)
         kvb_prefix_trim(index, old);
     }
     if (status != KVB_OK) {
-        kvb_prefix_trim(index, child); /* a refused block may leave an unused node */
+        kvb_prefix_trim(index, child); /* a new node may be unused, because its word was refused */
         return status;
     }
-    storing->step = (struct step){ 0 }; /* sets may have been freed, and their numbers reused */
+    storing->step = (struct step){ 0 }; /* sets may have been freed and their numbers reused */
     storing->noted = 0;
     done_with(storing, child, is_new);
     return kvb_prefix_join(index, storing->slot, block, child);
 }
 
-/* ---- Both ---- */
+/* ---- Choosing the path ---- */
 
 static bool is_own_name(const struct kvb_prefix_index *index, uint32_t node, kvb_block_hash block)
 {
@@ -299,7 +301,7 @@ static bool is_own_name(const struct kvb_prefix_index *index, uint32_t node, kvb
     return here->names[at] == block.value && here->named >> at & 1;
 }
 
-/* Whether the run uses the canonical name of the node and of its parent. */
+/* Whether the run uses the canonical names of the node and of its parent. */
 static bool may_store_there(const struct storing *storing, uint32_t child)
 {
     const struct kvb_prefix_index *index = storing->index;
@@ -314,7 +316,7 @@ static bool may_store_there(const struct storing *storing, uint32_t child)
                 : is_unused(storing, block));
 }
 
-/* Whether the run uses another name for the node, one that the slot does not use yet. */
+/* Whether the run uses another name for the node, which the slot does not use yet. */
 static bool may_store_in_page(const struct storing *storing, uint32_t child)
 {
     const struct kvb_prefix_index *index = storing->index;
@@ -381,9 +383,9 @@ kvb_status kvb_prefix_store_in_tree(
 
     storing.changed = out_changed;
     storing.holder = index->slots[slot].holder;
-    names->holder = storing.holder; /* the run itself may add own names */
+    names->holder = storing.holder; /* storing may give the slot its first own words */
     if (node != kvb_root_node) {
-        storing.noted = node / kvb_extent_nodes; /* the slot holds the parent */
+        storing.noted = node / kvb_extent_nodes; /* because the slot holds the parent */
     }
     while (status == KVB_OK && names->at < run->count) {
         status = store_one(&storing);

@@ -5,49 +5,49 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A walk visits a slot's blocks as runs.  It begins at each held node whose parent the slot does
- * not hold, and descends through held nodes, parents first.  A node that is not held ends the
- * descent; a held node below it begins another one:
+/* A walk visits a slot's blocks as runs, in depth-first order.  It starts a descent at each held
+ * node whose parent the slot does not hold.  A descent visits held nodes, parents first, and ends
+ * at a node that is not held.  A held node below that starts another descent:
  *
- *     a - b - (c) - d       a b and d are shown; d names its unheld parent c
+ *     a - b - (c) - d       c is not held.  The runs are a b and d; the parent of d is named c
  *
- * First the slot's nodes are collected as stretches: consecutive held nodes of an extent (an
- * orphan is a stretch of one).  These are sorted by parent node, so that the stretches below one
- * node, or below the nodes of one stretch, are adjacent.
+ * First the walk collects the slot's nodes as stretches.  A stretch is consecutive held nodes of an
+ * extent, or one orphan.  The walk sorts them by parent node, so that the stretches below one
+ * stretch are adjacent.
  *
- *     EXTENTS -> ORPHANS -> SORT -> ROOTS -> REST -> DONE      each in as many steps as it takes
+ *     EXTENTS -> ORPHANS -> SORT -> ROOTS -> REST -> DONE      each phase takes one or more steps
  *
- * Between two steps the index may change.  A place is the number of a node, and the node is
- * looked up when it is visited.  REST visits the stretches whose parents were added after the
- * stretches were collected.  The list of extents is copied at the beginning, because it is
- * compacted as it grows; sorting makes its duplicates adjacent. */
+ * The index may change between two steps.  So a walk stores places, which are numbers of nodes, and
+ * looks up each node when it visits it.  REST visits the stretches whose parents were added after
+ * the stretches were collected.  The walk copies the holder's list of extents when it begins,
+ * because compaction changes the list.  Sorting makes duplicates adjacent. */
 struct stretch {
-    uint64_t parent; /* place */
-    uint64_t place;  /* of its first node */
-    uint16_t count;  /* nodes */
+    uint64_t parent; /* place of the first node's parent */
+    uint64_t place;  /* place of the first node */
+    uint16_t count;  /* number of nodes */
     bool is_shown;
 };
 
-/* A place is a node of the tree or, with this bit, of the forest. */
+/* A place is the number of a node: with this bit of the forest, without it of the tree. */
 static const uint64_t in_forest = UINT64_C(1) << 32;
 
 /* A name that the slot uses for a node. */
 struct word {
     kvb_block_hash block;
     kvb_block_hash parent_block;
-    uint32_t next; /* alias or member; KVB_NONE: the last */
+    uint32_t next; /* next alias or member of the node; KVB_NONE: this is the last */
 };
 
 enum walk_phase { walk_extents, walk_orphans, walk_sort, walk_roots, walk_rest, walk_done };
 
-/* What a step costs, in units of its budget. */
+/* Costs in units of a step's budget. */
 enum { extent_cost = 8, orphan_cost = 8, block_cost = 16 };
 
-/* A bottom-up merge sort that can stop anywhere: runs of `width` are merged pair by pair. */
+/* A bottom-up merge sort that can stop after any item.  It merges runs of `width` pair by pair. */
 struct walk_merge {
     struct stretch *into; /* owned */
     size_t width;
-    size_t left, middle, right, end; /* of the two runs being merged */
+    size_t left, middle, right, end; /* bounds of the two runs being merged */
     size_t at;                       /* next index in `into` */
 };
 
@@ -55,28 +55,28 @@ struct kvb_index_walk {
     struct kvb_prefix_index *index;
     uint32_t slot;
     uint32_t holder;
-    kvb_index_visitor visit; /* for the current step */
+    kvb_index_visitor visit; /* set by each step */
     void *context;
     size_t budget;
     enum walk_phase phase;
-    uint32_t *extents; /* owned: a copy */
+    uint32_t *extents; /* owned: a copy of the holder's list */
     size_t extent_count, next_extent;
     uint32_t next_member;
     struct stretch *stretches; /* owned */
     size_t stretch_count, stretch_capacity;
     struct walk_merge merge;
     size_t next_root;
-    size_t *stack; /* owned: stretches to be visited */
+    size_t *stack; /* owned: numbers of stretches to visit */
     size_t stack_count, stack_capacity;
-    kvb_block_hash *blocks;  /* owned: the run being made */
-    kvb_tokens_hash *tokens; /* owned, parallel */
+    kvb_block_hash *blocks;  /* owned: blocks of the current run */
+    kvb_tokens_hash *tokens; /* owned; parallel to blocks */
     size_t block_capacity;
     size_t token_capacity;
     struct kvb_index_run run;
     uint64_t last; /* place of the run's last block */
 };
 
-/* False: the budget of this step is used up. */
+/* Returns false when the budget of this step is used up. */
 static bool spend_walk(struct kvb_index_walk *walk, size_t cost)
 {
     const bool has_any = walk->budget > 0;
@@ -223,8 +223,8 @@ static uint32_t first_orphan(const struct kvb_prefix_index *index, uint32_t slot
     return owner->count > 0 ? owner->first_member : KVB_NONE;
 }
 
-/* Where the list of orphans continues.  If this orphan was removed meanwhile, the list begins
- * again. */
+/* Returns the orphan at which to continue the list of orphans: `member`, or the first orphan if
+ * `member` was removed since the last step. */
 static uint32_t same_orphan(const struct kvb_prefix_index *index, uint32_t slot, uint32_t member)
 {
     const struct kvb_forest *forest = &index->forest;
@@ -297,7 +297,7 @@ static void end_merge(struct kvb_index_walk *walk)
 
     merge->into = walk->stretches;
     walk->stretches = sorted;
-    walk->stretch_capacity = walk->stretch_count; /* it does not grow any more */
+    walk->stretch_capacity = walk->stretch_count; /* the array does not grow any more */
     merge->width *= 2;
     merge->at = merge->end = 0;
 }
@@ -329,7 +329,7 @@ static kvb_status sort_stretches(struct kvb_index_walk *walk)
     return KVB_OK;
 }
 
-/* ---- Showing ---- */
+/* ---- Visiting ---- */
 
 static kvb_status flush_walked_run(struct kvb_index_walk *walk)
 {
@@ -344,9 +344,9 @@ static kvb_status flush_walked_run(struct kvb_index_walk *walk)
     return status;
 }
 
-/* The name of a parent that is not held: the slot's former name for it.  If the slot uses that
- * name for another block by now, a reader would attach the run there, and see a prefix that
- * nobody holds; then it is a name that the slot does not use. */
+/* Returns a name for a parent that is not held: the slot's former name for it, unless the slot now
+ * uses that name for another block.  A reader would attach the run to that block and see a prefix
+ * that nobody holds.  In that case returns a name that the slot does not use. */
 static kvb_block_hash
 unheld_name(const struct kvb_index_walk *walk, uint64_t parent, kvb_block_hash name)
 {
@@ -359,7 +359,7 @@ unheld_name(const struct kvb_index_walk *walk, uint64_t parent, kvb_block_hash n
     return name;
 }
 
-/* Names the parent by its current name or, if it is not held any more, by its former one. */
+/* Begins a run.  Names a parent that is held by its current name, any other by unheld_name(). */
 static void begin_walked_run(struct kvb_index_walk *walk, uint64_t place, const struct word *word)
 {
     const uint64_t parent = walked_parent(walk, place);
@@ -391,13 +391,14 @@ static kvb_status add_block(struct kvb_index_walk *walk, uint64_t place, kvb_blo
     return KVB_OK;
 }
 
-/* Names may form a circle; a run that contained its own parent would be refused. */
+/* Whether `block` is the name of the run's parent.  Such a block must not be in the run, because
+ * readers refuse a run that contains its own parent. */
 static bool is_parent_of_run(const struct kvb_index_walk *walk, kvb_block_hash block)
 {
     return walk->run.has_parent && walk->run.parent.value == block.value;
 }
 
-/* A node with two names is visited twice, the second time as a run of one. */
+/* Adds the node to the run.  A node with two names is added twice, the second time to a new run. */
 static kvb_status show_node(struct kvb_index_walk *walk, uint64_t place)
 {
     bool continues = walk->run.count > 0 && walked_parent(walk, place) == walk->last;
@@ -428,7 +429,7 @@ static kvb_status push_stretch(struct kvb_index_walk *walk, size_t stretch)
     return KVB_OK;
 }
 
-/* Binary search: the first stretch whose parent is this place or a later one. */
+/* Binary search for the first stretch whose parent is this place or a later one. */
 static size_t first_below(const struct kvb_index_walk *walk, uint64_t place)
 {
     size_t low = 0;
@@ -445,14 +446,14 @@ static size_t first_below(const struct kvb_index_walk *walk, uint64_t place)
     return low;
 }
 
-/* Whether the stretch is a duplicate: its extent was twice in the holder's list. */
+/* Whether the stretch is a duplicate because the holder's list had its extent twice. */
 static bool is_repeat(const struct kvb_index_walk *walk, size_t at)
 {
     return at > 0 && walk->stretches[at - 1].place == walk->stretches[at].place;
 }
 
-/* Visits the stretch and pushes the stretches below it, those below its last node last, so that
- * they come next and continue the run. */
+/* Visits the stretch and pushes the stretches below it.  Those below its last node are pushed last,
+ * so that one of them is visited next and continues the run. */
 static kvb_status show_stretch(struct kvb_index_walk *walk, struct stretch *stretch)
 {
     const uint64_t end = stretch->place + stretch->count;
@@ -473,8 +474,8 @@ static kvb_status show_stretch(struct kvb_index_walk *walk, struct stretch *stre
     return KVB_OK;
 }
 
-/* Whether a descent begins here.  A stretch below a held block is visited with that block, and
- * begins a descent only in the last phase. */
+/* Whether a descent starts at this stretch.  A stretch below a held block is visited with that
+ * block.  If it was not, the last phase starts a descent at it. */
 static bool is_root(const struct kvb_index_walk *walk, size_t at)
 {
     const struct stretch *stretch = &walk->stretches[at];
@@ -558,8 +559,7 @@ void kvb_index_walk_free(struct kvb_index_walk *walk)
     }
 }
 
-/* Whether the slot was cleared or freed meanwhile: the rest of the walk is not the slot's any
- * more. */
+/* Whether the slot was cleared or freed since the walk began.  The walk then ends. */
 static bool has_left(const struct kvb_index_walk *walk)
 {
     const struct prefix_slot *slot = &walk->index->slots[walk->slot];
@@ -604,7 +604,7 @@ kvb_status kvb_prefix_index_walk(
 
 /* ---- Each block ---- */
 
-/* Visits each word for a node; returns how many. */
+/* Visits each word of a node.  Returns the number of words. */
 static size_t each_of_node(
     const struct kvb_index_walk *walk, uint64_t place, void (*visit)(void *, kvb_block_hash))
 {
@@ -659,9 +659,9 @@ void kvb_prefix_index_each_block(
 
 /* ---- Pages ----
  *
- * A place within a slot is the number of the next extent or, after the last extent, of the next
- * orphan.  Extents are visited in the order of their numbers, which do not change when the
- * holder's list does.  To find the next ones the whole list is read, 4 bytes per extent. */
+ * The position in a slot is the number of the next extent or, after the last extent, of the next
+ * orphan.  Extents are visited in the order of their numbers, because these do not change when the
+ * holder's list does.  Finding the next extents reads the whole list, 4 bytes per extent. */
 
 enum { page_extents = 512 };
 
@@ -689,8 +689,8 @@ static int by_number(const void *left, const void *right)
     return (a > b) - (a < b);
 }
 
-/* Partial heapsort: the lowest extents of the list from number `from` on, sorted, with
- * duplicates.  A bounded max-heap keeps the lowest ones seen. */
+/* Partial heapsort: writes the lowest extents of the list that are not below `from`, sorted and
+ * with duplicates.  A bounded max-heap keeps the lowest ones seen. */
 static size_t
 lowest_extents(const struct prefix_holder *holder, uint32_t from, uint32_t out[page_extents])
 {
@@ -715,7 +715,7 @@ lowest_extents(const struct prefix_holder *holder, uint32_t from, uint32_t out[p
     return count;
 }
 
-/* Returns the place to continue from. */
+/* Returns the position from which to continue. */
 static uint64_t show_extents(
     const struct kvb_index_walk *walk, uint64_t place, size_t *blocks,
     void (*visit)(void *, kvb_block_hash))

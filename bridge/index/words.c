@@ -28,7 +28,7 @@ static uint64_t hash_of_place(const void *context, uint32_t word)
     return place_hash(context, here->holder, here->node);
 }
 
-/* ---- Life ---- */
+/* ---- Creating and destroying ---- */
 
 kvb_status kvb_prefix_words_open(struct kvb_prefix_index *index)
 {
@@ -37,7 +37,7 @@ kvb_status kvb_prefix_words_open(struct kvb_prefix_index *index)
     KVB_TRY(kvb_region_open(&index->words, (max + 1) * sizeof(struct prefix_word)));
     KVB_TRY(kvb_prefix_pages_open(index));
     KVB_TRY(kvb_line_table_open(&index->words_by_name, max, kvb_line_roomy, hash_of_name, index));
-    index->word_end = 1; /* 0 ends the free list */
+    index->word_end = 1; /* word 0 is not used: 0 ends the free list */
     return kvb_line_table_open(&index->words_by_place, max, kvb_line_dense, hash_of_place, index);
 }
 
@@ -206,7 +206,8 @@ static void give_back_word(struct kvb_prefix_index *index, uint32_t word)
     index->word_free = word;
 }
 
-/* The table words_by_place has the first alias of a node; the others are linked behind it. */
+/* The table words_by_place has the holder's first alias for a node.  Further aliases are in a
+ * doubly linked list behind it. */
 static kvb_status link_to_place(struct kvb_prefix_index *index, uint32_t word)
 {
     struct prefix_word *here = kvb_prefix_word(index, word);
@@ -244,7 +245,7 @@ static void unlink_from_place(struct kvb_prefix_index *index, uint32_t word)
     kvb_line_table_remove(&index->words_by_place, hash, word);
     if (here->next != KVB_NONE) {
         const kvb_status status = kvb_line_table_put(&index->words_by_place, hash, here->next);
-        assert(status == KVB_OK); /* cannot fail: a cell was just freed */
+        assert(status == KVB_OK); /* cannot fail: the remove freed a cell */
         (void)status;
     }
 }
@@ -304,7 +305,7 @@ void kvb_prefix_overflow_words_drop(struct kvb_prefix_index *index, uint32_t hol
 
 /* ---- Words ---- */
 
-/* Whether this is the parent's name that a canonical word implies. */
+/* Whether the canonical name of the node implies this name for the parent. */
 static bool
 has_usual_parent(const struct kvb_prefix_index *index, uint32_t node, kvb_block_hash parent_block)
 {
@@ -374,8 +375,8 @@ static kvb_status make_page_overflow(
     return KVB_OK;
 }
 
-/* Another name goes into the page.  The canonical name below a parent of another name
- * occurs singly, so it becomes an alias. */
+/* Adds a word that is not canonical.  A word of another name goes into the page.  A word of the
+ * canonical name that names the parent differently is rare, so it becomes an alias. */
 static kvb_status make_unusual_word(
     struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node,
     kvb_block_hash parent_block)
@@ -404,7 +405,7 @@ static void drop_unusual_words(struct kvb_prefix_index *index, uint32_t slot, ui
     }
 }
 
-/* The slot does not hold the node yet. */
+/* Adds the slot's first word for the node. */
 static kvb_status make_first_word(
     struct kvb_prefix_index *index, uint32_t slot, kvb_block_hash block, uint32_t node,
     kvb_block_hash parent_block)
@@ -422,8 +423,8 @@ static kvb_status make_first_word(
     return status;
 }
 
-/* Converts all words of the slot for the node to aliases, because the slot will have a second
- * word for it. */
+/* Converts the slot's word for the node to an alias, unless it is one.  The caller then adds a
+ * second word for the node. */
 static kvb_status make_all_overflow(struct kvb_prefix_index *index, uint32_t slot, uint32_t node)
 {
     const uint32_t holder = index->slots[slot].holder;
@@ -480,7 +481,7 @@ drop_overflow(struct kvb_prefix_index *index, uint32_t slot, const struct prefix
     const uint32_t first = kvb_prefix_overflow_words(index, holder, found->node);
 
     if (first == found->id && kvb_prefix_word(index, first)->next == KVB_NONE) {
-        KVB_TRY(leave_set(index, holder, found->node)); /* the last word for the node */
+        KVB_TRY(leave_set(index, holder, found->node)); /* its last word for the node */
     }
     drop_overflow_word(index, found->id);
     index->slots[slot].own_words--;
@@ -494,7 +495,7 @@ kvb_status kvb_prefix_word_drop(
         kvb_forest_member_drop(&index->forest, &index->slots[slot].orphans, found->id);
     } else if (found->kind == found_overflow) {
         KVB_TRY(drop_overflow(index, slot, found));
-    } else if (found->kind == found_in_page) { /* the only word for its node */
+    } else if (found->kind == found_in_page) { /* it is the slot's only word for the node */
         KVB_TRY(leave_set(index, index->slots[slot].holder, found->node));
         take_page_word(index, slot, found->id);
     } else {
