@@ -5,13 +5,13 @@
 
 enum { first_items = 16 };
 
-/* The next capacity: doubled until `need` fits, at most the ceiling. */
+/* Returns the next capacity: doubles until `need` fits, up to the ceiling. */
 static size_t next_capacity(size_t capacity, size_t need, size_t ceiling)
 {
     size_t next = capacity ? capacity : first_items;
 
     while (next < need) {
-        next *= 2; /* cannot wrap: need <= ceiling, whose bytes were checked */
+        next *= 2; /* cannot overflow: need <= ceiling, and the bytes of the ceiling were checked */
     }
     return next < ceiling ? next : ceiling;
 }

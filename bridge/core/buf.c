@@ -72,7 +72,7 @@ kvb_status kvb_buf_append_format(struct kvb_buf *buf, const char *format, ...)
     kvb_status status = len < 0 ? KVB_BAD_INPUT : kvb_buf_reserve(buf, (size_t)len + 1);
     if (status == KVB_OK) {
         (void)vsnprintf((char *)buf->data + buf->len, (size_t)len + 1, format, again);
-        buf->len += (size_t)len; /* the NUL stays outside */
+        buf->len += (size_t)len; /* without the NUL */
     }
     va_end(again);
     return status;

@@ -47,7 +47,8 @@ void kvb_conf_errors_print(const struct kvb_conf_errors *errors, FILE *out)
     }
 }
 
-/* Takes the next step of a path such as workers[2].load.zmq; NULL: not there. */
+/* Descends by the next part of a path such as workers[2].load.zmq.  Returns NULL when the file has
+ * no such setting. */
 static const config_setting_t *step_into_path(const config_setting_t *setting, const char **path)
 {
     char name[name_bytes];
@@ -94,7 +95,8 @@ void kvb_conf_continue(
     conf->more = more;
 }
 
-/* workers[7].id of a list that goes on from item 5 is the other file's workers[2].id. */
+/* Returns the file that has the key.  If the list workers is continued in another file from item 5
+ * on, workers[7].id is workers[2].id of that file. */
 static const struct kvb_conf *
 find_file_of_key(const struct kvb_conf *conf, const char *key, char out_key[kvb_conf_key_bytes])
 {
@@ -160,9 +162,9 @@ void kvb_conf_warning(struct kvb_conf *conf, const char *key, const char *format
         place.line, place.key, text.text);
 }
 
-/* ---- What libconfig would not notice ---- */
+/* ---- Mistakes that libconfig accepts ---- */
 
-/* A partial copy of libconfig's scanner: enough to distinguish numbers from names, strings and
+/* A partial scanner of libconfig's syntax.  It distinguishes numbers from names, strings and
  * comments. */
 
 #define DIGITS "0123456789"
@@ -173,7 +175,7 @@ static char *end_of_line(char *at)
     return at + strcspn(at, "\n");
 }
 
-/* NULL: the comment is never closed.  The same below. */
+/* Returns NULL when the comment is never closed.  So does end_of_string(). */
 static char *end_of_comment(char *at)
 {
     char *end = strstr(at + 2, "*/");
@@ -195,7 +197,8 @@ static bool is_hex_number(const char *number)
     return number[0] == '0' && (number[1] == 'x' || number[1] == 'X');
 }
 
-/* `number` is len bytes long and consists of a number's characters only. */
+/* Whether libconfig reads the number without truncating it.  `number` is len bytes of characters
+ * that occur in numbers. */
 static bool number_fits(const char *number, size_t len)
 {
     char *end = NULL;
@@ -242,12 +245,12 @@ static char *guard_token(char *at)
  *
  * libconfig truncates an integer that does not fit 32 bits (64 with the suffix L): 4294967297
  * becomes 1.  Each such integer is overwritten with a fraction of the same width, which the
- * reader of whole numbers then refuses: 99. where the suffix L would help, .99 where it is there
- * already.
+ * reader of whole numbers then refuses.  The fraction is 99. if the suffix L would help, and .99 if
+ * the integer has that suffix.
  *
- * A comment that is never closed hides the rest of the file, and a file named by @include would
- * not be checked.  Returns the position of the first such mistake in text, with *out_why; NULL
- * when there is none. */
+ * A comment or string that is never closed hides the rest of the file.  A file named by @include
+ * would not be checked.  For the first such mistake returns its position in text and sets *out_why.
+ * Returns NULL when there is none. */
 static const char *guard_conf_text(char *text, const char **out_why)
 {
     char *at = text;
@@ -270,7 +273,7 @@ static const char *guard_conf_text(char *text, const char **out_why)
 static void drop_conf_file(FILE **file)
 {
     if (*file) {
-        (void)fclose(*file); /* was only read */
+        (void)fclose(*file); /* no error matters: the file was only read */
     }
 }
 
@@ -293,7 +296,7 @@ static kvb_status refuse_file(struct kvb_conf *conf, int error)
     return refuse_conf_text(conf, 1, text.text);
 }
 
-/* Accepts anything but a directory, a pipe too. */
+/* Opens the file.  Accepts everything but a directory, for example a pipe. */
 static kvb_status open_file(struct kvb_conf *conf, FILE **out_file)
 {
     struct stat about;
@@ -309,7 +312,7 @@ static kvb_status open_file(struct kvb_conf *conf, FILE **out_file)
     return S_ISDIR(about.st_mode) ? refuse_file(conf, EISDIR) : KVB_OK;
 }
 
-/* The whole file, NUL-terminated, for the caller to free. */
+/* Reads the whole file and adds a NUL.  The caller frees the text. */
 static kvb_status read_conf_text(struct kvb_conf *conf, char **out_text)
 {
     KVB_OWN(drop_conf_file) FILE *file = NULL;

@@ -7,15 +7,15 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* Reads a libconfig file into a plain struct, by a table with one row per key:
+/* Reads a libconfig file into a plain struct.  A table has one row per key:
  *
  *     file text --kvb_conf_open--> tree --kvb_conf_read(table)--> struct
  *                    |                       |                      |
  *                    +------- errors <-------+--- kvb_conf_error <--+ cross checks
  *
  * All errors are collected, each with its file and line, so that the operator can correct them
- * all at once.  A key with a wrong value keeps its default in the struct; without a default the
- * field is empty, or has all bits set when it is a number, so that cross checks can skip it.
+ * together.  A key with a wrong value gets its default.  Without a default the field is empty, or a
+ * number with all bits set, so that cross checks can skip it.
  *
  * In any string, "$(NAME)" is the environment variable NAME, and "$$(" is "$(".
  *
@@ -23,16 +23,16 @@
  * Memory:  a file of kvb_max_config_bytes at most. */
 
 enum kvb_conf_type {
-    KVB_CONF_STRING, /* char array of the struct; min: fewest bytes */
-    KVB_CONF_U64,    /* also as a decimal string: as a number, libconfig requires 5000000000L */
+    KVB_CONF_STRING, /* char array in the struct; min: least number of bytes */
+    KVB_CONF_U64,    /* number or decimal string; libconfig requires an L: 5000000000L */
     KVB_CONF_U32,
     KVB_CONF_BOOL,
     KVB_CONF_DOUBLE, /* min and max are whole numbers here too */
     KVB_CONF_ENUM,   /* by name; max: the last value */
     KVB_CONF_LIST,   /* ( { ... }, { ... } ); min and max: how many groups */
-    KVB_CONF_U64S,   /* ( 1, 2 ), into an array of a fixed size; may be left out */
-    KVB_CONF_PAIRS,  /* { name = "value"; }; take_pair adds each; may be left out */
-    KVB_CONF_TEXTS,  /* ( "a", "b" ); take_text adds each; may be left out */
+    KVB_CONF_U64S,   /* ( 1, 2 ), into an array of a fixed size; optional */
+    KVB_CONF_PAIRS,  /* { name = "value"; }; take_pair() adds each pair; optional */
+    KVB_CONF_TEXTS,  /* ( "a", "b" ); take_text() adds each text; optional */
     KVB_CONF_TYPE_COUNT
 };
 
@@ -41,7 +41,7 @@ struct kvb_conf_table;
 struct kvb_conf_key {
     const char *path; /* "nats.url"; in a list's table relative to the group: "load.zmq" */
     enum kvb_conf_type type;
-    const char *fallback; /* default, as text; NULL: the key is required */
+    const char *fallback; /* the default, as text; NULL: none */
     uint64_t min;
     uint64_t max; /* not for strings: the size of their array is the limit */
     size_t offset;
@@ -49,10 +49,10 @@ struct kvb_conf_key {
     const char *(*name_of)(unsigned value); /* names of an enum's values 0 .. max */
     const struct kvb_conf_table *items;     /* of a list; the field points to the first group */
     size_t count_offset;                    /* of a list or an array: its count, a size_t */
-    /* Of KVB_CONF_PAIRS: adds a pair to the field; on failure detail says why. */
+    /* For KVB_CONF_PAIRS: adds a pair to the field.  On failure detail says why. */
     kvb_status (*take_pair)(
         void *field, const char *name, const char *value, struct kvb_detail *detail);
-    /* The same of KVB_CONF_TEXTS. */
+    /* The same for KVB_CONF_TEXTS. */
     kvb_status (*take_text)(void *field, const char *text, struct kvb_detail *detail);
     const char *instead;   /* a key that may replace this one; NULL: none */
     const char *otherwise; /* what an absent key means, for help; not NULL: the key is optional */
@@ -65,7 +65,7 @@ struct kvb_conf_table {
     size_t bytes; /* size of the struct that the offsets refer to */
 };
 
-/* The field that a row's value is written to, and its size. */
+/* Sets offset and size of the field for a row's value. */
 #define KVB_CONF_FIELD(type, field)                                                                \
     .offset = offsetof(type, field), .bytes = sizeof(((type *)NULL)->field)
 
@@ -75,15 +75,15 @@ enum { kvb_conf_max_warnings = 8 };
 
 /* {0} is an empty list. */
 struct kvb_conf_errors {
-    size_t count; /* found; only the first kvb_conf_max_errors have a text */
+    size_t count; /* errors found; only the first kvb_conf_max_errors have a text */
     struct kvb_detail texts[kvb_conf_max_errors];
-    size_t warning_count; /* not errors; those beyond kvb_conf_max_warnings are left out */
+    size_t warning_count; /* warnings beyond kvb_conf_max_warnings are left out */
     struct kvb_detail warnings[kvb_conf_max_warnings];
-    bool leaves_logins; /* set by the caller: the files of a login may be elsewhere, or not exist */
+    bool leaves_logins; /* set by the caller: do not check the files of a login */
 };
 
-/* Prints one per line: "etc/kvbridge.cfg:12: nats.url: expected a string in quotes"; a warning
- * has "warning: " before the key. */
+/* Prints one error per line: "etc/kvbridge.cfg:12: nats.url: expected a string in quotes".  A
+ * warning has "warning: " before the key. */
 void kvb_conf_errors_print(const struct kvb_conf_errors *errors, FILE *out);
 
 struct kvb_conf;
@@ -103,28 +103,28 @@ void kvb_conf_close(struct kvb_conf *conf);
 kvb_status kvb_conf_read(struct kvb_conf *conf, const struct kvb_conf_table *table, void *out);
 void kvb_conf_done(const struct kvb_conf_table *table, void *out);
 
-/* Calls `tell` with the path of each key whose value differs.  Both structs were read by this
- * table.  Lists are not compared. */
+/* Calls `tell` with the path of each key whose value differs.  Both structs must have been read by
+ * this table.  Lists are not compared. */
 typedef void kvb_conf_report_path(void *context, const char *path);
 void kvb_conf_differences(
     const struct kvb_conf_table *table, const void *one, const void *other,
     kvb_conf_report_path *tell, void *context);
 
-/* Adds an error found by a cross check.  It names the line of a key such as
- * "workers[2].load.zmq", or of the enclosing group when the key is absent. */
+/* Adds an error of a cross check.  It has the line of the key, such as "workers[2].load.zmq".  When
+ * the key is absent, it has the line of the enclosing group. */
 void kvb_conf_error(struct kvb_conf *conf, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* Whether the file has this key, or a group of this name. */
 bool kvb_conf_has(const struct kvb_conf *conf, const char *key);
 
-/* Adds a warning: the value is allowed, but the operator should know what it does. */
+/* Adds a warning.  The value is allowed, but the operator should know its effect. */
 void kvb_conf_warning(struct kvb_conf *conf, const char *key, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The items of `list`, a key such as "workers", from number `first` on are those of another file:
- * item 0 of its list has that number.  Errors and places of these items name that file.  Both are
- * borrowed until kvb_conf_close(conf); one list of a file can be continued. */
+/* Continues `list`, a key such as "workers", in another file.  Item 0 of the list in that file is
+ * item `first` of the whole list.  Errors and places of these items name that file.  `list` and
+ * `more` are borrowed until kvb_conf_close(conf).  Only one list of a file can be continued. */
 void kvb_conf_continue(
     struct kvb_conf *conf, const char *list, size_t first, const struct kvb_conf *more);
 
@@ -132,17 +132,17 @@ enum { kvb_conf_key_bytes = 128 };
 
 struct kvb_conf_place {
     const char *path;             /* borrowed from the conf */
-    char key[kvb_conf_key_bytes]; /* as it is called in that file */
+    char key[kvb_conf_key_bytes]; /* path of the key in that file */
     unsigned line;                /* 1 when there is none */
 };
 
-/* False: the files of a login are not to be checked. */
+/* Whether the files of a login are to be checked. */
 bool kvb_conf_checks_logins(const struct kvb_conf *conf);
 
-/* The place that kvb_conf_error() would name. */
+/* Returns the place that kvb_conf_error() names for the key. */
 struct kvb_conf_place kvb_conf_place_of(const struct kvb_conf *conf, const char *key);
 
-/* Prints all keys in table order, for --help: "  path = default", and below it, indented by six
- * blanks, the help and the range ("10 .. 60000", "\"json\" | \"protobuf\"").  The manual pages
- * are generated from this text. */
+/* Prints all keys in table order, for --help.  Each begins with "  path = default".  Help and range
+ * ("10 .. 60000", "\"json\" | \"protobuf\"") are below it, indented by six blanks.  The manual
+ * pages are generated from this text. */
 void kvb_conf_help(const struct kvb_conf_table *table, FILE *out);

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Kubernetes' own rule for the arguments of a container: "$(NAME)" is the value of an environment
- * variable, "$$(" is "$(".  Unlike there, a variable that is not set is a mistake. */
+/* Kubernetes' rule for the arguments of a container: "$(NAME)" is the value of an environment
+ * variable, and "$$(" is "$(".  In Kubernetes a variable may be unset; here that is an error. */
 
 enum { variable_bytes = 64 };
 
@@ -24,8 +24,8 @@ refuse_string(struct kvb_conf *conf, const config_setting_t *setting, const char
     return KVB_BAD_CONFIG;
 }
 
-/* Appends the value of the variable at text, behind "$(", and moves text behind its ")".
- * KVB_BAD_CONFIG: an error says why. */
+/* Appends the value of the variable whose name is at *text, after "$(".  Moves *text behind the
+ * ")".  KVB_BAD_CONFIG: an error was added. */
 static kvb_status append_variable(
     struct kvb_conf *conf, const config_setting_t *setting, const char **text, struct kvb_buf *out)
 {
@@ -57,7 +57,7 @@ static kvb_status expand_text(
 
         KVB_TRY(kvb_buf_append(out, text, (size_t)(at - text)));
         text = at + 2;
-        if (is_escaped) { /* the first $ stands there already */
+        if (is_escaped) { /* the first $ was appended already */
             KVB_TRY(kvb_buf_append_text(out, "("));
         } else {
             KVB_TRY(append_variable(conf, setting, &text, out));

@@ -2,7 +2,7 @@
 
 #include "core/conf.h"
 
-/* An open configuration file; for conf*.c only. */
+/* An open configuration file.  Only core/conf*.c include this header. */
 
 struct config_t;
 struct config_setting_t;
@@ -11,15 +11,15 @@ struct kvb_conf {
     char *path;                     /* owned */
     struct config_t *tree;          /* owned */
     struct kvb_conf_errors *errors; /* borrowed */
-    /* Borrowed: the file in which `list` goes on from item `first`; NULL: it does not. */
+    /* Borrowed: the file that continues `list` from item `first` on; NULL: none. */
     const struct kvb_conf *more;
     const char *list;
     size_t first;
 };
 
-/* Adds "path:line: key: text"; without "key: " when key is "". */
+/* Adds the error "path:line: key: text".  Leaves out "key: " when key is "". */
 void kvb_conf_add_error(struct kvb_conf *conf, unsigned line, const char *key, const char *text);
 
-/* Replaces each $(NAME) in the strings at and below the setting by the environment variable; adds
- * an error for each that cannot be.  KVB_NO_MEMORY */
+/* Replaces each $(NAME) in the strings at and below the setting by the environment variable.  Adds
+ * an error for each NAME that cannot be replaced.  KVB_NO_MEMORY */
 kvb_status kvb_conf_expand(struct kvb_conf *conf, struct config_setting_t *setting);

@@ -12,12 +12,12 @@
 
 enum { path_bytes = 96 };
 
-/* One key of one group, and where its value goes. */
+/* One key of one group, and the destination of its value. */
 struct value {
     struct kvb_conf *conf;
     const char *group; /* "", or "workers[1]." */
     const struct kvb_conf_key *key;
-    const config_setting_t *setting; /* NULL: a default, which cannot be wrong */
+    const config_setting_t *setting; /* NULL: the default is used, which is never wrong */
     void *field;
 };
 
@@ -36,7 +36,7 @@ wrong(const struct value *value, const char *format, ...)
     kvb_conf_add_error(value->conf, config_setting_source_line(value->setting), path, text.text);
 }
 
-/* ---- Values: each type converts a default's text and a libconfig setting ------------- */
+/* ---- Values: each type reads the text of a default, and a libconfig setting ---------- */
 
 static void put_whole(const struct value *value, uint64_t number)
 {
@@ -99,7 +99,7 @@ static void read_number_string(const struct value *value)
     }
 }
 
-/* A fraction, or the mark that conf.c wrote over an integer that libconfig would truncate. */
+/* Refuses a fraction.  core/conf.c writes one over each integer that libconfig would truncate. */
 static void refuse_fraction(const struct value *value)
 {
     const struct kvb_conf_key *key = value->key;
@@ -241,7 +241,7 @@ static void read_enum(const struct value *value)
     wrong(value, "expected %s", names);
 }
 
-/* Reads each entry as if it were a single number, so that errors have the same wording. */
+/* Reads each entry like a single number, so that errors have the same text. */
 static size_t read_array_entries(const struct value *value, int count)
 {
     struct kvb_conf_key key = *value->key;
@@ -325,7 +325,8 @@ static void read_texts(const struct value *value)
     }
 }
 
-/* Without lists and arrays: those have a count, and a list's groups have their own table. */
+/* Readers by type.  Lists and arrays are not in this table: they have a count, and the groups of a
+ * list have their own table. */
 static const struct {
     void (*take_default)(const struct value *value);
     void (*read)(const struct value *value);
@@ -336,7 +337,7 @@ static const struct {
     [KVB_CONF_BOOL] = { default_bool, read_bool },
     [KVB_CONF_DOUBLE] = { default_double, read_double },
     [KVB_CONF_ENUM] = { default_enum, read_enum },
-    [KVB_CONF_PAIRS] = { NULL, read_pairs }, /* none is the default, here too: */
+    [KVB_CONF_PAIRS] = { NULL, read_pairs }, /* the default is no entry, as in the next row */
     [KVB_CONF_TEXTS] = { NULL, read_texts },
 };
 
@@ -344,7 +345,7 @@ static const struct {
 
 enum row_match { match_none, match_key, match_group };
 
-/* Whether path is a row's path, or the first part of one ("nats" of "nats.url"). */
+/* Whether path is the path of a row, or a group in one ("nats" in "nats.url"). */
 static enum row_match find_key_row(const struct kvb_conf_table *table, const char *path)
 {
     const size_t len = strlen(path);
@@ -360,12 +361,12 @@ static enum row_match find_key_row(const struct kvb_conf_table *table, const cha
     return match_none;
 }
 
-/* A group of the file: its table, and the prefix of its keys' paths. */
+/* A group of the file, with its table and the prefix of its keys' paths. */
 struct group {
     struct kvb_conf *conf;
     const struct kvb_conf_table *table;
     const char *prefix;        /* "", or "workers[1]." */
-    config_setting_t *setting; /* not const: libconfig 1.5 needs it so for look-ups */
+    config_setting_t *setting; /* not const, because look-ups of libconfig 1.5 need it so */
 };
 
 static void check_group(const struct group *group, const config_setting_t *setting, const char *at);
@@ -398,7 +399,7 @@ static void check_member(const struct group *group, const config_setting_t *memb
     }
 }
 
-/* Descends into groups that have rows; an unknown group is reported, not entered. */
+/* Descends into groups that have rows.  Reports an unknown group and does not descend into it. */
 static void check_group(const struct group *group, const config_setting_t *setting, const char *at)
 {
     const int count = config_setting_length(setting);
@@ -485,7 +486,7 @@ static void prefill(const struct value *value)
     if (value->key->fallback) {
         types[type].take_default(value);
     } else if (type == KVB_CONF_U64 || type == KVB_CONF_U32) {
-        memset(value->field, 0xff, value->key->bytes); /* for cross checks: absent, not 0 */
+        memset(value->field, 0xff, value->key->bytes); /* cross checks see an absent key */
     }
 }
 

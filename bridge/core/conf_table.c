@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-/* What is done with a table of keys and no file. */
+/* Functions that need a table of keys and no file. */
 
 /* ---- Help ---- */
 
@@ -102,7 +102,7 @@ static const uint8_t *conf_field(const void *of, size_t offset)
     return (const uint8_t *)of + offset;
 }
 
-/* Compares up to the NUL: behind it a field may still contain bytes of a longer default. */
+/* Compares up to the NUL, because bytes of a longer default may follow it. */
 static bool is_same_text(const uint8_t *one, const uint8_t *other)
 {
     return strcmp((const char *)one, (const char *)other) == 0;

@@ -6,7 +6,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the lowest byte is written first");
 
-/* 10^8 and 10^16: a 64-bit number has at most 4 + 8 + 8 digits. */
+/* 10^8 and 10^16.  They split a 64-bit number into parts of at most 4, 8 and 8 digits. */
 static const uint64_t part = 100000000;
 static const uint64_t two_parts = 10000000000000000;
 

@@ -6,6 +6,6 @@
  *
  * Threads: any thread. */
 
-/* Raises the limit to `files`, as far as the hard limit allows; never lowers it.  Returns the
- * limit now in force; UINT64_MAX for no limit. */
+/* Raises the limit to `files`, or to the hard limit if that is lower.  Never lowers it.  Returns
+ * the limit that is now in force; UINT64_MAX means no limit. */
 uint64_t kvb_file_limit_raise(uint64_t files);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A table with less than one id per sparse_cells cells is freed when it is cleared. */
+/* Clearing a table frees it when it has less than one id per sparse_cells cells. */
 enum { first_cells = 64, sparse_cells = 16 };
 
 void kvb_id_table_done(struct kvb_id_table *table)
@@ -43,7 +43,7 @@ static void put_in_free_cell(struct kvb_id_table *table, uint32_t hash, uint32_t
     table->cells[i] = (struct kvb_id_cell){ .hash = hash, .id = id };
 }
 
-/* Any free cell: a walk that starts there cuts no probe sequence in two. */
+/* Returns a free cell.  A walk from there visits each probe sequence as a whole. */
 static size_t free_cell(const struct kvb_id_table *table)
 {
     size_t i = 0;
@@ -124,8 +124,8 @@ void kvb_id_table_remove(struct kvb_id_table *table, uint32_t hash, uint32_t id)
 {
     size_t hole = id_cell(table, hash, id);
 
-    /* Backward-shift deletion: moves back each later cell of the run whose home is not strictly
-     * between the hole and that cell. */
+    /* Backward-shift deletion: each later cell of the run moves back into the hole, unless the hole
+     * is before its home. */
     for (size_t i = (hole + 1) & table->mask; table->cells[i].id != KVB_NO_ID;
          i = (i + 1) & table->mask) {
         const size_t from_home = (i - table->cells[i].hash) & table->mask;

@@ -5,16 +5,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A hash index: finds numbered items by a key that is stored in the items themselves.
+/* A hash index.  It finds numbered items by a key that the items themselves store.
  *
  *     cell [ hash | id ][ hash | id ][ free ] ...     open addressing, linear probing
  *
- * The table stores only the key's hash and the id; the caller compares the key of each
- * candidate.  Several ids may share a key.  Deletion shifts later cells of the run back, without
- * tombstones.
+ * The table stores only the key's hash and the id.  The caller compares the key of each candidate.
+ * Several ids may share a key.  Backward-shift deletion needs no tombstones.
  *
  * Threads: the caller locks.
- * Memory:  8 bytes a cell, at most 3/4 full, doubling, never shrinking. */
+ * Memory:  8 bytes per cell.  At most 3/4 of the cells are full; then their number doubles.  Only
+ *          clearing a sparse table frees cells. */
 struct kvb_id_cell {
     uint32_t hash;
     uint32_t id; /* KVB_NO_ID: free */
@@ -31,21 +31,21 @@ struct kvb_id_table {
 /* {0} is an empty table. */
 void kvb_id_table_done(struct kvb_id_table *table);
 
-/* Removes all ids.  Keeps the memory unless the table was sparse, so the cost is proportional to
- * the number of ids, not to the table's size. */
+/* Removes all ids.  Frees the cells of a sparse table and keeps those of any other, so the cost is
+ * proportional to the number of ids. */
 void kvb_id_table_clear(struct kvb_id_table *table);
 
 /* KVB_NO_MEMORY: nothing changed. */
 kvb_status kvb_id_table_put(struct kvb_id_table *table, uint32_t hash, uint32_t id);
 
-/* The pair must be there. */
+/* Removes the pair, which must be in the table. */
 void kvb_id_table_remove(struct kvb_id_table *table, uint32_t hash, uint32_t id);
 
-/* Walks the candidates of a hash:
+/* Walks the candidates for a hash, in the order in which they were put:
  *
  *     size_t at = kvb_id_table_start(table, hash);
  *     for (uint32_t id; (id = kvb_id_table_next(table, hash, &at)) != KVB_NO_ID;) { ... }
  *
- * in the order in which they were put.  The table must not change meanwhile. */
+ * The table must not change during the walk. */
 size_t kvb_id_table_start(const struct kvb_id_table *table, uint32_t hash);
 uint32_t kvb_id_table_next(const struct kvb_id_table *table, uint32_t hash, size_t *at);

@@ -1,7 +1,7 @@
 #pragma once
 
-/* Every limit in one place.  Input beyond a limit is refused with KVB_TOO_LARGE or dropped, and
- * counted.  These are enum constants that fit an int, in the unit of their name. */
+/* All limits.  Input beyond a limit is refused with KVB_TOO_LARGE or dropped, and counted.  These
+ * are enum constants that fit an int.  Their names contain their units. */
 
 enum {
     /* one message of an engine */
@@ -14,40 +14,40 @@ enum {
     kvb_max_block_keys = 64, /* multimodal ids per block */
     kvb_max_batch_text_bytes = 1 << 20,
     kvb_max_string_bytes = 1024,          /* a LoRA name, a salt, a tag */
-    kvb_max_load_payload_bytes = 1 << 16, /* of load values; decoded some 30 times that */
+    kvb_max_load_payload_bytes = 1 << 16, /* one message of load values; decoded: 30 times that */
 
     /* one metrics page of an engine: vLLM's has some 32 KiB per rank */
     kvb_max_page_bytes = 8 << 20,
-    kvb_max_page_line_bytes = 16 << 10, /* the longest of vLLM 0.32 has 1.4 KiB */
+    kvb_max_page_line_bytes = 16 << 10, /* the longest line of vLLM 0.32 has 1.4 KiB */
     kvb_max_page_url_bytes = 1024,
 
     /* one message on NATS */
     kvb_max_router_events = 1 << 16,
     kvb_max_router_blocks = 1 << 20,
     kvb_max_nats_payload_bytes = 1 << 20,  /* nats-server's own default */
-    kvb_max_state_bytes = 1 << 26,         /* a bridge's /state: 1 KB a stream, kvb_max_streams */
-    kvb_max_event_blocks = 512,            /* per event that we publish: some 36 KiB of JSON */
+    kvb_max_state_bytes = 1 << 26,         /* /state of a bridge: 1 KB for each stream */
+    kvb_max_event_blocks = 512,            /* in one published event: some 36 KiB of JSON */
     kvb_min_nats_payload_bytes = 48 << 10, /* a server with a smaller limit is of no use */
     kvb_max_answer_bytes = 64 << 20,
-    kvb_max_service_bytes = 960 << 10,         /* of one $SRV answer; the rest goes into others */
-    kvb_max_service_bytes_a_second = 16 << 20, /* answered to $SRV requests; more are dropped */
+    kvb_max_service_bytes = 960 << 10, /* one $SRV answer; the rest goes into further ones */
+    kvb_max_service_bytes_a_second = 16 << 20, /* $SRV answers; further requests are dropped */
 
     /* refresh: storing all blocks again for readers of plain JSON */
     kvb_max_refresh_bytes_a_second = 8 << 20, /* some 100,000 blocks */
     kvb_max_refresh_cpu_percent = 5,          /* of one core */
-    kvb_max_refresh_request_bytes = 1024,     /* of a refresh request */
+    kvb_max_refresh_request_bytes = 1024,     /* one refresh request */
 
     /* one stream */
     kvb_max_block_tokens = 1 << 16,
-    kvb_max_lookahead_tokens = 64, /* tokens behind a block that its hash covers too */
+    kvb_max_lookahead_tokens = 64, /* tokens after a block that its hash also covers */
     kvb_max_stream_blocks = 1 << 24,
     kvb_max_reorder_bytes = 64 << 20, /* live batches that wait for a replay */
     kvb_max_reorder_batches = 1 << 16,
-    kvb_max_replay_bytes = 1 << 30, /* of one replay, received but not applied yet */
+    kvb_max_replay_bytes = 1 << 30, /* one replay: received and not applied yet */
 
     kvb_max_checkpoint_section_bytes = 2 << 20,
 
-    kvb_max_waiting_blocks = 1 << 16, /* of live events that are waiting for a repair */
+    kvb_max_waiting_blocks = 1 << 16, /* blocks of live events that wait for a repair */
 
     /* a query */
     kvb_max_register_bytes = 1 << 14,      /* body of a worker's registration */
@@ -55,22 +55,22 @@ enum {
     kvb_max_query_body_bytes = 16 << 20,
     kvb_max_query_tokens = 1 << 21,
     kvb_max_indexer_bytes = 8 << 20,        /* one request over gRPC: a million hashes */
-    kvb_max_query_candidates = 1024,        /* that a route request may name */
-    kvb_max_waiting_query_bytes = 64 << 20, /* of queries waiting for an answer; more: 503 */
-    kvb_max_requests_in_flight = 1 << 18,   /* 52 MB; beyond: the one that ends first leaves */
+    kvb_max_query_candidates = 1024,        /* workers that one route request may name */
+    kvb_max_waiting_query_bytes = 64 << 20, /* all queries that wait for an answer; above: 503 */
+    kvb_max_requests_in_flight = 1 << 18,   /* 52 MB; above: drops the one that ends first */
     kvb_max_request_ttl_ms = 3600000,
     kvb_max_request_report_bytes = 4096, /* {"request_id":...} */
-    kvb_max_predicted_blocks = 1 << 20,  /* 58 MB; beyond: the oldest leave */
+    kvb_max_predicted_blocks = 1 << 20,  /* 58 MB; above: drops the oldest */
     kvb_max_predict_ms = 60000,
     kvb_max_decision_blocks = 4096, /* blocks that one decision predicts */
-    kvb_max_filter_bytes = 512,     /* of the whole query string, as sent */
+    kvb_max_filter_bytes = 512,     /* the whole query string, as sent */
     kvb_max_overview_rows = 1000,
 
     /* pods of Kubernetes */
-    kvb_max_pod_bytes = 1 << 20,           /* of one object; larger ones are not looked at */
-    kvb_max_pod_envelope_bytes = 64 << 10, /* of a list, without its items */
+    kvb_max_pod_bytes = 1 << 20,           /* one object; larger ones are ignored */
+    kvb_max_pod_envelope_bytes = 64 << 10, /* a list without its items */
     kvb_max_pod_ports = 64,
-    kvb_max_pod_list_pages = 512, /* of 500 pods; a longer list has no end */
+    kvb_max_pod_list_pages = 512, /* pages of 500 pods; a longer list is given up */
 
     /* a process */
     kvb_max_workers = 8192,
@@ -81,16 +81,16 @@ enum {
     kvb_max_replays_at_once = 8,      /* a replay keeps its engine busy */
     kvb_max_metric_ranks = 1 << 13,   /* with their own lines on a bridge's /metrics: 40 MB */
     kvb_max_index_blocks = 1 << 26,
-    kvb_max_config_bytes = 16 << 20, /* 2 KiB for each worker */
-    kvb_max_grpc_connections = 256, /* above: closes the one that is idle longest, or the new one */
+    kvb_max_config_bytes = 16 << 20,    /* 2 KiB for each worker */
+    kvb_max_grpc_connections = 256,     /* above: closes the longest idle one, or the new one */
     kvb_max_grpc_held_bytes = 64 << 20, /* bodies and answers together; above: RESOURCE_EXHAUSTED */
     kvb_max_grpc_under_way = 32,        /* requests being answered; above: RESOURCE_EXHAUSTED */
-    kvb_max_http_connections = 512,     /* above: closes the one that waits longest, or 503 */
+    kvb_max_http_connections = 512,     /* above: closes the longest waiting one, or 503 */
     kvb_max_large_dumps = 16,           /* concurrent dumps as RouterEvents, some MiB each */
-    kvb_max_dump_blocks = 8 << 20,      /* of one as RouterEvents; a peer waits 10 s for it */
-    kvb_max_http_extra = 64,            /* beyond those: to send 503, and for /livez and /readyz */
+    kvb_max_dump_blocks = 8 << 20,      /* one dump as RouterEvents; a peer waits 10 s for it */
+    kvb_max_http_extra = 64,            /* in addition: to send 503, and for /livez and /readyz */
     kvb_max_http_held_bytes = 64 << 20, /* bodies and answers together; above: 503 */
-    kvb_http_own_bytes = 64 << 10,      /* of one connection, in addition */
-    kvb_max_dashboard_bytes = 64 << 20, /* of streams listed for the status page */
+    kvb_http_own_bytes = 64 << 10,      /* memory of one connection, in addition */
+    kvb_max_dashboard_bytes = 64 << 20, /* list of streams for the status page */
     kvb_max_history_samples = 900,      /* one a second: 15 minutes */
 };

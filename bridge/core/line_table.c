@@ -5,8 +5,7 @@
 
 static_assert(sizeof(struct kvb_table_line) == 64, "a line of the table is a line of the cache");
 
-/* A table with less than one item per sparse_lines lines shrinks to first_lines when it is
- * emptied. */
+/* Emptying a table with less than one item per sparse_lines lines shrinks it to first_lines. */
 enum { first_lines = 16, max_kept_lines = 1 << 16, sparse_lines = 16 };
 
 static size_t max_things(enum kvb_line_room room, size_t lines)
@@ -14,8 +13,8 @@ static size_t max_things(enum kvb_line_room room, size_t lines)
     return lines * room / 10;
 }
 
-/* In a chain each spill line follows a full line of ten items; during a split the chain's spill
- * lines exist twice. */
+/* Returns the largest number of spill lines.  Each spill line follows a full line of ten items.
+ * During a split the spill lines of a chain exist twice. */
 static size_t max_spilled(size_t max)
 {
     return 2 * (max / kvb_line_cells) + 1;
@@ -60,7 +59,8 @@ void kvb_line_table_close(struct kvb_line_table *table)
     *table = (struct kvb_line_table){ 0 };
 }
 
-/* Lines above line_count keep stale cells: a split zeroes its new line. */
+/* Lines from line_count on may have stale cells.  That is harmless, because a split zeroes its new
+ * line. */
 static void begin_small(struct kvb_line_table *table)
 {
     table->line_count = first_lines;
@@ -68,7 +68,7 @@ static void begin_small(struct kvb_line_table *table)
     table->split_above = max_things(table->room, first_lines);
 }
 
-/* An empty table without spill lines has no tag and no `next` set: there is nothing to clear. */
+/* Skips an empty table without spill lines, because none of its lines has a tag or `next`. */
 void kvb_line_table_empty(struct kvb_line_table *table)
 {
     if (table->line_count > max_kept_lines) {
@@ -144,8 +144,8 @@ static uint32_t taken_cells(const struct kvb_table_line *line)
     return kvb_line_hits(line, 0) ^ kvb_line_all;
 }
 
-/* Fills one free cell of `line` with an item of the chain's last line, which is freed when it
- * becomes empty: chains stay as short as possible. */
+/* Fills one free cell of `line` with an item of the chain's last line, to keep chains short.  Frees
+ * the last line when it becomes empty. */
 static void close_line_gap(struct kvb_line_table *table, struct kvb_table_line *line, uint32_t cell)
 {
     struct kvb_table_line *before = line;
@@ -186,15 +186,14 @@ void kvb_line_table_remove_spilled(struct kvb_line_table *table, uint64_t hash, 
                 return;
             }
         }
-        assert(line->next != 0); /* or the pair is not there */
+        assert(line->next != 0); /* fails when the pair is not in the table */
         line = kvb_line_spilled(table, line->next);
     }
 }
 
 /* ---- Growing ---- */
 
-/* Makes room for as many new spill lines as the old chain has: then moving its cells cannot
- * fail. */
+/* Makes room for as many new spill lines as the chain has, so that moving its cells cannot fail. */
 static bool has_spill_for(struct kvb_line_table *table, const struct kvb_table_line *line)
 {
     size_t need = table->spill_end;
@@ -205,7 +204,8 @@ static bool has_spill_for(struct kvb_line_table *table, const struct kvb_table_l
     return kvb_region_reach(&table->spill, need * sizeof(struct kvb_table_line)) == KVB_OK;
 }
 
-/* Whether the item's hash has the bit.  A tag of 1 may stand for 0: then the hash is computed. */
+/* Whether the item's hash has the bit.  Computes the hash when the tag is 1, because a tag of 1 may
+ * stand for 0. */
 static bool has_bit(
     const struct kvb_line_table *table, const struct kvb_table_line *line, uint32_t cell,
     uint64_t bit)
@@ -218,7 +218,7 @@ static bool has_bit(
     return table->hash_of(table->context, line->ids[cell]) & bit;
 }
 
-/* Moves the items that belong to the new line `to` out of this line; *moved counts them. */
+/* Moves the items that belong to the new line `to` out of this line.  *moved counts them. */
 static void move_cells(
     struct kvb_line_table *table, struct kvb_table_line *line, struct kvb_table_line *to,
     uint64_t bit, uint32_t *moved)
@@ -254,8 +254,8 @@ static void close_gaps(struct kvb_line_table *table, struct kvb_table_line *line
     }
 }
 
-/* Splits the next line of this round.  Without memory nothing is split: lines get fuller, and a
- * later put tries again. */
+/* Splits the next line of this round.  Without memory it splits nothing.  Then lines get fuller,
+ * and a later put tries again. */
 void kvb_line_table_split(struct kvb_line_table *table)
 {
     if (reach_lines(table, table->line_count + 1) != KVB_OK) {
@@ -272,7 +272,7 @@ void kvb_line_table_split(struct kvb_line_table *table)
     }
     uint32_t moved = 0;
     *to = (struct kvb_table_line){ 0 };
-    __builtin_prefetch(from + 1, 1); /* split next */
+    __builtin_prefetch(from + 1, 1); /* the next line to split */
     __builtin_prefetch(to + 1, 1);
     for (struct kvb_table_line *line = from;; line = kvb_line_spilled(table, line->next)) {
         move_cells(table, line, to, bit, &moved);

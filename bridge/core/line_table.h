@@ -11,32 +11,33 @@
 #include <emmintrin.h>
 #endif
 
-/* A hash table of numbered items: buckets of one cache line with tags, growing by linear
- * hashing.
+/* A hash table of numbered items that grows by linear hashing.  Its buckets are cache lines with
+ * tags.
  *
  *     line, 64 bytes   | tag x 10 | next | id x 10 |      tag 0: free
  *                                    |
- *                                    +--> a spill line, where more than ten came together
+ *                                    +--> a spill line, when there are more than ten items
  *
- * An item is in the line that the low bits of its hash select, or in the chain behind it; its
- * tag is bits 16 to 31 of the hash.  The table stores neither keys nor whole hashes: the caller
- * compares the key of each candidate.  Several ids may share a hash.
+ * The low bits of an item's hash select a line.  The item is in that line or in its chain of spill
+ * lines.  Its tag is bits 16 to 31 of the hash.  The table stores neither keys nor whole hashes.
+ * The caller compares the key of each candidate.  Several ids may share a hash.
  *
  * When there are more items than `room` allows, the next unsplit line of this round is split in
- * two, so that no insertion pays for rehashing the whole table.
+ * two.  So no insertion rehashes the whole table.
  *
- *     lines  0 1 2 3 | 4 5            round 2: lines 0 and 1 are split, 2 and 3 not yet:
- *            ^-^ split^-^ their twins  hash & 7 names the line, or hash & 3 if above 5
+ *     lines  0 1 2 3 | 4 5            lines 0 and 1 are split into 0, 4 and 1, 5; 2 and 3 not yet.
+ *            ^-^     ^-^             hash & 7 is the line; if that is above 5, hash & 3
  *
- * One bit of the hash decides which half an item belongs to.  From 65,536 lines on the tag
- * contains that bit; in smaller tables hash_of() computes the hash again.
+ * One bit of the hash decides to which of the two lines an item goes.  From 65,536 lines on the tag
+ * contains that bit.  In smaller tables hash_of() computes the hash again.
  *
  * Threads: the caller locks.
- * Memory:  some 18 bytes per item where few lines may spill (roomy), 12 where many may (dense). */
+ * Memory:  some 18 bytes per item with kvb_line_roomy, where few lines have spill lines; 12 with
+ *          kvb_line_dense, where many have. */
 enum { kvb_line_cells = 10, kvb_line_tag_shift = 16 };
 
-/* The load: items per ten lines.  Roomy: just before its split, one line in nine has a spill
- * line; with one in five, frequent look-ups would be 5 % slower. */
+/* The load factor: items per ten lines.  With kvb_line_roomy, one line in nine has a spill line
+ * just before its split.  With one in five, frequent look-ups would be 5 % slower. */
 enum kvb_line_room { kvb_line_roomy = 36, kvb_line_dense = 65 };
 
 struct kvb_table_line {
@@ -51,20 +52,20 @@ struct kvb_line_table {
     struct kvb_region lines;
     struct kvb_region spill;
     size_t line_count;
-    uint64_t mask; /* of this round: the lowest 2^k - 1 that is >= line_count - 1 */
+    uint64_t mask; /* of this round: the least 2^k - 1 that is not below line_count - 1 */
     size_t count;
     enum kvb_line_room room;
-    size_t split_above; /* items: above this count the next line is split */
+    size_t split_above; /* a line is split when there are more items than this */
     size_t spill_end;
-    uint32_t spill_free; /* 1 + a number, through next */
+    uint32_t spill_free; /* 1 + number of the first free one; linked by `next` */
     kvb_line_hash hash_of;
     const void *context;
 };
 
 #define KVB_NO_LINE_ID UINT32_MAX
 
-/* *table is {0} before; it holds at most `max` items.  hash_of() returns the hash of an item
- * that is in the table.  KVB_NO_MEMORY. */
+/* *table must be {0}.  It has room for `max` items.  hash_of() returns the hash of an item that is
+ * in the table.  KVB_NO_MEMORY. */
 kvb_status kvb_line_table_open(
     struct kvb_line_table *table, size_t max, enum kvb_line_room room, kvb_line_hash hash_of,
     const void *context);
@@ -72,17 +73,17 @@ kvb_status kvb_line_table_open(
 /* {0} is fine. */
 void kvb_line_table_close(struct kvb_line_table *table);
 
-/* Removes all items.  A table of up to 4 MiB keeps its size, so that the next items pay for no
- * growth; a sparse one shrinks, so the cost is proportional to the items removed.  A larger
- * table is closed; a table that was never opened stays closed. */
+/* Removes all items.  A table of up to 4 MiB keeps its size, so that it need not grow again.  A
+ * sparse table shrinks, so that the cost is proportional to the removed items.  A larger table is
+ * closed.  A table that was never opened stays closed. */
 void kvb_line_table_empty(struct kvb_line_table *table);
 
-/* Slow paths of kvb_line_table_put() and _remove() below: a look beyond the home line. */
+/* Slow paths of kvb_line_table_put() and _remove() below, for items in spill lines. */
 kvb_status kvb_line_table_put_spilled(struct kvb_line_table *table, uint64_t hash, uint32_t id);
 void kvb_line_table_split(struct kvb_line_table *table);
 void kvb_line_table_remove_spilled(struct kvb_line_table *table, uint64_t hash, uint32_t id);
 
-/* Memory taken so far. */
+/* Returns the memory that the table uses, in bytes. */
 size_t kvb_line_table_bytes(const struct kvb_line_table *table);
 
 /* ---- Looking up ----
@@ -90,7 +91,8 @@ size_t kvb_line_table_bytes(const struct kvb_line_table *table);
  *     struct kvb_line_probe probe = kvb_line_table_probe(table, hash);
  *     for (uint32_t id; (id = kvb_line_probe_next(table, &probe)) != KVB_NO_LINE_ID;) { ... }
  *
- * The table must not change meanwhile.  Inline, because each block of each event is looked up. */
+ * The table must not change during the loop.  Inline, because each block of each event is looked
+ * up. */
 struct kvb_line_probe {
     const struct kvb_table_line *line;
     uint32_t hits; /* cells with this tag */
@@ -131,12 +133,12 @@ static inline uint32_t kvb_line_first(uint32_t cells)
     return bit < 8 ? bit : bit - 6;
 }
 
-/* The cells with this tag. */
+/* Returns the cells that have this tag. */
 static inline uint32_t kvb_line_hits(const struct kvb_table_line *line, uint16_t tag)
 {
 #if defined(__SSE2__)
-    /* Compares pairs of shorts: for a single short gcc 12 emits a store of two bytes and a load
-     * of four, for which store forwarding fails. */
+    /* Broadcasts a pair of 16-bit tags.  For a single tag gcc 12 emits a store of two bytes and a
+     * load of four, which prevents store forwarding. */
     const __m128i wanted = _mm_set1_epi32((int)(tag * UINT32_C(0x10001)));
     const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)line->tags);
     const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)(line->tags + 2));
@@ -180,7 +182,7 @@ kvb_line_probe_next(const struct kvb_line_table *table, struct kvb_line_probe *p
 
 /* ---- Changing ---- */
 
-/* The home line of a hash, read once for a look-up and an insertion. */
+/* The home line of a hash.  It is read once for a look-up and an insertion. */
 struct kvb_line_place {
     struct kvb_table_line *line;
     uint32_t hits, free_cells;
@@ -199,13 +201,13 @@ kvb_line_table_place(const struct kvb_line_table *table, uint64_t hash)
                                     .tag = tag };
 }
 
-/* No item of this hash is in the table, and the home line has a free cell. */
+/* Whether no item of this hash is in the table and the home line has a free cell. */
 static inline bool kvb_line_place_is_clear(const struct kvb_line_place *place)
 {
     return (place->hits | place->line->next) == 0 && place->free_cells != 0;
 }
 
-/* Inserts into a place that has a free cell; the table has not changed since it was read. */
+/* Inserts into a place that has a free cell.  The table must not have changed since it was read. */
 static inline void
 kvb_line_table_put_at(struct kvb_line_table *table, const struct kvb_line_place *place, uint32_t id)
 {
@@ -231,7 +233,7 @@ kvb_line_table_put(struct kvb_line_table *table, uint64_t hash, uint32_t id)
     return KVB_OK;
 }
 
-/* The pair must be there. */
+/* Removes the pair, which must be in the table. */
 static inline void kvb_line_table_remove(struct kvb_line_table *table, uint64_t hash, uint32_t id)
 {
     struct kvb_table_line *line = kvb_line_at(table, hash);
@@ -248,8 +250,8 @@ static inline void kvb_line_table_remove(struct kvb_line_table *table, uint64_t 
     kvb_line_table_remove_spilled(table, hash, id);
 }
 
-/* always_inline: gcc 12 treats a function that only prefetches as one without side effects, and
- * drops the calls that it does not inline early. */
+/* always_inline, because gcc 12 regards a function that only prefetches as one without effects, and
+ * drops calls that it does not inline early. */
 [[gnu::always_inline]] static inline void
 kvb_line_table_prefetch(const struct kvb_line_table *table, uint64_t hash)
 {

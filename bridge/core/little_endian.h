@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Little-endian numbers, as a checkpoint stores them; the addresses need no alignment.
+/* Reads and writes little-endian numbers.  The addresses need no alignment.
  * Threads: any thread. */
 
 static inline void kvb_le_put_u32(uint8_t *to, uint32_t value)

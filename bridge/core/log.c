@@ -13,8 +13,8 @@
 static const uint64_t last_lines_ns = KVB_NS_PER_S; /* how long kvb_log_stop() waits */
 
 enum {
-    line_bytes = kvb_log_line_bytes, /* PIPE_BUF: another writer cannot split such a line */
-    max_text_bytes = 512,            /* of a message or a value; the rest is cut */
+    line_bytes = kvb_log_line_bytes, /* PIPE_BUF: other writers cannot split such a line */
+    max_text_bytes = 512,            /* a longer message or value is cut */
     max_escape_bytes = 6,            /* \u001f */
     max_character_bytes = 4,         /* UTF-8 */
     limit_period_s = 10,             /* repeated messages are summarised this often */
@@ -73,11 +73,11 @@ void kvb_log_backoff_end(struct kvb_log_backoff *backoff)
     }
 }
 
-/* ---- One line, without allocating: memory may have run out ------------------------- */
+/* ---- One line; allocates nothing, because memory may be out ------------------------- */
 
 struct line {
     size_t len;
-    bool is_full; /* something did not fit and was left out */
+    bool is_full; /* something was left out because it did not fit */
     char text[line_bytes];
 };
 
@@ -101,8 +101,8 @@ static void put_log_text(struct line *line, const char *text)
 
 /* ---- Escaping ------------------------------------------------------------------------ */
 
-/* A control character at text, which has len bytes, those of the second set (U+0080 to U+009F)
- * too: terminals obey both.  Returns its code point, or 0 for any other character. */
+/* Returns the code point of a control character, or 0 for any other character.  The character at
+ * text has len bytes.  Terminals also obey the control characters U+0080 to U+009F. */
 static unsigned char control_point(const unsigned char *text, size_t len)
 {
     if (len == 2 && text[0] == 0xc2 && text[1] <= 0x9f) {
@@ -111,8 +111,8 @@ static unsigned char control_point(const unsigned char *text, size_t len)
     return len == 1 && (text[0] < 0x20 || text[0] == 0x7f) ? text[0] : 0;
 }
 
-/* Writes the character at text, escaped as in JSON; returns how many bytes of text it took.
- * Bytes that are not UTF-8 are written one by one, as \u00XX. */
+/* Writes the character at text, escaped as in JSON.  Returns how many bytes of text it read.
+ * Writes each byte that is not UTF-8 as \u00XX. */
 static size_t put_character(struct line *line, const unsigned char *text)
 {
     char escape[max_escape_bytes + 1];
@@ -150,7 +150,7 @@ static void put_log_quoted(struct line *line, const char *text)
     put_log_bytes(line, "\"", 1);
 }
 
-/* In the plain form a value needs no quotes when its end is unambiguous. */
+/* Whether the value needs no quotes in the plain form. */
 static bool is_bare(const char *text)
 {
     const char *at = text;
@@ -203,13 +203,13 @@ static void put_plain_pair(struct line *line, const char *key, const char *value
     put_log_escaped(line, key);
     put_log_bytes(line, "=", 1);
     if (is_bare(value)) {
-        put_log_escaped(line, value); /* also cuts it */
+        put_log_escaped(line, value); /* cuts it too */
     } else {
         put_log_quoted(line, value);
     }
 }
 
-/* A pair that does not fit is left out whole, and so are the ones after it. */
+/* Writes a pair.  A pair that does not fit is left out, and so are all later ones. */
 static void put_pair(struct line *line, bool is_json, const char *key, const char *value)
 {
     const size_t before = line->len;
@@ -301,7 +301,7 @@ void kvb_log_write(
     for (const char *key; (key = va_arg(pairs, const char *));) {
         const char *value = va_arg(pairs, const char *);
         if (!value) {
-            break; /* a key without a value: the list ends here */
+            break; /* a key without a value ends the list */
         }
         put_pair(&line, log->is_json, key, value);
     }

@@ -15,7 +15,7 @@
 
 struct kvb_log_writer {
     int fd;         /* borrowed */
-    int give_up_fd; /* owned; readable once the rest is given up */
+    int give_up_fd; /* owned; readable when the rest is given up */
     kvb_log_note *note;
     void *context;
     struct kvb_thread thread;
@@ -23,9 +23,9 @@ struct kvb_log_writer {
     pthread_cond_t filled;
     pthread_cond_t drained;
     bool is_stopping;
-    bool is_writing;   /* a line that is no longer in the ring */
+    bool is_writing;   /* the thread writes a line that it has taken from the ring */
     uint64_t dropped;  /* since the start */
-    uint64_t reported; /* how many of those were reported */
+    uint64_t reported; /* how many dropped lines were reported */
     size_t first;      /* offset of the oldest byte; lines follow each other, each "...\n" */
     size_t used;       /* bytes */
     char ring[kvb_log_ring_bytes];
@@ -38,7 +38,7 @@ void kvb_log_write_all(int fd, const char *text, size_t len)
     while (done < len) {
         const ssize_t wrote = write(fd, text + done, len - done);
         if (wrote < 0 && errno != EINTR) {
-            return; /* there is nowhere to report it */
+            return; /* the error cannot be reported anywhere */
         }
         done += wrote > 0 ? (size_t)wrote : 0;
     }
@@ -73,8 +73,8 @@ static size_t take_ring_line(struct kvb_log_writer *writer, char line[kvb_log_li
     return len;
 }
 
-/* The next line; once the ring is empty, the line that says how many were dropped.
- * 0: nothing is to be written. */
+/* Takes the next line from the ring.  When the ring is empty, makes the line with the number of
+ * dropped lines.  Returns 0 when there is nothing to write. */
 static size_t next_log_line(struct kvb_log_writer *writer, char line[kvb_log_line_bytes])
 {
     if (writer->used > 0) {
@@ -90,8 +90,8 @@ static size_t next_log_line(struct kvb_log_writer *writer, char line[kvb_log_lin
 
 /* ---- Its thread ---- */
 
-/* Waits until fd takes a line without making the thread wait in write(2): a pipe that poll(2)
- * calls writable has room for PIPE_BUF bytes.  False: the rest is given up. */
+/* Waits until write(2) of a line does not block.  A pipe that poll(2) calls writable has room for
+ * PIPE_BUF bytes.  Returns false when the rest is given up. */
 static bool wait_for_room(const struct kvb_log_writer *writer)
 {
     struct pollfd ends[] = { { .fd = writer->fd, .events = POLLOUT },
@@ -111,7 +111,7 @@ static void *run_log_writer(void *context)
     char line[kvb_log_line_bytes];
     bool is_given_up = false;
 
-    (void)pthread_setname_np(pthread_self(), "kvb-log"); /* for top -H; else unnamed */
+    (void)pthread_setname_np(pthread_self(), "kvb-log"); /* only a name for top -H */
     pthread_mutex_lock(&writer->lock);
     while (!is_given_up) {
         const size_t len = next_log_line(writer, line);
@@ -136,7 +136,7 @@ static void *run_log_writer(void *context)
     return NULL;
 }
 
-/* Blocks all signals in the new thread: the main thread waits for them. */
+/* Blocks all signals in the new thread, because the main thread waits for them. */
 static kvb_status start_log_thread(struct kvb_log_writer *writer)
 {
     sigset_t all;

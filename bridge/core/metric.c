@@ -4,8 +4,8 @@
 #include <stdatomic.h>
 #include <string.h>
 
-/* Powers of 4 from 1 us: an event costs some microseconds, a publish into a frozen
- * server 200 ms. */
+/* The bounds are powers of 4 from 1 us on.  They cover an event, which takes some microseconds, and
+ * a publish to a server that does not read, which takes 200 ms. */
 static const uint64_t first_bound_ns = 1000;
 
 void kvb_metric_add(struct kvb_metrics *metrics, size_t id, uint64_t more)
@@ -59,7 +59,7 @@ void kvb_metric_observe(struct kvb_metrics *metrics, size_t id, uint64_t total_n
     }
     const uint64_t each_ns = total_ns / times;
     while (each_ns > kvb_metric_bound_ns(bucket)) {
-        bucket++; /* terminates: no value is above the last bound */
+        bucket++; /* terminates: the last bound is UINT64_MAX */
     }
     kvb_metric_add(metrics, id + bucket, times);
     kvb_metric_add(metrics, id + kvb_metric_buckets, total_ns);

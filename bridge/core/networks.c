@@ -8,7 +8,7 @@
 
 enum { text_bytes = 64, mapped_bits = 96, max_bits = 128 };
 
-/* The first bytes of an IPv4 address. */
+/* The first bytes of an IPv4 address as mapped into IPv6. */
 #define MAPPED 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff
 
 static const uint8_t mapped_prefix[] = { MAPPED };
@@ -25,7 +25,8 @@ static bool read_ip(const char *text, uint8_t out_bytes[kvb_network_bytes], bool
     return inet_pton(AF_INET, text, out_bytes + sizeof mapped_prefix) == 1;
 }
 
-/* The bits after '/', counted as those of IPv6; false: not a number within the address. */
+/* Reads the number after '/' and converts it to bits of IPv6.  Returns false when it is not a
+ * number or is larger than the address. */
 static bool read_prefix(const char *text, bool is_four, uint8_t *out_bits)
 {
     const unsigned before = is_four ? mapped_bits : 0;
@@ -44,8 +45,7 @@ static bool is_bit_set(const uint8_t *bytes, unsigned bit)
     return (bytes[bit / 8] >> (7 - bit % 8) & 1) != 0;
 }
 
-/* True when no bit after the prefix is set: 10.0.0.1/8 is more likely a typing error than a
- * network. */
+/* Whether no bit after the prefix is set.  10.0.0.1/8 is refused as a probable typing error. */
 static bool is_whole_network(const struct kvb_network *network)
 {
     for (unsigned bit = network->bits; bit < max_bits; bit++) {
@@ -123,7 +123,7 @@ static bool is_in_list(const struct kvb_network *networks, size_t count, const u
     return false;
 }
 
-/* Without brackets and zone. */
+/* Reads an address and ignores brackets and zone. */
 static bool read_address(const char *text, uint8_t out_bytes[kvb_network_bytes])
 {
     const size_t from = text[0] == '[';
@@ -139,8 +139,9 @@ static bool read_address(const char *text, uint8_t out_bytes[kvb_network_bytes])
     return read_ip(address, out_bytes, &is_four);
 }
 
-/* Where clouds answer whoever asks on the machine with its credentials.  Sources: the manuals of
- * the clouds, and for what these do not name the data sources of cloud-init. */
+/* Metadata services of clouds.  They answer any process on the machine with the machine's
+ * credentials.  Sources: the manuals of the clouds; for rows that are not in these, the data
+ * sources of cloud-init. */
 /* clang-format off */
 static const struct kvb_network metadata[] = {
     { { MAPPED, 169, 254 }, mapped_bits + 16 },                           /* link-local, RFC 3927: most clouds */
@@ -157,8 +158,9 @@ static const struct kvb_network metadata[] = {
     { { 0xfd, 0, 0x00, 0x42, [15] = 0x42 }, max_bits },                   /* Scaleway */
 };
 
-/* IPv6 networks whose addresses a translator or tunnel sends on to an IPv4 address within them; `at`
- * are the positions of its four bytes.  ::ffff:0:0/96 is no row: such an address is IPv4 itself. */
+/* IPv6 networks whose addresses contain an IPv4 address to which a translator or tunnel sends packets.
+ * `at` has the positions of its four bytes.  ::ffff:0:0/96 is no row, because such an address is
+ * handled as IPv4. */
 static const struct ipv4_embedding {
     struct kvb_network network;
     uint8_t at[4];

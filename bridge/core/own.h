@@ -6,5 +6,5 @@
  */
 #define KVB_OWN(destroy) __attribute__((cleanup(destroy)))
 
-/* Elements of a true array (not of a pointer). */
+/* Number of elements of an array.  Must not be used for a pointer. */
 #define KVB_COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))

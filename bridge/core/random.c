@@ -16,7 +16,7 @@ uint64_t kvb_random_below(uint64_t *state, uint64_t below)
 
 double kvb_random_unit(uint64_t *state)
 {
-    return (double)(kvb_random_next(state) >> 11) * 0x1p-53; /* what a double holds exactly */
+    return (double)(kvb_random_next(state) >> 11) * 0x1p-53; /* 53 bits: a double has no more */
 }
 
 bool kvb_random_chance(uint64_t *state, double probability)

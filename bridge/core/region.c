@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 
 enum {
-    page_bytes = 64 << 10, /* the largest page size in use: 4 KiB on x86, up to 64 KiB on arm64 */
+    page_bytes = 64 << 10, /* the largest page size: 4 KiB on x86, up to 64 KiB on arm64 */
     max_step = 32 << 20,
     huge_page_bytes = 2 << 20,
 };
@@ -36,8 +36,8 @@ void kvb_region_close(struct kvb_region *region)
     *region = (struct kvb_region){ 0 };
 }
 
-/* Grows by half, at most max_step, so that a large region does not grow page by page; a large
- * one grows by whole huge pages. */
+/* Returns the next size: half as much again, but at most max_step more.  So a region does not grow
+ * page by page.  A large region has whole huge pages. */
 static size_t next_bytes(const struct kvb_region *region, size_t bytes)
 {
     size_t step = region->bytes / 2;
@@ -49,8 +49,9 @@ static size_t next_bytes(const struct kvb_region *region, size_t bytes)
     return next < region->max_bytes ? next : region->max_bytes;
 }
 
-/* A hint to the kernel.  Huge pages would only make a small region larger.  When a region turns
- * large, the pages that it has already are included: the kernel collapses them later. */
+/* Asks the kernel for huge pages.  A small region gets none, because they would only make it
+ * larger.  When a region becomes large, its old pages are included, and the kernel collapses them
+ * later. */
 static void want_huge_pages(const struct kvb_region *region, size_t next)
 {
     const size_t from = region->bytes > huge_page_bytes ? region->bytes : 0;

@@ -11,9 +11,9 @@ enum { max_capacity = 1 << 20 };
 struct kvb_ring {
     pthread_mutex_t lock;
     pthread_cond_t has_place; /* also signalled by close */
-    void **items;             /* owned; owns the items inside */
+    void **items;             /* owned, with the items in it */
     size_t capacity;
-    size_t head; /* the oldest */
+    size_t head; /* position of the oldest item */
     size_t count;
     kvb_ring_drop drop;
     int fd; /* owned; its counter is 1 while count > 0 or is_closed, else 0 */
@@ -42,8 +42,8 @@ kvb_status kvb_ring_new(size_t capacity, kvb_ring_drop drop, struct kvb_ring **o
     }
     ring->capacity = capacity;
     ring->drop = drop;
-    (void)pthread_mutex_init(&ring->lock, NULL);     /* with glibc and no attributes */
-    (void)pthread_cond_init(&ring->has_place, NULL); /* these two cannot fail */
+    (void)pthread_mutex_init(&ring->lock, NULL);     /* cannot fail with glibc */
+    (void)pthread_cond_init(&ring->has_place, NULL); /* cannot fail with glibc */
     *out_ring = ring;
     return KVB_OK;
 }
@@ -75,7 +75,7 @@ void kvb_ring_free(struct kvb_ring *ring)
     free(ring);
 }
 
-/* Neither can fail: the counter is only ever 0 or 1. */
+/* This and make_unreadable() cannot fail, because the counter is only 0 or 1. */
 static void make_readable(const struct kvb_ring *ring)
 {
     (void)eventfd_write(ring->fd, 1);

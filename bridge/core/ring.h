@@ -8,37 +8,39 @@
  *
  *     put -> [ oldest | ... | newest | free ... ] -> take       capacity items
  *
- * The queue owns what lies in it.  An eventfd is readable while it is not empty,
- * for zmq_poll and epoll.
- * Threads: any thread on both ends. */
+ * The queue owns the items in it.  An eventfd for zmq_poll and epoll is readable while the queue is
+ * not empty.
+ * Threads: any thread may put and take. */
 struct kvb_ring;
 
 typedef void (*kvb_ring_drop)(void *item);
 
-/* drop frees what is left inside at the end; NULL when items need no freeing.
- * KVB_TOO_LARGE capacity is 0 or above 2^20, KVB_NO_MEMORY, KVB_IO no descriptor. */
+/* kvb_ring_free() calls drop for each item in the ring.  drop is NULL when items need no freeing.
+ * KVB_TOO_LARGE  capacity is 0 or above 2^20
+ * KVB_NO_MEMORY
+ * KVB_IO         no descriptor is free */
 kvb_status kvb_ring_new(size_t capacity, kvb_ring_drop drop, struct kvb_ring **out_ring);
 
-/* NULL is fine.  Nobody may still use the ring. */
+/* No thread may use the ring any more.  NULL is fine. */
 void kvb_ring_free(struct kvb_ring *ring);
 
-/* Takes item on KVB_OK.  KVB_AGAIN: full.  KVB_CLOSED. */
+/* Puts item.  On KVB_OK the ring owns it, else the caller.  KVB_AGAIN: full.  KVB_CLOSED. */
 kvb_status kvb_ring_put(struct kvb_ring *ring, void *item);
 
-/* The same, but waits for a place.  KVB_CLOSED: item is still the caller's. */
+/* The same, but waits while the ring is full.  KVB_CLOSED */
 kvb_status kvb_ring_put_wait(struct kvb_ring *ring, void *item);
 
-/* KVB_AGAIN: empty.  KVB_CLOSED: empty and closed. */
+/* Takes the oldest item.  KVB_AGAIN: empty.  KVB_CLOSED: empty and closed. */
 kvb_status kvb_ring_take(struct kvb_ring *ring, void **out_item);
 
-/* What would be taken next, or NULL.  Borrowed until it is taken: for a thread that takes
- * alone. */
+/* Returns the oldest item, or NULL.  Borrowed until it is taken.  Only for a thread that alone
+ * takes items. */
 const void *kvb_ring_oldest(struct kvb_ring *ring);
 
-/* Wakes all who wait; later puts are refused. */
+/* Wakes all threads that wait.  Later puts are refused. */
 void kvb_ring_close(struct kvb_ring *ring);
 
-/* Readable while the ring is not empty or closed.  Borrowed. */
+/* Returns the eventfd, borrowed.  It is readable while the ring has items or is closed. */
 int kvb_ring_fd(const struct kvb_ring *ring);
 
 size_t kvb_ring_count(struct kvb_ring *ring);

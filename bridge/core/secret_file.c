@@ -12,7 +12,7 @@
 static void close_secret(const int *fd)
 {
     if (*fd >= 0) {
-        (void)close(*fd); /* was only read */
+        (void)close(*fd); /* no error matters: the file was only read */
     }
 }
 
@@ -33,7 +33,7 @@ check_secret(int fd, const char *path, enum kvb_file_access access, struct kvb_d
     return KVB_BAD_CONFIG;
 }
 
-/* O_NONBLOCK: opening a named pipe would wait for its writer. */
+/* Opens and checks the file.  Without O_NONBLOCK, opening a named pipe waits for its writer. */
 static kvb_status
 open_secret(const char *path, enum kvb_file_access access, int *out_fd, struct kvb_detail *detail)
 {
@@ -47,7 +47,7 @@ open_secret(const char *path, enum kvb_file_access access, int *out_fd, struct k
     if (status == KVB_OK) {
         *out_fd = fd;
     } else {
-        (void)close(fd); /* was only read */
+        (void)close(fd); /* as in close_secret() */
     }
     return status;
 }

@@ -6,7 +6,7 @@
 
 enum { swap_bytes = 64 };
 
-/* The first `first` items as a heap whose root, at place 0, is the last of them in order. */
+/* A max-heap of the first `first` items.  Its root, at position 0, is the last of them in order. */
 struct heap {
     uint8_t *items;
     size_t item_bytes;

@@ -5,9 +5,9 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-/* A thread that one owner starts and joins; {0} is one that does not run.
+/* A thread that one owner starts and joins.  {0} is a thread that does not run.
  *
- * Threads: the owner's. */
+ * Threads: only the owner's thread. */
 struct kvb_thread {
     pthread_t id;
     bool is_running; /* started, and not joined yet */

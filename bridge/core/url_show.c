@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Length of a known scheme with its "://", else 0: text before another "://" may be a password. */
+/* Returns the length of a known scheme with its "://", else 0, because text before another "://"
+ * may be a password. */
 static size_t scheme_length(const char *url, size_t len)
 {
     static const char *const schemes[] = { "nats://", "tls://", "http://", "https://" };
@@ -20,7 +21,7 @@ static size_t scheme_length(const char *url, size_t len)
     return 0;
 }
 
-/* Appends what may be shown of url; false when not all of it fits. */
+/* Writes the part of url that may be shown.  Returns false when it does not fit. */
 static bool append_shown_url(const char *url, size_t len, char *out, size_t size)
 {
     const size_t scheme_len = scheme_length(url, len);
@@ -41,9 +42,8 @@ const char *kvb_url_show(const char *url, char *out, size_t size)
     return out;
 }
 
-/* Length of the first URL in the list: up to the last comma before the next "://" that follows
- * the last @.  An @ before the next "://" belongs to the first URL, whose password contains a
- * comma. */
+/* Returns the length of the first URL in the list.  The URL ends at the first comma after the last
+ * @ before the second "://".  Commas before that @ are part of a password. */
 static size_t length_of(const char *urls)
 {
     const char *next = strstr(urls, "://");
@@ -65,7 +65,7 @@ const char *kvb_urls_show(const char *urls, char *out, size_t size)
         const size_t comma = used > 0;
         if (size - used <= comma ||
             !append_shown_url(urls, len, out + used + comma, size - used - comma)) {
-            out[used] = '\0'; /* the part that fits may end within a name */
+            out[used] = '\0'; /* drops a URL that was cut */
             break;
         }
         if (comma) {

@@ -2,9 +2,9 @@
 
 #include <string.h>
 
-/* A first byte of a row is followed by len - 1 bytes 80 .. bf, of which the second lies in
- * low .. high: that keeps out overlong forms, surrogates and what is above U+10FFFF (table 3-7
- * of the Unicode standard). */
+/* Each row has a range of first bytes.  len - 1 bytes 80 .. bf follow, and the second byte must
+ * also be in low .. high.  This refuses overlong forms, surrogates and numbers above U+10FFFF
+ * (table 3-7 of the Unicode standard). */
 size_t kvb_utf8_len(const uint8_t *at, size_t left)
 {
     static const struct {

@@ -4,9 +4,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Bytes of the UTF-8 character at `at`, of which `left` bytes (1 at least) may be read; 0: it is
- * none.  Text that ends with a NUL may be read with any `left`: no byte after the NUL is. */
+/* Returns how many bytes the UTF-8 character at `at` has, or 0 if there is none.  `left` bytes, at
+ * least 1, may be read.  For text that ends with a NUL `left` may be larger, because nothing after
+ * the NUL is read. */
 size_t kvb_utf8_len(const uint8_t *at, size_t left);
 
-/* Whether the text, up to its NUL, is UTF-8 without control characters. */
+/* Whether the text is UTF-8 without ASCII control characters. */
 bool kvb_utf8_is_plain(const char *text);
