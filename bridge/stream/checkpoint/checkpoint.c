@@ -205,8 +205,9 @@ static kvb_status put_state(struct kvb_checkpoint_save *save, struct kvb_buf *ou
 
 /* ---- Saving ---- */
 
-/* Not saved: a list that a replay cannot prove, because it is cleared when the engine connects;
- * and a half-applied batch, because no sequence number describes that state. */
+/* Whether the stream can be saved.  A list that no replay can prove is not saved, because it is
+ * cleared when the engine connects.  A half-applied batch is not saved, because no sequence number
+ * describes that state. */
 static bool is_worth_it(const struct kvb_stream *stream)
 {
     return stream->has_last && stream->options.has_replay && !stream->unfinished.is_there;

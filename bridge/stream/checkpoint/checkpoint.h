@@ -9,100 +9,104 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One stream as bytes, so that a restarted bridge goes on where the last one was.
+/* A checkpoint: one stream as bytes.  A restarted bridge continues the stream from it.
  *
- *     head      which stream, of which configuration: a hash for each key
- *     names     what readers that do not know `cleared` may hold (where that is kept)
- *     entries   of the mirror; an entry that comes again replaces itself
- *     state     how far we are, fingerprints, epoch, newest event id, sums
+ *     head      identifies the stream and its configuration by a hash for each key
+ *     names     block names that readers which do not know `cleared` may hold; optional
+ *     entries   of the mirror; a later entry replaces an earlier one of the same block
+ *     state     newest sequence number, fingerprints, epoch, newest event id, sums
  *
- *     section   kind format count bytes u32 | payload | XXH3-128 of all that, whose
- *               seed is the low half of the section's before: none can be cut, missing,
- *               twice or in another place
+ *     section   kind format count bytes u32 | payload | XXH3-128 of all that
  *
- * A save takes many steps, between which the stream goes on: the last step writes what
- * changed since it was written first, and the state; what was saved is the stream at
- * that moment, between two batches.
+ * The seed of a section's hash is the low half of the hash of the section before.  So a section
+ * that is cut, missing, repeated or misplaced is detected.
  *
- * The next process continues in the same epoch.  Only batches make events, and the same
- * batches make the same ids, so an event that is published twice is published identically.
- * Therefore a checkpoint must be made void before events are published that no batch made:
- * another epoch, or the whole list again.
+ * A fuzzy checkpoint: a save takes many steps, and the stream continues between them.  The last
+ * step writes the entries that have changed since they were written, and the state.  So the
+ * checkpoint is the stream at the time of the last step, between two batches.
  *
- * Until the engine has proven the two newest batches, what was restored is DOWN(connecting)
- * or SYNCING: another incarnation of the engine clears it like any other list.
+ * The next process continues in the same epoch.  Only batches make events, and the same batches
+ * make the same ids.  So an event that is published twice is published identically.  Events that no
+ * batch made are those of another epoch, or of publishing the whole list again.  A checkpoint must
+ * become void before such events are published.
+ *
+ * A restored stream is DOWN(connecting) or SYNCING until the engine has proven the two newest
+ * batches.  Another incarnation of the engine clears it like any other list.
  *
  * Pure: no I/O.  Threads: the caller locks. */
 enum { kvb_checkpoint_format = 6, kvb_checkpoint_step_items = 16384 };
 
 /* ---- Saving ---- */
 
-/* In place; {0} is one that was ended. */
+/* A save in progress.  {0} is a save that has ended. */
 struct kvb_checkpoint_save {
-    struct kvb_stream *stream; /* borrowed; NULL: not begun */
+    struct kvb_stream *stream; /* borrowed; NULL: no save in progress */
     const struct kvb_advertised_names
-        *advertised; /* borrowed, or NULL; must forget nothing meanwhile */
+        *advertised; /* borrowed, or NULL; must not lose names during the save */
     size_t next_name;
     size_t place;
     uint64_t chain; /* the seed of the next section's hash */
 };
 
-/* KVB_NOT_FOUND  nothing was applied yet, nothing could prove it, or a batch is half applied:
- *                there is nothing to save
+/* Begins a save.
+ * KVB_NOT_FOUND  there is nothing to save: no batch was applied yet, the engine has no replay that
+ *                could prove the list, or a batch is half applied
  * KVB_NO_MEMORY */
 kvb_status kvb_checkpoint_save_begin(
     struct kvb_checkpoint_save *save, struct kvb_stream *stream,
     const struct kvb_advertised_names *advertised);
 
-/* Appends the next sections: at most max_items (1 .. kvb_checkpoint_step_items) names and
- * entries.  *out_is_done: the checkpoint is whole, as the stream is now.
- * KVB_CLOSED     the stream was cleared meanwhile, or is within a batch: give it up, begin again
- * KVB_TOO_LARGE, KVB_NO_MEMORY of out */
+/* Appends the next sections, with at most max_items (1 .. kvb_checkpoint_step_items) names and
+ * entries.  *out_is_done: the checkpoint is complete, and equals the stream now.
+ * KVB_CLOSED     the stream was cleared since the save began, or a batch is half applied: end this
+ *                save and begin another
+ * KVB_TOO_LARGE, KVB_NO_MEMORY  no room in out */
 kvb_status kvb_checkpoint_save_step(
     struct kvb_checkpoint_save *save, size_t max_items, struct kvb_buf *out, bool *out_is_done);
 
-/* In any case.  {0} is fine. */
+/* Ends a save, after success and failure.  {0} is fine. */
 void kvb_checkpoint_save_end(struct kvb_checkpoint_save *save);
 
-/* All of it at once. */
+/* Makes a whole checkpoint at once.  Errors as above. */
 kvb_status kvb_stream_save(
     struct kvb_stream *stream, const struct kvb_advertised_names *advertised, struct kvb_buf *out);
 
 /* ---- Restoring ---- */
 
 struct kvb_checkpoint_source {
-    /* Fills all the bytes.  KVB_NOT_FOUND: it ends before; KVB_IO. */
+    /* Reads exactly `bytes` bytes.  KVB_NOT_FOUND: fewer are left.  KVB_IO. */
     kvb_status (*read)(void *context, void *to, size_t bytes);
     void *context;
 };
 
-/* Why a checkpoint is of no use. */
+/* Why a checkpoint is refused. */
 enum kvb_checkpoint_rejection {
-    KVB_CHECKPOINT_UNREADABLE,   /* the medium fails */
-    KVB_CHECKPOINT_TORN,         /* it ends too early, or goes on behind its end */
-    KVB_CHECKPOINT_CORRUPT,      /* the bytes are not those that were written */
+    KVB_CHECKPOINT_UNREADABLE,   /* it cannot be read */
+    KVB_CHECKPOINT_TORN,         /* it ends too early, or bytes follow its end */
+    KVB_CHECKPOINT_CORRUPT,      /* the bytes differ from those that were written */
     KVB_CHECKPOINT_FORMAT,       /* of another version of the program */
     KVB_CHECKPOINT_FOREIGN,      /* of another stream or configuration */
-    KVB_CHECKPOINT_INCONSISTENT, /* no stream can look like that */
+    KVB_CHECKPOINT_INCONSISTENT, /* no stream can have this state */
     KVB_CHECKPOINT_TOO_LARGE,    /* more blocks than this stream may hold */
     KVB_CHECKPOINT_NO_MEMORY,
     KVB_CHECKPOINT_FLAW_COUNT
 };
 
-/* "torn", ...  Never NULL. */
+/* Returns the name of the cause, such as "torn".  Never NULL. */
 const char *kvb_checkpoint_rejection_name(enum kvb_checkpoint_rejection cause);
 
 struct kvb_checkpoint_refusal {
     enum kvb_checkpoint_rejection cause;
-    /* Of a foreign one, the configuration's keys that differ: "workers.events, hashes"; of
-     * any other, "". */
+    /* For KVB_CHECKPOINT_FOREIGN, the keys of the configuration that differ: "workers.events,
+     * hashes".  Else "". */
     struct kvb_detail keys;
 };
 
-/* Restores into a stream just made with the options of the saved one.  told may be NULL.
- * *out_needs_epoch: going on in the old epoch would not be proven right; open another.
- * KVB_BAD_INPUT  refused: *out_refusal says why, the stream is as it was; told may
- *                hold more than before, which does no harm */
+/* Restores into a stream that was just made with the options of the saved one.  `advertised` may be
+ * NULL.  *out_needs_epoch: the stream must not continue the old epoch; the caller opens another
+ * one.
+ * KVB_BAD_INPUT  the checkpoint is refused.  *out_refusal says why.  The stream is as it was.
+ *                `advertised` may contain more names than before, which is harmless. */
 kvb_status kvb_stream_restore(
     struct kvb_stream *stream, struct kvb_advertised_names *advertised,
     const struct kvb_checkpoint_source *source, bool *out_needs_epoch,

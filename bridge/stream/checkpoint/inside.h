@@ -4,9 +4,9 @@
 #include "stream/checkpoint/checkpoint.h"
 #include "stream/mirror/record.h"
 
-/* The layout, for the checkpoint*.c files alone. */
+/* The layout of a checkpoint.  Only the files of this folder include this header. */
 
-/* The first bytes of a file are "KVB" and the head's kind. */
+/* Kinds of sections.  Each begins with the bytes "KVB" and the number of the kind. */
 enum section_kind {
     section_head = 0x0142564b,
     section_names = 0x0242564b,
@@ -14,11 +14,11 @@ enum section_kind {
     section_state = 0x0442564b
 };
 
-/* Everything in the options that the list's meaning, or the events made of a batch, depend on. */
+/* All options on which the meaning of the list, or the events of a batch, depend. */
 enum checkpoint_key {
     key_worker_id,
     key_dp_rank,
-    key_namespace, /* this and the next in the order of enum kvb_stream_place */
+    key_namespace, /* this key and the next ones are in the order of enum kvb_stream_place */
     key_component,
     key_events,
     key_replay,
@@ -39,7 +39,7 @@ enum checkpoint_key {
 enum {
     section_header_bytes = 16,
     section_hash_bytes = 16,
-    head_bytes = 8 * checkpoint_keys, /* a number, or a text's hash, for each */
+    head_bytes = 8 * checkpoint_keys, /* for each key a number, or the hash of a text */
     name_bytes = 8
 };
 
@@ -53,7 +53,7 @@ enum state_flag {
     state_all_flags = 63
 };
 
-/* Where the parts of a state begin; the fingerprints follow, 24 bytes each. */
+/* Offsets of the parts of a state.  The fingerprints follow, 24 bytes each. */
 enum {
     state_last_seq = 0,
     state_epoch = 8,
@@ -63,18 +63,18 @@ enum {
     state_flags = 48,
     state_cause = 52,
     state_ends = 56,                                  /* kvb_mirror_put_ends() */
-    state_tiers = state_ends + kvb_mirror_ends_bytes, /* of each: blocks, digest low, high u64 */
+    state_tiers = state_ends + kvb_mirror_ends_bytes, /* each: blocks, digest low, high u64 */
     state_tier_bytes = 24,
     state_fingerprints = state_tiers + KVB_LIST_COUNT * state_tier_bytes,
     fingerprint_bytes = 24
 };
 
-/* What the head holds. */
+/* The values of the head. */
 struct checkpoint_identity {
     uint64_t values[checkpoint_keys];
 };
 
 struct checkpoint_identity kvb_checkpoint_identity(const struct kvb_stream *stream);
 
-/* The configuration's name for the key. */
+/* Returns the name of the key in the configuration. */
 const char *kvb_checkpoint_key_name(enum checkpoint_key key);

@@ -6,7 +6,7 @@ static const uint64_t after_give_up_ns = KVB_NS_PER_S;
 
 enum transition { made, written, failed, made_void, transition_count };
 
-/* The table of the header. */
+/* The table in stream/checkpoint/policy.h. */
 static const enum kvb_checkpoint_state table[KVB_CHECKPOINT_STATE_COUNT][transition_count] = {
     [KVB_CHECKPOINT_NONE] = { KVB_CHECKPOINT_WRITING, KVB_CHECKPOINT_NONE, KVB_CHECKPOINT_NONE,
                               KVB_CHECKPOINT_NONE },
@@ -32,7 +32,7 @@ static bool is_written(const struct kvb_checkpoint_policy *policy)
 
 static void note_contents(struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream)
 {
-    (void)kvb_stream_last_seq(stream, &policy->seq); /* it has one, or nothing was saved */
+    (void)kvb_stream_last_seq(stream, &policy->seq); /* cannot fail: a saved stream has one */
     policy->has_base = kvb_stream_has_base(stream);
 }
 
@@ -110,7 +110,7 @@ void kvb_checkpoint_give_up(struct kvb_checkpoint_maker *maker, uint64_t now_ns)
     }
 }
 
-/* The last part was made: the checkpoint is of this moment. */
+/* Call this after the last part.  The checkpoint equals the stream now. */
 static void end_made(struct kvb_checkpoint_maker *maker)
 {
     struct kvb_checkpoint_policy *policy = maker->policy;
@@ -129,7 +129,7 @@ kvb_status kvb_checkpoint_step(
     const kvb_status status = kvb_checkpoint_save_step(&maker->save, max_items, out, &is_done);
 
     if (status != KVB_OK) {
-        kvb_checkpoint_give_up(maker, now_ns); /* it was cleared meanwhile, or memory is out */
+        kvb_checkpoint_give_up(maker, now_ns); /* the stream was cleared, or memory is out */
         return status;
     }
     *out_progress =
@@ -147,7 +147,7 @@ static void note_outcome(struct kvb_checkpoint_policy *policy, kvb_status outcom
         policy->epoch_on_disk = policy->epoch_written;
     }
     if (outcome != KVB_OK && outcome != KVB_CLOSED) {
-        policy->seq = UINT64_MAX; /* what is on the disk is older: it has changed since */
+        policy->seq = UINT64_MAX; /* the disk has an older one, so the stream has changed */
     }
     policy->state = table[policy->state][outcome == KVB_OK ? written : failed];
 }
@@ -173,6 +173,6 @@ void kvb_checkpoint_forget(
         end_making(maker, KVB_CHECKPOINT_IDLE);
     }
     if (maker->policy == policy) {
-        maker->policy = NULL; /* the outcome no longer matters */
+        maker->policy = NULL; /* nobody needs the outcome */
     }
 }

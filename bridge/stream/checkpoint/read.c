@@ -6,9 +6,8 @@
 #include "stream/mirror/inside.h"
 #include "stream/mirror/record.h"
 
-/* Ids that a predecessor may have given between its last checkpoint and its end, in
- * epochs that we know nothing of: a new one begins behind them even where the clock
- * went back. */
+/* The previous process may have used this many event ids in epochs after its last checkpoint.  A
+ * new epoch begins after them, even if the clock was set back. */
 static const uint64_t max_unknown_ids = 1 << 24;
 
 struct section {
@@ -21,7 +20,7 @@ struct restore {
     struct kvb_stream *stream;
     struct kvb_advertised_names *advertised;
     const struct kvb_checkpoint_source *source;
-    struct kvb_buf bytes; /* owned: one section */
+    struct kvb_buf bytes; /* owned: the current section */
     uint64_t chain;
     bool needs_epoch;
     struct kvb_checkpoint_refusal refusal;
@@ -33,7 +32,7 @@ static kvb_status refuse_checkpoint(struct restore *restore, enum kvb_checkpoint
     return KVB_BAD_INPUT;
 }
 
-/* Maps a status of the mirror or of a buffer to the reason of a refusal. */
+/* Maps a status of the mirror or of a buffer to the cause of a refusal. */
 static kvb_status classify_restore_status(struct restore *restore, kvb_status status)
 {
     switch (status) {
@@ -50,7 +49,7 @@ static kvb_status classify_restore_status(struct restore *restore, kvb_status st
 
 /* ---- Sections ---- */
 
-/* Appends so many of the source's bytes. */
+/* Reads so many bytes of the source and appends them. */
 static kvb_status pull(struct restore *restore, size_t bytes)
 {
     KVB_TRY(classify_restore_status(restore, kvb_buf_reserve(&restore->bytes, bytes)));
@@ -101,7 +100,7 @@ static kvb_status next_section(struct restore *restore, struct section *section)
     return KVB_OK;
 }
 
-/* Appends the key's name to those that differ. */
+/* Appends the key's name to the keys that differ. */
 static void name_key(struct kvb_detail *keys, enum checkpoint_key key)
 {
     const struct kvb_detail before = *keys;
@@ -181,8 +180,8 @@ static kvb_status settle_mirror(struct restore *restore, const uint8_t *state)
                : refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
 }
 
-/* Fingerprints must come in ring order, each in its slot, so that a later save writes the same
- * bytes.  The newest batch's must be present: the replay is requested from it. */
+/* Fingerprints must be in the order of their ring slots, so that a later save writes the same
+ * bytes.  That of the newest batch must be present, because the replay is requested from it. */
 static kvb_status take_fingerprints(
     const struct section *section, uint64_t last_seq, struct kvb_fingerprint_ring *ring)
 {
@@ -216,14 +215,14 @@ static bool is_state_possible(const struct section *section)
            kvb_le_get_u64(state + state_last_id) < UINT64_MAX / 2;
 }
 
-/* From here on nothing fails. */
+/* Sets the stream's state.  Cannot fail. */
 static void take_over(struct kvb_stream *stream, const uint8_t *state)
 {
     const uint32_t flags = kvb_le_get_u32(state + state_flags);
 
     stream->has_last = true;
     stream->last_seq = kvb_le_get_u64(state + state_last_seq);
-    stream->last_connection = UINT64_MAX; /* of another process: none of ours */
+    stream->last_connection = UINT64_MAX; /* none: this process had no connection yet */
     stream->is_complete = flags & state_is_complete;
     stream->has_skipped = flags & state_has_skipped;
     stream->has_unknown_event = flags & state_has_unknown_event;
@@ -259,12 +258,12 @@ static kvb_status take_state(struct restore *restore, const struct section *sect
         take_fingerprints(section, kvb_le_get_u64(state + state_last_seq), &stream->fingerprints)));
     KVB_TRY(settle_mirror(restore, state));
     take_over(stream, state);
-    /* Which of several children that wait for one parent is named first is not kept. */
+    /* Several children may wait for one parent.  The checkpoint does not contain their order. */
     restore->needs_epoch = stream->is_withdrawn || kvb_mirror_count(stream->mirror)->unrooted > 0;
     return KVB_OK;
 }
 
-/* ---- All ---- */
+/* ---- Restoring ---- */
 
 static kvb_status take_sections(struct restore *restore)
 {
@@ -288,7 +287,7 @@ static kvb_status take_sections(struct restore *restore)
     }
 }
 
-/* As kvb_stream_new() left it. */
+/* Makes the stream as kvb_stream_new() left it. */
 static void undo(struct kvb_stream *stream)
 {
     const struct kvb_digest_key key = { .worker_id = stream->options.worker_id,
