@@ -146,9 +146,10 @@ static void store_name(struct world *world, uint64_t hash)
                                       .hash_count = 1,
                                       .token_count = block_size };
     struct kvb_event_batch batch = { .events = &event };
+    const void *const borrowed[] = { hashes, tokens }; /* the batch only reads them */
 
-    memcpy(&batch.hashes, &(const kvb_engine_hash *){ hashes }, sizeof batch.hashes);
-    memcpy(&batch.tokens, &(const uint32_t *){ tokens }, sizeof batch.tokens);
+    memcpy((void *)&batch.hashes, (const void *)&borrowed[0], sizeof(void *));
+    memcpy((void *)&batch.tokens, (const void *)&borrowed[1], sizeof(void *));
     kvb_block_tree_store(world->tree, &batch, &event, 0);
     kvb_block_tree_hold(world->tree, hashes[0], 1);
 }
@@ -582,9 +583,9 @@ static void nothing_missed_is_the_end_mark_alone(void **state)
 static void what_the_ring_has_no_more_is_a_snapshot_that_fits_the_numbers(void **state)
 {
     (void)state;
-    publish(3 * kept_batches);
+    publish((size_t)3 * kept_batches);
     request(first_number + 1);
-    const size_t room = 3 * kept_batches - 1;
+    const size_t room = (size_t)3 * kept_batches - 1;
     assert_int_equal(collect(&scene, lines, 1000), room + 1);
     for (size_t i = 0; i < room; i++) {
         assert_int_equal(lines[i].number, first_number + 1 + i);
@@ -680,17 +681,17 @@ static void a_snapshot_is_of_one_moment_and_changes_follow(void **state)
     (void)state;
     struct kvb_republish_action action;
 
-    publish(3 * kept_batches);
+    publish((size_t)3 * kept_batches);
     request(first_number);
     kvb_republisher_live(scene.republisher, &scene.time, &action); /* begins the snapshot */
     assert_int_equal(action.kind, KVB_REPUBLISH_NOTHING);
     store_one();
-    assert_int_equal(collect(&scene, lines, 1000), 3 * kept_batches + 2);
+    assert_int_equal(collect(&scene, lines, 1000), (size_t)3 * kept_batches + 2);
     size_t live = 0;
-    for (size_t i = 0; i < 3 * kept_batches + 2; i++) {
+    for (size_t i = 0; i < (size_t)3 * kept_batches + 2; i++) {
         live += lines[i].kind == KVB_REPUBLISH_LIVE;
         if (lines[i].kind == KVB_REPUBLISH_LIVE) {
-            assert_int_equal(lines[i].number, first_number + 3 * kept_batches);
+            assert_int_equal(lines[i].number, first_number + (size_t)3 * kept_batches);
         }
     }
     assert_int_equal(live, 1);
@@ -727,13 +728,13 @@ static void a_slow_reader_goes_on_with_a_snapshot_when_the_ring_has_passed_it(vo
     }
     kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
     kvb_republisher_sent(scene.republisher, action.client, KVB_REPUBLISH_FULL, scene.time.now_ns);
-    for (int i = 0; i < 3 * kept_batches; i++) {
+    for (size_t i = 0; i < (size_t)3 * kept_batches; i++) {
         store_one();
         kvb_republisher_live(scene.republisher, &scene.time, &action);
     }
     scene.time.now_ns += 10 * KVB_NS_PER_MS;
     const size_t count = collect(&scene, lines, 1000);
-    assert_int_equal(count, 10 + 3 * kept_batches - 2 + 1);
+    assert_int_equal(count, 10 + (size_t)3 * kept_batches - 2 + 1);
     for (size_t i = 0; i + 1 < count; i++) {
         assert_int_equal(lines[i].number, first_number + 2 + i);
     }
@@ -765,9 +766,10 @@ static void a_reader_that_takes_nothing_or_is_gone_is_dropped(void **state)
 static void readers_and_snapshots_are_bounded(void **state)
 {
     (void)state;
-    publish(3 * kept_batches);
-    for (uint8_t i = 0; i < kvb_max_republish_clients + 1; i++) {
-        const kvb_span name = { &i, 1 };
+    publish((size_t)3 * kept_batches);
+    for (size_t i = 0; i < kvb_max_republish_clients + 1; i++) {
+        const uint8_t letter = (uint8_t)i;
+        const kvb_span name = { &letter, 1 };
         assert_int_equal(
             kvb_republisher_request(scene.republisher, name, first_number, scene.time.now_ns),
             i < kvb_max_republish_clients ? KVB_OK : KVB_TOO_LARGE);
@@ -783,7 +785,7 @@ static void readers_and_snapshots_are_bounded(void **state)
     assert_int_equal(
         kvb_republisher_count(scene.republisher)->snapshots, kvb_max_republish_snapshots);
     assert_int_equal(
-        collect(&scene, lines, 100000), kvb_max_republish_clients * (3 * kept_batches + 1));
+        collect(&scene, lines, 100000), kvb_max_republish_clients * ((size_t)3 * kept_batches + 1));
     assert_int_equal(kvb_republisher_count(scene.republisher)->snapshot_bytes, 0);
 }
 
