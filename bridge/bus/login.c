@@ -132,17 +132,23 @@ static kvb_status check_token_line(const struct kvb_bus_login *login, struct kvb
     return check_secret_line(login->token_file, detail);
 }
 
-/* Rejects blanks and carriage returns at the end of a line in files that nats.c reads: nats.c takes
- * them for a part of the JWT or the seed. */
+/* Rejects blanks and carriage returns behind a JWT or a seed: nats.c takes them for a part of it.
+ */
 static kvb_status check_line_ends(const char *path, const char *content, struct kvb_detail *detail)
 {
-    for (const char *at = content; *at; at++) {
-        if (strchr(" \t\r", *at) && (at[1] == '\n' || at[1] == '\r' || at[1] == '\0')) {
+    static const char jwt_head[3] = { 'e', 'y', 'J' }; /* {" in base64 */
+
+    for (const char *line = content; *line;) {
+        const size_t len = strcspn(line, "\n");
+        const bool is_read =
+            strncmp(line, jwt_head, sizeof jwt_head) == 0 || strncmp(line, "SU", 2) == 0;
+        if (is_read && strchr(" \t\r", line[len - 1])) {
             kvb_detail_set(
                 detail, "lines end with blanks or carriage returns: sed -i 's/[[:space:]]*$//' %s",
                 path);
             return KVB_BAD_CONFIG;
         }
+        line += len + (line[len] == '\n');
     }
     return KVB_OK;
 }

@@ -359,7 +359,9 @@ static void take_received(struct grpc_connection *connection, kvb_span bytes)
 
     connection->is_dirty = true;
     connection->moved_ns = connection->server->now_ns;
-    if (status != KVB_OK) {
+    /* When the session has finished, for example by a GOAWAY of the client, flush_connection() ends
+     * the connection. */
+    if (status != KVB_OK && !kvb_grpc_session_is_finished(connection->session)) {
         end_connection(connection, status == KVB_NO_MEMORY ? END_MEMORY : END_MISBEHAVED);
     }
 }
@@ -557,6 +559,7 @@ static void expire_open(struct grpc_connection *connection)
     }
     if (!has_requested(connection)) {
         if (has_passed(grpc, connection->opened_ns, grpc->grace_ns)) {
+            kvb_grpc_session_end(connection->session);
             end_connection(connection, END_LATE);
         }
     } else if (has_passed(grpc, connection->moved_ns, grpc->idle_ns)) {
@@ -809,6 +812,8 @@ void kvb_grpc_stop(struct kvb_grpc *grpc)
     grpc->has_thread = false;
     for (size_t i = 0; i < grpc->connection_limit; i++) {
         if (grpc->connections[i].server) {
+            kvb_grpc_session_end(grpc->connections[i].session);
+            (void)send_session(&grpc->connections[i]); /* as much as fits at once */
             close_connection(&grpc->connections[i]);
         }
     }

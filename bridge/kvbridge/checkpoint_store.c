@@ -117,7 +117,6 @@ static void put_file_in_place(struct kvb_checkpoint_store *store)
     const int old_fd =
         openat(store->directory_fd, path_of(to, &store->name, ""), O_PATH | O_NOFOLLOW | O_CLOEXEC);
 
-    (void)pthread_setname_np(pthread_self(), "kvb-checkpoint"); /* for top -H; else unnamed */
     (void)pthread_mutex_lock(&store->lock);
     if (store->is_void && store->status == KVB_OK) {
         store->status = KVB_CLOSED;
@@ -218,6 +217,7 @@ static void *run_checkpoint_store(void *context)
 {
     struct kvb_checkpoint_store *store = context;
 
+    (void)pthread_setname_np(pthread_self(), "kvb-checkpoint"); /* for top -H; else unnamed */
     (void)pthread_mutex_lock(&store->lock);
     while (!store->is_closing || store->is_full || store->is_directory_changed) {
         if (store->is_directory_changed) {

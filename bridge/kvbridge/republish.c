@@ -403,7 +403,7 @@ void kvb_bridge_report_republish(const struct bridge_rank *rank, struct kvb_repu
     *out = (struct kvb_republish_report){
         .events = rank->settings.republish.events,
         .blocks = tree->shown,
-        .left_out = tree->held - tree->shown,
+        .left_out = kvb_block_tree_left_out(republish->tree),
         .next_number = kvb_republisher_next_number(republish->republisher),
         .answers = kvb_republisher_count(republish->republisher)->clients,
         .why = republish->why.text,

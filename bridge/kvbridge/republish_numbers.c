@@ -67,7 +67,7 @@ kvb_status kvb_republish_numbers_read(const char *directory, const char *name, u
     if (write_path(path, directory, name) != KVB_OK) {
         return KVB_NOT_FOUND;
     }
-    const int file = open(path, O_RDONLY | O_CLOEXEC);
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (file < 0) {
         return KVB_NOT_FOUND;
     }
@@ -93,11 +93,15 @@ kvb_republish_numbers_write(const char *directory, const char *name, uint64_t en
     kvb_le_put_u64(bytes + at_exact, is_exact);
     kvb_le_put_u64(bytes + at_hash, hash_bytes(bytes, at_hash));
     KVB_TRY(write_path(path, directory, name));
-    const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0640);
+    const int file = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0640);
     if (file < 0) {
         return KVB_IO;
     }
     const bool is_written =
         pwrite(file, bytes, sizeof bytes, 0) == file_bytes && (!is_exact || fdatasync(file) == 0);
-    return (close(file) == 0) && is_written ? KVB_OK : KVB_IO;
+    if (close(file) == 0 && is_written) {
+        return KVB_OK;
+    }
+    (void)unlink(path); /* an older end must not count: the next process begins at the clock */
+    return KVB_IO;
 }

@@ -264,7 +264,7 @@ static void add_republish(uint64_t *totals, const struct bridge_rank *rank)
     add_counters(
         totals, kvb_bridge_count_republish(rank), republish_sums, KVB_COUNT_OF(republish_sums));
     add_counters(totals, tree, tree_sums, KVB_COUNT_OF(tree_sums));
-    totals[kvb_bridge_republish_left_out] += tree->held - tree->shown;
+    totals[kvb_bridge_republish_left_out] += kvb_block_tree_left_out(kvb_bridge_tree(rank));
     totals[kvb_bridge_republish_deaf] += kvb_bridge_republish_trouble(rank)[0] != '\0';
 }
 

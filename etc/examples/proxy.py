@@ -63,6 +63,7 @@ class Aggregator:
         self.session, self.url = session, url
         self.headers = {"Authorization": f"Bearer {token}"} if token else {}
         self.known, self.known_until = [], 0.0
+        self.renewal = None
 
     async def _ask(self, method, path, body=None):
         timeout = aiohttp.ClientTimeout(total=ROUTE_S)
@@ -71,7 +72,8 @@ class Aggregator:
                     method, self.url + path, json=body, headers=self.headers, timeout=timeout) as answer:
                 return answer.status, await answer.text()
         except (aiohttp.ClientError, asyncio.TimeoutError) as error:
-            raise Refusal(503, f"kvaggregator at {self.url} does not answer: {error or 'too late'}") from error
+            log.warning("kvaggregator does not answer %s: %s", path, error or "too late")
+            raise Refusal(503, "kvaggregator does not answer") from error
 
     async def route(self, model, tokens):
         """The workers' addresses, the best first, and the request's id."""
@@ -91,11 +93,19 @@ class Aggregator:
     async def workers(self):
         """Addresses and models of all streams."""
         if time.monotonic() >= self.known_until:
-            status, text = await self._ask("GET", "/streams")
-            if status == 200:
-                self.known = json.loads(text)["streams"]
-                self.known_until = time.monotonic() + WORKERS_S
+            if self.renewal is None or self.renewal.done():
+                self.renewal = asyncio.ensure_future(self._renew())
+            await asyncio.shield(self.renewal)  # it goes on when who waits for it gives up
         return self.known
+
+    async def _renew(self):
+        try:
+            status, text = await self._ask("GET", "/streams")
+        except Refusal:
+            return  # the list before is as good as any
+        if status == 200:
+            self.known = json.loads(text)["streams"]
+            self.known_until = time.monotonic() + WORKERS_S
 
     async def report(self, path, request_id):
         """Lost is not lost for good: a request leaves the books when its time is over."""
@@ -136,7 +146,7 @@ class Proxy:
                 async with self.session.post(worker["address"] + "/tokenize", json=wanted) as answer:
                     if answer.status == 200:
                         return (await answer.json())["tokens"]
-            except (aiohttp.ClientError, KeyError, ValueError):
+            except (aiohttp.ClientError, KeyError, TypeError, ValueError):
                 continue  # the next one may know
         return None
 
@@ -157,7 +167,9 @@ class Proxy:
             self.report("/finished", request_id)
 
     async def _forward(self, request, payload, addresses, request_id, tokens):
-        headers = {key: value for key, value in request.headers.items() if key.lower() not in HOP_BY_HOP}
+        # aiohttp has decompressed the body
+        dropped = HOP_BY_HOP | {"content-encoding"}
+        headers = {key: value for key, value in request.headers.items() if key.lower() not in dropped}
         for address in addresses:
             try:
                 upstream = await self.session.post(address + request.path_qs, data=payload, headers=headers)

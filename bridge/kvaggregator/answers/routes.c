@@ -210,12 +210,12 @@ static bool is_rows(const struct kvb_http_request *request)
     return has_parameter(request, "format", "rows");
 }
 
-/* The value of a parameter, decoded; "" where it is absent, or no longer than can be. */
+/* The value of a parameter, decoded; "" where it is absent.  out has room for a whole query. */
 static const char *
-read_text_parameter(const struct kvb_http_request *request, const char *key, char *out, size_t size)
+read_text_parameter(const struct kvb_http_request *request, const char *key, char *out)
 {
     out[0] = '\0';
-    (void)kvb_http_parameter(request->query, key, out, size); /* absent: as it is */
+    (void)kvb_http_parameter(request->query, key, out, kvb_max_filter_bytes); /* absent: "" */
     (void)MHD_http_unescape(out);
     return out;
 }
@@ -224,23 +224,26 @@ static kvb_status begin_dump(struct exchange *exchange)
 {
     struct kvb_http_route_context *context = exchange->context;
     const struct kvb_http_request *request = exchange->request;
-    char model[3 * kvb_model_bytes + 1]; /* each byte may be sent as %XX */
-    char name_space[3 * kvb_name_bytes + 1];
-    char component[3 * kvb_name_bytes + 1];
-    char names[32];
+    char model[kvb_max_filter_bytes];
+    char name_space[kvb_max_filter_bytes];
+    char component[kvb_max_filter_bytes];
+    char names[kvb_max_filter_bytes];
 
     if (is_rows(request)) {
         return kvb_dump_begin_rows(&context->dump, context->ctx);
     }
-    if (*read_text_parameter(request, "names", names, sizeof names) &&
-        strcmp(names, "engine") != 0) {
+    if (strlen(request->query) >= kvb_max_filter_bytes) {
+        kvb_detail_set(&exchange->detail, "the parameters are too long");
+        return KVB_BAD_INPUT;
+    }
+    if (*read_text_parameter(request, "names", names) && strcmp(names, "engine") != 0) {
         kvb_detail_set(&exchange->detail, "names: expected engine, or no names at all");
         return KVB_BAD_INPUT;
     }
     const struct kvb_dump_options options = {
-        .model = read_text_parameter(request, "model_name", model, sizeof model),
-        .name_space = read_text_parameter(request, "namespace", name_space, sizeof name_space),
-        .component = read_text_parameter(request, "component", component, sizeof component),
+        .model = read_text_parameter(request, "model_name", model),
+        .name_space = read_text_parameter(request, "namespace", name_space),
+        .component = read_text_parameter(request, "component", component),
         .engine_names = *names,
         .max_blocks = kvb_max_dump_blocks,
     };

@@ -167,6 +167,13 @@ const struct kvb_block_tree_counts *kvb_block_tree_count(const struct kvb_block_
     return &tree->counts;
 }
 
+uint64_t kvb_block_tree_left_out(const struct kvb_block_tree *tree)
+{
+    const struct kvb_block_tree_counts *counts = &tree->counts;
+
+    return counts->held > counts->shown ? counts->held - counts->shown : 0;
+}
+
 /* ---- Adapters ---- */
 
 /* The place after the last name, or that of a name that nobody uses. */
@@ -518,8 +525,8 @@ static void fill_node(struct kvb_block_tree *tree, uint32_t id, const struct blo
     }
     if (content->has_parent) {
         parent = find_or_make_node(tree, content->parent);
-        if (parent == KVB_NO_ID) {
-            return;
+        if (parent == KVB_NO_ID || parent == id) {
+            return; /* as its own parent it would never be dropped */
         }
     }
     link_node(tree, id, parent);

@@ -125,5 +125,9 @@ struct kvb_block_tree_counts {
     uint64_t no_room;       /* nodes or names that found no room */
 };
 
-/* Borrowed; blocks left out are held - shown once there are no changes. */
+/* Borrowed. */
 const struct kvb_block_tree_counts *kvb_block_tree_count(const struct kvb_block_tree *tree);
+
+/* Blocks that are held and not shown.  It includes blocks whose changes were not taken yet, and is
+ * 0 while more removals than stores wait to be taken. */
+uint64_t kvb_block_tree_left_out(const struct kvb_block_tree *tree);

@@ -113,6 +113,9 @@ kvb_indexer_request_decode(kvb_span message, struct kvb_query *out_query, struct
                                      .count = request.count };
     if (request.max_blocks > 0 && request.max_blocks < request.count) {
         out_query->count = request.max_blocks;
+        /* Whoever counts the memory of queries counts the hashes that are looked up. */
+        uint64_t *fewer = realloc(request.hashes, out_query->count * sizeof *fewer);
+        out_query->hashes = fewer ? fewer : request.hashes;
     }
     return KVB_OK;
 }

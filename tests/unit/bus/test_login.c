@@ -207,7 +207,7 @@ static const struct file_row file_rows[] = {
     { "nkey_seed_file", offsetof(struct kvb_bus_login, nkey_seed_file), true,  "SUNOTASEED\n", "seed of an NKey" },
     { "nkey_seed_file", offsetof(struct kvb_bus_login, nkey_seed_file), true,  SEED "\r\n", "carriage returns: sed" },
     { "nkey_seed_file", offsetof(struct kvb_bus_login, nkey_seed_file), true,  SEED " ", "carriage returns: sed" },
-    { "credentials",    offsetof(struct kvb_bus_login, credentials),    true,  JWT "\r\n" SEED, "carriage returns: sed" },
+    { "credentials",    offsetof(struct kvb_bus_login, credentials),    true,  JWT "\n" SEED "\r\n", "carriage returns: sed" },
     { "ca_file",        offsetof(struct kvb_bus_login, ca_file),        false, "no certificate\n", "no certificate in PEM" },
     { "cert_file",      offsetof(struct kvb_bus_login, cert_file),      false, "no certificate\n", "no certificate in PEM" },
     { "key_file",       offsetof(struct kvb_bus_login, key_file),       true,  "no key\n", "no private key in PEM" },
