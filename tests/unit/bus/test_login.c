@@ -75,7 +75,7 @@ static int make_files(void **state)
     path_of(secret, "secret");
     path_of(key, "key");
     path_of(certificate, "certificate");
-    write_text(secret, SEED "\n" JWT "\n" SEED "\n");
+    write_text(secret, SEED "\n" JWT "\n# a blank behind a remark \n" SEED "\n");
     write_key(key, made, NULL);
     write_certificate(certificate, made);
     EVP_PKEY_free(made);

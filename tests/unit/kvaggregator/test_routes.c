@@ -315,6 +315,12 @@ static void dump_takes_a_model_and_a_format(void **state)
     struct kvb_http_answer answer = query_with(&context, &request);
     assert_string_equal(text_of(&answer), "{}");
     kvb_buf_done(&answer.body);
+    char long_query[600] = "model_name=";
+    memset(long_query + strlen(long_query), 'm', 580);
+    request.query = long_query;
+    answer = query_with(&context, &request);
+    assert_int_equal(answer.status, 409);
+    kvb_buf_done(&answer.body);
     request.query = "x=y&format=rows";
     answer = query_with(&context, &request);
     assert_string_equal(answer.content_type, "text/plain; charset=utf-8");

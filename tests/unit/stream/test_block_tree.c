@@ -290,6 +290,37 @@ static void other_content_under_a_known_hash_is_removed_and_stored(void **state)
     kvb_block_tree_free(tree);
 }
 
+/* Such blocks are wrong, and must not stay for ever. */
+static void a_block_that_is_its_own_parent_is_left_out_and_dropped(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(all_tiers, max_names);
+    struct reader reader = { { 0 }, false };
+
+    store_and_hold(tree, 5, 5);
+    read_changes(tree, &reader);
+    assert_int_equal(reader.tiers[5], 0);
+    assert_int_equal(kvb_block_tree_left_out(tree), 1);
+    hold(tree, 5, 0);
+    read_changes(tree, &reader);
+    assert_int_equal(kvb_block_tree_count(tree)->nodes, 0);
+    kvb_block_tree_free(tree);
+}
+
+static void blocks_left_out_are_never_below_none(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(all_tiers, max_names);
+    struct reader reader = { { 0 }, false };
+
+    store_and_hold(tree, 1, 0);
+    store_and_hold(tree, 2, 1);
+    read_changes(tree, &reader);
+    hold(tree, 2, 0); /* and the change was not taken yet */
+    assert_int_equal(kvb_block_tree_left_out(tree), 0);
+    kvb_block_tree_free(tree);
+}
+
 static void adapters_are_named_and_split_events(void **state)
 {
     (void)state;
@@ -652,6 +683,8 @@ int main(void)
         cmocka_unit_test(a_deeper_tier_may_hang_below_a_nearer_one_only),
         cmocka_unit_test(what_readers_would_misread_is_left_out_with_what_hangs_below),
         cmocka_unit_test(other_content_under_a_known_hash_is_removed_and_stored),
+        cmocka_unit_test(a_block_that_is_its_own_parent_is_left_out_and_dropped),
+        cmocka_unit_test(blocks_left_out_are_never_below_none),
         cmocka_unit_test(adapters_are_named_and_split_events),
         cmocka_unit_test(what_finds_no_room_is_left_out_and_counted),
         cmocka_unit_test(a_clear_ends_a_snapshot_and_is_shown_once),
