@@ -1,3 +1,4 @@
+#include "bus/openssl_exit.h"
 #include "core/log.h"
 #include "core/own.h"
 #include "daemon/options.h"
@@ -89,6 +90,7 @@ int main(int argc, char **argv)
     struct kvb_conf_errors errors = { 0 };
     int exit_code = EXIT_SUCCESS;
 
+    kvb_openssl_keep_at_exit();
     if (kvb_daemon_options_parse(&program, argc, argv, &options) != KVB_OK) {
         return kvb_daemon_exit_usage;
     }

@@ -1,4 +1,5 @@
 #include "kvctl/kvctl.h"
+#include "bus/openssl_exit.h"
 #include "core/limits.h"
 #include "core/own.h"
 #include "wire/json/tree.h"
@@ -206,6 +207,7 @@ int main(int argc, char **argv)
 {
     struct kvctl_options options;
 
+    kvb_openssl_keep_at_exit();
     kvctl_options_read(argc, argv, &options);
     for (const struct kvctl_command *command = kvctl_commands(); command->name; command++) {
         if (strcmp(command->name, options.command) == 0) {
