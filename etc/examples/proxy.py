@@ -14,7 +14,7 @@ by the first worker that answers POST /tokenize (vLLM, SGLang); where none does 
 request is routed by load alone, and the header x-kvbridge-tokens: none says so.
 
 A worker that cannot be reached is passed over for the next best one, as long as nothing was sent
-to the client.  An example of about 200 lines: no TLS, no rate limits.
+to the client.  An example: no TLS, no rate limits.
 
     pip install aiohttp
     etc/examples/proxy.py --listen 127.0.0.1:8080 --aggregator http://127.0.0.1:9402
