@@ -13,7 +13,7 @@ published() {
     {
         find bridge -name '*.[ch]' -exec cat {} + | grep -v '^#include' |
             grep -oE '"[a-z$][A-Za-z0-9_.$]*"' | tr -d '"' | sed 's/^/name /'
-        sed -n 's/^ *\(optional \|repeated \)\{0,1\}\([a-z0-9_.A-Z]* [a-z_]* = [0-9]*\);.*/field \2/p' proto/kvbridge.proto
+        sed -n 's/^ *\(optional \|repeated \)\{0,1\}\([a-z0-9_.A-Z]* [a-z_]* = [0-9]*\)\( \[.*\]\)\{0,1\};.*/field \2/p' proto/*.proto
     } | LC_ALL=C sort -u
 }
 
