@@ -197,6 +197,9 @@ static void fill_rank_report(
         kvb_bridge_report_republish(rank, &out->republish);
     }
     kvb_stream_heartbeat(rank->served.stream, &out->beat);
+    if (out->beat.reason == KVB_REASON_GROUPS && out->why[0] == '\0') {
+        out->why = kvb_stream_odd_groups_why(rank->served.stream);
+    }
     out->beat.facts = rank->settings.facts;
     out->beat.facts.is_draining |= rank->is_draining;
     out->has_last_seq = kvb_stream_last_seq(rank->served.stream, &out->last_seq);

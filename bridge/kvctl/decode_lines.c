@@ -154,14 +154,11 @@ static void write_ref(
 /* Events of models with one kind of attention have no group; a removal lacks its group's kind. */
 static void write_group(struct kvb_json_writer *json, const struct kvb_engine_event *event)
 {
-    static const char *const names[] = {
-        [KVB_GROUP_FULL] = "full", [KVB_GROUP_WINDOW] = "window", [KVB_GROUP_OTHER] = "other"
-    };
     const bool is_stored = event->kind == KVB_EVENT_STORED;
     const bool is_said = (is_stored && event->has_group) || event->group_kind != KVB_GROUP_FULL;
 
     write_u64(json, "group", event->has_group, event->group);
-    write_text_or_null(json, "group_kind", is_said ? names[event->group_kind] : NULL);
+    write_text_or_null(json, "group_kind", is_said ? kvb_group_kind_name(event->group_kind) : NULL);
     write_u64(json, "window_tokens", event->window_tokens > 0, event->window_tokens);
     kvb_json_write_pair_bool(json, "is_sparse", event->is_sparse);
 }

@@ -39,6 +39,22 @@ enum kvb_skip_effect kvb_skip_effect(enum kvb_skip skip)
     return (unsigned)skip < KVB_SKIP_COUNT ? effects[skip] : KVB_EFFECT_UNVERIFIED;
 }
 
+const char *kvb_group_kind_name(enum kvb_group_kind kind)
+{
+    static const char *const names[KVB_GROUP_KIND_COUNT] = {
+        [KVB_GROUP_FULL] = "full",       [KVB_GROUP_WINDOW] = "window",
+        [KVB_GROUP_OTHER] = "other",     [KVB_GROUP_MAMBA] = "mamba",
+        [KVB_GROUP_CHUNKED] = "chunked", [KVB_GROUP_CROSS] = "cross",
+        [KVB_GROUP_ENCODER] = "encoder",
+    };
+    return (unsigned)kind < KVB_GROUP_KIND_COUNT ? names[kind] : "other";
+}
+
+bool kvb_group_kind_has_rule(enum kvb_group_kind kind)
+{
+    return kind == KVB_GROUP_FULL || kind == KVB_GROUP_WINDOW;
+}
+
 void kvb_event_batch_done(struct kvb_event_batch *batch)
 {
     free(batch->events);

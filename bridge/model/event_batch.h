@@ -39,7 +39,7 @@ enum kvb_skip {
     KVB_SKIP_BAD_REMOVED,   /* a Removed or Cleared that cannot be read */
     KVB_SKIP_UNKNOWN_EVENT, /* an event type that is not known */
     KVB_SKIP_NO_TOKENS,     /* a Stored without tokens for an unknown block */
-    KVB_SKIP_NOT_PREFIX,    /* a cache group of an unknown kind: KVB_GROUP_OTHER */
+    KVB_SKIP_NOT_PREFIX,    /* a cache group of a kind without a rule */
     KVB_SKIP_REMOTE,        /* locality REMOTE: another worker's block */
     KVB_SKIP_UNMATCHABLE,   /* keyed by something that no query can contain */
     KVB_SKIP_NO_BLOCK,      /* a partial block: fewer tokens than a block has */
@@ -62,8 +62,19 @@ enum kvb_skip_effect kvb_skip_effect(enum kvb_skip skip);
 enum kvb_group_kind {
     KVB_GROUP_FULL,   /* all blocks: full attention, and groups that do not state their kind */
     KVB_GROUP_WINDOW, /* the last blocks, as many as the sliding window reaches back */
-    KVB_GROUP_OTHER   /* not known: Mamba states, cross attention, chunked attention */
+    /* The others have no rule here: how much of a prefix they allow is not known.  Checkpoints
+     * contain these numbers. */
+    KVB_GROUP_OTHER, /* a kind that the reader does not know, or a window without a length */
+    KVB_GROUP_MAMBA,
+    KVB_GROUP_CHUNKED, /* chunked local attention */
+    KVB_GROUP_CROSS,   /* cross attention */
+    KVB_GROUP_ENCODER, /* attention of an encoder */
+    KVB_GROUP_KIND_COUNT
 };
+
+/* "full", "window", "mamba", ...  Never NULL. */
+const char *kvb_group_kind_name(enum kvb_group_kind kind);
+bool kvb_group_kind_has_rule(enum kvb_group_kind kind);
 
 /* What the identity of a block contains besides its tokens. */
 struct kvb_block_extra {

@@ -111,7 +111,7 @@ static kvb_status note_skip(struct stream_step *step, const struct kvb_engine_ev
     struct kvb_stream *stream = step->stream;
     const enum kvb_skip skip = event->skip;
 
-    if (skip == KVB_SKIP_NOT_PREFIX && event->group_kind == KVB_GROUP_OTHER) {
+    if (skip == KVB_SKIP_NOT_PREFIX && !kvb_group_kind_has_rule(event->group_kind)) {
         kvb_mirror_meet_other_group(stream->mirror, event);
     }
 

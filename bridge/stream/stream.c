@@ -298,6 +298,11 @@ const struct kvb_mirror_counts *kvb_stream_mirror_count(const struct kvb_stream 
     return kvb_mirror_count(stream->mirror);
 }
 
+const char *kvb_stream_odd_groups_why(const struct kvb_stream *stream)
+{
+    return kvb_mirror_odd_groups_why(stream->mirror);
+}
+
 bool kvb_stream_is_withdrawn(const struct kvb_stream *stream)
 {
     return stream->is_withdrawn;

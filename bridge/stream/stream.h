@@ -220,6 +220,9 @@ struct kvb_stream_counters {
 const struct kvb_stream_counters *kvb_stream_count(const struct kvb_stream *stream);
 const struct kvb_mirror_counts *kvb_stream_mirror_count(const struct kvb_stream *stream);
 
+/* Why the cache groups make the stream UNVERIFIED(groups); see kvb_mirror_odd_groups_why(). */
+const char *kvb_stream_odd_groups_why(const struct kvb_stream *stream);
+
 /* True when an empty list was published to routers. */
 bool kvb_stream_is_withdrawn(const struct kvb_stream *stream);
 

@@ -116,6 +116,7 @@ CASES = {
 GROUP_CASES = {
     "kind-number": (changed(group_idx=1, kv_cache_spec_kind=5), "not_prefix"),
     "kind-nested": (changed(group_idx=1, kv_cache_spec_kind=[["full_attention"]]), "not_prefix"),
+    "kind-mamba": (changed(group_idx=1, kv_cache_spec_kind="mamba"), "not_prefix"),
     "kind-huge": (changed(group_idx=1, kv_cache_spec_kind=HUGE), "not_prefix"),
     "window-absent": (changed(group_idx=1, kv_cache_spec_kind="sliding_window"), "not_prefix"),
 }
@@ -172,6 +173,12 @@ class Stage:
         rows = self.aggregator.get("/streams")["streams"]
         return {row["worker_id"]: (row["state"], row["reason"]) for row in rows}[worker_id]
 
+    def why(self, worker_id):
+        """Of the bridge's status, which may be a heartbeat older than the aggregator's."""
+        shown = lambda: {row["worker_id"]: row for row in self.bridge.get("/state")["streams"]}[worker_id]
+        wait_for("why", lambda: "why" in shown())
+        return shown()["why"]
+
     def counts(self):
         """Of events passed over, by reason; and of blocks that no query can name."""
         reasons = ("bad_stored", "unmatchable", "not_prefix", "other_model")
@@ -206,6 +213,8 @@ def test_a_bad_field_costs_its_event_and_no_other(stage, name):
     wait_for("the good ones are listed", lambda: stage.listed() == {**others, victim: wanted, BESIDE: stage.beside})
     wanted_state = STATES.get(outcome, ("EXACT", "")) if is_skipped else ("EXACT", "")
     wait_for("it is said of the stream", lambda: stage.standing(victim) == wanted_state)
+    if outcome == "not_prefix":
+        assert "cache group" in stage.why(victim), "it is said which kind of group has no rule"
     wait_for("the stream beside it is EXACT", lambda: stage.standing(BESIDE) == ("EXACT", ""))
     if is_skipped:
         counts[outcome] += 1

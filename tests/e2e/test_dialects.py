@@ -146,7 +146,7 @@ def test_vllm_0_22_adds_names_salts_and_groups():
     assert events == [
         stored([1, 2], [1, 2, 3, 4], 2, lora="ad", salt="tenant", group=0, rank=0),
         stored([1], [1, 2], 2, group=1, group_kind="window", window_tokens=1024, rank=0),
-        event("skipped", reason="not_prefix", group=2, group_kind="other", rank=0),
+        event("skipped", reason="not_prefix", group=2, group_kind="mamba", rank=0),
         stored([3], [1, 2], 2, group=0, rank=0),
         event("removed", block_hashes=[2], group=0, rank=0),
     ]

@@ -231,13 +231,15 @@ kvb_status kvb_mirror_meet_group(struct mirror_change *change, bool *out_is_take
         return KVB_OK;
     }
     struct mirror_group *group = &mirror->groups.list[place];
-    mirror->groups.is_odd |= is_stored && !is_as_known(group, event);
+    if (is_stored && !is_as_known(group, event)) {
+        kvb_mirror_note_odd(&mirror->groups, odd_changed);
+    }
     set_group(change, place);
     if (change->is_window && event->tier != KVB_TIER_DEVICE) {
         mirror->counts.window_elsewhere += event->hash_count;
         return KVB_OK;
     }
-    *out_is_taken = group->kind != KVB_GROUP_OTHER;
+    *out_is_taken = kvb_group_kind_has_rule(group->kind);
     return is_stored && *out_is_taken && !(group->tiers >> event->tier & 1)
                ? join_tier(change, group)
                : KVB_OK;

@@ -53,9 +53,51 @@ uint32_t kvb_mirror_window_tokens(const struct kvb_mirror *mirror)
     return mirror->groups.window_tokens;
 }
 
+static enum odd_groups why_odd(const struct mirror_groups *groups)
+{
+    const bool is_alone = groups->window_mask != 0 && !groups->has_full;
+
+    return groups->odd != odd_none ? groups->odd : is_alone ? odd_window_alone : odd_none;
+}
+
 bool kvb_mirror_has_odd_groups(const struct kvb_mirror *mirror)
 {
-    return mirror->groups.is_odd || (mirror->groups.window_mask != 0 && !mirror->groups.has_full);
+    return why_odd(&mirror->groups) != odd_none;
+}
+
+/* The kind of the first group without a rule. */
+static enum kvb_group_kind odd_group_kind(const struct mirror_groups *groups)
+{
+    for (uint32_t i = 0; i < groups->count; i++) {
+        if (!kvb_group_kind_has_rule(groups->list[i].kind)) {
+            return groups->list[i].kind;
+        }
+    }
+    return KVB_GROUP_OTHER;
+}
+
+const char *kvb_mirror_odd_groups_why(const struct kvb_mirror *mirror)
+{
+    static const char *const kinds[KVB_GROUP_KIND_COUNT] = {
+        [KVB_GROUP_OTHER] = "a cache group of an unknown kind has no rule",
+        [KVB_GROUP_MAMBA] = "a cache group of kind mamba has no rule",
+        [KVB_GROUP_CHUNKED] = "a cache group of chunked local attention has no rule",
+        [KVB_GROUP_CROSS] = "a cache group of cross attention has no rule",
+        [KVB_GROUP_ENCODER] = "a cache group of encoder attention has no rule",
+    };
+    static const char *const reasons[odd_count] = {
+        [odd_earlier] = "a cache group without a rule was there before the restart",
+        [odd_changed] = "a cache group has changed its kind or its window",
+        [odd_window_unknown] = "a sliding-window group does not state its window",
+        [odd_windows_differ] = "sliding-window groups have windows of different sizes",
+        [odd_window_names] = "sliding windows have no rule with hashes = engine",
+        [odd_window_alone] = "sliding-window groups have no full-attention group beside them",
+        [odd_too_many] = "the model has more than 32 cache groups",
+        [odd_block_sizes] = "the cache groups have blocks of different sizes",
+    };
+    const enum odd_groups why = why_odd(&mirror->groups);
+
+    return why == odd_kind ? kinds[odd_group_kind(&mirror->groups)] : reasons[why];
 }
 
 /* ---- Adding a group ---- */
@@ -65,14 +107,29 @@ uint32_t kvb_mirror_group_number(const struct kvb_engine_event *event)
     return event->key ? 0 : event->group;
 }
 
-/* True: the window of the event's group is unknown, differs from another window, or cannot be used
- * because the engine's own names are published. */
-static bool is_odd_window(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+void kvb_mirror_note_odd(struct mirror_groups *groups, enum odd_groups why)
+{
+    groups->odd = groups->odd == odd_none ? why : groups->odd;
+}
+
+static enum odd_groups
+odd_window(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
 {
     const uint32_t known = kvb_mirror_window_tokens(mirror);
 
-    return event->window_tokens == 0 || mirror->hashes == KVB_HASHES_ENGINE ||
-           (known > 0 && known != event->window_tokens);
+    return event->window_tokens == 0                    ? odd_window_unknown
+           : mirror->hashes == KVB_HASHES_ENGINE        ? odd_window_names
+           : known > 0 && known != event->window_tokens ? odd_windows_differ
+                                                        : odd_none;
+}
+
+static enum odd_groups
+odd_group(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    return !kvb_group_kind_has_rule(event->group_kind) ? odd_kind
+           : mirror->groups.count == kvb_max_groups    ? odd_too_many
+           : event->group_kind == KVB_GROUP_WINDOW     ? odd_window(mirror, event)
+                                                       : odd_none;
 }
 
 uint32_t kvb_mirror_add_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
@@ -80,8 +137,7 @@ uint32_t kvb_mirror_add_group(struct kvb_mirror *mirror, const struct kvb_engine
     struct mirror_groups *groups = &mirror->groups;
     const bool is_window = event->group_kind == KVB_GROUP_WINDOW;
 
-    groups->is_odd |= event->group_kind == KVB_GROUP_OTHER || groups->count == kvb_max_groups ||
-                      (is_window && is_odd_window(mirror, event));
+    kvb_mirror_note_odd(groups, odd_group(mirror, event));
     if (groups->count == kvb_max_groups) {
         return kvb_max_groups;
     }
@@ -96,7 +152,7 @@ uint32_t kvb_mirror_add_group(struct kvb_mirror *mirror, const struct kvb_engine
 
 void kvb_mirror_meet_other_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
 {
-    mirror->groups.is_odd = true;
+    kvb_mirror_note_odd(&mirror->groups, odd_kind);
     if (kvb_mirror_group_place(mirror, event->group) == kvb_max_groups) {
         (void)kvb_mirror_add_group(mirror, event);
     }
@@ -164,7 +220,9 @@ static void compare_sizes(struct mirror_groups *groups, const struct kvb_engine_
         groups->block_size = event->block_size;
     }
     groups->has_several_sizes |= event->block_size != groups->block_size;
-    groups->is_odd |= groups->has_several_sizes && groups->count > 1;
+    if (groups->has_several_sizes && groups->count > 1) {
+        kvb_mirror_note_odd(groups, odd_block_sizes);
+    }
 }
 
 bool kvb_mirror_learn_shape(struct kvb_mirror *mirror, const struct kvb_engine_event *event)

@@ -65,10 +65,26 @@ struct mirror_group {
     uint32_t tiers;         /* bit t: the group has stored in tier t */
 };
 
+/* Why the lists may contain blocks that a request cannot use.  The first reason stays.
+ * Checkpoints contain these numbers. */
+enum odd_groups {
+    odd_none,
+    odd_earlier,        /* an older checkpoint says so without a reason */
+    odd_kind,           /* a group of a kind without a rule */
+    odd_changed,        /* a group that changed its kind or window */
+    odd_window_unknown, /* a window without a length */
+    odd_windows_differ,
+    odd_window_names, /* windows under the engine's own names */
+    odd_window_alone, /* windows without a full-attention group */
+    odd_too_many,     /* more than kvb_max_groups */
+    odd_block_sizes,  /* blocks of several sizes */
+    odd_count
+};
+
 struct mirror_groups {
     struct mirror_group list[kvb_max_groups];
     uint32_t count;
-    bool is_odd; /* see kvb_mirror_has_odd_groups() */
+    enum odd_groups odd; /* see kvb_mirror_has_odd_groups() */
     bool has_several_sizes;
     uint32_t block_size; /* tokens in a block of the first Stored on the device; 0: none yet */
     /* Bit g: a name is in this list only if group g holds it. */
@@ -462,6 +478,7 @@ uint32_t kvb_mirror_add_group(struct kvb_mirror *mirror, const struct kvb_engine
 
 /* Recomputes the fields that depend on the list of groups. */
 void kvb_mirror_settle_groups(struct mirror_groups *groups);
+void kvb_mirror_note_odd(struct mirror_groups *groups, enum odd_groups why);
 
 /* A small number for the event's block size: 1 + the index of the first shape with that size; 0 if
  * the size is unknown or the group is a sliding-window group. */

@@ -121,17 +121,20 @@ void kvb_mirror_restart(struct kvb_mirror *mirror);
  * true.  While false, a Stored of unknown blocks proves nothing. */
 void kvb_mirror_set_whole(struct kvb_mirror *mirror, bool is_whole);
 
-/* Notes a Stored of KVB_GROUP_OTHER, which was skipped. */
+/* Notes a Stored of a group without a rule, which was skipped. */
 void kvb_mirror_meet_other_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event);
 
 /* The window of the sliding-window groups, in tokens; 0: there is none. */
 uint32_t kvb_mirror_window_tokens(const struct kvb_mirror *mirror);
 
 /* True, until a restart: the lists may contain blocks that a request cannot use, because of the
- * groups: one of KVB_GROUP_OTHER, windows of different or unknown sizes, windows without a
+ * groups: one of a kind without a rule, windows of different or unknown sizes, windows without a
  * full-attention group or under the engine's names, a group that changed its kind, more than 32
  * groups, or a block of another size than its parent. */
 bool kvb_mirror_has_odd_groups(const struct kvb_mirror *mirror);
+
+/* Why, for people: "a cache group of kind mamba has no rule".  NULL: the groups are not odd. */
+const char *kvb_mirror_odd_groups_why(const struct kvb_mirror *mirror);
 
 /* True: the engine's newest tokens were pairs (a,b) (b,c).  False before the first tokens, and
  * after a restart. */

@@ -61,7 +61,7 @@ static bool holds_new_block(
 
 static bool is_skipped_group(const struct kvb_engine_event *event)
 {
-    return event->kind == KVB_EVENT_SKIPPED && event->group_kind == KVB_GROUP_OTHER;
+    return event->kind == KVB_EVENT_SKIPPED && !kvb_group_kind_has_rule(event->group_kind);
 }
 
 /* Rule B or C for a later event of the run. */

@@ -336,6 +336,7 @@ enum {
 static_assert((int)ends_bytes == (int)kvb_mirror_ends_bytes, "the parts fill the ends");
 
 enum { forgot_full_flag = 1, odd_groups_flag = 2, paired_flag = 4, all_ends_flags = 7 };
+enum { odd_shift = 8 }; /* the flags contain the enum odd_groups from this bit on */
 
 /* ---- Writing the ends ---- */
 
@@ -361,7 +362,8 @@ static void put_shapes(const struct kvb_mirror_counts *counts, uint8_t *to)
 void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_bytes])
 {
     const uint32_t flags = (mirror->forgot_full ? forgot_full_flag : 0U) |
-                           (mirror->groups.is_odd ? odd_groups_flag : 0U) |
+                           (mirror->groups.odd != odd_none ? odd_groups_flag : 0U) |
+                           (uint32_t)mirror->groups.odd << odd_shift |
                            (mirror->is_paired ? paired_flag : 0U);
 
     memset(to, 0, kvb_mirror_ends_bytes);
@@ -396,19 +398,25 @@ static kvb_status take_groups(struct kvb_mirror *mirror, const uint8_t *ends)
 {
     const uint32_t count = kvb_le_get_u32(ends + ends_group_count);
     const uint8_t *from = ends + ends_groups;
+    const uint32_t flags = kvb_le_get_u32(ends + ends_flags);
+    const enum odd_groups odd = (enum odd_groups)(flags >> odd_shift);
 
     for (uint32_t i = 0; i < count && count <= kvb_max_groups; i++, from += group_bytes) {
         const struct mirror_group group = { .number = kvb_le_get_u32(from),
                                             .kind = (enum kvb_group_kind)kvb_le_get_u32(from + 4),
                                             .window_tokens = kvb_le_get_u32(from + 8),
                                             .tiers = kvb_le_get_u32(from + 12) };
-        if ((unsigned)group.kind > KVB_GROUP_OTHER || group.tiers >> KVB_TIER_COUNT ||
+        if ((unsigned)group.kind >= KVB_GROUP_KIND_COUNT || group.tiers >> KVB_TIER_COUNT ||
             kvb_mirror_group_place(mirror, group.number) != kvb_max_groups) {
             return KVB_BAD_INPUT;
         }
         mirror->groups.list[mirror->groups.count++] = group;
     }
-    mirror->groups.is_odd = kvb_le_get_u32(ends + ends_flags) & odd_groups_flag;
+    if (odd >= odd_count || (odd != odd_none && !(flags & odd_groups_flag))) {
+        return KVB_BAD_INPUT;
+    }
+    kvb_mirror_note_odd(&mirror->groups, odd);
+    kvb_mirror_note_odd(&mirror->groups, flags & odd_groups_flag ? odd_earlier : odd_none);
     kvb_mirror_settle_groups(&mirror->groups);
     return mirror->groups.count == count && is_all_zero(from, ends + ends_shapes) ? KVB_OK
                                                                                   : KVB_BAD_INPUT;
@@ -443,7 +451,7 @@ static kvb_status take_ends(struct kvb_mirror *mirror, const uint8_t *ends)
     const uint32_t flags = kvb_le_get_u32(ends + ends_flags);
 
     if (kvb_le_get_u32(ends + ends_entry_end) != mirror->entry_end ||
-        (flags & ~(uint32_t)all_ends_flags) ||
+        (flags & ((1U << odd_shift) - 1) & ~(uint32_t)all_ends_flags) ||
         kvb_le_get_u64(ends + ends_forgotten) >= UINT64_MAX / 2) {
         return KVB_BAD_INPUT;
     }
@@ -494,7 +502,7 @@ static bool is_of_its_group(const struct kvb_mirror *mirror, const struct mirror
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
         tiers |= (uint32_t)(entry->max[tier] > 0) << tier;
     }
-    return place < mirror->groups.count && group->kind != KVB_GROUP_OTHER &&
+    return place < mirror->groups.count && kvb_group_kind_has_rule(group->kind) &&
            (tiers & ~group->tiers) == 0 &&
            entry->placement != (is_window ? placement_waiting : placement_unplaced) &&
            kvb_mirror_context(mirror, entry)->size <= mirror->counts.shape_count &&

@@ -35,7 +35,9 @@ static void compare_size(struct mirror_change *change, uint32_t parent)
     struct kvb_mirror *mirror = change->mirror;
     const uint32_t size = kvb_mirror_context(mirror, &mirror->entries[parent])->size;
 
-    mirror->groups.is_odd |= size != 0 && change->size != 0 && size != change->size;
+    if (size != 0 && change->size != 0 && size != change->size) {
+        kvb_mirror_note_odd(&mirror->groups, odd_block_sizes);
+    }
 }
 
 static struct place first_store_place(struct mirror_change *change)

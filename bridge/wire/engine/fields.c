@@ -321,13 +321,17 @@ static const struct word media[] = {
     WORD("SHARED",     KVB_TIER_EXTERNAL),
 };
 
-/* vLLM's kinds of cache groups whose rules are known; the others are KVB_GROUP_OTHER. */
+/* vLLM's kinds of cache groups; a kind that is not here is KVB_GROUP_OTHER. */
 static const struct word group_kinds[] = {
-    WORD("full_attention",      KVB_GROUP_FULL),
-    WORD("mla_attention",       KVB_GROUP_FULL),
-    WORD("sink_full_attention", KVB_GROUP_FULL),
-    WORD("sliding_window",      KVB_GROUP_WINDOW),
-    WORD("sliding_window_mla",  KVB_GROUP_WINDOW),
+    WORD("full_attention",          KVB_GROUP_FULL),
+    WORD("mla_attention",           KVB_GROUP_FULL),
+    WORD("sink_full_attention",     KVB_GROUP_FULL),
+    WORD("sliding_window",          KVB_GROUP_WINDOW),
+    WORD("sliding_window_mla",      KVB_GROUP_WINDOW),
+    WORD("mamba",                   KVB_GROUP_MAMBA),
+    WORD("chunked_local_attention", KVB_GROUP_CHUNKED),
+    WORD("cross_attention",         KVB_GROUP_CROSS),
+    WORD("encoder_only_attention",  KVB_GROUP_ENCODER),
 };
 /* clang-format on */
 
@@ -410,5 +414,5 @@ kvb_engine_scope(const struct engine_fields *fields, const struct kvb_engine_eve
         find_word(&remote, 1, text)) {
         return KVB_SKIP_REMOTE;
     }
-    return event->group_kind == KVB_GROUP_OTHER ? KVB_SKIP_NOT_PREFIX : KVB_SKIP_NONE;
+    return kvb_group_kind_has_rule(event->group_kind) ? KVB_SKIP_NONE : KVB_SKIP_NOT_PREFIX;
 }

@@ -42,7 +42,7 @@ struct kvb_stream_report {
     uint32_t configured_block_size; /* beat has the engine's, once it is known */
     const char *role;               /* borrowed: "standby", "active"; NULL: no standby bridge */
     bool is_encrypted;              /* its sockets use CURVE */
-    const char *why;                /* borrowed; what an operator should do; "": nothing */
+    const char *why;                /* borrowed; what an operator should know; "": nothing */
     struct kvb_republish_report republish;
 };
 

@@ -69,6 +69,16 @@ static bool is_odd(const struct mirror_scene *scene)
     return kvb_mirror_has_odd_groups(scene->mirror);
 }
 
+/* The reason that people read contains the text. */
+static void assert_odd(const struct mirror_scene *scene, const char *text)
+{
+    const char *why = kvb_mirror_odd_groups_why(scene->mirror);
+
+    assert_true(is_odd(scene));
+    assert_non_null(why);
+    assert_non_null(strstr(why, text));
+}
+
 /* ---- Full-attention groups ---- */
 
 static void a_block_is_listed_while_all_full_groups_hold_it(void **state)
@@ -311,10 +321,11 @@ static void odd_are_windows_alone(void **state)
 
     begin(&scene);
     store_window(&scene, 0, 0, 2);
-    assert_true(is_odd(&scene));
+    assert_odd(&scene, "no full-attention group");
     assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 2);
     store_full(&scene, 1, 0, 2);
     assert_false(is_odd(&scene));
+    assert_null(kvb_mirror_odd_groups_why(scene.mirror));
     mirror_scene_end(&scene);
 }
 
@@ -333,6 +344,11 @@ static void odd_are_windows_of_two_sizes_or_of_none(void **state)
         assert_int_equal(is_odd(&scene), size != window_tokens);
         const uint32_t largest = size > window_tokens ? size : window_tokens;
         assert_int_equal(kvb_mirror_window_tokens(scene.mirror), largest);
+        if (size == 0) {
+            assert_odd(&scene, "does not state its window");
+        } else if (size != window_tokens) {
+            assert_odd(&scene, "different sizes");
+        }
         add_cleared(&scene.batch);
         mirror_scene_apply(&scene);
         assert_int_equal(is_odd(&scene), size != window_tokens);
@@ -354,7 +370,7 @@ static void odd_is_a_group_that_becomes_another_kind(void **state)
     mirror_scene_apply(&scene);
     assert_false(is_odd(&scene));
     store_window(&scene, 0, 1, 2);
-    assert_true(is_odd(&scene));
+    assert_odd(&scene, "changed its kind");
     mirror_scene_end(&scene);
 }
 
@@ -367,7 +383,7 @@ static void odd_are_windows_under_the_engines_names(void **state)
     store_full(&scene, 0, 0, 1);
     assert_false(is_odd(&scene));
     store_sparse(&scene, 1, 2);
-    assert_true(is_odd(&scene));
+    assert_odd(&scene, "hashes = engine");
     assert_true(scene_lists(&scene, KVB_LIST_WINDOW, (kvb_block_hash){ hashes[2] }));
     assert_shown_as_published(&scene);
     mirror_scene_end(&scene);
@@ -384,24 +400,36 @@ static void odd_are_windows_of_another_block_size(void **state)
     of_sparse_window_group(&scene, 1, window_tokens);
     last_event(&scene.batch)->block_size = 2;
     mirror_scene_apply(&scene);
-    assert_true(is_odd(&scene));
+    assert_odd(&scene, "blocks of different sizes");
     mirror_scene_end(&scene);
 }
 
-static void odd_is_a_group_of_no_known_kind(void **state)
+static void odd_is_a_group_without_a_rule(void **state)
 {
     (void)state;
+    static const struct {
+        enum kvb_group_kind kind;
+        const char *text;
+    } cases[] = {
+        { KVB_GROUP_OTHER, "unknown kind" }, { KVB_GROUP_MAMBA, "mamba" },
+        { KVB_GROUP_CHUNKED, "chunked" },    { KVB_GROUP_CROSS, "cross attention" },
+        { KVB_GROUP_ENCODER, "encoder" },
+    };
     struct mirror_scene scene;
-    const struct kvb_engine_event skipped = { .group = 3, .group_kind = KVB_GROUP_OTHER };
 
-    begin(&scene);
-    store_full(&scene, 0, 0, 1);
-    kvb_mirror_meet_other_group(scene.mirror, &skipped);
-    assert_true(is_odd(&scene));
-    remove_of(&scene, 3, 0);
-    assert_true(lists(&scene, KVB_TIER_DEVICE, 0));
-    assert_int_equal(kvb_mirror_count(scene.mirror)->unknown_removed, 0);
-    mirror_scene_end(&scene);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        const struct kvb_engine_event skipped = { .group = 3, .group_kind = cases[i].kind };
+        begin(&scene);
+        store_full(&scene, 0, 0, 1);
+        kvb_mirror_meet_other_group(scene.mirror, &skipped);
+        assert_odd(&scene, cases[i].text);
+        remove_of(&scene, 3, 0);
+        assert_true(lists(&scene, KVB_TIER_DEVICE, 0));
+        assert_int_equal(kvb_mirror_count(scene.mirror)->unknown_removed, 0);
+        store_window(&scene, 3, 1, 2); /* the first reason stays */
+        assert_odd(&scene, cases[i].text);
+        mirror_scene_end(&scene);
+    }
 }
 
 static void odd_are_more_groups_than_there_is_room_for(void **state)
@@ -414,7 +442,7 @@ static void odd_are_more_groups_than_there_is_room_for(void **state)
         assert_false(is_odd(&scene));
         store_full(&scene, 1000 + group, 0, 1);
     }
-    assert_true(is_odd(&scene));
+    assert_odd(&scene, "more than 32");
     assert_int_equal(kvb_mirror_count(scene.mirror)->groups_refused, 1);
     assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 1); /* of the others */
     remove_of(&scene, 1032, 0);
@@ -555,7 +583,7 @@ int main(void)
         cmocka_unit_test(odd_are_windows_of_another_block_size),
         cmocka_unit_test(odd_are_several_sizes_in_one_of_several_groups),
         cmocka_unit_test(odd_are_larger_blocks_behind_a_windows),
-        cmocka_unit_test(odd_is_a_group_of_no_known_kind),
+        cmocka_unit_test(odd_is_a_group_without_a_rule),
         cmocka_unit_test(odd_are_more_groups_than_there_is_room_for),
         cmocka_unit_test(a_stream_has_the_shapes_that_were_stored),
         cmocka_unit_test(a_tokenless_store_brings_the_known_shapes_to_its_tier),

@@ -258,6 +258,52 @@ static void counts_that_no_mirror_writes_are_refused(void **state)
     assert_int_equal(take_counts_with(at_least_counted + 3, 1), KVB_BAD_INPUT);
 }
 
+/* ---- Groups without a rule ---- */
+
+/* The reason that a mirror with these ends gives, or "refused". */
+static const char *why_odd(const uint8_t ends[kvb_mirror_ends_bytes])
+{
+    const struct kvb_mirror_options options = { .max_blocks = 10, .tiers = 1 };
+    const struct kvb_digest_key key = { 0 };
+    struct kvb_mirror *mirror = NULL;
+
+    assert_ok(kvb_mirror_new(&options, &mirror));
+    const char *why = kvb_mirror_settle(mirror, ends, &key) == KVB_OK
+                          ? kvb_mirror_odd_groups_why(mirror)
+                          : "refused";
+    kvb_mirror_free(mirror);
+    return why;
+}
+
+static void why_the_groups_are_odd_is_kept(void **state)
+{
+    (void)state;
+    const struct kvb_mirror_options options = { .max_blocks = 10, .tiers = 1 };
+    const struct kvb_engine_event skipped = { .group = 3, .group_kind = KVB_GROUP_MAMBA };
+    uint8_t even[kvb_mirror_ends_bytes];
+    uint8_t odd[kvb_mirror_ends_bytes];
+    struct kvb_mirror *mirror = NULL;
+
+    assert_ok(kvb_mirror_new(&options, &mirror));
+    kvb_mirror_put_ends(mirror, even);
+    kvb_mirror_meet_other_group(mirror, &skipped);
+    kvb_mirror_put_ends(mirror, odd);
+    assert_null(why_odd(even));
+    assert_non_null(strstr(why_odd(odd), "mamba"));
+    size_t flags = 0;
+    while (even[flags] == odd[flags] || !(odd[flags] & 2)) {
+        flags++;
+    }
+    odd[flags + 1] = 0; /* as former checkpoints, which gave no reason */
+    assert_non_null(strstr(why_odd(odd), "before the restart"));
+    odd[flags + 1] = 200;
+    assert_string_equal(why_odd(odd), "refused");
+    odd[flags + 1] = 2;
+    odd[flags] = even[flags]; /* a reason for what is not odd */
+    assert_string_equal(why_odd(odd), "refused");
+    kvb_mirror_free(mirror);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -266,6 +312,7 @@ int main(void)
         cmocka_unit_test(the_last_record_of_an_entry_holds),
         cmocka_unit_test(many_copies_are_kept),
         cmocka_unit_test(counts_that_no_mirror_writes_are_refused),
+        cmocka_unit_test(why_the_groups_are_odd_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,8 +64,8 @@ static void say_group(struct kvb_buf *line, const struct kvb_engine_event *event
         assert_ok(kvb_buf_append_format(
             line, " window %u%s", event->window_tokens, event->is_sparse ? " sparse" : ""));
     }
-    if (event->group_kind == KVB_GROUP_OTHER) {
-        assert_ok(kvb_buf_append_format(line, " other kind"));
+    if (!kvb_group_kind_has_rule(event->group_kind)) {
+        assert_ok(kvb_buf_append_format(line, " %s kind", kvb_group_kind_name(event->group_kind)));
     }
 }
 
