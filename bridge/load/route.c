@@ -292,7 +292,8 @@ struct field {
     size_t count;
     double lowest;
     double highest;
-    size_t lowest_count;
+    uint64_t most_expected; /* blocks of the prompt */
+    size_t most_expected_count;
 };
 
 /* First pass: finds the candidates that compete, and the values that their costs refer to. */
@@ -318,13 +319,17 @@ static enum rank survey_candidates(
     return best;
 }
 
-static void note_cost(struct field *field, double cost)
+static void note_competing(struct field *field, const struct kvb_route_candidate *candidate)
 {
-    if (field->count == 0 || cost < field->lowest) {
-        field->lowest = cost;
-        field->lowest_count = 0;
+    const double cost = candidate->cost;
+    const uint64_t expected = expected_blocks(candidate);
+
+    if (field->count == 0 || expected > field->most_expected) {
+        field->most_expected = expected;
+        field->most_expected_count = 0;
     }
-    field->lowest_count += cost == field->lowest;
+    field->most_expected_count += expected == field->most_expected;
+    field->lowest = field->count == 0 ? cost : fmin(field->lowest, cost);
     field->highest = field->count == 0 ? cost : fmax(field->highest, cost);
     field->count++;
 }
@@ -344,7 +349,7 @@ static struct field fill_costs(
         candidate->cost = policies[options->policy].cost(options, &fleet, candidate);
         candidate->competes = best != rank_never && candidate->preference == best;
         if (candidate->competes) {
-            note_cost(&field, candidate->cost);
+            note_competing(&field, candidate);
         }
     }
     return field;
@@ -352,18 +357,26 @@ static struct field fill_costs(
 
 /* ---- Third pass: the choice among the candidates that compete ---- */
 
-static size_t choose_lowest(
-    const struct field *field, uint64_t turn, const struct kvb_route_candidate *candidates,
-    size_t count)
+static bool has_earlier_turn(
+    const struct kvb_route_candidate *candidate, const struct kvb_route_candidate *other)
 {
-    size_t skip = (size_t)(turn % field->lowest_count);
+    return candidate->last_turn != other->last_turn ? candidate->last_turn < other->last_turn
+                                                    : candidate->place < other->place;
+}
+
+/* The one whose turn it is, of those that compete and cost at most max_cost. */
+static size_t
+choose_in_turn(double max_cost, const struct kvb_route_candidate *candidates, size_t count)
+{
+    size_t chosen = count;
 
     for (size_t i = 0; i < count; i++) {
-        if (candidates[i].competes && candidates[i].cost == field->lowest && skip-- == 0) {
-            return i;
+        if (candidates[i].competes && candidates[i].cost <= max_cost &&
+            (chosen == count || has_earlier_turn(&candidates[i], &candidates[chosen]))) {
+            chosen = i;
         }
     }
-    return 0; /* not reached: there are lowest_count of them */
+    return chosen;
 }
 
 static double weight_of(
@@ -444,23 +457,6 @@ static size_t choose_of_two(
     return candidates[other].cost < candidates[one].cost ? other : one;
 }
 
-/* The lowest place from next_place on; after the last place comes the first. */
-static size_t
-choose_next(uint32_t next_place, const struct kvb_route_candidate *candidates, size_t count)
-{
-    uint32_t nearest = UINT32_MAX;
-    size_t chosen = count;
-
-    for (size_t i = 0; i < count; i++) {
-        const uint32_t distance = candidates[i].place - next_place; /* modulo 2^32 */
-        if (candidates[i].competes && (chosen == count || distance < nearest)) {
-            nearest = distance;
-            chosen = i;
-        }
-    }
-    return chosen;
-}
-
 static size_t choose_candidate(
     const struct kvb_route_options *options, const struct field *field,
     struct kvb_route_random random, const struct kvb_route_candidate *candidates, size_t count)
@@ -469,7 +465,7 @@ static size_t choose_candidate(
     case KVB_ROUTE_CHOOSES_OF_TWO:
         return choose_of_two(field, random, candidates, count);
     case KVB_ROUTE_CHOOSES_NEXT:
-        return choose_next(random.next_place, candidates, count);
+        return choose_in_turn(field->highest, candidates, count);
     case KVB_ROUTE_CHOOSES_ANY:
         return find_competing(draw_below(random.draw, field->count), candidates, count);
     case KVB_ROUTE_CHOOSES_LOWEST:
@@ -477,7 +473,17 @@ static size_t choose_candidate(
     }
     return options->temperature > 0
                ? choose_by_chance(options, field, random.draw, candidates, count)
-               : choose_lowest(field, random.turn, candidates, count);
+               : choose_in_turn(field->lowest, candidates, count);
+}
+
+static bool is_turn(
+    const struct kvb_route_options *options, const struct field *field,
+    const struct kvb_route_candidate *chosen)
+{
+    const bool has_most =
+        field->most_expected_count == 1 && expected_blocks(chosen) == field->most_expected;
+
+    return kvb_route_policy_choice(options->policy) == KVB_ROUTE_CHOOSES_NEXT || !has_most;
 }
 
 kvb_status kvb_route_choose(
@@ -491,6 +497,8 @@ kvb_status kvb_route_choose(
     if (field.count == 0) {
         return KVB_NOT_FOUND;
     }
-    *out_chosen = choose_candidate(options, &field, random, candidates, count);
+    const size_t chosen = choose_candidate(options, &field, random, candidates, count);
+    candidates[chosen].is_turn = is_turn(options, &field, &candidates[chosen]);
+    *out_chosen = chosen;
     return KVB_OK;
 }

@@ -42,7 +42,7 @@
  *                       the conductor of Mooncake (FAST '25): time in the queue and of the prefill
  *     p2c               the one with fewer requests, of two drawn at random
  *                       the power of two choices (Mitzenmacher 2001)
- *     round_robin       one after the other; a baseline
+ *     round_robin       takes turns; a baseline
  *     random            one at random; a baseline
  *
  *     expected  blocks of the prompt that the worker has or will have soon:
@@ -63,6 +63,11 @@
  * turns, because otherwise an idle fleet would send every request to one worker.  Above 0: a random
  * choice with the probabilities softmax(-cost / (highest - lowest cost) / temperature).  p2c,
  * round_robin and random have no temperature.
+ *
+ * Turns.  The worker whose last turn is longest ago is chosen; of those that never had one, the one
+ * with the lowest place.  Each decision is a turn of the worker that it chose, except one for the
+ * worker that has more of the prompt than every other: if that counted, the next new prompt would
+ * avoid this worker.  Under round_robin each decision is a turn.
  *
  * Threads: any thread; no state.  Time: three passes over the candidates. */
 
@@ -117,7 +122,8 @@ struct kvb_route_candidate {
     const struct kvb_stream_key *key; /* borrowed and not read here; the next field too */
     const struct kvb_worker_facts *facts;
     enum kvb_stream_state state;
-    uint32_t place; /* position in the fleet, independent of the prompt; for round_robin */
+    uint32_t place;     /* position in the fleet, independent of the prompt; for turns */
+    uint64_t last_turn; /* number of the decision that was its last turn, from 1; 0: none yet */
     uint64_t request_blocks;
     uint64_t overlap_blocks;   /* at most request_blocks */
     uint64_t predicted_blocks; /* more blocks of this prompt that are expected there soon */
@@ -128,6 +134,7 @@ struct kvb_route_candidate {
     bool has_load;
     /* written by kvb_route_choose() */
     bool competes;
+    bool is_turn;       /* of the chosen one: this decision becomes its last turn */
     uint8_t preference; /* lower is better */
     struct kvb_load load;
     uint64_t routed_blocks;   /* since that load report; without one: of all requests in flight */
@@ -141,12 +148,10 @@ struct kvb_route_candidate {
     uint64_t decode_blocks;
 };
 
-/* Random numbers and counters, supplied by the caller. */
+/* Random numbers, supplied by the caller: 0 <= number < 1. */
 struct kvb_route_random {
-    uint64_t turn;       /* number of the request; rotates the choice among equal costs */
-    double draw;         /* 0 <= draw < 1 */
-    double second_draw;  /* the same, for the second of two */
-    uint32_t next_place; /* round_robin: the search begins at this place */
+    double draw;
+    double second_draw; /* for the second of two */
 };
 
 /* Fills the output fields of all candidates and returns the chosen one.

@@ -16,6 +16,7 @@ void kvb_query_context_done(struct kvb_query_context *ctx)
     free(ctx->listing.holders);
     free(ctx->overlaps);
     free(ctx->candidates);
+    free(ctx->last_turns);
     free(ctx->order);
     free(ctx->hashes);
     free(ctx->names);
@@ -24,6 +25,8 @@ void kvb_query_context_done(struct kvb_query_context *ctx)
     ctx->listing = (struct kvb_listing){ 0 };
     ctx->overlaps = NULL;
     ctx->candidates = NULL;
+    ctx->last_turns = NULL;
+    ctx->last_turn_capacity = 0;
     ctx->order = NULL;
     ctx->hashes = NULL;
     ctx->names = NULL;

@@ -113,9 +113,10 @@ struct kvb_query_context {
     const char *grpc_listen; /* borrowed, like the next; NULL or "": off */
     const char *grpc_model;  /* "": the only one */
     uint16_t grpc_port;
-    uint64_t turn;       /* counts route decisions */
-    uint32_t next_place; /* round robin: after the follower that was chosen last */
-    uint64_t random;     /* state of the random sequence; any seed */
+    uint64_t decisions;   /* counts route decisions */
+    uint64_t *last_turns; /* owned; by follower number, as in struct kvb_route_candidate */
+    size_t last_turn_capacity;
+    uint64_t random; /* state of the random sequence; any seed */
     /* scratch, owned: kvb_query_context_done() */
     struct kvb_match match;
     struct kvb_listing listing;
@@ -135,7 +136,7 @@ struct kvb_query_context {
     size_t hash_capacity, name_capacity, sorted_capacity, matches_capacity;
 };
 
-/* Frees only the scratch memory. */
+/* Frees what is owned. */
 void kvb_query_context_done(struct kvb_query_context *ctx);
 
 /* Model and block size of a stream; the defaults for a stream without heartbeats. */

@@ -31,6 +31,8 @@ static bool fill_candidate(
         .facts = &overlap->follower->heartbeat.facts,
         .state = overlap->follower->state,
         .place = overlap->number,
+        .last_turn =
+            overlap->number < ctx->last_turn_capacity ? ctx->last_turns[overlap->number] : 0,
         .is_draining = overlap->follower->heartbeat.facts.is_draining,
         .is_not_ready = overlap->follower->heartbeat.facts.ready == KVB_READY_NO,
         .block_size = overlap->shape.block_size,
@@ -263,6 +265,23 @@ decision_of(const struct kvb_query *query, const struct kvb_route_candidate *cho
     };
 }
 
+/* Without memory the decision is still valid; the worker may get the next turn, too. */
+static void note_turn(struct kvb_query_context *ctx, const struct kvb_route_candidate *chosen)
+{
+    const size_t known = ctx->last_turn_capacity;
+
+    if (!chosen->is_turn ||
+        kvb_array_reserve(
+            &ctx->last_turns, &ctx->last_turn_capacity, (size_t)chosen->place + 1,
+            sizeof *ctx->last_turns, kvb_max_streams + 1) != KVB_OK) {
+        return;
+    }
+    for (size_t place = known; place < ctx->last_turn_capacity; place++) {
+        ctx->last_turns[place] = 0;
+    }
+    ctx->last_turns[chosen->place] = ctx->decisions;
+}
+
 /* The id of the request, or a new one that is unique among aggregators. */
 static void name_request(
     const struct kvb_query_context *ctx, const struct kvb_query *query,
@@ -272,7 +291,8 @@ static void name_request(
         memcpy(out, query->request_id, sizeof query->request_id);
     } else {
         (void)snprintf(/* fits: a service's id has 32 bytes */
-                       out, kvb_request_id_bytes + 1, "%s-%" PRIu64, ctx->aggregator_id, ctx->turn);
+                       out, kvb_request_id_bytes + 1, "%s-%" PRIu64, ctx->aggregator_id,
+                       ctx->decisions);
     }
 }
 
@@ -326,10 +346,8 @@ kvb_status kvb_answer_route(
     struct kvb_buf *out, struct kvb_route_decision *out_decision, struct kvb_detail *detail)
 {
     const struct kvb_listing_options options = { .with_none = true };
-    const struct kvb_route_random random = { .turn = ctx->turn,
-                                             .draw = kvb_query_context_draw(ctx),
-                                             .second_draw = kvb_query_context_draw(ctx),
-                                             .next_place = ctx->next_place };
+    const struct kvb_route_random random = { .draw = kvb_query_context_draw(ctx),
+                                             .second_draw = kvb_query_context_draw(ctx) };
     struct kvb_route_options route;
     size_t count = 0;
     size_t at = 0;
@@ -355,8 +373,8 @@ kvb_status kvb_answer_route(
     kvb_json_write_end(&json, '}');
     KVB_TRY(json.status);
     if (!decision.is_dry_run) { /* count only decisions that were answered */
-        ctx->turn++;
-        ctx->next_place = chosen->place + 1;
+        ctx->decisions++;
+        note_turn(ctx, chosen);
         enter_decision(ctx, query, chosen, &decision);
     }
     *out_decision = decision;

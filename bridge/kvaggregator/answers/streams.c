@@ -304,7 +304,7 @@ kvb_status kvb_answer_state(struct kvb_query_context *ctx, struct kvb_buf *out)
     kvb_json_write_pair_u64(&json, "endpoints", stats.endpoint_count);
     kvb_json_write_pair_number(&json, "load_avg", stats.avg);
     kvb_json_write_pair_number(&json, "load_std", stats.std);
-    kvb_json_write_pair_u64(&json, "routed", ctx->turn);
+    kvb_json_write_pair_u64(&json, "routed", ctx->decisions);
     if (ctx->peers) {
         write_aggregators(&json, ctx);
     }

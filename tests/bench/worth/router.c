@@ -47,10 +47,10 @@ struct worth_router {
     kvb_slot_ref *slots;
     uint32_t *worker_of; /* by slot */
     struct kvb_route_candidate *candidates;
-    uint64_t turn;
-    uint32_t next_place;
-    uint64_t draws;  /* of policies */
-    uint64_t losses; /* of events: its own sequence, so that policies lose the same share */
+    uint64_t decisions;
+    uint64_t *last_turns; /* by worker */
+    uint64_t draws;       /* of policies */
+    uint64_t losses;      /* of events: its own sequence, so that policies lose the same share */
 };
 
 struct worth_router *worth_router_new(const struct worth_router_options *options)
@@ -69,6 +69,7 @@ struct worth_router *worth_router_new(const struct worth_router_options *options
     router->slots = bench_memory(workers, sizeof *router->slots);
     router->worker_of = bench_memory(workers, sizeof *router->worker_of);
     router->candidates = bench_memory(workers, sizeof *router->candidates);
+    router->last_turns = bench_memory(workers, sizeof *router->last_turns);
     const struct kvb_prefix_index_options index = { .max_nodes = 1 << 24, .max_slots = workers };
     bench_must(kvb_prefix_index_new(&index, &router->index), "an index");
     const struct kvb_load_options load = { .max_endpoints = workers,
@@ -103,6 +104,7 @@ void worth_router_free(struct worth_router *router)
     kvb_prefix_index_free(router->index);
     free(router->messages.items);
     free(router->candidates);
+    free(router->last_turns);
     free(router->worker_of);
     free(router->slots);
     free(router->ids);
@@ -275,6 +277,7 @@ fill_candidates(struct worth_router *router, const struct worth_request *request
             .key = &router->keys[worker],
             .state = KVB_STREAM_EXACT,
             .place = worker,
+            .last_turn = router->last_turns[worker],
             .request_blocks = prompt_blocks,
         };
     }
@@ -329,15 +332,16 @@ uint32_t worth_router_choose(
     (void)kvb_predictions_expire(router->predictions, now_ns, SIZE_MAX);
     (void)kvb_requests_expire(router->requests, now_ns, SIZE_MAX);
     fill_candidates(router, request, now_ns);
-    const struct kvb_route_random random = { .turn = router->turn++,
-                                             .draw = kvb_random_unit(&router->draws),
-                                             .second_draw = kvb_random_unit(&router->draws),
-                                             .next_place = router->next_place };
+    const struct kvb_route_random random = { .draw = kvb_random_unit(&router->draws),
+                                             .second_draw = kvb_random_unit(&router->draws) };
     bench_must(
         kvb_route_choose(
             &router->route, random, router->candidates, router->options.workers, &chosen),
         "a route");
-    router->next_place = (uint32_t)chosen + 1;
+    router->decisions++;
+    if (router->candidates[chosen].is_turn) {
+        router->last_turns[chosen] = router->decisions;
+    }
     note_decision(router, request, number, (uint32_t)chosen, now_ns);
     return (uint32_t)chosen;
 }

@@ -732,14 +732,55 @@ static void a_dry_run_changes_nothing(void **state)
     for (int i = 0; i < 3; i++) {
         assert_int_equal(route_selected(&scene, dry, &status, &detail), 1);
     }
-    assert_int_equal(scene.ctx.turn, 0);
+    assert_int_equal(scene.ctx.decisions, 0);
     assert_int_equal(route_selected(&scene, wet, &status, &detail), 1);
     assert_int_equal(route_selected(&scene, dry, &status, &detail), 2);
     assert_int_equal(route_selected(&scene, wet, &status, &detail), 2);
-    assert_int_equal(scene.ctx.turn, 2);
+    assert_int_equal(scene.ctx.decisions, 2);
     struct kvb_request_counters counters;
     kvb_requests_count(scene.requests, &counters);
     assert_int_equal(counters.in_flight, 2);
+    scene_done(&scene);
+}
+
+static uint64_t route_and_finish(struct scene *scene, const struct kvb_query *query)
+{
+    struct kvb_buf buf = new_buf();
+    struct kvb_route_decision decision = { 0 };
+    struct kvb_detail detail = { { 0 } };
+
+    assert_ok(kvb_answer_route(&scene->ctx, query, all_rows, &buf, &decision, &detail));
+    assert_ok(kvb_answer_take_report(&scene->ctx, decision.request_id, KVB_REQUEST_FINISHED));
+    kvb_buf_done(&buf);
+    return decision.id.worker_id;
+}
+
+/* Two idle workers; every second prompt is held by worker 1. */
+static void new_prompts_between_hits_go_to_both_workers(void **state)
+{
+    (void)state;
+    static const struct kvb_worker_facts usual = { .ready = KVB_READY_YES };
+    struct kvb_query held = scene_query(96, "m");
+    struct kvb_query unknown = scene_query(96, "m");
+    size_t received[3] = { 0 };
+    struct scene scene;
+
+    scene_empty(&scene);
+    for (size_t i = 0; i < 2; i++) {
+        scene_hold(&scene, &told[i]);
+        scene_tell(&scene, &told[i], &usual);
+    }
+    for (size_t i = 0; i < unknown.count; i++) {
+        unknown.tokens[i] += 1000;
+    }
+    for (size_t i = 0; i < 6; i++) {
+        received[route_and_finish(&scene, &unknown)]++;
+        assert_int_equal(route_and_finish(&scene, &held), 1);
+    }
+    assert_int_equal(received[1], 3);
+    assert_int_equal(received[2], 3);
+    kvb_query_done(&held);
+    kvb_query_done(&unknown);
     scene_done(&scene);
 }
 
@@ -941,6 +982,7 @@ int main(void)
         cmocka_unit_test(a_route_of_long_addresses_has_fewer_rows),
         cmocka_unit_test(a_query_is_about_the_workers_that_it_selects),
         cmocka_unit_test(a_dry_run_changes_nothing),
+        cmocka_unit_test(new_prompts_between_hits_go_to_both_workers),
         cmocka_unit_test(route_never_chooses_a_worker_that_is_down),
         cmocka_unit_test(load_lists_endpoints_averages_and_the_stale),
         cmocka_unit_test(streams_tell_state_blocks_and_load),

@@ -39,6 +39,7 @@ make_worker(uint64_t *seed, uint32_t place, uint64_t request_blocks)
         .is_draining = kvb_random_chance(seed, 0.1),
         .is_not_ready = kvb_random_chance(seed, 0.2),
         .place = place,
+        .last_turn = pick(seed, 8),
         .block_size = 16,
         .request_blocks = request_blocks,
         .overlap_blocks = pick(seed, request_blocks + 1),
@@ -279,21 +280,33 @@ static bool is_near(double a, double b)
     return fabs(a - b) <= 1e-9 * fmax(1, fmax(fabs(a), fabs(b)));
 }
 
-static size_t next_in_turn(const struct fleet *rivals, uint32_t next_place)
+/* A number from which all turns are in order: the last turn, then the place. */
+static double turn_order(const struct kvb_route_candidate *worker)
 {
-    size_t first = 0;
-    size_t next = max_workers;
+    return (double)worker->last_turn * 1000 + (double)worker->place;
+}
 
-    for (size_t i = 0; i < rivals->count; i++) {
-        const uint32_t place = rivals->workers[i].place;
-        if (place < rivals->workers[first].place) {
-            first = i;
-        }
-        if (place >= next_place && (next == max_workers || place < rivals->workers[next].place)) {
-            next = i;
+/* Of those that are given, the one whose turn it is. */
+static size_t first_in_turn(const struct fleet *rivals, const size_t *at, size_t count)
+{
+    size_t first = at[0];
+
+    for (size_t i = 1; i < count; i++) {
+        if (turn_order(&rivals->workers[at[i]]) < turn_order(&rivals->workers[first])) {
+            first = at[i];
         }
     }
-    return next == max_workers ? first : next;
+    return first;
+}
+
+static size_t next_in_turn(const struct fleet *rivals)
+{
+    size_t all[max_workers];
+
+    for (size_t i = 0; i < rivals->count; i++) {
+        all[i] = i;
+    }
+    return first_in_turn(rivals, all, rivals->count);
 }
 
 static size_t of_two(
@@ -316,9 +329,8 @@ static size_t of_two(
     return plain_cost(options, rivals, &rivals->workers[other]) < cost ? other : one;
 }
 
-/* Of the cheapest, in their order, the one whose turn it is. */
-static size_t
-cheapest_in_turn(const struct kvb_route_options *options, const struct fleet *rivals, uint64_t turn)
+/* Of the cheapest the one whose turn it is. */
+static size_t cheapest_in_turn(const struct kvb_route_options *options, const struct fleet *rivals)
 {
     size_t cheapest[max_workers] = { 0 };
     size_t count = 0;
@@ -333,7 +345,7 @@ cheapest_in_turn(const struct kvb_route_options *options, const struct fleet *ri
         }
     }
     assert_true(count > 0);
-    return cheapest[turn % (count > 0 ? count : 1)];
+    return first_in_turn(rivals, cheapest, count);
 }
 
 static void check_choice(
@@ -350,14 +362,14 @@ static void check_choice(
         assert_int_equal(chosen, of_two(options, rivals, random));
         return;
     case KVB_ROUTE_ROUND_ROBIN:
-        assert_int_equal(chosen, next_in_turn(rivals, random.next_place));
+        assert_int_equal(chosen, next_in_turn(rivals));
         return;
     case KVB_ROUTE_RANDOM:
         assert_int_equal(chosen, (size_t)(random.draw * (double)rivals->count));
         return;
     case KVB_ROUTE_KV:
     case KVB_ROUTE_LEAST_REQUESTS: /* whole numbers and halves: no rounding between the two */
-        assert_int_equal(chosen, cheapest_in_turn(options, rivals, random.turn));
+        assert_int_equal(chosen, cheapest_in_turn(options, rivals));
         return;
     default:
         for (size_t i = 0; i < rivals->count; i++) {
@@ -392,10 +404,8 @@ static void check_fleet(uint64_t *seed, enum kvb_route_policy policy)
     struct fleet fleet = make_fleet(seed);
     const struct kvb_route_options options = make_options(seed, policy);
     const struct kvb_route_random random = {
-        .turn = kvb_random_next(seed),
         .draw = kvb_random_unit(seed),
         .second_draw = kvb_random_unit(seed),
-        .next_place = (uint32_t)kvb_random_below(seed, 160),
     };
     size_t rival_at[max_workers] = { 0 };
     const struct fleet rivals = rivals_of(&options, &fleet, rival_at);
@@ -447,10 +457,12 @@ static void a_temperature_reaches_all_that_compete_and_no_other(void **state)
                 const struct kvb_route_random random = {
                     .draw = ((double)draw + 0.5) / 200,
                     .second_draw = fmod((double)draw * 0.37, 1),
-                    .next_place = (uint32_t)draw,
                 };
                 assert_ok(kvb_route_choose(&options, random, fleet.workers, fleet.count, &chosen));
                 assert_true(fleet.workers[chosen].competes);
+                if (fleet.workers[chosen].is_turn) {
+                    fleet.workers[chosen].last_turn = 8 + draw;
+                }
                 reached += !is_chosen[chosen];
                 is_chosen[chosen] = true;
             }
@@ -539,13 +551,13 @@ static void round_robin_skips_nobody_whatever_the_order_of_the_candidates(void *
     (void)state;
     struct kvb_route_candidate three[3] = { idle(8, 9), idle(2, 3), idle(5, 0) };
     const uint32_t expected[] = { 2, 5, 8, 2, 5, 8 };
-    uint32_t next_place = 0;
 
     for (size_t i = 0; i < 6; i++) {
-        const struct kvb_route_random random = { .next_place = next_place };
+        const struct kvb_route_random random = { 0 };
         const size_t chosen = choose(KVB_ROUTE_ROUND_ROBIN, random, three, 3);
         assert_int_equal(three[chosen].place, expected[i]);
-        next_place = three[chosen].place + 1;
+        assert_true(three[chosen].is_turn);
+        three[chosen].last_turn = i + 1;
         const struct kvb_route_candidate first = three[0]; /* another prompt, another order */
         memmove(three, three + 1, 2 * sizeof *three);
         three[2] = first;

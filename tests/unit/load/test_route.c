@@ -48,9 +48,8 @@ static void overlap_wins_among_equally_loaded(void **state)
     struct kvb_route_candidate three[3] = { candidate(10, 1, 5), candidate(10, 9, 5),
                                             candidate(10, 3, 5) };
 
-    for (uint64_t turn = 0; turn < 5; turn++) {
-        assert_int_equal(choose(&plain, (struct kvb_route_random){ .turn = turn }, three, 3), 1);
-    }
+    three[1].last_turn = 9;
+    assert_int_equal(choose(&plain, (struct kvb_route_random){ 0 }, three, 3), 1);
 }
 
 static void what_was_routed_since_the_last_load_counts(void **state)
@@ -62,15 +61,88 @@ static void what_was_routed_since_the_last_load_counts(void **state)
     assert_int_equal(choose(&plain, (struct kvb_route_random){ 0 }, two, 2), 1);
 }
 
+/* A decision like those of a router: its number becomes the last turn of the worker that got it. */
+static size_t choose_number(
+    uint64_t number, const struct kvb_route_options *options,
+    struct kvb_route_candidate *candidates, size_t count)
+{
+    const size_t chosen = choose(options, (struct kvb_route_random){ 0 }, candidates, count);
+
+    if (candidates[chosen].is_turn) {
+        candidates[chosen].last_turn = number;
+        candidates[chosen].is_turn = false;
+    }
+    return chosen;
+}
+
 static void equal_ones_take_turns(void **state)
 {
     (void)state;
     struct kvb_route_candidate three[3] = { candidate(10, 0, 5), candidate(10, 0, 6),
                                             candidate(10, 0, 5) };
 
-    assert_int_equal(choose(&plain, (struct kvb_route_random){ .turn = 0 }, three, 3), 0);
-    assert_int_equal(choose(&plain, (struct kvb_route_random){ .turn = 1 }, three, 3), 2);
-    assert_int_equal(choose(&plain, (struct kvb_route_random){ .turn = 2 }, three, 3), 0);
+    three[0].place = 7;
+    three[2].place = 3; /* the lower place has the first turn */
+    assert_int_equal(choose_number(1, &plain, three, 3), 2);
+    assert_int_equal(choose_number(2, &plain, three, 3), 0);
+    assert_int_equal(choose_number(3, &plain, three, 3), 2);
+}
+
+/* Every second request is one that worker 0 gets for its prefix: no turn. */
+static void hits_between_new_prompts_do_not_shift_the_turns(void **state)
+{
+    (void)state;
+    struct kvb_route_candidate two[2] = { candidate(10, 0, 5), candidate(10, 0, 5) };
+    size_t new_prompts[2] = { 0 };
+
+    two[1].place = 1;
+    for (uint64_t number = 1; number <= 16; number += 2) {
+        new_prompts[choose_number(number, &plain, two, 2)]++;
+        two[0].overlap_blocks = 10;
+        assert_int_equal(choose_number(number + 1, &plain, two, 2), 0);
+        two[0].overlap_blocks = 0;
+    }
+    assert_int_equal(new_prompts[0], 4);
+    assert_int_equal(new_prompts[1], 4);
+}
+
+/* The first request is still in flight when the second one is routed, so the loads decide. */
+static void a_turn_is_also_one_that_the_loads_decided(void **state)
+{
+    (void)state;
+    struct kvb_route_candidate two[2] = { candidate(10, 0, 5), candidate(10, 0, 5) };
+
+    two[1].place = 1;
+    assert_int_equal(choose_number(1, &plain, two, 2), 0);
+    two[0].routed_blocks = 10;
+    assert_int_equal(choose_number(2, &plain, two, 2), 1);
+    two[1].routed_blocks = 10;
+    assert_int_equal(choose_number(3, &plain, two, 2), 0);
+}
+
+/* Two models with two workers each, whose requests alternate; by turns and by round_robin. */
+static void requests_for_another_model_do_not_shift_the_turns(void **state)
+{
+    (void)state;
+    const enum kvb_route_policy policies[] = { KVB_ROUTE_KV, KVB_ROUTE_ROUND_ROBIN };
+
+    for (size_t policy = 0; policy < 2; policy++) {
+        const struct kvb_route_options options = { .policy = policies[policy] };
+        struct kvb_route_candidate workers[4] = { candidate(10, 0, 5), candidate(10, 0, 5),
+                                                  candidate(10, 0, 5), candidate(10, 0, 5) };
+        size_t requests[4] = { 0 };
+
+        for (uint32_t i = 0; i < 4; i++) {
+            workers[i].place = i;
+        }
+        for (uint64_t number = 1; number <= 16; number++) {
+            const size_t first = number % 2 == 0 ? 2 : 0; /* of the model */
+            requests[first + choose_number(number, &options, workers + first, 2)]++;
+        }
+        for (size_t i = 0; i < 4; i++) {
+            assert_int_equal(requests[i], 4);
+        }
+    }
 }
 
 static void a_worker_that_is_down_is_never_chosen(void **state)
@@ -195,6 +267,9 @@ int main(void)
         cmocka_unit_test(overlap_wins_among_equally_loaded),
         cmocka_unit_test(what_was_routed_since_the_last_load_counts),
         cmocka_unit_test(equal_ones_take_turns),
+        cmocka_unit_test(hits_between_new_prompts_do_not_shift_the_turns),
+        cmocka_unit_test(a_turn_is_also_one_that_the_loads_decided),
+        cmocka_unit_test(requests_for_another_model_do_not_shift_the_turns),
         cmocka_unit_test(a_worker_that_is_down_is_never_chosen),
         cmocka_unit_test(a_full_worker_is_chosen_only_when_all_are_full),
         cmocka_unit_test(unverified_and_stale_count_unless_avoided),
