@@ -32,7 +32,7 @@ static kvb_status append_dialect(const struct kvb_dialect_row *dialect, struct k
 
 static kvb_status append_worker(
     const struct kvb_config_options *options, const struct kvb_dialect_row *dialect,
-    const struct kvb_fleet_ports *ports, struct kvb_buf *out)
+    const struct kvb_fleet_ports *ports, uint16_t http_port, struct kvb_buf *out)
 {
     KVB_TRY(kvb_buf_append_text(out, "  { "));
     KVB_TRY(append_id(ports->worker_id, out));
@@ -46,6 +46,10 @@ static kvb_status append_worker(
     }
     KVB_TRY(kvb_buf_append(out, "\n", 1));
     KVB_TRY(append_dialect(dialect, out));
+    if (http_port > 0) {
+        KVB_TRY(kvb_buf_append_format(
+            out, "    address = \"http://%s:%u\";\n", options->address, http_port));
+    }
     KVB_TRY(kvb_buf_append_format(out, "    first_rank = 0; ranks = %u;\n", options->ranks));
     KVB_TRY(kvb_buf_append_format(
         out, "    load = { zmq = \"tcp://%s:%u\"; };\n", options->address, ports->load));
@@ -59,7 +63,8 @@ kvb_status kvb_config_text(
     KVB_TRY(kvb_buf_append_text(out, "# Written by kvfleet.\nworkers = (\n"));
     for (uint32_t worker = from; worker < to; worker++) {
         const struct kvb_fleet_ports ports = kvb_fleet_ports(fleet, worker);
-        KVB_TRY(append_worker(options, kvb_fleet_dialect(fleet, worker), &ports, out));
+        const uint16_t http_port = options->serve ? kvb_serve_port(options->serve, worker) : 0;
+        KVB_TRY(append_worker(options, kvb_fleet_dialect(fleet, worker), &ports, http_port, out));
         KVB_TRY(kvb_buf_append_text(out, worker + 1 < to ? ",\n" : "\n"));
     }
     return kvb_buf_append_text(out, ");\n");

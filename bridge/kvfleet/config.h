@@ -3,6 +3,7 @@
 #include "core/buf.h"
 #include "core/status.h"
 #include "kvfleet/fleet.h"
+#include "kvfleet/serve.h"
 
 #include <stdint.h>
 
@@ -13,6 +14,7 @@ struct kvb_config_options {
     const char *model;
     uint32_t block_size;
     uint32_t ranks;
+    const struct kvb_serve *serve; /* borrowed; NULL: the workers serve no completions */
 };
 
 /* Appends the section of worker number `from` up to but without `to` (from 0).

@@ -174,6 +174,13 @@ static const char *pick_salt(const struct kvb_dialect_row *dialect, uint64_t con
     return at < KVB_COUNT_OF(salts) ? salts[at] : NULL;
 }
 
+static void count_request(struct kvb_fleet *fleet, kvb_status status)
+{
+    fleet->totals.requests += status == KVB_OK;
+    fleet->totals.refused += status == KVB_AGAIN;
+    fleet->totals.too_large += status == KVB_TOO_LARGE;
+}
+
 static kvb_status admit_one(struct kvb_fleet *fleet)
 {
     KVB_TRY(kvb_trace_request_make(fleet->options.trace, fleet->next_row, &fleet->request));
@@ -188,10 +195,21 @@ static kvb_status admit_one(struct kvb_fleet *fleet)
         return status;
     }
     fleet->next_row++;
-    fleet->totals.requests += status == KVB_OK;
-    fleet->totals.refused += status == KVB_AGAIN;
-    fleet->totals.too_large += status == KVB_TOO_LARGE;
+    count_request(fleet, status);
     return KVB_OK;
+}
+
+kvb_status kvb_fleet_admit(
+    struct kvb_fleet *fleet, size_t at, const uint32_t *tokens, uint32_t count,
+    uint32_t output_length, struct kvb_request_progress *progress)
+{
+    struct kvb_engine *engine = fleet->ranks[at].engine;
+
+    kvb_engine_set_salt(engine, NULL);
+    const kvb_status status =
+        kvb_engine_admit_watched(engine, tokens, count, output_length, progress);
+    count_request(fleet, status);
+    return status;
 }
 
 static bool has_more_requests(const struct kvb_fleet *fleet)

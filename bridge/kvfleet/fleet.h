@@ -37,7 +37,7 @@ struct kvb_fleet_options {
                                          the port of its load figures */
     struct kvb_engine_options engine; /* of every rank; rank and seed are set here */
     uint32_t replay_batches;
-    const struct kvb_trace *trace; /* borrowed until _free() */
+    const struct kvb_trace *trace; /* borrowed until _free(); NULL: requests_per_s is 0 */
     double requests_per_s;         /* of the whole fleet */
     uint64_t max_requests;         /* 0: for ever */
     uint32_t malformed_every; /* a malformed payload after so many batches of a rank; 0: never */
@@ -73,6 +73,12 @@ size_t kvb_fleet_rank_count(const struct kvb_fleet *fleet);
 /* KVB_NOT_FOUND */
 kvb_status
 kvb_fleet_find(const struct kvb_fleet *fleet, uint64_t worker_id, uint32_t rank, size_t *out_at);
+
+/* A request from outside the trace, without a salt, for one rank.  As kvb_engine_admit_watched().
+ */
+kvb_status kvb_fleet_admit(
+    struct kvb_fleet *fleet, size_t at, const uint32_t *tokens, uint32_t count,
+    uint32_t output_length, struct kvb_request_progress *progress);
 
 /* As kvb_engine_truth(), with the worker's id. */
 kvb_status kvb_fleet_truth(const struct kvb_fleet *fleet, size_t at, struct kvb_truth *out_truth);

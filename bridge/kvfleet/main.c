@@ -4,6 +4,7 @@
 #include "core/file_limit.h"
 #include "kvfleet/config.h"
 #include "kvfleet/metrics_page.h"
+#include "kvfleet/serve.h"
 #include "kvfleet/truth.h"
 
 #include <errno.h>
@@ -21,9 +22,10 @@ enum { exit_failed = 70, exit_config = 78, load_period_ms = 100, progress_period
 
 struct program {
     struct kvb_kvfleet_options options;
-    struct kvb_trace *trace; /* owned, like the next three */
+    struct kvb_trace *trace; /* owned, like the next four; NULL: none */
     struct kvb_fleet *fleet;
     struct kvb_metrics_page *page;  /* NULL: none */
+    struct kvb_serve *serve;        /* NULL: none */
     struct kvb_truth_server *truth; /* NULL: none */
     int timer;
     int signals;
@@ -62,7 +64,7 @@ static kvb_status start_page(struct program *program, struct kvb_detail *detail)
 {
     const struct kvb_kvfleet_options *options = &program->options;
     const struct kvb_metrics_page_options page = {
-        .address = options->http_address,
+        .address = options->has_http ? options->http_address : NULL,
         .port = options->http_port,
         .model = options->model,
         .first_worker = options->fleet.first_worker,
@@ -70,7 +72,23 @@ static kvb_status start_page(struct program *program, struct kvb_detail *detail)
         .ranks = options->fleet.ranks,
         .block_size = options->fleet.engine.block_size,
     };
-    return options->has_http ? kvb_metrics_page_start(&page, detail, &program->page) : KVB_OK;
+    return options->has_http || options->has_serve
+               ? kvb_metrics_page_start(&page, detail, &program->page)
+               : KVB_OK;
+}
+
+static kvb_status start_serve(struct program *program, struct kvb_detail *detail)
+{
+    const struct kvb_kvfleet_options *options = &program->options;
+    const struct kvb_serve_options serve = {
+        .address = options->fleet.address,
+        .base_port = options->serve_port,
+        .model = options->model,
+        .page = program->page,
+        .workers = options->fleet.workers,
+        .ranks = options->fleet.ranks,
+    };
+    return options->has_serve ? kvb_serve_start(&serve, detail, &program->serve) : KVB_OK;
 }
 
 static void fill_page(struct program *program)
@@ -90,6 +108,7 @@ static kvb_status write_config(const struct program *program, struct kvb_detail 
         .model = options->model,
         .block_size = options->fleet.engine.block_size,
         .ranks = options->fleet.ranks,
+        .serve = program->serve,
     };
     return options->config_path
                ? kvb_config_write(
@@ -102,11 +121,14 @@ static kvb_status start_fleet_parts(struct program *program, struct kvb_detail *
     struct kvb_kvfleet_options *options = &program->options;
 
     KVB_TRY(open_signals(program));
-    KVB_TRY(kvb_trace_load(options->trace_path, options->scale, detail, &program->trace));
+    if (options->trace_path) {
+        KVB_TRY(kvb_trace_load(options->trace_path, options->scale, detail, &program->trace));
+    }
     options->fleet.trace = program->trace;
     KVB_TRY(kvb_fleet_new(&options->fleet, detail, &program->fleet));
     KVB_TRY(start_page(program, detail));
     fill_page(program);
+    KVB_TRY(start_serve(program, detail));
     if (options->truth_path) {
         KVB_TRY(kvb_truth_server_new(options->truth_path, program->fleet, detail, &program->truth));
     }
@@ -122,7 +144,7 @@ static void say_hello(const struct program *program)
         "kvfleet: %u workers x %u ranks; worker %" PRIu64 ": events tcp://%s:%u replay %u load %u",
         program->options.fleet.workers, program->options.fleet.ranks, ports.worker_id,
         program->options.advertised, ports.events, ports.replay, ports.load);
-    if (program->page) {
+    if (program->options.has_http) {
         printf(
             "; http://%s:%u/workers/%" PRIu64 "/metrics", program->options.http_address,
             kvb_metrics_page_port(program->page), ports.worker_id);
@@ -156,7 +178,13 @@ static kvb_status on_timer(struct program *program)
     if (read(program->timer, &expirations, sizeof expirations) < 0) {
         return KVB_OK;
     }
+    if (program->serve) {
+        kvb_serve_admit(program->serve, program->fleet);
+    }
     KVB_TRY(kvb_fleet_tick(program->fleet, now_ns));
+    if (program->serve) {
+        kvb_serve_pass_on(program->serve);
+    }
     if (now_ns >= program->next_load_ns) {
         kvb_fleet_send_load(program->fleet);
         fill_page(program);
@@ -209,8 +237,10 @@ static kvb_status run_fleet(struct program *program)
 static void shut_down(struct program *program)
 {
     kvb_truth_server_free(program->truth);
+    kvb_serve_stop(program->serve);
     kvb_metrics_page_stop(program->page);
     kvb_fleet_free(program->fleet);
+    kvb_serve_free(program->serve); /* the engines of the fleet have held its requests */
     kvb_trace_free(program->trace);
     if (program->timer >= 0) {
         (void)close(program->timer);

@@ -2,9 +2,8 @@
 
 #include "core/buf.h"
 #include "core/own.h"
+#include "kvfleet/listen.h"
 
-#include <arpa/inet.h>
-#include <microhttpd.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,7 +149,8 @@ parse_path(const struct kvb_metrics_page *page, const char *path, uint32_t *out_
     return KVB_OK;
 }
 
-static kvb_status render(struct kvb_metrics_page *page, uint32_t worker, struct kvb_buf *out)
+kvb_status
+kvb_metrics_page_write(struct kvb_metrics_page *page, uint32_t worker, struct kvb_buf *out)
 {
     const struct kvb_metrics_source source = {
         .model = page->options.model,
@@ -200,30 +200,20 @@ static enum MHD_Result handle_page_request(
             kvb_buf_append_text(&body, "here is only GET /workers/ID/metrics\n");
         return status == KVB_OK ? answer_page(connection, MHD_HTTP_NOT_FOUND, &body) : MHD_NO;
     }
-    return render(context, worker, &body) == KVB_OK ? answer_page(connection, MHD_HTTP_OK, &body)
-                                                    : MHD_NO;
+    return kvb_metrics_page_write(context, worker, &body) == KVB_OK
+               ? answer_page(connection, MHD_HTTP_OK, &body)
+               : MHD_NO;
 }
 
 static kvb_status listen_for_pages(struct kvb_metrics_page *page, struct kvb_detail *detail)
 {
-    const struct kvb_metrics_page_options *options = &page->options;
-    struct sockaddr_in address = { .sin_family = AF_INET, .sin_port = htons(options->port) };
-
-    if (inet_pton(AF_INET, options->address, &address.sin_addr) != 1) {
-        kvb_detail_set(detail, "%s: expected an IPv4 address", options->address);
-        return KVB_BAD_CONFIG;
-    }
-    page->daemon = MHD_start_daemon(
-        MHD_USE_INTERNAL_POLLING_THREAD | MHD_USE_ITC, options->port, NULL, NULL,
-        handle_page_request, page, MHD_OPTION_SOCK_ADDR, &address, MHD_OPTION_CONNECTION_LIMIT,
-        256U, MHD_OPTION_CONNECTION_TIMEOUT, 30U, MHD_OPTION_END);
-    if (!page->daemon) {
-        kvb_detail_set(
-            detail, "%s:%u: cannot be listened on (in use?)", options->address, options->port);
-        return KVB_BAD_CONFIG;
-    }
-    page->port = MHD_get_daemon_info(page->daemon, MHD_DAEMON_INFO_BIND_PORT)->port;
-    return KVB_OK;
+    const struct kvb_listen_options options = {
+        .address = page->options.address,
+        .port = page->options.port,
+        .on_request = handle_page_request,
+        .context = page,
+    };
+    return options.address ? kvb_listen(&options, detail, &page->daemon, &page->port) : KVB_OK;
 }
 
 kvb_status kvb_metrics_page_start(

@@ -13,7 +13,7 @@
 struct kvb_metrics_page;
 
 struct kvb_metrics_page_options {
-    const char *address; /* "127.0.0.1", borrowed for the call */
+    const char *address; /* "127.0.0.1", borrowed for the call; NULL: no server of its own */
     uint16_t port;       /* 0: any free one */
     const char *model;   /* borrowed until _stop() */
     uint64_t first_worker;
@@ -38,6 +38,11 @@ uint16_t kvb_metrics_page_port(const struct kvb_metrics_page *page);
 void kvb_metrics_page_set(
     struct kvb_metrics_page *page, uint32_t worker, uint32_t rank,
     const struct kvb_engine_stats *stats);
+
+/* Appends the page of this worker, which counts from 0.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY  as kvb_buf_append() */
+kvb_status
+kvb_metrics_page_write(struct kvb_metrics_page *page, uint32_t worker, struct kvb_buf *out);
 
 /* One worker's GET /metrics as vLLM words it: the series that a bridge reads, with
  * the label engine="rank", and one neighbour whose name begins alike.  Under data

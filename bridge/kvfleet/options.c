@@ -40,6 +40,7 @@ enum option_key {
     key_advertise,
     key_base_port,
     key_http,
+    key_serve,
     key_truth,
     key_log_changes,
     key_config_out,
@@ -64,7 +65,7 @@ static const struct argp_option option_rows[] = {
     { "malformed", key_malformed, "KIND", 0, "Also send malformed payloads: of one kind, or all kinds in turn; list = print the kinds and exit", 1 },
     { "malformed-every", key_malformed_every, "BATCHES", 0, "Batches of a rank between two malformed payloads (100)", 1 },
     { NULL, 0, NULL, 0, "The load:", 2 },
-    { "trace", key_trace, "FILE", 0, "Chat trace, one JSON object a line: timestamp, input_length, output_length, hash_ids.  Required", 2 },
+    { "trace", key_trace, "FILE", 0, "Chat trace, one JSON object a line: timestamp, input_length, output_length, hash_ids.  Required without --serve", 2 },
     { "scale", key_scale, "N", 0, "Divide all lengths by this (4)", 2 },
     { "rate", key_rate, "N", 0, "Requests a second for the whole fleet (32)", 2 },
     { "requests", key_requests, "N", 0, "Stop the load after this many requests, but keep serving", 2 },
@@ -76,6 +77,7 @@ static const struct argp_option option_rows[] = {
     { "advertise", key_advertise, "NAME", 0, "Address that --config-out writes instead of the one of --bind", 3 },
     { "base-port", key_base_port, "N", 0, "Worker w (from 0) has its event ports from N + w * (2 * ranks + 1) on, then its replay ports, then its load port; 0 = free ports (0)", 3 },
     { "http", key_http, "ADDRESS:PORT", 0, "Serve GET /workers/ID/metrics; port 0 = any free port", 3 },
+    { "serve", key_serve, "PORT", 0, "Each worker answers POST /v1/completions, /v1/chat/completions and /tokenize, and GET /metrics: worker w (from 0) at PORT + w, 0 = free ports.  --config-out then writes the addresses, and --trace may be left out: only these requests come", 3 },
     { "truth", key_truth, "PATH", 0, "Unix socket that answers what the engines hold; one command a line: truth, changes, stats, pause, resume, drain, reset, restart, drop, malform, stop", 3 },
     { "log-changes", key_log_changes, "N", 0, "Changes of blocks that are kept for each rank, for the command changes of the truth socket (0)", 3 },
     { "config-out", key_config_out, "FILE", 0, "Write the list `workers` for a configuration of kvbridge", 3 },
@@ -197,6 +199,13 @@ read_http(const char *text, struct kvb_kvfleet_options *options, const struct ar
     options->has_http = true;
 }
 
+static void
+read_serve(const char *text, struct kvb_kvfleet_options *options, const struct argp_state *state)
+{
+    options->serve_port = (uint16_t)read_fleet_number(text, "serve", 0, UINT16_MAX, state);
+    options->has_serve = true;
+}
+
 /* ---- Options that are stored as they are given ---- */
 
 enum option_type { option_u16, option_u32, option_u64, option_real, option_name, option_path };
@@ -301,6 +310,9 @@ take_fleet_row(struct kvb_kvfleet_options *options, int key, char *text, struct 
     case key_http:
         read_http(text, options, state);
         return 0;
+    case key_serve:
+        read_serve(text, options, state);
+        return 0;
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -308,8 +320,14 @@ take_fleet_row(struct kvb_kvfleet_options *options, int key, char *text, struct 
 
 static void check_together(struct kvb_kvfleet_options *options, const struct argp_state *state)
 {
-    if (!options->trace_path) {
+    if (!options->trace_path && !options->has_serve) {
         argp_error(state, "--trace FILE is needed: a chat trace, such as conversation_trace.jsonl");
+    }
+    if (!options->trace_path) {
+        options->fleet.requests_per_s = 0;
+    }
+    if (options->serve_port > 0 && options->serve_port + options->fleet.workers > UINT16_MAX + 1) {
+        argp_error(state, "serve: the workers' ports would go beyond 65535");
     }
     if (options->config_split > options->fleet.workers) {
         argp_error(state, "config-split: more bridges than workers");

@@ -7,7 +7,7 @@
 /* kvfleet's command line. */
 struct kvb_kvfleet_options {
     struct kvb_fleet_options fleet; /* trace is set after the file was read */
-    const char *trace_path;         /* borrowed from argv, like all texts; never NULL */
+    const char *trace_path;         /* borrowed from argv, like all texts; NULL: none */
     uint32_t scale;
     const char *model;
     const char *advertised;  /* the address that goes into configuration files */
@@ -17,6 +17,8 @@ struct kvb_kvfleet_options {
     bool has_http;
     char http_address[64];
     uint16_t http_port;
+    bool has_serve;
+    uint16_t serve_port;      /* of the first worker; 0: free ones */
     uint32_t malformed_every; /* of fleet, when malformed payloads are wanted */
     uint32_t step_ms;
     uint64_t seconds; /* 0: until a signal */

@@ -83,13 +83,21 @@ static struct kvb_request **waiting_place(struct kvb_engine *engine, uint32_t fr
     return &engine->waiting[(engine->waiting_at + from_front) % engine->waiting_capacity];
 }
 
+static void end_request(struct kvb_request *request)
+{
+    if (request->progress) {
+        request->progress->is_over = true;
+    }
+    kvb_request_free(request);
+}
+
 static void forget_requests(struct kvb_engine *engine)
 {
     for (uint32_t i = 0; i < engine->running_count; i++) {
-        kvb_request_free(engine->running[i]);
+        end_request(engine->running[i]);
     }
     for (uint32_t i = 0; i < engine->waiting_count; i++) {
-        kvb_request_free(*waiting_place(engine, i));
+        end_request(*waiting_place(engine, i));
     }
     engine->running_count = 0;
     engine->waiting_count = 0;
@@ -112,6 +120,13 @@ void kvb_engine_free(struct kvb_engine *engine)
 kvb_status kvb_engine_admit(
     struct kvb_engine *engine, const uint32_t *tokens, uint32_t count, uint32_t output_length)
 {
+    return kvb_engine_admit_watched(engine, tokens, count, output_length, NULL);
+}
+
+kvb_status kvb_engine_admit_watched(
+    struct kvb_engine *engine, const uint32_t *tokens, uint32_t count, uint32_t output_length,
+    struct kvb_request_progress *progress)
+{
     const uint32_t block_size = engine->options.block_size;
     const uint64_t max_tokens = (uint64_t)(engine->options.blocks - 1) * block_size;
     struct kvb_request *request = NULL;
@@ -127,6 +142,7 @@ kvb_status kvb_engine_admit(
     }
     KVB_TRY(kvb_request_new(tokens, count, output_length, block_size, &request));
     request->salt = engine->salt;
+    request->progress = progress;
     request->reports = kvb_random_chance(&engine->rng, engine->options.report_probability);
     request->bypasses = kvb_random_chance(&engine->rng, engine->options.bypass_probability);
     *waiting_place(engine, engine->waiting_count++) = request;
@@ -322,6 +338,17 @@ static kvb_status start_request(
     return commit(engine, request, tokens);
 }
 
+/* After a preemption it starts again and finds its own blocks, which says nothing of the prompt. */
+static void note_start(struct kvb_request *request, uint32_t hit_tokens)
+{
+    struct kvb_request_progress *progress = request->progress;
+
+    if (progress && !progress->is_started) {
+        progress->is_started = true;
+        progress->cached_tokens = hit_tokens;
+    }
+}
+
 /* Moves the oldest waiting request to the running ones.  KVB_AGAIN: no room. */
 static kvb_status start_waiting(struct step *step)
 {
@@ -348,6 +375,7 @@ static kvb_status start_waiting(struct step *step)
     step->budget -= more;
     engine->sums.queried_tokens += request->token_count;
     engine->sums.hit_tokens += hit_tokens;
+    note_start(request, hit_tokens);
     engine->waiting_at = (engine->waiting_at + 1) % engine->waiting_capacity;
     engine->waiting_count--;
     engine->running[engine->running_count++] = request;
@@ -374,6 +402,17 @@ static kvb_status schedule_requests(struct kvb_engine *engine)
     return KVB_OK;
 }
 
+static void append_output(struct kvb_engine *engine, struct kvb_request *request)
+{
+    struct kvb_request_progress *progress = request->progress;
+    const uint32_t token = (uint32_t)kvb_random_below(&engine->rng, kvb_fleet_vocabulary);
+
+    kvb_request_append(request, token);
+    if (progress) {
+        progress->output[progress->output_count++] = token;
+    }
+}
+
 /* True when the request is done. */
 static bool run_request(struct kvb_engine *engine, struct kvb_request *request)
 {
@@ -381,11 +420,10 @@ static bool run_request(struct kvb_engine *engine, struct kvb_request *request)
 
     request->computed += request->scheduled;
     request->scheduled = 0;
-    if (!was_scheduled || request->computed < request->token_count) {
-        return false;
+    if (was_scheduled && request->computed >= request->token_count) {
+        append_output(engine, request);
     }
-    kvb_request_append(request, (uint32_t)kvb_random_below(&engine->rng, kvb_fleet_vocabulary));
-    return request->output_left == 0;
+    return request->output_left == 0 || (request->progress && request->progress->is_abandoned);
 }
 
 static void run_model(struct kvb_engine *engine)
@@ -396,7 +434,7 @@ static void run_model(struct kvb_engine *engine)
         struct kvb_request *request = engine->running[at];
         if (run_request(engine, request)) {
             release_blocks(engine, request);
-            kvb_request_free(request);
+            end_request(request);
             engine->sums.requests_finished++;
         } else {
             engine->running[kept++] = request;

@@ -63,6 +63,22 @@ void kvb_engine_free(struct kvb_engine *engine);
 kvb_status kvb_engine_admit(
     struct kvb_engine *engine, const uint32_t *tokens, uint32_t count, uint32_t output_length);
 
+/* How far a request is.  Written by the engine whenever it steps, restarts or ends, so whoever made
+ * it keeps it until is_over. */
+struct kvb_request_progress {
+    uint32_t *output;       /* borrowed; room for output_length tokens */
+    uint32_t output_count;  /* tokens made so far */
+    uint32_t cached_tokens; /* of the prompt, that were in the cache when it first started */
+    bool is_started;
+    bool is_over;      /* finished, abandoned, or the process is gone */
+    bool is_abandoned; /* set by the caller, who waits no longer: the next step ends it */
+};
+
+/* The same for somebody who waits for the answer.  progress is {0} but for output. */
+kvb_status kvb_engine_admit_watched(
+    struct kvb_engine *engine, const uint32_t *tokens, uint32_t count, uint32_t output_length,
+    struct kvb_request_progress *progress);
+
 /* The salt of requests that are admitted from now on; NULL, as at first: none.  Prefixes are not
  * shared across salts.  Borrowed until the engine ends. */
 void kvb_engine_set_salt(struct kvb_engine *engine, const char *salt);

@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct kvb_request_progress;
+
 /* One request inside an engine: its tokens so far and the blocks it uses.
  *
  *     tokens  [ prompt ................ ][ output so far .. ][ room ... ]
@@ -29,6 +31,7 @@ struct kvb_request {
     uint32_t committed;
     bool reports;  /* announces the prefix that it reuses (report mode "full") */
     bool bypasses; /* computes everything again, as prompt_logprobs does */
+    struct kvb_request_progress *progress; /* borrowed; NULL: nobody waits for it */
 };
 
 /* Copies the prompt.  KVB_BAD_INPUT no token, KVB_NO_MEMORY */

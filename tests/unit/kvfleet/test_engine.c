@@ -443,6 +443,116 @@ static void the_log_of_contents_tells_the_truth(void **state)
     kvb_engine_free(engine);
 }
 
+/* ---- Requests that somebody waits for ---- */
+
+enum { watched_output = 3 };
+
+struct watched {
+    uint32_t output[watched_output];
+    struct kvb_request_progress progress;
+};
+
+/* A prompt of first, first + 1, ... */
+static void
+admit_watched(struct kvb_engine *engine, struct watched *watched, uint32_t first, uint32_t count)
+{
+    uint32_t tokens[64];
+
+    for (uint32_t i = 0; i < count; i++) {
+        tokens[i] = first + i;
+    }
+    *watched = (struct watched){ 0 };
+    watched->progress.output = watched->output;
+    assert_ok(kvb_engine_admit_watched(engine, tokens, count, watched_output, &watched->progress));
+}
+
+static void step_quietly(struct kvb_engine *engine)
+{
+    const struct kvb_event_batch *batch = NULL;
+    uint64_t seq = 0;
+    const kvb_status status = kvb_engine_step(engine, 0, &batch, &seq);
+
+    assert_true(status == KVB_OK || status == KVB_AGAIN);
+}
+
+static void a_watched_request_shows_its_hit_and_one_token_a_step(void **state)
+{
+    (void)state;
+    struct kvb_engine *engine = engine_with(&plain_engine);
+    struct watched first;
+    struct watched second;
+
+    admit_watched(engine, &first, 100, 10);
+    assert_false(first.progress.is_started);
+    for (uint32_t made = 1; made <= watched_output; made++) {
+        assert_false(first.progress.is_over);
+        step_quietly(engine);
+        assert_int_equal(first.progress.output_count, made);
+    }
+    assert_true(first.progress.is_over);
+    assert_int_equal(first.progress.cached_tokens, 0);
+    admit_watched(engine, &second, 100, 10);
+    step_quietly(engine);
+    assert_true(second.progress.is_started);
+    assert_int_equal(second.progress.cached_tokens, 8); /* two whole blocks */
+    kvb_engine_free(engine);
+    assert_true(second.progress.is_over);
+    assert_int_equal(second.progress.output_count, 1);
+}
+
+/* A reset lets it begin again.  Its own blocks are gone, and were no hit before. */
+static void the_hit_is_that_of_the_first_start(void **state)
+{
+    (void)state;
+    struct kvb_engine *engine = engine_with(&plain_engine);
+    struct watched watched;
+
+    admit(engine, 100, 10, 1);
+    run_dry(engine, NULL);
+    admit_watched(engine, &watched, 100, 10);
+    step_quietly(engine);
+    assert_ok(kvb_engine_reset_cache(engine));
+    step_quietly(engine);
+    assert_int_equal(watched.progress.cached_tokens, 8);
+    assert_int_equal(watched.progress.output_count, 2);
+    kvb_engine_free(engine);
+}
+
+static void an_abandoned_request_ends_with_the_next_step(void **state)
+{
+    (void)state;
+    struct kvb_engine *engine = engine_with(&plain_engine);
+    struct watched watched;
+
+    admit_watched(engine, &watched, 100, 10);
+    step_quietly(engine);
+    watched.progress.is_abandoned = true;
+    step_quietly(engine);
+    assert_true(watched.progress.is_over);
+    assert_no_block_in_use(engine);
+    struct kvb_truth truth = truth_of(engine);
+    assert_int_equal(truth.count, 2); /* what it computed stays: 11 tokens */
+    kvb_truth_done(&truth);
+    kvb_engine_free(engine);
+}
+
+static void a_restart_ends_a_watched_request_before_its_last_token(void **state)
+{
+    (void)state;
+    struct kvb_engine *engine = engine_with(&plain_engine);
+    struct watched running;
+    struct watched waiting;
+
+    admit_watched(engine, &running, 100, 10);
+    step_quietly(engine);
+    admit_watched(engine, &waiting, 200, 10);
+    kvb_engine_restart(engine, 9);
+    assert_true(running.progress.is_over && waiting.progress.is_over);
+    assert_int_equal(running.progress.output_count, 1);
+    assert_int_equal(waiting.progress.output_count, 0);
+    kvb_engine_free(engine);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -464,6 +574,10 @@ int main(void)
         cmocka_unit_test(usage_counts_blocks_in_use_and_is_zero_when_idle),
         cmocka_unit_test(refuses_what_it_could_never_serve),
         cmocka_unit_test(one_seed_gives_one_run),
+        cmocka_unit_test(a_watched_request_shows_its_hit_and_one_token_a_step),
+        cmocka_unit_test(the_hit_is_that_of_the_first_start),
+        cmocka_unit_test(an_abandoned_request_ends_with_the_next_step),
+        cmocka_unit_test(a_restart_ends_a_watched_request_before_its_last_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
