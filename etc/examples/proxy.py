@@ -118,12 +118,18 @@ class Aggregator:
 class Proxy:
     def __init__(self, session, aggregator):
         self.session, self.aggregator = session, aggregator
-        self.reports = set()  # under way; asyncio keeps no reference itself
+        self.reports = {}  # the newest one under way, by request; asyncio keeps no reference itself
 
     def report(self, path, request_id):
-        task = asyncio.ensure_future(self.aggregator.report(path, request_id))
-        self.reports.add(task)
-        task.add_done_callback(self.reports.discard)
+        """After the report before: a first token after the end would be one of an unknown request."""
+        before = self.reports.get(request_id)
+        task = self.reports[request_id] = asyncio.ensure_future(self._report(path, request_id, before))
+        task.add_done_callback(lambda done: self.reports.get(request_id) is done and self.reports.pop(request_id))
+
+    async def _report(self, path, request_id, before):
+        if before:
+            await before
+        await self.aggregator.report(path, request_id)
 
     async def tokens_of(self, body):
         """Token ids of the prompt.  None: no engine said in time."""
@@ -224,7 +230,7 @@ async def make_app(options):
 
     async def close(_app):
         if proxy.reports:
-            await asyncio.wait(proxy.reports, timeout=ROUTE_S)
+            await asyncio.wait(proxy.reports.values(), timeout=ROUTE_S)
         await session.close()
 
     app.on_cleanup.append(close)

@@ -1,35 +1,94 @@
 """Does etc/examples/proxy.py send each completion to the worker that holds its prompt, pass the answer
 on as it comes, and report when it begins and ends?"""
 
+import dataclasses
 import http.client
 import json
 import pathlib
+import re
+import signal
 import sys
+import urllib.request
 
 import pytest
 
 import programs
-import serving
-from conftest import worker
+from conftest import shared_scene
 from programs import wait_for
+from test_fleet import say, verify
 
 PROXY = pathlib.Path(__file__).resolve().parents[2] / "etc" / "examples" / "proxy.py"
+DEAD = "http://127.0.0.1:1"  # nobody listens there
 
 
-def start(scene, count=2, more=""):
-    """Engines that serve, a bridge, an aggregator and the proxy."""
-    engines = [scene.engine_of(serving.ServingEngine) for _ in range(count)]
-    aggregator = scene.aggregator(extra=more)
-    scene.bridge(*(
-        worker(one, at, more=f'address = "{one.address}";') for at, one in enumerate(engines, 1)), heartbeat_ms=100)
+class Fleet:
+    """Simulated engines that serve completions; each step of 1 ms makes one token."""
+
+    def __init__(self, scene, model, first_id, count, dead=()):
+        """dead: the workers, counted from 0, whose address in the configuration is wrong."""
+        self.truth, config = scene.folder / f"truth-{model}", scene.folder / f"workers-{model}"
+        self.program = scene.start(f"kvfleet-{model}", [
+            programs.BIN / "kvfleet", "--workers", count, "--ranks", 1, "--first-id", first_id, "--model", model,
+            "--blocks", 512, "--step-ms", 1, "--serve", 0, "--truth", self.truth, "--config-out", config])
+        self.model, text = model, wait_for("kvfleet serves", lambda: config.exists() and config.read_text())
+        self.addresses = re.findall(r'address = "(.*?)"', text)
+        for at in dead:
+            text = text.replace(self.addresses[at], DEAD)
+        self.rows = re.findall(r"^  \{ (.*?)^  \}", text, re.S | re.M)  # of `workers`
+
+    def total(self, figure):
+        """By worker."""
+        return [row[figure] for row in say(self.truth, "stats") if "worker_id" in row]
+
+
+@dataclasses.dataclass
+class Stage:
+    scene: object
+    aggregator: object
+    proxy: object
+    fleet: Fleet  # two workers
+
+    def is_listed(self, prompt, tokens, model="m"):
+        return f":{tokens}" in self.aggregator.http("POST", "/query", {"model": model, "token_ids": prompt})[1]
+
+    def wait_for_the_end(self):
+        wait_for("none is in flight", lambda: self.aggregator.metric("kvb_requests_in_flight") == 0)
+
+    def expect_the_truth(self):
+        self.wait_for_the_end()
+        status, verdict = verify(self.scene, self.fleet.truth)
+        assert (status, verdict["exact"]) == (0, 2), verdict
+        assert (verdict["phantom"], verdict["missing"], verdict["wrong"]) == (0, 0, 0), verdict
+        return verdict
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory):
+    with shared_scene(tmp_path_factory) as scene:
+        fleet, aggregator = Fleet(scene, "m", 1, 2), scene.aggregator()
+        scene.bridge(*fleet.rows)
+        proxy = start_proxy(scene, aggregator)
+        wait_for("all workers are known", lambda: len(aggregator.states()) == 2)
+        yield Stage(scene, aggregator, proxy, fleet)
+
+
+@pytest.fixture(scope="module")
+def unreachable(stage):
+    """For the last tests, as kvctl verify compares everything that is listed with one fleet: a worker that cannot
+    be reached beside one that can, with the model n, and one alone, with the model o."""
+    fleets = Fleet(stage.scene, "n", 11, 2, dead=[0]), Fleet(stage.scene, "o", 21, 1, dead=[0])
+    stage.scene.bridge(*fleets[0].rows, *fleets[1].rows, name="kvbridge2")
+    wait_for("all workers are known", lambda: len(stage.aggregator.states()) == 5)
+    return fleets[0].addresses
+
+
+def start_proxy(scene, aggregator):
     port = programs.free_port()
     proxy = scene.start("proxy", [
         sys.executable, PROXY, "--listen", f"127.0.0.1:{port}", "--aggregator", f"http://127.0.0.1:{aggregator.port}"])
     proxy.port = port
     wait_for("the proxy listens", lambda: models(proxy) is not None)
-    wait_for("the bridge has connected", lambda: all(one.requests for one in engines))
-    wait_for("all workers are known", lambda: len(json.loads(aggregator.http("GET", "/streams")[1])["streams"]) == count)
-    return engines, aggregator, proxy
+    return proxy
 
 
 def models(proxy):
@@ -51,8 +110,8 @@ def request(proxy, method, path, body=None):
     return done
 
 
-def complete(proxy, prompt, **more):
-    return request(proxy, "POST", "/v1/completions", {"model": "m", "prompt": prompt, "max_tokens": 2, **more})
+def complete(proxy, prompt, model="m"):
+    return request(proxy, "POST", "/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 2})
 
 
 def cached(answer):
@@ -60,94 +119,118 @@ def cached(answer):
     return json.loads(answer[2])["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
-def test_a_prompt_goes_where_it_is_held(scene):
-    engines, aggregator, proxy = start(scene)
-    prompts = [list(range(first, first + 64)) for first in range(0, 8000, 1000)]
-    for prompt in prompts:
-        assert cached(complete(proxy, prompt)) == 0
-    assert all(one.served for one in engines), "new prompts are spread"
-    for prompt in prompts:
-        wait_for("it is listed", lambda: aggregator.http(
-            "POST", "/query", {"model": "m", "token_ids": prompt})[1].count(":64"))
-        assert cached(complete(proxy, prompt + [7])) == 64
-    wait_for("none is in flight", lambda: aggregator.metric("kvb_requests_in_flight") == 0)
-    assert aggregator.metric("kvb_requests_finished_total", end="reported") == 16
+def test_a_prompt_goes_where_it_is_held(stage):
+    before = stage.aggregator.metric("kvb_requests_finished_total", end="reported")
+    # A hit follows each new prompt, and still both engines get new ones.
+    for first in range(1_000, 9_000, 1_000):
+        prompt = list(range(first, first + 64))
+        assert cached(complete(stage.proxy, prompt)) == 0
+        wait_for("it is listed", lambda: stage.is_listed(prompt, 64))
+        assert cached(complete(stage.proxy, prompt + [7])) == 64
+    assert stage.fleet.total("requests_finished") == [8, 8]
+    assert stage.fleet.total("hit_tokens") == [256, 256]
+    assert stage.expect_the_truth()["held_blocks"] >= 8 * 4
+    assert stage.aggregator.metric("kvb_requests_finished_total", end="reported") == before + 16
+
+
+def test_a_prompt_is_computed_again_where_its_blocks_were_evicted(stage):
+    prompt = list(range(20_000, 20_064))
+    complete(stage.proxy, prompt)
+    wait_for("it is listed", lambda: stage.is_listed(prompt, 64))
+    for first in range(30_000, 70_000, 4_000):  # each engine has 511 blocks
+        complete(stage.proxy, list(range(first, first + 3_999)))
+    wait_for("it is listed no longer", lambda: not stage.is_listed(prompt, 64))
+    assert cached(complete(stage.proxy, prompt + [7])) == 0
+    stage.expect_the_truth()
 
 
 @pytest.mark.parametrize("path, prompt", [
-    ("/v1/completions", {"prompt": "x" * 48}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x" * 48}]})])
-def test_a_text_is_routed_by_its_tokens(scene, path, prompt):
-    engines, aggregator, proxy = start(scene)
-    body = {"model": "m", **prompt}
-    assert cached(request(proxy, "POST", path, body)) == 0
-    wait_for("it is listed", lambda: aggregator.http(
-        "POST", "/query", {"model": "m", "token_ids": [ord("x")] * 48})[1].count(":48"))
-    assert cached(request(proxy, "POST", path, body)) == 48
-    for one in engines:
-        one.has_tokenizer = False
-    status, headers, _ = request(proxy, "POST", path, body)
-    assert status == 200 and headers["x-kvbridge-tokens"] == "none"
+    ("/v1/completions", {"prompt": "x" * 48}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "y" * 48}]})])
+def test_a_text_is_routed_by_its_tokens(stage, path, prompt):
+    body = {"model": "m", "max_tokens": 2, **prompt}
+    letter = "x" if "prompt" in prompt else "y"
+    assert cached(request(stage.proxy, "POST", path, body)) == 0
+    wait_for("it is listed", lambda: stage.is_listed([ord(letter)] * 48, 48))
+    assert cached(request(stage.proxy, "POST", path, body)) == 32  # the last block is computed again
 
 
-def test_an_answer_is_passed_on_as_it_comes(scene):
-    (one,), aggregator, proxy = start(scene, count=1)
-    asked = aggregator.metric("kvb_questions_total", kind="http")
-    one.end.clear()
-    connection = send(proxy, "POST", "/v1/completions", {
-        "model": "m", "prompt": list(range(32)), "max_tokens": 2, "stream": True})
+def test_a_text_that_no_engine_tokenizes_in_time_is_routed_by_load(stage):
+    stage.wait_for_the_end()
+    stage.fleet.program.process.send_signal(signal.SIGSTOP)
+    connection = send(stage.proxy, "POST", "/v1/completions", {"model": "m", "prompt": "z" * 48})
+    wait_for("it is routed", lambda: stage.aggregator.metric("kvb_requests_in_flight") == 1)
+    stage.fleet.program.process.send_signal(signal.SIGCONT)
     answer = connection.getresponse()
-    assert answer.headers["Content-Type"] == "text/event-stream"
-    assert answer.headers["x-kvbridge-worker"] == one.address
-    assert json.loads(answer.readline()[6:])["choices"][0]["text"] == "a"  # its end is not there yet
-    wait_for("it is in flight", lambda: aggregator.metric("kvb_requests_in_flight") == 1)
-    one.end.set()
-    assert answer.read().decode().endswith("data: [DONE]\n\n")
+    assert (answer.status, answer.headers["x-kvbridge-tokens"]) == (200, "none")
+    answer.read()
     connection.close()
-    wait_for("its end is reported", lambda: aggregator.metric("kvb_requests_in_flight") == 0)
+
+
+def test_an_answer_is_passed_on_as_it_comes(stage):
+    stage.wait_for_the_end()
+    asked = stage.aggregator.metric("kvb_questions_total", kind="http")
+    connection = send(stage.proxy, "POST", "/v1/completions", {
+        "model": "m", "prompt": list(range(32)), "max_tokens": 500, "stream": True,
+        "stream_options": {"include_usage": True}})
+    answer = connection.getresponse()
+    assert answer.headers["Content-Type"].startswith("text/event-stream")
+    assert answer.headers["x-kvbridge-worker"] in stage.fleet.addresses
+    first = json.loads(answer.readline()[6:])
+    say(stage.fleet.truth, "pause")  # so that its end is not there yet
+    assert first["choices"][0]["finish_reason"] is None
+    wait_for("it is in flight", lambda: stage.aggregator.metric("kvb_requests_in_flight") == 1)
+    say(stage.fleet.truth, "resume")
+    *_, last, usage, done, _ = answer.read().decode().split("\n\n")
+    connection.close()
+    assert json.loads(last[6:])["choices"][0]["finish_reason"] == "length"
+    assert json.loads(usage[6:])["usage"]["completion_tokens"] == 500
+    assert done == "data: [DONE]"
+    stage.wait_for_the_end()
     # /route, /first_token and /finished
-    wait_for("all is counted", lambda: aggregator.metric("kvb_questions_total", kind="http") == asked + 3)
-    assert aggregator.metric("kvb_request_reports_unknown_total") == 0
+    wait_for("all is counted", lambda: stage.aggregator.metric("kvb_questions_total", kind="http") == asked + 3)
+    assert stage.aggregator.metric("kvb_request_reports_unknown_total") == 0
 
 
-def test_a_client_that_leaves_ends_its_request(scene):
-    (one,), aggregator, proxy = start(scene, count=1)
-    one.end.clear()
-    connection = send(proxy, "POST", "/v1/completions", {"model": "m", "prompt": [1, 2, 3], "stream": True})
+def test_a_client_that_leaves_ends_its_request(stage):
+    stage.wait_for_the_end()
+    connection = send(stage.proxy, "POST", "/v1/completions", {
+        "model": "m", "prompt": [1, 2, 3], "max_tokens": 4_096, "stream": True})
     connection.getresponse().readline()
-    wait_for("it is in flight", lambda: aggregator.metric("kvb_requests_in_flight") == 1)
+    wait_for("it is in flight", lambda: stage.aggregator.metric("kvb_requests_in_flight") == 1)
     connection.sock.close()
     connection.close()
-    one.end.set()
-    wait_for("its end is reported", lambda: aggregator.metric("kvb_requests_in_flight") == 0)
+    stage.wait_for_the_end()
+    wait_for("the engine computes it no longer", lambda: sum(stage.fleet.total("running")) == 0, seconds=3)
 
 
-def test_a_worker_that_cannot_be_reached_is_passed_over(scene):
-    (one, other), aggregator, proxy = start(scene)
+def test_a_worker_that_cannot_be_reached_is_passed_over(stage, unreachable):
     prompt = list(range(64))
-    complete(proxy, prompt)
-    holder, second = (one, other) if one.served else (other, one)
-    wait_for("it is listed", lambda: aggregator.http("POST", "/query", {"model": "m", "token_ids": prompt})[1].count(":64"))
-    holder.go_silent()
-    status, headers, _ = complete(proxy, prompt)
-    assert (status, headers["x-kvbridge-worker"]) == (200, second.address)
-    second.go_silent()
-    status, _, body = complete(proxy, prompt)
-    assert status == 502 and "no worker can be reached" in body
-    wait_for("none is in flight", lambda: aggregator.metric("kvb_requests_in_flight") == 0)
+    send_to(unreachable[0], {"prompt": prompt})
+    wait_for("it is listed", lambda: stage.is_listed(prompt, 64, "n"))
+    status, headers, _ = complete(stage.proxy, prompt, "n")
+    assert (status, headers["x-kvbridge-worker"]) == (200, unreachable[1])
+    stage.wait_for_the_end()
 
 
-def test_what_is_wrong_is_said(scene):
-    (one,), aggregator, proxy = start(scene, count=1)
+def send_to(address, body):
+    with urllib.request.urlopen(address + "/v1/completions", json.dumps(body).encode(), timeout=10) as answer:
+        return json.load(answer)
+
+
+def test_what_is_wrong_is_said(stage, unreachable):
     for body, status, words in [
         (b"{", 400, "not JSON"), (b"[]", 400, "not JSON"),
         (b'{"model":"other","prompt":[1]}', 404, "kvaggregator routes to no worker"),
+        (b'{"model":"o","prompt":[1]}', 502, "no worker can be reached"),
     ]:
-        connection = http.client.HTTPConnection("127.0.0.1", proxy.port, timeout=10 * programs.PATIENCE)
+        connection = http.client.HTTPConnection("127.0.0.1", stage.proxy.port, timeout=10 * programs.PATIENCE)
         connection.request("POST", "/v1/completions", body=body)
         answer = connection.getresponse()
         assert (answer.status, words in json.loads(answer.read())["error"]["message"]) == (status, True)
         connection.close()
-    assert [one["id"] for one in models(proxy)] == ["m"]
-    aggregator.stop()
-    status, _, text = complete(proxy, [1])
+    assert [one["id"] for one in models(stage.proxy)] == ["m", "n", "o"]
+    stage.wait_for_the_end()
+    stage.aggregator.stop()  # the last test
+    status, _, text = complete(stage.proxy, [1])
     assert status == 503 and "does not answer" in text
