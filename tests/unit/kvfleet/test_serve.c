@@ -250,6 +250,7 @@ static void a_restart_leaves_no_answer_that_looks_complete(void **state)
     assert_non_null(strstr(whole.text, "the engine was restarted"));
     turn_until(&scene, &stream, NULL);
     assert_null(strstr(stream.text, "[DONE]"));
+    assert_null(strstr(stream.text, "\r\n0\r\n")); /* the last chunk of a complete body */
     client_close(&stream);
     client_close(&whole);
     scene_end(&scene);
