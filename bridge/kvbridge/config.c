@@ -244,6 +244,20 @@ static const struct kvb_conf_key worker_keys[] = {
     { "republish.tiers", KVB_CONF_ENUM, "device", 0, KVB_REPUBLISH_DISK, FIELD(republish.tiers),
       .name_of = republish_tiers_name,
       .help = "device, host (the device, too) or disk (all three)." },
+    { "republish.curve.public_key_file", KVB_CONF_STRING, "", 0,
+      FIELD(republish.curve.public_key_file),
+      .help = "CURVE encrypts both addresses, and only listed readers can connect.  File\n"
+              "with this bridge's public key, which must match the secret key; empty: it\n"
+              "is computed.  Leave all three keys empty for no encryption." },
+    { "republish.curve.secret_key_file", KVB_CONF_STRING, "", 0,
+      FIELD(republish.curve.secret_key_file),
+      .help = "File with this bridge's secret key.  Only its owner and its group may have\n"
+              "access (chmod 0640)." },
+    { "republish.curve.client_keys_file", KVB_CONF_STRING, "", 0,
+      FIELD(republish.curve.client_keys_file),
+      .help = "File with the public keys of readers that may connect, one a line, at most\n"
+              "64.  SIGHUP reads the three files again.  New keys disconnect nobody; after\n"
+              "any other change all readers have to connect again." },
     { "load.zmq", KVB_CONF_STRING, "", 0, FIELD(load.zmq),
       .help = "The PUB socket of the engine's load figures, one for all ranks;\n"
               "empty: none." },

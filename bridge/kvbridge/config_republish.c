@@ -1,6 +1,8 @@
 #include "core/limits.h"
 #include "kvbridge/config.h"
 
+#include <arpa/inet.h>
+#include <net/if.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -40,8 +42,7 @@ static bool is_private(const struct kvb_endpoint *endpoint)
     static const char loopback[] = "127.";
     const kvb_span host = endpoint->place;
 
-    return endpoint->scheme != KVB_ENDPOINT_TCP || is_listen_host(host, "localhost") ||
-           is_listen_host(host, "[::1]") ||
+    return endpoint->scheme != KVB_ENDPOINT_TCP || is_listen_host(host, "[::1]") ||
            (host.len > strlen(loopback) && memcmp(host.data, loopback, strlen(loopback)) == 0);
 }
 
@@ -67,8 +68,41 @@ void kvb_worker_republish_topic(
         out_topic, kvb_event_topic_bytes, "kv@%s:%u@%s", host, endpoint.port, worker->model);
 }
 
+/* libzmq listens at an address or a network interface, and looks no name up, not even localhost. */
+static bool is_host_name(const struct kvb_endpoint *endpoint)
+{
+    const kvb_span host = endpoint->place;
+    char text[kvb_endpoint_bytes];
+    struct in_addr address;
+
+    (void)snprintf(text, sizeof text, "%.*s", (int)host.len, (const char *)host.data);
+    return endpoint->scheme == KVB_ENDPOINT_TCP && text[0] != '[' && !is_everywhere(host) &&
+           inet_pton(AF_INET, text, &address) != 1 && if_nametoindex(text) == 0;
+}
+
+/* An interface that this host lacks may come later, or be one of the host where the bridge runs. */
+static void report_host_name(struct kvb_conf *conf, const char *key, const struct kvb_endpoint *at)
+{
+    const int len =
+        (int)(at->place.len < kvb_endpoint_host_bytes ? at->place.len : kvb_endpoint_host_bytes);
+    const char *host = (const char *)at->place.data;
+
+    if (at->place.len >= IF_NAMESIZE || is_listen_host(at->place, "localhost")) {
+        kvb_conf_error(
+            conf, key, "%.*s is a name: a socket listens at an address, such as 127.0.0.1, or *",
+            len, host);
+    } else {
+        kvb_conf_warning(
+            conf, key,
+            "%.*s is neither an address nor a network interface of this host: nobody can connect "
+            "before it is one",
+            len, host);
+    }
+}
+
 /* An address that is none is reported with the other endpoints. */
-static void check_listener(struct kvb_conf *conf, const char *key, const char *text)
+static void
+check_listener(struct kvb_conf *conf, const char *key, const char *text, bool is_encrypted)
 {
     struct kvb_endpoint endpoint;
 
@@ -77,11 +111,13 @@ static void check_listener(struct kvb_conf *conf, const char *key, const char *t
     }
     if (endpoint.scheme == KVB_ENDPOINT_INPROC) {
         kvb_conf_error(conf, key, "inproc:// reaches no other process: use tcp:// or ipc://");
-    } else if (!is_private(&endpoint)) {
+    } else if (is_host_name(&endpoint)) {
+        report_host_name(conf, key, &endpoint);
+    } else if (!is_private(&endpoint) && !is_encrypted) {
         kvb_conf_warning(
             conf, key,
-            "%.64s is not loopback: token ids of prompts leave this host, unencrypted; listen at "
-            "127.0.0.1, or let only routers reach the port",
+            "%.64s is not loopback: token ids of prompts leave this host, unencrypted; set "
+            "republish.curve, listen at 127.0.0.1, or let only routers reach the port",
             text);
     }
 }
@@ -93,10 +129,14 @@ check_worker(struct kvb_conf *conf, const struct kvb_worker_config *worker, size
     char events[key_bytes];
     char replay[key_bytes];
     char topic[key_bytes];
+    char curve[key_bytes];
+    const bool is_encrypted = kvb_curve_config_is_set(&republish->curve);
 
     (void)snprintf(events, sizeof events, "workers[%zu].republish.events", number);
     (void)snprintf(replay, sizeof replay, "workers[%zu].republish.replay", number);
     (void)snprintf(topic, sizeof topic, "workers[%zu].republish.topic", number);
+    (void)snprintf(curve, sizeof curve, "workers[%zu].republish.curve", number);
+    kvb_bridge_config_check_readers_curve(conf, curve, &republish->curve);
     if (!kvb_worker_is_republished(worker)) {
         if (republish->replay[0] != '\0') {
             kvb_conf_error(conf, events, "is missing: replay alone republishes nothing");
@@ -107,8 +147,8 @@ check_worker(struct kvb_conf *conf, const struct kvb_worker_config *worker, size
         kvb_conf_error(
             conf, events, "leave it out: a store's events have no tokens, which readers need");
     }
-    check_listener(conf, events, republish->events);
-    check_listener(conf, replay, republish->replay);
+    check_listener(conf, events, republish->events, is_encrypted);
+    check_listener(conf, replay, republish->replay, is_encrypted);
     if (republish->topic[0] == '\0' && strchr(worker->model, '@')) {
         kvb_conf_warning(
             conf, topic,

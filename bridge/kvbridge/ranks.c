@@ -126,7 +126,7 @@ open_source(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_deta
     KVB_OWN(forget_keys) struct kvb_curve curve = { .client_count = 0 };
 
     if (has_curve) {
-        KVB_TRY(kvb_worker_read_curve(settings, &curve, detail));
+        KVB_TRY(kvb_curve_config_read(&settings->curve, &curve, detail));
     }
     const struct kvb_source_options options = {
         .events = settings->events,

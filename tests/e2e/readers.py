@@ -35,14 +35,15 @@ DECODER = msgspec.msgpack.Decoder(Strict, strict=True)
 
 
 class Reader:
-    """held: hash -> (parent, tokens).  tell: called with each thing that it does."""
+    """held: hash -> (parent, tokens).  secure: called with each socket before it connects."""
 
     replays = True
     is_exact = False  # it has each batch once
     topic = b""
 
-    def __init__(self, events, replay, rank=0, block_size=4, lose=lambda: False):
+    def __init__(self, events, replay, rank=0, block_size=4, lose=lambda: False, secure=lambda socket: None):
         self.events, self.replay_at, self.rank, self.block_size, self.lose = events, replay, rank, block_size, lose
+        self.secure = secure
         self.held = {}
         self.has_cleared = False  # before, it may have come late: what it knows is a part
         self.batches = []  # numbers of live ones
@@ -50,6 +51,7 @@ class Reader:
         self.sub = self.context.socket(zmq.SUB)
         self.sub.set(zmq.LINGER, 0)
         self.sub.set(zmq.RCVHWM, 1000)
+        self.secure(self.sub)
         self.sub.subscribe(self.topic)
         self.sub.connect(events)
         self.begin()
@@ -102,6 +104,7 @@ class Reader:
         dealer = self.context.socket(zmq.DEALER)
         dealer.set(zmq.LINGER, 0)
         dealer.set(zmq.RCVTIMEO, 20_000)
+        self.secure(dealer)
         dealer.connect(self.replay_at)
         dealer.send_multipart([b"", start.to_bytes(8, "big")])
         try:

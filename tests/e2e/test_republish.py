@@ -41,8 +41,8 @@ class World:
         self.bridges += 1
         self.bridge = self.start()
 
-    def reader(self, kind, lossy=0.0):
-        one = kind(self.events, self.replay, block_size=SIZE, lose=lambda: self.rng.random() < lossy)
+    def reader(self, kind, lossy=0.0, **more):
+        one = kind(self.events, self.replay, block_size=SIZE, lose=lambda: self.rng.random() < lossy, **more)
         self.readers.append(one)
         return one
 

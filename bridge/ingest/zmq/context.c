@@ -12,14 +12,16 @@
  *     publisher   SUB, both ends of its monitor    3 mailboxes, connection or listener,
  *                                                  a second connection for a moment
  *     load        SUB, both ends of its monitor    3 mailboxes, 1 or 2 connections
- *     replay      DEALER, at most 8 at once        the previous one may still be open */
+ *     replay      DEALER, at most 8 at once        the previous one may still be open
+ *     readers     XPUB, ROUTER, with CURVE both    6 mailboxes, 2 listeners, some readers at both
+ *                 ends of their monitors */
 enum {
     sockets_per_publisher = 3,
     sockets_per_load = 3,
     descriptors_per_publisher = 5,
     descriptors_per_load = 5,
     sockets_for_replays = 4 * kvb_max_replays_at_once,
-    sockets_for_readers = 2 * kvb_max_republished_ranks,
+    sockets_for_readers = 6 * kvb_max_republished_ranks,
     descriptors_for_replays = 2 * sockets_for_replays,
     own_descriptors = 128, /* for NATS, pages, checkpoints, log, epoll, timers */
     spare_sockets = 64,

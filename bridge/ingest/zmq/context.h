@@ -29,9 +29,9 @@ kvb_status kvb_zmq_raise_limits(const struct kvb_zmq_size *size, struct kvb_deta
 /* KVB_NO_MEMORY */
 kvb_status kvb_zmq_new(struct kvb_zmq **out_zmq);
 
-/* Answers libzmq's requests whether an engine may connect to one of our listening sockets with
- * CURVE: see ingest/zmq/zap.h.  Call it at least a few times a second, because handshakes wait for
- * the answer. */
+/* Answers libzmq's requests whether an engine or a reader may connect to one of our listening
+ * sockets with CURVE: see ingest/zmq/zap.h.  Call it at least a few times a second, because
+ * handshakes wait for the answer. */
 void kvb_zmq_answer_handshakes(struct kvb_zmq *zmq);
 
 /* All sockets must be closed.  NULL is fine. */

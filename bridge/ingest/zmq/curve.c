@@ -4,6 +4,7 @@
 #include "core/own.h"
 #include "core/secret_file.h"
 
+#include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
 
@@ -179,6 +180,42 @@ bool kvb_curve_allows(const struct kvb_curve *curve, const uint8_t *key, size_t 
         }
     }
     return false;
+}
+
+bool kvb_curve_keeps_clients(const struct kvb_curve *before, const struct kvb_curve *after)
+{
+    if (memcmp(before->secret_key, after->secret_key, kvb_curve_key_bytes) != 0) {
+        return false;
+    }
+    for (size_t i = 0; i < before->client_count; i++) {
+        if (!kvb_curve_allows(after, before->client_keys[i], kvb_curve_key_bytes)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+kvb_status kvb_curve_copy(const struct kvb_curve *curve, struct kvb_curve **out_copy)
+{
+    struct kvb_curve *copy = NULL;
+
+    if (curve) {
+        copy = malloc(sizeof *copy);
+        if (!copy) {
+            return KVB_NO_MEMORY;
+        }
+        *copy = *curve;
+    }
+    *out_copy = copy;
+    return KVB_OK;
+}
+
+void kvb_curve_free(struct kvb_curve *curve)
+{
+    if (curve) {
+        kvb_curve_forget(curve);
+        free(curve);
+    }
 }
 
 void kvb_curve_forget(struct kvb_curve *curve)

@@ -9,9 +9,12 @@
 /* The keys for the sockets of one worker with CURVE, the encryption and authentication of ZMTP
  * (RFC 26 of ZeroMQ).
  *
- *     our socket   secret_key   server_key                   client_keys
- *     connects     ours         the engine's public key      none
- *     listens      ours         only for the replay socket   of engines that may connect
+ *     our socket               secret_key   server_key                   client_keys
+ *     connects                 ours         the engine's public key      none
+ *     listens for its engine   ours         only for the replay socket   of engines
+ *     listens for readers      ours         none                         of readers
+ *
+ * client_keys are the public keys of peers that may connect.
  *
  * A file contains keys as Z85 text of 40 characters, as zmq_curve_keypair() makes it.  Each file
  * has one key in its first line; client_keys_file has one key in each line.
@@ -51,5 +54,15 @@ uint64_t kvb_curve_digest(const struct kvb_curve *curve);
 
 /* True when key has 32 bytes and is one of client_keys. */
 bool kvb_curve_allows(const struct kvb_curve *curve, const uint8_t *key, size_t len);
+
+/* True when all peers that `before` allows may stay connected under `after`: our own key is the
+ * same, and no client is missing. */
+bool kvb_curve_keeps_clients(const struct kvb_curve *before, const struct kvb_curve *after);
+
+/* NULL is copied to NULL.  The caller frees *out_copy with kvb_curve_free().  KVB_NO_MEMORY */
+kvb_status kvb_curve_copy(const struct kvb_curve *curve, struct kvb_curve **out_copy);
+
+/* Overwrites the keys, and frees them.  NULL is fine. */
+void kvb_curve_free(struct kvb_curve *curve);
 
 void kvb_curve_forget(struct kvb_curve *curve);

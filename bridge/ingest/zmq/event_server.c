@@ -1,7 +1,9 @@
 #include "ingest/zmq/event_server.h"
 
+#include "ingest/zmq/curve.h"
 #include "ingest/zmq/frames.h"
 #include "ingest/zmq/inside.h"
+#include "ingest/zmq/monitor.h"
 #include "ingest/zmq/socket.h"
 
 #include <errno.h>
@@ -20,11 +22,20 @@ enum {
     seq_bytes = 8
 };
 
+/* A socket and, with CURVE, its monitor, which reports handshakes that failed. */
+struct server_socket {
+    void *socket;  /* owned, like the next; NULL: none */
+    void *monitor; /* not watched by the poller: kvb_event_server_take_refused() reads it */
+};
+
 struct kvb_event_server {
-    struct kvb_poller *poller; /* borrowed */
+    struct kvb_zmq *zmq; /* borrowed, like the next */
+    struct kvb_poller *poller;
     size_t owner;
-    void *xpub;   /* owned, like router */
-    void *router; /* NULL: none */
+    struct server_socket xpub;
+    struct server_socket router;
+    struct kvb_curve *curve; /* owned; NULL: none */
+    struct kvb_zap_rule zap; /* of both sockets */
     enum kvb_event_server_layout layout;
     size_t topic_len;
     uint8_t topic[kvb_event_topic_bytes];
@@ -61,34 +72,50 @@ static kvb_status listen_at(void *socket, const char *address, struct kvb_detail
 
 static kvb_status open_socket(
     struct kvb_event_server *server, void *context, int type, const char *address,
-    void **out_socket)
+    struct server_socket *out)
 {
+    char domain[kvb_zap_domain_bytes];
     const struct kvb_zmq_socket_options options = { .type = type,
                                                     .high_water = requests_high_water,
                                                     .max_bytes = max_request_bytes,
-                                                    .is_ipv6 = strchr(address, '[') != NULL };
+                                                    .is_ipv6 = strchr(address, '[') != NULL,
+                                                    .curve = server->curve,
+                                                    .domain = domain };
 
-    KVB_TRY(kvb_zmq_socket_open(context, &options, out_socket));
-    KVB_TRY(type == ZMQ_XPUB ? set_xpub(*out_socket) : set_router(*out_socket));
-    return kvb_poller_add_socket(server->poller, server->owner, kvb_ready_live, *out_socket);
+    kvb_zap_write_domain(domain, server->owner);
+    KVB_TRY(kvb_zmq_socket_open(context, &options, &out->socket));
+    KVB_TRY(type == ZMQ_XPUB ? set_xpub(out->socket) : set_router(out->socket));
+    if (server->curve) {
+        KVB_TRY(
+            kvb_zmq_monitor_open(context, out->socket, kvb_failed_handshake_events, &out->monitor));
+    }
+    return kvb_poller_add_socket(server->poller, server->owner, kvb_ready_live, out->socket);
 }
 
 static kvb_status open_server_sockets(
-    struct kvb_event_server *server, struct kvb_zmq *zmq,
-    const struct kvb_event_server_options *options, struct kvb_detail *detail)
+    struct kvb_event_server *server, const struct kvb_event_server_options *options,
+    struct kvb_detail *detail)
 {
-    void *context = kvb_zmq_context(zmq, options->owner);
+    void *context = kvb_zmq_context(server->zmq, options->owner);
 
     if (!context) {
         return KVB_IO;
     }
     KVB_TRY(open_socket(server, context, ZMQ_XPUB, options->events, &server->xpub));
-    KVB_TRY(listen_at(server->xpub, options->events, detail));
+    KVB_TRY(listen_at(server->xpub.socket, options->events, detail));
     if (options->replay[0] == '\0') {
         return KVB_OK;
     }
     KVB_TRY(open_socket(server, context, ZMQ_ROUTER, options->replay, &server->router));
-    return listen_at(server->router, options->replay, detail);
+    return listen_at(server->router.socket, options->replay, detail);
+}
+
+/* Before the sockets listen, so that no reader is refused that is listed. */
+static kvb_status add_keys(struct kvb_event_server *server, const struct kvb_curve *curve)
+{
+    KVB_TRY(kvb_curve_copy(curve, &server->curve));
+    server->zap = (struct kvb_zap_rule){ .owner = server->owner, .curve = server->curve };
+    return curve ? kvb_zap_add(server->zmq, &server->zap) : KVB_OK;
 }
 
 kvb_status kvb_event_server_open(
@@ -100,12 +127,16 @@ kvb_status kvb_event_server_open(
     if (!server) {
         return KVB_NO_MEMORY;
     }
+    server->zmq = zmq;
     server->poller = options->poller;
     server->owner = options->owner;
     server->layout = options->layout;
     server->topic_len = strnlen(options->topic, sizeof server->topic);
     memcpy(server->topic, options->topic, server->topic_len);
-    const kvb_status status = open_server_sockets(server, zmq, options, detail);
+    kvb_status status = add_keys(server, options->curve);
+    if (status == KVB_OK) {
+        status = open_server_sockets(server, options, detail);
+    }
     if (status != KVB_OK) {
         kvb_event_server_close(server, 0);
         return status;
@@ -114,12 +145,15 @@ kvb_status kvb_event_server_open(
     return KVB_OK;
 }
 
-static void close_socket(struct kvb_event_server *server, void **socket, int linger_ms)
+static void close_socket(struct kvb_event_server *server, struct server_socket *one, int linger_ms)
 {
-    if (*socket) {
-        kvb_poller_drop_socket(server->poller, server->owner, *socket);
-        (void)set_int(*socket, ZMQ_LINGER, linger_ms); /* on failure: 0 */
-        kvb_zmq_socket_close(socket);
+    if (one->monitor) {
+        kvb_zmq_monitor_close(one->socket, &one->monitor);
+    }
+    if (one->socket) {
+        kvb_poller_drop_socket(server->poller, server->owner, one->socket);
+        (void)set_int(one->socket, ZMQ_LINGER, linger_ms); /* on failure: 0 */
+        kvb_zmq_socket_close(&one->socket);
     }
 }
 
@@ -131,7 +165,37 @@ void kvb_event_server_close(struct kvb_event_server *server, int linger_ms)
     kvb_zmq_message_close(&server->message);
     close_socket(server, &server->xpub, linger_ms);
     close_socket(server, &server->router, 0);
+    kvb_zap_remove(server->zmq, &server->zap);
+    kvb_curve_free(server->curve);
     free(server);
+}
+
+/* ---- Keys ---- */
+
+bool kvb_event_server_take_keys(struct kvb_event_server *server, const struct kvb_curve *curve)
+{
+    if (!kvb_curve_keeps_clients(server->curve, curve)) {
+        return false;
+    }
+    *server->curve = *curve; /* the next handshake is judged by it */
+    return true;
+}
+
+static uint64_t count_refused(const struct server_socket *one)
+{
+    uint64_t refused = 0;
+    uint16_t event = 0;
+    int value = 0;
+
+    while (one->monitor && kvb_zmq_monitor_next(one->monitor, &event, &value) == KVB_OK) {
+        refused += (event & kvb_failed_handshake_events) != 0;
+    }
+    return refused;
+}
+
+uint64_t kvb_event_server_take_refused(struct kvb_event_server *server)
+{
+    return count_refused(&server->xpub) + count_refused(&server->router);
 }
 
 /* ---- Receiving ---- */
@@ -152,12 +216,13 @@ bool kvb_event_server_receive(
     struct kvb_event_server_received received = { .kind = KVB_EVENT_IGNORED };
 
     kvb_zmq_message_close(&server->message);
-    if (kvb_zmq_message_receive(server->xpub, &server->message) == KVB_OK) {
+    if (kvb_zmq_message_receive(server->xpub.socket, &server->message) == KVB_OK) {
         if (is_subscription(server, &server->message.frames)) {
             received.kind = KVB_EVENT_SUBSCRIBED;
         }
     } else if (
-        !server->router || kvb_zmq_message_receive(server->router, &server->message) != KVB_OK) {
+        !server->router.socket ||
+        kvb_zmq_message_receive(server->router.socket, &server->message) != KVB_OK) {
         return false;
     } else if (
         kvb_frames_read_request(&server->message.frames, &received.identity, &received.seq) ==
@@ -200,7 +265,7 @@ kvb_status kvb_event_server_publish(struct kvb_event_server *server, uint64_t se
     const kvb_span frames[] = { topic_of_server(server), { number, sizeof number }, payload };
 
     kvb_frames_write_seq(seq, number);
-    return send_server_frames(server->xpub, frames, sizeof frames / sizeof frames[0]);
+    return send_server_frames(server->xpub.socket, frames, sizeof frames / sizeof frames[0]);
 }
 
 static kvb_status send_server_reply(
@@ -217,7 +282,7 @@ static kvb_status send_server_reply(
     }
     frames[count++] = (kvb_span){ number, sizeof number };
     frames[count++] = payload;
-    return send_server_frames(server->router, frames, count);
+    return send_server_frames(server->router.socket, frames, count);
 }
 
 kvb_status kvb_event_server_reply(

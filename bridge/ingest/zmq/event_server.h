@@ -20,10 +20,14 @@
  * has the same one.  A reader that is too slow loses batches of the XPUB above its high-water mark,
  * as with an engine.  When a reply cannot be queued, the caller sends it again.
  *
+ * With CURVE only readers whose public keys are listed can connect, and all frames are encrypted.
+ * Without it anybody can connect who reaches the address.
+ *
  * ZMQ heartbeats are off, because some readers' libraries do not support them.  TCP keepalive
  * detects dead readers.
  *
  * Threads: only the thread that made it. */
+struct kvb_curve;
 struct kvb_event_server;
 
 enum { kvb_event_topic_bytes = 512 };
@@ -38,8 +42,9 @@ struct kvb_event_server_options {
     const char *replay; /* "": none */
     const char *topic;
     enum kvb_event_server_layout layout;
-    struct kvb_poller *poller; /* borrowed */
-    size_t owner;              /* number in the poller; input is kvb_ready_live */
+    struct kvb_poller *poller;     /* borrowed */
+    size_t owner;                  /* number in the poller; input is kvb_ready_live */
+    const struct kvb_curve *curve; /* copied; NULL: no encryption */
 };
 
 /* KVB_AGAIN      the socket cannot listen at an address: detail says why; try again later
@@ -50,6 +55,15 @@ kvb_status kvb_event_server_open(
 
 /* Batches that are not sent yet are sent for up to linger_ms, in the background.  NULL is fine. */
 void kvb_event_server_close(struct kvb_event_server *server, int linger_ms);
+
+/* With CURVE: takes new keys without disconnecting anybody.  False: a reader is no longer listed or
+ * our own key is another one, and nothing has changed; close the server and open it again, which
+ * disconnects all readers. */
+bool kvb_event_server_take_keys(struct kvb_event_server *server, const struct kvb_curve *curve);
+
+/* With CURVE: how many handshakes have failed since the last call, because the reader does not use
+ * CURVE, does not have our public key, or is not listed.  Call it a few times a second. */
+uint64_t kvb_event_server_take_refused(struct kvb_event_server *server);
 
 enum kvb_event_server_input { KVB_EVENT_SUBSCRIBED, KVB_EVENT_REQUEST, KVB_EVENT_IGNORED };
 

@@ -19,6 +19,13 @@
  * connection. */
 enum { kvb_retry_report_ms = 1000 };
 
+/* One of these is reported for each handshake that fails. */
+enum {
+    kvb_failed_handshake_events = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                                  ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
+                                  ZMQ_EVENT_HANDSHAKE_FAILED_AUTH
+};
+
 /* events: a mask of ZMQ_EVENT_*.  On KVB_OK the caller closes *out_monitor.
  * KVB_IO: errno says why */
 kvb_status kvb_zmq_monitor_open(void *context, void *watched, int events, void **out_monitor);

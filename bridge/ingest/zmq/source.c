@@ -95,10 +95,8 @@ struct kvb_source {
 /* ---- Opening, closing ---- */
 
 enum {
-    failed_handshake = ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL |
-                       ZMQ_EVENT_HANDSHAKE_FAILED_AUTH,
     followed = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
-               failed_handshake,
+               kvb_failed_handshake_events,
     followed_when_bound = followed | ZMQ_EVENT_ACCEPTED,
 };
 
@@ -196,25 +194,15 @@ static kvb_status connect_first(struct kvb_source *source)
 /* Copies the keys, and adds the ZAP rule of a bound SUB before it listens. */
 static kvb_status copy_curve(struct kvb_source *source, const struct kvb_curve *curve)
 {
-    if (!curve) {
-        return KVB_OK;
-    }
-    source->curve = malloc(sizeof *source->curve);
-    if (!source->curve) {
-        return KVB_NO_MEMORY;
-    }
-    *source->curve = *curve;
+    KVB_TRY(kvb_curve_copy(curve, &source->curve));
     source->zap = (struct kvb_zap_rule){ .owner = source->owner, .curve = source->curve };
-    return source->is_bound ? kvb_zap_add(source->zmq, &source->zap) : KVB_OK;
+    return curve && source->is_bound ? kvb_zap_add(source->zmq, &source->zap) : KVB_OK;
 }
 
 static void drop_curve(struct kvb_source *source)
 {
-    if (source->curve) {
-        kvb_zap_remove(source->zmq, &source->zap);
-        kvb_curve_forget(source->curve);
-        free(source->curve);
-    }
+    kvb_zap_remove(source->zmq, &source->zap);
+    kvb_curve_free(source->curve);
 }
 
 kvb_status kvb_source_open(
@@ -426,7 +414,7 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
         source->is_loss_new = false;
         break;
     default:
-        if (event & failed_handshake) {
+        if (event & kvb_failed_handshake_events) {
             note_handshake_failure(source, event, fd);
         } /* else: the monitor stopped */
     }

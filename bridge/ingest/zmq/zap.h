@@ -5,9 +5,9 @@
 
 #include <stddef.h>
 
-/* Decides which engines may connect to a listening socket with CURVE.  For each handshake libzmq
- * sends a request to inproc://zeromq.zap.01 in the socket's context (ZAP, RFC 27 of ZeroMQ), and
- * waits for the reply.
+/* Decides which engines and readers may connect to a listening socket with CURVE.  For each
+ * handshake libzmq sends a request to inproc://zeromq.zap.01 in the socket's context (ZAP, RFC 27
+ * of ZeroMQ), and waits for the reply.
  *
  *     domain of the socket = its owner's number  ->  rule  ->  client_keys
  *
@@ -16,7 +16,7 @@
  * Threads: only the thread that uses the sockets. */
 struct kvb_zmq;
 
-/* The rule of one such socket.  A linked list, because there are few. */
+/* The rule of the listening sockets of one owner.  A linked list, because there are few. */
 struct kvb_zap_rule {
     size_t owner;
     const struct kvb_curve *curve; /* borrowed until the rule is removed */

@@ -89,6 +89,10 @@ write_republish(struct kvb_json_writer *json, const struct kvb_republish_report 
     kvb_json_write_key(json, "republish");
     kvb_json_write_begin(json, '{');
     kvb_json_write_pair_text(json, "events", republish->events);
+    if (republish->is_encrypted) {
+        kvb_json_write_pair_bool(json, "curve", true);
+        kvb_json_write_pair_u64(json, "handshakes_failed", republish->refused);
+    }
     kvb_json_write_pair_u64(json, "blocks", republish->blocks);
     kvb_json_write_pair_u64(json, "left_out", republish->left_out);
     kvb_json_write_pair_u64(json, "next_number", republish->next_number);

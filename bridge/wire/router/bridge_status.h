@@ -17,6 +17,8 @@ enum { kvb_bridge_id_bytes = 64 };
 /* The events of a stream that are republished for readers of engine events. */
 struct kvb_republish_report {
     const char *events;   /* address; borrowed, like `why`; NULL: they are not republished */
+    bool is_encrypted;    /* its sockets use CURVE */
+    uint64_t refused;     /* with CURVE, handshakes of readers that failed */
     uint64_t blocks;      /* blocks that readers know */
     uint64_t left_out;    /* blocks that the engine holds and that are not sent to readers */
     uint64_t next_number; /* sequence number of the next batch */

@@ -1,5 +1,6 @@
 #include "kvb_test.h"
 
+#include "fail_alloc.h"
 #include "ingest/zmq/curve.h"
 
 #include <stdio.h>
@@ -138,6 +139,38 @@ static void allows_the_listed_keys_alone(void **state)
     end(&folder);
 }
 
+static void clients_stay_while_none_is_removed_and_our_key_is_the_same(void **state)
+{
+    struct kvb_curve before = { .client_count = 2, .client_keys = { { 1 }, { 2 } } };
+    const struct kvb_curve more = { .client_count = 3, .client_keys = { { 3 }, { 2 }, { 1 } } };
+    const struct kvb_curve other = { .client_count = 3, .client_keys = { { 3 }, { 2 }, { 4 } } };
+    (void)state;
+
+    assert_true(kvb_curve_keeps_clients(&before, &before));
+    assert_true(kvb_curve_keeps_clients(&before, &more));
+    assert_false(kvb_curve_keeps_clients(&more, &before));
+    assert_false(kvb_curve_keeps_clients(&before, &other));
+    before.secret_key[31] = 1;
+    assert_false(kvb_curve_keeps_clients(&before, &more));
+}
+
+static void a_copy_is_whole_and_of_none_is_none(void **state)
+{
+    const struct kvb_curve curve = { .client_count = 1, .client_keys = { { 7 } } };
+    struct kvb_curve *copy = NULL;
+    (void)state;
+
+    fail_alloc_after(0);
+    assert_int_equal(kvb_curve_copy(&curve, &copy), KVB_NO_MEMORY);
+    fail_alloc_after(-1);
+    assert_ok(kvb_curve_copy(&curve, &copy));
+    assert_memory_equal(copy, &curve, sizeof curve);
+    kvb_curve_free(copy);
+    assert_ok(kvb_curve_copy(NULL, &copy));
+    assert_null(copy);
+    kvb_curve_free(copy);
+}
+
 /* What is read, and what the detail then says. */
 static void refused(
     const struct folder *folder, const char *secret, mode_t mode, const char *public,
@@ -215,6 +248,8 @@ int main(void)
         cmocka_unit_test(reads_keys_and_computes_the_public_one),
         cmocka_unit_test(the_digest_changes_with_each_key),
         cmocka_unit_test(allows_the_listed_keys_alone),
+        cmocka_unit_test(clients_stay_while_none_is_removed_and_our_key_is_the_same),
+        cmocka_unit_test(a_copy_is_whole_and_of_none_is_none),
         cmocka_unit_test(refuses_files_that_have_no_key),
         cmocka_unit_test(what_follows_a_nul_byte_is_not_passed_over),
     };

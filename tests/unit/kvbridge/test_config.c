@@ -116,21 +116,38 @@ static void mistakes_in_republish_are_named(void **state)
             "1", "events = \"tcp://127.0.0.1:5657\";\n"
                  "republish = { events = \"tcp://127.0.0.1:5657\"; };") ");",
         "3: workers[0].republish.events: its ports 5657 .. 5657 are also those of");
+    static const char *const names[] = { "localhost", "router-0.routers.svc" };
+    for (size_t i = 0; i < KVB_COUNT_OF(names); i++) {
+        char text[512];
+        char says[128];
+        (void)snprintf(
+            text, sizeof text,
+            PUBLISH "workers = (" WORKER(
+                "1", "events = \"tcp://h:1\";\n"
+                     "republish = { events = \"tcp://127.0.0.1:1\"; replay = "
+                     "\"tcp://%s:5657\"; };") ");",
+            names[i]);
+        (void)snprintf(
+            says, sizeof says, "3: workers[0].republish.replay: %s is a name: a socket listens",
+            names[i]);
+        assert_wrong(text, says);
+    }
 }
 
-static size_t count_warnings_of_republish(const char *address)
+/* more: further keys of the group. */
+static size_t count_warnings_of_republish(const char *address, const char *more)
 {
     struct config_file file;
     struct kvb_conf_errors errors = { 0 };
     struct kvb_bridge_config config = { 0 };
-    char text[512];
+    char text[1024];
     size_t found = 0;
 
     (void)snprintf(
         text, sizeof text,
-        PUBLISH
-        "workers = (" WORKER("1", "events = \"tcp://h:1\"; republish = { events = \"%s\"; };") ");",
-        address);
+        PUBLISH "workers = (" WORKER(
+            "1", "events = \"tcp://h:1\"; republish = { events = \"%s\"; %s };") ");",
+        address, more);
     config_file_write(&file, text, strlen(text));
     assert_ok(kvb_bridge_config_read(file.path, &config, &errors));
     for (size_t i = 0; i < errors.warning_count; i++) {
@@ -148,15 +165,64 @@ static void republishing_beyond_this_host_is_a_warning(void **state)
     static const char *const open[] = { "tcp://*:5657", "tcp://0.0.0.0:5657", "tcp://10.0.0.7:5657",
                                         "tcp://[::]:5657" };
     static const char *const closed[] = { "tcp://127.0.0.1:5657", "tcp://127.9.9.9:5657",
-                                          "tcp://localhost:5657", "tcp://[::1]:5657",
-                                          "ipc:///run/kv" };
+                                          "tcp://[::1]:5657", "ipc:///run/kv" };
 
     for (size_t i = 0; i < KVB_COUNT_OF(open); i++) {
-        assert_int_equal(count_warnings_of_republish(open[i]), 1);
+        assert_int_equal(count_warnings_of_republish(open[i], ""), 1);
     }
     for (size_t i = 0; i < KVB_COUNT_OF(closed); i++) {
-        assert_int_equal(count_warnings_of_republish(closed[i]), 0);
+        assert_int_equal(count_warnings_of_republish(closed[i], ""), 0);
     }
+}
+
+/* The keys of the manual page of zmq_curve_keypair(). */
+static const char secret_key[] = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs";
+static const char public_key[] = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID";
+
+static void with_keys_of_readers_any_address_is_fine(void **state)
+{
+    (void)state;
+    struct config_file secret;
+    struct config_file public;
+    char more[512];
+
+    config_file_write(&secret, secret_key, strlen(secret_key));
+    assert_int_equal(chmod(secret.path, 0600), 0);
+    config_file_write(&public, public_key, strlen(public_key));
+    (void)snprintf(
+        more, sizeof more,
+        "curve = { secret_key_file = \"%s\"; public_key_file = \"%s\"; client_keys_file = "
+        "\"%s\"; };",
+        secret.path, public.path, public.path);
+    assert_int_equal(count_warnings_of_republish("tcp://*:5657", more), 0);
+    config_file_remove(&secret);
+    config_file_remove(&public);
+}
+
+static void mistakes_in_keys_of_readers_are_named(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "workers = (" WORKER(
+            "1", "events = \"tcp://h:1\";\n"
+                 "republish = { events = \"tcp://*:5\";\n"
+                 "curve = { public_key_file = \"/absent\"; }; };") ");",
+        "4: workers[0].republish.curve.secret_key_file: is missing: name the file of this",
+        "4: workers[0].republish.curve.client_keys_file: is missing: name a file with the public "
+        "keys of readers");
+    assert_wrong(
+        PUBLISH "workers = (" WORKER(
+            "1", "events = \"tcp://h:1\";\n"
+                 "republish = { events = \"tcp://*:5\";\n"
+                 "curve = { secret_key_file = \"/absent\"; client_keys_file = \"/absent\"; }; "
+                 "};") ");",
+        "4: workers[0].republish.curve: secret_key_file: cannot read /absent");
+    assert_wrong(
+        PUBLISH "workers = (" WORKER(
+            "1", "events = \"tcp://h:1\";\n"
+                 "republish = { events = \"tcp://*:5\";\n"
+                 "curve = { server_key_file = \"/absent\"; }; };") ");",
+        "4: workers[0].republish.curve.server_key_file: unknown key");
 }
 
 /* A pool whose events hold no tokens, beside engines whose events do. */
@@ -794,6 +860,8 @@ int main(void)
         cmocka_unit_test(republishing_is_off_unless_an_address_is_given),
         cmocka_unit_test(mistakes_in_republish_are_named),
         cmocka_unit_test(republishing_beyond_this_host_is_a_warning),
+        cmocka_unit_test(with_keys_of_readers_any_address_is_fine),
+        cmocka_unit_test(mistakes_in_keys_of_readers_are_named),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
