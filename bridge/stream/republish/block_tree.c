@@ -512,6 +512,18 @@ static uint32_t replace_node(struct kvb_block_tree *tree, uint32_t id)
     return other;
 }
 
+/* Is `above` the node itself, or one that it hangs below?  A node without children is above none,
+ * so only a block that comes after its children has its ancestors looked at. */
+static bool is_at_or_above(const struct kvb_block_tree *tree, uint32_t above, uint32_t id)
+{
+    const bool has_children = tree->nodes[above].first_child != KVB_NO_ID;
+
+    while (has_children && id != above && id != KVB_NO_ID) {
+        id = tree->nodes[id].parent;
+    }
+    return id == above;
+}
+
 /* Without room the node stays without content. */
 static void fill_node(struct kvb_block_tree *tree, uint32_t id, const struct block_content *content)
 {
@@ -525,8 +537,8 @@ static void fill_node(struct kvb_block_tree *tree, uint32_t id, const struct blo
     }
     if (content->has_parent) {
         parent = find_or_make_node(tree, content->parent);
-        if (parent == KVB_NO_ID || parent == id) {
-            return; /* as its own parent it would never be dropped */
+        if (parent == KVB_NO_ID || is_at_or_above(tree, id, parent)) {
+            return; /* nodes in a circle would never be dropped */
         }
     }
     link_node(tree, id, parent);

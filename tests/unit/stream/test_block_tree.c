@@ -307,6 +307,46 @@ static void a_block_that_is_its_own_parent_is_left_out_and_dropped(void **state)
     kvb_block_tree_free(tree);
 }
 
+/* 1 <- 2 <- 3 <- 1: whichever comes last is without a parent that could be shown. */
+static void blocks_in_a_circle_are_left_out_and_dropped(void **state)
+{
+    (void)state;
+    static const uint64_t orders[][3] = { { 1, 2, 3 }, { 3, 2, 1 }, { 2, 1, 3 } };
+
+    for (size_t i = 0; i < sizeof orders / sizeof orders[0]; i++) {
+        struct kvb_block_tree *tree = new_tree(all_tiers, max_names);
+        struct reader reader = { { 0 }, false };
+        for (size_t k = 0; k < 3; k++) {
+            store_and_hold(tree, orders[i][k], orders[i][k] % 3 + 1);
+        }
+        store_and_hold(tree, 4, 0);
+        read_changes(tree, &reader);
+        assert_int_equal(kvb_block_tree_left_out(tree), 3);
+        assert_int_equal(reader.tiers[4], 1U << KVB_TIER_DEVICE);
+        for (uint64_t hash = 1; hash <= 4; hash++) {
+            hold(tree, hash, 0);
+        }
+        read_changes(tree, &reader);
+        assert_int_equal(kvb_block_tree_count(tree)->nodes, 0);
+        kvb_block_tree_free(tree);
+    }
+}
+
+/* A correct content comes: what hung below shows. */
+static void a_circle_ends_with_a_better_parent(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(all_tiers, max_names);
+    struct reader reader = { { 0 }, false };
+
+    store_and_hold(tree, 1, 2);
+    store_and_hold(tree, 2, 1);
+    store(tree, 2, 0);
+    read_changes(tree, &reader);
+    assert_int_equal(kvb_block_tree_count(tree)->shown, 2);
+    kvb_block_tree_free(tree);
+}
+
 static void blocks_left_out_are_never_below_none(void **state)
 {
     (void)state;
@@ -684,6 +724,8 @@ int main(void)
         cmocka_unit_test(what_readers_would_misread_is_left_out_with_what_hangs_below),
         cmocka_unit_test(other_content_under_a_known_hash_is_removed_and_stored),
         cmocka_unit_test(a_block_that_is_its_own_parent_is_left_out_and_dropped),
+        cmocka_unit_test(blocks_in_a_circle_are_left_out_and_dropped),
+        cmocka_unit_test(a_circle_ends_with_a_better_parent),
         cmocka_unit_test(blocks_left_out_are_never_below_none),
         cmocka_unit_test(adapters_are_named_and_split_events),
         cmocka_unit_test(what_finds_no_room_is_left_out_and_counted),
