@@ -412,6 +412,7 @@ static void set_held(struct kvb_block_tree *tree, uint32_t id, unsigned tiers)
     struct tree_node *node = &tree->nodes[id];
 
     tree->counts.held -= (node->held & tree->tiers) != 0;
+    tree->counts.contents += !node->held && tiers && node->content == content_showable;
     node->held = (uint8_t)tiers;
     tree->counts.held += (node->held & tree->tiers) != 0;
     queue_node(tree, id);

@@ -121,7 +121,8 @@ struct kvb_block_tree_counts {
     uint64_t nodes;
     uint64_t bytes;         /* of memory for nodes and tokens */
     bool has_signed_hashes; /* the engine's hashes came as signed numbers */
-    uint64_t contents;      /* ... counters from here: blocks whose content came */
+    uint64_t contents;      /* ... counters from here: records that a newer
+                               kvb_block_tree_save() may write and an older one did not */
     uint64_t no_room;       /* nodes or names that found no room */
 };
 

@@ -641,6 +641,36 @@ static void a_saved_tree_shows_the_same_when_the_mirror_has_said_what_is_held(vo
     kvb_block_tree_free(next);
 }
 
+/* Whether it must be saved again is known by the counter. */
+static void what_was_not_held_when_it_was_saved_counts_as_new(void **state)
+{
+    (void)state;
+    struct kvb_block_tree *tree = new_tree(1, 100);
+    struct kvb_buf bytes;
+
+    kvb_buf_init(&bytes, 1 << 16);
+    store_and_hold(tree, 1, 0);
+    store_and_hold(tree, 2, 1);
+    hold(tree, 1, 0); /* it stays in the tree, because block 2 hangs below */
+    store(tree, 3, 0);
+    const uint64_t saved = kvb_block_tree_count(tree)->contents;
+    save_all(tree, &bytes);
+    const size_t one_record = bytes.len;
+    hold(tree, 2, 3); /* in one more tier */
+    store(tree, 2, 1);
+    assert_int_equal(kvb_block_tree_count(tree)->contents, saved);
+    hold(tree, 1, 1);
+    const uint64_t after_first = kvb_block_tree_count(tree)->contents;
+    assert_true(after_first > saved);
+    hold(tree, 3, 1);
+    assert_true(kvb_block_tree_count(tree)->contents > after_first);
+    kvb_buf_reset(&bytes);
+    save_all(tree, &bytes);
+    assert_int_equal(bytes.len, 3 * one_record);
+    kvb_buf_done(&bytes);
+    kvb_block_tree_free(tree);
+}
+
 static void a_hidden_tree_shows_nothing_and_then_all(void **state)
 {
     (void)state;
@@ -732,6 +762,7 @@ int main(void)
         cmocka_unit_test(a_clear_ends_a_snapshot_and_is_shown_once),
         cmocka_unit_test(a_strict_reader_ends_with_the_truth_in_random_worlds),
         cmocka_unit_test(a_saved_tree_shows_the_same_when_the_mirror_has_said_what_is_held),
+        cmocka_unit_test(what_was_not_held_when_it_was_saved_counts_as_new),
         cmocka_unit_test(a_hidden_tree_shows_nothing_and_then_all),
         cmocka_unit_test(survives_each_failing_allocation),
         cmocka_unit_test(refuses_sizes_that_cannot_be),
