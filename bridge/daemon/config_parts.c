@@ -29,10 +29,34 @@ void kvb_config_check_name(
         kvb_name_bytes, allows_any ? ", or \"*\"" : "");
 }
 
+/* The keys of a listener, as errors name them. */
+static const struct listener_keys {
+    const char *listen;
+    const char *example;
+    const char *guards; /* what closes it to who is not permitted, or opens it to all */
+    const char *cert_file, *key_file, *client_ca_file;
+} listener_keys[] = {
+    [KVB_LISTENER_HTTP] = { .listen = "http",
+                            .example = "127.0.0.1:9401 or [::1]:9401",
+                            .guards = "http_security.token_file or client_ca_file, or "
+                                      "http_security.insecure = true",
+                            .cert_file = "http_security.cert_file",
+                            .key_file = "http_security.key_file",
+                            .client_ca_file = "http_security.client_ca_file" },
+    [KVB_LISTENER_GRPC] = { .listen = "grpc.listen",
+                            .example = "127.0.0.1:50051 or [::1]:50051",
+                            .guards = "grpc.tls.client_ca_file, or grpc.insecure = true where the "
+                                      "network is trusted",
+                            .cert_file = "grpc.tls.cert_file",
+                            .key_file = "grpc.tls.key_file",
+                            .client_ca_file = "grpc.tls.client_ca_file" },
+};
+
 /* Rejects a configuration without token and client_ca_file whose address other hosts can reach:
  * everyone there could send requests. */
-static void
-check_exposure(struct kvb_conf *conf, const char *listen, const struct kvb_http_security *security)
+static void check_exposure(
+    struct kvb_conf *conf, enum kvb_listener listener, const char *listen,
+    const struct kvb_http_security *security)
 {
     const bool is_guarded = security->token_file[0] || security->client_ca_file[0];
 
@@ -41,10 +65,9 @@ check_exposure(struct kvb_conf *conf, const char *listen, const struct kvb_http_
     }
     if (!is_guarded && !security->insecure) {
         kvb_conf_error(
-            conf, "http",
-            "%.48s is not loopback: set http_security.token_file or client_ca_file, or "
-            "http_security.insecure = true; or listen on 127.0.0.1",
-            listen);
+            conf, listener_keys[listener].listen,
+            "%.48s is not loopback: set %s; or listen on 127.0.0.1", listen,
+            listener_keys[listener].guards);
     }
     if (security->token_file[0] && !security->cert_file[0]) {
         kvb_conf_warning(
@@ -53,44 +76,49 @@ check_exposure(struct kvb_conf *conf, const char *listen, const struct kvb_http_
     }
 }
 
-static void check_http_files(struct kvb_conf *conf, const struct kvb_http_security *security)
+static void check_listener_files(
+    struct kvb_conf *conf, enum kvb_listener listener, const struct kvb_http_security *security)
 {
+    const struct kvb_http_access_options options = { .listener = listener, .security = security };
+    const struct listener_keys *keys = &listener_keys[listener];
     struct kvb_http_access *access = NULL;
     struct kvb_detail detail = { .text = "" };
     const char *key = "";
 
     if (!security->cert_file[0] != !security->key_file[0]) {
         kvb_conf_error(
-            conf, security->cert_file[0] ? "http_security.key_file" : "http_security.cert_file",
+            conf, security->cert_file[0] ? keys->key_file : keys->cert_file,
             "cert_file and key_file belong together: give both or neither");
         return;
     }
     if (security->client_ca_file[0] && !security->cert_file[0]) {
         kvb_conf_error(
-            conf, "http_security.client_ca_file",
+            conf, keys->client_ca_file,
             "clients show certificates with TLS alone: set cert_file and key_file");
         return;
     }
     /* The start reports a lack of memory. */
-    if (kvb_http_access_new(security, NULL, NULL, &access, &key, &detail) == KVB_BAD_CONFIG) {
+    if (kvb_http_access_new(&options, &access, &key, &detail) == KVB_BAD_CONFIG) {
         kvb_conf_error(conf, key, "%s", detail.text);
     }
     kvb_http_access_free(access);
 }
 
-void kvb_config_check_http(
-    struct kvb_conf *conf, const char *listen, const struct kvb_http_security *security)
+void kvb_config_check_listener(
+    struct kvb_conf *conf, enum kvb_listener listener, const char *listen,
+    const struct kvb_http_security *security)
 {
     if (listen[0] == '\0') {
         return;
     }
     if (!kvb_http_listen_is_valid(listen)) {
         kvb_conf_error(
-            conf, "http", "expected address:port in numbers, such as 127.0.0.1:9401 or [::1]:9401");
+            conf, listener_keys[listener].listen, "expected address:port in numbers, such as %s",
+            listener_keys[listener].example);
         return;
     }
-    check_exposure(conf, listen, security);
-    check_http_files(conf, security);
+    check_exposure(conf, listener, listen, security);
+    check_listener_files(conf, listener, security);
 }
 
 bool kvb_config_is_login_key(const char *key)

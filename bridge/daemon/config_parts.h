@@ -16,7 +16,11 @@ struct kvb_nats_config {
     struct kvb_bus_login login;
 };
 
-/* Who may send HTTP requests: see daemon/http_access.h.  A path that is "": no file. */
+/* Where clients connect. */
+enum kvb_listener { KVB_LISTENER_HTTP, KVB_LISTENER_GRPC };
+
+/* Who may send requests: see daemon/http_access.h.  A path that is "": no file.  gRPC has no token,
+ * and no metrics. */
 struct kvb_http_security {
     char cert_file[kvb_config_path_bytes];
     char key_file[kvb_config_path_bytes];
@@ -119,8 +123,9 @@ void kvb_config_check_name(
 
 /* Checks the address of the listener, that requests from other hosts need a token or a certificate,
  * and the files. */
-void kvb_config_check_http(
-    struct kvb_conf *conf, const char *listen, const struct kvb_http_security *security);
+void kvb_config_check_listener(
+    struct kvb_conf *conf, enum kvb_listener listener, const char *listen,
+    const struct kvb_http_security *security);
 
 /* True for the keys of a login, which a reload applies: all keys of nats except url and
  * inbox_prefix. */

@@ -1004,14 +1004,19 @@ static kvb_status listen_failed(const char *listen, int error, struct kvb_detail
 static kvb_status open_access(
     struct kvb_http *http, const struct kvb_http_options *options, struct kvb_detail *detail)
 {
+    const struct kvb_http_access_options access = {
+        .listener = KVB_LISTENER_HTTP,
+        .security = options->security,
+        .register_token_file = options->register_token_file,
+        .log = options->log,
+    };
     struct kvb_detail why = { .text = "" };
     const char *key = "";
 
     if (!options->security) {
         return KVB_OK;
     }
-    const kvb_status status = kvb_http_access_new(
-        options->security, options->register_token_file, options->log, &http->access, &key, &why);
+    const kvb_status status = kvb_http_access_new(&access, &http->access, &key, &why);
     if (status != KVB_OK) {
         kvb_detail_set(detail, "%s: %s", key, why.text);
     }

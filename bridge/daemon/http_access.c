@@ -8,7 +8,30 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { file_count = 4 };
+/* The files of enum kvb_http_tls_fault come first. */
+enum { file_of_token = KVB_HTTP_TLS_CLIENT_CA + 1, file_count };
+
+/* How logs and errors name a listener and its files. */
+static const struct listener_words {
+    const char *room;
+    const char *keys[file_count];
+    const char *rejected;
+    const char *read_again;
+} listener_words[] = {
+    [KVB_LISTENER_HTTP] = { .room = "http",
+                            .keys = { [KVB_HTTP_TLS_CERT] = "http_security.cert_file",
+                                      [KVB_HTTP_TLS_KEY] = "http_security.key_file",
+                                      [KVB_HTTP_TLS_CLIENT_CA] = "http_security.client_ca_file",
+                                      [file_of_token] = "http_security.token_file" },
+                            .rejected = "certificates and token rejected; keeping the running ones",
+                            .read_again = "certificates and token read again" },
+    [KVB_LISTENER_GRPC] = { .room = "grpc",
+                            .keys = { [KVB_HTTP_TLS_CERT] = "grpc.tls.cert_file",
+                                      [KVB_HTTP_TLS_KEY] = "grpc.tls.key_file",
+                                      [KVB_HTTP_TLS_CLIENT_CA] = "grpc.tls.client_ca_file" },
+                            .rejected = "certificates rejected; keeping the running ones",
+                            .read_again = "certificates read again" },
+};
 
 /* Identifies the content of a file without reading it. */
 struct file_mark {
@@ -25,6 +48,7 @@ struct access_material {
 };
 
 struct kvb_http_access {
+    const struct listener_words *words;
     const struct kvb_http_security *security; /* borrowed, like the next two */
     const char *register_token_file;
     struct kvb_log *log;
@@ -63,14 +87,10 @@ static void drop_material(struct access_material *material)
 }
 
 static kvb_status load_tls_files(
-    const struct kvb_http_security *security, struct kvb_http_tls **out_tls, const char **out_key,
+    const struct kvb_http_access *access, struct kvb_http_tls **out_tls, const char **out_key,
     struct kvb_detail *detail)
 {
-    static const char *const keys[] = {
-        [KVB_HTTP_TLS_CERT] = "http_security.cert_file",
-        [KVB_HTTP_TLS_KEY] = "http_security.key_file",
-        [KVB_HTTP_TLS_CLIENT_CA] = "http_security.client_ca_file",
-    };
+    const struct kvb_http_security *security = access->security;
     const struct kvb_http_tls_files files = { .cert_file = security->cert_file,
                                               .key_file = security->key_file,
                                               .client_ca_file = security->client_ca_file };
@@ -78,23 +98,24 @@ static kvb_status load_tls_files(
     const kvb_status status = kvb_http_tls_load(&files, out_tls, &fault, detail);
 
     if (status != KVB_OK) {
-        *out_key = keys[fault];
+        *out_key = access->words->keys[fault];
     }
     return status;
 }
 
 static kvb_status load_material(
-    const struct kvb_http_security *security, struct access_material *out_material,
+    const struct kvb_http_access *access, struct access_material *out_material,
     const char **out_key, struct kvb_detail *detail)
 {
+    const struct kvb_http_security *security = access->security;
     struct access_material material = { 0 };
     kvb_status status = KVB_OK;
 
     if (security->cert_file[0] != '\0') {
-        status = load_tls_files(security, &material.tls, out_key, detail);
+        status = load_tls_files(access, &material.tls, out_key, detail);
     }
     if (status == KVB_OK && security->token_file[0] != '\0') {
-        *out_key = "http_security.token_file";
+        *out_key = access->words->keys[file_of_token];
         status = kvb_bearer_token_read(security->token_file, material.token, detail);
     }
     if (status != KVB_OK) {
@@ -143,9 +164,8 @@ reject_files(struct kvb_http_access *access, bool is_due, const char *key, const
     kvb_detail_set(&access->rejected, "%s: %s", key, why);
     if (is_due || strcmp(before.text, access->rejected.text) != 0) {
         kvb_log_write(
-            access->log, KVB_LOG_ERROR, "http",
-            "certificates and token rejected; keeping the running ones", "key", key, "why", why,
-            NULL);
+            access->log, KVB_LOG_ERROR, access->words->room, access->words->rejected, "key", key,
+            "why", why, NULL);
     }
 }
 
@@ -159,7 +179,7 @@ static void exchange_material(struct kvb_http_access *access, struct access_mate
     drop_material(&old);
     explicit_bzero(material, sizeof *material);
     access->rejected.text[0] = '\0';
-    kvb_log_write(access->log, KVB_LOG_INFO, "http", "certificates and token read again", NULL);
+    kvb_log_write(access->log, KVB_LOG_INFO, access->words->room, access->words->read_again, NULL);
 }
 
 static void read_files_again(struct kvb_http_access *access, bool is_due)
@@ -167,7 +187,7 @@ static void read_files_again(struct kvb_http_access *access, bool is_due)
     struct access_material material;
     struct kvb_detail detail = { .text = "" };
     const char *key = "";
-    const kvb_status status = load_material(access->security, &material, &key, &detail);
+    const kvb_status status = load_material(access, &material, &key, &detail);
 
     if (status == KVB_OK) {
         exchange_material(access, &material);
@@ -184,8 +204,8 @@ uint64_t kvb_http_access_certificate_end(const struct kvb_http_access *access)
 static void warn_of_end(struct kvb_http_access *access)
 {
     const struct kvb_certificate certificate = {
-        .room = "http",
-        .key = "http_security.cert_file",
+        .room = access->words->room,
+        .key = access->words->keys[KVB_HTTP_TLS_CERT],
         .file = access->security->cert_file,
         .end_s = (int64_t)kvb_http_access_certificate_end(access),
     };
@@ -224,23 +244,24 @@ static kvb_status copy_client_ca(struct kvb_http_access *access)
 }
 
 kvb_status kvb_http_access_new(
-    const struct kvb_http_security *security, const char *register_token_file, struct kvb_log *log,
-    struct kvb_http_access **out_access, const char **out_key, struct kvb_detail *detail)
+    const struct kvb_http_access_options *options, struct kvb_http_access **out_access,
+    const char **out_key, struct kvb_detail *detail)
 {
     struct kvb_http_access *access = calloc(1, sizeof *access);
 
-    *out_key = "http_security";
+    *out_key = listener_words[options->listener].keys[KVB_HTTP_TLS_CERT];
     if (!access) {
         return KVB_NO_MEMORY;
     }
-    access->security = security;
-    access->register_token_file = register_token_file ? register_token_file : "";
-    access->log = log;
+    access->words = &listener_words[options->listener];
+    access->security = options->security;
+    access->register_token_file = options->register_token_file ? options->register_token_file : "";
+    access->log = options->log;
     access->generation = 1;
     (void)pthread_rwlock_init(&access->lock, NULL); /* cannot fail with glibc, like the next */
     (void)pthread_mutex_init(&access->register_lock, NULL);
     (void)note_marks(access);
-    kvb_status status = load_material(security, &access->material, out_key, detail);
+    kvb_status status = load_material(access, &access->material, out_key, detail);
     if (status == KVB_OK) {
         status = copy_client_ca(access);
     }

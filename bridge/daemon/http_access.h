@@ -8,7 +8,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Who may send an HTTP request: TLS, client certificates and bearer tokens.
+/* Who may send a request: TLS, client certificates and bearer tokens of a listener.  HTTP has all
+ * of it; gRPC has certificates, and all of its requests are KVB_HTTP_GUARDED.
  *
  *     rule of the path        what a request must carry
  *     KVB_HTTP_OPEN           nothing
@@ -37,12 +38,18 @@ enum kvb_http_verdict {
     KVB_HTTP_VERDICT_COUNT
 };
 
-/* The settings and paths are borrowed until kvb_http_access_free(); register_token_file: "" or
- * NULL for none.  *out_key: the configuration key at fault.
+struct kvb_http_access_options {
+    enum kvb_listener listener;               /* names the keys and the room in errors and logs */
+    const struct kvb_http_security *security; /* borrowed until the end, like the next two */
+    const char *register_token_file;          /* "" or NULL: none */
+    struct kvb_log *log;
+};
+
+/* *out_key: the configuration key at fault.
  * KVB_BAD_CONFIG  a file cannot be used; detail says why   KVB_NO_MEMORY */
 kvb_status kvb_http_access_new(
-    const struct kvb_http_security *security, const char *register_token_file, struct kvb_log *log,
-    struct kvb_http_access **out_access, const char **out_key, struct kvb_detail *detail);
+    const struct kvb_http_access_options *options, struct kvb_http_access **out_access,
+    const char **out_key, struct kvb_detail *detail);
 
 /* NULL is fine. */
 void kvb_http_access_free(struct kvb_http_access *access);

@@ -4,6 +4,8 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "core/ring.h"
+#include "daemon/http_access.h"
+#include "grpc/tls.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -22,26 +24,37 @@ enum {
     write_bytes = 64 << 10, /* taken from a session before they are sent */
     frame_bytes = 32 << 10, /* beyond these: nghttp2 gives whole frames */
     sweep_ms = 250,
-    linger_ms = 1000, /* for a client to read why its connection ends */
-    young_ms = 1000,  /* a connection younger than this does not make room */
-    events_a_turn = 64,
+    linger_ms = 1000,    /* for a client to read why its connection ends */
+    young_ms = 1000,     /* a connection younger than this does not make room */
+    refresh_sweeps = 4,  /* changed files are looked for once a second */
+    events_a_turn = 512, /* all connections, so that none waits behind the handshakes of others */
     backlog = 128,
     other_files = 4 /* the listening socket, epoll, two to wake it */
 };
 
 enum connection_phase {
+    CONNECTION_HANDSHAKE, /* of TLS; there is no session yet */
     CONNECTION_OPEN,
     CONNECTION_ENDING,   /* what is left is sent, then our side of the socket is closed */
     CONNECTION_LINGERING /* closed on our side: waits for the client to close its own */
 };
 
-enum grpc_end { END_LATE, END_IDLE, END_CROWDED, END_MISBEHAVED, END_MEMORY, END_SILENT };
+enum grpc_end {
+    END_LATE,
+    END_IDLE,
+    END_CROWDED,
+    END_MISBEHAVED,
+    END_MEMORY,
+    END_CERTIFICATE,
+    END_SILENT
+};
 
 struct grpc_connection {
     struct kvb_grpc *server; /* NULL: free */
     int fd;
     enum connection_phase phase;
-    struct kvb_grpc_session *session; /* owned */
+    struct kvb_grpc_tls *tls;         /* owned; NULL: none */
+    struct kvb_grpc_session *session; /* owned; NULL: CONNECTION_HANDSHAKE */
     struct kvb_buf out;               /* of which `sent` bytes were sent */
     size_t sent;
     uint32_t events; /* for which epoll looks */
@@ -73,7 +86,13 @@ struct kvb_grpc {
     uint16_t port;
     int listen_fd;
     int epoll_fd;
-    int stop_fd;
+    int wake_fd;
+    atomic_bool must_stop;
+    atomic_bool must_reload;
+    struct kvb_http_access *access;  /* owned, like the next; NULL: no TLS */
+    struct kvb_grpc_tls_server *tls; /* NULL: no TLS */
+    struct kvb_log_limit refusals;   /* of handshakes */
+    unsigned sweeps;
     bool is_listening; /* epoll looks at listen_fd */
     bool is_stopping;
     uint64_t stop_ns;
@@ -237,6 +256,7 @@ static void close_connection(struct grpc_connection *connection)
     struct kvb_grpc *grpc = connection->server;
 
     kvb_grpc_session_free(connection->session); /* its calls are gone */
+    kvb_grpc_tls_free(connection->tls);
     kvb_buf_done(&connection->out);
     (void)close(connection->fd); /* leaves epoll, too */
     *connection = (struct grpc_connection){ .fd = -1 };
@@ -263,7 +283,7 @@ static void end_connection(struct grpc_connection *connection, enum grpc_end end
 
 static void drop_connection(struct grpc_connection *connection, enum grpc_end end)
 {
-    if (connection->phase == CONNECTION_OPEN) {
+    if (connection->phase <= CONNECTION_OPEN) {
         count_grpc_end(connection->server, end);
     }
     close_connection(connection);
@@ -282,21 +302,51 @@ static void watch_connection(struct grpc_connection *connection, uint32_t events
     }
 }
 
+static kvb_status status_of_socket(int error)
+{
+    return error == EAGAIN || error == EWOULDBLOCK || error == EINTR ? KVB_AGAIN : KVB_IO;
+}
+
+/* As kvb_grpc_tls_write(), which the next does not know. */
+static kvb_status
+send_bytes(const struct grpc_connection *connection, kvb_span bytes, size_t *out_sent)
+{
+    if (connection->tls) {
+        return kvb_grpc_tls_write(connection->tls, bytes, out_sent);
+    }
+    const ssize_t sent = send(connection->fd, bytes.data, bytes.len, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+        return status_of_socket(errno);
+    }
+    *out_sent = (size_t)sent;
+    return KVB_OK;
+}
+
+/* As kvb_grpc_tls_read().  While a connection lingers, what arrives is not even decrypted. */
+static kvb_status receive_bytes(
+    const struct grpc_connection *connection, uint8_t *bytes, size_t size, size_t *out_len)
+{
+    if (connection->tls && connection->phase == CONNECTION_OPEN) {
+        return kvb_grpc_tls_read(connection->tls, bytes, size, out_len);
+    }
+    const ssize_t len = recv(connection->fd, bytes, size, MSG_DONTWAIT);
+    if (len <= 0) {
+        return len == 0 ? KVB_CLOSED : status_of_socket(errno);
+    }
+    *out_len = (size_t)len;
+    return KVB_OK;
+}
+
 /* KVB_AGAIN: the client must read first.  KVB_IO: it is gone. */
 static kvb_status send_out(struct grpc_connection *connection)
 {
     struct kvb_buf *out = &connection->out;
+    size_t sent = 0;
 
     while (connection->sent < out->len) {
-        const ssize_t sent = send(
-            connection->fd, out->data + connection->sent, out->len - connection->sent,
-            MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0) {
-            return errno == EAGAIN || errno == EWOULDBLOCK ? KVB_AGAIN
-                   : errno == EINTR                        ? KVB_AGAIN
-                                                           : KVB_IO;
-        }
-        connection->sent += (size_t)sent;
+        const kvb_span rest = { out->data + connection->sent, out->len - connection->sent };
+        KVB_TRY(send_bytes(connection, rest, &sent));
+        connection->sent += sent;
         connection->moved_ns = connection->server->now_ns;
     }
     kvb_buf_reset(out);
@@ -320,6 +370,9 @@ static kvb_status send_session(struct grpc_connection *connection)
 
 static void linger(struct grpc_connection *connection)
 {
+    if (connection->tls) {
+        kvb_grpc_tls_close(connection->tls);
+    }
     (void)shutdown(connection->fd, SHUT_WR); /* the client sees what was sent, and the end */
     connection->phase = CONNECTION_LINGERING;
     watch_connection(connection, EPOLLIN);
@@ -366,22 +419,44 @@ static void take_received(struct grpc_connection *connection, kvb_span bytes)
     }
 }
 
+/* Of a client whose certificate the newest authority has not signed nothing more is read. */
+static bool is_still_known(struct grpc_connection *connection)
+{
+    if (!connection->tls || kvb_grpc_tls_is_client_known(connection->tls)) {
+        return true;
+    }
+    kvb_grpc_session_end(connection->session);
+    end_connection(connection, END_CERTIFICATE);
+    return false;
+}
+
 static void read_connection(struct grpc_connection *connection)
 {
     uint8_t bytes[read_bytes];
-    const ssize_t len = recv(connection->fd, bytes, sizeof bytes, MSG_DONTWAIT);
+    size_t len = 0;
 
-    if (len == 0 || (len < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)) {
-        drop_connection(connection, END_SILENT);
-    } else if (len > 0 && connection->phase == CONNECTION_OPEN) {
-        take_received(connection, (kvb_span){ bytes, (size_t)len });
-    }
+    do {
+        if (connection->phase == CONNECTION_OPEN && !is_still_known(connection)) {
+            return;
+        }
+        const kvb_status status = receive_bytes(connection, bytes, sizeof bytes, &len);
+        if (status != KVB_OK) {
+            if (status != KVB_AGAIN) {
+                drop_connection(connection, END_SILENT);
+            }
+            return;
+        }
+        if (connection->phase == CONNECTION_OPEN) {
+            take_received(connection, (kvb_span){ bytes, len });
+        }
+    } while (connection->tls && connection->phase == CONNECTION_OPEN &&
+             kvb_grpc_tls_has_pending(connection->tls)); /* ends: within one record */
 }
 
 static void serve_connection(struct grpc_connection *connection, uint32_t events)
 {
-    if (!connection->server) {
-        return; /* closed since epoll returned */
+    if (!connection->server || connection->phase == CONNECTION_HANDSHAKE) {
+        return; /* closed, and perhaps another one, since epoll returned */
     }
     if (events & EPOLLOUT) {
         connection->is_dirty = true;
@@ -399,25 +474,108 @@ static void flush_dirty(struct kvb_grpc *grpc)
     }
 }
 
+/* ---- Connections: handshakes ---- */
+
+static kvb_status begin_session(struct grpc_connection *connection)
+{
+    struct kvb_grpc *grpc = connection->server;
+
+    KVB_TRY(kvb_grpc_session_new(&grpc->gate, connection, grpc->now_ns, &connection->session));
+    connection->phase = CONNECTION_OPEN;
+    connection->is_dirty = true; /* our settings */
+    return KVB_OK;
+}
+
+static void count_handshake(struct kvb_grpc *grpc, const struct kvb_grpc_tls *tls)
+{
+    static const size_t rows[] = {
+        [KVB_GRPC_HANDSHAKE_OK] = row_grpc_handshakes_ok,
+        [KVB_GRPC_HANDSHAKE_CERTIFICATE] = row_grpc_handshakes_certificate,
+        [KVB_GRPC_HANDSHAKE_ALPN] = row_grpc_handshakes_alpn,
+        [KVB_GRPC_HANDSHAKE_OTHER] = row_grpc_handshakes_other,
+    };
+
+    count_grpc(grpc, rows[kvb_grpc_tls_handshake(tls)]);
+}
+
+/* The client gets the time to read the alert. */
+static void refuse_handshake(struct grpc_connection *connection)
+{
+    struct kvb_grpc *grpc = connection->server;
+    uint64_t count = 0;
+
+    count_handshake(grpc, connection->tls);
+    if (kvb_log_limit_due(&grpc->refusals, grpc->now_ns, &count)) {
+        kvb_log_write(
+            grpc->options.log, KVB_LOG_WARNING, "grpc", "TLS handshakes refused", "count",
+            KVB_LOG_U64(count), "why", kvb_grpc_tls_reason(connection->tls), NULL);
+    }
+    connection->ending_ns = grpc->now_ns;
+    (void)shutdown(connection->fd, SHUT_WR);
+    connection->phase = CONNECTION_LINGERING;
+    watch_connection(connection, EPOLLIN);
+}
+
+static void shake_hands(struct grpc_connection *connection)
+{
+    const kvb_status status = kvb_grpc_tls_shake(connection->tls);
+
+    if (status == KVB_AGAIN) {
+        watch_connection(
+            connection, kvb_grpc_tls_wants_write(connection->tls) ? EPOLLOUT : EPOLLIN);
+    } else if (status == KVB_BAD_INPUT) {
+        refuse_handshake(connection);
+    } else if (status != KVB_OK) {
+        drop_connection(connection, END_SILENT);
+    } else if (begin_session(connection) != KVB_OK) {
+        drop_connection(connection, END_MEMORY);
+    } else {
+        count_handshake(connection->server, connection->tls);
+        watch_connection(connection, EPOLLIN);
+    }
+}
+
 /* ---- Connections: beginning ---- */
 
-static bool has_requested(const struct grpc_connection *connection)
+/* Those with a lower standing make room first. */
+enum connection_standing { STANDING_HANDSHAKE, STANDING_SILENT, STANDING_REQUESTED };
+
+static enum connection_standing standing_of(const struct grpc_connection *connection)
 {
-    return kvb_grpc_session_requested_ns(connection->session) > 0;
+    if (!connection->session) {
+        return STANDING_HANDSHAKE;
+    }
+    return kvb_grpc_session_requested_ns(connection->session) > 0 ? STANDING_REQUESTED
+                                                                  : STANDING_SILENT;
 }
 
 /* Whether the first makes room rather than the second, which may be NULL. */
 static bool goes_first(const struct grpc_connection *one, const struct grpc_connection *other)
 {
-    if (!other || has_requested(one) != has_requested(other)) {
-        return !other || !has_requested(one);
+    if (!other) {
+        return true;
     }
-    return has_requested(one) ? one->moved_ns < other->moved_ns : one->opened_ns < other->opened_ns;
+    const enum connection_standing standing = standing_of(one);
+    if (standing != standing_of(other)) {
+        return standing < standing_of(other);
+    }
+    return standing == STANDING_REQUESTED ? one->moved_ns < other->moved_ns
+                                          : one->opened_ns < other->opened_ns;
 }
 
 static bool may_be_closed(const struct grpc_connection *connection)
 {
-    return !has_requested(connection) || kvb_grpc_session_streams(connection->session) == 0;
+    return standing_of(connection) != STANDING_REQUESTED ||
+           kvb_grpc_session_streams(connection->session) == 0;
+}
+
+/* As far as it goes at once. */
+static void say_end(struct grpc_connection *connection)
+{
+    if (connection->session) {
+        kvb_grpc_session_end(connection->session);
+        (void)send_session(connection); /* the socket's end follows */
+    }
 }
 
 /* New connections push out each other, and not those of routers that are idle, as long as one of
@@ -433,8 +591,7 @@ static void make_room_for_connection(struct kvb_grpc *grpc)
         }
     }
     if (victim && grpc->now_ns - victim->opened_ns >= young_ms * KVB_NS_PER_MS) {
-        kvb_grpc_session_end(victim->session);
-        (void)send_session(victim); /* as far as it goes at once */
+        say_end(victim);
         drop_connection(victim, END_CROWDED);
     }
 }
@@ -468,7 +625,16 @@ static void set_socket_options(int fd)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes);
 }
 
-/* Takes fd on KVB_OK. */
+/* The layer that speaks first. */
+static kvb_status begin_connection(struct grpc_connection *connection)
+{
+    struct kvb_grpc *grpc = connection->server;
+
+    return grpc->tls ? kvb_grpc_tls_new(grpc->tls, connection->fd, &connection->tls)
+                     : begin_session(connection);
+}
+
+/* Takes fd, unless it is KVB_TOO_LARGE. */
 static kvb_status open_connection(struct kvb_grpc *grpc, int fd)
 {
     struct grpc_connection *connection = find_free_connection(grpc);
@@ -477,22 +643,19 @@ static kvb_status open_connection(struct kvb_grpc *grpc, int fd)
     if (!connection) {
         return KVB_TOO_LARGE;
     }
-    struct kvb_grpc_session *session = NULL;
-    KVB_TRY(kvb_grpc_session_new(&grpc->gate, connection, grpc->now_ns, &session));
-    if (epoll_ctl(grpc->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
-        kvb_grpc_session_free(session);
-        return KVB_NO_MEMORY;
-    }
-    set_socket_options(fd);
     *connection = (struct grpc_connection){ .server = grpc,
                                             .fd = fd,
-                                            .session = session,
                                             .events = EPOLLIN,
-                                            .is_dirty = true, /* our settings */
                                             .opened_ns = grpc->now_ns,
                                             .moved_ns = grpc->now_ns };
     kvb_buf_init(&connection->out, write_bytes + frame_bytes);
     grpc->connection_count++;
+    if (begin_connection(connection) != KVB_OK ||
+        epoll_ctl(grpc->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) {
+        drop_connection(connection, END_MEMORY);
+        return KVB_NO_MEMORY;
+    }
+    set_socket_options(fd);
     return KVB_OK;
 }
 
@@ -525,9 +688,8 @@ static void accept_connection(struct kvb_grpc *grpc)
         }
         return;
     }
-    const kvb_status status = open_connection(grpc, fd);
-    if (status != KVB_OK) {
-        count_grpc_end(grpc, status == KVB_TOO_LARGE ? END_CROWDED : END_MEMORY);
+    if (open_connection(grpc, fd) == KVB_TOO_LARGE) {
+        count_grpc_end(grpc, END_CROWDED);
         (void)close(fd);
     }
 }
@@ -557,7 +719,7 @@ static void expire_open(struct grpc_connection *connection)
     if (kvb_grpc_session_streams(connection->session) > 0) {
         return;
     }
-    if (!has_requested(connection)) {
+    if (standing_of(connection) != STANDING_REQUESTED) {
         if (has_passed(grpc, connection->opened_ns, grpc->grace_ns)) {
             kvb_grpc_session_end(connection->session);
             end_connection(connection, END_LATE);
@@ -568,19 +730,50 @@ static void expire_open(struct grpc_connection *connection)
     }
 }
 
+static void expire_connection(struct grpc_connection *connection)
+{
+    const struct kvb_grpc *grpc = connection->server;
+
+    if (connection->phase == CONNECTION_OPEN) {
+        expire_open(connection);
+    } else if (connection->phase == CONNECTION_HANDSHAKE) {
+        if (has_passed(grpc, connection->opened_ns, grpc->grace_ns / 2)) {
+            drop_connection(connection, END_LATE);
+        }
+    } else if (has_passed(grpc, connection->ending_ns, linger_ms * KVB_NS_PER_MS)) {
+        close_connection(connection);
+    }
+}
+
+static void show_grpc_files(const struct kvb_grpc *grpc)
+{
+    struct kvb_metrics *metrics = grpc->options.metrics;
+    const size_t first = grpc->options.first_metric;
+
+    kvb_metric_set(
+        metrics, first + row_grpc_certificate_end, kvb_http_access_certificate_end(grpc->access));
+    kvb_metric_set(
+        metrics, first + row_grpc_files_rejected, kvb_http_access_is_rejected(grpc->access));
+}
+
+static void refresh_grpc_files(struct kvb_grpc *grpc)
+{
+    const bool is_forced = atomic_exchange(&grpc->must_reload, false);
+
+    if (grpc->access && (is_forced || grpc->sweeps++ % refresh_sweeps == 0)) {
+        kvb_http_access_refresh(grpc->access, is_forced);
+        show_grpc_files(grpc);
+    }
+}
+
 static void sweep_connections(struct kvb_grpc *grpc)
 {
     for (size_t i = 0; i < grpc->connection_limit; i++) {
-        struct grpc_connection *connection = &grpc->connections[i];
-        if (!connection->server) {
-            continue;
-        }
-        if (connection->phase == CONNECTION_OPEN) {
-            expire_open(connection);
-        } else if (has_passed(grpc, connection->ending_ns, linger_ms * KVB_NS_PER_MS)) {
-            close_connection(connection);
+        if (grpc->connections[i].server) {
+            expire_connection(&grpc->connections[i]);
         }
     }
+    refresh_grpc_files(grpc);
     watch_listener(grpc);
     note_grpc_gauges(grpc);
     grpc->next_sweep_ns = grpc->now_ns + sweep_ms * KVB_NS_PER_MS;
@@ -598,13 +791,22 @@ static void close_listener(struct kvb_grpc *grpc)
 
 static void begin_to_stop(struct kvb_grpc *grpc)
 {
-    eventfd_t ignored = 0;
-
-    (void)eventfd_read(grpc->stop_fd, &ignored);
     if (!grpc->is_stopping) {
         grpc->is_stopping = true;
         grpc->stop_ns = grpc->now_ns + kvb_grpc_stop_ms * KVB_NS_PER_MS;
         close_listener(grpc);
+    }
+}
+
+static void take_grpc_wake(struct kvb_grpc *grpc)
+{
+    eventfd_t ignored = 0;
+
+    (void)eventfd_read(grpc->wake_fd, &ignored);
+    if (atomic_load(&grpc->must_stop)) {
+        begin_to_stop(grpc);
+    } else if (atomic_load(&grpc->must_reload)) {
+        grpc->next_sweep_ns = grpc->now_ns;
     }
 }
 
@@ -613,7 +815,10 @@ static void end_answered_connections(struct kvb_grpc *grpc)
 {
     for (size_t i = 0; i < grpc->connection_limit; i++) {
         struct grpc_connection *connection = &grpc->connections[i];
-        if (connection->server && connection->phase == CONNECTION_OPEN && !connection->calls &&
+        if (connection->server && connection->phase == CONNECTION_HANDSHAKE) {
+            drop_connection(connection, END_SILENT);
+        } else if (
+            connection->server && connection->phase == CONNECTION_OPEN && !connection->calls &&
             !is_blocked(connection)) {
             kvb_grpc_session_end(connection->session);
             end_connection(connection, END_SILENT);
@@ -621,20 +826,52 @@ static void end_answered_connections(struct kvb_grpc *grpc)
     }
 }
 
+/* NULL: it is of something else. */
+static struct grpc_connection *
+connection_of(const struct kvb_grpc *grpc, const struct epoll_event *event)
+{
+    const void *what = event->data.ptr;
+
+    /* the ring, too, is looked at anyway */
+    return what == &grpc->listen_fd || what == &grpc->wake_fd || what == grpc ? NULL
+                                                                              : event->data.ptr;
+}
+
 static void take_epoll_event(struct kvb_grpc *grpc, const struct epoll_event *event)
 {
     if (event->data.ptr == &grpc->listen_fd) {
         accept_connection(grpc);
-    } else if (event->data.ptr == &grpc->stop_fd) {
-        begin_to_stop(grpc);
-    } else if (event->data.ptr != grpc) { /* the ring is looked at anyway */
-        serve_connection(event->data.ptr, event->events);
+    } else if (event->data.ptr == &grpc->wake_fd) {
+        take_grpc_wake(grpc);
+    } else if (connection_of(grpc, event)) {
+        serve_connection(connection_of(grpc, event), event->events);
+    }
+}
+
+/* Those that are not reached have their turn next time: epoll reports them again, behind others. */
+static void take_handshakes(struct kvb_grpc *grpc, const struct epoll_event *events, int count)
+{
+    const uint64_t end_ns = kvb_clock_monotonic_ns() + kvb_grpc_handshakes_us * UINT64_C(1000);
+
+    for (int i = 0; i < count; i++) {
+        struct grpc_connection *connection = connection_of(grpc, &events[i]);
+        if (connection && connection->server && connection->phase == CONNECTION_HANDSHAKE) {
+            shake_hands(connection);
+            if (kvb_clock_monotonic_ns() >= end_ns) {
+                return;
+            }
+        }
     }
 }
 
 static bool is_grpc_over(const struct kvb_grpc *grpc)
 {
     return grpc->is_stopping && (grpc->connection_count == 0 || grpc->now_ns >= grpc->stop_ns);
+}
+
+static bool has_deadlines(const struct kvb_grpc *grpc)
+{
+    return grpc->connection_count > 0 || !grpc->is_listening || grpc->access;
 }
 
 static void *run_grpc(void *context)
@@ -644,12 +881,16 @@ static void *run_grpc(void *context)
 
     (void)pthread_setname_np(pthread_self(), "kvb-grpc"); /* for top -H; else unnamed */
     while (!is_grpc_over(grpc)) {
-        const int wait_ms = grpc->connection_count > 0 || !grpc->is_listening ? sweep_ms : -1;
-        const int count = epoll_wait(grpc->epoll_fd, events, events_a_turn, wait_ms);
+        const int count =
+            epoll_wait(grpc->epoll_fd, events, events_a_turn, has_deadlines(grpc) ? sweep_ms : -1);
         grpc->now_ns = kvb_clock_monotonic_ns();
         answer_finished_calls(grpc);
         for (int i = 0; i < count; i++) {
             take_epoll_event(grpc, &events[i]);
+        }
+        if (grpc->tls) {
+            flush_dirty(grpc); /* answers do not wait for handshakes */
+            take_handshakes(grpc, events, count);
         }
         if (grpc->now_ns >= grpc->next_sweep_ns) {
             sweep_connections(grpc);
@@ -729,17 +970,38 @@ static kvb_status make_grpc(struct kvb_grpc *grpc)
     }
     KVB_TRY(kvb_ring_new(grpc->options.max_under_way, free_call, &grpc->finished));
     grpc->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    grpc->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (grpc->epoll_fd < 0 || grpc->stop_fd < 0 || !watch_fd(grpc, grpc->stop_fd, &grpc->stop_fd) ||
+    grpc->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (grpc->epoll_fd < 0 || grpc->wake_fd < 0 || !watch_fd(grpc, grpc->wake_fd, &grpc->wake_fd) ||
         !watch_fd(grpc, kvb_ring_fd(grpc->finished), grpc)) {
         return KVB_IO;
     }
     return KVB_OK;
 }
 
+static kvb_status open_grpc_tls(struct kvb_grpc *grpc, struct kvb_detail *detail)
+{
+    const struct kvb_http_access_options options = { .listener = KVB_LISTENER_GRPC,
+                                                     .security = grpc->options.security,
+                                                     .log = grpc->options.log };
+    struct kvb_detail why = { .text = "" };
+    const char *key = "";
+
+    if (!options.security || options.security->cert_file[0] == '\0') {
+        return KVB_OK;
+    }
+    const kvb_status status = kvb_http_access_new(&options, &grpc->access, &key, &why);
+    if (status != KVB_OK) {
+        kvb_detail_set(detail, "%s: %s", key, why.text);
+        return status;
+    }
+    show_grpc_files(grpc);
+    return kvb_grpc_tls_server_new(grpc->access, &grpc->tls);
+}
+
 static kvb_status start_grpc(struct kvb_grpc *grpc, struct kvb_detail *detail)
 {
     KVB_TRY(make_grpc(grpc));
+    KVB_TRY(open_grpc_tls(grpc, detail));
     KVB_TRY(open_grpc_listener(grpc, detail));
     watch_listener(grpc);
     if (!grpc->is_listening || pthread_create(&grpc->thread, NULL, run_grpc, grpc) != 0) {
@@ -771,7 +1033,7 @@ kvb_status kvb_grpc_start(
         return KVB_NO_MEMORY;
     }
     grpc->options = *options;
-    grpc->listen_fd = grpc->epoll_fd = grpc->stop_fd = -1;
+    grpc->listen_fd = grpc->epoll_fd = grpc->wake_fd = -1;
     grpc->connection_limit =
         options->max_connections ? options->max_connections : kvb_max_grpc_connections;
     grpc->grace_ns =
@@ -787,7 +1049,7 @@ kvb_status kvb_grpc_start(
     }
     kvb_log_write(
         options->log, KVB_LOG_INFO, "grpc", "listening", "address", options->listen, "port",
-        kvb_log_u64(port, grpc->port), NULL);
+        kvb_log_u64(port, grpc->port), "tls", grpc->tls ? "yes" : "no", NULL);
     *out_grpc = grpc;
     return KVB_OK;
 }
@@ -802,18 +1064,28 @@ size_t kvb_grpc_files(void)
     return kvb_max_grpc_connections + other_files;
 }
 
+static void wake_grpc(struct kvb_grpc *grpc, atomic_bool *why)
+{
+    atomic_store(why, true);
+    (void)eventfd_write(grpc->wake_fd, 1); /* full: it is readable anyway */
+}
+
+void kvb_grpc_reload(struct kvb_grpc *grpc)
+{
+    wake_grpc(grpc, &grpc->must_reload);
+}
+
 void kvb_grpc_stop(struct kvb_grpc *grpc)
 {
     if (!grpc || !grpc->has_thread) {
         return;
     }
-    (void)eventfd_write(grpc->stop_fd, 1); /* cannot be full */
+    wake_grpc(grpc, &grpc->must_stop);
     (void)pthread_join(grpc->thread, NULL);
     grpc->has_thread = false;
     for (size_t i = 0; i < grpc->connection_limit; i++) {
         if (grpc->connections[i].server) {
-            kvb_grpc_session_end(grpc->connections[i].session);
-            (void)send_session(&grpc->connections[i]); /* as much as fits at once */
+            say_end(&grpc->connections[i]);
             close_connection(&grpc->connections[i]);
         }
     }
@@ -834,8 +1106,10 @@ void kvb_grpc_free(struct kvb_grpc *grpc)
     }
     kvb_ring_free(grpc->finished);
     close_fd(grpc->listen_fd);
-    close_fd(grpc->stop_fd);
+    close_fd(grpc->wake_fd);
     close_fd(grpc->epoll_fd);
+    kvb_grpc_tls_server_free(grpc->tls);
+    kvb_http_access_free(grpc->access);
     free(grpc->connections);
     free(grpc);
 }

@@ -11,9 +11,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct kvb_http_security;
 struct sockaddr_storage;
 
-/* A gRPC server of one unary method, over HTTP/2 without TLS (session.h).
+/* A gRPC server of one unary method, over HTTP/2 (session.h), with TLS where options.security names
+ * certificates (tls.h).
  *
  *     clients <--> thread of the server --handler()--> the owner's threads
  *                          ^                                  |
@@ -27,15 +29,21 @@ struct sockaddr_storage;
  * do not complete a request in kvb_grpc_grace_s, read nothing for that long, or are idle for
  * kvb_grpc_idle_s, are closed.
  *
+ * With TLS, a handshake has half of kvb_grpc_grace_s, and a connection in it makes room before all
+ * others.  Handshakes cost the CPU time of a signature each, so in each turn of the thread they
+ * come after the connections that are open, and end when they have taken kvb_grpc_handshakes_us.
+ * Certificates are read again when they change (daemon/http_access.h); a connection whose client
+ * certificate the new authority has not signed is ended when its client next sends something.
+ *
  * Threads: the server has one; the handler runs on it.
- * Memory:  bodies and answers: kvb_max_grpc_held_bytes; per connection some 20 KiB, and 64 KiB to
- *          be sent. */
+ * Memory:  bodies and answers: kvb_max_grpc_held_bytes; per connection some 20 KiB, with TLS 60
+ *          KiB, and 64 KiB to be sent. */
 struct kvb_grpc;
 
 /* A request on its way. */
 struct kvb_grpc_call;
 
-enum { kvb_grpc_idle_s = 300, kvb_grpc_stop_ms = 1000 };
+enum { kvb_grpc_idle_s = 300, kvb_grpc_stop_ms = 1000, kvb_grpc_handshakes_us = 2000 };
 
 /* Rows for a daemon's table of metrics; one block, in this order. */
 /* clang-format off */
@@ -51,11 +59,18 @@ enum { kvb_grpc_idle_s = 300, kvb_grpc_stop_ms = 1000 };
     X(grpc_unimplemented, COUNTER, "kvb_grpc_requests_total", "status=\"unimplemented\"", "gRPC requests, by the status that was sent; none: reset by the client, given up, or no gRPC") \
     X(grpc_unavailable, COUNTER, "kvb_grpc_requests_total", "status=\"unavailable\"", "gRPC requests, by the status that was sent; none: reset by the client, given up, or no gRPC") \
     X(grpc_none, COUNTER, "kvb_grpc_requests_total", "status=\"none\"", "gRPC requests, by the status that was sent; none: reset by the client, given up, or no gRPC") \
-    X(grpc_closed_late, COUNTER, "kvb_grpc_closed_total", "reason=\"late\"", "gRPC connections closed on their client, by reason; late: no request in time, or answers not read; misbehaved: not HTTP/2, or too many resets") \
-    X(grpc_closed_idle, COUNTER, "kvb_grpc_closed_total", "reason=\"idle\"", "gRPC connections closed on their client, by reason; late: no request in time, or answers not read; misbehaved: not HTTP/2, or too many resets") \
-    X(grpc_closed_crowded, COUNTER, "kvb_grpc_closed_total", "reason=\"crowded\"", "gRPC connections closed on their client, by reason; late: no request in time, or answers not read; misbehaved: not HTTP/2, or too many resets") \
-    X(grpc_closed_misbehaved, COUNTER, "kvb_grpc_closed_total", "reason=\"misbehaved\"", "gRPC connections closed on their client, by reason; late: no request in time, or answers not read; misbehaved: not HTTP/2, or too many resets") \
-    X(grpc_closed_memory, COUNTER, "kvb_grpc_closed_total", "reason=\"memory\"", "gRPC connections closed on their client, by reason; late: no request in time, or answers not read; misbehaved: not HTTP/2, or too many resets")
+    X(grpc_closed_late, COUNTER, "kvb_grpc_closed_total", "reason=\"late\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets; certificate: not of the newest authority") \
+    X(grpc_closed_idle, COUNTER, "kvb_grpc_closed_total", "reason=\"idle\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets; certificate: not of the newest authority") \
+    X(grpc_closed_crowded, COUNTER, "kvb_grpc_closed_total", "reason=\"crowded\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets; certificate: not of the newest authority") \
+    X(grpc_closed_misbehaved, COUNTER, "kvb_grpc_closed_total", "reason=\"misbehaved\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets; certificate: not of the newest authority") \
+    X(grpc_closed_memory, COUNTER, "kvb_grpc_closed_total", "reason=\"memory\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets; certificate: not of the newest authority") \
+    X(grpc_closed_certificate, COUNTER, "kvb_grpc_closed_total", "reason=\"certificate\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets; certificate: not of the newest authority") \
+    X(grpc_handshakes_ok, COUNTER, "kvb_grpc_handshakes_total", "result=\"ok\"", "TLS handshakes of gRPC, by result; certificate: the client's is missing or not valid; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate") \
+    X(grpc_handshakes_certificate, COUNTER, "kvb_grpc_handshakes_total", "result=\"certificate\"", "TLS handshakes of gRPC, by result; certificate: the client's is missing or not valid; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate") \
+    X(grpc_handshakes_alpn, COUNTER, "kvb_grpc_handshakes_total", "result=\"alpn\"", "TLS handshakes of gRPC, by result; certificate: the client's is missing or not valid; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate") \
+    X(grpc_handshakes_other, COUNTER, "kvb_grpc_handshakes_total", "result=\"other\"", "TLS handshakes of gRPC, by result; certificate: the client's is missing or not valid; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate") \
+    X(grpc_certificate_end, GAUGE, "kvb_grpc_certificate_expires_seconds", "", "When the certificate in grpc.tls.cert_file, or one that signed it, ends, seconds since 1970; 0: there is none") \
+    X(grpc_files_rejected, GAUGE, "kvb_grpc_files_rejected", "", "1 while the files of grpc.tls cannot be used, and what was read before stays in use")
 /* clang-format on */
 
 /* KVB_GRPC_LATER: the call is taken, and will be finished.  Another status is the answer, without
@@ -64,9 +79,11 @@ typedef enum kvb_grpc_status (*kvb_grpc_handler)(
     void *context, struct kvb_grpc_call *call, kvb_span message);
 
 struct kvb_grpc_options {
-    const struct sockaddr_storage *address; /* for the call; port 0 picks a free one */
-    const char *listen;                     /* the same as text, for people */
-    const char *path;                       /* of the method; borrowed, like all below */
+    const struct sockaddr_storage *address;   /* for the call; port 0 picks a free one */
+    const char *listen;                       /* the same as text, for people */
+    const struct kvb_http_security *security; /* NULL, or without cert_file: no TLS; borrowed until
+                                                 the end, like all below */
+    const char *path;                         /* of the method */
     size_t max_message_bytes;
     size_t max_under_way;
     uint64_t grace_ms;        /* 0: kvb_grpc_grace_s, for a first request and for reading */
@@ -79,7 +96,8 @@ struct kvb_grpc_options {
     size_t first_metric; /* of the block above */
 };
 
-/* KVB_BAD_CONFIG  listening there is not permitted; see detail
+/* KVB_BAD_CONFIG  listening there is not permitted, or a file of options.security cannot be used;
+ *                 see detail
  * KVB_IO          the port is taken, or the address does not exist (yet); see detail
  * KVB_NO_MEMORY */
 kvb_status kvb_grpc_start(
@@ -87,6 +105,9 @@ kvb_status kvb_grpc_start(
 
 /* The port on which the server listens. */
 uint16_t kvb_grpc_port(const struct kvb_grpc *grpc);
+
+/* Makes the server's thread read the certificates again. */
+void kvb_grpc_reload(struct kvb_grpc *grpc);
 
 /* Takes no more connections, answers UNAVAILABLE to new requests, waits at most kvb_grpc_stop_ms
  * for calls and clients, and ends the thread.  Calls may still be finished.  NULL is fine. */

@@ -273,6 +273,7 @@ static kvb_status open_aggregator_grpc(struct kvb_aggregator *aggregator, struct
     const struct kvb_grpc_options options = {
         .address = &address,
         .listen = aggregator->config->grpc.listen,
+        .security = &aggregator->config->grpc.security,
         .path = "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix",
         .max_message_bytes = kvb_max_indexer_bytes,
         .max_under_way = kvb_max_grpc_under_way,
@@ -342,10 +343,13 @@ kvb_status kvb_aggregator_start(
     return KVB_OK;
 }
 
-void kvb_aggregator_reload_http(struct kvb_aggregator *aggregator)
+void kvb_aggregator_reload_files(struct kvb_aggregator *aggregator)
 {
     if (aggregator->http) {
         kvb_http_reload(aggregator->http);
+    }
+    if (aggregator->grpc) {
+        kvb_grpc_reload(aggregator->grpc);
     }
 }
 

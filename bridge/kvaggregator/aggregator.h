@@ -30,8 +30,8 @@ kvb_status kvb_aggregator_start(
     const struct kvb_aggregator_config *config, struct kvb_log *log,
     struct kvb_aggregator **out_aggregator, struct kvb_detail *detail);
 
-/* Has the HTTP server read its certificates and token again. */
-void kvb_aggregator_reload_http(struct kvb_aggregator *aggregator);
+/* Has the servers of HTTP and gRPC read their certificates and token again. */
+void kvb_aggregator_reload_files(struct kvb_aggregator *aggregator);
 
 /* Replaces the login of NATS, with the errors of kvb_bus_renew(). */
 kvb_status kvb_aggregator_renew_login(

@@ -3,7 +3,6 @@
 #include "bus/subject.h"
 #include "core/limits.h"
 #include "core/own.h"
-#include "daemon/http.h"
 
 #include <string.h>
 
@@ -116,9 +115,17 @@ static const struct kvb_conf_key keys[] = {
     { "grpc.model", KVB_CONF_STRING, "", 0, FIELD(grpc.model),
       .help = "The model that is asked about, because requests over gRPC name none.\n"
               "Empty: the only one that there is; with several, nothing is matched." },
-    { "grpc.insecure", KVB_CONF_BOOL, "false", 0, 0, FIELD(grpc.insecure),
-      .help = "true: grpc.listen may be an address that is not loopback.  gRPC has neither\n"
-              "TLS nor tokens here: whoever reaches it learns who holds which blocks." },
+    { "grpc.insecure", KVB_CONF_BOOL, "false", 0, 0, FIELD(grpc.security.insecure),
+      .help = "true: clients need no certificate, even if grpc.listen is not loopback:\n"
+              "whoever reaches it learns who holds which blocks." },
+    { "grpc.tls.cert_file", KVB_CONF_STRING, "", 0, FIELD(grpc.security.cert_file),
+      .help = "PEM file with the server certificate and its chain: gRPC over TLS; empty:\n"
+              "without.  This and the next two are read again on SIGHUP and changes." },
+    { "grpc.tls.key_file", KVB_CONF_STRING, "", 0, FIELD(grpc.security.key_file),
+      .help = "PEM file with the private key of that certificate (chmod 0640)." },
+    { "grpc.tls.client_ca_file", KVB_CONF_STRING, "", 0, FIELD(grpc.security.client_ca_file),
+      .help = "PEM file of the authority that signs client certificates; each client must\n"
+              "show one.  Empty: not required." },
     KVB_CONFIG_LOG_ROWS(struct kvb_aggregator_config),
 };
 #undef FIELD
@@ -172,27 +179,6 @@ static void check_queue_group(struct kvb_conf *conf, const char *group)
     }
 }
 
-/* As http, but that there is nothing that a request could show. */
-static void check_grpc(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
-{
-    const char *listen = config->grpc.listen;
-
-    if (listen[0] == '\0') {
-        return;
-    }
-    if (!kvb_http_listen_is_valid(listen)) {
-        kvb_conf_error(
-            conf, "grpc.listen",
-            "expected address:port in numbers, such as 127.0.0.1:50051 or [::1]:50051");
-    } else if (!kvb_http_listen_is_loopback(listen) && !config->grpc.insecure) {
-        kvb_conf_error(
-            conf, "grpc.listen",
-            "%.48s is not loopback, and gRPC has neither TLS nor tokens here: set grpc.insecure = "
-            "true where the network is trusted; or listen on 127.0.0.1",
-            listen);
-    }
-}
-
 static void
 check_aggregator_config(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
 {
@@ -202,8 +188,8 @@ check_aggregator_config(struct kvb_conf *conf, const struct kvb_aggregator_confi
     kvb_config_check_name(conf, "router.namespace", config->router.name_space, false);
     kvb_config_check_name(conf, "router.component", config->router.component, false);
     check_queue_group(conf, config->router.queue_group);
-    kvb_config_check_http(conf, config->http, &config->http_security);
-    check_grpc(conf, config);
+    kvb_config_check_listener(conf, KVB_LISTENER_HTTP, config->http, &config->http_security);
+    kvb_config_check_listener(conf, KVB_LISTENER_GRPC, config->grpc.listen, &config->grpc.security);
     check_default(conf, config);
     check_times(conf, config);
 }

@@ -57,7 +57,7 @@ struct kvb_aggregator_config {
     struct {
         char listen[kvb_config_listen_bytes]; /* "": off */
         char model[kvb_model_bytes + 1];      /* "": the only one */
-        bool insecure;
+        struct kvb_http_security security;    /* `tls` and `insecure` in the file; no token_file */
     } grpc;
     struct kvb_http_security http_security;
     struct kvb_log_config log;

@@ -917,7 +917,7 @@ static kvb_status check_bridge_config(struct kvb_conf *conf, const struct kvb_br
     kvb_config_check_name(conf, "publish.namespace", config->publish.name_space, false);
     kvb_config_check_name(conf, "publish.component", config->publish.component, false);
     kvb_config_check_name(conf, "publish.endpoint_name", config->publish.endpoint_name, false);
-    kvb_config_check_http(conf, config->http, &config->http_security);
+    kvb_config_check_listener(conf, KVB_LISTENER_HTTP, config->http, &config->http_security);
     check_checkpoint(conf, config);
     check_token(conf, config);
     check_streams(conf, config);

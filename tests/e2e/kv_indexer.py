@@ -56,10 +56,13 @@ def chain(tokens, block_size, extra_key=None):
 class Router:
     """A channel as sgl-router has one."""
 
-    def __init__(self, port, timeout=5.0):
-        self.channel = grpc.insecure_channel(f"127.0.0.1:{port}", options=[
-            ("grpc.max_send_message_length", 64 << 20), ("grpc.max_receive_message_length", 64 << 20),
-            ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)])
+    def __init__(self, port, timeout=5.0, credentials=None):
+        """credentials: of grpc.ssl_channel_credentials()."""
+        options = [("grpc.max_send_message_length", 64 << 20), ("grpc.max_receive_message_length", 64 << 20),
+                   ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+        address = f"127.0.0.1:{port}"
+        self.channel = (grpc.secure_channel(address, credentials, options) if credentials
+                        else grpc.insecure_channel(address, options))
         self.timeout = timeout
 
     def call(self, body, path=MATCH, **options):

@@ -7,10 +7,12 @@ import ssl
 HEADER = b"POST /query HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\nX: "
 
 
-def client_hello():
-    """The first flight of a TLS client."""
+def client_hello(protocols=()):
+    """The first flight of a TLS client; protocols: what it offers by ALPN."""
     out = ssl.MemoryBIO()
     context = ssl.create_default_context()
+    if protocols:
+        context.set_alpn_protocols(list(protocols))
     client = context.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost")
     try:
         client.do_handshake()

@@ -46,8 +46,10 @@ static void begin_with(struct scene *scene, const char *register_token_file)
     write_token(scene, OLD);
     scene->log = (struct kvb_log){ .level = KVB_LOG_INFO, .fd = memfd_create("log", MFD_CLOEXEC) };
     assert_true(scene->log.fd >= 0);
-    assert_ok(kvb_http_access_new(
-        &scene->security, register_token_file, &scene->log, &scene->access, &key, &detail));
+    const struct kvb_http_access_options options = { .security = &scene->security,
+                                                     .register_token_file = register_token_file,
+                                                     .log = &scene->log };
+    assert_ok(kvb_http_access_new(&options, &scene->access, &key, &detail));
 }
 
 static void begin(struct scene *scene)
@@ -174,11 +176,12 @@ static void without_files_nothing_is_read_again(void **state)
     struct scene scene;
     struct kvb_http_access *access = NULL;
     const struct kvb_http_security none = { .insecure = true };
+    const struct kvb_http_access_options options = { .security = &none, .log = &scene.log };
     const char *key = "";
 
     (void)state;
     begin(&scene);
-    assert_ok(kvb_http_access_new(&none, NULL, &scene.log, &access, &key, NULL));
+    assert_ok(kvb_http_access_new(&options, &access, &key, NULL));
     kvb_http_access_refresh(access, true);
     assert_int_equal(said(&scene, "read again"), 0);
     kvb_http_access_refresh(scene.access, true);

@@ -174,13 +174,20 @@ static void grpc_is_on_loopback_unless_it_is_said(void **state)
     }
     assert_wrong(
         "grpc = { listen = \"0.0.0.0:50051\"; };",
-        "1: grpc.listen: 0.0.0.0:50051 is not loopback, and gRPC has neither TLS nor tokens here");
+        "1: grpc.listen: 0.0.0.0:50051 is not loopback: set grpc.tls.client_ca_file, or "
+        "grpc.insecure = true");
     assert_wrong(
         "grpc = { listen = \"[::]:50051\"; };\nhttp_security = { insecure = true; };",
         "1: grpc.listen: [::]:50051 is not loopback");
     assert_wrong(
         "grpc = { listen = \"localhost:50051\"; };", "1: grpc.listen: expected address:port");
     assert_wrong("grpc = { listen = \"50051\"; };", "1: grpc.listen: expected address:port");
+    assert_wrong(
+        "grpc = { listen = \"[::1]:0\";\n tls = { client_ca_file = \"ca.pem\"; }; };",
+        "2: grpc.tls.client_ca_file: clients show certificates with TLS alone");
+    assert_wrong(
+        "grpc = { listen = \"[::1]:0\";\n tls = { cert_file = \"a.pem\"; }; };",
+        "2: grpc.tls.key_file: cert_file and key_file belong together");
 }
 
 static void a_default_model_and_its_block_size_belong_together(void **state)

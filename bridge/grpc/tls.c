@@ -1,0 +1,252 @@
+#include "grpc/tls.h"
+
+#include "core/own.h"
+#include "daemon/http_access.h"
+
+#include <gnutls/gnutls.h>
+#include <stdlib.h>
+
+struct kvb_grpc_tls_server {
+    struct kvb_http_access *access; /* borrowed */
+    gnutls_certificate_credentials_t credentials;
+    gnutls_priority_t versions;
+};
+
+struct kvb_grpc_tls {
+    struct kvb_grpc_tls_server *server; /* borrowed */
+    gnutls_session_t session;
+    uint32_t verified; /* of kvb_http_access_check() */
+    int error;         /* with which the handshake ended; 0: none */
+};
+
+/* ---- What GnuTLS calls during a handshake ---- */
+
+/* With the newest files.  The names of authorities are not sent: a router has one certificate. */
+static int choose_certificate(
+    gnutls_session_t session, const struct gnutls_cert_retr_st *info, gnutls_pcert_st **chain,
+    unsigned *chain_count, gnutls_ocsp_data_st **ocsp, unsigned *ocsp_count, gnutls_privkey_t *key,
+    unsigned *flags)
+{
+    const struct kvb_grpc_tls *tls = gnutls_session_get_ptr(session);
+
+    (void)info;
+    *ocsp = NULL;
+    *ocsp_count = 0;
+    *flags = GNUTLS_CERT_RETR_DEINIT_ALL;
+    return kvb_http_access_copy_tls(tls->server->access, chain, chain_count, key) == KVB_OK
+               ? 0
+               : GNUTLS_E_MEMORY_ERROR;
+}
+
+/* GNUTLS_ALPN_MANDATORY refuses a client whose offer lacks "h2", but not one that offers
+ * nothing. */
+static int check_client_hello(gnutls_session_t session)
+{
+    gnutls_datum_t protocol = { 0 };
+
+    return gnutls_alpn_get_selected_protocol(session, &protocol) == 0
+               ? 0
+               : GNUTLS_E_NO_APPLICATION_PROTOCOL;
+}
+
+static int check_client_certificate(gnutls_session_t session)
+{
+    return kvb_grpc_tls_is_client_known(gnutls_session_get_ptr(session))
+               ? 0
+               : GNUTLS_E_CERTIFICATE_VERIFICATION_ERROR;
+}
+
+/* ---- The server ---- */
+
+kvb_status
+kvb_grpc_tls_server_new(struct kvb_http_access *access, struct kvb_grpc_tls_server **out_server)
+{
+    static const char versions[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
+    struct kvb_grpc_tls_server *server = calloc(1, sizeof *server);
+
+    if (!server) {
+        return KVB_NO_MEMORY;
+    }
+    server->access = access;
+    if (gnutls_certificate_allocate_credentials(&server->credentials) < 0 ||
+        gnutls_priority_init(&server->versions, versions, NULL) < 0) {
+        kvb_grpc_tls_server_free(server);
+        return KVB_NO_MEMORY;
+    }
+    gnutls_certificate_set_retrieve_function3(server->credentials, choose_certificate);
+    *out_server = server;
+    return KVB_OK;
+}
+
+void kvb_grpc_tls_server_free(struct kvb_grpc_tls_server *server)
+{
+    if (!server) {
+        return;
+    }
+    if (server->credentials) {
+        gnutls_certificate_free_credentials(server->credentials);
+    }
+    if (server->versions) {
+        gnutls_priority_deinit(server->versions);
+    }
+    free(server);
+}
+
+/* ---- One connection ---- */
+
+static kvb_status set_up_session(struct kvb_grpc_tls *tls, int fd)
+{
+    const struct kvb_grpc_tls_server *server = tls->server;
+    unsigned char name[] = "h2";
+    const gnutls_datum_t protocol = { .data = name, .size = sizeof name - 1 };
+    gnutls_session_t session = tls->session;
+
+    if (gnutls_priority_set(session, server->versions) < 0 ||
+        gnutls_credentials_set(session, GNUTLS_CRD_CERTIFICATE, server->credentials) < 0 ||
+        gnutls_alpn_set_protocols(session, &protocol, 1, GNUTLS_ALPN_MANDATORY) < 0) {
+        return KVB_NO_MEMORY;
+    }
+    gnutls_session_set_ptr(session, tls);
+    gnutls_transport_set_int(session, fd);
+    gnutls_handshake_set_max_packet_length(session, kvb_grpc_tls_message_bytes);
+    gnutls_handshake_set_post_client_hello_function(session, check_client_hello);
+    if (kvb_http_access_is_guarded(server->access)) {
+        gnutls_certificate_server_set_request(session, GNUTLS_CERT_REQUIRE);
+        gnutls_session_set_verify_function(session, check_client_certificate);
+    }
+    return KVB_OK;
+}
+
+kvb_status
+kvb_grpc_tls_new(struct kvb_grpc_tls_server *server, int fd, struct kvb_grpc_tls **out_tls)
+{
+    struct kvb_grpc_tls *tls = calloc(1, sizeof *tls);
+
+    if (!tls) {
+        return KVB_NO_MEMORY;
+    }
+    tls->server = server;
+    kvb_status status = KVB_NO_MEMORY;
+    if (gnutls_init(
+            &tls->session,
+            GNUTLS_SERVER | GNUTLS_NONBLOCK | GNUTLS_NO_SIGNAL | GNUTLS_NO_TICKETS) == 0) {
+        status = set_up_session(tls, fd);
+    }
+    if (status != KVB_OK) {
+        kvb_grpc_tls_free(tls);
+        return status;
+    }
+    *out_tls = tls;
+    return KVB_OK;
+}
+
+void kvb_grpc_tls_free(struct kvb_grpc_tls *tls)
+{
+    if (!tls) {
+        return;
+    }
+    if (tls->session) {
+        gnutls_deinit(tls->session);
+    }
+    free(tls);
+}
+
+kvb_status kvb_grpc_tls_shake(struct kvb_grpc_tls *tls)
+{
+    const int error = gnutls_handshake(tls->session);
+
+    if (error == GNUTLS_E_SUCCESS || !gnutls_error_is_fatal(error)) {
+        return error == GNUTLS_E_SUCCESS ? KVB_OK : KVB_AGAIN;
+    }
+    tls->error = error;
+    if (error == GNUTLS_E_PREMATURE_TERMINATION || error == GNUTLS_E_PULL_ERROR ||
+        error == GNUTLS_E_PUSH_ERROR) {
+        return KVB_IO;
+    }
+    (void)gnutls_alert_send_appropriate(tls->session, error); /* else the client sees the end */
+    return KVB_BAD_INPUT;
+}
+
+bool kvb_grpc_tls_wants_write(const struct kvb_grpc_tls *tls)
+{
+    return gnutls_record_get_direction(tls->session) == 1;
+}
+
+enum kvb_grpc_handshake kvb_grpc_tls_handshake(const struct kvb_grpc_tls *tls)
+{
+    static const struct {
+        int error;
+        enum kvb_grpc_handshake handshake;
+    } ends[] = {
+        { GNUTLS_E_SUCCESS, KVB_GRPC_HANDSHAKE_OK },
+        { GNUTLS_E_CERTIFICATE_ERROR, KVB_GRPC_HANDSHAKE_CERTIFICATE },
+        { GNUTLS_E_CERTIFICATE_VERIFICATION_ERROR, KVB_GRPC_HANDSHAKE_CERTIFICATE },
+        { GNUTLS_E_CERTIFICATE_REQUIRED, KVB_GRPC_HANDSHAKE_CERTIFICATE },
+        { GNUTLS_E_NO_CERTIFICATE_FOUND, KVB_GRPC_HANDSHAKE_CERTIFICATE },
+        { GNUTLS_E_NO_APPLICATION_PROTOCOL, KVB_GRPC_HANDSHAKE_ALPN },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(ends); i++) {
+        if (ends[i].error == tls->error) {
+            return ends[i].handshake;
+        }
+    }
+    return KVB_GRPC_HANDSHAKE_OTHER;
+}
+
+const char *kvb_grpc_tls_reason(const struct kvb_grpc_tls *tls)
+{
+    const char *reason = gnutls_strerror(tls->error);
+
+    return reason ? reason : "unknown";
+}
+
+bool kvb_grpc_tls_is_client_known(struct kvb_grpc_tls *tls)
+{
+    return kvb_http_access_check(
+               tls->server->access, KVB_HTTP_GUARDED, "", tls->session, &tls->verified) ==
+           KVB_HTTP_GRANTED;
+}
+
+/* ---- Bytes ---- */
+
+/* A client that asks for another handshake (TLS 1.2) ends the connection. */
+static kvb_status status_of_record(ssize_t result)
+{
+    return result == GNUTLS_E_REHANDSHAKE             ? KVB_IO
+           : result == GNUTLS_E_PREMATURE_TERMINATION ? KVB_CLOSED
+           : gnutls_error_is_fatal((int)result) == 0  ? KVB_AGAIN
+                                                      : KVB_IO;
+}
+
+kvb_status kvb_grpc_tls_read(struct kvb_grpc_tls *tls, uint8_t *bytes, size_t size, size_t *out_len)
+{
+    const ssize_t len = gnutls_record_recv(tls->session, bytes, size);
+
+    if (len <= 0) {
+        return len == 0 ? KVB_CLOSED : status_of_record(len);
+    }
+    *out_len = (size_t)len;
+    return KVB_OK;
+}
+
+bool kvb_grpc_tls_has_pending(const struct kvb_grpc_tls *tls)
+{
+    return gnutls_record_check_pending(tls->session) > 0;
+}
+
+kvb_status kvb_grpc_tls_write(struct kvb_grpc_tls *tls, kvb_span bytes, size_t *out_sent)
+{
+    const ssize_t sent = gnutls_record_send(tls->session, bytes.data, bytes.len);
+
+    if (sent < 0) {
+        return status_of_record(sent);
+    }
+    *out_sent = (size_t)sent;
+    return KVB_OK;
+}
+
+void kvb_grpc_tls_close(struct kvb_grpc_tls *tls)
+{
+    (void)gnutls_bye(tls->session, GNUTLS_SHUT_WR); /* the socket's end follows */
+}

@@ -1,0 +1,193 @@
+"""Is gRPC closed, where certificates are configured, to who speaks no TLS, offers no "h2" or shows no certificate, do
+handshakes that never end cost nobody else an answer, and are new certificates taken over while connections live on?"""
+
+import contextlib
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import time
+
+import grpc
+import pytest
+
+import authority
+import programs
+from kv_indexer import Router, vector
+from programs import wait_for
+from slowloris import Slowloris, client_hello
+
+HASHES = range(1048574)  # the longest prompt of a router: 8 MiB, in records of 16 KiB
+
+
+class Served:
+    """An aggregator that answers over TLS, of an empty index, and its authority."""
+
+    def __init__(self, scene, folder, with_clients=False):
+        self.scene, self.ca = scene, authority.Authority(folder)
+        self.ca.sign("server")
+        self.port = programs.free_port()
+        os.link(self.ca.path, folder / "clients.pem")
+        clients = f'client_ca_file = "{folder}/clients.pem";' if with_clients else ""
+        self.aggregator = scene.aggregator(extra=(
+            f'grpc = {{ listen = "127.0.0.1:{self.port}"; tls = {{ cert_file = "{folder}/server.pem"; '
+            f'key_file = "{folder}/server.key"; {clients} }}; }};\n'))
+
+    def router(self, client=None, ca=None):
+        """One that trusts the authority, and shows the client's certificate."""
+        certificate, key = [path.read_bytes() for path in client] if client else (None, None)
+        roots = (ca or self.ca).path.read_bytes()
+        return contextlib.closing(Router(self.port, credentials=grpc.ssl_channel_credentials(roots, key, certificate)))
+
+    def code(self, **shown):
+        with self.router(**shown) as router:
+            return router.code(vector("request_4"))
+
+    def handshakes(self, result):
+        return self.aggregator.metric("kvb_grpc_handshakes_total", result=result)
+
+    def shake(self, protocols=("h2",), **context):
+        """A handshake of OpenSSL; returns the connection."""
+        mine = self.ca.context()
+        if protocols:
+            mine.set_alpn_protocols(list(protocols))
+        for name, value in context.items():
+            setattr(mine, name, value)
+        plain = socket.create_connection(("127.0.0.1", self.port), 5)
+        try:
+            return mine.wrap_socket(plain, server_hostname="127.0.0.1")
+        except OSError:
+            plain.close()
+            raise
+
+    def serial(self):
+        with self.shake() as one:
+            return int(one.getpeercert()["serialNumber"], 16)
+
+
+@pytest.fixture
+def served(scene, tmp_path):
+    return Served(scene, tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1")
+def test_a_router_that_trusts_the_authority_is_answered(served, tmp_path):
+    with served.router() as router:
+        assert router.match([1]) == [] and router.match(HASHES) == []
+    assert served.handshakes("ok") == 1
+    wait_for("it has gone", lambda: served.aggregator.metric("kvb_grpc_connections") == 0)
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        with served.shake(minimum_version=version, maximum_version=version) as one:
+            assert one.selected_alpn_protocol() == "h2"
+
+    # Who speaks something else is refused.
+    with contextlib.closing(Router(served.port)) as plain:
+        assert plain.code(vector("request_4")) == "UNAVAILABLE", "a status with which sgl-router goes on"
+    wait_for("it is counted", lambda: served.handshakes("other") >= 1)
+    assert served.code(ca=authority.Authority(tmp_path, "stranger")) == "UNAVAILABLE"
+    with pytest.raises(OSError):
+        served.shake(maximum_version=ssl.TLSVersion.TLSv1_1, minimum_version=ssl.TLSVersion.TLSv1_1)
+    for protocols in ((), ("http/1.1",)):
+        before = served.handshakes("alpn")
+        with pytest.raises(ssl.SSLError, match="(?i)no.application.protocol"):
+            served.shake(protocols)
+        wait_for("it is counted", lambda before=before: served.handshakes("alpn") == before + 1)
+    assert served.handshakes("ok") == 3
+    assert served.aggregator.text().count("TLS handshakes refused") >= 1
+    assert served.code() == "OK"
+
+
+def test_a_router_needs_a_certificate_where_an_authority_is_configured(scene, tmp_path):
+    served = Served(scene, tmp_path, with_clients=True)
+    strange = authority.Authority(tmp_path, "strange")
+    shown = {
+        "none": (None, "UNAVAILABLE"),
+        "expired": (served.ca.sign("expired", purpose="clientAuth", days=-1), "UNAVAILABLE"),
+        "of a server": (served.ca.sign("wrong", purpose="serverAuth"), "UNAVAILABLE"),
+        "of another authority": (strange.sign("foreign", purpose="clientAuth"), "UNAVAILABLE"),
+        "good": (served.ca.sign("good", purpose="clientAuth"), "OK"),
+    }
+    begun, silent = time.monotonic(), socket.create_connection(("127.0.0.1", served.port), 15)
+    for what, (client, code) in shown.items():
+        before = served.handshakes("certificate")
+        assert served.code(client=client) == code, what
+        if code != "OK":
+            wait_for("it is counted", lambda before=before: served.handshakes("certificate") > before)
+
+    # A new authority: the old router's next request is refused, on its open connection, too.
+    with served.router(client=shown["good"][0]) as router:
+        assert router.match([1]) == []
+        os.replace(strange.path, tmp_path / "clients.pem")
+        wait_for("it is read", lambda: "certificates read again" in served.aggregator.text())
+        assert router.code(vector("request_4")) == "UNAVAILABLE"
+    assert served.aggregator.metric("kvb_grpc_closed_total", reason="certificate") == 1
+    assert served.code(client=shown["of another authority"][0]) == "OK"
+
+    # A handshake has half the time of a first request.
+    with silent:
+        assert silent.recv(1) == b"" and 4 < time.monotonic() - begun < 8
+    assert served.aggregator.metric("kvb_grpc_closed_total", reason="late") == 1
+
+
+def test_a_new_certificate_is_served_and_connections_live_on(served, tmp_path):
+    with served.router() as router:
+        assert router.match([1]) == []
+        assert served.aggregator.metric("kvb_grpc_certificate_expires_seconds") > time.time() + 20 * 86400
+        first = served.serial()
+        served.ca.sign("server", days=6)
+        served.aggregator.process.send_signal(signal.SIGHUP)
+        wait_for("SIGHUP", lambda: served.serial() != first)
+        wait_for("its end is shown", lambda: (
+            served.aggregator.metric("kvb_grpc_certificate_expires_seconds") < time.time() + 7 * 86400))
+        wait_for("the log warns", lambda: (
+            "the certificate in grpc.tls.cert_file ends within 7 days" in served.aggregator.text()))
+        second = served.serial()
+        (tmp_path / "server.pem").write_text("no certificate")
+        wait_for("it is rejected", lambda: served.aggregator.metric("kvb_grpc_files_rejected") == 1)
+        assert "key=grpc.tls.cert_file" in served.aggregator.text()
+        assert served.serial() == second
+        served.ca.sign("server")
+        wait_for("a good one is taken without a signal", lambda: served.serial() not in (first, second))
+        wait_for("it is no longer rejected", lambda: served.aggregator.metric("kvb_grpc_files_rejected") == 0)
+        before = served.handshakes("ok")
+        assert router.match([1]) == [] and served.handshakes("ok") == before, "on its connection of before"
+
+
+def test_handshakes_that_never_end_cost_nobody_else_an_answer(served):
+    """500 strangers for 256 places: each sends half of its first flight, or all of it and nothing more."""
+    hello = client_hello(["h2"])
+    strangers = Slowloris(served.port, 500, (hello, hello[:200]), is_header=False)
+    with served.router() as router, served.router() as other:
+        assert router.match([1]) == []
+        took = []
+        end = time.monotonic() + 1.5
+        while time.monotonic() < end:
+            strangers.work(False)
+            begun = time.monotonic()
+            assert router.match([1]) == []
+            took.append(time.monotonic() - begun)
+        assert strangers.opened >= 500 and strangers.closed > 0
+        assert sorted(took)[len(took) // 2] < 0.05, "half of them, on a busy machine"
+        wait_for("a new router finds a place", lambda: other.code(vector("request_4")) == "OK")
+        assert served.aggregator.metric("kvb_grpc_connections") <= 256
+    strangers.leave()
+    assert served.aggregator.metric("kvb_grpc_closed_total", reason="crowded") > 0
+
+
+@pytest.mark.no_nats
+def test_check_names_the_bad_file(tmp_path):
+    ca = authority.Authority(tmp_path)
+    ca.sign("server")
+    ca.sign("other")
+    path = tmp_path / "a.cfg"
+    for files, said in {
+        'cert_file = "{0}/server.pem";': "grpc.tls.key_file: cert_file and key_file belong together",
+        'client_ca_file = "{0}/ca.pem";': "grpc.tls.client_ca_file: clients show certificates with TLS alone",
+        'cert_file = "{0}/server.pem"; key_file = "{0}/other.key";': "is not the key of the certificate",
+        'cert_file = "{0}/none.pem"; key_file = "{0}/other.key";': "grpc.tls.cert_file: cannot read",
+    }.items():
+        path.write_text(f'grpc = {{ listen = "127.0.0.1:0"; tls = {{ {files.format(tmp_path)} }}; }};\n')
+        done = subprocess.run([programs.BIN / "kvaggregator", "--check", "--config", path],
+                              capture_output=True, text=True, check=False)
+        assert done.returncode != 0 and said in done.stderr, done.stderr
