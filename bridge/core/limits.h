@@ -83,6 +83,7 @@ enum {
     kvb_max_index_blocks = 1 << 26,
     kvb_max_config_bytes = 16 << 20,    /* 2 KiB for each worker */
     kvb_max_grpc_connections = 256,     /* above: closes the longest idle one, or the new one */
+    kvb_max_grpc_extra = 32,            /* in addition: to say that there is no place */
     kvb_max_grpc_held_bytes = 64 << 20, /* bodies and answers together; above: RESOURCE_EXHAUSTED */
     kvb_max_grpc_under_way = 32,        /* requests being answered; above: RESOURCE_EXHAUSTED */
     kvb_max_http_connections = 512,     /* above: closes the longest waiting one, or 503 */

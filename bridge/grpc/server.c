@@ -101,8 +101,9 @@ struct kvb_grpc {
     uint64_t idle_ns;
     uint64_t now_ns;
     struct kvb_ring *finished;           /* calls, on their way back */
-    struct grpc_connection *connections; /* owned; connection_limit of them */
-    size_t connection_limit;
+    struct grpc_connection *connections; /* owned; slot_count of them */
+    size_t connection_limit; /* those above are for connections that are only told the end */
+    size_t slot_count;
     size_t connection_count;
 };
 
@@ -467,7 +468,7 @@ static void serve_connection(struct grpc_connection *connection, uint32_t events
 
 static void flush_dirty(struct kvb_grpc *grpc)
 {
-    for (size_t i = 0; i < grpc->connection_limit; i++) {
+    for (size_t i = 0; i < grpc->slot_count; i++) {
         if (grpc->connections[i].server && grpc->connections[i].is_dirty) {
             flush_connection(&grpc->connections[i]);
         }
@@ -596,17 +597,26 @@ static void make_room_for_connection(struct kvb_grpc *grpc)
     }
 }
 
-static struct grpc_connection *find_free_connection(struct kvb_grpc *grpc)
+/* Among those from first on, up to end. */
+static struct grpc_connection *find_free_slot(const struct kvb_grpc *grpc, size_t first, size_t end)
 {
-    if (grpc->connection_count == grpc->connection_limit) {
-        make_room_for_connection(grpc);
-    }
-    for (size_t i = 0; i < grpc->connection_limit; i++) {
+    for (size_t i = first; i < end; i++) {
         if (!grpc->connections[i].server) {
             return &grpc->connections[i];
         }
     }
     return NULL;
+}
+
+static struct grpc_connection *find_free_connection(struct kvb_grpc *grpc)
+{
+    struct grpc_connection *free_slot = find_free_slot(grpc, 0, grpc->connection_limit);
+
+    if (!free_slot) {
+        make_room_for_connection(grpc);
+        free_slot = find_free_slot(grpc, 0, grpc->connection_limit);
+    }
+    return free_slot;
 }
 
 /* An answer is many small frames; a peer that vanished is found in a minute. */
@@ -634,15 +644,11 @@ static kvb_status begin_connection(struct grpc_connection *connection)
                      : begin_session(connection);
 }
 
-/* Takes fd, unless it is KVB_TOO_LARGE. */
-static kvb_status open_connection(struct kvb_grpc *grpc, int fd)
+/* Takes fd.  KVB_NO_MEMORY: it is closed, and counted. */
+static kvb_status open_connection(struct kvb_grpc *grpc, struct grpc_connection *connection, int fd)
 {
-    struct grpc_connection *connection = find_free_connection(grpc);
     struct epoll_event event = { .events = EPOLLIN, .data.ptr = connection };
 
-    if (!connection) {
-        return KVB_TOO_LARGE;
-    }
     *connection = (struct grpc_connection){ .server = grpc,
                                             .fd = fd,
                                             .events = EPOLLIN,
@@ -657,6 +663,24 @@ static kvb_status open_connection(struct kvb_grpc *grpc, int fd)
     }
     set_socket_options(fd);
     return KVB_OK;
+}
+
+/* There is no place for it.  A connection that ended without a word is INTERNAL or UNKNOWN in
+ * sgl-router, which fails its user's request for these; so it gets SETTINGS and a GOAWAY, which is
+ * UNAVAILABLE.  With TLS there is nothing that could be said before the handshake, and a handshake
+ * that fails is UNAVAILABLE, too. */
+static void refuse_connection(struct kvb_grpc *grpc, int fd)
+{
+    struct grpc_connection *connection =
+        grpc->tls ? NULL : find_free_slot(grpc, grpc->connection_limit, grpc->slot_count);
+
+    if (!connection) {
+        count_grpc_end(grpc, END_CROWDED);
+        (void)close(fd);
+    } else if (open_connection(grpc, connection, fd) == KVB_OK) {
+        kvb_grpc_session_end(connection->session);
+        end_connection(connection, END_CROWDED);
+    }
 }
 
 static void watch_listener(struct kvb_grpc *grpc)
@@ -688,9 +712,11 @@ static void accept_connection(struct kvb_grpc *grpc)
         }
         return;
     }
-    if (open_connection(grpc, fd) == KVB_TOO_LARGE) {
-        count_grpc_end(grpc, END_CROWDED);
-        (void)close(fd);
+    struct grpc_connection *connection = find_free_connection(grpc);
+    if (connection) {
+        (void)open_connection(grpc, connection, fd); /* counted */
+    } else {
+        refuse_connection(grpc, fd);
     }
 }
 
@@ -768,7 +794,7 @@ static void refresh_grpc_files(struct kvb_grpc *grpc)
 
 static void sweep_connections(struct kvb_grpc *grpc)
 {
-    for (size_t i = 0; i < grpc->connection_limit; i++) {
+    for (size_t i = 0; i < grpc->slot_count; i++) {
         if (grpc->connections[i].server) {
             expire_connection(&grpc->connections[i]);
         }
@@ -813,7 +839,7 @@ static void take_grpc_wake(struct kvb_grpc *grpc)
 /* When what was under way is answered, and that was sent. */
 static void end_answered_connections(struct kvb_grpc *grpc)
 {
-    for (size_t i = 0; i < grpc->connection_limit; i++) {
+    for (size_t i = 0; i < grpc->slot_count; i++) {
         struct grpc_connection *connection = &grpc->connections[i];
         if (connection->server && connection->phase == CONNECTION_HANDSHAKE) {
             drop_connection(connection, END_SILENT);
@@ -964,7 +990,7 @@ static bool watch_fd(const struct kvb_grpc *grpc, int fd, void *what)
 
 static kvb_status make_grpc(struct kvb_grpc *grpc)
 {
-    grpc->connections = calloc(grpc->connection_limit, sizeof *grpc->connections);
+    grpc->connections = calloc(grpc->slot_count, sizeof *grpc->connections);
     if (!grpc->connections) {
         return KVB_NO_MEMORY;
     }
@@ -1036,6 +1062,7 @@ kvb_status kvb_grpc_start(
     grpc->listen_fd = grpc->epoll_fd = grpc->wake_fd = -1;
     grpc->connection_limit =
         options->max_connections ? options->max_connections : kvb_max_grpc_connections;
+    grpc->slot_count = grpc->connection_limit + kvb_max_grpc_extra;
     grpc->grace_ns =
         options->grace_ms ? options->grace_ms * KVB_NS_PER_MS : kvb_grpc_grace_s * KVB_NS_PER_S;
     grpc->idle_ns =
@@ -1061,7 +1088,7 @@ uint16_t kvb_grpc_port(const struct kvb_grpc *grpc)
 
 size_t kvb_grpc_files(void)
 {
-    return kvb_max_grpc_connections + other_files;
+    return kvb_max_grpc_connections + kvb_max_grpc_extra + other_files;
 }
 
 static void wake_grpc(struct kvb_grpc *grpc, atomic_bool *why)
@@ -1083,7 +1110,7 @@ void kvb_grpc_stop(struct kvb_grpc *grpc)
     wake_grpc(grpc, &grpc->must_stop);
     (void)pthread_join(grpc->thread, NULL);
     grpc->has_thread = false;
-    for (size_t i = 0; i < grpc->connection_limit; i++) {
+    for (size_t i = 0; i < grpc->slot_count; i++) {
         if (grpc->connections[i].server) {
             say_end(&grpc->connections[i]);
             close_connection(&grpc->connections[i]);

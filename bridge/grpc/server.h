@@ -25,8 +25,9 @@ struct sockaddr_storage;
  * under way until it is finished, also when its client is gone.
  *
  * Connections: a new one above kvb_max_grpc_connections makes the one go that never completed a
- * request, else the one that is idle longest; when all are busy it is closed itself.  Those that
- * do not complete a request in kvb_grpc_grace_s, read nothing for that long, or are idle for
+ * request, else the one that is idle longest; when all are busy it is ended itself, with SETTINGS
+ * and a GOAWAY, for which there are kvb_max_grpc_extra places more (with TLS: it is closed).  Those
+ * that do not complete a request in kvb_grpc_grace_s, read nothing for that long, or are idle for
  * kvb_grpc_idle_s, are closed.
  *
  * With TLS, a handshake has half of kvb_grpc_grace_s, and a connection in it makes room before all
@@ -48,7 +49,7 @@ enum { kvb_grpc_idle_s = 300, kvb_grpc_stop_ms = 1000, kvb_grpc_handshakes_us = 
 /* Rows for a daemon's table of metrics; one block, in this order. */
 /* clang-format off */
 #define KVB_GRPC_METRICS(X) \
-    X(grpc_connections, GAUGE, "kvb_grpc_connections", "", "gRPC connections that are open") \
+    X(grpc_connections, GAUGE, "kvb_grpc_connections", "", "gRPC connections that are open; at most 256, and 32 that are being refused") \
     X(grpc_under_way, GAUGE, "kvb_grpc_requests_under_way", "", "gRPC requests that are being answered; at most 32") \
     X(grpc_held, GAUGE, "kvb_grpc_held_bytes", "", "Memory that bodies and answers of gRPC take; at most 64 MiB") \
     X(grpc_ok, COUNTER, "kvb_grpc_requests_total", "status=\"ok\"", "gRPC requests, by the status that was sent; none: reset by the client, given up, or no gRPC") \
