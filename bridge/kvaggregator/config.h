@@ -59,6 +59,11 @@ struct kvb_aggregator_config {
         char model[kvb_model_bytes + 1];      /* "": the only one */
         struct kvb_http_security security;    /* `tls` and `insecure` in the file; no token_file */
     } grpc;
+    struct {
+        char token_file[kvb_config_path_bytes]; /* "": nobody may register */
+        char name_space[kvb_name_bytes + 1];    /* "": subscribe's; the next too */
+        char component[kvb_name_bytes + 1];
+    } registering;
     struct kvb_http_security http_security;
     struct kvb_log_config log;
 };

@@ -71,6 +71,7 @@ enum kvb_bridge_wish {
     KVB_BRIDGE_FORGET,   /* remove this worker, or this rank of it */
     KVB_BRIDGE_DRAIN,    /* this worker, or this rank of it, takes no new requests */
     KVB_BRIDGE_UNDRAIN,  /* it takes new requests again */
+    KVB_BRIDGE_LOOK_UP,  /* count its ranks, as marked, and all, as same */
     KVB_BRIDGE_WISH_COUNT
 };
 

@@ -120,8 +120,9 @@ static void end(struct kvb_bridge *bridge, kvb_status status)
 
     stay(&bridge->membership); /* unmarks ranks that a refused command wanted to remove */
     forget_command(bridge->membership.work);
-    kvb_bridge_publish_status(
-        bridge, kvb_clock_monotonic_ns()); /* /state shows the current ranks */
+    if (command->wish.kind != KVB_BRIDGE_LOOK_UP) { /* /state shows the current ranks */
+        kvb_bridge_publish_status(bridge, kvb_clock_monotonic_ns());
+    }
     (void)pthread_mutex_lock(&command->lock);
     command->status = status;
     command->is_done = true;

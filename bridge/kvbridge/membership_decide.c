@@ -582,12 +582,22 @@ static kvb_status mark_draining(struct kvb_bridge *bridge, struct bridge_command
     return KVB_NOT_FOUND;
 }
 
+static kvb_status count_ranks_of(struct kvb_bridge *bridge, struct bridge_command *command)
+{
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        command->answer.marked += is_rank_wanted(&command->wish, bridge->membership.ranks[i]);
+    }
+    command->answer.same = bridge->membership.rank_count;
+    return KVB_OK;
+}
+
 kvb_status kvb_bridge_decide(struct kvb_bridge *bridge, struct bridge_command *command)
 {
     static kvb_status (*const kinds[])(struct kvb_bridge *, struct bridge_command *) = {
         [KVB_BRIDGE_REPLACE] = begin_replacing, [KVB_BRIDGE_REGISTER] = begin_registering,
         [KVB_BRIDGE_UPDATE] = update_list,      [KVB_BRIDGE_FORGET] = begin_forgetting,
         [KVB_BRIDGE_DRAIN] = mark_draining,     [KVB_BRIDGE_UNDRAIN] = mark_draining,
+        [KVB_BRIDGE_LOOK_UP] = count_ranks_of,
     };
 
     return kinds[command->wish.kind](bridge, command);

@@ -297,6 +297,14 @@ static kvb_status readyz(struct exchange *exchange)
     return KVB_OK;
 }
 
+static kvb_status forward(struct exchange *exchange)
+{
+    const struct kvb_http_route_context *context = exchange->context;
+
+    context->forward(context->forward_context, exchange->request, exchange->answer);
+    return KVB_OK;
+}
+
 static kvb_status metrics(struct exchange *exchange)
 {
     exchange->answer->content_type = KVB_PROMETHEUS_TYPE;
@@ -405,6 +413,8 @@ static const struct kvb_http_route routes[] = {
     { "POST", "/route",         true,  route, kvb_query_json_decode },
     { "POST", "/finished",      true,  finished, kvb_request_json_decode },
     { "POST", "/first_token",   true,  first_token, kvb_request_json_decode },
+    { "POST", "/register",      false, forward, NULL },
+    { "POST", "/unregister",    false, forward, NULL },
     { "GET",  "/workers",       true,  workers, NULL },
     { "GET",  "/streams",       true,  streams, NULL },
     { "GET",  "/load",          true,  answer_load_request, NULL },
