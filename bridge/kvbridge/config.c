@@ -75,6 +75,11 @@ static const char *republish_tiers_name(unsigned value)
     return names[value];
 }
 
+static const char *offload_removals_name(unsigned value)
+{
+    return kvb_offload_removals_name((enum kvb_offload_removals)value);
+}
+
 static const char *tier_name(unsigned value)
 {
     return kvb_tier_name((enum kvb_tier)value);
@@ -199,6 +204,12 @@ static const struct kvb_conf_key worker_keys[] = {
       .name_of = tier_name,
       .help = "The tier of blocks in an unknown medium; such events are counted.  Choose\n"
               "device only if every such medium is device memory." },
+    { "offload_removals", KVB_CONF_ENUM, "detect", 0, KVB_OFFLOAD_COUNT - 1, FIELD(offload_removals),
+      .name_of = offload_removals_name,
+      .help = "Whether the engine publishes which blocks leave the tiers host, disk and\n"
+              "external: complete, incomplete, or detect: a tier counts as complete from\n"
+              "its first removal on.  The list of a tier that is not is\n"
+              "UNVERIFIED(no_removals); that of the device is not affected." },
     { "store", KVB_CONF_BOOL, "false", 0, 0, FIELD(store),
       .help = "true: this is not an engine but a store that all workers share, so no\n"
               "request is routed to it.  Implied by replay_request = mooncake, and by\n"

@@ -33,6 +33,7 @@
 #include "load/newest.h"
 #include "model/load.h"
 #include "stream/checkpoint/policy.h"
+#include "stream/page_watch.h"
 #include "stream/serve.h"
 #include "stream/standby.h"
 #include "wire/router/bridge_status.h"
@@ -90,10 +91,11 @@ struct bridge_rank {
     uint64_t applied_ns; /* when the newest batch was applied or proven */
     enum kvb_tier unknown_medium;
     struct kvb_newest_load load;
-    struct kvb_load_fallback known; /* from the configuration */
-    struct rank_trouble trouble;    /* what the log has reported about it */
-    bool is_busy;                   /* in the queue of ranks with slices left */
-    struct bridge_rank *next_busy;  /* the next one in that queue */
+    struct kvb_page_watch page_watch; /* what its metrics page says about its cache */
+    struct kvb_load_fallback known;   /* from the configuration */
+    struct rank_trouble trouble;      /* what the log has reported about it */
+    bool is_busy;                     /* in the queue of ranks with slices left */
+    struct bridge_rank *next_busy;    /* the next one in that queue */
     struct kvb_log_backoff renewal_log;
 
     /* Read by HTTP threads. */

@@ -251,6 +251,62 @@ static struct bridge_rank *rank_of_sample(
     return load_rank(bridge, load, sample->has_rank ? sample->dp_rank : load->settings.first_rank);
 }
 
+/* ---- What a page says about the cache ---- */
+
+static const struct sign_row {
+    enum kvb_page_sign sign;
+    enum kvb_log_level level;
+    enum kvb_bridge_metric metric; /* kvb_bridge_metric_count: none */
+    const char *what;
+} sign_rows[] = {
+    { KVB_SIGN_RESTART, KVB_LOG_INFO, kvb_bridge_silent_restart,
+      "another process makes an engine's metrics page: looking whether the engine has restarted" },
+    { KVB_SIGN_ASLEEP, KVB_LOG_INFO, kvb_bridge_silent_asleep,
+      "an engine sleeps and has discarded its cache: its list is withdrawn" },
+    { KVB_SIGN_AWAKE, KVB_LOG_INFO, kvb_bridge_metric_count,
+      "an engine is awake: its list follows with its next events" },
+    { KVB_SIGN_OCCUPANCY, KVB_LOG_WARNING, kvb_bridge_silent_occupancy,
+      "the memory of an engine contradicts its list: it has lost events before it numbered them; "
+      "unverified until it clears its cache (vLLM: POST /reset_prefix_cache) or restarts" },
+};
+
+static void take_signs(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_page_reading *reading)
+{
+    const unsigned signs = kvb_page_watch_read(&rank->page_watch, rank->served.stream, reading);
+
+    for (size_t i = 0; i < KVB_COUNT_OF(sign_rows); i++) {
+        const struct sign_row *row = &sign_rows[i];
+        if (!(signs & row->sign)) {
+            continue;
+        }
+        if (row->metric != kvb_bridge_metric_count) {
+            count_load(&bridge->shown, row->metric, 1);
+        }
+        kvb_log_write(
+            bridge->log, row->level, "bridge", row->what, "worker", KVB_LOG_U64(rank->worker_id),
+            "dp_rank", KVB_LOG_U64(rank->dp_rank), NULL);
+    }
+}
+
+static void take_page_signs(
+    struct kvb_bridge *bridge, const struct bridge_load *load,
+    const struct kvb_scrape_result *result)
+{
+    for (size_t i = 0; i < result->count; i++) {
+        struct bridge_rank *rank = rank_of_sample(bridge, load, &result->samples[i]);
+        if (rank) {
+            take_signs(
+                bridge, rank,
+                &(struct kvb_page_reading){ .sample = &result->samples[i],
+                                            .asked_ns = result->at_ns - result->took_ns,
+                                            .at_ns = result->at_ns });
+        }
+    }
+}
+
+/* ---- Keeping figures ---- */
+
 /* Keeps samples of ranks that this bridge reads; returns how many.  Another bridge may read the
  * others. */
 static size_t keep_samples(
@@ -406,6 +462,7 @@ static void take_page(
         refuse_load_sample(bridge, load, kind, result->why.text, now_ns);
         return;
     }
+    take_page_signs(bridge, load, result);
     const uint64_t life_ns = life_of_page(bridge, load, result->took_ns);
     if (keep_samples(bridge, load, kind, result->samples, result->count, result->at_ns, life_ns) ==
         0) {

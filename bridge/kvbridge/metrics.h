@@ -129,6 +129,9 @@
     X(scrapes_too_large, COUNTER, "kvb_scrapes_total", "outcome=\"too_large\"", "Reads of engines' metrics pages, by outcome") \
     X(scrapes_stopped, COUNTER, "kvb_scrapes_total", "outcome=\"stopped\"", "Reads of engines' metrics pages, by outcome") \
     X(scrapes_foreign, COUNTER, "kvb_scrapes_total", "outcome=\"foreign\"", "Reads of engines' metrics pages, by outcome") \
+    X(silent_asleep, COUNTER, "kvb_engine_silent_changes_total", "sign=\"asleep\"", "Changes of an engine's cache without an event, found on its metrics page: asleep = it sleeps and has discarded its cache, restart = another process answers, occupancy = its memory contradicts the list. A rise of occupancy means that the engine loses events") \
+    X(silent_restart, COUNTER, "kvb_engine_silent_changes_total", "sign=\"restart\"", "Changes of an engine's cache without an event, found on its metrics page: asleep = it sleeps and has discarded its cache, restart = another process answers, occupancy = its memory contradicts the list. A rise of occupancy means that the engine loses events") \
+    X(silent_occupancy, COUNTER, "kvb_engine_silent_changes_total", "sign=\"occupancy\"", "Changes of an engine's cache without an event, found on its metrics page: asleep = it sleeps and has discarded its cache, restart = another process answers, occupancy = its memory contradicts the list. A rise of occupancy means that the engine loses events") \
     X(scrapes_lost, COUNTER, "kvb_scrape_results_lost_total", "", "Metrics pages that were read but dropped: out of memory, or the ingest thread was too slow") \
     X(dns_list_members, GAUGE, "kvb_dns_list_members", "", "Members of the DNS name whose members are workers") \
     X(dns_list_ok, COUNTER, "kvb_dns_list_lookups_total", "result=\"ok\"", "Look-ups of the DNS name whose members are workers, by result") \

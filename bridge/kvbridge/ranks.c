@@ -76,6 +76,7 @@ static kvb_status open_stream(
         .total_blocks = worker->total_blocks,
         .has_replay = worker->replay[0] != '\0',
         .is_store = kvb_worker_is_store(worker),
+        .offload_removals = worker->offload_removals,
         .profile = config->publish.profile,
         .max_held_bytes = config->limits.max_held_bytes,
         .max_log_blocks = config->limits.sync_blocks,

@@ -39,9 +39,31 @@ struct kvb_load_field {
 
 extern const struct kvb_load_field kvb_load_fields[KVB_FIGURE_COUNT];
 
+/* Whether the engine sleeps, as vLLM's sleep mode: vllm:engine_sleep_state. */
+enum kvb_engine_sleep {
+    KVB_SLEEP_UNKNOWN, /* not reported */
+    KVB_SLEEP_AWAKE,
+    KVB_SLEEP_PAUSED,   /* level 0: no request runs, the cache stays */
+    KVB_SLEEP_DISCARDED /* level 1 or 2: the cache is discarded */
+};
+
+/* What a metrics page reports about the cache besides its load.  Events may not show it:
+ * stream/page_watch.h. */
+struct kvb_cache_signs {
+    enum kvb_engine_sleep sleep;
+    double started_s;           /* start of the process that made the page, Unix time; 0: none */
+    bool is_counter_reset;      /* a counter is smaller than on the page before */
+    bool is_prefix_caching_off; /* the engine reuses no blocks, whatever its events say */
+    bool counts_running;        /* vLLM: usage counts the blocks of running requests only */
+    bool has_occupancy;         /* SGLang: the two fields below are present */
+    uint64_t evictable_tokens;  /* cached, and used by no request */
+    uint64_t used_tokens;       /* used by requests, cached or not */
+};
+
 /* Load values as one engine reported them; some engines name the rank. */
 struct kvb_load_sample {
     struct kvb_load load;
+    struct kvb_cache_signs signs; /* only of a metrics page; else 0 */
     unsigned stats; /* bit 1 << kvb_load_figure for each value present; the others are 0 */
     bool has_rank;
     uint32_t dp_rank;

@@ -45,6 +45,9 @@ const char *kvb_stream_reason_name(enum kvb_stream_reason reason)
         [KVB_REASON_NO_BASE] = "no_base",
         [KVB_REASON_OVERLOAD] = "overload",
         [KVB_REASON_LAGGING] = "lagging",
+        [KVB_REASON_ASLEEP] = "asleep",
+        [KVB_REASON_OCCUPANCY] = "occupancy",
+        [KVB_REASON_NO_REMOVALS] = "no_removals",
     };
     return (unsigned)reason < KVB_REASON_COUNT ? names[reason] : "unknown";
 }
@@ -74,6 +77,16 @@ const char *kvb_copies_name(enum kvb_copies copies)
         [KVB_COPIES_COUNTED] = "count",
     };
     return (unsigned)copies < KVB_COPIES_COUNT ? names[copies] : "unknown";
+}
+
+const char *kvb_offload_removals_name(enum kvb_offload_removals removals)
+{
+    static const char *const names[KVB_OFFLOAD_COUNT] = {
+        [KVB_OFFLOAD_DETECT] = "detect",
+        [KVB_OFFLOAD_COMPLETE] = "complete",
+        [KVB_OFFLOAD_INCOMPLETE] = "incomplete",
+    };
+    return (unsigned)removals < KVB_OFFLOAD_COUNT ? names[removals] : "unknown";
 }
 
 const char *kvb_clear_name(enum kvb_clear clear)

@@ -58,6 +58,9 @@ enum kvb_stream_reason {
                                 * its beginning */
     KVB_REASON_OVERLOAD,       /* its batches take too much time, so they are delayed */
     KVB_REASON_LAGGING,        /* the aggregator is behind, or messages were dropped */
+    KVB_REASON_ASLEEP,         /* the engine sleeps: its cache is discarded, without an event yet */
+    KVB_REASON_OCCUPANCY,      /* the engine's memory cannot hold what is listed, or holds more */
+    KVB_REASON_NO_REMOVALS,    /* of a tier: nothing shows that its removals are published */
     KVB_REASON_COUNT
 };
 
@@ -93,6 +96,18 @@ const char *kvb_hashes_name(enum kvb_hashes hashes);
 const char *kvb_copies_name(enum kvb_copies copies);
 const char *kvb_clear_name(enum kvb_clear clear);
 const char *kvb_reannounce_name(enum kvb_reannounce reannounce);
+
+/* Whether an engine publishes which blocks leave the host, disk and external tiers.  Some offload
+ * connectors publish only what they store (LMCache); their tiers list blocks that are gone. */
+enum kvb_offload_removals {
+    KVB_OFFLOAD_DETECT,     /* not known: a tier counts as complete from its first removal on */
+    KVB_OFFLOAD_COMPLETE,   /* all removals are published */
+    KVB_OFFLOAD_INCOMPLETE, /* some removals are not published */
+    KVB_OFFLOAD_COUNT
+};
+
+/* "detect", "complete", "incomplete".  Never NULL. */
+const char *kvb_offload_removals_name(enum kvb_offload_removals removals);
 
 /* How many blocks of a stream are in one tier, and their digest. */
 struct kvb_tier_count {
@@ -147,5 +162,8 @@ struct kvb_heartbeat {
     uint64_t doubtful;        /* blocks that may or may not be held */
     uint64_t missing_at_most; /* blocks that are held but not listed: an upper bound */
     struct kvb_tier_count tiers[KVB_LIST_COUNT];
+    /* Why nothing proves the list of a tier right, whatever the state of the stream, which is that
+     * of the device tier; NONE: nothing is wrong with the tier alone. */
+    enum kvb_stream_reason tier_reasons[KVB_TIER_COUNT];
     struct kvb_worker_facts facts; /* of the worker */
 };

@@ -77,6 +77,9 @@ kvb_status kvb_stream_begin_incarnation(struct stream_step *step, enum kvb_strea
     stream->origin = origin_unknown;
     stream->looked_ns = 0;
     stream->verified_seq = 0;
+    stream->cache = cache_published;
+    stream->has_misfit = false;
+    stream->removal_tiers = 0;
     kvb_fingerprints_clear(&stream->fingerprints);
     return kvb_stream_restart_list(step, cause);
 }
@@ -104,6 +107,25 @@ static void take_as_complete(struct kvb_stream *stream)
     stream->cause = KVB_REASON_NONE;
     stream->has_skipped = false;
     stream->has_unknown_event = false;
+}
+
+/* True when the event that is applied came live: a replayed one may be older than what is known of
+ * the engine's cache. */
+static bool is_applied_live(const struct stream_step *step)
+{
+    const struct unfinished_batch *rest = &step->stream->unfinished;
+
+    return rest->is_there ? rest->origin.is_live : step->in->kind != KVB_INPUT_REPLAY;
+}
+
+static void note_clear(struct stream_step *step)
+{
+    take_as_complete(step->stream);
+    if (is_applied_live(step)) {
+        step->stream->cache = cache_published;
+        step->stream->cleared_ns = step->in->now_ns;
+        step->stream->has_misfit = false;
+    }
 }
 
 static kvb_status note_skip(struct stream_step *step, const struct kvb_engine_event *event)
@@ -169,7 +191,7 @@ static kvb_status apply_to_mirror(
         return kvb_stream_restart_list(step, KVB_REASON_MEMORY); /* a ceiling, or memory is out */
     }
     if (clears_all(batch, at)) {
-        take_as_complete(stream);
+        note_clear(step);
     }
     stream->has_skipped |= passed_over(stream) != passed_before;
     return KVB_OK;
@@ -195,6 +217,9 @@ static kvb_status begin_applied_event(
         stream->mirror, stream->is_complete && !stream->has_skipped && !stream->has_unknown_event);
     stream->counters.events_applied++;
     stream->counters.events_of[event->kind]++;
+    if (event->kind == KVB_EVENT_REMOVED) {
+        stream->removal_tiers |= 1U << event->tier;
+    }
     return KVB_OK;
 }
 
@@ -289,6 +314,9 @@ static void finish_batch(struct kvb_stream *stream, const struct batch_origin *d
     /* A batch that came live before a reconnection proves nothing after it. */
     const bool is_live_here = done->is_live && done->connection == stream->connections;
 
+    if (stream->cache == cache_waking && done->is_live) {
+        stream->cache = cache_published; /* awake, and nothing was cleared: the cache was kept */
+    }
     stream->has_last = true;
     stream->last_seq = done->seq;
     stream->last_connection = done->connection;

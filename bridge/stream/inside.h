@@ -105,6 +105,16 @@ enum engine_link {
  */
 enum stream_share { share_served, share_quarantined, share_catching_up };
 
+/* Whether the engine has discarded its cache without an event.
+ *
+ *     published --- it sleeps ---> discarded --- it is awake ---> waking
+ *      ^                            |     ^------ it sleeps -------'  |
+ *      +-- all is cleared, live ----+---------------------------------+
+ *      +-- another incarnation -----+---------------------------------+
+ *      +-- a live batch: it has kept its cache -----------------------+
+ */
+enum engine_cache { cache_published, cache_discarded, cache_waking };
+
 /* What readers must know to use the list.  After each change a heartbeat is sent at once.  Without
  * it readers would count blocks that a sliding window makes unusable, or hash with the wrong block
  * size.
@@ -117,6 +127,7 @@ struct stream_description {
     size_t shape_count;
     struct kvb_block_shape shape;
     bool is_paired, has_objects;
+    unsigned unverified_tiers; /* bit t: tier t */
 };
 
 struct kvb_stream {
@@ -125,6 +136,8 @@ struct kvb_stream {
 
     enum engine_link link;
     enum stream_share share;
+    enum engine_cache cache;
+    uint64_t cleared_ns; /* when a live batch last cleared all */
 
     /* The batches applied so far. */
     bool has_last;
@@ -157,6 +170,8 @@ struct kvb_stream {
     enum kvb_stream_reason cause; /* why it is not complete */
     bool has_skipped;             /* a BlockStored event was not understood */
     bool has_unknown_event;
+    bool has_misfit;           /* kvb_stream_note_misfit() */
+    unsigned removal_tiers;    /* bit t: a removal from tier t came, in this incarnation */
     bool is_unproven;          /* the last probe proved nothing */
     bool is_restart_suspected; /* kvb_stream_suspect_restart(), until the next replay is wanted */
     bool has_objects; /* an event of a store came: the source counts as a store from then on */

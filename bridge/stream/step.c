@@ -690,6 +690,10 @@ static kvb_status take_tick(struct stream_step *step)
     if (stream->origin == origin_found && stream->looked_ns == 0) {
         stream->looked_ns = now_ns; /* found without a walk: the next walk is a minute away */
     }
+    if (stream->is_restart_suspected && !stream->options.has_replay) {
+        stream->is_restart_suspected = false;
+        return stream->has_last ? kvb_stream_begin_incarnation(step, KVB_REASON_GONE) : KVB_OK;
+    }
     const bool is_busy = replay_is_in_flight(replay) || replay->phase == replay_wanted;
     if (stream->options.has_replay && stream->link == engine_connected && !is_busy &&
         (kvb_stream_is_probe_due(stream, now_ns) || kvb_stream_is_look_due(stream, now_ns))) {

@@ -87,9 +87,11 @@ enum placement_row {
     row_away,
     row_overloaded,
     row_life_unproven,
+    row_asleep,
     row_withdrawn,
     row_unknown_event,
     row_groups,
+    row_misfit,
     row_no_replay,
     row_syncing,
     row_unproven_suffix,
@@ -111,9 +113,11 @@ static const struct verdict {
     [row_away]            = { KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY },
     [row_life_unproven]   = { KVB_STREAM_DOWN, KVB_REASON_CONNECTING },
     [row_overloaded]      = { KVB_STREAM_PARTIAL, KVB_REASON_OVERLOAD },
+    [row_asleep]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP },
     [row_withdrawn]       = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
     [row_unknown_event]   = { KVB_STREAM_UNVERIFIED, KVB_REASON_UNKNOWN_EVENT },
     [row_groups]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS },
+    [row_misfit]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_OCCUPANCY },
     [row_no_replay]       = { KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REPLAY },
     [row_syncing]         = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
     [row_unproven_suffix] = { KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED },
@@ -195,10 +199,12 @@ void kvb_stream_state(
         when(stream->link != engine_connected, row_away) |
         when(kvb_stream_is_incarnation_unproven(stream), row_life_unproven) |
         when(stream->share != share_served, row_overloaded) |
+        when(kvb_stream_is_cache_discarded(stream), row_asleep) |
         when(stream->is_withdrawn, row_withdrawn) |
         when(stream->has_unknown_event, row_unknown_event) |
         when(kvb_mirror_has_odd_groups(stream->mirror), row_groups) |
-        when(!stream->options.has_replay, row_no_replay) | when(is_syncing, row_syncing) |
+        when(stream->has_misfit, row_misfit) | when(!stream->options.has_replay, row_no_replay) |
+        when(is_syncing, row_syncing) |
         when(stream->is_unproven && is_suffix, row_unproven_suffix) |
         when(stream->is_unproven, row_unproven) | when(is_without_base(stream), row_no_base) |
         when(is_counted_whole, row_counted_whole) | when(!stream->is_complete, row_flawed) |
@@ -236,7 +242,24 @@ static bool
 is_same_description(const struct stream_description *a, const struct stream_description *b)
 {
     return a->state == b->state && a->reason == b->reason && a->epochs == b->epochs &&
-           a->has_objects == b->has_objects && has_same_shapes(a, b);
+           a->has_objects == b->has_objects && a->unverified_tiers == b->unverified_tiers &&
+           has_same_shapes(a, b);
+}
+
+/* Bit t: nothing proves the list of tier t right, because nothing shows that its removals are
+ * published. The device's always are, by every engine. */
+static unsigned unverified_tiers(const struct kvb_stream *stream)
+{
+    const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
+    const unsigned complete[KVB_OFFLOAD_COUNT] = {
+        [KVB_OFFLOAD_DETECT] = stream->removal_tiers, [KVB_OFFLOAD_COMPLETE] = ~0U
+    };
+    unsigned tiers = 0;
+
+    for (unsigned tier = KVB_TIER_DEVICE + 1; tier < KVB_TIER_COUNT; tier++) {
+        tiers |= (unsigned)(counts->held[tier] > 0) << tier;
+    }
+    return stream->is_withdrawn ? 0 : tiers & ~complete[stream->options.offload_removals];
 }
 
 bool kvb_stream_describe(struct kvb_stream *stream)
@@ -246,7 +269,8 @@ bool kvb_stream_describe(struct kvb_stream *stream)
                                       .shape_count = kvb_mirror_count(stream->mirror)->shape_count,
                                       .shape = main_shape(stream),
                                       .is_paired = kvb_mirror_is_paired(stream->mirror),
-                                      .has_objects = stream->has_objects };
+                                      .has_objects = stream->has_objects,
+                                      .unverified_tiers = unverified_tiers(stream) };
 
     kvb_stream_state(stream, &now.state, &now.reason);
     const bool is_changed = !is_same_description(&now, &stream->described);
@@ -285,6 +309,10 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
         beat.tiers[tier].blocks = counts->held[tier];
         beat.tiers[tier].digest = kvb_mirror_digest(stream->mirror, (enum kvb_tier)tier)->total;
     }
+    for (unsigned tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        const bool is_unverified = (unverified_tiers(stream) >> tier & 1) != 0;
+        beat.tier_reasons[tier] = is_unverified ? KVB_REASON_NO_REMOVALS : KVB_REASON_NONE;
+    }
     *out_heartbeat = beat;
 }
 
@@ -311,6 +339,32 @@ bool kvb_stream_is_withdrawn(const struct kvb_stream *stream)
 bool kvb_stream_is_overloaded(const struct kvb_stream *stream)
 {
     return stream->share != share_served;
+}
+
+bool kvb_stream_is_cache_discarded(const struct kvb_stream *stream)
+{
+    return stream->cache != cache_published;
+}
+
+/* A page that was requested before all was cleared may be older than the clear. */
+void kvb_stream_note_sleep(
+    struct kvb_stream *stream, enum kvb_engine_sleep sleep, uint64_t asked_ns)
+{
+    const bool is_discarded = sleep == KVB_SLEEP_DISCARDED;
+
+    if (is_discarded && (stream->cleared_ns == 0 || asked_ns > stream->cleared_ns)) {
+        stream->cache = cache_discarded;
+    } else if (!is_discarded && stream->cache == cache_discarded) {
+        stream->cache = cache_waking;
+    }
+}
+
+bool kvb_stream_note_misfit(struct kvb_stream *stream)
+{
+    const bool is_new = !stream->has_misfit;
+
+    stream->has_misfit = true;
+    return is_new;
 }
 
 bool kvb_stream_is_settled(const struct kvb_stream *stream)

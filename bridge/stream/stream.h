@@ -3,6 +3,7 @@
 #include "core/hash.h"
 #include "core/status.h"
 #include "model/event_batch.h"
+#include "model/load.h"
 #include "model/router_batch.h"
 #include "model/stream.h"
 #include "model/sync.h"
@@ -37,6 +38,7 @@
  *     quiet for 1 s, reconnected  ask (the newest batches may be lost)
  *     while a replay runs         hold live batches, apply them when it ends
  *     reconnected, unproven       DOWN until a replay has brought the last two batches
+ *     asleep, cache discarded     UNVERIFIED and withdrawn until the engine clears: page_watch.h
  *     a large batch               apply a slice of it in each step; hold live batches
  *
  * A loss that cannot be repaired clears the stream (a new epoch, opened by `cleared`), and it goes
@@ -68,6 +70,7 @@ struct kvb_stream_options {
     uint64_t total_blocks; /* device blocks of the engine; 0 = not known */
     bool has_replay;       /* false: the stream is UNVERIFIED, never EXACT */
     bool is_store;         /* the source is a store, whatever its events show */
+    enum kvb_offload_removals offload_removals;
     enum kvb_profile profile;
     size_t max_held_bytes;
     size_t slice_work;     /* 0: kvb_stream_slice_work; the same in all bridges of a deployment */
@@ -136,8 +139,21 @@ void kvb_stream_output_done(struct kvb_stream_output *output);
 void kvb_stream_expect(const struct kvb_stream *stream, const struct kvb_event_batch *batch);
 
 /* The caller suspects that the engine has restarted: the next TICK requests a probe, unless a
- * replay runs or a pause after failed replays has not ended. */
+ * replay runs or a pause after failed replays has not ended.  Without a replay endpoint nothing can
+ * prove the list: the next TICK restarts it. */
 void kvb_stream_suspect_restart(struct kvb_stream *stream);
+
+/* The engine reports its sleep, in an answer to a request of asked_ns.  A discarded cache is
+ * cleared by an AllBlocksCleared that the engine publishes only with its next step; until then the
+ * stream is UNVERIFIED(asleep) and to be withdrawn.  An engine that is awake and goes on without
+ * having cleared anything has kept its cache: its list is announced again. */
+void kvb_stream_note_sleep(
+    struct kvb_stream *stream, enum kvb_engine_sleep sleep, uint64_t asked_ns);
+
+/* The engine's memory contradicts the list: UNVERIFIED(occupancy) until the engine clears all or
+ * restarts, because events that were never numbered are in no replay.  False: it is noted
+ * already. */
+bool kvb_stream_note_misfit(struct kvb_stream *stream);
 
 /* True: a replay is to be requested now, from *out_from.  It stays true until
  * kvb_stream_replay_started() is called. */
@@ -229,6 +245,10 @@ bool kvb_stream_is_withdrawn(const struct kvb_stream *stream);
 /* True while the stream is quarantined, and until it has caught up.  Its list is old, so an empty
  * list is to be published. */
 bool kvb_stream_is_overloaded(const struct kvb_stream *stream);
+
+/* True while the engine has discarded its cache without an event: an empty list is to be
+ * published. */
+bool kvb_stream_is_cache_discarded(const struct kvb_stream *stream);
 
 /* True when the engine is connected, it has proven that it is the same incarnation, and no batches
  * are missing. */

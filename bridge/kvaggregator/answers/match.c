@@ -397,6 +397,62 @@ static void write_rank_states(struct kvb_json_writer *json, const struct kvb_que
     kvb_json_write_end(json, '}');
 }
 
+/* True when the stream holds blocks of the prompt in a tier that nothing proves right.  The
+ * heartbeat is read only where blocks are held beyond the device. */
+static bool has_unverified_blocks(const struct kvb_overlap *overlap)
+{
+    for (size_t tier = KVB_TIER_DEVICE + 1; tier < KVB_TIER_COUNT; tier++) {
+        if (overlap->tokens[tier] > 0 &&
+            overlap->follower->heartbeat.tier_reasons[tier] != KVB_REASON_NONE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool has_unverified_rank(const struct kvb_query_context *ctx, size_t from, size_t to)
+{
+    while (from < to && !has_unverified_blocks(&ctx->overlaps[from])) {
+        from++;
+    }
+    return from < to;
+}
+
+static void write_unverified_ranks(
+    struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
+{
+    for (size_t i = from; i < to; i++) {
+        if (has_unverified_blocks(&ctx->overlaps[i])) {
+            const struct kvb_follower *follower = ctx->overlaps[i].follower;
+            kvb_json_write_key_u64(json, follower->id.dp_rank);
+            kvb_json_write_begin(json, '{');
+            kvb_unverified_tiers_json_write(&follower->heartbeat, json);
+            kvb_json_write_end(json, '}');
+        }
+    }
+}
+
+/* {worker:{rank:{"unverified_tiers":{tier:reason}}}}, only of ranks that hold blocks of the prompt
+ * in such a tier. */
+static void write_tier_states(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
+{
+    if (!has_unverified_rank(ctx, 0, ctx->overlap_count)) {
+        return;
+    }
+    kvb_json_write_pair_begin(json, "tier_states", '{');
+    for (size_t at = 0; at < ctx->overlap_count;) {
+        const size_t end = next_worker(ctx, at);
+        if (has_unverified_rank(ctx, at, end)) {
+            kvb_json_write_key_u64(json, ctx->overlaps[at].follower->id.worker_id);
+            kvb_json_write_begin(json, '{');
+            write_unverified_ranks(json, ctx, at, end);
+            kvb_json_write_end(json, '}');
+        }
+        at = end;
+    }
+    kvb_json_write_end(json, '}');
+}
+
 kvb_status kvb_answer_query(
     struct kvb_query_context *ctx, const struct kvb_query *query, bool with_down,
     struct kvb_buf *out, struct kvb_detail *detail)
@@ -415,6 +471,7 @@ kvb_status kvb_answer_query(
         write_workers(&json, ctx, "hits", hit_on_device);
     }
     write_rank_states(&json, ctx);
+    write_tier_states(&json, ctx);
     write_known_workers(&json, ctx);
     write_shared(&json, ctx, kvb_max_streams);
     KVB_TRY(write_predicted(&json, ctx, query));

@@ -60,6 +60,7 @@ static void write_stream(
     kvb_json_write_pair_text(json, "state", kvb_stream_state_name(follower->state));
     kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(follower->reason));
     write_stream_blocks(json, ctx, follower);
+    kvb_unverified_tiers_json_write(&follower->heartbeat, json);
     if (follower->heartbeat.is_store) {
         kvb_json_write_key(json, "store");
         kvb_json_write_bool(json, true);

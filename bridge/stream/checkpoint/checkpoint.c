@@ -138,6 +138,9 @@ put_entries(struct kvb_checkpoint_save *save, size_t max_entries, struct kvb_buf
 
 /* ---- State ---- */
 
+/* The tiers besides the device's, as bits. */
+enum { offload_tiers = 1U << KVB_TIER_HOST | 1U << KVB_TIER_DISK | 1U << KVB_TIER_EXTERNAL };
+
 static uint32_t flags_of(const struct kvb_stream *stream)
 {
     return (stream->is_complete ? state_is_complete : 0U) |
@@ -145,7 +148,10 @@ static uint32_t flags_of(const struct kvb_stream *stream)
            (stream->has_unknown_event ? state_has_unknown_event : 0U) |
            (stream->is_withdrawn ? state_is_withdrawn : 0U) |
            (stream->has_objects ? state_has_objects : 0U) |
-           (stream->origin == origin_found ? state_is_origin_found : 0U);
+           (stream->origin == origin_found ? state_is_origin_found : 0U) |
+           (stream->cache != cache_published ? state_is_cache_discarded : 0U) |
+           (stream->has_misfit ? state_has_misfit : 0U) |
+           ((stream->removal_tiers & offload_tiers) << state_removals_shift);
 }
 
 static void put_sums(const struct kvb_mirror *mirror, uint8_t *to)

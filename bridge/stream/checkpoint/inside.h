@@ -50,7 +50,11 @@ enum state_flag {
     state_is_withdrawn = 8,
     state_has_objects = 16,
     state_is_origin_found = 32,
-    state_all_flags = 63
+    state_is_cache_discarded = 64,
+    state_has_misfit = 128,
+    /* From bit 8 on: whether a removal from the host, disk, external tier came. */
+    state_removals_shift = 8 - KVB_TIER_HOST,
+    state_all_flags = 2047
 };
 
 /* Offsets of the parts of a state.  The fingerprints follow, 24 bytes each. */

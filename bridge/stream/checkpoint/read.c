@@ -228,6 +228,9 @@ static void take_over(struct kvb_stream *stream, const uint8_t *state)
     stream->has_unknown_event = flags & state_has_unknown_event;
     stream->is_withdrawn = flags & state_is_withdrawn;
     stream->has_objects = flags & state_has_objects;
+    stream->cache = flags & state_is_cache_discarded ? cache_discarded : cache_published;
+    stream->has_misfit = flags & state_has_misfit;
+    stream->removal_tiers = flags >> state_removals_shift;
     stream->origin = flags & state_is_origin_found ? origin_found : origin_unknown;
     stream->cause = (enum kvb_stream_reason)kvb_le_get_u32(state + state_cause);
     memcpy(stream->epoch.bytes, state + state_epoch, sizeof stream->epoch.bytes);

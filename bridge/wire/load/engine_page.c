@@ -20,13 +20,17 @@ enum series {
     hits_old,
     queries,
     queries_old,
-    config, /* the labels are read; the value is not used */
+    config,      /* the labels are read; the value is not used */
+    sleep_state, /* one line for each state, which a label names */
+    started,     /* of the whole page */
     sgl_running,
     sgl_waiting,
     sgl_usage,
     sgl_tokens,
     sgl_page_size,
     sgl_hit_rate,
+    sgl_used_tokens,
+    sgl_evictable_tokens,
     series_count
 };
 
@@ -44,12 +48,16 @@ static const struct row_of_series {
     [queries]       = { "vllm:prefix_cache_queries_total",      false },
     [queries_old]   = { "vllm:gpu_prefix_cache_queries_total",  false },
     [config]        = { "vllm:cache_config_info",               false },
+    [sleep_state]   = { "vllm:engine_sleep_state",              false },
+    [started]       = { "process_start_time_seconds",           false },
     [sgl_running]   = { "sglang:num_running_reqs",              false },
     [sgl_waiting]   = { "sglang:num_queue_reqs",                false },
     [sgl_usage]     = { "sglang:token_usage",                   true },
     [sgl_tokens]    = { "sglang:max_total_num_tokens",          false },
     [sgl_page_size] = { "sglang:page_size",                     false },
     [sgl_hit_rate]  = { "sglang:cache_hit_rate",                true },
+    [sgl_used_tokens]      = { "sglang:kv_used_tokens",         false },
+    [sgl_evictable_tokens] = { "sglang:kv_evictable_tokens",    false },
 };
 /* clang-format on */
 
@@ -58,7 +66,11 @@ struct cache_config {
     uint64_t gpu_blocks;
     uint64_t block_size;
     uint64_t size_tokens;
+    bool is_prefix_caching_off;
 };
+
+/* The states of vllm:engine_sleep_state that are 1, as bits. */
+enum sleep_bit { bit_awake = 1, bit_weights_offloaded = 2, bit_discard_all = 4 };
 
 /* One rank, with its values on the current page. */
 struct row {
@@ -69,6 +81,7 @@ struct row {
     unsigned present; /* bit 1 << series for each value present */
     double values[series_count];
     struct cache_config config;
+    unsigned sleep;     /* bits of enum sleep_bit */
     double hits_before; /* on the last finished page */
     double queries_before;
 };
@@ -81,6 +94,7 @@ struct kvb_engine_page {
     size_t row_capacity;
     struct kvb_load_sample *samples; /* owned: room for row_capacity */
     size_t sample_capacity;
+    double started_s; /* on this page; 0: none */
     uint64_t refused;
     uint64_t resets;
 };
@@ -158,13 +172,39 @@ static uint64_t number_of_label(const struct kvb_prometheus_sample *sample, cons
     return number;
 }
 
+/* True when the label is there and has this value. */
+static bool
+has_label_value(const struct kvb_prometheus_sample *sample, const char *key, const char *value)
+{
+    kvb_span text = { .len = 0 };
+
+    return kvb_prometheus_label(sample, key, &text) && kvb_span_is(text, value);
+}
+
 static void keep_config(struct row *row, const struct kvb_prometheus_sample *sample)
 {
     row->config = (struct cache_config){
         .gpu_blocks = number_of_label(sample, "num_gpu_blocks"),
         .block_size = number_of_label(sample, "block_size"),
         .size_tokens = number_of_label(sample, "kv_cache_size_tokens"),
+        .is_prefix_caching_off = has_label_value(sample, "enable_prefix_caching", "False"),
     };
+}
+
+static void keep_sleep_state(struct row *row, const struct kvb_prometheus_sample *sample)
+{
+    static const struct {
+        const char *name;
+        enum sleep_bit bit;
+    } states[] = { { "awake", bit_awake },
+                   { "weights_offloaded", bit_weights_offloaded },
+                   { "discard_all", bit_discard_all } };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(states); i++) {
+        if (sample->value == 1 && has_label_value(sample, "sleep_state", states[i].name)) {
+            row->sleep |= states[i].bit;
+        }
+    }
 }
 
 /* All tensor-parallel ranks of a rank report the same values, so one of them is used.  KVB_AGAIN:
@@ -198,6 +238,10 @@ static kvb_status keep_sample(
     if (!kvb_load_can_be(names[series].is_ratio, sample->value)) {
         return KVB_BAD_INPUT;
     }
+    if (series == started) {
+        page->started_s = sample->value;
+        return KVB_OK;
+    }
     const kvb_status found = read_rank_label(sample, is_sglang ? "dp_rank" : "engine", &rank);
     if (found == KVB_BAD_INPUT) {
         return found;
@@ -213,6 +257,9 @@ static kvb_status keep_sample(
     row->present |= 1U << series;
     if (series == config) {
         keep_config(row, sample);
+    }
+    if (series == sleep_state) {
+        keep_sleep_state(row, sample);
     }
     return KVB_OK;
 }
@@ -244,10 +291,10 @@ static bool has(const struct row *row, enum series series)
     return (row->present & (1U << series)) != 0;
 }
 
-/* Whether the rank has a value besides its cache configuration. */
+/* Whether the rank has a value besides its cache configuration and its sleep. */
 static bool is_alive(const struct row *row)
 {
-    return (row->present & ~(1U << config)) != 0;
+    return (row->present & ~(1U << config | 1U << sleep_state)) != 0;
 }
 
 /* The value under the newer name of a series, else under the old one. */
@@ -348,6 +395,7 @@ add_hit_rate(struct kvb_engine_page *page, struct row *row, struct kvb_load_samp
         row->hits_before = 0;
         row->queries_before = 0;
         page->resets++;
+        sample->signs.is_counter_reset = true;
     }
     const double more_hits = hit - row->hits_before;
     const double more_queries = queries_now - row->queries_before;
@@ -359,6 +407,34 @@ add_hit_rate(struct kvb_engine_page *page, struct row *row, struct kvb_load_samp
     }
     kvb_load_sample_set(
         sample, KVB_FIGURE_HIT_RATE, more_queries > 0 ? more_hits / more_queries : 0);
+}
+
+static enum kvb_engine_sleep sleep_of(const struct row *row)
+{
+    if (!has(row, sleep_state)) {
+        return KVB_SLEEP_UNKNOWN;
+    }
+    if (row->sleep & (bit_weights_offloaded | bit_discard_all)) {
+        return KVB_SLEEP_DISCARDED;
+    }
+    return row->sleep & bit_awake ? KVB_SLEEP_AWAKE : KVB_SLEEP_PAUSED;
+}
+
+static void
+add_signs(const struct kvb_engine_page *page, const struct row *row, struct kvb_load_sample *sample)
+{
+    const struct cache_config *cache = config_of(page, row);
+    struct kvb_cache_signs *signs = &sample->signs;
+
+    signs->sleep = sleep_of(row);
+    signs->started_s = page->started_s;
+    signs->is_prefix_caching_off = cache && cache->is_prefix_caching_off;
+    signs->counts_running = has(row, usage) || has(row, usage_old);
+    signs->has_occupancy = has(row, sgl_used_tokens) && has(row, sgl_evictable_tokens);
+    if (signs->has_occupancy) {
+        signs->used_tokens = (uint64_t)row->values[sgl_used_tokens];
+        signs->evictable_tokens = (uint64_t)row->values[sgl_evictable_tokens];
+    }
 }
 
 /* Removes the rows that are not kept, so that ranks which are no longer reported disappear. */
@@ -417,6 +493,7 @@ kvb_status kvb_engine_page_end(
             add_page_requests(row, &sample);
             add_blocks(page, row, ranks, &sample);
             add_hit_rate(page, row, &sample);
+            add_signs(page, row, &sample);
             page->samples[count] = sample;
             count += sample.stats != 0; /* a hit rate needs both counters */
         }
@@ -469,8 +546,10 @@ void kvb_engine_page_begin(struct kvb_engine_page *page)
 {
     kvb_text_lines_reset(&page->lines);
     keep_rows(page, is_row_known);
+    page->started_s = 0;
     for (size_t i = 0; i < page->row_count; i++) {
         page->rows[i].present = 0;
         page->rows[i].tp_rank = 0;
+        page->rows[i].sleep = 0;
     }
 }

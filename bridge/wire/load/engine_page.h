@@ -17,7 +17,9 @@
  *     vllm:num_requests_running, vllm:num_requests_waiting
  *     vllm:kv_cache_usage_perc             before 0.10: vllm:gpu_cache_usage_perc
  *     vllm:prefix_cache_{hits,queries}_total    before: vllm:gpu_prefix_cache_...
- *     vllm:cache_config_info{num_gpu_blocks, block_size, kv_cache_size_tokens}
+ *     vllm:cache_config_info{num_gpu_blocks, block_size, kv_cache_size_tokens,
+ *                            enable_prefix_caching}
+ *     vllm:engine_sleep_state{sleep_state="awake" | "weights_offloaded" | "discard_all"}
  *
  * num_gpu_blocks is the sum over the ranks of the page, so a rank has kv_cache_size_tokens /
  * block_size blocks, or without these labels num_gpu_blocks / ranks.  The hit rate covers the
@@ -28,6 +30,10 @@
  *
  *     sglang:num_running_reqs, sglang:num_queue_reqs, sglang:token_usage,
  *     sglang:max_total_num_tokens / page size, sglang:cache_hit_rate
+ *     sglang:kv_used_tokens, sglang:kv_evictable_tokens
+ *
+ * process_start_time_seconds, which has no rank, holds for all ranks of its page.  vLLM leaves it
+ * out where several processes make one page.
  *
  * Names must match exactly.  A value that is NaN or out of range is ignored and counted.
  *

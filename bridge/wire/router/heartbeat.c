@@ -13,8 +13,8 @@
 #include <string.h>
 
 enum {
-    max_message_bytes = 4096, /* ours have at most 1900 */
-    max_fields = 64,          /* 37 kinds, and up to 16 labels; the rest is for newer versions */
+    max_message_bytes = 4096, /* ours have at most 1920 */
+    max_fields = 64,          /* 40 kinds, and up to 16 labels; the rest is for newer versions */
     digest_words = 2          /* per tier: low, high */
 };
 
@@ -53,6 +53,17 @@ static const uint32_t reasons[KVB_REASON_COUNT] = {
     [KVB_REASON_NO_BASE] = KVB__STREAM_HEARTBEAT__REASON__NO_BASE,
     [KVB_REASON_OVERLOAD] = KVB__STREAM_HEARTBEAT__REASON__OVERLOAD,
     [KVB_REASON_LAGGING] = KVB__STREAM_HEARTBEAT__REASON__LAGGING,
+    [KVB_REASON_ASLEEP] = KVB__STREAM_HEARTBEAT__REASON__ASLEEP,
+    [KVB_REASON_OCCUPANCY] = KVB__STREAM_HEARTBEAT__REASON__OCCUPANCY,
+    [KVB_REASON_NO_REMOVALS] = KVB__STREAM_HEARTBEAT__REASON__NO_REMOVALS,
+};
+
+/* What readers before these reasons are told instead, because they refuse a heartbeat with a reason
+ * that they do not know.  NONE: they know it. */
+static const enum kvb_stream_reason older_reasons[KVB_REASON_COUNT] = {
+    [KVB_REASON_ASLEEP] = KVB_REASON_ENGINE_AWAY,
+    [KVB_REASON_OCCUPANCY] = KVB_REASON_NO_BASE,
+    [KVB_REASON_NO_REMOVALS] = KVB_REASON_NO_BASE,
 };
 
 static const uint32_t profiles[KVB_PROFILE_COUNT] = {
@@ -101,6 +112,29 @@ static void fill_tiers(const struct kvb_heartbeat *heartbeat, struct tier_column
         columns->digests[at * digest_words] = tier->digest.low;
         columns->digests[at * digest_words + 1] = tier->digest.high;
     }
+}
+
+struct unverified_columns {
+    uint32_t tiers[KVB_TIER_COUNT];
+    uint32_t reasons[KVB_TIER_COUNT];
+};
+
+static void fill_unverified(
+    const struct kvb_heartbeat *heartbeat, struct unverified_columns *columns,
+    Kvb__StreamHeartbeat *message)
+{
+    size_t count = 0;
+
+    for (unsigned tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        if (heartbeat->tier_reasons[tier] != KVB_REASON_NONE) {
+            columns->tiers[count] = kvb_proto_tiers[tier];
+            columns->reasons[count++] = reasons[heartbeat->tier_reasons[tier]];
+        }
+    }
+    message->unverified_tiers = columns->tiers;
+    message->n_unverified_tiers = count;
+    message->unverified_reasons = columns->reasons;
+    message->n_unverified_reasons = count;
 }
 
 struct shape_columns {
@@ -161,7 +195,10 @@ static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbe
     assert((unsigned)heartbeat->profile < KVB_PROFILE_COUNT);
     assert((unsigned)heartbeat->hashes < KVB_HASHES_COUNT);
     message->state = (Kvb__StreamHeartbeat__State)states[heartbeat->state];
-    message->reason = (Kvb__StreamHeartbeat__Reason)reasons[heartbeat->reason];
+    const enum kvb_stream_reason older = older_reasons[heartbeat->reason];
+    message->reason =
+        (Kvb__StreamHeartbeat__Reason)reasons[older != KVB_REASON_NONE ? older : heartbeat->reason];
+    message->newer_reason = older != KVB_REASON_NONE ? reasons[heartbeat->reason] : 0;
     message->profile = (Kvb__StreamHeartbeat__Profile)profiles[heartbeat->profile];
     message->hashes = (Kvb__StreamHeartbeat__Hashes)hash_kinds[heartbeat->hashes];
     message->doubtful = heartbeat->doubtful;
@@ -176,6 +213,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     struct kvb_heartbeat copy = *heartbeat; /* protobuf-c's types need writable memory */
     struct tier_columns columns = { 0 };
     struct shape_columns shapes = { 0 };
+    struct unverified_columns unverified = { 0 };
     char *labels[kvb_max_labels];
     Kvb__StreamHeartbeat message;
 
@@ -201,6 +239,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     fill_trust(&copy, &message);
     fill_tiers(&copy, &columns);
     fill_shapes(&copy, &shapes, &message);
+    fill_unverified(&copy, &unverified, &message);
     fill_facts(&copy.facts, labels, &message);
     message.tiers = columns.tiers;
     message.n_tiers = columns.count;
@@ -230,6 +269,28 @@ static void write_tier_blocks(const struct kvb_heartbeat *heartbeat, struct kvb_
         kvb_json_write_pair_u64(json, kvb_tier_name((enum kvb_tier)i), heartbeat->tiers[i].blocks);
     }
     kvb_json_write_end(json, '}');
+}
+
+void kvb_unverified_tiers_json_write(
+    const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
+{
+    bool is_open = false;
+
+    for (unsigned tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        if (heartbeat->tier_reasons[tier] == KVB_REASON_NONE) {
+            continue;
+        }
+        if (!is_open) {
+            kvb_json_write_pair_begin(json, "unverified_tiers", '{');
+        }
+        is_open = true;
+        kvb_json_write_pair_text(
+            json, kvb_tier_name((enum kvb_tier)tier),
+            kvb_stream_reason_name(heartbeat->tier_reasons[tier]));
+    }
+    if (is_open) {
+        kvb_json_write_end(json, '}');
+    }
 }
 
 static void write_shapes(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
@@ -350,6 +411,7 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
     kvb_labels_json_write(&heartbeat->facts.labels, json);
     write_place(&heartbeat->facts, json);
     write_tier_blocks(heartbeat, json);
+    kvb_unverified_tiers_json_write(heartbeat, json);
     kvb_json_write_pair_u64(json, "doubtful", heartbeat->doubtful);
     write_heartbeat_missing(heartbeat, json);
     kvb_json_write_pair_u64(json, "last_event_id", heartbeat->last_id);
@@ -361,6 +423,18 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
 }
 
 /* ---- decode ------------------------------------------------------------------ */
+
+/* A newer reason of an even newer version: the older one in its place still holds. */
+static void read_newer_reason(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+{
+    unsigned reason = 0;
+
+    if (message->newer_reason != 0 &&
+        kvb_proto_number_find(reasons, KVB_COUNT_OF(reasons), message->newer_reason, &reason) ==
+            KVB_OK) {
+        heartbeat->reason = (enum kvb_stream_reason)reason;
+    }
+}
 
 static kvb_status read_trust(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
 {
@@ -377,6 +451,31 @@ static kvb_status read_trust(const Kvb__StreamHeartbeat *message, struct kvb_hea
     heartbeat->reason = (enum kvb_stream_reason)reason;
     heartbeat->profile = (enum kvb_profile)profile;
     heartbeat->hashes = (enum kvb_hashes)hashes;
+    read_newer_reason(message, heartbeat);
+    return KVB_OK;
+}
+
+/* Tiers and reasons of a newer version are left out and shown as no_removals, respectively. */
+static kvb_status
+read_unverified(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+{
+    if (message->n_unverified_reasons != message->n_unverified_tiers) {
+        return KVB_BAD_INPUT;
+    }
+    for (size_t i = 0; i < message->n_unverified_tiers; i++) {
+        const uint32_t number = message->unverified_reasons[i];
+        unsigned reason = KVB_REASON_NONE;
+        unsigned tier = 0;
+        if (kvb_proto_number_find(
+                kvb_proto_tiers, KVB_TIER_COUNT, message->unverified_tiers[i], &tier) != KVB_OK) {
+            continue;
+        }
+        if (kvb_proto_number_find(reasons, KVB_COUNT_OF(reasons), number, &reason) != KVB_OK ||
+            reason == KVB_REASON_NONE) {
+            reason = KVB_REASON_NO_REMOVALS;
+        }
+        heartbeat->tier_reasons[tier] = (enum kvb_stream_reason)reason;
+    }
     return KVB_OK;
 }
 
@@ -508,6 +607,7 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
     KVB_TRY(read_trust(message, &heartbeat));
     KVB_TRY(read_tiers(message, &heartbeat));
     KVB_TRY(read_shapes(message, &heartbeat));
+    KVB_TRY(read_unverified(message, &heartbeat));
     KVB_TRY(read_facts(message, &heartbeat.facts));
     if (message->missing_case == KVB__STREAM_HEARTBEAT__MISSING_MISSING_AT_MOST) {
         heartbeat.has_missing_at_most = true;

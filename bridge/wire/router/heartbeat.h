@@ -24,6 +24,11 @@ kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartb
  * proto/README.md lists the keys.  Errors stay in json->status. */
 void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json);
 
+/* Writes a member of an object, unverified_tiers, with the reason of each such tier; nothing where
+ * there is none. */
+void kvb_unverified_tiers_json_write(
+    const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json);
+
 /* Writes members of an object: draining, labels, address, role, pod, namespace_k8s, node, ready.
  * A fact that is not known is omitted; draining is omitted if false. */
 void kvb_worker_facts_json_write(

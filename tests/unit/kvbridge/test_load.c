@@ -13,6 +13,7 @@
 static struct {
     bool has_page; /* one reading waits to be taken */
     bool is_good;
+    enum kvb_engine_sleep sleep;
     uint64_t now_ns;
 } script;
 
@@ -32,6 +33,7 @@ __wrap_kvb_scraper_take(struct kvb_scraper *scraper, struct kvb_scrape_result **
     result->outcome = script.is_good ? KVB_FETCH_OK : KVB_FETCH_UNREACHABLE;
     result->count = script.is_good;
     result->at_ns = script.now_ns;
+    result->samples[0].signs.sleep = script.is_good ? script.sleep : KVB_SLEEP_UNKNOWN;
     kvb_detail_set(&result->why, "nobody is there");
     script.has_page = false;
     *out_result = result;
@@ -62,6 +64,9 @@ static void begin(struct world *world)
 {
     *world = (struct world){ .rank = { .worker_id = 7 } };
     world->log = log_pipe_open();
+    script.sleep = KVB_SLEEP_AWAKE;
+    const struct kvb_stream_options options = { .mirror = { .max_blocks = 1 } };
+    assert_ok(kvb_stream_new(&options, &world->rank.served.stream));
     world->load.settings =
         (struct kvb_worker_config){ .id = 7, .ranks = 1, .load = { .scrape_ms = 1000 } };
     world->load.scrape_key = 5;
@@ -85,6 +90,7 @@ static void begin(struct world *world)
 static void end(struct world *world)
 {
     log_pipe_close(&world->log);
+    kvb_stream_free(world->rank.served.stream);
     free(world->bridge);
 }
 
@@ -130,11 +136,30 @@ static void its_return_is_said_once(void **state)
     end(&world);
 }
 
+static void a_sleep_is_counted_and_said_once(void **state)
+{
+    struct world world;
+
+    (void)state;
+    begin(&world);
+    read_page(&world, 1, true);
+    script.sleep = KVB_SLEEP_DISCARDED;
+    read_page(&world, 2, true);
+    read_page(&world, 3, true);
+    assert_true(kvb_stream_is_cache_discarded(world.rank.served.stream));
+    assert_int_equal(kvb_metric_get(&world.bridge->shown.metrics, kvb_bridge_silent_asleep), 1);
+    script.sleep = KVB_SLEEP_AWAKE;
+    read_page(&world, 4, true);
+    assert_int_equal(log_lines(&world.log, " worker=7 "), 2);
+    end(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_engine_that_is_away_is_said_in_pauses_that_grow),
         cmocka_unit_test(its_return_is_said_once),
+        cmocka_unit_test(a_sleep_is_counted_and_said_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -334,6 +334,27 @@ static void an_overloaded_stream_is_withdrawn(void **state)
     end(&scene);
 }
 
+/* The engine wakes and clears: what it holds then is announced. */
+static void the_list_of_an_engine_that_sleeps_is_withdrawn_until_it_has_cleared(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_advertised(&scene);
+    kvb_stream_note_sleep(scene.world.stream, KVB_SLEEP_DISCARDED, scene.world.now_ns + 1);
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_WITHDRAW);
+    assert_int_equal(scene.held_count, 0);
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    scene.input.now_ns += 2 * s;
+    kvb_stream_note_sleep(scene.world.stream, KVB_SLEEP_AWAKE, scene.world.now_ns + 2);
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST); /* nothing was told yet */
+    add_cleared(&scene.world.batch);
+    give_batch(&scene.world, KVB_INPUT_LIVE, 3, first_incarnation, false);
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
+    assert_int_equal(scene.held_count, 0);
+    end(&scene);
+}
+
 /* ---- Steps ---- */
 
 static void steps_are_published_to_readers_that_know_what_was_before(void **state)
@@ -686,6 +707,7 @@ int main(void)
         cmocka_unit_test(an_engine_that_is_away_for_long_is_withdrawn_until_it_is_proven),
         cmocka_unit_test(without_a_limit_an_engine_is_never_withdrawn),
         cmocka_unit_test(an_overloaded_stream_is_withdrawn),
+        cmocka_unit_test(the_list_of_an_engine_that_sleeps_is_withdrawn_until_it_has_cleared),
         cmocka_unit_test(steps_are_published_to_readers_that_know_what_was_before),
         cmocka_unit_test(a_step_that_may_be_lost_leaves_a_gap),
         cmocka_unit_test(a_clear_is_published_and_shown_to_siblings),

@@ -467,6 +467,112 @@ static void sglangs_data_parallel_ranks_are_told_apart(void **state)
     kvb_engine_page_free(page);
 }
 
+/* ---- Signs of the cache ---- */
+
+static struct kvb_cache_signs signs_of(struct kvb_engine_page *page, const char *text)
+{
+    const struct kvb_load_sample *samples = NULL;
+    size_t count = 0;
+
+    kvb_engine_page_begin(page);
+    assert_ok(feed(page, text));
+    assert_ok(kvb_engine_page_end(page, &samples, &count));
+    assert_true(count > 0);
+    return samples[count - 1].signs; /* of the last rank */
+}
+
+static void the_recorded_engine_is_awake_and_names_its_process(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *file;
+        double started_s;
+    } rows[] = { { "vllm-0.32/metrics-idle.txt", 1.79524924882e+09 },
+                 { "vllm-0.32/metrics-dp2.txt", 0 } }; /* several processes make the page */
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        char *text = read_text_file(rows[i].file);
+        struct kvb_engine_page *page = new_page(1);
+        const struct kvb_cache_signs signs = signs_of(page, text);
+        assert_int_equal(signs.sleep, KVB_SLEEP_AWAKE);
+        assert_true(signs.started_s == rows[i].started_s);
+        assert_true(signs.counts_running);
+        assert_false(signs.is_prefix_caching_off);
+        assert_false(signs.is_counter_reset);
+        assert_false(signs.has_occupancy);
+        kvb_engine_page_free(page);
+        free(text);
+    }
+}
+
+#define SLEEP(state, value)                                                                        \
+    "vllm:engine_sleep_state{engine=\"0\",sleep_state=\"" state "\"} " value "\n"
+#define SLEEPS(awake, offloaded, discarded)                                                        \
+    SLEEP("awake", awake) SLEEP("weights_offloaded", offloaded) SLEEP("discard_all", discarded)
+
+static void each_level_of_sleep_is_told_apart(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        enum kvb_engine_sleep sleep;
+    } rows[] = { { SLEEPS("1.0", "0.0", "0.0"), KVB_SLEEP_AWAKE },
+                 { SLEEPS("0.0", "0.0", "0.0"), KVB_SLEEP_PAUSED }, /* level 0 */
+                 { SLEEPS("0.0", "1.0", "0.0"), KVB_SLEEP_DISCARDED },
+                 { SLEEPS("0.0", "0.0", "1.0"), KVB_SLEEP_DISCARDED },
+                 { SLEEP("dreaming", "1.0"), KVB_SLEEP_PAUSED },
+                 { "", KVB_SLEEP_UNKNOWN } };
+    struct kvb_engine_page *page = new_page(1);
+    char text[512];
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        (void)snprintf(text, sizeof text, "%s%s", rows[i].text, RANK("0"));
+        assert_int_equal(signs_of(page, text).sleep, rows[i].sleep);
+    }
+    kvb_engine_page_free(page);
+}
+
+static void a_process_and_its_counters_are_signs(void **state)
+{
+    (void)state;
+    static const char caching[] =
+        "vllm:cache_config_info{engine=\"0\",enable_prefix_caching=\"False\"} 1.0\n" RANK("0");
+    struct kvb_engine_page *page = new_page(1);
+    const char *counters = "vllm:prefix_cache_hits_total{engine=\"0\"} 5\n"
+                           "vllm:prefix_cache_queries_total{engine=\"0\"} 9\n";
+    const char *fewer = "process_start_time_seconds 1.5e+09\n"
+                        "vllm:prefix_cache_hits_total{engine=\"0\"} 0\n"
+                        "vllm:prefix_cache_queries_total{engine=\"0\"} 8\n";
+
+    assert_false(signs_of(page, counters).is_counter_reset);
+    const struct kvb_cache_signs signs = signs_of(page, fewer);
+    assert_true(signs.is_counter_reset);
+    assert_true(signs.started_s == 1.5e9);
+    assert_true(signs_of(page, RANK("0")).started_s == 0); /* of one page only */
+    assert_true(signs_of(page, caching).is_prefix_caching_off);
+    kvb_engine_page_free(page);
+}
+
+static void sglang_says_how_much_is_cached(void **state)
+{
+    (void)state;
+    struct kvb_engine_page *page = new_page(1);
+    const struct kvb_cache_signs signs = signs_of(
+        page,
+        SGL("token_usage", "tp_rank=\"0\"", "0.5") SGL("kv_used_tokens", "tp_rank=\"0\"", "640.0")
+            SGL("kv_evictable_tokens", "tp_rank=\"0\"", "128.0"));
+
+    assert_true(signs.has_occupancy);
+    assert_int_equal(signs.used_tokens, 640);
+    assert_int_equal(signs.evictable_tokens, 128);
+    assert_false(signs.counts_running);
+    assert_false(signs_of(
+                     page, SGL("kv_used_tokens", "tp_rank=\"0\"", "1")
+                               SGL("token_usage", "tp_rank=\"0\"", "0"))
+                     .has_occupancy);
+    kvb_engine_page_free(page);
+}
+
 static void survives_every_allocation_failing(void **state)
 {
     (void)state;
@@ -507,6 +613,10 @@ int main(void)
         cmocka_unit_test(sglang_is_read_of_its_first_tensor_rank),
         cmocka_unit_test(sglangs_page_size_is_believed_where_it_is_told),
         cmocka_unit_test(sglangs_data_parallel_ranks_are_told_apart),
+        cmocka_unit_test(the_recorded_engine_is_awake_and_names_its_process),
+        cmocka_unit_test(each_level_of_sleep_is_told_apart),
+        cmocka_unit_test(a_process_and_its_counters_are_signs),
+        cmocka_unit_test(sglang_says_how_much_is_cached),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,6 +69,7 @@ static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbea
     assert_true(a->last_id == b->last_id);
     assert_int_equal(a->state, b->state);
     assert_int_equal(a->reason, b->reason);
+    assert_memory_equal(a->tier_reasons, b->tier_reasons, sizeof a->tier_reasons);
     assert_int_equal(a->hashes, b->hashes);
     assert_int_equal(a->profile, b->profile);
     assert_string_equal(a->model, b->model);
@@ -449,6 +450,77 @@ static void json_says_when_it_does_not_fit([[maybe_unused]] void **state)
     assert_int_equal(json.status, KVB_TOO_LARGE);
 }
 
+/* Field 38 names the reason; 7, the field that old readers know, one that they do not refuse. */
+static void a_newer_reason_stands_beside_one_that_old_readers_know([[maybe_unused]] void **state)
+{
+    static const struct {
+        enum kvb_stream_reason reason;
+        uint8_t older, newer; /* numbers of the proto file */
+        enum kvb_stream_reason shown;
+    } rows[] = { { KVB_REASON_ASLEEP, 16, 26, KVB_REASON_ENGINE_AWAY },
+                 { KVB_REASON_OCCUPANCY, 22, 27, KVB_REASON_NO_BASE } };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+        struct kvb_heartbeat heartbeat = full();
+        struct kvb_heartbeat got = { 0 };
+        heartbeat.reason = rows[i].reason;
+        encode_into(&heartbeat, &out);
+        assert_int_equal(out.data[reason_at], rows[i].older);
+        const uint8_t newer[] = { 0xb0, 0x02, rows[i].newer };
+        uint8_t *at = memmem(out.data, out.len, newer, sizeof newer);
+        assert_non_null(at);
+        at[2] = 99; /* of a version to come: what old readers know still holds */
+        assert_ok(kvb_heartbeat_decode(kvb_buf_span(&out), &got));
+        assert_int_equal((int)got.reason, (int)rows[i].shown);
+    }
+}
+
+static void tiers_carry_reasons_of_their_own([[maybe_unused]] void **state)
+{
+    struct kvb_heartbeat heartbeat = full();
+
+    heartbeat.state = KVB_STREAM_EXACT;
+    heartbeat.reason = KVB_REASON_NONE;
+    heartbeat.tier_reasons[KVB_TIER_HOST] = KVB_REASON_NO_REMOVALS;
+    heartbeat.tier_reasons[KVB_TIER_EXTERNAL] = KVB_REASON_NO_REMOVALS;
+    assert_round_trip(&heartbeat);
+
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    kvb_buf_init(&out, 1 << 16);
+    struct kvb_json_writer json = kvb_json_writer_of(&out);
+    kvb_heartbeat_json_write(&heartbeat, &json);
+    assert_ok(json.status);
+    static const char want[] =
+        "\"unverified_tiers\":{\"host\":\"no_removals\",\"external\":\"no_removals\"}";
+    assert_non_null(memmem(out.data, out.len, want, sizeof want - 1));
+}
+
+static void tiers_and_reasons_of_newer_versions_are_read([[maybe_unused]] void **state)
+{
+    static const struct {
+        uint8_t tier, reason;
+        enum kvb_stream_reason host;
+    } rows[] = { { 1, 28, KVB_REASON_NO_REMOVALS },
+                 { 1, 99, KVB_REASON_NO_REMOVALS },
+                 { 1, 0, KVB_REASON_NO_REMOVALS },
+                 { 9, 28, KVB_REASON_NONE } };
+    uint8_t bytes[sizeof golden + 8];
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        const uint8_t more[] = { 0xba, 0x02, 1, rows[i].tier, 0xc2, 0x02, 1, rows[i].reason };
+        struct kvb_heartbeat heartbeat = { 0 };
+        memcpy(bytes, golden, sizeof golden);
+        memcpy(bytes + sizeof golden, more, sizeof more);
+        assert_ok(kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat));
+        assert_int_equal(heartbeat.tier_reasons[KVB_TIER_HOST], rows[i].host);
+    }
+    struct kvb_heartbeat heartbeat = { 0 };
+    assert_int_equal(/* a tier without a reason */
+                     kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes - 4 }, &heartbeat),
+                     KVB_BAD_INPUT);
+}
+
 static void refuses_values_that_cannot_be([[maybe_unused]] void **state)
 {
     static const struct {
@@ -458,7 +530,7 @@ static void refuses_values_that_cannot_be([[maybe_unused]] void **state)
     } breaks[] = {
         { state_at, 0, "a state that was not given" },
         { state_at, 7, "an unknown state" },
-        { reason_at, KVB_REASON_COUNT, "an unknown reason" },
+        { reason_at, 99, "an unknown reason" },
         { profile_at, 0, "a profile that was not given" },
         { profile_at, 3, "an unknown profile" },
         { hashes_at, 0, "hashes that were not given" },
@@ -589,6 +661,9 @@ int main(void)
         cmocka_unit_test(refuses_labels_that_are_none),
         cmocka_unit_test(json_says_null_for_an_unknown_number_of_missing_blocks),
         cmocka_unit_test(json_says_when_it_does_not_fit),
+        cmocka_unit_test(a_newer_reason_stands_beside_one_that_old_readers_know),
+        cmocka_unit_test(tiers_carry_reasons_of_their_own),
+        cmocka_unit_test(tiers_and_reasons_of_newer_versions_are_read),
         cmocka_unit_test(refuses_values_that_cannot_be),
         cmocka_unit_test(refuses_a_tier_that_is_named_twice),
         cmocka_unit_test(refuses_a_model_name_that_is_too_long),

@@ -1,0 +1,654 @@
+#include "kvb_test.h"
+
+#include "batch_maker.h"
+#include "checkpoint_bytes.h"
+#include "core/clock.h"
+#include "core/own.h"
+#include "stream/page_watch.h"
+#include "stream_world.h"
+
+/* A stream, and the metrics page of its engine, which is read once a second. */
+struct scene {
+    struct stream_world world;
+    struct kvb_page_watch watch;
+    struct kvb_load_sample page;
+    uint64_t seq; /* of the next live batch */
+};
+
+static void begin(struct scene *scene)
+{
+    *scene = (struct scene){ .seq = 3 };
+    begin_exact(&scene->world, 3);
+    scene->page.signs.sleep = KVB_SLEEP_AWAKE;
+}
+
+static void end(struct scene *scene)
+{
+    stream_world_end(&scene->world);
+}
+
+static void give_live(struct scene *scene)
+{
+    give_batch(&scene->world, KVB_INPUT_LIVE, scene->seq++, first_incarnation, false);
+}
+
+/* The page is requested now and complete 10 ms later. */
+static unsigned read_page(struct scene *scene)
+{
+    const uint64_t asked_ns = scene->world.now_ns;
+    const struct kvb_page_reading reading = { .sample = &scene->page,
+                                              .asked_ns = asked_ns,
+                                              .at_ns = asked_ns + 10 * KVB_NS_PER_MS };
+
+    return kvb_page_watch_read(&scene->watch, scene->world.stream, &reading);
+}
+
+/* A probe of a quiet stream is answered with its newest batch. */
+static void answer_probe(struct scene *scene)
+{
+    uint64_t from = 0;
+
+    if (kvb_stream_wants_replay(scene->world.stream, scene->world.now_ns, &from)) {
+        kvb_stream_replay_started(scene->world.stream, scene->world.now_ns);
+        give_batch(&scene->world, KVB_INPUT_REPLAY, scene->seq - 1, first_incarnation, false);
+        end_replay(&scene->world, first_incarnation);
+    }
+}
+
+static void pass_second(struct scene *scene)
+{
+    pass_ms(&scene->world, 1000);
+    answer_probe(scene);
+}
+
+static unsigned read_for(struct scene *scene, unsigned seconds)
+{
+    unsigned signs = 0;
+
+    for (unsigned i = 0; i < seconds; i++) {
+        signs |= read_page(scene);
+        pass_second(scene);
+    }
+    return signs;
+}
+
+static unsigned read_sleep(struct scene *scene, enum kvb_engine_sleep sleep)
+{
+    scene->page.signs.sleep = sleep;
+    const unsigned signs = read_page(scene);
+    give(&scene->world, KVB_INPUT_TICK);
+    return signs;
+}
+
+/* ---- Sleep ---- */
+
+static void a_discarded_cache_is_unverified_until_the_engine_clears(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    assert_int_equal(read_page(&scene), 0);
+    pass_second(&scene);
+    assert_int_equal(read_sleep(&scene, KVB_SLEEP_DISCARDED), KVB_SIGN_ASLEEP);
+    assert_true(scene.world.output.is_changed); /* a heartbeat says it at once */
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP);
+    assert_true(kvb_stream_is_cache_discarded(scene.world.stream));
+    pass_second(&scene);
+    assert_int_equal(read_sleep(&scene, KVB_SLEEP_DISCARDED), 0); /* said once */
+    live(&scene.world, scene.seq++, first_incarnation, 9); /* was under way when it fell asleep */
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP);
+    assert_int_equal(read_sleep(&scene, KVB_SLEEP_AWAKE), KVB_SIGN_AWAKE);
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP); /* still untold */
+    add_cleared(&scene.world.batch);
+    add_stored(&scene.world.batch, NULL, &(uint64_t){ 77 }, &(uint32_t){ 77 }, 1);
+    give_live(&scene);
+    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(scene.world.held_count, 1);
+    end(&scene);
+}
+
+/* vLLM could not reset its cache because of running requests: it goes on with what it lists. */
+static void an_engine_that_wakes_and_goes_on_without_a_clear_has_kept_its_cache(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    (void)read_sleep(&scene, KVB_SLEEP_DISCARDED);
+    pass_second(&scene);
+    (void)read_sleep(&scene, KVB_SLEEP_AWAKE);
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP);
+    live(&scene.world, scene.seq++, first_incarnation, 9);
+    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(scene.world.held_count, 4);
+    end(&scene);
+}
+
+/* The engine woke and cleared while the page was under way. */
+static void a_page_that_is_older_than_the_clear_says_nothing(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    add_cleared(&scene.world.batch);
+    give_live(&scene);
+    (void)read_sleep(&scene, KVB_SLEEP_DISCARDED); /* requested at the time of the clear */
+    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    pass_second(&scene);
+    (void)read_sleep(&scene, KVB_SLEEP_DISCARDED);
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP);
+    end(&scene);
+}
+
+/* History contains clears, too: this one is older than the sleep. */
+static void a_replayed_clear_is_not_that_of_a_sleeping_engine(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_page_watch watch = { 0 };
+    const struct kvb_load_sample page = { .signs = { .sleep = KVB_SLEEP_DISCARDED } };
+
+    stream_world_begin(&world, true);
+    give(&world, KVB_INPUT_UP);
+    const struct kvb_page_reading reading = { &page, world.now_ns, world.now_ns };
+    assert_int_equal(kvb_page_watch_read(&watch, world.stream, &reading), KVB_SIGN_ASLEEP);
+    assert_int_equal(start_wanted_replay(&world), 0);
+    add_cleared(&world.batch);
+    give_batch(&world, KVB_INPUT_REPLAY, 0, first_incarnation, false);
+    end_replay(&world, first_incarnation);
+    assert_true(kvb_stream_is_cache_discarded(world.stream));
+    stream_world_end(&world);
+}
+
+static void what_leaves_the_cache_alone_is_no_sign(void **state)
+{
+    (void)state;
+    static const enum kvb_engine_sleep levels[] = { KVB_SLEEP_UNKNOWN, KVB_SLEEP_AWAKE,
+                                                    KVB_SLEEP_PAUSED };
+    struct scene scene;
+
+    begin(&scene);
+    for (size_t i = 0; i < sizeof levels / sizeof levels[0]; i++) {
+        assert_int_equal(read_sleep(&scene, levels[i]), 0);
+        assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+        pass_second(&scene);
+    }
+    end(&scene);
+}
+
+/* A page that no longer names the state says nothing about it. */
+static void an_engine_sleeps_on_while_its_page_is_silent(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    (void)read_sleep(&scene, KVB_SLEEP_DISCARDED);
+    assert_int_equal(read_sleep(&scene, KVB_SLEEP_UNKNOWN), 0);
+    live(&scene.world, scene.seq++, first_incarnation, 9);
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP);
+    end(&scene);
+}
+
+static void another_incarnation_is_awake(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    (void)read_sleep(&scene, KVB_SLEEP_DISCARDED);
+    give(&scene.world, KVB_INPUT_DOWN);
+    give(&scene.world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&scene.world);
+    give(&scene.world, KVB_INPUT_REPLAY_END); /* it has forgotten all */
+    assert_false(kvb_stream_is_cache_discarded(scene.world.stream));
+    end(&scene);
+}
+
+/* ---- Restarts ---- */
+
+static bool is_probe_wanted(struct scene *scene)
+{
+    uint64_t from = 0;
+
+    give(&scene->world, KVB_INPUT_TICK);
+    return kvb_stream_wants_replay(scene->world.stream, scene->world.now_ns, &from);
+}
+
+static void only_a_process_that_began_later_is_another_one(void **state)
+{
+    (void)state;
+    static const struct {
+        double started_s;
+        unsigned signs;
+    } pages[] = { { 1000, 0 },
+                  { 1000, 0 },
+                  { 1000.9, 0 },
+                  { 1010, KVB_SIGN_RESTART },
+                  { 1000, 0 }, /* a load balancer's other process */
+                  { 1010, 0 },
+                  { 0, 0 },
+                  { 2000, KVB_SIGN_RESTART } };
+    struct scene scene;
+
+    begin(&scene);
+    for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++) {
+        scene.page.signs.started_s = pages[i].started_s;
+        assert_int_equal(read_page(&scene), pages[i].signs);
+        assert_int_equal(is_probe_wanted(&scene), pages[i].signs != 0);
+        answer_probe(&scene);
+        assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE); /* proven: nothing is lost */
+    }
+    end(&scene);
+}
+
+static void smaller_counters_count_where_no_process_is_named(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    scene.page.signs.is_counter_reset = true;
+    assert_int_equal(read_page(&scene), KVB_SIGN_RESTART);
+    answer_probe(&scene);
+    scene.page.signs.started_s = 1000;
+    assert_int_equal(read_page(&scene), 0); /* the same process counts anew: it knows why */
+    end(&scene);
+}
+
+static void without_a_replay_nothing_proves_the_list_of_another_process(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    struct kvb_page_watch watch = { 0 };
+    struct kvb_load_sample page = { .signs = { .started_s = 1000 } };
+
+    stream_world_begin(&world, false);
+    give(&world, KVB_INPUT_UP);
+    live(&world, 0, first_incarnation, 1);
+    const struct kvb_page_reading reading = { &page, world.now_ns, world.now_ns };
+    assert_int_equal(kvb_page_watch_read(&watch, world.stream, &reading), 0);
+    give(&world, KVB_INPUT_TICK);
+    assert_int_equal(world.held_count, 1);
+    page.signs.started_s = 2000;
+    assert_int_equal(kvb_page_watch_read(&watch, world.stream, &reading), KVB_SIGN_RESTART);
+    give(&world, KVB_INPUT_TICK);
+    assert_true(world.saw_cleared);
+    assert_int_equal(world.held_count, 0);
+    live(&world, 1, first_incarnation, 2);
+    give(&world, KVB_INPUT_TICK);
+    assert_int_equal(world.held_count, 1); /* once */
+    stream_world_end(&world);
+}
+
+/* ---- Occupancy ---- */
+
+enum { total = 64, slack = total / 8 + 8 };
+
+static void begin_cache(struct scene *scene)
+{
+    begin(scene);
+    kvb_load_sample_set(&scene->page, KVB_FIGURE_TOTAL_BLOCKS, total);
+    kvb_load_sample_set(&scene->page, KVB_FIGURE_WAITING, 0);
+    kvb_load_sample_set(&scene->page, KVB_FIGURE_USAGE, 0);
+    kvb_load_sample_set(&scene->page, KVB_FIGURE_ACTIVE_BLOCKS, 0);
+    scene->page.signs.counts_running = true;
+    add_cleared(&scene->world.batch);
+    give_live(scene);
+}
+
+static void store(struct scene *scene, uint32_t first, uint32_t count)
+{
+    for (uint32_t i = first; i < first + count; i++) {
+        add_stored(&scene->world.batch, NULL, &(uint64_t){ 5000 + i }, &i, 1);
+    }
+    give_live(scene);
+}
+
+static void drop(struct scene *scene, uint32_t block)
+{
+    add_removed(&scene->world.batch, &(uint64_t){ 5000 + block }, 1);
+    give_live(scene);
+}
+
+/* A full engine: each reading follows an eviction. */
+static void read_while_it_evicts(struct scene *scene, uint32_t from, unsigned readings)
+{
+    for (uint32_t i = from; i < from + readings; i++) {
+        drop(scene, i);
+        store(scene, 1000 + i, 1);
+        assert_int_equal(read_page(scene), 0);
+        pass_second(scene);
+    }
+}
+
+static void more_than_fits_shows_that_removals_were_lost(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_cache(&scene);
+    store(&scene, 0, total);
+    read_while_it_evicts(&scene, 0, 3);
+    store(&scene, 200, slack + 1);
+    assert_int_equal(read_for(&scene, 6), 0);
+    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_int_equal(read_for(&scene, 1), KVB_SIGN_OCCUPANCY);
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_OCCUPANCY);
+    assert_int_equal(read_for(&scene, 5), 0); /* said once */
+    drop(&scene, 201);
+    assert_int_equal(read_for(&scene, 20), 0);
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_OCCUPANCY); /* still not known */
+    add_cleared(&scene.world.batch);
+    give_live(&scene);
+    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void as_much_as_fits_is_no_sign(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_cache(&scene);
+    store(&scene, 0, total);
+    read_while_it_evicts(&scene, 0, 3);
+    store(&scene, 200, slack);
+    assert_int_equal(read_for(&scene, 30), 0);
+    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+/* It was never full by this total, or evicted nothing when it seemed to be. */
+static void a_total_that_the_engine_never_showed_to_be_right_proves_nothing(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_cache(&scene);
+    store(&scene, 0, total);
+    assert_int_equal(read_for(&scene, 5), 0);
+    store(&scene, 200, 2 * total);
+    assert_int_equal(read_for(&scene, 30), 0);
+    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void a_contradiction_that_passes_is_no_sign(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_cache(&scene);
+    store(&scene, 0, total);
+    read_while_it_evicts(&scene, 0, 3);
+    for (int i = 0; i < 4; i++) {
+        store(&scene, 200, slack + 1);
+        assert_int_equal(read_for(&scene, 5), 0);
+        for (uint32_t block = 200; block < 200 + slack + 1; block++) {
+            drop(&scene, block);
+        }
+        assert_int_equal(read_for(&scene, 1), 0);
+    }
+    end(&scene);
+}
+
+static void set_used(struct scene *scene, unsigned running, unsigned used)
+{
+    kvb_load_sample_set(&scene->page, KVB_FIGURE_ACTIVE_SLOTS, running);
+    kvb_load_sample_set(&scene->page, KVB_FIGURE_ACTIVE_BLOCKS, used);
+}
+
+static void more_in_use_than_listed_shows_that_stores_were_lost(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_cache(&scene);
+    store(&scene, 0, 5);
+    set_used(&scene, 2, 2 * 5 + 2 * 4 + slack); /* each block twice, the ends of requests, slack */
+    assert_int_equal(read_for(&scene, 30), 0);
+    set_used(&scene, 2, 2 * 5 + 2 * 4 + slack + 1);
+    assert_int_equal(read_for(&scene, 6), 0);
+    assert_int_equal(read_for(&scene, 1), KVB_SIGN_OCCUPANCY);
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_OCCUPANCY);
+    end(&scene);
+}
+
+/* Each is what a stock vLLM shows while its list is right. */
+static void blocks_that_events_leave_out_are_no_sign(void **state)
+{
+    (void)state;
+
+    for (int i = 0; i < 5; i++) {
+        struct scene scene;
+        begin_cache(&scene);
+        set_used(&scene, 1, total);
+        switch (i) {
+        case 0: /* a transfer has yet to fill them */
+            kvb_load_sample_set(&scene.page, KVB_FIGURE_WAITING, 1);
+            break;
+        case 1: /* an engine that reuses nothing tells nothing */
+            scene.page.signs.is_prefix_caching_off = true;
+            break;
+        case 2: /* SGLang: the tokens of a decode are cached at its end */
+            scene.page.signs.counts_running = false;
+            break;
+        case 3:
+            set_used(&scene, 60, total); /* many short requests */
+            break;
+        default: /* idle, with a full cache */
+            set_used(&scene, 0, 0);
+            store(&scene, 0, total);
+            break;
+        }
+        assert_int_equal(read_for(&scene, 30), 0);
+        assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+        end(&scene);
+    }
+}
+
+static void set_cached(struct scene *scene, uint64_t used, uint64_t evictable)
+{
+    scene->page.signs.counts_running = false;
+    scene->page.signs.has_occupancy = true;
+    scene->page.signs.used_tokens = used;
+    scene->page.signs.evictable_tokens = evictable;
+}
+
+static void sglangs_cache_must_hold_what_is_listed(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t listed;
+        uint64_t used, evictable;
+        unsigned signs;
+    } rows[] = { { 40, 0, 40, 0 },
+                 { 40, 24, 0, 0 },                              /* a request uses them */
+                 { 40, 0, 40 - slack - 1, KVB_SIGN_OCCUPANCY }, /* a reset that was not told */
+                 { 40, 0, 40 - slack, 0 },
+                 { 10, 0, 10 + slack + 1, KVB_SIGN_OCCUPANCY }, /* stores that were not told */
+                 { 10, 0, 10 + slack, 0 },
+                 { 10, 64, 0, 0 } }; /* a long decode */
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct scene scene;
+        begin_cache(&scene);
+        store(&scene, 0, rows[i].listed);
+        set_cached(&scene, rows[i].used, rows[i].evictable);
+        assert_int_equal(read_for(&scene, 45), 0); /* its gauges are 30 s old at times */
+        assert_int_equal(read_for(&scene, 1), rows[i].signs);
+        end(&scene);
+    }
+}
+
+static void another_incarnation_has_to_show_its_total_again(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_cache(&scene);
+    store(&scene, 0, total);
+    read_while_it_evicts(&scene, 0, 3);
+    assert_int_equal(scene.watch.full_readings, 3);
+    give(&scene.world, KVB_INPUT_DOWN);
+    give(&scene.world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&scene.world);
+    give(&scene.world, KVB_INPUT_REPLAY_END);
+    (void)read_page(&scene);
+    assert_int_equal(scene.watch.full_readings, 0);
+    end(&scene);
+}
+
+/* ---- Tiers ---- */
+
+static enum kvb_stream_reason reason_of(const struct stream_world *world, enum kvb_tier tier)
+{
+    struct kvb_heartbeat beat;
+
+    kvb_stream_heartbeat(world->stream, &beat);
+    return beat.tier_reasons[tier];
+}
+
+static void store_in(struct scene *scene, enum kvb_tier tier)
+{
+    add_stored(&scene->world.batch, NULL, &(uint64_t){ 6000 + tier }, &(uint32_t){ 60 + tier }, 1);
+    last_event(&scene->world.batch)->tier = tier;
+    give_live(scene);
+}
+
+static void remove_from(struct scene *scene, enum kvb_tier tier)
+{
+    add_removed(&scene->world.batch, &(uint64_t){ 6000 + tier }, 1);
+    last_event(&scene->world.batch)->tier = tier;
+    give_live(scene);
+}
+
+static struct kvb_stream_options options_of_tiers(enum kvb_offload_removals removals)
+{
+    struct kvb_stream_options options = stream_world_options(true);
+
+    options.offload_removals = removals;
+    options.mirror.tiers = (1U << KVB_LIST_COUNT) - 1;
+    return options;
+}
+
+/* As begin(), with all tiers published. */
+static void begin_tiers(struct scene *scene, enum kvb_offload_removals removals)
+{
+    const struct kvb_stream_options options = options_of_tiers(removals);
+
+    *scene = (struct scene){ .seq = 1 };
+    scene->world.now_ns = KVB_NS_PER_S;
+    assert_ok(kvb_stream_new(&options, &scene->world.stream));
+    give(&scene->world, KVB_INPUT_UP);
+    assert_int_equal(start_wanted_replay(&scene->world), 0);
+    replayed(&scene->world, 0, first_incarnation, 1);
+    end_replay(&scene->world, first_incarnation);
+    live(&scene->world, 0, first_incarnation, 1);
+}
+
+static void a_tier_without_removals_is_unverified_and_the_device_is_not(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_tiers(&scene, KVB_OFFLOAD_DETECT);
+    assert_int_equal(reason_of(&scene.world, KVB_TIER_HOST), KVB_REASON_NONE); /* it is empty */
+    store_in(&scene, KVB_TIER_HOST);
+    assert_true(scene.world.output.is_changed);
+    assert_int_equal(reason_of(&scene.world, KVB_TIER_HOST), KVB_REASON_NO_REMOVALS);
+    store_in(&scene, KVB_TIER_DISK);
+    remove_from(&scene, KVB_TIER_DISK);
+    store_in(&scene, KVB_TIER_DISK);
+    assert_int_equal(reason_of(&scene.world, KVB_TIER_DISK), KVB_REASON_NONE);
+    assert_int_equal(reason_of(&scene.world, KVB_TIER_HOST), KVB_REASON_NO_REMOVALS);
+    assert_int_equal(reason_of(&scene.world, KVB_TIER_DEVICE), KVB_REASON_NONE);
+    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void an_operator_says_what_a_tier_tells(void **state)
+{
+    (void)state;
+    static const struct {
+        enum kvb_offload_removals removals;
+        enum kvb_stream_reason before, after; /* its first removal */
+    } rows[] = { { KVB_OFFLOAD_DETECT, KVB_REASON_NO_REMOVALS, KVB_REASON_NONE },
+                 { KVB_OFFLOAD_COMPLETE, KVB_REASON_NONE, KVB_REASON_NONE },
+                 { KVB_OFFLOAD_INCOMPLETE, KVB_REASON_NO_REMOVALS, KVB_REASON_NO_REMOVALS } };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct scene scene;
+        begin_tiers(&scene, rows[i].removals);
+        store_in(&scene, KVB_TIER_HOST);
+        assert_int_equal(reason_of(&scene.world, KVB_TIER_HOST), rows[i].before);
+        remove_from(&scene, KVB_TIER_HOST);
+        store_in(&scene, KVB_TIER_HOST);
+        assert_int_equal(reason_of(&scene.world, KVB_TIER_HOST), rows[i].after);
+        end(&scene);
+    }
+}
+
+/* ---- Checkpoints ---- */
+
+static void a_checkpoint_keeps_what_was_found(void **state)
+{
+    (void)state;
+    const struct kvb_stream_options options = options_of_tiers(KVB_OFFLOAD_DETECT);
+    struct kvb_stream *restored = NULL;
+    struct scene scene;
+
+    begin_tiers(&scene, KVB_OFFLOAD_DETECT);
+    remove_from(&scene, KVB_TIER_DISK);
+    store_in(&scene, KVB_TIER_DISK);
+    store_in(&scene, KVB_TIER_HOST);
+    assert_true(kvb_stream_note_misfit(scene.world.stream));
+    (void)read_sleep(&scene, KVB_SLEEP_DISCARDED);
+    KVB_OWN(kvb_buf_done) struct kvb_buf bytes = { 0 };
+    kvb_buf_init(&bytes, 1 << 20);
+    save_whole(scene.world.stream, &bytes);
+    end(&scene);
+
+    bool needs_epoch = false;
+    enum kvb_checkpoint_rejection cause;
+    struct kvb_heartbeat beat;
+    assert_ok(kvb_stream_new(&options, &restored));
+    assert_ok(restore_from(restored, NULL, bytes.data, bytes.len, &needs_epoch, &cause));
+    assert_true(kvb_stream_is_cache_discarded(restored));
+    assert_false(kvb_stream_note_misfit(restored));
+    kvb_stream_heartbeat(restored, &beat);
+    assert_int_equal(beat.tier_reasons[KVB_TIER_DISK], KVB_REASON_NONE);
+    assert_int_equal(beat.tier_reasons[KVB_TIER_HOST], KVB_REASON_NO_REMOVALS);
+    kvb_stream_free(restored);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_discarded_cache_is_unverified_until_the_engine_clears),
+        cmocka_unit_test(an_engine_that_wakes_and_goes_on_without_a_clear_has_kept_its_cache),
+        cmocka_unit_test(a_page_that_is_older_than_the_clear_says_nothing),
+        cmocka_unit_test(a_replayed_clear_is_not_that_of_a_sleeping_engine),
+        cmocka_unit_test(what_leaves_the_cache_alone_is_no_sign),
+        cmocka_unit_test(an_engine_sleeps_on_while_its_page_is_silent),
+        cmocka_unit_test(another_incarnation_is_awake),
+        cmocka_unit_test(only_a_process_that_began_later_is_another_one),
+        cmocka_unit_test(smaller_counters_count_where_no_process_is_named),
+        cmocka_unit_test(without_a_replay_nothing_proves_the_list_of_another_process),
+        cmocka_unit_test(more_than_fits_shows_that_removals_were_lost),
+        cmocka_unit_test(as_much_as_fits_is_no_sign),
+        cmocka_unit_test(a_total_that_the_engine_never_showed_to_be_right_proves_nothing),
+        cmocka_unit_test(a_contradiction_that_passes_is_no_sign),
+        cmocka_unit_test(more_in_use_than_listed_shows_that_stores_were_lost),
+        cmocka_unit_test(blocks_that_events_leave_out_are_no_sign),
+        cmocka_unit_test(sglangs_cache_must_hold_what_is_listed),
+        cmocka_unit_test(another_incarnation_has_to_show_its_total_again),
+        cmocka_unit_test(a_tier_without_removals_is_unverified_and_the_device_is_not),
+        cmocka_unit_test(an_operator_says_what_a_tier_tells),
+        cmocka_unit_test(a_checkpoint_keeps_what_was_found),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
