@@ -218,13 +218,17 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "The URL at which routers reach the engine, such as http://10.0.0.7:8000.\n"
               "It is published unchanged, and answers to route requests contain it;\n"
               "empty: not known." },
+    { "tokenize", KVB_CONF_STRING, "", 0, FIELD(facts.tokenize),
+      .help = "The URL at which aggregators ask the engine for the tokens of a text, such\n"
+              "as http://10.0.0.7:8000: they POST to /tokenize there.  It is published;\n"
+              "empty: they do not ask this engine." },
     { "role", KVB_CONF_ENUM, "", 0, KVB_ROLE_COUNT - 1, FIELD(facts.role), .name_of = role_name,
       .help = "What the engine does where prefill and decode are separate; route requests\n"
               "can select by it." },
     { "labels", KVB_CONF_PAIRS, NULL, 0, 0, FIELD(facts.labels), .take_pair = take_worker_label,
       .help = "Names and values by which route requests select workers: at most 16, of\n"
               "512 bytes in all.  A label named address or role sets that key.  A change\n"
-              "of address, role or labels is published and does not interrupt the stream." },
+              "of address, tokenize, role or labels is published and does not interrupt the stream." },
     { "total_blocks", KVB_CONF_U64, "0", 0, kvb_max_stream_blocks, FIELD(total_blocks),
       .help = "Blocks that the device memory of one rank holds; 0: not known.  Ignored,\n"
               "with a log line, once the engine holds more." },
@@ -864,6 +868,12 @@ static void check_facts(struct kvb_conf *conf, struct kvb_bridge_config *config)
         if (!kvb_utf8_is_plain(facts->address)) {
             kvb_conf_error(
                 conf, worker_key_path(key, i, "address"), "is not UTF-8: save the file as UTF-8");
+        }
+        if (!kvb_worker_tokenize_is_valid(facts->tokenize)) {
+            kvb_conf_error(
+                conf, worker_key_path(key, i, "tokenize"),
+                "expected http://host:port or https://host:port, perhaps with a path, without a "
+                "user, a query or a slash at the end");
         }
         if (kvb_worker_facts_settle(facts, &detail) != KVB_OK) {
             kvb_conf_error(conf, worker_key_path(key, i, "labels"), "%s", detail.text);

@@ -175,7 +175,7 @@ static int compare_places(const void *one, const void *other)
 /* True: the key is a fact, which may change without making another worker. */
 static bool is_fact(const char *path)
 {
-    static const char *const facts[] = { "address", "role", "labels" };
+    static const char *const facts[] = { "address", "tokenize", "role", "labels" };
 
     for (size_t i = 0; i < KVB_COUNT_OF(facts); i++) {
         if (strcmp(path, facts[i]) == 0) {

@@ -36,6 +36,27 @@ bool kvb_worker_address_is_valid(const char *address)
            kvb_utf8_is_plain(address);
 }
 
+bool kvb_worker_tokenize_is_valid(const char *url)
+{
+    static const char *const schemes[] = { "http://", "https://" };
+    const size_t len = strnlen(url, kvb_worker_address_bytes + 1);
+
+    if (len == 0) {
+        return true;
+    }
+    if (len > kvb_worker_address_bytes || !kvb_utf8_is_plain(url) || strcspn(url, " ?#@\\") < len ||
+        url[len - 1] == '/') {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof schemes / sizeof schemes[0]; i++) {
+        const size_t scheme_len = strlen(schemes[i]);
+        if (strncmp(url, schemes[i], scheme_len) == 0) {
+            return url[scheme_len] != '\0' && url[scheme_len] != '/';
+        }
+    }
+    return false;
+}
+
 /* ---- From labels ---- */
 
 static kvb_status settle_role(struct kvb_worker_facts *facts, struct kvb_detail *detail)
@@ -128,7 +149,8 @@ bool kvb_worker_facts_are_same(
 {
     return one->role == other->role && one->ready == other->ready &&
            one->is_draining == other->is_draining && one->restarts == other->restarts &&
-           strcmp(one->address, other->address) == 0 && strcmp(one->pod, other->pod) == 0 &&
+           strcmp(one->address, other->address) == 0 &&
+           strcmp(one->tokenize, other->tokenize) == 0 && strcmp(one->pod, other->pod) == 0 &&
            strcmp(one->pod_namespace, other->pod_namespace) == 0 &&
            strcmp(one->node, other->node) == 0 && kvb_labels_are_same(&one->labels, &other->labels);
 }

@@ -10,6 +10,7 @@
  * Its stream and sockets then stay, and the next heartbeat carries the new value.
  *
  *     address   the URL that a router dials, byte for byte as it was configured
+ *     tokenize  the URL at which an aggregator asks the engine for the tokens of a text
  *     role      the part of a request that the worker computes: prefill, decode or both
  *     pod ...   where the worker runs on Kubernetes
  *     labels    names and values that the operator chooses; requests select workers by them
@@ -39,7 +40,8 @@ enum kvb_worker_role {
 enum kvb_worker_ready { KVB_READY_UNKNOWN, KVB_READY_NO, KVB_READY_YES, KVB_READY_COUNT };
 
 struct kvb_worker_facts {
-    char address[kvb_worker_address_bytes + 1]; /* "": not known, like the names below */
+    char address[kvb_worker_address_bytes + 1]; /* "": not known, like the texts below */
+    char tokenize[kvb_worker_address_bytes + 1];
     char pod[kvb_pod_name_bytes + 1];
     char pod_namespace[kvb_pod_namespace_bytes + 1];
     char node[kvb_pod_name_bytes + 1];
@@ -59,6 +61,11 @@ kvb_status kvb_worker_role_find(const char *name, enum kvb_worker_role *out_role
 /* Whether the text is a valid address: at most kvb_worker_address_bytes of UTF-8 without control
  * characters.  "" is valid. */
 bool kvb_worker_address_is_valid(const char *address);
+
+/* Whether the text is "" or the begin of a URL to which a path such as /tokenize can be appended:
+ * http:// or https://, a host, perhaps a port and a path, no slash at the end, no query, and no
+ * user, because what a worker publishes is public.  At most kvb_worker_address_bytes. */
+bool kvb_worker_tokenize_is_valid(const char *url);
 
 /* Fills an unknown address or role from the label of that name.  A label `role` with an unknown
  * value does not change the field.

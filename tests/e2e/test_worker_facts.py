@@ -14,7 +14,7 @@ from test_members import post, registering, reload, rewrite
 BLOCK = 16
 PROMPT = list(range(7000, 7000 + 2 * BLOCK))
 ADDRESS = "http://10.0.0.7:8000"
-KEYED = f'address = "{ADDRESS}"; role = "prefill"; labels = {{ zone = "b"; team = "x"; }};'
+KEYED = f'address = "{ADDRESS}"; tokenize = "{ADDRESS}"; role = "prefill"; labels = {{ zone = "b"; team = "x"; }};'
 
 
 def streams(daemon, path="/streams"):
@@ -22,7 +22,7 @@ def streams(daemon, path="/streams"):
 
 
 def known(row):
-    keys = ("address", "role", "pod", "namespace_k8s", "node", "labels", "ready", "draining")
+    keys = ("address", "tokenize", "role", "pod", "namespace_k8s", "node", "labels", "ready", "draining")
     return {key: row[key] for key in keys if key in row}
 
 
@@ -38,7 +38,7 @@ def test_address_role_and_labels_are_in_every_answer(scene):
     bridge = registering(scene, worker(one, 1, more=KEYED), worker(other, 2), heartbeat_ms=100)
     assert post(bridge, "/register", {
         "instance_id": 3, "endpoint": third.events, "model_name": "m", "block_size": BLOCK,
-        "address": "http://[fd00::3]:8000", "role": "both", "labels": {"zone": "c"},
+        "address": "http://[fd00::3]:8000", "tokenize": "https://[fd00::3]", "role": "both", "labels": {"zone": "c"},
     })[0] == 201
     wait_for("nothing of the third, which cannot be replayed, is lost", lambda: [
         s for s in streams(bridge, "/state").values() if s["worker_id"] == 3 and s["state"] != "DOWN"])
@@ -46,9 +46,9 @@ def test_address_role_and_labels_are_in_every_answer(scene):
     wait_for("all three are EXACT or PARTIAL", lambda: len([s for s in streams(aggregator).values() if s["blocks"]["device"]]) == 3)
 
     wanted = {
-        1: {"address": ADDRESS, "role": "prefill", "labels": {"zone": "b", "team": "x"}},
+        1: {"address": ADDRESS, "tokenize": ADDRESS, "role": "prefill", "labels": {"zone": "b", "team": "x"}},
         2: {},
-        3: {"address": "http://[fd00::3]:8000", "role": "both", "labels": {"zone": "c"}},
+        3: {"address": "http://[fd00::3]:8000", "tokenize": "https://[fd00::3]", "role": "both", "labels": {"zone": "c"}},
     }
     body = {"token_ids": PROMPT, "model": "m"}
     match = json.loads(bus.request(f"{ROUTER}.kv_match", json.dumps(body).encode()))
@@ -84,9 +84,9 @@ def test_a_changed_fact_is_said_at_once_and_leaves_the_worker_open(scene):
     before = {s["worker_id"]: s for s in bridge.get("/state")["streams"]}[1]
     row = streams(aggregator)[1]
 
-    rewrite(bridge, worker(one, 1, more='address = "http://10.0.0.9:8000"; role = "decode"; labels = { zone = "c"; };'))
+    rewrite(bridge, worker(one, 1, more='address = "http://10.0.0.9:8000"; tokenize = "http://10.0.0.9:1"; role = "decode"; labels = { zone = "c"; };'))
     assert "changed=0 unchanged=1 failed=0 updated=1" in reload(bridge)
-    changed = {"address": "http://10.0.0.9:8000", "role": "decode", "labels": {"zone": "c"}, "draining": True}
+    changed = {"address": "http://10.0.0.9:8000", "tokenize": "http://10.0.0.9:1", "role": "decode", "labels": {"zone": "c"}, "draining": True}
     wait_for("it is said long before the next heartbeat is due", lambda: known(streams(aggregator)[1]) == changed)
     after = {s["worker_id"]: s for s in bridge.get("/state")["streams"]}[1]
     assert streams(aggregator)[1]["last_event_id"] == row["last_event_id"], "the same epoch"
@@ -108,7 +108,7 @@ def test_publish_labels_names_those_that_go_out(scene):
     row = {"endpoint": other.events, "model_name": "m", "block_size": BLOCK, "labels": {"rack": "9", "team": "y", "role": "both"}}
     assert post(bridge, "/register", {"instance_id": 2, **row})[0] == 201
     wait_for("both are there", lambda: set(streams(aggregator)) == {1, 2})
-    assert known(streams(aggregator)[1]) == {"address": ADDRESS, "role": "prefill", "labels": {"zone": "b"}}
+    assert known(streams(aggregator)[1]) == {"address": ADDRESS, "tokenize": ADDRESS, "role": "prefill", "labels": {"zone": "b"}}
     assert known(streams(aggregator)[2]) == {"role": "both", "labels": {"rack": "9"}}
 
 

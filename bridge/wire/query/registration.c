@@ -240,11 +240,16 @@ static kvb_status read_registration(const struct reading *reading, struct kvb_re
         { { "lora_name" }, out->lora, sizeof out->lora, false },
         { { "topic" }, out->topic, sizeof out->topic, false },
         { { "address" }, out->facts.address, sizeof out->facts.address, false },
+        { { "tokenize" }, out->facts.tokenize, sizeof out->facts.tokenize, false },
     };
 
     KVB_TRY(read_registered_instance(reading, out));
     for (size_t i = 0; i < KVB_COUNT_OF(texts); i++) {
         KVB_TRY(read_registration_text(reading, &texts[i]));
+    }
+    if (!kvb_worker_tokenize_is_valid(out->facts.tokenize)) {
+        return refuse_field(
+            reading, "tokenize", "expected http://host:port, without a user, a query or a slash");
     }
     KVB_TRY(read_registered_model(reading, true, out));
     KVB_TRY(read_registered_block_size(reading, out));

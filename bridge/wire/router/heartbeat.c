@@ -13,7 +13,7 @@
 #include <string.h>
 
 enum {
-    max_message_bytes = 4096, /* ours have at most 1920 */
+    max_message_bytes = 4096, /* ours have at most 2180 */
     max_fields = 64,          /* 40 kinds, and up to 16 labels; the rest is for newer versions */
     digest_words = 2          /* per tier: low, high */
 };
@@ -186,6 +186,7 @@ static void fill_facts(
     message->namespace_k8s = facts->pod_namespace;
     message->node = facts->node;
     message->ready = (Kvb__StreamHeartbeat__Ready)readiness[facts->ready];
+    message->tokenize = facts->tokenize;
 }
 
 static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbeat *message)
@@ -360,6 +361,7 @@ static void write_place(const struct kvb_worker_facts *facts, struct kvb_json_wr
     if (facts->ready != KVB_READY_UNKNOWN) {
         kvb_json_write_pair_bool(json, "ready", facts->ready == KVB_READY_YES);
     }
+    write_set(json, "tokenize", facts->tokenize);
 }
 
 void kvb_worker_facts_json_write(const struct kvb_worker_facts *facts, struct kvb_json_writer *json)
@@ -564,6 +566,9 @@ static kvb_status read_facts(const Kvb__StreamHeartbeat *message, struct kvb_wor
     KVB_TRY(read_plain(message->pod, facts->pod, sizeof facts->pod));
     KVB_TRY(read_plain(message->namespace_k8s, facts->pod_namespace, sizeof facts->pod_namespace));
     KVB_TRY(read_plain(message->node, facts->node, sizeof facts->node));
+    if (kvb_worker_tokenize_is_valid(message->tokenize)) { /* another one is of no use */
+        memcpy(facts->tokenize, message->tokenize, strlen(message->tokenize) + 1);
+    }
     KVB_TRY(read_labels(message, &facts->labels));
     facts->role = (enum kvb_worker_role)read_known(roles, KVB_ROLE_COUNT, message->role);
     facts->ready = (enum kvb_worker_ready)read_known(readiness, KVB_READY_COUNT, message->ready);

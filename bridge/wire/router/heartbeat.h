@@ -29,7 +29,8 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
 void kvb_unverified_tiers_json_write(
     const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json);
 
-/* Writes members of an object: draining, labels, address, role, pod, namespace_k8s, node, ready.
+/* Writes members of an object: draining, labels, address, role, pod, namespace_k8s, node, ready,
+ * tokenize.
  * A fact that is not known is omitted; draining is omitted if false. */
 void kvb_worker_facts_json_write(
     const struct kvb_worker_facts *facts, struct kvb_json_writer *json);

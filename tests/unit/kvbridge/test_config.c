@@ -266,11 +266,12 @@ static void a_worker_says_one_role_and_one_address(void **state)
         PUBLISH "workers = ( " WORKER(
             "1",
             "events = \"tcp://h:1\"; role = \"prefill\";\n"
-            "labels = { role = \"decode\"; };") ",\n" WORKER("2", "events = \"tcp://h:2\"; address = \"a\"; labels = { address = \"b\"; };") ",\n" WORKER("3", "events = \"tcp://h:3\"; role = \"router\"; address = \"\\xff\";") ");",
+            "labels = { role = \"decode\"; };") ",\n" WORKER("2", "events = \"tcp://h:2\"; address = \"a\"; labels = { address = \"b\"; };") ",\n" WORKER("3", "events = \"tcp://h:3\"; role = \"router\"; address = \"\\xff\"; tokenize = \"h:1\";") ");",
         "5: workers[2].role: expected \"\" or \"prefill\" or \"decode\" or \"both\"",
         "3: workers[0].labels: role: differs from labels.role; give one of them",
         "4: workers[1].labels: address: differs from labels.address; give one of them",
-        "5: workers[2].address: is not UTF-8: save the file as UTF-8");
+        "5: workers[2].address: is not UTF-8: save the file as UTF-8",
+        "5: workers[2].tokenize: expected http://host:port or https://host:port");
     assert_wrong(
         "publish = { namespace = \"n\"; component = \"c\"; labels = ( \"a b\" ); };\n"
         "workers = ( " WORKER("1", "events = \"tcp://h:1\";") ");",

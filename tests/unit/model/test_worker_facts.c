@@ -38,6 +38,43 @@ static void an_address_is_plain_text_of_at_most_255_bytes(void **state)
     assert_true(kvb_worker_address_is_valid(text));
 }
 
+static void tokenize_is_the_beginning_of_a_url(void **state)
+{
+    (void)state;
+    static const char *const good[] = { "", "http://engine:8000", "https://[fd00::1]:8/v/x" };
+    static const char *const bad[] = {
+        "engine:8000",
+        "http://",
+        "http:///x",
+        "http://e/",
+        "ftp://e",
+        "http://e?a=b",
+        "http://e#a",
+        "http://user:secret@e",
+        "http://e\\@other",
+        "http://e /tokenize",
+        "http://e\n",
+        "http://\xff",
+        "file:///etc/passwd",
+    };
+    char text[kvb_worker_address_bytes + 2];
+
+    for (size_t i = 0; i < sizeof good / sizeof good[0]; i++) {
+        assert_true(kvb_worker_tokenize_is_valid(good[i]));
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        if (kvb_worker_tokenize_is_valid(bad[i])) {
+            fail_msg("%s", bad[i]);
+        }
+    }
+    memset(text, 'a', sizeof text);
+    memcpy(text, "http://", 7);
+    text[kvb_worker_address_bytes + 1] = '\0';
+    assert_false(kvb_worker_tokenize_is_valid(text));
+    text[kvb_worker_address_bytes] = '\0';
+    assert_true(kvb_worker_tokenize_is_valid(text));
+}
+
 static struct kvb_worker_facts facts_with(const char *name, const char *value)
 {
     struct kvb_worker_facts facts = { 0 };
@@ -145,6 +182,7 @@ static void each_fact_makes_a_difference(void **state)
         { .node = "a" },           { .pod_namespace = "a" },
         { .role = KVB_ROLE_BOTH }, { .ready = KVB_READY_NO },
         { .is_draining = true },   facts_with("zone", "b"),
+        { .tokenize = "a" },
     };
 
     for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
@@ -158,6 +196,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_role_is_found_by_its_name),
         cmocka_unit_test(an_address_is_plain_text_of_at_most_255_bytes),
+        cmocka_unit_test(tokenize_is_the_beginning_of_a_url),
         cmocka_unit_test(labels_of_these_names_fill_role_and_address),
         cmocka_unit_test(a_label_that_says_something_else_is_refused),
         cmocka_unit_test(role_and_address_are_selected_like_labels),

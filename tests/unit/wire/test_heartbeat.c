@@ -42,6 +42,7 @@ static struct kvb_heartbeat full(void)
     heartbeat.facts.role = KVB_ROLE_PREFILL;
     heartbeat.facts.ready = KVB_READY_NO;
     (void)snprintf(heartbeat.facts.address, sizeof heartbeat.facts.address, "http://10.0.0.7:8000");
+    (void)snprintf(heartbeat.facts.tokenize, sizeof heartbeat.facts.tokenize, "http://t:1/v");
     (void)snprintf(heartbeat.facts.pod, sizeof heartbeat.facts.pod, "vllm-0");
     (void)snprintf(
         heartbeat.facts.pod_namespace, sizeof heartbeat.facts.pod_namespace, "inference");
@@ -225,7 +226,8 @@ static void writes_every_field_as_json([[maybe_unused]] void **state)
         "\"bye\":true,\"publisher\":\"fffffffffffffffe\",\"standby\":true,\"draining\":true,"
         "\"labels\":{\"team\":\"a\",\"zone\":\"b\"},\"address\":\"http://10.0.0.7:8000\","
         "\"role\":\"prefill\",\"pod\":\"vllm-0\",\"namespace_k8s\":\"inference\","
-        "\"node\":\"gpu-17\",\"ready\":false,\"blocks\":{\"device\":5,"
+        "\"node\":\"gpu-17\",\"ready\":false,\"tokenize\":\"http://t:1/"
+        "v\",\"blocks\":{\"device\":5,"
         "\"host\":0,\"disk\":0,"
         "\"external\":18446744073709551615,\"window\":11},\"doubtful\":4,\"missing_at_most\":0,"
         "\"last_event_id\":18446744073709551615,\"epoch_first_id\":1700000000000000,"
@@ -280,7 +282,22 @@ static const uint8_t golden_place[] = {
     0x9a, 0x02, 1, 's',                                    /* 35 namespace_k8s */
     0xa2, 0x02, 1, 'n',                                    /* 36 node */
     0xa8, 0x02, 2,                                         /* 37 READY_YES */
+    0xca, 0x02, 8, 'h', 't', 't', 'p', ':', '/', '/', 't', /* 41 tokenize */
 };
+
+/* The heartbeat is valid all the same. */
+static void a_tokenize_that_is_no_url_is_read_as_none([[maybe_unused]] void **state)
+{
+    uint8_t bytes[sizeof golden + sizeof golden_place];
+    struct kvb_heartbeat heartbeat = { 0 };
+
+    memcpy(bytes, golden, sizeof golden);
+    memcpy(bytes + sizeof golden, golden_place, sizeof golden_place);
+    bytes[sizeof bytes - 1] = '?';
+    assert_ok(kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat));
+    assert_string_equal(heartbeat.facts.tokenize, "");
+    assert_string_equal(heartbeat.facts.node, "n");
+}
 
 static void writes_and_reads_the_numbers_of_a_place([[maybe_unused]] void **state)
 {
@@ -297,6 +314,7 @@ static void writes_and_reads_the_numbers_of_a_place([[maybe_unused]] void **stat
     assert_string_equal(heartbeat.facts.pod_namespace, "s");
     assert_string_equal(heartbeat.facts.node, "n");
     assert_int_equal(heartbeat.facts.ready, KVB_READY_YES);
+    assert_string_equal(heartbeat.facts.tokenize, "http://t");
     encode_into(&heartbeat, &out);
     assert_int_equal(out.len, sizeof bytes);
     assert_memory_equal(out.data, bytes, sizeof bytes);
@@ -381,6 +399,8 @@ static void facts_of_a_worker_stand_behind_what_older_readers_know([[maybe_unuse
     heartbeat.facts.role = KVB_ROLE_BOTH;
     heartbeat.facts.ready = KVB_READY_YES;
     memset(heartbeat.facts.address, 'a', kvb_worker_address_bytes);
+    memcpy(heartbeat.facts.tokenize, "http://", 7);
+    memset(heartbeat.facts.tokenize + 7, 't', kvb_worker_address_bytes - 7);
     memset(heartbeat.facts.pod, 'p', kvb_pod_name_bytes);
     memset(heartbeat.facts.pod_namespace, 's', kvb_pod_namespace_bytes);
     memset(heartbeat.facts.node, 'n', kvb_pod_name_bytes);
@@ -658,6 +678,7 @@ int main(void)
         cmocka_unit_test(refuses_a_place_that_is_none),
         cmocka_unit_test(labels_of_an_old_bridge_say_role_and_address),
         cmocka_unit_test(facts_of_a_worker_stand_behind_what_older_readers_know),
+        cmocka_unit_test(a_tokenize_that_is_no_url_is_read_as_none),
         cmocka_unit_test(refuses_labels_that_are_none),
         cmocka_unit_test(json_says_null_for_an_unknown_number_of_missing_blocks),
         cmocka_unit_test(json_says_when_it_does_not_fit),

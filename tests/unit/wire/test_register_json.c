@@ -50,10 +50,12 @@ static void reads_what_routers_are_told_of_the_worker(void **state)
 #define REGISTERED "{\"endpoint\":\"tcp://h:1\",\"model\":\"m\",\"block_size\":16,"
     struct kvb_registration who =
         read_good(REGISTERED "\"address\":\"http://10.0.0.7:8000\",\"role\":\"decode\","
+                             "\"tokenize\":\"http://10.0.0.7:8001\","
                              "\"labels\":{\"zone\":\"b\",\"role\":\"decode\"}}");
 
     (void)state;
     assert_string_equal(who.facts.address, "http://10.0.0.7:8000");
+    assert_string_equal(who.facts.tokenize, "http://10.0.0.7:8001");
     assert_int_equal(who.facts.role, KVB_ROLE_DECODE);
     assert_int_equal(who.facts.labels.count, 2);
     who = read_good(REGISTERED "\"labels\":{\"address\":\"h:8000\",\"role\":\"both\"}}");
@@ -64,6 +66,9 @@ static void reads_what_routers_are_told_of_the_worker(void **state)
     read_bad(
         REGISTERED "\"role\":\"both\",\"labels\":{\"role\":\"decode\"}}", KVB_NOT_FOUND,
         "role: differs from labels.role");
+    read_bad(
+        REGISTERED "\"tokenize\":\"h:8001\"}", KVB_NOT_FOUND,
+        "tokenize: expected http://host:port");
     read_bad(
         REGISTERED "\"address\":7}", KVB_NOT_FOUND, "address: expected a string of at most 255");
 #undef REGISTERED
