@@ -1,0 +1,490 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "core/own.h"
+#include "core/random.h"
+#include "fail_alloc.h"
+#include "load/audit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define S KVB_NS_PER_S
+
+/* The defaults of the aggregator: see audit.* in its configuration. */
+static const struct kvb_audit_options defaults = {
+    .max_streams = 64, .honest_loss = 0.005, .lie = 0.05, .false_alarm_requests = 1e8
+};
+
+enum { promise = 640, max_requests = 1000000 };
+
+static struct kvb_audit *new_audit(void)
+{
+    struct kvb_audit *audit = NULL;
+
+    assert_ok(kvb_audit_new(&defaults, &audit));
+    return audit;
+}
+
+static struct kvb_stream_id worker(uint64_t worker_id)
+{
+    return (struct kvb_stream_id){ .name_space = "dynamo",
+                                   .component = "VllmWorker",
+                                   .worker_id = worker_id };
+}
+
+static void add(struct kvb_audit *audit, uint64_t worker_id, uint64_t cached)
+{
+    const struct kvb_stream_id id = worker(worker_id);
+
+    assert_ok(kvb_audit_add(audit, &id, promise, cached, S));
+}
+
+static void clear(struct kvb_audit *audit, uint64_t worker_id)
+{
+    const struct kvb_stream_id id = worker(worker_id);
+
+    kvb_audit_cleared(audit, &id);
+}
+
+static struct kvb_audit_stats stats_of(const struct kvb_audit *audit, uint64_t worker_id)
+{
+    const struct kvb_stream_id id = worker(worker_id);
+    struct kvb_audit_stats stats;
+
+    assert_true(kvb_audit_find(audit, &id, &stats));
+    return stats;
+}
+
+static enum kvb_audit_verdict verdict_of(const struct kvb_audit *audit, uint64_t worker_id)
+{
+    return stats_of(audit, worker_id).verdict;
+}
+
+static struct kvb_audit_counters counters_of(const struct kvb_audit *audit)
+{
+    struct kvb_audit_counters counters;
+
+    kvb_audit_count(audit, &counters);
+    return counters;
+}
+
+/* How many requests until the alarm, when each loses all of its promise with this probability. */
+static unsigned
+requests_until_alarm(const struct kvb_audit_options *options, double probability, uint64_t seed)
+{
+    struct kvb_audit *audit = NULL;
+    unsigned requests = 0;
+
+    assert_ok(kvb_audit_new(options, &audit));
+    do {
+        add(audit, 1, kvb_random_chance(&seed, probability) ? 0 : promise);
+        requests++;
+        assert_true(requests < max_requests);
+    } while (verdict_of(audit, 1) == KVB_AUDIT_KEPT);
+    kvb_audit_free(audit);
+    return requests;
+}
+
+static int by_size(const void *left, const void *right)
+{
+    const unsigned a = *(const unsigned *)left;
+    const unsigned b = *(const unsigned *)right;
+
+    return (a > b) - (a < b);
+}
+
+/* ---- Detection ---- */
+
+/* Requests until the alarm when every request is given this share less than promised. */
+static unsigned requests_for_an_even_lie(double share)
+{
+    struct kvb_audit *audit = new_audit();
+    unsigned requests = 0;
+
+    do {
+        add(audit, 1, (uint64_t)(promise * (1 - share)));
+        requests++;
+        assert_true(requests < max_requests);
+    } while (verdict_of(audit, 1) == KVB_AUDIT_KEPT);
+    kvb_audit_free(audit);
+    return requests;
+}
+
+static void a_lie_that_is_spread_evenly_is_found_soon(void **state)
+{
+    (void)state;
+    assert_int_equal(requests_for_an_even_lie(0.05), 50); /* 30 s at 1.7 requests/s */
+    assert_int_equal(requests_for_an_even_lie(0.1), 28);  /* 30 s at 1 request/s */
+    assert_int_equal(requests_for_an_even_lie(1.0), 8);
+}
+
+static void honest_requests_save_nothing_for_later(void **state)
+{
+    struct kvb_audit *audit = new_audit();
+
+    (void)state;
+    for (unsigned i = 0; i < 1000; i++) {
+        add(audit, 1, promise);
+    }
+    for (unsigned i = 0; i < 50; i++) {
+        assert_int_equal(stats_of(audit, 1).verdict, KVB_AUDIT_KEPT);
+        add(audit, 1, promise - (promise / 20));
+    }
+    assert_int_equal(stats_of(audit, 1).verdict, KVB_AUDIT_BROKEN);
+    kvb_audit_free(audit);
+}
+
+/* The hardest lie of 5 %: one request in twenty loses everything, beside the honest loss. */
+static void a_lie_in_few_requests_is_found_within_30_s_at_14_requests_a_second(void **state)
+{
+    enum { runs = 1000 };
+    static unsigned sorted[runs];
+    double sum = 0;
+
+    (void)state;
+    for (unsigned i = 0; i < runs; i++) {
+        sorted[i] = requests_until_alarm(&defaults, 0.055, i + 1);
+        sum += sorted[i];
+    }
+    qsort(sorted, runs, sizeof *sorted, by_size);
+    print_message(
+        "mean %.0f, 95 %% of lies within %u requests\n", sum / runs, sorted[runs * 95 / 100]);
+    assert_in_range((unsigned)(sum / runs), 200, 240);
+    assert_in_range(sorted[runs * 95 / 100], 380, 420);
+}
+
+/* ---- False alarms ---- */
+
+/* 30 minutes of 64 streams with 20 requests a second each, at the limit of honesty. */
+static void honest_streams_raise_no_alarm_in_30_minutes(void **state)
+{
+    enum { streams = 64, requests = 30 * 60 * 20 };
+    struct kvb_audit *audit = new_audit();
+    uint64_t random = 7;
+
+    (void)state;
+    for (unsigned n = 0; n < requests; n++) {
+        for (unsigned i = 0; i < streams; i++) {
+            add(audit, i, kvb_random_chance(&random, defaults.honest_loss) ? 0 : promise);
+        }
+    }
+    assert_int_equal(counters_of(audit).alarms, 0);
+    assert_int_equal(counters_of(audit).requests, streams * requests);
+    kvb_audit_free(audit);
+}
+
+/* A small goal, so that false alarms occur: their mean distance is above the goal, whatever the
+ * distribution of the losses is. */
+static void false_alarms_are_rarer_than_the_bound(void **state)
+{
+    enum { runs = 100 };
+    struct kvb_audit_options options = defaults;
+    double sum = 0;
+
+    (void)state;
+    options.false_alarm_requests = 100;
+    for (unsigned i = 0; i < runs; i++) {
+        sum += requests_until_alarm(&options, options.honest_loss, i + 1);
+    }
+    print_message("bound 100, mean distance of false alarms %.0f requests\n", sum / runs);
+    assert_true(sum / runs > 100);
+}
+
+/* ---- The exact distance of false alarms, of losses that are all or nothing ----
+ *
+ * Brook and Evans 1972: CUSUM as a Markov chain.  One state for each fall of the evidence, d; a
+ * loss raises it by m of them, rounded up, so that the true distance is larger. */
+
+enum { max_states = 400 };
+
+static void subtract_row(double *row, const double *other, double share, size_t count)
+{
+    for (size_t k = 0; k <= count; k++) {
+        row[k] -= share * other[k];
+    }
+}
+
+/* Gauss-Jordan; the diagonal dominates.  Column `count` is the right side. */
+static void eliminate(double (*rows)[max_states + 1], size_t count)
+{
+    for (size_t c = 0; c < count; c++) {
+        for (size_t r = 0; r < count; r++) {
+            if (r != c && rows[r][c] != 0) {
+                subtract_row(rows[r], rows[c], rows[r][c] / rows[c][c], count);
+            }
+        }
+    }
+}
+
+/* Mean number of requests until the alarm; each loses everything with this probability. */
+static double mean_distance(const struct kvb_audit_options *options, double probability)
+{
+    static double rows[max_states][max_states + 1]; /* (I - Q) distance = 1 */
+    const double p0 = options->honest_loss;
+    const double p1 = p0 + options->lie;
+    const double fall = log((1 - p0) / (1 - p1));
+    const size_t rise = (size_t)ceil(log(p1 / p0) / fall);
+    const size_t count = (size_t)(log(options->false_alarm_requests) / fall) + 1;
+
+    assert_true(count <= max_states);
+    memset(rows, 0, sizeof rows);
+    for (size_t i = 0; i < count; i++) {
+        rows[i][i] += 1;
+        rows[i][i > 0 ? i - 1 : 0] -= 1 - probability;
+        if (i + rise < count) {
+            rows[i][i + rise] -= probability;
+        }
+        rows[i][count] = 1;
+    }
+    eliminate(rows, count);
+    return rows[0][count] / rows[0][0];
+}
+
+static void the_distance_of_false_alarms_is_known(void **state)
+{
+    const double at_limit = mean_distance(&defaults, defaults.honest_loss);
+    const double usual = mean_distance(&defaults, defaults.honest_loss / 5);
+    const double lie = mean_distance(&defaults, defaults.honest_loss + defaults.lie);
+
+    (void)state;
+    print_message(
+        "requests until the alarm: honest loss 0.5 %%: %.3g, 0.1 %%: %.3g; 5.5 %%: %.0f\n",
+        at_limit, usual, lie);
+    assert_true(at_limit > 4.2e9 && at_limit < 4.4e9);
+    assert_true(usual > 1e16);
+    assert_true(lie > 200 && lie < 240);
+}
+
+/* ---- What is no loss ---- */
+
+static void more_than_was_promised_is_no_loss(void **state)
+{
+    struct kvb_audit *audit = new_audit();
+
+    (void)state;
+    add(audit, 1, promise + 160);
+    const struct kvb_audit_stats stats = stats_of(audit, 1);
+    assert_int_equal(stats.short_requests, 0);
+    assert_int_equal(stats.delivered_tokens, promise);
+    assert_int_equal(stats.extra_tokens, 160);
+    assert_true(stats.evidence == 0);
+    kvb_audit_free(audit);
+}
+
+static void a_promise_of_nothing_tests_nothing(void **state)
+{
+    struct kvb_audit *audit = new_audit();
+    const struct kvb_stream_id id = worker(1);
+    struct kvb_audit_stats stats;
+
+    (void)state;
+    assert_ok(kvb_audit_add(audit, &id, 0, 160, S));
+    assert_false(kvb_audit_find(audit, &id, &stats));
+    assert_int_equal(counters_of(audit).requests, 0);
+    kvb_audit_free(audit);
+}
+
+static void one_request_alone_is_no_alarm(void **state)
+{
+    struct kvb_audit *audit = new_audit();
+
+    (void)state;
+    add(audit, 1, 0);
+    add(audit, 2, promise);
+    assert_int_equal(verdict_of(audit, 1), KVB_AUDIT_KEPT);
+    assert_true(stats_of(audit, 1).evidence > 0.1);
+    assert_int_equal(counters_of(audit).short_requests, 1);
+    assert_int_equal(counters_of(audit).promised_tokens, 2 * promise);
+    assert_int_equal(counters_of(audit).delivered_tokens, promise);
+    kvb_audit_free(audit);
+}
+
+/* ---- From broken to kept ---- */
+
+static void break_stream(struct kvb_audit *audit, uint64_t worker_id)
+{
+    for (unsigned i = 0; i < 8; i++) {
+        add(audit, worker_id, 0);
+    }
+    assert_int_equal(verdict_of(audit, worker_id), KVB_AUDIT_BROKEN);
+}
+
+static void add_clean(struct kvb_audit *audit, uint64_t worker_id, unsigned count)
+{
+    for (unsigned i = 0; i < count; i++) {
+        add(audit, worker_id, promise);
+    }
+}
+
+static void a_broken_stream_is_kept_again_after_a_clear_and_90_clean_requests(void **state)
+{
+    struct kvb_audit *audit = new_audit();
+
+    (void)state;
+    break_stream(audit, 1);
+    assert_int_equal(counters_of(audit).doubted, 1);
+    add_clean(audit, 1, 1000); /* the list is the same: blocks that nobody requests may be wrong */
+    assert_int_equal(verdict_of(audit, 1), KVB_AUDIT_BROKEN);
+    clear(audit, 1);
+    assert_int_equal(verdict_of(audit, 1), KVB_AUDIT_PROBATION);
+    add_clean(audit, 1, 89);
+    assert_int_equal(verdict_of(audit, 1), KVB_AUDIT_PROBATION);
+    assert_true(stats_of(audit, 1).clean > 0.98);
+    add_clean(audit, 1, 1);
+    assert_int_equal(verdict_of(audit, 1), KVB_AUDIT_KEPT);
+    assert_int_equal(counters_of(audit).doubted, 0);
+    assert_int_equal(counters_of(audit).returns, 1);
+    assert_int_equal(counters_of(audit).alarms, 1);
+    kvb_audit_free(audit);
+}
+
+static void a_stream_that_still_lies_after_a_clear_does_not_pass(void **state)
+{
+    enum { streams = 1000 };
+    struct kvb_audit_options options = defaults;
+    struct kvb_audit *audit = NULL;
+    uint64_t random = 3;
+
+    (void)state;
+    options.max_streams = streams;
+    assert_ok(kvb_audit_new(&options, &audit));
+    for (unsigned i = 0; i < streams; i++) {
+        break_stream(audit, i);
+        clear(audit, i);
+        while (verdict_of(audit, i) == KVB_AUDIT_PROBATION) {
+            add(audit, i, kvb_random_chance(&random, 0.055) ? 0 : promise);
+        }
+    }
+    print_message("%d of 1000 passed\n", (int)counters_of(audit).returns);
+    assert_true(counters_of(audit).returns <= 20); /* 1 %, and 3 deviations */
+    assert_int_equal(counters_of(audit).alarms + counters_of(audit).returns, 2 * streams);
+    kvb_audit_free(audit);
+}
+
+static void a_clear_ends_the_evidence_against_the_old_list(void **state)
+{
+    struct kvb_audit *audit = new_audit();
+
+    (void)state;
+    for (unsigned i = 0; i < 7; i++) {
+        add(audit, 1, 0);
+    }
+    clear(audit, 1);
+    clear(audit, 2); /* not audited */
+    add(audit, 1, 0);
+    assert_int_equal(verdict_of(audit, 1), KVB_AUDIT_KEPT);
+    kvb_audit_free(audit);
+}
+
+/* ---- Limits ---- */
+
+static void streams_without_requests_are_removed_but_broken_ones(void **state)
+{
+    struct kvb_audit *audit = new_audit();
+    struct kvb_audit_stats stats;
+    const struct kvb_stream_id ids[] = { worker(1), worker(2), worker(3) };
+    enum kvb_audit_verdict verdict = KVB_AUDIT_KEPT;
+
+    (void)state;
+    add(audit, 1, promise);
+    break_stream(audit, 2);
+    break_stream(audit, 3);
+    clear(audit, 3);
+    kvb_audit_expire(audit, 600 * S);
+    assert_int_equal(counters_of(audit).streams, 3);
+    kvb_audit_expire(audit, 601 * S);
+    assert_false(kvb_audit_find(audit, &ids[0], &stats));
+    assert_true(kvb_audit_find(audit, &ids[1], &stats));
+    assert_false(kvb_audit_find(audit, &ids[2], &stats)); /* nobody audits it any more */
+    assert_int_equal(counters_of(audit).doubted, 1);
+    assert_int_equal(kvb_audit_limit(audit), 3);
+    assert_null(kvb_audit_at(audit, 0, &verdict));
+    assert_int_equal(kvb_audit_at(audit, 1, &verdict)->worker_id, 2);
+    assert_int_equal(verdict, KVB_AUDIT_BROKEN);
+    kvb_audit_free(audit);
+}
+
+static void streams_beyond_the_limit_are_counted(void **state)
+{
+    struct kvb_audit *audit = new_audit();
+    const struct kvb_stream_id id = worker(64);
+
+    (void)state;
+    for (unsigned i = 0; i < 64; i++) {
+        add(audit, i, promise);
+    }
+    assert_int_equal(kvb_audit_add(audit, &id, promise, promise, S), KVB_TOO_LARGE);
+    assert_int_equal(counters_of(audit).refused, 1);
+    kvb_audit_free(audit);
+}
+
+static void options_out_of_range_are_refused(void **state)
+{
+    static const struct kvb_audit_options wrong[] = {
+        { 1, .honest_loss = 0, .lie = 0.05, .false_alarm_requests = 1e8 },
+        { 1, .honest_loss = 0.01, .lie = 0, .false_alarm_requests = 1e8 },
+        { 1, .honest_loss = 0.5, .lie = 0.5, .false_alarm_requests = 1e8 },
+        { 1, .honest_loss = 0.01, .lie = 0.05, .false_alarm_requests = 1 },
+    };
+    struct kvb_audit *audit = NULL;
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(wrong); i++) {
+        assert_int_equal(kvb_audit_new(&wrong[i], &audit), KVB_BAD_CONFIG);
+    }
+    assert_null(audit);
+}
+
+static void without_memory_the_request_is_counted_as_refused(void **state)
+{
+    const struct kvb_stream_id id = worker(1);
+
+    (void)state;
+    for (long i = 0; i < 6; i++) {
+        struct kvb_audit *audit = new_audit();
+        fail_alloc_after(i);
+        const kvb_status status = kvb_audit_add(audit, &id, promise, 0, S);
+        fail_alloc_after(-1);
+        assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
+        assert_int_equal(counters_of(audit).refused, status == KVB_NO_MEMORY);
+        assert_int_equal(counters_of(audit).requests, status == KVB_OK);
+        kvb_audit_free(audit);
+    }
+}
+
+static void verdicts_have_names(void **state)
+{
+    (void)state;
+    assert_string_equal(kvb_audit_verdict_name(KVB_AUDIT_KEPT), "kept");
+    assert_string_equal(kvb_audit_verdict_name(KVB_AUDIT_BROKEN), "broken");
+    assert_string_equal(kvb_audit_verdict_name(KVB_AUDIT_PROBATION), "probation");
+    assert_string_equal(kvb_audit_verdict_name(KVB_AUDIT_VERDICT_COUNT), "");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_lie_that_is_spread_evenly_is_found_soon),
+        cmocka_unit_test(honest_requests_save_nothing_for_later),
+        cmocka_unit_test(a_lie_in_few_requests_is_found_within_30_s_at_14_requests_a_second),
+        cmocka_unit_test(honest_streams_raise_no_alarm_in_30_minutes),
+        cmocka_unit_test(false_alarms_are_rarer_than_the_bound),
+        cmocka_unit_test(the_distance_of_false_alarms_is_known),
+        cmocka_unit_test(more_than_was_promised_is_no_loss),
+        cmocka_unit_test(a_promise_of_nothing_tests_nothing),
+        cmocka_unit_test(one_request_alone_is_no_alarm),
+        cmocka_unit_test(a_broken_stream_is_kept_again_after_a_clear_and_90_clean_requests),
+        cmocka_unit_test(a_stream_that_still_lies_after_a_clear_does_not_pass),
+        cmocka_unit_test(a_clear_ends_the_evidence_against_the_old_list),
+        cmocka_unit_test(streams_without_requests_are_removed_but_broken_ones),
+        cmocka_unit_test(streams_beyond_the_limit_are_counted),
+        cmocka_unit_test(options_out_of_range_are_refused),
+        cmocka_unit_test(without_memory_the_request_is_counted_as_refused),
+        cmocka_unit_test(verdicts_have_names),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
