@@ -174,7 +174,7 @@ static const char *pick_salt(const struct kvb_dialect_row *dialect, uint64_t con
     return at < KVB_COUNT_OF(salts) ? salts[at] : NULL;
 }
 
-static void count_request(struct kvb_fleet *fleet, kvb_status status)
+static void count_completion(struct kvb_fleet *fleet, kvb_status status)
 {
     fleet->totals.requests += status == KVB_OK;
     fleet->totals.refused += status == KVB_AGAIN;
@@ -195,7 +195,7 @@ static kvb_status admit_one(struct kvb_fleet *fleet)
         return status;
     }
     fleet->next_row++;
-    count_request(fleet, status);
+    count_completion(fleet, status);
     return KVB_OK;
 }
 
@@ -208,7 +208,7 @@ kvb_status kvb_fleet_admit(
     kvb_engine_set_salt(engine, NULL);
     const kvb_status status =
         kvb_engine_admit_watched(engine, tokens, count, output_length, progress);
-    count_request(fleet, status);
+    count_completion(fleet, status);
     return status;
 }
 
