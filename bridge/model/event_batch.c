@@ -42,10 +42,9 @@ enum kvb_skip_effect kvb_skip_effect(enum kvb_skip skip)
 const char *kvb_group_kind_name(enum kvb_group_kind kind)
 {
     static const char *const names[KVB_GROUP_KIND_COUNT] = {
-        [KVB_GROUP_FULL] = "full",       [KVB_GROUP_WINDOW] = "window",
-        [KVB_GROUP_OTHER] = "other",     [KVB_GROUP_MAMBA] = "mamba",
-        [KVB_GROUP_CHUNKED] = "chunked", [KVB_GROUP_CROSS] = "cross",
-        [KVB_GROUP_ENCODER] = "encoder",
+        [KVB_GROUP_FULL] = "full",   [KVB_GROUP_WINDOW] = "window",
+        [KVB_GROUP_OTHER] = "other", [KVB_GROUP_CHUNKED] = "chunked",
+        [KVB_GROUP_CROSS] = "cross", [KVB_GROUP_ENCODER] = "encoder",
     };
     return (unsigned)kind < KVB_GROUP_KIND_COUNT ? names[kind] : "other";
 }

@@ -61,18 +61,18 @@ enum kvb_skip_effect kvb_skip_effect(enum kvb_skip skip);
 /* Which part of a prefix a cache group has to hold so that a request can use it. */
 enum kvb_group_kind {
     KVB_GROUP_FULL,   /* all blocks: full attention, and groups that do not state their kind */
-    KVB_GROUP_WINDOW, /* the last blocks, as many as the sliding window reaches back */
+    KVB_GROUP_WINDOW, /* the last blocks, as many as the sliding window reaches back; of Mamba
+                       * states, one */
     /* The others have no rule here: how much of a prefix they allow is not known.  Checkpoints
      * contain these numbers. */
-    KVB_GROUP_OTHER, /* a kind that the reader does not know, or a window without a length */
-    KVB_GROUP_MAMBA,
+    KVB_GROUP_OTHER,   /* a kind that the reader does not know, or a window without a length */
     KVB_GROUP_CHUNKED, /* chunked local attention */
     KVB_GROUP_CROSS,   /* cross attention */
     KVB_GROUP_ENCODER, /* attention of an encoder */
     KVB_GROUP_KIND_COUNT
 };
 
-/* "full", "window", "mamba", ...  Never NULL. */
+/* "full", "window", "cross", ...  Never NULL. */
 const char *kvb_group_kind_name(enum kvb_group_kind kind);
 bool kvb_group_kind_has_rule(enum kvb_group_kind kind);
 

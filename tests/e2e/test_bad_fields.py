@@ -116,7 +116,7 @@ CASES = {
 GROUP_CASES = {
     "kind-number": (changed(group_idx=1, kv_cache_spec_kind=5), "not_prefix"),
     "kind-nested": (changed(group_idx=1, kv_cache_spec_kind=[["full_attention"]]), "not_prefix"),
-    "kind-mamba": (changed(group_idx=1, kv_cache_spec_kind="mamba"), "not_prefix"),
+    "kind-cross": (changed(group_idx=1, kv_cache_spec_kind="cross_attention"), "not_prefix"),
     "kind-huge": (changed(group_idx=1, kv_cache_spec_kind=HUGE), "not_prefix"),
     "window-absent": (changed(group_idx=1, kv_cache_spec_kind="sliding_window"), "not_prefix"),
 }

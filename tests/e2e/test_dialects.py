@@ -146,11 +146,11 @@ def test_vllm_0_22_adds_names_salts_and_groups():
     assert events == [
         stored([1, 2], [1, 2, 3, 4], 2, lora="ad", salt="tenant", group=0, rank=0),
         stored([1], [1, 2], 2, group=1, group_kind="window", window_tokens=1024, rank=0),
-        event("skipped", reason="not_prefix", group=2, group_kind="mamba", rank=0),
+        stored([1], [1, 2], 2, group=2, group_kind="window", window_tokens=2, rank=0),
         stored([3], [1, 2], 2, group=0, rank=0),
         event("removed", block_hashes=[2], group=0, rank=0),
     ]
-    assert said.endswith("1 skipped (not_prefix 1)")
+    assert "skipped" not in said
 
 
 def test_a_window_of_vllm_that_leaves_blocks_out_is_known_by_its_hashes():

@@ -80,7 +80,6 @@ const char *kvb_mirror_odd_groups_why(const struct kvb_mirror *mirror)
 {
     static const char *const kinds[KVB_GROUP_KIND_COUNT] = {
         [KVB_GROUP_OTHER] = "a cache group of an unknown kind has no rule",
-        [KVB_GROUP_MAMBA] = "a cache group of kind mamba has no rule",
         [KVB_GROUP_CHUNKED] = "a cache group of chunked local attention has no rule",
         [KVB_GROUP_CROSS] = "a cache group of cross attention has no rule",
         [KVB_GROUP_ENCODER] = "a cache group of encoder attention has no rule",
@@ -89,7 +88,8 @@ const char *kvb_mirror_odd_groups_why(const struct kvb_mirror *mirror)
         [odd_earlier] = "a cache group without a rule was there before the restart",
         [odd_changed] = "a cache group has changed its kind or its window",
         [odd_window_unknown] = "a sliding-window group does not state its window",
-        [odd_windows_differ] = "sliding-window groups have windows of different sizes",
+        [odd_windows_differ] =
+            "windows of different sizes, or Mamba states beside windows, have no common rule",
         [odd_window_names] = "sliding windows have no rule with hashes = engine",
         [odd_window_alone] = "sliding-window groups have no full-attention group beside them",
         [odd_too_many] = "the model has more than 32 cache groups",

@@ -245,7 +245,6 @@ static void pack_kind(msgpack_packer *packer, const struct engine_source *source
     static const char *const names[] = { [KVB_GROUP_FULL] = "full_attention",
                                          [KVB_GROUP_WINDOW] = "sliding_window",
                                          [KVB_GROUP_OTHER] = "unknown",
-                                         [KVB_GROUP_MAMBA] = "mamba",
                                          [KVB_GROUP_CHUNKED] = "chunked_local_attention",
                                          [KVB_GROUP_CROSS] = "cross_attention",
                                          [KVB_GROUP_ENCODER] = "encoder_only_attention" };

@@ -328,7 +328,7 @@ static const struct word group_kinds[] = {
     WORD("sink_full_attention",     KVB_GROUP_FULL),
     WORD("sliding_window",          KVB_GROUP_WINDOW),
     WORD("sliding_window_mla",      KVB_GROUP_WINDOW),
-    WORD("mamba",                   KVB_GROUP_MAMBA),
+    WORD("mamba",                   KVB_GROUP_WINDOW),
     WORD("chunked_local_attention", KVB_GROUP_CHUNKED),
     WORD("cross_attention",         KVB_GROUP_CROSS),
     WORD("encoder_only_attention",  KVB_GROUP_ENCODER),
@@ -362,6 +362,21 @@ kvb_status kvb_engine_read_group(const struct engine_fields *fields, struct kvb_
     return KVB_OK;
 }
 
+/* A Mamba state is that of the whole prefix before it: a request can go on at any block whose state
+ * is held, so the last block is all that it needs.  That is a window that reaches back over one
+ * token (vLLM 0.33, MambaManager.find_longest_cache_hit; tests/data/probes has captures). */
+static const uint32_t mamba_window_tokens = 2;
+
+static bool is_mamba(const struct engine_fields *fields)
+{
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_spec_kind);
+    kvb_span text = { 0 };
+    static const struct word mamba = WORD("mamba", 0);
+
+    return fields->has[field_spec_kind] && kvb_mp_take_text(&cursor, &text) == KVB_OK &&
+           find_word(&mamba, 1, text);
+}
+
 kvb_status
 kvb_engine_read_window(const struct engine_fields *fields, struct kvb_engine_event *event)
 {
@@ -370,7 +385,9 @@ kvb_engine_read_window(const struct engine_fields *fields, struct kvb_engine_eve
     if (event->group_kind != KVB_GROUP_WINDOW) {
         return KVB_OK; /* full attention may state a window too, but holds all blocks */
     }
-    if (fields->has[field_spec_window]) {
+    if (is_mamba(fields)) {
+        event->window_tokens = mamba_window_tokens;
+    } else if (fields->has[field_spec_window]) {
         KVB_TRY(kvb_mp_take_u32(&cursor, &event->window_tokens));
     }
     if (event->window_tokens == 0) {

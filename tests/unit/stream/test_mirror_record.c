@@ -279,7 +279,7 @@ static void why_the_groups_are_odd_is_kept(void **state)
 {
     (void)state;
     const struct kvb_mirror_options options = { .max_blocks = 10, .tiers = 1 };
-    const struct kvb_engine_event skipped = { .group = 3, .group_kind = KVB_GROUP_MAMBA };
+    const struct kvb_engine_event skipped = { .group = 3, .group_kind = KVB_GROUP_CROSS };
     uint8_t even[kvb_mirror_ends_bytes];
     uint8_t odd[kvb_mirror_ends_bytes];
     struct kvb_mirror *mirror = NULL;
@@ -289,7 +289,7 @@ static void why_the_groups_are_odd_is_kept(void **state)
     kvb_mirror_meet_other_group(mirror, &skipped);
     kvb_mirror_put_ends(mirror, odd);
     assert_null(why_odd(even));
-    assert_non_null(strstr(why_odd(odd), "mamba"));
+    assert_non_null(strstr(why_odd(odd), "cross"));
     size_t flags = 0;
     while (even[flags] == odd[flags] || !(odd[flags] & 2)) {
         flags++;

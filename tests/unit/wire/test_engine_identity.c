@@ -284,7 +284,7 @@ static void a_group_says_which_blocks_a_request_needs_of_it(void **state)
         { ROOT KIND("sliding_window_mla") ", " WINDOW("64"), PLAIN_ROOT " group 1 window 64" },
         { ROOT KIND("sliding_window"), "skipped not_prefix group 1 other kind" },
         { ROOT KIND("sliding_window") ", " WINDOW("0"), "skipped not_prefix group 1 other kind" },
-        { ROOT KIND("mamba"), "skipped not_prefix group 1 mamba kind" },
+        { ROOT KIND("mamba"), PLAIN_ROOT " group 1 window 2" },
         { ROOT KIND("chunked_local_attention") ", " WINDOW("64"),
           "skipped not_prefix group 1 chunked kind" },
         { ROOT KIND("cross_attention"), "skipped not_prefix group 1 cross kind" },
@@ -293,7 +293,7 @@ static void a_group_says_which_blocks_a_request_needs_of_it(void **state)
         { ROOT KIND(""), "skipped not_prefix group 1 other kind" },
         { ROOT "\"kv_cache_spec_kind\": 7", "skipped not_prefix other kind" },
         { ROOT "\"kv_cache_spec_kind\": null", PLAIN_ROOT },
-        { ROOT KIND("mamba") ", " WINDOW("\"x\""), "skipped not_prefix group 1 mamba kind" },
+        { ROOT KIND("mamba") ", " WINDOW("\"x\""), PLAIN_ROOT " group 1 window 2" },
         { ROOT KIND("sliding_window") ", " WINDOW("\"x\""), "skipped bad_stored group 1 window 0" },
         { ROOT KIND("sliding_window") ", " WINDOW("-1"), "skipped bad_stored group 1 window 0" },
         { ROOT KIND("sliding_window") ", " WINDOW("4294967296"),
@@ -355,7 +355,9 @@ static void a_removal_carries_its_group(void **state)
         { "{\"type\": \"BlockRemoved\", \"block_hashes\": [5], " KIND("sliding_window") "}",
           "removed device 5 group 1 window 0" },
         { "{\"type\": \"BlockRemoved\", \"block_hashes\": [5], " KIND("mamba") "}",
-          "skipped not_prefix group 1 mamba kind" },
+          "removed device 5 group 1 window 0" },
+        { "{\"type\": \"BlockRemoved\", \"block_hashes\": [5], " KIND("cross_attention") "}",
+          "skipped not_prefix group 1 cross kind" },
     };
     CHECK_EVENTS(cases);
 }
