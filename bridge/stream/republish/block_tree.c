@@ -12,7 +12,7 @@
 enum content {
     content_unknown,  /* a parent that was only named, or a block without tokens */
     content_showable, /* can be shown */
-    content_left_out  /* known, but no reader would understand it */
+    content_left_out  /* known, but readers cannot use it */
 };
 
 struct tree_node {
@@ -26,13 +26,13 @@ struct tree_node {
     uint8_t held, shown; /* bit t: in tier t */
     bool is_changed;     /* in the list of changes */
     bool has_place;      /* among the children of its parent, or among the roots */
-    bool is_detached;    /* its hash has other content now: in no table */
+    bool is_detached;    /* its hash belongs to another node now; it is in no table */
     bool is_used;
 };
 
 static_assert(sizeof(struct tree_node) == 40, "as the header says");
 
-/* Names of adapters, counted; place 0 is the base model. */
+/* Names of adapters, with the number of nodes that use each; place 0 is the base model. */
 struct tree_lora {
     uint8_t *text; /* owned; NULL: free */
     size_t len;
@@ -59,11 +59,11 @@ struct kvb_block_tree {
     uint32_t first_changed, last_changed; /* first in, first out */
     uint32_t passing; /* the children from here on are looked at, too: their parent is shown in
                          other tiers now */
-    bool is_cleared;  /* and no event has said so yet */
+    bool is_cleared;  /* readers have not been sent the Cleared yet */
     bool is_hidden;
 
     bool is_walking;
-    bool is_walk_void; /* readers would get blocks that are no more */
+    bool is_walk_void; /* the snapshot contains blocks that are no longer held */
     uint32_t walk_at;  /* the next node of the snapshot; KVB_NO_ID: there is none */
 
     struct tree_lora *loras; /* owned */
@@ -176,7 +176,7 @@ uint64_t kvb_block_tree_left_out(const struct kvb_block_tree *tree)
 
 /* ---- Adapters ---- */
 
-/* The place after the last name, or that of a name that nobody uses. */
+/* The place of a name that no node uses, or the place after the last one. */
 static kvb_status free_lora_place(struct kvb_block_tree *tree, size_t *out_at)
 {
     for (size_t i = 0; i < tree->lora_count; i++) {
@@ -277,7 +277,7 @@ static kvb_status draw_tree_node(struct kvb_block_tree *tree, uint32_t *out_id)
     return KVB_OK;
 }
 
-/* KVB_NO_ID: there is no room, which is counted. */
+/* KVB_NO_ID: there is no room; it is counted. */
 static uint32_t new_node(struct kvb_block_tree *tree, kvb_engine_hash engine)
 {
     uint32_t id = KVB_NO_ID;
@@ -346,7 +346,7 @@ static void link_node(struct kvb_block_tree *tree, uint32_t id, uint32_t parent)
     *first = id;
 }
 
-/* Behind the node and all that is below it, in the order "parent, then its children". */
+/* The node that follows this one and everything below it, in the order "parent, then children". */
 static uint32_t skip_subtree(const struct kvb_block_tree *tree, uint32_t id)
 {
     const struct tree_node *node = &tree->nodes[id];
@@ -357,7 +357,7 @@ static uint32_t skip_subtree(const struct kvb_block_tree *tree, uint32_t id)
     return node->next;
 }
 
-/* The parent may be of no use without the node: it is looked at again. */
+/* The parent is queued too: without this child it may be needed no longer. */
 static void unlink_node(struct kvb_block_tree *tree, uint32_t id)
 {
     struct tree_node *node = &tree->nodes[id];
@@ -432,7 +432,7 @@ struct block_content {
     bool has_parent;
     kvb_engine_hash parent;
     kvb_span lora;
-    const void *tokens; /* block_size of them, perhaps not aligned; NULL: it is to be left out */
+    const void *tokens; /* block_size of them, perhaps not aligned; NULL: the block is left out */
 };
 
 static bool can_be_shown(
@@ -465,7 +465,7 @@ static struct block_content content_of_event(
     };
 }
 
-/* Is the node that already? */
+/* True when the node has this content already. */
 static bool
 is_content(const struct kvb_block_tree *tree, uint32_t id, const struct block_content *content)
 {
@@ -484,8 +484,8 @@ is_content(const struct kvb_block_tree *tree, uint32_t id, const struct block_co
                tree->block_size * sizeof *tree->tokens) == 0;
 }
 
-/* What was stored below the node hangs below nothing: it belongs to another prompt than the hash
- * does from here on. */
+/* Unlinks the children: they follow the old content of the hash, and the hash has other content
+ * from here on. */
 static void forget_children(struct kvb_block_tree *tree, uint32_t id)
 {
     for (uint32_t child; (child = tree->nodes[id].first_child) != KVB_NO_ID;) {
@@ -494,8 +494,8 @@ static void forget_children(struct kvb_block_tree *tree, uint32_t id)
     }
 }
 
-/* The hash comes with other content, as after a collision.  The node is removed from readers
- * under its hash, which is another node's from here on.  A snapshot under way is void. */
+/* A hash came with other content, for example after a collision of hashes.  Readers are sent a
+ * removal of the old node, and the hash gets a new node.  A snapshot under way is void. */
 static uint32_t replace_node(struct kvb_block_tree *tree, uint32_t id)
 {
     const kvb_engine_hash engine = tree->nodes[id].hash;
@@ -687,7 +687,7 @@ static void add_shown_hash(struct kvb_event_batch *out, kvb_engine_hash hash)
     out->events[out->event_count - 1].hash_count++;
 }
 
-/* The block goes on where the last event, a Stored of the same tier, ends. */
+/* True when the last event is a Stored of the same tier that ends with the parent of this block. */
 static bool continues_shown_event(
     const struct kvb_block_tree *tree, const struct kvb_event_batch *out,
     const struct tree_node *node, enum kvb_tier tier)
@@ -777,7 +777,7 @@ void kvb_block_tree_hide(struct kvb_block_tree *tree, bool is_hidden)
     }
 }
 
-/* The tiers in which children may be shown whose parent is shown in these. */
+/* The tiers in which children may be shown if their parent is shown in these tiers. */
 static unsigned tiers_below(unsigned shown)
 {
     return shown ? ~((shown & -shown) - 1U) : 0;
@@ -802,7 +802,7 @@ static void set_shown(struct kvb_block_tree *tree, struct tree_node *node, unsig
     tree->counts.entries += (unsigned)__builtin_popcount(node->shown);
 }
 
-/* What comes first, so that a block which moves between tiers is never unknown. */
+/* Stored comes before Removed, so that readers always know a block that moves between tiers. */
 static kvb_status
 write_difference(struct kvb_block_tree *tree, uint32_t id, struct kvb_event_batch *out)
 {
@@ -844,7 +844,7 @@ static kvb_status take_change(struct kvb_block_tree *tree, struct kvb_event_batc
     return status;
 }
 
-/* One more child of a block that is shown in other tiers now. */
+/* Queues the next child of a block whose tiers have changed for readers. */
 static void queue_next_child(struct kvb_block_tree *tree)
 {
     const uint32_t child = tree->passing;
@@ -881,7 +881,8 @@ kvb_status kvb_block_tree_take_changes(
 
 /* ---- Snapshots ---- */
 
-/* From `first` on to before `end`: each the first child of the one before. */
+/* Writes the nodes from `first` up to but without `end`; each is the first child of the one before.
+ */
 static kvb_status write_run(
     const struct kvb_block_tree *tree, uint32_t first, uint32_t end, struct kvb_event_batch *out)
 {
@@ -895,7 +896,7 @@ static kvb_status write_run(
     return KVB_OK;
 }
 
-/* How far a run goes that begins here; *out_end: the node behind it. */
+/* Finds the end of the run that begins at `first`; *out_end is the node after it. */
 static void measure_run(
     const struct kvb_block_tree *tree, uint32_t first, size_t max_blocks, size_t max_looks,
     size_t *out_looks, uint32_t *out_end)
@@ -923,7 +924,7 @@ static uint32_t last_of_run(const struct kvb_block_tree *tree, uint32_t first, s
     return first;
 }
 
-/* Shows the run that begins at walk_at; returns how many nodes were looked at. */
+/* Writes the run that begins at walk_at; *out_looks: how many nodes were looked at. */
 static kvb_status show_run(
     struct kvb_block_tree *tree, size_t max_blocks, size_t max_looks, struct kvb_event_batch *out,
     size_t *out_looks)

@@ -60,7 +60,8 @@ kvb_block_tree_new(const struct kvb_block_tree_options *options, struct kvb_bloc
 /* NULL is fine. */
 void kvb_block_tree_free(struct kvb_block_tree *tree);
 
-/* ---- From the mirror.  None of these fails: what finds no room is left out. ---- */
+/* ---- From the mirror.  None of these fails: a block for which there is no room is left out. ----
+ */
 
 /* Block i of the event, a Stored with tokens.  Whether it is held is another call. */
 void kvb_block_tree_store(
@@ -73,21 +74,22 @@ void kvb_block_tree_hold(struct kvb_block_tree *tree, kvb_engine_hash engine, un
 /* Nothing is held.  The next changes begin with a Cleared. */
 void kvb_block_tree_clear(struct kvb_block_tree *tree);
 
-/* While it is hidden, readers are sent an empty list: whether a list that was restored is right is
- * not known before the engine has proven it.  Looks at all nodes. */
+/* While the list is hidden, readers are sent an empty one.  A list that was restored is hidden
+ * until the engine has proven that it is right.  Looks at all nodes. */
 void kvb_block_tree_hide(struct kvb_block_tree *tree, bool is_hidden);
 
 /* ---- For a checkpoint ---- */
 
-/* Appends what is known of the content of held blocks, from *place on (0 to begin with), until
- * max_bytes are written or max_looks nodes were looked at; *place is SIZE_MAX behind the last.  The
- * tree may change meanwhile: each record is true by itself.  KVB_TOO_LARGE, KVB_NO_MEMORY of out */
+/* Appends records of held blocks whose content is known.  The first call has *place 0; each call
+ * goes on where the one before stopped, because max_bytes were written or max_looks nodes were
+ * looked at; *place is SIZE_MAX when there are no more.  The tree may change between two calls:
+ * each record is true by itself.  KVB_TOO_LARGE, KVB_NO_MEMORY of out */
 kvb_status kvb_block_tree_save(
     const struct kvb_block_tree *tree, size_t max_bytes, size_t max_looks, size_t *place,
     struct kvb_buf *out);
 
 /* Takes records that were saved with the same block size, before the mirror says what is held.
- * KVB_BAD_INPUT: they end within one; those before it were taken */
+ * KVB_BAD_INPUT: the last record is not complete; those before it were taken */
 kvb_status kvb_block_tree_load(struct kvb_block_tree *tree, kvb_span records);
 
 /* ---- For readers ---- */
@@ -101,7 +103,8 @@ kvb_status kvb_block_tree_take_changes(
 
 /* ---- A snapshot: all that is shown, parents first.  One at a time. ----
  *
- *     begin    walk, walk, ... with calls of the mirror between them, but no taken changes    end
+ *     begin    walk, walk, ...    end       between them the mirror may change the tree, but
+ *                                           kvb_block_tree_take_changes() must not be called
  */
 void kvb_block_tree_walk_begin(struct kvb_block_tree *tree);
 void kvb_block_tree_walk_end(struct kvb_block_tree *tree);
@@ -115,11 +118,11 @@ kvb_status kvb_block_tree_walk(
     bool *out_is_done);
 
 struct kvb_block_tree_counts {
-    uint64_t held;    /* blocks in a published tier; gauges up to here ... */
+    uint64_t held;    /* blocks in a published tier; the first five are gauges */
     uint64_t shown;   /* of them, those that readers have */
-    uint64_t entries; /* the same, a block in two tiers twice */
+    uint64_t entries; /* the same; a block in two tiers counts twice */
     uint64_t nodes;
-    uint64_t bytes;         /* of memory for nodes and tokens */
+    uint64_t bytes;         /* memory of nodes and tokens */
     bool has_signed_hashes; /* the engine's hashes came as signed numbers */
     uint64_t contents;      /* ... counters from here: records that a newer
                                kvb_block_tree_save() may write and an older one did not */

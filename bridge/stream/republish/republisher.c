@@ -9,19 +9,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* From an empty batch readers learn that nothing was lost behind the newest one. */
+/* An empty batch after so long without one shows readers that they lost nothing. */
 static const uint64_t silence_ns = KVB_NS_PER_S;
-/* A reader's SUB may connect a little after its DEALER. */
+/* A reader's SUB may connect a little later than its DEALER. */
 static const uint64_t announce_delay_ns = 50 * KVB_NS_PER_MS;
 static const uint64_t announce_period_ns = 10 * KVB_NS_PER_S;
 static const uint64_t announce_retry_ns = KVB_NS_PER_S;
 static const uint64_t full_retry_ns = 5 * KVB_NS_PER_MS;
 static const uint64_t no_progress_ns = 30 * KVB_NS_PER_S;
 
-/* Of one batch and one slice of work. */
+/* Limits of one batch, and of one slice of work. */
 enum { batch_blocks = 2048, batch_tokens = 32768, slice_looks = 4096 };
 
-/* Live batches that are made between two snapshots, so that requests never stop the live ones. */
+/* So many live batches are made between two snapshots, so that requests never stop live batches. */
 enum { batches_between_walks = 64 };
 
 enum republish_stage { stage_live, stage_announcing, stage_snapshot };
@@ -31,8 +31,8 @@ enum client_state { client_free, client_waiting, client_building, client_sending
 /* What is sent to one reader in place of batches that are not kept. */
 struct snapshot_answer {
     bool is_there;
-    struct kvb_buf bytes; /* owned: the payloads, an empty batch behind the last */
-    size_t *ends;         /* owned: of each payload */
+    struct kvb_buf bytes; /* owned: the payloads; the last one is an empty batch */
+    size_t *ends;         /* owned: where each payload ends */
     size_t count, capacity;
     uint64_t first_number;
 };
@@ -44,7 +44,7 @@ struct republish_client {
     uint64_t next; /* number to be sent next; waiting: the one that was asked for */
     uint64_t last;
     bool takes_newest; /* the snapshot ends with the newest number, wherever it begins */
-    bool has_newer;    /* it has asked again, from ... */
+    bool has_newer;    /* the reader has made another request, from newer_from on */
     uint64_t newer_from;
     struct snapshot_answer snapshot;
     uint64_t progress_ns;
@@ -53,7 +53,7 @@ struct republish_client {
 
 struct announcement {
     bool is_owed;
-    uint64_t wanted_ns; /* the first time, and the last time */
+    uint64_t wanted_ns; /* when one was first wanted; the next: last wanted */
     uint64_t last_wanted_ns;
     uint64_t not_before_ns;
 };
@@ -184,7 +184,7 @@ void kvb_republisher_subscribed(struct kvb_republisher *republisher, uint64_t no
     owe_announcement(republisher, now_ns);
 }
 
-/* Readers that keep subscribing put it off by a second at most. */
+/* New subscriptions delay it by a second at most. */
 static bool is_announcement_due(const struct kvb_republisher *republisher, uint64_t now_ns)
 {
     const struct announcement *owed = &republisher->announcement;
@@ -194,7 +194,7 @@ static bool is_announcement_due(const struct kvb_republisher *republisher, uint6
     return owed->is_owed && is_settled && now_ns >= owed->not_before_ns;
 }
 
-/* Readers miss something that no replay from the ring repairs. */
+/* A batch is lost, and no replay from the ring can repair that. */
 static void lose_batch(struct kvb_republisher *republisher, uint64_t now_ns)
 {
     republisher->counts.lost++;
@@ -327,7 +327,7 @@ static struct republish_client *find_free_client(struct kvb_republisher *republi
     return NULL;
 }
 
-/* The walk for an answer is over, however it ended. */
+/* The walk for an answer has ended, complete or not. */
 static void end_building(struct kvb_republisher *republisher)
 {
     kvb_block_tree_walk_end(republisher->options.tree);
@@ -367,7 +367,8 @@ kvb_status kvb_republisher_request(
 
 /* ---- Snapshots for one answer ---- */
 
-/* More than one answer of a snapshot takes memory, until its reader has taken it. */
+/* The reader that has waited longest.  NULL also while kvb_max_republish_snapshots snapshots are in
+ * memory; one stays there until its reader has received it. */
 static const struct republish_client *find_waiting(const struct kvb_republisher *republisher)
 {
     const struct republish_client *waiting = NULL;
@@ -391,7 +392,7 @@ static struct republish_client *next_waiting_client(struct kvb_republisher *repu
     return waiting ? &republisher->clients[waiting - republisher->clients] : NULL;
 }
 
-/* What was asked for cannot be written. */
+/* The snapshot cannot be written. */
 static void give_up_building(struct kvb_republisher *republisher, uint64_t now_ns)
 {
     struct republish_client *client = republisher->building;
@@ -402,8 +403,8 @@ static void give_up_building(struct kvb_republisher *republisher, uint64_t now_n
     owe_announcement(republisher, now_ns);
 }
 
-/* Blocks of a batch, so that no more batches come than there are numbers; 0: no batch takes so
- * many. */
+/* How many blocks a batch must have so that the snapshot has at most `room` batches; 0: a batch
+ * cannot have so many. */
 static size_t fitting_quota(const struct kvb_republisher *republisher, uint64_t room)
 {
     const uint64_t entries = kvb_block_tree_count(republisher->options.tree)->entries;
@@ -450,7 +451,7 @@ static kvb_status add_payload(
     return KVB_OK;
 }
 
-/* The batches are written; an empty one stands for each number behind them. */
+/* All batches are written.  An empty batch stands for each number after them. */
 static kvb_status finish_answer(
     struct kvb_republisher *republisher, const struct kvb_republish_time *time,
     struct republish_client *client)
@@ -496,7 +497,7 @@ work_snapshot(struct kvb_republisher *republisher, const struct kvb_republish_ti
     struct republish_client *client = republisher->building;
     const kvb_status status = build_part(republisher, time);
 
-    if (status == KVB_CLOSED) { /* cleared: what is held now is little */
+    if (status == KVB_CLOSED) { /* the list was cleared, so a new snapshot is small */
         end_building(republisher);
         drop_snapshot(republisher, client);
         client->state = client_waiting;
@@ -528,7 +529,7 @@ static void begin_announcing(struct kvb_republisher *republisher, uint64_t now_n
     }
 }
 
-/* What was announced before a clear of the list is void, and is announced again. */
+/* An announcement is void when the list is cleared during it; then it begins again. */
 static void work_announcement(
     struct kvb_republisher *republisher, const struct kvb_republish_time *time,
     struct kvb_republish_action *out_action)
@@ -581,7 +582,7 @@ static bool is_silent(const struct kvb_republisher *republisher, uint64_t now_ns
     return republisher->batch_ns == 0 || now_ns >= republisher->batch_ns + silence_ns;
 }
 
-/* Snapshots and announcements take turns with changes. */
+/* Snapshots and announcements alternate with changes. */
 static bool may_walk(const struct kvb_republisher *republisher)
 {
     return republisher->batches_since_walk >= batches_between_walks ||
@@ -633,7 +634,7 @@ static bool is_sendable(const struct republish_client *client, uint64_t now_ns)
 static kvb_span payload_of_snapshot(const struct snapshot_answer *answer, uint64_t number)
 {
     const uint64_t behind = number - answer->first_number;
-    const size_t at = behind < answer->count ? (size_t)behind : answer->count; /* an empty one */
+    const size_t at = behind < answer->count ? (size_t)behind : answer->count; /* the empty one */
     const size_t begin = at > 0 ? answer->ends[at - 1] : 0;
 
     return (kvb_span){ .data = answer->bytes.data + begin, .len = answer->ends[at] - begin };
@@ -654,7 +655,7 @@ static kvb_span identity_of(const struct republish_client *client)
     return (kvb_span){ .data = client->identity, .len = client->identity_len };
 }
 
-/* False: the ring has the next batch no more, so a snapshot goes on from there. */
+/* False: the ring no longer has the next batch, so a snapshot must continue from there. */
 static bool next_message(
     struct kvb_republisher *republisher, struct republish_client *client,
     struct kvb_republish_action *out_action)

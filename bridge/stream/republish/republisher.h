@@ -19,16 +19,16 @@
  *     request from S ---------------+---> S .. N as they were published, if the ring has S
  *                    \---> else what is held now, as batches S .. N: cleared, blocks, empty batches
  *
- * Numbers never go back, so a reader never takes an old batch for a new one.  They begin at the
- * clock in microseconds, and go on by 1.  The caller reserves numbers ahead, on a disk: a later
- * process goes on behind those that were reserved.
+ * Numbers never decrease, so a reader never takes an old batch for a new one.  The first is the
+ * wall clock in microseconds, and each batch adds 1.  The caller reserves numbers in advance in a
+ * file, so that a later process continues after the reserved ones.
  *
- * A reader that asks from 0 knows nothing, and one that asks from too far back cannot be given a
- * batch for each number.  Both are sent the end mark, and then all readers get an announcement:
+ * A reader that requests from 0 knows nothing; one that requests from too far back cannot be given
+ * a batch for each number.  Both are sent the end mark, and then all readers get an announcement:
  * cleared and all that is held, as ordinary batches with new numbers.  (Readers disagree on what
  * an answer from 0 may look like; they all agree on live batches.)
  *
- * What this does to the changes:
+ * What becomes of the changes in each stage:
  *
  *     stage        what it does                              ends
  *     ----------   ---------------------------------------   ----------------------------
@@ -101,7 +101,7 @@ struct kvb_republish_time {
 
 /* ---- What readers do ---- */
 
-/* A reader that may know nothing has subscribed: an announcement is owed. */
+/* A reader has subscribed that may know nothing, so an announcement becomes due. */
 void kvb_republisher_subscribed(struct kvb_republisher *republisher, uint64_t now_ns);
 
 /* A reader wants batches from this number on.
@@ -138,7 +138,7 @@ void kvb_republisher_reply(
 
 enum kvb_republish_outcome {
     KVB_REPUBLISH_SENT,
-    KVB_REPUBLISH_FULL, /* it takes no more for now: tried again some ms later */
+    KVB_REPUBLISH_FULL, /* the reader's queue is full: tried again some ms later */
     KVB_REPUBLISH_GONE
 };
 
@@ -146,17 +146,17 @@ void kvb_republisher_sent(
     struct kvb_republisher *republisher, size_t at, enum kvb_republish_outcome outcome,
     uint64_t now_ns);
 
-/* Is there work that waits neither for time nor for a reader? */
+/* True when there is work that waits neither for time nor for a reader. */
 bool kvb_republisher_is_busy(const struct kvb_republisher *republisher, uint64_t now_ns);
 
 /* ---- Numbers ---- */
 
-/* True: numbers before *out_end should be reserved.  Where all that are reserved are used, no
- * batch is made until kvb_republisher_reserved(). */
+/* True: numbers before *out_end should be reserved.  When all reserved numbers are used, no batch
+ * is made until kvb_republisher_reserved(). */
 bool kvb_republisher_wants_numbers(const struct kvb_republisher *republisher, uint64_t *out_end);
 void kvb_republisher_reserved(struct kvb_republisher *republisher, uint64_t end);
 
-/* The number of the next batch: where a process that ends in peace lets the next one begin. */
+/* The number of the next batch.  A process that ends normally stores it for the next process. */
 uint64_t kvb_republisher_next_number(const struct kvb_republisher *republisher);
 
 struct kvb_republish_counts {
@@ -170,8 +170,8 @@ struct kvb_republish_counts {
     uint64_t requests;
     uint64_t snapshots;
     uint64_t replies;
-    uint64_t refused; /* requests: too many readers */
-    uint64_t dropped; /* answers: the reader is gone, or takes nothing */
+    uint64_t refused; /* requests refused because there were too many readers */
+    uint64_t dropped; /* answers to readers that are gone or take nothing */
     uint64_t lost;    /* batches that could not be written */
 };
 
