@@ -5,9 +5,9 @@
 #include <math.h>
 #include <string.h>
 
-/* Whether two batches of an engine say the same: for the fuzz target and the test of
- * the encoder.  Where things lie in the arrays does not matter, and extras that are
- * all empty are as good as none.  Names of models are not compared: engines write none. */
+/* Whether two batches of an engine have the same content; for the fuzz target and the test of the
+ * encoder.  Positions in the arrays do not matter, and extras that are all empty count as none.
+ * Names of models are not compared, because engines write none. */
 
 static inline bool is_same_text(
     const struct kvb_event_batch *a, struct kvb_text_ref x, const struct kvb_event_batch *b,

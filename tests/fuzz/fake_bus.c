@@ -55,7 +55,7 @@ void fake_bus_disconnect(void)
     set_connected(false);
 }
 
-/* One that has lost messages ends first. */
+/* A connection that has lost messages ends first. */
 void fake_bus_connect(void)
 {
     if (the_bus.is_deaf) {

@@ -14,8 +14,9 @@ void fake_clock_reset(void);
 void fake_clock_advance_ms(uint64_t ms);
 uint64_t fake_clock_now_ns(void);
 
-/* From now on no thread is started: this function's is kept for fake_thread_run(), others never
- * run.  A wait for another thread calls while_waiting(), which does that thread's work. */
+/* From now on no thread is started.  The thread of this function is kept for fake_thread_run();
+ * other threads never run.  A wait for another thread calls while_waiting(), which does its work.
+ */
 void fake_threads_hold(void *(*function)(void *), void (*while_waiting)(void));
 void fake_threads_release(void);
 

@@ -5,10 +5,10 @@
 
 #include <stdbool.h>
 
-/* The metrics pages of engines: the functions of ingest/http/scraper.h, in memory.  What is
- * delivered is parsed as the real one does it. */
+/* The metrics pages of engines: the functions of ingest/http/scraper.h, in memory.  A delivered
+ * text is parsed as the real scraper parses it. */
 
-/* One page for each target that is read just now, or another end of its request. */
+/* Ends the request of each target that is being read: with this page, or with another outcome. */
 void fake_pages_deliver(enum kvb_fetch_outcome outcome, kvb_span text);
 
 bool fake_pages_are_there(void);

@@ -61,7 +61,7 @@ static void empty(struct queue *queue)
 static void put(struct queue *queue, const struct item *item)
 {
     if (queue->at > 0 && queue->at == queue->count) {
-        empty(queue); /* nobody borrows from what was read before */
+        empty(queue); /* nobody borrows from the messages that were read */
     }
     if (queue->count == max_items) {
         free(item->bytes); /* as a high-water mark does */

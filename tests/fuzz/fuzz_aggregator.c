@@ -250,7 +250,7 @@ static void reply_to(const char *subject, const struct kvb_sync_reply *reply)
     kvb_buf_done(&buf);
 }
 
-/* All that is held, in one chunk; a bridge may say GONE to anything else. */
+/* Answers with all that is held, in one chunk.  Any other request may get GONE from a bridge. */
 static void
 answer_honestly(const struct bridge *bridge, const struct kvb_sync_request *request, const char *to)
 {
@@ -283,7 +283,7 @@ static void answer_sync(const char *subject, const char *to, kvb_span payload)
     need(to && tail && kvb_sync_request_decode(payload, &request) == KVB_OK);
     const uint64_t worker = strtoull(tail + strlen("kv_sync."), NULL, 10);
     if (worker == 0 || worker >= streams) {
-        return; /* of a forged stream: nobody listens */
+        return; /* the stream is forged: nobody answers */
     }
     const struct bridge *bridge = &world.bridges[worker];
     const struct kvb_sync_reply refusal = {
@@ -460,7 +460,7 @@ static void op_sync_way(void)
     world.raw_answer = next_span();
 }
 
-/* To a request that may be under way. */
+/* Answers a request that may be under way. */
 static void op_answer(void)
 {
     char subject[kvb_subject_bytes + 20];
@@ -669,7 +669,7 @@ static void check_left_alone(void)
     }
 }
 
-/* How many blocks of the path the answer says that the worker holds. */
+/* The number of blocks of the path that the worker holds, by the answer. */
 static int64_t answered_blocks(uint64_t worker_id)
 {
     json_object *workers = NULL;
@@ -704,7 +704,8 @@ static int64_t held_of_path(const struct bridge *bridge, unsigned block)
 static bool is_query_sent;
 static unsigned queried_block;
 
-/* One path a turn: the query in one, its answer in the next.  True: all were right. */
+/* Sends one query a turn, for one path, and checks its answer in the next turn.  True: all paths
+ * were checked and were right. */
 static bool check_answers(void)
 {
     if (is_query_sent) {
@@ -785,7 +786,7 @@ int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms)
 }
 /* NOLINTEND(bugprone-*,cert-*,readability-identifier-naming) */
 
-/* Whoever waits, waits for the index thread. */
+/* Every wait is one for the index thread. */
 static void while_waiting(void)
 {
     fake_clock_advance_ms(1);
@@ -843,7 +844,7 @@ static void end(void)
     struct kvb_aggregator *aggregator = world.aggregator;
 
     world.aggregator = NULL; /* poll() is the real one again */
-    fake_bus_disconnect();   /* nothing is to be read of what is published now */
+    fake_bus_disconnect();   /* what is published from here on is not read */
     kvb_aggregator_stop(aggregator);
     fake_threads_release();
     kvb_aggregator_config_done(&world.config);

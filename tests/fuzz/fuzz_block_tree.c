@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Any records of a checkpoint, then any program of what a mirror and readers do.  A strict reader
- * takes no block twice, and none without its parent; a snapshot is what it has; and what is saved
- * can be loaded. */
+/* Loads arbitrary records of a checkpoint, then runs an arbitrary program of what a mirror and
+ * readers do.  Checked: a strict reader gets no block twice, and none without its parent; a
+ * snapshot is equal to what this reader has; saved records can be loaded. */
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -28,7 +28,8 @@ static void check(bool holds)
     }
 }
 
-/* A tree of max_blocks shows no more at a time; those that left make room. */
+/* A tree shows at most max_blocks blocks at a time, so the place of a removed block is used again.
+ */
 static unsigned *tiers_of(struct reader *reader, uint64_t hash)
 {
     size_t free_place = reader->count;

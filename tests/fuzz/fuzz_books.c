@@ -61,7 +61,7 @@ static void try_status(kvb_span json, struct kvb_buf *buf)
     check(first.sequence == again.sequence && first.is_bye == again.is_bye);
 }
 
-/* What is accepted and written down is read as the same. */
+/* An accepted message is encoded, and decodes to the same. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const kvb_span json = { .data = data, .len = size };

@@ -94,7 +94,7 @@ static void read_events(kvb_span payload)
 
     need(kvb_router_payload_decode(payload, &world.batch) == KVB_OK);
     if (batch->worker_id == 0 || batch->worker_id >= streams) {
-        return; /* of a registered worker */
+        return; /* the stream of a registered worker */
     }
     struct reader *reader = &world.readers[batch->worker_id];
     for (size_t i = 0; i < batch->event_count; i++) {
@@ -253,7 +253,7 @@ static void op_publish_other(void)
     publish_block(left_alone, next_byte());
 }
 
-/* Numbered by the engine, and never sent. */
+/* The engine numbers a message that is never sent. */
 static void op_lose(void)
 {
     (void)fake_engine_touch(&world.engines[attacked], next_byte() % fake_blocks);
@@ -282,7 +282,7 @@ static void op_far_payload(void)
     fake_socket_send_payload(attacked, seq, payload.data, payload.len);
 }
 
-/* An own message of the engine, with bytes changed, perhaps under another number. */
+/* A message of the engine with changed bytes, perhaps under another number. */
 static void op_spoilt(void)
 {
     const struct fake_engine *engine = &world.engines[attacked];
@@ -346,7 +346,7 @@ static void op_sync(void)
     fake_bus_deliver(subject, to & 64 ? NULL : "_INBOX.sync.7", request);
 }
 
-/* Well-formed, for a stream that exists. */
+/* A well-formed request for a stream that exists. */
 static void op_sync_right(void)
 {
     const uint8_t what = next_byte();
@@ -419,7 +419,7 @@ static void op_config_raw(void)
     reload(next_span());
 }
 
-/* The right file with some bytes in its middle. */
+/* The correct file with arbitrary bytes in its middle. */
 static void op_config_spoilt(void)
 {
     char text[2048];
@@ -432,7 +432,7 @@ static void op_config_spoilt(void)
     reload((kvb_span){ (const uint8_t *)text, right.len });
 }
 
-/* Only some of the workers. */
+/* A correct file with only some of the workers. */
 static void op_config_other(void)
 {
     static const char only_two[] =
@@ -443,7 +443,7 @@ static void op_config_other(void)
     reload((kvb_span){ (const uint8_t *)only_two, sizeof only_two - 1 });
 }
 
-/* A page of the engine's load, or another end of its request. */
+/* A page with the engine's load, or another outcome of its request. */
 static void op_page(void)
 {
     const enum kvb_fetch_outcome outcome =
@@ -516,7 +516,8 @@ static void show_stream(size_t number)
         reader->count, (unsigned long)reader->blocks, world.engines[number].count);
 }
 
-/* A list is EXACT once a batch that came live was found in a replay; so the engines go on. */
+/* A list becomes EXACT when a replay contains a batch that came live, so the engines go on sending.
+ */
 static void work_repair(void)
 {
     world.repair_ms += turn_ms;

@@ -8,11 +8,11 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Checkpoints whose hashes are right, whatever they say: the fuzzer cannot guess a hash,
- * so the sections get theirs here, and the first is that of our stream.
+/* Checkpoints with arbitrary content and correct hashes.  The fuzzer cannot guess a hash, so this
+ * target writes them, and makes the first section that of our stream.
  *
- * Whatever is accepted is saved, restored and saved again as the same bytes, and goes on
- * without a crash. */
+ * An accepted checkpoint is saved, restored and saved again as the same bytes, and the restored
+ * stream works on without a crash. */
 enum { header_bytes = 16, hash_bytes = 16, key_bytes = 17 * 8, max_bytes = 4 << 20 };
 enum { head_bytes = header_bytes + key_bytes + hash_bytes };
 
@@ -70,12 +70,12 @@ static void put_head(uint8_t head[head_bytes])
         abort();
     }
     if (memcmp(bytes.data + 12, &(uint32_t){ key_bytes }, 4) != 0) {
-        abort(); /* the head has other keys now */
+        abort(); /* the keys in the head have changed: adapt this target */
     }
     memcpy(head, bytes.data, head_bytes);
 }
 
-/* Puts the right hashes behind the sections, as far as their lengths hold. */
+/* Writes the correct hash after each section, as far as the lengths are valid. */
 static void seal(uint8_t *bytes, size_t len)
 {
     uint64_t chain = 0;
@@ -156,7 +156,7 @@ static void go_on(struct kvb_stream *stream)
     replay(stream, seq, newest.hash, &empty);
     replay(stream, seq + 1, newest.hash, &batch);
     must(counts->unrooted == 0 && counts->unplaced == 0 && counts->proven_copies == 0);
-    must(kvb_stream_count(stream)->clears == 0); /* it was this batch that cleared all */
+    must(kvb_stream_count(stream)->clears == 0); /* each tier was cleared on its own */
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -19,8 +19,9 @@ const char *__lsan_default_suppressions(void)
 }
 /* NOLINTEND(bugprone-*,cert-*,readability-*) */
 
-/* Configuration files from bytes.  The first byte: a file of kvbridge, one of kvaggregator, or the
- * bytes are a string's, in which $(NAME) has to be what a plain reading of the rule makes of it. */
+/* Configuration files from bytes.  The first byte chooses what the others are: a file of kvbridge,
+ * a file of kvaggregator, or a string in which $(NAME) must be replaced as a simple implementation
+ * of the rule does it. */
 
 enum { max_text = 4096 };
 
@@ -67,7 +68,7 @@ static kvb_status read_bridge(const char *path, struct kvb_bridge_config *out_co
     return status;
 }
 
-/* Read twice, it is the same. */
+/* A file that is read twice gives the same configuration. */
 static void try_bridge(const uint8_t *data, size_t size)
 {
     struct kvb_bridge_config one = { 0 };
@@ -103,7 +104,7 @@ static bool starts_with(const char *text, const char *start)
     return strncmp(text, start, strlen(start)) == 0;
 }
 
-/* A letter at a time.  False: the rule refuses it. */
+/* The simple implementation, one character at a time.  False: the rule refuses the text. */
 static bool expand(const char *text, char *out)
 {
     while (*text) {

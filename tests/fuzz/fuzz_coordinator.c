@@ -4,7 +4,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What the decoder takes is in range, of ranks that there are, each once and in order. */
+/* What the decoder accepts is in range; its ranks exist, each once, in ascending order. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct kvb_coordinator_update update;

@@ -45,7 +45,7 @@ static void check_group(const struct kvb_engine_event *event)
         event->token_count == (uint64_t)event->hash_count * event->block_size);
 }
 
-/* Nothing points outside the arrays, and what belongs together fits together. */
+/* Nothing points outside the arrays, and numbers that belong together agree. */
 static void check_event(const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
 {
     const uint64_t covered = (uint64_t)event->hash_count * event->block_size;
@@ -75,7 +75,8 @@ static void check_event(const struct kvb_event_batch *batch, const struct kvb_en
     check_extras(batch, event);
 }
 
-/* What was skipped is not written, and no engine has a pool's keys. */
+/* False: the batch has events that no engine writes: skipped ones, or those of a pool, which have
+ * keys. */
 static bool is_of_engine(const struct kvb_event_batch *batch)
 {
     for (size_t i = 0; i < batch->event_count; i++) {
@@ -86,8 +87,8 @@ static bool is_of_engine(const struct kvb_event_batch *batch)
     return true;
 }
 
-/* Writes the batch and reads it again; false: it was too large to write, for a key of few bytes
- * becomes 64 digits. */
+/* Writes the batch and reads it again.  False: it was too large to write, because a key of a few
+ * bytes becomes 64 digits. */
 static bool
 travel(const struct kvb_event_batch *batch, enum kvb_dialect dialect, struct kvb_event_batch *again)
 {
@@ -114,7 +115,7 @@ static void forget_other_salts(struct kvb_event_batch *batch)
     }
 }
 
-/* The newest vLLM can say all else that a batch holds. */
+/* The newest dialect of vLLM has a place for everything else in a batch. */
 static void check_round_trip(struct kvb_event_batch *batch)
 {
     KVB_OWN(kvb_event_batch_done) struct kvb_event_batch again = { 0 };
@@ -125,7 +126,7 @@ static void check_round_trip(struct kvb_event_batch *batch)
     }
 }
 
-/* What another dialect leaves of a batch, it can say. */
+/* What remains of a batch in another dialect, that dialect writes again without loss. */
 static void check_second_trip(const struct kvb_event_batch *batch, enum kvb_dialect dialect)
 {
     KVB_OWN(kvb_event_batch_done) struct kvb_event_batch left = { 0 };
@@ -136,7 +137,7 @@ static void check_second_trip(const struct kvb_event_batch *batch, enum kvb_dial
     }
 }
 
-/* What the decoder takes is sound, and the encoder says it again. */
+/* An accepted batch is consistent, and it is the same after encoding and decoding. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     KVB_OWN(kvb_event_batch_done) struct kvb_event_batch batch = { 0 };

@@ -6,7 +6,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What one page gave. */
+/* The values of one page. */
 struct given {
     kvb_status status;
     size_t count;
@@ -33,7 +33,7 @@ static void check_same(const struct kvb_load_sample *a, const struct kvb_load_sa
     }
 }
 
-/* In pieces of so many bytes. */
+/* Passes the page on in pieces of this size. */
 static void
 read_page(struct kvb_engine_page *page, kvb_span text, size_t piece, struct given *out_given)
 {
@@ -56,7 +56,7 @@ read_page(struct kvb_engine_page *page, kvb_span text, size_t piece, struct give
     }
 }
 
-/* A page gives the same however it is cut, and figures that can be. */
+/* A page gives the same values however it is cut, and only possible ones. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct given whole;

@@ -19,7 +19,7 @@ static void write_source(struct kvb_json_writer *json, const struct kvb_event_so
     kvb_json_write_end(json, '}');
 }
 
-/* As vLLM 0.32 would answer. */
+/* The list as vLLM 0.32 would answer. */
 static kvb_span write_keyed(const struct kvb_event_sources *sources, struct kvb_buf *out)
 {
     struct kvb_json_writer json = kvb_json_writer_of(out);
@@ -87,8 +87,8 @@ static void check_answer(kvb_span json, decoder decode)
     }
 }
 
-/* Whatever is accepted, of either engine, written down as vLLM has it, is read as the same;
- * whatever is refused comes with a sentence and changes nothing. */
+/* An accepted list, of either engine, is written in vLLM's form and reads as the same; for a
+ * refused one there is a sentence, and nothing changes. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const kvb_span json = { data, size };

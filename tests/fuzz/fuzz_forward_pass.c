@@ -7,8 +7,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* What the decoder takes is in range, and the encoder says it again, in its own form and
- * with all figures. */
+/* What the decoder accepts is in range, and the encoder writes it again with all values, in its own
+ * form. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct kvb_load_sample sample = { 0 };

@@ -17,12 +17,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
  *     5 k st n        answers the kth request that waits, with the status and n bytes
  *     6 n             n * 100 ms pass
  *     7               this side ends the connection
- *     8               sends what there is to be sent
+ *     8               what is to be sent is sent
  *     9 c             the other operations are of connection c from now on
  *     10              the connection ends, and there is another one
  *
- * Never more than the ceilings; each request that was taken is answered or gone, once; of each
- * stream there is one end at most, and nothing behind it. */
+ * Checked: no ceiling is exceeded; each request that was taken is answered or reported as gone,
+ * once; each stream ends at most once, and nothing is sent after its end. */
 
 enum {
     connections = 2,
@@ -43,7 +43,7 @@ struct waiting {
 struct connection {
     struct world *world;
     struct kvb_grpc_session *session;
-    bool is_closed; /* it said so: nothing more is received */
+    bool is_closed; /* the session has returned KVB_CLOSED, so nothing more is received */
     bool was_taken[max_stream];
     bool is_ended[max_stream];
     struct kvb_buf out;
@@ -112,7 +112,7 @@ static void on_gone(void *context, void *from, int32_t stream)
             return;
         }
     }
-    abort(); /* it does not wait, or was gone before */
+    abort(); /* the request does not wait, or was reported as gone before */
 }
 
 static void on_status(void *context, enum kvb_grpc_status status)
@@ -351,7 +351,7 @@ static void run_choice(struct world *world)
     world->at = &world->connections[next_byte(world) % connections];
 }
 
-/* Not while requests of it wait: its address would name the next one. */
+/* Not while its requests wait: the next connection would have the same address. */
 static void run_end(struct world *world)
 {
     for (size_t i = 0; i < world->waiting_count; i++) {

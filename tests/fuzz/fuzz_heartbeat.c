@@ -23,7 +23,8 @@ static bool is_same(const struct kvb_heartbeat *a, const struct kvb_heartbeat *b
            kvb_worker_facts_are_same(&a->facts, &b->facts);
 }
 
-/* Role and address of labels are fields, whatever wrote the message. */
+/* A role or an address among the labels is also in the field of its own, whoever wrote the message.
+ */
 static bool are_settled(const struct kvb_worker_facts *facts)
 {
     const char *address = kvb_labels_find(&facts->labels, "address");
@@ -35,7 +36,7 @@ static bool are_settled(const struct kvb_worker_facts *facts)
            (!role || kvb_worker_role_find(role, &found) != KVB_OK || facts->role != KVB_ROLE_NONE);
 }
 
-/* Whatever is accepted, written down, is read as the same, and can be written as JSON. */
+/* An accepted heartbeat is encoded and decodes to the same, and can be written as JSON. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };

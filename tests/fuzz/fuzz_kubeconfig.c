@@ -7,10 +7,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static bool is_whole(const struct kvb_kubeconfig_pem *pem)
 {
-    return pem->text == NULL || pem->path[0] == '\0'; /* never both */
+    return pem->text == NULL || pem->path[0] == '\0'; /* a text or a path, never both */
 }
 
-/* A kubeconfig that is taken names a server; one that is not leaves what was there. */
+/* An accepted kubeconfig names a server; a refused one leaves the result as it was. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct kvb_kubeconfig config = { .server = "as before" };

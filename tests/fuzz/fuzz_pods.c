@@ -45,7 +45,7 @@ static void put_pod(struct answer *answer, const struct kvb_pod *pod, enum kvb_p
     if (event == KVB_POD_DELETED) {
         (void)kvb_pods_drop(&answer->pods, 0, pod);
     } else if (kvb_pods_put(&answer->pods, 0, pod, &change) != KVB_OK) {
-        abort(); /* there is memory, and an input has no 8,192 pods */
+        abort(); /* neither memory nor room for pods can be short: an input has fewer than 8,192 */
     }
 }
 
@@ -120,8 +120,8 @@ static void check_table(const struct kvb_pods *pods)
     }
 }
 
-/* However an answer is cut into parts, the same objects are found in it and the same pods made of
- * them; no two that are taken have one id; whatever is refused comes with a sentence.
+/* However an answer is cut into parts, the same objects are found in it, and the same pods are made
+ * of them.  No two accepted pods have the same id.  For each refusal there is a sentence.
  *
  *     byte 0: list or watch, and the preset    byte 1: the size of the parts    the answer */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -22,7 +22,7 @@ static void add(struct json_object *object, const char *name, struct json_object
     }
 }
 
-/* Hashes as strings: another form than most inputs have. */
+/* The list with hashes as strings, a form that few inputs have. */
 static struct json_object *list_of(const struct kvb_query *query)
 {
     struct json_object *list = json_object_new_array();
@@ -43,7 +43,7 @@ static struct json_object *list_of(const struct kvb_query *query)
     return list;
 }
 
-/* Addresses are kept as hashes, which cannot be written down again. */
+/* Candidates that are addresses are left out: only their hashes are kept. */
 static void add_selection(struct json_object *object, const struct kvb_selection *selection)
 {
     struct json_object *labels = json_object_new_object();
@@ -110,8 +110,8 @@ static bool is_same(const struct kvb_query *a, const struct kvb_query *b)
                       : memcmp(a->hashes, b->hashes, a->count * sizeof *a->hashes)) == 0;
 }
 
-/* Whatever is accepted, written down by json-c, is read as the same question;
- * whatever is refused comes with a sentence. */
+/* An accepted query is written by json-c and reads as the same query; for a refused one there is a
+ * sentence. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };

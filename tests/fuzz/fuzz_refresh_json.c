@@ -20,8 +20,7 @@ static kvb_span write(const struct kvb_refresh_request *request, char *out, size
     return (kvb_span){ .data = (const uint8_t *)out, .len = (size_t)len };
 }
 
-/* Whatever is accepted, written down, is read as the same; whatever is refused comes with a
- * sentence. */
+/* An accepted request is written and reads as the same; for a refused one there is a sentence. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct kvb_refresh_request request = { 0 };

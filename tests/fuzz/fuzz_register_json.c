@@ -9,7 +9,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* As one of both would send it. */
+/* The registration in the form that one of the two kinds of senders uses. */
 static kvb_span write(const struct kvb_registration *who, struct kvb_buf *out)
 {
     struct kvb_json_writer json = kvb_json_writer_of(out);
@@ -60,8 +60,8 @@ static void check_farewell(kvb_span json)
     }
 }
 
-/* Whatever is accepted, written down, is read as the same; its numbers are within what the
- * bridge takes; whatever is refused comes with a sentence. */
+/* An accepted registration is written and reads as the same, and its numbers are in the bridge's
+ * ranges; for a refused one there is a sentence. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };

@@ -38,7 +38,7 @@ static uint64_t number_of(kvb_span frame)
     return number;
 }
 
-/* A batch is the last frame, and the seq before it; no batch is an end. */
+/* A batch is the last frame, after its sequence number; the end mark has no batch. */
 static void check_reply(const struct kvb_frames *frames)
 {
     enum kvb_replay_frame kind = KVB_REPLAY_END;
@@ -67,7 +67,7 @@ static void check_live(const struct kvb_frames *frames)
     }
 }
 
-/* A request that is accepted is one that engines accept, and the one that we would write. */
+/* Engines accept the same request, and our own writer would write it so. */
 static void check_request(const struct kvb_frames *frames)
 {
     uint8_t seq_frame[8];

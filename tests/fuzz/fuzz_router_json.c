@@ -24,7 +24,7 @@ static void json_c_must_accept(const uint8_t *data, size_t size)
     json_tokener_free(tokener);
 }
 
-/* The other form that is read on the same subject. */
+/* Events with whole prompts, the other form on the same subject. */
 static void check_prompt(const uint8_t *data, size_t size)
 {
     KVB_OWN(kvb_prompt_event_done) struct kvb_prompt_event event = { 0 };
@@ -36,8 +36,8 @@ static void check_prompt(const uint8_t *data, size_t size)
     }
 }
 
-/* Whatever our decoders accept, json-c accepts too, and the canonical text of
- * an event decodes to the same event. */
+/* What our decoders accept, json-c accepts too, and the canonical text of an event decodes to the
+ * same event. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };

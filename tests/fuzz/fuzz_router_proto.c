@@ -8,7 +8,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Whatever our decoder accepts, its encoding decodes to the same events. */
+/* What our decoder accepts is encoded, and decodes to the same events. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };

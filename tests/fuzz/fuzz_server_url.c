@@ -22,7 +22,7 @@ static bool can_be_sent(const char *text)
     return *text == '\0';
 }
 
-/* nats.c copies the login that is left into JSON as it is. */
+/* nats.c copies a login that is still in the URL into JSON without escapes. */
 static void check_server(char *server)
 {
     struct kvb_server_login login = { .user = "" };
@@ -38,7 +38,7 @@ static void check_server(char *server)
     check(!kvb_server_url_take_login(server, &login));
 }
 
-/* What is valid and without a fault can be dialed. */
+/* A list that is valid and has no fault can be dialed. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     char *url = calloc(1, size + 1);

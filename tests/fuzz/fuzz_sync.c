@@ -45,7 +45,7 @@ static void check_reply(kvb_span bytes)
     }
 }
 
-/* Whatever our decoders accept, its encoding decodes to the same. */
+/* What our decoders accept is encoded, and decodes to the same. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const kvb_span bytes = { data, size };

@@ -17,7 +17,7 @@ const char *__lsan_default_suppressions(void)
 
 enum { max_operations = 400 };
 
-/* The input as a program of operations, read from its front. */
+/* The input, read from its beginning as a program of operations. */
 static struct program {
     const uint8_t *data;
     size_t size, at, operations;
@@ -35,7 +35,7 @@ static inline uint8_t next_byte(void)
     return program.at < program.size ? program.data[program.at++] : 0;
 }
 
-/* [length] bytes of the input. */
+/* The next byte of the input is a length; returns so many bytes after it. */
 static inline kvb_span next_span(void)
 {
     const size_t wanted = next_byte();
@@ -56,7 +56,7 @@ static inline uint64_t next_number(void)
     return number;
 }
 
-/* True while there is one more; the next byte says which. */
+/* True while the input has another operation; the next byte says which one. */
 static inline bool next_operation(void)
 {
     return program.at < program.size && program.operations++ < max_operations;
