@@ -340,7 +340,7 @@ static void answers_from_another_thread(void **state)
     stop_scene(&scene);
 }
 
-/* What is under way is answered; clients learn that they are to go elsewhere. */
+/* Requests under way are answered, and a GOAWAY tells clients to connect elsewhere. */
 static void stops_after_its_answers(void **state)
 {
     struct scene scene = { .holds = true };
@@ -358,7 +358,7 @@ static void stops_after_its_answers(void **state)
     union {
         void (*stop)(struct kvb_grpc *grpc);
         void *(*run)(void *context);
-    } as_thread = { .stop = kvb_grpc_stop }; /* its result is not looked at */
+    } as_thread = { .stop = kvb_grpc_stop }; /* the result of the thread is not used */
     assert_int_equal(pthread_create(&stopper, NULL, as_thread.run, scene.grpc), 0);
     release_calls(&scene);
     run_client(&client, is_connection_over);
@@ -370,7 +370,7 @@ static void stops_after_its_answers(void **state)
     kvb_grpc_free(scene.grpc);
 }
 
-/* Whoever has calls may finish them after the end. */
+/* Calls may be finished after the server has stopped. */
 static void ends_although_calls_are_not_finished(void **state)
 {
     struct scene scene = { .holds = true };
@@ -411,7 +411,7 @@ static void knows_that_a_client_is_gone(void **state)
         assert_true(kvb_clock_monotonic_ns() < end_ns);
     }
     release_calls(&scene);
-    /* it has its place again */
+    /* its place is free again */
     scene.holds = false;
     open_client(&client, &scene);
     check_ping(&client);

@@ -16,7 +16,7 @@ enum { max_calls = 2048, message_max = 8 << 20, under_way_max = 32, none = -2 };
 
 struct call { /* as the client sees it */
     const uint8_t *body;
-    size_t len, sent, piece; /* piece: of one DATA frame; 0: as large as may be */
+    size_t len, sent, piece; /* piece: bytes of one DATA frame; 0: as many as are allowed */
     bool is_open_ended;      /* its end is not sent */
     int http_status, grpc_status;
     uint8_t answer[64];
@@ -177,7 +177,7 @@ static void drop_scene(struct scene *scene)
     free(scene);
 }
 
-/* One way: the session's bytes to the client. */
+/* The session's bytes to the client. */
 static bool to_client(struct scene *scene)
 {
     struct kvb_buf out;
@@ -192,7 +192,7 @@ static bool to_client(struct scene *scene)
     return had_any;
 }
 
-/* The other; in pieces of at most `most` bytes. */
+/* The client's bytes to the session, in pieces of at most `most` bytes. */
 static bool to_session(struct scene *scene, size_t most)
 {
     const uint8_t *bytes = NULL;
@@ -263,7 +263,7 @@ static nghttp2_nv nv(const char *name, const char *value)
 }
 
 struct request {
-    const char *method, *path, *type, *timeout, *more; /* NULL: as is usual, or none */
+    const char *method, *path, *type, *timeout, *more; /* NULL: the usual value, or none */
     const void *body;
     size_t len, piece;
     bool is_open_ended;
@@ -482,7 +482,7 @@ static void takes_each_kind_of_grpc(void **state)
     drop_scene(scene);
 }
 
-/* A request is refused as soon as it can be: the rest of it is not waited for. */
+/* A request is refused as soon as the reason is known, without waiting for the rest of it. */
 static void refuses_before_the_body_is_there(void **state)
 {
     static const uint8_t too_long[] = { 0, 0xff, 0xff, 0xff, 0xff, 'a' };
@@ -571,7 +571,7 @@ static void refuses_above_32_requests_under_way(void **state)
     drop_scene(scene);
 }
 
-/* Whoever resets a request does not get its place: it is still being looked up. */
+/* A reset does not free the place of a request, because its look-up still runs. */
 static void a_reset_request_keeps_its_place(void **state)
 {
     struct scene *scene = new_scene();
@@ -816,8 +816,8 @@ static void a_header_that_does_not_end_closes_the_connection(void **state)
 
 /* ---- The end ---- */
 
-/* With a code of which sgl-router's client makes UNAVAILABLE, also of requests that are under way
- * or on their way. */
+/* The code of the GOAWAY becomes UNAVAILABLE in sgl-router's client, also for requests under way
+ * and for those that cross it. */
 static void ends_a_connection_with_all_its_requests(void **state)
 {
     struct scene *scene = new_scene();
@@ -909,7 +909,7 @@ static void reads_timeouts(void **state)
 
 /* ---- Torture ---- */
 
-/* A connection, a request and its answer, as bytes that were recorded with memory for all. */
+/* The client's bytes of a connection with one request, recorded while no allocation failed. */
 struct recording {
     uint8_t bytes[512];
     size_t len;
@@ -930,7 +930,7 @@ static void record_client(struct recording *recording)
     drop_scene(scene);
 }
 
-/* True: all went well. */
+/* True: the exchange was complete. */
 static bool try_exchange(struct scene *scene, const struct recording *recording)
 {
     struct kvb_buf out;

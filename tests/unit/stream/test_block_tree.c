@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The tree against a strict reader: one that takes each event as the contract has it, and fails on
- * any that says what it knows already, or that hangs below what it does not know. */
+/* The tree is tested with a strict reader.  It applies each event as the contract says.  It fails
+ * if an event stores a block that it has, or one whose parent it does not have. */
 
 enum { block_size = 4, max_names = 64, all_tiers = (1 << KVB_TIER_COUNT) - 1 };
 
@@ -217,7 +217,7 @@ static void a_block_waits_for_its_parent_and_leaves_with_it(void **state)
     read_changes(tree, &reader);
     assert_int_equal(reader.tiers[2], 0);
     assert_int_equal(reader.tiers[3], 0);
-    hold(tree, 1, 1); /* without tokens: they are known */
+    hold(tree, 1, 1); /* its tokens are known from before */
     read_changes(tree, &reader);
     assert_int_equal(reader.tiers[3], 1);
     kvb_block_tree_free(tree);
@@ -256,7 +256,7 @@ static void what_readers_would_misread_is_left_out_with_what_hangs_below(void **
         sample.event.block_size = kind == 3 ? 2 : block_size;
         if (kind < 4) {
             kvb_block_tree_store(tree, &sample.batch, &sample.event, 0);
-        } /* 4: it came without tokens */
+        } /* kind 4: the block is held, but its tokens never came */
         hold(tree, 1, 1);
         store_and_hold(tree, 2, 1);
         store_and_hold(tree, 9, 0);
@@ -290,7 +290,7 @@ static void other_content_under_a_known_hash_is_removed_and_stored(void **state)
     kvb_block_tree_free(tree);
 }
 
-/* Such blocks are wrong, and must not stay for ever. */
+/* An engine never has such a block.  The node must be freed when it is no longer held. */
 static void a_block_that_is_its_own_parent_is_left_out_and_dropped(void **state)
 {
     (void)state;
@@ -454,7 +454,7 @@ static unsigned wanted(const struct world *world, uint64_t hash, unsigned tiers)
     return world->held[hash] & tiers & tiers_below(above);
 }
 
-/* What a forgotten node has forgotten: the tree keeps what is held, and what it hangs below. */
+/* True when the tree keeps this node: it is held, or an ancestor of a held one. */
 static bool is_needed(const struct world *world, uint64_t hash)
 {
     for (uint64_t other = 1; other < max_names; other++) {
@@ -477,7 +477,7 @@ static void note_read(struct world *world, const struct reader *reader)
     }
 }
 
-/* The hash has other content now: what was stored below it hangs below nothing. */
+/* The hash has other content now, so its children have lost their parent. */
 static void lose_children(struct world *world, uint64_t hash)
 {
     for (uint64_t child = 1; child < max_names; child++) {
@@ -529,7 +529,7 @@ static void assert_reader_is_right(
     assert_int_equal(kvb_block_tree_count(tree)->shown, shown);
 }
 
-/* A snapshot that is taken while the world goes on is what readers had been shown before. */
+/* A snapshot that is taken while the world changes equals what readers had been shown before. */
 static void walk_while_it_changes(
     struct kvb_block_tree *tree, struct world *world, const struct reader *live, uint64_t *rng)
 {
@@ -626,7 +626,7 @@ static void a_saved_tree_shows_the_same_when_the_mirror_has_said_what_is_held(vo
     save_all(tree, &bytes);
     assert_ok(kvb_block_tree_load(next, kvb_buf_span(&bytes)));
     for (uint64_t hash = 1; hash < 19; hash++) {
-        hold(next, hash, 1); /* but for 20, which the engine has dropped */
+        hold(next, hash, 1); /* all but block 20, which the engine has dropped */
     }
     read_changes(next, &late);
     reader.tiers[20] = 0;

@@ -53,10 +53,10 @@ static uint64_t take_number(kvb_span *bytes)
 
 /* ---- Readers ---- */
 
-/* What a reader does about numbers; all apply events in the same strict way. */
+/* How a reader handles numbers; all readers apply events in the same strict way. */
 enum reader_kind {
-    asks_from_zero,     /* at its first live batch and at gaps; takes what comes */
-    asks_at_connection, /* and takes only the very numbers it asked for; begins empty otherwise */
+    asks_from_zero,     /* at its first live batch and at gaps; accepts any answer */
+    asks_at_connection, /* and accepts only the numbers that it requested; else begins empty */
     never_asks_history, /* only at gaps, which must be filled to the last number */
     reader_kinds
 };
@@ -68,7 +68,7 @@ struct reader {
     uint64_t last;
     bool is_asking;
     uint64_t asked;
-    bool has_failed; /* an answer was not what it takes: it knows nothing until a Cleared */
+    bool has_failed; /* it did not accept an answer, so it knows nothing until a Cleared */
     bool is_late;    /* knows nothing before the next Cleared */
 };
 
@@ -121,7 +121,7 @@ struct world {
     size_t waiting_count;
 };
 
-static uint8_t identity[] = { 1, 2, 3 }; /* the first byte counts the reader's connections */
+static uint8_t identity[] = { 1, 2, 3 }; /* the first byte counts the connections of the reader */
 static const kvb_span reader_identity = { identity, sizeof identity };
 
 static void open_tree(struct world *world)
@@ -154,7 +154,7 @@ static void store_name(struct world *world, uint64_t hash)
     kvb_block_tree_hold(world->tree, hashes[0], 1);
 }
 
-/* A new process, which knows what is held, as from the engine's replay. */
+/* A new process.  It knows what is held, as after a replay of the engine. */
 static void open_republisher(struct world *world)
 {
     open_tree(world);
@@ -285,11 +285,11 @@ static void hear_end(struct world *world)
 
     reader->is_asking = false;
     if (reader->kind == asks_from_zero && !reader->has_last && count > 0) {
-        reader->last = waiting[0].number - 1; /* it goes on with whatever it has */
+        reader->last = waiting[0].number - 1; /* it continues with the live batches that it has */
         reader->has_last = true;
     }
     if (reader->asked > 0 && reader->has_last && reader->last < reader->asked) {
-        forget_all(reader); /* nothing came: it begins again at the next Cleared */
+        forget_all(reader); /* the answer was empty: it begins again at the next Cleared */
     }
     world->waiting = NULL;
     world->waiting_count = 0;
@@ -308,7 +308,7 @@ static void hear_reply(struct world *world, uint64_t number, kvb_span payload)
     const uint64_t wanted = reader->has_last ? reader->last + 1 : reader->asked;
 
     if (reader->kind != asks_from_zero || reader->asked > 0) {
-        assert_int_equal(number, wanted); /* the number asked for, and none is skipped */
+        assert_int_equal(number, wanted); /* the answer begins where requested, without a gap */
     }
     apply(reader, payload);
     reader->last = number;
@@ -348,7 +348,7 @@ static void send_reply(struct world *world, const struct kvb_republish_action *a
     }
 }
 
-/* Everything that is due now, as the ingest thread would send it. */
+/* Sends everything that is due now, as the ingest thread does. */
 static void serve(struct world *world)
 {
     for (int i = 0; i < 200; i++) {
@@ -406,7 +406,7 @@ static void restart_reader(struct world *world)
     }
 }
 
-/* After a crash numbers go on behind those that were reserved, after a stop with the next one. */
+/* After a crash numbers continue after the reserved ones; after a stop, with the next one. */
 static void restart_republisher(struct world *world)
 {
     const bool is_crash = kvb_random_below(&world->rng, 2) == 0;
@@ -474,7 +474,7 @@ struct line {
     size_t events_bytes; /* of the payload, behind the rank */
 };
 
-/* What is sent without time passing. */
+/* Collects everything that is sent while no time passes. */
 static size_t collect(struct world *world, struct line *lines, size_t max)
 {
     size_t count = 0;
@@ -589,19 +589,19 @@ static void what_the_ring_has_no_more_is_a_snapshot_that_fits_the_numbers(void *
     assert_int_equal(collect(&scene, lines, 1000), room + 1);
     for (size_t i = 0; i < room; i++) {
         assert_int_equal(lines[i].number, first_number + 1 + i);
-        assert_int_equal(lines[i].events_bytes > 0, i == 0); /* few blocks: then empty batches */
+        assert_int_equal(lines[i].events_bytes > 0, i == 0); /* the others are empty */
     }
     assert_int_equal(lines[room].kind, KVB_REPUBLISH_END);
 }
 
-/* 24 bytes an event and 8 a block; cleared has no blocks. */
+/* An event has 24 bytes, and 8 more for each block; a Cleared has no blocks. */
 static void a_snapshot_is_merged_where_there_are_few_numbers(void **state)
 {
     (void)state;
-    scene.options.max_kept_bytes = 8; /* the ring is as good as empty */
+    scene.options.max_kept_bytes = 8; /* too few for any batch: the ring stays empty */
     close_republisher(&scene);
     open_republisher(&scene);
-    for (int i = 0; i < 3000; i++) { /* more than one batch takes */
+    for (int i = 0; i < 3000; i++) { /* more than one batch can contain */
         store_one();
     }
     const size_t batches = collect(&scene, lines, 100);
@@ -751,7 +751,7 @@ static void a_reader_that_takes_nothing_or_is_gone_is_dropped(void **state)
     kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
     kvb_republisher_sent(scene.republisher, action.client, KVB_REPUBLISH_FULL, scene.time.now_ns);
     kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
-    assert_int_equal(action.kind, KVB_REPUBLISH_NOTHING); /* for some ms */
+    assert_int_equal(action.kind, KVB_REPUBLISH_NOTHING); /* it is tried again some ms later */
     scene.time.now_ns += 31 * KVB_NS_PER_S;
     kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
     kvb_republisher_sent(scene.republisher, action.client, KVB_REPUBLISH_FULL, scene.time.now_ns);
@@ -853,7 +853,8 @@ static void a_batch_that_cannot_be_written_is_a_gap_that_a_snapshot_fills(void *
     assert_int_equal(lines[0].events_bytes, 24 + 5 * 32); /* for readers that never ask */
 }
 
-/* A batch that is lost for want of memory is a gap, and all is announced again. */
+/* A batch that is lost because an allocation failed leaves a gap, and everything is announced
+ * again. */
 static void run_with_failures(long allocations)
 {
     struct world world;
