@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A name server that answers as it is told, in a network and a mount namespace of its own:
+/* A name server that answers as the test says, in a network and a mount namespace of its own:
  * /etc/resolv.conf and /etc/hosts are the test's, port 53 of its loopback addresses is free, and
  * no question leaves the machine.
  *

@@ -35,7 +35,7 @@ struct nats_stub {
 void nats_stub_start(struct nats_stub *stub);
 void nats_stub_stop(struct nats_stub *stub);
 
-/* Connection i, which may not exist yet, answers so many PINGs more; first those that it owes. */
+/* Connection i, which may not exist yet, answers so many PINGs more, unanswered ones first. */
 void nats_stub_answer(struct nats_stub *stub, unsigned i, unsigned pongs);
 
 /* Connection i, which does not exist yet, is refused when it does not sign this. */

@@ -22,7 +22,7 @@ static void pause_shortly(void)
 {
     const struct timespec pause = { .tv_nsec = poll_ms * (long)KVB_NS_PER_MS };
 
-    (void)nanosleep(&pause, NULL); /* cut short by a signal: the caller asks again */
+    (void)nanosleep(&pause, NULL); /* a signal may shorten it: the caller checks again */
 }
 
 bool wait_until(condition holds, void *context, uint32_t timeout_ms)

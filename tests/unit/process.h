@@ -11,7 +11,7 @@
  * Nothing here sleeps for a fixed time: every wait ends when its condition holds,
  * or fails at its deadline.  Threads: only the thread that made it. */
 
-/* Asks about something that will be true; context is the test's. */
+/* True when what the test waits for has happened; context is the test's. */
 typedef bool (*condition)(void *context);
 
 /* False when it did not hold within timeout_ms. */
@@ -26,7 +26,7 @@ kvb_status process_start(const char *const argv[], const char *log_path, pid_t *
  * *out_exit is the exit status, or 128 + the signal that ended it. */
 kvb_status process_end(pid_t pid, int signal, uint32_t timeout_ms, int *out_exit);
 
-/* True, and how it ended, when it has; asked once more afterwards it is false. */
+/* True once, when the process has ended, with how it ended; false in later calls. */
 bool process_has_ended(pid_t pid, int *out_exit);
 
 /* An empty folder below /tmp, and its removal with all that lies in it. */

@@ -3,7 +3,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A web server on loopback that answers each path as it is told, and misbehaves on
+/* A web server on loopback that answers each path as the test says, and misbehaves on
  * request; each connection has a thread of its own, so one that hangs stops no other.
  *
  * Threads: those of the server; all calls only from the thread that started it. */

@@ -135,7 +135,7 @@ static void figures_are_within_what_can_be(void **state)
 
 /* ---- The picture ---- */
 
-/* Where a prompt goes at that time which worker 2 of 3 stored at second 1. */
+/* The worker for a prompt at that time; worker 2 of 3 has stored it at second 1. */
 static uint32_t choose_after_store(struct worth_picture picture, uint64_t now_us)
 {
     static const kvb_tokens_hash tokens[2] = { { 11 }, { 12 } };

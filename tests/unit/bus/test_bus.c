@@ -611,7 +611,7 @@ static void a_frozen_server_holds_nobody_up_and_is_found_again(void **state)
 
 /* ---- Lame duck mode ---- */
 
-/* Two servers of one cluster, or one alone, with little time for whoever does not leave. */
+/* Two servers of one cluster, or one alone; clients that do not leave are closed soon. */
 static void start_clustered(struct nats_server *server, uint16_t own, uint16_t other)
 {
     char config[512];
@@ -632,7 +632,7 @@ static bool has_met_a_lame_duck(void *context)
 
 struct across {
     struct kvb_bus *from;
-    struct inbox inbox; /* of a subscription behind another server */
+    struct inbox inbox; /* of a subscription at another server */
 };
 
 static bool comes_across(void *context)

@@ -9,7 +9,7 @@
 
 enum { patience_ms = 15000, max_bytes = 64 };
 
-/* What came, one text behind the other. */
+/* The texts that arrived, one after the other. */
 struct inbox {
     char text[max_bytes];
     size_t len;

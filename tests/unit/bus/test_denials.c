@@ -103,7 +103,7 @@ static void a_subscription_stays_denied(void **state)
     assert_string_equal(found(&denials, start_ns + 86400 * KVB_NS_PER_S, is_any), "a");
 }
 
-/* Whoever asks may name any subject for the answer, and ask often. */
+/* A client may name any subject for the answer, and send many requests. */
 static void answers_that_are_denied_push_nothing_out(void **state)
 {
     struct kvb_denials denials = { 0 };

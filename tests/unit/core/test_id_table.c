@@ -76,7 +76,7 @@ static void agrees_with_a_plain_array(void **state)
     kvb_id_table_done(&table);
 }
 
-/* Also where the run goes around the end of the table when that grows. */
+/* Also when the run wraps around the end of the table as it grows. */
 static void ids_of_a_hash_come_in_the_order_in_which_they_were_put(void **state)
 {
     (void)state;

@@ -153,11 +153,11 @@ static void each_growth_may_fail(void **state)
     drop_world(world);
 }
 
-/* ---- Large tables: a thing's hash is its number, mixed ---- */
+/* ---- Large tables: the hash of an item is its number, mixed ---- */
 
 enum { many = 1000000, lines_of_tags = 1 << 16 };
 
-static size_t asked; /* how often the table had a hash told */
+static size_t asked; /* how often the table called for a hash */
 
 static uint64_t hash_of_number(const void *context, uint32_t id)
 {
@@ -178,7 +178,7 @@ static bool has_number(const struct kvb_line_table *table, uint32_t id)
     return false;
 }
 
-/* A table that asked would read every thing once more for each doubling. */
+/* A table that called for hashes would read every item again at each doubling. */
 static void large_tables_split_lines_by_their_tags(void **state)
 {
     (void)state;

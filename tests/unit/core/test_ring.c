@@ -23,7 +23,7 @@ static void gives_back_in_the_order_of_putting(void **state)
     void *got = NULL;
 
     assert_ok(kvb_ring_new(3, NULL, &ring));
-    for (int i = 0; i < 5; i++) { /* goes round the end */
+    for (int i = 0; i < 5; i++) { /* wraps around the end */
         assert_ok(kvb_ring_put(ring, &items[i]));
         assert_int_equal(kvb_ring_count(ring), 1);
         assert_ok(kvb_ring_take(ring, &got));
@@ -227,7 +227,7 @@ static void closing_wakes_those_who_wait(void **state)
     free(all);
 }
 
-/* ---- The dull model: a plain array that is shifted ------------------------------------ */
+/* ---- The reference model: an array that is shifted ------------------------------------ */
 
 static void agrees_with_a_plain_array(void **state)
 {

@@ -80,7 +80,7 @@ static void watch_one(struct kvb_file_watch *watch, const char *path)
     kvb_file_watch_set(watch, &path, 1, kvb_file_watch_now(), &silent);
 }
 
-/* As kvb_daemon_wait_for_end() does after SIGIO, when all is quiet again. */
+/* As kvb_daemon_wait_for_end() does after SIGIO, when no more changes come. */
 static bool has_changed_soon(struct kvb_file_watch *watch)
 {
     const uint64_t now_ns = kvb_clock_monotonic_ns();

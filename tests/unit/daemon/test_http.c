@@ -42,7 +42,7 @@ struct room {
     struct kvb_metrics metrics;
 };
 
-/* Says back what it was asked. */
+/* Answers with the request itself. */
 static void
 echo(void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer)
 {
@@ -105,7 +105,7 @@ static void start(struct room *room, kvb_http_handler handler)
     start_with(room, handler, 0);
 }
 
-/* ---- A client that sends exactly what it is told ---------------------------------------- */
+/* ---- A client that sends exactly the given bytes --------------------------------------- */
 
 static int dial(const struct room *room)
 {
@@ -131,7 +131,7 @@ static void send_text(int fd, const char *text, size_t len)
     }
 }
 
-/* Until the server hangs up. */
+/* Reads until the server closes the connection. */
 static void read_all(int fd, char out[answer_bytes])
 {
     size_t used = 0;
@@ -393,7 +393,7 @@ static void what_is_no_http_leaves_nothing_behind(void **state)
     kvb_http_stop(room.http);
 }
 
-/* All are open before the first asks. */
+/* All are open before the first one sends a request. */
 static void two_hundred_connections_are_served_at_once(void **state)
 {
     static const char request[] = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
@@ -462,7 +462,7 @@ static bool is_served(void *context)
 
 static const char *const vital[] = { "/livez", NULL };
 
-/* As many as one client may have, each of which was served and stays. */
+/* As many connections as one client may have; each was served and stays open. */
 static void open_share(struct room *room, int *fds, int share)
 {
     char answer[answer_bytes];
@@ -487,7 +487,7 @@ static void a_connection_above_the_share_is_told_so_but_for_vital_paths(void **s
         &room,
         (struct kvb_http_options){ .handler = echo, .max_connections = ceiling, .vital = vital });
     open_share(&room, fds, share);
-    ask(&room, get_and_stay, answer); /* to its end: the server hangs up */
+    ask(&room, get_and_stay, answer); /* until the server closes the connection */
     assert_status(answer, "503");
     assert_non_null(strstr(answer, "Retry-After: 1\r\n"));
     assert_string_equal(body_of(answer), "{\"error\":\"too many connections, try again later\"}\n");
@@ -522,7 +522,7 @@ static void who_waits_longest_makes_room(void **state)
     kvb_http_stop(room.http);
 }
 
-/* ---- Deadlines: whoever sends nothing, or reads nothing, is hung up on ------------------- */
+/* ---- Deadlines: connections that send nothing, or read nothing, are closed -------------- */
 
 enum { short_ms = 300 };
 
@@ -540,7 +540,7 @@ static void a_dripping_header_is_hung_up_on(void **state)
     start_as(&room, (struct kvb_http_options){ .handler = echo, .grace_ms = short_ms });
     const int fd = dial(&room);
     send_text(fd, "GET / HTTP/1.1\r\n", 16);
-    for (int i = 0; i < patience_ms; i++) { /* ends: the server hangs up */
+    for (int i = 0; i < patience_ms; i++) { /* ends when the server closes the connection */
         if (send(fd, "X: y\r\n", 6, MSG_NOSIGNAL) < 0) {
             break;
         }
@@ -856,7 +856,7 @@ static void stops_while_requests_are_in_flight(void **state)
     assert_int_equal(pthread_create(&other, NULL, let_leave, &room), 0);
     kvb_http_stop(room.http);
     assert_int_equal(pthread_join(other, NULL), 0);
-    /* Whoever was inside has left, and nobody comes in any more. */
+    /* All requests have ended, and no new one is accepted. */
     assert_int_equal(atomic_load(&room.calls), atomic_load(&room.inside));
     for (size_t i = 0; i < KVB_COUNT_OF(fds); i++) {
         close(fds[i]);

@@ -101,7 +101,7 @@ static void the_young_do_not_make_room_and_the_newcomer_is_extra(void **state)
     kvb_http_slots_done(&slots);
 }
 
-/* Else a crowd that never sends a request would keep out who asks for /livez. */
+/* Otherwise many connections without a request would keep out a probe of /livez. */
 static void an_extra_makes_room_for_an_extra_however_young(void **state)
 {
     struct kvb_http_slots slots;

@@ -90,7 +90,7 @@ static void a_thread_that_makes_no_turn_is_not_spoken_for(void **state)
     assert_string_equal(tell(&update, 60000, &liveness), "");
     liveness.is_connected = true; /* nor does another change hide it */
     assert_null(strstr(tell(&update, 61000, &liveness), "WATCHDOG"));
-    liveness.turns = 2; /* it lives again: said at the next look */
+    liveness.turns = 2; /* it works again: reported at the next check */
     assert_string_equal(tell(&update, 61001, &liveness), "WATCHDOG=1\n");
 }
 

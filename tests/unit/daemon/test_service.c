@@ -175,7 +175,7 @@ static void names_are_dynamos(void **state)
         { "Dynamo-2", "Z", "dynamo-2_z" },
         { "_a", "_b_", "a__b_" }, /* leading underscores go, others stay */
         { "__", "_", "____" },    /* nothing else is left */
-        { "a_b", "c", "a_b_c" },  /* also that of a, b_c: metadata tells them apart */
+        { "a_b", "c", "a_b_c" },  /* also the name of a, b_c: the metadata distinguishes them */
     };
 
     for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {

@@ -11,14 +11,14 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A desk on a real nats-server, asked by a client of its own. */
+/* A responder on a real nats-server, with requests of a client of its own. */
 
 enum { patience_ms = 15000, max_workers = 1500, metric_rows = 9 };
 
 struct world {
     struct nats_server server;
     struct kvb_bus *bus;    /* the service's */
-    natsConnection *client; /* who asks: of nats.c itself, for it takes all answers */
+    natsConnection *client; /* sends requests; nats.c itself, because it receives all answers */
     natsSubscription *answers;
     natsMsg *answer; /* the newest */
     struct kvb_service service;
@@ -237,7 +237,7 @@ static void what_cannot_be_answered_is_counted(void **state)
     close_world(&world);
 }
 
-/* A router that hears an answer there never recovers. */
+/* A router that receives an answer on this subject never recovers. */
 static void no_answer_goes_to_the_subjects_of_events(void **state)
 {
     (void)state;

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The index beside the dull one (reference_index.h), through the same random operations.
+/* The index and the reference model (reference_index.h), through the same random operations.
  *
  *     test_differential [--operations N] [--seed S]
  *
@@ -32,7 +32,7 @@ enum { operations_a_life = 50000, max_slots = 5000, max_path = 512, max_run = 20
 /* Who calls which block how. */
 enum naming {
     by_nothing, /* any of a few names for any block: aliases, circles, orphans, holes */
-    by_path,    /* all slots alike: the usual case */
+    by_path,    /* all slots use the same names: the usual case */
     by_slot,    /* each slot its own way: odd words everywhere */
 };
 
@@ -204,7 +204,7 @@ static void compare_query(
     }
 }
 
-/* Asks by the names that slot s would use, or by any. */
+/* Queries by the names that slot s would use, or by any names. */
 static void compare_names(struct world *world, size_t s, const kvb_tokens_hash *path, size_t len)
 {
     kvb_block_hash query[max_path];

@@ -139,7 +139,7 @@ static void equal_sets_have_one_number_however_they_came_about(void **state)
     struct world *world = make_world(5, 3);
     for (uint32_t node = 0; node < KVB_COUNT_OF(ways); node++) {
         for (size_t i = 0; i < KVB_COUNT_OF(ways[node]); i++) {
-            assert_ok(turn(world, node, ways[node][i])); /* 7 comes and goes */
+            assert_ok(turn(world, node, ways[node][i])); /* 7 is added and removed */
         }
     }
     compare(world);

@@ -100,7 +100,7 @@ static void a_clear_ends_the_pass_through_a_workers_list(void **state)
 
 enum { cleared = 1, others = 4 };
 
-/* A prompt of up to three blocks, of which the worker may call the last one otherwise. */
+/* A prompt of up to three blocks; the worker may have another name for the last one. */
 static void store_three(const struct fleet *fleet, size_t w, size_t count, uint64_t last_name)
 {
     const kvb_block_hash blocks[] = { { 9001 }, { 9002 }, { last_name } };
@@ -120,7 +120,7 @@ static bool lose(const struct fleet *fleet, size_t w, uint64_t name)
     return was_held;
 }
 
-/* So many sets of two, no two alike: they take the memory that sets have so far. */
+/* So many different sets of two holders: they take the memory that sets have so far. */
 static void make_pairs(const struct fleet *fleet, size_t count)
 {
     for (size_t a = others; a < workers; a++) {

@@ -539,7 +539,7 @@ static void names_of_one_orphan_have_a_ceiling_too(void **state)
     drop_long_run(&all);
 }
 
-/* An engine that starts anew fills the index again before anything was swept. */
+/* A restarted engine fills the index again before anything was reclaimed. */
 static void what_was_cleared_is_room_at_once(void **state)
 {
     (void)state;
@@ -566,7 +566,7 @@ static void what_was_cleared_is_room_at_once(void **state)
     drop_long_run(&after);
 }
 
-/* Slots with names of their own use up all names, 16 * 450; then they start anew. */
+/* Slots with names of their own use up all names, 16 * 450; then they are cleared. */
 static void names_that_were_cleared_are_room_at_once(void **state)
 {
     (void)state;

@@ -393,7 +393,7 @@ static void what_stays_is_shown_whatever_else_changes(void **state)
     end(&world);
 }
 
-/* Nothing that is told of a slot may be what another one holds in its place. */
+/* Nothing in the walk of a slot may be what another slot holds in that place. */
 static void a_walk_ends_where_its_slot_is_cleared(void **state)
 {
     static struct world world;

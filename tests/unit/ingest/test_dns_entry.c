@@ -22,7 +22,7 @@ static uint64_t seconds(uint64_t count)
     return count * KVB_NS_PER_S;
 }
 
-/* ---- When a name is asked for ---- */
+/* ---- When a name is looked up ---- */
 
 static void a_name_is_asked_once_until_its_answer(void **state)
 {
@@ -52,7 +52,7 @@ static void an_answer_holds_for_its_ttl(void **state)
         assert_int_equal(entry.addresses.count, 1);
         assert_false(kvb_dns_entry_query(&entry, seconds(7 + cases[i].holds_s) - 1));
         assert_true(kvb_dns_entry_query(&entry, seconds(7 + cases[i].holds_s)));
-        assert_int_equal(entry.addresses.count, 1); /* while it is asked for again */
+        assert_int_equal(entry.addresses.count, 1); /* while it is looked up again */
     }
 }
 

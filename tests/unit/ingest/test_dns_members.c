@@ -66,7 +66,7 @@ static void a_member_leaves_after_three_answers_without_it(void **state)
     assert_true(answer(&members, LIST("a:1", "b:1")));
     assert_false(answer(&members, LIST("a:1")));
     assert_false(answer(&members, LIST("a:1")));
-    assert_false(answer(&members, LIST("a:1", "b:1"))); /* it counts anew */
+    assert_false(answer(&members, LIST("a:1", "b:1"))); /* the count begins again */
     assert_false(answer(&members, LIST("a:1")));
     assert_false(answer(&members, LIST("a:1")));
     assert_members(&members, LIST("a:1", "b:1"));
@@ -97,7 +97,7 @@ struct plain_table {
     uint32_t seed;
 };
 
-/* A random answer, of which the plain table is told. */
+/* A random answer, which the reference table gets too. */
 static struct kvb_dns_members draw_answer(struct plain_table *plain)
 {
     struct kvb_dns_members found = { 0 };

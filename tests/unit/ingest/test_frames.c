@@ -74,7 +74,7 @@ static void every_layout_of_a_replayed_batch_is_read(void **state)
         { { EMPTY, SEVEN, PAYLOAD }, 3 },        /* vLLM before 0.26, SGLang, Mooncake */
         { { EMPTY, TOPIC, SEVEN, PAYLOAD }, 4 }, /* vLLM 0.26 and later, TensorRT-LLM */
         { { EMPTY, EMPTY, SEVEN, PAYLOAD }, 4 }, /* the same with an empty topic */
-        { { ID, EMPTY, SEVEN, PAYLOAD }, 4 },    /* to who asks with an id */
+        { { ID, EMPTY, SEVEN, PAYLOAD }, 4 },    /* to a request with an id */
         { { SEVEN, PAYLOAD }, 2 },
     };
 

@@ -51,7 +51,7 @@ static void what_needs_no_lookup_stays_as_it_is(void **state)
     assert_string_equal(address, "tcp://[::1]:5557");
 }
 
-/* "localhost" has two addresses, and nobody is asked for them. */
+/* "localhost" has two addresses, and no name server is asked. */
 static void addresses_take_the_place_of_the_name_in_turn(void **state)
 {
     (void)state;

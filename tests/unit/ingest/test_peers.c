@@ -2,7 +2,7 @@
 
 #include "ingest/zmq/peers.h"
 
-/* Stories as the monitor of a listening socket tells them. */
+/* Sequences of events as the monitor of a listening socket reports them. */
 
 enum { engine_fd = 9, other_fd = 40, stray_fd = 17 };
 
@@ -22,7 +22,7 @@ static void strays_are_no_engines(void **state)
     assert_int_equal(kvb_peers_count(&peers), 1);
     assert_int_equal(peers.only, engine_fd);
 
-    /* Bytes that are no handshake: libzmq tells of the end alone. */
+    /* Bytes that are no handshake: libzmq reports only the end. */
     kvb_peers_accepted(&peers, stray_fd);
     assert_false(kvb_peers_left(&peers, stray_fd));
     kvb_peers_accepted(&peers, stray_fd);

@@ -88,7 +88,7 @@ static void only_who_has_something_is_told(void **state)
     end(&world);
 }
 
-/* The trap of libzmq's descriptor: after the first message no edge tells of the rest. */
+/* The trap of libzmq's descriptor: it has no further edge for messages after the first. */
 static void what_is_left_in_a_socket_is_told_again(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void a_dropped_socket_is_not_told(void **state)
     kvb_poller_drop_socket(world.poller, 1, world.pull[1]);
     nobody_is_ready(&world);
     assert_ok(kvb_poller_add_socket(world.poller, 1, kvb_ready_live, world.pull[1]));
-    assert_int_equal(wait_ready(&world), 1); /* it was there before: no edge told */
+    assert_int_equal(wait_ready(&world), 1); /* it arrived before: there was no edge */
     end(&world);
 }
 
@@ -196,7 +196,7 @@ static int count_epolls(int *out_newest)
     return found;
 }
 
-/* The kernel's refusal to wait is slept through, and messages are found all the same. */
+/* When the kernel refuses to wait, the poller sleeps, and still finds messages. */
 static void a_broken_wait_neither_spins_nor_stands_still(void **state)
 {
     (void)state;

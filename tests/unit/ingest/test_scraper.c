@@ -148,7 +148,7 @@ static void what_is_no_page_has_its_reason(void **state)
     close_world(&world);
 }
 
-/* Ten hang; the eleventh comes in its period all the same. */
+/* Ten pages hang; the eleventh is still read in its period. */
 static void a_slow_engine_delays_no_other(void **state)
 {
     (void)state;

@@ -35,7 +35,7 @@ static void *open_socket(void *context, int type)
     return socket;
 }
 
-/* An XPUB tells when someone subscribed, of a second one by the same words too. */
+/* An XPUB that reports each subscription, also a second one to the same prefix. */
 static void *open_publisher(void *context)
 {
     const int yes = 1;
@@ -255,7 +255,8 @@ static void a_replay_asks_as_engines_expect_and_reads_the_replies(void **state)
     end(&world);
 }
 
-/* Its guide's subscriber asks with an id; the reply is found behind whatever precedes it. */
+/* The subscriber of vLLM's guide requests with an id; the reply is found after any frames before
+ * it. */
 /* libzmq would try to connect again and again, and nobody would know why nothing comes. */
 static void a_replay_without_open_files_is_refused(void **state)
 {

@@ -27,5 +27,5 @@ void hold_lists(struct scene *scene, const struct lists *lists);
 const struct kvb_overlap *overlap_of(const struct scene *scene, uint64_t worker_id);
 const struct kvb_overlap *shared_of(const struct scene *scene, uint64_t worker_id);
 
-/* Asks with so many tokens of the prompt, as a router does. */
+/* Sends a query with so many tokens of the prompt, as a router does. */
 void query_tokens(struct scene *scene, size_t token_count);

@@ -20,7 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The whole aggregator against a real nats-server, asked over NATS and HTTP. */
+/* The whole aggregator with a real nats-server, queried over NATS and HTTP. */
 
 enum { patience_ms = 15000, text_bytes = 65536, block_size = 16, blocks = 3 };
 

@@ -377,7 +377,8 @@ static void what_was_routed_counts_until_the_next_load(void **state)
     scene_done(&scene);
 }
 
-/* A burst of one new prompt: the workers are idle, and all but one would compute it in vain. */
+/* A burst of requests with one new prompt.  The workers are idle; all but one would compute it for
+ * nothing. */
 static void a_burst_of_one_prompt_stays_together_while_it_is_predicted(void **state)
 {
     (void)state;
@@ -441,7 +442,7 @@ static void an_idle_fleet_without_load_takes_turns(void **state)
     scene_done(&scene);
 }
 
-/* It holds more than worker 1, and nobody vouches for it. */
+/* It holds more than worker 1, and no heartbeat confirms it. */
 static void route_chooses_a_worker_without_heartbeats_by_a_fresh_load_alone(void **state)
 {
     (void)state;
@@ -546,7 +547,7 @@ static void a_request_goes_where_labels_and_candidates_say(void **state)
     scene_done(&scene);
 }
 
-/* ---- What routers are told of a worker ---- */
+/* ---- Facts of a worker in the answers ---- */
 
 static const struct scene_holding told[] = { { 1, 0, "m", 16, KVB_TIER_DEVICE, 4, false },
                                              { 2, 0, "m", 16, KVB_TIER_DEVICE, 2, false },
@@ -625,7 +626,7 @@ static void the_route_names_its_worker_and_the_addresses_of_the_others(void **st
     assert_has(&buf, "of 3\"," POD ",");
     buf = new_buf();
     assert_ok(kvb_answer_route(&scene.ctx, &query, all_rows, &buf, &decision, &detail));
-    assert_int_equal(decision.id.worker_id, 2); /* of which nothing is told */
+    assert_int_equal(decision.id.worker_id, 2); /* whose facts are not known */
     assert_has(
         &buf, "{\"worker_id\":1,\"dp_rank\":0,\"address\":\"http://10.0.0.7:8000\",\"cost\":8,");
     kvb_query_done(&query);
@@ -716,7 +717,7 @@ static void a_query_is_about_the_workers_that_it_selects(void **state)
     scene_done(&scene);
 }
 
-/* The idle fleet takes turns; a dry run takes none, and counts nowhere. */
+/* The idle fleet takes turns; a dry run is no turn, and is counted nowhere. */
 static void a_dry_run_changes_nothing(void **state)
 {
     (void)state;

@@ -243,7 +243,7 @@ static void refuses_more_models_than_it_can_show(void **state)
     scene_done(&scene);
 }
 
-/* A stream that is not to be trusted any more while the dump is made goes out of what follows. */
+/* A stream that becomes untrusted while the dump is made is left out of the rest. */
 static void leaves_out_a_stream_that_went_down_meanwhile(void **state)
 {
     (void)state;

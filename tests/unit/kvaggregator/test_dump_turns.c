@@ -33,7 +33,7 @@ static size_t count_words(const char *text, const char *word)
     return count;
 }
 
-/* Asks for a dump turn by turn; one stream goes after the first turn. */
+/* Requests a dump turn by turn; one stream is removed after the first turn. */
 static struct kvb_http_answer
 dump_in_turns(struct scene *scene, const char *query, const struct scene_holding *going)
 {

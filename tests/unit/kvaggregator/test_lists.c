@@ -320,7 +320,7 @@ static void a_tier_of_larger_blocks_counts_in_tokens(void **state)
 static void blocks_of_a_shape_that_the_tier_does_not_have_are_not_found(void **state)
 {
     (void)state;
-    /* A block of 17 tokens, and one of 16 with one of lookahead, hash alike. */
+    /* A block of 17 tokens has the same hash as one of 16 with one token of lookahead. */
     const struct lists odd = { .worker_id = 5, .shape = { 17, 0 }, .device = "1" };
     const struct lists eagle = { .worker_id = 6, .shape = { 16, 1 }, .device = "1" };
     struct scene scene;
@@ -361,7 +361,7 @@ static void hashes_say_nothing_about_tiers_of_another_shape(void **state)
     }
     assert_ok(
         kvb_query_context_overlaps(&scene.ctx, &query, (struct kvb_listing_options){ 0 }, &detail));
-    assert_int_equal(scene.ctx.overlap_count, 0); /* the host's blocks, and not asked for */
+    assert_int_equal(scene.ctx.overlap_count, 0); /* the host tier was not requested */
     query_tokens(&scene, 32);
     uint64_t small[2] = { scene.ctx.hashes[0].value, scene.ctx.hashes[1].value };
     query.hashes = small;

@@ -69,7 +69,7 @@ static void drop_half(struct half *half)
     kvb_prefix_index_free(half->index);
 }
 
-/* Where nobody listens: what is refused is told to nobody. */
+/* Without a subscriber: a refusal reaches nobody. */
 static void open_bus(struct half *half)
 {
     const struct kvb_bus_options options = { .url = "nats://127.0.0.1:1", .name = "test" };

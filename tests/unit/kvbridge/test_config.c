@@ -778,7 +778,7 @@ static void http_is_an_address_and_a_port_or_off(void **state)
     }
 }
 
-/* 1,024 workers, all alike: one line each, and it ends soon. */
+/* 1,024 equal workers: one line each, and the check ends soon. */
 static void a_whole_list_of_clashes_is_bounded(void **state)
 {
     (void)state;

@@ -178,7 +178,7 @@ static void what_does_not_follow_is_a_message_of_its_own(void **state)
     end(publisher);
 }
 
-/* Though ids and epoch go on: those of two streams may do so by chance. */
+/* Although ids and epoch continue: those of two streams may do so by chance. */
 static void two_streams_share_no_message(void **state)
 {
     (void)state;

@@ -98,7 +98,7 @@ static void with_discover_the_engine_says_its_addresses(void **state)
     assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
     assert_string_equal(worker.discover, "http://10.0.0.7:8000");
     assert_string_equal(worker.events, "tcp://10.0.0.7:5557"); /* where the engine does not say */
-    pod.http_port = 0;                                         /* nobody to ask */
+    pod.http_port = 0;                                         /* there is no port to ask at */
     assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
     assert_string_equal(worker.discover, "");
     assert_string_equal(worker.events, "tcp://10.0.0.7:5557");

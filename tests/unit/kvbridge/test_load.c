@@ -131,7 +131,7 @@ static void its_return_is_said_once(void **state)
         read_page(&world, now_s, true);
     }
     assert_int_equal(log_lines(&world.log, "sends again"), 1);
-    read_page(&world, 201, false); /* away once more: the pauses begin again */
+    read_page(&world, 201, false); /* away again: the pauses begin with the shortest */
     assert_int_equal(log_lines(&world.log, "nobody is there"), 1);
     end(&world);
 }

@@ -16,7 +16,7 @@ static void on_message(struct kvb_profile_guard *guard, const char *json)
 
 struct received {
     const char *json;
-    bool we_publish; /* when it is heard */
+    bool we_publish; /* when the status arrives */
     bool may_publish;
 };
 

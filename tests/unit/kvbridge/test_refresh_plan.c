@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Streams of so many blocks each, told by the plan in virtual time, a turn every 20 ms. */
+/* Streams of so many blocks each, published by the plan in virtual time, one turn every 20 ms. */
 enum { max_streams = 32, bytes_a_block = 72, turn_ms = 20 };
 
 struct world {
@@ -18,9 +18,9 @@ struct world {
     size_t at;           /* the stream at work */
     uint64_t advertised; /* of it */
     uint64_t rounds;
-    uint64_t began_ns[max_streams]; /* the newest time it was told from its beginning */
+    uint64_t began_ns[max_streams]; /* the newest time that publishing it began */
     uint64_t ended_ns[max_streams];
-    uint64_t longest_ns;   /* from just behind one beginning to the end of the next telling */
+    uint64_t longest_ns;   /* from just after one beginning to the end of the next publication */
     uint64_t max_a_second; /* bytes */
 };
 
@@ -63,7 +63,7 @@ static void end_stream(struct world *world)
     world->rounds += world->at == 0;
 }
 
-/* Who joined just behind the last beginning has the stream only now. */
+/* A reader that joined just after the last beginning has the whole stream only now. */
 static void note_end(struct world *world, uint64_t previous_ns)
 {
     const uint64_t waited_ns = previous_ns > 0 ? world->now_ns - previous_ns : 0;
@@ -71,7 +71,7 @@ static void note_end(struct world *world, uint64_t previous_ns)
     world->longest_ns = waited_ns > world->longest_ns ? waited_ns : world->longest_ns;
 }
 
-/* Returns how many blocks a turn told. */
+/* Returns how many blocks the turn published. */
 static uint64_t take_turn(struct world *world, bool is_requested)
 {
     static const uint64_t ns_a_block = 200;

@@ -131,7 +131,7 @@ static void the_newest_request_of_an_asker_takes_the_olders_place(void **state)
     assert_int_equal(world.queue.count, 2);
 }
 
-/* It would be put last for ever by asking again and again. */
+/* Otherwise repeated requests would put it last for ever. */
 static void an_asker_keeps_its_turn_when_it_asks_again(void **state)
 {
     struct world world = { 0 };
@@ -196,7 +196,7 @@ static void a_flood_over_all_streams_leaves_room_for_who_returns(void **state)
     assert_int_equal(kvb_sync_queue_next(&world.queue)->requester, 5);
 }
 
-/* Four aggregators that ask for everything at once do not keep a fifth out. */
+/* Four aggregators that request everything at once do not keep out a fifth. */
 static void the_asker_that_has_most_makes_room(void **state)
 {
     struct world world = { 0 };

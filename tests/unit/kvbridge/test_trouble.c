@@ -8,8 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the log says of one rank, and when its engine is asked where it publishes.  The linker
- * puts these in the place of the source's and the discovery's functions (--wrap). */
+/* What is logged for one rank, and when its engine is asked for the address of its events.  The
+ * linker puts these in the place of the source's and the discovery's functions (--wrap). */
 
 static struct kvb_source_counters link_counters;
 static size_t asked;
@@ -40,7 +40,7 @@ const struct kvb_mirror_counts *__wrap_kvb_stream_mirror_count(const struct kvb_
 }
 /* NOLINTEND(bugprone-*,cert-*,readability-*) */
 
-/* Rank 0 of worker 7, which its engine has told; the log goes into a pipe. */
+/* Rank 0 of worker 7, which its engine has reported; the log goes into a pipe. */
 struct world {
     struct kvb_bridge *bridge;
     struct bridge_rank rank;

@@ -13,7 +13,7 @@
 
 /* ---- The recorded messages, each with the events that it must become ---- */
 
-/* Moves *at behind the line and gives it without its end. */
+/* Moves *at past the line and returns the line without its end. */
 static kvb_span next_line(const char **at)
 {
     const size_t len = strcspn(*at, "\n");

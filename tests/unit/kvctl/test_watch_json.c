@@ -15,7 +15,7 @@
 enum { line_bytes = 1 << 16 };
 
 struct printed {
-    struct kvb_buf out; /* with a NUL behind it */
+    struct kvb_buf out; /* ends with a NUL */
     struct kvb_router_batch batch;
     uint64_t lines;
 };

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A dull reader of one stream: an interval least .. most of physical copies for
+/* A simple reader of one stream: an interval least .. most of physical copies for
  * each hash, in a plain list.
  *
  *     stored   least = max(least, 1), most += 1; a duplicate that names a parent is

@@ -148,7 +148,7 @@ static void without_reports_the_events_say_exactly_what_is_held(void **state)
 
 /* ---- torture ------------------------------------------------------------------- */
 
-/* One life, in which any call may find no memory; failed ones are tried again, so
+/* One incarnation, in which any call may find no memory; failed ones are tried again, so
  * the events must still add up. */
 static bool life_with_failures(long fail_at)
 {

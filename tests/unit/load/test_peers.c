@@ -116,7 +116,7 @@ static void missing_decisions_are_counted_and_repeated_ones_dropped(void **state
     assert_true(kvb_peers_take_sequence(&peers, &a, 12, S));
     assert_int_equal(peers.missing, 3);
     assert_false(kvb_peers_take_sequence(&peers, &a, 10, S));
-    assert_true(kvb_peers_take_sequence(&peers, &again, 1, S)); /* it was started anew */
+    assert_true(kvb_peers_take_sequence(&peers, &again, 1, S)); /* the peer was restarted */
     assert_int_equal(peers.missing, 3);
 }
 
@@ -132,14 +132,15 @@ static void beyond_the_ceiling_nobody_is_followed_and_nothing_is_lost(void **sta
         assert_int_equal(receive(&peers, id, 9, true, S), KVB_PEER_OTHER);
     }
     assert_int_equal(receive(&peers, "late", 9, true, S), KVB_PEER_REFUSED);
-    assert_true(kvb_peers_take_sequence(&peers, &late, 1, S)); /* entered all the same */
+    assert_true(kvb_peers_take_sequence(&peers, &late, 1, S)); /* entered nevertheless */
     assert_int_equal(peers.refused, 2);
     assert_int_equal(
         receive(&peers, "late", 9, true, 4 * S), KVB_PEER_OTHER); /* the others are gone */
     assert_int_equal(peers.count, 1);
 }
 
-/* ---- A fleet that hears itself: at each moment one leads, or nobody during a take-over ---- */
+/* ---- A fleet that receives its own messages: one leads at each moment, or nobody during a
+ * take-over */
 
 enum { fleet = 5 };
 

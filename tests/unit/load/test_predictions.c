@@ -131,7 +131,7 @@ static void repeated_decisions_do_not_keep_a_prediction_alive(void **state)
         predict(predictions, 1, 0, 0, S + (i * S / 2));
     }
     assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), 0);
-    predict(predictions, 1, 0, 0, S + ttl_ns); /* now it begins anew */
+    predict(predictions, 1, 0, 0, S + ttl_ns); /* its time begins again */
     assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), prompt_blocks);
     kvb_predictions_free(predictions);
 }

@@ -204,7 +204,7 @@ static void a_decision_that_comes_after_its_end_is_dropped(void **state)
 
     assert_int_equal(kvb_requests_finish(requests, "a", S), KVB_NOT_FOUND);
     assert_int_equal(add(requests, (struct routed){ "a", 1, 10, 8, 0, true }, 2 * S), KVB_AGAIN);
-    assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 0, false }, 2 * S)); /* routed anew */
+    assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 0, false }, 2 * S)); /* routed again */
     assert_ok(kvb_requests_finish(requests, "a", 3 * S));
     assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 0, true }, 6 * S)); /* long after */
     assert_int_equal(counters_of(requests).finished_early, 1);

@@ -86,7 +86,7 @@ static void refuses_a_stream_above_the_ceiling(void **state)
 
 enum { model_ids = 300, model_steps = 200000 };
 
-/* The dull model: which of 300 ids are in, and under which number. */
+/* The reference model: which of 300 ids are in the table, and under which number. */
 static void agrees_with_a_plain_array_over_random_adds_and_removes(void **state)
 {
     (void)state;

@@ -53,7 +53,7 @@ struct cluster {
     uint64_t random;
     unsigned clock;
     unsigned version;
-    bool has_missed; /* the watch has not told everything */
+    bool has_missed; /* the watch has not reported everything */
 };
 
 struct scenario {
@@ -234,7 +234,7 @@ static bool is_address_free(const struct cluster *cluster, unsigned address)
     return true;
 }
 
-/* Two may share one for a while: the API server hears of the end of the first too late. */
+/* Two pods may share one for a while: the API server learns of the first one's end too late. */
 static unsigned draw_address(struct cluster *cluster)
 {
     for (unsigned tries = 0; tries < 8; tries++) {

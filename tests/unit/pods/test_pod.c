@@ -357,7 +357,7 @@ static void reads_the_lines_of_a_watch(void **state)
     assert_true(line.event == KVB_POD_EVENT_UNKNOWN && strcmp(line.version, "7") == 0);
 }
 
-/* The watch goes on behind it. */
+/* The watch continues after it. */
 static void a_line_with_another_kind_still_has_a_version(void **state)
 {
     const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);

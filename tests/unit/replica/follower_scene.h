@@ -21,7 +21,7 @@ extern const struct kvb_stream_id stream;
 
 struct scene scene_of(size_t max_streams, size_t max_nodes, size_t max_slots);
 struct scene begin(void);
-/* One that asks bridges for what it missed. */
+/* A follower that requests from bridges what it missed. */
 struct scene begin_requests(void);
 struct scene begin_requests_with(size_t max_nodes);
 

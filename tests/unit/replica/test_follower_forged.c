@@ -133,7 +133,7 @@ static void an_event_that_the_bridge_never_said_is_healed_within_two_heartbeats(
     end(&scene);
 }
 
-/* Somebody goes on and on: then none of our ids is old enough. */
+/* Somebody forges without a pause, so none of our ids is old enough. */
 static void two_heartbeats_behind_are_no_accident(void **state)
 {
     (void)state;
@@ -205,7 +205,8 @@ static void a_bridge_that_cannot_be_asked_is_believed_from_here_on(void **state)
     end(&scene);
 }
 
-/* Restored from a checkpoint, it has still to hear again what it said before it ended. */
+/* A stream that was restored from a checkpoint must still receive again what it published before.
+ */
 static void a_bridge_on_its_way_to_where_it_was_is_left_alone(void **state)
 {
     (void)state;

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Streams that nobody vouches for, and streams that find no room: what they may take, and
+/* Streams without heartbeats, and streams that find no room: what they may take, and
  * how they come back. */
 
 /* ---- Without heartbeats ---- */
@@ -120,7 +120,7 @@ static void they_keep_out_no_stream_that_has_a_bridge(void **state)
         assert_true(is_followed(&scene, worker));
     }
     assert_false(is_followed(&scene, 100) || is_followed(&scene, 101));
-    assert_int_equal(beat_of_worker(&scene, 17), KVB_TOO_LARGE); /* as ever */
+    assert_int_equal(beat_of_worker(&scene, 17), KVB_TOO_LARGE); /* still */
     assert_int_equal(counters_of(&scene).streams_refused, 1);
     end(&scene);
 }
@@ -187,11 +187,11 @@ static void what_found_no_room_is_fetched_when_there_is_some(void **state)
     stored(&scene, 1, first_id + 2, 6);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MEMORY);
     next_second(&scene, first_id + 2, 2);
-    assert_requests_nothing(&scene); /* there is none: it would be asked for in vain */
+    assert_requests_nothing(&scene); /* there is no room: the answer would be of no use */
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MEMORY);
     give_back(&scene, other);
     next_second(&scene, first_id + 2, 2);
-    assert_blocks(&scene, 1); /* stays while it is asked */
+    assert_blocks(&scene, 1); /* it stays until the answer comes */
     send_list(&scene, first_id + 2);
     assert_blocks(&scene, 2);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
@@ -204,7 +204,7 @@ static void a_list_that_does_not_fit_is_asked_for_when_it_may(void **state)
     struct scene scene = begin_requests_with(nodes);
     const kvb_slot_ref other = take_all_but(&scene, 1);
 
-    next_second(&scene, first_id + 2, 2); /* first heard of now */
+    next_second(&scene, first_id + 2, 2); /* the first message of this stream */
     send_list(&scene, first_id + 2);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MEMORY);
     for (int i = 0; i < 30; i++) {

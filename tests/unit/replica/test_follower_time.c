@@ -15,7 +15,7 @@ static void a_new_epoch_in_a_heartbeat_without_its_cleared_is_joined_late(void *
     heartbeat.epoch_first_id = 5000;
     beat_as(&scene, &heartbeat);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
-    assert_blocks(&scene, 0); /* of the old epoch: another life of the engine */
+    assert_blocks(&scene, 0); /* of the old epoch, and of another incarnation of the engine */
     assert_int_equal(counters_of(&scene).epochs_missed, 1);
     end(&scene);
 }
@@ -93,7 +93,7 @@ static void an_old_epoch_is_followed_where_the_new_one_fell_silent(void **state)
     end(&scene);
 }
 
-/* EXACT in the second of two epochs, each of a bridge that lives. */
+/* EXACT in the second of two epochs, whose bridges both run. */
 static void begin_with_two_bridges(struct scene *scene)
 {
     *scene = begin();

@@ -100,7 +100,7 @@ static void another_count_of_window_blocks_is_another_list(void **state)
     struct kvb_heartbeat beat = window_beat(first_id + 2, 2);
     beat_as(&scene, &beat);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_DIFFERS);
-    assert_int_equal(blocks_in(&scene, KVB_LIST_WINDOW), 0); /* nobody can be asked */
+    assert_int_equal(blocks_in(&scene, KVB_LIST_WINDOW), 0); /* no bridge can be asked */
     end(&scene);
 }
 

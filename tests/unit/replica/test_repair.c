@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* The follower that asks, with answers made by hand: true, torn and forged ones. */
+/* A follower that requests lists, with answers made by hand: correct, cut and forged ones. */
 
 static const uint64_t ms = KVB_NS_PER_MS;
 
@@ -40,7 +40,7 @@ static void a_hole_is_filled_while_the_list_stands(void **state)
     add(&scene, KVB_ROUTER_REMOVED, first_id + 3, 5, KVB_TIER_DEVICE);
     struct kvb_sync_reply reply = reply_of(KVB_SYNC_EVENTS, first_id + 4);
     answer(&scene, &ask, &reply);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* what was proven goes on */
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* what was proven stays so */
     assert_blocks(&scene, 2);                                /* 6 and 8 */
     beat(&scene, 1, first_id + 4, 2);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);

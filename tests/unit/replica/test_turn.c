@@ -18,7 +18,7 @@ struct world {
     size_t messages; /* that wait */
     uint64_t lag_ns;
     size_t requests;
-    char log[64]; /* a letter for each thing that was done */
+    char log[64]; /* a letter for each action */
 };
 
 static void note(struct world *world, char letter)
@@ -225,7 +225,7 @@ static void a_connection_replaced_between_two_turns_was_lost(void **state)
     assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
     beat(&world.scene, 1, first_id + 1, 1);
     assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    (void)turn_after(&world, 0); /* not once more */
+    (void)turn_after(&world, 0); /* not a second time */
     assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&world.scene);
 }

@@ -59,8 +59,8 @@ struct world {
     struct kvb_event_batch batch;
     struct kvb_router_batch out;
     struct reader truth; /* what kvb_mirror_walk() shows */
-    struct reader early; /* heard all */
-    struct reader late;  /* heard all since the refresh began */
+    struct reader early; /* received everything */
+    struct reader late;  /* received everything since the refresh began */
 };
 
 void begin_world(struct world *world, const struct life *life);
@@ -82,7 +82,7 @@ uint64_t engine_name(int n, bool is_alias);
 /* Adds a Stored of node n, as of this group, to the batch. */
 void add_to_group(struct world *world, size_t group, int n, bool is_alias);
 
-/* Applies the batch and empties it; readers hear what comes of it. */
+/* Applies the batch and empties it; readers receive the resulting events. */
 void apply(struct world *world);
 
 /* ---- Refreshes ---- */

@@ -40,7 +40,7 @@ void end_replay(struct stream_world *world, uint64_t salt);
 /* The stream looks for its newest batch, which came live, in the replay, and finds it. */
 void find_live(struct stream_world *world, uint64_t seq, uint64_t salt);
 
-/* ---- Scenes: batch seq of a life stores one prompt of one token ---- */
+/* ---- Scenes: batch seq of an incarnation stores one prompt of one token ---- */
 
 enum { first_incarnation = 1, second_incarnation = 2 };
 

@@ -60,7 +60,7 @@ static void a_removed_name_stays_until_a_loss_would_have_been_noticed(void **sta
     note(advertised, KVB_ROUTER_STORED, 1, 100 * s);
     note(advertised, KVB_ROUTER_STORED, 2, 100 * s);
     note(advertised, KVB_ROUTER_REMOVED, 1, 101 * s);
-    note(advertised, KVB_ROUTER_REMOVED, 9, 101 * s); /* never told: nothing to take back */
+    note(advertised, KVB_ROUTER_REMOVED, 9, 101 * s); /* never advertised: nothing to withdraw */
     kvb_advertised_forget(advertised, 110 * s);
     assert_int_equal(kvb_advertised_count(advertised), 2);
     kvb_advertised_forget(advertised, 121 * s);
@@ -136,7 +136,7 @@ static void agrees_with_a_plain_array(void **state)
     kvb_advertised_free(advertised);
 }
 
-/* Readers without `cleared` hear of the device alone. */
+/* Readers without `cleared` receive only the device tier. */
 static void other_lists_are_passed_over(void **state)
 {
     (void)state;

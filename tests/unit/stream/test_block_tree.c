@@ -280,7 +280,7 @@ static void other_content_under_a_known_hash_is_removed_and_stored(void **state)
     store_and_hold(tree, 2, 0);
     assert_ok(kvb_block_tree_take_changes(tree, 100, 100, &batch));
     kvb_event_batch_reset(&batch);
-    store_and_hold(tree, 2, 1); /* behind another parent */
+    store_and_hold(tree, 2, 1); /* below another parent */
     assert_ok(kvb_block_tree_take_changes(tree, 100, 100, &batch));
     assert_int_equal(batch.event_count, 2);
     assert_int_equal(batch.events[0].kind, KVB_EVENT_REMOVED);

@@ -127,7 +127,7 @@ static void an_engine_that_restarted_meanwhile_clears_it_in_a_new_epoch(void **s
     assert_true(world.saw_cleared);
     assert_int_equal(world.held_count, 0);
     kvb_stream_heartbeat(world.stream, &beat);
-    assert_true(beat.epoch_first_id > 1 << 24); /* behind all that may have been told */
+    assert_true(beat.epoch_first_id > 1 << 24); /* after all ids that may have been published */
     stream_world_end(&world);
 }
 
@@ -186,7 +186,7 @@ static void a_known_batch_is_still_told_from_another_of_its_number(void **state)
     live(&world, 2, first_incarnation, 3);
     assert_int_equal(kvb_stream_count(world.stream)->duplicates, 1);
     live(&world, 2, second_incarnation, 3);
-    assert_int_equal(start_wanted_replay(&world), 4); /* another life? */
+    assert_int_equal(start_wanted_replay(&world), 4); /* is it another incarnation? */
     stream_world_end(&world);
 }
 

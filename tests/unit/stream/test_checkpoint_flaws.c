@@ -137,7 +137,7 @@ static void entries_of_another_save(struct sample *sample)
 {
     struct sample older = make_sample(0);
 
-    older.bytes[head_end + header] ^= 0; /* the same length: only the chain tells */
+    older.bytes[head_end + header] ^= 0; /* the same length: only the chain of hashes shows it */
     memcpy(sample->bytes + head_end, older.bytes + head_end, header + record);
     free(older.bytes);
 }

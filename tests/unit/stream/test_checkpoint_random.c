@@ -22,7 +22,7 @@ struct copy {
 };
 
 struct scene {
-    struct copy one;   /* goes on */
+    struct copy one;   /* runs on */
     struct copy other; /* is killed and restored */
     unsigned seed;
     unsigned opening; /* of all contents */
@@ -57,7 +57,7 @@ static struct kvb_stream_options options_of(unsigned seed)
     return options;
 }
 
-/* ---- Contents: drawn from life and seq, so that a replay brings the same ---- */
+/* ---- Contents: drawn from incarnation and seq, so that a replay brings the same ---- */
 
 static void add_random_stored(struct kvb_event_batch *batch, unsigned *seed)
 {
@@ -178,7 +178,7 @@ static void assert_same_heartbeats(const struct scene *scene)
     memset(&other, 0, sizeof other);
     kvb_stream_heartbeat(scene->one.stream, &one);
     kvb_stream_heartbeat(scene->other.stream, &other);
-    if (scene->is_apart) { /* drawn anew by each: only their sense is the same */
+    if (scene->is_apart) { /* each draws its own: only their meaning is the same */
         one.epoch = other.epoch;
         one.digest_seed = other.digest_seed;
         one.last_id = one.last_id - one.epoch_first_id + other.epoch_first_id;
@@ -235,7 +235,7 @@ static void go_on(struct scene *scene)
 {
     scene->now_ns += (uint64_t)(1 + draw(scene, 20)) * 20 * KVB_NS_PER_MS;
     give(scene, KVB_INPUT_TICK, 0, 0);
-    if (draw(scene, 150) == 0) { /* the engine begins another life */
+    if (draw(scene, 150) == 0) { /* the engine restarts */
         scene->life++;
         scene->next_seq = (uint64_t)draw(scene, 3) * 5;
         give(scene, KVB_INPUT_DOWN, 0, 0);
@@ -268,7 +268,7 @@ static void end(struct scene *scene)
     kvb_stream_output_done(&scene->other.output);
 }
 
-/* ---- Saved while it goes on, killed, restored ---- */
+/* ---- Saved while it runs, killed, restored ---- */
 
 static bool save_meanwhile(struct scene *scene, struct kvb_buf *bytes)
 {
@@ -326,7 +326,7 @@ static void kill_and_restore(struct scene *scene)
     kvb_buf_done(&bytes);
 }
 
-/* ---- What was told after the checkpoint is told again ---- */
+/* ---- What was published after the checkpoint is published again ---- */
 
 static void
 give_one(struct scene *scene, struct copy *copy, enum kvb_stream_input_kind kind, uint64_t seq)

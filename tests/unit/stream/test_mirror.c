@@ -233,7 +233,7 @@ static void a_child_with_a_salt_of_its_own_uses_it(void **state)
     end_world(&world);
 }
 
-/* What was told again without its salt is what it was, and so is what comes behind it. */
+/* A block that is announced again without its salt stays the same block, and so do its children. */
 static void a_child_of_what_waits_inherits_the_salt(void **state)
 {
     (void)state;
@@ -310,7 +310,7 @@ static void a_tokenless_store_is_a_block_by_the_engines_name(void **state)
     apply(&world);
     assert_int_equal(world.out.event_count, 0); /* known: another tier */
     store(&world, NULL, 901, token);
-    assert_int_equal(world.out.event_count, 2); /* removed and stored anew */
+    assert_int_equal(world.out.event_count, 2); /* removed and stored again */
     assert_true(world.out.tokens[1].value == kvb_tokens_hash_of(&token, 1, NULL, 0, seed).value);
     assert_int_equal(kvb_mirror_count(world.mirror)->aliases, 0);
     assert_int_equal(kvb_mirror_count(world.mirror)->shapes[0].shape.block_size, 1);

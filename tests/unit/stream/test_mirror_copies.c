@@ -187,7 +187,7 @@ static void a_new_block_proves_nothing_when_doubtful_ones_were_forgotten(void **
     remove_block(&scene, 0);
     assert_false(is_held(&scene, 0));
 
-    add_cleared(&scene.batch); /* with them the doubt goes */
+    add_cleared(&scene.batch); /* nothing is doubtful after it */
     store(&scene, 0, 2);
     store(&scene, 0, 3);
     remove_block(&scene, 0);

@@ -105,7 +105,7 @@ static uint64_t empty_tier_cleared(size_t blocks)
     return world.steps;
 }
 
-/* One block comes to the tier, and goes with it: the last one that is held. */
+/* One block, the last one that is held, is stored in the tier and cleared with it. */
 static uint64_t tier_of_one_cleared(size_t blocks)
 {
     struct world world = new_world(KVB_HASHES_CANONICAL, 1);

@@ -189,7 +189,7 @@ static void many_blocks_are_held_under_the_engines_names(void **state)
     run_through(KVB_HASHES_ENGINE);
 }
 
-/* ---- Walks; the engine's names tell which block it is ---- */
+/* ---- Walks; the engine's names identify the blocks ---- */
 
 struct walked {
     const struct world *world;
@@ -268,10 +268,10 @@ static void names_in_a_circle_are_walked_too(void **state)
 
 struct links {
     size_t blocks;
-    uint64_t last; /* block told */
+    uint64_t last; /* the newest block that was published */
 };
 
-/* Each event goes on where the last one ended. */
+/* Each event continues where the last one ended. */
 static kvb_status follow_chain(void *context, struct kvb_router_batch *chunk)
 {
     struct links *links = context;

@@ -127,7 +127,7 @@ static void ends_that_no_mirror_writes_are_refused(void **state)
     assert_int_equal(settle_with(at_shape_count, 9), KVB_BAD_INPUT);
     assert_int_equal(settle_with(at_first_shape, 4), KVB_BAD_INPUT);     /* no tier */
     assert_int_equal(settle_with(at_first_shape + 4, 0), KVB_BAD_INPUT); /* no tokens */
-    assert_int_equal(settle_with(at_first_shape + 9, 1), KVB_BAD_INPUT); /* 256 behind it */
+    assert_int_equal(settle_with(at_first_shape + 9, 1), KVB_BAD_INPUT); /* 256 after it */
     assert_int_equal(settle_with(at_most_proven, 0), KVB_BAD_INPUT);     /* there is a proven one */
 }
 
@@ -226,7 +226,7 @@ static void many_copies_are_kept(void **state)
     kvb_buf_done(&bytes);
 }
 
-/* Behind the record of an entry with 255 copies and more, of which one is sure. */
+/* After the record of an entry with 255 copies or more, one of which is certain. */
 static kvb_status take_counts_with(size_t at, uint8_t value)
 {
     const struct kvb_mirror_options options = { .max_blocks = 10, .tiers = 1 };

@@ -238,7 +238,7 @@ static void a_chain_is_one_event(void **state)
     uproot(world);
 }
 
-/* The parent of what waits on the path leaves: its child must not be told any more. */
+/* The parent of a block that waits on the path is removed, so the block must not be published. */
 static void a_parent_that_leaves_takes_its_children_along(void **state)
 {
     (void)state;
@@ -257,7 +257,7 @@ static void a_parent_that_leaves_takes_its_children_along(void **state)
     assert_true(step(world, 100, 1000));
     assert_true(world->late.has[0]);
     assert_false(world->late.has[1] || world->late.has[2] || world->late.has[3]);
-    plant(world, 0, 1); /* it is back: a refresh begun anew has them all */
+    plant(world, 0, 1); /* it is back: a refresh from the beginning has them all */
     look_up_truth(world);
     assert_ok(kvb_mirror_refresh_begin(world->mirror));
     assert_true(step(world, 100, 1000));
@@ -280,7 +280,7 @@ static void what_came_too_early_for_the_reader_is_told_in_the_next_round(void **
     memset(&world->late, 0, sizeof world->late);
     look_up_truth(world);
     assert_ok(kvb_mirror_refresh_begin(world->mirror));
-    assert_false(step(world, 1, 1000)); /* told: 1 */
+    assert_false(step(world, 1, 1000)); /* published: 1 */
     plant(world, 2, 3);
     assert_int_equal(world->late.ignored, 1);
     assert_true(step(world, 100, 1000));
@@ -319,7 +319,7 @@ static void add_named(struct world *world, int parent, int n)
         &(uint32_t){ (uint32_t)n }, 1);
 }
 
-/* What was told before a `cleared` counts for nothing after it. */
+/* What was published before a `cleared` does not count after it. */
 static void a_clear_begins_anew(void **state)
 {
     (void)state;
@@ -366,7 +366,7 @@ static void an_engines_circle_ends(void **state)
     uproot(world);
 }
 
-/* A stored event in every round: the refresh ends all the same. */
+/* A stored event in every round does not keep the refresh from ending. */
 static void a_refresh_ends_under_changes_without_end(void **state)
 {
     (void)state;

@@ -90,7 +90,7 @@ static void what_another_entry_spoke_for_is_told_again(void **state)
     pick_from(world, 0, 0, false);
     pick_from(world, 1, 1, false);
     pick_from(world, 0, 1, true);
-    plant_in(world, 0, 2, false); /* takes the free entry before the one that was told */
+    plant_in(world, 0, 2, false); /* takes the free entry before the published one */
     plant_in(world, 1, 1, false);
     assert_int_equal(world->late.ignored, 1);
     plant_in(world, 0, 0, false);
@@ -99,7 +99,7 @@ static void what_another_entry_spoke_for_is_told_again(void **state)
     uproot(world);
 }
 
-/* What it does not hold leaves the list, told or not. */
+/* What the engine does not hold is removed from the list, published or not. */
 static void a_group_that_comes_during_a_refresh_empties_the_list(void **state)
 {
     (void)state;

@@ -31,7 +31,7 @@ enum {
     window_tokens = 3 /* a block has one token: two blocks before the one to be computed */
 };
 
-/* ---- Prompts: those of a family begin alike ---- */
+/* ---- Prompts: those of a family have the same beginning ---- */
 
 struct prompt {
     uint64_t hashes[depth];
@@ -64,7 +64,7 @@ struct model {
     bool is_met[max_groups]; /* has stored */
     int total;               /* copies that there is room for */
     unsigned seed;
-    bool has_reports; /* requests that ask for re-announcements */
+    bool has_reports; /* requests that cause re-announcements */
     bool is_counted;  /* each Stored is a copy; no reports */
     /* The reader's view of the event before: of this batch, and real. */
     bool was_real;
@@ -296,7 +296,7 @@ static bool holds(struct model *model, const struct prompt *prompt, size_t at, s
     return block_of(model, prompt->hashes[at])->truth[group] > 0;
 }
 
-/* May a request begin behind this many blocks? */
+/* True when a request may begin after so many blocks. */
 static bool is_hit(struct model *model, const struct prompt *prompt, size_t blocks)
 {
     for (size_t g = 0; g < model->group_count; g++) {
@@ -363,7 +363,8 @@ static void clear(struct model *model)
     }
 }
 
-/* Behind a hit, or with prompt_logprobs from the root; the prompt in one step or two. */
+/* Begins after a hit, or with prompt_logprobs at the root; computes the prompt in one step or two.
+ */
 static void serve(struct model *model)
 {
     const struct prompt *prompt = &model->prompts[draw(model, prompts)];
@@ -559,7 +560,7 @@ static void random_engines_are_listed_as_they_are(void **state)
     assert_true(sums[0] > 20 * sums[2]);
 }
 
-/* Where no request asks for re-announcements, to count is to know. */
+/* Without re-announcements the numbers of copies are exact. */
 static void counted_copies_are_exact_where_nothing_is_said_again(void **state)
 {
     (void)state;

@@ -50,7 +50,7 @@ static void add_probe(size_t number, uint64_t at_ms)
     give(&worlds[number], KVB_INPUT_TICK);
 }
 
-/* Who is asked in one round, in order. */
+/* The streams whose request is sent in one round, in order. */
 static size_t run_round(size_t *out_numbers)
 {
     struct kvb_replay_turns turns = { .proofs = { .count = 0 } };

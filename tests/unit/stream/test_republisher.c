@@ -378,7 +378,7 @@ static void engine_step(struct world *world)
         world->parent[hash] = world->held[parent] ? parent : 0;
         world->held[hash] = true;
         store_name(world, hash);
-    } else if (kind < 99) { /* a leaf goes first, as in an engine */
+    } else if (kind < 99) { /* leaves are removed first, as in an engine */
         uint64_t leaf = 1 + kvb_random_below(&world->rng, world->names + 1);
         for (uint64_t hash = 1; hash <= world->names; hash++) {
             if (world->held[hash] && world->parent[hash] == leaf) {
@@ -471,7 +471,7 @@ static void each_kind_of_reader_ends_with_the_truth_in_random_worlds(void **stat
 struct line {
     enum kvb_republish_kind kind;
     uint64_t number;
-    size_t events_bytes; /* of the payload, behind the rank */
+    size_t events_bytes; /* of the payload, after the rank */
 };
 
 /* Collects everything that is sent while no time passes. */

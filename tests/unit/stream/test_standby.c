@@ -250,7 +250,7 @@ static void who_takes_a_stream_back_knows_whether_to_open_an_epoch([[maybe_unuse
     assert_true(kvb_standby_needs_epoch(&own, 6));
 }
 
-/* ---- A world of two standbys and a primary that comes, goes, freezes and stops ---- */
+/* ---- A world of two standbys and a primary that starts, stops, crashes and freezes ---- */
 
 struct world {
     uint64_t now_ns;

@@ -174,7 +174,7 @@ static void a_restart_clears_and_is_followed_from_its_beginning(void **state)
     stream_world_end(&world);
 }
 
-/* The new life has a batch of our last number, and of the numbers after it. */
+/* The new incarnation has a batch with our last number, and with the numbers after it. */
 static void a_restart_that_overtook_us_is_found_by_its_bytes(void **state)
 {
     (void)state;
@@ -244,7 +244,7 @@ static void a_batch_that_cannot_be_read_begins_the_list_again(void **state)
 
     begin_exact(&world, 3);
     give_batch(&world, KVB_INPUT_LIVE, 3, first_incarnation, true);
-    assert_int_equal(world.held_count, 3); /* until the engine was asked for it */
+    assert_int_equal(world.held_count, 3); /* until the replay was requested */
     assert_int_equal(start_wanted_replay(&world), 2);
     replayed(&world, 2, first_incarnation, 3);
     give_batch(&world, KVB_INPUT_REPLAY, 3, first_incarnation, true);
@@ -277,7 +277,7 @@ static void a_batch_that_came_broken_is_fetched_once_more(void **state)
     stream_world_end(&world);
 }
 
-/* It came while the engine was asked for something else. */
+/* It arrived while another replay was requested. */
 static void a_broken_batch_that_the_engine_never_kept_is_given_up(void **state)
 {
     (void)state;
@@ -301,7 +301,7 @@ static void what_comes_while_the_engine_is_away_waits_for_the_replay(void **stat
 
     begin_exact(&world, 3);
     give(&world, KVB_INPUT_DOWN);
-    live(&world, 3, first_incarnation, 4); /* it may be of the next life */
+    live(&world, 3, first_incarnation, 4); /* it may be of the next incarnation */
     assert_int_equal(world.held_count, 3);
     give(&world, KVB_INPUT_UP);
     assert_int_equal(start_wanted_replay(&world), 1);
@@ -314,7 +314,7 @@ static void what_comes_while_the_engine_is_away_waits_for_the_replay(void **stat
     stream_world_end(&world);
 }
 
-/* Late copies of what was cleared look like other lives, one after the other. */
+/* Late copies of cleared batches look like other incarnations, one after the other. */
 static void copies_that_come_late_do_not_keep_a_failed_replay_from_being_tried_again(void **state)
 {
     (void)state;

@@ -51,7 +51,7 @@ static void what_an_engine_that_keeps_nothing_says_live_is_unverified(void **sta
     uint64_t from = 0;
 
     begin_idle(&world, 0);
-    live(&world, 50, first_incarnation, 51); /* its 50 batches before are nowhere */
+    live(&world, 50, first_incarnation, 51); /* its 50 batches before are lost */
     for (int i = 0; i < 20; i++) {
         if (kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
             (void)start_wanted_replay(&world);
@@ -145,14 +145,14 @@ static void one_that_is_further_is_another_engine_too(void **state)
     assert_true(world.saw_cleared);
     assert_int_equal(world.held_count, 0);
     assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
-    pass_ms(&world, 5000); /* nobody asks it for its list again */
+    pass_ms(&world, 5000); /* its list is not requested again */
     assert_int_equal(world.held_count, 0);
     live(&world, 4, second_incarnation, 15);
     assert_int_equal(world.held_count, 1);
     stream_world_end(&world);
 }
 
-/* The replay was another's for a while only, as behind a proxy. */
+/* Another engine answered for a while, as a proxy may cause. */
 static void a_replay_that_is_the_engines_after_all_is_taken(void **state)
 {
     (void)state;
@@ -168,7 +168,7 @@ static void a_replay_that_is_the_engines_after_all_is_taken(void **state)
     assert_int_equal(start_wanted_replay(&world), 4);
     replayed(&world, 4, second_incarnation, 15);
     give(&world, KVB_INPUT_REPLAY_END);
-    pass_ms(&world, 10000); /* its whole buffer was asked for just now */
+    pass_ms(&world, 10000); /* its whole buffer was requested just now */
     assert_int_equal(start_wanted_replay(&world), 0);
     give_life(&world, 5, second_incarnation, 11);
     end_replay(&world, second_incarnation);
@@ -228,7 +228,8 @@ static void a_loss_beyond_the_buffer_is_gone_and_the_next_live_batch_is_looked_f
 
 /* ---- Once a minute ---- */
 
-/* A busy engine is never quiet, so it is never probed; its replay may be another's by now. */
+/* A busy engine is never silent, so it is never probed; meanwhile another engine may answer
+ * replays. */
 static void live_batches_are_looked_for_once_a_minute(void **state)
 {
     (void)state;
@@ -313,7 +314,7 @@ static void a_walk_begins_where_the_buffer_does(void **state)
 
 /* ---- One batch is no proof ---- */
 
-/* An engine that writes no times says the same batch 2 in its next life. */
+/* An engine that writes no times sends an equal batch 2 in its next incarnation. */
 static void an_equal_last_batch_is_not_the_same_life(void **state)
 {
     (void)state;

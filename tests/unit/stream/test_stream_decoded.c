@@ -18,7 +18,7 @@
 #define CLEARED "91 b0 416c6c426c6f636b73436c6561726564 "
 
 struct scene {
-    unsigned tiers; /* that routers hear of; 0: device */
+    unsigned tiers; /* that are published to routers; 0: device */
     uint32_t pool_block_size;
     bool has_no_replay;
 };
@@ -231,7 +231,7 @@ static void a_block_in_two_tiers_is_in_each_for_itself(void **state)
 static void what_cannot_be_read_costs_what_it_may_hide(void **state)
 {
     (void)state;
-    /* between a good Stored before and a good one behind it */
+    /* between two good Stored events */
     const struct {
         const char *odd;
         enum kvb_skip skip;
@@ -315,7 +315,8 @@ static void blocks_of_another_model_are_passed_over(void **state)
     stream_world_end(&world);
 }
 
-/* It may have been broken on its way: the engine is asked for it once, and sends the same. */
+/* The batch may have been damaged on its way: it is requested once, and the engine sends the same.
+ */
 static void bytes_behind_a_batch_make_it_unreadable(void **state)
 {
     (void)state;
@@ -357,7 +358,7 @@ static void numbers_from_a_clock_are_no_batches_missed(void **state)
     assert_int_equal(kvb_stream_count(world.stream)->batches_missed, 0);
     stream_world_end(&world);
 
-    begin_new(&world); /* it had published nothing when it was asked */
+    begin_new(&world); /* it had published nothing before the request */
     live_hex(&world, clock, BATCH "91 " ROOT("05", "01"));
     assert_int_equal(kvb_stream_count(world.stream)->gaps, 1);
     assert_int_equal(kvb_stream_count(world.stream)->batches_missed, 0);
@@ -491,7 +492,7 @@ static void a_key_that_names_another_block_left_its_first(void **state)
     stream_world_end(&world);
 }
 
-/* Nobody told what an unknown key stands for. */
+/* It is not known what an unknown key stands for. */
 static void an_update_of_an_unknown_object_is_counted(void **state)
 {
     (void)state;

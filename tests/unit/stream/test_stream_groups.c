@@ -53,7 +53,7 @@ static void a_group_of_no_known_kind_makes_the_stream_unverified_until_a_rebuild
     give_live(&world, 4);
     assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS);
 
-    live(&world, 9, first_incarnation, 10); /* a gap, and the replay finds another life */
+    live(&world, 9, first_incarnation, 10); /* a gap, and the replay is of another incarnation */
     (void)start_wanted_replay(&world);
     replayed(&world, 4, second_incarnation, 5);
     give(&world, KVB_INPUT_REPLAY_END);

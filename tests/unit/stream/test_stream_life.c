@@ -4,7 +4,7 @@
 #include "core/clock.h"
 #include "stream_world.h"
 
-/* A connection that is back may be another life of the engine: until its last batches have shown
+/* After a reconnection the engine may be another incarnation: until its last batches have shown
  * that it is not, nobody is to use the list. */
 
 static void begin_connected_again(struct stream_world *world, uint64_t count)
@@ -28,11 +28,11 @@ static void a_list_is_of_no_use_until_the_engine_proves_its_life(void **state)
     struct stream_world world;
 
     begin_connected_again(&world, 3);
-    pass_ms(&world, 3000); /* a thousand others are asked first */
+    pass_ms(&world, 3000); /* a thousand other engines are before it */
     assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_CONNECTING);
     assert_int_equal(kvb_stream_replay_need(world.stream), KVB_REPLAY_PROOF);
     assert_int_equal(start_wanted_replay(&world), 1);
-    live(&world, 3, first_incarnation, 4); /* of which life? */
+    live(&world, 3, first_incarnation, 4); /* of an unknown incarnation */
     replayed(&world, 1, first_incarnation, 2);
     assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_CONNECTING);
     replayed(&world, 2, first_incarnation, 3);
@@ -188,7 +188,8 @@ static void a_process_that_is_proven_another_has_a_ration_of_its_own(void **stat
     stream_world_end(&world);
 }
 
-/* We knew its first batch alone, so what was asked for as a proof is the whole history. */
+/* Only its first batch was known, so the replay that was requested as a proof is the whole history.
+ */
 static void a_first_reply_that_begins_another_life_is_not_asked_for_again(void **state)
 {
     (void)state;

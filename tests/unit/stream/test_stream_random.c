@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A dull engine, a bad network and a stream between them, from one seed.
+/* A simple engine, a bad network and a stream between them, from one seed.
  *
  * The engine keeps a small tree of blocks, publishes what it stores and removes,
  * restarts, and answers replays from a buffer; the network drops live batches,
@@ -49,7 +49,7 @@ static uint32_t draw(struct engine *engine, uint32_t below)
     return (uint32_t)rand_r(&engine->seed) % below;
 }
 
-/* The same prompt gets the same engine hash in every life: a path in base 4. */
+/* The same prompt has the same engine hash in every incarnation: a path in base 4. */
 static uint64_t engine_hash(const struct block *block)
 {
     uint64_t hash = 1;

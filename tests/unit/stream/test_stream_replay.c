@@ -32,7 +32,7 @@ static void a_replay_that_was_cut_is_asked_again_from_the_hole(void **state)
     stream_world_end(&world);
 }
 
-/* Replies behind the engine's high-water mark are dropped, and END still comes. */
+/* Replies above the engine's high-water mark are dropped, and END still comes. */
 static void an_end_is_not_believed_until_nothing_follows(void **state)
 {
     (void)state;
@@ -54,7 +54,7 @@ static void an_end_is_not_believed_until_nothing_follows(void **state)
     stream_world_end(&world);
 }
 
-/* What was received of the life before must not be applied on top of the new one. */
+/* What was received of the earlier incarnation must not be applied after the new one began. */
 static void batches_of_a_former_life_are_not_held_over(void **state)
 {
     (void)state;
@@ -78,7 +78,7 @@ static void batches_of_a_former_life_are_not_held_over(void **state)
     stream_world_end(&world);
 }
 
-/* The same before anything was applied, where no fingerprint can tell the lives apart. */
+/* The same before anything was applied, when no fingerprint can distinguish the incarnations. */
 static void batches_of_a_lost_connection_do_not_follow_the_first_replay(void **state)
 {
     (void)state;
@@ -127,7 +127,7 @@ static void without_a_replay_a_reconnection_begins_the_list_again(void **state)
     stream_world_end(&world);
 }
 
-/* All replies behind the engine's high-water mark are dropped, END among them. */
+/* All replies above the engine's high-water mark are dropped, END too. */
 static void a_replay_that_loses_its_end_is_asked_to_go_on(void **state)
 {
     (void)state;
@@ -160,7 +160,7 @@ static void a_batch_that_no_replay_has_is_a_hole(void **state)
     live(&world, 4, first_incarnation, 5);
     (void)start_wanted_replay(&world);
     replayed(&world, 2, first_incarnation, 3);
-    replayed(&world, 4, first_incarnation, 5); /* asked from 2, given 4: 3 is nowhere */
+    replayed(&world, 4, first_incarnation, 5); /* requested from 2, received 4: 3 is missing */
     assert_true(world.saw_cleared);
     end_replay(&world, first_incarnation);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_HOLE);
@@ -192,7 +192,7 @@ static void a_replay_that_never_answers_ends_at_its_deadline(void **state)
     stream_world_end(&world);
 }
 
-/* The engine answers again: all of its history is asked for, and the list is whole. */
+/* The engine answers again: its whole history is requested, and the list is complete. */
 /* What is listed stays, but nobody knows whether more came. */
 static void a_probe_that_is_not_answered_leaves_the_list_unverified(void **state)
 {
@@ -214,7 +214,7 @@ static void a_probe_that_is_not_answered_leaves_the_list_unverified(void **state
     stream_world_end(&world);
 }
 
-/* An engine that repeats its past is not asked at once each time. */
+/* An engine that repeats old batches does not cause a request each time. */
 static void what_comes_while_the_next_request_waits_is_not_lost(void **state)
 {
     (void)state;
@@ -296,7 +296,7 @@ static void what_may_not_be_asked_for_soon_is_left_out_for_now(void **state)
     replayed(&world, 2, second_incarnation, 9);
     assert_int_equal(start_wanted_replay(&world), 0);
     replayed(&world, 40, second_incarnation, 9);
-    replayed(&world, 7, second_incarnation, 9); /* another life again: not asked for 10 s */
+    replayed(&world, 7, second_incarnation, 9); /* another incarnation again: no request for 10 s */
     assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
     live(&world, 6, first_incarnation, 7);
     pass_ms(&world, 50);

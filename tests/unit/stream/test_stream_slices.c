@@ -160,7 +160,7 @@ static void of_any_size_make_the_list_that_the_batch_makes(void **state)
     }
 }
 
-/* What a restarted bridge is told by a replay has the ids that the live batches had. */
+/* What a restarted bridge receives in a replay gets the same ids as the live batches had. */
 static void make_the_same_ids_however_the_steps_come(void **state)
 {
     (void)state;
@@ -175,7 +175,7 @@ static void make_the_same_ids_however_the_steps_come(void **state)
         fill(&live_one.batch, &seeds[0], false);
         fill(&replayed_one.batch, &seeds[1], false);
         give_batch(
-            &live_one, KVB_INPUT_LIVE, seq, first_incarnation, false); /* held behind the first */
+            &live_one, KVB_INPUT_LIVE, seq, first_incarnation, false); /* queued after the first */
         give_batch(&replayed_one, KVB_INPUT_REPLAY, seq, first_incarnation, false);
         if (seq % 3 == 0) {
             (void)finish(&live_one);
@@ -352,7 +352,7 @@ static void add_roots(struct stream_world *world, uint32_t count)
     }
 }
 
-/* One small batch, and the larger one behind it is half applied. */
+/* One small batch; the larger one after it is half applied. */
 static void begin_within(struct stream_world *world, bool has_replay)
 {
     begin_sliced(world, 10, has_replay);
@@ -417,7 +417,7 @@ static void what_is_live_waits_behind_the_batch(void **state)
     live(&world, 2, first_incarnation, 200);
     assert_int_equal(world.output.events.event_count, 0);
     assert_false(router_holds(&world, root(200)));
-    assert_int_equal(finish(&world), 4); /* three slices of five roots, and the batch behind */
+    assert_int_equal(finish(&world), 4); /* three slices of five roots, and the next batch */
     assert_true(router_holds(&world, root(200)));
     assert_int_equal(newest_seq(&world), 2);
     find_live(&world, 2, first_incarnation);
@@ -425,7 +425,7 @@ static void what_is_live_waits_behind_the_batch(void **state)
     stream_world_end(&world);
 }
 
-/* What there is no room for is asked for again. */
+/* What found no room is requested again. */
 static void what_does_not_fit_behind_the_batch_is_a_gap(void **state)
 {
     (void)state;
@@ -462,7 +462,7 @@ static void no_replay_begins_within_a_batch(void **state)
     assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
     (void)finish(&world);
     assert_int_equal(newest_seq(&world), 2);
-    assert_int_equal(start_wanted_replay(&world), 1); /* two batches are to prove its life */
+    assert_int_equal(start_wanted_replay(&world), 1); /* two batches prove the incarnation */
     stream_world_end(&world);
 }
 
@@ -477,7 +477,7 @@ static void a_batch_is_finished_although_its_engine_has_gone(void **state)
     assert_true(world.output.has_more);
     assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY);
     (void)finish(&world);
-    assert_int_equal(newest_seq(&world), 1); /* what waited is dropped, as ever */
+    assert_int_equal(newest_seq(&world), 1); /* what waited is dropped, as always */
     assert_int_equal(world.held_count, 21);
     give(&world, KVB_INPUT_UP);
     assert_int_equal(start_wanted_replay(&world), 0);
@@ -507,7 +507,7 @@ static void another_connection_without_replays_begins_again(void **state)
     stream_world_end(&world);
 }
 
-/* The first batch of all is half applied: there is nothing to ask from. */
+/* The very first batch is half applied, so no request can begin before it. */
 static void another_connection_within_the_first_batch_begins_again(void **state)
 {
     (void)state;
@@ -552,7 +552,7 @@ static void a_replay_does_not_time_out_within_a_batch(void **state)
     stream_world_end(&world);
 }
 
-/* A reply that comes all the same is applied behind the batch. */
+/* A reply that still arrives is applied after the batch. */
 static void a_reply_within_a_batch_ends_it_first(void **state)
 {
     (void)state;

@@ -97,7 +97,7 @@ static void an_engine_that_keeps_nothing_is_unverified_and_loses_nothing(void **
     stream_world_end(&world);
 }
 
-/* The same END means another life once the connection was lost. */
+/* After a lost connection the same END means another incarnation. */
 static void an_engine_that_forgot_all_over_a_lost_connection_lives_another_life(void **state)
 {
     (void)state;
@@ -172,7 +172,7 @@ static void what_was_held_is_drained_in_slices(void **state)
         assert_in_range(world.output.events.event_count, 1, 8192);
         assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
         if (slices % 2) {
-            live_busy(&world, seq++); /* waits behind the others, and brings no work */
+            live_busy(&world, seq++); /* it waits in the queue and causes no work */
             assert_int_equal(world.output.events.event_count, 0);
         }
         give(&world, KVB_INPUT_TICK);
@@ -223,7 +223,7 @@ static void many_held_batches_after_a_failed_replay_are_drained_in_slices(void *
     stream_world_end(&world);
 }
 
-/* Nobody takes in a replay of any size: what came is kept, the rest asked for again. */
+/* A replay has a maximum size: what arrived is kept, and the rest is requested again. */
 static void a_replay_that_is_cut_by_us_goes_on_from_what_was_applied(void **state)
 {
     (void)state;
@@ -249,7 +249,7 @@ static void a_replay_that_is_cut_by_us_goes_on_from_what_was_applied(void **stat
     stream_world_end(&world);
 }
 
-/* A batch so old that its bytes are forgotten comes again, while the engine goes on. */
+/* A batch whose fingerprint is no longer kept comes again, while the engine runs on. */
 static void what_is_told_again_late_costs_one_question_and_nothing_else(void **state)
 {
     (void)state;
@@ -261,7 +261,7 @@ static void what_is_told_again_late_costs_one_question_and_nothing_else(void **s
         live(&world, seq, first_incarnation, (uint32_t)seq + 1);
     }
     live(&world, 7, first_incarnation, 8);
-    for (uint64_t seq = 1500; seq < 1503; seq++) { /* before the request goes out */
+    for (uint64_t seq = 1500; seq < 1503; seq++) { /* before the request is sent */
         live(&world, seq, first_incarnation, (uint32_t)seq + 1);
     }
     assert_int_equal(start_wanted_replay(&world), 1499);
@@ -284,7 +284,7 @@ static void what_is_told_again_late_costs_one_question_and_nothing_else(void **s
     stream_world_end(&world);
 }
 
-/* Live batches prove nothing of what was missed: a busy engine is asked again, too. */
+/* Live batches prove nothing about missed ones, so a busy engine gets the request again, too. */
 static void a_replay_that_failed_is_tried_again_under_load(void **state)
 {
     (void)state;
@@ -306,7 +306,7 @@ static void a_replay_that_failed_is_tried_again_under_load(void **state)
     stream_world_end(&world);
 }
 
-/* At its replay endpoint another engine answers, whatever we ask. */
+/* Another engine answers at the replay endpoint, whatever is requested. */
 static void answers_of_one_life_after_the_other_are_asked_for_less_and_less_often(void **state)
 {
     (void)state;
@@ -346,7 +346,7 @@ static void a_replay_that_only_repeats_itself_ends(void **state)
         pass_ms(&world, 100);
     }
     assert_false(kvb_stream_is_replaying(world.stream));
-    assert_int_equal(start_wanted_replay(&world), 0); /* what came is kept: it goes on */
+    assert_int_equal(start_wanted_replay(&world), 0); /* the batches so far are kept */
     assert_int_equal(world.held_count, 1);
     stream_world_end(&world);
 }
@@ -479,7 +479,7 @@ static void a_withdrawn_stream_is_not_exact_before_it_is_told_anew(void **state)
     stream_world_end(&world);
 }
 
-/* Asks after an unanswered replay, while a batch comes every 50 ms. */
+/* Requests after an unanswered replay, while a batch arrives every 50 ms. */
 static void ask_in_between(struct stream_world *world, uint64_t *seq)
 {
     uint64_t from = 0;
@@ -508,7 +508,7 @@ static void an_unanswered_replay_is_asked_again_of_a_busy_engine_too(void **stat
     replayed(&world, seq - 1, first_incarnation, (uint32_t)seq);
     give(&world, KVB_INPUT_REPLAY_END);
     ask_in_between(&world, &seq);
-    assert_int_equal(start_wanted_replay(&world), 0); /* all of it, once more */
+    assert_int_equal(start_wanted_replay(&world), 0); /* the whole buffer, a second time */
     for (uint64_t at = 0; at < seq; at++) {
         replayed(&world, at, first_incarnation, (uint32_t)at + 1);
     }

@@ -16,7 +16,7 @@ static inline uint64_t sample_next(uint64_t *seed)
     return *seed;
 }
 
-/* Small and huge numbers alike. */
+/* Small and huge numbers. */
 static inline uint64_t sample_number(uint64_t *seed)
 {
     const uint64_t value = sample_next(seed);

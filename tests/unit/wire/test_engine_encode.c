@@ -310,7 +310,7 @@ static void end_line(struct story *story, size_t begin)
     }
 }
 
-/* An object that is said to lie in one tier is heard to be gone from the others. */
+/* When an object is stored in one tier, readers take it as removed from the others. */
 static bool
 is_part_of_a_move(const struct story *story, const struct kvb_engine_event *event, uint64_t hash)
 {
@@ -444,7 +444,7 @@ static void what_is_written_in_any_dialect_is_read_again(void **state)
         kvb_buf_reset(&bytes);
         assert_ok(kvb_engine_batch_encode(&batch, dialect, &bytes));
         assert_ok(kvb_mp_guard(kvb_buf_span(&bytes), kvb_max_depth, &used));
-        assert_int_equal(used, bytes.len); /* one value, whoever reads it */
+        assert_int_equal(used, bytes.len); /* one value for every reader */
         assert_ok(kvb_engine_batch_decode(kvb_buf_span(&bytes), &again));
         assert_read_again(&batch, dialect, &again);
     }

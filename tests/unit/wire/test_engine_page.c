@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is left out is 0, and not told. */
+/* A value that is left out is 0 and is not reported. */
 struct want {
     unsigned stats; /* 1 << kvb_load_figure */
     bool has_rank;
@@ -104,7 +104,7 @@ static void the_recorded_data_parallel_run_comes_out_by_rank(void **state)
     free(text);
 }
 
-/* The idle page was taken before the one under load, from one life of the engine: in
+/* The idle page was taken before the one under load, from one incarnation of the engine: in
  * between 788 tokens were asked for and none found.  Going back to it is a restart. */
 static void the_recorded_pages_of_one_engine_follow_each_other(void **state)
 {
@@ -264,7 +264,7 @@ static void the_hit_rate_is_that_of_the_last_while(void **state)
         { 1, 2, 0.5F, false },      /* another, seen in one of the two */
         { 32, 64, 0.5F, false },    /* 31 of 62 */
         { 16, 128, 0.125F, false }, /* and in the other */
-        { 150, 129, 0, true },      /* more found than asked for */
+        { 150, 129, 0, true },      /* more hits than queries */
         { 151, 131, 0.5F, false },
     };
     struct kvb_engine_page *page = new_page(1);

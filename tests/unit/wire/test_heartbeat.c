@@ -274,7 +274,7 @@ static void json_names_only_what_is_known_of_a_worker([[maybe_unused]] void **st
         strstr((const char *)out.data, "\"draining\":false,\"labels\":{},\"blocks\":{"));
 }
 
-/* The fields of a worker's place, behind the golden message. */
+/* The fields of a worker's place, after the recorded message. */
 static const uint8_t golden_place[] = {
     0x82, 0x02, 8, 'h', 't', 't', 'p', ':', '/', '/', 'a', /* 32 address */
     0x88, 0x02, 2,                                         /* 33 ROLE_DECODE */

@@ -102,7 +102,7 @@ static void check_number(const struct want *want, kvb_span value)
     uint32_t small = 77;
     double number = 77;
 
-    /* whoever refuses stands still, so the next one finds the value again */
+    /* a refused read does not move, so the next read finds the value again */
     assert_int_equal(kvb_mp_take_u32(&cursor, &small), is_u32 ? KVB_OK : KVB_BAD_INPUT);
     assert_true(cursor.at == value.data + (is_u32 ? value.len : 0));
     cursor.at = value.data;
