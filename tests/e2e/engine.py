@@ -1,4 +1,4 @@
-"""A vLLM as far as the wire goes: structs as vLLM declares them, a PUB socket and
+"""The messages of a vLLM: structs as vLLM declares them, a PUB socket and
 a ROUTER that answers replays from its buffer."""
 
 import collections
@@ -141,7 +141,7 @@ class Engine:
         self.form = form  # "new": topic in replies (0.26+); "old": without
         self.next_seq = 0
         self.buffer = collections.deque(maxlen=10_000)
-        self.requests = []  # start of each replay asked for
+        self.requests = []  # first sequence number of each requested replay
         self.lock = threading.Lock()
         self.sending = threading.Lock()
         self.context = zmq.Context()
@@ -164,7 +164,7 @@ class Engine:
         self.thread.start()
 
     def secure(self, socket):
-        """Gives a socket its keys before it is bound; this engine speaks in clear."""
+        """For a subclass that sets CURVE keys before the socket is bound; this engine does not encrypt."""
 
     def _close_sockets(self):
         self.stopping.set()
@@ -184,12 +184,12 @@ class Engine:
         return seq
 
     def send_raw(self, *frames):
-        """Any frames at all, past the numbering and the buffer."""
+        """Sends any frames, without a number and without the replay buffer."""
         with self.sending:
             self.pub.send_multipart(frames)
 
     def forget(self, keep=0):
-        """The replay buffer has wrapped: of what it held only the newest batches are left."""
+        """The replay buffer has wrapped: only its newest batches are left."""
         with self.lock:
             while len(self.buffer) > keep:
                 self.buffer.popleft()
@@ -203,7 +203,7 @@ class Engine:
         self.come_back()
 
     def go_away(self):
-        """Connections break; what the engine holds, it goes on holding."""
+        """Connections break; the engine keeps what it holds."""
         self._close_sockets()
 
     def come_back(self):
@@ -231,7 +231,7 @@ class Engine:
                 continue
             frames = self.request_of(self.router.recv_multipart())
             if len(frames) != 3 or frames[1] != b"" or len(frames[2]) != 8:
-                continue  # as vLLM does: not a word
+                continue  # vLLM does not answer either
             start = int.from_bytes(frames[2], "big")
             with self.lock:
                 self.requests.append(start)
@@ -241,7 +241,7 @@ class Engine:
             for seq, payload in kept:
                 self._reply(frames[0], seq.to_bytes(8, "big"), payload)
             self._reply(frames[0], END, b"")
-            if self.repeats and kept and self.requests[-2:].count(0):  # asked for all, or just after
+            if self.repeats and kept and self.requests[-2:].count(0):  # a full replay was requested, now or just before
                 seq, payload = kept[-1]
                 self.send_raw(self.topic, seq.to_bytes(8, "big"), payload)
 
@@ -250,7 +250,7 @@ class Engine:
         return frames
 
     def answer(self, start):
-        """What a replay gives; an engine that lies says something else, None: nothing."""
+        """The rows that a replay sends; a subclass may return others, or None: no answer."""
         return [row for row in self.buffer if row[0] >= start]
 
     def _reply(self, peer, seq, payload):
@@ -275,7 +275,7 @@ class ConnectingEngine(Engine):
 
 
 class LoadFeed:
-    """The PUB socket on which an engine says how busy it is: maps as Dynamo's
+    """The PUB socket on which an engine publishes its load: maps as Dynamo's
     ForwardPassMetrics, nested when they name a rank."""
 
     IN_WORKER_STATS = ("request_active_slots", "request_total_slots", "num_requests_waiting")

@@ -1,4 +1,4 @@
-"""sgl-router as far as its external index goes: a channel of grpcio, messages of protobuf, hashes of SGLang.
+"""The part of sgl-router that queries an external index: a channel of grpcio, messages of protobuf, hashes of SGLang.
 
 Nothing here shares code with bridge/: the messages are declared for Google's protobuf, the hashes are computed with hashlib."""
 
@@ -43,7 +43,7 @@ def vector(name):
 
 
 def chain(tokens, block_size, extra_key=None):
-    """SGLang's hash of each block, as the i64 that it publishes."""
+    """SGLang's hash of each block, as the signed 64-bit number that it publishes."""
     head = b"" if extra_key is None else struct.pack("<I", len(extra_key.encode())) + extra_key.encode()
     hashes, before = [], b""
     for at in range(0, len(tokens), block_size):
@@ -78,7 +78,7 @@ class Router:
         return [(row.worker_address, row.matched_prefix_blocks, row.worker_id) for row in answer.matches]
 
     def code(self, body, path=MATCH, **options):
-        """The name of the status with which this is refused."""
+        """The name of the status with which the request is refused."""
         try:
             self.call(body, path, **options)
         except grpc.RpcError as error:

@@ -1,17 +1,17 @@
-"""Readers of engines' events, each with the rules about numbers and replays of a router that exists, over real sockets
-and as strict as the strictest of them.
+"""Readers of engines' events over real sockets.  Each has the rules of an existing router for numbers and replays,
+and is as strict as the strictest of these routers.
 
-    Dynamo      its stand-alone indexer: asks from 0 at its first live batch, and at gaps; numbers that are not above
-                the last one are dropped for good
-    LlmD        llm-d-router: asks from 0 when it connects, and at gaps; a reply must have the number asked for
-    LlmDLater   the same; one that knows nothing takes a later first number
-    Conductor   Mooncake's: its first live batch is where it begins; a gap that is not filled makes it stale for good
-    Tree        sgl-router's own tree: no replays; lower numbers are passed over
-    Plain       AIBrix and vLLM's example: no look at numbers at all
+    Dynamo      its stand-alone indexer: requests from 0 at its first live batch, and at gaps; batches whose number is
+                not above the last one are dropped
+    LlmD        llm-d-router: requests from 0 when it connects, and at gaps; a reply must have the requested number
+    LlmDLater   the same; while it knows nothing it accepts a later first number
+    Conductor   Mooncake's: begins with its first live batch; a gap that is not filled makes it stale for ever
+    Tree        sgl-router's own tree: no replays; batches with lower numbers are skipped
+    Plain       AIBrix and vLLM's example: ignores numbers
 
-All of them skip a child of an unknown block. For the first three, whose numbers leave no doubt about what they have, it
-is an error, and so are a block stored twice and a removal of an unknown block, from the first `cleared` on. The others
-miss batches while they connect again, or apply some once more that a snapshot contains already.
+All of them skip a child of an unknown block. For the first three, whose numbers say exactly what they have, such a child
+is an error after the first `cleared`, and so are a block stored twice and a removal of an unknown block. The others miss
+batches while they connect again, or apply batches a second time that a snapshot contains.
 """
 
 import msgspec
@@ -45,7 +45,7 @@ class Reader:
         self.events, self.replay_at, self.rank, self.block_size, self.lose = events, replay, rank, block_size, lose
         self.secure = secure
         self.held = {}
-        self.has_cleared = False  # before, it may have come late: what it knows is a part
+        self.has_cleared = False  # until then it may have missed earlier events
         self.batches = []  # numbers of live ones
         self.context = zmq.Context()
         self.sub = self.context.socket(zmq.SUB)
@@ -119,7 +119,7 @@ class Reader:
             dealer.close()
 
     def read(self, wait_ms=0):
-        """Takes what has come.  True: something was there."""
+        """Takes the messages that have arrived.  True: there were some."""
         some = False
         while self.sub.poll(0 if some else wait_ms):
             topic, number, payload = self.sub.recv_multipart()
@@ -221,7 +221,7 @@ class LlmD(Reader):
         return True
 
     def is_ready_for(self, number):
-        """After whatever repair is needed."""
+        """Applies a batch, after the repair that it needs."""
         if self.last is not None and number > self.last + 1:
             if self.cool:
                 return False

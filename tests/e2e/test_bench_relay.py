@@ -1,5 +1,5 @@
-"""Does each relay row of the bench give a figure, and does it leave nothing behind?  How large
-the figures are is not looked at."""
+"""Does each relay row of the bench give a figure, and end all its processes?  The size of the figures is
+not checked."""
 
 import json
 import os

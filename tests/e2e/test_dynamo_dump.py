@@ -20,7 +20,7 @@ from publisher import message, varint  # noqa: E402
 PROJECT = TREE / "tests" / "dynamo_dump"
 TARGET = TREE / "build" / "dynamo_dump"
 
-# In our words, on the wire, and as that crate calls them.
+# By our name of each tier: its name on the wire, and in that crate.
 TIERS = {
     "device": ("device", "Device"),
     "host": ("host_pinned", "HostPinned"),
@@ -61,7 +61,7 @@ def publish(bus, event_id, data, tier=None, dp_rank=0, subject="kv_events"):
 
 
 def vouch(bus, dp_rank, last_id, tiers, engine_names=False):
-    """What its bridge says of a stream: EXACT, with two blocks in each of these tiers."""
+    """The heartbeat of a stream: EXACT, with two blocks in each of these tiers."""
     bus.publish(f"{PUBLISH}.kv_heartbeat", message(
         (1, bytes([dp_rank + 1] * 16)), (2, ("fixed", 7)), (3, dp_rank), (4, ("fixed", 1)), (5, ("fixed", last_id)),
         (6, 2), (8, 1), (9, 2 if engine_names else 1), (10, b"org/m"), (11, 16),
@@ -89,7 +89,7 @@ def test_dynamos_crate_reads_a_dump_of_all_tiers(scene, reader):
         publish(bus, event_id, stored(None, (first, top - number), (first + 1, number)), wire, dp_rank=number % 2)
         expected += [("7", str(number % 2), tier, str(first)), ("7", str(number % 2), tier, str(first + 1))]
     wait_for("all is listed", lambda: sorted(map(tuple, aggregator.rows())) == sorted(expected))
-    assert aggregator.http("GET", "/dump") == (200, "{}")  # nobody vouches for it yet
+    assert aggregator.http("GET", "/dump") == (200, "{}")  # no heartbeat has confirmed it yet
     assert aggregator.metric("kvb_dump_streams_left_out_total", reason="state") == 2
     vouch(bus, 0, 3, [1, 3])
     vouch(bus, 1, 3, [0, 2])
@@ -114,7 +114,7 @@ def test_dynamos_crate_reads_a_dump_of_all_tiers(scene, reader):
 
 
 def test_that_reader_refuses_a_tier_that_dynamo_does_not_know(reader):
-    """Or else the test above would prove nothing."""
+    """Otherwise the test above would prove nothing."""
     event = {"event_id": 0, "data": stored(None, (1, 1)), "dp_rank": 0}
     for tier, is_known in [("host_pinned", True), ("host", False), ("window", False)]:
         dump = {"m:default": {"block_size": 16, "events": [{"worker_id": 1, "storage_tier": tier, "event": event}]}}

@@ -1,4 +1,4 @@
-"""Do Dynamo routers of 2025 see from us what they saw from Dynamo's own relay?
+"""Does kvbridge publish for Dynamo's routers of 2025 what Dynamo's own relay published?
 
 67 inputs went through the relay of ai-dynamo-runtime 0.4.1 and were recorded.  With
 hashes = "engine", where it published, our blocks and hashes are equal; event_id and
@@ -56,7 +56,7 @@ def one_block(name, first_token, block_size, lora_name=None):
     return [["stored", None, (name, own)]]
 
 
-# number: (what we publish, why it is another thing than the relay published).
+# number: (what we publish, why it differs from what the relay published).
 DIFFERENCES = {
     13: ([], NOTHING),
     14: (one_block(406, 15000, 8), "the event's own block size counts"),
@@ -71,7 +71,7 @@ DIFFERENCES = {
     45: ([["removed", 604, 605]], "neighbouring removals of a batch travel as one event"),
 }
 CUT = 66  # the record of this input is cut: its beginning is compared, by a test of its own
-# Where the relay published nothing or died, ours may publish: what the event says.
+# Where the relay published nothing or crashed, we may publish what the event says.
 # 12: with hashes = engine a block without tokens is held by its name.
 PUBLISHED_BY_US_ALONE = {6, 8, 12, 17, 19, 20, 21, 22, 31, 47, 50, 51, 52, 55, 56, 63, 64}
 
@@ -149,6 +149,6 @@ def test_the_first_blocks_of_the_cut_record_are_equal(said):
     "number", [n for n in INPUTS if not INPUTS[n][2]], ids=lambda n: f"{n}-{INPUTS[n][0]}"
 )
 def test_where_the_relay_said_nothing_or_died_we_go_on(said, number):
-    """The mark after it arrived (else `said` had failed); what we say is listed."""
+    """Its mark arrived, because `said` has not failed; its difference is listed."""
     if number not in PUBLISHED_BY_US_ALONE:
         assert [e for e in said[number] if e[0] == "stored"] == []

@@ -1,5 +1,5 @@
-"""Does sgl-router get from kvaggregator what its own index would answer, over grpcio and to the byte, and only statuses
-after which it goes on? Do clients that misbehave get their due, and cost nobody else an answer?"""
+"""Does kvaggregator answer sgl-router over gRPC exactly as its own index would, and only with statuses after which it
+continues? Are clients that misbehave closed, while all others are answered?"""
 
 import contextlib
 import json
@@ -65,7 +65,7 @@ def served(scene):
 
 
 def test_the_hashes_are_those_of_sglang():
-    """The recorded chains, computed anew: what the other tests publish is what SGLang would."""
+    """The hashes that the other tests publish are those of SGLang: the recorded chains are computed again."""
     text = (VECTORS / "sglang-hash-chains.txt").read_text()
     part = text.split("[10..80 step 10] bs 2\n")[1].split("\n\n")[0]
     assert HASHES == [int(line.split("|")[0]) for line in part.splitlines()]
@@ -85,7 +85,7 @@ def test_answers_to_the_byte(served):
     assert served.aggregator.metric("kvb_grpc_ranks_without_address_total") >= 4
     assert served.metric("ok") >= 6
 
-    # A block that leaves, one that is on the host alone, and one whose hash has its highest bit set.
+    # A block that is removed, one that is only on the host, and one whose hash has its highest bit set.
     served.engines[7].publish(engine.batch(engine.removed(HASHES[1])))
     wait_for("the run is cut", lambda: served.router.match(HASHES) == [
         ("http://10.0.0.1:30000", 1, "7/0"), ("http://10.0.0.2:30000", 1, "8/0")])
@@ -163,7 +163,7 @@ def test_bridges_that_name_blocks_themselves_match_nothing(scene):
 
 
 def test_a_stop_and_a_start_cost_no_user_a_request(served):
-    """Whatever a router asks meanwhile, it gets an answer or a status with which it goes on."""
+    """Every request meanwhile gets an answer, or a status after which the router continues."""
     served.fill()
     codes, is_over = set(), threading.Event()
 
@@ -212,7 +212,8 @@ class Raw:
         self.raw(self.h2.data_to_send())
 
     def raw(self, data, seconds=30):
-        """All of it, unless the server has hung up or reads nothing for so long: half a frame would spoil what follows."""
+        """Sends all of it, because half a frame would spoil the next ones; gives up when the server has closed the
+        connection, or reads nothing for so long."""
         waits = self.socket.gettimeout()
         self.socket.settimeout(seconds)
         with contextlib.suppress(OSError):
@@ -220,7 +221,7 @@ class Raw:
         self.socket.settimeout(waits)
 
     def read(self):
-        """Whatever is there."""
+        """Reads what has arrived."""
         try:
             data = self.socket.recv(1 << 16)
         except TimeoutError:
@@ -415,7 +416,7 @@ def test_more_streams_than_there_may_be(raw):
 
 
 def test_more_requests_than_may_be_under_way(served):
-    """Of a burst some may be RESOURCE_EXHAUSTED; each is answered once, and afterwards all are OK."""
+    """Some requests of a burst may be RESOURCE_EXHAUSTED.  Each is answered once, and later ones are OK."""
     served.fill()
     method = served.router.method()
     calls = [method.future(vector("request_4"), timeout=10) for _ in range(500)]
@@ -425,7 +426,7 @@ def test_more_requests_than_may_be_under_way(served):
 
 
 def push(one, left, body):
-    """Sends more of the body on each stream, as far as its windows go.  True: there is nothing left to send."""
+    """Sends more of the body on each stream, as far as its windows allow.  True: everything is sent."""
     assert one.goaway is None, one.goaway
     for stream, sent in list(left.items()):
         if stream in one.ended or stream in one.resets or sent == len(body):
@@ -441,9 +442,9 @@ def push(one, left, body):
 
 
 def test_bodies_of_many_take_no_more_than_their_share(served):
-    """The memory of all bodies is limited; who reads and sends as agreed is answered meanwhile."""
+    """The memory for all bodies is limited; meanwhile clients that send and read properly are answered."""
     served.fill()
-    body = framed(bytes(8 << 20))[:7 << 20]  # its end does not come
+    body = framed(bytes(8 << 20))[:7 << 20]  # its end is never sent
     statuses = []
     with contextlib.ExitStack() as stack:
         for _ in range(2):

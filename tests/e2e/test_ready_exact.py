@@ -10,7 +10,7 @@ from conftest import PUBLISH, worker
 from programs import wait_for
 from test_fleet import start_bridge, start_fleet
 
-GRACE_S = 30  # terminationGracePeriodSeconds, where a pod names none
+GRACE_S = 30  # the default of terminationGracePeriodSeconds
 
 
 def ready(daemon, share):

@@ -71,7 +71,7 @@ class World:
     def step(self):
         if not self.truth or self.rng.random() < 0.6:
             self.store(self.rng.randrange(1, 4), self.rng.choice([None, *self.truth]))
-        else:  # a leaf goes first, as in an engine's prefix cache
+        else:  # leaves are removed first, as in an engine's prefix cache
             parents = {parent for parent, _ in self.truth.values()}
             self.remove(self.rng.choice([name for name in self.truth if name not in parents]))
 
@@ -165,7 +165,7 @@ def test_tokens_survive_a_restart_though_the_engine_has_forgotten_them(scene, tm
         programs.wait_for(
             "the tokens are written", lambda: [1 for one in directory.glob("*.tokens") if one.stat().st_size > 30 * 16]
         )
-    world.engine.forget(keep=2)  # which prove that it is the same engine
+    world.engine.forget(keep=2)  # they prove that it is the same engine
     for _ in range(3):
         world.store(1, parent=names[-1])
     world.restart_bridge(is_killed)
@@ -217,7 +217,7 @@ def test_a_worker_that_leaves_takes_its_blocks_with_it(world):
 
 
 def ask(address, start, frames_of_end):
-    """The replies to a request as they come, without the end."""
+    """The replies to a request, one by one, without the end mark."""
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     dealer.set(zmq.RCVTIMEO, 10_000)

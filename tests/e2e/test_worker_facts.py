@@ -1,5 +1,5 @@
-"""Do routers know each worker's address, role and labels from whatever way it was given, does a change of them reach
-the answers without a new connection or epoch, and do readers of before read all messages as they did?"""
+"""Do answers contain each worker's address, role and labels, whichever way these were given? Does a change of them reach
+the answers without a new connection or epoch? Do older readers still read all messages?"""
 
 import json
 import typing
@@ -92,7 +92,7 @@ def test_a_changed_fact_is_said_at_once_and_leaves_the_worker_open(scene):
     assert streams(aggregator)[1]["last_event_id"] == row["last_event_id"], "the same epoch"
     assert (after["reconnects"], after["replays"], after["batches"]) == (before["reconnects"], before["replays"], before["batches"])
 
-    # What makes another worker opens it anew, and it goes on draining.
+    # A change of a key that makes it another worker opens a new stream; the worker stays draining.
     rewrite(bridge, worker(one, 1, more='topic = "kv";'))
     assert "changed=1 unchanged=0" in reload(bridge)
     wait_for("it is opened anew", lambda: "role" not in streams(aggregator)[1])
@@ -112,7 +112,7 @@ def test_publish_labels_names_those_that_go_out(scene):
     assert known(streams(aggregator)[2]) == {"role": "both", "labels": {"rack": "9"}}
 
 
-# ---- Readers of before: what they read is typed, and a key that they do not know is skipped ----
+# ---- Older readers: they check types, and skip keys that they do not know ----
 
 
 class Beat(msgspec.Struct):
