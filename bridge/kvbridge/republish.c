@@ -8,10 +8,10 @@
 #include <string.h>
 #include <sys/random.h>
 
-/* One rank's events once more, for readers of engines: stream/republish/ decides, ingest/zmq/
- * event_server.h has the sockets. */
+/* Publishes one rank's events again, for readers of engines.  stream/republish/ decides what is
+ * sent; ingest/zmq/event_server.h has the sockets. */
 
-static const uint64_t look_ns = 20 * KVB_NS_PER_MS; /* for what the poller did not report */
+static const uint64_t look_ns = 20 * KVB_NS_PER_MS; /* for what is not reported */
 static const uint64_t listen_retry_ns = KVB_NS_PER_S;
 static const uint64_t reopen_ns =
     100 * KVB_NS_PER_MS; /* libzmq frees a closed address in between */
@@ -21,7 +21,7 @@ enum {
     kept_bytes = 64 << 20,
     snapshot_bytes = 64 << 20,
     inputs_a_turn = 64,
-    goodbye_ms = 500 /* for the last batch of a worker that leaves to be sent */
+    goodbye_ms = 500 /* time to send the last batch of a worker that is removed */
 };
 
 struct bridge_republish {
@@ -30,7 +30,7 @@ struct bridge_republish {
     struct kvb_event_server *server; /* NULL: an address is in use */
     enum kvb_republish_form form;
     bool has_input;
-    bool is_reserving_failed; /* said by the log */
+    bool is_reserving_failed; /* and logged */
     uint64_t next_look_ns;
     uint64_t next_listen_ns;
     struct kvb_log_backoff listen_log;
@@ -85,8 +85,8 @@ static bool keeps_numbers(const struct kvb_bridge *bridge, const struct bridge_r
     return bridge->checkpoints.store && rank->checkpoint_name.text[0] != '\0';
 }
 
-/* Without a directory there is nothing to reserve: the clock is ahead of all numbers that were
- * used, because nobody publishes a batch each microsecond. */
+/* Without a directory no numbers are reserved.  The clock is above all numbers that were used,
+ * because fewer than one batch a microsecond is published. */
 static kvb_status open_republisher(const struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct bridge_republish *republish = rank->republish;
@@ -286,7 +286,8 @@ kvb_status kvb_bridge_open_republish(struct kvb_bridge *bridge, struct bridge_ra
 
 /* ---- Numbers ---- */
 
-/* Without a disk numbers go on: a later process begins at the clock, or behind what was written. */
+/* When the disk fails numbers go on.  A later process then begins at the clock, or after the
+ * numbers that were written. */
 static void reserve_numbers(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct bridge_republish *republish = rank->republish;
@@ -313,7 +314,7 @@ static void reserve_numbers(struct kvb_bridge *bridge, struct bridge_rank *rank)
 
 static void send_live(struct bridge_republish *republish, const struct kvb_republish_action *action)
 {
-    if (republish->server) { /* else: it is in the ring */
+    if (republish->server) { /* otherwise readers find it in the ring later */
         (void)kvb_event_server_publish(republish->server, action->number, action->payload);
     }
 }
@@ -346,7 +347,7 @@ static void take_reader_input(
 
     if (received->kind == KVB_EVENT_REQUEST) {
         (void)kvb_republisher_request(
-            republisher, received->identity, received->seq, now_ns); /* it counts those refused */
+            republisher, received->identity, received->seq, now_ns); /* it counts refusals */
     } else if (
         received->kind == KVB_EVENT_SUBSCRIBED && rank->settings.republish.announce_on_subscribe) {
         kvb_republisher_subscribed(republisher, now_ns);
@@ -370,7 +371,7 @@ static void take_inputs(struct bridge_rank *rank, uint64_t now_ns)
 
 /* ---- A turn ---- */
 
-/* Until it is idle or the time is over.  True: there is more to do. */
+/* Works until the republisher is idle or the time is over.  True: there is more to do. */
 static bool send_what_is_due(struct bridge_republish *republish, uint64_t until_ns)
 {
     struct kvb_republish_action action;
@@ -395,7 +396,7 @@ static bool send_what_is_due(struct bridge_republish *republish, uint64_t until_
     return has_sent;
 }
 
-/* A list that was restored is shown when its engine has proven it, or it was fetched again. */
+/* Shows a restored list when its engine has proven it, or when it was replayed. */
 static void follow_proof(struct bridge_rank *rank)
 {
     if (kvb_checkpoint_is_proven(&rank->checkpoint, rank->served.stream)) {
@@ -449,7 +450,7 @@ bool kvb_bridge_republish(struct kvb_bridge *bridge, uint64_t max_ns)
         }
         has_more |= republish_rank(bridge, rank, now_ns, began_ns + max_ns);
         now_ns = kvb_clock_monotonic_ns();
-        if (now_ns >= began_ns + max_ns) { /* the next one first in the next turn */
+        if (now_ns >= began_ns + max_ns) { /* the next turn begins with the next rank */
             bridge->membership.next_republished =
                 (bridge->membership.next_republished + i + 1) % count;
             return true;
@@ -465,7 +466,7 @@ void kvb_bridge_republish_input(struct bridge_rank *rank)
 
 /* ---- Closing ---- */
 
-/* On failure the next process begins behind what was reserved, or at the clock. */
+/* After a failure the next process begins after the reserved numbers, or at the clock. */
 static void
 save_next_number(const struct kvb_bridge *bridge, const struct bridge_rank *rank, bool is_exact)
 {
@@ -522,7 +523,7 @@ const char *kvb_bridge_republish_trouble(const struct bridge_rank *rank)
     return rank->republish->why.text;
 }
 
-/* Readers of a worker that is gone must not keep its blocks. */
+/* Readers must not keep the blocks of a worker that was removed. */
 static void send_last_clear(struct bridge_republish *republish)
 {
     const struct kvb_republish_time time = { .now_ns = kvb_clock_monotonic_ns(),

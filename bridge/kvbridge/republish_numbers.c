@@ -27,7 +27,7 @@ static uint64_t hash_bytes(const uint8_t *bytes, size_t len)
     return kvb_hash64((kvb_span){ .data = bytes, .len = len }, 0);
 }
 
-/* Another one after each boot; 0: not known, which equals no other. */
+/* A number that changes with each boot of the machine; 0: unknown, which is equal to none. */
 static uint64_t boot_of_machine(void)
 {
     uint8_t text[64];
@@ -102,6 +102,6 @@ kvb_republish_numbers_write(const char *directory, const char *name, uint64_t en
     if (close(file) == 0 && is_written) {
         return KVB_OK;
     }
-    (void)unlink(path); /* an older end must not count: the next process begins at the clock */
+    (void)unlink(path); /* an older file must not count: the next process begins at the clock */
     return KVB_IO;
 }

@@ -5,15 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The tokens of a republished rank, in a file beside its checkpoint, which has none:
+/* The tokens of a republished rank, in a file beside its checkpoint, which contains no tokens:
  *
  *     head     "KVBT" | version u32 | block size u32 | 0
  *     chunk    bytes u32 | XXH3 u64 of the records, its seed the number of the chunk | records
  *     ...      the last one has no bytes
  *
- * They are written after the checkpoint, so whatever the checkpoint lists has tokens, and what has
- * tokens and is not listed is dropped when they are read.  The records are those of
- * stream/republish/block_tree.h: each is true by itself. */
+ * They are written after the checkpoint, so the file has tokens for every block in the checkpoint.
+ * Tokens of other blocks are dropped when the file is read.  The records are those of
+ * stream/republish/block_tree.h; each is true by itself. */
 
 enum {
     tokens_magic = 0x5442564b, /* "KVBT" */
@@ -99,7 +99,7 @@ static kvb_status put_chunk(struct bridge_tokens *tokens, struct kvb_buf *out)
     }
     const kvb_span records = { out->data + head + chunk_head_bytes,
                                out->len - head - chunk_head_bytes };
-    if (records.len == 0 && !was_last) { /* it would be taken for the last */
+    if (records.len == 0 && !was_last) { /* an empty chunk would mean the end */
         out->len = head;
         return KVB_OK;
     }
@@ -108,7 +108,7 @@ static kvb_status put_chunk(struct bridge_tokens *tokens, struct kvb_buf *out)
     return KVB_OK;
 }
 
-/* What was pushed stays a file that is not finished. */
+/* The parts that were handed over stay in a file that is not finished. */
 static void give_up_tokens(struct bridge_tokens *tokens)
 {
     *tokens = (struct bridge_tokens){ .stage = BRIDGE_TOKENS_IDLE };
@@ -172,7 +172,7 @@ void kvb_bridge_drop_tokens(struct bridge_checkpoints *checkpoints, const struct
     if (tokens->rank == rank && tokens->stage == BRIDGE_TOKENS_MAKING) {
         give_up_tokens(tokens);
     } else if (tokens->rank == rank) {
-        tokens->rank = NULL; /* the outcome is still to come */
+        tokens->rank = NULL; /* the result comes later */
     }
     if (rank->republish) {
         kvb_bridge_void_tokens(checkpoints, rank);
@@ -212,7 +212,7 @@ static kvb_status check_tokens_head(const struct kvb_checkpoint_source *source, 
                : KVB_BAD_INPUT;
 }
 
-/* KVB_NOT_FOUND: it was the last. */
+/* KVB_NOT_FOUND: the chunk was the last. */
 static kvb_status read_chunk(
     const struct kvb_checkpoint_source *source, uint64_t number, uint8_t *bytes,
     struct kvb_block_tree *tree)
@@ -233,8 +233,7 @@ static kvb_status read_chunk(
                : KVB_BAD_INPUT;
 }
 
-/* Whatever is wrong with the file: blocks that it lacks are left out until they are stored again.
- */
+/* A bad file is no error: blocks without tokens are left out until they are stored again. */
 void kvb_bridge_restore_tokens(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct kvb_checkpoint_file file = { .fd = -1 };
