@@ -22,7 +22,7 @@
 enum {
     read_bytes = 64 << 10,  /* of one connection, before the next has its turn */
     write_bytes = 64 << 10, /* taken from a session before they are sent */
-    frame_bytes = 32 << 10, /* beyond these: nghttp2 gives whole frames */
+    frame_bytes = 32 << 10, /* room for the rest of a frame: nghttp2 gives whole frames */
     sweep_ms = 250,
     linger_ms = 1000,    /* for a client to read why its connection ends */
     young_ms = 1000,     /* a connection younger than this does not make room */
@@ -57,7 +57,7 @@ struct grpc_connection {
     struct kvb_grpc_session *session; /* owned; NULL: CONNECTION_HANDSHAKE */
     struct kvb_buf out;               /* of which `sent` bytes were sent */
     size_t sent;
-    uint32_t events; /* for which epoll looks */
+    uint32_t events; /* that epoll reports */
     bool is_dirty;   /* its session may have something to send */
     uint64_t opened_ns;
     uint64_t moved_ns; /* when a byte was last read or sent */
@@ -67,11 +67,11 @@ struct grpc_connection {
 
 struct kvb_grpc_call {
     struct kvb_grpc *server;
-    /* The server's thread's own: */
+    /* Only for the server's thread: */
     struct grpc_connection *connection; /* NULL: gone */
     struct kvb_grpc_call *next;
     int32_t stream;
-    /* Everybody's: */
+    /* For all threads: */
     atomic_bool is_gone;
     uint64_t deadline_ns;
     enum kvb_grpc_status status;
@@ -245,7 +245,7 @@ static void answer_finished_calls(struct kvb_grpc *grpc)
 {
     void *item = NULL;
 
-    while (kvb_ring_take(grpc->finished, &item) == KVB_OK) { /* ends: so many are under way */
+    while (kvb_ring_take(grpc->finished, &item) == KVB_OK) { /* ends: calls are limited */
         answer_finished_call(grpc, item);
     }
 }
@@ -271,7 +271,7 @@ static void count_grpc_end(struct kvb_grpc *grpc, enum grpc_end end)
     }
 }
 
-/* What is left is sent first. */
+/* Sends what is left first. */
 static void end_connection(struct grpc_connection *connection, enum grpc_end end)
 {
     if (connection->phase == CONNECTION_OPEN) {
@@ -366,7 +366,7 @@ static kvb_status send_session(struct grpc_connection *connection)
             return KVB_OK;
         }
         KVB_TRY(send_out(connection));
-    } while (true); /* ends: windows of HTTP/2 and the socket's buffer do */
+    } while (true); /* ends: the windows of HTTP/2 and the socket's buffer fill up */
 }
 
 static void linger(struct grpc_connection *connection)
@@ -550,7 +550,7 @@ static enum connection_standing standing_of(const struct grpc_connection *connec
                                                                   : STANDING_SILENT;
 }
 
-/* Whether the first makes room rather than the second, which may be NULL. */
+/* True when `one` should make room before `other`, which may be NULL. */
 static bool goes_first(const struct grpc_connection *one, const struct grpc_connection *other)
 {
     if (!other) {
@@ -579,8 +579,8 @@ static void say_end(struct grpc_connection *connection)
     }
 }
 
-/* New connections push out each other, and not those of routers that are idle, as long as one of
- * them has not completed a request. */
+/* As long as some connection has never completed a request, such a one makes room, and not that of
+ * an idle router. */
 static void make_room_for_connection(struct kvb_grpc *grpc)
 {
     struct grpc_connection *victim = NULL;
@@ -627,7 +627,7 @@ static void set_socket_options(int fd)
     const int interval_s = 10;
     const int probes = 3;
 
-    /* none of these is vital */
+    /* the server also works without these options */
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     (void)setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
     (void)setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
@@ -693,7 +693,7 @@ static void watch_listener(struct kvb_grpc *grpc)
     }
 }
 
-/* Until the next sweep; without descriptors the listener would be readable for ever. */
+/* Ignores the listener until the next sweep: without free descriptors it would stay readable. */
 static void ignore_listener(struct kvb_grpc *grpc)
 {
     if (grpc->is_listening) {
@@ -807,7 +807,7 @@ static void sweep_connections(struct kvb_grpc *grpc)
 
 /* ---- The thread ---- */
 
-/* Else clients would connect, and be answered by nobody. */
+/* Closed first, so that no client connects that would not be answered. */
 static void close_listener(struct kvb_grpc *grpc)
 {
     (void)close(grpc->listen_fd); /* leaves epoll, too */
@@ -905,7 +905,7 @@ static void *run_grpc(void *context)
     struct kvb_grpc *grpc = context;
     struct epoll_event events[events_a_turn];
 
-    (void)pthread_setname_np(pthread_self(), "kvb-grpc"); /* for top -H; else unnamed */
+    (void)pthread_setname_np(pthread_self(), "kvb-grpc"); /* for top -H */
     while (!is_grpc_over(grpc)) {
         const int count =
             epoll_wait(grpc->epoll_fd, events, events_a_turn, has_deadlines(grpc) ? sweep_ms : -1);
@@ -933,7 +933,8 @@ static void *run_grpc(void *context)
 
 /* ---- Starting and stopping ---- */
 
-/* As the HTTP server: a taken port may become free and a missing address may appear. */
+/* Like the HTTP server: both errors may go away, because a port may become free and an address may
+ * appear. */
 static kvb_status
 grpc_listen_failed(const struct kvb_grpc_options *options, int error, struct kvb_detail *detail)
 {

@@ -21,8 +21,8 @@ struct sockaddr_storage;
  *                          ^                                  |
  *                          +------------- ring <-- finish() --+
  *
- * A call is the handler's from its first to its last moment elsewhere: the server counts it as
- * under way until it is finished, also when its client is gone.
+ * A call belongs to the handler until it is finished: the server counts it as under way until then,
+ * even if its client is gone.
  *
  * Connections: a new one above kvb_max_grpc_connections makes the one go that never completed a
  * request, else the one that is idle longest; when all are busy it is ended itself, with SETTINGS
@@ -74,8 +74,8 @@ enum { kvb_grpc_idle_s = 300, kvb_grpc_stop_ms = 1000, kvb_grpc_handshakes_us = 
     X(grpc_files_rejected, GAUGE, "kvb_grpc_files_rejected", "", "1 while the files of grpc.tls cannot be used, and what was read before stays in use")
 /* clang-format on */
 
-/* KVB_GRPC_LATER: the call is taken, and will be finished.  Another status is the answer, without
- * a message; the call is gone.  message: borrowed. */
+/* KVB_GRPC_LATER: the handler has taken the call and will finish it.  Another status is the answer,
+ * without a message, and the call must not be used any more.  message: borrowed. */
 typedef enum kvb_grpc_status (*kvb_grpc_handler)(
     void *context, struct kvb_grpc_call *call, kvb_span message);
 
@@ -117,16 +117,16 @@ void kvb_grpc_stop(struct kvb_grpc *grpc);
 /* After kvb_grpc_stop(), when all calls are finished.  NULL is fine. */
 void kvb_grpc_free(struct kvb_grpc *grpc);
 
-/* The most open files that a server needs. */
+/* The largest number of open files that a server needs. */
 size_t kvb_grpc_files(void);
 
 /* ---- Calls.  Threads: whoever has taken the call ---- */
 
-/* DEADLINE_EXCEEDED when its time is over or its client is gone: then it need not be worked on. */
+/* True when its deadline is over or its client is gone: then no answer is needed. */
 bool kvb_grpc_call_is_over(const struct kvb_grpc_call *call, uint64_t now_ns);
 
-/* Where the answer is to be written; sent with KVB_GRPC_OK alone. */
+/* The buffer for the answer.  It is sent only with KVB_GRPC_OK. */
 struct kvb_buf *kvb_grpc_call_message(struct kvb_grpc_call *call);
 
-/* Once; the call is gone. */
+/* Called once; the call must not be used after it. */
 void kvb_grpc_call_finish(struct kvb_grpc_call *call, enum kvb_grpc_status status);

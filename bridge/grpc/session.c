@@ -14,7 +14,7 @@ enum {
     connection_window_bytes = 4 << 20,
     head_bytes = 5, /* before a message: whether it is compressed, and its length */
     head_is_compressed = 1,
-    never_limited = 1 << 30 /* nghttp2's own limit of resets, which ends as INTERNAL_ERROR */
+    never_limited = 1 << 30 /* turns off nghttp2's own limit of resets */
 };
 
 enum stream_phase {
@@ -22,12 +22,12 @@ enum stream_phase {
     STREAM_BODY,
     STREAM_WORK, /* its answer is due */
     STREAM_SEND, /* answered; the rest of its body is ignored */
-    STREAM_RESET /* by this side, as soon as that is sent */
+    STREAM_RESET /* reset by this side; the reset is not sent yet */
 };
 
 struct grpc_stream {
     struct grpc_stream *next;
-    struct grpc_stream **at; /* what points to it */
+    struct grpc_stream **at; /* the pointer to this stream in the list */
     int32_t id;
     enum stream_phase phase;
     uint64_t since_ns;    /* when the phase began */
@@ -70,7 +70,7 @@ static void release_bytes(struct kvb_grpc_session *session, struct grpc_stream *
     stream->held_bytes = 0;
 }
 
-/* False: so much is not allowed, and as before. */
+/* False: so many bytes are not allowed; nothing has changed. */
 static bool hold_bytes(struct kvb_grpc_session *session, struct grpc_stream *stream, size_t bytes)
 {
     struct kvb_grpc_gate *gate = session->gate;
@@ -130,7 +130,7 @@ static void enter_stream_phase(
     stream->moved_bytes = 0;
 }
 
-/* Without memory for an answer, or when a client does not read one. */
+/* For a stream whose answer found no memory, or whose client does not read it. */
 static void
 reset_stream(struct kvb_grpc_session *session, struct grpc_stream *stream, uint32_t code)
 {
@@ -142,7 +142,7 @@ reset_stream(struct kvb_grpc_session *session, struct grpc_stream *stream, uint3
     (void)nghttp2_submit_rst_stream(session->http2, NGHTTP2_FLAG_NONE, stream->id, code);
 }
 
-/* nghttp2 only reads it. */
+/* For nghttp2, which takes pointers to bytes that are not const and only reads them. */
 static uint8_t *bytes_of_text(const char *text)
 {
     const union {
@@ -162,7 +162,7 @@ static nghttp2_nv make_nv(const char *name, const char *value)
                          .flags = NGHTTP2_NV_FLAG_NO_COPY_NAME };
 }
 
-/* Trailers behind the message. */
+/* The trailers after the message. */
 static kvb_status submit_status(nghttp2_session *http2, int32_t id, enum kvb_grpc_status status)
 {
     char number[12];
@@ -235,7 +235,7 @@ static void refuse_request(
     }
 }
 
-/* To whoever is no gRPC client. */
+/* Answers a client that does not speak gRPC. */
 static void
 refuse_http(struct kvb_grpc_session *session, struct grpc_stream *stream, const char *http_status)
 {
@@ -340,7 +340,7 @@ static void finish_request(struct kvb_grpc_session *session, struct grpc_stream 
     release_bytes(session, stream);
 }
 
-/* The head of the message: refuses what will not be read. */
+/* Checks the head of the message, and refuses a message that will not be read. */
 static enum kvb_grpc_status
 check_message_head(const struct kvb_grpc_session *session, struct grpc_stream *stream)
 {
@@ -413,7 +413,7 @@ static int on_begin_headers(nghttp2_session *http2, const nghttp2_frame *frame, 
             http2, NGHTTP2_FLAG_NONE, frame->hd.stream_id, NGHTTP2_REFUSED_STREAM);
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     }
-    (void)nghttp2_session_set_stream_user_data(http2, stream->id, stream); /* it is there */
+    (void)nghttp2_session_set_stream_user_data(http2, stream->id, stream); /* the stream exists */
     return 0;
 }
 
@@ -467,7 +467,7 @@ static int on_header(
         reset_stream(session, stream, NGHTTP2_ENHANCE_YOUR_CALM);
         return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE;
     }
-    if (stream->phase == STREAM_HEADER) { /* not of trailers */
+    if (stream->phase == STREAM_HEADER) { /* trailers are ignored */
         take_header(session, stream, (kvb_span){ name, name_len }, (kvb_span){ value, value_len });
     }
     return 0;
@@ -504,7 +504,7 @@ static int on_data(
     return 0;
 }
 
-/* A token bucket.  nghttp2 has one too, but ends the connection as for an error of this side. */
+/* A token bucket.  nghttp2 has one too, but its code at the end means an error of this side. */
 static void count_reset(struct kvb_grpc_session *session)
 {
     const double passed_s = (double)(session->now_ns - session->resets_ns) / (double)KVB_NS_PER_S;
@@ -556,7 +556,7 @@ static int on_frame_received(nghttp2_session *http2, const nghttp2_frame *frame,
     return 0;
 }
 
-/* Behind an answer that comes before the end of the request: the client need not send the rest. */
+/* After an answer that was sent before the end of the request the client need not send the rest. */
 static int on_frame_sent(nghttp2_session *http2, const nghttp2_frame *frame, void *context)
 {
     struct kvb_grpc_session *session = context;
@@ -734,7 +734,7 @@ kvb_status kvb_grpc_session_write(
     const uint8_t *bytes = NULL;
 
     session->now_ns = now_ns;
-    while (out->len < max_bytes) { /* ends: what is to be sent does */
+    while (out->len < max_bytes) { /* ends, because the bytes to be sent are finite */
         const ssize_t len = nghttp2_session_mem_send(session->http2, &bytes);
         if (len < 0) {
             return status_of_http2(len);
@@ -830,7 +830,7 @@ kvb_status kvb_grpc_timeout_read(kvb_span text, uint64_t *out_ns)
     for (size_t i = 0; i < KVB_COUNT_OF(units); i++) {
         if ((char)text.data[text.len - 1] == units[i].unit) {
             if (__builtin_mul_overflow(value, units[i].ns, out_ns)) {
-                *out_ns = UINT64_MAX; /* of centuries */
+                *out_ns = UINT64_MAX; /* it would be centuries */
             }
             return KVB_OK;
         }

@@ -29,10 +29,10 @@
  *
  * A client that is no gRPC client gets 405 or 415 of HTTP.
  *
- * sgl-router fails its user's request for other statuses.  Its client makes statuses of the codes
- * of HTTP/2, too: INTERNAL of most of them, and UNKNOWN of a connection that ends under a request.
- * So streams that this side gives up are reset with CANCEL or ENHANCE_YOUR_CALM, and connections
- * end with ENHANCE_YOUR_CALM (RESOURCE_EXHAUSTED) or REFUSED_STREAM (UNAVAILABLE).
+ * For any other status sgl-router fails its user's request.  Its client also maps error codes of
+ * HTTP/2 to statuses: most of them to INTERNAL, and a connection that ends during a request to
+ * UNKNOWN.  So streams that this side gives up are reset with CANCEL or ENHANCE_YOUR_CALM, and
+ * connections end with ENHANCE_YOUR_CALM (RESOURCE_EXHAUSTED) or REFUSED_STREAM (UNAVAILABLE).
  *
  * A stream has kvb_grpc_grace_s to send its header, to send its body and to read its answer, and
  * one more second for each kvb_grpc_bytes_a_second of these.  Resets by the client are limited,
@@ -42,7 +42,7 @@
  * Memory: kvb_grpc_max_streams streams, what nghttp2 takes for them, and what the gate allows. */
 struct kvb_grpc_session;
 
-/* The number is what is sent. */
+/* The numbers are those of gRPC. */
 enum kvb_grpc_status {
     KVB_GRPC_LATER = -1, /* the answer follows */
     KVB_GRPC_OK = 0,
@@ -60,7 +60,7 @@ enum {
     kvb_grpc_max_header_bytes = 32 << 10, /* names and values of one request */
     kvb_grpc_grace_s = 10,
     kvb_grpc_bytes_a_second = 256 << 10,
-    kvb_grpc_reset_burst = 1000, /* resets by a client; then so many a second: */
+    kvb_grpc_reset_burst = 1000, /* resets by a client at once; after that the next one */
     kvb_grpc_resets_a_second = 500
 };
 
@@ -94,8 +94,8 @@ kvb_status kvb_grpc_session_new(
 /* NULL is fine. */
 void kvb_grpc_session_free(struct kvb_grpc_session *session);
 
-/* Takes bytes that were received.  KVB_CLOSED: they are not HTTP/2, or the client misbehaves; what
- * write() still gives is to be sent, and the connection closed.  KVB_NO_MEMORY likewise. */
+/* Takes received bytes.  KVB_CLOSED: they are not HTTP/2, or the client misbehaves.  The caller
+ * sends what write() still gives, and closes the connection.  KVB_NO_MEMORY: the same. */
 kvb_status
 kvb_grpc_session_receive(struct kvb_grpc_session *session, kvb_span bytes, uint64_t now_ns);
 
@@ -118,7 +118,7 @@ kvb_status kvb_grpc_session_expire(struct kvb_grpc_session *session, uint64_t no
  * as UNAVAILABLE. */
 void kvb_grpc_session_end(struct kvb_grpc_session *session);
 
-/* True when everything was answered and sent, and nothing will be taken any more. */
+/* True when everything was answered and sent, and no more requests are accepted. */
 bool kvb_grpc_session_is_finished(const struct kvb_grpc_session *session);
 
 /* True when this side ended the connection because the client misbehaves. */
