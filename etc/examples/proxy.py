@@ -14,7 +14,8 @@ by the first worker that answers POST /tokenize (vLLM, SGLang); where none does 
 request is routed by load alone, and the header x-kvbridge-tokens: none says so.
 
 A worker that cannot be reached is passed over for the next best one, as long as nothing was sent
-to the client.  An example: no TLS, no rate limits.
+to the client.  Where a worker has several ranks, the header X-data-parallel-rank names the chosen
+one (vLLM).  An example: no TLS, no rate limits.
 
     pip install aiohttp
     etc/examples/proxy.py --listen 127.0.0.1:8080 --aggregator http://127.0.0.1:9402
@@ -37,6 +38,7 @@ WORKERS_S = 1.0  # for so long a list of workers is used again
 MAX_BODY_BYTES = 64 << 20
 MAX_TRIES = 3
 DRAIN_S = 20.0  # after SIGTERM, for completions under way
+RANK = "x-data-parallel-rank"  # vLLM computes the request on this rank
 HOP_BY_HOP = {
     "connection", "content-length", "host", "keep-alive", "proxy-authenticate", "proxy-authorization", "te",
     "trailer", "transfer-encoding", "upgrade",
@@ -76,7 +78,7 @@ class Aggregator:
             raise Refusal(503, "kvaggregator does not answer") from error
 
     async def route(self, model, tokens):
-        """The workers' addresses, the best first, and the request's id."""
+        """The workers as (address, rank), the best first, and the request's id.  rank: None where it is the only one."""
         body = {"token_ids": tokens} | ({"model": model} if model else {})
         if not tokens:
             body["policy"] = "least_requests"
@@ -84,11 +86,14 @@ class Aggregator:
         if status != 200:
             raise Refusal(404 if status == 404 else 503, f"kvaggregator routes to no worker: {text}")
         answer = json.loads(text)
-        rows = [answer, *answer["scores"]]
-        addresses = list(dict.fromkeys(row["address"] for row in rows if row.get("address")))
-        if not addresses:
+        ranks = {}  # by address, the best first, like the addresses
+        for row in [answer, *answer["scores"]]:
+            if row.get("address"):
+                ranks.setdefault(row["address"], {})[row["dp_rank"]] = None
+        if not ranks:
             raise Refusal(503, "no worker has an address: set `address` of each in kvbridge.cfg")
-        return addresses, answer["request_id"]
+        workers = [(address, next(iter(of)) if len(of) > 1 else None) for address, of in ranks.items()]
+        return workers, answer["request_id"]
 
     async def workers(self):
         """Addresses and models of all streams."""
@@ -166,17 +171,21 @@ class Proxy:
         except ValueError as error:
             raise Refusal(400, f"not JSON: {error}") from error
         tokens = await self.tokens_of(body)
-        addresses, request_id = await self.aggregator.route(body.get("model"), tokens or [])
+        workers, request_id = await self.aggregator.route(body.get("model"), tokens or [])
         try:
-            return await self._forward(request, payload, addresses[:MAX_TRIES], request_id, tokens)
+            return await self._forward(request, payload, workers[:MAX_TRIES], request_id, tokens)
         finally:
             self.report("/finished", request_id)
 
-    async def _forward(self, request, payload, addresses, request_id, tokens):
+    async def _forward(self, request, payload, workers, request_id, tokens):
         # aiohttp has decompressed the body
-        dropped = HOP_BY_HOP | {"content-encoding"}
+        dropped = HOP_BY_HOP | {"content-encoding", RANK}
         headers = {key: value for key, value in request.headers.items() if key.lower() not in dropped}
-        for address in addresses:
+        for address, rank in workers:
+            if rank is not None:
+                headers[RANK] = str(rank)
+            else:
+                headers.pop(RANK, None)
             try:
                 upstream = await self.session.post(address + request.path_qs, data=payload, headers=headers)
             except (aiohttp.ClientConnectionError, asyncio.TimeoutError) as error:
@@ -184,7 +193,7 @@ class Proxy:
                 continue
             async with upstream:
                 return await self._pass_on(request, upstream, address, request_id, tokens)
-        raise Refusal(502, f"no worker can be reached: {', '.join(addresses)}")
+        raise Refusal(502, f"no worker can be reached: {', '.join(address for address, _ in workers)}")
 
     async def _pass_on(self, request, upstream, address, request_id, tokens):
         response = web.StreamResponse(status=upstream.status)

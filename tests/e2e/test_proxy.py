@@ -28,7 +28,7 @@ class Fleet:
         """dead: the workers, counted from 0, whose address in the configuration is wrong."""
         self.truth, config = scene.folder / f"truth-{model}", scene.folder / f"workers-{model}"
         self.program = scene.start(f"kvfleet-{model}", [
-            programs.BIN / "kvfleet", "--workers", count, "--ranks", 1, "--first-id", first_id, "--model", model,
+            programs.BIN / "kvfleet", "--workers", count, "--ranks", 2, "--first-id", first_id, "--model", model,
             "--blocks", 512, "--step-ms", 1, "--serve", 0, "--truth", self.truth, "--config-out", config])
         self.model, text = model, wait_for("kvfleet serves", lambda: config.exists() and config.read_text())
         self.addresses = re.findall(r'address = "(.*?)"', text)
@@ -37,7 +37,7 @@ class Fleet:
         self.rows = re.findall(r"^  \{ (.*?)^  \}", text, re.S | re.M)  # of `workers`
 
     def total(self, figure):
-        """By worker."""
+        """By worker and rank."""
         return [row[figure] for row in say(self.truth, "stats") if "worker_id" in row]
 
 
@@ -46,7 +46,7 @@ class Stage:
     scene: object
     aggregator: object
     proxy: object
-    fleet: Fleet  # two workers
+    fleet: Fleet  # two workers of two ranks
 
     def is_listed(self, prompt, tokens, model="m"):
         return f":{tokens}" in self.aggregator.http("POST", "/query", {"model": model, "token_ids": prompt})[1]
@@ -57,7 +57,7 @@ class Stage:
     def expect_the_truth(self):
         self.wait_for_the_end()
         status, verdict = verify(self.scene, self.fleet.truth)
-        assert (status, verdict["exact"]) == (0, 2), verdict
+        assert (status, verdict["exact"]) == (0, 4), verdict
         assert (verdict["phantom"], verdict["missing"], verdict["wrong"]) == (0, 0, 0), verdict
         return verdict
 
@@ -68,7 +68,7 @@ def stage(tmp_path_factory):
         fleet, aggregator = Fleet(scene, "m", 1, 2), scene.aggregator()
         scene.bridge(*fleet.rows)
         proxy = start_proxy(scene, aggregator)
-        wait_for("all workers are known", lambda: len(aggregator.states()) == 2)
+        wait_for("all workers are known", lambda: len(aggregator.states()) == 4)
         yield Stage(scene, aggregator, proxy, fleet)
 
 
@@ -78,7 +78,7 @@ def unreachable(stage):
     be reached beside one that can, with the model n, and one alone, with the model o."""
     fleets = Fleet(stage.scene, "n", 11, 2, dead=[0]), Fleet(stage.scene, "o", 21, 1, dead=[0])
     stage.scene.bridge(*fleets[0].rows, *fleets[1].rows, name="kvbridge2")
-    wait_for("all workers are known", lambda: len(stage.aggregator.states()) == 5)
+    wait_for("all workers are known", lambda: len(stage.aggregator.states()) == 10)
     return fleets[0].addresses
 
 
@@ -121,14 +121,14 @@ def cached(answer):
 
 def test_a_prompt_goes_where_it_is_held(stage):
     before = stage.aggregator.metric("kvb_requests_finished_total", end="reported")
-    # A hit follows each new prompt, and still both engines get new ones.
+    # A hit follows each new prompt, and still all ranks get new ones in turn.
     for first in range(1_000, 9_000, 1_000):
         prompt = list(range(first, first + 64))
         assert cached(complete(stage.proxy, prompt)) == 0
         wait_for("it is listed", lambda: stage.is_listed(prompt, 64))
         assert cached(complete(stage.proxy, prompt + [7])) == 64
-    assert stage.fleet.total("requests_finished") == [8, 8]
-    assert stage.fleet.total("hit_tokens") == [256, 256]
+    assert stage.fleet.total("requests_finished") == [4] * 4
+    assert stage.fleet.total("hit_tokens") == [128] * 4
     assert stage.expect_the_truth()["held_blocks"] >= 8 * 4
     assert stage.aggregator.metric("kvb_requests_finished_total", end="reported") == before + 16
 
@@ -137,7 +137,7 @@ def test_a_prompt_is_computed_again_where_its_blocks_were_evicted(stage):
     prompt = list(range(20_000, 20_064))
     complete(stage.proxy, prompt)
     wait_for("it is listed", lambda: stage.is_listed(prompt, 64))
-    for first in range(30_000, 70_000, 4_000):  # each engine has 511 blocks
+    for first in range(30_000, 90_000, 4_000):  # each of the four ranks has 511 blocks
         complete(stage.proxy, list(range(first, first + 3_999)))
     wait_for("it is listed no longer", lambda: not stage.is_listed(prompt, 64))
     assert cached(complete(stage.proxy, prompt + [7])) == 0
