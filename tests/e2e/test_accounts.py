@@ -56,7 +56,7 @@ class Accounts:
 
 
 class Daemons:
-    """A bridge and an aggregator; login(name) is what the group nats of each says beside the URL."""
+    """A bridge and an aggregator; login(name) is the text of each daemon's group nats, beside the URL."""
 
     def __init__(self, scene, login, urls=None):
         self.urls = urls or {}  # name -> its nats-server, where it is another one
@@ -102,7 +102,7 @@ class Daemons:
 
 
 def is_asked_and_silent_elsewhere(router, events):
-    """A router is answered, and what it says as a bridge reaches nobody."""
+    """A router is answered, and what it publishes in place of a bridge reaches nobody."""
     answer = json.loads(router.request(f"{ROUTER}.kv_match", json.dumps({"model": "m", "token_ids": PROMPT}).encode()))
     assert answer["workers"][0]["tokens"]["device"] == 48, answer
     router.publish(f"{PUBLISH}.kv_events", b"forged")
@@ -180,7 +180,7 @@ def test_an_auth_callout_hands_out_the_permissions(scene):
     is_asked_and_silent_elsewhere(scene.bus(user="router:p@"), events)
     assert callout.refused == 0
 
-    # Who is no longer known is refused when it connects again, and is let in once it is known.
+    # A login that was removed is refused at the next connection, and accepted when it is known again.
     known = callout.permissions.pop("bridge")
     scene.started[0].kill()
     scene.start_nats(port=scene.nats_port, config=config)

@@ -1,5 +1,5 @@
 """Several aggregators on one nats-server: is each request answered by one of them that is ready,
-whoever dies, stops or comes meanwhile?"""
+while others crash, stop or start?"""
 
 import json
 import os

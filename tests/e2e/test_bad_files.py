@@ -22,7 +22,7 @@ NONSENSE = bytes(range(1, 256))
 
 
 def replace(path, content, mode=0o600):
-    """As whoever puts a new file in place: what stood there may be a folder."""
+    """Puts a new file in place of the old one, which may be a folder."""
     remove(path)
     path.touch(mode)
     path.write_bytes(content)
@@ -41,7 +41,7 @@ def another_kind(path):
     replace(path, (pki / ("other.key" if path.suffix == ".pem" else "other.pem")).read_bytes())
 
 
-# what is done to the file, and what is said of it; SECRET: only of files that nobody else may read
+# what is done to the file, and what the log says about it; SECRET: only for files that must be private
 SECRET = "readable by all"
 BAD = {
     "missing": (remove, "cannot read"),
@@ -55,7 +55,7 @@ BAD = {
     "too long": (lambda path: replace(path, b"x" * 300_000), "too long"),
     SECRET: (lambda path: path.chmod(0o644), "chmod o-rw"),
 }
-# a file, and what is said when its content is no such thing
+# a file, and what the log says when its content is something else
 HTTP_FILES = {
     "cert_file": ("server.pem", "holds no certificate chain"),
     "key_file": ("server.key", "holds no private key"),
@@ -81,7 +81,7 @@ def is_said(text, key, path, why):
 
 
 def reason(key, bad):
-    """What is said of this file in this state."""
+    """What the log says about this file in this state."""
     if key in CURVE_FILES and bad == "with a NUL byte":
         return "contains a NUL byte"
     if key in CURVE_FILES and key != "client_keys_file" and bad == "another kind":
@@ -90,7 +90,7 @@ def reason(key, bad):
 
 
 def check(program, config):
-    """By its short name: what is said is cut at 255 bytes."""
+    """By its short name, because the text is cut at 255 bytes."""
     return subprocess.run([programs.BIN / program, "--check", "--config", config.name], cwd=config.parent,
                           capture_output=True, text=True, timeout=20, check=False)
 

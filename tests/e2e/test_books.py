@@ -36,7 +36,7 @@ class Fleet:
         return self.scene.aggregator(name=f"kvaggregator{number}", router=self.router)
 
     def settled(self):
-        """Each has heard all others, and one leads."""
+        """Each has received messages of all others, and one leads."""
         wait_for("all have heard each other", lambda: all(
             a.metric("kvb_other_aggregators") == len(self.aggregators) - 1 for a in self.aggregators), 20)
         wait_for("one leads", lambda: self.leaders() == 1, 20)
@@ -63,7 +63,7 @@ def prompt(number, blocks):
 
 
 def books_of(fleet, tokens):
-    """What each aggregator says of a prompt, without a decision that stays."""
+    """The answer of each aggregator about a prompt; the decision is not recorded."""
     rows = []
     for aggregator in fleet.aggregators:
         match = json.loads(aggregator.http("POST", "/query", {"token_ids": tokens, "model": "m"})[1])
@@ -100,7 +100,7 @@ def test_each_decision_is_entered_by_all_and_said_once(scene):
 
 
 def costs_of(fleet, tokens):
-    """What the books say on each aggregator, by the scores of a decision that is not made."""
+    """The books of each aggregator, as the scores of a dry run show them."""
     return [sorted(
         (row["worker_id"], row["decode_blocks"], row["pending_prefill_blocks"], row["predicted_blocks"])
         for row in fleet.route(aggregator, tokens, dry_run=True)["scores"]
@@ -140,7 +140,7 @@ def test_another_one_publishes_load_stats_when_the_leader_is_killed(scene):
     published = [a.metric("kvb_load_stats_published_total") for a in fleet.aggregators]
     wait_for("it publishes", lambda: sum(
         a.metric("kvb_load_stats_published_total") for a in fleet.aggregators) > sum(published), 20)
-    # One that stops says so: the last one follows at once.
+    # An aggregator that stops publishes it, so the last one leads at once.
     leader = next(a for a in fleet.aggregators if a.metric("kvb_aggregator_leads") == 1)
     fleet.aggregators.remove(leader)
     assert leader.stop() == 0

@@ -25,7 +25,7 @@ def only_stream(aggregator):
 
 def check_label(label, unsent, held, listed, doubtful):
     if unsent:
-        # The idle engine has not sent its reset: nothing on the wire tells.
+        # The idle engine has not sent its reset, so nothing on the wire shows it.
         return
     assert not listed - held, f"{label}: blocks are listed that the engine does not hold"
     missing = held - listed
@@ -76,7 +76,7 @@ def is_waiting(aggregator):
 
 
 def settle(scene, aggregator, last_seq):
-    """Waits until the bridge has read last_seq and the aggregator all that it said."""
+    """Waits until the bridge has read last_seq, and the aggregator all that the bridge published."""
     bridge = next(p for p in scene.started if p.name == "kvbridge")
 
     def caught_up():

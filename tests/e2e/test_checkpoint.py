@@ -64,8 +64,8 @@ def saved_seq_is(scene, seq):
 @pytest.mark.sanitize
 def test_a_killed_bridge_goes_on_in_its_epoch(scene):
     vllm, aggregator, bridge = begin(scene)
-    vllm.forget(keep=len(vllm.buffer) - 1)  # the engine could not tell the beginning again
-    vllm.publish(store(4))  # told, and perhaps not in the checkpoint
+    vllm.forget(keep=len(vllm.buffer) - 1)  # the engine cannot replay the beginning
+    vllm.publish(store(4))  # published, and perhaps not in the checkpoint
     check(aggregator, 1, 2, 3, 4)
     asked = len(vllm.requests)
     missed = aggregator.metric("kvb_epochs_missed_total")

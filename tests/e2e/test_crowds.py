@@ -35,7 +35,7 @@ def closed(daemon, reason):
 
 
 class Crowd:
-    """Connections that say the same and then, a few times a second, a little more."""
+    """Connections that send the same, and then a little more, a few times a second."""
 
     def __init__(self, port, count, first, more=b"", buffer_bytes=0):
         self.sockets = []

@@ -13,7 +13,7 @@ from test_faults import BLOCK, Reader, name_of, store, tokens_of
 
 
 def free_row(count):
-    """The first of so many ports side by side that nobody uses."""
+    """The first of so many consecutive ports that are free."""
     while True:
         first = free_port()
         if all(is_free(port) for port in range(first, first + count)):
@@ -68,7 +68,7 @@ def test_each_rank_is_read_and_replayed_at_its_own_ports(scene):
     bridge = scene.bridge(row)
     for rank, one in engines.items():
         one.publish(of_rank(10 * rank, rank))
-        one.publish(of_rank(10 * rank + 1, rank), live=False)  # only a replay tells
+        one.publish(of_rank(10 * rank + 1, rank), live=False)  # only a replay has it
         one.publish(of_rank(10 * rank + 2, rank))
     for rank in engines:
         wanted = {name_of(10 * rank + i) for i in range(3)}

@@ -77,7 +77,7 @@ def test_two_ranks_of_a_stock_vllm_are_found(scene, api):
     wait_for("both are exact", lambda: {state(bridge, rank)["state"] for rank in (0, 1)} == {"EXACT"})
     assert set(api.paths) == {"/kv_event_sources"}
     assert not lines(bridge, CONNECTS)
-    # Gone for longer than it takes to ask it some times: it says the same, and the log once.
+    # Away for several requests: afterwards it answers the same, and there is one line in the log.
     ranks[0].go_away()
     asked = api.asked
     wait_for("it is asked again and again", lambda: api.asked >= asked + 4, 20)
@@ -185,7 +185,7 @@ def test_a_wrong_block_size_is_named_once(scene):
 
 
 def test_what_routers_are_told_changes_while_the_engine_says_nothing(scene, api):
-    """Its API is gone, as that of an engine that is being stopped: the ranks that it named stay, and that is said."""
+    """Its API is gone, as of an engine that is being stopped: the ranks that it named stay, and the log says so."""
     ranks = [scene.engine(), scene.engine()]
     api.pages["/kv_event_sources"] = vllm_says("2 ranks", *ranks)
     api.start()

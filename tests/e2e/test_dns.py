@@ -88,7 +88,7 @@ def test_a_silent_name_server_holds_up_nobody_and_not_the_end(scene, names, web)
     assert names.asked["good.fleet"] == 2, "A and AAAA, once for ZMQ and pages together"
     assert "an engine's host name cannot be resolved; trying again" in bridge.text()
 
-    # It asks now, and is not answered: nobody waits for that.
+    # It sends a query now and gets no answer; nothing waits for that.
     asked = names.asked["silent.fleet"]
     wait_for("it is asked for again", lambda: names.asked["silent.fleet"] > asked, 40)
     assert bridge.stop(2.0) == 0

@@ -141,7 +141,7 @@ def test_a_worker_that_falls_silent_leaves_the_scrape(scene):
 
 
 def two_ranks(feed, ids):
-    """A row of `workers` whose figures alone matter: nobody listens at its events."""
+    """A row of `workers` for its load only: no engine listens at the address of its events."""
     events = f"tcp://127.0.0.1:{programs.free_port()}"
     return (
         f'{ids} model = "m"; block_size = 16; events = "{events}"; ranks = 2;'

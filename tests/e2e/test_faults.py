@@ -138,7 +138,7 @@ def test_a_list_is_not_matched_until_its_engine_has_proven_its_life(scene):
 
 
 def test_what_was_withdrawn_is_told_again_when_its_life_is_proven(scene):
-    """To readers who know events alone: the engine was away for long, and another came back."""
+    """For readers of events only: the engine was away for long, and another one came back."""
     bus, vllm = scene.bus(), scene.engine()
     reader, beats = Reader(bus), bus.watch(f"{PUBLISH}.kv_heartbeat_json")
     scene.bridge(worker(vllm), down_clear_ms=100)
@@ -208,8 +208,8 @@ def test_a_batch_that_cannot_be_read_is_counted_and_the_next_is_applied(scene, p
     # It may have hidden a removal: what stood before is no longer claimed.
     wait_for("the next batch is applied, and nothing doubtful stays", reader.holds(2))
     wait_for("it is counted", lambda: refused(bridge) >= 1)
-    # The engine is asked for a better copy, and sends the same; or goes on without it, if the
-    # next batch was there when it was asked.
+    # The bridge requests a better copy, and the engine sends the same; or it goes on without one, if
+    # the next batch had arrived before the request.
     reasons = ("poison",) if payload else ("poison", "hole")
 
     def says_why():
@@ -379,7 +379,7 @@ def test_load_figures_reach_the_router(scene):
 
 @pytest.mark.parametrize("profile, tiers", [("protobuf", {"device", "host"}), ("json", {"device"})])
 def test_a_copy_on_the_host_outlives_the_one_on_the_device(scene, profile, tiers):
-    """Readers of JSON may know no tiers: they are told of the device alone."""
+    """Readers of JSON may know no tiers, so they receive only the device tier."""
     vllm = scene.engine()
     aggregator = scene.aggregator()
     scene.bridge(worker(vllm), profile=profile)

@@ -12,7 +12,7 @@ from test_members import config_of, lists, rewrite, state_of, streams
 
 @pytest.fixture
 def generated(tmp_path):
-    """The file of workers, and how a program writes it: anew, then renamed into place."""
+    """The file of workers.  A program writes a new file and renames it into place."""
     path = tmp_path / "workers.cfg"
 
     def write(*workers):

@@ -151,7 +151,7 @@ def test_engines_of_all_dialects_are_followed_through_restarts_and_losses(scene)
         if name not in NEVER_REPLAYED:
             say(truth, f"drop {worker} 1 5")
     wait_for("the engines have cached anew", lambda: min(held(truth)) > 100, 30)
-    clear_those_without_replays(truth, dialects)  # not before: nobody might have heard it
+    clear_those_without_replays(truth, dialects)  # not earlier: it might have been published before the bridge had connected
     wait_for("and once more", lambda: min(held(truth)) > 50, 30)
     expect_the_truth(scene, truth, aggregator, dialects)
     assert bridge.metric("kvb_batches_refused_total") == 0
@@ -169,7 +169,7 @@ def test_each_malformed_payload_costs_one_stream_and_no_more(scene):
     for kind in kinds:
         before = refused(bridge)
         say(truth, f"malform 1 0 {kind}")
-        # Once as it comes, and once more when the engine is asked for a better copy.
+        # Once when it arrives, and once when a better copy is requested from the engine.
         wait_for(f"{kind} is refused", lambda: refused(bridge) > before)
         wait_for(f"{kind} is known to be missing",
                  lambda: streams(aggregator) == {(1, 0): ("PARTIAL", "poison"), **others})

@@ -21,7 +21,7 @@ HEALED_S = 3
 
 
 def row(aggregator, worker_id=7):
-    """None: it is not there, or the aggregator is too busy to say."""
+    """None: there is no such stream, or the aggregator is too busy to answer."""
     status, text = aggregator.http("GET", "/streams")
     streams = json.loads(text)["streams"] if status == 200 else []
     return next((s for s in streams if s["worker_id"] == worker_id), None)
@@ -46,7 +46,7 @@ def event(worker_id, event_id, data):
     return json.dumps({"worker_id": worker_id, "event": {"event_id": event_id, "data": data, "dp_rank": 0}}).encode()
 
 
-# ---- What no bridge has said ----
+# ---- Events that no bridge has published ----
 
 
 @pytest.mark.sanitize
@@ -89,7 +89,7 @@ def test_a_heartbeat_of_an_epoch_that_never_was_is_outlived(scene, profile):
     wait_for("it is healed", lambda: listed(aggregator, 1, 2, 3) and aggregator.is_exact(), HEALED_S + 1)
 
 
-# ---- Who has no heartbeats ----
+# ---- Streams without heartbeats ----
 
 
 def test_workers_that_nobody_vouches_for_are_forgotten_and_not_chosen(scene):
@@ -147,7 +147,7 @@ def test_a_bridge_of_fast_heartbeats_is_missed_sooner(scene):
 
 
 def flood(port, messages):
-    """Events that take their reader long: prompts of 400,000 tokens that nobody asked for."""
+    """Events that take long to read: prompts of 400,000 tokens."""
     body = '{"worker_id":5000,"data":{"Stored":{"token_ids":[%s],"block_hashes":[1]}}}' % ",".join(["1"] * 400000)
     message = b"PUB namespace.x.component.Y.kv_events %d\r\n%s\r\n" % (len(body), body.encode())
     with socket.create_connection(("127.0.0.1", port)) as link:
@@ -161,7 +161,7 @@ def flood(port, messages):
 
 
 def test_a_list_that_is_seconds_old_is_not_called_exact(scene):
-    """300 messages of 0.8 MB wait at once; the engine goes on behind them."""
+    """300 messages of 0.8 MB wait at once; later messages of the engine wait after them."""
     vllm, _, aggregator = start(scene, "protobuf")
     flooding = threading.Thread(target=flood, args=(scene.nats_port, 300))
     flooding.start()

@@ -1,4 +1,4 @@
-"""Is HTTP closed to who shows no token and no certificate, and are new certificates and tokens
+"""Is HTTP closed to clients without a token and a certificate, and are new certificates and tokens
 taken over while connections live on?"""
 
 import os

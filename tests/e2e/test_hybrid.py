@@ -30,7 +30,7 @@ class Stream:
         assert len([hit for _, hit in self.before if hit > 0]) > 20, "something can go wrong"
 
     def start_bridge(self, name, announcements):
-        """So often it tells all of the list, before anything else is to be seen."""
+        """It publishes the whole list so often before anything else happens."""
         self.announcements = announcements
         self.bridge = self.scene.bridge(
             worker(self.engine), profile=self.profile, name=name,
@@ -45,7 +45,7 @@ class Stream:
 
     @property
     def tells_anew(self):
-        """Readers of json cannot ask for what they missed."""
+        """Readers of json cannot request what they missed."""
         return int(self.profile == "json")
 
     def kill_nats(self):

@@ -1,5 +1,5 @@
-"""Do readers that know nothing but JSON RouterEvents end with the truth?  They hear no
-heartbeats, ask for nothing, and some know less than that: no `cleared`, no ranks."""
+"""Do readers that know only JSON RouterEvents end with what the engines hold?  They read no
+heartbeats, request nothing, and some of them know no `cleared`, or no ranks."""
 
 import json
 
@@ -113,7 +113,7 @@ def test_a_bridges_end_and_return_are_spelt_out(scene):
 
 
 def test_a_killed_bridges_successor_spells_out_what_left_in_between(scene):
-    """It said no goodbye; the engine's history names what it may have told."""
+    """It ended without a goodbye; the engine's history has the blocks that it may have published."""
     reader, vllm, aggregator, bridge = removed_scene(scene)
     bridge.kill()
     vllm.publish(engine.batch(engine.removed(1)))
@@ -190,7 +190,7 @@ def test_each_rank_may_be_a_worker_of_its_own(scene):
 @pytest.mark.sanitize
 @pytest.mark.parametrize("clear", ["event", "removed"])
 def test_a_clear_of_one_rank_does_not_cost_its_siblings(scene, clear):
-    """A shared id: `cleared` wipes all ranks of the worker, so the others are told again."""
+    """A shared id: `cleared` removes all ranks of the worker, so the others are published again."""
     knows_clear = clear == "event"
     reader = PlainReader(scene.bus(), knows_clear=knows_clear)
     (first, second), endpoints = two_ranks(scene)
@@ -250,7 +250,7 @@ def test_a_short_absence_costs_nothing(scene):
 
 
 def lose_nats(scene, bridge, vllm):
-    """Block 1 leaves and block 3 comes while nobody hears it."""
+    """Block 1 is removed and block 3 stored while no reader receives it."""
     scene.started[0].kill()
     wait_for("the bridge notices", lambda: not bridge.is_ready())
     vllm.publish(engine.batch(engine.removed(1)))
@@ -291,7 +291,7 @@ def test_with_reannounce_never_the_ids_show_the_loss(scene):
     lose_nats(scene, bridge, vllm)
     wait_for("the bridge publishes again", bridge.is_ready, 15)
     wait_for("the reader is back too", lambda: bus.client.is_connected)
-    bus.flush()  # and heard again
+    bus.flush()  # and received again
     vllm.publish(store(4))
     wait_for("only what came after", reader.holds(1, 2, 4))
     assert reader.clears == clears

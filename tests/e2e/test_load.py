@@ -71,7 +71,7 @@ def coordinator(scene):
 
 
 def row(worker_id=7, ranks=1, first_rank=0, total_blocks=0, **load):
-    """A worker that nobody hears of but by its load."""
+    """A worker that is known only by its load."""
     keys = " ".join(f"{key} = {json.dumps(value)};" for key, value in load.items())
     return (
         f'id = {worker_id}; model = "m"; block_size = 16; ranks = {ranks}; first_rank = {first_rank};'
@@ -158,7 +158,7 @@ def test_the_recorded_data_parallel_run_comes_out_by_rank(scene, web, coordinato
         }
     assert sources(bridge)[7, "coordinator"]["state"] == "waiting"
 
-    # The page goes away; the coordinator plays back what it said then, frame by frame.
+    # The page disappears; the coordinator repeats its recorded messages, frame by frame.
     web.pages["/metrics"] = None
     coordinator.wait_for_listener()
     for line in (CAPTURE / "coordinator-dp2.txt").read_text().splitlines():
@@ -224,7 +224,7 @@ def test_nobody_waits_for_a_slow_page_and_nonsense_is_told_apart(scene, web):
     loads.wait((1, 0), request_active_slots=3)
     asked, began = web.asked["/good"], time.monotonic()
     wait_for("the good page is read twenty times more", lambda: web.asked["/good"] >= asked + 20, 30)
-    # Beside the page that hangs they would be read every five seconds.
+    # Together with the page that hangs they would be read only every five seconds.
     assert time.monotonic() - began < 20 * programs.PATIENCE, "it waits for nobody"
     loads.wait((4, 0), request_active_slots=5)
     broken = loads.wait((8, 0), num_requests_waiting=4)
@@ -243,7 +243,7 @@ def test_nobody_waits_for_a_slow_page_and_nonsense_is_told_apart(scene, web):
     assert bridge.metric("kvb_load_samples_refused_total", reason="figure") > 0
     assert bridge.metric("kvb_load_sources", state="stale") == len(why)
     assert set(loads.look()) == {(1, 0), (4, 0), (8, 0)}
-    for worker in why:  # said, but not for each of some hundred readings
+    for worker in why:  # logged, but not for each of some hundred readings
         lines = [line for line in bridge.text().splitlines() if f"worker={worker} " in line and "load" in line]
         assert 1 <= len(lines) <= 3, lines
 
@@ -289,8 +289,8 @@ def test_counters_that_begin_again_give_no_nonsense(scene, web):
     loads.wait((7, 0), request_active_slots=1)
     web.pages["/metrics"] = page(1, hits=100, queries=200)
     loads.wait((7, 0), gpu_prefix_cache_hit_rate=0.5)
-    loads.wait((7, 0), gpu_prefix_cache_hit_rate=0)  # nothing was asked since
-    web.pages["/metrics"] = page(2, hits=3, queries=4)  # another life
+    loads.wait((7, 0), gpu_prefix_cache_hit_rate=0)  # there were no queries since
+    web.pages["/metrics"] = page(2, hits=3, queries=4)  # another incarnation
     loads.wait((7, 0), gpu_prefix_cache_hit_rate=0.75)
     loads.wait((7, 0), request_active_slots=2, gpu_prefix_cache_hit_rate=0)
     assert bridge.metric("kvb_load_counter_resets_total") == 1
@@ -389,7 +389,7 @@ def test_of_several_sources_the_newest_value_counts(scene, web, coordinator):
     load = wait_for("the socket's figures are the newest", fed)
     assert (load["request_active_slots"], load["kv_active_blocks"], load["kv_total_blocks"]) == (3, 7, 201)
 
-    def told():  # a message of the socket may still be under way: said until it is the newest
+    def told():  # an earlier message of the socket may still arrive, so it is sent until it is the newest
         coordinator.say([[4, 5, 0.25]])
         load = loads.look()[7, 0]
         return (load["num_requests_waiting"], load["request_active_slots"], load["kv_active_blocks"]) == (4, 5, 50)

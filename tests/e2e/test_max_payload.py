@@ -1,4 +1,4 @@
-"""Is a nats-server that takes messages of 64 KB at most enough for whatever there is to say?"""
+"""Is a nats-server that accepts messages of at most 64 KB enough for everything that is published?"""
 
 import json
 import subprocess
@@ -88,7 +88,7 @@ def test_answers_come_in_pages_that_fit(small):
 
 
 def test_a_status_of_many_streams_lists_them_in_turn(small):
-    """Who publishes which profile must be heard each second, too."""
+    """The status with the profile of a bridge must arrive each second, too."""
     heard = small.bus().watch("namespace.dynamo.component.VllmWorker.bridge_status")
     model = "m" * 100  # engines that are not there
     bridge = small.bridge(*(

@@ -63,7 +63,7 @@ def lists(aggregator, worker_id, *numbers):
 
 
 class Traffic:
-    """An engine that goes on storing blocks until it is told to stop."""
+    """An engine that stores blocks until it is stopped."""
 
     def __init__(self, vllm):
         self.vllm = vllm
@@ -479,7 +479,7 @@ def test_an_engine_tells_where_its_ranks_are_and_where_they_have_gone(scene, api
         vllm.publish(store(number))
     wait_for("its absence is said", lambda: "does not give its event sockets" in bridge.text())
     api.sources = [source(two, 1), source(one, 0, buffer_steps=10000)]
-    api.start()  # only now: it is asked until it answers
+    api.start()  # only now: requests are repeated until it answers
     wait_for("both ranks are listed", lists(aggregator, 7, 1, 2), 20)
     assert streams(bridge, "/state")[7, 1]["origin"] == "discovered"
     # Started again elsewhere, and with one rank more.

@@ -13,7 +13,7 @@ from test_members import api, discovered, reload, rewrite, source, streams  # no
 
 
 def page(active):
-    """That one figure: the newest of each counts, and the others are told elsewhere."""
+    """This figure only: the newest value of each source counts; other tests have the other figures."""
     return f'vllm:num_requests_running{{engine="0",model_name="m"}} {active}\n'
 
 

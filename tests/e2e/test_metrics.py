@@ -1,5 +1,5 @@
-"""Do the figures on /metrics tell what happened?  Each name that operators know is
-provoked until it leaves 0, and where the scene says how much, that much is asserted."""
+"""Do the figures on /metrics show what happened?  A scene makes each metric leave 0, and where the
+scene determines the value, that value is asserted."""
 
 import collections
 import re
@@ -26,7 +26,7 @@ def store(*numbers):
 
 
 class FaultyEngine(engine.Engine):
-    """An engine whose replay side answers what it is told to."""
+    """An engine whose replay socket answers as the test says."""
 
     answers = "well"
 
@@ -218,7 +218,7 @@ def test_an_error_is_counted_by_its_type(scene, kind):
 
 
 def test_every_name_that_operators_know_leaves_0(scene):
-    """All faults in one life of a bridge; the table says which names there are."""
+    """All faults in one run of a bridge; the table has the names of the metrics."""
     vllm = scene.engine_of(FaultyEngine)
     bridge = scene.bridge(worker(vllm))
     wait_until(bridge, "connection_status", 1)

@@ -69,7 +69,7 @@ def test_a_service_answers_to_its_name_and_id(asked, verb, name):
 @pytest.mark.parametrize("name", [BRIDGE, AGGREGATOR])
 @pytest.mark.parametrize("verb", READ)
 def test_what_is_asked_of_others_is_not_answered(asked, verb, name):
-    """The server itself says that nobody listens: the request does not reach us."""
+    """The server itself answers that there are no responders: the request does not reach us."""
     own = id_of(asked, name)
     others = [f"{name}x", name.upper(), f"{name}.{own}x", f"{name}.none", f"{name}.{own}.more", f"none.{own}"]
     for tail in others:
@@ -88,7 +88,7 @@ def test_ids_are_each_process_alone(scene):
     assert sorted(ping["name"] for ping in pings) == [BRIDGE, BRIDGE, AGGREGATOR, AGGREGATOR]
 
 
-# ---- what they say -------------------------------------------------------------
+# ---- what they answer ----------------------------------------------------------
 
 
 def shape(value):

@@ -264,7 +264,7 @@ FILES = {  # by key: of which login, and what cannot be right in it
 
 
 def spoilt(path, key, nonsense, why):
-    """Makes the file bad in one way after the other, and yields what the log must say each time."""
+    """Makes the file bad in several ways, and yields what the log must say each time."""
     good = path.read_text()
 
     def put(text, mode=0o600):
@@ -408,7 +408,7 @@ def test_the_end_of_a_certificate_is_a_metric_and_a_warning(scene):
 
 
 def test_a_certificate_that_ends_while_connected_is_said(scene, monkeypatch):
-    """The daemon's clock alone goes on by three days: nats-server asks nobody who is connected."""
+    """Only the daemon's clock moves by three days: nats-server does not check open connections."""
     material = Material("certificate", scene.folder)
     material.pairs[0] = material.authorities[0].sign("short", days=2)
     material.secrets[0] = material.pairs[0][1].read_text()

@@ -49,7 +49,7 @@ class Manager:
         return lines
 
     def wait_for(self, line, seconds=10.0):
-        """Until a message has a line that matches; returns what it heard on the way."""
+        """Waits for a message with a line that matches; returns the messages until then."""
         deadline = time.monotonic() + seconds * programs.PATIENCE
         on_the_way = []
         while time.monotonic() < deadline:
@@ -142,7 +142,7 @@ def test_a_hung_working_thread_misses_its_beats(scene, program, manager):
     with hung_thread(daemon.process, DAEMONS[program][0]):
         manager.is_silent_about("", 0.2)  # what was on its way
         assert manager.is_silent_about("WATCHDOG=1", 1.0), manager.heard
-        # The main thread lives: it would have said it.
+        # The main thread runs: it would have sent it.
         assert daemon.is_running() and socket.create_connection(("127.0.0.1", port), timeout=5)
     manager.wait_for("WATCHDOG=1")
 

@@ -1,4 +1,4 @@
-"""Does the status page work over TLS for who has the token, and show nothing to who has none?"""
+"""Does the status page work over TLS with the token, and show nothing without it?"""
 
 import re
 

@@ -217,7 +217,7 @@ def test_all_programs_work_with_their_permissions(scene):
 
 
 def test_nobody_may_speak_for_another_program(scene):
-    """A router says nothing on P, a reader nothing at all, a bridge nothing of another component."""
+    """A router publishes nothing on P, a reader nothing at all, a bridge nothing for another component."""
     assert scene.nats_url
     config = scene.folder / "bridge.cfg"
     vllm, feed = scene.engine(), scene.load_feed()
@@ -299,7 +299,7 @@ def cases_of(make, permissions_of):
 
 
 class Listener:
-    """A client that may do everything: what is published, and who subscribes to what."""
+    """A client that may do everything sees what is published, and who subscribes to what."""
 
     def __init__(self, scene):
         self.bus, self.seen, self.replies = scene.bus(), set(), set()

@@ -77,7 +77,7 @@ def test_the_least_that_a_bridge_needs_is_enough(scene, permissions, profile):
 
 
 def test_an_answer_that_is_denied_is_no_fault_of_the_bridge(scene):
-    """Whoever asks names the place of the answer."""
+    """The sender of a request names the subject of the answer."""
     start(scene, f'publish: "{PUBLISH}.>", subscribe: ">"')
     bridge, _ = daemons(scene)
     wait_for("kvbridge is ready", bridge.is_ready)
@@ -109,7 +109,7 @@ def test_statistics_are_vital_to_no_aggregator(scene):
 
 
 def test_a_permission_that_comes_is_noticed(scene):
-    """The server reads its configuration anew, and keeps the connection."""
+    """The server reads its configuration again, and keeps the connection."""
     start(scene, f'publish: {{ allow: ">", deny: "{PUBLISH}.>" }}, subscribe: ">"')
     bridge, _ = daemons(scene)
     wait_for("/readyz names the subject", says(bridge, "publish on", PUBLISH))

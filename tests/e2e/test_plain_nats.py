@@ -74,7 +74,7 @@ def fleet(request, tmp_path_factory):
 
 
 def play(scene):
-    """Something on every subject that only speaks when something happens."""
+    """Causes a message on every subject that has messages only when something happens."""
     scene.one.publish(engine.batch(engine.stored([9], [9] * BLOCK, BLOCK), engine.removed(9)))
     scene.feed.send(LOAD)
     scene.router.http("POST", "/route", {"token_ids": PROMPT, "model": "m"})

@@ -1,5 +1,5 @@
-"""Does a router of plain JSON that comes late get the picture?  Nobody tells it what was said
-before it came, it asks for nothing, and the fleet is idle."""
+"""Does a router of plain JSON that connects late get all blocks?  It receives no earlier events, requests
+nothing, and the fleet is idle."""
 
 import json
 import time
@@ -106,7 +106,7 @@ def test_a_late_reader_has_all_within_one_period(scene):
     wait_for("it has all", lambda: late.count() == STREAMS * BLOCKS, 2 * period_s)
     assert time.monotonic() - came <= period_s
     assert late.blocks() == truth
-    # once more, from the first stream to the last: nobody else notices
+    # again, from the first stream to the last; no other reader notices
     told = bridge.metric("kvb_refresh_streams_total")
     wait_for("a whole round more",
              lambda: bridge.metric("kvb_refresh_streams_total") > told + STREAMS, 3 * period_s)

@@ -11,7 +11,7 @@ NO_BASE = ("UNVERIFIED", "no_base")
 
 
 class Seen:
-    """What the aggregator says of a worker, and every state that the bridge ever had."""
+    """The state of a worker in the aggregator, and every state that the bridge had."""
 
     def __init__(self, scene, worker_id=7):
         self.aggregator, self.worker_id, self.states = scene.aggregator(), worker_id, set()

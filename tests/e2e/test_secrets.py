@@ -92,7 +92,7 @@ def test_a_marked_secret_is_found_wherever_a_program_shows_it(tmp_path, monkeypa
 
 @pytest.mark.no_nats
 def test_a_marked_secret_is_found_on_each_page(scene, tmp_path):
-    """Words that are there in place of a secret, behind a token and TLS."""
+    """Texts that are shown in place of a secret, with a token and TLS."""
     scene.start_nats()
     ca = Authority(tmp_path)
     ca.sign("server")

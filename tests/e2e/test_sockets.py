@@ -52,7 +52,7 @@ def test_whoever_never_shakes_hands_is_no_engine(scene):
     wait_for("EXACT", lambda: streams(bridge, "exact") == 1)
     connected = bridge.metric("kvcache_zmq_connections_total")
 
-    half_open = raw(address)  # says nothing, until libzmq's patience ends
+    half_open = raw(address)  # sends nothing, until libzmq's timeout
     for bytes_sent in (
         b"", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\x00" * 40, b"\xff" * 80, GREETING[:20],
         GREETING, GREETING.replace(b"NULL", b"CURV"), GREETING + b"\x04\xff" + b"x" * 99,
@@ -120,7 +120,7 @@ def test_an_engine_that_connects_is_followed_through_a_restart(scene, kind):
 
 @contextlib.contextmanager
 def accepted_engine():
-    """A PUB socket by hand: shakes hands, and never says another word."""
+    """A PUB socket made by hand: completes the handshake, and sends nothing after it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(10 * programs.PATIENCE)
         yield server
@@ -201,7 +201,7 @@ def test_a_replay_larger_than_its_bound_comes_in_rounds(scene):
 
 
 def test_a_thousand_publishers_in_one_process(scene):
-    """Contexts and descriptors suffice, and never more than 8 are asked at once."""
+    """There are enough contexts and descriptors, and at most 8 requests are under way at once."""
     workers = scene.folder / "workers"
     fleet = scene.start("kvfleet", [
         programs.BIN / "kvfleet", "--workers", 1000, "--ranks", 1, "--blocks", 64, "--rate", 20,
@@ -215,7 +215,7 @@ def test_a_thousand_publishers_in_one_process(scene):
         f'publish = {{ namespace = "n"; component = "c"; profile = "protobuf"; }};\n'
         f'{workers.read_text()}http = "127.0.0.1:{port}";\n', port,
     )
-    # Those that have said nothing stay UNVERIFIED(no_base).
+    # Engines that have sent nothing stay UNVERIFIED(no_base).
     wait_for("all have answered", lambda: streams(bridge, "exact") + streams(bridge, "unverified") == 1000, 120)
     wait_for("those that speak are EXACT", lambda: streams(bridge, "exact") >= 100, 60)
     assert 1 <= bridge.metric("kvb_replays_running_most") <= 8

@@ -69,7 +69,7 @@ class Pair:
         return self
 
     def is_right(self, wait_ms=30_000):
-        """The lists are those of the engines, and are said to be."""
+        """The lists are those of the engines, and their state is EXACT."""
         status, verdict = verify(self.scene, self.truth, wait_ms)
         assert status == 0, verdict
         assert (verdict["streams"], verdict["exact"]) == (STREAMS, STREAMS), verdict
@@ -92,7 +92,7 @@ class Pair:
             lambda: len(self.since(at, standby)) == STREAMS and self.since(at, standby), 30)
 
     def ends_above_the_standby(self):
-        """The epoch in which a primary goes on is above the standby's, whatever it began with."""
+        """The epoch with which a primary continues is above the standby's, whatever its own was before."""
         def newest(standby):
             return {(beat.worker, beat.rank): beat.first_id for beat in list(self.beats) if beat.standby == standby}
 
@@ -175,7 +175,7 @@ def test_a_standby_publishes_nothing_while_another_bridge_does(scene):
         wait_for("statuses of the standby", lambda: sum(
             message.subject.endswith(".bridge_status") for message in watched) >= 1)
         said = {message.subject.removeprefix(f"{PUBLISH}.").split(".")[0] for message in watched}
-        if not pair.standby.metric("kvb_standby_take_overs_total"):  # else the machine was too slow to ask
+        if not pair.standby.metric("kvb_standby_take_overs_total"):  # otherwise the machine was too slow for the query
             assert said <= {"bridge_status", "kv_sync", "kv_refresh"}
             assert not answers
     finally:

@@ -29,7 +29,7 @@ def chromium(tmp_path_factory):
 
 @pytest.fixture
 def tab(chromium):
-    """The browser as a person has it who has just sat down."""
+    """A browser with a fresh profile."""
     chromium.open("about:blank")
     chromium.size(1280, 900)
     chromium.scheme("light")
@@ -129,7 +129,7 @@ def test_a_browser_opened_later_sees_the_past(scene, tab):
     assert tab.text("#blocks .spot").startswith(("3,", "0,")), "what the pointer is at is said in words"
 
 
-# The page's own question, answered with a list that nobody has kept up.
+# The page's own request, answered with a list that is not up to date.
 STALE_LIST = """(async () => {
     const real = fetch;
     const stale = '{"age_ms":9000,"states":{},"streams":[],"matching":0}';
@@ -364,7 +364,7 @@ def test_thousands_of_streams_do_not_freeze_it(scene, tab):
 
 
 class Poller:
-    """A browser as far as the server sees it: one connection that asks again and again."""
+    """A browser as the server sees it: one connection that sends requests repeatedly."""
 
     def __init__(self, port):
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -397,7 +397,7 @@ class Poller:
 
 
 def slowest_query(aggregator, pollers, rounds):
-    """How long the slowest /query takes while all pollers ask `rounds` times."""
+    """The time of the slowest /query while all pollers send `rounds` requests."""
     by_fd = {poller.socket.fileno(): poller for poller in pollers}
     waiting = select.poll()
     slowest = 0.0

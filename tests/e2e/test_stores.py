@@ -51,7 +51,7 @@ class Objects:
     there, and no tokens."""
 
     config = 'hashes = "engine";'
-    has_parents = False  # each block is a prompt's first one, as far as anybody can tell
+    has_parents = False  # each block looks like the first one of a prompt
 
     @staticmethod
     def batch(*events):
@@ -94,7 +94,7 @@ class Stage:
 
     def __init__(self, scene, form, **publish):
         self.form = form
-        self.is_known = False  # as a store: each event of its own says so
+        self.is_known = False  # known as a store: each of its events says so
         self.store, self.vllm = scene.engine_of(Store, topic=b"mooncake"), scene.engine()
         self.aggregator = scene.aggregator()
         self.bus = scene.bus()
@@ -105,7 +105,7 @@ class Stage:
         self.vllm.publish(engine.batch(engine.stored([1], PROMPT[:BLOCK], BLOCK)))
 
     def question(self, names, tokens):
-        """Whoever knows a store's blocks by their hashes alone asks by these."""
+        """A client that knows a store's blocks only by their hashes queries by these."""
         return {"seq_hashes": names} if self.form is Objects else {"token_ids": tokens}
 
     def match(self, names, tokens):

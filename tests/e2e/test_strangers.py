@@ -1,4 +1,4 @@
-"""Does a crowd that shows no token, and never finishes a header, keep out or slow down who does?"""
+"""Do many clients without a token, which never finish a header, keep out or slow down those with one?"""
 
 import statistics
 import time

@@ -37,7 +37,7 @@ def test_an_aggregator_that_comes_late_is_given_all_that_is_held(scene, profile)
     vllm.publish(engine.batch(engine.removed(*range(1, 190))))
     wait_for("the bridge has it", lambda: bridge.metric("kvb_blocks_held") == 10)
     wait_for("and it is proven", lambda: bridge.metric("kvb_streams", state="exact") == 1)
-    vllm.forget(keep=1)  # the engine itself could not tell it again
+    vllm.forget(keep=1)  # the engine itself cannot replay it
     announced = bridge.metric("kvb_announcements_total")
     aggregator = scene.aggregator()
     check(aggregator, *range(190, 200))
@@ -46,7 +46,7 @@ def test_an_aggregator_that_comes_late_is_given_all_that_is_held(scene, profile)
 
 
 def cut_off(scene, profile, sync_blocks=16384):
-    """An aggregator whose link alone is cut while the engine goes on."""
+    """Only the aggregator's link is cut, while the engine runs on."""
     vllm = scene.engine()
     bridge = scene.bridge(
         worker(vllm), profile=profile, limits=f"limits = {{ sync_blocks = {sync_blocks}; }};"
@@ -140,7 +140,7 @@ def test_a_flood_of_requests_is_told_to_wait_and_others_are_served(scene):
 
 
 class Flood:
-    """Asks for all of a stream, each time from another inbox, at which nobody listens."""
+    """Requests a whole stream, each time with another inbox that nobody subscribes to."""
 
     def __init__(self, nats_port, subject, a_second):
         self.socket = socket.create_connection(("127.0.0.1", nats_port))

@@ -1,4 +1,4 @@
-"""Does each threat of etc/README.md name a control, and tests that exist? does SECURITY.md say how to
+"""Does each threat in etc/README.md name a control, and tests that exist? Does SECURITY.md say how to
 report a weakness?"""
 
 import pathlib

@@ -220,7 +220,7 @@ def test_more_streams_than_lines_are_scrolled(scene, top):
     screen.see(f"{101 - page}-100 of 100")
     screen.press("g")
     screen.see(f"1-{page} of 100")
-    # Whatever TERM says: xterm, its application mode, rxvt, the Linux console.
+    # For each TERM: xterm, its application mode, rxvt, the Linux console.
     for down, up in [("\033[B", "\033[A"), ("\033OB", "\033OA")]:
         screen.press(down)
         screen.see(f"2-{page + 1} of 100")
