@@ -12,7 +12,6 @@ import textwrap
 import pytest
 
 import programs
-import serving
 from programs import port_of, wait_for
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -44,12 +43,20 @@ def replaced(text, ports):
     return text
 
 
+def start_vllm(scene, options):
+    """A simulated engine with these options; its ports by the keys of kvbridge's configuration."""
+    config = scene.folder / "workers"
+    scene.start("kvfleet", [
+        programs.BIN / "kvfleet", "--workers", 1, "--ranks", 1, "--dialect", "vllm-0.31", "--model", options["model"],
+        "--block-size", options["block_size"], "--serve", 0, "--config-out", config])
+    text = wait_for("kvfleet serves", lambda: config.exists() and config.read_text())
+    return {key: port_of(re.search(rf'{key} = "(.*?)"', text)[1]) for key in ("events", "replay", "address")}
+
+
 def test_your_own_vllm_answers_as_printed(scene):
     options = vllm_options()
-    vllm = scene.engine_of(
-        serving.ServingEngine, model=options["model"], block_size=options["block_size"],
-        topic=options["events"]["topic"].encode())
-    assert options["block_size"] == BLOCK
+    assert options["block_size"] == BLOCK and options["events"]["topic"] == "kv-events"  # as kvfleet's
+    ports = start_vllm(scene, options)
 
     started = [shlex.split(line) for line in START.splitlines()]
     assert [pathlib.Path(words[0]).name for words in started] == ["nats-server", "kvbridge", "kvaggregator"]
@@ -59,16 +66,16 @@ def test_your_own_vllm_answers_as_printed(scene):
     bridge_port, aggregator_port = programs.free_port(), programs.free_port()
     bridge = scene.daemon("kvbridge", replaced(CONFIG, {
         4222: scene.nats_port,
-        port_of(options["events"]["endpoint"]): port_of(vllm.events),
-        port_of(options["events"]["replay_endpoint"]): port_of(vllm.replay),
+        port_of(options["events"]["endpoint"]): ports["events"],
+        port_of(options["events"]["replay_endpoint"]): ports["replay"],
     }) + f'\nhttp = "127.0.0.1:{bridge_port}";\n', bridge_port)
     aggregator = scene.daemon("kvaggregator", replaced(
         aggregator_config, {4222: scene.nats_port, 9402: aggregator_port}), aggregator_port)
     for daemon in (bridge, aggregator):
         wait_for(f"{daemon.name} is ready", daemon.is_ready, 15)
 
-    wait_for("the bridge has connected", lambda: vllm.requests)
-    prompt, completion, query = replaced(REQUESTS, {8000: vllm.port, 9402: aggregator_port}).splitlines()
+    wait_for("the bridge has connected", lambda: aggregator.states())
+    prompt, completion, query = replaced(REQUESTS, {8000: ports["address"], 9402: aggregator_port}).splitlines()
     subprocess.run(["bash", "-ec", f"{prompt}\n{completion} --fail"], check=True, timeout=20)
 
     def answer():
