@@ -183,6 +183,8 @@ def test_a_burst_of_one_new_prompt_lands_on_few_workers(scene):
     fleet = Fleet(scene, 1, workers=8, router="predict_ms = 60000;")
     fleet.empty()
     aggregator = fleet.aggregators[0]
+    # A `cleared` that arrives during the burst would end the predictions at its worker.
+    wait_for("all lists are exact", lambda: aggregator.is_exact(8), 20)
     chosen = [fleet.route(aggregator, prompt(1, 128))["worker_id"] for _ in range(200)]
     assert len(set(chosen)) <= 2, chosen
     # When the worker stores the prompt, nothing of it is predicted there any more.
