@@ -21,7 +21,8 @@ enum {
     kept_bytes = 64 << 20,
     snapshot_bytes = 64 << 20,
     inputs_a_turn = 64,
-    goodbye_ms = 500 /* time to send the last batch of a worker that is removed */
+    stalled_ms = 60000, /* of a reader that hangs; twice as long as its answers wait */
+    goodbye_ms = 500    /* time to send the last batch of a worker that is removed */
 };
 
 struct bridge_republish {
@@ -34,7 +35,7 @@ struct bridge_republish {
     uint64_t next_look_ns;
     uint64_t next_listen_ns;
     struct kvb_log_backoff listen_log;
-    struct kvb_detail why; /* not listening; "": it is */
+    struct kvb_detail why; /* why it does not listen; "": it does */
     bool are_keys_due;     /* the key files are to be read again */
     uint64_t refused;      /* handshakes of readers that failed */
     struct kvb_log_backoff refused_log;
@@ -163,6 +164,7 @@ static kvb_status open_server(struct kvb_bridge *bridge, struct bridge_rank *ran
                                                       .replay = rank->settings.republish.replay,
                                                       .topic = topic,
                                                       .layout = rank->settings.republish.layout,
+                                                      .stalled_ms = stalled_ms,
                                                       .poller = bridge->ingest.poller,
                                                       .owner = rank->readers,
                                                       .curve =

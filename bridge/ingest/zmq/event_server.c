@@ -71,9 +71,10 @@ static kvb_status listen_at(void *socket, const char *address, struct kvb_detail
 }
 
 static kvb_status open_socket(
-    struct kvb_event_server *server, void *context, int type, const char *address,
-    struct server_socket *out)
+    struct kvb_event_server *server, const struct kvb_event_server_options *given, int type,
+    const char *address, struct server_socket *out)
 {
+    void *context = kvb_zmq_context(server->zmq, server->owner);
     char domain[kvb_zap_domain_bytes];
     const struct kvb_zmq_socket_options options = { .type = type,
                                                     .high_water = requests_high_water,
@@ -82,8 +83,12 @@ static kvb_status open_socket(
                                                     .curve = server->curve,
                                                     .domain = domain };
 
+    if (!context) {
+        return KVB_IO;
+    }
     kvb_zap_write_domain(domain, server->owner);
     KVB_TRY(kvb_zmq_socket_open(context, &options, &out->socket));
+    KVB_TRY(set_int(out->socket, ZMQ_TCP_MAXRT, given->stalled_ms));
     KVB_TRY(type == ZMQ_XPUB ? set_xpub(out->socket) : set_router(out->socket));
     if (server->curve) {
         KVB_TRY(
@@ -96,17 +101,12 @@ static kvb_status open_server_sockets(
     struct kvb_event_server *server, const struct kvb_event_server_options *options,
     struct kvb_detail *detail)
 {
-    void *context = kvb_zmq_context(server->zmq, options->owner);
-
-    if (!context) {
-        return KVB_IO;
-    }
-    KVB_TRY(open_socket(server, context, ZMQ_XPUB, options->events, &server->xpub));
+    KVB_TRY(open_socket(server, options, ZMQ_XPUB, options->events, &server->xpub));
     KVB_TRY(listen_at(server->xpub.socket, options->events, detail));
     if (options->replay[0] == '\0') {
         return KVB_OK;
     }
-    KVB_TRY(open_socket(server, context, ZMQ_ROUTER, options->replay, &server->router));
+    KVB_TRY(open_socket(server, options, ZMQ_ROUTER, options->replay, &server->router));
     return listen_at(server->router.socket, options->replay, detail);
 }
 

@@ -23,10 +23,16 @@
  * With CURVE only readers whose public keys are listed can connect, and all frames are encrypted.
  * Without it anybody can connect who reaches the address.
  *
- * ZMQ heartbeats are off, because some readers' libraries do not support them.  TCP keepalive
- * detects dead readers.
+ * ZMQ heartbeats are off, because some readers' libraries do not support them.  Instead the kernel
+ * ends the TCP connection of a reader that has acknowledged or taken nothing for stalled_ms
+ * although something waits for it (TCP_USER_TIMEOUT): its process hangs, or its host is gone.  A
+ * reader that reads on connects again, and asks for what it missed.
  *
- * Threads: only the thread that made it. */
+ * Threads: only the thread that made it.
+ * Memory:  of batches that wait for subscribers, at most 100,000, and over TCP at most those of
+ *          about stalled_ms, while none of them takes a little now and then.  A batch is kept once,
+ *          however many it waits for, and some 200 bytes for each of these.  Of replies that wait
+ *          for a reader, 256. */
 struct kvb_curve;
 struct kvb_event_server;
 
@@ -41,6 +47,7 @@ struct kvb_event_server_options {
     const char *events; /* address to listen at */
     const char *replay; /* "": none */
     const char *topic;
+    int stalled_ms; /* 0: the kernel's own limit, which is some 15 minutes */
     enum kvb_event_server_layout layout;
     struct kvb_poller *poller;     /* borrowed */
     size_t owner;                  /* number in the poller; input is kvb_ready_live */

@@ -4,9 +4,12 @@
 #include "ingest/zmq/curve.h"
 #include "ingest/zmq/event_server.h"
 
+#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 #include <zmq.h>
 
 /* The server against sockets of libzmq, as its readers use them.  Over ipc:// in a folder of the
@@ -236,6 +239,65 @@ static void a_slow_reader_is_full_and_one_that_never_was_is_not_found(void **sta
     (void)zmq_close(reader);
 }
 
+static void make_tcp_address(char *out, size_t size)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET, .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    socklen_t len = sizeof address;
+    const int file = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    assert_int_equal(bind(file, (struct sockaddr *)&address, sizeof address), 0);
+    assert_int_equal(getsockname(file, (struct sockaddr *)&address, &len), 0);
+    (void)close(file);
+    (void)snprintf(out, size, "tcp://127.0.0.1:%u", ntohs(address.sin_port));
+}
+
+/* A reader that hung reads on, until it has connected and subscribed again. */
+static bool reads_on(void *reader)
+{
+    static uint8_t frame[64 << 10];
+    struct kvb_event_server_received received = { .kind = KVB_EVENT_IGNORED };
+
+    for (int i = 0; i < wait_ms && received.kind != KVB_EVENT_SUBSCRIBED; i++) {
+        while (zmq_recv(reader, frame, sizeof frame, ZMQ_DONTWAIT) >= 0) {
+        }
+        assert_ok(kvb_poller_wait(poller, 1));
+        (void)kvb_event_server_receive(server, &received);
+    }
+    return received.kind == KVB_EVENT_SUBSCRIBED;
+}
+
+/* Its connection ends, and with it what waits for it.  libzmq connects again when it is read. */
+static void a_subscriber_that_takes_nothing_is_disconnected(void **state)
+{
+    (void)state;
+    static const uint8_t large[64 << 10] = { 0 };
+    enum { more_than_the_kernel_buffers = 400 };
+    const int one = 1;
+    char address[64];
+
+    make_tcp_address(address, sizeof address);
+    const struct kvb_event_server_options options = {
+        .events = address, .replay = "", .topic = "t", .stalled_ms = 200, .poller = poller
+    };
+    assert_ok(kvb_event_server_open(zmq, &options, &server, NULL));
+    void *reader = zmq_socket(context, ZMQ_SUB);
+    assert_int_equal(zmq_setsockopt(reader, ZMQ_RCVHWM, &one, sizeof one), 0);
+    assert_int_equal(zmq_setsockopt(reader, ZMQ_SUBSCRIBE, "", 0), 0);
+    assert_int_equal(zmq_connect(reader, address), 0);
+    assert_int_equal(receive().kind, KVB_EVENT_SUBSCRIBED);
+    for (uint64_t i = 0; i < more_than_the_kernel_buffers; i++) {
+        assert_ok(kvb_event_server_publish(server, i, (kvb_span){ large, sizeof large }));
+    }
+    struct kvb_event_server_received received = { .kind = KVB_EVENT_SUBSCRIBED };
+    for (int i = 0; i < wait_ms && received.kind != KVB_EVENT_IGNORED; i++) {
+        assert_ok(kvb_poller_wait(poller, 1));
+        (void)kvb_event_server_receive(server, &received); /* libzmq unsubscribes for it */
+    }
+    assert_int_equal(received.kind, KVB_EVENT_IGNORED);
+    assert_true(reads_on(reader));
+    (void)zmq_close(reader);
+}
+
 static void *subscribe_with(const struct key_pair *own, const struct key_pair *of_server)
 {
     void *reader = connect_reader_with(ZMQ_SUB, events, own, of_server);
@@ -370,6 +432,7 @@ int main(void)
         SERVED(subscribers_are_reported_each_time_and_get_batches),
         SERVED(replies_go_to_the_reader_in_either_layout),
         SERVED(a_slow_reader_is_full_and_one_that_never_was_is_not_found),
+        SERVED(a_subscriber_that_takes_nothing_is_disconnected),
         SERVED(with_keys_only_listed_readers_receive),
         SERVED(a_longer_list_disconnects_nobody_and_a_removed_key_wants_another_server),
         SERVED(an_address_of_another_host_is_said_and_leaves_nothing_open),
