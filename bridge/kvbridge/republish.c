@@ -91,11 +91,12 @@ static bool keeps_numbers(const struct kvb_bridge *bridge, const struct bridge_r
 static kvb_status open_republisher(const struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct bridge_republish *republish = rank->republish;
-    uint64_t first = kvb_clock_wall_us();
+    struct kvb_republish_numbers numbers = { .first = kvb_clock_wall_us(), .end = UINT64_MAX };
 
     if (keeps_numbers(bridge, rank)) {
-        (void)kvb_republish_numbers_read(
-            bridge->config->checkpoint, rank->checkpoint_name.text, &first); /* else: the clock */
+        numbers = kvb_republish_numbers_begin(
+            bridge->config->checkpoint, rank->checkpoint_name.text, numbers.first,
+            kvb_republish_reserve);
     }
     const struct kvb_republisher_options options = {
         .tree = republish->tree,
@@ -103,8 +104,8 @@ static kvb_status open_republisher(const struct kvb_bridge *bridge, struct bridg
         .encode_context = republish,
         .dp_rank = rank->dp_rank,
         .block_size = rank->settings.block_size,
-        .first_number = first,
-        .reserved_end = keeps_numbers(bridge, rank) ? first : UINT64_MAX,
+        .first_number = numbers.first,
+        .reserved_end = numbers.end,
         .from_zero = rank->settings.republish.from_zero,
         .max_kept_batches = kept_batches,
         .max_kept_bytes = kept_bytes,
@@ -163,8 +164,8 @@ static kvb_status open_server(struct kvb_bridge *bridge, struct bridge_rank *ran
     const struct kvb_event_server_options options = { .events = rank->settings.republish.events,
                                                       .replay = rank->settings.republish.replay,
                                                       .topic = topic,
-                                                      .layout = rank->settings.republish.layout,
                                                       .stalled_ms = stalled_ms,
+                                                      .layout = rank->settings.republish.layout,
                                                       .poller = bridge->ingest.poller,
                                                       .owner = rank->readers,
                                                       .curve =

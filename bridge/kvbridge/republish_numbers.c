@@ -80,8 +80,8 @@ kvb_status kvb_republish_numbers_read(const char *directory, const char *name, u
     return KVB_OK;
 }
 
-kvb_status
-kvb_republish_numbers_write(const char *directory, const char *name, uint64_t end, bool is_exact)
+static kvb_status write_numbers(
+    const char *directory, const char *name, uint64_t end, bool is_exact, bool waits_for_disk)
 {
     char path[path_bytes];
     uint8_t bytes[file_bytes];
@@ -97,11 +97,29 @@ kvb_republish_numbers_write(const char *directory, const char *name, uint64_t en
     if (file < 0) {
         return KVB_IO;
     }
-    const bool is_written =
-        pwrite(file, bytes, sizeof bytes, 0) == file_bytes && (!is_exact || fdatasync(file) == 0);
+    const bool is_written = pwrite(file, bytes, sizeof bytes, 0) == file_bytes &&
+                            (!waits_for_disk || fdatasync(file) == 0);
     if (close(file) == 0 && is_written) {
         return KVB_OK;
     }
     (void)unlink(path); /* an older file must not count: the next process begins at the clock */
     return KVB_IO;
+}
+
+kvb_status
+kvb_republish_numbers_write(const char *directory, const char *name, uint64_t end, bool is_exact)
+{
+    return write_numbers(directory, name, end, is_exact, is_exact);
+}
+
+struct kvb_republish_numbers
+kvb_republish_numbers_begin(const char *directory, const char *name, uint64_t clock, uint64_t count)
+{
+    struct kvb_republish_numbers numbers = { .first = clock };
+    const bool goes_on = kvb_republish_numbers_read(directory, name, &numbers.first) == KVB_OK;
+    const uint64_t end = numbers.first + count;
+
+    numbers.end =
+        write_numbers(directory, name, end, false, goes_on) == KVB_OK ? end : numbers.first;
+    return numbers;
 }

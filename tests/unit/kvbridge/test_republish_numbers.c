@@ -27,6 +27,16 @@ static int remove_folder(void **state)
     return 0;
 }
 
+/* In place of the system call, to see who waits for the disk. */
+static int waits;
+
+int fdatasync(int file)
+{
+    (void)file;
+    waits++;
+    return 0;
+}
+
 static uint64_t read_end(void)
 {
     uint64_t end = 0;
@@ -69,10 +79,42 @@ static void a_spoilt_file_does_not_count(void **state)
     assert_int_equal(read_end(), 0);
 }
 
+static void a_process_begins_behind_what_was_used_and_reserves_on_the_disk(void **state)
+{
+    (void)state;
+    const struct kvb_republish_numbers fresh =
+        kvb_republish_numbers_begin(folder, "rank", 500, 100);
+    assert_true(fresh.first == 500 && fresh.end == 600);
+    assert_int_equal(read_end(), 600);
+    assert_ok(kvb_republish_numbers_write(folder, "rank", 507, true));
+
+    waits = 0;
+    const struct kvb_republish_numbers next =
+        kvb_republish_numbers_begin(folder, "rank", 9000, 100);
+    assert_true(next.first == 507 && next.end == 607);
+    assert_int_equal(waits, 1); /* else the exact file would count after a power loss */
+    flip(16);                   /* as if the machine had booted since */
+    assert_int_equal(read_end(), 0);
+}
+
+static void only_reserving_does_not_wait_for_the_disk(void **state)
+{
+    (void)state;
+    waits = 0;
+    (void)kvb_republish_numbers_begin(folder, "rank", 500, 100); /* there is no file */
+    assert_ok(kvb_republish_numbers_write(folder, "rank", 700, false));
+    assert_int_equal(waits, 0);
+    assert_ok(kvb_republish_numbers_write(folder, "rank", 700, true));
+    assert_int_equal(waits, 1);
+}
+
 static void a_folder_that_is_not_there_is_an_error(void **state)
 {
     (void)state;
     uint64_t end = 0;
+    const struct kvb_republish_numbers none = kvb_republish_numbers_begin("/nowhere", "rank", 5, 9);
+
+    assert_true(none.first == 5 && none.end == 5);
 
     assert_int_equal(kvb_republish_numbers_write("/nowhere", "rank", 1, false), KVB_IO);
     assert_int_equal(kvb_republish_numbers_read("/nowhere", "rank", &end), KVB_NOT_FOUND);
@@ -84,6 +126,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         NUMBERS(what_was_written_is_read_again),
         NUMBERS(a_spoilt_file_does_not_count),
+        NUMBERS(a_process_begins_behind_what_was_used_and_reserves_on_the_disk),
+        NUMBERS(only_reserving_does_not_wait_for_the_disk),
         NUMBERS(a_folder_that_is_not_there_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
