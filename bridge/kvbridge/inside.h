@@ -345,11 +345,11 @@ void kvb_bridge_remove_rank(struct kvb_bridge *bridge, size_t at);
 kvb_status kvb_bridge_take_owner(
     struct bridge_ingest *ingest, size_t first, size_t max, void *whose, size_t *out_owner);
 
-/* Raises the limit of open files for this many more sockets.  KVB_BAD_CONFIG */
+/* Raises the limit of open files for these sockets beside those of all ranks.  KVB_BAD_CONFIG */
 kvb_status kvb_bridge_make_room(
-    const struct kvb_bridge *bridge, size_t ranks, size_t load_sources, struct kvb_detail *detail);
+    const struct kvb_bridge *bridge, const struct kvb_zmq_size *more, struct kvb_detail *detail);
 
-/* The open files of the bridge that are not sockets of engines: those of HTTP. */
+/* The open files of the bridge that are not sockets of ZMQ: those of HTTP. */
 size_t kvb_bridge_other_files(const struct kvb_bridge_config *config);
 
 /* NULL: there is none. */

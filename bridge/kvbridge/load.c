@@ -591,7 +591,7 @@ fill_load(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail
 
     KVB_TRY(kvb_bridge_take_owner(
         &bridge->ingest, kvb_first_load_owner, kvb_max_workers, load, &load->owner));
-    KVB_TRY(kvb_bridge_make_room(bridge, 0, sources, detail));
+    KVB_TRY(kvb_bridge_make_room(bridge, &(struct kvb_zmq_size){ .loads = sources }, detail));
     open_feeds(bridge, load);
     KVB_TRY(open_load_socket(&bridge->ingest, settings->load.zmq, load->owner, &load->zmq, detail));
     KVB_TRY(open_load_socket(

@@ -196,17 +196,31 @@ count_coming(const struct bridge_membership *membership, const struct kvb_member
     return count;
 }
 
+/* The ranks that stay and those that come, and their readers. */
+static void add_rank_sockets(
+    const struct bridge_membership *membership, const struct kvb_members *wanted,
+    struct kvb_zmq_size *size)
+{
+    for (size_t i = 0; i < membership->rank_count; i++) {
+        const struct bridge_rank *rank = membership->ranks[i];
+        size->publishers += !rank->is_leaving;
+        size->readers += !rank->is_leaving && rank->republish;
+    }
+    size->publishers += count_coming(membership, wanted);
+    for (size_t i = 0; i < wanted->rank_count; i++) {
+        size->readers +=
+            membership->work->ranks_come[i] && kvb_worker_is_republished(&wanted->ranks[i]);
+    }
+}
+
 static kvb_status check_room(struct kvb_bridge *bridge, struct bridge_command *command)
 {
     const struct bridge_membership *membership = &bridge->membership;
     const struct kvb_members *wanted = command->wanted;
-    struct kvb_zmq_size size = { .publishers = count_coming(membership, wanted),
-                                 .loads = kvb_bridge_load_sources(membership),
+    struct kvb_zmq_size size = { .loads = kvb_bridge_load_sources(membership),
                                  .others = kvb_bridge_other_files(bridge->config) };
 
-    for (size_t i = 0; i < membership->rank_count; i++) {
-        size.publishers += !membership->ranks[i]->is_leaving;
-    }
+    add_rank_sockets(membership, wanted, &size);
     if (size.publishers > kvb_max_streams) {
         kvb_detail_set(
             &command->answer.why, "the bridge is full: it reads at most %d ranks", kvb_max_streams);

@@ -161,21 +161,18 @@ kvb_status kvb_bridge_take_owner(
     return KVB_TOO_LARGE;
 }
 
-/* republish: two sockets, which are descriptors and listeners, and some readers at both. */
 size_t kvb_bridge_other_files(const struct kvb_bridge_config *config)
 {
-    enum { republish_files = 20 };
-
-    return (config->http[0] ? kvb_http_files(max_http_connections, http_threads) : 0) +
-           kvb_republished_ranks(config) * republish_files;
+    return config->http[0] ? kvb_http_files(max_http_connections, http_threads) : 0;
 }
 
 kvb_status kvb_bridge_make_room(
-    const struct kvb_bridge *bridge, size_t ranks, size_t load_sources, struct kvb_detail *detail)
+    const struct kvb_bridge *bridge, const struct kvb_zmq_size *more, struct kvb_detail *detail)
 {
-    const struct kvb_zmq_size size = { .publishers = bridge->membership.rank_count + ranks,
-                                       .loads = kvb_bridge_load_sources(&bridge->membership) +
-                                                load_sources,
+    const struct bridge_membership *membership = &bridge->membership;
+    const struct kvb_zmq_size size = { .publishers = membership->rank_count + more->publishers,
+                                       .loads = kvb_bridge_load_sources(membership) + more->loads,
+                                       .readers = membership->republished_count + more->readers,
                                        .others = kvb_bridge_other_files(bridge->config) };
 
     return kvb_zmq_raise_limits(&size, detail);
@@ -242,7 +239,10 @@ static kvb_status fill_rank(
         &rank->standby, bridge->standby.publisher, bridge->config->publish.heartbeat_ms);
     kvb_bridge_begin_stats(rank);
     KVB_TRY(kvb_bridge_take_owner(&bridge->ingest, 0, kvb_max_streams, rank, &rank->owner));
-    KVB_TRY(kvb_bridge_make_room(bridge, 1, 0, detail));
+    KVB_TRY(kvb_bridge_make_room(
+        bridge,
+        &(struct kvb_zmq_size){ .publishers = 1, .readers = kvb_worker_is_republished(settings) },
+        detail));
     KVB_TRY(open_stream(bridge, settings, rank));
     kvb_bridge_restore_rank(bridge, rank, checkpoint_home(bridge->config));
     KVB_TRY(open_readers(bridge, rank, detail));
@@ -283,7 +283,8 @@ void kvb_bridge_remove_rank(struct kvb_bridge *bridge, size_t at)
 
 static struct kvb_zmq_size size_of(const struct kvb_bridge_config *config)
 {
-    struct kvb_zmq_size size = { .others = kvb_bridge_other_files(config) };
+    struct kvb_zmq_size size = { .readers = kvb_republished_ranks(config),
+                                 .others = kvb_bridge_other_files(config) };
 
     for (size_t i = 0; i < config->worker_count; i++) {
         size.publishers += config->workers[i].ranks;

@@ -3,6 +3,7 @@ through losses and restarts?  (`KVB_REPUBLISH_SEEDS=100` runs as many random wor
 
 import os
 import random
+import resource
 import signal
 import time
 
@@ -14,6 +15,7 @@ import engine
 import programs
 import readers
 from conftest import worker
+from test_members import reload
 
 SIZE = 4
 SEEDS = int(os.environ.get("KVB_REPUBLISH_SEEDS", "1"))
@@ -310,6 +312,31 @@ def test_an_address_in_use_is_said_and_tried_again(scene):
     reader = readers.Plain(taken.events, "")
     programs.wait_for("it is read", lambda: reader.read(50))
     reader.close()
+
+
+def republished(one, worker_id, more=""):
+    events, replay = (f"tcp://127.0.0.1:{programs.free_port()}" for _ in range(2))
+    return worker(one, worker_id=worker_id, block_size=SIZE, more=MORE.format(events, replay, more))
+
+
+def test_a_reload_counts_the_open_files_of_readers(scene):
+    """Eight ranks need 440, and 24 more for the readers of each."""
+    engines = [scene.engine() for _ in range(8)]
+    plain = [worker(one, worker_id=number) for number, one in enumerate(engines, 7)]
+    bridge = scene.bridge(*plain)
+    resource.prlimit(bridge.process.pid, resource.RLIMIT_NOFILE, (500, 500))
+    path = scene.folder / f"{bridge.name}.cfg"
+    text = path.read_text()
+    start, end = text.index("workers = ("), text.index("\n);")
+
+    def reload_with(count):
+        some = [republished(one, number) for number, one in enumerate(engines[:count], 7)]
+        path.write_text(text[:start] + "workers = (" + ", ".join(f"{{ {row} }}" for row in some + plain[count:]) + text[end:])
+        return reload(bridge)
+
+    said = reload_with(8)
+    assert "8 ranks need 632 open files, the limit is 500" in said and "LimitNOFILE" in said, said
+    assert "changed=2" in reload_with(2)
 
 
 def run_random_world(world, kind, lossy):

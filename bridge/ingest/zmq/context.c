@@ -20,6 +20,7 @@ enum {
     sockets_per_load = 3,
     descriptors_per_publisher = 5,
     descriptors_per_load = 5,
+    descriptors_per_readers = 24, /* with 16 connections */
     sockets_for_replays = 4 * kvb_max_replays_at_once,
     sockets_for_readers = 6 * kvb_max_republished_ranks,
     descriptors_for_replays = 2 * sockets_for_replays,
@@ -39,8 +40,8 @@ static size_t contexts_of(const struct kvb_zmq_size *size)
 static uint64_t descriptors_of(const struct kvb_zmq_size *size)
 {
     return size->publishers * descriptors_per_publisher + size->loads * descriptors_per_load +
-           contexts_of(size) * descriptors_per_context + descriptors_for_replays + own_descriptors +
-           size->others;
+           size->readers * descriptors_per_readers + contexts_of(size) * descriptors_per_context +
+           descriptors_for_replays + own_descriptors + size->others;
 }
 
 kvb_status kvb_zmq_raise_limits(const struct kvb_zmq_size *size, struct kvb_detail *detail)

@@ -19,6 +19,7 @@ struct kvb_zmq;
 struct kvb_zmq_size {
     size_t publishers; /* event sockets, one for each rank */
     size_t loads;      /* load sockets */
+    size_t readers;    /* ranks with sockets for readers of their events */
     size_t others;     /* other open files of the process */
 };
 
