@@ -124,19 +124,34 @@ static void work_tokens(struct kvb_bridge *bridge, uint64_t now_ns)
     }
 }
 
+/* Tokens follow their checkpoint at once, so that a crash loses few.  At the stop they come last:
+ * those of one large rank might take the time that is left for the checkpoints of all others. */
+static void begin_something(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    if (!bridge->checkpoints.is_stopping && kvb_bridge_begin_tokens(bridge)) {
+        return;
+    }
+    begin_next(bridge, now_ns);
+    if (bridge->checkpoints.maker.stage == KVB_CHECKPOINT_IDLE) {
+        (void)kvb_bridge_begin_tokens(bridge); /* if any are due */
+    }
+}
+
 static void save_part(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct bridge_checkpoints *all = &bridge->checkpoints;
 
     if (all->tokens.stage != BRIDGE_TOKENS_IDLE) {
         work_tokens(bridge, now_ns);
+    }
+    if (all->tokens.stage != BRIDGE_TOKENS_IDLE) {
         return;
     }
     if (all->maker.stage == KVB_CHECKPOINT_STORING) {
         take_outcome(bridge, now_ns);
     }
-    if (all->maker.stage == KVB_CHECKPOINT_IDLE && !kvb_bridge_begin_tokens(bridge)) {
-        begin_next(bridge, now_ns);
+    if (all->maker.stage == KVB_CHECKPOINT_IDLE) {
+        begin_something(bridge, now_ns);
     }
     if (all->maker.stage == KVB_CHECKPOINT_MAKING) {
         struct kvb_buf *room = kvb_checkpoint_store_room(all->store);
@@ -174,6 +189,8 @@ void kvb_bridge_save_all(struct kvb_bridge *bridge)
     if (!all->store) {
         return;
     }
+    all->is_stopping = true;
+    kvb_bridge_postpone_tokens(&all->tokens);
     kvb_checkpoint_give_up(&all->maker, began_ns);
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {
         kvb_checkpoint_hurry(&bridge->membership.ranks[i]->checkpoint, began_ns);

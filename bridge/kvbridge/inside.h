@@ -180,6 +180,7 @@ struct bridge_checkpoints {
     struct kvb_checkpoint_maker maker;
     struct bridge_rank *rank; /* the rank whose checkpoint is being written */
     struct bridge_tokens tokens;
+    bool is_stopping; /* checkpoints of all ranks come before tokens of any */
     size_t next_rank;
     struct kvb_log_limit limit;
 };
@@ -397,6 +398,8 @@ bool kvb_bridge_begin_tokens(struct kvb_bridge *bridge);
 void kvb_bridge_save_tokens(struct kvb_bridge *bridge); /* the next part */
 /* False: they could not be written, *out_why says why. */
 bool kvb_bridge_take_tokens_outcome(struct kvb_bridge *bridge, struct kvb_detail *out_why);
+/* What is not written to its end is given up, and due again. */
+void kvb_bridge_postpone_tokens(struct bridge_tokens *tokens);
 /* The rank leaves. */
 void kvb_bridge_drop_tokens(struct bridge_checkpoints *checkpoints, const struct bridge_rank *rank);
 void kvb_bridge_void_tokens(struct bridge_checkpoints *checkpoints, const struct bridge_rank *rank);

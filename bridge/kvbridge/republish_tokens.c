@@ -165,6 +165,14 @@ void kvb_bridge_save_tokens(struct kvb_bridge *bridge)
     }
 }
 
+void kvb_bridge_postpone_tokens(struct bridge_tokens *tokens)
+{
+    if (tokens->stage == BRIDGE_TOKENS_MAKING) {
+        tokens->rank->is_tokens_due = true;
+        give_up_tokens(tokens);
+    }
+}
+
 void kvb_bridge_drop_tokens(struct bridge_checkpoints *checkpoints, const struct bridge_rank *rank)
 {
     struct bridge_tokens *tokens = &checkpoints->tokens;

@@ -319,6 +319,25 @@ def republished(one, worker_id, more=""):
     return worker(one, worker_id=worker_id, block_size=SIZE, more=MORE.format(events, replay, more))
 
 
+def test_at_the_stop_checkpoints_of_all_ranks_come_before_tokens_of_any(scene, tmp_path):
+    directory = tmp_path / "checkpoints"
+    directory.mkdir(mode=0o750)
+    engines = [scene.engine() for _ in range(3)]
+    rows = [republished(one, number) for number, one in enumerate(engines, 7)]
+    bridge = scene.bridge(*rows, limits=f'checkpoint = "{directory}"; checkpoint_s = 3600;')
+    for one in engines:
+        stored = engine.MapForm.stored([1, 2], list(range(2 * SIZE)), SIZE)
+        one.publish(engine.batch(stored, rank=0))
+    programs.wait_for("all are held", lambda: bridge.metric("kvb_republish_blocks") == 6)
+    assert not list(directory.glob("*.tokens"))
+    bridge.stop()
+    written = {path: path.stat().st_mtime_ns for path in directory.iterdir() if path.suffix != ".numbers"}
+    tokens = [at for path, at in written.items() if path.suffix == ".tokens"]
+    lists = [at for path, at in written.items() if path.suffix != ".tokens" and path.stat().st_size]
+    assert len(tokens) == 3 and len(lists) == 3, written
+    assert max(lists) <= min(tokens)
+
+
 def test_a_reload_counts_the_open_files_of_readers(scene):
     """Eight ranks need 440, and 24 more for the readers of each."""
     engines = [scene.engine() for _ in range(8)]
