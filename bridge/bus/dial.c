@@ -20,8 +20,11 @@ enum {
     first_retry_ms = 100,
     max_servers = 128,
     max_discovered_bytes = 4096,
-    dial_wait_ms = 15000,                       /* a resolver gives up after 10 s */
-    dial_wait_each_ms = 2 * connect_timeout_ms, /* more for each server */
+    dial_wait_ms = 15000, /* a resolver gives up after 10 s */
+    /* More for each server.  An interrupt ends whatever nats.c waits for.  At 2,000 ms that was the
+     * third server: nats.c gives up two silent ones after connect_timeout_ms each, and resolvers
+     * count in whole seconds, too.  So it comes between two of them. */
+    dial_wait_each_ms = 2600,
     max_dials = 4, /* threads, including those of dials that were given up but have not ended */
 };
 
@@ -417,8 +420,8 @@ static void note_silence(struct kvb_dialing *dialing, struct kvb_bus *bus)
         kvb_detail_set(
             &dialing->failure,
             "a server accepts connections but does not answer in the TLS "
-            "handshake for %u s",
-            dial_wait_each_ms / 1000);
+            "handshake for %.1f s",
+            dial_wait_each_ms / 1000.0);
     }
 }
 

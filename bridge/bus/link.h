@@ -28,7 +28,7 @@
  *
  * Dialing and closing may wait long for a name server, a TLS handshake or a PONG, so each runs on
  * a thread of its own.  The connection manager limits its wait for a dial, and does not wait for a
- * close.  A dial that waits for a server is interrupted after 2 s.
+ * close.  A dial that waits for a server is interrupted after 2.6 s.
  *
  * Renewing.  When the login or one of its files has changed, the manager dials a second link, and
  * moves to it without a loss:
