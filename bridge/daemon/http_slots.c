@@ -104,6 +104,19 @@ static struct kvb_http_victim choose_victim(struct kvb_http_slot *slot, enum kvb
     return (struct kvb_http_victim){ .fd = slot->fd, .why = why };
 }
 
+/* The extra connection to be closed for a new extra one; NULL: none waits.  One of the same client
+ * first: else a burst of one host would close those of others before they can show that they are
+ * permitted. */
+static struct kvb_http_slot *
+make_extra_room(const struct kvb_http_slots *slots, uint64_t client, uint64_t now_ns)
+{
+    const struct victim_filter own = { .is_extra = true, .client = &client };
+    const struct victim_filter any = { .is_extra = true };
+    struct kvb_http_slot *longest = longest_waiting(slots, &own, now_ns);
+
+    return longest ? longest : longest_waiting(slots, &any, now_ns);
+}
+
 /* The connection to be closed for a new one; NULL: none, because there is room or no candidate.
  * *out_is_extra: the new one is extra, because no ordinary one can be closed. */
 static struct kvb_http_slot *make_slot_room(
@@ -125,9 +138,8 @@ static struct kvb_http_slot *make_slot_room(
         return longest;
     }
     *out_is_extra = true;
-    return open.extra >= slots->options.max_extra / 2
-               ? longest_waiting(slots, &(struct victim_filter){ .is_extra = true }, now_ns)
-               : NULL;
+    return open.extra >= slots->options.max_extra / 2 ? make_extra_room(slots, client, now_ns)
+                                                      : NULL;
 }
 
 static struct kvb_http_slot *find_free(const struct kvb_http_slots *slots)

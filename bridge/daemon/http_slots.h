@@ -21,7 +21,9 @@
  *
  * Above the limit of all connections, or of one client's, the connection that waits longest for its
  * header is closed; when none does, the one that waits longest for its body.  When there is
- * neither, the new connection is `extra`: it only gets 503, or the answer of a vital path.
+ * neither, the new connection is `extra`: it only gets 503, or the answer of a vital path.  When
+ * half of the extra places are taken, an extra connection makes room that waits longest, of the new
+ * one's client if that has one.
  *
  * A connection is unproven until the caller has granted one of its requests.  Unproven connections
  * are closed first.  They have their own limit and their own grace period.  When this limit is

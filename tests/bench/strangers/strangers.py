@@ -88,6 +88,7 @@ class Place:
 
     def __init__(self, folder, is_tls):
         self.ca = authority.Authority(folder) if is_tls else None
+        self.context = self.ca.context() if is_tls else None  # made once, as by clients that ask more than once
         security = f'token_file = "{folder}/token"; '
         if is_tls:
             self.ca.sign("server")
@@ -114,7 +115,7 @@ class Place:
 
     def connect(self):
         if self.ca:
-            return authority.open_connection(self.port, self.ca.context())
+            return authority.open_connection(self.port, self.context)
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
 
     def request(self, connection):

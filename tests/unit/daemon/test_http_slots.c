@@ -101,6 +101,34 @@ static void the_young_do_not_make_room_and_the_newcomer_is_extra(void **state)
     kvb_http_slots_done(&slots);
 }
 
+/* A burst of one client closes nothing of another, which may be about to show its token. */
+static void an_extra_makes_room_for_those_of_its_client_first(void **state)
+{
+    struct kvb_http_slots slots;
+    struct kvb_http_slot *slot[max];
+    struct kvb_http_victim victim;
+
+    (void)state;
+    init(&slots);
+    fill(&slots, slot);
+    const uint64_t now_ns = start_ns + second / 2;
+    assert_true(open_one(&slots, 8, 50, now_ns)->is_extra);
+    assert_true(open_one(&slots, 9, 51, now_ns)->is_extra);
+    for (int fd = 52; fd < 60; fd++) { /* now half of the extra places are taken */
+        struct kvb_http_slot *one = kvb_http_slots_open(&slots, 9, fd, now_ns, &victim);
+        assert_non_null(one);
+        assert_int_equal(victim.fd, fd - 1);
+        for (size_t i = 0; i < slots.slot_count; i++) {
+            if (slots.slots[i].fd == victim.fd) {
+                kvb_http_slots_close(&slots, &slots.slots[i]);
+            }
+        }
+    }
+    assert_non_null(kvb_http_slots_open(&slots, 7, 60, now_ns + 1, &victim));
+    assert_int_equal(victim.fd, 50); /* of all, where the client has none */
+    kvb_http_slots_done(&slots);
+}
+
 /* Otherwise many connections without a request would keep out a probe of /livez. */
 static void an_extra_makes_room_for_an_extra_however_young(void **state)
 {
@@ -373,6 +401,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_one_that_waits_longest_makes_room),
         cmocka_unit_test(the_young_do_not_make_room_and_the_newcomer_is_extra),
+        cmocka_unit_test(an_extra_makes_room_for_those_of_its_client_first),
         cmocka_unit_test(an_extra_makes_room_for_an_extra_however_young),
         cmocka_unit_test(a_client_above_its_share_makes_room_itself),
         cmocka_unit_test(an_unproven_connection_makes_room_before_a_proven_one),
