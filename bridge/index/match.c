@@ -525,6 +525,33 @@ kvb_status kvb_prefix_index_match(
 
 /* ---- By name ---- */
 
+/* Whether no look-up for this slot is needed to know that it lacks the first queried name.  first:
+ * the node with that canonical name, or KVB_NONE.  A slot without words of its own has nothing in
+ * the tree under any other name. */
+static bool lacks_first(const struct kvb_prefix_index *index, uint32_t slot, uint32_t first)
+{
+    const struct prefix_slot *here = &index->slots[slot];
+
+    if (!here->is_used || here->holder == KVB_NONE) {
+        return true;
+    }
+    return here->own_words == 0 &&
+           (first == KVB_NONE || !kvb_prefix_holds(index, here->holder, first));
+}
+
+/* Blocks of a prompt were stored one after the other, and lie so in an extent.  Where that is so,
+ * the table of names is not looked up. */
+static struct prefix_found find_below(
+    const struct kvb_prefix_index *index, uint32_t slot, uint32_t place, kvb_block_hash block)
+{
+    struct prefix_found found = { .kind = found_none };
+
+    if (place != kvb_root_node && kvb_prefix_offset(place) + 1 < kvb_extent_nodes) {
+        found = kvb_prefix_guess(index, slot, place + 1, block);
+    }
+    return found.kind == found_none ? kvb_prefix_find(index, slot, block) : found;
+}
+
 /* Returns how many of the queried names, from the prompt's beginning on, the slot holds. */
 static uint32_t depth_by_names(
     const struct kvb_prefix_index *index, uint32_t slot, const kvb_block_hash *query, size_t count)
@@ -532,7 +559,7 @@ static uint32_t depth_by_names(
     uint32_t place = kvb_root_node;
 
     for (size_t i = 0; i < count; i++) {
-        const struct prefix_found found = kvb_prefix_find(index, slot, query[i]);
+        const struct prefix_found found = find_below(index, slot, place, query[i]);
         if (!kvb_prefix_is_in_tree(&found) || kvb_prefix_parent(index, found.node) != place) {
             return (uint32_t)i;
         }
@@ -554,9 +581,11 @@ static kvb_status query_each_slot(
     const struct kvb_prefix_index *index, const kvb_block_hash *query, size_t count,
     struct kvb_match *match)
 {
+    const uint32_t first = count > 0 ? kvb_prefix_named(index, query[0].value) : KVB_NONE;
+
     for (uint32_t slot = 0; slot < index->slot_end; slot++) {
         const uint32_t depth =
-            index->slots[slot].is_used ? depth_by_names(index, slot, query, count) : 0;
+            lacks_first(index, slot, first) ? 0 : depth_by_names(index, slot, query, count);
         if (depth > 0) {
             KVB_TRY(add_slot(match, slot, depth));
         }
@@ -564,7 +593,8 @@ static kvb_status query_each_slot(
     return KVB_OK;
 }
 
-/* Cost: one look-up for every slot, and one for every matching block. */
+/* Cost: one look-up for every slot with words of its own, and, for each slot that matches, one for
+ * each extent of the prompt. */
 kvb_status kvb_prefix_index_match_blocks(
     struct kvb_prefix_index *index, const kvb_block_hash *query, size_t count,
     struct kvb_match *match)

@@ -108,7 +108,7 @@ kvb_status kvb_query_context_find_model(
         kvb_detail_set(detail, "no indexer: no stream with a model is known yet");
         return KVB_NOT_FOUND;
     }
-    if (!is_known_model(ctx, model)) {
+    if (query->has_model && !is_known_model(ctx, model)) {
         kvb_detail_set(detail, "no indexer for model=%s routing_group=default", model);
         return KVB_NOT_FOUND;
     }
