@@ -1,0 +1,398 @@
+#include "daemon/http_access.h"
+#include "grpc/tls.h"
+#include "process.h"
+
+#include "fail_alloc.h"
+#include "kvb_test.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <gnutls/gnutls.h>
+#include <gnutls/x509.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { pem_bytes = 8192, max_turns = 1000, record_bytes = 16 << 10, day_s = 86400 };
+
+/* ---- An authority, and what it signs, as files of a folder ---- */
+
+struct identity {
+    gnutls_x509_crt_t certificate;
+    gnutls_x509_privkey_t key;
+};
+
+static void write_pem(const char *folder, const char *name, const gnutls_datum_t *pem)
+{
+    char path[128];
+
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    const int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, pem->data, pem->size), pem->size);
+    assert_int_equal(close(fd), 0);
+}
+
+/* NAME.pem and NAME.key; by: who signs it, NULL: itself, as an authority. */
+static struct identity make_identity(const char *folder, const char *name, struct identity *by)
+{
+    struct identity made = { NULL, NULL };
+    gnutls_datum_t pem = { NULL, 0 };
+    char file[64];
+    static unsigned char serial;
+
+    serial++;
+    assert_int_equal(gnutls_x509_privkey_init(&made.key), 0);
+    assert_int_equal(
+        gnutls_x509_privkey_generate(
+            made.key, GNUTLS_PK_ECDSA, GNUTLS_CURVE_TO_BITS(GNUTLS_ECC_CURVE_SECP256R1), 0),
+        0);
+    assert_int_equal(gnutls_x509_crt_init(&made.certificate), 0);
+    gnutls_x509_crt_t crt = made.certificate;
+    assert_int_equal(gnutls_x509_crt_set_version(crt, 3), 0);
+    assert_int_equal(gnutls_x509_crt_set_serial(crt, &serial, 1), 0);
+    assert_int_equal(
+        gnutls_x509_crt_set_dn_by_oid(
+            crt, GNUTLS_OID_X520_COMMON_NAME, 0, name, (unsigned)strlen(name)),
+        0);
+    assert_int_equal(gnutls_x509_crt_set_activation_time(crt, time(NULL) - day_s), 0);
+    assert_int_equal(gnutls_x509_crt_set_expiration_time(crt, time(NULL) + day_s), 0);
+    assert_int_equal(gnutls_x509_crt_set_key(crt, made.key), 0);
+    assert_int_equal(gnutls_x509_crt_set_basic_constraints(crt, by == NULL, -1), 0);
+    struct identity *signer = by ? by : &made;
+    assert_int_equal(
+        gnutls_x509_crt_sign2(crt, signer->certificate, signer->key, GNUTLS_DIG_SHA256, 0), 0);
+    assert_int_equal(gnutls_x509_crt_export2(crt, GNUTLS_X509_FMT_PEM, &pem), 0);
+    (void)snprintf(file, sizeof file, "%s.pem", name);
+    write_pem(folder, file, &pem);
+    gnutls_free(pem.data);
+    assert_int_equal(gnutls_x509_privkey_export2(made.key, GNUTLS_X509_FMT_PEM, &pem), 0);
+    (void)snprintf(file, sizeof file, "%s.key", name);
+    write_pem(folder, file, &pem);
+    gnutls_free(pem.data);
+    return made;
+}
+
+static void drop_identity(struct identity *identity)
+{
+    gnutls_x509_crt_deinit(identity->certificate);
+    gnutls_x509_privkey_deinit(identity->key);
+}
+
+/* ---- A server and a client, on the two ends of a socket ---- */
+
+struct scene {
+    char folder[64];
+    struct kvb_http_security security;
+    struct kvb_http_access *access;
+    struct kvb_grpc_tls_server *server;
+    struct kvb_grpc_tls *tls;
+    int fds[2]; /* the server's, the client's */
+    gnutls_session_t client;
+    gnutls_certificate_credentials_t credentials;
+    int client_error; /* with which its handshake ended */
+};
+
+static void begin(struct scene *scene, bool with_clients)
+{
+    const struct kvb_http_access_options options = { .listener = KVB_LISTENER_GRPC,
+                                                     .security = &scene->security };
+    struct kvb_detail detail = { .text = "" };
+    const char *key = "";
+
+    memset(scene, 0, sizeof *scene);
+    assert_ok(folder_make(scene->folder));
+    struct identity ca = make_identity(scene->folder, "ca", NULL);
+    struct identity stranger = make_identity(scene->folder, "stranger", NULL);
+    struct identity made[] = { make_identity(scene->folder, "server", &ca),
+                               make_identity(scene->folder, "good", &ca),
+                               make_identity(scene->folder, "foreign", &stranger) };
+    for (size_t i = 0; i < 3; i++) {
+        drop_identity(&made[i]);
+    }
+    drop_identity(&ca);
+    drop_identity(&stranger);
+    struct kvb_http_security *security = &scene->security;
+    (void)snprintf(security->cert_file, sizeof security->cert_file, "%s/server.pem", scene->folder);
+    (void)snprintf(security->key_file, sizeof security->key_file, "%s/server.key", scene->folder);
+    if (with_clients) {
+        (void)snprintf(
+            security->client_ca_file, sizeof security->client_ca_file, "%s/ca.pem", scene->folder);
+    }
+    assert_ok(kvb_http_access_new(&options, &scene->access, &key, &detail));
+    assert_ok(kvb_grpc_tls_server_new(scene->access, &scene->server));
+}
+
+static void connect_sockets(struct scene *scene)
+{
+    assert_int_equal(
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, scene->fds), 0);
+    assert_ok(kvb_grpc_tls_new(scene->server, scene->fds[0], &scene->tls));
+}
+
+/* protocol: offered by ALPN; identity: of the certificate that is shown; both may be NULL. */
+static void connect_client(struct scene *scene, const char *protocol, const char *identity)
+{
+    char text[16] = "";
+    char certificate[128];
+    char key[128];
+
+    connect_sockets(scene);
+    assert_int_equal(gnutls_certificate_allocate_credentials(&scene->credentials), 0);
+    if (identity) {
+        (void)snprintf(certificate, sizeof certificate, "%s/%s.pem", scene->folder, identity);
+        (void)snprintf(key, sizeof key, "%s/%s.key", scene->folder, identity);
+        assert_int_equal(
+            gnutls_certificate_set_x509_key_file(
+                scene->credentials, certificate, key, GNUTLS_X509_FMT_PEM),
+            0);
+    }
+    assert_int_equal(
+        gnutls_init(&scene->client, GNUTLS_CLIENT | GNUTLS_NONBLOCK | GNUTLS_NO_SIGNAL), 0);
+    assert_int_equal(gnutls_set_default_priority(scene->client), 0);
+    assert_int_equal(
+        gnutls_credentials_set(scene->client, GNUTLS_CRD_CERTIFICATE, scene->credentials), 0);
+    gnutls_transport_set_int(scene->client, scene->fds[1]);
+    if (protocol) {
+        (void)snprintf(text, sizeof text, "%s", protocol);
+        const gnutls_datum_t offer = { (unsigned char *)text, (unsigned)strlen(text) };
+        assert_int_equal(gnutls_alpn_set_protocols(scene->client, &offer, 1, 0), 0);
+    }
+}
+
+/* Both sides in turn, until the server's ends. */
+static kvb_status shake_both(struct scene *scene)
+{
+    kvb_status status = KVB_AGAIN;
+
+    scene->client_error = GNUTLS_E_AGAIN;
+    for (int i = 0; i < max_turns && status == KVB_AGAIN; i++) {
+        if (scene->client_error == GNUTLS_E_AGAIN) {
+            scene->client_error = gnutls_handshake(scene->client);
+        }
+        status = kvb_grpc_tls_shake(scene->tls);
+    }
+    for (int i = 0; i < max_turns && scene->client_error == GNUTLS_E_AGAIN; i++) {
+        scene->client_error = gnutls_handshake(scene->client);
+    }
+    return status;
+}
+
+static void disconnect(struct scene *scene)
+{
+    kvb_grpc_tls_free(scene->tls);
+    if (scene->client) {
+        gnutls_deinit(scene->client);
+        gnutls_certificate_free_credentials(scene->credentials);
+    }
+    (void)close(scene->fds[0]);
+    (void)close(scene->fds[1]); /* may be closed */
+    scene->tls = NULL;
+    scene->client = NULL;
+}
+
+static void end(struct scene *scene)
+{
+    kvb_grpc_tls_server_free(scene->server);
+    kvb_http_access_free(scene->access);
+    folder_remove(scene->folder);
+}
+
+/* ---- Tests ---- */
+
+static void bytes_cross_in_both_directions_until_the_end(void **state)
+{
+    struct scene scene;
+    static uint8_t bytes[record_bytes];
+    size_t len = 0;
+
+    (void)state;
+    begin(&scene, false);
+    connect_client(&scene, "h2", NULL);
+    assert_ok(shake_both(&scene));
+    assert_int_equal(scene.client_error, 0);
+    assert_int_equal(kvb_grpc_tls_handshake(scene.tls), KVB_GRPC_HANDSHAKE_OK);
+    assert_int_equal(kvb_grpc_tls_read(scene.tls, bytes, sizeof bytes, &len), KVB_AGAIN);
+    assert_int_equal(gnutls_record_send(scene.client, "ping", 4), 4);
+    assert_ok(kvb_grpc_tls_read(scene.tls, bytes, sizeof bytes, &len));
+    assert_int_equal(len, 4);
+    assert_memory_equal(bytes, "ping", 4);
+    assert_false(kvb_grpc_tls_has_pending(scene.tls));
+    assert_ok(kvb_grpc_tls_write(scene.tls, (kvb_span){ (const uint8_t *)"pong", 4 }, &len));
+    assert_int_equal(len, 4);
+    assert_int_equal(gnutls_record_recv(scene.client, bytes, sizeof bytes), 4);
+    kvb_grpc_tls_close(scene.tls);
+    assert_int_equal(gnutls_record_recv(scene.client, bytes, sizeof bytes), 0);
+    assert_int_equal(gnutls_bye(scene.client, GNUTLS_SHUT_WR), 0);
+    assert_int_equal(kvb_grpc_tls_read(scene.tls, bytes, sizeof bytes, &len), KVB_CLOSED);
+    disconnect(&scene);
+    end(&scene);
+}
+
+/* What is sent while the client does not read, arrives once and in order. */
+static void a_full_socket_is_waited_for(void **state)
+{
+    enum { total = 4 << 20 };
+    struct scene scene;
+    uint8_t *sent = malloc(total);
+    static uint8_t bytes[record_bytes];
+    size_t done = 0;
+    size_t received = 0;
+    size_t waits = 0;
+    size_t part = 0;
+
+    (void)state;
+    assert_non_null(sent);
+    for (size_t i = 0; i < total; i++) {
+        sent[i] = (uint8_t)(i * 7 + i / 251);
+    }
+    begin(&scene, false);
+    connect_client(&scene, "h2", NULL);
+    assert_ok(shake_both(&scene));
+    while (received < total) { /* ends: one of both sides goes on */
+        const kvb_span rest = { sent + done, total - done };
+        const kvb_status status = rest.len ? kvb_grpc_tls_write(scene.tls, rest, &part) : KVB_AGAIN;
+        if (status == KVB_OK) {
+            done += part;
+            continue;
+        }
+        assert_int_equal(status, KVB_AGAIN);
+        waits++;
+        const ssize_t len = gnutls_record_recv(scene.client, bytes, sizeof bytes);
+        if (len > 0) {
+            assert_memory_equal(bytes, sent + received, (size_t)len);
+            received += (size_t)len;
+        }
+    }
+    assert_true(waits > 0 && done == total);
+    disconnect(&scene);
+    end(&scene);
+    free(sent);
+}
+
+static void a_client_that_does_not_offer_h2_is_refused(void **state)
+{
+    static const char *const offers[] = { NULL, "http/1.1" };
+    struct scene scene;
+
+    (void)state;
+    begin(&scene, false);
+    for (size_t i = 0; i < 2; i++) {
+        connect_client(&scene, offers[i], NULL);
+        assert_int_equal(shake_both(&scene), KVB_BAD_INPUT);
+        assert_int_equal(kvb_grpc_tls_handshake(scene.tls), KVB_GRPC_HANDSHAKE_ALPN);
+        assert_int_equal(scene.client_error, GNUTLS_E_FATAL_ALERT_RECEIVED);
+        assert_int_equal(gnutls_alert_get(scene.client), GNUTLS_A_NO_APPLICATION_PROTOCOL);
+        disconnect(&scene);
+    }
+    end(&scene);
+}
+
+static void a_client_needs_a_certificate_of_the_authority(void **state)
+{
+    static const struct {
+        const char *identity;
+        kvb_status status;
+        enum kvb_grpc_handshake handshake;
+    } clients[] = {
+        { NULL, KVB_BAD_INPUT, KVB_GRPC_HANDSHAKE_CERTIFICATE },
+        { "foreign", KVB_BAD_INPUT, KVB_GRPC_HANDSHAKE_CERTIFICATE },
+        { "good", KVB_OK, KVB_GRPC_HANDSHAKE_OK },
+    };
+    struct scene scene;
+
+    (void)state;
+    begin(&scene, true);
+    for (size_t i = 0; i < sizeof clients / sizeof clients[0]; i++) {
+        connect_client(&scene, "h2", clients[i].identity);
+        assert_int_equal(shake_both(&scene), clients[i].status);
+        assert_int_equal(kvb_grpc_tls_handshake(scene.tls), clients[i].handshake);
+        disconnect(&scene);
+    }
+    end(&scene);
+}
+
+static void a_client_is_unknown_to_another_authority(void **state)
+{
+    struct scene scene;
+    char stranger[128];
+
+    (void)state;
+    begin(&scene, true);
+    connect_client(&scene, "h2", "good");
+    assert_ok(shake_both(&scene));
+    assert_true(kvb_grpc_tls_is_client_known(scene.tls));
+    (void)snprintf(stranger, sizeof stranger, "%s/stranger.pem", scene.folder);
+    assert_int_equal(rename(stranger, scene.security.client_ca_file), 0);
+    assert_true(kvb_grpc_tls_is_client_known(scene.tls)); /* it is not read yet */
+    kvb_http_access_refresh(scene.access, false);
+    assert_false(kvb_grpc_tls_is_client_known(scene.tls));
+    disconnect(&scene);
+    end(&scene);
+}
+
+static void what_is_not_tls_is_refused_and_an_end_is_no_refusal(void **state)
+{
+    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    struct scene scene;
+
+    (void)state;
+    begin(&scene, false);
+    connect_sockets(&scene);
+    assert_int_equal(kvb_grpc_tls_shake(scene.tls), KVB_AGAIN);
+    assert_false(kvb_grpc_tls_wants_write(scene.tls));
+    assert_int_equal(send(scene.fds[1], preface, sizeof preface - 1, 0), sizeof preface - 1);
+    assert_int_equal(kvb_grpc_tls_shake(scene.tls), KVB_BAD_INPUT);
+    assert_int_equal(kvb_grpc_tls_handshake(scene.tls), KVB_GRPC_HANDSHAKE_OTHER);
+    assert_true(strlen(kvb_grpc_tls_reason(scene.tls)) > 0);
+    disconnect(&scene);
+    connect_sockets(&scene);
+    assert_int_equal(close(scene.fds[1]), 0);
+    assert_int_equal(kvb_grpc_tls_shake(scene.tls), KVB_IO);
+    disconnect(&scene);
+    end(&scene);
+}
+
+static void survives_every_allocation_failing(void **state)
+{
+    struct scene scene;
+    struct kvb_grpc_tls_server *server = NULL;
+    kvb_status status = KVB_NO_MEMORY;
+
+    (void)state;
+    begin(&scene, false);
+    for (long n = 0; status == KVB_NO_MEMORY; n++) {
+        fail_alloc_after(n);
+        status = kvb_grpc_tls_server_new(scene.access, &server);
+        fail_alloc_after(-1);
+    }
+    assert_ok(status);
+    status = KVB_NO_MEMORY;
+    for (long n = 0; status == KVB_NO_MEMORY; n++) {
+        fail_alloc_after(n);
+        status = kvb_grpc_tls_new(server, 0, &scene.tls);
+        fail_alloc_after(-1);
+    }
+    assert_ok(status);
+    kvb_grpc_tls_free(scene.tls);
+    kvb_grpc_tls_server_free(server);
+    end(&scene);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bytes_cross_in_both_directions_until_the_end),
+        cmocka_unit_test(a_full_socket_is_waited_for),
+        cmocka_unit_test(a_client_that_does_not_offer_h2_is_refused),
+        cmocka_unit_test(a_client_needs_a_certificate_of_the_authority),
+        cmocka_unit_test(a_client_is_unknown_to_another_authority),
+        cmocka_unit_test(what_is_not_tls_is_refused_and_an_end_is_no_refusal),
+        cmocka_unit_test(survives_every_allocation_failing),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
