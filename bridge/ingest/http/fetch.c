@@ -170,7 +170,7 @@ static size_t take_curl_bytes(const char *bytes, size_t size, size_t count, void
         return 0;
     }
     fetch->bytes += span.len;
-    if (code_of(fetch) != 200) {
+    if (code_of(fetch) != 200 && !fetch->options.takes_errors) {
         return span.len; /* the body of an error answer is ignored */
     }
     if (fetch->options.on_bytes(fetch->options.context, span) != KVB_OK) {
@@ -192,9 +192,17 @@ static size_t take_curl_header(const char *line, size_t size, size_t count, void
     return size * count;
 }
 
-/* Sets the Authorization header.  fetch->headers keeps the token until the fetch ends.  The token
+static CURLcode add_fetch_header(struct kvb_fetch *fetch, const char *line)
+{
+    struct curl_slist *longer = curl_slist_append(fetch->headers, line);
+
+    fetch->headers = longer ? longer : fetch->headers;
+    return longer ? CURLE_OK : CURLE_OUT_OF_MEMORY;
+}
+
+/* Adds the Authorization header.  fetch->headers keeps the token until the fetch ends.  The token
  * appears in no log and no error. */
-static CURLcode set_up_headers(struct kvb_fetch *fetch)
+static CURLcode add_fetch_token(struct kvb_fetch *fetch)
 {
     static const char bearer[] = "Authorization: Bearer ";
     const char *token = fetch->options.token;
@@ -208,11 +216,36 @@ static CURLcode set_up_headers(struct kvb_fetch *fetch)
         return CURLE_OUT_OF_MEMORY;
     }
     (void)snprintf(text, len, "%s%s", bearer, token);
-    fetch->headers = curl_slist_append(NULL, text);
+    const CURLcode bad = add_fetch_header(fetch, text);
     explicit_bzero(text, len);
     free(text);
-    return fetch->headers ? curl_easy_setopt(fetch->easy, CURLOPT_HTTPHEADER, fetch->headers)
-                          : CURLE_OUT_OF_MEMORY;
+    return bad;
+}
+
+/* libcurl copies the body.  Without bytes a POST has an empty one. */
+static CURLcode set_up_request(struct kvb_fetch *fetch)
+{
+    const struct kvb_fetch_options *options = &fetch->options;
+    CURLcode bad = CURLE_OK;
+
+    if (options->json.len > 0) {
+        bad |= curl_easy_setopt(
+            fetch->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)options->json.len);
+        bad |= curl_easy_setopt(fetch->easy, CURLOPT_COPYPOSTFIELDS, options->json.data);
+        bad |= add_fetch_header(fetch, "Content-Type: application/json");
+    }
+    if (options->method) {
+        bad |= curl_easy_setopt(fetch->easy, CURLOPT_CUSTOMREQUEST, options->method);
+    }
+    return bad;
+}
+
+static CURLcode set_up_headers(struct kvb_fetch *fetch)
+{
+    const CURLcode bad = add_fetch_token(fetch) | set_up_request(fetch);
+
+    return fetch->headers ? bad | curl_easy_setopt(fetch->easy, CURLOPT_HTTPHEADER, fetch->headers)
+                          : bad;
 }
 
 /* Callback of libcurl before it dials an address.  CURL_SOCKET_BAD: do not dial it. */
@@ -439,6 +472,8 @@ static kvb_status set_up_fetch(struct kvb_fetch *fetch)
     }
     fetch->options.url = NULL; /* borrowed only for the call, like the others */
     fetch->options.token = NULL;
+    fetch->options.method = NULL;
+    fetch->options.json = (kvb_span){ 0 };
     fetch->options.authority = fetch->options.certificate = fetch->options.key =
         (struct kvb_fetch_pem){ NULL, NULL };
     const kvb_status status = begin_when_resolved(fetch, fetch->started_ns);

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Many GET requests at once over HTTP(S), with libcurl's multi interface.
+/* Many requests at once over HTTP(S), with libcurl's multi interface.
  *
  *     kvb_fetch_start(a) --+                         +--> a: on_bytes, on_bytes, on_end
  *     kvb_fetch_start(b) --+--> kvb_fetcher_work() --+--> b: on_end, no answer in time
@@ -58,6 +58,9 @@ struct kvb_fetch_options {
     uint32_t timeout_ms; /* for the whole fetch, including the name look-up */
     size_t max_bytes;    /* of the body */
     bool is_stream;      /* timeout_ms limits only connecting, not the body */
+    const char *method;  /* "POST", "DELETE"; NULL: GET; borrowed for the call, like the next */
+    kvb_span json;       /* the body of the request; without bytes: none */
+    bool takes_errors;   /* on_bytes is called for other codes than 200, too */
     const char *token;   /* a bearer token; NULL or "": none; borrowed for the call */
     /* The permitted addresses.  Each address is checked before it is dialed.  Borrowed until the
      * end; NULL: all. */
@@ -68,7 +71,8 @@ struct kvb_fetch_options {
 
     /* Called at the end of the header of a 200; may be NULL. */
     void (*on_open)(void *context);
-    /* Called with each part of the body of a 200.  Any status except KVB_OK ends the fetch. */
+    /* Called with each part of the body of a 200, see takes_errors.  Any status except KVB_OK ends
+     * the fetch. */
     kvb_status (*on_bytes)(void *context, kvb_span bytes);
     /* Called once at the end, unless the fetch is cancelled.  The fetch is already freed.  New
      * fetches may be started here. */

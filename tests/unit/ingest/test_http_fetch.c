@@ -177,6 +177,27 @@ static void a_refusal_says_when_to_come_again_and_opens_nothing(void **state)
     web_server_stop(server);
 }
 
+static void the_body_of_a_refusal_is_passed_on_where_it_is_wanted(void **state)
+{
+    struct web_server *server = web_server_start(pages);
+    struct kvb_fetcher *fetcher = NULL;
+    struct seen seen = { .len = 0 };
+    struct kvb_fetch *fetch = NULL;
+    char url[128];
+
+    (void)state;
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    struct kvb_fetch_options options =
+        options_of(web_server_url(server, "/busy", url), patience_ms, &seen);
+    options.takes_errors = true;
+    assert_ok(kvb_fetch_start(fetcher, &options, &fetch));
+    work_until_ended(fetcher, &seen);
+    assert_int_equal(seen.end.code, 503);
+    assert_string_equal(seen.text, "later");
+    kvb_fetcher_free(fetcher);
+    web_server_stop(server);
+}
+
 /* Its time is only for the connection. */
 static void a_stream_outlives_its_time(void **state)
 {
@@ -444,6 +465,7 @@ int main(void)
         cmocka_unit_test(each_end_has_its_name),
         cmocka_unit_test(a_token_goes_with_the_request_and_no_further),
         cmocka_unit_test(a_refusal_says_when_to_come_again_and_opens_nothing),
+        cmocka_unit_test(the_body_of_a_refusal_is_passed_on_where_it_is_wanted),
         cmocka_unit_test(a_stream_outlives_its_time),
         cmocka_unit_test(an_endless_body_ends_at_the_ceiling),
         cmocka_unit_test(a_reader_may_have_enough),
