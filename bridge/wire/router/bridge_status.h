@@ -106,6 +106,16 @@ struct kvb_kubernetes_report {
     size_t not_taken_count;
 };
 
+/* A Dynamo service at which republished ranks are registered. */
+struct kvb_announce_report {
+    const char *dynamo; /* its URL; borrowed, like the other texts */
+    const char *api;    /* "select_service", "indexer", "unknown" */
+    bool is_failing;
+    uint64_t wanted;
+    uint64_t registered; /* of these */
+    const char *why;     /* why it fails, or does not use a rank; "": it does not, or does */
+};
+
 struct kvb_bridge_report {
     char bridge_id[kvb_bridge_id_bytes + 1];
     const char *version; /* borrowed, like the two below */
@@ -124,6 +134,8 @@ struct kvb_bridge_report {
     struct kvb_load_source_report *loads; /* borrowed */
     size_t load_count;
     const struct kvb_kubernetes_report *kubernetes; /* borrowed; NULL: no pods are watched */
+    const struct kvb_announce_report *announce;     /* borrowed */
+    size_t announce_count;
 };
 
 /* The part of a bridge's status that the other bridges compare with their own. */

@@ -1,0 +1,360 @@
+#include "core/own.h"
+#include "kvbridge/announcer.h"
+
+#include "kvb_test.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* A service that is played here, and the time. */
+struct scene {
+    struct kvb_announcer announcer;
+    uint64_t now_ns;
+};
+
+static const uint64_t ms = KVB_NS_PER_MS;
+
+static struct kvb_dynamo_worker worker_at(uint64_t id, uint32_t dp_rank, unsigned port)
+{
+    struct kvb_dynamo_worker worker = { .worker_id = id,
+                                        .rank_id = id + UINT64_C(100) * dp_rank,
+                                        .dp_rank = dp_rank,
+                                        .block_size = 16,
+                                        .model = "m" };
+
+    (void)snprintf(worker.events, sizeof worker.events, "tcp://h:%u", port);
+    return worker;
+}
+
+static void want(struct scene *scene, const struct kvb_dynamo_worker *workers, size_t count)
+{
+    assert_ok(kvb_announcer_want(&scene->announcer, workers, count));
+}
+
+/* Expects this request; with an id, about this rank. */
+static void expect(struct scene *scene, enum kvb_announce_step step, uint64_t id)
+{
+    const struct kvb_dynamo_worker *worker = NULL;
+
+    assert_int_equal(kvb_announcer_next(&scene->announcer, scene->now_ns, &worker), step);
+    if (step == KVB_ANNOUNCE_ADD || step == KVB_ANNOUNCE_REMOVE) {
+        assert_int_equal(worker->rank_id, id);
+    }
+}
+
+static void answer(struct scene *scene, unsigned code, const char *why)
+{
+    const struct kvb_announce_answer answer = { .code = code, .why = why };
+
+    kvb_announcer_answered(&scene->announcer, &answer, scene->now_ns);
+}
+
+static void
+list_one(struct scene *scene, enum kvb_dynamo_api api, const struct kvb_dynamo_worker *worker)
+{
+    const struct kvb_dynamo_listed listed = {
+        .api = api,
+        .id = api == KVB_DYNAMO_INDEXER ? worker->worker_id : worker->rank_id,
+        .dp_rank = worker->dp_rank,
+        .events = worker->events,
+        .model = worker->model,
+        .block_size = worker->block_size,
+        .why = "",
+    };
+
+    kvb_announcer_listed(&scene->announcer, &listed);
+}
+
+/* A scene whose first list was empty, in which a service of this API has taken the worker. */
+static struct scene with_one(enum kvb_dynamo_api api, const struct kvb_dynamo_worker *worker)
+{
+    struct scene scene = { .now_ns = 1000 * ms };
+
+    want(&scene, worker, 1);
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    answer(&scene, 200, "");
+    expect(&scene, KVB_ANNOUNCE_ADD, worker->rank_id);
+    if (api == KVB_DYNAMO_INDEXER) {
+        answer(&scene, 405, "answered HTTP 405");
+        expect(&scene, KVB_ANNOUNCE_ADD, worker->rank_id);
+    }
+    answer(&scene, 201, "");
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    assert_int_equal(scene.announcer.api, api);
+    assert_true(kvb_announcer_is_settled(&scene.announcer));
+    return scene;
+}
+
+static void a_service_without_wishes_is_not_asked(void **state)
+{
+    struct scene scene = { .now_ns = 1 };
+
+    (void)state;
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    assert_true(kvb_announcer_is_gone(&scene.announcer));
+}
+
+static void what_is_missing_is_added_and_one_request_is_under_way(void **state)
+{
+    const struct kvb_dynamo_worker workers[] = { worker_at(7, 0, 1), worker_at(8, 0, 2) };
+    struct scene scene = { .now_ns = 1000 * ms };
+
+    (void)state;
+    want(&scene, workers, 2);
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    list_one(&scene, KVB_DYNAMO_SELECT_SERVICE, &workers[0]);
+    answer(&scene, 200, "");
+    assert_false(kvb_announcer_is_settled(&scene.announcer));
+    expect(&scene, KVB_ANNOUNCE_ADD, 8);
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    answer(&scene, 201, "endpoint is required");
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    assert_int_equal(kvb_announcer_count_present(&scene.announcer), 2);
+    assert_int_equal(kvb_announcer_count_wanted(&scene.announcer), 2);
+    assert_string_equal(kvb_announcer_why(&scene.announcer), "endpoint is required");
+    kvb_announcer_done(&scene.announcer);
+}
+
+static void the_api_is_found_by_the_path_that_exists(void **state)
+{
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct scene scene = with_one(KVB_DYNAMO_INDEXER, &worker);
+
+    (void)state;
+    /* The indexer is replaced by a select_service at the same address. */
+    scene.now_ns += 10000 * ms;
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    answer(&scene, 200, "");
+    expect(&scene, KVB_ANNOUNCE_ADD, 7);
+    answer(&scene, 404, "route not found");
+    assert_int_equal(scene.announcer.api, KVB_DYNAMO_SELECT_SERVICE);
+    expect(&scene, KVB_ANNOUNCE_ADD, 7);
+    answer(&scene, 404, "route not found"); /* it is neither */
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    assert_int_equal(kvb_announcer_count_present(&scene.announcer), 0);
+    assert_string_equal(kvb_announcer_why(&scene.announcer), "route not found");
+    kvb_announcer_done(&scene.announcer);
+}
+
+static void a_service_that_has_lost_a_rank_gets_it_again(void **state)
+{
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct scene scene = with_one(KVB_DYNAMO_SELECT_SERVICE, &worker);
+
+    (void)state;
+    scene.now_ns += 9999 * ms;
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    scene.now_ns += ms;
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    list_one(&scene, KVB_DYNAMO_SELECT_SERVICE, &worker);
+    answer(&scene, 200, "");
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    scene.now_ns += 10000 * ms;
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    answer(&scene, 200, "");
+    assert_int_equal(kvb_announcer_count_present(&scene.announcer), 0);
+    expect(&scene, KVB_ANNOUNCE_ADD, 7);
+    kvb_announcer_done(&scene.announcer);
+}
+
+static void other_sockets_are_replaced(void **state)
+{
+    const struct kvb_dynamo_worker before = worker_at(7, 1, 1);
+    const struct kvb_dynamo_worker now = worker_at(7, 1, 2);
+
+    (void)state;
+    for (int api = KVB_DYNAMO_SELECT_SERVICE; api <= KVB_DYNAMO_INDEXER; api++) {
+        struct scene scene = { .now_ns = 1000 * ms };
+        want(&scene, &now, 1);
+        expect(&scene, KVB_ANNOUNCE_LIST, 0);
+        list_one(&scene, (enum kvb_dynamo_api)api, &before);
+        answer(&scene, 200, "");
+        if (api == KVB_DYNAMO_INDEXER) {
+            expect(&scene, KVB_ANNOUNCE_REMOVE, 107);
+            answer(&scene, 200, "");
+        }
+        expect(&scene, KVB_ANNOUNCE_ADD, 107);
+        answer(&scene, 201, "");
+        expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+        assert_int_equal(kvb_announcer_count_present(&scene.announcer), 1);
+        kvb_announcer_done(&scene.announcer);
+    }
+}
+
+static void a_rank_whose_settings_change_is_sent_again(void **state)
+{
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct kvb_dynamo_worker changed = worker;
+    struct scene scene = with_one(KVB_DYNAMO_SELECT_SERVICE, &worker);
+
+    (void)state;
+    want(&scene, &worker, 1);
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    changed.max_batched_tokens = 8192; /* no list shows it */
+    want(&scene, &changed, 1);
+    expect(&scene, KVB_ANNOUNCE_ADD, 7);
+    answer(&scene, 201, "");
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    kvb_announcer_done(&scene.announcer);
+}
+
+static void what_is_no_longer_wanted_is_removed(void **state)
+{
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct scene scene = with_one(KVB_DYNAMO_SELECT_SERVICE, &worker);
+
+    (void)state;
+    want(&scene, NULL, 0);
+    assert_false(kvb_announcer_is_gone(&scene.announcer));
+    expect(&scene, KVB_ANNOUNCE_REMOVE, 7);
+    assert_false(kvb_announcer_is_gone(&scene.announcer));
+    answer(&scene, 404, "worker 7 not found"); /* somebody was faster */
+    assert_true(kvb_announcer_is_gone(&scene.announcer));
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    kvb_announcer_done(&scene.announcer);
+}
+
+/* A standby that has taken the worker over has registered its own sockets. */
+static void what_another_bridge_has_registered_stays(void **state)
+{
+    const struct kvb_dynamo_worker ours = worker_at(7, 0, 1);
+    const struct kvb_dynamo_worker others = worker_at(7, 0, 2);
+    struct scene scene = with_one(KVB_DYNAMO_SELECT_SERVICE, &ours);
+
+    (void)state;
+    scene.now_ns += 10000 * ms;
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    want(&scene, NULL, 0); /* while the list is under way */
+    list_one(&scene, KVB_DYNAMO_SELECT_SERVICE, &others);
+    answer(&scene, 200, "");
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    assert_true(kvb_announcer_is_gone(&scene.announcer));
+    kvb_announcer_done(&scene.announcer);
+}
+
+static void a_rank_that_leaves_while_it_is_added_is_removed(void **state)
+{
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct scene scene = { .now_ns = 1000 * ms };
+
+    (void)state;
+    want(&scene, &worker, 1);
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    answer(&scene, 200, "");
+    expect(&scene, KVB_ANNOUNCE_ADD, 7);
+    want(&scene, NULL, 0);
+    answer(&scene, 201, "");
+    expect(&scene, KVB_ANNOUNCE_REMOVE, 7);
+    answer(&scene, 200, "");
+    assert_true(kvb_announcer_is_gone(&scene.announcer));
+    kvb_announcer_done(&scene.announcer);
+}
+
+/* One of an earlier process, which was killed, is not left behind either. */
+static void an_earlier_registration_is_found_before_it_is_forgotten(void **state)
+{
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct scene scene = { .now_ns = 1000 * ms };
+
+    (void)state;
+    want(&scene, &worker, 1);
+    want(&scene, NULL, 0);
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    list_one(&scene, KVB_DYNAMO_INDEXER, &worker);
+    answer(&scene, 200, "");
+    expect(&scene, KVB_ANNOUNCE_REMOVE, 7);
+    kvb_announcer_done(&scene.announcer);
+}
+
+static void failures_wait_twice_as_long_each_time(void **state)
+{
+    static const uint64_t waits_ms[] = { 500, 1000, 2000, 4000, 8000, 16000, 30000, 30000 };
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct scene scene = { .now_ns = 1000 * ms };
+
+    (void)state;
+    want(&scene, &worker, 1);
+    for (size_t i = 0; i < KVB_COUNT_OF(waits_ms); i++) {
+        expect(&scene, KVB_ANNOUNCE_LIST, 0);
+        answer(&scene, i % 2 ? 503 : 0, "refused");
+        assert_string_equal(kvb_announcer_why(&scene.announcer), "refused");
+        assert_true(kvb_announcer_is_gone(&scene.announcer)); /* an end does not wait for it */
+        scene.now_ns += (waits_ms[i] - 1) * ms;
+        expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+        scene.now_ns += ms;
+    }
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    answer(&scene, 200, "");
+    expect(&scene, KVB_ANNOUNCE_ADD, 7);
+    answer(&scene, 0, "it has ended");
+    scene.now_ns += 500 * ms; /* short again */
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    kvb_announcer_done(&scene.announcer);
+}
+
+static void a_refused_rank_is_tried_again_with_the_next_list(void **state)
+{
+    static const char why[] = "block_size mismatch";
+    const struct kvb_dynamo_worker workers[] = { worker_at(7, 0, 1), worker_at(8, 0, 2) };
+    struct scene scene = { .now_ns = 1000 * ms };
+
+    (void)state;
+    want(&scene, workers, 2);
+    for (int i = 0; i < 2; i++) {
+        expect(&scene, KVB_ANNOUNCE_LIST, 0);
+        if (i > 0) {
+            list_one(&scene, KVB_DYNAMO_INDEXER, &workers[1]);
+        }
+        answer(&scene, 200, "");
+        expect(&scene, KVB_ANNOUNCE_ADD, 7);
+        answer(&scene, 409, why);
+        if (i == 0) {
+            expect(&scene, KVB_ANNOUNCE_ADD, 8); /* the others do not wait for it */
+            answer(&scene, 201, "");
+        }
+        expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+        assert_int_equal(kvb_announcer_count_present(&scene.announcer), 1);
+        assert_string_equal(kvb_announcer_why(&scene.announcer), why);
+        scene.now_ns += 10000 * ms;
+    }
+    kvb_announcer_done(&scene.announcer);
+}
+
+static void a_list_that_is_none_is_a_failure(void **state)
+{
+    const struct kvb_announce_answer none = { .code = 200,
+                                              .is_unreadable = true,
+                                              .why = "no list" };
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct scene scene = { .now_ns = 1000 * ms };
+
+    (void)state;
+    want(&scene, &worker, 1);
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    kvb_announcer_answered(&scene.announcer, &none, scene.now_ns);
+    assert_string_equal(kvb_announcer_why(&scene.announcer), "no list");
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    kvb_announcer_done(&scene.announcer);
+}
+
+int main(void)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_service_without_wishes_is_not_asked),
+        cmocka_unit_test(what_is_missing_is_added_and_one_request_is_under_way),
+        cmocka_unit_test(the_api_is_found_by_the_path_that_exists),
+        cmocka_unit_test(a_service_that_has_lost_a_rank_gets_it_again),
+        cmocka_unit_test(other_sockets_are_replaced),
+        cmocka_unit_test(a_rank_whose_settings_change_is_sent_again),
+        cmocka_unit_test(what_is_no_longer_wanted_is_removed),
+        cmocka_unit_test(what_another_bridge_has_registered_stays),
+        cmocka_unit_test(a_rank_that_leaves_while_it_is_added_is_removed),
+        cmocka_unit_test(an_earlier_registration_is_found_before_it_is_forgotten),
+        cmocka_unit_test(failures_wait_twice_as_long_each_time),
+        cmocka_unit_test(a_refused_rank_is_tried_again_with_the_next_list),
+        cmocka_unit_test(a_list_that_is_none_is_a_failure),
+    };
+
+    return cmocka_run_group_tests_name("kvbridge/announcer", tests, NULL, NULL);
+}
