@@ -413,6 +413,17 @@ kvb_status kvb_fleet_reset(struct kvb_fleet *fleet, size_t at)
     return kvb_engine_reset_cache(fleet->ranks[at].engine);
 }
 
+kvb_status kvb_fleet_set_sleep(struct kvb_fleet *fleet, size_t at, enum kvb_engine_sleep sleep)
+{
+    kvb_engine_set_time(fleet->ranks[at].engine, kvb_clock_monotonic_ns());
+    return kvb_engine_set_sleep(fleet->ranks[at].engine, sleep);
+}
+
+void kvb_fleet_lose_events(struct kvb_fleet *fleet, size_t at, uint64_t batches)
+{
+    kvb_engine_lose_events(fleet->ranks[at].engine, batches);
+}
+
 kvb_status kvb_fleet_restart(struct kvb_fleet *fleet, size_t at, bool keeps_seed)
 {
     struct kvb_fleet_rank *rank = &fleet->ranks[at];

@@ -89,6 +89,10 @@ const struct kvb_content_log *kvb_fleet_log(const struct kvb_fleet *fleet, size_
 /* Empties the prefix cache; the event is published with the engine's next step. */
 kvb_status kvb_fleet_reset(struct kvb_fleet *fleet, size_t at);
 
+/* As kvb_engine_set_sleep() and kvb_engine_lose_events(). */
+kvb_status kvb_fleet_set_sleep(struct kvb_fleet *fleet, size_t at, enum kvb_engine_sleep sleep);
+void kvb_fleet_lose_events(struct kvb_fleet *fleet, size_t at, uint64_t batches);
+
 /* The process ends and starts again; keeps_seed: its hashes stay the same. */
 kvb_status kvb_fleet_restart(struct kvb_fleet *fleet, size_t at, bool keeps_seed);
 

@@ -52,11 +52,23 @@ static double preemptions(const struct kvb_engine_stats *stats)
     return (double)stats->preemptions;
 }
 
+static double awake(const struct kvb_engine_stats *stats)
+{
+    return stats->is_asleep ? 0 : 1;
+}
+
+static double weights_offloaded(const struct kvb_engine_stats *stats)
+{
+    return stats->is_asleep ? 1 : 0;
+}
+
 /* clang-format off */
 static const struct series all_series[] = {
     { "vllm:num_requests_running", "", "gauge", "Number of requests in model execution batches.", running },
     { "vllm:num_requests_waiting", "", "gauge", "Number of requests waiting to be processed.", waiting },
     { "vllm:num_requests_waiting_by_reason", ",reason=\"capacity\"", "gauge", "Number of waiting requests by reason.", waiting },
+    { "vllm:engine_sleep_state", ",sleep_state=\"awake\"", "gauge", "Engine sleep state.", awake },
+    { "vllm:engine_sleep_state", ",sleep_state=\"weights_offloaded\"", "gauge", "Engine sleep state.", weights_offloaded },
     { "vllm:kv_cache_usage_perc", "", "gauge", "KV-cache usage. 1 means 100 percent usage.", usage },
     { "vllm:prefix_cache_queries_total", "", "counter", "Prefix cache queries, in terms of number of queried tokens.", queries },
     { "vllm:prefix_cache_hits_total", "", "counter", "Prefix cache hits, in terms of number of cached tokens.", hits },
@@ -73,7 +85,11 @@ append_metric_head(const char *name, const char *help, const char *type, struct 
 static kvb_status append_series(
     const struct kvb_metrics_source *source, const struct series *series, struct kvb_buf *out)
 {
-    KVB_TRY(append_metric_head(series->name, series->help, series->type, out));
+    const bool has_head = series > all_series && strcmp(series[-1].name, series->name) == 0;
+
+    if (!has_head) {
+        KVB_TRY(append_metric_head(series->name, series->help, series->type, out));
+    }
     for (uint32_t i = 0; i < source->ranks; i++) {
         KVB_TRY(kvb_buf_append_format(
             out, "%s{engine=\"%u\",model_name=\"%s\"%s} %.17g\n", series->name, i, source->model,

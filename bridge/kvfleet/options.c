@@ -78,7 +78,7 @@ static const struct argp_option option_rows[] = {
     { "base-port", key_base_port, "N", 0, "Worker w (from 0) has its event ports from N + w * (2 * ranks + 1) on, then its replay ports, then its load port; 0 = free ports (0)", 3 },
     { "http", key_http, "ADDRESS:PORT", 0, "Serve GET /workers/ID/metrics; port 0 = any free port", 3 },
     { "serve", key_serve, "PORT", 0, "Each worker answers POST /v1/completions, /v1/chat/completions and /tokenize, and GET /metrics: worker w (from 0) at PORT + w, 0 = free ports.  --config-out then writes the addresses, and --trace may be left out: only these requests come", 3 },
-    { "truth", key_truth, "PATH", 0, "Unix socket that answers what the engines hold; one command a line: truth, changes, stats, pause, resume, drain, reset, restart, drop, malform, stop", 3 },
+    { "truth", key_truth, "PATH", 0, "Unix socket that answers what the engines hold; one command a line: truth, changes, stats, pause, resume, drain, reset, sleep, wake, lose, restart, drop, malform, stop", 3 },
     { "log-changes", key_log_changes, "N", 0, "Changes of blocks that are kept for each rank, for the command changes of the truth socket (0)", 3 },
     { "config-out", key_config_out, "FILE", 0, "Write the list `workers` for a configuration of kvbridge", 3 },
     { "config-split", key_config_split, "K", 0, "Divide the workers among K bridges: FILE.0 .. FILE.K-1", 3 },

@@ -15,6 +15,10 @@
  *     pause | resume              no requests, no steps; or go on
  *     drain                       pause, and wait until all is published
  *     reset WORKER RANK           empty the cache (published with the next step)
+ *     sleep WORKER RANK           vLLM's sleep mode, level 1: the cache is empty (published
+ *                                 with the next step), and no step is made
+ *     wake WORKER RANK            the end of it
+ *     lose WORKER RANK BATCHES    the events of the next ones are lost, without a number
  *     restart WORKER RANK [same]  end the process and start another; same: with the
  *                                 same hashes
  *     drop WORKER RANK BATCHES    the next ones go to the replay buffer only

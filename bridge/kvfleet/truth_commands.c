@@ -254,6 +254,7 @@ static kvb_status append_rank(const struct kvb_fleet_rank_state *state, struct k
         { "queried_tokens", stats->queried_tokens },
         { "hit_tokens", stats->hit_tokens },
         { "preemptions", stats->preemptions },
+        { "lost", stats->lost },
         { "published", counts->published },
         { "withheld", counts->withheld },
         { "replays", counts->replays },
@@ -334,6 +335,38 @@ static kvb_status do_reset(struct kvb_truth_session *session, const struct words
     return kvb_fleet_reset(session->fleet, at);
 }
 
+static kvb_status
+set_sleep(struct kvb_truth_session *session, const struct words *words, enum kvb_engine_sleep sleep)
+{
+    size_t at = 0;
+
+    KVB_TRY(find_session_rank(session, words, &at));
+    return kvb_fleet_set_sleep(session->fleet, at, sleep);
+}
+
+static kvb_status do_sleep(struct kvb_truth_session *session, const struct words *words)
+{
+    return set_sleep(session, words, KVB_SLEEP_DISCARDED);
+}
+
+static kvb_status do_wake(struct kvb_truth_session *session, const struct words *words)
+{
+    return set_sleep(session, words, KVB_SLEEP_AWAKE);
+}
+
+static kvb_status do_lose(struct kvb_truth_session *session, const struct words *words)
+{
+    uint64_t batches = 0;
+    size_t at = 0;
+
+    KVB_TRY(find_session_rank(session, words, &at));
+    if (words->count < 4 || !kvb_decimal_read(words->word[3], &batches)) {
+        return say_error(session, "expected: lose WORKER RANK BATCHES");
+    }
+    kvb_fleet_lose_events(session->fleet, at, batches);
+    return KVB_OK;
+}
+
 static kvb_status do_restart(struct kvb_truth_session *session, const struct words *words)
 {
     const bool keeps_seed = words->count == 4 && strcmp(words->word[3], "same") == 0;
@@ -389,7 +422,8 @@ static const struct command {
     { "truth", 3, do_truth },     { "changes", 4, do_changes }, { "stats", 1, do_stats },
     { "pause", 1, do_pause },     { "resume", 1, do_resume },   { "drain", 1, do_drain },
     { "reset", 3, do_reset },     { "restart", 4, do_restart }, { "drop", 4, do_drop },
-    { "malform", 4, do_malform }, { "stop", 1, do_stop },
+    { "malform", 4, do_malform }, { "sleep", 3, do_sleep },     { "wake", 3, do_wake },
+    { "lose", 4, do_lose },       { "stop", 1, do_stop },
 };
 
 static const struct command *find_truth_command(const struct words *words)

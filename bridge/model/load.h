@@ -55,9 +55,10 @@ struct kvb_cache_signs {
     bool is_counter_reset;      /* a counter is smaller than on the page before */
     bool is_prefix_caching_off; /* the engine reuses no blocks, whatever its events say */
     bool counts_running;        /* vLLM: usage counts the blocks of running requests only */
-    bool has_occupancy;         /* SGLang: the two fields below are present */
-    uint64_t evictable_tokens;  /* cached, and used by no request */
-    uint64_t used_tokens;       /* used by requests, cached or not */
+    bool is_total_sure; /* the total of blocks is this rank's own, as its engine reports it */
+    bool has_occupancy; /* SGLang: the two fields below are present */
+    uint64_t evictable_tokens; /* cached, and used by no request */
+    uint64_t used_tokens;      /* used by requests, cached or not */
 };
 
 /* Load values as one engine reported them; some engines name the rank. */

@@ -103,7 +103,7 @@ static uint32_t device_block_size(const struct kvb_mirror_counts *counts)
 static void
 note_full(struct kvb_page_watch *watch, const struct occupancy *occupancy, uint64_t removals)
 {
-    const uint64_t listed = occupancy->counts->proven_copies;
+    const uint64_t listed = occupancy->counts->held[KVB_TIER_DEVICE];
     const bool is_evicting = removals > watch->removals;
 
     watch->removals = removals;
@@ -116,9 +116,11 @@ note_full(struct kvb_page_watch *watch, const struct occupancy *occupancy, uint6
 static bool
 is_more_listed_than_fits(const struct kvb_page_watch *watch, const struct occupancy *occupancy)
 {
-    return watch->full_readings >= min_full_readings &&
-           occupancy->beat->window_tokens == 0 && /* groups share the blocks of the total */
-           occupancy->counts->proven_copies > occupancy->total + occupancy->slack;
+    const bool is_total_right =
+        occupancy->sample->signs.is_total_sure || watch->full_readings >= min_full_readings;
+
+    return is_total_right && occupancy->beat->window_tokens == 0 && /* its groups share blocks */
+           occupancy->counts->held[KVB_TIER_DEVICE] > occupancy->total + occupancy->slack;
 }
 
 /* The largest number of copies that the list accounts for. */

@@ -28,9 +28,9 @@
  * /reset_prefix_cache) changes nothing on its page; its event comes with the engine's next step.  A
  * sleep of level 0 pauses requests and keeps the cache.
  *
- * A total of blocks may be wrong (the page of other ranks).  So the list must first have fitted
- * into it, at least half full, in three readings between which the engine removed blocks: only a
- * full engine evicts.
+ * A total of blocks may be wrong where it is divided by the ranks of a page, or computed with a
+ * configured page size.  Then the list must first have fitted into it, at least half full, in three
+ * readings between which the engine removed blocks: only a full engine evicts.
  *
  * An engine uses blocks that its events leave out: the last block of each request, those of
  * speculative tokens, those that a transfer has yet to fill (their requests count as waiting),

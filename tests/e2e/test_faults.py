@@ -388,11 +388,24 @@ def test_a_copy_on_the_host_outlives_the_one_on_the_device(scene, profile, tiers
     def listed():
         return {row[2] for row in aggregator.rows()}
 
+    def shown(key):
+        rows = aggregator.get("/streams")["streams"]
+        return {key: rows[0][key]} if rows and key in rows[0] else {}
+
     vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK)))
     vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK, medium="CPU")))
     wait_for("the tiers of the profile", lambda: listed() == tiers)
+    # The device alone is proven: nothing shows yet that the engine publishes removals from the host.
+    unverified = {"unverified_tiers": {"host": "no_removals"}} if "host" in tiers else {}
+    wait_for("the host's list is unverified", lambda: shown("unverified_tiers") == unverified)
+    wait_for("the device's is exact", aggregator.is_exact)
+    query = json.loads(aggregator.http("POST", "/query", {"token_ids": tokens, "model_name": "m"})[1])
+    assert query.get("tier_states", {}) == ({"7": {"0": unverified}} if unverified else {})
+    assert "states" not in query
     vllm.publish(engine.batch(engine.removed(1)))
     wait_for("what is left", lambda: listed() == tiers - {"device"})
     vllm.publish(engine.batch(engine.removed(1, medium="CPU")))
     wait_for("nothing is left", lambda: listed() == set())
+    vllm.publish(engine.batch(engine.stored([2], tokens_of(2), BLOCK, medium="CPU")))
+    wait_for("a removal has been seen", lambda: listed() == tiers - {"device"} and not shown("unverified_tiers"))
     wait_for("in sync", aggregator.is_exact)

@@ -423,6 +423,48 @@ def check_unnumbered_batch(case):
     case.expect_that(asked <= 6, f"asked {asked} times: a loop")
 
 
+def read_pages(stage):
+    stage.read_pages()
+
+
+SILENT = ("bridge", "kvb_engine_silent_changes_total", {})
+
+
+def reset_and_sleep(case):
+    """One cache is reset under load; another engine falls asleep, and is awake again."""
+    case.note_metrics(*ENGINE_SIDE, SILENT)
+    case.begin_fault({(1, 0), (2, 0)})
+    case.oracle.command("reset 1 0")
+    case.oracle.command("sleep 2 0")
+    wait_for("it is found", lambda: ("UNVERIFIED", "asleep") in case.states_seen({(2, 0)}), 5)
+    case.last(4)
+    case.oracle.command("wake 2 0")
+    case.end_fault()
+
+
+def check_reset_and_sleep(case):
+    case.others_were_untouched()
+    case.expect_that(case.grew("bridge", "kvb_engine_silent_changes_total") == 1, "not one sleep, or a false alarm")
+    case.expect_that(case.grew("bridge", "kvb_engine_restarts_total") == 0, "taken for a restart")
+
+
+def lose_unnumbered(case):
+    """Stores and removals are lost without a hole in the numbers, until the list cannot be right."""
+    case.note_metrics(*ENGINE_SIDE, SILENT)
+    case.begin_fault({(1, 0)})
+    case.oracle.command("lose 1 0 200")
+    wait_for("it is found", lambda: ("UNVERIFIED", "occupancy") in case.states_seen({(1, 0)}), 30)
+    case.oracle.command("lose 1 0 0")
+    case.oracle.command("reset 1 0")
+    case.end_fault()
+
+
+def check_unnumbered_loss(case):
+    case.others_were_untouched()
+    case.expect_that(case.grew("bridge", "kvb_gaps_total") == 0, "a gap showed it (kvb_gaps_total)")
+    case.expect_that(case.grew("bridge", "kvb_engine_silent_changes_total") == 1, "not found once, or a false alarm")
+
+
 def end_epoch_on_tape(case):
     """What was said of the liar's first life, in an epoch that is over."""
     tape = Tape(case.stage.nats_port, 99)
@@ -582,10 +624,14 @@ ROWS = [
         "PARTIAL or UNVERIFIED with its reason, back-off; others unaffected", check_lying_replays, prepare=add_three_liars),
     Row("F21", "a batch the engine never numbered into its buffer", unnumbered_batch, 1, 2, "PARTIAL(hole), no loop",
         check_unnumbered_batch, prepare=add_liar),
+    Row("F22", "cache reset under load; an engine asleep for 4 s (vLLM's sleep mode, no event)", reset_and_sleep, 1.5, 2,
+        "nothing listed of the one asleep, others untouched", check_reset_and_sleep, prepare=read_pages),
     Row("F23", "1 payload in 100 malformed", malformed, 0.1, 3, "that stream rebuilt; others untouched",
         check_malformed, prepare=add_liar),
     Row("F24", "20 % duplicates, reordering, an old epoch said again, second copies", repeat_and_reorder, None, 1, "no effect",
         check_repeated, prepare=add_liar),
+    Row("F25", "events lost before they are numbered", lose_unnumbered, 30, 5, "UNVERIFIED(occupancy), cleared by a reset",
+        check_unnumbered_loss, prepare=read_pages),
     Row("F26", "many workers restart at once", crowd.restart_all, None, 20, "all EXACT, 8 replays in flight at most",
         crowd.check_all_restarted,
         load={"workers": 1000, "ranks": 1, "blocks": 32, "rate": 750.0, "scale": 64, "processes": 4}),

@@ -63,6 +63,7 @@ class Stage:
         self.aggregators = []
         self.proxies = []
         self.aggregator_ports = []  # of NATS, for those that do not speak with it directly
+        self.page_ports = []  # of metrics pages, one for each process of engines
         self.links = {}  # worker -> [proxies of events, proxies of replays]
         self.liars = []
         self.hostile = []  # (worker, engine): what they hold nobody knows
@@ -140,12 +141,13 @@ class Stage:
 
     def start_engines(self, at, workers):
         load, truth, config = self.load, self.folder / f"truth{at}", self.folder / f"workers{at}"
+        self.page_ports.append(programs.free_port())
         self.started.append(programs.Program(self.folder, f"kvfleet{at}", [
             programs.BIN / "kvfleet", "--workers", workers, "--first-id", at * workers + 1, "--ranks", load.ranks,
             "--blocks", load.blocks, "--rate", load.rate / load.processes, "--scale", load.scale,
             "--step-ms", load.step_ms, "--replay-buffer", load.replay_buffer, "--seed", self.seed + 1000 * at,
             "--trace", TRACE, "--truth", truth, "--config-out", config, "--config-split", 2,
-            "--log-changes", 16 * load.blocks + 65536,
+            "--log-changes", 16 * load.blocks + 65536, "--http", f"127.0.0.1:{self.page_ports[at]}",
         ]))
 
     def workers_of_bridge(self, part):
@@ -153,6 +155,18 @@ class Stage:
         texts = [(self.folder / f"workers{at}.{part}").read_text() for at in range(self.load.processes)]
         rows = [re.search(r"workers = \(\n(.*?)\n\);", text, re.S)[1] for text in texts]
         return "workers = (\n" + ",\n".join(rows) + "\n);\n"
+
+    def read_pages(self, scrape_ms=500):
+        """The bridges read the engines' metrics pages, too."""
+        each = self.load.workers // self.load.processes
+
+        def row(found):
+            worker = int(found[1])
+            url = f"http://127.0.0.1:{self.page_ports[(worker - 1) // each]}/workers/{worker}/metrics"
+            return f'{found[0]} prometheus = "{url}"; scrape_ms = {scrape_ms};'
+
+        self.bridge_parts = [
+            re.sub(r"id = (\d+)L?;.*?load = {", row, text, flags=re.S) for text in self.bridge_parts]
 
     def daemon(self, program, name, config, port, index=None):
         options = self.host.options_of(name) if self.host else {}

@@ -289,6 +289,48 @@ static const struct kvb_serve_world outside = {
     .publish_due = publish_due,
 };
 
+/* ---- Metrics pages ---- */
+
+enum { pages_every_steps = 50 };
+
+/* The page of an engine, as vLLM makes it: its process is another one in each life. */
+static void read_page(struct sim_world *world, struct sim_rank *rank)
+{
+    const struct sim_engine *engine = &world->engines[rank->stream_number];
+    struct kvb_engine_stats stats;
+
+    kvb_engine_stats(engine->engine, &stats);
+    struct kvb_load_sample sample = {
+        .load = stats.load,
+        .stats = 1U << KVB_FIGURE_TOTAL_BLOCKS | 1U << KVB_FIGURE_WAITING |
+                 1U << KVB_FIGURE_ACTIVE_BLOCKS | 1U << KVB_FIGURE_ACTIVE_SLOTS,
+        .signs = { .sleep = stats.is_asleep ? KVB_SLEEP_DISCARDED : KVB_SLEEP_AWAKE,
+                   .started_s = 1000 + 10 * (double)engine->life,
+                   .is_total_sure = true,
+                   .counts_running = true },
+    };
+    const unsigned signs = kvb_page_watch_read(
+        &rank->page_watch, rank->served.stream,
+        &(struct kvb_page_reading){ &sample, world->now_ns, world->now_ns });
+    if (signs) {
+        sim_note(world, "page of stream %u: signs %x", rank->stream_number, signs);
+    }
+    if ((signs & KVB_SIGN_OCCUPANCY) && world->is_repairable) {
+        sim_fail(
+            world, "stream %u: its page contradicts a list that is right", rank->stream_number);
+    }
+}
+
+static void read_pages(struct sim_world *world, size_t bridge)
+{
+    for (size_t i = 0; i < world->stream_count; i++) {
+        if (is_of(world, i, bridge) && world->engines[i].is_up &&
+            (world->steps + i) % pages_every_steps == 0) {
+            read_page(world, &world->ranks[i]);
+        }
+    }
+}
+
 /* ---- Life and death ---- */
 
 static void open_stream(struct sim_world *world, size_t number)
@@ -408,6 +450,7 @@ void sim_bridge_turn(struct sim_world *world, size_t number)
         return;
     }
     bridge->server.wall_us = wall_us_of(bridge);
+    read_pages(world, number);
     (void)kvb_serve_turn(&bridge->server, world->now_ns);
     for (int i = 0; i < sync_chunks_a_turn; i++) {
         sim_work_jobs(world, number);

@@ -43,6 +43,7 @@ static const struct kind_row kinds[SIM_FAULT_KINDS] = {
     [SIM_CLEAR]             = { "clear",             of_stream,     0,            10, 2 },
     [SIM_BURST]             = { "burst",             of_stream,     0,            10, 2 },
     [SIM_IDLE]              = { "idle",              of_stream,     0,          3000, 2 },
+    [SIM_SLEEP]             = { "sleep",             of_stream,     0,          4000, 0 }, /* drawn apart */
     [SIM_BRIDGE_CRASH]      = { "bridge_crash",      of_bridge,     by_guard,   2000, 3 },
     [SIM_BRIDGE_STOP]       = { "bridge_stop",       of_bridge,     by_guard,   2000, 2 },
     [SIM_BRIDGE_FREEZE]     = { "bridge_freeze",     of_bridge,     by_silence, 4000, 2 },
@@ -128,6 +129,26 @@ static void draw_fault(const struct sim_world *world, uint64_t *rng, struct sim_
     fault->rng = kvb_random_next(rng);
 }
 
+/* In one world of four.  It is drawn apart, so that the plans of all seeds stay as they were before
+ * there was this kind. */
+static void plan_sleep(struct sim_world *world)
+{
+    uint64_t rng = world->seed ^ UINT64_C(0x51ee9);
+    struct sim_fault *fault = &world->faults[world->fault_count];
+
+    if (world->fault_count == sim_faults || kvb_random_below(&rng, 4) != 0) {
+        return;
+    }
+    draw_fault(world, &rng, fault);
+    fault->kind = SIM_SLEEP;
+    fault->target = (unsigned)kvb_random_below(&rng, world->stream_count);
+    fault->to_ns = fault->from_ns + (500 + kvb_random_below(&rng, 3500)) * KVB_NS_PER_MS;
+    if (fault->to_ns > world->end_of_faults_ns) {
+        fault->to_ns = world->end_of_faults_ns;
+    }
+    world->fault_count++;
+}
+
 void sim_plan_faults(struct sim_world *world)
 {
     static const uint64_t max[] = { 3, 8, 8, 16 };
@@ -137,6 +158,7 @@ void sim_plan_faults(struct sim_world *world)
     for (size_t i = 0; i < world->fault_count; i++) {
         draw_fault(world, &rng, &world->faults[i]);
     }
+    plan_sleep(world);
 }
 
 /* ---- As time goes by ---- */
@@ -174,6 +196,8 @@ static void begin_of_engine(struct sim_world *world, struct sim_fault *fault)
         overtake(world, fault, seq);
     } else if (fault->kind == SIM_CLEAR) {
         (void)kvb_engine_reset_cache(engine->engine); /* memory is not what is tested */
+    } else if (fault->kind == SIM_SLEEP) {
+        (void)kvb_engine_set_sleep(engine->engine, KVB_SLEEP_DISCARDED);
     } else if (fault->kind == SIM_BURST) {
         sim_engine_burst(world, fault->target, seq + (uint64_t)fault->count * 20);
     }
@@ -203,7 +227,7 @@ static void begin_fault(struct sim_world *world, struct sim_fault *fault)
     sim_note(
         world, "fault %zu begins: %s of %u", (size_t)(fault - world->faults),
         kinds[fault->kind].name, fault->target);
-    if (fault->kind >= SIM_RESTART && fault->kind <= SIM_IDLE &&
+    if (fault->kind >= SIM_RESTART && fault->kind <= SIM_SLEEP &&
         (world->engines[fault->target].is_up || fault->kind == SIM_RESTART)) {
         begin_of_engine(world, fault);
     }
@@ -235,6 +259,9 @@ static void end_fault(struct sim_world *world, struct sim_fault *fault)
     sim_note(world, "fault %zu ends", (size_t)(fault - world->faults));
     if (fault->kind == SIM_CLOCK) {
         world->bridges[fault->target].wall_us = 0;
+    }
+    if (fault->kind == SIM_SLEEP) {
+        (void)kvb_engine_set_sleep(world->engines[fault->target].engine, KVB_SLEEP_AWAKE);
     }
     if (fault->kind == SIM_FILL_GAP && world->engines[fault->target].is_up) {
         const uint64_t seq = sim_engine_next_seq(&world->engines[fault->target]);

@@ -9,6 +9,7 @@
 #include "replica/turn.h"
 #include "stream/checkpoint/checkpoint.h"
 #include "stream/checkpoint/policy.h"
+#include "stream/page_watch.h"
 #include "stream/serve.h"
 
 #include <stdbool.h>
@@ -71,6 +72,7 @@ enum sim_fault_kind {
     SIM_CLEAR,
     SIM_BURST,
     SIM_IDLE,
+    SIM_SLEEP, /* vLLM's sleep mode: the cache is discarded, and its event waits */
     /* of what is in between */
     SIM_BRIDGE_CRASH, /* one in four spoils the checkpoints */
     SIM_BRIDGE_STOP,  /* SIGTERM: goodbye, and all is saved */
@@ -241,6 +243,7 @@ struct sim_rank {
     bool knows_life;  /* nothing had happened to the connection since */
     unsigned up_life; /* of the engine that it was connected to then */
     struct kvb_checkpoint_policy checkpoint;
+    struct kvb_page_watch page_watch;
     /* where it stands, as the checks see it */
     bool has_place;
     struct sim_place place; /* the batch applied last */

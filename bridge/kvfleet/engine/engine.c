@@ -24,8 +24,10 @@ struct kvb_engine {
     uint64_t first_seq; /* since the restart */
     uint64_t next_seq;
     struct kvb_event_batch pending; /* events of the step, or handed out */
-    bool is_handed;                 /* pending went out and may be forgotten */
-    struct kvb_engine_stats sums;   /* the counters of it */
+    enum kvb_engine_sleep sleep;
+    uint64_t losing;              /* batches whose events are to be lost */
+    bool is_handed;               /* pending went out and may be forgotten */
+    struct kvb_engine_stats sums; /* the counters of it */
 };
 
 /* ---- From start to end ---- */
@@ -460,7 +462,8 @@ kvb_status kvb_engine_step(
     uint64_t *out_seq)
 {
     forget_handed(engine);
-    if (engine->running_count == 0 && engine->waiting_count == 0) {
+    const bool is_awake = engine->sleep <= KVB_SLEEP_AWAKE;
+    if (!is_awake || (engine->running_count == 0 && engine->waiting_count == 0)) {
         return KVB_AGAIN;
     }
 
@@ -470,6 +473,12 @@ kvb_status kvb_engine_step(
         return status;
     }
     if (engine->pending.event_count == 0) {
+        return KVB_AGAIN;
+    }
+    if (engine->losing > 0) {
+        engine->losing--;
+        engine->sums.lost++;
+        kvb_event_batch_reset(&engine->pending);
         return KVB_AGAIN;
     }
     hand_out(engine, now_s, out_batch, out_seq);
@@ -489,6 +498,20 @@ kvb_status kvb_engine_reset_cache(struct kvb_engine *engine)
     return KVB_OK;
 }
 
+kvb_status kvb_engine_set_sleep(struct kvb_engine *engine, enum kvb_engine_sleep sleep)
+{
+    if (sleep == KVB_SLEEP_DISCARDED && engine->sleep != sleep) {
+        KVB_TRY(kvb_engine_reset_cache(engine));
+    }
+    engine->sleep = sleep;
+    return KVB_OK;
+}
+
+void kvb_engine_lose_events(struct kvb_engine *engine, uint64_t batches)
+{
+    engine->losing = batches;
+}
+
 void kvb_engine_restart(struct kvb_engine *engine, uint64_t seed)
 {
     while (engine->running_count > 0) {
@@ -498,6 +521,8 @@ void kvb_engine_restart(struct kvb_engine *engine, uint64_t seed)
     kvb_block_pool_clear(engine->pool);
     kvb_event_batch_reset(&engine->pending);
     engine->is_handed = false;
+    engine->sleep = KVB_SLEEP_AWAKE;
+    engine->losing = 0;
     engine->options.seed = seed;
     engine->rng = seed;
     engine->first_seq = engine->next_seq = engine->options.first_seq;
@@ -536,6 +561,7 @@ void kvb_engine_stats(const struct kvb_engine *engine, struct kvb_engine_stats *
     struct kvb_engine_stats stats = engine->sums;
 
     stats.batches = engine->next_seq - engine->first_seq;
+    stats.is_asleep = engine->sleep == KVB_SLEEP_DISCARDED;
     stats.held_blocks = kvb_block_pool_filled_count(engine->pool);
     stats.load = (struct kvb_load){
         .request_active_slots = engine->running_count,

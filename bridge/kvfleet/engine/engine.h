@@ -96,6 +96,14 @@ kvb_status kvb_engine_step(
  * with the next step.  KVB_NO_MEMORY, KVB_TOO_LARGE: nothing changed. */
 kvb_status kvb_engine_reset_cache(struct kvb_engine *engine);
 
+/* vLLM's sleep mode.  While it is not awake the engine does not step, so nothing is published;
+ * KVB_SLEEP_DISCARDED also empties the cache, as kvb_engine_reset_cache().  A restart wakes it.
+ * KVB_NO_MEMORY, KVB_TOO_LARGE: nothing changed. */
+kvb_status kvb_engine_set_sleep(struct kvb_engine *engine, enum kvb_engine_sleep sleep);
+
+/* The events of the next batches are lost before they are numbered. */
+void kvb_engine_lose_events(struct kvb_engine *engine, uint64_t batches);
+
 /* The process is gone and another one runs: nothing cached, no requests, seq from
  * the first one on.  With the same seed the same prompts get the same hashes. */
 void kvb_engine_restart(struct kvb_engine *engine, uint64_t seed);
@@ -120,6 +128,8 @@ struct kvb_engine_stats {
     uint64_t requests_finished;
     uint64_t preemptions;
     uint64_t batches;     /* numbered since the process began */
+    uint64_t lost;        /* batches that were lost before they were numbered */
+    bool is_asleep;       /* its cache is discarded: KVB_SLEEP_DISCARDED */
     uint64_t held_blocks; /* physical, copies included */
 };
 

@@ -131,6 +131,17 @@ static kvb_status read_cleared(
     return kvb_engine_read_medium(fields, event);
 }
 
+/* vLLM with tier_scoped_clear_events: a reset that leaves the offload tiers alone.  The device is
+ * the default of its medium, which an encoder may leave out. */
+static kvb_status read_tier_cleared(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    KVB_TRY(read_cleared(batch, fields, event));
+    event->all_tiers = false;
+    return KVB_OK;
+}
+
 /* ---- One engine event may become several: all of them or, on failure, none ---- */
 
 typedef kvb_status (*event_adder)(
@@ -206,6 +217,8 @@ static const struct event_form {
       read_removed_form,                add_engine_event,    PLACES(in_removed) },
     { WORD("AllBlocksCleared"), WORD("cleared"), KVB_EVENT_CLEARED, KVB_SKIP_BAD_REMOVED,
       read_cleared,                add_engine_event,    PLACES(in_cleared) },
+    { WORD("TierBlocksCleared"), WORD(""),       KVB_EVENT_CLEARED, KVB_SKIP_BAD_REMOVED,
+      read_tier_cleared,           add_engine_event,    PLACES(in_cleared) },
     { WORD("BlockStoreEvent"),  WORD(""),        KVB_EVENT_STORED,  KVB_SKIP_BAD_STORED,
       kvb_engine_read_pool_store,  add_replicas, PLACES(in_pool) },
     { WORD("BlockUpdateEvent"), WORD(""),        KVB_EVENT_STORED,  KVB_SKIP_BAD_REMOVED,

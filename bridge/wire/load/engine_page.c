@@ -420,8 +420,18 @@ static enum kvb_engine_sleep sleep_of(const struct row *row)
     return row->sleep & bit_awake ? KVB_SLEEP_AWAKE : KVB_SLEEP_PAUSED;
 }
 
-static void
-add_signs(const struct kvb_engine_page *page, const struct row *row, struct kvb_load_sample *sample)
+/* False where the total of several ranks was divided, or SGLang's page size was configured. */
+static bool is_total_sure(const struct row *row, const struct cache_config *cache, size_t ranks)
+{
+    if (has(row, sgl_tokens)) {
+        return has(row, sgl_page_size);
+    }
+    return cache && ((cache->size_tokens > 0 && cache->block_size > 0) || ranks == 1);
+}
+
+static void add_signs(
+    const struct kvb_engine_page *page, const struct row *row, size_t ranks,
+    struct kvb_load_sample *sample)
 {
     const struct cache_config *cache = config_of(page, row);
     struct kvb_cache_signs *signs = &sample->signs;
@@ -429,6 +439,7 @@ add_signs(const struct kvb_engine_page *page, const struct row *row, struct kvb_
     signs->sleep = sleep_of(row);
     signs->started_s = page->started_s;
     signs->is_prefix_caching_off = cache && cache->is_prefix_caching_off;
+    signs->is_total_sure = is_total_sure(row, cache, ranks);
     signs->counts_running = has(row, usage) || has(row, usage_old);
     signs->has_occupancy = has(row, sgl_used_tokens) && has(row, sgl_evictable_tokens);
     if (signs->has_occupancy) {
@@ -493,7 +504,7 @@ kvb_status kvb_engine_page_end(
             add_page_requests(row, &sample);
             add_blocks(page, row, ranks, &sample);
             add_hit_rate(page, row, &sample);
-            add_signs(page, row, &sample);
+            add_signs(page, row, ranks, &sample);
             page->samples[count] = sample;
             count += sample.stats != 0; /* a hit rate needs both counters */
         }

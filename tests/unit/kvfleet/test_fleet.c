@@ -110,6 +110,7 @@ static void says_what_is_wrong_with_a_command(void **state)
         "drop 7 0",  "drop 7 0 x",  "drop 1 2 3 4 5 6",
         "changes",   "changes 7 0", "changes 7 0 x",
         "pause now", "truth -1",    "truth 7 4294967296",
+        "sleep 7",   "wake",        "lose 7 0 x",
     };
 
     set_up(&fixture, 0);
@@ -134,6 +135,40 @@ static void resets_one_rank(void **state)
     assert_int_equal(state_of(&fixture, 1).stats.held_blocks, 0);
     assert_true(state_of(&fixture, 0).stats.held_blocks > 0);
     assert_non_null(strstr(say(&fixture, "truth 7 1"), "\"unsent\":1"));
+    tear_down(&fixture);
+}
+
+static void sleeps_without_a_step_and_publishes_the_clear_when_it_is_awake(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+
+    set_up(&fixture, 0);
+    tick(&fixture, 50);
+    assert_string_equal(say(&fixture, "sleep 7 1"), "{\"end\":true}\n");
+    assert_true(state_of(&fixture, 1).stats.is_asleep);
+    assert_int_equal(state_of(&fixture, 1).stats.held_blocks, 0);
+    const uint64_t batches = state_of(&fixture, 1).stats.batches;
+    tick(&fixture, 50);
+    assert_int_equal(state_of(&fixture, 1).stats.batches, batches);
+    assert_non_null(strstr(say(&fixture, "truth 7 1"), "\"unsent\":1"));
+    assert_string_equal(say(&fixture, "wake 7 1"), "{\"end\":true}\n");
+    tick(&fixture, 50);
+    assert_true(state_of(&fixture, 1).stats.batches > batches);
+    assert_false(state_of(&fixture, 1).stats.is_asleep);
+    tear_down(&fixture);
+}
+
+static void loses_batches_without_a_hole_in_their_numbers(void **state)
+{
+    (void)state;
+    struct fixture fixture;
+
+    set_up(&fixture, 0);
+    assert_string_equal(say(&fixture, "lose 7 1 3"), "{\"end\":true}\n");
+    tick(&fixture, 50);
+    assert_int_equal(state_of(&fixture, 1).stats.lost, 3);
+    assert_true(state_of(&fixture, 1).stats.held_blocks > 0);
     tear_down(&fixture);
 }
 
@@ -407,6 +442,8 @@ int main(void)
         cmocka_unit_test(tells_the_truth_of_all_of_one_worker_or_of_one_rank),
         cmocka_unit_test(says_what_is_wrong_with_a_command),
         cmocka_unit_test(resets_one_rank),
+        cmocka_unit_test(sleeps_without_a_step_and_publishes_the_clear_when_it_is_awake),
+        cmocka_unit_test(loses_batches_without_a_hole_in_their_numbers),
         cmocka_unit_test(restarts_one_rank_with_the_same_or_other_hashes),
         cmocka_unit_test(all_engines_may_restart_at_once),
         cmocka_unit_test(tells_what_came_and_went_since_a_change),

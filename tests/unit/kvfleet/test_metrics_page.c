@@ -20,7 +20,7 @@ static void names_each_rank_as_vllm_does(void **state)
                     .kv_total_blocks = 64 },
           .queried_tokens = 3982,
           .hit_tokens = 1376 },
-        { .load = { .kv_total_blocks = 64 } },
+        { .load = { .kv_total_blocks = 64 }, .is_asleep = true },
     };
     const struct kvb_metrics_source source = {
         .model = "tiny", .block_size = 32, .stats = stats, .ranks = 2
@@ -34,6 +34,11 @@ static void names_each_rank_as_vllm_does(void **state)
         ",model_name=\"tiny\",reason=\"capacity\"} 10\n",
         "vllm:kv_cache_usage_perc{engine=\"0\",model_name=\"tiny\"} 0.88888888888888884\n",
         "vllm:kv_cache_usage_perc{engine=\"1\",model_name=\"tiny\"} 0\n",
+        "vllm:engine_sleep_state{engine=\"0\",model_name=\"tiny\",sleep_state=\"awake\"} 1\n",
+        "vllm:engine_sleep_state{engine=\"1\",model_name=\"tiny\",sleep_state=\"awake\"} 0\n",
+        "vllm:engine_sleep_state{engine=\"1\",model_name=\"tiny\",sleep_state=\"weights_"
+        "offloaded\"} "
+        "1\n",
         "vllm:prefix_cache_queries_total{engine=\"0\",model_name=\"tiny\"} 3982\n",
         "vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"tiny\"} 1376\n",
         "kv_cache_size_tokens=\"2048\",num_cpu_blocks=\"None\",num_gpu_blocks=\"128\"} 1.0\n",

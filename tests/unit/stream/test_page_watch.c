@@ -376,6 +376,20 @@ static void a_total_that_the_engine_never_showed_to_be_right_proves_nothing(void
     end(&scene);
 }
 
+static void a_total_of_the_ranks_own_needs_no_full_engine(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_cache(&scene);
+    scene.page.signs.is_total_sure = true;
+    store(&scene, 0, total + slack);
+    assert_int_equal(read_for(&scene, 10), 0);
+    store(&scene, 200, 1);
+    assert_int_equal(read_for(&scene, 7), KVB_SIGN_OCCUPANCY);
+    end(&scene);
+}
+
 static void a_contradiction_that_passes_is_no_sign(void **state)
 {
     (void)state;
@@ -641,6 +655,7 @@ int main(void)
         cmocka_unit_test(more_than_fits_shows_that_removals_were_lost),
         cmocka_unit_test(as_much_as_fits_is_no_sign),
         cmocka_unit_test(a_total_that_the_engine_never_showed_to_be_right_proves_nothing),
+        cmocka_unit_test(a_total_of_the_ranks_own_needs_no_full_engine),
         cmocka_unit_test(a_contradiction_that_passes_is_no_sign),
         cmocka_unit_test(more_in_use_than_listed_shows_that_stores_were_lost),
         cmocka_unit_test(blocks_that_events_leave_out_are_no_sign),

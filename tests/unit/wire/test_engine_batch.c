@@ -66,6 +66,19 @@ static void an_odd_event_costs_itself_alone(void **state)
     CHECK_CASES(cases);
 }
 
+static void a_reset_may_be_of_one_tier(void **state)
+{
+    (void)state;
+#define TIER_CLEARED "b1 54696572426c6f636b73436c6561726564"
+    const struct case_of_hex cases[] = {
+        { "92 01 91 91 " TIER_CLEARED, "cleared device;" },
+        { "92 01 91 92 " TIER_CLEARED " a3 475055", "cleared device;" },
+        { "92 01 91 92 " TIER_CLEARED " a3 435055", "cleared host;" },
+        { "92 01 91 82 a4 74797065 " TIER_CLEARED " a6 6d656469756d a3 475055", "cleared device;" },
+    };
+    CHECK_CASES(cases);
+}
+
 static void a_batch_comes_as_a_map_or_with_more_elements_too(void **state)
 {
     (void)state;
@@ -279,6 +292,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_odd_event_costs_itself_alone),
+        cmocka_unit_test(a_reset_may_be_of_one_tier),
         cmocka_unit_test(a_batch_comes_as_a_map_or_with_more_elements_too),
         cmocka_unit_test(what_is_no_batch_is_refused),
         cmocka_unit_test(extra_keys_become_salt_ids_or_unmatchable),

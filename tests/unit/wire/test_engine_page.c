@@ -553,6 +553,33 @@ static void a_process_and_its_counters_are_signs(void **state)
     kvb_engine_page_free(page);
 }
 
+static void a_total_is_sure_where_it_is_the_ranks_own(void **state)
+{
+    (void)state;
+#define BLOCKS(labels) "vllm:cache_config_info{" labels "num_gpu_blocks=\"64\"} 1.0\n"
+    static const struct {
+        const char *text;
+        bool is_sure;
+    } rows[] = {
+        { BLOCKS("") RANK("0"), true },
+        { BLOCKS("") RANK("0") "\n" RANK("1"), false }, /* of both */
+        { BLOCKS("block_size=\"16\",kv_cache_size_tokens=\"512\",") RANK("0") "\n" RANK("1"),
+          true },
+        { RANK("0"), false },
+        { SGL("max_total_num_tokens", "tp_rank=\"0\"", "640")
+              SGL("page_size", "tp_rank=\"0\"", "16"),
+          true },
+        { SGL("max_total_num_tokens", "tp_rank=\"0\"", "640"),
+          false }, /* of a configured page size */
+    };
+    struct kvb_engine_page *page = new_page(16);
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        assert_int_equal(signs_of(page, rows[i].text).is_total_sure, rows[i].is_sure);
+    }
+    kvb_engine_page_free(page);
+}
+
 static void sglang_says_how_much_is_cached(void **state)
 {
     (void)state;
@@ -616,6 +643,7 @@ int main(void)
         cmocka_unit_test(the_recorded_engine_is_awake_and_names_its_process),
         cmocka_unit_test(each_level_of_sleep_is_told_apart),
         cmocka_unit_test(a_process_and_its_counters_are_signs),
+        cmocka_unit_test(a_total_is_sure_where_it_is_the_ranks_own),
         cmocka_unit_test(sglang_says_how_much_is_cached),
         cmocka_unit_test(survives_every_allocation_failing),
     };
