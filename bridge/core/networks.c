@@ -199,8 +199,11 @@ bool kvb_networks_allow(const struct kvb_networks *networks, const char *address
     if (!read_address(address, bytes)) {
         return false;
     }
-    if (networks->count > 0) {
-        return is_in_list(networks->items, networks->count, bytes);
+    if (networks->count > 0 && !is_in_list(networks->items, networks->count, bytes)) {
+        return false;
+    }
+    if (networks->count > 0 && !networks->denies_metadata) {
+        return true;
     }
     return !is_in_list(metadata, KVB_COUNT_OF(metadata), bytes) && !is_metadata_embedded(bytes);
 }

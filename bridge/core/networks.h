@@ -24,7 +24,8 @@ struct kvb_network {
 };
 
 struct kvb_networks {
-    const char *key; /* key in the configuration, for errors; static */
+    const char *key;      /* key in the configuration, for errors; static */
+    bool denies_metadata; /* refuse metadata services even where the list contains them */
     size_t count;
     struct kvb_network items[kvb_max_networks];
 };

@@ -24,6 +24,7 @@ struct web_server {
     pthread_t thread;
     struct connection connections[max_connections];
     size_t count;
+    _Atomic unsigned requests;
 };
 
 static bool send_all(int fd, const char *bytes, size_t len)
@@ -99,6 +100,18 @@ static bool send_authorization(int fd, const char *request)
     return send_length(fd, "200 OK", strlen(text), text);
 }
 
+static bool send_body_back(int fd, const char *request)
+{
+    static const char key[] = "Content-Type: ";
+    const char *type = strstr(request, key);
+    char text[4096] = "";
+
+    (void)snprintf(
+        text, sizeof text, "%.*s: %s", type ? (int)strcspn(type + sizeof key - 1, "\r") : 0,
+        type ? type + sizeof key - 1 : "", strstr(request, "\r\n\r\n") + 4);
+    return send_length(fd, "200 OK", strlen(text), text);
+}
+
 /* False: the connection ends. */
 static bool answer(int fd, const struct web_page *page, const char *request)
 {
@@ -112,6 +125,8 @@ static bool answer(int fd, const struct web_page *page, const char *request)
             fd, "503 Service Unavailable\r\nRetry-After: 7", strlen(page->body), page->body);
     case web_echoes:
         return send_authorization(fd, request);
+    case web_echoes_body:
+        return send_body_back(fd, request);
     case web_sends_on:
         return send_head(fd, "302 Found", "Location: /ok\r\nContent-Length: 0\r\n");
     case web_compresses:
@@ -130,17 +145,27 @@ static const struct web_page *find(const struct web_server *server, const char *
 {
     for (const struct web_page *page = server->pages; page->path; page++) {
         const size_t len = strlen(page->path);
-        if (strncmp(request, "GET ", 4) == 0 && strncmp(request + 4, page->path, len) == 0 &&
-            request[4 + len] == ' ') {
+        const size_t from = strcspn(request, " ") + 1; /* GET, POST */
+        if (strncmp(request + from, page->path, len) == 0 && request[from + len] == ' ') {
             return page;
         }
     }
     return NULL;
 }
 
+/* Header and body are complete. */
+static bool is_request_whole(const char *request, size_t len)
+{
+    const char *header_end = strstr(request, "\r\n\r\n");
+    const char *length = strstr(request, "Content-Length: ");
+
+    return header_end && len >= (size_t)(header_end + 4 - request) +
+                                    (length ? strtoul(length + 16, NULL, 10) : 0);
+}
+
 static void *serve(void *context)
 {
-    const struct connection *connection = context;
+    struct connection *connection = context;
     char request[4096];
     size_t len = 0;
 
@@ -151,9 +176,10 @@ static void *serve(void *context)
         }
         len += (size_t)got;
         request[len] = '\0';
-        if (!strstr(request, "\r\n\r\n")) {
+        if (!is_request_whole(request, len)) {
             continue;
         }
+        connection->server->requests++;
         const struct web_page *page = find(connection->server, request);
         goes_on = page ? answer(connection->fd, page, request)
                        : send_length(connection->fd, "404 Not Found", 0, "");
@@ -202,6 +228,11 @@ struct web_server *web_server_start(const struct web_page *pages)
     }
     server->port = ntohs(address.sin_port);
     return server;
+}
+
+unsigned web_server_requests(const struct web_server *server)
+{
+    return server->requests;
 }
 
 void web_server_stop(struct web_server *server)

@@ -9,15 +9,16 @@
  * Threads: those of the server; all calls only from the thread that started it. */
 
 enum web_manner {
-    web_answers,    /* 200, the body, Connection: keep-alive */
-    web_in_parts,   /* the same, chunked, a few bytes at a time */
-    web_refuses,    /* 503, the body, Retry-After: 7 */
-    web_echoes,     /* 200, and the request's Authorization */
-    web_sends_on,   /* 302 to /ok */
-    web_compresses, /* 200, and says that the body is gzip */
-    web_cuts,       /* promises 100 bytes more than it sends, and closes */
-    web_hangs,      /* never a byte */
-    web_endless     /* the body again and again, until nobody listens */
+    web_answers,     /* 200, the body, Connection: keep-alive */
+    web_in_parts,    /* the same, chunked, a few bytes at a time */
+    web_refuses,     /* 503, the body, Retry-After: 7 */
+    web_echoes,      /* 200, and the request's Authorization */
+    web_echoes_body, /* 200, and "{content type}: {body}" of a POST */
+    web_sends_on,    /* 302 to /ok */
+    web_compresses,  /* 200, and says that the body is gzip */
+    web_cuts,        /* promises 100 bytes more than it sends, and closes */
+    web_hangs,       /* never a byte */
+    web_endless      /* the body again and again, until nobody listens */
 };
 
 struct web_page {
@@ -30,6 +31,9 @@ struct web_server;
 
 /* pages is borrowed until the stop, and closed by a page without a path. */
 struct web_server *web_server_start(const struct web_page *pages);
+/* How many requests it has received. */
+unsigned web_server_requests(const struct web_server *server);
+
 void web_server_stop(struct web_server *server);
 
 /* "http://127.0.0.1:port/path" */

@@ -99,6 +99,17 @@ kvb_status kvb_fetcher_new(struct kvb_resolver *resolver, struct kvb_fetcher **o
     return KVB_OK;
 }
 
+kvb_status kvb_fetcher_limit(struct kvb_fetcher *fetcher, unsigned max_connections)
+{
+    const long max = (long)max_connections;
+
+    return curl_multi_setopt(fetcher->multi, CURLMOPT_MAXCONNECTS, max) == CURLM_OK &&
+                   curl_multi_setopt(fetcher->multi, CURLMOPT_MAX_TOTAL_CONNECTIONS, max) ==
+                       CURLM_OK
+               ? KVB_OK
+               : KVB_IO;
+}
+
 /* ---- One fetch ---- */
 
 static void unlink_fetch(struct kvb_fetch *fetch)
@@ -202,14 +213,9 @@ static CURLcode add_fetch_header(struct kvb_fetch *fetch, const char *line)
 
 /* Adds the Authorization header.  fetch->headers keeps the token until the fetch ends.  The token
  * appears in no log and no error. */
-static CURLcode add_fetch_token(struct kvb_fetch *fetch)
+static CURLcode add_token(struct kvb_fetch *fetch, const char *token)
 {
     static const char bearer[] = "Authorization: Bearer ";
-    const char *token = fetch->options.token;
-
-    if (!token || token[0] == '\0') {
-        return CURLE_OK;
-    }
     const size_t len = sizeof bearer + strlen(token);
     char *text = malloc(len);
     if (!text) {
@@ -222,7 +228,8 @@ static CURLcode add_fetch_token(struct kvb_fetch *fetch)
     return bad;
 }
 
-/* libcurl copies the body.  Without bytes a POST has an empty one. */
+/* libcurl copies the body.  Without bytes a POST has an empty one.  Without "Expect:" libcurl would
+ * wait up to a second for "100 Continue" before a large body. */
 static CURLcode set_up_request(struct kvb_fetch *fetch)
 {
     const struct kvb_fetch_options *options = &fetch->options;
@@ -233,6 +240,7 @@ static CURLcode set_up_request(struct kvb_fetch *fetch)
             fetch->easy, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)options->json.len);
         bad |= curl_easy_setopt(fetch->easy, CURLOPT_COPYPOSTFIELDS, options->json.data);
         bad |= add_fetch_header(fetch, "Content-Type: application/json");
+        bad |= add_fetch_header(fetch, "Expect:");
     }
     if (options->method) {
         bad |= curl_easy_setopt(fetch->easy, CURLOPT_CUSTOMREQUEST, options->method);
@@ -242,8 +250,12 @@ static CURLcode set_up_request(struct kvb_fetch *fetch)
 
 static CURLcode set_up_headers(struct kvb_fetch *fetch)
 {
-    const CURLcode bad = add_fetch_token(fetch) | set_up_request(fetch);
+    const char *token = fetch->options.token;
+    CURLcode bad = set_up_request(fetch);
 
+    if (token && token[0] != '\0') {
+        bad |= add_token(fetch, token);
+    }
     return fetch->headers ? bad | curl_easy_setopt(fetch->easy, CURLOPT_HTTPHEADER, fetch->headers)
                           : bad;
 }

@@ -58,8 +58,8 @@ struct kvb_fetch_options {
     uint32_t timeout_ms; /* for the whole fetch, including the name look-up */
     size_t max_bytes;    /* of the body */
     bool is_stream;      /* timeout_ms limits only connecting, not the body */
-    const char *method;  /* "POST", "DELETE"; NULL: GET; borrowed for the call, like the next */
-    kvb_span json;       /* the body of the request; without bytes: none */
+    const char *method;  /* "DELETE"; NULL: POST with a body, else GET; borrowed for the call */
+    kvb_span json;       /* the body of the request; without bytes: none; borrowed for the call */
     bool takes_errors;   /* on_bytes is called for other codes than 200, too */
     const char *token;   /* a bearer token; NULL or "": none; borrowed for the call */
     /* The permitted addresses.  Each address is checked before it is dialed.  Borrowed until the
@@ -83,6 +83,9 @@ struct kvb_fetch_options {
 /* resolver: borrowed; NULL: all hosts are numeric.
  * KVB_NO_MEMORY, KVB_IO  libcurl could not be set up */
 kvb_status kvb_fetcher_new(struct kvb_resolver *resolver, struct kvb_fetcher **out_fetcher);
+/* Limits the connections, those that wait for reuse included; further fetches wait.  Before the
+ * first fetch.  KVB_IO. */
+kvb_status kvb_fetcher_limit(struct kvb_fetcher *fetcher, unsigned max_connections);
 /* Cancels all fetches.  NULL is fine. */
 void kvb_fetcher_free(struct kvb_fetcher *fetcher);
 

@@ -140,6 +140,25 @@ static void one_more_than_the_ceiling_is_refused(void **state)
     assert_int_equal(kvb_networks_add(&networks, "10.0.0.0/8", NULL), KVB_TOO_LARGE);
 }
 
+/* For URLs that others give: the list says where engines are, not that a cloud may be asked. */
+static void a_list_may_deny_metadata_that_it_contains(void **state)
+{
+    (void)state;
+    struct kvb_networks networks = { .key = "x", .denies_metadata = true };
+
+    assert_true(kvb_networks_allow(&networks, "10.0.0.5"));
+    assert_ok(kvb_networks_add(&networks, "0.0.0.0/0", NULL));
+    assert_true(kvb_networks_allow(&networks, "10.0.0.5"));
+    assert_false(kvb_networks_allow(&networks, "169.254.169.254"));
+    assert_false(kvb_networks_allow(&networks, "[fd00::5]")); /* not in the list */
+    assert_ok(kvb_networks_add(&networks, "::/0", NULL));
+    assert_true(kvb_networks_allow(&networks, "[fd00::5]"));
+    assert_false(kvb_networks_allow(&networks, "[fd00:ec2::254]"));
+    assert_false(kvb_networks_allow(&networks, "[64:ff9b::a9fe:a9fe]"));
+    networks.denies_metadata = false;
+    assert_true(kvb_networks_allow(&networks, "169.254.169.254"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -149,6 +168,7 @@ int main(void)
         cmocka_unit_test(metadata_may_be_listed_and_everything_too),
         cmocka_unit_test(what_is_no_address_is_not_allowed),
         cmocka_unit_test(what_is_no_network_is_refused_with_a_sentence),
+        cmocka_unit_test(a_list_may_deny_metadata_that_it_contains),
         cmocka_unit_test(one_more_than_the_ceiling_is_refused),
     };
 

@@ -21,6 +21,7 @@ static const struct web_page pages[] = {
     { "/moved", web_sends_on, "" },
     { "/packed", web_compresses, "as it was sent" },
     { "/whoami", web_echoes, "" },
+    { "/post", web_echoes_body, "" },
     { "/cut", web_cuts, "hell" },
     { "/hangs", web_hangs, "" },
     { "/endless", web_endless, "and on and on and on and on and on and on" },
@@ -155,6 +156,30 @@ static void a_token_goes_with_the_request_and_no_further(void **state)
         work_until_ended(fetcher, &seen);
         assert_string_equal(seen.text, said[i]);
         assert_int_equal(seen.opens, 1);
+    }
+    kvb_fetcher_free(fetcher);
+    web_server_stop(server);
+}
+
+static void a_body_is_posted_as_json(void **state)
+{
+    static const char body[] = "{\"prompt\":\"a\"}";
+    struct web_server *server = web_server_start(pages);
+    struct kvb_fetcher *fetcher = NULL;
+    char url[128];
+
+    (void)state;
+    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    assert_ok(kvb_fetcher_limit(fetcher, 1));
+    for (size_t i = 0; i < 2; i++) { /* the second on the same connection */
+        struct seen seen = { .len = 0 };
+        struct kvb_fetch *fetch = NULL;
+        struct kvb_fetch_options options =
+            options_of(web_server_url(server, "/post", url), patience_ms, &seen);
+        options.json = kvb_span_of(body);
+        assert_ok(kvb_fetch_start(fetcher, &options, &fetch));
+        work_until_ended(fetcher, &seen);
+        assert_string_equal(seen.text, "application/json: {\"prompt\":\"a\"}");
     }
     kvb_fetcher_free(fetcher);
     web_server_stop(server);
@@ -464,6 +489,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_end_has_its_name),
         cmocka_unit_test(a_token_goes_with_the_request_and_no_further),
+        cmocka_unit_test(a_body_is_posted_as_json),
         cmocka_unit_test(a_refusal_says_when_to_come_again_and_opens_nothing),
         cmocka_unit_test(the_body_of_a_refusal_is_passed_on_where_it_is_wanted),
         cmocka_unit_test(a_stream_outlives_its_time),
