@@ -210,7 +210,8 @@ static kvb_status count_http_connections(
     const struct kvb_aggregator *aggregator, unsigned *out_max, struct kvb_detail *detail)
 {
     const size_t grpc = aggregator->config->grpc.listen[0] ? kvb_grpc_files() : 0;
-    const uint64_t need = kvb_http_files(0, http_threads) + grpc + own_files;
+    const size_t tokenizer = aggregator->tokenizer ? kvb_tokenizer_files() : 0;
+    const uint64_t need = kvb_http_files(0, http_threads) + grpc + tokenizer + own_files;
     const uint64_t limit = kvb_file_limit_raise(need);
     const uint64_t missing = limit < need ? need - limit : 0;
 
@@ -310,6 +311,7 @@ static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb
     KVB_TRY(make_dashboard(aggregator));
     KVB_TRY(make_rings(aggregator));
     KVB_TRY(kvb_aggregator_open_forward(aggregator));
+    KVB_TRY(kvb_aggregator_open_tokenizer(aggregator));
     KVB_TRY(open_aggregator_bus(aggregator, detail));
     KVB_TRY(kvb_aggregator_open_service(aggregator));
     KVB_TRY(kvb_aggregator_name_self(aggregator));
@@ -400,6 +402,7 @@ static void stop_threads(struct kvb_aggregator *aggregator)
     kvb_aggregator_leave_group(aggregator); /* while queries are still answered; the next too */
     kvb_http_stop(aggregator->http);
     kvb_grpc_stop(aggregator->grpc);
+    kvb_tokenizer_close(aggregator->tokenizer); /* what comes back is still answered */
     atomic_store(&aggregator->is_stopping, true);
     kvb_byte_budget_close(&aggregator->event_bytes); /* waiting handlers return */
     close_ring(aggregator->events);
@@ -431,6 +434,8 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
         (void)close(aggregator->update_fd); /* nothing to lose */
     }
     kvb_aggregator_drop_unfinished(aggregator);
+    kvb_tokenizer_free(aggregator->tokenizer);
+    kvb_ring_free(aggregator->tokenized);
     kvb_ring_free(aggregator->queries);
     kvb_grpc_free(aggregator->grpc); /* none of its calls is left */
     kvb_ring_free(aggregator->events);

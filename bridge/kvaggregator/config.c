@@ -17,6 +17,11 @@ static const char *statistic_name(unsigned value)
     return kvb_load_statistic_name((enum kvb_load_statistic)value);
 }
 
+static kvb_status take_tokenize_network(void *field, const char *text, struct kvb_detail *detail)
+{
+    return kvb_networks_add(field, text, detail);
+}
+
 enum { max_ring_items = 1 << 20 }; /* what kvb_ring_new() takes */
 
 /* ---- The keys: path, type, default, range, field, help ----------------------------- */
@@ -136,6 +141,23 @@ static const struct kvb_conf_key keys[] = {
               "subscribe.namespace.  Where that is \"*\", a request may name one." },
     { "register.component", KVB_CONF_STRING, "", 0, FIELD(registering.component),
       .help = "Their component; empty: subscribe.component, in the same way." },
+    { "tokenize.networks", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(tokenize.networks),
+      .take_text = take_tokenize_network,
+      .help = "Networks, such as 10.0.0.0/8, of the engines that may be asked for the tokens\n"
+              "of a text, where their worker has `tokenize`.  The text is sent there.\n"
+              "Addresses where clouds answer with credentials are never asked.  Empty:\n"
+              "queries of text are answered with 503." },
+    { "tokenize.deadline_ms", KVB_CONF_U32, "50", 1, kvb_max_tokenize_deadline_ms,
+      FIELD(tokenize.deadline_ms),
+      .help = "How long a query of text waits for the tokens, in ms; then it is answered\n"
+              "with 503." },
+    { "tokenize.cache_bytes", KVB_CONF_U64, "67108864", 0, kvb_max_tokenize_cache_bytes,
+      FIELD(tokenize.cache_bytes),
+      .help = "Memory for texts and their tokens, so that an engine is asked once; those\n"
+              "used longest ago go first.  0: none." },
+    { "tokenize.cache_s", KVB_CONF_U32, "600", 1, 86400, FIELD(tokenize.cache_s),
+      .help = "How long the tokens of a text are used, in seconds: an engine may be started\n"
+              "again with another chat template." },
     KVB_CONFIG_LOG_ROWS(struct kvb_aggregator_config),
 };
 #undef FIELD
@@ -244,7 +266,8 @@ kvb_status kvb_aggregator_config_read(
     const char *path, struct kvb_aggregator_config *out_config, struct kvb_conf_errors *errors)
 {
     KVB_OWN(drop_aggregator_conf) struct kvb_conf *conf = NULL;
-    struct kvb_aggregator_config config = { .forget_ms = 0 };
+    struct kvb_aggregator_config config = { .tokenize.networks = { .key = "tokenize.networks",
+                                                                   .denies_metadata = true } };
 
     KVB_TRY(kvb_conf_open(path, errors, &conf));
     KVB_TRY(kvb_conf_read(conf, &table, &config));

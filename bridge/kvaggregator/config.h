@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/conf.h"
+#include "core/networks.h"
 #include "core/status.h"
 #include "daemon/config_parts.h"
 #include "load/route.h"
@@ -64,6 +65,12 @@ struct kvb_aggregator_config {
         char name_space[kvb_name_bytes + 1];    /* "": subscribe's; the next too */
         char component[kvb_name_bytes + 1];
     } registering;
+    struct {
+        struct kvb_networks networks; /* empty: off */
+        uint32_t deadline_ms;
+        uint64_t cache_bytes; /* 0: no cache */
+        uint32_t cache_s;
+    } tokenize;
     struct kvb_http_security http_security;
     struct kvb_log_config log;
 };

@@ -24,6 +24,7 @@
 #include "replica/follower.h"
 #include "replica/readiness.h"
 #include "replica/turn.h"
+#include "tokenize/tokenizer.h"
 #include "wire/query/prompt.h"
 #include "wire/router/sync.h"
 
@@ -125,8 +126,10 @@ struct kvb_aggregator {
     struct kvb_dashboard *dashboard;
     struct kvb_ring *events;
     struct kvb_ring *queries;
-    uint64_t received_since_ns; /* messages wait in nats.c since then, or 0; each its */
-    uint64_t answers_since_ns;  /* delivery thread's own */
+    struct kvb_tokenizer *tokenizer; /* NULL: off */
+    struct kvb_ring *tokenized;      /* queries of text that come back from it; NULL: off */
+    uint64_t received_since_ns;      /* messages wait in nats.c since then, or 0; each its */
+    uint64_t answers_since_ns;       /* delivery thread's own */
     struct kvb_byte_budget event_bytes;
     struct kvb_byte_budget query_bytes;
     char load_subject[kvb_subject_bytes];
@@ -141,6 +144,8 @@ struct kvb_aggregator {
     bool has_load_changed;
     bool has_several_models;          /* and grpc.model names none: as the newest request found */
     _Atomic uint64_t turned_ns;       /* when the newest turn began; read by HTTP threads */
+    size_t texts_waiting;             /* queries that the tokenizer has, or in `tokenized` */
+    size_t next_engine;               /* where the search for one that tokenizes begins */
     struct pending_query *unfinished; /* owned list: long answers that are not complete */
     struct kvb_prefix_index *index;
     struct kvb_followers *followers;
@@ -221,6 +226,30 @@ void kvb_aggregator_forward(
  */
 bool kvb_aggregator_take_forwarded(
     struct kvb_aggregator *aggregator, const char *token, kvb_span payload);
+
+/* Starts the tokenizer, if the configuration permits networks. */
+kvb_status kvb_aggregator_open_tokenizer(struct kvb_aggregator *aggregator);
+
+/* ---- kvaggregator/texts.c: tokens of queries of text ---- */
+
+/* On the index thread.  Chooses engines of the model and submits the order, which is {0} but for
+ * its owner.  Anything else than KVB_TOKENIZE_OK: the order was not taken, and has only a body to
+ * free.
+ */
+enum kvb_tokenize_outcome kvb_aggregator_request_tokens(
+    struct kvb_aggregator *aggregator, const struct kvb_query *query, const char *model,
+    struct kvb_tokenize_order *order);
+
+/* Counts the failure, and says in detail what is answered: "tokenize_timeout: ...". */
+void kvb_aggregator_explain_tokens(
+    struct kvb_aggregator *aggregator, const struct kvb_tokenize_result *result,
+    struct kvb_detail *detail);
+
+/* Starts the tokenizer, which gives each order back to done(), on its thread. */
+kvb_status kvb_aggregator_open_texts(
+    struct kvb_aggregator *aggregator,
+    void (*done)(
+        void *context, struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result));
 
 /* ---- kvaggregator/service.c: the kinds of query over NATS, and the micro-service ---- */
 

@@ -186,10 +186,11 @@ const struct kvb_replica_world kvb_aggregator_world = {
 static void
 wait_for_work(const struct kvb_aggregator *aggregator, bool is_work_left, uint64_t now_ns)
 {
-    struct pollfd fds[3] = {
+    struct pollfd fds[] = {
         { .fd = kvb_ring_fd(aggregator->events), .events = POLLIN },
         { .fd = kvb_ring_fd(aggregator->queries), .events = POLLIN },
         { .fd = aggregator->update_fd, .events = POLLIN },
+        { .fd = aggregator->tokenized ? kvb_ring_fd(aggregator->tokenized) : -1, .events = POLLIN },
     };
     const uint64_t wait_ns =
         aggregator->turn.next_tick_ns > now_ns ? aggregator->turn.next_tick_ns - now_ns : 0;

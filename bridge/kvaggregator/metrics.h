@@ -5,6 +5,7 @@
 #include "daemon/metrics.h"
 #include "daemon/service.h"
 #include "grpc/server.h"
+#include "tokenize/tokenizer.h"
 
 /* The metrics of an aggregator: one row for each, from which the enum is made too.
  *     X(id, type, name, labels, help)                                              */
@@ -93,6 +94,7 @@
     KVB_GRPC_METRICS(X) \
     X(grpc_without_address, COUNTER, "kvb_grpc_ranks_without_address_total", "", "Ranks left out of answers over gRPC because the address of their worker is not known: set `address` in the bridge's configuration") \
     X(grpc_several_models, COUNTER, "kvb_grpc_several_models_total", "", "Requests over gRPC answered with nothing because there are several models: set grpc.model") \
+    KVB_TOKENIZE_METRICS(X) \
     X(turns, COUNTER, "kvb_turns_total", "", "Turns of the index thread. If it does not rise, the aggregator hangs") \
     X(echo_silences, COUNTER, "kvb_nats_echo_silences_total", "", "Times that NATS was connected but did not deliver our own messages back") \
     X(event_ring, GAUGE, "kvb_event_ring_messages", "", "Messages that wait for the index thread") \

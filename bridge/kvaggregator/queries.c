@@ -34,6 +34,10 @@ struct pending_query {
     struct kvb_http_request request;    /* query points into text */
     struct kvb_http_route_context context;
     struct pending_query *next; /* unfinished */
+    /* of a text */
+    struct kvb_tokenize_order *order;     /* owned; NULL: not asked yet */
+    struct kvb_tokenize_result tokenized; /* its tokens: owned, in `tokens` */
+    uint32_t *tokens;
     struct kvb_http_answer answer;
     pthread_mutex_t lock;
     pthread_cond_t answered;
@@ -42,7 +46,7 @@ struct pending_query {
     struct kvb_grpc_call *call; /* from gRPC, until it is finished; else NULL */
     /* from NATS */
     const struct kvb_query_kind *kind; /* NULL: not from NATS */
-    kvb_status read;                   /* whether the prompt could be read */
+    kvb_status read;                   /* whether the prompt could be read, and tokenized */
     struct kvb_detail detail;          /* why not */
     const char *reply;                 /* into text */
     kvb_span payload;                  /* into text; of a query without a prompt */
@@ -65,6 +69,14 @@ static struct pending_query *new_pending(size_t text_bytes, unsigned owners)
     return pending;
 }
 
+static void free_order(struct kvb_tokenize_order *order)
+{
+    if (order) {
+        kvb_buf_done(&order->body);
+        free(order);
+    }
+}
+
 static void free_pending(struct pending_query *pending)
 {
     if (pending->is_large) {
@@ -77,6 +89,8 @@ static void free_pending(struct pending_query *pending)
     (void)pthread_mutex_destroy(&pending->lock);
     kvb_buf_done(&pending->answer.body);
     kvb_query_done(&pending->query);
+    free_order(pending->order);
+    free(pending->tokens);
     kvb_dump_done(&pending->context.dump);
     if (pending->budget) {
         kvb_byte_budget_give(pending->budget, pending->bytes);
@@ -110,6 +124,7 @@ static kvb_status enqueue_pending(struct kvb_aggregator *aggregator, struct pend
                                   : sizeof *pending->query.hashes;
 
     pending->bytes += pending->query.count * item_bytes; /* at most as many as were decoded */
+    pending->bytes += 2 * pending->query.text_bytes;     /* and the body of the tokenizer */
     pending->bytes +=
         2 * sizeof(uint64_t) *
         (pending->query.selection.worker_id_count + pending->query.selection.address_count);
@@ -494,7 +509,11 @@ static bool answer_route_part(struct kvb_aggregator *aggregator, struct pending_
     context->ctx = &aggregator->ctx;
     context->query = &pending->query;
     context->metrics = &aggregator->metrics;
-    kvb_http_route_answer(pending->route, context, &pending->request, &pending->answer);
+    if (pending->read == KVB_OK) {
+        kvb_http_route_answer(pending->route, context, &pending->request, &pending->answer);
+    } else {
+        kvb_http_refuse(&pending->answer, 503, pending->detail.text);
+    }
     count_left_out(aggregator, &context->dump);
     if (is_part_short(pending)) {
         return false;
@@ -613,6 +632,91 @@ static bool answer_pending(struct kvb_aggregator *aggregator, struct pending_que
     return true;
 }
 
+/* ---- Queries of text: their tokens are asked for elsewhere, then they come again ---- */
+
+/* On the thread of the tokenizer.  The ring has room for all that wait. */
+static void take_tokens(
+    void *context, struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result)
+{
+    struct kvb_aggregator *aggregator = context;
+    struct pending_query *pending = order->owner;
+    const size_t bytes = result->count * sizeof *pending->tokens;
+
+    pending->tokenized = *result;
+    if (result->outcome == KVB_TOKENIZE_OK) {
+        const bool has_room = kvb_byte_budget_try(&aggregator->query_bytes, bytes) == KVB_OK;
+        pending->bytes += has_room ? bytes : 0;
+        pending->tokens = has_room ? malloc(bytes) : NULL;
+        if (pending->tokens) {
+            memcpy(pending->tokens, result->tokens, bytes);
+        } else {
+            pending->tokenized.outcome = KVB_TOKENIZE_BUSY;
+        }
+    }
+    if (kvb_ring_put(aggregator->tokenized, pending) != KVB_OK) {
+        release_pending(pending);
+    }
+}
+
+kvb_status kvb_aggregator_open_tokenizer(struct kvb_aggregator *aggregator)
+{
+    if (aggregator->config->tokenize.networks.count == 0) {
+        return KVB_OK;
+    }
+    KVB_TRY(
+        kvb_ring_new(kvb_max_tokenize_requests, kvb_aggregator_drop_query, &aggregator->tokenized));
+    return kvb_aggregator_open_texts(aggregator, take_tokens);
+}
+
+static void refuse_text(struct kvb_aggregator *aggregator, struct pending_query *pending)
+{
+    kvb_aggregator_explain_tokens(aggregator, &pending->tokenized, &pending->detail);
+    pending->read = KVB_AGAIN;
+}
+
+/* True: the tokenizer has the query.  False: it is to be answered now. */
+static bool request_tokens(struct kvb_aggregator *aggregator, struct pending_query *pending)
+{
+    const char *model = NULL;
+
+    if (pending->query.form != KVB_QUERY_TEXT || pending->read != KVB_OK || pending->order ||
+        kvb_query_context_find_model(&aggregator->ctx, &pending->query, &model, NULL) != KVB_OK) {
+        return false; /* without its model, the answer says so */
+    }
+    pending->order = calloc(1, sizeof *pending->order);
+    if (!pending->order) {
+        pending->tokenized.outcome = KVB_TOKENIZE_BUSY;
+        refuse_text(aggregator, pending);
+        return false;
+    }
+    pending->order->owner = pending;
+    const enum kvb_tokenize_outcome outcome =
+        kvb_aggregator_request_tokens(aggregator, &pending->query, model, pending->order);
+    if (outcome != KVB_TOKENIZE_OK) { /* else another thread may have it already */
+        pending->tokenized.outcome = outcome;
+        refuse_text(aggregator, pending);
+    }
+    return outcome == KVB_TOKENIZE_OK;
+}
+
+/* Makes a query of tokens of one of text. */
+static void settle_text(struct kvb_aggregator *aggregator, struct pending_query *pending)
+{
+    struct kvb_query *query = &pending->query;
+
+    if (pending->tokenized.outcome != KVB_TOKENIZE_OK) {
+        refuse_text(aggregator, pending);
+        return;
+    }
+    free(query->text);
+    query->text = NULL;
+    query->form = KVB_QUERY_TOKENS;
+    query->tokens = pending->tokens;
+    query->count = pending->tokenized.count;
+    query->was_text = true;
+    pending->tokens = NULL;
+}
+
 /* ---- Long answers: a part each turn, behind all queries that are short ---- */
 
 static void put_last(struct kvb_aggregator *aggregator, struct pending_query *pending)
@@ -638,6 +742,9 @@ static struct pending_query *take_first(struct kvb_aggregator *aggregator)
 
 static void answer_or_keep(struct kvb_aggregator *aggregator, struct pending_query *pending)
 {
+    if (request_tokens(aggregator, pending)) {
+        return;
+    }
     if (answer_pending(aggregator, pending)) {
         release_pending(pending);
     } else {
@@ -653,6 +760,17 @@ void kvb_aggregator_drop_unfinished(struct kvb_aggregator *aggregator)
     }
 }
 
+/* Those whose tokens have come are first: they have waited longer. */
+static bool take_query(struct kvb_aggregator *aggregator, void **out_item)
+{
+    if (aggregator->tokenized && kvb_ring_take(aggregator->tokenized, out_item) == KVB_OK) {
+        aggregator->texts_waiting--;
+        settle_text(aggregator, *out_item);
+        return true;
+    }
+    return kvb_ring_take(aggregator->queries, out_item) == KVB_OK;
+}
+
 /* Answers at least one query if any waits, and further ones only for a bounded time: meanwhile
  * the event ring could fill, and NATS would disconnect us as a slow consumer. */
 bool kvb_aggregator_take_queries(void *context)
@@ -665,7 +783,7 @@ bool kvb_aggregator_take_queries(void *context)
     void *item = NULL;
 
     aggregator->ctx.now_ns = kvb_clock_monotonic_ns();
-    while (kvb_ring_take(aggregator->queries, &item) == KVB_OK) { /* ends: the time does */
+    while (take_query(aggregator, &item)) { /* ends: the time does */
         answer_or_keep(aggregator, item);
         had_any = true;
         if (kvb_clock_monotonic_ns() >= end_ns) {

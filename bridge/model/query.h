@@ -13,7 +13,8 @@
 enum kvb_query_form {
     KVB_QUERY_TOKENS,        /* token ids; hashed once per block size in use */
     KVB_QUERY_TOKENS_HASHES, /* tokens_hash per block */
-    KVB_QUERY_BLOCK_HASHES   /* rolling (canonical) hash per block */
+    KVB_QUERY_BLOCK_HASHES,  /* rolling (canonical) hash per block */
+    KVB_QUERY_TEXT           /* text: becomes KVB_QUERY_TOKENS when an engine has said its tokens */
 };
 
 enum { kvb_request_id_bytes = 64 };
@@ -62,7 +63,11 @@ struct kvb_query {
     struct kvb_selection selection;
     uint32_t *tokens; /* owned; NULL in the hash forms */
     uint64_t *hashes; /* owned; NULL in the token form */
-    size_t count;     /* tokens or hashes */
+    size_t count;     /* tokens or hashes; 0 in the text form */
+    char *text;       /* owned; NULL in other forms: members of JSON, see wire/query/text.h.  A
+                         secret, like the tokens */
+    size_t text_bytes;
+    bool was_text; /* the tokens are those of a text, so the answer says how many */
 };
 
 /* Frees what the query owns; {0} is fine. */

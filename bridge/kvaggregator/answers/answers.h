@@ -25,6 +25,8 @@
  * request has all facts of the chosen worker, and only the address of the others.  Only workers
  * that the query selects are listed.
  *
+ * The answer to a query of text has prompt_tokens: how many tokens an engine made of it.
+ *
  * Threads: only the thread that owns the query context. */
 
 /* R.kv_match: {block_size, blocks, workers:[{worker_id, dp_rank, namespace,

@@ -2,6 +2,7 @@
 #include "kvaggregator/answers/answers.h"
 #include "kvaggregator/answers/selection.h"
 #include "wire/json/writer.h"
+#include "wire/query/text.h"
 #include "wire/router/heartbeat.h"
 
 #include <stdio.h>
@@ -191,6 +192,7 @@ kvb_status kvb_answer_match(
     }
     write_shared(&json, ctx, max_rows);
     KVB_TRY(write_predicted(&json, ctx, query));
+    kvb_prompt_tokens_write(query, &json);
     kvb_json_write_end(&json, '}');
     return json.status;
 }
@@ -475,6 +477,7 @@ kvb_status kvb_answer_query(
     write_known_workers(&json, ctx);
     write_shared(&json, ctx, kvb_max_streams);
     KVB_TRY(write_predicted(&json, ctx, query));
+    kvb_prompt_tokens_write(query, &json);
     kvb_json_write_end(&json, '}');
     return json.status;
 }

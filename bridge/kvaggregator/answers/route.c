@@ -5,6 +5,7 @@
 #include "kvaggregator/answers/answers.h"
 #include "kvaggregator/answers/selection.h"
 #include "wire/json/writer.h"
+#include "wire/query/text.h"
 #include "wire/router/heartbeat.h"
 
 #include <inttypes.h>
@@ -369,6 +370,7 @@ kvb_status kvb_answer_route(
     if (!decision.is_dry_run) {
         kvb_json_write_pair_text(&json, "request_id", decision.request_id);
     }
+    kvb_prompt_tokens_write(query, &json);
     KVB_TRY(write_scores(&json, candidates, count, max_rows));
     kvb_json_write_end(&json, '}');
     KVB_TRY(json.status);

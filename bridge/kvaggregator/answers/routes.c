@@ -132,14 +132,14 @@ has_parameter(const struct kvb_http_request *request, const char *key, const cha
            strcmp(given, value) == 0;
 }
 
-/* Like kvb_query_json_decode(), but refuses a query of tokens: this route needs hashes. */
+/* Like kvb_query_json_decode(), but refuses tokens and text: this route needs hashes. */
 static kvb_status
 decode_hashes(kvb_span json, struct kvb_query *out_query, struct kvb_detail *detail)
 {
     struct kvb_query query = { 0 };
 
     KVB_TRY(kvb_query_json_decode(json, &query, detail));
-    if (query.form == KVB_QUERY_TOKENS) {
+    if (query.form == KVB_QUERY_TOKENS || query.form == KVB_QUERY_TEXT) {
         kvb_query_done(&query);
         kvb_detail_set(detail, "missing field `block_hashes`");
         return KVB_NOT_FOUND;

@@ -7,6 +7,7 @@
 #include "wire/json/scan.h"
 #include "wire/json/tree.h"
 #include "wire/query/selection.h"
+#include "wire/query/text.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,6 +19,7 @@ enum {
     max_depth = 16,
     max_containers = 1024,
     max_other_values = 1024, /* in addition to the tokens or hashes */
+    max_replaced_bytes = 64, /* by which `true` may be longer than the values that it replaces */
     described_bytes = 64
 };
 
@@ -228,11 +230,37 @@ static kvb_status read_hashes(
     return KVB_OK;
 }
 
+/* The text was cut out of the body before json-c has read it. */
+static kvb_status read_query_text(
+    const struct reading *reading, const char *name, struct json_object *value,
+    struct kvb_query *query)
+{
+    const bool is_text = strcmp(name, "text") == 0;
+    const enum json_type type = is_text ? json_type_string : json_type_array;
+
+    if (query->text) {
+        return KVB_OK;
+    }
+    if (json_object_is_type(value, type) &&
+        (is_text ? json_object_get_string_len(value) > 0 : json_object_array_length(value) > 0)) {
+        kvb_detail_set(
+            reading->detail,
+            "%s: it, or what belongs to it, is given twice or has escapes in its "
+            "name",
+            name);
+        return KVB_NOT_FOUND;
+    }
+    return refuse_query(
+        reading, name, is_text ? "a string that is not empty" : "an array that is not empty",
+        value);
+}
+
 /* clang-format off */
 static const struct form {
     const char *name;
     enum kvb_query_form form;
-    /* `read` reads a whole array of json-c; `take` reads one number of a simple list */
+    /* `read` reads a whole array of json-c; `take` reads one number of a simple list; NULL: no
+     * list */
     kvb_status (*read)(
         const struct reading *, const char *, struct json_object *, struct kvb_query *);
     kvb_status (*take)(struct kvb_json_scan *scan, void *listing);
@@ -240,6 +268,8 @@ static const struct form {
     { "token_ids",    KVB_QUERY_TOKENS,        read_query_tokens, take_listed_token },
     { "block_hashes", KVB_QUERY_TOKENS_HASHES, read_hashes,       take_listed_hash },
     { "seq_hashes",   KVB_QUERY_BLOCK_HASHES,  read_hashes,       take_listed_hash },
+    { "text",         KVB_QUERY_TEXT,          read_query_text,         NULL },
+    { "messages",     KVB_QUERY_TEXT,          read_query_text,         NULL },
 };
 /* clang-format on */
 
@@ -255,15 +285,17 @@ static kvb_status find_query_form(const struct reading *reading, const struct fo
         if (found) {
             kvb_detail_set(
                 reading->detail,
-                "%s: only one of token_ids, block_hashes and seq_hashes, not %s too", forms[i].name,
-                found->name);
+                "%s: only one of token_ids, block_hashes, seq_hashes, text and messages, not %s "
+                "too",
+                forms[i].name, found->name);
             return KVB_NOT_FOUND;
         }
         found = &forms[i];
     }
     if (!found) {
         kvb_detail_set(
-            reading->detail, "token_ids: missing, and so are block_hashes and seq_hashes");
+            reading->detail,
+            "token_ids: missing, and so are block_hashes, seq_hashes, text and messages");
         return KVB_NOT_FOUND;
     }
     *out_form = found;
@@ -279,10 +311,13 @@ static kvb_status read_query_list(const struct reading *reading, struct kvb_quer
         return KVB_OK; /* read_simple_list() has read it already */
     }
     struct json_object *list = kvb_json_member(reading->root, form->name);
+    query->form = form->form;
+    if (!form->take) {
+        return form->read(reading, form->name, list, query);
+    }
     if (!json_object_is_type(list, json_type_array)) {
         return refuse_query(reading, form->name, "an array", list);
     }
-    query->form = form->form;
     query->count = json_object_array_length(list);
     if (query->count > kvb_max_query_tokens) {
         kvb_detail_set(
@@ -396,7 +431,7 @@ static kvb_status read_query_object(const struct reading *reading, struct kvb_qu
 static const struct form *find_list_form(kvb_span key)
 {
     for (size_t i = 0; i < KVB_COUNT_OF(forms); i++) {
-        if (kvb_span_is(key, forms[i].name)) {
+        if (forms[i].take && kvb_span_is(key, forms[i].name)) {
             return &forms[i];
         }
     }
@@ -470,7 +505,7 @@ static kvb_status read_simple_list(kvb_span json, struct kvb_query *query, struc
     return KVB_OK;
 }
 
-/* Reads the list without json-c if it is simple, and the rest with json-c. */
+/* Reads a simple list, or a text, without json-c, and the rest with json-c. */
 static kvb_status parse_parts(
     kvb_span json, struct kvb_query *query, struct kvb_json_budget *budget,
     struct json_object **out_root)
@@ -480,8 +515,11 @@ static kvb_status parse_parts(
     if (json.len > kvb_max_query_body_bytes) {
         return KVB_TOO_LARGE;
     }
-    kvb_buf_init(&rest, kvb_max_query_body_bytes);
-    const kvb_status status = read_simple_list(json, query, &rest);
+    kvb_buf_init(&rest, kvb_max_query_body_bytes + max_replaced_bytes);
+    kvb_status status = read_simple_list(json, query, &rest);
+    if (status == KVB_NOT_FOUND) {
+        status = kvb_query_text_cut(json, &query->text, &query->text_bytes, &rest);
+    }
     if (status == KVB_NOT_FOUND) {
         return kvb_json_parse(json, budget, out_root);
     }

@@ -8,6 +8,7 @@
  *
  *     {"token_ids":[...]                     or "block_hashes": tokens_hash values,
  *                                            or "seq_hashes": rolling hashes
+ *                                            or "text", or "messages": see text.h
  *      ,"model"|"model_name":"m", "lora_name", "cache_salt", "tenant_id", "instance_id",
  *      "request_id", "ttl_ms", and the fields of selection.h, which select workers}
  *

@@ -117,6 +117,26 @@ static void what_is_given_is_read(void **state)
     kvb_aggregator_config_done(&config);
 }
 
+static void engines_are_requested_nothing_unless_networks_are_listed(void **state)
+{
+    (void)state;
+    struct kvb_aggregator_config config = read_good("");
+
+    assert_int_equal(config.tokenize.networks.count, 0);
+    assert_int_equal(config.tokenize.deadline_ms, 50);
+    assert_int_equal(config.tokenize.cache_bytes, 64 << 20);
+    kvb_aggregator_config_done(&config);
+    config = read_good("tokenize = { networks = (\"10.0.0.0/8\", \"fd00::/8\"); };");
+    assert_int_equal(config.tokenize.networks.count, 2);
+    assert_true(config.tokenize.networks.denies_metadata);
+    assert_string_equal(config.tokenize.networks.key, "tokenize.networks");
+    kvb_aggregator_config_done(&config);
+    assert_wrong(
+        "tokenize = { networks = (\"10.0.0.1/8\");\n deadline_ms = 0; };",
+        "1: tokenize.networks: entry 0: \"10.0.0.1/8\" has bits beyond its prefix",
+        "2: tokenize.deadline_ms: 0 is out of range");
+}
+
 /* A blank would end the name on the wire; the others are what nobody means. */
 static void a_queue_group_that_is_no_name_is_refused(void **state)
 {
@@ -238,6 +258,7 @@ int main(void)
         cmocka_unit_test(everything_wrong_is_said_at_once),
         cmocka_unit_test(a_default_model_and_its_block_size_belong_together),
         cmocka_unit_test(what_is_forgotten_has_expired_before),
+        cmocka_unit_test(engines_are_requested_nothing_unless_networks_are_listed),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -123,9 +123,11 @@ static const struct refusal refusals[] = {
     { "null", KVB_NOT_FOUND, "body: expected an object, got null" },
     { "\"x\"", KVB_NOT_FOUND, "body: expected an object, got a string" },
     { "[1]", KVB_NOT_FOUND, "body: expected an object, got an array" },
-    { "{}", KVB_NOT_FOUND, "token_ids: missing, and so are block_hashes and seq_hashes" },
+    { "{}", KVB_NOT_FOUND,
+      "token_ids: missing, and so are block_hashes, seq_hashes, text and messages" },
     { "{\"token_ids\":[1],\"seq_hashes\":[1]}", KVB_NOT_FOUND,
-      "seq_hashes: only one of token_ids, block_hashes and seq_hashes, not token_ids too" },
+      "seq_hashes: only one of token_ids, block_hashes, seq_hashes, text and messages, not "
+      "token_ids too" },
     { "{\"token_ids\":5}", KVB_NOT_FOUND, "token_ids: expected an array, got 5" },
     { "{\"token_ids\":[1,2,3,-1]}", KVB_NOT_FOUND,
       "token_ids[3]: expected an integer from 0 to 4294967295, got -1" },

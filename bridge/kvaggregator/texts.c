@@ -1,0 +1,194 @@
+#include "core/clock.h"
+#include "core/limits.h"
+#include "kvaggregator/inside.h"
+#include "wire/query/text.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/random.h>
+
+/* Queries of text: which engine is asked for the tokens, and what is answered when none gives
+ * them. */
+
+/* ---- Which engines ---- */
+
+/* The lower, the better; above worst_rank it is not asked. */
+enum { fresh_rank, usable_rank, worst_rank = usable_rank };
+
+static unsigned rank_of_engine(const struct kvb_follower *follower)
+{
+    const bool is_doubtful = follower->state == KVB_STREAM_STALE ||
+                             follower->heartbeat.facts.is_draining ||
+                             follower->heartbeat.facts.ready == KVB_READY_NO;
+
+    if (follower->heartbeat.facts.tokenize[0] == '\0' || follower->state == KVB_STREAM_DOWN) {
+        return worst_rank + 1;
+    }
+    return is_doubtful ? usable_rank : fresh_rank;
+}
+
+struct choice {
+    const char *urls[kvb_tokenize_urls]; /* borrowed; the better first; NULL: none */
+    unsigned ranks[kvb_tokenize_urls];
+};
+
+/* Ranks of one worker have the same URL: it counts once. */
+static void consider_engine(struct choice *choice, const char *url, unsigned rank)
+{
+    for (size_t i = 0; i < kvb_tokenize_urls; i++) {
+        if (choice->urls[i] && strcmp(choice->urls[i], url) == 0) {
+            return;
+        }
+        if (!choice->urls[i] || rank < choice->ranks[i]) {
+            const char *displaced = choice->urls[i];
+            const unsigned displaced_rank = choice->ranks[i];
+            choice->urls[i] = url;
+            choice->ranks[i] = rank;
+            if (displaced) {
+                consider_engine(choice, displaced, displaced_rank);
+            }
+            return;
+        }
+    }
+}
+
+/* All engines of one model make the same tokens of a text.  The search begins at another follower
+ * for each query, so that all of them are asked in turn, and ends with the second fresh one. */
+static struct choice choose_engines(struct kvb_aggregator *aggregator, const char *model)
+{
+    const struct kvb_query_context *ctx = &aggregator->ctx;
+    const size_t limit = kvb_followers_limit(ctx->followers);
+    struct choice choice = { .urls = { NULL } };
+    const size_t begin = limit > 0 ? aggregator->next_engine++ % limit : 0;
+
+    for (size_t i = 0; i < limit; i++) {
+        const struct kvb_follower *follower = kvb_followers_at(ctx->followers, (begin + i) % limit);
+        const unsigned rank = follower ? rank_of_engine(follower) : worst_rank + 1;
+        if (rank <= worst_rank && strcmp(kvb_query_context_model(ctx, follower), model) == 0) {
+            consider_engine(&choice, follower->heartbeat.facts.tokenize, rank);
+        }
+        if (choice.urls[kvb_tokenize_urls - 1] &&
+            choice.ranks[kvb_tokenize_urls - 1] == fresh_rank) {
+            break;
+        }
+    }
+    return choice;
+}
+
+/* ---- Asking ---- */
+
+static enum kvb_tokenize_outcome fill_order(
+    const struct choice *choice, const char *model, const struct kvb_query *query,
+    struct kvb_tokenize_order *order)
+{
+    const kvb_span members = { (const uint8_t *)query->text, query->text_bytes };
+
+    for (size_t i = 0; i < kvb_tokenize_urls; i++) {
+        (void)snprintf(/* fits: a fact of a heartbeat */
+                       order->urls[i], sizeof order->urls[i], "%s",
+                       choice->urls[i] ? choice->urls[i] : "");
+    }
+    /* a model's name has at most 6 bytes for each of its own in JSON */
+    kvb_buf_init(&order->body, query->text_bytes + 6 * kvb_model_bytes + 32);
+    return kvb_tokenize_request_encode(model, members, &order->body) == KVB_OK ? KVB_TOKENIZE_OK
+                                                                               : KVB_TOKENIZE_BUSY;
+}
+
+enum kvb_tokenize_outcome kvb_aggregator_request_tokens(
+    struct kvb_aggregator *aggregator, const struct kvb_query *query, const char *model,
+    struct kvb_tokenize_order *order)
+{
+    if (!aggregator->tokenizer) {
+        return KVB_TOKENIZE_OFF;
+    }
+    if (aggregator->texts_waiting >= kvb_max_tokenize_requests) {
+        return KVB_TOKENIZE_BUSY;
+    }
+    const struct choice choice = choose_engines(aggregator, model);
+    if (!choice.urls[0]) {
+        return KVB_TOKENIZE_NO_ENGINE;
+    }
+    const enum kvb_tokenize_outcome outcome = fill_order(&choice, model, query, order);
+    if (outcome != KVB_TOKENIZE_OK) {
+        return outcome;
+    }
+    if (kvb_tokenizer_submit(aggregator->tokenizer, order) != KVB_OK) {
+        return KVB_TOKENIZE_BUSY;
+    }
+    aggregator->texts_waiting++;
+    return KVB_TOKENIZE_OK;
+}
+
+/* ---- Failing ---- */
+
+static void describe_failure(
+    const struct kvb_aggregator *aggregator, const struct kvb_tokenize_result *result, char *text,
+    size_t bytes)
+{
+    static const char *const sentences[KVB_TOKENIZE_OUTCOME_COUNT] = {
+        [KVB_TOKENIZE_OFF] = "this aggregator asks no engine: set tokenize.networks, or send "
+                             "token_ids",
+        [KVB_TOKENIZE_NO_ENGINE] = "no worker of the model that is up has `tokenize`: set it in "
+                                   "the bridge's configuration, or send token_ids",
+        [KVB_TOKENIZE_BUSY] = "too many texts wait for engines; try again later",
+        [KVB_TOKENIZE_UNAVAILABLE] = "no engine can be reached, or its network is not in "
+                                     "tokenize.networks; try again later",
+        [KVB_TOKENIZE_INVALID] = "the engine's answer has no tokens",
+    };
+
+    if (result->outcome == KVB_TOKENIZE_TIMEOUT) {
+        (void)snprintf(
+            text, bytes, "no engine has answered within %u ms; try again later",
+            aggregator->config->tokenize.deadline_ms);
+    } else if (result->outcome == KVB_TOKENIZE_REFUSED) {
+        (void)snprintf(text, bytes, "the engine has answered HTTP %u", result->code);
+    } else {
+        (void)snprintf(text, bytes, "%s", sentences[result->outcome]);
+    }
+}
+
+void kvb_aggregator_explain_tokens(
+    struct kvb_aggregator *aggregator, const struct kvb_tokenize_result *result,
+    struct kvb_detail *detail)
+{
+    static const enum kvb_aggregator_metric rows[KVB_TOKENIZE_OUTCOME_COUNT] = {
+        [KVB_TOKENIZE_OFF] = kvb_aggregator_tokenize_off,
+        [KVB_TOKENIZE_NO_ENGINE] = kvb_aggregator_tokenize_no_engine,
+        [KVB_TOKENIZE_BUSY] = kvb_aggregator_tokenize_busy,
+        [KVB_TOKENIZE_TIMEOUT] = kvb_aggregator_tokenize_timeout,
+        [KVB_TOKENIZE_UNAVAILABLE] = kvb_aggregator_tokenize_unavailable,
+        [KVB_TOKENIZE_REFUSED] = kvb_aggregator_tokenize_refused,
+        [KVB_TOKENIZE_INVALID] = kvb_aggregator_tokenize_invalid,
+    };
+    char text[160];
+
+    describe_failure(aggregator, result, text, sizeof text);
+    kvb_detail_set(detail, "%s: %s", kvb_tokenize_outcome_name(result->outcome), text);
+    kvb_metric_add(&aggregator->metrics, rows[result->outcome], 1);
+}
+
+/* ---- Opening ---- */
+
+kvb_status kvb_aggregator_open_texts(
+    struct kvb_aggregator *aggregator,
+    void (*done)(
+        void *context, struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result))
+{
+    const struct kvb_aggregator_config *config = aggregator->config;
+    struct kvb_tokenizer_options options = {
+        .deadline_ms = config->tokenize.deadline_ms,
+        .cache_bytes = config->tokenize.cache_bytes,
+        .cache_age_ns = config->tokenize.cache_s * KVB_NS_PER_S,
+        .networks = &config->tokenize.networks,
+        .log = aggregator->log,
+        .metrics = &aggregator->metrics,
+        .first_metric = kvb_aggregator_tokenize_cache,
+        .done = done,
+        .context = aggregator,
+    };
+
+    if (getrandom(&options.seed, sizeof options.seed, 0) != sizeof options.seed) {
+        return KVB_IO;
+    }
+    return kvb_tokenizer_start(&options, &aggregator->tokenizer);
+}

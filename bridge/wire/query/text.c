@@ -1,0 +1,267 @@
+#include "wire/query/text.h"
+
+#include "core/array.h"
+#include "core/limits.h"
+#include "core/own.h"
+#include "core/utf8.h"
+#include "wire/json/scan.h"
+#include "wire/json/writer.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    max_text_depth = 32, /* of a member: schemas of tools are nested */
+    part_count = 8,
+    text_part = 0, /* rows of the table below */
+    messages_part = 1
+};
+
+/* ---- Cutting a query ---- */
+
+/* The members of a prompt, in the order of the engine's request, so that the order in the query
+ * does not matter. */
+/* clang-format off */
+static const struct part {
+    const char *name;
+    const char *sent_as;
+    char first;       /* byte of its value; 0: any */
+    bool is_of_chats; /* only of messages */
+} parts[part_count] = {
+    { "text",                   "prompt",                 '"', false },
+    { "messages",               "messages",               '[', false },
+    { "add_special_tokens",     "add_special_tokens",     0,   false },
+    { "add_generation_prompt",  "add_generation_prompt",  0,   true },
+    { "continue_final_message", "continue_final_message", 0,   true },
+    { "tools",                  "tools",                  0,   true },
+    { "chat_template",          "chat_template",          0,   true },
+    { "chat_template_kwargs",   "chat_template_kwargs",   0,   true },
+};
+/* clang-format on */
+
+/* Where the members of a prompt are in a query. */
+struct cutting {
+    const uint8_t *copied; /* up to here the query is in rest */
+    kvb_span values[part_count];
+    struct kvb_buf *rest; /* borrowed */
+};
+
+static size_t find_part(kvb_span key)
+{
+    size_t i = 0;
+
+    while (i < part_count && !kvb_span_is(key, parts[i].name)) {
+        i++;
+    }
+    return i;
+}
+
+/* A value without the white space before it; it has at least one other byte. */
+static kvb_span without_space(kvb_span value)
+{
+    while (value.data[0] == ' ' || value.data[0] == '\t' || value.data[0] == '\n' ||
+           value.data[0] == '\r') {
+        value.data++;
+        value.len--;
+    }
+    return value;
+}
+
+static bool is_empty_value(kvb_span value)
+{
+    return value.len == 2 && (value.data[0] == '"' || value.data[0] == '[');
+}
+
+/* A null is a missing member.  "text" and "messages" of another type are left to the reader of the
+ * query, who says what is wrong with them. */
+static bool is_part_taken(const struct part *part, kvb_span value)
+{
+    if (part->first) {
+        return value.data[0] == (uint8_t)part->first && !is_empty_value(value);
+    }
+    return value.data[0] != 'n';
+}
+
+static kvb_status cut_value(struct cutting *cutting, size_t at, kvb_span value)
+{
+    if (cutting->values[at].data) {
+        return KVB_NOT_FOUND; /* twice */
+    }
+    cutting->values[at] = value;
+    KVB_TRY(kvb_buf_append(cutting->rest, cutting->copied, (size_t)(value.data - cutting->copied)));
+    cutting->copied = value.data + value.len;
+    return kvb_buf_append_text(cutting->rest, "true");
+}
+
+static kvb_status cut_member(struct kvb_json_scan *scan, struct cutting *cutting)
+{
+    struct kvb_json_budget budget = { .depth = max_text_depth,
+                                      .containers = SIZE_MAX,
+                                      .values = SIZE_MAX };
+    kvb_span key = { 0 };
+
+    KVB_TRY(kvb_json_string(scan, &key));
+    KVB_TRY(kvb_json_expect(scan, ':'));
+    const size_t at = find_part(key);
+    const uint8_t *begin = scan->at;
+    KVB_TRY(kvb_json_skip(scan, &budget));
+    const kvb_span value = without_space((kvb_span){ begin, (size_t)(scan->at - begin) });
+    return at < part_count && is_part_taken(&parts[at], value) ? cut_value(cutting, at, value)
+                                                               : KVB_OK;
+}
+
+static kvb_status cut_object(kvb_span query, struct cutting *cutting)
+{
+    struct kvb_json_scan scan = kvb_json_scan_of(query);
+
+    KVB_TRY(kvb_json_expect(&scan, '{'));
+    do {
+        KVB_TRY(cut_member(&scan, cutting));
+    } while (kvb_json_take(&scan, ','));
+    KVB_TRY(kvb_json_expect(&scan, '}'));
+    KVB_TRY(kvb_json_finish(&scan));
+    return kvb_buf_append(
+        cutting->rest, cutting->copied, (size_t)(query.data + query.len - cutting->copied));
+}
+
+static bool is_utf8(kvb_span text)
+{
+    for (size_t at = 0; at < text.len;) {
+        const size_t len = kvb_utf8_len(text.data + at, text.len - at);
+        if (len == 0) {
+            return false;
+        }
+        at += len;
+    }
+    return true;
+}
+
+static kvb_status append_part(const struct part *part, kvb_span value, struct kvb_buf *members)
+{
+    if (!is_utf8(value)) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(
+        kvb_buf_append_format(members, "%s\"%s\":", members->len > 0 ? "," : "", part->sent_as));
+    return kvb_buf_append(members, value.data, value.len);
+}
+
+static kvb_status join_parts(const struct cutting *cutting, struct kvb_buf *members)
+{
+    const bool is_chat = cutting->values[messages_part].data != NULL;
+
+    for (size_t i = 0; i < part_count; i++) {
+        if (cutting->values[i].data && (is_chat || !parts[i].is_of_chats)) {
+            KVB_TRY(append_part(&parts[i], cutting->values[i], members));
+        }
+    }
+    return KVB_OK;
+}
+
+kvb_status
+kvb_query_text_cut(kvb_span query, char **out_members, size_t *out_bytes, struct kvb_buf *rest)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf members = { 0 };
+    struct cutting cutting = { .copied = query.data, .rest = rest };
+    const size_t before = rest->len;
+
+    kvb_status status = cut_object(query, &cutting);
+    if (status == KVB_BAD_INPUT || (status == KVB_OK && !cutting.values[text_part].data &&
+                                    !cutting.values[messages_part].data)) {
+        status = KVB_NOT_FOUND;
+    }
+    kvb_buf_init(&members, query.len + 64); /* "prompt" is longer than "text" */
+    if (status == KVB_OK) {
+        status = join_parts(&cutting, &members);
+    }
+    if (status != KVB_OK) {
+        rest->len = before;
+        return status;
+    }
+    *out_members = (char *)members.data;
+    *out_bytes = members.len;
+    members = (struct kvb_buf){ 0 }; /* now the caller's */
+    return KVB_OK;
+}
+
+/* ---- Asking an engine ---- */
+
+kvb_status kvb_tokenize_request_encode(const char *model, kvb_span members, struct kvb_buf *out)
+{
+    struct kvb_json_writer json = kvb_json_writer_of(out);
+
+    kvb_json_write_begin(&json, '{');
+    kvb_json_write_pair_text(&json, "model", model);
+    KVB_TRY(json.status);
+    KVB_TRY(kvb_buf_append_text(out, ","));
+    KVB_TRY(kvb_buf_append(out, members.data, members.len));
+    return kvb_buf_append_text(out, "}");
+}
+
+void kvb_prompt_tokens_write(const struct kvb_query *query, struct kvb_json_writer *json)
+{
+    if (query->was_text) {
+        kvb_json_write_pair_u64(json, "prompt_tokens", query->count);
+    }
+}
+
+struct answer {
+    uint32_t *tokens; /* owned */
+    size_t count, capacity;
+    uint64_t said; /* the member `count` */
+    bool has_said;
+};
+
+static void drop_answer(struct answer *answer)
+{
+    free(answer->tokens);
+}
+
+static kvb_status take_token(struct kvb_json_scan *scan, void *context)
+{
+    struct answer *answer = context;
+    uint32_t token = 0;
+
+    KVB_TRY(kvb_json_u32(scan, &token));
+    KVB_TRY(kvb_array_reserve(
+        &answer->tokens, &answer->capacity, answer->count + 1, sizeof *answer->tokens,
+        kvb_max_query_tokens));
+    answer->tokens[answer->count++] = token;
+    return KVB_OK;
+}
+
+static kvb_status read_tokens(struct kvb_json_scan *scan, void *context)
+{
+    return kvb_json_array(scan, take_token, context);
+}
+
+static kvb_status read_count(struct kvb_json_scan *scan, void *context)
+{
+    struct answer *answer = context;
+
+    answer->has_said = true;
+    return kvb_json_u64(scan, &answer->said);
+}
+
+kvb_status kvb_tokenize_answer_decode(kvb_span answer, uint32_t **out_tokens, size_t *out_count)
+{
+    /* clang-format off */
+    static const struct kvb_json_field fields[] = {
+        { .name = "tokens", .is_required = true, .read = read_tokens },
+        { .name = "count",                       .read = read_count },
+    };
+    /* clang-format on */
+    KVB_OWN(drop_answer) struct answer read = { 0 };
+    struct kvb_json_scan scan = kvb_json_scan_of(answer);
+
+    KVB_TRY(kvb_json_object(&scan, fields, KVB_COUNT_OF(fields), &read));
+    KVB_TRY(kvb_json_finish(&scan));
+    if (read.count == 0 || (read.has_said && read.said != read.count)) {
+        return KVB_BAD_INPUT;
+    }
+    *out_tokens = read.tokens;
+    *out_count = read.count;
+    read.tokens = NULL; /* now the caller's */
+    return KVB_OK;
+}

@@ -1,0 +1,272 @@
+"""Are queries of text and of messages answered as those of their tokens, which an engine is asked for once, over HTTP
+and NATS? Does whatever an engine does instead cost a 503 that names it, in time, and is the text shown nowhere?"""
+
+import http.server
+import json
+import threading
+import time
+
+import pytest
+
+import engine
+import marked
+from conftest import ROUTER, worker
+from programs import wait_for
+
+BLOCK = 16
+TEXT = "the marked prompt, whose tokens are one for each character, as the stub makes them"
+TOKENS = [ord(character) for character in TEXT]
+
+
+class Tokenizer:
+    """What answers POST /tokenize; `manner` says how."""
+
+    def __init__(self):
+        self.bodies, self.paths = [], []
+        self.manner = self.good
+        self.stopping = threading.Event()
+        stub = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                stub.paths.append(self.path)
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                stub.bodies.append(body)
+                stub.manner(self, body)
+
+            def do_GET(self):
+                stub.paths.append(self.path)
+                self.send_error(404)
+
+            def handle(self):
+                try:
+                    super().handle()
+                except OSError:
+                    pass  # the aggregator had enough
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.server.block_on_close = False
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+
+    def close(self):
+        self.stopping.set()
+        self.server.shutdown()
+        self.server.server_close()
+
+    @staticmethod
+    def send(handler, status, body, **headers):
+        handler.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            handler.send_header(name, value)
+        handler.end_headers()
+        handler.wfile.write(body)
+
+    def good(self, handler, body):
+        text = body["prompt"] if "prompt" in body else "".join(one["content"] for one in body["messages"])
+        tokens = [ord(character) for character in text]
+        self.send(handler, 200, json.dumps({"count": len(tokens), "max_model_len": 4096, "tokens": tokens}).encode())
+
+    # ---- Ways to misbehave ----
+
+    def silent(self, _handler, _body):
+        self.stopping.wait(30)
+
+    def slow(self, handler, body):
+        time.sleep(0.6)  # longer than the deadline, shorter than an answer is waited for
+        self.good(handler, body)
+
+    def dies(self, handler, _body):
+        handler.close_connection = True
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"tokens\":[1,2")
+
+    def wrong(self, handler, _body):
+        self.send(handler, 200, b'{"count":3,"tokens":[1,2]}')
+
+    def text(self, handler, _body):
+        self.send(handler, 200, b"<html>hello</html>")
+
+    def huge(self, handler, _body):
+        handler.close_connection = True
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n{\"tokens\":[1")
+        while not self.stopping.is_set():
+            handler.wfile.write(b",1" * 50000)
+
+    def redirects(self, handler, _body):
+        self.send(handler, 302, b"", Location="/elsewhere")
+
+    def refuses(self, handler, _body):
+        self.send(handler, 400, b'{"error":"the marked prompt"}')
+
+
+@pytest.fixture
+def stubs():
+    started = []
+
+    def start():
+        started.append(Tokenizer())
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.close()
+
+
+def permitting(networks='"127.0.0.0/8"', deadline_ms=1000):
+    return f"tokenize = {{ networks = ({networks}); deadline_ms = {deadline_ms}; }};"
+
+
+def follows(aggregator, count):
+    states = [row["state"] for row in aggregator.get("/streams")["streams"]]
+    return len(states) == count and "DOWN" not in states
+
+
+def start(scene, *urls, extra=None):
+    """An aggregator that follows an engine for each URL; the first holds the blocks of the text."""
+    marked.mark(TEXT, json.dumps(TOKENS))
+    engines = [scene.engine() for _ in urls]
+    aggregator = scene.aggregator(extra=permitting() if extra is None else extra, wait=False)
+    scene.bridge(*(
+        worker(one, at, more=f'tokenize = "{url}";' if url else "")
+        for at, (one, url) in enumerate(zip(engines, urls), 1)), heartbeat_ms=100, wait=False)
+    blocks = len(TOKENS) // BLOCK
+    engines[0].publish(engine.batch(engine.stored(list(range(1, blocks + 1)), TOKENS[:blocks * BLOCK], BLOCK)))
+    wait_for("the blocks are there, and nobody is DOWN", lambda: follows(aggregator, len(urls)) and ask(
+        aggregator, token_ids=TOKENS)[1]["scores"].get("1", {}).get("0") == blocks * BLOCK)
+    return aggregator
+
+
+def ask(aggregator, path="/query", **query):
+    status, text = aggregator.http("POST", path, {"model": "m", **query})
+    try:
+        return status, json.loads(text)
+    except ValueError:
+        return status, text
+
+
+def without(answer, *keys):
+    return {key: value for key, value in answer.items() if key not in keys}
+
+
+def test_a_text_is_answered_as_its_tokens_and_asked_for_once(scene, stubs):
+    stub = stubs()
+    aggregator, bus = start(scene, stub.url), scene.bus()
+    want = ask(aggregator, token_ids=TOKENS)[1]
+    status, answer = ask(aggregator, text=TEXT)
+    assert (status, without(answer, "prompt_tokens")) == (200, want)
+    assert answer["prompt_tokens"] == len(TOKENS)
+    assert stub.bodies == [{"model": "m", "prompt": TEXT}] and stub.paths == ["/tokenize"]
+
+    def request(kind, **query):
+        return json.loads(bus.request(f"{ROUTER}.{kind}", json.dumps(query).encode()))
+
+    for query in ({"model": "m"}, {}):  # there is one model
+        assert without(request("kv_match", text=TEXT, **query), "prompt_tokens") == request("kv_match", token_ids=TOKENS, **query)
+    routed = request("kv_route", model="m", text=TEXT)
+    assert (routed["worker_id"], routed["overlap_blocks"], routed["prompt_tokens"]) == (1, len(TOKENS) // BLOCK, len(TOKENS))
+    status, routed = ask(aggregator, "/route", text=TEXT, dry_run=True)
+    assert (status, routed["overlap_blocks"]) == (200, len(TOKENS) // BLOCK)
+    assert len(stub.bodies) == 1, "the cache had them"
+    assert aggregator.metric("kvb_tokenize_texts_total", source="cache") == 4
+    assert aggregator.metric("kvb_tokenize_texts_total", source="engine") == 1
+
+    chat = {"messages": [{"role": "user", "content": TEXT}], "tools": [{"type": "function"}], "add_generation_prompt": False}
+    status, answer = ask(aggregator, **chat, max_tokens=5)
+    assert (status, without(answer, "prompt_tokens")) == (200, want)
+    assert stub.bodies[1:] == [{"model": "m", **chat}]
+    assert ask(aggregator, **{**chat, "tools": []})[0] == 200 and len(stub.bodies) == 3, "other tools are another text"
+
+    # many at once
+    stub.manner = lambda handler, body: (time.sleep(0.2), stub.good(handler, body))
+    threads = [threading.Thread(target=ask, args=(aggregator,), kwargs={"text": "another"}) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(stub.bodies) == 4
+    assert aggregator.metric("kvb_tokenize_waiting") == 0 and aggregator.metric("kvb_tokenize_cache_bytes") > 0
+
+    # what is wrong is refused as in other queries, and no engine is asked
+    for query, status, words in (
+        ({"text": TEXT, "token_ids": [1]}, 422, "text: only one of token_ids"),
+        ({"text": TEXT, "messages": [{"role": "user"}]}, 422, "only one of"),
+        ({"text": ""}, 422, "text: expected a string that is not empty"),
+        ({"text": TEXT, "model": "other"}, 404, "other"),
+    ):
+        got, answer = ask(aggregator, **query)
+        assert got == status and words in str(answer), answer
+    got, answer = ask(aggregator, "/query_by_hash", text=TEXT)
+    assert got == 422 and "missing field `block_hashes`" in answer
+    assert len(stub.bodies) == 4
+
+
+def test_what_an_engine_does_instead_is_named_and_ends_in_time(scene, stubs):
+    stub = stubs()
+    aggregator, bus = start(scene, stub.url, extra=permitting(deadline_ms=300)), scene.bus()
+    for number, (manner, reason) in enumerate((
+        (stub.silent, "timeout"), (stub.dies, "unavailable"), (stub.wrong, "invalid"), (stub.text, "invalid"),
+        (stub.redirects, "refused"), (stub.refuses, "refused"), (stub.slow, "timeout"),
+    )):
+        stub.manner = manner
+        query = {"text": f"{TEXT} {number}"}
+        before = aggregator.metric("kvb_tokenize_failures_total", reason=reason)
+        begin = time.monotonic()
+        status, answer = ask(aggregator, "/route", **query)
+        assert status == 503 and answer["error"].startswith(f"tokenize_{reason}: "), (manner, answer)
+        assert time.monotonic() - begin < 2
+        over_nats = json.loads(bus.request(f"{ROUTER}.kv_match", json.dumps(query).encode()))
+        assert over_nats["error"].startswith("tokenize_"), over_nats
+        assert aggregator.metric("kvb_tokenize_failures_total", reason=reason) > before
+    assert set(stub.paths) == {"/tokenize"}, "no redirect is followed"
+    wait_for("the slow answer is in the cache", lambda: ask(aggregator, text=f"{TEXT} 6")[0] == 200)
+    stub.manner = stub.huge
+    status, answer = ask(aggregator, text="huge")
+    assert status == 503 and answer["error"].startswith(("tokenize_invalid", "tokenize_timeout"))
+    stub.manner = stub.good
+    assert ask(aggregator, text=TEXT)[0] == 200
+    assert aggregator.metric("kvb_route_decisions_total") == 0, "never a guess"
+    assert "an engine gave no tokens of a text" in aggregator.text()
+
+
+def test_another_engine_is_asked_where_one_fails(scene, stubs):
+    one, other = stubs(), stubs()
+    aggregator = start(scene, one.url, other.url, extra=permitting(deadline_ms=900))
+    one.manner = one.silent
+    for number in range(6):
+        assert ask(aggregator, text=f"{TEXT} {number}")[0] == 200
+    assert len(other.bodies) == 6 and len(one.bodies) < 6
+    one.close()
+    for number in range(6, 12):
+        assert ask(aggregator, text=f"{TEXT} {number}")[0] == 200
+    assert aggregator.metric("kvb_tokenize_texts_total", source="engine") == 12
+
+
+def test_nobody_is_asked_who_is_not_permitted(scene, stubs):
+    stub = stubs()
+    aggregator = start(scene, stub.url, extra="")
+    strict = scene.aggregator(name="strict", extra=permitting('"10.0.0.0/8"'), wait=False)
+    none = scene.aggregator(name="metadata", extra=permitting('"0.0.0.0/0"'), wait=False)
+    for daemon in (strict, none):
+        wait_for("it follows", lambda: follows(daemon, 1))
+    status, answer = ask(aggregator, text=TEXT)
+    assert status == 503 and answer["error"].startswith("tokenize_off: ")
+    status, answer = ask(strict, text=TEXT)
+    assert status == 503 and answer["error"].startswith("tokenize_unavailable: ")
+    assert "the address 127.0.0.1 is not allowed: add its network to tokenize.networks" in strict.text()
+    assert stub.paths == []
+    assert ask(none, text=TEXT)[0] == 200
+    other = scene.engine()
+    scene.bridge(worker(other, 9, model="cloud", more='tokenize = "http://169.254.169.254/latest";'), worker(
+        scene.engine(), 10, model="plain"), name="other", component="Other", heartbeat_ms=100, wait=False)
+    wait_for("it follows all", lambda: follows(none, 3))
+    status, answer = ask(none, text=TEXT, model="cloud")
+    assert status == 503 and answer["error"].startswith("tokenize_unavailable: ")
+    assert "the address 169.254.169.254 is not allowed" in none.text()
+    status, answer = ask(none, text=TEXT, model="plain")
+    assert status == 503 and answer["error"].startswith("tokenize_no_engine: ")

@@ -1,0 +1,281 @@
+#include "tokenize/tokenizer.h"
+
+#include "core/clock.h"
+#include "core/networks.h"
+#include "core/own.h"
+#include "core/thread.h"
+#include "kvb_test.h"
+#include "web_server.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { patience_ms = 20000, max_orders = 8 };
+
+#define TEN "[1111111],"
+#define HUNDRED TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
+#define TOKENS "{\"count\":3,\"max_model_len\":100,\"tokens\":[7,8,9]}"
+
+static const struct web_page pages[] = {
+    { "/good/tokenize", web_answers, TOKENS },
+    { "/parts/tokenize", web_in_parts, TOKENS },
+    { "/hangs/tokenize", web_hangs, "" },
+    { "/busy/tokenize", web_refuses, "later" },
+    { "/moved/tokenize", web_sends_on, "" },
+    { "/cut/tokenize", web_cuts, TOKENS },
+    { "/wrong/tokenize", web_answers, "{\"count\":2,\"tokens\":[7,8,9]}" },
+    { "/endless/tokenize", web_endless, HUNDRED HUNDRED HUNDRED HUNDRED },
+    { "/ok", web_answers, TOKENS },
+    { .path = NULL },
+};
+
+enum test_metric {
+#define ID(id, type, name, labels, help) id, id##_end = id + kvb_metric_slots_##type - 1,
+    KVB_TOKENIZE_METRICS(ID)
+#undef ID
+        metric_count
+};
+
+struct ended {
+    struct kvb_tokenize_order *order;
+    struct kvb_tokenize_result result;
+    uint32_t first;
+};
+
+struct world {
+    struct web_server *server;
+    struct kvb_networks networks;
+    struct kvb_tokenizer *tokenizer;
+    _Atomic uint64_t values[metric_count];
+    struct kvb_metrics metrics;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct ended ended[max_orders];
+    size_t count;
+};
+
+static void take_result(
+    void *context, struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result)
+{
+    struct world *world = context;
+
+    (void)pthread_mutex_lock(&world->lock);
+    assert_true(world->count < max_orders);
+    world->ended[world->count++] =
+        (struct ended){ order, *result, result->tokens ? result->tokens[0] : 0 };
+    (void)pthread_cond_signal(&world->changed);
+    (void)pthread_mutex_unlock(&world->lock);
+}
+
+static void open_world(struct world *world, uint32_t deadline_ms, const char *network)
+{
+    static const struct kvb_metric_row rows[metric_count];
+
+    *world = (struct world){ .networks = { .key = "tokenize.networks", .denies_metadata = true } };
+    world->server = web_server_start(pages);
+    world->metrics =
+        (struct kvb_metrics){ .rows = rows, .values = world->values, .count = metric_count };
+    assert_int_equal(pthread_mutex_init(&world->lock, NULL), 0);
+    kvb_cond_init_monotonic(&world->changed);
+    assert_ok(kvb_networks_add(&world->networks, network, NULL));
+    const struct kvb_tokenizer_options options = {
+        .deadline_ms = deadline_ms,
+        .cache_bytes = 1 << 20,
+        .cache_age_ns = UINT64_MAX,
+        .seed = 7,
+        .networks = &world->networks,
+        .metrics = &world->metrics,
+        .done = take_result,
+        .context = world,
+    };
+    assert_ok(kvb_tokenizer_start(&options, &world->tokenizer));
+}
+
+static void close_world(struct world *world)
+{
+    kvb_tokenizer_free(world->tokenizer);
+    web_server_stop(world->server);
+    (void)pthread_cond_destroy(&world->changed);
+    (void)pthread_mutex_destroy(&world->lock);
+}
+
+/* "" for no second engine. */
+static void order_text(
+    struct world *world, struct kvb_tokenize_order *order, const char *body, const char *one,
+    const char *other)
+{
+    const char *const paths[kvb_tokenize_urls] = { one, other };
+    char url[128];
+
+    *order = (struct kvb_tokenize_order){ .next = NULL };
+    kvb_buf_init(&order->body, 1 << 20);
+    assert_ok(kvb_buf_append_text(&order->body, body));
+    for (size_t i = 0; i < kvb_tokenize_urls; i++) {
+        if (*paths[i]) {
+            (void)snprintf(
+                order->urls[i], sizeof order->urls[i], "%s",
+                *paths[i] == '/' ? web_server_url(world->server, paths[i], url) : paths[i]);
+        }
+    }
+    assert_ok(kvb_tokenizer_submit(world->tokenizer, order));
+}
+
+/* Waits until so many orders have ended, and frees all. */
+static struct ended wait_for_end(struct world *world, size_t count)
+{
+    struct timespec end;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += patience_ms / 1000;
+    (void)pthread_mutex_lock(&world->lock);
+    while (world->count < count) {
+        assert_int_equal(pthread_cond_timedwait(&world->changed, &world->lock, &end), 0);
+    }
+    const struct ended last = world->ended[world->count - 1];
+    for (size_t i = 0; i < world->count; i++) {
+        kvb_buf_done(&world->ended[i].order->body);
+    }
+    world->count = 0;
+    (void)pthread_mutex_unlock(&world->lock);
+    return last;
+}
+
+static struct ended ask(struct world *world, const char *body, const char *one, const char *other)
+{
+    struct kvb_tokenize_order order;
+
+    order_text(world, &order, body, one, other);
+    return wait_for_end(world, 1);
+}
+
+static void assert_tokens(struct ended ended)
+{
+    assert_int_equal(ended.result.outcome, KVB_TOKENIZE_OK);
+    assert_int_equal(ended.result.count, 3);
+    assert_int_equal(ended.first, 7);
+}
+
+static void the_same_text_is_asked_once(void **state)
+{
+    (void)state;
+    struct world world;
+
+    open_world(&world, patience_ms, "127.0.0.0/8");
+    assert_tokens(ask(&world, "{\"a\":1}", "/good", ""));
+    assert_tokens(ask(&world, "{\"a\":1}", "/hangs", ""));
+    assert_int_equal(web_server_requests(world.server), 1);
+    assert_tokens(ask(&world, "{\"a\":2}", "/parts", ""));
+    assert_int_equal(web_server_requests(world.server), 2);
+    assert_int_equal(world.values[tokenize_cache], 1);
+    assert_int_equal(world.values[tokenize_engine], 2);
+    assert_true(world.values[tokenize_cache_bytes] > 0);
+    close_world(&world);
+}
+
+static void equal_texts_under_way_share_a_request(void **state)
+{
+    (void)state;
+    struct world world;
+    struct kvb_tokenize_order orders[3];
+
+    open_world(&world, 300, "127.0.0.0/8");
+    for (size_t i = 0; i < 3; i++) {
+        order_text(&world, &orders[i], "{\"a\":1}", "/hangs", "");
+    }
+    assert_int_equal(wait_for_end(&world, 3).result.outcome, KVB_TOKENIZE_TIMEOUT);
+    assert_int_equal(world.values[tokenize_requests], 1);
+    close_world(&world);
+}
+
+static void an_engine_that_fails_or_is_silent_is_passed_over(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "/busy", "/moved", "/cut", "/wrong", "/nowhere", "/hangs", "http://127.0.0.1:1", "no url",
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
+        struct world world;
+        open_world(&world, 1000, "127.0.0.0/8");
+        assert_tokens(ask(&world, "{\"a\":1}", bad[i], "/good"));
+        assert_int_equal(world.values[tokenize_requests], 2);
+        /* It is asked second now: the answer comes without it. */
+        assert_tokens(ask(&world, "{\"a\":2}", bad[i], "/good"));
+        assert_int_equal(world.values[tokenize_requests], 3);
+        close_world(&world);
+    }
+}
+
+static void each_failure_has_its_name(void **state)
+{
+    (void)state;
+    const struct {
+        const char *path;
+        enum kvb_tokenize_outcome outcome;
+        unsigned code;
+    } cases[] = {
+        { "/busy", KVB_TOKENIZE_REFUSED, 503 },
+        { "/moved", KVB_TOKENIZE_REFUSED, 302 },
+        { "/nowhere", KVB_TOKENIZE_REFUSED, 404 },
+        { "/cut", KVB_TOKENIZE_UNAVAILABLE, 200 },
+        { "/wrong", KVB_TOKENIZE_INVALID, 200 },
+        { "/endless", KVB_TOKENIZE_INVALID, 200 },
+        { "http://127.0.0.1:1", KVB_TOKENIZE_UNAVAILABLE, 0 },
+        { "http://169.254.169.254", KVB_TOKENIZE_UNAVAILABLE, 0 },
+    };
+    struct world world;
+    char body[32];
+
+    open_world(&world, patience_ms, "0.0.0.0/0");
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        (void)snprintf(body, sizeof body, "{\"a\":%zu}", i);
+        const struct ended ended = ask(&world, body, cases[i].path, "");
+        if (ended.result.outcome != cases[i].outcome || ended.result.code != cases[i].code) {
+            fail_msg(
+                "%s: %s %u", cases[i].path, kvb_tokenize_outcome_name(ended.result.outcome),
+                ended.result.code);
+        }
+    }
+    close_world(&world);
+}
+
+static void only_the_networks_listed_are_connected_to(void **state)
+{
+    (void)state;
+    struct world world;
+
+    open_world(&world, 1000, "10.0.0.0/8");
+    assert_int_equal(
+        ask(&world, "{\"a\":1}", "/good", "").result.outcome, KVB_TOKENIZE_UNAVAILABLE);
+    assert_int_equal(web_server_requests(world.server), 0);
+    close_world(&world);
+}
+
+static void a_stop_ends_those_who_wait(void **state)
+{
+    (void)state;
+    struct world world;
+    struct kvb_tokenize_order order;
+
+    open_world(&world, 100, "127.0.0.0/8");
+    order_text(&world, &order, "{\"a\":1}", "/hangs", "");
+    kvb_tokenizer_close(world.tokenizer);
+    assert_int_equal(kvb_tokenizer_submit(world.tokenizer, &order), KVB_CLOSED);
+    assert_int_equal(wait_for_end(&world, 1).result.outcome, KVB_TOKENIZE_TIMEOUT);
+    close_world(&world);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_same_text_is_asked_once),
+        cmocka_unit_test(equal_texts_under_way_share_a_request),
+        cmocka_unit_test(an_engine_that_fails_or_is_silent_is_passed_over),
+        cmocka_unit_test(each_failure_has_its_name),
+        cmocka_unit_test(only_the_networks_listed_are_connected_to),
+        cmocka_unit_test(a_stop_ends_those_who_wait),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
