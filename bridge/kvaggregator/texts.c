@@ -77,6 +77,9 @@ static struct choice choose_engines(struct kvb_aggregator *aggregator, const cha
 
 /* ---- Asking ---- */
 
+/* What a request adds to the members: {"model":"...",}.  A byte of a name has at most 6 in JSON. */
+enum { max_model_bytes = 6 * kvb_model_bytes + 32 };
+
 static enum kvb_tokenize_outcome fill_order(
     const struct choice *choice, const char *model, const struct kvb_query *query,
     struct kvb_tokenize_order *order)
@@ -88,8 +91,7 @@ static enum kvb_tokenize_outcome fill_order(
                        order->urls[i], sizeof order->urls[i], "%s",
                        choice->urls[i] ? choice->urls[i] : "");
     }
-    /* a model's name has at most 6 bytes for each of its own in JSON */
-    kvb_buf_init(&order->body, query->text_bytes + 6 * kvb_model_bytes + 32);
+    kvb_buf_init(&order->body, query->text_bytes + max_model_bytes);
     return kvb_tokenize_request_encode(model, members, &order->body) == KVB_OK ? KVB_TOKENIZE_OK
                                                                                : KVB_TOKENIZE_BUSY;
 }

@@ -432,6 +432,8 @@ static const struct kvb_conf_key keys[] = {
     { "dns.metrics_port", KVB_CONF_U32, "0", 0, UINT16_MAX, FIELD(dns.metrics_port),
       .help = "The HTTP port of the engines.  The bridge reads /metrics there and\n"
               "publishes this address as the worker's; 0: none." },
+    { "dns.tokenize", KVB_CONF_BOOL, "false", 0, 0, FIELD(dns.tokenize),
+      .help = "true: that address is also published as the worker's `tokenize`." },
     { "dns.period_s", KVB_CONF_U32, "5", 1, 3600, FIELD(dns.period_s),
       .help = "How often the name is looked up, in seconds." },
     WORKER_ROWS("dns", dns.worker, "0", "The model that the engines serve; required.",
@@ -467,6 +469,8 @@ static const struct kvb_conf_key keys[] = {
     { "kubernetes.discover", KVB_CONF_BOOL, "false", 0, 0, FIELD(kubernetes.discover),
       .help = "true: read ports and ranks from the engine's HTTP port, as with\n"
               "workers.discover.  An engine without these pages has the ports of its pod." },
+    { "kubernetes.tokenize", KVB_CONF_BOOL, "false", 0, 0, FIELD(kubernetes.tokenize),
+      .help = "true: the pod's HTTP address is also published as the worker's `tokenize`." },
     WORKER_ROWS("kubernetes", kubernetes.worker, "16",
                 "The model of pods whose labels and command line name none.",
                 "Tokens in a block, for pods whose command line does not say."),

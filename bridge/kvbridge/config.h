@@ -134,6 +134,7 @@ struct kvb_dns_config {
     uint32_t port;
     uint32_t replay_port; /* 0: none; metrics_port too */
     uint32_t metrics_port;
+    bool tokenize; /* publish the HTTP address as facts.tokenize too */
     uint32_t period_s;
     struct kvb_worker_config worker; /* the settings of each; without id and addresses */
 };
@@ -157,6 +158,7 @@ struct kvb_kubernetes_config {
     char id_from[kvb_pod_key_name_bytes + sizeof "label:"];
     struct kvb_worker_config worker; /* settings of each pod; model and block_size are defaults */
     bool discover;                   /* ask the engine's HTTP port for its event sockets */
+    bool tokenize;                   /* publish the HTTP address as facts.tokenize too */
     char kubeconfig[kvb_config_path_bytes]; /* "": use api, or the own cluster */
     char api[kvb_config_url_bytes];         /* "": use the own cluster */
     char token_file[kvb_config_path_bytes];

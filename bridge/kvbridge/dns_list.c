@@ -45,6 +45,9 @@ void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_dns_config *conf
         kvb_conf_error(
             conf, "dns.block_size", "is missing: give the tokens in a block, such as 16");
     }
+    if (config->tokenize && config->metrics_port == 0) {
+        kvb_conf_error(conf, "dns.tokenize", "needs dns.metrics_port, the engines' HTTP port");
+    }
     if (config->port + config->worker.ranks - 1 > UINT16_MAX ||
         config->replay_port + config->worker.ranks - 1 > UINT16_MAX) {
         kvb_conf_error(
@@ -73,6 +76,9 @@ kvb_status kvb_dns_list_worker_of(
         KVB_TRY(kvb_endpoint_of_address(
             "http", member->host, config->metrics_port, "", sizeof worker.facts.address,
             worker.facts.address));
+    }
+    if (config->tokenize) {
+        memcpy(worker.facts.tokenize, worker.facts.address, sizeof worker.facts.tokenize);
     }
     worker.load.scrape_ms = scrape_ms;
     worker.unknown_medium = KVB_TIER_EXTERNAL;

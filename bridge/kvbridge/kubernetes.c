@@ -459,6 +459,9 @@ kvb_status kvb_kubernetes_worker_of(
     worker.id = pod->id;
     worker.ranks = pod->ranks;
     worker.facts = pod->facts;
+    if (config->tokenize) {
+        memcpy(worker.facts.tokenize, pod->facts.address, sizeof worker.facts.tokenize);
+    }
     worker.unknown_medium = KVB_TIER_EXTERNAL;
     worker.block_size = pod->block_size != 0 ? pod->block_size : config->worker.block_size;
     memcpy(worker.model, pod->model, sizeof worker.model);

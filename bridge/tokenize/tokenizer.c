@@ -233,7 +233,7 @@ static void start_attempt(struct job *job, size_t number)
         .url = url,
         .timeout_ms = deadline_ms > kvb_tokenize_late_ms ? deadline_ms : kvb_tokenize_late_ms,
         .max_bytes = kvb_max_tokenize_answer_bytes,
-        .post = kvb_buf_span(&job->body),
+        .json = kvb_buf_span(&job->body),
         .networks = tokenizer->options.networks,
         .on_bytes = take_tokenize_bytes,
         .on_end = take_tokenize_end,

@@ -1,5 +1,6 @@
 #include "wire/query/json.h"
 
+#include "core/buf.h"
 #include "core/own.h"
 
 #include <inttypes.h>
@@ -84,7 +85,9 @@ static struct json_object *object_of(const struct kvb_query *query)
     };
     struct json_object *object = json_object_new_object();
 
-    add(object, names[query->form], list_of(query));
+    if (query->form != KVB_QUERY_TEXT) {
+        add(object, names[query->form], list_of(query));
+    }
     if (query->has_model) {
         add(object, "model", json_object_new_string(query->model));
     }
@@ -97,6 +100,41 @@ static struct json_object *object_of(const struct kvb_query *query)
     return object;
 }
 
+/* The text is put before the other members, as it is. */
+static void
+write_query(const struct kvb_query *query, struct json_object *object, struct kvb_buf *out)
+{
+    static const char prompt[] = "\"prompt\":";
+    const bool is_prompt =
+        query->text && strncmp(query->text, prompt, sizeof prompt - 1) == 0; /* else messages */
+    const size_t from = is_prompt ? sizeof prompt - 1 : 0;
+    size_t len = 0;
+    const char *rest = json_object_to_json_string_length(object, JSON_C_TO_STRING_PLAIN, &len);
+
+    kvb_buf_init(out, 64 << 20);
+    if (kvb_buf_append_text(out, "{") != KVB_OK ||
+        kvb_buf_append_text(out, is_prompt ? "\"text\":" : "") != KVB_OK ||
+        kvb_buf_append(out, query->text ? query->text + from : "", query->text_bytes - from) !=
+            KVB_OK ||
+        kvb_buf_append_text(out, query->text ? "," : "") != KVB_OK ||
+        kvb_buf_append(out, rest + 1, len - 1) != KVB_OK) {
+        abort();
+    }
+}
+
+static bool is_same_text(const struct kvb_query *a, const struct kvb_query *b)
+{
+    return a->text_bytes == b->text_bytes &&
+           (a->text_bytes == 0 || memcmp(a->text, b->text, a->text_bytes) == 0);
+}
+
+static bool is_same_list(const struct kvb_query *a, const struct kvb_query *b)
+{
+    return a->count == 0 ||
+           (a->tokens ? memcmp(a->tokens, b->tokens, a->count * sizeof *a->tokens)
+                      : memcmp(a->hashes, b->hashes, a->count * sizeof *a->hashes)) == 0;
+}
+
 static bool is_same(const struct kvb_query *a, const struct kvb_query *b)
 {
     const bool is_same_head = a->form == b->form && a->has_model == b->has_model &&
@@ -105,9 +143,7 @@ static bool is_same(const struct kvb_query *a, const struct kvb_query *b)
 
     return is_same_head && is_same_selection(&a->selection, &b->selection) &&
            strcmp(a->model, b->model) == 0 && strcmp(a->lora_name, b->lora_name) == 0 &&
-           strcmp(a->cache_salt, b->cache_salt) == 0 &&
-           (a->tokens ? memcmp(a->tokens, b->tokens, a->count * sizeof *a->tokens)
-                      : memcmp(a->hashes, b->hashes, a->count * sizeof *a->hashes)) == 0;
+           strcmp(a->cache_salt, b->cache_salt) == 0 && is_same_list(a, b) && is_same_text(a, b);
 }
 
 /* An accepted query is written by json-c and reads as the same query; for a refused one there is a
@@ -117,19 +153,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
     KVB_OWN(kvb_query_done) struct kvb_query again = { 0 };
     KVB_OWN(drop_object) struct json_object *object = NULL;
+    KVB_OWN(kvb_buf_done) struct kvb_buf json = { 0 };
     struct kvb_detail detail = { "" };
 
     if (kvb_query_json_decode((kvb_span){ data, size }, &query, &detail) != KVB_OK) {
-        if (detail.text[0] == '\0' || query.tokens || query.hashes) {
+        if (detail.text[0] == '\0' || query.tokens || query.hashes || query.text) {
             abort();
         }
         return 0;
     }
     object = object_of(&query);
-    size_t len = 0;
-    const char *text = json_object_to_json_string_length(object, JSON_C_TO_STRING_PLAIN, &len);
-    const kvb_span json = { (const uint8_t *)text, len };
-    if (kvb_query_json_decode(json, &again, &detail) != KVB_OK || !is_same(&query, &again)) {
+    write_query(&query, object, &json);
+    if (kvb_query_json_decode(kvb_buf_span(&json), &again, &detail) != KVB_OK ||
+        !is_same(&query, &again)) {
         abort();
     }
     return 0;

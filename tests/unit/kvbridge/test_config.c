@@ -440,6 +440,10 @@ static void members_of_a_name_are_workers_of_one_kind(void **state)
     assert_string_equal(worker.replay, "tcp://10.0.0.7:6557");
     assert_string_equal(worker.load.prometheus, "http://10.0.0.7:8000/metrics");
     assert_string_equal(worker.facts.address, "http://10.0.0.7:8000");
+    assert_string_equal(worker.facts.tokenize, "");
+    config.dns.tokenize = true;
+    assert_ok(kvb_dns_list_worker_of(&config.dns, &member, &worker));
+    assert_string_equal(worker.facts.tokenize, "http://10.0.0.7:8000");
     assert_string_equal(worker.model, "m");
     assert_int_equal(worker.ranks, 2);
     assert_true(worker.is_id_made);

@@ -87,6 +87,22 @@ static void a_pod_is_a_worker_with_its_addresses(void **state)
     assert_int_equal(worker.block_size, 64);
 }
 
+static void with_tokenize_its_http_address_is_published_for_texts(void **state)
+{
+    KVB_OWN(kvb_bridge_config_done)
+    struct kvb_bridge_config config = config_of("tokenize = true;");
+    struct kvb_pod pod = pod_at("10.0.0.7");
+    struct kvb_worker_config worker;
+
+    (void)state;
+    (void)snprintf(pod.facts.address, sizeof pod.facts.address, "http://10.0.0.7:8000");
+    assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
+    assert_string_equal(worker.facts.tokenize, "http://10.0.0.7:8000");
+    config.kubernetes.tokenize = false;
+    assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
+    assert_string_equal(worker.facts.tokenize, "");
+}
+
 static void with_discover_the_engine_says_its_addresses(void **state)
 {
     KVB_OWN(kvb_bridge_config_done)
@@ -135,6 +151,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pod_is_a_worker_with_its_addresses),
+        cmocka_unit_test(with_tokenize_its_http_address_is_published_for_texts),
         cmocka_unit_test(with_discover_the_engine_says_its_addresses),
         cmocka_unit_test(the_group_alone_is_enough_and_may_be_turned_off),
         cmocka_unit_test(mistakes_name_the_key_and_the_remedy),
