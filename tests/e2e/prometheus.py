@@ -8,7 +8,7 @@ from prometheus_client import parser
 TREE = pathlib.Path(__file__).resolve().parents[2]
 TABLES = {
     "kvbridge": ["kvbridge/metrics.h", "daemon/metrics.h", "daemon/service.h", "kvbridge/rank_metrics.h", "daemon/http.h"],
-    "kvaggregator": ["kvaggregator/metrics.h", "daemon/metrics.h", "daemon/service.h", "daemon/http.h", "grpc/server.h"],
+    "kvaggregator": ["kvaggregator/metrics.h", "daemon/metrics.h", "daemon/service.h", "daemon/http.h", "grpc/server.h", "tokenize/tokenizer.h"],
 }
 
 

@@ -31,7 +31,7 @@ static const struct web_page pages[] = {
 };
 
 enum test_metric {
-#define ID(id, type, name, labels, help) id, id##_end = id + kvb_metric_slots_##type - 1,
+#define ID(id, type, name, labels, help) id, id##_end = (id) + kvb_metric_slots_##type - 1,
     KVB_TOKENIZE_METRICS(ID)
 #undef ID
         metric_count
