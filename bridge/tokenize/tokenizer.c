@@ -330,6 +330,14 @@ static void log_failure(struct job *job, size_t number)
     }
 }
 
+/* True: the engine refuses this text, so other texts may do.  Another engine may take it: SGLang
+ * takes no messages. */
+static bool is_text_refused(const struct kvb_fetch_end *end)
+{
+    return end->outcome == KVB_FETCH_CODE &&
+           (end->code == 400 || end->code == 413 || end->code == 422);
+}
+
 /* Looks at an attempt that has ended.  True: the job is complete. */
 static bool settle_attempt(struct job *job, size_t number, uint64_t now_ns)
 {
@@ -345,8 +353,10 @@ static bool settle_attempt(struct job *job, size_t number, uint64_t now_ns)
     }
     attempt->state = attempt_failed;
     job->failure = (struct kvb_tokenize_result){ .outcome = outcome, .code = attempt->end.code };
-    begin_cooldown(job->tokenizer, job->urls[number], now_ns);
-    log_failure(job, number);
+    if (!is_text_refused(&attempt->end)) {
+        begin_cooldown(job->tokenizer, job->urls[number], now_ns);
+        log_failure(job, number);
+    }
     return false;
 }
 

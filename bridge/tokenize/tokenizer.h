@@ -22,7 +22,8 @@
  * An order ends at its deadline, whatever the engines do.  An answer that comes later, up to
  * kvb_tokenize_late_ms, still goes into the cache, so that a text which takes longer than the
  * deadline is found when it is asked again.  An engine that failed, or took more than half of the
- * deadline, is asked second for kvb_tokenize_cooldown_ms.
+ * deadline, is asked second for kvb_tokenize_cooldown_ms; one that refused a text (400, 413, 422)
+ * is not, because the next text may do.
  *
  * Only addresses in `networks` are connected to, no redirect is followed, and an answer has a
  * ceiling.  Neither texts nor tokens are logged.

@@ -123,6 +123,8 @@ static bool answer(int fd, const struct web_page *page, const char *request)
     case web_refuses:
         return send_length(
             fd, "503 Service Unavailable\r\nRetry-After: 7", strlen(page->body), page->body);
+    case web_rejects:
+        return send_length(fd, "400 Bad Request", strlen(page->body), page->body);
     case web_echoes:
         return send_authorization(fd, request);
     case web_echoes_body:

@@ -12,6 +12,7 @@ enum web_manner {
     web_answers,     /* 200, the body, Connection: keep-alive */
     web_in_parts,    /* the same, chunked, a few bytes at a time */
     web_refuses,     /* 503, the body, Retry-After: 7 */
+    web_rejects,     /* 400, the body */
     web_echoes,      /* 200, and the request's Authorization */
     web_echoes_body, /* 200, and "{content type}: {body}" of a POST */
     web_sends_on,    /* 302 to /ok */

@@ -22,6 +22,7 @@ static const struct web_page pages[] = {
     { "/parts/tokenize", web_in_parts, TOKENS },
     { "/hangs/tokenize", web_hangs, "" },
     { "/busy/tokenize", web_refuses, "later" },
+    { "/rejects/tokenize", web_rejects, "no messages" },
     { "/moved/tokenize", web_sends_on, "" },
     { "/cut/tokenize", web_cuts, TOKENS },
     { "/wrong/tokenize", web_answers, "{\"count\":2,\"tokens\":[7,8,9]}" },
@@ -207,6 +208,20 @@ static void an_engine_that_fails_or_is_silent_is_passed_over(void **state)
     }
 }
 
+/* Otherwise one wrong text would move all others to other engines. */
+static void an_engine_that_refuses_a_text_is_requested_first_again(void **state)
+{
+    (void)state;
+    struct world world;
+
+    open_world(&world, patience_ms, "127.0.0.0/8");
+    assert_tokens(ask(&world, "{\"a\":1}", "/rejects", "/good"));
+    assert_int_equal(world.values[tokenize_requests], 2);
+    assert_tokens(ask(&world, "{\"a\":2}", "/rejects", "/good"));
+    assert_int_equal(world.values[tokenize_requests], 4);
+    close_world(&world);
+}
+
 static void each_failure_has_its_name(void **state)
 {
     (void)state;
@@ -216,6 +231,7 @@ static void each_failure_has_its_name(void **state)
         unsigned code;
     } cases[] = {
         { "/busy", KVB_TOKENIZE_REFUSED, 503 },
+        { "/rejects", KVB_TOKENIZE_REFUSED, 400 },
         { "/moved", KVB_TOKENIZE_REFUSED, 302 },
         { "/nowhere", KVB_TOKENIZE_REFUSED, 404 },
         { "/cut", KVB_TOKENIZE_UNAVAILABLE, 200 },
@@ -272,6 +288,7 @@ int main(void)
         cmocka_unit_test(the_same_text_is_asked_once),
         cmocka_unit_test(equal_texts_under_way_share_a_request),
         cmocka_unit_test(an_engine_that_fails_or_is_silent_is_passed_over),
+        cmocka_unit_test(an_engine_that_refuses_a_text_is_requested_first_again),
         cmocka_unit_test(each_failure_has_its_name),
         cmocka_unit_test(only_the_networks_listed_are_connected_to),
         cmocka_unit_test(a_stop_ends_those_who_wait),
