@@ -157,6 +157,7 @@ def without(answer, *keys):
 def test_a_text_is_answered_as_its_tokens_and_asked_for_once(scene, stubs):
     stub = stubs()
     aggregator, bus = start(scene, stub.url), scene.bus()
+    wait_for("it is in the queue group", aggregator.is_ready)
     want = ask(aggregator, token_ids=TOKENS)[1]
     status, answer = ask(aggregator, text=TEXT)
     assert (status, without(answer, "prompt_tokens")) == (200, want)
@@ -209,6 +210,7 @@ def test_a_text_is_answered_as_its_tokens_and_asked_for_once(scene, stubs):
 def test_what_an_engine_does_instead_is_named_and_ends_in_time(scene, stubs):
     stub = stubs()
     aggregator, bus = start(scene, stub.url, extra=permitting(deadline_ms=300)), scene.bus()
+    wait_for("it is in the queue group", aggregator.is_ready)
     for number, (manner, reason) in enumerate((
         (stub.silent, "timeout"), (stub.dies, "unavailable"), (stub.wrong, "invalid"), (stub.text, "invalid"),
         (stub.redirects, "refused"), (stub.refuses, "refused"), (stub.slow, "timeout"),
@@ -220,8 +222,9 @@ def test_what_an_engine_does_instead_is_named_and_ends_in_time(scene, stubs):
         status, answer = ask(aggregator, "/route", **query)
         assert status == 503 and answer["error"].startswith(f"tokenize_{reason}: "), (manner, answer)
         assert time.monotonic() - begin < 2
-        over_nats = json.loads(bus.request(f"{ROUTER}.kv_match", json.dumps(query).encode()))
-        assert over_nats["error"].startswith("tokenize_"), over_nats
+        if manner != stub.slow:  # its answer may come in time for the second request
+            over_nats = json.loads(bus.request(f"{ROUTER}.kv_match", json.dumps(query).encode()))
+            assert over_nats["error"].startswith("tokenize_"), over_nats
         assert aggregator.metric("kvb_tokenize_failures_total", reason=reason) > before
     assert set(stub.paths) == {"/tokenize"}, "no redirect is followed"
     wait_for("the slow answer is in the cache", lambda: ask(aggregator, text=f"{TEXT} 6")[0] == 200)
