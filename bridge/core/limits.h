@@ -58,7 +58,7 @@ enum {
     kvb_max_indexer_bytes = 8 << 20,        /* one request over gRPC: a million hashes */
     kvb_max_query_candidates = 1024,        /* workers that one route request may name */
     kvb_max_waiting_query_bytes = 64 << 20, /* all queries that wait for an answer; above: 503 */
-    kvb_max_requests_in_flight = 1 << 18,   /* 52 MB; above: drops the one that ends first */
+    kvb_max_requests_in_flight = 1 << 18,   /* 66 MB; above: drops the one that ends first */
     kvb_max_request_ttl_ms = 3600000,
     kvb_max_request_report_bytes = 4096, /* {"request_id":...} */
     kvb_max_predicted_blocks = 1 << 20,  /* 58 MB; above: drops the oldest */

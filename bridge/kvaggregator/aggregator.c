@@ -35,8 +35,16 @@ static kvb_status make_books(struct kvb_aggregator *aggregator, uint64_t hash_ke
         .ttl_ns = aggregator->config->router.predict_ms * KVB_NS_PER_MS,
         .hash_key = hash_key,
     };
+    const struct kvb_audit_options audit = {
+        .max_streams = kvb_max_streams,
+        .honest_loss = aggregator->config->audit.honest_loss,
+        .lie = aggregator->config->audit.lie,
+        .false_alarm_requests = aggregator->config->audit.false_alarm_requests,
+        .hash_key = hash_key,
+    };
 
     KVB_TRY(kvb_requests_new(&requests, &aggregator->requests));
+    KVB_TRY(kvb_audit_new(&audit, &aggregator->audit));
     return kvb_predictions_new(&predictions, &aggregator->predictions);
 }
 
@@ -90,6 +98,8 @@ static kvb_status make_query_context(struct kvb_aggregator *aggregator)
         .tracker = aggregator->tracker,
         .requests = aggregator->requests,
         .predictions = aggregator->predictions,
+        .audit = aggregator->audit,
+        .audit_slack_blocks = config->audit.slack_blocks,
         .peers = &aggregator->peers,
         .aggregator_id = aggregator->service.identity.id,
         .request_ttl_ms = config->router.request_ttl_ms,
@@ -442,6 +452,7 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     kvb_dashboard_free(aggregator->dashboard);
     kvb_query_context_done(&aggregator->ctx);
     kvb_predictions_free(aggregator->predictions);
+    kvb_audit_free(aggregator->audit);
     kvb_requests_free(aggregator->requests);
     kvb_load_tracker_free(aggregator->tracker);
     kvb_followers_free(aggregator->followers);

@@ -77,6 +77,8 @@ kvb_aggregator_take_decision(struct kvb_aggregator *aggregator, kvb_span payload
                                            .ttl_ms = shared.ttl_ms,
                                            .isl_blocks = shared.isl_blocks,
                                            .overlap_blocks = shared.overlap_blocks,
+                                           .promised_tokens = shared.promised_tokens,
+                                           .promised_block = shared.promised_block,
                                            .names = shared.names,
                                            .name_count = shared.name_count };
     memcpy(decision.request_id, shared.request_id, sizeof decision.request_id);
@@ -101,7 +103,7 @@ kvb_status kvb_aggregator_take_request_report(
         return KVB_OK; /* already entered when it came over HTTP */
     }
     aggregator->ctx.now_ns = now_ns;
-    (void)kvb_answer_take_report(&aggregator->ctx, report.request_id, kind); /* unknown: counted */
+    (void)kvb_answer_take_report(&aggregator->ctx, &report, kind); /* unknown: counted */
     return KVB_OK;
 }
 
@@ -146,6 +148,8 @@ void kvb_aggregator_share_decision(
         .blocks = decision->blocks,
         .prefill_blocks = decision->prefill_blocks,
         .ttl_ms = decision->ttl_ms,
+        .promised_tokens = decision->promised_tokens,
+        .promised_block = decision->promised_block,
         .names = decision->names,
         .name_count = decision->name_count < max_names ? decision->name_count : max_names,
     };
@@ -163,13 +167,14 @@ void kvb_aggregator_share_decision(
 }
 
 void kvb_aggregator_share_report(
-    struct kvb_aggregator *aggregator, enum kvb_request_report_kind kind, const char *request_id)
+    struct kvb_aggregator *aggregator, enum kvb_request_report_kind kind,
+    const struct kvb_query *query)
 {
     const enum books_subject subject =
         kind == KVB_REQUEST_FINISHED ? KVB_BOOKS_FINISHED : KVB_BOOKS_FIRST_TOKEN;
-    struct kvb_shared_report report = { .sender = aggregator->peers.self };
+    struct kvb_shared_report report = kvb_answer_report_of(query);
 
-    memcpy(report.request_id, request_id, sizeof report.request_id);
+    report.sender = aggregator->peers.self;
     kvb_buf_reset(&aggregator->buf);
     if (kvb_books_report_encode(&report, &aggregator->buf) == KVB_OK) {
         kvb_aggregator_publish(

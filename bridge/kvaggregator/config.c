@@ -98,6 +98,23 @@ static const struct kvb_conf_key keys[] = {
               "(population deviation)." },
     { "load.publish_ms", KVB_CONF_U32, "1000", 100, 60000, FIELD(load.publish_ms),
       .help = "How often R.load_stats is published, in ms; a change is published at once." },
+    { "audit.marks", KVB_CONF_BOOL, "true", 0, 0, FIELD(audit.marks),
+      .help = "Routers may report the cached tokens of finished requests.  true: a stream\n"
+              "whose engine delivers less than promised is UNVERIFIED(audit).  false: it\n"
+              "is only counted and shown." },
+    { "audit.honest_loss", KVB_CONF_DOUBLE, "0.005", 0, 1, FIELD(audit.honest_loss),
+      .help = "The share of its promise that a request may lose on average although the\n"
+              "stream is right." },
+    { "audit.lie", KVB_CONF_DOUBLE, "0.05", 0, 1, FIELD(audit.lie),
+      .help = "The loss beyond audit.honest_loss for which the test is made.  Smaller ones\n"
+              "are found later, or never." },
+    { "audit.false_alarm_requests", KVB_CONF_DOUBLE, "100000000.0", 100, 1000000000000000,
+      FIELD(audit.false_alarm_requests),
+      .help = "Requests of a stream until a false alarm, at least, on average." },
+    { "audit.slack_blocks", KVB_CONF_U32, "0", 0, 64, FIELD(audit.slack_blocks),
+      .help = "Blocks at the end of each hit that are not promised.  1 for engines that\n"
+              "compute the last cached block again, as vLLM with EAGLE does when its\n"
+              "events have no lookahead tokens." },
     { "forget_ms", KVB_CONF_U32, "60000", 1000, 86400000, FIELD(forget_ms),
       .help = "A stream that was silent for this long, in ms, is removed with its blocks." },
     { "limits.max_index_blocks", KVB_CONF_U64, "16777216", 1024, kvb_max_index_blocks,
@@ -198,6 +215,19 @@ static void check_times(struct kvb_conf *conf, const struct kvb_aggregator_confi
     }
 }
 
+static void check_audit(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
+{
+    const double honest_loss = config->audit.honest_loss;
+    const double lie = config->audit.lie;
+
+    if (honest_loss <= 0 || honest_loss >= 1) {
+        kvb_conf_error(conf, "audit.honest_loss", "expected a share above 0 and below 1");
+    } else if (lie <= 0 || honest_loss + lie >= 1) {
+        kvb_conf_error(
+            conf, "audit.lie", "expected a share above 0, and below 1 with audit.honest_loss");
+    }
+}
+
 /* nats-server matches the subjects of a group's subscriptions by its name's bytes alone, but a
  * blank would end the name on the wire. */
 static void check_queue_group(struct kvb_conf *conf, const char *group)
@@ -255,6 +285,7 @@ check_aggregator_config(struct kvb_conf *conf, const struct kvb_aggregator_confi
     check_register_keys(conf, config);
     check_default(conf, config);
     check_times(conf, config);
+    check_audit(conf, config);
 }
 
 static void drop_aggregator_conf(struct kvb_conf **conf)

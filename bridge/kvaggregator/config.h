@@ -47,6 +47,13 @@ struct kvb_aggregator_config {
         uint32_t publish_ms;
         enum kvb_load_statistic statistic;
     } load;
+    struct {
+        bool marks; /* streams become UNVERIFIED(audit) */
+        double honest_loss;
+        double lie; /* honest_loss + lie is below 1 */
+        double false_alarm_requests;
+        uint32_t slack_blocks;
+    } audit;
     uint32_t forget_ms; /* at least load.expire_ms */
     struct {
         uint64_t max_index_blocks;

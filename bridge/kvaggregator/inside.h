@@ -152,6 +152,9 @@ struct kvb_aggregator {
     struct kvb_load_tracker *tracker;
     struct kvb_requests *requests;
     struct kvb_predictions *predictions;
+    struct kvb_audit *audit;
+    uint64_t next_mark_ns; /* when its verdicts are compared with all streams next */
+    uint64_t marked;       /* its alarms, returns and doubted streams, as marked last */
     struct kvb_peers peers;
     uint64_t decisions; /* how many so far, which is the sequence number of the newest */
     uint64_t status_ns; /* when the newest status was published */
@@ -310,13 +313,26 @@ kvb_aggregator_take_status(struct kvb_aggregator *aggregator, kvb_span payload, 
 void kvb_aggregator_share_decision(
     struct kvb_aggregator *aggregator, const struct kvb_route_decision *decision);
 void kvb_aggregator_share_report(
-    struct kvb_aggregator *aggregator, enum kvb_request_report_kind kind, const char *request_id);
+    struct kvb_aggregator *aggregator, enum kvb_request_report_kind kind,
+    const struct kvb_query *query);
 
 /* Once a tick: publishes the status when it is due, and decides who leads. */
 void kvb_aggregator_update_peers(struct kvb_aggregator *aggregator, bool is_ready, uint64_t now_ns);
 
 /* Publishes a goodbye, after the index thread has ended. */
 void kvb_aggregator_say_bye(struct kvb_aggregator *aggregator);
+
+/* ---- kvaggregator/audit.c: streams whose engines deliver less than the lists promise ---- */
+
+/* On received messages, before they are applied: removed blocks and emptied lists. */
+void kvb_aggregator_audit_events(
+    struct kvb_aggregator *aggregator, const struct kvb_router_batch *slice);
+void kvb_aggregator_audit_heartbeat(
+    struct kvb_aggregator *aggregator, const struct kvb_stream_id *id,
+    const struct kvb_heartbeat *heartbeat);
+
+/* Once a tick: marks streams as UNVERIFIED(audit) or no longer, and updates the metrics. */
+void kvb_aggregator_update_audit(struct kvb_aggregator *aggregator, uint64_t now_ns);
 
 /* ---- kvaggregator/loop.c: the index thread, and requests to bridges ---- */
 

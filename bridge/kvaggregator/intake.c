@@ -172,6 +172,7 @@ static kvb_status apply_batch_slice(struct kvb_aggregator *aggregator, uint64_t 
     slice.event_count = end - aggregator->next_event;
     aggregator->next_event = end;
     confirm_predictions(aggregator, &slice);
+    kvb_aggregator_audit_events(aggregator, &slice);
     return kvb_followers_apply(aggregator->followers, &aggregator->batch_id, &slice, now_ns);
 }
 
@@ -203,6 +204,7 @@ static kvb_status apply_heartbeat(
         kvb_predictions_retire(aggregator->predictions, &envelope->id);
     } else {
         kvb_predictions_note_epoch(aggregator->predictions, &envelope->id, &heartbeat.epoch);
+        kvb_aggregator_audit_heartbeat(aggregator, &envelope->id, &heartbeat);
     }
     return kvb_followers_heartbeat(aggregator->followers, &envelope->id, &heartbeat, now_ns);
 }

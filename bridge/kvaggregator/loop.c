@@ -161,6 +161,7 @@ static void update_outputs(void *context, uint64_t now_ns)
     expire_books(aggregator, now_ns);
     kvb_aggregator_update_peers(
         aggregator, kvb_aggregator_not_ready(aggregator, &why) == NULL, now_ns);
+    kvb_aggregator_update_audit(aggregator, now_ns);
     kvb_aggregator_publish_load(aggregator, now_ns);
     kvb_aggregator_update_metrics(aggregator, now_ns);
     kvb_aggregator_update_dashboard(aggregator, now_ns);

@@ -80,6 +80,19 @@
     X(predictions_expired, COUNTER, "kvb_predictions_ended_total", "end=\"expired\"", "Predicted blocks removed, by cause") \
     X(predictions_retired, COUNTER, "kvb_predictions_ended_total", "end=\"worker_gone\"", "Predicted blocks removed, by cause") \
     X(predictions_evicted, COUNTER, "kvb_predictions_ended_total", "end=\"no_room\"", "Predicted blocks removed, by cause") \
+    X(audit_requests, COUNTER, "kvb_audit_requests_total", "", "Finished requests whose cached tokens, as routers report them, were compared with what the stream promised") \
+    X(audit_short, COUNTER, "kvb_audit_short_requests_total", "", "Of kvb_audit_requests_total, requests that were given less than promised. A rise means that engines drop blocks without an event") \
+    X(audit_promised, COUNTER, "kvb_audit_promised_tokens_total", "", "Cached tokens that streams promised to the requests compared") \
+    X(audit_delivered, COUNTER, "kvb_audit_delivered_tokens_total", "", "Cached tokens that engines delivered to them, of each request at most what was promised") \
+    X(audit_extra, COUNTER, "kvb_audit_extra_tokens_total", "", "Cached tokens that engines delivered beyond the promise: stored between decision and execution, or missing in the list") \
+    X(audit_no_promise, COUNTER, "kvb_audit_left_out_total", "reason=\"no_promise\"", "Reports with cached tokens that were not compared, by reason: nothing was promised, promised blocks were removed in time, the list was emptied or doubted in between, no memory") \
+    X(audit_evicted, COUNTER, "kvb_audit_left_out_total", "reason=\"evicted\"", "Reports with cached tokens that were not compared, by reason: nothing was promised, promised blocks were removed in time, the list was emptied or doubted in between, no memory") \
+    X(audit_list_changed, COUNTER, "kvb_audit_left_out_total", "reason=\"list_changed\"", "Reports with cached tokens that were not compared, by reason: nothing was promised, promised blocks were removed in time, the list was emptied or doubted in between, no memory") \
+    X(audit_no_room, COUNTER, "kvb_audit_left_out_total", "reason=\"no_room\"", "Reports with cached tokens that were not compared, by reason: nothing was promised, promised blocks were removed in time, the list was emptied or doubted in between, no memory") \
+    X(audit_alarms, COUNTER, "kvb_audit_alarms_total", "", "Streams that became UNVERIFIED(audit), because their engines delivered fewer cached tokens than promised") \
+    X(audit_returns, COUNTER, "kvb_audit_returns_total", "", "Streams that are no longer UNVERIFIED(audit), because their promises were kept after a clear") \
+    X(audit_streams, GAUGE, "kvb_audit_streams", "", "Streams that are audited: routers reported cached tokens of their requests in the last 10 minutes") \
+    X(audit_doubted, GAUGE, "kvb_audit_doubted_streams", "", "Streams whose promises were broken and are not proven to be kept again") \
     X(group_member, GAUGE, "kvb_queue_group_member", "", "1 while nats-server gives requests to this aggregator: while it is in router.queue_group, and always without a group") \
     X(group_joins, COUNTER, "kvb_queue_group_joins_total", "", "Times that this aggregator joined the queue group of requests") \
     X(group_leaves, COUNTER, "kvb_queue_group_leaves_total", "", "Times that this aggregator left the queue group of requests") \

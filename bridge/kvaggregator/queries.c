@@ -519,7 +519,7 @@ static bool answer_route_part(struct kvb_aggregator *aggregator, struct pending_
         return false;
     }
     if (context->has_request_report) {
-        kvb_aggregator_share_report(aggregator, context->request_report, pending->query.request_id);
+        kvb_aggregator_share_report(aggregator, context->request_report, &pending->query);
     }
     if (context->has_decision) {
         kvb_aggregator_share_decision(aggregator, &context->decision);

@@ -204,6 +204,7 @@ void kvb_audit_expire(struct kvb_audit *audit, uint64_t now_ns)
             now_ns >= stream->used_ns + idle_stream_ns) {
             set_verdict(audit, stream, KVB_AUDIT_KEPT);
             kvb_stream_table_remove(&audit->names, number);
+            audit->counters.expired++;
         }
     }
 }

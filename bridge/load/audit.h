@@ -115,6 +115,7 @@ struct kvb_audit_counters {
     uint64_t extra_tokens;
     uint64_t alarms;  /* streams found broken */
     uint64_t returns; /* streams kept again after a clean run */
+    uint64_t expired; /* streams removed because they had no request */
     uint64_t refused; /* requests of streams beyond max_streams, or without memory */
     uint64_t streams; /* audited now */
     uint64_t doubted; /* of these, broken or on probation */

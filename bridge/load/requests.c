@@ -32,12 +32,18 @@ struct request {
     uint64_t until_ns;
     uint64_t load_round; /* of its stream, at the decision; the same for the next */
     uint64_t prefill_round;
+    struct kvb_promise promise;
+    uint32_t promise_before; /* 1 + number of another request with this block; 0: none */
+    uint32_t promise_after;
+    bool is_watched; /* its deepest promised block is among the promises */
+    bool is_evicted; /* that block was removed */
 };
 
 /* The sums of one stream.  A round ends with a load report: requests of earlier rounds are no
  * longer in the sum, so that a report costs the same however many requests there are. */
 struct stream_sums {
     size_t in_flight;
+    size_t promises; /* requests whose deepest promised block is watched */
     uint64_t in_flight_blocks;
     uint64_t routed_requests;        /* of this load round */
     uint64_t routed_blocks;          /* of this load round */
@@ -58,7 +64,9 @@ struct finished_id {
 struct kvb_requests {
     struct kvb_requests_options options;
     struct kvb_id_table ids;
-    struct request *items; /* owned */
+    struct kvb_id_table promises; /* the first request of each (stream, deepest promised block) */
+    struct kvb_hash_key key;      /* of promises */
+    struct request *items;        /* owned */
     size_t item_count, item_capacity;
     uint32_t first_free; /* 1 + number; 0: none */
     uint32_t *heap;      /* owned: binary min-heap of request numbers, by next deadline */
@@ -83,6 +91,7 @@ kvb_requests_new(const struct kvb_requests_options *options, struct kvb_requests
         return KVB_NO_MEMORY;
     }
     requests->options = *options;
+    requests->key = kvb_hash_key_of(options->hash_key);
     kvb_stream_table_init(&requests->names, options->max_streams, options->hash_key);
     *out_requests = requests;
     return KVB_OK;
@@ -94,6 +103,7 @@ void kvb_requests_free(struct kvb_requests *requests)
         return;
     }
     kvb_id_table_done(&requests->ids);
+    kvb_id_table_done(&requests->promises);
     kvb_stream_table_done(&requests->names);
     free(requests->items);
     free(requests->heap);
@@ -216,6 +226,138 @@ static void end_prefill(struct kvb_requests *requests, struct request *request)
     request->is_prefilling = false;
 }
 
+/* ---- Promises ---- */
+
+static uint32_t
+promise_hash(const struct kvb_requests *requests, kvb_block_hash block, uint32_t stream)
+{
+    return (uint32_t)kvb_hash_keyed(&requests->key, block.value, stream);
+}
+
+/* The first of the requests that were promised this block; the others are linked to it. */
+static struct request *
+find_promise(const struct kvb_requests *requests, kvb_block_hash block, uint32_t stream)
+{
+    const uint32_t hash = promise_hash(requests, block, stream);
+    size_t at = kvb_id_table_start(&requests->promises, hash);
+
+    for (uint32_t i; (i = kvb_id_table_next(&requests->promises, hash, &at)) != KVB_NO_ID;) {
+        struct request *request = &requests->items[i];
+        if (request->stream == stream && request->promise.block.value == block.value) {
+            return request;
+        }
+    }
+    return NULL;
+}
+
+static void link_promise(struct kvb_requests *requests, struct request *first, uint32_t number)
+{
+    struct request *request = &requests->items[number];
+
+    request->promise_before = 1 + (uint32_t)(first - requests->items);
+    request->promise_after = first->promise_after;
+    if (first->promise_after) {
+        requests->items[first->promise_after - 1].promise_before = 1 + number;
+    }
+    first->promise_after = 1 + number;
+}
+
+/* Without memory nothing is promised: a removal of the block would not be seen. */
+static void watch_promise(struct kvb_requests *requests, uint32_t number)
+{
+    struct request *request = &requests->items[number];
+
+    if (request->promise.tokens == 0 || request->promise.block.value == 0) {
+        return;
+    }
+    struct request *first = find_promise(requests, request->promise.block, request->stream);
+    if (first) {
+        link_promise(requests, first, number);
+    } else if (
+        kvb_id_table_put(
+            &requests->promises, promise_hash(requests, request->promise.block, request->stream),
+            number) != KVB_OK) {
+        request->promise.tokens = 0;
+        return;
+    }
+    request->is_watched = true;
+    requests->streams[request->stream].promises++;
+}
+
+static void unwatch_promise(struct kvb_requests *requests, struct request *request)
+{
+    const uint32_t number = (uint32_t)(request - requests->items);
+    const uint32_t hash = promise_hash(requests, request->promise.block, request->stream);
+    const uint32_t after = request->promise_after;
+
+    if (!request->is_watched) {
+        return;
+    }
+    request->is_watched = false;
+    requests->streams[request->stream].promises--;
+    if (after) {
+        requests->items[after - 1].promise_before = request->promise_before;
+    }
+    if (request->promise_before) {
+        requests->items[request->promise_before - 1].promise_after = after;
+        return;
+    }
+    kvb_id_table_remove(&requests->promises, hash, number);
+    if (after) { /* takes the cell that is free now */
+        (void)kvb_id_table_put(&requests->promises, hash, after - 1);
+    }
+}
+
+/* Each request is visited once, because it is no longer watched then. */
+static void note_removed_block(struct kvb_requests *requests, kvb_block_hash block, uint32_t stream)
+{
+    for (struct request *first; (first = find_promise(requests, block, stream)) != NULL;) {
+        first->is_evicted = true;
+        unwatch_promise(requests, first);
+    }
+}
+
+void kvb_requests_blocks_removed(
+    struct kvb_requests *requests, const struct kvb_stream_id *id, const kvb_block_hash *blocks,
+    size_t count)
+{
+    uint32_t stream = 0;
+
+    if (requests->promises.count == 0 ||
+        kvb_stream_table_find(&requests->names, id, &stream) != KVB_OK ||
+        requests->streams[stream].promises == 0) {
+        return;
+    }
+    for (size_t i = 0; i < count; i++) {
+        note_removed_block(requests, blocks[i], stream);
+    }
+}
+
+static enum kvb_promise_state promise_state(const struct request *request)
+{
+    if (request->promise.tokens == 0) {
+        return KVB_PROMISE_NONE;
+    }
+    return request->is_evicted ? KVB_PROMISE_EVICTED : KVB_PROMISE_OPEN;
+}
+
+kvb_status kvb_requests_promise(
+    const struct kvb_requests *requests, const char *request_id,
+    struct kvb_request_promise *out_promise)
+{
+    const struct request *request = find_request(requests, request_id);
+
+    if (!request) {
+        return KVB_NOT_FOUND;
+    }
+    *out_promise = (struct kvb_request_promise){
+        .promise = request->promise,
+        .id = *kvb_stream_table_id(&requests->names, request->stream),
+        .state = promise_state(request),
+    };
+    return KVB_OK;
+}
+
 static void remove_request(struct kvb_requests *requests, struct request *request)
 {
     const uint32_t number = (uint32_t)(request - requests->items);
@@ -223,6 +365,7 @@ static void remove_request(struct kvb_requests *requests, struct request *reques
 
     leave_heap(requests, request->heap_at);
     end_prefill(requests, request);
+    unwatch_promise(requests, request);
     stream->in_flight--;
     stream->in_flight_blocks -= request->blocks;
     if (request->load_round == stream->load_round) {
@@ -307,6 +450,7 @@ static struct request request_of(
         .until_ns = until_ns,
         .load_round = stream->load_round,
         .prefill_round = stream->prefill_round,
+        .promise = decision->promise,
     };
 
     memcpy(request.id, decision->request_id, strlen(decision->request_id) + 1);
@@ -335,6 +479,7 @@ kvb_status kvb_requests_add(
     *request = request_of(decision, stream, now_ns);
     request->hash = hash;
     request->stream = stream_number;
+    watch_promise(requests, number);
     stream->in_flight++;
     stream->in_flight_blocks += request->blocks;
     stream->routed_requests++;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/ref.h"
 #include "core/status.h"
 #include "model/stream_table.h"
 
@@ -29,6 +30,10 @@
  * a decision may arrive after its request was finished.  It is dropped: up to 256 ids that were
  * finished while unknown are remembered for 5 s.
  *
+ * A request also carries a promise: how much of its prompt the list of its stream said to be held.
+ * A request whose promised blocks were removed before its end, as the events say, is not held
+ * against the stream: its deepest promised block is looked up in each removal.
+ *
  * prefill_blocks_per_s is learnt from first tokens, under the assumption that a stream computes
  * prompts first in, first out: a request was computed from its decision, or from the previous first
  * token if that was later, until its own first token.
@@ -40,7 +45,7 @@
  * tokens arrive together, give the rate of the batch.
  *
  * Threads: the caller locks.  No clock: now is an argument, monotonic ns.
- * Memory:  200 bytes a request, 300 a stream with requests in the last 10 minutes; at most
+ * Memory:  240 bytes a request, 300 a stream with requests in the last 10 minutes; at most
  *          max_requests and max_streams.  When max_requests are in flight, the one
  *          that expires first is dropped. */
 struct kvb_requests;
@@ -58,13 +63,21 @@ kvb_requests_new(const struct kvb_requests_options *options, struct kvb_requests
 /* NULL is fine. */
 void kvb_requests_free(struct kvb_requests *requests);
 
+/* How much of a prompt is held by the stream to which the request was routed. */
+struct kvb_promise {
+    uint64_t tokens;      /* 0: nothing is promised */
+    kvb_block_hash block; /* name of the deepest block of these tokens; 0: unknown */
+    uint64_t claim;       /* of the stream's follower at the decision */
+};
+
 struct kvb_request_decision {
     const char *request_id; /* borrowed, like id; must pass kvb_request_id_is_valid() */
     const struct kvb_stream_id *id;
     uint64_t blocks;         /* blocks of the prompt */
     uint64_t prefill_blocks; /* how many of them must be computed */
     uint64_t ttl_ms;         /* 1 or above */
-    bool is_shared;          /* another aggregator decided; false: this one, just now */
+    struct kvb_promise promise;
+    bool is_shared; /* another aggregator decided; false: this one, just now */
 };
 
 /* KVB_AGAIN      the request of a shared decision is already finished: the decision is dropped
@@ -81,6 +94,28 @@ kvb_requests_first_token(struct kvb_requests *requests, const char *request_id, 
 /* Ends a request: its blocks are subtracted from the sums.  KVB_NOT_FOUND as above. */
 kvb_status
 kvb_requests_finish(struct kvb_requests *requests, const char *request_id, uint64_t now_ns);
+
+enum kvb_promise_state {
+    KVB_PROMISE_NONE,    /* nothing was promised */
+    KVB_PROMISE_OPEN,    /* still to be kept */
+    KVB_PROMISE_EVICTED, /* its deepest block was removed after the decision */
+};
+
+struct kvb_request_promise {
+    struct kvb_promise promise;
+    struct kvb_stream_id id;
+    enum kvb_promise_state state;
+};
+
+/* The promise of a request in flight.  KVB_NOT_FOUND. */
+kvb_status kvb_requests_promise(
+    const struct kvb_requests *requests, const char *request_id,
+    struct kvb_request_promise *out_promise);
+
+/* The stream has removed these blocks. */
+void kvb_requests_blocks_removed(
+    struct kvb_requests *requests, const struct kvb_stream_id *id, const kvb_block_hash *blocks,
+    size_t count);
 
 /* Notes a load report of the stream. */
 void kvb_requests_load_reported(

@@ -125,6 +125,7 @@ struct kvb_route_candidate {
     uint32_t place;     /* position in the fleet, independent of the prompt; for turns */
     uint64_t last_turn; /* number of the decision that was its last turn, from 1; 0: none yet */
     uint64_t request_blocks;
+    uint64_t hit_tokens;       /* of the prompt, what the engine would take from its device */
     uint64_t overlap_blocks;   /* at most request_blocks */
     uint64_t predicted_blocks; /* more blocks of this prompt that are expected there soon */
     uint32_t block_size;       /* tokens */

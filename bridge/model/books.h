@@ -33,7 +33,9 @@ struct kvb_shared_decision {
     uint64_t blocks;             /* blocks in use that the request adds */
     uint64_t prefill_blocks;     /* blocks to be computed */
     uint64_t ttl_ms;
-    const kvb_block_hash *names; /* the predicted blocks: those after the held ones; borrowed */
+    uint64_t promised_tokens;      /* cached tokens that the engine should report; 0: unknown */
+    kvb_block_hash promised_block; /* the deepest block of these */
+    const kvb_block_hash *names;   /* the predicted blocks: those after the held ones; borrowed */
     size_t name_count;
     kvb_block_hash *storage; /* owned; memory of `names` in a decoded message, else NULL */
 };
@@ -42,6 +44,8 @@ struct kvb_shared_decision {
 struct kvb_shared_report {
     struct kvb_books_sender sender;
     char request_id[kvb_request_id_bytes + 1];
+    bool has_cached_tokens;
+    uint64_t cached_tokens; /* tokens of the prompt that the engine took from its cache */
 };
 
 /* R.aggregator_status: a heartbeat, once a second. */

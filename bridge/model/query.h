@@ -60,6 +60,8 @@ struct kvb_query {
     /* The next two belong to a request that is to be routed, or that was routed. */
     char request_id[kvb_request_id_bytes + 1]; /* "" = none given */
     uint64_t ttl_ms;                           /* 0 = the aggregator's default */
+    bool has_cached_tokens;                    /* only a report about a finished request */
+    uint64_t cached_tokens; /* tokens of its prompt that the engine took from its cache */
     struct kvb_selection selection;
     uint32_t *tokens; /* owned; NULL in the hash forms */
     uint64_t *hashes; /* owned; NULL in the token form */

@@ -58,6 +58,7 @@ enum kvb_stream_reason {
                                 * its beginning */
     KVB_REASON_OVERLOAD,       /* its batches take too much time, so they are delayed */
     KVB_REASON_LAGGING,        /* the aggregator is behind, or messages were dropped */
+    KVB_REASON_AUDIT,          /* the engine delivers fewer cache hits than the list promises */
     KVB_REASON_ASLEEP,         /* the engine sleeps: its cache is discarded, without an event yet */
     KVB_REASON_OCCUPANCY,      /* the engine's memory cannot hold what is listed, or holds more */
     KVB_REASON_NO_REMOVALS,    /* of a tier: nothing shows that its removals are published */

@@ -171,6 +171,19 @@ kvb_status kvb_follow_get(
     return status;
 }
 
+void kvb_followers_set_doubted(
+    struct kvb_followers *followers, const struct kvb_stream_id *id, bool is_doubted,
+    uint64_t now_ns)
+{
+    uint32_t number = 0;
+
+    if (kvb_stream_table_find(&followers->names, id, &number) == KVB_OK &&
+        followers->follows[number].shown.is_doubted != is_doubted) {
+        followers->follows[number].shown.is_doubted = is_doubted;
+        kvb_follow_classify(followers, &followers->follows[number], now_ns);
+    }
+}
+
 /* ---- Time ---- */
 
 uint64_t
@@ -344,6 +357,16 @@ const struct kvb_follower *kvb_followers_at(const struct kvb_followers *follower
     const struct kvb_follow *follow = follow_at(followers, number);
 
     return follow ? &follow->shown : NULL;
+}
+
+const struct kvb_follower *
+kvb_followers_find(const struct kvb_followers *followers, const struct kvb_stream_id *id)
+{
+    uint32_t number = 0;
+
+    return kvb_stream_table_find(&followers->names, id, &number) == KVB_OK
+               ? &followers->follows[number].shown
+               : NULL;
 }
 
 struct kvb_stream_key kvb_followers_key(const struct kvb_followers *followers, uint32_t number)

@@ -44,6 +44,9 @@
  *     new epoch began                      for two periods
  *     three heartbeats missing             DOWN(silent)
  *     goodbye of the bridge                DOWN(bridge_stopped)
+ *     would be EXACT or PARTIAL, but its   UNVERIFIED(audit)
+ *     engine delivers fewer cache hits
+ *     than the list promises
  *     NATS is lost, then until proven      STALE(nats_away); a stream that is DOWN stays
  *     again                                DOWN, unless it fell silent just before
  *     messages wait here too long or were  STALE(lagging); a stream that is DOWN stays
@@ -105,6 +108,11 @@ struct kvb_follower {
     kvb_slot_ref slots[KVB_TIER_COUNT];
     /* The window list: the blocks that all sliding-window groups hold; NULL: it was never used. */
     const struct kvb_block_set *window;
+    /* The list is EXACT or PARTIAL, or would be but for the audit: what it lists is held. */
+    bool is_claimed;
+    bool is_doubted; /* the audit contradicts the list */
+    uint64_t claim;  /* changes when the list is emptied and when it is no longer claimed: what was
+                        concluded from it before is void */
 };
 
 /* On KVB_OK the caller owns *out_followers.  KVB_NO_MEMORY. */
@@ -128,6 +136,12 @@ kvb_status kvb_followers_apply(
 kvb_status kvb_followers_heartbeat(
     struct kvb_followers *followers, const struct kvb_stream_id *id,
     const struct kvb_heartbeat *heartbeat, uint64_t now_ns);
+
+/* The audit found that the engine does not deliver what the list promises, or that it does again.
+ * An unknown stream is left out. */
+void kvb_followers_set_doubted(
+    struct kvb_followers *followers, const struct kvb_stream_id *id, bool is_doubted,
+    uint64_t now_ns);
 
 /* Marks silent streams DOWN, removes streams that were DOWN for long, and ends requests that were
  * not answered in time. */
@@ -167,6 +181,8 @@ void kvb_followers_reply(
  * next change. */
 size_t kvb_followers_limit(const struct kvb_followers *followers);
 const struct kvb_follower *kvb_followers_at(const struct kvb_followers *followers, size_t number);
+const struct kvb_follower *
+kvb_followers_find(const struct kvb_followers *followers, const struct kvb_stream_id *id);
 /* The key of a number that is in use; borrowed until the next change. */
 struct kvb_stream_key kvb_followers_key(const struct kvb_followers *followers, uint32_t number);
 size_t kvb_followers_count(const struct kvb_followers *followers);

@@ -158,6 +158,7 @@ void kvb_follow_free_lists(struct kvb_followers *followers, struct kvb_follow *f
 
 void kvb_follow_clear(struct kvb_followers *followers, struct kvb_follow *follow)
 {
+    follow->shown.claim++;
     for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
         if (follow->shown.has_slot[tier]) {
             kvb_prefix_index_slot_clear(followers->options.index, follow->shown.slots[tier]);

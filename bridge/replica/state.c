@@ -225,11 +225,22 @@ verdict_of(const struct kvb_followers *followers, const struct kvb_follow *follo
     return verdict;
 }
 
+static bool is_claim(const struct verdict *verdict)
+{
+    return verdict->state == KVB_STREAM_EXACT || verdict->state == KVB_STREAM_PARTIAL;
+}
+
 void kvb_follow_classify(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
 {
-    const struct verdict verdict = verdict_of(followers, follow);
+    struct verdict verdict = verdict_of(followers, follow);
+    const bool was_claimed = follow->shown.is_claimed;
 
+    follow->shown.is_claimed = is_claim(&verdict);
+    follow->shown.claim += was_claimed && !follow->shown.is_claimed;
+    if (follow->shown.is_doubted && follow->shown.is_claimed) {
+        verdict = (struct verdict){ KVB_STREAM_UNVERIFIED, KVB_REASON_AUDIT };
+    }
     if (verdict.state == KVB_STREAM_DOWN && follow->shown.state != KVB_STREAM_DOWN) {
         follow->down_ns = now_ns;
     }

@@ -3,7 +3,9 @@
 #include "core/buf.h"
 #include "core/status.h"
 #include "kvaggregator/answers/query_context.h"
+#include "model/books.h"
 #include "model/query.h"
+#include "wire/json/writer.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -63,6 +65,8 @@ struct kvb_route_decision {
     uint64_t blocks;         /* how many blocks the request adds on the worker, at least 1 */
     uint64_t prefill_blocks; /* prompt blocks that the worker must compute */
     uint64_t ttl_ms;
+    uint64_t promised_tokens;      /* cached tokens that the engine should report; 0: unknown */
+    kvb_block_hash promised_block; /* the deepest block of these */
     /* Names of the prompt's blocks after the held prefix, which are predicted.  Borrowed from the
      * query context until the next query. */
     const kvb_block_hash *names;
@@ -102,7 +106,25 @@ kvb_status kvb_answer_request_report(
 
 /* The same without a JSON answer, for R.kv_finished and R.kv_first_token.  KVB_NOT_FOUND. */
 kvb_status kvb_answer_take_report(
-    struct kvb_query_context *ctx, const char *request_id, enum kvb_request_report_kind kind);
+    struct kvb_query_context *ctx, const struct kvb_shared_report *report,
+    enum kvb_request_report_kind kind);
+
+/* What the body of POST /finished or /first_token reports; without a sender. */
+struct kvb_shared_report kvb_answer_report_of(const struct kvb_query *query);
+
+/* ---- The audit: answers/audit.c ---- */
+
+/* What the chosen stream promises; 0 tokens if its list is neither EXACT nor PARTIAL. */
+struct kvb_promise
+kvb_answer_promise(const struct kvb_query_context *ctx, const struct kvb_route_decision *decision);
+
+/* Compares the cached tokens of a finished request that is still in flight with the promise. */
+void kvb_answer_audit(struct kvb_query_context *ctx, const struct kvb_shared_report *report);
+
+/* Writes the pair "audit":{verdict, requests, ...} of a stream that is audited. */
+void kvb_answer_write_audit(
+    struct kvb_json_writer *json, const struct kvb_query_context *ctx,
+    const struct kvb_stream_id *id);
 
 /* KVHitRateEvent: {worker_id, isl_tokens, hit_tokens, isl_blocks, overlap_blocks}. */
 kvb_status kvb_answer_hit_rate(const struct kvb_route_decision *decision, struct kvb_buf *out);

@@ -3,6 +3,7 @@
 #include "core/status.h"
 #include "index/block_set.h"
 #include "index/index.h"
+#include "load/audit.h"
 #include "load/peers.h"
 #include "load/predictions.h"
 #include "load/requests.h"
@@ -94,6 +95,15 @@ struct kvb_listing {
     size_t first_worker;    /* position in streams */
 };
 
+/* Why the report of a finished request was not audited. */
+enum kvb_audit_left_out {
+    KVB_LEFT_OUT_NO_PROMISE,   /* nothing of its prompt was held, or the list was not claimed */
+    KVB_LEFT_OUT_EVICTED,      /* promised blocks were removed before the report */
+    KVB_LEFT_OUT_LIST_CHANGED, /* the list was emptied or doubted before the report */
+    KVB_LEFT_OUT_NO_ROOM,
+    KVB_LEFT_OUT_COUNT
+};
+
 struct kvb_query_context {
     struct kvb_prefix_index *index; /* the three: borrowed */
     struct kvb_followers *followers;
@@ -101,6 +111,9 @@ struct kvb_query_context {
     /* The books: requests in flight and predicted blocks; borrowed. */
     struct kvb_requests *requests;
     struct kvb_predictions *predictions;
+    struct kvb_audit *audit; /* borrowed; NULL: reports are not audited */
+    uint64_t audit_left_out[KVB_LEFT_OUT_COUNT];
+    uint32_t audit_slack_blocks;   /* blocks of each hit that are not promised */
     const struct kvb_peers *peers; /* borrowed; NULL: none are known */
     bool leads;                    /* this aggregator publishes load_stats */
     uint64_t now_ns;               /* time of the current query, set by the caller */

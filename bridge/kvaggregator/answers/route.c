@@ -40,6 +40,7 @@ static bool fill_candidate(
         .lookahead = overlap->shape.lookahead,
         .request_blocks = overlap->request_blocks,
         .overlap_blocks = overlap->blocks,
+        .hit_tokens = overlap->hit_tokens,
         .routed_blocks = endpoint ? sums.routed_blocks : sums.in_flight_blocks,
         .routed_requests = endpoint ? sums.routed_requests : sums.in_flight,
         .pending_prefill_blocks = sums.pending_prefill_blocks,
@@ -297,6 +298,20 @@ static void name_request(
     }
 }
 
+/* Without the name of its deepest block there is no promise. */
+static void note_promise(
+    const struct kvb_query_context *ctx, const struct kvb_route_candidate *chosen,
+    const kvb_block_hash *names, size_t count, struct kvb_route_decision *decision)
+{
+    const uint64_t held = chosen->block_size > 0 ? chosen->hit_tokens / chosen->block_size : 0;
+    const uint64_t blocks = held > ctx->audit_slack_blocks ? held - ctx->audit_slack_blocks : 0;
+
+    if (blocks > 0 && blocks <= count) {
+        decision->promised_tokens = blocks * chosen->block_size;
+        decision->promised_block = names[blocks - 1];
+    }
+}
+
 /* Enters in the books what the decision costs the chosen worker.  Without memory the decision is
  * still valid, but is not entered. */
 static void enter_decision(
@@ -314,8 +329,12 @@ static void enter_decision(
         chosen->predicted_blocks > 0 ? decision->prefill_blocks : chosen->request_blocks;
     decision->blocks += decision->blocks == 0;
     decision->ttl_ms = query->ttl_ms ? query->ttl_ms : ctx->request_ttl_ms;
-    if (kvb_query_context_names(ctx, query, candidate_shape(chosen), &names, &count) == KVB_OK &&
-        count > chosen->overlap_blocks) {
+    const kvb_status status =
+        kvb_query_context_names(ctx, query, candidate_shape(chosen), &names, &count);
+    if (status == KVB_OK) {
+        note_promise(ctx, chosen, names, count, decision);
+    }
+    if (status == KVB_OK && count > chosen->overlap_blocks) {
         const size_t missing = count - chosen->overlap_blocks;
         decision->names = names + chosen->overlap_blocks;
         decision->name_count =
@@ -333,6 +352,7 @@ void kvb_answer_enter_decision(
         .blocks = decision->blocks,
         .prefill_blocks = decision->prefill_blocks,
         .ttl_ms = decision->ttl_ms,
+        .promise = kvb_answer_promise(ctx, decision),
         .is_shared = is_shared,
     };
 
@@ -401,7 +421,8 @@ kvb_status kvb_answer_request_report(
     struct kvb_query_context *ctx, const struct kvb_query *query, enum kvb_request_report_kind kind,
     struct kvb_buf *out, struct kvb_detail *detail)
 {
-    const kvb_status status = kvb_answer_take_report(ctx, query->request_id, kind);
+    const struct kvb_shared_report report = kvb_answer_report_of(query);
+    const kvb_status status = kvb_answer_take_report(ctx, &report, kind);
 
     if (status != KVB_OK) {
         kvb_detail_set(
@@ -416,10 +437,22 @@ kvb_status kvb_answer_request_report(
     return json.status;
 }
 
-kvb_status kvb_answer_take_report(
-    struct kvb_query_context *ctx, const char *request_id, enum kvb_request_report_kind kind)
+struct kvb_shared_report kvb_answer_report_of(const struct kvb_query *query)
 {
-    return kind == KVB_REQUEST_FINISHED
-               ? kvb_requests_finish(ctx->requests, request_id, ctx->now_ns)
-               : kvb_requests_first_token(ctx->requests, request_id, ctx->now_ns);
+    struct kvb_shared_report report = { .has_cached_tokens = query->has_cached_tokens,
+                                        .cached_tokens = query->cached_tokens };
+
+    memcpy(report.request_id, query->request_id, sizeof report.request_id);
+    return report;
+}
+
+kvb_status kvb_answer_take_report(
+    struct kvb_query_context *ctx, const struct kvb_shared_report *report,
+    enum kvb_request_report_kind kind)
+{
+    if (kind == KVB_REQUEST_FIRST_TOKEN) {
+        return kvb_requests_first_token(ctx->requests, report->request_id, ctx->now_ns);
+    }
+    kvb_answer_audit(ctx, report);
+    return kvb_requests_finish(ctx->requests, report->request_id, ctx->now_ns);
 }

@@ -70,6 +70,7 @@ static void write_stream(
     write_follower_missing(json, follower);
     kvb_json_write_pair_u64(json, "last_event_id", follower->last_id);
     write_load(json, ctx, follower);
+    kvb_answer_write_audit(json, ctx, &follower->id);
     kvb_json_write_end(json, '}');
 }
 

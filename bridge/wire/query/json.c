@@ -372,7 +372,9 @@ static const struct number_field {
     uint64_t min, max;
     const char *expected;
 } instance_field = { "instance_id", 0, UINT64_MAX, "an integer from 0 to 2^64-1" },
-  ttl_field = { "ttl_ms", 1, kvb_max_request_ttl_ms, "an integer from 1 to 3600000" };
+  ttl_field = { "ttl_ms", 1, kvb_max_request_ttl_ms, "an integer from 1 to 3600000" },
+  cached_field = { "cached_tokens", 0, kvb_max_query_tokens,
+                   "the number of tokens of the prompt that the engine took from its cache" };
 
 /* out is unchanged when the field is missing or null. */
 static kvb_status
@@ -592,6 +594,8 @@ kvb_request_json_decode(kvb_span json, struct kvb_query *out_query, struct kvb_d
         kvb_detail_set(detail, "missing field `request_id`");
         return KVB_NOT_FOUND;
     }
+    query.has_cached_tokens = kvb_json_member(root, cached_field.name) != NULL;
+    KVB_TRY(read_query_number(&reading, &cached_field, &query.cached_tokens));
     *out_query = query;
     return KVB_OK;
 }

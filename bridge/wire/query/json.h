@@ -23,7 +23,7 @@
 kvb_status
 kvb_query_json_decode(kvb_span json, struct kvb_query *out_query, struct kvb_detail *detail);
 
-/* A router's report about a request: {"request_id":"..."}, the body of POST /finished and
- * POST /first_token.  Errors as above. */
+/* A router's report about a request: {"request_id":"...","cached_tokens":n}, the body of
+ * POST /finished, and of POST /first_token, which ignores cached_tokens.  Errors as above. */
 kvb_status
 kvb_request_json_decode(kvb_span json, struct kvb_query *out_query, struct kvb_detail *detail);

@@ -63,6 +63,12 @@ kvb_books_decision_encode(const struct kvb_shared_decision *decision, struct kvb
     kvb_json_write_pair_u64(&json, "blocks", decision->blocks);
     kvb_json_write_pair_u64(&json, "prefill_blocks", decision->prefill_blocks);
     kvb_json_write_pair_u64(&json, "ttl_ms", decision->ttl_ms);
+    if (decision->promised_tokens > 0) {
+        char block[name_digits + 1] = "";
+        write_name_digits(decision->promised_block.value, block);
+        kvb_json_write_pair_u64(&json, "promised_tokens", decision->promised_tokens);
+        kvb_json_write_pair_text(&json, "promised_block", block);
+    }
     if (decision->name_count > 0) { /* for people, who compare prompts by them */
         kvb_json_write_pair_u64(&json, "first_hash", decision->names[0].value);
         kvb_json_write_pair_u64(
@@ -82,6 +88,9 @@ kvb_status kvb_books_report_encode(const struct kvb_shared_report *report, struc
         write_sender(&json, &report->sender);
     }
     kvb_json_write_pair_text(&json, "request_id", report->request_id);
+    if (report->has_cached_tokens) {
+        kvb_json_write_pair_u64(&json, "cached_tokens", report->cached_tokens);
+    }
     kvb_json_write_end(&json, '}');
     return json.status;
 }
@@ -231,6 +240,20 @@ static kvb_status read_chosen_stream(struct json_object *root, struct kvb_stream
     return KVB_OK;
 }
 
+/* Aggregators without an audit send neither of the two. */
+static kvb_status read_promise(struct json_object *root, struct kvb_shared_decision *decision)
+{
+    char block[name_digits + 1] = "";
+
+    if (!kvb_json_member(root, "promised_tokens")) {
+        return KVB_OK;
+    }
+    KVB_TRY(
+        read_books_u64(root, "promised_tokens", kvb_max_query_tokens, &decision->promised_tokens));
+    KVB_TRY(read_books_text(root, "promised_block", block, sizeof block));
+    return read_name(block, &decision->promised_block);
+}
+
 static kvb_status read_decision(struct json_object *root, struct kvb_shared_decision *decision)
 {
     const uint64_t max = kvb_max_query_tokens;
@@ -247,6 +270,7 @@ static kvb_status read_decision(struct json_object *root, struct kvb_shared_deci
     if (decision->ttl_ms == 0) {
         return KVB_BAD_INPUT;
     }
+    KVB_TRY(read_promise(root, decision));
     return read_predicted_names(root, decision); /* called last, because it allocates */
 }
 
@@ -293,6 +317,10 @@ kvb_status kvb_books_report_decode(kvb_span json, struct kvb_shared_report *out_
         KVB_TRY(read_sender(root, &report.sender));
     }
     KVB_TRY(read_books_request_id(root, report.request_id));
+    report.has_cached_tokens = kvb_json_member(root, "cached_tokens") != NULL;
+    if (report.has_cached_tokens) {
+        KVB_TRY(read_books_u64(root, "cached_tokens", kvb_max_query_tokens, &report.cached_tokens));
+    }
     *out_report = report;
     return KVB_OK;
 }

@@ -10,9 +10,11 @@
  *     R.kv_routed {"version":1,"aggregator":"...","start":n,"sequence":n,"request_id":"...",
  *                           "namespace","component","worker_id","dp_rank","isl_blocks",
  *                           "overlap_blocks","blocks","prefill_blocks","ttl_ms",
+ *                           "promised_tokens":n,"promised_block":"16 hex digits",
  *                           "first_hash","last_hash","names":"16 hex digits a block"}
- *     R.kv_finished,       {"request_id":"..."} of a router; with "version", "aggregator" and
- *     R.kv_first_token     "start" where an aggregator passes it on
+ *     R.kv_finished,       {"request_id":"..."} of a router, and "cached_tokens":n in
+ *     R.kv_first_token     kv_finished; with "version", "aggregator" and "start" where an
+ *                          aggregator passes it on
  *     R.aggregator_status  {"version":1,"aggregator":"...","start":n,"sequence":n,"ready":b,
  *                           "bye":b,"requests_in_flight":n,"predicted_blocks":n}
  *

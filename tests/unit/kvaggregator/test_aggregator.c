@@ -63,6 +63,9 @@ static void set_config(struct world *world, const char *url)
     config->load.expire_ms = 3000;
     config->load.publish_ms = 1000;
     config->forget_ms = 60000;
+    config->audit.honest_loss = 0.005;
+    config->audit.lie = 0.05;
+    config->audit.false_alarm_requests = 1e8;
     config->limits.max_index_blocks = 100000;
     config->limits.max_query_body_bytes = 1 << 16;
     config->limits.event_ring = 1024;

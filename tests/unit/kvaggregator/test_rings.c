@@ -34,6 +34,10 @@ static void make_half(struct half *half)
     assert_ok(kvb_predictions_new(
         &(struct kvb_predictions_options){ .max_blocks = 10, .max_streams = 10 },
         &aggregator->predictions));
+    assert_ok(kvb_audit_new(
+        &(struct kvb_audit_options){
+            .max_streams = 10, .honest_loss = 0.005, .lie = 0.05, .false_alarm_requests = 1e8 },
+        &aggregator->audit));
     aggregator->turn = (struct kvb_replica_turn){ .world = &kvb_aggregator_world,
                                                   .context = aggregator,
                                                   .followers = aggregator->followers };
@@ -64,6 +68,7 @@ static void drop_half(struct half *half)
     kvb_bus_close(aggregator->bus);
     kvb_predictions_free(aggregator->predictions);
     kvb_requests_free(aggregator->requests);
+    kvb_audit_free(aggregator->audit);
     kvb_followers_free(aggregator->followers);
     kvb_router_batch_done(&aggregator->batch);
     kvb_prefix_index_free(half->index);

@@ -448,6 +448,154 @@ static void sums_are_those_of_a_plain_list(void **state)
     }
 }
 
+/* ---- Promises ---- */
+
+static enum kvb_promise_state
+promise_of(const struct kvb_requests *requests, const char *request_id)
+{
+    struct kvb_request_promise promise;
+
+    assert_ok(kvb_requests_promise(requests, request_id, &promise));
+    return promise.state;
+}
+
+static void
+promise(struct kvb_requests *requests, const char *request_id, uint64_t worker_id, uint64_t block)
+{
+    const struct kvb_stream_id id = worker(worker_id);
+    const struct kvb_request_decision decision = { .request_id = request_id,
+                                                   .id = &id,
+                                                   .blocks = 10,
+                                                   .ttl_ms = 120000,
+                                                   .promise = { 64, { block }, 3 } };
+
+    assert_ok(kvb_requests_add(requests, &decision, S));
+}
+
+static void removed(struct kvb_requests *requests, uint64_t worker_id, uint64_t block)
+{
+    const struct kvb_stream_id id = worker(worker_id);
+    const kvb_block_hash blocks[] = { { 1 }, { block } };
+
+    kvb_requests_blocks_removed(requests, &id, blocks, 2);
+}
+
+static void a_request_has_the_promise_of_its_decision(void **state)
+{
+    struct kvb_requests *requests = new_requests();
+    struct kvb_request_promise found;
+
+    (void)state;
+    promise(requests, "a", 7, 5);
+    assert_ok(kvb_requests_promise(requests, "a", &found));
+    assert_int_equal(found.promise.tokens, 64);
+    assert_int_equal(found.promise.claim, 3);
+    assert_int_equal(found.id.worker_id, 7);
+    assert_int_equal(found.state, KVB_PROMISE_OPEN);
+    assert_ok(add(requests, (struct routed){ "b", 7, 10, 8, 0, false }, S));
+    assert_int_equal(promise_of(requests, "b"), KVB_PROMISE_NONE);
+    assert_int_equal(kvb_requests_promise(requests, "c", &found), KVB_NOT_FOUND);
+    kvb_requests_free(requests);
+}
+
+static void a_promise_whose_deepest_block_is_removed_is_void(void **state)
+{
+    struct kvb_requests *requests = new_requests();
+
+    (void)state;
+    promise(requests, "a", 7, 5);
+    promise(requests, "b", 7, 5);
+    promise(requests, "c", 7, 6);
+    promise(requests, "d", 8, 5);
+    promise(requests, "unknown", 7, 0); /* a router of hashes: which block is the deepest? */
+    removed(requests, 9, 5);
+    removed(requests, 7, 4);
+    removed(requests, 7, 0);
+    assert_int_equal(promise_of(requests, "a"), KVB_PROMISE_OPEN);
+    assert_int_equal(promise_of(requests, "unknown"), KVB_PROMISE_OPEN);
+    removed(requests, 7, 5);
+    assert_int_equal(promise_of(requests, "a"), KVB_PROMISE_EVICTED);
+    assert_int_equal(promise_of(requests, "b"), KVB_PROMISE_EVICTED);
+    assert_int_equal(promise_of(requests, "c"), KVB_PROMISE_OPEN);
+    assert_int_equal(promise_of(requests, "d"), KVB_PROMISE_OPEN);
+    promise(requests, "e", 7, 5); /* stored again */
+    assert_int_equal(promise_of(requests, "e"), KVB_PROMISE_OPEN);
+    kvb_requests_free(requests);
+}
+
+struct plain_promise {
+    bool is_used;
+    bool is_evicted;
+    uint64_t worker_id;
+    uint64_t block;
+};
+
+enum { plain_promises = 16 };
+
+static void name_plain(char *out, size_t bytes, uint64_t number)
+{
+    (void)snprintf(out, bytes, "r%u", (unsigned)number);
+}
+
+static void remove_plain(struct plain_promise *plain, uint64_t worker_id, uint64_t block)
+{
+    for (size_t i = 0; i < plain_promises; i++) {
+        plain[i].is_evicted |= plain[i].worker_id == worker_id && plain[i].block == block;
+    }
+}
+
+static void step_promises(
+    struct kvb_requests *requests, struct plain_promise plain[plain_promises], uint64_t *random)
+{
+    const uint64_t at = kvb_random_below(random, plain_promises);
+    const uint64_t worker_id = 1 + kvb_random_below(random, 2);
+    const uint64_t block = 5 + kvb_random_below(random, 2);
+    char id[8];
+
+    name_plain(id, sizeof id, at);
+    if (kvb_random_below(random, 8) == 0) {
+        removed(requests, worker_id, block);
+        remove_plain(plain, worker_id, block);
+    } else if (kvb_random_below(random, 3) == 0) {
+        (void)kvb_requests_finish(requests, id, S);
+        plain[at].is_used = false;
+    } else {
+        promise(requests, id, worker_id, block);
+        plain[at] = (struct plain_promise){ true, false, worker_id, block };
+    }
+}
+
+static void compare_promises(
+    const struct kvb_requests *requests, const struct plain_promise plain[plain_promises])
+{
+    char id[8];
+
+    for (size_t i = 0; i < plain_promises; i++) {
+        name_plain(id, sizeof id, i);
+        if (plain[i].is_used) {
+            assert_int_equal(
+                promise_of(requests, id),
+                plain[i].is_evicted ? KVB_PROMISE_EVICTED : KVB_PROMISE_OPEN);
+        }
+    }
+}
+
+/* Requests with one deepest block begin, end and lose it in any order. */
+static void promises_are_those_of_a_plain_list(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 50; seed++) {
+        struct kvb_requests *requests = new_requests();
+        struct plain_promise plain[plain_promises] = { 0 };
+        uint64_t random = seed;
+        for (unsigned step = 0; step < 300; step++) {
+            step_promises(requests, plain, &random);
+            compare_promises(requests, plain);
+        }
+        kvb_requests_free(requests);
+    }
+}
+
 static void without_memory_nothing_is_half_entered(void **state)
 {
     (void)state;
@@ -479,6 +627,9 @@ int main(void)
         cmocka_unit_test(what_is_over_ends_in_slices),
         cmocka_unit_test(streams_without_requests_make_room),
         cmocka_unit_test(sums_are_those_of_a_plain_list),
+        cmocka_unit_test(a_request_has_the_promise_of_its_decision),
+        cmocka_unit_test(a_promise_whose_deepest_block_is_removed_is_void),
+        cmocka_unit_test(promises_are_those_of_a_plain_list),
         cmocka_unit_test(without_memory_nothing_is_half_entered),
     };
 

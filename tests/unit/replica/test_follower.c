@@ -357,6 +357,62 @@ static void a_heartbeat_that_was_overtaken_changes_nothing(void **state)
     end(&scene);
 }
 
+/* ---- The audit ---- */
+
+static void doubt(struct scene *scene, bool is_doubted)
+{
+    kvb_followers_set_doubted(scene->followers, &stream, is_doubted, scene->now_ns);
+}
+
+static void a_doubted_stream_is_unverified_while_it_would_be_exact(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    doubt(&scene, true); /* unknown yet */
+    make_exact(&scene, 1);
+    assert_true(follower(&scene)->is_claimed);
+    doubt(&scene, true);
+    assert_state(&scene, KVB_STREAM_UNVERIFIED, KVB_REASON_AUDIT);
+    assert_true(follower(&scene)->is_claimed);
+    beat(&scene, 1, first_id + 1, 1);
+    assert_state(&scene, KVB_STREAM_UNVERIFIED, KVB_REASON_AUDIT);
+    kvb_followers_nats_away(scene.followers, scene.now_ns);
+    assert_state(&scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
+    kvb_followers_nats_back(scene.followers, scene.now_ns);
+    beat(&scene, 1, first_id + 1, 1);
+    assert_state(&scene, KVB_STREAM_UNVERIFIED, KVB_REASON_AUDIT);
+    doubt(&scene, false);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
+static void a_claim_ends_when_the_list_is_emptied_or_no_longer_claimed(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 1);
+    const uint64_t first = follower(&scene)->claim;
+    assert_ptr_equal(kvb_followers_find(scene.followers, &stream), follower(&scene));
+    stored(&scene, 1, first_id + 2, 6);
+    removed(&scene, 1, first_id + 3, 6);
+    beat(&scene, 1, first_id + 3, 1);
+    doubt(&scene, true);
+    doubt(&scene, false);
+    assert_int_equal(follower(&scene)->claim, first);
+    cleared(&scene, 1, first_id + 4); /* the list stays EXACT, as the next id */
+    const uint64_t second = follower(&scene)->claim;
+    assert_true(second != first);
+    kvb_followers_nats_away(scene.followers, scene.now_ns);
+    assert_false(follower(&scene)->is_claimed);
+    kvb_followers_nats_back(scene.followers, scene.now_ns);
+    beat(&scene, 1, first_id + 4, 0);
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_true(follower(&scene)->claim != second);
+    end(&scene);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -381,6 +437,8 @@ int main(void)
         cmocka_unit_test(counts_are_compared_tier_by_tier),
         cmocka_unit_test(one_heartbeat_ahead_is_forgiven_two_are_missed_events),
         cmocka_unit_test(a_heartbeat_that_was_overtaken_changes_nothing),
+        cmocka_unit_test(a_doubted_stream_is_unverified_while_it_would_be_exact),
+        cmocka_unit_test(a_claim_ends_when_the_list_is_emptied_or_no_longer_claimed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

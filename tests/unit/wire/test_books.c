@@ -19,6 +19,8 @@ static struct kvb_shared_decision decision_of(void)
         .blocks = 8,
         .prefill_blocks = 3,
         .ttl_ms = 1000,
+        .promised_tokens = 96,
+        .promised_block = { 0xfedcba9876543210 },
         .names = names,
         .name_count = 3,
     };
@@ -44,6 +46,8 @@ static void a_decision_is_read_as_it_was_written(void **state)
     assert_int_equal(read.blocks, wrote.blocks);
     assert_int_equal(read.prefill_blocks, wrote.prefill_blocks);
     assert_int_equal(read.ttl_ms, wrote.ttl_ms);
+    assert_int_equal(read.promised_tokens, 96);
+    assert_int_equal(read.promised_block.value, 0xfedcba9876543210);
     assert_int_equal(read.name_count, 3);
     assert_memory_equal(read.names, names, sizeof names);
     kvb_shared_decision_done(&read);
@@ -67,6 +71,7 @@ static void a_decision_looks_like_this(void **state)
         "{\"version\":1,\"aggregator\":\"a1\",\"start\":77,\"sequence\":5,\"request_id\":\"r1\","
         "\"namespace\":\"dynamo\",\"component\":\"VllmWorker\",\"worker_id\":7,\"dp_rank\":3,"
         "\"isl_blocks\":9,\"overlap_blocks\":6,\"blocks\":8,\"prefill_blocks\":3,\"ttl_ms\":1000,"
+        "\"promised_tokens\":96,\"promised_block\":\"fedcba9876543210\","
         "\"first_hash\":1,\"last_hash\":1,\"names\":\"0000000000000001\"}");
     kvb_buf_done(&buf);
 }
@@ -85,6 +90,20 @@ static void a_report_is_a_routers_or_an_aggregators(void **state)
     assert_ok(kvb_books_report_decode(kvb_span_of("{\"request_id\":\"r2\",\"tokens\":9}"), &read));
     assert_string_equal(read.request_id, "r2");
     assert_string_equal(read.sender.id, "");
+    assert_false(read.has_cached_tokens);
+    wrote.has_cached_tokens = true;
+    wrote.cached_tokens = 0;
+    kvb_buf_reset(&buf);
+    assert_ok(kvb_books_report_encode(&wrote, &buf));
+    assert_ok(kvb_books_report_decode(kvb_buf_span(&buf), &read));
+    assert_true(read.has_cached_tokens && read.cached_tokens == 0);
+    assert_ok(kvb_books_report_decode(
+        kvb_span_of("{\"request_id\":\"r2\",\"cached_tokens\":64}"), &read));
+    assert_int_equal(read.cached_tokens, 64);
+    assert_int_equal(
+        kvb_books_report_decode(kvb_span_of("{\"request_id\":\"r2\",\"cached_tokens\":-1}"), &read),
+        KVB_BAD_INPUT);
+    assert_int_equal(read.cached_tokens, 64);
     kvb_buf_done(&buf);
 }
 

@@ -1,0 +1,130 @@
+#include "core/clock.h"
+#include "kvaggregator/inside.h"
+
+/* Carries the verdicts of load/audit.h over to the streams, and tells the audit what the streams
+ * themselves have taken back. */
+
+static const uint64_t mark_every_ns = KVB_NS_PER_S;
+
+void kvb_aggregator_audit_events(
+    struct kvb_aggregator *aggregator, const struct kvb_router_batch *slice)
+{
+    const struct kvb_stream_id *id = &aggregator->batch_id;
+
+    for (size_t i = 0; i < slice->event_count; i++) {
+        const struct kvb_router_event *event = &slice->events[i];
+        if (event->kind == KVB_ROUTER_CLEARED) {
+            kvb_audit_cleared(aggregator->audit, id);
+        } else if (
+            event->kind == KVB_ROUTER_REMOVED && event->block_count > 0 &&
+            (event->tier == KVB_TIER_DEVICE || event->tier == KVB_LIST_WINDOW)) {
+            kvb_requests_blocks_removed(
+                aggregator->requests, id, slice->blocks + event->block_at, event->block_count);
+        }
+    }
+}
+
+/* An epoch begins with an empty list; its `cleared` may have been lost. */
+void kvb_aggregator_audit_heartbeat(
+    struct kvb_aggregator *aggregator, const struct kvb_stream_id *id,
+    const struct kvb_heartbeat *heartbeat)
+{
+    const struct kvb_follower *follower = kvb_followers_find(aggregator->followers, id);
+
+    if (follower && follower->has_heartbeat &&
+        !kvb_epoch_is_same(&follower->heartbeat.epoch, &heartbeat->epoch)) {
+        kvb_audit_cleared(aggregator->audit, id);
+    }
+}
+
+/* ---- Verdicts ---- */
+
+static void log_verdict(
+    struct kvb_aggregator *aggregator, const struct kvb_stream_id *id,
+    const struct kvb_audit_stats *stats, bool is_doubted)
+{
+    kvb_log_write(
+        aggregator->log, is_doubted ? KVB_LOG_WARNING : KVB_LOG_INFO, "aggregator",
+        is_doubted ? "the engine delivers fewer cached tokens than its events promise; the stream "
+                     "is UNVERIFIED(audit) until its list is cleared and its promises are kept"
+                   : "the engine delivers what its events promise again",
+        "namespace", id->name_space, "component", id->component, "worker_id",
+        KVB_LOG_U64(id->worker_id), "dp_rank", KVB_LOG_U64(id->dp_rank), "promised_tokens",
+        KVB_LOG_U64(stats->promised_tokens), "delivered_tokens",
+        KVB_LOG_U64(stats->delivered_tokens), NULL);
+}
+
+static void
+mark_stream(struct kvb_aggregator *aggregator, const struct kvb_follower *follower, uint64_t now_ns)
+{
+    struct kvb_audit_stats stats = { .verdict = KVB_AUDIT_KEPT };
+    const struct kvb_stream_id id = follower->id;
+
+    (void)kvb_audit_find(aggregator->audit, &id, &stats); /* not audited: kept */
+    const bool is_doubted = stats.verdict != KVB_AUDIT_KEPT;
+    if (is_doubted != follower->is_doubted) {
+        kvb_followers_set_doubted(aggregator->followers, &id, is_doubted, now_ns);
+        log_verdict(aggregator, &id, &stats, is_doubted);
+    }
+}
+
+/* All streams are compared when a verdict has changed, and once a second while there are doubted
+ * ones, because a stream may have been forgotten and be back. */
+static void mark_streams(
+    struct kvb_aggregator *aggregator, const struct kvb_audit_counters *counters, uint64_t now_ns)
+{
+    const uint64_t changes = counters->alarms + counters->returns + counters->expired;
+    const bool is_due = counters->doubted > 0 && now_ns >= aggregator->next_mark_ns;
+
+    if (!aggregator->config->audit.marks || (changes == aggregator->marked && !is_due)) {
+        return;
+    }
+    aggregator->marked = changes;
+    aggregator->next_mark_ns = now_ns + mark_every_ns;
+    for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
+        if (follower) {
+            mark_stream(aggregator, follower, now_ns);
+        }
+    }
+}
+
+/* ---- Metrics ---- */
+
+/* clang-format off */
+static const enum kvb_aggregator_metric left_out[KVB_LEFT_OUT_COUNT] = {
+    [KVB_LEFT_OUT_NO_PROMISE] = kvb_aggregator_audit_no_promise,
+    [KVB_LEFT_OUT_EVICTED] = kvb_aggregator_audit_evicted,
+    [KVB_LEFT_OUT_LIST_CHANGED] = kvb_aggregator_audit_list_changed,
+    [KVB_LEFT_OUT_NO_ROOM] = kvb_aggregator_audit_no_room,
+};
+/* clang-format on */
+
+static void
+count_audit(struct kvb_aggregator *aggregator, const struct kvb_audit_counters *counters)
+{
+    struct kvb_metrics *metrics = &aggregator->metrics;
+
+    kvb_metric_set(metrics, kvb_aggregator_audit_requests, counters->requests);
+    kvb_metric_set(metrics, kvb_aggregator_audit_short, counters->short_requests);
+    kvb_metric_set(metrics, kvb_aggregator_audit_promised, counters->promised_tokens);
+    kvb_metric_set(metrics, kvb_aggregator_audit_delivered, counters->delivered_tokens);
+    kvb_metric_set(metrics, kvb_aggregator_audit_extra, counters->extra_tokens);
+    kvb_metric_set(metrics, kvb_aggregator_audit_alarms, counters->alarms);
+    kvb_metric_set(metrics, kvb_aggregator_audit_returns, counters->returns);
+    kvb_metric_set(metrics, kvb_aggregator_audit_streams, counters->streams);
+    kvb_metric_set(metrics, kvb_aggregator_audit_doubted, counters->doubted);
+    for (size_t i = 0; i < KVB_LEFT_OUT_COUNT; i++) {
+        kvb_metric_set(metrics, left_out[i], aggregator->ctx.audit_left_out[i]);
+    }
+}
+
+void kvb_aggregator_update_audit(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
+    struct kvb_audit_counters counters;
+
+    kvb_audit_expire(aggregator->audit, now_ns);
+    kvb_audit_count(aggregator->audit, &counters);
+    mark_streams(aggregator, &counters, now_ns);
+    count_audit(aggregator, &counters);
+}
