@@ -255,6 +255,8 @@ read_history(const struct kvb_aggregator *aggregator, struct kvb_history_reading
         .events_applied = kvb_metric_get(metrics, kvb_aggregator_events_applied),
         .asked_blocks = kvb_metric_get(metrics, kvb_aggregator_routed_blocks),
         .hit_blocks = kvb_metric_get(metrics, kvb_aggregator_routed_overlap),
+        .promised_tokens = kvb_metric_get(metrics, kvb_aggregator_audit_promised),
+        .delivered_tokens = kvb_metric_get(metrics, kvb_aggregator_audit_delivered),
         .held_blocks = kvb_metric_get(metrics, kvb_aggregator_index_memberships),
         .load_avg = stats.avg,
         .load_std = stats.std,

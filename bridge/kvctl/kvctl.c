@@ -101,6 +101,51 @@ static void print_streams(struct json_object *root)
     kvctl_print_table(stdout, kvb_json_member(root, "streams"), columns, KVB_COUNT_OF(columns));
 }
 
+/* The rows of audited streams, each with "kept": what was delivered, in percent of the promise. */
+static struct json_object *audited_rows(struct json_object *streams)
+{
+    struct json_object *rows = json_object_new_array();
+    const size_t count =
+        json_object_is_type(streams, json_type_array) ? json_object_array_length(streams) : 0;
+
+    for (size_t i = 0; i < count; i++) {
+        struct json_object *row = json_object_array_get_idx(streams, i);
+        struct json_object *audit = kvb_json_member(row, "audit");
+        const double promised = json_object_get_double(kvb_json_member(audit, "promised_tokens"));
+        const double delivered = json_object_get_double(kvb_json_member(audit, "delivered_tokens"));
+        if (audit && promised > 0) {
+            json_object_object_add(
+                audit, "kept", json_object_new_double(100 * delivered / promised));
+            json_object_array_add(rows, json_object_get(row));
+        }
+    }
+    return rows;
+}
+
+static void print_audit(struct json_object *root)
+{
+    static const struct kvctl_column columns[] = {
+        { "WORKER", "worker_id", true },
+        { "RANK", "dp_rank", true },
+        { "STATE", "state", false },
+        { "REASON", "reason", false },
+        { "VERDICT", "audit.verdict", false },
+        { "EVIDENCE", "audit.evidence", true },
+        { "KEPT %", "audit.kept", true },
+        { "PROMISED", "audit.promised_tokens", true },
+        { "DELIVERED", "audit.delivered_tokens", true },
+        { "EXTRA", "audit.extra_tokens", true },
+        { "REQUESTS", "audit.requests", true },
+        { "SHORT", "audit.short_requests", true },
+        { "NAMESPACE", "namespace", false },
+        { "COMPONENT", "component", false },
+    };
+    KVB_OWN(kvb_json_drop)
+    struct json_object *rows = audited_rows(kvb_json_member(root, "streams"));
+
+    kvctl_print_table(stdout, rows, columns, KVB_COUNT_OF(columns));
+}
+
 static void print_state(struct json_object *root)
 {
     kvctl_print_tree(stdout, root);
@@ -189,6 +234,7 @@ const struct kvctl_command *kvctl_commands(void)
         { .name = "load", .tail = "kv_get.load", .print = print_load },
         { .name = "state", .run = run_state },
         { .name = "streams", .tail = "kv_get.streams", .print = print_streams },
+        { .name = "audit", .tail = "kv_get.streams", .print = print_audit },
         { .name = "dump", .tail = "kv_get.dump", .print = print_rows },
         { .name = "workers", .run = kvctl_workers },
         { .name = "top", .run = kvctl_top },

@@ -120,6 +120,7 @@ static const char doc[] =
     "  load         load of the workers\n"
     "  state        counters of the aggregator, then all streams\n"
     "  streams      all streams with their states\n"
+    "  audit        cached tokens promised and delivered, of streams with reports\n"
     "  dump         all held blocks: worker rank tier hash\n"
     "  workers      where each worker comes from; pods that are not workers\n"
     "  top          live table of all streams; the key h shows help\n"

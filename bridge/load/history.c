@@ -76,6 +76,8 @@ void kvb_history_add(
             per_second(reading->events_applied - last->events_applied, now_ns - history->newest_ns),
         .asked_blocks = reading->asked_blocks - last->asked_blocks,
         .hit_blocks = reading->hit_blocks - last->hit_blocks,
+        .promised_tokens = reading->promised_tokens - last->promised_tokens,
+        .delivered_tokens = reading->delivered_tokens - last->delivered_tokens,
         .held_blocks = reading->held_blocks,
         .load_avg = reading->load_avg,
         .load_std = reading->load_std,

@@ -22,10 +22,12 @@ struct kvb_history;
 
 /* The values at one moment. */
 struct kvb_history_reading {
-    uint64_t events_applied; /* counters; never go back */
-    uint64_t asked_blocks;   /* blocks of the requests that were routed */
-    uint64_t hit_blocks;     /* those of them that the chosen worker held */
-    uint64_t held_blocks;    /* the fields from here on are gauges */
+    uint64_t events_applied;   /* counters; never go back */
+    uint64_t asked_blocks;     /* blocks of the requests that were routed */
+    uint64_t hit_blocks;       /* those of them that the chosen worker held */
+    uint64_t promised_tokens;  /* of requests that were audited */
+    uint64_t delivered_tokens; /* of these, at most what was promised */
+    uint64_t held_blocks;      /* the fields from here on are gauges */
     double load_avg;
     double load_std;
     uint64_t streams[KVB_STREAM_STATE_COUNT];
@@ -33,10 +35,12 @@ struct kvb_history_reading {
 
 struct kvb_history_sample {
     uint64_t second;
-    double events_per_s;   /* since the previous sample */
-    uint64_t asked_blocks; /* since the previous sample */
-    uint64_t hit_blocks;   /* since the previous sample */
-    uint64_t held_blocks;  /* at the end of the second; the fields below too */
+    double events_per_s;       /* since the previous sample */
+    uint64_t asked_blocks;     /* since the previous sample */
+    uint64_t hit_blocks;       /* since the previous sample */
+    uint64_t promised_tokens;  /* since the previous sample */
+    uint64_t delivered_tokens; /* since the previous sample */
+    uint64_t held_blocks;      /* at the end of the second; the fields below too */
     double load_avg;
     double load_std;
     uint64_t streams[KVB_STREAM_STATE_COUNT];

@@ -3,10 +3,11 @@ at all aggregators, only there, and not for a removal that was told?  Is it EXAC
 and kept promises?"""
 
 import json
+import subprocess
 
 import engine
 from conftest import ROUTER, worker
-from programs import wait_for
+from programs import BIN, wait_for
 
 BLOCK = 16
 BLOCKS = 20
@@ -90,6 +91,11 @@ def test_a_stream_whose_engine_delivers_less_is_unverified_until_it_is_cleared_a
     states = json.loads(fleet.aggregators[0].http("POST", "/query", {"token_ids": prompt(LIAR), "model": "m"})[1])["states"]
     assert states == {str(LIAR): {"0": "UNVERIFIED(audit)"}}
     assert "delivers fewer cached tokens" in fleet.aggregators[0].text()
+    done = subprocess.run([BIN / "kvctl", "--nats", scene.nats_url, "audit"], capture_output=True, text=True, timeout=30)
+    table = done.stdout
+    assert ["UNVERIFIED", "audit", "broken", "1", "90"] in [line.split()[2:7] for line in table.splitlines()], table
+    wait_for("the history has it", lambda: sum(
+        sample[-2] - sample[-1] for sample in fleet.aggregators[0].get("/history")["samples"]) == 28 * PROMISE // 10)
 
     fleet.fill(LIAR)  # cleared, and stored anew
     assert fleet.states(LIAR) == ["UNVERIFIED(audit)"] * 2

@@ -101,9 +101,12 @@ def test_shows_the_fleets_numbers_and_their_past(scene, tab):
     def is_drawn():
         say_load(bus, 1, 20)
         say_load(bus, 2, 60)
-        aggregator.http("POST", "/route", {"token_ids": tokens_of(0) + tokens_of(7), "model": "m"})
-        return all(points(tab, plot) >= 3 for plot in ("events", "blocks", "hits", "load"))
+        routed = json.loads(aggregator.http("POST", "/route", {"token_ids": tokens_of(0) + tokens_of(7), "model": "m"})[1])
+        aggregator.http("POST", "/finished", {
+            "request_id": routed["request_id"], "cached_tokens": 16 * routed["overlap_blocks"]})
+        return all(points(tab, plot) >= 3 for plot in ("events", "blocks", "hits", "load", "kept"))
 
+    assert tab.js("document.querySelector('#kept').hidden"), "nobody has reported cached tokens"
     wait_for("all plots have points", is_drawn)
     assert points(tab, "load", "band") >= 6, "up one side of the band and down the other"
     streams = aggregator.get("/streams")["streams"]
@@ -117,6 +120,7 @@ def test_shows_the_fleets_numbers_and_their_past(scene, tab):
     wait_for("loads of 20% and 60%", lambda: (tab.text("#load .now"), [row[8] for row in table(tab)]) == ("40%", ["20%", "60%"]))
     assert "28% standard deviation" in tab.text("#load .unit")
     wait_for("one block of two was a hit", lambda: tab.text("#hits .now") == "50%")
+    wait_for("it was delivered", lambda: tab.text("#kept .now") == "100%" and "100%" in [row[9] for row in table(tab)])
     assert not tab.console
 
 

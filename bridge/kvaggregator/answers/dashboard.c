@@ -313,6 +313,8 @@ static void write_columns(struct kvb_json_writer *json)
     for (int state = 0; state < KVB_STREAM_STATE_COUNT; state++) {
         kvb_json_write_text(json, kvb_stream_state_name((enum kvb_stream_state)state));
     }
+    kvb_json_write_text(json, "promised_tokens");
+    kvb_json_write_text(json, "delivered_tokens");
     kvb_json_write_end(json, ']');
 }
 
@@ -331,6 +333,8 @@ write_history_sample(struct kvb_json_writer *json, const struct kvb_history_samp
     for (int state = 0; state < KVB_STREAM_STATE_COUNT; state++) {
         kvb_json_write_u64(json, sample->streams[state]);
     }
+    kvb_json_write_u64(json, sample->promised_tokens);
+    kvb_json_write_u64(json, sample->delivered_tokens);
     kvb_json_write_end(json, ']');
 }
 

@@ -178,6 +178,9 @@ static const struct kvctl_top_column columns[] = {
     { .title = "RECON", .name = "recon", .key = 'C', .width = 5, .priority = 1, .is_falling = true,
       .figure = FIGURE(reconnects),
       .help = "times that the bridge reconnected to the engine" },
+    { .title = "KEPT", .name = "kept", .key = 'K', .width = 5, .priority = 0,
+      .figure = FIGURE(kept), .digits = 3,
+      .help = "cached tokens delivered of those promised, 0 to 1" },
 };
 /* clang-format on */
 

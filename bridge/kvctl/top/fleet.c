@@ -232,6 +232,16 @@ void kvctl_top_begin_round(struct kvctl_top_fleet *fleet)
     fleet->round++;
 }
 
+static struct kvctl_top_figure kept_of(struct json_object *audit)
+{
+    const struct kvctl_top_figure promised = kvctl_top_number(audit, "promised_tokens");
+    const struct kvctl_top_figure delivered = kvctl_top_number(audit, "delivered_tokens");
+    const bool is_known = promised.is_known && delivered.is_known && promised.value > 0;
+
+    return (struct kvctl_top_figure){ .is_known = is_known,
+                                      .value = is_known ? delivered.value / promised.value : 0 };
+}
+
 static kvb_status
 list_stream(struct kvctl_top_fleet *fleet, struct json_object *object, uint64_t now_ns)
 {
@@ -248,6 +258,7 @@ list_stream(struct kvctl_top_fleet *fleet, struct json_object *object, uint64_t 
     KVB_TRY(find_or_add(fleet, &id, &stream));
     stream->listed_round = fleet->round;
     read_state(object, &stream->row);
+    stream->row.kept = kept_of(kvb_json_member(object, "audit"));
     stream->row.load = kvctl_top_number(object, "load");
     if (!stream->row.load.is_known) { /* and its requests are as unknown */
         stream->row.active.is_known = false;

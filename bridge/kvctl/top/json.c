@@ -128,6 +128,7 @@ static void write_row(struct kvb_json_writer *json, const struct kvctl_top_row *
     write_figure(json, "requests_active", &row->active);
     write_figure(json, "requests_waiting", &row->waiting);
     write_figure(json, "reconnects", &row->reconnects);
+    write_figure(json, "kept", &row->kept);
     kvb_json_write_end(json, '}');
 }
 

@@ -36,6 +36,7 @@ struct kvctl_top_row {
     struct kvctl_top_figure active; /* requests */
     struct kvctl_top_figure waiting;
     struct kvctl_top_figure reconnects;
+    struct kvctl_top_figure kept; /* cached tokens delivered of those promised, 0 to 1 */
 };
 
 struct kvctl_top_totals {

@@ -94,6 +94,8 @@ static void history_is_a_row_a_second(void **state)
         .events_applied = 1234,
         .asked_blocks = 10,
         .hit_blocks = 4,
+        .promised_tokens = 640,
+        .delivered_tokens = 600,
         .held_blocks = 99,
         .load_avg = 1.0 / 3,
         .load_std = 0.5,
@@ -109,9 +111,10 @@ static void history_is_a_row_a_second(void **state)
         out, "{\"version\":\"" KVB_VERSION "\",\"started_ms\":1700000000123,\"not_ready\":null,"
              "\"load_statistic\":\"ratio\",\"columns\":[\"second\",\"events_per_s\","
              "\"asked_blocks\",\"hit_blocks\",\"held_blocks\",\"load_avg\",\"load_std\","
-             "\"SYNCING\",\"EXACT\",\"PARTIAL\",\"UNVERIFIED\",\"STALE\",\"DOWN\"],"
-             "\"samples\":[[1,1234,10,4,99,0.3333,0.5,0,7,0,0,0,1],"
-             "[2,0,0,0,99,0.3333,0.5,0,7,0,0,0,1]]}");
+             "\"SYNCING\",\"EXACT\",\"PARTIAL\",\"UNVERIFIED\",\"STALE\",\"DOWN\","
+             "\"promised_tokens\",\"delivered_tokens\"],"
+             "\"samples\":[[1,1234,10,4,99,0.3333,0.5,0,7,0,0,0,1,640,600],"
+             "[2,0,0,0,99,0.3333,0.5,0,7,0,0,0,1,0,0]]}");
     history(dashboard, 1, "not connected", out);
     assert_non_null(strstr(out, "\"not_ready\":\"not connected\""));
     assert_non_null(strstr(out, "\"samples\":[[2,"));
