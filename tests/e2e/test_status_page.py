@@ -336,10 +336,10 @@ def test_has_names_for_who_cannot_see_it(scene, tab):
     aggregator, _ = fleet(scene)
     show(tab, aggregator, rows=2)
     heads = tab.js("[...document.querySelectorAll('th')].map(head => [head.scope, head.innerText])")
-    assert [scope for scope, _ in heads] == ["col"] * 9
+    assert [scope for scope, _ in heads] == ["col"] * 10
     assert heads[0][1] == "State" and heads[1][1] == "Reason"
     named = tab.js("[...document.querySelectorAll('svg[role=img], input, table, main > section')].map(n => n.getAttribute('aria-label'))")
-    assert len(named) == 10 and all(named), named
+    assert len(named) == 11 and all(named), named
     assert tab.js("document.documentElement.lang") == "en"
     assert tab.js("document.querySelector('#notice-text').getAttribute('role')") == "alert"
 
