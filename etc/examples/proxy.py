@@ -13,6 +13,11 @@ of token ids is routed as it is.  A text, and the messages of a chat, are turned
 by the first worker that answers POST /tokenize (vLLM, SGLang); where none does so in time the
 request is routed by load alone, and the header x-kvbridge-tokens: none says so.
 
+How many tokens of the prompt came from the cache, as the engine says in its answer (vLLM:
+--enable-prompt-tokens-details, SGLang: --enable-cache-report; in streams only with
+stream_options.include_usage), is reported with the end of the request: kvaggregator compares it
+with what it promised.
+
 A worker that cannot be reached is passed over for the next best one, as long as nothing was sent
 to the client.  Where a worker has several ranks, the header X-data-parallel-rank names the chosen
 one (vLLM).  An example: no TLS, no rate limits.
@@ -26,6 +31,7 @@ import asyncio
 import json
 import logging
 import pathlib
+import re
 import time
 
 import aiohttp
@@ -37,6 +43,8 @@ CONNECT_S = 2.0
 WORKERS_S = 1.0  # for so long a list of workers is used again
 MAX_BODY_BYTES = 64 << 20
 MAX_TRIES = 3
+CACHED_TOKENS = re.compile(rb'"cached_tokens":\s*(\d+)')  # in `usage`, which ends an answer
+USAGE_BYTES = 4096
 DRAIN_S = 20.0  # after SIGTERM, for completions under way
 RANK = "x-data-parallel-rank"  # vLLM computes the request on this rank
 HOP_BY_HOP = {
@@ -112,12 +120,19 @@ class Aggregator:
             self.known = json.loads(text)["streams"]
             self.known_until = time.monotonic() + WORKERS_S
 
-    async def report(self, path, request_id):
+    async def report(self, path, request_id, **more):
         """Lost is not lost for good: a request leaves the books when its time is over."""
         try:
-            await self._ask("POST", path, {"request_id": request_id})
+            await self._ask("POST", path, {"request_id": request_id, **more})
         except Refusal as refusal:
             log.warning("%s of %s was not reported: %s", path[1:], request_id, refusal)
+
+
+def is_routed_by_all(body):
+    """False: what decides about cached tokens is not all in the tokens that we route by."""
+    texts = [message.get("content") for message in body.get("messages") or [] if isinstance(message, dict)]
+    return not any(body.get(key) for key in ("prompt_logprobs", "cache_salt")) and all(
+        text is None or isinstance(text, str) for text in texts)
 
 
 class Proxy:
@@ -125,16 +140,16 @@ class Proxy:
         self.session, self.aggregator = session, aggregator
         self.reports = {}  # the newest one under way, by request; asyncio keeps no reference itself
 
-    def report(self, path, request_id):
+    def report(self, path, request_id, **more):
         """After the report before: a first token after the end would be one of an unknown request."""
         before = self.reports.get(request_id)
-        task = self.reports[request_id] = asyncio.ensure_future(self._report(path, request_id, before))
+        task = self.reports[request_id] = asyncio.ensure_future(self._report(path, request_id, before, more))
         task.add_done_callback(lambda done: self.reports.get(request_id) is done and self.reports.pop(request_id))
 
-    async def _report(self, path, request_id, before):
+    async def _report(self, path, request_id, before, more):
         if before:
             await before
-        await self.aggregator.report(path, request_id)
+        await self.aggregator.report(path, request_id, **more)
 
     async def tokens_of(self, body):
         """Token ids of the prompt.  None: no engine said in time."""
@@ -172,12 +187,15 @@ class Proxy:
             raise Refusal(400, f"not JSON: {error}") from error
         tokens = await self.tokens_of(body)
         workers, request_id = await self.aggregator.route(body.get("model"), tokens or [])
+        served = {}  # by which address, and the end of its answer
         try:
-            return await self._forward(request, payload, workers[:MAX_TRIES], request_id, tokens)
+            return await self._forward(request, payload, workers[:MAX_TRIES], request_id, tokens, served)
         finally:
-            self.report("/finished", request_id)
+            is_chosen = served.get("by") == workers[0][0]
+            cached = CACHED_TOKENS.findall(served["end"]) if is_chosen and is_routed_by_all(body) else []
+            self.report("/finished", request_id, **({"cached_tokens": int(cached[-1])} if cached else {}))
 
-    async def _forward(self, request, payload, workers, request_id, tokens):
+    async def _forward(self, request, payload, workers, request_id, tokens, served):
         # aiohttp has decompressed the body
         dropped = HOP_BY_HOP | {"content-encoding", RANK}
         headers = {key: value for key, value in request.headers.items() if key.lower() not in dropped}
@@ -191,16 +209,17 @@ class Proxy:
             except (aiohttp.ClientConnectionError, asyncio.TimeoutError) as error:
                 log.warning("%s cannot be reached: %s", address, error)
                 continue
+            served.update(by=address, end=b"")
             async with upstream:
-                return await self._pass_on(request, upstream, address, request_id, tokens)
+                return await self._pass_on(request, upstream, request_id, tokens, served)
         raise Refusal(502, f"no worker can be reached: {', '.join(address for address, _ in workers)}")
 
-    async def _pass_on(self, request, upstream, address, request_id, tokens):
+    async def _pass_on(self, request, upstream, request_id, tokens, served):
         response = web.StreamResponse(status=upstream.status)
         for key, value in upstream.headers.items():
             if key.lower() not in HOP_BY_HOP | {"content-encoding"}:
                 response.headers.add(key, value)
-        response.headers["x-kvbridge-worker"] = address
+        response.headers["x-kvbridge-worker"] = served["by"]
         if tokens is None:
             response.headers["x-kvbridge-tokens"] = "none"
         await response.prepare(request)
@@ -209,6 +228,7 @@ class Proxy:
             if is_first:
                 self.report("/first_token", request_id)
                 is_first = False
+            served["end"] = (served["end"] + chunk)[-USAGE_BYTES:]
             await response.write(chunk)
         await response.write_eof()
         return response

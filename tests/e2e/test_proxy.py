@@ -131,6 +131,9 @@ def test_a_prompt_goes_where_it_is_held(stage):
     assert stage.fleet.total("hit_tokens") == [128] * 4
     assert stage.expect_the_truth()["held_blocks"] >= 8 * 4
     assert stage.aggregator.metric("kvb_requests_finished_total", end="reported") == before + 16
+    audited = lambda name: stage.aggregator.metric(f"kvb_audit_{name}_total")
+    wait_for("what was promised was delivered", lambda: audited("requests") >= 8)
+    assert audited("delivered_tokens") == audited("promised_tokens") >= 8 * 64
 
 
 def test_a_prompt_is_computed_again_where_its_blocks_were_evicted(stage):
