@@ -81,7 +81,7 @@ static void history_begins_after_the_second_that_is_named(void **state)
 
     struct kvb_http_answer answer = get_of(dashboard, "/history", "since=2");
     assert_int_equal(answer.status, 200);
-    assert_non_null(strstr(text_of(&answer), "\"samples\":[[3,0,0,0,43,0,0,0,0,0,0,0,0]]}"));
+    assert_non_null(strstr(text_of(&answer), "\"samples\":[[3,0,0,0,43,0,0,0,0,0,0,0,0,0,0]]}"));
     kvb_buf_done(&answer.body);
     answer = get_of(dashboard, "/history", "");
     assert_non_null(strstr(text_of(&answer), "\"samples\":[[1,0,"));
