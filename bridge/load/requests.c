@@ -35,15 +35,17 @@ struct request {
     struct kvb_promise promise;
     uint32_t promise_before; /* 1 + number of another request with this block; 0: none */
     uint32_t promise_after;
-    bool is_watched; /* its deepest promised block is among the promises */
-    bool is_evicted; /* that block was removed */
+    bool is_watched;   /* its deepest promised block is among the promises */
+    bool is_evicted;   /* that block was removed */
+    uint64_t removals; /* of its stream, at the decision */
 };
 
 /* The sums of one stream.  A round ends with a load report: requests of earlier rounds are no
  * longer in the sum, so that a report costs the same however many requests there are. */
 struct stream_sums {
     size_t in_flight;
-    size_t promises; /* requests whose deepest promised block is watched */
+    size_t promises;   /* requests whose deepest promised block is watched */
+    uint64_t removals; /* events that removed blocks */
     uint64_t in_flight_blocks;
     uint64_t routed_requests;        /* of this load round */
     uint64_t routed_blocks;          /* of this load round */
@@ -323,22 +325,27 @@ void kvb_requests_blocks_removed(
 {
     uint32_t stream = 0;
 
-    if (requests->promises.count == 0 ||
-        kvb_stream_table_find(&requests->names, id, &stream) != KVB_OK ||
-        requests->streams[stream].promises == 0) {
+    if (requests->names.count == 0 ||
+        kvb_stream_table_find(&requests->names, id, &stream) != KVB_OK) {
         return;
     }
-    for (size_t i = 0; i < count; i++) {
+    requests->streams[stream].removals++;
+    for (size_t i = 0; requests->streams[stream].promises > 0 && i < count; i++) {
         note_removed_block(requests, blocks[i], stream);
     }
 }
 
-static enum kvb_promise_state promise_state(const struct request *request)
+static enum kvb_promise_state
+promise_state(const struct kvb_requests *requests, const struct request *request)
 {
+    const bool is_block_known = request->promise.block.value != 0;
+    const bool has_removals = request->removals != requests->streams[request->stream].removals;
+
     if (request->promise.tokens == 0) {
         return KVB_PROMISE_NONE;
     }
-    return request->is_evicted ? KVB_PROMISE_EVICTED : KVB_PROMISE_OPEN;
+    return request->is_evicted || (!is_block_known && has_removals) ? KVB_PROMISE_EVICTED
+                                                                    : KVB_PROMISE_OPEN;
 }
 
 kvb_status kvb_requests_promise(
@@ -353,7 +360,7 @@ kvb_status kvb_requests_promise(
     *out_promise = (struct kvb_request_promise){
         .promise = request->promise,
         .id = *kvb_stream_table_id(&requests->names, request->stream),
-        .state = promise_state(request),
+        .state = promise_state(requests, request),
     };
     return KVB_OK;
 }
@@ -451,6 +458,7 @@ static struct request request_of(
         .load_round = stream->load_round,
         .prefill_round = stream->prefill_round,
         .promise = decision->promise,
+        .removals = stream->removals,
     };
 
     memcpy(request.id, decision->request_id, strlen(decision->request_id) + 1);

@@ -32,7 +32,8 @@
  *
  * A request also carries a promise: how much of its prompt the list of its stream said to be held.
  * A request whose promised blocks were removed before its end, as the events say, is not held
- * against the stream: its deepest promised block is looked up in each removal.
+ * against the stream: its deepest promised block is looked up in each removal.  Where the name of
+ * that block is not known, any removal counts.
  *
  * prefill_blocks_per_s is learnt from first tokens, under the assumption that a stream computes
  * prompts first in, first out: a request was computed from its decision, or from the previous first
@@ -98,7 +99,8 @@ kvb_requests_finish(struct kvb_requests *requests, const char *request_id, uint6
 enum kvb_promise_state {
     KVB_PROMISE_NONE,    /* nothing was promised */
     KVB_PROMISE_OPEN,    /* still to be kept */
-    KVB_PROMISE_EVICTED, /* its deepest block was removed after the decision */
+    KVB_PROMISE_EVICTED, /* its deepest block was removed after the decision; or, where that is
+                            unknown, any block of the stream */
 };
 
 struct kvb_request_promise {

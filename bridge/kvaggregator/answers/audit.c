@@ -18,9 +18,13 @@ kvb_answer_promise(const struct kvb_query_context *ctx, const struct kvb_route_d
     if (!follower || !follower->is_claimed) {
         return (struct kvb_promise){ 0 };
     }
-    return (struct kvb_promise){ .tokens = decision->promised_tokens,
-                                 .block = decision->promised_block,
-                                 .claim = follower->claim };
+    struct kvb_promise promise = { .tokens = decision->promised_tokens,
+                                   .block = decision->promised_block,
+                                   .claim = follower->claim };
+    if (follower->heartbeat.hashes == KVB_HASHES_ENGINE) {
+        promise.block = (kvb_block_hash){ 0 }; /* its removals have other names */
+    }
+    return promise;
 }
 
 static bool is_claim_same(const struct kvb_query_context *ctx, const struct kvb_request_promise *of)

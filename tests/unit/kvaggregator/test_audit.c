@@ -141,6 +141,29 @@ static void a_promise_whose_blocks_were_removed_is_left_out(void **state)
     drop_scene(&scene);
 }
 
+/* Their removals have names that the decision does not know. */
+static void a_promise_of_a_stream_with_the_engines_names_ends_with_any_removal(void **state)
+{
+    static const kvb_block_hash another = { 77 };
+    struct scene scene = audited_scene();
+    const struct scene_holding holding = {
+        .worker_id = 1, .model = "m", .block_size = scene_block_size, .count = 4
+    };
+
+    (void)state;
+    scene_hold(&scene, &holding);
+    scene_name_by_engine(&scene, &holding, "http://a");
+    const struct kvb_route_decision kept = route_prompt(&scene);
+    finish(&scene, &kept, held_tokens);
+    assert_int_equal(audited_requests(&scene), 1);
+    const struct kvb_route_decision evicted = route_prompt(&scene);
+    kvb_requests_blocks_removed(scene.requests, &evicted.id, &another, 1);
+    finish(&scene, &evicted, 0);
+    assert_int_equal(scene.ctx.audit_left_out[KVB_LEFT_OUT_EVICTED], 1);
+    assert_int_equal(audited_requests(&scene), 1);
+    drop_scene(&scene);
+}
+
 static void a_promise_of_a_list_that_was_emptied_or_is_stale_is_left_out(void **state)
 {
     struct scene scene = audited_scene();
@@ -192,6 +215,7 @@ int main(void)
         cmocka_unit_test(what_was_delivered_is_compared_with_the_promise),
         cmocka_unit_test(a_report_without_cached_tokens_is_not_compared),
         cmocka_unit_test(a_promise_whose_blocks_were_removed_is_left_out),
+        cmocka_unit_test(a_promise_of_a_stream_with_the_engines_names_ends_with_any_removal),
         cmocka_unit_test(a_promise_of_a_list_that_was_emptied_or_is_stale_is_left_out),
         cmocka_unit_test(the_row_of_a_stream_shows_its_audit),
     };
