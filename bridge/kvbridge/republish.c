@@ -22,7 +22,7 @@ enum {
     snapshot_bytes = 64 << 20,
     inputs_a_turn = 64,
     stalled_ms = 60000, /* of a reader that hangs; twice as long as its answers wait */
-    goodbye_ms = 500    /* time to send the last batch of a worker that is removed */
+    goodbye_ms = 500    /* time to send the last batch of a worker that is removed, and end marks */
 };
 
 struct bridge_republish {
@@ -543,10 +543,32 @@ static void send_last_clear(struct bridge_republish *republish)
     }
 }
 
+/* To readers that wait for an answer, also to those whose request was not read yet.  False: there
+ * are none. */
+static bool send_last_ends(struct bridge_rank *rank)
+{
+    const struct bridge_republish *republish = rank->republish;
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+    struct kvb_republish_action action = { .kind = KVB_REPUBLISH_END };
+    int sent = 0;
+
+    take_inputs(rank, now_ns);
+    kvb_republisher_end_answers(republish->republisher);
+    for (; sent < kvb_max_republish_clients; sent++) {
+        kvb_republisher_reply(republish->republisher, now_ns, &action);
+        if (action.kind == KVB_REPUBLISH_NOTHING) {
+            break;
+        }
+        send_reply(rank->republish, &action, now_ns);
+    }
+    return sent > 0;
+}
+
 void kvb_bridge_close_republish(
     struct kvb_bridge *bridge, struct bridge_rank *rank, enum bridge_republish_end end)
 {
     struct bridge_republish *republish = rank->republish;
+    bool has_goodbye = end == BRIDGE_REPUBLISH_WORKER_GONE;
 
     if (!republish) {
         return;
@@ -560,7 +582,10 @@ void kvb_bridge_close_republish(
     if (rank->served.stream) {
         kvb_stream_set_tree(rank->served.stream, NULL);
     }
-    kvb_event_server_close(republish->server, end == BRIDGE_REPUBLISH_WORKER_GONE ? goodbye_ms : 0);
+    if (republish->republisher && republish->server) {
+        has_goodbye |= send_last_ends(rank);
+    }
+    kvb_event_server_close(republish->server, has_goodbye ? goodbye_ms : 0);
     kvb_republisher_free(republish->republisher);
     kvb_block_tree_free(republish->tree);
     free(republish);

@@ -164,7 +164,7 @@ void kvb_event_server_close(struct kvb_event_server *server, int linger_ms)
     }
     kvb_zmq_message_close(&server->message);
     close_socket(server, &server->xpub, linger_ms);
-    close_socket(server, &server->router, 0);
+    close_socket(server, &server->router, linger_ms);
     kvb_zap_remove(server->zmq, &server->zap);
     kvb_curve_free(server->curve);
     free(server);

@@ -60,7 +60,8 @@ kvb_status kvb_event_server_open(
     struct kvb_zmq *zmq, const struct kvb_event_server_options *options,
     struct kvb_event_server **out_server, struct kvb_detail *detail);
 
-/* Batches that are not sent yet are sent for up to linger_ms, in the background.  NULL is fine. */
+/* Batches and replies that are not sent yet are sent for up to linger_ms, in the background.  NULL
+ * is fine. */
 void kvb_event_server_close(struct kvb_event_server *server, int linger_ms);
 
 /* With CURVE: takes new keys without disconnecting anybody.  False: a reader is no longer listed or

@@ -365,6 +365,21 @@ kvb_status kvb_republisher_request(
     return KVB_OK;
 }
 
+void kvb_republisher_end_answers(struct kvb_republisher *republisher)
+{
+    if (republisher->building) {
+        end_building(republisher);
+    }
+    for (size_t i = 0; i < kvb_max_republish_clients; i++) {
+        struct republish_client *client = &republisher->clients[i];
+        if (client->state != client_free) {
+            client->has_newer = false;
+            client->retry_ns = 0;
+            end_client_answer(client);
+        }
+    }
+}
+
 /* ---- Snapshots for one answer ---- */
 
 /* The reader that has waited longest.  NULL also while kvb_max_republish_snapshots snapshots are in

@@ -53,6 +53,7 @@
  *                the ring has the next one no more           WAITING, from that one
  *     ENDING     the end mark is sent                        FREE
  *     any        a newer request of the same reader          ENDING, then as from FREE
+ *     any        the process is about to end                 ENDING
  *     any        it is gone, or took nothing for 30 s        FREE
  *
  * Pure: no I/O, no clock.  Threads: the caller locks.
@@ -109,6 +110,10 @@ void kvb_republisher_subscribed(struct kvb_republisher *republisher, uint64_t no
  * KVB_BAD_INPUT  no identity, or one that is too long */
 kvb_status kvb_republisher_request(
     struct kvb_republisher *republisher, kvb_span identity, uint64_t from, uint64_t now_ns);
+
+/* The process is about to end: all answers under way end with their next message, which is the end
+ * mark.  A reader that has no time limit would wait for it for good. */
+void kvb_republisher_end_answers(struct kvb_republisher *republisher);
 
 /* ---- What is to be sent ---- */
 

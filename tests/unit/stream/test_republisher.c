@@ -714,6 +714,28 @@ static void a_newer_request_ends_the_answer_and_is_answered(void **state)
     assert_int_equal(lines[2].kind, KVB_REPUBLISH_END);
 }
 
+/* One whose answer is being sent, one whose snapshot is being made, one that waits for its own. */
+static void at_the_end_each_reader_that_waits_is_sent_its_end_mark(void **state)
+{
+    (void)state;
+    static const uint8_t names[] = "abc";
+    const uint64_t from[] = { first_number + (3 * kept_batches) - 2, first_number, first_number };
+    struct kvb_republish_action action;
+
+    publish((size_t)3 * kept_batches);
+    for (size_t i = 0; i < 3; i++) {
+        assert_ok(kvb_republisher_request(
+            scene.republisher, (kvb_span){ names + i, 1 }, from[i], scene.time.now_ns));
+    }
+    kvb_republisher_live(scene.republisher, &scene.time, &action); /* begins a snapshot */
+    kvb_republisher_end_answers(scene.republisher);
+    assert_int_equal(collect(&scene, lines, 100), 3);
+    for (size_t i = 0; i < 3; i++) {
+        assert_int_equal(lines[i].kind, KVB_REPUBLISH_END);
+    }
+    assert_int_equal(kvb_republisher_count(scene.republisher)->clients, 0);
+}
+
 static void a_slow_reader_goes_on_with_a_snapshot_when_the_ring_has_passed_it(void **state)
 {
     (void)state;
@@ -915,6 +937,7 @@ int main(void)
         SCENE(from_zero_may_be_a_snapshot_under_the_newest_numbers),
         SCENE(a_snapshot_is_of_one_moment_and_changes_follow),
         SCENE(a_newer_request_ends_the_answer_and_is_answered),
+        SCENE(at_the_end_each_reader_that_waits_is_sent_its_end_mark),
         SCENE(a_slow_reader_goes_on_with_a_snapshot_when_the_ring_has_passed_it),
         SCENE(a_reader_that_takes_nothing_or_is_gone_is_dropped),
         SCENE(readers_and_snapshots_are_bounded),
