@@ -254,6 +254,15 @@ static uint32_t find_node(const struct kvb_block_tree *tree, kvb_engine_hash eng
     return KVB_NO_ID;
 }
 
+/* The table is larger than a core's caches, and each block is looked up in turn. */
+static void expect_node(const struct kvb_block_tree *tree, kvb_engine_hash engine)
+{
+    if (tree->by_hash.cells) {
+        const uint32_t hash = hash_of_node(tree, engine);
+        __builtin_prefetch(&tree->by_hash.cells[kvb_id_table_start(&tree->by_hash, hash)]);
+    }
+}
+
 static uint32_t *tokens_of_node(const struct kvb_block_tree *tree, uint32_t id)
 {
     return tree->tokens + (size_t)id * tree->block_size;
@@ -577,6 +586,9 @@ void kvb_block_tree_store(
     const struct block_content content = content_of_event(tree, batch, event, i);
 
     tree->counts.has_signed_hashes |= batch->has_signed_hashes;
+    if (i + 1 < event->hash_count) {
+        expect_node(tree, batch->hashes[event->hash_at + i + 1]);
+    }
     store_content(tree, batch->hashes[event->hash_at + i], &content);
 }
 

@@ -156,6 +156,49 @@ static void a_signed_hash(void **state)
     assert_encoded("stored_signed", KVB_REPUBLISH_MAP, true);
 }
 
+/* More than the encoder makes room for at once. */
+static void each_token_takes_its_shortest_form(void **state)
+{
+    (void)state;
+    static const uint32_t tokens[] = { 0, 127, 128, 255, 256, 65535, 65536, UINT32_MAX };
+    static const uint8_t forms[] = { 0x00, 0x7f, 0xcc, 0x80, 0xcc, 0xff, 0xcd, 0x01,
+                                     0x00, 0xcd, 0xff, 0xff, 0xce, 0x00, 0x01, 0x00,
+                                     0x00, 0xce, 0xff, 0xff, 0xff, 0xff };
+    enum { times = 9, count = times * 8 };
+    static const char head[] = "token_ids\xdc\x00\x48"; /* an array of 72 */
+    struct kvb_engine_event *event = add_stored(KVB_TIER_DEVICE, 0, 0, count);
+    struct kvb_buf bytes;
+
+    for (uint32_t i = 0; i < count; i++) {
+        batch.tokens[event->token_at + i] = tokens[i % 8];
+    }
+    for (uint64_t i = 0; i < count / 4; i++) {
+        add_hash(event, a + i);
+    }
+    kvb_buf_init(&bytes, 4096);
+    assert_ok(kvb_republished_batch_encode(&batch, KVB_REPUBLISH_MAP, false, &bytes));
+    const uint8_t *at = memmem(bytes.data, bytes.len, head, sizeof head - 1);
+    assert_non_null(at);
+    for (size_t i = 0; i < times; i++) {
+        assert_memory_equal(at + sizeof head - 1 + i * sizeof forms, forms, sizeof forms);
+    }
+    assert_int_equal(at[sizeof head - 1 + times * sizeof forms], 0xaa); /* "block_size" */
+    kvb_buf_done(&bytes);
+}
+
+static void tokens_that_find_no_room_are_an_error(void **state)
+{
+    (void)state;
+    struct kvb_buf bytes;
+
+    add_a_and_b();
+    kvb_buf_init(&bytes, 80); /* ends within the tokens */
+    assert_int_equal(
+        kvb_republished_batch_encode(&batch, KVB_REPUBLISH_MAP, false, &bytes), KVB_TOO_LARGE);
+    assert_int_equal(bytes.len, 0);
+    kvb_buf_done(&bytes);
+}
+
 /* The bridge can read what it writes, and learns there that the hashes are signed. */
 static void the_decoder_reads_it_and_knows_signed_hashes(void **state)
 {
@@ -188,6 +231,8 @@ int main(void)
         ENCODED(a_small_hash_takes_nine_bytes),
         ENCODED(a_removal),
         ENCODED(a_snapshot_in_one_batch),
+        ENCODED(each_token_takes_its_shortest_form),
+        ENCODED(tokens_that_find_no_room_are_an_error),
         ENCODED(a_signed_hash),
         ENCODED(the_decoder_reads_it_and_knows_signed_hashes),
     };
