@@ -39,7 +39,8 @@ PROGRAMS = [
             corpora=(128, 1000), corpus_rows=PEER_ROWS, is_script=True, is_peer=True),
     Program("tests/bench_relay", ("relay.protobuf.1block", "relay.protobuf.8block", "relay.json.1block", "relay.json.8block",
                                   "relay.latency", "relay.beside_hostile", "relay.workers", "relay.memory",
-                                  "scale.publishers"),
+                                  "scale.publishers", "republish.1block", "republish.8block", "republish.memory",
+                                  "republish.snapshot"),
             needs_python=True),
     Program("tests/bench_scale", ("scale.streams", "scale.unshared")),
     Program("discovery/discovery.py", ("discovery.start", "discovery.burst", "discovery.idle", "discovery.resident",
@@ -49,8 +50,9 @@ PROGRAMS = [
 ]
 
 # Measured only where --only names them, and no part of what --publish writes of a whole run: those of scale take
-# gigabytes, those of discovery and strangers thousands of sockets, those of worth are of a simulation.
-APART = ("scale", "discovery", "strangers", "worth")
+# gigabytes, those of discovery and strangers thousands of sockets, those of republish another half of the relay's time,
+# those of worth are of a simulation.
+APART = ("scale", "discovery", "strangers", "republish", "worth")
 
 # ---- Goals ---------------------------------------------------------------------
 
@@ -220,5 +222,14 @@ GOALS = [
     Goal("discovery.relist.closed", "members that such a list closed", "value", "<=", 0),
     Goal("strangers.http.p99", "a request with the token beside 2,000 strangers, ms", "value", "<=", 5),
     Goal("strangers.tls.p99", "the same over HTTPS, the strangers' handshakes stalled, ms", "value", "<=", 5),
+    # Against the relay that reads nothing, and the bridge without this.
+    Goal("republish.1block", "republished for readers of engines, batches of one block", "ratio", ">=", 0.60),
+    Goal("republish.1block.vs_protobuf", "the same, against the bridge that publishes on NATS alone", "ratio", ">=", 0.60),
+    Goal("republish.8block", "batches of 8 blocks", "ratio", ">=", 0.60),
+    Goal("republish.8block.vs_protobuf", "the same, against the bridge that publishes on NATS alone", "ratio", ">=", 0.60),
+    Goal("republish.memory.block", "the bridge's memory for each of a million blocks of 16 tokens, bytes", "value", "<=", 260),
+    Goal("republish.memory.tokens", "tokens and tree of them, bytes", "value", "<=", 112),
+    Goal("republish.snapshot", "a reader that knows nothing has a million blocks, s", "value", "<=", 2),
+    Goal("republish.snapshot.beside_p99", "another engine's batches to NATS meanwhile, ms", "value", "<=", 50),
     *worth_goals(),
 ]

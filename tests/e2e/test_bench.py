@@ -53,7 +53,7 @@ def test_every_goal_has_a_figure(short):
         assert (figure["against"] is None) == (figure["ratio"] is None) == (figure["against_value"] is None), figure
 
 
-@pytest.mark.parametrize("rows", ["scale", "discovery", "strangers", "worth"])
+@pytest.mark.parametrize("rows", ["scale", "discovery", "strangers", "republish", "worth"])
 def test_what_is_measured_apart_has_a_figure_for_every_goal(short, rows):
     listed = (line for line in run("--list").stdout.splitlines() if line.startswith(rows + "."))
     goals = {line.split()[0] for line in listed if line.endswith("(--only)")}

@@ -20,6 +20,7 @@ static const char *const names[contender_kinds] = {
     [contender_pass_through] = "pass-through",
     [contender_protobuf] = "protobuf",
     [contender_json] = "json",
+    [contender_republish] = "republish",
     [contender_python] = "python",
 };
 
@@ -70,9 +71,17 @@ static void write_endpoints(FILE *file, const struct contender *contender)
     }
 }
 
+/* Readers that subscribe get no announcement: it would be counted twice. */
+static void write_republish(FILE *file, const struct contender *contender)
+{
+    fprintf(
+        file, " republish = { events = \"%s\"; replay = \"%s\"; announce_on_subscribe = false; };",
+        contender->republished_events, contender->republished_replay);
+}
+
 static void write_config(FILE *file, const struct stage *stage, const struct contender *contender)
 {
-    const char *profile = names[contender->kind];
+    const char *profile = contender->kind == contender_json ? "json" : "protobuf";
     char http[32] = "";
 
     if (contender->http_port > 0) {
@@ -84,19 +93,22 @@ static void write_config(FILE *file, const struct stage *stage, const struct con
         "publish = { namespace = \"bench\"; component = \"%s\"; profile = \"%s\"; refresh_s = 0; "
         "};\n"
         "http = \"%s\";\nworkers = (",
-        stage->server.url, profile, profile, http);
+        stage->server.url, names[contender->kind], profile, http);
     for (size_t i = 0; i < contender->engine_count; i += ranks_of(stage)) {
         fprintf(
-            file,
-            "%s\n  { id = %zuL; model = \"m\"; block_size = 16; events = \"%s\"; ranks = %u; }",
+            file, "%s\n  { id = %zuL; model = \"m\"; block_size = 16; events = \"%s\"; ranks = %u;",
             i > 0 ? "," : "", i + 1, contender->engines[i].endpoint, ranks_of(stage));
+        if (i == 0 && contender->kind == contender_republish) {
+            write_republish(file, contender);
+        }
+        fprintf(file, " }");
     }
     fprintf(file, "\n);\n");
 }
 
 static bool is_ours(enum contender_kind kind)
 {
-    return kind == contender_protobuf || kind == contender_json;
+    return kind == contender_protobuf || kind == contender_json || kind == contender_republish;
 }
 
 static kvb_status
@@ -135,6 +147,7 @@ static kvb_status start_process(const struct stage *stage, struct contender *con
     const char *const *const programs[contender_kinds] = { [contender_pass_through] = pass,
                                                            [contender_protobuf] = bridge,
                                                            [contender_json] = bridge,
+                                                           [contender_republish] = bridge,
                                                            [contender_python] = python };
     return process_start(programs[contender->kind], log_path, &contender->pid);
 }
@@ -205,6 +218,38 @@ static kvb_status wait_for_subscriptions(struct contender *contender)
     return KVB_OK;
 }
 
+/* ---- The reader of what is republished ---- */
+
+static kvb_status choose_addresses(struct contender *contender)
+{
+    uint16_t events = 0;
+    uint16_t replay = 0;
+
+    KVB_TRY(free_port(&events));
+    KVB_TRY(free_port(&replay));
+    (void)snprintf(
+        contender->republished_events, sizeof contender->republished_events, "tcp://127.0.0.1:%u",
+        events);
+    (void)snprintf(
+        contender->republished_replay, sizeof contender->republished_replay, "tcp://127.0.0.1:%u",
+        replay);
+    return KVB_OK;
+}
+
+/* Until its first batch has come: a bridge sends an empty one each second. */
+static kvb_status open_republished(struct contender *contender)
+{
+    const uint64_t until_ns = kvb_clock_monotonic_ns() + subscribe_ms * KVB_NS_PER_MS;
+    kvb_status status = KVB_AGAIN;
+
+    KVB_TRY(republished_open(contender->republished_events, &contender->republished));
+    while (status == KVB_AGAIN && kvb_clock_monotonic_ns() < until_ns) {
+        status =
+            atomic_load(&stage_is_over) ? KVB_CLOSED : republished_read(&contender->republished);
+    }
+    return status;
+}
+
 /* The beginning of its log: what is wrong with a start stands there. */
 static void say_why(const struct stage *stage, enum contender_kind kind)
 {
@@ -230,11 +275,17 @@ kvb_status contender_start(
     if (status == KVB_OK && stage->has_http) {
         status = free_port(&contender.http_port);
     }
+    if (status == KVB_OK && kind == contender_republish) {
+        status = choose_addresses(&contender);
+    }
     if (status == KVB_OK) {
         status = start_process(stage, &contender);
     }
     if (status == KVB_OK) {
         status = wait_for_subscriptions(&contender);
+    }
+    if (status == KVB_OK && kind == contender_republish) {
+        status = open_republished(&contender);
     }
     if (status != KVB_OK) {
         contender_stop(&contender);
@@ -258,6 +309,7 @@ void contender_stop(struct contender *contender)
         engine_close(&contender->engines[i]);
     }
     free(contender->engines);
+    republished_close(&contender->republished);
     *contender = (struct contender){ .pid = 0 };
 }
 

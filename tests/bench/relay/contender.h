@@ -3,6 +3,7 @@
 #include "blaster.h"
 #include "core/status.h"
 #include "process.h"
+#include "republished.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -36,8 +37,9 @@ void stage_close(struct stage *stage);
 
 enum contender_kind {
     contender_pass_through,
-    contender_protobuf, /* kvbridge */
-    contender_json,     /* kvbridge */
+    contender_protobuf,  /* kvbridge */
+    contender_json,      /* kvbridge */
+    contender_republish, /* kvbridge, which republishes its first engine */
     contender_python,
     contender_kinds
 };
@@ -52,7 +54,10 @@ struct contender {
     size_t engine_count;
     const struct script *script; /* what they say; borrowed, NULL before the first word */
     char subject[128];
-    uint16_t http_port; /* of a bridge; 0: none */
+    uint16_t http_port;          /* of a bridge; 0: none */
+    char republished_events[64]; /* of contender_republish, like the next two */
+    char republished_replay[64];
+    struct republished republished; /* what is counted, in place of what arrives on NATS */
 };
 
 /* Starts it and returns when it has subscribed to each engine.  Each engine is a worker

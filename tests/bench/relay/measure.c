@@ -59,16 +59,50 @@ static void sum_up_latencies(const struct samples *samples, struct run_result *r
 
 struct following {
     struct reader reader;
+    struct republished *republished; /* borrowed: is read in place of NATS; NULL: is not */
+    uint64_t position;               /* of it */
     struct blast blast;
     struct samples samples;
     uint64_t arrived;
     uint64_t last_ns; /* when something arrived */
 };
 
+static kvb_status
+open_following(const struct stage *stage, struct contender *contender, struct following *following)
+{
+    struct republished *republished = &contender->republished;
+    const struct script *script = contender->script;
+
+    if (contender->kind != contender_republish) {
+        return reader_open(&following->reader, stage->server.port, contender->subject);
+    }
+    following->reader.fd = -1;
+    following->republished = republished;
+    following->position = contender->engines[0].next_batch == 0
+                              ? republished->laps * script->count
+                              : republished_position(republished, script);
+    return KVB_OK;
+}
+
+static kvb_status
+read_republished(struct following *following, const struct script *script, uint64_t *out_events)
+{
+    const uint64_t jumps = following->republished->jumps;
+
+    KVB_TRY(republished_read(following->republished));
+    const uint64_t position = republished_position(following->republished, script);
+    *out_events = position > following->position ? position - following->position : 0;
+    following->position += *out_events;
+    following->reader.jumps += following->republished->jumps - jumps;
+    return KVB_OK;
+}
+
 static kvb_status follow_once(struct following *following)
 {
     uint64_t events = 0;
-    const kvb_status status = reader_read(&following->reader, &events);
+    const kvb_status status = following->republished
+                                  ? read_republished(following, following->blast.script, &events)
+                                  : reader_read(&following->reader, &events);
 
     if (atomic_load(&stage_is_over)) {
         return KVB_CLOSED;
@@ -165,7 +199,7 @@ kvb_status measure_run(
     struct following following = { .arrived = 0 };
 
     set_blast(&following.blast, contender, options);
-    KVB_TRY(reader_open(&following.reader, stage->server.port, contender->subject));
+    KVB_TRY(open_following(stage, contender, &following));
     following.reader.has_many_streams = contender->engine_count > 1;
     following.reader.only_worker = options->only_worker;
     if (options->batches_a_second > 0) {
@@ -234,7 +268,7 @@ measure_warm_up(const struct stage *stage, struct contender *contender, const st
     struct following following = { .arrived = 0 };
 
     set_blast(&following.blast, contender, &options);
-    KVB_TRY(reader_open(&following.reader, stage->server.port, contender->subject));
+    KVB_TRY(open_following(stage, contender, &following));
     kvb_status status = blast_begin(&following.blast);
     if (status == KVB_OK) {
         status = speak_until_received(contender, &following);

@@ -34,3 +34,11 @@ kvb_status rows_memory(struct relay_bench *bench);
  *     .applied      how much of what the hostile one said was applied, 0 .. 1
  *     .quarantines  how often the bridge stopped listening to it */
 kvb_status rows_beside_hostile(struct relay_bench *bench);
+
+/* republish.*: the same engines' batches to a reader of republished events.
+ *     .{1,8}block              batches a second, against the relay that passes through
+ *     .{1,8}block.vs_protobuf  against the bridge that publishes on NATS alone
+ *     .memory.block            bytes resident for one held block, with its tokens
+ *     .snapshot                s until a reader that knows nothing has a million blocks
+ *     .snapshot.beside_p99     ms of another engine's batches to NATS meanwhile */
+kvb_status rows_republish(struct relay_bench *bench);
