@@ -185,7 +185,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The table of test_probes.py, also of those that passed."""
+    """The table of test_probes.py and the figures of other tests, also of those that passed."""
     reports = [report for those in terminalreporter.stats.values() for report in those]
     called = [report for report in reports if getattr(report, "when", None) == "call"]
     rows = [row for report in called for name, row in report.user_properties if name == "probes"]
@@ -193,6 +193,10 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("answers to probes")
         for line in probes.table(rows):
             terminalreporter.write_line(line)
+    for report in called:
+        for name, line in report.user_properties:
+            if name == "figures":
+                terminalreporter.write_line(f"{report.nodeid}: {line}")
 
 
 @pytest.fixture(autouse=True)

@@ -1,9 +1,11 @@
-"""Does Dynamo's own stand-alone indexer, reading republished events, know what the engine holds, through a late start, an
-eviction and restarts of the bridge?
+"""Does Dynamo's own stand-alone indexer, reading republished events, answer as the aggregator does and know what the engine
+holds, through a late start, an eviction, and SIGKILL of engine, bridge and itself?
 
-Needs the package ai-dynamo-runtime (75 MB), so it runs only where KVB_DYNAMO_PYTHON names a Python that has it:
+Needs the package ai-dynamo-runtime (75 MB, 250 MB installed), so it runs only where KVB_DYNAMO_PYTHON names a Python that
+has it:
 
-    python3 -m venv build/dynamo && build/dynamo/bin/pip install --no-deps ai-dynamo-runtime==1.6.1
+    python3 -m venv build/dynamo
+    build/dynamo/bin/pip install --no-deps ai-dynamo-runtime==1.6.1 && build/dynamo/bin/pip install pydantic==2.13.5 uvloop
     KVB_DYNAMO_PYTHON=build/dynamo/bin/python KVB_BIN=build/release build/venv/bin/python -m pytest tests/e2e/test_dynamo_indexer.py
 """
 
@@ -14,6 +16,7 @@ import os
 import pytest
 
 import programs
+from engine_process import EngineProcess
 from test_republish import SIZE, World
 
 PYTHON = os.environ.get("KVB_DYNAMO_PYTHON")
@@ -46,37 +49,91 @@ class Indexer:
         })
         assert status == 201, text
 
-    def matched(self, tokens):
-        """How many of the tokens worker 7 holds on the device."""
+    def scores(self, tokens):
+        """{worker: {rank: tokens}}, on the device."""
         status, text = self.ask("POST", "/query", {"token_ids": tokens, "model_name": "m"})
         assert status == 200, text
-        return json.loads(text).get("scores", {}).get("7", {}).get("0", 0)
-
-    def wait(self, tokens, expected):
-        programs.wait_for(f"{expected} of {len(tokens)} tokens", lambda: self.matched(tokens) == expected, 30)
+        return json.loads(text).get("scores", {})
 
 
-def test_dynamos_indexer_knows_what_is_held(scene, tmp_path):
+class DynamoWorld(World):
+    def __init__(self, scene, directory):
+        super().__init__(scene, directory=directory, source=scene.engine_of(EngineProcess))
+        self.ever = {}  # of all blocks that were ever held
+        self.indexers = []
+        self.aggregator = scene.aggregator(block_size=SIZE)
+
+    def join(self):
+        self.indexers.append(Indexer(self.scene, f"indexer{len(self.scene.started)}"))
+        self.indexers[-1].register(self)
+
+    def store_prompts(self):
+        """Two, which share their first blocks."""
+        head = self.store(3)
+        self.store(4, parent=head[-1])
+        self.store(2, parent=head[-1])
+
+    def evict_a_leaf(self):
+        parents = {parent for parent, _ in self.truth.values()}
+        self.remove(next(name for name in reversed(self.truth) if name not in parents))
+
+    def prompts(self):
+        """The tokens from each root to each block that was ever held, and how many of them are held now."""
+        self.ever.update(self.truth)
+        for name in self.ever:
+            path = []
+            while name is not None:
+                path.insert(0, name)
+                name = self.ever[name][0]
+            held = [one in self.truth for one in path] + [False]
+            yield [token for one in path for token in self.ever[one][1]], held.index(False) * SIZE
+
+    def compare(self):
+        """Waits until each indexer and the aggregator answer each prompt alike, and rightly."""
+        for tokens, held in self.prompts():
+            right = {"7": {"0": held}} if held else {}
+            programs.wait_for(f"{right} of the aggregator", lambda: self.answer(tokens) == right, 30)
+            for one in self.indexers:
+                programs.wait_for(f"{right} of {one.program.name}", lambda: one.scores(tokens) == right, 30)
+
+    def answer(self, tokens):
+        status, text = self.aggregator.http("POST", "/query", {"token_ids": tokens, "model_name": "m"})
+        assert status == 200, text
+        return json.loads(text)["scores"]
+
+
+def test_dynamos_indexer_answers_as_the_aggregator_does_through_kills(scene, tmp_path):
     directory = tmp_path / "checkpoints"
     directory.mkdir(mode=0o750)
-    world = World(scene, directory=directory)
-    names = world.store(6)
-    tokens = [token for name in names for token in world.truth[name][1]]
-    first = Indexer(scene, "indexer1")
-    first.register(world)
-    first.wait(tokens, 6 * SIZE)
-    world.remove(names[5])
-    first.wait(tokens, 5 * SIZE)
-    second = Indexer(scene, "indexer2")  # comes late, and the first one loses nothing by it
-    second.register(world)
-    second.wait(tokens, 5 * SIZE)
-    first.wait(tokens, 5 * SIZE)
+    world = DynamoWorld(scene, directory)
+    world.store_prompts()
+    world.join()
+    world.compare()
+    world.evict_a_leaf()
+    world.join()  # comes late, and the first one loses nothing by it
+    world.compare()
+
     for is_killed in (False, True):
         world.restart_bridge(is_killed)
-        world.remove(list(world.truth)[-1])
-        for one in (first, second):
-            one.wait(tokens, len(world.truth) * SIZE)
-    world.store(2, parent=list(world.truth)[-1])
-    for one in (first, second):
-        one.wait(tokens, (len(world.truth) - 2) * SIZE)
+        world.evict_a_leaf()
+        world.store_prompts()
+        world.compare()
+
+    world.restart_engine()  # SIGKILL; it holds nothing of what it held
+    world.compare()
+    world.store_prompts()
+    world.compare()
+
+    world.indexers.pop(0).program.kill()
+    world.evict_a_leaf()  # while only the other one reads
+    world.join()
+    world.compare()
+
+    world.restart_engine()  # all three at once
+    world.restart_bridge(True)
+    world.indexers.pop(0).program.kill()
+    world.join()
+    world.store_prompts()
+    world.compare()
+    for one in world.indexers:
         assert "dropped" not in one.program.text().lower()
