@@ -154,7 +154,7 @@ class Browser:
         pathlib.Path(path).write_bytes(base64.b64decode(shot["data"]))
 
     def close(self):
-        """Asks it to leave; takes it down with its helpers, a session of their own, if it does not."""
+        """Sends it a request to close.  If it does not, kills it with its helper processes, a session of their own."""
         try:
             os.write(self.writer, json.dumps({"id": 0, "method": "Browser.close"}).encode() + b"\0")
             self.process.wait(5)

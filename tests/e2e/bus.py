@@ -20,7 +20,7 @@ class Bus:
         ))
 
     def watch(self, subject):
-        """A list to which each message of the subject is appended as it comes."""
+        """A list to which each message of the subject is appended when it arrives."""
         seen = []
 
         async def note(message):

@@ -109,7 +109,7 @@ class Scene:
         self, *workers, name="kvbridge", component=COMPONENT, wait=True, limits="", prefix=(), user="", **publish
     ):
         port = programs.free_port()
-        # without blocks that are stored again for late readers: test_refresh.py asks for those
+        # without blocks that are stored again for late readers: only test_refresh.py wants those
         settings = {"profile": "json", "refresh_s": 0, **publish}
         extra = "".join(f' {key} = {json.dumps(value)};' for key, value in settings.items())
         rows = ",\n  ".join("{ " + row + " }" for row in workers)
@@ -151,7 +151,7 @@ class Scene:
             client.close()
         for program in reversed(self.started):
             try:
-                # nats-server 2.9 exits 1 on SIGTERM; ours owe a 0.
+                # nats-server 2.9 exits 1 on SIGTERM; our programs must exit 0.
                 if program.is_running() and program.stop() != 0 and program.is_ours:
                     trouble.append(f"{program.name} exited {program.process.returncode}")
             except AssertionError as error:

@@ -93,7 +93,7 @@ class Fault:
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What was asked; verb: get, list, watch, create, update, patch, delete, or "" for what is no pod."""
+    """A request; verb: get, list, watch, create, update, patch, delete, or "" for what is no pod."""
 
     verb: str
     path: str
@@ -128,7 +128,7 @@ class Api:
         self.connections = set()
         self.bookmark_s = 60.0
         self.split_bytes = None  # each line of a watch goes out in parts of so many bytes
-        self.gone_as = "event"  # how a watch hears that its version is too old: "event" or "status"
+        self.gone_as = "event"  # how a watch learns that its version is too old: "event" or "status"
         self.is_frozen = False
         self.server = None
         self.listen, self.port = listen, port
@@ -163,7 +163,7 @@ class Api:
         return {"KUBERNETES_SERVICE_HOST": self.listen, "KUBERNETES_SERVICE_PORT": str(self.port)}
 
     def new_token(self, seconds=None, namespaces=None, verbs=None):
-        """A new token in the token file; others stay valid.  seconds: its life."""
+        """A new token in the token file; others stay valid.  seconds: how long it is valid."""
         token = marked.mark(secrets.token_urlsafe(24))
         self.tokens[token] = Token(
             until=time.time() + seconds if seconds is not None else None,
@@ -221,7 +221,7 @@ class Api:
         self._order(lambda stream: stream.orders.append(None))
 
     def freeze(self):
-        """Watches stay open and say nothing, not even that their time is over."""
+        """Watches stay open and send nothing, and do not end when their time is over."""
         self.is_frozen = True
 
     def thaw(self):
@@ -230,7 +230,7 @@ class Api:
             self.pods.changed.notify_all()
 
     def go_away(self):
-        """Nobody listens there any more; open connections are reset."""
+        """The port is closed; open connections are reset."""
         server, self.server = self.server, None
         server.shutdown()
         server.server_close()
@@ -249,7 +249,7 @@ class Api:
             request_queue_size = 128
 
             def handle_error(self, request, client_address):
-                pass  # a client that went away; what it asked is in api.requests
+                pass  # the client has disconnected; its request is in api.requests
 
         self.server = Server((self.listen, self.port), lambda *words: Handler(api, *words))
         self.port = self.server.server_address[1]
@@ -430,7 +430,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         page = PAGES.get(asked.path)
         match = re.fullmatch(r"/api/v1/namespaces/([\w-]+)", asked.path)
-        if match:  # kubectl asks for it when a pod is not found; each exists
+        if match:  # kubectl requests it when a pod is not found; each namespace exists
             page = {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": match[1]}}
         if page is None:
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
@@ -563,7 +563,7 @@ PAGES = {
 
 
 def openapi_protobuf():
-    """The same document in the encoding that kubectl asks for: swagger = 1, info = 2 {title = 1,
+    """The same document in the encoding that kubectl requests: swagger = 1, info = 2 {title = 1,
     version = 2}, all of them strings.  Types that it does not describe are not validated."""
 
     def field(tag, value):

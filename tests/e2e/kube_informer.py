@@ -35,7 +35,7 @@ class Informer:
             return dict(self.known)
 
     def has_version(self, version):
-        """Whether everything up to that version has been seen (a bookmark says so, too)."""
+        """True when everything up to that version was received; a bookmark counts too."""
         self.check()
         with self.lock:
             return self.version >= version

@@ -1,4 +1,4 @@
-"""Users, keys and certificates for nats-server, and what a daemon's configuration says of them."""
+"""Users, keys and certificates for nats-server, and the part of a daemon's configuration for them."""
 
 import base64
 import hashlib
@@ -26,7 +26,7 @@ def seed_of(key):
 
 
 def write_secret(path, text, mode=0o600):
-    """Renamed into its place, as whoever rotates a secret should do."""
+    """Writes another file and renames it into place, as a program that rotates a secret should do."""
     new = path.with_suffix(".new")
     new.write_text(text)
     new.chmod(mode)
@@ -91,7 +91,7 @@ class Login:
         self.kind, self.folder = kind, folder
         self.config = folder / "nats.conf"
         self.file = folder / f"{kind}.secret"
-        self.secrets = []  # that nobody may show
+        self.secrets = []  # that no output may contain
         self.operator = Operator() if kind == "credentials" else None
         self.authority = Authority(folder / "pki") if kind == "certificate" else None
         self.turn = 0

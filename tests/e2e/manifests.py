@@ -147,7 +147,7 @@ def secrets_of(folder):
 
 
 def check(folder, things, workload, container):
-    """What the program's --check says of its configuration, where each mounted folder is there,
+    """The output of the program's --check for its configuration, where each mounted folder is there,
     with the files of its Secrets."""
     program, text = configuration(things, workload, container)
     for at, (path, volume) in enumerate(mounts(workload, container).items()):
@@ -213,7 +213,7 @@ def label(name):
 
 
 def discovered(workload, name, address):
-    """What Prometheus's discovery of pods says of one: a target for each port of each container, init
+    """What Prometheus's discovery of pods finds for one pod: a target for each port of each container, init
     containers too, with the labels of its documentation."""
     spec = workload["spec"]["template"]["spec"]
     shared = {

@@ -49,7 +49,7 @@ def read_or_nothing(read):
     try:
         return read()
     except (OSError, http.client.HTTPException):
-        return ""  # it has just ended, hangs, or speaks no HTTP
+        return ""  # it has just ended, does not answer, or has no HTTP
 
 
 def page_of(port, page):

@@ -1,4 +1,4 @@
-"""A name server on loopback that says what a test wants, or nothing, and a program whose
+"""A name server on loopback that answers what a test wants, or nothing, and a program whose
 /etc/resolv.conf names it."""
 
 import collections
@@ -24,7 +24,7 @@ class NameServer:
             pytest.skip("a mount namespace needs root")
         # "engine.fleet": SILENT, FAILS, or (ttl in seconds, [address, or (target, port) of an SRV record, ...])
         self.names = {}
-        self.asked = collections.Counter()  # questions by name; A and AAAA are two
+        self.asked = collections.Counter()  # queries by name; A and AAAA are two queries
         self.file = folder / "resolv.conf"
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         while True:

@@ -18,7 +18,7 @@ import uuid
 
 
 class Refusal(Exception):
-    """What the API server says instead of an answer: a Status object with this code."""
+    """The answer of the API server to a request that fails: a Status object with this code."""
 
     def __init__(self, code, reason, message, headers=None, **status):
         super().__init__(message)
@@ -252,7 +252,7 @@ class Pods:
                 self._remove(pod)
 
     def compact(self):
-        """Forgets the log: who watches from an older version than the present has to list."""
+        """Forgets the log: a watch from an older version than the newest must list again."""
         with self.changed:
             self.log.clear()
             self.compacted = self.version

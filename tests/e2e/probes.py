@@ -85,7 +85,7 @@ class Asker:
 
 
 def tokens_of(answer, field, worker_id):
-    """Of rank 0; who holds nothing is not named."""
+    """For rank 0; workers that hold nothing are left out."""
     return answer[field].get(str(worker_id), {}).get("0", 0)
 
 
@@ -108,7 +108,7 @@ class Count:
             return "right"
         if given > truth:
             return "over" if is_exact else "over_flagged"
-        # The events say no more than this much for sure.
+        # The events show only so much with certainty.
         return "short_in_bounds" if bounds and given >= bounds[0] else "short"
 
     def row(self):

@@ -38,7 +38,7 @@ first_port = 10000 + PORTS_A_WORKER * (int(os.environ.get("PYTEST_XDIST_WORKER",
 
 
 def free_port():
-    """Below the kernel's ephemeral range: nobody is given it by chance before its use."""
+    """Below the kernel's ephemeral range, so that no other socket gets it by chance before its use."""
     while True:
         port = random.randrange(first_port, first_port + PORTS_A_WORKER)
         if port in ports_given:

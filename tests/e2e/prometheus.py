@@ -1,4 +1,4 @@
-"""What /metrics pages say, read by Prometheus's own Python parser."""
+"""The values of /metrics pages, read by Prometheus's own Python parser."""
 
 import pathlib
 import re

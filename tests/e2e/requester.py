@@ -1,5 +1,5 @@
 """A stream of requests at a steady rate, by the NATS protocol itself: nats-py is too slow for
-thousands a second beside the servers.  Each answer is judged as it comes."""
+thousands a second beside the servers.  Each answer is checked when it arrives."""
 
 import json
 import socket
@@ -21,7 +21,7 @@ class Requester:
     """ask(number) returns (subject, payload, truth) of the next request; judge(truth, answer) says
     what is wrong with an answer, or None."""
 
-    PATIENCE_S = 2 * programs.PATIENCE  # then a request is repeated; nobody answers: at once
+    PATIENCE_S = 2 * programs.PATIENCE  # then a request is repeated; without responders: at once
 
     def __init__(self, port, rate, ask, judge):
         self.rate, self.ask, self.judge = rate, ask, judge

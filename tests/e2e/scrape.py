@@ -1,4 +1,4 @@
-"""Dynamo's KvMetricsAggregator as far as the contract says what it reads: a strict
+"""The part of Dynamo's KvMetricsAggregator that the contract describes: a strict
 reader, which passes over an endpoint when a key is missing or of the wrong type."""
 
 import json
@@ -49,7 +49,7 @@ def read_nested(data):
 
 
 def worker_id(subject):
-    """The hex behind the last hyphen, as i64: what is above stops the reader for good."""
+    """The hexadecimal number after the last hyphen, as i64: a larger one stops the reader for ever."""
     number = int(subject.rsplit("-", 1)[1], 16)
     assert number < 1 << 63, subject
     return number

@@ -43,7 +43,7 @@ class Slowloris:
             pass  # not connected yet; a byte follows
 
     def _take(self, one):
-        """What the server says; True when it has closed."""
+        """Reads the answer of the server; True when it has closed the connection."""
         try:
             return not one.recv(1 << 16)
         except BlockingIOError:

@@ -9,7 +9,7 @@ import time
 class Web:
     def __init__(self):
         self.pages = {}
-        self.asked = {}  # path: how often
+        self.asked = {}  # path: number of requests
         self.stopping = threading.Event()
         web = self
 
@@ -58,7 +58,7 @@ class Web:
         return f"http://127.0.0.1:{self.port}{path}"
 
     def go_away(self):
-        """Nobody listens there any more, and nobody who is connected is answered."""
+        """The port is closed, and open connections get no answers."""
         self.is_away = True
         self.server.shutdown()
         self.server.server_close()
