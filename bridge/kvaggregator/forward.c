@@ -349,19 +349,22 @@ static bool read_forward_name(
     char out_name[kvb_name_bytes + 1])
 {
     const bool is_any = strcmp(followed, "*") == 0;
+    const bool is_long = strlen(forwarding->request->query) >= kvb_max_filter_bytes;
+    char given[kvb_max_filter_bytes];
     struct kvb_detail why;
 
-    if (!kvb_http_parameter(forwarding->request->query, key, out_name, kvb_name_bytes + 1)) {
-        (void)snprintf(out_name, kvb_name_bytes + 1, "%s", followed);
+    if (!kvb_http_parameter(forwarding->request->query, key, given, sizeof given)) {
+        (void)snprintf(given, sizeof given, "%s", followed); /* absent, unless is_long */
     }
-    if (kvb_name_is_valid(out_name) && (is_any || strcmp(out_name, followed) == 0)) {
+    if (!is_long && kvb_name_is_valid(given) && (is_any || strcmp(given, followed) == 0)) {
+        (void)snprintf(out_name, kvb_name_bytes + 1, "%.64s", given);
         return true;
     }
     kvb_detail_set(
         &why,
         "%s: name that of the bridges, as in /register?namespace=dynamo&component=VllmWorker, or "
-        "set register.%s; subscribe.%s is \"%.64s\"",
-        key, key, key, followed);
+        "set register.%s; this aggregator forwards to \"%.64s\"",
+        key, key, followed);
     kvb_http_refuse(forwarding->answer, 400, why.text);
     return false;
 }

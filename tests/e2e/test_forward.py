@@ -25,7 +25,9 @@ def write_token(scene, name, token=TOKEN):
 def receptionist(scene, token=TOKEN, place='namespace = "dynamo"; component = "VllmWorker";', **options):
     """An aggregator that takes registrations."""
     path = write_token(scene, f"aggregators-{len(scene.started)}", token)
-    return scene.aggregator(extra=f'register = {{ token_file = "{path}"; {place} }};', **options)
+    aggregator = scene.aggregator(extra=f'register = {{ token_file = "{path}"; {place} }};', wait=False, **options)
+    wait_for("it is connected", lambda: aggregator.metric("kvb_nats_connected") == 1)
+    return aggregator
 
 
 def outcomes(program):
@@ -44,7 +46,7 @@ def test_a_worker_registers_at_the_aggregator(scene):
     crowded = registering(scene, worker(of_file, 1), name="kvbridge-crowded", profile="protobuf", wait=False)
     closed = scene.bridge(worker(more, 2), name="kvbridge-closed", profile="protobuf", wait=False)
     empty = registering(scene, name="kvbridge-empty", profile="protobuf", wait=False)
-    aggregator = receptionist(scene, wait=False)
+    aggregator = receptionist(scene)
     for program in (crowded, closed, empty, aggregator):
         wait_for(f"{program.name} is ready", program.is_ready, 15)
     vllm.publish(store(1))
@@ -100,6 +102,8 @@ def test_invalid_requests_are_refused_where_they_arrive(world):
             ("/register", good, TOKEN, "application/json", 400, "or set register.namespace"),
             ("/register?namespace=dynamo", good, TOKEN, "application/json", 400, "or set register.component"),
             ("/register?namespace=dynamo&component=*", good, TOKEN, "application/json", 400, "component: name that"),
+            (f"/register?namespace=dynamo&component={'C' * 65}", good, TOKEN, "application/json", 400, "component: name that"),
+            (f"/register?component=VllmWorker&namespace={'n' * 600}", good, TOKEN, "application/json", 400, "namespace: name"),
             ("/register?namespace=dynamo&component=Other", good, TOKEN, "application/json", 503,
              "no bridge of namespace dynamo, component Other takes registrations")):
         answer = post(aggregator, path, body, token, kind)
@@ -110,7 +114,8 @@ def test_invalid_requests_are_refused_where_they_arrive(world):
     assert post(aggregator, f"/register{place}", good)[0] == 201
     assert ids(bridge) == {1, 8}
     assert post(aggregator, f"/unregister{place}", {"instance_id": 8})[0] == 200
-    closed = scene.aggregator("kvaggregator-closed")
+    closed = scene.aggregator("kvaggregator-closed", wait=False)
+    wait_for("it answers", lambda: closed.http("GET", "/livez")[0] == 200)
     status, answer = post(closed, "/register", good)
     assert status == 403 and "register.token_file is not configured" in answer["error"]
 
