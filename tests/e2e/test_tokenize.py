@@ -29,6 +29,7 @@ class Tokenizer:
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True
 
             def do_POST(self):
                 stub.paths.append(self.path)
