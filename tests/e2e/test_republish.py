@@ -42,12 +42,13 @@ class World:
     def store_more(self):
         self.store()
 
+    def written_ns(self, pattern):
+        """When the newest of these files was written."""
+        return max((one.stat().st_mtime_ns for one in self.directory.glob(pattern)), default=0)
+
     def has_tokens_of_checkpoint(self):
         """What was stored since the last file of tokens, and is in a newer checkpoint, has none after a crash."""
-        def age(pattern):
-            return max((one.stat().st_mtime_ns for one in self.directory.glob(pattern)), default=0)
-
-        return age("*[0-9]") <= age("*.tokens")
+        return self.written_ns("*[0-9]") <= self.written_ns("*.tokens")
 
     def end_bridge(self, is_killed):
         if is_killed and self.directory:
@@ -178,8 +179,11 @@ def test_tokens_survive_a_restart_though_the_engine_has_forgotten_them(scene, tm
     some = [world.reader(kind) for kind in (readers.Dynamo, readers.LlmD, readers.Tree)]
     world.wait(*some)
     if is_killed:  # every second
+        began = time.time_ns()
+        world.store(1)
         programs.wait_for(
-            "the tokens are written", lambda: [1 for one in directory.glob("*.tokens") if one.stat().st_size > 30 * 16]
+            "a checkpoint and its tokens are written",
+            lambda: world.has_tokens_of_checkpoint() and world.written_ns("*[0-9]") > began,
         )
     world.engine.forget(keep=2)  # they prove that it is the same engine
     for _ in range(3):
