@@ -97,7 +97,7 @@ static kvb_status read_messages(
     return KVB_OK;
 }
 
-static kvb_status read_tokens(
+static kvb_status read_token_ids(
     struct json_object *root, struct kvb_completion_request *request, struct kvb_detail *detail)
 {
     struct json_object *prompt = kvb_json_member(root, "prompt");
@@ -152,7 +152,7 @@ static kvb_status read_completion_object(
     if (model && kvb_json_text(model, request->model, sizeof request->model) != KVB_OK) {
         return refuse_completion(detail, "model: expected a short text");
     }
-    KVB_TRY(read_tokens(root, request, detail));
+    KVB_TRY(read_token_ids(root, request, detail));
     KVB_TRY(read_max_tokens(root, request, detail));
     KVB_TRY(read_flag(root, "stream", &request->is_stream, detail));
     struct json_object *options = kvb_json_member(root, "stream_options");

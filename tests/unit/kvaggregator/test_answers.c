@@ -748,10 +748,12 @@ static uint64_t route_and_finish(struct scene *scene, const struct kvb_query *qu
 {
     struct kvb_buf buf = new_buf();
     struct kvb_route_decision decision = { 0 };
+    struct kvb_shared_report report = { .has_cached_tokens = false };
     struct kvb_detail detail = { { 0 } };
 
     assert_ok(kvb_answer_route(&scene->ctx, query, all_rows, &buf, &decision, &detail));
-    assert_ok(kvb_answer_take_report(&scene->ctx, decision.request_id, KVB_REQUEST_FINISHED));
+    memcpy(report.request_id, decision.request_id, sizeof report.request_id);
+    assert_ok(kvb_answer_take_report(&scene->ctx, &report, KVB_REQUEST_FINISHED));
     kvb_buf_done(&buf);
     return decision.id.worker_id;
 }
