@@ -27,9 +27,9 @@ RUNS = [
     ("vllm-0.33-hybrid-dense/window-first", "json", 7),
     ("vllm-0.33-hybrid-full/window-first", "json", 9),
     ("vllm-0.33-lookahead", "json", 0),
-    ("vllm-0.33-mamba", "json", 0),
-    ("vllm-0.33-mamba-dense", "protobuf", 0),
-    ("vllm-0.33-mamba-first", "json", 0),
+    ("vllm-0.33-mamba", "json", 17),
+    ("vllm-0.33-mamba-dense", "protobuf", 14),
+    ("vllm-0.33-mamba/window-first", "json", 17),
 ]
 PROFILES = ("json", "protobuf")
 
