@@ -218,10 +218,12 @@ static void on_connection(
     if (code == MHD_CONNECTION_NOTIFY_STARTED) {
         *mark = open_slot(http, connection);
     } else if (*mark) {
+        struct kvb_http_tls *tls = ((struct kvb_http_slot *)*mark)->tls; /* this thread's own */
         (void)pthread_mutex_lock(&http->lock);
         kvb_http_slots_close(&http->slots, *mark);
         show_slots(http);
         (void)pthread_mutex_unlock(&http->lock);
+        kvb_http_tls_drop(tls); /* the session signs and shows nothing any more */
         *mark = NULL;
     }
 }
@@ -885,7 +887,7 @@ static int on_handshake(
     unsigned *flags)
 {
     struct MHD_Connection *connection = gnutls_session_get_ptr(session);
-    const struct kvb_http_slot *slot = connection ? slot_of(connection) : NULL;
+    struct kvb_http_slot *slot = connection ? slot_of(connection) : NULL;
 
     (void)info;
     if (!slot) {
@@ -895,8 +897,11 @@ static int on_handshake(
     gnutls_certificate_send_x509_rdn_sequence(session, 1);
     *ocsp = NULL;
     *ocsp_count = 0;
-    *flags = GNUTLS_CERT_RETR_DEINIT_ALL;
-    return kvb_http_access_copy_tls(http->access, chain, chain_count, key) == KVB_OK ? 0 : -1;
+    *flags = 0; /* nothing is GnuTLS's to free */
+    kvb_http_tls_drop(slot->tls);
+    slot->tls = kvb_http_access_tls(http->access);
+    kvb_http_tls_show(slot->tls, chain, chain_count, key);
+    return 0;
 }
 
 static struct MHD_Daemon *start_daemon(

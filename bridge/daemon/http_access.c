@@ -82,7 +82,7 @@ char *kvb_http_access_client_ca(const struct kvb_http_access *access)
 
 static void drop_material(struct access_material *material)
 {
-    kvb_http_tls_free(material->tls);
+    kvb_http_tls_drop(material->tls);
     explicit_bzero(material, sizeof *material);
 }
 
@@ -286,15 +286,12 @@ void kvb_http_access_free(struct kvb_http_access *access)
 
 /* ---- Requests ------------------------------------------------------------------------- */
 
-kvb_status kvb_http_access_copy_tls(
-    struct kvb_http_access *access, gnutls_pcert_st **out_chain, unsigned *out_count,
-    gnutls_privkey_t *out_key)
+struct kvb_http_tls *kvb_http_access_tls(struct kvb_http_access *access)
 {
     (void)pthread_rwlock_rdlock(&access->lock);
-    const kvb_status status =
-        kvb_http_tls_copy(access->material.tls, out_chain, out_count, out_key);
+    struct kvb_http_tls *tls = kvb_http_tls_ref(access->material.tls);
     (void)pthread_rwlock_unlock(&access->lock);
-    return status;
+    return tls;
 }
 
 /* Under the lock. */

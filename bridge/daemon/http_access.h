@@ -73,10 +73,9 @@ uint64_t kvb_http_access_certificate_end(const struct kvb_http_access *access);
  * because libmicrohttpd expects a void *. */
 char *kvb_http_access_client_ca(const struct kvb_http_access *access);
 
-/* kvb_http_tls_copy() of the newest files, for one handshake. */
-kvb_status kvb_http_access_copy_tls(
-    struct kvb_http_access *access, gnutls_pcert_st **out_chain, unsigned *out_count,
-    gnutls_privkey_t *out_key);
+/* The newest files, for a handshake.  There must be TLS.  The caller drops the reference when the
+ * session is freed. */
+struct kvb_http_tls *kvb_http_access_tls(struct kvb_http_access *access);
 
 /* Decides about one request.  session: NULL without TLS.  *verified is 0 for a new connection; it
  * caches that the client's certificate was verified, until the files are read again. */

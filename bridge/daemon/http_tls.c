@@ -4,13 +4,19 @@
 #include "core/secret_file.h"
 
 #include <gnutls/x509.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct kvb_http_tls {
+    atomic_uint references;
     gnutls_x509_crt_t *chain; /* owned, with its items; freed by GnuTLS */
     unsigned chain_count;
     gnutls_x509_privkey_t key;
+    /* The same for handshakes.  Made once: that costs as much time as a signature. */
+    gnutls_pcert_st shown[kvb_http_tls_max_chain];
+    unsigned shown_count;
+    gnutls_privkey_t signing_key;
     gnutls_x509_trust_list_t clients; /* NULL: no certificate is required */
     char *client_ca;                  /* PEM; owned */
 };
@@ -131,6 +137,22 @@ load_clients(struct kvb_http_tls *tls, const char *path, struct kvb_detail *deta
     return tls->client_ca ? KVB_OK : KVB_NO_MEMORY;
 }
 
+static kvb_status make_shown(struct kvb_http_tls *tls)
+{
+    while (tls->shown_count < tls->chain_count) {
+        const unsigned at = tls->shown_count;
+        if (gnutls_pcert_import_x509(&tls->shown[at], tls->chain[at], 0) < 0) {
+            return KVB_NO_MEMORY;
+        }
+        tls->shown_count++;
+    }
+    return gnutls_privkey_init(&tls->signing_key) == 0 &&
+                   gnutls_privkey_import_x509(
+                       tls->signing_key, tls->key, GNUTLS_PRIVKEY_IMPORT_COPY) == 0
+               ? KVB_OK
+               : KVB_NO_MEMORY;
+}
+
 static kvb_status load_files(
     struct kvb_http_tls *tls, const struct kvb_http_tls_files *files,
     enum kvb_http_tls_fault *out_fault, struct kvb_detail *detail)
@@ -141,7 +163,8 @@ static kvb_status load_files(
     KVB_TRY(load_key(tls, files->key_file, detail));
     KVB_TRY(check_pair(tls, files->key_file, detail));
     *out_fault = KVB_HTTP_TLS_CLIENT_CA;
-    return files->client_ca_file[0] ? load_clients(tls, files->client_ca_file, detail) : KVB_OK;
+    KVB_TRY(files->client_ca_file[0] ? load_clients(tls, files->client_ca_file, detail) : KVB_OK);
+    return make_shown(tls);
 }
 
 kvb_status kvb_http_tls_load(
@@ -153,19 +176,32 @@ kvb_status kvb_http_tls_load(
     if (!tls) {
         return KVB_NO_MEMORY;
     }
+    atomic_init(&tls->references, 1);
     const kvb_status status = load_files(tls, files, out_fault, detail);
     if (status != KVB_OK) {
-        kvb_http_tls_free(tls);
+        kvb_http_tls_drop(tls);
         return status;
     }
     *out_tls = tls;
     return KVB_OK;
 }
 
-void kvb_http_tls_free(struct kvb_http_tls *tls)
+struct kvb_http_tls *kvb_http_tls_ref(struct kvb_http_tls *tls)
 {
-    if (!tls) {
+    (void)atomic_fetch_add(&tls->references, 1);
+    return tls;
+}
+
+void kvb_http_tls_drop(struct kvb_http_tls *tls)
+{
+    if (!tls || atomic_fetch_sub(&tls->references, 1) > 1) {
         return;
+    }
+    for (unsigned i = 0; i < tls->shown_count; i++) {
+        gnutls_pcert_deinit(&tls->shown[i]);
+    }
+    if (tls->signing_key) {
+        gnutls_privkey_deinit(tls->signing_key);
     }
     for (unsigned i = 0; i < tls->chain_count; i++) {
         gnutls_x509_crt_deinit(tls->chain[i]);
@@ -201,52 +237,13 @@ uint64_t kvb_http_tls_end(const struct kvb_http_tls *tls)
 
 /* ---- Handshakes ----------------------------------------------------------------------- */
 
-/* Frees an incomplete copy. */
-static void drop_copied_chain(gnutls_pcert_st *chain, unsigned count)
-{
-    for (unsigned i = 0; i < count; i++) {
-        gnutls_pcert_deinit(&chain[i]);
-    }
-    gnutls_free(chain);
-}
-
-static kvb_status copy_key(const struct kvb_http_tls *tls, gnutls_privkey_t *out_key)
-{
-    gnutls_privkey_t key = NULL;
-
-    if (gnutls_privkey_init(&key) < 0) {
-        return KVB_NO_MEMORY;
-    }
-    if (gnutls_privkey_import_x509(key, tls->key, GNUTLS_PRIVKEY_IMPORT_COPY) < 0) {
-        gnutls_privkey_deinit(key);
-        return KVB_NO_MEMORY;
-    }
-    *out_key = key;
-    return KVB_OK;
-}
-
-kvb_status kvb_http_tls_copy(
-    const struct kvb_http_tls *tls, gnutls_pcert_st **out_chain, unsigned *out_count,
+void kvb_http_tls_show(
+    struct kvb_http_tls *tls, gnutls_pcert_st **out_chain, unsigned *out_count,
     gnutls_privkey_t *out_key)
 {
-    gnutls_pcert_st *chain = gnutls_calloc(tls->chain_count, sizeof *chain);
-
-    if (!chain) {
-        return KVB_NO_MEMORY;
-    }
-    for (unsigned i = 0; i < tls->chain_count; i++) {
-        if (gnutls_pcert_import_x509(&chain[i], tls->chain[i], 0) < 0) {
-            drop_copied_chain(chain, i);
-            return KVB_NO_MEMORY;
-        }
-    }
-    if (copy_key(tls, out_key) != KVB_OK) {
-        drop_copied_chain(chain, tls->chain_count);
-        return KVB_NO_MEMORY;
-    }
-    *out_chain = chain;
-    *out_count = tls->chain_count;
-    return KVB_OK;
+    *out_chain = tls->shown;
+    *out_count = tls->shown_count;
+    *out_key = tls->signing_key;
 }
 
 static bool is_chain_valid(const struct kvb_http_tls *tls, gnutls_x509_crt_t *chain, unsigned count)

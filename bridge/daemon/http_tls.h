@@ -10,10 +10,10 @@
 /* The TLS files of the HTTP server, read as PEM: its certificate chain and key, and the authority
  * of its clients' certificates.
  *
- * Each handshake gets copies of the chain and the key, so that this struct can be freed and
- * replaced while older connections continue.
+ * Connections refer to the one of their handshake, so that it can be replaced while older ones
+ * continue.  It is freed with its last reference.
  *
- * Threads: constant once loaded; any thread may read it.
+ * Threads: constant once loaded, and the references are counted atomically: any thread.
  * Memory:  at most kvb_http_tls_file_bytes for each file. */
 struct kvb_http_tls;
 
@@ -28,7 +28,7 @@ struct kvb_http_tls_files {
 /* Which of the files is at fault. */
 enum kvb_http_tls_fault { KVB_HTTP_TLS_CERT, KVB_HTTP_TLS_KEY, KVB_HTTP_TLS_CLIENT_CA };
 
-/* On KVB_OK the caller frees *out_tls with kvb_http_tls_free().
+/* On KVB_OK the caller has a reference, and drops it with kvb_http_tls_drop().
  * KVB_BAD_CONFIG  a file cannot be read or is not valid PEM, or the key belongs to another
  *                 certificate; *out_fault and detail say which
  * KVB_NO_MEMORY */
@@ -36,8 +36,11 @@ kvb_status kvb_http_tls_load(
     const struct kvb_http_tls_files *files, struct kvb_http_tls **out_tls,
     enum kvb_http_tls_fault *out_fault, struct kvb_detail *detail);
 
-/* NULL is fine. */
-void kvb_http_tls_free(struct kvb_http_tls *tls);
+/* One reference more; returns tls. */
+struct kvb_http_tls *kvb_http_tls_ref(struct kvb_http_tls *tls);
+
+/* One reference less.  NULL is fine. */
+void kvb_http_tls_drop(struct kvb_http_tls *tls);
 
 /* The authority of the clients as PEM text, borrowed; NULL: there is none. */
 const char *kvb_http_tls_client_ca(const struct kvb_http_tls *tls);
@@ -45,10 +48,10 @@ const char *kvb_http_tls_client_ca(const struct kvb_http_tls *tls);
 /* The earliest end of a certificate in the chain, in seconds since 1970. */
 uint64_t kvb_http_tls_end(const struct kvb_http_tls *tls);
 
-/* Copies the chain and the key for one handshake; GnuTLS frees them
- * (GNUTLS_CERT_RETR_DEINIT_ALL).  KVB_NO_MEMORY */
-kvb_status kvb_http_tls_copy(
-    const struct kvb_http_tls *tls, gnutls_pcert_st **out_chain, unsigned *out_count,
+/* The chain and the key for a handshake, borrowed from tls until the session is freed.  GnuTLS must
+ * not free them (no GNUTLS_CERT_RETR_DEINIT_ALL). */
+void kvb_http_tls_show(
+    struct kvb_http_tls *tls, gnutls_pcert_st **out_chain, unsigned *out_count,
     gnutls_privkey_t *out_key);
 
 /* True when clients need no certificate, or this client has sent one that is valid now and that the

@@ -15,8 +15,9 @@ struct kvb_grpc_tls_server {
 struct kvb_grpc_tls {
     struct kvb_grpc_tls_server *server; /* borrowed */
     gnutls_session_t session;
-    uint32_t verified; /* of kvb_http_access_check() */
-    int error;         /* with which the handshake ended; 0: none */
+    struct kvb_http_tls *files; /* a reference, of the handshake; NULL: not yet */
+    uint32_t verified;          /* of kvb_http_access_check() */
+    int error;                  /* with which the handshake ended; 0: none */
 };
 
 /* ---- What GnuTLS calls during a handshake ---- */
@@ -27,15 +28,16 @@ static int choose_certificate(
     unsigned *chain_count, gnutls_ocsp_data_st **ocsp, unsigned *ocsp_count, gnutls_privkey_t *key,
     unsigned *flags)
 {
-    const struct kvb_grpc_tls *tls = gnutls_session_get_ptr(session);
+    struct kvb_grpc_tls *tls = gnutls_session_get_ptr(session);
 
     (void)info;
     *ocsp = NULL;
     *ocsp_count = 0;
-    *flags = GNUTLS_CERT_RETR_DEINIT_ALL;
-    return kvb_http_access_copy_tls(tls->server->access, chain, chain_count, key) == KVB_OK
-               ? 0
-               : GNUTLS_E_MEMORY_ERROR;
+    *flags = 0; /* nothing is GnuTLS's to free */
+    kvb_http_tls_drop(tls->files);
+    tls->files = kvb_http_access_tls(tls->server->access);
+    kvb_http_tls_show(tls->files, chain, chain_count, key);
+    return 0;
 }
 
 /* GNUTLS_ALPN_MANDATORY refuses a client whose offer lacks "h2", but not one that offers
@@ -148,6 +150,7 @@ void kvb_grpc_tls_free(struct kvb_grpc_tls *tls)
     if (tls->session) {
         gnutls_deinit(tls->session);
     }
+    kvb_http_tls_drop(tls->files);
     free(tls);
 }
 
