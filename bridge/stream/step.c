@@ -666,6 +666,16 @@ static kvb_status take_replay_cut(struct stream_step *step)
     return take_replay_failure(step);
 }
 
+/* Without a replay nothing can prove the list of an engine that may have restarted. */
+static kvb_status settle_suspicion(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+    const bool is_lost = stream->is_restart_suspected && stream->has_last;
+
+    stream->is_restart_suspected = false;
+    return is_lost ? kvb_stream_begin_incarnation(step, KVB_REASON_GONE) : KVB_OK;
+}
+
 static kvb_status take_tick(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
@@ -690,12 +700,11 @@ static kvb_status take_tick(struct stream_step *step)
     if (stream->origin == origin_found && stream->looked_ns == 0) {
         stream->looked_ns = now_ns; /* found without a walk: the next walk is a minute away */
     }
-    if (stream->is_restart_suspected && !stream->options.has_replay) {
-        stream->is_restart_suspected = false;
-        return stream->has_last ? kvb_stream_begin_incarnation(step, KVB_REASON_GONE) : KVB_OK;
+    if (!stream->options.has_replay) {
+        return settle_suspicion(step);
     }
     const bool is_busy = replay_is_in_flight(replay) || replay->phase == replay_wanted;
-    if (stream->options.has_replay && stream->link == engine_connected && !is_busy &&
+    if (stream->link == engine_connected && !is_busy &&
         (kvb_stream_is_probe_due(stream, now_ns) || kvb_stream_is_look_due(stream, now_ns))) {
         kvb_stream_want_replay(step, true);
     }

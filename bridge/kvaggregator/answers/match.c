@@ -31,6 +31,28 @@ static void write_overlap_tokens(
     kvb_json_write_end(json, '}');
 }
 
+/* ---- Tiers ---- */
+
+/* True when the stream holds blocks of the prompt in a tier that nothing proves right.  The
+ * heartbeat is read only where blocks are held beyond the device. */
+static bool has_unverified_blocks(const struct kvb_overlap *overlap)
+{
+    for (size_t tier = KVB_TIER_DEVICE + 1; tier < KVB_TIER_COUNT; tier++) {
+        if (overlap->tokens[tier] > 0 &&
+            overlap->follower->heartbeat.tier_reasons[tier] != KVB_REASON_NONE) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void write_unverified_tiers(struct kvb_json_writer *json, const struct kvb_overlap *overlap)
+{
+    if (has_unverified_blocks(overlap)) {
+        kvb_unverified_tiers_json_write(&overlap->follower->heartbeat, json);
+    }
+}
+
 /* ---- Stores ---- */
 
 static void write_store(struct kvb_json_writer *json, const struct kvb_overlap *overlap)
@@ -42,6 +64,7 @@ static void write_store(struct kvb_json_writer *json, const struct kvb_overlap *
     kvb_json_write_pair_u64(json, "dp_rank", follower->id.dp_rank);
     kvb_json_write_pair_text(json, "state", kvb_stream_state_name(follower->state));
     kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(follower->reason));
+    write_unverified_tiers(json, overlap);
     write_overlap_tokens(json, overlap, false);
     kvb_json_write_end(json, '}');
 }
@@ -154,6 +177,7 @@ static void write_overlap_worker(
     kvb_json_write_pair_u64(json, "blocks", overlap->blocks);
     kvb_json_write_pair_number(json, "percent", 100.0 * (double)overlap->blocks / all_blocks);
     kvb_json_write_pair_u64(json, "doubtful", follower->heartbeat.doubtful);
+    write_unverified_tiers(json, overlap);
     if (columns.with_block_size) {
         kvb_json_write_pair_u64(json, "block_size", overlap->shape.block_size);
     }
@@ -397,19 +421,6 @@ static void write_rank_states(struct kvb_json_writer *json, const struct kvb_que
         at = end;
     }
     kvb_json_write_end(json, '}');
-}
-
-/* True when the stream holds blocks of the prompt in a tier that nothing proves right.  The
- * heartbeat is read only where blocks are held beyond the device. */
-static bool has_unverified_blocks(const struct kvb_overlap *overlap)
-{
-    for (size_t tier = KVB_TIER_DEVICE + 1; tier < KVB_TIER_COUNT; tier++) {
-        if (overlap->tokens[tier] > 0 &&
-            overlap->follower->heartbeat.tier_reasons[tier] != KVB_REASON_NONE) {
-            return true;
-        }
-    }
-    return false;
 }
 
 static bool has_unverified_rank(const struct kvb_query_context *ctx, size_t from, size_t to)

@@ -73,6 +73,7 @@ static void write_stream_state(struct kvb_json_writer *json, const struct kvb_st
         kvb_json_write_pair_text(json, "why", stream->why);
     }
     write_blocks_by_tier(json, beat);
+    kvb_unverified_tiers_json_write(beat, json);
     kvb_json_write_pair_u64(json, "doubtful", beat->doubtful);
     kvb_json_write_pair_u64(json, "unrooted", stream->unrooted);
     if (beat->has_missing_at_most) {

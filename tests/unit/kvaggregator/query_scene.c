@@ -162,6 +162,16 @@ void scene_tell(
     assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
 }
 
+void scene_unverify_tier(
+    struct scene *scene, const struct scene_holding *holding, enum kvb_tier tier)
+{
+    const struct kvb_stream_id id = id_of(holding->worker_id, holding->dp_rank);
+    struct kvb_heartbeat heartbeat = heartbeat_of(scene, holding, false);
+
+    heartbeat.tier_reasons[tier] = KVB_REASON_NO_REMOVALS;
+    assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
+}
+
 void scene_name_by_engine(
     struct scene *scene, const struct scene_holding *holding, const char *address)
 {

@@ -51,6 +51,10 @@ void scene_label(
 void scene_tell(
     struct scene *scene, const struct scene_holding *holding, const struct kvb_worker_facts *facts);
 
+/* The stream's next heartbeat: nothing shows that removals from this tier are published. */
+void scene_unverify_tier(
+    struct scene *scene, const struct scene_holding *holding, enum kvb_tier tier);
+
 /* The stream's next heartbeat: its engine names the blocks, and this is its worker's address. */
 void scene_name_by_engine(
     struct scene *scene, const struct scene_holding *holding, const char *address);

@@ -259,6 +259,15 @@ static void hashes_find_the_same_as_tokens(void **state)
     scene_done(&scene);
 }
 
+static void assert_has(struct kvb_buf *buf, const char *part)
+{
+    assert_ok(kvb_buf_append(buf, "", 1));
+    if (!strstr((const char *)buf->data, part)) {
+        fail_msg("%s\nis not in\n%s", part, (const char *)buf->data);
+    }
+    kvb_buf_done(buf);
+}
+
 /* ---- Tiers ---- */
 
 static void cpu_and_disk_are_cumulative(void **state)
@@ -277,6 +286,36 @@ static void cpu_and_disk_are_cumulative(void **state)
         &buf, "{\"scores\":{\"3\":{}},\"frequencies\":[],\"instances\":{\"3\":{"
               "\"longest_matched\":48,\"gpu\":0,\"dp\":{},\"cpu\":48,\"disk\":48}},"
               "\"hits\":{\"3\":{}}}");
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
+/* Only where blocks of the prompt are in that tier: the disk of the other worker holds none. */
+static void a_tier_may_be_unverified_while_its_stream_is_exact(void **state)
+{
+    (void)state;
+    const struct scene_holding host = { 3, 0, "m", 16, KVB_TIER_HOST, 3, false };
+    const struct scene_holding device = { 4, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
+    struct kvb_query query = scene_query(96, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+    struct kvb_buf rows = new_buf();
+    struct scene scene;
+    scene_empty(&scene);
+
+    scene_hold(&scene, &host);
+    scene_hold(&scene, &device);
+    scene_unverify_tier(&scene, &host, KVB_TIER_HOST);
+    scene_unverify_tier(&scene, &device, KVB_TIER_DISK);
+    assert_ok(kvb_answer_streams(&scene.ctx, 0, 9, &rows));
+    assert_has(&rows, "\"unverified_tiers\":{\"disk\":\"no_removals\"}");
+    assert_ok(kvb_answer_query(&scene.ctx, &query, false, &buf, &detail));
+    assert_text(
+        &buf, "{\"scores\":{\"3\":{},\"4\":{\"0\":48}},\"frequencies\":[],\"instances\":{"
+              "\"3\":{\"longest_matched\":48,\"gpu\":0,\"dp\":{},\"cpu\":48,\"disk\":48},"
+              "\"4\":{\"longest_matched\":48,\"gpu\":48,\"dp\":{\"0\":48},\"cpu\":48,\"disk\":48}},"
+              "\"hits\":{\"3\":{},\"4\":{\"0\":48}},"
+              "\"tier_states\":{\"3\":{\"0\":{\"unverified_tiers\":{\"host\":\"no_removals\"}}}}}");
     kvb_query_done(&query);
     scene_done(&scene);
 }
@@ -572,15 +611,6 @@ static void scene_of_pod(struct scene *scene)
         scene_hold(scene, &told[i]);
     }
     scene_tell(scene, &told[0], &pod);
-}
-
-static void assert_has(struct kvb_buf *buf, const char *part)
-{
-    assert_ok(kvb_buf_append(buf, "", 1));
-    if (!strstr((const char *)buf->data, part)) {
-        fail_msg("%s\nis not in\n%s", part, (const char *)buf->data);
-    }
-    kvb_buf_done(buf);
 }
 
 static void a_row_of_each_answer_names_what_is_known_of_its_worker(void **state)
@@ -971,6 +1001,7 @@ int main(void)
         cmocka_unit_test(one_worker_alone_may_be_asked_for),
         cmocka_unit_test(hashes_find_the_same_as_tokens),
         cmocka_unit_test(cpu_and_disk_are_cumulative),
+        cmocka_unit_test(a_tier_may_be_unverified_while_its_stream_is_exact),
         cmocka_unit_test(states_other_than_exact_are_added_for_those_ranks_alone),
         cmocka_unit_test(route_answers_the_cheapest_with_all_scores),
         cmocka_unit_test(what_was_routed_counts_until_the_next_load),

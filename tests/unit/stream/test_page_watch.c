@@ -476,16 +476,16 @@ static void sglangs_cache_must_hold_what_is_listed(void **state)
 {
     (void)state;
     static const struct {
-        uint32_t listed;
         uint64_t used, evictable;
+        uint32_t listed;
         unsigned signs;
-    } rows[] = { { 40, 0, 40, 0 },
-                 { 40, 24, 0, 0 },                              /* a request uses them */
-                 { 40, 0, 40 - slack - 1, KVB_SIGN_OCCUPANCY }, /* a reset that was not told */
-                 { 40, 0, 40 - slack, 0 },
-                 { 10, 0, 10 + slack + 1, KVB_SIGN_OCCUPANCY }, /* stores that were not told */
-                 { 10, 0, 10 + slack, 0 },
-                 { 10, 64, 0, 0 } }; /* a long decode */
+    } rows[] = { { 0, 40, 40, 0 },
+                 { 24, 0, 40, 0 },                              /* a request uses them */
+                 { 0, 40 - slack - 1, 40, KVB_SIGN_OCCUPANCY }, /* a reset without an event */
+                 { 0, 40 - slack, 40, 0 },
+                 { 0, 10 + slack + 1, 10, KVB_SIGN_OCCUPANCY }, /* stores without an event */
+                 { 0, 10 + slack, 10, 0 },
+                 { 64, 0, 10, 0 } }; /* a long decode */
 
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         struct scene scene;
