@@ -85,6 +85,10 @@ static void an_empty_file_is_enough(void **state)
     assert_int_equal(config.load.publish_ms, 1000);
     assert_int_equal(config.load.statistic, KVB_LOAD_USAGE);
     assert_int_equal(config.forget_ms, 60000);
+    assert_true(config.audit.marks);
+    assert_true(config.audit.honest_loss == 0.005 && config.audit.lie == 0.05);
+    assert_true(config.audit.false_alarm_requests == 1e8);
+    assert_int_equal(config.audit.slack_blocks, 0);
     assert_string_equal(config.http, "127.0.0.1:9402");
     kvb_aggregator_config_done(&config);
 }
@@ -229,6 +233,19 @@ static void what_is_forgotten_has_expired_before(void **state)
         "2: forget_ms: 4000 is below load.expire_ms (5000)");
 }
 
+static void the_losses_of_the_audit_are_shares(void **state)
+{
+    (void)state;
+    assert_wrong(
+        "audit = { honest_loss = 0.0; };", "1: audit.honest_loss: expected a share above 0");
+    assert_wrong("audit = { lie = 0.0; };", "1: audit.lie: expected a share above 0");
+    assert_wrong(
+        "audit = { honest_loss = 0.5;\n lie = 0.5; };", "2: audit.lie: expected a share above 0");
+    assert_wrong(
+        "audit = { false_alarm_requests = 1.0; };",
+        "1: audit.false_alarm_requests: is out of range");
+}
+
 static void survives_every_allocation_failing(void **state)
 {
     (void)state;
@@ -259,6 +276,7 @@ int main(void)
         cmocka_unit_test(a_default_model_and_its_block_size_belong_together),
         cmocka_unit_test(what_is_forgotten_has_expired_before),
         cmocka_unit_test(engines_are_requested_nothing_unless_networks_are_listed),
+        cmocka_unit_test(the_losses_of_the_audit_are_shares),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
