@@ -12,6 +12,7 @@ enum {
 };
 
 static const uint64_t silence_ns = 200 * KVB_NS_PER_MS; /* who says nothing for so long is done */
+static const uint64_t republished_silence_ns = KVB_NS_PER_S;
 static const uint64_t lost_ns = measure_lost_ms * KVB_NS_PER_MS;
 static const uint64_t warm_up_ns = 30 * KVB_NS_PER_S;
 
@@ -253,7 +254,10 @@ static kvb_status speak_until_received(struct contender *contender, struct follo
 
 static kvb_status listen_until_silent(struct following *following)
 {
-    while (kvb_clock_monotonic_ns() - following->last_ns < silence_ns) {
+    /* batches that are still on their way would be counted as those of the next script */
+    const uint64_t enough_ns = following->republished ? republished_silence_ns : silence_ns;
+
+    while (kvb_clock_monotonic_ns() - following->last_ns < enough_ns) {
         KVB_TRY(follow_once(following));
     }
     return KVB_OK;
