@@ -5,7 +5,7 @@ Needs the package ai-dynamo-runtime (75 MB, 250 MB installed), so it runs only w
 has it:
 
     python3 -m venv build/dynamo
-    build/dynamo/bin/pip install --no-deps ai-dynamo-runtime==1.6.1 && build/dynamo/bin/pip install pydantic==2.13.5 uvloop
+    build/dynamo/bin/pip install --no-deps ai-dynamo-runtime==1.6.1 && build/dynamo/bin/pip install pydantic==2.13.5
     KVB_DYNAMO_PYTHON=build/dynamo/bin/python KVB_BIN=build/release build/venv/bin/python -m pytest tests/e2e/test_dynamo_indexer.py
 """
 
