@@ -88,6 +88,10 @@ class CrowdWorld(World):
         self.store_prompt()
 
     def change_bridge(self, is_killed):
+        """With a checkpoint that is newer than the 10,000 batches of the engine's buffer, which last a second or two here."""
+        began = time.time_ns()
+        self.store_prompt()
+        programs.wait_for("a checkpoint is written", lambda: self.written_ns("*[0-9]") > began, 20)
         self.end_bridge(is_killed)
         for _ in range(MISSED):
             self.step()
