@@ -25,6 +25,7 @@ READERS = 3 if IS_SMALL else 20
 QUIET_POINTS = 3 + BATCHES // 5000
 KILLS = 1 + BATCHES // 10_000  # of the engine; as many of the bridge, and as many ordinary stops of it
 MAX_HELD = 2000  # blocks in the engine's cache
+RATE = 1000  # batches a second, at most: the engine's buffer of 10,000 then reaches back for 10 s
 MISSED = 50  # batches that the engine publishes while there is no bridge
 
 
@@ -158,6 +159,8 @@ def test_every_reader_of_a_crowd_holds_the_truth_at_quiet_points(scene, tmp_path
             for happen in events[batch]:
                 happen()
             world.step()
+            if batch % 10 == 0:
+                time.sleep(10 / RATE)
         world.count["requests without an end"] = sum(int(reader.ask("hung")) for reader in world.crowd.values())
         assert world.count["readers killed"] == READERS and world.count["quiet points"] == QUIET_POINTS
     finally:
