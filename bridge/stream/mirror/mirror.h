@@ -133,7 +133,8 @@ uint32_t kvb_mirror_window_tokens(const struct kvb_mirror *mirror);
  * groups, or a block of another size than its parent. */
 bool kvb_mirror_has_odd_groups(const struct kvb_mirror *mirror);
 
-/* Why, for people: "a cache group of cross attention has no rule".  NULL: the groups are not odd. */
+/* Why, for people: "a cache group of cross attention has no rule".  NULL: the groups are not odd.
+ */
 const char *kvb_mirror_odd_groups_why(const struct kvb_mirror *mirror);
 
 /* True: the engine's newest tokens were pairs (a,b) (b,c).  False before the first tokens, and

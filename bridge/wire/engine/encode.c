@@ -286,12 +286,11 @@ static bool has_kind(const struct engine_source *source)
 
 static void pack_kind(msgpack_packer *packer, const struct engine_source *source)
 {
-    static const char *const names[] = { [KVB_GROUP_FULL] = "full_attention",
-                                         [KVB_GROUP_WINDOW] = "sliding_window",
-                                         [KVB_GROUP_OTHER] = "unknown",
-                                         [KVB_GROUP_CHUNKED] = "chunked_local_attention",
-                                         [KVB_GROUP_CROSS] = "cross_attention",
-                                         [KVB_GROUP_ENCODER] = "encoder_only_attention" };
+    static const char *const names[] = {
+        [KVB_GROUP_FULL] = "full_attention",   [KVB_GROUP_WINDOW] = "sliding_window",
+        [KVB_GROUP_OTHER] = "unknown",         [KVB_GROUP_CHUNKED] = "chunked_local_attention",
+        [KVB_GROUP_CROSS] = "cross_attention", [KVB_GROUP_ENCODER] = "encoder_only_attention"
+    };
 
     if (has_kind(source)) {
         kvb_pack_text(packer, names[source->event->group_kind]);
