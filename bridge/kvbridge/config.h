@@ -87,7 +87,6 @@ struct kvb_worker_config {
     uint64_t id;                 /* 0 .. 2^63-1, the id in published messages; not with ids */
     uint64_t ids[kvb_max_ranks]; /* one for each rank, for routers that do not know ranks */
     size_t id_count;             /* 0, or `ranks` */
-    bool is_id_of_rank;          /* of a single rank: it had an id of its own in `ids` */
     uint32_t block_size;         /* tokens */
     unsigned hashes;             /* AS_PUBLISHED, or 1 + enum kvb_hashes */
     char model[kvb_model_bytes + 1];
@@ -103,6 +102,7 @@ struct kvb_worker_config {
     char topic[kvb_config_topic_bytes]; /* prefix */
     bool bind;                          /* bind the SUB socket: the engine connects */
     struct kvb_curve_config curve;
+    bool is_id_of_rank;     /* of a single rank: it had an id of its own in `ids` */
     bool is_id_made;        /* computed from the address, not configured */
     bool is_discovered;     /* the engine has answered, so `ranks` is known */
     bool has_own_addresses; /* the addresses of one rank: no rank is added to the ports */

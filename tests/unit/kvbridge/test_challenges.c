@@ -58,8 +58,8 @@ static void the_oldest_of_too_many_goes(void **state)
     const struct given second = give(&challenges, 1, 5);
 
     (void)state;
-    for (uint8_t i = 2; i <= kvb_challenges_max; i++) {
-        (void)give(&challenges, i, 5);
+    for (int i = 2; i <= kvb_challenges_max; i++) {
+        (void)give(&challenges, (uint8_t)i, 5);
     }
     assert_false(kvb_challenges_use(&challenges, first.text, 6));
     assert_true(kvb_challenges_use(&challenges, second.text, 6));

@@ -36,9 +36,7 @@ static void names_each_rank_as_vllm_does(void **state)
         "vllm:kv_cache_usage_perc{engine=\"1\",model_name=\"tiny\"} 0\n",
         "vllm:engine_sleep_state{engine=\"0\",model_name=\"tiny\",sleep_state=\"awake\"} 1\n",
         "vllm:engine_sleep_state{engine=\"1\",model_name=\"tiny\",sleep_state=\"awake\"} 0\n",
-        "vllm:engine_sleep_state{engine=\"1\",model_name=\"tiny\",sleep_state=\"weights_"
-        "offloaded\"} "
-        "1\n",
+        ",model_name=\"tiny\",sleep_state=\"weights_offloaded\"} 1\n",
         "vllm:prefix_cache_queries_total{engine=\"0\",model_name=\"tiny\"} 3982\n",
         "vllm:prefix_cache_hits_total{engine=\"0\",model_name=\"tiny\"} 1376\n",
         "kv_cache_size_tokens=\"2048\",num_cpu_blocks=\"None\",num_gpu_blocks=\"128\"} 1.0\n",

@@ -301,7 +301,7 @@ static size_t first_in_turn(const struct fleet *rivals, const size_t *at, size_t
 
 static size_t next_in_turn(const struct fleet *rivals)
 {
-    size_t all[max_workers];
+    size_t all[max_workers] = { 0 };
 
     for (size_t i = 0; i < rivals->count; i++) {
         all[i] = i;
