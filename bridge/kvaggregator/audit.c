@@ -31,7 +31,7 @@ void kvb_aggregator_audit_heartbeat(
 {
     const struct kvb_follower *follower = kvb_followers_find(aggregator->followers, id);
 
-    if (follower && follower->has_heartbeat &&
+    if (!follower || !follower->has_heartbeat ||
         !kvb_epoch_is_same(&follower->heartbeat.epoch, &heartbeat->epoch)) {
         kvb_audit_cleared(aggregator->audit, id);
     }
@@ -68,6 +68,19 @@ mark_stream(struct kvb_aggregator *aggregator, const struct kvb_follower *follow
     }
 }
 
+/* A stream that is no longer followed has no list that could be wrong. */
+static void clear_forgotten(struct kvb_aggregator *aggregator)
+{
+    enum kvb_audit_verdict verdict = KVB_AUDIT_KEPT;
+
+    for (size_t i = 0; i < kvb_audit_limit(aggregator->audit); i++) {
+        const struct kvb_stream_id *id = kvb_audit_at(aggregator->audit, i, &verdict);
+        if (id && verdict == KVB_AUDIT_BROKEN && !kvb_followers_find(aggregator->followers, id)) {
+            kvb_audit_cleared(aggregator->audit, id);
+        }
+    }
+}
+
 /* All streams are compared when a verdict has changed, and once a second while there are doubted
  * ones, because a stream may have been forgotten and be back. */
 static void mark_streams(
@@ -79,6 +92,7 @@ static void mark_streams(
     if (!aggregator->config->audit.marks || (changes == aggregator->marked && !is_due)) {
         return;
     }
+    clear_forgotten(aggregator);
     aggregator->marked = changes;
     aggregator->next_mark_ns = now_ns + mark_every_ns;
     for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {

@@ -23,7 +23,7 @@
  * The HTTP thread waits meanwhile, and with it the other connections of that thread.  Therefore
  * only a few calls may be under way. */
 
-enum { answer_wait_ms = 2000, max_message_bytes = kvb_max_forward_bytes };
+enum { answer_wait_ms = 2000, unregister_ms = 4000, max_message_bytes = kvb_max_forward_bytes };
 
 static const char reply_start[] = "reg"; /* no hex digit, with which other answers begin */
 
@@ -80,6 +80,9 @@ static void take_offer(struct forward_call *call, kvb_span payload)
 
 static void take_forward_answer(struct forward_call *call, kvb_span payload)
 {
+    if (call->is_answered) {
+        return;
+    }
     call->is_answered =
         payload.len > 0 && kvb_forward_answer_decode(payload, &call->answer) == KVB_OK;
 }
@@ -145,10 +148,12 @@ static void end_call(struct forwarding *forwarding)
 static void await(struct forwarding *forwarding, enum forward_awaits what)
 {
     struct aggregator_forward *forward = forwarding->aggregator->forward;
+    const uint64_t number = draw_call_number(); /* a late reply has another one */
 
     (void)pthread_mutex_lock(&forward->lock);
     forwarding->call->awaits = what;
     forwarding->call->is_answered = false;
+    forwarding->call->number = number != 0 ? number : forwarding->call->number;
     forwarding->call->registrars.asked_ns = kvb_clock_monotonic_ns();
     (void)pthread_mutex_unlock(&forward->lock);
 }
@@ -233,6 +238,13 @@ static bool collect_offers(struct forwarding *forwarding)
     wait_for_it(forwarding);
     if (forwarding->call->registrars.count > 0) {
         return true;
+    }
+    if (!forwarding->call->registrars.has_nobody) {
+        kvb_http_refuse(
+            forwarding->answer, 503,
+            "no bridge that takes registrations has answered within 500 ms: try again later, or "
+            "set register.token_file on the bridges");
+        return false;
     }
     struct kvb_detail why;
     kvb_detail_set(
@@ -323,7 +335,10 @@ static void forward_unregister(struct forwarding *forwarding)
     size_t asked = 0;
     bool is_done = false;
 
-    for (size_t at = 0; (to = kvb_registrars_next_holder(&forwarding->call->registrars, &at));) {
+    const uint64_t last_ns = kvb_clock_monotonic_ns() + unregister_ms * KVB_NS_PER_MS;
+
+    for (size_t at = 0; kvb_clock_monotonic_ns() < last_ns &&
+                        (to = kvb_registrars_next_holder(&forwarding->call->registrars, &at));) {
         asked++;
         if (forward_to(forwarding, to) == 200 && !is_done) {
             is_done = true;

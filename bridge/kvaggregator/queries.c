@@ -742,7 +742,7 @@ static struct pending_query *take_first(struct kvb_aggregator *aggregator)
 
 static void answer_or_keep(struct kvb_aggregator *aggregator, struct pending_query *pending)
 {
-    if (request_tokens(aggregator, pending)) {
+    if (!is_query_abandoned(pending) && request_tokens(aggregator, pending)) {
         return;
     }
     if (answer_pending(aggregator, pending)) {

@@ -60,6 +60,7 @@ struct job {
 struct cooldown {
     uint64_t url_hash;
     uint64_t until_ns;
+    uint64_t failures; /* in a row */
 };
 
 struct kvb_tokenizer {
@@ -135,10 +136,30 @@ static bool is_cooling(struct kvb_tokenizer *tokenizer, const char *url, uint64_
 static void begin_cooldown(struct kvb_tokenizer *tokenizer, const char *url, uint64_t now_ns)
 {
     const uint64_t hash = kvb_hash64(kvb_span_of(url), tokenizer->options.seed);
+    struct cooldown *row = cooldown_of(tokenizer, hash);
 
-    *cooldown_of(tokenizer, hash) =
-        (struct cooldown){ .url_hash = hash,
-                           .until_ns = now_ns + kvb_tokenize_cooldown_ms * KVB_NS_PER_MS };
+    *row = (struct cooldown){ .url_hash = hash,
+                              .until_ns = now_ns + kvb_tokenize_cooldown_ms * KVB_NS_PER_MS,
+                              .failures = row->url_hash == hash ? row->failures + 1 : 1 };
+}
+
+static void end_cooldown(struct kvb_tokenizer *tokenizer, const char *url)
+{
+    const uint64_t hash = kvb_hash64(kvb_span_of(url), tokenizer->options.seed);
+    struct cooldown *row = cooldown_of(tokenizer, hash);
+
+    if (row->url_hash == hash) {
+        *row = (struct cooldown){ 0 };
+    }
+}
+
+/* True: there is no such URL, or it is not asked now. */
+static bool is_resting(struct kvb_tokenizer *tokenizer, const char *url, uint64_t now_ns)
+{
+    const uint64_t hash = kvb_hash64(kvb_span_of(url), tokenizer->options.seed);
+
+    return url[0] == '\0' || (is_cooling(tokenizer, url, now_ns) &&
+                              cooldown_of(tokenizer, hash)->failures >= kvb_tokenize_rest_failures);
 }
 
 /* ---- The end of orders ---- */
@@ -346,6 +367,7 @@ static bool settle_attempt(struct job *job, size_t number, uint64_t now_ns)
 
     if (outcome == KVB_TOKENIZE_OK) {
         if (read_attempt(job, attempt)) {
+            end_cooldown(job->tokenizer, job->urls[number]);
             return true;
         }
         outcome = KVB_TOKENIZE_INVALID;
@@ -477,6 +499,20 @@ static void start_job(
     start_attempt(job, 0);
 }
 
+/* Callers would wait for engines that fail for everybody. */
+static void start_job_unless_resting(
+    struct kvb_tokenizer *tokenizer, struct kvb_tokenize_order *order, struct kvb_hash128 hash)
+{
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
+
+    if (is_resting(tokenizer, order->urls[0], now_ns) &&
+        is_resting(tokenizer, order->urls[1], now_ns)) {
+        fail_order(tokenizer, order, KVB_TOKENIZE_UNAVAILABLE);
+    } else {
+        start_job(tokenizer, order, hash);
+    }
+}
+
 static void take_order(struct kvb_tokenizer *tokenizer, struct kvb_tokenize_order *order)
 {
     const kvb_span body = kvb_buf_span(&order->body);
@@ -492,7 +528,7 @@ static void take_order(struct kvb_tokenizer *tokenizer, struct kvb_tokenize_orde
     }
     struct job *job = find_job(tokenizer, hash, body);
     if (!job) {
-        start_job(tokenizer, order, hash);
+        start_job_unless_resting(tokenizer, order, hash);
         return;
     }
     order->next = job->waiting;

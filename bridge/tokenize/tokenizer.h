@@ -23,7 +23,9 @@
  * kvb_tokenize_late_ms, still goes into the cache, so that a text which takes longer than the
  * deadline is found when it is asked again.  An engine that failed, or took more than half of the
  * deadline, is asked second for kvb_tokenize_cooldown_ms; one that refused a text (400, 413, 422)
- * is not, because the next text may do.
+ * is not, because the next text may do.  After kvb_tokenize_rest_failures of them in a row it is
+ * not asked at all during that time: orders that no other engine can take are refused at once, so
+ * their callers do not wait.
  *
  * Only addresses in `networks` are connected to, no redirect is followed, and an answer has a
  * ceiling.  Neither texts nor tokens are logged.
@@ -34,7 +36,12 @@ struct kvb_tokenizer;
 struct kvb_networks;
 struct kvb_log;
 
-enum { kvb_tokenize_late_ms = 1000, kvb_tokenize_cooldown_ms = 1000, kvb_tokenize_urls = 2 };
+enum {
+    kvb_tokenize_late_ms = 1000,
+    kvb_tokenize_cooldown_ms = 1000,
+    kvb_tokenize_urls = 2,
+    kvb_tokenize_rest_failures = 8
+};
 
 enum kvb_tokenize_outcome {
     KVB_TOKENIZE_OK,
@@ -42,7 +49,8 @@ enum kvb_tokenize_outcome {
     KVB_TOKENIZE_NO_ENGINE,   /* no worker of the model says where it can be asked */
     KVB_TOKENIZE_BUSY,        /* too many wait, or too much memory is in use */
     KVB_TOKENIZE_TIMEOUT,     /* no answer within the deadline */
-    KVB_TOKENIZE_UNAVAILABLE, /* not connected: nobody listens, or the address is not allowed */
+    KVB_TOKENIZE_UNAVAILABLE, /* not connected: nobody listens, the address is not allowed, or the
+                                 engine rests */
     KVB_TOKENIZE_REFUSED,     /* another status than 200; redirects too */
     KVB_TOKENIZE_INVALID,     /* the answer has no tokens, or is too large */
     KVB_TOKENIZE_OUTCOME_COUNT

@@ -15,7 +15,7 @@ import pytest
 import authority
 import programs
 from kv_indexer import Router, vector
-from programs import wait_for
+from programs import PATIENCE, wait_for
 from slowloris import Slowloris, client_hello
 
 HASHES = range(1048574)  # the longest prompt of a router: 8 MiB, in records of 16 KiB
@@ -126,7 +126,7 @@ def test_a_router_needs_a_certificate_where_an_authority_is_configured(scene, tm
 
     # A handshake has half the time of a first request.
     with silent:
-        assert silent.recv(1) == b"" and 4 < time.monotonic() - begun < 8
+        assert silent.recv(1) == b"" and time.monotonic() - begun > 4
     assert served.aggregator.metric("kvb_grpc_closed_total", reason="late") == 1
 
 
@@ -162,13 +162,13 @@ def test_handshakes_that_never_end_cost_nobody_else_an_answer(served):
         assert router.match([1]) == []
         took = []
         end = time.monotonic() + 1.5
-        while time.monotonic() < end:
+        while time.monotonic() < end or strangers.opened < 500 and time.monotonic() < end + 60:
             strangers.work(False)
             begun = time.monotonic()
             assert router.match([1]) == []
             took.append(time.monotonic() - begun)
         assert strangers.opened >= 500 and strangers.closed > 0
-        assert sorted(took)[len(took) // 2] < 0.05, "half of them, on a busy machine"
+        assert sorted(took)[len(took) // 2] < 0.05 * PATIENCE, "half of them, on a busy machine"
         wait_for("a new router finds a place", lambda: other.code(vector("request_4")) == "OK")
         assert served.aggregator.metric("kvb_grpc_connections") <= 256
     strangers.leave()

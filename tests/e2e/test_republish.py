@@ -103,7 +103,7 @@ class World:
     # ---- Comparing ----
 
     def wait(self, *some, seconds=40):
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + seconds * programs.PATIENCE
         for one in some:
             while one.held != self.truth:
                 assert time.monotonic() < deadline, self.difference(one)

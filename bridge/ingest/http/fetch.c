@@ -102,9 +102,12 @@ kvb_status kvb_fetcher_new(struct kvb_resolver *resolver, struct kvb_fetcher **o
 kvb_status kvb_fetcher_limit(struct kvb_fetcher *fetcher, unsigned max_connections)
 {
     const long max = (long)max_connections;
+    const long host_max = max > 4 ? max / 4 : 1; /* one silent host leaves room for the others */
 
     return curl_multi_setopt(fetcher->multi, CURLMOPT_MAXCONNECTS, max) == CURLM_OK &&
                    curl_multi_setopt(fetcher->multi, CURLMOPT_MAX_TOTAL_CONNECTIONS, max) ==
+                       CURLM_OK &&
+                   curl_multi_setopt(fetcher->multi, CURLMOPT_MAX_HOST_CONNECTIONS, host_max) ==
                        CURLM_OK
                ? KVB_OK
                : KVB_IO;
