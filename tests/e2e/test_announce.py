@@ -1,4 +1,4 @@
-"""Are the sockets of `republish` registered at Dynamo's services over HTTP, kept registered, and taken back?
+"""Are the sockets of `republish` registered at Dynamo's services over HTTP, kept registered, and removed at the end?
 
 The services here answer as those of ai-dynamo-runtime 1.6.1 did when they were recorded
 (tests/data/vectors/dynamo-select-service-http-1.6.1.txt, dynamo-indexer-http-1.6.1.txt). With KVB_DYNAMO_PYTHON

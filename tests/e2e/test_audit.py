@@ -1,6 +1,6 @@
-"""Is a stream UNVERIFIED(audit) when its engine delivers fewer cached tokens than its events promise,
-at all aggregators, only there, and not for a removal that was told?  Is it EXACT again after a clear
-and kept promises?"""
+"""Is a stream UNVERIFIED(audit) at all aggregators when its engine delivers fewer cached tokens than its
+events promise, and no other stream?  Do blocks that the engine published as removed count for nothing?
+Is the stream EXACT again after a clear and kept promises?"""
 
 import json
 import subprocess

@@ -1,5 +1,5 @@
-"""Is gRPC closed, where certificates are configured, to who speaks no TLS, offers no "h2" or shows no certificate, do
-handshakes that never end cost nobody else an answer, and are new certificates taken over while connections live on?"""
+"""Where certificates are configured, does gRPC refuse clients without TLS, without "h2" or without a certificate? Do
+handshakes that never end cost nobody else an answer? Are new certificates used while open connections continue?"""
 
 import contextlib
 import os

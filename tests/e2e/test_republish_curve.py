@@ -1,5 +1,5 @@
 """Republished events with CURVE: does a reader with a listed key get live batches and replays, and does nobody else get
-anything?  Are other keys taken by a reload, without a word to the engine's stream?"""
+anything?  Does a reload take other keys and leave the engine's stream alone?"""
 
 import pytest
 import zmq

@@ -1,4 +1,4 @@
-"""What an engine does to its cache without an event: is it found on its metrics page, and does a stock
+"""Does the bridge find on an engine's metrics page what the engine publishes no event of?  Does a stock
 engine never raise a false alarm?"""
 
 import json

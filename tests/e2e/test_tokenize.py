@@ -1,5 +1,5 @@
-"""Are queries of text and of messages answered as those of their tokens, which an engine is asked for once, over HTTP
-and NATS? Does whatever an engine does instead cost a 503 that names it, in time, and is the text shown nowhere?"""
+"""Are queries of text and of messages answered as queries of their tokens, over HTTP and NATS, and is an engine asked for
+these once? Is each failure of an engine answered in time with a 503 that names it, and is the text shown nowhere?"""
 
 import http.server
 import json
