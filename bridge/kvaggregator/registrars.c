@@ -26,6 +26,7 @@ void kvb_registrars_add(
     }
     registrars->offers[registrars->count++] = *offer;
     registrars->newest_ns = now_ns;
+    registrars->has_holder |= offer->held > 0;
 }
 
 uint64_t kvb_registrars_until_ns(const struct kvb_registrars *registrars)
@@ -36,7 +37,7 @@ uint64_t kvb_registrars_until_ns(const struct kvb_registrars *registrars)
     if (registrars->has_nobody) {
         return registrars->asked_ns;
     }
-    return registrars->count > 0 && next_ns < last_ns ? next_ns : last_ns;
+    return registrars->has_holder && next_ns < last_ns ? next_ns : last_ns;
 }
 
 static bool is_preferred(const struct kvb_forward_offer *a, const struct kvb_forward_offer *b)

@@ -20,12 +20,16 @@
 enum {
     kvb_max_registrars = 64,
     kvb_registrars_first_ms = 500, /* the longest wait for offers */
-    kvb_registrars_next_ms = 100   /* after each offer, for a further one */
+    /* After each offer, for a further one, once a bridge that reads the worker has answered.
+     * Without such an offer the longest wait is due: that bridge may be busy, and two must not read
+     * it. */
+    kvb_registrars_next_ms = 100
 };
 
 struct kvb_registrars {
     uint64_t asked_ns;
     uint64_t newest_ns; /* when the newest offer came */
+    bool has_holder;    /* some offer is of a bridge that reads the worker */
     bool has_nobody;    /* nats-server says that no bridge subscribes */
     size_t count;
     size_t left_out; /* offers beyond kvb_max_registrars */
