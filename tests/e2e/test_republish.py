@@ -50,10 +50,23 @@ class World:
         """What was stored since the last file of tokens, and is in a newer checkpoint, has none after a crash."""
         return self.written_ns("*[0-9]") <= self.written_ns("*.tokens")
 
+    def wait_for_tokens(self):
+        """Until a checkpoint from now on has its tokens.  A block that was stored while they were written is in
+        these already: then the next checkpoint writes none, and one more block has to be stored."""
+        began, again = time.time_ns(), 0.0
+
+        def has_them():
+            nonlocal again
+            if time.monotonic() >= again:
+                self.store_more()
+                again = time.monotonic() + 5
+            return self.has_tokens_of_checkpoint() and self.written_ns("*[0-9]") > began
+
+        programs.wait_for("a checkpoint and its tokens are written", has_them, 30)
+
     def end_bridge(self, is_killed):
         if is_killed and self.directory:
-            self.store_more()  # else the tokens may be those of the checkpoint before, and are not written again
-            programs.wait_for("the checkpoint has its tokens", self.has_tokens_of_checkpoint)
+            self.wait_for_tokens()
         self.bridge.kill() if is_killed else self.bridge.stop()
 
     def restart_bridge(self, is_killed):
@@ -179,12 +192,7 @@ def test_tokens_survive_a_restart_though_the_engine_has_forgotten_them(scene, tm
     some = [world.reader(kind) for kind in (readers.Dynamo, readers.LlmD, readers.Tree)]
     world.wait(*some)
     if is_killed:  # every second
-        began = time.time_ns()
-        world.store(1)
-        programs.wait_for(
-            "a checkpoint and its tokens are written",
-            lambda: world.has_tokens_of_checkpoint() and world.written_ns("*[0-9]") > began,
-        )
+        world.wait_for_tokens()
     world.engine.forget(keep=2)  # they prove that it is the same engine
     for _ in range(3):
         world.store(1, parent=names[-1])
