@@ -133,8 +133,8 @@ static void describe_failure(
         [KVB_TOKENIZE_NO_ENGINE] = "no worker of the model that is up has `tokenize`: set it in "
                                    "the bridge's configuration, or send token_ids",
         [KVB_TOKENIZE_BUSY] = "too many texts wait for engines; try again later",
-        [KVB_TOKENIZE_UNAVAILABLE] = "no engine can be reached, or its network is not in "
-                                     "tokenize.networks; try again later",
+        [KVB_TOKENIZE_UNAVAILABLE] = "no engine can be reached, all have just failed, or "
+                                     "tokenize.networks lacks theirs; try again later",
         [KVB_TOKENIZE_INVALID] = "the engine's answer has no tokens",
     };
 

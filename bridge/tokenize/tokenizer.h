@@ -40,7 +40,7 @@ enum {
     kvb_tokenize_late_ms = 1000,
     kvb_tokenize_cooldown_ms = 1000,
     kvb_tokenize_urls = 2,
-    kvb_tokenize_rest_failures = 8
+    kvb_tokenize_rest_failures = 16
 };
 
 enum kvb_tokenize_outcome {

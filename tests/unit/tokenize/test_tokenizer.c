@@ -208,6 +208,29 @@ static void an_engine_that_fails_or_is_silent_is_passed_over(void **state)
     }
 }
 
+/* Otherwise all callers would wait for it. */
+static void an_engine_that_always_fails_is_not_waited_for(void **state)
+{
+    (void)state;
+    struct world world;
+    char body[32];
+    uint64_t requests = 0;
+    struct ended ended;
+    int number = 0;
+
+    open_world(&world, 1000, "127.0.0.0/8");
+    do { /* one more if the machine paused for a second */
+        requests = world.values[tokenize_requests];
+        (void)snprintf(body, sizeof body, "{\"a\":%d}", number++);
+        ended = ask(&world, body, "/busy", "");
+        assert_int_not_equal(ended.result.outcome, KVB_TOKENIZE_OK);
+    } while (world.values[tokenize_requests] > requests && number < 100);
+    assert_int_equal(ended.result.outcome, KVB_TOKENIZE_UNAVAILABLE);
+    assert_true(requests >= kvb_tokenize_rest_failures && number < 100);
+    assert_tokens(ask(&world, "{\"b\":1}", "/busy", "/good")); /* another one is asked */
+    close_world(&world);
+}
+
 /* Otherwise one wrong text would move all others to other engines. */
 static void an_engine_that_refuses_a_text_is_requested_first_again(void **state)
 {
@@ -288,6 +311,7 @@ int main(void)
         cmocka_unit_test(the_same_text_is_asked_once),
         cmocka_unit_test(equal_texts_under_way_share_a_request),
         cmocka_unit_test(an_engine_that_fails_or_is_silent_is_passed_over),
+        cmocka_unit_test(an_engine_that_always_fails_is_not_waited_for),
         cmocka_unit_test(an_engine_that_refuses_a_text_is_requested_first_again),
         cmocka_unit_test(each_failure_has_its_name),
         cmocka_unit_test(only_the_networks_listed_are_connected_to),
