@@ -719,7 +719,8 @@ static void at_the_end_each_reader_that_waits_is_sent_its_end_mark(void **state)
 {
     (void)state;
     static const uint8_t names[] = "abc";
-    const uint64_t from[] = { first_number + 3 * (uint64_t)kept_batches - 2, first_number, first_number };
+    const uint64_t from[] = { first_number + 3 * (uint64_t)kept_batches - 2, first_number,
+                              first_number };
     struct kvb_republish_action action;
 
     publish((size_t)3 * kept_batches);
