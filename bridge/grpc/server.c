@@ -102,7 +102,7 @@ struct kvb_grpc {
     uint64_t now_ns;
     struct kvb_ring *finished;           /* calls, on their way back */
     struct grpc_connection *connections; /* owned; slot_count of them */
-    size_t connection_limit; /* those above are for connections that are only told the end */
+    size_t connection_limit;             /* those above get SETTINGS and a GOAWAY only */
     size_t slot_count;
     size_t connection_count;
 };

@@ -213,7 +213,7 @@ bool kvb_grpc_tls_is_client_known(struct kvb_grpc_tls *tls)
 
 /* ---- Bytes ---- */
 
-/* A client that asks for another handshake (TLS 1.2) ends the connection. */
+/* A client that requests another handshake (TLS 1.2) ends the connection. */
 static kvb_status status_of_record(ssize_t result)
 {
     return result == GNUTLS_E_REHANDSHAKE             ? KVB_IO

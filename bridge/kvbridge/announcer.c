@@ -58,7 +58,7 @@ static void want_announced(struct kvb_announced *item, const struct kvb_dynamo_w
     item->is_wanted = true;
 }
 
-/* A rank of which no list has told stays until one does: an earlier process may have registered
+/* A rank that no list has named stays until one does: an earlier process may have registered
  * it. */
 static bool is_forgotten(const struct kvb_announced *item)
 {

@@ -305,7 +305,7 @@ static const struct kvb_conf_key announce_keys[] = {
               "interfaces; empty: this host's name." },
     { "max_batched_tokens", KVB_CONF_U32, "0", 0, UINT32_MAX - 1, FIELD(max_batched_tokens),
       .help = "max_num_batched_tokens of the engines, which select_service needs to queue;\n"
-              "0: not told." },
+              "0: not known." },
 };
 #undef FIELD
 

@@ -67,7 +67,7 @@ struct kvb_announce_config {
     char dynamo[kvb_config_url_bytes];  /* its HTTP URL, without a path */
     char host[kvb_endpoint_host_bytes]; /* of sockets that listen on all interfaces; "": this
                                            host's name */
-    uint32_t max_batched_tokens;        /* of one step of the engines; 0: not told */
+    uint32_t max_batched_tokens;        /* of one step of the engines; 0: not known */
 };
 
 enum { kvb_max_announce_services = 8 };

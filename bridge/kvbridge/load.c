@@ -305,7 +305,7 @@ static void take_page_signs(
     }
 }
 
-/* ---- Keeping figures ---- */
+/* ---- Counting ---- */
 
 /* Keeps samples of ranks that this bridge reads; returns how many.  Another bridge may read the
  * others. */

@@ -193,7 +193,7 @@ kvb_status kvb_dynamo_list_decode(kvb_span json, kvb_dynamo_visitor visit, void 
     return KVB_OK;
 }
 
-/* The text comes from a stranger and goes into a log. */
+/* The text comes from another program and goes into a log. */
 static void take_reason(const char *text, size_t len, struct kvb_detail *out_reason)
 {
     struct kvb_detail reason;

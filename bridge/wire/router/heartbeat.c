@@ -59,7 +59,7 @@ static const uint32_t reasons[KVB_REASON_COUNT] = {
     [KVB_REASON_NO_REMOVALS] = KVB__STREAM_HEARTBEAT__REASON__NO_REMOVALS,
 };
 
-/* What readers before these reasons are told instead, because they refuse a heartbeat with a reason
+/* What readers before these reasons are sent instead, because they refuse a heartbeat with a reason
  * that they do not know.  NONE: they know it. */
 static const enum kvb_stream_reason older_reasons[KVB_REASON_COUNT] = {
     [KVB_REASON_ASLEEP] = KVB_REASON_ENGINE_AWAY,
