@@ -1,6 +1,8 @@
 #include "wire/msgpack/cursor.h"
 
 #include "core/limits.h"
+#include "wire/msgpack/big_endian.h"
+#include "wire/msgpack/small_integers.h"
 
 #include <string.h>
 
@@ -8,8 +10,6 @@ enum {
     code_float32 = 0xca,
     code_float64 = 0xcb,
     code_uint8 = 0xcc,
-    code_uint16 = 0xcd,
-    code_uint32 = 0xce,
     code_uint64 = 0xcf,
     code_int8 = 0xd0,
     code_int64 = 0xd3,
@@ -42,21 +42,12 @@ static size_t cursor_bytes_left(const struct kvb_mp_cursor *cursor)
     return (size_t)(cursor->end - cursor->at);
 }
 
-/* Loads 8 bytes, big-endian; the caller has checked that they exist. */
-static uint64_t load_be64(const uint8_t *bytes)
-{
-    uint64_t value = 0;
-
-    memcpy(&value, bytes, sizeof value);
-    return __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? __builtin_bswap64(value) : value;
-}
-
 static uint64_t big_endian(const uint8_t *bytes, size_t count)
 {
     uint64_t value = 0;
 
     if (count == sizeof value) { /* fast path: hashes */
-        return load_be64(bytes);
+        return kvb_load_be64(bytes);
     }
     for (size_t i = 0; i < count; i++) {
         value = value << 8 | bytes[i];
@@ -107,7 +98,7 @@ kvb_status kvb_mp_take_bits(struct kvb_mp_cursor *cursor, uint64_t *out_bits)
 
     if (cursor_bytes_left(cursor) > sizeof *out_bits &&
         *cursor->at == code_uint64) { /* fast path: hashes */
-        *out_bits = load_be64(cursor->at + 1);
+        *out_bits = kvb_load_be64(cursor->at + 1);
         cursor->at += 1 + sizeof *out_bits;
         return KVB_OK;
     }
@@ -151,52 +142,16 @@ kvb_status kvb_mp_take_u32(struct kvb_mp_cursor *cursor, uint32_t *out_value)
 
 /* ---- Lists of integers ---- */
 
-/* How to extract a small number from 8 big-endian bytes that begin with its code: shift right, then
- * apply the mask.  Mask 0: the code is not that of a small number. */
-/* clang-format off */
-static const struct small {
-    uint32_t mask;
-    uint8_t shift;
-} smalls[256] = {
-    [0x00 ... 0x7f] = {       0x7f, 56 },
-    [code_uint8]    = {       0xff, 48 },
-    [code_uint16]   = {     0xffff, 40 },
-    [code_uint32]   = { 0xffffffff, 24 },
-};
-/* clang-format on */
-
-/* Decodes a run of small integers, such as tokens, without branches: engines mix the widths, so a
- * branch on the width would be mispredicted often.
- *
- *     0x00 .. 0x7f              the number itself
- *     0xcc  0xcd  0xce          the number is in the next 1, 2, 4 bytes: 1 << (low two bits)
- *
- * Stops at `count`, before another kind of value, and where fewer than 8 bytes are left; returns
- * how many were read.  Cost: a load and four dependent steps per integer to find the next one. */
-static uint32_t take_small_ones(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out)
-{
-    const uint8_t *at = cursor->at;
-    uint32_t taken = 0;
-
-    for (; taken < count && (size_t)(cursor->end - at) >= sizeof(uint64_t); taken++) {
-        const unsigned code = *at;
-        const struct small *small = &smalls[code];
-        if (small->mask == 0) {
-            break;
-        }
-        out[taken] = (uint32_t)(load_be64(at) >> small->shift) & small->mask;
-        at += 1 + ((code >> 7U) << (code & 3U));
-    }
-    cursor->at = at;
-    return taken;
-}
-
 kvb_status kvb_mp_take_u32s(struct kvb_mp_cursor *cursor, uint32_t count, uint32_t *out)
 {
     const uint8_t *start = cursor->at;
+    kvb_small_integers *take_small = kvb_small_integers_best();
 
     for (uint32_t taken = 0; taken < count; taken++) {
-        taken += take_small_ones(cursor, count - taken, out + taken);
+        size_t len = 0;
+        taken +=
+            take_small(cursor->at, cursor_bytes_left(cursor), count - taken, out + taken, &len);
+        cursor->at += len;
         /* the last integers, and those in other forms */
         if (taken < count && kvb_mp_take_u32(cursor, &out[taken]) != KVB_OK) {
             return refuse_msgpack_item(cursor, start);
