@@ -81,6 +81,7 @@ static void measure_corpus(const struct bench *bench, const char *path)
         const struct corpus_row *row = &corpus_rows[i];
         const bool is_again = row->measure == row_quiet && was_quiet;
         if (!is_again && wants_corpus_row(bench, row, corpus.workers)) {
+            bench_measure(0); /* a row may begin later */
             row->measure(bench, &corpus);
             was_quiet = was_quiet || row->measure == row_quiet;
         }
@@ -118,6 +119,7 @@ int main(int argc, char **argv)
     }
     for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
         if (bench_wants(&bench, rows[i].name)) {
+            bench_measure(0); /* a row may begin later */
             rows[i].measure(&bench);
         }
     }

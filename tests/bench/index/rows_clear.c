@@ -51,40 +51,41 @@ static uint64_t sweep(struct cleared *cleared, uint64_t *out_all_ns)
     return worst_ns;
 }
 
-static double clear_one(struct cleared *cleared, uint32_t worker)
+static uint64_t clear_one(struct cleared *cleared, uint32_t worker)
 {
     const uint64_t before_ns = kvb_clock_monotonic_ns();
 
     kvb_prefix_index_slot_clear(cleared->replay.index, cleared->replay.slots[worker]);
-    return (double)(kvb_clock_monotonic_ns() - before_ns) / 1e3;
+    return kvb_clock_monotonic_ns() - before_ns;
 }
 
 static void measure_single(const struct bench *bench, struct cleared *cleared)
 {
     const uint64_t began_ns = kvb_clock_monotonic_ns();
-    double at_once_us[max_clears];
-    double slice_us[max_clears];
-    double all_us[max_clears];
+    uint32_t at_once_ns[max_clears];
+    uint32_t slice_ns[max_clears];
+    uint32_t all_ns[max_clears];
     size_t count = 0;
     uint32_t worker = 0;
 
+    bench_measure(0);
     do {
-        uint64_t all_ns = 0;
-        at_once_us[count] = clear_one(cleared, worker);
-        slice_us[count] = (double)sweep(cleared, &all_ns) / 1e3;
-        all_us[count] = at_once_us[count] + (double)all_ns / 1e3;
+        uint64_t swept_ns = 0;
+        at_once_ns[count] = (uint32_t)clear_one(cleared, worker);
+        slice_ns[count] = (uint32_t)sweep(cleared, &swept_ns);
+        all_ns[count] = at_once_ns[count] + (uint32_t)swept_ns;
         fill(cleared, worker);
         bench_progress_now_and_then(
-            "index.clear: %zu, %.0f us at once, %.0f us in all", count + 1, at_once_us[count],
-            all_us[count]);
+            "index.clear: %zu, %.0f us at once, %.0f us in all", count + 1, at_once_ns[count] / 1e3,
+            all_ns[count] / 1e3);
         worker = worker + 1 < cleared->workers ? worker + 1 : 0;
         count++;
     } while (count < max_clears && bench_seconds_since(began_ns) < bench->seconds);
 
-    bench_figure("index.clear.at_once", bench_median(at_once_us, count), "us");
+    bench_figure_percentile("index.clear.at_once", at_once_ns, count, 500);
     /* The median of the worst of each clear: a single one is the machine's, not ours. */
-    bench_figure("index.clear.slice", bench_median(slice_us, count), "us");
-    bench_figure("index.clear.all", bench_median(all_us, count), "us");
+    bench_figure_percentile("index.clear.slice", slice_ns, count, 500);
+    bench_figure_percentile("index.clear.all", all_ns, count, 500);
 }
 
 /* Many at once share one sweep. */
@@ -92,14 +93,16 @@ static void measure_together(struct cleared *cleared)
 {
     const uint32_t count =
         cleared->workers < cleared_together ? cleared->workers : cleared_together;
+    uint64_t swept_ns = 0;
     uint64_t all_ns = 0;
-    double us = 0;
 
+    bench_measure(0);
     for (uint32_t i = 0; i < count; i++) {
-        us += clear_one(cleared, i);
+        all_ns += clear_one(cleared, i);
     }
-    (void)sweep(cleared, &all_ns); /* of all, not of one */
-    bench_figure("index.clear.all_of_100", (us + (double)all_ns / 1e3) / count, "us a worker");
+    (void)sweep(cleared, &swept_ns); /* of all, not of one */
+    all_ns += swept_ns;
+    bench_figure("index.clear.all_of_100", (double)all_ns / 1e3 / count, "us a worker");
 }
 
 void row_clear(const struct bench *bench)

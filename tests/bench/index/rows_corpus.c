@@ -38,6 +38,7 @@ static void measure_replay(
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     struct replays replays = { 0 };
 
+    bench_measure(0);
     (void)snprintf(name, sizeof name, "index.%s.%" PRIu32, row, corpus->workers);
     do {
         replay_once(corpus, is_events_only, &replays);
@@ -45,7 +46,7 @@ static void measure_replay(
             "%s: replay %zu, %.1f M/s", name, replays.count, replays.rates[replays.count - 1]);
     } while (replays.count < max_replays && bench_seconds_since(began_ns) < bench->seconds);
 
-    bench_figure(name, bench_median(replays.rates, replays.count), "M block operations/s");
+    bench_figure_rounds(name, replays.rates, replays.count, "M block operations/s");
     if (!is_events_only) {
         char checked[row_name_bytes + 16];
         (void)snprintf(checked, sizeof checked, "%s.checksum", name);
@@ -103,6 +104,7 @@ static void measure_queries(
     char name[row_name_bytes];
     size_t times = 0;
 
+    bench_measure(0);
     do {
         const size_t count = time_queries(replay, corpus, took_ns);
         half_us[times] = bench_percentile(took_ns, count, 500) / 1e3;
@@ -115,9 +117,9 @@ static void measure_queries(
         times++;
     } while (times < max_replays && bench_seconds_since(began_ns) < bench->seconds);
     row_name(name, "query", corpus->workers, ".p50");
-    bench_figure(name, bench_median(half_us, times), "us");
+    bench_figure_rounds(name, half_us, times, "us");
     row_name(name, "query", corpus->workers, ".p99");
-    bench_figure(name, bench_median(rare_us, times), "us");
+    bench_figure_rounds(name, rare_us, times, "us");
 }
 
 static void say_memory(const struct replay *replay, size_t resident_bytes)
@@ -140,6 +142,7 @@ void row_quiet(const struct bench *bench, struct bench_corpus *corpus)
 
     memset(took_ns, 0xff, max_queries * sizeof *took_ns); /* resident before we count */
     const size_t before = bench_resident_bytes();
+    bench_measure(0);
     replay_init(&replay, corpus->workers);
     (void)replay_corpus(&replay, corpus, true);
     say_memory(&replay, bench_resident_bytes() - before);

@@ -1,4 +1,5 @@
 #include "core/clock.h"
+#include "core/own.h"
 #include "index/chain.h"
 #include "index/rows.h"
 
@@ -52,63 +53,118 @@ static double change_all(struct costs *costs, size_t *numbers, size_t events, ui
     return (double)took_ns / (double)(events * 2 * costs->own.count);
 }
 
-static double cost_of(const struct bench *bench, uint32_t workers, size_t own)
-{
-    enum { max_rounds = 101 };
-    const size_t prompts = bench_size(bench, cost_blocks) / own; /* and events a round */
-    struct costs costs = { .prompts = prompts / workers };
-    size_t *numbers = bench_memory(workers, sizeof *numbers);
-    double ns[max_rounds];
-    size_t rounds = 0;
-    uint64_t rng = 1;
+/* ---- Fleets that take turns ---- */
 
-    costs.prompts = costs.prompts > 0 ? costs.prompts : 1;
-    replay_init(&costs.replay, workers);
-    chain_init(&costs.shared, cost_shared);
-    chain_init(&costs.own, own);
-    chain_make(&costs.shared, 0, NULL);
+enum { max_fleets = 4, max_rounds = 101 };
+
+struct fleet {
+    struct costs costs;
+    size_t *numbers; /* owned; of each worker: its oldest prompt */
+    uint64_t rng;
+    double ns[max_rounds];
+};
+
+static void
+fleet_begin(struct fleet *fleet, const struct bench *bench, uint32_t workers, size_t own)
+{
+    struct costs *costs = &fleet->costs;
+    const size_t prompts = bench_size(bench, cost_blocks) / own / workers;
+
+    fleet->rng = 1;
+    fleet->numbers = bench_memory(workers, sizeof *fleet->numbers);
+    costs->prompts = prompts > 0 ? prompts : 1;
+    replay_init(&costs->replay, workers);
+    chain_init(&costs->shared, cost_shared);
+    chain_init(&costs->own, own);
+    chain_make(&costs->shared, 0, NULL);
     for (uint32_t worker = 0; worker < workers; worker++) {
-        for (size_t i = 0; i < costs.prompts; i++) {
-            bring(&costs, worker, i);
+        for (size_t i = 0; i < costs->prompts; i++) {
+            bring(costs, worker, i);
         }
     }
+}
+
+static void fleet_end(struct fleet *fleet)
+{
+    replay_done(&fleet->costs.replay);
+    chain_done(&fleet->costs.shared);
+    chain_done(&fleet->costs.own);
+    free(fleet->numbers);
+}
+
+/* Returns the rounds. */
+static size_t take_turns(const struct bench *bench, struct fleet *fleets, size_t count)
+{
     const uint64_t began_ns = kvb_clock_monotonic_ns();
+    size_t rounds = 0;
+
+    bench_measure(0);
     do {
-        ns[rounds++] = change_all(&costs, numbers, prompts > 0 ? prompts : 1, &rng);
-        bench_progress_now_and_then(
-            "index.cost: %u workers, %zu blocks an event, %.1f ns", workers, own, ns[rounds - 1]);
-    } while (rounds < max_rounds && bench_seconds_since(began_ns) < bench->seconds / 4);
-    replay_done(&costs.replay);
-    chain_done(&costs.shared);
-    chain_done(&costs.own);
-    free(numbers);
-    return bench_median(ns, rounds);
+        for (size_t i = 0; i < count; i++) {
+            struct fleet *fleet = &fleets[i];
+            const size_t events = bench_size(bench, cost_blocks) / fleet->costs.own.count;
+            fleet->ns[rounds] =
+                change_all(&fleet->costs, fleet->numbers, events > 0 ? events : 1, &fleet->rng);
+            bench_progress_now_and_then(
+                "index.cost: %u workers, %zu blocks an event, %.1f ns", fleet->costs.replay.workers,
+                fleet->costs.own.count, fleet->ns[rounds]);
+        }
+        rounds++;
+    } while (rounds < max_rounds && bench_seconds_since(began_ns) < bench->seconds);
+    return rounds;
+}
+
+struct kind {
+    const char *name; /* of the figure */
+    uint32_t workers;
+    size_t own_blocks; /* of a prompt, and so of an event */
+};
+
+/* The others against the first. */
+static void
+measure_kinds(const struct bench *bench, const struct kind *kinds, size_t count, const char *first)
+{
+    struct fleet *fleets = bench_memory(max_fleets, sizeof *fleets);
+
+    for (size_t i = 0; i < count; i++) {
+        fleet_begin(&fleets[i], bench, kinds[i].workers, kinds[i].own_blocks);
+    }
+    const size_t rounds = take_turns(bench, fleets, count);
+    bench_figure_rounds(kinds[0].name, fleets[0].ns, rounds, "ns/block");
+    for (size_t i = 1; i < count; i++) {
+        const struct bench_turns turns = { .against = first,
+                                           .ours = fleets[i].ns,
+                                           .theirs = fleets[0].ns,
+                                           .count = rounds,
+                                           .is_less_better = true };
+        bench_figure_turns(kinds[i].name, &turns, "ns/block");
+    }
+    for (size_t i = 0; i < count; i++) {
+        fleet_end(&fleets[i]);
+    }
+    free(fleets);
 }
 
 void row_cost(const struct bench *bench)
 {
-    const double of_10 = cost_of(bench, 10, cost_own);
-    const double of_100 = cost_of(bench, 100, cost_own);
-    const double of_1000 = cost_of(bench, 1000, cost_own);
-    const double of_10000 = cost_of(bench, 10000, cost_own);
+    static const struct kind kinds[max_fleets] = {
+        { "index.cost.10", 10, cost_own },
+        { "index.cost.100", 100, cost_own },
+        { "index.cost.1000", 1000, cost_own },
+        { "index.cost.10000", 10000, cost_own },
+    };
 
-    bench_figure("index.cost.10", of_10, "ns/block");
-    bench_figure_against("index.cost.100", of_100, "ns/block", "10 workers", of_10, of_10 / of_100);
-    bench_figure_against(
-        "index.cost.1000", of_1000, "ns/block", "10 workers", of_10, of_10 / of_1000);
-    bench_figure_against(
-        "index.cost.10000", of_10000, "ns/block", "10 workers", of_10, of_10 / of_10000);
+    measure_kinds(bench, kinds, KVB_COUNT_OF(kinds), "10 workers");
 }
 
 /* ---- index.linear.N: the same blocks in events of 64 blocks, and of 4,096 ---- */
 
 void row_linear(const struct bench *bench)
 {
-    enum { workers = 10 };
-    const double of_64 = cost_of(bench, workers, 64);
-    const double of_4096 = cost_of(bench, workers, 4096);
+    static const struct kind kinds[] = {
+        { "index.linear.64", 10, 64 },
+        { "index.linear.4096", 10, 4096 },
+    };
 
-    bench_figure("index.linear.64", of_64, "ns/block");
-    bench_figure_against(
-        "index.linear.4096", of_4096, "ns/block", "64 blocks", of_64, of_64 / of_4096);
+    measure_kinds(bench, kinds, KVB_COUNT_OF(kinds), "64 blocks");
 }

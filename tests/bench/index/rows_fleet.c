@@ -61,12 +61,13 @@ void row_fleet(const struct bench *bench)
     replay_init(&fleet.replay, (uint32_t)bench_size(bench, fleet_workers));
     talk_init(&fleet.talk);
     fill(&fleet);
+    bench_measure(0);
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     do {
         took_ns[count++] = ask(&fleet);
     } while (count < max_queries && bench_seconds_since(began_ns) < bench->seconds);
-    bench_figure("index.query.10000.p50", bench_percentile(took_ns, count, 500) / 1e3, "us");
-    bench_figure("index.query.10000.p99", bench_percentile(took_ns, count, 990) / 1e3, "us");
+    bench_figure_percentile("index.query.10000.p50", took_ns, count, 500);
+    bench_figure_percentile("index.query.10000.p99", took_ns, count, 990);
     talk_done(&fleet.talk);
     replay_done(&fleet.replay);
     free(took_ns);

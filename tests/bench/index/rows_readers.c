@@ -113,13 +113,14 @@ void row_readers(const struct bench *bench, struct bench_corpus *corpus)
     replay_init(&owner.replay, corpus->workers);
     (void)replay_corpus(&owner.replay, corpus, true); /* as full as it gets */
     bench_progress("index.readers: %.0f s of events and queries", bench->seconds);
+    bench_measure(0);
     owner.began_ns = bench_cpu_ns();
     owner.next_query_ns = owner.began_ns;
     serve(&owner, bench->seconds);
     row_name(name, "readers", corpus->workers, ".p50");
-    bench_figure(name, bench_percentile(owner.waited_ns, owner.answered, 500) / 1e3, "us");
+    bench_figure_percentile(name, owner.waited_ns, owner.answered, 500);
     row_name(name, "readers", corpus->workers, ".p99");
-    bench_figure(name, bench_percentile(owner.waited_ns, owner.answered, 990) / 1e3, "us");
+    bench_figure_percentile(name, owner.waited_ns, owner.answered, 990);
     replay_done(&owner.replay);
     free(owner.waited_ns);
 }

@@ -92,7 +92,7 @@ static void note_run(struct rounds *rounds, struct replay *replay, const struct 
 static void say(const char *name, struct times *times, const char *unit)
 {
     if (times->count > 0) {
-        bench_figure(name, bench_median(times->values, times->count), unit);
+        bench_figure_rounds(name, times->values, times->count, unit);
     }
 }
 
@@ -104,6 +104,7 @@ void row_scene_rounds(const struct bench *bench, struct bench_corpus *corpus)
 
     replay_init(&replay, corpus->workers);
     (void)replay_corpus(&replay, &fill.records, true);
+    bench_measure(0);
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     do {
         for (const uint64_t *at = fill.records.end; at < corpus->end;) {
@@ -133,6 +134,7 @@ void row_scene_queries(const struct bench *bench, struct bench_corpus *corpus)
 
     replay_init(&replay, corpus->workers);
     (void)replay_corpus(&replay, &fill.records, true);
+    bench_measure(0);
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     do {
         struct bench_record record;
@@ -141,8 +143,8 @@ void row_scene_queries(const struct bench *bench, struct bench_corpus *corpus)
         replay_query(&replay, record.tokens, record.count);
         took_ns[count++] = (uint32_t)(kvb_clock_monotonic_ns() - before_ns);
     } while (count < max_queries && bench_seconds_since(began_ns) < bench->seconds);
-    bench_figure("scene.queries.p50", bench_percentile(took_ns, count, 500) / 1e3, "us");
-    bench_figure("scene.queries.p99", bench_percentile(took_ns, count, 990) / 1e3, "us");
+    bench_figure_percentile("scene.queries.p50", took_ns, count, 500);
+    bench_figure_percentile("scene.queries.p99", took_ns, count, 990);
     replay_done(&replay);
     free(took_ns);
 }

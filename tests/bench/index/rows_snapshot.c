@@ -85,6 +85,7 @@ void row_snapshot(const struct bench *bench)
 
     replay_init(&source, snapshot_workers);
     fill(bench, &source);
+    bench_measure(0);
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     do {
         walk_s[loads] = walk_all(&source);
@@ -92,7 +93,7 @@ void row_snapshot(const struct bench *bench)
         bench_progress_now_and_then("index.snapshot: %.2f s", load_s[loads]);
         loads++;
     } while (loads < max_loads && bench_seconds_since(began_ns) < bench->seconds);
-    bench_figure("index.snapshot.load", bench_median(load_s, loads), "s");
-    bench_figure("index.snapshot.walk", bench_median(walk_s, loads), "s");
+    bench_figure_rounds("index.snapshot.load", load_s, loads, "s");
+    bench_figure_rounds("index.snapshot.walk", walk_s, loads, "s");
     replay_done(&source);
 }

@@ -79,6 +79,7 @@ static void measure_wide(
         wide.order[i] = i;
         chain_store(&wide.replay, i, &wide.chain, 0, blocks);
     }
+    bench_measure(0);
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     do {
         shuffle(wide.order, workers, &wide.rng);
@@ -91,8 +92,8 @@ static void measure_wide(
         rounds++;
     } while (rounds < max_rounds && bench_seconds_since(began_ns) < bench->seconds);
 
-    bench_figure(lose_name, bench_median(lose_ns, rounds), "ns/block");
-    bench_figure(store_name, bench_median(store_ns, rounds), "ns/block");
+    bench_figure_rounds(lose_name, lose_ns, rounds, "ns/block");
+    bench_figure_rounds(store_name, store_ns, rounds, "ns/block");
     replay_done(&wide.replay);
     chain_done(&wide.chain);
     free(wide.order);
@@ -120,12 +121,13 @@ static void say_queries(
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     size_t count = 0;
 
+    bench_measure(0);
     do {
         const uint64_t before_ns = kvb_clock_monotonic_ns();
         replay_query(replay, chain->tokens, chain->count);
         took_ns[count++] = (uint32_t)(kvb_clock_monotonic_ns() - before_ns);
     } while (count < max_queries && bench_seconds_since(began_ns) < bench->seconds);
-    bench_figure(name, bench_percentile(took_ns, count, 500) / 1e3, "us");
+    bench_figure_percentile(name, took_ns, count, 500);
     free(took_ns);
 }
 

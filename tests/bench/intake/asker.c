@@ -207,17 +207,20 @@ static void begin_askers(const struct asking *asking, struct asker group[askers]
     }
 }
 
-/* All samples of all askers, in one array. */
+/* All samples of all askers, in one array; about in the order of their time. */
 static void gather(struct asker group[askers], struct asked *out_asked)
 {
     struct asked asked = { .samples_ns = calloc((size_t)askers * max_samples, sizeof(uint32_t)) };
 
     INTAKE_MUST(asked.samples_ns ? KVB_OK : KVB_NO_MEMORY);
+    for (size_t at = 0; at < max_samples; at++) {
+        for (size_t i = 0; i < askers; i++) {
+            if (at < group[i].count) {
+                asked.samples_ns[asked.count++] = group[i].samples_ns[at];
+            }
+        }
+    }
     for (size_t i = 0; i < askers; i++) {
-        memcpy(
-            asked.samples_ns + asked.count, group[i].samples_ns,
-            group[i].count * sizeof *asked.samples_ns);
-        asked.count += group[i].count;
         asked.answer_bytes += (double)group[i].answer_bytes;
         free(group[i].samples_ns);
     }
@@ -245,17 +248,17 @@ void asked_done(struct asked *asked)
 void asked_say(struct asked *asked, const char *name)
 {
     uint32_t *samples_ns = asked->samples_ns;
-    const double p50 = bench_percentile(samples_ns, asked->count, 500) / 1e3;
-    const double p99 = bench_percentile(samples_ns, asked->count, 990) / 1e3;
     char figure[64];
 
+    (void)snprintf(figure, sizeof figure, "%s.p50", name);
+    bench_figure_percentile(figure, samples_ns, asked->count, 500);
+    (void)snprintf(figure, sizeof figure, "%s.p99", name);
+    bench_figure_percentile(figure, samples_ns, asked->count, 990);
     bench_progress(
         "%s: p50 %.0f us, p99 %.0f us, p99.9 %.0f us, most %.0f us of %zu; an answer has %.0f "
         "bytes",
-        name, p50, p99, bench_percentile(samples_ns, asked->count, 999) / 1e3,
+        name, bench_percentile(samples_ns, asked->count, 500) / 1e3,
+        bench_percentile(samples_ns, asked->count, 990) / 1e3,
+        bench_percentile(samples_ns, asked->count, 999) / 1e3,
         bench_percentile(samples_ns, asked->count, 1000) / 1e3, asked->count, asked->answer_bytes);
-    (void)snprintf(figure, sizeof figure, "%s.p50", name);
-    bench_figure(figure, p50, "us");
-    (void)snprintf(figure, sizeof figure, "%s.p99", name);
-    bench_figure(figure, p99, "us");
 }

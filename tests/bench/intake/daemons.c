@@ -31,7 +31,7 @@ void intake_serving(const struct intake *intake)
         samples[i] = (double)(scene.serving_ns - scene.exec_ns) / 1e6;
         scene_end(&scene);
     }
-    bench_figure("start.serving", bench_median(samples, count), "ms");
+    bench_figure_rounds("start.serving", samples, count, "ms");
 }
 
 /* ---- intake.nats ---- */
@@ -51,6 +51,7 @@ void intake_nats(const struct intake *intake)
     scene_begin(&scene, intake);
     scene_send_heartbeats(&scene, &fleet);
     INTAKE_MUST(fleet_make(&fleet, blocks, &round));
+    bench_measure(scene.aggregator);
     const uint64_t begin_ns = kvb_clock_monotonic_ns();
     scene_send_round(&scene, &round);
     INTAKE_MUST(kvb_bus_flush(scene.bus, request_timeout_ms));
@@ -119,6 +120,7 @@ struct trial {
     enum asking_way way;
     const char *subject; /* that is asked over NATS */
     bool has_dump;       /* somebody asks for all there is, again and again */
+    bool is_echo;        /* answered by this process */
 };
 
 struct dumper {
@@ -170,6 +172,7 @@ static void run_trial(
     if (trial->has_dump) {
         INTAKE_MUST(pthread_create(&dumper.thread, NULL, dump_all, &dumper) == 0 ? KVB_OK : KVB_IO);
     }
+    bench_measure(trial->is_echo ? 0 : scene->aggregator);
     ask(&asking, &asked);
     talker_end(&talker);
     if (trial->has_dump) {
@@ -182,14 +185,14 @@ static void run_trial(
 
 /* clang-format off */
 static const struct trial trials[] = {
-    { "query.http",       100,          ASK_HTTP, NULL, false },
-    { "query.nats",       100,          ASK_NATS, MATCH, false },
-    { "query.echo",       100,          ASK_NATS, ECHO, false },
-    { "query.http.burst", burst_blocks, ASK_HTTP, NULL, false },
-    { "query.nats.burst", burst_blocks, ASK_NATS, MATCH, false },
-    { "query.http.dump",  100,          ASK_HTTP, NULL, true },
+    { "query.http",       100,          ASK_HTTP, NULL, false, false },
+    { "query.nats",       100,          ASK_NATS, MATCH, false, false },
+    { "query.echo",       100,          ASK_NATS, ECHO, false, true },
+    { "query.http.burst", burst_blocks, ASK_HTTP, NULL, false, false },
+    { "query.nats.burst", burst_blocks, ASK_NATS, MATCH, false, false },
+    { "query.http.dump",  100,          ASK_HTTP, NULL, true, false },
     /* The last: from then on workers have addresses, which makes other answers longer. */
-    { "query.grpc",       100,          ASK_GRPC, NULL, false },
+    { "query.grpc",       100,          ASK_GRPC, NULL, false, false },
 };
 /* clang-format on */
 

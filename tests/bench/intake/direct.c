@@ -15,7 +15,12 @@
 
 /* What the index thread does with a message, done here without threads and sockets. */
 
-enum { round_blocks = 500000, snapshot_blocks = 10000000, events_counted = 10000000 };
+enum {
+    round_blocks = 500000,
+    snapshot_blocks = 10000000,
+    events_counted = 10000000,
+    max_samples = 1000
+};
 
 static const struct fleet_options conversation = {
     .workers = 128, .held = 300, .pool = 8192, .groups = 64, .decoded = 16
@@ -143,7 +148,6 @@ static void make_short_messages(struct fleet_round *round)
 static void
 measure_decode(const struct intake *intake, const char *name, const struct fleet_round *round)
 {
-    enum { max_samples = 1000 };
     double *ours = calloc(2 * (size_t)max_samples, sizeof *ours);
     double *library = ours + max_samples;
     struct kvb_router_batch batch = { 0 };
@@ -152,14 +156,19 @@ measure_decode(const struct intake *intake, const char *name, const struct fleet
     INTAKE_MUST(ours ? KVB_OK : KVB_NO_MEMORY);
     const uint64_t end_ns =
         kvb_clock_monotonic_ns() + (uint64_t)(intake->bench.seconds / 2 * (double)KVB_NS_PER_S);
+    bench_measure(0);
     while (samples < max_samples && (samples < 3 || kvb_clock_monotonic_ns() < end_ns)) {
         ours[samples] = decode_round(round, &batch);
         library[samples++] = unpack_round(round);
     }
-    const double own_ns = bench_median(ours, samples);
-    const double library_ns = bench_median(library, samples);
-    bench_figure_against(
-        name, own_ns, "ns/block", "protobuf-c unpack", library_ns, library_ns / own_ns);
+    bench_figure_turns(
+        name,
+        &(struct bench_turns){ .against = "protobuf-c unpack",
+                               .ours = ours,
+                               .theirs = library,
+                               .count = samples,
+                               .is_less_better = true },
+        "ns/block");
     kvb_router_batch_done(&batch);
     free(ours);
 }
@@ -263,9 +272,9 @@ struct whole {
     struct fleet_round round;
     struct ours ours;
     struct alone alone;
-    uint64_t blocks; /* since it is full, like the two below */
-    uint64_t ours_ns;
-    uint64_t alone_ns;
+    double ours_rate[max_samples]; /* M block operations/s of each round since it is full */
+    double alone_rate[max_samples];
+    size_t rounds;
 };
 
 static void run_whole(struct whole *whole, const struct intake *intake)
@@ -280,9 +289,14 @@ static void run_whole(struct whole *whole, const struct intake *intake)
             warm -= whole->round.blocks;
             continue;
         }
-        whole->blocks += whole->round.blocks;
-        whole->ours_ns += ours_ns;
-        whole->alone_ns += alone_ns;
+        if (spent_ns == 0) {
+            bench_measure(0);
+        }
+        if (whole->rounds < max_samples) {
+            const double operations = (double)whole->round.blocks * 1e3;
+            whole->ours_rate[whole->rounds] = operations / (double)ours_ns;
+            whole->alone_rate[whole->rounds++] = operations / (double)alone_ns;
+        }
         spent_ns += ours_ns;
     }
 }
@@ -298,10 +312,13 @@ void intake_whole(const struct intake *intake)
     receive_heartbeats(&whole.ours, &whole.fleet);
     run_whole(&whole, intake);
     check_lists(&whole.ours, &whole.fleet);
-    const double own = (double)whole.blocks * 1e3 / (double)whole.ours_ns;
-    const double index = (double)whole.blocks * 1e3 / (double)whole.alone_ns;
-    bench_figure_against(
-        "intake.whole", own, "M block operations/s", "index alone", index, own / index);
+    bench_figure_turns(
+        "intake.whole",
+        &(struct bench_turns){ .against = "index alone",
+                               .ours = whole.ours_rate,
+                               .theirs = whole.alone_rate,
+                               .count = whole.rounds },
+        "M block operations/s");
     end_alone(&whole.alone);
     end_ours(&whole.ours);
     fleet_round_done(&whole.round);

@@ -358,6 +358,7 @@ int intake_main(
     for (size_t i = 0; i < row_count; i++) {
         if (bench_wants(&intake.bench, rows[i].name)) {
             bench_progress("%s", rows[i].name);
+            bench_measure(0); /* a row may begin later, or of another process */
             rows[i].run(&intake);
         }
     }

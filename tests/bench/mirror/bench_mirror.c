@@ -178,6 +178,7 @@ static void measure(const struct bench *bench, const struct shape *shape)
         "%s: filled at %.0f ns a block", shape->name,
         (double)scene.stored_ns / (double)scene.stored);
     scene.stored_ns = scene.stored = 0;
+    bench_measure(0);
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     do {
         remove_round(&scene);

@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -139,34 +140,158 @@ bool bench_read_number(const char *value, uint64_t max, uint64_t *out)
 
 /* ---- Figures ---- */
 
-static void print_figure(const char *name, double value, const char *unit, const char *more)
+/* What the figures to come say of the kernel. */
+static struct {
+    bool is_running; /* until the next figure */
+    pid_t pid;
+    struct bench_usage began;
+    double kernel_percent; /* NAN: not known */
+} measured = { .kernel_percent = NAN };
+
+void bench_measure(pid_t pid)
 {
+    measured.is_running = true;
+    measured.pid = pid;
+    measured.began = bench_usage_of(pid);
+}
+
+void bench_measured(struct bench_usage usage)
+{
+    measured.is_running = false;
+    measured.kernel_percent = bench_usage_kernel_percent(usage);
+}
+
+/* What a figure may have beside its value. */
+struct beside {
+    const char *against; /* NULL: nothing */
+    double against_value, ratio;
+    size_t rounds; /* 0: not said, as are spreads that are NAN */
+    double spread, ratio_spread;
+    const char *more; /* JSON; NULL: none */
+};
+
+static void print_spread(const char *name, double spread)
+{
+    if (!isnan(spread)) {
+        printf(",\"%s\":%.4f", name, spread);
+    }
+}
+
+static void print_against(const struct beside *beside)
+{
+    if (!beside->against) {
+        printf("\"against\":null,\"against_value\":null,\"ratio\":null");
+        return;
+    }
     printf(
-        "{\"name\":\"%s\",\"value\":%.17g,\"unit\":\"%s\",\"against\":null,"
-        "\"against_value\":null,\"ratio\":null%s%s%s}\n",
-        name, value, unit, *more ? "," : "", more, note);
+        "\"against\":\"%s\",\"against_value\":%.17g,\"ratio\":%.17g", beside->against,
+        beside->against_value, beside->ratio);
+}
+
+static void
+print_figure(const char *name, double value, const char *unit, const struct beside *beside)
+{
+    if (measured.is_running) {
+        bench_measured(bench_usage_between(measured.began, bench_usage_of(measured.pid)));
+    }
+    printf("{\"name\":\"%s\",\"value\":%.17g,\"unit\":\"%s\",", name, value, unit);
+    print_against(beside);
+    if (beside->rounds > 0) {
+        printf(",\"rounds\":%zu", beside->rounds);
+        print_spread("spread", beside->spread);
+        print_spread("ratio_spread", beside->ratio_spread);
+    }
+    if (!isnan(measured.kernel_percent)) {
+        printf(",\"kernel_percent\":%.1f", measured.kernel_percent);
+    }
+    printf("%s%s%s}\n", beside->more ? "," : "", beside->more ? beside->more : "", note);
     (void)fflush(stdout);
 }
 
 void bench_figure(const char *name, double value, const char *unit)
 {
-    print_figure(name, value, unit, "");
+    print_figure(name, value, unit, &(struct beside){ .against = NULL });
 }
 
 void bench_figure_with(const char *name, double value, const char *unit, const char *more)
 {
-    print_figure(name, value, unit, more);
+    print_figure(name, value, unit, &(struct beside){ .more = more });
 }
 
 void bench_figure_against(
     const char *name, double value, const char *unit, const char *against, double against_value,
     double ratio)
 {
-    printf(
-        "{\"name\":\"%s\",\"value\":%.17g,\"unit\":\"%s\",\"against\":\"%s\","
-        "\"against_value\":%.17g,\"ratio\":%.17g%s}\n",
-        name, value, unit, against, against_value, ratio, note);
-    (void)fflush(stdout);
+    const struct beside beside = { .against = against,
+                                   .against_value = against_value,
+                                   .ratio = ratio };
+
+    print_figure(name, value, unit, &beside);
+}
+
+/* Median and spread of values that stay as they are. */
+static double median_of(const double *values, size_t count, double *out_spread)
+{
+    double *sorted = bench_memory(count > 0 ? count : 1, sizeof *sorted);
+
+    memcpy(sorted, values, count * sizeof *sorted);
+    const double median = bench_median(sorted, count);
+    *out_spread = bench_spread(sorted, count);
+    free(sorted);
+    return median;
+}
+
+void bench_figure_rounds(const char *name, const double *values, size_t count, const char *unit)
+{
+    struct beside beside = { .rounds = count, .ratio_spread = NAN };
+    const double median = median_of(values, count, &beside.spread);
+
+    print_figure(name, median, unit, &beside);
+}
+
+static double ratio_of(const struct bench_turns *turns, size_t i)
+{
+    const double better = turns->is_less_better ? turns->theirs[i] : turns->ours[i];
+    const double base = turns->is_less_better ? turns->ours[i] : turns->theirs[i];
+
+    return base > 0 ? better / base : 0;
+}
+
+void bench_figure_turns(const char *name, const struct bench_turns *turns, const char *unit)
+{
+    double *ratios = bench_memory(turns->count > 0 ? turns->count : 1, sizeof *ratios);
+    struct beside beside = { .against = turns->against, .rounds = turns->count };
+    double their_spread = 0;
+
+    for (size_t i = 0; i < turns->count; i++) {
+        ratios[i] = ratio_of(turns, i);
+    }
+    const double median = median_of(turns->ours, turns->count, &beside.spread);
+    beside.against_value = median_of(turns->theirs, turns->count, &their_spread);
+    beside.ratio = bench_median(ratios, turns->count);
+    beside.ratio_spread = bench_spread(ratios, turns->count);
+    print_figure(name, median, unit, &beside);
+    free(ratios);
+}
+
+void bench_figure_percentile(
+    const char *name, const uint32_t *samples_ns, size_t count, unsigned permille)
+{
+    enum { parts = 9, min_above = 5 };
+    uint32_t *copy = bench_memory(count > 0 ? count : 1, sizeof *copy);
+    struct beside beside = { .spread = NAN, .ratio_spread = NAN };
+    double of_parts[parts];
+
+    memcpy(copy, samples_ns, count * sizeof *copy);
+    if (count / parts * (1000 - permille) >= min_above * 1000) {
+        for (size_t i = 0; i < parts; i++) {
+            of_parts[i] = bench_percentile(copy + i * (count / parts), count / parts, permille);
+        }
+        beside.rounds = parts;
+        beside.spread = bench_spread(of_parts, parts);
+    }
+    print_figure(name, bench_percentile(copy, count, permille) / 1e3, "us", &beside);
+    free(copy);
 }
 
 __attribute__((format(printf, 1, 0))) static void say(const char *format, va_list words)
@@ -274,6 +399,31 @@ double bench_median(double *values, size_t count)
     }
     qsort(values, count, sizeof *values, by_size);
     return count % 2 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+/* Of sorted values, linear between them. */
+static double quantile(const double *values, size_t count, double part)
+{
+    const double at = part * (double)(count - 1);
+    const size_t below = (size_t)at;
+    const size_t above = below + 1 < count ? below + 1 : below;
+
+    return values[below] + (at - (double)below) * (values[above] - values[below]);
+}
+
+double bench_spread(double *values, size_t count)
+{
+    enum { min_rounds = 3 };
+
+    if (count < min_rounds) {
+        return NAN;
+    }
+    const double median = bench_median(values, count); /* sorts */
+    const double range = quantile(values, count, 0.75) - quantile(values, count, 0.25);
+    if (median <= 0) {
+        return range > 0 ? 1 : 0;
+    }
+    return range / median;
 }
 
 uint32_t bench_clock_ns(void)

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "core/status.h"
+#include "parts/usage.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -64,6 +65,33 @@ void bench_figure_against(
     const char *name, double value, const char *unit, const char *against, double against_value,
     double ratio);
 
+/* The median of rounds, with their spread. */
+void bench_figure_rounds(const char *name, const double *values, size_t count, const char *unit);
+
+/* Rounds in which both sides took turns.  The values are medians; the ratio is the median of the
+ * rounds' ratios, with their spread.  A round in which the other side has 0 has a ratio of 0. */
+struct bench_turns {
+    const char *against;
+    const double *ours, *theirs; /* borrowed */
+    size_t count;
+    bool is_less_better; /* the ratio is then theirs / ours */
+};
+
+void bench_figure_turns(const char *name, const struct bench_turns *turns, const char *unit);
+
+/* A percentile, in us, of samples in the order in which they were taken.  The spread is that
+ * of the same percentile of nine consecutive parts of them; of few samples there is none. */
+void bench_figure_percentile(
+    const char *name, const uint32_t *samples_ns, size_t count, unsigned permille);
+
+/* What is measured begins now.  The figures after it say the kernel's share of the processor time
+ * of this process (pid 0), or of another, from here to the first of them.  Without it they say
+ * none. */
+void bench_measure(pid_t pid);
+
+/* The same of a measurement that is over, or of several together. */
+void bench_measured(struct bench_usage usage);
+
 /* A line on stderr. */
 void bench_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
@@ -89,6 +117,11 @@ uint64_t bench_cpu_ns(void);
 /* Of values in any order, which are sorted; permille 0 .. 1000.  0 when there are none. */
 uint32_t bench_percentile(uint32_t *values, size_t count, unsigned permille);
 double bench_median(double *values, size_t count);
+
+/* Interquartile range (linear between values) over the median, of values in any order, which
+ * are sorted: 0.05 is 5 %.  0 when all are equal, 1 when only the median is 0, NAN for less than
+ * three. */
+double bench_spread(double *values, size_t count);
 
 /* What two readings of the clock cost, ns: it is in each time of a single thing. */
 uint32_t bench_clock_ns(void);

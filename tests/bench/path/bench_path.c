@@ -229,6 +229,7 @@ static void time_row(const struct row *row, double seconds)
     uint64_t best_ns = UINT64_MAX;
 
     begin(&path, row->batch_blocks);
+    bench_measure(0);
     const uint64_t until_ns = kvb_clock_monotonic_ns() + (uint64_t)(seconds * 1e9);
     do {
         const uint64_t took_ns = row->round(&path);
@@ -248,6 +249,7 @@ static void count_row(const struct row *row, uint64_t events)
     }
     path.told = 0;
     const uint64_t before = bench_allocations(bench_ours);
+    bench_measure(0);
     while (path.told < events) {
         (void)row->round(&path);
     }
@@ -282,6 +284,7 @@ static void count_socket_row(const struct socket_row *row, uint64_t events)
     uint64_t after[bench_owners];
     char name[96];
 
+    bench_measure(0);
     if (!bench_run_sockets(row->profile, events, note_allocations, before)) {
         bench_fail("%s: no nats-server, or the way is blocked", row->name);
     }

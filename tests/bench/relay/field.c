@@ -60,6 +60,26 @@ say_result(const char *what, int round, enum contender_kind kind, const struct r
     }
 }
 
+/* Whoever has no turn waits in its poll: a turn's ticks of 10 ms would be too few. */
+static void begin_usage(const struct field *field, struct results *results)
+{
+    for (enum contender_kind kind = 0; kind < contender_kinds; kind++) {
+        if (field->runs[kind]) {
+            results->used[kind] = bench_usage_of(field->contenders[kind].pid);
+        }
+    }
+}
+
+static void end_usage(const struct field *field, struct results *results)
+{
+    for (enum contender_kind kind = 0; kind < contender_kinds; kind++) {
+        if (field->runs[kind]) {
+            results->used[kind] = bench_usage_between(
+                results->used[kind], bench_usage_of(field->contenders[kind].pid));
+        }
+    }
+}
+
 kvb_status field_run(
     const struct relay_bench *bench, struct field *field, const char *what,
     const struct run_options *options, struct results *out_results)
@@ -70,6 +90,7 @@ kvb_status field_run(
 
     each.duration_ns = (uint64_t)(run_s * (double)KVB_NS_PER_S);
     *out_results = (struct results){ 0 };
+    begin_usage(field, out_results);
     for (int round = 0; round < rounds; round++) {
         for (enum contender_kind kind = 0; kind < contender_kinds; kind++) {
             struct run_result *result = &out_results->of[kind][round];
@@ -83,28 +104,32 @@ kvb_status field_run(
             }
         }
     }
+    end_usage(field, out_results);
     return KVB_OK;
 }
 
-double median_of(const struct results *results, enum contender_kind kind, picker pick)
+static void
+pick_all(const struct results *results, enum contender_kind kind, picker pick, double out[rounds])
 {
-    double values[rounds];
-
     for (int round = 0; round < rounds; round++) {
-        values[round] = pick(&results->of[kind][round]);
+        out[round] = pick(&results->of[kind][round]);
     }
-    return bench_median(values, rounds);
 }
 
-double ratio_of(
-    const struct results *results, enum contender_kind first, enum contender_kind second,
-    picker pick)
+void field_say(const struct results *results, const char *name, const struct field_figure *figure)
 {
-    double values[rounds];
+    double ours[rounds];
+    double theirs[rounds];
 
-    for (int round = 0; round < rounds; round++) {
-        const double base = pick(&results->of[second][round]);
-        values[round] = base > 0 ? pick(&results->of[first][round]) / base : 0;
-    }
-    return bench_median(values, rounds);
+    pick_all(results, figure->ours, figure->pick, ours);
+    pick_all(results, figure->against, figure->pick, theirs);
+    bench_measured(results->used[figure->ours]);
+    bench_figure_turns(
+        name,
+        &(struct bench_turns){ .against = contender_name(figure->against),
+                               .ours = ours,
+                               .theirs = theirs,
+                               .count = rounds,
+                               .is_less_better = figure->is_less_better },
+        figure->unit);
 }

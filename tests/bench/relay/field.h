@@ -37,9 +37,10 @@ kvb_status field_start(
     const struct script *script, struct field *out_field);
 void field_stop(struct field *field);
 
-/* What each relay did in each round. */
+/* What each relay did in each round, and the processor time of its process. */
 struct results {
     struct run_result of[contender_kinds][rounds];
+    struct bench_usage used[contender_kinds];
 };
 
 /* All rounds.  A run that lost something is said, and has a rate of 0. */
@@ -50,9 +51,12 @@ kvb_status field_run(
 /* Which number of a result. */
 typedef double (*picker)(const struct run_result *result);
 
-double median_of(const struct results *results, enum contender_kind kind, picker pick);
+/* Which of its numbers a figure is of, and against whom. */
+struct field_figure {
+    enum contender_kind ours, against;
+    picker pick;
+    const char *unit;
+    bool is_less_better;
+};
 
-/* Median of the rounds' ratios: of what the first did to what the second did. */
-double ratio_of(
-    const struct results *results, enum contender_kind first, enum contender_kind second,
-    picker pick);
+void field_say(const struct results *results, const char *name, const struct field_figure *figure);

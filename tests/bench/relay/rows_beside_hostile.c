@@ -103,9 +103,11 @@ measure_beside(struct beside *beside, const struct stage *stage, struct run_opti
     KVB_TRY(measure_run(stage, &view, options, &beside->quiet));
     options->duration_ns *= quiet_parts - 1;
     hostile.duration_ns = options->duration_ns;
+    const struct bench_usage began = bench_usage_of(view.pid);
     KVB_TRY(hostile_begin(&hostile));
     const kvb_status status = measure_run(stage, &view, options, &beside->result);
     hostile_end(&hostile);
+    bench_measured(bench_usage_between(began, bench_usage_of(view.pid)));
     beside->scenes_sent = hostile.scenes_sent;
     (void)wait_until(is_all_applied, beside, taken_ms); /* or not: that is a figure */
     return status;

@@ -28,14 +28,15 @@ static double pick_p99(const struct run_result *result)
 static void
 print_row(const struct results *results, const char *rate, const char *tail, picker pick)
 {
-    const enum contender_kind ours = contender_protobuf;
-    const enum contender_kind against = contender_pass_through;
+    const struct field_figure figure = { .ours = contender_protobuf,
+                                         .against = contender_pass_through,
+                                         .pick = pick,
+                                         .unit = "us",
+                                         .is_less_better = true };
     char name[name_bytes];
 
     (void)snprintf(name, sizeof name, "%s.%s", rate, tail);
-    bench_figure_against(
-        name, median_of(results, ours, pick), "us", contender_name(against),
-        median_of(results, against, pick), ratio_of(results, against, ours, pick));
+    field_say(results, name, &figure);
 }
 
 static bool wants(const struct relay_bench *bench, const char *rate)

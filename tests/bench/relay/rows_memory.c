@@ -59,6 +59,7 @@ kvb_status rows_memory(struct relay_bench *bench)
     KVB_TRY(make_script(bench, &script));
     bench_progress("memory: %zu blocks", script.block_count);
     KVB_TRY(measure_idle(bench, &script, 1, &one, &one_bytes));
+    bench_measure(one.pid);
     KVB_TRY(fill(bench, &one, &script));
     const uint64_t full_bytes = contender_resident_bytes(&one);
     bench_figure(
@@ -68,6 +69,7 @@ kvb_status rows_memory(struct relay_bench *bench)
 
     bench_progress("memory: %d engines", engines);
     KVB_TRY(measure_idle(bench, &script, engines, &many, &many_bytes));
+    bench_measured(bench_usage_of(many.pid)); /* since its start */
     bench_figure(
         "relay.memory.connection", ((double)many_bytes - (double)one_bytes) / (engines - 1),
         "bytes");

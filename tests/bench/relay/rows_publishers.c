@@ -38,8 +38,10 @@ static kvb_status measure_publishers(
 
     KVB_TRY(contender_start(stage, contender_protobuf, out_figures->publishers, &contender));
     KVB_TRY(measure_warm_up(stage, &contender, script));
+    const struct bench_usage began = bench_usage_of(contender.pid);
     KVB_TRY(measure_rest(stage, &contender, options.duration_ns, &idle_ms));
     KVB_TRY(measure_run(stage, &contender, &options, &out_figures->run));
+    bench_measured(bench_usage_between(began, bench_usage_of(contender.pid)));
     out_figures->idle_percent = idle_ms / 10;
     out_figures->intake_percent = out_figures->run.cpu_ns * out_figures->run.batches_a_second / 1e7;
     out_figures->files = contender_open_files(&contender);

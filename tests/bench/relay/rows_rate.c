@@ -55,18 +55,21 @@ static void print_rate(
     const struct results *results, enum contender_kind kind, enum contender_kind against,
     const char *name)
 {
-    bench_figure_against(
-        name, median_of(results, kind, pick_rate), "batches/s", contender_name(against),
-        median_of(results, against, pick_rate), ratio_of(results, kind, against, pick_rate));
+    field_say(
+        results, name,
+        &(struct field_figure){
+            .ours = kind, .against = against, .pick = pick_rate, .unit = "batches/s" });
 }
 
 static void print_cpu(const struct results *results, enum contender_kind kind, const char *name)
 {
-    const enum contender_kind against = contender_pass_through;
-
-    bench_figure_against(
-        name, median_of(results, kind, pick_cpu), "ns/batch", contender_name(against),
-        median_of(results, against, pick_cpu), ratio_of(results, against, kind, pick_cpu));
+    field_say(
+        results, name,
+        &(struct field_figure){ .ours = kind,
+                                .against = contender_pass_through,
+                                .pick = pick_cpu,
+                                .unit = "ns/batch",
+                                .is_less_better = true });
 }
 
 static void print_rows(

@@ -36,23 +36,24 @@ static const char *name_row(char out[name_bytes], size_t blocks, const char *tai
 static void print_rate(
     const struct results *results, enum contender_kind against, size_t blocks, const char *tail)
 {
+    const struct field_figure figure = {
+        .ours = contender_republish, .against = against, .pick = pick_rate, .unit = "batches/s"
+    };
     char name[name_bytes];
 
-    bench_figure_against(
-        name_row(name, blocks, tail), median_of(results, contender_republish, pick_rate),
-        "batches/s", contender_name(against), median_of(results, against, pick_rate),
-        ratio_of(results, contender_republish, against, pick_rate));
+    field_say(results, name_row(name, blocks, tail), &figure);
 }
 
 static void print_cpu(const struct results *results, size_t blocks)
 {
-    const enum contender_kind against = contender_pass_through;
+    const struct field_figure figure = { .ours = contender_republish,
+                                         .against = contender_pass_through,
+                                         .pick = pick_cpu,
+                                         .unit = "ns/batch",
+                                         .is_less_better = true };
     char name[name_bytes];
 
-    bench_figure_against(
-        name_row(name, blocks, ".cpu"), median_of(results, contender_republish, pick_cpu),
-        "ns/batch", contender_name(against), median_of(results, against, pick_cpu),
-        ratio_of(results, against, contender_republish, pick_cpu));
+    field_say(results, name_row(name, blocks, ".cpu"), &figure);
 }
 
 static bool wants_shape(const struct relay_bench *bench, size_t blocks)
@@ -134,7 +135,7 @@ struct million {
     struct contender contender;
     struct script script;
     struct script other_script;
-    struct run_result quiet;
+    struct run_result quiet[max_announcements];
     size_t announcements;
     struct run_result beside[max_announcements];
     double snapshot_s[max_announcements];
@@ -268,9 +269,10 @@ static kvb_status measure_announcements(struct million *million, const struct st
     struct contender view = view_of(million, other);
 
     KVB_TRY(measure_warm_up(stage, &view, &million->other_script));
-    KVB_TRY(measure_run(stage, &view, &options, &million->quiet));
+    bench_measure(million->contender.pid);
     for (size_t i = 0; i < million->announcements; i++) {
         KVB_TRY(wait_for_next(stage, million, i > 0 ? period_ms : 0));
+        KVB_TRY(measure_run(stage, &view, &options, &million->quiet[i]));
         KVB_TRY(measure_announcement(million, stage, i));
     }
     return KVB_OK;
@@ -283,14 +285,21 @@ static double ms_of(const struct run_result *result, double us)
     return result->lost > 0 ? measure_lost_ms : us / 1000;
 }
 
-static double median_p99(const struct million *million)
+static void say_beside_p99(const struct million *million)
 {
-    double values[max_announcements];
+    double beside[max_announcements];
+    double quiet[max_announcements];
+    const struct bench_turns turns = { .against = "before it",
+                                       .ours = beside,
+                                       .theirs = quiet,
+                                       .count = million->announcements,
+                                       .is_less_better = true };
 
     for (size_t i = 0; i < million->announcements; i++) {
-        values[i] = ms_of(&million->beside[i], million->beside[i].p99_us);
+        beside[i] = ms_of(&million->beside[i], million->beside[i].p99_us);
+        quiet[i] = ms_of(&million->quiet[i], million->quiet[i].p99_us);
     }
-    return bench_median(values, million->announcements);
+    bench_figure_turns("republish.snapshot.beside_p99", &turns, "ms");
 }
 
 static double worst_ms(const struct million *million)
@@ -307,19 +316,14 @@ static double worst_ms(const struct million *million)
 static void print_million(struct million *million)
 {
     const double blocks = (double)million->script.block_count;
-    const double beside_ms = median_p99(million);
-    const double quiet_ms = ms_of(&million->quiet, million->quiet.p99_us);
 
     bench_figure(
         "republish.memory.block",
         ((double)million->full_bytes - (double)million->idle_bytes) / blocks, "bytes");
     bench_figure("republish.memory.tokens", (double)million->token_bytes / blocks, "bytes");
-    bench_figure(
-        "republish.snapshot", bench_median(million->snapshot_s, million->announcements), "s");
+    bench_figure_rounds("republish.snapshot", million->snapshot_s, million->announcements, "s");
     bench_figure("republish.snapshot.bytes", million->snapshot_bytes / 1e6, "MB");
-    bench_figure_against(
-        "republish.snapshot.beside_p99", beside_ms, "ms", "before it", quiet_ms,
-        beside_ms > 0 ? quiet_ms / beside_ms : 0);
+    say_beside_p99(million);
     bench_figure("republish.snapshot.beside_max", worst_ms(million), "ms");
 }
 

@@ -7,53 +7,94 @@
 
 /* Each engine is a connection and a stream of its own, and holds few blocks; together
  * they say `batches_a_second`, whatever their number. */
-enum { pool_blocks = 1 << 10, batches_a_second = 20000, name_bytes = 64 };
+enum { pool_blocks = 1 << 10, batches_a_second = 20000, turns = 5, name_bytes = 64 };
 
 /* 10,000 engines would need 50,000 open files in the bridge and as many here. */
 static const size_t numbers[] = { 10, 100, 1000 };
 
-struct cost {
-    struct run_result run;
+/* A bridge for each number.  All run at once and take turns: whoever has no turn waits in its
+ * poll. */
+struct crew {
+    struct contender contender;
     double rest_ms; /* a second */
+    double cpu_ns[turns];
+    struct bench_usage used;
+    uint64_t lost;
 };
 
-static kvb_status measure_number(
-    const struct relay_bench *bench, const struct script *script, size_t engines,
-    struct cost *out_cost)
+static kvb_status crew_begin(
+    const struct relay_bench *bench, const struct script *script, size_t engines, struct crew *crew)
 {
-    KVB_OWN(contender_stop) struct contender contender = { .pid = 0 };
+    const uint64_t rest_ns = (uint64_t)(bench->options.seconds / 9 * (double)KVB_NS_PER_S);
+
+    bench_progress("starting protobuf with %zu engines", engines);
+    KVB_TRY(contender_start(&bench->stage, contender_protobuf, engines, &crew->contender));
+    KVB_TRY(measure_warm_up(&bench->stage, &crew->contender, script));
+    return measure_rest(&bench->stage, &crew->contender, rest_ns, &crew->rest_ms);
+}
+
+static kvb_status take_turn(
+    const struct relay_bench *bench, const struct script *script, size_t turn, struct crew *crew)
+{
+    const double turn_s = bench->options.seconds / (double)KVB_COUNT_OF(numbers) / turns;
     const struct run_options options = {
         .script = script,
         .batches_a_second = batches_a_second,
-        .duration_ns = (uint64_t)(bench->options.seconds / 3 * (double)KVB_NS_PER_S),
+        .duration_ns = (uint64_t)(turn_s * (double)KVB_NS_PER_S),
     };
+    const struct bench_usage began = bench_usage_of(crew->contender.pid);
+    struct run_result result;
 
-    bench_progress("starting protobuf with %zu engines", engines);
-    KVB_TRY(contender_start(&bench->stage, contender_protobuf, engines, &contender));
-    KVB_TRY(measure_warm_up(&bench->stage, &contender, script));
-    KVB_TRY(measure_rest(&bench->stage, &contender, options.duration_ns / 3, &out_cost->rest_ms));
-    return measure_run(&bench->stage, &contender, &options, &out_cost->run);
+    KVB_TRY(measure_run(&bench->stage, &crew->contender, &options, &result));
+    crew->used = bench_usage_plus(
+        crew->used, bench_usage_between(began, bench_usage_of(crew->contender.pid)));
+    crew->cpu_ns[turn] = result.cpu_ns;
+    crew->lost += result.lost;
+    return KVB_OK;
 }
 
-static void print(size_t engines, const struct cost *cost, const struct cost *of_ten)
+/* Against ten engines; a lost batch is a ratio of 0. */
+static void print(size_t engines, const struct crew *crew, const struct crew *of_ten)
 {
+    static const double none[turns];
+    const struct bench_turns cost = { .against = "10 engines",
+                                      .ours = crew->cpu_ns,
+                                      .theirs = crew->lost > 0 ? none : of_ten->cpu_ns,
+                                      .count = turns,
+                                      .is_less_better = true };
     char name[name_bytes];
 
-    if (cost->run.lost > 0) {
-        bench_progress("  LOST %" PRIu64 " batches", cost->run.lost);
+    if (crew->lost > 0) {
+        bench_progress("  LOST %" PRIu64 " batches", crew->lost);
     }
+    bench_measured(crew->used);
     (void)snprintf(name, sizeof name, "relay.workers.%zu", engines);
-    bench_figure_against(
-        name, cost->run.cpu_ns, "ns/batch", "10 engines", of_ten->run.cpu_ns,
-        cost->run.lost > 0 ? 0 : of_ten->run.cpu_ns / cost->run.cpu_ns);
+    bench_figure_turns(name, &cost, "ns/batch");
     (void)snprintf(name, sizeof name, "relay.workers.%zu.rest", engines);
-    bench_figure(name, cost->rest_ms, "ms/s");
+    bench_figure(name, crew->rest_ms, "ms/s");
+}
+
+static kvb_status
+measure_crews(const struct relay_bench *bench, const struct script *script, struct crew *crews)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(numbers); i++) {
+        KVB_TRY(crew_begin(bench, script, numbers[i], &crews[i]));
+    }
+    for (size_t turn = 0; turn < turns; turn++) {
+        for (size_t i = 0; i < KVB_COUNT_OF(numbers); i++) {
+            KVB_TRY(take_turn(bench, script, turn, &crews[i]));
+        }
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(numbers); i++) {
+        print(numbers[i], &crews[i], &crews[0]);
+    }
+    return KVB_OK;
 }
 
 kvb_status rows_workers(struct relay_bench *bench)
 {
     KVB_OWN(script_done) struct script script = { .count = 0 };
-    struct cost costs[KVB_COUNT_OF(numbers)];
+    struct crew crews[KVB_COUNT_OF(numbers)] = { 0 };
 
     if (!bench_wants(&bench->options, "relay.workers")) {
         return KVB_OK;
@@ -61,9 +102,9 @@ kvb_status rows_workers(struct relay_bench *bench)
     KVB_TRY(script_make(
         &(struct script_options){ .blocks_per_batch = 1, .pool_blocks = pool_blocks, .seed = 4 },
         &script));
+    const kvb_status status = measure_crews(bench, &script, crews);
     for (size_t i = 0; i < KVB_COUNT_OF(numbers); i++) {
-        KVB_TRY(measure_number(bench, &script, numbers[i], &costs[i]));
-        print(numbers[i], &costs[i], &costs[0]);
+        contender_stop(&crews[i].contender);
     }
-    return KVB_OK;
+    return status;
 }

@@ -42,6 +42,7 @@ static double cpu_percent(const struct scene *scene, double seconds)
     const uint64_t begin_ns = kvb_clock_monotonic_ns();
     const uint64_t used_ns = cpu_ns(scene);
 
+    bench_measure(scene->aggregator);
     wait_until_ns(begin_ns + (uint64_t)(seconds * (double)KVB_NS_PER_S));
     return 100 * (double)(cpu_ns(scene) - used_ns) / (double)(kvb_clock_monotonic_ns() - begin_ns);
 }
@@ -195,6 +196,7 @@ static void say_questions(struct play *play)
                                        .questions_a_second = questions_a_second,
                                        .seconds = play->intake->bench.seconds };
         struct asked asked;
+        bench_measure(play->scene.aggregator);
         ask(&asking, &asked);
         asked_say(&asked, trials[i].name);
         asked_done(&asked);
@@ -217,6 +219,7 @@ static void say_cold_start(struct play *play)
     bench_progress("a new aggregator");
     scene_restart(&play->scene, play->intake);
     wait_exact(&play->scene, play->fleet.options.workers);
+    bench_measured(bench_usage_of(play->scene.aggregator)); /* since exec */
     bench_figure("scale.streams.exact", bench_seconds_since(play->scene.exec_ns), "s");
     bench_progress("%llu lists were sent", (unsigned long long)atomic_load(&play->bridges.lists));
 }
