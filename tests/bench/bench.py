@@ -12,11 +12,13 @@ import sys
 import threading
 import time
 
+import compare
+import machine
 import picture
 import publish
 import report
 import worth
-from goals import APART, GOALS, PROGRAMS
+from goals import APART, GOALS, PROGRAMS, is_of_peers
 
 HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[1]
@@ -39,6 +41,7 @@ def parse():
         prog="tests/bench/run", description="Measures what the project promises, on this machine.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="Ends with 0 when everything was measured, whatever the figures; 1 when a program failed;\n"
+               "or when, with --compare, something is slower, missing or cannot be compared;\n"
                "3 with --strict when a goal was missed; 64 when it was called wrongly.\n"
                "KVB_BIN names a build folder to use as it is, instead of building build/release.")
     parser.add_argument("--seconds", type=float, default=10, metavar="N", help="each row takes about so long (10)")
@@ -46,6 +49,9 @@ def parse():
                         help="rows whose names begin so; may be given several times")
     parser.add_argument("--json", action="store_true", help="one JSON object a figure, one a line, as they come")
     parser.add_argument("--markdown", action="store_true", help="the table as Markdown")
+    parser.add_argument("--compare", type=pathlib.Path, metavar="FILE",
+                        help="say what is slower and what is faster than in a former run, beyond the spread of both; FILE is "
+                             "what --json printed then, or its build/bench/figures.jsonl; 1 when something is slower")
     parser.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="draw the figures into this SVG file")
     parser.add_argument("--publish", type=pathlib.Path, nargs="?", const=TREE, metavar="TREE",
                         help="write the figures of a whole run into README.md, tests/bench/README.md and "
@@ -76,7 +82,7 @@ def parse():
 
 def check(options):
     """Before anything is measured: what is found out at the end costs a whole run."""
-    for name, path in (("--corpus", options.corpus), ("--from", options.saved)):
+    for name, path in (("--corpus", options.corpus), ("--from", options.saved), ("--compare", options.compare)):
         if path and not (os.path.isfile(path) and os.access(path, os.R_OK)):
             refuse(f"{name} {path}: cannot be read")
     if options.picture and not options.picture.parent.is_dir():
@@ -110,7 +116,7 @@ def goals_of(options):
     return [goal for goal in GOALS if is_wanted(goal.name, options.only)]
 
 
-def is_of_peers(one):
+def names_peers(one):
     """Does it name comparisons with peers, and nothing else?"""
     named = [goal.is_peer for goal in GOALS if is_wanted(goal.name, [one])]
     return ".vs_" in one and bool(named) and all(named)
@@ -121,7 +127,7 @@ def programs_of(options):
     for one in options.only:
         if not any(touches(name, [one]) for name in known):
             refuse(f"--only {one}: no such row; --list names those that have a goal, tests/bench/README.md all")
-        if not options.peers and is_of_peers(one):
+        if not options.peers and names_peers(one):
             refuse(f"--only {one}: measured with --peers only")
     return [
         program for program in PROGRAMS
@@ -317,12 +323,12 @@ def figure_of(line, program):
         figure = json.loads(line)
     except ValueError:
         raise Failed(f"{program.path}: not a figure: {line}") from None
-    if not isinstance(figure, dict) or not {"name", "value", "unit", "against", "ratio"} <= figure.keys():
+    if not isinstance(figure, dict) or not report.FIELDS <= figure.keys():
         raise Failed(f"{program.path}: not a figure: {line}")
     return figure
 
 
-def measure_one(program, options, folder, take):
+def measure_one(program, options, folder, watch, take):
     path = HERE / program.path if program.is_script else folder / program.path
     # nats-server as docker-compose.yml starts it, for all that is measured on it.
     env = {"KVB_BIN": str(folder), "GOGC": os.environ.get("GOGC", "800"), "GOMEMLIMIT": "192MiB"}
@@ -332,7 +338,7 @@ def measure_one(program, options, folder, take):
     def on_line(line):
         figure = figure_of(line, program)
         if is_wanted(figure["name"], options.only):
-            take(figure)
+            take(figure if program.is_simulation else watch.fill(figure))
 
     by = [env["KVB_PYTHON"]] if program.is_script and program.needs_python else []
     run([*by, path, *words_for(program, options, folder)], pathlib.Path(program.path).name, on_line=on_line, env=env)
@@ -351,10 +357,11 @@ def measure(options):
 
     programs = programs_of(options)
     folder = build()
+    watch = machine.Watch()
     for program in programs:
         say(f"{pathlib.Path(program.path).name}: {', '.join(words_for_people(program, options))}")
         try:
-            measure_one(program, options, folder, take)
+            measure_one(program, options, folder, watch, take)
         except Failed as error:
             wrong.append(str(error))
             say(f"tests/bench/run: {error}")
@@ -373,12 +380,41 @@ def corpus_words(options):
     return f"{pathlib.Path(options.corpus).name}, {laps_of(options.corpus)} laps, 20 copies"
 
 
+# ---- A former run ------------------------------------------------------------------
+
+
+def is_compared(name, options):
+    """Is a row of the former run one that this one has, too?"""
+    return is_wanted(name, options.only) and (options.peers or not is_of_peers(name))
+
+
+def former_of(options):
+    """The figures to compare with, before anything is measured; None: nothing is compared."""
+    if not options.compare:
+        return None
+    try:
+        _about, figures = report.load(options.compare)
+    except ValueError as error:
+        refuse(f"--compare {error}")
+    figures = [figure for figure in figures if is_compared(figure["name"], options)]
+    if not figures:
+        refuse(f"--compare {options.compare}: has none of the rows that are asked for")
+    return figures
+
+
+def compare_with(former, figures, options):
+    """Is all as fast as it was?  stdout is for figures when these are JSON."""
+    lines, is_as_fast = compare.lines_of(options.compare, former, figures, lambda name: is_compared(name, options))
+    print("\n".join(lines), file=sys.stderr if options.json else sys.stdout, flush=True)
+    return is_as_fast
+
+
 def main():
     options = parse()
     if options.list:
         print("\n".join(report.goal_lines(goals_of(options) if options.only else GOALS)))
         return 0
-    wrong = []
+    wrong, former = [], former_of(options)
     if options.saved:
         run_words, figures = report.load(options.saved)
         figures = [figure for figure in figures if is_wanted(figure["name"], options.only)]
@@ -402,6 +438,8 @@ def main():
     missed = report.missed(figures, goals)
     if wrong or not figures:
         say("tests/bench/run: " + ("; ".join(wrong) or "no figure came out"))
+        return FAILED
+    if former and not compare_with(former, figures, options):
         return FAILED
     return MISSED if options.strict and missed else 0
 

@@ -5,7 +5,8 @@ import os
 import pathlib
 import platform
 
-from goals import APART
+import machine
+from goals import APART, MAX_SPREAD
 
 
 def number(value):
@@ -23,8 +24,21 @@ def words_of(figure):
     against = ""
     if figure["against"]:
         against = f", {number(figure['ratio'])} of {figure['against']} ({number(figure['against_value'])})"
-    note = f"  ({figure['note']})" if figure.get("note") else ""
+    beside = [words for words in (spread_words(figure), kernel_words(figure), machine.busy_words(figure), figure.get("note"))
+              if words]
+    note = f"  ({'; '.join(beside)})" if beside else ""
     return f"{figure['name']}: {number(figure['value'])} {figure['unit']}{against}{note}"
+
+
+def spread_words(figure):
+    """Of the ratio where there is one."""
+    spread = figure.get("ratio_spread", figure.get("spread"))
+    return "" if spread is None else f"spread {100 * spread:.0f} %"
+
+
+def kernel_words(figure):
+    percent = figure.get("kernel_percent")
+    return "" if percent is None else f"kernel {percent:.0f} %"
 
 
 def goal_words(goal, unit=""):
@@ -38,9 +52,17 @@ def goal_lines(goals):
             f"{' (--only)' * goal.name.startswith(APART)}" for goal in goals]
 
 
+def verdict(goal, figure):
+    if not goal:
+        return ""
+    if not goal.reaches(figure):
+        return "NO"
+    return "spread" if goal.is_too_wide(figure) else "yes"
+
+
 def rows(figures, goals):
-    """(name, what it is, goal, figure, ratio, met) in words.  A figure may have two goals;
-    goals without a figure come last."""
+    """(name, what it is, goal, figure, ratio, spread, kernel, machine, met) in words.  A figure may have two
+    goals; goals without a figure come last."""
     table, seen = [], set()
     for figure in figures:
         if figure["unit"] == "checksum":
@@ -51,15 +73,15 @@ def rows(figures, goals):
         for goal in own:
             table.append((
                 figure["name"], goal.text if goal else "", goal_words(goal, figure["unit"]) if goal else "",
-                f"{number(figure['value'])} {figure['unit']}", ratio,
-                "" if not goal else "yes" if goal.is_met(figure) else "NO"))
+                f"{number(figure['value'])} {figure['unit']}", ratio, spread_words(figure).removeprefix("spread "),
+                kernel_words(figure).removeprefix("kernel "), machine.busy_words(figure), verdict(goal, figure)))
     for goal in goals:
         if goal.name not in seen:
-            table.append((goal.name, goal.text, goal_words(goal), "not measured", "", "-"))
+            table.append((goal.name, goal.text, goal_words(goal), "not measured", "", "", "", "", "-"))
     return table
 
 
-HEAD = ("row", "what", "goal", "figure", "ratio", "met")
+HEAD = ("row", "what", "goal", "figure", "ratio", "spread", "kernel", "machine", "met")
 
 
 def print_table(about, figures, goals):
@@ -93,7 +115,10 @@ def missed(figures, goals):
 
 
 def summary(figures, goals):
-    return f"{len(goals) - len(missed(figures, goals))} of {len(goals)} goals met"
+    by_name = {figure["name"]: figure for figure in figures}
+    wide = sum(1 for goal in goals if goal.name in by_name and verdict(goal, by_name[goal.name]) == "spread")
+    more = f"; {wide} more would be, but their spread is above {100 * MAX_SPREAD:.0f} %" if wide else ""
+    return f"{len(goals) - len(missed(figures, goals))} of {len(goals)} goals met{more}"
 
 
 # ---- The run -----------------------------------------------------------------------
@@ -123,6 +148,9 @@ def about_lines(about, figures):
     return lines + [f"WARNING: {note}" for note in notes]
 
 
+FIELDS = {"name", "value", "unit", "against", "against_value", "ratio"}
+
+
 def save(path, about, figures):
     lines = [json.dumps({"run": about}), *(json.dumps(figure) for figure in figures)]
     pathlib.Path(path).write_text("\n".join(lines) + "\n")
@@ -134,5 +162,7 @@ def load(path):
         lines = [json.loads(line) for line in pathlib.Path(path).read_text().splitlines() if line.strip()]
     except ValueError as error:
         raise ValueError(f"{path}: not the figures of a run: {error}") from None
+    if not all(isinstance(line, dict) and ("run" in line or FIELDS <= line.keys()) for line in lines):
+        raise ValueError(f"{path}: not the figures of a run: a line is no figure; expected lines of --json, or figures.jsonl")
     runs = [line["run"] for line in lines if "run" in line]
     return (runs[0] if runs else {}), [line for line in lines if "run" not in line]

@@ -4,8 +4,9 @@
     peers.py --seconds N [--corpus FILE]... [NAME...]
 
 Builds the program beside it with cargo, into build/peers.  A figure is the median of
-ROUNDS (of growth the least), in which the contenders take turns: ours, theirs, ours, theirs.  Prints the rows
-index.....vs_chainindex and ..vs_crtc, one JSON object a line; README.md says what they mean.
+ROUNDS (of growth the least), in which the contenders take turns: ours, theirs, ours, theirs; a ratio is the median of
+the rounds' ratios.  Prints the rows index.....vs_chainindex and ..vs_crtc, one JSON object a line; README.md says what they
+mean.
 KVB_BIN is the build folder of bench_index.  Ends with 1 when an index answered otherwise."""
 
 import argparse
@@ -24,7 +25,7 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[2]
 PEERS = {"chainindex": "ChainIndex", "crtc": "CRTC"}
-ROUNDS = 3
+ROUNDS = 5
 LESS_IS_BETTER = {"us", "ms", "ns/block", "bytes"}
 
 # ---- What is replayed ------------------------------------------------------------
@@ -115,14 +116,14 @@ def bench_program(name):
 
 
 def figures_of(command):
-    """By name, all values of each."""
+    """By name, all figures of each."""
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise Failed(f"{pathlib.Path(command[0]).name} ended with {done.returncode}")
     figures = {}
     for line in done.stdout.splitlines():
         figure = json.loads(line)
-        figures.setdefault(figure["name"], []).append((figure["value"], figure["unit"]))
+        figures.setdefault(figure["name"], []).append(figure)
     return figures
 
 
@@ -155,12 +156,12 @@ def workers_of(corpus):
 
 
 def add(figures, more):
-    for name, values in more.items():
-        figures.setdefault(name, []).extend(values)
+    for name, of_round in more.items():
+        figures.setdefault(name, []).append(of_round)
 
 
 def measure(program, corpus, title, row, seconds):
-    """Figures of all contenders, in turns."""
+    """Figures of all contenders by name, a list for each round."""
     figures = {name: {} for name in ("ours", *PEERS)}
     for number in range(1, ROUNDS + 1):
         say(f"{title}, {row.what}: round {number} of {ROUNDS}")
@@ -170,16 +171,30 @@ def measure(program, corpus, title, row, seconds):
     return figures
 
 
-def tell(name, row, values, peer, their_values, note):
-    unit = values[0][1]
-    value, theirs = (row.of_rounds(value for value, _unit in side) for side in (values, their_values))
-    better, worse = (theirs, value) if unit in LESS_IS_BETTER else (value, theirs)
-    against = f"{PEERS[peer]} (wrong answers)" if note else PEERS[peer]
-    figure = {"name": f"{name}.vs_{peer}", "value": value, "unit": unit, "against": against,
-              "against_value": theirs, "ratio": better / worse if worse else None}
-    if note:
-        figure["note"] = note
-    print(json.dumps(figure), flush=True)
+def spread(values):
+    """As bench_spread() of ../parts/bench.h."""
+    first, middle, third = statistics.quantiles(values, n=4, method="inclusive")
+    return (third - first) / middle if middle > 0 else float(third > first)
+
+
+def kernel_percent(rounds):
+    """Median; None: nobody says it."""
+    known = [figure["kernel_percent"] for of_round in rounds for figure in of_round if "kernel_percent" in figure]
+    return statistics.median(known) if known else None
+
+
+def tell(name, row, our_rounds, peer, their_rounds, note):
+    unit = our_rounds[0][0]["unit"]
+    ours, theirs = ([row.of_rounds(figure["value"] for figure in of_round) for of_round in rounds]
+                    for rounds in (our_rounds, their_rounds))
+    turns = zip(theirs, ours) if unit in LESS_IS_BETTER else zip(ours, theirs)
+    ratios = [better / base if base else 0 for better, base in turns]
+    figure = {"name": f"{name}.vs_{peer}", "value": row.of_rounds(ours), "unit": unit,
+              "against": f"{PEERS[peer]} (wrong answers)" if note else PEERS[peer],
+              "against_value": row.of_rounds(theirs), "ratio": statistics.median(ratios), "rounds": len(ours),
+              "spread": round(spread(ours), 4), "ratio_spread": round(spread(ratios), 4),
+              "kernel_percent": kernel_percent(our_rounds), "against_kernel_percent": kernel_percent(their_rounds), "note": note}
+    print(json.dumps({field: value for field, value in figure.items() if value is not None}), flush=True)
 
 
 def tell_all(figures, row, notes, wanted):
@@ -202,11 +217,11 @@ def compare_answers(program, corpus, title):
     """What is wrong, by peer: each query's answer, worker by worker, is in the checksum."""
     workers = workers_of(corpus)
     name = f"index.conversation.{workers}.checksum"
-    right, right_answers, notes = ours(corpus, f"index.conversation.{workers}", 0.01)[name], None, {}
+    right, right_answers, notes = ours(corpus, f"index.conversation.{workers}", 0.01)[name][0]["value"], None, {}
     for peer, words in PEERS.items():
         say(f"answers, {title}: {words}")
         kept = program.parent / "answers"
-        checksum = figures_of([program, peer, corpus, "answers", kept])[name]
+        checksum = figures_of([program, peer, corpus, "answers", kept])[name][0]["value"]
         answers = read_answers(kept)
         if checksum == right:
             right_answers = answers
