@@ -1,4 +1,5 @@
 #include "core/clock.h"
+#include "core/file_limit.h"
 #include "core/own.h"
 #include "rows.h"
 
@@ -7,7 +8,13 @@
 
 /* Each engine is a connection and a stream of its own, and holds few blocks; together
  * they say `batches_a_second`, whatever their number. */
-enum { pool_blocks = 1 << 10, batches_a_second = 20000, turns = 5, name_bytes = 64 };
+enum {
+    pool_blocks = 1 << 10,
+    batches_a_second = 20000,
+    turns = 5,
+    max_files = 6000,
+    name_bytes = 64
+};
 
 /* 10,000 engines would need 50,000 open files in the bridge and as many here. */
 static const size_t numbers[] = { 10, 100, 1000 };
@@ -102,6 +109,7 @@ kvb_status rows_workers(struct relay_bench *bench)
     KVB_TRY(script_make(
         &(struct script_options){ .blocks_per_batch = 1, .pool_blocks = pool_blocks, .seed = 4 },
         &script));
+    (void)kvb_file_limit_raise(max_files);
     const kvb_status status = measure_crews(bench, &script, crews);
     for (size_t i = 0; i < KVB_COUNT_OF(numbers); i++) {
         contender_stop(&crews[i].contender);
