@@ -129,9 +129,10 @@ def programs_of(options):
             refuse(f"--only {one}: no such row; --list names those that have a goal, tests/bench/README.md all")
         if not options.peers and names_peers(one):
             refuse(f"--only {one}: measured with --peers only")
-    return [
-        program for program in PROGRAMS
-        if any(touches(row, options.only) for row in program.rows) and (options.peers or not program.is_peer)]
+    wanted = [program for program in PROGRAMS if any(touches(row, options.only) for row in program.rows)]
+    if not options.peers and all(program.is_peer for program in wanted):
+        refuse(f"--only {' '.join(options.only)}: measured with --peers only")
+    return [program for program in wanted if options.peers or not program.is_peer]
 
 
 # ---- Running a program -----------------------------------------------------------

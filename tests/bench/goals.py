@@ -24,8 +24,9 @@ class Program:
 
 
 CORPUS_ROWS = ("index.conversation", "index.events", "index.query", "index.bytes_per_membership", "index.readers",
-               "index.own_names")
-PEER_ROWS = ("index.conversation", "index.events", "index.query", "index.bytes_per_membership", "index.own_names")
+               "index.dump", "index.two", "index.own_names")
+PEER_ROWS = ("index.conversation", "index.events", "index.query", "index.bytes_per_membership", "index.dump", "index.two",
+             "index.own_names")
 
 PROGRAMS = [
     Program("tests/bench_index", (
@@ -36,7 +37,8 @@ PROGRAMS = [
         "intake.decode", "intake.whole", "intake.allocations", "intake.nats", "query", "start.serving",
         "start.snapshot")),
     Program("tests/bench_mirror", ("mirror.conversation", "mirror.one_block_prompts")),
-    Program("peers/peers.py", (*PEER_ROWS, "index.wide", "index.clear", "index.staircase", "index.deep", "index.growth"),
+    Program("peers/peers.py", (*PEER_ROWS, "index.wide", "index.clear", "index.staircase", "index.deep", "index.growth",
+                               "index.hostile"),
             corpora=(128, 1000), corpus_rows=PEER_ROWS, is_script=True, is_peer=True),
     Program("tests/bench_relay", ("relay.protobuf.1block", "relay.protobuf.8block", "relay.json.1block", "relay.json.8block",
                                   "relay.latency", "relay.beside_hostile", "relay.workers", "relay.memory",
@@ -114,7 +116,7 @@ PEER_RATIOS = {  # what, and how many times better
 WRONG_ANSWERS = {"index.own_names.128.vs_crtc", "index.own_names.1000.vs_crtc"}
 
 
-PEERS = ("chainindex", "crtc")
+PEERS = ("chainindex", "crtc", "two_chainindex")
 
 
 def is_of_peers(name):

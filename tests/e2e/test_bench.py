@@ -107,6 +107,15 @@ def test_the_same_corpus_gives_the_same_answers(short):
     assert len(first) == 2 and first == checksums()
 
 
+def test_two_threads_together_answer_as_one_does(short):
+    checksums = {figure["name"]: figure["value"] for figure in figures_of(
+        run(*short, "--only", "index.conversation", "--only", "index.two", "--json").stdout) if figure["unit"] == "checksum"}
+
+    assert len(checksums) == 4
+    for workers in (128, 1000):
+        assert checksums[f"index.two.{workers}.checksum"] == checksums[f"index.conversation.{workers}.checksum"] != 0
+
+
 def program(name, *words):
     done = subprocess.run([programs.BIN / "tests" / name, *map(str, words)], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, (words, done.stderr)
@@ -117,7 +126,9 @@ def program(name, *words):
     ("wide", "rounds", {"store", "remove"}), ("wide_long", "rounds", {"store", "remove"}),
     ("clear", "rounds", {"store", "clear.at_once", "clear.all"}), ("staircase", "queries", {"p50", "p99"}),
     ("deep", "queries", {"p50", "p99"}), ("fleet", "queries", {"p50", "p99"}), ("growth", "growth", {"worst"}),
-    ("growth_one", "growth", {"worst"})])
+    ("growth_one", "growth", {"worst"}), ("waiting", "rounds", {"store", "clear.at_once", "clear.all"}),
+    ("collide_rustc", "rounds", {"store", "clear.at_once", "clear.all"}),
+    ("collide_fibonacci", "rounds", {"store", "clear.at_once", "clear.all"})])
 def test_what_other_indexes_replay_we_replay_too(tmp_path, workload, row, names):
     program("bench_scenes", "--small", "--scene", workload, "--out", tmp_path / "scene")
     figures = program("bench_index", "--small", "--seconds", 0.01, "--corpus", tmp_path / "scene", f"scene.{row}")
@@ -228,7 +239,7 @@ def test_help_says_what_the_exit_codes_mean():
 
 
 @pytest.mark.parametrize("words", [
-    ["--seconds", "0"], ["--seconds", "soon"], ["--only", "no.such.row"], ["--only", "index.query.p99.vs_crtc"],
+    ["--seconds", "0"], ["--seconds", "soon"], ["--only", "no.such.row"], ["--only", "index.hostile"], ["--only", "index.query.p99.vs_crtc"],
     ["--corpus", "no-such-file"], ["--corpus", "/"], ["--from", "no-such-file"], ["--picture", "/no-such/x.svg"],
     ["--publish"], ["--publish", "--peers", "--small"], ["--bogus"]])
 def test_a_wrong_call_is_refused(words):

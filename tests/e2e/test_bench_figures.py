@@ -10,11 +10,12 @@ import sys
 import pytest
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TREE / "tests/bench"))
+sys.path[:0] = [str(TREE / "tests/bench"), str(TREE / "tests/bench/peers")]
 
 import compare  # noqa: E402
 import goals  # noqa: E402
 import machine  # noqa: E402
+import peers  # noqa: E402
 import report  # noqa: E402
 
 pytestmark = pytest.mark.no_nats
@@ -76,6 +77,38 @@ def test_the_table_says_spread_kernel_time_and_a_busy_machine(kept):
     assert row.split()[-1] == "spread"
     assert done.stdout.splitlines()[-1] == "0 of 1 goals met; 1 more would be, but their spread is above 15 %"
     run("--from", path, "--only", "index.query.p99", "--strict", status=3)
+
+
+# ---- Other indexes -------------------------------------------------------------------
+
+
+def told(capsys, unit, our_rounds, their_rounds, row=peers.scene_row("rounds", {}), **more):
+    sides = [[[{"value": value, "unit": unit, **more} for value in values] for values in rounds]
+             for rounds in (our_rounds, their_rounds)]
+    peers.tell("index.x", row, sides[0], "crtc", sides[1], None)
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_ratio_against_a_peer_is_the_median_of_the_rounds(capsys):
+    # Both at half the speed from the third round on; in a round several values have their median.
+    one = told(capsys, "M block operations/s", [[40], [39, 40, 99], [20], [20], [20]], [[20], [20], [10], [10], [10]])
+    assert (one["name"], one["value"], one["against_value"]) == ("index.x.vs_crtc", 20, 10)
+    assert (one["ratio"], one["ratio_spread"], one["rounds"], one["spread"]) == (2.0, 0.0, 5, 1.0)
+
+
+def test_a_ratio_against_a_peer_is_above_one_where_less_is_better(capsys):
+    one = told(capsys, "us", [[1], [1], [1]], [[3], [4], [3]], kernel_percent=12.5)
+    assert one["ratio"] == 3 and one["kernel_percent"] == one["against_kernel_percent"] == 12.5
+
+
+def test_of_growth_the_least_is_the_figure_and_the_ratio_is_of_rounds(capsys):
+    one = told(capsys, "ms", [[2], [1], [2]], [[4], [4], [8]], row=peers.SCENES["growth"])
+    assert (one["value"], one["against_value"], one["ratio"]) == (1, 4, 4)
+
+
+def test_a_peer_that_refuses_is_named_so(capsys):
+    one = told(capsys, "us", [[2], [1], [2]], [[4], [4], [8]], row=peers.SCENES["waiting"])
+    assert one["against"] == "CRTC (refuses them)"
 
 
 # ---- What else the machine did -------------------------------------------------------

@@ -249,6 +249,100 @@ static void scene_fleet(struct scene *scene)
     talk_done(&talk);
 }
 
+/* ---- waiting, collide: what an engine may publish to make an index slow ----
+ *
+ * The first worker holds one prompt; the second is the hostile one, and is cleared each time. */
+
+enum { good_worker, hostile_worker, hostile_workers };
+
+static void put_good(struct scene *scene, struct chain *chain)
+{
+    chain_init(chain, 64);
+    chain_make(chain, 0, NULL);
+    put_store(scene, good_worker, chain, 0, chain->count);
+    put_query(scene, chain, 1);
+}
+
+static void put_hostile_end(struct scene *scene, struct chain *chain)
+{
+    bench_corpus_write(
+        &scene->writer, &(struct bench_record){ .kind = bench_clear, .worker = hostile_worker });
+    put_query(scene, chain, 1);
+    chain_done(chain);
+}
+
+/* Children of a block that nobody stored, one a store. */
+static void scene_waiting(struct scene *scene)
+{
+    const size_t orphans = bench_size(scene->bench, 100000);
+    struct chain chain;
+
+    put_good(scene, &chain);
+    for (size_t i = 0; i < orphans; i++) {
+        const kvb_block_hash block = { i + 100 };
+        const kvb_tokens_hash tokens = { bench_mix(i) };
+        bench_corpus_write(
+            &scene->writer, &(struct bench_record){ .kind = bench_store,
+                                                    .worker = hostile_worker,
+                                                    .count = 1,
+                                                    .has_parent = true,
+                                                    .parent = { 7 },
+                                                    .blocks = &block,
+                                                    .tokens = &tokens });
+    }
+    put_hostile_end(scene, &chain);
+}
+
+/* One prompt whose names fall into one place of a table that hashes them in a known way. */
+static void put_colliding(struct scene *scene, uint64_t (*name_of)(uint64_t number))
+{
+    struct chain chain;
+    struct chain hostile;
+
+    put_good(scene, &chain);
+    chain_init(&hostile, bench_size(scene->bench, 32768));
+    chain_make(&hostile, 1, NULL);
+    for (size_t i = 0; i < hostile.count; i++) {
+        hostile.blocks[i].value = name_of(i + 1);
+    }
+    put_store(scene, hostile_worker, &hostile, 0, hostile.count);
+    chain_done(&hostile);
+    put_hostile_end(scene, &chain);
+}
+
+/* What an odd number is multiplied by to be 1: each step of Newton's doubles the right bits. */
+static uint64_t inverse(uint64_t odd)
+{
+    uint64_t found = odd; /* right in 3 bits */
+
+    for (int i = 0; i < 5; i++) {
+        found *= 2 - odd * found;
+    }
+    return found;
+}
+
+/* The upper half of the product is 0: rustc-hash 2, which takes its bits from there. */
+static uint64_t collide_rustc(uint64_t number)
+{
+    return number * inverse(UINT64_C(0xf1357aea2e62a9c5));
+}
+
+/* The same of Fibonacci hashing, by the golden ratio. */
+static uint64_t collide_fibonacci(uint64_t number)
+{
+    return number * inverse(UINT64_C(0x9e3779b97f4a7c15));
+}
+
+static void scene_collide_rustc(struct scene *scene)
+{
+    put_colliding(scene, collide_rustc);
+}
+
+static void scene_collide_fibonacci(struct scene *scene)
+{
+    put_colliding(scene, collide_fibonacci);
+}
+
 /* ---- own_names: a corpus whose workers call equal blocks otherwise ---- */
 
 static void scene_own_names(struct scene *scene)
@@ -270,7 +364,7 @@ static void scene_own_names(struct scene *scene)
 struct kind {
     const char *name;
     void (*put)(struct scene *scene);
-    uint32_t workers; /* a hundredth with --small; 0: as many as its corpus has */
+    uint32_t workers; /* a hundredth of many with --small; 0: as many as its corpus has */
 };
 
 /* clang-format off */
@@ -283,9 +377,18 @@ static const struct kind kinds[] = {
     { "growth",     scene_growth,    128 },
     { "growth_one", scene_growth,    1 },
     { "fleet",      scene_fleet,     10000 },
+    { "waiting",    scene_waiting,   hostile_workers },
+    { "collide_rustc", scene_collide_rustc, hostile_workers },
+    { "collide_fibonacci", scene_collide_fibonacci, hostile_workers },
     { "own_names",  scene_own_names, 0 },
 };
 /* clang-format on */
+
+static uint32_t workers_of(const struct bench *bench, const struct kind *kind)
+{
+    return kind->workers > hostile_workers ? (uint32_t)bench_size(bench, kind->workers)
+                                           : kind->workers;
+}
 
 struct plan {
     const struct kind *kind;
@@ -336,7 +439,7 @@ int main(int argc, char **argv)
     }
     struct scene scene = {
         .bench = &bench,
-        .workers = (uint32_t)bench_size(&bench, plan.kind->workers),
+        .workers = workers_of(&bench, plan.kind),
         .rng = 1,
         .corpus = plan.corpus,
     };

@@ -49,6 +49,8 @@ static const struct corpus_row corpus_rows[] = {
     { "index.query", false, row_quiet },
     { "index.bytes_per_membership", false, row_quiet },
     { "index.readers", false, row_readers },
+    { "index.dump", true, row_dump },
+    { "index.two", true, row_two },
     { "scene.rounds", false, row_scene_rounds },
     { "scene.queries", false, row_scene_queries },
     { "scene.growth", false, row_scene_growth },

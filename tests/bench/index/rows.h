@@ -32,4 +32,6 @@ void row_conversation(const struct bench *bench, struct bench_corpus *corpus);
 void row_events(const struct bench *bench, struct bench_corpus *corpus);
 void row_quiet(const struct bench *bench, struct bench_corpus *corpus);
 void row_readers(const struct bench *bench, struct bench_corpus *corpus);
+void row_dump(const struct bench *bench, struct bench_corpus *corpus);
+void row_two(const struct bench *bench, struct bench_corpus *corpus);
 void row_own_names(const struct bench *bench, struct bench_corpus *corpus);

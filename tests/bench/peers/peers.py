@@ -24,7 +24,8 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[2]
-PEERS = {"chainindex": "ChainIndex", "crtc": "CRTC"}
+PEERS = {"chainindex": "ChainIndex", "crtc": "CRTC", "two_chainindex": "ChainIndex, two threads"}
+ALONE, ALL = ("chainindex", "crtc"), tuple(PEERS)
 ROUNDS = 5
 LESS_IS_BETTER = {"us", "ms", "ns/block", "bytes"}
 
@@ -38,6 +39,8 @@ class Row:
     names: dict  # {how both call a figure: how it is called here}
     of_rounds: callable = statistics.median
     known_wrong: frozenset = frozenset()  # peers that answer otherwise: that is told, and no failure
+    refusing: frozenset = frozenset()  # peers that refuse such events: what they do instead is an error
+    peers: tuple = ALONE  # who takes part
 
 
 def named(*names):
@@ -49,8 +52,11 @@ def rows_of(workers):
     conversation, events = f"index.conversation.{workers}", f"index.events.{workers}"
     dot = "" if workers == 128 else f".{workers}"
     quiet = named(f"index.query{dot}.p50", f"index.query{dot}.p99", f"index.bytes_per_membership{dot}.resident")
-    return [Row("conversation", conversation, named(conversation)), Row("events", events, named(events)),
-            Row("quiet", "index.query", quiet)]
+    dump, two = f"index.dump.{workers}", f"index.two.{workers}"
+    return [Row("conversation", conversation, named(conversation), peers=ALL),
+            Row("events", events, named(events), peers=ALL),
+            Row("conversation", two, {conversation: two}, peers=("crtc", "two_chainindex")),
+            Row("quiet", "index.query", quiet), Row("dump", dump, named(dump), peers=("crtc",))]
 
 
 def renamed_row(workers):
@@ -73,6 +79,13 @@ SCENES = {
     "deep": scene_row("queries", {"p50": "index.deep.p50"}),
     "growth": scene_row("growth", {"worst": "index.growth.worst"}, min),
     "growth_one": scene_row("growth", {"worst": "index.growth.one_worker.worst"}, min),
+    "waiting": dataclasses.replace(
+        scene_row("rounds", {"store": "index.hostile.waiting.store", "clear.all": "index.hostile.waiting.clear"}),
+        refusing=frozenset(ALONE)),
+    "collide_rustc": scene_row("rounds", {"store": "index.hostile.collide_rustc.store",
+                                          "clear.all": "index.hostile.collide_rustc.clear"}),
+    "collide_fibonacci": scene_row("rounds", {"store": "index.hostile.collide_fibonacci.store",
+                                              "clear.all": "index.hostile.collide_fibonacci.clear"}),
     "fleet": scene_row("queries", {"p50": "index.query.10000.p50", "p99": "index.query.10000.p99"}),
 }
 
@@ -160,13 +173,13 @@ def add(figures, more):
         figures.setdefault(name, []).append(of_round)
 
 
-def measure(program, corpus, title, row, seconds):
+def measure(program, corpus, title, row, peers, seconds):
     """Figures of all contenders by name, a list for each round."""
-    figures = {name: {} for name in ("ours", *PEERS)}
+    figures = {name: {} for name in ("ours", *peers)}
     for number in range(1, ROUNDS + 1):
         say(f"{title}, {row.what}: round {number} of {ROUNDS}")
         add(figures["ours"], ours(corpus, row.ours, seconds))
-        for peer in PEERS:
+        for peer in peers:
             add(figures[peer], figures_of([program, peer, corpus, row.what, seconds]))
     return figures
 
@@ -190,7 +203,7 @@ def tell(name, row, our_rounds, peer, their_rounds, note):
     turns = zip(theirs, ours) if unit in LESS_IS_BETTER else zip(ours, theirs)
     ratios = [better / base if base else 0 for better, base in turns]
     figure = {"name": f"{name}.vs_{peer}", "value": row.of_rounds(ours), "unit": unit,
-              "against": f"{PEERS[peer]} (wrong answers)" if note else PEERS[peer],
+              "against": PEERS[peer] + (" (wrong answers)" if note else " (refuses them)" if peer in row.refusing else ""),
               "against_value": row.of_rounds(theirs), "ratio": statistics.median(ratios), "rounds": len(ours),
               "spread": round(spread(ours), 4), "ratio_spread": round(spread(ratios), 4),
               "kernel_percent": kernel_percent(our_rounds), "against_kernel_percent": kernel_percent(their_rounds), "note": note}
@@ -199,9 +212,10 @@ def tell(name, row, our_rounds, peer, their_rounds, note):
 
 def tell_all(figures, row, notes, wanted):
     for theirs, name in row.names.items():
-        for peer in PEERS:
+        own = name if name in figures["ours"] else theirs
+        for peer in peers_of(row, wanted):
             if is_wanted(f"{name}.vs_{peer}", wanted):
-                tell(name, row, figures["ours"][theirs], peer, figures[peer][theirs], notes.get(peer))
+                tell(name, row, figures["ours"][own], peer, figures[peer][theirs], notes.get(peer))
 
 
 # ---- Answers -----------------------------------------------------------------------
@@ -213,12 +227,13 @@ def read_answers(path):
     return answers
 
 
-def compare_answers(program, corpus, title):
+def compare_answers(program, corpus, title, peers):
     """What is wrong, by peer: each query's answer, worker by worker, is in the checksum."""
     workers = workers_of(corpus)
     name = f"index.conversation.{workers}.checksum"
     right, right_answers, notes = ours(corpus, f"index.conversation.{workers}", 0.01)[name][0]["value"], None, {}
-    for peer, words in PEERS.items():
+    for peer in (peer for peer in ALONE if peer in peers):  # two threads do not say when a query is asked
+        words = PEERS[peer]
         say(f"answers, {title}: {words}")
         kept = program.parent / "answers"
         checksum = figures_of([program, peer, corpus, "answers", kept])[name][0]["value"]
@@ -232,15 +247,16 @@ def compare_answers(program, corpus, title):
     return notes
 
 
-def is_row_wanted(row, wanted):
-    return any(is_wanted(f"{name}.vs_{peer}", wanted) for name in row.names.values() for peer in PEERS)
+def peers_of(row, wanted):
+    """Who is asked for."""
+    return [peer for peer in row.peers if any(is_wanted(f"{name}.vs_{peer}", wanted) for name in row.names.values())]
 
 
 def compare(program, corpus, title, rows, options):
     """Returns whether all answered as we do, but for those of which it is known."""
-    notes = compare_answers(program, corpus, title)
+    notes = compare_answers(program, corpus, title, {peer for row in rows for peer in peers_of(row, options.names)})
     for row in rows:
-        figures = measure(program, corpus, title, row, options.seconds / ROUNDS)
+        figures = measure(program, corpus, title, row, peers_of(row, options.names), options.seconds / ROUNDS)
         tell_all(figures, row, notes, options.names)
     return all(peer in row.known_wrong for peer in notes for row in rows)
 
@@ -248,7 +264,7 @@ def compare(program, corpus, title, rows, options):
 def workloads(program, options):
     """(corpus, what it is, rows) of all that is asked for; each corpus lasts for its turn."""
     def asked(rows):
-        return [row for row in rows if is_row_wanted(row, options.names)]
+        return [row for row in rows if peers_of(row, options.names)]
 
     for corpus in options.corpus:
         workers = workers_of(corpus)

@@ -51,6 +51,36 @@ pub fn cpu_ns() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// Processor time of this process so far: in its own code, and in the kernel.
+#[derive(Clone, Copy)]
+pub struct Usage {
+    user_us: i64,
+    kernel_us: i64,
+}
+
+impl Usage {
+    pub fn now() -> Usage {
+        // SAFETY: all zeros are a valid rusage; getrusage writes to it, and nothing else.
+        let usage = unsafe {
+            let mut usage: libc::rusage = std::mem::zeroed();
+            libc::getrusage(libc::RUSAGE_SELF, &mut usage);
+            usage
+        };
+        let us = |time: libc::timeval| time.tv_sec * 1_000_000 + time.tv_usec;
+        Usage {
+            user_us: us(usage.ru_utime),
+            kernel_us: us(usage.ru_stime),
+        }
+    }
+
+    /// The kernel's share since then, percent; none where there is too little to tell.
+    pub fn kernel_percent_since(self) -> Option<f64> {
+        let now = Usage::now();
+        let (user, kernel) = (now.user_us - self.user_us, now.kernel_us - self.kernel_us);
+        (user + kernel >= 10_000).then(|| 100.0 * kernel as f64 / (user + kernel) as f64)
+    }
+}
+
 /// The value that `permille` of them do not exceed; 0 of none.
 pub fn percentile(sorted: &[u64], permille: usize) -> u64 {
     let rank = (sorted.len() * permille).div_ceil(1000).max(1) - 1;

@@ -1,6 +1,7 @@
-//! `kv_index::ShardedChainIndex`, driven by one thread as a lane of its own pool drives it: a
-//! lane map for each worker, events applied as they come, lookups by `score_into`, which
-//! allocates nothing.  A `ChainIndex` takes 1,024 workers; with one shard it is that.
+//! `kv_index::ShardedChainIndex`, driven as lanes of its own pool drive it: a lane map for each
+//! worker, events applied as they come, lookups by `score_into`, which allocates nothing.  A
+//! `ChainIndex` takes 1,024 workers; with one shard it is that.  A lane is a thread: with two, each
+//! has the events of half of the workers, and every other query.
 
 use kv_index::{ChainBlockMap, ContentHash, SequenceHash, ShardedChainIndex, StoredBlock};
 
@@ -108,16 +109,26 @@ impl<'a> Prepared<'a> {
     }
 }
 
-pub struct Chain {
+/// What lanes share.
+struct Shared {
     index: ShardedChainIndex,
     ids: Vec<u32>,
-    maps: Vec<ChainBlockMap>,
     workers_a_shard: u32,
+}
+
+/// What one has alone.
+struct Lane {
+    maps: Vec<ChainBlockMap>, // of each worker; of others they stay empty
     refused: u64,
 }
 
-impl Chain {
-    pub fn new(workers: u32) -> Chain {
+pub struct Chain<const LANES: usize> {
+    shared: Shared,
+    lanes: [Lane; LANES],
+}
+
+impl<const LANES: usize> Chain<LANES> {
+    pub fn new(workers: u32) -> Self {
         let shards = workers.div_ceil(MOST_WORKERS);
         let workers_a_shard = workers.div_ceil(shards);
         let index = ShardedChainIndex::new(shards as usize, workers_a_shard as usize);
@@ -128,14 +139,29 @@ impl Chain {
         };
 
         Chain {
-            ids: (0..workers).map(id_of).collect(),
-            maps: (0..workers).map(|_| ChainBlockMap::new()).collect(),
-            workers_a_shard,
-            index,
-            refused: 0,
+            lanes: std::array::from_fn(|_| Lane {
+                maps: (0..workers).map(|_| ChainBlockMap::new()).collect(),
+                refused: 0,
+            }),
+            shared: Shared {
+                ids: (0..workers).map(id_of).collect(),
+                workers_a_shard,
+                index,
+            },
         }
     }
 
+    fn lane_of(record: &Record<'_>, queries: usize) -> usize {
+        match *record {
+            Record::Query { .. } => queries % LANES,
+            Record::Store { worker, .. }
+            | Record::Remove { worker, .. }
+            | Record::Clear { worker } => worker as usize % LANES,
+        }
+    }
+}
+
+impl Shared {
     /// Workers are numbered as they come, shard by shard.
     #[inline]
     fn worker_of(&self, id: u32) -> u32 {
@@ -143,11 +169,17 @@ impl Chain {
             + ShardedChainIndex::local_id(id)
     }
 
-    fn apply(&mut self, prepared: &Prepared<'_>, step: &Step<'_>, answers: Option<&mut Answers>) {
+    fn apply(
+        &self,
+        lane: &mut Lane,
+        prepared: &Prepared<'_>,
+        step: &Step<'_>,
+        answers: Option<&mut Answers>,
+    ) {
         match *step {
             Step::Query(tokens) => {
                 if let Some(answers) = answers {
-                    self.ask(&tokens, answers);
+                    self.ask(tokens, answers);
                 }
             }
             Step::Store {
@@ -156,59 +188,31 @@ impl Chain {
                 begin,
                 end,
             } => {
-                let (id, map) = (self.ids[worker as usize], &mut self.maps[worker as usize]);
+                let (id, map) = (self.ids[worker as usize], &mut lane.maps[worker as usize]);
                 let blocks = &prepared.stored[begin..end];
                 let result = self.index.apply_stored(id, blocks, parent, map);
-                self.refused += u64::from(result.is_err());
+                lane.refused += u64::from(result.is_err());
             }
             Step::Remove { worker, begin, end } => {
-                let (id, map) = (self.ids[worker as usize], &mut self.maps[worker as usize]);
+                let (id, map) = (self.ids[worker as usize], &mut lane.maps[worker as usize]);
                 self.index
                     .apply_removed(id, &prepared.removed[begin..end], map);
             }
             Step::Clear { worker } => {
-                let (id, map) = (self.ids[worker as usize], &mut self.maps[worker as usize]);
+                let (id, map) = (self.ids[worker as usize], &mut lane.maps[worker as usize]);
                 self.index.apply_cleared(id, map);
             }
         }
     }
-}
 
-impl Peer for Chain {
-    type Prepared<'a> = Prepared<'a>;
-    type Question<'a> = &'a [u64];
-
-    fn prepare(records: Records<'_>) -> Prepared<'_> {
-        let mut prepared = Prepared::default();
-
-        for record in records {
-            prepared.add(record);
-        }
-        prepared
-    }
-
-    fn replay(&mut self, prepared: Prepared<'_>, is_events_only: bool, answers: &mut Answers) {
+    fn replay(&self, lane: &mut Lane, prepared: &Prepared<'_>, mut answers: Option<&mut Answers>) {
         for (i, step) in prepared.steps.iter().enumerate() {
             prepared.fetch(prepared.steps.get(i + AHEAD));
-            self.apply(&prepared, step, (!is_events_only).then_some(&mut *answers));
+            self.apply(lane, prepared, step, answers.as_deref_mut());
         }
     }
 
-    fn fill(&mut self, records: Records<'_>, mut answers: Option<&mut Answers>) {
-        let mut prepared = Prepared::default();
-
-        for record in records {
-            prepared.clear();
-            prepared.add(record);
-            self.apply(&prepared, &prepared.steps[0], answers.as_deref_mut());
-        }
-    }
-
-    fn question(tokens: &[u64]) -> &[u64] {
-        tokens
-    }
-
-    fn ask(&self, question: &&[u64], answers: &mut Answers) {
+    fn ask(&self, question: &[u64], answers: &mut Answers) {
         let hash_of = |&hash: &u64| hash;
 
         if self.index.shards() == 1 {
@@ -220,8 +224,68 @@ impl Peer for Chain {
         }
         answers.end();
     }
+}
+
+impl<const LANES: usize> Peer for Chain<LANES> {
+    type Prepared<'a> = [Prepared<'a>; LANES];
+    type Question<'a> = &'a [u64];
+
+    fn prepare(records: Records<'_>) -> [Prepared<'_>; LANES] {
+        let mut prepared = std::array::from_fn(|_| Prepared::default());
+        let mut queries = 0;
+
+        for record in records {
+            let lane = Self::lane_of(&record, queries);
+            queries += usize::from(matches!(record, Record::Query { .. }));
+            prepared[lane].add(record);
+        }
+        prepared
+    }
+
+    fn replay(
+        &mut self,
+        prepared: [Prepared<'_>; LANES],
+        is_events_only: bool,
+        answers: &mut Answers,
+    ) {
+        let shared = &self.shared;
+        let wanted = !is_events_only;
+
+        if let ([lane], [prepared]) = (&mut self.lanes[..], &prepared[..]) {
+            shared.replay(lane, prepared, wanted.then_some(answers));
+            return;
+        }
+        std::thread::scope(|scope| {
+            for (lane, prepared) in self.lanes.iter_mut().zip(&prepared) {
+                scope.spawn(move || {
+                    let mut answers = Answers::new(lane.maps.len() as u32);
+                    shared.replay(lane, prepared, wanted.then_some(&mut answers));
+                });
+            }
+        });
+    }
+
+    fn fill(&mut self, records: Records<'_>, mut answers: Option<&mut Answers>) {
+        let mut prepared = Prepared::default();
+
+        for record in records {
+            let lane = &mut self.lanes[Self::lane_of(&record, 0)];
+            prepared.clear();
+            prepared.add(record);
+            self.shared
+                .apply(lane, &prepared, &prepared.steps[0], answers.as_deref_mut());
+        }
+    }
+
+    fn question(tokens: &[u64]) -> &[u64] {
+        tokens
+    }
+
+    fn ask(&self, question: &&[u64], answers: &mut Answers) {
+        self.shared.ask(question, answers);
+    }
 
     fn refused(&self) -> u64 {
-        self.refused
+        self.lanes.iter().map(|lane| lane.refused).sum()
     }
 }

@@ -2,12 +2,13 @@
 //! one public way to apply an event: events go through a queue to the pool's threads, lookups
 //! run on the thread that asks, as in the crate's own router.
 
-use dynamo_kv_router::indexer::{SyncIndexer, ThreadPoolIndexer};
+use dynamo_kv_router::indexer::{KvIndexerInterface, SyncIndexer, ThreadPoolIndexer};
 use dynamo_kv_router::protocols::{
     ExternalSequenceBlockHash, KvCacheEvent, KvCacheEventData, KvCacheRemoveData, KvCacheStoreData,
     KvCacheStoredBlockData, LocalBlockHash, RouterEvent,
 };
 use dynamo_kv_router::ConcurrentRadixTreeCompressed;
+use std::time::Instant;
 use tokio::runtime::Runtime;
 
 use crate::answers::Answers;
@@ -154,5 +155,16 @@ impl Peer for Crtc {
 
     fn refused(&self) -> u64 {
         self.refused
+    }
+
+    fn dump(&mut self) -> Option<(u64, f64)> {
+        let start = Instant::now();
+        let events = self.runtime.block_on(self.pool.dump_events()).ok()?;
+        let took = start.elapsed().as_secs_f64();
+        let blocks_of = |event: &RouterEvent| match &event.event.data {
+            KvCacheEventData::Stored(stored) => stored.blocks.len() as u64,
+            _ => 0,
+        };
+        Some((events.iter().map(blocks_of).sum(), took))
     }
 }

@@ -16,9 +16,9 @@ use corpus::Corpus;
 use crtc::Crtc;
 use peer::{Figure, Peer};
 
-const USAGE: &str = "bench_peers chainindex|crtc CORPUS \
-    conversation|events|quiet|rounds|queries|growth [SECONDS]\n\
-    bench_peers chainindex|crtc CORPUS answers [FILE]";
+const USAGE: &str = "bench_peers chainindex|two_chainindex|crtc CORPUS \
+    conversation|events|quiet|dump|rounds|queries|growth [SECONDS]\n\
+    bench_peers PEER CORPUS answers [FILE]";
 
 fn measure<P: Peer>(
     make: impl Fn() -> P,
@@ -34,6 +34,7 @@ fn measure<P: Peer>(
         "conversation" => Some(peer::throughput(make, corpus, false, seconds)),
         "events" => Some(peer::throughput(make, corpus, true, seconds)),
         "quiet" => Some(peer::quiet(make, corpus)),
+        "dump" => Some(peer::dump(make(), corpus, seconds)),
         "rounds" => Some(scene::rounds(make(), corpus, seconds)),
         "queries" => Some(scene::queries(make(), corpus, seconds)),
         "growth" => Some(scene::growth(make, corpus, seconds)),
@@ -53,7 +54,8 @@ fn figures(words: &[String]) -> Result<Vec<Figure>, String> {
     let rest = rest.first().map(String::as_str);
     let corpus = Corpus::load(path).map_err(|error| format!("{path}: {error}"))?;
     let measured = match name.as_str() {
-        "chainindex" => measure(|| Chain::new(corpus.workers), &corpus, what, rest),
+        "chainindex" => measure(|| Chain::<1>::new(corpus.workers), &corpus, what, rest),
+        "two_chainindex" => measure(|| Chain::<2>::new(corpus.workers), &corpus, what, rest),
         "crtc" => measure(|| Crtc::new(event_threads()), &corpus, what, rest),
         _ => None,
     };
@@ -65,9 +67,18 @@ fn main() -> ExitCode {
 
     match figures(&words) {
         Ok(figures) => {
-            for Figure { name, value, unit } in figures {
+            for Figure {
+                name,
+                value,
+                unit,
+                kernel_percent,
+            } in figures
+            {
+                let kernel = kernel_percent
+                    .map(|percent| format!(r#","kernel_percent":{percent:.1}"#))
+                    .unwrap_or_default();
                 println!(
-                    r#"{{"name":"{name}","value":{value},"unit":"{unit}","against":null,"against_value":null,"ratio":null}}"#
+                    r#"{{"name":"{name}","value":{value},"unit":"{unit}","against":null,"against_value":null,"ratio":null{kernel}}}"#
                 );
             }
             ExitCode::SUCCESS

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::answers::{percentile, resident_bytes, Answers};
+use crate::answers::{percentile, resident_bytes, Answers, Usage};
 use crate::corpus::{Corpus, Records};
 
 pub trait Peer {
@@ -24,16 +24,29 @@ pub trait Peer {
 
     /// Events that the index would not take.
     fn refused(&self) -> u64;
+
+    /// All that it holds, as values, which the last call lets go: how many (worker, block) pairs
+    /// those were, and the seconds until they were there.  None: it cannot.
+    fn dump(&mut self) -> Option<(u64, f64)> {
+        None
+    }
 }
 
 pub struct Figure {
     pub name: String,
     pub value: f64,
     pub unit: &'static str,
+    /// The kernel's share of the processor time while it was measured.
+    pub kernel_percent: Option<f64>,
 }
 
-pub fn figure(name: String, value: f64, unit: &'static str) -> Figure {
-    Figure { name, value, unit }
+pub fn figure(name: String, value: f64, unit: &'static str, began: Usage) -> Figure {
+    Figure {
+        name,
+        value,
+        unit,
+        kernel_percent: began.kernel_percent_since(),
+    }
 }
 
 /// index.query.p99 of the fleet of 128, index.query.1000.p99 of others: as bench_index has it.
@@ -70,6 +83,7 @@ pub fn throughput<P: Peer>(
     while figures.is_empty() || began.elapsed().as_secs_f64() < seconds {
         let (mut peer, mut answers) = (make(), Answers::new(corpus.workers));
         let prepared = P::prepare(corpus.records());
+        let usage = Usage::now();
         let start = Instant::now();
         peer.replay(prepared, is_events_only, &mut answers);
         let rate = blocks as f64 / start.elapsed().as_secs_f64() / 1e6;
@@ -79,6 +93,7 @@ pub fn throughput<P: Peer>(
             format!("index.{row}.{}", corpus.workers),
             rate,
             "M block operations/s",
+            usage,
         ));
     }
     figures
@@ -88,6 +103,7 @@ pub fn throughput<P: Peer>(
 /// 11 bits, as a double holds 53.  Into the file: the sum of each answer.
 pub fn answers<P: Peer>(mut peer: P, corpus: &Corpus, path: Option<&str>) -> Vec<Figure> {
     let mut answers = Answers::new(corpus.workers);
+    let usage = Usage::now();
 
     answers.sums = Some(Vec::new());
     peer.fill(corpus.records(), Some(&mut answers));
@@ -102,7 +118,33 @@ pub fn answers<P: Peer>(mut peer: P, corpus: &Corpus, path: Option<&str>) -> Vec
         eprintln!("the answers could not be kept: {error}");
     }
     let name = format!("index.conversation.{}.checksum", corpus.workers);
-    vec![figure(name, (answers.checksum >> 11) as f64, "checksum")]
+    let checksum = (answers.checksum >> 11) as f64;
+    vec![figure(name, checksum, "checksum", usage)]
+}
+
+/// ns for each (worker, block) of what all events left, again and again.
+pub fn dump<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figure> {
+    let began = Instant::now();
+    let mut figures = Vec::new();
+
+    peer.fill(corpus.records(), None);
+    tell_refused(&peer);
+    while figures.is_empty() || began.elapsed().as_secs_f64() < seconds {
+        let usage = Usage::now();
+        let Some((blocks, took)) = peer.dump() else {
+            break;
+        };
+        if blocks != corpus.memberships {
+            eprintln!("the dump has {blocks} of {} blocks", corpus.memberships);
+        }
+        figures.push(figure(
+            format!("index.dump.{}", corpus.workers),
+            took * 1e9 / blocks.max(1) as f64,
+            "ns/block",
+            usage,
+        ));
+    }
+    figures
 }
 
 /// What an index takes that was filled by all events, and how long each query takes then.
@@ -110,6 +152,7 @@ pub fn quiet<P: Peer>(make: impl Fn() -> P, corpus: &Corpus) -> Vec<Figure> {
     let mut answers = Answers::new(corpus.workers);
     let mut took_ns = vec![u64::MAX; corpus.queries().count()]; // resident before we count
     let before = resident_bytes();
+    let usage = Usage::now();
     let mut peer = make();
 
     peer.fill(corpus.records(), None);
@@ -129,16 +172,19 @@ pub fn quiet<P: Peer>(make: impl Fn() -> P, corpus: &Corpus) -> Vec<Figure> {
             name_of("bytes_per_membership", corpus.workers, ".resident"),
             a_membership,
             "bytes",
+            usage,
         ),
         figure(
             name_of("query", corpus.workers, ".p50"),
             microseconds(500),
             "us",
+            usage,
         ),
         figure(
             name_of("query", corpus.workers, ".p99"),
             microseconds(990),
             "us",
+            usage,
         ),
     ]
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::answers::{cpu_ns, percentile, Answers};
+use crate::answers::{cpu_ns, percentile, Answers, Usage};
 use crate::corpus::{Corpus, Record, Records};
 use crate::peer::{figure, tell_refused, Figure, Peer};
 
@@ -37,6 +37,7 @@ pub fn rounds<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figure
     while figures.is_empty() || began.elapsed().as_secs_f64() < seconds {
         for run in &runs[1..] {
             let prepared = P::prepare(run.clone());
+            let usage = Usage::now();
             let start = Instant::now();
             peer.replay(prepared, false, &mut answers);
             let took = start.elapsed().as_secs_f64();
@@ -45,7 +46,8 @@ pub fn rounds<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figure
             };
             for name in names {
                 let value = took * a_second / count as f64;
-                figures.push(figure(format!("scene.rounds.{name}"), value, unit));
+                let name = format!("scene.rounds.{name}");
+                figures.push(figure(name, value, unit, usage));
             }
         }
     }
@@ -60,6 +62,7 @@ pub fn queries<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figur
     let mut took_ns = Vec::with_capacity(MOST_QUERIES);
 
     peer.fill(corpus.records(), None);
+    let usage = Usage::now();
     let began = Instant::now();
     for question in questions.iter().cycle().take(MOST_QUERIES) {
         let start = Instant::now();
@@ -74,7 +77,7 @@ pub fn queries<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figur
     [(500, "p50"), (990, "p99")]
         .map(|(permille, name)| {
             let value = percentile(&took_ns, permille) as f64 / 1e3;
-            figure(format!("scene.queries.{name}"), value, "us")
+            figure(format!("scene.queries.{name}"), value, "us", usage)
         })
         .into()
 }
@@ -99,11 +102,11 @@ fn worst_store<P: Peer>(mut peer: P, corpus: &Corpus) -> f64 {
 /// Each time into a new index; of the run in which the worst was least: what an index does
 /// itself it does in every run.
 pub fn growth<P: Peer>(make: impl Fn() -> P, corpus: &Corpus, seconds: f64) -> Vec<Figure> {
-    let began = Instant::now();
+    let (began, usage) = (Instant::now(), Usage::now());
     let mut least = worst_store(make(), corpus);
 
     while began.elapsed().as_secs_f64() < seconds {
         least = least.min(worst_store(make(), corpus));
     }
-    vec![figure("scene.growth.worst".into(), least, "ms")]
+    vec![figure("scene.growth.worst".into(), least, "ms", usage)]
 }
