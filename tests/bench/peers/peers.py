@@ -23,6 +23,10 @@ import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import rounds  # noqa: E402
+
 TREE = HERE.parents[2]
 PEERS = {"chainindex": "ChainIndex", "crtc": "CRTC", "two_chainindex": "ChainIndex, two threads"}
 ALONE, ALL = ("chainindex", "crtc"), tuple(PEERS)
@@ -184,28 +188,19 @@ def measure(program, corpus, title, row, peers, seconds):
     return figures
 
 
-def spread(values):
-    """As bench_spread() of ../parts/bench.h."""
-    first, middle, third = statistics.quantiles(values, n=4, method="inclusive")
-    return (third - first) / middle if middle > 0 else float(third > first)
-
-
-def kernel_percent(rounds):
+def kernel_percent(side):
     """Median; None: nobody says it."""
-    known = [figure["kernel_percent"] for of_round in rounds for figure in of_round if "kernel_percent" in figure]
+    known = [figure["kernel_percent"] for of_round in side for figure in of_round if "kernel_percent" in figure]
     return statistics.median(known) if known else None
 
 
 def tell(name, row, our_rounds, peer, their_rounds, note):
     unit = our_rounds[0][0]["unit"]
-    ours, theirs = ([row.of_rounds(figure["value"] for figure in of_round) for of_round in rounds]
-                    for rounds in (our_rounds, their_rounds))
-    turns = zip(theirs, ours) if unit in LESS_IS_BETTER else zip(ours, theirs)
-    ratios = [better / base if base else 0 for better, base in turns]
+    ours, theirs = ([row.of_rounds(figure["value"] for figure in of_round) for of_round in side]
+                    for side in (our_rounds, their_rounds))
     figure = {"name": f"{name}.vs_{peer}", "value": row.of_rounds(ours), "unit": unit,
               "against": PEERS[peer] + (" (wrong answers)" if note else " (refuses them)" if peer in row.refusing else ""),
-              "against_value": row.of_rounds(theirs), "ratio": statistics.median(ratios), "rounds": len(ours),
-              "spread": round(spread(ours), 4), "ratio_spread": round(spread(ratios), 4),
+              "against_value": row.of_rounds(theirs), **rounds.turns(ours, theirs, unit in LESS_IS_BETTER),
               "kernel_percent": kernel_percent(our_rounds), "against_kernel_percent": kernel_percent(their_rounds), "note": note}
     print(json.dumps({field: value for field, value in figure.items() if value is not None}), flush=True)
 

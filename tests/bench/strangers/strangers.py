@@ -22,11 +22,12 @@ import tempfile
 import time
 
 TESTS = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TESTS / "e2e")]
+sys.path[:0] = [str(TESTS / "e2e"), str(TESTS / "bench")]
 
 import authority  # noqa: E402
 import engine  # noqa: E402
 import programs  # noqa: E402
+import rounds  # noqa: E402
 import slowloris  # noqa: E402
 
 STRANGERS = 2000
@@ -40,10 +41,11 @@ def progress(text):
     print(text, file=sys.stderr, flush=True)
 
 
-def figure(name, value, unit, alone=None):
-    row = {"name": name, "value": round(value, 6), "unit": unit, "against": None, "against_value": None, "ratio": None}
-    if alone is not None:
-        row |= {"against": "without strangers", "against_value": round(alone, 6), "ratio": round(alone / value, 4)}
+def figure(name, pick, beside, alone):
+    """Of turns; the values are of all requests together, the ratio is that of the turns."""
+    of_turns = rounds.turns([pick(turn) for turn in beside], [pick(turn) for turn in alone], is_less_better=True)
+    row = {"name": name, "value": round(pick(sum(beside, [])), 6), "unit": "ms", "against": "without strangers",
+           "against_value": round(pick(sum(alone, [])), 6), **of_turns}
     print(json.dumps(row), flush=True)
 
 
@@ -130,7 +132,7 @@ class Place:
 def ask_for(place, connection, seconds):
     """Milliseconds of each request."""
     took, until = [], time.monotonic() + seconds
-    while time.monotonic() < until:
+    while time.monotonic() < until or len(took) < 2:
         began = time.perf_counter()
         status = place.request(connection)
         took.append(1000 * (time.perf_counter() - began))
@@ -164,22 +166,22 @@ def measure(name, folder, seconds, count):
     try:
         connection = place.connect()
         for _ in range(TURNS):
-            alone += ask_for(place, connection, seconds / TURNS)
-            new_alone += come_anew(place, seconds / TURNS / 4)
+            alone.append(ask_for(place, connection, seconds / TURNS))
+            new_alone.append(come_anew(place, seconds / TURNS / 4))
             kept = connection.sock
             with strangers_at(place.port, count, is_tls) as counts:
-                beside += ask_for(place, connection, seconds / TURNS)
-                new_beside += come_anew(place, seconds / TURNS / 4)
+                beside.append(ask_for(place, connection, seconds / TURNS))
+                new_beside.append(come_anew(place, seconds / TURNS / 4))
                 opened, closed = opened + counts[0].value, closed + counts[1].value
             assert connection.sock is kept, "the connection that has shown the token was closed"
     finally:
         place.close()
-    figure(f"{name}.p50", statistics.median(beside), "ms", statistics.median(alone))
-    figure(f"{name}.p99", p99(beside), "ms", p99(alone))
-    figure(f"{name}.new.p50", statistics.median(new_beside), "ms", statistics.median(new_alone))
-    figure(f"{name}.new.p99", p99(new_beside), "ms", p99(new_alone))
-    progress(f"{name}: {opened} connections of strangers, {closed} of them closed by the server; {len(alone)} requests without "
-             f"them, {len(beside)} with them; {len(new_beside)} new connections beside them")
+    figure(f"{name}.p50", statistics.median, beside, alone)
+    figure(f"{name}.p99", p99, beside, alone)
+    figure(f"{name}.new.p50", statistics.median, new_beside, new_alone)
+    figure(f"{name}.new.p99", p99, new_beside, new_alone)
+    progress(f"{name}: {opened} connections of strangers, {closed} of them closed by the server; {sum(map(len, alone))} requests "
+             f"without them, {sum(map(len, beside))} with them; {sum(map(len, new_beside))} new connections beside them")
 
 
 def main():
