@@ -319,14 +319,14 @@ is_same_service(const struct kvb_announce_config *a, const struct kvb_announce_c
            a->max_batched_tokens == b->max_batched_tokens;
 }
 
-/* A service of which only host or tokens have changed keeps its announcer. */
+/* A service of which only host or tokens have changed keeps its announcer, and so does one that was
+ * left and is put back: its removals under way are then known. */
 static struct service *
 find_service(struct kvb_announce_to *announce, const struct kvb_announce_config *config)
 {
     for (size_t i = 0; i < max_places; i++) {
         struct service *service = announce->services[i];
-        if (service && !service->is_leaving &&
-            strcmp(service->config.dynamo, config->dynamo) == 0) {
+        if (service && strcmp(service->config.dynamo, config->dynamo) == 0) {
             return service;
         }
     }
@@ -375,8 +375,9 @@ take_services(struct kvb_announce_to *announce, const struct announce_mail *mail
         struct service *service = find_service(announce, &mail->services[i]);
         if (!service) {
             add_service(announce, &mail->services[i]);
-        } else if (!is_same_service(&service->config, &mail->services[i])) {
+        } else if (service->is_leaving || !is_same_service(&service->config, &mail->services[i])) {
             service->config = mail->services[i];
+            service->is_leaving = false;
             (void)want_ranks(service); /* without memory: with the next change */
         }
     }

@@ -46,12 +46,12 @@ static void want_announced(struct kvb_announced *item, const struct kvb_dynamo_w
 {
     const bool is_registered =
         item->state == KVB_ANNOUNCED_PRESENT || item->state == KVB_ANNOUNCED_LEAVING;
+    const bool has_changed = !is_same_announced(&item->worker, worker);
 
-    if (is_registered && !is_same_announced(&item->worker, worker)) {
-        item->state = KVB_ANNOUNCED_OTHER;
-    } else if (item->state == KVB_ANNOUNCED_LEAVING) {
-        item->state = KVB_ANNOUNCED_PRESENT;
-    } else if (item->state == KVB_ANNOUNCED_REFUSED && !is_same_announced(&item->worker, worker)) {
+    item->is_changed |= has_changed;
+    if (is_registered) {
+        item->state = item->is_changed ? KVB_ANNOUNCED_OTHER : KVB_ANNOUNCED_PRESENT;
+    } else if (item->state == KVB_ANNOUNCED_REFUSED && has_changed) {
         item->state = KVB_ANNOUNCED_ABSENT;
     }
     item->worker = *worker;
@@ -68,8 +68,10 @@ static bool is_forgotten(const struct kvb_announced *item)
 
 static void unwant_announced(struct kvb_announced *item)
 {
+    const bool is_ours_of_before = item->state == KVB_ANNOUNCED_OTHER && item->is_changed;
+
     item->is_wanted = false;
-    if (item->state == KVB_ANNOUNCED_PRESENT) {
+    if (item->state == KVB_ANNOUNCED_PRESENT || is_ours_of_before) {
         item->state = KVB_ANNOUNCED_LEAVING;
     }
 }
@@ -105,7 +107,7 @@ kvb_status kvb_announcer_want(
         struct kvb_announced *item = find_announced(items, announcer->count, &workers[i]);
         if (!item) {
             item = &items[made++];
-            item->state = first;
+            *item = (struct kvb_announced){ .worker = workers[i], .state = first };
         }
         want_announced(item, &workers[i]);
     }
@@ -162,7 +164,9 @@ enum kvb_announce_step kvb_announcer_next(
         return KVB_ANNOUNCE_LIST;
     }
     if (find_step(announcer, KVB_ANNOUNCE_REMOVE) || find_step(announcer, KVB_ANNOUNCE_ADD)) {
-        *out_worker = &announcer->items[announcer->at].worker;
+        struct kvb_announced *item = &announcer->items[announcer->at];
+        item->is_changed &= announcer->step != KVB_ANNOUNCE_ADD;
+        *out_worker = &item->worker;
     }
     return announcer->step;
 }
@@ -197,7 +201,10 @@ static void take_listed(struct kvb_announced *item, const struct kvb_dynamo_list
     }
     if (!is_ours) {
         item->state = KVB_ANNOUNCED_OTHER;
-    } else if (item->state != KVB_ANNOUNCED_OTHER) { /* it may have changed in what is not listed */
+        item->is_changed = false;  /* it may be another bridge's */
+    } else if (item->is_changed) { /* in what is not listed */
+        item->state = KVB_ANNOUNCED_OTHER;
+    } else if (item->state != KVB_ANNOUNCED_OTHER) { /* else an ADD was lost */
         item->state = KVB_ANNOUNCED_PRESENT;
     }
 }
@@ -270,7 +277,19 @@ static void take_added(struct kvb_announced *item, const struct kvb_announce_ans
         kvb_detail_set(&item->why, "answered HTTP %u", answer->code);
     }
     if (!item->is_wanted && !is_refused) {
-        item->state = KVB_ANNOUNCED_LEAVING; /* it was taken back while the request was under way */
+        item->state = KVB_ANNOUNCED_LEAVING; /* it was unwanted while the request was under way */
+    } else if (item->is_changed) {
+        item->state = is_refused ? KVB_ANNOUNCED_ABSENT : KVB_ANNOUNCED_OTHER;
+    }
+}
+
+/* The service may have carried the request out: the next list shows it. */
+static void take_lost_answer(struct kvb_announcer *announcer, enum kvb_announce_step step)
+{
+    struct kvb_announced *item = &announcer->items[announcer->at];
+
+    if (step == KVB_ANNOUNCE_ADD && item->state == KVB_ANNOUNCED_ABSENT) {
+        item->state = KVB_ANNOUNCED_UNKNOWN;
     }
 }
 
@@ -303,6 +322,7 @@ void kvb_announcer_answered(
     if (answer->code == 0 || answer->code >= first_server_error ||
         (is_list && (answer->code >= first_error || answer->is_unreadable))) {
         note_announce_failure(announcer, answer->why, now_ns);
+        take_lost_answer(announcer, step);
         return;
     }
     note_success(announcer);

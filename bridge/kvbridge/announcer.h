@@ -14,8 +14,8 @@
  *
  *     wanted      the service lists             state          next request
  *     yes         nothing of this id            ABSENT         ADD
- *     yes         it at other sockets           OTHER          select_service: ADD replaces it
- *                                                              indexer: REMOVE, then ADD
+ *     yes         it at other sockets, or with  OTHER          select_service: ADD replaces it
+ *                 settings of before                           indexer: REMOVE, then ADD
  *     yes         it, as wanted                 PRESENT        none
  *     no          it at our sockets             LEAVING        REMOVE
  *     no          nothing, or other sockets     forgotten      none: another bridge has it
@@ -31,7 +31,7 @@
  * Threads: the caller locks.  Times are of the monotonic clock, in ns. */
 
 enum kvb_announced_state {
-    KVB_ANNOUNCED_UNKNOWN, /* no list was read yet */
+    KVB_ANNOUNCED_UNKNOWN, /* no list was read yet, or none since an ADD without an answer */
     KVB_ANNOUNCED_ABSENT,
     KVB_ANNOUNCED_OTHER,
     KVB_ANNOUNCED_PRESENT,
@@ -44,6 +44,7 @@ struct kvb_announced {
     struct kvb_dynamo_worker worker;
     enum kvb_announced_state state;
     bool is_wanted;
+    bool is_changed;       /* since the newest ADD, so the service may have older settings */
     bool is_seen;          /* in the list that is being read */
     struct kvb_detail why; /* why it was refused, or is not used; "": it was not, or it is */
 };

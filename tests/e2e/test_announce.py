@@ -28,6 +28,8 @@ class Service:
 
     def __init__(self, port=0):
         self.workers, self.requests = {}, []
+        self.may_remove = threading.Event()  # while it is not set, DELETE waits
+        self.may_remove.set()
         service = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -39,6 +41,8 @@ class Service:
                 if body is not None:
                     assert self.headers["Content-Type"] == "application/json"
                 service.requests.append((self.command, self.path, body))
+                if self.command == "DELETE":
+                    service.may_remove.wait(60)
                 code, value = service.answer(self.command, self.path, body)
                 text = b"" if value is None else json.dumps(value).encode()
                 self.send_response(code)
@@ -57,6 +61,7 @@ class Service:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def close(self):
+        self.may_remove.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -114,10 +119,17 @@ class Indexer(Service):
         return {key: (one["endpoint"], one["replay_endpoint"]) for key, one in self.workers.items()}
 
 
-def row(one, worker_id, port, more="", host="127.0.0.1"):
-    """A worker that is republished at two ports from this one on."""
-    return worker(one, worker_id, block_size=SIZE, more=MORE.format(
-        f"tcp://{host}:{port}", f"tcp://{host}:{port + 8}", "") + more)
+def free_ports():
+    """For events and replays."""
+    return programs.free_port(), programs.free_port()
+
+
+def at(host, ports):
+    return tuple(f"tcp://{host}:{port}" for port in ports)
+
+
+def row(one, worker_id, ports, more="", host="127.0.0.1"):
+    return worker(one, worker_id, block_size=SIZE, more=MORE.format(*at(host, ports), "") + more)
 
 
 def announcing(*services, host=""):
@@ -142,13 +154,12 @@ def state_of(bridge):
 def test_ranks_are_registered_at_both_kinds_and_taken_back(scene):
     select, indexer = scene.engine_of(Select), scene.engine_of(Indexer)
     one, two = scene.engine(), scene.engine()
-    first, second = programs.free_port(), programs.free_port()
+    first, second = free_ports(), free_ports()
     rows = [row(one, 7, first, 'address = "http://10.0.0.1:8000";'), row(two, 8, second, host="0.0.0.0")]
     bridge = scene.bridge(*rows, limits=announcing(select, indexer, host='host = "127.0.0.2"; max_batched_tokens = 8192;'))
-    sockets = {(7, 0): (f"tcp://127.0.0.1:{first}", f"tcp://127.0.0.1:{first + 8}"),
-               (8, 0): (f"tcp://127.0.0.2:{second}", f"tcp://127.0.0.2:{second + 8}")}
+    sockets = {(7, 0): at("127.0.0.1", first), (8, 0): at("127.0.0.2", second)}
     for service in (select, indexer):
-        wait_for("both are registered", lambda at=service: at.sockets() == sockets)
+        wait_for("both are registered", lambda one=service: one.sockets() == sockets)
     assert select.workers[7] == {
         "worker_id": 7, "model_name": "m", "endpoint": "http://10.0.0.1:8000", "routing_group": "default",
         "kv_events_endpoint": sockets[7, 0][0], "replay_endpoint": sockets[7, 0][1], "block_size": SIZE,
@@ -180,7 +191,7 @@ def test_ranks_are_registered_at_both_kinds_and_taken_back(scene):
 def test_a_service_that_is_away_or_refuses_is_asked_again(scene):
     port = programs.free_port()
     absent = type("Absent", (), {"port": port})
-    bridge = scene.bridge(row(scene.engine(), 7, programs.free_port()), limits=announcing(absent))
+    bridge = scene.bridge(row(scene.engine(), 7, free_ports()), limits=announcing(absent))
     url = f"http://127.0.0.1:{port}"
     wait_for("it fails", lambda: state_of(bridge)[url]["failing"])
     assert bridge.metric("kvb_announce_requests_total", outcome="failed") > 0
@@ -192,6 +203,25 @@ def test_a_service_that_is_away_or_refuses_is_asked_again(scene):
     wait_for("/state says so", lambda: state_of(bridge)[url]["registered"] == 1)
     service.close()
     assert bridge.stop() == 0
+
+
+def test_a_service_that_is_put_back_while_it_is_left_keeps_its_ranks(scene):
+    select = scene.engine_of(Select)
+    rows = [row(scene.engine(), 7, free_ports())]
+    bridge = scene.bridge(*rows, limits=announcing(select))
+    wait_for("it is registered", lambda: state_of(bridge)[f"http://127.0.0.1:{select.port}"]["registered"] == 1)
+
+    select.may_remove.clear()
+    rewrite(bridge, rows, announcing())
+    reload(bridge)
+    wait_for("it is being removed", lambda: select.changes()[-1][0] == "DELETE")
+    rewrite(bridge, rows, announcing(select))
+    reload(bridge)
+    wait_for("it is there", lambda: [one["registered"] for one in bridge.get("/state")["announce_to"]] == [1])
+    select.may_remove.set()
+    # Long before the next list, which is read every 10 s.
+    wait_for("it is registered again", lambda: select.changes()[-1][0] == "POST" and select.workers, 5)
+    assert [one[0] for one in select.changes()] == ["POST", "DELETE", "POST"]
 
 
 # ---- With the real programs ------------------------------------------------------------------
@@ -231,9 +261,8 @@ def chosen(service, tokens):
 @pytest.mark.skipif(not PYTHON, reason="KVB_DYNAMO_PYTHON names no Python with ai-dynamo-runtime")
 def test_the_real_services_know_what_is_held(scene):
     vllm = scene.engine()
-    first = programs.free_port()
     select, indexer = Real(scene, "select_service", "select"), Real(scene, "indexer", "indexer")
-    rows = [row(vllm, 7, first, 'address = "http://10.0.0.1:8000";')]
+    rows = [row(vllm, 7, free_ports(), 'address = "http://10.0.0.1:8000";')]
     bridge = scene.bridge(*rows, limits=announcing(select, indexer))
     tokens = list(range(100, 100 + 5 * SIZE))
     vllm.publish(engine.batch(engine.MapForm.stored([1, 2, 3], tokens[:3 * SIZE], SIZE), rank=0))

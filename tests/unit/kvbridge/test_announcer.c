@@ -193,6 +193,7 @@ static void a_rank_whose_settings_change_is_sent_again(void **state)
     expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
     changed.max_batched_tokens = 8192; /* no list shows it */
     want(&scene, &changed, 1);
+    want(&scene, &changed, 1);
     expect(&scene, KVB_ANNOUNCE_ADD, 7);
     answer(&scene, 201, "");
     expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
@@ -212,6 +213,115 @@ static void what_is_no_longer_wanted_is_removed(void **state)
     answer(&scene, 404, "worker 7 not found"); /* somebody was faster */
     assert_true(kvb_announcer_is_gone(&scene.announcer));
     expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    kvb_announcer_done(&scene.announcer);
+}
+
+/* The request under way has the settings from before; no list shows them all. */
+static void a_rank_whose_settings_change_while_it_is_added_is_sent_again(void **state)
+{
+    static const unsigned codes[] = { 201, 409 };
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct kvb_dynamo_worker changed = worker;
+
+    (void)state;
+    changed.max_batched_tokens = 8192;
+    for (size_t i = 0; i < KVB_COUNT_OF(codes); i++) {
+        struct scene scene = { .now_ns = 1000 * ms };
+        want(&scene, &worker, 1);
+        expect(&scene, KVB_ANNOUNCE_LIST, 0);
+        answer(&scene, 200, "");
+        expect(&scene, KVB_ANNOUNCE_ADD, 7);
+        want(&scene, NULL, 0);
+        want(&scene, &changed, 1);
+        answer(&scene, codes[i], "");
+        assert_false(kvb_announcer_is_settled(&scene.announcer));
+        expect(&scene, KVB_ANNOUNCE_ADD, 7);
+        answer(&scene, 201, "");
+        expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+        assert_int_equal(kvb_announcer_count_present(&scene.announcer), 1);
+        kvb_announcer_done(&scene.announcer);
+    }
+}
+
+/* Whether the request without an answer was carried out is not known. */
+static void a_rank_whose_settings_change_after_a_lost_answer_is_sent_again(void **state)
+{
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct kvb_dynamo_worker changed = worker;
+    struct scene scene = { .now_ns = 1000 * ms };
+
+    (void)state;
+    changed.max_batched_tokens = 8192;
+    want(&scene, &worker, 1);
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    answer(&scene, 200, "");
+    expect(&scene, KVB_ANNOUNCE_ADD, 7);
+    answer(&scene, 0, "timeout");
+    want(&scene, &changed, 1);
+    scene.now_ns += 500 * ms;
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    list_one(&scene, KVB_DYNAMO_SELECT_SERVICE, &worker);
+    answer(&scene, 200, "");
+    expect(&scene, KVB_ANNOUNCE_ADD, 7);
+    answer(&scene, 201, "");
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    kvb_announcer_done(&scene.announcer);
+}
+
+static void a_rank_that_leaves_after_a_lost_answer_is_removed(void **state)
+{
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct scene scene = { .now_ns = 1000 * ms };
+
+    (void)state;
+    want(&scene, &worker, 1);
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    answer(&scene, 200, "");
+    expect(&scene, KVB_ANNOUNCE_ADD, 7);
+    answer(&scene, 0, "timeout");
+    want(&scene, NULL, 0);
+    scene.now_ns += 500 * ms;
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    list_one(&scene, KVB_DYNAMO_SELECT_SERVICE, &worker);
+    answer(&scene, 200, "");
+    expect(&scene, KVB_ANNOUNCE_REMOVE, 7);
+    answer(&scene, 200, "");
+    assert_true(kvb_announcer_is_gone(&scene.announcer));
+    kvb_announcer_done(&scene.announcer);
+}
+
+static void a_rank_that_changes_and_leaves_at_once_is_removed(void **state)
+{
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    const struct kvb_dynamo_worker changed = worker_at(7, 0, 2);
+    struct scene scene = with_one(KVB_DYNAMO_SELECT_SERVICE, &worker);
+
+    (void)state;
+    want(&scene, &changed, 1);
+    want(&scene, NULL, 0);
+    expect(&scene, KVB_ANNOUNCE_REMOVE, 7);
+    answer(&scene, 200, "");
+    assert_true(kvb_announcer_is_gone(&scene.announcer));
+    kvb_announcer_done(&scene.announcer);
+}
+
+/* Its service was taken out of the configuration and put back. */
+static void a_rank_that_is_wanted_again_before_its_removal_stays(void **state)
+{
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct scene scene = with_one(KVB_DYNAMO_SELECT_SERVICE, &worker);
+
+    (void)state;
+    want(&scene, NULL, 0);
+    want(&scene, &worker, 1);
+    expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+    want(&scene, NULL, 0);
+    expect(&scene, KVB_ANNOUNCE_REMOVE, 7);
+    want(&scene, &worker, 1);
+    answer(&scene, 200, "");
+    expect(&scene, KVB_ANNOUNCE_ADD, 7);
+    answer(&scene, 201, "");
+    assert_int_equal(kvb_announcer_count_present(&scene.announcer), 1);
     kvb_announcer_done(&scene.announcer);
 }
 
@@ -347,6 +457,11 @@ int main(void)
         cmocka_unit_test(a_service_that_has_lost_a_rank_gets_it_again),
         cmocka_unit_test(other_sockets_are_replaced),
         cmocka_unit_test(a_rank_whose_settings_change_is_sent_again),
+        cmocka_unit_test(a_rank_whose_settings_change_while_it_is_added_is_sent_again),
+        cmocka_unit_test(a_rank_whose_settings_change_after_a_lost_answer_is_sent_again),
+        cmocka_unit_test(a_rank_that_leaves_after_a_lost_answer_is_removed),
+        cmocka_unit_test(a_rank_that_changes_and_leaves_at_once_is_removed),
+        cmocka_unit_test(a_rank_that_is_wanted_again_before_its_removal_stays),
         cmocka_unit_test(what_is_no_longer_wanted_is_removed),
         cmocka_unit_test(what_another_bridge_has_registered_stays),
         cmocka_unit_test(a_rank_that_leaves_while_it_is_added_is_removed),
