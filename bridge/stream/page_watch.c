@@ -6,6 +6,9 @@
  * computed. */
 static const double same_start_s = 1.5;
 
+/* Counters that fall again within this time step back and forth. */
+static const uint64_t counters_rest_ns = 60 * KVB_NS_PER_S;
+
 static const uint64_t misfit_lasts_ns = 6 * KVB_NS_PER_S;
 static const uint64_t gauge_misfit_lasts_ns = 45 * KVB_NS_PER_S; /* an idle SGLang: every 30 s */
 
@@ -33,11 +36,22 @@ static bool is_newer_process(struct kvb_page_watch *watch, double started_s)
     return before_s > 0;
 }
 
-static unsigned look_for_restart(
-    struct kvb_page_watch *watch, struct kvb_stream *stream, const struct kvb_cache_signs *signs)
+/* Such a page without a start time shows it by its counters alone: only the first fall counts. */
+static bool have_counters_fallen(struct kvb_page_watch *watch, uint64_t now_ns)
 {
+    const bool is_first = watch->fell_ns == 0 || now_ns - watch->fell_ns >= counters_rest_ns;
+
+    watch->fell_ns = now_ns;
+    return is_first;
+}
+
+static unsigned look_for_restart(
+    struct kvb_page_watch *watch, struct kvb_stream *stream, const struct kvb_page_reading *reading)
+{
+    const struct kvb_cache_signs *signs = &reading->sample->signs;
     const bool is_newer = is_newer_process(watch, signs->started_s);
-    const bool is_smaller = signs->is_counter_reset && signs->started_s == 0;
+    const bool is_smaller = signs->is_counter_reset && signs->started_s == 0 &&
+                            have_counters_fallen(watch, reading->at_ns);
 
     if (!is_newer && !is_smaller) {
         return 0;
@@ -224,6 +238,6 @@ unsigned kvb_page_watch_read(
     struct kvb_page_watch *watch, struct kvb_stream *stream, const struct kvb_page_reading *reading)
 {
     follow_incarnation(watch, stream);
-    return look_for_restart(watch, stream, &reading->sample->signs) |
-           look_for_sleep(watch, stream, reading) | look_at_occupancy(watch, stream, reading);
+    return look_for_restart(watch, stream, reading) | look_for_sleep(watch, stream, reading) |
+           look_at_occupancy(watch, stream, reading);
 }

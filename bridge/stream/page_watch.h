@@ -12,7 +12,9 @@
  *     the page says                              then
  *     ----------------------------------------   ---------------------------------------------
  *     its process began later than any before,   the engine may have restarted: a probe
- *     or its counters are smaller                (kvb_stream_suspect_restart())
+ *     or, where it names no start time, its      (kvb_stream_suspect_restart())
+ *     counters are smaller, for the first time
+ *     in 60 s
  *     the engine sleeps at level 1 or 2          its cache is discarded, and vLLM publishes
  *                                                AllBlocksCleared only with its next step:
  *                                                UNVERIFIED(asleep)
@@ -44,6 +46,7 @@
  * Threads: the caller locks. */
 struct kvb_page_watch {
     double started_s; /* the newest process that made a page; 0: none was named */
+    uint64_t fell_ns; /* when counters of a page without a start time last fell; 0: never */
     enum kvb_engine_sleep sleep;
     uint64_t restarts; /* of the engine, as the stream counts them: others begin all below anew */
     uint64_t removals; /* removals up to the last reading */

@@ -258,6 +258,28 @@ static void smaller_counters_count_where_no_process_is_named(void **state)
     end(&scene);
 }
 
+/* Several processes answer in turn, or one after the other. */
+static void counters_that_step_back_and_forth_are_one_restart(void **state)
+{
+    (void)state;
+    static const unsigned seconds[] = { 2, 59 };
+    struct scene scene;
+    unsigned restarts = 0;
+
+    begin(&scene);
+    for (unsigned i = 0; i < 600; i++) {
+        scene.page.signs.is_counter_reset = i % seconds[i / 300] == 0;
+        restarts += read_page(&scene) == KVB_SIGN_RESTART;
+        pass_second(&scene);
+    }
+    assert_int_equal(restarts, 1);
+    scene.page.signs.is_counter_reset = false;
+    assert_int_equal(read_for(&scene, 60), 0);
+    scene.page.signs.is_counter_reset = true;
+    assert_int_equal(read_page(&scene), KVB_SIGN_RESTART); /* they grew for a minute */
+    end(&scene);
+}
+
 static void without_a_replay_nothing_proves_the_list_of_another_process(void **state)
 {
     (void)state;
@@ -651,6 +673,7 @@ int main(void)
         cmocka_unit_test(another_incarnation_is_awake),
         cmocka_unit_test(only_a_process_that_began_later_is_another_one),
         cmocka_unit_test(smaller_counters_count_where_no_process_is_named),
+        cmocka_unit_test(counters_that_step_back_and_forth_are_one_restart),
         cmocka_unit_test(without_a_replay_nothing_proves_the_list_of_another_process),
         cmocka_unit_test(more_than_fits_shows_that_removals_were_lost),
         cmocka_unit_test(as_much_as_fits_is_no_sign),
