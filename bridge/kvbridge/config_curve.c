@@ -6,11 +6,6 @@
 
 enum { key_bytes = 64 };
 
-static void forget_curve(struct kvb_curve *curve)
-{
-    kvb_curve_forget(curve);
-}
-
 bool kvb_curve_config_is_set(const struct kvb_curve_config *curve)
 {
     return curve->server_key_file[0] != '\0' || curve->public_key_file[0] != '\0' ||
@@ -109,7 +104,7 @@ has_key_group(struct kvb_conf *conf, const char *group, const struct kvb_curve_c
 void kvb_bridge_config_settle_curve(
     struct kvb_conf *conf, const char *group, struct kvb_worker_config *worker)
 {
-    KVB_OWN(forget_curve) struct kvb_curve curve = { .client_count = 0 };
+    KVB_OWN(kvb_curve_forget) struct kvb_curve curve = { .client_count = 0 };
 
     worker->curve.digest = 0;
     if (has_key_group(conf, group, &worker->curve) && check_presence(conf, group, worker) == 0 &&
@@ -121,7 +116,7 @@ void kvb_bridge_config_settle_curve(
 void kvb_bridge_config_check_readers_curve(
     struct kvb_conf *conf, const char *group, const struct kvb_curve_config *config)
 {
-    KVB_OWN(forget_curve) struct kvb_curve curve = { .client_count = 0 };
+    KVB_OWN(kvb_curve_forget) struct kvb_curve curve = { .client_count = 0 };
     const struct presence_rule rules[] = {
         { "secret_key_file", config->secret_key_file[0] == '\0', no_secret_key },
         { "client_keys_file", config->client_keys_file[0] == '\0',

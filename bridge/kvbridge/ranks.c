@@ -101,11 +101,6 @@ static kvb_status open_stream(
     return open_advertiser(config, options.mirror.hash_key, rank);
 }
 
-static void forget_keys(struct kvb_curve *curve)
-{
-    kvb_curve_forget(curve);
-}
-
 static const struct kvb_networks *
 networks_of(const struct kvb_bridge_config *config, const struct kvb_worker_config *worker)
 {
@@ -124,7 +119,7 @@ open_source(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_deta
 {
     const struct kvb_worker_config *settings = &rank->settings;
     const bool has_curve = kvb_worker_has_curve(settings);
-    KVB_OWN(forget_keys) struct kvb_curve curve = { .client_count = 0 };
+    KVB_OWN(kvb_curve_forget) struct kvb_curve curve = { .client_count = 0 };
 
     if (has_curve) {
         KVB_TRY(kvb_curve_config_read(&settings->curve, &curve, detail));

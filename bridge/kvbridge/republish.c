@@ -140,11 +140,6 @@ say_not_listening(const struct kvb_bridge *bridge, struct bridge_rank *rank, uin
     }
 }
 
-static void forget_reader_keys(struct kvb_curve *curve)
-{
-    kvb_curve_forget(curve);
-}
-
 static bool has_reader_keys(const struct bridge_rank *rank)
 {
     return kvb_curve_config_is_set(&rank->settings.republish.curve);
@@ -154,7 +149,7 @@ static bool has_reader_keys(const struct bridge_rank *rank)
 static kvb_status open_server(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct bridge_republish *republish = rank->republish;
-    KVB_OWN(forget_reader_keys) struct kvb_curve curve = { .client_count = 0 };
+    KVB_OWN(kvb_curve_forget) struct kvb_curve curve = { .client_count = 0 };
     char topic[kvb_event_topic_bytes];
 
     if (has_reader_keys(rank)) {
@@ -219,7 +214,7 @@ static void disconnect_readers(struct bridge_republish *republish, uint64_t now_
 static void take_new_keys(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
     struct bridge_republish *republish = rank->republish;
-    KVB_OWN(forget_reader_keys) struct kvb_curve curve = { .client_count = 0 };
+    KVB_OWN(kvb_curve_forget) struct kvb_curve curve = { .client_count = 0 };
     struct kvb_detail why = { .text = "" };
 
     republish->are_keys_due = false;
