@@ -216,6 +216,10 @@ class Api:
         """Any bytes into each running watch."""
         self._order(lambda stream: stream.orders.append(line))
 
+    def end_watches(self):
+        """As when their time is over: with a bookmark; their connections serve the next requests."""
+        self._order(lambda stream: stream.orders.extend([stream._line("BOOKMARK", bookmark(stream.version)), b""]))
+
     def cut_watches(self):
         """Their connections are reset, in the middle of the answer."""
         self._order(lambda stream: stream.orders.append(None))

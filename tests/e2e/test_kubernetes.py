@@ -3,18 +3,22 @@
 import itertools
 import json
 import re
+import ssl
 import subprocess
 import time
 
 import pytest
 
 import programs
+from authority import Authority
 from clock import Clock, build_shim
-from conftest import NAMESPACE, worker
+from conftest import NAMESPACE, PUBLISH, ROUTER, worker
 from pod_store import container, engine_pod, pod_status
 from programs import wait_for
-from test_faults import store
+from test_faults import store, tokens_of
 from test_members import EngineApi, lists
+
+MAX_PODS = 8192  # kvb_max_workers
 
 
 def config(kube, **keys):
@@ -164,6 +168,51 @@ def test_labels_readiness_and_draining_leave_the_socket_open(scene, kube, pods):
     kube.pods.patch("inference", "a", {"metadata": {"labels": {"llm-d.ai/role": "decode"}}})
     wait_for("its role", lambda: names(bridge)["a"].get("role") == "decode")
     assert names(bridge)["a"]["reconnects"] == before and "a rank was removed while" not in bridge.text()
+
+
+def test_what_a_pod_is_stands_in_every_answer(scene, kube, pods):
+    """Its name, node, role, labels and readiness, and that it drains; test_worker_facts.py has the rest."""
+    aggregator, bus = scene.aggregator(), scene.bus()
+    statuses, beats = bus.watch(f"{PUBLISH}.bridge_status"), bus.watch(f"{PUBLISH}.kv_heartbeat_json")
+    pods.start("a", node="node-b", ready=True, labels={"app": "vllm", "llm-d.ai/role": "decode", "zone": "c"})
+    bridge = scene.bridge(limits=config(kube), labels=["zone"], heartbeat_ms=100)
+    wait_for("the pod is a worker", has(bridge, "a"))
+    wait_for("its engine is there", lambda: pods.engines["a"].requests)
+    pods.engines["a"].publish(store(1))
+    worker_id = names(bridge)["a"]["worker_id"]
+    wait_for("its block is listed", lists(aggregator, worker_id, 1))
+    question = {"token_ids": tokens_of(1), "model": "m"}
+    subject = {"query": f"{ROUTER}.kv_match", "route": f"{ROUTER}.kv_route"}
+
+    def ask(path, **more):
+        return json.loads(aggregator.http("POST", f"/{path}", {**question, **more})[1])
+
+    def ask_nats(name, **more):
+        return json.loads(bus.request(subject[name], json.dumps({**question, **more}).encode()))
+
+    def answers():
+        def of(rows):
+            return next(row for row in rows if row.get("worker_id", row.get("instance_id")) == worker_id)
+
+        return {
+            "heartbeat": of(json.loads(beat.data) for beat in reversed(list(beats))),
+            "bridge_status": of(json.loads(statuses[-1].data)["streams"]), "/state": names(bridge)["a"],
+            "/workers": of(aggregator.get("/workers")), "/streams": of(aggregator.get("/streams")["streams"]),
+            "/query": ask("query")["workers"][str(worker_id)], "kv_match": of(ask_nats("query")["workers"]),
+        }
+
+    pod = {"pod": "a", "namespace_k8s": "inference", "node": "node-b", "role": "decode", "labels": {"zone": "c"}, "ready": True}
+
+    def have_all(**wanted):
+        return lambda: [name for name, row in answers().items() if not wanted.items() <= row.items()] == []
+
+    wait_for("all say what it is", have_all(**pod))
+    for route in (ask("route", dry_run=True), ask_nats("route", dry_run=True)):
+        assert pod.items() <= route.items(), route
+    kube.pods.patch("inference", "a", {"status": pod_status("127.0.0.2", "Running", ready=False)})
+    wait_for("it is not ready", have_all(**{**pod, "ready": False}))
+    kube.pods.delete("inference", "a")
+    wait_for("it drains", have_all(**{**pod, "ready": False, "draining": True}))
 
 
 def test_an_engine_whose_container_restarts_is_probed_at_once_although_it_publishes(scene, kube, pods):
@@ -352,6 +401,46 @@ def test_a_kubeconfig_that_others_may_read_or_that_runs_a_program_is_refused(sce
     assert "kubernetes.kubeconfig: the token goes over http:// in clear" in clear
 
 
+def test_a_certificate_and_a_token_replaced_in_place_are_shown_before_anything_is_refused(scene, kube, pods, tmp_path):
+    """A kubeconfig with files beside it. Watches end often here; each goes on in the connection of the last one,
+    until that is 10 s old. The token is read again once a minute."""
+    ours = Authority(kube.folder, "clients")
+    kube.context.verify_mode = ssl.CERT_REQUIRED
+    kube.context.load_verify_locations(ours.path)
+    asked, authorize = [], kube.authorize  # [(when, token)]
+    kube.authorize = lambda header, request: asked.append((time.monotonic(), header.split()[1])) or authorize(header, request)
+    kubeconfig = json.loads(kube.kubeconfig.read_text())
+    certificate, key = ours.sign("client", purpose="clientAuth")
+    kubeconfig["users"][0]["user"] = {
+        "tokenFile": str(kube.token_file), "client-certificate": str(certificate), "client-key": str(key)}
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(kubeconfig))
+    path.chmod(0o600)
+    pods.start("a")
+    bridge = watching(scene, kube, kubeconfig=str(path), api="", token_file="", ca_file="", namespaces=[])
+    wait_for("the pod is a worker", has(bridge, "a"))
+
+    def shown():
+        return {int(one.getpeercert()["serialNumber"], 16) for one in list(kube.connections)}
+
+    (before,), old_token, began = shown(), kube.token, time.monotonic()
+    ours.sign("client", purpose="clientAuth")
+    kube.new_token()
+
+    def after_a_watch(what):
+        """A watch that lasts less than a second counts as one that has failed."""
+        if kube.streams and time.monotonic() - asked[-1][0] > 1.2:
+            seen = len(asked)
+            kube.end_watches()
+            wait_for("the next watch", lambda: len(asked) > seen and kube.streams, 5)
+        return what()
+
+    wait_for("the new certificate is shown", lambda: after_a_watch(lambda: before not in shown()), 12)
+    assert asked[-1][1] == old_token and time.monotonic() - began < 60
+    wait_for("the new token is shown", lambda: after_a_watch(lambda: asked[-1][1] == kube.token), 63)
+    assert set(kube.counts) == {"list", "list 200", "watch", "watch 200"}, kube.counts
+
+
 def test_refusals_are_waited_out_and_said(scene, kube, pods):
     pods.start("a")
     kube.refuse(429, times=1, verb="list", retry_after=2)
@@ -422,6 +511,18 @@ def test_bad_objects_are_counted_and_harm_no_others(scene, kube, pods):
     assert metric(bridge, 'kvb_kubernetes_events_total{kind="unknown"}') == 1
     assert metric(bridge, "kvb_kubernetes_ports_beyond_total") == 300 - 64
     assert metric(bridge, 'kvb_kubernetes_requests_total{verb="watch"}') == 1
+
+
+def test_pods_above_the_ceiling_are_counted_and_the_others_stay(scene, kube, pods):
+    pods.start("a")
+    for number in range(MAX_PODS):
+        kube.pods.create(engine_pod(f"idle-{number}", ip=None))
+    bridge = watching(scene, kube)
+    wait_for("the pod is a worker", has(bridge, "a"))
+    wait_for("one is beyond", lambda: state(bridge)["kubernetes"]["refused"]["ceiling"] == 1)
+    assert state(bridge)["kubernetes"]["pods"]["phase"] == MAX_PODS - 1
+    assert metric(bridge, 'kvb_kubernetes_objects_refused_total{reason="ceiling"}') == 1
+    assert bridge.http("GET", "/readyz")[0] == 200
 
 
 def test_a_list_without_an_end_is_given_up_and_tried_again(scene, kube, pods):

@@ -62,8 +62,8 @@ static void begin(struct world *world)
     world->bridge->config = &world->config;
     world->bridge->membership.ranks = world->ranks;
     world->bridge->membership.work = &world->work;
-    world->wanted =
-        (struct kvb_members){ .ranks = world->wanted_ranks, .worker_of_rank = world->worker_of_rank };
+    world->wanted = (struct kvb_members){ .ranks = world->wanted_ranks,
+                                          .worker_of_rank = world->worker_of_rank };
     world->command.wanted = &world->wanted;
     limits.max_readers = 0;
 }

@@ -93,8 +93,8 @@ bool __wrap_kvb_event_server_receive(
     return false;
 }
 
-kvb_status __wrap_kvb_event_server_publish(
-    struct kvb_event_server *server, uint64_t seq, kvb_span payload);
+kvb_status
+__wrap_kvb_event_server_publish(struct kvb_event_server *server, uint64_t seq, kvb_span payload);
 kvb_status
 __wrap_kvb_event_server_publish(struct kvb_event_server *server, uint64_t seq, kvb_span payload)
 {

@@ -56,6 +56,16 @@ static void names_that_are_none_or_too_many_are_refused(void **state)
 
     assert_int_equal(kvb_label_names_add(&names, "", &why), KVB_BAD_INPUT);
     assert_int_equal(kvb_label_names_add(&names, "a b", &why), KVB_BAD_INPUT);
+    assert_int_equal(
+        kvb_label_names_add(
+            &names, "a123456789b123456789c123456789d123456789e123456789f123456789g123", &why),
+        KVB_BAD_INPUT);
+    assert_non_null(strstr(why.text, "63"));
+    assert_int_equal(names.count, 0);
+    assert_ok(kvb_label_names_add(
+        &names, "a123456789b123456789c123456789d123456789e123456789f123456789g12", &why));
+    assert_int_equal(strlen(names.names[0]), kvb_label_name_bytes);
+    names.count = 0;
     for (int i = 0; i < kvb_max_labels; i++) {
         assert_ok(kvb_label_names_add(&names, "zone", &why));
     }

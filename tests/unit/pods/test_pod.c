@@ -296,6 +296,30 @@ static void odd_labels_and_ports_do_no_harm(void **state)
     assert_int_equal(pod.labels_left_out, 1);
 }
 
+/* Kubernetes allows a prefix of 253 bytes and a name of 63. */
+static void labels_with_the_longest_names_do_no_harm(void **state)
+{
+    struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+    char prefix[sizeof rules.role_label - (sizeof "/role" - 1)];
+    char labels[1024];
+
+    (void)state;
+    assert_ok(kvb_label_names_add(&rules.labels, "tier", NULL));
+    memset(prefix, 'p', sizeof prefix);
+    prefix[sizeof prefix - 1] = '\0';
+    (void)snprintf(rules.role_label, sizeof rules.role_label, "%s/role", prefix);
+    (void)snprintf(
+        labels, sizeof labels,
+        ",\"labels\":{\"%0253d/%063d\":\"x\",\"%s/role\":\"decode\",\"%s/tier\":\"y\","
+        "\"tier\":\"gold\"}",
+        0, 0, prefix, prefix);
+    read_with(&rules, labels, "", "");
+    assert_int_equal(pod.facts.role, KVB_ROLE_DECODE);
+    assert_string_equal(kvb_labels_find(&pod.facts.labels, "tier"), "gold");
+    assert_int_equal(pod.facts.labels.count, 1);
+    assert_int_equal(pod.labels_left_out, 0);
+}
+
 static void what_is_no_pod_is_refused_with_its_reason(void **state)
 {
     static const struct {
@@ -417,6 +441,7 @@ int main(void)
         cmocka_unit_test(its_id_is_of_its_name_its_uid_or_a_label),
         cmocka_unit_test(of_300_ports_64_are_looked_at_and_the_rest_is_counted),
         cmocka_unit_test(odd_labels_and_ports_do_no_harm),
+        cmocka_unit_test(labels_with_the_longest_names_do_no_harm),
         cmocka_unit_test(what_is_no_pod_is_refused_with_its_reason),
         cmocka_unit_test(reads_the_lines_of_a_watch),
         cmocka_unit_test(a_line_with_another_kind_still_has_a_version),
