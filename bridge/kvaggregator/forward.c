@@ -236,6 +236,9 @@ static bool collect_offers(struct forwarding *forwarding)
         return false;
     }
     wait_for_it(forwarding);
+    kvb_metric_add(
+        &forwarding->aggregator->metrics, kvb_aggregator_offers_left_out,
+        forwarding->call->registrars.left_out);
     if (forwarding->call->registrars.count > 0) {
         return true;
     }

@@ -32,7 +32,7 @@ struct kvb_registrars {
     bool has_holder;    /* some offer is of a bridge that reads the worker */
     bool has_nobody;    /* nats-server says that no bridge subscribes */
     size_t count;
-    size_t left_out; /* offers beyond kvb_max_registrars */
+    size_t left_out; /* offers beyond kvb_max_registrars: those that would be chosen last */
     struct kvb_forward_offer offers[kvb_max_registrars];
 };
 

@@ -114,6 +114,27 @@ static void offers_beyond_the_ceiling_are_counted(void **state)
     assert_int_equal(registrars.left_out, 3);
 }
 
+/* Else a second bridge would read the worker, and the first would not be asked to leave it. */
+static void beyond_the_ceiling_those_that_would_be_chosen_last_are_left_out(void **state)
+{
+    struct kvb_registrars registrars = { .count = 0 };
+    size_t at = 0;
+
+    (void)state;
+    for (unsigned i = 1; i <= kvb_max_registrars; i++) {
+        offer(&registrars, i, 4, 0, 1);
+    }
+    offer(&registrars, 100, 5, 0, 1);
+    offer(&registrars, 101, 9, 1, 1); /* it reads the worker */
+    offer(&registrars, 102, 3, 0, 1);
+    assert_int_equal(registrars.count, kvb_max_registrars);
+    assert_int_equal(registrars.left_out, 3);
+    assert_true(registrars.has_holder);
+    assert_int_equal(chosen(&registrars), 101);
+    assert_non_null(kvb_registrars_next_holder(&registrars, &at));
+    assert_null(kvb_registrars_next_holder(&registrars, &at));
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -124,6 +145,7 @@ int main(void)
         cmocka_unit_test(offers_are_awaited_for_a_while_after_the_newest),
         cmocka_unit_test(nobody_is_waited_for_where_nobody_subscribes),
         cmocka_unit_test(offers_beyond_the_ceiling_are_counted),
+        cmocka_unit_test(beyond_the_ceiling_those_that_would_be_chosen_last_are_left_out),
     };
 
     return cmocka_run_group_tests_name("kvaggregator/registrars", tests, NULL, NULL);
