@@ -25,6 +25,7 @@ class Tokenizer:
         self.bodies, self.paths = [], []
         self.manner = self.good
         self.stopping = threading.Event()
+        self.may_answer = threading.Event()
         stub = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -58,6 +59,7 @@ class Tokenizer:
 
     def close(self):
         self.stopping.set()
+        self.may_answer.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -80,7 +82,7 @@ class Tokenizer:
         self.stopping.wait(30)
 
     def slow(self, handler, body):
-        time.sleep(0.6)  # longer than the deadline, shorter than an answer is waited for
+        self.may_answer.wait(30)
         self.good(handler, body)
 
     def dies(self, handler, _body):
@@ -185,13 +187,16 @@ def test_a_text_is_answered_as_its_tokens_and_asked_for_once(scene, stubs):
     assert ask(aggregator, **{**chat, "tools": []})[0] == 200 and len(stub.bodies) == 3, "other tools are another text"
 
     # many at once
-    stub.manner = lambda handler, body: (time.sleep(0.2), stub.good(handler, body))
-    threads = [threading.Thread(target=ask, args=(aggregator,), kwargs={"text": "another"}) for _ in range(8)]
+    stub.manner = stub.slow
+    found = []
+    threads = [threading.Thread(target=lambda: found.append(ask(aggregator, text="another")[0])) for _ in range(8)]
     for thread in threads:
         thread.start()
+    wait_for("one of them is sent", lambda: len(stub.bodies) == 4, 1)
+    stub.may_answer.set()
     for thread in threads:
         thread.join()
-    assert len(stub.bodies) == 4
+    assert found == [200] * 8 and len(stub.bodies) == 4
     assert aggregator.metric("kvb_tokenize_waiting") == 0 and aggregator.metric("kvb_tokenize_cache_bytes") > 0
 
     # what is wrong is refused as in other queries, and no engine is asked
@@ -223,7 +228,9 @@ def test_what_an_engine_does_instead_is_named_and_ends_in_time(scene, stubs):
         status, answer = ask(aggregator, "/route", **query)
         assert status == 503 and answer["error"].startswith(f"tokenize_{reason}: "), (manner, answer)
         assert time.monotonic() - begin < 2
-        if manner != stub.slow:  # its answer may come in time for the second request
+        if manner == stub.slow:
+            stub.may_answer.set()  # after the deadline, and while an answer is still taken
+        else:
             over_nats = json.loads(bus.request(f"{ROUTER}.kv_match", json.dumps(query).encode()))
             assert over_nats["error"].startswith("tokenize_"), over_nats
         assert aggregator.metric("kvb_tokenize_failures_total", reason=reason) > before
@@ -244,7 +251,7 @@ def test_another_engine_is_asked_where_one_fails(scene, stubs):
     one.manner = one.silent
     for number in range(6):
         assert ask(aggregator, text=f"{TEXT} {number}")[0] == 200
-    assert len(other.bodies) == 6 and len(one.bodies) < 6
+    assert 0 < len(one.bodies) < 6, "each is the first in turn"
     one.close()
     for number in range(6, 12):
         assert ask(aggregator, text=f"{TEXT} {number}")[0] == 200
