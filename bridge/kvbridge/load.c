@@ -275,6 +275,10 @@ static void take_signs(
 {
     const unsigned signs = kvb_page_watch_read(&rank->page_watch, rank->served.stream, reading);
 
+    if (reading->sample->signs.has_prefix) {
+        rank->prefix = reading->sample->signs.prefix;
+        rank->prefix_asked_ns = reading->asked_ns;
+    }
     for (size_t i = 0; i < KVB_COUNT_OF(sign_rows); i++) {
         const struct sign_row *row = &sign_rows[i];
         if (!(signs & row->sign)) {

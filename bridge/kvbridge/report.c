@@ -117,13 +117,26 @@ void kvb_bridge_hand_over(struct kvb_bridge *bridge, struct bridge_rank *rank)
 
 /* ---- Load ---- */
 
-static void
-publish_load(struct kvb_bridge *bridge, const struct bridge_rank *rank, const struct kvb_load *load)
+/* The counters of each page are published once. */
+static void take_prefix(struct bridge_rank *rank, uint64_t now_ns, struct kvb_load_report *report)
+{
+    const uint64_t asked_ns = rank->prefix_asked_ns;
+
+    report->has_prefix = asked_ns > 0;
+    report->prefix = rank->prefix;
+    report->prefix_age_ms = now_ns > asked_ns ? (now_ns - asked_ns) / KVB_NS_PER_MS : 0;
+    rank->prefix_asked_ns = 0;
+}
+
+static void publish_load(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_load *load,
+    uint64_t now_ns)
 {
     struct kvb_load_report report = { .worker_id = rank->worker_id,
                                       .dp_rank = rank->dp_rank,
                                       .load = *load };
 
+    take_prefix(rank, now_ns, &report);
     (void)snprintf(
         report.endpoint_name, sizeof report.endpoint_name, "%s",
         bridge->config->publish.endpoint_name);
@@ -141,11 +154,11 @@ publish_load(struct kvb_bridge *bridge, const struct bridge_rank *rank, const st
 void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        const struct bridge_rank *rank = bridge->membership.ranks[i];
+        struct bridge_rank *rank = bridge->membership.ranks[i];
         struct kvb_load load;
         if (kvb_bridge_publishes(bridge, rank) &&
             kvb_newest_load_at(&rank->load, &rank->known, now_ns, &load)) {
-            publish_load(bridge, rank, &load);
+            publish_load(bridge, rank, &load, now_ns);
         }
     }
 }

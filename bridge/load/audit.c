@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { streams_a_call = 64 };
+enum { streams_a_call = 64, kept_extra_promises = 4 };
 
 static const uint64_t idle_stream_ns = 600 * KVB_NS_PER_S;
 static const double clean_goal = 100; /* a false acquittal has a probability of at most 1 in this */
@@ -17,6 +17,8 @@ struct audited_stream {
     double evidence;              /* natural logarithm, like clean */
     double clean;
     uint64_t used_ns;
+    uint64_t reported_ns;  /* of the newest report of a request; 0: there was none */
+    uint64_t extra_tokens; /* of earlier periods, not yet set off against a loss */
 };
 
 /* A bet: 1 + stake * (loss - mean).  Its mean is at most 1 while the mean loss is on the side of
@@ -48,6 +50,16 @@ const char *kvb_audit_verdict_name(enum kvb_audit_verdict verdict)
     };
 
     return (unsigned)verdict < KVB_AUDIT_VERDICT_COUNT ? names[verdict] : "";
+}
+
+const char *kvb_audit_mode_name(enum kvb_audit_mode mode)
+{
+    static const char *const names[KVB_AUDIT_MODE_COUNT] = {
+        [KVB_AUDIT_REQUESTS] = "requests",
+        [KVB_AUDIT_SUM] = "sum",
+    };
+
+    return (unsigned)mode < KVB_AUDIT_MODE_COUNT ? names[mode] : "";
 }
 
 static bool are_options_valid(const struct kvb_audit_options *options)
@@ -105,12 +117,14 @@ set_verdict(struct kvb_audit *audit, struct audited_stream *stream, enum kvb_aud
     stream->clean = 0;
 }
 
-static void test_loss(struct kvb_audit *audit, struct audited_stream *stream, double loss)
+/* against, in_favour: logarithms of the factors. */
+static void take_evidence(
+    struct kvb_audit *audit, struct audited_stream *stream, double against, double in_favour)
 {
     const double before = stream->evidence > 0 ? stream->evidence : 0;
 
-    stream->evidence = before + log_factor(&audit->against, loss);
-    stream->clean += log_factor(&audit->in_favour, loss);
+    stream->evidence = before + against;
+    stream->clean += in_favour;
     if (stream->evidence >= audit->alarm_goal) {
         audit->counters.alarms += stream->stats.verdict != KVB_AUDIT_BROKEN;
         stream->evidence = audit->alarm_goal; /* so that it does not grow */
@@ -119,6 +133,53 @@ static void test_loss(struct kvb_audit *audit, struct audited_stream *stream, do
         audit->counters.returns++;
         set_verdict(audit, stream, KVB_AUDIT_KEPT);
     }
+}
+
+static void test_loss(struct kvb_audit *audit, struct audited_stream *stream, double loss)
+{
+    take_evidence(
+        audit, stream, log_factor(&audit->against, loss), log_factor(&audit->in_favour, loss));
+}
+
+/* The smallest logarithm of a bet's factors, if losses with this weight are spread over requests
+ * with the weight m. */
+static double least_factors(const struct bet *bet, double losses, double m)
+{
+    return (losses * log_factor(bet, 1)) + ((m - losses) * log_factor(bet, 0));
+}
+
+/* What the period lost beyond the extra tokens of earlier ones; its own are kept. */
+static uint64_t set_off_extra(struct audited_stream *stream, const struct kvb_audit_period *period)
+{
+    const uint64_t given = period->cached_tokens + stream->extra_tokens;
+    const uint64_t promised = period->promised_tokens;
+    const uint64_t extra = given > promised ? given - promised : 0;
+    const uint64_t max_extra = kept_extra_promises * period->max_promise;
+
+    stream->extra_tokens = extra < max_extra ? extra : max_extra;
+    return given < promised ? promised - given : 0;
+}
+
+/* For a stream: extra tokens hide losses, so that a period with some says nothing. */
+static double sum_in_favour(const struct kvb_audit *audit, const struct kvb_audit_period *period)
+{
+    if (period->cached_tokens > period->promised_tokens) {
+        return 0;
+    }
+    const double lost = (double)(period->promised_tokens - period->cached_tokens);
+    const double losses = fmin(period->weight, lost / (double)period->first_promise);
+    return least_factors(&audit->in_favour, losses, period->weight);
+}
+
+static void test_sum(
+    struct kvb_audit *audit, struct audited_stream *stream, const struct kvb_audit_period *period)
+{
+    const double lost = (double)set_off_extra(stream, period);
+    const double losses = fmin(period->weight, lost / (double)period->max_promise);
+
+    take_evidence(
+        audit, stream, least_factors(&audit->against, losses, period->weight),
+        sum_in_favour(audit, period));
 }
 
 /* ---- Requests ---- */
@@ -140,22 +201,41 @@ static kvb_status find_or_add_audited(
     return KVB_OK;
 }
 
-static void count_request(
+static void count_tokens(
     struct kvb_audit *audit, struct kvb_audit_stats *stats, uint64_t promised, uint64_t cached)
 {
     const uint64_t delivered = cached < promised ? cached : promised;
     struct kvb_audit_counters *counters = &audit->counters;
 
-    stats->requests++;
-    stats->short_requests += delivered < promised;
     stats->promised_tokens += promised;
     stats->delivered_tokens += delivered;
     stats->extra_tokens += cached - delivered;
-    counters->requests++;
-    counters->short_requests += delivered < promised;
     counters->promised_tokens += promised;
     counters->delivered_tokens += delivered;
     counters->extra_tokens += cached - delivered;
+}
+
+static void
+set_mode(struct kvb_audit *audit, struct audited_stream *stream, enum kvb_audit_mode mode)
+{
+    audit->counters.sums +=
+        (uint64_t)(mode == KVB_AUDIT_SUM) - (uint64_t)(stream->stats.mode == KVB_AUDIT_SUM);
+    stream->stats.mode = mode;
+}
+
+/* The stream, which is being tested now. */
+static kvb_status use_audited(
+    struct kvb_audit *audit, const struct kvb_stream_id *id, uint64_t now_ns,
+    struct audited_stream **out_stream)
+{
+    const kvb_status status = find_or_add_audited(audit, id, out_stream);
+
+    if (status != KVB_OK) {
+        audit->counters.refused++;
+        return status;
+    }
+    (*out_stream)->used_ns = now_ns;
+    return KVB_OK;
 }
 
 kvb_status kvb_audit_add(
@@ -167,15 +247,42 @@ kvb_status kvb_audit_add(
     if (promised_tokens == 0) {
         return KVB_OK;
     }
-    const kvb_status status = find_or_add_audited(audit, id, &stream);
-    if (status != KVB_OK) {
-        audit->counters.refused++;
-        return status;
-    }
+    KVB_TRY(use_audited(audit, id, now_ns, &stream));
     const uint64_t lost = cached_tokens < promised_tokens ? promised_tokens - cached_tokens : 0;
-    stream->used_ns = now_ns;
-    count_request(audit, &stream->stats, promised_tokens, cached_tokens);
+    stream->reported_ns = now_ns;
+    set_mode(audit, stream, KVB_AUDIT_REQUESTS);
+    stream->stats.requests++;
+    stream->stats.short_requests += lost > 0;
+    audit->counters.requests++;
+    audit->counters.short_requests += lost > 0;
+    count_tokens(audit, &stream->stats, promised_tokens, cached_tokens);
     test_loss(audit, stream, (double)lost / (double)promised_tokens);
+    return KVB_OK;
+}
+
+kvb_status kvb_audit_add_period(
+    struct kvb_audit *audit, const struct kvb_stream_id *id, const struct kvb_audit_period *period,
+    uint64_t now_ns)
+{
+    const bool is_short = period->cached_tokens < period->promised_tokens;
+    struct audited_stream *stream = NULL;
+
+    if (period->promised_tokens == 0) {
+        return KVB_OK;
+    }
+    KVB_TRY(use_audited(audit, id, now_ns, &stream));
+    if (stream->reported_ns > 0 && now_ns < stream->reported_ns + idle_stream_ns) {
+        return KVB_AGAIN; /* the same requests twice would double the false-alarm rate */
+    }
+    set_mode(audit, stream, KVB_AUDIT_SUM);
+    stream->stats.requests += period->requests;
+    stream->stats.periods++;
+    stream->stats.short_periods += is_short;
+    audit->counters.sum_requests += period->requests;
+    audit->counters.periods++;
+    audit->counters.short_periods += is_short;
+    count_tokens(audit, &stream->stats, period->promised_tokens, period->cached_tokens);
+    test_sum(audit, stream, period);
     return KVB_OK;
 }
 
@@ -203,6 +310,7 @@ void kvb_audit_expire(struct kvb_audit *audit, uint64_t now_ns)
             stream->stats.verdict != KVB_AUDIT_BROKEN &&
             now_ns >= stream->used_ns + idle_stream_ns) {
             set_verdict(audit, stream, KVB_AUDIT_KEPT);
+            set_mode(audit, stream, KVB_AUDIT_REQUESTS);
             kvb_stream_table_remove(&audit->names, number);
             audit->counters.expired++;
         }

@@ -47,6 +47,13 @@ enum kvb_engine_sleep {
     KVB_SLEEP_DISCARDED /* level 1 or 2: the cache is discarded */
 };
 
+/* Tokens of prompts that the engine looked up in its cache of the device, and found there; counters
+ * since its start.  A prompt is counted when it is scheduled. */
+struct kvb_prefix_counters {
+    uint64_t queried_tokens;
+    uint64_t cached_tokens; /* at most queried_tokens */
+};
+
 /* What a metrics page reports about the cache besides its load.  Events may not show it:
  * stream/page_watch.h. */
 struct kvb_cache_signs {
@@ -59,6 +66,8 @@ struct kvb_cache_signs {
     bool has_occupancy; /* SGLang: the two fields below are present */
     uint64_t evictable_tokens; /* cached, and used by no request */
     uint64_t used_tokens;      /* used by requests, cached or not */
+    bool has_prefix;           /* the counters are present */
+    struct kvb_prefix_counters prefix;
 };
 
 /* Load values as one engine reported them; some engines name the rank. */
@@ -90,4 +99,7 @@ struct kvb_load_report {
     uint32_t dp_rank;
     char endpoint_name[kvb_name_bytes + 1];
     struct kvb_load load;
+    bool has_prefix; /* in the first report after each metrics page with the counters */
+    struct kvb_prefix_counters prefix;
+    uint64_t prefix_age_ms; /* since that page was requested */
 };

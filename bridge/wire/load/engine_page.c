@@ -31,6 +31,8 @@ enum series {
     sgl_hit_rate,
     sgl_used_tokens,
     sgl_evictable_tokens,
+    sgl_prefilled, /* by its label mode also sgl_cached, or none */
+    sgl_cached,
     series_count
 };
 
@@ -58,6 +60,8 @@ static const struct row_of_series {
     [sgl_hit_rate]  = { "sglang:cache_hit_rate",                true },
     [sgl_used_tokens]      = { "sglang:kv_used_tokens",         false },
     [sgl_evictable_tokens] = { "sglang:kv_evictable_tokens",    false },
+    [sgl_prefilled] = { "sglang:realtime_tokens_total",         false },
+    [sgl_cached]    = { NULL, false }, /* of the line above, with another label */
 };
 /* clang-format on */
 
@@ -104,7 +108,7 @@ struct kvb_engine_page {
 static enum series series_of(kvb_span name)
 {
     for (enum series i = 0; i < series_count; i++) {
-        if (kvb_span_is(name, names[i].name)) {
+        if (names[i].name && kvb_span_is(name, names[i].name)) {
             return i;
         }
     }
@@ -228,6 +232,16 @@ choose_tp_rank(const struct kvb_prometheus_sample *sample, bool has_rank, struct
     return KVB_OK;
 }
 
+/* The tokens of prompts that SGLang computed, and took from its cache; all else, as decoded tokens,
+ * is series_count. */
+static enum series series_of_mode(const struct kvb_prometheus_sample *sample)
+{
+    if (has_label_value(sample, "mode", "prefill_compute")) {
+        return sgl_prefilled;
+    }
+    return has_label_value(sample, "mode", "prefill_cache") ? sgl_cached : series_count;
+}
+
 static kvb_status keep_sample(
     struct kvb_engine_page *page, enum series series, const struct kvb_prometheus_sample *sample)
 {
@@ -267,14 +281,17 @@ static kvb_status keep_sample(
 static kvb_status take_page_line(void *context, kvb_span line)
 {
     struct kvb_engine_page *page = context;
-    const enum series series = series_of(kvb_prometheus_name(line));
+    enum series series = series_of(kvb_prometheus_name(line));
     struct kvb_prometheus_sample sample;
 
     if (series == series_count) {
         return KVB_OK; /* most series of a page are not used */
     }
     kvb_status status = kvb_prometheus_read(line, &sample);
-    if (status == KVB_OK) {
+    if (status == KVB_OK && series == sgl_prefilled) {
+        series = series_of_mode(&sample);
+    }
+    if (status == KVB_OK && series < series_count) {
         status = keep_sample(page, series, &sample);
     }
     if (status == KVB_BAD_INPUT) {
@@ -429,6 +446,27 @@ static bool is_total_sure(const struct row *row, const struct cache_config *cach
     return cache && ((cache->size_tokens > 0 && cache->block_size > 0) || ranks == 1);
 }
 
+/* SGLang has no series of a mode before its first token. */
+static void add_prefix(const struct row *row, struct kvb_cache_signs *signs)
+{
+    double hit = 0;
+    double queried = 0;
+
+    if (has(row, sgl_prefilled) || has(row, sgl_cached)) {
+        hit = has(row, sgl_cached) ? row->values[sgl_cached] : 0;
+        queried = hit + (has(row, sgl_prefilled) ? row->values[sgl_prefilled] : 0);
+    } else if (
+        !take_series_value(row, hits, hits_old, &hit) ||
+        !take_series_value(row, queries, queries_old, &queried)) {
+        return;
+    }
+    signs->has_prefix = hit <= queried && !signs->is_prefix_caching_off;
+    if (signs->has_prefix) {
+        signs->prefix = (struct kvb_prefix_counters){ .queried_tokens = (uint64_t)queried,
+                                                      .cached_tokens = (uint64_t)hit };
+    }
+}
+
 static void add_signs(
     const struct kvb_engine_page *page, const struct row *row, size_t ranks,
     struct kvb_load_sample *sample)
@@ -446,6 +484,7 @@ static void add_signs(
         signs->used_tokens = (uint64_t)row->values[sgl_used_tokens];
         signs->evictable_tokens = (uint64_t)row->values[sgl_evictable_tokens];
     }
+    add_prefix(row, signs);
 }
 
 /* Removes the rows that are not kept, so that ranks which are no longer reported disappear. */

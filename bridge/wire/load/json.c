@@ -8,7 +8,7 @@
 #include <string.h>
 
 enum {
-    max_message_bytes = 4096, /* ours have at most 500 */
+    max_message_bytes = 4096, /* ours have at most 600 */
     max_depth = 16,
     max_containers = 64,
     max_values = 256
@@ -60,6 +60,16 @@ static kvb_status finish_load_json(const struct kvb_json_writer *json, size_t be
     return json->status;
 }
 
+static void
+write_prefix_counters(struct kvb_json_writer *json, const struct kvb_load_report *report)
+{
+    kvb_json_write_pair_begin(json, "prefix_cache", '{');
+    kvb_json_write_pair_u64(json, "queried_tokens", report->prefix.queried_tokens);
+    kvb_json_write_pair_u64(json, "cached_tokens", report->prefix.cached_tokens);
+    kvb_json_write_pair_u64(json, "age_ms", report->prefix_age_ms);
+    kvb_json_write_end(json, '}');
+}
+
 kvb_status kvb_load_json_encode(const struct kvb_load_report *report, struct kvb_buf *out)
 {
     const size_t before = out->len;
@@ -72,6 +82,9 @@ kvb_status kvb_load_json_encode(const struct kvb_load_report *report, struct kvb
     kvb_json_write_pair_begin(&json, "metrics", '{');
     write_load_values(&json, &report->load, NULL);
     kvb_json_write_end(&json, '}');
+    if (report->has_prefix) {
+        write_prefix_counters(&json, report);
+    }
     kvb_json_write_end(&json, '}');
     return finish_load_json(&json, before);
 }
@@ -155,6 +168,23 @@ read_load_rank(struct json_object *root, struct json_object *metrics, uint32_t *
     return KVB_OK;
 }
 
+static kvb_status read_prefix_counters(struct json_object *root, struct kvb_load_report *report)
+{
+    struct json_object *value = kvb_json_member(root, "prefix_cache");
+    struct kvb_prefix_counters *prefix = &report->prefix;
+
+    if (!value) {
+        return KVB_OK;
+    }
+    KVB_TRY(kvb_json_number(
+        kvb_json_member(value, "queried_tokens"), UINT64_MAX, &prefix->queried_tokens));
+    KVB_TRY(kvb_json_number(
+        kvb_json_member(value, "cached_tokens"), prefix->queried_tokens, &prefix->cached_tokens));
+    KVB_TRY(kvb_json_number(kvb_json_member(value, "age_ms"), UINT32_MAX, &report->prefix_age_ms));
+    report->has_prefix = true;
+    return KVB_OK;
+}
+
 static kvb_status read_report(struct json_object *root, struct kvb_load_report *report)
 {
     struct json_object *metrics = kvb_json_member(root, "metrics");
@@ -167,7 +197,7 @@ static kvb_status read_report(struct json_object *root, struct kvb_load_report *
     for (size_t i = 0; i < KVB_FIGURE_COUNT; i++) {
         KVB_TRY(read_load_figure(metrics, &kvb_load_fields[i], &report->load));
     }
-    return KVB_OK;
+    return read_prefix_counters(root, report);
 }
 
 kvb_status kvb_load_json_decode(kvb_span json, struct kvb_load_report *out_report)

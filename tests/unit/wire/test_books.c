@@ -14,6 +14,7 @@ static struct kvb_shared_decision decision_of(void)
         .sequence = 5,
         .request_id = "r \"1\" \xc3\xa4",
         .stream = { "dynamo", "VllmWorker", UINT64_MAX, 3 },
+        .prompt_tokens = 139,
         .isl_blocks = 9,
         .overlap_blocks = 6,
         .blocks = 8,
@@ -41,6 +42,7 @@ static void a_decision_is_read_as_it_was_written(void **state)
     assert_int_equal(read.sequence, wrote.sequence);
     assert_string_equal(read.request_id, wrote.request_id);
     assert_memory_equal(&read.stream, &wrote.stream, sizeof wrote.stream);
+    assert_int_equal(read.prompt_tokens, 139);
     assert_int_equal(read.isl_blocks, wrote.isl_blocks);
     assert_int_equal(read.overlap_blocks, wrote.overlap_blocks);
     assert_int_equal(read.blocks, wrote.blocks);
@@ -70,7 +72,8 @@ static void a_decision_looks_like_this(void **state)
         (const char *)buf.data,
         "{\"version\":1,\"aggregator\":\"a1\",\"start\":77,\"sequence\":5,\"request_id\":\"r1\","
         "\"namespace\":\"dynamo\",\"component\":\"VllmWorker\",\"worker_id\":7,\"dp_rank\":3,"
-        "\"isl_blocks\":9,\"overlap_blocks\":6,\"blocks\":8,\"prefill_blocks\":3,\"ttl_ms\":1000,"
+        "\"prompt_tokens\":139,\"isl_blocks\":9,\"overlap_blocks\":6,\"blocks\":8,\"prefill_"
+        "blocks\":3,\"ttl_ms\":1000,"
         "\"promised_tokens\":96,\"promised_block\":\"fedcba9876543210\","
         "\"first_hash\":1,\"last_hash\":1,\"names\":\"0000000000000001\"}");
     kvb_buf_done(&buf);

@@ -467,6 +467,57 @@ static void sglangs_data_parallel_ranks_are_told_apart(void **state)
     kvb_engine_page_free(page);
 }
 
+/* ---- Counters of the prefix cache ---- */
+
+static void assert_prefix(const char *text, bool is_there, uint64_t queried, uint64_t cached)
+{
+    struct kvb_engine_page *page = new_page(64);
+    const struct kvb_load_sample *samples = NULL;
+    size_t count = 0;
+
+    kvb_engine_page_begin(page);
+    assert_ok(feed(page, text));
+    assert_ok(kvb_engine_page_end(page, &samples, &count));
+    assert_int_equal(count, 1);
+    assert_int_equal(samples[0].signs.has_prefix, is_there);
+    assert_int_equal(samples[0].signs.prefix.queried_tokens, queried);
+    assert_int_equal(samples[0].signs.prefix.cached_tokens, cached);
+    kvb_engine_page_free(page);
+}
+
+static void the_counters_of_the_prefix_cache_are_read(void **state)
+{
+    (void)state;
+#define VLLM_HITS(hits)                                                                            \
+    "vllm:num_requests_running 1\nvllm:prefix_cache_queries_total "                                \
+    "993.0\nvllm:prefix_cache_hits_total " hits "\n"
+    assert_prefix(VLLM_HITS("64.0"), true, 993, 64);
+    assert_prefix(
+        "vllm:gpu_prefix_cache_queries_total 5\nvllm:gpu_prefix_cache_hits_total 1\n", true, 5, 1);
+    assert_prefix(VLLM_HITS("994"), false, 0, 0);
+    assert_prefix(
+        VLLM_HITS("64") "vllm:cache_config_info{enable_prefix_caching=\"False\"} 1\n", false, 0, 0);
+    assert_prefix("vllm:num_requests_running 1\nvllm:prefix_cache_hits_total 1\n", false, 0, 0);
+#undef VLLM_HITS
+}
+
+/* As SGLang's scheduler counts: computed and cached tokens of prompts, and decoded ones. */
+static void sglang_counts_computed_and_cached_tokens(void **state)
+{
+    (void)state;
+#define MODE(mode, tp, value)                                                                      \
+    "sglang:realtime_tokens_total{dp_rank=\"0\",mode=\"" mode "\",tp_rank=\"" tp "\"} " value "\n"
+    assert_prefix(
+        MODE("prefill_cache", "0", "900.0") MODE("prefill_compute", "0", "100.0")
+            MODE("decode", "0", "7.0") MODE("prefill_cache", "1", "901.0")
+                MODE("prefill_compute", "1", "101.0") "sglang:num_running_reqs{dp_rank=\"0\"} 1\n",
+        true, 1000, 900);
+    assert_prefix(
+        MODE("prefill_compute", "0", "100.0") "sglang:num_running_reqs{dp_rank=\"0\"} 1\n", true,
+        100, 0);
+#undef MODE
+}
+
 /* ---- Signs of the cache ---- */
 
 static struct kvb_cache_signs signs_of(struct kvb_engine_page *page, const char *text)
@@ -640,6 +691,8 @@ int main(void)
         cmocka_unit_test(sglang_is_read_of_its_first_tensor_rank),
         cmocka_unit_test(sglangs_page_size_is_believed_where_it_is_told),
         cmocka_unit_test(sglangs_data_parallel_ranks_are_told_apart),
+        cmocka_unit_test(the_counters_of_the_prefix_cache_are_read),
+        cmocka_unit_test(sglang_counts_computed_and_cached_tokens),
         cmocka_unit_test(the_recorded_engine_is_awake_and_names_its_process),
         cmocka_unit_test(each_level_of_sleep_is_told_apart),
         cmocka_unit_test(a_process_and_its_counters_are_signs),
