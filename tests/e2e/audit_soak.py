@@ -59,8 +59,11 @@ class CachingEngine(engine.Engine):
             events.append(engine.stored(
                 names[held:], prompt[held * BLOCK:len(names) * BLOCK], BLOCK, parent=names[held - 1] if held else None))
         if events:
-            self.publish(engine.batch(*events))
+            self.tell(events)
         return hit * BLOCK
+
+    def tell(self, events):
+        self.publish(engine.batch(*events))
 
     def drop(self, prompt):
         """Forgets the prompt, and says nothing."""
