@@ -10,8 +10,12 @@
 /* The newest router events of one stream, by id: events that a reader may have missed, or events
  * that cannot be applied yet.
  *
- *     events   [ id 17 ][ id 18 ][ id 19 ] ...     a ring; consecutive ids
- *     blocks    b b b     b        b b             a ring
+ *     events   [ id 5 ][ id 6 ] | [ id 17 ][ id 18 ][ id 19 ] ...     a ring
+ *     blocks    b b     b       |  b b b     b        b b             a ring
+ *              earlier epoch      the range: consecutive ids
+ *
+ * The range is what readers can request.  The events before it, of earlier epochs, and the origin
+ * and time of each event are for people: they are the trace of the stream.
  *
  * Bounded: a full log drops its oldest events, each with all its blocks.  An event whose id does
  * not follow the newest one drops all earlier events.
@@ -28,17 +32,37 @@ kvb_status kvb_event_log_new(size_t max_blocks, struct kvb_event_log **out_log);
 /* NULL is fine. */
 void kvb_event_log_free(struct kvb_event_log *log);
 
+/* Drops all events. */
 void kvb_event_log_clear(struct kvb_event_log *log);
 
-/* Appends copies of the batch's events.  An event that has more than max_blocks blocks, or for
- * which no memory can be allocated, is dropped with all earlier ones. */
-void kvb_event_log_add(struct kvb_event_log *log, const struct kvb_router_batch *batch);
+/* A new epoch: the range is empty, and the next event begins it with any id.  Earlier events stay
+ * as trace. */
+void kvb_event_log_begin_range(struct kvb_event_log *log);
+
+/* What caused an event. */
+enum kvb_event_origin {
+    KVB_ORIGIN_LIVE,      /* a batch of the engine, as it came */
+    KVB_ORIGIN_REPLAYED,  /* a batch that the engine has sent again */
+    KVB_ORIGIN_RESTARTED, /* the list was begun anew, in this step: a restart, or a loss */
+    KVB_ORIGIN_ANNOUNCED, /* nothing has changed: what is held is published once more */
+    KVB_ORIGIN_COUNT
+};
+
+struct kvb_event_note {
+    enum kvb_event_origin origin;
+    uint64_t wall_us; /* when it was applied; 0: not known */
+};
+
+/* Appends copies of the batch's events, all with this note.  An event that has more than max_blocks
+ * blocks, or for which no memory can be allocated, is dropped with all earlier ones. */
+void kvb_event_log_add(
+    struct kvb_event_log *log, const struct kvb_router_batch *batch, struct kvb_event_note note);
 /* The same for one event of a batch. */
 void kvb_event_log_add_event(
     struct kvb_event_log *log, const struct kvb_router_batch *batch,
-    const struct kvb_router_event *event);
+    const struct kvb_router_event *event, struct kvb_event_note note);
 
-/* False when it is empty. */
+/* False when the range is empty. */
 bool kvb_event_log_range(
     const struct kvb_event_log *log, uint64_t *out_first_id, uint64_t *out_last_id);
 
@@ -49,3 +73,26 @@ bool kvb_event_log_range(
 kvb_status kvb_event_log_read(
     const struct kvb_event_log *log, uint64_t from_id, uint64_t to_id, size_t max_blocks,
     struct kvb_router_batch *out, uint64_t *out_next_id);
+
+/* ---- The trace ---- */
+
+/* One event of the trace, with its note. */
+struct kvb_traced_event {
+    struct kvb_router_event event; /* block_at means nothing here */
+    struct kvb_event_note note;
+    uint64_t first_block; /* for kvb_event_log_traced_block() */
+};
+
+/* How many events the log has, those before the range included. */
+size_t kvb_event_log_trace_count(const struct kvb_event_log *log);
+
+/* False once the log has dropped an event or was cleared: the trace does not go back to the
+ * beginning. */
+bool kvb_event_log_trace_is_whole(const struct kvb_event_log *log);
+
+/* Event `number` of the trace, 0: the oldest; number < kvb_event_log_trace_count(). */
+struct kvb_traced_event kvb_event_log_traced(const struct kvb_event_log *log, size_t number);
+
+/* Block i of a traced event, i < event.block_count; valid until the log changes. */
+kvb_block_hash kvb_event_log_traced_block(
+    const struct kvb_event_log *log, const struct kvb_traced_event *traced, uint32_t i);

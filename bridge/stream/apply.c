@@ -26,7 +26,7 @@ void kvb_stream_next_epoch(struct kvb_stream *stream, uint64_t wall_us)
                                         .seed = stream->digest_seed };
     kvb_mirror_begin_digest(stream->mirror, &key);
     if (stream->log) {
-        kvb_event_log_clear(stream->log);
+        kvb_event_log_begin_range(stream->log);
     }
     const uint64_t last_id = stream->last_id + stream->ids_unknown;
     stream->ids_unknown = 0;

@@ -830,6 +830,9 @@ kvb_status kvb_stream_step(
     output->is_changed = kvb_stream_describe(stream);
     output->has_more = stream->share != share_quarantined &&
                        (stream->drain != drain_nothing || stream->unfinished.is_there);
-    kvb_stream_sign(stream, &output->events);
+    stream->wall_us = input->wall_us;
+    kvb_stream_sign(
+        stream, &output->events,
+        input->kind == KVB_INPUT_REPLAY ? KVB_ORIGIN_REPLAYED : KVB_ORIGIN_LIVE);
     return status;
 }

@@ -1,6 +1,7 @@
 #include "fail_alloc.h"
 #include "kvb_test.h"
 
+#include "core/own.h"
 #include "model/event_log.h"
 
 #include <stdlib.h>
@@ -24,6 +25,19 @@ static void make_event(struct kvb_router_batch *batch, uint64_t id)
     }
 }
 
+static struct kvb_event_note note_of(uint64_t id)
+{
+    return (struct kvb_event_note){ .origin = (enum kvb_event_origin)(id % KVB_ORIGIN_COUNT),
+                                    .wall_us = id * 1000 };
+}
+
+static void add_batch(struct kvb_event_log *log, const struct kvb_router_batch *batch)
+{
+    for (size_t i = 0; i < batch->event_count; i++) {
+        kvb_event_log_add_event(log, batch, &batch->events[i], note_of(batch->events[i].event_id));
+    }
+}
+
 static void add(struct kvb_event_log *log, uint64_t from, uint64_t to)
 {
     struct kvb_router_batch batch = { 0 };
@@ -31,7 +45,7 @@ static void add(struct kvb_event_log *log, uint64_t from, uint64_t to)
     for (uint64_t id = from; id <= to; id++) {
         make_event(&batch, id);
     }
-    kvb_event_log_add(log, &batch);
+    add_batch(log, &batch);
     kvb_router_batch_done(&batch);
 }
 
@@ -169,7 +183,7 @@ static void survives_each_allocation_failing(void **state)
         kvb_event_log_free(log);
         log = log_of(1000);
         fail_alloc_after(n++);
-        kvb_event_log_add(log, &batch);
+        add_batch(log, &batch);
         fail_alloc_after(-1);
         uint64_t first = 0;
         uint64_t last = 0;
@@ -184,6 +198,119 @@ static void survives_each_allocation_failing(void **state)
     kvb_event_log_free(log);
 }
 
+/* ---- The trace ---- */
+
+/* The reference model: the ids of all events that were ever added, and where the range begins. */
+struct all_events {
+    uint64_t ids[20000];
+    size_t count, range_at;
+};
+
+static size_t blocks_of(uint64_t id)
+{
+    return id % 5;
+}
+
+/* The newest events that fit, as the model has them. */
+static size_t fitting(const struct all_events *all, size_t max_blocks)
+{
+    size_t events = 0;
+    size_t blocks = 0;
+
+    while (events < all->count && events < max_blocks) {
+        blocks += blocks_of(all->ids[all->count - 1 - events]);
+        if (blocks > max_blocks) {
+            break;
+        }
+        events++;
+    }
+    return events;
+}
+
+static void assert_traced(const struct kvb_event_log *log, size_t number, uint64_t id)
+{
+    const struct kvb_traced_event traced = kvb_event_log_traced(log, number);
+    const struct kvb_event_note note = note_of(id);
+
+    assert_true(traced.event.event_id == id);
+    assert_int_equal(traced.event.kind, id % 7 == 0 ? KVB_ROUTER_REMOVED : KVB_ROUTER_STORED);
+    assert_int_equal(traced.event.tier, KVB_TIER_HOST);
+    assert_int_equal(traced.note.origin, note.origin);
+    assert_true(traced.note.wall_us == note.wall_us);
+    assert_int_equal(traced.event.block_count, blocks_of(id));
+    for (uint32_t i = 0; i < traced.event.block_count; i++) {
+        assert_true(kvb_event_log_traced_block(log, &traced, i).value == id * 10 + i);
+    }
+}
+
+static void
+assert_like_all(const struct kvb_event_log *log, const struct all_events *all, size_t max_blocks)
+{
+    const size_t kept = kvb_event_log_trace_count(log);
+    const size_t first = all->count - kept;
+    const size_t range_at = all->range_at > first ? all->range_at : first;
+    uint64_t first_id = 0;
+    uint64_t last_id = 0;
+
+    assert_int_equal(kept, fitting(all, max_blocks));
+    assert_int_equal(kvb_event_log_trace_is_whole(log), first == 0);
+    for (size_t i = 0; i < kept; i++) {
+        assert_traced(log, i, all->ids[first + i]);
+    }
+    assert_int_equal(kvb_event_log_range(log, &first_id, &last_id), range_at < all->count);
+    if (range_at < all->count) {
+        assert_true(first_id == all->ids[range_at]);
+        assert_true(last_id == all->ids[all->count - 1]);
+        assert_reads(log, first_id, last_id, SIZE_MAX, last_id + 1);
+    }
+}
+
+/* Random epochs of random lengths, with few blocks and with many. */
+static void traces_the_newest_events_of_all_epochs(void **state)
+{
+    (void)state;
+    static const size_t sizes[] = { 1, 4, 17, 64, 300 };
+    static struct all_events all;
+    uint64_t seed = 7;
+
+    for (size_t s = 0; s < KVB_COUNT_OF(sizes); s++) {
+        struct kvb_event_log *log = log_of(sizes[s]);
+        uint64_t id = 1;
+        all.count = all.range_at = 0;
+        while (all.count + 1 < KVB_COUNT_OF(all.ids) / 10) {
+            seed = seed * 6364136223846793005ULL + 1442695040888963407ULL;
+            if (seed >> 60 == 0) {
+                id += 1 + (seed >> 40) % 1000;
+                kvb_event_log_begin_range(log);
+                all.range_at = all.count;
+            }
+            id += blocks_of(id) > sizes[s] ? 5 - id % 5 : 0; /* such an event would empty it */
+            if (all.range_at < all.count && id != all.ids[all.count - 1] + 1) {
+                kvb_event_log_begin_range(log);
+                all.range_at = all.count;
+            }
+            add(log, id, id);
+            all.ids[all.count++] = id++;
+            assert_like_all(log, &all, sizes[s]);
+        }
+        kvb_event_log_free(log);
+    }
+}
+
+static void a_cleared_log_has_no_trace_and_knows_it(void **state)
+{
+    (void)state;
+    struct kvb_event_log *log = log_of(100);
+
+    assert_true(kvb_event_log_trace_is_whole(log));
+    add(log, 1, 10);
+    assert_true(kvb_event_log_trace_is_whole(log));
+    kvb_event_log_clear(log);
+    assert_int_equal(kvb_event_log_trace_count(log), 0);
+    assert_false(kvb_event_log_trace_is_whole(log));
+    kvb_event_log_free(log);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -193,6 +320,8 @@ int main(void)
         cmocka_unit_test(ids_that_do_not_follow_begin_it_anew),
         cmocka_unit_test(an_event_larger_than_the_log_empties_it),
         cmocka_unit_test(survives_each_allocation_failing),
+        cmocka_unit_test(traces_the_newest_events_of_all_epochs),
+        cmocka_unit_test(a_cleared_log_has_no_trace_and_knows_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
