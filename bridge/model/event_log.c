@@ -284,8 +284,20 @@ struct kvb_traced_event kvb_event_log_traced(const struct kvb_event_log *log, si
     return traced;
 }
 
+static const struct logged_block *
+traced_block(const struct kvb_event_log *log, const struct kvb_traced_event *traced, uint32_t i)
+{
+    return &log->blocks[(traced->first_block + i) & (log->block_capacity - 1)];
+}
+
 kvb_block_hash kvb_event_log_traced_block(
     const struct kvb_event_log *log, const struct kvb_traced_event *traced, uint32_t i)
 {
-    return log->blocks[(traced->first_block + i) & (log->block_capacity - 1)].block;
+    return traced_block(log, traced, i)->block;
+}
+
+kvb_tokens_hash kvb_event_log_traced_tokens(
+    const struct kvb_event_log *log, const struct kvb_traced_event *traced, uint32_t i)
+{
+    return traced_block(log, traced, i)->tokens;
 }

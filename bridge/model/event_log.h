@@ -96,3 +96,5 @@ struct kvb_traced_event kvb_event_log_traced(const struct kvb_event_log *log, si
 /* Block i of a traced event, i < event.block_count; valid until the log changes. */
 kvb_block_hash kvb_event_log_traced_block(
     const struct kvb_event_log *log, const struct kvb_traced_event *traced, uint32_t i);
+kvb_tokens_hash kvb_event_log_traced_tokens(
+    const struct kvb_event_log *log, const struct kvb_traced_event *traced, uint32_t i);

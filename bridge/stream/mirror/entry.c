@@ -250,6 +250,17 @@ uint32_t kvb_mirror_next_holder(
     return next_holder(mirror, probe, block, tier, KVB_NO_ID);
 }
 
+uint32_t kvb_mirror_next_of_name(
+    const struct kvb_mirror *mirror, struct kvb_line_probe *probe, kvb_block_hash block)
+{
+    for (uint32_t id; (id = next_named(mirror, probe, name_of_block)) != KVB_NO_ID;) {
+        if (kvb_mirror_block(mirror, &mirror->entries[id]).value == block.value) {
+            return id;
+        }
+    }
+    return KVB_NO_ID;
+}
+
 /* The tier whose copies count in the list. */
 static enum kvb_tier tier_of_list(unsigned list)
 {

@@ -393,6 +393,10 @@ uint32_t kvb_mirror_next_holder(
     const struct kvb_mirror *mirror, struct kvb_line_probe *probe, kvb_block_hash block,
     enum kvb_tier tier);
 
+/* The same over all entries with the name, whatever they hold. */
+uint32_t kvb_mirror_next_of_name(
+    const struct kvb_mirror *mirror, struct kvb_line_probe *probe, kvb_block_hash block);
+
 /* True: the list has the entry's name, and this entry represents the name. */
 bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list);
 

@@ -227,3 +227,42 @@ bool kvb_mirror_is_refreshing(const struct kvb_mirror *mirror);
 kvb_status kvb_mirror_refresh_step(
     struct kvb_mirror *mirror, size_t max_blocks, size_t max_looks, struct kvb_router_batch *out,
     bool *out_is_done);
+
+/* ---- Looking up, for people: stream/mirror/look.c ---- */
+
+/* What the mirror knows of one published name. */
+struct kvb_mirror_look {
+    unsigned lists; /* bit l: list l has the name */
+    /* Certain copies, and all copies that there may be, in all cache groups together. */
+    uint32_t min[KVB_TIER_COUNT];
+    uint32_t max[KVB_TIER_COUNT];
+    bool is_partly_held; /* a group of full attention holds it on the device */
+};
+
+struct kvb_mirror_look kvb_mirror_look_up(const struct kvb_mirror *mirror, kvb_block_hash block);
+
+/* Writes the seeds of tokens hashes that are in use, and perhaps some that were, each once, at most
+ * `max`; looks at 65,536 prompts at most.  Returns how many it wrote. */
+size_t kvb_mirror_seeds(const struct kvb_mirror *mirror, uint64_t *out_seeds, size_t max);
+
+/* A block whose parent is not known.  The walk begins with *place 0, visits 65,536 of them at most,
+ * and returns false at its end.  The mirror must not change meanwhile. */
+bool kvb_mirror_next_waiting(
+    const struct kvb_mirror *mirror, size_t *place, kvb_tokens_hash *out_tokens,
+    kvb_engine_hash *out_parent);
+
+/* A block that is held under a name with these tokens, by name and parent.  The walk is that of
+ * kvb_mirror_next_waiting() over all blocks, 1,048,576 of them at most. */
+struct kvb_mirror_named {
+    kvb_block_hash block;
+    kvb_tokens_hash tokens;
+    bool has_parent;
+    kvb_block_hash parent;
+};
+bool kvb_mirror_next_named(
+    const struct kvb_mirror *mirror, size_t *place, struct kvb_mirror_named *out_named);
+
+/* True: the engine holds a block behind this parent (has_parent false: at a prompt's beginning)
+ * that no query can name.  Looks at 1,048,576 blocks at most. */
+bool kvb_mirror_has_unmatchable(
+    const struct kvb_mirror *mirror, bool has_parent, kvb_block_hash parent);
