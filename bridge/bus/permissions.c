@@ -20,6 +20,7 @@ struct subject_use {
 #define AGGREGATOR KVB_CLIENT_AGGREGATOR
 #define ROUTER KVB_CLIENT_ROUTER
 #define READER KVB_CLIENT_READER
+#define OPERATOR KVB_CLIENT_OPERATOR
 #define ALWAYS KVB_SETTING_ALWAYS
 
 /* Which uses are vital.  A bridge must be able to publish.  It must receive requests for lists only
@@ -38,6 +39,7 @@ static const struct subject_use uses[] = {
     { BRIDGE, publishes,  KVB_SUBJECT_BRIDGE_STATUS,  ALWAYS, ALWAYS },
     { BRIDGE, subscribes, KVB_SUBJECT_SYNC,           ALWAYS, KVB_SETTING_PROTOBUF },
     { BRIDGE, subscribes, KVB_SUBJECT_REFRESH,        ALWAYS, 0 },
+    { BRIDGE, subscribes, KVB_SUBJECT_EXPLAIN,        ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_BRIDGE_STATUS,  ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_HANDOVER,       ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_HEARTBEAT,      KVB_SETTING_STANDBY, 0 },
@@ -85,6 +87,14 @@ static const struct subject_use uses[] = {
 
     /* One subscription for events and heartbeats: NATS keeps the order within a subscription. */
     { READER, subscribes, KVB_SUBJECT_WORKERS, ALWAYS, 0 },
+
+    { OPERATOR, publishes,  KVB_SUBJECT_MATCH,        ALWAYS, 0 },
+    { OPERATOR, publishes,  KVB_SUBJECT_GET,          ALWAYS, 0 },
+    { OPERATOR, publishes,  KVB_SUBJECT_MATCH_OF_ONE, ALWAYS, 0 },
+    { OPERATOR, publishes,  KVB_SUBJECT_GET_OF_ONE,   ALWAYS, 0 },
+    { OPERATOR, publishes,  KVB_SUBJECT_EXPLAIN,      ALWAYS, 0 },
+    { OPERATOR, subscribes, KVB_SUBJECT_WORKERS,      ALWAYS, 0 },
+    { OPERATOR, subscribes, KVB_SUBJECT_INBOXES,      ALWAYS, 0 },
 };
 /* clang-format on */
 
@@ -92,6 +102,7 @@ static const struct subject_use uses[] = {
 #undef AGGREGATOR
 #undef ROUTER
 #undef READER
+#undef OPERATOR
 #undef ALWAYS
 
 static bool

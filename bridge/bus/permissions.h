@@ -13,8 +13,9 @@
 enum kvb_client_role {
     KVB_CLIENT_BRIDGE,
     KVB_CLIENT_AGGREGATOR,
-    KVB_CLIENT_ROUTER, /* sends requests to aggregators */
-    KVB_CLIENT_READER, /* reads what bridges publish */
+    KVB_CLIENT_ROUTER,   /* sends requests to aggregators */
+    KVB_CLIENT_READER,   /* reads what bridges publish */
+    KVB_CLIENT_OPERATOR, /* kvctl: reads, and asks aggregators and bridges, but routes nothing */
     KVB_CLIENT_COUNT
 };
 

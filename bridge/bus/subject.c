@@ -1,6 +1,7 @@
 #include "bus/subject.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { max_subject_bytes = 1023 };
@@ -122,6 +123,30 @@ kvb_status kvb_subject_split(
     memcpy(out_namespace, name_space, sizeof name_space);
     memcpy(out_component, component, sizeof component);
     *out_tail = rest;
+    return KVB_OK;
+}
+
+kvb_status kvb_subject_read_stream(
+    const char *subject, const char *name, uint64_t *out_worker_id, uint32_t *out_dp_rank)
+{
+    char name_space[kvb_name_bytes + 1];
+    char component[kvb_name_bytes + 1];
+    const char *tail = NULL;
+    char *end = NULL;
+
+    KVB_TRY(kvb_subject_split(subject, name_space, component, &tail));
+    KVB_TRY(take_subject_text(&tail, name));
+    KVB_TRY(take_subject_text(&tail, "."));
+    const unsigned long long worker = strtoull(tail, &end, 10);
+    if (*end != '.') {
+        return KVB_BAD_INPUT;
+    }
+    const unsigned long long rank = strtoull(end + 1, &end, 10);
+    if (*end != '\0' || rank > UINT32_MAX) {
+        return KVB_BAD_INPUT;
+    }
+    *out_worker_id = worker;
+    *out_dp_rank = (uint32_t)rank;
     return KVB_OK;
 }
 

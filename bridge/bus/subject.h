@@ -4,6 +4,7 @@
 #include "model/stream.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Subjects of the contract: namespace.{namespace}.component.{component}.{tail}.
  * Threads: any thread. */
@@ -23,6 +24,11 @@ kvb_subject_make(char *out, const char *name_space, const char *component, const
 kvb_status kvb_subject_split(
     const char *subject, char out_namespace[kvb_name_bytes + 1],
     char out_component[kvb_name_bytes + 1], const char **out_tail);
+
+/* Reads {worker_id}.{dp_rank} behind "{name}." in a subject of the contract, such as that of a
+ * request on P.kv_sync.7.0.  KVB_BAD_INPUT: not of that form; nothing was written. */
+kvb_status kvb_subject_read_stream(
+    const char *subject, const char *name, uint64_t *out_worker_id, uint32_t *out_dp_rank);
 
 /* True for a valid subject: non-empty tokens of printable ASCII between dots, at most
  * 1,023 bytes.  allow_wildcards: "*" as a token, ">" as the last one.  nats.c does not

@@ -23,6 +23,7 @@
 #include "kvbridge/dns_list.h"
 #include "kvbridge/echo.h"
 #include "kvbridge/event_publisher.h"
+#include "kvbridge/explain_responder.h"
 #include "kvbridge/kubernetes.h"
 #include "kvbridge/metrics.h"
 #include "kvbridge/permissions.h"
@@ -160,6 +161,7 @@ enum {
     kvb_stop_owner = kvb_first_fd_owner, /* stop and commands */
     kvb_sync_owner,                      /* requests of aggregators */
     kvb_refresh_owner,                   /* requests of routers that started late */
+    kvb_explain_owner,                   /* requests of people about prompts */
     kvb_pages_owner,                     /* metrics pages */
     kvb_first_republish_owner,           /* readers of republished events */
     kvb_bridge_owners = kvb_first_republish_owner + kvb_max_republished_ranks
@@ -201,6 +203,13 @@ struct bridge_refresh {
     uint64_t next_look_ns; /* no search before this time */
     uint64_t next_measure_ns;
     struct kvb_router_batch events; /* owned: the part that is being published */
+};
+
+/* Requests of people about prompts: kvbridge/explain.c. */
+struct bridge_explain {
+    struct kvb_explain_responder responder;
+    struct kvb_bus_subscription *incoming; /* owned */
+    uint64_t not_before_ns;                /* no answer before this time */
 };
 
 /* Limits of the HTTP server. */
@@ -326,6 +335,7 @@ struct kvb_bridge {
     struct bridge_shown shown;
     struct bridge_checkpoints checkpoints;
     struct bridge_refresh refresh;
+    struct bridge_explain explain;
     struct bridge_standby standby;
     struct bridge_forwarded forwarded;
 
@@ -523,6 +533,13 @@ void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* The rank leaves. */
 void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank);
+
+/* ---- kvbridge/explain.c: why a stream lists the blocks of a prompt, or does not ---- */
+kvb_status kvb_bridge_open_explain(struct kvb_bridge *bridge);
+void kvb_bridge_close_explain(struct bridge_explain *explain);
+
+/* Called in every turn: answers one request at most. */
+void kvb_bridge_explain(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* ---- kvbridge/standby.c: streams that are published only while no other bridge does ---- */
 

@@ -52,28 +52,6 @@ void kvb_sync_responder_done(struct kvb_sync_responder *responder)
 
 /* ---- On nats.c's thread ---- */
 
-/* Parses the subject's tail, kv_sync.{worker_id}.{dp_rank}. */
-static bool read_tail(const char *subject, struct kvb_pending_sync *pending)
-{
-    static const char first[] = "kv_sync.";
-    char name_space[kvb_name_bytes + 1];
-    char component[kvb_name_bytes + 1];
-    const char *tail = NULL;
-    char *end = NULL;
-
-    if (kvb_subject_split(subject, name_space, component, &tail) != KVB_OK ||
-        strncmp(tail, first, sizeof first - 1) != 0) {
-        return false;
-    }
-    pending->worker_id = strtoull(tail + sizeof first - 1, &end, 10);
-    if (*end != '.') {
-        return false;
-    }
-    const unsigned long long rank = strtoull(end + 1, &end, 10);
-    pending->dp_rank = (uint32_t)rank;
-    return *end == '\0' && rank <= UINT32_MAX;
-}
-
 /* A reply subject _INBOX.abc.7 belongs to the requester with the inbox _INBOX.abc. */
 static uint64_t requester_of(const struct kvb_sync_responder *responder, const char *reply)
 {
@@ -118,7 +96,9 @@ static bool
 read_sync_request(const struct kvb_bus_message *message, struct kvb_pending_sync *pending)
 {
     return message->reply && strlen(message->reply) < sizeof pending->reply &&
-           !kvb_reply_is_refused(message->reply) && read_tail(message->subject, pending) &&
+           !kvb_reply_is_refused(message->reply) &&
+           kvb_subject_read_stream(
+               message->subject, "kv_sync", &pending->worker_id, &pending->dp_rank) == KVB_OK &&
            kvb_sync_request_decode(message->payload, &pending->request) == KVB_OK;
 }
 

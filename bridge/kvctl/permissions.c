@@ -96,6 +96,7 @@ static const struct role_row {
     [KVB_CLIENT_AGGREGATOR] = { "aggregator", read_aggregator_permissions, NULL },
     [KVB_CLIENT_ROUTER] = { "router", read_aggregator_permissions, "Router" },
     [KVB_CLIENT_READER] = { "reader", read_bridge_permissions, "VllmWorker" },
+    [KVB_CLIENT_OPERATOR] = { "operator", read_aggregator_permissions, NULL },
 };
 
 /* KVB_NOT_FOUND. */
@@ -139,7 +140,9 @@ static enum kvctl_exit make_permissions(
         return roles[role].read(options->config, role, out);
     }
     if (!roles[role].component) {
-        kvctl_say("permissions %s: give --config FILE, the file that it runs with", options->file);
+        kvctl_say(
+            "permissions %s: give --config FILE, the file that %s runs with", options->file,
+            role == KVB_CLIENT_OPERATOR ? "an aggregator" : "it");
         return kvctl_usage;
     }
     return make_by_names(options, role, out);

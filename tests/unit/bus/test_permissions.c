@@ -75,6 +75,7 @@ static void fills_in_the_subjects_of_the_contract(void **state)
         const char *text;
     } rows[] = {
         { KVB_SUBJECT_EVENTS, "namespace.a.component.w.kv_events" },
+        { KVB_SUBJECT_EXPLAIN, "namespace.a.component.w.kv_explain.*.*" },
         { KVB_SUBJECT_MATCH_OF_ONE, "namespace.b.component.r.kv_match.7" },
         { KVB_SUBJECT_HIT_RATE_ALIAS, "namespace.b.kv-hit-rate" },
         { KVB_SUBJECT_ECHO, "_INBOX.me.echo.0" },
@@ -183,6 +184,21 @@ static void routers_and_readers_get_no_more_than_they_use(void **state)
     assert_false(reader.answers_requests);
 }
 
+/* Whoever looks into a fleet changes nothing there: no decision, no event, no heartbeat. */
+static void an_operator_asks_and_reads_and_changes_nothing(void **state)
+{
+    const struct kvb_permissions operator= made(KVB_CLIENT_OPERATOR, 0);
+
+    (void)state;
+    assert_true(has(&operator, true, "namespace.a.component.w.kv_explain.*.*"));
+    assert_true(has(&operator, true, "namespace.b.component.r.kv_match"));
+    assert_true(has(&operator, true, "namespace.b.component.r.kv_get.*.7"));
+    assert_true(has(&operator, false, "namespace.a.component.w.*"));
+    assert_true(has(&operator, false, "_INBOX.>"));
+    assert_int_equal(operator.count, 7);
+    assert_false(operator.answers_requests);
+}
+
 static void a_denial_is_vital_where_the_table_says_so(void **state)
 {
     const struct kvb_permissions json = made(KVB_CLIENT_BRIDGE, KVB_SETTING_JSON);
@@ -214,6 +230,7 @@ int main(void)
         cmocka_unit_test(registrations_need_permissions_only_where_they_are_on),
         cmocka_unit_test(a_wide_subject_replaces_those_that_it_includes),
         cmocka_unit_test(routers_and_readers_get_no_more_than_they_use),
+        cmocka_unit_test(an_operator_asks_and_reads_and_changes_nothing),
         cmocka_unit_test(a_denial_is_vital_where_the_table_says_so),
     };
 

@@ -144,6 +144,33 @@ static void answers_go_to_no_subject_that_commands_something(void **state)
     assert_false(kvb_reply_is_refused("elsewhere"));
 }
 
+static void a_subject_may_end_with_a_stream(void **state)
+{
+    (void)state;
+    static const char *const bad[] = {
+        "namespace.a.component.b.kv_sync.7",
+        "namespace.a.component.b.kv_sync.7.x",
+        "namespace.a.component.b.kv_sync.x.1",
+        "namespace.a.component.b.kv_sync.7.1.2",
+        "namespace.a.component.b.kv_sync.7.",
+        "namespace.a.component.b.kv_explain.7.1",
+        "namespace.a.component.b.kv_sync_more.7.1",
+        "kv_sync.7.1",
+        "namespace.a.component.b.kv_sync.7.4294967296",
+    };
+    uint64_t worker = 1;
+    uint32_t rank = 2;
+
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(kvb_subject_read_stream(bad[i], "kv_sync", &worker, &rank), KVB_BAD_INPUT);
+    }
+    assert_true(worker == 1 && rank == 2);
+    assert_ok(kvb_subject_read_stream(
+        "namespace.a.component.b.kv_sync.18446744073709551615.4294967295", "kv_sync", &worker,
+        &rank));
+    assert_true(worker == UINT64_MAX && rank == UINT32_MAX);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -155,6 +182,7 @@ int main(void)
         cmocka_unit_test(refuses_to_take_apart_other_subjects),
         cmocka_unit_test(answers_go_to_no_subject_that_commands_something),
         cmocka_unit_test(tells_subjects_from_what_is_none),
+        cmocka_unit_test(a_subject_may_end_with_a_stream),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
