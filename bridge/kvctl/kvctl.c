@@ -232,6 +232,7 @@ const struct kvctl_command *kvctl_commands(void)
     static const struct kvctl_command commands[] = {
         { .name = "match", .tail = "kv_match", .print = print_match, .needs_tokens = true },
         { .name = "route", .tail = "kv_route", .print = print_route, .needs_tokens = true },
+        { .name = "explain", .run = kvctl_explain, .needs_tokens = true },
         { .name = "load", .tail = "kv_get.load", .print = print_load },
         { .name = "state", .run = run_state },
         { .name = "streams", .tail = "kv_get.streams", .print = print_streams },

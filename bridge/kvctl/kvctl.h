@@ -46,7 +46,7 @@ struct kvctl_options {
     const char *model;
     const char *lora;
     const char *salt;
-    uint64_t workers[kvctl_max_workers]; /* of `watch`, like the next six */
+    uint64_t workers[kvctl_max_workers]; /* of `watch`, like the next six; `explain`: one, a rank */
     size_t worker_count;                 /* 0: all */
     bool has_rank;
     uint32_t dp_rank;
@@ -101,6 +101,15 @@ enum kvctl_exit kvctl_top(const struct kvctl_options *options);
 
 /* `workers`: where bridges know their workers from, and which pods are none. */
 enum kvctl_exit kvctl_workers(const struct kvctl_options *options);
+
+/* `explain`: what a worker holds of a prompt, and why not more. */
+enum kvctl_exit kvctl_explain(const struct kvctl_options *options);
+
+/* All streams that bridges publish, of any component, as rows with namespace and component; takes
+ * a second or more.  Prints errors on stderr.  On success the caller frees *out_rows with
+ * kvb_json_drop(). */
+enum kvctl_exit
+kvctl_streams_of_bridges(const struct kvctl_options *options, struct json_object **out_rows);
 
 /* `watch`: one line for each event, with --all also for each other message, until --count or a
  * signal. */

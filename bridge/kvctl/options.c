@@ -57,16 +57,17 @@ static const struct argp_option option_rows[] = {
       "Component of the router (Router); for watch and workers: of the workers (all)", 1 },
     { "json", key_json, NULL, 0, "Print answers unchanged, and events as JSON lines", 1 },
     { "timeout", key_timeout, "MS", 0, "Timeout for NATS and for each answer (2000)", 1 },
-    { NULL, 0, NULL, 0, "match and route:", 2 },
+    { NULL, 0, NULL, 0, "match, route and explain:", 2 },
     { "tokens", key_tokens, "1,2,3", 0, "Token ids of the prompt", 2 },
     { "tokens-file", key_tokens_file, "FILE", 0,
       "Token ids from a file: separated by blanks or commas, or a JSON array; -: stdin", 2 },
     { "model", key_model, "M", 0, "Model name; optional if there is only one model", 2 },
     { "lora", key_lora, "L", 0, "LoRA name", 2 },
     { "salt", key_salt, "S", 0, "Cache salt", 2 },
-    { NULL, 0, NULL, 0, "watch:", 3 },
+    { NULL, 0, NULL, 0, "watch; explain has --worker and --rank, too:", 3 },
     { "worker", key_worker, "ID", 0, "Only this worker's events; may be repeated", 3 },
     { "rank", key_rank, "N", 0, "Only this data-parallel rank's events", 3 },
+    { "dp-rank", key_rank, NULL, OPTION_ALIAS, NULL, 3 },
     { "kind", key_kind, "K", 0, "Only stored, removed or cleared; may be repeated", 3 },
     { "count", key_count, "N", 0, "Stop after N events; with --all, after N lines", 3 },
     { "all", key_all, NULL, 0,
@@ -89,8 +90,9 @@ static const struct argp_option option_rows[] = {
       "FILE has one message per line, as hexadecimal digits or as name|length|digits", 6 },
     { NULL, 0, NULL, 0, "permissions:", 7 },
     { "config", key_config, "FILE", 0,
-      "Configuration file: of the bridge for bridge and reader, of the aggregator for aggregator "
-      "and router. Required for bridge and aggregator; the others can use --namespace and "
+      "Configuration file: of the bridge for bridge and reader, of the aggregator for aggregator, "
+      "router and operator. Required for bridge, aggregator and operator; the others can use "
+      "--namespace and "
       "--component instead",
       7 },
     { "format", key_format, "F", 0,
@@ -117,6 +119,8 @@ static const char doc[] =
     "Queries a kvaggregator, and watches what bridges publish.\n\n"
     "  match        how much of a prompt each worker holds\n"
     "  route        the worker to which a prompt is routed, and why\n"
+    "  explain      what a worker holds of a prompt, why not, since when, by which\n"
+    "               event; whether its bridge and the aggregator say the same\n"
     "  load         load of the workers\n"
     "  state        counters of the aggregator, then all streams\n"
     "  streams      all streams with their states\n"
@@ -127,7 +131,8 @@ static const char doc[] =
     "  watch        published events, one a line; --all: all messages\n"
     "  verify       compares the index with the engines of a kvfleet (pauses them)\n"
     "  check FILE   reports mistakes in a configuration file of either daemon\n"
-    "  permissions ROLE  NATS permissions of a bridge, aggregator, router or reader\n"
+    "  permissions ROLE  NATS permissions of a bridge, aggregator, router, reader or\n"
+    "               operator\n"
     "  decode FILE  prints the events in recorded engine messages; -: stdin\n"
     "\vExit status: 0 success, 1 no answer, an error answer or an undecodable message, 64 wrong "
     "usage, 78 wrong configuration.";
@@ -320,6 +325,9 @@ static void check_words(const struct kvctl_options *options, const struct argp_s
     }
     if (command->needs_tokens && !options->tokens == !options->tokens_file) {
         argp_error(state, "%s: give either --tokens or --tokens-file", command->name);
+    }
+    if (command->run == kvctl_explain && options->worker_count != 1) {
+        argp_error(state, "explain: give one --worker ID");
     }
     if (options->is_all && (options->kinds || options->worker_count > 0 || options->has_rank)) {
         argp_error(state, "--all shows every message: leave out --kind, --worker and --rank");

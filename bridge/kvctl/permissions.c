@@ -141,8 +141,10 @@ static enum kvctl_exit make_permissions(
     }
     if (!roles[role].component) {
         kvctl_say(
-            "permissions %s: give --config FILE, the file that %s runs with", options->file,
-            role == KVB_CLIENT_OPERATOR ? "an aggregator" : "it");
+            role == KVB_CLIENT_OPERATOR
+                ? "permissions %s: give --config FILE, the file that an aggregator runs with"
+                : "permissions %s: give --config FILE, the file that it runs with",
+            options->file);
         return kvctl_usage;
     }
     return make_by_names(options, role, out);
@@ -248,7 +250,7 @@ enum kvctl_exit kvctl_permissions(const struct kvctl_options *options)
 
     if (find_role(options->file, &role) != KVB_OK) {
         kvctl_say(
-            "permissions: expected bridge, aggregator, router or reader, got \"%s\"",
+            "permissions: expected bridge, aggregator, router, reader or operator, got \"%s\"",
             options->file);
         return kvctl_usage;
     }

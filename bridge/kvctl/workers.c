@@ -304,23 +304,69 @@ static void show_workers(const struct statuses *statuses, bool is_json)
     print_pods(pods, watches);
 }
 
-enum kvctl_exit kvctl_workers(const struct kvctl_options *options)
+/* Fails, and says so, when no bridge has said anything. */
+static enum kvctl_exit gather_some(const struct kvctl_options *options, struct statuses *out)
 {
-    KVB_OWN(statuses_done) struct statuses statuses = { .lock = PTHREAD_MUTEX_INITIALIZER };
-    const enum kvctl_exit gathered = gather_statuses(options, &statuses);
+    const enum kvctl_exit gathered = gather_statuses(options, out);
 
     if (gathered != kvctl_ok) {
         return gathered;
     }
-    if (statuses.refused > 0) {
-        kvctl_say("%zu statuses of bridges cannot be shown", statuses.refused);
+    if (out->refused > 0) {
+        kvctl_say("%zu statuses of bridges cannot be shown", out->refused);
     }
-    if (statuses.count == 0) {
+    if (out->count == 0) {
         kvctl_say(
             "no bridge has said anything in %d ms: is one running, with this NATS server?",
             first_ms);
         return kvctl_failed;
     }
-    show_workers(&statuses, options->is_json);
+    return kvctl_ok;
+}
+
+enum kvctl_exit kvctl_workers(const struct kvctl_options *options)
+{
+    KVB_OWN(statuses_done) struct statuses statuses = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    const enum kvctl_exit gathered = gather_some(options, &statuses);
+
+    if (gathered == kvctl_ok) {
+        show_workers(&statuses, options->is_json);
+    }
+    return gathered;
+}
+
+/* ---- For other commands ---- */
+
+static void append_named(struct json_object *out, const struct bridge_pages *bridge)
+{
+    static const char *const names[] = { "namespace", "component" };
+
+    json_object_object_foreach(bridge->streams, key, stream)
+    {
+        (void)key;
+        for (size_t i = 0; i < KVB_COUNT_OF(names); i++) {
+            json_object_object_add(
+                stream, names[i], json_object_get(kvb_json_member(bridge->status, names[i])));
+        }
+        append_item(out, bridge->status, stream);
+    }
+}
+
+enum kvctl_exit
+kvctl_streams_of_bridges(const struct kvctl_options *options, struct json_object **out_rows)
+{
+    KVB_OWN(statuses_done) struct statuses statuses = { .lock = PTHREAD_MUTEX_INITIALIZER };
+    struct kvctl_options all = *options;
+
+    all.name_space = NULL;
+    all.component = NULL;
+    const enum kvctl_exit gathered = gather_some(&all, &statuses);
+    if (gathered != kvctl_ok) {
+        return gathered;
+    }
+    *out_rows = json_object_new_array();
+    for (size_t i = 0; i < statuses.count; i++) {
+        append_named(*out_rows, &statuses.bridges[i]);
+    }
     return kvctl_ok;
 }

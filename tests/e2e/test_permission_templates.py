@@ -70,7 +70,7 @@ def denials(daemon):
 @pytest.mark.parametrize("words, status, says", [
     (["bridge"], 64, "permissions bridge: give --config FILE, the file that it runs with"),
     (["aggregator"], 64, "permissions aggregator: give --config FILE"),
-    (["engine"], 64, 'expected bridge, aggregator, router or reader, got "engine"'),
+    (["engine"], 64, 'expected bridge, aggregator, router, reader or operator, got "engine"'),
     (["router", "--namespace", "a b"], 64, "--namespace, --component: 1 to 64 of A-Z a-z 0-9 _ -"),
     (["router", "--component", "r", "--config", "etc/kvaggregator.cfg"], 64, "--config names namespace and component"),
     (["router", "--format", "yaml"], 64, '--format: expected server or jwt, got "yaml"'),
