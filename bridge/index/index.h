@@ -162,21 +162,27 @@ kvb_status kvb_prefix_index_match_blocks(
     struct kvb_match *match);
 
 /* Calls visit(context, slot, depth) for each slot, level by level.  Inline, so that the compiler
- * inlines the visitor too: the answer for a common prompt may contain every slot of the fleet. */
+ * inlines the visitor too: the answer for a common prompt may contain every slot of the fleet. Then
+ * most words have all bits, and a counted loop over 64 slots takes half the time of a bit scan. */
 static inline void kvb_match_each(
     const struct kvb_match *match, void (*visit)(void *context, kvb_slot_ref slot, uint32_t depth),
     void *context)
 {
     for (size_t i = 0; i < match->level_count; i++) {
-        const struct kvb_match_level *level = &match->levels[i];
-        if (level->set_at == KVB_MATCH_ONE) {
-            visit(context, (kvb_slot_ref){ level->slot }, level->depth);
+        const struct kvb_match_level level = match->levels[i];
+        if (level.set_at == KVB_MATCH_ONE) {
+            visit(context, (kvb_slot_ref){ level.slot }, level.depth);
             continue;
         }
-        for (uint32_t w = 0; w < KVB_MATCH_WORDS; w++) {
-            for (uint64_t left = match->words[level->set_at + w]; left; left &= left - 1) {
-                const uint32_t number = level->slot + w * 64 + (uint32_t)__builtin_ctzll(left);
-                visit(context, (kvb_slot_ref){ match->slot_of[number] }, level->depth);
+        const uint32_t *slot_of = match->slot_of + level.slot;
+        for (uint32_t w = 0; w < KVB_MATCH_WORDS; w++, slot_of += 64) {
+            uint64_t left = match->words[level.set_at + w];
+#pragma GCC unroll 8
+            for (uint32_t bit = 0; left == UINT64_MAX && bit < 64; bit++) {
+                visit(context, (kvb_slot_ref){ slot_of[bit] }, level.depth);
+            }
+            for (left = left == UINT64_MAX ? 0 : left; left != 0; left &= left - 1) {
+                visit(context, (kvb_slot_ref){ slot_of[__builtin_ctzll(left)] }, level.depth);
             }
         }
     }

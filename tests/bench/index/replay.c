@@ -14,14 +14,12 @@ void replay_init(struct replay *replay, uint32_t workers)
     *replay = (struct replay){ .workers = workers };
     bench_must(kvb_prefix_index_new(&options, &replay->index), "the index");
     replay->slots = bench_memory(workers, sizeof *replay->slots);
-    replay->worker_of = bench_memory(workers, sizeof *replay->worker_of);
     replay->depths = bench_memory(workers, sizeof *replay->depths);
     for (uint32_t i = 0; i < workers; i++) {
         bench_must(kvb_prefix_index_slot_new(replay->index, &replay->slots[i]), "a slot");
-        if (replay->slots[i].value >= workers) {
-            bench_fail("slot numbers are expected below max_slots");
+        if (replay->slots[i].value != i) {
+            bench_fail("a new index is expected to number slots from 0 on");
         }
-        replay->worker_of[replay->slots[i].value] = i;
     }
 }
 
@@ -30,27 +28,25 @@ void replay_done(struct replay *replay)
     kvb_match_done(&replay->match);
     kvb_prefix_index_free(replay->index);
     free(replay->slots);
-    free(replay->worker_of);
     free(replay->depths);
 }
 
 struct reading {
-    struct replay *replay;
+    uint32_t *depths; /* borrowed from the replay */
     uint64_t sum;
 };
 
 static void read_depth(void *context, kvb_slot_ref slot, uint32_t depth)
 {
     struct reading *reading = context;
-    const uint64_t worker = reading->replay->worker_of[slot.value];
 
-    reading->replay->depths[worker] = depth;
-    reading->sum += depth * (2 * worker + 1);
+    reading->depths[slot.value] = depth;
+    reading->sum += depth * (UINT64_C(2) * slot.value + 1);
 }
 
 void replay_query(struct replay *replay, const kvb_tokens_hash *tokens, size_t count)
 {
-    struct reading reading = { .replay = replay };
+    struct reading reading = { .depths = replay->depths };
 
     bench_must(kvb_prefix_index_match(replay->index, tokens, count, &replay->match), "a query");
     kvb_match_each(&replay->match, read_depth, &reading);

@@ -7,8 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* An index with a slot for each worker, and the replay of a corpus through it by
- * index/index.h alone.
+/* An index with a slot for each worker, of the same number, and the replay of a corpus through it
+ * by index/index.h alone.
  *
  * Every answer is read to its end, slot by slot, as a router would read it, and goes into
  * the checksum:
@@ -23,7 +23,6 @@
 struct replay {
     struct kvb_prefix_index *index; /* owned */
     kvb_slot_ref *slots;            /* owned; of each worker */
-    uint32_t *worker_of;            /* owned; of each slot number */
     uint32_t workers;
     uint32_t *depths; /* owned; of each worker, from the last answer that named it */
     struct kvb_match match;
