@@ -570,6 +570,7 @@ uint32_t kvb_prefix_pop(
     if (len == end) {
         return 0;
     }
+    kvb_prefix_names_begin(index, names, 0);
     for (uint32_t at = end; at > len; at--) {
         const uint64_t hash = kvb_prefix_names_hash(names);
         kvb_prefix_names_next(index, names);

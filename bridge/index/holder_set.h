@@ -184,3 +184,19 @@ static inline void kvb_set_drop(struct kvb_holder_sets *sets, kvb_set_id id)
         kvb_set_forget(sets, id);
     }
 }
+
+/* Moves `count` references from one set to another. */
+static inline void
+kvb_set_move(struct kvb_holder_sets *sets, kvb_set_id from, kvb_set_id to, uint32_t count)
+{
+    if (count == 0) {
+        return;
+    }
+    if (to != 0 && !kvb_set_is_one(to)) {
+        kvb_holder_set_at(sets, to)->references += count;
+    }
+    if (from != 0 && !kvb_set_is_one(from) &&
+        (kvb_holder_set_at(sets, from)->references -= count) == 0) {
+        kvb_set_forget(sets, from);
+    }
+}

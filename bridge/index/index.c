@@ -152,7 +152,8 @@ find_run_parent(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_h
     return found.kind != found_none ? found : kvb_prefix_find(index, slot, block);
 }
 
-/* Prefetches the table lines that storing the run reads first. */
+/* Prefetches the table lines that storing the run reads first.  A long run may begin with blocks
+ * that exist; storing them looks up no table. */
 [[gnu::always_inline]] static inline void fetch_first(
     const struct kvb_prefix_index *index, uint32_t slot, const struct kvb_index_run *run,
     struct prefix_names *names)
@@ -161,7 +162,9 @@ find_run_parent(const struct kvb_prefix_index *index, uint32_t slot, kvb_block_h
     if (run->has_parent) {
         kvb_line_table_prefetch(&index->names, kvb_prefix_name_hash(index, run->parent.value));
     }
-    kvb_prefix_names_begin(index, names);
+    if (run->count <= kvb_prefix_short || names->holder != KVB_NONE) {
+        kvb_prefix_names_begin(index, names, 0);
+    }
 }
 
 kvb_status kvb_prefix_index_store(

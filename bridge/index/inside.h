@@ -50,6 +50,7 @@ enum {
     kvb_pages_a_node = 4,   /* limit of pages: average per node */
     kvb_swept_a_change = 4, /* extents to reclaim with each change of the index */
     kvb_orphan_nodes = 3,   /* an orphan takes as much memory as so many nodes */
+    kvb_prefix_short = 4,   /* a run of at most so many blocks: most are new, one by one */
 };
 
 /* Child-count overflow: counts a node's children beyond the 16 bits in its extent. */
@@ -262,12 +263,17 @@ kvb_prefix_word_hash(const struct kvb_prefix_index *index, uint32_t holder, kvb_
 
 /* A cursor over the names of a run.  It prefetches the table line of each name kvb_prefix_ahead
  * blocks before the name is looked up.  It prefetches one line for each block done, because a core
- * allows only a few outstanding cache misses.  It keeps the hashes until the look-up. */
+ * allows only a few outstanding cache misses.  It keeps the hashes until the look-up.
+ *
+ *     blocks   0 .. at-1 | at .. ready-1               | ready .. count-1
+ *              done      | hashed, line prefetched     | not yet
+ *
+ * Blocks that no table is looked up for are skipped: they cost neither a hash nor a line. */
 enum { kvb_prefix_ahead = 16 };
 
 struct prefix_names {
     const kvb_block_hash *blocks; /* borrowed */
-    size_t count, at;
+    size_t count, at, ready;
     uint32_t holder;                   /* KVB_NONE: all words of the slot are canonical names */
     bool has_private;                  /* some of the holder's words are in words_by_name */
     uint64_t hashes[kvb_prefix_ahead]; /* ring: hashes of blocks[at] and those after it */
@@ -299,16 +305,23 @@ static inline void kvb_prefix_names_init(
     names->blocks = blocks;
     names->count = count;
     names->at = 0;
+    names->ready = 0;
     names->holder = is_canonical ? KVB_NONE : here->holder;
     names->has_private = !is_canonical && index->holders[here->holder].private_words > 0;
 }
 
-[[gnu::always_inline]] static inline void
-kvb_prefix_names_begin(const struct kvb_prefix_index *index, struct prefix_names *names)
+/* Prefetches the lines of kvb_prefix_ahead blocks, after the next `skipped` ones, which will be
+ * skipped.  It is called before the first look-up, and before the next one after a skip. */
+[[gnu::always_inline]] static inline void kvb_prefix_names_begin(
+    const struct kvb_prefix_index *index, struct prefix_names *names, size_t skipped)
 {
-    for (size_t i = 0; i < kvb_prefix_ahead && i < names->count; i++) {
+    const size_t from = names->at + skipped;
+    size_t i = names->ready > from ? names->ready : from;
+
+    for (; i < from + kvb_prefix_ahead; i++) {
         kvb_prefix_names_fetch(index, names, i);
     }
+    names->ready = i;
 }
 
 /* Returns the hash of the next block's name. */
@@ -317,12 +330,17 @@ static inline uint64_t kvb_prefix_names_hash(const struct prefix_names *names)
     return names->hashes[names->at % kvb_prefix_ahead];
 }
 
-/* Advances to the next block. */
+/* Advances to the next block, after a look-up of this one. */
 [[gnu::always_inline]] static inline void
 kvb_prefix_names_next(const struct kvb_prefix_index *index, struct prefix_names *names)
 {
-    kvb_prefix_names_fetch(index, names, names->at + kvb_prefix_ahead);
+    kvb_prefix_names_fetch(index, names, names->ready++);
     names->at++;
+}
+
+static inline void kvb_prefix_names_skip(struct prefix_names *names, size_t count)
+{
+    names->at += count;
 }
 
 static inline uint64_t
@@ -557,7 +575,7 @@ void kvb_prefix_holder_retire(struct kvb_prefix_index *index, uint32_t slot);
 /* ---- index/store.c, index/orphans.c ---- */
 
 /* Stores a run below `node`, which is ROOT or a node that the slot holds.  The caller has called
- * kvb_prefix_names_begin() and filled out_changed with 0.  Otherwise as
+ * kvb_prefix_names_init() and filled out_changed with 0.  Otherwise as
  * kvb_prefix_index_store(). */
 kvb_status kvb_prefix_store_in_tree(
     struct kvb_prefix_index *index, uint32_t slot, uint32_t node, const struct kvb_index_run *run,

@@ -20,16 +20,16 @@ struct removing {
     uint32_t page; /* number of the first word in the slot's page for it, or KVB_NONE */
 };
 
-static void done_with_one(struct removing *removing, bool was_held)
+static void done_with_some(struct removing *removing, size_t count, bool was_held)
 {
     struct kvb_prefix_index *index = removing->index;
 
     if (removing->changed) {
-        removing->changed[removing->names->at] = was_held;
+        memset(removing->changed + removing->names->at, was_held, count);
     }
-    kvb_prefix_names_next(index, removing->names);
-    index->counters.removed += was_held;
-    index->counters.unknown_removed += !was_held;
+    kvb_prefix_names_skip(removing->names, count);
+    index->counters.removed += was_held ? count : 0;
+    index->counters.unknown_removed += was_held ? 0 : count;
 }
 
 static kvb_block_hash next_block(const struct removing *removing)
@@ -60,6 +60,7 @@ static uint32_t find_canonical(const struct removing *removing)
     if (kvb_prefix_is_canonical(index, removing->holder, guess, block)) {
         return guess;
     }
+    kvb_prefix_names_begin(index, removing->names, 0);
     const uint32_t node = kvb_prefix_named(index, block.value);
     return node != KVB_NONE && kvb_prefix_holds(index, removing->holder, node) ? node : KVB_NONE;
 }
@@ -83,39 +84,65 @@ static bool pop(struct removing *removing, uint32_t node)
     return true;
 }
 
-static kvb_status leave_node(struct removing *removing, uint32_t node)
+/* Removes the holder from the sets of `node` and of the nodes before it, `count` in all, which have
+ * the same set. */
+static kvb_status leave_nodes(struct removing *removing, uint32_t node, uint32_t count)
 {
     struct kvb_prefix_index *index = removing->index;
-    kvb_set_id *set = kvb_prefix_set(index, node);
-    const kvb_set_id from = *set;
+    kvb_set_id *sets = kvb_prefix_set(index, node + 1 - count);
+    const kvb_set_id from = *sets;
+    uint32_t moved = count;
 
-    if (from == removing->from && from != 0 && !kvb_set_is_one(from)) {
-        kvb_set_keep(&index->sets, removing->to);
-        kvb_set_drop(&index->sets, from);
-    } else {
+    if (from != removing->from || from == 0 || kvb_set_is_one(from)) {
         KVB_TRY(kvb_holder_sets_without(&index->sets, from, removing->holder, &removing->to));
         removing->from = removing->to == from ? 0 : from;
+        moved--;
     }
-    kvb_prefix_put_set(index, set, removing->to);
-    count_gone(removing, 1);
+    kvb_set_move(&index->sets, from, removing->to, moved);
+    for (uint32_t i = 0; i < count; i++) {
+        kvb_prefix_put_set(index, &sets[i], removing->to);
+    }
+    count_gone(removing, count);
     return KVB_OK;
+}
+
+/* Returns how many of the run's next blocks are `node` and the nodes before it in its extent, under
+ * their canonical names and with the same set of several holders.  `node` is one of them. */
+static uint32_t count_alike(const struct removing *removing, uint32_t node)
+{
+    const struct prefix_extent *here = kvb_prefix_extent_of(removing->index, node);
+    const uint32_t at = kvb_prefix_offset(node);
+    const kvb_block_hash *blocks = removing->names->blocks + removing->names->at;
+    const size_t left = removing->names->count - removing->names->at;
+    const size_t max = left <= at ? left : at + 1;
+    uint32_t count = 1;
+
+    while (count < max && !kvb_set_is_one(here->sets[at]) &&
+           here->sets[at - count] == here->sets[at] &&
+           here->names[at - count] == blocks[count].value && here->named >> (at - count) & 1) {
+        count++;
+    }
+    return count;
 }
 
 static kvb_status remove_canonical(struct removing *removing)
 {
+    struct kvb_prefix_index *index = removing->index;
     const uint32_t node = find_canonical(removing);
 
     if (node == KVB_NONE) {
-        done_with_one(removing, false);
+        done_with_some(removing, 1, false);
         return KVB_OK;
     }
     if (pop(removing, node)) {
         return KVB_OK;
     }
-    KVB_TRY(leave_node(removing, node));
-    guess_next(removing, kvb_prefix_parent(removing->index, node));
-    kvb_prefix_trim(removing->index, node);
-    done_with_one(removing, true);
+    const uint32_t count = count_alike(removing, node);
+    const uint32_t above = kvb_prefix_parent(index, node + 1 - count);
+    guess_next(removing, above);
+    KVB_TRY(leave_nodes(removing, node, count));
+    kvb_prefix_trim(index, node);
+    done_with_some(removing, count, true);
     return KVB_OK;
 }
 
@@ -133,7 +160,7 @@ static kvb_status remove_overflow(struct removing *removing, const struct prefix
         guess_next(removing, kvb_prefix_parent(index, found->node));
         kvb_prefix_trim(index, found->node);
     }
-    done_with_one(removing, found->kind != found_none);
+    done_with_some(removing, 1, found->kind != found_none);
     return KVB_OK;
 }
 
@@ -256,6 +283,8 @@ static void take_in_page(struct removing *removing, uint32_t id)
 static kvb_status remove_any(struct removing *removing)
 {
     struct kvb_prefix_index *index = removing->index;
+
+    kvb_prefix_names_begin(index, removing->names, 0);
     const struct prefix_found found = find_any(removing, next_block(removing));
 
     if (kvb_prefix_is_in_tree(&found)) {
@@ -267,14 +296,28 @@ static kvb_status remove_any(struct removing *removing)
     if (found.kind == found_canonical && pop(removing, found.node)) {
         return KVB_OK;
     }
-    KVB_TRY(leave_node(removing, found.node));
+    KVB_TRY(leave_nodes(removing, found.node, 1));
     if (found.kind == found_in_page) {
         take_in_page(removing, found.id);
     }
     guess_next(removing, kvb_prefix_parent(index, found.node));
     kvb_prefix_trim(index, found.node);
-    done_with_one(removing, true);
+    done_with_some(removing, 1, true);
     return KVB_OK;
+}
+
+/* Whether the run begins at a guessed node that other slots hold too.  Then they hold the nodes
+ * above it in most cases, and the removal looks up no table. */
+static bool begins_shared(const struct removing *removing)
+{
+    const struct kvb_prefix_index *index = removing->index;
+
+    if (removing->names->count == 0 || !kvb_prefix_is_simple(index, removing->slot)) {
+        return false;
+    }
+    const uint32_t guess = index->slots[removing->slot].next_removed;
+    return !kvb_set_is_one(*kvb_prefix_set(index, guess)) &&
+           kvb_prefix_is_canonical(index, removing->holder, guess, next_block(removing));
 }
 
 kvb_status kvb_prefix_index_remove(
@@ -293,7 +336,9 @@ kvb_status kvb_prefix_index_remove(
     removing.changed = out_changed;
     kvb_prefix_names_init(&names, index, slot.value, blocks, count);
     (void)kvb_prefix_index_reclaim(index, kvb_swept_a_change);
-    kvb_prefix_names_begin(index, &names);
+    if (!begins_shared(&removing)) {
+        kvb_prefix_names_begin(index, &names, 0);
+    }
     if (names.holder != KVB_NONE) {
         const uint32_t guess = index->slots[slot.value].next_removed;
         fetch_page(index, removing.holder, guess / kvb_extent_nodes);

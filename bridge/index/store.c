@@ -88,39 +88,104 @@ static void count_new(struct storing *storing, size_t count)
 
 /* ---- Fast paths ---- */
 
-static kvb_status enter_holder_set(struct storing *storing, kvb_set_id *set)
+/* Adds the holder to the sets of `count` nodes, which have the same set. */
+static kvb_status enter_holder_sets(struct storing *storing, kvb_set_id *sets, uint32_t count)
 {
     struct kvb_prefix_index *index = storing->index;
     struct step *step = &storing->step;
+    const kvb_set_id from = sets[0];
+    uint32_t moved = count;
 
-    if (*set == step->from && *set != 0) {
-        kvb_set_keep(&index->sets, step->to);
-        kvb_set_drop(&index->sets, *set);
-    } else {
-        const kvb_set_id from = *set;
+    if (from != step->from || from == 0) {
         KVB_TRY(kvb_holder_sets_with(&index->sets, from, storing->holder, &step->to));
         step->from = step->to == from ? 0 : from; /* edited in place: its only node */
+        moved--;
     }
-    kvb_prefix_put_set(index, set, step->to);
+    kvb_set_move(&index->sets, from, step->to, moved);
+    for (uint32_t i = 0; i < count; i++) {
+        kvb_prefix_put_set(index, &sets[i], step->to);
+    }
     return KVB_OK;
 }
 
-/* Stores a block whose node exists and whose name is the canonical name of the node. */
-static kvb_status store_there(struct storing *storing, uint32_t child)
+/* Returns how many of the run's next blocks are the nodes from `child` on of its extent, under
+ * their canonical names.  `child` is one of them. */
+static uint32_t count_there(const struct storing *storing, uint32_t child)
+{
+    const struct prefix_extent *here = kvb_prefix_extent_of(storing->index, child);
+    const struct kvb_prefix_compare *compare = storing->index->compare;
+    const uint32_t at = kvb_prefix_offset(child);
+    const size_t done = storing->names->at;
+    const size_t left = storing->run->count - done;
+    const uint32_t rest = here->len - at;
+    const uint32_t named = (uint32_t)__builtin_ctz(~((uint32_t)here->named >> at));
+    uint32_t count = left < rest ? (uint32_t)left : rest;
+
+    count = named < count ? named : count;
+    count = compare->common(here->tokens + at, &storing->run->tokens[done].value, count);
+    count = compare->common(here->names + at, &storing->run->blocks[done].value, count);
+    return here->override_at > at && here->override_at < at + count ? here->override_at - at
+                                                                    : count;
+}
+
+/* Prefetches what the run needs after `count` nodes of the extent: the next extent, or the names of
+ * the blocks that the extent does not have. */
+[[gnu::always_inline]] static inline void
+expect_rest(struct storing *storing, uint32_t child, uint32_t count)
+{
+    const struct prefix_extent *here = kvb_prefix_extent_of(storing->index, child);
+
+    if (storing->names->at + count == storing->run->count) {
+        return;
+    }
+    if (kvb_prefix_offset(child) + count < kvb_extent_nodes) {
+        kvb_prefix_names_begin(storing->index, storing->names, count);
+        return;
+    }
+    const uint32_t next = here->next != 0 ? here->next : child / kvb_extent_nodes + 1;
+    const char *line = (const char *)kvb_prefix_extent(storing->index, next);
+    for (size_t at = 0; at < sizeof(struct prefix_extent); at += 64) {
+        __builtin_prefetch(line + at, 1);
+    }
+}
+
+/* Stores `count` blocks whose nodes exist, from `child` on, and have the same set. */
+static kvb_status store_alike(struct storing *storing, uint32_t child, uint32_t count)
 {
     struct kvb_prefix_index *index = storing->index;
-    kvb_set_id *set = kvb_prefix_set(index, child);
-    const bool is_new = !kvb_set_has(&index->sets, *set, storing->holder);
+    kvb_set_id *sets = kvb_prefix_set(index, child);
+    const bool is_new = !kvb_set_has(&index->sets, *sets, storing->holder);
 
     if (is_new) {
         KVB_TRY(note(storing, child / kvb_extent_nodes));
-        KVB_TRY(enter_holder_set(storing, set));
-        count_new(storing, 1);
+        KVB_TRY(enter_holder_sets(storing, sets, count));
+        count_new(storing, count);
     } else {
         storing->noted = child / kvb_extent_nodes;
-        index->counters.duplicate_stored++;
+        index->counters.duplicate_stored += count;
     }
-    done_with(storing, child, is_new);
+    if (storing->changed) {
+        memset(storing->changed + storing->names->at, is_new, count);
+    }
+    storing->node = child + count - 1;
+    kvb_prefix_names_skip(storing->names, count);
+    return KVB_OK;
+}
+
+/* Stores `count` blocks whose nodes exist, from `child` on, and whose names are the canonical names
+ * of the nodes. */
+static kvb_status store_there(struct storing *storing, uint32_t child, uint32_t count)
+{
+    const kvb_set_id *sets = kvb_prefix_set(storing->index, child);
+
+    for (uint32_t i = 0; i < count;) { /* terminates: each iteration stores one at least */
+        uint32_t alike = 1;
+        while (i + alike < count && sets[i + alike] == sets[i]) {
+            alike++;
+        }
+        KVB_TRY(store_alike(storing, child + i, alike));
+        i += alike;
+    }
     return KVB_OK;
 }
 
@@ -208,7 +273,7 @@ static kvb_status store_in_page(struct storing *storing, uint32_t child)
 
     KVB_TRY(note(storing, child / kvb_extent_nodes));
     KVB_TRY(kvb_prefix_page_put(index, storing->holder, block, child, parent));
-    const kvb_status status = enter_holder_set(storing, kvb_prefix_set(index, child));
+    const kvb_status status = enter_holder_sets(storing, kvb_prefix_set(index, child), 1);
     if (status != KVB_OK) {
         kvb_prefix_page_take(index, kvb_prefix_page_word(index, storing->holder, child));
         return status;
@@ -348,20 +413,37 @@ static bool may_store_new(const struct storing *storing)
            kvb_prefix_private_word(index, storing->holder, block) == KVB_NONE;
 }
 
+/* Stores `child`, and the nodes after it that the run has too.  A slot with words of its own is
+ * checked block by block. */
+static kvb_status store_there_from(struct storing *storing, uint32_t child)
+{
+    if (storing->index->slots[storing->slot].own_words > 0) {
+        kvb_prefix_names_begin(storing->index, storing->names, 0);
+        KVB_TRY(store_there(storing, child, 1));
+        return KVB_OK;
+    }
+    const uint32_t count = count_there(storing, child);
+    expect_rest(storing, child, count);
+    return store_there(storing, child, count);
+}
+
+/* Stores the next block, or several of them. */
 static kvb_status store_one(struct storing *storing)
 {
     struct kvb_prefix_index *index = storing->index;
     const uint64_t tokens = storing->run->tokens[storing->names->at].value;
 
     if (index->slots[storing->slot].orphans.count > 0) {
+        kvb_prefix_names_begin(index, storing->names, 0);
         return store_long(storing);
     }
     const uint32_t child = kvb_prefix_child(index, storing->node, tokens);
+    if (child != KVB_NONE && may_store_there(storing, child)) {
+        return store_there_from(storing, child);
+    }
+    kvb_prefix_names_begin(index, storing->names, 0);
     if (child == KVB_NONE) {
         return may_store_new(storing) ? store_new(storing) : store_long(storing);
-    }
-    if (may_store_there(storing, child)) {
-        return store_there(storing, child);
     }
     if (may_store_in_page(storing, child)) {
         const kvb_status status = store_in_page(storing, child);

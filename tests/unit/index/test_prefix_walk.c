@@ -67,6 +67,21 @@ static void a_run_below_a_hole_names_its_unheld_parent(void **state)
     assert_non_null(strstr(shown.text, "CD;"));
 }
 
+/* Slot 1 was the first to store b, and calls its parent P.  Slot 2 stores a and b in one run. */
+static void a_run_below_a_hole_names_its_parent_as_its_slot_did(void **state)
+{
+    struct scene *scene = *state;
+    struct shown shown = { .stop_after = SIZE_MAX };
+
+    scene_store(scene, 0, no_parent, "A", "a");
+    scene_store(scene, 1, no_parent, "P", "a");
+    scene_store(scene, 1, 'P', "B", "b");
+    scene_store(scene, 2, no_parent, "AB", "ab");
+    scene_take(scene, 2, "A");
+    assert_ok(walk(scene, 2, &shown));
+    assert_string_equal(shown.text, "AB;");
+}
+
 static void a_visitor_stops_the_walk(void **state)
 {
     struct scene *scene = *state;
@@ -209,6 +224,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TRAP(a_walk_shows_a_chain_as_one_run),
         TRAP(a_run_below_a_hole_names_its_unheld_parent),
+        TRAP(a_run_below_a_hole_names_its_parent_as_its_slot_did),
         TRAP(a_visitor_stops_the_walk),
         TRAP(a_walk_of_an_empty_slot_shows_nothing),
         TRAP(a_walk_does_not_hang_a_block_below_a_name_that_moved),
