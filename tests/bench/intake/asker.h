@@ -11,17 +11,30 @@
  *
  * A step that fails ends the program. */
 
-enum { question_prompts = 256, question_timeout_ms = 5000 };
+enum {
+    question_prompts = 256,
+    question_timeout_ms = 5000,
+    long_prompts = 4,
+    long_prompt_tokens = 131072
+};
+
+/* A prompt of long_prompt_tokens tokens, of which some worker holds the first 64 blocks. */
+struct long_question {
+    struct kvb_buf body;
+    struct kvb_buf post; /* the same for HTTP */
+};
 
 /* Questions that are asked again and again, made before the clock runs. */
 struct questions {
     struct kvb_buf bodies[question_prompts];
-    struct kvb_buf posts[question_prompts]; /* the same for HTTP: POST /query */
-    struct kvb_buf calls[question_prompts]; /* the same for gRPC: the names of the blocks */
+    struct kvb_buf posts[question_prompts];   /* the same for HTTP: POST /query */
+    struct kvb_buf calls[question_prompts];   /* the same for gRPC: the names of the blocks */
+    struct long_question longs[long_prompts]; /* empty without questions_make_long() */
 };
 
 /* About prompts of which some worker holds each. */
 void questions_make(struct questions *questions, struct fleet *fleet);
+void questions_make_long(struct questions *questions, struct fleet *fleet);
 void questions_drop(struct questions *questions);
 
 enum asking_way { ASK_HTTP, ASK_NATS, ASK_GRPC };

@@ -80,8 +80,8 @@ static void tokens_of(uint32_t prompt, uint32_t block, uint32_t tokens[fleet_blo
 
     for (uint32_t i = 0; i < fleet_block_tokens; i += 2) {
         state = bench_mix(state + i + 1);
-        tokens[i] = (uint32_t)state % 128000;
-        tokens[i + 1] = (uint32_t)(state >> 32U) % 128000;
+        tokens[i] = (uint32_t)state % fleet_max_token;
+        tokens[i + 1] = (uint32_t)(state >> 32U) % fleet_max_token;
     }
 }
 

@@ -28,6 +28,7 @@ enum {
     fleet_body_blocks = 48,
     fleet_query_blocks = fleet_prefix_blocks + fleet_body_blocks,
     fleet_block_tokens = 16,
+    fleet_max_token = 128000, /* token ids are below it */
     fleet_query_tokens = fleet_query_blocks * fleet_block_tokens,
     fleet_message_blocks = 448, /* a message of a bridge: 8 KiB */
     fleet_max_groups = 64,
