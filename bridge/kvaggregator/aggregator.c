@@ -353,6 +353,7 @@ kvb_status kvb_aggregator_start(
     kvb_byte_budget_init(&aggregator->event_bytes, max_event_bytes);
     kvb_byte_budget_init(&aggregator->query_bytes, kvb_max_waiting_query_bytes);
     (void)pthread_mutex_init(&aggregator->service.lock, NULL); /* cannot fail without attributes */
+    (void)pthread_mutex_init(&aggregator->index_lock, NULL);
     kvb_buf_init(&aggregator->buf, kvb_max_answer_bytes);
     kvb_aggregator_init_group(aggregator);
     const kvb_status status = start_aggregator(aggregator, detail);
@@ -467,6 +468,7 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     kvb_byte_budget_done(&aggregator->query_bytes);
     kvb_aggregator_done_group(aggregator);
     (void)pthread_mutex_destroy(&aggregator->service.lock);
+    (void)pthread_mutex_destroy(&aggregator->index_lock);
     kvb_buf_done(&aggregator->buf);
     free(aggregator);
 }

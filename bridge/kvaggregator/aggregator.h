@@ -17,6 +17,9 @@
  *                     queries, in turn, a bounded part of each; publishes
  *                     load_stats and kv-hit-rate
  *
+ *                     While it waits for work, the thread that receives a short
+ *                     query answers it, under a lock, instead of the ring
+ *
  *     events  --> [ ring ] --\
  *     queries-> [ ring ] ---+--> index thread --> answers, R.load_stats
  *

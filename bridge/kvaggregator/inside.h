@@ -136,7 +136,11 @@ struct kvb_aggregator {
     char hit_rate_subject[kvb_subject_bytes];
     char alias_subject[kvb_subject_bytes]; /* "" = none */
 
-    /* The index thread's own. */
+    /* The index thread's own.  It holds index_lock, except while it waits for work: then a
+     * requester's thread may take the lock and answer its own query. */
+    pthread_mutex_t index_lock;
+    bool is_index_idle;          /* under index_lock */
+    atomic_bool is_index_wanted; /* the index thread waits for the lock: nobody else takes it */
     struct kvb_thread thread;
     _Atomic unsigned large_answers; /* in the making; counted by HTTP threads too */
     int update_fd;                  /* owned; readable when the connection changed */
@@ -209,6 +213,10 @@ void kvb_aggregator_answer_http(
 /* On the thread of the gRPC server. */
 enum kvb_grpc_status
 kvb_aggregator_receive_call(void *context, struct kvb_grpc_call *call, kvb_span message);
+
+/* On the index thread: takes index_lock, and lets it go while the thread waits, or for good. */
+void kvb_aggregator_enter_index(struct kvb_aggregator *aggregator);
+void kvb_aggregator_leave_index(struct kvb_aggregator *aggregator);
 
 /* As kvb_replica_world calls it: answers what lies in the query ring, a turn's worth. */
 bool kvb_aggregator_take_queries(void *context);

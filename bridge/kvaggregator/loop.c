@@ -184,8 +184,7 @@ const struct kvb_replica_world kvb_aggregator_world = {
 /* ---- The thread ---- */
 
 /* Waits for an event or a query, a change of the connection, or the next tick. */
-static void
-wait_for_work(const struct kvb_aggregator *aggregator, bool is_work_left, uint64_t now_ns)
+static void wait_for_work(struct kvb_aggregator *aggregator, bool is_work_left, uint64_t now_ns)
 {
     struct pollfd fds[] = {
         { .fd = kvb_ring_fd(aggregator->events), .events = POLLIN },
@@ -198,7 +197,9 @@ wait_for_work(const struct kvb_aggregator *aggregator, bool is_work_left, uint64
     const int wait_ms = is_work_left ? 0 : (int)(wait_ns / KVB_NS_PER_MS);
     eventfd_t ignored = 0;
 
+    kvb_aggregator_leave_index(aggregator);
     (void)poll(fds, KVB_COUNT_OF(fds), wait_ms + 1); /* + 1: wait_ms is rounded down */
+    kvb_aggregator_enter_index(aggregator);
     if (fds[2].revents) {
         (void)eventfd_read(aggregator->update_fd, &ignored); /* each turn checks it anyway */
     }
@@ -226,6 +227,7 @@ void *kvb_aggregator_run(void *context)
     struct kvb_aggregator *aggregator = context;
 
     (void)pthread_setname_np(pthread_self(), "kvb-index"); /* for top -H; else unnamed */
+    kvb_aggregator_enter_index(aggregator);
     while (!atomic_load(&aggregator->is_stopping)) {
         uint64_t now_ns = kvb_clock_monotonic_ns();
         atomic_store_explicit(&aggregator->turned_ns, now_ns, memory_order_relaxed);
@@ -239,5 +241,6 @@ void *kvb_aggregator_run(void *context)
         }
     }
     answer_the_rest(aggregator);
+    kvb_aggregator_leave_index(aggregator);
     return NULL;
 }

@@ -52,6 +52,7 @@
     X(queries_get, COUNTER, "kvb_questions_total", "kind=\"kv_get\"", "Queries answered, by kind") \
     X(queries_http, COUNTER, "kvb_questions_total", "kind=\"http\"", "Queries answered, by kind") \
     X(queries_grpc, COUNTER, "kvb_questions_total", "kind=\"grpc\"", "Queries answered, by kind") \
+    X(queries_at_once, COUNTER, "kvb_questions_at_once_total", "", "Queries answered by the thread that received them, because the index thread was idle") \
     X(queries_refused, COUNTER, "kvb_questions_refused_total", "reason=\"busy\"", "Queries not answered, by reason") \
     X(queries_memory, COUNTER, "kvb_questions_refused_total", "reason=\"memory\"", "Queries not answered, by reason") \
     X(queries_late, COUNTER, "kvb_questions_refused_total", "reason=\"timeout\"", "Queries not answered, by reason") \

@@ -152,6 +152,93 @@ static void count_query(struct kvb_aggregator *aggregator, enum kvb_aggregator_m
     kvb_metric_add(&aggregator->metrics, metric, 1);
 }
 
+/* ---- On the requester's thread, while the index thread waits ----
+ *
+ * A query that finds the index idle is answered by the thread that has received it, which saves two
+ * thread switches.  Any other goes through the ring:
+ *
+ *     index thread    turn | waits .......................... | turn ...
+ *     index_lock      held |      | HTTP: answers |           | held
+ *     NATS, meanwhile                 lock taken: ring ->       answered in this turn
+ *
+ * Nobody but the index thread waits for the lock.  So it waits for one short answer at most, and no
+ * query sees a part of an event, because messages are applied in turns only. */
+
+void kvb_aggregator_enter_index(struct kvb_aggregator *aggregator)
+{
+    atomic_store(&aggregator->is_index_wanted, true);
+    (void)pthread_mutex_lock(&aggregator->index_lock);
+    atomic_store(&aggregator->is_index_wanted, false);
+    aggregator->is_index_idle = false;
+}
+
+void kvb_aggregator_leave_index(struct kvb_aggregator *aggregator)
+{
+    aggregator->is_index_idle = !atomic_load(&aggregator->is_stopping);
+    (void)pthread_mutex_unlock(&aggregator->index_lock);
+}
+
+/* Under the lock.  True: the index thread, if it were woken now, would answer the query next. */
+static bool is_index_free(struct kvb_aggregator *aggregator)
+{
+    return aggregator->is_index_idle &&
+           kvb_replica_turn_is_current(&aggregator->turn, kvb_clock_monotonic_ns()) &&
+           kvb_ring_count(aggregator->events) == 0 && kvb_ring_count(aggregator->queries) == 0;
+}
+
+/* True: the caller owns the index until it unlocks index_lock. */
+static bool try_index(struct kvb_aggregator *aggregator)
+{
+    if (atomic_load(&aggregator->is_index_wanted) ||
+        pthread_mutex_trylock(&aggregator->index_lock) != 0) {
+        return false;
+    }
+    if (is_index_free(aggregator)) {
+        return true;
+    }
+    (void)pthread_mutex_unlock(&aggregator->index_lock);
+    return false;
+}
+
+/* True: the answer is short, and needs no tokens from an engine. */
+static bool is_query_short(const struct pending_query *pending)
+{
+    const bool is_text = pending->query.form == KVB_QUERY_TEXT && pending->read == KVB_OK;
+
+    return !is_text && (pending->kind ? kvb_query_kind_has_prompt(pending->kind)
+                                      : kvb_http_route_is_short(pending->route));
+}
+
+static bool answer_nats_query(struct kvb_aggregator *aggregator, struct pending_query *pending);
+static bool answer_route_part(struct kvb_aggregator *aggregator, struct pending_query *pending);
+static void reply(struct kvb_aggregator *aggregator, const struct pending_query *pending);
+static void note_answered(struct kvb_aggregator *aggregator, const struct pending_query *pending);
+
+/* True: answered, and the ring's share of the query is released. */
+static bool answer_here(struct kvb_aggregator *aggregator, struct pending_query *pending)
+{
+    if (!is_query_short(pending) || !try_index(aggregator)) {
+        return false;
+    }
+    aggregator->ctx.now_ns = kvb_clock_monotonic_ns();
+    const bool is_done = pending->kind ? answer_nats_query(aggregator, pending)
+                                       : answer_route_part(aggregator, pending); /* it is short */
+    (void)pthread_mutex_unlock(&aggregator->index_lock);
+    if (!is_done) {
+        reply(aggregator, pending);
+    }
+    note_answered(aggregator, pending);
+    count_query(aggregator, kvb_aggregator_queries_at_once);
+    release_pending(pending);
+    return true;
+}
+
+/* Answers the query now, or puts it into the ring.  Fails as enqueue_pending(). */
+static kvb_status submit_pending(struct kvb_aggregator *aggregator, struct pending_query *pending)
+{
+    return answer_here(aggregator, pending) ? KVB_OK : enqueue_pending(aggregator, pending);
+}
+
 /* ---- On HTTP threads ---- */
 
 /* Takes ownership of *query. */
@@ -283,7 +370,7 @@ static void query_index_thread(
         return;
     }
     const bool is_refused = kvb_http_route_is_large(route, request) && !enter_large(pending);
-    const kvb_status status = is_refused ? KVB_AGAIN : enqueue_pending(aggregator, pending);
+    const kvb_status status = is_refused ? KVB_AGAIN : submit_pending(aggregator, pending);
     if (status != KVB_OK) {
         free_pending(pending);
         count_query(aggregator, refused_query_counter(status));
@@ -402,7 +489,7 @@ void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *m
         return;
     }
     struct pending_query *pending = copy_nats_query(kind, message);
-    const kvb_status status = pending ? enqueue_pending(aggregator, pending) : KVB_NO_MEMORY;
+    const kvb_status status = pending ? submit_pending(aggregator, pending) : KVB_NO_MEMORY;
     if (status != KVB_OK) {
         if (pending) {
             free_pending(pending);
@@ -549,7 +636,9 @@ static void reply(struct kvb_aggregator *aggregator, const struct pending_query 
     }
 }
 
-static void answer_nats_query(struct kvb_aggregator *aggregator, struct pending_query *pending)
+/* True: the reply is sent, between the messages about its decision.  False: there is no decision,
+ * and reply() is the caller's, who may let the index go first. */
+static bool answer_nats_query(struct kvb_aggregator *aggregator, struct pending_query *pending)
 {
     struct kvb_query_call call = { .query = &pending->query,
                                    .read = pending->read,
@@ -560,11 +649,10 @@ static void answer_nats_query(struct kvb_aggregator *aggregator, struct pending_
     kvb_query_kind_answer(pending->kind, aggregator, &call);
     if (call.has_decision) {
         kvb_aggregator_share_decision(aggregator, &call.decision);
-    }
-    reply(aggregator, pending);
-    if (call.has_decision) {
+        reply(aggregator, pending);
         kvb_aggregator_publish_decision(aggregator, &call.decision);
     }
+    return call.has_decision;
 }
 
 /* Said when it begins and when it ends. */
@@ -613,6 +701,13 @@ static bool is_query_abandoned(struct pending_query *pending)
     return is_alone;
 }
 
+static void note_answered(struct kvb_aggregator *aggregator, const struct pending_query *pending)
+{
+    kvb_metric_observe(
+        &aggregator->metrics, kvb_aggregator_query_duration,
+        kvb_clock_monotonic_ns() - pending->received_ns, 1);
+}
+
 /* False: there is more to come, and the ring's share of it is the caller's. */
 static bool answer_pending(struct kvb_aggregator *aggregator, struct pending_query *pending)
 {
@@ -620,15 +715,15 @@ static bool answer_pending(struct kvb_aggregator *aggregator, struct pending_que
         return true;
     }
     if (pending->kind) {
-        answer_nats_query(aggregator, pending);
+        if (!answer_nats_query(aggregator, pending)) {
+            reply(aggregator, pending);
+        }
     } else if (pending->call) {
         answer_call(aggregator, pending);
     } else if (!answer_route_part(aggregator, pending)) {
         return false;
     }
-    kvb_metric_observe(
-        &aggregator->metrics, kvb_aggregator_query_duration,
-        kvb_clock_monotonic_ns() - pending->received_ns, 1);
+    note_answered(aggregator, pending);
     return true;
 }
 

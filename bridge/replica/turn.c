@@ -109,6 +109,17 @@ static void tick(struct kvb_replica_turn *turn, uint64_t now_ns)
     }
 }
 
+bool kvb_replica_turn_is_current(const struct kvb_replica_turn *turn, uint64_t now_ns)
+{
+    const struct kvb_replica_world *world = turn->world;
+    const bool is_silent = world->echoes(turn->context) < turn->echoes_sent &&
+                           now_ns - turn->echo_sent_ns >= echo_wait_ns;
+
+    return turn->was_connected && world->is_connected(turn->context) &&
+           world->connects(turn->context) == turn->connects_seen && !is_silent &&
+           !turn->is_lagging && now_ns < turn->next_tick_ns + tick_ns;
+}
+
 bool kvb_replica_take_turn(struct kvb_replica_turn *turn, uint64_t *out_now_ns)
 {
     uint64_t now_ns = turn->world->clock_ns(turn->context);

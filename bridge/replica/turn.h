@@ -61,6 +61,11 @@ enum { kvb_replica_messages_a_turn_us = 200 };
  * event, at most until next_tick_ns.  *out_now_ns: the time after the messages were applied. */
 bool kvb_replica_take_turn(struct kvb_replica_turn *turn, uint64_t *out_now_ns);
 
+/* True: apart from messages and queries, a turn now would find nothing new, so a query may be
+ * answered between two turns, if no message waits.  False in particular when the thread has not
+ * taken its turns in time, because then a loss of NATS may not have been noticed. */
+bool kvb_replica_turn_is_current(const struct kvb_replica_turn *turn, uint64_t now_ns);
+
 /* A part of kvb_replica_take_turn(): measures the lag, and sets or ends STALE(lagging) of all
  * lists. */
 void kvb_replica_watch_lag(struct kvb_replica_turn *turn, uint64_t now_ns);

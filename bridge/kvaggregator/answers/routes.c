@@ -466,6 +466,11 @@ kvb_http_route_find(const struct kvb_http_request *request, struct kvb_http_answ
     return found;
 }
 
+bool kvb_http_route_is_short(const struct kvb_http_route *found)
+{
+    return is_post(found);
+}
+
 bool kvb_http_route_is_large(
     const struct kvb_http_route *found, const struct kvb_http_request *request)
 {

@@ -17,13 +17,14 @@
  *     body             --read--> query, or 400, 413, 422 at once
  *
  * The HTTP thread answers routes that need no query context: /livez, /readyz, /metrics, /health,
- * the status page and the routes that it polls.  The thread that owns the query context answers the
- * others.  Bodies are always parsed on the HTTP thread, because a prompt may have megabytes.
+ * the status page and the routes that it polls.  Whoever owns the query context then answers the
+ * others: the index thread, or, while that waits, the HTTP thread of a short one.  Bodies are
+ * always parsed on the HTTP thread, because a prompt may have megabytes.
  *
  * Paths that Dynamo's stand-alone indexer also has return its status codes, content types and JSON
  * keys: 400 not JSON, 404 no such model, 405, 415, 422 a field is missing or wrong.
  *
- * Threads: find and read from any thread; answer only on the thread that owns the query context. */
+ * Threads: find and read from any thread; answer only for who owns the query context then. */
 
 struct kvb_http_route;
 
@@ -52,6 +53,9 @@ const struct kvb_http_route *
 kvb_http_route_find(const struct kvb_http_request *request, struct kvb_http_answer *answer);
 
 bool kvb_http_route_needs_context(const struct kvb_http_route *found);
+
+/* True: the answer is short and comes at once: that of each POST. */
+bool kvb_http_route_is_short(const struct kvb_http_route *found);
 
 /* True: answering takes some MiB of memory, so the caller limits how many run at a time. */
 bool kvb_http_route_is_large(

@@ -15,6 +15,7 @@
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -363,6 +364,118 @@ static void a_long_message_is_applied_whole_and_in_order(void **state)
     close_world(&world);
 }
 
+/* ---- Queries beside events ---- */
+
+/* Queries on a thread of its own, over HTTP or NATS, until it is told to stop. */
+struct querier {
+    struct world world; /* its own copy: aggregator and bus are shared, the answer is not */
+    bool is_nats;
+    atomic_bool *is_over;
+    unsigned whole, none; /* answers with all blocks of the prompt, with none */
+    bool has_half;
+    pthread_t thread;
+};
+
+static void *query_again_and_again(void *context)
+{
+    struct querier *querier = context;
+
+    while (!atomic_load(querier->is_over)) {
+        const char *answer = querier->is_nats ? ask(&querier->world, R "kv_match", PROMPT)
+                                              : http(&querier->world, "POST", "/query", PROMPT);
+        const bool is_whole = strstr(answer, "\"gpu\":32") || strstr(answer, "\"device\":32");
+        const bool is_half = strstr(answer, "\"gpu\":16") || strstr(answer, "\"device\":16");
+        querier->whole += is_whole;
+        querier->none += !is_whole && !is_half;
+        querier->has_half |= is_half;
+    }
+    return NULL;
+}
+
+static void begin_querier(
+    struct querier *querier, const struct world *world, bool is_nats, atomic_bool *is_over)
+{
+    *querier = (struct querier){ .is_nats = is_nats, .is_over = is_over };
+    querier->world = *world;
+    assert_int_equal(pthread_create(&querier->thread, NULL, query_again_and_again, querier), 0);
+}
+
+/* A worker stores three blocks in one event and clears them, over and over, among other messages.
+ * Each answer has both full blocks of the prompt, or none: also those that other threads than the
+ * index thread give. */
+static void no_query_sees_a_part_of_an_event(void **state)
+{
+    enum { rounds = 300, queriers = 4 };
+    (void)state;
+    static struct world world;
+    static struct querier group[queriers];
+    atomic_bool is_over = false;
+    open_world(&world);
+
+    hold(&world, 7);
+    wait_for(&world, "/streams", "EXACT");
+    for (size_t i = 0; i < queriers; i++) {
+        begin_querier(&group[i], &world, i % 2 == 1, &is_over);
+    }
+    for (int round = 0; round < rounds; round++) {
+        KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+        KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+        const uint64_t first_id = world.last_id + 1;
+        fill_batch(&world, &batch, 7);
+        batch.events[0].event_id = first_id;
+        batch.events[1].event_id = first_id + 1;
+        world.last_id = first_id + 1;
+        kvb_buf_init(&buf, 4096);
+        assert_ok(kvb_router_proto_encode(&batch, 0, batch.event_count, &buf));
+        publish(&world, P "kv_events", &buf);
+        say_load(&world, 7, (uint64_t)round);
+        assert_ok(kvb_bus_flush(world.bus, patience_ms));
+    }
+    beat(&world, 7);
+    atomic_store(&is_over, true);
+    for (size_t i = 0; i < queriers; i++) {
+        (void)pthread_join(group[i].thread, NULL);
+        assert_false(group[i].has_half);
+        assert_true(group[i].whole > 0);
+    }
+    wait_for(&world, "/streams", "\"state\":\"EXACT\"");
+    close_world(&world);
+}
+
+struct hope {
+    struct world *world;
+    const char *kind; /* "kv_match" or "http" */
+};
+
+static bool is_answered_at_once(void *context)
+{
+    const struct hope *hope = context;
+    const char *words = "\nkvb_questions_at_once_total 0\n";
+
+    if (strcmp(hope->kind, "http") == 0) {
+        (void)http(hope->world, "POST", "/query", PROMPT);
+    } else {
+        (void)ask(hope->world, R "kv_match", PROMPT);
+    }
+    return !strstr(http(hope->world, "GET", "/metrics", ""), words);
+}
+
+static void an_idle_index_is_queried_without_waking_its_thread(void **state)
+{
+    (void)state;
+    static const char *const kinds[] = { "http", "kv_match" };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(kinds); i++) {
+        struct world world;
+        open_world(&world);
+        struct hope hope = { .world = &world, .kind = kinds[i] };
+        hold(&world, 7);
+        wait_for(&world, "/streams", "EXACT");
+        assert_true(wait_until(is_answered_at_once, &hope, patience_ms));
+        close_world(&world);
+    }
+}
+
 /* json says them on a subject of their own; a clear on the other is of both lists. */
 static void window_events_of_json_change_the_window_list(void **state)
 {
@@ -580,6 +693,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_a_bridge_publishes_is_matched_over_nats_and_http),
         cmocka_unit_test(a_long_message_is_applied_whole_and_in_order),
+        cmocka_unit_test(no_query_sees_a_part_of_an_event),
+        cmocka_unit_test(an_idle_index_is_queried_without_waking_its_thread),
         cmocka_unit_test(window_events_of_json_change_the_window_list),
         cmocka_unit_test(a_json_stream_without_heartbeats_is_unverified),
         cmocka_unit_test(everything_may_be_asked_for),

@@ -284,6 +284,78 @@ static void echoes_of_a_connection_that_is_gone_are_not_awaited(void **state)
     end(&world.scene);
 }
 
+/* ---- Between two turns ---- */
+
+static bool is_current_after(struct world *world, uint64_t ns)
+{
+    world->scene.now_ns += ns;
+    return kvb_replica_turn_is_current(&world->turn, world->scene.now_ns);
+}
+
+static void a_turn_is_current_until_its_tick_is_a_period_late(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    (void)turn_after(&world, S);
+    assert_true(is_current_after(&world, 0));
+    assert_true(is_current_after(&world, S / 5 - 1));
+    assert_false(
+        is_current_after(&world, 1)); /* the thread was asleep: anything may have happened */
+    (void)turn_after(&world, 0);
+    assert_true(is_current_after(&world, 0));
+    end(&world.scene);
+}
+
+static void a_turn_is_not_current_when_the_connection_has_changed(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.is_connected = false;
+    assert_false(is_current_after(&world, 0));
+    (void)turn_after(&world, 0);
+    assert_false(is_current_after(&world, 0));
+    world.is_connected = true;
+    assert_false(is_current_after(&world, 0));
+    (void)turn_after(&world, 0);
+    assert_true(is_current_after(&world, 0));
+    world.connects++;
+    assert_false(is_current_after(&world, 0));
+    end(&world.scene);
+}
+
+static void a_turn_is_not_current_once_an_echo_is_late(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.is_silent = true;
+    (void)turn_after(&world, S / 2); /* the first echo that is lost */
+    for (int i = 0; i < 14; i++) {
+        (void)turn_after(&world, S / 10);
+    }
+    assert_true(is_current_after(&world, S / 10 - 1));
+    assert_false(is_current_after(&world, 1));
+    end(&world.scene);
+}
+
+static void a_turn_is_not_current_while_lists_lag(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.lag_ns = S;
+    (void)turn_after(&world, 0);
+    world.lag_ns = 0; /* the next turn ends STALE(lagging) */
+    assert_false(is_current_after(&world, 0));
+    end(&world.scene);
+}
+
 /* ---- Lag and drops ---- */
 
 static void lag_begins_at_a_second_and_ends_below_a_quarter(void **state)
@@ -328,6 +400,10 @@ int main(void)
         cmocka_unit_test(messages_come_before_queries_and_time_comes_last),
         cmocka_unit_test(queries_wait_for_few_messages_however_many_there_are),
         cmocka_unit_test(requests_are_sent_in_the_turn_that_found_what_is_missing),
+        cmocka_unit_test(a_turn_is_current_until_its_tick_is_a_period_late),
+        cmocka_unit_test(a_turn_is_not_current_when_the_connection_has_changed),
+        cmocka_unit_test(a_turn_is_not_current_once_an_echo_is_late),
+        cmocka_unit_test(a_turn_is_not_current_while_lists_lag),
         cmocka_unit_test(a_lost_connection_makes_lists_stale),
         cmocka_unit_test(a_connection_replaced_between_two_turns_was_lost),
         cmocka_unit_test(a_server_that_passes_nothing_on_is_away_after_a_second_and_a_half),
