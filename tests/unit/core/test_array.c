@@ -19,7 +19,7 @@ static void grows_by_doubling_and_keeps_what_was_written(void **state)
         moves += capacity != before;
         items[i] = i;
     }
-    assert_true(moves <= 11); /* 16, 32, ... 16384 */
+    assert_true(moves <= 11); /* capacities 16, 32, ... 16384 */
     for (uint32_t i = 0; i < 10000; i++) {
         assert_int_equal(items[i], i);
     }
@@ -52,7 +52,7 @@ static void refuses_a_ceiling_whose_bytes_wrap_around(void **state)
     assert_null(items);
 }
 
-static void asks_for_nothing_when_there_is_room(void **state)
+static void allocates_nothing_when_there_is_room(void **state)
 {
     (void)state;
     uint8_t *items = NULL;
@@ -64,7 +64,7 @@ static void asks_for_nothing_when_there_is_room(void **state)
     assert_null(items);
 }
 
-static void keeps_the_old_items_when_memory_is_out(void **state)
+static void keeps_the_old_items_when_an_allocation_fails(void **state)
 {
     (void)state;
     uint8_t *items = NULL;
@@ -86,8 +86,8 @@ int main(void)
         cmocka_unit_test(grows_by_doubling_and_keeps_what_was_written),
         cmocka_unit_test(stops_at_the_ceiling_and_changes_nothing),
         cmocka_unit_test(refuses_a_ceiling_whose_bytes_wrap_around),
-        cmocka_unit_test(asks_for_nothing_when_there_is_room),
-        cmocka_unit_test(keeps_the_old_items_when_memory_is_out),
+        cmocka_unit_test(allocates_nothing_when_there_is_room),
+        cmocka_unit_test(keeps_the_old_items_when_an_allocation_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

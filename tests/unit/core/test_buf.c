@@ -30,7 +30,7 @@ static void appends_bytes_text_numbers_and_formats(void **state)
     kvb_buf_done(&buf);
 }
 
-static void forgets_but_keeps_the_memory(void **state)
+static void a_reset_keeps_the_memory(void **state)
 {
     (void)state;
     struct kvb_buf buf;
@@ -87,7 +87,7 @@ static void survives_every_allocation_failing(void **state)
     assert_ok(status);
 }
 
-static void a_zeroed_buf_may_be_undone(void **state)
+static void a_zeroed_buf_may_be_freed(void **state)
 {
     (void)state;
     struct kvb_buf buf = { 0 };
@@ -100,10 +100,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(appends_bytes_text_numbers_and_formats),
-        cmocka_unit_test(forgets_but_keeps_the_memory),
+        cmocka_unit_test(a_reset_keeps_the_memory),
         cmocka_unit_test(refuses_what_goes_beyond_the_ceiling_and_keeps_the_rest),
         cmocka_unit_test(survives_every_allocation_failing),
-        cmocka_unit_test(a_zeroed_buf_may_be_undone),
+        cmocka_unit_test(a_zeroed_buf_may_be_freed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

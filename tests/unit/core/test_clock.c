@@ -23,7 +23,7 @@ static void formats_time_as_rfc_3339_in_utc(void **state)
     }
 }
 
-static void clocks_run(void **state)
+static void clocks_advance(void **state)
 {
     (void)state;
     const uint64_t before_ns = kvb_clock_monotonic_ns();
@@ -36,7 +36,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(formats_time_as_rfc_3339_in_utc),
-        cmocka_unit_test(clocks_run),
+        cmocka_unit_test(clocks_advance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,7 +70,7 @@ static const struct kvb_conf_key keys[] = {
 
 static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys), sizeof(struct sample) };
 
-/* ---- Reading a text, and what must be wrong with it ---------------------------------------- */
+/* ---- Reading a text, and the errors that it must give -------------------------------------- */
 
 static kvb_status
 read_file(const struct config_file *file, struct sample *out_sample, struct kvb_conf_errors *errors)
@@ -83,7 +83,7 @@ read_file(const struct config_file *file, struct sample *out_sample, struct kvb_
     return status;
 }
 
-/* The caller undoes it by kvb_conf_done(). */
+/* The caller frees it with kvb_conf_done(). */
 static struct sample read_good(const char *text)
 {
     struct config_file file;
@@ -98,7 +98,7 @@ static struct sample read_good(const char *text)
     return sample;
 }
 
-/* Reads it, and expects exactly these errors. */
+/* Reads the text, and expects exactly these errors. */
 static struct sample read_bad(const char *text, const char *const expected[])
 {
     struct config_file file;
@@ -128,9 +128,8 @@ static const struct thing *thing_at(const struct sample *sample, size_t at)
     return &sample->things[at];
 }
 
-/* libconfig 1.5 loses the strings of a file whose syntax is wrong.  The leak checker
- * asks for this by its own name.
- * NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
+/* libconfig 1.5 leaks the strings of a file whose syntax is wrong. LeakSanitizer looks for a
+ * function of this name. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
 const char *__lsan_default_suppressions(void);
 const char *__lsan_default_suppressions(void)
 {
@@ -305,7 +304,7 @@ static void numbers_in_strings_must_be_plain_decimals(void **state)
         "1: a.b.big: 9223372036854775808 is out of range: give 10 .. 9223372036854775807");
 }
 
-static void required_keys_are_missed_where_their_group_stands(void **state)
+static void a_missing_required_key_is_reported_at_the_line_of_its_group(void **state)
 {
     (void)state;
     struct sample sample = read_bad(
@@ -313,11 +312,11 @@ static void required_keys_are_missed_where_their_group_stands(void **state)
         (const char *const[]){ "3: things[0].id: is missing", "5: things[1].id: is missing",
                                NULL });
 
-    assert_true(thing_at(&sample, 0)->id == UINT64_MAX); /* not to be mistaken for a value */
+    assert_true(thing_at(&sample, 0)->id == UINT64_MAX); /* the mark of a missing value */
     kvb_conf_done(&table, &sample);
 }
 
-static void lists_have_a_least_and_a_greatest_length(void **state)
+static void lists_have_a_minimum_and_a_maximum_length(void **state)
 {
     (void)state;
     char text[1000] = "things = ( {id=1;}";
@@ -341,7 +340,7 @@ static void a_wrong_value_keeps_the_default(void **state)
     kvb_conf_done(&table, &sample);
 }
 
-static void errors_beyond_the_ceiling_are_only_counted(void **state)
+static void errors_above_the_ceiling_are_only_counted(void **state)
 {
     (void)state;
     struct config_file file;
@@ -425,7 +424,7 @@ static void files_with_nul_bytes_or_too_many_bytes_are_errors(void **state)
     free(text);
 }
 
-/* Any bytes give an answer, never a crash; the leak checker looks on. */
+/* Any bytes give a result, never a crash. The sanitizers also find leaks here. */
 static void survives_random_texts(void **state)
 {
     (void)state;
@@ -460,7 +459,7 @@ static void survives_random_texts(void **state)
 /* ---- The rest ---------------------------------------------------------------------------------
  */
 
-static void cross_checks_name_the_line_of_a_key_or_of_its_group(void **state)
+static void checks_across_keys_name_the_line_of_the_key_or_of_its_group(void **state)
 {
     (void)state;
     static const char text[] = "a = {\n b =\n {\n big = 70;\n };\n};\n"
@@ -513,10 +512,10 @@ static void help_lists_every_key_with_default_range_and_help(void **state)
     free(text);
 }
 
-static void strings_take_variables_of_the_environment(void **state)
+static void strings_expand_environment_variables(void **state)
 {
     (void)state;
-    /* One thread. NOLINTBEGIN(concurrency-mt-unsafe) */
+    /* One thread uses the environment. NOLINTBEGIN(concurrency-mt-unsafe) */
     (void)setenv("KVB_TEST_NODE", "n1", 1);
     (void)setenv("KVB_TEST_EMPTY", "", 1);
     (void)setenv("KVB_TEST_NUMBER", "5000000000", 1);
@@ -584,17 +583,17 @@ int main(void)
         cmocka_unit_test(integers_that_libconfig_would_cut_are_errors),
         cmocka_unit_test(big_integers_may_stand_in_names_strings_and_comments),
         cmocka_unit_test(numbers_in_strings_must_be_plain_decimals),
-        cmocka_unit_test(required_keys_are_missed_where_their_group_stands),
-        cmocka_unit_test(lists_have_a_least_and_a_greatest_length),
+        cmocka_unit_test(a_missing_required_key_is_reported_at_the_line_of_its_group),
+        cmocka_unit_test(lists_have_a_minimum_and_a_maximum_length),
         cmocka_unit_test(a_wrong_value_keeps_the_default),
-        cmocka_unit_test(errors_beyond_the_ceiling_are_only_counted),
+        cmocka_unit_test(errors_above_the_ceiling_are_only_counted),
         cmocka_unit_test(wrong_syntax_is_reported_with_its_line),
         cmocka_unit_test(unreadable_files_are_errors),
         cmocka_unit_test(files_with_nul_bytes_or_too_many_bytes_are_errors),
         cmocka_unit_test(survives_random_texts),
-        cmocka_unit_test(cross_checks_name_the_line_of_a_key_or_of_its_group),
+        cmocka_unit_test(checks_across_keys_name_the_line_of_the_key_or_of_its_group),
         cmocka_unit_test(help_lists_every_key_with_default_range_and_help),
-        cmocka_unit_test(strings_take_variables_of_the_environment),
+        cmocka_unit_test(strings_expand_environment_variables),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

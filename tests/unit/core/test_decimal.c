@@ -30,7 +30,7 @@ static void powers_of_ten_and_their_neighbours_are_written(void **state)
     assert_written(UINT64_MAX);
 }
 
-static void zeros_inside_are_written(void **state)
+static void inner_zeros_are_written(void **state)
 {
     (void)state;
     assert_written(UINT64_C(1000000000000000000));
@@ -69,7 +69,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(powers_of_ten_and_their_neighbours_are_written),
-        cmocka_unit_test(zeros_inside_are_written),
+        cmocka_unit_test(inner_zeros_are_written),
         cmocka_unit_test(random_numbers_of_any_length_are_written),
         cmocka_unit_test(reads_digits_and_nothing_else),
     };

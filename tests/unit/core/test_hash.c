@@ -28,7 +28,7 @@ static void agrees_with_the_published_vector(void **state)
 }
 
 /* The values that XXH3's own documentation gives for no input at all. */
-static void hashes_nothing_as_xxh3_does(void **state)
+static void hashes_empty_input_as_xxh3_does(void **state)
 {
     (void)state;
     const kvb_span nothing = { 0 };
@@ -48,8 +48,8 @@ static void seed_and_every_byte_matter(void **state)
     assert_true(kvb_hash128(kvb_span_of("abc"), 0).high != kvb_hash128(kvb_span_of("abd"), 0).high);
 }
 
-/* Lengths around every limit at which XXH3 changes its way, cut at every place. */
-static void parts_hash_as_their_bytes_in_a_row(void **state)
+/* Lengths around every limit at which XXH3 changes its algorithm, split at every position. */
+static void parts_hash_as_their_concatenation(void **state)
 {
     (void)state;
     enum { max_bytes = 1100, few = 300 };
@@ -73,9 +73,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_the_published_vector),
-        cmocka_unit_test(hashes_nothing_as_xxh3_does),
+        cmocka_unit_test(hashes_empty_input_as_xxh3_does),
         cmocka_unit_test(seed_and_every_byte_matter),
-        cmocka_unit_test(parts_hash_as_their_bytes_in_a_row),
+        cmocka_unit_test(parts_hash_as_their_concatenation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

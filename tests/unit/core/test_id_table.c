@@ -26,8 +26,8 @@ static void an_empty_table_finds_nothing(void **state)
     assert_int_equal(count_of(&table, 7, 1), 0);
 }
 
-/* What is written into a free cell stays there. */
-static void a_table_that_holds_nothing_is_not_wiped(void **state)
+/* A table wiped at its creation would overwrite what this test writes into a free cell. */
+static void an_empty_table_is_not_wiped(void **state)
 {
     (void)state;
     struct kvb_id_table table = { 0 };
@@ -45,8 +45,8 @@ static void a_table_that_holds_nothing_is_not_wiped(void **state)
     kvb_id_table_done(&table);
 }
 
-/* Few hashes, so that runs are long and wrap around. */
-static void agrees_with_a_plain_array(void **state)
+/* Few different hashes, so that runs of cells are long and wrap around the end. */
+static void agrees_with_an_array(void **state)
 {
     (void)state;
     enum { ids = 300, operations = 100000 };
@@ -76,8 +76,8 @@ static void agrees_with_a_plain_array(void **state)
     kvb_id_table_done(&table);
 }
 
-/* Also when the run wraps around the end of the table as it grows. */
-static void ids_of_a_hash_come_in_the_order_in_which_they_were_put(void **state)
+/* Also when the run wraps around the end of the table as the table grows. */
+static void ids_of_one_hash_are_found_in_the_order_of_insertion(void **state)
 {
     (void)state;
     enum { ids = 400 };
@@ -98,7 +98,8 @@ static void a_failed_growth_changes_nothing(void **state)
     (void)state;
     struct kvb_id_table table = { 0 };
 
-    for (uint32_t id = 0; id < 48; id++) { /* 3/4 of the first 64 cells */
+    /* 3/4 of the first 64 cells: the next one makes the table grow */
+    for (uint32_t id = 0; id < 48; id++) {
         assert_ok(kvb_id_table_put(&table, id * 0x9e3779b9U, id));
     }
     fail_alloc_after(0);
@@ -114,9 +115,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_table_finds_nothing),
-        cmocka_unit_test(a_table_that_holds_nothing_is_not_wiped),
-        cmocka_unit_test(agrees_with_a_plain_array),
-        cmocka_unit_test(ids_of_a_hash_come_in_the_order_in_which_they_were_put),
+        cmocka_unit_test(an_empty_table_is_not_wiped),
+        cmocka_unit_test(agrees_with_an_array),
+        cmocka_unit_test(ids_of_one_hash_are_found_in_the_order_of_insertion),
         cmocka_unit_test(a_failed_growth_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

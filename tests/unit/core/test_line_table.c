@@ -6,8 +6,8 @@
 
 #include <stdlib.h>
 
-/* The table beside an array of what is in it; things are numbers, and their hash is one of
- * few or one of many, so that long chains and long tables both occur. */
+/* The table is compared with an array of its items. Items are numbers; their hashes are drawn from
+ * few or from many values, so that long chains and large tables both occur. */
 
 enum { things = 20000 };
 
@@ -54,7 +54,7 @@ static size_t times_found(const struct world *world, uint32_t id)
     size_t times = 0;
 
     for (uint32_t found; (found = kvb_line_probe_next(&world->table, &probe)) != KVB_NO_LINE_ID;) {
-        assert_true(world->is_in[found]); /* nothing that is gone */
+        assert_true(world->is_in[found]); /* nothing that was removed */
         times += found == id;
     }
     return times;
@@ -99,13 +99,13 @@ static void one_incarnation(unsigned seed, uint64_t hashes, int operations)
     drop_world(world);
 }
 
-static void finds_what_is_in_and_nothing_else(void **state)
+static void finds_its_items_and_nothing_else(void **state)
 {
     (void)state;
     one_incarnation(1, UINT64_MAX, 100000);
 }
 
-/* Two hundred things to each hash: lines of one chain, whose tags are equal. */
+/* Two hundred items of each hash: lines of one chain, with equal tags. */
 static void finds_all_of_many_that_share_a_hash(void **state)
 {
     (void)state;
@@ -128,8 +128,8 @@ static void grows_a_line_at_a_time(void **state)
     drop_world(world);
 }
 
-/* A put that found no memory changed nothing, and succeeds when there is some. */
-static void each_growth_may_fail(void **state)
+/* A put that fails for lack of memory changes nothing, and succeeds when it is repeated. */
+static void survives_the_failure_of_each_growth(void **state)
 {
     (void)state;
     struct world *world = make_world(4, things / 50);
@@ -153,11 +153,11 @@ static void each_growth_may_fail(void **state)
     drop_world(world);
 }
 
-/* ---- Large tables: the hash of an item is its number, mixed ---- */
+/* ---- Large tables: the hash of an item is its number, with the bits mixed ---- */
 
 enum { many = 1000000, lines_of_tags = 1 << 16 };
 
-static size_t asked; /* how often the table called for a hash */
+static size_t asked; /* how often the table asked for the hash of an item */
 
 static uint64_t hash_of_number(const void *context, uint32_t id)
 {
@@ -178,7 +178,7 @@ static bool has_number(const struct kvb_line_table *table, uint32_t id)
     return false;
 }
 
-/* A table that called for hashes would read every item again at each doubling. */
+/* A table that asked for hashes would read every item again at each doubling. */
 static void large_tables_split_lines_by_their_tags(void **state)
 {
     (void)state;
@@ -227,16 +227,16 @@ static void an_emptied_table_holds_nothing_and_need_not_grow_again(void **state)
     asked = 0;
     fill(&table, few);
     assert_int_equal(asked, 0);
-    assert_true(kvb_line_table_bytes(&table) <= bytes); /* spill lines too are used again */
+    assert_true(kvb_line_table_bytes(&table) <= bytes); /* spill lines are reused too */
     for (uint32_t id = 0; id < few; id++) {
         assert_true(has_number(&table, id));
     }
     kvb_line_table_close(&table);
 }
 
-/* Four MiB of lines are not wiped for a stream that never held anything: what is written
- * into a free cell stays there. */
-static void a_table_that_holds_nothing_is_not_wiped(void **state)
+/* The table must not wipe its memory: a stream that never holds a block would cost 4 MiB. A wipe
+ * would overwrite what this test writes into a free cell. */
+static void an_empty_table_is_not_wiped(void **state)
 {
     (void)state;
     struct kvb_line_table table = { 0 };
@@ -253,12 +253,12 @@ static void a_table_that_holds_nothing_is_not_wiped(void **state)
     kvb_line_table_close(&table);
 }
 
-static void a_large_table_that_is_emptied_gives_its_memory_back(void **state)
+static void a_large_table_that_is_emptied_frees_its_memory(void **state)
 {
     (void)state;
     struct kvb_line_table table = { 0 };
 
-    kvb_line_table_empty(&table); /* was never opened */
+    kvb_line_table_empty(&table); /* a table that was never opened */
     assert_int_equal(table.line_count, 0);
     assert_ok(kvb_line_table_open(&table, many, kvb_line_dense, hash_of_number, NULL));
     fill(&table, many);
@@ -270,14 +270,14 @@ static void a_large_table_that_is_emptied_gives_its_memory_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_what_is_in_and_nothing_else),
+        cmocka_unit_test(finds_its_items_and_nothing_else),
         cmocka_unit_test(finds_all_of_many_that_share_a_hash),
         cmocka_unit_test(grows_a_line_at_a_time),
-        cmocka_unit_test(each_growth_may_fail),
+        cmocka_unit_test(survives_the_failure_of_each_growth),
         cmocka_unit_test(large_tables_split_lines_by_their_tags),
         cmocka_unit_test(an_emptied_table_holds_nothing_and_need_not_grow_again),
-        cmocka_unit_test(a_table_that_holds_nothing_is_not_wiped),
-        cmocka_unit_test(a_large_table_that_is_emptied_gives_its_memory_back),
+        cmocka_unit_test(an_empty_table_is_not_wiped),
+        cmocka_unit_test(a_large_table_that_is_emptied_frees_its_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

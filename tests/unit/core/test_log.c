@@ -12,7 +12,7 @@
 
 enum { read_bytes = 16384 };
 
-/* A log into memory, read back by read_log(). */
+/* A log that writes into memory; read_log() reads it back. */
 static struct kvb_log open_log(bool is_json)
 {
     const int fd = memfd_create("log", MFD_CLOEXEC);
@@ -21,7 +21,7 @@ static struct kvb_log open_log(bool is_json)
     return (struct kvb_log){ .level = KVB_LOG_INFO, .is_json = is_json, .fd = fd };
 }
 
-/* All that was written so far; then begins again. */
+/* Returns everything written so far, and empties the log. */
 static size_t read_log(const struct kvb_log *log, char text[read_bytes])
 {
     const ssize_t len = pread(log->fd, text, read_bytes - 1, 0);
@@ -44,7 +44,7 @@ static void assert_matches(const char *text, const char *pattern)
     regfree(&compiled);
 }
 
-/* Exactly one line of valid JSON; the caller puts it. */
+/* Parses exactly one line of valid JSON; the caller frees it with json_object_put(). */
 static json_object *parse_line(const char *text, size_t len)
 {
     json_tokener *tokener = json_tokener_new();
@@ -103,7 +103,7 @@ static void writes_one_json_object(void **state)
     close(log.fd);
 }
 
-static void quotes_values_whose_end_one_could_mistake(void **state)
+static void quotes_values_whose_end_would_be_ambiguous(void **state)
 {
     (void)state;
     struct kvb_log log = open_log(false);
@@ -116,7 +116,7 @@ static void quotes_values_whose_end_one_could_mistake(void **state)
     close(log.fd);
 }
 
-static void leaves_out_what_is_less_important_than_asked_for(void **state)
+static void leaves_out_lines_below_the_configured_level(void **state)
 {
     (void)state;
     struct kvb_log log = open_log(false);
@@ -131,7 +131,7 @@ static void leaves_out_what_is_less_important_than_asked_for(void **state)
     close(log.fd);
 }
 
-static void keeps_utf8_and_spells_out_all_other_bytes(void **state)
+static void keeps_utf8_and_escapes_all_other_bytes(void **state)
 {
     (void)state;
     struct kvb_log log = open_log(true);
@@ -188,7 +188,7 @@ static void is_valid_json_for_any_bytes(void **state)
         char bytes[40];
         const size_t count = (size_t)rand_r(&seed) % sizeof bytes;
         for (size_t i = 0; i < count; i++) {
-            /* half of them from the range where UTF-8 is made */
+            /* half of the bytes are from the range that UTF-8 sequences use */
             bytes[i] =
                 (char)(rand_r(&seed) % 2 ? 0x80 + rand_r(&seed) % 0x80 : 1 + rand_r(&seed) % 255);
         }
@@ -207,7 +207,7 @@ static void cuts_long_values_between_characters(void **state)
     char text[read_bytes];
     char value[2002];
 
-    for (size_t i = 0; i < 2000; i += 2) { /* 512 is even: begin with one odd byte */
+    for (size_t i = 0; i < 2000; i += 2) { /* the limit of 512 is even: begin with one odd byte */
         memcpy(value + 1 + i, "\xc3\xbc", 2);
     }
     value[0] = 'x';
@@ -245,7 +245,7 @@ static void leaves_out_whole_pairs_when_the_line_is_full(void **state)
     }
 }
 
-static void says_repeated_trouble_at_once_and_then_every_ten_seconds(void **state)
+static void logs_repeated_trouble_at_once_and_then_every_ten_seconds(void **state)
 {
     (void)state;
     struct kvb_log_limit limit = { 0 };
@@ -262,7 +262,7 @@ static void says_repeated_trouble_at_once_and_then_every_ten_seconds(void **stat
     assert_false(kvb_log_limit_due(&limit, 15 * KVB_NS_PER_S + 1, &count));
 }
 
-static void remembers_that_it_spoke_at_time_zero(void **state)
+static void remembers_a_line_at_time_zero(void **state)
 {
     (void)state;
     struct kvb_log_limit limit = { 0 };
@@ -272,7 +272,7 @@ static void remembers_that_it_spoke_at_time_zero(void **state)
     assert_false(kvb_log_limit_due(&limit, 1, &count));
 }
 
-static void says_lasting_trouble_in_pauses_that_double_up_to_ten_minutes(void **state)
+static void logs_lasting_trouble_at_intervals_that_double_up_to_ten_minutes(void **state)
 {
     (void)state;
     static const uint64_t expected_s[] = { 3, 13, 33, 73, 153, 313, 633, 1233, 1833 };
@@ -288,7 +288,7 @@ static void says_lasting_trouble_in_pauses_that_double_up_to_ten_minutes(void **
     assert_int_equal(said, sizeof expected_s / sizeof expected_s[0]);
 }
 
-static void trouble_that_comes_again_is_said_ten_seconds_after_the_newest_line(void **state)
+static void repeated_trouble_is_logged_ten_seconds_after_the_newest_line(void **state)
 {
     (void)state;
     struct kvb_log_backoff backoff = { 0 };
@@ -320,17 +320,17 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_one_plain_line),
         cmocka_unit_test(writes_one_json_object),
-        cmocka_unit_test(quotes_values_whose_end_one_could_mistake),
-        cmocka_unit_test(leaves_out_what_is_less_important_than_asked_for),
-        cmocka_unit_test(keeps_utf8_and_spells_out_all_other_bytes),
+        cmocka_unit_test(quotes_values_whose_end_would_be_ambiguous),
+        cmocka_unit_test(leaves_out_lines_below_the_configured_level),
+        cmocka_unit_test(keeps_utf8_and_escapes_all_other_bytes),
         cmocka_unit_test(writes_no_control_character_of_a_peer),
         cmocka_unit_test(is_valid_json_for_any_bytes),
         cmocka_unit_test(cuts_long_values_between_characters),
         cmocka_unit_test(leaves_out_whole_pairs_when_the_line_is_full),
-        cmocka_unit_test(says_repeated_trouble_at_once_and_then_every_ten_seconds),
-        cmocka_unit_test(remembers_that_it_spoke_at_time_zero),
-        cmocka_unit_test(says_lasting_trouble_in_pauses_that_double_up_to_ten_minutes),
-        cmocka_unit_test(trouble_that_comes_again_is_said_ten_seconds_after_the_newest_line),
+        cmocka_unit_test(logs_repeated_trouble_at_once_and_then_every_ten_seconds),
+        cmocka_unit_test(remembers_a_line_at_time_zero),
+        cmocka_unit_test(logs_lasting_trouble_at_intervals_that_double_up_to_ten_minutes),
+        cmocka_unit_test(repeated_trouble_is_logged_ten_seconds_after_the_newest_line),
         cmocka_unit_test(names_levels_and_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

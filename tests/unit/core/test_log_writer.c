@@ -11,7 +11,7 @@
 
 enum { lines_written = 20000, read_bytes = 4 << 20 };
 
-/* A log into a pipe that holds one page. */
+/* A log that writes into a pipe which holds one page. */
 struct world {
     struct kvb_log log;
     int reader;
@@ -38,7 +38,7 @@ static void write_lines(struct world *world, unsigned count)
     }
 }
 
-/* Everything until the writer's end is closed, or until `last` has come. */
+/* Reads until the writing end is closed, or until `last` has arrived. */
 static char *read_until(const struct world *world, const char *last)
 {
     char *text = calloc(1, read_bytes);
@@ -72,8 +72,8 @@ static void end(struct world *world)
     (void)close(world->reader);
 }
 
-/* With a write(2) of its own this thread would wait for ever. */
-static void who_writes_a_line_never_waits_for_the_reader(void **state)
+/* A write(2) by this thread would wait forever, because nobody reads. */
+static void writing_a_line_never_waits_for_the_reader(void **state)
 {
     (void)state;
     struct world world;
@@ -81,10 +81,10 @@ static void who_writes_a_line_never_waits_for_the_reader(void **state)
     begin(&world);
     write_lines(&world, lines_written);
     assert_in_range(kvb_log_dropped(&world.log), 1, lines_written - 1000);
-    end(&world); /* nor does the end of the log */
+    end(&world); /* closing the log does not wait either */
 }
 
-static void lines_dropped_are_counted_and_said_when_there_is_room_again(void **state)
+static void dropped_lines_are_counted_and_reported_when_there_is_room_again(void **state)
 {
     (void)state;
     struct world world;
@@ -101,7 +101,7 @@ static void lines_dropped_are_counted_and_said_when_there_is_room_again(void **s
     end(&world);
 }
 
-static void lines_come_whole_and_in_their_order(void **state)
+static void lines_arrive_whole_and_in_order(void **state)
 {
     (void)state;
     struct world world;
@@ -127,7 +127,8 @@ static void the_last_lines_are_written_before_the_end(void **state)
     struct world world;
 
     begin(&world);
-    /* poll(2) wants a free page, and a pipe of one has none behind the first line */
+    /* poll(2) reports a pipe writable only with a free page, and a pipe of one page has none after
+     * the first line */
     assert_true(fcntl(world.reader, F_SETPIPE_SZ, 1 << 16) > 0);
     write_lines(&world, 10);
     kvb_log_stop(&world.log);
@@ -141,9 +142,9 @@ static void the_last_lines_are_written_before_the_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_writes_a_line_never_waits_for_the_reader),
-        cmocka_unit_test(lines_dropped_are_counted_and_said_when_there_is_room_again),
-        cmocka_unit_test(lines_come_whole_and_in_their_order),
+        cmocka_unit_test(writing_a_line_never_waits_for_the_reader),
+        cmocka_unit_test(dropped_lines_are_counted_and_reported_when_there_is_room_again),
+        cmocka_unit_test(lines_arrive_whole_and_in_order),
         cmocka_unit_test(the_last_lines_are_written_before_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,7 +24,7 @@ static const struct kvb_metric_row rows[] = {
 #undef AS_ROW
 };
 
-static void counts_up_and_is_set(void **state)
+static void counts_up_and_can_be_set(void **state)
 {
     (void)state;
     _Atomic uint64_t values[metric_count] = { 0 };
@@ -46,7 +46,7 @@ static void *add_many(void *context)
     return NULL;
 }
 
-static void loses_no_count_between_threads(void **state)
+static void threads_that_count_lose_nothing(void **state)
 {
     (void)state;
     _Atomic uint64_t values[metric_count] = { 0 };
@@ -74,7 +74,7 @@ static void a_real_value_is_kept_to_the_last_bit(void **state)
     assert_true(kvb_metric_get_real(&metrics, metric_held) == -0.1);
 }
 
-static void a_duration_falls_into_the_first_bucket_that_it_is_not_above(void **state)
+static void a_duration_counts_in_the_first_bucket_whose_bound_it_does_not_exceed(void **state)
 {
     (void)state;
     static const struct metric_case {
@@ -97,7 +97,7 @@ static void a_duration_falls_into_the_first_bucket_that_it_is_not_above(void **s
     }
 }
 
-static void many_at_once_share_the_time_evenly(void **state)
+static void a_duration_of_several_is_shared_evenly(void **state)
 {
     (void)state;
     _Atomic uint64_t values[after_histogram] = { 0 };
@@ -112,11 +112,11 @@ static void many_at_once_share_the_time_evenly(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(counts_up_and_is_set),
-        cmocka_unit_test(loses_no_count_between_threads),
+        cmocka_unit_test(counts_up_and_can_be_set),
+        cmocka_unit_test(threads_that_count_lose_nothing),
         cmocka_unit_test(a_real_value_is_kept_to_the_last_bit),
-        cmocka_unit_test(a_duration_falls_into_the_first_bucket_that_it_is_not_above),
-        cmocka_unit_test(many_at_once_share_the_time_evenly),
+        cmocka_unit_test(a_duration_counts_in_the_first_bucket_whose_bound_it_does_not_exceed),
+        cmocka_unit_test(a_duration_of_several_is_shared_evenly),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,7 +64,7 @@ static void metadata_is_refused_in_each_ipv6_form_of_its_ipv4_address(void **sta
     assert_true(kvb_networks_allow(&translated, "64:ff9b::169.254.169.254"));
 }
 
-static void a_list_allows_what_it_lists_and_nothing_else(void **state)
+static void a_list_allows_its_networks_and_nothing_else(void **state)
 {
     const struct kvb_networks networks = list_of("10.1.64.0/18", "fd00::/9");
 
@@ -79,7 +79,7 @@ static void a_list_allows_what_it_lists_and_nothing_else(void **state)
     assert_false(kvb_networks_allow(&networks, "127.0.0.1"));
 }
 
-static void metadata_may_be_listed_and_everything_too(void **state)
+static void metadata_addresses_may_be_listed_and_so_may_everything(void **state)
 {
     const struct kvb_networks metadata = list_of("169.254.169.254", NULL);
     const struct kvb_networks all = list_of("0.0.0.0/0", "::/0");
@@ -91,7 +91,7 @@ static void metadata_may_be_listed_and_everything_too(void **state)
     assert_true(kvb_networks_allow(&all, "fe80::1"));
 }
 
-static void what_is_no_address_is_not_allowed(void **state)
+static void a_text_that_is_no_address_is_not_allowed(void **state)
 {
     static const char *const texts[] = { "", "localhost", "10.0.0", "1.2.3.4.5", "*", "0x7f.1" };
     const struct kvb_networks all = list_of("0.0.0.0/0", "::/0");
@@ -102,7 +102,7 @@ static void what_is_no_address_is_not_allowed(void **state)
     }
 }
 
-static void what_is_no_network_is_refused_with_a_sentence(void **state)
+static void a_text_that_is_no_network_is_refused_with_a_reason(void **state)
 {
     static const struct {
         const char *text;
@@ -140,7 +140,8 @@ static void one_more_than_the_ceiling_is_refused(void **state)
     assert_int_equal(kvb_networks_add(&networks, "10.0.0.0/8", NULL), KVB_TOO_LARGE);
 }
 
-/* For URLs that others give: the list says where engines are, not that a cloud may be asked. */
+/* For URLs that come from outside: the list says where engines are; it does not permit requests to
+ * a cloud's metadata address. */
 static void a_list_may_deny_metadata_that_it_contains(void **state)
 {
     (void)state;
@@ -164,10 +165,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_list_refuses_link_local_and_metadata_alone),
         cmocka_unit_test(metadata_is_refused_in_each_ipv6_form_of_its_ipv4_address),
-        cmocka_unit_test(a_list_allows_what_it_lists_and_nothing_else),
-        cmocka_unit_test(metadata_may_be_listed_and_everything_too),
-        cmocka_unit_test(what_is_no_address_is_not_allowed),
-        cmocka_unit_test(what_is_no_network_is_refused_with_a_sentence),
+        cmocka_unit_test(a_list_allows_its_networks_and_nothing_else),
+        cmocka_unit_test(metadata_addresses_may_be_listed_and_so_may_everything),
+        cmocka_unit_test(a_text_that_is_no_address_is_not_allowed),
+        cmocka_unit_test(a_text_that_is_no_network_is_refused_with_a_reason),
         cmocka_unit_test(a_list_may_deny_metadata_that_it_contains),
         cmocka_unit_test(one_more_than_the_ceiling_is_refused),
     };

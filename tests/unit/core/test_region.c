@@ -5,8 +5,8 @@
 
 enum { max = 8 << 20, largest_page = 64 << 10 };
 
-/* mprotect() takes whole pages, and there are kernels for arm64 whose pages have 64 KiB. */
-static void every_step_is_whole_pages_of_every_kernel(void **state)
+/* mprotect() works on whole pages, and some arm64 kernels have pages of 64 KiB. */
+static void every_growth_is_whole_pages_of_any_kernel(void **state)
 {
     (void)state;
     struct kvb_region region = { 0 };
@@ -27,7 +27,7 @@ static void every_step_is_whole_pages_of_every_kernel(void **state)
     assert_null(region.base);
 }
 
-static void what_lies_in_it_stays_where_it_is(void **state)
+static void growing_moves_nothing(void **state)
 {
     (void)state;
     struct kvb_region region = { 0 };
@@ -47,7 +47,7 @@ static void what_lies_in_it_stays_where_it_is(void **state)
     kvb_region_close(&region);
 }
 
-static void address_space_without_end_is_refused(void **state)
+static void an_endless_address_space_is_refused(void **state)
 {
     (void)state;
     struct kvb_region region = { 0 };
@@ -61,9 +61,9 @@ static void address_space_without_end_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_step_is_whole_pages_of_every_kernel),
-        cmocka_unit_test(what_lies_in_it_stays_where_it_is),
-        cmocka_unit_test(address_space_without_end_is_refused),
+        cmocka_unit_test(every_growth_is_whole_pages_of_any_kernel),
+        cmocka_unit_test(growing_moves_nothing),
+        cmocka_unit_test(an_endless_address_space_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

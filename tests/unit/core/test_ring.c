@@ -15,7 +15,7 @@ static bool is_readable(const struct kvb_ring *ring)
     return poll(&look, 1, 0) == 1;
 }
 
-static void gives_back_in_the_order_of_putting(void **state)
+static void gives_items_back_in_the_order_of_insertion(void **state)
 {
     (void)state;
     struct kvb_ring *ring = NULL;
@@ -74,7 +74,7 @@ static void is_readable_while_not_empty_or_closed(void **state)
     kvb_ring_free(ring);
 }
 
-static void hands_out_the_rest_after_closing_and_takes_no_more(void **state)
+static void a_closed_ring_gives_out_the_rest_and_takes_no_more(void **state)
 {
     (void)state;
     struct kvb_ring *ring = NULL;
@@ -92,12 +92,12 @@ static void hands_out_the_rest_after_closing_and_takes_no_more(void **state)
     kvb_ring_free(ring);
 }
 
-static void drops_what_is_left_inside(void **state)
+static void frees_the_items_that_are_left(void **state)
 {
     (void)state;
     struct kvb_ring *ring = NULL;
 
-    assert_ok(kvb_ring_new(4, free, &ring)); /* the leak checker counts */
+    assert_ok(kvb_ring_new(4, free, &ring)); /* the sanitizers find what is not freed */
     for (int i = 0; i < 3; i++) {
         assert_ok(kvb_ring_put(ring, malloc(10)));
     }
@@ -168,7 +168,7 @@ static void *take_waiting(struct kvb_ring *ring)
             return got;
         }
         struct pollfd look = { .fd = kvb_ring_fd(ring), .events = POLLIN };
-        assert_int_equal(poll(&look, 1, 10000), 1); /* or a wake-up was lost */
+        assert_int_equal(poll(&look, 1, 10000), 1); /* otherwise a wake-up was lost */
     }
 }
 
@@ -207,7 +207,7 @@ static void loses_nothing_between_threads_that_wait(void **state)
     free(all);
 }
 
-static void closing_wakes_those_who_wait(void **state)
+static void closing_wakes_waiting_threads(void **state)
 {
     (void)state;
     struct kvb_ring *ring = NULL;
@@ -217,7 +217,7 @@ static void closing_wakes_those_who_wait(void **state)
     assert_non_null(all);
     assert_ok(kvb_ring_new(1, NULL, &ring));
     start(all, ring, threads);
-    (void)take_waiting(ring); /* at least one producer has begun */
+    (void)take_waiting(ring); /* at least one producer has started */
     kvb_ring_close(ring);
     for (int p = 0; p < producers; p++) {
         assert_int_equal(pthread_join(threads[p], NULL), 0);
@@ -227,9 +227,9 @@ static void closing_wakes_those_who_wait(void **state)
     free(all);
 }
 
-/* ---- The reference model: an array that is shifted ------------------------------------ */
+/* ---- The reference model: an array whose items are shifted ---------------------------- */
 
-static void agrees_with_a_plain_array(void **state)
+static void agrees_with_an_array(void **state)
 {
     (void)state;
     enum { capacity = 5, steps = 200000 };
@@ -266,16 +266,16 @@ static void agrees_with_a_plain_array(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gives_back_in_the_order_of_putting),
+        cmocka_unit_test(gives_items_back_in_the_order_of_insertion),
         cmocka_unit_test(refuses_when_full),
         cmocka_unit_test(is_readable_while_not_empty_or_closed),
-        cmocka_unit_test(hands_out_the_rest_after_closing_and_takes_no_more),
-        cmocka_unit_test(drops_what_is_left_inside),
+        cmocka_unit_test(a_closed_ring_gives_out_the_rest_and_takes_no_more),
+        cmocka_unit_test(frees_the_items_that_are_left),
         cmocka_unit_test(refuses_capacities_out_of_range),
         cmocka_unit_test(survives_every_allocation_failing),
         cmocka_unit_test(loses_nothing_between_threads_that_wait),
-        cmocka_unit_test(closing_wakes_those_who_wait),
-        cmocka_unit_test(agrees_with_a_plain_array),
+        cmocka_unit_test(closing_wakes_waiting_threads),
+        cmocka_unit_test(agrees_with_an_array),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,7 @@ static int make_file(void **state)
 static int remove_file(void **state)
 {
     (void)state;
-    (void)unlink(path); /* one test has removed it */
+    (void)unlink(path); /* one test has removed it already */
     return 0;
 }
 
@@ -62,11 +62,11 @@ static void a_file_is_read_whole_or_by_its_first_line(void **state)
     assert_int_equal(
         kvb_secret_file_read_line(path, KVB_FILE_PRIVATE, out, sizeof out, NULL), KVB_OK);
     assert_string_equal(out, "one");
-    assert_int_equal(out[5], 0); /* nothing is left of the second line */
+    assert_int_equal(out[5], 0); /* the second line has been wiped */
     assert_int_equal(kvb_secret_file_check(path, KVB_FILE_PRIVATE, NULL), KVB_OK);
 }
 
-static void the_longest_file_leaves_room_for_the_zero(void **state)
+static void the_longest_file_leaves_room_for_the_nul(void **state)
 {
     char out[16];
 
@@ -78,7 +78,7 @@ static void the_longest_file_leaves_room_for_the_zero(void **state)
     assert_refused("too long: at most 15 bytes");
 }
 
-static void what_others_may_read_or_write_is_no_secret(void **state)
+static void a_file_that_others_may_read_or_write_is_refused(void **state)
 {
     char out[16];
 
@@ -107,7 +107,7 @@ static void an_empty_file_or_line_is_refused(void **state)
     assert_non_null(strstr(detail.text, "first line"));
 }
 
-/* The pipe would otherwise wait for its writer. */
+/* Opening a pipe would otherwise wait for a writer. */
 static void only_a_regular_file_is_read(void **state)
 {
     (void)state;
@@ -125,8 +125,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_read_whole_or_by_its_first_line),
-        cmocka_unit_test(the_longest_file_leaves_room_for_the_zero),
-        cmocka_unit_test(what_others_may_read_or_write_is_no_secret),
+        cmocka_unit_test(the_longest_file_leaves_room_for_the_nul),
+        cmocka_unit_test(a_file_that_others_may_read_or_write_is_refused),
         cmocka_unit_test(an_empty_file_or_line_is_refused),
         cmocka_unit_test(only_a_regular_file_is_read),
     };

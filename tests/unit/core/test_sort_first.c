@@ -8,10 +8,10 @@
 
 enum { max_items = 64, trials = 20000 };
 
-/* Larger than a word, so that a swap of a part shows. */
+/* Larger than a machine word, so that a swap of only a part shows. */
 struct item {
     uint32_t key;
-    uint32_t check; /* of the key */
+    uint32_t check; /* of the sort key */
     uint64_t number;
 };
 
@@ -38,7 +38,7 @@ static uint32_t draw(uint64_t *state)
     return (uint32_t)(*state >> 33U);
 }
 
-/* Few keys make equal ones. */
+/* Few different keys, so that many are equal. */
 static size_t fill(struct item items[max_items], uint64_t *random)
 {
     const size_t count = draw(random) % (max_items + 1);
@@ -60,7 +60,7 @@ static void assert_same_items(struct item items[max_items], size_t count)
     }
 }
 
-static void the_first_are_as_if_all_were_sorted(void **state)
+static void the_first_items_are_those_of_a_full_sort(void **state)
 {
     uint64_t random = 1;
 
@@ -88,7 +88,7 @@ static int count_and_compare(const void *left, const void *right, void *context)
     return by_key(left, right, NULL);
 }
 
-static void a_few_of_many_cost_little_more_than_one_look_at_each(void **state)
+static void a_few_of_many_cost_little_more_than_one_comparison_each(void **state)
 {
     enum { count = 10000, first = 10 };
     struct item *items = calloc(count, sizeof *items);
@@ -108,8 +108,8 @@ static void a_few_of_many_cost_little_more_than_one_look_at_each(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_first_are_as_if_all_were_sorted),
-        cmocka_unit_test(a_few_of_many_cost_little_more_than_one_look_at_each),
+        cmocka_unit_test(the_first_items_are_those_of_a_full_sort),
+        cmocka_unit_test(a_few_of_many_cost_little_more_than_one_comparison_each),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

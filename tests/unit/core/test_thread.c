@@ -12,13 +12,13 @@ static void *wait_for_lock(void *context)
     return NULL;
 }
 
-static void it_runs_and_is_joined_once(void **state)
+static void a_thread_runs_and_is_joined_once(void **state)
 {
     (void)state;
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     struct kvb_thread thread = { 0 };
 
-    kvb_thread_join(&thread); /* none */
+    kvb_thread_join(&thread); /* no thread */
     pthread_mutex_lock(&lock);
     assert_ok(kvb_thread_start(&thread, wait_for_lock, &lock));
     assert_true(thread.is_running);
@@ -28,8 +28,8 @@ static void it_runs_and_is_joined_once(void **state)
     kvb_thread_join(&thread);
 }
 
-/* By the realtime clock the deadline would be decades ago. */
-static void a_wait_ends_by_the_monotonic_clock(void **state)
+/* A deadline of the monotonic clock lies decades in the past of the realtime clock. */
+static void a_wait_uses_the_monotonic_clock(void **state)
 {
     (void)state;
     const uint64_t until_ns = kvb_clock_monotonic_ns() + 20 * KVB_NS_PER_MS;
@@ -53,8 +53,8 @@ static void a_wait_ends_by_the_monotonic_clock(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_runs_and_is_joined_once),
-        cmocka_unit_test(a_wait_ends_by_the_monotonic_clock),
+        cmocka_unit_test(a_thread_runs_and_is_joined_once),
+        cmocka_unit_test(a_wait_uses_the_monotonic_clock),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,7 @@ static void several_urls_are_shown_without_their_secrets(void **state)
     }
 }
 
-static void what_does_not_fit_is_left_out(void **state)
+static void urls_that_do_not_fit_are_left_out(void **state)
 {
     (void)state;
     char shown[12];
@@ -67,7 +67,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_url_is_shown_without_its_secrets),
         cmocka_unit_test(several_urls_are_shown_without_their_secrets),
-        cmocka_unit_test(what_does_not_fit_is_left_out),
+        cmocka_unit_test(urls_that_do_not_fit_are_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* Bytes that the first byte promises; 0: it begins no character. */
+/* The length of the character that this byte begins; 0 when it begins none. */
 static size_t promised_len(uint8_t first)
 {
     if (first < 0x80) {
@@ -14,8 +14,8 @@ static size_t promised_len(uint8_t first)
     return first < 0xc0 || first > 0xf7 ? 0 : first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
 }
 
-/* The definition, slowly: decode as many bits as the first byte promises, then look whether the
- * code point may exist and needs that many bytes. */
+/* The definition of UTF-8, written out slowly: decode as many bits as the first byte promises, then
+ * check that the code point is valid and needs that many bytes. */
 static size_t plain_len(const uint8_t *at, size_t left)
 {
     static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
@@ -50,7 +50,7 @@ static void every_three_bytes_are_read_as_the_definition_says(void **state)
     }
 }
 
-static void a_character_that_is_cut_is_none(void **state)
+static void a_truncated_character_is_invalid(void **state)
 {
     (void)state;
     static const char *const characters[] = { "\xc3\xa4", "\xe2\x82\xac", "\xf0\x9f\x98\x80" };
@@ -69,7 +69,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_three_bytes_are_read_as_the_definition_says),
-        cmocka_unit_test(a_character_that_is_cut_is_none),
+        cmocka_unit_test(a_truncated_character_is_invalid),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
