@@ -12,7 +12,7 @@ static kvb_block_hash block(uint64_t value)
     return (kvb_block_hash){ value * UINT64_C(0x9e3779b97f4a7c15) };
 }
 
-static void what_comes_and_goes_leaves_no_trace_in_any_order(void **state)
+static void adding_and_removing_cancel_in_any_order(void **state)
 {
     (void)state;
     struct kvb_digest digest = { 0 };
@@ -66,7 +66,7 @@ static struct kvb_hash128 total_of(struct kvb_digest_key of, enum kvb_tier tier,
     return digest.total;
 }
 
-static void worker_rank_tier_seed_and_count_all_show(void **state)
+static void worker_rank_tier_seed_and_count_all_change_the_digest(void **state)
 {
     (void)state;
     const struct kvb_hash128 totals[] = {
@@ -88,10 +88,10 @@ static void worker_rank_tier_seed_and_count_all_show(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_comes_and_goes_leaves_no_trace_in_any_order),
+        cmocka_unit_test(adding_and_removing_cancel_in_any_order),
         cmocka_unit_test(the_total_is_the_sum_of_the_buckets),
         cmocka_unit_test(a_block_counts_in_its_bucket_alone),
-        cmocka_unit_test(worker_rank_tier_seed_and_count_all_show),
+        cmocka_unit_test(worker_rank_tier_seed_and_count_all_change_the_digest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

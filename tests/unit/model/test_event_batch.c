@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One of everything, n times; nothing is lost when it fails half-way. */
+/* Appends one of everything, n times. Stops at the first failure. */
 static kvb_status fill(struct kvb_event_batch *batch, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
@@ -46,7 +46,7 @@ static void assert_filled(const struct kvb_event_batch *batch, size_t n)
     }
 }
 
-static void keeps_what_was_written_while_arrays_move(void **state)
+static void keeps_its_content_while_arrays_are_reallocated(void **state)
 {
     (void)state;
     struct kvb_event_batch batch = { 0 };
@@ -91,7 +91,7 @@ static void a_copy_is_equal_and_independent(void **state)
     kvb_event_batch_done(&copy);
 }
 
-static void an_empty_batch_is_copied_and_undone(void **state)
+static void an_empty_batch_is_copied_and_freed(void **state)
 {
     (void)state;
     struct kvb_event_batch batch = { 0 };
@@ -132,7 +132,7 @@ static void refuses_texts_and_arrays_above_their_ceilings(void **state)
     free(text);
 }
 
-static void an_empty_text_is_no_bytes(void **state)
+static void an_empty_text_has_no_bytes(void **state)
 {
     (void)state;
     struct kvb_event_batch batch = { 0 };
@@ -144,7 +144,7 @@ static void an_empty_text_is_no_bytes(void **state)
     kvb_event_batch_done(&batch);
 }
 
-static void every_skip_has_a_name_and_what_it_may_hide(void **state)
+static void every_skip_has_a_name_and_a_list_of_what_it_may_hide(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < KVB_SKIP_COUNT; i++) {
@@ -198,13 +198,13 @@ static void copying_survives_every_allocation_failing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keeps_what_was_written_while_arrays_move),
+        cmocka_unit_test(keeps_its_content_while_arrays_are_reallocated),
         cmocka_unit_test(a_reset_batch_needs_no_new_memory),
         cmocka_unit_test(a_copy_is_equal_and_independent),
-        cmocka_unit_test(an_empty_batch_is_copied_and_undone),
+        cmocka_unit_test(an_empty_batch_is_copied_and_freed),
         cmocka_unit_test(refuses_texts_and_arrays_above_their_ceilings),
-        cmocka_unit_test(an_empty_text_is_no_bytes),
-        cmocka_unit_test(every_skip_has_a_name_and_what_it_may_hide),
+        cmocka_unit_test(an_empty_text_has_no_bytes),
+        cmocka_unit_test(every_skip_has_a_name_and_a_list_of_what_it_may_hide),
         cmocka_unit_test(filling_survives_every_allocation_failing),
         cmocka_unit_test(copying_survives_every_allocation_failing),
     };

@@ -6,8 +6,8 @@
 
 #include <stdlib.h>
 
-/* Event `id` has id % 5 blocks, named id * 10 and on, with a parent when id is odd;
- * every seventh is a removal. */
+/* Event `id` has id % 5 blocks, numbered from id * 10, and a parent when id is odd. Every seventh
+ * event is a removal. */
 static void make_event(struct kvb_router_batch *batch, uint64_t id)
 {
     const struct kvb_router_event event = {
@@ -120,13 +120,14 @@ static void reads_back_what_was_added(void **state)
     kvb_event_log_free(log);
 }
 
-static void reads_whole_events_up_to_the_blocks_that_are_wanted(void **state)
+static void reads_whole_events_up_to_the_wanted_number_of_blocks(void **state)
 {
     (void)state;
     struct kvb_event_log *log = log_of(1000);
 
-    add(log, 104, 110);                  /* 4 0 1 2 3 4 0 blocks, and one more for each event */
-    assert_reads(log, 104, 110, 1, 105); /* one at least */
+    /* events of 4 0 1 2 3 4 0 blocks; each counts as one block more */
+    add(log, 104, 110);
+    assert_reads(log, 104, 110, 1, 105); /* at least one event */
     assert_reads(log, 104, 110, 6, 106);
     assert_reads(log, 105, 110, 3, 107);
     kvb_event_log_free(log);
@@ -138,12 +139,12 @@ static void forgets_the_oldest_first(void **state)
     struct kvb_event_log *log = log_of(10);
 
     add(log, 100, 200);
-    assert_range(log, 195, 200); /* 0 1 2 3 4 0 blocks */
+    assert_range(log, 195, 200); /* events of 0 1 2 3 4 0 blocks */
     assert_reads(log, 195, 200, 100, 201);
     kvb_event_log_free(log);
 }
 
-static void ids_that_do_not_follow_begin_it_anew(void **state)
+static void an_id_that_does_not_follow_restarts_the_log(void **state)
 {
     (void)state;
     struct kvb_event_log *log = log_of(100);
@@ -162,7 +163,7 @@ static void an_event_larger_than_the_log_empties_it(void **state)
     struct kvb_event_log *log = log_of(3);
 
     add(log, 100, 102);
-    add(log, 103, 104); /* 104 has four */
+    add(log, 103, 104); /* event 104 has four blocks */
     assert_true(is_empty(log));
     add(log, 105, 105);
     assert_range(log, 105, 105);
@@ -188,7 +189,7 @@ static void survives_each_allocation_failing(void **state)
         uint64_t first = 0;
         uint64_t last = 0;
         if (kvb_event_log_range(log, &first, &last)) {
-            assert_true(last == 400); /* whatever it forgot, it has the newest */
+            assert_true(last == 400); /* the newest event is there, whatever was forgotten */
             assert_reads(log, first, last, 2000, 401);
         }
         assert_true(n < 100);
@@ -315,9 +316,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_back_what_was_added),
-        cmocka_unit_test(reads_whole_events_up_to_the_blocks_that_are_wanted),
+        cmocka_unit_test(reads_whole_events_up_to_the_wanted_number_of_blocks),
         cmocka_unit_test(forgets_the_oldest_first),
-        cmocka_unit_test(ids_that_do_not_follow_begin_it_anew),
+        cmocka_unit_test(an_id_that_does_not_follow_restarts_the_log),
         cmocka_unit_test(an_event_larger_than_the_log_empties_it),
         cmocka_unit_test(survives_each_allocation_failing),
         cmocka_unit_test(traces_the_newest_events_of_all_epochs),

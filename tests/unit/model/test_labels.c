@@ -48,7 +48,7 @@ static void only_named_labels_are_kept(void **state)
     assert_memory_equal(&labels, &(struct kvb_labels){ 0 }, sizeof labels);
 }
 
-static void names_that_are_none_or_too_many_are_refused(void **state)
+static void bad_names_and_too_many_names_are_refused(void **state)
 {
     (void)state;
     struct kvb_label_names names = { 0 };
@@ -107,7 +107,7 @@ static void bad_labels_are_refused_with_a_reason(void **state)
     assert_ok(kvb_labels_add(&labels, "a", value, NULL));
 }
 
-static void the_ceilings_hold(void **state)
+static void the_ceilings_are_enforced(void **state)
 {
     (void)state;
     struct kvb_labels labels = { 0 };
@@ -160,9 +160,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(labels_are_found_by_name_and_kept_in_order),
         cmocka_unit_test(only_named_labels_are_kept),
-        cmocka_unit_test(names_that_are_none_or_too_many_are_refused),
+        cmocka_unit_test(bad_names_and_too_many_names_are_refused),
         cmocka_unit_test(bad_labels_are_refused_with_a_reason),
-        cmocka_unit_test(the_ceilings_hold),
+        cmocka_unit_test(the_ceilings_are_enforced),
         cmocka_unit_test(equal_labels_have_equal_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -69,7 +69,7 @@ static void finds_the_first_batch_at_or_after_a_start(void **state)
 
     assert_int_equal(kvb_replay_buffer_find(buffer, 0), 0);
     for (uint64_t seq = 0; seq < 7; seq++) {
-        if (seq != 5) { /* one that was never put in */
+        if (seq != 5) { /* a sequence number that was never put in */
             assert_ok(put(buffer, seq, "x"));
         }
     }
@@ -83,7 +83,7 @@ static void finds_the_first_batch_at_or_after_a_start(void **state)
     kvb_replay_buffer_free(buffer);
 }
 
-static void begins_again_after_a_clear(void **state)
+static void accepts_batches_after_a_clear(void **state)
 {
     (void)state;
     struct kvb_replay_buffer *buffer = buffer_of(2, 4);
@@ -96,7 +96,7 @@ static void begins_again_after_a_clear(void **state)
     kvb_replay_buffer_free(buffer);
 }
 
-static void refuses_a_buffer_of_nothing(void **state)
+static void refuses_a_capacity_of_zero(void **state)
 {
     (void)state;
     struct kvb_replay_buffer *buffer = NULL;
@@ -133,8 +133,8 @@ int main(void)
         cmocka_unit_test(keeps_the_newest_batches),
         cmocka_unit_test(keeps_no_more_bytes_than_allowed),
         cmocka_unit_test(finds_the_first_batch_at_or_after_a_start),
-        cmocka_unit_test(begins_again_after_a_clear),
-        cmocka_unit_test(refuses_a_buffer_of_nothing),
+        cmocka_unit_test(accepts_batches_after_a_clear),
+        cmocka_unit_test(refuses_a_capacity_of_zero),
         cmocka_unit_test(survives_each_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,7 +4,7 @@
 #include "fail_alloc.h"
 #include "model/router_batch.h"
 
-/* Events 0, 1, 2 ... with 0, 1, 2 ... blocks. */
+/* Events 0, 1, 2 ... have 0, 1, 2 ... blocks. */
 static kvb_status fill(struct kvb_router_batch *batch, uint32_t events)
 {
     for (uint32_t i = 0; i < events; i++) {
@@ -55,7 +55,7 @@ static void appended_events_keep_their_ids_and_blocks(void **state)
     struct kvb_router_batch more = { .worker_id = 8 };
 
     assert_ok(fill(&more, 40));
-    for (uint32_t i = 0; i < 40; i++) { /* one by one they are the same again */
+    for (uint32_t i = 0; i < 40; i++) { /* event by event they are equal to the original */
         struct kvb_router_batch one = { 0 };
         assert_ok(kvb_router_batch_add_event(&one, &more.events[i]));
         for (uint32_t at = 0; at < i; at++) {

@@ -35,7 +35,7 @@ static void finds_what_was_added_and_nothing_else(void **state)
     kvb_stream_table_done(&table);
 }
 
-static void finds_by_a_key_of_its_own_of_another_table_and_of_another_hash_key(void **state)
+static void finds_by_keys_made_for_this_table_another_table_and_another_hash_key(void **state)
 {
     (void)state;
     struct kvb_stream_table table;
@@ -86,8 +86,8 @@ static void refuses_a_stream_above_the_ceiling(void **state)
 
 enum { model_ids = 300, model_steps = 200000 };
 
-/* The reference model: which of 300 ids are in the table, and under which number. */
-static void agrees_with_a_plain_array_over_random_adds_and_removes(void **state)
+/* The reference model: which of 300 ids are in the table, and with which number. */
+static void agrees_with_an_array_over_random_adds_and_removes(void **state)
 {
     (void)state;
     struct kvb_stream_table table;
@@ -143,8 +143,8 @@ static void survives_every_failing_allocation(void **state)
     }
 }
 
-/* Who chooses the names of streams cannot know which of them meet. */
-static void each_key_makes_other_hashes(void **state)
+/* An attacker who chooses the names of streams must not be able to predict collisions. */
+static void each_key_gives_different_hashes(void **state)
 {
     (void)state;
     struct kvb_stream_table one;
@@ -164,11 +164,11 @@ static void each_key_makes_other_hashes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_key_makes_other_hashes),
+        cmocka_unit_test(each_key_gives_different_hashes),
         cmocka_unit_test(finds_what_was_added_and_nothing_else),
-        cmocka_unit_test(finds_by_a_key_of_its_own_of_another_table_and_of_another_hash_key),
+        cmocka_unit_test(finds_by_keys_made_for_this_table_another_table_and_another_hash_key),
         cmocka_unit_test(refuses_a_stream_above_the_ceiling),
-        cmocka_unit_test(agrees_with_a_plain_array_over_random_adds_and_removes),
+        cmocka_unit_test(agrees_with_an_array_over_random_adds_and_removes),
         cmocka_unit_test(survives_every_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -93,13 +93,13 @@ static void labels_of_these_names_fill_role_and_address(void **state)
     assert_int_equal(facts.role, KVB_ROLE_PREFILL);
     assert_string_equal(facts.address, "10.0.0.7:8000");
     assert_int_equal(facts.labels.count, 2);
-    assert_ok(kvb_worker_facts_settle(&facts, NULL)); /* it says the same now */
+    assert_ok(kvb_worker_facts_settle(&facts, NULL)); /* a label with the same value */
     facts = facts_with("role", "embedding");
     assert_ok(kvb_worker_facts_settle(&facts, NULL));
     assert_int_equal(facts.role, KVB_ROLE_NONE);
 }
 
-static void a_label_that_says_something_else_is_refused(void **state)
+static void a_label_that_contradicts_a_fact_is_refused(void **state)
 {
     (void)state;
     struct kvb_worker_facts facts = facts_with("role", "prefill");
@@ -157,7 +157,7 @@ static void a_worker_of_role_both_has_either(void **state)
     assert_false(includes(&other, "role", "prefill"));
 }
 
-static void all_wanted_have_to_be_there(void **state)
+static void all_selected_facts_must_match(void **state)
 {
     (void)state;
     struct kvb_worker_facts facts = facts_with("zone", "b");
@@ -198,10 +198,10 @@ int main(void)
         cmocka_unit_test(an_address_is_plain_text_of_at_most_255_bytes),
         cmocka_unit_test(tokenize_is_the_beginning_of_a_url),
         cmocka_unit_test(labels_of_these_names_fill_role_and_address),
-        cmocka_unit_test(a_label_that_says_something_else_is_refused),
+        cmocka_unit_test(a_label_that_contradicts_a_fact_is_refused),
         cmocka_unit_test(role_and_address_are_selected_like_labels),
         cmocka_unit_test(a_worker_of_role_both_has_either),
-        cmocka_unit_test(all_wanted_have_to_be_there),
+        cmocka_unit_test(all_selected_facts_must_match),
         cmocka_unit_test(each_fact_makes_a_difference),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
