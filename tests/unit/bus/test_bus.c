@@ -12,12 +12,12 @@
 
 enum { patience_ms = 15000, max_text = 64 };
 
-/* ---- What a test watches ------------------------------------------------------------ */
+/* ---- What a test observes ----------------------------------------------------------- */
 
 struct inbox {
     _Atomic unsigned count;
     pthread_mutex_t lock;
-    char last[max_text]; /* lock */
+    char last[max_text]; /* guarded by lock */
 };
 
 static void take_message(void *context, const struct kvb_bus_message *message)
@@ -82,7 +82,7 @@ static void start_server(struct nats_server *server)
 
 /* ---- Tests ---------------------------------------------------------------------------- */
 
-static void refuses_urls_and_files_that_cannot_be_right(void **state)
+static void refuses_invalid_urls_and_unusable_files(void **state)
 {
     static const char *const bad[] = {
         "",           "nats://",         "http://h:1",   "nats://h:0",     "nats://h:65536",
@@ -108,7 +108,7 @@ static void refuses_urls_and_files_that_cannot_be_right(void **state)
     assert_null(bus);
 }
 
-static void a_message_for_people_shows_no_password(void **state)
+static void an_error_message_shows_no_password(void **state)
 {
     struct kvb_detail detail = { 0 };
     struct kvb_bus *bus = open_bus("nats://me:secret@127.0.0.1:1,tls://you:secret@[::1]:1");
@@ -122,7 +122,7 @@ static void a_message_for_people_shows_no_password(void **state)
     kvb_bus_close(bus);
 }
 
-static void opens_without_a_server_and_connects_when_it_comes(void **state)
+static void opens_without_a_server_and_connects_when_it_starts(void **state)
 {
     struct nats_server server = { 0 };
     struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -152,7 +152,7 @@ static void opens_without_a_server_and_connects_when_it_comes(void **state)
     nats_server_kill(&server);
 }
 
-static void what_is_published_arrives(void **state)
+static void a_published_message_arrives(void **state)
 {
     const struct nats_server *server = *state;
     struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -239,7 +239,7 @@ static void unsubscribe_waits_for_the_handler_that_runs(void **state)
     kvb_bus_close(bus);
 }
 
-static void refuses_subjects_that_would_write_other_lines(void **state)
+static void refuses_subjects_that_would_inject_protocol_lines(void **state)
 {
     const struct nats_server *server = *state;
     struct kvb_bus_subscription *subscription = NULL;
@@ -256,7 +256,7 @@ static void refuses_subjects_that_would_write_other_lines(void **state)
     kvb_bus_close(bus);
 }
 
-static void refuses_more_than_the_server_takes(void **state)
+static void refuses_messages_above_the_servers_max_payload(void **state)
 {
     static const uint8_t big[(1 << 20) + 1];
     const struct nats_server *server = *state;
@@ -357,7 +357,7 @@ static bool are_both_down(void *context)
     return !kvb_bus_is_connected(buses[0]) && !kvb_bus_is_connected(buses[1]);
 }
 
-/* Each to exactly one of two, and so again on the next connection. */
+/* Each message goes to exactly one of two members, and does so again on the next connection. */
 static void one_of_a_queue_group_gets_a_message_before_and_after_a_restart(void **state)
 {
     struct nats_server server;
@@ -398,8 +398,9 @@ static void one_of_a_queue_group_gets_a_message_before_and_after_a_restart(void 
     nats_server_kill(&server);
 }
 
-/* All that the server gave to this subscription is handled, and then nothing more. */
-static void a_drained_subscription_loses_nothing_and_gets_no_more(void **state)
+/* The drain handles all messages that the server has sent to this subscription, and lets no later
+ * ones arrive. */
+static void a_drain_loses_nothing_and_ends_the_delivery(void **state)
 {
     const struct nats_server *server = *state;
     struct inbox inboxes[2] = { { .lock = PTHREAD_MUTEX_INITIALIZER },
@@ -423,7 +424,7 @@ static void a_drained_subscription_loses_nothing_and_gets_no_more(void **state)
     kvb_bus_close(bus);
 }
 
-static void a_drained_subscription_is_not_made_again(void **state)
+static void a_drained_subscription_is_not_restored_after_a_reconnect(void **state)
 {
     struct nats_server server;
     struct inbox inbox = { .lock = PTHREAD_MUTEX_INITIALIZER };
@@ -436,7 +437,8 @@ static void a_drained_subscription_is_not_made_again(void **state)
     const uint16_t port = server.port;
     nats_server_kill(&server);
     assert_true(wait_until(is_down, bus, patience_ms));
-    (void)kvb_bus_drain(subscription, 0); /* KVB_AGAIN, or KVB_IO where its link is not gone yet */
+    /* KVB_AGAIN, or KVB_IO while the lost connection is not noticed yet */
+    (void)kvb_bus_drain(subscription, 0);
     assert_ok(nats_server_start(&server, port, NULL));
     assert_true(wait_until(is_up, bus, patience_ms));
     assert_ok(kvb_bus_publish(bus, "work", kvb_span_of("x")));
@@ -447,7 +449,7 @@ static void a_drained_subscription_is_not_made_again(void **state)
     nats_server_kill(&server);
 }
 
-static void refuses_names_of_groups_that_would_write_other_lines(void **state)
+static void refuses_group_names_that_would_inject_protocol_lines(void **state)
 {
     static const char *const bad[] = { "a b", "a\r\nPUB b 1", "*", "a.>", ".a", "a..b", "a." };
     const struct nats_server *server = *state;
@@ -481,12 +483,13 @@ struct echo {
     struct inbox inbox;
 };
 
-/* Publishes until it comes back: what was sent just before or after a loss may go. */
+/* Publishes until a message comes back: messages sent just before or after a loss may be lost. */
 static bool comes_back(void *context)
 {
     struct echo *echo = context;
 
-    (void)kvb_bus_publish(echo->bus, "again", kvb_span_of("hello")); /* asked again soon */
+    /* a failed publish is repeated at the next poll */
+    (void)kvb_bus_publish(echo->bus, "again", kvb_span_of("hello"));
     return has_one(&echo->inbox);
 }
 
@@ -550,9 +553,9 @@ static void a_restarted_server_is_found_again_with_its_subscriptions(void **stat
     nats_server_kill(&server);
 }
 
-/* A server that shuts the door for good: nats.c closes the connection at an error
- * that it does not know, here one that a subscription too many brings. */
-static void dials_anew_after_nats_c_gave_up(void **state)
+/* nats.c closes a connection for good at an error from the server that it does not know. A
+ * subscription above the limit causes such an error. */
+static void dials_again_after_nats_c_gave_up(void **state)
 {
     struct nats_server server = { 0 };
     struct kvb_bus_subscription *subscriptions[3] = { NULL };
@@ -589,7 +592,7 @@ static bool refuses_to_publish(void *context)
     return status == KVB_AGAIN;
 }
 
-static void a_frozen_server_holds_nobody_up_and_is_found_again(void **state)
+static void a_frozen_server_blocks_no_caller_and_is_reconnected_to(void **state)
 {
     struct nats_server server;
 
@@ -599,7 +602,7 @@ static void a_frozen_server_holds_nobody_up_and_is_found_again(void **state)
     struct stuck stuck = { .bus = bus };
     struct second_connect again = { .bus = bus, .before = kvb_bus_connects(bus) };
     assert_int_equal(kill(server.pid, SIGSTOP), 0);
-    /* The kernel's buffers take some; then a write runs into its deadline. */
+    /* The kernel's buffers take some messages; after that a write exceeds its deadline. */
     assert_true(wait_until(refuses_to_publish, &stuck, patience_ms));
     assert_int_equal(stuck.failures, 1);
     assert_int_equal(kill(server.pid, SIGCONT), 0);
@@ -611,7 +614,7 @@ static void a_frozen_server_holds_nobody_up_and_is_found_again(void **state)
 
 /* ---- Lame duck mode ---- */
 
-/* Two servers of one cluster, or one alone; clients that do not leave are closed soon. */
+/* Two servers of one cluster, or one alone. Clients that do not leave are disconnected soon. */
 static void start_clustered(struct nats_server *server, uint16_t own, uint16_t other)
 {
     char config[512];
@@ -632,7 +635,7 @@ static bool has_met_a_lame_duck(void *context)
 
 struct across {
     struct kvb_bus *from;
-    struct inbox inbox; /* of a subscription at another server */
+    struct inbox inbox; /* of a subscription on another server */
 };
 
 static bool comes_across(void *context)
@@ -721,23 +724,23 @@ static void subscriptions_may_be_ended_after_the_bus(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(refuses_urls_and_files_that_cannot_be_right),
-        cmocka_unit_test(a_message_for_people_shows_no_password),
-        cmocka_unit_test(opens_without_a_server_and_connects_when_it_comes),
-        cmocka_unit_test(what_is_published_arrives),
+        cmocka_unit_test(refuses_invalid_urls_and_unusable_files),
+        cmocka_unit_test(an_error_message_shows_no_password),
+        cmocka_unit_test(opens_without_a_server_and_connects_when_it_starts),
+        cmocka_unit_test(a_published_message_arrives),
         cmocka_unit_test(no_handler_runs_after_unsubscribe),
         cmocka_unit_test(unsubscribe_waits_for_the_handler_that_runs),
-        cmocka_unit_test(refuses_subjects_that_would_write_other_lines),
-        cmocka_unit_test(refuses_more_than_the_server_takes),
+        cmocka_unit_test(refuses_subjects_that_would_inject_protocol_lines),
+        cmocka_unit_test(refuses_messages_above_the_servers_max_payload),
         cmocka_unit_test(a_request_gets_its_answer),
         cmocka_unit_test(a_request_without_an_answer_says_why),
         cmocka_unit_test(one_of_a_queue_group_gets_a_message_before_and_after_a_restart),
-        cmocka_unit_test(a_drained_subscription_loses_nothing_and_gets_no_more),
-        cmocka_unit_test(a_drained_subscription_is_not_made_again),
-        cmocka_unit_test(refuses_names_of_groups_that_would_write_other_lines),
+        cmocka_unit_test(a_drain_loses_nothing_and_ends_the_delivery),
+        cmocka_unit_test(a_drained_subscription_is_not_restored_after_a_reconnect),
+        cmocka_unit_test(refuses_group_names_that_would_inject_protocol_lines),
         cmocka_unit_test(a_restarted_server_is_found_again_with_its_subscriptions),
-        cmocka_unit_test(dials_anew_after_nats_c_gave_up),
-        cmocka_unit_test(a_frozen_server_holds_nobody_up_and_is_found_again),
+        cmocka_unit_test(dials_again_after_nats_c_gave_up),
+        cmocka_unit_test(a_frozen_server_blocks_no_caller_and_is_reconnected_to),
         cmocka_unit_test(a_lame_duck_is_left_for_a_server_that_it_announced),
         cmocka_unit_test(a_lame_duck_without_another_is_used_until_it_stops),
         cmocka_unit_test(closes_while_no_server_answers),

@@ -34,7 +34,7 @@ static struct kvb_bus *open_connected(const char *url)
     return bus;
 }
 
-static void wrong_credentials_do_not_end_the_trying(void **state)
+static void wrong_credentials_do_not_stop_reconnecting(void **state)
 {
     struct nats_server server = { 0 };
     char right[96];
@@ -63,7 +63,7 @@ static bool says_why(void *context)
            strstr(text, "reason=\"Authorization Violation\"");
 }
 
-static void the_log_says_why_the_server_lets_nobody_in(void **state)
+static void the_log_says_why_the_server_refuses_the_login(void **state)
 {
     struct nats_server server = { 0 };
     struct kvb_log log = { .level = KVB_LOG_INFO, .fd = memfd_create("log", MFD_CLOEXEC) };
@@ -81,7 +81,7 @@ static void the_log_says_why_the_server_lets_nobody_in(void **state)
     nats_server_kill(&server);
 }
 
-static void a_password_may_be_any_text_and_spelt_with_percent_signs(void **state)
+static void a_password_may_be_any_text_and_percent_encoded(void **state)
 {
     static const char *const logins[] = { "u:p%40%3A%2f%22%5C%25", "%75:p@%3A%2f%22%5C%",
                                           "u:p@:/\"\\%" };
@@ -98,7 +98,7 @@ static void a_password_may_be_any_text_and_spelt_with_percent_signs(void **state
     nats_server_kill(&server);
 }
 
-static void a_token_may_be_spelt_with_percent_signs(void **state)
+static void a_token_may_be_percent_encoded(void **state)
 {
     struct nats_server server = { 0 };
     char url[96];
@@ -110,7 +110,7 @@ static void a_token_may_be_spelt_with_percent_signs(void **state)
     nats_server_kill(&server);
 }
 
-static void decoded_logins_are_of_all_servers(void **state)
+static void a_decoded_login_applies_to_all_servers(void **state)
 {
     struct kvb_bus *bus = NULL;
     struct kvb_detail detail = { .text = "" };
@@ -127,11 +127,11 @@ static void decoded_logins_are_of_all_servers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(wrong_credentials_do_not_end_the_trying),
-        cmocka_unit_test(the_log_says_why_the_server_lets_nobody_in),
-        cmocka_unit_test(a_password_may_be_any_text_and_spelt_with_percent_signs),
-        cmocka_unit_test(a_token_may_be_spelt_with_percent_signs),
-        cmocka_unit_test(decoded_logins_are_of_all_servers),
+        cmocka_unit_test(wrong_credentials_do_not_stop_reconnecting),
+        cmocka_unit_test(the_log_says_why_the_server_refuses_the_login),
+        cmocka_unit_test(a_password_may_be_any_text_and_percent_encoded),
+        cmocka_unit_test(a_token_may_be_percent_encoded),
+        cmocka_unit_test(a_decoded_login_applies_to_all_servers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

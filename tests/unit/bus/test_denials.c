@@ -58,7 +58,7 @@ static void names_what_was_denied(void **state)
     assert_int_equal(second.subscriptions, 1);
 }
 
-static void other_words_of_the_server_are_no_denial(void **state)
+static void other_errors_of_the_server_are_no_denial(void **state)
 {
     static const char *const words[] = { "", "Permissions Violation", "Maximum Payload Violation",
                                          "Slow Consumer \"a\"" };
@@ -71,7 +71,7 @@ static void other_words_of_the_server_are_no_denial(void **state)
     assert_int_equal(denials.count, 0);
 }
 
-static void each_subject_is_said_once(void **state)
+static void each_subject_is_logged_once(void **state)
 {
     struct kvb_denials denials = { 0 };
 
@@ -103,8 +103,8 @@ static void a_subscription_stays_denied(void **state)
     assert_string_equal(found(&denials, start_ns + 86400 * KVB_NS_PER_S, is_any), "a");
 }
 
-/* A client may name any subject for the answer, and send many requests. */
-static void answers_that_are_denied_push_nothing_out(void **state)
+/* A client may choose any reply subject and send many requests. */
+static void denied_replies_evict_no_other_denial(void **state)
 {
     struct kvb_denials denials = { 0 };
     char text[128];
@@ -119,7 +119,7 @@ static void answers_that_are_denied_push_nothing_out(void **state)
     assert_string_equal(found(&denials, start_ns, is_any), "namespace.a.component.b.kv_events");
 }
 
-static void the_newest_answer_that_was_denied_is_known(void **state)
+static void the_newest_denied_reply_is_known(void **state)
 {
     struct kvb_denials denials = { 0 };
 
@@ -129,7 +129,7 @@ static void the_newest_answer_that_was_denied_is_known(void **state)
     assert_string_equal(found(&denials, start_ns, is_any), "_INBOX.a.echo.0");
 }
 
-static void a_full_table_gives_way_where_something_is_old(void **state)
+static void a_full_table_evicts_an_old_entry(void **state)
 {
     const uint64_t later_ns = start_ns + kvb_denial_forget_ms * KVB_NS_PER_MS;
     struct kvb_denials denials = { 0 };
@@ -147,7 +147,7 @@ static void a_full_table_gives_way_where_something_is_old(void **state)
     assert_string_equal(denials.items[0].subject, "namespace.a.component.b.kv_events");
 }
 
-static void only_what_is_vital_is_found(void **state)
+static void only_vital_subjects_are_found(void **state)
 {
     struct kvb_denials denials = { 0 };
 
@@ -158,7 +158,7 @@ static void only_what_is_vital_is_found(void **state)
     assert_string_equal(found(&denials, start_ns, is_publish), "namespace.a.component.b.kv_events");
 }
 
-static void a_long_subject_is_cut(void **state)
+static void a_long_subject_is_truncated(void **state)
 {
     struct kvb_denials denials = { 0 };
     char text[1024] = "Permissions Violation for Publish to \"namespace.";
@@ -173,15 +173,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_what_was_denied),
-        cmocka_unit_test(other_words_of_the_server_are_no_denial),
-        cmocka_unit_test(each_subject_is_said_once),
+        cmocka_unit_test(other_errors_of_the_server_are_no_denial),
+        cmocka_unit_test(each_subject_is_logged_once),
         cmocka_unit_test(a_publish_is_forgotten_unless_it_is_denied_again),
         cmocka_unit_test(a_subscription_stays_denied),
-        cmocka_unit_test(answers_that_are_denied_push_nothing_out),
-        cmocka_unit_test(the_newest_answer_that_was_denied_is_known),
-        cmocka_unit_test(a_full_table_gives_way_where_something_is_old),
-        cmocka_unit_test(only_what_is_vital_is_found),
-        cmocka_unit_test(a_long_subject_is_cut),
+        cmocka_unit_test(denied_replies_evict_no_other_denial),
+        cmocka_unit_test(the_newest_denied_reply_is_known),
+        cmocka_unit_test(a_full_table_evicts_an_old_entry),
+        cmocka_unit_test(only_vital_subjects_are_found),
+        cmocka_unit_test(a_long_subject_is_truncated),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -21,10 +21,10 @@ enum { patience_ms = 30000, max_accepted = 16, wanted = 5 };
 /* ---- A server that accepts connections and then says nothing more -------------------------- */
 
 struct mute_server {
-    const char *greeting; /* what it says before */
+    const char *greeting; /* the bytes it sends before it falls silent */
     int fd;
     char url[64];
-    int accepted[max_accepted]; /* the thread's own */
+    int accepted[max_accepted]; /* used by the server's thread alone */
     _Atomic unsigned count;
     pthread_t thread;
 };
@@ -116,7 +116,7 @@ static const struct {
     { "tls", INFO "\x16\x03\x03", "does not answer in the TLS handshake" },
 };
 
-/* More often than there may be dials under way. */
+/* More dials than may be under way at once. */
 static void a_server_that_says_nothing_is_dialed_again_and_again(void **state)
 {
     struct mute_server servers[KVB_COUNT_OF(mutes)];
@@ -137,8 +137,8 @@ static void a_server_that_says_nothing_is_dialed_again_and_again(void **state)
     }
 }
 
-/* The sanitizers see a bus that was left because its dial had not ended. */
-static void closing_waits_for_no_handshake(void **state)
+/* A bus that is not freed because its dial has not ended is a leak that the sanitizers find. */
+static void closing_does_not_wait_for_a_handshake(void **state)
 {
     struct mute_server server;
 
@@ -153,7 +153,7 @@ static void closing_waits_for_no_handshake(void **state)
 }
 
 /* The signature of "nonce80" by this seed begins with a byte 0. */
-static void a_login_that_nats_c_did_not_sign_is_repeated_at_once(void **state)
+static void a_login_that_nats_c_failed_to_sign_is_repeated_at_once(void **state)
 {
     struct nats_stub stub;
     struct kvb_bus_login login = { .nkey_seed_file = "/tmp/kvb-seed-XXXXXX" };
@@ -186,8 +186,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_server_that_says_nothing_is_dialed_again_and_again),
-        cmocka_unit_test(closing_waits_for_no_handshake),
-        cmocka_unit_test(a_login_that_nats_c_did_not_sign_is_repeated_at_once),
+        cmocka_unit_test(closing_does_not_wait_for_a_handshake),
+        cmocka_unit_test(a_login_that_nats_c_failed_to_sign_is_repeated_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

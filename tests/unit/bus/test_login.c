@@ -19,7 +19,8 @@
 #define JWT "-----BEGIN NATS USER JWT-----\nx\n------END NATS USER JWT------"
 
 static char folder[64];
-static char secret[128];      /* its first line is a seed, and it looks like credentials */
+/* a file whose first line is a seed, and which also looks like a credentials file */
+static char secret[128];
 static char key[128];         /* of certificate */
 static char certificate[128]; /* readable by all */
 
@@ -38,7 +39,7 @@ static void write_text(const char *path, const char *text)
     assert_int_equal(chmod(path, 0600), 0);
 }
 
-/* password: NULL for a key that is not encrypted. */
+/* password: NULL for an unencrypted key. */
 static void write_key(const char *path, EVP_PKEY *made, char *password)
 {
     BIO *bio = BIO_new_file(path, "w");
@@ -108,7 +109,7 @@ static void set(char field[kvb_login_text_bytes], const char *path)
 /* ---- Tests
  * ----------------------------------------------------------------------------------------- */
 
-static void accepts_no_login_and_one_of_each_kind(void **state)
+static void accepts_no_login_or_one_of_each_kind(void **state)
 {
     struct kvb_bus_login login = { 0 };
     const char *named = NULL;
@@ -153,7 +154,7 @@ static void refuses_two_logins_and_names_both(void **state)
     }
 }
 
-static void refuses_half_of_a_pair(void **state)
+static void refuses_one_half_of_a_pair(void **state)
 {
     struct kvb_bus_login login = { .user = "u" };
 
@@ -170,7 +171,7 @@ static void refuses_half_of_a_pair(void **state)
     assert_refused(&login, "nats://h", "key_file", "nats.cert_file");
 }
 
-static void refuses_a_user_that_would_end_the_line(void **state)
+static void refuses_a_user_name_that_would_end_the_protocol_line(void **state)
 {
     struct kvb_bus_login login = { .user = "u\nPUB a 1" };
 
@@ -187,13 +188,13 @@ static void refuses_an_inbox_prefix_that_cannot_begin_a_subject(void **state)
     assert_refused(&login, "nats://h", "inbox_prefix", "subject");
 }
 
-/* ---- What is wrong with a file, for each of them ---- */
+/* ---- What is wrong with each kind of file ---- */
 
 struct file_row {
     const char *key;
     size_t offset;
     bool is_secret;
-    const char *content; /* which cannot be right */
+    const char *content; /* a file that cannot be valid */
     const char *why;
 };
 
@@ -214,7 +215,7 @@ static const struct file_row file_rows[] = {
 };
 /* clang-format on */
 
-/* A login whose file of that key is path. */
+/* A login in which this key's file is path. */
 static struct kvb_bus_login login_with(const struct file_row *row, const char *path)
 {
     struct kvb_bus_login login = { 0 };
@@ -290,10 +291,10 @@ static void a_certificate_ends_soon_for_seven_days_and_then_has_ended(void **sta
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(accepts_no_login_and_one_of_each_kind),
+        cmocka_unit_test(accepts_no_login_or_one_of_each_kind),
         cmocka_unit_test(refuses_two_logins_and_names_both),
-        cmocka_unit_test(refuses_half_of_a_pair),
-        cmocka_unit_test(refuses_a_user_that_would_end_the_line),
+        cmocka_unit_test(refuses_one_half_of_a_pair),
+        cmocka_unit_test(refuses_a_user_name_that_would_end_the_protocol_line),
         cmocka_unit_test(refuses_an_inbox_prefix_that_cannot_begin_a_subject),
         cmocka_unit_test(each_bad_file_is_named_with_the_remedy),
         cmocka_unit_test(refuses_a_key_that_is_encrypted_or_of_another_certificate),

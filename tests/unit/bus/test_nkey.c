@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Computed by the Python package nkeys 0.2.1 from seeds of zeros, 0 .. 31, and ones. */
+/* Computed by the Python package nkeys 0.2.1 from seeds of zeros, of the bytes 0 to 31, and of
+ * 0xff. */
 static const struct {
     const char *seed;
     const char *public_key;

@@ -35,10 +35,10 @@ static void run_and_exit(void)
     }
     while (atomic_load(&uses) < 100) {
     }
-    exit(EXIT_SUCCESS); /* NOLINT(concurrency-mt-unsafe): what is tested */
+    exit(EXIT_SUCCESS); /* NOLINT(concurrency-mt-unsafe): this is what the test is about */
 }
 
-static void threads_may_use_openssl_until_the_process_has_ended(void **state)
+static void threads_may_use_openssl_until_the_process_ends(void **state)
 {
     (void)state;
     for (size_t i = 0; i < processes; i++) {
@@ -56,7 +56,7 @@ static void threads_may_use_openssl_until_the_process_has_ended(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_may_use_openssl_until_the_process_has_ended),
+        cmocka_unit_test(threads_may_use_openssl_until_the_process_ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -94,7 +94,7 @@ static void fills_in_the_subjects_of_the_contract(void **state)
     }
 }
 
-static void refuses_missing_and_dangerous_names(void **state)
+static void refuses_missing_and_unsafe_names(void **state)
 {
     struct kvb_subject_names bad = names;
     char long_name[kvb_subject_bytes];
@@ -167,7 +167,7 @@ static void a_wide_subject_replaces_those_that_it_includes(void **state)
     assert_true(has(&permissions, false, "namespace.b.component.r.kv_get.*"));
 }
 
-static void routers_and_readers_get_no_more_than_they_use(void **state)
+static void routers_and_readers_get_only_permissions_that_they_use(void **state)
 {
     const struct kvb_permissions router = made(KVB_CLIENT_ROUTER, 0);
     const struct kvb_permissions reader = made(KVB_CLIENT_READER, 0);
@@ -207,7 +207,7 @@ static void a_denial_is_vital_where_the_table_says_so(void **state)
 
     (void)state;
     assert_true(is_vital(&json, true, "namespace.a.component.w.load_metrics"));
-    assert_false(is_vital(&json, true, "elsewhere")); /* where a requester wants its answer */
+    assert_false(is_vital(&json, true, "elsewhere")); /* the reply subject of a request */
     assert_false(is_vital(&json, false, "namespace.a.component.w.kv_sync.*.*"));
     assert_true(is_vital(&protobuf, false, "namespace.a.component.w.kv_sync.*.*"));
     assert_false(is_vital(&protobuf, false, "$SRV.*"));
@@ -225,7 +225,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_subject_includes_another),
         cmocka_unit_test(fills_in_the_subjects_of_the_contract),
-        cmocka_unit_test(refuses_missing_and_dangerous_names),
+        cmocka_unit_test(refuses_missing_and_unsafe_names),
         cmocka_unit_test(a_bridge_needs_what_its_configuration_uses),
         cmocka_unit_test(registrations_need_permissions_only_where_they_are_on),
         cmocka_unit_test(a_wide_subject_replaces_those_that_it_includes),

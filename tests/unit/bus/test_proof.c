@@ -9,7 +9,7 @@ static const char secret[] = "Jefe";
 static const char message[] = "what do ya want for nothing?";
 static const char proof[] = "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843";
 
-static void makes_the_proof_of_the_standard(void **state)
+static void computes_the_mac_of_rfc_4231(void **state)
 {
     char out[kvb_proof_bytes];
 
@@ -18,7 +18,7 @@ static void makes_the_proof_of_the_standard(void **state)
     assert_string_equal(out, proof);
 }
 
-static void only_the_right_proof_is_right(void **state)
+static void only_the_right_proof_is_accepted(void **state)
 {
     char other[kvb_proof_bytes];
 
@@ -35,8 +35,8 @@ static void only_the_right_proof_is_right(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(makes_the_proof_of_the_standard),
-        cmocka_unit_test(only_the_right_proof_is_right),
+        cmocka_unit_test(computes_the_mac_of_rfc_4231),
+        cmocka_unit_test(only_the_right_proof_is_accepted),
     };
 
     return cmocka_run_group_tests_name("bus/proof", tests, NULL, NULL);

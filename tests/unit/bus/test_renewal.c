@@ -14,8 +14,7 @@
 
 enum { patience_ms = 15000, max_read_text = 64 };
 
-/* ---- A bus that a stub serves, with a token in a file ------------------------------------------
- */
+/* ---- A bus connected to the stub server, with a token in a file ------------------------------ */
 
 struct renewing {
     struct nats_stub stub;
@@ -23,7 +22,7 @@ struct renewing {
     struct kvb_bus *bus;
     struct kvb_bus_subscription *subscription;
     pthread_mutex_t lock;
-    char read[max_read_text]; /* the payloads, one after the other; lock */
+    char read[max_read_text]; /* the payloads, concatenated; guarded by lock */
 };
 
 static void take_payload(void *context, const struct kvb_bus_message *message)
@@ -48,7 +47,7 @@ static bool is_subscribed(void *context)
     return nats_stub_received(&((struct renewing *)context)->stub, 0, "SUB a") == 1;
 }
 
-/* With a loss or without. */
+/* Waits for a renewal, with or without a loss. */
 static bool is_replaced(void *context)
 {
     const struct kvb_bus *bus = ((struct renewing *)context)->bus;
@@ -101,7 +100,7 @@ static void end_renewing(struct renewing *one)
 /* ---- Tests
  * --------------------------------------------------------------------------------------- */
 
-/* The second PING: the first belongs to CONNECT. */
+/* The renewal sends the second PING; the first belongs to CONNECT. */
 static bool is_new_one_waited_for(void *context)
 {
     return nats_stub_received(&((struct renewing *)context)->stub, 1, "PING") >= 2;
@@ -113,14 +112,14 @@ static bool is_old_one_drained(void *context)
 }
 
 static const struct {
-    unsigned pongs[2]; /* of the old and the new connection, from the renewal on */
+    unsigned pongs[2]; /* on the old and the new connection, since the renewal */
     condition is_waiting;
 } standstills[] = {
     { { nats_stub_unlimited, 1 }, is_new_one_waited_for },
     { { 0, nats_stub_unlimited }, is_old_one_drained },
 };
 
-static void the_end_waits_for_no_renewal(void **state)
+static void closing_does_not_wait_for_a_renewal(void **state)
 {
     (void)state;
     for (size_t i = 0; i < KVB_COUNT_OF(standstills); i++) {
@@ -147,9 +146,9 @@ static bool has_read_all(void *context)
     return has_all;
 }
 
-/* 2, 3 and 4 are on their way when the subscription on the old connection ends; 4 comes on the new
- * one, too. */
-static void messages_on_their_way_on_the_old_connection_are_handled_first(void **state)
+/* Messages 2, 3 and 4 are in flight when the subscription on the old connection ends. 4 also
+ * arrives on the new one. */
+static void messages_in_flight_on_the_old_connection_are_handled_first(void **state)
 {
     struct renewing one;
 
@@ -169,8 +168,8 @@ static void messages_on_their_way_on_the_old_connection_are_handled_first(void *
     end_renewing(&one);
 }
 
-/* Its server answers again in time for the end of its subscription. */
-static void what_the_old_connection_has_not_confirmed_counts_as_a_loss(void **state)
+/* The old server answers no PING after the publish until the subscription has ended. */
+static void an_unconfirmed_publish_on_the_old_connection_counts_as_a_loss(void **state)
 {
     struct renewing one;
 
@@ -189,9 +188,9 @@ static void what_the_old_connection_has_not_confirmed_counts_as_a_loss(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_end_waits_for_no_renewal),
-        cmocka_unit_test(messages_on_their_way_on_the_old_connection_are_handled_first),
-        cmocka_unit_test(what_the_old_connection_has_not_confirmed_counts_as_a_loss),
+        cmocka_unit_test(closing_does_not_wait_for_a_renewal),
+        cmocka_unit_test(messages_in_flight_on_the_old_connection_are_handled_first),
+        cmocka_unit_test(an_unconfirmed_publish_on_the_old_connection_counts_as_a_loss),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -29,7 +29,7 @@ static size_t position_of(const char *server, const char *left, uint64_t seed)
     return found;
 }
 
-static void each_server_comes_first_now_and_then(void **state)
+static void each_server_is_first_in_some_orders(void **state)
 {
     (void)state;
     for (size_t i = 0; i < servers; i++) {
@@ -43,7 +43,7 @@ static void each_server_comes_first_now_and_then(void **state)
     }
 }
 
-static void the_server_that_was_left_comes_last(void **state)
+static void the_server_that_was_left_is_last(void **state)
 {
     static const char *const left[servers] = { "nats://one", "nats://two:4222", "nats://Three:4333",
                                                "[::1]:4444" };
@@ -77,7 +77,7 @@ static void a_server_is_its_host_and_port(void **state)
     assert_true(kvb_server_url_is_same("[::1]", "nats://[::1]:4222"));
 }
 
-static void a_list_of_one_or_none_stays(void **state)
+static void a_list_of_one_or_none_keeps_its_order(void **state)
 {
     const char *list[] = { "a" };
 
@@ -87,11 +87,11 @@ static void a_list_of_one_or_none_stays(void **state)
     assert_string_equal(list[0], "a");
 }
 
-static void a_login_that_cannot_be_sent_is_a_fault(void **state)
+static void a_login_that_cannot_be_sent_is_an_error(void **state)
 {
     static const struct {
         const char *url;
-        const char *fault; /* NULL: none */
+        const char *fault; /* NULL: no error */
     } rows[] = {
         { "nats://h", NULL },
         { "nats://u:p@h,nats://t@h", NULL },
@@ -120,12 +120,12 @@ static void a_login_that_cannot_be_sent_is_a_fault(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_server_comes_first_now_and_then),
-        cmocka_unit_test(the_server_that_was_left_comes_last),
+        cmocka_unit_test(each_server_is_first_in_some_orders),
+        cmocka_unit_test(the_server_that_was_left_is_last),
         cmocka_unit_test(a_server_that_is_listed_twice_is_last_twice),
         cmocka_unit_test(a_server_is_its_host_and_port),
-        cmocka_unit_test(a_list_of_one_or_none_stays),
-        cmocka_unit_test(a_login_that_cannot_be_sent_is_a_fault),
+        cmocka_unit_test(a_list_of_one_or_none_keeps_its_order),
+        cmocka_unit_test(a_login_that_cannot_be_sent_is_an_error),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

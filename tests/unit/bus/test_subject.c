@@ -18,7 +18,7 @@ static void makes_the_subjects_of_the_contract(void **state)
     assert_string_equal(subject, "namespace.*.component.*.*");
 }
 
-static void refuses_names_that_could_write_other_lines(void **state)
+static void refuses_names_that_could_inject_protocol_lines(void **state)
 {
     static const char *const bad[] = {
         "", "a b", "a.b", "a\r\nPUB b", ">", "a*", "\xc3\xa9", "a/b"
@@ -67,7 +67,7 @@ static void a_subject_that_does_not_fit_is_refused(void **state)
     assert_int_equal(kvb_subject_make(subject, name, name, tail), KVB_BAD_INPUT);
 }
 
-static void takes_apart_what_it_made(void **state)
+static void parses_its_own_subjects(void **state)
 {
     char name_space[kvb_name_bytes + 1];
     char component[kvb_name_bytes + 1];
@@ -81,7 +81,7 @@ static void takes_apart_what_it_made(void **state)
     assert_string_equal(tail, "kv_sync.7.0");
 }
 
-static void refuses_to_take_apart_other_subjects(void **state)
+static void refuses_to_parse_other_subjects(void **state)
 {
     static const char *const bad[] = {
         "",
@@ -110,7 +110,7 @@ static void refuses_to_take_apart_other_subjects(void **state)
     assert_null(tail);
 }
 
-static void tells_subjects_from_what_is_none(void **state)
+static void distinguishes_subjects_from_other_texts(void **state)
 {
     static const struct {
         const char *subject;
@@ -133,14 +133,15 @@ static void tells_subjects_from_what_is_none(void **state)
     }
 }
 
-static void answers_go_to_no_subject_that_commands_something(void **state)
+static void replies_go_to_no_subject_that_commands_something(void **state)
 {
     (void)state;
     assert_true(kvb_reply_is_refused("namespace.a.component.b.kv_events"));
     assert_true(kvb_reply_is_refused("$JS.API.STREAM.PURGE.x"));
     assert_true(kvb_reply_is_refused("$SRV.PING"));
     assert_false(kvb_reply_is_refused("_INBOX.a.b"));
-    assert_false(kvb_reply_is_refused("_R_.a.b")); /* of a request from another account */
+    /* the reply subject of a request from another account */
+    assert_false(kvb_reply_is_refused("_R_.a.b"));
     assert_false(kvb_reply_is_refused("elsewhere"));
 }
 
@@ -175,7 +176,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(makes_the_subjects_of_the_contract),
-        cmocka_unit_test(refuses_names_that_could_write_other_lines),
+        cmocka_unit_test(refuses_names_that_could_inject_protocol_lines),
         cmocka_unit_test(a_name_has_1_to_64_bytes),
         cmocka_unit_test(a_subject_that_does_not_fit_is_refused),
         cmocka_unit_test(takes_apart_what_it_made),

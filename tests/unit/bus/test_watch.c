@@ -6,7 +6,8 @@
 static const uint64_t ms = KVB_NS_PER_MS;
 static const uint64_t start_ns = 5 * KVB_NS_PER_S;
 
-/* Looks as the keeper does, up to and at until_ns; the first step that is not REST, or REST. */
+/* Checks as the connection manager does, up to and at until_ns. Returns the first step other than
+ * REST, or REST. */
 static enum kvb_bus_watch_step
 look_until(struct kvb_bus_watch *watch, uint64_t *now_ns, uint64_t until_ns)
 {
@@ -20,7 +21,7 @@ look_until(struct kvb_bus_watch *watch, uint64_t *now_ns, uint64_t until_ns)
     return KVB_BUS_WATCH_REST;
 }
 
-static void asks_a_second_after_the_last_question(void **state)
+static void pings_a_second_after_the_last_ping(void **state)
 {
     struct kvb_bus_watch watch;
     uint64_t now_ns = start_ns;
@@ -35,7 +36,7 @@ static void asks_a_second_after_the_last_question(void **state)
     assert_int_equal(look_until(&watch, &now_ns, start_ns + 2000 * ms), KVB_BUS_WATCH_PING);
 }
 
-static void what_others_ask_counts(void **state)
+static void pings_of_other_threads_count(void **state)
 {
     struct kvb_bus_watch watch;
     uint64_t now_ns = start_ns;
@@ -60,7 +61,7 @@ static void closes_when_nothing_answers_for_two_seconds(void **state)
     assert_int_equal(look_until(&watch, &now_ns, start_ns + 2000 * ms), KVB_BUS_WATCH_CLOSE);
 }
 
-static void asking_again_and_again_does_not_put_it_off(void **state)
+static void repeated_pings_do_not_postpone_the_close(void **state)
 {
     struct kvb_bus_watch watch;
     uint64_t now_ns = start_ns;
@@ -76,8 +77,8 @@ static void asking_again_and_again_does_not_put_it_off(void **state)
     assert_int_equal(look_until(&watch, &now_ns, start_ns + 2000 * ms), KVB_BUS_WATCH_CLOSE);
 }
 
-/* A stopped process, or a paused machine: the PONG may lie in the socket. */
-static void a_time_in_which_nobody_looked_is_no_silence(void **state)
+/* After a stopped process or a paused machine, the PONG may be waiting in the socket. */
+static void time_without_a_check_is_no_silence(void **state)
 {
     struct kvb_bus_watch watch;
     uint64_t now_ns = start_ns;
@@ -92,21 +93,22 @@ static void a_time_in_which_nobody_looked_is_no_silence(void **state)
     assert_int_equal(look_until(&watch, &now_ns, start_ns + 12000 * ms), KVB_BUS_WATCH_CLOSE);
 }
 
-static void what_was_asked_after_a_standstill_is_not_of_the_future(void **state)
+static void a_ping_later_than_the_last_check_is_valid(void **state)
 {
     struct kvb_bus_watch watch;
     const uint64_t woken_ns = start_ns + 10 * KVB_NS_PER_S;
 
     (void)state;
     kvb_bus_watch_begin(&watch, start_ns);
-    kvb_bus_watch_pinged(&watch, woken_ns); /* another thread was quicker than the keeper */
+    /* another thread sent it before the connection manager's next check */
+    kvb_bus_watch_pinged(&watch, woken_ns);
     uint64_t now_ns = woken_ns;
     assert_int_equal(kvb_bus_watch_look(&watch, now_ns), KVB_BUS_WATCH_REST);
     assert_int_equal(look_until(&watch, &now_ns, woken_ns + 2000 * ms), KVB_BUS_WATCH_CLOSE);
     assert_int_equal(now_ns, woken_ns + 2000 * ms);
 }
 
-static void a_new_connection_owes_nothing(void **state)
+static void a_new_connection_has_no_ping_to_answer(void **state)
 {
     struct kvb_bus_watch watch;
     uint64_t now_ns = start_ns;
@@ -123,13 +125,13 @@ static void a_new_connection_owes_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(asks_a_second_after_the_last_question),
-        cmocka_unit_test(what_others_ask_counts),
+        cmocka_unit_test(pings_a_second_after_the_last_ping),
+        cmocka_unit_test(pings_of_other_threads_count),
         cmocka_unit_test(closes_when_nothing_answers_for_two_seconds),
-        cmocka_unit_test(asking_again_and_again_does_not_put_it_off),
-        cmocka_unit_test(a_time_in_which_nobody_looked_is_no_silence),
-        cmocka_unit_test(what_was_asked_after_a_standstill_is_not_of_the_future),
-        cmocka_unit_test(a_new_connection_owes_nothing),
+        cmocka_unit_test(repeated_pings_do_not_postpone_the_close),
+        cmocka_unit_test(time_without_a_check_is_no_silence),
+        cmocka_unit_test(a_ping_later_than_the_last_check_is_valid),
+        cmocka_unit_test(a_new_connection_has_no_ping_to_answer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
