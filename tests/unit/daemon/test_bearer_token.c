@@ -10,7 +10,7 @@
 
 static const char token[kvb_bearer_token_bytes] = "0123456789abcdef";
 
-static void the_token_is_shown_whole_and_by_its_scheme(void **state)
+static void a_request_needs_the_whole_token_and_its_scheme(void **state)
 {
     (void)state;
     static const char *const shown[] = { "Bearer 0123456789abcdef", "bearer 0123456789abcdef" };
@@ -35,7 +35,7 @@ static void the_token_is_shown_whole_and_by_its_scheme(void **state)
     }
 }
 
-static void an_empty_token_is_never_shown(void **state)
+static void an_empty_token_is_never_accepted(void **state)
 {
     static const char empty[kvb_bearer_token_bytes] = "";
 
@@ -57,7 +57,8 @@ static void a_longer_token_than_any_is_refused(void **state)
     assert_false(kvb_bearer_token_is_shown(text, longest));
 }
 
-/* What a file of `len` bytes is read as: "" when it is refused with a sentence that names it. */
+/* The token that a file of `len` bytes gives; "" when the file is refused with a sentence that
+ * names it. */
 static const char *read_token(const char *text, size_t len)
 {
     static char out[kvb_bearer_token_bytes];
@@ -87,7 +88,7 @@ static void a_token_is_the_first_line_of_its_file(void **state)
     }
 }
 
-static void what_is_no_token_is_refused(void **state)
+static void a_text_that_is_no_token_is_refused(void **state)
 {
     static const struct {
         const char *text;
@@ -116,11 +117,11 @@ static void what_is_no_token_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_token_is_shown_whole_and_by_its_scheme),
-        cmocka_unit_test(an_empty_token_is_never_shown),
+        cmocka_unit_test(a_request_needs_the_whole_token_and_its_scheme),
+        cmocka_unit_test(an_empty_token_is_never_accepted),
         cmocka_unit_test(a_longer_token_than_any_is_refused),
         cmocka_unit_test(a_token_is_the_first_line_of_its_file),
-        cmocka_unit_test(what_is_no_token_is_refused),
+        cmocka_unit_test(a_text_that_is_no_token_is_refused),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -18,7 +18,7 @@ static unsigned status_of(uint32_t exact, uint32_t streams, const char *query, c
     return answer.status;
 }
 
-static void who_asks_for_no_share_is_not_refused(void **state)
+static void a_request_without_a_share_is_never_refused(void **state)
 {
     (void)state;
     assert_int_equal(status_of(0, 9, "", ""), 200);
@@ -26,7 +26,7 @@ static void who_asks_for_no_share_is_not_refused(void **state)
     assert_int_equal(status_of(0, 9, "inexact=1", ""), 200);
 }
 
-static void a_share_is_reached_or_said(void **state)
+static void a_share_that_is_not_reached_is_reported(void **state)
 {
     (void)state;
     assert_int_equal(status_of(19, 20, "exact=0.95", ""), 200);
@@ -45,7 +45,7 @@ static void a_share_is_reached_or_said(void **state)
         503);
 }
 
-static void what_is_no_share_is_refused(void **state)
+static void a_value_that_is_no_share_is_refused(void **state)
 {
     (void)state;
     static const char *const queries[] = {
@@ -64,9 +64,9 @@ static void what_is_no_share_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_asks_for_no_share_is_not_refused),
-        cmocka_unit_test(a_share_is_reached_or_said),
-        cmocka_unit_test(what_is_no_share_is_refused),
+        cmocka_unit_test(a_request_without_a_share_is_never_refused),
+        cmocka_unit_test(a_share_that_is_not_reached_is_reported),
+        cmocka_unit_test(a_value_that_is_no_share_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,7 +44,8 @@ static void remove_folder(const char *path)
 
     assert_non_null(directory);
     for (struct dirent *entry;
-         (entry = readdir(directory));) { /* NOLINT(concurrency-mt-unsafe): a folder of its own */
+         /* NOLINT(concurrency-mt-unsafe): no other thread uses this folder */
+         (entry = readdir(directory));) {
         if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) {
             continue;
         }
@@ -59,7 +60,7 @@ static void remove_folder(const char *path)
     assert_int_equal(rmdir(path), 0);
 }
 
-/* Until kvb_file_watch_now() is later than the newest change of the file. */
+/* Waits until kvb_file_watch_now() is later than the file's newest change. */
 static void wait_for_tick(const char *path)
 {
     struct timespec now;
@@ -80,7 +81,7 @@ static void watch_one(struct kvb_file_watch *watch, const char *path)
     kvb_file_watch_set(watch, &path, 1, kvb_file_watch_now(), &silent);
 }
 
-/* As kvb_daemon_wait_for_end() does after SIGIO, when no more changes come. */
+/* Waits as kvb_daemon_wait_for_end() does after SIGIO, until no more changes come. */
 static bool has_changed_soon(struct kvb_file_watch *watch)
 {
     const uint64_t now_ns = kvb_clock_monotonic_ns();
@@ -108,18 +109,19 @@ static void a_file_that_is_written_or_replaced_has_changed_once(void **state)
 
     (void)snprintf(other, sizeof other, "%s/other", folder.path);
     write_file(other, "seven");
-    assert_false(has_changed_soon(&watch)); /* another file of the folder */
+    assert_false(has_changed_soon(&watch)); /* another file in the same folder */
     assert_int_equal(rename(other, folder.file), 0);
     assert_true(has_changed_soon(&watch));
 
     assert_int_equal(unlink(folder.file), 0);
-    assert_false(has_changed_soon(&watch)); /* the next one is on its way */
+    assert_false(has_changed_soon(&watch)); /* a second change is pending */
     write_file(folder.file, "eleven");
     assert_true(has_changed_soon(&watch));
     remove_folder(folder.path);
 }
 
-/* One version of a ConfigMap: its folder, and ..data, which leads to it, renamed into place. */
+/* Makes a new version of a Kubernetes ConfigMap: a new folder, and the link ..data, which is
+ * replaced by a rename. */
 static void put_version(const struct folder *folder, const char *name, const char *text)
 {
     char path[128];
@@ -154,7 +156,7 @@ static void a_config_map_changes_by_the_rename_of_a_link(void **state)
     remove_folder(folder.path);
 }
 
-static void what_changed_while_it_was_read_is_a_change(void **state)
+static void a_change_during_the_read_is_noticed(void **state)
 {
     (void)state;
     KVB_OWN(kvb_file_watch_close) struct kvb_file_watch watch = { .fd = -1 };
@@ -191,7 +193,7 @@ static void without_inotify_files_are_compared_every_ten_seconds(void **state)
     remove_folder(folder.path);
 }
 
-static void no_file_is_never_due(void **state)
+static void without_a_file_nothing_is_ever_due(void **state)
 {
     (void)state;
     struct kvb_file_watch watch = { .fd = -1 };
@@ -212,9 +214,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_that_is_written_or_replaced_has_changed_once),
         cmocka_unit_test(a_config_map_changes_by_the_rename_of_a_link),
-        cmocka_unit_test(what_changed_while_it_was_read_is_a_change),
+        cmocka_unit_test(a_change_during_the_read_is_noticed),
         cmocka_unit_test(without_inotify_files_are_compared_every_ten_seconds),
-        cmocka_unit_test(no_file_is_never_due),
+        cmocka_unit_test(without_a_file_nothing_is_ever_due),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -37,12 +37,12 @@ struct room {
     _Atomic unsigned calls;
     _Atomic unsigned inside;
     _Atomic bool may_leave;
-    int fail_at; /* the part of an answer that fails; -1: none */
+    int fail_at; /* the number of the answer's part that fails; -1: none */
     _Atomic uint64_t values[metric_count];
     struct kvb_metrics metrics;
 };
 
-/* Answers with the request itself. */
+/* Answers with a description of the request. */
 static void
 echo(void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer)
 {
@@ -238,7 +238,7 @@ static void status_and_allow_are_the_handlers(void **state)
     kvb_http_stop(room.http);
 }
 
-static void what_a_handler_refuses_is_counted_by_reason(void **state)
+static void refusals_of_a_handler_are_counted_by_reason(void **state)
 {
     struct room room = { 0 };
     char answer[answer_bytes];
@@ -268,7 +268,8 @@ static void post_zeros(const struct room *room, size_t len, char answer[answer_b
         head, sizeof head,
         "POST /query HTTP/1.1\r\nHost: h\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n", len);
     send_text(fd, head, strlen(head));
-    (void)send(fd, zeros, len, MSG_NOSIGNAL); /* the server may have hung up already */
+    /* the server may have closed the connection already */
+    (void)send(fd, zeros, len, MSG_NOSIGNAL);
     read_all(fd, answer);
 }
 
@@ -290,7 +291,7 @@ static void a_body_above_the_ceiling_gets_413_and_a_sentence(void **state)
     kvb_http_stop(room.http);
 }
 
-/* Answered from its headers alone, before a byte of it is sent. */
+/* The answer depends on the headers alone; no byte of the body is sent. */
 static void a_body_far_above_the_ceiling_is_not_waited_for(void **state)
 {
     struct room room = { 0 };
@@ -307,7 +308,7 @@ static void a_body_far_above_the_ceiling_is_not_waited_for(void **state)
     kvb_http_stop(room.http);
 }
 
-static void an_endless_body_is_hung_up_on(void **state)
+static void an_endless_body_is_disconnected(void **state)
 {
     static const char head[] =
         "POST /query HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -329,8 +330,8 @@ static void an_endless_body_is_hung_up_on(void **state)
     kvb_http_stop(room.http);
 }
 
-/* libmicrohttpd answers these itself, before any handler or after its headers were read. */
-static void what_the_library_refuses_is_counted(void **state)
+/* libmicrohttpd answers these itself, before or after the server has read the headers. */
+static void refusals_of_libmicrohttpd_are_counted(void **state)
 {
     static const struct {
         const char *text;
@@ -360,11 +361,11 @@ static void what_the_library_refuses_is_counted(void **state)
     kvb_http_stop(room.http);
 }
 
-static void what_is_no_http_leaves_nothing_behind(void **state)
+static void bytes_that_are_no_http_leave_nothing_behind(void **state)
 {
     static const struct {
         const char *text;
-        bool is_answered; /* else the server waits for more of it */
+        bool is_answered; /* false: the server waits for more bytes */
     } bad[] = {
         { "\r\n\r\n\r\n", false },
         { "\x16\x03\x01\x02", false },
@@ -393,7 +394,7 @@ static void what_is_no_http_leaves_nothing_behind(void **state)
     kvb_http_stop(room.http);
 }
 
-/* All are open before the first one sends a request. */
+/* All connections are open before the first one sends a request. */
 static void two_hundred_connections_are_served_at_once(void **state)
 {
     static const char request[] = "GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n";
@@ -443,7 +444,7 @@ swallow(void *context, const struct kvb_http_request *request, struct kvb_http_a
 
 static const char get_and_stay[] = "GET / HTTP/1.1\r\nHost: h\r\n\r\n";
 
-/* One answer of a connection that stays open. */
+/* Reads one answer of a connection that stays open. */
 static void read_some(int fd, char out[answer_bytes])
 {
     const ssize_t got = recv(fd, out, answer_bytes - 1, 0);
@@ -462,7 +463,7 @@ static bool is_served(void *context)
 
 static const char *const vital[] = { "/livez", NULL };
 
-/* As many connections as one client may have; each was served and stays open. */
+/* Opens as many connections as one client may have; each has had an answer and stays open. */
 static void open_share(struct room *room, int *fds, int share)
 {
     char answer[answer_bytes];
@@ -475,7 +476,7 @@ static void open_share(struct room *room, int *fds, int share)
     }
 }
 
-static void a_connection_above_the_share_is_told_so_but_for_vital_paths(void **state)
+static void a_connection_above_the_share_gets_503_except_on_vital_paths(void **state)
 {
     enum { ceiling = 8, share = 6 };
     struct room room = { 0 };
@@ -495,7 +496,7 @@ static void a_connection_above_the_share_is_told_so_but_for_vital_paths(void **s
     ask(&room, "GET /livez HTTP/1.1\r\nHost: h\r\n\r\n", answer);
     assert_status(answer, "200");
     ask(&room, "POST /livez HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n", answer);
-    assert_status(answer, "503"); /* a body may take its time */
+    assert_status(answer, "503"); /* the body may arrive later */
     for (int i = 0; i < share; i++) {
         close(fds[i]);
     }
@@ -503,8 +504,8 @@ static void a_connection_above_the_share_is_told_so_but_for_vital_paths(void **s
     kvb_http_stop(room.http);
 }
 
-/* Idle ones of the share make room as soon as they are no longer young. */
-static void who_waits_longest_makes_room(void **state)
+/* Idle connections of the share make room as soon as they are no longer young. */
+static void the_longest_idle_connection_makes_room(void **state)
 {
     enum { ceiling = 8, share = 6 };
     struct room room = { 0 };
@@ -515,7 +516,7 @@ static void who_waits_longest_makes_room(void **state)
     start_with(&room, echo, ceiling);
     open_share(&room, fds, share);
     assert_true(wait_until(is_served, &room, patience_ms));
-    assert_int_equal(recv(fds[0], answer, sizeof answer, 0), 0); /* hung up on */
+    assert_int_equal(recv(fds[0], answer, sizeof answer, 0), 0); /* disconnected */
     for (int i = 0; i < share; i++) {
         close(fds[i]);
     }
@@ -531,7 +532,7 @@ static uint64_t closed_count(const struct room *room, size_t id)
     return kvb_metric_get(&room->metrics, id);
 }
 
-static void a_dripping_header_is_hung_up_on(void **state)
+static void a_header_sent_too_slowly_is_disconnected(void **state)
 {
     struct room room = { 0 };
     char answer[answer_bytes];
@@ -540,7 +541,7 @@ static void a_dripping_header_is_hung_up_on(void **state)
     start_as(&room, (struct kvb_http_options){ .handler = echo, .grace_ms = short_ms });
     const int fd = dial(&room);
     send_text(fd, "GET / HTTP/1.1\r\n", 16);
-    for (int i = 0; i < patience_ms; i++) { /* ends when the server closes the connection */
+    for (int i = 0; i < patience_ms; i++) { /* returns when the server closes the connection */
         if (send(fd, "X: y\r\n", 6, MSG_NOSIGNAL) < 0) {
             break;
         }
@@ -553,7 +554,7 @@ static void a_dripping_header_is_hung_up_on(void **state)
     kvb_http_stop(room.http);
 }
 
-static void a_body_that_stops_is_hung_up_on(void **state)
+static void a_body_that_stops_is_disconnected(void **state)
 {
     struct room room = { 0 };
     char answer[answer_bytes];
@@ -573,7 +574,7 @@ static bool is_nothing_held(void *context)
     return kvb_metric_get(&room->metrics, count_http_held) == 0;
 }
 
-static void who_drips_its_answer_is_hung_up_on(void **state)
+static void a_client_that_reads_too_slowly_is_disconnected(void **state)
 {
     struct room room = { 0 };
     char byte = 0;
@@ -592,7 +593,7 @@ static void who_drips_its_answer_is_hung_up_on(void **state)
     kvb_http_stop(room.http);
 }
 
-static void who_does_not_read_its_answer_holds_nothing_for_long(void **state)
+static void a_client_that_does_not_read_frees_its_slot_soon(void **state)
 {
     struct room room = { 0 };
     char answer[answer_bytes];
@@ -620,7 +621,7 @@ static bool is_one_held(void *context)
     return kvb_metric_get(&room->metrics, count_http_held) >= (512 << 10) - kvb_http_own_bytes;
 }
 
-static void a_body_beyond_the_budget_gets_503_and_small_ones_pass(void **state)
+static void a_body_above_the_budget_gets_503_and_small_ones_pass(void **state)
 {
     static const char zeros[512 << 10];
     struct room room = { 0 };
@@ -632,9 +633,9 @@ static void a_body_beyond_the_budget_gets_503_and_small_ones_pass(void **state)
                    .handler = swallow, .max_body_bytes = 1 << 20, .max_held_bytes = 700 << 10 });
     const int first = dial(&room);
     send_text(first, half_a_megabyte, sizeof half_a_megabyte - 1);
-    send_text(first, zeros, sizeof zeros - 1); /* a byte is missing */
+    send_text(first, zeros, sizeof zeros - 1); /* one byte of it is missing */
     assert_true(wait_until(is_one_held, &room, patience_ms));
-    ask(&room, half_a_megabyte, answer); /* refused by what it says of itself */
+    ask(&room, half_a_megabyte, answer); /* refused because of its Content-Length */
     assert_status(answer, "503");
     assert_non_null(strstr(answer, "Retry-After: 1\r\n"));
     assert_int_equal(kvb_metric_get(&room.metrics, count_http_refused_memory), 1);
@@ -649,8 +650,8 @@ static void a_body_beyond_the_budget_gets_503_and_small_ones_pass(void **state)
     kvb_http_stop(room.http);
 }
 
-/* A body that does not say how long it is, is read to its end and refused then. */
-static void a_chunked_body_beyond_the_budget_gets_503(void **state)
+/* A body of unknown length is read to its end and then refused. */
+static void a_chunked_body_above_the_budget_gets_503(void **state)
 {
     static const char head[] = "POST / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
                                "Transfer-Encoding: chunked\r\n\r\n80000\r\n";
@@ -674,12 +675,12 @@ static void a_chunked_body_beyond_the_budget_gets_503(void **state)
     assert_status(answer, "503");
     assert_int_equal(atomic_load(&room.calls), 0);
     close(first);
-    /* when its end is seen, and at the latest when the time for its body is over */
+    /* at its end, or at the latest when the time for the body is over */
     assert_true(wait_until(is_nothing_held, &room, late_ms));
     kvb_http_stop(room.http);
 }
 
-static void an_answer_beyond_the_budget_gets_503(void **state)
+static void an_answer_above_the_budget_gets_503(void **state)
 {
     struct room room = { 0 };
     char answer[answer_bytes];
@@ -688,7 +689,7 @@ static void an_answer_beyond_the_budget_gets_503(void **state)
     start_as(&room, (struct kvb_http_options){ .handler = large, .max_held_bytes = 40 << 20 });
     const int first = dial(&room);
     send_text(first, get_and_stay, sizeof get_and_stay - 1);
-    read_some(first, answer); /* and no more of it */
+    read_some(first, answer); /* the rest is not read */
     assert_status(answer, "200");
     ask(&room, get_and_stay, answer);
     assert_status(answer, "503");
@@ -701,7 +702,7 @@ static void an_answer_beyond_the_budget_gets_503(void **state)
 
 enum { all_parts = 300, a_part = 100 << 10 };
 
-/* The number of parts that were made; dropped counts in the room. */
+/* Counts the parts made; the room counts the answers dropped. */
 struct parts {
     struct room *room;
     int made;
@@ -745,7 +746,7 @@ in_parts(void *context, const struct kvb_http_request *request, struct kvb_http_
     answer->parts = &parts;
 }
 
-/* Reads to the end; returns the bytes, and the last ones in `tail`. */
+/* Reads to the end; returns the number of bytes, and the last ones in `tail`. */
 static size_t read_through(int fd, char tail[6])
 {
     static char bytes[64 << 10];
@@ -781,7 +782,8 @@ static void a_long_answer_is_made_while_it_is_read(void **state)
     read_some(fd, answer);
     assert_status(answer, "200");
     assert_true(kvb_metric_get(&room.metrics, count_http_held) <= UINT64_C(2) * a_part);
-    assert_true(atomic_load(&room.inside) < all_parts); /* no more than sockets hold */
+    /* only as much as the sockets' buffers hold */
+    assert_true(atomic_load(&room.inside) < all_parts);
     assert_true(read_through(fd, tail) > (size_t)all_parts * a_part - answer_bytes);
     assert_string_equal(tail, "0\r\n\r\n"); /* the end of a whole answer */
     assert_true(wait_until(is_dropped, &room, patience_ms));
@@ -803,8 +805,9 @@ static void a_part_that_fails_cuts_the_answer(void **state)
     kvb_http_stop(room.http);
 }
 
-/* With a reset, in the middle of an answer that fits no socket buffer. */
-static void who_leaves_in_mid_answer_leaves_nothing_behind(void **state)
+/* The client closes with a reset, in the middle of an answer that is larger than the socket
+ * buffers. */
+static void a_client_that_leaves_during_an_answer_leaves_nothing_behind(void **state)
 {
     enum { ceiling = 4 };
     static const struct linger at_once = { .l_onoff = 1 };
@@ -856,14 +859,14 @@ static void stops_while_requests_are_in_flight(void **state)
     assert_int_equal(pthread_create(&other, NULL, let_leave, &room), 0);
     kvb_http_stop(room.http);
     assert_int_equal(pthread_join(other, NULL), 0);
-    /* All requests have ended, and no new one is accepted. */
+    /* All requests have ended, and the server accepts no new one. */
     assert_int_equal(atomic_load(&room.calls), atomic_load(&room.inside));
     for (size_t i = 0; i < KVB_COUNT_OF(fds); i++) {
         close(fds[i]);
     }
 }
 
-static void a_wrong_or_taken_address_is_a_sentence(void **state)
+static void a_wrong_or_used_address_is_refused_with_a_reason(void **state)
 {
     static const char *const bad[] = { "",           "9402",   "127.0.0.1",       "127.0.0.1:",
                                        ":9402",      "host:1", "127.0.0.1:70000", "[::1:80",
@@ -901,27 +904,27 @@ int main(void)
         cmocka_unit_test(a_post_reaches_the_handler_once_with_its_whole_body),
         cmocka_unit_test(a_head_is_a_get_without_the_body),
         cmocka_unit_test(status_and_allow_are_the_handlers),
-        cmocka_unit_test(what_a_handler_refuses_is_counted_by_reason),
+        cmocka_unit_test(refusals_of_a_handler_are_counted_by_reason),
         cmocka_unit_test(a_body_above_the_ceiling_gets_413_and_a_sentence),
         cmocka_unit_test(a_body_far_above_the_ceiling_is_not_waited_for),
-        cmocka_unit_test(an_endless_body_is_hung_up_on),
-        cmocka_unit_test(what_the_library_refuses_is_counted),
-        cmocka_unit_test(what_is_no_http_leaves_nothing_behind),
+        cmocka_unit_test(an_endless_body_is_disconnected),
+        cmocka_unit_test(refusals_of_libmicrohttpd_are_counted),
+        cmocka_unit_test(bytes_that_are_no_http_leave_nothing_behind),
         cmocka_unit_test(two_hundred_connections_are_served_at_once),
-        cmocka_unit_test(a_connection_above_the_share_is_told_so_but_for_vital_paths),
-        cmocka_unit_test(who_waits_longest_makes_room),
-        cmocka_unit_test(a_dripping_header_is_hung_up_on),
-        cmocka_unit_test(a_body_that_stops_is_hung_up_on),
-        cmocka_unit_test(who_drips_its_answer_is_hung_up_on),
-        cmocka_unit_test(who_does_not_read_its_answer_holds_nothing_for_long),
-        cmocka_unit_test(a_body_beyond_the_budget_gets_503_and_small_ones_pass),
-        cmocka_unit_test(a_chunked_body_beyond_the_budget_gets_503),
-        cmocka_unit_test(an_answer_beyond_the_budget_gets_503),
+        cmocka_unit_test(a_connection_above_the_share_gets_503_except_on_vital_paths),
+        cmocka_unit_test(the_longest_idle_connection_makes_room),
+        cmocka_unit_test(a_header_sent_too_slowly_is_disconnected),
+        cmocka_unit_test(a_body_that_stops_is_disconnected),
+        cmocka_unit_test(a_client_that_reads_too_slowly_is_disconnected),
+        cmocka_unit_test(a_client_that_does_not_read_frees_its_slot_soon),
+        cmocka_unit_test(a_body_above_the_budget_gets_503_and_small_ones_pass),
+        cmocka_unit_test(a_chunked_body_above_the_budget_gets_503),
+        cmocka_unit_test(an_answer_above_the_budget_gets_503),
         cmocka_unit_test(a_long_answer_is_made_while_it_is_read),
         cmocka_unit_test(a_part_that_fails_cuts_the_answer),
-        cmocka_unit_test(who_leaves_in_mid_answer_leaves_nothing_behind),
+        cmocka_unit_test(a_client_that_leaves_during_an_answer_leaves_nothing_behind),
         cmocka_unit_test(stops_while_requests_are_in_flight),
-        cmocka_unit_test(a_wrong_or_taken_address_is_a_sentence),
+        cmocka_unit_test(a_wrong_or_used_address_is_refused_with_a_reason),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

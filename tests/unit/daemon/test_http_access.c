@@ -17,7 +17,7 @@ enum { path_bytes = 128, log_bytes = 4096 };
 #define OLD "old-token-0123456789"
 #define NEW "new-token-0123456789"
 
-/* A server's access with one token, and the log of it. */
+/* The access rules of a server with one token, and their log. */
 struct scene {
     char folder[64];
     struct kvb_http_security security;
@@ -79,7 +79,7 @@ static bool is_granted(const struct scene *scene, const char *token)
     return verdict_of(scene, KVB_HTTP_GUARDED, token) == KVB_HTTP_GRANTED;
 }
 
-/* How often the log says it. */
+/* How often the log contains this text. */
 static size_t said(const struct scene *scene, const char *words)
 {
     char text[log_bytes];
@@ -94,7 +94,7 @@ static size_t said(const struct scene *scene, const char *words)
     return count;
 }
 
-/* No file can be opened until the limit is set back to what is returned. */
+/* Makes every open() fail. Returns the former limit, which the caller sets again. */
 static rlim_t forbid_files(void)
 {
     struct rlimit limit;
@@ -115,7 +115,7 @@ static void permit_files(rlim_t files)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
 }
 
-static void a_changed_file_is_taken(void **state)
+static void a_changed_file_is_used(void **state)
 {
     struct scene scene;
 
@@ -131,7 +131,7 @@ static void a_changed_file_is_taken(void **state)
     end(&scene);
 }
 
-static void what_was_rejected_is_tried_again_without_another_change(void **state)
+static void a_rejected_file_is_tried_again_without_another_change(void **state)
 {
     struct scene scene;
 
@@ -152,7 +152,7 @@ static void what_was_rejected_is_tried_again_without_another_change(void **state
     end(&scene);
 }
 
-static void a_rejection_is_said_again_for_another_reason_and_at_a_forced_reload(void **state)
+static void a_rejection_is_logged_again_for_another_reason_and_at_a_forced_reload(void **state)
 {
     struct scene scene;
 
@@ -190,7 +190,7 @@ static void without_files_nothing_is_read_again(void **state)
     end(&scene);
 }
 
-static void why_the_token_to_register_cannot_be_read_is_said_once(void **state)
+static void why_the_register_token_cannot_be_read_is_logged_once(void **state)
 {
     struct scene scene;
     char path[] = "/tmp/kvb-register-XXXXXX";
@@ -222,11 +222,11 @@ static void why_the_token_to_register_cannot_be_read_is_said_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_changed_file_is_taken),
-        cmocka_unit_test(what_was_rejected_is_tried_again_without_another_change),
-        cmocka_unit_test(a_rejection_is_said_again_for_another_reason_and_at_a_forced_reload),
+        cmocka_unit_test(a_changed_file_is_used),
+        cmocka_unit_test(a_rejected_file_is_tried_again_without_another_change),
+        cmocka_unit_test(a_rejection_is_logged_again_for_another_reason_and_at_a_forced_reload),
         cmocka_unit_test(without_files_nothing_is_read_again),
-        cmocka_unit_test(why_the_token_to_register_cannot_be_read_is_said_once),
+        cmocka_unit_test(why_the_register_token_cannot_be_read_is_logged_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -25,7 +25,7 @@ static void init(struct kvb_http_slots *slots)
     assert_ok(kvb_http_slots_init(slots, &options));
 }
 
-/* A connection that nobody has to go for. */
+/* Opens a connection for which no other has to be closed. */
 static struct kvb_http_slot *
 open_one(struct kvb_http_slots *slots, uint64_t client, int fd, uint64_t now_ns)
 {
@@ -37,7 +37,7 @@ open_one(struct kvb_http_slots *slots, uint64_t client, int fd, uint64_t now_ns)
     return slot;
 }
 
-/* Connections of clients 1 and 2, by turns, a millisecond apart. */
+/* Opens connections of clients 1 and 2 alternately, one each millisecond. */
 static void fill(struct kvb_http_slots *slots, struct kvb_http_slot *out[max])
 {
     for (int i = 0; i < max; i++) {
@@ -60,9 +60,9 @@ static bool is_anyone_late(struct kvb_http_slots *slots, uint64_t now_ns)
     return kvb_http_slots_next_late(slots, now_ns, &victim);
 }
 
-/* ---- Who makes room ---- */
+/* ---- Which connection is closed for a new one ---- */
 
-static void the_one_that_waits_longest_makes_room(void **state)
+static void the_longest_idle_connection_makes_room(void **state)
 {
     struct kvb_http_slots slots;
     struct kvb_http_slot *slot[max];
@@ -71,8 +71,9 @@ static void the_one_that_waits_longest_makes_room(void **state)
     (void)state;
     init(&slots);
     fill(&slots, slot);
-    kvb_http_slots_enter(slot[0], KVB_HTTP_WORK, start_ns); /* does not wait for its client */
-    kvb_http_slots_enter(slot[1], KVB_HTTP_BODY, start_ns); /* comes after all headers */
+    kvb_http_slots_enter(slot[0], KVB_HTTP_WORK, start_ns); /* being served: never closed */
+    /* closed only after all that still send headers */
+    kvb_http_slots_enter(slot[1], KVB_HTTP_BODY, start_ns);
     assert_non_null(kvb_http_slots_open(&slots, 3, 50, start_ns + 2 * second, &victim));
     assert_int_equal(victim.fd, 2);
     assert_int_equal(victim.why, KVB_HTTP_END_CROWDED);
@@ -82,14 +83,14 @@ static void the_one_that_waits_longest_makes_room(void **state)
     }
     kvb_http_slots_close(&slots, slot[2]);
     assert_non_null(kvb_http_slots_open(&slots, 4, 51, start_ns + 2 * second, &victim));
-    assert_int_equal(victim.fd, 1); /* the newcomer before has not waited for long */
+    assert_int_equal(victim.fd, 1); /* client 3's is not idle long enough */
     kvb_http_slots_close(&slots, slot[1]);
     assert_true(
-        open_one(&slots, 5, 52, start_ns + 2 * second)->is_extra); /* the rest do not wait */
+        open_one(&slots, 5, 52, start_ns + 2 * second)->is_extra); /* the others are being served */
     kvb_http_slots_done(&slots);
 }
 
-static void the_young_do_not_make_room_and_the_newcomer_is_extra(void **state)
+static void young_connections_do_not_make_room_and_the_newcomer_gets_an_extra_slot(void **state)
 {
     struct kvb_http_slots slots;
     struct kvb_http_slot *slot[max];
@@ -101,8 +102,9 @@ static void the_young_do_not_make_room_and_the_newcomer_is_extra(void **state)
     kvb_http_slots_done(&slots);
 }
 
-/* A burst of one client closes nothing of another, which may be about to show its token. */
-static void an_extra_makes_room_for_those_of_its_client_first(void **state)
+/* A burst of one client must not close another client's connection that may be about to show its
+ * token. */
+static void an_extra_connection_makes_room_for_its_own_client_first(void **state)
 {
     struct kvb_http_slots slots;
     struct kvb_http_slot *slot[max];
@@ -125,12 +127,12 @@ static void an_extra_makes_room_for_those_of_its_client_first(void **state)
         }
     }
     assert_non_null(kvb_http_slots_open(&slots, 7, 60, now_ns + 1, &victim));
-    assert_int_equal(victim.fd, 50); /* of all, where the client has none */
+    assert_int_equal(victim.fd, 50); /* of all clients, when this client has none */
     kvb_http_slots_done(&slots);
 }
 
 /* Otherwise many connections without a request would keep out a probe of /livez. */
-static void an_extra_makes_room_for_an_extra_however_young(void **state)
+static void an_extra_connection_makes_room_for_another_however_young_it_is(void **state)
 {
     struct kvb_http_slots slots;
     struct kvb_http_slot *slot[max];
@@ -170,7 +172,7 @@ static void a_client_above_its_share_makes_room_itself(void **state)
     }
     assert_true(open_one(&slots, 1, 50, start_ns + second / 2)->is_extra);
     assert_non_null(kvb_http_slots_open(&slots, 1, 51, start_ns + 2 * second, &victim));
-    assert_int_equal(victim.fd, 0); /* not client 2's, which waits longer */
+    assert_int_equal(victim.fd, 0); /* not one of client 2, which has been idle longer */
     assert_false(open_one(&slots, 2, 91, start_ns + second / 2)->is_extra);
     kvb_http_slots_done(&slots);
 }
@@ -211,7 +213,7 @@ static void unproven_connections_have_a_share_and_make_room_themselves(void **st
     kvb_http_slots_done(&slots);
 }
 
-static void who_is_proven_needs_no_place_among_the_unproven(void **state)
+static void a_proven_connection_takes_no_slot_of_the_unproven(void **state)
 {
     struct kvb_http_slots slots;
     struct kvb_http_slot *slot = NULL;
@@ -234,7 +236,7 @@ static void who_is_proven_needs_no_place_among_the_unproven(void **state)
     kvb_http_slots_done(&slots);
 }
 
-static void one_client_has_no_more_by_being_proven(void **state)
+static void a_proven_client_gets_no_larger_share(void **state)
 {
     struct kvb_http_slots slots;
 
@@ -249,7 +251,7 @@ static void one_client_has_no_more_by_being_proven(void **state)
     kvb_http_slots_done(&slots);
 }
 
-static void an_unproven_header_has_a_grace_of_its_own(void **state)
+static void an_unproven_header_has_its_own_deadline(void **state)
 {
     struct kvb_http_slots slots;
 
@@ -260,7 +262,7 @@ static void an_unproven_header_has_a_grace_of_its_own(void **state)
     struct kvb_http_slot *two = open_one(&slots, 2, 2, start_ns);
     two->is_proven = true;
     assert_false(is_anyone_late(&slots, start_ns + 3 * second - 1));
-    kvb_http_slots_enter(one, KVB_HTTP_ANSWER, start_ns); /* only the header's */
+    kvb_http_slots_enter(one, KVB_HTTP_ANSWER, start_ns); /* only the deadline of the header */
     assert_false(is_anyone_late(&slots, start_ns + 3 * second));
     kvb_http_slots_enter(one, KVB_HTTP_HEADER, start_ns);
     assert_true(next_late(&slots, start_ns + 3 * second, 1, KVB_HTTP_END_HEADER_LATE));
@@ -268,7 +270,7 @@ static void an_unproven_header_has_a_grace_of_its_own(void **state)
     kvb_http_slots_done(&slots);
 }
 
-static void without_a_free_slot_nobody_is_let_in(void **state)
+static void without_a_free_slot_no_connection_is_accepted(void **state)
 {
     struct kvb_http_slots slots;
     struct kvb_http_slot *slot[max];
@@ -290,7 +292,7 @@ static void without_a_free_slot_nobody_is_let_in(void **state)
 
 /* ---- Deadlines ---- */
 
-static void a_header_has_its_grace_however_it_drips(void **state)
+static void a_header_sent_in_small_pieces_gets_no_more_time(void **state)
 {
     struct kvb_http_slots slots;
 
@@ -303,7 +305,7 @@ static void a_header_has_its_grace_however_it_drips(void **state)
     kvb_http_slots_done(&slots);
 }
 
-static void bytes_that_moved_earn_time(void **state)
+static void transferred_bytes_extend_the_deadline(void **state)
 {
     struct kvb_http_slots slots;
 
@@ -314,9 +316,11 @@ static void bytes_that_moved_earn_time(void **state)
     slot->moved_bytes = 2000;
     assert_false(is_anyone_late(&slots, start_ns + 13 * second - 1));
     kvb_http_slots_enter(slot, KVB_HTTP_WORK, start_ns + 12 * second);
-    assert_false(is_anyone_late(&slots, start_ns + 99 * second)); /* ours, not the client's */
+    /* the server's own time has no limit */
+    assert_false(is_anyone_late(&slots, start_ns + 99 * second));
     kvb_http_slots_enter(slot, KVB_HTTP_ANSWER, start_ns + 100 * second);
-    assert_false(is_anyone_late(&slots, start_ns + 110 * second - 1)); /* what it sent is over */
+    /* bytes of the request no longer count */
+    assert_false(is_anyone_late(&slots, start_ns + 110 * second - 1));
     slot->moved_bytes = 1000;
     assert_false(is_anyone_late(&slots, start_ns + 111 * second - 1));
     assert_true(next_late(&slots, start_ns + 111 * second, 7, KVB_HTTP_END_ANSWER_LATE));
@@ -355,15 +359,15 @@ static void bodies_and_answers_share_one_budget(void **state)
     assert_int_equal(slots.held_bytes, 900);
     assert_int_equal(kvb_http_slots_hold(&slots, three, own + 101), KVB_AGAIN);
     assert_int_equal(three->held_bytes, 0);
-    assert_ok(kvb_http_slots_hold(&slots, three, own)); /* what each has of its own */
+    assert_ok(kvb_http_slots_hold(&slots, three, own)); /* each may always have this much */
     assert_ok(kvb_http_slots_hold(&slots, three, own + 100));
-    assert_ok(kvb_http_slots_hold(&slots, one, own + 10)); /* less is always right */
+    assert_ok(kvb_http_slots_hold(&slots, one, own + 10)); /* a reduction is always granted */
     kvb_http_slots_close(&slots, two);
     assert_int_equal(slots.held_bytes, 110);
     kvb_http_slots_done(&slots);
 }
 
-static void no_client_has_all_bytes(void **state)
+static void no_client_gets_all_bytes(void **state)
 {
     struct kvb_http_slots slots;
 
@@ -380,7 +384,7 @@ static void no_client_has_all_bytes(void **state)
     kvb_http_slots_done(&slots);
 }
 
-static void one_that_is_too_large_passes_alone(void **state)
+static void an_oversized_answer_passes_when_it_is_alone(void **state)
 {
     struct kvb_http_slots slots;
 
@@ -399,23 +403,23 @@ static void one_that_is_too_large_passes_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_one_that_waits_longest_makes_room),
-        cmocka_unit_test(the_young_do_not_make_room_and_the_newcomer_is_extra),
-        cmocka_unit_test(an_extra_makes_room_for_those_of_its_client_first),
-        cmocka_unit_test(an_extra_makes_room_for_an_extra_however_young),
+        cmocka_unit_test(the_longest_idle_connection_makes_room),
+        cmocka_unit_test(young_connections_do_not_make_room_and_the_newcomer_gets_an_extra_slot),
+        cmocka_unit_test(an_extra_connection_makes_room_for_its_own_client_first),
+        cmocka_unit_test(an_extra_connection_makes_room_for_another_however_young_it_is),
         cmocka_unit_test(a_client_above_its_share_makes_room_itself),
         cmocka_unit_test(an_unproven_connection_makes_room_before_a_proven_one),
         cmocka_unit_test(unproven_connections_have_a_share_and_make_room_themselves),
-        cmocka_unit_test(who_is_proven_needs_no_place_among_the_unproven),
-        cmocka_unit_test(one_client_has_no_more_by_being_proven),
-        cmocka_unit_test(an_unproven_header_has_a_grace_of_its_own),
-        cmocka_unit_test(without_a_free_slot_nobody_is_let_in),
-        cmocka_unit_test(a_header_has_its_grace_however_it_drips),
-        cmocka_unit_test(bytes_that_moved_earn_time),
+        cmocka_unit_test(a_proven_connection_takes_no_slot_of_the_unproven),
+        cmocka_unit_test(a_proven_client_gets_no_larger_share),
+        cmocka_unit_test(an_unproven_header_has_its_own_deadline),
+        cmocka_unit_test(without_a_free_slot_no_connection_is_accepted),
+        cmocka_unit_test(a_header_sent_in_small_pieces_gets_no_more_time),
+        cmocka_unit_test(transferred_bytes_extend_the_deadline),
         cmocka_unit_test(a_body_that_stops_is_late),
         cmocka_unit_test(bodies_and_answers_share_one_budget),
-        cmocka_unit_test(no_client_has_all_bytes),
-        cmocka_unit_test(one_that_is_too_large_passes_alone),
+        cmocka_unit_test(no_client_gets_all_bytes),
+        cmocka_unit_test(an_oversized_answer_passes_when_it_is_alone),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,7 +7,7 @@
 
 static const uint64_t begin_ns = 100 * KVB_NS_PER_S;
 
-/* A manager that waits 2 s, so that a beat is due every second. */
+/* A service manager with a watchdog of 2 s, so a keep-alive is due every second. */
 enum { limit_us = 2000000 };
 
 static const char *
@@ -28,7 +28,7 @@ static void begin(struct kvb_notify_update *update, uint64_t limit)
         tell(update, 0, &first), "READY=1\nSTATUS=16 streams, 0 EXACT, NATS not connected\n");
 }
 
-static void ready_is_said_once_and_not_before_the_first_turn(void **state)
+static void ready_is_sent_once_and_not_before_the_first_iteration(void **state)
 {
     (void)state;
     struct kvb_notify_update update;
@@ -44,7 +44,7 @@ static void ready_is_said_once_and_not_before_the_first_turn(void **state)
     assert_string_equal(tell(&update, 120000, &liveness), "");
 }
 
-static void status_is_said_when_it_changes_and_at_most_every_three_seconds(void **state)
+static void status_is_sent_when_it_changes_and_at_most_every_three_seconds(void **state)
 {
     (void)state;
     struct kvb_notify_update update;
@@ -57,14 +57,14 @@ static void status_is_said_when_it_changes_and_at_most_every_three_seconds(void 
     liveness.is_connected = true;
     assert_string_equal(
         tell(&update, 3000, &liveness), "STATUS=16 streams, 16 EXACT, NATS connected\n");
-    liveness.turns = 1000; /* is nothing to report */
+    liveness.turns = 1000; /* an unchanged status is not reported */
     assert_string_equal(tell(&update, 9000, &liveness), "");
     liveness.is_connected = false;
     assert_string_equal(
         tell(&update, 9001, &liveness), "STATUS=16 streams, 16 EXACT, NATS not connected\n");
 }
 
-static void a_beat_follows_a_turn_at_half_of_the_limit(void **state)
+static void a_keep_alive_is_sent_at_half_of_the_limit_after_an_iteration(void **state)
 {
     (void)state;
     struct kvb_notify_update update;
@@ -79,7 +79,7 @@ static void a_beat_follows_a_turn_at_half_of_the_limit(void **state)
     assert_string_equal(tell(&update, 2000, &liveness), "WATCHDOG=1\n");
 }
 
-static void a_thread_that_makes_no_turn_is_not_spoken_for(void **state)
+static void no_keep_alive_is_sent_for_a_thread_without_iterations(void **state)
 {
     (void)state;
     struct kvb_notify_update update;
@@ -88,13 +88,13 @@ static void a_thread_that_makes_no_turn_is_not_spoken_for(void **state)
     begin(&update, limit_us);
     assert_string_equal(tell(&update, 1000, &liveness), "");
     assert_string_equal(tell(&update, 60000, &liveness), "");
-    liveness.is_connected = true; /* nor does another change hide it */
+    liveness.is_connected = true; /* a change of the status does not hide it either */
     assert_null(strstr(tell(&update, 61000, &liveness), "WATCHDOG"));
-    liveness.turns = 2; /* it works again: reported at the next check */
+    liveness.turns = 2; /* the thread works again, and is reported at the next check */
     assert_string_equal(tell(&update, 61001, &liveness), "WATCHDOG=1\n");
 }
 
-static void without_a_limit_nobody_waits_for_beats(void **state)
+static void without_a_watchdog_no_keep_alives_are_sent(void **state)
 {
     (void)state;
     struct kvb_notify_update update;
@@ -105,7 +105,7 @@ static void without_a_limit_nobody_waits_for_beats(void **state)
     assert_string_equal(tell(&update, 3600000, &liveness), "");
 }
 
-static void looks_come_several_times_a_beat_and_soon_while_it_starts(void **state)
+static void checks_come_several_times_a_keep_alive_and_quickly_during_the_start(void **state)
 {
     (void)state;
     struct kvb_notify_update update;
@@ -116,13 +116,13 @@ static void looks_come_several_times_a_beat_and_soon_while_it_starts(void **stat
     assert_true(kvb_notify_update_pause_ns(&update) == 250 * KVB_NS_PER_MS);
     begin(&update, 0);
     assert_true(kvb_notify_update_pause_ns(&update) == KVB_NS_PER_S);
-    begin(&update, 1); /* absurd: no busy loop */
+    begin(&update, 1); /* an absurd limit must not make a busy loop */
     assert_true(kvb_notify_update_pause_ns(&update) == 10 * KVB_NS_PER_MS);
     begin(&update, UINT64_MAX); /* no overflow */
     assert_true(kvb_notify_update_pause_ns(&update) == KVB_NS_PER_S);
 }
 
-static void the_longest_update_fit(void **state)
+static void the_longest_update_fits(void **state)
 {
     (void)state;
     struct kvb_notify_update update;
@@ -139,13 +139,13 @@ static void the_longest_update_fit(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(ready_is_said_once_and_not_before_the_first_turn),
-        cmocka_unit_test(status_is_said_when_it_changes_and_at_most_every_three_seconds),
-        cmocka_unit_test(a_beat_follows_a_turn_at_half_of_the_limit),
-        cmocka_unit_test(a_thread_that_makes_no_turn_is_not_spoken_for),
-        cmocka_unit_test(without_a_limit_nobody_waits_for_beats),
-        cmocka_unit_test(looks_come_several_times_a_beat_and_soon_while_it_starts),
-        cmocka_unit_test(the_longest_update_fit),
+        cmocka_unit_test(ready_is_sent_once_and_not_before_the_first_iteration),
+        cmocka_unit_test(status_is_sent_when_it_changes_and_at_most_every_three_seconds),
+        cmocka_unit_test(a_keep_alive_is_sent_at_half_of_the_limit_after_an_iteration),
+        cmocka_unit_test(no_keep_alive_is_sent_for_a_thread_without_iterations),
+        cmocka_unit_test(without_a_watchdog_no_keep_alives_are_sent),
+        cmocka_unit_test(checks_come_several_times_a_keep_alive_and_quickly_during_the_start),
+        cmocka_unit_test(the_longest_update_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

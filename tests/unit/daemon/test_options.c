@@ -25,7 +25,7 @@ static const struct kvb_daemon_program program = {
     .keys = keys,
 };
 
-/* stdout and stderr go to memory while it runs. */
+/* Redirects stdout and stderr to memory while it runs. */
 struct captured {
     kvb_status status;
     struct kvb_daemon_options options;
@@ -35,7 +35,7 @@ struct captured {
     char err[4096];
 };
 
-/* What one of our descriptors is, while something else stands in its place. */
+/* One of the process's descriptors, while another file is in its place. */
 struct stand_in {
     int fd;
     int saved;
@@ -62,7 +62,7 @@ static void restore(struct stand_in *place, FILE *stream, char text[4096])
     text[len > 0 ? len : 0] = '\0';
 }
 
-/* words: the command line, blanks between. */
+/* words: the command line, separated by blanks. */
 static void parse(struct captured *captured, const char *words)
 {
     char copy[256];
@@ -109,7 +109,7 @@ static void without_options_it_runs_with_the_usual_file(void **state)
     assert_string_equal(captured.out, "");
 }
 
-static void options_are_taken(void **state)
+static void options_are_read(void **state)
 {
     (void)state;
     struct captured captured;
@@ -145,7 +145,7 @@ static void version_and_help_are_answered_on_stdout(void **state)
         "\nConfiguration keys:\n  the.key = 1\n      It is\n      \"the\" key.\n      0 .. 9\n");
 }
 
-static void mistakes_are_said_on_stderr(void **state)
+static void mistakes_are_reported_on_stderr(void **state)
 {
     (void)state;
     static const char *const bad[][2] = {
@@ -164,7 +164,7 @@ static void mistakes_are_said_on_stderr(void **state)
     }
 }
 
-static void a_good_configuration_runs_or_is_called_ok(void **state)
+static void a_good_configuration_runs_or_is_reported_ok(void **state)
 {
     (void)state;
     const struct kvb_conf_errors errors = { 0 };
@@ -196,7 +196,7 @@ static void a_bad_configuration_ends_with_78_and_all_errors(void **state)
     }
 }
 
-static void no_memory_is_said_and_is_not_the_operators_mistake(void **state)
+static void lack_of_memory_is_reported_and_is_no_configuration_error(void **state)
 {
     (void)state;
     const struct kvb_conf_errors errors = { 0 };
@@ -212,12 +212,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_options_it_runs_with_the_usual_file),
-        cmocka_unit_test(options_are_taken),
+        cmocka_unit_test(options_are_read),
         cmocka_unit_test(version_and_help_are_answered_on_stdout),
-        cmocka_unit_test(mistakes_are_said_on_stderr),
-        cmocka_unit_test(a_good_configuration_runs_or_is_called_ok),
+        cmocka_unit_test(mistakes_are_reported_on_stderr),
+        cmocka_unit_test(a_good_configuration_runs_or_is_reported_ok),
         cmocka_unit_test(a_bad_configuration_ends_with_78_and_all_errors),
-        cmocka_unit_test(no_memory_is_said_and_is_not_the_operators_mistake),
+        cmocka_unit_test(lack_of_memory_is_reported_and_is_no_configuration_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

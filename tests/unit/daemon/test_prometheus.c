@@ -34,7 +34,7 @@ static void assert_text(const struct kvb_buf *buf, const char *text)
     assert_memory_equal(buf->data, text, buf->len);
 }
 
-static void a_table_is_a_page_with_each_head_once(void **state)
+static void a_table_is_a_page_with_each_help_and_type_line_once(void **state)
 {
     _Atomic uint64_t values[] = { UINT64_MAX, 3, 0, 1 };
     const struct kvb_metrics metrics = { rows, values, KVB_COUNT_OF(rows) };
@@ -91,7 +91,7 @@ static void values_read_back_equal(void **state)
     }
 }
 
-/* ---- Many of one kind ---- */
+/* ---- Several sets of the same metrics ---- */
 
 enum { streams = 2, histogram_at = 1, lag_at = histogram_at + kvb_metric_slots_HISTOGRAM };
 
@@ -141,7 +141,7 @@ static const char streams_page[] =
     "# HELP kvb_cpu_seconds_total Time.\n# TYPE kvb_cpu_seconds_total counter\n"
     "kvb_cpu_seconds_total{worker=\"7\"} 0\nkvb_cpu_seconds_total{worker=\"8\"} 1.5\n";
 
-static void sets_share_heads_and_keep_their_labels(void **state)
+static void sets_share_help_and_type_lines_and_keep_their_labels(void **state)
 {
     _Atomic uint64_t values[streams][KVB_COUNT_OF(stream_rows)] = { 0 };
     const struct kvb_prometheus_set sets[streams] = {
@@ -209,10 +209,10 @@ static void survives_each_allocation_failing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_table_is_a_page_with_each_head_once),
+        cmocka_unit_test(a_table_is_a_page_with_each_help_and_type_line_once),
         cmocka_unit_test(a_table_without_rows_is_an_empty_page),
         cmocka_unit_test(values_read_back_equal),
-        cmocka_unit_test(sets_share_heads_and_keep_their_labels),
+        cmocka_unit_test(sets_share_help_and_type_lines_and_keep_their_labels),
         cmocka_unit_test(no_set_is_an_empty_page),
         cmocka_unit_test(a_page_above_the_ceiling_is_refused),
         cmocka_unit_test(survives_each_allocation_failing),

@@ -46,7 +46,7 @@ static const struct kvb_worker_load loaded = {
               .gpu_prefix_cache_hit_rate = 1 },
 };
 
-/* ---- Asking ---- */
+/* ---- Requests ---- */
 
 static kvb_status request_part(
     const struct kvb_service_endpoints *list, struct kvb_service_request ask, size_t *next,
@@ -80,7 +80,7 @@ static void assert_answer(
     "\"num_requests\":0,\"num_errors\":0,\"last_error\":\"\",\"processing_time\":0,"               \
     "\"average_processing_time\":0,"
 
-static void a_ping_says_who(void **state)
+static void a_ping_is_answered_with_the_identity(void **state)
 {
     (void)state;
     assert_answer(NULL, KVB_SERVICE_PING, HEAD("ping") "}");
@@ -99,8 +99,8 @@ static void info_lists_endpoints(void **state)
         &nobody, KVB_SERVICE_INFO, HEAD("info") ",\"description\":\"a bridge\",\"endpoints\":[]}");
 }
 
-/* To the byte: shares with a point, counts without, both forms, null for the rank of
- * several. */
+/* Compared byte by byte: shares with a decimal point, counts without, flat and nested form, null
+ * for the rank of a worker with several ranks. */
 static void stats_carry_the_load_flat_and_nested(void **state)
 {
     (void)state;
@@ -120,7 +120,7 @@ static void stats_carry_the_load_flat_and_nested(void **state)
                       "\"spec_decode_stats\":null}}]}");
 }
 
-static void a_worker_without_figures_has_no_data(void **state)
+static void a_worker_without_load_has_no_data(void **state)
 {
     (void)state;
     const struct kvb_worker_load silent = { .worker_id = 0x1a2b3c };
@@ -163,7 +163,7 @@ static void stats_tell_errors_and_the_average(void **state)
 
 /* ---- Names ---- */
 
-static void names_are_dynamos(void **state)
+static void names_follow_dynamos_rules(void **state)
 {
     (void)state;
     static const struct {
@@ -173,9 +173,10 @@ static void names_are_dynamos(void **state)
     } rows[] = {
         { "dynamo", "VllmWorker", "dynamo_vllmworker" },
         { "Dynamo-2", "Z", "dynamo-2_z" },
-        { "_a", "_b_", "a__b_" }, /* leading underscores go, others stay */
+        { "_a", "_b_", "a__b_" }, /* leading underscores are removed, others stay */
         { "__", "_", "____" },    /* nothing else is left */
-        { "a_b", "c", "a_b_c" },  /* also the name of a, b_c: the metadata distinguishes them */
+        /* has the same service name as a, b_c: the metadata distinguishes them */
+        { "a_b", "c", "a_b_c" },
     };
 
     for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
@@ -201,7 +202,7 @@ static void the_longest_names_fit(void **state)
     assert_non_null(strstr(endpoint.subject, ".load_metrics-7fffffffffffffff"));
 }
 
-static void verbs_are_found_by_their_whole_name(void **state)
+static void verbs_must_match_completely(void **state)
 {
     (void)state;
     static const char *const names[] = { "PING", "INFO", "STATS" };
@@ -235,8 +236,8 @@ static size_t count_of(const struct kvb_buf *buf, const char *word)
     return count;
 }
 
-/* Every endpoint comes once, in parts no longer than allowed (one endpoint at
- * least), each of which says how many are still to come. */
+/* Every endpoint appears once, in parts no longer than allowed (but at least one endpoint each).
+ * Each part says how many endpoints are still to come. */
 static void assert_parts(const struct kvb_service_endpoints *list, size_t max_bytes)
 {
     const struct kvb_service_request ask = { .verb = KVB_SERVICE_STATS, .max_bytes = max_bytes };
@@ -269,7 +270,7 @@ static struct kvb_service_endpoints many_workers(void)
     return list_of(many, max_workers);
 }
 
-static void long_lists_come_in_parts(void **state)
+static void long_lists_are_sent_in_parts(void **state)
 {
     (void)state;
     static const size_t sizes[] = { 0, 1, 1000, 3000, 65536, 960 << 10, 1 << 20, 4 << 20 };
@@ -314,15 +315,15 @@ static void survives_every_failing_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_ping_says_who),
+        cmocka_unit_test(a_ping_is_answered_with_the_identity),
         cmocka_unit_test(info_lists_endpoints),
         cmocka_unit_test(stats_carry_the_load_flat_and_nested),
-        cmocka_unit_test(a_worker_without_figures_has_no_data),
+        cmocka_unit_test(a_worker_without_load_has_no_data),
         cmocka_unit_test(stats_tell_errors_and_the_average),
-        cmocka_unit_test(names_are_dynamos),
+        cmocka_unit_test(names_follow_dynamos_rules),
         cmocka_unit_test(the_longest_names_fit),
-        cmocka_unit_test(verbs_are_found_by_their_whole_name),
-        cmocka_unit_test(long_lists_come_in_parts),
+        cmocka_unit_test(verbs_must_match_completely),
+        cmocka_unit_test(long_lists_are_sent_in_parts),
         cmocka_unit_test(the_ceiling_of_the_buffer_ends_a_part_too),
         cmocka_unit_test(survives_every_failing_allocation),
     };

@@ -11,16 +11,17 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A responder on a real nats-server, with requests of a client of its own. */
+/* A responder on a real nats-server, and a client that sends it requests. */
 
 enum { patience_ms = 15000, max_workers = 1500, metric_rows = 9 };
 
 struct world {
     struct nats_server server;
-    struct kvb_bus *bus;    /* the service's */
-    natsConnection *client; /* sends requests; nats.c itself, because it receives all answers */
+    struct kvb_bus *bus; /* the service's connection */
+    /* the client's: nats.c itself, because the client receives all answers */
+    natsConnection *client;
     natsSubscription *answers;
-    natsMsg *answer; /* the newest */
+    natsMsg *answer; /* the newest answer */
     struct kvb_service service;
     struct kvb_service_responder *responder;
     size_t worker_count;
@@ -28,7 +29,7 @@ struct world {
     struct kvb_metrics metrics;
 };
 
-/* One row more in front: the desk must not count in another's. */
+/* One row precedes those of the service, so that a wrong offset into the metrics shows. */
 static const struct kvb_metric_row rows[metric_rows];
 enum {
     first_metric = 1,
@@ -120,7 +121,7 @@ static void close_world(struct world *world)
     folder_remove(world->server.folder);
 }
 
-/* ---- Asking ---- */
+/* ---- Requests ---- */
 
 static void ask(struct world *world, const char *subject, const char *reply)
 {
@@ -131,7 +132,7 @@ static void ask(struct world *world, const char *subject, const char *reply)
         NATS_OK);
 }
 
-/* The next answer, NUL-terminated until the one after it. */
+/* The next answer, NUL-terminated; valid until the following one. */
 static const char *next_answer(struct world *world)
 {
     natsMsg_Destroy(world->answer);
@@ -187,13 +188,13 @@ static void answers_by_all_three_names(void **state)
     assert_int_equal(count_word(stats, "\"data\":{"), 3);
     assert_int_equal(counted(&world, 0), 0);
     for (size_t row = row_ping; row <= row_stats; row++) {
-        struct expected once = { &world, row, 1 }; /* counted after the answer went out */
+        struct expected once = { &world, row, 1 }; /* the count rises after the answer is sent */
         assert_true(wait_until(is_counted, &once, patience_ms));
     }
     close_world(&world);
 }
 
-/* nats-server itself says that nobody listens: such requests do not reach us. */
+/* nats-server itself reports that nobody listens: such requests do not reach the service. */
 static void assert_nobody(struct world *world, const char *subject)
 {
     natsMsg *answer = NULL;
@@ -203,7 +204,7 @@ static void assert_nobody(struct world *world, const char *subject)
         natsSubscription_NextMsg(&answer, world->answers, patience_ms), NATS_NO_RESPONDERS);
 }
 
-static void what_is_asked_of_others_does_not_reach_us(void **state)
+static void requests_to_other_services_do_not_reach_this_one(void **state)
 {
     (void)state;
     struct world world;
@@ -220,7 +221,7 @@ static void what_is_asked_of_others_does_not_reach_us(void **state)
     close_world(&world);
 }
 
-static void what_cannot_be_answered_is_counted(void **state)
+static void requests_that_cannot_be_answered_are_counted(void **state)
 {
     (void)state;
     struct world world;
@@ -255,7 +256,7 @@ static void no_answer_goes_to_the_subjects_of_events(void **state)
 
 /* ---- Long lists ---- */
 
-/* Every worker once; returns how many messages that took. */
+/* Expects every worker once; returns how many messages that took. */
 static size_t collect(struct world *world)
 {
     size_t messages = 0;
@@ -272,7 +273,7 @@ static size_t collect(struct world *world)
     return messages;
 }
 
-static void a_list_longer_than_a_message_comes_in_two(void **state)
+static void a_list_longer_than_a_message_is_sent_in_two(void **state)
 {
     (void)state;
     struct world world;
@@ -347,10 +348,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_by_all_three_names),
-        cmocka_unit_test(what_is_asked_of_others_does_not_reach_us),
-        cmocka_unit_test(what_cannot_be_answered_is_counted),
+        cmocka_unit_test(requests_to_other_services_do_not_reach_this_one),
+        cmocka_unit_test(requests_that_cannot_be_answered_are_counted),
         cmocka_unit_test(no_answer_goes_to_the_subjects_of_events),
-        cmocka_unit_test(a_list_longer_than_a_message_comes_in_two),
+        cmocka_unit_test(a_list_longer_than_a_message_is_sent_in_two),
         cmocka_unit_test(a_server_with_a_small_max_payload_gets_smaller_parts),
         cmocka_unit_test(a_flood_is_answered_within_the_budget),
         cmocka_unit_test(ids_differ),
