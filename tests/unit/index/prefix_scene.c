@@ -27,7 +27,7 @@ struct kvb_index_counters scene_counted(const struct scene *scene)
     return counters;
 }
 
-/* The self-check: with every slot clear, nothing is left. */
+/* Every test ends with this check: with every slot cleared, the index is empty. */
 int scene_tear_down(void **state)
 {
     struct scene *scene = *state;
@@ -92,7 +92,7 @@ static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)
 
     for (size_t s = 0; s < slots; s++) {
         if (scene->slot[s].value == slot.value) {
-            assert_int_equal(scene->depth[s], 0); /* a slot stands in one level */
+            assert_int_equal(scene->depth[s], 0); /* a slot holds a block in one level only */
             scene->depth[s] = depth;
         }
     }

@@ -7,7 +7,7 @@
 
 /* ---- (first, second) -> value ----
  *
- * Open addressing; a value of 0 is a free cell, and what is not there. */
+ * Open addressing. A value of 0 marks a free cell, and is returned for a pair that is not there. */
 struct pair {
     uint64_t second;
     uint32_t first;
@@ -36,7 +36,7 @@ static void pairs_init(struct pairs *pairs, size_t cells)
     assert(pairs->cells);
 }
 
-/* The pair's cell, or the free one that it would get. */
+/* The pair's cell, or the free cell where it would be inserted. */
 static struct pair *cell_of(const struct pairs *pairs, uint32_t first, uint64_t second)
 {
     size_t at = home_of(pairs, first, second);
@@ -78,8 +78,8 @@ static void pairs_put(struct pairs *pairs, uint32_t first, uint64_t second, uint
     }
 }
 
-/* The cells behind it, up to the next free one, are put in anew: some of them may have
- * stood where they do because this one was taken. */
+/* Inserts the cells behind it anew, up to the next free one: some of them may have been displaced
+ * by this one. */
 static void pairs_remove(struct pairs *pairs, uint32_t first, uint64_t second)
 {
     struct pair *cell = cell_of(pairs, first, second);
@@ -100,23 +100,23 @@ static void pairs_remove(struct pairs *pairs, uint32_t first, uint64_t second)
 enum { no_place = 0, root_place = 1, no_member = 0 };
 
 struct place {
-    uint64_t key;    /* content; or the name that is waited for */
-    uint32_t above;  /* place; below nothing: 0, or the free list */
-    uint32_t first;  /* with key: what it is found by */
+    uint64_t key;    /* content; for a placeholder the name that is waited for */
+    uint32_t above;  /* the parent place; 0 for none; the next one in the free list */
+    uint32_t first;  /* with key: what by_path finds the place by */
     uint32_t top;    /* ROOT, or the placeholder that its path begins with */
-    uint32_t depth;  /* of contents, from there */
-    uint32_t names;  /* that stand for it */
-    uint32_t needed; /* by names, places below, and operations under way */
+    uint32_t depth;  /* number of contents from top on */
+    uint32_t names;  /* number of names that stand for it */
+    uint32_t needed; /* references from names, from places below, and from operations under way */
 };
 
 struct member {
     uint64_t name;
     uint32_t place;
-    uint32_t next, previous; /* of the same slot; next: free list too */
+    uint32_t next, previous; /* neighbours in the slot's list; next: in the free list too */
 };
 
 struct reference_slot {
-    uint32_t first_member; /* the latest */
+    uint32_t first_member; /* the newest name */
     size_t blocks;
 };
 
@@ -217,7 +217,8 @@ make_place(struct reference_index *dull, uint32_t above, uint32_t first, uint64_
     return made;
 }
 
-/* Found or made, and needed by the caller until he leaves it. */
+/* Finds or makes the place, and counts a reference for the caller, who releases it with
+ * leave_place(). */
 static uint32_t
 take_place(struct reference_index *dull, uint32_t above, uint32_t first, uint64_t key)
 {
@@ -352,7 +353,8 @@ static uint32_t take_copy(struct reference_index *dull, uint32_t from, uint32_t 
     return place;
 }
 
-/* What waits for this name gets its longer path; names in a circle go on waiting. */
+/* Gives every place that waits for this name its longer path. Names in a circle continue to wait.
+ */
 static void join(struct reference_index *dull, uint32_t slot, uint64_t name, uint32_t place)
 {
     const uint32_t waiting = pairs_get(&dull->by_path, waiting_for(slot), name);
@@ -400,7 +402,7 @@ static bool names_its_own_parent(const struct kvb_index_run *run)
     return false;
 }
 
-/* An orphan counts as three nodes. */
+/* An orphan counts as three nodes, as in the index. */
 static bool has_room(const struct reference_index *dull, bool for_orphan)
 {
     const size_t nodes = dull->counters.nodes + 2 * dull->counters.orphans;
@@ -408,7 +410,7 @@ static bool has_room(const struct reference_index *dull, bool for_orphan)
     return nodes + (for_orphan ? 3 : 1) <= dull->max_nodes;
 }
 
-/* And a third of all that can be nodes may be names of orphans. */
+/* At most a third as many names of orphans as there can be nodes, as in the index. */
 static bool
 has_room_for_name(const struct reference_index *dull, uint32_t slot, uint64_t name, uint32_t place)
 {
@@ -418,7 +420,7 @@ has_room_for_name(const struct reference_index *dull, uint32_t slot, uint64_t na
            (member != no_member && is_orphan(dull, dull->members[member].place));
 }
 
-/* Takes the place where the run begins, or none where there is no room for it. */
+/* Takes the place where the run begins, or none when the ceiling leaves no room for it. */
 static uint32_t
 take_beginning(struct reference_index *dull, uint32_t slot, const struct kvb_index_run *run)
 {
@@ -437,7 +439,7 @@ take_beginning(struct reference_index *dull, uint32_t slot, const struct kvb_ind
                                             : no_place;
 }
 
-/* From a place that was taken to one below it; false: there is no room, and none is taken. */
+/* Moves from a taken place to one below it. False: there is no room, and none is taken. */
 static bool step_down(struct reference_index *dull, uint32_t *place, uint64_t tokens)
 {
     const uint32_t above = *place;
@@ -499,7 +501,7 @@ void reference_index_clear(struct reference_index *dull, uint32_t slot)
     }
 }
 
-/* ---- Asking ---- */
+/* ---- Queries ---- */
 
 uint32_t reference_index_depth(
     const struct reference_index *dull, uint32_t slot, const kvb_tokens_hash *query, size_t count)

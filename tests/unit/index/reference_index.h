@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The simplest implementation that answers as the prefix index does, to compare it with.
+/* The simplest implementation that answers as the prefix index does, for comparison with it.
  *
  * A place is a path of contents.  It begins at ROOT, or at a name that its slot has not
  * stored yet:

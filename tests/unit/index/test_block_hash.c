@@ -45,7 +45,7 @@ static const char *read_numbers(const char *text, struct numbers *out_numbers)
     }
 }
 
-/* What stands in quotes after `word`, or nothing. */
+/* The text in quotes after `word`, or an empty one. */
 static kvb_span quoted(const char *text, const char *word)
 {
     const char *at = strstr(text, word);
@@ -183,7 +183,7 @@ static void every_vector_holds(void **state)
     assert_true(lines >= vector_lines);
 }
 
-/* ---- What the vectors do not say ---- */
+/* ---- What the vectors do not cover ---- */
 
 static void empty_names_are_no_names(void **state)
 {

@@ -57,7 +57,7 @@ struct reference {
     size_t count;
 };
 
-/* Hashes whose homes are few, so that runs are long, and go around the end of the table. */
+/* Hashes with few home cells, so that runs are long and wrap around the end of the table. */
 static void choose_blocks(struct reference *reference)
 {
     const struct kvb_hash_key key = kvb_hash_key_of(0);
@@ -83,7 +83,7 @@ static void count_visited(void *context, kvb_block_hash visited)
             return;
         }
     }
-    fail_msg("visited what was never added");
+    fail_msg("visited an item that was never added");
 }
 
 static void change(struct reference *reference, struct kvb_block_set *set, size_t at)
@@ -101,7 +101,7 @@ static void change(struct reference *reference, struct kvb_block_set *set, size_
     reference->is_in[at] = !reference->is_in[at];
 }
 
-static void agrees_with_a_plain_array(void **state)
+static void agrees_with_an_array(void **state)
 {
     (void)state;
     static struct reference reference;
@@ -132,7 +132,7 @@ static void a_full_set_refuses_and_stays_as_it_is(void **state)
         assert_ok(kvb_block_set_add(&set, block(i), NULL));
     }
     assert_int_equal(kvb_block_set_add(&set, block(3), NULL), KVB_TOO_LARGE);
-    assert_ok(kvb_block_set_add(&set, block(2), NULL)); /* is there */
+    assert_ok(kvb_block_set_add(&set, block(2), NULL)); /* a block that is already in the set */
     assert_int_equal(set.count, 3);
     assert_false(kvb_block_set_has(&set, block(3)));
     assert_true(kvb_block_set_remove(&set, block(0)));
@@ -159,7 +159,7 @@ static void a_failed_growth_changes_nothing(void **state)
         }
         assert_ok(status);
     }
-    assert_int_equal(refused, 7); /* 16 cells, 32, ... 1024 */
+    assert_int_equal(refused, 7); /* the table grows at 16 cells, 32, ... 1024 */
     kvb_block_set_clear(&set);
 }
 
@@ -184,7 +184,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_set_has_nothing),
         cmocka_unit_test(a_block_that_comes_twice_is_there_once),
-        cmocka_unit_test(agrees_with_a_plain_array),
+        cmocka_unit_test(agrees_with_an_array),
         cmocka_unit_test(a_full_set_refuses_and_stays_as_it_is),
         cmocka_unit_test(a_failed_growth_changes_nothing),
         cmocka_unit_test(a_cleared_set_holds_no_memory_and_can_be_filled_again),

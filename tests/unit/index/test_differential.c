@@ -29,24 +29,25 @@
 
 enum { operations_a_life = 50000, max_slots = 5000, max_path = 512, max_run = 20 };
 
-/* Who calls which block how. */
+/* How names of blocks are chosen. */
 enum naming {
     by_nothing, /* any of a few names for any block: aliases, circles, orphans, holes */
     by_path,    /* all slots use the same names: the usual case */
-    by_slot,    /* each slot its own way: odd words everywhere */
+    by_slot,    /* each slot has its own names: overflow aliases everywhere */
 };
 
 static const struct kind {
     const char *name;
     enum naming naming;
     uint32_t slots;
-    uint32_t names; /* by_nothing: so many */
+    uint32_t names; /* by_nothing: the number of different names */
     uint32_t letters;
-    uint32_t longest_path; /* that is stored; joined ones are longer */
+    uint32_t longest_path; /* longest path that is stored; orphans that join make longer ones */
     uint32_t longest_run;
-    uint32_t emptied_in; /* one in so many operations empties a slot, or all in 100 times */
-    uint32_t asked_in;   /* a query after one in so many */
-    uint32_t all_in;     /* one in so many queries is compared for all slots */
+    /* one operation in this many empties a slot, or in 100 times as many all of them */
+    uint32_t emptied_in;
+    uint32_t asked_in; /* one operation in this many is followed by a query */
+    uint32_t all_in;   /* one in so many queries is compared for all slots */
     size_t max_nodes;
 } kinds[] = {
     /* clang-format off */
@@ -69,13 +70,13 @@ static struct {
 struct world {
     const struct kind *kind;
     struct kvb_prefix_index *index;
-    struct kvb_prefix_index *copy; /* of one slot at a time */
+    struct kvb_prefix_index *copy; /* a copy of one slot at a time */
     struct reference_index *dull;
     kvb_slot_ref slot[max_slots];
-    uint32_t slot_of[max_slots]; /* by the index's number; max_slots: none */
+    uint32_t slot_of[max_slots]; /* the slot with this number in the index; max_slots: none */
     struct kvb_match match;
-    uint32_t depth[max_slots];       /* of the last query, where it is in answered */
-    uint64_t answered_at[max_slots]; /* which query it was */
+    uint32_t depth[max_slots];       /* position of the last query's answer in `answered` */
+    uint64_t answered_at[max_slots]; /* the query that the answer belongs to */
     uint64_t query_number;
     uint32_t last_depth, query_length;
     uint64_t random;
@@ -83,7 +84,7 @@ struct world {
     size_t names_seen;
 };
 
-/* ---- Drawing ---- */
+/* ---- Random names and paths ---- */
 
 static uint32_t draw(struct world *world, uint32_t below)
 {
@@ -99,7 +100,7 @@ static kvb_tokens_hash draw_letter(struct world *world)
     return (kvb_tokens_hash){ 1000 + draw(world, world->kind->letters) };
 }
 
-/* What slot s calls the path. */
+/* The name that slot s gives to the block at the end of the path. */
 static kvb_block_hash
 name_of(const struct world *world, size_t s, const kvb_tokens_hash *path, size_t len)
 {
@@ -117,7 +118,7 @@ static kvb_block_hash draw_name(struct world *world)
     return (kvb_block_hash){ 1 + draw(world, world->kind->names) };
 }
 
-/* A path that some slot holds, sometimes cut, mostly with a few letters more. */
+/* A path that some slot holds, sometimes truncated, mostly extended by a few letters. */
 static size_t draw_path(struct world *world, size_t s, kvb_tokens_hash *out_path)
 {
     const struct kind *kind = world->kind;
@@ -146,7 +147,7 @@ static void compare_counters(struct world *world)
     struct kvb_index_counters counters;
 
     kvb_prefix_index_count(world->index, &counters);
-    if (!is_swept) { /* what cleared slots have left */
+    if (!is_swept) { /* memory of cleared slots that is not reclaimed yet */
         assert_true(counters.nodes >= right->nodes && counters.ghosts <= counters.nodes);
         counters.nodes = right->nodes;
         counters.ghosts = right->ghosts;
@@ -168,7 +169,8 @@ static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)
     assert_true(slot.value < max_slots);
     const uint32_t s = world->slot_of[slot.value];
     assert_true(s < max_slots);
-    assert_int_not_equal(world->answered_at[s], world->query_number); /* in one level only */
+    /* a slot holds a block in one level only */
+    assert_int_not_equal(world->answered_at[s], world->query_number);
     assert_true(depth >= world->last_depth && depth > 0 && depth <= world->query_length);
     world->last_depth = depth;
     world->answered_at[s] = world->query_number;
@@ -188,7 +190,7 @@ static uint32_t answered(const struct world *world, size_t s)
     return world->answered_at[s] == world->query_number ? world->depth[s] : 0;
 }
 
-/* For slot s and some others, or for all. */
+/* Compares slot s and some others, or all. */
 static void compare_query(
     struct world *world, size_t s, bool is_for_all, const kvb_tokens_hash *query, size_t len)
 {
@@ -204,7 +206,7 @@ static void compare_query(
     }
 }
 
-/* Queries by the names that slot s would use, or by any names. */
+/* Queries by the names that slot s would use, or by random names. */
 static void compare_names(struct world *world, size_t s, const kvb_tokens_hash *path, size_t len)
 {
     kvb_block_hash query[max_path];
@@ -318,7 +320,7 @@ static void store(struct world *world, size_t s, const struct kvb_index_run *run
     }
 }
 
-/* Names that say where a block stands, but for one in 64. */
+/* Names by the scheme of this kind; one in 64 is arbitrary. */
 static kvb_block_hash
 mostly_name_of(struct world *world, size_t s, const kvb_tokens_hash *path, size_t len)
 {
@@ -326,7 +328,8 @@ mostly_name_of(struct world *world, size_t s, const kvb_tokens_hash *path, size_
     return name_of(world, s, path, is_wrong ? 1 + draw(world, (uint32_t)len) : len);
 }
 
-/* Where a run begins: mostly behind what the slot holds of the path, or with a prompt. */
+/* Where a run begins: mostly behind what the slot holds of the path, otherwise at the beginning of
+ * a prompt. */
 static uint32_t draw_first(struct world *world, size_t s, const kvb_tokens_hash *path, size_t len)
 {
     const uint32_t how = draw(world, 8);
@@ -338,7 +341,7 @@ static uint32_t draw_first(struct world *world, size_t s, const kvb_tokens_hash 
     return how < 5 && held < len ? held : 0;
 }
 
-/* Returns false where paths would become too long. */
+/* False when paths would become too long. */
 static bool store_some(struct world *world, size_t s)
 {
     const struct kind *kind = world->kind;
@@ -367,7 +370,8 @@ static bool store_some(struct world *world, size_t s)
     return true;
 }
 
-/* Any names, or some of a path: mostly its end, the last first, as engines do. */
+/* Removes random names, or some names of a path: mostly its end, last block first, as engines do.
+ */
 static void draw_removal(struct world *world, size_t s, struct blocks *out_blocks)
 {
     kvb_tokens_hash path[max_path];
@@ -398,7 +402,7 @@ static void remove_some(struct world *world, size_t s)
     assert_memory_equal(changed, right, blocks.count);
 }
 
-/* By clearing it, or by giving it back: another one is drawn at once, or two change places. */
+/* Clears the slot, or frees it and takes another one at once, or swaps two slots. */
 static void empty_slot(struct world *world, size_t s)
 {
     reference_index_clear(world->dull, (uint32_t)s);
@@ -420,7 +424,7 @@ static void empty_slot(struct world *world, size_t s)
     world->slot_of[world->slot[s].value] = (uint32_t)s;
 }
 
-/* Nothing may be left when nobody holds anything, however slowly it is swept up. */
+/* The index must be empty when no slot holds a block, however slowly memory is reclaimed. */
 static void empty_all(struct world *world)
 {
     const size_t slice = 1 + draw(world, 500);
@@ -468,7 +472,7 @@ static void end(struct world *world)
     reference_index_free(world->dull);
 }
 
-/* More is stored than removed, then less. */
+/* Phases in which more is stored than removed, and the reverse. */
 static void operate(struct world *world, size_t s, uint64_t number)
 {
     const uint32_t stored_percent = number % 25000 < 18000 ? 75 : 30;
@@ -526,12 +530,12 @@ static void agrees_with_the_reference_index(void **state)
 
 /* ---- Options ----
  *
- * Argp reads the command line before anything else happens.
+ * argp reads the command line before any thread starts.
  * NOLINTBEGIN(concurrency-mt-unsafe) */
 
 static const struct argp_option options[] = {
-    { "operations", 'n', "N", 0, "so many in all (400000)", 0 },
-    { "seed", 's', "S", 0, "of the first life (1)", 0 },
+    { "operations", 'n', "N", 0, "number of operations in all (400000)", 0 },
+    { "seed", 's', "S", 0, "seed of the first life (1)", 0 },
     { 0 },
 };
 

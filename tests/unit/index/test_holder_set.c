@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Sets beside arrays of bools: "nodes" each have a set, and are turned at random. */
+/* Compares sets with arrays of bools. Each "node" has a set; random nodes are changed. */
 
 enum { nodes = 60, holders = 3 * kvb_leaf_bits };
 
@@ -16,7 +16,7 @@ struct world {
     struct kvb_holder_sets sets;
     kvb_set_id set[nodes];
     bool has[nodes][holders];
-    uint32_t spread; /* holders are drawn from so many leaves */
+    uint32_t spread; /* number of leaves that holders are drawn from */
     unsigned seed;
 };
 
@@ -42,7 +42,7 @@ static uint32_t draw_holder(struct world *world)
     return draw(world, world->spread) * kvb_leaf_bits + draw(world, 20) * 25;
 }
 
-/* The leaves that are drawn from lie in both halves of all that there are. */
+/* These leaves lie in both halves of all leaves. */
 static uint32_t number_of(uint32_t holder)
 {
     static const uint32_t leaves[holders / kvb_leaf_bits] = { 1, 63, kvb_max_leaves - 1 };
@@ -66,7 +66,7 @@ static kvb_status turn(struct world *world, uint32_t node, uint32_t holder)
     return status;
 }
 
-/* One node takes over what another has, as the next block of a run does. */
+/* A node takes over the set of another, as the next block of a run does. */
 static void copy(struct world *world, uint32_t from, uint32_t to)
 {
     kvb_set_keep(&world->sets, world->set[from]);
@@ -75,7 +75,8 @@ static void copy(struct world *world, uint32_t from, uint32_t to)
     memcpy(world->has[to], world->has[from], sizeof world->has[to]);
 }
 
-/* Equal sets have equal numbers, others do not: so each is kept once. */
+/* Equal sets must have equal numbers and different sets different numbers, so that each set is
+ * stored once. */
 static void compare(const struct world *world)
 {
     for (uint32_t node = 0; node < nodes; node++) {
@@ -129,7 +130,7 @@ static void agrees_with_arrays_of_bools(void **state)
     one_incarnation(2, 3);
 }
 
-static void equal_sets_have_one_number_however_they_came_about(void **state)
+static void equal_sets_have_one_number_however_they_were_made(void **state)
 {
     static const uint32_t ways[][5] = { { 1, 2, 600, 7, 7 },
                                         { 600, 7, 2, 7, 1 },
@@ -146,7 +147,7 @@ static void equal_sets_have_one_number_however_they_came_about(void **state)
     empty(world);
 }
 
-static void a_set_that_one_node_has_is_edited_in_place(void **state)
+static void a_set_of_one_node_is_edited_in_place(void **state)
 {
     (void)state;
     struct world *world = make_world(3, 1);
@@ -159,14 +160,14 @@ static void a_set_that_one_node_has_is_edited_in_place(void **state)
     assert_int_equal(world->set[0], before);
     copy(world, 0, 1);
     assert_ok(turn(world, 0, 4));
-    assert_int_not_equal(world->set[0], before); /* the other one still has it */
+    assert_int_not_equal(world->set[0], before); /* the other node still has it */
     assert_int_equal(world->set[1], before);
     compare(world);
     empty(world);
 }
 
-/* No room for a new set: the old one stays as it was. */
-static void each_growth_may_fail(void **state)
+/* When there is no memory for a new set, the old one must stay as it was. */
+static void survives_the_failure_of_each_growth(void **state)
 {
     (void)state;
     struct world *world = make_world(4, 3);
@@ -190,8 +191,9 @@ static void each_growth_may_fail(void **state)
     empty(world);
 }
 
-/* A note stands until one of the two sets changes, or its number means another set. */
-static void a_note_ends_with_either_of_its_sets(void **state)
+/* A note about two sets is valid until one of them changes or its number is given to another set.
+ */
+static void a_note_ends_when_either_set_changes(void **state)
 {
     (void)state;
     struct world *world = make_world(6, 1);
@@ -207,7 +209,7 @@ static void a_note_ends_with_either_of_its_sets(void **state)
         kvb_set_note(after, before, 4);
         assert_true(kvb_set_is_noted(after, before));
         assert_ok(turn(world, (uint32_t)changed, 7));
-        assert_ok(turn(world, (uint32_t)changed, 7)); /* as it was, and yet another */
+        assert_ok(turn(world, (uint32_t)changed, 7)); /* the same set again, and a different one */
     }
     struct kvb_holder_set *after = kvb_holder_set_at(&world->sets, world->set[1]);
     assert_false(kvb_set_is_noted(after, kvb_holder_set_at(&world->sets, world->set[0])));
@@ -218,10 +220,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_arrays_of_bools),
-        cmocka_unit_test(equal_sets_have_one_number_however_they_came_about),
-        cmocka_unit_test(a_set_that_one_node_has_is_edited_in_place),
-        cmocka_unit_test(each_growth_may_fail),
-        cmocka_unit_test(a_note_ends_with_either_of_its_sets),
+        cmocka_unit_test(equal_sets_have_one_number_however_they_were_made),
+        cmocka_unit_test(a_set_of_one_node_is_edited_in_place),
+        cmocka_unit_test(survives_the_failure_of_each_growth),
+        cmocka_unit_test(a_note_ends_when_either_set_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,8 +4,8 @@
 
 #include <stdlib.h>
 
-/* What this machine compares with gives the plain answers, for every length, every place of
- * a difference, and sets that mostly repeat. */
+/* The vector instructions of this machine must give the results of the plain code, for every
+ * length, every position of a difference, and sets that mostly repeat. */
 
 enum { nodes = 16, rounds = 2000, ways = 2 };
 
@@ -56,7 +56,7 @@ static void both_see_the_same_changes(void **state)
     }
 }
 
-static void both_tell_which_words_of_a_leaf_lose_somebody(void **state)
+static void both_find_the_words_of_a_leaf_that_lose_a_holder(void **state)
 {
     (void)state;
     const struct kvb_prefix_compare *best = kvb_prefix_compare_best();
@@ -89,7 +89,7 @@ static void both_tell_which_words_of_a_leaf_lose_somebody(void **state)
 
 enum { chain = 6, blocks = chain * nodes, lives = 20000, set_of_all = 7 };
 
-/* Extent e leads to e + 1, and its blocks are the query's. */
+/* Extent e leads to e + 1, and its blocks equal the query's. */
 static void make_chain(struct prefix_extent *extents, uint64_t *query)
 {
     for (uint32_t i = 0; i < blocks; i++) {
@@ -104,8 +104,8 @@ static void make_chain(struct prefix_extent *extents, uint64_t *query)
     }
 }
 
-/* One flaw somewhere.  Returns through how many extents the query leads before it, if
- * nothing else is wrong. */
+/* Makes one difference somewhere. Returns through how many extents the query leads before it, if
+ * nothing else differs. */
 static uint32_t spoil(struct prefix_extent *extents, unsigned *seed)
 {
     const uint32_t e = (uint32_t)rand_r(seed) % chain;
@@ -130,7 +130,7 @@ static uint32_t spoil(struct prefix_extent *extents, unsigned *seed)
     }
 }
 
-static void both_go_through_the_same_whole_extents(void **state)
+static void both_pass_through_the_same_whole_extents(void **state)
 {
     (void)state;
     const struct kvb_prefix_compare *both[ways] = { &kvb_prefix_compare_scalar,
@@ -158,8 +158,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_count_the_same_common_nodes),
         cmocka_unit_test(both_see_the_same_changes),
-        cmocka_unit_test(both_tell_which_words_of_a_leaf_lose_somebody),
-        cmocka_unit_test(both_go_through_the_same_whole_extents),
+        cmocka_unit_test(both_find_the_words_of_a_leaf_that_lose_a_holder),
+        cmocka_unit_test(both_pass_through_the_same_whole_extents),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

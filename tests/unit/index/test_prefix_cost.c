@@ -4,8 +4,8 @@
 #include "index/index.h"
 #include "steps.h"
 
-/* A store or a removal costs what it changes, whatever else waits or is held, and whoever chose
- * the numbers. */
+/* The cost of a store or a removal depends on the number of changes alone, whatever else waits or
+ * is held, and whoever chose the numbers. */
 
 struct world {
     struct kvb_prefix_index *index;
@@ -31,7 +31,7 @@ static void end_world(struct world *world)
 
 enum { no_parent = 0 };
 
-/* Returns its steps. */
+/* Returns the steps that it took. */
 static uint64_t store(struct world *world, uint64_t parent, uint64_t name, uint64_t content)
 {
     const kvb_block_hash block = { name };
@@ -83,7 +83,7 @@ static void names_of_one_block_cost_the_same_each(void **state)
 
 enum { nobody = 1, chain_names = 1000, other_names = 1000000 };
 
-/* Below a name that nobody stores; the last one's name is chain_names + length. */
+/* Stores a chain below a name that nobody stores. The last block's name is chain_names + length. */
 static void store_orphan_chain(struct world *world, size_t length)
 {
     (void)store(world, nobody, chain_names + 1, 1);
@@ -92,7 +92,7 @@ static void store_orphan_chain(struct world *world, size_t length)
     }
 }
 
-/* What waits for a name comes below the chain's end, a hundred times. */
+/* Stores, a hundred times, an orphan and then its parent, below the end of the chain. */
 static uint64_t joined_below_a_chain(size_t length)
 {
     struct world world = new_world(1);
@@ -108,7 +108,8 @@ static uint64_t joined_below_a_chain(size_t length)
     return steps;
 }
 
-/* The name that the chain waits for comes at its own end, a hundred times. */
+/* Stores, a hundred times, the name that the chain waits for at the chain's own end, and removes
+ * it. */
 static uint64_t circle_of_a_chain(size_t length)
 {
     struct world world = new_world(1);
@@ -123,15 +124,15 @@ static uint64_t circle_of_a_chain(size_t length)
     return steps;
 }
 
-static void orphans_are_joined_whatever_hangs_above(void **state)
+static void joining_orphans_does_not_depend_on_the_chain_above(void **state)
 {
     (void)state;
     assert_constant(joined_below_a_chain);
     assert_constant(circle_of_a_chain);
 }
 
-/* An orphan with many children, or names, meets one of the same content with few, whose parent
- * comes to have the name that the first one waits for. */
+/* An orphan with many children or names joins one of equal content with few; the parent of the
+ * second gets the name that the first one waits for. */
 static uint64_t merges_of_orphans(size_t children, bool are_names)
 {
     struct world world = new_world(1);
@@ -144,12 +145,12 @@ static uint64_t merges_of_orphans(size_t children, bool are_names)
     }
     for (uint64_t i = 0; i < 10; i++, top++) {
         uint64_t above = 600 + 20 * i;
-        steps += store(&world, top + 1, above, 8); /* the path that is there, from the top on */
+        steps += store(&world, top + 1, above, 8); /* the existing path, from the beginning on */
         for (uint64_t depth = 0; depth < i; depth++, above++) {
             steps += store(&world, above, above + 1, 8);
         }
         steps += store(&world, above, above + 1, 7);
-        steps += store(&world, top + 1, top, 8); /* another name for the path's first */
+        steps += store(&world, top + 1, top, 8); /* another name for the path's first block */
     }
     end_world(&world);
     return steps;
@@ -165,14 +166,14 @@ static uint64_t merges_of_names(size_t count)
     return merges_of_orphans(count, true);
 }
 
-static void orphans_merge_at_the_price_of_the_smaller(void **state)
+static void orphans_merge_at_the_cost_of_the_smaller(void **state)
 {
     (void)state;
     assert_constant(merges_of_children);
     assert_constant(merges_of_names);
 }
 
-/* ---- Chosen numbers ---- */
+/* ---- Numbers chosen by an attacker ---- */
 
 static uint64_t as_names(const uint64_t *numbers, size_t count, uint64_t secret)
 {
@@ -249,7 +250,7 @@ static uint64_t in_a_set(const uint64_t *numbers, size_t count, uint64_t secret)
     return steps;
 }
 
-static void numbers_meet_only_where_the_key_is_known(void **state)
+static void numbers_collide_only_if_the_key_is_known(void **state)
 {
     (void)state;
     assert_keyed(as_names, 0);
@@ -264,9 +265,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_of_one_block_cost_the_same_each),
-        cmocka_unit_test(orphans_are_joined_whatever_hangs_above),
-        cmocka_unit_test(orphans_merge_at_the_price_of_the_smaller),
-        cmocka_unit_test(numbers_meet_only_where_the_key_is_known),
+        cmocka_unit_test(joining_orphans_does_not_depend_on_the_chain_above),
+        cmocka_unit_test(orphans_merge_at_the_cost_of_the_smaller),
+        cmocka_unit_test(numbers_collide_only_if_the_key_is_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,8 +5,8 @@
 
 #include <stdbool.h>
 
-/* What is remembered of where a holder holds something: workers that have the same prompts
- * lose them and store them again, over and over. */
+/* The index's notes about which extents a holder is in, under workers that lose and store the same
+ * prompts again and again. */
 
 enum { workers = 52, prompts = 100, prompt_blocks = 16, max_nodes = 10000 };
 
@@ -66,7 +66,7 @@ static void drop_fleet(struct fleet *fleet)
     kvb_prefix_index_free(fleet->index);
 }
 
-static void what_is_lost_and_stored_again_takes_no_more_memory(void **state)
+static void storing_again_takes_no_more_memory(void **state)
 {
     struct fleet fleet = make_fleet();
 
@@ -78,9 +78,9 @@ static void what_is_lost_and_stored_again_takes_no_more_memory(void **state)
     drop_fleet(&fleet);
 }
 
-/* A worker's list is passed through half, repeats are found in it, and the worker begins
- * anew: what it holds then is all swept up when it ends. */
-static void a_clear_ends_the_pass_through_a_workers_list(void **state)
+/* The pass that removes repeats from a worker's list is half done when the worker is cleared. A
+ * reclaim of everything must then leave nothing to do. */
+static void a_clear_ends_the_pass_over_a_workers_list(void **state)
 {
     struct fleet fleet = make_fleet();
 
@@ -96,11 +96,11 @@ static void a_clear_ends_the_pass_through_a_workers_list(void **state)
     drop_fleet(&fleet);
 }
 
-/* ---- A sweep that finds no memory ---- */
+/* ---- A reclaim that finds no memory ---- */
 
 enum { cleared = 1, others = 4 };
 
-/* A prompt of up to three blocks; the worker may have another name for the last one. */
+/* Stores a prompt of up to three blocks; the worker may have another name for the last one. */
 static void store_three(const struct fleet *fleet, size_t w, size_t count, uint64_t last_name)
 {
     const kvb_block_hash blocks[] = { { 9001 }, { 9002 }, { last_name } };
@@ -110,7 +110,7 @@ static void store_three(const struct fleet *fleet, size_t w, size_t count, uint6
     assert_ok(kvb_prefix_index_store(fleet->index, fleet->slot[w], &run, NULL));
 }
 
-/* Whether the worker held it. */
+/* Returns whether the worker held the block. */
 static bool lose(const struct fleet *fleet, size_t w, uint64_t name)
 {
     const kvb_block_hash block = { name };
@@ -120,7 +120,7 @@ static bool lose(const struct fleet *fleet, size_t w, uint64_t name)
     return was_held;
 }
 
-/* So many different sets of two holders: they take the memory that sets have so far. */
+/* Makes this many different sets of two holders, so that the sets use up their memory. */
 static void make_pairs(const struct fleet *fleet, size_t count)
 {
     for (size_t a = others; a < workers; a++) {
@@ -134,7 +134,7 @@ static void make_pairs(const struct fleet *fleet, size_t count)
     }
 }
 
-/* Three workers share two blocks; the third block only one holds, by a name of its own. */
+/* Three workers share two blocks; one of them alone holds a third, under a name of its own. */
 static void make_shared_prompt(const struct fleet *fleet)
 {
     store_three(fleet, 0, 3, 9003);
@@ -146,8 +146,8 @@ static void make_shared_prompt(const struct fleet *fleet)
     assert_true(lose(fleet, 0, 9001));
 }
 
-/* The third block comes and goes while the sweep waits for memory; whoever draws the cleared
- * holder's number has none of its names. */
+/* The third block is removed and stored while the reclaim waits for memory. A worker that gets the
+ * cleared holder's number must have none of its names. */
 static void assert_no_name_is_left(const struct fleet *fleet)
 {
     const kvb_block_hash block = { 9200 };
@@ -155,7 +155,7 @@ static void assert_no_name_is_left(const struct fleet *fleet)
     const struct kvb_index_run run = { .blocks = &block, .tokens = &tokens, .count = 1 };
 
     for (int twice = 0; twice < 2; twice++) {
-        fail_alloc_after(0); /* for the sweep that each change begins with */
+        fail_alloc_after(0); /* for the reclaim that begins each change */
         store_three(fleet, 2, 3, 9003);
         fail_alloc_after(0);
         assert_true(lose(fleet, 2, 9003));
@@ -168,7 +168,7 @@ static void assert_no_name_is_left(const struct fleet *fleet)
     assert_true(lose(fleet, cleared, 9003));
 }
 
-static void a_sweep_that_waits_for_memory_leaves_no_name_behind(void **state)
+static void a_reclaim_that_waits_for_memory_leaves_no_name_behind(void **state)
 {
     size_t waits = 0;
 
@@ -193,9 +193,9 @@ static void a_sweep_that_waits_for_memory_leaves_no_name_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_lost_and_stored_again_takes_no_more_memory),
-        cmocka_unit_test(a_clear_ends_the_pass_through_a_workers_list),
-        cmocka_unit_test(a_sweep_that_waits_for_memory_leaves_no_name_behind),
+        cmocka_unit_test(storing_again_takes_no_more_memory),
+        cmocka_unit_test(a_clear_ends_the_pass_over_a_workers_list),
+        cmocka_unit_test(a_reclaim_that_waits_for_memory_leaves_no_name_behind),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

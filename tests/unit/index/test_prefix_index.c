@@ -2,7 +2,7 @@
 
 #include "index/prefix_scene.h"
 
-/* The traps of an index, one by one. */
+/* Known traps of a prefix index, one test each. */
 
 /* ---- Held prefixes ---- */
 
@@ -30,7 +30,7 @@ static void the_depth_is_the_unbroken_prefix(void **state)
     assert_int_equal(scene_depth(scene, 1, "abc"), 0);
 }
 
-static void equal_contents_at_other_places_are_other_blocks(void **state)
+static void equal_contents_at_different_positions_are_different_blocks(void **state)
 {
     struct scene *scene = *state;
 
@@ -42,7 +42,7 @@ static void equal_contents_at_other_places_are_other_blocks(void **state)
     assert_int_equal(scene_depth(scene, 0, "baa"), 1);
 }
 
-static void levels_rise_in_depth(void **state)
+static void tokens_by_level_follow_the_depth(void **state)
 {
     struct scene *scene = *state;
 
@@ -109,7 +109,7 @@ static void a_hole_ends_the_prefix_until_it_is_filled(void **state)
     assert_int_equal(scene_depth(scene, 0, "abcd"), 4);
 }
 
-static void a_removed_beginning_hides_all(void **state)
+static void a_removed_first_block_hides_all(void **state)
 {
     struct scene *scene = *state;
 
@@ -148,8 +148,8 @@ static void a_ghost_with_two_branches_waits_for_both(void **state)
     assert_int_equal(scene_counted(scene).nodes, 0);
 }
 
-/* Its own hole, not the other slot's. */
-static void a_hole_of_one_slot_is_none_of_another(void **state)
+/* The hole must be counted for its own slot only. */
+static void a_hole_of_one_slot_is_not_one_of_another(void **state)
 {
     struct scene *scene = *state;
 
@@ -193,7 +193,7 @@ static void a_slot_removes_by_its_own_names_alone(void **state)
     assert_int_equal(scene->depth[0], 3);
 }
 
-/* B is b for one slot and c for the other, and a parent in both. */
+/* B is the name of b in one slot and of c in the other, and is a parent in both. */
 static void one_name_may_mean_two_things_in_two_slots(void **state)
 {
     struct scene *scene = *state;
@@ -211,7 +211,7 @@ static void one_name_may_mean_two_things_in_two_slots(void **state)
     assert_int_equal(scene_depth(scene, 0, "abd"), 1);
 }
 
-/* Another slot's name for a block is no parent to this one. */
+/* Another slot's name for a block does not identify a parent for this slot. */
 static void a_parent_is_looked_for_among_the_slots_own_names(void **state)
 {
     struct scene *scene = *state;
@@ -230,7 +230,7 @@ static void an_alias_is_placed_by_content_and_counted(void **state)
     struct scene *scene = *state;
 
     scene_store(scene, 0, no_parent, "AB", "ab");
-    scene_store(scene, 0, no_parent, "B", "x"); /* B was b below a */
+    scene_store(scene, 0, no_parent, "B", "x"); /* B was the name of b below a */
     assert_int_equal(scene_counted(scene).aliases, 1);
     assert_memory_equal(scene->changed, "\0", 1);
     assert_int_equal(scene_depth(scene, 0, "ab"), 1);
@@ -261,7 +261,7 @@ static void a_block_of_two_names_is_held_until_both_go(void **state)
 
     scene_store(scene, 0, no_parent, "A", "a");
     scene_store(scene, 0, no_parent, "B", "a");
-    assert_int_equal(scene_blocks_of(scene, 0), 2); /* names */
+    assert_int_equal(scene_blocks_of(scene, 0), 2); /* both names count */
     assert_int_equal(scene_counted(scene).nodes, 1);
     scene_store(scene, 0, 'B', "C", "c");
     scene_take(scene, 0, "A");
@@ -270,7 +270,7 @@ static void a_block_of_two_names_is_held_until_both_go(void **state)
     assert_int_equal(scene_depth(scene, 0, "ac"), 0);
 }
 
-static void a_name_twice_in_a_run_means_the_later_block(void **state)
+static void a_name_twice_in_a_run_stands_for_the_later_block(void **state)
 {
     struct scene *scene = *state;
 
@@ -278,7 +278,7 @@ static void a_name_twice_in_a_run_means_the_later_block(void **state)
     assert_memory_equal(scene->changed, "\1\0", 2);
     assert_int_equal(scene_blocks_of(scene, 0), 1);
     assert_int_equal(scene_counted(scene).aliases, 1);
-    assert_int_equal(scene_depth(scene, 0, "ab"), 0); /* a is a ghost now */
+    assert_int_equal(scene_depth(scene, 0, "ab"), 0); /* a has become a ghost */
     assert_int_equal(scene_counted(scene).ghosts, 1);
 }
 
@@ -293,7 +293,7 @@ static void an_orphan_is_not_matched_until_its_parent_is_stored(void **state)
     assert_int_equal(scene_depth(scene, 0, "bc"), 0);
     assert_int_equal(scene_depth_by_names(scene, 0, "BC"), 0);
     assert_int_equal(scene_blocks_of(scene, 0), 2);
-    assert_int_equal(scene_counted(scene).orphans, 3); /* with the placeholder */
+    assert_int_equal(scene_counted(scene).orphans, 3); /* counts the placeholder too */
     assert_int_equal(scene_counted(scene).unknown_parents, 1);
     scene_store(scene, 0, no_parent, "A", "a");
     assert_int_equal(scene_depth(scene, 0, "abc"), 3);
@@ -308,7 +308,7 @@ static void orphans_below_orphans_join_in_any_order(void **state)
 
     scene_store(scene, 0, 'C', "D", "d");
     scene_store(scene, 0, 'A', "B", "b");
-    scene_store(scene, 0, 'B', "C", "c"); /* still below A, who is unknown */
+    scene_store(scene, 0, 'B', "C", "c"); /* still below A, which is not stored */
     assert_int_equal(scene_depth(scene, 0, "abcd"), 0);
     assert_int_equal(scene_counted(scene).orphans, 4);
     scene_store(scene, 0, no_parent, "A", "a");
@@ -325,7 +325,7 @@ static void an_orphan_merges_with_content_that_is_there(void **state)
     scene_store(scene, 0, 'B', "X", "x");
     assert_int_equal(scene_counted(scene).nodes, 8);
     scene_store(scene, 0, no_parent, "A", "a");
-    assert_int_equal(scene_counted(scene).nodes, 5); /* a b c d x */
+    assert_int_equal(scene_counted(scene).nodes, 5); /* blocks a b c d x */
     assert_int_equal(scene_depth(scene, 0, "abcd"), 3);
     assert_int_equal(scene->depth[1], 4);
     assert_int_equal(scene_depth(scene, 0, "abx"), 3);
@@ -341,7 +341,7 @@ static void orphans_of_several_slots_join_each_by_itself(void **state)
 
     scene_store(scene, 0, 'A', "B", "b");
     scene_store(scene, 1, 'A', "B", "b");
-    scene_store(scene, 2, 'Z', "B", "b"); /* calls it Z */
+    scene_store(scene, 2, 'Z', "B", "b"); /* this slot's name for it is Z */
     scene_store(scene, 0, no_parent, "A", "a");
     assert_int_equal(scene_depth(scene, 0, "ab"), 2);
     assert_int_equal(scene->depth[1], 0);
@@ -355,7 +355,7 @@ static void orphans_of_several_slots_join_each_by_itself(void **state)
     assert_int_equal(scene_counted(scene).orphans, 0);
 }
 
-/* A ghost is no longer known by name: what is stored below it waits. */
+/* A ghost is not found by name: a block that is stored below it waits for its parent. */
 static void a_removed_parent_is_an_unknown_parent(void **state)
 {
     struct scene *scene = *state;
@@ -385,11 +385,11 @@ static void names_in_a_circle_stay_unreachable(void **state)
     struct scene *scene = *state;
 
     scene_store(scene, 0, 'B', "A", "a");
-    scene_store(scene, 0, 'A', "B", "b"); /* B below A below B */
+    scene_store(scene, 0, 'A', "B", "b"); /* B waits for A, which is below B */
     assert_int_equal(scene_depth(scene, 0, "ab"), 0);
     assert_int_equal(scene_depth(scene, 0, "ba"), 0);
     assert_int_equal(scene_blocks_of(scene, 0), 2);
-    scene_store(scene, 0, no_parent, "B", "b"); /* now it begins a prompt */
+    scene_store(scene, 0, no_parent, "B", "b"); /* now A begins a prompt */
     assert_int_equal(scene_depth(scene, 0, "ba"), 2);
 }
 
@@ -404,7 +404,7 @@ static void a_duplicate_store_changes_nothing(void **state)
     assert_memory_equal(scene->changed, "\0\0", 2);
     assert_int_equal(scene_counted(scene).duplicate_stored, 2);
     assert_int_equal(scene_counted(scene).memberships, 2);
-    scene_take(scene, 0, "B"); /* once is enough */
+    scene_take(scene, 0, "B"); /* one removal is enough */
     assert_int_equal(scene_depth(scene, 0, "ab"), 1);
 }
 
@@ -439,21 +439,21 @@ static void the_ceiling_refuses_the_rest_of_a_run(void **state)
     const char *names = "ABCDEFGHIJKLMNOPQRST";
 
     scene_store(scene, 0, no_parent, names, "abcdefghijklmnopqrst");              /* 20 of 40 */
-    scene_store(scene, 1, no_parent, "ABCDEFGHIJKLMNOPQR", "zbcdefghijklmnopqr"); /* 38 */
+    scene_store(scene, 1, no_parent, "ABCDEFGHIJKLMNOPQR", "zbcdefghijklmnopqr"); /* nodes in use */
     assert_int_equal(scene_try_store(scene, 0, 'T', "UVW", "uvw"), KVB_TOO_LARGE);
     assert_memory_equal(scene->changed, "\1\1\0", 3);
     assert_int_equal(scene_counted(scene).refused, 1);
     assert_int_equal(scene_counted(scene).nodes, max_nodes);
     assert_int_equal(scene_depth(scene, 0, "abcdefghijklmnopqrstuvw"), 22);
-    scene_store(scene, 2, no_parent, "AB", "ab"); /* content that is there needs no room */
+    scene_store(scene, 2, no_parent, "AB", "ab"); /* content that is already there needs no room */
     assert_int_equal(scene_try_store(scene, 2, 'B', "C", "x"), KVB_TOO_LARGE);
     scene_take(scene, 0, "V");
     scene_store(scene, 2, 'B', "C", "x");
     assert_int_equal(scene_depth(scene, 2, "abx"), 3);
 }
 
-/* Room for one orphan, which counts as three nodes: the placeholder gets it, the block
- * does not, and then nobody needs the placeholder. */
+/* There is room for one orphan, which counts as three nodes. The placeholder takes it, the block is
+ * refused, and the placeholder is then not needed. */
 static void a_refused_orphan_leaves_no_placeholder(void **state)
 {
     struct scene *scene = *state;
@@ -493,14 +493,14 @@ static void slots_run_out_and_come_back(void **state)
     assert_int_equal(kvb_prefix_index_slot_new(scene->index, &slot), KVB_TOO_LARGE);
 }
 
-static void a_cleared_slot_holds_nothing_and_harms_nobody(void **state)
+static void a_cleared_slot_holds_nothing_and_affects_no_other(void **state)
 {
     struct scene *scene = *state;
 
     scene_store(scene, 0, no_parent, "ABC", "abc");
     scene_store(scene, 0, 'P', "Q", "q");
     scene_store(scene, 1, no_parent, "AB", "ab");
-    scene_take(scene, 1, "A"); /* its b stands on a that slot 0 alone holds */
+    scene_take(scene, 1, "A"); /* its b is below an a that only slot 0 holds */
     kvb_prefix_index_slot_clear(scene->index, scene->slot[0]);
     assert_int_equal(scene_blocks_of(scene, 0), 0);
     assert_int_equal(scene_depth(scene, 0, "abc"), 0);
@@ -513,12 +513,12 @@ static void a_cleared_slot_holds_nothing_and_harms_nobody(void **state)
     assert_int_equal(scene_depth(scene, 0, "abc"), 1);
 }
 
-static void a_reused_slot_inherits_nothing(void **state)
+static void a_reused_slot_starts_empty(void **state)
 {
     struct scene *scene = *state;
 
     scene_store(scene, 0, no_parent, "AB", "ab");
-    scene_store(scene, 0, 'P', "Q", "q"); /* waits for P */
+    scene_store(scene, 0, 'P', "Q", "q"); /* an orphan that waits for P */
     scene_store(scene, 1, no_parent, "AB", "ab");
     kvb_prefix_index_slot_free(scene->index, scene->slot[0]);
     assert_ok(kvb_prefix_index_slot_new(scene->index, &scene->slot[0]));
@@ -531,7 +531,7 @@ static void a_reused_slot_inherits_nothing(void **state)
     assert_int_equal(scene_depth(scene, 1, "ab"), 2);
 }
 
-/* ---- Asking by names ---- */
+/* ---- Queries by names ---- */
 
 static void a_query_by_names_follows_parents(void **state)
 {
@@ -540,9 +540,9 @@ static void a_query_by_names_follows_parents(void **state)
     scene_store(scene, 0, no_parent, "ABC", "abc");
     scene_store(scene, 0, 'A', "D", "d");
     assert_int_equal(scene_depth_by_names(scene, 0, "ABC"), 3);
-    assert_int_equal(scene_depth_by_names(scene, 0, "ABD"), 2); /* D is no child of B */
+    assert_int_equal(scene_depth_by_names(scene, 0, "ABD"), 2); /* D is not a child of B */
     assert_int_equal(scene_depth_by_names(scene, 0, "AD"), 2);
-    assert_int_equal(scene_depth_by_names(scene, 0, "BC"), 0); /* begins no prompt */
+    assert_int_equal(scene_depth_by_names(scene, 0, "BC"), 0); /* B does not begin a prompt */
     scene_take(scene, 0, "B");
     assert_int_equal(scene_depth_by_names(scene, 0, "ABC"), 1);
 }
@@ -554,16 +554,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TRAP(an_empty_index_matches_nothing),
         TRAP(the_depth_is_the_unbroken_prefix),
-        TRAP(equal_contents_at_other_places_are_other_blocks),
-        TRAP(levels_rise_in_depth),
+        TRAP(equal_contents_at_different_positions_are_different_blocks),
+        TRAP(tokens_by_level_follow_the_depth),
         TRAP(levels_by_names_rise_in_depth),
         TRAP(a_store_says_which_blocks_came),
         TRAP(an_empty_run_changes_nothing),
         TRAP(a_hole_ends_the_prefix_until_it_is_filled),
-        TRAP(a_removed_beginning_hides_all),
+        TRAP(a_removed_first_block_hides_all),
         TRAP(a_ghost_stays_until_nothing_below_is_held),
         TRAP(a_ghost_with_two_branches_waits_for_both),
-        TRAP(a_hole_of_one_slot_is_none_of_another),
+        TRAP(a_hole_of_one_slot_is_not_one_of_another),
         TRAP(equal_contents_share_nodes_whatever_their_names),
         TRAP(a_slot_removes_by_its_own_names_alone),
         TRAP(one_name_may_mean_two_things_in_two_slots),
@@ -571,7 +571,7 @@ int main(void)
         TRAP(an_alias_is_placed_by_content_and_counted),
         TRAP(an_alias_touches_no_other_slot),
         TRAP(a_block_of_two_names_is_held_until_both_go),
-        TRAP(a_name_twice_in_a_run_means_the_later_block),
+        TRAP(a_name_twice_in_a_run_stands_for_the_later_block),
         TRAP(an_orphan_is_not_matched_until_its_parent_is_stored),
         TRAP(orphans_below_orphans_join_in_any_order),
         TRAP(an_orphan_merges_with_content_that_is_there),
@@ -585,8 +585,8 @@ int main(void)
         TRAP(the_ceiling_refuses_the_rest_of_a_run),
         TRAP(a_refused_orphan_leaves_no_placeholder),
         TRAP(slots_run_out_and_come_back),
-        TRAP(a_cleared_slot_holds_nothing_and_harms_nobody),
-        TRAP(a_reused_slot_inherits_nothing),
+        TRAP(a_cleared_slot_holds_nothing_and_affects_no_other),
+        TRAP(a_reused_slot_starts_empty),
         TRAP(a_query_by_names_follows_parents),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,12 +4,12 @@
 #include "core/line_table.h"
 #include "index/index.h"
 
-/* Who knows how hashes are made can choose names that meet in one line of a table.  With a
- * key that he does not know he cannot. */
+/* An attacker who knows how hashes are made can choose names that fall into one line of a table.
+ * With a random key that he does not know he cannot. */
 
 enum { chosen = 2000, same_bits = 0xfff };
 
-/* Numbers whose hashes with the key 0 end alike: of names, or of contents below ROOT. */
+/* Numbers whose hashes with the key 0 collide: used as names, or as contents below ROOT. */
 static void choose(uint64_t *numbers, bool are_names)
 {
     const struct kvb_hash_key key = kvb_hash_key_of(0);
@@ -22,8 +22,8 @@ static void choose(uint64_t *numbers, bool are_names)
     }
 }
 
-/* Each block is a prompt of its own, and its name is chosen, or its content.  Spill lines of a line
- * that many meet in are counted too. */
+/* Each block is a prompt of its own with a chosen name or a chosen content. Also counts the spill
+ * lines of an overfull line. */
 static size_t bytes_with(uint64_t hash_key, const uint64_t *numbers, bool are_names)
 {
     const struct kvb_prefix_index_options options = { .max_nodes = chosen,
@@ -57,13 +57,13 @@ static void assert_key_parts(bool are_names)
     assert_true(known > unknown + in_one_line / 2);
 }
 
-static void chosen_names_meet_only_where_the_key_is_known(void **state)
+static void chosen_names_collide_only_if_the_key_is_known(void **state)
 {
     (void)state;
     assert_key_parts(true);
 }
 
-static void chosen_contents_meet_only_where_the_key_is_known(void **state)
+static void chosen_contents_collide_only_if_the_key_is_known(void **state)
 {
     (void)state;
     assert_key_parts(false);
@@ -72,8 +72,8 @@ static void chosen_contents_meet_only_where_the_key_is_known(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(chosen_names_meet_only_where_the_key_is_known),
-        cmocka_unit_test(chosen_contents_meet_only_where_the_key_is_known),
+        cmocka_unit_test(chosen_names_collide_only_if_the_key_is_known),
+        cmocka_unit_test(chosen_contents_collide_only_if_the_key_is_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

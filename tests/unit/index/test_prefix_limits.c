@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* The index at its limits: one endless prompt, and no memory. */
+/* The index at its limits: a very long prompt, and no memory. */
 
 /* ---- Size ---- */
 
@@ -37,7 +37,7 @@ struct long_run {
     kvb_tokens_hash *tokens; /* owned */
 };
 
-/* Blocks named first_name, first_name + 1 ...; contents 1, 2 ... */
+/* Blocks with names first_name, first_name + 1 ... and contents 1, 2 ... */
 static struct long_run make_long_run(size_t count, uint64_t first_name)
 {
     struct long_run made = { .blocks = calloc(count, sizeof *made.blocks),
@@ -66,8 +66,8 @@ static kvb_status count_blocks(void *context, const struct kvb_index_run *run)
     return KVB_OK;
 }
 
-/* One prompt of 200,000 blocks, one slot rooted and one merged from below a
- * placeholder: nothing here may call itself once a block. */
+/* One prompt of 200,000 blocks, in one slot rooted, in another merged from below a placeholder. No
+ * function may recurse once for each block. */
 static void a_very_deep_prompt_needs_no_deep_stack(void **state)
 {
     (void)state;
@@ -104,10 +104,10 @@ static void a_very_deep_prompt_needs_no_deep_stack(void **state)
     kvb_prefix_index_slot_free(index, slot[0]);
     assert_false(kvb_prefix_index_reclaim(index, SIZE_MAX));
     assert_ok(kvb_prefix_index_remove(
-        index, slot[1], waiting.blocks, deep - 1, NULL)); /* leaves one leaf */
+        index, slot[1], waiting.blocks, deep - 1, NULL)); /* leaves only the last block */
     kvb_prefix_index_count(index, &counters);
     assert_int_equal(counters.ghosts, deep - 1);
-    kvb_prefix_index_slot_clear(index, slot[1]); /* and all its ghosts */
+    kvb_prefix_index_slot_clear(index, slot[1]); /* the last block and all its ghosts */
     assert_false(kvb_prefix_index_reclaim(index, SIZE_MAX));
     kvb_prefix_index_count(index, &counters);
     assert_int_equal(counters.nodes, 0);
@@ -119,10 +119,10 @@ static void a_very_deep_prompt_needs_no_deep_stack(void **state)
 
 /* ---- Hashes that collide ---- */
 
-/* The tables keep 32 bits of a key's hash: among 200,000 keys several pairs are
- * alike, so what they lead to must be compared in full. */
+/* The tables keep 32 bits of a key's hash. Among 200,000 keys several pairs agree in them, so the
+ * index must compare the full key. */
 
-static void equal_blocks_all_the_way_down_stay_apart(void **state)
+static void repeated_content_along_a_prompt_is_not_confused(void **state)
 {
     (void)state;
     const struct kvb_prefix_index_options options = { .max_nodes = deep, .max_slots = 1 };
@@ -148,7 +148,7 @@ static void equal_blocks_all_the_way_down_stay_apart(void **state)
     drop_long_run(&made);
 }
 
-static void one_name_in_very_many_slots_stays_apart(void **state)
+static void one_name_in_very_many_slots_is_not_confused(void **state)
 {
     (void)state;
     const struct kvb_prefix_index_options options = { .max_nodes = (size_t)6 * deep,
@@ -168,7 +168,7 @@ static void one_name_in_very_many_slots_stays_apart(void **state)
     kvb_prefix_index_count(index, &counters);
     assert_int_equal(counters.memberships, deep);
     assert_int_equal(counters.duplicate_stored, 0);
-    assert_int_equal(counters.nodes, (size_t)2 * deep); /* a placeholder and a block each */
+    assert_int_equal(counters.nodes, (size_t)2 * deep); /* one placeholder and one block each */
     for (uint32_t s = 0; s < deep; s++) {
         assert_int_equal(kvb_prefix_index_slot_blocks(index, (kvb_slot_ref){ s }), 1);
         kvb_prefix_index_slot_free(index, (kvb_slot_ref){ s });
@@ -180,10 +180,10 @@ static void one_name_in_very_many_slots_stays_apart(void **state)
     drop_long_run(&made);
 }
 
-/* ---- Names without end ---- */
+/* ---- The ceiling of names ---- */
 
-/* Content is bounded by max_nodes, names other than a node's own by sixteen a node: an
- * engine that calls one block ever new names is refused. */
+/* max_nodes bounds contents. Further names of a node are limited to an average of sixteen a node,
+ * so an engine that always gives one block new names is refused. */
 static void names_have_a_ceiling_of_their_own(void **state)
 {
     (void)state;
@@ -197,7 +197,8 @@ static void names_have_a_ceiling_of_their_own(void **state)
 
     assert_ok(kvb_prefix_index_new(&options, &index));
     assert_ok(kvb_prefix_index_slot_new(index, &slot));
-    for (uint64_t name = 1; name <= names; name++) { /* the first turns odd with the second */
+    /* with the second name the first becomes an overflow alias */
+    for (uint64_t name = 1; name <= names; name++) {
         const kvb_block_hash block = { name };
         const struct kvb_index_run run = { .blocks = &block, .tokens = &content, .count = 1 };
         assert_ok(kvb_prefix_index_store(index, slot, &run, NULL));
@@ -218,8 +219,8 @@ static void names_have_a_ceiling_of_their_own(void **state)
 
 /* ---- Every allocation fails once ---- */
 
-/* A call that ran out of memory is made again; it must then succeed, as if nothing
- * had been. */
+/* A call that failed for lack of memory is repeated. It must then succeed, as if it had not failed.
+ */
 static size_t failures;
 
 static bool must_retry(kvb_status status)
@@ -252,7 +253,7 @@ static struct kvb_prefix_index *torture_index(kvb_slot_ref slot[2])
     return index;
 }
 
-/* Whatever a failed store says it changed is held, and nothing else. */
+/* Everything that a failed store reports as changed must be held, and nothing else. */
 static void
 torture_store(struct kvb_prefix_index *index, kvb_slot_ref slot, const struct kvb_index_run *run)
 {
@@ -294,8 +295,8 @@ torture_answers(struct kvb_prefix_index *index, kvb_slot_ref slot, const struct 
     assert_int_equal(shown, 150);
 }
 
-/* Slot 0 gets the prompt's head last, slot 1 has its first part in order.  Slot 0's
- * orphan is the first store of all, so that a failure meets empty tables. */
+/* Slot 0 gets the beginning of the prompt last, slot 1 gets its first part in order. Slot 0's
+ * orphan is the first store of all, so that failures meet empty tables. */
 static void torture_life(const struct long_run *all)
 {
     kvb_slot_ref slot[2];
@@ -358,7 +359,7 @@ static size_t slots_in(const struct kvb_match *match)
     return count;
 }
 
-/* Enough slots that the answer takes memory more than once, and fails half-way. */
+/* So many slots that the answer allocates more than once, and fails half-way. */
 static void an_answer_that_ran_out_of_memory_is_empty(void **state)
 {
     (void)state;
@@ -384,7 +385,8 @@ static void an_answer_that_ran_out_of_memory_is_empty(void **state)
             kvb_prefix_index_match_blocks(index, one.blocks, 1, &match), KVB_NO_MEMORY);
         assert_int_equal(match.level_count, 0);
         fail_alloc_after(-1);
-        assert_ok(kvb_prefix_index_match(index, one.tokens, 1, &match)); /* nothing sticks */
+        /* nothing of the failed query remains */
+        assert_ok(kvb_prefix_index_match(index, one.tokens, 1, &match));
         assert_int_equal(slots_in(&match), many);
         assert_ok(kvb_prefix_index_match_blocks(index, one.blocks, 1, &match));
         assert_int_equal(slots_in(&match), many);
@@ -394,8 +396,9 @@ static void an_answer_that_ran_out_of_memory_is_empty(void **state)
     drop_long_run(&one);
 }
 
-/* Each growth fails once.  A table that cannot grow tells nobody: five untold are the end. */
-static void growth_may_fail_anywhere(void **state)
+/* Each growth fails once. The index may hide the failure of a table to grow; five failures in a row
+ * that it hides mean that all have been tried. */
+static void survives_the_failure_of_each_growth(void **state)
 {
     (void)state;
     enum { many = 30000 };
@@ -432,8 +435,8 @@ static void growth_may_fail_anywhere(void **state)
     drop_long_run(&all);
 }
 
-/* A chain of ghosts is moved into the tree before the one word at its end, and takes
- * memory several times on the way: what was moved goes again when that fails. */
+/* A chain of ghosts moves into the tree before the one name at its end, and allocates several times
+ * meanwhile. When an allocation fails, the moved part must be removed again. */
 static void a_join_that_fails_leaves_no_ghosts(void **state)
 {
     (void)state;
@@ -472,7 +475,7 @@ static void a_join_that_fails_leaves_no_ghosts(void **state)
     drop_long_run(&all);
 }
 
-/* ---- Room ---- */
+/* ---- Memory in use ---- */
 
 static size_t store_orphans(
     struct kvb_prefix_index *index, kvb_slot_ref slot, struct kvb_index_run run, uint64_t parent)
@@ -485,8 +488,8 @@ static size_t store_orphans(
     return kvb_prefix_index_slot_blocks(index, slot) - before;
 }
 
-/* 100,000 would fit as blocks of prompts: they are bounded by the bytes that they take. */
-static void orphans_take_no_more_memory_than_blocks_may(void **state)
+/* Memory bounds orphans: 100,000 blocks would fit as prompts. */
+static void orphans_take_no_more_memory_than_blocks_could(void **state)
 {
     (void)state;
     enum { many = 100000, bytes_a_block = 45 };
@@ -499,8 +502,8 @@ static void orphans_take_no_more_memory_than_blocks_may(void **state)
     assert_ok(kvb_prefix_index_slot_new(index, &slot));
     const size_t empty = kvb_prefix_index_bytes(index);
     const size_t held = store_orphans(index, slot, all.run, UINT64_MAX);
-    assert_int_equal(held, many / 3 - 1); /* and a placeholder */
-    /* The arrays double, so half of them may be air. */
+    assert_int_equal(held, many / 3 - 1); /* and its placeholder */
+    /* Arrays double their capacity, so half of it may be unused. */
     assert_in_range(kvb_prefix_index_bytes(index) - empty, 0, 2 * bytes_a_block * many);
     assert_in_range(kvb_prefix_index_room(index), 0, 2);
     kvb_prefix_index_slot_clear(index, slot);
@@ -511,7 +514,7 @@ static void orphans_take_no_more_memory_than_blocks_may(void **state)
     drop_long_run(&all);
 }
 
-/* All of the same content, so one node has all names. */
+/* All orphans have the same content, so one node has all the names. */
 static void names_of_one_orphan_have_a_ceiling_too(void **state)
 {
     (void)state;
@@ -539,8 +542,8 @@ static void names_of_one_orphan_have_a_ceiling_too(void **state)
     drop_long_run(&all);
 }
 
-/* A restarted engine fills the index again before anything was reclaimed. */
-static void what_was_cleared_is_room_at_once(void **state)
+/* A restarted engine fills the index again before the memory of its cleared blocks is reclaimed. */
+static void cleared_blocks_make_room_at_once(void **state)
 {
     (void)state;
     enum { many = 5000 };
@@ -550,14 +553,14 @@ static void what_was_cleared_is_room_at_once(void **state)
     struct kvb_prefix_index *index = NULL;
     kvb_slot_ref slot;
 
-    after.tokens[0].value = many + 1; /* another prompt altogether */
+    after.tokens[0].value = many + 1; /* a different prompt */
     assert_ok(kvb_prefix_index_new(&options, &index));
     assert_ok(kvb_prefix_index_slot_new(index, &slot));
     assert_ok(kvb_prefix_index_store(index, slot, &before.run, NULL));
     kvb_prefix_index_slot_clear(index, slot);
     assert_ok(kvb_prefix_index_store(index, slot, &after.run, NULL));
     kvb_prefix_index_slot_clear(index, slot);
-    before.run.has_parent = true; /* orphans, and their placeholder */
+    before.run.has_parent = true; /* orphans and their placeholder */
     before.run.parent.value = UINT64_MAX;
     before.run.count = many / 3 - 1;
     assert_ok(kvb_prefix_index_store(index, slot, &before.run, NULL));
@@ -566,8 +569,8 @@ static void what_was_cleared_is_room_at_once(void **state)
     drop_long_run(&after);
 }
 
-/* Slots with names of their own use up all names, 16 * 450; then they are cleared. */
-static void names_that_were_cleared_are_room_at_once(void **state)
+/* Slots with names of their own use up all names (16 * 450) and are then cleared. */
+static void cleared_names_make_room_at_once(void **state)
 {
     (void)state;
     enum { many = 200, others = 36 };
@@ -589,12 +592,13 @@ static void names_that_were_cleared_are_room_at_once(void **state)
     kvb_prefix_index_free(index);
 }
 
-/* Prompts of one block take an extent each; what goes leaves holes everywhere, and what
- * comes must find room up to the last node, however often. */
+/* Each prompt of one block takes an extent. Removals leave holes everywhere, and new blocks must
+ * find room up to the last node, every time. */
 static void holes_everywhere_leave_room_for_every_node(void **state)
 {
     (void)state;
-    enum { many = 8160, rounds = 20 }; /* 2 * (many / 16 + 2) groups are 6 MiB sharp */
+    /* the ceiling of 2 * (many / 16 + 2) groups is 6 MiB exactly */
+    enum { many = 8160, rounds = 20 };
     const struct kvb_prefix_index_options options = { .max_nodes = many, .max_slots = 1 };
     struct kvb_prefix_index *index = NULL;
     kvb_block_hash held[many];
@@ -621,8 +625,8 @@ static void holes_everywhere_leave_room_for_every_node(void **state)
     kvb_prefix_index_free(index);
 }
 
-/* 24 bytes a node in full extents, 18 in the table of names, nothing for a second holder. */
-static void the_memory_told_is_that_of_extents_and_tables(void **state)
+/* 24 bytes a node in full extents, 18 in the table of names, none for a second holder. */
+static void the_reported_memory_is_that_of_extents_and_tables(void **state)
 {
     (void)state;
     const struct kvb_prefix_index_options options = { .max_nodes = deep, .max_slots = 2 };
@@ -650,19 +654,19 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_out_of_range_are_refused),
         cmocka_unit_test(a_very_deep_prompt_needs_no_deep_stack),
-        cmocka_unit_test(equal_blocks_all_the_way_down_stay_apart),
-        cmocka_unit_test(one_name_in_very_many_slots_stays_apart),
+        cmocka_unit_test(repeated_content_along_a_prompt_is_not_confused),
+        cmocka_unit_test(one_name_in_very_many_slots_is_not_confused),
         cmocka_unit_test(names_have_a_ceiling_of_their_own),
         cmocka_unit_test(every_allocation_may_fail_once),
-        cmocka_unit_test(growth_may_fail_anywhere),
+        cmocka_unit_test(survives_the_failure_of_each_growth),
         cmocka_unit_test(a_join_that_fails_leaves_no_ghosts),
-        cmocka_unit_test(orphans_take_no_more_memory_than_blocks_may),
+        cmocka_unit_test(orphans_take_no_more_memory_than_blocks_could),
         cmocka_unit_test(names_of_one_orphan_have_a_ceiling_too),
-        cmocka_unit_test(what_was_cleared_is_room_at_once),
-        cmocka_unit_test(names_that_were_cleared_are_room_at_once),
+        cmocka_unit_test(cleared_blocks_make_room_at_once),
+        cmocka_unit_test(cleared_names_make_room_at_once),
         cmocka_unit_test(holes_everywhere_leave_room_for_every_node),
         cmocka_unit_test(an_answer_that_ran_out_of_memory_is_empty),
-        cmocka_unit_test(the_memory_told_is_that_of_extents_and_tables),
+        cmocka_unit_test(the_reported_memory_is_that_of_extents_and_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

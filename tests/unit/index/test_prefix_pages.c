@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Slots that call the same content by names of their own. */
+/* Slots that give the same content different names. */
 
 static kvb_status show(void *context, const struct kvb_index_run *run)
 {
@@ -56,7 +56,8 @@ static void names_of_another_slot_take_nothing_away(void **state)
     assert_walk(scene, 0, "/ABCD;");
 }
 
-/* What was below a block keeps saying what the slot called that, whatever comes later. */
+/* A block below a removed one keeps the name that its slot gave its parent, whatever is stored
+ * later. */
 static void a_block_below_a_hole_remembers_its_parents_name(void **state)
 {
     struct scene *scene = *state;
@@ -99,9 +100,9 @@ static void a_name_of_its_own_may_come_to_mean_other_content(void **state)
     assert_int_equal(scene_depth(scene, 1, "abc"), 1);
 }
 
-/* The slot goes on where nobody else was: there its names are the nodes' own, but for the
- * first, whose parent it calls otherwise. */
-static void names_of_its_own_go_on_as_plain_ones(void **state)
+/* The slot continues where no other slot has been. There its names become the canonical ones,
+ * except that the first block's parent has another name in this slot. */
+static void names_of_its_own_continue_as_canonical_ones(void **state)
 {
     struct scene *scene = *state;
 
@@ -116,7 +117,7 @@ static void names_of_its_own_go_on_as_plain_ones(void **state)
     assert_int_equal(scene_counted(scene).nodes, 2);
 }
 
-static void a_clear_takes_a_slots_names_along(void **state)
+static void a_clear_removes_a_slots_names(void **state)
 {
     struct scene *scene = *state;
 
@@ -129,9 +130,9 @@ static void a_clear_takes_a_slots_names_along(void **state)
     assert_int_equal(scene_depth_by_names(scene, 1, "XWY"), 3);
 }
 
-/* Slot 1 called a by a name of its own once.  Slot 0's last name of its own goes, and in the
- * same removal its usual name for a: nobody needs a any more. */
-static void usual_names_go_after_the_last_of_its_own(void **state)
+/* Slot 1 once had its own name for a. One removal takes slot 0's last own name and then its
+ * canonical name for a, after which no slot needs a. */
+static void canonical_names_are_removed_after_the_last_own_name(void **state)
 {
     struct scene *scene = *state;
 
@@ -146,8 +147,8 @@ static void usual_names_go_after_the_last_of_its_own(void **state)
     assert_int_equal(scene_counted(scene).ghosts, 0);
 }
 
-/* More of one name than stand side by side. */
-static void many_slots_may_have_the_same_name_of_their_own(void **state)
+/* More slots with the same name than one page has room for. */
+static void many_slots_may_use_the_same_own_name(void **state)
 {
     struct scene *scene = *state;
 
@@ -171,9 +172,9 @@ static void many_slots_may_have_the_same_name_of_their_own(void **state)
     assert_walk(scene, 1, "/WXY;");
 }
 
-/* Two slots go on from the same block, which neither calls by its usual name: slot 1 first,
- * so that slot 2, which goes on where slot 1 stopped, does so in the same extent. */
-static void each_slot_remembers_the_name_it_went_on_from(void **state)
+/* Two slots continue from the same block, which neither calls by its canonical name. Slot 1 goes
+ * first, and slot 2 continues where slot 1 stopped, in the same extent. */
+static void each_slot_keeps_its_name_of_the_parent_it_continued_from(void **state)
 {
     struct scene *scene = *state;
 
@@ -207,11 +208,11 @@ int main(void)
         TEST(a_block_below_a_hole_remembers_its_parents_name),
         TEST(a_name_of_its_own_and_another_are_two),
         TEST(a_name_of_its_own_may_come_to_mean_other_content),
-        TEST(names_of_its_own_go_on_as_plain_ones),
-        TEST(a_clear_takes_a_slots_names_along),
-        TEST(usual_names_go_after_the_last_of_its_own),
-        TEST(many_slots_may_have_the_same_name_of_their_own),
-        TEST(each_slot_remembers_the_name_it_went_on_from),
+        TEST(names_of_its_own_continue_as_canonical_ones),
+        TEST(a_clear_removes_a_slots_names),
+        TEST(canonical_names_are_removed_after_the_last_own_name),
+        TEST(many_slots_may_use_the_same_own_name),
+        TEST(each_slot_keeps_its_name_of_the_parent_it_continued_from),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,15 +4,15 @@
 
 #include <string.h>
 
-/* What a walk shows, and that it makes an equal index. */
+/* What a walk shows, and that storing it gives an equal index. */
 
 /* ---- Walking ---- */
 
 struct shown {
-    struct scene *copy; /* where the runs are stored, or NULL */
+    struct scene *copy; /* the index in which the runs are stored, or NULL */
     size_t runs;
     size_t stop_after;
-    char text[256]; /* "A<-BC;" a run */
+    char text[256]; /* "A<-BC;" for each run */
 };
 
 static kvb_status show(void *context, const struct kvb_index_run *run)
@@ -124,8 +124,8 @@ static void drop_copy(struct scene *copy)
     kvb_prefix_index_free(copy->index);
 }
 
-/* A is stored again as x: its child b stands below a ghost whose name now means
- * another block.  A copy that put b below x would list a prefix nobody holds. */
+/* A is stored again, as x. Its child b is below a ghost whose name now stands for another block. A
+ * copy that put b below x would list a prefix that nobody holds. */
 static void a_walk_does_not_hang_a_block_below_a_name_that_moved(void **state)
 {
     struct scene *scene = *state;
@@ -159,7 +159,7 @@ static void a_walk_of_two_names_shows_both(void **state)
     drop_copy(&copy);
 }
 
-/* C below B below A below C: one run would name its own parent. */
+/* C is below B and B below C. A single run of both would name its own parent. */
 static void a_walk_of_a_circle_can_be_stored(void **state)
 {
     struct scene *scene = *state;
@@ -172,8 +172,8 @@ static void a_walk_of_a_circle_can_be_stored(void **state)
     drop_copy(&copy);
 }
 
-/* What opens a circle in the index opens it in a copy. */
-static void a_circle_opens_in_a_copy_too(void **state)
+/* A store that opens a circle in the index must open it in the copy too. */
+static void a_circle_can_be_opened_in_a_copy_too(void **state)
 {
     struct scene *scene = *state;
 
@@ -194,7 +194,7 @@ static void a_block_of_two_names_is_shown_once_by_each(void **state)
 
     scene_store(scene, 0, no_parent, "A", "a");
     scene_store(scene, 0, no_parent, "B", "a");
-    scene_store(scene, 0, 'P', "C", "c"); /* and so below a placeholder */
+    scene_store(scene, 0, 'P', "C", "c"); /* so it is below a placeholder */
     scene_store(scene, 0, 'P', "D", "c");
     assert_ok(walk(scene, 0, &shown));
     assert_int_equal(shown.runs, 4);
@@ -205,7 +205,7 @@ static void a_block_of_two_names_is_shown_once_by_each(void **state)
     assert_non_null(strstr(shown.text, "PD;"));
 }
 
-static void a_walk_carries_orphans_along(void **state)
+static void a_walk_includes_orphans(void **state)
 {
     struct scene *scene = *state;
 
@@ -230,9 +230,9 @@ int main(void)
         TRAP(a_walk_does_not_hang_a_block_below_a_name_that_moved),
         TRAP(a_walk_of_two_names_shows_both),
         TRAP(a_walk_of_a_circle_can_be_stored),
-        TRAP(a_circle_opens_in_a_copy_too),
+        TRAP(a_circle_can_be_opened_in_a_copy_too),
         TRAP(a_block_of_two_names_is_shown_once_by_each),
-        TRAP(a_walk_carries_orphans_along),
+        TRAP(a_walk_includes_orphans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

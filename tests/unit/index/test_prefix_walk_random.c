@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* Walks under names that are made of the whole path, as bridges make them: what a
- * walk shows makes an equal index, by content and by name. */
+/* Walks with names that are made from the whole path, as bridges make them. Storing what a walk
+ * shows must give an equal index, by content and by name. */
 
 enum { slots = 5, alphabet = 3, deepest = 5 };
 
@@ -94,7 +94,7 @@ static kvb_status copy_run(void *context, const struct kvb_index_run *run)
     return kvb_prefix_index_store(copier->index, copier->slot, run, NULL);
 }
 
-/* Steps of this budget; SIZE_MAX: all at once. */
+/* The budget of each step; SIZE_MAX: all at once. */
 static kvb_status walk_in_steps(
     struct kvb_prefix_index *index, kvb_slot_ref slot, size_t budget, kvb_index_visitor visit,
     void *context)
@@ -170,7 +170,7 @@ static void begin(struct world *world, unsigned seed)
     }
 }
 
-/* Nothing may be left when nobody holds anything. */
+/* The index must be empty when no slot holds a block. */
 static void end(struct world *world)
 {
     struct kvb_index_counters counters;
@@ -208,11 +208,11 @@ static void a_walk_makes_an_equal_index(void **state)
     end(&world);
 }
 
-/* ---- Pages, and changes meanwhile ---- */
+/* ---- Pages, and changes between pages ---- */
 
 enum { max_seen = 1 << 16 };
 
-/* Names that were shown, with repeats. */
+/* Names that were shown, including repeats. */
 struct seen {
     uint64_t names[max_seen];
     size_t count;
@@ -266,9 +266,10 @@ static void pages_of_any_size_show_each_block_once(void **state)
             const size_t before = paged.count;
             assert_true(pages < 1000);
             kvb_prefix_index_page(world.index, world.slot[s], &place, page, note, &paged);
-            assert_true(paged.count - before < page + (size_t)32); /* what an extent has beyond */
+            /* a page may exceed its budget by the rest of an extent */
+            assert_true(paged.count - before < page + (size_t)32);
         }
-        /* afterwards, for it tidies the list of extents, which repeats some until then */
+        /* counted afterwards, because the walk removes repeats from the list of extents */
         kvb_prefix_index_each_block(world.index, world.slot[s], note, &all);
         assert_int_equal(paged.count, all.count);
         for (size_t at = 0; at < all.count; at++) {
@@ -278,7 +279,8 @@ static void pages_of_any_size_show_each_block_once(void **state)
     end(&world);
 }
 
-/* Each a prompt of its own, and so in an extent of its own: more than a page looks at. */
+/* Each block is a prompt of its own, so it has an extent of its own. These are more extents than a
+ * page visits. */
 static void store_prompts(struct world *world, size_t s, uint64_t first, uint64_t last)
 {
     for (uint64_t name = first; name != last; name += first < last ? 1 : -UINT64_C(1)) {
@@ -298,8 +300,8 @@ remove_prompts(struct world *world, size_t s, uint64_t first, uint64_t last, uin
     }
 }
 
-/* Freed extents are drawn again, the last one first. */
-static void many_extents_are_shown_in_pages_however_they_were_drawn(void **state)
+/* Freed extents are reused in reverse order. */
+static void many_extents_are_shown_in_pages_in_any_order_of_their_numbers(void **state)
 {
     enum { all = 3000 };
     static struct world world;
@@ -323,8 +325,9 @@ static void many_extents_are_shown_in_pages_however_they_were_drawn(void **state
     end(&world);
 }
 
-/* Another slot keeps the extent in being: who leaves it and comes back notes it again. */
-static void an_extent_that_was_left_and_come_to_again_is_shown_once(void **state)
+/* Another slot keeps the extent in use. A slot that leaves it and comes back notes it a second
+ * time. */
+static void an_extent_left_and_entered_again_is_shown_once(void **state)
 {
     static struct world world;
     static struct seen paged;
@@ -349,8 +352,8 @@ static void an_extent_that_was_left_and_come_to_again_is_shown_once(void **state
     end(&world);
 }
 
-/* What is held throughout is shown, what was never held is not. */
-static void what_stays_is_shown_whatever_else_changes(void **state)
+/* A block that is held throughout must be shown; one that was never held must not. */
+static void blocks_that_stay_are_shown_whatever_else_changes(void **state)
 {
     enum { stays = 2000, goes = 4000, comes = 6000 };
     static struct world world;
@@ -375,7 +378,8 @@ static void what_stays_is_shown_whatever_else_changes(void **state)
         if (stays + 40 * at + 40 < goes) {
             remove_prompts(&world, 0, stays + 40 * at, stays + 40 * at + 40, 1);
             store_prompts(&world, 0, goes + 40 * at, goes + 40 * at + 40);
-            store_prompts(&world, 1, stays + 40 * at, stays + 40 * at + 40); /* in freed extents */
+            /* stored in freed extents */
+            store_prompts(&world, 1, stays + 40 * at, stays + 40 * at + 40);
         }
     }
     assert_ok(status);
@@ -393,8 +397,8 @@ static void what_stays_is_shown_whatever_else_changes(void **state)
     end(&world);
 }
 
-/* Nothing in the walk of a slot may be what another slot holds in that place. */
-static void a_walk_ends_where_its_slot_is_cleared(void **state)
+/* The walk of a slot must not show what another slot, which got its number, holds. */
+static void a_walk_ends_when_its_slot_is_cleared(void **state)
 {
     static struct world world;
     static struct seen walked;
@@ -408,7 +412,7 @@ static void a_walk_ends_where_its_slot_is_cleared(void **state)
     while (walked.count == 0) {
         assert_int_equal(kvb_index_walk_step(walk, 1000, note_run, &walked), KVB_AGAIN);
     }
-    kvb_prefix_index_slot_clear(world.index, world.slot[0]); /* not swept yet */
+    kvb_prefix_index_slot_clear(world.index, world.slot[0]); /* not reclaimed yet */
     store_prompts(&world, 0, 8000, 8001);
     assert_ok(kvb_index_walk_step(walk, SIZE_MAX, note_run, &walked));
     kvb_index_walk_free(walk);
@@ -424,10 +428,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_walk_makes_an_equal_index),
         cmocka_unit_test(pages_of_any_size_show_each_block_once),
-        cmocka_unit_test(many_extents_are_shown_in_pages_however_they_were_drawn),
-        cmocka_unit_test(an_extent_that_was_left_and_come_to_again_is_shown_once),
-        cmocka_unit_test(what_stays_is_shown_whatever_else_changes),
-        cmocka_unit_test(a_walk_ends_where_its_slot_is_cleared),
+        cmocka_unit_test(many_extents_are_shown_in_pages_in_any_order_of_their_numbers),
+        cmocka_unit_test(an_extent_left_and_entered_again_is_shown_once),
+        cmocka_unit_test(blocks_that_stay_are_shown_whatever_else_changes),
+        cmocka_unit_test(a_walk_ends_when_its_slot_is_cleared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
