@@ -30,7 +30,7 @@ put(struct kvb_token_cache *cache, unsigned number, uint32_t token, size_t count
     return kvb_token_cache_put(cache, body_of(number, text), tokens, count, now_ns);
 }
 
-/* The first token; 0: not found. */
+/* The first token of the answer; 0: not found. */
 static uint32_t find(struct kvb_token_cache *cache, unsigned number, uint64_t now_ns)
 {
     char text[body_bytes + 1];
@@ -44,7 +44,7 @@ static uint32_t find(struct kvb_token_cache *cache, unsigned number, uint64_t no
     return tokens[0];
 }
 
-/* The bytes of an entry with one token, by the cache itself. */
+/* The bytes of an entry with one token, as the cache counts them. */
 static uint64_t bytes_of_one(void)
 {
     struct kvb_token_cache *cache = NULL;
@@ -56,7 +56,7 @@ static uint64_t bytes_of_one(void)
     return bytes;
 }
 
-static void what_was_used_last_goes_last(void **state)
+static void the_least_recently_used_goes_first(void **state)
 {
     (void)state;
     struct kvb_token_cache *cache = NULL;
@@ -98,13 +98,13 @@ static void an_old_answer_is_forgotten(void **state)
 
     assert_ok(kvb_token_cache_new(1 << 20, age_ns, 7, &cache));
     assert_ok(put(cache, 1, 11, 1, 5));
-    assert_int_equal(find(cache, 1, 5 + age_ns - 1), 11); /* using it does not renew it */
+    assert_int_equal(find(cache, 1, 5 + age_ns - 1), 11); /* a lookup does not extend its life */
     assert_int_equal(find(cache, 1, 5 + age_ns), 0);
     assert_int_equal(kvb_token_cache_count(cache).bytes, 0);
     kvb_token_cache_free(cache);
 }
 
-static void what_is_larger_than_the_cache_is_not_kept(void **state)
+static void an_entry_larger_than_the_cache_is_not_kept(void **state)
 {
     (void)state;
     struct kvb_token_cache *cache = NULL;
@@ -114,18 +114,18 @@ static void what_is_larger_than_the_cache_is_not_kept(void **state)
     assert_int_equal(put(cache, 2, 12, 2, 0), KVB_TOO_LARGE);
     assert_int_equal(find(cache, 1, 0), 11); /* nothing was evicted for it */
     assert_int_equal(put(cache, 1, 13, 2, 0), KVB_TOO_LARGE);
-    assert_int_equal(find(cache, 1, 0), 0); /* it would be out of date */
+    assert_int_equal(find(cache, 1, 0), 0); /* otherwise it would remain, outdated */
     kvb_token_cache_free(cache);
     assert_ok(kvb_token_cache_new(0, age_ns, 7, &cache));
     assert_int_equal(put(cache, 1, 11, 1, 0), KVB_TOO_LARGE);
     kvb_token_cache_free(cache);
 }
 
-/* ---- Compared with a plain model ---- */
+/* ---- Compared with a reference model ---- */
 
 enum { model_max = 4096, model_numbers = 200 };
 
-/* Newest first. */
+/* Entries, the newest first. */
 struct model {
     struct model_entry {
         unsigned number;
@@ -200,7 +200,7 @@ static void model_put(struct model *model, struct model_entry entry)
     }
 }
 
-static void it_is_a_plain_list_over_many_operations(void **state)
+static void agrees_with_a_list_over_many_operations(void **state)
 {
     (void)state;
     static struct model model;
@@ -253,11 +253,11 @@ static void survives_every_allocation_failing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_was_used_last_goes_last),
+        cmocka_unit_test(the_least_recently_used_goes_first),
         cmocka_unit_test(a_newer_answer_replaces_the_one_before),
         cmocka_unit_test(an_old_answer_is_forgotten),
-        cmocka_unit_test(what_is_larger_than_the_cache_is_not_kept),
-        cmocka_unit_test(it_is_a_plain_list_over_many_operations),
+        cmocka_unit_test(an_entry_larger_than_the_cache_is_not_kept),
+        cmocka_unit_test(agrees_with_a_list_over_many_operations),
         cmocka_unit_test(survives_every_allocation_failing),
     };
 

@@ -101,7 +101,7 @@ static void close_world(struct world *world)
     (void)pthread_mutex_destroy(&world->lock);
 }
 
-/* "" for no second engine. */
+/* "" when there is no second engine. */
 static void order_text(
     struct world *world, struct kvb_tokenize_order *order, const char *body, const char *one,
     const char *other)
@@ -122,7 +122,7 @@ static void order_text(
     assert_ok(kvb_tokenizer_submit(world->tokenizer, order));
 }
 
-/* Waits until so many orders have ended, and frees all. */
+/* Waits until this many orders have ended, and frees them all. */
 static struct ended wait_for_end(struct world *world, size_t count)
 {
     struct timespec end;
@@ -157,7 +157,7 @@ static void assert_tokens(struct ended ended)
     assert_int_equal(ended.first, 7);
 }
 
-static void the_same_text_is_asked_once(void **state)
+static void the_same_text_is_requested_once(void **state)
 {
     (void)state;
     struct world world;
@@ -201,14 +201,14 @@ static void an_engine_that_fails_or_is_silent_is_passed_over(void **state)
         open_world(&world, 1000, "127.0.0.0/8");
         assert_tokens(ask(&world, "{\"a\":1}", bad[i], "/good"));
         assert_int_equal(world.values[tokenize_requests], 2);
-        /* It is asked second now: the answer comes without it. */
+        /* That engine is now requested second, so the answer arrives without it. */
         assert_tokens(ask(&world, "{\"a\":2}", bad[i], "/good"));
         assert_int_equal(world.values[tokenize_requests], 3);
         close_world(&world);
     }
 }
 
-/* Otherwise all callers would wait for it. */
+/* Otherwise all callers would wait for that engine. */
 static void an_engine_that_always_fails_is_not_waited_for(void **state)
 {
     (void)state;
@@ -219,7 +219,7 @@ static void an_engine_that_always_fails_is_not_waited_for(void **state)
     int number = 0;
 
     open_world(&world, 1000, "127.0.0.0/8");
-    do { /* one more if the machine paused for a second */
+    do { /* one attempt more if the machine paused for a second */
         requests = world.values[tokenize_requests];
         (void)snprintf(body, sizeof body, "{\"a\":%d}", number++);
         ended = ask(&world, body, "/busy", "");
@@ -227,11 +227,11 @@ static void an_engine_that_always_fails_is_not_waited_for(void **state)
     } while (world.values[tokenize_requests] > requests && number < 100);
     assert_int_equal(ended.result.outcome, KVB_TOKENIZE_UNAVAILABLE);
     assert_true(requests >= kvb_tokenize_rest_failures && number < 100);
-    assert_tokens(ask(&world, "{\"b\":1}", "/busy", "/good")); /* another one is asked */
+    assert_tokens(ask(&world, "{\"b\":1}", "/busy", "/good")); /* another engine is requested */
     close_world(&world);
 }
 
-/* Otherwise one wrong text would move all others to other engines. */
+/* Otherwise one bad text would move all other texts to other engines. */
 static void an_engine_that_refuses_a_text_is_requested_first_again(void **state)
 {
     (void)state;
@@ -291,7 +291,7 @@ static void only_the_networks_listed_are_connected_to(void **state)
     close_world(&world);
 }
 
-static void a_stop_ends_those_who_wait(void **state)
+static void a_stop_ends_waiting_orders(void **state)
 {
     (void)state;
     struct world world;
@@ -308,14 +308,14 @@ static void a_stop_ends_those_who_wait(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_same_text_is_asked_once),
+        cmocka_unit_test(the_same_text_is_requested_once),
         cmocka_unit_test(equal_texts_under_way_share_a_request),
         cmocka_unit_test(an_engine_that_fails_or_is_silent_is_passed_over),
         cmocka_unit_test(an_engine_that_always_fails_is_not_waited_for),
         cmocka_unit_test(an_engine_that_refuses_a_text_is_requested_first_again),
         cmocka_unit_test(each_failure_has_its_name),
         cmocka_unit_test(only_the_networks_listed_are_connected_to),
-        cmocka_unit_test(a_stop_ends_those_who_wait),
+        cmocka_unit_test(a_stop_ends_waiting_orders),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
