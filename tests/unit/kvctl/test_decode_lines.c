@@ -13,7 +13,7 @@
 
 /* ---- The recorded messages, each with the events that it must become ---- */
 
-/* Moves *at past the line and returns the line without its end. */
+/* Advances *at past the line and returns the line without its end. */
 static kvb_span next_line(const char **at)
 {
     const size_t len = strcspn(*at, "\n");
@@ -35,7 +35,8 @@ static void assert_line(const char **at, kvb_span want)
     }
 }
 
-/* name|...|hex against the name and then a line for each event, or "refused". */
+/* Compares a line "name|...|hex" with the expected text: the name and then one line for each event,
+ * or "refused". */
 static void check_vector(kvb_span vector, const char **expected, struct kvb_event_batch *batch)
 {
     const char *text = (const char *)vector.data;
@@ -72,7 +73,7 @@ static void every_vector_becomes_the_events_that_are_written_beside_it(void **st
         check_vector(next_line(&at), &want, &batch);
     }
     assert_int_equal(count, 28);
-    assert_int_equal(*want, '\0'); /* nothing is left over */
+    assert_int_equal(*want, '\0'); /* no expected text is left over */
     kvb_event_batch_done(&batch);
     free(expected);
     free(vectors);
@@ -126,7 +127,8 @@ static void what_goes_into_a_blocks_identity_is_shown(void **state)
     struct kvb_buf out;
 
     kvb_buf_init(&out, 1 << 12);
-    /* two tokens for one block of one, "ad"; [["ad", ["x", 0], "s"]]; group 1, full_attention */
+    /* two tokens for one block of one token; LoRA "ad"; extra_keys [["ad", ["x", 0], "s"]]; group
+     * 1, full_attention */
     write_first(
         "9201919c" STORED "9101c092050601c0c0a26164"
         "9193a2616492a17800a173"
@@ -141,7 +143,7 @@ static void what_goes_into_a_blocks_identity_is_shown(void **state)
         (unsigned long long)kvb_hash64(kvb_span_of("x"), 0));
     assert_non_null(strstr((const char *)out.data, media));
     kvb_buf_reset(&out);
-    /* the same of a window of 64, from which a block is left out */
+    /* the same with a sliding window of 64, and without one block */
     write_first(
         "9201919c" STORED "9101c092050601c0c0a26164"
         "c0"
@@ -153,7 +155,7 @@ static void what_goes_into_a_blocks_identity_is_shown(void **state)
     kvb_buf_done(&out);
 }
 
-static void a_time_that_is_none_is_null(void **state)
+static void an_invalid_time_is_null(void **state)
 {
     (void)state;
     struct kvb_buf out;
@@ -164,7 +166,7 @@ static void a_time_that_is_none_is_null(void **state)
     kvb_buf_done(&out);
 }
 
-static void a_line_without_memory_is_said(void **state)
+static void a_line_for_which_there_is_no_memory_is_reported(void **state)
 {
     (void)state;
     const struct kvb_engine_event event = { .kind = KVB_EVENT_CLEARED };
@@ -221,7 +223,7 @@ static void lines_of_digits_come_in_three_forms(void **state)
     kvb_buf_done(&out);
 }
 
-static void a_line_above_the_ceiling_costs_itself_alone(void **state)
+static void a_line_above_the_ceiling_affects_no_other_line(void **state)
 {
     (void)state;
     kvb_span text = kvb_span_of("000102\n0304\n");
@@ -242,10 +244,10 @@ int main(void)
         cmocka_unit_test(a_block_that_no_query_can_name_has_no_tokens_hash),
         cmocka_unit_test(eagle_pairs_count_as_the_engine_counts_them),
         cmocka_unit_test(what_goes_into_a_blocks_identity_is_shown),
-        cmocka_unit_test(a_time_that_is_none_is_null),
-        cmocka_unit_test(a_line_without_memory_is_said),
+        cmocka_unit_test(an_invalid_time_is_null),
+        cmocka_unit_test(a_line_for_which_there_is_no_memory_is_reported),
         cmocka_unit_test(lines_of_digits_come_in_three_forms),
-        cmocka_unit_test(a_line_above_the_ceiling_costs_itself_alone),
+        cmocka_unit_test(a_line_above_the_ceiling_affects_no_other_line),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* kvctl as a program, against a real nats-server and answers that are written here. */
+/* Runs kvctl as a program, against a real nats-server and answers that the test writes. */
 
 enum { patience_ms = 15000, text_bytes = 16384, max_words = 16 };
 
@@ -20,7 +20,7 @@ struct run {
     char err[text_bytes];
 };
 
-/* words are closed by NULL; without --nats none is added. */
+/* words ends with NULL; --nats is added only where a test gives it. */
 static void kvctl(struct run *run, const char *url, const char *const words[])
 {
     const char *argv[max_words + 8] = { "sh", "-c",
@@ -68,7 +68,7 @@ static void assert_contains(const char *text, const char *part)
 struct fake {
     struct kvb_bus *bus;
     struct kvb_bus_subscription *subscription;
-    const char *answers[3]; /* one after the other, the last again and again */
+    const char *answers[3]; /* sent one after the other; the last one is repeated */
     unsigned asked;
     char questions[3][256];
 };
@@ -142,7 +142,7 @@ static void match_prints_an_aligned_table(void **state)
         "dynamo     a???b\n");
 }
 
-static void json_is_printed_as_it_came(void **state)
+static void json_is_printed_unchanged(void **state)
 {
     const struct nats_server *server = *state;
     struct fake fake = { .answers = { match_answer } };
@@ -171,7 +171,7 @@ static void an_error_in_the_answer_goes_to_stderr(void **state)
     assert_string_equal(run.err, "kvctl: no model m\n");
 }
 
-static void a_dump_comes_in_pages(void **state)
+static void a_dump_is_requested_in_pages(void **state)
 {
     const struct nats_server *server = *state;
     struct fake fake = { .answers = { "{\"rows\":\"7 0 device 1\\n\",\"stream\":0,\"row\":1}",
@@ -204,7 +204,7 @@ static void state_is_a_list_of_paths_and_then_the_streams(void **state)
     assert_contains(run.out, "gone");
 }
 
-static void nobody_there_says_what_to_do(void **state)
+static void a_missing_aggregator_is_an_error_with_a_remedy(void **state)
 {
     const struct nats_server *server = *state;
     struct run run;
@@ -261,7 +261,7 @@ static void wrong_usage_exits_64(void **state)
     }
 }
 
-static void tokens_may_come_from_a_file(void **state)
+static void tokens_can_be_read_from_a_file(void **state)
 {
     const struct nats_server *server = *state;
     struct fake fake = { .answers = { match_answer } };
@@ -285,7 +285,7 @@ static void tokens_may_come_from_a_file(void **state)
         "{\"token_ids\":[1,2,4294967295],\"lora_name\":\"l\",\"cache_salt\":\"s\"}");
 }
 
-static void check_says_what_is_wrong_and_exits_78(void **state)
+static void check_reports_errors_and_exits_78(void **state)
 {
     struct run run;
     char folder[64];
@@ -311,7 +311,7 @@ static void check_says_what_is_wrong_and_exits_78(void **state)
     assert_contains(run.err, path);
 }
 
-static void check_tells_the_two_programs_apart(void **state)
+static void check_distinguishes_the_configurations_of_the_two_programs(void **state)
 {
     static const struct {
         const char *text;
@@ -359,14 +359,14 @@ static bool has_subscriber(void *context)
     };
 
     for (size_t i = 0; i < KVB_COUNT_OF(events); i++) {
-        (void)kvb_bus_publish(/* again and again, until kvctl has seen them */
+        (void)kvb_bus_publish(/* repeated until kvctl has printed them */
                               bus, "namespace.n.component.c.kv_events",
                               (kvb_span){ (const uint8_t *)events[i], strlen(events[i]) });
     }
     return false;
 }
 
-/* Publishes while kvctl watches, until it ends by --count. */
+/* Publishes while kvctl watches; kvctl ends by --count. */
 static void watch(struct run *run, const struct nats_server *server, const char *const words[])
 {
     const struct kvb_bus_options options = { .url = server->url, .name = "fake" };
@@ -397,7 +397,7 @@ static void watch(struct run *run, const struct nats_server *server, const char 
     kvb_bus_close(bus);
 }
 
-static void watch_prints_a_line_an_event(void **state)
+static void watch_prints_a_line_for_each_event(void **state)
 {
     struct run run;
 
@@ -448,16 +448,16 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(match_prints_an_aligned_table),
-        cmocka_unit_test(json_is_printed_as_it_came),
+        cmocka_unit_test(json_is_printed_unchanged),
         cmocka_unit_test(an_error_in_the_answer_goes_to_stderr),
-        cmocka_unit_test(a_dump_comes_in_pages),
+        cmocka_unit_test(a_dump_is_requested_in_pages),
         cmocka_unit_test(state_is_a_list_of_paths_and_then_the_streams),
-        cmocka_unit_test(nobody_there_says_what_to_do),
+        cmocka_unit_test(a_missing_aggregator_is_an_error_with_a_remedy),
         cmocka_unit_test(wrong_usage_exits_64),
-        cmocka_unit_test(tokens_may_come_from_a_file),
-        cmocka_unit_test(check_says_what_is_wrong_and_exits_78),
-        cmocka_unit_test(check_tells_the_two_programs_apart),
-        cmocka_unit_test(watch_prints_a_line_an_event),
+        cmocka_unit_test(tokens_can_be_read_from_a_file),
+        cmocka_unit_test(check_reports_errors_and_exits_78),
+        cmocka_unit_test(check_distinguishes_the_configurations_of_the_two_programs),
+        cmocka_unit_test(watch_prints_a_line_for_each_event),
         cmocka_unit_test(watch_prints_json_lines),
         cmocka_unit_test(watch_all_prints_every_message_as_json),
     };

@@ -14,9 +14,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The picture of `kvctl top`, compared with those in tests/data/top.  After a change
- * that is meant, KVB_PICTURES=write makes them anew: look at them before they are
- * committed. */
+/* Compares the output of `kvctl top` with the reference pictures in tests/data/top. After an
+ * intended change, KVB_PICTURES=write writes them again: look at them before you commit them. */
 
 enum { picture_bytes = 1 << 20, golden_bytes = 1 << 16 };
 
@@ -64,7 +63,7 @@ static void draw_sized(struct stage *stage, size_t columns, size_t rows)
     draw(stage);
 }
 
-/* The picture as a text, until the next. */
+/* The picture as text, valid until the next call. */
 static const char *text_of(struct stage *stage)
 {
     assert_ok(kvb_buf_append(&stage->picture, "", 1));
@@ -104,8 +103,8 @@ static void assert_golden(struct stage *stage, const char *name)
     assert_string_equal(text_of(stage), golden);
 }
 
-/* No line is longer than the screen is wide, no line too many, and nothing but printable
- * ASCII, line ends and our own colours. */
+/* No line is wider than the screen, there are no more lines than rows, and all bytes are printable
+ * ASCII, line ends and kvctl's colour sequences. */
 static void assert_fits(struct stage *stage)
 {
     size_t column = 0;
@@ -129,9 +128,9 @@ static void assert_fits(struct stage *stage)
     assert_true(lines <= stage->frame.rows);
 }
 
-/* ---- Golden pictures ------------------------------------------------------------------- */
+/* ---- Reference pictures ---------------------------------------------------------------- */
 
-static void pictures_are_as_they_were(void **state)
+static void pictures_equal_the_reference_pictures(void **state)
 {
     static const struct {
         const char *name;
@@ -165,7 +164,7 @@ static void the_help_lists_every_key_on_an_ordinary_screen(void **state)
     }
 }
 
-static void for_a_script_there_are_all_rows_and_no_blanks_at_their_ends(void **state)
+static void output_for_scripts_has_all_rows_and_no_trailing_blanks(void **state)
 {
     struct stage *stage = *state;
 
@@ -191,7 +190,7 @@ static void every_size_gives_a_picture_that_fits(void **state)
     }
 }
 
-static void what_is_wrong_is_the_last_to_go(void **state)
+static void trouble_is_the_last_thing_to_be_left_out(void **state)
 {
     struct stage *stage = *state;
 
@@ -222,7 +221,7 @@ static void a_narrow_screen_drops_the_least_important_columns(void **state)
 /* ---- Trouble ----------------------------------------------------------------------------------
  */
 
-static void an_absent_nats_is_said_with_the_age_of_the_picture(void **state)
+static void an_absent_nats_is_shown_with_the_age_of_the_data(void **state)
 {
     struct stage *stage = *state;
 
@@ -231,10 +230,10 @@ static void an_absent_nats_is_said_with_the_age_of_the_picture(void **state)
     draw(stage);
     assert_shows(stage, "STALE 12 s");
     assert_shows(stage, "NATS is away, trying again; what stands below is 12 s old");
-    assert_shows(stage, "0 PARTIAL"); /* the last picture stays */
+    assert_shows(stage, "0 PARTIAL"); /* the last picture remains */
 }
 
-static void a_silent_aggregator_is_said_with_the_reason(void **state)
+static void a_silent_aggregator_is_shown_with_the_reason(void **state)
 {
     struct stage *stage = *state;
 
@@ -247,7 +246,7 @@ static void a_silent_aggregator_is_said_with_the_reason(void **state)
     assert_shows(stage, "aggregator silent: nobody answers");
 }
 
-static void a_fleet_without_streams_says_so(void **state)
+static void a_fleet_without_streams_is_shown_as_such(void **state)
 {
     struct stage *stage = *state;
 
@@ -306,7 +305,7 @@ static void every_column_sorts_both_ways_and_ties_keep_their_order(void **state)
     }
 }
 
-static void what_is_worst_or_most_comes_first(void **state)
+static void the_worst_and_the_largest_come_first(void **state)
 {
     struct stage *stage = *state;
 
@@ -352,7 +351,7 @@ static void scrolling_ends_where_the_last_page_is_full(void **state)
 /* ---- For programs, and without memory
  * ------------------------------------------------------------------ */
 
-static void json_has_every_row_and_null_for_what_is_not_known(void **state)
+static void json_has_every_row_and_null_for_unknown_values(void **state)
 {
     struct stage *stage = *state;
 
@@ -367,7 +366,7 @@ static void json_has_every_row_and_null_for_what_is_not_known(void **state)
         "\"events_per_s\":null,\"lag_s\":754,");
 }
 
-static void no_memory_is_an_answer(void **state)
+static void lack_of_memory_is_reported(void **state)
 {
     struct stage *stage = *state;
 
@@ -385,22 +384,22 @@ int main(void)
 {
 #define ON_STAGE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        ON_STAGE(pictures_are_as_they_were),
+        ON_STAGE(pictures_equal_the_reference_pictures),
         ON_STAGE(the_help_lists_every_key_on_an_ordinary_screen),
-        ON_STAGE(for_a_script_there_are_all_rows_and_no_blanks_at_their_ends),
+        ON_STAGE(output_for_scripts_has_all_rows_and_no_trailing_blanks),
         ON_STAGE(every_size_gives_a_picture_that_fits),
-        ON_STAGE(what_is_wrong_is_the_last_to_go),
+        ON_STAGE(trouble_is_the_last_thing_to_be_left_out),
         ON_STAGE(a_narrow_screen_drops_the_least_important_columns),
-        ON_STAGE(an_absent_nats_is_said_with_the_age_of_the_picture),
-        ON_STAGE(a_silent_aggregator_is_said_with_the_reason),
-        ON_STAGE(a_fleet_without_streams_says_so),
+        ON_STAGE(an_absent_nats_is_shown_with_the_age_of_the_data),
+        ON_STAGE(a_silent_aggregator_is_shown_with_the_reason),
+        ON_STAGE(a_fleet_without_streams_is_shown_as_such),
         ON_STAGE(a_filter_finds_every_word_in_any_column_of_text),
         ON_STAGE(every_column_sorts_both_ways_and_ties_keep_their_order),
-        ON_STAGE(what_is_worst_or_most_comes_first),
+        ON_STAGE(the_worst_and_the_largest_come_first),
         ON_STAGE(columns_are_found_by_title_in_any_case),
         ON_STAGE(scrolling_ends_where_the_last_page_is_full),
-        ON_STAGE(json_has_every_row_and_null_for_what_is_not_known),
-        ON_STAGE(no_memory_is_an_answer),
+        ON_STAGE(json_has_every_row_and_null_for_unknown_values),
+        ON_STAGE(lack_of_memory_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What `kvctl top` makes of messages: rows, rates, totals. */
+/* How `kvctl top` turns messages into rows, rates and totals. */
 
 struct scene {
     struct kvctl_top_fleet fleet;
@@ -78,7 +78,7 @@ static void on_message(struct scene *scene, unsigned worker, unsigned events, un
     assert_ok(take_status(scene, text));
 }
 
-/* One whole round in which an aggregator lists one stream with a load. */
+/* One complete round, in which an aggregator lists one stream with a load. */
 static void list(struct scene *scene, unsigned worker, uint64_t event_id)
 {
     char text[512];
@@ -128,7 +128,7 @@ static void assert_figure(struct kvctl_top_figure figure, double value)
 
 /* ---- Tests --------------------------------------------------------------------------------- */
 
-static void a_stream_is_what_its_bridge_and_the_aggregator_say_together(void **state)
+static void a_stream_combines_what_its_bridge_and_the_aggregator_report(void **state)
 {
     struct scene *scene = *state;
 
@@ -136,7 +136,7 @@ static void a_stream_is_what_its_bridge_and_the_aggregator_say_together(void **s
     on_message(scene, 1, 100, 250);
     const struct kvctl_top_row *row = show(scene);
     assert_int_equal(scene->model.count, 1);
-    assert_string_equal(row->state, "EXACT"); /* what routers see */
+    assert_string_equal(row->state, "EXACT"); /* the state that routers see */
     assert_figure(row->blocks, 9);
     assert_figure(row->load, 0.5);
     assert_figure(row->active, 4);
@@ -152,7 +152,7 @@ static void a_stream_is_what_its_bridge_and_the_aggregator_say_together(void **s
     assert_string_equal(scene->model.link.version, "9.9");
 }
 
-static void without_an_aggregator_the_bridge_s_word_is_shown(void **state)
+static void without_an_aggregator_the_state_of_the_bridge_is_shown(void **state)
 {
     struct scene *scene = *state;
 
@@ -165,7 +165,7 @@ static void without_an_aggregator_the_bridge_s_word_is_shown(void **state)
     assert_true(scene->model.link.has_answer && !scene->model.link.is_answering);
 }
 
-static void rates_come_from_two_readings(void **state)
+static void rates_need_two_readings(void **state)
 {
     struct scene *scene = *state;
 
@@ -175,12 +175,12 @@ static void rates_come_from_two_readings(void **state)
     on_message(scene, 1, 150, 0);
     assert_figure(show(scene)->events_per_s, 25);
     assert_figure(scene->model.totals.events_per_s, 25);
-    pass(scene, 10); /* two at once say nothing of a rate: the last one stands */
+    pass(scene, 10); /* two readings at the same time give no rate: the last one stays */
     on_message(scene, 1, 151, 0);
     assert_figure(show(scene)->events_per_s, 25);
 }
 
-static void a_bridge_that_began_again_has_no_rate_until_its_second_word(void **state)
+static void a_restarted_bridge_has_no_rate_until_its_second_message(void **state)
 {
     struct scene *scene = *state;
 
@@ -224,7 +224,7 @@ static void a_silent_bridge_s_lag_grows_and_its_rate_is_unknown(void **state)
     assert_figure(show(scene)->lag_s, 4.5);
 }
 
-static void what_nobody_speaks_of_is_forgotten_after_a_while(void **state)
+static void streams_that_nobody_reports_are_forgotten_after_a_while(void **state)
 {
     struct scene *scene = *state;
 
@@ -234,7 +234,7 @@ static void what_nobody_speaks_of_is_forgotten_after_a_while(void **state)
     (void)show(scene);
     assert_int_equal(scene->model.count, 1);
     pass(scene, 11000);
-    list_nothing(scene, "stuck"); /* who does not answer has not said that it is gone */
+    list_nothing(scene, "stuck"); /* no answer does not mean that the stream has gone */
     (void)show(scene);
     assert_int_equal(scene->model.count, 1);
     assert_int_equal(scene->model.totals.bridges, 0);
@@ -243,7 +243,7 @@ static void what_nobody_speaks_of_is_forgotten_after_a_while(void **state)
     assert_int_equal(scene->model.count, 0);
 }
 
-static void while_nats_is_away_nothing_changes_and_afterwards_all_may_speak(void **state)
+static void nothing_changes_while_nats_is_away_and_no_stream_is_forgotten_after(void **state)
 {
     struct scene *scene = *state;
 
@@ -305,7 +305,7 @@ static void the_same_rank_of_another_component_keeps_its_own_load(void **state)
     }
 }
 
-static void nonsense_is_taken_as_far_as_it_goes(void **state)
+static void of_a_malformed_message_the_valid_fields_are_used(void **state)
 {
     static const char *const bad[] = {
         "{}",
@@ -343,7 +343,7 @@ static void only_objects_are_messages(void **state)
     }
 }
 
-static void no_memory_leaves_what_was_there(void **state)
+static void lack_of_memory_changes_nothing(void **state)
 {
     struct scene *scene = *state;
     KVB_OWN(kvb_json_drop)
@@ -371,19 +371,19 @@ int main(void)
 {
 #define ON_SCENE(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
     const struct CMUnitTest tests[] = {
-        ON_SCENE(a_stream_is_what_its_bridge_and_the_aggregator_say_together),
-        ON_SCENE(without_an_aggregator_the_bridge_s_word_is_shown),
-        ON_SCENE(rates_come_from_two_readings),
-        ON_SCENE(a_bridge_that_began_again_has_no_rate_until_its_second_word),
+        ON_SCENE(a_stream_combines_what_its_bridge_and_the_aggregator_report),
+        ON_SCENE(without_an_aggregator_the_state_of_the_bridge_is_shown),
+        ON_SCENE(rates_need_two_readings),
+        ON_SCENE(a_restarted_bridge_has_no_rate_until_its_second_message),
         ON_SCENE(a_publisher_without_a_bridge_is_counted_by_its_event_ids),
         ON_SCENE(a_silent_bridge_s_lag_grows_and_its_rate_is_unknown),
-        ON_SCENE(what_nobody_speaks_of_is_forgotten_after_a_while),
-        ON_SCENE(while_nats_is_away_nothing_changes_and_afterwards_all_may_speak),
+        ON_SCENE(streams_that_nobody_reports_are_forgotten_after_a_while),
+        ON_SCENE(nothing_changes_while_nats_is_away_and_no_stream_is_forgotten_after),
         ON_SCENE(the_hit_rate_is_that_of_the_last_rounds),
         ON_SCENE(the_same_rank_of_another_component_keeps_its_own_load),
-        ON_SCENE(nonsense_is_taken_as_far_as_it_goes),
+        ON_SCENE(of_a_malformed_message_the_valid_fields_are_used),
         cmocka_unit_test(only_objects_are_messages),
-        ON_SCENE(no_memory_leaves_what_was_there),
+        ON_SCENE(lack_of_memory_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

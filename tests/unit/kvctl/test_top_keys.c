@@ -14,7 +14,7 @@ static void type(struct kvctl_top_view *view, const char *keys)
     }
 }
 
-static void every_key_at_all_is_survived(void **state)
+static void every_key_code_is_survived(void **state)
 {
     struct kvctl_top_view view = { .page = 5 };
     uint32_t random = 1;
@@ -44,7 +44,7 @@ static void a_column_s_letter_sorts_by_it_and_again_the_other_way(void **state)
     }
 }
 
-static void arrows_go_round_the_columns_and_r_reverses(void **state)
+static void arrows_cycle_through_the_columns_and_r_reverses(void **state)
 {
     struct kvctl_top_view view = { .sort = 0 };
     size_t count = 0;
@@ -59,13 +59,13 @@ static void arrows_go_round_the_columns_and_r_reverses(void **state)
     assert_true(view.is_reversed);
 }
 
-static void the_filter_is_typed_taken_and_dropped(void **state)
+static void the_filter_is_typed_applied_and_dropped(void **state)
 {
     struct kvctl_top_view view = { .first = 7 };
 
     (void)state;
     type(&view, "/qpart\x7f");
-    assert_true(view.is_typing && !view.is_done); /* q is a letter here */
+    assert_true(view.is_typing && !view.is_done); /* while the filter is typed, q is a letter */
     assert_string_equal(view.typed, "qpar");
     assert_int_equal(view.first, 0);
     kvctl_top_press(&view, '\r');
@@ -77,7 +77,7 @@ static void the_filter_is_typed_taken_and_dropped(void **state)
     assert_string_equal(view.filter, "");
 }
 
-static void a_long_filter_is_cut(void **state)
+static void a_long_filter_is_truncated(void **state)
 {
     struct kvctl_top_view view = { .is_typing = true };
 
@@ -101,7 +101,7 @@ static void q_quits_h_helps_and_p_pauses(void **state)
     assert_true(!view.is_paused && view.is_done);
 }
 
-static void no_two_keys_are_the_same(void **state)
+static void all_keys_are_different(void **state)
 {
     struct kvctl_top_view before = { .sort = 3, .first = 3, .page = 2, .is_help = true };
     size_t count = 0;
@@ -110,7 +110,7 @@ static void no_two_keys_are_the_same(void **state)
     (void)state;
     for (size_t i = 0; i < count; i++) {
         struct kvctl_top_view view = before;
-        kvctl_top_press(&view, columns[i].key); /* nothing else happens */
+        kvctl_top_press(&view, columns[i].key); /* an unknown key changes nothing */
         assert_int_equal(view.sort, i);
         assert_true(view.is_help && view.first == 3 && !view.is_done);
         for (size_t k = 0; k < i; k++) {
@@ -122,13 +122,13 @@ static void no_two_keys_are_the_same(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_key_at_all_is_survived),
+        cmocka_unit_test(every_key_code_is_survived),
         cmocka_unit_test(a_column_s_letter_sorts_by_it_and_again_the_other_way),
-        cmocka_unit_test(arrows_go_round_the_columns_and_r_reverses),
-        cmocka_unit_test(the_filter_is_typed_taken_and_dropped),
-        cmocka_unit_test(a_long_filter_is_cut),
+        cmocka_unit_test(arrows_cycle_through_the_columns_and_r_reverses),
+        cmocka_unit_test(the_filter_is_typed_applied_and_dropped),
+        cmocka_unit_test(a_long_filter_is_truncated),
         cmocka_unit_test(q_quits_h_helps_and_p_pauses),
-        cmocka_unit_test(no_two_keys_are_the_same),
+        cmocka_unit_test(all_keys_are_different),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

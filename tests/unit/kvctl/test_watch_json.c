@@ -36,7 +36,7 @@ print(struct printed *printed, const struct kvb_bus_message *message, uint64_t m
     return kvb_buf_append(&printed->out, "", 1);
 }
 
-/* One message, printed as it must be. */
+/* Prints one message and compares the output. */
 static void
 assert_prints(const char *subject, const char *reply, kvb_span payload, const char *want)
 {
@@ -174,7 +174,7 @@ static void a_heartbeat_has_the_keys_of_its_json_form(void **state)
     assert_string_equal((const char *)printed.out.data, (const char *)want.data);
 }
 
-static void json_is_printed_as_it_came_on_one_line(void **state)
+static void json_is_printed_unchanged_on_one_line(void **state)
 {
     (void)state;
 
@@ -207,7 +207,7 @@ static void a_request_shows_where_its_answer_goes(void **state)
         "\"data\":{\"kind\":\"range\",\"from_id\":3,\"to_id\":9}}\n");
 }
 
-static void what_cannot_be_read_is_a_line_with_its_size(void **state)
+static void a_malformed_message_is_a_line_with_its_size(void **state)
 {
     (void)state;
     static const char *const subjects[] = { P "kv_events",   P "kv_window_events", P "kv_heartbeat",
@@ -251,9 +251,9 @@ int main(void)
         cmocka_unit_test(an_event_of_the_window_list_is_a_line_of_the_same_form),
         cmocka_unit_test(a_request_for_a_refresh_says_whose_blocks),
         cmocka_unit_test(a_heartbeat_has_the_keys_of_its_json_form),
-        cmocka_unit_test(json_is_printed_as_it_came_on_one_line),
+        cmocka_unit_test(json_is_printed_unchanged_on_one_line),
         cmocka_unit_test(a_request_shows_where_its_answer_goes),
-        cmocka_unit_test(what_cannot_be_read_is_a_line_with_its_size),
+        cmocka_unit_test(a_malformed_message_is_a_line_with_its_size),
         cmocka_unit_test(survives_every_allocation_that_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
