@@ -12,7 +12,7 @@
 
 enum { path_bytes = 128, key_text_bytes = 41 };
 
-/* A folder with files of keys. */
+/* A folder with key files. */
 struct folder {
     char path[path_bytes];
     char public_key[key_text_bytes];
@@ -171,7 +171,7 @@ static void a_copy_is_whole_and_of_none_is_none(void **state)
     kvb_curve_free(copy);
 }
 
-/* What is read, and what the detail then says. */
+/* A file's content, and the error text that it must give. */
 static void refused(
     const struct folder *folder, const char *secret, mode_t mode, const char *public,
     const char *clients, const char *says)
@@ -218,7 +218,7 @@ static void refuses_files_that_have_no_key(void **state)
     end(&folder);
 }
 
-static void what_follows_a_nul_byte_is_not_passed_over(void **state)
+static void text_after_a_nul_byte_is_not_ignored(void **state)
 {
     struct folder folder;
     struct kvb_curve curve;
@@ -251,7 +251,7 @@ int main(void)
         cmocka_unit_test(clients_stay_while_none_is_removed_and_our_key_is_the_same),
         cmocka_unit_test(a_copy_is_whole_and_of_none_is_none),
         cmocka_unit_test(refuses_files_that_have_no_key),
-        cmocka_unit_test(what_follows_a_nul_byte_is_not_passed_over),
+        cmocka_unit_test(text_after_a_nul_byte_is_not_ignored),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -24,7 +24,7 @@ static uint64_t seconds(uint64_t count)
 
 /* ---- When a name is looked up ---- */
 
-static void a_name_is_asked_once_until_its_answer(void **state)
+static void a_name_is_queried_once_until_the_answer(void **state)
 {
     (void)state;
     struct kvb_dns_entry entry = { .is_queried = false };
@@ -34,7 +34,7 @@ static void a_name_is_asked_once_until_its_answer(void **state)
     assert_false(kvb_dns_entry_query(&entry, seconds(500)));
 }
 
-static void an_answer_holds_for_its_ttl(void **state)
+static void an_answer_is_valid_for_its_ttl(void **state)
 {
     (void)state;
     const struct {
@@ -52,11 +52,11 @@ static void an_answer_holds_for_its_ttl(void **state)
         assert_int_equal(entry.addresses.count, 1);
         assert_false(kvb_dns_entry_query(&entry, seconds(7 + cases[i].holds_s) - 1));
         assert_true(kvb_dns_entry_query(&entry, seconds(7 + cases[i].holds_s)));
-        assert_int_equal(entry.addresses.count, 1); /* while it is looked up again */
+        assert_int_equal(entry.addresses.count, 1); /* during the next lookup */
     }
 }
 
-static void failures_are_asked_for_again_in_pauses_that_grow(void **state)
+static void failed_lookups_are_repeated_after_growing_pauses(void **state)
 {
     (void)state;
     const uint64_t pauses_s[] = { 1, 2, 4, 8, 16, 30, 30 };
@@ -72,12 +72,12 @@ static void failures_are_asked_for_again_in_pauses_that_grow(void **state)
         now_ns += seconds(pauses_s[i]);
     }
     assert_true(kvb_dns_entry_query(&entry, now_ns));
-    kvb_dns_entry_answered(&entry, &one, 10, now_ns); /* ends the series */
+    kvb_dns_entry_answered(&entry, &one, 10, now_ns); /* a success ends the series of failures */
     kvb_dns_entry_failed(&entry, KVB_DNS_TIMEOUT, now_ns);
     assert_true(kvb_dns_entry_query(&entry, now_ns + seconds(1)));
 }
 
-static void addresses_stay_while_nobody_knows_and_go_with_the_name(void **state)
+static void addresses_stay_through_failures_and_go_when_the_name_is_removed(void **state)
 {
     (void)state;
     const struct kvb_addresses one = addresses_of("10.0.0.1", NULL, NULL);
@@ -138,7 +138,7 @@ static void more_addresses_than_there_is_room_for_are_left_out(void **state)
     assert_int_equal(addresses.count, kvb_max_addresses);
 }
 
-/* ---- Which address ---- */
+/* ---- Which address is tried ---- */
 
 static void each_failed_attempt_takes_the_next_address(void **state)
 {
@@ -148,13 +148,14 @@ static void each_failed_attempt_takes_the_next_address(void **state)
 
     assert_true(kvb_address_choice_pick(&choice, &three, false, 1));
     assert_string_equal(choice.text, "10.0.0.1");
-    assert_false(kvb_address_choice_pick(&choice, &three, false, seconds(60))); /* it runs */
+    /* the connection is up */
+    assert_false(kvb_address_choice_pick(&choice, &three, false, seconds(60)));
     assert_true(kvb_address_choice_pick(&choice, &three, true, seconds(60)));
     assert_string_equal(choice.text, "10.0.0.2");
     assert_true(kvb_address_choice_pick(&choice, &three, true, seconds(60)));
     assert_string_equal(choice.text, "fd00::1");
 
-    /* A round is over: once a second from then on. */
+    /* All addresses have been tried: from then on one attempt a second. */
     assert_false(kvb_address_choice_pick(&choice, &three, true, seconds(61) - 1));
     assert_true(kvb_address_choice_pick(&choice, &three, true, seconds(61)));
     assert_string_equal(choice.text, "10.0.0.1");
@@ -169,13 +170,14 @@ static void a_good_address_is_the_first_to_be_tried_again(void **state)
     (void)kvb_address_choice_pick(&choice, &two, false, 1);
     (void)kvb_address_choice_pick(&choice, &two, true, 2);
     kvb_address_choice_connected(&choice);
-    assert_false(kvb_address_choice_pick(&choice, &two, false, 3)); /* lost, not failed */
+    /* the connection was lost, it did not fail */
+    assert_false(kvb_address_choice_pick(&choice, &two, false, 3));
     assert_string_equal(choice.text, "10.0.0.2");
-    assert_true(kvb_address_choice_pick(&choice, &two, true, 4)); /* a round of its own */
+    assert_true(kvb_address_choice_pick(&choice, &two, true, 4)); /* a new series of attempts */
     assert_string_equal(choice.text, "10.0.0.1");
 }
 
-static void an_address_that_is_the_names_no_more_is_left_at_once(void **state)
+static void an_address_that_the_name_no_longer_has_is_left_at_once(void **state)
 {
     (void)state;
     const struct kvb_addresses before = addresses_of("10.0.0.1", NULL, NULL);
@@ -184,14 +186,15 @@ static void an_address_that_is_the_names_no_more_is_left_at_once(void **state)
     struct kvb_address_choice choice = { .moves = 0 };
 
     (void)kvb_address_choice_pick(&choice, &before, false, 1);
-    assert_false(kvb_address_choice_pick(&choice, &before, true, seconds(9))); /* the only one */
+    /* the only address */
+    assert_false(kvb_address_choice_pick(&choice, &before, true, seconds(9)));
     assert_false(kvb_address_choice_pick(&choice, &none, true, seconds(9)));
     assert_string_equal(choice.text, "10.0.0.1");
     assert_true(kvb_address_choice_pick(&choice, &after, false, seconds(9)));
     assert_string_equal(choice.text, "10.0.0.7");
 }
 
-static void each_result_has_words(void **state)
+static void each_result_has_a_text(void **state)
 {
     (void)state;
     for (unsigned result = 0; result < KVB_DNS_RESULT_COUNT; result++) {
@@ -202,17 +205,17 @@ static void each_result_has_words(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_name_is_asked_once_until_its_answer),
-        cmocka_unit_test(an_answer_holds_for_its_ttl),
-        cmocka_unit_test(failures_are_asked_for_again_in_pauses_that_grow),
-        cmocka_unit_test(addresses_stay_while_nobody_knows_and_go_with_the_name),
+        cmocka_unit_test(a_name_is_queried_once_until_the_answer),
+        cmocka_unit_test(an_answer_is_valid_for_its_ttl),
+        cmocka_unit_test(failed_lookups_are_repeated_after_growing_pauses),
+        cmocka_unit_test(addresses_stay_through_failures_and_go_when_the_name_is_removed),
         cmocka_unit_test(ipv4_comes_first_each_in_its_order),
         cmocka_unit_test(ipv4_stays_where_ipv6_has_taken_all_the_room),
         cmocka_unit_test(more_addresses_than_there_is_room_for_are_left_out),
         cmocka_unit_test(each_failed_attempt_takes_the_next_address),
         cmocka_unit_test(a_good_address_is_the_first_to_be_tried_again),
-        cmocka_unit_test(an_address_that_is_the_names_no_more_is_left_at_once),
-        cmocka_unit_test(each_result_has_words),
+        cmocka_unit_test(an_address_that_the_name_no_longer_has_is_left_at_once),
+        cmocka_unit_test(each_result_has_a_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

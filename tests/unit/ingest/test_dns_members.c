@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "b:2" of each; closed by NULL. */
+/* Expects one "b:2" for each member; NULL ends the list. */
 static struct kvb_dns_members list_of(const char *const texts[])
 {
     struct kvb_dns_members found = { 0 };
@@ -48,7 +48,7 @@ static void assert_members(const struct kvb_dns_members *members, const char *co
     assert_int_equal(members->count, count);
 }
 
-static void members_are_sorted_and_stand_once(void **state)
+static void members_are_sorted_and_unique(void **state)
 {
     (void)state;
     KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
@@ -66,7 +66,7 @@ static void a_member_leaves_after_three_answers_without_it(void **state)
     assert_true(answer(&members, LIST("a:1", "b:1")));
     assert_false(answer(&members, LIST("a:1")));
     assert_false(answer(&members, LIST("a:1")));
-    assert_false(answer(&members, LIST("a:1", "b:1"))); /* the count begins again */
+    assert_false(answer(&members, LIST("a:1", "b:1"))); /* the count starts again */
     assert_false(answer(&members, LIST("a:1")));
     assert_false(answer(&members, LIST("a:1")));
     assert_members(&members, LIST("a:1", "b:1"));
@@ -74,7 +74,7 @@ static void a_member_leaves_after_three_answers_without_it(void **state)
     assert_members(&members, LIST("a:1"));
 }
 
-static void an_empty_answer_is_one(void **state)
+static void an_empty_answer_counts_as_an_answer(void **state)
 {
     (void)state;
     KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
@@ -87,17 +87,17 @@ static void an_empty_answer_is_one(void **state)
     assert_members(&members, NOTHING);
 }
 
-/* A plain table: for each host the number of answers since it was listed. */
+/* A reference table: for each host, the number of answers since it was last listed. */
 enum { hosts = 12, never = 99 };
 
 struct plain_table {
     unsigned since[hosts];
-    size_t count; /* of members */
+    size_t count; /* number of members */
     bool has_changed;
     uint32_t seed;
 };
 
-/* A random answer, which the reference table gets too. */
+/* Gives a random answer to the product and to the reference table. */
 static struct kvb_dns_members draw_answer(struct plain_table *plain)
 {
     struct kvb_dns_members found = { 0 };
@@ -121,7 +121,7 @@ static struct kvb_dns_members draw_answer(struct plain_table *plain)
     return found;
 }
 
-static void random_answers_equal_a_plain_table(void **state)
+static void agrees_with_a_reference_table_over_random_answers(void **state)
 {
     (void)state;
     KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
@@ -142,7 +142,7 @@ static void random_answers_equal_a_plain_table(void **state)
     }
 }
 
-static void what_is_no_member_is_refused(void **state)
+static void invalid_members_are_refused(void **state)
 {
     (void)state;
     KVB_OWN(kvb_dns_members_done) struct kvb_dns_members members = { 0 };
@@ -154,7 +154,8 @@ static void what_is_no_member_is_refused(void **state)
     assert_int_equal(kvb_dns_members_add(&members, "", 1), KVB_BAD_INPUT);
     assert_int_equal(kvb_dns_members_add(&members, "a", 0), KVB_BAD_INPUT);
     assert_int_equal(kvb_dns_members_add(&members, "a b", 1), KVB_BAD_INPUT);
-    assert_int_equal(kvb_dns_members_add(&members, "a\\000b", 1), KVB_BAD_INPUT); /* of c-ares */
+    /* this error is c-ares's */
+    assert_int_equal(kvb_dns_members_add(&members, "a\\000b", 1), KVB_BAD_INPUT);
     assert_int_equal(kvb_dns_members_add(&members, "a/b", 1), KVB_BAD_INPUT);
     assert_int_equal(kvb_dns_members_add(&members, "\xc3\xa9", 1), KVB_BAD_INPUT);
     assert_ok(kvb_dns_members_add(&members, longest + 1, 1));
@@ -187,11 +188,11 @@ static void an_allocation_that_fails_changes_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(members_are_sorted_and_stand_once),
+        cmocka_unit_test(members_are_sorted_and_unique),
         cmocka_unit_test(a_member_leaves_after_three_answers_without_it),
-        cmocka_unit_test(an_empty_answer_is_one),
-        cmocka_unit_test(random_answers_equal_a_plain_table),
-        cmocka_unit_test(what_is_no_member_is_refused),
+        cmocka_unit_test(an_empty_answer_counts_as_an_answer),
+        cmocka_unit_test(agrees_with_a_reference_table_over_random_answers),
+        cmocka_unit_test(invalid_members_are_refused),
         cmocka_unit_test(an_allocation_that_fails_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,8 +12,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
-/* The server against sockets of libzmq, as its readers use them.  Over ipc:// in a folder of the
- * test: no port is taken. */
+/* Tests the server with libzmq sockets used as its readers use them. They connect over ipc:// in a
+ * folder of the test, so no port is used. */
 
 enum { owner = 3, max_bytes = 64, wait_ms = 10000 };
 
@@ -94,7 +94,7 @@ static void set_reader_key(void *socket, int option, const uint8_t *key)
     assert_int_equal(zmq_setsockopt(socket, option, key, kvb_curve_key_bytes), 0);
 }
 
-/* own, of_server: NULL: without CURVE. */
+/* own: the client's keys; of_server: the server's public key. NULL: without CURVE. */
 static void *connect_reader_with(
     int type, const char *address, const struct key_pair *own, const struct key_pair *of_server)
 {
@@ -119,7 +119,7 @@ static void *connect_reader(int type, const char *address)
     return connect_reader_with(type, address, NULL, NULL);
 }
 
-/* The next thing that a reader sends. */
+/* The next message from a reader. */
 static struct kvb_event_server_received receive(void)
 {
     struct kvb_event_server_received received = { .kind = KVB_EVENT_IGNORED };
@@ -189,7 +189,7 @@ static void replies_go_to_the_reader_in_either_layout(void **state)
     for (int layout = KVB_EVENT_REPLY_TOPIC; layout <= KVB_EVENT_REPLY_PLAIN; layout++) {
         open_server((enum kvb_event_server_layout)layout);
         void *reader = connect_reader(ZMQ_DEALER, replay);
-        assert_int_equal(zmq_send(reader, "?", 1, 0), 1); /* without the empty frame */
+        assert_int_equal(zmq_send(reader, "?", 1, 0), 1); /* without the empty delimiter frame */
         assert_int_equal(receive().kind, KVB_EVENT_IGNORED);
         send_request(reader);
         const struct kvb_event_server_received request = receive();
@@ -215,7 +215,7 @@ static void replies_go_to_the_reader_in_either_layout(void **state)
     }
 }
 
-/* A reader that takes nothing stops its own replies, and nothing else waits. */
+/* A reader that reads nothing holds up only its own replies. */
 static void a_slow_reader_is_full_and_one_that_never_was_is_not_found(void **state)
 {
     (void)state;
@@ -251,7 +251,7 @@ static void make_tcp_address(char *out, size_t size)
     (void)snprintf(out, size, "tcp://127.0.0.1:%u", ntohs(address.sin_port));
 }
 
-/* A reader that hung reads on, until it has connected and subscribed again. */
+/* A reader that hung reads again, until it has reconnected and subscribed. */
 static bool reads_on(void *reader)
 {
     static uint8_t frame[64 << 10];
@@ -266,8 +266,9 @@ static bool reads_on(void *reader)
     return received.kind == KVB_EVENT_SUBSCRIBED;
 }
 
-/* Its connection ends, and with it what waits for it.  libzmq connects again when it is read. */
-static void a_subscriber_that_takes_nothing_is_disconnected(void **state)
+/* Its connection is closed, and the messages queued for it are dropped. libzmq reconnects when the
+ * reader reads. */
+static void a_subscriber_that_reads_nothing_is_disconnected(void **state)
 {
     (void)state;
     static const uint8_t large[64 << 10] = { 0 };
@@ -291,7 +292,8 @@ static void a_subscriber_that_takes_nothing_is_disconnected(void **state)
     struct kvb_event_server_received received = { .kind = KVB_EVENT_SUBSCRIBED };
     for (int i = 0; i < wait_ms && received.kind != KVB_EVENT_IGNORED; i++) {
         assert_ok(kvb_poller_wait(poller, 1));
-        (void)kvb_event_server_receive(server, &received); /* libzmq unsubscribes for it */
+        /* libzmq unsubscribes on the reader's behalf */
+        (void)kvb_event_server_receive(server, &received);
     }
     assert_int_equal(received.kind, KVB_EVENT_IGNORED);
     assert_true(reads_on(reader));
@@ -313,7 +315,7 @@ static void assert_batch(void *reader)
     assert_frame(reader, payload.data, payload.len, true);
 }
 
-/* Until so many handshakes have failed; nobody may subscribe or ask meanwhile. */
+/* Waits for this many failed handshakes. No reader may subscribe or send a request meanwhile. */
 static void wait_refused(uint64_t count)
 {
     struct kvb_event_server_received received;
@@ -355,8 +357,8 @@ static void with_keys_only_listed_readers_receive(void **state)
     assert_int_equal(request.kind, KVB_EVENT_REQUEST);
     assert_int_equal(kvb_event_server_take_refused(server), 0);
 
-    void *others[] = { subscribe_with(&stranger, &own),    /* not listed */
-                       subscribe_with(&listed, &stranger), /* another server's key */
+    void *others[] = { subscribe_with(&stranger, &own),    /* a key that is not listed */
+                       subscribe_with(&listed, &stranger), /* the public key of another server */
                        subscribe_with(NULL, NULL),
                        connect_reader_with(ZMQ_DEALER, replay, &stranger, &own),
                        connect_reader_with(ZMQ_DEALER, replay, NULL, NULL) };
@@ -374,7 +376,7 @@ static void with_keys_only_listed_readers_receive(void **state)
     (void)zmq_close(reader);
 }
 
-static void a_longer_list_disconnects_nobody_and_a_removed_key_wants_another_server(void **state)
+static void an_added_key_disconnects_nobody_and_a_removed_key_needs_a_new_server(void **state)
 {
     (void)state;
     const struct key_pair own = make_keys();
@@ -398,7 +400,7 @@ static void a_longer_list_disconnects_nobody_and_a_removed_key_wants_another_ser
     (void)zmq_close(later);
 }
 
-static void an_address_of_another_host_is_said_and_leaves_nothing_open(void **state)
+static void a_foreign_address_is_an_error_and_leaves_nothing_open(void **state)
 {
     (void)state;
     struct kvb_event_server_options options = {
@@ -432,10 +434,10 @@ int main(void)
         SERVED(subscribers_are_reported_each_time_and_get_batches),
         SERVED(replies_go_to_the_reader_in_either_layout),
         SERVED(a_slow_reader_is_full_and_one_that_never_was_is_not_found),
-        SERVED(a_subscriber_that_takes_nothing_is_disconnected),
+        SERVED(a_subscriber_that_reads_nothing_is_disconnected),
         SERVED(with_keys_only_listed_readers_receive),
-        SERVED(a_longer_list_disconnects_nobody_and_a_removed_key_wants_another_server),
-        SERVED(an_address_of_another_host_is_said_and_leaves_nothing_open),
+        SERVED(an_added_key_disconnects_nobody_and_a_removed_key_needs_a_new_server),
+        SERVED(a_foreign_address_is_an_error_and_leaves_nothing_open),
         SERVED(survives_each_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

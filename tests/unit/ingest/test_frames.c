@@ -74,7 +74,7 @@ static void every_layout_of_a_replayed_batch_is_read(void **state)
         { { EMPTY, SEVEN, PAYLOAD }, 3 },        /* vLLM before 0.26, SGLang, Mooncake */
         { { EMPTY, TOPIC, SEVEN, PAYLOAD }, 4 }, /* vLLM 0.26 and later, TensorRT-LLM */
         { { EMPTY, EMPTY, SEVEN, PAYLOAD }, 4 }, /* the same with an empty topic */
-        { { ID, EMPTY, SEVEN, PAYLOAD }, 4 },    /* to a request with an id */
+        { { ID, EMPTY, SEVEN, PAYLOAD }, 4 },    /* the reply to a request with an id */
         { { SEVEN, PAYLOAD }, 2 },
     };
 
@@ -89,7 +89,7 @@ static void every_layout_of_a_replayed_batch_is_read(void **state)
     }
 }
 
-static void every_form_of_the_end_is_read(void **state)
+static void every_form_of_the_end_marker_is_read(void **state)
 {
     (void)state;
     const struct kvb_frames ends[] = {
@@ -116,7 +116,7 @@ static void other_replies_are_refused(void **state)
         { { EMPTY }, 1 },
         { { EMPTY, PAYLOAD }, 2 },
         { { SEVEN }, 1 },
-        { { EMPTY, TOPIC, PAYLOAD }, 3 }, /* no seq */
+        { { EMPTY, TOPIC, PAYLOAD }, 3 }, /* no sequence number */
         { { EMPTY, SEVEN, TOPIC, PAYLOAD }, 4 },
         { { EMPTY, { seven, 3 }, PAYLOAD }, 3 },
         { { EMPTY, TOPIC, SEVEN, PAYLOAD }, kvb_max_frames + 1 },
@@ -140,7 +140,7 @@ static void a_seq_is_written_big_endian(void **state)
     assert_memory_equal(got, want, 8);
 }
 
-static void a_publisher_is_asked_in_its_own_form(void **state)
+static void a_request_has_the_form_of_the_publisher(void **state)
 {
     (void)state;
     uint8_t seq[8];
@@ -198,7 +198,7 @@ static const char *line_after(const char *line)
     return strchr(line, '\n') + 1;
 }
 
-/* The bridge's own request is the one that the engine was sent. */
+/* The request that the bridge sends equals the one sent to the engine in the recording. */
 static void check_request(const char *line, uint64_t first_seq)
 {
     struct recorded sent;
@@ -217,7 +217,7 @@ static void check_request(const char *line, uint64_t first_seq)
     recorded_done(&sent);
 }
 
-/* The batch in a reply is the one of the live message on this line. */
+/* The batch in a reply equals the live message on this line. */
 static void check_batch(const char *reply_line, const char *live_line, uint64_t wanted_seq)
 {
     struct recorded reply;
@@ -254,12 +254,12 @@ static void check_end(const char *reply_line)
     recorded_done(&reply);
 }
 
-/* A request as the recording names it, and what was replied to it. */
+/* A request as named in the recording, and the replies to it. */
 struct exchange {
     const char *name;
     uint64_t first_seq;
     uint64_t batches;
-    bool is_ours; /* sent as the bridge sends it */
+    bool is_ours; /* sent in the form that the bridge uses */
     bool has_end;
 };
 
@@ -268,7 +268,7 @@ static void check_exchange(const char *replays, const char *live, const struct e
     const char *named = strstr(replays, exchange->name);
     assert_non_null(named);
     while (named > replays && named[-1] != '\n') {
-        named--; /* to the beginning of the line */
+        named--; /* back to the beginning of the line */
     }
     if (exchange->is_ours) {
         check_request(named, exchange->first_seq);
@@ -286,7 +286,7 @@ static void check_exchange(const char *replays, const char *live, const struct e
         check_end(reply);
         reply = line_after(reply);
     }
-    assert_int_equal(*reply, '#'); /* "# N replies": there is no other */
+    assert_int_equal(*reply, '#'); /* "# N replies" is the only other kind of line */
 }
 
 static void recorded_replies_hold_the_live_batches_and_end(void **state)
@@ -312,7 +312,7 @@ static void recorded_replies_hold_the_live_batches_and_end(void **state)
     free(live);
 }
 
-static void a_request_has_an_identity_an_empty_frame_and_a_number(void **state)
+static void a_request_has_an_identity_an_empty_frame_and_a_sequence_number(void **state)
 {
     (void)state;
     static const uint8_t bytes[] = { 0, 0, 0, 0, 0, 0, 0, 5, 9 };
@@ -322,11 +322,11 @@ static void a_request_has_an_identity_an_empty_frame_and_a_number(void **state)
     const struct kvb_frames right = { .frame = { name, nothing, number }, .count = 3 };
     const struct kvb_frames wrong[] = {
         { .frame = { name, number }, .count = 2 },                   /* no delimiter */
-        { .frame = { name, name, nothing, number }, .count = 4 },    /* an identity more */
-        { .frame = { nothing, nothing, number }, .count = 3 },       /* nobody */
+        { .frame = { name, name, nothing, number }, .count = 4 },    /* one identity too many */
+        { .frame = { nothing, nothing, number }, .count = 3 },       /* an empty identity */
         { .frame = { name, nothing, { bytes, 7 } }, .count = 3 },    /* 7 bytes */
         { .frame = { name, nothing, { bytes, 9 } }, .count = 3 },    /* 9 bytes */
-        { .frame = { name, nothing, number, nothing }, .count = 4 }, /* something behind it */
+        { .frame = { name, nothing, number, nothing }, .count = 4 }, /* one frame too many */
     };
     kvb_span identity = { .len = 0 };
     uint64_t seq = 0;
@@ -342,14 +342,14 @@ static void a_request_has_an_identity_an_empty_frame_and_a_number(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_request_has_an_identity_an_empty_frame_and_a_number),
+        cmocka_unit_test(a_request_has_an_identity_an_empty_frame_and_a_sequence_number),
         cmocka_unit_test(a_live_message_has_topic_seq_and_payload),
         cmocka_unit_test(other_live_messages_are_refused),
         cmocka_unit_test(every_layout_of_a_replayed_batch_is_read),
-        cmocka_unit_test(every_form_of_the_end_is_read),
+        cmocka_unit_test(every_form_of_the_end_marker_is_read),
         cmocka_unit_test(other_replies_are_refused),
         cmocka_unit_test(a_seq_is_written_big_endian),
-        cmocka_unit_test(a_publisher_is_asked_in_its_own_form),
+        cmocka_unit_test(a_request_has_the_form_of_the_publisher),
         cmocka_unit_test(recorded_replies_hold_the_live_batches_and_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,13 +28,13 @@ static const struct web_page pages[] = {
     { .path = NULL },
 };
 
-/* What one fetch brought. */
+/* The result of one fetch. */
 struct seen {
     char text[max_bytes + 1];
     size_t len;
     size_t ends;
     size_t opens;
-    size_t stop_at; /* bytes; 0: never */
+    size_t stop_at; /* in bytes; 0: never */
     struct kvb_fetch_end end;
 };
 
@@ -60,7 +60,7 @@ static void open_seen(void *context)
 {
     struct seen *seen = context;
 
-    assert_int_equal(seen->len, 0); /* before the body */
+    assert_int_equal(seen->len, 0); /* called before the body arrives */
     seen->opens++;
 }
 
@@ -95,7 +95,7 @@ static void work_until_ended(struct kvb_fetcher *fetcher, const struct seen *see
     }
 }
 
-static void each_end_has_its_name(void **state)
+static void each_outcome_has_its_name(void **state)
 {
     (void)state;
     const struct {
@@ -109,7 +109,8 @@ static void each_end_has_its_name(void **state)
         { "/empty", KVB_FETCH_OK, 200, "", "" },
         { "/parts", KVB_FETCH_OK, 200, "one two three four five six seven", "" },
         { "/busy", KVB_FETCH_CODE, 503, "", "answered HTTP 503" },
-        { "/packed", KVB_FETCH_OK, 200, "as it was sent", "" }, /* never unpacked: no bombs */
+        /* never decompressed: protects against decompression bombs */
+        { "/packed", KVB_FETCH_OK, 200, "as it was sent", "" },
         { "/moved", KVB_FETCH_CODE, 302, "", "answered HTTP 302" },
         { "/nowhere", KVB_FETCH_CODE, 404, "", "answered HTTP 404" },
         { "/cut", KVB_FETCH_UNREACHABLE, 200, "hell", "100 bytes remaining" },
@@ -136,7 +137,7 @@ static void each_end_has_its_name(void **state)
     web_server_stop(server);
 }
 
-static void a_token_goes_with_the_request_and_no_further(void **state)
+static void a_token_is_sent_with_its_own_request_only(void **state)
 {
     static const char *const tokens[] = { "abc.def", "", NULL };
     static const char *const said[] = { "Bearer abc.def", "none", "none" };
@@ -171,7 +172,7 @@ static void a_body_is_posted_as_json(void **state)
     (void)state;
     assert_ok(kvb_fetcher_new(NULL, &fetcher));
     assert_ok(kvb_fetcher_limit(fetcher, 1));
-    for (size_t i = 0; i < 2; i++) { /* the second on the same connection */
+    for (size_t i = 0; i < 2; i++) { /* the second request uses the same connection */
         struct seen seen = { .len = 0 };
         struct kvb_fetch *fetch = NULL;
         struct kvb_fetch_options options =
@@ -185,7 +186,7 @@ static void a_body_is_posted_as_json(void **state)
     web_server_stop(server);
 }
 
-static void a_refusal_says_when_to_come_again_and_opens_nothing(void **state)
+static void a_refusal_tells_the_retry_after_and_is_no_success(void **state)
 {
     struct web_server *server = web_server_start(pages);
     struct kvb_fetcher *fetcher = NULL;
@@ -202,7 +203,7 @@ static void a_refusal_says_when_to_come_again_and_opens_nothing(void **state)
     web_server_stop(server);
 }
 
-static void the_body_of_a_refusal_is_passed_on_where_it_is_wanted(void **state)
+static void the_body_of_a_refusal_is_returned_on_request(void **state)
 {
     struct web_server *server = web_server_start(pages);
     struct kvb_fetcher *fetcher = NULL;
@@ -223,8 +224,8 @@ static void the_body_of_a_refusal_is_passed_on_where_it_is_wanted(void **state)
     web_server_stop(server);
 }
 
-/* Its time is only for the connection. */
-static void a_stream_outlives_its_time(void **state)
+/* The time limit of a stream covers only the connection. */
+static void a_stream_may_last_longer_than_its_time_limit(void **state)
 {
     struct web_server *server = web_server_start(pages);
     struct kvb_fetcher *fetcher = NULL;
@@ -265,7 +266,7 @@ static void an_endless_body_ends_at_the_ceiling(void **state)
     web_server_stop(server);
 }
 
-static void a_reader_may_have_enough(void **state)
+static void a_reader_may_end_a_stream(void **state)
 {
     (void)state;
     struct web_server *server = web_server_start(pages);
@@ -281,8 +282,8 @@ static void a_reader_may_have_enough(void **state)
     web_server_stop(server);
 }
 
-/* Twenty that hang, and one that answers at once. */
-static void who_hangs_delays_nobody(void **state)
+/* Twenty servers that hang, and one that answers at once. */
+static void a_server_that_hangs_delays_no_other(void **state)
 {
     (void)state;
     enum { hanging = 20 };
@@ -304,15 +305,15 @@ static void who_hangs_delays_nobody(void **state)
     for (size_t i = 0; i < hanging; i++) {
         assert_int_equal(slow[i].ends, 0);
     }
-    kvb_fetcher_free(fetcher); /* they are still under way */
+    kvb_fetcher_free(fetcher); /* the twenty are still under way */
     for (size_t i = 0; i < hanging; i++) {
         assert_int_equal(slow[i].ends, 0);
     }
     web_server_stop(server);
 }
 
-/* It ends before anything is waited for, and must not be waited for then. */
-static void nobody_there_is_unreachable(void **state)
+/* The fetch may end before the first wait; then the test must not wait for it. */
+static void a_closed_port_is_unreachable(void **state)
 {
     (void)state;
     struct web_server *server = web_server_start(pages);
@@ -335,7 +336,7 @@ static void nobody_there_is_unreachable(void **state)
     kvb_fetcher_free(fetcher);
 }
 
-static void a_cancelled_fetch_is_never_heard_of(void **state)
+static void a_cancelled_fetch_reports_nothing(void **state)
 {
     (void)state;
     struct web_server *server = web_server_start(pages);
@@ -410,7 +411,7 @@ static void a_host_that_is_a_name_is_reached_by_its_address(void **state)
     assert_ok(kvb_fetcher_new(NULL, &fetcher));
     const char *port = strrchr(web_server_url(server, "/ok", url), ':');
     (void)snprintf(named, sizeof named, "http://localhost%s", port);
-    for (int i = 0; i < 2; i++) { /* the second on the same connection */
+    for (int i = 0; i < 2; i++) { /* the second request uses the same connection */
         struct seen seen = { .len = 0 };
         (void)start(fetcher, named, patience_ms, &seen);
         work_until_ended(fetcher, &seen);
@@ -419,7 +420,7 @@ static void a_host_that_is_a_name_is_reached_by_its_address(void **state)
     }
     struct seen seen = { .len = 0 };
     (void)start(fetcher, "http://engine-2.fleet/ok", patience_ms, &seen);
-    assert_int_equal(seen.ends, 0); /* not before the next work */
+    assert_int_equal(seen.ends, 0); /* an error is reported by the next call of work */
     work_until_ended(fetcher, &seen);
     assert_int_equal(seen.end.outcome, KVB_FETCH_UNREACHABLE);
     assert_non_null(strstr(seen.end.why.text, "the name engine-2.fleet cannot be resolved: "));
@@ -427,8 +428,8 @@ static void a_host_that_is_a_name_is_reached_by_its_address(void **state)
     web_server_stop(server);
 }
 
-/* From here on in namespaces of its own: the last. */
-static void a_silent_name_server_holds_up_one_fetch_no_longer_than_it_may(void **state)
+/* This and all later tests run in namespaces of their own, so they come last. */
+static void a_silent_name_server_delays_a_fetch_only_to_its_time_limit(void **state)
 {
     (void)state;
     const struct name_row rows[] = { { "silent.fleet", "", name_silent, 0 }, { .name = NULL } };
@@ -455,12 +456,12 @@ static void a_silent_name_server_holds_up_one_fetch_no_longer_than_it_may(void *
     assert_string_equal(late.end.why.text, "its name was not resolved in 400 ms");
     assert_int_equal(cancelled.ends, 0);
     (void)start(fetcher, "http://silent.fleet/", patience_ms, &cancelled);
-    kvb_fetcher_free(fetcher); /* with one under way */
+    kvb_fetcher_free(fetcher); /* stops with one fetch under way */
     kvb_resolver_free(resolver);
     name_server_stop(names);
 }
 
-/* Those of ours; libcurl's are out of reach of the linker's --wrap. */
+/* Only this project's allocations: --wrap does not reach those of libcurl. */
 static void survives_every_allocation_failing(void **state)
 {
     (void)state;
@@ -487,22 +488,22 @@ static void survives_every_allocation_failing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_end_has_its_name),
-        cmocka_unit_test(a_token_goes_with_the_request_and_no_further),
+        cmocka_unit_test(each_outcome_has_its_name),
+        cmocka_unit_test(a_token_is_sent_with_its_own_request_only),
         cmocka_unit_test(a_body_is_posted_as_json),
-        cmocka_unit_test(a_refusal_says_when_to_come_again_and_opens_nothing),
-        cmocka_unit_test(the_body_of_a_refusal_is_passed_on_where_it_is_wanted),
-        cmocka_unit_test(a_stream_outlives_its_time),
+        cmocka_unit_test(a_refusal_tells_the_retry_after_and_is_no_success),
+        cmocka_unit_test(the_body_of_a_refusal_is_returned_on_request),
+        cmocka_unit_test(a_stream_may_last_longer_than_its_time_limit),
         cmocka_unit_test(an_endless_body_ends_at_the_ceiling),
-        cmocka_unit_test(a_reader_may_have_enough),
-        cmocka_unit_test(who_hangs_delays_nobody),
-        cmocka_unit_test(nobody_there_is_unreachable),
-        cmocka_unit_test(a_cancelled_fetch_is_never_heard_of),
+        cmocka_unit_test(a_reader_may_end_a_stream),
+        cmocka_unit_test(a_server_that_hangs_delays_no_other),
+        cmocka_unit_test(a_closed_port_is_unreachable),
+        cmocka_unit_test(a_cancelled_fetch_reports_nothing),
         cmocka_unit_test(a_wake_ends_the_wait),
         cmocka_unit_test(only_http_is_spoken),
         cmocka_unit_test(survives_every_allocation_failing),
         cmocka_unit_test(a_host_that_is_a_name_is_reached_by_its_address),
-        cmocka_unit_test(a_silent_name_server_holds_up_one_fetch_no_longer_than_it_may),
+        cmocka_unit_test(a_silent_name_server_delays_a_fetch_only_to_its_time_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -21,7 +21,7 @@ static void only_names_are_looked_up(void **state)
         { "tcp://[fd00::5]:5557", false, "" },
         { "tcp://[fe80::1%lo]:5557", false, "" },
         { "tcp://*:5557", true, "" },
-        { "tcp://lo:5557", true, "" }, /* an interface */
+        { "tcp://lo:5557", true, "" }, /* the name of an interface */
         { "tcp://lo:5557", false, "lo" },
         { "tcp://engine", false, "" }, /* libzmq refuses it */
         { "ipc:///run/engine", false, "" },
@@ -51,7 +51,7 @@ static void what_needs_no_lookup_stays_as_it_is(void **state)
     assert_string_equal(address, "tcp://[::1]:5557");
 }
 
-/* "localhost" has two addresses, and no name server is asked. */
+/* "localhost" has two addresses in /etc/hosts; no name server is queried. */
 static void addresses_take_the_place_of_the_name_in_turn(void **state)
 {
     (void)state;

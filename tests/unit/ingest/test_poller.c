@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-/* PUSH sockets that send to PULL sockets, which are waited for. */
+/* PUSH sockets send to PULL sockets, which the poller waits for. */
 enum { pairs = 3 };
 
 struct world {
@@ -47,7 +47,7 @@ static void end(struct world *world)
     (void)zmq_ctx_term(world->context);
 }
 
-/* Waits until somebody is ready and says who; fails after 10 s. */
+/* Waits until a socket is ready and returns its number; fails after 10 s. */
 static size_t wait_ready(struct world *world)
 {
     const uint64_t deadline_ns = kvb_clock_monotonic_ns() + 10 * KVB_NS_PER_S;
@@ -74,7 +74,7 @@ static void nobody_is_ready(struct world *world)
     }
 }
 
-static void only_who_has_something_is_told(void **state)
+static void only_ready_sockets_are_reported(void **state)
 {
     (void)state;
     struct world world;
@@ -88,8 +88,9 @@ static void only_who_has_something_is_told(void **state)
     end(&world);
 }
 
-/* The trap of libzmq's descriptor: it has no further edge for messages after the first. */
-static void what_is_left_in_a_socket_is_told_again(void **state)
+/* The descriptor of a libzmq socket is edge-triggered: it signals no further edge for the messages
+ * after the first. */
+static void a_socket_with_messages_left_is_reported_again(void **state)
 {
     (void)state;
     struct world world;
@@ -108,8 +109,9 @@ static void what_is_left_in_a_socket_is_told_again(void **state)
     end(&world);
 }
 
-/* Sending swallows the edge of what came meanwhile, too; so does asking for nothing. */
-static void a_look_at_a_quiet_socket_loses_nothing(void **state)
+/* A send, and a receive that finds nothing, also swallow the edge of a message that arrives
+ * meanwhile. */
+static void a_check_of_a_quiet_socket_loses_nothing(void **state)
 {
     (void)state;
     struct world world;
@@ -125,7 +127,7 @@ static void a_look_at_a_quiet_socket_loses_nothing(void **state)
     end(&world);
 }
 
-static void a_dropped_socket_is_not_told(void **state)
+static void a_removed_socket_is_not_reported(void **state)
 {
     (void)state;
     struct world world;
@@ -136,11 +138,12 @@ static void a_dropped_socket_is_not_told(void **state)
     kvb_poller_drop_socket(world.poller, 1, world.pull[1]);
     nobody_is_ready(&world);
     assert_ok(kvb_poller_add_socket(world.poller, 1, kvb_ready_live, world.pull[1]));
-    assert_int_equal(wait_ready(&world), 1); /* it arrived before: there was no edge */
+    /* it arrived before the socket was added, so there was no edge */
+    assert_int_equal(wait_ready(&world), 1);
     end(&world);
 }
 
-static void descriptors_and_pending_work_are_told_beside_sockets(void **state)
+static void descriptors_and_pending_work_are_reported_with_sockets(void **state)
 {
     (void)state;
     struct world world;
@@ -155,7 +158,7 @@ static void descriptors_and_pending_work_are_told_beside_sockets(void **state)
     nobody_is_ready(&world);
     assert_int_equal(write(fd, &one, sizeof one), sizeof one);
     assert_int_equal(wait_ready(&world), pairs);
-    assert_int_equal(wait_ready(&world), pairs); /* until it is read */
+    assert_int_equal(wait_ready(&world), pairs); /* reported until it is read */
     assert_int_equal(read(fd, &value, sizeof value), sizeof value);
     (void)kvb_poller_wait(world.poller, 0);
     while (kvb_poller_next(world.poller, &owner, &kinds)) {
@@ -181,7 +184,7 @@ static int count_epolls(int *out_newest)
     int found = 0;
 
     assert_non_null(folder);
-    /* NOLINTNEXTLINE(concurrency-mt-unsafe): a folder of its own */
+    /* NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread uses this folder */
     for (const struct dirent *entry = NULL; (entry = readdir(folder));) {
         char path[300];
         char target[64] = "";
@@ -196,8 +199,8 @@ static int count_epolls(int *out_newest)
     return found;
 }
 
-/* When the kernel refuses to wait, the poller sleeps, and still finds messages. */
-static void a_broken_wait_neither_spins_nor_stands_still(void **state)
+/* When epoll_wait() fails, the poller pauses instead, and still finds messages. */
+static void a_failing_wait_neither_spins_nor_stalls(void **state)
 {
     (void)state;
     struct kvb_poller *poller = NULL;
@@ -208,7 +211,7 @@ static void a_broken_wait_neither_spins_nor_stands_still(void **state)
 
     (void)snprintf(address, sizeof address, "ipc://@kvb-test-wait-%d", (int)getpid());
     assert_ok(kvb_poller_new(1, &poller));
-    assert_int_equal(count_epolls(&fd), 1); /* before libzmq opens its own */
+    assert_int_equal(count_epolls(&fd), 1); /* before libzmq opens descriptors of its own */
     void *context = zmq_ctx_new();
     void *pull = zmq_socket(context, ZMQ_PULL);
     void *push = zmq_socket(context, ZMQ_PUSH);
@@ -230,18 +233,18 @@ static void a_broken_wait_neither_spins_nor_stands_still(void **state)
     (void)zmq_close(push);
     (void)zmq_close(pull);
     (void)zmq_ctx_term(context);
-    kvb_poller_free(poller); /* its descriptor is closed already */
+    kvb_poller_free(poller); /* the test has closed its descriptor already */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_who_has_something_is_told),
-        cmocka_unit_test(what_is_left_in_a_socket_is_told_again),
-        cmocka_unit_test(a_look_at_a_quiet_socket_loses_nothing),
-        cmocka_unit_test(a_dropped_socket_is_not_told),
-        cmocka_unit_test(descriptors_and_pending_work_are_told_beside_sockets),
-        cmocka_unit_test(a_broken_wait_neither_spins_nor_stands_still),
+        cmocka_unit_test(only_ready_sockets_are_reported),
+        cmocka_unit_test(a_socket_with_messages_left_is_reported_again),
+        cmocka_unit_test(a_check_of_a_quiet_socket_loses_nothing),
+        cmocka_unit_test(a_removed_socket_is_not_reported),
+        cmocka_unit_test(descriptors_and_pending_work_are_reported_with_sockets),
+        cmocka_unit_test(a_failing_wait_neither_spins_nor_stalls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

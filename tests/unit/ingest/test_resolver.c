@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Each test has a name server of its own, at another loopback address. */
+/* Each test has its own name server, at another loopback address. */
 
 enum { patience_ms = 20000 };
 
@@ -73,8 +73,12 @@ static void names_have_their_addresses(void **state)
         const char *host;
         const char *address;
     } cases[] = {
-        { "engine-1.fleet", "127.0.0.11" }, { "engine-1", "127.0.0.11" }, /* by the search domain */
-        { "engine-6.fleet", "fd00::6" },    { "listed.fleet", "127.0.0.13" }, /* by /etc/hosts */
+        /* resolved with the search domain */
+        { "engine-1.fleet", "127.0.0.11" },
+        { "engine-1", "127.0.0.11" },
+        /* resolved with /etc/hosts */
+        { "engine-6.fleet", "fd00::6" },
+        { "listed.fleet", "127.0.0.13" },
         { "localhost", "127.0.0.1" },
     };
     struct world world;
@@ -104,8 +108,10 @@ static void an_answer_is_kept_for_its_ttl(void **state)
     }
     assert_int_equal(name_server_asked(world.server, NULL), asked);
     const uint64_t deadline = kvb_clock_monotonic_ns() + patience_ms * KVB_NS_PER_MS;
-    while (name_server_asked(world.server, "short.fleet") < 4) {          /* A and AAAA, twice */
-        assert_int_equal(look(&world, "short.fleet").addresses.count, 1); /* meanwhile, too */
+    /* queries for A and AAAA of two names */
+    while (name_server_asked(world.server, "short.fleet") < 4) {
+        /* and so while the answers are valid */
+        assert_int_equal(look(&world, "short.fleet").addresses.count, 1);
         assert_true(kvb_clock_monotonic_ns() < deadline);
         (void)poll(NULL, 0, 10);
     }
@@ -140,7 +146,7 @@ static void failures_have_their_reasons(void **state)
     end(&world);
 }
 
-static void a_silent_name_holds_up_no_other_and_no_end(void **state)
+static void a_name_without_an_answer_delays_no_other_and_no_stop(void **state)
 {
     (void)state;
     struct world world;
@@ -148,7 +154,7 @@ static void a_silent_name_holds_up_no_other_and_no_end(void **state)
     begin(&world, "127.0.53.4");
     assert_true(look(&world, "silent.fleet").is_queried);
     assert_int_equal(wait_for_answer(&world, "engine-1.fleet").addresses.count, 1);
-    assert_true(look(&world, "silent.fleet").is_queried); /* still */
+    assert_true(look(&world, "silent.fleet").is_queried); /* still no answer */
     end(&world);
 }
 
@@ -168,7 +174,7 @@ static void other_settings_are_read(void **state)
     end(&world);
 }
 
-static void without_a_resolver_no_name_is_known(void **state)
+static void without_a_resolver_no_name_is_resolved(void **state)
 {
     (void)state;
     struct kvb_dns_answer answer;
@@ -182,7 +188,7 @@ static void without_a_resolver_no_name_is_known(void **state)
     assert_false(kvb_host_is_numeric("10.0.0.1.fleet"));
 }
 
-static void a_name_without_memory_is_asked_for_later(void **state)
+static void a_name_that_found_no_memory_is_queried_later(void **state)
 {
     (void)state;
     struct kvb_resolver *resolver = NULL;
@@ -206,14 +212,14 @@ int main(void)
         cmocka_unit_test(names_have_their_addresses),
         cmocka_unit_test(an_answer_is_kept_for_its_ttl),
         cmocka_unit_test(failures_have_their_reasons),
-        cmocka_unit_test(a_silent_name_holds_up_no_other_and_no_end),
+        cmocka_unit_test(a_name_without_an_answer_delays_no_other_and_no_stop),
         cmocka_unit_test(other_settings_are_read),
-        cmocka_unit_test(without_a_resolver_no_name_is_known),
-        cmocka_unit_test(a_name_without_memory_is_asked_for_later),
+        cmocka_unit_test(without_a_resolver_no_name_is_resolved),
+        cmocka_unit_test(a_name_that_found_no_memory_is_queried_later),
     };
 
     if (!name_server_isolate()) {
-        print_message("no namespace of its own here: nothing was tested\n");
+        print_message("this machine permits no new namespaces: nothing was tested\n");
         return 0;
     }
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -63,7 +63,7 @@ static void add(struct world *world, uint64_t key, const char *path, uint32_t pe
     add_with(world, key, path, period_ms, patience_ms);
 }
 
-/* The next result, of whomever; the caller frees it. */
+/* The next result, of any target; the caller frees it. */
 static struct kvb_scrape_result *next(struct world *world)
 {
     const uint64_t deadline = kvb_clock_monotonic_ns() + patience_ms * KVB_NS_PER_MS;
@@ -88,7 +88,7 @@ static struct kvb_scrape_result *next_of(struct world *world, uint64_t key)
     return result;
 }
 
-static void a_page_comes_again_and_again(void **state)
+static void a_page_is_read_repeatedly(void **state)
 {
     (void)state;
     struct world world = open_world();
@@ -114,7 +114,7 @@ static void a_page_comes_again_and_again(void **state)
     close_world(&world);
 }
 
-static void what_is_no_page_has_its_reason(void **state)
+static void every_failure_has_its_reason(void **state)
 {
     (void)state;
     const struct {
@@ -161,15 +161,15 @@ static void a_slow_engine_delays_no_other(void **state)
     const uint64_t from_ns = kvb_clock_monotonic_ns();
     for (int i = 0; i < 10; i++) {
         struct kvb_scrape_result *result = next(&world);
-        assert_int_equal(result->key, 11); /* nobody else has anything to say */
+        assert_int_equal(result->key, 11); /* no other target has a result */
         assert_int_equal(result->count, 2);
         free(result);
     }
     assert_true(kvb_clock_monotonic_ns() - from_ns < patience_ms / 2 * KVB_NS_PER_MS);
-    close_world(&world); /* while ten are under way */
+    close_world(&world); /* while the ten are under way */
 }
 
-static void one_that_hangs_is_late_and_asked_again(void **state)
+static void a_target_that_hangs_is_reported_late_and_requested_again(void **state)
 {
     (void)state;
     struct world world = open_world();
@@ -185,7 +185,7 @@ static void one_that_hangs_is_late_and_asked_again(void **state)
     close_world(&world);
 }
 
-static void what_is_removed_falls_silent(void **state)
+static void a_removed_target_gives_no_more_results(void **state)
 {
     (void)state;
     struct world world = open_world();
@@ -198,11 +198,11 @@ static void what_is_removed_falls_silent(void **state)
     assert_ok(kvb_scraper_remove(world.scraper, 3));
     assert_ok(kvb_scraper_remove(world.scraper, 99));
     add(&world, 4, "/parts", 1);
-    free(next_of(&world, 4)); /* the changes before it are made */
+    free(next_of(&world, 4)); /* a result may precede the removal */
     for (struct kvb_scrape_result *old = NULL; kvb_scraper_take(world.scraper, &old) == KVB_OK;) {
         free(old);
     }
-    free(next_of(&world, 2)); /* whatever was ahead of it in the ring is out by now */
+    free(next_of(&world, 2)); /* by now the results queued before the removal have been taken out */
     for (int i = 0; i < 20; i++) {
         struct kvb_scrape_result *result = next(&world);
         assert_true(result->key == 2 || result->key == 4);
@@ -212,7 +212,7 @@ static void what_is_removed_falls_silent(void **state)
     kvb_scraper_stop(NULL);
 }
 
-static void an_address_that_is_none_is_refused(void **state)
+static void an_invalid_address_is_refused(void **state)
 {
     (void)state;
     static char url[2000] = "http://h/";
@@ -232,12 +232,12 @@ static void an_address_that_is_none_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_page_comes_again_and_again),
-        cmocka_unit_test(what_is_no_page_has_its_reason),
+        cmocka_unit_test(a_page_is_read_repeatedly),
+        cmocka_unit_test(every_failure_has_its_reason),
         cmocka_unit_test(a_slow_engine_delays_no_other),
-        cmocka_unit_test(one_that_hangs_is_late_and_asked_again),
-        cmocka_unit_test(what_is_removed_falls_silent),
-        cmocka_unit_test(an_address_that_is_none_is_refused),
+        cmocka_unit_test(a_target_that_hangs_is_reported_late_and_requested_again),
+        cmocka_unit_test(a_removed_target_gives_no_more_results),
+        cmocka_unit_test(an_invalid_address_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

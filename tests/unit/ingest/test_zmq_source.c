@@ -11,7 +11,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-/* An engine's two sockets on free ports, and a source that is connected to them. */
+/* The two sockets of an engine on free ports, and a source that connects to them. */
 struct world {
     void *context;
     void *pub;
@@ -35,7 +35,7 @@ static void *open_socket(void *context, int type)
     return socket;
 }
 
-/* An XPUB that reports each subscription, also a second one to the same prefix. */
+/* An XPUB that reports each subscription, also a repeated one of the same prefix. */
 static void *open_publisher(void *context)
 {
     const int yes = 1;
@@ -103,13 +103,13 @@ static void set_deadline(void *socket)
     assert_int_equal(zmq_setsockopt(socket, ZMQ_RCVTIMEO, &ms, sizeof ms), 0);
 }
 
-/* The source subscribes when it looks at its sockets. */
+/* The source subscribes when it handles its sockets. */
 static void wait_for_subscription(struct world *world)
 {
     const uint64_t deadline_ns = kvb_clock_monotonic_ns() + 10 * KVB_NS_PER_S;
     char bytes[16] = { 0 };
 
-    while (bytes[0] != 1) { /* 1 'k' 'v'; 0 'k' 'v' is the end of one before */
+    while (bytes[0] != 1) { /* 1 'k' 'v' subscribes; 0 'k' 'v' ends an earlier subscription */
         assert_true(kvb_clock_monotonic_ns() < deadline_ns);
         assert_ok(kvb_poller_wait(world->poller, 1));
         if (zmq_recv(world->pub, bytes, sizeof bytes, ZMQ_DONTWAIT) < 0) {
@@ -128,7 +128,7 @@ static void publish(struct world *world, const char *topic, uint64_t seq, const 
     assert_true(zmq_send(world->pub, payload, strlen(payload), 0) >= 0);
 }
 
-/* Waits until the source has something of this kind; fails after 10 s. */
+/* Waits until the source has an item of this kind; fails after 10 s. */
 static void wait_ready(struct world *world, unsigned kind)
 {
     const uint64_t deadline_ns = kvb_clock_monotonic_ns() + 10 * KVB_NS_PER_S;
@@ -162,7 +162,7 @@ static void live_batches_come_in_order_and_odd_messages_are_counted(void **state
     begin(&world);
     wait_for_subscription(&world);
     publish(&world, "kv-events", 41, "one");
-    assert_true(zmq_send(world.pub, "kv", 2, 0) >= 0); /* one frame */
+    assert_true(zmq_send(world.pub, "kv", 2, 0) >= 0); /* a message of one frame */
     publish(&world, "other", 99, "not ours");
     publish(&world, "kv", 42, "two");
     while (count + refused < 3) {
@@ -179,7 +179,7 @@ static void live_batches_come_in_order_and_odd_messages_are_counted(void **state
     end(&world);
 }
 
-static void the_monitor_tells_when_the_engine_comes_and_goes(void **state)
+static void the_monitor_reports_that_the_engine_connects_and_leaves(void **state)
 {
     (void)state;
     struct world world;
@@ -199,7 +199,7 @@ static void the_monitor_tells_when_the_engine_comes_and_goes(void **state)
     }
     assert_int_equal(counters->connects, 1);
     assert_int_equal(counters->disconnects, 1);
-    assert_int_equal(counters->failures, counters->retries - 1); /* one is of the loss */
+    assert_int_equal(counters->failures, counters->retries - 1); /* one of them reports the loss */
     end(&world);
 }
 
@@ -216,7 +216,7 @@ next_reply(struct world *world, enum kvb_source_reply *out_kind, struct kvb_sour
     assert_ok(status);
 }
 
-static void a_replay_asks_as_engines_expect_and_reads_the_replies(void **state)
+static void a_replay_request_has_the_engines_form_and_its_replies_are_read(void **state)
 {
     (void)state;
     struct world world;
@@ -255,9 +255,7 @@ static void a_replay_asks_as_engines_expect_and_reads_the_replies(void **state)
     end(&world);
 }
 
-/* The subscriber of vLLM's guide requests with an id; the reply is found after any frames before
- * it. */
-/* libzmq would try to connect again and again, and nobody would know why nothing comes. */
+/* libzmq would retry the connection for ever, and nobody would know why nothing arrives. */
 static void a_replay_without_open_files_is_refused(void **state)
 {
     struct world world;
@@ -266,7 +264,7 @@ static void a_replay_without_open_files_is_refused(void **state)
     (void)state;
     begin(&world);
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    const int lowest = dup(0); /* the one that would be opened next */
+    const int lowest = dup(0); /* the descriptor that would be opened next */
     assert_true(lowest >= 0);
     (void)close(lowest);
     const struct rlimit few = { .rlim_cur = (rlim_t)lowest + 1, .rlim_max = before.rlim_max };
@@ -277,7 +275,7 @@ static void a_replay_without_open_files_is_refused(void **state)
     end(&world);
 }
 
-static void a_store_of_mooncake_is_asked_with_an_id(void **state)
+static void a_request_to_a_mooncake_store_has_an_id(void **state)
 {
     (void)state;
     struct world world;
@@ -307,7 +305,7 @@ static void a_store_of_mooncake_is_asked_with_an_id(void **state)
     end(&world);
 }
 
-static void an_endpoint_that_is_none_is_refused_in_words(void **state)
+static void an_invalid_endpoint_is_refused_with_a_reason(void **state)
 {
     (void)state;
     struct kvb_zmq *zmq = NULL;
@@ -356,8 +354,8 @@ static void send_replies(struct world *world, const uint8_t *id, size_t id_len)
     }
 }
 
-/* What waits already is ready all the time, so that the wait alone would never end when a
- * loaded machine has lost the link. */
+/* Waiting replies make the source ready at once, so a loop without a deadline would never end if a
+ * loaded machine lost the connection. */
 static void drain_until_cut(struct world *world)
 {
     const uint64_t deadline_ns = kvb_clock_monotonic_ns() + 10 * KVB_NS_PER_S;
@@ -369,8 +367,8 @@ static void drain_until_cut(struct world *world)
     }
 }
 
-/* 4 MiB come, nobody takes them in: 256 KiB wait, the rest is left, and that is told
- * when what waited has been taken. */
+/* 4 MiB of replies arrive and nobody takes them: 256 KiB are queued, the rest is dropped, and the
+ * cut is reported after the queued replies. */
 static void a_replay_larger_than_its_bound_is_cut(void **state)
 {
     (void)state;
@@ -387,20 +385,20 @@ static void a_replay_larger_than_its_bound_is_cut(void **state)
     receive_request(&world, id, &id_len, seq);
     send_replies(&world, id, id_len);
     drain_until_cut(&world);
-    wait_ready(&world, kvb_ready_reply); /* though the socket is gone */
+    wait_ready(&world, kvb_ready_reply); /* although the socket is closed */
     for (next_reply(&world, &kind, &batch); kind == KVB_REPLY_BATCH; replies++) {
         assert_int_equal(batch.seq, replies);
         assert_int_equal(batch.payload.len, large_reply);
         next_reply(&world, &kind, &batch);
     }
     assert_int_equal(kind, KVB_REPLY_CUT);
-    assert_int_equal(replies, 3); /* 4 would not fit with what is kept beside each */
+    assert_int_equal(replies, 3); /* 4 would not fit with what is stored beside each */
     kvb_source_replay_stop(world.source);
     assert_int_equal(kvb_source_replay_receive(world.source, &kind, &batch), KVB_AGAIN);
     end(&world);
 }
 
-static void two_replies_are_taken_however_large_they_are(void **state)
+static void two_replies_are_queued_however_large_they_are(void **state)
 {
     (void)state;
     struct world world;
@@ -441,9 +439,9 @@ static void receive_one(struct world *world, uint64_t seq)
     assert_int_equal(batches[0].seq, seq);
 }
 
-/* A publisher that waits instead of dropping is held up by what the socket holds: false
- * when it was for a tenth of a second.  (After a second of it heartbeats break the link, and
- * a publisher without subscribers takes everything.) */
+/* Sends as a publisher that blocks instead of dropping. False when the receiver's full queue
+ * blocked it for a tenth of a second. (After a second heartbeats break the connection, and a
+ * publisher without subscribers accepts everything.) */
 static bool is_taken(const struct world *world, const char *payload)
 {
     const uint64_t deadline_ns = kvb_clock_monotonic_ns() + 100 * KVB_NS_PER_MS;
@@ -452,13 +450,13 @@ static bool is_taken(const struct world *world, const char *payload)
         if (kvb_clock_monotonic_ns() >= deadline_ns) {
             return false;
         }
-        (void)zmq_poll(NULL, 0, 1); /* POLLOUT is always set on a PUB */
+        (void)zmq_poll(NULL, 0, 1); /* a pause: POLLOUT is always set on a PUB */
     }
     return true;
 }
 
-/* Nobody takes what is sent: it comes to a stop at the mark and what the network holds.  Returns
- * how many messages that are. */
+/* Sends until the receiver's high-water mark and the network's buffers are full. Returns the number
+ * of messages. */
 static unsigned fill(struct world *world)
 {
     static char payload[4 << 10] = "kv";
@@ -485,9 +483,9 @@ static void an_event_socket_holds_no_more_than_its_high_water_mark(void **state)
     end(&world);
 }
 
-/* Heartbeats are not read either while nothing is: after a second of it the connection is lost,
- * and another takes its place.  libzmq would abort when what the first left behind is taken. */
-static void a_source_that_was_full_goes_on_with_the_next_connection(void **state)
+/* While the socket is full, heartbeats are not read either: after a second the connection is lost
+ * and replaced. Reading what the first connection left must not make libzmq abort. */
+static void a_source_that_was_full_continues_on_the_next_connection(void **state)
 {
     (void)state;
     struct world world;
@@ -500,7 +498,7 @@ static void a_source_that_was_full_goes_on_with_the_next_connection(void **state
         wait_ready(&world, kvb_ready_live);
         (void)kvb_source_read_monitor(world.source);
     }
-    do { /* while the new connection is idle */
+    do { /* while the new connection carries no messages */
         (void)kvb_source_receive(world.source, batches, &refused);
     } while (refused > 0);
     receive_one(&world, 8);
@@ -509,7 +507,7 @@ static void a_source_that_was_full_goes_on_with_the_next_connection(void **state
 
 /* ---- Renewal ---- */
 
-/* And waits until it has cost the connection. */
+/* Sends it, and waits until it has cost the connection. */
 static void send_too_large(struct world *world)
 {
     const uint64_t lost = kvb_source_count(world->source)->disconnects;
@@ -546,7 +544,7 @@ static void a_message_larger_than_the_ceiling_costs_one_connection(void **state)
     end(&world);
 }
 
-static void renewals_of_a_broken_peer_are_further_and_further_apart(void **state)
+static void reconnects_to_a_broken_peer_are_further_and_further_apart(void **state)
 {
     (void)state;
     struct world world;
@@ -562,7 +560,7 @@ static void renewals_of_a_broken_peer_are_further_and_further_apart(void **state
         assert_int_equal(kvb_source_renew(world.source, now_ns, &reason), KVB_AGAIN);
         now_ns += pauses_s[i] * KVB_NS_PER_S;
         assert_int_equal(kvb_source_renew(world.source, now_ns - 1, &reason), KVB_AGAIN);
-        /* counted when it is seen, not when it is mended */
+        /* counted when it is detected, not when it is repaired */
         assert_int_equal(kvb_source_count(world.source)->protocol_errors, i + (pauses_s[i] > 1));
         assert_ok(kvb_source_renew(world.source, now_ns, &reason));
         wait_until_link(&world, true);
@@ -570,7 +568,7 @@ static void renewals_of_a_broken_peer_are_further_and_further_apart(void **state
     end(&world);
 }
 
-/* libzmq goes on trying by itself. */
+/* libzmq itself retries such a connection. */
 static void an_engine_that_is_away_is_left_to_libzmq(void **state)
 {
     (void)state;
@@ -589,7 +587,8 @@ static void an_engine_that_is_away_is_left_to_libzmq(void **state)
     assert_int_equal(kvb_source_renew(world.source, now_ns, &reason), KVB_AGAIN);
     assert_int_equal(
         kvb_source_renew(world.source, now_ns + 29 * KVB_NS_PER_S, &reason), KVB_AGAIN);
-    assert_ok(kvb_source_renew(world.source, now_ns + 30 * KVB_NS_PER_S, &reason)); /* silent */
+    /* the peer is silent */
+    assert_ok(kvb_source_renew(world.source, now_ns + 30 * KVB_NS_PER_S, &reason));
     assert_int_equal(kvb_source_count(world.source)->protocol_errors, 0);
     end(&world);
 }
@@ -600,13 +599,13 @@ static void bind_again(struct world *world, void *socket)
 
     (void)zmq_close(world->pub);
     world->pub = socket;
-    while (zmq_bind(socket, world->events) != 0) { /* until the old one is gone */
+    while (zmq_bind(socket, world->events) != 0) { /* until the old socket is closed */
         assert_true(kvb_clock_monotonic_ns() < deadline_ns);
         (void)zmq_poll(NULL, 0, 1);
     }
 }
 
-/* As the daemon does, until the source is up or was opened anew so often. */
+/* Reconnects as the daemon does, until the source is up or has been opened this many times. */
 static const char *look_until(struct world *world, bool is_up, uint64_t renewals)
 {
     const uint64_t deadline_ns = kvb_clock_monotonic_ns() + 20 * KVB_NS_PER_S;
@@ -625,7 +624,7 @@ static const char *look_until(struct world *world, bool is_up, uint64_t renewals
     return reason;
 }
 
-static void an_engine_is_heard_again_after_another_socket_at_its_port(void **state)
+static void an_engine_is_received_again_after_another_socket_used_its_port(void **state)
 {
     (void)state;
     struct world world;
@@ -645,19 +644,19 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(live_batches_come_in_order_and_odd_messages_are_counted),
-        cmocka_unit_test(the_monitor_tells_when_the_engine_comes_and_goes),
-        cmocka_unit_test(a_replay_asks_as_engines_expect_and_reads_the_replies),
+        cmocka_unit_test(the_monitor_reports_that_the_engine_connects_and_leaves),
+        cmocka_unit_test(a_replay_request_has_the_engines_form_and_its_replies_are_read),
         cmocka_unit_test(a_replay_without_open_files_is_refused),
-        cmocka_unit_test(a_store_of_mooncake_is_asked_with_an_id),
+        cmocka_unit_test(a_request_to_a_mooncake_store_has_an_id),
         cmocka_unit_test(a_replay_larger_than_its_bound_is_cut),
-        cmocka_unit_test(two_replies_are_taken_however_large_they_are),
+        cmocka_unit_test(two_replies_are_queued_however_large_they_are),
         cmocka_unit_test(an_event_socket_holds_no_more_than_its_high_water_mark),
-        cmocka_unit_test(a_source_that_was_full_goes_on_with_the_next_connection),
+        cmocka_unit_test(a_source_that_was_full_continues_on_the_next_connection),
         cmocka_unit_test(a_message_larger_than_the_ceiling_costs_one_connection),
-        cmocka_unit_test(renewals_of_a_broken_peer_are_further_and_further_apart),
+        cmocka_unit_test(reconnects_to_a_broken_peer_are_further_and_further_apart),
         cmocka_unit_test(an_engine_that_is_away_is_left_to_libzmq),
-        cmocka_unit_test(an_engine_is_heard_again_after_another_socket_at_its_port),
-        cmocka_unit_test(an_endpoint_that_is_none_is_refused_in_words),
+        cmocka_unit_test(an_engine_is_received_again_after_another_socket_used_its_port),
+        cmocka_unit_test(an_invalid_endpoint_is_refused_with_a_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
