@@ -13,7 +13,7 @@
 
 #define S KVB_NS_PER_S
 
-/* The defaults of the aggregator: see audit.* in its configuration. */
+/* The aggregator's defaults: the keys audit.* of its configuration. */
 static const struct kvb_audit_options defaults = {
     .max_streams = 64, .honest_loss = 0.005, .lie = 0.05, .false_alarm_requests = 1e8
 };
@@ -71,7 +71,8 @@ static struct kvb_audit_counters counters_of(const struct kvb_audit *audit)
     return counters;
 }
 
-/* How many requests until the alarm, when each loses all of its promise with this probability. */
+/* The number of requests until the alarm, when each loses all of its promised hit with this
+ * probability. */
 static unsigned
 requests_until_alarm(const struct kvb_audit_options *options, double probability, uint64_t seed)
 {
@@ -98,7 +99,7 @@ static int by_size(const void *left, const void *right)
 
 /* ---- Detection ---- */
 
-/* Requests until the alarm when every request is given this share less than promised. */
+/* The number of requests until the alarm, when every request gets this share less than promised. */
 static unsigned requests_for_an_even_lie(double share)
 {
     struct kvb_audit *audit = new_audit();
@@ -113,7 +114,7 @@ static unsigned requests_for_an_even_lie(double share)
     return requests;
 }
 
-static void a_lie_that_is_spread_evenly_is_found_soon(void **state)
+static void a_loss_spread_evenly_is_detected_soon(void **state)
 {
     (void)state;
     assert_int_equal(requests_for_an_even_lie(0.05), 50); /* 30 s at 1.7 requests/s */
@@ -121,7 +122,7 @@ static void a_lie_that_is_spread_evenly_is_found_soon(void **state)
     assert_int_equal(requests_for_an_even_lie(1.0), 8);
 }
 
-static void honest_requests_save_nothing_for_later(void **state)
+static void honest_requests_build_no_credit(void **state)
 {
     struct kvb_audit *audit = new_audit();
 
@@ -137,8 +138,9 @@ static void honest_requests_save_nothing_for_later(void **state)
     kvb_audit_free(audit);
 }
 
-/* The hardest lie of 5 %: one request in twenty loses everything, beside the honest loss. */
-static void a_lie_in_few_requests_is_found_within_30_s_at_14_requests_a_second(void **state)
+/* The hardest case of a loss of 5 %: one request in twenty loses everything, beside the permitted
+ * loss. */
+static void a_loss_in_few_requests_is_detected_within_30_s_at_14_requests_a_second(void **state)
 {
     enum { runs = 1000 };
     static unsigned sorted[runs];
@@ -158,7 +160,7 @@ static void a_lie_in_few_requests_is_found_within_30_s_at_14_requests_a_second(v
 
 /* ---- False alarms ---- */
 
-/* 30 minutes of 64 streams with 20 requests a second each, at the limit of honesty. */
+/* 30 minutes of 64 streams with 20 requests a second each, with exactly the permitted loss. */
 static void honest_streams_raise_no_alarm_in_30_minutes(void **state)
 {
     enum { streams = 64, requests = 30 * 60 * 20 };
@@ -176,8 +178,8 @@ static void honest_streams_raise_no_alarm_in_30_minutes(void **state)
     kvb_audit_free(audit);
 }
 
-/* A small goal, so that false alarms occur: their mean distance is above the goal, whatever the
- * distribution of the losses is. */
+/* A small bound, so that false alarms occur: the mean distance between them must be above the
+ * bound, whatever the distribution of the losses. */
 static void false_alarms_are_rarer_than_the_bound(void **state)
 {
     enum { runs = 100 };
@@ -195,8 +197,8 @@ static void false_alarms_are_rarer_than_the_bound(void **state)
 
 /* ---- The exact distance of false alarms, of losses that are all or nothing ----
  *
- * Brook and Evans 1972: CUSUM as a Markov chain.  One state for each fall of the evidence, d; a
- * loss raises it by m of them, rounded up, so that the true distance is larger. */
+ * Brook and Evans 1972: CUSUM as a Markov chain. A request without loss lowers the evidence by one
+ * state, d. A loss raises it by m states, rounded up, so that the true distance is larger. */
 
 enum { max_states = 400 };
 
@@ -219,7 +221,7 @@ static void eliminate(double (*rows)[max_states + 1], size_t count)
     }
 }
 
-/* Mean number of requests until the alarm; each loses everything with this probability. */
+/* The mean number of requests until the alarm, when each loses everything with this probability. */
 static double mean_distance(const struct kvb_audit_options *options, double probability)
 {
     static double rows[max_states][max_states + 1]; /* (I - Q) distance = 1 */
@@ -243,7 +245,7 @@ static double mean_distance(const struct kvb_audit_options *options, double prob
     return rows[0][count] / rows[0][0];
 }
 
-static void the_distance_of_false_alarms_is_known(void **state)
+static void the_mean_distance_of_false_alarms_meets_the_goal(void **state)
 {
     const double at_limit = mean_distance(&defaults, defaults.honest_loss);
     const double usual = mean_distance(&defaults, defaults.honest_loss / 5);
@@ -260,7 +262,7 @@ static void the_distance_of_false_alarms_is_known(void **state)
 
 /* ---- What is no loss ---- */
 
-static void more_than_was_promised_is_no_loss(void **state)
+static void more_than_promised_is_no_loss(void **state)
 {
     struct kvb_audit *audit = new_audit();
 
@@ -274,7 +276,7 @@ static void more_than_was_promised_is_no_loss(void **state)
     kvb_audit_free(audit);
 }
 
-static void a_promise_of_nothing_tests_nothing(void **state)
+static void a_promise_of_no_blocks_is_no_evidence(void **state)
 {
     struct kvb_audit *audit = new_audit();
     const struct kvb_stream_id id = worker(1);
@@ -302,7 +304,7 @@ static void one_request_alone_is_no_alarm(void **state)
     kvb_audit_free(audit);
 }
 
-/* ---- From broken to kept ---- */
+/* ---- From broken to kept again ---- */
 
 static void break_stream(struct kvb_audit *audit, uint64_t worker_id)
 {
@@ -326,7 +328,7 @@ static void a_broken_stream_is_kept_again_after_a_clear_and_90_clean_requests(vo
     (void)state;
     break_stream(audit, 1);
     assert_int_equal(counters_of(audit).doubted, 1);
-    add_clean(audit, 1, 1000); /* the list is the same: blocks that nobody requests may be wrong */
+    add_clean(audit, 1, 1000); /* the list is the same: blocks that no request needs may be wrong */
     assert_int_equal(verdict_of(audit, 1), KVB_AUDIT_BROKEN);
     clear(audit, 1);
     assert_int_equal(verdict_of(audit, 1), KVB_AUDIT_PROBATION);
@@ -373,7 +375,7 @@ static void a_clear_ends_the_evidence_against_the_old_list(void **state)
         add(audit, 1, 0);
     }
     clear(audit, 1);
-    clear(audit, 2); /* not audited */
+    clear(audit, 2); /* the stream is not audited */
     add(audit, 1, 0);
     assert_int_equal(verdict_of(audit, 1), KVB_AUDIT_KEPT);
     kvb_audit_free(audit);
@@ -381,7 +383,7 @@ static void a_clear_ends_the_evidence_against_the_old_list(void **state)
 
 /* ---- Limits ---- */
 
-static void streams_without_requests_are_removed_but_broken_ones(void **state)
+static void streams_without_requests_are_removed_except_broken_ones(void **state)
 {
     struct kvb_audit *audit = new_audit();
     struct kvb_audit_stats stats;
@@ -398,7 +400,7 @@ static void streams_without_requests_are_removed_but_broken_ones(void **state)
     kvb_audit_expire(audit, 601 * S);
     assert_false(kvb_audit_find(audit, &ids[0], &stats));
     assert_true(kvb_audit_find(audit, &ids[1], &stats));
-    assert_false(kvb_audit_find(audit, &ids[2], &stats)); /* nobody audits it any more */
+    assert_false(kvb_audit_find(audit, &ids[2], &stats)); /* nothing audits it any more */
     assert_int_equal(counters_of(audit).doubted, 1);
     assert_int_equal(kvb_audit_limit(audit), 3);
     assert_null(kvb_audit_at(audit, 0, &verdict));
@@ -467,19 +469,19 @@ static void verdicts_have_names(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_lie_that_is_spread_evenly_is_found_soon),
-        cmocka_unit_test(honest_requests_save_nothing_for_later),
-        cmocka_unit_test(a_lie_in_few_requests_is_found_within_30_s_at_14_requests_a_second),
+        cmocka_unit_test(a_loss_spread_evenly_is_detected_soon),
+        cmocka_unit_test(honest_requests_build_no_credit),
+        cmocka_unit_test(a_loss_in_few_requests_is_detected_within_30_s_at_14_requests_a_second),
         cmocka_unit_test(honest_streams_raise_no_alarm_in_30_minutes),
         cmocka_unit_test(false_alarms_are_rarer_than_the_bound),
-        cmocka_unit_test(the_distance_of_false_alarms_is_known),
-        cmocka_unit_test(more_than_was_promised_is_no_loss),
-        cmocka_unit_test(a_promise_of_nothing_tests_nothing),
+        cmocka_unit_test(the_mean_distance_of_false_alarms_meets_the_goal),
+        cmocka_unit_test(more_than_promised_is_no_loss),
+        cmocka_unit_test(a_promise_of_no_blocks_is_no_evidence),
         cmocka_unit_test(one_request_alone_is_no_alarm),
         cmocka_unit_test(a_broken_stream_is_kept_again_after_a_clear_and_90_clean_requests),
         cmocka_unit_test(a_stream_that_still_lies_after_a_clear_does_not_pass),
         cmocka_unit_test(a_clear_ends_the_evidence_against_the_old_list),
-        cmocka_unit_test(streams_without_requests_are_removed_but_broken_ones),
+        cmocka_unit_test(streams_without_requests_are_removed_except_broken_ones),
         cmocka_unit_test(streams_beyond_the_limit_are_counted),
         cmocka_unit_test(options_out_of_range_are_refused),
         cmocka_unit_test(without_memory_the_request_is_counted_as_refused),

@@ -9,7 +9,7 @@
 
 enum { capacity = 900, began_s = 5000 };
 
-/* Seconds after the beginning. */
+/* The time this many seconds after the beginning. */
 static uint64_t at(double seconds)
 {
     return (began_s * S) + (uint64_t)(seconds * (double)S);
@@ -35,7 +35,7 @@ static void assert_near(double value, double expected)
     assert_true(value > expected - 1e-6 && value < expected + 1e-6);
 }
 
-static void nothing_is_known_before_the_first_second_is_over(void **state)
+static void nothing_is_recorded_before_the_first_second_is_over(void **state)
 {
     (void)state;
     struct kvb_history *history = history_of(capacity);
@@ -65,15 +65,15 @@ static void one_sample_a_second_is_kept(void **state)
     kvb_history_free(history);
 }
 
-static void a_rate_is_by_the_time_that_has_passed(void **state)
+static void a_rate_is_divided_by_the_time_that_has_passed(void **state)
 {
     (void)state;
     struct kvb_history *history = history_of(capacity);
     struct kvb_history_sample samples[capacity];
 
-    add_events(history, 150, 1.5); /* late: since the beginning */
+    add_events(history, 150, 1.5); /* a late sample: it covers the time since the beginning */
     add_events(history, 200, 2);
-    add_events(history, 800, 8); /* nobody came for six seconds */
+    add_events(history, 800, 8); /* six seconds without a sample */
     assert_int_equal(kvb_history_copy(history, 0, samples), 3);
     assert_near(samples[0].events_per_s, 100);
     assert_near(samples[1].events_per_s, 100);
@@ -83,7 +83,7 @@ static void a_rate_is_by_the_time_that_has_passed(void **state)
     kvb_history_free(history);
 }
 
-static void counters_become_differences_and_gauges_stay(void **state)
+static void counters_become_differences_and_gauges_are_copied(void **state)
 {
     (void)state;
     struct kvb_history *history = history_of(capacity);
@@ -114,7 +114,7 @@ static void counters_become_differences_and_gauges_stay(void **state)
     kvb_history_free(history);
 }
 
-static void the_oldest_goes_when_it_is_full(void **state)
+static void the_oldest_is_evicted_when_it_is_full(void **state)
 {
     (void)state;
     struct kvb_history *history = history_of(3);
@@ -130,7 +130,7 @@ static void the_oldest_goes_when_it_is_full(void **state)
     kvb_history_free(history);
 }
 
-static void only_what_is_newer_is_copied(void **state)
+static void only_newer_samples_are_copied(void **state)
 {
     (void)state;
     struct kvb_history *history = history_of(3);
@@ -146,7 +146,7 @@ static void only_what_is_newer_is_copied(void **state)
     kvb_history_free(history);
 }
 
-static void a_second_that_has_not_come_is_another_lifes(void **state)
+static void a_reader_that_is_ahead_gets_all_samples(void **state)
 {
     (void)state;
     struct kvb_history *history = history_of(capacity);
@@ -192,13 +192,13 @@ static void survives_each_allocation_failing(void **state)
 
 enum { seconds = 5000, room = 37 };
 
-/* Every second that was sampled, none forgotten. */
+/* The reference list: every second that was sampled, nothing forgotten. */
 struct reference_list {
     uint64_t taken[seconds];
     size_t count;
 };
 
-/* How many of the newest `room` are later. */
+/* How many of the newest `room` samples are later. */
 static size_t later_than(const struct reference_list *dull, uint64_t after)
 {
     const bool is_other_life = dull->count > 0 && after > dull->taken[dull->count - 1];
@@ -223,7 +223,7 @@ assert_same(const struct kvb_history *history, const struct reference_list *dull
     }
 }
 
-/* A quarter of the seconds pass without a sample. */
+/* A quarter of the seconds get no sample. */
 static void agrees_with_a_reference_list(void **state)
 {
     (void)state;
@@ -246,13 +246,13 @@ static void agrees_with_a_reference_list(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_known_before_the_first_second_is_over),
+        cmocka_unit_test(nothing_is_recorded_before_the_first_second_is_over),
         cmocka_unit_test(one_sample_a_second_is_kept),
-        cmocka_unit_test(a_rate_is_by_the_time_that_has_passed),
-        cmocka_unit_test(counters_become_differences_and_gauges_stay),
-        cmocka_unit_test(the_oldest_goes_when_it_is_full),
-        cmocka_unit_test(only_what_is_newer_is_copied),
-        cmocka_unit_test(a_second_that_has_not_come_is_another_lifes),
+        cmocka_unit_test(a_rate_is_divided_by_the_time_that_has_passed),
+        cmocka_unit_test(counters_become_differences_and_gauges_are_copied),
+        cmocka_unit_test(the_oldest_is_evicted_when_it_is_full),
+        cmocka_unit_test(only_newer_samples_are_copied),
+        cmocka_unit_test(a_reader_that_is_ahead_gets_all_samples),
         cmocka_unit_test(has_a_ceiling),
         cmocka_unit_test(survives_each_allocation_failing),
         cmocka_unit_test(agrees_with_a_reference_list),

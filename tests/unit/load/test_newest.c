@@ -10,7 +10,7 @@ static const uint64_t life = 3000;
 
 static const struct kvb_load_fallback nothing = { 0 };
 
-/* What a coordinator says. */
+/* The figures of a data-parallel coordinator. */
 static struct kvb_load_sample counts_of(uint64_t waiting, uint64_t active, float usage)
 {
     return (struct kvb_load_sample){
@@ -21,7 +21,7 @@ static struct kvb_load_sample counts_of(uint64_t waiting, uint64_t active, float
     };
 }
 
-/* What a page of metrics says: all but the slots there are. */
+/* The figures of a metrics page: all but the total number of slots. */
 static struct kvb_load_sample page_of(uint64_t waiting, uint64_t used, uint64_t total)
 {
     return (struct kvb_load_sample){
@@ -60,7 +60,7 @@ static void the_newest_of_each_figure_wins(void **state)
     assert_true(kvb_newest_load_at(&newest, &nothing, 1200, &load));
     assert_int_equal(load.num_requests_waiting, 7);
     assert_int_equal(load.request_active_slots, 3);
-    assert_int_equal(load.kv_total_blocks, 101); /* only the page knows */
+    assert_int_equal(load.kv_total_blocks, 101); /* only the metrics page has this figure */
     assert_int_equal(load.kv_active_blocks, 25); /* a quarter of 100, newer than the 50 */
     assert_true(load.gpu_prefix_cache_hit_rate == 0.25F);
 
@@ -70,14 +70,14 @@ static void the_newest_of_each_figure_wins(void **state)
     assert_int_equal(load.num_requests_waiting, 5);
     assert_int_equal(load.kv_active_blocks, 60);
 
-    sample = page_of(99, 99, 99); /* one that was under way for longer */
+    sample = page_of(99, 99, 99); /* a value that was measured earlier but arrives later */
     kvb_newest_load_take(&newest, &sample, page, 1250, life);
     assert_true(kvb_newest_load_at(&newest, &nothing, 1300, &load));
     assert_int_equal(load.num_requests_waiting, 5);
     assert_int_equal(load.kv_total_blocks, 101);
 }
 
-static void each_figure_has_a_life_of_its_own(void **state)
+static void each_figure_expires_by_itself(void **state)
 {
     (void)state;
     struct kvb_newest_load newest = { 0 };
@@ -96,7 +96,7 @@ static void each_figure_has_a_life_of_its_own(void **state)
     assert_false(kvb_newest_load_at(&newest, &nothing, 1000 + 3 * life, &load));
 }
 
-static void a_source_that_is_forgotten_takes_its_own_along(void **state)
+static void a_forgotten_source_takes_its_figures_along(void **state)
 {
     (void)state;
     struct kvb_newest_load newest = { 0 };
@@ -115,7 +115,7 @@ static void a_source_that_is_forgotten_takes_its_own_along(void **state)
     assert_false(kvb_newest_load_at(&newest, &nothing, 1200, &load));
 }
 
-static void what_the_operator_knows_stands_in(void **state)
+static void configured_values_fill_in_missing_figures(void **state)
 {
     (void)state;
     const struct kvb_load_fallback known = { .total_slots = 256, .total_blocks = 201 };
@@ -154,9 +154,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_known_at_first),
         cmocka_unit_test(the_newest_of_each_figure_wins),
-        cmocka_unit_test(each_figure_has_a_life_of_its_own),
-        cmocka_unit_test(a_source_that_is_forgotten_takes_its_own_along),
-        cmocka_unit_test(what_the_operator_knows_stands_in),
+        cmocka_unit_test(each_figure_expires_by_itself),
+        cmocka_unit_test(a_forgotten_source_takes_its_figures_along),
+        cmocka_unit_test(configured_values_fill_in_missing_figures),
         cmocka_unit_test(shares_of_any_count_stay_in_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,14 +40,14 @@ static void the_ready_one_with_the_lowest_id_leads(void **state)
     assert_true(kvb_peers_leads(&peers, true, S));
     assert_int_equal(receive(&peers, "c", 9, true, S), KVB_PEER_OTHER);
     assert_true(kvb_peers_leads(&peers, true, S));
-    assert_false(kvb_peers_leads(&peers, false, S)); /* c is ready, this one is not */
+    assert_false(kvb_peers_leads(&peers, false, S)); /* c is ready, this aggregator is not */
     (void)receive(&peers, "a", 9, false, S);
     assert_true(kvb_peers_leads(&peers, true, S));
     (void)receive(&peers, "a", 9, true, S);
     assert_false(kvb_peers_leads(&peers, true, S));
 }
 
-static void nobody_is_ready_and_the_lowest_leads_all_the_same(void **state)
+static void without_a_ready_one_the_lowest_id_leads(void **state)
 {
     (void)state;
     struct kvb_peers peers = peers_of("b");
@@ -58,7 +58,7 @@ static void nobody_is_ready_and_the_lowest_leads_all_the_same(void **state)
     assert_false(kvb_peers_leads(&peers, false, S));
 }
 
-static void a_silent_leader_is_followed_after_three_seconds_a_leaving_one_at_once(void **state)
+static void a_silent_leader_is_replaced_after_three_seconds_and_a_leaving_one_at_once(void **state)
 {
     (void)state;
     struct kvb_peers peers = peers_of("b");
@@ -76,7 +76,7 @@ static void a_silent_leader_is_followed_after_three_seconds_a_leaving_one_at_onc
     assert_true(kvb_peers_leads(&peers, true, 5 * S));
 }
 
-static void who_has_just_connected_listens_first(void **state)
+static void an_aggregator_that_has_just_connected_listens_first(void **state)
 {
     (void)state;
     struct kvb_peers peers = peers_of("b");
@@ -86,7 +86,7 @@ static void who_has_just_connected_listens_first(void **state)
     assert_true(kvb_peers_leads(&peers, true, S + 1500 * MS));
 }
 
-static void two_with_one_id_are_noticed_and_one_of_them_leads(void **state)
+static void two_with_one_id_are_detected_and_one_of_them_leads(void **state)
 {
     (void)state;
     struct kvb_peers peers = peers_of("b");
@@ -96,7 +96,7 @@ static void two_with_one_id_are_noticed_and_one_of_them_leads(void **state)
     assert_false(kvb_peers_has_same_id(&peers, S));
     assert_int_equal(receive(&peers, "b", 2, true, S), KVB_PEER_SAME_ID);
     assert_true(kvb_peers_has_same_id(&peers, S));
-    assert_true(kvb_peers_leads(&peers, true, S)); /* it started lower */
+    assert_true(kvb_peers_leads(&peers, true, S)); /* its count of decisions started lower */
     (void)receive(&peers, "b", 0, true, S);
     assert_false(kvb_peers_leads(&peers, true, S));
     assert_false(kvb_peers_has_same_id(&peers, 4 * S));
@@ -109,7 +109,8 @@ static void missing_decisions_are_counted_and_repeated_ones_dropped(void **state
     const struct kvb_books_sender a = sender("a", 9);
     const struct kvb_books_sender again = sender("a", 10);
 
-    assert_true(kvb_peers_take_sequence(&peers, &a, 7, S)); /* joined late: nothing is missing */
+    /* it joined late, so nothing counts as missing */
+    assert_true(kvb_peers_take_sequence(&peers, &a, 7, S));
     assert_true(kvb_peers_take_sequence(&peers, &a, 8, S));
     assert_false(kvb_peers_take_sequence(&peers, &a, 8, S));
     assert_int_equal(peers.missing, 0);
@@ -120,7 +121,7 @@ static void missing_decisions_are_counted_and_repeated_ones_dropped(void **state
     assert_int_equal(peers.missing, 3);
 }
 
-static void beyond_the_ceiling_nobody_is_followed_and_nothing_is_lost(void **state)
+static void peers_above_the_ceiling_are_not_tracked_but_their_decisions_count(void **state)
 {
     (void)state;
     struct kvb_peers peers = peers_of("a");
@@ -132,15 +133,15 @@ static void beyond_the_ceiling_nobody_is_followed_and_nothing_is_lost(void **sta
         assert_int_equal(receive(&peers, id, 9, true, S), KVB_PEER_OTHER);
     }
     assert_int_equal(receive(&peers, "late", 9, true, S), KVB_PEER_REFUSED);
-    assert_true(kvb_peers_take_sequence(&peers, &late, 1, S)); /* entered nevertheless */
+    /* the decision is entered nevertheless */
+    assert_true(kvb_peers_take_sequence(&peers, &late, 1, S));
     assert_int_equal(peers.refused, 2);
     assert_int_equal(
-        receive(&peers, "late", 9, true, 4 * S), KVB_PEER_OTHER); /* the others are gone */
+        receive(&peers, "late", 9, true, 4 * S), KVB_PEER_OTHER); /* the other peers are gone */
     assert_int_equal(peers.count, 1);
 }
 
-/* ---- A fleet that receives its own messages: one leads at each moment, or nobody during a
- * take-over */
+/* ---- A fleet that receives its own messages: at most one leads at each moment ---- */
 
 enum { fleet = 5 };
 
@@ -204,7 +205,7 @@ static size_t count_leaders(const struct member *members, uint64_t now_ns, size_
     return leaders;
 }
 
-static void one_leads_whatever_becomes_of_the_others(void **state)
+static void one_leads_whatever_happens_to_the_others(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 50; seed++) {
@@ -233,13 +234,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_ready_one_with_the_lowest_id_leads),
-        cmocka_unit_test(nobody_is_ready_and_the_lowest_leads_all_the_same),
-        cmocka_unit_test(a_silent_leader_is_followed_after_three_seconds_a_leaving_one_at_once),
-        cmocka_unit_test(who_has_just_connected_listens_first),
-        cmocka_unit_test(two_with_one_id_are_noticed_and_one_of_them_leads),
+        cmocka_unit_test(without_a_ready_one_the_lowest_id_leads),
+        cmocka_unit_test(a_silent_leader_is_replaced_after_three_seconds_and_a_leaving_one_at_once),
+        cmocka_unit_test(an_aggregator_that_has_just_connected_listens_first),
+        cmocka_unit_test(two_with_one_id_are_detected_and_one_of_them_leads),
         cmocka_unit_test(missing_decisions_are_counted_and_repeated_ones_dropped),
-        cmocka_unit_test(beyond_the_ceiling_nobody_is_followed_and_nothing_is_lost),
-        cmocka_unit_test(one_leads_whatever_becomes_of_the_others),
+        cmocka_unit_test(peers_above_the_ceiling_are_not_tracked_but_their_decisions_count),
+        cmocka_unit_test(one_leads_whatever_happens_to_the_others),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,9 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-/* The policies, compared on random fleets with the formulas of route.h written down a second
- * time: one candidate at a time, each figure of the fleet worked out anew, sorted or counted
- * rather than kept in passing. */
+/* Compares the policies on random fleets with the formulas of route.h, written here a second time:
+ * one candidate at a time, and each figure of the fleet computed anew, sorted or counted instead of
+ * kept incrementally. */
 
 enum { fleets = 3000, max_workers = 24 };
 
@@ -70,7 +70,7 @@ static struct fleet make_fleet(uint64_t *seed)
     const uint32_t stride = 1 + (uint32_t)kvb_random_below(seed, 5);
 
     for (size_t i = 0; i < fleet.count; i++) {
-        /* in another order than the places, as where the best overlap comes first */
+        /* in another order than the places, as when the best overlap comes first */
         const uint32_t place = (uint32_t)((i * 7) % 31) * stride;
         fleet.workers[i] = make_worker(seed, place, request_blocks);
     }
@@ -90,7 +90,7 @@ static struct kvb_route_options make_options(uint64_t *seed, enum kvb_route_poli
     };
 }
 
-/* ---- The rules a second time ---- */
+/* ---- The rules, written a second time ---- */
 
 static bool may_never(const struct kvb_route_candidate *worker)
 {
@@ -114,8 +114,8 @@ is_doubted(const struct kvb_route_options *options, const struct kvb_route_candi
            (options->avoids_stale && worker->state == KVB_STREAM_STALE);
 }
 
-/* Takes those that may be chosen, fewer and fewer: not full if there are any, then not doubted;
- * those that are not ready where there are no others. */
+/* Narrows the set of permitted candidates: those that are not full, if there are any; then those
+ * that are not doubted; those that are not ready only where there are no others. */
 static struct fleet
 rivals_of(const struct kvb_route_options *options, const struct fleet *fleet, size_t *out_at)
 {
@@ -135,7 +135,7 @@ rivals_of(const struct kvb_route_options *options, const struct fleet *fleet, si
     return rivals;
 }
 
-/* ---- The formulas a second time ---- */
+/* ---- The formulas, written a second time ---- */
 
 struct numbers {
     double request, expected, prefill, share, pending, active, total, usage, waiting, running;
@@ -209,7 +209,7 @@ static double mean_rate(const struct fleet *rivals)
     return known > 0 ? sum / known : 1;
 }
 
-/* What is predicted of the prompt is shared with another request. */
+/* Predicted blocks are counted for an earlier request already, so they count once. */
 static double without(const struct kvb_route_candidate *worker, double blocks)
 {
     return fmax(blocks - (double)worker->predicted_blocks, 0);
@@ -245,7 +245,7 @@ static double plain_cost(
     }
 }
 
-/* prefix_threshold as AIBrix's gateway does it, in two steps. */
+/* prefix_threshold as AIBrix's gateway computes it, in two steps. */
 static bool is_prefix_choice(
     const struct kvb_route_options *options, const struct fleet *rivals,
     const struct kvb_route_candidate *chosen)
@@ -254,7 +254,7 @@ static bool is_prefix_choice(
         mean_requests(rivals) + options->load_std_factor * deviation_of_requests(rivals) + 1e-9;
     const struct numbers c = numbers_of(chosen);
     double longest = -1;
-    double fewest = INFINITY; /* requests, of those with the longest prefix */
+    double fewest = INFINITY; /* fewest requests, among those with the longest prefix */
     double fewest_of_all = INFINITY;
 
     for (size_t i = 0; i < rivals->count; i++) {
@@ -273,20 +273,20 @@ static bool is_prefix_choice(
     return c.expected == longest && c.waiting + c.running == fewest;
 }
 
-/* ---- The choices a second time ---- */
+/* ---- The choices, written a second time ---- */
 
 static bool is_near(double a, double b)
 {
     return fabs(a - b) <= 1e-9 * fmax(1, fmax(fabs(a), fabs(b)));
 }
 
-/* A number from which all turns are in order: the last turn, then the place. */
+/* A number that orders all turns: the last turn, then the place. */
 static double turn_order(const struct kvb_route_candidate *worker)
 {
     return (double)worker->last_turn * 1000 + (double)worker->place;
 }
 
-/* Of those that are given, the one whose turn it is. */
+/* The one of the given candidates whose turn it is. */
 static size_t first_in_turn(const struct fleet *rivals, const size_t *at, size_t count)
 {
     size_t first = at[0];
@@ -329,7 +329,7 @@ static size_t of_two(
     return plain_cost(options, rivals, &rivals->workers[other]) < cost ? other : one;
 }
 
-/* Of the cheapest the one whose turn it is. */
+/* The one of the cheapest candidates whose turn it is. */
 static size_t cheapest_in_turn(const struct kvb_route_options *options, const struct fleet *rivals)
 {
     size_t cheapest[max_workers] = { 0 };
@@ -368,7 +368,8 @@ static void check_choice(
         assert_int_equal(chosen, (size_t)(random.draw * (double)rivals->count));
         return;
     case KVB_ROUTE_KV:
-    case KVB_ROUTE_LEAST_REQUESTS: /* whole numbers and halves: no rounding between the two */
+    /* integers and halves, so that the two cannot differ by rounding */
+    case KVB_ROUTE_LEAST_REQUESTS:
         assert_int_equal(chosen, cheapest_in_turn(options, rivals));
         return;
     default:
@@ -422,7 +423,8 @@ static void check_fleet(uint64_t *seed, enum kvb_route_policy policy)
     while (rival < rivals.count && rival_at[rival] != chosen) {
         rival++;
     }
-    assert_true(rival < rivals.count); /* not DOWN, not draining; full or doubted only at need */
+    /* never DOWN or draining; full or doubted only if there is no other */
+    assert_true(rival < rivals.count);
     check_choice(&options, &rivals, random, rival);
 }
 
@@ -437,7 +439,8 @@ static void each_policy_chooses_by_its_formula(void **state)
     }
 }
 
-/* With a temperature, too, only those that compete are chosen, and all of them some time. */
+/* Even with a temperature only the competing candidates are chosen, and each of them at some time.
+ */
 static void a_temperature_reaches_all_that_compete_and_no_other(void **state)
 {
     (void)state;
@@ -466,14 +469,14 @@ static void a_temperature_reaches_all_that_compete_and_no_other(void **state)
                 reached += !is_chosen[chosen];
                 is_chosen[chosen] = true;
             }
-            if (policy != KVB_ROUTE_P2C) { /* where the busiest never wins */
+            if (policy != KVB_ROUTE_P2C) { /* a policy that never chooses the busiest */
                 assert_int_equal(reached, rivals.count);
             }
         }
     }
 }
 
-/* ---- Single points of the formulas ---- */
+/* ---- Single cases of the formulas ---- */
 
 static struct kvb_route_candidate idle(uint32_t place, uint64_t overlap_blocks)
 {
@@ -523,7 +526,7 @@ static void half_of_the_prompt_is_not_above_the_threshold(void **state)
     assert_int_equal(choose(KVB_ROUTE_PREFIX_THRESHOLD, (struct kvb_route_random){ 0 }, two, 2), 0);
 }
 
-/* Requests 0, 0, 0, 12: mean 3, deviation 5.2: the last one is above 8.2. */
+/* 0, 0, 0 and 12 requests: mean 3, deviation 5.2, so the last one is above 8.2. */
 static void a_long_prefix_on_a_busy_worker_is_passed_over(void **state)
 {
     (void)state;
@@ -534,7 +537,7 @@ static void a_long_prefix_on_a_busy_worker_is_passed_over(void **state)
         choose(KVB_ROUTE_PREFIX_THRESHOLD, (struct kvb_route_random){ 0 }, four, 4), 1);
 }
 
-static void what_was_routed_waits(void **state)
+static void routed_requests_count_as_waiting(void **state)
 {
     (void)state;
     struct kvb_route_candidate two[2] = { idle(0, 0), idle(1, 0) };
@@ -558,7 +561,8 @@ static void round_robin_skips_nobody_whatever_the_order_of_the_candidates(void *
         assert_int_equal(three[chosen].place, expected[i]);
         assert_true(three[chosen].is_turn);
         three[chosen].last_turn = i + 1;
-        const struct kvb_route_candidate first = three[0]; /* another prompt, another order */
+        /* another prompt, so another order of candidates */
+        const struct kvb_route_candidate first = three[0];
         memmove(three, three + 1, 2 * sizeof *three);
         three[2] = first;
     }
@@ -594,7 +598,7 @@ int main(void)
         cmocka_unit_test(blocks_expected_soon_count_as_held_and_pending_ones_as_to_be_computed),
         cmocka_unit_test(half_of_the_prompt_is_not_above_the_threshold),
         cmocka_unit_test(a_long_prefix_on_a_busy_worker_is_passed_over),
-        cmocka_unit_test(what_was_routed_waits),
+        cmocka_unit_test(routed_requests_count_as_waiting),
         cmocka_unit_test(round_robin_skips_nobody_whatever_the_order_of_the_candidates),
         cmocka_unit_test(a_worker_of_unknown_rate_counts_as_the_mean),
         cmocka_unit_test(each_policy_is_found_by_its_name),

@@ -31,7 +31,7 @@ static struct kvb_stream_id worker(uint64_t worker_id)
                                    .worker_id = worker_id };
 }
 
-/* Block i of a prompt; prompts share their first two blocks. */
+/* Block i of a prompt; all prompts share their first two blocks. */
 static kvb_block_hash block(unsigned prompt, unsigned i)
 {
     return (kvb_block_hash){ i < 2 ? 1000 + i : (prompt * 100) + i + 1 };
@@ -91,7 +91,8 @@ static void a_routed_prompt_is_predicted_for_its_worker_only(void **state)
     assert_int_equal(beyond(predictions, 1, 0, 5, S), 15);
     assert_int_equal(beyond(predictions, 1, 0, 7, S), 13);
     assert_int_equal(beyond(predictions, 1, 0, prompt_blocks, S), 0);
-    assert_int_equal(beyond(predictions, 1, 0, 4, S), 0); /* block 4 is neither held nor to come */
+    /* block 4 is neither held nor predicted */
+    assert_int_equal(beyond(predictions, 1, 0, 4, S), 0);
     assert_int_equal(beyond(predictions, 2, 0, 5, S), 0);
     assert_int_equal(beyond(predictions, 1, 1, 5, S), 0);
     kvb_predictions_free(predictions);
@@ -107,14 +108,14 @@ static void a_common_beginning_is_predicted_for_both_prompts(void **state)
     kvb_predictions_free(predictions);
 }
 
-static void nothing_outlives_its_time(void **state)
+static void no_prediction_outlives_its_ttl(void **state)
 {
     (void)state;
     struct kvb_predictions *predictions = new_predictions(ttl_ns);
 
     predict(predictions, 1, 0, 0, S);
     assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns - 1), prompt_blocks);
-    assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), 0); /* before it is freed */
+    assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), 0); /* expired, but not freed yet */
     assert_true(kvb_predictions_expire(predictions, S + ttl_ns, 5));
     assert_false(kvb_predictions_expire(predictions, S + ttl_ns, prompt_blocks));
     assert_int_equal(counters_of(predictions).blocks, 0);
@@ -131,12 +132,12 @@ static void repeated_decisions_do_not_keep_a_prediction_alive(void **state)
         predict(predictions, 1, 0, 0, S + (i * S / 2));
     }
     assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), 0);
-    predict(predictions, 1, 0, 0, S + ttl_ns); /* its time begins again */
+    predict(predictions, 1, 0, 0, S + ttl_ns); /* its TTL begins again */
     assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), prompt_blocks);
     kvb_predictions_free(predictions);
 }
 
-static void what_was_stored_is_no_longer_predicted(void **state)
+static void stored_blocks_are_no_longer_predicted(void **state)
 {
     (void)state;
     struct kvb_predictions *predictions = new_predictions(ttl_ns);
@@ -153,7 +154,7 @@ static void what_was_stored_is_no_longer_predicted(void **state)
     kvb_predictions_free(predictions);
 }
 
-static void a_worker_that_goes_takes_its_predictions_along(void **state)
+static void a_removed_worker_takes_its_predictions_along(void **state)
 {
     (void)state;
     struct kvb_predictions *predictions = new_predictions(ttl_ns);
@@ -164,7 +165,7 @@ static void a_worker_that_goes_takes_its_predictions_along(void **state)
     kvb_predictions_retire(predictions, &one);
     assert_int_equal(beyond(predictions, 1, 0, 0, S), 0);
     assert_int_equal(beyond(predictions, 2, 0, 0, S), prompt_blocks);
-    predict(predictions, 1, 0, 0, S + 1); /* it is back */
+    predict(predictions, 1, 0, 0, S + 1); /* the worker is back */
     assert_int_equal(beyond(predictions, 1, 0, 0, S + 1), prompt_blocks);
     assert_int_equal(counters_of(predictions).retired, prompt_blocks);
     (void)kvb_predictions_expire(predictions, 99 * S, 1000);
@@ -172,7 +173,7 @@ static void a_worker_that_goes_takes_its_predictions_along(void **state)
     kvb_predictions_free(predictions);
 }
 
-static void another_epoch_ends_what_was_predicted_in_the_one_before(void **state)
+static void a_new_epoch_ends_the_predictions_of_the_one_before(void **state)
 {
     (void)state;
     struct kvb_predictions *predictions = new_predictions(ttl_ns);
@@ -199,7 +200,7 @@ static void zero_ttl_predicts_nothing(void **state)
     kvb_predictions_free(predictions);
 }
 
-static void when_there_is_no_room_the_oldest_leave(void **state)
+static void without_room_the_oldest_are_evicted(void **state)
 {
     (void)state;
     struct kvb_predictions *predictions = new_predictions(ttl_ns);
@@ -220,7 +221,7 @@ static void when_there_is_no_room_the_oldest_leave(void **state)
     kvb_predictions_free(predictions);
 }
 
-static void without_memory_a_first_part_is_predicted(void **state)
+static void without_memory_only_the_first_blocks_are_predicted(void **state)
 {
     (void)state;
     for (long i = 0; i < 14; i++) {
@@ -238,7 +239,7 @@ static void without_memory_a_first_part_is_predicted(void **state)
     }
 }
 
-/* ---- Against a plain table, under faults ---- */
+/* ---- Against a reference table, under faults ---- */
 
 struct plain {
     uint64_t until_ns[workers + 1][prompts][prompt_blocks]; /* 0: not predicted */
@@ -246,7 +247,7 @@ struct plain {
     uint8_t epoch[workers + 1];
 };
 
-/* Blocks 0 and 1 are those of prompt 0, whatever the prompt. */
+/* Blocks 0 and 1 are those of prompt 0, because all prompts share them. */
 static uint64_t *at(struct plain *plain, uint64_t worker_id, unsigned number, unsigned i)
 {
     return &plain->until_ns[worker_id][i < 2 ? 0 : number][i];
@@ -281,7 +282,7 @@ static void decide(struct world *world, uint64_t worker_id, unsigned number)
 {
     const struct kvb_stream_id id = worker(worker_id);
 
-    /* With the last prediction of a worker its epoch is forgotten. */
+    /* With the last prediction of a worker its epoch is forgotten too. */
     if (!has_stream(world->predictions, &id)) {
         world->plain.has_epoch[worker_id] = false;
     }
@@ -340,8 +341,8 @@ static void restart_aggregator(struct world *world)
     world->plain = (struct plain){ 0 };
 }
 
-/* A fault, or what goes on without one.  Loss is what is not done; messages that come twice or in
- * another order are two of these in a row. */
+/* One random operation, possibly with a fault. A lost message is an operation left out; repeated
+ * and reordered messages are two operations in a row. */
 static void one_step(struct world *world)
 {
     const uint64_t worker_id = 1 + kvb_random_below(&world->random, workers);
@@ -366,7 +367,7 @@ static void one_step(struct world *world)
         decide(world, worker_id, number);
         decide(world, worker_id, number);
         break;
-    case 5: /* stored first, decided then: the messages changed places */
+    case 5: /* stored first, then decided: the messages were reordered */
         store(world, worker_id, number);
         decide(world, worker_id, number);
         break;
@@ -384,7 +385,7 @@ static void one_step(struct world *world)
     }
 }
 
-/* Each block by itself: what is said of it is what the plain table says. */
+/* Compares each block by itself with the reference table. */
 static void compare(struct world *world)
 {
     for (uint64_t w = 1; w <= workers; w++) {
@@ -402,7 +403,7 @@ static void compare(struct world *world)
     }
 }
 
-static void faults_leave_what_a_plain_table_has(void **state)
+static void agrees_with_a_reference_table_under_faults(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 50; seed++) {
@@ -414,7 +415,7 @@ static void faults_leave_what_a_plain_table_has(void **state)
             compare(&world);
         }
         world.now_ns += ttl_ns;
-        compare(&world); /* nothing: its TTL is over */
+        compare(&world); /* it changes nothing, because its TTL is over */
         (void)kvb_predictions_expire(world.predictions, world.now_ns, max_blocks);
         assert_int_equal(counters_of(world.predictions).blocks, 0);
         const struct kvb_prediction_counters counters = counters_of(world.predictions);
@@ -430,15 +431,15 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_routed_prompt_is_predicted_for_its_worker_only),
         cmocka_unit_test(a_common_beginning_is_predicted_for_both_prompts),
-        cmocka_unit_test(nothing_outlives_its_time),
+        cmocka_unit_test(no_prediction_outlives_its_ttl),
         cmocka_unit_test(repeated_decisions_do_not_keep_a_prediction_alive),
-        cmocka_unit_test(what_was_stored_is_no_longer_predicted),
-        cmocka_unit_test(a_worker_that_goes_takes_its_predictions_along),
-        cmocka_unit_test(another_epoch_ends_what_was_predicted_in_the_one_before),
+        cmocka_unit_test(stored_blocks_are_no_longer_predicted),
+        cmocka_unit_test(a_removed_worker_takes_its_predictions_along),
+        cmocka_unit_test(a_new_epoch_ends_the_predictions_of_the_one_before),
         cmocka_unit_test(zero_ttl_predicts_nothing),
-        cmocka_unit_test(when_there_is_no_room_the_oldest_leave),
-        cmocka_unit_test(without_memory_a_first_part_is_predicted),
-        cmocka_unit_test(faults_leave_what_a_plain_table_has),
+        cmocka_unit_test(without_room_the_oldest_are_evicted),
+        cmocka_unit_test(without_memory_only_the_first_blocks_are_predicted),
+        cmocka_unit_test(agrees_with_a_reference_table_under_faults),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -80,7 +80,7 @@ static struct kvb_request_counters counters_of(const struct kvb_requests *reques
     return counters;
 }
 
-static void a_load_report_contains_what_was_routed_before(void **state)
+static void a_load_report_includes_requests_routed_before_it(void **state)
 {
     (void)state;
     struct kvb_requests *requests = new_requests();
@@ -109,7 +109,7 @@ static void a_request_that_is_finished_costs_nothing(void **state)
     assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 0, false }, S));
     report(requests, 1, 2 * S);
     assert_ok(add(requests, (struct routed){ "b", 1, 5, 4, 0, false }, 2 * S));
-    assert_ok(kvb_requests_finish(requests, "a", 3 * S)); /* of an earlier round */
+    assert_ok(kvb_requests_finish(requests, "a", 3 * S)); /* a report of an earlier round */
     struct kvb_request_sums sums = sums_of(requests, 1, true, 3 * S);
     assert_int_equal(sums.routed_blocks, 5);
     assert_int_equal(sums.in_flight_blocks, 5);
@@ -132,7 +132,7 @@ static void without_a_load_requests_count_until_they_end(void **state)
     assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 500, false }, S));
     struct kvb_request_sums sums = sums_of(requests, 1, false, S);
     assert_int_equal(sums.in_flight_blocks, 10);
-    assert_int_equal(sums.pending_prefill_blocks, 0); /* nothing would say when it is computed */
+    assert_int_equal(sums.pending_prefill_blocks, 0); /* nothing would tell when the prefill ends */
     assert_false(kvb_requests_expire(requests, S + 500 * MS - 1, 10));
     assert_int_equal(sums_of(requests, 1, false, S).in_flight, 1);
     assert_false(kvb_requests_expire(requests, S + 500 * MS, 10));
@@ -141,25 +141,26 @@ static void without_a_load_requests_count_until_they_end(void **state)
     kvb_requests_free(requests);
 }
 
-static void where_first_tokens_are_reported_prefill_ends_with_them(void **state)
+static void prefill_ends_with_a_reported_first_token(void **state)
 {
     (void)state;
     struct kvb_requests *requests = new_requests();
 
     assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 0, false }, S));
     assert_ok(kvb_requests_first_token(requests, "a", 2 * S));
-    assert_ok(kvb_requests_first_token(requests, "a", 2 * S)); /* again: nothing changes */
+    assert_ok(kvb_requests_first_token(requests, "a", 2 * S)); /* repeated: nothing changes */
     assert_ok(add(requests, (struct routed){ "b", 1, 5, 5, 0, false }, 2 * S));
     assert_ok(add(requests, (struct routed){ "c", 2, 7, 7, 0, false }, 2 * S));
     report(requests, 1, 3 * S);
     struct kvb_request_sums sums = sums_of(requests, 1, true, 3 * S);
-    assert_int_equal(sums.pending_prefill_blocks, 5); /* the report does not end it */
+    assert_int_equal(sums.pending_prefill_blocks, 5); /* the load report does not end it */
     assert_int_equal(sums.routed_blocks, 0);
     assert_int_equal(sums.in_flight_blocks, 15);
     assert_ok(kvb_requests_first_token(requests, "b", 4 * S));
     assert_int_equal(sums_of(requests, 1, true, 4 * S).pending_prefill_blocks, 0);
     assert_int_equal(sums_of(requests, 2, false, 4 * S).pending_prefill_blocks, 7);
-    assert_false(kvb_requests_expire(requests, 62 * S, 10)); /* nobody reported c's: 60 s */
+    /* the first token of c is never reported: it ends after 60 s */
+    assert_false(kvb_requests_expire(requests, 62 * S, 10));
     assert_int_equal(sums_of(requests, 2, false, 62 * S).pending_prefill_blocks, 0);
     assert_int_equal(sums_of(requests, 2, false, 62 * S).in_flight_blocks, 7);
     assert_int_equal(kvb_requests_first_token(requests, "z", 62 * S), KVB_NOT_FOUND);
@@ -206,12 +207,13 @@ static void a_decision_that_comes_after_its_end_is_dropped(void **state)
     assert_int_equal(add(requests, (struct routed){ "a", 1, 10, 8, 0, true }, 2 * S), KVB_AGAIN);
     assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 0, false }, 2 * S)); /* routed again */
     assert_ok(kvb_requests_finish(requests, "a", 3 * S));
-    assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 0, true }, 6 * S)); /* long after */
+    /* a decision that arrives long after */
+    assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 0, true }, 6 * S));
     assert_int_equal(counters_of(requests).finished_early, 1);
     kvb_requests_free(requests);
 }
 
-static void the_rate_is_blocks_by_busy_time(void **state)
+static void the_rate_is_blocks_divided_by_busy_time(void **state)
 {
     (void)state;
     struct kvb_requests *requests = new_requests();
@@ -219,9 +221,9 @@ static void the_rate_is_blocks_by_busy_time(void **state)
     assert_true(sums_of(requests, 1, true, S).prefill_blocks_per_s == 0);
     assert_ok(add(requests, (struct routed){ "a", 1, 100, 100, 0, false }, S));
     assert_ok(add(requests, (struct routed){ "b", 1, 300, 300, 0, false }, S));
-    assert_ok(kvb_requests_first_token(requests, "a", 2 * S)); /* 100 in 1 s */
+    assert_ok(kvb_requests_first_token(requests, "a", 2 * S)); /* 100 blocks in 1 s */
     assert_float_equal(sums_of(requests, 1, true, 2 * S).prefill_blocks_per_s, 100, 1e-6);
-    assert_ok(kvb_requests_first_token(requests, "b", 5 * S)); /* 300 in 3 s, after a */
+    assert_ok(kvb_requests_first_token(requests, "b", 5 * S)); /* 300 blocks in 3 s, after a */
     assert_float_equal(sums_of(requests, 1, true, 5 * S).prefill_blocks_per_s, 100, 1e-6);
     assert_ok(
         add(requests, (struct routed){ "c", 1, 50, 50, 0, false }, 10 * S)); /* after a pause */
@@ -230,7 +232,7 @@ static void the_rate_is_blocks_by_busy_time(void **state)
     kvb_requests_free(requests);
 }
 
-static void when_there_is_no_room_the_one_that_ends_first_leaves(void **state)
+static void without_room_the_request_that_ends_first_is_evicted(void **state)
 {
     (void)state;
     struct kvb_requests *requests = new_requests();
@@ -247,7 +249,7 @@ static void when_there_is_no_room_the_one_that_ends_first_leaves(void **state)
     kvb_requests_free(requests);
 }
 
-static void what_is_over_ends_in_slices(void **state)
+static void expired_requests_end_in_slices(void **state)
 {
     (void)state;
     struct kvb_requests *requests = new_requests();
@@ -281,7 +283,7 @@ static void streams_without_requests_make_room(void **state)
     kvb_requests_free(requests);
 }
 
-/* ---- Against a plain list ---- */
+/* ---- Against a reference list ---- */
 
 struct plain {
     bool is_used;
@@ -354,7 +356,7 @@ struct world {
     struct plain plain[max_requests];
     uint64_t random;
     uint64_t now_ns;
-    uint64_t token_ns; /* of the newest first token; 0: none */
+    uint64_t token_ns; /* time of the newest first token; 0: none */
 };
 
 static void step_finish(struct world *world, const char *id)
@@ -433,7 +435,7 @@ static void one_step(struct world *world, bool has_first_tokens)
 }
 
 /* Half of the fleets have routers that report first tokens. */
-static void sums_are_those_of_a_plain_list(void **state)
+static void sums_agree_with_a_reference_list(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 50; seed++) {
@@ -507,19 +509,19 @@ static void a_promise_whose_deepest_block_is_removed_is_void(void **state)
     promise(requests, "b", 7, 5);
     promise(requests, "c", 7, 6);
     promise(requests, "d", 8, 5);
-    promise(requests, "unknown", 7, 0); /* the engine names its blocks in another way */
+    promise(requests, "unknown", 7, 0); /* a removal under another name of the same block */
     removed(requests, 9, 5);
     removed(requests, 8, 4);
     assert_int_equal(promise_of(requests, "unknown"), KVB_PROMISE_OPEN);
     removed(requests, 7, 4);
-    assert_int_equal(promise_of(requests, "unknown"), KVB_PROMISE_EVICTED); /* by anything */
+    assert_int_equal(promise_of(requests, "unknown"), KVB_PROMISE_EVICTED); /* whoever removed it */
     assert_int_equal(promise_of(requests, "a"), KVB_PROMISE_OPEN);
     removed(requests, 7, 5);
     assert_int_equal(promise_of(requests, "a"), KVB_PROMISE_EVICTED);
     assert_int_equal(promise_of(requests, "b"), KVB_PROMISE_EVICTED);
     assert_int_equal(promise_of(requests, "c"), KVB_PROMISE_OPEN);
     assert_int_equal(promise_of(requests, "d"), KVB_PROMISE_OPEN);
-    promise(requests, "e", 7, 5); /* stored again */
+    promise(requests, "e", 7, 5); /* the block is stored again */
     assert_int_equal(promise_of(requests, "e"), KVB_PROMISE_OPEN);
     kvb_requests_free(requests);
 }
@@ -581,8 +583,8 @@ static void compare_promises(
     }
 }
 
-/* Requests with one deepest block begin, end and lose it in any order. */
-static void promises_are_those_of_a_plain_list(void **state)
+/* Requests with the same deepest block begin, end and lose that block in any order. */
+static void promises_agree_with_a_reference_list(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 50; seed++) {
@@ -597,7 +599,7 @@ static void promises_are_those_of_a_plain_list(void **state)
     }
 }
 
-static void without_memory_nothing_is_half_entered(void **state)
+static void without_memory_no_request_is_entered_partly(void **state)
 {
     (void)state;
     for (long i = 0; i < 12; i++) {
@@ -616,22 +618,22 @@ static void without_memory_nothing_is_half_entered(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_load_report_contains_what_was_routed_before),
+        cmocka_unit_test(a_load_report_includes_requests_routed_before_it),
         cmocka_unit_test(a_request_that_is_finished_costs_nothing),
         cmocka_unit_test(without_a_load_requests_count_until_they_end),
-        cmocka_unit_test(where_first_tokens_are_reported_prefill_ends_with_them),
+        cmocka_unit_test(prefill_ends_with_a_reported_first_token),
         cmocka_unit_test(routers_that_stop_reporting_first_tokens_are_noticed),
         cmocka_unit_test(a_repeated_request_replaces_the_earlier_decision),
         cmocka_unit_test(a_decision_that_comes_after_its_end_is_dropped),
-        cmocka_unit_test(the_rate_is_blocks_by_busy_time),
-        cmocka_unit_test(when_there_is_no_room_the_one_that_ends_first_leaves),
-        cmocka_unit_test(what_is_over_ends_in_slices),
+        cmocka_unit_test(the_rate_is_blocks_divided_by_busy_time),
+        cmocka_unit_test(without_room_the_request_that_ends_first_is_evicted),
+        cmocka_unit_test(expired_requests_end_in_slices),
         cmocka_unit_test(streams_without_requests_make_room),
-        cmocka_unit_test(sums_are_those_of_a_plain_list),
+        cmocka_unit_test(sums_agree_with_a_reference_list),
         cmocka_unit_test(a_request_has_the_promise_of_its_decision),
         cmocka_unit_test(a_promise_whose_deepest_block_is_removed_is_void),
-        cmocka_unit_test(promises_are_those_of_a_plain_list),
-        cmocka_unit_test(without_memory_nothing_is_half_entered),
+        cmocka_unit_test(promises_agree_with_a_reference_list),
+        cmocka_unit_test(without_memory_no_request_is_entered_partly),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,7 +4,7 @@
 
 static const struct kvb_route_options plain = { .policy = KVB_ROUTE_KV, .overlap_weight = 1 };
 
-/* request blocks, overlap, active blocks; room for everything */
+/* request blocks, overlap, active blocks; no worker is full */
 static struct kvb_route_candidate
 candidate(uint64_t request_blocks, uint64_t overlap_blocks, uint64_t active_blocks)
 {
@@ -52,7 +52,7 @@ static void overlap_wins_among_equally_loaded(void **state)
     assert_int_equal(choose(&plain, (struct kvb_route_random){ 0 }, three, 3), 1);
 }
 
-static void what_was_routed_since_the_last_load_counts(void **state)
+static void requests_routed_since_the_last_load_report_count(void **state)
 {
     (void)state;
     struct kvb_route_candidate two[2] = { candidate(10, 9, 5), candidate(10, 8, 5) };
@@ -61,7 +61,8 @@ static void what_was_routed_since_the_last_load_counts(void **state)
     assert_int_equal(choose(&plain, (struct kvb_route_random){ 0 }, two, 2), 1);
 }
 
-/* A decision like those of a router: its number becomes the last turn of the worker that got it. */
+/* Decides as the router does: the number of the decision becomes the last turn of the chosen
+ * worker. */
 static size_t choose_number(
     uint64_t number, const struct kvb_route_options *options,
     struct kvb_route_candidate *candidates, size_t count)
@@ -75,7 +76,7 @@ static size_t choose_number(
     return chosen;
 }
 
-static void equal_ones_take_turns(void **state)
+static void equal_candidates_take_turns(void **state)
 {
     (void)state;
     struct kvb_route_candidate three[3] = { candidate(10, 0, 5), candidate(10, 0, 6),
@@ -88,7 +89,7 @@ static void equal_ones_take_turns(void **state)
     assert_int_equal(choose_number(3, &plain, three, 3), 2);
 }
 
-/* Every second request is one that worker 0 gets for its prefix: no turn. */
+/* Every second request goes to worker 0 for its prefix. That is not a turn. */
 static void hits_between_new_prompts_do_not_shift_the_turns(void **state)
 {
     (void)state;
@@ -107,7 +108,7 @@ static void hits_between_new_prompts_do_not_shift_the_turns(void **state)
 }
 
 /* The first request is still in flight when the second one is routed, so the loads decide. */
-static void a_turn_is_also_one_that_the_loads_decided(void **state)
+static void a_choice_decided_by_load_is_a_turn(void **state)
 {
     (void)state;
     struct kvb_route_candidate two[2] = { candidate(10, 0, 5), candidate(10, 0, 5) };
@@ -120,7 +121,7 @@ static void a_turn_is_also_one_that_the_loads_decided(void **state)
     assert_int_equal(choose_number(3, &plain, two, 2), 0);
 }
 
-/* Two models with two workers each, whose requests alternate; by turns and by round_robin. */
+/* Two models with two workers each; their requests alternate. With turns and with round_robin. */
 static void requests_for_another_model_do_not_shift_the_turns(void **state)
 {
     (void)state;
@@ -136,7 +137,7 @@ static void requests_for_another_model_do_not_shift_the_turns(void **state)
             workers[i].place = i;
         }
         for (uint64_t number = 1; number <= 16; number++) {
-            const size_t first = number % 2 == 0 ? 2 : 0; /* of the model */
+            const size_t first = number % 2 == 0 ? 2 : 0; /* workers of this model */
             requests[first + choose_number(number, &options, workers + first, 2)]++;
         }
         for (size_t i = 0; i < 4; i++) {
@@ -188,7 +189,7 @@ static void unverified_and_stale_count_unless_avoided(void **state)
     assert_int_equal(choose(&careful, (struct kvb_route_random){ 0 }, two, 2), 0);
 }
 
-static void partial_counts_in_full(void **state)
+static void partial_lists_count_in_full(void **state)
 {
     (void)state;
     struct kvb_route_candidate two[2] = { candidate(10, 9, 0), candidate(10, 10, 0) };
@@ -225,7 +226,7 @@ static void temperature_draws_by_softmax_over_the_normalised_cost(void **state)
     assert_in_range(hits[2], 899, 902);
 }
 
-static void by_chance_the_down_and_the_full_get_nothing(void **state)
+static void random_choice_leaves_out_down_and_full_workers(void **state)
 {
     (void)state;
     const struct kvb_route_options hot = { .overlap_weight = 1, .temperature = 100 };
@@ -265,18 +266,18 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cost_is_weighted_prefill_plus_decode),
         cmocka_unit_test(overlap_wins_among_equally_loaded),
-        cmocka_unit_test(what_was_routed_since_the_last_load_counts),
-        cmocka_unit_test(equal_ones_take_turns),
+        cmocka_unit_test(requests_routed_since_the_last_load_report_count),
+        cmocka_unit_test(equal_candidates_take_turns),
         cmocka_unit_test(hits_between_new_prompts_do_not_shift_the_turns),
-        cmocka_unit_test(a_turn_is_also_one_that_the_loads_decided),
+        cmocka_unit_test(a_choice_decided_by_load_is_a_turn),
         cmocka_unit_test(requests_for_another_model_do_not_shift_the_turns),
         cmocka_unit_test(a_worker_that_is_down_is_never_chosen),
         cmocka_unit_test(a_full_worker_is_chosen_only_when_all_are_full),
         cmocka_unit_test(unverified_and_stale_count_unless_avoided),
-        cmocka_unit_test(partial_counts_in_full),
+        cmocka_unit_test(partial_lists_count_in_full),
         cmocka_unit_test(a_worker_without_load_counts_as_idle),
         cmocka_unit_test(temperature_draws_by_softmax_over_the_normalised_cost),
-        cmocka_unit_test(by_chance_the_down_and_the_full_get_nothing),
+        cmocka_unit_test(random_choice_leaves_out_down_and_full_workers),
         cmocka_unit_test(overlap_above_the_request_costs_nothing_below_zero),
         cmocka_unit_test(policies_have_names),
     };

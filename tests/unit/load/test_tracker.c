@@ -60,7 +60,7 @@ static void load_is_active_by_total_and_zero_without_a_total(void **state)
     kvb_load_tracker_free(tracker);
 }
 
-static void deviation_is_that_of_a_sample(void **state)
+static void the_deviation_is_that_of_a_sample(void **state)
 {
     (void)state;
     struct kvb_load_tracker *tracker = tracker_of(KVB_LOAD_USAGE);
@@ -71,7 +71,7 @@ static void deviation_is_that_of_a_sample(void **state)
     assert_ok(report(tracker, 1, 20, 100, S));
     kvb_load_tracker_stats(tracker, &stats);
     assert_near(stats.avg, 0.2);
-    assert_near(stats.std, 0); /* one endpoint deviates from nothing */
+    assert_near(stats.std, 0); /* a single endpoint has no deviation */
     assert_ok(report(tracker, 2, 40, 100, S));
     kvb_load_tracker_stats(tracker, &stats);
     assert_near(stats.avg, 0.3);
@@ -108,7 +108,7 @@ static void only_the_newest_load_counts(void **state)
     kvb_load_tracker_free(tracker);
 }
 
-static void the_silent_leave_the_figures_and_are_still_listed(void **state)
+static void silent_endpoints_are_listed_but_leave_the_statistics(void **state)
 {
     (void)state;
     struct kvb_load_tracker *tracker = tracker_of(KVB_LOAD_USAGE);
@@ -129,7 +129,7 @@ static void the_silent_leave_the_figures_and_are_still_listed(void **state)
     kvb_load_tracker_free(tracker);
 }
 
-static void the_long_silent_are_forgotten(void **state)
+static void endpoints_that_are_silent_for_long_are_forgotten(void **state)
 {
     (void)state;
     struct kvb_load_tracker *tracker = tracker_of(KVB_LOAD_USAGE);
@@ -181,11 +181,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(load_is_active_by_total_and_zero_without_a_total),
-        cmocka_unit_test(deviation_is_that_of_a_sample),
+        cmocka_unit_test(the_deviation_is_that_of_a_sample),
         cmocka_unit_test(active_blocks_statistic_deviates_as_a_population),
         cmocka_unit_test(only_the_newest_load_counts),
-        cmocka_unit_test(the_silent_leave_the_figures_and_are_still_listed),
-        cmocka_unit_test(the_long_silent_are_forgotten),
+        cmocka_unit_test(silent_endpoints_are_listed_but_leave_the_statistics),
+        cmocka_unit_test(endpoints_that_are_silent_for_long_are_forgotten),
         cmocka_unit_test(refuses_an_endpoint_above_the_ceiling),
         cmocka_unit_test(survives_every_failing_allocation),
     };

@@ -18,7 +18,7 @@ static struct kvb_rank_load rank_of(uint64_t worker_id, uint32_t dp_rank, uint64
                                              .gpu_prefix_cache_hit_rate = 0.5F } };
 }
 
-static void a_worker_of_one_rank_keeps_its_figures_and_rank(void **state)
+static void a_worker_of_one_rank_keeps_its_load_and_rank(void **state)
 {
     (void)state;
     struct kvb_rank_load ranks[] = { rank_of(7, 3, 33) };
@@ -32,13 +32,13 @@ static void a_worker_of_one_rank_keeps_its_figures_and_rank(void **state)
     assert_true(worker.load.gpu_cache_usage_perc == 0.3F);
 }
 
-static void ranks_of_a_worker_are_summed_wherever_they_stand(void **state)
+static void ranks_of_a_worker_are_summed_in_any_order(void **state)
 {
     (void)state;
     struct kvb_rank_load ranks[] = { rank_of(9, 1, 40), rank_of(7, 0, 1), rank_of(9, 0, 20) };
     struct kvb_worker_load workers[3];
 
-    ranks[2].load.kv_total_blocks = 300; /* weighs three times as much */
+    ranks[2].load.kv_total_blocks = 300; /* three times the weight */
     ranks[2].load.gpu_prefix_cache_hit_rate = 1;
     assert_int_equal(kvb_worker_loads(ranks, 3, workers), 2);
     assert_int_equal(workers[0].worker_id, 7);
@@ -65,7 +65,7 @@ static void shares_are_unweighted_where_no_rank_names_a_total(void **state)
     assert_true(worker.load.gpu_cache_usage_perc == 0.5F);
 }
 
-static void a_worker_has_no_figures_before_the_first_ones_came(void **state)
+static void a_worker_has_no_load_before_the_first_report(void **state)
 {
     (void)state;
     struct kvb_rank_load ranks[] = { { .worker_id = 1 }, { .worker_id = 1, .dp_rank = 1 } };
@@ -76,7 +76,7 @@ static void a_worker_has_no_figures_before_the_first_ones_came(void **state)
     assert_int_equal(kvb_worker_loads(ranks, 0, &worker), 0);
 }
 
-static void a_feed_that_names_no_rank_speaks_for_all(void **state)
+static void a_load_source_without_ranks_stands_for_all(void **state)
 {
     (void)state;
     struct kvb_rank_load ranks[] = { rank_of(1, 0, 20), { .worker_id = 1, .dp_rank = 1 } };
@@ -89,7 +89,7 @@ static void a_feed_that_names_no_rank_speaks_for_all(void **state)
     assert_true(worker.load.gpu_prefix_cache_hit_rate == 0.5F);
 }
 
-static void one_rank_that_fell_silent_takes_the_figures_away(void **state)
+static void one_silent_rank_leaves_the_worker_without_load(void **state)
 {
     (void)state;
     struct kvb_rank_load ranks[] = { rank_of(1, 0, 20), rank_of(1, 1, 99) };
@@ -112,7 +112,7 @@ static void sums_stay_at_the_largest_number(void **state)
     assert_true(worker.load.kv_active_blocks == UINT64_MAX);
 }
 
-static void ids_that_stop_a_reader_are_left_out(void **state)
+static void ids_that_readers_cannot_parse_are_left_out(void **state)
 {
     (void)state;
     struct kvb_rank_load ranks[] = { rank_of(UINT64_MAX, 0, 1), rank_of(INT64_MAX, 0, 2),
@@ -126,14 +126,14 @@ static void ids_that_stop_a_reader_are_left_out(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_worker_of_one_rank_keeps_its_figures_and_rank),
-        cmocka_unit_test(ranks_of_a_worker_are_summed_wherever_they_stand),
+        cmocka_unit_test(a_worker_of_one_rank_keeps_its_load_and_rank),
+        cmocka_unit_test(ranks_of_a_worker_are_summed_in_any_order),
         cmocka_unit_test(shares_are_unweighted_where_no_rank_names_a_total),
-        cmocka_unit_test(a_worker_has_no_figures_before_the_first_ones_came),
-        cmocka_unit_test(a_feed_that_names_no_rank_speaks_for_all),
-        cmocka_unit_test(one_rank_that_fell_silent_takes_the_figures_away),
+        cmocka_unit_test(a_worker_has_no_load_before_the_first_report),
+        cmocka_unit_test(a_load_source_without_ranks_stands_for_all),
+        cmocka_unit_test(one_silent_rank_leaves_the_worker_without_load),
         cmocka_unit_test(sums_stay_at_the_largest_number),
-        cmocka_unit_test(ids_that_stop_a_reader_are_left_out),
+        cmocka_unit_test(ids_that_readers_cannot_parse_are_left_out),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
