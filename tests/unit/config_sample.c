@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* "  workers[].load.zmq = ..." gives workers.[0].load.zmq, libconfig's own spelling;
- * false for a line that names no key. */
+/* "  workers[].load.zmq = ..." becomes workers.[0].load.zmq, libconfig's spelling. False for a line
+ * that names no key. */
 static bool read_key(const char *line, char key[128])
 {
     size_t len = 0;
@@ -30,8 +30,8 @@ static bool read_key(const char *line, char key[128])
     return true;
 }
 
-/* Of keys that stand in each other's place the sample's first group has one and its
- * second the other. */
+/* Some keys exclude each other: the sample shows one of them in its first group and the other in
+ * its second. */
 static bool has_key(config_t *sample, char *key)
 {
     char *group = strstr(key, ".[0].");

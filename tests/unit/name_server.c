@@ -50,7 +50,7 @@ static bool raise_loopback(void)
     return is_up;
 }
 
-/* An empty file of our own in the place of this one. */
+/* Mounts an empty file of the test over this file. */
 static bool hide_file(const char *path)
 {
     char own[] = "/tmp/kvb-name-XXXXXX";
@@ -107,7 +107,7 @@ static size_t read_name(const uint8_t *packet, size_t len, char out_name[name_by
         at += packet[at] + 1U;
     }
     out_name[out] = '\0';
-    return at + 5 - header_bytes; /* the last label, type, class */
+    return at + 5 - header_bytes; /* the root label, type, class */
 }
 
 static const struct name_row *find_row(const struct name_server *server, const char *name)
@@ -120,7 +120,7 @@ static const struct name_row *find_row(const struct name_server *server, const c
     return NULL;
 }
 
-/* Returns its bytes; 0: of this type there is none. */
+/* Returns the length of the record; 0 when the name has no address of this type. */
 static size_t write_record(const struct name_row *row, uint8_t type, uint8_t *out)
 {
     const bool is_ipv6 = strchr(row->address, ':') != NULL;
@@ -175,7 +175,7 @@ static void *serve(void *context)
         const ssize_t len =
             recvfrom(server->fd, packet, sizeof packet / 2, 0, (struct sockaddr *)&from, &from_len);
         if (len <= header_bytes) {
-            return NULL; /* the stop's empty message */
+            return NULL; /* the empty packet that name_server_stop() sends */
         }
         (void)pthread_mutex_lock(&server->lock);
         char *name = server->asked[server->count % max_asked];

@@ -4,16 +4,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A name server that answers as the test says, in a network and a mount namespace of its own:
- * /etc/resolv.conf and /etc/hosts are the test's, port 53 of its loopback addresses is free, and
- * no question leaves the machine.
- *
- * Threads: one of its own, all calls only from the thread that started it. */
+/* A name server that answers as the test says. It runs in a network namespace and a mount namespace
+ * of its own, so the test can write /etc/resolv.conf and /etc/hosts, port 53 of the loopback
+ * addresses is free, and no query leaves the machine. Threads: one of its own; all calls only from
+ * the thread that started it. */
 
 enum name_manner {
-    name_has,   /* the address, as A or AAAA; of the other kind there is none */
+    name_has,   /* the address, as A or AAAA; no record of the other type */
     name_fails, /* SERVFAIL */
-    name_silent /* never a byte */
+    name_silent /* does not answer */
 };
 
 struct name_row {
@@ -25,17 +24,18 @@ struct name_row {
 
 struct name_server;
 
-/* Moves this thread, and those that it starts, into namespaces of their own.  False: that is
- * not allowed here. */
+/* Moves this thread, and those that it starts, into new namespaces. False when the machine does not
+ * permit that. */
 bool name_server_isolate(void);
 
-/* For /etc/resolv.conf, /etc/hosts; after the above. */
+/* Replace /etc/resolv.conf and /etc/hosts. Call after the function above. */
 void name_server_settings(const char *resolv_conf, const char *hosts);
 
-/* At address:53.  rows are borrowed until the stop, and closed by one without a name; what is
- * not there does not exist. */
+/* Listens on address:53. rows is borrowed until the stop; a row without a name ends it. A name
+ * without a row does not exist (NXDOMAIN). */
 struct name_server *name_server_start(const char *address, const struct name_row *rows);
 void name_server_stop(struct name_server *server);
 
-/* Questions so far, of each kind one; of this name alone, or NULL. */
+/* Queries received so far; each of A and AAAA counts. name: only queries of this name; NULL for
+ * all. */
 size_t name_server_asked(struct name_server *server, const char *name);

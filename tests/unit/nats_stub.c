@@ -11,10 +11,11 @@
 
 static void send_text(int fd, const char *text)
 {
-    (void)send(fd, text, strlen(text), MSG_NOSIGNAL); /* gone: the test sees that */
+    /* on failure the connection is gone, which the test sees */
+    (void)send(fd, text, strlen(text), MSG_NOSIGNAL);
 }
 
-/* lock is held, as in the next three. */
+/* The caller holds lock, as for the next three functions. */
 static void send_pongs(struct nats_stub_connection *one)
 {
     for (; one->pongs_owed > 0 && one->pongs_left > 0; one->pongs_owed--, one->pongs_left--) {
@@ -101,7 +102,7 @@ static void *serve(void *argument)
         for (size_t i = 0; i < count; i++) {
             if (fds[i].revents != 0 && !read_some(stub, &stub->connections[i])) {
                 close(stub->connections[i].fd);
-                stub->connections[i].fd = -1; /* poll() leaves it out */
+                stub->connections[i].fd = -1; /* poll() ignores a negative descriptor */
             }
         }
         is_open = (fds[count].revents & POLLHUP) == 0;

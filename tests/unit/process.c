@@ -73,7 +73,7 @@ static char *const *as_argv(const char *const argv[])
 
 kvb_status process_start(const char *const argv[], const char *log_path, pid_t *out_pid)
 {
-    /* setpriv(1) lets the program die with us, also when a test crashes. */
+    /* setpriv(1) kills the program when this process ends, also when a test crashes. */
     const char *words[max_words + 5] = { "setpriv", "--pdeathsig", "KILL", "--" };
     posix_spawn_file_actions_t actions;
     char path[path_bytes];
@@ -132,7 +132,7 @@ kvb_status process_end(pid_t pid, int signal, uint32_t timeout_ms, int *out_exit
     }
     const bool in_time = wait_until(has_ended, &ending, timeout_ms);
     if (!in_time) {
-        (void)kill(pid, SIGKILL); /* it may just have ended */
+        (void)kill(pid, SIGKILL); /* it may have ended just now */
         (void)waitpid(pid, NULL, 0);
         ending.exit = 128 + SIGKILL;
     }
@@ -163,11 +163,12 @@ void folder_remove(const char *path)
     if (!folder) {
         return;
     }
-    /* NOLINTNEXTLINE(concurrency-mt-unsafe): this folder is ours alone */
+    /* NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread uses this folder */
     for (const struct dirent *entry; (entry = readdir(folder));) {
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
             (void)snprintf(file, sizeof file, "%s/%s", path, entry->d_name);
-            (void)remove(file); /* a folder inside keeps ours: seen in /tmp */
+            /* a subfolder that is not empty stays, and this folder with it: visible in /tmp */
+            (void)remove(file);
         }
     }
     closedir(folder);
@@ -289,7 +290,7 @@ static bool can_bind(uint16_t port)
     return is_bound;
 }
 
-/* Below the kernel's range of ephemeral ports: nobody else is given it by chance
+/* Below the kernel's range of ephemeral ports, so that no other socket gets this port by chance
  * between this call and its use. */
 kvb_status free_port(uint16_t *out_port)
 {

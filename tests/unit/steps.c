@@ -9,8 +9,8 @@ enum { small = 5000, line = 64 };
 
 static uint64_t steps;
 
-/* gcc and clang call it from each basic block of what is compiled with
- * -fsanitize-coverage=trace-pc. */
+/* gcc and clang call this from each basic block of code compiled with -fsanitize-coverage=trace-pc.
+ */
 void __sanitizer_cov_trace_pc(void);
 void __sanitizer_cov_trace_pc(void)
 {

@@ -3,30 +3,32 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Counts work, not time: how many basic blocks of the rooms core to stream were run, and how many
- * lines of the cache they set or copied at once.  For suites that use the library `counted`, which
- * is those rooms compiled to call back from each basic block (-fsanitize-coverage=trace-pc). */
+/* Counts work instead of time: how many basic blocks of the rooms core to stream were run, and how
+ * many cache lines they set or copied with memset() and memcpy(). For suites that link the library
+ * `counted`: those rooms, compiled to call back from each basic block
+ * (-fsanitize-coverage=trace-pc). */
 
-/* So far. */
+/* The number of steps so far. */
 uint64_t steps_so_far(void);
 
-/* Steps that something takes when `size` things are there, or come. */
+/* Returns the steps that an operation takes with `size` items. */
 typedef uint64_t (*steps_scene)(size_t size);
 
-/* Four times the things take at most some five times the steps: a linear scene, with what
- * tables cost that grow meanwhile; a quadratic one takes sixteen times as many. */
+/* Four times the items may take at most about five times the steps: linear, plus the cost of tables
+ * that grow meanwhile. A quadratic scene takes sixteen times as many and fails. */
 void assert_linear(steps_scene scene);
 
-/* Four times the things take no more steps, but for a few. */
+/* Four times the items may take only a few more steps. */
 void assert_constant(steps_scene scene);
 
-/* Numbers whose keyed hash, with the key made of the secret 0, ends alike: whoever knows the key
- * sends such. */
+/* Chooses numbers whose keyed hashes, with the key derived from secret 0, collide: what an attacker
+ * who knows the key would send. */
 void choose_meeting(uint64_t *numbers, size_t count, uint64_t of);
 
-/* A scene of so many numbers, in tables with this secret. */
+/* Returns the steps of a scene with these numbers, in tables whose key is derived from this secret.
+ */
 typedef uint64_t (*steps_of_numbers)(const uint64_t *numbers, size_t count, uint64_t secret);
 
-/* Numbers that meet with the secret 0 take steps with that, and with another no more than numbers
- * that nobody chose. */
+/* Numbers that collide under secret 0 must take more steps there, and under another secret no more
+ * than arbitrary numbers. */
 void assert_keyed(steps_of_numbers scene, uint64_t of);
