@@ -31,7 +31,7 @@ static kvb_tokens_hash tokens_hash(struct kvb_block_shape shape, uint32_t i)
     return kvb_tokens_hash_of(tokens, width, NULL, 0, 1337);
 }
 
-/* One event for each block that is held. */
+/* One event for each block that the list holds. */
 static void add_list(
     struct scene *scene, struct kvb_router_batch *batch, const struct lists *lists,
     enum kvb_tier tier, struct kvb_block_shape shape, const char *held)

@@ -2,9 +2,9 @@
 
 #include "kvaggregator/answers/query_context.h"
 
-/* The fleet of which Dynamo's stand-alone indexer was recorded: model m, blocks of
- * 16 tokens, prompt 100 101 102 ...; worker 1 holds 4 blocks, worker 2 one on rank
- * 0 and two on rank 1.  All are EXACT. */
+/* The fleet that was used to record the answers of Dynamo's stand-alone indexer: model m, blocks of
+ * 16 tokens, prompt 100 101 102 ...; worker 1 holds 4 blocks, worker 2 one on rank 0 and two on
+ * rank 1.  All are EXACT. */
 struct scene {
     struct kvb_prefix_index *index;
     struct kvb_followers *followers;
@@ -17,15 +17,15 @@ struct scene {
 
 enum { scene_block_size = 16, scene_now_s = 100 };
 
-/* A fleet of nobody. */
+/* A fleet without streams, and the recorded one. */
 void scene_empty(struct scene *scene);
 void scene_recorded(struct scene *scene);
-/* From now on, decisions predict blocks, for 3 s. */
+/* Lets decisions predict blocks from now on, with a TTL of 3 s. */
 void scene_predict(struct scene *scene);
 void scene_done(struct scene *scene);
 
-/* A stream of the model comes to hold the prompt's blocks from .. from+count-1 in a
- * tier, by events and a heartbeat that proves them. */
+/* A stream of the model stores the first `count` blocks of the prompt in a tier, and a heartbeat
+ * proves them. */
 struct scene_holding {
     uint64_t worker_id;
     uint32_t dp_rank;
@@ -37,27 +37,29 @@ struct scene_holding {
 };
 void scene_hold(struct scene *scene, const struct scene_holding *holding);
 
-/* A load report. */
+/* Reports a load. */
 void scene_load(struct scene *scene, uint64_t worker_id, uint32_t dp_rank, uint64_t active_blocks);
 
-/* The stream's bridge says goodbye. */
+/* The goodbye of the stream's bridge. */
 void scene_bye(struct scene *scene, const struct scene_holding *holding);
 
-/* The stream's next heartbeat: with a label ("role=prefill"; NULL: none), and draining or not. */
+/* The stream's next heartbeat: with a label such as "role=prefill" (NULL: none), draining or not.
+ */
 void scene_label(
     struct scene *scene, const struct scene_holding *holding, const char *label, bool is_draining);
 
-/* The stream's next heartbeat: with these facts of its worker. */
+/* The stream's next heartbeat, with these facts of its worker. */
 void scene_tell(
     struct scene *scene, const struct scene_holding *holding, const struct kvb_worker_facts *facts);
 
-/* The stream's next heartbeat: nothing shows that removals from this tier are published. */
+/* The stream's next heartbeat, which says that removals from this tier have not been seen. */
 void scene_unverify_tier(
     struct scene *scene, const struct scene_holding *holding, enum kvb_tier tier);
 
-/* The stream's next heartbeat: its engine names the blocks, and this is its worker's address. */
+/* The stream's next heartbeat, which says that blocks have the engine's names, and gives this
+ * address of its worker. */
 void scene_name_by_engine(
     struct scene *scene, const struct scene_holding *holding, const char *address);
 
-/* A query by tokens 100, 101, ... of the model, or of none. */
+/* A query by tokens 100, 101, ... of this model; NULL: no model. */
 struct kvb_query scene_query(size_t token_count, const char *model);

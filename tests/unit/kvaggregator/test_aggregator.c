@@ -21,14 +21,14 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* The whole aggregator with a real nats-server, queried over NATS and HTTP. */
+/* Runs a whole aggregator with a real nats-server, and queries it over NATS and HTTP. */
 
 enum { patience_ms = 15000, text_bytes = 65536, block_size = 16, blocks = 3 };
 
 #define P "namespace.dynamo.component.VllmWorker."
 #define R "namespace.dynamo.component.Router."
 
-/* What came on the subjects that the test listens to. */
+/* What has arrived on the subjects that the test subscribes to. */
 struct inbox {
     pthread_mutex_t lock;
     unsigned load_stats;
@@ -41,7 +41,7 @@ struct world {
     struct nats_server server;
     struct kvb_aggregator_config config;
     struct kvb_aggregator *aggregator;
-    struct kvb_bus *bus; /* the bridge's and the router's */
+    struct kvb_bus *bus; /* the connection of the bridge and the router */
     struct kvb_bus_subscription *received;
     struct inbox inbox;
     uint64_t last_id;
@@ -132,7 +132,7 @@ static void close_world(struct world *world)
     pthread_mutex_destroy(&world->inbox.lock);
 }
 
-/* ---- Speaking as a bridge ---- */
+/* ---- Publishing as a bridge ---- */
 
 static void publish(struct world *world, const char *subject, const struct kvb_buf *buf)
 {
@@ -145,7 +145,7 @@ static void publish_text(struct world *world, const char *subject, const char *t
         world->bus, subject, (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) }));
 }
 
-/* Tokens 100, 101, ... in blocks; the first three of them are cached. */
+/* Blocks of tokens 100, 101, ...; the first three of them are cached. */
 static void fill_batch(struct world *world, struct kvb_router_batch *batch, uint64_t worker_id)
 {
     const struct kvb_router_event cleared = { .kind = KVB_ROUTER_CLEARED, .event_id = 1000 };
@@ -215,7 +215,7 @@ static void say_load(struct world *world, uint64_t worker_id, uint64_t active_bl
     publish(world, P "load_metrics", &buf);
 }
 
-/* ---- Asking ---- */
+/* ---- Requests ---- */
 
 static void keep_answer(void *context, const struct kvb_bus_message *message)
 {
@@ -273,7 +273,7 @@ static const char *http(struct world *world, const char *method, const char *pat
 struct wish {
     struct world *world;
     const char *path;
-    const char *words; /* of the answer to GET path */
+    const char *words; /* in the answer to GET path */
 };
 
 static bool is_answered(void *context)
@@ -309,7 +309,7 @@ static void open_world(struct world *world)
 
 /* ---- Tests ---- */
 
-static void what_a_bridge_publishes_is_matched_over_nats_and_http(void **state)
+static void blocks_of_a_bridge_are_matched_over_nats_and_http(void **state)
 {
     (void)state;
     struct world world;
@@ -326,7 +326,7 @@ static void what_a_bridge_publishes_is_matched_over_nats_and_http(void **state)
     close_world(&world);
 }
 
-/* One message of so many events that it takes several turns, and a removal at its end. */
+/* One message with so many events that it takes several turns, with a removal at its end. */
 static void a_long_message_is_applied_whole_and_in_order(void **state)
 {
     enum { runs = 100, run_blocks = 64 };
@@ -359,7 +359,7 @@ static void a_long_message_is_applied_whole_and_in_order(void **state)
     kvb_buf_init(&buf, 1U << 20U);
     assert_ok(kvb_router_proto_encode(&batch, 0, batch.event_count, &buf));
     publish(&world, P "kv_events", &buf);
-    beat(&world, 7); /* proves that three blocks are left, and every event was applied */
+    beat(&world, 7); /* proves that three blocks are left, and that every event was applied */
     wait_for(&world, "/streams", "\"state\":\"EXACT\"");
     close_world(&world);
 }
@@ -517,7 +517,7 @@ static void a_json_stream_without_heartbeats_is_unverified(void **state)
     close_world(&world);
 }
 
-static void everything_may_be_asked_for(void **state)
+static void every_request_subject_is_answered(void **state)
 {
     (void)state;
     struct world world;
@@ -588,7 +588,8 @@ static void a_change_of_load_is_published_at_once(void **state)
     say_load(&world, 7, 20);
     say_load(&world, 8, 30);
     assert_true(wait_until(has_load, &world, patience_ms));
-    /* Not by the period: the changes alone; generous, for a busy machine. */
+    /* Published because of the change, not periodically. The limit is generous, for a busy machine.
+     */
     assert_true(kvb_clock_monotonic_ns() - before_ns < 900 * KVB_NS_PER_MS);
     close_world(&world);
 }
@@ -612,7 +613,7 @@ static void bad_messages_are_counted_and_the_next_one_is_applied(void **state)
     close_world(&world);
 }
 
-static void without_nats_it_starts_and_says_why_it_is_not_ready(void **state)
+static void without_nats_it_starts_and_reports_why_it_is_not_ready(void **state)
 {
     (void)state;
     struct world world = { 0 };
@@ -659,7 +660,7 @@ static void an_unknown_path_is_404_and_a_long_body_413(void **state)
     open_world(&world);
     char body[512];
 
-    world.config.http[0] = '\0'; /* read at the start only */
+    world.config.http[0] = '\0'; /* read only at the start */
     assert_int_equal(strncmp(http(&world, "GET", "/nope", ""), "HTTP/1.1 404", 12), 0);
     assert_int_equal(strncmp(http(&world, "GET", "/query", ""), "HTTP/1.1 405", 12), 0);
     memset(body, ' ', sizeof body - 1);
@@ -691,17 +692,17 @@ static void stops_in_time_while_it_is_being_flooded(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_a_bridge_publishes_is_matched_over_nats_and_http),
+        cmocka_unit_test(blocks_of_a_bridge_are_matched_over_nats_and_http),
         cmocka_unit_test(a_long_message_is_applied_whole_and_in_order),
         cmocka_unit_test(no_query_sees_a_part_of_an_event),
         cmocka_unit_test(an_idle_index_is_queried_without_waking_its_thread),
         cmocka_unit_test(window_events_of_json_change_the_window_list),
         cmocka_unit_test(a_json_stream_without_heartbeats_is_unverified),
-        cmocka_unit_test(everything_may_be_asked_for),
+        cmocka_unit_test(every_request_subject_is_answered),
         cmocka_unit_test(a_route_decision_is_answered_and_published),
         cmocka_unit_test(a_change_of_load_is_published_at_once),
         cmocka_unit_test(bad_messages_are_counted_and_the_next_one_is_applied),
-        cmocka_unit_test(without_nats_it_starts_and_says_why_it_is_not_ready),
+        cmocka_unit_test(without_nats_it_starts_and_reports_why_it_is_not_ready),
         cmocka_unit_test(after_a_loss_of_nats_a_stream_is_stale_until_its_heartbeat),
         cmocka_unit_test(an_unknown_path_is_404_and_a_long_body_413),
         cmocka_unit_test(stops_in_time_while_it_is_being_flooded),

@@ -59,7 +59,7 @@ static void match_lists_every_holder_best_first(void **state)
     scene_done(&scene);
 }
 
-static void match_says_how_many_rows_it_left_out(void **state)
+static void match_counts_the_rows_that_it_left_out(void **state)
 {
     (void)state;
     struct scene scene;
@@ -69,7 +69,7 @@ static void match_says_how_many_rows_it_left_out(void **state)
     scene_done(&scene);
 }
 
-static void match_without_a_hit_still_says_what_was_asked(void **state)
+static void match_without_a_hit_still_describes_the_query(void **state)
 {
     (void)state;
     struct scene scene;
@@ -80,7 +80,7 @@ static void match_without_a_hit_still_says_what_was_asked(void **state)
     scene_done(&scene);
 }
 
-/* ---- What is listed at all ---- */
+/* ---- Which streams are listed ---- */
 
 static size_t count_overlaps(struct scene *scene, const char *model, struct kvb_listing_options ask)
 {
@@ -92,7 +92,7 @@ static size_t count_overlaps(struct scene *scene, const char *model, struct kvb_
     return scene->ctx.overlap_count;
 }
 
-static void streams_that_are_down_are_listed_only_when_asked_for(void **state)
+static void streams_that_are_down_are_listed_only_on_request(void **state)
 {
     (void)state;
     const struct scene_holding holding = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
@@ -131,14 +131,15 @@ static void a_query_is_hashed_for_each_block_size_in_use(void **state)
     scene_hold(&scene, &wide);
     assert_int_equal(count_overlaps(&scene, "m", (struct kvb_listing_options){ 0 }), 4);
     const struct kvb_overlap *best = &scene.ctx.overlaps[0];
-    assert_int_equal(best->follower->id.worker_id, 5); /* 3 * 32 tokens against 4 * 16 */
+    /* 3 * 32 tokens in one stream, 4 * 16 in the other */
+    assert_int_equal(best->follower->id.worker_id, 5);
     assert_int_equal(best->blocks, 3);
     assert_int_equal(best->request_blocks, 3);
     assert_int_equal(scene.ctx.overlaps[1].request_blocks, 6);
     scene_done(&scene);
 }
 
-static void eagle_streams_are_asked_in_windows_of_one_token_more(void **state)
+static void eagle_streams_are_queried_with_windows_of_one_token_more(void **state)
 {
     (void)state;
     const struct scene_holding eagle = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, true };
@@ -150,7 +151,8 @@ static void eagle_streams_are_asked_in_windows_of_one_token_more(void **state)
     scene_hold(&scene, &eagle);
     assert_ok(
         kvb_query_context_overlaps(&scene.ctx, &query, (struct kvb_listing_options){ 0 }, &detail));
-    assert_int_equal(scene.ctx.overlaps[0].request_blocks, 2); /* the third lacks its pair */
+    /* the third block lacks the second token of its last pair */
+    assert_int_equal(scene.ctx.overlaps[0].request_blocks, 2);
     assert_int_equal(scene.ctx.overlaps[0].blocks, 2);
     kvb_query_done(&query);
     scene_done(&scene);
@@ -171,7 +173,7 @@ static void streams_without_heartbeats_use_the_default_model(void **state)
     scene_done(&scene);
 }
 
-static void the_model_may_be_left_out_where_there_is_one(void **state)
+static void the_model_may_be_left_out_if_there_is_only_one(void **state)
 {
     (void)state;
     const struct scene_holding other = { 5, 0, "other", 16, KVB_TIER_DEVICE, 3, false };
@@ -215,7 +217,7 @@ static void lora_and_salt_change_the_hashes(void **state)
     scene_done(&scene);
 }
 
-static void one_worker_alone_may_be_asked_for(void **state)
+static void a_query_may_be_limited_to_one_worker(void **state)
 {
     (void)state;
     struct kvb_query query = scene_query(96, "m");
@@ -232,7 +234,7 @@ static void one_worker_alone_may_be_asked_for(void **state)
     scene_done(&scene);
 }
 
-static void hashes_find_the_same_as_tokens(void **state)
+static void a_query_by_hashes_finds_the_same_as_one_by_tokens(void **state)
 {
     (void)state;
     struct kvb_query query = scene_query(96, "m");
@@ -290,7 +292,7 @@ static void cpu_and_disk_are_cumulative(void **state)
     scene_done(&scene);
 }
 
-/* Only where blocks of the prompt are in that tier: the disk of the other worker holds none. */
+/* Only if blocks of the prompt are in that tier: the other worker holds none of them on disk. */
 static void a_tier_may_be_unverified_while_its_stream_is_exact(void **state)
 {
     (void)state;
@@ -320,7 +322,7 @@ static void a_tier_may_be_unverified_while_its_stream_is_exact(void **state)
     scene_done(&scene);
 }
 
-static void states_other_than_exact_are_added_for_those_ranks_alone(void **state)
+static void states_other_than_exact_are_listed_for_those_ranks_alone(void **state)
 {
     (void)state;
     const struct scene_holding exact = { 5, 0, "m", 16, KVB_TIER_DEVICE, 1, false };
@@ -399,7 +401,7 @@ static uint64_t route_once(struct scene *scene)
     return (decision.id.worker_id * 10) + decision.id.dp_rank;
 }
 
-static void what_was_routed_counts_until_the_next_load(void **state)
+static void routed_requests_count_until_the_next_load_report(void **state)
 {
     (void)state;
     struct scene scene;
@@ -416,8 +418,8 @@ static void what_was_routed_counts_until_the_next_load(void **state)
     scene_done(&scene);
 }
 
-/* A burst of requests with one new prompt.  The workers are idle; all but one would compute it for
- * nothing. */
+/* A burst of requests with one new prompt. The workers are idle, so all but one would compute the
+ * prompt needlessly. */
 static void a_burst_of_one_prompt_stays_together_while_it_is_predicted(void **state)
 {
     (void)state;
@@ -431,14 +433,15 @@ static void a_burst_of_one_prompt_stays_together_while_it_is_predicted(void **st
     scene_hold(&scene, &two);
     const uint64_t first = route_once(&scene);
     for (unsigned i = 0; i < 2; i++) {
-        assert_int_equal(route_once(&scene), first); /* the other one would compute 4 blocks */
+        /* the other worker would have to compute 4 blocks */
+        assert_int_equal(route_once(&scene), first);
     }
-    scene.ctx.now_ns += 3 * KVB_NS_PER_S; /* nothing came of it */
+    scene.ctx.now_ns += 3 * KVB_NS_PER_S; /* the prediction did not come true */
     assert_int_not_equal(route_once(&scene), first);
     scene_done(&scene);
 }
 
-static void what_is_predicted_is_shown_apart_from_what_is_held(void **state)
+static void predicted_blocks_are_shown_separately_from_held_ones(void **state)
 {
     (void)state;
     const struct scene_holding one = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
@@ -454,7 +457,7 @@ static void what_is_predicted_is_shown_apart_from_what_is_held(void **state)
     assert_ok(kvb_answer_match(&scene.ctx, &query, all_rows, &before, &detail));
     assert_int_equal(route_once(&scene), 10);
     assert_ok(kvb_answer_match(&scene.ctx, &query, all_rows, &after, &detail));
-    const size_t held = before.len - 1; /* all but the last bracket */
+    const size_t held = before.len - 1; /* everything but the last bracket */
     assert_memory_equal(before.data, after.data, held);
     kvb_buf_reset(&before);
     assert_ok(kvb_buf_append(&before, after.data + held, after.len - held));
@@ -481,8 +484,8 @@ static void an_idle_fleet_without_load_takes_turns(void **state)
     scene_done(&scene);
 }
 
-/* It holds more than worker 1, and no heartbeat confirms it. */
-static void route_chooses_a_worker_without_heartbeats_by_a_fresh_load_alone(void **state)
+/* The worker holds more than worker 1, but no heartbeat confirms it. */
+static void a_worker_without_heartbeats_is_chosen_only_with_a_fresh_load(void **state)
 {
     (void)state;
     const struct scene_holding known = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
@@ -505,11 +508,11 @@ static void route_chooses_a_worker_without_heartbeats_by_a_fresh_load_alone(void
     scene_done(&scene);
 }
 
-/* ---- What a route request selects ---- */
+/* ---- Selections in route requests ---- */
 
 enum { no_worker = 0 };
 
-/* The worker of the answer, or no_worker with the status and the sentence. */
+/* The worker in the answer; or no_worker, with the status and the error text. */
 static uint64_t route_selected(
     struct scene *scene, const char *body, kvb_status *out_status, struct kvb_detail *detail)
 {
@@ -541,7 +544,7 @@ static void scene_of_roles(struct scene *scene)
     scene_label(scene, &workers[2], "address=h:3", true);
 }
 
-static void a_request_goes_where_labels_and_candidates_say(void **state)
+static void a_request_goes_to_a_selected_worker(void **state)
 {
     (void)state;
     static const struct {
@@ -603,7 +606,7 @@ static const struct kvb_worker_facts pod = { .address = "http://10.0.0.7:8000",
     "\"address\":\"http://10.0.0.7:8000\",\"role\":\"both\",\"pod\":\"vllm-0\","                   \
     "\"namespace_k8s\":\"inference\",\"node\":\"gpu-17\",\"ready\":true"
 
-/* Worker 1 is a pod; of worker 2 nothing is known. */
+/* Worker 1 is a pod; nothing is known of worker 2. */
 static void scene_of_pod(struct scene *scene)
 {
     scene_empty(scene);
@@ -613,7 +616,7 @@ static void scene_of_pod(struct scene *scene)
     scene_tell(scene, &told[0], &pod);
 }
 
-static void a_row_of_each_answer_names_what_is_known_of_its_worker(void **state)
+static void rows_of_answers_contain_the_facts_of_their_worker(void **state)
 {
     (void)state;
     struct scene scene;
@@ -641,7 +644,7 @@ static void a_row_of_each_answer_names_what_is_known_of_its_worker(void **state)
     scene_done(&scene);
 }
 
-static void the_route_names_its_worker_and_the_addresses_of_the_others(void **state)
+static void a_route_contains_its_workers_facts_and_the_addresses_of_the_others(void **state)
 {
     (void)state;
     struct scene scene;
@@ -656,14 +659,14 @@ static void the_route_names_its_worker_and_the_addresses_of_the_others(void **st
     assert_has(&buf, "of 3\"," POD ",");
     buf = new_buf();
     assert_ok(kvb_answer_route(&scene.ctx, &query, all_rows, &buf, &decision, &detail));
-    assert_int_equal(decision.id.worker_id, 2); /* whose facts are not known */
+    assert_int_equal(decision.id.worker_id, 2); /* a worker without known facts */
     assert_has(
         &buf, "{\"worker_id\":1,\"dp_rank\":0,\"address\":\"http://10.0.0.7:8000\",\"cost\":8,");
     kvb_query_done(&query);
     scene_done(&scene);
 }
 
-static void a_worker_with_no_ranks_left_to_take_requests_is_draining(void **state)
+static void a_worker_is_draining_when_all_its_ranks_are(void **state)
 {
     (void)state;
     static const struct kvb_worker_facts draining = { .is_draining = true };
@@ -683,7 +686,7 @@ static void a_worker_with_no_ranks_left_to_take_requests_is_draining(void **stat
     scene_done(&scene);
 }
 
-/* Long addresses: the rows fit into the bytes of as many usual ones. */
+/* Long addresses: the rows must fit into the bytes that as many usual rows take. */
 static void a_route_of_long_addresses_has_fewer_rows(void **state)
 {
     (void)state;
@@ -695,7 +698,7 @@ static void a_route_of_long_addresses_has_fewer_rows(void **state)
     struct kvb_worker_facts facts = { .ready = KVB_READY_YES };
     scene_of_pod(&scene);
 
-    memset(facts.address, '"', kvb_worker_address_bytes); /* two bytes each in JSON */
+    memset(facts.address, '"', kvb_worker_address_bytes); /* each takes two bytes in JSON */
     for (size_t i = 0; i < KVB_COUNT_OF(told); i++) {
         scene_tell(&scene, &told[i], &facts);
     }
@@ -721,7 +724,7 @@ static void assert_matched(struct scene *scene, const char *body, const char *sc
     "{\"token_ids\":[100,101,102,103,104,105,106,107,108,109,110,111,112,113,114,115],"            \
     "\"model\":\"m\","
 
-static void a_query_is_about_the_workers_that_it_selects(void **state)
+static void a_query_lists_only_selected_workers(void **state)
 {
     (void)state;
     struct scene scene;
@@ -741,13 +744,13 @@ static void a_query_is_about_the_workers_that_it_selects(void **state)
         &scene, PROMPT "\"candidates\":[2]}", "{\"scores\":{\"2\":{\"0\":16,\"1\":16}},");
     assert_matched(&scene, PROMPT "\"candidates\":[\"10.0.0.7:8000\"]}", "{\"scores\":{},");
     assert_matched(&scene, PROMPT "\"labels\":{\"zone\":\"b\"}}", "{\"scores\":{},");
-    assert_matched(/* what one query left out, the next one finds */
+    assert_matched(/* the next query finds workers that one query left out */
                    &scene, PROMPT "\"role\":null}",
                    "{\"scores\":{\"1\":{\"0\":16},\"2\":{\"0\":16,\"1\":16}},");
     scene_done(&scene);
 }
 
-/* The idle fleet takes turns; a dry run is no turn, and is counted nowhere. */
+/* On an idle fleet requests take turns. A dry run is no turn and counts nowhere. */
 static void a_dry_run_changes_nothing(void **state)
 {
     (void)state;
@@ -788,7 +791,7 @@ static uint64_t route_and_finish(struct scene *scene, const struct kvb_query *qu
     return decision.id.worker_id;
 }
 
-/* Two idle workers; every second prompt is held by worker 1. */
+/* Two idle workers; worker 1 holds every second prompt. */
 static void new_prompts_between_hits_go_to_both_workers(void **state)
 {
     (void)state;
@@ -840,7 +843,7 @@ static void route_never_chooses_a_worker_that_is_down(void **state)
 
 /* ---- The rest ---- */
 
-static void load_lists_endpoints_averages_and_the_stale(void **state)
+static void load_lists_endpoints_averages_and_stale_ones(void **state)
 {
     (void)state;
     struct kvb_buf buf = new_buf();
@@ -866,7 +869,7 @@ static void load_lists_endpoints_averages_and_the_stale(void **state)
     scene_done(&scene);
 }
 
-static void streams_tell_state_blocks_and_load(void **state)
+static void streams_show_state_blocks_and_load(void **state)
 {
     (void)state;
     const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_HOST, 3, false };
@@ -885,7 +888,7 @@ static void streams_tell_state_blocks_and_load(void **state)
     scene_done(&scene);
 }
 
-static void streams_come_in_pages(void **state)
+static void streams_are_listed_in_pages(void **state)
 {
     (void)state;
     struct kvb_buf first = new_buf();
@@ -940,7 +943,7 @@ static void rows_name_every_held_block_once_whatever_the_page_size(void **state)
     scene_done(&scene);
 }
 
-static void a_page_says_where_to_go_on_until_the_last(void **state)
+static void each_page_but_the_last_has_a_cursor(void **state)
 {
     (void)state;
     struct scene scene;
@@ -989,40 +992,40 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(match_lists_every_holder_best_first),
-        cmocka_unit_test(match_says_how_many_rows_it_left_out),
-        cmocka_unit_test(match_without_a_hit_still_says_what_was_asked),
-        cmocka_unit_test(streams_that_are_down_are_listed_only_when_asked_for),
+        cmocka_unit_test(match_counts_the_rows_that_it_left_out),
+        cmocka_unit_test(match_without_a_hit_still_describes_the_query),
+        cmocka_unit_test(streams_that_are_down_are_listed_only_on_request),
         cmocka_unit_test(only_streams_of_the_model_are_listed),
         cmocka_unit_test(a_query_is_hashed_for_each_block_size_in_use),
-        cmocka_unit_test(eagle_streams_are_asked_in_windows_of_one_token_more),
+        cmocka_unit_test(eagle_streams_are_queried_with_windows_of_one_token_more),
         cmocka_unit_test(streams_without_heartbeats_use_the_default_model),
-        cmocka_unit_test(the_model_may_be_left_out_where_there_is_one),
+        cmocka_unit_test(the_model_may_be_left_out_if_there_is_only_one),
         cmocka_unit_test(lora_and_salt_change_the_hashes),
-        cmocka_unit_test(one_worker_alone_may_be_asked_for),
-        cmocka_unit_test(hashes_find_the_same_as_tokens),
+        cmocka_unit_test(a_query_may_be_limited_to_one_worker),
+        cmocka_unit_test(a_query_by_hashes_finds_the_same_as_one_by_tokens),
         cmocka_unit_test(cpu_and_disk_are_cumulative),
         cmocka_unit_test(a_tier_may_be_unverified_while_its_stream_is_exact),
-        cmocka_unit_test(states_other_than_exact_are_added_for_those_ranks_alone),
+        cmocka_unit_test(states_other_than_exact_are_listed_for_those_ranks_alone),
         cmocka_unit_test(route_answers_the_cheapest_with_all_scores),
-        cmocka_unit_test(what_was_routed_counts_until_the_next_load),
+        cmocka_unit_test(routed_requests_count_until_the_next_load_report),
         cmocka_unit_test(an_idle_fleet_without_load_takes_turns),
         cmocka_unit_test(a_burst_of_one_prompt_stays_together_while_it_is_predicted),
-        cmocka_unit_test(what_is_predicted_is_shown_apart_from_what_is_held),
-        cmocka_unit_test(route_chooses_a_worker_without_heartbeats_by_a_fresh_load_alone),
-        cmocka_unit_test(a_request_goes_where_labels_and_candidates_say),
-        cmocka_unit_test(a_row_of_each_answer_names_what_is_known_of_its_worker),
-        cmocka_unit_test(the_route_names_its_worker_and_the_addresses_of_the_others),
-        cmocka_unit_test(a_worker_with_no_ranks_left_to_take_requests_is_draining),
+        cmocka_unit_test(predicted_blocks_are_shown_separately_from_held_ones),
+        cmocka_unit_test(a_worker_without_heartbeats_is_chosen_only_with_a_fresh_load),
+        cmocka_unit_test(a_request_goes_to_a_selected_worker),
+        cmocka_unit_test(rows_of_answers_contain_the_facts_of_their_worker),
+        cmocka_unit_test(a_route_contains_its_workers_facts_and_the_addresses_of_the_others),
+        cmocka_unit_test(a_worker_is_draining_when_all_its_ranks_are),
         cmocka_unit_test(a_route_of_long_addresses_has_fewer_rows),
-        cmocka_unit_test(a_query_is_about_the_workers_that_it_selects),
+        cmocka_unit_test(a_query_lists_only_selected_workers),
         cmocka_unit_test(a_dry_run_changes_nothing),
         cmocka_unit_test(new_prompts_between_hits_go_to_both_workers),
         cmocka_unit_test(route_never_chooses_a_worker_that_is_down),
-        cmocka_unit_test(load_lists_endpoints_averages_and_the_stale),
-        cmocka_unit_test(streams_tell_state_blocks_and_load),
-        cmocka_unit_test(streams_come_in_pages),
+        cmocka_unit_test(load_lists_endpoints_averages_and_stale_ones),
+        cmocka_unit_test(streams_show_state_blocks_and_load),
+        cmocka_unit_test(streams_are_listed_in_pages),
         cmocka_unit_test(rows_name_every_held_block_once_whatever_the_page_size),
-        cmocka_unit_test(a_page_says_where_to_go_on_until_the_last),
+        cmocka_unit_test(each_page_but_the_last_has_a_cursor),
         cmocka_unit_test(survives_every_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Decisions promise, reports are compared; see answers/audit.c.  Worker 1 holds 4 blocks. */
+/* Decisions promise hits, and reports of requests are compared with them; see answers/audit.c.
+ * Worker 1 holds 4 blocks. */
 
 enum { buf_bytes = 1 << 16, prompt_tokens = 65, held_tokens = 64 };
 
@@ -97,7 +98,7 @@ static void the_last_token_is_never_promised(void **state)
     drop_scene(&scene);
 }
 
-static void what_was_delivered_is_compared_with_the_promise(void **state)
+static void the_reported_hit_is_compared_with_the_promise(void **state)
 {
     struct scene scene = audited_scene();
     struct kvb_audit_stats stats;
@@ -141,8 +142,8 @@ static void a_promise_whose_blocks_were_removed_is_left_out(void **state)
     drop_scene(&scene);
 }
 
-/* Their removals have names that the decision does not know. */
-static void a_promise_of_a_stream_with_the_engines_names_ends_with_any_removal(void **state)
+/* The decision does not know the engine's names in removals. */
+static void with_engine_names_any_removal_ends_a_promise(void **state)
 {
     static const kvb_block_hash another = { 77 };
     struct scene scene = audited_scene();
@@ -175,7 +176,7 @@ static void a_promise_of_a_list_that_was_emptied_or_is_stale_is_left_out(void **
 
     (void)state;
     const struct kvb_route_decision decision = route_prompt(&scene);
-    scene_hold(&scene, &holding); /* cleared, and the same blocks again */
+    scene_hold(&scene, &holding); /* the list is cleared, and the same blocks are stored again */
     finish(&scene, &decision, 0);
     assert_int_equal(scene.ctx.audit_left_out[KVB_LEFT_OUT_LIST_CHANGED], 1);
     kvb_followers_nats_away(scene.followers, scene_now_s * KVB_NS_PER_S);
@@ -203,7 +204,7 @@ static void the_row_of_a_stream_shows_its_audit(void **state)
         audit, "{\"verdict\":\"kept\",\"mode\":\"requests\",\"requests\":1,\"short_requests\":0,"
                "\"promised_tokens\":64,"
                "\"delivered_tokens\":64,\"extra_tokens\":16,\"evidence\":0"));
-    assert_null(strstr(audit + 1, "\"audit\":")); /* of one stream alone */
+    assert_null(strstr(audit + 1, "\"audit\":")); /* for one stream */
     kvb_buf_done(&buf);
     drop_scene(&scene);
 }
@@ -213,10 +214,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_decision_promises_the_hit_of_its_stream),
         cmocka_unit_test(the_last_token_is_never_promised),
-        cmocka_unit_test(what_was_delivered_is_compared_with_the_promise),
+        cmocka_unit_test(the_reported_hit_is_compared_with_the_promise),
         cmocka_unit_test(a_report_without_cached_tokens_is_not_compared),
         cmocka_unit_test(a_promise_whose_blocks_were_removed_is_left_out),
-        cmocka_unit_test(a_promise_of_a_stream_with_the_engines_names_ends_with_any_removal),
+        cmocka_unit_test(with_engine_names_any_removal_ends_a_promise),
         cmocka_unit_test(a_promise_of_a_list_that_was_emptied_or_is_stale_is_left_out),
         cmocka_unit_test(the_row_of_a_stream_shows_its_audit),
     };

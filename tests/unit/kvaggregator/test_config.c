@@ -20,13 +20,13 @@ static void read_bad(const char *text, const char *const expected[])
     const kvb_status status = kvb_aggregator_config_read(file.path, &config, &errors);
     assert_errors(&file, &errors, expected);
     assert_int_equal(status, KVB_BAD_CONFIG);
-    assert_int_equal(config.forget_ms, 77); /* untouched */
+    assert_int_equal(config.forget_ms, 77); /* stays as it was */
     config_file_remove(&file);
 }
 
 #define assert_wrong(text, ...) read_bad(text, (const char *const[]){ __VA_ARGS__, NULL })
 
-/* The caller undoes it. */
+/* The caller frees it. */
 static struct kvb_aggregator_config read_good(const char *text)
 {
     struct config_file file;
@@ -41,7 +41,7 @@ static struct kvb_aggregator_config read_good(const char *text)
     return config;
 }
 
-/* The sample says of itself that it holds the defaults. */
+/* The sample says that it shows the defaults. */
 static void the_sample_is_the_defaults_and_has_every_key(void **state)
 {
     (void)state;
@@ -93,7 +93,7 @@ static void an_empty_file_is_enough(void **state)
     kvb_aggregator_config_done(&config);
 }
 
-static void what_is_given_is_read(void **state)
+static void all_given_values_are_read(void **state)
 {
     (void)state;
     struct kvb_aggregator_config config =
@@ -121,7 +121,7 @@ static void what_is_given_is_read(void **state)
     kvb_aggregator_config_done(&config);
 }
 
-static void engines_are_requested_nothing_unless_networks_are_listed(void **state)
+static void engines_are_sent_no_requests_unless_networks_are_listed(void **state)
 {
     (void)state;
     struct kvb_aggregator_config config = read_good("");
@@ -141,8 +141,8 @@ static void engines_are_requested_nothing_unless_networks_are_listed(void **stat
         "2: tokenize.deadline_ms: 0 is out of range");
 }
 
-/* A blank would end the name on the wire; the others are what nobody means. */
-static void a_queue_group_that_is_no_name_is_refused(void **state)
+/* A blank would end the name in the protocol; the others are probably mistakes. */
+static void an_invalid_name_of_a_queue_group_is_refused(void **state)
 {
     static const char *const bad[] = { "a b", "a\\tb", "*", "q.>", ".q", "q.", "a..b" };
     char text[64];
@@ -161,7 +161,7 @@ static void a_queue_group_that_is_no_name_is_refused(void **state)
     kvb_aggregator_config_done(&none);
 }
 
-static void everything_wrong_is_said_at_once(void **state)
+static void all_errors_are_reported_at_once(void **state)
 {
     (void)state;
     assert_wrong(
@@ -180,8 +180,9 @@ static void everything_wrong_is_said_at_once(void **state)
         "5: http: expected address:port");
 }
 
-/* What answers who holds which blocks is open to its host alone, unless it is said. */
-static void grpc_is_on_loopback_unless_it_is_said(void **state)
+/* Unless the configuration says otherwise, only this host can ask which worker holds which blocks.
+ */
+static void grpc_listens_on_loopback_unless_configured_otherwise(void **state)
 {
     static const char *const good[] = {
         "grpc = { listen = \"127.0.0.1:50051\"; };",
@@ -225,7 +226,7 @@ static void a_default_model_and_its_block_size_belong_together(void **state)
         "2: subscribe.default.model: model and block_size belong together");
 }
 
-static void what_is_forgotten_has_expired_before(void **state)
+static void a_load_is_forgotten_only_after_it_expires(void **state)
 {
     (void)state;
     assert_wrong(
@@ -269,13 +270,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_sample_is_the_defaults_and_has_every_key),
         cmocka_unit_test(an_empty_file_is_enough),
-        cmocka_unit_test(what_is_given_is_read),
-        cmocka_unit_test(a_queue_group_that_is_no_name_is_refused),
-        cmocka_unit_test(grpc_is_on_loopback_unless_it_is_said),
-        cmocka_unit_test(everything_wrong_is_said_at_once),
+        cmocka_unit_test(all_given_values_are_read),
+        cmocka_unit_test(an_invalid_name_of_a_queue_group_is_refused),
+        cmocka_unit_test(grpc_listens_on_loopback_unless_configured_otherwise),
+        cmocka_unit_test(all_errors_are_reported_at_once),
         cmocka_unit_test(a_default_model_and_its_block_size_belong_together),
-        cmocka_unit_test(what_is_forgotten_has_expired_before),
-        cmocka_unit_test(engines_are_requested_nothing_unless_networks_are_listed),
+        cmocka_unit_test(a_load_is_forgotten_only_after_it_expires),
+        cmocka_unit_test(engines_are_sent_no_requests_unless_networks_are_listed),
         cmocka_unit_test(the_losses_of_the_audit_are_shares),
         cmocka_unit_test(survives_every_allocation_failing),
     };

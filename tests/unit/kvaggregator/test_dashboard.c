@@ -32,7 +32,7 @@ static struct kvb_dashboard *dashboard_of(enum kvb_load_statistic statistic)
     return dashboard;
 }
 
-/* ---- Asking ---- */
+/* ---- Requests ---- */
 
 static void assert_fits(const struct kvb_buf *buf, char out[text_bytes])
 {
@@ -75,7 +75,7 @@ static size_t times(const char *text, const char *word)
     return found;
 }
 
-/* Shows what the query context has now. */
+/* Takes the current content of the query context into the dashboard cache. */
 static void look(struct kvb_dashboard *dashboard, const struct scene *scene, uint64_t ms)
 {
     char out[text_bytes];
@@ -86,7 +86,7 @@ static void look(struct kvb_dashboard *dashboard, const struct scene *scene, uin
 
 /* ---- History ---- */
 
-static void history_is_a_row_a_second(void **state)
+static void history_has_one_row_a_second(void **state)
 {
     (void)state;
     struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_USAGE);
@@ -136,7 +136,7 @@ static void history_names_the_statistic(void **state)
 
 /* ---- The list of streams ---- */
 
-static void nothing_is_listed_until_somebody_looks(void **state)
+static void nothing_is_listed_before_the_first_viewer(void **state)
 {
     (void)state;
     struct scene scene;
@@ -158,7 +158,7 @@ static void nothing_is_listed_until_somebody_looks(void **state)
     scene_done(&scene);
 }
 
-static void the_list_follows_while_somebody_looks_and_then_stands_still(void **state)
+static void the_list_is_updated_only_while_somebody_looks(void **state)
 {
     (void)state;
     const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_DEVICE, 4, false };
@@ -169,21 +169,21 @@ static void the_list_follows_while_somebody_looks_and_then_stands_still(void **s
 
     look(dashboard, &scene, 0);
     scene_bye(&scene, &holding);
-    kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(499)); /* not yet */
+    kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(499)); /* not updated yet */
     overview(dashboard, "", all, 499, out);
     assert_int_equal(times(out, "\"state\":\"DOWN\""), 0);
     kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(500));
     overview(dashboard, "", all, 500, out);
     assert_int_equal(times(out, "\"state\":\"DOWN\",\"reason\":\"bridge_stopped\""), 1);
     kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(5400));
-    kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(6000)); /* nobody has looked for 5.5 s */
+    kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(6000)); /* no request for 5.5 s */
     overview(dashboard, "", all, 6400, out);
     assert_non_null(strstr(out, "{\"age_ms\":1000,"));
     kvb_dashboard_free(dashboard);
     scene_done(&scene);
 }
 
-static void those_in_trouble_come_first(void **state)
+static void streams_in_trouble_come_first(void **state)
 {
     (void)state;
     const struct scene_holding unheard = { 8, 0, NULL, 16, KVB_TIER_DEVICE, 1, false };
@@ -208,7 +208,7 @@ static void those_in_trouble_come_first(void **state)
     scene_done(&scene);
 }
 
-static void a_filter_wants_all_its_words_in_any_case(void **state)
+static void a_filter_needs_all_its_words_in_any_case(void **state)
 {
     /* clang-format off */
     static const struct {
@@ -217,7 +217,7 @@ static void a_filter_wants_all_its_words_in_any_case(void **state)
     } rows[] = {
         { "", 3 }, { "  ", 3 }, { "exact", 3 }, { "EXACT vllmworker", 3 }, { "2/1", 1 },
         { " dynamo   2/ ", 2 }, { "down", 0 }, { "exact down", 0 }, { "model-x", 0 },
-        { "e x a c t d y n zz", 3 }, /* eight words count */
+        { "e x a c t d y n zz", 3 }, /* only eight words count */
     };
     /* clang-format on */
     (void)state;
@@ -240,7 +240,7 @@ static void a_filter_wants_all_its_words_in_any_case(void **state)
     scene_done(&scene);
 }
 
-static void a_list_grows_old_without_memory_and_recovers(void **state)
+static void without_memory_the_list_stays_old_and_recovers_later(void **state)
 {
     (void)state;
     struct scene scene;
@@ -311,13 +311,13 @@ static void answers_survive_each_allocation_failing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(history_is_a_row_a_second),
+        cmocka_unit_test(history_has_one_row_a_second),
         cmocka_unit_test(history_names_the_statistic),
-        cmocka_unit_test(nothing_is_listed_until_somebody_looks),
-        cmocka_unit_test(the_list_follows_while_somebody_looks_and_then_stands_still),
-        cmocka_unit_test(those_in_trouble_come_first),
-        cmocka_unit_test(a_filter_wants_all_its_words_in_any_case),
-        cmocka_unit_test(a_list_grows_old_without_memory_and_recovers),
+        cmocka_unit_test(nothing_is_listed_before_the_first_viewer),
+        cmocka_unit_test(the_list_is_updated_only_while_somebody_looks),
+        cmocka_unit_test(streams_in_trouble_come_first),
+        cmocka_unit_test(a_filter_needs_all_its_words_in_any_case),
+        cmocka_unit_test(without_memory_the_list_stays_old_and_recovers_later),
         cmocka_unit_test(answers_survive_each_allocation_failing),
     };
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What a dump has for a peer that recovers from it, and what it leaves out. */
+/* What a dump contains for a peer that recovers from it, and what is left out. */
 
 static const struct scene_holding held = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
 
@@ -14,7 +14,7 @@ static const struct kvb_dump_options everything = {
     .model = "", .name_space = "", .component = "", .max_blocks = UINT64_MAX
 };
 
-/* The dump, whole; *out_left_out: streams left out, by reason. */
+/* Returns the whole dump. *out_left_out: streams left out, by reason. */
 static void dump_of(
     struct scene *scene, const struct kvb_dump_options *options, char *out, size_t out_bytes,
     uint32_t out_left_out[KVB_DUMP_REASON_COUNT])
@@ -54,7 +54,7 @@ static bool has_worker(const char *text, unsigned worker)
     return strstr(text, key) != NULL;
 }
 
-/* A worker in another component, with one block; the engine's names or canonical ones. */
+/* A worker of another component with one block, under the engine's name or the canonical one. */
 static void hold_elsewhere(
     struct scene *scene, const char *component, uint64_t worker_id, enum kvb_hashes hashes)
 {
@@ -88,7 +88,7 @@ static void hold_elsewhere(
     kvb_router_batch_done(&batch);
 }
 
-static void leaves_out_what_may_not_be_held_any_more(void **state)
+static void leaves_out_blocks_that_may_no_longer_be_held(void **state)
 {
     (void)state;
     struct scene scene;
@@ -98,7 +98,7 @@ static void leaves_out_what_may_not_be_held_any_more(void **state)
     gone.worker_id = 2;
     struct scene_holding unproven = held;
     unproven.worker_id = 3;
-    unproven.model = NULL; /* without heartbeats: UNVERIFIED */
+    unproven.model = NULL; /* no heartbeats, so UNVERIFIED */
 
     scene_empty(&scene);
     scene_hold(&scene, &held);
@@ -113,7 +113,7 @@ static void leaves_out_what_may_not_be_held_any_more(void **state)
     scene_done(&scene);
 }
 
-/* Dynamo would read model "a", group "b:default". */
+/* Dynamo would parse model "a" and group "b:default". */
 static void leaves_out_a_model_whose_name_has_a_colon(void **state)
 {
     (void)state;
@@ -154,7 +154,7 @@ static void leaves_out_a_stream_of_another_block_size(void **state)
     scene_done(&scene);
 }
 
-static void refuses_the_engines_names_where_they_are_not_known(void **state)
+static void refuses_engine_names_if_a_stream_has_canonical_ones(void **state)
 {
     (void)state;
     struct scene scene;
@@ -186,7 +186,8 @@ static void refuses_one_worker_of_two_components_until_one_is_chosen(void **stat
     scene_empty(&scene);
     hold_elsewhere(&scene, "A", 4, KVB_HASHES_CANONICAL);
     hold_elsewhere(&scene, "B", 5, KVB_HASHES_CANONICAL);
-    dump_of(&scene, &options, text, sizeof text, left_out); /* two workers: no question */
+    /* two different workers: not ambiguous */
+    dump_of(&scene, &options, text, sizeof text, left_out);
     assert_true(has_worker(text, 4) && has_worker(text, 5));
     hold_elsewhere(&scene, "B", 4, KVB_HASHES_CANONICAL);
     assert_refused(&scene, &options, KVB_BAD_INPUT, "is in dynamo/A and in dynamo/B");
@@ -201,7 +202,7 @@ static void refuses_one_worker_of_two_components_until_one_is_chosen(void **stat
     scene_done(&scene);
 }
 
-static void refuses_more_than_a_peer_waits_for(void **state)
+static void refuses_more_blocks_than_a_peer_reads(void **state)
 {
     (void)state;
     struct scene scene;
@@ -243,7 +244,7 @@ static void refuses_more_models_than_it_can_show(void **state)
     scene_done(&scene);
 }
 
-/* A stream that becomes untrusted while the dump is made is left out of the rest. */
+/* A stream that becomes untrusted during the dump is left out of the rest. */
 static void leaves_out_a_stream_that_went_down_meanwhile(void **state)
 {
     (void)state;
@@ -268,12 +269,12 @@ static void leaves_out_a_stream_that_went_down_meanwhile(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(leaves_out_what_may_not_be_held_any_more),
+        cmocka_unit_test(leaves_out_blocks_that_may_no_longer_be_held),
         cmocka_unit_test(leaves_out_a_model_whose_name_has_a_colon),
         cmocka_unit_test(leaves_out_a_stream_of_another_block_size),
-        cmocka_unit_test(refuses_the_engines_names_where_they_are_not_known),
+        cmocka_unit_test(refuses_engine_names_if_a_stream_has_canonical_ones),
         cmocka_unit_test(refuses_one_worker_of_two_components_until_one_is_chosen),
-        cmocka_unit_test(refuses_more_than_a_peer_waits_for),
+        cmocka_unit_test(refuses_more_blocks_than_a_peer_reads),
         cmocka_unit_test(refuses_more_models_than_it_can_show),
         cmocka_unit_test(leaves_out_a_stream_that_went_down_meanwhile),
     };

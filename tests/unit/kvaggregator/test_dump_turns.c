@@ -9,7 +9,7 @@
 #include <json-c/json.h>
 #include <string.h>
 
-/* A dump is made a part a turn, so that queries go between. */
+/* A dump is made in parts, one each turn, so that queries are answered between them. */
 
 static const struct kvb_http_request dump_request = { .method = "GET",
                                                       .path = "/dump",
@@ -51,7 +51,7 @@ dump_in_turns(struct scene *scene, const char *query, const struct scene_holding
             scene_bye(scene, going);
             kvb_followers_tick(scene->followers, (scene_now_s + 61) * KVB_NS_PER_S);
         }
-        assert_true(answer.body.len < turns * (128U << 10U)); /* a turn is not long */
+        assert_true(answer.body.len < turns * (128U << 10U)); /* a turn is short */
     } while (context.is_unfinished);
     kvb_dump_done(&context.dump);
     assert_true(turns > 1);
@@ -80,12 +80,12 @@ static void a_long_dump_takes_several_turns_and_is_whole(void **state)
     assert_int_equal(count_words(text_of(&answer), "\"event_id\":49,"), 1);
     struct json_object *parsed = json_tokener_parse(text_of(&answer));
     assert_non_null(parsed);
-    (void)json_object_put(parsed); /* it was the last reference */
+    (void)json_object_put(parsed); /* this was the last reference */
     kvb_buf_done(&answer.body);
     scene_done(&scene);
 }
 
-/* A stream of any size is many turns: none costs more than the one before. */
+/* A stream of any size takes many turns, and no turn costs more than the one before. */
 static void one_long_stream_takes_many_turns(void **state)
 {
     (void)state;
@@ -125,7 +125,7 @@ static void a_stream_that_goes_during_a_dump_is_left_out(void **state)
     scene_done(&scene);
 }
 
-/* Not even what stands before the first of many streams fits, which hold nothing. */
+/* Not even the text before the first of many empty streams fits. */
 static void a_dump_without_room_ends_with_its_first_turn(void **state)
 {
     (void)state;

@@ -12,7 +12,7 @@
 
 enum { block_size = scene_block_size };
 
-/* A query of the scene's prompt by the names of its blocks. */
+/* A query for the scene's prompt by the names of its blocks. */
 static struct kvb_query name_query(size_t count, const char *model)
 {
     struct kvb_query query = { .form = KVB_QUERY_BLOCK_HASHES,
@@ -62,14 +62,15 @@ hold(struct scene *scene, uint64_t worker_id, uint32_t dp_rank, enum kvb_tier ti
     hold_at(scene, &holding, address);
 }
 
-/* The matches of an answer as "address=blocks(id) ..." and, behind them, what was looked at. */
+/* The matches of an answer as "address=blocks(id) ...", followed by the counts of what was read. */
 static void read_answer(const struct kvb_buf *out, char *text, size_t text_bytes)
 {
     size_t at = 0;
     size_t len = 0;
 
     text[0] = '\0';
-    while (at < out->len && out->data[at] == 0x0a) { /* short texts: each length is one byte */
+    /* the texts are short, so each length is one byte */
+    while (at < out->len && out->data[at] == 0x0a) {
         const uint8_t *match = out->data + at + 2;
         const uint8_t *blocks = match + 2 + match[1];
         len += (size_t)snprintf(
@@ -133,7 +134,7 @@ static void counts_device_and_host_and_no_other_tier(void **state)
     scene_done(&scene);
 }
 
-static void matches_streams_alone_whose_engines_name_the_blocks(void **state)
+static void matches_only_streams_with_engine_names(void **state)
 {
     const struct scene_holding named_by_bridge = holding_of(6, 0, KVB_TIER_DEVICE, 3);
     const struct kvb_worker_facts facts = { .address = "http://w6" };
@@ -148,7 +149,7 @@ static void matches_streams_alone_whose_engines_name_the_blocks(void **state)
     scene_done(&scene);
 }
 
-static void leaves_out_who_has_no_address_and_counts(void **state)
+static void leaves_out_and_counts_workers_without_an_address(void **state)
 {
     struct scene scene;
     const struct scene_holding holding = holding_of(2, 0, KVB_TIER_DEVICE, 3);
@@ -176,7 +177,7 @@ static void leaves_out_streams_that_are_down(void **state)
     scene_done(&scene);
 }
 
-static void of_an_unknown_model_or_of_nobody_it_is_empty(void **state)
+static void an_unknown_model_or_an_empty_fleet_gives_an_empty_answer(void **state)
 {
     struct scene scene;
 
@@ -189,8 +190,8 @@ static void of_an_unknown_model_or_of_nobody_it_is_empty(void **state)
     scene_done(&scene);
 }
 
-/* Equal tokens have equal hashes in every model. */
-static void of_several_models_it_wants_one_named(void **state)
+/* Equal tokens have equal hashes in all models. */
+static void several_models_need_a_named_one(void **state)
 {
     struct scene scene;
     struct scene_holding other = holding_of(2, 0, KVB_TIER_DEVICE, 3);
@@ -206,7 +207,7 @@ static void of_several_models_it_wants_one_named(void **state)
     scene_done(&scene);
 }
 
-static void gives_an_address_as_it_was_configured(void **state)
+static void returns_an_address_as_configured(void **state)
 {
     struct scene scene;
     const struct scene_holding holding = holding_of(1, 0, KVB_TIER_DEVICE, 1);
@@ -247,12 +248,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_workers_by_blocks_with_their_best_rank),
         cmocka_unit_test(counts_device_and_host_and_no_other_tier),
-        cmocka_unit_test(matches_streams_alone_whose_engines_name_the_blocks),
-        cmocka_unit_test(leaves_out_who_has_no_address_and_counts),
+        cmocka_unit_test(matches_only_streams_with_engine_names),
+        cmocka_unit_test(leaves_out_and_counts_workers_without_an_address),
         cmocka_unit_test(leaves_out_streams_that_are_down),
-        cmocka_unit_test(of_an_unknown_model_or_of_nobody_it_is_empty),
-        cmocka_unit_test(of_several_models_it_wants_one_named),
-        cmocka_unit_test(gives_an_address_as_it_was_configured),
+        cmocka_unit_test(an_unknown_model_or_an_empty_fleet_gives_an_empty_answer),
+        cmocka_unit_test(several_models_need_a_named_one),
+        cmocka_unit_test(returns_an_address_as_configured),
         cmocka_unit_test(survives_each_failing_allocation),
     };
 

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* What the pages for people and for other readers show of window lists and of stores. */
+/* What /streams, /rows and /dump show of window lists and of stores. */
 
 static const struct lists hybrid = {
     .worker_id = 5,
@@ -58,7 +58,7 @@ static void rows_name_the_blocks_of_the_window_list(void **state)
     scene_done(&scene);
 }
 
-static void pages_go_on_within_the_window_list(void **state)
+static void pages_continue_within_the_window_list(void **state)
 {
     (void)state;
     struct kvb_dump_place place = { 0 };
@@ -74,14 +74,15 @@ static void pages_go_on_within_the_window_list(void **state)
     for (place = (struct kvb_dump_place){ 0 }; !place.is_end; count++) {
         assert_ok(kvb_answer_dump_rows(&scene.ctx, 1, &place, &pages));
     }
-    assert_true(count >= 4); /* the rows of an extent each, or a cell each */
+    /* one page has the rows of an extent, or of one cell of the window list */
+    assert_true(count >= 4);
     assert_string_equal(text_of(&pages), text_of(&whole));
     kvb_buf_done(&whole);
     kvb_buf_done(&pages);
     scene_done(&scene);
 }
 
-/* Dynamo's readers know no such tier. */
+/* Dynamo's readers have no such tier. */
 static void router_events_of_a_dump_leave_the_window_list_out(void **state)
 {
     (void)state;
@@ -104,7 +105,7 @@ static void router_events_of_a_dump_leave_the_window_list_out(void **state)
     scene_done(&scene);
 }
 
-static void streams_say_what_is_in_the_window_list_and_who_is_a_store(void **state)
+static void streams_show_the_window_list_and_whether_they_are_a_store(void **state)
 {
     (void)state;
     const struct lists store = {
@@ -131,9 +132,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_name_the_blocks_of_the_window_list),
-        cmocka_unit_test(pages_go_on_within_the_window_list),
+        cmocka_unit_test(pages_continue_within_the_window_list),
         cmocka_unit_test(router_events_of_a_dump_leave_the_window_list_out),
-        cmocka_unit_test(streams_say_what_is_in_the_window_list_and_who_is_a_store),
+        cmocka_unit_test(streams_show_the_window_list_and_whether_they_are_a_store),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

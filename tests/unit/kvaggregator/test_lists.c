@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Streams whose lists are of several shapes, of hybrid models, and of stores. */
+/* Queries against streams with blocks of several shapes, of hybrid models, and of stores. */
 
 static const struct kvb_block_shape plain = { 16, 0 };
 
@@ -30,10 +30,10 @@ static const struct lists hybrid = {
     .shape = { 16, 0 },
     .device = "111111",
     .window = "110110",
-    .window_tokens = 33, /* 2 blocks behind the next token */
+    .window_tokens = 33, /* the window reaches 2 blocks back from the next token */
 };
 
-static void a_hybrid_model_holds_what_its_window_list_can_use(void **state)
+static void a_hybrid_model_can_use_a_prefix_only_with_its_window(void **state)
 {
     (void)state;
     struct scene scene;
@@ -44,14 +44,16 @@ static void a_hybrid_model_holds_what_its_window_list_can_use(void **state)
     assert_device(&scene, 5, 80, 80); /* block 5 is not in the window list */
     assert_int_equal(overlap_of(&scene, 5)->blocks, 5);
     query_tokens(&scene, 64);
-    assert_device(&scene, 5, 32, 32); /* 4 blocks of it: the run at 3 is cut */
+    /* 4 blocks: the run that begins at block 3 is too short */
+    assert_device(&scene, 5, 32, 32);
     query_tokens(&scene, 40);
     assert_device(&scene, 5, 32, 32);
     scene_done(&scene);
 }
 
-/* The whole prompt is held; a request takes 4 blocks of it at most, and those end otherwise. */
-static void the_hit_is_the_rule_with_the_last_token_left_out(void **state)
+/* The device list has all 5 blocks of the prompt. A request can reuse at most 4 of them, because it
+ * computes its last token, and a prefix of 4 blocks lacks its window. */
+static void the_hit_leaves_out_the_last_token(void **state)
 {
     (void)state;
     struct scene scene;
@@ -115,7 +117,7 @@ hybrid_by_hashes(struct scene *scene, enum kvb_query_form form, const uint64_t *
     return overlap ? overlap->tokens[KVB_TIER_DEVICE] : 0;
 }
 
-static void hashes_find_the_same_of_a_hybrid_model(void **state)
+static void a_query_by_hashes_finds_the_same_of_a_hybrid_model(void **state)
 {
     (void)state;
     uint64_t own[6];
@@ -134,7 +136,7 @@ static void hashes_find_the_same_of_a_hybrid_model(void **state)
     scene_done(&scene);
 }
 
-static void names_of_the_engine_are_found_by_those_names_alone(void **state)
+static void engine_names_are_found_only_by_engine_names(void **state)
 {
     (void)state;
     struct lists lists = hybrid;
@@ -156,7 +158,7 @@ static void names_of_the_engine_are_found_by_those_names_alone(void **state)
     scene_done(&scene);
 }
 
-static void every_failing_allocation_of_a_query_is_said(void **state)
+static void every_failing_allocation_of_a_query_is_reported(void **state)
 {
     (void)state;
 
@@ -182,7 +184,7 @@ static void every_failing_allocation_of_a_query_is_said(void **state)
     }
 }
 
-/* ---- Random lists, by the rule's words ---- */
+/* ---- Random lists, against the rule ---- */
 
 enum { rounds = 2000, max_blocks = 12 };
 
@@ -194,8 +196,8 @@ static void draw_list(unsigned *seed, char *out, size_t count)
     out[count] = '\0';
 }
 
-/* The longest prefix of at most n blocks whose last `need` blocks, or all that there are, are
- * held. */
+/* The rule: the longest prefix of at most n blocks of which the last `need` blocks, or all of a
+ * shorter one, are held. */
 static uint64_t longest_usable(const char *held, size_t n, size_t need)
 {
     for (; n > 0; n--) {
@@ -210,7 +212,7 @@ static uint64_t longest_usable(const char *held, size_t n, size_t need)
     return 0;
 }
 
-static void random_lists_give_what_the_rule_says(void **state)
+static void random_lists_agree_with_the_rule(void **state)
 {
     (void)state;
     unsigned seed = 7;
@@ -244,9 +246,9 @@ static void random_lists_give_what_the_rule_says(void **state)
     assert_true(cut > rounds / 4 && cut < rounds * 3 / 4);
 }
 
-/* ---- What a request is given ---- */
+/* ---- Reported hits of a request ---- */
 
-static void a_request_is_not_given_its_last_token(void **state)
+static void the_last_token_is_never_a_hit(void **state)
 {
     (void)state;
     const struct lists whole = { .worker_id = 5, .shape = plain, .device = "1111" };
@@ -263,8 +265,8 @@ static void a_request_is_not_given_its_last_token(void **state)
     scene_done(&scene);
 }
 
-/* The same shape of block, and not the same hit: SGLang's pairs leave out one token more. */
-static void pairs_leave_out_one_token_more_than_lookahead(void **state)
+/* The same shape of block gives another hit: with SGLang's pairs one token more is computed. */
+static void pairs_leave_out_one_token_more_than_lookahead_does(void **state)
 {
     (void)state;
     const struct lists vllm = { .worker_id = 5, .shape = { 16, 1 }, .device = "1111" };
@@ -281,7 +283,7 @@ static void pairs_leave_out_one_token_more_than_lookahead(void **state)
     assert_device(&scene, 6, 64, 48);
     query_tokens(&scene, 66);
     assert_device(&scene, 6, 64, 64);
-    query_tokens(&scene, 64); /* the fourth block has no name without the token behind it */
+    query_tokens(&scene, 64); /* the name of the fourth block depends on the token behind it */
     assert_device(&scene, 5, 48, 48);
     assert_device(&scene, 6, 48, 48);
     scene_done(&scene);
@@ -540,16 +542,16 @@ static void a_store_has_no_part_in_the_head(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_hybrid_model_holds_what_its_window_list_can_use),
-        cmocka_unit_test(the_hit_is_the_rule_with_the_last_token_left_out),
+        cmocka_unit_test(a_hybrid_model_can_use_a_prefix_only_with_its_window),
+        cmocka_unit_test(the_hit_leaves_out_the_last_token),
         cmocka_unit_test(an_empty_window_list_leaves_nothing_to_use),
         cmocka_unit_test(a_window_list_of_another_prompt_is_of_no_use),
-        cmocka_unit_test(hashes_find_the_same_of_a_hybrid_model),
-        cmocka_unit_test(names_of_the_engine_are_found_by_those_names_alone),
-        cmocka_unit_test(every_failing_allocation_of_a_query_is_said),
-        cmocka_unit_test(random_lists_give_what_the_rule_says),
-        cmocka_unit_test(a_request_is_not_given_its_last_token),
-        cmocka_unit_test(pairs_leave_out_one_token_more_than_lookahead),
+        cmocka_unit_test(a_query_by_hashes_finds_the_same_of_a_hybrid_model),
+        cmocka_unit_test(engine_names_are_found_only_by_engine_names),
+        cmocka_unit_test(every_failing_allocation_of_a_query_is_reported),
+        cmocka_unit_test(random_lists_agree_with_the_rule),
+        cmocka_unit_test(the_last_token_is_never_a_hit),
+        cmocka_unit_test(pairs_leave_out_one_token_more_than_lookahead_does),
         cmocka_unit_test(a_tier_of_larger_blocks_counts_in_tokens),
         cmocka_unit_test(blocks_of_a_shape_that_the_tier_does_not_have_are_not_found),
         cmocka_unit_test(hashes_say_nothing_about_tiers_of_another_shape),

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The status page and what it polls. */
+/* The status page and the routes that it polls. */
 
 static struct kvb_dashboard *new_dashboard(uint64_t seconds)
 {
@@ -46,7 +46,8 @@ static struct kvb_http_answer ask(struct kvb_dashboard *dashboard, const struct 
     kvb_buf_init(&answer.body, kvb_max_answer_bytes);
     const struct kvb_http_route *route = kvb_http_route_find(&request, &answer);
     assert_non_null(route);
-    assert_false(kvb_http_route_needs_context(route)); /* they never wait for the index */
+    /* these routes never wait for the index thread */
+    assert_false(kvb_http_route_needs_context(route));
     kvb_http_route_answer(route, &context, &request, &answer);
     assert_ok(kvb_buf_append(&answer.body, "", 1)); /* a string for the tests */
     return answer;
@@ -74,7 +75,7 @@ static void assert_refused(struct kvb_dashboard *dashboard, const char *path, co
     kvb_buf_done(&answer.body);
 }
 
-static void history_begins_after_the_second_that_is_named(void **state)
+static void history_begins_after_the_given_second(void **state)
 {
     (void)state;
     struct kvb_dashboard *dashboard = new_dashboard(3);
@@ -127,7 +128,7 @@ static const char *header_of(const struct kvb_http_answer *answer, const char *n
     return "";
 }
 
-static void data_is_never_stored_by_the_browser(void **state)
+static void browsers_must_not_store_data(void **state)
 {
     (void)state;
     struct kvb_dashboard *dashboard = new_dashboard(1);
@@ -141,7 +142,7 @@ static void data_is_never_stored_by_the_browser(void **state)
     kvb_dashboard_free(dashboard);
 }
 
-static void the_page_allows_nothing_but_itself(void **state)
+static void the_page_permits_only_its_own_code(void **state)
 {
     (void)state;
     struct kvb_http_answer answer = get_of(NULL, "/", "");
@@ -177,7 +178,7 @@ static void the_page_knows_every_state_and_reason(void **state)
     kvb_buf_done(&answer.body);
 }
 
-static void a_page_that_the_browser_has_is_not_sent_again(void **state)
+static void a_cached_page_is_not_sent_again(void **state)
 {
     (void)state;
     struct kvb_http_answer answer = get_of(NULL, "/", "");
@@ -194,12 +195,12 @@ static void a_page_that_the_browser_has_is_not_sent_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(history_begins_after_the_second_that_is_named),
+        cmocka_unit_test(history_begins_after_the_given_second),
         cmocka_unit_test(overview_filters_by_decoded_words),
-        cmocka_unit_test(data_is_never_stored_by_the_browser),
-        cmocka_unit_test(the_page_allows_nothing_but_itself),
+        cmocka_unit_test(browsers_must_not_store_data),
+        cmocka_unit_test(the_page_permits_only_its_own_code),
         cmocka_unit_test(the_page_knows_every_state_and_reason),
-        cmocka_unit_test(a_page_that_the_browser_has_is_not_sent_again),
+        cmocka_unit_test(a_cached_page_is_not_sent_again),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

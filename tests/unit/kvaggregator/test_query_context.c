@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* One query after another: what an earlier one has listed is no part of the next answer. */
+/* Consecutive queries in one context: an earlier query must leave nothing in the next answer. */
 
 static const struct kvb_listing_options only_holders = { 0 };
 static const struct kvb_listing_options all = { .with_none = true, .with_down = true };
@@ -25,7 +25,7 @@ static size_t count_holders(struct scene *scene, const char *model)
     return scene->ctx.overlap_count;
 }
 
-static void a_query_leaves_nothing_to_the_next(void **state)
+static void a_query_leaves_nothing_in_the_next_answer(void **state)
 {
     (void)state;
     struct kvb_query query = scene_query(96, "m");
@@ -47,7 +47,7 @@ static void a_query_leaves_nothing_to_the_next(void **state)
     scene_done(&scene);
 }
 
-static void one_worker_alone_is_forgotten_by_the_next_query(void **state)
+static void a_limit_to_one_worker_ends_with_its_query(void **state)
 {
     (void)state;
     struct kvb_query query = scene_query(96, "m");
@@ -67,7 +67,7 @@ static void one_worker_alone_is_forgotten_by_the_next_query(void **state)
     scene_done(&scene);
 }
 
-static void a_stream_that_comes_is_seen_by_the_next_query(void **state)
+static void the_next_query_sees_a_new_stream(void **state)
 {
     (void)state;
     struct scene scene;
@@ -82,7 +82,7 @@ static void a_stream_that_comes_is_seen_by_the_next_query(void **state)
     scene_done(&scene);
 }
 
-static void a_stream_that_serves_another_model_now_answers_for_that(void **state)
+static void the_next_query_sees_a_change_of_model(void **state)
 {
     (void)state;
     struct scene_holding holding = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
@@ -98,7 +98,7 @@ static void a_stream_that_serves_another_model_now_answers_for_that(void **state
     scene_done(&scene);
 }
 
-static void a_stream_of_another_block_size_now_is_asked_in_that(void **state)
+static void the_next_query_sees_a_change_of_block_size(void **state)
 {
     (void)state;
     struct scene_holding holding = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
@@ -117,11 +117,11 @@ static void a_stream_of_another_block_size_now_is_asked_in_that(void **state)
     holding.is_eagle = true;
     scene_hold(&scene, &holding);
     assert_int_equal(count_holders(&scene, "m"), 1);
-    assert_int_equal(scene.ctx.head.blocks, 2); /* the third lacks the token behind it */
+    assert_int_equal(scene.ctx.head.blocks, 2); /* the third block lacks the token behind it */
     scene_done(&scene);
 }
 
-static void a_stream_that_is_down_and_comes_back_is_seen_both_times(void **state)
+static void the_next_query_sees_a_stream_go_down_and_return(void **state)
 {
     (void)state;
     const struct scene_holding holding = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
@@ -152,8 +152,9 @@ static void a_first_heartbeat_gives_a_stream_its_model(void **state)
     scene_done(&scene);
 }
 
-/* The head speaks of the best, or of the first where nobody holds anything. */
-static void the_head_is_told_without_a_holder_too(void **state)
+/* The head of the answer is about the best stream, or about the first one if no stream holds
+ * anything. */
+static void the_head_is_complete_without_a_holder(void **state)
 {
     (void)state;
     const struct scene_holding wide = { 5, 0, "m", 32, KVB_TIER_DEVICE, 3, false };
@@ -165,7 +166,8 @@ static void the_head_is_told_without_a_holder_too(void **state)
     assert_false(scene.ctx.head.has_several);
     scene_hold(&scene, &wide);
     ask(&scene, &query, only_holders);
-    assert_int_equal(scene.ctx.head.block_size, 32); /* 3 * 32 tokens against 4 * 16 */
+    /* 3 * 32 tokens in one stream, 4 * 16 in the other */
+    assert_int_equal(scene.ctx.head.block_size, 32);
     assert_true(scene.ctx.head.has_several);
     memcpy(query.cache_salt, "salt", sizeof "salt");
     ask(&scene, &query, only_holders);
@@ -185,7 +187,7 @@ static struct scene_holding holding_of(uint64_t worker_id, uint32_t count)
                                    .count = count };
 }
 
-static void the_best_are_in_order_and_nobody_is_missing(void **state)
+static void the_best_are_in_order_and_no_stream_is_missing(void **state)
 {
     enum { workers = 60, depths = 4, ordered = 7 };
     struct scene scene;
@@ -193,7 +195,8 @@ static void the_best_are_in_order_and_nobody_is_missing(void **state)
 
     (void)state;
     scene_empty(&scene);
-    for (uint64_t i = 0; i < workers; i++) { /* comes as 0, 37, 14 .. and holds 1 .. 4 blocks */
+    /* worker numbers arrive in the order 0, 37, 14 ..., and hold 1 to 4 blocks */
+    for (uint64_t i = 0; i < workers; i++) {
         const uint64_t worker = i * 37 % workers;
         const struct scene_holding holding = holding_of(worker, (uint32_t)(worker % depths) + 1);
         scene_hold(&scene, &holding);
@@ -205,7 +208,7 @@ static void the_best_are_in_order_and_nobody_is_missing(void **state)
     assert_int_equal(scene.ctx.overlap_count, workers);
     for (size_t i = 0; i < workers; i++) {
         const uint64_t worker = scene.ctx.overlaps[i].follower->id.worker_id;
-        if (i < ordered) { /* 3, 7, 11 .. hold four blocks */
+        if (i < ordered) { /* workers 3, 7, 11 ... hold four blocks */
             assert_int_equal(worker, (i * depths) + depths - 1);
         }
         assert_int_equal(scene.ctx.overlaps[i].blocks, worker % depths + 1);
@@ -219,15 +222,15 @@ static void the_best_are_in_order_and_nobody_is_missing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_query_leaves_nothing_to_the_next),
-        cmocka_unit_test(one_worker_alone_is_forgotten_by_the_next_query),
-        cmocka_unit_test(a_stream_that_comes_is_seen_by_the_next_query),
-        cmocka_unit_test(a_stream_that_serves_another_model_now_answers_for_that),
-        cmocka_unit_test(a_stream_of_another_block_size_now_is_asked_in_that),
-        cmocka_unit_test(a_stream_that_is_down_and_comes_back_is_seen_both_times),
+        cmocka_unit_test(a_query_leaves_nothing_in_the_next_answer),
+        cmocka_unit_test(a_limit_to_one_worker_ends_with_its_query),
+        cmocka_unit_test(the_next_query_sees_a_new_stream),
+        cmocka_unit_test(the_next_query_sees_a_change_of_model),
+        cmocka_unit_test(the_next_query_sees_a_change_of_block_size),
+        cmocka_unit_test(the_next_query_sees_a_stream_go_down_and_return),
         cmocka_unit_test(a_first_heartbeat_gives_a_stream_its_model),
-        cmocka_unit_test(the_head_is_told_without_a_holder_too),
-        cmocka_unit_test(the_best_are_in_order_and_nobody_is_missing),
+        cmocka_unit_test(the_head_is_complete_without_a_holder),
+        cmocka_unit_test(the_best_are_in_order_and_no_stream_is_missing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

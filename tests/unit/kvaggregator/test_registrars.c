@@ -34,7 +34,7 @@ static void the_bridge_with_the_fewest_ranks_is_chosen(void **state)
     assert_int_equal(chosen(&registrars), 2);
 }
 
-static void a_bridge_that_reads_the_worker_is_chosen_before_all_others(void **state)
+static void a_bridge_that_already_reads_the_worker_is_preferred(void **state)
 {
     struct kvb_registrars registrars = { .count = 0 };
 
@@ -45,7 +45,7 @@ static void a_bridge_that_reads_the_worker_is_chosen_before_all_others(void **st
     assert_int_equal(chosen(&registrars), 3);
 }
 
-/* Whatever the order in which the offers come. */
+/* In whatever order the offers arrive. */
 static void of_equal_bridges_all_aggregators_choose_the_same(void **state)
 {
     struct kvb_registrars one = { .count = 0 };
@@ -68,7 +68,7 @@ static void each_bridge_that_reads_the_worker_is_a_holder_once(void **state)
     (void)state;
     offer(&registrars, 1, 4, 0, 1);
     offer(&registrars, 2, 4, 1, 1);
-    offer(&registrars, 2, 4, 1, 1); /* the message came twice */
+    offer(&registrars, 2, 4, 1, 1); /* the message arrived twice */
     offer(&registrars, 3, 4, 0, 1);
     offer(&registrars, 4, 4, 2, 1);
     assert_string_equal(kvb_registrars_next_holder(&registrars, &at)->bridge, "0000000000000002");
@@ -82,19 +82,19 @@ static void offers_are_awaited_for_a_while_after_the_newest(void **state)
 
     (void)state;
     assert_int_equal(kvb_registrars_until_ns(&registrars), 1500 * KVB_NS_PER_MS);
-    offer(&registrars, 4, 4, 0, 1010); /* the one that reads the worker may be busy */
+    offer(&registrars, 4, 4, 0, 1010); /* the bridge that reads the worker may be busy */
     assert_int_equal(kvb_registrars_until_ns(&registrars), 1500 * KVB_NS_PER_MS);
     offer(&registrars, 1, 4, 1, 1020);
     assert_int_equal(kvb_registrars_until_ns(&registrars), 1120 * KVB_NS_PER_MS);
     offer(&registrars, 2, 4, 0, 1100);
     assert_int_equal(kvb_registrars_until_ns(&registrars), 1200 * KVB_NS_PER_MS);
-    offer(&registrars, 2, 4, 0, 1190); /* brings nothing new */
+    offer(&registrars, 2, 4, 0, 1190); /* a repeated offer */
     assert_int_equal(kvb_registrars_until_ns(&registrars), 1200 * KVB_NS_PER_MS);
     offer(&registrars, 3, 4, 0, 1450);
     assert_int_equal(kvb_registrars_until_ns(&registrars), 1500 * KVB_NS_PER_MS);
 }
 
-static void nobody_is_waited_for_where_nobody_subscribes(void **state)
+static void without_subscribers_no_offers_are_awaited(void **state)
 {
     const struct kvb_registrars registrars = { .asked_ns = 7, .has_nobody = true };
 
@@ -102,7 +102,7 @@ static void nobody_is_waited_for_where_nobody_subscribes(void **state)
     assert_int_equal(kvb_registrars_until_ns(&registrars), 7);
 }
 
-static void offers_beyond_the_ceiling_are_counted(void **state)
+static void offers_above_the_ceiling_are_counted(void **state)
 {
     struct kvb_registrars registrars = { .count = 0 };
 
@@ -139,7 +139,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bridge_with_the_fewest_ranks_is_chosen),
-        cmocka_unit_test(a_bridge_that_reads_the_worker_is_chosen_before_all_others),
+        cmocka_unit_test(a_bridge_that_already_reads_the_worker_is_preferred),
         cmocka_unit_test(of_equal_bridges_all_aggregators_choose_the_same),
         cmocka_unit_test(each_bridge_that_reads_the_worker_is_a_holder_once),
         cmocka_unit_test(offers_are_awaited_for_a_while_after_the_newest),

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What lies between the threads of an aggregator, and what becomes of it, without threads:
- * an aggregator that is only half made. */
+/* The rings between the threads of an aggregator, tested without threads: an aggregator of which
+ * only these parts are made. */
 
 struct half {
     struct kvb_aggregator aggregator;
@@ -76,7 +76,7 @@ static void drop_half(struct half *half)
     kvb_prefix_index_free(half->index);
 }
 
-/* Without a subscriber: a refusal reaches nobody. */
+/* Without subscribers: nobody receives the refusals. */
 static void open_bus(struct half *half)
 {
     const struct kvb_bus_options options = { .url = "nats://127.0.0.1:1", .name = "test" };
@@ -92,7 +92,7 @@ static uint64_t metric(const struct half *half, enum kvb_aggregator_metric metri
 
 /* ---- Queries ---- */
 
-/* Its tokens take some 40 KiB where they wait. */
+/* Its tokens take about 40 KiB in the queue. */
 static void make_large_query(struct kvb_buf *buf)
 {
     kvb_buf_init(buf, 1 << 20);
@@ -113,7 +113,7 @@ static void on_message(struct half *half, const struct kvb_buf *body)
     kvb_aggregator_receive_query(&half->aggregator, &message);
 }
 
-static void questions_that_wait_are_bounded_in_bytes_too(void **state)
+static void waiting_queries_are_bounded_in_bytes_too(void **state)
 {
     (void)state;
     struct half half;
@@ -124,14 +124,14 @@ static void questions_that_wait_are_bounded_in_bytes_too(void **state)
 
     on_message(&half, &body);
     assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
-    on_message(&half, &body); /* places are free, but no bytes */
+    on_message(&half, &body); /* there are free places, but no bytes left */
     assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
     assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
     assert_int_equal(metric(&half, kvb_aggregator_queries_refused), 0);
 
     void *item = NULL;
     assert_ok(kvb_ring_take(half.aggregator.queries, &item));
-    kvb_aggregator_drop_query(item); /* which gives its bytes back */
+    kvb_aggregator_drop_query(item); /* which releases its bytes */
     on_message(&half, &body);
     assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
     assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
@@ -139,7 +139,7 @@ static void questions_that_wait_are_bounded_in_bytes_too(void **state)
     drop_half(&half);
 }
 
-static void over_http_such_a_question_is_told_why(void **state)
+static void an_http_query_above_the_bound_gets_the_reason(void **state)
 {
     (void)state;
     const struct kvb_http_request request = { .method = "POST",
@@ -185,10 +185,10 @@ static void a_full_ring_is_busy_and_keeps_no_bytes(void **state)
     assert_int_equal(metric(&half, kvb_aggregator_queries_refused), 4);
     assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 0);
     kvb_buf_done(&body);
-    drop_half(&half); /* checks that all bytes came back */
+    drop_half(&half); /* checks that all bytes were released */
 }
 
-/* ---- The rest of a message ---- */
+/* ---- The rest of a message that was applied in part ---- */
 
 static void leave_rest(struct half *half, uint64_t worker_id)
 {
@@ -201,7 +201,7 @@ static void leave_rest(struct half *half, uint64_t worker_id)
     aggregator->batch_id = (struct kvb_stream_id){ .worker_id = worker_id };
 }
 
-static void a_rest_that_is_refused_is_counted_as_what_it_is(void **state)
+static void errors_in_the_rest_of_a_message_are_counted_by_kind(void **state)
 {
     (void)state;
     struct half half;
@@ -218,7 +218,7 @@ static void a_rest_that_is_refused_is_counted_as_what_it_is(void **state)
         const struct kvb_heartbeat heartbeat = { .worker_id = worker };
         assert_ok(kvb_followers_heartbeat(half.aggregator.followers, &id, &heartbeat, 1));
     }
-    leave_rest(&half, 10); /* one more than there may be */
+    leave_rest(&half, 10); /* one more than the ceiling */
     take_messages(&half, 1);
     assert_int_equal(metric(&half, kvb_aggregator_refused_no_memory), 1);
     assert_int_equal(metric(&half, kvb_aggregator_refused_stream), 1);
@@ -264,13 +264,14 @@ static void a_message_that_waits_for_more_than_a_second_is_lag(void **state)
     struct half half;
     make_half_with_echo(&half);
 
-    assert_string_equal(state_after(&half, UINT64_MAX), "no_heartbeat"); /* nothing waits */
+    assert_string_equal(state_after(&half, UINT64_MAX), "no_heartbeat"); /* no message waits */
     receive_event(&half);
     receive_event(&half);
     const uint64_t received_ns = kvb_clock_monotonic_ns();
     assert_string_equal(state_after(&half, received_ns), "no_heartbeat");
     assert_string_equal(state_after(&half, received_ns + KVB_NS_PER_S), "lagging");
-    assert_string_equal(state_after(&half, received_ns + KVB_NS_PER_S / 2), "lagging"); /* still */
+    /* still waiting */
+    assert_string_equal(state_after(&half, received_ns + KVB_NS_PER_S / 2), "lagging");
     take_messages(&half, kvb_clock_monotonic_ns());
     assert_string_equal(state_after(&half, received_ns + 9 * KVB_NS_PER_S), "no_heartbeat");
     drop_half_that_received(&half);
@@ -290,8 +291,8 @@ static void the_rest_of_a_message_has_waited_as_long_as_its_beginning(void **sta
     drop_half_that_received(&half);
 }
 
-/* What came while there was no room lay in nats.c, and for how long nobody knows. */
-static void what_waited_before_the_ring_counts_from_the_first_that_did(void **state)
+/* A message that found no room waited in nats.c, for an unknown time. */
+static void waiting_before_the_ring_counts_from_the_first_message_that_did(void **state)
 {
     (void)state;
     struct half half;
@@ -300,7 +301,7 @@ static void what_waited_before_the_ring_counts_from_the_first_that_did(void **st
 
     half.aggregator.received_since_ns = now_ns - 2 * KVB_NS_PER_S;
     receive_event(&half);
-    assert_int_equal(half.aggregator.received_since_ns, 0); /* nothing is behind it */
+    assert_int_equal(half.aggregator.received_since_ns, 0); /* no message waits behind it */
     assert_string_equal(state_after(&half, now_ns), "lagging");
     drop_half_that_received(&half);
 }
@@ -308,13 +309,13 @@ static void what_waited_before_the_ring_counts_from_the_first_that_did(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(questions_that_wait_are_bounded_in_bytes_too),
-        cmocka_unit_test(over_http_such_a_question_is_told_why),
+        cmocka_unit_test(waiting_queries_are_bounded_in_bytes_too),
+        cmocka_unit_test(an_http_query_above_the_bound_gets_the_reason),
         cmocka_unit_test(a_full_ring_is_busy_and_keeps_no_bytes),
-        cmocka_unit_test(a_rest_that_is_refused_is_counted_as_what_it_is),
+        cmocka_unit_test(errors_in_the_rest_of_a_message_are_counted_by_kind),
         cmocka_unit_test(a_message_that_waits_for_more_than_a_second_is_lag),
         cmocka_unit_test(the_rest_of_a_message_has_waited_as_long_as_its_beginning),
-        cmocka_unit_test(what_waited_before_the_ring_counts_from_the_first_that_did),
+        cmocka_unit_test(waiting_before_the_ring_counts_from_the_first_message_that_did),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

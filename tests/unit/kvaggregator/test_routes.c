@@ -13,7 +13,7 @@
 
 static const char json[] = "application/json";
 
-/* ---- Asking ---- */
+/* ---- Requests ---- */
 
 static struct kvb_http_answer
 query_with(struct kvb_http_route_context *context, const struct kvb_http_request *request)
@@ -33,7 +33,7 @@ query_with(struct kvb_http_route_context *context, const struct kvb_http_request
             kvb_dump_done(&context->dump);
         }
     }
-    assert_ok(kvb_buf_append(&answer.body, "", 1)); /* a string for the tests */
+    assert_ok(kvb_buf_append(&answer.body, "", 1)); /* NUL-terminated for the tests */
     return answer;
 }
 
@@ -65,18 +65,18 @@ static const char *text_of(const struct kvb_http_answer *answer)
     return (const char *)answer->body.data;
 }
 
-/* ---- What was recorded of Dynamo's indexer ---- */
+/* ---- Recorded answers of Dynamo's indexer ---- */
 
 struct exchange {
     const char *name;
     const char *method;
     const char *path;
-    const char *content_type; /* of the request */
-    const char *body;         /* PROMPT stands for the recorded 96 tokens */
+    const char *content_type; /* content type of the request */
+    const char *body;         /* PROMPT stands for the 96 recorded tokens */
     unsigned status;
-    const char *answer_type; /* how it begins; NULL: none */
-    const char *answer;      /* JSON that must be equal, or how the text begins */
-    const char *contains;    /* NULL, or words of the text */
+    const char *answer_type; /* beginning of the answer's content type; NULL: none */
+    const char *answer;      /* JSON that must be equal, or the beginning of a text */
+    const char *contains;    /* words that the text must contain; NULL: none */
 };
 
 #define BOTH                                                                                       \
@@ -142,7 +142,7 @@ static const struct exchange exchanges[] = {
 };
 /* clang-format on */
 
-/* The body with PROMPT spelt out. */
+/* The body, with PROMPT replaced by the tokens. */
 static char *spell(const char *body)
 {
     struct kvb_buf text;
@@ -169,7 +169,7 @@ static struct json_object *parse(const char *text)
     return root;
 }
 
-/* "hits" is a key of ours: that indexer has none. */
+/* "hits" is an addition of this project: Dynamo's indexer does not send it. */
 static void assert_same_json(const char *text, const char *expected)
 {
     KVB_OWN(kvb_json_drop) struct json_object *a = parse(text);
@@ -212,7 +212,7 @@ static void check(struct scene *scene, const struct exchange *exchange)
     free(body);
 }
 
-static void answers_as_the_recorded_indexer_did(void **state)
+static void answers_equal_those_of_the_recorded_indexer(void **state)
 {
     (void)state;
     struct scene scene;
@@ -249,7 +249,7 @@ static void assert_get(struct scene *scene, const char *path, const char *expect
     kvb_buf_done(&answer.body);
 }
 
-static void workers_and_dump_of_nobody_are_empty(void **state)
+static void workers_and_dump_of_an_empty_fleet_are_empty(void **state)
 {
     (void)state;
     struct scene scene;
@@ -331,7 +331,7 @@ static void dump_takes_a_model_and_a_format(void **state)
     scene_done(&scene);
 }
 
-/* A digit each, in the order in which they are listed. */
+/* One digit for each worker, in the order in which they are listed. */
 static void assert_workers(struct scene *scene, const char *expected)
 {
     static const char key[] = "\"instance_id\":";
@@ -347,7 +347,7 @@ static void assert_workers(struct scene *scene, const char *expected)
     kvb_buf_done(&answer.body);
 }
 
-static void streams_that_come_and_go_are_in_their_order(void **state)
+static void streams_are_listed_in_order_after_additions_and_removals(void **state)
 {
     (void)state;
     struct scene_holding holding = { 3, 0, "m", 16, KVB_TIER_DEVICE, 1, false };
@@ -363,12 +363,12 @@ static void streams_that_come_and_go_are_in_their_order(void **state)
     kvb_followers_tick(scene.followers, (scene_now_s + 61) * KVB_NS_PER_S);
     assert_workers(&scene, "3");
     holding.worker_id = 5;
-    scene_hold(&scene, &holding); /* with the number of the one that went */
+    scene_hold(&scene, &holding); /* gets the number of the removed one */
     assert_workers(&scene, "35");
     scene_done(&scene);
 }
 
-static void query_lists_streams_that_are_down_when_asked_to(void **state)
+static void query_lists_streams_that_are_down_on_request(void **state)
 {
     (void)state;
     const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_DEVICE, 1, false };
@@ -391,7 +391,7 @@ static void query_lists_streams_that_are_down_when_asked_to(void **state)
     scene_done(&scene);
 }
 
-static void route_decides_and_says_what_it_decided(void **state)
+static void route_decides_and_publishes_the_decision(void **state)
 {
     (void)state;
     struct scene scene;
@@ -460,7 +460,7 @@ static void an_answer_that_does_not_fit_is_503(void **state)
     scene_done(&scene);
 }
 
-static void readyz_says_why_not(void **state)
+static void readyz_gives_the_reason(void **state)
 {
     (void)state;
     struct kvb_http_route_context context = { .not_ready = "not connected to NATS" };
@@ -493,7 +493,7 @@ static void metrics_are_a_prometheus_page(void **state)
     kvb_buf_done(&answer.body);
 }
 
-static void parameters_are_found_by_their_whole_name(void **state)
+static void parameter_names_must_match_completely(void **state)
 {
     (void)state;
     char out[8];
@@ -511,21 +511,21 @@ static void parameters_are_found_by_their_whole_name(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_as_the_recorded_indexer_did),
+        cmocka_unit_test(answers_equal_those_of_the_recorded_indexer),
         cmocka_unit_test(a_405_names_the_method_that_is_allowed),
-        cmocka_unit_test(workers_and_dump_of_nobody_are_empty),
+        cmocka_unit_test(workers_and_dump_of_an_empty_fleet_are_empty),
         cmocka_unit_test(workers_have_the_recorded_keys),
         cmocka_unit_test(dump_is_router_events_by_model),
         cmocka_unit_test(dump_takes_a_model_and_a_format),
-        cmocka_unit_test(streams_that_come_and_go_are_in_their_order),
-        cmocka_unit_test(query_lists_streams_that_are_down_when_asked_to),
-        cmocka_unit_test(route_decides_and_says_what_it_decided),
+        cmocka_unit_test(streams_are_listed_in_order_after_additions_and_removals),
+        cmocka_unit_test(query_lists_streams_that_are_down_on_request),
+        cmocka_unit_test(route_decides_and_publishes_the_decision),
         cmocka_unit_test(route_with_all_down_is_503),
         cmocka_unit_test(several_models_and_none_named_is_422),
         cmocka_unit_test(an_answer_that_does_not_fit_is_503),
-        cmocka_unit_test(readyz_says_why_not),
+        cmocka_unit_test(readyz_gives_the_reason),
         cmocka_unit_test(metrics_are_a_prometheus_page),
-        cmocka_unit_test(parameters_are_found_by_their_whole_name),
+        cmocka_unit_test(parameter_names_must_match_completely),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

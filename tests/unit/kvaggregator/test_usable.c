@@ -7,7 +7,7 @@
 
 enum { max_blocks = 40 };
 
-/* A window list of the blocks that are marked, of a prompt whose block i is called 100 + i. */
+/* A window list with the marked blocks, of a prompt whose block i has the name 100 + i. */
 struct prompt {
     kvb_block_hash names[max_blocks];
     struct kvb_block_set window;
@@ -27,7 +27,7 @@ static struct prompt prompt_of(const bool *is_held, size_t count)
     return prompt;
 }
 
-/* held: '1' in the window list, '0' not. */
+/* held: '1' for a block in the window list, '0' for one that is not. */
 static size_t usable(const char *held, size_t need)
 {
     bool is_held[max_blocks];
@@ -45,13 +45,13 @@ static size_t usable(const char *held, size_t need)
 static void the_window_reaches_back_from_the_next_token(void **state)
 {
     (void)state;
-    assert_int_equal(kvb_window_need(64, 16), 4); /* 63 tokens behind it */
+    assert_int_equal(kvb_window_need(64, 16), 4); /* the 63 tokens before it */
     assert_int_equal(kvb_window_need(65, 16), 4);
     assert_int_equal(kvb_window_need(66, 16), 5);
     assert_int_equal(kvb_window_need(49, 16), 3);
     assert_int_equal(kvb_window_need(17, 16), 1);
     assert_int_equal(kvb_window_need(2, 16), 1);
-    assert_int_equal(kvb_window_need(1, 16), 0); /* itself alone */
+    assert_int_equal(kvb_window_need(1, 16), 0); /* only the token itself */
     assert_int_equal(kvb_window_need(0, 16), 0);
     assert_int_equal(kvb_window_need(UINT32_MAX, 1), UINT32_MAX - 1);
 }
@@ -72,7 +72,7 @@ static void without_such_a_run_it_ends_with_the_run_at_the_beginning(void **stat
     assert_int_equal(usable("10001001", 2), 1);
     assert_int_equal(usable("11011011", 3), 2);
     assert_int_equal(usable("01000000", 2), 0);
-    assert_int_equal(usable("111", 4), 3); /* a prompt that is shorter than the window */
+    assert_int_equal(usable("111", 4), 3); /* the prompt is shorter than the window */
     assert_int_equal(usable("", 4), 0);
     assert_int_equal(usable("0000", 1), 0);
 }
@@ -83,7 +83,7 @@ static void a_window_of_one_token_needs_nothing(void **state)
     assert_int_equal(usable("000", 0), 3);
 }
 
-static void no_list_is_an_empty_one(void **state)
+static void a_missing_list_counts_as_empty(void **state)
 {
     (void)state;
     const kvb_block_hash names[] = { { 1 }, { 2 } };
@@ -92,8 +92,8 @@ static void no_list_is_an_empty_one(void **state)
     assert_int_equal(kvb_usable_blocks(NULL, names, 2, 0), 2);
 }
 
-/* A prefix can be used when what its window reaches back into is held, as far as the prompt
- * goes: the longest such prefix, by trying all. */
+/* The definition, by trying all prefixes: a prefix can be used if the blocks that its window
+ * reaches back to are held, as far as the prompt goes. The longest such prefix counts. */
 static size_t brute_force(const bool *is_held, size_t count, size_t need)
 {
     for (size_t end = count; end > 0; end--) {
@@ -139,7 +139,7 @@ static void a_request_computes_its_last_token(void **state)
     assert_int_equal(kvb_hit_blocks_max(33, 16, false), 2);
 }
 
-/* n tokens are n - 1 pairs, and the last of those is computed. */
+/* n tokens make n - 1 pairs, and the last pair is computed. */
 static void a_request_of_pairs_computes_its_last_pair(void **state)
 {
     (void)state;
@@ -157,7 +157,7 @@ int main(void)
         cmocka_unit_test(a_prefix_ends_with_the_last_run_that_is_long_enough),
         cmocka_unit_test(without_such_a_run_it_ends_with_the_run_at_the_beginning),
         cmocka_unit_test(a_window_of_one_token_needs_nothing),
-        cmocka_unit_test(no_list_is_an_empty_one),
+        cmocka_unit_test(a_missing_list_counts_as_empty),
         cmocka_unit_test(agrees_with_brute_force),
         cmocka_unit_test(a_request_computes_its_last_token),
         cmocka_unit_test(a_request_of_pairs_computes_its_last_pair),
