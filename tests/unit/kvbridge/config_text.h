@@ -7,9 +7,9 @@
 
 #include <string.h>
 
-/* Configurations of kvbridge as texts, and what their reader says of them. */
+/* Reads configurations of kvbridge from texts, and checks the reader's messages. */
 
-/* Line 1 of most files below; what they are about begins in line 2. */
+/* Line 1 of most configurations below; the keys under test begin in line 2. */
 #define PUBLISH "publish = { namespace = \"n\"; component = \"c\"; };\n"
 #define WORKER(id, more) "{ id = " id "; model = \"m\"; block_size = 16; " more "}"
 
@@ -23,13 +23,13 @@ static inline void read_bad(const char *text, const char *const expected[])
     const kvb_status status = kvb_bridge_config_read(file.path, &config, &errors);
     assert_errors(&file, &errors, expected);
     assert_int_equal(status, KVB_BAD_CONFIG);
-    assert_int_equal(config.worker_count, 77); /* untouched */
+    assert_int_equal(config.worker_count, 77); /* stays as it was */
     config_file_remove(&file);
 }
 
 #define assert_wrong(text, ...) read_bad(text, (const char *const[]){ __VA_ARGS__, NULL })
 
-/* The caller undoes it. */
+/* The caller frees it. */
 static inline struct kvb_bridge_config read_good(const char *text)
 {
     struct config_file file;

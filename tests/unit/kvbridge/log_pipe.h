@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A log that goes into a pipe. */
+/* A log that is written into a pipe. */
 struct log_pipe {
     struct kvb_log log;
     int read_fd;
@@ -27,13 +27,14 @@ static inline void log_pipe_close(struct log_pipe *log_pipe)
     close(log_pipe->read_fd);
 }
 
-/* The lines since the last call, of which so many have the words. */
+/* The number of lines since the last call that contain the words. */
 static inline size_t log_lines(struct log_pipe *log_pipe, const char *words)
 {
     static char text[1 << 16];
     size_t count = 0;
 
-    kvb_log_write(&log_pipe->log, KVB_LOG_INFO, "test", "mark", NULL); /* so that there is one */
+    /* so that the pipe is not empty and the read does not wait */
+    kvb_log_write(&log_pipe->log, KVB_LOG_INFO, "test", "mark", NULL);
     const ssize_t len = read(log_pipe->read_fd, text, sizeof text - 1);
     assert_true(len > 0);
     text[len] = '\0';

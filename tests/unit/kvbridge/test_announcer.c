@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A service that is played here, and the time. */
+/* The test acts as the Dynamo service, and sets the time. */
 struct scene {
     struct kvb_announcer announcer;
     uint64_t now_ns;
@@ -31,7 +31,7 @@ static void want(struct scene *scene, const struct kvb_dynamo_worker *workers, s
     assert_ok(kvb_announcer_want(&scene->announcer, workers, count));
 }
 
-/* Expects this request; with an id, about this rank. */
+/* Expects this request; with an id, for this rank. */
 static void expect(struct scene *scene, enum kvb_announce_step step, uint64_t id)
 {
     const struct kvb_dynamo_worker *worker = NULL;
@@ -65,7 +65,7 @@ list_one(struct scene *scene, enum kvb_dynamo_api api, const struct kvb_dynamo_w
     kvb_announcer_listed(&scene->announcer, &listed);
 }
 
-/* A scene whose first list was empty, in which a service of this API has taken the worker. */
+/* A scene in which the first list was empty and a service of this API has accepted the worker. */
 static struct scene with_one(enum kvb_dynamo_api api, const struct kvb_dynamo_worker *worker)
 {
     struct scene scene = { .now_ns = 1000 * ms };
@@ -85,7 +85,7 @@ static struct scene with_one(enum kvb_dynamo_api api, const struct kvb_dynamo_wo
     return scene;
 }
 
-static void a_service_without_wishes_is_not_asked(void **state)
+static void without_ranks_to_announce_a_service_is_sent_no_request(void **state)
 {
     struct scene scene = { .now_ns = 1 };
 
@@ -94,7 +94,7 @@ static void a_service_without_wishes_is_not_asked(void **state)
     assert_true(kvb_announcer_is_gone(&scene.announcer));
 }
 
-static void what_is_missing_is_added_and_one_request_is_under_way(void **state)
+static void missing_ranks_are_added_one_request_at_a_time(void **state)
 {
     const struct kvb_dynamo_worker workers[] = { worker_at(7, 0, 1), worker_at(8, 0, 2) };
     struct scene scene = { .now_ns = 1000 * ms };
@@ -122,7 +122,7 @@ static void the_api_is_found_by_the_path_that_exists(void **state)
     struct scene scene = with_one(KVB_DYNAMO_INDEXER, &worker);
 
     (void)state;
-    /* The indexer is replaced by a select_service at the same address. */
+    /* The indexer was replaced by a select_service at the same address. */
     scene.now_ns += 10000 * ms;
     expect(&scene, KVB_ANNOUNCE_LIST, 0);
     answer(&scene, 200, "");
@@ -130,7 +130,7 @@ static void the_api_is_found_by_the_path_that_exists(void **state)
     answer(&scene, 404, "route not found");
     assert_int_equal(scene.announcer.api, KVB_DYNAMO_SELECT_SERVICE);
     expect(&scene, KVB_ANNOUNCE_ADD, 7);
-    answer(&scene, 404, "route not found"); /* it is neither */
+    answer(&scene, 404, "route not found"); /* the service is neither */
     expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
     assert_int_equal(kvb_announcer_count_present(&scene.announcer), 0);
     assert_string_equal(kvb_announcer_why(&scene.announcer), "route not found");
@@ -158,7 +158,7 @@ static void a_service_that_has_lost_a_rank_gets_it_again(void **state)
     kvb_announcer_done(&scene.announcer);
 }
 
-static void other_sockets_are_replaced(void **state)
+static void a_registration_with_other_sockets_is_replaced(void **state)
 {
     const struct kvb_dynamo_worker before = worker_at(7, 1, 1);
     const struct kvb_dynamo_worker now = worker_at(7, 1, 2);
@@ -191,7 +191,7 @@ static void a_rank_whose_settings_change_is_sent_again(void **state)
     (void)state;
     want(&scene, &worker, 1);
     expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
-    changed.max_batched_tokens = 8192; /* no list shows it */
+    changed.max_batched_tokens = 8192; /* a list does not show the settings */
     want(&scene, &changed, 1);
     want(&scene, &changed, 1);
     expect(&scene, KVB_ANNOUNCE_ADD, 7);
@@ -200,7 +200,7 @@ static void a_rank_whose_settings_change_is_sent_again(void **state)
     kvb_announcer_done(&scene.announcer);
 }
 
-static void what_is_no_longer_wanted_is_removed(void **state)
+static void ranks_no_longer_announced_are_removed(void **state)
 {
     const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
     struct scene scene = with_one(KVB_DYNAMO_SELECT_SERVICE, &worker);
@@ -210,7 +210,7 @@ static void what_is_no_longer_wanted_is_removed(void **state)
     assert_false(kvb_announcer_is_gone(&scene.announcer));
     expect(&scene, KVB_ANNOUNCE_REMOVE, 7);
     assert_false(kvb_announcer_is_gone(&scene.announcer));
-    answer(&scene, 404, "worker 7 not found"); /* somebody was faster */
+    answer(&scene, 404, "worker 7 not found"); /* the rank was gone already */
     assert_true(kvb_announcer_is_gone(&scene.announcer));
     expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
     kvb_announcer_done(&scene.announcer);
@@ -335,7 +335,7 @@ static void what_another_bridge_has_registered_stays(void **state)
     (void)state;
     scene.now_ns += 10000 * ms;
     expect(&scene, KVB_ANNOUNCE_LIST, 0);
-    want(&scene, NULL, 0); /* while the list is under way */
+    want(&scene, NULL, 0); /* while the request for the list is under way */
     list_one(&scene, KVB_DYNAMO_SELECT_SERVICE, &others);
     answer(&scene, 200, "");
     expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
@@ -361,7 +361,7 @@ static void a_rank_that_leaves_while_it_is_added_is_removed(void **state)
     kvb_announcer_done(&scene.announcer);
 }
 
-/* One of an earlier process, which was killed, is not left behind either. */
+/* A registration by an earlier process of this bridge, which was killed, is removed too. */
 static void an_earlier_registration_is_found_before_it_is_forgotten(void **state)
 {
     const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
@@ -377,7 +377,7 @@ static void an_earlier_registration_is_found_before_it_is_forgotten(void **state
     kvb_announcer_done(&scene.announcer);
 }
 
-static void failures_wait_twice_as_long_each_time(void **state)
+static void pauses_after_failures_double(void **state)
 {
     static const uint64_t waits_ms[] = { 500, 1000, 2000, 4000, 8000, 16000, 30000, 30000 };
     const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
@@ -389,7 +389,8 @@ static void failures_wait_twice_as_long_each_time(void **state)
         expect(&scene, KVB_ANNOUNCE_LIST, 0);
         answer(&scene, i % 2 ? 503 : 0, "refused");
         assert_string_equal(kvb_announcer_why(&scene.announcer), "refused");
-        assert_true(kvb_announcer_is_gone(&scene.announcer)); /* an end does not wait for it */
+        /* the goodbye does not wait for the pause */
+        assert_true(kvb_announcer_is_gone(&scene.announcer));
         scene.now_ns += (waits_ms[i] - 1) * ms;
         expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
         scene.now_ns += ms;
@@ -398,7 +399,7 @@ static void failures_wait_twice_as_long_each_time(void **state)
     answer(&scene, 200, "");
     expect(&scene, KVB_ANNOUNCE_ADD, 7);
     answer(&scene, 0, "it has ended");
-    scene.now_ns += 500 * ms; /* short again */
+    scene.now_ns += 500 * ms; /* the pause is short again */
     expect(&scene, KVB_ANNOUNCE_LIST, 0);
     kvb_announcer_done(&scene.announcer);
 }
@@ -420,7 +421,7 @@ static void a_refused_rank_is_tried_again_with_the_next_list(void **state)
         expect(&scene, KVB_ANNOUNCE_ADD, 7);
         answer(&scene, 409, why);
         if (i == 0) {
-            expect(&scene, KVB_ANNOUNCE_ADD, 8); /* the others do not wait for it */
+            expect(&scene, KVB_ANNOUNCE_ADD, 8); /* other ranks do not wait for it */
             answer(&scene, 201, "");
         }
         expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
@@ -431,7 +432,7 @@ static void a_refused_rank_is_tried_again_with_the_next_list(void **state)
     kvb_announcer_done(&scene.announcer);
 }
 
-static void a_list_that_is_none_is_a_failure(void **state)
+static void an_invalid_list_is_a_failure(void **state)
 {
     const struct kvb_announce_answer none = { .code = 200,
                                               .is_unreadable = true,
@@ -451,11 +452,11 @@ static void a_list_that_is_none_is_a_failure(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_service_without_wishes_is_not_asked),
-        cmocka_unit_test(what_is_missing_is_added_and_one_request_is_under_way),
+        cmocka_unit_test(without_ranks_to_announce_a_service_is_sent_no_request),
+        cmocka_unit_test(missing_ranks_are_added_one_request_at_a_time),
         cmocka_unit_test(the_api_is_found_by_the_path_that_exists),
         cmocka_unit_test(a_service_that_has_lost_a_rank_gets_it_again),
-        cmocka_unit_test(other_sockets_are_replaced),
+        cmocka_unit_test(a_registration_with_other_sockets_is_replaced),
         cmocka_unit_test(a_rank_whose_settings_change_is_sent_again),
         cmocka_unit_test(a_rank_whose_settings_change_while_it_is_added_is_sent_again),
         cmocka_unit_test(a_rank_whose_settings_change_after_a_lost_answer_is_sent_again),
@@ -466,9 +467,9 @@ int main(void)
         cmocka_unit_test(what_another_bridge_has_registered_stays),
         cmocka_unit_test(a_rank_that_leaves_while_it_is_added_is_removed),
         cmocka_unit_test(an_earlier_registration_is_found_before_it_is_forgotten),
-        cmocka_unit_test(failures_wait_twice_as_long_each_time),
+        cmocka_unit_test(pauses_after_failures_double),
         cmocka_unit_test(a_refused_rank_is_tried_again_with_the_next_list),
-        cmocka_unit_test(a_list_that_is_none_is_a_failure),
+        cmocka_unit_test(an_invalid_list_is_a_failure),
     };
 
     return cmocka_run_group_tests_name("kvbridge/announcer", tests, NULL, NULL);

@@ -18,7 +18,7 @@ static struct given give(struct kvb_challenges *challenges, uint8_t first, uint6
     return given;
 }
 
-static void a_challenge_is_good_once(void **state)
+static void a_challenge_is_valid_once(void **state)
 {
     struct kvb_challenges challenges = { .next = 0 };
     const struct given one = give(&challenges, 1, 5);
@@ -31,7 +31,7 @@ static void a_challenge_is_good_once(void **state)
     assert_true(kvb_challenges_use(&challenges, other.text, 6));
 }
 
-static void a_challenge_is_good_for_ten_seconds(void **state)
+static void a_challenge_is_valid_for_ten_seconds(void **state)
 {
     struct kvb_challenges challenges = { .next = 0 };
     const struct given early = give(&challenges, 1, 5);
@@ -42,16 +42,17 @@ static void a_challenge_is_good_for_ten_seconds(void **state)
     assert_false(kvb_challenges_use(&challenges, late.text, 5 + 10 * KVB_NS_PER_S));
 }
 
-static void nothing_else_is_good(void **state)
+static void nothing_else_is_valid(void **state)
 {
     struct kvb_challenges challenges = { .next = 0 };
 
     (void)state;
-    assert_false(kvb_challenges_use(&challenges, "", 0)); /* equals the free places */
+    /* a value that equals free places of the table */
+    assert_false(kvb_challenges_use(&challenges, "", 0));
     assert_false(kvb_challenges_use(&challenges, "01ab0000000000000000000000000000", 0));
 }
 
-static void the_oldest_of_too_many_goes(void **state)
+static void the_oldest_of_too_many_is_dropped(void **state)
 {
     struct kvb_challenges challenges = { .next = 0 };
     const struct given first = give(&challenges, 0, 5);
@@ -68,10 +69,10 @@ static void the_oldest_of_too_many_goes(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_challenge_is_good_once),
-        cmocka_unit_test(a_challenge_is_good_for_ten_seconds),
-        cmocka_unit_test(nothing_else_is_good),
-        cmocka_unit_test(the_oldest_of_too_many_goes),
+        cmocka_unit_test(a_challenge_is_valid_once),
+        cmocka_unit_test(a_challenge_is_valid_for_ten_seconds),
+        cmocka_unit_test(nothing_else_is_valid),
+        cmocka_unit_test(the_oldest_of_too_many_is_dropped),
     };
 
     return cmocka_run_group_tests_name("kvbridge/challenges", tests, NULL, NULL);

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Each test has a directory of its own, and the store over it. */
+/* Each test has its own directory with a store in it. */
 struct scene {
     char directory[64];
     struct kvb_checkpoint_store *store;
@@ -64,7 +64,7 @@ static size_t files_in(const struct scene *scene)
     size_t count = 0;
 
     assert_non_null(directory);
-    /* NOLINTNEXTLINE(concurrency-mt-unsafe): this folder is ours alone */
+    /* NOLINTNEXTLINE(concurrency-mt-unsafe): no other thread uses this folder */
     for (const struct dirent *entry; (entry = readdir(directory));) {
         count += entry->d_name[0] != '.';
     }
@@ -72,7 +72,7 @@ static size_t files_in(const struct scene *scene)
     return count;
 }
 
-static void parts_come_back_as_one_file_that_is_private(void **state)
+static void parts_become_one_private_file(void **state)
 {
     (void)state;
     struct scene scene = { .store = NULL };
@@ -83,11 +83,11 @@ static void parts_come_back_as_one_file_that_is_private(void **state)
 
     begin(&scene);
     push(&scene, &name, "one ", KVB_CHECKPOINT_FIRST);
-    assert_int_equal(read_back(&scene, &name, text, 1), KVB_NOT_FOUND); /* not half of it */
+    assert_int_equal(read_back(&scene, &name, text, 1), KVB_NOT_FOUND); /* no partial file exists */
     push(&scene, &name, "two ", 0);
     push(&scene, &name, "end", KVB_CHECKPOINT_LAST);
     assert_ok(outcome(&scene));
-    assert_int_equal(outcome(&scene), KVB_AGAIN); /* once */
+    assert_int_equal(outcome(&scene), KVB_AGAIN); /* reported once */
     assert_ok(read_back(&scene, &name, text, 11));
     assert_string_equal(text, "one two end");
     assert_int_equal(read_back(&scene, &name, text, 12), KVB_NOT_FOUND);
@@ -110,14 +110,15 @@ static void the_old_one_stays_until_the_new_one_is_whole(void **state)
     push(&scene, &name, "old", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
     assert_ok(outcome(&scene));
     push(&scene, &name, "new", KVB_CHECKPOINT_FIRST);
-    push(&scene, &other, "x", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST); /* given up */
+    /* the save was abandoned */
+    push(&scene, &other, "x", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
     assert_ok(outcome(&scene));
     assert_ok(read_back(&scene, &name, text, 3));
     assert_string_equal(text, "old");
     end(&scene);
 }
 
-static void what_is_void_is_not_found_again(void **state)
+static void a_void_checkpoint_is_not_found(void **state)
 {
     (void)state;
     struct scene scene = { .store = NULL };
@@ -125,7 +126,7 @@ static void what_is_void_is_not_found_again(void **state)
     char text[16] = "";
 
     begin(&scene);
-    kvb_checkpoint_store_void(scene.store, &name); /* none there: fine */
+    kvb_checkpoint_store_void(scene.store, &name); /* there is none, which is no error */
     push(&scene, &name, "old", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
     assert_ok(outcome(&scene));
     kvb_checkpoint_store_void(scene.store, &name);
@@ -137,7 +138,7 @@ static void what_is_void_is_not_found_again(void **state)
     end(&scene);
 }
 
-static void what_is_made_void_while_it_is_written_never_comes(void **state)
+static void a_checkpoint_made_void_while_it_is_written_never_appears(void **state)
 {
     (void)state;
     struct scene scene = { .store = NULL };
@@ -154,7 +155,7 @@ static void what_is_made_void_while_it_is_written_never_comes(void **state)
     end(&scene);
 }
 
-static void a_failing_disk_is_said_and_the_next_one_is_tried(void **state)
+static void a_failed_write_is_reported_and_the_next_one_is_tried(void **state)
 {
     (void)state;
     struct scene scene = { .store = NULL };
@@ -168,7 +169,7 @@ static void a_failing_disk_is_said_and_the_next_one_is_tried(void **state)
     assert_int_equal(outcome(&scene), KVB_IO);
     assert_non_null(strstr(scene.detail.text, "cannot create a checkpoint file"));
     push(&scene, &name, "x", KVB_CHECKPOINT_FIRST | KVB_CHECKPOINT_LAST);
-    assert_ok(outcome(&scene)); /* the link went with the failed one */
+    assert_ok(outcome(&scene)); /* the failed write removed the link */
     end(&scene);
 }
 
@@ -201,7 +202,7 @@ static void a_directory_that_all_may_write_in_is_reported_and_used(void **state)
     end(&scene);
 }
 
-static void what_is_no_directory_is_the_operators_mistake(void **state)
+static void a_path_that_is_no_directory_is_a_configuration_error(void **state)
 {
     (void)state;
     struct kvb_checkpoint_store *store = NULL;
@@ -215,7 +216,7 @@ static void what_is_no_directory_is_the_operators_mistake(void **state)
     assert_int_equal(kvb_checkpoint_directory_check("/dev/null", &detail), KVB_BAD_CONFIG);
 }
 
-static void names_are_of_numbers_alone(void **state)
+static void file_names_consist_of_numbers(void **state)
 {
     (void)state;
 
@@ -227,15 +228,15 @@ static void names_are_of_numbers_alone(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(parts_come_back_as_one_file_that_is_private),
+        cmocka_unit_test(parts_become_one_private_file),
         cmocka_unit_test(the_old_one_stays_until_the_new_one_is_whole),
-        cmocka_unit_test(what_is_void_is_not_found_again),
-        cmocka_unit_test(what_is_made_void_while_it_is_written_never_comes),
-        cmocka_unit_test(a_failing_disk_is_said_and_the_next_one_is_tried),
+        cmocka_unit_test(a_void_checkpoint_is_not_found),
+        cmocka_unit_test(a_checkpoint_made_void_while_it_is_written_never_appears),
+        cmocka_unit_test(a_failed_write_is_reported_and_the_next_one_is_tried),
         cmocka_unit_test(a_directory_belongs_to_one_process),
         cmocka_unit_test(a_directory_that_all_may_write_in_is_reported_and_used),
-        cmocka_unit_test(what_is_no_directory_is_the_operators_mistake),
-        cmocka_unit_test(names_are_of_numbers_alone),
+        cmocka_unit_test(a_path_that_is_no_directory_is_a_configuration_error),
+        cmocka_unit_test(file_names_consist_of_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,7 +29,7 @@ static void the_sample_reads_without_error_and_has_every_key(void **state)
     assert_sample_has_every_key("kvbridge.cfg", kvb_bridge_config_keys());
 }
 
-static void what_is_left_out_has_the_documented_default(void **state)
+static void missing_keys_have_the_documented_defaults(void **state)
 {
     (void)state;
     struct kvb_bridge_config config =
@@ -66,7 +66,7 @@ static void what_is_left_out_has_the_documented_default(void **state)
     assert_int_equal(config.workers[0].ranks, 1);
     assert_false(config.workers[0].bind);
     kvb_bridge_config_done(&config);
-    kvb_bridge_config_done(&config); /* {0} is fine */
+    kvb_bridge_config_done(&config); /* {0} as the initial value is enough */
 }
 
 static void republishing_is_off_unless_an_address_is_given(void **state)
@@ -175,11 +175,11 @@ static void republishing_beyond_this_host_is_a_warning(void **state)
     }
 }
 
-/* The keys of the manual page of zmq_curve_keypair(). */
+/* The keys in the manual page of zmq_curve_keypair(). */
 static const char secret_key[] = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs";
 static const char public_key[] = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID";
 
-static void with_keys_of_readers_any_address_is_fine(void **state)
+static void with_keys_of_readers_any_address_is_accepted(void **state)
 {
     (void)state;
     struct config_file secret;
@@ -225,7 +225,7 @@ static void mistakes_in_keys_of_readers_are_named(void **state)
         "4: workers[0].republish.curve.server_key_file: unknown key");
 }
 
-/* Of three lines. */
+/* Writes a file of three lines. */
 #define REPUBLISHED                                                                                \
     PUBLISH "workers = (" WORKER(                                                                  \
         "1", "events = \"tcp://h:1\"; address = \"http://h:8000\"; "                               \
@@ -248,8 +248,8 @@ static void services_to_announce_to_are_checked(void **state)
         "3: announce_to[1].dynamo: is there twice: leave one out");
 }
 
-/* A pool whose events hold no tokens, beside engines whose events do. */
-static void a_worker_may_be_named_otherwise_than_the_rest(void **state)
+/* A pool whose events contain no tokens, beside engines whose events do. */
+static void hashes_may_differ_by_worker(void **state)
 {
     (void)state;
     struct kvb_bridge_config config =
@@ -309,7 +309,7 @@ static void a_worker_says_one_role_and_one_address(void **state)
         "1: publish.labels: entry 0: expected a string in quotes");
 }
 
-static void everything_wrong_is_said_at_once(void **state)
+static void all_errors_are_reported_at_once(void **state)
 {
     (void)state;
     assert_wrong(
@@ -331,7 +331,7 @@ static void everything_wrong_is_said_at_once(void **state)
         "5: workers[0].events: expected tcp://host:port, ipc://path or inproc://name");
 }
 
-static void what_has_no_default_must_be_there(void **state)
+static void keys_without_a_default_are_required(void **state)
 {
     (void)state;
     assert_wrong(
@@ -346,7 +346,7 @@ static void what_has_no_default_must_be_there(void **state)
 
 /* ---- workers_file ---------------------------------------------------------------------------- */
 
-/* A configuration with two workers, the second of them in another file. */
+/* A configuration with two workers, the second of them in a workers_file. */
 static kvb_status read_two_files(
     const char *first, const char *second, struct kvb_bridge_config *out_config,
     struct kvb_conf_errors *errors, struct config_file *out_second)
@@ -364,7 +364,7 @@ static kvb_status read_two_files(
     return status;
 }
 
-static void workers_of_another_file_are_the_last_ones(void **state)
+static void workers_of_a_workers_file_come_last(void **state)
 {
     (void)state;
     static const char *const none[] = { NULL };
@@ -382,7 +382,7 @@ static void workers_of_another_file_are_the_last_ones(void **state)
     kvb_bridge_config_done(&config);
 
     assert_ok(read_two_files("", "workers = ();", &config, &errors, &second));
-    assert_int_equal(config.worker_count, 0); /* none so far */
+    assert_int_equal(config.worker_count, 0); /* there are no workers yet */
 }
 
 static void assert_second_wrong(const char *first, const char *second_text, const char *expected)
@@ -395,7 +395,7 @@ static void assert_second_wrong(const char *first, const char *second_text, cons
     assert_errors(&second, &errors, (const char *const[]){ expected, NULL });
 }
 
-static void mistakes_in_another_file_name_that_file_and_its_lines(void **state)
+static void mistakes_in_a_workers_file_name_that_file_and_its_lines(void **state)
 {
     (void)state;
     assert_second_wrong("", "\n", "1: workers: is missing: write workers = (); for an empty list");
@@ -425,7 +425,7 @@ static void a_missing_workers_file_is_an_error(void **state)
 
 /* ---- dns ------------------------------------------------------------------------------------- */
 
-static void members_of_a_name_are_workers_of_one_kind(void **state)
+static void members_of_a_dns_name_have_the_same_settings(void **state)
 {
     (void)state;
     KVB_OWN(kvb_bridge_config_done)
@@ -484,22 +484,23 @@ static uint64_t made_id(const char *worker)
     return id;
 }
 
-static void a_worker_without_an_id_has_one_of_its_address(void **state)
+static void a_worker_without_an_id_gets_one_from_its_address(void **state)
 {
     (void)state;
     const uint64_t id = made_id(UNNAMED("events = \"tcp://10.0.0.7:5557\";"));
 
-    /* XXH3-64 of " tcp://10.0.0.7:5557", below 2^53: it must never become another one. */
+    /* XXH3-64 of " tcp://10.0.0.7:5557", below 2^53. The value must never change. */
     assert_true(id == UINT64_C(6177855544601522));
     assert_true(
         made_id(UNNAMED("lora = \"x\"; events = \"tcp://10.0.0.7:5557\"; replay = "
                         "\"tcp://10.0.0.7:6557\";")) == id);
     assert_true(made_id(UNNAMED("events = \"tcp://10.0.0.7:5558\";")) != id);
     assert_true(
-        made_id(UNNAMED("events = \"tcp://10.0.0.7:5556\"; first_rank = 1;")) == id); /* 5557 */
+        made_id(UNNAMED("events = \"tcp://10.0.0.7:5556\"; first_rank = 1;")) ==
+        id); /* port 5557 */
 }
 
-static void the_same_words_mean_another_address_on_another_host(void **state)
+static void loopback_addresses_give_another_id_on_another_host(void **state)
 {
     struct kvb_worker_config worker = { .events = "tcp://127.0.0.1:5557" };
     char host[64] = "";
@@ -512,7 +513,7 @@ static void the_same_words_mean_another_address_on_another_host(void **state)
     assert_true(kvb_worker_id_of_address(&worker) == (hash & ((UINT64_C(1) << 53) - 1)));
 }
 
-static void a_made_id_may_not_be_anothers(void **state)
+static void a_derived_id_that_is_used_already_is_an_error(void **state)
 {
     (void)state;
     assert_wrong(
@@ -521,7 +522,7 @@ static void a_made_id_may_not_be_anothers(void **state)
         "4: workers[1].id: worker id 6177855544601522 is used in line 3 already");
 }
 
-static void a_token_is_checked_with_the_rest(void **state)
+static void register_token_files_are_checked(void **state)
 {
     struct config_file short_one;
     struct config_file good;
@@ -540,7 +541,7 @@ static void a_token_is_checked_with_the_rest(void **state)
     assert_int_equal(chmod(good.path, 0644), 0);
     assert_wrong(text, "2: register.token_file: every user may read");
     assert_int_equal(chmod(good.path, 0640), 0);
-    struct kvb_bridge_config config = read_good(text); /* and needs no worker */
+    struct kvb_bridge_config config = read_good(text); /* and then needs no workers */
     assert_int_equal(config.worker_count, 0);
     kvb_bridge_config_done(&config);
     config_file_remove(&good);
@@ -565,7 +566,7 @@ static void load_sources_are_addresses(void **state)
         "9: workers[1].load.coordinator: its ports 1 .. 1 are also those of workers[0].events");
 }
 
-/* One page and one coordinator speak for the ranks of several workers. */
+/* One page and one coordinator serve the ranks of several workers. */
 static void load_sources_may_be_shared(void **state)
 {
     (void)state;
@@ -594,7 +595,7 @@ static void a_worker_id_is_used_once(void **state)
         "5: workers[2].id: worker id 7 is used in line 3 already");
 }
 
-static void worker_ids_go_up_to_the_greatest_that_routers_hold(void **state)
+static void worker_ids_go_up_to_the_maximum_of_routers(void **state)
 {
     (void)state;
     struct kvb_bridge_config config = read_good(
@@ -627,7 +628,7 @@ static void each_rank_may_have_an_id_of_its_own(void **state)
 
 #define RANKS(ids) "{ " ids " model = \"m\"; block_size = 16; ranks = 2; events = \"tcp://h:1\"; }"
 
-static void ids_are_as_many_as_ranks_and_all_different(void **state)
+static void ids_need_one_unique_id_for_each_rank(void **state)
 {
     (void)state;
     assert_wrong(
@@ -670,7 +671,7 @@ static void port_ranges_of_different_workers_must_not_overlap(void **state)
         "5: workers[2].load.zmq: its ports 5559 .. 5559 are also those of workers[0].events");
 }
 
-static void neighbouring_ranges_and_one_load_port_for_all_ranks_are_fine(void **state)
+static void adjacent_ranges_and_one_load_port_for_all_ranks_are_accepted(void **state)
 {
     (void)state;
     struct kvb_bridge_config config = read_good(PUBLISH "workers = (" WORKER(
@@ -682,7 +683,7 @@ static void neighbouring_ranges_and_one_load_port_for_all_ranks_are_fine(void **
     kvb_bridge_config_done(&config);
 }
 
-static void ranks_beyond_what_an_endpoint_can_carry_are_errors(void **state)
+static void ranks_that_an_endpoint_cannot_express_are_errors(void **state)
 {
     (void)state;
     assert_wrong(
@@ -708,7 +709,7 @@ static void names_must_fit_into_a_subject(void **state)
     }
 }
 
-/* Reads a file with this http line and these keys of http_security. */
+/* Reads a configuration with this `http` line and these keys of http_security. */
 static const char *http_text(char text[512], const char *listen, const char *security)
 {
     (void)snprintf(
@@ -742,7 +743,7 @@ static void a_listener_that_is_not_loopback_needs_a_token_or_says_insecure(void 
     }
 }
 
-static void files_of_http_security_are_checked_and_belong_together(void **state)
+static void files_of_http_security_are_checked_alone_and_together(void **state)
 {
     (void)state;
     static const struct {
@@ -766,7 +767,7 @@ static void files_of_http_security_are_checked_and_belong_together(void **state)
     }
 }
 
-static void http_is_an_address_and_a_port_or_off(void **state)
+static void http_is_an_address_with_a_port_or_off(void **state)
 {
     (void)state;
     static const struct {
@@ -805,7 +806,7 @@ static void http_is_an_address_and_a_port_or_off(void **state)
     }
 }
 
-/* 1,024 equal workers: one line each, and the check ends soon. */
+/* 1,024 equal workers: one line each, and the check takes no quadratic time. */
 static void a_whole_list_of_clashes_is_bounded(void **state)
 {
     (void)state;
@@ -826,7 +827,7 @@ static void a_whole_list_of_clashes_is_bounded(void **state)
     (void)fclose(out);
     config_file_write(&file, text, len);
     assert_int_equal(kvb_bridge_config_read(file.path, &config, &errors), KVB_BAD_CONFIG);
-    assert_int_equal(errors.count, 1 + workers - 1); /* and one: too many streams */
+    assert_int_equal(errors.count, 1 + workers - 1); /* one rank more makes too many streams */
     assert_non_null(strstr(
         errors.texts[0].text, "workers: has 131072 ranks in all: one bridge reads at most 65536"));
     config_file_remove(&file);
@@ -855,40 +856,40 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_sample_reads_without_error_and_has_every_key),
-        cmocka_unit_test(what_is_left_out_has_the_documented_default),
-        cmocka_unit_test(a_worker_may_be_named_otherwise_than_the_rest),
+        cmocka_unit_test(missing_keys_have_the_documented_defaults),
+        cmocka_unit_test(hashes_may_differ_by_worker),
         cmocka_unit_test(role_and_address_may_be_keys_or_labels),
         cmocka_unit_test(a_worker_says_one_role_and_one_address),
-        cmocka_unit_test(everything_wrong_is_said_at_once),
-        cmocka_unit_test(what_has_no_default_must_be_there),
+        cmocka_unit_test(all_errors_are_reported_at_once),
+        cmocka_unit_test(keys_without_a_default_are_required),
         cmocka_unit_test(load_sources_are_addresses),
         cmocka_unit_test(load_sources_may_be_shared),
-        cmocka_unit_test(a_worker_without_an_id_has_one_of_its_address),
-        cmocka_unit_test(the_same_words_mean_another_address_on_another_host),
-        cmocka_unit_test(a_made_id_may_not_be_anothers),
-        cmocka_unit_test(a_token_is_checked_with_the_rest),
+        cmocka_unit_test(a_worker_without_an_id_gets_one_from_its_address),
+        cmocka_unit_test(loopback_addresses_give_another_id_on_another_host),
+        cmocka_unit_test(a_derived_id_that_is_used_already_is_an_error),
+        cmocka_unit_test(register_token_files_are_checked),
         cmocka_unit_test(a_worker_id_is_used_once),
-        cmocka_unit_test(worker_ids_go_up_to_the_greatest_that_routers_hold),
+        cmocka_unit_test(worker_ids_go_up_to_the_maximum_of_routers),
         cmocka_unit_test(each_rank_may_have_an_id_of_its_own),
-        cmocka_unit_test(ids_are_as_many_as_ranks_and_all_different),
+        cmocka_unit_test(ids_need_one_unique_id_for_each_rank),
         cmocka_unit_test(port_ranges_of_one_worker_must_not_overlap),
         cmocka_unit_test(port_ranges_of_different_workers_must_not_overlap),
-        cmocka_unit_test(neighbouring_ranges_and_one_load_port_for_all_ranks_are_fine),
-        cmocka_unit_test(ranks_beyond_what_an_endpoint_can_carry_are_errors),
+        cmocka_unit_test(adjacent_ranges_and_one_load_port_for_all_ranks_are_accepted),
+        cmocka_unit_test(ranks_that_an_endpoint_cannot_express_are_errors),
         cmocka_unit_test(names_must_fit_into_a_subject),
-        cmocka_unit_test(http_is_an_address_and_a_port_or_off),
+        cmocka_unit_test(http_is_an_address_with_a_port_or_off),
         cmocka_unit_test(a_listener_that_is_not_loopback_needs_a_token_or_says_insecure),
-        cmocka_unit_test(files_of_http_security_are_checked_and_belong_together),
+        cmocka_unit_test(files_of_http_security_are_checked_alone_and_together),
         cmocka_unit_test(a_whole_list_of_clashes_is_bounded),
-        cmocka_unit_test(workers_of_another_file_are_the_last_ones),
-        cmocka_unit_test(mistakes_in_another_file_name_that_file_and_its_lines),
+        cmocka_unit_test(workers_of_a_workers_file_come_last),
+        cmocka_unit_test(mistakes_in_a_workers_file_name_that_file_and_its_lines),
         cmocka_unit_test(a_missing_workers_file_is_an_error),
-        cmocka_unit_test(members_of_a_name_are_workers_of_one_kind),
+        cmocka_unit_test(members_of_a_dns_name_have_the_same_settings),
         cmocka_unit_test(mistakes_in_dns_are_named),
         cmocka_unit_test(republishing_is_off_unless_an_address_is_given),
         cmocka_unit_test(mistakes_in_republish_are_named),
         cmocka_unit_test(republishing_beyond_this_host_is_a_warning),
-        cmocka_unit_test(with_keys_of_readers_any_address_is_fine),
+        cmocka_unit_test(with_keys_of_readers_any_address_is_accepted),
         cmocka_unit_test(mistakes_in_keys_of_readers_are_named),
         cmocka_unit_test(services_to_announce_to_are_checked),
         cmocka_unit_test(survives_every_allocation_failing),

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What --check says of settings that the readers of P.kv_events cannot follow. */
+/* Warnings of --check about settings that readers of P.kv_events cannot follow. */
 
 #define RANKS(ids) "{ " ids " model = \"m\"; block_size = 16; ranks = 2; events = \"tcp://h:1\"; }"
 
@@ -21,7 +21,7 @@ static struct kvb_conf_errors read_warned(const char *text)
     return errors;
 }
 
-static void warns_of_ranks_that_share_an_id_where_readers_may_know_no_ranks(void **state)
+static void warns_of_ranks_that_share_an_id_if_readers_may_ignore_ranks(void **state)
 {
     (void)state;
     const struct kvb_conf_errors shared =
@@ -42,7 +42,7 @@ static void warns_of_ranks_that_share_an_id_where_readers_may_know_no_ranks(void
 
 #define TIERS(more) "publish = { namespace = \"n\"; component = \"c\"; " more " };\n"
 
-/* Of a store on line 3. */
+/* A warning about a store on line 3. */
 static struct kvb_conf_errors read_store(const char *publish, const char *more)
 {
     char text[512];
@@ -105,7 +105,7 @@ static void all_tiers_are_published_to_readers_that_know_them(void **state)
         "1: publish.tiers: \"all\" is for readers that know tiers");
 }
 
-static void a_clear_is_spelt_out_in_json_only(void **state)
+static void only_json_writes_a_clear_as_removals(void **state)
 {
     (void)state;
     assert_wrong(
@@ -124,7 +124,7 @@ static void warns_of_a_refresh_that_has_no_effect(void **state)
     (void)state;
     static const struct {
         const char *text;
-        const char *warning; /* NULL: none */
+        const char *warning; /* NULL: no warning */
     } cases[] = {
         { REFRESHED("refresh_s = 5;"), NULL },
         { REFRESHED("profile = \"protobuf\";"), NULL },
@@ -143,7 +143,7 @@ static void warns_of_a_refresh_that_has_no_effect(void **state)
     }
 }
 
-static void a_refresh_is_of_json_that_is_announced(void **state)
+static void refresh_needs_json_and_reannouncement(void **state)
 {
     (void)state;
     static const struct {
@@ -170,11 +170,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(warns_of_a_refresh_that_has_no_effect),
-        cmocka_unit_test(a_refresh_is_of_json_that_is_announced),
-        cmocka_unit_test(warns_of_ranks_that_share_an_id_where_readers_may_know_no_ranks),
+        cmocka_unit_test(refresh_needs_json_and_reannouncement),
+        cmocka_unit_test(warns_of_ranks_that_share_an_id_if_readers_may_ignore_ranks),
         cmocka_unit_test(warns_of_a_store_of_which_nothing_is_published),
         cmocka_unit_test(all_tiers_are_published_to_readers_that_know_them),
-        cmocka_unit_test(a_clear_is_spelt_out_in_json_only),
+        cmocka_unit_test(only_json_writes_a_clear_as_removals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ static const struct kvb_event_sources two = {
     .count = 2,
 };
 
-static void each_rank_has_the_address_that_was_told_at_the_host_that_told(void **state)
+static void each_rank_has_the_reported_port_on_the_host_that_reported_it(void **state)
 {
     const struct kvb_worker_config worker = worker_at("http://engine:8000");
     size_t count = 0;
@@ -42,15 +42,16 @@ static void each_rank_has_the_address_that_was_told_at_the_host_that_told(void *
     assert_true(advertised[0].has_own_addresses);
     assert_int_equal(advertised[0].id, 7);
     assert_int_equal(advertised[1].first_rank, 3);
-    assert_string_equal(advertised[1].events, "tcp://10.0.0.9:41002"); /* it names a host */
+    /* the reported address contains a host */
+    assert_string_equal(advertised[1].events, "tcp://10.0.0.9:41002");
     assert_string_equal(advertised[1].replay, "");
     assert_string_equal(advertised[1].load.zmq, "");
     assert_string_equal(advertised[1].load.prometheus, "");
-    assert_true(advertised[2].is_discovered); /* for its source of load */
+    assert_true(advertised[2].is_discovered); /* used by its load source */
     assert_int_equal(advertised[2].ranks, 4);
 }
 
-static void an_id_is_there_for_each_rank_or_one_for_all(void **state)
+static void there_is_one_id_for_each_rank_or_one_for_all(void **state)
 {
     struct kvb_worker_config worker = worker_at("http://engine:8000");
     struct kvb_detail why = { "" };
@@ -69,7 +70,7 @@ static void an_id_is_there_for_each_rank_or_one_for_all(void **state)
     assert_int_equal(advertised[1].id, 8);
 }
 
-static void what_is_no_address_is_refused(void **state)
+static void an_invalid_address_is_refused(void **state)
 {
     const struct kvb_worker_config worker = worker_at("http://engine:8000");
     const struct kvb_event_sources bad = { .sources = { { .endpoint = "nonsense" } }, .count = 1 };
@@ -93,8 +94,8 @@ static bool is_taken_to_connect(const char *endpoint)
     return advertised[0].may_connect;
 }
 
-/* By the rule of vLLM's and SGLang's publishers. */
-static void what_has_no_star_may_be_connected_to_by_the_engine(void **state)
+/* As vLLM's and SGLang's publishers decide it. */
+static void without_a_star_the_engine_may_connect_instead_of_listening(void **state)
 {
     (void)state;
     assert_false(is_taken_to_connect("tcp://*:5557"));
@@ -105,7 +106,7 @@ static void what_has_no_star_may_be_connected_to_by_the_engine(void **state)
     assert_true(is_taken_to_connect("tcp://0.0.0.0:5557"));
 }
 
-static void what_nobody_else_can_reach_is_refused(void **state)
+static void addresses_that_other_processes_cannot_reach_are_refused(void **state)
 {
     const struct kvb_worker_config worker = worker_at("http://engine:8000");
     const struct kvb_event_sources inside = { .sources = { { .endpoint = "inproc://kv" } },
@@ -119,7 +120,7 @@ static void what_nobody_else_can_reach_is_refused(void **state)
     assert_non_null(strstr(why.text, "inproc://kv is reachable only inside the engine's process"));
 }
 
-static void the_host_of_a_url_is_found(void **state)
+static void the_host_is_extracted_from_a_url(void **state)
 {
     static const char *const rows[][2] = {
         { "http://engine:8000", "engine" },
@@ -142,12 +143,12 @@ static void the_host_of_a_url_is_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_rank_has_the_address_that_was_told_at_the_host_that_told),
-        cmocka_unit_test(an_id_is_there_for_each_rank_or_one_for_all),
-        cmocka_unit_test(what_is_no_address_is_refused),
-        cmocka_unit_test(what_has_no_star_may_be_connected_to_by_the_engine),
-        cmocka_unit_test(what_nobody_else_can_reach_is_refused),
-        cmocka_unit_test(the_host_of_a_url_is_found),
+        cmocka_unit_test(each_rank_has_the_reported_port_on_the_host_that_reported_it),
+        cmocka_unit_test(there_is_one_id_for_each_rank_or_one_for_all),
+        cmocka_unit_test(an_invalid_address_is_refused),
+        cmocka_unit_test(without_a_star_the_engine_may_connect_instead_of_listening),
+        cmocka_unit_test(addresses_that_other_processes_cannot_reach_are_refused),
+        cmocka_unit_test(the_host_is_extracted_from_a_url),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
 static const uint64_t start_ns = 5 * KVB_NS_PER_S;
 static const uint64_t ms = KVB_NS_PER_MS;
 
-static void is_missing_three_seconds_after_the_first_that_was_not_heard(void **state)
+static void echoes_are_missing_three_seconds_after_the_first_lost_one(void **state)
 {
     struct kvb_echo echo = { 0 };
 
@@ -18,7 +18,7 @@ static void is_missing_three_seconds_after_the_first_that_was_not_heard(void **s
     assert_true(kvb_echo_is_missing(&echo, start_ns + 3000 * ms));
 }
 
-static void one_that_is_heard_is_enough(void **state)
+static void one_received_echo_is_enough(void **state)
 {
     struct kvb_echo echo = { 0 };
 
@@ -31,7 +31,7 @@ static void one_that_is_heard_is_enough(void **state)
     assert_true(kvb_echo_is_missing(&echo, start_ns + 12000 * ms));
 }
 
-static void of_a_connection_that_is_gone_none_is_awaited(void **state)
+static void no_echo_of_a_lost_connection_is_awaited(void **state)
 {
     struct kvb_echo echo = { 0 };
 
@@ -44,9 +44,9 @@ static void of_a_connection_that_is_gone_none_is_awaited(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_missing_three_seconds_after_the_first_that_was_not_heard),
-        cmocka_unit_test(one_that_is_heard_is_enough),
-        cmocka_unit_test(of_a_connection_that_is_gone_none_is_awaited),
+        cmocka_unit_test(echoes_are_missing_three_seconds_after_the_first_lost_one),
+        cmocka_unit_test(one_received_echo_is_enough),
+        cmocka_unit_test(no_echo_of_a_lost_connection_is_awaited),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,14 +39,14 @@ static void appends_the_rank_to_an_inproc_name(void **state)
     assert_rank("inproc://cache", 12, "inproc://cache_dp12");
 }
 
-static void knows_ipc_for_rank_0_only(void **state)
+static void allows_ipc_for_rank_0_only(void **state)
 {
     (void)state;
     assert_rank("ipc:///tmp/kv", 0, "ipc:///tmp/kv");
     assert_rank("ipc:///tmp/kv", 1, NULL);
 }
 
-static void refuses_what_is_no_endpoint(void **state)
+static void refuses_invalid_endpoints(void **state)
 {
     (void)state;
     static const char *const bad[] = {
@@ -66,7 +66,7 @@ static void refuses_what_is_no_endpoint(void **state)
     }
 }
 
-static void refuses_a_name_that_grows_too_long(void **state)
+static void refuses_a_name_that_becomes_too_long(void **state)
 {
     (void)state;
     char base[kvb_endpoint_bytes];
@@ -76,7 +76,7 @@ static void refuses_a_name_that_grows_too_long(void **state)
     base[sizeof base - 1] = '\0';
     assert_rank(base, 0, base);
     assert_rank(base, 1, NULL);
-    base[sizeof base - 5] = '\0'; /* room for four: "_dp1" */
+    base[sizeof base - 5] = '\0'; /* room for four more: "_dp1" */
     char text[kvb_endpoint_bytes];
     assert_ok(kvb_endpoint_for_rank(base, 1, text));
     assert_int_equal(strlen(text), kvb_endpoint_bytes - 1);
@@ -94,7 +94,7 @@ static bool clash(const char *one, uint32_t ranks, const char *other, uint32_t f
     return kvb_endpoint_range_clashes(&a, &b);
 }
 
-static void ranges_clash_when_they_share_a_socket(void **state)
+static void ranges_clash_if_they_share_a_socket(void **state)
 {
     (void)state;
     assert_false(clash("tcp://h:5557", 1, "tcp://h:5558", 0));
@@ -121,7 +121,7 @@ static void all_names_of_this_host_are_one_host(void **state)
     }
 }
 
-static void a_range_says_which_limit_its_last_rank_breaks(void **state)
+static void a_range_reports_which_limit_its_last_rank_exceeds(void **state)
 {
     (void)state;
     struct kvb_endpoint_range range;
@@ -158,13 +158,13 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adds_the_rank_to_a_tcp_port),
         cmocka_unit_test(appends_the_rank_to_an_inproc_name),
-        cmocka_unit_test(knows_ipc_for_rank_0_only),
-        cmocka_unit_test(refuses_what_is_no_endpoint),
-        cmocka_unit_test(refuses_a_name_that_grows_too_long),
-        cmocka_unit_test(ranges_clash_when_they_share_a_socket),
+        cmocka_unit_test(allows_ipc_for_rank_0_only),
+        cmocka_unit_test(refuses_invalid_endpoints),
+        cmocka_unit_test(refuses_a_name_that_becomes_too_long),
+        cmocka_unit_test(ranges_clash_if_they_share_a_socket),
         cmocka_unit_test(all_names_of_this_host_are_one_host),
         cmocka_unit_test(sockets_that_clash_have_one_hash),
-        cmocka_unit_test(a_range_says_which_limit_its_last_rank_breaks),
+        cmocka_unit_test(a_range_reports_which_limit_its_last_rank_exceeds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,15 +10,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What leaves a publisher, message by message: the linker puts these in the place of the
- * bus's functions (--wrap). */
+/* Captures each message that the publisher sends. The linker puts the functions below in the place
+ * of those of the bus (--wrap). */
 enum { max_messages = 256 };
 
 static struct {
-    struct kvb_router_batch messages[max_messages]; /* as a reader takes them */
-    bool is_window[max_messages];                   /* on the subject of window events */
+    struct kvb_router_batch messages[max_messages]; /* decoded as a reader does */
+    /* number sent to the subject of window events */
+    bool is_window[max_messages];
     size_t count;
-    size_t takes; /* so many, then NATS is away */
+    size_t takes; /* after this many messages NATS is away */
     size_t max_payload;
 } nats;
 
@@ -36,7 +37,7 @@ static kvb_status take_message(kvb_span payload)
     return KVB_OK;
 }
 
-/* The linker's names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
+/* The linker prescribes these names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
 kvb_status __wrap_kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload);
 kvb_status __wrap_kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload)
 {
@@ -95,7 +96,7 @@ static void end(struct kvb_event_publisher *publisher)
     nats.count = 0;
 }
 
-/* Adds stored event `id` of so many blocks, of this worker and rank in epoch `epoch`. */
+/* Adds the stored event `id` with this many blocks, of this worker and rank, in epoch `epoch`. */
 static kvb_status add_of(
     struct kvb_event_publisher *publisher, uint64_t worker_id, uint32_t dp_rank, uint8_t epoch,
     uint64_t id, uint32_t blocks)
@@ -116,7 +117,7 @@ static kvb_status add_of(
     return status;
 }
 
-/* Of worker 7. */
+/* The same for worker 7. */
 static kvb_status
 add(struct kvb_event_publisher *publisher, uint8_t epoch, uint64_t id, uint32_t blocks)
 {
@@ -140,12 +141,12 @@ static void assert_message(size_t number, uint64_t first_id, size_t events)
     }
 }
 
-static void what_is_added_until_a_flush_is_one_message(void **state)
+static void events_added_before_a_flush_are_one_message(void **state)
 {
     (void)state;
     struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
 
-    assert_ok(kvb_event_publisher_flush(publisher)); /* nothing waits */
+    assert_ok(kvb_event_publisher_flush(publisher)); /* nothing is left */
     for (uint64_t id = 1; id <= 20; id++) {
         assert_ok(add(publisher, 1, id, (uint32_t)id % 4));
     }
@@ -155,18 +156,18 @@ static void what_is_added_until_a_flush_is_one_message(void **state)
     assert_message(0, 1, 20);
     assert_int_equal(publisher->events, 20);
     assert_int_equal(publisher->messages, 1);
-    assert_ok(kvb_event_publisher_flush(publisher)); /* nothing is said twice */
+    assert_ok(kvb_event_publisher_flush(publisher)); /* nothing is published twice */
     assert_int_equal(nats.count, 1);
     end(publisher);
 }
 
-static void what_does_not_follow_is_a_message_of_its_own(void **state)
+static void an_event_that_does_not_follow_starts_a_new_message(void **state)
 {
     (void)state;
     struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
 
     assert_ok(add(publisher, 1, 5, 1));
-    assert_ok(add(publisher, 1, 7, 1)); /* an id is missing between */
+    assert_ok(add(publisher, 1, 7, 1)); /* an id is missing before it */
     assert_ok(add(publisher, 2, 8, 1)); /* another epoch */
     assert_ok(kvb_event_publisher_flush(publisher));
     assert_int_equal(nats.count, 3);
@@ -178,7 +179,7 @@ static void what_does_not_follow_is_a_message_of_its_own(void **state)
     end(publisher);
 }
 
-/* Although ids and epoch continue: those of two streams may do so by chance. */
+/* Even if ids and epoch continue: those of two streams may do so by chance. */
 static void two_streams_share_no_message(void **state)
 {
     (void)state;
@@ -196,7 +197,7 @@ static void two_streams_share_no_message(void **state)
     end(publisher);
 }
 
-/* Stored events from id 1 on, in one batch. */
+/* Adds stored events from id 1 on, in one batch. */
 static kvb_status add_many(struct kvb_event_publisher *publisher, uint64_t events, uint32_t blocks)
 {
     struct kvb_router_batch batch = { .worker_id = 7, .has_epoch = true };
@@ -216,7 +217,7 @@ static kvb_status add_many(struct kvb_event_publisher *publisher, uint64_t event
     return status;
 }
 
-static void all_messages_fit_what_the_server_takes(void **state)
+static void all_messages_fit_the_servers_max_payload(void **state)
 {
     static const struct {
         uint64_t events;
@@ -230,12 +231,12 @@ static void all_messages_fit_what_the_server_takes(void **state)
         assert_ok(add_many(publisher, shapes[i].events, shapes[i].blocks));
         assert_ok(kvb_event_publisher_flush(publisher));
         assert_int_equal(publisher->events, shapes[i].events);
-        assert_in_range(nats.count, 2, shapes[i].events / 4); /* and they are well filled */
+        assert_in_range(nats.count, 2, shapes[i].events / 4); /* and the messages are well filled */
         end(publisher);
     }
 }
 
-static void an_event_of_our_own_fits_as_json(void **state)
+static void the_largest_event_fits_as_json(void **state)
 {
     (void)state;
     struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
@@ -247,16 +248,18 @@ static void an_event_of_our_own_fits_as_json(void **state)
     end(publisher);
 }
 
-static void no_more_waits_than_its_ceiling(void **state)
+static void waiting_events_are_bounded(void **state)
 {
     (void)state;
     struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
     const uint32_t half = kvb_publisher_waiting_blocks / 2;
 
     assert_ok(add(publisher, 1, 1, half));
-    assert_ok(add(publisher, 1, 2, half)); /* both and what they weigh themselves: too much */
+    /* both events with their overhead are above the ceiling */
+    assert_ok(add(publisher, 1, 2, half));
     assert_int_equal(nats.count, 1);
-    assert_ok(add(publisher, 1, 3, 2 * kvb_publisher_waiting_blocks)); /* waits for nothing */
+    /* flushes nothing else first */
+    assert_ok(add(publisher, 1, 3, 2 * kvb_publisher_waiting_blocks));
     assert_int_equal(nats.count, 3);
     assert_message(0, 1, 1);
     assert_message(1, 2, 1);
@@ -264,7 +267,7 @@ static void no_more_waits_than_its_ceiling(void **state)
     end(publisher);
 }
 
-static void json_is_a_message_an_event_in_order(void **state)
+static void json_has_one_message_for_each_event_in_order(void **state)
 {
     (void)state;
     struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
@@ -283,8 +286,8 @@ static void json_is_a_message_an_event_in_order(void **state)
     end(publisher);
 }
 
-/* A large one does not wait for others to fill the room. */
-static void json_that_waits_is_bounded_in_bytes(void **state)
+/* A large event is published without waiting for others to fill the buffer. */
+static void waiting_json_is_bounded_in_bytes(void **state)
 {
     (void)state;
     struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
@@ -296,7 +299,7 @@ static void json_that_waits_is_bounded_in_bytes(void **state)
     end(publisher);
 }
 
-static void what_nats_does_not_take_is_dropped_and_counted(void **state)
+static void messages_that_nats_refuses_are_dropped_and_counted(void **state)
 {
     static const enum kvb_profile profiles[] = { KVB_PROFILE_JSON, KVB_PROFILE_PROTOBUF };
 
@@ -307,7 +310,7 @@ static void what_nats_does_not_take_is_dropped_and_counted(void **state)
         nats.takes = 0;
         assert_int_equal(kvb_event_publisher_flush(publisher), KVB_AGAIN);
         nats.takes = SIZE_MAX;
-        assert_ok(kvb_event_publisher_flush(publisher)); /* nothing waits any more */
+        assert_ok(kvb_event_publisher_flush(publisher)); /* nothing is left */
         assert_int_equal(nats.count, 0);
         assert_int_equal(publisher->failures, 1);
         assert_int_equal(publisher->events, 0);
@@ -318,7 +321,7 @@ static void what_nats_does_not_take_is_dropped_and_counted(void **state)
     }
 }
 
-static void a_failure_amid_many_tells_how_many_left(void **state)
+static void after_a_failure_the_number_of_sent_messages_is_known(void **state)
 {
     (void)state;
     struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
@@ -335,7 +338,7 @@ static void a_failure_amid_many_tells_how_many_left(void **state)
 
 /* ---- The window list ---- */
 
-/* An event of one block of the list, or a clear of all lists. */
+/* An event of one block of the window list, or a clear of all lists. */
 static void add_to_list(
     struct kvb_event_publisher *publisher, enum kvb_router_kind kind, enum kvb_tier list,
     uint64_t id)
@@ -352,7 +355,7 @@ static void add_to_list(
     kvb_router_batch_done(&batch);
 }
 
-static void json_says_window_events_where_readers_of_tiers_do_not_listen(void **state)
+static void json_window_events_have_a_subject_of_their_own(void **state)
 {
     (void)state;
     static const struct {
@@ -376,7 +379,8 @@ static void json_says_window_events_where_readers_of_tiers_do_not_listen(void **
     assert_ok(kvb_event_publisher_flush(publisher));
     assert_int_equal(nats.count, KVB_COUNT_OF(events));
     assert_int_equal(publisher->messages, KVB_COUNT_OF(events));
-    for (size_t i = 0; i < nats.count; i++) { /* in the order of their ids, across subjects */
+    /* in the order of their ids, on both subjects together */
+    for (size_t i = 0; i < nats.count; i++) {
         assert_int_equal(nats.messages[i].events[0].event_id, i + 1);
         assert_int_equal(nats.messages[i].events[0].tier, events[i].list);
         assert_int_equal(nats.is_window[i], events[i].is_window);
@@ -384,7 +388,7 @@ static void json_says_window_events_where_readers_of_tiers_do_not_listen(void **
     end(publisher);
 }
 
-static void window_events_that_nats_does_not_take_are_dropped_with_what_follows(void **state)
+static void window_events_that_nats_refuses_are_dropped_with_what_follows(void **state)
 {
     (void)state;
     struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
@@ -394,7 +398,8 @@ static void window_events_that_nats_does_not_take_are_dropped_with_what_follows(
     add_to_list(publisher, KVB_ROUTER_STORED, KVB_LIST_WINDOW, 1);
     nats.takes = 0;
     assert_ok(kvb_router_batch_add_event(&batch, &event));
-    assert_int_equal(kvb_event_publisher_add(publisher, &batch), KVB_AGAIN); /* the other subject */
+    /* published on the other subject */
+    assert_int_equal(kvb_event_publisher_add(publisher, &batch), KVB_AGAIN);
     nats.takes = SIZE_MAX;
     assert_ok(kvb_event_publisher_flush(publisher));
     assert_int_equal(nats.count, 0);
@@ -403,7 +408,7 @@ static void window_events_that_nats_does_not_take_are_dropped_with_what_follows(
     end(publisher);
 }
 
-static void protobuf_says_window_events_with_the_others(void **state)
+static void protobuf_window_events_are_in_the_same_message(void **state)
 {
     (void)state;
     struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
@@ -420,19 +425,19 @@ static void protobuf_says_window_events_with_the_others(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_added_until_a_flush_is_one_message),
-        cmocka_unit_test(what_does_not_follow_is_a_message_of_its_own),
+        cmocka_unit_test(events_added_before_a_flush_are_one_message),
+        cmocka_unit_test(an_event_that_does_not_follow_starts_a_new_message),
         cmocka_unit_test(two_streams_share_no_message),
-        cmocka_unit_test(all_messages_fit_what_the_server_takes),
-        cmocka_unit_test(an_event_of_our_own_fits_as_json),
-        cmocka_unit_test(no_more_waits_than_its_ceiling),
-        cmocka_unit_test(json_is_a_message_an_event_in_order),
-        cmocka_unit_test(json_that_waits_is_bounded_in_bytes),
-        cmocka_unit_test(what_nats_does_not_take_is_dropped_and_counted),
-        cmocka_unit_test(a_failure_amid_many_tells_how_many_left),
-        cmocka_unit_test(json_says_window_events_where_readers_of_tiers_do_not_listen),
-        cmocka_unit_test(window_events_that_nats_does_not_take_are_dropped_with_what_follows),
-        cmocka_unit_test(protobuf_says_window_events_with_the_others),
+        cmocka_unit_test(all_messages_fit_the_servers_max_payload),
+        cmocka_unit_test(the_largest_event_fits_as_json),
+        cmocka_unit_test(waiting_events_are_bounded),
+        cmocka_unit_test(json_has_one_message_for_each_event_in_order),
+        cmocka_unit_test(waiting_json_is_bounded_in_bytes),
+        cmocka_unit_test(messages_that_nats_refuses_are_dropped_and_counted),
+        cmocka_unit_test(after_a_failure_the_number_of_sent_messages_is_known),
+        cmocka_unit_test(json_window_events_have_a_subject_of_their_own),
+        cmocka_unit_test(window_events_that_nats_refuses_are_dropped_with_what_follows),
+        cmocka_unit_test(protobuf_window_events_are_in_the_same_message),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

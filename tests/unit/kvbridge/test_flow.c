@@ -5,9 +5,9 @@
 
 #include <stdlib.h>
 
-/* One rank of a bridge whose socket and monitor say what a test wants, at the moment that
- * it wants: libzmq's threads cannot be told to.  The linker puts these in the place of
- * the source's functions (--wrap). */
+/* One rank of a bridge. Its socket and monitor report what a test says, exactly when it says so,
+ * which libzmq's threads cannot do. The linker puts the functions below in the place of those of
+ * the source (--wrap). */
 
 enum { stranger = 99 };
 
@@ -15,20 +15,20 @@ static struct {
     struct kvb_source_batch batches[3];
     size_t batch_count;
     struct kvb_source_link link;
-    kvb_status replies[2]; /* KVB_OK: an END */
+    kvb_status replies[2]; /* KVB_OK: an END marker */
     size_t reply_count, replies_taken;
-    size_t stops;    /* of replays */
-    size_t renewals; /* how often the daemon looked whether one is due */
+    size_t stops;    /* number of replies */
+    size_t renewals; /* how often the daemon checked whether a renewal is due */
 } script;
 
-/* What NATS was given. */
+/* The messages given to NATS. */
 static struct {
-    struct kvb_router_batch message; /* the newest */
+    struct kvb_router_batch message; /* the newest message */
     size_t count;
     bool is_away;
 } nats;
 
-/* The linker's names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
+/* The linker prescribes these names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
 size_t __wrap_kvb_source_receive(
     struct kvb_source *source, struct kvb_source_batch *out_batches, uint64_t *out_refused);
 size_t __wrap_kvb_source_receive(
@@ -174,8 +174,8 @@ static void end(struct kvb_bridge *bridge)
     free(bridge);
 }
 
-/* The next turn finds a monitor that says whether the connection was lost and is back, and
- * what batches the script has. */
+/* In the next turn the monitor reports whether the connection was lost and restored, and the source
+ * delivers the batches of the script. */
 static void turn(struct kvb_bridge *bridge, bool was_lost)
 {
     script.link = (struct kvb_source_link){ .was_lost = was_lost, .is_up = true };
@@ -201,7 +201,7 @@ static uint64_t applied(const struct kvb_bridge *bridge)
     return kvb_stream_count(bridge->membership.ranks[0]->served.stream)->batches_applied;
 }
 
-/* An engine that is up, whose history is whole up to seq 0. */
+/* An engine that is connected, with complete history up to sequence number 0. */
 static struct kvb_bridge *begin_followed(void)
 {
     struct kvb_bridge *bridge = begin();
@@ -228,8 +228,8 @@ static void batches_of_one_connection_are_applied(void **state)
     end(bridge);
 }
 
-/* The monitor is read after the batches, and counts before them: they may be another
- * process's, whose seq goes on where ours ended. */
+/* The monitor is read after the batches but counts before them: the batches may come from another
+ * process whose sequence numbers continue where the old ones ended. */
 static void batches_that_came_with_a_reconnection_wait_for_the_proof(void **state)
 {
     (void)state;
@@ -243,8 +243,8 @@ static void batches_that_came_with_a_reconnection_wait_for_the_proof(void **stat
     end(bridge);
 }
 
-/* One of the replies is lost, so that all that follows it is doubtful, the END too. */
-static void the_end_after_a_reply_that_cannot_be_read_proves_nothing(void **state)
+/* One reply cannot be decoded, so everything after it is in doubt, including the END. */
+static void the_end_after_an_undecodable_reply_proves_nothing(void **state)
 {
     (void)state;
     struct kvb_bridge *bridge = begin_followed();
@@ -265,14 +265,14 @@ static void the_end_after_a_reply_that_cannot_be_read_proves_nothing(void **stat
     end(bridge);
 }
 
-/* Not even decoded: that is what takes its time. */
-static void batches_of_a_quarantined_rank_are_passed_over_and_counted(void **state)
+/* They are not even decoded, because decoding is what takes the time. */
+static void batches_of_a_quarantined_rank_are_skipped_and_counted(void **state)
 {
     (void)state;
     struct kvb_bridge *bridge = begin_followed();
 
     bridge->membership.ranks[0]->served.turn.until_ns = 5000;
-    turn_with(bridge, '\xc1', 1, false); /* would be refused */
+    turn_with(bridge, '\xc1', 1, false); /* decoding this would be an error */
     assert_int_equal(kvb_metric_get(&bridge->shown.metrics, kvb_bridge_batches_received), 2);
     assert_int_equal(kvb_metric_get(&bridge->shown.metrics, kvb_bridge_batches_unread), 1);
     assert_int_equal(kvb_metric_get(&bridge->shown.metrics, kvb_bridge_payloads_refused), 0);
@@ -280,7 +280,7 @@ static void batches_of_a_quarantined_rank_are_passed_over_and_counted(void **sta
     end(bridge);
 }
 
-static void a_payload_that_cannot_be_read_is_counted_and_not_applied(void **state)
+static void an_undecodable_payload_is_counted_and_not_applied(void **state)
 {
     (void)state;
     struct kvb_bridge *bridge = begin_followed();
@@ -297,7 +297,7 @@ static const char first_stored[] = "\x92\x02\x91\x95\xab"
 static const char second_stored[] = "\x92\x03\x91\x95\xab"
                                     "BlockStored\x91\x02\xc0\x91\x06\x01";
 
-/* Routers know what the rank holds; its engine sends two batches, seq 1 and 2. */
+/* The content of the rank is published; its engine sends two batches, seq 1 and 2. */
 static struct kvb_bridge *begin_names(void)
 {
     struct kvb_bridge *bridge = begin_followed();
@@ -315,7 +315,7 @@ static struct kvb_bridge *begin_names(void)
     return bridge;
 }
 
-static void what_a_turn_brings_is_one_message_at_its_end(void **state)
+static void the_events_of_a_turn_are_one_message_at_its_end(void **state)
 {
     (void)state;
     struct kvb_bridge *bridge = begin_names();
@@ -330,8 +330,8 @@ static void what_a_turn_brings_is_one_message_at_its_end(void **state)
     end(bridge);
 }
 
-/* Each is decoded while the one before it waits to be applied. */
-static void of_a_run_strangers_batches_alone_are_left_out(void **state)
+/* Each batch is decoded while the previous one waits to be applied. */
+static void only_batches_of_unknown_peers_are_left_out_of_a_run(void **state)
 {
     (void)state;
     struct kvb_bridge *bridge = begin_names();
@@ -347,7 +347,7 @@ static void of_a_run_strangers_batches_alone_are_left_out(void **state)
     end(bridge);
 }
 
-static void an_unreadable_batch_of_a_run_hides_none_of_the_others(void **state)
+static void an_undecodable_batch_of_a_run_hides_no_other(void **state)
 {
     (void)state;
     struct kvb_bridge *bridge = begin_names();
@@ -362,11 +362,11 @@ static void an_unreadable_batch_of_a_run_hides_none_of_the_others(void **state)
     assert_int_equal(applied(bridge), 2);
     assert_int_equal(nats.message.event_count, 1);
     assert_true(kvb_stream_wants_replay(bridge->membership.ranks[0]->served.stream, 1000, &from));
-    assert_int_equal(from, 1); /* the engine may have a good copy of seq 2 */
+    assert_int_equal(from, 1); /* the engine may have an intact copy of seq 2 */
     end(bridge);
 }
 
-static void a_turn_that_nats_does_not_take_is_to_be_told_anew(void **state)
+static void a_turn_that_nats_refuses_is_to_be_announced_again(void **state)
 {
     (void)state;
     struct kvb_bridge *bridge = begin_names();
@@ -376,12 +376,12 @@ static void a_turn_that_nats_does_not_take_is_to_be_told_anew(void **state)
     assert_int_equal(bridge->membership.ranks[0]->served.advertiser.state, KVB_ADVERTISED_GAP);
     nats.is_away = false;
     turn(bridge, false);
-    assert_int_equal(nats.count, 0); /* and not the half of it */
+    assert_int_equal(nats.count, 0); /* and no part of it is published */
     end(bridge);
 }
 
-/* Batches that waited for a replay, which does not come. */
-static void what_a_tick_brings_is_published_with_it(void **state)
+/* Batches that waited for a replay, which never arrives. */
+static void events_of_a_tick_are_published_with_it(void **state)
 {
     (void)state;
     struct kvb_bridge *bridge = begin_names();
@@ -401,7 +401,7 @@ static void what_a_tick_brings_is_published_with_it(void **state)
     end(bridge);
 }
 
-static void each_tick_looks_whether_the_connection_was_given_up(void **state)
+static void each_tick_checks_whether_the_connection_must_be_renewed(void **state)
 {
     (void)state;
     struct kvb_bridge *bridge = begin_followed();
@@ -430,7 +430,7 @@ static struct kvb_heartbeat beat_of(const struct bridge_rank *rank)
     return beat;
 }
 
-static void tokens_in_pairs_are_said_of_the_stream(void **state)
+static void tokens_in_pairs_are_noted_in_the_stream(void **state)
 {
     (void)state;
     /* [2.0, [["BlockStored", [1], nil, [[5, 6]], 1]]] */
@@ -444,14 +444,14 @@ static void tokens_in_pairs_are_said_of_the_stream(void **state)
     assert_true(
         beat_of(rank).is_paired && rank->served.advertiser.is_beat_due && !beat_of(rank).is_store);
     rank->served.advertiser.is_beat_due = false;
-    turn_with(bridge, 1, 2, false); /* a batch without tokens shows nothing */
+    turn_with(bridge, 1, 2, false); /* a batch without tokens proves nothing */
     assert_true(beat_of(rank).is_paired);
     turn_of(bridge, 3, second_stored, sizeof second_stored - 1);
     assert_true(!beat_of(rank).is_paired && rank->served.advertiser.is_beat_due);
     end(bridge);
 }
 
-static void objects_of_a_store_are_said_of_the_stream(void **state)
+static void objects_of_a_store_are_noted_in_the_stream(void **state)
 {
     (void)state;
     /* [2.0, [["BlockStoreEvent", "7", [["cpu", "x"]], "", 0, "", "", []]]] */
@@ -470,7 +470,7 @@ static void objects_of_a_store_are_said_of_the_stream(void **state)
     end(bridge);
 }
 
-static void maps_with_an_event_type_are_a_stores_but_of_the_device(void **state)
+static void maps_with_an_event_type_show_a_store_unless_on_the_device(void **state)
 {
     (void)state;
     /* [2, [{"event_type": "stored", "seq_hashes": [7], "medium": ...}]] */
@@ -502,18 +502,18 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(batches_of_one_connection_are_applied),
         cmocka_unit_test(batches_that_came_with_a_reconnection_wait_for_the_proof),
-        cmocka_unit_test(the_end_after_a_reply_that_cannot_be_read_proves_nothing),
-        cmocka_unit_test(batches_of_a_quarantined_rank_are_passed_over_and_counted),
-        cmocka_unit_test(a_payload_that_cannot_be_read_is_counted_and_not_applied),
-        cmocka_unit_test(what_a_turn_brings_is_one_message_at_its_end),
-        cmocka_unit_test(of_a_run_strangers_batches_alone_are_left_out),
-        cmocka_unit_test(an_unreadable_batch_of_a_run_hides_none_of_the_others),
-        cmocka_unit_test(a_turn_that_nats_does_not_take_is_to_be_told_anew),
-        cmocka_unit_test(what_a_tick_brings_is_published_with_it),
-        cmocka_unit_test(each_tick_looks_whether_the_connection_was_given_up),
-        cmocka_unit_test(tokens_in_pairs_are_said_of_the_stream),
-        cmocka_unit_test(objects_of_a_store_are_said_of_the_stream),
-        cmocka_unit_test(maps_with_an_event_type_are_a_stores_but_of_the_device),
+        cmocka_unit_test(the_end_after_an_undecodable_reply_proves_nothing),
+        cmocka_unit_test(batches_of_a_quarantined_rank_are_skipped_and_counted),
+        cmocka_unit_test(an_undecodable_payload_is_counted_and_not_applied),
+        cmocka_unit_test(the_events_of_a_turn_are_one_message_at_its_end),
+        cmocka_unit_test(only_batches_of_unknown_peers_are_left_out_of_a_run),
+        cmocka_unit_test(an_undecodable_batch_of_a_run_hides_no_other),
+        cmocka_unit_test(a_turn_that_nats_refuses_is_to_be_announced_again),
+        cmocka_unit_test(events_of_a_tick_are_published_with_it),
+        cmocka_unit_test(each_tick_checks_whether_the_connection_must_be_renewed),
+        cmocka_unit_test(tokens_in_pairs_are_noted_in_the_stream),
+        cmocka_unit_test(objects_of_a_store_are_noted_in_the_stream),
+        cmocka_unit_test(maps_with_an_event_type_show_a_store_unless_on_the_device),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

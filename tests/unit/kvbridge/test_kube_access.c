@@ -48,12 +48,12 @@ static int remove_folder(void **state)
     (void)state;
     for (size_t i = 0; i < KVB_COUNT_OF(names); i++) {
         (void)snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        (void)remove(path); /* the last is the folder */
+        (void)remove(path); /* the last entry is the folder itself */
     }
     return 0;
 }
 
-static void what_cannot_be_read_again_stays(void **state)
+static void credentials_that_cannot_be_read_again_stay(void **state)
 {
     KVB_OWN(kvb_kube_access_close) struct kvb_kube_access access = { .config = NULL };
     struct kvb_detail why = { .text = "" };
@@ -112,7 +112,7 @@ static void a_token_does_not_go_to_another_server(void **state)
     assert_string_equal(access.token, "");
 }
 
-static void checking_says_what_its_owner_should_know(void **state)
+static void check_warns_about_the_token_and_the_server(void **state)
 {
     static const char format[] =
         "{current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],"
@@ -121,7 +121,7 @@ static void checking_says_what_its_owner_should_know(void **state)
     static const struct {
         const char *scheme;
         const char *user;
-        const char *token; /* the content of the file */
+        const char *token; /* content of the token file */
         const char *of_token;
         const char *of_server;
     } rows[] = {
@@ -149,14 +149,14 @@ static void checking_says_what_its_owner_should_know(void **state)
     }
 }
 
-static void an_encrypted_key_is_refused_and_asks_nobody(void **state)
+static void an_encrypted_key_is_refused_without_a_prompt(void **state)
 {
     static const char format[] =
         "{current-context: c, contexts: [{name: c, context: {cluster: k, user: u}}],"
         " clusters: [{name: k, cluster: {server: 'https://127.0.0.1:6443/'}}],"
         " users: [{name: u, user: {%s}}]}";
     static const char *const keys[] = {
-        "client-key: token", /* the file below */
+        "client-key: token", /* the file written below */
         "client-key-data: LS0tLS1CRUdJTiBFTkNSWVBURUQgUFJJVkFURSBLRVktLS0tLQo=",
     };
     struct kvb_detail why = { .text = "" };
@@ -176,10 +176,10 @@ static void an_encrypted_key_is_refused_and_asks_nobody(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_cannot_be_read_again_stays),
+        cmocka_unit_test(credentials_that_cannot_be_read_again_stay),
         cmocka_unit_test(a_token_does_not_go_to_another_server),
-        cmocka_unit_test(checking_says_what_its_owner_should_know),
-        cmocka_unit_test(an_encrypted_key_is_refused_and_asks_nobody),
+        cmocka_unit_test(check_warns_about_the_token_and_the_server),
+        cmocka_unit_test(an_encrypted_key_is_refused_without_a_prompt),
     };
 
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -10,7 +10,7 @@
 
 #define BEGIN "publish = { namespace = \"n\"; component = \"c\"; };\n"
 
-/* The caller undoes it. */
+/* The caller frees it. */
 static struct kvb_bridge_config config_of(const char *keys)
 {
     struct config_file file;
@@ -103,7 +103,7 @@ static void with_tokenize_its_http_address_is_published_for_texts(void **state)
     assert_string_equal(worker.facts.tokenize, "");
 }
 
-static void with_discover_the_engine_says_its_addresses(void **state)
+static void with_discover_the_engine_reports_its_addresses(void **state)
 {
     KVB_OWN(kvb_bridge_config_done)
     struct kvb_bridge_config config = config_of("discover = true;");
@@ -113,14 +113,16 @@ static void with_discover_the_engine_says_its_addresses(void **state)
     (void)state;
     assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
     assert_string_equal(worker.discover, "http://10.0.0.7:8000");
-    assert_string_equal(worker.events, "tcp://10.0.0.7:5557"); /* where the engine does not say */
-    pod.http_port = 0;                                         /* there is no port to ask at */
+    /* used if the engine does not report them */
+    assert_string_equal(worker.events, "tcp://10.0.0.7:5557");
+    /* the pod has no port to send the request to */
+    pod.http_port = 0;
     assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
     assert_string_equal(worker.discover, "");
     assert_string_equal(worker.events, "tcp://10.0.0.7:5557");
 }
 
-static void the_group_alone_is_enough_and_may_be_turned_off(void **state)
+static void an_empty_group_is_enough_and_can_be_turned_off(void **state)
 {
     KVB_OWN(kvb_bridge_config_done) struct kvb_bridge_config config = config_of("");
 
@@ -152,8 +154,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pod_is_a_worker_with_its_addresses),
         cmocka_unit_test(with_tokenize_its_http_address_is_published_for_texts),
-        cmocka_unit_test(with_discover_the_engine_says_its_addresses),
-        cmocka_unit_test(the_group_alone_is_enough_and_may_be_turned_off),
+        cmocka_unit_test(with_discover_the_engine_reports_its_addresses),
+        cmocka_unit_test(an_empty_group_is_enough_and_can_be_turned_off),
         cmocka_unit_test(mistakes_name_the_key_and_the_remedy),
     };
 

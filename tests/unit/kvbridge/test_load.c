@@ -7,17 +7,17 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What the log says of an engine whose page of metrics cannot be read.  The linker puts the
- * script in the place of the scraper (--wrap). */
+/* What is logged when an engine's metrics page cannot be read. The linker puts the functions below
+ * in the place of those of the scraper (--wrap). */
 
 static struct {
-    bool has_page; /* one reading waits to be taken */
+    bool has_page; /* a reading waits to be taken */
     bool is_good;
     enum kvb_engine_sleep sleep;
     uint64_t now_ns;
 } script;
 
-/* The linker's names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
+/* The linker prescribes these names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
 kvb_status
 __wrap_kvb_scraper_take(struct kvb_scraper *scraper, struct kvb_scrape_result **out_result);
 kvb_status
@@ -50,7 +50,7 @@ uint64_t __wrap_kvb_scraper_lost(const struct kvb_scraper *scraper)
 
 static const struct kvb_bridge_config config = { .publish = { .load_expire_ms = 3000 } };
 
-/* One rank of worker 7 with a page of metrics; its log goes into a pipe. */
+/* One rank of worker 7 with a metrics page; the log is written into a pipe. */
 struct world {
     struct kvb_bridge *bridge;
     struct bridge_rank rank;
@@ -81,7 +81,7 @@ static void begin(struct world *world)
     world->bridge->membership.rank_count = 1;
     world->bridge->membership.loads = world->loads;
     world->bridge->membership.load_count = 1;
-    world->bridge->ingest.scraper = (struct kvb_scraper *)world; /* never looked into */
+    world->bridge->ingest.scraper = (struct kvb_scraper *)world; /* never read */
     world->bridge->shown.metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
                                                          .values = world->bridge->shown.values,
                                                          .count = kvb_bridge_metric_count };
@@ -103,7 +103,7 @@ static void read_page(struct world *world, uint64_t now_s, bool is_good)
     kvb_bridge_watch_loads(world->bridge, script.now_ns);
 }
 
-static void an_engine_that_is_away_is_said_in_pauses_that_grow(void **state)
+static void an_absent_engine_is_logged_after_growing_pauses(void **state)
 {
     struct world world;
 
@@ -117,7 +117,7 @@ static void an_engine_that_is_away_is_said_in_pauses_that_grow(void **state)
     end(&world);
 }
 
-static void its_return_is_said_once(void **state)
+static void its_return_is_logged_once(void **state)
 {
     struct world world;
 
@@ -131,12 +131,12 @@ static void its_return_is_said_once(void **state)
         read_page(&world, now_s, true);
     }
     assert_int_equal(log_lines(&world.log, "sends again"), 1);
-    read_page(&world, 201, false); /* away again: the pauses begin with the shortest */
+    read_page(&world, 201, false); /* absent again: the pauses start with the shortest one */
     assert_int_equal(log_lines(&world.log, "nobody is there"), 1);
     end(&world);
 }
 
-static void a_sleep_is_counted_and_said_once(void **state)
+static void a_sleep_is_counted_and_logged_once(void **state)
 {
     struct world world;
 
@@ -157,9 +157,9 @@ static void a_sleep_is_counted_and_said_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_engine_that_is_away_is_said_in_pauses_that_grow),
-        cmocka_unit_test(its_return_is_said_once),
-        cmocka_unit_test(a_sleep_is_counted_and_said_once),
+        cmocka_unit_test(an_absent_engine_is_logged_after_growing_pauses),
+        cmocka_unit_test(its_return_is_logged_once),
+        cmocka_unit_test(a_sleep_is_counted_and_logged_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -52,7 +52,7 @@ static void each_rank_has_its_own_id_and_addresses(void **state)
     assert_int_equal(members.ranks[1].load.total_slots, 256);
 }
 
-static void addresses_of_a_rank_alone_stay_as_they_are(void **state)
+static void addresses_of_a_single_rank_stay_as_they_are(void **state)
 {
     struct kvb_worker_config worker = worker_of(7, 5557, 1);
 
@@ -81,15 +81,15 @@ static void a_source_of_load_stands_for_all_ranks_of_its_worker(void **state)
     assert_int_equal(members.loads[1].id, 8);
     assert_int_equal(members.loads[1].ranks, 2);
     assert_int_equal(members.loads[2].id, 9);
-    /* They would change with the source. */
+    /* Ranks must not contain these: a change of the load source would reopen them. */
     assert_string_equal(members.ranks[1].load.prometheus, "");
     assert_int_equal(members.ranks[1].load.scrape_ms, 0);
     assert_string_equal(members.ranks[3].load.zmq, "");
     assert_string_equal(members.ranks[4].load.coordinator, "");
 }
 
-/* Nothing is known of its ranks before. */
-static void a_worker_to_be_discovered_has_load_when_it_was(void **state)
+/* Its ranks are unknown before that. */
+static void a_worker_to_be_discovered_has_load_after_the_discovery(void **state)
 {
     struct kvb_worker_config worker = worker_of(7, 5557, 2);
 
@@ -119,7 +119,7 @@ compare(const struct kvb_members *old, const struct kvb_members *new)
     return changes;
 }
 
-static void what_is_gone_goes_and_what_is_new_comes(void **state)
+static void removed_ranks_are_closed_and_added_ones_opened(void **state)
 {
     const struct kvb_worker_config old[2] = { worker_of(7, 5557, 2), worker_of(8, 5567, 1) };
     const struct kvb_worker_config new[2] = { worker_of(9, 5577, 1), worker_of(7, 5557, 2) };
@@ -138,7 +138,7 @@ static void what_is_gone_goes_and_what_is_new_comes(void **state)
     assert_false(changes.is_added[1] || changes.is_added[2]);
 }
 
-/* One rank more, or fewer, leaves the others alone. */
+/* One rank more or less does not affect the others. */
 static void a_worker_grows_rank_by_rank(void **state)
 {
     const struct kvb_worker_config two = worker_of(7, 5557, 2);
@@ -208,7 +208,7 @@ static void put_uid(struct kvb_worker_config *worker)
     (void)snprintf(worker->pod_uid, sizeof worker->pod_uid, "1c8f");
 }
 
-/* Another key is in the same file. */
+/* Another key in the same file changes the digest. */
 static void put_curve_digest(struct kvb_worker_config *worker)
 {
     worker->curve.digest = 5;
@@ -218,7 +218,7 @@ typedef void worker_change(struct kvb_worker_config *worker);
 typedef void
 changes_check(const struct kvb_member_changes *changes, const struct kvb_members *after);
 
-/* Applies each change alone to a worker of two ranks. */
+/* Applies each change by itself to a worker of two ranks. */
 static void check_each_change(worker_change *const *each, size_t count, changes_check *check)
 {
     const struct kvb_worker_config old = worker_of(7, 5557, 2);
@@ -286,7 +286,7 @@ assert_updated(const struct kvb_member_changes *changes, const struct kvb_member
     assert_true(none.same == 2 && none.updated == 0 && !none.updates[0]);
 }
 
-static void another_fact_leaves_a_rank_open(void **state)
+static void a_changed_fact_leaves_a_rank_open(void **state)
 {
     static worker_change *const changes_of[] = { put_address, put_role, put_label, put_pod };
 
@@ -313,8 +313,8 @@ static void only_published_labels_are_facts_of_a_member(void **state)
     kvb_members_done(&members);
 }
 
-/* Another way to write the same: the second worker as a pod of its own. */
-static void the_same_ranks_in_other_groups_are_the_same(void **state)
+/* Another way to write the same ranks: the second worker as a pod of its own. */
+static void the_same_ranks_in_other_groups_are_unchanged(void **state)
 {
     const struct kvb_worker_config one = worker_of(7, 5557, 2);
     struct kvb_worker_config two[2] = { worker_of(7, 5557, 1), worker_of(7, 5557, 1) };
@@ -327,7 +327,7 @@ static void the_same_ranks_in_other_groups_are_the_same(void **state)
     assert_int_equal(changes.same, 2);
 }
 
-/* What cannot be taken is said of the worker, not of its ranks. */
+/* An error names the worker of the configuration, not one of its ranks. */
 static void each_rank_and_load_knows_its_worker(void **state)
 {
     struct kvb_worker_config workers[2] = { worker_of(7, 5557, 2), worker_of(8, 6557, 1) };
@@ -369,15 +369,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_rank_has_its_own_id_and_addresses),
-        cmocka_unit_test(addresses_of_a_rank_alone_stay_as_they_are),
+        cmocka_unit_test(addresses_of_a_single_rank_stay_as_they_are),
         cmocka_unit_test(a_source_of_load_stands_for_all_ranks_of_its_worker),
-        cmocka_unit_test(a_worker_to_be_discovered_has_load_when_it_was),
-        cmocka_unit_test(what_is_gone_goes_and_what_is_new_comes),
+        cmocka_unit_test(a_worker_to_be_discovered_has_load_after_the_discovery),
+        cmocka_unit_test(removed_ranks_are_closed_and_added_ones_opened),
         cmocka_unit_test(a_worker_grows_rank_by_rank),
         cmocka_unit_test(whatever_changes_a_rank_closes_and_opens_it),
-        cmocka_unit_test(another_fact_leaves_a_rank_open),
+        cmocka_unit_test(a_changed_fact_leaves_a_rank_open),
         cmocka_unit_test(only_published_labels_are_facts_of_a_member),
-        cmocka_unit_test(the_same_ranks_in_other_groups_are_the_same),
+        cmocka_unit_test(the_same_ranks_in_other_groups_are_unchanged),
         cmocka_unit_test(each_rank_and_load_knows_its_worker),
         cmocka_unit_test(without_memory_nothing_is_made),
     };

@@ -23,23 +23,25 @@ struct received {
 #define OTHER(id, profile, publishing)                                                             \
     "{\"bridge_id\":\"" id "\",\"profile\":\"" profile "\",\"publishing\":" publishing "}"
 
-/* We are "me" and speak json. */
-static void another_profile_stops_the_one_that_has_no_right(void **state)
+/* This bridge has the id "me" and publishes json. */
+static void of_two_bridges_with_other_profiles_one_stops(void **state)
 {
     (void)state;
     const struct received cases[] = {
         { OTHER("a", "json", "true"), false, true },
         { OTHER("z", "protobuf", "true"), false, false },
         { OTHER("z", "of a later version", "true"), false, false },
-        { OTHER("a", "protobuf", "false"), true, true },   /* a newcomer */
-        { OTHER("a", "protobuf", "false"), false, false }, /* both new: the smaller id */
+        { OTHER("a", "protobuf", "false"), true, true },   /* the other bridge is new */
+        { OTHER("a", "protobuf", "false"), false, false }, /* both are new: the smaller id wins */
         { OTHER("z", "protobuf", "false"), false, true },
         { OTHER("a", "protobuf", "true"), true, false },
         { OTHER("z", "protobuf", "true"), true, true },
-        { OTHER("me", "protobuf", "true"), false, true },                   /* our own, echoed */
-        { "{\"bridge_id\":\"z\",\"profile\":\"protobuf\"}", false, false }, /* says not */
+        /* this bridge's own status */
+        { OTHER("me", "protobuf", "true"), false, true },
+        /* a status without a profile */
+        { "{\"bridge_id\":\"z\",\"profile\":\"protobuf\"}", false, false },
         { "not JSON", false, true },
-        { "{\"profile\":\"protobuf\"}", false, true }, /* no bridge's */
+        { "{\"profile\":\"protobuf\"}", false, true }, /* not the status of a bridge */
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -60,7 +62,7 @@ static void another_profile_stops_the_one_that_has_no_right(void **state)
     }
 }
 
-static void nothing_is_published_before_the_first_listening_is_over(void **state)
+static void nothing_is_published_during_the_first_listening_period(void **state)
 {
     (void)state;
     struct kvb_profile_guard guard;
@@ -72,7 +74,7 @@ static void nothing_is_published_before_the_first_listening_is_over(void **state
     kvb_profile_guard_begin(&guard, now_ns);
     assert_false(kvb_profile_guard_allows(&guard, now_ns + 1400 * KVB_NS_PER_MS, &why));
     assert_true(kvb_profile_guard_allows(&guard, now_ns + 1600 * KVB_NS_PER_MS, &why));
-    kvb_profile_guard_begin(&guard, now_ns + 1600 * KVB_NS_PER_MS); /* a reconnection */
+    kvb_profile_guard_begin(&guard, now_ns + 1600 * KVB_NS_PER_MS); /* after a reconnect */
     assert_true(kvb_profile_guard_allows(&guard, now_ns + 1700 * KVB_NS_PER_MS, &why));
     kvb_profile_guard_done(&guard);
 }
@@ -80,8 +82,8 @@ static void nothing_is_published_before_the_first_listening_is_over(void **state
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(another_profile_stops_the_one_that_has_no_right),
-        cmocka_unit_test(nothing_is_published_before_the_first_listening_is_over),
+        cmocka_unit_test(of_two_bridges_with_other_profiles_one_stops),
+        cmocka_unit_test(nothing_is_published_during_the_first_listening_period),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

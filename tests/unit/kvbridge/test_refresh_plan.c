@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Streams of so many blocks each, published by the plan in virtual time, one turn every 20 ms. */
+/* Streams of equal size, published by the plan in virtual time, one turn every 20 ms. */
 enum { max_streams = 32, bytes_a_block = 72, turn_ms = 20 };
 
 struct world {
@@ -15,12 +15,12 @@ struct world {
     uint64_t now_ns;
     size_t count;
     uint64_t blocks[max_streams];
-    size_t at;           /* the stream at work */
-    uint64_t advertised; /* of it */
+    size_t at;           /* the stream that is being published */
+    uint64_t advertised; /* blocks of it that are published */
     uint64_t rounds;
-    uint64_t began_ns[max_streams]; /* the newest time that publishing it began */
+    uint64_t began_ns[max_streams]; /* when its newest publication began */
     uint64_t ended_ns[max_streams];
-    uint64_t longest_ns;   /* from just after one beginning to the end of the next publication */
+    uint64_t longest_ns;   /* from just after the begin of one publication to the end of the next */
     uint64_t max_a_second; /* bytes */
 };
 
@@ -63,7 +63,7 @@ static void end_stream(struct world *world)
     world->rounds += world->at == 0;
 }
 
-/* A reader that joined just after the last beginning has the whole stream only now. */
+/* A reader that joined just after the last begin has the whole stream only now. */
 static void note_end(struct world *world, uint64_t previous_ns)
 {
     const uint64_t waited_ns = previous_ns > 0 ? world->now_ns - previous_ns : 0;
@@ -71,7 +71,7 @@ static void note_end(struct world *world, uint64_t previous_ns)
     world->longest_ns = waited_ns > world->longest_ns ? waited_ns : world->longest_ns;
 }
 
-/* Returns how many blocks the turn published. */
+/* Returns how many blocks the turn has published. */
 static uint64_t take_turn(struct world *world, bool is_requested)
 {
     static const uint64_t ns_a_block = 200;
@@ -84,7 +84,7 @@ static uint64_t take_turn(struct world *world, bool is_requested)
         const uint64_t now = allowed < left ? allowed : left;
         const uint64_t previous_ns = world->began_ns[world->at];
         if (world->advertised == 0) {
-            world->ended_ns[world->at] = previous_ns; /* begun before */
+            world->ended_ns[world->at] = previous_ns; /* began before */
             world->began_ns[world->at] = world->now_ns;
         }
         kvb_refresh_plan_published(&world->plan, now, now * bytes_a_block, is_requested);
@@ -115,7 +115,7 @@ static void pass(struct world *world, unsigned seconds)
     }
 }
 
-static void who_joins_at_any_time_has_all_within_the_period(void **state)
+static void a_reader_that_joins_at_any_time_has_all_within_the_period(void **state)
 {
     (void)state;
     static const struct {
@@ -138,7 +138,7 @@ static void who_joins_at_any_time_has_all_within_the_period(void **state)
     }
 }
 
-/* 16 streams of 4,096 blocks in 60 s: some 1,300 a second, and so in each second. */
+/* 16 streams of 4,096 blocks in 60 s: about 1,300 blocks a second, in each second. */
 static void it_is_spread_evenly(void **state)
 {
     (void)state;
@@ -160,7 +160,7 @@ static void bytes_a_second_are_bounded(void **state)
     free(world);
 }
 
-static void the_processor_rests_after_work(void **state)
+static void work_is_followed_by_pauses(void **state)
 {
     (void)state;
     struct world *world = new_world(1, 1, 1 << 20);
@@ -180,7 +180,7 @@ static void the_processor_rests_after_work(void **state)
 }
 
 /* 65,536 blocks of 72 bytes at 8 MiB a second. */
-static void who_asks_does_not_wait_for_the_period(void **state)
+static void a_request_does_not_wait_for_the_period(void **state)
 {
     (void)state;
     struct world *world = new_world(3600, 16, 4096);
@@ -193,7 +193,7 @@ static void who_asks_does_not_wait_for_the_period(void **state)
     free(world);
 }
 
-static void without_a_period_only_who_asks_gets_anything(void **state)
+static void without_a_period_only_requests_are_answered(void **state)
 {
     (void)state;
     struct world *world = new_world(0, 1, 1000);
@@ -205,8 +205,8 @@ static void without_a_period_only_who_asks_gets_anything(void **state)
     free(world);
 }
 
-/* Nothing was sent for an hour: no burst makes up for it. */
-static void a_pause_is_not_made_up_for(void **state)
+/* Nothing was sent for an hour; no burst follows. */
+static void no_burst_follows_a_pause(void **state)
 {
     (void)state;
     struct world *world = new_world(60, 16, 4096);
@@ -216,7 +216,7 @@ static void a_pause_is_not_made_up_for(void **state)
     free(world);
 }
 
-static void a_stream_is_asked_for_once_in_ten_seconds(void **state)
+static void a_stream_is_refreshed_on_request_once_in_ten_seconds(void **state)
 {
     (void)state;
     struct kvb_refresh_turn turn = { 0 };
@@ -230,7 +230,7 @@ static void a_stream_is_asked_for_once_in_ten_seconds(void **state)
     assert_true(turn.is_requested);
 }
 
-static void a_round_says_how_long_it_took(void **state)
+static void a_round_reports_how_long_it_took(void **state)
 {
     (void)state;
     struct kvb_refresh_plan plan;
@@ -245,15 +245,15 @@ static void a_round_says_how_long_it_took(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_joins_at_any_time_has_all_within_the_period),
+        cmocka_unit_test(a_reader_that_joins_at_any_time_has_all_within_the_period),
         cmocka_unit_test(it_is_spread_evenly),
         cmocka_unit_test(bytes_a_second_are_bounded),
-        cmocka_unit_test(the_processor_rests_after_work),
-        cmocka_unit_test(who_asks_does_not_wait_for_the_period),
-        cmocka_unit_test(without_a_period_only_who_asks_gets_anything),
-        cmocka_unit_test(a_pause_is_not_made_up_for),
-        cmocka_unit_test(a_stream_is_asked_for_once_in_ten_seconds),
-        cmocka_unit_test(a_round_says_how_long_it_took),
+        cmocka_unit_test(work_is_followed_by_pauses),
+        cmocka_unit_test(a_request_does_not_wait_for_the_period),
+        cmocka_unit_test(without_a_period_only_requests_are_answered),
+        cmocka_unit_test(no_burst_follows_a_pause),
+        cmocka_unit_test(a_stream_is_refreshed_on_request_once_in_ten_seconds),
+        cmocka_unit_test(a_round_reports_how_long_it_took),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,7 +13,7 @@ static void on_message(struct kvb_refresh_responder *responder, const char *repl
     kvb_refresh_responder_receive(responder, &message);
 }
 
-static void a_request_comes_with_its_reply_subject_or_without(void **state)
+static void a_request_has_a_reply_subject_or_none(void **state)
 {
     (void)state;
     struct kvb_refresh_responder responder = { 0 };
@@ -35,7 +35,7 @@ static void a_request_comes_with_its_reply_subject_or_without(void **state)
     kvb_refresh_responder_done(&responder);
 }
 
-static void a_bad_body_is_counted_and_to_be_answered(void **state)
+static void a_bad_body_is_counted_and_answered(void **state)
 {
     (void)state;
     struct kvb_refresh_responder responder = { 0 };
@@ -51,7 +51,7 @@ static void a_bad_body_is_counted_and_to_be_answered(void **state)
 }
 
 /* One answer on P.kv_events would stop some routers for good. */
-static void an_answer_goes_to_no_subject_of_the_contract(void **state)
+static void no_answer_goes_to_a_subject_of_the_contract(void **state)
 {
     (void)state;
     struct kvb_refresh_responder responder = { 0 };
@@ -90,9 +90,9 @@ static void a_flood_is_dropped_and_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_request_comes_with_its_reply_subject_or_without),
-        cmocka_unit_test(a_bad_body_is_counted_and_to_be_answered),
-        cmocka_unit_test(an_answer_goes_to_no_subject_of_the_contract),
+        cmocka_unit_test(a_request_has_a_reply_subject_or_none),
+        cmocka_unit_test(a_bad_body_is_counted_and_answered),
+        cmocka_unit_test(no_answer_goes_to_a_subject_of_the_contract),
         cmocka_unit_test(a_flood_is_dropped_and_counted),
     };
 

@@ -27,7 +27,7 @@ static int remove_folder(void **state)
     return 0;
 }
 
-/* In place of the system call, to see who waits for the disk. */
+/* Replaces the system call, to count who waits for the disk. */
 static int waits;
 int count_wait(int file) __asm__("fdatasync");
 
@@ -45,7 +45,7 @@ static uint64_t read_end(void)
     return kvb_republish_numbers_read(folder, "rank", &end) == KVB_OK ? end : 0;
 }
 
-static void what_was_written_is_read_again(void **state)
+static void written_numbers_are_read_back(void **state)
 {
     (void)state;
     assert_int_equal(read_end(), 0);
@@ -67,7 +67,7 @@ static void flip(long at)
     (void)close(file);
 }
 
-static void a_spoilt_file_does_not_count(void **state)
+static void a_corrupt_file_is_ignored(void **state)
 {
     (void)state;
     for (long at = 0; at < 40; at++) {
@@ -80,7 +80,7 @@ static void a_spoilt_file_does_not_count(void **state)
     assert_int_equal(read_end(), 0);
 }
 
-static void a_process_begins_behind_what_was_used_and_reserves_on_the_disk(void **state)
+static void a_process_begins_behind_the_used_numbers_and_reserves_on_disk(void **state)
 {
     (void)state;
     const struct kvb_republish_numbers fresh =
@@ -93,12 +93,12 @@ static void a_process_begins_behind_what_was_used_and_reserves_on_the_disk(void 
     const struct kvb_republish_numbers next =
         kvb_republish_numbers_begin(folder, "rank", 9000, 100);
     assert_true(next.first == 507 && next.end == 607);
-    assert_int_equal(waits, 1); /* else the exact file would count after a power loss */
-    flip(16);                   /* as if the machine had booted since */
+    assert_int_equal(waits, 1); /* otherwise the exact file would be used after a power loss */
+    flip(16);                   /* as if the machine had rebooted */
     assert_int_equal(read_end(), 0);
 }
 
-static void only_reserving_does_not_wait_for_the_disk(void **state)
+static void a_reservation_does_not_wait_for_the_disk(void **state)
 {
     (void)state;
     waits = 0;
@@ -125,10 +125,10 @@ int main(void)
 {
 #define NUMBERS(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
     const struct CMUnitTest tests[] = {
-        NUMBERS(what_was_written_is_read_again),
-        NUMBERS(a_spoilt_file_does_not_count),
-        NUMBERS(a_process_begins_behind_what_was_used_and_reserves_on_the_disk),
-        NUMBERS(only_reserving_does_not_wait_for_the_disk),
+        NUMBERS(written_numbers_are_read_back),
+        NUMBERS(a_corrupt_file_is_ignored),
+        NUMBERS(a_process_begins_behind_the_used_numbers_and_reserves_on_disk),
+        NUMBERS(a_reservation_does_not_wait_for_the_disk),
         NUMBERS(a_folder_that_is_not_there_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The page of a bridge that has ranks and values, and nothing behind them. */
+/* The metrics page of a bridge that has ranks and values but no sockets. */
 
 enum { max_page_bytes = 40000000 };
 
@@ -73,8 +73,8 @@ static void each_rank_has_lines_of_its_own(void **state)
     assert_true(says(&page, "\nkvb_stream_blocks_limit 12345\n"));
 }
 
-/* Every label and value as long as it can be. */
-static void the_largest_page_fits_an_answer_and_says_what_it_leaves_out(void **state)
+/* Every label and every value has its maximum length. */
+static void the_largest_page_fits_an_answer_and_counts_what_it_leaves_out(void **state)
 {
     KVB_OWN(drop_bridge) struct kvb_bridge *bridge = bridge_of(kvb_max_metric_ranks + 5);
     KVB_OWN(kvb_buf_done) struct kvb_buf page = { 0 };
@@ -108,7 +108,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_rank_has_lines_of_its_own),
-        cmocka_unit_test(the_largest_page_fits_an_answer_and_says_what_it_leaves_out),
+        cmocka_unit_test(the_largest_page_fits_an_answer_and_counts_what_it_leaves_out),
         cmocka_unit_test(without_memory_nothing_is_opened),
     };
 

@@ -18,7 +18,7 @@ static struct kvb_sync_requesters *new_requesters(void)
     return requesters;
 }
 
-static void who_comes_back_later_is_returning(void **state)
+static void a_requester_that_comes_back_later_is_returning(void **state)
 {
     struct kvb_sync_requesters *requesters = new_requesters();
 
@@ -36,13 +36,13 @@ static void who_comes_back_later_is_returning(void **state)
     free(requesters);
 }
 
-static void an_asker_has_a_rate(void **state)
+static void a_requester_has_a_rate(void **state)
 {
     struct kvb_sync_requesters *requesters = new_requesters();
     unsigned granted = 0;
 
     (void)state;
-    for (int i = 0; i < 3000; i++) { /* within a second */
+    for (int i = 0; i < 3000; i++) { /* within one second */
         granted +=
             kvb_sync_requesters_note(requesters, 7, start_ns + (uint64_t)i * KVB_NS_PER_S / 3000) !=
             KVB_SYNC_TOO_OFTEN;
@@ -52,7 +52,7 @@ static void an_asker_has_a_rate(void **state)
     free(requesters);
 }
 
-/* ---- Requests: each is a string of the test's own ---- */
+/* ---- Requests: each is a string that the test allocates ---- */
 
 struct world {
     struct kvb_sync_queue queue;
@@ -77,7 +77,7 @@ put(struct world *world, uint64_t stream, uint64_t requester, bool is_returning,
     return kvb_sync_queue_put(&world->queue, &entry, displaced);
 }
 
-/* Nothing has to go for it. */
+/* No other request has to be dropped for it. */
 static char *put_one(struct world *world, uint64_t stream, uint64_t requester, bool is_returning)
 {
     struct kvb_sync_displaced displaced = { 0 };
@@ -88,7 +88,7 @@ static char *put_one(struct world *world, uint64_t stream, uint64_t requester, b
     return pending;
 }
 
-static void streams_take_turns_and_then_their_askers(void **state)
+static void streams_take_turns_and_then_their_requesters(void **state)
 {
     struct world world = { 0 };
     unsigned of_stream[3] = { 0 };
@@ -111,7 +111,7 @@ static void streams_take_turns_and_then_their_askers(void **state)
     }
 }
 
-static void the_newest_request_of_an_asker_takes_the_olders_place(void **state)
+static void a_newer_request_replaces_the_older_one_of_a_requester(void **state)
 {
     struct world world = { 0 };
     struct kvb_sync_displaced displaced = { 0 };
@@ -119,7 +119,7 @@ static void the_newest_request_of_an_asker_takes_the_olders_place(void **state)
 
     (void)state;
     char *oldest = put_one(&world, 1, 5, false);
-    (void)put_one(&world, 2, 5, false); /* another stream's is another matter */
+    (void)put_one(&world, 2, 5, false); /* a request for another stream is separate */
     (void)put_one(&world, 1, 6, false);
     assert_ok(put(&world, 1, 5, true, &newest, &displaced));
     assert_ptr_equal(displaced.pending, oldest);
@@ -131,8 +131,8 @@ static void the_newest_request_of_an_asker_takes_the_olders_place(void **state)
     assert_int_equal(world.queue.count, 2);
 }
 
-/* Otherwise repeated requests would put it last for ever. */
-static void an_asker_keeps_its_turn_when_it_asks_again(void **state)
+/* Otherwise repeated requests would move it to the end of the queue for ever. */
+static void a_requester_keeps_its_turn_when_it_repeats(void **state)
 {
     struct world world = { 0 };
     struct kvb_sync_displaced displaced = { 0 };
@@ -140,13 +140,13 @@ static void an_asker_keeps_its_turn_when_it_asks_again(void **state)
     (void)state;
     (void)put_one(&world, 1, 5, true);
     (void)put_one(&world, 1, 6, true);
-    (void)kvb_sync_queue_next(&world.queue); /* one of the two */
+    (void)kvb_sync_queue_next(&world.queue); /* one of the two requests */
     const uint64_t waits = world.queue.entries[0].turn == 0 ? 5 : 6;
     assert_ok(put(&world, 1, waits, true, NULL, &displaced));
     assert_int_equal(kvb_sync_queue_next(&world.queue)->requester, waits);
 }
 
-static void who_returns_goes_before_who_is_new(void **state)
+static void returning_requesters_go_before_new_ones(void **state)
 {
     struct world world = { 0 };
 
@@ -170,15 +170,15 @@ static void a_flood_of_new_inboxes_fills_one_stream_and_no_more(void **state)
         assert_null(displaced.pending);
     }
     assert_int_equal(busy, 2000 - kvb_sync_stream_entries);
-    (void)put_one(&world, 2, 9, false); /* another stream's requester has a place */
+    (void)put_one(&world, 2, 9, false); /* a requester of another stream has a place */
     assert_int_equal(put(&world, 1, 5, false, NULL, &displaced), KVB_AGAIN);
-    assert_ok(put(&world, 1, 5, true, NULL, &displaced)); /* it comes back */
+    assert_ok(put(&world, 1, 5, true, NULL, &displaced)); /* it returns */
     assert_non_null(displaced.pending);
     assert_false(displaced.is_replaced);
     assert_int_equal(kvb_sync_queue_next(&world.queue)->requester, 5);
 }
 
-static void a_flood_over_all_streams_leaves_room_for_who_returns(void **state)
+static void a_flood_over_all_streams_leaves_room_for_returning_requesters(void **state)
 {
     struct world world = { 0 };
     struct kvb_sync_displaced displaced = { 0 };
@@ -196,8 +196,8 @@ static void a_flood_over_all_streams_leaves_room_for_who_returns(void **state)
     assert_int_equal(kvb_sync_queue_next(&world.queue)->requester, 5);
 }
 
-/* Four aggregators that request everything at once do not keep out a fifth. */
-static void the_asker_that_has_most_makes_room(void **state)
+/* Four aggregators that request everything at once do not exclude a fifth. */
+static void the_requester_with_the_most_requests_makes_room(void **state)
 {
     struct world world = { 0 };
     struct kvb_sync_displaced displaced = { 0 };
@@ -208,7 +208,8 @@ static void the_asker_that_has_most_makes_room(void **state)
     }
     assert_ok(put(&world, 0, 3, true, NULL, &displaced));
     assert_non_null(displaced.pending);
-    assert_in_range((char *)displaced.pending - world.incoming, 0, 79); /* of requester 1 */
+    /* a request of requester 1 */
+    assert_in_range((char *)displaced.pending - world.incoming, 0, 79);
     assert_int_equal(put(&world, 1000, 1, true, NULL, &displaced), KVB_AGAIN);
 }
 
@@ -226,15 +227,15 @@ static void nobody_waits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_comes_back_later_is_returning),
-        cmocka_unit_test(an_asker_has_a_rate),
-        cmocka_unit_test(streams_take_turns_and_then_their_askers),
-        cmocka_unit_test(the_newest_request_of_an_asker_takes_the_olders_place),
-        cmocka_unit_test(an_asker_keeps_its_turn_when_it_asks_again),
-        cmocka_unit_test(who_returns_goes_before_who_is_new),
+        cmocka_unit_test(a_requester_that_comes_back_later_is_returning),
+        cmocka_unit_test(a_requester_has_a_rate),
+        cmocka_unit_test(streams_take_turns_and_then_their_requesters),
+        cmocka_unit_test(a_newer_request_replaces_the_older_one_of_a_requester),
+        cmocka_unit_test(a_requester_keeps_its_turn_when_it_repeats),
+        cmocka_unit_test(returning_requesters_go_before_new_ones),
         cmocka_unit_test(a_flood_of_new_inboxes_fills_one_stream_and_no_more),
-        cmocka_unit_test(a_flood_over_all_streams_leaves_room_for_who_returns),
-        cmocka_unit_test(the_asker_that_has_most_makes_room),
+        cmocka_unit_test(a_flood_over_all_streams_leaves_room_for_returning_requesters),
+        cmocka_unit_test(the_requester_with_the_most_requests_makes_room),
         cmocka_unit_test(nobody_waits),
     };
 

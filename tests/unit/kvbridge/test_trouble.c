@@ -8,13 +8,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What is logged for one rank, and when its engine is asked for the address of its events.  The
- * linker puts these in the place of the source's and the discovery's functions (--wrap). */
+/* What is logged about one rank, and when its engine is asked for the address of its events. The
+ * linker puts the functions below in the place of those of the source and of the discovery
+ * (--wrap). */
 
 static struct kvb_source_counters link_counters;
 static size_t asked;
 
-/* The linker's names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
+/* The linker prescribes these names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
 const struct kvb_source_counters *__wrap_kvb_source_count(const struct kvb_source *source);
 const struct kvb_source_counters *__wrap_kvb_source_count(const struct kvb_source *source)
 {
@@ -40,7 +41,7 @@ const struct kvb_mirror_counts *__wrap_kvb_stream_mirror_count(const struct kvb_
 }
 /* NOLINTEND(bugprone-*,cert-*,readability-*) */
 
-/* Rank 0 of worker 7, which its engine has reported; the log goes into a pipe. */
+/* Rank 0 of worker 7, found by discovery; the log is written into a pipe. */
 struct world {
     struct kvb_bridge *bridge;
     struct bridge_rank rank;
@@ -76,20 +77,20 @@ static void watch(struct world *world, uint64_t from_s, uint64_t to_s)
     }
 }
 
-static void an_engine_that_is_away_is_asked_where_it_has_gone(void **state)
+static void an_absent_engine_is_asked_for_its_address(void **state)
 {
     struct world world;
 
     (void)state;
     begin(&world);
     watch(&world, 1, 100);
-    assert_int_equal(asked, 100); /* the discovery makes pauses between them */
+    assert_int_equal(asked, 100); /* the discovery paces these requests */
     assert_int_equal(log_lines(&world.log, "cannot be subscribed to"), 0);
     assert_string_equal(world.rank.trouble.why.text, "");
     end(&world);
 }
 
-static void an_engine_that_connects_is_said_once_and_hardly_asked_again(void **state)
+static void an_engine_that_connects_is_logged_once_and_rarely_asked_again(void **state)
 {
     struct world world;
 
@@ -105,7 +106,7 @@ static void an_engine_that_connects_is_said_once_and_hardly_asked_again(void **s
     end(&world);
 }
 
-/* It was given port 0, and names the one that it got. */
+/* It was configured with port 0, and reports the port that it got. */
 static void an_engine_that_was_connected_does_not_connect_itself(void **state)
 {
     struct world world;
@@ -125,7 +126,7 @@ static void an_engine_that_was_connected_does_not_connect_itself(void **state)
     end(&world);
 }
 
-static void it_may_be_started_again_otherwise(void **state)
+static void trouble_ends_when_the_engine_is_connected(void **state)
 {
     struct world world;
 
@@ -141,7 +142,7 @@ static void it_may_be_started_again_otherwise(void **state)
     end(&world);
 }
 
-static void another_block_size_than_configured_is_said_once_by_name(void **state)
+static void another_block_size_than_configured_is_logged_once(void **state)
 {
     struct world world;
 
@@ -157,7 +158,7 @@ static void another_block_size_than_configured_is_said_once_by_name(void **state
     end(&world);
 }
 
-static void a_total_that_the_engine_exceeded_is_said_once(void **state)
+static void a_total_that_the_engine_exceeded_is_logged_once(void **state)
 {
     struct world world;
 
@@ -179,12 +180,12 @@ static void a_total_that_the_engine_exceeded_is_said_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_engine_that_is_away_is_asked_where_it_has_gone),
-        cmocka_unit_test(an_engine_that_connects_is_said_once_and_hardly_asked_again),
+        cmocka_unit_test(an_absent_engine_is_asked_for_its_address),
+        cmocka_unit_test(an_engine_that_connects_is_logged_once_and_rarely_asked_again),
         cmocka_unit_test(an_engine_that_was_connected_does_not_connect_itself),
-        cmocka_unit_test(it_may_be_started_again_otherwise),
-        cmocka_unit_test(another_block_size_than_configured_is_said_once_by_name),
-        cmocka_unit_test(a_total_that_the_engine_exceeded_is_said_once),
+        cmocka_unit_test(trouble_ends_when_the_engine_is_connected),
+        cmocka_unit_test(another_block_size_than_configured_is_logged_once),
+        cmocka_unit_test(a_total_that_the_engine_exceeded_is_logged_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
