@@ -17,7 +17,7 @@ static kvb_status collect(void *context, struct kvb_buf *out)
     return KVB_OK;
 }
 
-/* The whole answer as a string; borrowed until the next one. */
+/* The whole answer as a string, valid until the next one. */
 const char *say(struct fixture *fixture, const char *command)
 {
     struct kvb_truth_session session = {

@@ -26,7 +26,7 @@ struct kvb_reader_entry {
 struct kvb_reader {
     struct kvb_reader_entry entries[kvb_reader_max_entries];
     size_t count;
-    size_t unknown_removals; /* of hashes that were not there: never, on a whole stream */
+    size_t unknown_removals; /* removals of hashes that were not there; 0 if no batch was missed */
 };
 
 void kvb_reader_apply(struct kvb_reader *reader, const struct kvb_event_batch *batch);

@@ -20,7 +20,7 @@ store(struct kvb_content_log *log, uint64_t hash, uint64_t parent, const uint32_
     kvb_content_log_stored(log, &content, hash_of(parent));
 }
 
-static void remembers_what_came_and_went_with_the_callers_time(void **state)
+static void records_additions_and_removals_with_the_callers_time(void **state)
 {
     (void)state;
     struct kvb_content_log log = { 0 };
@@ -67,7 +67,7 @@ static void forgets_the_oldest_when_full(void **state)
     kvb_content_log_done(&log);
 }
 
-static void without_room_it_only_counts(void **state)
+static void a_log_of_size_zero_only_counts(void **state)
 {
     (void)state;
     struct kvb_content_log log = { 0 };
@@ -98,9 +98,9 @@ static void survives_each_failing_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(remembers_what_came_and_went_with_the_callers_time),
+        cmocka_unit_test(records_additions_and_removals_with_the_callers_time),
         cmocka_unit_test(forgets_the_oldest_when_full),
-        cmocka_unit_test(without_room_it_only_counts),
+        cmocka_unit_test(a_log_of_size_zero_only_counts),
         cmocka_unit_test(survives_each_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

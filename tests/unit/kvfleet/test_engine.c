@@ -47,7 +47,7 @@ static void announces_a_block_of_output_with_its_parent(void **state)
     const struct kvb_event_batch *batch = step(engine);
     const kvb_engine_hash first = batch->hashes[0];
 
-    batch = step(engine); /* token 8 is computed: block 2 is whole */
+    batch = step(engine); /* token 8 is computed, so block 2 is complete */
     assert_int_equal(batch->event_count, 1);
     assert_true(batch->events[0].has_parent);
     assert_int_equal(batch->events[0].parent.value, first.value);
@@ -69,7 +69,7 @@ static void an_idle_engine_makes_no_batch(void **state)
     kvb_engine_free(engine);
 }
 
-static void numbers_batches_from_zero_without_a_hole(void **state)
+static void numbers_batches_from_zero_without_a_gap(void **state)
 {
     (void)state;
     struct kvb_engine *engine = engine_with(&plain_engine);
@@ -88,7 +88,7 @@ static void numbers_batches_from_zero_without_a_hole(void **state)
     kvb_engine_free(engine);
 }
 
-static void reuses_a_prefix_without_telling(void **state)
+static void reuses_a_prefix_without_an_event(void **state)
 {
     (void)state;
     struct kvb_engine *engine = engine_with(&plain_engine);
@@ -129,7 +129,7 @@ static void a_prompt_of_whole_blocks_makes_a_second_copy_of_its_last(void **stat
     kvb_engine_free(engine);
 }
 
-/* The salt that the event names; "" for none. */
+/* The salt in the event; "" for none. */
 static bool has_salt(const struct kvb_event_batch *batch, uint32_t event, const char *wanted)
 {
     const kvb_span salt = kvb_event_batch_text(batch, batch->events[event].salt);
@@ -138,7 +138,7 @@ static bool has_salt(const struct kvb_event_batch *batch, uint32_t event, const 
            (salt.len == 0 || memcmp(salt.data, wanted, salt.len) == 0);
 }
 
-static void a_salt_is_named_on_each_event_and_keeps_prefixes_apart(void **state)
+static void a_salt_is_in_each_event_and_separates_prefixes(void **state)
 {
     (void)state;
     struct kvb_engine *engine = engine_with(&plain_engine);
@@ -153,7 +153,7 @@ static void a_salt_is_named_on_each_event_and_keeps_prefixes_apart(void **state)
     kvb_engine_set_salt(engine, NULL);
     admit(engine, 100, 7, 1);
     batch = step(engine);
-    assert_int_equal(batch->event_count, 1); /* found nothing of the other's */
+    assert_int_equal(batch->event_count, 1); /* the request found no blocks of the other salt */
     assert_false(batch->events[0].has_parent);
     assert_true(has_salt(batch, 0, ""));
 
@@ -198,7 +198,7 @@ static void removes_the_oldest_tail_first_and_before_the_store(void **state)
 {
     (void)state;
     struct kvb_engine_options options = plain_engine;
-    options.blocks = 5; /* 4 can be used */
+    options.blocks = 5; /* 4 blocks can be used */
     struct kvb_engine *engine = engine_with(&options);
 
     admit(engine, 100, 12, 1);
@@ -207,7 +207,7 @@ static void removes_the_oldest_tail_first_and_before_the_store(void **state)
     memcpy(old, batch->hashes, sizeof old);
 
     admit(engine, 500, 12, 1);
-    batch = step(engine); /* 3 blocks: the unused one, then the old tail */
+    batch = step(engine); /* 3 blocks: the free one, then the end of the old chain */
     assert_int_equal(batch->event_count, 3);
     assert_int_equal(batch->events[0].kind, KVB_EVENT_REMOVED);
     assert_int_equal(batch->events[0].hash_count, 1);
@@ -288,7 +288,7 @@ static void a_restart_numbers_from_zero_and_holds_nothing(void **state)
     kvb_engine_free(engine);
 }
 
-static void numbers_begin_where_they_are_told_and_others_may_take_some(void **state)
+static void numbers_begin_as_configured_and_some_may_be_skipped(void **state)
 {
     (void)state;
     struct kvb_engine_options options = plain_engine;
@@ -318,7 +318,7 @@ static void numbers_begin_where_they_are_told_and_others_may_take_some(void **st
     kvb_engine_free(engine);
 }
 
-static void a_cleared_may_stand_before_everything_in_each_life(void **state)
+static void each_incarnation_may_begin_with_a_cleared(void **state)
 {
     (void)state;
     struct kvb_engine_options options = plain_engine;
@@ -358,7 +358,7 @@ static void usage_counts_blocks_in_use_and_is_zero_when_idle(void **state)
     kvb_engine_free(engine);
 }
 
-static void refuses_what_it_could_never_serve(void **state)
+static void refuses_requests_that_it_could_never_serve(void **state)
 {
     (void)state;
     const uint32_t tokens[300] = { 0 };
@@ -383,7 +383,7 @@ static void refuses_what_it_could_never_serve(void **state)
     assert_null(none);
 }
 
-static void one_seed_gives_one_run(void **state)
+static void the_same_seed_gives_the_same_run(void **state)
 {
     (void)state;
     struct kvb_engine *one = engine_with(&plain_engine);
@@ -407,7 +407,7 @@ static void one_seed_gives_one_run(void **state)
     kvb_engine_free(two);
 }
 
-/* The log, applied from its beginning, gives what the truth says. */
+/* Applying the log from its beginning gives the content of the pool. */
 static void the_log_of_contents_tells_the_truth(void **state)
 {
     (void)state;
@@ -415,7 +415,7 @@ static void the_log_of_contents_tells_the_truth(void **state)
     uint64_t held = 0;
 
     options.log_changes = 10000;
-    options.bypass_probability = 0.5; /* second copies are no change */
+    options.bypass_probability = 0.5; /* a second copy of a block changes nothing */
     struct kvb_engine *engine = engine_with(&options);
     for (uint32_t i = 0; i < 200; i++) {
         kvb_engine_set_time(engine, i);
@@ -443,7 +443,7 @@ static void the_log_of_contents_tells_the_truth(void **state)
     kvb_engine_free(engine);
 }
 
-/* ---- Requests that somebody waits for ---- */
+/* ---- Requests that a client waits for ---- */
 
 enum { watched_output = 3 };
 
@@ -452,7 +452,7 @@ struct watched {
     struct kvb_request_progress progress;
 };
 
-/* A prompt of first, first + 1, ... */
+/* A prompt of tokens first, first + 1, ... */
 static void
 admit_watched(struct kvb_engine *engine, struct watched *watched, uint32_t first, uint32_t count)
 {
@@ -494,13 +494,13 @@ static void a_watched_request_shows_its_hit_and_one_token_a_step(void **state)
     admit_watched(engine, &second, 100, 10);
     step_quietly(engine);
     assert_true(second.progress.is_started);
-    assert_int_equal(second.progress.cached_tokens, 8); /* two whole blocks */
+    assert_int_equal(second.progress.cached_tokens, 8); /* two complete blocks */
     kvb_engine_free(engine);
     assert_true(second.progress.is_over);
     assert_int_equal(second.progress.output_count, 1);
 }
 
-/* A reset lets it begin again.  Its own blocks are gone, and were no hit before. */
+/* A reset restarts the request. Its own blocks are gone, and were no hit at the first start. */
 static void the_hit_is_that_of_the_first_start(void **state)
 {
     (void)state;
@@ -531,7 +531,7 @@ static void an_abandoned_request_ends_with_the_next_step(void **state)
     assert_true(watched.progress.is_over);
     assert_no_block_in_use(engine);
     struct kvb_truth truth = truth_of(engine);
-    assert_int_equal(truth.count, 2); /* what it computed stays: 11 tokens */
+    assert_int_equal(truth.count, 2); /* the blocks that it computed stay: 11 tokens */
     kvb_truth_done(&truth);
     kvb_engine_free(engine);
 }
@@ -560,20 +560,20 @@ int main(void)
         cmocka_unit_test(announces_a_prompt_as_one_run_of_whole_blocks),
         cmocka_unit_test(announces_a_block_of_output_with_its_parent),
         cmocka_unit_test(an_idle_engine_makes_no_batch),
-        cmocka_unit_test(numbers_batches_from_zero_without_a_hole),
-        cmocka_unit_test(reuses_a_prefix_without_telling),
+        cmocka_unit_test(numbers_batches_from_zero_without_a_gap),
+        cmocka_unit_test(reuses_a_prefix_without_an_event),
         cmocka_unit_test(a_prompt_of_whole_blocks_makes_a_second_copy_of_its_last),
-        cmocka_unit_test(a_salt_is_named_on_each_event_and_keeps_prefixes_apart),
+        cmocka_unit_test(a_salt_is_in_each_event_and_separates_prefixes),
         cmocka_unit_test(report_mode_announces_the_prefix_again_from_the_root),
         cmocka_unit_test(removes_the_oldest_tail_first_and_before_the_store),
         cmocka_unit_test(a_reset_waits_for_the_next_step),
         cmocka_unit_test(a_reset_under_load_starts_the_running_requests_again),
         cmocka_unit_test(a_restart_numbers_from_zero_and_holds_nothing),
-        cmocka_unit_test(numbers_begin_where_they_are_told_and_others_may_take_some),
-        cmocka_unit_test(a_cleared_may_stand_before_everything_in_each_life),
+        cmocka_unit_test(numbers_begin_as_configured_and_some_may_be_skipped),
+        cmocka_unit_test(each_incarnation_may_begin_with_a_cleared),
         cmocka_unit_test(usage_counts_blocks_in_use_and_is_zero_when_idle),
-        cmocka_unit_test(refuses_what_it_could_never_serve),
-        cmocka_unit_test(one_seed_gives_one_run),
+        cmocka_unit_test(refuses_requests_that_it_could_never_serve),
+        cmocka_unit_test(the_same_seed_gives_the_same_run),
         cmocka_unit_test(a_watched_request_shows_its_hit_and_one_token_a_step),
         cmocka_unit_test(the_hit_is_that_of_the_first_start),
         cmocka_unit_test(an_abandoned_request_ends_with_the_next_step),

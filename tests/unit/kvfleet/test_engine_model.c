@@ -7,9 +7,9 @@
 
 #include <stdbool.h>
 
-/* ---- the model: what the events say, against what the pool holds ------------- */
+/* ---- the model: a reader of the events, against the pool of the engine ------- */
 
-/* A tree of prompts, so that prefixes are shared; many are of whole blocks. */
+/* Prompts from a tree, so that they share prefixes. Many consist of whole blocks. */
 static void admit_random(struct kvb_engine *engine, uint32_t min_blocks, uint64_t *rng)
 {
     uint32_t tokens[64];
@@ -23,7 +23,7 @@ static void admit_random(struct kvb_engine *engine, uint32_t min_blocks, uint64_
     (void)kvb_engine_admit(engine, tokens, count, (uint32_t)(1 + kvb_random_below(rng, 24)));
 }
 
-/* The chain of tokens must give the very hash that was announced. */
+/* The chain of tokens must give exactly the announced hash. */
 static void check_identities(const struct kvb_truth *truth, uint64_t seed)
 {
     for (uint32_t i = 0; i < truth->count; i++) {
@@ -53,7 +53,7 @@ struct model_run {
     struct kvb_engine *engine;
     struct kvb_reader reader;
     uint64_t seed;
-    uint32_t min_blocks; /* of a prompt */
+    uint32_t min_blocks; /* number of tokens of a prompt */
     bool must_be_exact;
     size_t max_misses;
     size_t max_doubtful;
@@ -120,7 +120,7 @@ static void run_model(struct model_run *run, const struct kvb_engine_options *op
     assert_int_equal(run->reader.unknown_removals, 0);
     run_dry(run->engine, NULL);
     assert_no_block_in_use(run->engine);
-    assert_true(run->has_preempted); /* the cache is small on purpose */
+    assert_true(run->has_preempted); /* the cache is small on purpose, so that blocks are evicted */
     kvb_engine_free(run->engine);
 }
 
@@ -133,14 +133,14 @@ static void the_interval_rule_never_lists_what_is_not_held(void **state)
     options.report_probability = 0.3;
     options.bypass_probability = 0.1;
     run_model(&run, &options);
-    assert_true(run.max_doubtful > 0); /* the hard cases did occur */
+    assert_true(run.max_doubtful > 0); /* the difficult cases did occur */
     assert_true(run.max_misses > 0);
 }
 
-static void without_reports_the_events_say_exactly_what_is_held(void **state)
+static void without_reannouncements_the_events_give_exactly_what_is_held(void **state)
 {
     (void)state;
-    /* A second copy of a first block names no parent: leave out prompts of one. */
+    /* The second copy of a first block names no parent, so prompts of one block are left out. */
     static struct model_run run = { .min_blocks = 2, .must_be_exact = true };
 
     run_model(&run, &plain_engine);
@@ -148,8 +148,8 @@ static void without_reports_the_events_say_exactly_what_is_held(void **state)
 
 /* ---- torture ------------------------------------------------------------------- */
 
-/* One incarnation, in which any call may find no memory; failed ones are tried again, so
- * the events must still add up. */
+/* One incarnation in which any allocation may fail. Failed calls are repeated, so the events must
+ * still be complete. */
 static bool life_with_failures(long fail_at)
 {
     static struct kvb_reader reader;
@@ -192,7 +192,7 @@ static bool life_with_failures(long fail_at)
     return has_failed;
 }
 
-static void a_step_cut_short_by_memory_loses_no_event(void **state)
+static void a_step_that_runs_out_of_memory_loses_no_event(void **state)
 {
     (void)state;
     long fail_at = 0;
@@ -207,8 +207,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_interval_rule_never_lists_what_is_not_held),
-        cmocka_unit_test(without_reports_the_events_say_exactly_what_is_held),
-        cmocka_unit_test(a_step_cut_short_by_memory_loses_no_event),
+        cmocka_unit_test(without_reannouncements_the_events_give_exactly_what_is_held),
+        cmocka_unit_test(a_step_that_runs_out_of_memory_loses_no_event),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -23,7 +23,7 @@ static void makes_requests_at_its_rate_and_publishes_every_batch(void **state)
     uint64_t published = 0;
 
     set_up(&fixture, 0);
-    tick(&fixture, 101); /* 2 s at 50 a second */
+    tick(&fixture, 101); /* 2 s at 50 requests a second */
     assert_ok(kvb_fleet_drain(fixture.fleet, 5000));
 
     const struct kvb_fleet_totals totals = totals_of(&fixture);
@@ -82,7 +82,7 @@ static size_t count_lines(const char *text)
     return lines;
 }
 
-static void tells_the_truth_of_all_of_one_worker_or_of_one_rank(void **state)
+static void reports_the_content_of_all_of_one_worker_or_of_one_rank(void **state)
 {
     (void)state;
     struct fixture fixture;
@@ -99,7 +99,7 @@ static void tells_the_truth_of_all_of_one_worker_or_of_one_rank(void **state)
     tear_down(&fixture);
 }
 
-static void says_what_is_wrong_with_a_command(void **state)
+static void reports_what_is_wrong_with_a_command(void **state)
 {
     (void)state;
     struct fixture fixture;
@@ -138,7 +138,7 @@ static void resets_one_rank(void **state)
     tear_down(&fixture);
 }
 
-static void sleeps_without_a_step_and_publishes_the_clear_when_it_is_awake(void **state)
+static void a_sleeping_engine_makes_no_step_and_publishes_the_clear_when_it_wakes(void **state)
 {
     (void)state;
     struct fixture fixture;
@@ -159,7 +159,7 @@ static void sleeps_without_a_step_and_publishes_the_clear_when_it_is_awake(void 
     tear_down(&fixture);
 }
 
-static void loses_batches_without_a_hole_in_their_numbers(void **state)
+static void loses_batches_without_a_gap_in_their_numbers(void **state)
 {
     (void)state;
     struct fixture fixture;
@@ -188,7 +188,7 @@ static void restarts_one_rank_with_the_same_or_other_hashes(void **state)
     tear_down(&fixture);
 }
 
-/* More sockets at once than live ones: libzmq is slow to bury the old. */
+/* More sockets exist at once than are live: libzmq closes the old ones slowly. */
 static void all_engines_may_restart_at_once(void **state)
 {
     (void)state;
@@ -205,7 +205,7 @@ static void all_engines_may_restart_at_once(void **state)
     tear_down(&fixture);
 }
 
-static void tells_what_came_and_went_since_a_change(void **state)
+static void reports_additions_and_removals_since_a_change(void **state)
 {
     (void)state;
     struct fixture fixture;
@@ -222,7 +222,7 @@ static void tells_what_came_and_went_since_a_change(void **state)
     tear_down(&fixture);
 }
 
-static void drops_batches_from_the_wire_only(void **state)
+static void drops_batches_only_from_the_network(void **state)
 {
     (void)state;
     struct fixture fixture;
@@ -264,7 +264,7 @@ static void writes_a_workers_section(void **state)
     tear_down(&fixture);
 }
 
-static void refuses_ports_beyond_the_last(void **state)
+static void refuses_ports_above_65535(void **state)
 {
     (void)state;
     struct fixture fixture;
@@ -282,7 +282,7 @@ static void refuses_ports_beyond_the_last(void **state)
     tear_down(&fixture);
 }
 
-/* ---- the socket ------------------------------------------------------------------ */
+/* ---- the control socket ---------------------------------------------------------- */
 
 static int connect_to(const char *path)
 {
@@ -342,7 +342,7 @@ static void tear_down_server(struct served *served)
     tear_down(&served->fixture);
 }
 
-static void answers_lines_however_they_are_cut(void **state)
+static void answers_lines_however_they_are_split(void **state)
 {
     (void)state;
     struct served served;
@@ -377,7 +377,7 @@ static void stops_on_command(void **state)
     tear_down_server(&served);
 }
 
-static void cuts_off_a_line_without_end(void **state)
+static void disconnects_at_an_endless_line(void **state)
 {
     (void)state;
     struct served served;
@@ -417,7 +417,7 @@ static void serves_sixteen_at_once_and_refuses_the_next(void **state)
     tear_down_server(&served);
 }
 
-static void replaces_only_a_socket(void **state)
+static void replaces_an_existing_file_only_if_it_is_a_socket(void **state)
 {
     (void)state;
     struct kvb_detail detail = { 0 };
@@ -439,22 +439,22 @@ int main(void)
         cmocka_unit_test(makes_requests_at_its_rate_and_publishes_every_batch),
         cmocka_unit_test(stops_making_requests_at_the_limit),
         cmocka_unit_test(does_nothing_while_paused),
-        cmocka_unit_test(tells_the_truth_of_all_of_one_worker_or_of_one_rank),
-        cmocka_unit_test(says_what_is_wrong_with_a_command),
+        cmocka_unit_test(reports_the_content_of_all_of_one_worker_or_of_one_rank),
+        cmocka_unit_test(reports_what_is_wrong_with_a_command),
         cmocka_unit_test(resets_one_rank),
-        cmocka_unit_test(sleeps_without_a_step_and_publishes_the_clear_when_it_is_awake),
-        cmocka_unit_test(loses_batches_without_a_hole_in_their_numbers),
+        cmocka_unit_test(a_sleeping_engine_makes_no_step_and_publishes_the_clear_when_it_wakes),
+        cmocka_unit_test(loses_batches_without_a_gap_in_their_numbers),
         cmocka_unit_test(restarts_one_rank_with_the_same_or_other_hashes),
         cmocka_unit_test(all_engines_may_restart_at_once),
-        cmocka_unit_test(tells_what_came_and_went_since_a_change),
-        cmocka_unit_test(drops_batches_from_the_wire_only),
+        cmocka_unit_test(reports_additions_and_removals_since_a_change),
+        cmocka_unit_test(drops_batches_only_from_the_network),
         cmocka_unit_test(writes_a_workers_section),
-        cmocka_unit_test(refuses_ports_beyond_the_last),
-        cmocka_unit_test(answers_lines_however_they_are_cut),
+        cmocka_unit_test(refuses_ports_above_65535),
+        cmocka_unit_test(answers_lines_however_they_are_split),
         cmocka_unit_test(stops_on_command),
-        cmocka_unit_test(cuts_off_a_line_without_end),
+        cmocka_unit_test(disconnects_at_an_endless_line),
         cmocka_unit_test(serves_sixteen_at_once_and_refuses_the_next),
-        cmocka_unit_test(replaces_only_a_socket),
+        cmocka_unit_test(replaces_an_existing_file_only_if_it_is_a_socket),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

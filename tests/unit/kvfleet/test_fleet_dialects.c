@@ -19,8 +19,8 @@ static void set_up_dialect(struct fixture *fixture, enum kvb_dialect dialect)
     assert_ok(kvb_fleet_new(&options, NULL, &fixture->fleet));
 }
 
-/* Empty batches with numbers of their own, once it has said something. */
-static void an_idle_engine_beats_if_its_kind_does(void **state)
+/* Counts empty batches with numbers of their own, after the first batch with an event. */
+static void an_idle_engine_publishes_empty_batches_if_its_dialect_does(void **state)
 {
     (void)state;
     const struct {
@@ -44,7 +44,7 @@ static void an_idle_engine_beats_if_its_kind_does(void **state)
     }
 }
 
-static void numbers_begin_as_the_dialect_says(void **state)
+static void numbers_begin_as_in_the_dialect(void **state)
 {
     (void)state;
     struct fixture fixture;
@@ -68,7 +68,7 @@ static void numbers_begin_as_the_dialect_says(void **state)
     tear_down(&fixture);
 }
 
-static void a_pool_says_in_its_configuration_what_it_is(void **state)
+static void the_configuration_of_a_pool_says_that_it_is_one(void **state)
 {
     (void)state;
     struct fixture fixture;
@@ -83,14 +83,15 @@ static void a_pool_says_in_its_configuration_what_it_is(void **state)
     assert_null(strstr((const char *)fixture.out.data, "replay"));
     tear_down(&fixture);
 
-    set_up_dialect(&fixture, KVB_DIALECT_SGLANG_MID); /* its topic goes on behind a NUL */
+    /* its topic contains a NUL, after which it continues */
+    set_up_dialect(&fixture, KVB_DIALECT_SGLANG_MID);
     assert_ok(kvb_config_text(fixture.fleet, &options, 0, 1, &fixture.out));
     assert_ok(kvb_buf_append(&fixture.out, "", 1));
     assert_non_null(strstr((const char *)fixture.out.data, "    topic = \"kv-events\";\n"));
     tear_down(&fixture);
 }
 
-/* How many of the blocks that the only engine holds have a salt. */
+/* How many blocks of the only engine have a salt. */
 static size_t salted_blocks(enum kvb_dialect dialect, size_t *out_blocks)
 {
     struct fixture fixture;
@@ -113,7 +114,7 @@ static size_t salted_blocks(enum kvb_dialect dialect, size_t *out_blocks)
     return salted;
 }
 
-static void some_conversations_have_a_salt_where_events_name_it(void **state)
+static void some_conversations_have_a_salt_if_events_can_name_it(void **state)
 {
     (void)state;
     size_t blocks = 0;
@@ -144,11 +145,12 @@ static void malformed_payloads_have_numbers_of_their_own(void **state)
     assert_int_equal(state_of(&fixture, 2).malformed, 1);
     assert_ok(kvb_fleet_drain(fixture.fleet, 5000));
     const struct kvb_fleet_rank_state rank = state_of(&fixture, 1);
-    assert_int_equal(rank.counts.published, rank.stats.batches); /* they are numbered too */
+    /* malformed payloads are numbered too */
+    assert_int_equal(rank.counts.published, rank.stats.batches);
     tear_down(&fixture);
 }
 
-static void one_payload_in_so_many_is_malformed(void **state)
+static void the_configured_share_of_payloads_is_malformed(void **state)
 {
     (void)state;
     struct fixture fixture;
@@ -169,12 +171,12 @@ static void one_payload_in_so_many_is_malformed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_idle_engine_beats_if_its_kind_does),
-        cmocka_unit_test(numbers_begin_as_the_dialect_says),
-        cmocka_unit_test(a_pool_says_in_its_configuration_what_it_is),
-        cmocka_unit_test(some_conversations_have_a_salt_where_events_name_it),
+        cmocka_unit_test(an_idle_engine_publishes_empty_batches_if_its_dialect_does),
+        cmocka_unit_test(numbers_begin_as_in_the_dialect),
+        cmocka_unit_test(the_configuration_of_a_pool_says_that_it_is_one),
+        cmocka_unit_test(some_conversations_have_a_salt_if_events_can_name_it),
         cmocka_unit_test(malformed_payloads_have_numbers_of_their_own),
-        cmocka_unit_test(one_payload_in_so_many_is_malformed),
+        cmocka_unit_test(the_configured_share_of_payloads_is_malformed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* A Stored of one block and a Removed, as the dialect writes them. */
+/* A BlockStored of one block and a BlockRemoved, as the dialect encodes them. */
 static void write_good(enum kvb_dialect dialect, struct kvb_buf *out)
 {
     kvb_engine_hash hashes[] = { { 901 }, { 902 } };
@@ -28,7 +28,7 @@ static void write_good(enum kvb_dialect dialect, struct kvb_buf *out)
     assert_ok(kvb_engine_batch_encode(&batch, dialect, out));
 }
 
-static void every_kind_is_refused_whatever_it_was_made_of(void **state)
+static void every_kind_is_refused_in_every_dialect(void **state)
 {
     (void)state;
     KVB_OWN(kvb_event_batch_done) struct kvb_event_batch batch = { 0 };
@@ -77,7 +77,7 @@ static void every_kind_differs_and_is_found_by_its_name(void **state)
     assert_int_equal(kvb_malformed_find("good", &found), KVB_NOT_FOUND);
 }
 
-static void what_does_not_fit_leaves_the_buffer_as_it_was(void **state)
+static void a_payload_that_does_not_fit_leaves_the_buffer_unchanged(void **state)
 {
     (void)state;
     KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
@@ -94,9 +94,9 @@ static void what_does_not_fit_leaves_the_buffer_as_it_was(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_kind_is_refused_whatever_it_was_made_of),
+        cmocka_unit_test(every_kind_is_refused_in_every_dialect),
         cmocka_unit_test(every_kind_differs_and_is_found_by_its_name),
-        cmocka_unit_test(what_does_not_fit_leaves_the_buffer_as_it_was),
+        cmocka_unit_test(a_payload_that_does_not_fit_leaves_the_buffer_unchanged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

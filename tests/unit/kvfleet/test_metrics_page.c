@@ -59,7 +59,7 @@ static const struct kvb_metrics_page_options options = {
     .block_size = 16,
 };
 
-/* The whole answer to one request, until the server closes. */
+/* The whole answer to one request, read until the server closes. */
 static void ask(const struct kvb_metrics_page *page, const char *target, char *out, size_t size)
 {
     struct sockaddr_in address = { .sin_family = AF_INET,
@@ -82,7 +82,7 @@ static void ask(const struct kvb_metrics_page *page, const char *target, char *o
     (void)close(fd);
 }
 
-static void serves_the_figures_of_one_worker(void **state)
+static void serves_the_metrics_of_one_worker(void **state)
 {
     (void)state;
     struct kvb_metrics_page *page = NULL;
@@ -103,7 +103,7 @@ static void serves_the_figures_of_one_worker(void **state)
     kvb_metrics_page_stop(page);
 }
 
-static void says_404_to_anything_else(void **state)
+static void answers_404_to_anything_else(void **state)
 {
     (void)state;
     struct kvb_metrics_page *page = NULL;
@@ -128,7 +128,7 @@ static void says_404_to_anything_else(void **state)
     kvb_metrics_page_stop(page);
 }
 
-static void says_which_address_it_cannot_have(void **state)
+static void reports_which_address_it_cannot_use(void **state)
 {
     (void)state;
     struct kvb_metrics_page *page = NULL;
@@ -152,9 +152,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_each_rank_as_vllm_does),
-        cmocka_unit_test(serves_the_figures_of_one_worker),
-        cmocka_unit_test(says_404_to_anything_else),
-        cmocka_unit_test(says_which_address_it_cannot_have),
+        cmocka_unit_test(serves_the_metrics_of_one_worker),
+        cmocka_unit_test(answers_404_to_anything_else),
+        cmocka_unit_test(reports_which_address_it_cannot_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,11 +8,11 @@
 #include <string.h>
 #include <zmq.h>
 
-/* A fleet of one publisher, a reader of it, and a port where nobody else is. */
+/* A fleet of one publisher, a reader, and a port that nobody else uses. */
 struct fixture {
     void *context;
     struct kvb_publisher *publisher;
-    uint16_t port; /* events; replay is the next */
+    uint16_t port; /* the port of events; replay uses the next one */
     kvb_span topic;
     void *sub;
 };
@@ -68,7 +68,7 @@ static void send_batch(struct fixture *fixture, uint64_t seq, bool is_live)
         fixture->publisher, seq, (kvb_span){ (const uint8_t *)text, (size_t)len }, is_live));
 }
 
-/* A message as text: frames with | between them, bytes below 32 and above 126 in hex. */
+/* A message as text: frames separated by |, bytes below 32 and above 126 in hexadecimal. */
 static void receive(void *socket, char *out, size_t size)
 {
     size_t len = 0;
@@ -96,8 +96,8 @@ static void assert_received(void *socket, const char *expected)
     assert_string_equal(text, expected);
 }
 
-/* A SUB hears nothing until its subscription arrived: knock until it answers.
- * Returns the first seq after those. */
+/* A SUB receives nothing before its subscription has reached the publisher, so publish until it
+ * answers. Returns the first sequence number after those messages. */
 static uint64_t subscribe(struct fixture *fixture)
 {
     const uint64_t deadline_ns = kvb_clock_monotonic_ns() + patience_ms * KVB_NS_PER_MS;
@@ -182,7 +182,7 @@ static void replays_in_the_old_layout(void **state)
     struct fixture fixture;
 
     set_up(&fixture, KVB_REPLAY_WITHOUT_TOPIC);
-    for (uint64_t seq = 0; seq < 6; seq++) { /* 2 .. 5 are kept */
+    for (uint64_t seq = 0; seq < 6; seq++) { /* batches 2 to 5 are kept */
         send_batch(&fixture, seq, true);
     }
     wait_until_drained(&fixture);
@@ -235,8 +235,8 @@ static void replays_in_the_new_layout(void **state)
     tear_down(&fixture);
 }
 
-/* Its guide puts a name of the asker before the empty frame. */
-static void a_mooncake_answers_both_requests_and_ends_in_its_own_way(void **state)
+/* Its guide sends a name of the requester before the empty frame. */
+static void mooncake_answers_both_forms_of_request_with_its_own_end(void **state)
 {
     (void)state;
     struct fixture fixture;
@@ -261,7 +261,7 @@ static void a_mooncake_answers_both_requests_and_ends_in_its_own_way(void **stat
     tear_down(&fixture);
 }
 
-static void one_without_replays_leaves_the_port_alone(void **state)
+static void without_replays_the_port_is_not_used(void **state)
 {
     (void)state;
     struct fixture fixture;
@@ -296,8 +296,8 @@ static void a_topic_may_be_empty_or_hold_a_nul(void **state)
     }
 }
 
-/* What vLLM's ROUTER does not answer: the answer to the good request that follows
- * is the first that comes. */
+/* Requests that vLLM's ROUTER does not answer: the first answer to arrive is that to the good
+ * request behind them. */
 static void ignores_requests_of_another_shape(void **state)
 {
     (void)state;
@@ -311,7 +311,7 @@ static void ignores_requests_of_another_shape(void **state)
     assert_int_equal(zmq_send(dealer, "", 0, ZMQ_SNDMORE), 0);
     assert_int_equal(zmq_send(dealer, seq, 8, 0), 8); /* one frame too many */
     assert_int_equal(zmq_send(dealer, "", 0, ZMQ_SNDMORE), 0);
-    assert_int_equal(zmq_send(dealer, seq, 3, 0), 3); /* 3 bytes are no seq */
+    assert_int_equal(zmq_send(dealer, seq, 3, 0), 3); /* 3 bytes are no sequence number */
     ask(dealer, 0);
     assert_received(dealer, "|ffffffffffffffff|");
     struct kvb_publisher_counts counts = { 0 };
@@ -349,7 +349,7 @@ static void a_restart_forgets_the_buffer_and_serves_the_same_ports(void **state)
     (void)subscribe(&fixture);
     assert_ok(kvb_publisher_restart(fixture.publisher));
     wait_until_drained(&fixture);
-    (void)subscribe(&fixture); /* the SUB found its way back */
+    (void)subscribe(&fixture); /* the SUB has reconnected */
 
     struct kvb_publisher_counts counts = { 0 };
     kvb_publisher_counts(fixture.publisher, &counts);
@@ -357,7 +357,7 @@ static void a_restart_forgets_the_buffer_and_serves_the_same_ports(void **state)
     tear_down(&fixture);
 }
 
-static void a_taken_port_is_said_to_be_taken(void **state)
+static void a_used_port_is_reported(void **state)
 {
     (void)state;
     struct fixture fixture;
@@ -376,13 +376,13 @@ int main(void)
         cmocka_unit_test(publishes_topic_sequence_and_payload),
         cmocka_unit_test(replays_in_the_old_layout),
         cmocka_unit_test(replays_in_the_new_layout),
-        cmocka_unit_test(a_mooncake_answers_both_requests_and_ends_in_its_own_way),
-        cmocka_unit_test(one_without_replays_leaves_the_port_alone),
+        cmocka_unit_test(mooncake_answers_both_forms_of_request_with_its_own_end),
+        cmocka_unit_test(without_replays_the_port_is_not_used),
         cmocka_unit_test(a_topic_may_be_empty_or_hold_a_nul),
         cmocka_unit_test(ignores_requests_of_another_shape),
         cmocka_unit_test(a_withheld_batch_is_replayed_but_not_published),
         cmocka_unit_test(a_restart_forgets_the_buffer_and_serves_the_same_ports),
-        cmocka_unit_test(a_taken_port_is_said_to_be_taken),
+        cmocka_unit_test(a_used_port_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,8 +12,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* Two workers (7 and 8) of two ranks, which compute only what comes over HTTP.  The test is the
- * fleet's thread. */
+/* Two workers (7 and 8) of two ranks each, which compute only requests that arrive over HTTP. The
+ * test runs the fleet in its own thread. */
 struct scene {
     struct fixture fixture;
     struct kvb_metrics_page *page;
@@ -60,8 +60,8 @@ static void turn(struct scene *scene)
 struct client {
     size_t len;
     int fd;
-    bool is_closed;     /* by the server */
-    char text[1 << 16]; /* of the answer so far */
+    bool is_closed;     /* closed by the server */
+    char text[1 << 16]; /* of the answer received so far */
 };
 
 static void client_open(
@@ -85,7 +85,7 @@ static void client_open(
     assert_int_equal(send(client->fd, request, (size_t)len, 0), len);
 }
 
-/* Takes what has arrived, waiting for at most 2 ms. */
+/* Reads what has arrived; waits at most 2 ms. */
 static void client_read(struct client *client)
 {
     struct pollfd poll_fd = { .fd = client->fd, .events = POLLIN };
@@ -100,7 +100,7 @@ static void client_read(struct client *client)
     client->text[client->len] = '\0';
 }
 
-/* Turns until the answer has this part; NULL: until its end. */
+/* Runs the fleet until the answer contains this part; NULL: until the answer ends. */
 static void turn_until(struct scene *scene, struct client *client, const char *part)
 {
     const uint64_t until_ns = kvb_clock_monotonic_ns() + patience_ns;
@@ -121,7 +121,7 @@ static void client_close(struct client *client)
     (void)close(client->fd);
 }
 
-/* The whole answer; borrowed until the next one. */
+/* The whole answer, valid until the next one. */
 static const char *ask(struct scene *scene, uint32_t worker, const char *head, const char *body)
 {
     static struct client client;
@@ -219,11 +219,11 @@ static void a_request_whose_client_has_left_ends(void **state)
     unsigned turns = 0;
     while (active_on(&scene, 0) > 0) {
         turn(&scene);
-        (void)poll(NULL, 0, 1); /* the other thread has to see the end */
+        (void)poll(NULL, 0, 1); /* the server's thread must notice the closed connection */
         assert_true(kvb_clock_monotonic_ns() < until_ns);
         turns++;
     }
-    assert_true(turns < 3000); /* it did not simply finish */
+    assert_true(turns < 3000); /* the request was aborted, not finished */
     scene_end(&scene);
 }
 
@@ -250,13 +250,14 @@ static void a_restart_leaves_no_answer_that_looks_complete(void **state)
     assert_non_null(strstr(whole.text, "the engine was restarted"));
     turn_until(&scene, &stream, NULL);
     assert_null(strstr(stream.text, "[DONE]"));
-    assert_null(strstr(stream.text, "\r\n0\r\n")); /* the last chunk of a complete body */
+    /* the last chunk of a complete body is missing */
+    assert_null(strstr(stream.text, "\r\n0\r\n"));
     client_close(&stream);
     client_close(&whole);
     scene_end(&scene);
 }
 
-static void each_refusal_says_why(void **state)
+static void each_refusal_gives_the_reason(void **state)
 {
     (void)state;
     static const struct {
@@ -288,7 +289,7 @@ static void each_refusal_says_why(void **state)
     scene_end(&scene);
 }
 
-/* Eight run and eight wait on a rank. */
+/* Eight requests run and eight wait on one rank. */
 static void a_full_queue_refuses(void **state)
 {
     (void)state;
@@ -336,8 +337,8 @@ static void the_metrics_are_those_of_the_worker(void **state)
     scene_end(&scene);
 }
 
-/* One request is in the engine, one waits to be admitted: libmicrohttpd cannot stop while they are
- * suspended. */
+/* One request is in the engine and one waits for admission. libmicrohttpd cannot stop while
+ * connections are suspended. */
 static void it_stops_with_requests_under_way(void **state)
 {
     (void)state;
@@ -350,7 +351,7 @@ static void it_stops_with_requests_under_way(void **state)
         &scene, 0, COMPLETIONS, "{" PROMPT ",\"max_tokens\":3000,\"stream\":true}", &running);
     turn_until(&scene, &running, "data: ");
     client_open(&scene, 0, COMPLETIONS, "{" PROMPT "}", &queued);
-    (void)poll(NULL, 0, 20); /* so that it is mostly there: nothing shows it */
+    (void)poll(NULL, 0, 20); /* gives the request time to arrive: nothing shows when it has */
     scene_end(&scene);
     while (!running.is_closed || !queued.is_closed) {
         client_read(&running);
@@ -361,7 +362,7 @@ static void it_stops_with_requests_under_way(void **state)
     client_close(&queued);
 }
 
-static void says_which_port_it_cannot_have(void **state)
+static void reports_which_port_it_cannot_use(void **state)
 {
     (void)state;
     struct scene scene;
@@ -392,11 +393,11 @@ int main(void)
         cmocka_unit_test(a_request_without_a_rank_goes_to_the_idlest),
         cmocka_unit_test(a_request_whose_client_has_left_ends),
         cmocka_unit_test(a_restart_leaves_no_answer_that_looks_complete),
-        cmocka_unit_test(each_refusal_says_why),
+        cmocka_unit_test(each_refusal_gives_the_reason),
         cmocka_unit_test(a_full_queue_refuses),
         cmocka_unit_test(the_metrics_are_those_of_the_worker),
         cmocka_unit_test(it_stops_with_requests_under_way),
-        cmocka_unit_test(says_which_port_it_cannot_have),
+        cmocka_unit_test(reports_which_port_it_cannot_use),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,7 +50,7 @@ static void the_length_must_fit_the_ids(void **state)
         KVB_BAD_INPUT);
 }
 
-static void refuses_what_is_no_trace_line(void **state)
+static void refuses_invalid_lines(void **state)
 {
     (void)state;
     const char *const bad[] = {
@@ -116,7 +116,7 @@ static struct kvb_trace_request request_of(const struct kvb_trace *trace, uint64
     return request;
 }
 
-/* Rows 0 and 1 have their first hash id in common, and no other. */
+/* Rows 0 and 1 share their first hash id, and no other. */
 static uint32_t
 common_tokens(const struct kvb_trace_request *one, const struct kvb_trace_request *two)
 {
@@ -184,7 +184,7 @@ static void the_same_request_twice_is_equal(void **state)
     assert_int_equal(once.conversation, again.conversation);
 }
 
-static void beyond_the_end_the_shape_returns_with_other_content(void **state)
+static void after_the_end_the_lengths_repeat_with_other_content(void **state)
 {
     (void)state;
     KVB_OWN(drop_trace) struct kvb_trace *trace = load(4);
@@ -198,7 +198,7 @@ static void beyond_the_end_the_shape_returns_with_other_content(void **state)
     assert_true(lap.conversation != first.conversation);
 }
 
-/* A file with this text; the caller unlinks it. */
+/* A file with this text, which the caller unlinks. */
 static void write_file(char path[32], const char *text)
 {
     (void)snprintf(path, 32, "/tmp/kvb-trace-XXXXXX");
@@ -209,7 +209,7 @@ static void write_file(char path[32], const char *text)
     (void)close(fd);
 }
 
-static void says_which_line_is_wrong(void **state)
+static void reports_which_line_is_wrong(void **state)
 {
     (void)state;
     struct kvb_trace *trace = NULL;
@@ -242,7 +242,7 @@ static void survives_each_failing_allocation(void **state)
         struct kvb_detail detail = { 0 };
         fail_alloc_after(fail_at);
         status = kvb_trace_load(trace_path, 4, &detail, &trace);
-        /* fopen() needs memory, too. */
+        /* fopen() allocates too */
         status = status == KVB_BAD_CONFIG && fail_at < 2 ? KVB_NO_MEMORY : status;
         if (status == KVB_OK) {
             status = kvb_trace_request_make(trace, 0, &request);
@@ -257,14 +257,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_a_line),
         cmocka_unit_test(the_length_must_fit_the_ids),
-        cmocka_unit_test(refuses_what_is_no_trace_line),
+        cmocka_unit_test(refuses_invalid_lines),
         cmocka_unit_test(refuses_more_ids_than_it_holds),
         cmocka_unit_test(a_hash_id_is_512_tokens),
         cmocka_unit_test(a_scale_divides_all_lengths),
         cmocka_unit_test(every_row_gives_a_request_at_every_scale),
         cmocka_unit_test(the_same_request_twice_is_equal),
-        cmocka_unit_test(beyond_the_end_the_shape_returns_with_other_content),
-        cmocka_unit_test(says_which_line_is_wrong),
+        cmocka_unit_test(after_the_end_the_lengths_repeat_with_other_content),
+        cmocka_unit_test(reports_which_line_is_wrong),
         cmocka_unit_test(survives_each_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

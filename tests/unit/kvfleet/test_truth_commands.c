@@ -49,7 +49,7 @@ static void writes_blocks_with_their_tokens_and_parents(void **state)
     assert_text(&out, expected);
 }
 
-static void names_blocks_by_hash_where_events_hold_no_tokens(void **state)
+static void writes_hashes_of_blocks_if_events_contain_no_tokens(void **state)
 {
     (void)state;
     KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
@@ -67,7 +67,7 @@ static void names_blocks_by_hash_where_events_hold_no_tokens(void **state)
               "\"tokens\":[5,6],\"parent\":-1,\"copies\":0}]}\n");
 }
 
-static void says_the_salt_of_a_block_that_has_one(void **state)
+static void writes_the_salt_of_a_block(void **state)
 {
     (void)state;
     KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
@@ -85,7 +85,7 @@ static void says_the_salt_of_a_block_that_has_one(void **state)
               "{\"tokens\":[7,8],\"parent\":0,\"copies\":2}]}\n");
 }
 
-static void says_minus_one_before_the_first_batch(void **state)
+static void writes_minus_one_before_the_first_batch(void **state)
 {
     (void)state;
     KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
@@ -160,7 +160,7 @@ static void writes_changes_with_their_times(void **state)
     kvb_content_log_done(&log);
 }
 
-static void says_how_many_changes_are_no_longer_kept(void **state)
+static void writes_how_many_changes_are_no_longer_kept(void **state)
 {
     (void)state;
     KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
@@ -185,11 +185,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_changes_with_their_times),
-        cmocka_unit_test(says_how_many_changes_are_no_longer_kept),
+        cmocka_unit_test(writes_how_many_changes_are_no_longer_kept),
         cmocka_unit_test(writes_blocks_with_their_tokens_and_parents),
-        cmocka_unit_test(names_blocks_by_hash_where_events_hold_no_tokens),
-        cmocka_unit_test(says_the_salt_of_a_block_that_has_one),
-        cmocka_unit_test(says_minus_one_before_the_first_batch),
+        cmocka_unit_test(writes_hashes_of_blocks_if_events_contain_no_tokens),
+        cmocka_unit_test(writes_the_salt_of_a_block),
+        cmocka_unit_test(writes_minus_one_before_the_first_batch),
         cmocka_unit_test(stops_at_every_ceiling),
         cmocka_unit_test(survives_each_failing_allocation),
     };
