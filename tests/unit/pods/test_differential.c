@@ -26,14 +26,14 @@
 
 enum {
     operations_a_life = 2000,
-    max_slots = 24, /* in two namespaces, so that each id has two pods */
+    max_slots = 24, /* in two namespaces, so each id has two pods */
     slots_of_one = max_slots / 2,
     max_addresses = 10,
     max_items_a_page = 5,
     max_text_bytes = 64 << 10,
 };
 
-/* A pod, or none. */
+/* A pod, or no pod. */
 struct slot {
     bool is_there;
     bool is_selected;
@@ -42,7 +42,7 @@ struct slot {
     bool is_ready;
     unsigned uid;
     unsigned created;
-    unsigned address; /* 0: none */
+    unsigned address; /* 0: no address */
     unsigned port;    /* 0: no container port has a name */
     unsigned model;   /* 0: no label */
     unsigned restarts;
@@ -53,7 +53,7 @@ struct cluster {
     uint64_t random;
     unsigned clock;
     unsigned version;
-    bool has_missed; /* the watch has not reported everything */
+    bool has_missed; /* the watch has not reported every change */
 };
 
 struct scenario {
@@ -62,7 +62,7 @@ struct scenario {
     struct kvb_pod_splitter splitter;
     struct kvb_pod_rules rules;
     struct kvb_buf text;
-    bool is_list; /* what the splitter is given */
+    bool is_list; /* input for the splitter */
 };
 
 static uint64_t total_operations = 40000;
@@ -108,7 +108,7 @@ static void say_pod(struct kvb_buf *out, const struct slot *slot, unsigned at, u
         out, "\"containerStatuses\":[{\"restartCount\":%u}]}}", slot->restarts));
 }
 
-/* ---- What the reader does with it ---- */
+/* ---- The reader ---- */
 
 static struct kvb_pod *
 find_pod(const struct kvb_pods *pods, const char *name_space, const char *name)
@@ -123,7 +123,8 @@ find_pod(const struct kvb_pods *pods, const char *name_space, const char *name)
     return NULL;
 }
 
-/* What it says of the change decides whether the bridge looks at its workers at all. */
+/* Checks the reported kind of change: on it depends whether the bridge looks at its workers at all.
+ */
 static kvb_status put(struct scenario *scenario, const struct kvb_pod *pod)
 {
     const struct kvb_pod *known =
@@ -160,7 +161,7 @@ static kvb_status take_object(void *context, kvb_span object)
     return put(scenario, &line.pod);
 }
 
-/* In parts of any size. */
+/* Feeds the bytes in parts of random size. */
 static void hand_over(struct scenario *scenario, bool is_list)
 {
     kvb_span left = kvb_buf_span(&scenario->text);
@@ -189,7 +190,7 @@ hand_over_event(struct scenario *scenario, const char *type, const struct slot *
     hand_over(scenario, false);
 }
 
-/* All pods, or only the first pages of them. */
+/* Lists all pods, or only the first pages of them. */
 static void list(struct scenario *scenario, bool breaks_off)
 {
     struct cluster *cluster = &scenario->cluster;
@@ -234,7 +235,8 @@ static bool is_address_free(const struct cluster *cluster, unsigned address)
     return true;
 }
 
-/* Two pods may share one for a while: the API server learns of the first one's end too late. */
+/* Two pods may have one address for a while, when the API server learns late that the first one has
+ * ended. */
 static unsigned draw_address(struct cluster *cluster)
 {
     for (unsigned tries = 0; tries < 8; tries++) {
@@ -276,7 +278,7 @@ static void change_pod(struct cluster *cluster, struct slot *slot)
         slot->is_running = true;
         slot->address = slot->address ? slot->address : draw_address(cluster);
         break;
-    case MOVES: /* the address comes before the phase, or it has none any more */
+    case MOVES: /* the address arrives before the phase, or the pod has lost it */
         slot->address = slot->is_running ? slot->address : draw_address(cluster);
         break;
     case DRAINS:
@@ -294,7 +296,7 @@ static void change_pod(struct cluster *cluster, struct slot *slot)
     case RESTARTS:
         slot->restarts++;
         break;
-    case IS_REBORN: /* with nothing else than its UID to tell it from the one before */
+    case IS_REBORN: /* only its UID distinguishes it from the one before */
         slot->uid = cluster->version;
         slot->created = cluster->clock;
         break;
@@ -305,7 +307,7 @@ static void change_pod(struct cluster *cluster, struct slot *slot)
     }
 }
 
-/* The line that a watch with the selector has for it, or none. */
+/* The line that a watch with the selector gets for the pod, or none. */
 static void tell(struct scenario *scenario, const struct slot *before, unsigned at)
 {
     const struct slot *now = &scenario->cluster.slots[at];
@@ -332,7 +334,8 @@ static void happen(struct scenario *scenario, bool is_watched)
     const struct slot before = *slot;
 
     cluster->version++;
-    cluster->clock += below(cluster, 3) == 0; /* so that some are of one age */
+    /* few different times, so that some pods have the same age */
+    cluster->clock += below(cluster, 3) == 0;
     if (!slot->is_there) {
         begin_pod(cluster, slot);
     } else {
@@ -345,7 +348,7 @@ static void happen(struct scenario *scenario, bool is_watched)
     }
 }
 
-/* ---- Who should be taken ---- */
+/* ---- Which pods should be taken ---- */
 
 static unsigned port_of(const struct slot *slot)
 {
@@ -388,7 +391,7 @@ static bool is_candidate(const struct cluster *cluster, unsigned at)
     return can_be_taken(&cluster->slots[at]) && !loses_its_address(cluster, &cluster->slots[at]);
 }
 
-/* Pods of one name in both namespaces have one id. */
+/* Pods with one name in both namespaces have one id. */
 static bool should_be_taken(const struct cluster *cluster, unsigned at)
 {
     const unsigned twin = (at + slots_of_one) % max_slots;
@@ -442,7 +445,7 @@ static void compare(struct scenario *scenario)
     assert_int_equal(counts[KVB_POD_TAKEN], expected);
 }
 
-/* ---- Lives ---- */
+/* ---- Scenarios ---- */
 
 static void live(uint64_t seed, uint64_t operations)
 {
@@ -485,7 +488,7 @@ static void agrees_with_a_simple_cluster(void **state)
 
 /* ---- Options ---- */
 
-/* NOLINTBEGIN(concurrency-mt-unsafe): argp, before anything else runs. */
+/* NOLINTBEGIN(concurrency-mt-unsafe): argp runs before any thread starts. */
 static error_t take_option(int key, char *text, struct argp_state *state)
 {
     switch (key) {
@@ -504,8 +507,8 @@ static error_t take_option(int key, char *text, struct argp_state *state)
 }
 
 static const struct argp_option options[] = {
-    { "operations", 'n', "N", 0, "How many in all (40000)", 0 },
-    { "seed", 's', "S", 0, "Of the first scenario (1)", 0 },
+    { "operations", 'n', "N", 0, "Number of operations in all (40000)", 0 },
+    { "seed", 's', "S", 0, "Seed of the first scenario (1)", 0 },
     { 0 },
 };
 

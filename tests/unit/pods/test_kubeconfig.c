@@ -55,7 +55,7 @@ static void reads_what_the_current_context_names(void **state)
     assert_string_equal(config.token_path, "");
 }
 
-static void null_is_as_if_it_were_not_there(void **state)
+static void null_counts_as_absent(void **state)
 {
     KVB_OWN(kvb_kubeconfig_done) struct kvb_kubeconfig config = { .server = "" };
 
@@ -93,7 +93,7 @@ static void reads_json(void **state)
     assert_string_equal(config.name_space, "");
 }
 
-/* The plain one with the first `from` replaced. */
+/* The sample, with the first `from` replaced. */
 static const char *changed(const char *from, const char *to)
 {
     static char text[2 * sizeof plain];
@@ -106,7 +106,7 @@ static const char *changed(const char *from, const char *to)
     return text;
 }
 
-static void what_cannot_be_used_is_named(void **state)
+static void unusable_entries_are_named(void **state)
 {
     static const struct {
         const char *from;
@@ -159,7 +159,8 @@ static void other_files_are_refused(void **state)
     assert_int_equal(decode(large, &config, NULL), KVB_BAD_CONFIG);
 }
 
-/* Each name of it is looked up, but nothing is followed further: no stack, no time. */
+/* Each reference is looked up once and not followed further, so neither stack nor time is
+ * exhausted. */
 static void references_in_a_circle_end(void **state)
 {
     struct kvb_kubeconfig config;
@@ -191,9 +192,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_what_the_current_context_names),
-        cmocka_unit_test(null_is_as_if_it_were_not_there),
+        cmocka_unit_test(null_counts_as_absent),
         cmocka_unit_test(reads_json),
-        cmocka_unit_test(what_cannot_be_used_is_named),
+        cmocka_unit_test(unusable_entries_are_named),
         cmocka_unit_test(other_files_are_refused),
         cmocka_unit_test(references_in_a_circle_end),
         cmocka_unit_test(survives_every_failed_allocation),

@@ -29,7 +29,7 @@ static kvb_span span_of(const char *text)
     return (kvb_span){ (const uint8_t *)text, strlen(text) };
 }
 
-/* A pod with these members of metadata, spec and status. */
+/* A pod with these members in metadata, spec and status. */
 static const char *object_of(const char *metadata, const char *spec, const char *status)
 {
     static char text[1 << 16];
@@ -68,7 +68,7 @@ static void named_container_ports_come_first(void **state)
     assert_int_equal(pod.state, KVB_POD_TAKEN);
     assert_int_equal(pod.events_port, 7001);
     assert_int_equal(pod.replay_port, 7002);
-    assert_int_equal(pod.metrics_port, 8001); /* http, for none is named metrics */
+    assert_int_equal(pod.metrics_port, 8001); /* the http port, because none is named metrics */
     assert_string_equal(pod.facts.address, "http://10.0.0.7:8001");
     assert_string_equal(pod.facts.pod, "a");
     assert_string_equal(pod.facts.pod_namespace, "inference");
@@ -76,7 +76,7 @@ static void named_container_ports_come_first(void **state)
     assert_string_equal(pod.version, "17");
 }
 
-static void numbers_of_the_configuration_then_of_the_preset_come_last(void **state)
+static void port_numbers_of_configuration_and_preset_come_last(void **state)
 {
     struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
 
@@ -95,7 +95,7 @@ static void numbers_of_the_configuration_then_of_the_preset_come_last(void **sta
     assert_int_equal(pod.state, KVB_POD_NO_PORT);
 }
 
-/* A sidecar that is an init container with restartPolicy Always. */
+/* A native sidecar: an init container with restartPolicy Always. */
 static void ports_of_init_containers_count_too(void **state)
 {
     const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
@@ -159,7 +159,7 @@ static void dynamo_has_its_operators_labels(void **state)
     assert_int_equal(pod.facts.role, KVB_ROLE_PREFILL);
 }
 
-static void the_engines_arguments_name_its_model_and_block_size(void **state)
+static void model_and_block_size_are_read_from_the_engines_arguments(void **state)
 {
     struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
 
@@ -193,7 +193,7 @@ static void every_state_has_its_reason(void **state)
     assert_int_equal(pod.state, KVB_POD_PHASE);
     read_with(&rules, "", "", ",\"podIP\":null");
     assert_int_equal(pod.state, KVB_POD_NO_IP);
-    read_with(&rules, "", "", ",\"podIP\":\"10.0.0.7:1/../x\""); /* becomes part of a URL */
+    read_with(&rules, "", "", ",\"podIP\":\"10.0.0.7:1/../x\""); /* it becomes part of a URL */
     assert_int_equal(pod.state, KVB_POD_NO_IP);
     rules.model[0] = '\0';
     read_with(&rules, "", "", "");
@@ -207,7 +207,7 @@ static void every_state_has_its_reason(void **state)
     read_with(&rules, "", "", "");
     assert_int_equal(pod.state, KVB_POD_NO_PORT);
     rules.events_port = 5557;
-    rules.replay_port = 65535; /* of rank 1 it would be 65536 */
+    rules.replay_port = 65535; /* rank 1 would have port 65536 */
     read_with(&rules, "", "", "");
     assert_int_equal(pod.state, KVB_POD_NO_PORT);
     for (unsigned i = 0; i < KVB_POD_STATE_COUNT; i++) {
@@ -234,7 +234,7 @@ static void is_draining_from_its_deletion_on_and_stays_a_worker(void **state)
     assert_false(pod.facts.is_draining);
 }
 
-static void its_id_is_of_its_name_its_uid_or_a_label(void **state)
+static void its_id_comes_from_its_name_its_uid_or_a_label(void **state)
 {
     struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
 
@@ -251,7 +251,7 @@ static void its_id_is_of_its_name_its_uid_or_a_label(void **state)
     assert_int_equal(kvb_pod_rules_take_id(&rules, "names"), KVB_BAD_CONFIG);
 }
 
-static void of_300_ports_64_are_looked_at_and_the_rest_is_counted(void **state)
+static void of_300_ports_64_are_read_and_the_rest_is_counted(void **state)
 {
     const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
     static char spec[1 << 15];
@@ -269,12 +269,12 @@ static void of_300_ports_64_are_looked_at_and_the_rest_is_counted(void **state)
     (void)snprintf(spec + len, sizeof spec - len, "]}]");
     read_with(&rules, "", spec, "");
     assert_int_equal(pod.events_port, 777);
-    assert_int_equal(pod.replay_port, 6557); /* the last one was not looked at */
+    assert_int_equal(pod.replay_port, 6557); /* the last port was not read */
     assert_int_equal(pod.ports_beyond, 300 - kvb_max_pod_ports);
 }
 
-/* Ports that are none, and labels that are no labels of ours, are as if they were not there. */
-static void odd_labels_and_ports_do_no_harm(void **state)
+/* Invalid ports, and labels that are not used, are ignored. */
+static void odd_labels_and_ports_are_ignored(void **state)
 {
     struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_AIBRIX);
 
@@ -333,7 +333,7 @@ static void what_is_no_pod_is_refused_with_its_reason(void **state)
         { "{\"kind\":\"Pod\",\"metadata\":{\"name\":\"a\\n\",\"uid\":\"u\"}}", KVB_POD_INVALID },
         { "{\"kind\":\"Node\",\"metadata\":{\"name\":\"a\",\"uid\":\"u\"}}", KVB_POD_OTHER },
         { "[]", KVB_POD_OTHER },
-        { "", KVB_POD_TOO_LARGE }, /* as the splitter gives one above 1 MiB */
+        { "", KVB_POD_TOO_LARGE }, /* what the splitter returns for an object above 1 MiB */
     };
     const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
     char deep[256];
@@ -355,7 +355,7 @@ static void reads_the_lines_of_a_watch(void **state)
 {
     const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
     static struct kvb_pod_line line;
-    static char text[1 << 17]; /* larger than any object_of() */
+    static char text[1 << 17]; /* larger than the buffer of object_of() */
 
     (void)state;
     (void)snprintf(
@@ -381,7 +381,7 @@ static void reads_the_lines_of_a_watch(void **state)
     assert_true(line.event == KVB_POD_EVENT_UNKNOWN && strcmp(line.version, "7") == 0);
 }
 
-/* The watch continues after it. */
+/* The watch continues after this line. */
 static void a_line_with_another_kind_still_has_a_version(void **state)
 {
     const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
@@ -430,12 +430,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(named_container_ports_come_first),
-        cmocka_unit_test(numbers_of_the_configuration_then_of_the_preset_come_last),
+        cmocka_unit_test(port_numbers_of_configuration_and_preset_come_last),
         cmocka_unit_test(ports_of_init_containers_count_too),
         cmocka_unit_test(aibrix_has_its_labels_and_annotations),
         cmocka_unit_test(llm_d_has_a_role_and_a_rank_for_each_active_port),
         cmocka_unit_test(dynamo_has_its_operators_labels),
-        cmocka_unit_test(the_engines_arguments_name_its_model_and_block_size),
+        cmocka_unit_test(model_and_block_size_are_read_from_the_engines_arguments),
         cmocka_unit_test(every_state_has_its_reason),
         cmocka_unit_test(is_draining_from_its_deletion_on_and_stays_a_worker),
         cmocka_unit_test(its_id_is_of_its_name_its_uid_or_a_label),

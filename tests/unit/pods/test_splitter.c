@@ -32,7 +32,7 @@ static kvb_span span_of(const char *text)
     return (kvb_span){ (const uint8_t *)text, strlen(text) };
 }
 
-/* In parts of so many bytes. */
+/* Feeds the text in parts of this many bytes. */
 static void split(
     struct kvb_pod_splitter *splitter, enum kvb_pod_answer answer, const char *text, size_t part,
     struct taken *out)
@@ -49,7 +49,7 @@ static void split(
     }
 }
 
-static void finds_the_items_of_a_list_and_its_envelope_however_it_is_cut(void **state)
+static void finds_the_items_of_a_list_and_its_envelope_however_it_is_split(void **state)
 {
     static const char list[] =
         "{\"kind\":\"PodList\",\"metadata\":{\"resourceVersion\":\"7\",\"items\":[{\"a\":1}]},\n"
@@ -75,7 +75,7 @@ static void finds_the_items_of_a_list_and_its_envelope_however_it_is_cut(void **
     }
 }
 
-static void finds_the_lines_of_a_watch_however_they_are_cut(void **state)
+static void finds_the_lines_of_a_watch_however_they_are_split(void **state)
 {
     static const char lines[] = "{\"type\":\"ADDED\",\"object\":{\"a\":[1,2]}}\n"
                                 "{\"type\":\"\\\\\"}\n\n{\"type\":\"}\"}\n{\"type\":";
@@ -86,7 +86,7 @@ static void finds_the_lines_of_a_watch_however_they_are_cut(void **state)
     kvb_pod_splitter_init(&splitter, KVB_POD_ANSWER_WATCH);
     for (size_t part = 1; part <= sizeof lines; part++) {
         split(&splitter, KVB_POD_ANSWER_WATCH, lines, part, &taken);
-        assert_int_equal(taken.count, 3); /* the fourth is not complete */
+        assert_int_equal(taken.count, 3); /* the fourth line is incomplete */
         assert_string_equal(taken.objects[0], "{\"type\":\"ADDED\",\"object\":{\"a\":[1,2]}}");
         assert_string_equal(taken.objects[1], "{\"type\":\"\\\\\"}");
         assert_string_equal(taken.objects[2], "{\"type\":\"}\"}");
@@ -108,8 +108,9 @@ static void a_list_that_breaks_off_has_no_envelope(void **state)
     }
 }
 
-/* Twice the limit, between two others: it is said, and the others are not affected. */
-static void an_object_that_is_too_large_is_passed_over(void **state)
+/* An object of twice the limit between two others: it is reported, and the others are not affected.
+ */
+static void an_object_that_is_too_large_is_skipped(void **state)
 {
     static const enum kvb_pod_answer answers[] = { KVB_POD_ANSWER_LIST, KVB_POD_ANSWER_WATCH };
     KVB_OWN(kvb_pod_splitter_done) struct kvb_pod_splitter splitter;
@@ -163,10 +164,10 @@ static void an_envelope_that_is_too_large_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(finds_the_items_of_a_list_and_its_envelope_however_it_is_cut),
-        cmocka_unit_test(finds_the_lines_of_a_watch_however_they_are_cut),
+        cmocka_unit_test(finds_the_items_of_a_list_and_its_envelope_however_it_is_split),
+        cmocka_unit_test(finds_the_lines_of_a_watch_however_they_are_split),
         cmocka_unit_test(a_list_that_breaks_off_has_no_envelope),
-        cmocka_unit_test(an_object_that_is_too_large_is_passed_over),
+        cmocka_unit_test(an_object_that_is_too_large_is_skipped),
         cmocka_unit_test(an_envelope_that_is_too_large_is_refused),
     };
 

@@ -56,16 +56,16 @@ static void a_list_removes_what_it_no_longer_has(void **state)
     assert_int_equal(kvb_pods_end_list(&pods, source), KVB_POD_SAME);
     kvb_pods_begin_list(&pods, source);
     assert_int_equal(put(&pods, &two), KVB_POD_SAME);
-    assert_int_equal(pods.count, 2); /* a list that breaks off here loses nothing */
+    assert_int_equal(pods.count, 2); /* a list that breaks off here removes nothing */
     kvb_pods_begin_list(&pods, source + 1);
     const struct kvb_pod other = pod_of("z", "09", "10.0.0.9", 9);
     assert_ok(kvb_pods_put(&pods, source + 1, &other, &change));
     assert_int_equal(kvb_pods_end_list(&pods, source), KVB_POD_CHANGED);
     assert_int_equal(verdict_of(&pods, "01"), KVB_POD_STATE_COUNT);
-    assert_int_equal(pods.count, 2); /* b, and the other list's */
+    assert_int_equal(pods.count, 2); /* b, and the pod of the other list */
 }
 
-static void what_matters_is_a_change_and_a_restart_is_another(void **state)
+static void changes_of_facts_and_restarts_are_told_apart(void **state)
 {
     KVB_OWN(kvb_pods_done) struct kvb_pods pods = { 0 };
     struct kvb_pod pod = pod_of("a", "01", "10.0.0.1", 1);
@@ -81,7 +81,7 @@ static void what_matters_is_a_change_and_a_restart_is_another(void **state)
     assert_int_equal(put(&pods, &pod), KVB_POD_SAME);
 }
 
-static void the_same_name_with_another_uid_takes_the_place(void **state)
+static void the_same_name_with_another_uid_replaces_a_pod(void **state)
 {
     KVB_OWN(kvb_pods_done) struct kvb_pods pods = { 0 };
     const struct kvb_pod old = pod_of("a", "01", "10.0.0.1", 1);
@@ -93,11 +93,11 @@ static void the_same_name_with_another_uid_takes_the_place(void **state)
     assert_int_equal(pods.count, 1);
     assert_int_equal(verdict_of(&pods, "02"), KVB_POD_TAKEN);
     assert_int_equal(
-        kvb_pods_drop(&pods, source, &old), KVB_POD_SAME); /* a late event of the old */
+        kvb_pods_drop(&pods, source, &old), KVB_POD_SAME); /* a late event about the old pod */
     assert_int_equal(pods.count, 1);
 }
 
-static void of_two_with_one_id_the_younger_is_refused_until_the_older_goes(void **state)
+static void of_two_pods_with_one_id_the_younger_is_refused_until_the_older_goes(void **state)
 {
     KVB_OWN(kvb_pods_done) struct kvb_pods pods = { 0 };
     const struct kvb_pod young = pod_of("a", "20", "10.0.0.1", 7);
@@ -115,7 +115,7 @@ static void of_two_with_one_id_the_younger_is_refused_until_the_older_goes(void 
     assert_int_equal(verdict_of(&pods, "20"), KVB_POD_TAKEN);
 }
 
-static void of_two_with_one_address_the_older_is_refused(void **state)
+static void of_two_pods_with_one_address_the_older_is_refused(void **state)
 {
     KVB_OWN(kvb_pods_done) struct kvb_pods pods = { 0 };
     struct kvb_pod old = pod_of("a", "10", "10.0.0.1", 1);
@@ -123,11 +123,11 @@ static void of_two_with_one_address_the_older_is_refused(void **state)
     struct kvb_pod beside = pod_of("c", "30", "10.0.0.1", 3);
 
     (void)state;
-    old.ranks = 4; /* 5557 .. 5560 */
+    old.ranks = 4; /* ports 5557 to 5560 */
     beside.events_port = 5561;
     (void)put(&pods, &old);
     (void)put(&pods, &young);
-    (void)put(&pods, &beside); /* on the host's network: another port */
+    (void)put(&pods, &beside); /* a pod on the host's network, with another port */
     assert_int_equal(verdict_of(&pods, "10"), KVB_POD_ADDRESS_TAKEN);
     assert_int_equal(verdict_of(&pods, "20"), KVB_POD_TAKEN);
     assert_int_equal(verdict_of(&pods, "30"), KVB_POD_TAKEN);
@@ -150,7 +150,7 @@ static void a_pod_that_no_longer_matches_is_remembered_as_relabelled(void **stat
     kvb_pods_count(&pods, counts);
     assert_int_equal(counts[KVB_POD_RELABELLED], 1);
     assert_int_equal(pods.count, 1);
-    assert_int_equal(put(&pods, &pod), KVB_POD_CHANGED); /* and is back */
+    assert_int_equal(put(&pods, &pod), KVB_POD_CHANGED); /* the pod matches again */
     assert_int_equal(verdict_of(&pods, "01"), KVB_POD_TAKEN);
 }
 
@@ -169,7 +169,7 @@ static void above_the_ceiling_pods_are_refused_and_counted(void **state)
         assert_int_equal(status, i < kvb_max_workers ? KVB_OK : KVB_TOO_LARGE);
     }
     (void)kvb_pods_end_list(&pods, source);
-    for (int i = 0; i < 5; i++) { /* events of one pod are not five pods */
+    for (int i = 0; i < 5; i++) { /* five events of one pod count as one pod */
         const struct kvb_pod again = pod_of("again", "again", "again", 9);
         assert_int_equal(kvb_pods_put(&pods, source, &again, &change), KVB_TOO_LARGE);
     }
@@ -178,7 +178,7 @@ static void above_the_ceiling_pods_are_refused_and_counted(void **state)
     const struct kvb_pod leaves = *pods.pods[17];
     const struct kvb_pod comes = pod_of("new", "99", "new", 99999);
     assert_int_equal(kvb_pods_drop(&pods, source, &leaves), KVB_POD_CHANGED);
-    assert_int_equal(pods.count, kvb_max_workers); /* relabelled, and gives way to another */
+    assert_int_equal(pods.count, kvb_max_workers); /* a relabelled pod makes room for another */
     assert_ok(kvb_pods_put(&pods, source, &comes, &change));
     assert_ok(kvb_pods_settle(&pods));
     assert_int_equal(verdict_of(&pods, "99"), KVB_POD_TAKEN);
@@ -207,8 +207,8 @@ static void check_verdict(const struct kvb_pods *pods, const struct kvb_pod *pod
     assert_true(has_rival || pod->state != KVB_POD_TAKEN || pod->verdict == KVB_POD_TAKEN);
 }
 
-/* Whatever is put and dropped, taken pods have ids and addresses of their own, and one that is not
- * taken has another one in its way. */
+/* Whatever is put and dropped, pods that are taken have unique ids and addresses, and each that is
+ * not taken conflicts with another one. */
 static void taken_pods_never_collide(void **state)
 {
     (void)state;
@@ -264,10 +264,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_list_removes_what_it_no_longer_has),
-        cmocka_unit_test(what_matters_is_a_change_and_a_restart_is_another),
-        cmocka_unit_test(the_same_name_with_another_uid_takes_the_place),
-        cmocka_unit_test(of_two_with_one_id_the_younger_is_refused_until_the_older_goes),
-        cmocka_unit_test(of_two_with_one_address_the_older_is_refused),
+        cmocka_unit_test(changes_of_facts_and_restarts_are_told_apart),
+        cmocka_unit_test(the_same_name_with_another_uid_replaces_a_pod),
+        cmocka_unit_test(of_two_pods_with_one_id_the_younger_is_refused_until_the_older_goes),
+        cmocka_unit_test(of_two_pods_with_one_address_the_older_is_refused),
         cmocka_unit_test(a_pod_that_no_longer_matches_is_remembered_as_relabelled),
         cmocka_unit_test(above_the_ceiling_pods_are_refused_and_counted),
         cmocka_unit_test(taken_pods_never_collide),

@@ -36,7 +36,7 @@ static void assert_path(const struct kvb_watch *watch, const char *expected)
     assert_string_equal((const char *)buf.data, expected);
 }
 
-/* A watch that has listed and is open. */
+/* A watch that is open after a list. */
 static struct kvb_watch open_watch(uint64_t now_ns)
 {
     struct kvb_watch watch = new_watch();
@@ -48,8 +48,8 @@ static struct kvb_watch open_watch(uint64_t now_ns)
     return watch;
 }
 
-/* Lists are answered, and each watch is refused. */
-static void watches_that_are_refused_each_time_are_requested_ever_more_rarely(void **state)
+/* Lists are answered, but each watch is refused. */
+static void refused_watches_are_repeated_less_and_less_often(void **state)
 {
     uint64_t now_ns = KVB_NS_PER_S;
     struct kvb_watch watch = open_watch(now_ns);
@@ -64,7 +64,7 @@ static void watches_that_are_refused_each_time_are_requested_ever_more_rarely(vo
         now_ns = watch.due_ns;
         assert_true(kvb_watch_start(&watch, now_ns));
         kvb_watch_step(&watch, KVB_WATCH_LISTED, &page, 0, now_ns);
-        assert_true(watch.away_ns != 0); /* until a watch is answered */
+        assert_true(watch.away_ns != 0); /* until a watch succeeds */
         assert_true(kvb_watch_start(&watch, now_ns));
     }
     kvb_watch_opened(&watch);
@@ -83,7 +83,7 @@ static void lists_in_pages_then_watches_from_that_version(void **state)
 
     (void)state;
     assert_true(kvb_watch_start(&watch, 1));
-    assert_false(kvb_watch_start(&watch, 1)); /* it is under way */
+    assert_false(kvb_watch_start(&watch, 1)); /* the request is under way */
     assert_path(
         &watch, "/api/v1/namespaces/inference/pods?limit=500"
                 "&labelSelector=app%3Dvllm%2Ctier%20in%20%28a%2Cb%29");
@@ -103,7 +103,7 @@ static void lists_in_pages_then_watches_from_that_version(void **state)
     assert_path(&watch, path);
 }
 
-static void a_watch_ends_after_240_to_360_s_each_time_another(void **state)
+static void a_watch_lasts_240_to_360_s_at_random(void **state)
 {
     struct kvb_watch watch = open_watch(1);
     uint32_t least = UINT32_MAX;
@@ -122,13 +122,13 @@ static void a_watch_ends_after_240_to_360_s_each_time_another(void **state)
     assert_int_equal(most, 360);
 }
 
-static void a_line_moves_the_version_and_a_bookmark_does_too(void **state)
+static void a_line_or_a_bookmark_advances_the_version(void **state)
 {
     struct kvb_watch watch = open_watch(1);
 
     (void)state;
     kvb_watch_line(&watch, "12");
-    kvb_watch_line(&watch, ""); /* of an object that could not be read */
+    kvb_watch_line(&watch, ""); /* a line whose object could not be decoded */
     kvb_watch_step(&watch, KVB_WATCH_ENDED, NULL, 0, 2);
     assert_string_equal(watch.page.version, "12");
     assert_int_equal(watch.state, KVB_WATCH_WATCH_DUE);
@@ -151,10 +151,10 @@ static void gone_lists_at_once_and_pauses_when_it_is_gone_again(void **state)
     assert_true(kvb_watch_start(&watch, 11));
     kvb_watch_step(&watch, KVB_WATCH_GONE, NULL, 0, 12);
     assert_true(watch.due_ns >= 12 + 400 * KVB_NS_PER_MS);
-    assert_int_equal(watch.away_ns, 0); /* the server is there */
+    assert_int_equal(watch.away_ns, 0); /* the server answers */
 }
 
-static void a_token_that_is_gone_begins_with_the_first_page(void **state)
+static void an_expired_continue_token_restarts_at_the_first_page(void **state)
 {
     struct kvb_watch watch = new_watch();
     const struct kvb_pod_page page = page_of("9", "token");
@@ -178,7 +178,7 @@ static void a_server_that_is_away_is_dialed_every_second(void **state)
         assert_true(kvb_watch_start(&watch, now_ns));
         kvb_watch_step(&watch, KVB_WATCH_AWAY, NULL, 0, now_ns);
         assert_in_range(watch.due_ns - now_ns, 800 * KVB_NS_PER_MS, 1200 * KVB_NS_PER_MS);
-        assert_int_equal(watch.away_ns, 1); /* since the first */
+        assert_int_equal(watch.away_ns, 1); /* since the first failure */
         now_ns = watch.due_ns;
     }
     assert_true(kvb_watch_start(&watch, now_ns));
@@ -186,7 +186,7 @@ static void a_server_that_is_away_is_dialed_every_second(void **state)
     assert_in_range(watch.due_ns - now_ns, 400 * KVB_NS_PER_MS, 600 * KVB_NS_PER_MS);
 }
 
-static void failures_pause_longer_each_time_up_to_30_s(void **state)
+static void pauses_after_failures_grow_up_to_30_s(void **state)
 {
     struct kvb_watch watch = new_watch();
     uint64_t now_ns = 1;
@@ -204,14 +204,14 @@ static void failures_pause_longer_each_time_up_to_30_s(void **state)
         now_ns = watch.due_ns;
     }
     assert_in_range(longest_ns, 30 * KVB_NS_PER_S, 36 * KVB_NS_PER_S);
-    assert_int_equal(watch.away_ns, 1); /* since the first */
+    assert_int_equal(watch.away_ns, 1); /* since the first failure */
     assert_true(kvb_watch_start(&watch, now_ns));
     kvb_watch_opened(&watch);
     assert_int_equal(watch.away_ns, 0);
 }
 
-/* After a restore from a backup the server's versions begin below ours. */
-static void a_version_that_the_server_refuses_is_listed_anew(void **state)
+/* After a restore from a backup the server's versions are lower than the known one. */
+static void a_refused_version_causes_a_new_list(void **state)
 {
     struct kvb_watch watch = open_watch(1);
 
@@ -221,7 +221,7 @@ static void a_version_that_the_server_refuses_is_listed_anew(void **state)
     assert_true(watch.due_ns >= 400 * KVB_NS_PER_MS);
 }
 
-static void load_and_rights_leave_the_version_as_it_is(void **state)
+static void throttling_and_missing_rights_keep_the_version(void **state)
 {
     static const unsigned codes[] = { 401, 403, 429, 503 };
 
@@ -234,7 +234,7 @@ static void load_and_rights_leave_the_version_as_it_is(void **state)
     assert_int_equal(kvb_watch_input_of_code(410), KVB_WATCH_GONE);
 }
 
-static void a_watch_that_brings_nothing_at_all_is_listed_anew(void **state)
+static void a_watch_without_any_line_causes_a_new_list(void **state)
 {
     struct kvb_watch watch = open_watch(1);
 
@@ -244,7 +244,7 @@ static void a_watch_that_brings_nothing_at_all_is_listed_anew(void **state)
     assert_int_equal(watch.due_ns, 300 * KVB_NS_PER_S);
 }
 
-static void a_watch_that_fails_goes_on_from_its_version(void **state)
+static void a_failed_watch_continues_from_its_version(void **state)
 {
     struct kvb_watch watch = open_watch(1);
 
@@ -269,7 +269,7 @@ static void retry_after_is_honoured_up_to_five_minutes(void **state)
     assert_int_equal(watch.due_ns, 1 + 300 * KVB_NS_PER_S);
 }
 
-static void silence_past_its_time_and_30_s_is_noticed(void **state)
+static void silence_of_30_s_beyond_the_end_is_detected(void **state)
 {
     struct kvb_watch watch = open_watch(1);
     const uint64_t end_ns = 1 + watch.timeout_s * KVB_NS_PER_S;
@@ -281,7 +281,7 @@ static void silence_past_its_time_and_30_s_is_noticed(void **state)
     assert_false(kvb_watch_is_silent(&watch, end_ns + 31 * KVB_NS_PER_S));
 }
 
-static void a_watch_that_is_over_at_once_has_failed(void **state)
+static void a_watch_that_ends_at_once_has_failed(void **state)
 {
     struct kvb_watch watch = open_watch(1);
 
@@ -291,8 +291,8 @@ static void a_watch_that_is_over_at_once_has_failed(void **state)
     assert_int_equal(watch.state, KVB_WATCH_WATCH_DUE);
 }
 
-/* By pages, and by items of one page. */
-static void a_list_that_never_ends_is_given_up(void **state)
+/* Endless by its pages, or by the items of one page. */
+static void a_list_that_never_ends_is_abandoned(void **state)
 {
     struct kvb_watch watch = new_watch();
     const struct kvb_pod_page page = page_of("9", "more");
@@ -314,7 +314,7 @@ static void a_list_that_never_ends_is_given_up(void **state)
     assert_int_equal(items, 500 * kvb_max_pod_list_pages);
 }
 
-/* Whatever comes, in any order: a due time is never before now, a pause never above five minutes,
+/* Whatever arrives in any order: a due time is never in the past, a pause is at most five minutes,
  * and a request that is due can be started. */
 static void any_inputs_in_any_order_keep_it_going(void **state)
 {
@@ -346,22 +346,22 @@ static void any_inputs_in_any_order_keep_it_going(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(watches_that_are_refused_each_time_are_requested_ever_more_rarely),
+        cmocka_unit_test(refused_watches_are_repeated_less_and_less_often),
         cmocka_unit_test(lists_in_pages_then_watches_from_that_version),
-        cmocka_unit_test(a_watch_ends_after_240_to_360_s_each_time_another),
-        cmocka_unit_test(a_line_moves_the_version_and_a_bookmark_does_too),
+        cmocka_unit_test(a_watch_lasts_240_to_360_s_at_random),
+        cmocka_unit_test(a_line_or_a_bookmark_advances_the_version),
         cmocka_unit_test(gone_lists_at_once_and_pauses_when_it_is_gone_again),
-        cmocka_unit_test(a_token_that_is_gone_begins_with_the_first_page),
+        cmocka_unit_test(an_expired_continue_token_restarts_at_the_first_page),
         cmocka_unit_test(a_server_that_is_away_is_dialed_every_second),
-        cmocka_unit_test(failures_pause_longer_each_time_up_to_30_s),
-        cmocka_unit_test(a_version_that_the_server_refuses_is_listed_anew),
-        cmocka_unit_test(load_and_rights_leave_the_version_as_it_is),
-        cmocka_unit_test(a_watch_that_brings_nothing_at_all_is_listed_anew),
-        cmocka_unit_test(a_watch_that_fails_goes_on_from_its_version),
+        cmocka_unit_test(pauses_after_failures_grow_up_to_30_s),
+        cmocka_unit_test(a_refused_version_causes_a_new_list),
+        cmocka_unit_test(throttling_and_missing_rights_keep_the_version),
+        cmocka_unit_test(a_watch_without_any_line_causes_a_new_list),
+        cmocka_unit_test(a_failed_watch_continues_from_its_version),
         cmocka_unit_test(retry_after_is_honoured_up_to_five_minutes),
-        cmocka_unit_test(silence_past_its_time_and_30_s_is_noticed),
-        cmocka_unit_test(a_watch_that_is_over_at_once_has_failed),
-        cmocka_unit_test(a_list_that_never_ends_is_given_up),
+        cmocka_unit_test(silence_of_30_s_beyond_the_end_is_detected),
+        cmocka_unit_test(a_watch_that_ends_at_once_has_failed),
+        cmocka_unit_test(a_list_that_never_ends_is_abandoned),
         cmocka_unit_test(any_inputs_in_any_order_keep_it_going),
     };
 
