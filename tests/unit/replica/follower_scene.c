@@ -64,7 +64,7 @@ static kvb_epoch epoch_of(uint8_t n)
     return epoch;
 }
 
-/* ---- Saying things ---- */
+/* ---- Events and heartbeats ---- */
 
 void say(struct scene *scene)
 {
@@ -151,7 +151,7 @@ void make_exact(struct scene *scene, int epoch)
     beat(scene, 1, first_id + 1, 1);
 }
 
-/* ---- Asking ---- */
+/* ---- Queries ---- */
 
 const struct kvb_follower *follower(const struct scene *scene)
 {

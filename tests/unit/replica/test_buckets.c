@@ -3,12 +3,12 @@
 #include "follower_scene.h"
 #include "model/digest.h"
 
-/* A list that is another than its bridge's, though no event is missing, and the bridge's
- * answers, made by hand. */
+/* A list differs from its bridge's although no event is missing. The bridge's answers are made by
+ * hand. */
 
 static const struct kvb_digest_key key = { .worker_id = 7, .dp_rank = 1, .seed = 42 };
 
-/* Of the one block that the bridge holds. */
+/* The digest of the one block that the bridge holds. */
 static struct kvb_digest its_digest(void)
 {
     struct kvb_digest digest = { .total = { 0 } };
@@ -26,7 +26,8 @@ static void beat_with_digest(struct scene *scene)
     beat_as(scene, &beat);
 }
 
-/* The list is {5}, the bridge's {6}, at the same event: as many, so only the digest knows. */
+/* The list is {5}, the bridge's {6}, at the same event. The counts are equal, so only the digest
+ * shows it. */
 static struct scene begin_differing(void)
 {
     struct scene scene = begin_requests();
@@ -56,7 +57,7 @@ static bool is_asked_for(const struct kvb_follower_request *ask, uint64_t block)
     return ask->request.buckets.words[bucket / 64] >> (bucket % 64) & 1;
 }
 
-static void what_differs_takes_the_place_of_what_is_listed(void **state)
+static void differing_blocks_are_replaced(void **state)
 {
     (void)state;
     struct scene scene = begin_differing();
@@ -70,14 +71,14 @@ static void what_differs_takes_the_place_of_what_is_listed(void **state)
     add(&scene, KVB_ROUTER_STORED, 0, 6, KVB_TIER_DEVICE);
     struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 1);
     answer(&scene, &ask, &reply);
-    assert_blocks(&scene, 1); /* 6 without 5 */
+    assert_blocks(&scene, 1); /* 6, and not 5 */
     assert_int_equal(counters_of(&scene).digests_repaired, 1);
     beat_with_digest(&scene);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&scene);
 }
 
-/* Sums of another epoch's seed differ in every bucket. */
+/* With the seed of another epoch, every bucket has a different sum. */
 static void sums_of_another_seed_are_no_answer(void **state)
 {
     (void)state;
@@ -90,7 +91,7 @@ static void sums_of_another_seed_are_no_answer(void **state)
     end(&scene);
 }
 
-/* ---- The digest of a snapshot is counted while it comes ---- */
+/* ---- The digest of a snapshot is computed while it arrives ---- */
 
 static void beat_with_seed(struct scene *scene, uint64_t seed)
 {
@@ -119,7 +120,7 @@ static void assert_proven_by(uint64_t seed_before, uint64_t seed_after)
         beat_with_seed(&scene, seed_after);
     }
     start_batch(&scene, 1);
-    add(&scene, KVB_ROUTER_STORED, 0, 6, KVB_TIER_DEVICE); /* said twice, counted once */
+    add(&scene, KVB_ROUTER_STORED, 0, 6, KVB_TIER_DEVICE); /* published twice, counted once */
     reply.is_last = true;
     reply.chunk = 1;
     answer(&scene, &ask, &reply);
@@ -135,7 +136,7 @@ static void a_snapshot_is_proven_by_its_digest(void **state)
     assert_proven_by(0, 0);
 }
 
-static void a_seed_that_is_new_while_a_snapshot_comes_is_the_one_that_counts(void **state)
+static void a_seed_that_changes_during_a_snapshot_is_used(void **state)
 {
     (void)state;
     assert_proven_by(42, 43);
@@ -145,10 +146,10 @@ static void a_seed_that_is_new_while_a_snapshot_comes_is_the_one_that_counts(voi
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_differs_takes_the_place_of_what_is_listed),
+        cmocka_unit_test(differing_blocks_are_replaced),
         cmocka_unit_test(sums_of_another_seed_are_no_answer),
         cmocka_unit_test(a_snapshot_is_proven_by_its_digest),
-        cmocka_unit_test(a_seed_that_is_new_while_a_snapshot_comes_is_the_one_that_counts),
+        cmocka_unit_test(a_seed_that_changes_during_a_snapshot_is_used),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

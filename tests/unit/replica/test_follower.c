@@ -4,7 +4,7 @@
 
 /* ---- Becoming exact ---- */
 
-static void a_whole_epoch_and_an_equal_heartbeat_take_over_the_bridges_state(void **state)
+static void a_complete_epoch_and_an_equal_heartbeat_give_the_bridges_state(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -56,7 +56,8 @@ static void a_stream_first_seen_in_the_middle_is_joined_late_until_cleared(void 
     stored(&scene, 1, first_id + 50, 5);
     beat(&scene, 1, first_id + 50, 30);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
-    assert_blocks(&scene, 1); /* a suffix is a subset: it may be listed */
+    /* the later part is a subset of the whole list, so it may be listed */
+    assert_blocks(&scene, 1);
     assert_int_equal(counters_of(&scene).differs, 0);
     cleared(&scene, 1, first_id + 51);
     assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_NONE);
@@ -89,7 +90,7 @@ static void an_idle_stream_known_by_its_heartbeat_alone_is_joined_late(void **st
     end(&scene);
 }
 
-static void a_late_joiner_with_all_the_bridge_counts_is_exact(void **state)
+static void a_late_joiner_with_as_many_blocks_as_the_bridge_is_exact(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -101,7 +102,7 @@ static void a_late_joiner_with_all_the_bridge_counts_is_exact(void **state)
 
 /* ---- Epochs that begin without `cleared` ---- */
 
-/* Nothing of the epoch was published yet. */
+/* No event of the epoch has been published yet. */
 static void opening(struct scene *scene, int epoch, uint64_t next_id)
 {
     struct kvb_heartbeat heartbeat = beat_of(epoch, next_id - 1, 0);
@@ -122,7 +123,7 @@ static void an_epoch_that_its_heartbeat_opens_needs_no_cleared(void **state)
     opening(&scene, 2, first_id + 500);
     assert_blocks(&scene, 0);
     assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
-    removed(&scene, 0, first_id + 500, 5); /* what other readers may hold */
+    removed(&scene, 0, first_id + 500, 5); /* blocks that other readers may hold */
     stored(&scene, 0, first_id + 501, 6);
     heartbeat.epoch_first_id = first_id + 500;
     beat_as(&scene, &heartbeat);
@@ -132,7 +133,7 @@ static void an_epoch_that_its_heartbeat_opens_needs_no_cleared(void **state)
     end(&scene);
 }
 
-static void a_stream_whose_first_word_is_an_opening_is_known_from_its_beginning(void **state)
+static void a_stream_that_begins_with_an_opening_heartbeat_is_complete(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -155,9 +156,9 @@ static void a_lost_event_after_an_opening_is_found(void **state)
     end(&scene);
 }
 
-/* ---- Holes, repeats ---- */
+/* ---- Gaps and repeated events ---- */
 
-static void a_hole_in_the_ids_empties_the_stream_until_cleared(void **state)
+static void a_gap_in_the_ids_empties_the_stream_until_cleared(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -165,7 +166,7 @@ static void a_hole_in_the_ids_empties_the_stream_until_cleared(void **state)
     make_exact(&scene, 1);
     stored(&scene, 1, first_id + 3, 6);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
-    assert_blocks(&scene, 1); /* block 5 may have been removed in the hole */
+    assert_blocks(&scene, 1); /* the missing event may have removed block 5 */
     assert_int_equal(counters_of(&scene).holes, 1);
     stored(&scene, 1, first_id + 4, 8);
     beat(&scene, 1, first_id + 4, 3);
@@ -188,10 +189,10 @@ static void each_missing_event_is_counted_once(void **state)
     stored(&scene, 1, first_id + 6, 7);
     beat(&scene, 1, first_id + 6, 7);
     assert_int_equal(counters_of(&scene).events_missed, 3);
-    beat(&scene, 1, first_id + 8, 9); /* and 7 and 8 */
+    beat(&scene, 1, first_id + 8, 9); /* and 7 and 8 are missing */
     beat(&scene, 1, first_id + 8, 9);
     assert_int_equal(counters_of(&scene).events_missed, 5);
-    cleared(&scene, 1, first_id + 500); /* nothing before it is needed */
+    cleared(&scene, 1, first_id + 500); /* no earlier event is needed after it */
     stored(&scene, 1, first_id + 501, 8);
     assert_int_equal(counters_of(&scene).events_missed, 5);
     cleared(&scene, 2, first_id + 900);
@@ -200,7 +201,7 @@ static void each_missing_event_is_counted_once(void **state)
     end(&scene);
 }
 
-static void a_hole_in_json_with_heartbeats_is_found_too(void **state)
+static void a_gap_in_json_with_heartbeats_is_found_too(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -211,7 +212,7 @@ static void a_hole_in_json_with_heartbeats_is_found_too(void **state)
     end(&scene);
 }
 
-static void a_cleared_is_no_hole_at_any_later_id(void **state)
+static void a_cleared_makes_no_gap_at_any_later_id(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -233,9 +234,9 @@ static void repeated_and_older_ids_are_dropped_and_counted(void **state)
 
     make_exact(&scene, 1);
     removed(&scene, 1, first_id + 2, 5);
-    stored(&scene, 1, first_id + 1, 5);  /* again, after its removal */
-    cleared(&scene, 1, first_id);        /* the opening, again */
-    removed(&scene, 1, first_id + 2, 5); /* the newest, again */
+    stored(&scene, 1, first_id + 1, 5);  /* stored again, after its removal */
+    cleared(&scene, 1, first_id);        /* the opening repeated */
+    removed(&scene, 1, first_id + 2, 5); /* the newest event repeated */
     assert_int_equal(counters_of(&scene).events_old, 3);
     assert_blocks(&scene, 0);
     beat(&scene, 1, first_id + 2, 0);
@@ -245,7 +246,7 @@ static void repeated_and_older_ids_are_dropped_and_counted(void **state)
 
 /* ---- Streams of others ---- */
 
-static void a_foreign_stream_may_count_as_it_likes(void **state)
+static void a_foreign_stream_may_skip_ids(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -282,7 +283,7 @@ static void a_heartbeat_after_unexplained_jumps_empties_the_stream(void **state)
 
 /* ---- Heartbeats that disagree ---- */
 
-static void other_counts_at_our_last_id_are_differs_and_counted_once(void **state)
+static void different_counts_at_the_last_id_are_counted_once(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -290,7 +291,7 @@ static void other_counts_at_our_last_id_are_differs_and_counted_once(void **stat
     make_exact(&scene, 1);
     beat(&scene, 1, first_id + 1, 9);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_DIFFERS);
-    assert_blocks(&scene, 0); /* no telling which of ours are wrong */
+    assert_blocks(&scene, 0); /* which of the listed blocks are wrong is unknown */
     beat(&scene, 1, first_id + 1, 9);
     assert_int_equal(counters_of(&scene).differs, 1);
     cleared(&scene, 1, first_id + 2);
@@ -318,13 +319,13 @@ static void counts_are_compared_tier_by_tier(void **state)
     assert_int_equal(blocks_in(&scene, KVB_TIER_HOST), 1);
     heartbeat.last_id = first_id + 3;
     heartbeat.tiers[KVB_TIER_DEVICE].blocks = 1;
-    heartbeat.tiers[KVB_TIER_HOST].blocks = 0; /* the same sum */
+    heartbeat.tiers[KVB_TIER_HOST].blocks = 0; /* the sum is the same */
     beat_as(&scene, &heartbeat);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_DIFFERS);
     end(&scene);
 }
 
-static void one_heartbeat_ahead_is_forgiven_two_are_missed_events(void **state)
+static void one_heartbeat_ahead_is_tolerated_and_two_mean_missed_events(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -339,7 +340,7 @@ static void one_heartbeat_ahead_is_forgiven_two_are_missed_events(void **state)
     beat(&scene, 1, first_id + 3, 3);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
     assert_blocks(&scene, 0);
-    stored(&scene, 1, first_id + 4, 7); /* the next one after them: no new hole */
+    stored(&scene, 1, first_id + 4, 7); /* the next event after them makes no new gap */
     assert_int_equal(counters_of(&scene).holes, 0);
     end(&scene);
 }
@@ -364,12 +365,12 @@ static void doubt(struct scene *scene, bool is_doubted)
     kvb_followers_set_doubted(scene->followers, &stream, is_doubted, scene->now_ns);
 }
 
-static void a_doubted_stream_is_unverified_while_it_would_be_exact(void **state)
+static void a_broken_stream_is_unverified_instead_of_exact(void **state)
 {
     (void)state;
     struct scene scene = begin();
 
-    doubt(&scene, true); /* unknown yet */
+    doubt(&scene, true); /* not known yet */
     make_exact(&scene, 1);
     assert_true(follower(&scene)->is_claimed);
     doubt(&scene, true);
@@ -401,7 +402,7 @@ static void a_claim_ends_when_the_list_is_emptied_or_no_longer_claimed(void **st
     doubt(&scene, true);
     doubt(&scene, false);
     assert_int_equal(follower(&scene)->claim, first);
-    cleared(&scene, 1, first_id + 4); /* the list stays EXACT, as the next id */
+    cleared(&scene, 1, first_id + 4); /* the list stays EXACT because the id is the next one */
     const uint64_t second = follower(&scene)->claim;
     assert_true(second != first);
     kvb_followers_nats_away(scene.followers, scene.now_ns);
@@ -416,28 +417,28 @@ static void a_claim_ends_when_the_list_is_emptied_or_no_longer_claimed(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_whole_epoch_and_an_equal_heartbeat_take_over_the_bridges_state),
+        cmocka_unit_test(a_complete_epoch_and_an_equal_heartbeat_give_the_bridges_state),
         cmocka_unit_test(the_bridges_own_reason_is_taken_over),
         cmocka_unit_test(json_becomes_exact_by_its_first_heartbeat),
         cmocka_unit_test(a_stream_first_seen_in_the_middle_is_joined_late_until_cleared),
         cmocka_unit_test(json_first_seen_in_the_middle_is_joined_late),
         cmocka_unit_test(an_idle_stream_known_by_its_heartbeat_alone_is_joined_late),
-        cmocka_unit_test(a_late_joiner_with_all_the_bridge_counts_is_exact),
+        cmocka_unit_test(a_late_joiner_with_as_many_blocks_as_the_bridge_is_exact),
         cmocka_unit_test(an_epoch_that_its_heartbeat_opens_needs_no_cleared),
-        cmocka_unit_test(a_stream_whose_first_word_is_an_opening_is_known_from_its_beginning),
+        cmocka_unit_test(a_stream_that_begins_with_an_opening_heartbeat_is_complete),
         cmocka_unit_test(a_lost_event_after_an_opening_is_found),
-        cmocka_unit_test(a_hole_in_the_ids_empties_the_stream_until_cleared),
+        cmocka_unit_test(a_gap_in_the_ids_empties_the_stream_until_cleared),
         cmocka_unit_test(each_missing_event_is_counted_once),
-        cmocka_unit_test(a_hole_in_json_with_heartbeats_is_found_too),
-        cmocka_unit_test(a_cleared_is_no_hole_at_any_later_id),
+        cmocka_unit_test(a_gap_in_json_with_heartbeats_is_found_too),
+        cmocka_unit_test(a_cleared_makes_no_gap_at_any_later_id),
         cmocka_unit_test(repeated_and_older_ids_are_dropped_and_counted),
-        cmocka_unit_test(a_foreign_stream_may_count_as_it_likes),
+        cmocka_unit_test(a_foreign_stream_may_skip_ids),
         cmocka_unit_test(a_heartbeat_after_unexplained_jumps_empties_the_stream),
-        cmocka_unit_test(other_counts_at_our_last_id_are_differs_and_counted_once),
+        cmocka_unit_test(different_counts_at_the_last_id_are_counted_once),
         cmocka_unit_test(counts_are_compared_tier_by_tier),
-        cmocka_unit_test(one_heartbeat_ahead_is_forgiven_two_are_missed_events),
+        cmocka_unit_test(one_heartbeat_ahead_is_tolerated_and_two_mean_missed_events),
         cmocka_unit_test(a_heartbeat_that_was_overtaken_changes_nothing),
-        cmocka_unit_test(a_doubted_stream_is_unverified_while_it_would_be_exact),
+        cmocka_unit_test(a_broken_stream_is_unverified_instead_of_exact),
         cmocka_unit_test(a_claim_ends_when_the_list_is_emptied_or_no_longer_claimed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,12 +3,12 @@
 #include "follower_scene.h"
 #include "model/digest.h"
 
-/* What no bridge has said, for whoever may publish can say it: found out by what the bridge
- * goes on to say, within three of its heartbeats. */
+/* Messages that no bridge has sent: whoever may publish can forge them. Forgeries are detected by
+ * the bridge's own later messages, within three of its heartbeats. */
 
 static const struct kvb_digest_key key = { .worker_id = 7, .dp_rank = 1, .seed = 42 };
 
-/* Of the bridge, which holds block 5 alone. */
+/* A heartbeat of the bridge, which holds only block 5. */
 static struct kvb_digest its_digest(void)
 {
     struct kvb_digest digest = { .total = { 0 } };
@@ -33,7 +33,7 @@ static void say_truth(struct scene *scene, uint64_t last_id)
     beat_as(scene, &heartbeat);
 }
 
-/* EXACT at first_id + 1, with block 5. */
+/* Makes the stream EXACT at first_id + 1, with block 5. */
 static struct scene begin_exact(void)
 {
     struct scene scene = begin_requests();
@@ -92,7 +92,7 @@ static void ids_far_ahead_of_the_heartbeat_are_refused_and_counted(void **state)
     end(&scene);
 }
 
-/* Its first id is the wall clock, its heartbeat is to come. */
+/* The first id of such an epoch is a wall-clock time; its heartbeat follows. */
 static void an_epoch_that_json_begins_far_ahead_is_followed(void **state)
 {
     (void)state;
@@ -111,7 +111,7 @@ static void an_epoch_that_json_begins_far_ahead_is_followed(void **state)
     end(&scene);
 }
 
-static void an_event_that_the_bridge_never_said_is_healed_within_two_heartbeats(void **state)
+static void a_forged_event_is_repaired_within_two_heartbeats(void **state)
 {
     (void)state;
     struct scene scene = begin_exact();
@@ -128,19 +128,19 @@ static void an_event_that_the_bridge_never_said_is_healed_within_two_heartbeats(
     scene.now_ns += S;
     say_truth(&scene, first_id + 1);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    stored(&scene, 1, first_id + 2, 6); /* its ids count again */
+    stored(&scene, 1, first_id + 2, 6); /* the bridge's ids count again */
     assert_blocks(&scene, 2);
     end(&scene);
 }
 
-/* Somebody forges without a pause, so none of our ids is old enough. */
-static void two_heartbeats_behind_are_no_accident(void **state)
+/* Somebody forges messages continuously, so no listed id is ever old enough. */
+static void two_heartbeats_behind_prove_a_forgery(void **state)
 {
     (void)state;
     struct scene scene = begin_exact();
 
     cleared(&scene, 1, first_id + 1000);
-    say_truth(&scene, first_id + 1); /* as if an answer had overtaken it */
+    say_truth(&scene, first_id + 1); /* as after an answer that overtook the heartbeat */
     assert_requests_nothing(&scene);
     assert_int_equal(counters_of(&scene).contradicted, 0);
     cleared(&scene, 1, first_id + 2000);
@@ -151,7 +151,7 @@ static void two_heartbeats_behind_are_no_accident(void **state)
     end(&scene);
 }
 
-static void an_id_that_harmed_no_list_is_taken_back_alone(void **state)
+static void a_forged_id_without_effect_is_reverted_without_a_repair(void **state)
 {
     (void)state;
     struct scene scene = begin_exact();
@@ -168,8 +168,8 @@ static void an_id_that_harmed_no_list_is_taken_back_alone(void **state)
     end(&scene);
 }
 
-/* The forged one may be the heartbeat. */
-static void a_heartbeat_behind_the_bridge_costs_nothing(void **state)
+/* The forged message may be the heartbeat. */
+static void a_forged_heartbeat_behind_the_bridge_has_no_effect(void **state)
 {
     (void)state;
     struct scene scene = begin_exact();
@@ -185,7 +185,7 @@ static void a_heartbeat_behind_the_bridge_costs_nothing(void **state)
     end(&scene);
 }
 
-static void a_bridge_that_cannot_be_asked_is_believed_from_here_on(void **state)
+static void without_a_repair_the_bridge_is_followed_from_its_heartbeat_on(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -205,9 +205,8 @@ static void a_bridge_that_cannot_be_asked_is_believed_from_here_on(void **state)
     end(&scene);
 }
 
-/* A stream that was restored from a checkpoint must still receive again what it published before.
- */
-static void a_bridge_on_its_way_to_where_it_was_is_left_alone(void **state)
+/* A bridge restored from a checkpoint publishes again what it has published before. */
+static void a_restored_bridge_that_catches_up_is_no_forgery(void **state)
 {
     (void)state;
     struct scene scene = begin_exact();
@@ -227,7 +226,7 @@ static void a_bridge_on_its_way_to_where_it_was_is_left_alone(void **state)
 
 /* ---- Epochs ---- */
 
-/* The bridge goes on once a second, from half a second after the forgery. */
+/* The bridge sends a heartbeat each second, the first half a second after the forgery. */
 static void assert_found_back(struct scene *scene)
 {
     scene->now_ns += S / 2;
@@ -240,12 +239,12 @@ static void assert_found_back(struct scene *scene)
     send_list(scene, first_id + 1);
     assert_blocks(scene, 1);
     assert_state(scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    stored(scene, 2, 5002, 9); /* more of the forger's: old by now */
+    stored(scene, 2, 5002, 9); /* more events of the forged epoch: it is the old one by now */
     assert_blocks(scene, 1);
     end(scene);
 }
 
-static void an_epoch_made_up_in_an_event_is_outlived(void **state)
+static void an_epoch_forged_in_an_event_is_left_again(void **state)
 {
     (void)state;
     struct scene scene = begin_exact();
@@ -255,7 +254,7 @@ static void an_epoch_made_up_in_an_event_is_outlived(void **state)
     assert_found_back(&scene);
 }
 
-static void an_epoch_made_up_in_a_heartbeat_is_outlived_whatever_its_period(void **state)
+static void an_epoch_forged_in_a_heartbeat_is_left_again_whatever_its_period(void **state)
 {
     (void)state;
     struct kvb_heartbeat heartbeat = beat_of(2, 5001, 1);
@@ -273,14 +272,14 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_far_ahead_of_the_heartbeat_are_refused_and_counted),
         cmocka_unit_test(an_epoch_that_json_begins_far_ahead_is_followed),
-        cmocka_unit_test(an_event_that_the_bridge_never_said_is_healed_within_two_heartbeats),
-        cmocka_unit_test(two_heartbeats_behind_are_no_accident),
-        cmocka_unit_test(an_id_that_harmed_no_list_is_taken_back_alone),
-        cmocka_unit_test(a_heartbeat_behind_the_bridge_costs_nothing),
-        cmocka_unit_test(a_bridge_that_cannot_be_asked_is_believed_from_here_on),
-        cmocka_unit_test(a_bridge_on_its_way_to_where_it_was_is_left_alone),
-        cmocka_unit_test(an_epoch_made_up_in_an_event_is_outlived),
-        cmocka_unit_test(an_epoch_made_up_in_a_heartbeat_is_outlived_whatever_its_period),
+        cmocka_unit_test(a_forged_event_is_repaired_within_two_heartbeats),
+        cmocka_unit_test(two_heartbeats_behind_prove_a_forgery),
+        cmocka_unit_test(a_forged_id_without_effect_is_reverted_without_a_repair),
+        cmocka_unit_test(a_forged_heartbeat_behind_the_bridge_has_no_effect),
+        cmocka_unit_test(without_a_repair_the_bridge_is_followed_from_its_heartbeat_on),
+        cmocka_unit_test(a_restored_bridge_that_catches_up_is_no_forgery),
+        cmocka_unit_test(an_epoch_forged_in_an_event_is_left_again),
+        cmocka_unit_test(an_epoch_forged_in_a_heartbeat_is_left_again_whatever_its_period),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

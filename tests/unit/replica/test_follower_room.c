@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-/* Streams without heartbeats, and streams that find no room: what they may take, and
- * how they come back. */
+/* Streams without heartbeats, and streams that find no room: what they may use, and how they
+ * recover. */
 
 /* ---- Without heartbeats ---- */
 
@@ -45,7 +45,7 @@ static bool is_followed(const struct scene *scene, uint64_t worker)
     return false;
 }
 
-static void they_are_forgotten_after_their_last_event(void **state)
+static void streams_without_heartbeats_are_forgotten_after_their_last_event(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -70,7 +70,7 @@ static void they_are_forgotten_after_their_last_event(void **state)
     end(&scene);
 }
 
-static void a_stream_with_a_heartbeat_is_not_one_of_them(void **state)
+static void a_stream_with_a_heartbeat_is_not_forgotten_so_soon(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -84,8 +84,8 @@ static void a_stream_with_a_heartbeat_is_not_one_of_them(void **state)
     end(&scene);
 }
 
-/* 16 streams in all, so 2 of this kind. */
-static void one_too_many_takes_the_place_of_the_most_silent(void **state)
+/* 16 streams in all, 2 of them without heartbeats */
+static void one_too_many_replaces_the_one_silent_for_longest(void **state)
 {
     (void)state;
     struct scene scene = scene_of(16, 1000, 100);
@@ -100,7 +100,7 @@ static void one_too_many_takes_the_place_of_the_most_silent(void **state)
         assert_int_equal(kvb_followers_count(scene.followers), 2);
     }
     assert_true(is_followed(&scene, 998) && is_followed(&scene, 999));
-    assert_ok(beat_of_worker(&scene, 998)); /* no longer one of them */
+    assert_ok(beat_of_worker(&scene, 998)); /* now it has heartbeats */
     store_as(&scene, 2000);
     store_as(&scene, 2001);
     assert_true(is_followed(&scene, 998) && !is_followed(&scene, 999));
@@ -108,7 +108,7 @@ static void one_too_many_takes_the_place_of_the_most_silent(void **state)
     end(&scene);
 }
 
-static void they_keep_out_no_stream_that_has_a_bridge(void **state)
+static void streams_without_heartbeats_displace_no_stream_with_a_bridge(void **state)
 {
     (void)state;
     struct scene scene = scene_of(16, 1000, 100);
@@ -120,7 +120,7 @@ static void they_keep_out_no_stream_that_has_a_bridge(void **state)
         assert_true(is_followed(&scene, worker));
     }
     assert_false(is_followed(&scene, 100) || is_followed(&scene, 101));
-    assert_int_equal(beat_of_worker(&scene, 17), KVB_TOO_LARGE); /* still */
+    assert_int_equal(beat_of_worker(&scene, 17), KVB_TOO_LARGE); /* still silent for longest */
     assert_int_equal(counters_of(&scene).streams_refused, 1);
     end(&scene);
 }
@@ -129,7 +129,7 @@ static void they_keep_out_no_stream_that_has_a_bridge(void **state)
 
 enum { nodes = 10 };
 
-/* Somebody else's blocks, in a slot that nobody here knows. */
+/* Blocks in a slot that no follower owns. */
 static kvb_slot_ref take_all_but(struct scene *scene, size_t left)
 {
     kvb_block_hash blocks[nodes];
@@ -177,7 +177,7 @@ static void send_list(struct scene *scene, uint64_t last_id)
     answer(scene, &ask, &reply);
 }
 
-static void what_found_no_room_is_fetched_when_there_is_some(void **state)
+static void a_list_that_found_no_room_is_fetched_when_there_is_some(void **state)
 {
     (void)state;
     struct scene scene = begin_requests_with(nodes);
@@ -187,18 +187,18 @@ static void what_found_no_room_is_fetched_when_there_is_some(void **state)
     stored(&scene, 1, first_id + 2, 6);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MEMORY);
     next_second(&scene, first_id + 2, 2);
-    assert_requests_nothing(&scene); /* there is no room: the answer would be of no use */
+    assert_requests_nothing(&scene); /* while there is no room an answer would be useless */
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MEMORY);
     give_back(&scene, other);
     next_second(&scene, first_id + 2, 2);
-    assert_blocks(&scene, 1); /* it stays until the answer comes */
+    assert_blocks(&scene, 1); /* the request stays until the answer arrives */
     send_list(&scene, first_id + 2);
     assert_blocks(&scene, 2);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&scene);
 }
 
-static void a_list_that_does_not_fit_is_asked_for_when_it_may(void **state)
+static void a_list_that_does_not_fit_is_requested_after_its_pause(void **state)
 {
     (void)state;
     struct scene scene = begin_requests_with(nodes);
@@ -222,12 +222,12 @@ static void a_list_that_does_not_fit_is_asked_for_when_it_may(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(they_are_forgotten_after_their_last_event),
-        cmocka_unit_test(a_stream_with_a_heartbeat_is_not_one_of_them),
-        cmocka_unit_test(one_too_many_takes_the_place_of_the_most_silent),
-        cmocka_unit_test(they_keep_out_no_stream_that_has_a_bridge),
-        cmocka_unit_test(what_found_no_room_is_fetched_when_there_is_some),
-        cmocka_unit_test(a_list_that_does_not_fit_is_asked_for_when_it_may),
+        cmocka_unit_test(streams_without_heartbeats_are_forgotten_after_their_last_event),
+        cmocka_unit_test(a_stream_with_a_heartbeat_is_not_forgotten_so_soon),
+        cmocka_unit_test(one_too_many_replaces_the_one_silent_for_longest),
+        cmocka_unit_test(streams_without_heartbeats_displace_no_stream_with_a_bridge),
+        cmocka_unit_test(a_list_that_found_no_room_is_fetched_when_there_is_some),
+        cmocka_unit_test(a_list_that_does_not_fit_is_requested_after_its_pause),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

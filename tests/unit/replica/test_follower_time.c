@@ -15,7 +15,8 @@ static void a_new_epoch_in_a_heartbeat_without_its_cleared_is_joined_late(void *
     heartbeat.epoch_first_id = 5000;
     beat_as(&scene, &heartbeat);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
-    assert_blocks(&scene, 0); /* of the old epoch, and of another incarnation of the engine */
+    /* an event of the old epoch, and of another incarnation of the engine */
+    assert_blocks(&scene, 0);
     assert_int_equal(counters_of(&scene).epochs_missed, 1);
     end(&scene);
 }
@@ -32,7 +33,7 @@ static void a_new_epoch_in_events_without_its_cleared_is_joined_late(void **stat
     end(&scene);
 }
 
-static void json_goes_on_into_a_new_epoch_whose_cleared_it_saw(void **state)
+static void json_continues_into_a_new_epoch_whose_cleared_arrived(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -50,7 +51,7 @@ static void json_goes_on_into_a_new_epoch_whose_cleared_it_saw(void **state)
     end(&scene);
 }
 
-static void what_still_comes_of_an_old_epoch_has_no_effect(void **state)
+static void late_messages_of_an_old_epoch_have_no_effect(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -69,8 +70,8 @@ static void what_still_comes_of_an_old_epoch_has_no_effect(void **state)
     end(&scene);
 }
 
-/* A bridge restored from its past speaks of the old epoch alone. */
-static void an_old_epoch_is_followed_where_the_new_one_fell_silent(void **state)
+/* A bridge restored from a backup sends messages of the old epoch only. */
+static void an_old_epoch_is_followed_when_the_new_one_is_silent(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -80,7 +81,7 @@ static void an_old_epoch_is_followed_where_the_new_one_fell_silent(void **state)
     stored(&scene, 2, 5001, 6);
     beat(&scene, 2, 5001, 1);
     beat(&scene, 1, first_id + 1, 1);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* late, of no effect */
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* late, so without effect */
     scene.now_ns += 3 * S;
     kvb_followers_tick(scene.followers, scene.now_ns);
     assert_state(&scene, KVB_STREAM_DOWN, KVB_REASON_SILENT);
@@ -93,7 +94,7 @@ static void an_old_epoch_is_followed_where_the_new_one_fell_silent(void **state)
     end(&scene);
 }
 
-/* EXACT in the second of two epochs, whose bridges both run. */
+/* The stream is EXACT in the second of two epochs, and the bridges of both are running. */
 static void begin_with_two_bridges(struct scene *scene)
 {
     *scene = begin();
@@ -113,7 +114,7 @@ static void begin_with_two_bridges(struct scene *scene)
     assert_blocks(scene, 1);
 }
 
-static void a_second_bridge_is_noticed_until_it_is_silent(void **state)
+static void a_second_bridge_is_reported_until_it_is_silent(void **state)
 {
     (void)state;
     struct scene scene;
@@ -127,7 +128,7 @@ static void a_second_bridge_is_noticed_until_it_is_silent(void **state)
     end(&scene);
 }
 
-static void of_two_bridges_the_one_that_stays_is_followed_at_once(void **state)
+static void the_bridge_that_stays_is_followed_at_once(void **state)
 {
     (void)state;
     struct kvb_heartbeat bye = beat_of(2, 5001, 1);
@@ -142,7 +143,7 @@ static void of_two_bridges_the_one_that_stays_is_followed_at_once(void **state)
     end(&scene);
 }
 
-static void a_bridge_that_leaves_the_other_alone_is_noted_at_once(void **state)
+static void a_goodbye_ends_the_report_of_two_bridges_at_once(void **state)
 {
     (void)state;
     struct kvb_heartbeat bye = beat_of(1, first_id + 1, 1);
@@ -155,13 +156,13 @@ static void a_bridge_that_leaves_the_other_alone_is_noted_at_once(void **state)
     end(&scene);
 }
 
-static void an_epoch_that_begins_below_our_ids_is_followed_by_its_heartbeat(void **state)
+static void an_epoch_with_lower_ids_is_followed_from_its_heartbeat(void **state)
 {
     (void)state;
     struct scene scene = begin();
     struct kvb_heartbeat heartbeat = beat_of(2, 501, 1);
 
-    make_exact(&scene, 0); /* JSON: the events of a clock set back look old */
+    make_exact(&scene, 0); /* JSON: after a clock was set back, new events look old */
     cleared(&scene, 0, 500);
     stored(&scene, 0, 501, 9);
     heartbeat.epoch_first_id = 500;
@@ -178,7 +179,7 @@ static void an_epoch_that_begins_below_our_ids_is_followed_by_its_heartbeat(void
 
 /* ---- Silence, goodbye, NATS ---- */
 
-static void three_missing_heartbeats_are_down_and_the_entries_stay(void **state)
+static void three_missing_heartbeats_mean_down_and_the_blocks_stay(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -197,7 +198,7 @@ static void three_missing_heartbeats_are_down_and_the_entries_stay(void **state)
     end(&scene);
 }
 
-/* Heartbeats say how often they come. */
+/* Heartbeats say how often they are sent. */
 static void assert_silent_after(uint32_t period_ms, uint64_t silence_ms)
 {
     struct scene scene = begin();
@@ -218,15 +219,15 @@ static void assert_silent_after(uint32_t period_ms, uint64_t silence_ms)
 static void three_heartbeats_are_those_of_the_streams_own_period(void **state)
 {
     (void)state;
-    assert_silent_after(0, 3000); /* of an old bridge */
+    assert_silent_after(0, 3000); /* a bridge of an older version, which does not say it */
     assert_silent_after(1000, 3000);
     assert_silent_after(5000, 15000);
     assert_silent_after(60000, 180000);
 }
 
-/* One that is forged keeps no dead stream for ever, and lets none that lives fall silent
- * between two heartbeats of a second. */
-static void a_period_that_no_bridge_has_is_cut(void **state)
+/* A forged period must neither keep a dead stream for ever nor make a live one DOWN between two
+ * heartbeats. */
+static void an_impossible_period_is_limited(void **state)
 {
     (void)state;
     assert_silent_after(1, 1500);
@@ -236,7 +237,7 @@ static void a_period_that_no_bridge_has_is_cut(void **state)
 
 /* ---- Lag ---- */
 
-static void what_lags_is_stale_and_none_of_it_is_silence(void **state)
+static void a_lagging_list_is_stale_and_lag_is_no_silence(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -307,7 +308,7 @@ static void goodbye_is_down_at_once(void **state)
     end(&scene);
 }
 
-static void the_long_dead_are_forgotten_and_their_slots_freed(void **state)
+static void streams_down_for_long_are_forgotten_and_their_slots_freed(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -329,7 +330,7 @@ static void the_long_dead_are_forgotten_and_their_slots_freed(void **state)
     end(&scene);
 }
 
-static void an_engine_that_is_away_is_not_forgotten_while_its_bridge_speaks(void **state)
+static void an_absent_engine_is_not_forgotten_while_its_bridge_sends_heartbeats(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -347,7 +348,7 @@ static void an_engine_that_is_away_is_not_forgotten_while_its_bridge_speaks(void
     end(&scene);
 }
 
-static void without_nats_all_is_stale_and_kept_however_long(void **state)
+static void without_nats_all_lists_are_stale_and_kept_however_long(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -362,7 +363,7 @@ static void without_nats_all_is_stale_and_kept_however_long(void **state)
     end(&scene);
 }
 
-static void a_silence_found_just_before_nats_was_lost_was_not_the_bridges(void **state)
+static void a_silence_just_before_the_loss_of_nats_is_not_the_bridges(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -377,7 +378,7 @@ static void a_silence_found_just_before_nats_was_lost_was_not_the_bridges(void *
     end(&scene);
 }
 
-static void who_was_silent_for_long_stays_down_without_nats(void **state)
+static void a_stream_silent_for_long_stays_down_without_nats(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -390,7 +391,7 @@ static void who_was_silent_for_long_stays_down_without_nats(void **state)
     end(&scene);
 }
 
-static void after_nats_silence_counts_anew_and_exact_must_be_proven(void **state)
+static void after_a_reconnect_silence_counts_anew_and_exact_must_be_proven(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -402,14 +403,14 @@ static void after_nats_silence_counts_anew_and_exact_must_be_proven(void **state
     scene.now_ns += 2 * S;
     kvb_followers_tick(scene.followers, scene.now_ns);
     assert_state(&scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
-    stored(&scene, 1, first_id + 2, 6); /* seemingly without a hole */
+    stored(&scene, 1, first_id + 2, 6); /* apparently without a gap */
     assert_state(&scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
     beat(&scene, 1, first_id + 2, 2);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&scene);
 }
 
-static void after_nats_what_was_published_meanwhile_is_missed(void **state)
+static void after_a_reconnect_events_published_meanwhile_are_missing(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -424,7 +425,7 @@ static void after_nats_what_was_published_meanwhile_is_missed(void **state)
     end(&scene);
 }
 
-static void after_nats_one_that_stays_silent_goes_down(void **state)
+static void after_a_reconnect_a_silent_stream_goes_down(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -481,7 +482,7 @@ static void a_slot_leads_back_to_its_stream_and_tier(void **state)
     add(&scene, KVB_ROUTER_STORED, first_id, 5, KVB_TIER_DISK);
     say(&scene);
     const struct kvb_follower *found = follower(&scene);
-    assert_false(found->has_slot[KVB_TIER_DEVICE]); /* drawn when needed */
+    assert_false(found->has_slot[KVB_TIER_DEVICE]); /* the slot is taken when it is needed */
     assert_true(found->has_slot[KVB_TIER_DISK]);
     assert_ok(kvb_followers_of_slot(scene.followers, found->slots[KVB_TIER_DISK], &number, &tier));
     assert_ptr_equal(kvb_followers_at(scene.followers, number), found);
@@ -529,28 +530,28 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_new_epoch_in_a_heartbeat_without_its_cleared_is_joined_late),
         cmocka_unit_test(a_new_epoch_in_events_without_its_cleared_is_joined_late),
-        cmocka_unit_test(json_goes_on_into_a_new_epoch_whose_cleared_it_saw),
-        cmocka_unit_test(what_still_comes_of_an_old_epoch_has_no_effect),
-        cmocka_unit_test(an_old_epoch_is_followed_where_the_new_one_fell_silent),
-        cmocka_unit_test(a_second_bridge_is_noticed_until_it_is_silent),
-        cmocka_unit_test(of_two_bridges_the_one_that_stays_is_followed_at_once),
-        cmocka_unit_test(a_bridge_that_leaves_the_other_alone_is_noted_at_once),
-        cmocka_unit_test(an_epoch_that_begins_below_our_ids_is_followed_by_its_heartbeat),
-        cmocka_unit_test(three_missing_heartbeats_are_down_and_the_entries_stay),
+        cmocka_unit_test(json_continues_into_a_new_epoch_whose_cleared_arrived),
+        cmocka_unit_test(late_messages_of_an_old_epoch_have_no_effect),
+        cmocka_unit_test(an_old_epoch_is_followed_when_the_new_one_is_silent),
+        cmocka_unit_test(a_second_bridge_is_reported_until_it_is_silent),
+        cmocka_unit_test(the_bridge_that_stays_is_followed_at_once),
+        cmocka_unit_test(a_goodbye_ends_the_report_of_two_bridges_at_once),
+        cmocka_unit_test(an_epoch_with_lower_ids_is_followed_from_its_heartbeat),
+        cmocka_unit_test(three_missing_heartbeats_mean_down_and_the_blocks_stay),
         cmocka_unit_test(three_heartbeats_are_those_of_the_streams_own_period),
-        cmocka_unit_test(a_period_that_no_bridge_has_is_cut),
-        cmocka_unit_test(what_lags_is_stale_and_none_of_it_is_silence),
+        cmocka_unit_test(an_impossible_period_is_limited),
+        cmocka_unit_test(a_lagging_list_is_stale_and_lag_is_no_silence),
         cmocka_unit_test(a_stream_without_heartbeats_lags_too),
         cmocka_unit_test(after_dropped_messages_each_list_must_be_proven_again),
         cmocka_unit_test(goodbye_is_down_at_once),
-        cmocka_unit_test(the_long_dead_are_forgotten_and_their_slots_freed),
-        cmocka_unit_test(an_engine_that_is_away_is_not_forgotten_while_its_bridge_speaks),
-        cmocka_unit_test(without_nats_all_is_stale_and_kept_however_long),
-        cmocka_unit_test(a_silence_found_just_before_nats_was_lost_was_not_the_bridges),
-        cmocka_unit_test(who_was_silent_for_long_stays_down_without_nats),
-        cmocka_unit_test(after_nats_silence_counts_anew_and_exact_must_be_proven),
-        cmocka_unit_test(after_nats_what_was_published_meanwhile_is_missed),
-        cmocka_unit_test(after_nats_one_that_stays_silent_goes_down),
+        cmocka_unit_test(streams_down_for_long_are_forgotten_and_their_slots_freed),
+        cmocka_unit_test(an_absent_engine_is_not_forgotten_while_its_bridge_sends_heartbeats),
+        cmocka_unit_test(without_nats_all_lists_are_stale_and_kept_however_long),
+        cmocka_unit_test(a_silence_just_before_the_loss_of_nats_is_not_the_bridges),
+        cmocka_unit_test(a_stream_silent_for_long_stays_down_without_nats),
+        cmocka_unit_test(after_a_reconnect_silence_counts_anew_and_exact_must_be_proven),
+        cmocka_unit_test(after_a_reconnect_events_published_meanwhile_are_missing),
+        cmocka_unit_test(after_a_reconnect_a_silent_stream_goes_down),
         cmocka_unit_test(a_stream_above_the_ceiling_is_refused_and_counted),
         cmocka_unit_test(a_full_index_makes_the_stream_partial_memory),
         cmocka_unit_test(a_slot_leads_back_to_its_stream_and_tier),

@@ -4,7 +4,7 @@
 
 #include "model/digest.h"
 
-/* The window list of a hybrid model: a list of the stream like those of the tiers, but no
+/* The window list of a hybrid model: a list of the stream like those of the tiers, but without a
  * slot of the index. */
 
 static const struct kvb_digest_key key = { .worker_id = 7, .dp_rank = 1, .seed = 42 };
@@ -55,9 +55,10 @@ static void window_events_change_the_window_list_and_no_slot(void **state)
     assert_null(follower(&scene)->window);
     const uint64_t slots = slots_left(scene.index);
     window_stored(&scene, first_id + 2, 5);
-    assert_state(&scene, KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS); /* how far does it reach? */
+    /* the reach of the window is not known yet */
+    assert_state(&scene, KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS);
     window_stored(&scene, first_id + 3, 6);
-    window_stored(&scene, first_id + 4, 6); /* twice is once */
+    window_stored(&scene, first_id + 4, 6); /* a block stored twice counts once */
     assert_int_equal(slots_left(scene.index), slots);
     assert_int_equal(blocks_in(&scene, KVB_LIST_WINDOW), 2);
     assert_int_equal(kvb_followers_window_blocks(scene.followers), 2);
@@ -68,7 +69,7 @@ static void window_events_change_the_window_list_and_no_slot(void **state)
     assert_false(has_window_block(&scene, 5));
     assert_true(has_window_block(&scene, 6));
     assert_int_equal(kvb_followers_window_blocks(scene.followers), 1);
-    assert_blocks(&scene, 1); /* the device's 5 stays */
+    assert_blocks(&scene, 1); /* the 5 on the device stays */
     struct kvb_heartbeat beat = window_beat(first_id + 5, 1);
     beat_as(&scene, &beat);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
@@ -90,7 +91,7 @@ static void cleared_empties_the_window_list_too(void **state)
     end(&scene);
 }
 
-static void another_count_of_window_blocks_is_another_list(void **state)
+static void a_different_count_of_window_blocks_is_a_difference(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -100,11 +101,12 @@ static void another_count_of_window_blocks_is_another_list(void **state)
     struct kvb_heartbeat beat = window_beat(first_id + 2, 2);
     beat_as(&scene, &beat);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_DIFFERS);
-    assert_int_equal(blocks_in(&scene, KVB_LIST_WINDOW), 0); /* no bridge can be asked */
+    /* no bridge to request a repair from */
+    assert_int_equal(blocks_in(&scene, KVB_LIST_WINDOW), 0);
     end(&scene);
 }
 
-static void window_lists_have_a_ceiling_together(void **state)
+static void window_lists_share_a_ceiling(void **state)
 {
     (void)state;
     struct scene scene = scene_of(8, 4, 16); /* 4 nodes, and 4 blocks of window lists */
@@ -128,7 +130,7 @@ static void window_lists_have_a_ceiling_together(void **state)
 
 /* ---- Digests and repair ---- */
 
-/* Of a bridge that lists block 5 on the device, and these in the window list. */
+/* A heartbeat of a bridge that lists block 5 on the device, and these blocks in the window list. */
 static struct kvb_heartbeat digest_beat(uint64_t last_id, const uint64_t *blocks, size_t count)
 {
     struct kvb_heartbeat beat = window_beat(last_id, count);
@@ -163,13 +165,13 @@ static void the_window_list_is_proven_by_its_digest(void **state)
     beat = digest_beat(first_id + 5, blocks, 2);
     beat_as(&scene, &beat);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    beat.digest_seed = 0; /* and a bridge that keeps none */
+    beat.digest_seed = 0; /* and a bridge without window lists */
     beat_as(&scene, &beat);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&scene);
 }
 
-/* The window list here is {6}, the bridge's {9}. */
+/* The window list of the follower is {6}, the bridge's {9}. */
 static struct scene begin_differing(void)
 {
     static const uint64_t its[] = { 9 };
@@ -238,7 +240,7 @@ static void a_snapshot_brings_the_window_list_at_its_last_chunk(void **state)
 
     const struct kvb_follower_request ask = begin_snapshot(&scene, false);
     assert_int_equal(blocks_in(&scene, KVB_LIST_WINDOW), 0);
-    assert_int_equal(kvb_followers_window_blocks(scene.followers), 1); /* out of sight */
+    assert_int_equal(kvb_followers_window_blocks(scene.followers), 1); /* into the hidden list */
     start_batch(&scene, 1);
     struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 2);
     reply.chunk = 1;
@@ -246,18 +248,18 @@ static void a_snapshot_brings_the_window_list_at_its_last_chunk(void **state)
     assert_true(has_window_block(&scene, 9));
     assert_int_equal(kvb_followers_window_blocks(scene.followers), 1);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    window_stored(&scene, first_id + 3, 10); /* into the list that is shown now */
+    window_stored(&scene, first_id + 3, 10); /* into the list that is in use now */
     assert_int_equal(blocks_in(&scene, KVB_LIST_WINDOW), 2);
     end(&scene);
 }
 
-static void what_was_hidden_is_given_back_when_the_snapshot_fails(void **state)
+static void the_hidden_list_is_freed_when_the_snapshot_fails(void **state)
 {
     (void)state;
     struct scene scene = begin_requests();
 
     (void)begin_snapshot(&scene, false);
-    scene.now_ns += 10 * S; /* no further chunk */
+    scene.now_ns += 10 * S; /* no further chunk arrives */
     kvb_followers_tick(scene.followers, scene.now_ns);
     assert_int_equal(kvb_followers_window_blocks(scene.followers), 0);
     end(&scene);
@@ -301,7 +303,7 @@ static void every_failing_allocation_leaves_a_subset(void **state)
         }
         end(&scene);
         if (status == KVB_OK && refused == 0) {
-            assert_true(n > 3); /* the digest, the list and its cells among them */
+            assert_true(n > 3); /* including those of the digest, the list and its cells */
             return;
         }
     }
@@ -337,7 +339,7 @@ static void a_snapshot_survives_every_failing_allocation(void **state)
 
 /* ---- What answers depend on ---- */
 
-static void what_a_heartbeat_says_anew_is_another_trait(void **state)
+static void new_facts_in_a_heartbeat_change_the_traits(void **state)
 {
     (void)state;
     struct scene scene = begin();
@@ -345,7 +347,7 @@ static void what_a_heartbeat_says_anew_is_another_trait(void **state)
 
     make_exact(&scene, 1);
     struct kvb_heartbeat beats[6];
-    for (size_t i = 0; i < 6; i++) { /* each adds something to the one before */
+    for (size_t i = 0; i < 6; i++) { /* each adds a fact to the one before */
         beats[i] = i > 0 ? beats[i - 1] : beat_of(1, first_id + 1, 1);
         beats[i].window_tokens = i > 0 ? 64 : 0;
         beats[i].hashes = i > 1 ? KVB_HASHES_ENGINE : KVB_HASHES_CANONICAL;
@@ -371,16 +373,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(window_events_change_the_window_list_and_no_slot),
         cmocka_unit_test(cleared_empties_the_window_list_too),
-        cmocka_unit_test(another_count_of_window_blocks_is_another_list),
-        cmocka_unit_test(window_lists_have_a_ceiling_together),
+        cmocka_unit_test(a_different_count_of_window_blocks_is_a_difference),
+        cmocka_unit_test(window_lists_share_a_ceiling),
         cmocka_unit_test(the_window_list_is_proven_by_its_digest),
         cmocka_unit_test(buckets_of_the_window_list_are_repaired),
         cmocka_unit_test(a_snapshot_brings_the_window_list_at_its_last_chunk),
-        cmocka_unit_test(what_was_hidden_is_given_back_when_the_snapshot_fails),
+        cmocka_unit_test(the_hidden_list_is_freed_when_the_snapshot_fails),
         cmocka_unit_test(lists_of_a_stream_that_is_forgotten_are_freed),
         cmocka_unit_test(every_failing_allocation_leaves_a_subset),
         cmocka_unit_test(a_snapshot_survives_every_failing_allocation),
-        cmocka_unit_test(what_a_heartbeat_says_anew_is_another_trait),
+        cmocka_unit_test(new_facts_in_a_heartbeat_change_the_traits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,14 +6,14 @@
 
 #include <string.h>
 
-/* The membership of an aggregator whose facts are what a test says. */
+/* The group membership of an aggregator; the test sets the facts. */
 
 enum { step_ms = 100 };
 
 struct scene {
     struct kvb_readiness readiness;
     struct kvb_readiness_facts facts;
-    enum kvb_group_result result; /* of the action under way, for the next step */
+    enum kvb_group_result result; /* result of the action under way, for the next step */
     uint64_t now_ns;
 };
 
@@ -25,7 +25,7 @@ static enum kvb_group_action step(struct scene *scene)
     return kvb_readiness_step(&scene->readiness, &scene->facts, result, scene->now_ns);
 }
 
-/* Steps for so long, or to the first action, which it returns. */
+/* Steps for this long, or until the first action, which it returns. */
 static enum kvb_group_action pass(struct scene *scene, uint64_t ms)
 {
     enum kvb_group_action action = step(scene);
@@ -49,7 +49,7 @@ static struct scene begin(double min_exact_share)
                            .now_ns = KVB_NS_PER_S };
 }
 
-/* A member of the group, with streams that are all EXACT. */
+/* A member of the group; all its streams are EXACT. */
 static struct scene begin_member(double min_exact_share, size_t streams)
 {
     struct scene scene = begin(min_exact_share);
@@ -80,13 +80,13 @@ static void an_idle_fleet_is_joined_after_a_heartbeat_period(void **state)
     assert_int_equal(pass(&scene, (uint64_t)2 * step_ms), KVB_GROUP_JOIN);
     assert_true(scene.now_ns - begin_ns <= (kvb_readiness_heartbeats_ms + step_ms) * KVB_NS_PER_MS);
     assert_int_equal(scene.readiness.group, KVB_GROUP_JOINING);
-    assert_int_equal(pass(&scene, 5000), KVB_GROUP_NOTHING); /* once */
+    assert_int_equal(pass(&scene, 5000), KVB_GROUP_NOTHING); /* only once */
     scene.result = KVB_GROUP_DONE;
     assert_int_equal(pass(&scene, 5000), KVB_GROUP_NOTHING);
     assert_int_equal(scene.readiness.group, KVB_GROUP_MEMBER);
 }
 
-static void a_late_one_waits_for_the_lists_of_the_first_streams(void **state)
+static void an_aggregator_that_starts_late_waits_for_its_first_lists(void **state)
 {
     struct scene scene = begin(0.0);
 
@@ -116,7 +116,7 @@ static void a_bridge_that_never_answers_keeps_nobody_out(void **state)
         kvb_readiness_lists_ms + kvb_readiness_heartbeats_ms + 5 * step_ms);
 }
 
-static void a_loss_before_the_first_picture_begins_it_again(void **state)
+static void a_loss_before_the_first_lists_restarts_the_wait(void **state)
 {
     struct scene scene = begin(0.0);
 
@@ -134,8 +134,8 @@ static void a_loss_before_the_first_picture_begins_it_again(void **state)
     assert_int_equal(scene.readiness.cause, KVB_UNREADY_FIRST_HEARTBEATS);
 }
 
-/* An old picture is better than none: all aggregators of the server have lost it. */
-static void after_a_loss_it_joins_as_soon_as_it_is_subscribed(void **state)
+/* Old lists are better than no member: all aggregators of that server have lost it. */
+static void after_a_loss_an_aggregator_joins_as_soon_as_it_is_subscribed(void **state)
 {
     struct scene scene = begin_member(0.0, 10);
 
@@ -143,13 +143,13 @@ static void after_a_loss_it_joins_as_soon_as_it_is_subscribed(void **state)
     scene.facts.is_connected = scene.facts.is_subscribed = false;
     assert_int_equal(step(&scene), KVB_GROUP_LEAVE);
     assert_int_equal(scene.readiness.group, KVB_GROUP_LEAVING);
-    assert_int_equal(pass(&scene, 1000), KVB_GROUP_NOTHING); /* once */
+    assert_int_equal(pass(&scene, 1000), KVB_GROUP_NOTHING); /* only once */
     scene.facts.is_connected = true;
     scene.result = KVB_GROUP_DONE;
     assert_int_equal(pass(&scene, 1000), KVB_GROUP_NOTHING);
     assert_int_equal(scene.readiness.group, KVB_GROUP_OUTSIDE);
     scene.facts.is_subscribed = true;
-    scene.facts.exact = 0; /* all STALE */
+    scene.facts.exact = 0; /* all streams are STALE */
     scene.facts.incomplete = 10;
     assert_int_equal(step(&scene), KVB_GROUP_JOIN);
 }
@@ -172,7 +172,7 @@ static void a_join_that_failed_is_repeated_after_a_second(void **state)
     assert_int_equal(scene.readiness.group, KVB_GROUP_MEMBER);
 }
 
-static void with_too_small_a_share_it_does_not_join(void **state)
+static void an_aggregator_with_too_small_a_share_does_not_join(void **state)
 {
     struct scene scene = begin(0.9);
 
@@ -191,7 +191,7 @@ static void a_member_leaves_when_the_share_stays_too_small(void **state)
     struct scene scene = begin_member(0.9, 10);
 
     (void)state;
-    for (int i = 0; i < 10; i++) { /* repairs are short */
+    for (int i = 0; i < 10; i++) { /* repairs take less time */
         scene.facts.exact = 0;
         assert_int_equal(pass(&scene, kvb_readiness_patience_ms - 2 * step_ms), KVB_GROUP_NOTHING);
         scene.facts.exact = 10;
@@ -207,7 +207,7 @@ static void a_member_leaves_when_the_share_stays_too_small(void **state)
     assert_int_equal(step(&scene), KVB_GROUP_JOIN);
 }
 
-static void one_that_stops_leaves_and_does_not_join_again(void **state)
+static void a_stopping_aggregator_leaves_and_does_not_join_again(void **state)
 {
     struct scene scene = begin_member(0.0, 1);
 
@@ -220,7 +220,7 @@ static void one_that_stops_leaves_and_does_not_join_again(void **state)
     assert_int_equal(scene.readiness.group, KVB_GROUP_OUTSIDE);
 }
 
-static void one_that_stops_while_it_joins_leaves_afterwards(void **state)
+static void an_aggregator_that_stops_while_it_joins_leaves_afterwards(void **state)
 {
     struct scene scene = begin(0.0);
 
@@ -233,8 +233,8 @@ static void one_that_stops_while_it_joins_leaves_afterwards(void **state)
     assert_int_equal(step(&scene), KVB_GROUP_LEAVE);
 }
 
-/* Whatever happens: one action at a time, JOIN from outside, LEAVE from inside, and no
- * member that is not ready stays one. */
+/* Whatever happens: one action at a time; JOIN only for a non-member, LEAVE only for a member; and
+ * a member that is not ready leaves. */
 static void random_facts_never_break_the_order(void **state)
 {
     struct scene scene = begin(0.5);
@@ -270,7 +270,7 @@ static void random_facts_never_break_the_order(void **state)
     }
 }
 
-static void each_cause_has_a_sentence(void **state)
+static void each_cause_has_a_text(void **state)
 {
     (void)state;
     assert_string_equal(kvb_readiness_cause_text(KVB_READY), "");
@@ -283,17 +283,17 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_idle_fleet_is_joined_after_a_heartbeat_period),
-        cmocka_unit_test(a_late_one_waits_for_the_lists_of_the_first_streams),
+        cmocka_unit_test(an_aggregator_that_starts_late_waits_for_its_first_lists),
         cmocka_unit_test(a_bridge_that_never_answers_keeps_nobody_out),
-        cmocka_unit_test(a_loss_before_the_first_picture_begins_it_again),
-        cmocka_unit_test(after_a_loss_it_joins_as_soon_as_it_is_subscribed),
+        cmocka_unit_test(a_loss_before_the_first_lists_restarts_the_wait),
+        cmocka_unit_test(after_a_loss_an_aggregator_joins_as_soon_as_it_is_subscribed),
         cmocka_unit_test(a_join_that_failed_is_repeated_after_a_second),
-        cmocka_unit_test(with_too_small_a_share_it_does_not_join),
+        cmocka_unit_test(an_aggregator_with_too_small_a_share_does_not_join),
         cmocka_unit_test(a_member_leaves_when_the_share_stays_too_small),
-        cmocka_unit_test(one_that_stops_leaves_and_does_not_join_again),
-        cmocka_unit_test(one_that_stops_while_it_joins_leaves_afterwards),
+        cmocka_unit_test(a_stopping_aggregator_leaves_and_does_not_join_again),
+        cmocka_unit_test(an_aggregator_that_stops_while_it_joins_leaves_afterwards),
         cmocka_unit_test(random_facts_never_break_the_order),
-        cmocka_unit_test(each_cause_has_a_sentence),
+        cmocka_unit_test(each_cause_has_a_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,8 @@
 
 #include <string.h>
 
-/* A follower that requests lists, with answers made by hand: correct, cut and forged ones. */
+/* A follower that requests lists. The answers are made by hand: correct, truncated and forged ones.
+ */
 
 static const uint64_t ms = KVB_NS_PER_MS;
 
@@ -23,7 +24,7 @@ static void pass(struct scene *scene, uint64_t milliseconds)
 
 /* ---- Ranges ---- */
 
-static void a_hole_is_filled_while_the_list_stands(void **state)
+static void a_gap_is_filled_while_the_list_is_kept(void **state)
 {
     (void)state;
     struct scene scene = begin_requests();
@@ -34,20 +35,20 @@ static void a_hole_is_filled_while_the_list_stands(void **state)
     assert_blocks(&scene, 1);
     const struct kvb_follower_request ask = asked(&scene, KVB_SYNC_RANGE);
     assert_true(ask.request.from_id == first_id + 2 && ask.request.to_id == first_id + 3);
-    assert_requests_nothing(&scene); /* one at a time */
+    assert_requests_nothing(&scene); /* one request at a time */
     start_batch(&scene, 1);
     add(&scene, KVB_ROUTER_STORED, first_id + 2, 6, KVB_TIER_DEVICE);
     add(&scene, KVB_ROUTER_REMOVED, first_id + 3, 5, KVB_TIER_DEVICE);
     struct kvb_sync_reply reply = reply_of(KVB_SYNC_EVENTS, first_id + 4);
     answer(&scene, &ask, &reply);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* what was proven stays so */
-    assert_blocks(&scene, 2);                                /* 6 and 8 */
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* proven blocks stay proven */
+    assert_blocks(&scene, 2);                                /* events 6 and 8 */
     beat(&scene, 1, first_id + 4, 2);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&scene);
 }
 
-static void a_hole_that_is_not_filled_costs_the_list_before_it_is_a_lie(void **state)
+static void a_gap_that_is_not_filled_costs_the_list_before_it_becomes_false(void **state)
 {
     (void)state;
     struct scene scene = begin_requests();
@@ -58,15 +59,15 @@ static void a_hole_that_is_not_filled_costs_the_list_before_it_is_a_lie(void **s
     pass(&scene, 1400);
     assert_blocks(&scene, 1);
     pass(&scene, 150);
-    assert_blocks(&scene, 1); /* 8, which waited; 5 may be gone */
+    assert_blocks(&scene, 1); /* event 8, which waited; block 5 may be gone */
     beat(&scene, 1, first_id + 3, 2);
     assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_MISSED_EVENTS);
     (void)asked(&scene, KVB_SYNC_SNAPSHOT);
     end(&scene);
 }
 
-/* NATS was away, and the first word after it was a heartbeat of `blocks` blocks at the
- * event that the answer ends with. */
+/* After a loss of NATS the first message is a heartbeat with `blocks` blocks, at the event that the
+ * answer ends with. */
 static void heartbeat_before_its_events(struct scene *scene, uint64_t blocks)
 {
     make_exact(scene, 1);
@@ -74,25 +75,25 @@ static void heartbeat_before_its_events(struct scene *scene, uint64_t blocks)
     kvb_followers_nats_back(scene->followers, scene->now_ns);
     beat(scene, 1, first_id + 2, blocks);
     const struct kvb_follower_request ask = asked(scene, KVB_SYNC_RANGE);
-    stored(scene, 1, first_id + 3, 7); /* meanwhile */
+    stored(scene, 1, first_id + 3, 7); /* during the repair */
     start_batch(scene, 1);
     add(scene, KVB_ROUTER_STORED, first_id + 2, 6, KVB_TIER_DEVICE);
     struct kvb_sync_reply reply = reply_of(KVB_SYNC_EVENTS, first_id + 3);
     answer(scene, &ask, &reply);
 }
 
-static void a_heartbeat_heard_before_its_events_proves_them_when_they_came(void **state)
+static void a_heartbeat_received_before_its_events_proves_them_when_they_arrive(void **state)
 {
     (void)state;
     struct scene scene = begin_requests();
 
     heartbeat_before_its_events(&scene, 2);
     assert_blocks(&scene, 3);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* nobody waits for the next */
+    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* the next heartbeat is not needed */
     end(&scene);
 }
 
-static void a_heartbeat_of_another_list_proves_nothing_of_what_came_after_it(void **state)
+static void a_heartbeat_of_another_list_proves_no_later_events(void **state)
 {
     (void)state;
     struct scene scene = begin_requests();
@@ -122,7 +123,7 @@ static void a_range_that_lacks_an_event_is_not_applied(void **state)
     end(&scene);
 }
 
-static void events_that_the_bridge_forgot_come_as_a_whole(void **state)
+static void events_that_the_bridge_forgot_are_replaced_by_a_snapshot(void **state)
 {
     (void)state;
     struct scene scene = begin_requests();
@@ -134,19 +135,19 @@ static void events_that_the_bridge_forgot_come_as_a_whole(void **state)
     struct kvb_sync_reply gone = reply_of(KVB_SYNC_GONE, first_id + 3);
     answer(&scene, &range, &gone);
     const struct kvb_follower_request ask = asked(&scene, KVB_SYNC_SNAPSHOT);
-    stored(&scene, 1, first_id + 4, 9); /* meanwhile */
+    stored(&scene, 1, first_id + 4, 9); /* during the snapshot */
     start_batch(&scene, 1);
     add(&scene, KVB_ROUTER_STORED, 0, 6, KVB_TIER_DEVICE);
     add(&scene, KVB_ROUTER_STORED, 1, 8, KVB_TIER_DEVICE);
     struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 3);
     answer(&scene, &ask, &reply);
-    assert_blocks(&scene, 3); /* 6, 8, and 9 from what followed the barrier */
+    assert_blocks(&scene, 3); /* 6, 8, and 9 from the events after the barrier */
     beat(&scene, 1, first_id + 4, 3);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&scene);
 }
 
-/* The removal of what waited may have been said to nobody. */
+/* The removal of a block stored by a waiting event may have been missed. */
 static void events_that_waited_while_nats_was_away_are_not_listed(void **state)
 {
     (void)state;
@@ -163,7 +164,7 @@ static void events_that_waited_while_nats_was_away_are_not_listed(void **state)
     struct kvb_sync_reply gone = reply_of(KVB_SYNC_GONE, first_id + 9);
     answer(&scene, &range, &gone);
     assert_blocks(&scene, 0);
-    stored(&scene, 1, first_id + 4, 9); /* what follows on it does count */
+    stored(&scene, 1, first_id + 4, 9); /* events that follow on it count */
     assert_blocks(&scene, 1);
     (void)asked(&scene, KVB_SYNC_SNAPSHOT);
     end(&scene);
@@ -203,7 +204,8 @@ static void a_late_joiner_shows_nothing_of_half_a_snapshot(void **state)
     answer(&scene, &ask, &reply);
     assert_blocks(&scene, 1);
     assert_true(blocks_in(&scene, KVB_TIER_HOST) == 1);
-    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_NONE); /* until a heartbeat proves it */
+    /* UNVERIFIED until a heartbeat proves it */
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_NONE);
     heartbeat.tiers[KVB_TIER_HOST].blocks = 1;
     beat_as(&scene, &heartbeat);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
@@ -264,7 +266,7 @@ static void sums_nobody_asked_for(struct scene *scene, struct kvb_sync_reply *re
     reply->answer = KVB_SYNC_SUMS;
 }
 
-static void a_forged_or_torn_answer_is_refused_counted_and_asked_for_again(void **state)
+static void a_forged_or_incomplete_answer_is_refused_counted_and_requested_again(void **state)
 {
     (void)state;
     void (*const forgeries[])(struct scene *, struct kvb_sync_reply *) = {
@@ -288,7 +290,7 @@ static void a_forged_or_torn_answer_is_refused_counted_and_asked_for_again(void 
         const struct kvb_follower_request again = asked(&scene, KVB_SYNC_SNAPSHOT);
         put_two_blocks(&scene);
         reply = reply_of(KVB_SYNC_BLOCKS, first_id + 50);
-        answer(&scene, &ask, &reply); /* to the request that is over */
+        answer(&scene, &ask, &reply); /* an answer to the previous request */
         assert_blocks(&scene, 0);
         answer(&scene, &again, &reply);
         assert_blocks(&scene, 1);
@@ -296,7 +298,7 @@ static void a_forged_or_torn_answer_is_refused_counted_and_asked_for_again(void 
     }
 }
 
-static void a_snapshot_that_stops_half_way_is_thrown_away(void **state)
+static void a_snapshot_that_stops_half_way_is_discarded(void **state)
 {
     (void)state;
     struct scene scene = begin_requests();
@@ -311,13 +313,13 @@ static void a_snapshot_that_stops_half_way_is_thrown_away(void **state)
     start_batch(&scene, 1);
     reply.chunk = 1;
     reply.is_last = true;
-    answer(&scene, &ask, &reply); /* its end, too late */
+    answer(&scene, &ask, &reply); /* the rest of it arrives too late */
     assert_blocks(&scene, 0);
     end(&scene);
 }
 
-/* The walk had passed the block before it went. */
-static void events_that_a_snapshot_may_lack_are_applied_over_it(void **state)
+/* The bridge's walk had passed the block before its removal. */
+static void events_that_a_snapshot_may_lack_are_applied_after_it(void **state)
 {
     (void)state;
     struct scene scene = begin_requests();
@@ -333,7 +335,7 @@ static void events_that_a_snapshot_may_lack_are_applied_over_it(void **state)
     end(&scene);
 }
 
-static void events_between_a_snapshot_and_what_waited_are_asked_for(void **state)
+static void events_between_a_snapshot_and_waiting_events_are_requested(void **state)
 {
     (void)state;
     struct scene scene = begin_requests();
@@ -350,8 +352,8 @@ static void events_between_a_snapshot_and_what_waited_are_asked_for(void **state
     end(&scene);
 }
 
-/* Part of it was walked later than the event that the heartbeat speaks of. */
-static void a_heartbeat_of_before_the_snapshots_end_does_not_condemn_it(void **state)
+/* Part of the snapshot was walked after the event that the heartbeat describes. */
+static void a_heartbeat_from_before_the_end_of_a_snapshot_does_not_invalidate_it(void **state)
 {
     (void)state;
     struct scene scene = begin_requests();
@@ -364,11 +366,11 @@ static void a_heartbeat_of_before_the_snapshots_end_does_not_condemn_it(void **s
     beat(&scene, 1, first_id + 50, 3);
     assert_int_equal(counters_of(&scene).differs, 0);
     assert_requests_nothing(&scene);
-    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_NONE); /* nor proves it */
+    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_NONE); /* and does not prove it */
     end(&scene);
 }
 
-static void a_busy_bridge_is_left_alone_for_as_long_as_it_says(void **state)
+static void a_busy_bridge_is_sent_no_request_for_as_long_as_it_says(void **state)
 {
     (void)state;
     struct scene scene = begin_requests();
@@ -388,7 +390,7 @@ static void a_busy_bridge_is_left_alone_for_as_long_as_it_says(void **state)
     end(&scene);
 }
 
-static void a_bridge_that_never_answers_is_asked_ever_more_seldom(void **state)
+static void a_bridge_that_never_answers_gets_fewer_and_fewer_requests(void **state)
 {
     (void)state;
     struct scene scene = begin_requests();
@@ -396,7 +398,7 @@ static void a_bridge_that_never_answers_is_asked_ever_more_seldom(void **state)
     int sends_requests = 1;
 
     (void)join_late(&scene);
-    for (int i = 0; i < 600; i++) { /* a minute, with its heartbeats */
+    for (int i = 0; i < 600; i++) { /* one minute, in which its heartbeats arrive */
         pass(&scene, 100);
         if (i % 10 == 0) {
             beat(&scene, 1, first_id + 50, 2);
@@ -408,7 +410,7 @@ static void a_bridge_that_never_answers_is_asked_ever_more_seldom(void **state)
     end(&scene);
 }
 
-/* ---- Impossible words ---- */
+/* ---- Impossible messages ---- */
 
 static void an_impossible_count_is_never_exact(void **state)
 {
@@ -440,21 +442,21 @@ static void an_id_that_goes_back_changes_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_hole_is_filled_while_the_list_stands),
-        cmocka_unit_test(a_hole_that_is_not_filled_costs_the_list_before_it_is_a_lie),
-        cmocka_unit_test(a_heartbeat_heard_before_its_events_proves_them_when_they_came),
-        cmocka_unit_test(a_heartbeat_of_another_list_proves_nothing_of_what_came_after_it),
+        cmocka_unit_test(a_gap_is_filled_while_the_list_is_kept),
+        cmocka_unit_test(a_gap_that_is_not_filled_costs_the_list_before_it_becomes_false),
+        cmocka_unit_test(a_heartbeat_received_before_its_events_proves_them_when_they_arrive),
+        cmocka_unit_test(a_heartbeat_of_another_list_proves_no_later_events),
         cmocka_unit_test(a_range_that_lacks_an_event_is_not_applied),
-        cmocka_unit_test(events_that_the_bridge_forgot_come_as_a_whole),
+        cmocka_unit_test(events_that_the_bridge_forgot_are_replaced_by_a_snapshot),
         cmocka_unit_test(events_that_waited_while_nats_was_away_are_not_listed),
         cmocka_unit_test(a_late_joiner_shows_nothing_of_half_a_snapshot),
-        cmocka_unit_test(a_forged_or_torn_answer_is_refused_counted_and_asked_for_again),
-        cmocka_unit_test(a_snapshot_that_stops_half_way_is_thrown_away),
-        cmocka_unit_test(events_that_a_snapshot_may_lack_are_applied_over_it),
-        cmocka_unit_test(events_between_a_snapshot_and_what_waited_are_asked_for),
-        cmocka_unit_test(a_heartbeat_of_before_the_snapshots_end_does_not_condemn_it),
-        cmocka_unit_test(a_busy_bridge_is_left_alone_for_as_long_as_it_says),
-        cmocka_unit_test(a_bridge_that_never_answers_is_asked_ever_more_seldom),
+        cmocka_unit_test(a_forged_or_incomplete_answer_is_refused_counted_and_requested_again),
+        cmocka_unit_test(a_snapshot_that_stops_half_way_is_discarded),
+        cmocka_unit_test(events_that_a_snapshot_may_lack_are_applied_after_it),
+        cmocka_unit_test(events_between_a_snapshot_and_waiting_events_are_requested),
+        cmocka_unit_test(a_heartbeat_from_before_the_end_of_a_snapshot_does_not_invalidate_it),
+        cmocka_unit_test(a_busy_bridge_is_sent_no_request_for_as_long_as_it_says),
+        cmocka_unit_test(a_bridge_that_never_answers_gets_fewer_and_fewer_requests),
         cmocka_unit_test(an_impossible_count_is_never_exact),
         cmocka_unit_test(an_id_that_goes_back_changes_nothing),
     };

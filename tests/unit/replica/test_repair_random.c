@@ -22,7 +22,7 @@
 
 enum {
     seeds = 400,
-    lossy_rounds = 600, /* of 20 ms */
+    lossy_rounds = 600, /* of 20 ms each */
     cooldown_before_end = 100,
     cooldown_rounds = 1500,
     max_queued = 4096,
@@ -43,7 +43,7 @@ struct queued {
     struct kvb_router_batch events; /* owned */
 };
 
-/* What was held after each event, as a sum over names. */
+/* The list after each event, as a sum over names. */
 struct moment {
     uint64_t event_id;
     uint64_t sum;
@@ -58,10 +58,10 @@ struct job {
 struct world {
     unsigned seed;
     bool is_lossy;
-    bool is_cooldown; /* the engine sends nothing that cannot be read, and nobody restarts */
+    bool is_cooldown; /* the engine sends nothing undecodable and does not restart */
     bool is_json;
     bool is_damaging;
-    uint64_t damaged_ns; /* found by the next heartbeat, which may be lost too */
+    uint64_t damaged_ns; /* the next heartbeat reveals it, but may be lost too */
     uint64_t now_ns;
     uint64_t next_beat_ns;
     uint64_t seq;
@@ -72,11 +72,11 @@ struct world {
     struct kvb_router_batch chunk;
     struct job jobs[max_jobs];
 
-    struct queued *queue; /* ring */
+    struct queued *queue; /* a ring */
     size_t queue_at;
     size_t queue_count;
 
-    kvb_block_hash *held; /* what a reader that misses nothing lists */
+    kvb_block_hash *held; /* the list of a reader that misses no event */
     size_t held_count;
     struct moment *moments;
     size_t moment_count;
@@ -210,7 +210,7 @@ static struct queued *send(struct world *world)
     return queued;
 }
 
-/* Bytes that were flipped on the way: no event is missing, and the list is another. */
+/* Bytes flipped in transit: no event is missing, but the list differs. */
 static void damage(struct world *world, struct kvb_router_batch *events)
 {
     if (world->is_lossy && world->is_damaging && events->block_count > 0 && happens(world, 5)) {
@@ -328,7 +328,7 @@ static void engine_moves(struct world *world)
     }
 }
 
-/* ---- Asking ---- */
+/* ---- Requests and replies ---- */
 
 static void take_asks(struct world *world)
 {
@@ -379,7 +379,7 @@ static void begin(struct world *world, unsigned seed)
         .dp_rank = 1,
         .has_replay = true,
         .max_held_bytes = 1 << 20,
-        .max_log_blocks = 1 + seed % 40, /* small ones forget: snapshots */
+        .max_log_blocks = 1 + seed % 40, /* small logs forget events, which causes snapshots */
         .mirror = { .max_blocks = 4096, .tiers = 1U << KVB_TIER_DEVICE },
     };
     const struct kvb_prefix_index_options index = { .max_nodes = 10000, .max_slots = 16 };
@@ -408,7 +408,7 @@ static void end(struct world *world)
 
     kvb_followers_free(world->followers);
     kvb_prefix_index_count(world->index, &counters);
-    assert_int_equal(counters.memberships, 0); /* no hidden slot is left behind */
+    assert_int_equal(counters.memberships, 0); /* no hidden slot may be left over */
     kvb_prefix_index_free(world->index);
     kvb_stream_free(world->stream);
     kvb_stream_output_done(&world->output);
@@ -422,7 +422,7 @@ static void end(struct world *world)
     free(world->moments);
 }
 
-/* An engine that has published nothing yet: its history is whole. */
+/* An engine that has published nothing: its history is complete. */
 static void make_exact(struct world *world)
 {
     uint64_t from = 0;
@@ -433,7 +433,7 @@ static void make_exact(struct world *world)
     step(world, KVB_INPUT_REPLAY_END, false);
 }
 
-/* The engine's own tail probe is answered at once: the engine is not what is tested. */
+/* The engine's own probe is answered at once: this test is not about the engine. */
 static void answer_probe(struct world *world)
 {
     uint64_t from = 0;
@@ -479,7 +479,8 @@ static void run_seed(unsigned seed, uint64_t *exact_rounds, struct kvb_follower_
         run_round(&world);
         if (i == lossy_rounds - cooldown_before_end) {
             world.is_cooldown = true;
-            add_cleared(&world.batch); /* what poison cost is not the follower's to repair */
+            /* the follower cannot repair what an undecodable batch has cost */
+            add_cleared(&world.batch);
             step(&world, KVB_INPUT_LIVE, false);
             world.seq++;
         }
@@ -507,7 +508,7 @@ static void run_seed(unsigned seed, uint64_t *exact_rounds, struct kvb_follower_
     end(&world);
 }
 
-static void an_exact_list_is_true_through_losses_and_comes_back(void **state)
+static void an_exact_list_is_correct_through_losses_and_recovers(void **state)
 {
     (void)state;
     uint64_t exact_rounds = 0;
@@ -521,7 +522,8 @@ static void an_exact_list_is_true_through_losses_and_comes_back(void **state)
         done.ranges_filled, done.snapshots_taken, done.digests_repaired, done.requests_failed);
     assert_true(done.digests_repaired > seeds / 8);
     assert_true(done.ranges_filled > seeds && done.snapshots_taken > seeds / 2);
-    /* A follower that is never sure would pass: it is sure for a good part. */
+    /* A follower that is never EXACT would pass as well, so a minimum of EXACT checks is required.
+     */
     print_message("EXACT at %lu checks a seed\n", exact_rounds / seeds);
     assert_true(exact_rounds / seeds > lossy_rounds / 2);
 }
@@ -529,7 +531,7 @@ static void an_exact_list_is_true_through_losses_and_comes_back(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_exact_list_is_true_through_losses_and_comes_back),
+        cmocka_unit_test(an_exact_list_is_correct_through_losses_and_recovers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

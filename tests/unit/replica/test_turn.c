@@ -5,20 +5,20 @@
 
 #include <string.h>
 
-/* A world whose clock, connection and messages are what a test says. */
+/* The world of an aggregator's turn. The test sets clock, connection and messages. */
 struct world {
     struct scene scene;
     struct kvb_replica_turn turn;
-    uint64_t message_ns; /* that one message takes */
+    uint64_t message_ns; /* time that one message takes */
     bool is_connected;
     uint64_t connects;
     bool is_silent; /* echoes do not come back */
     uint64_t echoes, echoes_sent;
     uint64_t dropped;
-    size_t messages; /* that wait */
+    size_t messages; /* number that wait */
     uint64_t lag_ns;
     size_t requests;
-    char log[64]; /* a letter for each action */
+    char log[64]; /* one letter for each action */
 };
 
 static void note(struct world *world, char letter)
@@ -131,7 +131,7 @@ static const struct kvb_replica_world outside = {
     .tick = tick,
 };
 
-/* Connected, with a stream that is EXACT, after a first turn. */
+/* A connected aggregator with a stream that is EXACT, after a first turn. */
 static void begin_world(struct world *world)
 {
     uint64_t now_ns = 0;
@@ -165,7 +165,7 @@ static void messages_come_before_queries_and_time_comes_last(void **state)
     world.messages = 2;
     assert_true(turn_after(&world, S));
     assert_string_equal(world.log, "mmqt");
-    assert_false(turn_after(&world, 0)); /* nothing to do: its thread may wait */
+    assert_false(turn_after(&world, 0)); /* nothing is left, so the thread may wait */
     assert_string_equal(world.log, "mmqtq");
     end(&world.scene);
 }
@@ -177,20 +177,20 @@ static void queries_wait_for_few_messages_however_many_there_are(void **state)
     begin_world(&world);
 
     world.messages = 10;
-    world.message_ns = KVB_NS_PER_MS / 10; /* 2 of them are 0.2 ms */
+    world.message_ns = KVB_NS_PER_MS / 10; /* 2 of them take 0.2 ms */
     assert_true(turn_after(&world, 0));
     assert_int_equal(world.messages, 8);
     assert_string_equal(world.log, "mmq");
     end(&world.scene);
 }
 
-static void requests_are_sent_in_the_turn_that_found_what_is_missing(void **state)
+static void requests_are_sent_in_the_turn_that_found_the_gap(void **state)
 {
     (void)state;
     struct world world;
     begin_world(&world);
 
-    stored(&world.scene, 1, first_id + 5, 9); /* a hole */
+    stored(&world.scene, 1, first_id + 5, 9); /* a gap */
     world.is_connected = false;
     (void)turn_after(&world, 0);
     assert_int_equal(world.requests, 0);
@@ -214,7 +214,7 @@ static void a_lost_connection_makes_lists_stale(void **state)
     end(&world.scene);
 }
 
-static void a_connection_replaced_between_two_turns_was_lost(void **state)
+static void a_connection_replaced_between_two_turns_counts_as_a_loss(void **state)
 {
     (void)state;
     struct world world;
@@ -225,12 +225,12 @@ static void a_connection_replaced_between_two_turns_was_lost(void **state)
     assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
     beat(&world.scene, 1, first_id + 1, 1);
     assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    (void)turn_after(&world, 0); /* not a second time */
+    (void)turn_after(&world, 0); /* the loss is not counted again */
     assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&world.scene);
 }
 
-static void a_server_that_passes_nothing_on_is_away_after_a_second_and_a_half(void **state)
+static void a_server_that_delivers_nothing_is_away_after_one_and_a_half_seconds(void **state)
 {
     (void)state;
     struct world world;
@@ -267,7 +267,7 @@ static void echoes_are_sent_twice_a_second(void **state)
     end(&world.scene);
 }
 
-static void echoes_of_a_connection_that_is_gone_are_not_awaited(void **state)
+static void echoes_of_a_lost_connection_are_not_awaited(void **state)
 {
     (void)state;
     struct world world;
@@ -278,7 +278,7 @@ static void echoes_of_a_connection_that_is_gone_are_not_awaited(void **state)
     (void)turn_after(&world, 14 * S / 10);
     world.connects++;
     (void)turn_after(&world, 0);
-    (void)turn_after(&world, S / 5); /* the one of the new connection is under way */
+    (void)turn_after(&world, S / 5); /* the echo of the new connection is under way */
     assert_true(world.turn.was_connected);
     assert_int_equal(world.turn.echo_silences, 0);
     end(&world.scene);
@@ -405,10 +405,10 @@ int main(void)
         cmocka_unit_test(a_turn_is_not_current_once_an_echo_is_late),
         cmocka_unit_test(a_turn_is_not_current_while_lists_lag),
         cmocka_unit_test(a_lost_connection_makes_lists_stale),
-        cmocka_unit_test(a_connection_replaced_between_two_turns_was_lost),
-        cmocka_unit_test(a_server_that_passes_nothing_on_is_away_after_a_second_and_a_half),
+        cmocka_unit_test(a_connection_replaced_between_two_turns_counts_as_a_loss),
+        cmocka_unit_test(a_server_that_delivers_nothing_is_away_after_one_and_a_half_seconds),
         cmocka_unit_test(echoes_are_sent_twice_a_second),
-        cmocka_unit_test(echoes_of_a_connection_that_is_gone_are_not_awaited),
+        cmocka_unit_test(echoes_of_a_lost_connection_are_not_awaited),
         cmocka_unit_test(lag_begins_at_a_second_and_ends_below_a_quarter),
         cmocka_unit_test(dropped_messages_make_lists_stale_until_they_are_proven),
     };

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A bridge of one hybrid stream, a device tier and a window list of 48 blocks each, and a
- * follower of it, with a wire between them that loses and damages messages.  What the bridge
- * lists is known at every event: a follower that says EXACT lists the same. */
+/* A bridge with one hybrid stream (a device tier and a window list of 48 blocks each) and a
+ * follower, and between them a link that loses and damages messages. The bridge's lists are
+ * recorded at every event; a follower that says EXACT must have the same. */
 
 enum {
-    blocks = 48, /* 1 .. 48 */
+    blocks = 48, /* blocks 1 to 48 */
     seeds = 60,
     lossy_rounds = 300,
     cooldown_rounds = 300,
@@ -29,7 +29,7 @@ static const struct kvb_stream_id stream_id = {
 static const struct kvb_digest_key key = { .worker_id = 7, .dp_rank = 1, .seed = 42 };
 static const enum kvb_tier lists[] = { KVB_TIER_DEVICE, KVB_LIST_WINDOW };
 
-/* A bit for each block of each of the lists. */
+/* One bit for each block of each list. */
 struct truth {
     uint64_t held[2];
 };
@@ -49,13 +49,13 @@ struct world {
     unsigned seed;
     uint64_t now_ns;
     struct truth now;
-    struct truth at[max_events]; /* after event first_id + i */
+    struct truth at[max_events]; /* the lists after event first_id + i */
     struct kvb_router_event events[max_events];
-    uint64_t changed[max_events]; /* the block of that event */
+    uint64_t changed[max_events]; /* the block of event first_id + i */
     size_t event_count;
     struct queued *queue; /* owned */
     size_t queue_at, queue_count;
-    uint64_t log_events; /* that the bridge remembers for ranges */
+    uint64_t log_events; /* number of events that the bridge keeps for ranges */
     bool is_lossy;
     uint64_t damaged_ns;
     uint64_t exact_rounds;
@@ -78,7 +78,7 @@ static uint64_t last_id(const struct world *world)
     return first_id + world->event_count - 1;
 }
 
-/* ---- The wire ---- */
+/* ---- The link ---- */
 
 /* A place at the end of the queue, or NULL when the message is lost. */
 static struct queued *send(struct world *world, enum what what)
@@ -235,7 +235,7 @@ static bool is_wanted(const struct kvb_follower_request *ask, enum kvb_tier list
            (ask->request.buckets.words[bucket / 64] >> (bucket % 64) & 1);
 }
 
-/* A chunk for each list. */
+/* One chunk for each list. */
 static void answer_blocks(struct world *world, const struct kvb_follower_request *ask)
 {
     for (uint32_t list = 0; list < 2; list++) {
@@ -348,7 +348,8 @@ static void run_round(struct world *world, int round)
     }
     answer_asks(world);
     for (size_t n = world->queue_count; n > 0; n--) {
-        if (!world->is_lossy || happens(world, 900)) { /* else the rest waits for the next round */
+        /* otherwise the rest waits for the next round */
+        if (!world->is_lossy || happens(world, 900)) {
             deliver(world);
         }
     }
@@ -363,7 +364,7 @@ static struct world *begin(unsigned seed)
 
     assert_non_null(world);
     world->seed = seed;
-    world->log_events = seed % 3 ? 40 : 4; /* short ones forget: snapshots */
+    world->log_events = seed % 3 ? 40 : 4; /* short logs forget events, which causes snapshots */
     world->now_ns = 1000 * KVB_NS_PER_S;
     world->queue = calloc(max_queued, sizeof *world->queue);
     assert_non_null(world->queue);
@@ -420,7 +421,7 @@ static void run_seed(unsigned seed, uint64_t *exact_rounds, struct kvb_follower_
     end(world);
 }
 
-static void an_exact_window_list_is_true_through_losses_and_comes_back(void **state)
+static void an_exact_window_list_is_correct_through_losses_and_recovers(void **state)
 {
     (void)state;
     struct kvb_follower_counters done = { 0 };
@@ -441,7 +442,7 @@ static void an_exact_window_list_is_true_through_losses_and_comes_back(void **st
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_exact_window_list_is_true_through_losses_and_comes_back),
+        cmocka_unit_test(an_exact_window_list_is_correct_through_losses_and_recovers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
