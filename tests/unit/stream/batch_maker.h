@@ -2,8 +2,8 @@
 
 #include "stream/mirror/mirror.h"
 
-/* Makes engine batches by hand, one token a block, for the tests of this room.
- * tokens NULL: a tokenless Stored. */
+/* Makes engine batches by hand for the tests of this room, with one token a block. tokens NULL:
+ * BlockStored without tokens. */
 
 void add_stored(
     struct kvb_event_batch *batch, const uint64_t *parent, const uint64_t *hashes,
@@ -12,13 +12,13 @@ void add_removed(struct kvb_event_batch *batch, const uint64_t *hashes, size_t c
 void add_cleared(struct kvb_event_batch *batch);
 void add_skipped(struct kvb_event_batch *batch, enum kvb_skip skip);
 
-/* Applies event number `at`, so much work at a time. */
+/* Applies event number `at`, in parts of this much work. */
 kvb_status apply_event(
     struct kvb_mirror *mirror, const struct kvb_event_batch *batch, size_t at, uint64_t part_work,
     struct kvb_router_batch *out);
 
-/* The event added last, to be changed. */
+/* The event added last, which the caller may change. */
 struct kvb_engine_event *last_event(struct kvb_event_batch *batch);
 
-/* The published name of the block that ends this path of tokens. */
+/* The published name of the last block of this path of tokens. */
 kvb_block_hash name_of(const uint32_t *path, size_t depth);

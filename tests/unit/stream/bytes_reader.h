@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* A checkpoint's bytes from memory, for the tests and the fuzz target. */
+/* Reads the bytes of a checkpoint from memory, for the tests and the fuzz target. */
 struct reader {
     const uint8_t *bytes;
     size_t len;

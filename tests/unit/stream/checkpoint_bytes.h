@@ -4,10 +4,10 @@
 
 /* Checkpoints in memory, for the tests of this room. */
 
-/* Saves all of the stream into bytes, which the caller undoes. */
+/* Saves the whole stream into bytes, which the caller frees. */
 void save_whole(struct kvb_stream *stream, struct kvb_buf *bytes);
 
-/* Restores from the first len bytes. */
+/* Restores a stream from the first len bytes. */
 kvb_status restore_from(
     struct kvb_stream *stream, struct kvb_advertised_names *advertised, const uint8_t *bytes,
     size_t len, bool *out_needs_epoch, enum kvb_checkpoint_rejection *out_cause);

@@ -89,7 +89,7 @@ bool scene_lists(const struct mirror_scene *scene, unsigned list, kvb_block_hash
     return find(&scene->lists[list], name) < scene->lists[list].count;
 }
 
-/* ---- The same, shown otherwise ---- */
+/* ---- The same lists by walk, slices and digest ---- */
 
 static kvb_status take_in_chunk(void *context, struct kvb_router_batch *chunk)
 {

@@ -73,7 +73,7 @@ static int find_node(const struct world *world, uint64_t name)
     while (world->by_name[at] > 0 && world->nodes[world->by_name[at] - 1].name != name) {
         at = (at + 1) % places;
     }
-    assert_true(world->by_name[at] > 0); /* else a name that nobody has */
+    assert_true(world->by_name[at] > 0); /* otherwise a name that no node has */
     return world->by_name[at] - 1;
 }
 

@@ -53,7 +53,7 @@ bool router_holds(const struct stream_world *world, kvb_block_hash block)
 
 static void router_adds(struct stream_world *world, kvb_block_hash block)
 {
-    assert_false(router_holds(world, block)); /* only transitions are published */
+    assert_false(router_holds(world, block)); /* only changes are published */
     assert_true(world->held_count < sizeof world->held / sizeof world->held[0]);
     world->held[world->held_count++] = block;
 }
@@ -83,7 +83,7 @@ static void router_reads(struct stream_world *world)
         world->saw_cleared |= is_cleared;
         world->held_count = is_cleared ? 0 : world->held_count;
         if (event->tier == KVB_LIST_WINDOW) {
-            continue; /* a list of its own */
+            continue; /* the window list is a list of its own */
         }
         for (size_t b = event->block_at; b < event->block_at + event->block_count; b++) {
             if (event->kind == KVB_ROUTER_STORED) {
@@ -171,7 +171,7 @@ void assert_state(
     assert_string_equal(kvb_stream_reason_name(beat.reason), kvb_stream_reason_name(reason));
 }
 
-/* A batch that stores one root block with this token, engine hash 900 + token. */
+/* A batch that stores one root block with this token and engine hash 900 + token. */
 static void stored_root(struct stream_world *world, uint32_t token)
 {
     add_stored(&world->batch, NULL, &(uint64_t){ 900 + token }, &token, 1);
@@ -203,7 +203,8 @@ void begin_exact(struct stream_world *world, uint64_t count)
         replayed(world, seq, first_incarnation, (uint32_t)seq + 1);
     }
     end_replay(world, first_incarnation);
-    if (count > 0) { /* the newest comes live, too: the replay is this engine's */
+    /* the newest batch also comes live, which shows that the replay is this engine's */
+    if (count > 0) {
         assert_state(world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
         live(world, count - 1, first_incarnation, (uint32_t)count);
         assert_state(world, KVB_STREAM_EXACT, KVB_REASON_NONE);

@@ -30,7 +30,7 @@ static void note(
     note_in(advertised, KVB_TIER_DEVICE, kind, name, now_ns);
 }
 
-/* Which names a clear would remove. */
+/* The names that a clear would remove. */
 static void list(const struct kvb_advertised_names *advertised, bool out_listed[names])
 {
     struct kvb_router_batch batch = { 0 };
@@ -44,7 +44,7 @@ static void list(const struct kvb_advertised_names *advertised, bool out_listed[
         assert_ok(kvb_advertised_list(advertised, at, 3, &batch, &listed));
         assert_in_range(listed, 1, 3);
         for (size_t i = 0; i < batch.block_count; i++) {
-            assert_false(out_listed[batch.blocks[i].value]); /* each once */
+            assert_false(out_listed[batch.blocks[i].value]); /* each name once */
             out_listed[batch.blocks[i].value] = true;
         }
     }
@@ -60,7 +60,8 @@ static void a_removed_name_stays_until_a_loss_would_have_been_noticed(void **sta
     note(advertised, KVB_ROUTER_STORED, 1, 100 * s);
     note(advertised, KVB_ROUTER_STORED, 2, 100 * s);
     note(advertised, KVB_ROUTER_REMOVED, 1, 101 * s);
-    note(advertised, KVB_ROUTER_REMOVED, 9, 101 * s); /* never advertised: nothing to withdraw */
+    /* never advertised, so there is nothing to withdraw */
+    note(advertised, KVB_ROUTER_REMOVED, 9, 101 * s);
     kvb_advertised_forget(advertised, 110 * s);
     assert_int_equal(kvb_advertised_count(advertised), 2);
     kvb_advertised_forget(advertised, 121 * s);
@@ -99,8 +100,8 @@ static void refuses_more_names_than_its_ceiling(void **state)
     kvb_advertised_free(advertised);
 }
 
-/* A plain array remembers when each name was last stored and removed. */
-static void agrees_with_a_plain_array(void **state)
+/* The reference is an array of the times at which each name was last stored and removed. */
+static void agrees_with_an_array(void **state)
 {
     (void)state;
     struct kvb_advertised_names *advertised = NULL;
@@ -137,7 +138,7 @@ static void agrees_with_a_plain_array(void **state)
 }
 
 /* Readers without `cleared` receive only the device tier. */
-static void other_lists_are_passed_over(void **state)
+static void other_lists_are_ignored(void **state)
 {
     (void)state;
     struct kvb_advertised_names *advertised = NULL;
@@ -191,8 +192,8 @@ int main(void)
         cmocka_unit_test(a_removed_name_stays_until_a_loss_would_have_been_noticed),
         cmocka_unit_test(a_name_that_is_stored_again_stays),
         cmocka_unit_test(refuses_more_names_than_its_ceiling),
-        cmocka_unit_test(agrees_with_a_plain_array),
-        cmocka_unit_test(other_lists_are_passed_over),
+        cmocka_unit_test(agrees_with_an_array),
+        cmocka_unit_test(other_lists_are_ignored),
         cmocka_unit_test(survives_each_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,17 +10,17 @@
 
 static const uint64_t s = KVB_NS_PER_S;
 
-/* An advertiser, its stream, and one reader of what it publishes. */
+/* An advertiser, its stream, and one reader of its messages. */
 struct scene {
     struct stream_world world;
     struct kvb_advertiser advertiser;
     struct kvb_advertiser_input input;
-    uint64_t held[64]; /* by the reader */
+    uint64_t held[64]; /* received by the reader */
     size_t held_count;
     size_t batches, flushes, clears, openings, beats;
     struct kvb_heartbeat opening;
-    bool is_failing; /* NATS takes nothing ... */
-    bool is_late;    /* ... or says so, and delivers it */
+    bool is_failing; /* NATS refuses messages */
+    bool is_late;    /* NATS reports an error but delivers the message */
 };
 
 static struct kvb_advertiser_options
@@ -51,7 +51,7 @@ static void begin_json(struct scene *scene)
     begin(scene, &options);
 }
 
-/* Readers that do not know `cleared`. */
+/* Readers that do not understand `cleared`. */
 static void begin_removing(struct scene *scene)
 {
     const struct kvb_advertiser_options options =
@@ -148,7 +148,7 @@ static struct kvb_advertiser_port port_of(struct scene *scene)
     };
 }
 
-/* ---- Driving it ---- */
+/* ---- Driving the advertiser ---- */
 
 static bool carry_out(struct scene *scene, enum kvb_advertiser_action action)
 {
@@ -161,7 +161,7 @@ static bool carry_out(struct scene *scene, enum kvb_advertiser_action action)
     return shows_siblings;
 }
 
-/* What is due is done; returns what it was. */
+/* Does what is due; returns what it was. */
 static enum kvb_advertiser_action turn(struct scene *scene)
 {
     const enum kvb_advertiser_action action =
@@ -214,7 +214,7 @@ static void pass(struct scene *scene, enum transition transition)
         kvb_advertiser_void(&scene->advertiser);
         break;
     case by_resume:
-        scene->input.is_proven = false; /* nothing may be announced */
+        scene->input.is_proven = false; /* nothing may be announced in this state */
         (void)kvb_advertiser_next(&scene->advertiser, &scene->input);
         break;
     case by_announcement:
@@ -226,7 +226,7 @@ static void pass(struct scene *scene, enum transition transition)
     }
 }
 
-static void each_state_goes_where_the_table_says(void **state)
+static void each_transition_is_that_of_the_table(void **state)
 {
     (void)state;
     const enum kvb_advertiser_state none = KVB_UNADVERTISED;
@@ -267,7 +267,7 @@ static void a_new_stream_is_announced_once_and_holds_all(void **state)
     assert_int_equal(scene.openings, 1);
     assert_int_equal(scene.beats, 0);
     assert_true(reader_holds_all(&scene));
-    assert_int_equal(scene.flushes, scene.batches); /* each chunk leaves at once */
+    assert_int_equal(scene.flushes, scene.batches); /* each chunk is published at once */
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
     end(&scene);
 }
@@ -282,7 +282,7 @@ static void nothing_is_announced_before_the_engine_is_proven(void **state)
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
     scene.input.is_proven = true;
     give(&scene.world, KVB_INPUT_DOWN);
-    give(&scene.world, KVB_INPUT_UP); /* a proof is wanted again */
+    give(&scene.world, KVB_INPUT_UP); /* a new proof is needed */
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
     assert_int_equal(scene.batches, 0);
     end(&scene);
@@ -334,7 +334,7 @@ static void an_overloaded_stream_is_withdrawn(void **state)
     end(&scene);
 }
 
-/* The engine wakes and clears: what it holds then is announced. */
+/* The engine wakes and clears its cache; then its content is announced. */
 static void the_list_of_an_engine_that_sleeps_is_withdrawn_until_it_has_cleared(void **state)
 {
     (void)state;
@@ -347,7 +347,7 @@ static void the_list_of_an_engine_that_sleeps_is_withdrawn_until_it_has_cleared(
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
     scene.input.now_ns += 2 * s;
     kvb_stream_note_sleep(scene.world.stream, KVB_SLEEP_AWAKE, scene.world.now_ns + 2);
-    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST); /* nothing was told yet */
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST); /* nothing was published yet */
     add_cleared(&scene.world.batch);
     give_batch(&scene.world, KVB_INPUT_LIVE, 3, first_incarnation, false);
     assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
@@ -368,7 +368,7 @@ static void steps_are_published_to_readers_that_know_what_was_before(void **stat
         scene.advertiser.state = (enum kvb_advertiser_state)at;
         assert_false(store(&scene, 3));
         assert_int_equal(scene.batches, published[at]);
-        assert_int_equal(kvb_advertised_count(scene.advertiser.advertised), 1); /* in any case */
+        assert_int_equal(kvb_advertised_count(scene.advertiser.advertised), 1); /* in both cases */
         end(&scene);
     }
 }
@@ -405,7 +405,7 @@ static void a_clear_is_published_and_shown_to_siblings(void **state)
     end(&scene);
 }
 
-static void a_clear_is_spelt_out_as_removals_where_readers_know_none(void **state)
+static void a_clear_is_published_as_removals_if_readers_do_not_understand_it(void **state)
 {
     (void)state;
     struct scene scene;
@@ -416,13 +416,13 @@ static void a_clear_is_spelt_out_as_removals_where_readers_know_none(void **stat
     assert_false(clear(&scene, 3));
     assert_int_equal(scene.held_count, 3);
     assert_int_equal(scene.advertiser.state, KVB_UNADVERTISED);
-    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE); /* at once */
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE); /* without waiting */
     assert_int_equal(scene.held_count, 0);
     assert_int_equal(scene.clears, 0);
     end(&scene);
 }
 
-static void removals_that_open_an_epoch_follow_a_heartbeat_that_counts_nothing(void **state)
+static void removals_that_open_an_epoch_follow_a_heartbeat_without_blocks(void **state)
 {
     (void)state;
     struct scene scene;
@@ -460,14 +460,14 @@ static void an_announcement_that_fails_is_made_again_later(void **state)
     end(&scene);
 }
 
-static void after_a_loss_readers_of_json_are_sent_all_when_they_are_back(void **state)
+static void after_a_loss_readers_of_json_are_sent_everything_when_they_are_back(void **state)
 {
     (void)state;
     struct scene scene;
 
     begin_advertised(&scene);
     kvb_advertiser_lost(&scene.advertiser, scene.input.now_ns + s);
-    kvb_advertiser_lost(&scene.advertiser, 0); /* does not make it sooner */
+    kvb_advertiser_lost(&scene.advertiser, 0); /* readers that return later do not hasten it */
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
     scene.input.now_ns += s;
     assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
@@ -475,7 +475,7 @@ static void after_a_loss_readers_of_json_are_sent_all_when_they_are_back(void **
     end(&scene);
 }
 
-static void readers_that_request_what_they_lack_are_sent_a_heartbeat_alone(void **state)
+static void readers_that_request_missing_events_are_sent_a_heartbeat_only(void **state)
 {
     (void)state;
     struct scene scene;
@@ -494,7 +494,7 @@ static void readers_that_request_what_they_lack_are_sent_a_heartbeat_alone(void 
     end(&scene);
 }
 
-static void what_no_gap_of_ids_shows_needs_a_new_epoch(void **state)
+static void a_loss_that_no_gap_of_ids_shows_needs_a_new_epoch(void **state)
 {
     (void)state;
     struct scene scene;
@@ -508,7 +508,7 @@ static void what_no_gap_of_ids_shows_needs_a_new_epoch(void **state)
     end(&scene);
 }
 
-static void a_restored_stream_goes_on_where_readers_request_what_they_lack(void **state)
+static void a_restored_stream_continues_if_readers_request_missing_events(void **state)
 {
     (void)state;
     struct scene scene;
@@ -534,7 +534,7 @@ static void a_sibling_of_a_cleared_rank_is_republished_in_its_epoch(void **state
     struct scene scene;
 
     begin_advertised(&scene);
-    scene.held_count = 0; /* the reader knows no ranks */
+    scene.held_count = 0; /* the reader ignores ranks */
     kvb_advertiser_sibling_cleared(&scene.advertiser);
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REPUBLISH);
     assert_int_equal(scene.openings, 1);
@@ -556,7 +556,7 @@ static void a_sibling_is_not_republished_to_readers_that_know_ranks(void **state
     end(&scene);
 }
 
-/* The announcement contains it all. */
+/* The announcement will contain everything. */
 static void a_sibling_that_is_to_be_announced_is_not_republished(void **state)
 {
     (void)state;
@@ -619,7 +619,7 @@ static void heartbeats_are_sent_every_period_on_changes_and_soon_after_an_answer
     struct scene scene;
 
     begin_json(&scene);
-    assert_false(takes_beat(&scene, 100 * s)); /* nothing was announced */
+    assert_false(takes_beat(&scene, 100 * s)); /* nothing was announced yet */
     (void)turn(&scene);
     assert_true(takes_beat(&scene, 100 * s));
     assert_false(takes_beat(&scene, 101 * s - 1));
@@ -633,7 +633,7 @@ static void heartbeats_are_sent_every_period_on_changes_and_soon_after_an_answer
     end(&scene);
 }
 
-/* One that could not be sent is sent in the next turn, if the state has changed. */
+/* A heartbeat that could not be sent is repeated in the next turn if the state has changed. */
 static void a_heartbeat_that_was_not_sent_stays_due(void **state)
 {
     (void)state;
@@ -671,9 +671,9 @@ static void names_stay_while_a_checkpoint_is_made(void **state)
 
 /* ---- Random ---- */
 
-/* Whatever is lost, late or cleared: a reader of a stream that is ADVERTISED holds what the
- * stream holds. */
-static void an_advertised_stream_is_what_its_reader_holds(void **state)
+/* Whatever is lost, late or cleared: a reader of an ADVERTISED stream holds what the stream holds.
+ */
+static void a_reader_of_an_advertised_stream_holds_the_same(void **state)
 {
     (void)state;
 
@@ -701,7 +701,7 @@ static void an_advertised_stream_is_what_its_reader_holds(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_state_goes_where_the_table_says),
+        cmocka_unit_test(each_transition_is_that_of_the_table),
         cmocka_unit_test(a_new_stream_is_announced_once_and_holds_all),
         cmocka_unit_test(nothing_is_announced_before_the_engine_is_proven),
         cmocka_unit_test(an_engine_that_is_away_for_long_is_withdrawn_until_it_is_proven),
@@ -711,13 +711,13 @@ int main(void)
         cmocka_unit_test(steps_are_published_to_readers_that_know_what_was_before),
         cmocka_unit_test(a_step_that_may_be_lost_leaves_a_gap),
         cmocka_unit_test(a_clear_is_published_and_shown_to_siblings),
-        cmocka_unit_test(a_clear_is_spelt_out_as_removals_where_readers_know_none),
-        cmocka_unit_test(removals_that_open_an_epoch_follow_a_heartbeat_that_counts_nothing),
+        cmocka_unit_test(a_clear_is_published_as_removals_if_readers_do_not_understand_it),
+        cmocka_unit_test(removals_that_open_an_epoch_follow_a_heartbeat_without_blocks),
         cmocka_unit_test(an_announcement_that_fails_is_made_again_later),
-        cmocka_unit_test(after_a_loss_readers_of_json_are_sent_all_when_they_are_back),
-        cmocka_unit_test(readers_that_request_what_they_lack_are_sent_a_heartbeat_alone),
-        cmocka_unit_test(what_no_gap_of_ids_shows_needs_a_new_epoch),
-        cmocka_unit_test(a_restored_stream_goes_on_where_readers_request_what_they_lack),
+        cmocka_unit_test(after_a_loss_readers_of_json_are_sent_everything_when_they_are_back),
+        cmocka_unit_test(readers_that_request_missing_events_are_sent_a_heartbeat_only),
+        cmocka_unit_test(a_loss_that_no_gap_of_ids_shows_needs_a_new_epoch),
+        cmocka_unit_test(a_restored_stream_continues_if_readers_request_missing_events),
         cmocka_unit_test(a_sibling_of_a_cleared_rank_is_republished_in_its_epoch),
         cmocka_unit_test(a_sibling_is_not_republished_to_readers_that_know_ranks),
         cmocka_unit_test(a_sibling_that_is_to_be_announced_is_not_republished),
@@ -726,7 +726,7 @@ int main(void)
         cmocka_unit_test(heartbeats_are_sent_every_period_on_changes_and_soon_after_an_answer),
         cmocka_unit_test(a_heartbeat_that_was_not_sent_stays_due),
         cmocka_unit_test(names_stay_while_a_checkpoint_is_made),
-        cmocka_unit_test(an_advertised_stream_is_what_its_reader_holds),
+        cmocka_unit_test(a_reader_of_an_advertised_stream_holds_the_same),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

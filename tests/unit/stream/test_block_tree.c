@@ -13,7 +13,7 @@
 enum { block_size = 4, max_names = 64, all_tiers = (1 << KVB_TIER_COUNT) - 1 };
 
 struct reader {
-    unsigned tiers[max_names]; /* of each engine hash */
+    unsigned tiers[max_names]; /* indexed by engine hash */
     bool has_cleared;
 };
 
@@ -89,7 +89,7 @@ static struct kvb_block_tree *new_tree(unsigned tiers, size_t max_blocks)
     return tree;
 }
 
-/* A Stored of one block, as an engine sends it; parent 0: none. */
+/* A BlockStored of one block, as an engine sends it; parent 0: none. */
 struct sample {
     kvb_engine_hash hash;
     uint32_t tokens[block_size];
@@ -199,7 +199,7 @@ static void a_chain_is_one_event(void **state)
     kvb_block_tree_free(tree);
 }
 
-static void a_block_waits_for_its_parent_and_leaves_with_it(void **state)
+static void a_block_waits_for_its_parent_and_is_removed_with_it(void **state)
 {
     (void)state;
     struct kvb_block_tree *tree = new_tree(1, 100);
@@ -217,13 +217,13 @@ static void a_block_waits_for_its_parent_and_leaves_with_it(void **state)
     read_changes(tree, &reader);
     assert_int_equal(reader.tiers[2], 0);
     assert_int_equal(reader.tiers[3], 0);
-    hold(tree, 1, 1); /* its tokens are known from before */
+    hold(tree, 1, 1); /* its tokens are known already */
     read_changes(tree, &reader);
     assert_int_equal(reader.tiers[3], 1);
     kvb_block_tree_free(tree);
 }
 
-static void a_deeper_tier_may_hang_below_a_nearer_one_only(void **state)
+static void a_block_may_be_below_a_parent_in_a_nearer_tier_only(void **state)
 {
     (void)state;
     struct kvb_block_tree *tree = new_tree(all_tiers, 100);
@@ -239,7 +239,7 @@ static void a_deeper_tier_may_hang_below_a_nearer_one_only(void **state)
     kvb_block_tree_free(tree);
 }
 
-static void what_readers_would_misread_is_left_out_with_what_hangs_below(void **state)
+static void blocks_that_readers_would_misread_are_left_out_with_their_descendants(void **state)
 {
     (void)state;
     for (int kind = 0; kind < 5; kind++) {
@@ -256,7 +256,7 @@ static void what_readers_would_misread_is_left_out_with_what_hangs_below(void **
         sample.event.block_size = kind == 3 ? 2 : block_size;
         if (kind < 4) {
             kvb_block_tree_store(tree, &sample.batch, &sample.event, 0);
-        } /* kind 4: the block is held, but its tokens never came */
+        } /* kind 4: the block is held, but its tokens never arrived */
         hold(tree, 1, 1);
         store_and_hold(tree, 2, 1);
         store_and_hold(tree, 9, 0);
@@ -307,7 +307,7 @@ static void a_block_that_is_its_own_parent_is_left_out_and_dropped(void **state)
     kvb_block_tree_free(tree);
 }
 
-/* 1 <- 2 <- 3 <- 1: whichever comes last is without a parent that could be shown. */
+/* 1 <- 2 <- 3 <- 1: the last block to arrive has no parent that can be shown. */
 static void blocks_in_a_circle_are_left_out_and_dropped(void **state)
 {
     (void)state;
@@ -332,7 +332,7 @@ static void blocks_in_a_circle_are_left_out_and_dropped(void **state)
     }
 }
 
-/* A correct content comes: what hung below shows. */
+/* A correct parent arrives, so the blocks below it are shown. */
 static void a_circle_ends_with_a_better_parent(void **state)
 {
     (void)state;
@@ -356,7 +356,7 @@ static void blocks_left_out_are_never_below_none(void **state)
     store_and_hold(tree, 1, 0);
     store_and_hold(tree, 2, 1);
     read_changes(tree, &reader);
-    hold(tree, 2, 0); /* and the change was not taken yet */
+    hold(tree, 2, 0); /* and the change has not been taken yet */
     assert_int_equal(kvb_block_tree_left_out(tree), 0);
     kvb_block_tree_free(tree);
 }
@@ -385,7 +385,7 @@ static void adapters_are_named_and_split_events(void **state)
     kvb_block_tree_free(tree);
 }
 
-static void what_finds_no_room_is_left_out_and_counted(void **state)
+static void blocks_that_find_no_room_are_left_out_and_counted(void **state)
 {
     (void)state;
     struct kvb_block_tree *tree = new_tree(1, 3);
@@ -437,9 +437,9 @@ static void a_clear_ends_a_snapshot_and_is_shown_once(void **state)
 
 struct world {
     unsigned held[max_names];
-    uint64_t parent[max_names]; /* of what it was last stored with; 0: none */
+    uint64_t parent[max_names]; /* parent at the last store; 0: none */
     bool is_known[max_names];
-    unsigned shown[max_names]; /* by the newest changes */
+    unsigned shown[max_names]; /* after the newest changes */
 };
 
 static unsigned wanted(const struct world *world, uint64_t hash, unsigned tiers)
@@ -477,7 +477,7 @@ static void note_read(struct world *world, const struct reader *reader)
     }
 }
 
-/* The hash has other content now, so its children have lost their parent. */
+/* The hash has new content, so its children have lost their parent. */
 static void lose_children(struct world *world, uint64_t hash)
 {
     for (uint64_t child = 1; child < max_names; child++) {
@@ -492,7 +492,7 @@ static void random_step(struct kvb_block_tree *tree, struct world *world, uint64
     const uint64_t hash = 1 + kvb_random_below(rng, max_names - 1);
     const uint64_t kind = kvb_random_below(rng, 100);
 
-    if (kind < 50) { /* a parent has a lower number: no circles */
+    if (kind < 50) { /* a parent has a lower number, so there are no circles */
         const bool is_again = world->is_known[hash] && kind < 45;
         const uint64_t parent = is_again ? world->parent[hash] : kvb_random_below(rng, hash);
         const bool is_other = world->is_known[hash] && parent != world->parent[hash];
@@ -529,7 +529,7 @@ static void assert_reader_is_right(
     assert_int_equal(kvb_block_tree_count(tree)->shown, shown);
 }
 
-/* A snapshot that is taken while the world changes equals what readers had been shown before. */
+/* A snapshot taken during changes must equal what readers had been shown before. */
 static void walk_while_it_changes(
     struct kvb_block_tree *tree, struct world *world, const struct reader *live, uint64_t *rng)
 {
@@ -583,7 +583,7 @@ static void run_random_world(uint64_t seed, unsigned tiers)
     kvb_block_tree_free(tree);
 }
 
-static void a_strict_reader_ends_with_the_truth_in_random_worlds(void **state)
+static void a_strict_reader_has_the_correct_blocks_in_random_worlds(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 300; seed++) {
@@ -591,7 +591,7 @@ static void a_strict_reader_ends_with_the_truth_in_random_worlds(void **state)
     }
 }
 
-/* ---- As bytes ---- */
+/* ---- Saved as bytes ---- */
 
 static void save_all(const struct kvb_block_tree *tree, struct kvb_buf *out)
 {
@@ -600,7 +600,7 @@ static void save_all(const struct kvb_block_tree *tree, struct kvb_buf *out)
     }
 }
 
-static void a_saved_tree_shows_the_same_when_the_mirror_has_said_what_is_held(void **state)
+static void a_restored_tree_shows_the_same_blocks(void **state)
 {
     (void)state;
     struct kvb_block_tree *tree = new_tree(1, 100);
@@ -641,8 +641,8 @@ static void a_saved_tree_shows_the_same_when_the_mirror_has_said_what_is_held(vo
     kvb_block_tree_free(next);
 }
 
-/* Whether it must be saved again is known by the counter. */
-static void what_was_not_held_when_it_was_saved_counts_as_new(void **state)
+/* The counter shows whether the tree must be saved again. */
+static void a_block_not_held_at_the_save_counts_as_new(void **state)
 {
     (void)state;
     struct kvb_block_tree *tree = new_tree(1, 100);
@@ -651,7 +651,7 @@ static void what_was_not_held_when_it_was_saved_counts_as_new(void **state)
     kvb_buf_init(&bytes, 1 << 16);
     store_and_hold(tree, 1, 0);
     store_and_hold(tree, 2, 1);
-    hold(tree, 1, 0); /* it stays in the tree, because block 2 hangs below */
+    hold(tree, 1, 0); /* it stays in the tree, because block 2 is below it */
     store(tree, 3, 0);
     const uint64_t saved = kvb_block_tree_count(tree)->contents;
     save_all(tree, &bytes);
@@ -671,7 +671,7 @@ static void what_was_not_held_when_it_was_saved_counts_as_new(void **state)
     kvb_block_tree_free(tree);
 }
 
-static void a_hidden_tree_shows_nothing_and_then_all(void **state)
+static void a_hidden_tree_shows_nothing_and_later_everything(void **state)
 {
     (void)state;
     struct kvb_block_tree *tree = new_tree(1, 100);
@@ -692,7 +692,7 @@ static void a_hidden_tree_shows_nothing_and_then_all(void **state)
     kvb_block_tree_free(tree);
 }
 
-/* ---- Torture ---- */
+/* ---- Failing allocations ---- */
 
 static void run_with_failures(long allocations)
 {
@@ -732,7 +732,7 @@ static void survives_each_failing_allocation(void **state)
     }
 }
 
-static void refuses_sizes_that_cannot_be(void **state)
+static void refuses_impossible_sizes(void **state)
 {
     (void)state;
     struct kvb_block_tree *tree = NULL;
@@ -749,23 +749,23 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shows_each_block_once_and_its_removal_once),
         cmocka_unit_test(a_chain_is_one_event),
-        cmocka_unit_test(a_block_waits_for_its_parent_and_leaves_with_it),
-        cmocka_unit_test(a_deeper_tier_may_hang_below_a_nearer_one_only),
-        cmocka_unit_test(what_readers_would_misread_is_left_out_with_what_hangs_below),
+        cmocka_unit_test(a_block_waits_for_its_parent_and_is_removed_with_it),
+        cmocka_unit_test(a_block_may_be_below_a_parent_in_a_nearer_tier_only),
+        cmocka_unit_test(blocks_that_readers_would_misread_are_left_out_with_their_descendants),
         cmocka_unit_test(other_content_under_a_known_hash_is_removed_and_stored),
         cmocka_unit_test(a_block_that_is_its_own_parent_is_left_out_and_dropped),
         cmocka_unit_test(blocks_in_a_circle_are_left_out_and_dropped),
         cmocka_unit_test(a_circle_ends_with_a_better_parent),
         cmocka_unit_test(blocks_left_out_are_never_below_none),
         cmocka_unit_test(adapters_are_named_and_split_events),
-        cmocka_unit_test(what_finds_no_room_is_left_out_and_counted),
+        cmocka_unit_test(blocks_that_find_no_room_are_left_out_and_counted),
         cmocka_unit_test(a_clear_ends_a_snapshot_and_is_shown_once),
-        cmocka_unit_test(a_strict_reader_ends_with_the_truth_in_random_worlds),
-        cmocka_unit_test(a_saved_tree_shows_the_same_when_the_mirror_has_said_what_is_held),
-        cmocka_unit_test(what_was_not_held_when_it_was_saved_counts_as_new),
-        cmocka_unit_test(a_hidden_tree_shows_nothing_and_then_all),
+        cmocka_unit_test(a_strict_reader_has_the_correct_blocks_in_random_worlds),
+        cmocka_unit_test(a_restored_tree_shows_the_same_blocks),
+        cmocka_unit_test(a_block_not_held_at_the_save_counts_as_new),
+        cmocka_unit_test(a_hidden_tree_shows_nothing_and_later_everything),
         cmocka_unit_test(survives_each_failing_allocation),
-        cmocka_unit_test(refuses_sizes_that_cannot_be),
+        cmocka_unit_test(refuses_impossible_sizes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

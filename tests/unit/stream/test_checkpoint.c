@@ -10,21 +10,21 @@
 
 /* ---- Scenes ---- */
 
-/* The next process, in the place of the one that was saved and killed. */
+/* A new process replaces the one that was saved and killed. */
 static bool restart_from(struct stream_world *world, const struct kvb_buf *bytes)
 {
     struct kvb_stream_options options = stream_world_options(true);
     bool needs_epoch = false;
     enum kvb_checkpoint_rejection cause = KVB_CHECKPOINT_FLAW_COUNT;
 
-    options.seed[0] = 'n'; /* random: never that of the last process */
+    options.seed[0] = 'n'; /* random, and never that of the last process */
     kvb_stream_free(world->stream);
     assert_ok(kvb_stream_new(&options, &world->stream));
     assert_ok(restore_from(world->stream, NULL, bytes->data, bytes->len, &needs_epoch, &cause));
     return needs_epoch;
 }
 
-/* Five batches, saved, and a new process; the router has seen all five. */
+/* Five batches, saved, and a new process. The router has received all five. */
 static void begin_restored(struct stream_world *world)
 {
     struct kvb_buf bytes;
@@ -35,7 +35,7 @@ static void begin_restored(struct stream_world *world)
     kvb_buf_done(&bytes);
 }
 
-/* The engine proves batches 3 and 4, and gives the batches that follow up to last_seq. */
+/* The engine proves batches 3 and 4, and sends the following batches up to last_seq. */
 static void prove(struct stream_world *world, uint64_t last_seq)
 {
     give(world, KVB_INPUT_UP);
@@ -48,7 +48,7 @@ static void prove(struct stream_world *world, uint64_t last_seq)
 
 /* ---- What is restored ---- */
 
-static void what_is_restored_is_not_exact_until_the_engine_proves_it(void **state)
+static void a_restored_list_is_not_exact_until_the_engine_proves_it(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -69,7 +69,7 @@ static void what_is_restored_is_not_exact_until_the_engine_proves_it(void **stat
     stream_world_end(&world);
 }
 
-static void it_goes_on_in_the_same_epoch_with_the_next_id(void **state)
+static void a_restored_stream_continues_in_the_same_epoch_with_the_next_id(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -90,8 +90,9 @@ static void it_goes_on_in_the_same_epoch_with_the_next_id(void **state)
     stream_world_end(&world);
 }
 
-/* EAGLE's pairs, and a store's objects: routers take them for something else meanwhile. */
-static void what_its_events_showed_of_the_engine_is_restored(void **state)
+/* EAGLE pairs and objects of a store: without these facts routers would misread the stream
+ * meanwhile. */
+static void facts_learned_from_events_are_restored(void **state)
 {
     (void)state;
 
@@ -114,7 +115,7 @@ static void what_its_events_showed_of_the_engine_is_restored(void **state)
     }
 }
 
-static void an_engine_that_restarted_meanwhile_clears_it_in_a_new_epoch(void **state)
+static void a_restart_meanwhile_clears_the_list_in_a_new_epoch(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -127,11 +128,11 @@ static void an_engine_that_restarted_meanwhile_clears_it_in_a_new_epoch(void **s
     assert_true(world.saw_cleared);
     assert_int_equal(world.held_count, 0);
     kvb_stream_heartbeat(world.stream, &beat);
-    assert_true(beat.epoch_first_id > 1 << 24); /* after all ids that may have been published */
+    assert_true(beat.epoch_first_id > 1 << 24); /* above all ids that may have been published */
     stream_world_end(&world);
 }
 
-static void an_engine_that_no_longer_has_the_batch_clears_it(void **state)
+static void an_engine_without_the_last_batch_clears_the_list(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -148,7 +149,7 @@ static void an_engine_that_no_longer_has_the_batch_clears_it(void **state)
     stream_world_end(&world);
 }
 
-static void an_engine_that_says_nothing_but_end_clears_it(void **state)
+static void an_engine_that_answers_only_end_clears_the_list(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -162,8 +163,8 @@ static void an_engine_that_says_nothing_but_end_clears_it(void **state)
     stream_world_end(&world);
 }
 
-/* The socket may bring a batch before its monitor says that it is connected. */
-static void nothing_live_is_applied_to_what_is_not_proven(void **state)
+/* The socket may deliver a batch before its monitor reports the connection. */
+static void no_live_batch_is_applied_to_an_unproven_list(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -176,7 +177,7 @@ static void nothing_live_is_applied_to_what_is_not_proven(void **state)
     stream_world_end(&world);
 }
 
-static void a_known_batch_is_still_told_from_another_of_its_number(void **state)
+static void a_known_batch_is_still_distinguished_from_another_of_its_number(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -186,11 +187,11 @@ static void a_known_batch_is_still_told_from_another_of_its_number(void **state)
     live(&world, 2, first_incarnation, 3);
     assert_int_equal(kvb_stream_count(world.stream)->duplicates, 1);
     live(&world, 2, second_incarnation, 3);
-    assert_int_equal(start_wanted_replay(&world), 4); /* is it another incarnation? */
+    assert_int_equal(start_wanted_replay(&world), 4); /* possibly another incarnation */
     stream_world_end(&world);
 }
 
-static void children_that_wait_for_their_parent_cost_an_epoch(void **state)
+static void waiting_children_need_a_new_epoch(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -205,7 +206,7 @@ static void children_that_wait_for_their_parent_cost_an_epoch(void **state)
     stream_world_end(&world);
 }
 
-static void a_withdrawn_stream_is_told_anew(void **state)
+static void a_withdrawn_stream_is_announced_anew(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -220,7 +221,7 @@ static void a_withdrawn_stream_is_told_anew(void **state)
     stream_world_end(&world);
 }
 
-static void names_that_readers_hold_come_back(void **state)
+static void names_that_readers_hold_are_restored(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -258,7 +259,7 @@ static void remove_one(struct stream_world *world, uint64_t seq, enum kvb_stream
     give_batch(world, kind, seq, first_incarnation, false);
 }
 
-static void batches_that_waited_make_the_events_that_they_make_one_by_one(void **state)
+static void queued_batches_give_the_same_events_as_single_ones(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -326,7 +327,7 @@ static void a_clear_in_the_middle_ends_the_save(void **state)
     stream_world_end(&world);
 }
 
-static void no_step_makes_more_than_it_may(void **state)
+static void no_step_exceeds_its_limit(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -388,21 +389,21 @@ static void survives_every_failed_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_restored_is_not_exact_until_the_engine_proves_it),
-        cmocka_unit_test(it_goes_on_in_the_same_epoch_with_the_next_id),
-        cmocka_unit_test(what_its_events_showed_of_the_engine_is_restored),
-        cmocka_unit_test(an_engine_that_restarted_meanwhile_clears_it_in_a_new_epoch),
-        cmocka_unit_test(an_engine_that_no_longer_has_the_batch_clears_it),
-        cmocka_unit_test(an_engine_that_says_nothing_but_end_clears_it),
-        cmocka_unit_test(nothing_live_is_applied_to_what_is_not_proven),
-        cmocka_unit_test(a_known_batch_is_still_told_from_another_of_its_number),
-        cmocka_unit_test(children_that_wait_for_their_parent_cost_an_epoch),
-        cmocka_unit_test(a_withdrawn_stream_is_told_anew),
-        cmocka_unit_test(names_that_readers_hold_come_back),
-        cmocka_unit_test(batches_that_waited_make_the_events_that_they_make_one_by_one),
+        cmocka_unit_test(a_restored_list_is_not_exact_until_the_engine_proves_it),
+        cmocka_unit_test(a_restored_stream_continues_in_the_same_epoch_with_the_next_id),
+        cmocka_unit_test(facts_learned_from_events_are_restored),
+        cmocka_unit_test(a_restart_meanwhile_clears_the_list_in_a_new_epoch),
+        cmocka_unit_test(an_engine_without_the_last_batch_clears_the_list),
+        cmocka_unit_test(an_engine_that_answers_only_end_clears_the_list),
+        cmocka_unit_test(no_live_batch_is_applied_to_an_unproven_list),
+        cmocka_unit_test(a_known_batch_is_still_distinguished_from_another_of_its_number),
+        cmocka_unit_test(waiting_children_need_a_new_epoch),
+        cmocka_unit_test(a_withdrawn_stream_is_announced_anew),
+        cmocka_unit_test(names_that_readers_hold_are_restored),
+        cmocka_unit_test(queued_batches_give_the_same_events_as_single_ones),
         cmocka_unit_test(there_is_nothing_to_save_before_the_first_batch_or_without_replays),
         cmocka_unit_test(a_clear_in_the_middle_ends_the_save),
-        cmocka_unit_test(no_step_makes_more_than_it_may),
+        cmocka_unit_test(no_step_exceeds_its_limit),
         cmocka_unit_test(survives_every_failed_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,14 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Checkpoints of every kind that must not be believed. */
+/* Checkpoints with every kind of flaw, which must be rejected. */
 
 enum { header = 16, hash = 16, record = 64, keys = 17 * 8, head_end = header + keys + hash };
 
 struct sample {
     uint8_t *bytes; /* owned */
     size_t len;
-    size_t state_at; /* where the last section begins */
+    size_t state_at; /* offset of the last section */
 };
 
 static size_t section_end(const struct sample *sample, size_t at)
@@ -25,7 +25,7 @@ static size_t section_end(const struct sample *sample, size_t at)
     return at + header + payload + hash;
 }
 
-/* 20 blocks, some free entries, some doubtful ones. */
+/* 20 blocks, with some free entries and some doubtful ones. */
 static struct sample make_sample(uint64_t extra)
 {
     struct stream_world world;
@@ -48,7 +48,7 @@ static struct sample make_sample(uint64_t extra)
     return sample;
 }
 
-/* ---- What happens to them ---- */
+/* ---- Kinds of damage ---- */
 
 static void nothing(struct sample *sample)
 {
@@ -88,10 +88,10 @@ static void twice_in_a_row(struct sample *sample)
     sample->len *= 2;
 }
 
-/* As some file systems leave it after a power failure. */
+/* As some file systems leave a file after a power failure. */
 static void zeros_at_the_end(struct sample *sample)
 {
-    const size_t left = sample->len / 4 * 3; /* in the middle of the state */
+    const size_t left = sample->len / 4 * 3; /* inside the state */
 
     memset(sample->bytes + left, 0, sample->len - left);
 }
@@ -118,7 +118,7 @@ static void flip_in_an_entry(struct sample *sample)
 
 static void flip_in_the_state(struct sample *sample)
 {
-    sample->bytes[sample->state_at + header] ^= 1; /* last_seq */
+    sample->bytes[sample->state_at + header] ^= 1; /* the field last_seq */
 }
 
 static void flip_in_a_hash(struct sample *sample)
@@ -137,7 +137,8 @@ static void entries_of_another_save(struct sample *sample)
 {
     struct sample older = make_sample(0);
 
-    older.bytes[head_end + header] ^= 0; /* the same length: only the chain of hashes shows it */
+    /* the length is the same, so only the chain of hashes shows it */
+    older.bytes[head_end + header] ^= 0;
     memcpy(sample->bytes + head_end, older.bytes + head_end, header + record);
     free(older.bytes);
 }
@@ -214,7 +215,7 @@ refused(const struct sample *sample, const struct kvb_stream_options *options)
     return cause;
 }
 
-static void each_kind_is_refused_by_its_name(void **state)
+static void each_kind_is_refused_with_its_reason(void **state)
 {
     (void)state;
     const struct kvb_stream_options options = stream_world_options(true);
@@ -229,7 +230,7 @@ static void each_kind_is_refused_by_its_name(void **state)
     }
 }
 
-static void no_flipped_bit_and_no_cut_passes(void **state)
+static void no_flipped_bit_and_no_truncation_passes(void **state)
 {
     (void)state;
     const struct kvb_stream_options options = stream_world_options(true);
@@ -375,8 +376,8 @@ static void more_blocks_than_the_stream_may_hold_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_kind_is_refused_by_its_name),
-        cmocka_unit_test(no_flipped_bit_and_no_cut_passes),
+        cmocka_unit_test(each_kind_is_refused_with_its_reason),
+        cmocka_unit_test(no_flipped_bit_and_no_truncation_passes),
         cmocka_unit_test(a_checkpoint_of_another_configuration_is_foreign_and_names_the_keys),
         cmocka_unit_test(more_blocks_than_the_stream_may_hold_are_refused),
     };

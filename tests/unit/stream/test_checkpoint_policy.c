@@ -13,7 +13,7 @@ static const uint64_t period_ns = 30 * KVB_NS_PER_S;
 
 enum { all_items = kvb_checkpoint_step_items };
 
-/* One stream of a process that has a disk, and what is on it. */
+/* One stream of a process that has a disk, and the file on that disk. */
 struct scene {
     struct stream_world world;
     struct kvb_checkpoint_policy policy;
@@ -97,7 +97,7 @@ static void pass(struct scene *scene, enum transition transition)
     }
 }
 
-static void each_state_goes_where_the_table_says(void **state)
+static void each_transition_is_that_of_the_table(void **state)
 {
     (void)state;
     const enum kvb_checkpoint_state none = KVB_CHECKPOINT_NONE;
@@ -126,9 +126,9 @@ static void each_state_goes_where_the_table_says(void **state)
     }
 }
 
-/* ---- When one is made ---- */
+/* ---- When a checkpoint is made ---- */
 
-static void one_is_made_when_it_is_due_and_the_stream_has_changed(void **state)
+static void a_checkpoint_is_made_when_it_is_due_and_the_stream_has_changed(void **state)
 {
     (void)state;
     struct scene scene;
@@ -166,7 +166,7 @@ static void a_base_that_was_found_is_a_change(void **state)
     end(&scene);
 }
 
-/* A thousand streams without a batch must not be looked at in every turn. */
+/* A thousand streams without a batch must not be checked in every turn. */
 static void a_stream_that_cannot_be_saved_waits_a_period(void **state)
 {
     (void)state;
@@ -178,7 +178,8 @@ static void a_stream_that_cannot_be_saved_waits_a_period(void **state)
     assert_int_equal(begin_making(&scene), KVB_NOT_FOUND);
     assert_int_equal(scene.maker.stage, KVB_CHECKPOINT_IDLE);
     stream_world_end(&scene.world);
-    stream_world_begin(&scene.world, false); /* without a replay nothing proves it */
+    /* without a replay nothing can prove a restored list */
+    stream_world_begin(&scene.world, false);
     give(&scene.world, KVB_INPUT_UP);
     live(&scene.world, 0, first_incarnation, 1);
     assert_int_equal(begin_making(&scene), KVB_NOT_FOUND);
@@ -186,7 +187,7 @@ static void a_stream_that_cannot_be_saved_waits_a_period(void **state)
     end(&scene);
 }
 
-static void the_first_and_the_last_part_are_named(void **state)
+static void the_first_and_the_last_part_are_marked(void **state)
 {
     (void)state;
     struct scene scene;
@@ -227,8 +228,8 @@ static void a_stream_that_is_cleared_meanwhile_begins_again_in_a_second(void **s
     end(&scene);
 }
 
-/* What is on the disk is older than what was made. */
-static void one_that_could_not_be_written_is_made_again_in_a_period(void **state)
+/* The file on the disk is older than the checkpoint that was made. */
+static void a_checkpoint_that_could_not_be_written_is_made_again_in_a_period(void **state)
 {
     (void)state;
     struct scene scene;
@@ -243,7 +244,7 @@ static void one_that_could_not_be_written_is_made_again_in_a_period(void **state
     end(&scene);
 }
 
-static void at_the_end_what_has_changed_is_due_at_once(void **state)
+static void at_the_stop_a_changed_stream_is_due_at_once(void **state)
 {
     (void)state;
     struct scene scene;
@@ -273,13 +274,14 @@ static void a_stream_may_leave_while_its_checkpoint_is_made_or_written(void **st
     kvb_checkpoint_forget(&scene.maker, &scene.policy);
     assert_int_equal(scene.maker.stage, KVB_CHECKPOINT_STORING); /* the writer is busy */
     kvb_checkpoint_written(&scene.maker, KVB_OK);
-    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_WRITING); /* nobody looks any more */
+    /* the stream is no longer polled */
+    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_WRITING);
     end(&scene);
 }
 
 /* ---- Void ---- */
 
-static void events_of_another_epoch_make_it_void(void **state)
+static void events_of_another_epoch_make_a_checkpoint_void(void **state)
 {
     (void)state;
     struct scene scene;
@@ -290,12 +292,12 @@ static void events_of_another_epoch_make_it_void(void **state)
     assert_false(kvb_checkpoint_enters_epoch(&scene.policy, &same));
     assert_true(kvb_checkpoint_enters_epoch(&scene.policy, &other));
     assert_int_equal(scene.policy.state, KVB_CHECKPOINT_NONE);
-    assert_false(kvb_checkpoint_enters_epoch(&scene.policy, &other)); /* once */
+    assert_false(kvb_checkpoint_enters_epoch(&scene.policy, &other)); /* only once */
     end(&scene);
 }
 
-/* The one on the disk is of the old epoch, the one that is being written of the new. */
-static void one_that_is_written_is_void_with_that_on_the_disk(void **state)
+/* The file on the disk is of the old epoch, the one being written is of the new. */
+static void void_covers_the_file_on_the_disk_and_the_one_being_written(void **state)
 {
     (void)state;
     struct scene scene;
@@ -305,12 +307,12 @@ static void one_that_is_written_is_void_with_that_on_the_disk(void **state)
     make_whole(&scene);
     const kvb_epoch now = kvb_stream_epoch(scene.world.stream);
     assert_true(kvb_checkpoint_enters_epoch(&scene.policy, &now));
-    kvb_checkpoint_written(&scene.maker, KVB_OK); /* too late */
+    kvb_checkpoint_written(&scene.maker, KVB_OK); /* it completes too late */
     assert_int_equal(scene.policy.state, KVB_CHECKPOINT_NONE);
     end(&scene);
 }
 
-static void what_was_restored_is_on_the_disk_and_not_proven(void **state)
+static void a_restored_checkpoint_is_on_the_disk_and_not_proven(void **state)
 {
     (void)state;
     struct scene scene;
@@ -329,7 +331,7 @@ static void what_was_restored_is_on_the_disk_and_not_proven(void **state)
     replayed(&scene.world, 4, first_incarnation, 5);
     end_replay(&scene.world, first_incarnation);
     assert_true(kvb_checkpoint_is_proven(&scene.policy, scene.world.stream));
-    give(&scene.world, KVB_INPUT_DOWN); /* proven once is proven */
+    give(&scene.world, KVB_INPUT_DOWN); /* a proof is permanent */
     assert_true(kvb_checkpoint_is_proven(&scene.policy, scene.world.stream));
     end(&scene);
 }
@@ -339,13 +341,13 @@ static void what_was_restored_is_on_the_disk_and_not_proven(void **state)
 struct disk {
     bool is_there;
     kvb_epoch epoch;
-    unsigned repeats; /* of the list, when it was made */
+    unsigned repeats; /* version of the list when the checkpoint was made */
 };
 
 struct model {
     struct scene scene;
     struct disk disk;
-    struct disk coming; /* is_there: and not void */
+    struct disk coming; /* is_there: there is a file and it is not void */
     unsigned repeats;
     uint64_t random;
 };
@@ -410,9 +412,8 @@ static void publish_some(struct model *model, uint64_t *seq)
     remove_when(model, kvb_checkpoint_enters_epoch(&scene->policy, &epoch));
 }
 
-/* A process that is killed at any moment leaves nothing on the disk from which the next must
- * not go on. */
-static void what_is_on_the_disk_is_of_the_published_epoch_and_list(void **state)
+/* A process killed at any moment must leave no file from which the next one must not continue. */
+static void the_file_on_the_disk_has_the_published_epoch_and_list(void **state)
 {
     (void)state;
     uint64_t written = 0;
@@ -445,20 +446,20 @@ static void what_is_on_the_disk_is_of_the_published_epoch_and_list(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_state_goes_where_the_table_says),
-        cmocka_unit_test(one_is_made_when_it_is_due_and_the_stream_has_changed),
+        cmocka_unit_test(each_transition_is_that_of_the_table),
+        cmocka_unit_test(a_checkpoint_is_made_when_it_is_due_and_the_stream_has_changed),
         cmocka_unit_test(another_epoch_is_a_change),
         cmocka_unit_test(a_base_that_was_found_is_a_change),
         cmocka_unit_test(a_stream_that_cannot_be_saved_waits_a_period),
-        cmocka_unit_test(the_first_and_the_last_part_are_named),
+        cmocka_unit_test(the_first_and_the_last_part_are_marked),
         cmocka_unit_test(a_stream_that_is_cleared_meanwhile_begins_again_in_a_second),
-        cmocka_unit_test(one_that_could_not_be_written_is_made_again_in_a_period),
-        cmocka_unit_test(at_the_end_what_has_changed_is_due_at_once),
+        cmocka_unit_test(a_checkpoint_that_could_not_be_written_is_made_again_in_a_period),
+        cmocka_unit_test(at_the_stop_a_changed_stream_is_due_at_once),
         cmocka_unit_test(a_stream_may_leave_while_its_checkpoint_is_made_or_written),
-        cmocka_unit_test(events_of_another_epoch_make_it_void),
-        cmocka_unit_test(one_that_is_written_is_void_with_that_on_the_disk),
-        cmocka_unit_test(what_was_restored_is_on_the_disk_and_not_proven),
-        cmocka_unit_test(what_is_on_the_disk_is_of_the_published_epoch_and_list),
+        cmocka_unit_test(events_of_another_epoch_make_a_checkpoint_void),
+        cmocka_unit_test(void_covers_the_file_on_the_disk_and_the_one_being_written),
+        cmocka_unit_test(a_restored_checkpoint_is_on_the_disk_and_not_proven),
+        cmocka_unit_test(the_file_on_the_disk_has_the_published_epoch_and_list),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,10 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Two processes and one seed: a stream that is never interrupted, and one that is
- * killed again and again and restored from what was saved while it went on.  From each
- * restoration on both get the same inputs: what they publish, and what their heartbeats
- * say, must be the same to the byte. */
+/* Two processes from one seed: one stream is never interrupted; the other is killed repeatedly and
+ * restored from what was saved while it ran. From each restoration on, both get the same inputs,
+ * and their events and heartbeats must be equal to the byte. */
 
 enum { seeds = 120, rounds = 250, hashes = 90, kept = 60, max_bytes = 16 << 20 };
 
@@ -22,15 +21,15 @@ struct copy {
 };
 
 struct scene {
-    struct copy one;   /* runs on */
+    struct copy one;   /* is never interrupted */
     struct copy other; /* is killed and restored */
     unsigned seed;
-    unsigned opening; /* of all contents */
+    unsigned opening; /* seed of all contents */
     uint64_t now_ns;
     uint64_t life;
     uint64_t next_seq;
     bool is_up;
-    bool is_apart; /* a new epoch was drawn since the last restoration */
+    bool is_apart; /* a new epoch has begun since the last restoration */
     size_t restored;
 };
 
@@ -57,7 +56,7 @@ static struct kvb_stream_options options_of(unsigned seed)
     return options;
 }
 
-/* ---- Contents: drawn from incarnation and seq, so that a replay brings the same ---- */
+/* ---- Contents: derived from incarnation and seq, so that a replay has the same ----- */
 
 static void add_random_stored(struct kvb_event_batch *batch, unsigned *seed)
 {
@@ -76,7 +75,7 @@ static void add_random_stored(struct kvb_event_batch *batch, unsigned *seed)
     last_event(batch)->key = count == 1 && rand_r(seed) % 3 == 0 ? 1 + first % 9 : 0;
     last_event(batch)->tier = (enum kvb_tier)(rand_r(seed) % 4 ? 0 : rand_r(seed) % 4);
     last_event(batch)->group = rand_r(seed) % 8 == 0;
-    if (rand_r(seed) % 5 == 0) { /* the same of a window group, perhaps without some blocks */
+    if (rand_r(seed) % 5 == 0) { /* the same in a window group, perhaps without some blocks */
         struct kvb_engine_event *event = last_event(batch);
         event->has_group = true;
         event->group = 7 + (uint32_t)(rand_r(seed) % 12 == 0);
@@ -178,7 +177,7 @@ static void assert_same_heartbeats(const struct scene *scene)
     memset(&other, 0, sizeof other);
     kvb_stream_heartbeat(scene->one.stream, &one);
     kvb_stream_heartbeat(scene->other.stream, &other);
-    if (scene->is_apart) { /* each draws its own: only their meaning is the same */
+    if (scene->is_apart) { /* each draws its own epoch id, so only their relation is compared */
         one.epoch = other.epoch;
         one.digest_seed = other.digest_seed;
         one.last_id = one.last_id - one.epoch_first_id + other.epoch_first_id;
@@ -248,7 +247,7 @@ static void go_on(struct scene *scene)
     serve_replays(scene);
 }
 
-/* The same process twice from the beginning: ids and epochs agree again. */
+/* Starts both processes anew, so that their ids and epochs agree again. */
 static void begin(struct scene *scene, unsigned seed)
 {
     const struct kvb_stream_options options = options_of(seed);
@@ -301,9 +300,9 @@ static bool restore(struct scene *scene, struct copy *copy, const struct kvb_buf
     return needs_epoch;
 }
 
-/* Both lose the connection; one of them its life too.  The other does as well where a
- * restored stream does not go on as the saved one did, or where each has drawn epochs
- * of its own: so they agree again. */
+/* Both lose the connection, and one of them is killed and restored. If the restored stream needs a
+ * new epoch, or if each has drawn epochs of its own, the other is restored too, so that they agree
+ * again. */
 static void kill_and_restore(struct scene *scene)
 {
     struct kvb_buf bytes;
@@ -339,7 +338,7 @@ give_one(struct scene *scene, struct copy *copy, enum kvb_stream_input_kind kind
     step_one(scene, copy, &input, scene->life);
 }
 
-/* Connected again, by itself: the engine has all that it missed. */
+/* Reconnects this stream: the engine has all batches that it missed. */
 static void catch_up(struct scene *scene, struct copy *copy)
 {
     uint64_t from = 0;
@@ -353,7 +352,8 @@ static void catch_up(struct scene *scene, struct copy *copy)
         }
         give_one(scene, copy, KVB_INPUT_REPLAY_END, 0);
     }
-    give_one(scene, copy, KVB_INPUT_LIVE, scene->next_seq - 1); /* the replay is the engine's */
+    /* shows that the replay is the engine's */
+    give_one(scene, copy, KVB_INPUT_LIVE, scene->next_seq - 1);
 }
 
 static bool is_in_epoch(const struct scene *scene, const kvb_epoch *epoch)
@@ -363,9 +363,9 @@ static bool is_in_epoch(const struct scene *scene, const kvb_epoch *epoch)
     return memcmp(&now, epoch, sizeof now) == 0;
 }
 
-/* The last process went on for a while after its checkpoint and told it; the next one,
- * which knows nothing of that, comes to the same id with the same list.  False where an
- * epoch ended: its checkpoint would be void. */
+/* The killed process had published events after its checkpoint. The restored one does not know
+ * them, and must arrive at the same id with the same list. False when an epoch ended, which makes
+ * the checkpoint void. */
 static bool kill_later(struct scene *scene)
 {
     struct kvb_buf bytes;
@@ -389,7 +389,7 @@ static bool kill_later(struct scene *scene)
     return is_same;
 }
 
-static void what_is_told_twice_is_told_in_the_same_words(void **state)
+static void events_published_again_are_identical(void **state)
 {
     (void)state;
     static struct scene scene;
@@ -407,14 +407,14 @@ static void what_is_told_twice_is_told_in_the_same_words(void **state)
     assert_true(same > seeds);
 }
 
-static void a_restored_stream_does_what_it_would_have_done(void **state)
+static void a_restored_stream_behaves_as_if_never_interrupted(void **state)
 {
     (void)state;
     static struct scene scene;
     size_t restored = 0;
 
-    /* One seed in some thousand ends with another count of doubtful copies after a restoration:
-     * these do not. */
+    /* About one seed in a thousand ends with another count of doubtful copies after a restoration;
+     * these seeds do not. */
     for (unsigned seed = 200; seed < 200 + seeds; seed++) {
         begin(&scene, seed);
         for (int i = 0; i < rounds; i++) {
@@ -433,8 +433,8 @@ static void a_restored_stream_does_what_it_would_have_done(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_restored_stream_does_what_it_would_have_done),
-        cmocka_unit_test(what_is_told_twice_is_told_in_the_same_words),
+        cmocka_unit_test(a_restored_stream_behaves_as_if_never_interrupted),
+        cmocka_unit_test(events_published_again_are_identical),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

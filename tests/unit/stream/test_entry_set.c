@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* The set beside an array of booleans; numbers reach into the third level. */
+/* Compares the set with an array of booleans. Numbers reach into the third level. */
 
 enum { numbers = 300000, operations = 60000 };
 
@@ -40,7 +40,7 @@ static void assert_same(const struct world *world)
     assert_int_equal(member, UINT32_MAX);
 }
 
-/* Few numbers at first: then the levels are of all lengths. */
+/* Few numbers at first, so that levels of all sizes occur. */
 static void change(struct world *world, unsigned *seed, int operation)
 {
     const uint32_t below = 1 + (uint32_t)operation * (numbers / operations);
@@ -74,7 +74,7 @@ static void holds_what_was_added_and_not_removed(void **state)
     end_world(&world);
 }
 
-static void refuses_what_is_beyond_its_levels(void **state)
+static void refuses_numbers_beyond_its_levels(void **state)
 {
     (void)state;
     struct kvb_entry_set set = { 0 };
@@ -107,7 +107,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(holds_what_was_added_and_not_removed),
-        cmocka_unit_test(refuses_what_is_beyond_its_levels),
+        cmocka_unit_test(refuses_numbers_beyond_its_levels),
         cmocka_unit_test(without_memory_nothing_changes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -113,8 +113,8 @@ static void removals_of_a_batch_share_one_event(void **state)
     end_world(&world);
 }
 
-/* Stored twice, removed once: two copies or a re-announcement?  Not listed, but
- * counted, until something decides it. */
+/* Stored twice and removed once: it may be two copies or a re-announcement. The block is not listed
+ * but counted as doubtful until something decides it. */
 static void a_second_store_and_one_removal_leave_a_doubtful_block(void **state)
 {
     (void)state;
@@ -199,7 +199,7 @@ static void engine_names_need_no_parent(void **state)
     end_world(&world);
 }
 
-/* Two prompts that differ in the salt of their first block only. */
+/* Two prompts that differ only in the salt of their first block. */
 static void a_child_inherits_the_salt(void **state)
 {
     (void)state;
@@ -216,7 +216,7 @@ static void a_child_inherits_the_salt(void **state)
     end_world(&world);
 }
 
-/* SGLang says it on each event. */
+/* SGLang names the salt in each event. */
 static void a_child_with_a_salt_of_its_own_uses_it(void **state)
 {
     (void)state;
@@ -233,8 +233,9 @@ static void a_child_with_a_salt_of_its_own_uses_it(void **state)
     end_world(&world);
 }
 
-/* A block that is announced again without its salt stays the same block, and so do its children. */
-static void a_child_of_what_waits_inherits_the_salt(void **state)
+/* A block that is announced again without its salt is still the same block, and so are its
+ * children. */
+static void a_child_of_a_waiting_block_inherits_the_salt(void **state)
 {
     (void)state;
     struct world world = new_world(KVB_HASHES_CANONICAL);
@@ -255,7 +256,7 @@ static void a_child_of_what_waits_inherits_the_salt(void **state)
     end_world(&world);
 }
 
-static void another_tier_is_kept_but_not_shown(void **state)
+static void another_tier_is_kept_but_not_published(void **state)
 {
     (void)state;
     struct world world = new_world(KVB_HASHES_CANONICAL);
@@ -292,9 +293,9 @@ static void a_tokenless_store_moves_known_blocks_only(void **state)
     end_world(&world);
 }
 
-/* Under the engine's name it is held without them; what comes with them later is the
- * same block. */
-static void a_tokenless_store_is_a_block_by_the_engines_name(void **state)
+/* With the engine's names a block is held even without tokens. Tokens that arrive later belong to
+ * the same block. */
+static void with_engine_names_a_tokenless_store_is_a_block(void **state)
 {
     (void)state;
     struct world world = new_world(KVB_HASHES_ENGINE);
@@ -308,7 +309,7 @@ static void a_tokenless_store_is_a_block_by_the_engines_name(void **state)
     add_stored(&world.batch, NULL, &(uint64_t){ 901 }, NULL, 1);
     last_event(&world.batch)->tier = KVB_TIER_HOST;
     apply(&world);
-    assert_int_equal(world.out.event_count, 0); /* known: another tier */
+    assert_int_equal(world.out.event_count, 0); /* the block is known in another tier */
     store(&world, NULL, 901, token);
     assert_int_equal(world.out.event_count, 2); /* removed and stored again */
     assert_true(world.out.tokens[1].value == kvb_tokens_hash_of(&token, 1, NULL, 0, seed).value);
@@ -320,7 +321,8 @@ static void a_tokenless_store_is_a_block_by_the_engines_name(void **state)
     add_removed(&world.batch, &(uint64_t){ 901 }, 1);
     last_event(&world.batch)->tier = KVB_TIER_HOST;
     apply(&world);
-    assert_int_equal(kvb_mirror_count(world.mirror)->unknown_removed, 0); /* it was there still */
+    /* the block is still held */
+    assert_int_equal(kvb_mirror_count(world.mirror)->unknown_removed, 0);
     end_world(&world);
 }
 
@@ -351,7 +353,7 @@ static void an_engine_hash_with_other_content_takes_the_new_content(void **state
     end_world(&world);
 }
 
-static void what_no_query_can_name_is_kept_apart(void **state)
+static void blocks_that_no_query_can_name_are_kept_apart(void **state)
 {
     (void)state;
     struct world world = new_world(KVB_HASHES_CANONICAL);
@@ -421,8 +423,8 @@ static void doubtful_blocks_have_a_ceiling_but_stay_in_the_sum(void **state)
     }
     const struct kvb_mirror_counts *counts = kvb_mirror_count(world.mirror);
     assert_int_equal(counts->doubtful, 100);
-    assert_int_equal(counts->forgotten_doubtful, 36); /* 64 may be kept */
-    remove_one(&world, 901);                          /* the oldest: forgotten */
+    assert_int_equal(counts->forgotten_doubtful, 36); /* the ceiling of doubtful blocks is 64 */
+    remove_one(&world, 901);                          /* the oldest one is forgotten */
     assert_int_equal(counts->unknown_removed, 1);
     end_world(&world);
 }
@@ -441,7 +443,7 @@ static kvb_status note_walked(void *context, struct kvb_router_batch *chunk)
     return KVB_OK;
 }
 
-/* A tree of three prompts:  1-2-3-4, 1-2-5, 6. */
+/* A tree of three prompts: 1-2-3-4, 1-2-5, 6. */
 static void a_walk_shows_all_parents_first(void **state)
 {
     (void)state;
@@ -545,13 +547,13 @@ int main(void)
         cmocka_unit_test(engine_names_need_no_parent),
         cmocka_unit_test(a_child_inherits_the_salt),
         cmocka_unit_test(a_child_with_a_salt_of_its_own_uses_it),
-        cmocka_unit_test(a_child_of_what_waits_inherits_the_salt),
-        cmocka_unit_test(another_tier_is_kept_but_not_shown),
+        cmocka_unit_test(a_child_of_a_waiting_block_inherits_the_salt),
+        cmocka_unit_test(another_tier_is_kept_but_not_published),
         cmocka_unit_test(a_tokenless_store_moves_known_blocks_only),
-        cmocka_unit_test(a_tokenless_store_is_a_block_by_the_engines_name),
+        cmocka_unit_test(with_engine_names_a_tokenless_store_is_a_block),
         cmocka_unit_test(a_block_that_names_itself_as_parent_is_refused_whole),
         cmocka_unit_test(an_engine_hash_with_other_content_takes_the_new_content),
-        cmocka_unit_test(what_no_query_can_name_is_kept_apart),
+        cmocka_unit_test(blocks_that_no_query_can_name_are_kept_apart),
         cmocka_unit_test(clearing_forgets_everything_and_says_so),
         cmocka_unit_test(clearing_one_tier_leaves_the_others),
         cmocka_unit_test(doubtful_blocks_have_a_ceiling_but_stay_in_the_sum),

@@ -5,7 +5,7 @@
 #include "core/status.h"
 #include "mirror_scene.h"
 
-/* Which Stored events are new copies, and which only repeat what is held. */
+/* Which BlockStored events are new copies, and which only repeat blocks that are held. */
 
 enum { window_tokens = 3 };
 
@@ -17,7 +17,7 @@ static void begin(struct mirror_scene *scene, enum kvb_copies copies)
     mirror_scene_begin(scene, &(struct kvb_mirror_options){ .copies = copies });
 }
 
-/* Blocks from .. to - 1 of the one prompt there is. */
+/* Blocks from .. to - 1 of the only prompt. */
 static void add_part(struct mirror_scene *scene, size_t from, size_t to)
 {
     add_stored(
@@ -66,7 +66,7 @@ static void a_second_store_behind_a_parent_is_a_second_copy(void **state)
     mirror_scene_end(&scene);
 }
 
-static void a_prompt_said_again_from_its_root_leaves_doubts(void **state)
+static void a_prompt_stored_again_from_its_root_leaves_doubts(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -81,8 +81,8 @@ static void a_prompt_said_again_from_its_root_leaves_doubts(void **state)
     mirror_scene_end(&scene);
 }
 
-/* What a pool says of its objects, and of other tiers, follows other rules. */
-static void in_another_tier_a_second_store_is_never_sure(void **state)
+/* Other rules apply to the objects of a pool and to other tiers. */
+static void in_another_tier_a_second_store_is_never_certain(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -111,7 +111,7 @@ static void a_root_store_that_holds_a_new_block_is_real(void **state)
 
     begin(&scene, KVB_COPIES_INTERVAL);
     store(&scene, 0, 2);
-    store(&scene, 0, 3); /* the third was not there */
+    store(&scene, 0, 3); /* the third block is new */
     remove_block(&scene, 0);
     remove_block(&scene, 1);
     assert_true(is_held(&scene, 0) && is_held(&scene, 1));
@@ -134,7 +134,7 @@ static void a_new_block_in_the_middle_makes_those_before_it_real(void **state)
     mirror_scene_end(&scene);
 }
 
-/* What is not here may be held, and be said again. */
+/* A block that is not in the mirror may be held by the engine, and stored again. */
 static void a_new_block_proves_nothing_while_blocks_may_be_missing(void **state)
 {
     (void)state;
@@ -150,8 +150,8 @@ static void a_new_block_proves_nothing_while_blocks_may_be_missing(void **state)
     mirror_scene_end(&scene);
 }
 
-/* The same where the block that is new here comes first. */
-static void nor_does_one_before_those_that_are_known(void **state)
+/* The same when the block that is new to the mirror comes first. */
+static void a_new_block_before_known_ones_proves_nothing_either(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -166,7 +166,8 @@ static void nor_does_one_before_those_that_are_known(void **state)
     mirror_scene_end(&scene);
 }
 
-/* 200 doubtful ones are too many: the oldest are forgotten, and may be held. */
+/* The ceiling is below 200 doubtful blocks: the oldest are forgotten, but the engine may hold them.
+ */
 static void a_new_block_proves_nothing_when_doubtful_ones_were_forgotten(void **state)
 {
     (void)state;
@@ -187,7 +188,7 @@ static void a_new_block_proves_nothing_when_doubtful_ones_were_forgotten(void **
     remove_block(&scene, 0);
     assert_false(is_held(&scene, 0));
 
-    add_cleared(&scene.batch); /* nothing is doubtful after it */
+    add_cleared(&scene.batch); /* after a clear nothing is doubtful */
     store(&scene, 0, 2);
     store(&scene, 0, 3);
     remove_block(&scene, 0);
@@ -235,8 +236,9 @@ static void a_window_store_right_behind_a_real_one_is_real(void **state)
     mirror_scene_end(&scene);
 }
 
-/* vLLM repeats in a window group as many blocks as the hit is long, held or not. */
-static void what_a_window_group_repeats_need_not_be_held(void **state)
+/* In a window group vLLM repeats as many blocks as the hit is long, whether they are held or not.
+ */
+static void blocks_repeated_in_a_window_group_need_not_be_held(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -258,7 +260,7 @@ static void what_a_window_group_repeats_need_not_be_held(void **state)
     mirror_scene_end(&scene);
 }
 
-/* Rule C: who leaves blocks out repeats nothing. */
+/* Rule C: a store with blocks left out is never a repetition. */
 static void a_store_with_blocks_left_out_is_real_and_so_is_the_one_before_it(void **state)
 {
     (void)state;
@@ -279,7 +281,7 @@ static void a_store_with_blocks_left_out_is_real_and_so_is_the_one_before_it(voi
     mirror_scene_end(&scene);
 }
 
-/* A run ends where the group numbers do not ascend: that one is another request's. */
+/* A run ends where the group numbers do not increase: the next event belongs to another request. */
 static void a_store_of_a_later_request_is_not_real_for_the_one_before_it(void **state)
 {
     (void)state;
@@ -291,12 +293,12 @@ static void a_store_of_a_later_request_is_not_real_for_the_one_before_it(void **
     mirror_scene_apply(&scene);
     add_part(&scene, 0, 3);
     add_window_part(&scene, 0, 3);
-    add_part(&scene, 3, 4); /* real, of another prompt or the same */
+    add_part(&scene, 3, 4); /* a real store, of this or another prompt */
     add_window_part(&scene, 0, 3);
     mirror_scene_apply(&scene);
-    remove_window_block(&scene, 1); /* of two: the last one was behind a real one */
+    remove_window_block(&scene, 1); /* of two copies: the last store was behind a real one */
     assert_true(is_in_window(&scene, 1));
-    remove_block(&scene, 0); /* of one or two */
+    remove_block(&scene, 0); /* of one or two copies */
     assert_false(is_held(&scene, 0));
     mirror_scene_end(&scene);
 }
@@ -326,7 +328,7 @@ static void a_window_store_right_before_a_real_one_is_real(void **state)
     mirror_scene_end(&scene);
 }
 
-static void one_that_is_said_again_before_a_repeated_one_is_not(void **state)
+static void a_repeated_window_store_before_a_repeated_full_one_is_not_real(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -338,7 +340,7 @@ static void one_that_is_said_again_before_a_repeated_one_is_not(void **state)
     remove_window_block(&scene, 0);
     add_window_part(&scene, 0, 3);
     add_full_part(&scene, 0, 3);
-    add_full_part(&scene, 3, 4); /* of another request */
+    add_full_part(&scene, 3, 4); /* it belongs to another request */
     mirror_scene_apply(&scene);
     assert_false(is_in_window(&scene, 0));
     assert_true(is_in_window(&scene, 1));
@@ -347,9 +349,9 @@ static void one_that_is_said_again_before_a_repeated_one_is_not(void **state)
     mirror_scene_end(&scene);
 }
 
-/* Each looks at what is behind it: what proves nothing for the first of a run, proves nothing
- * for the second, and the next run is looked at anew. */
-static void a_run_that_proves_nothing_hides_none_behind_it(void **state)
+/* The look ahead ends with the run. What proves nothing for the first event of a run proves nothing
+ * for the second, and the next run is examined separately. */
+static void a_run_that_proves_nothing_does_not_hide_the_next_one(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -365,7 +367,7 @@ static void a_run_that_proves_nothing_hides_none_behind_it(void **state)
     mirror_scene_apply(&scene);
     assert_true(is_in_window(&scene, 2));
     remove_window_block(&scene, 0);
-    assert_true(is_in_window(&scene, 0)); /* the second run's was a copy */
+    assert_true(is_in_window(&scene, 0)); /* the store of the second run was a copy */
     mirror_scene_end(&scene);
 }
 
@@ -381,7 +383,7 @@ static void make_doubtful(struct mirror_scene *scene, size_t blocks)
     assert_false(is_held(scene, 0));
 }
 
-static void who_stores_behind_a_parent_holds_all_before_it(void **state)
+static void a_store_behind_a_parent_proves_all_its_ancestors(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -397,8 +399,8 @@ static void who_stores_behind_a_parent_holds_all_before_it(void **state)
     mirror_scene_end(&scene);
 }
 
-/* The same under the engine's names. */
-static void it_holds_them_under_the_engines_names_too(void **state)
+/* The same with the engine's names. */
+static void with_engine_names_the_ancestors_are_proven_too(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -410,8 +412,8 @@ static void it_holds_them_under_the_engines_names_too(void **state)
     mirror_scene_end(&scene);
 }
 
-/* A chain that was proven is proven again after new doubts. */
-static void a_new_doubt_in_a_proven_chain_is_found(void **state)
+/* After new doubts a proven chain must be proven again. */
+static void a_new_doubt_in_a_proven_chain_is_noticed(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -419,12 +421,12 @@ static void a_new_doubt_in_a_proven_chain_is_found(void **state)
     const uint32_t other_tokens[] = { 11, 12 };
 
     begin(&scene, KVB_COPIES_INTERVAL);
-    add_stored(&scene.batch, NULL, others, other_tokens, 1); /* doubtful all the time */
+    add_stored(&scene.batch, NULL, others, other_tokens, 1); /* this block stays doubtful */
     add_stored(&scene.batch, NULL, others, other_tokens, 1);
     add_removed(&scene.batch, others, 1);
     store(&scene, 0, 3);
     store(&scene, 0, 3);
-    store(&scene, 3, 4); /* proves it */
+    store(&scene, 3, 4); /* proves the chain */
     remove_block(&scene, 0);
     assert_false(is_held(&scene, 0));
     store(&scene, 3, 4);
@@ -435,7 +437,7 @@ static void a_new_doubt_in_a_proven_chain_is_found(void **state)
 
 /* ---- Counters ---- */
 
-enum { many = 300 }; /* more than a byte counts */
+enum { many = 300 }; /* more copies than a byte can count */
 
 static void many_doubtful_copies_end_with_the_last(void **state)
 {
@@ -450,17 +452,17 @@ static void many_doubtful_copies_end_with_the_last(void **state)
         remove_block(&scene, 0);
     }
     assert_false(is_held(&scene, 0));
-    assert_int_equal(doubtful(&scene), 1); /* there may be one still */
+    assert_int_equal(doubtful(&scene), 1); /* one copy may be left */
     store(&scene, 1, 2);
-    assert_true(is_held(&scene, 0)); /* there is */
+    assert_true(is_held(&scene, 0)); /* one copy is certain */
     remove_block(&scene, 0);
     assert_false(is_held(&scene, 0));
     assert_int_equal(doubtful(&scene), 0);
     mirror_scene_end(&scene);
 }
 
-/* In two tiers, so that one's end leaves the other's. */
-static void many_sure_copies_are_listed_until_the_last_one_goes(void **state)
+/* In two tiers, so that the last copy of one tier leaves that of the other. */
+static void many_certain_copies_are_listed_until_the_last_one_is_removed(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -490,7 +492,7 @@ static void many_sure_copies_are_listed_until_the_last_one_goes(void **state)
     mirror_scene_end(&scene);
 }
 
-static void counted_copies_are_all_sure(void **state)
+static void in_counted_mode_all_copies_are_certain(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -528,8 +530,8 @@ static void change_copies(
     mirror_scene_apply(scene);
 }
 
-/* Block b: b + 1 on the device, 4 - b on the host. */
-static void copies_of_several_blocks_and_tiers_are_counted_apart(void **state)
+/* Block b has b + 1 copies on the device and 4 - b on the host. */
+static void copies_are_counted_by_block_and_tier(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -599,27 +601,27 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_store_behind_a_parent_is_a_second_copy),
-        cmocka_unit_test(a_prompt_said_again_from_its_root_leaves_doubts),
-        cmocka_unit_test(in_another_tier_a_second_store_is_never_sure),
+        cmocka_unit_test(a_prompt_stored_again_from_its_root_leaves_doubts),
+        cmocka_unit_test(in_another_tier_a_second_store_is_never_certain),
         cmocka_unit_test(a_root_store_that_holds_a_new_block_is_real),
         cmocka_unit_test(a_new_block_in_the_middle_makes_those_before_it_real),
         cmocka_unit_test(a_new_block_proves_nothing_while_blocks_may_be_missing),
-        cmocka_unit_test(nor_does_one_before_those_that_are_known),
+        cmocka_unit_test(a_new_block_before_known_ones_proves_nothing_either),
         cmocka_unit_test(a_new_block_proves_nothing_when_doubtful_ones_were_forgotten),
         cmocka_unit_test(a_window_store_right_behind_a_real_one_is_real),
-        cmocka_unit_test(what_a_window_group_repeats_need_not_be_held),
+        cmocka_unit_test(blocks_repeated_in_a_window_group_need_not_be_held),
         cmocka_unit_test(a_store_with_blocks_left_out_is_real_and_so_is_the_one_before_it),
         cmocka_unit_test(a_store_of_a_later_request_is_not_real_for_the_one_before_it),
         cmocka_unit_test(a_window_store_right_before_a_real_one_is_real),
-        cmocka_unit_test(one_that_is_said_again_before_a_repeated_one_is_not),
-        cmocka_unit_test(a_run_that_proves_nothing_hides_none_behind_it),
-        cmocka_unit_test(who_stores_behind_a_parent_holds_all_before_it),
-        cmocka_unit_test(it_holds_them_under_the_engines_names_too),
-        cmocka_unit_test(a_new_doubt_in_a_proven_chain_is_found),
+        cmocka_unit_test(a_repeated_window_store_before_a_repeated_full_one_is_not_real),
+        cmocka_unit_test(a_run_that_proves_nothing_does_not_hide_the_next_one),
+        cmocka_unit_test(a_store_behind_a_parent_proves_all_its_ancestors),
+        cmocka_unit_test(with_engine_names_the_ancestors_are_proven_too),
+        cmocka_unit_test(a_new_doubt_in_a_proven_chain_is_noticed),
         cmocka_unit_test(many_doubtful_copies_end_with_the_last),
-        cmocka_unit_test(many_sure_copies_are_listed_until_the_last_one_goes),
-        cmocka_unit_test(counted_copies_are_all_sure),
-        cmocka_unit_test(copies_of_several_blocks_and_tiers_are_counted_apart),
+        cmocka_unit_test(many_certain_copies_are_listed_until_the_last_one_is_removed),
+        cmocka_unit_test(in_counted_mode_all_copies_are_certain),
+        cmocka_unit_test(copies_are_counted_by_block_and_tier),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

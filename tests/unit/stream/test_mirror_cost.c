@@ -7,13 +7,14 @@
 
 #include <stdio.h>
 
-/* An event costs what it changes, whatever else is held, and whoever chose the numbers. */
+/* The cost of an event depends on the number of its changes alone, whatever else is held, and
+ * whoever chose the numbers. */
 
 struct world {
     struct kvb_mirror *mirror;
     struct kvb_event_batch batch;
     struct kvb_router_batch out;
-    uint64_t steps; /* of the events so far */
+    uint64_t steps; /* steps of the events so far */
 };
 
 static struct world new_world(enum kvb_hashes hashes, uint64_t secret)
@@ -37,7 +38,7 @@ static void end_world(struct world *world)
     kvb_router_batch_done(&world->out);
 }
 
-/* Applies the events made so far, as one batch. */
+/* Applies the events collected so far as one batch. */
 static void apply(struct world *world)
 {
     const uint64_t before = steps_so_far();
@@ -80,7 +81,7 @@ static void clear_tier(struct world *world, enum kvb_tier tier)
     last_event(&world->batch)->tier = tier;
 }
 
-/* So many prompts of one block, on the device. */
+/* Stores this many prompts of one block on the device. */
 static void fill(struct world *world, size_t blocks)
 {
     for (size_t i = 0; i < blocks; i++) {
@@ -105,7 +106,7 @@ static uint64_t empty_tier_cleared(size_t blocks)
     return world.steps;
 }
 
-/* One block, the last one that is held, is stored in the tier and cleared with it. */
+/* The last block held is stored in the tier and cleared with it. */
 static uint64_t tier_of_one_cleared(size_t blocks)
 {
     struct world world = new_world(KVB_HASHES_CANONICAL, 1);
@@ -123,14 +124,15 @@ static uint64_t tier_of_one_cleared(size_t blocks)
     return world.steps;
 }
 
-static void the_clear_of_a_tier_costs_what_it_held(void **state)
+static void the_cost_of_a_tiers_clear_depends_on_its_blocks_only(void **state)
 {
     (void)state;
     assert_constant(empty_tier_cleared);
     assert_constant(tier_of_one_cleared);
 }
 
-/* Of a mirror whose tables were large: salts make contexts, unknown parents lists. */
+/* Makes the mirror's tables large: salts create contexts, and unknown parents create waiting lists.
+ */
 static uint64_t little_cleared(size_t blocks)
 {
     struct world world = new_world(KVB_HASHES_CANONICAL, 1);
@@ -153,7 +155,7 @@ static uint64_t little_cleared(size_t blocks)
     return world.steps;
 }
 
-static void the_clear_of_little_costs_little_however_much_was_held_before(void **state)
+static void the_cost_of_a_clear_does_not_depend_on_what_was_held_before(void **state)
 {
     (void)state;
     assert_constant(little_cleared);
@@ -178,7 +180,7 @@ static uint64_t children_come_and_are_named(size_t count)
     return world.steps;
 }
 
-/* The first first, the last first, and from the middle. */
+/* In order, in reverse, and from the middle. */
 static uint64_t children_come_and_go(size_t count)
 {
     struct world world = new_world(KVB_HASHES_CANONICAL, 1);
@@ -206,7 +208,7 @@ static void children_of_one_unknown_parent_cost_the_same_each(void **state)
     assert_linear(children_come_and_go);
 }
 
-/* They wait under the parent's hash, and are not its children: their salt is another. */
+/* Blocks that wait under the parent's hash without being its children: their salt differs. */
 static uint64_t parent_of_strangers(size_t count)
 {
     struct world world = new_world(KVB_HASHES_CANONICAL, 1);
@@ -226,7 +228,7 @@ static uint64_t parent_of_strangers(size_t count)
     return world.steps;
 }
 
-static void a_parent_costs_nothing_for_those_that_it_cannot_name(void **state)
+static void a_parent_costs_nothing_for_waiting_blocks_that_are_not_its_children(void **state)
 {
     (void)state;
     assert_constant(parent_of_strangers);
@@ -280,7 +282,7 @@ static uint64_t one_content_under_many_hashes(size_t count)
     return world.steps;
 }
 
-/* They have no name before their parent comes. */
+/* They have no name before their parent arrives. */
 static uint64_t children_of_one_content(size_t count)
 {
     struct world world = new_world(KVB_HASHES_CANONICAL, 1);
@@ -304,7 +306,7 @@ static void one_content_under_many_hashes_costs_the_same_each(void **state)
     assert_linear(children_of_one_content);
 }
 
-/* ---- Chosen numbers ---- */
+/* ---- Numbers chosen by an attacker ---- */
 
 static uint64_t as_hashes(const uint64_t *numbers, size_t count, uint64_t secret)
 {
@@ -373,7 +375,7 @@ static uint64_t advertised_in_order(const uint64_t *numbers, size_t count, uint6
     return steps;
 }
 
-static void numbers_meet_only_where_the_key_is_known(void **state)
+static void numbers_collide_only_if_the_key_is_known(void **state)
 {
     (void)state;
     assert_keyed(as_hashes, 0);
@@ -386,13 +388,13 @@ static void numbers_meet_only_where_the_key_is_known(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_clear_of_a_tier_costs_what_it_held),
-        cmocka_unit_test(the_clear_of_little_costs_little_however_much_was_held_before),
+        cmocka_unit_test(the_cost_of_a_tiers_clear_depends_on_its_blocks_only),
+        cmocka_unit_test(the_cost_of_a_clear_does_not_depend_on_what_was_held_before),
         cmocka_unit_test(children_of_one_unknown_parent_cost_the_same_each),
-        cmocka_unit_test(a_parent_costs_nothing_for_those_that_it_cannot_name),
+        cmocka_unit_test(a_parent_costs_nothing_for_waiting_blocks_that_are_not_its_children),
         cmocka_unit_test(a_walk_costs_the_same_for_each_sibling),
         cmocka_unit_test(one_content_under_many_hashes_costs_the_same_each),
-        cmocka_unit_test(numbers_meet_only_where_the_key_is_known),
+        cmocka_unit_test(numbers_collide_only_if_the_key_is_known),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

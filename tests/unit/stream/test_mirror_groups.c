@@ -15,11 +15,11 @@ static const uint32_t tokens[] = { 1, 2, 3, 4 };
 
 static void begin(struct mirror_scene *scene)
 {
-    /* so that no store leaves a doubt */
+    /* counted mode, so that no store leaves a doubt */
     mirror_scene_begin(scene, &(struct kvb_mirror_options){ .copies = KVB_COPIES_COUNTED });
 }
 
-/* Blocks from .. to - 1 of the one prompt there is. */
+/* Blocks from .. to - 1 of the only prompt. */
 static void add_part(struct mirror_scene *scene, size_t from, size_t to)
 {
     add_stored(
@@ -50,7 +50,7 @@ static void store_sparse(struct mirror_scene *scene, uint32_t group, size_t bloc
 static void remove_of(struct mirror_scene *scene, uint32_t group, size_t block)
 {
     add_removed(&scene->batch, &hashes[block], 1);
-    of_full_group(scene, group); /* removals say no kind */
+    of_full_group(scene, group); /* removals do not name the kind of the group */
     mirror_scene_apply(scene);
 }
 
@@ -69,7 +69,7 @@ static bool is_odd(const struct mirror_scene *scene)
     return kvb_mirror_has_odd_groups(scene->mirror);
 }
 
-/* The reason that people read contains the text. */
+/* The text for people contains this reason. */
 static void assert_odd(const struct mirror_scene *scene, const char *text)
 {
     const char *why = kvb_mirror_odd_groups_why(scene->mirror);
@@ -102,7 +102,7 @@ static void a_block_is_listed_while_all_full_groups_hold_it(void **state)
     mirror_scene_end(&scene);
 }
 
-static void a_new_group_takes_off_the_list_what_it_does_not_hold(void **state)
+static void a_new_group_removes_blocks_that_it_does_not_hold_from_the_list(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -117,8 +117,8 @@ static void a_new_group_takes_off_the_list_what_it_does_not_hold(void **state)
     mirror_scene_end(&scene);
 }
 
-/* An offload connector stores what one group names, in its own tier. */
-static void a_group_counts_in_the_tiers_in_which_it_stores(void **state)
+/* An offload connector stores, in a tier of its own, only blocks of one group. */
+static void a_group_counts_only_in_tiers_in_which_it_stores(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -174,7 +174,7 @@ static void one_tier_is_cleared_in_all_groups(void **state)
 
 /* ---- Window groups ---- */
 
-static void what_window_groups_hold_is_a_list_of_its_own(void **state)
+static void blocks_of_window_groups_have_a_list_of_their_own(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -182,7 +182,7 @@ static void what_window_groups_hold_is_a_list_of_its_own(void **state)
     begin(&scene);
     store_full(&scene, 0, 0, 3);
     store_window(&scene, 1, 0, 3);
-    store_window(&scene, 1, 3, 4); /* by its parent and its tokens */
+    store_window(&scene, 1, 3, 4); /* named by its parent and its tokens */
     assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 4);
     assert_true(lists(&scene, KVB_LIST_WINDOW, 3));
     assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 3);
@@ -198,7 +198,7 @@ static void what_window_groups_hold_is_a_list_of_its_own(void **state)
     mirror_scene_end(&scene);
 }
 
-static void all_window_groups_must_hold_it(void **state)
+static void a_window_block_is_listed_while_all_window_groups_hold_it(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -213,7 +213,7 @@ static void all_window_groups_must_hold_it(void **state)
     mirror_scene_end(&scene);
 }
 
-static void where_blocks_are_left_out_the_full_group_tells_which_these_are(void **state)
+static void the_full_group_identifies_blocks_of_a_sparse_window(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -226,7 +226,7 @@ static void where_blocks_are_left_out_the_full_group_tells_which_these_are(void 
     mirror_scene_end(&scene);
 }
 
-/* Of a prompt with a salt: the full group's block knows. */
+/* The prompt has a salt, which the full group's block knows. */
 static void a_window_block_has_its_prompts_salt(void **state)
 {
     (void)state;
@@ -248,8 +248,8 @@ static void a_window_block_has_its_prompts_salt(void **state)
     mirror_scene_end(&scene);
 }
 
-/* What no full group has is in no list, but its removal is known. */
-static void a_block_of_which_nothing_tells_is_unplaced_until_a_full_group_has_it(void **state)
+/* A block that no full group has is in no list, but its removal is recognised. */
+static void a_window_block_is_unplaced_until_a_full_group_has_it(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -258,7 +258,7 @@ static void a_block_of_which_nothing_tells_is_unplaced_until_a_full_group_has_it
     store_full(&scene, 0, 0, 1);
     store_sparse(&scene, 1, 2);
     store_sparse(&scene, 1, 3);
-    store_window(&scene, 1, 3, 4); /* whose parent is unplaced too */
+    store_window(&scene, 1, 3, 4); /* its parent is unplaced too */
     assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 0);
     assert_int_equal(kvb_mirror_count(scene.mirror)->unplaced, 2);
     assert_shown_as_published(&scene);
@@ -273,8 +273,8 @@ static void a_block_of_which_nothing_tells_is_unplaced_until_a_full_group_has_it
     mirror_scene_end(&scene);
 }
 
-/* The full group's block waits for its parent: so does the window's. */
-static void a_window_block_is_named_when_the_full_groups_is(void **state)
+/* The full group's block waits for its parent, and so does the window's. */
+static void a_window_block_is_named_when_the_full_groups_block_is(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -290,8 +290,8 @@ static void a_window_block_is_named_when_the_full_groups_is(void **state)
     mirror_scene_end(&scene);
 }
 
-/* A connector that offloads windows: no list has such blocks. */
-static void in_other_tiers_window_blocks_are_passed_over(void **state)
+/* For a connector that offloads windows: no list contains such blocks. */
+static void in_other_tiers_window_blocks_are_ignored(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -312,9 +312,9 @@ static void in_other_tiers_window_blocks_are_passed_over(void **state)
     mirror_scene_end(&scene);
 }
 
-/* ---- What no rule covers ---- */
+/* ---- Combinations of groups without a rule (unsupported) ---- */
 
-static void odd_are_windows_alone(void **state)
+static void windows_without_a_full_group_are_unsupported(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -329,7 +329,7 @@ static void odd_are_windows_alone(void **state)
     mirror_scene_end(&scene);
 }
 
-static void odd_are_windows_of_two_sizes_or_of_none(void **state)
+static void windows_of_two_sizes_or_of_none_are_unsupported(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -358,7 +358,7 @@ static void odd_are_windows_of_two_sizes_or_of_none(void **state)
     }
 }
 
-static void odd_is_a_group_that_becomes_another_kind(void **state)
+static void a_group_that_changes_its_kind_is_unsupported(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -366,7 +366,7 @@ static void odd_is_a_group_that_becomes_another_kind(void **state)
     begin(&scene);
     store_full(&scene, 0, 0, 1);
     add_part(&scene, 0, 1);
-    last_event(&scene.batch)->group = 0; /* that says nothing of its kind */
+    last_event(&scene.batch)->group = 0; /* this event names no kind */
     mirror_scene_apply(&scene);
     assert_false(is_odd(&scene));
     store_window(&scene, 0, 1, 2);
@@ -374,7 +374,7 @@ static void odd_is_a_group_that_becomes_another_kind(void **state)
     mirror_scene_end(&scene);
 }
 
-static void odd_are_windows_under_the_engines_names(void **state)
+static void windows_with_engine_names_are_unsupported(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -389,7 +389,7 @@ static void odd_are_windows_under_the_engines_names(void **state)
     mirror_scene_end(&scene);
 }
 
-static void odd_are_windows_of_another_block_size(void **state)
+static void windows_of_another_block_size_are_unsupported(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -404,7 +404,7 @@ static void odd_are_windows_of_another_block_size(void **state)
     mirror_scene_end(&scene);
 }
 
-static void odd_is_a_group_without_a_rule(void **state)
+static void a_group_of_an_unknown_kind_is_unsupported(void **state)
 {
     (void)state;
     static const struct {
@@ -427,13 +427,13 @@ static void odd_is_a_group_without_a_rule(void **state)
         remove_of(&scene, 3, 0);
         assert_true(lists(&scene, KVB_TIER_DEVICE, 0));
         assert_int_equal(kvb_mirror_count(scene.mirror)->unknown_removed, 0);
-        store_window(&scene, 3, 1, 2); /* the first reason stays */
+        store_window(&scene, 3, 1, 2); /* the first reason is kept */
         assert_odd(&scene, cases[i].text);
         mirror_scene_end(&scene);
     }
 }
 
-static void odd_are_more_groups_than_there_is_room_for(void **state)
+static void more_groups_than_the_maximum_are_unsupported(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -445,7 +445,7 @@ static void odd_are_more_groups_than_there_is_room_for(void **state)
     }
     assert_odd(&scene, "more than 32");
     assert_int_equal(kvb_mirror_count(scene.mirror)->groups_refused, 1);
-    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 1); /* of the others */
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 1); /* copies of the other groups */
     remove_of(&scene, 1032, 0);
     assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 1);
     assert_int_equal(kvb_mirror_count(scene.mirror)->unknown_removed, 1);
@@ -472,9 +472,9 @@ static const struct kvb_tier_shape *shape_at(const struct mirror_scene *scene, s
     return &kvb_mirror_count(scene->mirror)->shapes[i];
 }
 
-/* In vLLM a full-attention group of larger blocks stores parts of them too, as large as the
- * window group's: only both together show that the groups differ. */
-static void odd_are_several_sizes_in_one_of_several_groups(void **state)
+/* In vLLM a full-attention group of larger blocks also stores parts of them, in the size of the
+ * window group's blocks. Only both sizes together show that the groups differ. */
+static void several_sizes_in_one_of_several_groups_are_unsupported(void **state)
 {
     (void)state;
 
@@ -483,14 +483,14 @@ static void odd_are_several_sizes_in_one_of_several_groups(void **state)
         begin(&scene);
         store_shaped(&scene, 950, first, KVB_TIER_DEVICE);
         store_shaped(&scene, 960, 3 - first, KVB_TIER_DEVICE);
-        assert_false(is_odd(&scene)); /* a group that is alone may have them */
+        assert_false(is_odd(&scene)); /* a single group may have several sizes */
         store_sparse(&scene, 1, 2);
         assert_true(is_odd(&scene));
         mirror_scene_end(&scene);
     }
 }
 
-static void odd_are_larger_blocks_behind_a_windows(void **state)
+static void larger_blocks_behind_those_of_a_window_are_unsupported(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -505,7 +505,7 @@ static void odd_are_larger_blocks_behind_a_windows(void **state)
     mirror_scene_end(&scene);
 }
 
-static void a_stream_has_the_shapes_that_were_stored(void **state)
+static void a_stream_reports_the_shapes_that_were_stored(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -524,8 +524,8 @@ static void a_stream_has_the_shapes_that_were_stored(void **state)
     mirror_scene_end(&scene);
 }
 
-/* It moves blocks of some shape that is known. */
-static void a_tokenless_store_brings_the_known_shapes_to_its_tier(void **state)
+/* It moves blocks of a known shape. */
+static void a_tokenless_store_adds_the_known_shapes_to_its_tier(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -545,7 +545,7 @@ static void a_tokenless_store_brings_the_known_shapes_to_its_tier(void **state)
     mirror_scene_end(&scene);
 }
 
-static void one_shape_too_many_is_passed_over(void **state)
+static void one_shape_too_many_is_skipped(void **state)
 {
     (void)state;
     struct mirror_scene scene;
@@ -556,7 +556,7 @@ static void one_shape_too_many_is_passed_over(void **state)
     }
     assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), kvb_max_tier_shapes);
     assert_int_equal(kvb_mirror_count(scene.mirror)->shapes_refused, 1);
-    store_shaped(&scene, 799, 3, KVB_TIER_DEVICE); /* a known one */
+    store_shaped(&scene, 799, 3, KVB_TIER_DEVICE); /* a known shape */
     assert_int_equal(kvb_mirror_count(scene.mirror)->proven_copies, kvb_max_tier_shapes + 1);
     assert_int_equal(kvb_mirror_count(scene.mirror)->shapes_refused, 1);
     mirror_scene_end(&scene);
@@ -566,29 +566,29 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_block_is_listed_while_all_full_groups_hold_it),
-        cmocka_unit_test(a_new_group_takes_off_the_list_what_it_does_not_hold),
-        cmocka_unit_test(a_group_counts_in_the_tiers_in_which_it_stores),
+        cmocka_unit_test(a_new_group_removes_blocks_that_it_does_not_hold_from_the_list),
+        cmocka_unit_test(a_group_counts_only_in_tiers_in_which_it_stores),
         cmocka_unit_test(groups_outlive_a_clear_but_no_restart),
         cmocka_unit_test(one_tier_is_cleared_in_all_groups),
-        cmocka_unit_test(what_window_groups_hold_is_a_list_of_its_own),
-        cmocka_unit_test(all_window_groups_must_hold_it),
-        cmocka_unit_test(where_blocks_are_left_out_the_full_group_tells_which_these_are),
+        cmocka_unit_test(blocks_of_window_groups_have_a_list_of_their_own),
+        cmocka_unit_test(a_window_block_is_listed_while_all_window_groups_hold_it),
+        cmocka_unit_test(the_full_group_identifies_blocks_of_a_sparse_window),
         cmocka_unit_test(a_window_block_has_its_prompts_salt),
-        cmocka_unit_test(a_block_of_which_nothing_tells_is_unplaced_until_a_full_group_has_it),
-        cmocka_unit_test(a_window_block_is_named_when_the_full_groups_is),
-        cmocka_unit_test(in_other_tiers_window_blocks_are_passed_over),
-        cmocka_unit_test(odd_are_windows_alone),
-        cmocka_unit_test(odd_are_windows_of_two_sizes_or_of_none),
-        cmocka_unit_test(odd_is_a_group_that_becomes_another_kind),
-        cmocka_unit_test(odd_are_windows_under_the_engines_names),
-        cmocka_unit_test(odd_are_windows_of_another_block_size),
-        cmocka_unit_test(odd_are_several_sizes_in_one_of_several_groups),
-        cmocka_unit_test(odd_are_larger_blocks_behind_a_windows),
-        cmocka_unit_test(odd_is_a_group_without_a_rule),
-        cmocka_unit_test(odd_are_more_groups_than_there_is_room_for),
-        cmocka_unit_test(a_stream_has_the_shapes_that_were_stored),
-        cmocka_unit_test(a_tokenless_store_brings_the_known_shapes_to_its_tier),
-        cmocka_unit_test(one_shape_too_many_is_passed_over),
+        cmocka_unit_test(a_window_block_is_unplaced_until_a_full_group_has_it),
+        cmocka_unit_test(a_window_block_is_named_when_the_full_groups_block_is),
+        cmocka_unit_test(in_other_tiers_window_blocks_are_ignored),
+        cmocka_unit_test(windows_without_a_full_group_are_unsupported),
+        cmocka_unit_test(windows_of_two_sizes_or_of_none_are_unsupported),
+        cmocka_unit_test(a_group_that_changes_its_kind_is_unsupported),
+        cmocka_unit_test(windows_with_engine_names_are_unsupported),
+        cmocka_unit_test(windows_of_another_block_size_are_unsupported),
+        cmocka_unit_test(several_sizes_in_one_of_several_groups_are_unsupported),
+        cmocka_unit_test(larger_blocks_behind_those_of_a_window_are_unsupported),
+        cmocka_unit_test(a_group_of_an_unknown_kind_is_unsupported),
+        cmocka_unit_test(more_groups_than_the_maximum_are_unsupported),
+        cmocka_unit_test(a_stream_reports_the_shapes_that_were_stored),
+        cmocka_unit_test(a_tokenless_store_adds_the_known_shapes_to_its_tier),
+        cmocka_unit_test(one_shape_too_many_is_skipped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A mirror of many blocks, against what it must hold, counted block by block. */
+/* A mirror of many blocks, compared block by block with what it must hold. */
 
 enum { prompts = 300, blocks = 40, a_stored = 10, salts = 7 };
 
@@ -20,7 +20,7 @@ struct world {
     struct kvb_mirror *mirror;
     struct kvb_event_batch batch;
     struct kvb_router_batch out;
-    size_t held[prompts]; /* blocks of each prompt, from its beginning on */
+    size_t held[prompts]; /* number of blocks held of each prompt, from its beginning */
 };
 
 static struct world new_world(enum kvb_hashes hashes, size_t max_blocks)
@@ -68,7 +68,7 @@ static kvb_span salt_of(size_t prompt, char text[16])
     return (kvb_span){ .data = (const uint8_t *)text, .len = (size_t)len };
 }
 
-/* Only a prompt's first Stored brings its salt. */
+/* Only the first BlockStored of a prompt has its salt. */
 static void store_prompt(struct world *world, size_t prompt)
 {
     char text[16];
@@ -92,7 +92,7 @@ static void store_prompt(struct world *world, size_t prompt)
     world->held[prompt] = blocks;
 }
 
-/* The last block first, as engines do. */
+/* The last block is removed first, as in engines. */
 static void cut_prompt(struct world *world, size_t prompt, size_t left)
 {
     while (world->held[prompt] > left) {
@@ -189,7 +189,7 @@ static void many_blocks_are_held_under_the_engines_names(void **state)
     run_through(KVB_HASHES_ENGINE);
 }
 
-/* ---- Walks; the engine's names identify the blocks ---- */
+/* ---- Walks, with the engine's names ------------------- */
 
 struct walked {
     const struct world *world;
@@ -223,7 +223,7 @@ static kvb_status note_chunk(void *context, struct kvb_router_batch *chunk)
     return KVB_OK;
 }
 
-static void a_walk_shows_each_of_many_blocks_once_and_behind_its_parent(void **state)
+static void a_walk_shows_each_of_many_blocks_once_and_after_its_parent(void **state)
 {
     (void)state;
     static struct walked walked;
@@ -231,7 +231,7 @@ static void a_walk_shows_each_of_many_blocks_once_and_behind_its_parent(void **s
 
     each_prompt(&world, store_prompt);
     each_prompt(&world, thin_out);
-    each_prompt(&world, store_prompt); /* into entries that came free in another order */
+    each_prompt(&world, store_prompt); /* into entries that became free in another order */
     each_prompt(&world, thin_out);
     memset(&walked, 0, sizeof walked);
     walked.world = &world;
@@ -246,8 +246,8 @@ static kvb_status count_blocks(void *context, struct kvb_router_batch *chunk)
     return KVB_OK;
 }
 
-/* An engine may say that of its own names. */
-static void names_in_a_circle_are_walked_too(void **state)
+/* An engine may publish such events under its own names. */
+static void a_walk_includes_blocks_in_a_circle(void **state)
 {
     (void)state;
     struct world world = new_world(KVB_HASHES_ENGINE, (size_t)prompts * blocks);
@@ -268,10 +268,10 @@ static void names_in_a_circle_are_walked_too(void **state)
 
 struct links {
     size_t blocks;
-    uint64_t last; /* the newest block that was published */
+    uint64_t last; /* the newest published block */
 };
 
-/* Each event continues where the last one ended. */
+/* Each event continues where the one before ended. */
 static kvb_status follow_chain(void *context, struct kvb_router_batch *chunk)
 {
     struct links *links = context;
@@ -289,7 +289,7 @@ static kvb_status follow_chain(void *context, struct kvb_router_batch *chunk)
 
 enum { chain = 3 * kvb_max_event_blocks + 7 };
 
-static void no_event_is_longer_than_a_message_takes(void **state)
+static void no_event_is_longer_than_a_message_may_be(void **state)
 {
     static uint64_t names[chain];
     static uint32_t tokens[chain];
@@ -312,8 +312,8 @@ static void no_event_is_longer_than_a_message_takes(void **state)
     end_world(&world);
 }
 
-/* Two of the blocks are enough, though more entries may be looked at. */
-static void a_slice_has_no_more_blocks_than_asked_for(void **state)
+/* Two blocks end the slice, although it may examine more entries. */
+static void a_slice_has_at_most_the_requested_number_of_blocks(void **state)
 {
     struct world world = new_world(KVB_HASHES_ENGINE, (size_t)prompts * blocks);
     struct kvb_router_batch out = { 0 };
@@ -336,7 +336,7 @@ static void a_slice_has_no_more_blocks_than_asked_for(void **state)
 
 /* ---- Salts ---- */
 
-/* The salt is the prompt's number; its second block inherits it. */
+/* The salt is the number of the prompt, and its second block inherits it. */
 static void store_salted(struct world *world, uint32_t prompt)
 {
     const kvb_span salt = { .data = (const uint8_t *)&prompt, .len = sizeof prompt };
@@ -364,8 +364,8 @@ static void remove_salted(struct world *world, uint32_t from, uint32_t to)
     assert_int_equal(world->out.block_count, 2 * (to - from));
 }
 
-/* As many at once as there may be blocks: those of others are none too many. */
-static void a_salt_of_each_prompts_own_comes_and_goes_with_it(void **state)
+/* As many salts at once as there may be blocks; salts of removed prompts must not count. */
+static void a_salt_of_each_prompt_is_freed_with_it(void **state)
 {
     (void)state;
     struct world world = new_world(KVB_HASHES_CANONICAL, 200);
@@ -385,11 +385,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_blocks_are_held_under_rolling_names),
         cmocka_unit_test(many_blocks_are_held_under_the_engines_names),
-        cmocka_unit_test(a_walk_shows_each_of_many_blocks_once_and_behind_its_parent),
-        cmocka_unit_test(names_in_a_circle_are_walked_too),
-        cmocka_unit_test(no_event_is_longer_than_a_message_takes),
-        cmocka_unit_test(a_slice_has_no_more_blocks_than_asked_for),
-        cmocka_unit_test(a_salt_of_each_prompts_own_comes_and_goes_with_it),
+        cmocka_unit_test(a_walk_shows_each_of_many_blocks_once_and_after_its_parent),
+        cmocka_unit_test(a_walk_includes_blocks_in_a_circle),
+        cmocka_unit_test(no_event_is_longer_than_a_message_may_be),
+        cmocka_unit_test(a_slice_has_at_most_the_requested_number_of_blocks),
+        cmocka_unit_test(a_salt_of_each_prompt_is_freed_with_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

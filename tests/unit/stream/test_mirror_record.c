@@ -6,7 +6,8 @@
 
 #include <string.h>
 
-/* Records that no mirror writes.  The first entry: rooted, used, one certain copy in tier 0. */
+/* Records that no mirror writes must be refused. The first entry is rooted, used, and has one
+ * certain copy in tier 0. */
 
 enum {
     at_id = 0,
@@ -23,7 +24,7 @@ enum {
 static void make_record(uint8_t record[kvb_mirror_record_bytes])
 {
     memset(record, 0, kvb_mirror_record_bytes);
-    memset(record + 4, 0xff, 8); /* no older, no newer */
+    memset(record + 4, 0xff, 8); /* no older and no newer entry */
     record[at_flags] = 4;
     record[at_least] = 1;
     record[at_most] = 1;
@@ -47,19 +48,20 @@ static void a_record_that_no_mirror_writes_is_refused(void **state)
 {
     (void)state;
     assert_ok(take_with(at_placement, 0));
-    assert_int_equal(take_with(at_id, 1), KVB_BAD_INPUT);        /* skips an id */
-    assert_int_equal(take_with(at_placement, 4), KVB_BAD_INPUT); /* none such */
+    assert_int_equal(take_with(at_id, 1), KVB_BAD_INPUT);        /* leaves an id out */
+    assert_int_equal(take_with(at_placement, 4), KVB_BAD_INPUT); /* there is no such placement */
     assert_int_equal(take_with(at_flags, 4 | 8), KVB_BAD_INPUT);
-    assert_int_equal(take_with(at_flags, 4 | 2), KVB_BAD_INPUT); /* doubtful, and is not */
-    assert_int_equal(take_with(at_least, 0), KVB_BAD_INPUT);     /* is, and says it not */
+    /* marked as doubtful, but it is not */
+    assert_int_equal(take_with(at_flags, 4 | 2), KVB_BAD_INPUT);
+    assert_int_equal(take_with(at_least, 0), KVB_BAD_INPUT);     /* doubtful, but not marked */
     assert_int_equal(take_with(at_least, 2), KVB_BAD_INPUT);     /* at least 2, at most 1 */
     assert_int_equal(take_with(at_least + 1, 1), KVB_BAD_INPUT); /* at least 1, at most 0 */
     assert_int_equal(take_with(at_group, 32), KVB_BAD_INPUT);
     assert_int_equal(take_with(at_size, kvb_max_tier_shapes + 1), KVB_BAD_INPUT);
-    assert_int_equal(take_with(at_most, 0), KVB_BAD_INPUT); /* used, and has no copy */
+    assert_int_equal(take_with(at_most, 0), KVB_BAD_INPUT); /* used, but without a copy */
 }
 
-/* ---- Ends: of a mirror with that entry and one group ---- */
+/* ---- The ends record of a mirror with that entry and one group ---- */
 
 enum {
     at_entry_end = 0,
@@ -78,7 +80,7 @@ enum {
 static void make_ends(uint8_t ends[kvb_mirror_ends_bytes])
 {
     memset(ends, 0, kvb_mirror_ends_bytes);
-    memset(ends + 4, 0xff, 20); /* nothing free, nothing doubtful */
+    memset(ends + 4, 0xff, 20); /* no free entries, no doubtful ones */
     ends[at_entry_end] = 1;
     ends[at_group_count] = 1;
     ends[at_tiers] = 1;
@@ -110,29 +112,36 @@ static void ends_that_no_mirror_writes_are_refused(void **state)
     (void)state;
     assert_ok(settle_with(at_kind, 0));
     assert_int_equal(settle_with(at_entry_end, 2), KVB_BAD_INPUT);
-    assert_int_equal(settle_with(4, 0), KVB_BAD_INPUT);  /* a used entry is free */
-    assert_int_equal(settle_with(8, 0), KVB_BAD_INPUT);  /* one that is not, is doubtful */
-    assert_int_equal(settle_with(16, 0), KVB_BAD_INPUT); /* the same, of windows */
+    assert_int_equal(settle_with(4, 0), KVB_BAD_INPUT); /* the used entry is in the free list */
+    /* an entry that is not doubtful is in the doubtful list */
+    assert_int_equal(settle_with(8, 0), KVB_BAD_INPUT);
+    assert_int_equal(settle_with(16, 0), KVB_BAD_INPUT); /* the same in the list of window blocks */
     assert_int_equal(settle_with(at_flag_word, 8), KVB_BAD_INPUT);
     assert_int_equal(settle_with(at_tokenless, 16), KVB_BAD_INPUT);
     assert_int_equal(settle_with(at_group_count, 0), KVB_BAD_INPUT);
-    assert_int_equal(settle_with(at_group_count, 2), KVB_BAD_INPUT); /* one number twice */
+    /* the same group number twice */
+    assert_int_equal(settle_with(at_group_count, 2), KVB_BAD_INPUT);
     assert_int_equal(settle_with(at_group_count, 33), KVB_BAD_INPUT);
-    assert_int_equal(settle_with(at_second_group, 1), KVB_BAD_INPUT); /* behind the last */
-    assert_int_equal(settle_with(at_kind, 2), KVB_BAD_INPUT);         /* its blocks are not kept */
+    /* set behind the last group */
+    assert_int_equal(settle_with(at_second_group, 1), KVB_BAD_INPUT);
+    /* blocks of such a group are not kept */
+    assert_int_equal(settle_with(at_kind, 2), KVB_BAD_INPUT);
     assert_int_equal(settle_with(at_kind, 3), KVB_BAD_INPUT);
-    assert_int_equal(settle_with(at_tiers, 2), KVB_BAD_INPUT); /* never stored on the device */
+    /* a group that never stored on the device */
+    assert_int_equal(settle_with(at_tiers, 2), KVB_BAD_INPUT);
     assert_int_equal(settle_with(at_tiers, 0x11), KVB_BAD_INPUT);
-    assert_int_equal(settle_with(at_shape_count, 0), KVB_BAD_INPUT); /* behind the last */
+    assert_int_equal(settle_with(at_shape_count, 0), KVB_BAD_INPUT); /* set behind the last shape */
     assert_int_equal(settle_with(at_shape_count, 9), KVB_BAD_INPUT);
-    assert_int_equal(settle_with(at_first_shape, 4), KVB_BAD_INPUT);     /* no tier */
-    assert_int_equal(settle_with(at_first_shape + 4, 0), KVB_BAD_INPUT); /* no tokens */
-    assert_int_equal(settle_with(at_first_shape + 9, 1), KVB_BAD_INPUT); /* 256 after it */
-    assert_int_equal(settle_with(at_most_proven, 0), KVB_BAD_INPUT);     /* there is a proven one */
+    assert_int_equal(settle_with(at_first_shape, 4), KVB_BAD_INPUT);     /* there is no such tier */
+    assert_int_equal(settle_with(at_first_shape + 4, 0), KVB_BAD_INPUT); /* a shape of no tokens */
+    /* 256 tokens of lookahead */
+    assert_int_equal(settle_with(at_first_shape + 9, 1), KVB_BAD_INPUT);
+    /* but one entry is proven */
+    assert_int_equal(settle_with(at_most_proven, 0), KVB_BAD_INPUT);
 }
 
-/* Each record of an entry holds in place of those before it. */
-static void the_last_record_of_an_entry_holds(void **state)
+/* Each record of an entry replaces the one before. */
+static void the_last_record_of_an_entry_counts(void **state)
 {
     (void)state;
     const struct kvb_mirror_options options = { .max_blocks = 10, .tiers = 1 };
@@ -146,7 +155,7 @@ static void the_last_record_of_an_entry_holds(void **state)
     make_record(record);
     record[at_flags] = 4 | 2;
     record[at_least] = 0;
-    assert_ok(kvb_mirror_take_record(mirror, record)); /* doubtful at first */
+    assert_ok(kvb_mirror_take_record(mirror, record)); /* doubtful in the first record */
     make_record(record);
     assert_ok(kvb_mirror_take_record(mirror, record));
     assert_ok(kvb_mirror_settle(mirror, ends, &key));
@@ -155,7 +164,7 @@ static void the_last_record_of_an_entry_holds(void **state)
     kvb_mirror_free(mirror);
 }
 
-/* ---- Copies that a byte does not count ---- */
+/* ---- More copies than a byte can count ---- */
 
 enum { many = 300, records = 16 };
 
@@ -208,7 +217,7 @@ static void many_copies_are_kept(void **state)
     add_removed(&batch, hashes, 1);
     apply_many(mirror, &batch, many - 1);
     const size_t count = save(mirror, &bytes, ends);
-    assert_int_equal(count, 3); /* of the second, two */
+    assert_int_equal(count, 3); /* of the second entry, two copies */
     for (size_t i = 0; i < count; i++) {
         assert_ok(kvb_mirror_take_record(other, bytes.data + i * kvb_mirror_record_bytes));
     }
@@ -226,7 +235,7 @@ static void many_copies_are_kept(void **state)
     kvb_buf_done(&bytes);
 }
 
-/* After the record of an entry with 255 copies or more, one of which is certain. */
+/* Takes the record of an entry with 255 or more copies, one of them certain, and then this one. */
 static kvb_status take_counts_with(size_t at, uint8_t value)
 {
     const struct kvb_mirror_options options = { .max_blocks = 10, .tiers = 1 };
@@ -239,7 +248,7 @@ static kvb_status take_counts_with(size_t at, uint8_t value)
     assert_ok(kvb_mirror_take_record(mirror, record));
     memset(record, 0, sizeof record);
     record[at_flags] = 8;
-    record[at_most_counted + 1] = 1; /* 256 */
+    record[at_most_counted + 1] = 1; /* 256 copies */
     record[at_least_counted] = 1;
     record[at] = value;
     const kvb_status status = kvb_mirror_take_record(mirror, record);
@@ -251,16 +260,17 @@ static void counts_that_no_mirror_writes_are_refused(void **state)
 {
     (void)state;
     assert_ok(take_counts_with(at_flags, 8));
-    assert_int_equal(take_counts_with(at_id, 1), KVB_BAD_INPUT); /* none such */
+    assert_int_equal(take_counts_with(at_id, 1), KVB_BAD_INPUT); /* there is no such entry */
     assert_int_equal(take_counts_with(at_most_counted + 1, 0), KVB_BAD_INPUT);
-    assert_int_equal(take_counts_with(at_most_counted + 4, 1), KVB_BAD_INPUT); /* of no copy */
+    /* of an entry without copies */
+    assert_int_equal(take_counts_with(at_most_counted + 4, 1), KVB_BAD_INPUT);
     assert_int_equal(take_counts_with(at_least_counted, 0), KVB_BAD_INPUT);
     assert_int_equal(take_counts_with(at_least_counted + 3, 1), KVB_BAD_INPUT);
 }
 
-/* ---- Groups without a rule ---- */
+/* ---- The reason why groups are unsupported ---- */
 
-/* The reason that a mirror with these ends gives, or "refused". */
+/* The reason that a mirror with this ends record gives, or "refused". */
 static const char *why_odd(const uint8_t ends[kvb_mirror_ends_bytes])
 {
     const struct kvb_mirror_options options = { .max_blocks = 10, .tiers = 1 };
@@ -275,7 +285,7 @@ static const char *why_odd(const uint8_t ends[kvb_mirror_ends_bytes])
     return why;
 }
 
-static void why_the_groups_are_odd_is_kept(void **state)
+static void the_reason_why_groups_are_unsupported_is_kept(void **state)
 {
     (void)state;
     const struct kvb_mirror_options options = { .max_blocks = 10, .tiers = 1 };
@@ -294,12 +304,12 @@ static void why_the_groups_are_odd_is_kept(void **state)
     while (even[flags] == odd[flags] || !(odd[flags] & 2)) {
         flags++;
     }
-    odd[flags + 1] = 0; /* as former checkpoints, which gave no reason */
+    odd[flags + 1] = 0; /* checkpoints of earlier versions have no reason */
     assert_non_null(strstr(why_odd(odd), "before the restart"));
     odd[flags + 1] = 200;
     assert_string_equal(why_odd(odd), "refused");
     odd[flags + 1] = 2;
-    odd[flags] = even[flags]; /* a reason for what is not odd */
+    odd[flags] = even[flags]; /* a reason although the groups are supported */
     assert_string_equal(why_odd(odd), "refused");
     kvb_mirror_free(mirror);
 }
@@ -309,10 +319,10 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_record_that_no_mirror_writes_is_refused),
         cmocka_unit_test(ends_that_no_mirror_writes_are_refused),
-        cmocka_unit_test(the_last_record_of_an_entry_holds),
+        cmocka_unit_test(the_last_record_of_an_entry_counts),
         cmocka_unit_test(many_copies_are_kept),
         cmocka_unit_test(counts_that_no_mirror_writes_are_refused),
-        cmocka_unit_test(why_the_groups_are_odd_is_kept),
+        cmocka_unit_test(the_reason_why_groups_are_unsupported_is_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

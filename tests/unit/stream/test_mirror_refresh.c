@@ -10,7 +10,7 @@
 enum {
     first_changes = 1500,
     seeds = 100,
-    busy_steps = 200, /* so few that they end before the rounds do */
+    busy_steps = 200, /* small enough that they end before the rounds do */
     max_steps = 20000
 };
 
@@ -28,19 +28,19 @@ static const struct groups one_group = { 1, { KVB_GROUP_FULL } };
 
 /* ---- What the engine does ---- */
 
-/* A second entry of the same content, which exists under canonical names alone. */
+/* Draws a second entry of the same content, which exists with canonical names only. */
 static bool draws_alias(struct world *world)
 {
     return world->hashes == KVB_HASHES_CANONICAL && draw(world, 4) == 0;
 }
 
-/* Does the engine hold it in the group, under either name? */
+/* Whether the engine holds the node in the group, under either name. */
 static bool has_copies(const struct world *world, size_t group, int n)
 {
     return world->copies[group][0][n] + world->copies[group][1][n] > 0;
 }
 
-/* Second copies are rare: where there are many, hardly a block ever leaves. */
+/* Second copies are drawn rarely: with many of them hardly a block is ever removed. */
 static bool may_store(struct world *world, size_t group, int n, bool is_alias)
 {
     const int parent = world->nodes[n].parent;
@@ -89,7 +89,7 @@ static void remove_node(struct world *world, int n)
     apply(world);
 }
 
-/* Half the time a favourite or its parent: what follows from their order shows soon. */
+/* Half the time a favourite node or its parent, so that effects of their order show soon. */
 static int draw_node(struct world *world)
 {
     const int parent = world->nodes[world->favourite].parent;
@@ -186,14 +186,14 @@ static void live_all_lives(bool is_orderly)
     }
 }
 
-static void a_late_reader_has_exactly_what_is_held(void **state)
+static void a_late_reader_has_exactly_the_held_blocks(void **state)
 {
     (void)state;
     live_all_lives(true);
 }
 
-/* Parents leave before their children, and come after them. */
-static void a_late_reader_has_all_that_a_query_finds(void **state)
+/* Parents are removed before their children and stored after them. */
+static void a_late_reader_has_all_blocks_that_a_query_finds(void **state)
 {
     (void)state;
     live_all_lives(false);
@@ -239,7 +239,7 @@ static void a_chain_is_one_event(void **state)
 }
 
 /* The parent of a block that waits on the path is removed, so the block must not be published. */
-static void a_parent_that_leaves_takes_its_children_along(void **state)
+static void a_removed_parent_keeps_its_children_from_being_published(void **state)
 {
     (void)state;
     struct world *world = planted();
@@ -257,7 +257,7 @@ static void a_parent_that_leaves_takes_its_children_along(void **state)
     assert_true(step(world, 100, 1000));
     assert_true(world->late.has[0]);
     assert_false(world->late.has[1] || world->late.has[2] || world->late.has[3]);
-    plant(world, 0, 1); /* it is back: a refresh from the beginning has them all */
+    plant(world, 0, 1); /* the parent is back, so a refresh from the beginning has all of them */
     look_up_truth(world);
     assert_ok(kvb_mirror_refresh_begin(world->mirror));
     assert_true(step(world, 100, 1000));
@@ -265,9 +265,9 @@ static void a_parent_that_leaves_takes_its_children_along(void **state)
     uproot(world);
 }
 
-/* The free entry before the place of the refresh is used for the child of a block that was
- * not told yet: the reader has ignored its event. */
-static void what_came_too_early_for_the_reader_is_told_in_the_next_round(void **state)
+/* A free entry, which the refresh has passed, is used for the child of a block that is not
+ * published yet: the reader ignores the child's live event. */
+static void a_block_that_came_too_early_for_the_reader_is_published_in_the_next_round(void **state)
 {
     (void)state;
     struct world *world = planted();
@@ -280,7 +280,7 @@ static void what_came_too_early_for_the_reader_is_told_in_the_next_round(void **
     memset(&world->late, 0, sizeof world->late);
     look_up_truth(world);
     assert_ok(kvb_mirror_refresh_begin(world->mirror));
-    assert_false(step(world, 1, 1000)); /* published: 1 */
+    assert_false(step(world, 1, 1000)); /* publishes block 1 */
     plant(world, 2, 3);
     assert_int_equal(world->late.ignored, 1);
     assert_true(step(world, 100, 1000));
@@ -288,8 +288,8 @@ static void what_came_too_early_for_the_reader_is_told_in_the_next_round(void **
     uproot(world);
 }
 
-/* The reader has it from the live event. */
-static void what_the_reader_took_is_not_told_again(void **state)
+/* The reader has the block from the live event. */
+static void a_block_that_the_reader_has_is_not_published_again(void **state)
 {
     (void)state;
     struct world *world = planted();
@@ -319,8 +319,8 @@ static void add_named(struct world *world, int parent, int n)
         &(uint32_t){ (uint32_t)n }, 1);
 }
 
-/* What was published before a `cleared` does not count after it. */
-static void a_clear_begins_anew(void **state)
+/* Blocks published before a `cleared` do not count as published after it. */
+static void a_clear_restarts_the_refresh(void **state)
 {
     (void)state;
     struct world *world = malloc(sizeof *world);
@@ -336,7 +336,7 @@ static void a_clear_begins_anew(void **state)
     assert_ok(kvb_mirror_refresh_begin(world->mirror));
     assert_false(step(world, 2, 1000));
     add_cleared(&world->batch);
-    add_named(world, 0, 1); /* ignored: its parent comes later */
+    add_named(world, 0, 1); /* ignored: its parent arrives later */
     apply(world);
     add_named(world, -1, 0);
     apply(world);
@@ -346,14 +346,14 @@ static void a_clear_begins_anew(void **state)
     uproot(world);
 }
 
-static void an_engines_circle_ends(void **state)
+static void a_refresh_ends_in_a_circle_of_blocks(void **state)
 {
     (void)state;
     struct world *world = malloc(sizeof *world);
 
     assert_non_null(world);
     begin_world(world, &(struct life){ 1, false, KVB_HASHES_ENGINE, one_group });
-    for (int n = 0; n < 3; n++) { /* 0 -> 2 -> 1 -> 0, and 3 hangs from it */
+    for (int n = 0; n < 3; n++) { /* 0 -> 2 -> 1 -> 0, and 3 below it */
         add_named(world, (n + 2) % 3, n);
     }
     add_named(world, 1, 3);
@@ -366,8 +366,8 @@ static void an_engines_circle_ends(void **state)
     uproot(world);
 }
 
-/* A stored event in every round does not keep the refresh from ending. */
-static void a_refresh_ends_under_changes_without_end(void **state)
+/* A stored event in every round must not keep the refresh from ending. */
+static void a_refresh_ends_under_endless_changes(void **state)
 {
     (void)state;
     struct world *world = planted();
@@ -402,8 +402,8 @@ static void other_tiers_are_not_advertised(void **state)
     uproot(world);
 }
 
-/* Every allocation fails once: the refresh says so, and the mirror is as it was. */
-static void without_memory_it_says_so(void **state)
+/* Every allocation fails once: the refresh reports it, and the mirror is unchanged. */
+static void without_memory_a_refresh_reports_it(void **state)
 {
     (void)state;
     struct world *world = planted();
@@ -435,17 +435,17 @@ static void without_memory_it_says_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_late_reader_has_exactly_what_is_held),
-        cmocka_unit_test(a_late_reader_has_all_that_a_query_finds),
+        cmocka_unit_test(a_late_reader_has_exactly_the_held_blocks),
+        cmocka_unit_test(a_late_reader_has_all_blocks_that_a_query_finds),
         cmocka_unit_test(a_chain_is_one_event),
-        cmocka_unit_test(a_parent_that_leaves_takes_its_children_along),
-        cmocka_unit_test(what_came_too_early_for_the_reader_is_told_in_the_next_round),
-        cmocka_unit_test(what_the_reader_took_is_not_told_again),
-        cmocka_unit_test(a_clear_begins_anew),
-        cmocka_unit_test(an_engines_circle_ends),
-        cmocka_unit_test(a_refresh_ends_under_changes_without_end),
+        cmocka_unit_test(a_removed_parent_keeps_its_children_from_being_published),
+        cmocka_unit_test(a_block_that_came_too_early_for_the_reader_is_published_in_the_next_round),
+        cmocka_unit_test(a_block_that_the_reader_has_is_not_published_again),
+        cmocka_unit_test(a_clear_restarts_the_refresh),
+        cmocka_unit_test(a_refresh_ends_in_a_circle_of_blocks),
+        cmocka_unit_test(a_refresh_ends_under_endless_changes),
         cmocka_unit_test(other_tiers_are_not_advertised),
-        cmocka_unit_test(without_memory_it_says_so),
+        cmocka_unit_test(without_memory_a_refresh_reports_it),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

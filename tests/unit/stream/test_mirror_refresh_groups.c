@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Refreshes of models with several full-attention groups, by hand: names leave the list while
- * entries of one group stay. */
+/* Refreshes of models with several full-attention groups: names leave the list although entries of
+ * one group stay. */
 
 static const struct groups two_groups = { 2, { KVB_GROUP_FULL, KVB_GROUP_FULL } };
 static const struct groups three_groups = { 3, { KVB_GROUP_FULL, KVB_GROUP_FULL, KVB_GROUP_FULL } };
@@ -25,8 +25,8 @@ static void pick_from(struct world *world, size_t group, int n, bool is_alias)
     apply(world);
 }
 
-/* Nodes 0 - 1 are a prompt, 2 and 3 one each; both groups hold 0, 1 and 3, and entries of 2
- * are free to be used. */
+/* Nodes 0 - 1 are one prompt; 2 and 3 are one prompt each. Both groups hold 0, 1 and 3; entries of
+ * 2 are free. */
 static struct world *planted_in_two(void)
 {
     static const int parents[] = { -1, 0, -1, -1 };
@@ -60,8 +60,8 @@ static void begin_late(struct world *world)
     assert_true(world->late.has[0] && world->late.has[1] && !world->late.has[3]);
 }
 
-/* It stands in one group all the time, and comes back to the other before its parent does. */
-static void what_one_group_alone_kept_is_told_again(void **state)
+/* The block stays in one group all the time, and returns to the other before its parent does. */
+static void a_block_kept_by_one_group_only_is_published_again(void **state)
 {
     (void)state;
     struct world *world = planted_in_two();
@@ -79,8 +79,8 @@ static void what_one_group_alone_kept_is_told_again(void **state)
     uproot(world);
 }
 
-/* The same, and meanwhile another entry of its name spoke for it. */
-static void what_another_entry_spoke_for_is_told_again(void **state)
+/* The same, but meanwhile another entry of the same name was the published one. */
+static void a_block_published_by_another_entry_is_published_again(void **state)
 {
     (void)state;
     struct world *world = planted_in_two();
@@ -90,7 +90,7 @@ static void what_another_entry_spoke_for_is_told_again(void **state)
     pick_from(world, 0, 0, false);
     pick_from(world, 1, 1, false);
     pick_from(world, 0, 1, true);
-    plant_in(world, 0, 2, false); /* takes the free entry before the published one */
+    plant_in(world, 0, 2, false); /* uses the free entry before the published one */
     plant_in(world, 1, 1, false);
     assert_int_equal(world->late.ignored, 1);
     plant_in(world, 0, 0, false);
@@ -99,8 +99,8 @@ static void what_another_entry_spoke_for_is_told_again(void **state)
     uproot(world);
 }
 
-/* What the engine does not hold is removed from the list, published or not. */
-static void a_group_that_comes_during_a_refresh_empties_the_list(void **state)
+/* Blocks that the new group does not hold are removed from the list, published or not. */
+static void a_group_that_appears_during_a_refresh_empties_the_list(void **state)
 {
     (void)state;
     struct world *world = planted_in_two();
@@ -121,9 +121,9 @@ static void a_group_that_comes_during_a_refresh_empties_the_list(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_one_group_alone_kept_is_told_again),
-        cmocka_unit_test(what_another_entry_spoke_for_is_told_again),
-        cmocka_unit_test(a_group_that_comes_during_a_refresh_empties_the_list),
+        cmocka_unit_test(a_block_kept_by_one_group_only_is_published_again),
+        cmocka_unit_test(a_block_published_by_another_entry_is_published_again),
+        cmocka_unit_test(a_group_that_appears_during_a_refresh_empties_the_list),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,10 +28,10 @@ enum {
     prompts = families * branches,
     max_groups = 4,
     max_blocks = 512,
-    window_tokens = 3 /* a block has one token: two blocks before the one to be computed */
+    window_tokens = 3 /* a block has one token, so two blocks before the one to be computed */
 };
 
-/* ---- Prompts: those of a family have the same beginning ---- */
+/* ---- Prompts: those of a family share a beginning ---------- */
 
 struct prompt {
     uint64_t hashes[depth];
@@ -42,7 +42,7 @@ struct prompt {
 struct group {
     uint32_t number;
     bool is_window;
-    bool leaves_out; /* of a Stored all but the last blocks */
+    bool leaves_out; /* leaves out all but the last blocks of a store */
 };
 
 struct copies_of {
@@ -61,17 +61,17 @@ struct model {
     size_t group_count;
     struct copies_of blocks[max_blocks];
     size_t block_count;
-    bool is_met[max_groups]; /* has stored */
-    int total;               /* copies that there is room for */
+    bool is_met[max_groups]; /* the group has stored */
+    int total;               /* ceiling of copies */
     unsigned seed;
-    bool has_reports; /* requests that cause re-announcements */
-    bool is_counted;  /* each Stored is a copy; no reports */
-    /* The reader's view of the event before: of this batch, and real. */
+    bool has_reports; /* share of requests that cause re-announcements */
+    bool is_counted;  /* each BlockStored is a copy; there are no re-announcements */
+    /* The reader's view of the previous event of this batch, if it was real. */
     bool was_real;
     uint32_t number_before;
     size_t listed, doubted, missed;
-    struct kvb_block_tree *tree; /* of the main group's blocks */
-    bool is_shown[max_blocks];   /* to a reader of republished events */
+    struct kvb_block_tree *tree; /* in blocks of the main group */
+    bool is_shown[max_blocks];   /* published to a reader of republished events */
 };
 
 static uint32_t draw(struct model *model, uint32_t below)
@@ -116,12 +116,13 @@ static void make_prompt(struct model *model, size_t number)
     const uint64_t seed = kvb_block_seed((kvb_span){ 0 }, salt_of(family));
 
     for (size_t at = 0; at < depth; at++) {
-        const size_t own = at > 2 * branch ? branch + 1 : 0; /* where it leaves the others */
+        /* where window groups leave out other blocks */
+        const size_t own = at > 2 * branch ? branch + 1 : 0;
         prompt->tokens[at] = (uint32_t)(family % 2 + 10 * own + 100 * at);
         const kvb_tokens_hash tokens = kvb_tokens_hash_of(&prompt->tokens[at], 1, NULL, 0, seed);
         prompt->names[at] =
             at ? kvb_block_hash_next(prompt->names[at - 1], tokens) : kvb_block_hash_root(tokens);
-        prompt->hashes[at] = prompt->names[at].value * 3 + 1; /* as strange as an engine's */
+        prompt->hashes[at] = prompt->names[at].value * 3 + 1; /* as arbitrary as an engine's */
         make_block(model, prompt, at);
     }
 }
@@ -136,7 +137,7 @@ static void begin(struct model *model, unsigned seed, bool is_counted)
         { { 0 }, { 1, true, true }, { 2, true, false } },
         { { 0 }, { 3, false, false }, { 4, false, false } },
         { { 0, true, false },
-          { 1, false, false } }, /* groups stand in the order of the model's layers */
+          { 1, false, false } }, /* groups come in the order of the model's layers */
         { { 0, true, true }, { 1, false, false } },
         { { 0, true, true }, { 1, true, false }, { 2, true, false }, { 3, false, false } },
     };
@@ -163,17 +164,17 @@ static void begin(struct model *model, unsigned seed, bool is_counted)
     kvb_mirror_set_tree(model->scene.mirror, model->tree);
 }
 
-/* ---- The reader: the rules, word by word ---- */
+/* ---- The reader: the rules of copies, written down literally ---- */
 
 struct stored {
     const struct prompt *prompt;
     size_t group;
-    size_t from, to; /* blocks of the prompt that were computed, or are said again */
-    size_t first;    /* of them, the first that is named: from, but where some are left out */
-    const struct stored *last; /* of the run, that is of the request; in one array with this */
+    size_t from, to; /* blocks of the prompt that the store covers, computed or repeated */
+    size_t first;    /* the first of them that is named: from, unless some are left out */
+    const struct stored *last; /* end of the run, that is of the request, in the same array */
 };
 
-/* Of a root Stored: can it not be said again? */
+/* For a store from the root: whether it cannot be a repetition. */
 static bool is_proof(struct model *model, const struct stored *stored)
 {
     bool has_new = false;
@@ -265,7 +266,7 @@ static void add_event(struct model *model, const struct stored *stored)
     }
 }
 
-/* One Stored for each group; what is only said again changes no copy. */
+/* One BlockStored for each group; a repetition changes no copy. */
 static void
 say(struct model *model, const struct prompt *prompt, size_t from, size_t to, bool again)
 {
@@ -296,7 +297,7 @@ static bool holds(struct model *model, const struct prompt *prompt, size_t at, s
     return block_of(model, prompt->hashes[at])->truth[group] > 0;
 }
 
-/* True when a request may begin after so many blocks. */
+/* True when a request may begin after this many blocks. */
 static bool is_hit(struct model *model, const struct prompt *prompt, size_t blocks)
 {
     for (size_t g = 0; g < model->group_count; g++) {
@@ -329,7 +330,7 @@ static bool is_in(const struct prompt *prompt, uint64_t hash)
     return false;
 }
 
-/* Takes a copy of some block of other prompts; false: there is none. */
+/* Evicts a copy of some block of another prompt; false when there is none. */
 static bool evict(struct model *model, const struct prompt *kept)
 {
     const size_t first = draw(model, (uint32_t)(model->block_count * model->group_count));
@@ -363,8 +364,8 @@ static void clear(struct model *model)
     }
 }
 
-/* Begins after a hit, or with prompt_logprobs at the root; computes the prompt in one step or two.
- */
+/* Begins after a hit, or at the root when prompt_logprobs are requested; computes the prompt in one
+ * step or in two. */
 static void serve(struct model *model)
 {
     const struct prompt *prompt = &model->prompts[draw(model, prompts)];
@@ -434,8 +435,7 @@ static void compare_block(struct model *model, const struct copies_of *block)
     }
 }
 
-/* ---- A reader of republished events: it takes nothing twice, and no child without its parent ----
- */
+/* ---- A reader of republished events: no block twice, and no child without its parent ---- */
 
 static size_t number_of(struct model *model, uint64_t hash)
 {
@@ -531,10 +531,10 @@ static void run(struct model *model, unsigned seed, bool is_counted, size_t sums
         model->scene.part_work = draw(model, 2) == 0 ? UINT64_MAX : 1 + (uint64_t)draw(model, 6);
         mirror_scene_apply(&model->scene);
         if (kvb_mirror_count(model->scene.mirror)->forgotten_doubtful > 0) {
-            break; /* from here on the reader knows more */
+            break; /* from here on the reader knows more than the mirror does */
         }
         compare(model);
-        if (draw(model, 2) == 0) { /* readers are sent several batches' changes at once */
+        if (draw(model, 2) == 0) { /* readers are sent the changes of several batches at once */
             compare_shown(model);
         }
     }
@@ -547,7 +547,7 @@ static void run(struct model *model, unsigned seed, bool is_counted, size_t sums
     mirror_scene_end(&model->scene);
 }
 
-static void random_engines_are_listed_as_they_are(void **state)
+static void random_engines_are_listed_correctly(void **state)
 {
     (void)state;
     static struct model model;
@@ -561,7 +561,7 @@ static void random_engines_are_listed_as_they_are(void **state)
 }
 
 /* Without re-announcements the numbers of copies are exact. */
-static void counted_copies_are_exact_where_nothing_is_said_again(void **state)
+static void counted_copies_are_exact_without_reannouncements(void **state)
 {
     (void)state;
     static struct model model;
@@ -578,8 +578,8 @@ static void counted_copies_are_exact_where_nothing_is_said_again(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(random_engines_are_listed_as_they_are),
-        cmocka_unit_test(counted_copies_are_exact_where_nothing_is_said_again),
+        cmocka_unit_test(random_engines_are_listed_correctly),
+        cmocka_unit_test(counted_copies_are_exact_without_reannouncements),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

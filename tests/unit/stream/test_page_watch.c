@@ -7,12 +7,12 @@
 #include "stream/page_watch.h"
 #include "stream_world.h"
 
-/* A stream, and the metrics page of its engine, which is read once a second. */
+/* A stream, and its engine's metrics page, which is read once a second. */
 struct scene {
     struct stream_world world;
     struct kvb_page_watch watch;
     struct kvb_load_sample page;
-    uint64_t seq; /* of the next live batch */
+    uint64_t seq; /* sequence number of the next live batch */
 };
 
 static void begin(struct scene *scene)
@@ -32,7 +32,7 @@ static void give_live(struct scene *scene)
     give_batch(&scene->world, KVB_INPUT_LIVE, scene->seq++, first_incarnation, false);
 }
 
-/* The page is requested now and complete 10 ms later. */
+/* The page is requested now and arrives 10 ms later. */
 static unsigned read_page(struct scene *scene)
 {
     const uint64_t asked_ns = scene->world.now_ns;
@@ -43,7 +43,7 @@ static unsigned read_page(struct scene *scene)
     return kvb_page_watch_read(&scene->watch, scene->world.stream, &reading);
 }
 
-/* A probe of a quiet stream is answered with its newest batch. */
+/* The probe of a quiet stream is answered with its newest batch. */
 static void answer_probe(struct scene *scene)
 {
     uint64_t from = 0;
@@ -91,15 +91,16 @@ static void a_discarded_cache_is_unverified_until_the_engine_clears(void **state
     assert_int_equal(read_page(&scene), 0);
     pass_second(&scene);
     assert_int_equal(read_sleep(&scene, KVB_SLEEP_DISCARDED), KVB_SIGN_ASLEEP);
-    assert_true(scene.world.output.is_changed); /* a heartbeat says it at once */
+    assert_true(scene.world.output.is_changed); /* a heartbeat reports it at once */
     assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP);
     assert_true(kvb_stream_is_cache_discarded(scene.world.stream));
     pass_second(&scene);
-    assert_int_equal(read_sleep(&scene, KVB_SLEEP_DISCARDED), 0); /* said once */
-    live(&scene.world, scene.seq++, first_incarnation, 9); /* was under way when it fell asleep */
+    assert_int_equal(read_sleep(&scene, KVB_SLEEP_DISCARDED), 0); /* reported once */
+    /* the batch was under way when the engine fell asleep */
+    live(&scene.world, scene.seq++, first_incarnation, 9);
     assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP);
     assert_int_equal(read_sleep(&scene, KVB_SLEEP_AWAKE), KVB_SIGN_AWAKE);
-    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP); /* still untold */
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP); /* still not published */
     add_cleared(&scene.world.batch);
     add_stored(&scene.world.batch, NULL, &(uint64_t){ 77 }, &(uint32_t){ 77 }, 1);
     give_live(&scene);
@@ -108,8 +109,8 @@ static void a_discarded_cache_is_unverified_until_the_engine_clears(void **state
     end(&scene);
 }
 
-/* vLLM could not reset its cache because of running requests: it goes on with what it lists. */
-static void an_engine_that_wakes_and_goes_on_without_a_clear_has_kept_its_cache(void **state)
+/* vLLM could not reset its cache because of running requests, so the listed blocks stay. */
+static void an_engine_that_wakes_and_continues_without_a_clear_has_kept_its_cache(void **state)
 {
     (void)state;
     struct scene scene;
@@ -125,8 +126,8 @@ static void an_engine_that_wakes_and_goes_on_without_a_clear_has_kept_its_cache(
     end(&scene);
 }
 
-/* The engine woke and cleared while the page was under way. */
-static void a_page_that_is_older_than_the_clear_says_nothing(void **state)
+/* The engine woke and cleared while the page was being fetched. */
+static void a_page_older_than_the_clear_is_ignored(void **state)
 {
     (void)state;
     struct scene scene;
@@ -142,7 +143,7 @@ static void a_page_that_is_older_than_the_clear_says_nothing(void **state)
     end(&scene);
 }
 
-/* History contains clears, too: this one is older than the sleep. */
+/* A replay contains clears too; this one is older than the sleep. */
 static void a_replayed_clear_is_not_that_of_a_sleeping_engine(void **state)
 {
     (void)state;
@@ -162,7 +163,7 @@ static void a_replayed_clear_is_not_that_of_a_sleeping_engine(void **state)
     stream_world_end(&world);
 }
 
-static void what_leaves_the_cache_alone_is_no_sign(void **state)
+static void states_that_keep_the_cache_are_no_evidence(void **state)
 {
     (void)state;
     static const enum kvb_engine_sleep levels[] = { KVB_SLEEP_UNKNOWN, KVB_SLEEP_AWAKE,
@@ -178,8 +179,8 @@ static void what_leaves_the_cache_alone_is_no_sign(void **state)
     end(&scene);
 }
 
-/* A page that no longer names the state says nothing about it. */
-static void an_engine_sleeps_on_while_its_page_is_silent(void **state)
+/* A page that no longer contains the state says nothing about it. */
+static void a_page_without_the_state_does_not_end_a_sleep(void **state)
 {
     (void)state;
     struct scene scene;
@@ -202,7 +203,7 @@ static void another_incarnation_is_awake(void **state)
     give(&scene.world, KVB_INPUT_DOWN);
     give(&scene.world, KVB_INPUT_UP);
     (void)start_wanted_replay(&scene.world);
-    give(&scene.world, KVB_INPUT_REPLAY_END); /* it has forgotten all */
+    give(&scene.world, KVB_INPUT_REPLAY_END); /* the new incarnation has an empty cache */
     assert_false(kvb_stream_is_cache_discarded(scene.world.stream));
     end(&scene);
 }
@@ -227,7 +228,7 @@ static void only_a_process_that_began_later_is_another_one(void **state)
                   { 1000, 0 },
                   { 1000.9, 0 },
                   { 1010, KVB_SIGN_RESTART },
-                  { 1000, 0 }, /* a load balancer's other process */
+                  { 1000, 0 }, /* another process behind a load balancer */
                   { 1010, 0 },
                   { 0, 0 },
                   { 2000, KVB_SIGN_RESTART } };
@@ -239,12 +240,13 @@ static void only_a_process_that_began_later_is_another_one(void **state)
         assert_int_equal(read_page(&scene), pages[i].signs);
         assert_int_equal(is_probe_wanted(&scene), pages[i].signs != 0);
         answer_probe(&scene);
-        assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE); /* proven: nothing is lost */
+        /* proven: nothing was lost */
+        assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     }
     end(&scene);
 }
 
-static void smaller_counters_count_where_no_process_is_named(void **state)
+static void smaller_counters_show_a_restart_if_no_process_is_named(void **state)
 {
     (void)state;
     struct scene scene;
@@ -254,7 +256,8 @@ static void smaller_counters_count_where_no_process_is_named(void **state)
     assert_int_equal(read_page(&scene), KVB_SIGN_RESTART);
     answer_probe(&scene);
     scene.page.signs.started_s = 1000;
-    assert_int_equal(read_page(&scene), 0); /* the same process counts anew: it knows why */
+    /* the same process counts from zero again, which is no restart */
+    assert_int_equal(read_page(&scene), 0);
     end(&scene);
 }
 
@@ -301,7 +304,7 @@ static void without_a_replay_nothing_proves_the_list_of_another_process(void **s
     assert_int_equal(world.held_count, 0);
     live(&world, 1, first_incarnation, 2);
     give(&world, KVB_INPUT_TICK);
-    assert_int_equal(world.held_count, 1); /* once */
+    assert_int_equal(world.held_count, 1); /* only once */
     stream_world_end(&world);
 }
 
@@ -335,7 +338,7 @@ static void drop(struct scene *scene, uint32_t block)
     give_live(scene);
 }
 
-/* A full engine: each reading follows an eviction. */
+/* A full engine: an eviction precedes each reading. */
 static void read_while_it_evicts(struct scene *scene, uint32_t from, unsigned readings)
 {
     for (uint32_t i = from; i < from + readings; i++) {
@@ -346,7 +349,7 @@ static void read_while_it_evicts(struct scene *scene, uint32_t from, unsigned re
     }
 }
 
-static void more_than_fits_shows_that_removals_were_lost(void **state)
+static void more_blocks_than_fit_show_lost_removals(void **state)
 {
     (void)state;
     struct scene scene;
@@ -359,17 +362,17 @@ static void more_than_fits_shows_that_removals_were_lost(void **state)
     assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(read_for(&scene, 1), KVB_SIGN_OCCUPANCY);
     assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_OCCUPANCY);
-    assert_int_equal(read_for(&scene, 5), 0); /* said once */
+    assert_int_equal(read_for(&scene, 5), 0); /* reported once */
     drop(&scene, 201);
     assert_int_equal(read_for(&scene, 20), 0);
-    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_OCCUPANCY); /* still not known */
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_OCCUPANCY); /* still unknown */
     add_cleared(&scene.world.batch);
     give_live(&scene);
     assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&scene);
 }
 
-static void as_much_as_fits_is_no_sign(void **state)
+static void as_many_blocks_as_fit_are_no_evidence(void **state)
 {
     (void)state;
     struct scene scene;
@@ -383,8 +386,8 @@ static void as_much_as_fits_is_no_sign(void **state)
     end(&scene);
 }
 
-/* It was never full by this total, or evicted nothing when it seemed to be. */
-static void a_total_that_the_engine_never_showed_to_be_right_proves_nothing(void **state)
+/* The cache was never full by this total, or nothing was evicted when it seemed full. */
+static void a_total_that_was_never_confirmed_proves_nothing(void **state)
 {
     (void)state;
     struct scene scene;
@@ -398,7 +401,7 @@ static void a_total_that_the_engine_never_showed_to_be_right_proves_nothing(void
     end(&scene);
 }
 
-static void a_total_of_the_ranks_own_needs_no_full_engine(void **state)
+static void a_total_of_the_rank_itself_needs_no_full_engine(void **state)
 {
     (void)state;
     struct scene scene;
@@ -412,7 +415,7 @@ static void a_total_of_the_ranks_own_needs_no_full_engine(void **state)
     end(&scene);
 }
 
-static void a_contradiction_that_passes_is_no_sign(void **state)
+static void a_short_contradiction_is_no_evidence(void **state)
 {
     (void)state;
     struct scene scene;
@@ -437,14 +440,15 @@ static void set_used(struct scene *scene, unsigned running, unsigned used)
     kvb_load_sample_set(&scene->page, KVB_FIGURE_ACTIVE_BLOCKS, used);
 }
 
-static void more_in_use_than_listed_shows_that_stores_were_lost(void **state)
+static void more_blocks_in_use_than_listed_show_lost_stores(void **state)
 {
     (void)state;
     struct scene scene;
 
     begin_cache(&scene);
     store(&scene, 0, 5);
-    set_used(&scene, 2, 2 * 5 + 2 * 4 + slack); /* each block twice, the ends of requests, slack */
+    /* twice the listed blocks, partial blocks at the ends of requests, and a margin */
+    set_used(&scene, 2, 2 * 5 + 2 * 4 + slack);
     assert_int_equal(read_for(&scene, 30), 0);
     set_used(&scene, 2, 2 * 5 + 2 * 4 + slack + 1);
     assert_int_equal(read_for(&scene, 6), 0);
@@ -453,8 +457,8 @@ static void more_in_use_than_listed_shows_that_stores_were_lost(void **state)
     end(&scene);
 }
 
-/* Each is what a stock vLLM shows while its list is right. */
-static void blocks_that_events_leave_out_are_no_sign(void **state)
+/* A stock vLLM shows each of these while its list is correct. */
+static void blocks_without_events_are_no_evidence(void **state)
 {
     (void)state;
 
@@ -463,13 +467,13 @@ static void blocks_that_events_leave_out_are_no_sign(void **state)
         begin_cache(&scene);
         set_used(&scene, 1, total);
         switch (i) {
-        case 0: /* a transfer has yet to fill them */
+        case 0: /* a transfer has yet to fill these blocks */
             kvb_load_sample_set(&scene.page, KVB_FIGURE_WAITING, 1);
             break;
-        case 1: /* an engine that reuses nothing tells nothing */
+        case 1: /* without prefix caching the engine publishes no events */
             scene.page.signs.is_prefix_caching_off = true;
             break;
-        case 2: /* SGLang: the tokens of a decode are cached at its end */
+        case 2: /* SGLang: tokens of a decode are cached when it ends */
             scene.page.signs.counts_running = false;
             break;
         case 3:
@@ -494,7 +498,7 @@ static void set_cached(struct scene *scene, uint64_t used, uint64_t evictable)
     scene->page.signs.evictable_tokens = evictable;
 }
 
-static void sglangs_cache_must_hold_what_is_listed(void **state)
+static void sglangs_cache_must_be_as_large_as_the_list(void **state)
 {
     (void)state;
     static const struct {
@@ -502,7 +506,7 @@ static void sglangs_cache_must_hold_what_is_listed(void **state)
         uint32_t listed;
         unsigned signs;
     } rows[] = { { 0, 40, 40, 0 },
-                 { 24, 0, 40, 0 },                              /* a request uses them */
+                 { 24, 0, 40, 0 },                              /* a running request uses them */
                  { 0, 40 - slack - 1, 40, KVB_SIGN_OCCUPANCY }, /* a reset without an event */
                  { 0, 40 - slack, 40, 0 },
                  { 0, 10 + slack + 1, 10, KVB_SIGN_OCCUPANCY }, /* stores without an event */
@@ -514,13 +518,13 @@ static void sglangs_cache_must_hold_what_is_listed(void **state)
         begin_cache(&scene);
         store(&scene, 0, rows[i].listed);
         set_cached(&scene, rows[i].used, rows[i].evictable);
-        assert_int_equal(read_for(&scene, 45), 0); /* its gauges are 30 s old at times */
+        assert_int_equal(read_for(&scene, 45), 0); /* its gauges may be 30 s old */
         assert_int_equal(read_for(&scene, 1), rows[i].signs);
         end(&scene);
     }
 }
 
-static void another_incarnation_has_to_show_its_total_again(void **state)
+static void another_incarnation_has_to_confirm_its_total_again(void **state)
 {
     (void)state;
     struct scene scene;
@@ -592,7 +596,8 @@ static void a_tier_without_removals_is_unverified_and_the_device_is_not(void **s
     struct scene scene;
 
     begin_tiers(&scene, KVB_OFFLOAD_DETECT);
-    assert_int_equal(reason_of(&scene.world, KVB_TIER_HOST), KVB_REASON_NONE); /* it is empty */
+    /* the tier is empty */
+    assert_int_equal(reason_of(&scene.world, KVB_TIER_HOST), KVB_REASON_NONE);
     store_in(&scene, KVB_TIER_HOST);
     assert_true(scene.world.output.is_changed);
     assert_int_equal(reason_of(&scene.world, KVB_TIER_HOST), KVB_REASON_NO_REMOVALS);
@@ -606,12 +611,12 @@ static void a_tier_without_removals_is_unverified_and_the_device_is_not(void **s
     end(&scene);
 }
 
-static void an_operator_says_what_a_tier_tells(void **state)
+static void the_configuration_can_vouch_for_a_tier(void **state)
 {
     (void)state;
     static const struct {
         enum kvb_offload_removals removals;
-        enum kvb_stream_reason before, after; /* its first removal */
+        enum kvb_stream_reason before, after; /* the first removal of the tier */
     } rows[] = { { KVB_OFFLOAD_DETECT, KVB_REASON_NO_REMOVALS, KVB_REASON_NONE },
                  { KVB_OFFLOAD_COMPLETE, KVB_REASON_NONE, KVB_REASON_NONE },
                  { KVB_OFFLOAD_INCOMPLETE, KVB_REASON_NO_REMOVALS, KVB_REASON_NO_REMOVALS } };
@@ -630,7 +635,7 @@ static void an_operator_says_what_a_tier_tells(void **state)
 
 /* ---- Checkpoints ---- */
 
-static void a_checkpoint_keeps_what_was_found(void **state)
+static void a_checkpoint_keeps_the_findings(void **state)
 {
     (void)state;
     const struct kvb_stream_options options = options_of_tiers(KVB_OFFLOAD_DETECT);
@@ -665,28 +670,28 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_discarded_cache_is_unverified_until_the_engine_clears),
-        cmocka_unit_test(an_engine_that_wakes_and_goes_on_without_a_clear_has_kept_its_cache),
-        cmocka_unit_test(a_page_that_is_older_than_the_clear_says_nothing),
+        cmocka_unit_test(an_engine_that_wakes_and_continues_without_a_clear_has_kept_its_cache),
+        cmocka_unit_test(a_page_older_than_the_clear_is_ignored),
         cmocka_unit_test(a_replayed_clear_is_not_that_of_a_sleeping_engine),
-        cmocka_unit_test(what_leaves_the_cache_alone_is_no_sign),
-        cmocka_unit_test(an_engine_sleeps_on_while_its_page_is_silent),
+        cmocka_unit_test(states_that_keep_the_cache_are_no_evidence),
+        cmocka_unit_test(a_page_without_the_state_does_not_end_a_sleep),
         cmocka_unit_test(another_incarnation_is_awake),
         cmocka_unit_test(only_a_process_that_began_later_is_another_one),
         cmocka_unit_test(smaller_counters_count_where_no_process_is_named),
         cmocka_unit_test(counters_that_step_back_and_forth_are_one_restart),
         cmocka_unit_test(without_a_replay_nothing_proves_the_list_of_another_process),
-        cmocka_unit_test(more_than_fits_shows_that_removals_were_lost),
-        cmocka_unit_test(as_much_as_fits_is_no_sign),
-        cmocka_unit_test(a_total_that_the_engine_never_showed_to_be_right_proves_nothing),
-        cmocka_unit_test(a_total_of_the_ranks_own_needs_no_full_engine),
-        cmocka_unit_test(a_contradiction_that_passes_is_no_sign),
-        cmocka_unit_test(more_in_use_than_listed_shows_that_stores_were_lost),
-        cmocka_unit_test(blocks_that_events_leave_out_are_no_sign),
-        cmocka_unit_test(sglangs_cache_must_hold_what_is_listed),
-        cmocka_unit_test(another_incarnation_has_to_show_its_total_again),
+        cmocka_unit_test(more_blocks_than_fit_show_lost_removals),
+        cmocka_unit_test(as_many_blocks_as_fit_are_no_evidence),
+        cmocka_unit_test(a_total_that_was_never_confirmed_proves_nothing),
+        cmocka_unit_test(a_total_of_the_rank_itself_needs_no_full_engine),
+        cmocka_unit_test(a_short_contradiction_is_no_evidence),
+        cmocka_unit_test(more_blocks_in_use_than_listed_show_lost_stores),
+        cmocka_unit_test(blocks_without_events_are_no_evidence),
+        cmocka_unit_test(sglangs_cache_must_be_as_large_as_the_list),
+        cmocka_unit_test(another_incarnation_has_to_confirm_its_total_again),
         cmocka_unit_test(a_tier_without_removals_is_unverified_and_the_device_is_not),
-        cmocka_unit_test(an_operator_says_what_a_tier_tells),
-        cmocka_unit_test(a_checkpoint_keeps_what_was_found),
+        cmocka_unit_test(the_configuration_can_vouch_for_a_tier),
+        cmocka_unit_test(a_checkpoint_keeps_the_findings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,7 @@ static int end_fleet(void **state)
     return 0;
 }
 
-/* Connected again at_ms after all others began. */
+/* Reconnected at_ms later than the others. */
 static void add_proof(size_t number, uint64_t at_ms)
 {
     begin_exact(&worlds[number], 2);
@@ -50,7 +50,7 @@ static void add_probe(size_t number, uint64_t at_ms)
     give(&worlds[number], KVB_INPUT_TICK);
 }
 
-/* The streams whose request is sent in one round, in order. */
+/* The streams whose requests are sent in one round, in order. */
 static size_t run_round(size_t *out_numbers)
 {
     struct kvb_replay_turns turns = { .proofs = { .count = 0 } };
@@ -81,7 +81,7 @@ static void expect_round(const size_t *numbers, size_t count)
     }
 }
 
-static void who_waited_longest_is_asked_first(void **state)
+static void the_stream_that_waited_longest_goes_first(void **state)
 {
     (void)state;
     for (size_t i = 0; i < 9; i++) {
@@ -90,7 +90,7 @@ static void who_waited_longest_is_asked_first(void **state)
     expect_round((size_t[]){ 0, 7, 5, 3, 1, 8 }, 6);
 }
 
-/* What waits with a gap is listed as it was; histories list nothing yet. */
+/* Streams with a gap list their blocks as before; streams without history list nothing yet. */
 static void proofs_go_first_then_gaps_then_histories_then_probes(void **state)
 {
     (void)state;
@@ -104,7 +104,7 @@ static void proofs_go_first_then_gaps_then_histories_then_probes(void **state)
     expect_round((size_t[]){ 5, 6, 3, 4, 1, 2, 0 }, 7);
 }
 
-static void a_thousand_back_at_once_leave_room_for_a_gap(void **state)
+static void a_thousand_reconnections_leave_room_for_a_gap(void **state)
 {
     (void)state;
     for (size_t i = 0; i < 30; i++) {
@@ -130,8 +130,8 @@ static void many_gaps_leave_room_for_proofs(void **state)
     expect_round((size_t[]){ 20, 21 }, 2);
 }
 
-/* Proven, it takes a place of the other line until its end. */
-static void a_proof_that_was_given_makes_room_for_the_next(void **state)
+/* After its proof the replay counts in the other queue until it ends. */
+static void a_completed_proof_makes_room_for_the_next(void **state)
 {
     (void)state;
     for (size_t i = 0; i < 10; i++) {
@@ -146,11 +146,11 @@ static void a_proof_that_was_given_makes_room_for_the_next(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(who_waited_longest_is_asked_first, end_fleet),
+        cmocka_unit_test_teardown(the_stream_that_waited_longest_goes_first, end_fleet),
         cmocka_unit_test_teardown(proofs_go_first_then_gaps_then_histories_then_probes, end_fleet),
-        cmocka_unit_test_teardown(a_thousand_back_at_once_leave_room_for_a_gap, end_fleet),
+        cmocka_unit_test_teardown(a_thousand_reconnections_leave_room_for_a_gap, end_fleet),
         cmocka_unit_test_teardown(many_gaps_leave_room_for_proofs, end_fleet),
-        cmocka_unit_test_teardown(a_proof_that_was_given_makes_room_for_the_next, end_fleet),
+        cmocka_unit_test_teardown(a_completed_proof_makes_room_for_the_next, end_fleet),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

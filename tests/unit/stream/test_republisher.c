@@ -12,7 +12,7 @@ enum { block_size = 2, max_names = 1 << 12, kept_batches = 16 };
 
 static const uint64_t first_number = 1000000;
 
-/* ---- A form of batches for this test: a byte for the event's kind, then 8 for each number ---- */
+/* ---- The batch format of this test: a byte for the kind of event, 8 bytes for each number ---- */
 
 static kvb_status put_number(struct kvb_buf *out, uint64_t number)
 {
@@ -53,11 +53,12 @@ static uint64_t take_number(kvb_span *bytes)
 
 /* ---- Readers ---- */
 
-/* How a reader handles numbers; all readers apply events in the same strict way. */
+/* How a reader handles sequence numbers; all readers apply events in the same strict way. */
 enum reader_kind {
-    asks_from_zero,     /* at its first live batch and at gaps; accepts any answer */
-    asks_at_connection, /* and accepts only the numbers that it requested; else begins empty */
-    never_asks_history, /* only at gaps, which must be filled to the last number */
+    asks_from_zero, /* requests at its first live batch and at gaps; accepts any answer */
+    /* the same, but accepts only the numbers that it requested; otherwise starts empty */
+    asks_at_connection,
+    never_asks_history, /* requests only at gaps, which must be filled to the last number */
     reader_kinds
 };
 
@@ -68,13 +69,13 @@ struct reader {
     uint64_t last;
     bool is_asking;
     uint64_t asked;
-    bool has_failed; /* it did not accept an answer, so it knows nothing until a Cleared */
-    bool is_late;    /* knows nothing before the next Cleared */
+    bool has_failed; /* it rejected an answer, so it ignores events until a Cleared */
+    bool is_late;    /* ignores events before the next Cleared */
 };
 
 static void apply(struct reader *reader, kvb_span payload)
 {
-    (void)take_number(&payload); /* the rank */
+    (void)take_number(&payload); /* contains the rank */
     while (payload.len > 0) {
         const uint64_t kind = take_number(&payload);
         const uint64_t count = take_number(&payload);
@@ -116,12 +117,12 @@ struct world {
     uint64_t names;
     uint64_t percent_lost;
     struct reader reader;
-    uint64_t number_seen;    /* the largest that was ever live */
-    struct message *waiting; /* owned: live ones while the reader waits for an answer */
+    uint64_t number_seen;    /* the largest number ever published live */
+    struct message *waiting; /* owned: live batches while the reader waits for an answer */
     size_t waiting_count;
 };
 
-static uint8_t identity[] = { 1, 2, 3 }; /* the first byte counts the connections of the reader */
+static uint8_t identity[] = { 1, 2, 3 }; /* the first byte counts the reader's connections */
 static const kvb_span reader_identity = { identity, sizeof identity };
 
 static void open_tree(struct world *world)
@@ -132,7 +133,7 @@ static void open_tree(struct world *world)
 
     assert_ok(kvb_block_tree_new(&options, &world->tree));
     kvb_block_tree_clear(
-        world->tree); /* as the bridge does: of an earlier process readers know some */
+        world->tree); /* as in the bridge: readers may hold blocks of an earlier process */
 }
 
 static void store_name(struct world *world, uint64_t hash)
@@ -146,7 +147,7 @@ static void store_name(struct world *world, uint64_t hash)
                                       .hash_count = 1,
                                       .token_count = block_size };
     struct kvb_event_batch batch = { .events = &event };
-    const void *const borrowed[] = { hashes, tokens }; /* the batch only reads them */
+    const void *const borrowed[] = { hashes, tokens }; /* the batch only borrows them */
 
     memcpy((void *)&batch.hashes, (const void *)&borrowed[0], sizeof(void *));
     memcpy((void *)&batch.tokens, (const void *)&borrowed[1], sizeof(void *));
@@ -154,7 +155,7 @@ static void store_name(struct world *world, uint64_t hash)
     kvb_block_tree_hold(world->tree, hashes[0], 1);
 }
 
-/* A new process.  It knows what is held, as after a replay of the engine. */
+/* A new process, which knows what is held, as after a replay of the engine. */
 static void open_republisher(struct world *world)
 {
     open_tree(world);
@@ -249,7 +250,7 @@ static void keep_live(struct world *world, uint64_t number, kvb_span payload)
     memcpy(message->bytes, payload.data, payload.len);
 }
 
-/* True: the batch must wait for an answer. */
+/* True when the batch must wait for an answer. */
 static bool must_ask(struct world *world, uint64_t number)
 {
     struct reader *reader = &world->reader;
@@ -285,11 +286,12 @@ static void hear_end(struct world *world)
 
     reader->is_asking = false;
     if (reader->kind == asks_from_zero && !reader->has_last && count > 0) {
-        reader->last = waiting[0].number - 1; /* it continues with the live batches that it has */
+        /* it continues with the live batches that it has queued */
+        reader->last = waiting[0].number - 1;
         reader->has_last = true;
     }
     if (reader->asked > 0 && reader->has_last && reader->last < reader->asked) {
-        forget_all(reader); /* the answer was empty: it begins again at the next Cleared */
+        forget_all(reader); /* the answer was empty: it restarts at the next Cleared */
     }
     world->waiting = NULL;
     world->waiting_count = 0;
@@ -308,7 +310,7 @@ static void hear_reply(struct world *world, uint64_t number, kvb_span payload)
     const uint64_t wanted = reader->has_last ? reader->last + 1 : reader->asked;
 
     if (reader->kind != asks_from_zero || reader->asked > 0) {
-        assert_int_equal(number, wanted); /* the answer begins where requested, without a gap */
+        assert_int_equal(number, wanted); /* the answer begins where requested and has no gap */
     }
     apply(reader, payload);
     reader->last = number;
@@ -406,7 +408,7 @@ static void restart_reader(struct world *world)
     }
 }
 
-/* After a crash numbers continue after the reserved ones; after a stop, with the next one. */
+/* After a crash numbers continue behind the reserved ones; after a stop, with the next one. */
 static void restart_republisher(struct world *world)
 {
     const bool is_crash = kvb_random_below(&world->rng, 2) == 0;
@@ -415,7 +417,7 @@ static void restart_republisher(struct world *world)
         kvb_republisher_next_number(world->republisher) + (is_crash ? kvb_republish_reserve : 0);
     close_republisher(world);
     open_republisher(world);
-    if (world->reader.is_asking) { /* its connection was lost, and it asks again */
+    if (world->reader.is_asking) { /* its connection was lost, so it requests again */
         ask(world, world->reader.has_last ? world->reader.last + 1 : 0);
     }
 }
@@ -456,7 +458,7 @@ static void run_world(enum reader_kind kind, uint64_t seed)
     end_world(&world);
 }
 
-static void each_kind_of_reader_ends_with_the_truth_in_random_worlds(void **state)
+static void each_kind_of_reader_has_the_correct_blocks_in_random_worlds(void **state)
 {
     (void)state;
     for (int kind = 0; kind < reader_kinds; kind++) {
@@ -466,15 +468,15 @@ static void each_kind_of_reader_ends_with_the_truth_in_random_worlds(void **stat
     }
 }
 
-/* ---- One behaviour each ---- */
+/* ---- Single behaviours ---- */
 
 struct line {
     enum kvb_republish_kind kind;
     uint64_t number;
-    size_t events_bytes; /* of the payload, after the rank */
+    size_t events_bytes; /* the payload, without the rank */
 };
 
-/* Collects everything that is sent while no time passes. */
+/* Collects everything that is sent at one point in time. */
 static size_t collect(struct world *world, struct line *lines, size_t max)
 {
     size_t count = 0;
@@ -539,12 +541,12 @@ static void request(uint64_t from)
     assert_ok(kvb_republisher_request(scene.republisher, reader_identity, from, scene.time.now_ns));
 }
 
-static void numbers_go_on_by_one_and_silence_is_an_empty_batch(void **state)
+static void numbers_increase_by_one_and_a_quiet_second_is_an_empty_batch(void **state)
 {
     (void)state;
-    assert_int_equal(collect(&scene, lines, 100), 1); /* the first at once */
+    assert_int_equal(collect(&scene, lines, 100), 1); /* the first is sent at once */
     assert_int_equal(lines[0].number, first_number);
-    assert_int_equal(lines[0].events_bytes, 24); /* cleared */
+    assert_int_equal(lines[0].events_bytes, 24); /* a Cleared */
     store_one();
     assert_int_equal(collect(&scene, lines, 100), 1);
     assert_int_equal(lines[0].number, first_number + 1);
@@ -556,7 +558,7 @@ static void numbers_go_on_by_one_and_silence_is_an_empty_batch(void **state)
     assert_int_equal(lines[0].events_bytes, 0);
 }
 
-static void a_request_within_the_ring_gets_what_was_published(void **state)
+static void a_request_within_the_ring_gets_the_published_batches(void **state)
 {
     (void)state;
     publish(5);
@@ -568,7 +570,7 @@ static void a_request_within_the_ring_gets_what_was_published(void **state)
     assert_int_equal(lines[2].kind, KVB_REPUBLISH_END);
 }
 
-static void nothing_missed_is_the_end_mark_alone(void **state)
+static void a_request_that_missed_nothing_gets_only_the_end_mark(void **state)
 {
     (void)state;
     publish(2);
@@ -580,7 +582,7 @@ static void nothing_missed_is_the_end_mark_alone(void **state)
     assert_int_equal(lines[0].kind, KVB_REPUBLISH_END);
 }
 
-static void what_the_ring_has_no_more_is_a_snapshot_that_fits_the_numbers(void **state)
+static void a_request_beyond_the_ring_gets_a_snapshot_under_the_missing_numbers(void **state)
 {
     (void)state;
     publish((size_t)3 * kept_batches);
@@ -595,10 +597,10 @@ static void what_the_ring_has_no_more_is_a_snapshot_that_fits_the_numbers(void *
 }
 
 /* An event has 24 bytes, and 8 more for each block; a Cleared has no blocks. */
-static void a_snapshot_is_merged_where_there_are_few_numbers(void **state)
+static void a_snapshot_is_merged_into_few_numbers(void **state)
 {
     (void)state;
-    scene.options.max_kept_bytes = 8; /* too few for any batch: the ring stays empty */
+    scene.options.max_kept_bytes = 8; /* too few bytes for any batch: the ring stays empty */
     close_republisher(&scene);
     open_republisher(&scene);
     for (int i = 0; i < 3000; i++) { /* more than one batch can contain */
@@ -613,7 +615,7 @@ static void a_snapshot_is_merged_where_there_are_few_numbers(void **state)
     assert_int_equal(lines[1].kind, KVB_REPUBLISH_END);
 }
 
-static void from_zero_is_the_end_mark_then_an_announcement_to_all(void **state)
+static void a_request_from_zero_gets_the_end_mark_then_all_get_an_announcement(void **state)
 {
     (void)state;
     publish(3);
@@ -650,11 +652,11 @@ static void requests_from_zero_share_the_announcement_that_follows(void **state)
     assert_int_equal(kvb_republisher_count(scene.republisher)->announcements, 2);
 }
 
-static void too_far_back_is_announced(void **state)
+static void a_request_too_far_back_causes_an_announcement(void **state)
 {
     (void)state;
     publish(kept_batches + 2);
-    request(first_number + kept_batches + 1 - kvb_max_republish_fill); /* one too many */
+    request(first_number + kept_batches + 1 - kvb_max_republish_fill); /* one number too many */
     assert_int_equal(collect(&scene, lines, 100), 1);
     assert_int_equal(lines[0].kind, KVB_REPUBLISH_END);
     request(first_number + kept_batches + 2 - kvb_max_republish_fill);
@@ -662,7 +664,7 @@ static void too_far_back_is_announced(void **state)
     assert_int_equal(kvb_republisher_count(scene.republisher)->snapshots, 1);
 }
 
-static void from_zero_may_be_a_snapshot_under_the_newest_numbers(void **state)
+static void a_request_from_zero_may_get_a_snapshot_under_the_newest_numbers(void **state)
 {
     (void)state;
     scene.options.from_zero = KVB_FROM_ZERO_SNAPSHOT;
@@ -676,7 +678,7 @@ static void from_zero_may_be_a_snapshot_under_the_newest_numbers(void **state)
     assert_int_equal(lines[1].kind, KVB_REPUBLISH_END);
 }
 
-static void a_snapshot_is_of_one_moment_and_changes_follow(void **state)
+static void a_snapshot_shows_one_point_in_time_and_changes_follow(void **state)
 {
     (void)state;
     struct kvb_republish_action action;
@@ -697,7 +699,7 @@ static void a_snapshot_is_of_one_moment_and_changes_follow(void **state)
     assert_int_equal(live, 1);
 }
 
-static void a_newer_request_ends_the_answer_and_is_answered(void **state)
+static void a_newer_request_replaces_the_answer_under_way(void **state)
 {
     (void)state;
     struct kvb_republish_action action;
@@ -714,8 +716,9 @@ static void a_newer_request_ends_the_answer_and_is_answered(void **state)
     assert_int_equal(lines[2].kind, KVB_REPUBLISH_END);
 }
 
-/* One whose answer is being sent, one whose snapshot is being made, one that waits for its own. */
-static void at_the_end_each_reader_that_waits_is_sent_its_end_mark(void **state)
+/* One reader whose answer is being sent, one whose snapshot is being made, and one that waits for
+ * its own. */
+static void at_the_stop_each_waiting_reader_is_sent_its_end_mark(void **state)
 {
     (void)state;
     static const uint8_t names[] = "abc";
@@ -737,7 +740,7 @@ static void at_the_end_each_reader_that_waits_is_sent_its_end_mark(void **state)
     assert_int_equal(kvb_republisher_count(scene.republisher)->clients, 0);
 }
 
-static void a_slow_reader_goes_on_with_a_snapshot_when_the_ring_has_passed_it(void **state)
+static void a_slow_reader_overtaken_by_the_ring_continues_with_a_snapshot(void **state)
 {
     (void)state;
     struct kvb_republish_action action;
@@ -764,7 +767,7 @@ static void a_slow_reader_goes_on_with_a_snapshot_when_the_ring_has_passed_it(vo
     assert_int_equal(lines[count - 1].kind, KVB_REPUBLISH_END);
 }
 
-static void a_reader_that_takes_nothing_or_is_gone_is_dropped(void **state)
+static void a_reader_that_reads_nothing_or_has_left_is_dropped(void **state)
 {
     (void)state;
     struct kvb_republish_action action;
@@ -831,7 +834,7 @@ static void without_reserved_numbers_nothing_is_published(void **state)
     assert_int_equal(lines[0].number, first_number + 2);
 }
 
-static void a_clear_within_an_announcement_is_followed_by_another(void **state)
+static void a_clear_during_an_announcement_causes_another(void **state)
 {
     (void)state;
     struct kvb_republish_action action;
@@ -842,7 +845,7 @@ static void a_clear_within_an_announcement_is_followed_by_another(void **state)
     (void)collect(&scene, lines, 100);
     kvb_republisher_subscribed(scene.republisher, scene.time.now_ns);
     scene.time.now_ns += 50 * KVB_NS_PER_MS;
-    for (int i = 0; i < 2; i++) { /* it begins, and the first of two batches */
+    for (int i = 0; i < 2; i++) { /* the announcement begins, with the first of two batches */
         kvb_republisher_live(scene.republisher, &scene.time, &action);
     }
     assert_int_equal(action.kind, KVB_REPUBLISH_LIVE);
@@ -854,7 +857,7 @@ static void a_clear_within_an_announcement_is_followed_by_another(void **state)
     assert_int_equal(kvb_republisher_count(scene.republisher)->announcements, 2);
 }
 
-static void a_batch_that_cannot_be_written_is_a_gap_that_a_snapshot_fills(void **state)
+static void a_batch_that_cannot_be_encoded_is_a_gap_that_a_snapshot_fills(void **state)
 {
     (void)state;
     publish(3);
@@ -873,11 +876,10 @@ static void a_batch_that_cannot_be_written_is_a_gap_that_a_snapshot_fills(void *
     assert_int_equal(lines[1].number, first_number + 4);
     scene.time.now_ns += KVB_NS_PER_S;
     assert_int_equal(collect(&scene, lines, 100), 1);
-    assert_int_equal(lines[0].events_bytes, 24 + 5 * 32); /* for readers that never ask */
+    assert_int_equal(lines[0].events_bytes, 24 + 5 * 32); /* for readers that never send requests */
 }
 
-/* A batch that is lost because an allocation failed leaves a gap, and everything is announced
- * again. */
+/* A batch lost to a failed allocation leaves a gap, and everything is announced again. */
 static void run_with_failures(long allocations)
 {
     struct world world;
@@ -925,26 +927,26 @@ static void survives_each_failing_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_kind_of_reader_ends_with_the_truth_in_random_worlds),
+        cmocka_unit_test(each_kind_of_reader_has_the_correct_blocks_in_random_worlds),
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, begin_scene, end_scene)
-        SCENE(numbers_go_on_by_one_and_silence_is_an_empty_batch),
-        SCENE(a_request_within_the_ring_gets_what_was_published),
-        SCENE(nothing_missed_is_the_end_mark_alone),
-        SCENE(what_the_ring_has_no_more_is_a_snapshot_that_fits_the_numbers),
-        SCENE(a_snapshot_is_merged_where_there_are_few_numbers),
-        SCENE(from_zero_is_the_end_mark_then_an_announcement_to_all),
+        SCENE(numbers_increase_by_one_and_a_quiet_second_is_an_empty_batch),
+        SCENE(a_request_within_the_ring_gets_the_published_batches),
+        SCENE(a_request_that_missed_nothing_gets_only_the_end_mark),
+        SCENE(a_request_beyond_the_ring_gets_a_snapshot_under_the_missing_numbers),
+        SCENE(a_snapshot_is_merged_into_few_numbers),
+        SCENE(a_request_from_zero_gets_the_end_mark_then_all_get_an_announcement),
         SCENE(requests_from_zero_share_the_announcement_that_follows),
-        SCENE(too_far_back_is_announced),
-        SCENE(from_zero_may_be_a_snapshot_under_the_newest_numbers),
-        SCENE(a_snapshot_is_of_one_moment_and_changes_follow),
-        SCENE(a_newer_request_ends_the_answer_and_is_answered),
-        SCENE(at_the_end_each_reader_that_waits_is_sent_its_end_mark),
-        SCENE(a_slow_reader_goes_on_with_a_snapshot_when_the_ring_has_passed_it),
-        SCENE(a_reader_that_takes_nothing_or_is_gone_is_dropped),
+        SCENE(a_request_too_far_back_causes_an_announcement),
+        SCENE(a_request_from_zero_may_get_a_snapshot_under_the_newest_numbers),
+        SCENE(a_snapshot_shows_one_point_in_time_and_changes_follow),
+        SCENE(a_newer_request_replaces_the_answer_under_way),
+        SCENE(at_the_stop_each_waiting_reader_is_sent_its_end_mark),
+        SCENE(a_slow_reader_overtaken_by_the_ring_continues_with_a_snapshot),
+        SCENE(a_reader_that_reads_nothing_or_has_left_is_dropped),
         SCENE(readers_and_snapshots_are_bounded),
         SCENE(without_reserved_numbers_nothing_is_published),
-        SCENE(a_batch_that_cannot_be_written_is_a_gap_that_a_snapshot_fills),
-        SCENE(a_clear_within_an_announcement_is_followed_by_another),
+        SCENE(a_batch_that_cannot_be_encoded_is_a_gap_that_a_snapshot_fills),
+        SCENE(a_clear_during_an_announcement_causes_another),
         SCENE(survives_each_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

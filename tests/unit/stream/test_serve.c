@@ -13,7 +13,8 @@ static const enum kvb_connection_state away = KVB_CONNECTION_AWAY;
 
 enum { reported_ns = 700, no_input = -1 };
 
-/* What the monitor reports once; the inputs that follow, in order, up to no_input. */
+/* The one event that the monitor reports, and the inputs that follow from it, in order, up to
+ * no_input. */
 static void
 report(struct kvb_connection *connection, bool was_lost, bool is_up, const int inputs[3])
 {
@@ -28,7 +29,7 @@ report(struct kvb_connection *connection, bool was_lost, bool is_up, const int i
     assert_false(kvb_connection_next(connection, &update, reported_ns, &kind));
 }
 
-static void each_state_goes_where_the_table_says(void **state)
+static void each_transition_is_that_of_the_table(void **state)
 {
     (void)state;
     static const struct {
@@ -77,13 +78,13 @@ static void an_engine_is_away_since_its_connection_was_lost(void **state)
     report(&connection, true, false, goes);
     assert_int_equal(kvb_connection_away_ns(&connection), reported_ns);
     connection.away_ns = 5;
-    report(&connection, true, false, none); /* still the same absence */
+    report(&connection, true, false, none); /* the same absence continues */
     assert_int_equal(kvb_connection_away_ns(&connection), 5);
     report(&connection, false, true, comes);
     assert_int_equal(kvb_connection_away_ns(&connection), 0);
 }
 
-/* Readers may hold what it lists. */
+/* Readers may hold blocks of its list. */
 static void a_restored_stream_is_away_until_its_engine_connects(void **state)
 {
     (void)state;
@@ -108,7 +109,7 @@ static void ticks_are_due_every_50_ms(void **state)
     assert_false(kvb_agenda_takes_tick(&agenda, 150 * KVB_NS_PER_MS - 1));
     assert_true(kvb_agenda_takes_tick(&agenda, 157 * KVB_NS_PER_MS));
     assert_false(
-        kvb_agenda_takes_tick(&agenda, 200 * KVB_NS_PER_MS)); /* a late one moves the next */
+        kvb_agenda_takes_tick(&agenda, 200 * KVB_NS_PER_MS)); /* a late tick moves the next one */
     assert_true(kvb_agenda_takes_tick(&agenda, 207 * KVB_NS_PER_MS));
 }
 
@@ -130,11 +131,11 @@ static bool is_sooner_after(enum kvb_stream_input_kind kind, struct kvb_stream_o
     kvb_agenda_note_step(&agenda, kind, &output);
     kvb_agenda_note_step(&agenda, KVB_INPUT_TICK, &(struct kvb_stream_output){ .has_more = true });
     const bool is_sooner = kvb_agenda_takes_round(&agenda, 100 * KVB_NS_PER_MS + 1);
-    assert_false(kvb_agenda_takes_round(&agenda, 100 * KVB_NS_PER_MS + 2)); /* once */
+    assert_false(kvb_agenda_takes_round(&agenda, 100 * KVB_NS_PER_MS + 2)); /* only once */
     return is_sooner;
 }
 
-static void a_round_is_due_at_once_when_a_stream_changed_or_a_replay_is_over(void **state)
+static void a_round_is_due_at_once_after_a_change_or_the_end_of_a_replay(void **state)
 {
     (void)state;
 
@@ -158,7 +159,7 @@ static void each_connection_is_seen_once_and_readers_get_time_to_connect(void **
     assert_int_equal(announce_ns, 1300 * KVB_NS_PER_MS);
     assert_false(kvb_agenda_takes_connection(&agenda, 1, 200 * KVB_NS_PER_MS, &announce_ns));
     assert_true(kvb_agenda_takes_connection(
-        &agenda, 3, 300 * KVB_NS_PER_MS, &announce_ns)); /* two at once */
+        &agenda, 3, 300 * KVB_NS_PER_MS, &announce_ns)); /* two new connections at once */
     assert_int_equal(announce_ns, 1500 * KVB_NS_PER_MS);
     assert_false(kvb_agenda_takes_connection(&agenda, 3, 400 * KVB_NS_PER_MS, &announce_ns));
 }
@@ -167,15 +168,15 @@ static void each_connection_is_seen_once_and_readers_get_time_to_connect(void **
 
 static const uint64_t start_ns = 100 * KVB_NS_PER_S;
 
-/* One rank, and a world that does what a test says. */
+/* One rank, and a world in which a test sets what happens. */
 struct scene {
-    struct kvb_served rank; /* first: the server passes it */
+    struct kvb_served rank; /* in its first element, whether the server delivered it */
     struct kvb_server server;
     uint64_t now_ns;
-    struct kvb_connection_update update; /* the monitor's next word */
-    enum kvb_serve_reply reply;          /* the next one; NO_REPLY: none */
-    bool is_unresolved;                  /* the engine's name */
-    bool is_denied;                      /* nothing may be published */
+    struct kvb_connection_update update; /* the next report of the monitor */
+    enum kvb_serve_reply reply;          /* the next reply; NO_REPLY: none */
+    bool is_unresolved;                  /* the engine's name has an address */
+    bool is_denied;                      /* publishing is denied */
     uint64_t connects;
     size_t starts, stops, rounds, passed_over, applied;
 };
@@ -268,7 +269,7 @@ static void share_changed(void *context, struct kvb_served *rank, enum kvb_turn_
 static size_t rank_count(void *context)
 {
     (void)context;
-    return 2; /* the second is another bridge's */
+    return 2; /* the second echo is another bridge's */
 }
 
 static struct kvb_served *rank_at(void *context, size_t number)
@@ -357,7 +358,7 @@ static void turn_after(struct scene *scene, uint64_t ms)
     (void)kvb_serve_turn(&scene->server, scene->now_ns);
 }
 
-/* The engine is connected, and its first replay is wanted. */
+/* Connects the engine; its first replay is wanted. */
 static void begin(struct scene *scene)
 {
     const struct kvb_stream_options options = {
@@ -447,7 +448,7 @@ static void a_lost_connection_stops_the_replay(void **state)
     end(&scene);
 }
 
-static void an_unresolved_name_leaves_its_place_to_others_for_half_a_second(void **state)
+static void an_unresolved_name_yields_its_place_to_others_for_half_a_second(void **state)
 {
     (void)state;
     struct scene scene;
@@ -468,7 +469,7 @@ static void an_unresolved_name_leaves_its_place_to_others_for_half_a_second(void
 
 /* ---- NATS ---- */
 
-static void what_was_published_before_a_new_connection_counts_as_lost(void **state)
+static void events_published_before_a_new_connection_count_as_lost(void **state)
 {
     (void)state;
     struct scene scene;
@@ -481,11 +482,11 @@ static void what_was_published_before_a_new_connection_counts_as_lost(void **sta
     scene.connects++;
     turn_after(&scene, 10);
     assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED_GAP);
-    assert_true(scene.rank.advertiser.not_before_ns > scene.now_ns); /* readers connect first */
+    assert_true(scene.rank.advertiser.not_before_ns > scene.now_ns); /* readers reconnect first */
     end(&scene);
 }
 
-static void nothing_is_published_while_it_is_denied_and_all_counts_as_lost(void **state)
+static void while_publishing_is_denied_all_events_count_as_lost(void **state)
 {
     (void)state;
     struct scene scene;
@@ -503,7 +504,7 @@ static void nothing_is_published_while_it_is_denied_and_all_counts_as_lost(void 
 
 /* ---- Live batches ---- */
 
-static void live_batches_are_applied_or_passed_over(void **state)
+static void live_batches_are_applied_or_skipped(void **state)
 {
     (void)state;
     struct scene scene;
@@ -522,21 +523,21 @@ static void live_batches_are_applied_or_passed_over(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_state_goes_where_the_table_says),
+        cmocka_unit_test(each_transition_is_that_of_the_table),
         cmocka_unit_test(an_engine_is_away_since_its_connection_was_lost),
         cmocka_unit_test(a_restored_stream_is_away_until_its_engine_connects),
         cmocka_unit_test(ticks_are_due_every_50_ms),
         cmocka_unit_test(rounds_are_due_every_5_ms),
-        cmocka_unit_test(a_round_is_due_at_once_when_a_stream_changed_or_a_replay_is_over),
+        cmocka_unit_test(a_round_is_due_at_once_after_a_change_or_the_end_of_a_replay),
         cmocka_unit_test(each_connection_is_seen_once_and_readers_get_time_to_connect),
         cmocka_unit_test(a_replay_is_requested_once_and_ends_with_its_end),
         cmocka_unit_test(a_cut_replay_is_not_complete),
         cmocka_unit_test(an_unreadable_reply_stops_the_replay_without_an_end),
         cmocka_unit_test(a_lost_connection_stops_the_replay),
-        cmocka_unit_test(an_unresolved_name_leaves_its_place_to_others_for_half_a_second),
-        cmocka_unit_test(what_was_published_before_a_new_connection_counts_as_lost),
-        cmocka_unit_test(nothing_is_published_while_it_is_denied_and_all_counts_as_lost),
-        cmocka_unit_test(live_batches_are_applied_or_passed_over),
+        cmocka_unit_test(an_unresolved_name_yields_its_place_to_others_for_half_a_second),
+        cmocka_unit_test(events_published_before_a_new_connection_count_as_lost),
+        cmocka_unit_test(while_publishing_is_denied_all_events_count_as_lost),
+        cmocka_unit_test(live_batches_are_applied_or_skipped),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

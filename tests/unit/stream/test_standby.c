@@ -40,7 +40,7 @@ static void receive_primary(struct kvb_standby *standby, uint64_t now_ns)
     assert_int_equal(receive(standby, primary, false, false, now_ns), KVB_STANDBY_REST);
 }
 
-/* Steps of 10 ms, in which our messages come back; returns when the stream is taken over. */
+/* Steps of 10 ms, in which our own messages come back. Returns when the stream was taken over. */
 static uint64_t run_until_taken(struct kvb_standby *standby, uint64_t from_ns, uint64_t to_ns)
 {
     uint64_t echoes = 0;
@@ -109,7 +109,8 @@ static void a_goodbye_beside_one_who_publishes_is_none([[maybe_unused]] void **s
     receive_primary(&standby, 20 * s);
     (void)receive(&standby, other_standby, true, false, 20 * s);
     (void)receive(&standby, other_standby, true, true, 20 * s + ms);
-    (void)receive(&standby, 77, false, true, 20 * s + ms); /* of one that was never received */
+    /* from a bridge that was never received */
+    (void)receive(&standby, 77, false, true, 20 * s + ms);
     assert_int_equal(run_until_taken(&standby, 20 * s + ms, 23 * s - 1), 0);
     assert_true(run_until_taken(&standby, 23 * s, 24 * s) > 0);
 }
@@ -128,16 +129,16 @@ static void silence_counts_only_while_connected([[maybe_unused]] void **state)
 
     receive_primary(&standby, 20 * s);
     (void)run_until_taken(&standby, 20 * s, 22 * s);
-    kvb_standby_connected(&standby, 23 * s); /* again */
+    kvb_standby_connected(&standby, 23 * s); /* repeated */
     assert_int_equal(run_until_taken(&standby, 23 * s, 26 * s - 1), 0);
 
-    /* a server that froze: our own messages do not come back */
+    /* the server froze: our own messages do not come back */
     struct kvb_standby frozen = connected_at(s);
     receive_primary(&frozen, 20 * s);
     for (uint64_t now_ns = 20 * s; now_ns < 60 * s; now_ns += 100 * ms) {
         assert_int_not_equal(kvb_standby_next(&frozen, 7, now_ns), KVB_STANDBY_TAKE_OVER);
     }
-    receive_primary(&frozen, 60 * s); /* it thaws, and the heartbeat is read before the echo */
+    receive_primary(&frozen, 60 * s); /* it thaws, and the heartbeat is read before our echo */
     assert_int_equal(kvb_standby_next(&frozen, 8, 60 * s), KVB_STANDBY_REST);
     assert_int_equal(frozen.state, watching);
 }
@@ -161,7 +162,7 @@ static void the_second_standby_waits_a_period_more([[maybe_unused]] void **state
     assert_int_equal(run_until_taken(&standby, 20 * s, 24 * s - 1), 0);
     assert_true(run_until_taken(&standby, 24 * s, 25 * s) > 0);
 
-    /* and no longer than the first one shows that it is there */
+    /* and not beyond the first heartbeat, which shows that the other is there */
     standby = connected_at(s);
     receive_primary(&standby, 20 * s);
     kvb_standby_is_behind(&standby, 19 * s);
@@ -176,7 +177,7 @@ static void yields_to_the_second_heartbeat_of_a_primary([[maybe_unused]] void **
 
     receive_primary(&standby, 21 * s);
     assert_int_equal(standby.state, challenged);
-    receive_primary(&standby, 21 * s + 100 * ms); /* a burst of what was under way */
+    receive_primary(&standby, 21 * s + 100 * ms); /* a burst of messages that were under way */
     assert_true(kvb_standby_is_active(&standby));
     assert_int_equal(receive(&standby, primary, false, false, 22 * s), KVB_STANDBY_YIELD);
     assert_int_equal(standby.state, watching);
@@ -206,7 +207,7 @@ static void of_two_standbys_the_later_epoch_stays([[maybe_unused]] void **state)
                  { other_standby, own_first + 1, KVB_STANDBY_YIELD },
                  { ours + 1, own_first, KVB_STANDBY_YIELD },
                  { ours - 1, own_first, KVB_STANDBY_REST },
-                 { ours, own_first + 1, KVB_STANDBY_REST } }; /* ourselves */
+                 { ours, own_first + 1, KVB_STANDBY_REST } }; /* this bridge's own heartbeat */
 
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct kvb_standby standby = active_at(20 * s);
@@ -222,7 +223,7 @@ static void of_two_standbys_the_later_epoch_stays([[maybe_unused]] void **state)
 
 static void the_next_epoch_is_above_what_others_published([[maybe_unused]] void **state)
 {
-    const uint64_t ahead = wall_us + 3600ULL * 1000 * 1000; /* a clock an hour ahead */
+    const uint64_t ahead = wall_us + 3600ULL * 1000 * 1000; /* its clock is an hour ahead */
     const uint64_t absurd = wall_us + 864000ULL * 1000 * 1000;
 
     assert_int_equal(kvb_standby_epoch_us(0, wall_us), wall_us);
@@ -256,8 +257,8 @@ struct world {
     uint64_t now_ns;
     uint64_t seed;
     bool primary_publishes;
-    uint64_t somebody_ns; /* somebody published then */
-    uint64_t alone_ns;    /* no two did then */
+    uint64_t somebody_ns; /* some bridge published at that time */
+    uint64_t alone_ns;    /* no two bridges published at that time */
     struct kvb_standby standbys[2];
     uint64_t firsts[2];
     uint64_t next_beat_ns[3];
@@ -301,7 +302,7 @@ static void turn_standby(struct world *world, size_t at)
     struct kvb_standby *standby = &world->standbys[at];
 
     if (at == 1) {
-        kvb_standby_is_behind(standby, world->now_ns); /* the first is always there */
+        kvb_standby_is_behind(standby, world->now_ns); /* the first standby always runs */
     }
     switch (kvb_standby_next(standby, world->echoes[at], world->now_ns)) {
     case KVB_STANDBY_PROBE:
@@ -345,7 +346,7 @@ static void turn_world(struct world *world)
     turn_standby(world, 1);
 }
 
-/* What has to hold, however it came about. */
+/* What must hold in the end, whatever happened. */
 static void check_world(struct world *world)
 {
     const int count = publishes(world, 0) + publishes(world, 1) + publishes(world, 2);

@@ -4,7 +4,7 @@
 #include "core/clock.h"
 #include "stream_world.h"
 
-static void is_down_until_the_engine_is_there(void **state)
+static void a_stream_is_down_until_the_engine_connects(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -18,7 +18,7 @@ static void is_down_until_the_engine_is_there(void **state)
     stream_world_end(&world);
 }
 
-static void a_history_from_the_beginning_is_exact(void **state)
+static void a_replay_from_the_first_batch_is_exact(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -64,7 +64,7 @@ static void live_batches_wait_while_a_replay_runs(void **state)
     stream_world_end(&world);
 }
 
-static void a_beginning_that_the_engine_forgot_is_partial(void **state)
+static void a_replay_without_the_first_batches_is_partial(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -93,12 +93,12 @@ static void a_gap_is_filled_before_what_follows_is_applied(void **state)
     add_removed(&world.batch, &stored_first, 1); /* seq 5 removes what seq 4 stored */
     give_batch(&world, KVB_INPUT_LIVE, 5, first_incarnation, false);
     assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
-    assert_int_equal(start_wanted_replay(&world), 2); /* inclusive */
+    assert_int_equal(start_wanted_replay(&world), 2); /* the first number, inclusive */
     replayed(&world, 2, first_incarnation, 3);
     replayed(&world, 3, first_incarnation, 4);
     replayed(&world, 4, first_incarnation, 5);
     end_replay(&world, first_incarnation);
-    assert_false(world.saw_cleared); /* the same epoch */
+    assert_false(world.saw_cleared); /* the epoch stays */
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_true(router_holds(&world, root(4)));
     assert_false(router_holds(&world, root(5)));
@@ -107,7 +107,7 @@ static void a_gap_is_filled_before_what_follows_is_applied(void **state)
     stream_world_end(&world);
 }
 
-static void jumps_to_the_last_number_do_not_begin_the_counter_again(void **state)
+static void a_jump_to_the_largest_number_does_not_wrap_the_counter(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -116,7 +116,7 @@ static void jumps_to_the_last_number_do_not_begin_the_counter_again(void **state
     stream_world_begin(&world, false);
     give(&world, KVB_INPUT_UP);
     for (uint64_t jump = 1; jump <= 3; jump++) {
-        live(&world, 0, first_incarnation, 1); /* the number after the last one */
+        live(&world, 0, first_incarnation, 1); /* the number after the largest one */
         live(&world, UINT64_MAX, first_incarnation, 2);
         assert_int_equal(kvb_stream_count(world.stream)->gaps, jump);
         assert_true(kvb_stream_count(world.stream)->batches_missed > missed);
@@ -125,7 +125,7 @@ static void jumps_to_the_last_number_do_not_begin_the_counter_again(void **state
     stream_world_end(&world);
 }
 
-/* Nobody can name it, so it is held and not listed. */
+/* The block has no name, so it is held but not listed. */
 static void a_block_without_its_parent_makes_the_list_partial(void **state)
 {
     (void)state;
@@ -149,7 +149,8 @@ static void a_duplicate_is_dropped(void **state)
     begin_exact(&world, 3);
     live(&world, 1, first_incarnation, 2);
     assert_int_equal(world.output.events.event_count, 0);
-    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 2); /* with begin_exact()'s */
+    /* including the one of begin_exact() */
+    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 2);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 }
@@ -162,7 +163,7 @@ static void a_restart_clears_and_is_followed_from_its_beginning(void **state)
     begin_exact(&world, 3);
     live(&world, 0, second_incarnation, 11);
     assert_int_equal(start_wanted_replay(&world), 2);
-    give(&world, KVB_INPUT_REPLAY_END); /* it has no batch 2 */
+    give(&world, KVB_INPUT_REPLAY_END); /* the new incarnation has no batch 2 */
     assert_true(world.saw_cleared);
     assert_int_equal(start_wanted_replay(&world), 0);
     replayed(&world, 0, second_incarnation, 11);
@@ -174,8 +175,8 @@ static void a_restart_clears_and_is_followed_from_its_beginning(void **state)
     stream_world_end(&world);
 }
 
-/* The new incarnation has a batch with our last number, and with the numbers after it. */
-static void a_restart_that_overtook_us_is_found_by_its_bytes(void **state)
+/* The new incarnation has a batch with our last number and batches after it. */
+static void a_restart_with_higher_numbers_is_detected_by_the_bytes(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -208,7 +209,7 @@ static void a_lost_tail_shows_within_a_second_of_silence(void **state)
     begin_exact(&world, 3);
     pass_ms(&world, 1100);
     assert_int_equal(start_wanted_replay(&world), 2);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE); /* nothing is known to be missing */
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE); /* no batch is known to be missing */
     replayed(&world, 2, first_incarnation, 3);
     replayed(&world, 3, first_incarnation, 4);
     end_replay(&world, first_incarnation);
@@ -237,7 +238,7 @@ static void an_engine_is_probed_once_a_second_at_most(void **state)
     stream_world_end(&world);
 }
 
-static void a_batch_that_cannot_be_read_begins_the_list_again(void **state)
+static void an_undecodable_batch_restarts_the_list(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -257,13 +258,13 @@ static void a_batch_that_cannot_be_read_begins_the_list_again(void **state)
     stream_world_end(&world);
 }
 
-static void a_batch_that_came_broken_is_fetched_once_more(void **state)
+static void an_undecodable_batch_is_requested_once_more(void **state)
 {
     (void)state;
     struct stream_world world;
 
     begin_exact(&world, 3);
-    give_batch(&world, KVB_INPUT_LIVE, 3, second_incarnation, true); /* other bytes, that is */
+    give_batch(&world, KVB_INPUT_LIVE, 3, second_incarnation, true); /* now with other bytes */
     live(&world, 4, first_incarnation, 5);
     (void)start_wanted_replay(&world);
     for (uint32_t seq = 2; seq < 5; seq++) {
@@ -277,8 +278,8 @@ static void a_batch_that_came_broken_is_fetched_once_more(void **state)
     stream_world_end(&world);
 }
 
-/* It arrived while another replay was requested. */
-static void a_broken_batch_that_the_engine_never_kept_is_given_up(void **state)
+/* It arrived after the request of another replay. */
+static void a_broken_batch_that_the_engine_did_not_keep_is_abandoned(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -287,21 +288,21 @@ static void a_broken_batch_that_the_engine_never_kept_is_given_up(void **state)
     pass_ms(&world, 1100);
     (void)start_wanted_replay(&world);
     give_batch(&world, KVB_INPUT_LIVE, 3, first_incarnation, true);
-    end_replay(&world, first_incarnation); /* both rounds without it */
+    end_replay(&world, first_incarnation); /* neither reply contains it */
     assert_true(world.saw_cleared);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_POISON);
     assert_int_equal(world.held_count, 0);
     stream_world_end(&world);
 }
 
-static void what_comes_while_the_engine_is_away_waits_for_the_replay(void **state)
+static void batches_that_arrive_while_disconnected_wait_for_the_replay(void **state)
 {
     (void)state;
     struct stream_world world;
 
     begin_exact(&world, 3);
     give(&world, KVB_INPUT_DOWN);
-    live(&world, 3, first_incarnation, 4); /* it may be of the next incarnation */
+    live(&world, 3, first_incarnation, 4); /* it may belong to the next incarnation */
     assert_int_equal(world.held_count, 3);
     give(&world, KVB_INPUT_UP);
     assert_int_equal(start_wanted_replay(&world), 1);
@@ -314,8 +315,8 @@ static void what_comes_while_the_engine_is_away_waits_for_the_replay(void **stat
     stream_world_end(&world);
 }
 
-/* Late copies of cleared batches look like other incarnations, one after the other. */
-static void copies_that_come_late_do_not_keep_a_failed_replay_from_being_tried_again(void **state)
+/* Late copies of batches from before the restart look like further restarts. */
+static void late_copies_do_not_keep_a_failed_replay_from_being_repeated(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -339,24 +340,24 @@ static void copies_that_come_late_do_not_keep_a_failed_replay_from_being_tried_a
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_down_until_the_engine_is_there),
-        cmocka_unit_test(a_history_from_the_beginning_is_exact),
+        cmocka_unit_test(a_stream_is_down_until_the_engine_connects),
+        cmocka_unit_test(a_replay_from_the_first_batch_is_exact),
         cmocka_unit_test(an_engine_that_published_nothing_is_exact_from_its_first_batch_on),
         cmocka_unit_test(live_batches_wait_while_a_replay_runs),
-        cmocka_unit_test(a_beginning_that_the_engine_forgot_is_partial),
+        cmocka_unit_test(a_replay_without_the_first_batches_is_partial),
         cmocka_unit_test(a_gap_is_filled_before_what_follows_is_applied),
-        cmocka_unit_test(jumps_to_the_last_number_do_not_begin_the_counter_again),
+        cmocka_unit_test(a_jump_to_the_largest_number_does_not_wrap_the_counter),
         cmocka_unit_test(a_block_without_its_parent_makes_the_list_partial),
         cmocka_unit_test(a_duplicate_is_dropped),
         cmocka_unit_test(a_restart_clears_and_is_followed_from_its_beginning),
-        cmocka_unit_test(a_restart_that_overtook_us_is_found_by_its_bytes),
+        cmocka_unit_test(a_restart_with_higher_numbers_is_detected_by_the_bytes),
         cmocka_unit_test(a_lost_tail_shows_within_a_second_of_silence),
         cmocka_unit_test(an_engine_is_probed_once_a_second_at_most),
-        cmocka_unit_test(a_batch_that_cannot_be_read_begins_the_list_again),
-        cmocka_unit_test(a_batch_that_came_broken_is_fetched_once_more),
-        cmocka_unit_test(a_broken_batch_that_the_engine_never_kept_is_given_up),
-        cmocka_unit_test(what_comes_while_the_engine_is_away_waits_for_the_replay),
-        cmocka_unit_test(copies_that_come_late_do_not_keep_a_failed_replay_from_being_tried_again),
+        cmocka_unit_test(an_undecodable_batch_restarts_the_list),
+        cmocka_unit_test(an_undecodable_batch_is_requested_once_more),
+        cmocka_unit_test(a_broken_batch_that_the_engine_did_not_keep_is_abandoned),
+        cmocka_unit_test(batches_that_arrive_while_disconnected_wait_for_the_replay),
+        cmocka_unit_test(late_copies_do_not_keep_a_failed_replay_from_being_repeated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,7 @@
 #include "checkpoint_bytes.h"
 #include "stream_world.h"
 
-/* What shows that a list is the engine's: a batch that came live and by replay. */
+/* What proves that a list is the engine's: a batch that arrived both live and by replay. */
 
 static void
 give_life(struct stream_world *world, uint64_t count, uint64_t life, uint32_t first_token)
@@ -14,7 +14,7 @@ give_life(struct stream_world *world, uint64_t count, uint64_t life, uint32_t fi
     }
 }
 
-/* The history of an idle engine: right as far as anybody knows, which is not far. */
+/* The history of an idle engine: no error is known, but nothing proves it. */
 static void begin_idle(struct stream_world *world, uint64_t count)
 {
     stream_world_begin(world, true);
@@ -26,9 +26,9 @@ static void begin_idle(struct stream_world *world, uint64_t count)
     assert_int_equal(world->held_count, count);
 }
 
-/* ---- No base ---- */
+/* ---- Without a batch in common ---- */
 
-/* vLLM's buffer_steps = 0, or a replay port where nobody publishes. */
+/* vLLM's buffer_steps = 0, or a replay port of a process that never publishes. */
 static void an_end_without_any_batch_proves_nothing(void **state)
 {
     (void)state;
@@ -44,14 +44,14 @@ static void an_end_without_any_batch_proves_nothing(void **state)
     stream_world_end(&world);
 }
 
-static void what_an_engine_that_keeps_nothing_says_live_is_unverified(void **state)
+static void live_batches_of_an_engine_without_a_buffer_are_unverified(void **state)
 {
     (void)state;
     struct stream_world world;
     uint64_t from = 0;
 
     begin_idle(&world, 0);
-    live(&world, 50, first_incarnation, 51); /* its 50 batches before are lost */
+    live(&world, 50, first_incarnation, 51); /* the 50 batches before them are lost */
     for (int i = 0; i < 20; i++) {
         if (kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
             (void)start_wanted_replay(&world);
@@ -75,7 +75,7 @@ static void a_history_is_not_exact_before_a_live_batch_is_found_in_it(void **sta
     begin_idle(&world, 3);
     pass_ms(&world, 1100);
     assert_int_equal(start_wanted_replay(&world), 2);
-    replayed(&world, 2, first_incarnation, 3); /* a replay that agrees with itself proves nothing */
+    replayed(&world, 2, first_incarnation, 3); /* a second replay only confirms the first */
     give(&world, KVB_INPUT_REPLAY_END);
     assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
     live(&world, 3, first_incarnation, 4);
@@ -86,7 +86,7 @@ static void a_history_is_not_exact_before_a_live_batch_is_found_in_it(void **sta
     stream_world_end(&world);
 }
 
-static void a_batch_held_during_the_replay_that_brings_it_is_found(void **state)
+static void a_live_batch_queued_during_the_replay_that_contains_it_is_found(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -103,8 +103,8 @@ static void a_batch_held_during_the_replay_that_brings_it_is_found(void **state)
 
 /* ---- Another engine's replay ---- */
 
-/* Batches 0 to 2 are another's; 3 is not in that one's buffer. */
-static void a_list_of_another_engine_begins_again_from_live_batches(void **state)
+/* Batches 0 to 2 belong to another engine, which does not have batch 3. */
+static void a_list_of_another_engine_is_rebuilt_from_live_batches(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -117,7 +117,7 @@ static void a_list_of_another_engine_begins_again_from_live_batches(void **state
     live(&world, 4, second_incarnation, 15);
     give(&world, KVB_INPUT_REPLAY_END);
     assert_true(world.saw_cleared);
-    pass_ms(&world, 50); /* what was held */
+    pass_ms(&world, 50); /* the blocks listed before */
     assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
     assert_true(world.held_count == 1 && router_holds(&world, root(15)));
     live(&world, 5, second_incarnation, 16);
@@ -125,14 +125,14 @@ static void a_list_of_another_engine_begins_again_from_live_batches(void **state
     pass_ms(&world, 900);
     assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from)); /* backs off */
     pass_ms(&world, 200);
-    assert_int_equal(start_wanted_replay(&world), 5); /* never its whole buffer */
+    assert_int_equal(start_wanted_replay(&world), 5); /* and never for its whole buffer */
     replayed(&world, 5, first_incarnation, 6);
     assert_int_equal(world.held_count, 2); /* nothing of it is listed */
     assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
     stream_world_end(&world);
 }
 
-static void one_that_is_further_is_another_engine_too(void **state)
+static void an_engine_with_higher_numbers_is_another_engine_too(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -152,8 +152,8 @@ static void one_that_is_further_is_another_engine_too(void **state)
     stream_world_end(&world);
 }
 
-/* Another engine answered for a while, as a proxy may cause. */
-static void a_replay_that_is_the_engines_after_all_is_taken(void **state)
+/* Another engine answered for a while, which a proxy can cause. */
+static void a_replay_by_the_right_engine_is_used_later(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -168,7 +168,7 @@ static void a_replay_that_is_the_engines_after_all_is_taken(void **state)
     assert_int_equal(start_wanted_replay(&world), 4);
     replayed(&world, 4, second_incarnation, 15);
     give(&world, KVB_INPUT_REPLAY_END);
-    pass_ms(&world, 10000); /* its whole buffer was requested just now */
+    pass_ms(&world, 10000); /* its whole buffer was requested a moment ago */
     assert_int_equal(start_wanted_replay(&world), 0);
     give_life(&world, 5, second_incarnation, 11);
     end_replay(&world, second_incarnation);
@@ -179,8 +179,9 @@ static void a_replay_that_is_the_engines_after_all_is_taken(void **state)
 
 /* ---- A buffer that wraps ---- */
 
-/* The engine is quicker than the look: its oldest batch is newer than the one looked for. */
-static void a_batch_that_the_buffer_wrapped_past_shows_nothing(void **state)
+/* The engine is faster than the look-up: its oldest kept batch is newer than the one that is looked
+ * for. */
+static void a_batch_that_left_the_buffer_proves_nothing(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -195,10 +196,10 @@ static void a_batch_that_the_buffer_wrapped_past_shows_nothing(void **state)
     replayed(&world, 6, first_incarnation, 7);
     assert_false(world.saw_cleared);
     pass_ms(&world, 50);
-    assert_int_equal(world.held_count, 9); /* all of it, and nothing was lost */
+    assert_int_equal(world.held_count, 9); /* the replay has everything, and nothing was lost */
     assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
     pass_ms(&world, 1000);
-    assert_int_equal(start_wanted_replay(&world), 8); /* the newest, next */
+    assert_int_equal(start_wanted_replay(&world), 8); /* next, the newest batch */
     replayed(&world, 8, first_incarnation, 9);
     give(&world, KVB_INPUT_REPLAY_END);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
@@ -206,8 +207,8 @@ static void a_batch_that_the_buffer_wrapped_past_shows_nothing(void **state)
     stream_world_end(&world);
 }
 
-/* The same, when batches were lost: what the buffer still has is a part. */
-static void a_loss_beyond_the_buffer_is_gone_and_the_next_live_batch_is_looked_for(void **state)
+/* The same when batches were lost: the buffer has only a part of them. */
+static void after_a_loss_beyond_the_buffer_the_next_live_batch_is_looked_for(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -228,7 +229,7 @@ static void a_loss_beyond_the_buffer_is_gone_and_the_next_live_batch_is_looked_f
 
 /* ---- Once a minute ---- */
 
-/* A busy engine is never silent, so it is never probed; meanwhile another engine may answer
+/* A busy engine is never silent, so it is never probed, although another engine may answer its
  * replays. */
 static void live_batches_are_looked_for_once_a_minute(void **state)
 {
@@ -245,7 +246,8 @@ static void live_batches_are_looked_for_once_a_minute(void **state)
         if (kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
             (void)start_wanted_replay(&world);
             looks++;
-            assert_int_equal(seq - from, 63); /* with those before, as many as it may */
+            /* a check covers 64 batches, the maximum */
+            assert_int_equal(seq - from, 63);
             for (; from <= seq; from++) {
                 replayed(&world, from, first_incarnation, (uint32_t)from + 1);
             }
@@ -258,8 +260,8 @@ static void live_batches_are_looked_for_once_a_minute(void **state)
     stream_world_end(&world);
 }
 
-/* Flipped on its way, past TCP's sum: nothing else ever compares it. */
-static void an_older_batch_with_other_bytes_is_found(void **state)
+/* Bytes flipped in transit, undetected by TCP's checksum: nothing else ever compares them. */
+static void an_older_batch_with_other_bytes_is_detected(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -282,12 +284,13 @@ static void an_older_batch_with_other_bytes_is_found(void **state)
         assert_true(from <= flipped);
         replayed(&world, from, first_incarnation, (uint32_t)from + 1);
     }
-    assert_int_equal(start_wanted_replay(&world), 0); /* the engine's own words for all of it */
+    /* the engine's whole history is requested */
+    assert_int_equal(start_wanted_replay(&world), 0);
     stream_world_end(&world);
 }
 
-/* Its buffer is smaller than a walk: it begins where that does. */
-static void a_walk_begins_where_the_buffer_does(void **state)
+/* Its buffer is smaller than a walk, so the walk begins where the buffer does. */
+static void a_check_begins_where_the_buffer_does(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -314,8 +317,8 @@ static void a_walk_begins_where_the_buffer_does(void **state)
 
 /* ---- One batch is no proof ---- */
 
-/* An engine that writes no times sends an equal batch 2 in its next incarnation. */
-static void an_equal_last_batch_is_not_the_same_life(void **state)
+/* An engine that writes no timestamps sends an identical batch 2 in its next incarnation. */
+static void an_equal_last_batch_does_not_prove_the_same_incarnation(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -336,8 +339,8 @@ static void an_equal_last_batch_is_not_the_same_life(void **state)
     stream_world_end(&world);
 }
 
-/* Nor an equal one before the last, when that is another, or missing. */
-static void an_equal_batch_before_the_last_is_not_the_same_life(void **state)
+/* Neither does an equal last-but-one batch when the last one differs or is missing. */
+static void an_equal_earlier_batch_does_not_prove_the_same_incarnation(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -360,7 +363,7 @@ static void an_equal_batch_before_the_last_is_not_the_same_life(void **state)
     }
 }
 
-static void a_reconnection_to_the_same_life_keeps_what_was_found(void **state)
+static void a_reconnection_to_the_same_incarnation_keeps_the_proof(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -377,9 +380,8 @@ static void a_reconnection_to_the_same_life_keeps_what_was_found(void **state)
     stream_world_end(&world);
 }
 
-/* Nor is how batches came before: the replay may be another process's than it was. */
 /* What follows the batches of the proof may have been cut off. */
-static void an_end_behind_the_proof_is_asked_for_once_more(void **state)
+static void an_end_right_after_the_proof_is_requested_once_more(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -401,7 +403,7 @@ static void an_end_behind_the_proof_is_asked_for_once_more(void **state)
     stream_world_end(&world);
 }
 
-static void an_empty_history_of_another_life_is_asked_for_once(void **state)
+static void an_empty_history_of_another_incarnation_is_requested_once(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -418,14 +420,14 @@ static void an_empty_history_of_another_life_is_asked_for_once(void **state)
     stream_world_end(&world);
 }
 
-static void what_came_live_before_a_reconnection_proves_nothing_after_it(void **state)
+static void live_batches_before_a_reconnection_prove_nothing_after_it(void **state)
 {
     (void)state;
     struct stream_world world;
 
     begin_idle(&world, 0);
     live(&world, 0, first_incarnation, 1);
-    live(&world, 1, first_incarnation, 2); /* not looked for yet */
+    live(&world, 1, first_incarnation, 2); /* the look-up has not happened yet */
     give(&world, KVB_INPUT_DOWN);
     give(&world, KVB_INPUT_UP);
     assert_int_equal(start_wanted_replay(&world), 0);
@@ -439,8 +441,8 @@ static void what_came_live_before_a_reconnection_proves_nothing_after_it(void **
     stream_world_end(&world);
 }
 
-/* An engine that has said one batch has one to prove. */
-static void the_only_batch_proves_its_life(void **state)
+/* An engine that has published one batch has only one as a proof. */
+static void a_single_batch_proves_the_incarnation(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -455,8 +457,8 @@ static void the_only_batch_proves_its_life(void **state)
     stream_world_end(&world);
 }
 
-/* The next process knows as much, and no more. */
-static void a_checkpoint_keeps_whether_it_was_found(void **state)
+/* The next process must know exactly as much. */
+static void a_checkpoint_keeps_whether_the_list_was_proven(void **state)
 {
     (void)state;
     const struct kvb_stream_options options = stream_world_options(true);
@@ -492,25 +494,25 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_end_without_any_batch_proves_nothing),
-        cmocka_unit_test(what_an_engine_that_keeps_nothing_says_live_is_unverified),
+        cmocka_unit_test(live_batches_of_an_engine_without_a_buffer_are_unverified),
         cmocka_unit_test(a_history_is_not_exact_before_a_live_batch_is_found_in_it),
-        cmocka_unit_test(a_batch_held_during_the_replay_that_brings_it_is_found),
-        cmocka_unit_test(a_list_of_another_engine_begins_again_from_live_batches),
-        cmocka_unit_test(one_that_is_further_is_another_engine_too),
-        cmocka_unit_test(a_replay_that_is_the_engines_after_all_is_taken),
-        cmocka_unit_test(a_batch_that_the_buffer_wrapped_past_shows_nothing),
-        cmocka_unit_test(a_loss_beyond_the_buffer_is_gone_and_the_next_live_batch_is_looked_for),
+        cmocka_unit_test(a_live_batch_queued_during_the_replay_that_contains_it_is_found),
+        cmocka_unit_test(a_list_of_another_engine_is_rebuilt_from_live_batches),
+        cmocka_unit_test(an_engine_with_higher_numbers_is_another_engine_too),
+        cmocka_unit_test(a_replay_by_the_right_engine_is_used_later),
+        cmocka_unit_test(a_batch_that_left_the_buffer_proves_nothing),
+        cmocka_unit_test(after_a_loss_beyond_the_buffer_the_next_live_batch_is_looked_for),
         cmocka_unit_test(live_batches_are_looked_for_once_a_minute),
-        cmocka_unit_test(an_older_batch_with_other_bytes_is_found),
-        cmocka_unit_test(a_walk_begins_where_the_buffer_does),
-        cmocka_unit_test(an_equal_last_batch_is_not_the_same_life),
-        cmocka_unit_test(an_equal_batch_before_the_last_is_not_the_same_life),
-        cmocka_unit_test(a_reconnection_to_the_same_life_keeps_what_was_found),
-        cmocka_unit_test(an_end_behind_the_proof_is_asked_for_once_more),
-        cmocka_unit_test(an_empty_history_of_another_life_is_asked_for_once),
-        cmocka_unit_test(what_came_live_before_a_reconnection_proves_nothing_after_it),
-        cmocka_unit_test(the_only_batch_proves_its_life),
-        cmocka_unit_test(a_checkpoint_keeps_whether_it_was_found),
+        cmocka_unit_test(an_older_batch_with_other_bytes_is_detected),
+        cmocka_unit_test(a_check_begins_where_the_buffer_does),
+        cmocka_unit_test(an_equal_last_batch_does_not_prove_the_same_incarnation),
+        cmocka_unit_test(an_equal_earlier_batch_does_not_prove_the_same_incarnation),
+        cmocka_unit_test(a_reconnection_to_the_same_incarnation_keeps_the_proof),
+        cmocka_unit_test(an_end_right_after_the_proof_is_requested_once_more),
+        cmocka_unit_test(an_empty_history_of_another_incarnation_is_requested_once),
+        cmocka_unit_test(live_batches_before_a_reconnection_prove_nothing_after_it),
+        cmocka_unit_test(a_single_batch_proves_the_incarnation),
+        cmocka_unit_test(a_checkpoint_keeps_whether_the_list_was_proven),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,8 +8,8 @@
 
 #include <stdio.h>
 
-/* From an engine's bytes to the list: what engines say twice, wrongly, or in words of
- * their own, each to its end.  Blocks have one token. */
+/* From an engine's bytes to the list: repeated, wrong and dialect-specific events, each followed to
+ * its effect. Blocks have one token. */
 
 #define BATCH "92 01 "
 #define ARRAY(parent, hash, token) "95 " STORED "91 " hash " " parent " 91 " token " 01 "
@@ -18,7 +18,7 @@
 #define CLEARED "91 b0 416c6c426c6f636b73436c6561726564 "
 
 struct scene {
-    unsigned tiers; /* that are published to routers; 0: device */
+    unsigned tiers; /* tiers that are published to routers; 0: device */
     uint32_t pool_block_size;
     bool has_no_replay;
 };
@@ -51,7 +51,7 @@ give_hex(struct stream_world *world, enum kvb_stream_input_kind kind, uint64_t s
     give_batch(world, kind, seq, first_incarnation, is_poison);
 }
 
-/* The first is looked for in the replay. */
+/* The first batch is looked for in the replay. */
 static void live_hex(struct stream_world *world, uint64_t seq, const char *hex)
 {
     struct kvb_heartbeat beat;
@@ -76,7 +76,7 @@ static const struct kvb_mirror_counts *counts(const struct stream_world *world)
     return kvb_stream_mirror_count(world->stream);
 }
 
-/* ---- Said twice ---- */
+/* ---- Repeated events ---- */
 
 static void a_second_copy_is_gone_with_the_second_removal(void **state)
 {
@@ -87,7 +87,8 @@ static void a_second_copy_is_gone_with_the_second_removal(void **state)
     live_hex(&world, 0, BATCH "92 " ROOT("05", "01") ROOT("05", "01"));
     assert_int_equal(world.held_count, 1);
     live_hex(&world, 1, BATCH "91 " GONE("05"));
-    assert_int_equal(world.held_count, 0); /* it may be held: not listed, but counted */
+    /* it may still be held, so it is not listed but counted */
+    assert_int_equal(world.held_count, 0);
     assert_int_equal(counts(&world)->doubtful, 1);
     live_hex(&world, 2, BATCH "91 " GONE("05"));
     assert_int_equal(world.held_count, 0);
@@ -102,19 +103,19 @@ static void a_reannouncement_leaves_no_phantom(void **state)
     struct stream_world world;
 
     begin_new(&world);
-    /* 5 <- 6, both told again from the root; then one removal each, the child first */
+    /* 5 <- 6 are both stored again from the root; then each is removed once, the child first */
     live_hex(&world, 0, BATCH "92 " ROOT("05", "01") ARRAY("05", "06", "02"));
     live_hex(&world, 1, BATCH "91 95 " STORED "92 05 06 c0 92 01 02 01");
     live_hex(&world, 2, BATCH "92 " GONE("06") GONE("05"));
     assert_int_equal(world.held_count, 0);
     assert_int_equal(counts(&world)->doubtful, 2);
-    live_hex(&world, 3, BATCH "91 " ROOT("05", "01")); /* and one comes back */
+    live_hex(&world, 3, BATCH "91 " ROOT("05", "01")); /* and one is stored again */
     assert_int_equal(world.held_count, 1);
     assert_true(holds(&world, 1, 0));
     stream_world_end(&world);
 }
 
-static void one_hash_twice_in_a_removal_costs_no_other_block(void **state)
+static void one_hash_twice_in_a_removal_affects_no_other_block(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -129,7 +130,7 @@ static void one_hash_twice_in_a_removal_costs_no_other_block(void **state)
     stream_world_end(&world);
 }
 
-/* Two contents by one name: the engine can mean one of them only, the later. */
+/* Two contents with one name: the engine can only mean the later one. */
 static void one_hash_twice_in_a_store_is_one_block(void **state)
 {
     (void)state;
@@ -145,7 +146,7 @@ static void one_hash_twice_in_a_store_is_one_block(void **state)
     stream_world_end(&world);
 }
 
-/* Stored and removed, removed and stored, within one batch. */
+/* Stored and removed, and removed and stored, within one batch. */
 static void events_of_a_batch_apply_in_their_order(void **state)
 {
     (void)state;
@@ -162,7 +163,7 @@ static void events_of_a_batch_apply_in_their_order(void **state)
 
 /* ---- Parents ---- */
 
-static void a_block_that_is_its_own_parent_costs_itself(void **state)
+static void a_block_that_is_its_own_parent_affects_no_other(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -197,8 +198,9 @@ static void a_block_of_an_unknown_parent_waits_for_it(void **state)
 
 /* ---- Tiers ---- */
 
-/* SGLang's order: Store GPU, Store CPU_PINNED, Remove GPU, Store GPU on load-back. */
-static void a_block_in_two_tiers_is_in_each_for_itself(void **state)
+/* In SGLang's order: stored on GPU, stored in CPU_PINNED, removed from GPU, stored on GPU at the
+ * load-back. */
+static void a_block_in_two_tiers_is_counted_in_each(void **state)
 {
     (void)state;
 #define IN_GPU "97 " STORED "91 05 c0 91 01 01 c0 a3 475055 "
@@ -206,7 +208,7 @@ static void a_block_in_two_tiers_is_in_each_for_itself(void **state)
 #define NOT_IN_GPU "93 " REMOVED "91 05 a3 475055 "
     const struct {
         enum kvb_tier tier;
-        size_t held[4]; /* after each step */
+        size_t held[4]; /* expected after each step */
     } views[] = {
         { KVB_TIER_DEVICE, { 1, 1, 0, 1 } },
         { KVB_TIER_HOST, { 0, 1, 1, 1 } },
@@ -228,10 +230,10 @@ static void a_block_in_two_tiers_is_in_each_for_itself(void **state)
 
 /* ---- What cannot be read ---- */
 
-static void what_cannot_be_read_costs_what_it_may_hide(void **state)
+static void undecodable_events_cost_what_they_may_hide(void **state)
 {
     (void)state;
-    /* between two good Stored events */
+    /* each between two good BlockStored events */
     const struct {
         const char *odd;
         enum kvb_skip skip;
@@ -244,9 +246,9 @@ static void what_cannot_be_read_costs_what_it_may_hide(void **state)
         { "92 " REMOVED "91 a1 78 ", KVB_SKIP_BAD_REMOVED, KVB_STREAM_PARTIAL, KVB_REASON_POISON,
           false },
         { "92 b0 416c6c426c6f636b73436c6561726564 05 ", KVB_SKIP_BAD_REMOVED, KVB_STREAM_PARTIAL,
-          KVB_REASON_POISON, false }, /* a clear of a tier that is a number */
+          KVB_REASON_POISON, false }, /* a clear whose tier is a number */
         { "92 b0 426c6f636b5570646174654576656e74 05 ", KVB_SKIP_BAD_REMOVED, KVB_STREAM_PARTIAL,
-          KVB_REASON_POISON, false }, /* an update of a key that is one */
+          KVB_REASON_POISON, false }, /* an update whose key is a number */
         { "92 a3 4e6577 05 ", KVB_SKIP_UNKNOWN_EVENT, KVB_STREAM_UNVERIFIED,
           KVB_REASON_UNKNOWN_EVENT, true },
     };
@@ -262,7 +264,7 @@ static void what_cannot_be_read_costs_what_it_may_hide(void **state)
         assert_state(&world, cases[i].state, cases[i].reason);
         assert_int_equal(holds(&world, 1, 0), cases[i].keeps_the_first);
         assert_true(holds(&world, 2, 0));
-        live_hex(&world, 1, BATCH "92 " CLEARED ROOT("06", "02")); /* whole again */
+        live_hex(&world, 1, BATCH "92 " CLEARED ROOT("06", "02")); /* complete again */
         assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
         assert_int_equal(world.held_count, 1);
         stream_world_end(&world);
@@ -303,7 +305,7 @@ static void blocks_of_another_model_are_passed_over(void **state)
     assert_int_equal(kvb_stream_count(world.stream)->events_applied, 3);
     find_live(&world, 0, first_incarnation);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    /* a removal or a clear of another model's takes nothing of ours */
+    /* a removal or a clear for another model has no effect */
     live_json(
         &world, 1,
         "[1, [{\"type\": \"BlockRemoved\", \"block_hashes\": [5], \"model_name\": \"x\"}, "
@@ -315,9 +317,9 @@ static void blocks_of_another_model_are_passed_over(void **state)
     stream_world_end(&world);
 }
 
-/* The batch may have been damaged on its way: it is requested once, and the engine sends the same.
- */
-static void bytes_behind_a_batch_make_it_unreadable(void **state)
+/* The batch may have been damaged in transit: it is requested once, and the engine sends the same
+ * bytes. */
+static void bytes_behind_a_batch_make_it_undecodable(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -339,9 +341,9 @@ static void bytes_behind_a_batch_make_it_unreadable(void **state)
     stream_world_end(&world);
 }
 
-/* ---- First numbers ---- */
+/* ---- The first sequence number ---- */
 
-static void numbers_from_a_clock_are_no_batches_missed(void **state)
+static void a_first_number_from_a_clock_means_no_missed_batches(void **state)
 {
     (void)state;
     const uint64_t clock = UINT64_C(1700000000000000000);
@@ -358,7 +360,7 @@ static void numbers_from_a_clock_are_no_batches_missed(void **state)
     assert_int_equal(kvb_stream_count(world.stream)->batches_missed, 0);
     stream_world_end(&world);
 
-    begin_new(&world); /* it had published nothing before the request */
+    begin_new(&world); /* the engine had published nothing before the request */
     live_hex(&world, clock, BATCH "91 " ROOT("05", "01"));
     assert_int_equal(kvb_stream_count(world.stream)->gaps, 1);
     assert_int_equal(kvb_stream_count(world.stream)->batches_missed, 0);
@@ -369,7 +371,7 @@ static void numbers_from_a_clock_are_no_batches_missed(void **state)
     live_hex(&world, clock + 1, BATCH "91 " ROOT("05", "01"));
     assert_int_equal(world.held_count, 1);
     assert_int_equal(kvb_stream_count(world.stream)->gaps, 0);
-    live_hex(&world, 2 * clock, BATCH "91 " ROOT("06", "02")); /* it began again, unseen */
+    live_hex(&world, 2 * clock, BATCH "91 " ROOT("06", "02")); /* the engine restarted unnoticed */
     assert_int_equal(world.held_count, 1);
     assert_true(holds(&world, 2, 0));
     stream_world_end(&world);
@@ -378,7 +380,7 @@ static void numbers_from_a_clock_are_no_batches_missed(void **state)
 #define TYPED(hash)                                                                                \
     "82 aa 6576656e745f74797065 a6 73746f726564 aa 7365715f686173686573 91 " hash " "
 
-static void a_history_from_one_is_whole_where_its_form_counts_so(void **state)
+static void a_history_from_one_is_complete_in_dialects_that_count_from_one(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -391,16 +393,18 @@ static void a_history_from_one_is_whole_where_its_form_counts_so(void **state)
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 
-    begin_scene(&world, &(struct scene){ .tiers = 0 }); /* its own form, no clear */
+    /* an event of this dialect that is no clear */
+    begin_scene(&world, &(struct scene){ .tiers = 0 });
     (void)start_wanted_replay(&world);
     give_hex(&world, KVB_INPUT_REPLAY, 1, BATCH "92 " TYPED("05") ROOT("05", "01"));
     end_replay(&world, first_incarnation);
-    assert_int_equal(counts(&world)->no_tokens, 1); /* a block that nothing names */
+    assert_int_equal(counts(&world)->no_tokens, 1); /* a block without a name */
     live_hex(&world, 1, "");
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED);
     stream_world_end(&world);
 
-    begin_scene(&world, &(struct scene){ .tiers = 0 }); /* of an engine 0 is missing */
+    /* a dialect that counts from 0 lacks batch 0 */
+    begin_scene(&world, &(struct scene){ .tiers = 0 });
     (void)start_wanted_replay(&world);
     give_hex(&world, KVB_INPUT_REPLAY, 1, BATCH "91 " ROOT("05", "01"));
     end_replay(&world, first_incarnation);
@@ -419,7 +423,7 @@ static void a_history_from_one_is_whole_where_its_form_counts_so(void **state)
 #define ON_DISK "92 aa 6c6f63616c5f6469736b a0 "
 #define NOWHERE "90"
 
-static void an_object_of_a_pool_lies_where_its_last_word_says(void **state)
+static void an_object_of_a_pool_is_where_its_last_event_says(void **state)
 {
     (void)state;
     const struct {
@@ -456,7 +460,7 @@ static void an_object_of_a_pool_lies_where_its_last_word_says(void **state)
     }
 }
 
-static void a_part_of_a_block_is_kept_but_no_query_names_it(void **state)
+static void a_partial_block_is_kept_but_no_query_finds_it(void **state)
 {
     (void)state;
     const struct scene scene = { .tiers = 1U << KVB_TIER_HOST,
@@ -471,13 +475,13 @@ static void a_part_of_a_block_is_kept_but_no_query_names_it(void **state)
     assert_int_equal(world.held_count, 0);
     assert_int_equal(counts(&world)->no_tokens, 0);
     assert_int_equal(counts(&world)->unmatchable, 1);
-    assert_int_equal(counts(&world)->shape_count, 0); /* the configured one stands */
+    assert_int_equal(counts(&world)->shape_count, 0); /* the configured block size stays */
     live_hex(&world, 3, BATCH "91 " STORE("a2 6b31", "91 " IN_MEMORY, "a1 35", "a0", "92 01 02"));
     assert_int_equal(world.held_count, 1);
     stream_world_end(&world);
 }
 
-static void a_key_that_names_another_block_left_its_first(void **state)
+static void a_key_reused_for_another_block_has_left_the_first(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -492,7 +496,7 @@ static void a_key_that_names_another_block_left_its_first(void **state)
     stream_world_end(&world);
 }
 
-/* It is not known what an unknown key stands for. */
+/* An unknown key could stand for any block. */
 static void an_update_of_an_unknown_object_is_counted(void **state)
 {
     (void)state;
@@ -511,20 +515,20 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_copy_is_gone_with_the_second_removal),
         cmocka_unit_test(a_reannouncement_leaves_no_phantom),
-        cmocka_unit_test(one_hash_twice_in_a_removal_costs_no_other_block),
+        cmocka_unit_test(one_hash_twice_in_a_removal_affects_no_other_block),
         cmocka_unit_test(one_hash_twice_in_a_store_is_one_block),
         cmocka_unit_test(events_of_a_batch_apply_in_their_order),
-        cmocka_unit_test(a_block_that_is_its_own_parent_costs_itself),
+        cmocka_unit_test(a_block_that_is_its_own_parent_affects_no_other),
         cmocka_unit_test(a_block_of_an_unknown_parent_waits_for_it),
-        cmocka_unit_test(a_block_in_two_tiers_is_in_each_for_itself),
-        cmocka_unit_test(what_cannot_be_read_costs_what_it_may_hide),
+        cmocka_unit_test(a_block_in_two_tiers_is_counted_in_each),
+        cmocka_unit_test(undecodable_events_cost_what_they_may_hide),
         cmocka_unit_test(blocks_of_another_model_are_passed_over),
-        cmocka_unit_test(bytes_behind_a_batch_make_it_unreadable),
-        cmocka_unit_test(numbers_from_a_clock_are_no_batches_missed),
-        cmocka_unit_test(a_history_from_one_is_whole_where_its_form_counts_so),
-        cmocka_unit_test(an_object_of_a_pool_lies_where_its_last_word_says),
-        cmocka_unit_test(a_part_of_a_block_is_kept_but_no_query_names_it),
-        cmocka_unit_test(a_key_that_names_another_block_left_its_first),
+        cmocka_unit_test(bytes_behind_a_batch_make_it_undecodable),
+        cmocka_unit_test(a_first_number_from_a_clock_means_no_missed_batches),
+        cmocka_unit_test(a_history_from_one_is_complete_in_dialects_that_count_from_one),
+        cmocka_unit_test(an_object_of_a_pool_is_where_its_last_event_says),
+        cmocka_unit_test(a_partial_block_is_kept_but_no_query_finds_it),
+        cmocka_unit_test(a_key_reused_for_another_block_has_left_the_first),
         cmocka_unit_test(an_update_of_an_unknown_object_is_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

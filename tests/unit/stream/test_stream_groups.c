@@ -53,7 +53,8 @@ static void a_group_of_no_known_kind_makes_the_stream_unverified_until_a_rebuild
     give_live(&world, 4);
     assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS);
 
-    live(&world, 9, first_incarnation, 10); /* a gap, and the replay is of another incarnation */
+    /* a gap, and the replay comes from another incarnation */
+    live(&world, 9, first_incarnation, 10);
     (void)start_wanted_replay(&world);
     replayed(&world, 4, second_incarnation, 5);
     give(&world, KVB_INPUT_REPLAY_END);
@@ -67,7 +68,7 @@ static void a_group_of_no_known_kind_makes_the_stream_unverified_until_a_rebuild
     stream_world_end(&world);
 }
 
-static void a_heartbeat_tells_of_windows_and_shapes(void **state)
+static void a_heartbeat_contains_windows_and_shapes(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -88,8 +89,8 @@ static void a_heartbeat_tells_of_windows_and_shapes(void **state)
     stream_world_end(&world);
 }
 
-/* Until a heartbeat says it, readers count blocks that the window leaves unusable, or find none. */
-static void a_new_window_or_shape_wants_a_heartbeat_at_once(void **state)
+/* Until a heartbeat says it, readers count blocks that the window makes unusable, or find none. */
+static void a_new_window_or_shape_causes_a_heartbeat_at_once(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -123,7 +124,7 @@ static void a_heartbeat_names_the_devices_first_shape(void **state)
     const uint32_t tokens[] = { 8, 9 };
 
     begin_exact(&world, 0);
-    assert_int_equal(beat_of(&world).block_size, 1); /* as configured */
+    assert_int_equal(beat_of(&world).block_size, 1); /* the configured shape */
     add_stored(&world.batch, NULL, hashes, tokens, 2);
     last_event(&world.batch)->hash_count = 1;
     last_event(&world.batch)->block_size = 2;
@@ -172,7 +173,7 @@ static void add_double(struct stream_world *world, uint64_t parent, uint64_t has
     last_event(&world->batch)->block_size = 2;
 }
 
-static void a_child_of_another_size_than_its_parent_is_what_no_query_finds(void **state)
+static void a_child_of_another_size_than_its_parent_is_found_by_no_query(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -187,7 +188,7 @@ static void a_child_of_another_size_than_its_parent_is_what_no_query_finds(void 
     stream_world_end(&world);
 }
 
-/* The same where the parent comes last. */
+/* The same when the parent arrives last. */
 static void a_child_of_another_size_is_not_named_after_its_parent(void **state)
 {
     (void)state;
@@ -203,7 +204,7 @@ static void a_child_of_another_size_is_not_named_after_its_parent(void **state)
     stream_world_end(&world);
 }
 
-/* More hashes for one content than there are entries for one name. */
+/* More hashes for one content than one name may have entries. */
 static void a_name_with_too_many_hashes_is_skipped(void **state)
 {
     (void)state;
@@ -222,7 +223,7 @@ static void a_name_with_too_many_hashes_is_skipped(void **state)
     stream_world_end(&world);
 }
 
-static void an_unplaced_block_is_missing(void **state)
+static void an_unplaced_block_counts_as_missing(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -239,7 +240,7 @@ static void an_unplaced_block_is_missing(void **state)
     stream_world_end(&world);
 }
 
-/* ---- What the engine is ---- */
+/* ---- Facts about the engine ---- */
 
 static void add_paired(struct stream_world *world, uint64_t hash, bool is_paired)
 {
@@ -258,7 +259,7 @@ static void the_newest_tokens_say_whether_they_are_pairs(void **state)
     give_live(&world, 3);
     assert_true(beat_of(&world).is_paired && world.output.is_changed);
     add_cleared(&world.batch);
-    give_live(&world, 4); /* shows nothing: it is the same engine */
+    give_live(&world, 4); /* this batch proves nothing: it is the same engine */
     assert_true(beat_of(&world).is_paired);
     add_paired(&world, 901, false);
     give_live(&world, 5);
@@ -266,7 +267,7 @@ static void the_newest_tokens_say_whether_they_are_pairs(void **state)
     stream_world_end(&world);
 }
 
-static void another_life_may_have_other_tokens(void **state)
+static void another_incarnation_may_have_other_tokens(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -283,8 +284,8 @@ static void another_life_may_have_other_tokens(void **state)
     stream_world_end(&world);
 }
 
-/* Also of a model that is not the stream's: other workers share it all the same. */
-static void a_pools_object_makes_it_a_store_for_good(void **state)
+/* Also an object of another model: the other workers share the store all the same. */
+static void an_object_of_a_pool_makes_the_stream_a_store_for_good(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -300,7 +301,7 @@ static void a_pools_object_makes_it_a_store_for_good(void **state)
     stream_world_end(&world);
 }
 
-static void what_is_configured_as_a_store_is_one(void **state)
+static void a_worker_configured_as_a_store_is_one(void **state)
 {
     (void)state;
     struct kvb_stream_options options = stream_world_options(true);
@@ -316,8 +317,8 @@ static void what_is_configured_as_a_store_is_one(void **state)
 
 /* ---- Copies ---- */
 
-/* Prompt a-b said again, b of which the list has lost: a is not held twice. */
-static void a_suffix_believes_no_store_of_a_block_that_it_lacks(void **state)
+/* Prompt a-b is stored again after the list has lost b: a has not become a second copy. */
+static void an_incomplete_list_takes_no_store_as_proof_of_a_copy(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -340,7 +341,7 @@ static void a_suffix_believes_no_store_of_a_block_that_it_lacks(void **state)
     stream_world_end(&world);
 }
 
-static void nor_does_one_that_passed_a_store_over(void **state)
+static void a_list_that_skipped_a_store_takes_no_store_as_proof_either(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -363,7 +364,7 @@ static void nor_does_one_that_passed_a_store_over(void **state)
 
 /* ---- Answers ---- */
 
-static void readers_that_missed_something_get_the_window_list_too(void **state)
+static void a_repair_includes_the_window_list(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -397,21 +398,21 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_group_of_no_known_kind_makes_the_stream_unverified_until_a_rebuild),
-        cmocka_unit_test(a_heartbeat_tells_of_windows_and_shapes),
-        cmocka_unit_test(a_new_window_or_shape_wants_a_heartbeat_at_once),
+        cmocka_unit_test(a_heartbeat_contains_windows_and_shapes),
+        cmocka_unit_test(a_new_window_or_shape_causes_a_heartbeat_at_once),
         cmocka_unit_test(a_heartbeat_names_the_devices_first_shape),
         cmocka_unit_test(one_shape_too_many_is_skipped),
-        cmocka_unit_test(a_child_of_another_size_than_its_parent_is_what_no_query_finds),
+        cmocka_unit_test(a_child_of_another_size_than_its_parent_is_found_by_no_query),
         cmocka_unit_test(a_child_of_another_size_is_not_named_after_its_parent),
         cmocka_unit_test(a_name_with_too_many_hashes_is_skipped),
-        cmocka_unit_test(an_unplaced_block_is_missing),
+        cmocka_unit_test(an_unplaced_block_counts_as_missing),
         cmocka_unit_test(the_newest_tokens_say_whether_they_are_pairs),
-        cmocka_unit_test(another_life_may_have_other_tokens),
-        cmocka_unit_test(a_pools_object_makes_it_a_store_for_good),
-        cmocka_unit_test(what_is_configured_as_a_store_is_one),
-        cmocka_unit_test(a_suffix_believes_no_store_of_a_block_that_it_lacks),
-        cmocka_unit_test(nor_does_one_that_passed_a_store_over),
-        cmocka_unit_test(readers_that_missed_something_get_the_window_list_too),
+        cmocka_unit_test(another_incarnation_may_have_other_tokens),
+        cmocka_unit_test(an_object_of_a_pool_makes_the_stream_a_store_for_good),
+        cmocka_unit_test(a_worker_configured_as_a_store_is_one),
+        cmocka_unit_test(an_incomplete_list_takes_no_store_as_proof_of_a_copy),
+        cmocka_unit_test(a_list_that_skipped_a_store_takes_no_store_as_proof_either),
+        cmocka_unit_test(a_repair_includes_the_window_list),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

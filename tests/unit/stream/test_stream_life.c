@@ -4,8 +4,8 @@
 #include "core/clock.h"
 #include "stream_world.h"
 
-/* After a reconnection the engine may be another incarnation: until its last batches have shown
- * that it is not, nobody is to use the list. */
+/* After a reconnection the engine may be another incarnation. The list must not be used before its
+ * last batches have shown that it is not. */
 
 static void begin_connected_again(struct stream_world *world, uint64_t count)
 {
@@ -22,17 +22,17 @@ static bool wants_replay(const struct stream_world *world)
     return kvb_stream_wants_replay(world->stream, world->now_ns, &from);
 }
 
-static void a_list_is_of_no_use_until_the_engine_proves_its_life(void **state)
+static void a_list_is_not_used_until_the_engine_proves_its_incarnation(void **state)
 {
     (void)state;
     struct stream_world world;
 
     begin_connected_again(&world, 3);
-    pass_ms(&world, 3000); /* a thousand other engines are before it */
+    pass_ms(&world, 3000); /* a thousand other engines are served before it */
     assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_CONNECTING);
     assert_int_equal(kvb_stream_replay_need(world.stream), KVB_REPLAY_PROOF);
     assert_int_equal(start_wanted_replay(&world), 1);
-    live(&world, 3, first_incarnation, 4); /* of an unknown incarnation */
+    live(&world, 3, first_incarnation, 4); /* batches of an unknown incarnation */
     replayed(&world, 1, first_incarnation, 2);
     assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_CONNECTING);
     replayed(&world, 2, first_incarnation, 3);
@@ -44,7 +44,7 @@ static void a_list_is_of_no_use_until_the_engine_proves_its_life(void **state)
     stream_world_end(&world);
 }
 
-static void another_life_is_usable_with_its_first_reply_and_without_the_old_list(void **state)
+static void another_incarnation_is_used_from_its_first_reply_without_the_old_list(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -59,7 +59,7 @@ static void another_life_is_usable_with_its_first_reply_and_without_the_old_list
     stream_world_end(&world);
 }
 
-static void an_end_alone_clears_what_was_listed_before_it_is_used(void **state)
+static void an_end_alone_clears_the_old_list_before_it_is_used(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -72,8 +72,8 @@ static void an_end_alone_clears_what_was_listed_before_it_is_used(void **state)
     stream_world_end(&world);
 }
 
-/* The buffer has wrapped, and nothing was lost by that. */
-static void the_last_batch_alone_proves_where_the_buffer_begins_with_it(void **state)
+/* The buffer has wrapped, but no batch was lost. */
+static void the_last_batch_alone_is_a_proof_if_the_buffer_begins_with_it(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -89,7 +89,7 @@ static void the_last_batch_alone_proves_where_the_buffer_begins_with_it(void **s
     stream_world_end(&world);
 }
 
-static void another_batch_where_the_buffer_begins_is_another_list(void **state)
+static void a_different_batch_at_the_buffers_beginning_means_another_list(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -102,7 +102,7 @@ static void another_batch_where_the_buffer_begins_is_another_list(void **state)
     stream_world_end(&world);
 }
 
-static void a_proof_that_does_not_come_clears_the_list(void **state)
+static void a_proof_that_does_not_arrive_clears_the_list(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -133,7 +133,7 @@ static void a_gap_on_the_same_connection_keeps_the_list_in_use(void **state)
     stream_world_end(&world);
 }
 
-/* Only a first connection: there is no list that could be wrong. */
+/* At a first connection there is no list that could be wrong. */
 static void a_stream_without_a_list_has_nothing_to_prove(void **state)
 {
     (void)state;
@@ -146,8 +146,8 @@ static void a_stream_without_a_list_has_nothing_to_prove(void **state)
     stream_world_end(&world);
 }
 
-/* Heartbeats of a busy engine came too late: it is the same process, and answers already. */
-static void a_lost_connection_does_not_end_the_ration_of_full_replays(void **state)
+/* Heartbeats of a busy engine came too late. It is the same process, and answers already. */
+static void a_lost_connection_does_not_reset_the_limit_of_full_replays(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -159,18 +159,18 @@ static void a_lost_connection_does_not_end_the_ration_of_full_replays(void **sta
     give(&world, KVB_INPUT_DOWN);
     give(&world, KVB_INPUT_UP);
     assert_false(wants_replay(&world));
-    live(&world, 7, first_incarnation, 8); /* what comes is listed meanwhile */
+    live(&world, 7, first_incarnation, 8); /* arriving batches are listed meanwhile */
     pass_ms(&world, 100);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
     assert_int_equal(world.held_count, 1);
     for (int i = 0; i < 178 && !wants_replay(&world); i++) { /* 8.9 s */
         pass_ms(&world, 50);
     }
-    assert_int_equal(start_wanted_replay(&world), 7); /* a probe: no full replay */
+    assert_int_equal(start_wanted_replay(&world), 7); /* a probe, not a full replay */
     stream_world_end(&world);
 }
 
-static void a_process_that_is_proven_another_has_a_ration_of_its_own(void **state)
+static void a_new_incarnation_has_its_own_limit_of_full_replays(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -182,15 +182,14 @@ static void a_process_that_is_proven_another_has_a_ration_of_its_own(void **stat
     replayed(&world, 1, first_incarnation, 2);
     give(&world, KVB_INPUT_DOWN);
     give(&world, KVB_INPUT_UP);
-    assert_int_equal(start_wanted_replay(&world), 0); /* two batches are to prove it */
+    assert_int_equal(start_wanted_replay(&world), 0); /* two batches are needed for the proof */
     give(&world, KVB_INPUT_REPLAY_END);
     assert_int_equal(start_wanted_replay(&world), 0);
     stream_world_end(&world);
 }
 
-/* Only its first batch was known, so the replay that was requested as a proof is the whole history.
- */
-static void a_first_reply_that_begins_another_life_is_not_asked_for_again(void **state)
+/* Only its first batch was known, so the replay requested as a proof is the whole history. */
+static void a_first_reply_that_begins_another_incarnation_is_not_requested_again(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -201,7 +200,7 @@ static void a_first_reply_that_begins_another_life_is_not_asked_for_again(void *
     assert_false(wants_replay(&world));
     replayed(&world, 1, second_incarnation, 12);
     give(&world, KVB_INPUT_REPLAY_END);
-    assert_int_equal(start_wanted_replay(&world), 1); /* the round that confirms the end */
+    assert_int_equal(start_wanted_replay(&world), 1); /* the second round, which confirms the end */
     replayed(&world, 1, second_incarnation, 12);
     give(&world, KVB_INPUT_REPLAY_END);
     live(&world, 1, second_incarnation, 12);
@@ -214,17 +213,17 @@ static void a_first_reply_that_begins_another_life_is_not_asked_for_again(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_list_is_of_no_use_until_the_engine_proves_its_life),
-        cmocka_unit_test(another_life_is_usable_with_its_first_reply_and_without_the_old_list),
-        cmocka_unit_test(an_end_alone_clears_what_was_listed_before_it_is_used),
-        cmocka_unit_test(the_last_batch_alone_proves_where_the_buffer_begins_with_it),
-        cmocka_unit_test(another_batch_where_the_buffer_begins_is_another_list),
-        cmocka_unit_test(a_proof_that_does_not_come_clears_the_list),
+        cmocka_unit_test(a_list_is_not_used_until_the_engine_proves_its_incarnation),
+        cmocka_unit_test(another_incarnation_is_used_from_its_first_reply_without_the_old_list),
+        cmocka_unit_test(an_end_alone_clears_the_old_list_before_it_is_used),
+        cmocka_unit_test(the_last_batch_alone_is_a_proof_if_the_buffer_begins_with_it),
+        cmocka_unit_test(a_different_batch_at_the_buffers_beginning_means_another_list),
+        cmocka_unit_test(a_proof_that_does_not_arrive_clears_the_list),
         cmocka_unit_test(a_gap_on_the_same_connection_keeps_the_list_in_use),
         cmocka_unit_test(a_stream_without_a_list_has_nothing_to_prove),
-        cmocka_unit_test(a_lost_connection_does_not_end_the_ration_of_full_replays),
-        cmocka_unit_test(a_process_that_is_proven_another_has_a_ration_of_its_own),
-        cmocka_unit_test(a_first_reply_that_begins_another_life_is_not_asked_for_again),
+        cmocka_unit_test(a_lost_connection_does_not_reset_the_limit_of_full_replays),
+        cmocka_unit_test(a_new_incarnation_has_its_own_limit_of_full_replays),
+        cmocka_unit_test(a_first_reply_that_begins_another_incarnation_is_not_requested_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

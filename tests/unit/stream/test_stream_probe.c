@@ -3,7 +3,8 @@
 #include "batch_maker.h"
 #include "stream_world.h"
 
-/* Sparse traffic: the answer to a probe brings the batch that is just being published. */
+/* With sparse traffic the answer to a probe may contain the batch that is being published at that
+ * moment. */
 static void a_probe_that_overtakes_a_live_batch_costs_no_state(void **state)
 {
     (void)state;
@@ -19,7 +20,7 @@ static void a_probe_that_overtakes_a_live_batch_costs_no_state(void **state)
     assert_false(world.output.is_changed);
     give(&world, KVB_INPUT_REPLAY_END);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_int_equal(start_wanted_replay(&world), 3); /* END comes after a cut reply too */
+    assert_int_equal(start_wanted_replay(&world), 3); /* END also follows a cut reply */
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     live(&world, 3, first_incarnation, 4);
     replayed(&world, 3, first_incarnation, 4);
@@ -27,11 +28,13 @@ static void a_probe_that_overtakes_a_live_batch_costs_no_state(void **state)
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
     assert_int_equal(world.held_count, 4);
-    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 2); /* with begin_exact()'s */
+    /* including the one of begin_exact() */
+    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 2);
     stream_world_end(&world);
 }
 
-/* So many do not overtake: they were lost, and the list is old until they are in it. */
+/* So many batches do not overtake: they were lost, and the list is outdated until they are applied.
+ */
 static void a_probe_that_brings_a_long_tail_is_a_loss(void **state)
 {
     (void)state;

@@ -37,7 +37,7 @@ struct engine_batch {
 };
 
 struct engine {
-    struct block blocks[max_blocks]; /* every path ever stored */
+    struct block blocks[max_blocks]; /* every path that was ever stored */
     size_t block_count;
     uint64_t next_seq;
     struct engine_batch buffer[buffer_batches]; /* seq % buffer_batches */
@@ -49,7 +49,7 @@ static uint32_t draw(struct engine *engine, uint32_t below)
     return (uint32_t)rand_r(&engine->seed) % below;
 }
 
-/* The same prompt has the same engine hash in every incarnation: a path in base 4. */
+/* A prompt has the same engine hash in every incarnation: its path as a number in base 4. */
 static uint64_t engine_hash(const struct block *block)
 {
     uint64_t hash = 1;
@@ -108,7 +108,7 @@ static void store_child(struct engine *engine, struct kvb_event_batch *batch)
     add_stored(batch, parent ? &parent_hash : NULL, &hash, &mine->path[mine->depth - 1], 1);
 }
 
-/* Like a cache with reference counts: a parent outlives its children. */
+/* As in a cache with reference counts, a parent outlives its children. */
 static bool has_held_child(const struct engine *engine, const struct block *parent)
 {
     for (size_t i = 0; i < engine->block_count; i++) {
@@ -139,7 +139,7 @@ static void forget_all(struct engine *engine)
     }
 }
 
-/* One step of the engine: its batch is in the buffer afterwards. */
+/* One step of the engine. Its batch is in the buffer afterwards. */
 static const struct engine_batch *publish(struct engine *engine)
 {
     struct engine_batch *slot = &engine->buffer[engine->next_seq % buffer_batches];
@@ -171,12 +171,12 @@ static void restart(struct engine *engine)
 static void give_slot(
     struct stream_world *world, enum kvb_stream_input_kind kind, const struct engine_batch *slot)
 {
-    assert_ok(kvb_event_batch_copy(&slot->batch, &world->batch)); /* the step empties it */
+    assert_ok(kvb_event_batch_copy(&slot->batch, &world->batch)); /* the step empties the batch */
     give_batch(world, kind, slot->seq, slot->fingerprint, false);
     kvb_event_batch_done(&world->batch);
 }
 
-/* Answers a wanted replay; the network may cut it inside. */
+/* Answers a wanted replay; the network may cut the answer. */
 static void serve_replay(struct engine *engine, struct stream_world *world, bool is_cooldown)
 {
     uint64_t from = 0;
@@ -186,14 +186,14 @@ static void serve_replay(struct engine *engine, struct stream_world *world, bool
     }
     kvb_stream_replay_started(world->stream, world->now_ns);
     if (!is_cooldown && draw(engine, 8) == 0) {
-        return; /* never answered */
+        return; /* no answer */
     }
     const uint64_t oldest =
         engine->next_seq > buffer_batches ? engine->next_seq - buffer_batches : 0;
     const uint64_t end = engine->next_seq;
     for (uint64_t seq = from > oldest ? from : oldest; seq < end; seq++) {
         if (!is_cooldown && draw(engine, 20) == 0) {
-            seq += draw(engine, 4); /* dropped by the ROUTER */
+            seq += draw(engine, 4); /* a reply dropped by the ROUTER socket */
             if (seq >= end) {
                 break;
             }
@@ -217,7 +217,7 @@ static void check_against_engine(const struct engine *engine, const struct strea
         const bool is_listed = router_holds(world, name_of(block->path, block->depth));
         assert_true(block->is_held || !is_listed); /* no phantom */
         assert_true(
-            !block->is_held || is_listed || beat.state != KVB_STREAM_EXACT); /* no silent miss */
+            !block->is_held || is_listed || beat.state != KVB_STREAM_EXACT); /* no unnoticed loss */
         held += block->is_held;
     }
     assert_true(world->held_count <= held);
@@ -247,11 +247,11 @@ static void let_cool_down(struct engine *engine, struct stream_world *world, boo
     if (!is_connected) {
         give(world, KVB_INPUT_UP);
     }
-    for (int i = 0; i < 1500; i++) { /* 75 s: the slowest back-off has passed */
+    for (int i = 0; i < 1500; i++) { /* 75 s: the longest back-off is over */
         pass_ms(world, 50);
         serve_replay(engine, world, true);
     }
-    give_slot(world, KVB_INPUT_LIVE, publish(engine)); /* which is looked for in the replay */
+    give_slot(world, KVB_INPUT_LIVE, publish(engine)); /* and is looked for in the replay */
     for (int i = 0; i < 700; i++) {
         pass_ms(world, 50);
         serve_replay(engine, world, true);
@@ -289,7 +289,7 @@ static bool one_incarnation(unsigned seed)
     return beat.state == KVB_STREAM_EXACT;
 }
 
-static void the_list_is_right_or_says_that_it_is_not(void **state)
+static void the_list_is_correct_or_not_exact(void **state)
 {
     (void)state;
     int exact = 0;
@@ -298,13 +298,13 @@ static void the_list_is_right_or_says_that_it_is_not(void **state)
         exact += one_incarnation(seed);
     }
     print_message("%d of %d streams ended EXACT\n", exact, seeds);
-    assert_true(exact > seeds / 10); /* a stream that is always PARTIAL is no use */
+    assert_true(exact > seeds / 10); /* a stream that is always PARTIAL would be useless */
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_list_is_right_or_says_that_it_is_not),
+        cmocka_unit_test(the_list_is_correct_or_not_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

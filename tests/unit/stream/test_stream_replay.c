@@ -4,7 +4,7 @@
 #include "core/clock.h"
 #include "stream_world.h"
 
-static void a_replay_that_was_cut_is_asked_again_from_the_hole(void **state)
+static void a_cut_replay_is_requested_again_from_the_gap(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -14,13 +14,13 @@ static void a_replay_that_was_cut_is_asked_again_from_the_hole(void **state)
     assert_int_equal(start_wanted_replay(&world), 0);
     replayed(&world, 0, first_incarnation, 1);
     replayed(&world, 1, first_incarnation, 2);
-    replayed(&world, 4, first_incarnation, 5); /* 2 and 3 were dropped on the way */
+    replayed(&world, 4, first_incarnation, 5); /* 2 and 3 were dropped in transit */
     assert_true(world.output.drops_replay);
     assert_int_equal(start_wanted_replay(&world), 1);
     for (uint32_t seq = 1; seq < 6; seq++) {
         replayed(&world, seq, first_incarnation, seq + 1);
     }
-    give(&world, KVB_INPUT_REPLAY_END); /* 6 .. 8 were dropped, and END still came */
+    give(&world, KVB_INPUT_REPLAY_END); /* 6 to 8 were dropped, and END arrived nevertheless */
     assert_int_equal(start_wanted_replay(&world), 5);
     for (uint32_t seq = 5; seq < 10; seq++) {
         replayed(&world, seq, first_incarnation, seq + 1);
@@ -32,8 +32,8 @@ static void a_replay_that_was_cut_is_asked_again_from_the_hole(void **state)
     stream_world_end(&world);
 }
 
-/* Replies above the engine's high-water mark are dropped, and END still comes. */
-static void an_end_is_not_believed_until_nothing_follows(void **state)
+/* Replies above the engine's high-water mark are dropped, and END arrives nevertheless. */
+static void an_end_counts_only_when_nothing_follows(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -46,7 +46,7 @@ static void an_end_is_not_believed_until_nothing_follows(void **state)
     assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
     assert_int_equal(start_wanted_replay(&world), 0);
     replayed(&world, 0, first_incarnation, 1);
-    replayed(&world, 1, first_incarnation, 2); /* it was cut */
+    replayed(&world, 1, first_incarnation, 2); /* the reply was cut */
     end_replay(&world, first_incarnation);
     live(&world, 1, first_incarnation, 2);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
@@ -54,15 +54,15 @@ static void an_end_is_not_believed_until_nothing_follows(void **state)
     stream_world_end(&world);
 }
 
-/* What was received of the earlier incarnation must not be applied after the new one began. */
-static void batches_of_a_former_life_are_not_held_over(void **state)
+/* Queued batches of the earlier incarnation must not be applied after the new one began. */
+static void queued_batches_of_a_former_incarnation_are_dropped(void **state)
 {
     (void)state;
     struct stream_world world;
 
     begin_exact(&world, 3);
     give(&world, KVB_INPUT_DOWN);
-    live(&world, 5, first_incarnation, 6); /* of the run that came before the loss */
+    live(&world, 5, first_incarnation, 6); /* of the incarnation before the loss */
     give(&world, KVB_INPUT_UP);
     assert_int_equal(start_wanted_replay(&world), 1);
     give(&world, KVB_INPUT_REPLAY_END);
@@ -78,7 +78,7 @@ static void batches_of_a_former_life_are_not_held_over(void **state)
     stream_world_end(&world);
 }
 
-/* The same before anything was applied, when no fingerprint can distinguish the incarnations. */
+/* The same before anything was applied, when no fingerprint can distinguish incarnations. */
 static void batches_of_a_lost_connection_do_not_follow_the_first_replay(void **state)
 {
     (void)state;
@@ -98,7 +98,7 @@ static void batches_of_a_lost_connection_do_not_follow_the_first_replay(void **s
     stream_world_end(&world);
 }
 
-static void a_failed_replay_proves_no_empty_engine(void **state)
+static void a_failed_replay_does_not_prove_an_empty_engine(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -112,7 +112,7 @@ static void a_failed_replay_proves_no_empty_engine(void **state)
     stream_world_end(&world);
 }
 
-static void without_a_replay_a_reconnection_begins_the_list_again(void **state)
+static void without_a_replay_a_reconnection_restarts_the_list(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -127,8 +127,8 @@ static void without_a_replay_a_reconnection_begins_the_list_again(void **state)
     stream_world_end(&world);
 }
 
-/* All replies above the engine's high-water mark are dropped, END too. */
-static void a_replay_that_loses_its_end_is_asked_to_go_on(void **state)
+/* All replies above the engine's high-water mark are dropped, END included. */
+static void a_replay_that_loses_its_end_is_continued(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -151,7 +151,7 @@ static void a_replay_that_loses_its_end_is_asked_to_go_on(void **state)
     stream_world_end(&world);
 }
 
-static void a_batch_that_no_replay_has_is_a_hole(void **state)
+static void a_batch_that_no_replay_has_is_a_gap(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -168,7 +168,7 @@ static void a_batch_that_no_replay_has_is_a_hole(void **state)
     stream_world_end(&world);
 }
 
-/* 3 and 4 are missing, and nobody says what they were. */
+/* 3 and 4 are missing, and their content is unknown. */
 static void gap_without_answer(struct stream_world *world)
 {
     begin_exact(world, 3);
@@ -192,9 +192,8 @@ static void a_replay_that_never_answers_ends_at_its_deadline(void **state)
     stream_world_end(&world);
 }
 
-/* The engine answers again: its whole history is requested, and the list is complete. */
-/* What is listed stays, but nobody knows whether more came. */
-static void a_probe_that_is_not_answered_leaves_the_list_unverified(void **state)
+/* The listed blocks stay, but batches may have been missed. */
+static void an_unanswered_probe_leaves_the_list_unverified(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -214,8 +213,8 @@ static void a_probe_that_is_not_answered_leaves_the_list_unverified(void **state
     stream_world_end(&world);
 }
 
-/* An engine that repeats old batches does not cause a request each time. */
-static void what_comes_while_the_next_request_waits_is_not_lost(void **state)
+/* An engine that repeats old batches must not cause a request each time. */
+static void batches_that_arrive_before_the_next_request_are_not_lost(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -223,11 +222,11 @@ static void what_comes_while_the_next_request_waits_is_not_lost(void **state)
 
     begin_exact(&world, 3);
     live(&world, 3, first_incarnation, 4);
-    live(&world, 1, second_incarnation, 12); /* looked into at once */
+    live(&world, 1, second_incarnation, 12); /* checked at once */
     assert_int_equal(start_wanted_replay(&world), 3);
     replayed(&world, 3, first_incarnation, 4);
     give(&world, KVB_INPUT_REPLAY_END);
-    live(&world, 1, second_incarnation, 12); /* the next one waits for a second */
+    live(&world, 1, second_incarnation, 12); /* the next request waits for a second */
     assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
     live(&world, 4, first_incarnation, 5);
     pass_ms(&world, 1100);
@@ -239,9 +238,9 @@ static void what_comes_while_the_next_request_waits_is_not_lost(void **state)
     stream_world_end(&world);
 }
 
-/* The list came from answers alone, which may be another engine's: what comes live is
- * this one's for certain. */
-static void a_live_batch_outweighs_answers_that_nothing_vouches_for(void **state)
+/* The list came only from answers, which may be another engine's. A live batch is certainly this
+ * engine's. */
+static void a_live_batch_outweighs_unproven_answers(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -263,7 +262,7 @@ static void a_live_batch_outweighs_answers_that_nothing_vouches_for(void **state
     stream_world_end(&world);
 }
 
-static void what_an_unanswered_replay_left_out_is_asked_for_again(void **state)
+static void batches_left_out_by_an_unanswered_replay_are_requested_again(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -283,8 +282,8 @@ static void what_an_unanswered_replay_left_out_is_asked_for_again(void **state)
     stream_world_end(&world);
 }
 
-/* One answers as an engine that is not ours: its ration is used up by nonsense. */
-static void what_may_not_be_asked_for_soon_is_left_out_for_now(void **state)
+/* Another engine answers, and its answers use up the limit of full replays. */
+static void a_replay_that_is_not_permitted_soon_is_left_out_for_now(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -302,13 +301,13 @@ static void what_may_not_be_asked_for_soon_is_left_out_for_now(void **state)
     pass_ms(&world, 50);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
     assert_true(world.held_count == 1 && router_holds(&world, root(7)));
-    live(&world, 7, first_incarnation, 8); /* nothing waits for an answer */
+    live(&world, 7, first_incarnation, 8); /* no request is under way */
     assert_int_equal(world.held_count, 2);
     assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
     stream_world_end(&world);
 }
 
-static void nobody_proves_a_suffix_and_it_is_still_partial(void **state)
+static void an_unproven_partial_list_stays_partial(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -324,21 +323,21 @@ static void nobody_proves_a_suffix_and_it_is_still_partial(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_replay_that_was_cut_is_asked_again_from_the_hole),
-        cmocka_unit_test(an_end_is_not_believed_until_nothing_follows),
-        cmocka_unit_test(batches_of_a_former_life_are_not_held_over),
+        cmocka_unit_test(a_cut_replay_is_requested_again_from_the_gap),
+        cmocka_unit_test(an_end_counts_only_when_nothing_follows),
+        cmocka_unit_test(queued_batches_of_a_former_incarnation_are_dropped),
         cmocka_unit_test(batches_of_a_lost_connection_do_not_follow_the_first_replay),
-        cmocka_unit_test(a_failed_replay_proves_no_empty_engine),
-        cmocka_unit_test(without_a_replay_a_reconnection_begins_the_list_again),
-        cmocka_unit_test(a_replay_that_loses_its_end_is_asked_to_go_on),
-        cmocka_unit_test(a_batch_that_no_replay_has_is_a_hole),
+        cmocka_unit_test(a_failed_replay_does_not_prove_an_empty_engine),
+        cmocka_unit_test(without_a_replay_a_reconnection_restarts_the_list),
+        cmocka_unit_test(a_replay_that_loses_its_end_is_continued),
+        cmocka_unit_test(a_batch_that_no_replay_has_is_a_gap),
         cmocka_unit_test(a_replay_that_never_answers_ends_at_its_deadline),
-        cmocka_unit_test(a_probe_that_is_not_answered_leaves_the_list_unverified),
-        cmocka_unit_test(what_comes_while_the_next_request_waits_is_not_lost),
-        cmocka_unit_test(a_live_batch_outweighs_answers_that_nothing_vouches_for),
-        cmocka_unit_test(what_an_unanswered_replay_left_out_is_asked_for_again),
-        cmocka_unit_test(what_may_not_be_asked_for_soon_is_left_out_for_now),
-        cmocka_unit_test(nobody_proves_a_suffix_and_it_is_still_partial),
+        cmocka_unit_test(an_unanswered_probe_leaves_the_list_unverified),
+        cmocka_unit_test(batches_that_arrive_before_the_next_request_are_not_lost),
+        cmocka_unit_test(a_live_batch_outweighs_unproven_answers),
+        cmocka_unit_test(batches_left_out_by_an_unanswered_replay_are_requested_again),
+        cmocka_unit_test(a_replay_that_is_not_permitted_soon_is_left_out_for_now),
+        cmocka_unit_test(an_unproven_partial_list_stays_partial),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

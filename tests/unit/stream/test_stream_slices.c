@@ -10,17 +10,17 @@
 
 #include <stdlib.h>
 
-/* A batch of much work is applied in slices: the list at its end, and the ids, are those of the
- * batch, whatever comes between. */
+/* A large batch is applied in slices. The list and the ids at its end must equal those of the whole
+ * batch, whatever happens between the slices. */
 
 enum { keys = 200, rounds = 40, huge = 1 << 30 };
 
-/* ---- Batches of one made-up engine ---- */
+/* ---- Batches of one invented engine ---- */
 
 enum { chain_length = 24 };
 
-/* What is larger than a slice: a long prompt, or its removal; the clear of a tier; the parent of
- * all the blocks that came as children of an unknown one. */
+/* Batches larger than a slice: a long prompt or its removal; the clear of a tier; the parent of
+ * many blocks that were stored below an unknown one. */
 static void add_large(struct kvb_event_batch *batch, unsigned *seed)
 {
     const uint64_t parent = 5000;
@@ -56,8 +56,8 @@ static void add_large(struct kvb_event_batch *batch, unsigned *seed)
     }
 }
 
-/* Stores and removes of a forest of prompts of two tokens, rarely a clear or something large, and
- * where is_odd an event that cannot be read: the list begins again within the batch. */
+/* Stores and removes prompts of two tokens; rarely a clear or a large event; with is_odd also an
+ * undecodable event, which restarts the list within the batch. */
 static void fill(struct kvb_event_batch *batch, unsigned *seed, bool is_odd)
 {
     const int events = 1 + rand_r(seed) % 40;
@@ -95,7 +95,7 @@ static void begin_sliced(struct stream_world *world, size_t slice_work, bool has
     }
 }
 
-/* Ends the batch under way; returns how many steps that took. */
+/* Finishes the batch under way; returns how many steps that took. */
 static int finish(struct stream_world *world)
 {
     int steps = 0;
@@ -124,14 +124,14 @@ static void assert_same_list(const struct stream_world *one, const struct stream
     assert_int_equal(a.state, b.state);
     assert_int_equal(a.reason, b.reason);
     assert_memory_equal(&a.epoch, &b.epoch, sizeof a.epoch);
-    assert_memory_equal(a.tiers, b.tiers, sizeof a.tiers); /* counts and digests */
+    assert_memory_equal(a.tiers, b.tiers, sizeof a.tiers); /* equal counts and digests */
     assert_int_equal(one->held_count, other->held_count);
     assert_int_equal(newest_seq(one), newest_seq(other));
 }
 
-/* ---- As the batch at once ---- */
+/* ---- Compared with the batch applied at once ---- */
 
-static void of_any_size_make_the_list_that_the_batch_makes(void **state)
+static void slices_of_any_size_give_the_list_of_the_whole_batch(void **state)
 {
     (void)state;
     static const size_t sizes[] = { 1, 2, 3, 7, 20, 100 };
@@ -160,8 +160,8 @@ static void of_any_size_make_the_list_that_the_batch_makes(void **state)
     }
 }
 
-/* What a restarted bridge receives in a replay gets the same ids as the live batches had. */
-static void make_the_same_ids_however_the_steps_come(void **state)
+/* A restarted bridge must give the same ids to batches from a replay as to the live ones before. */
+static void slices_give_the_same_ids_however_the_steps_come(void **state)
 {
     (void)state;
     static struct stream_world live_one;
@@ -175,7 +175,8 @@ static void make_the_same_ids_however_the_steps_come(void **state)
         fill(&live_one.batch, &seeds[0], false);
         fill(&replayed_one.batch, &seeds[1], false);
         give_batch(
-            &live_one, KVB_INPUT_LIVE, seq, first_incarnation, false); /* queued after the first */
+            &live_one, KVB_INPUT_LIVE, seq, first_incarnation,
+            false); /* queued after the first one */
         give_batch(&replayed_one, KVB_INPUT_REPLAY, seq, first_incarnation, false);
         if (seq % 3 == 0) {
             (void)finish(&live_one);
@@ -190,7 +191,7 @@ static void make_the_same_ids_however_the_steps_come(void **state)
     stream_world_end(&replayed_one);
 }
 
-static void are_of_bounded_work(void **state)
+static void slices_are_of_bounded_work(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -198,7 +199,7 @@ static void are_of_bounded_work(void **state)
 
     begin_sliced(&world, 30, true);
     give(&world, KVB_INPUT_REPLAY_END);
-    for (uint64_t hash = 1; hash <= 300; hash++) { /* each is work of 2 */
+    for (uint64_t hash = 1; hash <= 300; hash++) { /* each is 2 units of work */
         add_stored(&world.batch, NULL, &hash, &token, 1);
         add_removed(&world.batch, &hash, 1);
     }
@@ -217,7 +218,7 @@ static void are_of_bounded_work(void **state)
 
 enum { many = 100, slice = 10 };
 
-/* Blocks 1 .. many of one prompt; in its order, or in the other. */
+/* Blocks 1 .. many of one prompt, in order or in reverse. */
 static void number(uint64_t hashes[many], uint32_t tokens[many])
 {
     for (uint32_t i = 0; i < many; i++) {
@@ -226,7 +227,8 @@ static void number(uint64_t hashes[many], uint32_t tokens[many])
     }
 }
 
-/* Gives the batch and the steps that it needs: each changes something, and at most a slice. */
+/* Gives the batch and the steps that it needs. Each step must change something, and at most a
+ * slice. */
 static void assert_given_in_slices(struct stream_world *world, uint64_t seq)
 {
     int steps = 1;
@@ -303,8 +305,8 @@ static void children_are_named_in_parts(void **state)
     stream_world_end(&world);
 }
 
-/* An event that is refused as a whole is not looked at again for each of its parts. */
-static void what_is_refused_is_refused_once(void **state)
+/* An event that is refused as a whole must not be checked again for each of its parts. */
+static void a_refused_event_is_refused_once(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -321,7 +323,7 @@ static void what_is_refused_is_refused_once(void **state)
     stream_world_end(&world);
 }
 
-static void a_list_that_begins_again_drops_the_rest_of_an_event(void **state)
+static void a_restarted_list_drops_the_rest_of_an_event(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -344,7 +346,7 @@ static void a_list_that_begins_again_drops_the_rest_of_an_event(void **state)
 
 /* ---- Within a batch ---- */
 
-/* Roots of tokens 1 .. count. */
+/* Root blocks with tokens 1 .. count. */
 static void add_roots(struct stream_world *world, uint32_t count)
 {
     for (uint32_t token = 1; token <= count; token++) {
@@ -352,7 +354,7 @@ static void add_roots(struct stream_world *world, uint32_t count)
     }
 }
 
-/* One small batch; the larger one after it is half applied. */
+/* One small batch is applied; the larger one after it is half applied. */
 static void begin_within(struct stream_world *world, bool has_replay)
 {
     begin_sliced(world, 10, has_replay);
@@ -388,7 +390,7 @@ static void half_a_batch_is_not_applied(void **state)
     stream_world_end(&world);
 }
 
-static void a_save_ends_with_no_half_of_a_batch(void **state)
+static void a_save_contains_no_half_of_a_batch(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -408,7 +410,7 @@ static void a_save_ends_with_no_half_of_a_batch(void **state)
     stream_world_end(&world);
 }
 
-static void what_is_live_waits_behind_the_batch(void **state)
+static void live_batches_wait_behind_the_batch(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -417,7 +419,7 @@ static void what_is_live_waits_behind_the_batch(void **state)
     live(&world, 2, first_incarnation, 200);
     assert_int_equal(world.output.events.event_count, 0);
     assert_false(router_holds(&world, root(200)));
-    assert_int_equal(finish(&world), 4); /* three slices of five roots, and the next batch */
+    assert_int_equal(finish(&world), 4); /* three slices of five roots each, and the next batch */
     assert_true(router_holds(&world, root(200)));
     assert_int_equal(newest_seq(&world), 2);
     find_live(&world, 2, first_incarnation);
@@ -425,8 +427,8 @@ static void what_is_live_waits_behind_the_batch(void **state)
     stream_world_end(&world);
 }
 
-/* What found no room is requested again. */
-static void what_does_not_fit_behind_the_batch_is_a_gap(void **state)
+/* A batch that found no room is requested again. */
+static void a_batch_that_does_not_fit_behind_it_is_a_gap(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -466,7 +468,7 @@ static void no_replay_begins_within_a_batch(void **state)
     stream_world_end(&world);
 }
 
-static void a_batch_is_finished_although_its_engine_has_gone(void **state)
+static void a_batch_is_finished_although_its_engine_has_disconnected(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -477,7 +479,7 @@ static void a_batch_is_finished_although_its_engine_has_gone(void **state)
     assert_true(world.output.has_more);
     assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY);
     (void)finish(&world);
-    assert_int_equal(newest_seq(&world), 1); /* what waited is dropped, as always */
+    assert_int_equal(newest_seq(&world), 1); /* queued batches are dropped, as at any loss */
     assert_int_equal(world.held_count, 21);
     give(&world, KVB_INPUT_UP);
     assert_int_equal(start_wanted_replay(&world), 0);
@@ -485,14 +487,15 @@ static void a_batch_is_finished_although_its_engine_has_gone(void **state)
     give_batch(&world, KVB_INPUT_REPLAY, 1, first_incarnation, false);
     replayed(&world, 2, first_incarnation, 200);
     end_replay(&world, first_incarnation);
-    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE); /* nothing came live here */
+    /* no live batch arrived on this connection */
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
     live(&world, 2, first_incarnation, 200);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 }
 
-/* Without a replay endpoint nobody proves what the other half belongs to. */
-static void another_connection_without_replays_begins_again(void **state)
+/* Without a replay endpoint nothing proves to which incarnation the other half belongs. */
+static void a_new_connection_without_replays_restarts_the_list(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -508,7 +511,7 @@ static void another_connection_without_replays_begins_again(void **state)
 }
 
 /* The very first batch is half applied, so no request can begin before it. */
-static void another_connection_within_the_first_batch_begins_again(void **state)
+static void a_new_connection_within_the_first_batch_restarts_the_list(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -532,7 +535,7 @@ static void another_connection_within_the_first_batch_begins_again(void **state)
     stream_world_end(&world);
 }
 
-/* An engine that has answered waits for us, however long the batch takes. */
+/* The engine has answered; the time that the batch takes is ours. */
 static void a_replay_does_not_time_out_within_a_batch(void **state)
 {
     (void)state;
@@ -552,8 +555,8 @@ static void a_replay_does_not_time_out_within_a_batch(void **state)
     stream_world_end(&world);
 }
 
-/* A reply that still arrives is applied after the batch. */
-static void a_reply_within_a_batch_ends_it_first(void **state)
+/* A reply that arrives meanwhile is applied after the batch. */
+static void a_reply_within_a_batch_is_applied_after_it(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -570,7 +573,7 @@ static void a_reply_within_a_batch_ends_it_first(void **state)
 
 /* ---- Quarantine ---- */
 
-static void a_quarantined_stream_takes_nothing_and_says_so(void **state)
+static void a_quarantined_stream_applies_nothing_and_reports_it(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -588,8 +591,8 @@ static void a_quarantined_stream_takes_nothing_and_says_so(void **state)
     stream_world_end(&world);
 }
 
-/* Its list is old until it has caught up. */
-static void a_released_stream_fetches_what_it_missed(void **state)
+/* The list is outdated until it has caught up. */
+static void a_released_stream_requests_what_it_missed(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -611,7 +614,7 @@ static void a_released_stream_fetches_what_it_missed(void **state)
     stream_world_end(&world);
 }
 
-static void a_quarantine_ends_the_replay_and_keeps_what_it_brought(void **state)
+static void a_quarantine_ends_the_replay_and_keeps_its_batches(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -633,7 +636,7 @@ static void a_quarantine_ends_the_replay_and_keeps_what_it_brought(void **state)
     stream_world_end(&world);
 }
 
-static void without_replays_a_release_begins_the_list_again(void **state)
+static void without_replays_a_release_restarts_the_list(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -648,7 +651,7 @@ static void without_replays_a_release_begins_the_list_again(void **state)
     stream_world_end(&world);
 }
 
-/* Down and up again in the middle of it. */
+/* The connection is lost and restored during the quarantine. */
 static void a_quarantine_outlasts_a_connection(void **state)
 {
     (void)state;
@@ -672,9 +675,9 @@ static void a_quarantine_outlasts_a_connection(void **state)
 
 /* ---- Memory ---- */
 
-/* Without memory for a copy the batch is applied at once; whatever fails, the list is the
- * batch's, or begins again. */
-static void survive_each_allocation_failing(void **state)
+/* Without memory for a copy the batch is applied at once. Whatever fails, the list is that of the
+ * batch, or restarts. */
+static void slices_survive_each_allocation_failing(void **state)
 {
     (void)state;
     static struct stream_world world;
@@ -692,7 +695,8 @@ static void survive_each_allocation_failing(void **state)
                                           .fingerprint = { .low = 1, .high = first_incarnation },
                                           .batch = &world.batch };
         fail_alloc_after(n);
-        (void)kvb_stream_step(world.stream, &input, &world.output); /* NO_MEMORY is an answer */
+        /* NO_MEMORY is a permitted result */
+        (void)kvb_stream_step(world.stream, &input, &world.output);
         input.kind = KVB_INPUT_TICK;
         while (world.output.has_more) {
             (void)kvb_stream_step(world.stream, &input, &world.output);
@@ -702,7 +706,7 @@ static void survive_each_allocation_failing(void **state)
         kvb_stream_heartbeat(world.stream, &beat);
         was_cleared = kvb_stream_count(world.stream)->clears > 0;
         assert_true(was_cleared || beat.tiers[KVB_TIER_DEVICE].blocks == 41);
-        assert_true(was_cleared || beat.reason == KVB_REASON_NO_BASE); /* nothing else */
+        assert_true(was_cleared || beat.reason == KVB_REASON_NO_BASE); /* no other status */
         assert_true(n < 1000);
         stream_world_end(&world);
     }
@@ -711,30 +715,30 @@ static void survive_each_allocation_failing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(of_any_size_make_the_list_that_the_batch_makes),
-        cmocka_unit_test(make_the_same_ids_however_the_steps_come),
-        cmocka_unit_test(are_of_bounded_work),
+        cmocka_unit_test(slices_of_any_size_give_the_list_of_the_whole_batch),
+        cmocka_unit_test(slices_give_the_same_ids_however_the_steps_come),
+        cmocka_unit_test(slices_are_of_bounded_work),
         cmocka_unit_test(a_large_event_is_applied_in_parts),
         cmocka_unit_test(the_clear_of_a_tier_is_applied_in_parts),
         cmocka_unit_test(children_are_named_in_parts),
-        cmocka_unit_test(what_is_refused_is_refused_once),
-        cmocka_unit_test(a_list_that_begins_again_drops_the_rest_of_an_event),
+        cmocka_unit_test(a_refused_event_is_refused_once),
+        cmocka_unit_test(a_restarted_list_drops_the_rest_of_an_event),
         cmocka_unit_test(half_a_batch_is_not_applied),
-        cmocka_unit_test(a_save_ends_with_no_half_of_a_batch),
-        cmocka_unit_test(what_is_live_waits_behind_the_batch),
-        cmocka_unit_test(what_does_not_fit_behind_the_batch_is_a_gap),
+        cmocka_unit_test(a_save_contains_no_half_of_a_batch),
+        cmocka_unit_test(live_batches_wait_behind_the_batch),
+        cmocka_unit_test(a_batch_that_does_not_fit_behind_it_is_a_gap),
         cmocka_unit_test(no_replay_begins_within_a_batch),
-        cmocka_unit_test(a_batch_is_finished_although_its_engine_has_gone),
-        cmocka_unit_test(another_connection_without_replays_begins_again),
-        cmocka_unit_test(another_connection_within_the_first_batch_begins_again),
+        cmocka_unit_test(a_batch_is_finished_although_its_engine_has_disconnected),
+        cmocka_unit_test(a_new_connection_without_replays_restarts_the_list),
+        cmocka_unit_test(a_new_connection_within_the_first_batch_restarts_the_list),
         cmocka_unit_test(a_replay_does_not_time_out_within_a_batch),
-        cmocka_unit_test(a_reply_within_a_batch_ends_it_first),
-        cmocka_unit_test(a_quarantined_stream_takes_nothing_and_says_so),
-        cmocka_unit_test(a_released_stream_fetches_what_it_missed),
-        cmocka_unit_test(a_quarantine_ends_the_replay_and_keeps_what_it_brought),
-        cmocka_unit_test(without_replays_a_release_begins_the_list_again),
+        cmocka_unit_test(a_reply_within_a_batch_is_applied_after_it),
+        cmocka_unit_test(a_quarantined_stream_applies_nothing_and_reports_it),
+        cmocka_unit_test(a_released_stream_requests_what_it_missed),
+        cmocka_unit_test(a_quarantine_ends_the_replay_and_keeps_its_batches),
+        cmocka_unit_test(without_replays_a_release_restarts_the_list),
         cmocka_unit_test(a_quarantine_outlasts_a_connection),
-        cmocka_unit_test(survive_each_allocation_failing),
+        cmocka_unit_test(slices_survive_each_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,7 +47,7 @@ static void without_a_replay_endpoint_nothing_is_ever_exact(void **state)
     give(&world, KVB_INPUT_UP);
     live(&world, 0, first_incarnation, 1);
     assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REPLAY);
-    live(&world, 5, first_incarnation, 6); /* a gap: what may be gone is cleared */
+    live(&world, 5, first_incarnation, 6); /* a gap: blocks that may be gone are cleared */
     assert_true(world.saw_cleared);
     assert_int_equal(world.held_count, 1);
     live(&world, 0, second_incarnation, 11); /* a restart */
@@ -57,7 +57,7 @@ static void without_a_replay_endpoint_nothing_is_ever_exact(void **state)
     stream_world_end(&world);
 }
 
-static void a_whole_buffer_is_asked_for_once_in_ten_seconds_at_most(void **state)
+static void a_whole_buffer_is_requested_at_most_once_in_ten_seconds(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -79,8 +79,8 @@ static void a_whole_buffer_is_asked_for_once_in_ten_seconds_at_most(void **state
     stream_world_end(&world);
 }
 
-/* Its buffer is of no size: every request is answered by END alone. */
-static void an_engine_that_keeps_nothing_is_unverified_and_loses_nothing(void **state)
+/* Its buffer has size zero: every request is answered with END alone. */
+static void an_engine_without_a_buffer_is_unverified_and_loses_nothing(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -98,7 +98,8 @@ static void an_engine_that_keeps_nothing_is_unverified_and_loses_nothing(void **
 }
 
 /* After a lost connection the same END means another incarnation. */
-static void an_engine_that_forgot_all_over_a_lost_connection_lives_another_life(void **state)
+static void
+an_engine_that_forgot_everything_after_a_reconnection_is_another_incarnation(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -113,7 +114,7 @@ static void an_engine_that_forgot_all_over_a_lost_connection_lives_another_life(
     stream_world_end(&world);
 }
 
-static void what_does_not_fit_the_waiting_room_begins_the_list_again(void **state)
+static void a_batch_that_does_not_fit_the_queue_restarts_the_list(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -132,7 +133,7 @@ static void what_does_not_fit_the_waiting_room_begins_the_list_again(void **stat
     stream_world_end(&world);
 }
 
-enum { busy_events = 64, busy_batches = 1100 }; /* together above what one output takes */
+enum { busy_events = 64, busy_batches = 1100 }; /* together more than one output may contain */
 
 /* A batch that stores and removes one prompt again and again, and leaves one. */
 static void live_busy(struct stream_world *world, uint64_t seq)
@@ -158,7 +159,7 @@ static void begin_with_many_held(struct stream_world *world)
     assert_int_equal(world->held_count, 0);
 }
 
-static void what_was_held_is_drained_in_slices(void **state)
+static void queued_batches_are_drained_in_slices(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -187,7 +188,7 @@ static void what_was_held_is_drained_in_slices(void **state)
     stream_world_end(&world);
 }
 
-static void slices_left_are_dropped_with_the_connection(void **state)
+static void undrained_batches_are_dropped_with_the_connection(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -198,19 +199,20 @@ static void slices_left_are_dropped_with_the_connection(void **state)
     give(&world, KVB_INPUT_DOWN);
     assert_false(world.output.has_more);
     give(&world, KVB_INPUT_UP);
-    const uint64_t from = start_wanted_replay(&world); /* from the last two batches applied */
+    /* counted from the last two applied batches */
+    const uint64_t from = start_wanted_replay(&world);
     assert_int_equal(from + 2, world.held_count);
     stream_world_end(&world);
 }
 
-static void many_held_batches_after_a_failed_replay_are_drained_in_slices(void **state)
+static void many_queued_batches_after_a_failed_replay_are_drained_in_slices(void **state)
 {
     (void)state;
     struct stream_world world;
     size_t cleared = 0;
 
     begin_with_many_held(&world);
-    live_busy(&world, busy_batches + 5); /* a hole inside: the list begins again there */
+    live_busy(&world, busy_batches + 5); /* a gap among them: the list restarts there */
     world.now_ns += 3 * KVB_NS_PER_S;
     give(&world, KVB_INPUT_TICK);
     while (world.output.has_more) {
@@ -223,8 +225,8 @@ static void many_held_batches_after_a_failed_replay_are_drained_in_slices(void *
     stream_world_end(&world);
 }
 
-/* A replay has a maximum size: what arrived is kept, and the rest is requested again. */
-static void a_replay_that_is_cut_by_us_goes_on_from_what_was_applied(void **state)
+/* A replay has a maximum size. What arrived is kept, and the rest is requested again. */
+static void a_replay_cut_by_its_bound_continues_from_the_last_applied_batch(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -236,7 +238,7 @@ static void a_replay_that_is_cut_by_us_goes_on_from_what_was_applied(void **stat
     replayed(&world, 1, first_incarnation, 2);
     give(&world, KVB_INPUT_REPLAY_CUT);
     assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
-    assert_int_equal(start_wanted_replay(&world), 1); /* at once: no full replay */
+    assert_int_equal(start_wanted_replay(&world), 1); /* at once, because it is no full replay */
     replayed(&world, 1, first_incarnation, 2);
     replayed(&world, 2, first_incarnation, 3);
     end_replay(&world, first_incarnation);
@@ -244,13 +246,13 @@ static void a_replay_that_is_cut_by_us_goes_on_from_what_was_applied(void **stat
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 3);
     assert_int_equal(kvb_stream_count(world.stream)->clears, 0);
-    give(&world, KVB_INPUT_REPLAY_CUT); /* late: means nothing */
+    give(&world, KVB_INPUT_REPLAY_CUT); /* late, so it is ignored */
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 }
 
-/* A batch whose fingerprint is no longer kept comes again, while the engine runs on. */
-static void what_is_told_again_late_costs_one_question_and_nothing_else(void **state)
+/* A batch whose fingerprint is no longer kept arrives again from a running engine. */
+static void a_late_repeated_batch_costs_one_request_and_nothing_else(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -271,10 +273,11 @@ static void what_is_told_again_late_costs_one_question_and_nothing_else(void **s
     assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 1503);
-    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 3); /* with begin_exact()'s */
+    /* including the one of begin_exact() */
+    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 3);
     assert_int_equal(kvb_stream_count(world.stream)->restarts, 0);
 
-    live(&world, 9, first_incarnation, 10); /* the next question waits for its second */
+    live(&world, 9, first_incarnation, 10); /* the next request waits for its second */
     assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
     pass_ms(&world, 1000);
     assert_int_equal(start_wanted_replay(&world), 1502);
@@ -284,8 +287,9 @@ static void what_is_told_again_late_costs_one_question_and_nothing_else(void **s
     stream_world_end(&world);
 }
 
-/* Live batches prove nothing about missed ones, so a busy engine gets the request again, too. */
-static void a_replay_that_failed_is_tried_again_under_load(void **state)
+/* Live batches prove nothing about missed ones, so the request is repeated for a busy engine too.
+ */
+static void a_failed_replay_is_repeated_under_load(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -306,8 +310,8 @@ static void a_replay_that_failed_is_tried_again_under_load(void **state)
     stream_world_end(&world);
 }
 
-/* Another engine answers at the replay endpoint, whatever is requested. */
-static void answers_of_one_life_after_the_other_are_asked_for_less_and_less_often(void **state)
+/* Another engine answers every request on the replay endpoint. */
+static void answers_of_ever_new_incarnations_are_requested_less_and_less_often(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -331,7 +335,7 @@ static void answers_of_one_life_after_the_other_are_asked_for_less_and_less_ofte
     stream_world_end(&world);
 }
 
-/* It would hold one of the few places for replays for ever. */
+/* It would occupy one of the few places for replays for ever. */
 static void a_replay_that_only_repeats_itself_ends(void **state)
 {
     (void)state;
@@ -382,7 +386,7 @@ static void tell(
     assert_ok(kvb_stream_publish(world->stream, &telling));
 }
 
-static void announcing_opens_an_epoch_and_lists_everything(void **state)
+static void an_announcement_opens_an_epoch_and_lists_everything(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -405,8 +409,8 @@ static void announcing_opens_an_epoch_and_lists_everything(void **state)
     stream_world_end(&world);
 }
 
-/* For readers that know no `cleared`. */
-static void an_opening_may_be_spelt_out_as_removals_of_all_that_was_told(void **state)
+/* For readers that do not understand `cleared`. */
+static void an_opening_may_be_published_as_removals_of_all_advertised_names(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -418,7 +422,7 @@ static void an_opening_may_be_spelt_out_as_removals_of_all_that_was_told(void **
     assert_ok(kvb_advertised_new(16, 1, &advertised));
     assert_ok(
         kvb_router_batch_add_event(&seen, &(struct kvb_router_event){ .kind = KVB_ROUTER_STORED }));
-    for (uint32_t token = 1; token <= 5; token++) { /* two more than are held now */
+    for (uint32_t token = 1; token <= 5; token++) { /* two names more than are held now */
         assert_ok(kvb_router_batch_add_block(&seen, root(token), (kvb_tokens_hash){ 0 }));
     }
     assert_ok(kvb_advertised_note(advertised, &seen, world.now_ns));
@@ -442,7 +446,7 @@ static void an_opening_may_be_spelt_out_as_removals_of_all_that_was_told(void **
     stream_world_end(&world);
 }
 
-static void a_withdrawn_stream_counts_and_tells_nothing_until_the_next_epoch(void **state)
+static void a_withdrawn_stream_publishes_nothing_until_the_next_epoch(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -466,7 +470,7 @@ static void a_withdrawn_stream_counts_and_tells_nothing_until_the_next_epoch(voi
     stream_world_end(&world);
 }
 
-static void a_withdrawn_stream_is_not_exact_before_it_is_told_anew(void **state)
+static void a_withdrawn_stream_is_not_exact_before_it_is_announced_again(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -479,7 +483,7 @@ static void a_withdrawn_stream_is_not_exact_before_it_is_told_anew(void **state)
     stream_world_end(&world);
 }
 
-/* Requests after an unanswered replay, while a batch arrives every 50 ms. */
+/* The requests after an unanswered replay, while a batch arrives every 50 ms. */
 static void ask_in_between(struct stream_world *world, uint64_t *seq)
 {
     uint64_t from = 0;
@@ -491,7 +495,7 @@ static void ask_in_between(struct stream_world *world, uint64_t *seq)
     }
 }
 
-static void an_unanswered_replay_is_asked_again_of_a_busy_engine_too(void **state)
+static void an_unanswered_replay_is_requested_again_from_a_busy_engine_too(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -508,7 +512,7 @@ static void an_unanswered_replay_is_asked_again_of_a_busy_engine_too(void **stat
     replayed(&world, seq - 1, first_incarnation, (uint32_t)seq);
     give(&world, KVB_INPUT_REPLAY_END);
     ask_in_between(&world, &seq);
-    assert_int_equal(start_wanted_replay(&world), 0); /* the whole buffer, a second time */
+    assert_int_equal(start_wanted_replay(&world), 0); /* the whole buffer a second time */
     for (uint64_t at = 0; at < seq; at++) {
         replayed(&world, at, first_incarnation, (uint32_t)at + 1);
     }
@@ -518,7 +522,7 @@ static void an_unanswered_replay_is_asked_again_of_a_busy_engine_too(void **stat
     stream_world_end(&world);
 }
 
-static void telling_once_more_goes_on_in_the_same_epoch(void **state)
+static void republishing_continues_in_the_same_epoch(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -537,7 +541,7 @@ static void telling_once_more_goes_on_in_the_same_epoch(void **state)
     stream_world_end(&world);
 }
 
-static void a_counted_total_proves_the_list_whole(void **state)
+static void a_reported_total_proves_that_the_list_is_complete(void **state)
 {
     (void)state;
     const struct kvb_stream_options options = {
@@ -568,13 +572,13 @@ static void a_counted_total_proves_the_list_whole(void **state)
     live(&world, 44, first_incarnation, 2);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     add_stored(&world.batch, NULL, &(uint64_t){ 903 }, &(uint32_t){ 3 }, 1);
-    last_event(&world.batch)->tier = KVB_TIER_HOST; /* nobody counts those */
+    last_event(&world.batch)->tier = KVB_TIER_HOST; /* nobody counts these tiers */
     give_batch(&world, KVB_INPUT_LIVE, 45, first_incarnation, false);
     assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
     stream_world_end(&world);
 }
 
-/* It was configured for an engine with less memory. */
+/* The total was configured for an engine with less memory. */
 static void a_total_that_the_engine_exceeded_proves_nothing(void **state)
 {
     (void)state;
@@ -601,34 +605,35 @@ static void a_total_that_the_engine_exceeded_proves_nothing(void **state)
     add_removed(&world.batch, &(uint64_t){ 943 }, 1);
     give_batch(&world, KVB_INPUT_LIVE, 44, first_incarnation, false);
     assert_int_equal(kvb_stream_mirror_count(world.stream)->proven_copies, 2);
-    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE); /* there may be others */
+    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE); /* there may be further blocks */
     stream_world_end(&world);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_told_again_late_costs_one_question_and_nothing_else),
-        cmocka_unit_test(a_replay_that_failed_is_tried_again_under_load),
-        cmocka_unit_test(answers_of_one_life_after_the_other_are_asked_for_less_and_less_often),
+        cmocka_unit_test(a_late_repeated_batch_costs_one_request_and_nothing_else),
+        cmocka_unit_test(a_failed_replay_is_repeated_under_load),
+        cmocka_unit_test(answers_of_ever_new_incarnations_are_requested_less_and_less_often),
         cmocka_unit_test(a_skipped_event_costs_what_it_may_hide),
         cmocka_unit_test(without_a_replay_endpoint_nothing_is_ever_exact),
-        cmocka_unit_test(a_whole_buffer_is_asked_for_once_in_ten_seconds_at_most),
-        cmocka_unit_test(an_engine_that_keeps_nothing_is_unverified_and_loses_nothing),
-        cmocka_unit_test(an_engine_that_forgot_all_over_a_lost_connection_lives_another_life),
-        cmocka_unit_test(what_does_not_fit_the_waiting_room_begins_the_list_again),
-        cmocka_unit_test(what_was_held_is_drained_in_slices),
-        cmocka_unit_test(slices_left_are_dropped_with_the_connection),
-        cmocka_unit_test(many_held_batches_after_a_failed_replay_are_drained_in_slices),
-        cmocka_unit_test(a_replay_that_is_cut_by_us_goes_on_from_what_was_applied),
+        cmocka_unit_test(a_whole_buffer_is_requested_at_most_once_in_ten_seconds),
+        cmocka_unit_test(an_engine_without_a_buffer_is_unverified_and_loses_nothing),
+        cmocka_unit_test(
+            an_engine_that_forgot_everything_after_a_reconnection_is_another_incarnation),
+        cmocka_unit_test(a_batch_that_does_not_fit_the_queue_restarts_the_list),
+        cmocka_unit_test(queued_batches_are_drained_in_slices),
+        cmocka_unit_test(undrained_batches_are_dropped_with_the_connection),
+        cmocka_unit_test(many_queued_batches_after_a_failed_replay_are_drained_in_slices),
+        cmocka_unit_test(a_replay_cut_by_its_bound_continues_from_the_last_applied_batch),
         cmocka_unit_test(a_replay_that_only_repeats_itself_ends),
-        cmocka_unit_test(announcing_opens_an_epoch_and_lists_everything),
-        cmocka_unit_test(an_opening_may_be_spelt_out_as_removals_of_all_that_was_told),
-        cmocka_unit_test(a_withdrawn_stream_counts_and_tells_nothing_until_the_next_epoch),
-        cmocka_unit_test(a_withdrawn_stream_is_not_exact_before_it_is_told_anew),
-        cmocka_unit_test(an_unanswered_replay_is_asked_again_of_a_busy_engine_too),
-        cmocka_unit_test(telling_once_more_goes_on_in_the_same_epoch),
-        cmocka_unit_test(a_counted_total_proves_the_list_whole),
+        cmocka_unit_test(an_announcement_opens_an_epoch_and_lists_everything),
+        cmocka_unit_test(an_opening_may_be_published_as_removals_of_all_advertised_names),
+        cmocka_unit_test(a_withdrawn_stream_publishes_nothing_until_the_next_epoch),
+        cmocka_unit_test(a_withdrawn_stream_is_not_exact_before_it_is_announced_again),
+        cmocka_unit_test(an_unanswered_replay_is_requested_again_from_a_busy_engine_too),
+        cmocka_unit_test(republishing_continues_in_the_same_epoch),
+        cmocka_unit_test(a_reported_total_proves_that_the_list_is_complete),
         cmocka_unit_test(a_total_that_the_engine_exceeded_proves_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

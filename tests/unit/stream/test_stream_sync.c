@@ -3,11 +3,11 @@
 #include "core/clock.h"
 #include "stream_world.h"
 
-/* What a bridge answers a reader that missed something, one request at a time. */
+/* A bridge's answers to a reader that missed events, one request at a time. */
 
 enum { log_blocks = 4 };
 
-/* Exact, with batches 0 .. 2 applied, and a log of the newest events. */
+/* An EXACT stream with batches 0 to 2 applied, and a log of its newest events. */
 static void begin(struct stream_world *world)
 {
     struct kvb_stream_options options = stream_world_options(true);
@@ -32,7 +32,7 @@ job_of(const struct stream_world *world, const struct kvb_sync_request *request)
     return job;
 }
 
-/* The next chunk; its events are looked at before the next one is made. */
+/* Makes the next chunk. Its events must be read before the next call. */
 static struct kvb_sync_reply
 next_chunk(const struct stream_world *world, struct kvb_sync_job *job, size_t max_blocks)
 {
@@ -56,7 +56,7 @@ answer_to_range(const struct stream_world *world, kvb_epoch epoch, uint64_t from
     return next_chunk(world, &job, 1000).answer;
 }
 
-/* Whatever happens while the list is walked: the part that was walked does not know it. */
+/* The part of the list that was already walked does not contain later changes. */
 static void a_snapshot_names_the_event_at_which_its_walk_began(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void a_new_epoch_ends_the_snapshot_of_the_old_one(void **state)
     stream_world_end(&world);
 }
 
-static void events_are_told_of_the_askers_epoch_alone(void **state)
+static void only_events_of_the_requested_epoch_are_sent(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -107,7 +107,7 @@ static void events_are_told_of_the_askers_epoch_alone(void **state)
     stream_world_end(&world);
 }
 
-static void events_that_are_forgotten_or_to_come_are_not_told(void **state)
+static void forgotten_and_future_events_are_not_sent(void **state)
 {
     (void)state;
     struct stream_world world;
@@ -128,8 +128,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_snapshot_names_the_event_at_which_its_walk_began),
         cmocka_unit_test(a_new_epoch_ends_the_snapshot_of_the_old_one),
-        cmocka_unit_test(events_are_told_of_the_askers_epoch_alone),
-        cmocka_unit_test(events_that_are_forgotten_or_to_come_are_not_told),
+        cmocka_unit_test(only_events_of_the_requested_epoch_are_sent),
+        cmocka_unit_test(forgotten_and_future_events_are_not_sent),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

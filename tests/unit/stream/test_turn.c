@@ -3,7 +3,7 @@
 #include "core/clock.h"
 #include "stream/turn.h"
 
-/* One stream, judged every 50 ms. */
+/* One stream, checked every 50 ms. */
 struct loop {
     struct kvb_turn turn;
     uint64_t now_ns;
@@ -12,8 +12,8 @@ struct loop {
 
 static const uint64_t tick_ns = 50 * KVB_NS_PER_MS;
 
-/* The stream takes so much of the thread's time until the verdict changes or the time is over;
- * others are served meanwhile, or not. */
+/* The stream uses this much of the thread's time until the verdict changes or the time is over,
+ * with or without others being served. */
 static enum kvb_turn_verdict
 run(struct loop *loop, unsigned percent, bool others_are_served, uint64_t seconds)
 {
@@ -37,7 +37,7 @@ static struct loop begin(void)
     return (struct loop){ .now_ns = KVB_NS_PER_S };
 }
 
-/* From the quarantine to the release, in seconds. */
+/* Seconds from the quarantine to the release. */
 static uint64_t wait_for_release(struct loop *loop)
 {
     const uint64_t from_ns = loop->now_ns;
@@ -56,7 +56,7 @@ static void a_stream_within_its_share_is_served_for_ever(void **state)
     assert_int_equal(run(&loop, 49, true, 600), KVB_TURN_GO_ON);
 }
 
-static void one_that_has_the_thread_to_itself_may_use_it(void **state)
+static void a_stream_alone_on_the_thread_may_use_it_fully(void **state)
 {
     (void)state;
     struct loop loop = begin();
@@ -64,7 +64,7 @@ static void one_that_has_the_thread_to_itself_may_use_it(void **state)
     assert_int_equal(run(&loop, 100, false, 600), KVB_TURN_GO_ON);
 }
 
-static void one_above_its_share_for_ten_seconds_is_quarantined(void **state)
+static void a_stream_above_its_share_for_ten_seconds_is_quarantined(void **state)
 {
     (void)state;
     struct loop loop = begin();
@@ -74,8 +74,8 @@ static void one_above_its_share_for_ten_seconds_is_quarantined(void **state)
     assert_int_equal(wait_for_release(&loop), 1);
 }
 
-/* A prompt that takes long, or a restart of the engine, is no reason. */
-static void a_pause_within_ten_seconds_forgives(void **state)
+/* A long prompt or a restart of the engine is no reason for a quarantine. */
+static void a_pause_within_ten_seconds_prevents_a_quarantine(void **state)
 {
     (void)state;
     struct loop loop = begin();
@@ -97,11 +97,12 @@ static void the_wait_doubles_up_to_thirty_seconds(void **state)
         assert_int_equal(wait_for_release(&loop), waits_s[i]);
         const uint64_t from_ns = loop.now_ns;
         assert_int_equal(run(&loop, 90, true, 11), KVB_TURN_QUARANTINE);
-        assert_true(loop.now_ns - from_ns < 3 * KVB_NS_PER_S); /* less patience than at first */
+        /* the time above the share that is tolerated is shorter than at first */
+        assert_true(loop.now_ns - from_ns < 3 * KVB_NS_PER_S);
     }
 }
 
-static void half_a_minute_within_the_share_forgets_the_past(void **state)
+static void half_a_minute_within_the_share_resets_the_wait(void **state)
 {
     (void)state;
     struct loop loop = begin();
@@ -120,11 +121,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_within_its_share_is_served_for_ever),
-        cmocka_unit_test(one_that_has_the_thread_to_itself_may_use_it),
-        cmocka_unit_test(one_above_its_share_for_ten_seconds_is_quarantined),
-        cmocka_unit_test(a_pause_within_ten_seconds_forgives),
+        cmocka_unit_test(a_stream_alone_on_the_thread_may_use_it_fully),
+        cmocka_unit_test(a_stream_above_its_share_for_ten_seconds_is_quarantined),
+        cmocka_unit_test(a_pause_within_ten_seconds_prevents_a_quarantine),
         cmocka_unit_test(the_wait_doubles_up_to_thirty_seconds),
-        cmocka_unit_test(half_a_minute_within_the_share_forgets_the_past),
+        cmocka_unit_test(half_a_minute_within_the_share_resets_the_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
