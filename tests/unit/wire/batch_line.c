@@ -30,7 +30,7 @@ static void say_hashes(
     }
 }
 
-/* " media 5+6,-,?": the keys of each block; ? is what no query can name. */
+/* " media 5+6,-,?": the keys of each block; ? stands for a key that no query can name. */
 static void say_extras(
     struct kvb_buf *line, const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
 {

@@ -12,7 +12,7 @@ static void append(struct kvb_buf *out, const void *bytes, size_t len)
     assert_ok(kvb_buf_append(out, bytes, len));
 }
 
-/* A code, and so many bytes of a number, big-endian. */
+/* A type byte, and a number of this many bytes, big-endian. */
 static void append_number(struct kvb_buf *out, uint8_t code, uint64_t number, unsigned bytes)
 {
     append(out, &code, 1);
@@ -59,7 +59,7 @@ static bool take_word(const char **at, const char *word)
 
 static void pack_value(const char **at, struct kvb_buf *out);
 
-/* The count goes where it was left out, once it is known. */
+/* Inserts the count at its reserved place once it is known. */
 static void pack_items(const char **at, struct kvb_buf *out, char close, uint8_t code)
 {
     const size_t head = out->len;

@@ -2,7 +2,7 @@
 
 #include "core/buf.h"
 
-/* MessagePack from JSON as a test writes it, so that a case can be read:
+/* Encodes JSON text as MessagePack, so that test cases are readable:
  *
  *     [1, [{"type": "BlockStored", "block_hashes": [1, -2], "parent_block_hash": null}]]
  *

@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* Random router batches, and when two are the same: for the tests of both
- * profiles, which check each other. */
+/* Random router batches, and their comparison, for the tests of the JSON and the protobuf encoding,
+ * which check each other. */
 
 static inline uint64_t sample_next(uint64_t *seed)
 {
@@ -16,7 +16,7 @@ static inline uint64_t sample_next(uint64_t *seed)
     return *seed;
 }
 
-/* Small and huge numbers. */
+/* Small and very large numbers. */
 static inline uint64_t sample_number(uint64_t *seed)
 {
     const uint64_t value = sample_next(seed);

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-/* What the unit test and the fuzz target of wire/router/sync.c share: equality. */
+/* Equality of messages, for the unit test and the fuzz target of wire/router/sync.c. */
 
 static inline bool
 is_same_request(const struct kvb_sync_request *one, const struct kvb_sync_request *other)
@@ -22,7 +22,7 @@ static inline bool is_same_sums(const struct kvb_hash128 *one, const struct kvb_
     return !one || !other ? one == other : memcmp(one, other, kvb_sync_buckets * sizeof *one) == 0;
 }
 
-/* All but the events. */
+/* Compares everything but the events. */
 static inline bool
 is_same_reply(const struct kvb_sync_reply *one, const struct kvb_sync_reply *other)
 {

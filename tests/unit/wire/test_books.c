@@ -56,7 +56,7 @@ static void a_decision_is_read_as_it_was_written(void **state)
     kvb_buf_done(&buf);
 }
 
-static void a_decision_looks_like_this(void **state)
+static void the_json_of_a_decision_is_as_documented(void **state)
 {
     (void)state;
     struct kvb_shared_decision decision = decision_of();
@@ -79,7 +79,7 @@ static void a_decision_looks_like_this(void **state)
     kvb_buf_done(&buf);
 }
 
-static void a_report_is_a_routers_or_an_aggregators(void **state)
+static void a_report_comes_from_a_router_or_an_aggregator(void **state)
 {
     (void)state;
     struct kvb_shared_report wrote = { .sender = { .id = "a1", .start = 7 }, .request_id = "r1" };
@@ -132,7 +132,7 @@ static void a_status_is_read_as_it_was_written(void **state)
     kvb_buf_done(&buf);
 }
 
-/* Whatever else it says. */
+/* Whatever else such a message contains. */
 static void another_version_is_named_as_such(void **state)
 {
     (void)state;
@@ -159,7 +159,7 @@ static void bad_decisions_are_refused(void **state)
         "null",
         "{}",
         "{\"version\":1}",
-        HEAD STREAM COUNTS "\"ttl_ms\":1,\"names\":\"\"}", /* no request_id */
+        HEAD STREAM COUNTS "\"ttl_ms\":1,\"names\":\"\"}", /* without request_id */
         HEAD "\"request_id\":\"\"," STREAM COUNTS "\"ttl_ms\":1,\"names\":\"\"}",
         HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":0,\"names\":\"\"}",
         HEAD "\"request_id\":\"r\"," STREAM COUNTS "\"ttl_ms\":-1,\"names\":\"\"}",
@@ -206,8 +206,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_decision_is_read_as_it_was_written),
-        cmocka_unit_test(a_decision_looks_like_this),
-        cmocka_unit_test(a_report_is_a_routers_or_an_aggregators),
+        cmocka_unit_test(the_json_of_a_decision_is_as_documented),
+        cmocka_unit_test(a_report_comes_from_a_router_or_an_aggregator),
         cmocka_unit_test(a_status_is_read_as_it_was_written),
         cmocka_unit_test(another_version_is_named_as_such),
         cmocka_unit_test(bad_decisions_are_refused),

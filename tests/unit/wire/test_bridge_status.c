@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static void what_is_written_names_the_bridge_and_its_profile(void **state)
+static void a_status_names_the_bridge_and_its_profile(void **state)
 {
     (void)state;
     struct kvb_stream_report stream = { .endpoint = "tcp://127.0.0.1:5557",
@@ -49,7 +49,7 @@ static void what_is_written_names_the_bridge_and_its_profile(void **state)
     kvb_buf_done(&out);
 }
 
-static void a_stream_says_what_an_operator_should_correct(void **state)
+static void a_stream_shows_what_an_operator_should_correct(void **state)
 {
     (void)state;
     struct kvb_stream_report stream = { .beat = { .block_size = 32 },
@@ -71,7 +71,7 @@ static void a_stream_says_what_an_operator_should_correct(void **state)
     kvb_buf_done(&out);
 }
 
-static void a_source_of_load_says_what_is_known_of_it(void **state)
+static void a_load_source_shows_what_is_known_of_it(void **state)
 {
     (void)state;
     struct kvb_load_source_report loads[] = {
@@ -114,7 +114,7 @@ static void a_source_of_load_says_what_is_known_of_it(void **state)
     kvb_buf_done(&out);
 }
 
-static void a_service_says_what_is_registered_there(void **state)
+static void a_service_shows_what_is_registered_there(void **state)
 {
     static const struct kvb_announce_report services[] = {
         { .dynamo = "http://d:8092",
@@ -195,7 +195,7 @@ static void a_standby_with_a_smaller_id_names_what_it_watches(void **state)
     assert_non_null(strstr(text, "\"standby\":true"));
     assert_null(strstr(text, "streams_left_out"));
     assert_int_equal(watched(text, "n"), 702);
-    assert_int_equal(watched(text, "m"), 0); /* its own */
+    assert_int_equal(watched(text, "m"), 0); /* the bridge's own status */
     assert_int_equal(watched(text, "l"), 0);
 
     report.stream_count = 0;
@@ -222,7 +222,7 @@ static void a_standby_with_a_smaller_id_names_what_it_watches(void **state)
     }
 }
 
-static void what_is_no_status_is_refused(void **state)
+static void an_invalid_status_is_refused(void **state)
 {
     (void)state;
     const char *const bad[] = { "",
@@ -242,12 +242,12 @@ static void what_is_no_status_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_names_the_bridge_and_its_profile),
-        cmocka_unit_test(a_stream_says_what_an_operator_should_correct),
-        cmocka_unit_test(a_service_says_what_is_registered_there),
-        cmocka_unit_test(a_source_of_load_says_what_is_known_of_it),
+        cmocka_unit_test(a_status_names_the_bridge_and_its_profile),
+        cmocka_unit_test(a_stream_shows_what_an_operator_should_correct),
+        cmocka_unit_test(a_service_shows_what_is_registered_there),
+        cmocka_unit_test(a_load_source_shows_what_is_known_of_it),
         cmocka_unit_test(a_standby_with_a_smaller_id_names_what_it_watches),
-        cmocka_unit_test(what_is_no_status_is_refused),
+        cmocka_unit_test(an_invalid_status_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

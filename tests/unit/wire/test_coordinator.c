@@ -22,7 +22,7 @@ static kvb_status decode(const char *hex)
 
 /* ---- A real coordinator ---- */
 
-/* The recorded frames, two ranks: waiting, running, and blocks in use of 63. */
+/* The recorded frames of two ranks: waiting and running requests, and blocks in use out of 63. */
 static const struct {
     unsigned waiting, running, blocks;
 } recorded[][2] = {
@@ -38,7 +38,7 @@ static const struct {
     { { 0, 0, 0 }, { 0, 0, 0 } },   { { 0, 0, 0 }, { 0, 0, 0 } },   { { 0, 0, 0 }, { 0, 0, 0 } },
 };
 
-static void the_recorded_run_comes_out_by_rank(void **state)
+static void the_recorded_run_is_read_by_rank(void **state)
 {
     (void)state;
     const unsigned stats =
@@ -99,7 +99,7 @@ static void pairs_and_nils_are_read(void **state)
     assert_int_equal(update.rank_count, 0);
 }
 
-static void figures_that_cannot_be_are_counted(void **state)
+static void impossible_figures_are_counted(void **state)
 {
     (void)state;
     /* [[[-1, 2, 1.5], [nan, 1e300, -0.1], [3, 4, nan]], 0, false] */
@@ -119,7 +119,7 @@ static void other_messages_are_refused(void **state)
         "",
         "c0",
         "90",
-        "93c000",           /* cut */
+        "93c000",           /* truncated */
         "92c000",           /* two values */
         "93c0c2c2",         /* a wave that is no number */
         "93c0ffc2",         /* a negative one */
@@ -131,7 +131,7 @@ static void other_messages_are_refused(void **state)
         "93c000c2c0",       /* bytes after it */
         "83c000c200c300",   /* a map */
         "93dd05f5e10000c2", /* a hundred million entries in a few bytes */
-        "01",               /* what a front end sends, not a coordinator */
+        "01",               /* sent by a front end, not by a coordinator */
     };
     for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
         if (decode(bad[i]) != KVB_BAD_INPUT) {
@@ -140,7 +140,7 @@ static void other_messages_are_refused(void **state)
     }
 }
 
-static void too_many_ranks_are_too_many(void **state)
+static void too_many_ranks_are_refused(void **state)
 {
     (void)state;
     uint8_t bytes[3 + kvb_max_ranks + 1 + 3] = { 0x93, 0xdc, 0, 0 };
@@ -165,11 +165,11 @@ static void too_many_ranks_are_too_many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_recorded_run_comes_out_by_rank),
+        cmocka_unit_test(the_recorded_run_is_read_by_rank),
         cmocka_unit_test(pairs_and_nils_are_read),
-        cmocka_unit_test(figures_that_cannot_be_are_counted),
+        cmocka_unit_test(impossible_figures_are_counted),
         cmocka_unit_test(other_messages_are_refused),
-        cmocka_unit_test(too_many_ranks_are_too_many),
+        cmocka_unit_test(too_many_ranks_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

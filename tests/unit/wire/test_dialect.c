@@ -22,7 +22,7 @@ static void encode_hex(const struct kvb_event_batch *batch, enum kvb_dialect dia
     kvb_buf_done(&bytes);
 }
 
-/* One event, in the words of the vectors that the engines' own encoders made. */
+/* Finds one event in the vectors, which were made by the engines' own encoders. */
 struct wanted {
     enum kvb_dialect dialect;
     enum kvb_event_kind kind;
@@ -47,7 +47,7 @@ static const struct wanted wanted[] = {
 };
 /* clang-format on */
 
-static void the_bytes_are_those_of_the_engines_own_encoders(void **state)
+static void the_bytes_equal_those_of_the_engines_own_encoders(void **state)
 {
     (void)state;
     uint32_t tokens[] = { 1, 2, 3, 4 };
@@ -80,7 +80,7 @@ static void the_bytes_are_those_of_the_engines_own_encoders(void **state)
     free(vectors);
 }
 
-/* What a store of Mooncake's form C says of two blocks. */
+/* The object that a Mooncake store (form C) publishes for two blocks. */
 static void objects_are_maps_with_both_kinds_of_hashes(void **state)
 {
     (void)state;
@@ -95,7 +95,8 @@ static void objects_are_maps_with_both_kinds_of_hashes(void **state)
 
     encode_hex(&batch, KVB_DIALECT_MOONCAKE_C, hex);
     assert_memory_equal(
-        hex, "93cf0000018bcfe5687b92de0014", 28); /* ms; two maps of 20, as theirs */
+        hex, "93cf0000018bcfe5687b92de0014",
+        28); /* a time in ms; two maps of 20 keys, as in Mooncake */
     assert_non_null(strstr(
         hex, "a6"
              "6d656469756d"
@@ -126,12 +127,13 @@ static void every_dialect_is_found_by_its_name(void **state)
     }
     assert_int_equal(kvb_dialect_find("vllm-9.99", &found), KVB_NOT_FOUND);
     assert_int_equal(found, KVB_DIALECT_COUNT - 1);
-    assert_ok(kvb_dialect_find("0.11", &found)); /* a vLLM needs no family */
+    /* vLLM is the default, so its family need not be given */
+    assert_ok(kvb_dialect_find("0.11", &found));
     assert_int_equal(found, KVB_DIALECT_VLLM_0_11);
     assert_int_equal(kvb_dialect_find("2025", &found), KVB_NOT_FOUND);
 }
 
-static void every_row_can_be_followed(void **state)
+static void every_row_gives_decodable_bytes(void **state)
 {
     (void)state;
     for (int i = 0; i < KVB_DIALECT_COUNT; i++) {
@@ -147,10 +149,10 @@ static void every_row_can_be_followed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_bytes_are_those_of_the_engines_own_encoders),
+        cmocka_unit_test(the_bytes_equal_those_of_the_engines_own_encoders),
         cmocka_unit_test(objects_are_maps_with_both_kinds_of_hashes),
         cmocka_unit_test(every_dialect_is_found_by_its_name),
-        cmocka_unit_test(every_row_can_be_followed),
+        cmocka_unit_test(every_row_gives_decodable_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

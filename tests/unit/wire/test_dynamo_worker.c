@@ -20,7 +20,7 @@ static const struct kvb_dynamo_worker worker = { .worker_id = 7,
                                                  .model = "m",
                                                  .address = "http://10.0.0.1:8000" };
 
-/* Expects that the real program was sent this body at this path. */
+/* Expects this body in the recording of the real program, at this path. */
 static void assert_recorded(const char *file, const char *before, const struct kvb_buf *body)
 {
     char *text = read_text_file(file);
@@ -34,7 +34,7 @@ static void assert_recorded(const char *file, const char *before, const struct k
     free(text);
 }
 
-static void bodies_are_those_that_the_real_program_has_taken(void **state)
+static void bodies_equal_those_that_the_real_program_accepted(void **state)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
     const struct kvb_dynamo_worker bare = { .worker_id = 4,
@@ -80,7 +80,7 @@ static void note_listed(void *context, const struct kvb_dynamo_listed *listed)
         listed->model, (unsigned)listed->block_size, listed->why);
 }
 
-/* Reads the last recorded list. */
+/* Reads the last list of the recording. */
 static void read_recorded(const char *file, struct lists *out)
 {
     char *text = read_text_file(file);
@@ -113,7 +113,7 @@ static void lists_of_the_real_programs_are_read(void **state)
                          "indexer 1/0 tcp://127.0.0.1:39463 m 16 \n");
 }
 
-static void what_is_no_list_is_refused_and_strange_entries_are_skipped(void **state)
+static void an_invalid_list_is_refused_and_unknown_entries_are_skipped(void **state)
 {
     static const char *const bad[] = { "", "{}", "null", "[1]", "[{}", "{\"error\":\"x\"}" };
     static const char strange[] =
@@ -160,9 +160,9 @@ static void the_reason_in_an_answer_is_found(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(bodies_are_those_that_the_real_program_has_taken),
+        cmocka_unit_test(bodies_equal_those_that_the_real_program_accepted),
         cmocka_unit_test(lists_of_the_real_programs_are_read),
-        cmocka_unit_test(what_is_no_list_is_refused_and_strange_entries_are_skipped),
+        cmocka_unit_test(an_invalid_list_is_refused_and_unknown_entries_are_skipped),
         cmocka_unit_test(the_reason_in_an_answer_is_found),
     };
 

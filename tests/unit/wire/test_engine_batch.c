@@ -17,7 +17,7 @@ static const char *hex_of_vector(const char *text, const char *name)
 
     while (strncmp(text, name, len) != 0 || text[len] != '|') {
         text = strchr(text, '\n');
-        assert_non_null(text); /* else: no such vector */
+        assert_non_null(text); /* otherwise there is no such vector */
         text++;
     }
     return strchr(text + len + 1, '|') + 1;
@@ -25,7 +25,7 @@ static const char *hex_of_vector(const char *text, const char *name)
 
 /* ---- By hand ---- */
 
-static void an_odd_event_costs_itself_alone(void **state)
+static void an_invalid_event_affects_no_other(void **state)
 {
     (void)state;
     const struct case_of_hex cases[] = {
@@ -40,9 +40,10 @@ static void an_odd_event_costs_itself_alone(void **state)
         { "92 01 91 92 " REMOVED "01", "skipped bad_removed;" }, /* hashes are a number */
         { "92 01 91 91 " REMOVED, "skipped bad_removed;" },      /* no hashes at all */
         { "92 01 91 92 " REMOVED "91 a1 78", "skipped bad_removed;" },
-        { "92 01 91 92 " REMOVED "91 c4 03 010203", "skipped bad_removed;" },       /* 3 bytes */
-        { "92 01 91 95 " STORED "91 01 c0 93 01 02 03 04", "skipped bad_stored;" }, /* short */
-        { "92 01 91 95 " STORED "91 01 c0 92 01 ff 02", "skipped bad_stored;" },    /* token -1 */
+        { "92 01 91 92 " REMOVED "91 c4 03 010203", "skipped bad_removed;" }, /* 3 bytes */
+        /* too few tokens */
+        { "92 01 91 95 " STORED "91 01 c0 93 01 02 03 04", "skipped bad_stored;" },
+        { "92 01 91 95 " STORED "91 01 c0 92 01 ff 02", "skipped bad_stored;" }, /* token -1 */
         { "92 01 91 95 " STORED "91 01 c0 91 cf 0000000100000000 01", "skipped bad_stored;" },
         { "92 01 91 95 " STORED "91 01 c0 92 01 02 00", "skipped bad_stored;" }, /* size 0 */
         { "92 01 91 95 " STORED "91 01 c0 c0 00", "stored device root 1 size 0 tokens;" },
@@ -54,11 +55,11 @@ static void an_odd_event_costs_itself_alone(void **state)
           "stored host after 2 1 size 1 tokens 5;" },
         { "92 01 91 97 " STORED "91 01 c0 91 05 01 c0 a3 4e6577",
           "stored external root 1 size 1 tokens 5;" },
-        /* another worker's copy, a group that is none: by maps */
+        /* a map about another worker's copy */
         { "92 01 91 83 a4 74797065 " REMOVED "ac 626c6f636b5f686173686573 91 01"
           " a8 6c6f63616c697479 a6 52454d4f5445",
           "skipped remote;" },
-        { "92 01 91 94 " REMOVED "91 01 c0 ff", "skipped bad_removed;" }, /* no group of 0 */
+        { "92 01 91 94 " REMOVED "91 01 c0 ff", "skipped bad_removed;" }, /* a negative group */
         /* EAGLE: (1,2) (2,3) */
         { "92 01 91 95 " STORED "91 01 c0 92 92 01 02 92 02 03 02",
           "stored device root 1 size 2 tokens 1 2 behind 3;" },
@@ -87,13 +88,13 @@ static void a_batch_comes_as_a_map_or_with_more_elements_too(void **state)
           " b2 646174615f706172616c6c656c5f72616e6b 03",
           "cleared all; rank 3" },
         { "94 01 90 02 a1 78", " rank 2" },
-        { "93 01 90 ff", "" }, /* a rank below 0 is none */
+        { "93 01 90 ff", "" }, /* a negative rank is ignored */
         { "93 ce 6553f100 90 c0", "" },
     };
     CHECK_CASES(cases);
 }
 
-static void what_is_no_batch_is_refused(void **state)
+static void an_invalid_batch_is_refused(void **state)
 {
     (void)state;
     const char *const bad[] = {
@@ -104,8 +105,8 @@ static void what_is_no_batch_is_refused(void **state)
         "91 01",                                  /* one element */
         "92 c0 90",                               /* no timestamp */
         "92 01 80",                               /* events are a map */
-        "92 01 90 00",                            /* a byte after it */
-        "92 01 dd ffffffff",                      /* lying count */
+        "92 01 90 00",                            /* a trailing byte */
+        "92 01 dd ffffffff",                      /* a count that is too large */
         "81 a2 7473 01",                          /* a map without events */
         "82 01 02 03 04",                         /* a map with other keys */
         "92 01 91 91 91 91 91 91 91 91 91 91 90", /* too deep */
@@ -152,11 +153,11 @@ static void extra_keys_become_salt_ids_or_unmatchable(void **state)
     kvb_event_batch_done(&batch);
 }
 
-static void a_salt_is_found_wherever_an_engine_puts_it(void **state)
+static void a_salt_is_found_in_every_place_where_engines_put_it(void **state)
 {
     (void)state;
     const struct case_of_hex cases[] = {
-        /* SGLang: {"cache_salt": "s"} in the place of lora_name, also beside a lora_id */
+        /* SGLang: {"cache_salt": "s"} in the field lora_name, also when there is a lora_id */
         { "92 01 91 98 " STORED "91 01 c0 91 05 01 c0 c0 81 aa 63616368655f73616c74 a1 73",
           "stored device root 1 size 1 tokens 5 salt s;" },
         { "92 01 91 98 " STORED "91 01 c0 91 05 01 07 c0 82 01 02 aa 63616368655f73616c74 a1 73",
@@ -167,7 +168,7 @@ static void a_salt_is_found_wherever_an_engine_puts_it(void **state)
           "stored device root 1 size 1 tokens 5;" },
         { "92 01 91 98 " STORED "91 01 c0 91 05 01 c0 c0 81 aa 63616368655f73616c74 05",
           "skipped bad_stored;" },
-        /* vLLM: behind the LoRA name, and it may be spelt the same */
+        /* vLLM: after the LoRA name, even if it is the same text */
         { "92 01 91 99 " STORED "91 01 c0 91 05 01 c0 c0 a2 6164 91 92 a2 6164 a2 6164",
           "stored device root 1 size 1 tokens 5 lora ad salt ad;" },
     };
@@ -206,7 +207,7 @@ decode_long_names(uint16_t count, uint16_t text_len, struct kvb_event_batch *bat
     return status;
 }
 
-static void a_text_too_long_costs_its_event(void **state)
+static void a_text_too_long_costs_only_its_event(void **state)
 {
     (void)state;
     struct kvb_event_batch batch = { 0 };
@@ -217,14 +218,14 @@ static void a_text_too_long_costs_its_event(void **state)
     assert_string_equal(
         line_of(&batch), "skipped bad_stored; skipped bad_stored; removed device 2;");
     assert_int_equal(batch.text_len, 0);
-    assert_int_equal(batch.token_count, 0); /* what was read of them is gone too */
+    assert_int_equal(batch.token_count, 0); /* nothing of the skipped events is left */
     assert_int_equal(batch.hash_count, 1);
     kvb_event_batch_done(&batch);
 }
 
 /* ---- Whole recordings ---- */
 
-static void a_real_engine_is_understood_to_the_last_event(void **state)
+static void a_real_engines_recording_is_decoded_completely(void **state)
 {
     (void)state;
     char *text = read_text_file("vllm-0.32/frames.hex");
@@ -245,7 +246,7 @@ static void a_real_engine_is_understood_to_the_last_event(void **state)
     free(text);
 }
 
-/* Every prefix of a good batch is refused; none reads beyond its end (ASan). */
+/* Every prefix of a good batch is refused; no read goes beyond its end (ASan). */
 static void a_batch_that_is_cut_anywhere_is_refused(void **state)
 {
     (void)state;
@@ -291,14 +292,14 @@ static void survives_every_allocation_failing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_odd_event_costs_itself_alone),
+        cmocka_unit_test(an_invalid_event_affects_no_other),
         cmocka_unit_test(a_reset_may_be_of_one_tier),
         cmocka_unit_test(a_batch_comes_as_a_map_or_with_more_elements_too),
-        cmocka_unit_test(what_is_no_batch_is_refused),
+        cmocka_unit_test(an_invalid_batch_is_refused),
         cmocka_unit_test(extra_keys_become_salt_ids_or_unmatchable),
-        cmocka_unit_test(a_salt_is_found_wherever_an_engine_puts_it),
-        cmocka_unit_test(a_text_too_long_costs_its_event),
-        cmocka_unit_test(a_real_engine_is_understood_to_the_last_event),
+        cmocka_unit_test(a_salt_is_found_in_every_place_where_engines_put_it),
+        cmocka_unit_test(a_text_too_long_costs_only_its_event),
+        cmocka_unit_test(a_real_engines_recording_is_decoded_completely),
         cmocka_unit_test(a_batch_that_is_cut_anywhere_is_refused),
         cmocka_unit_test(survives_every_allocation_failing),
     };

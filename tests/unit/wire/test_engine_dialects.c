@@ -2,7 +2,7 @@
 
 #include "batch_line.h"
 
-/* What engines and stores say in other words than vLLM's, form by form. */
+/* How engines and stores other than vLLM encode events, form by form. */
 
 static void every_form_of_a_hash_is_read(void **state)
 {
@@ -10,11 +10,11 @@ static void every_form_of_a_hash_is_read(void **state)
     const struct case_of_hex cases[] = {
         { "92 01 91 92 " REMOVED "94 01 ff d3 8000000000000000 cf ffffffffffffffff",
           "removed device 1,ffffffffffffffff,8000000000000000,ffffffffffffffff;" },
-        /* 8 bytes, 9, and 20: the last 8 */
+        /* of 8, 9 and 20 bytes the last 8 count */
         { "92 01 91 92 " REMOVED "93 c4 08 0102030405060708 c4 09 ff0102030405060708"
           " c4 14 000000000000000000000000 0102030405060708",
           "removed device 102030405060708,102030405060708,102030405060708;" },
-        /* "42", "0x2A", "0x" and 17 digits: the last 16 */
+        /* "42", "0x2A"; of "0x" with 17 digits the last 16 count */
         { "92 01 91 92 " REMOVED
           "93 a2 3432 a4 30783241 b3 3078 46 30303030303030303030303030303031",
           "removed device 2a,2a,1;" },
@@ -31,8 +31,8 @@ static void every_form_of_a_hash_is_read(void **state)
     CHECK_CASES(cases);
 }
 
-/* fs_backend: parent 0 and no tokens.  With tokens 0 is a hash as any. */
-static void what_says_none_has_no_parent(void **state)
+/* fs_backend: parent 0 without tokens means no parent. With tokens, 0 is an ordinary hash. */
+static void every_form_of_no_parent_is_read(void **state)
 {
     (void)state;
     const struct case_of_hex cases[] = {
@@ -50,7 +50,7 @@ static void what_says_none_has_no_parent(void **state)
 #define SEQ_HASHES "aa 7365715f686173686573 "
 #define MEDIUM "a6 6d656469756d "
 
-static void maps_may_name_things_as_mooncake_does(void **state)
+static void maps_may_use_mooncakes_keys(void **state)
 {
     (void)state;
     const struct case_of_hex cases[] = {
@@ -66,7 +66,7 @@ static void maps_may_name_things_as_mooncake_does(void **state)
           "cleared all;" },
         { "92 01 91 81 aa 6576656e745f74797065 a1 78", "skipped unknown_event;" },
         { "92 01 91 81 aa 6576656e745f74797065 a0", "skipped unknown_event;" },
-        { "92 01 91 81 " TYPE_STORED, "skipped bad_stored;" }, /* no hashes by any name */
+        { "92 01 91 81 " TYPE_STORED, "skipped bad_stored;" }, /* no key of hashes */
         { "92 01 91 81 " TYPE_REMOVED, "skipped bad_removed;" },
         /* parent_hash */
         { "92 01 91 83 " TYPE_STORED SEQ_HASHES "91 05 ab 706172656e745f68617368 07",
@@ -92,7 +92,7 @@ static void objects_of_a_pool_become_events_by_tier(void **state)
           "a3 307837 a1 35 92 01 02",
           "stored host after 5 7 size 2 tokens 1 2 by key model m; "
           "stored disk after 5 7 size 2 tokens 1 2 by key model m;" },
-        /* nothing set: the hash is read from the key, there is no parent */
+        /* no fields are set: the hash is read from the key, and there is no parent */
         { "92 01 91 98 " STORE KEY_42 "91 " MEMORY "a0 00 a0 a0 90",
           "stored host root 2a size 0 tokens by key;" },
         { "92 01 91 98 " STORE KEY_42 "91 " MEMORY "c0 c0 00 00 c0",
@@ -102,7 +102,7 @@ static void objects_of_a_pool_become_events_by_tier(void **state)
           "removed external 2a by key;" },
         { "92 01 91 93 " UPDATE KEY_42 "90",
           "removed host 2a by key; removed disk 2a by key; removed external 2a by key;" },
-        /* a medium on no list: elsewhere */
+        /* an unknown medium: external */
         { "92 01 91 93 " UPDATE KEY_42 "91 91 a1 78",
           "stored external root 2a size 0 tokens by key; removed host 2a by key; "
           "removed disk 2a by key;" },
@@ -111,7 +111,7 @@ static void objects_of_a_pool_become_events_by_tier(void **state)
     CHECK_CASES(cases);
 }
 
-static void an_object_that_cannot_be_read_costs_what_it_may_hide(void **state)
+static void an_undecodable_object_costs_what_it_may_hide(void **state)
 {
     (void)state;
     const struct case_of_hex cases[] = {
@@ -123,21 +123,21 @@ static void an_object_that_cannot_be_read_costs_what_it_may_hide(void **state)
         { "92 01 91 98 " STORE KEY_42 "91 " MEMORY MODEL_512 "a1 37 a0 91 ff",
           "skipped bad_stored;" },
         { "92 01 91 98 " STORE "a0 91 " MEMORY MODEL_512 "a1 37 a0 90", "skipped bad_stored;" },
-        { "92 01 91 92 " UPDATE KEY_42, "skipped bad_removed;" }, /* where to is not said */
+        { "92 01 91 92 " UPDATE KEY_42, "skipped bad_removed;" }, /* the target is missing */
         { "92 01 91 93 " UPDATE "c0 90", "skipped bad_removed;" },
         { "92 01 91 93 " UPDATE KEY_42 "91 90", "skipped bad_removed;" },
-        /* the second replica is none: nothing of the first is left */
+        /* the second replica is invalid: nothing of the first remains */
         { "92 01 91 93 " UPDATE KEY_42 "92 " MEMORY "05", "skipped bad_removed;" },
     };
     CHECK_CASES(cases);
 }
 
-static void media_on_no_list_are_counted_and_placed(void **state)
+static void unknown_media_are_counted_and_placed(void **state)
 {
     (void)state;
     struct kvb_event_batch batch = { 0 };
 
-    /* "New" stored and removed, "gpu" removed, a Stored in "New" that cannot be read */
+    /* "New" stored and removed, "gpu" removed, and an undecodable store in "New" */
     assert_ok(decode_hex(
         "92 01 94 97 " STORED "91 01 c0 91 05 01 c0 a3 4e6577 93 " REMOVED
         "91 01 a3 4e6577 93 " REMOVED "91 02 a3 677075 97 " STORED "91 01 c0 91 ff 01 c0 a3 4e6577",
@@ -150,7 +150,7 @@ static void media_on_no_list_are_counted_and_placed(void **state)
     kvb_event_batch_done(&batch);
 }
 
-static void times_are_seconds_whatever_they_were(void **state)
+static void times_are_converted_to_seconds(void **state)
 {
     (void)state;
     struct kvb_event_batch batch = { 0 };
@@ -164,7 +164,7 @@ static void times_are_seconds_whatever_they_were(void **state)
     kvb_event_batch_done(&batch);
 }
 
-static void mooncake_counts_from_one_and_says_so_by_its_form(void **state)
+static void mooncakes_form_shows_that_it_counts_from_one(void **state)
 {
     (void)state;
     struct kvb_event_batch batch = { 0 };
@@ -180,13 +180,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form_of_a_hash_is_read),
-        cmocka_unit_test(what_says_none_has_no_parent),
-        cmocka_unit_test(maps_may_name_things_as_mooncake_does),
+        cmocka_unit_test(every_form_of_no_parent_is_read),
+        cmocka_unit_test(maps_may_use_mooncakes_keys),
         cmocka_unit_test(objects_of_a_pool_become_events_by_tier),
-        cmocka_unit_test(an_object_that_cannot_be_read_costs_what_it_may_hide),
-        cmocka_unit_test(media_on_no_list_are_counted_and_placed),
-        cmocka_unit_test(times_are_seconds_whatever_they_were),
-        cmocka_unit_test(mooncake_counts_from_one_and_says_so_by_its_form),
+        cmocka_unit_test(an_undecodable_object_costs_what_it_may_hide),
+        cmocka_unit_test(unknown_media_are_counted_and_placed),
+        cmocka_unit_test(times_are_converted_to_seconds),
+        cmocka_unit_test(mooncakes_form_shows_that_it_counts_from_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -36,7 +36,7 @@ static bool one_in(struct rng *rng, uint32_t count)
     return below(rng, count) == 0;
 }
 
-/* Any number, the borders of the wire's integer widths among them. */
+/* Any number, including the borders of the wire's integer widths. */
 static uint64_t any_u64(struct rng *rng)
 {
     const uint64_t borders[] = {
@@ -72,8 +72,8 @@ add_hashes(struct rng *rng, struct kvb_event_batch *batch, struct kvb_engine_eve
     }
 }
 
-/* As many as the blocks need, or some more; in a group with a window more would leave open
- * which of them are the blocks'. */
+/* As many tokens as the blocks need, or some more. In a window group, more would make it ambiguous
+ * which of them belong to the blocks. */
 static void
 add_tokens(struct rng *rng, struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
@@ -120,9 +120,9 @@ make_stored(struct rng *rng, struct kvb_event_batch *batch, struct kvb_engine_ev
 {
     add_hashes(rng, batch, event);
     event->has_parent = one_in(rng, 2);
-    event->parent.value = event->has_parent ? any_u64(rng) | 1 : 0; /* 0 may be none */
+    event->parent.value = event->has_parent ? any_u64(rng) | 1 : 0; /* 0 can mean no parent */
     if (one_in(rng, 5)) {
-        event->block_size = below(rng, 3); /* tokenless */
+        event->block_size = below(rng, 3); /* without tokens */
     } else {
         add_tokens(rng, batch, event);
     }
@@ -179,7 +179,7 @@ static void random_batch(struct rng *rng, struct kvb_event_batch *batch)
     }
 }
 
-/* ---- What a dialect cannot carry ---- */
+/* ---- What a dialect cannot encode ---- */
 
 static void forget_medium(struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
@@ -206,14 +206,14 @@ static void forget_bytes(struct kvb_event_batch *batch, struct kvb_engine_event 
     }
 }
 
-/* Pairs hold theirs. */
+/* With pairs the tokens behind a block are part of it. */
 static void forget_lookahead(struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
     (void)batch;
     event->lookahead = event->is_paired ? event->lookahead : 0;
 }
 
-/* What only the prompt's first event says, its children inherit. */
+/* Children inherit what only the first event of the prompt contains. */
 static void forget_salt_of_child(struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
     (void)batch;
@@ -237,7 +237,7 @@ static void forget_group(struct kvb_event_batch *batch, struct kvb_engine_event 
     event->window_tokens = 0;
 }
 
-/* A Cleared of one tier turns into one of all: the reader drops too much, not too little. */
+/* A Cleared of one tier becomes one of all tiers: the reader drops too much, not too little. */
 static void widen_cleared(struct kvb_event_batch *batch, struct kvb_engine_event *event)
 {
     (void)batch;
@@ -247,7 +247,7 @@ static void widen_cleared(struct kvb_event_batch *batch, struct kvb_engine_event
     }
 }
 
-/* Each is lost by the dialects that have none of the fields. */
+/* Dialects without the fields lose each of these. */
 static const struct loss {
     unsigned fields;
     void (*forget)(struct kvb_event_batch *batch, struct kvb_engine_event *event);
@@ -263,8 +263,7 @@ static const struct loss {
     { KVB_FIELD_CLEARED_MEDIUM, widen_cleared },
 };
 
-/* Changes the batch into what is left of it after a journey in the dialect.  Skipped
- * events are lost by all. */
+/* Changes the batch into what the dialect can encode of it. All dialects lose skipped events. */
 static void lose(struct kvb_event_batch *batch, const struct kvb_dialect_row *dialect)
 {
     size_t kept = 0;
@@ -286,14 +285,14 @@ static void lose(struct kvb_event_batch *batch, const struct kvb_dialect_row *di
     }
 }
 
-/* ---- What a store of objects says, block by block ---- */
+/* ---- The events of a store of objects, block by block ---- */
 
-/* One line for each block; what is said again in other tiers is one line. */
+/* One line for each block; repetitions in other tiers do not add lines. */
 struct story {
     struct kvb_buf text;
     size_t last; /* where the newest line begins */
     bool has_moves;
-    uint64_t stored; /* by the newest line, in this tier */
+    uint64_t stored; /* in the newest line, in this tier */
     enum kvb_tier tier;
 };
 
@@ -310,7 +309,7 @@ static void end_line(struct story *story, size_t begin)
     }
 }
 
-/* When an object is stored in one tier, readers take it as removed from the others. */
+/* When an object is stored in one tier, readers treat it as removed from the others. */
 static bool
 is_part_of_a_move(const struct story *story, const struct kvb_engine_event *event, uint64_t hash)
 {
@@ -413,7 +412,7 @@ static void assert_same_story(
     kvb_buf_done(&received.text);
 }
 
-/* ---- There and back ---- */
+/* ---- Round trips ---- */
 
 static void assert_read_again(
     struct kvb_event_batch *batch, enum kvb_dialect dialect, const struct kvb_event_batch *again)
@@ -428,7 +427,7 @@ static void assert_read_again(
     assert_true(is_same_engine_batch(batch, again));
 }
 
-static void what_is_written_in_any_dialect_is_read_again(void **state)
+static void a_batch_written_in_any_dialect_is_read_back(void **state)
 {
     (void)state;
     struct rng rng = { 42 };
@@ -444,7 +443,7 @@ static void what_is_written_in_any_dialect_is_read_again(void **state)
         kvb_buf_reset(&bytes);
         assert_ok(kvb_engine_batch_encode(&batch, dialect, &bytes));
         assert_ok(kvb_mp_guard(kvb_buf_span(&bytes), kvb_max_depth, &used));
-        assert_int_equal(used, bytes.len); /* one value for every reader */
+        assert_int_equal(used, bytes.len); /* every reader has one value */
         assert_ok(kvb_engine_batch_decode(kvb_buf_span(&bytes), &again));
         assert_read_again(&batch, dialect, &again);
     }
@@ -455,8 +454,9 @@ static void what_is_written_in_any_dialect_is_read_again(void **state)
 
 /* ---- The bytes themselves ---- */
 
-/* The tokens were not kept: what is written for them says only that they are more. */
-static void a_window_that_leaves_blocks_out_is_written_as_one(void **state)
+/* The tokens were not kept. The tokens that are written only show that there are more than the
+ * blocks need. */
+static void a_sparse_window_is_written_as_such(void **state)
 {
     (void)state;
     struct kvb_engine_event event = { .kind = KVB_EVENT_STORED,
@@ -467,7 +467,7 @@ static void a_window_that_leaves_blocks_out_is_written_as_one(void **state)
                                       .is_sparse = true,
                                       .block_size = 16 };
     kvb_engine_hash hash = { 7 };
-    uint32_t token = 0; /* not used: so that no array is NULL */
+    uint32_t token = 0; /* not used, but no array may be NULL */
     uint64_t key = 0;
     struct kvb_block_extra extra = { 0 };
     const struct kvb_event_batch batch = { .events = &event,
@@ -490,7 +490,7 @@ static void a_window_that_leaves_blocks_out_is_written_as_one(void **state)
     kvb_event_batch_done(&again);
 }
 
-static void appends_behind_what_is_there(void **state)
+static void appends_to_existing_bytes(void **state)
 {
     (void)state;
     const struct kvb_event_batch batch = { .timestamp_s = 1 };
@@ -504,7 +504,7 @@ static void appends_behind_what_is_there(void **state)
     kvb_buf_done(&bytes);
 }
 
-/* ---- Ceiling and torture ---- */
+/* ---- Ceilings and failing allocations ---- */
 
 static void a_failed_write_leaves_the_buffer_as_it_was(void **state)
 {
@@ -555,16 +555,16 @@ static void survives_every_allocation_failing(void **state)
         assert_true(n < 50);
     }
     assert_ok(status);
-    assert_true(failures > 5); /* it grew several times */
+    assert_true(failures > 5); /* several allocations have been made to fail */
     kvb_event_batch_done(&batch);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_written_in_any_dialect_is_read_again),
-        cmocka_unit_test(a_window_that_leaves_blocks_out_is_written_as_one),
-        cmocka_unit_test(appends_behind_what_is_there),
+        cmocka_unit_test(a_batch_written_in_any_dialect_is_read_back),
+        cmocka_unit_test(a_sparse_window_is_written_as_such),
+        cmocka_unit_test(appends_to_existing_bytes),
         cmocka_unit_test(a_failed_write_leaves_the_buffer_as_it_was),
         cmocka_unit_test(survives_every_allocation_failing),
     };

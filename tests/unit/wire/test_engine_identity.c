@@ -10,15 +10,15 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What makes two blocks of equal tokens different ones, engine by engine: salts, adapters,
- * media, lookahead tokens; and which cache group and which model an event is about. */
+/* What distinguishes two blocks with equal tokens, engine by engine: salts, adapters, media and
+ * lookahead tokens. Also which cache group and which model an event is about. */
 
 struct case_of_event {
-    const char *event; /* as JSON, or its fields: see check_stored() */
-    const char *want;  /* the line of its batch */
+    const char *event; /* the event as JSON, or some of its fields: see check_stored() */
+    const char *want;  /* the expected line */
 };
 
-/* The event stands between two good ones, which it must leave as they are. */
+/* The event is between two good ones, which it must not affect. */
 static void check_event(const char *event, const char *want)
 {
     const char *good = "{\"type\": \"BlockRemoved\", \"block_hashes\": [9], \"medium\": null}";
@@ -48,7 +48,7 @@ static void check_events(const struct case_of_event *cases, size_t count)
     }
 }
 
-/* Two blocks of one token, with these fields too. */
+/* An event of two blocks of one token, with these fields added. */
 static void check_stored(const struct case_of_event *cases, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
@@ -86,14 +86,14 @@ static void sglang_names_the_salt_on_every_event(void **state)
         { ROOT "\"cache_salt\": \"" HEX_64 "\"", PLAIN_ROOT " salt " HEX_64 },
         { ROOT "\"cache_salt\": null", PLAIN_ROOT },
         { ROOT "\"cache_salt\": \"\"", PLAIN_ROOT },
-        /* the form before, on a child too */
+        /* the older form, also on a child */
         { CHILD "\"lora_name\": {\"cache_salt\": \"s\", \"session_id\": \"x\"}",
           PLAIN_CHILD " salt s" },
     };
     CHECK_STORED(cases);
 }
 
-static void a_salt_named_twice_has_to_be_the_same(void **state)
+static void two_salts_of_an_event_must_be_equal(void **state)
 {
     (void)state;
     const struct case_of_event cases[] = {
@@ -109,7 +109,7 @@ static void a_salt_named_twice_has_to_be_the_same(void **state)
     CHECK_STORED(cases);
 }
 
-static void a_salt_that_is_none_costs_its_event(void **state)
+static void an_invalid_salt_costs_its_event(void **state)
 {
     (void)state;
     const struct case_of_event cases[] = {
@@ -122,7 +122,7 @@ static void a_salt_that_is_none_costs_its_event(void **state)
     CHECK_STORED(cases);
 }
 
-static void no_query_can_name_a_salt_beyond_the_ceiling(void **state)
+static void a_salt_above_the_ceiling_is_unmatchable(void **state)
 {
     (void)state;
     char salt[kvb_max_string_bytes + 2];
@@ -141,7 +141,7 @@ static void no_query_can_name_a_salt_beyond_the_ceiling(void **state)
 
 /* ---- vLLM ---- */
 
-static void a_bare_text_is_the_salt_whatever_it_looks_like(void **state)
+static void a_bare_text_is_the_salt_even_if_it_looks_like_an_id(void **state)
 {
     (void)state;
     const struct case_of_event cases[] = {
@@ -152,13 +152,13 @@ static void a_bare_text_is_the_salt_whatever_it_looks_like(void **state)
         /* media, then the salt, then an embedding */
         { ROOT "\"extra_keys\": [[[\"" HEX_64 "\", 0], \"s\", 'e'], [[\"" HEX_64 "\", -1]]]",
           PLAIN_ROOT " salt s media aa?,aa" },
-        /* the adapter's name is the first item, or it is none */
+        /* the adapter's name, if there is one, is the first item */
         { ROOT "\"lora_name\": \"ad\", \"extra_keys\": [[[\"" HEX_64 "\", 0], \"ad\"]]",
           PLAIN_ROOT " lora ad salt ad media aa,-" },
         { ROOT "\"lora_name\": null, \"extra_keys\": [[\"ad\"]]", PLAIN_ROOT " salt ad" },
         { CHILD "\"lora_name\": \"ad\", \"extra_keys\": [[\"ad\"], [\"ad\"]]",
           PLAIN_CHILD " lora ad" },
-        /* a child has no salt, nor has a prompt's second block; a prompt has one */
+        /* neither a child nor a prompt's second block has a salt of its own */
         { CHILD "\"extra_keys\": [[\"" HEX_64 "\"], null]", PLAIN_CHILD " media ?,-" },
         { ROOT "\"extra_keys\": [null, [\"s\"]]", PLAIN_ROOT " media -,?" },
         { ROOT "\"extra_keys\": [[\"s\", \"t\"], null]", PLAIN_ROOT " salt s media ?,-" },
@@ -171,8 +171,8 @@ static void a_bare_text_is_the_salt_whatever_it_looks_like(void **state)
 #define WITH_GROUP(extra)                                                                          \
     "[\"BlockStored\", [1, 2], null, [5, 6], 1, null, null, null, " extra ", null]"
 
-/* An array without a place for group_idx may have media as bare texts. */
-static void an_old_vllm_has_bare_ids(void **state)
+/* Arrays without the field group_idx may contain media as bare texts. */
+static void an_old_vllm_writes_media_as_bare_ids(void **state)
 {
     (void)state;
     const struct case_of_event cases[] = {
@@ -188,7 +188,7 @@ static void an_old_vllm_has_bare_ids(void **state)
     CHECK_EVENTS(cases);
 }
 
-static void lookahead_tokens_stand_behind_each_block(void **state)
+static void lookahead_tokens_follow_each_block(void **state)
 {
     (void)state;
     const struct case_of_event cases[] = {
@@ -247,7 +247,7 @@ static void lookahead_tokens_have_a_ceiling(void **state)
     "{\"type\": \"BlockStored\", \"block_hashes\": [1], \"parent_block_hash\": null, "             \
     "\"token_ids\": [], \"block_size\": 2, " fields "}"
 
-static void pairs_and_lookahead_tokens_have_to_agree(void **state)
+static void pairs_and_lookahead_tokens_must_agree(void **state)
 {
     (void)state;
     const struct case_of_event cases[] = {
@@ -257,7 +257,7 @@ static void pairs_and_lookahead_tokens_have_to_agree(void **state)
         { PAIRED("\"lookahead_token_ids\": [[4]]"), "skipped bad_stored" },
         { PAIRED("\"lookahead_token_ids\": [[]]"), "skipped bad_stored" },
         { PAIRED("\"lookahead_token_ids\": [[3, 4]]"), "skipped bad_stored" },
-        /* without tokens the blocks are known by their hashes alone */
+        /* without tokens blocks are known only by their hashes */
         { TOKENLESS("\"lookahead_token_ids\": []"), "stored device root 1 size 2 tokens" },
         { TOKENLESS("\"lookahead_token_ids\": [[3]]"), "stored device root 1 size 2 tokens" },
         { TOKENLESS("\"lookahead_token_ids\": 3"), "skipped bad_stored" },
@@ -270,7 +270,7 @@ static void pairs_and_lookahead_tokens_have_to_agree(void **state)
 #define KIND(kind) "\"group_idx\": 1, \"kv_cache_spec_kind\": \"" kind "\""
 #define WINDOW(tokens) "\"kv_cache_spec_sliding_window\": " tokens
 
-static void a_group_says_which_blocks_a_request_needs_of_it(void **state)
+static void a_group_kind_tells_which_blocks_a_request_needs(void **state)
 {
     (void)state;
     const struct case_of_event cases[] = {
@@ -310,7 +310,7 @@ static void a_group_says_which_blocks_a_request_needs_of_it(void **state)
     "\"token_ids\": " tokens ", \"block_size\": 2, " KIND("sliding_window") ", " WINDOW("4")       \
         fields "}"
 
-static void a_window_that_leaves_blocks_out_is_known_by_its_hashes(void **state)
+static void a_sparse_window_is_recognised_by_its_hashes(void **state)
 {
     (void)state;
     const struct case_of_event cases[] = {
@@ -332,11 +332,11 @@ static void a_window_that_leaves_blocks_out_is_known_by_its_hashes(void **state)
         { WINDOW_STORED("[]", "[]", ""), "stored device after 7 size 2 tokens group 1 window 4" },
         { WINDOW_STORED("[1, 2]", "[1, 2, 3]", ""), "skipped bad_stored group 1 window 4" },
         { WINDOW_STORED("5", "[1, 2, 3]", ""), "skipped bad_stored group 1 window 4" },
-        /* by an array: the places of kind and window */
+        /* as an array: the positions of kind and window */
         { "[\"BlockStored\", [2], null, [1, 2, 3], 2, null, null, null, null, 1, "
           "\"sliding_window\", 4]",
           "stored device root 2 size 2 tokens group 1 window 4 sparse" },
-        /* full attention: the tokens are those of the first blocks */
+        /* full attention: the tokens belong to the first blocks */
         { "[\"BlockStored\", [2], null, [1, 2, 3], 2, null, null, null, null, 1, "
           "\"full_attention\", null]",
           "stored device root 2 size 2 tokens 1 2 3 group 1" },
@@ -344,14 +344,14 @@ static void a_window_that_leaves_blocks_out_is_known_by_its_hashes(void **state)
     CHECK_EVENTS(cases);
 }
 
-static void a_removal_carries_its_group(void **state)
+static void a_removal_contains_its_group(void **state)
 {
     (void)state;
     const struct case_of_event cases[] = {
         { "[\"BlockRemoved\", [5], \"GPU\", 1]", "removed device 5 group 1" },
         { "{\"type\": \"BlockRemoved\", \"block_hashes\": [5], \"group_idx\": 1}",
           "removed device 5 group 1" },
-        /* a kind on a removal says no length, and takes nothing away from it */
+        /* in a removal a kind needs no window length */
         { "{\"type\": \"BlockRemoved\", \"block_hashes\": [5], " KIND("sliding_window") "}",
           "removed device 5 group 1 window 0" },
         { "{\"type\": \"BlockRemoved\", \"block_hashes\": [5], " KIND("mamba") "}",
@@ -367,7 +367,7 @@ static void a_removal_carries_its_group(void **state)
 #define MM(hash, offset)                                                                           \
     "{\"type\": \"mm_key\", \"hash\": \"" hash "\", \"start_offset\": " offset "}"
 
-static void mm_keys_enter_by_hash_and_offset(void **state)
+static void mm_keys_count_with_hash_and_offset(void **state)
 {
     (void)state;
     const uint64_t pair[] = { 0xaa, 2 };
@@ -378,7 +378,7 @@ static void mm_keys_enter_by_hash_and_offset(void **state)
     const struct case_of_event cases[] = {
         { ROOT "\"mm_keys\": [[" MM(HEX_64, "0") "], []]", PLAIN_ROOT " media aa,-" },
         { ROOT "\"mm_keys\": [[" MM(HEX_64, "0") ", " MM(HEX_64, "2") "], null]", want },
-        /* a uuid, and what else may come, is not asked; an offset left out is 0 */
+        /* a uuid and unknown fields are ignored; a missing offset is 0 */
         { ROOT "\"mm_keys\": [[{\"uuid\": \"u\", \"x\": [1], \"hash\": \"" HEX_64 "\"}]]",
           PLAIN_ROOT " media aa,-" },
         { ROOT "\"mm_keys\": [[{\"type\": \"new_key\", \"x\": 1}]]", PLAIN_ROOT " media ?,-" },
@@ -405,7 +405,7 @@ static void mm_keys_enter_by_hash_and_offset(void **state)
     "{\"type\": \"BlockStored\", \"block_hashes\": [1, 2], \"parent_block_hash\": null, "          \
     "\"token_ids\": " tokens ", \"block_size\": 2}"
 
-static void a_token_that_is_a_text_costs_its_block_alone(void **state)
+static void a_text_in_place_of_a_token_costs_only_its_block(void **state)
 {
     (void)state;
     const struct case_of_event cases[] = {
@@ -427,7 +427,7 @@ static void a_token_that_is_a_text_costs_its_block_alone(void **state)
     "[\"BlockStoreEvent\", \"42\", [[\"memory\", \"tcp://127.0.0.1:6000\"]], " model               \
     ", 512, " hash ", " parent ", " tokens "]"
 
-static void an_object_says_whose_model_it_is(void **state)
+static void an_object_names_its_model(void **state)
 {
     (void)state;
     const struct case_of_event cases[] = {
@@ -440,7 +440,7 @@ static void an_object_says_whose_model_it_is(void **state)
         { "[\"BlockUpdateEvent\", \"42\", [[\"disk\", \"/data\"]], \"m\"]",
           "stored disk root 2a size 0 tokens by key model m; removed host 2a by key model m; "
           "removed external 2a by key model m" },
-        /* what may be a removal is not lost for a model that cannot be read */
+        /* a possible removal counts even if its model cannot be read */
         { "[\"BlockUpdateEvent\", \"42\", [[\"disk\", \"/data\"]], 5]",
           "stored disk root 2a size 0 tokens by key; removed host 2a by key; "
           "removed external 2a by key" },
@@ -455,7 +455,7 @@ static void an_object_says_whose_model_it_is(void **state)
     CHECK_EVENTS(cases);
 }
 
-/* A text that is no number is a name too, the same for block and parent. */
+/* A text that is not a number is a name too, the same for block and parent. */
 static void a_hash_may_be_any_text(void **state)
 {
     (void)state;
@@ -477,20 +477,20 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sglang_names_the_salt_on_every_event),
-        cmocka_unit_test(a_salt_named_twice_has_to_be_the_same),
-        cmocka_unit_test(a_salt_that_is_none_costs_its_event),
-        cmocka_unit_test(no_query_can_name_a_salt_beyond_the_ceiling),
-        cmocka_unit_test(a_bare_text_is_the_salt_whatever_it_looks_like),
-        cmocka_unit_test(an_old_vllm_has_bare_ids),
-        cmocka_unit_test(lookahead_tokens_stand_behind_each_block),
+        cmocka_unit_test(two_salts_of_an_event_must_be_equal),
+        cmocka_unit_test(an_invalid_salt_costs_its_event),
+        cmocka_unit_test(a_salt_above_the_ceiling_is_unmatchable),
+        cmocka_unit_test(a_bare_text_is_the_salt_even_if_it_looks_like_an_id),
+        cmocka_unit_test(an_old_vllm_writes_media_as_bare_ids),
+        cmocka_unit_test(lookahead_tokens_follow_each_block),
         cmocka_unit_test(lookahead_tokens_have_a_ceiling),
-        cmocka_unit_test(pairs_and_lookahead_tokens_have_to_agree),
-        cmocka_unit_test(a_group_says_which_blocks_a_request_needs_of_it),
-        cmocka_unit_test(a_window_that_leaves_blocks_out_is_known_by_its_hashes),
-        cmocka_unit_test(a_removal_carries_its_group),
-        cmocka_unit_test(mm_keys_enter_by_hash_and_offset),
-        cmocka_unit_test(a_token_that_is_a_text_costs_its_block_alone),
-        cmocka_unit_test(an_object_says_whose_model_it_is),
+        cmocka_unit_test(pairs_and_lookahead_tokens_must_agree),
+        cmocka_unit_test(a_group_kind_tells_which_blocks_a_request_needs),
+        cmocka_unit_test(a_sparse_window_is_recognised_by_its_hashes),
+        cmocka_unit_test(a_removal_contains_its_group),
+        cmocka_unit_test(mm_keys_count_with_hash_and_offset),
+        cmocka_unit_test(a_text_in_place_of_a_token_costs_only_its_block),
+        cmocka_unit_test(an_object_names_its_model),
         cmocka_unit_test(a_hash_may_be_any_text),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

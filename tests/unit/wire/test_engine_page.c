@@ -10,9 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A value that is left out is 0 and is not reported. */
+/* Figures that are not given here are 0 and not reported. */
 struct want {
-    unsigned stats; /* 1 << kvb_load_figure */
+    unsigned stats; /* bits 1 << kvb_load_figure */
     bool has_rank;
     uint32_t rank;
     struct kvb_load load;
@@ -74,9 +74,9 @@ assert_page(struct kvb_engine_page *page, const char *text, size_t count, const 
 
 /* ---- A real engine ---- */
 
-/* vLLM 0.32, two ranks of 64 blocks each; num_gpu_blocks says 128 for both together.
- * 42 = 0.6667 of 63, 27 = 0.4286 of 63: one block is never handed out. */
-static void the_recorded_data_parallel_run_comes_out_by_rank(void **state)
+/* vLLM 0.32 with two ranks of 64 blocks each; num_gpu_blocks is 128 for both together. 42 = 0.6667
+ * of 63 and 27 = 0.4286 of 63, because vLLM never uses one of the blocks. */
+static void the_recorded_data_parallel_run_is_read_by_rank(void **state)
 {
     (void)state;
     const struct want want[] = {
@@ -104,9 +104,10 @@ static void the_recorded_data_parallel_run_comes_out_by_rank(void **state)
     free(text);
 }
 
-/* The idle page was taken before the one under load, from one incarnation of the engine: in
- * between 788 tokens were asked for and none found.  Going back to it is a restart. */
-static void the_recorded_pages_of_one_engine_follow_each_other(void **state)
+/* The idle page was recorded before the one under load, from one incarnation of the engine; in
+ * between 788 tokens were queried without a hit. Going back to the idle page looks like a restart.
+ */
+static void the_recorded_pages_of_one_engine_give_a_hit_rate(void **state)
 {
     (void)state;
     const struct want idle = { all,
@@ -164,7 +165,8 @@ static void old_names_and_no_engine_label_are_read(void **state)
     kvb_engine_page_free(page);
 }
 
-/* Neighbours begin or end alike; of two names for one figure the new one counts. */
+/* Similar names begin or end alike. Where a figure has an old and a new name, the new one counts.
+ */
 static void names_are_matched_whole(void **state)
 {
     (void)state;
@@ -220,7 +222,7 @@ static void blocks_of_a_rank_are_found_in_each_way(void **state)
               "engine=\"0\",block_size=\"0\",kv_cache_size_tokens=\"64\",num_gpu_blocks=\"202\""),
           101 },
         { CONFIG("engine=\"0\",num_gpu_blocks=\"202\""), 101 },
-        { CONFIG("num_gpu_blocks=\"202\""), 101 }, /* no rank: of all of them */
+        { CONFIG("num_gpu_blocks=\"202\""), 101 }, /* a page without ranks: the total of all */
         { CONFIG("engine=\"0\",num_gpu_blocks=\"None\""), 0 },
         { CONFIG("engine=\"0\",num_gpu_blocks=\"-5\""), 0 },
         { CONFIG("engine=\"0\",num_gpu_blocks=\"99999999999999999999999\""), 0 },
@@ -247,7 +249,7 @@ static void blocks_of_a_rank_are_found_in_each_way(void **state)
 
 /* ---- Hit rate ---- */
 
-static void the_hit_rate_is_that_of_the_last_while(void **state)
+static void the_hit_rate_covers_the_recent_past(void **state)
 {
     (void)state;
     const struct {
@@ -256,14 +258,14 @@ static void the_hit_rate_is_that_of_the_last_while(void **state)
         float rate;
         bool is_refused;
     } pages[] = {
-        { 10, 40, 0.25F, false },   /* since the engine began */
+        { 10, 40, 0.25F, false },   /* since the start of the engine */
         { 40, 80, 0.75F, false },   /* 30 of 40 */
         { 40, 80, 0, false },       /* 0 of 0 */
         { 40, 180, 0, false },      /* 0 of 100 */
         { 1, 4, 0.25F, false },     /* a restart: from 0 again */
-        { 1, 2, 0.5F, false },      /* another, seen in one of the two */
+        { 1, 2, 0.5F, false },      /* another, seen in one counter */
         { 32, 64, 0.5F, false },    /* 31 of 62 */
-        { 16, 128, 0.125F, false }, /* and in the other */
+        { 16, 128, 0.125F, false }, /* and in the other counter */
         { 150, 129, 0, true },      /* more hits than queries */
         { 151, 131, 0.5F, false },
     };
@@ -289,8 +291,8 @@ static void the_hit_rate_is_that_of_the_last_while(void **state)
     kvb_engine_page_free(page);
 }
 
-/* A page that broke off says nothing, and is compared with by nobody. */
-static void a_page_that_was_not_ended_never_was(void **state)
+/* A truncated page is ignored, and no later page is compared with it. */
+static void a_truncated_page_is_ignored(void **state)
 {
     (void)state;
     const struct want want = {
@@ -310,9 +312,9 @@ static void a_page_that_was_not_ended_never_was(void **state)
     kvb_engine_page_free(page);
 }
 
-/* ---- What cannot be ---- */
+/* ---- Impossible values ---- */
 
-static void figures_that_cannot_be_are_counted_and_the_others_count(void **state)
+static void impossible_figures_are_counted_and_the_others_are_used(void **state)
 {
     (void)state;
     const struct want want = { active, true, 0, { .request_active_slots = 2 } };
@@ -369,8 +371,8 @@ static void a_page_without_load_is_refused(void **state)
     }
 }
 
-/* Labels that change with every page do not add up. */
-static void ranks_have_a_ceiling_and_old_ones_go(void **state)
+/* Labels that change with every page must not accumulate. */
+static void ranks_have_a_ceiling_and_old_ones_are_dropped(void **state)
 {
     (void)state;
     struct kvb_engine_page *page = new_page(1);
@@ -380,7 +382,7 @@ static void ranks_have_a_ceiling_and_old_ones_go(void **state)
     for (unsigned i = 0; i < 4 * kvb_max_ranks; i++) {
         const struct want want = { active, true, i, { .request_active_slots = 1 } };
         (void)snprintf(text, sizeof text, "vllm:num_requests_running{engine=\"%u\"} 1\n", i);
-        if (i % 200 != 199) { /* whether the page before was ended or not */
+        if (i % 200 != 199) { /* whether the previous page was complete or not */
             kvb_engine_page_begin(page);
             assert_ok(feed(page, text));
         } else {
@@ -402,7 +404,7 @@ static void ranks_have_a_ceiling_and_old_ones_go(void **state)
 
 #define SGL(name, labels, value) "sglang:" name "{model_name=\"m\"," labels "} " value "\n"
 
-static void sglang_is_read_of_its_first_tensor_rank(void **state)
+static void of_sglang_the_first_tensor_rank_is_read(void **state)
 {
     (void)state;
     const struct want want = { all,
@@ -410,7 +412,7 @@ static void sglang_is_read_of_its_first_tensor_rank(void **state)
                                0,
                                { .request_active_slots = 3,
                                  .num_requests_waiting = 2,
-                                 .kv_active_blocks = 1000, /* none is kept back */
+                                 .kv_active_blocks = 1000, /* SGLang reserves no block */
                                  .kv_total_blocks = 1000,
                                  .gpu_cache_usage_perc = 1,
                                  .gpu_prefix_cache_hit_rate = 0.5F } };
@@ -427,7 +429,7 @@ static void sglang_is_read_of_its_first_tensor_rank(void **state)
     kvb_engine_page_free(page);
 }
 
-static void sglangs_page_size_is_believed_where_it_is_told(void **state)
+static void sglangs_page_size_is_used_if_it_is_reported(void **state)
 {
     (void)state;
     const struct want want = {
@@ -441,8 +443,8 @@ static void sglangs_page_size_is_believed_where_it_is_told(void **state)
     kvb_engine_page_free(page);
 }
 
-/* With data-parallel attention rank r begins at tensor rank r * n. */
-static void sglangs_data_parallel_ranks_are_told_apart(void **state)
+/* With data-parallel attention, rank r begins at tensor rank r * n. */
+static void sglangs_data_parallel_ranks_are_distinguished(void **state)
 {
     (void)state;
     const struct want want[] = {
@@ -539,7 +541,7 @@ static void the_recorded_engine_is_awake_and_names_its_process(void **state)
         const char *file;
         double started_s;
     } rows[] = { { "vllm-0.32/metrics-idle.txt", 1.79524924882e+09 },
-                 { "vllm-0.32/metrics-dp2.txt", 0 } }; /* several processes make the page */
+                 { "vllm-0.32/metrics-dp2.txt", 0 } }; /* the page is made by several processes */
 
     for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
         char *text = read_text_file(rows[i].file);
@@ -561,7 +563,7 @@ static void the_recorded_engine_is_awake_and_names_its_process(void **state)
 #define SLEEPS(awake, offloaded, discarded)                                                        \
     SLEEP("awake", awake) SLEEP("weights_offloaded", offloaded) SLEEP("discard_all", discarded)
 
-static void each_level_of_sleep_is_told_apart(void **state)
+static void each_level_of_sleep_is_distinguished(void **state)
 {
     (void)state;
     static const struct {
@@ -599,12 +601,12 @@ static void a_process_and_its_counters_are_signs(void **state)
     const struct kvb_cache_signs signs = signs_of(page, fewer);
     assert_true(signs.is_counter_reset);
     assert_true(signs.started_s == 1.5e9);
-    assert_true(signs_of(page, RANK("0")).started_s == 0); /* of one page only */
+    assert_true(signs_of(page, RANK("0")).started_s == 0); /* counters of one page only */
     assert_true(signs_of(page, caching).is_prefix_caching_off);
     kvb_engine_page_free(page);
 }
 
-static void a_total_is_sure_where_it_is_the_ranks_own(void **state)
+static void a_total_is_certain_if_it_is_the_ranks_own(void **state)
 {
     (void)state;
 #define BLOCKS(labels) "vllm:cache_config_info{" labels "num_gpu_blocks=\"64\"} 1.0\n"
@@ -613,7 +615,7 @@ static void a_total_is_sure_where_it_is_the_ranks_own(void **state)
         bool is_sure;
     } rows[] = {
         { BLOCKS("") RANK("0"), true },
-        { BLOCKS("") RANK("0") "\n" RANK("1"), false }, /* of both */
+        { BLOCKS("") RANK("0") "\n" RANK("1"), false }, /* of both ranks */
         { BLOCKS("block_size=\"16\",kv_cache_size_tokens=\"512\",") RANK("0") "\n" RANK("1"),
           true },
         { RANK("0"), false },
@@ -621,7 +623,7 @@ static void a_total_is_sure_where_it_is_the_ranks_own(void **state)
               SGL("page_size", "tp_rank=\"0\"", "16"),
           true },
         { SGL("max_total_num_tokens", "tp_rank=\"0\"", "640"),
-          false }, /* of a configured page size */
+          false }, /* with a configured page size */
     };
     struct kvb_engine_page *page = new_page(16);
 
@@ -631,7 +633,7 @@ static void a_total_is_sure_where_it_is_the_ranks_own(void **state)
     kvb_engine_page_free(page);
 }
 
-static void sglang_says_how_much_is_cached(void **state)
+static void sglang_reports_how_much_is_cached(void **state)
 {
     (void)state;
     struct kvb_engine_page *page = new_page(1);
@@ -678,14 +680,14 @@ static void survives_every_allocation_failing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_recorded_data_parallel_run_comes_out_by_rank),
-        cmocka_unit_test(the_recorded_pages_of_one_engine_follow_each_other),
+        cmocka_unit_test(the_recorded_data_parallel_run_is_read_by_rank),
+        cmocka_unit_test(the_recorded_pages_of_one_engine_give_a_hit_rate),
         cmocka_unit_test(old_names_and_no_engine_label_are_read),
         cmocka_unit_test(names_are_matched_whole),
         cmocka_unit_test(blocks_of_a_rank_are_found_in_each_way),
-        cmocka_unit_test(the_hit_rate_is_that_of_the_last_while),
-        cmocka_unit_test(a_page_that_was_not_ended_never_was),
-        cmocka_unit_test(figures_that_cannot_be_are_counted_and_the_others_count),
+        cmocka_unit_test(the_hit_rate_covers_the_recent_past),
+        cmocka_unit_test(a_truncated_page_is_ignored),
+        cmocka_unit_test(impossible_figures_are_counted_and_the_others_are_used),
         cmocka_unit_test(a_page_without_load_is_refused),
         cmocka_unit_test(ranks_have_a_ceiling_and_old_ones_go),
         cmocka_unit_test(sglang_is_read_of_its_first_tensor_rank),
@@ -694,10 +696,10 @@ int main(void)
         cmocka_unit_test(the_counters_of_the_prefix_cache_are_read),
         cmocka_unit_test(sglang_counts_computed_and_cached_tokens),
         cmocka_unit_test(the_recorded_engine_is_awake_and_names_its_process),
-        cmocka_unit_test(each_level_of_sleep_is_told_apart),
+        cmocka_unit_test(each_level_of_sleep_is_distinguished),
         cmocka_unit_test(a_process_and_its_counters_are_signs),
-        cmocka_unit_test(a_total_is_sure_where_it_is_the_ranks_own),
-        cmocka_unit_test(sglang_says_how_much_is_cached),
+        cmocka_unit_test(a_total_is_certain_if_it_is_the_ranks_own),
+        cmocka_unit_test(sglang_reports_how_much_is_cached),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

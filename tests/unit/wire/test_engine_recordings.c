@@ -89,7 +89,7 @@ static void say_batch(const struct kvb_event_batch *batch, char *text, size_t ro
     if (batch->has_rank) {
         (void)snprintf(text + len, room - len, "#%u", batch->rank);
     } else if (len > 0) {
-        text[len - 1] = '\0'; /* the last blank */
+        text[len - 1] = '\0'; /* the trailing blank */
     }
 }
 
@@ -111,7 +111,7 @@ static void check_recording(size_t number, const char *hex, struct kvb_event_bat
     free(bytes);
 }
 
-static void every_message_fed_to_the_relay_becomes_what_it_should(void **state)
+static void every_message_given_to_the_relay_is_decoded_as_expected(void **state)
 {
     (void)state;
     char *text = read_text_file("vectors/dynamo-relay-0.4.1.txt");
@@ -128,8 +128,8 @@ static void every_message_fed_to_the_relay_becomes_what_it_should(void **state)
     free(text);
 }
 
-/* What the relay published of a Stored: its hashes must be ours.  One NATS line is
- * one event; the hashes stand in it as "block_hash":N. */
+/* The hashes that the relay published for a BlockStored must be equal to ours. One NATS line is one
+ * event, with its hashes as "block_hash":N. */
 static void check_published(const char *line, size_t len, const struct kvb_event_batch *batch)
 {
     const char *const key = "\"block_hash\":";
@@ -142,11 +142,11 @@ static void check_published(const char *line, size_t len, const struct kvb_event
         assert_true(batch->hashes[event->hash_at + found].value == hash);
         found++;
     }
-    /* of a block size that is not its own the relay published no block */
+    /* for a block size that is not its own the relay published no blocks */
     assert_true(found == event->hash_count || found == 0);
 }
 
-static void hashes_are_those_that_the_relay_published(void **state)
+static void hashes_equal_those_of_the_relay(void **state)
 {
     (void)state;
     char *text = read_text_file("vectors/dynamo-relay-0.4.1.txt");
@@ -173,8 +173,8 @@ static void hashes_are_those_that_the_relay_published(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_message_fed_to_the_relay_becomes_what_it_should),
-        cmocka_unit_test(hashes_are_those_that_the_relay_published),
+        cmocka_unit_test(every_message_given_to_the_relay_is_decoded_as_expected),
+        cmocka_unit_test(hashes_equal_those_of_the_relay),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,14 +6,15 @@
 
 #include <string.h>
 
-/* What names beside the tokens do to an event: LoRA names, salts, ids.  Users
- * choose salts: none of them may cost others their events. */
+/* The effect of names in an event: LoRA names, salts, ids. Users choose salts, so no salt may
+ * affect the events of other users. */
 
-/* One Stored of one token: [tag, [1], parent, [5], 1, lora_id, nil, lora_name, extra_keys] */
+/* One BlockStored with one token: [tag, [1], parent, [5], 1, lora_id, nil, lora_name, extra_keys]
+ */
 struct stored {
-    uint8_t parent; /* a nil, or a small number, like lora_id */
+    uint8_t parent; /* nil, or a small number, as lora_id */
     uint8_t lora_id;
-    uint8_t fields; /* of the array, tag included: the rest is the caller's */
+    uint8_t fields; /* number of elements, tag included; the caller writes the rest */
 };
 
 enum { nil = 0xc0 };
@@ -74,8 +75,8 @@ static const struct kvb_block_extra *extra_of(const struct kvb_event_batch *batc
     return &batch->extras[batch->events[event].extra_at];
 }
 
-/* A child inherits its salt: a text there is an id that we do not know. */
-static void only_where_a_prompt_begins_is_a_text_the_salt(void **state)
+/* A child inherits its salt, so a text in its event is an unknown id. */
+static void a_bare_text_is_a_salt_only_at_the_beginning_of_a_prompt(void **state)
 {
     (void)state;
     struct kvb_event_batch batch = { 0 };
@@ -94,7 +95,7 @@ static void only_where_a_prompt_begins_is_a_text_the_salt(void **state)
     kvb_event_batch_done(&batch);
 }
 
-static void a_salt_that_is_named_as_such_may_look_like_an_id(void **state)
+static void a_salt_with_its_own_key_may_look_like_an_id(void **state)
 {
     (void)state;
     const uint8_t map_of_one = 0x81;
@@ -114,7 +115,7 @@ static void a_salt_that_is_named_as_such_may_look_like_an_id(void **state)
     kvb_event_batch_done(&batch);
 }
 
-static void a_lora_id_counts_where_the_name_is_empty(void **state)
+static void a_lora_id_counts_if_the_name_is_empty(void **state)
 {
     (void)state;
     struct kvb_event_batch batch = { 0 };
@@ -130,7 +131,7 @@ static void a_lora_id_counts_where_the_name_is_empty(void **state)
     kvb_event_batch_done(&batch);
 }
 
-/* 30,000 times 40 bytes are more than a batch may hold. */
+/* 30,000 times 40 bytes are more than the texts of one batch may take. */
 static void one_lora_name_in_every_event_is_kept_once(void **state)
 {
     (void)state;
@@ -182,9 +183,10 @@ static void a_salt_beyond_a_ceiling_costs_its_own_event(void **state)
         add_extra_text(&bytes, kvb_max_string_bytes + (i == 0), i % 2 ? 'a' : 'b');
     }
     decode(&bytes, &batch);
-    assert_true(extra_of(&batch, 0)->unmatchable); /* no query can name so long a salt */
+    assert_true(extra_of(&batch, 0)->unmatchable); /* longer than any query can name */
     assert_int_equal(batch.events[fit].kind, KVB_EVENT_STORED);
-    assert_int_equal(batch.events[fit + 1].skip, KVB_SKIP_BAD_STORED); /* the text is full */
+    /* the space for texts is full */
+    assert_int_equal(batch.events[fit + 1].skip, KVB_SKIP_BAD_STORED);
     assert_int_equal(batch.event_count, fit + 2);
     kvb_event_batch_done(&batch);
 }
@@ -209,9 +211,9 @@ static void a_block_size_beyond_the_ceiling_is_refused_without_tokens_too(void *
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(only_where_a_prompt_begins_is_a_text_the_salt),
-        cmocka_unit_test(a_salt_that_is_named_as_such_may_look_like_an_id),
-        cmocka_unit_test(a_lora_id_counts_where_the_name_is_empty),
+        cmocka_unit_test(a_bare_text_is_a_salt_only_at_the_beginning_of_a_prompt),
+        cmocka_unit_test(a_salt_with_its_own_key_may_look_like_an_id),
+        cmocka_unit_test(a_lora_id_counts_if_the_name_is_empty),
         cmocka_unit_test(one_lora_name_in_every_event_is_kept_once),
         cmocka_unit_test(one_salt_in_every_event_is_kept_once),
         cmocka_unit_test(a_salt_beyond_a_ceiling_costs_its_own_event),

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Events as TensorRT-LLM's structs encode them, tests/data/trtllm: cases.jsonl says of each
- * message what it is, and which blocks are the same as others. */
+/* Events encoded by TensorRT-LLM's own structs (tests/data/trtllm). cases.jsonl describes each
+ * message, and says which blocks are equal. */
 
 enum { message_count = 8 };
 
@@ -49,7 +49,7 @@ static const struct kvb_engine_event *stored_of(size_t message)
     return &messages[message].events[0];
 }
 
-/* What a block of the message is, of itself, without the blocks before it. */
+/* The identity of a block by itself, without the blocks before it. */
 static uint64_t content_of(size_t message, uint32_t block)
 {
     const struct kvb_event_batch *batch = &messages[message];
@@ -61,15 +61,15 @@ static uint64_t content_of(size_t message, uint32_t block)
     return kvb_tokens_hash_of_event(batch, event, block, seed).value;
 }
 
-static void blocks_are_the_same_by_tokens_media_and_adapter(void **state)
+static void blocks_are_equal_by_tokens_media_and_adapter(void **state)
 {
     (void)state;
-    /* four times the token 9: text, image a, image b, an adapter */
+    /* four times the token 9: as text, image a, image b, with an adapter */
     const uint64_t contents[] = { content_of(0, 0), content_of(2, 0), content_of(3, 0),
                                   content_of(5, 0) };
     const size_t count = sizeof contents / sizeof contents[0];
 
-    assert_true(content_of(0, 0) == content_of(1, 0)); /* mm_keys of a text are an empty list */
+    assert_true(content_of(0, 0) == content_of(1, 0)); /* for texts mm_keys is an empty list */
     for (size_t i = 0; i < count; i++) {
         for (size_t k = i + 1; k < count; k++) {
             assert_true(contents[i] != contents[k]);
@@ -77,7 +77,7 @@ static void blocks_are_the_same_by_tokens_media_and_adapter(void **state)
     }
 }
 
-static void an_image_enters_by_hash_and_offset(void **state)
+static void an_image_counts_with_hash_and_offset(void **state)
 {
     (void)state;
     const struct kvb_event_batch *batch = &messages[4];
@@ -87,15 +87,15 @@ static void an_image_enters_by_hash_and_offset(void **state)
 
     assert_int_equal(event->extra_count, 3);
     assert_int_equal(extras[0].key_count, 0); /* text */
-    assert_int_equal(extras[1].key_count, 1); /* a from its token 2 on */
-    assert_int_equal(extras[2].key_count, 2); /* a, and b with a uuid */
+    assert_int_equal(extras[1].key_count, 1); /* image a from its token 2 on */
+    assert_int_equal(extras[2].key_count, 2); /* image a, and image b with a uuid */
     assert_true(keys[extras[2].key_at] == 0xaaaaaaaaaaaaaaaa);
     assert_true(keys[extras[1].key_at] != 0xaaaaaaaaaaaaaaaa);
-    assert_true(keys[extras[2].key_at + 1] != 0xbbbbbbbbbbbbbbbb); /* it begins at 3 */
+    assert_true(keys[extras[2].key_at + 1] != 0xbbbbbbbbbbbbbbbb); /* the image begins at token 3 */
     assert_true(event->has_parent);
 }
 
-static void a_token_as_text_costs_its_block(void **state)
+static void a_token_as_text_costs_only_its_block(void **state)
 {
     (void)state;
     const struct kvb_engine_event *event = stored_of(6);
@@ -121,9 +121,9 @@ static void removals_and_the_rest_are_read_to_the_end(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_are_the_same_by_tokens_media_and_adapter),
-        cmocka_unit_test(an_image_enters_by_hash_and_offset),
-        cmocka_unit_test(a_token_as_text_costs_its_block),
+        cmocka_unit_test(blocks_are_equal_by_tokens_media_and_adapter),
+        cmocka_unit_test(an_image_counts_with_hash_and_offset),
+        cmocka_unit_test(a_token_as_text_costs_only_its_block),
         cmocka_unit_test(removals_and_the_rest_are_read_to_the_end),
     };
     return cmocka_run_group_tests(tests, read_messages, free_messages);

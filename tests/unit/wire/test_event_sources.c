@@ -43,7 +43,7 @@ static void reads_an_array_and_sorts_it(void **state)
     assert_string_equal(found.sources[1].replay_endpoint, "");
 }
 
-static void reads_an_object_around_it_and_no_rank_as_rank_0(void **state)
+static void reads_an_object_around_the_array_and_a_missing_rank_as_0(void **state)
 {
     (void)state;
     assert_ok(kvb_event_sources_decode(
@@ -54,7 +54,7 @@ static void reads_an_object_around_it_and_no_rank_as_rank_0(void **state)
     assert_int_equal(found.count, 0);
 }
 
-static void refuses_what_is_no_list_of_sources(void **state)
+static void refuses_invalid_lists_of_sources(void **state)
 {
     char many[16384] = "[";
 
@@ -119,7 +119,7 @@ static void a_rank_that_publishes_nothing_is_left_out(void **state)
         "rank 0: its publisher is not zmq");
 }
 
-/* ---- What engines answered, word for word ---- */
+/* ---- Recorded answers of engines ---- */
 
 static struct json_object *recorded(void)
 {
@@ -171,7 +171,7 @@ static void reads_what_vllm_answered(void **state)
     assert_int_equal(found.count, 0);
 }
 
-/* The recorded part in an answer that has more. */
+/* The recorded part, inside a larger answer. */
 static void decode_sglang(struct json_object *root, const char *name)
 {
     struct json_object *parts = kvb_json_member(kvb_json_member(root, "sglang"), "kv_events");
@@ -242,7 +242,7 @@ static void a_port_above_the_last_one_is_refused(void **state)
         "kv_events.replay_endpoint_port_base");
 }
 
-/* Each scheduler's settings stand in it again. */
+/* It repeats the settings of each scheduler. */
 static void a_large_answer_is_read(void **state)
 {
     static const char rest[] = "0],\"kv_events\":{\"publisher\":\"zmq\",\"endpoint_host\":\"*\","
@@ -261,7 +261,7 @@ static void a_large_answer_is_read(void **state)
     assert_source(0, 0, "tcp://*:5557", "", "");
 }
 
-static void an_answer_that_does_not_say_it_is_refused_by_name(void **state)
+static void an_answer_without_the_sources_is_refused_with_the_missing_key(void **state)
 {
     (void)state;
     read_bad_info("", "no JSON");
@@ -304,15 +304,15 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_an_array_and_sorts_it),
-        cmocka_unit_test(reads_an_object_around_it_and_no_rank_as_rank_0),
-        cmocka_unit_test(refuses_what_is_no_list_of_sources),
+        cmocka_unit_test(reads_an_object_around_the_array_and_a_missing_rank_as_0),
+        cmocka_unit_test(refuses_invalid_lists_of_sources),
         cmocka_unit_test(refuses_an_object_whose_keys_are_not_ranks),
         cmocka_unit_test(a_rank_that_publishes_nothing_is_left_out),
         cmocka_unit_test(reads_what_vllm_answered),
         cmocka_unit_test(reads_what_sglang_answered),
         cmocka_unit_test(a_port_above_the_last_one_is_refused),
         cmocka_unit_test(a_large_answer_is_read),
-        cmocka_unit_test(an_answer_that_does_not_say_it_is_refused_by_name),
+        cmocka_unit_test(an_answer_without_the_sources_is_refused_with_the_missing_key),
         cmocka_unit_test(survives_every_allocation_that_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

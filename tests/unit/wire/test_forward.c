@@ -34,8 +34,8 @@ static void an_offer_arrives_as_it_was_sent(void **state)
     assert_int_equal(out.held, 2);
 }
 
-/* The name of a bridge becomes a part of a subject. */
-static void an_offer_from_which_no_subject_can_be_made_is_refused(void **state)
+/* The id of a bridge becomes a part of a subject. */
+static void an_offer_whose_id_fits_no_subject_is_refused(void **state)
 {
     static const char good[] =
         "{\"bridge\":\"0123456789abcdef\",\"bridge_id\":\"b\",\"ranks\":1,\"held\":0,"
@@ -75,7 +75,7 @@ static void a_request_arrives_as_it_was_sent(void **state)
     memcpy(request.path, "/register", sizeof "/register");
     memcpy(request.challenge, offer.challenge, sizeof request.challenge);
     memcpy(request.proof, "00ff", sizeof "00ff");
-    memset(request.body, '\\', kvb_max_register_bytes); /* each takes two bytes on the wire */
+    memset(request.body, '\\', kvb_max_register_bytes); /* each takes two bytes in the message */
     kvb_buf_init(&buf, kvb_max_forward_bytes);
     assert_ok(kvb_forward_request_encode(&request, &buf));
     assert_ok(kvb_forward_request_decode(kvb_buf_span(&buf), &out));
@@ -103,7 +103,7 @@ static void an_answer_arrives_as_it_was_sent(void **state)
         KVB_BAD_INPUT);
 }
 
-/* What is proven must name all that the bridge acts on. */
+/* The signed text must contain everything that the bridge acts on. */
 static void the_text_of_a_proof_has_bridge_challenge_path_and_body(void **state)
 {
     static const struct kvb_forward_request request = { .path = "/unregister",
@@ -122,7 +122,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_offer_arrives_as_it_was_sent),
-        cmocka_unit_test(an_offer_from_which_no_subject_can_be_made_is_refused),
+        cmocka_unit_test(an_offer_whose_id_fits_no_subject_is_refused),
         cmocka_unit_test(a_request_arrives_as_it_was_sent),
         cmocka_unit_test(an_answer_arrives_as_it_was_sent),
         cmocka_unit_test(the_text_of_a_proof_has_bridge_challenge_path_and_body),

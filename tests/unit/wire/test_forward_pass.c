@@ -85,7 +85,7 @@ static bool is_same(const struct kvb_load_sample *a, const struct kvb_load_sampl
            kvb_load_equal(&a->load, &b->load);
 }
 
-/* ---- What is read ---- */
+/* ---- Reading ---- */
 
 static const char *const flat = "{7 request_active_slots 3 request_total_slots 256 "
                                 "kv_active_blocks 10 kv_total_blocks 4096 num_requests_waiting 2 "
@@ -116,22 +116,22 @@ static void reads_each_form(void **state)
     } cases[] = {
         { flat, { .load = full } },
         { nested, { .load = full, .has_rank = true, .dp_rank = 1 } },
-        /* what is missing, or nil, is 0 */
+        /* figures that are missing or nil are 0 */
         { "{1 num_requests_waiting 2", { .load = waiting } },
         { "{3 kv_total_blocks nil num_requests_waiting 2 gpu_cache_usage_perc nil",
           { .load = waiting } },
         { "{2 worker_stats {1 num_requests_waiting 2 kv_stats nil", { .load = waiting } },
         { "{1 kv_total_blocks 0", { .has_rank = false } },
-        /* the rank, also of the flat form */
+        /* the rank, also in the flat form */
         { "{2 data_parallel_rank 4294967295 num_requests_waiting 2",
           { .load = waiting, .has_rank = true, .dp_rank = UINT32_MAX } },
         { "{2 data_parallel_rank nil num_requests_waiting 2", { .load = waiting } },
-        /* borders: all of u64, integers as ratios */
+        /* limits: all of u64; integers in place of ratios */
         { "{2 kv_active_blocks 18446744073709551615 gpu_cache_usage_perc 1", { .load = busy } },
         { "{2 gpu_cache_usage_perc 0 gpu_prefix_cache_hit_rate 0.0", { .has_rank = false } },
-        /* keys of others, and keys that are no text */
+        /* unknown keys, and keys that are no text */
         { "{4 num_requests_waiting 2 model m 5 6 lists [2 {1 a b [0", { .load = waiting } },
-        /* a figure of one group is not looked for in the other */
+        /* a figure of one group is not read from the other */
         { "{2 worker_stats {2 kv_total_blocks 9 num_requests_waiting 2 kv_stats {0",
           { .load = waiting } },
     };
@@ -142,7 +142,7 @@ static void reads_each_form(void **state)
     }
 }
 
-static void says_which_stats_were_given(void **state)
+static void reports_which_stats_were_given(void **state)
 {
     (void)state;
     const struct {
@@ -163,8 +163,8 @@ static void says_which_stats_were_given(void **state)
     }
 }
 
-/* The struct of 2026 has the name and none of the figures. */
-static void reads_the_schedulers_struct_as_far_as_it_maps(void **state)
+/* The struct of 2026 has the same name but none of these figures. */
+static void reads_the_figures_of_the_schedulers_struct_that_have_a_meaning_here(void **state)
 {
     (void)state;
     const unsigned requests = 1U << KVB_FIGURE_ACTIVE_SLOTS | 1U << KVB_FIGURE_WAITING;
@@ -186,7 +186,7 @@ static void reads_the_schedulers_struct_as_far_as_it_maps(void **state)
           0 },
         { "{3 version 1 scheduled_requests {1 num_decode_requests 0 queued_requests nil", 0, 0,
           1U << KVB_FIGURE_ACTIVE_SLOTS, 0 },
-        /* a later one, as far as it looks the same; what the other struct names is not its */
+        /* a later version, as far as it is the same; keys of the other struct are ignored */
         { "{4 version 2 kv_total_blocks 9 news [1 5 scheduled_requests {2 num_decode_requests 6 "
           "num_other_requests 1",
           6, 0, 1U << KVB_FIGURE_ACTIVE_SLOTS, 0 },
@@ -205,7 +205,7 @@ static void reads_the_schedulers_struct_as_far_as_it_maps(void **state)
     }
 }
 
-static void refuses_what_cannot_be_and_changes_nothing(void **state)
+static void refuses_impossible_values_and_changes_nothing(void **state)
 {
     (void)state;
     const char *const too_many = "{2 version 1 queued_requests {2 num_prefill_requests 1 "
@@ -231,7 +231,7 @@ static void refuses_what_cannot_be_and_changes_nothing(void **state)
         "{1 worker_stats 5",
         "{1 worker_stats {1 num_requests_waiting -5",
         "{2 num_requests_waiting 2 kv_stats [0",
-        /* other maps, and no maps */
+        /* other maps, and values that are no maps */
         "{0",
         "{1 version 1",
         "{2 version 1 kv_total_blocks 5",
@@ -249,7 +249,7 @@ static void refuses_what_cannot_be_and_changes_nothing(void **state)
         "text",
         "nil",
         "",
-        /* a second value, and a value too few */
+        /* one value too many, and one too few */
         "{1 kv_total_blocks 5 6",
         "{2 kv_total_blocks 5 kv_active_blocks",
     };
@@ -290,7 +290,7 @@ static kvb_status decode_deep(struct kvb_load_sample *out_sample)
     return kvb_forward_pass_decode((kvb_span){ bytes, sizeof bytes }, out_sample);
 }
 
-static void refuses_lies_and_what_is_too_deep_or_too_large(void **state)
+static void refuses_false_counts_and_values_too_deep_or_too_large(void **state)
 {
     (void)state;
     const uint8_t lie[] = { 0xdf, 0x05, 0xf5, 0xe1, 0x00 }; /* 10^8 pairs in 5 bytes */
@@ -304,9 +304,9 @@ static void refuses_lies_and_what_is_too_deep_or_too_large(void **state)
         kvb_forward_pass_decode((kvb_span){ large, sizeof large }, &sample), KVB_TOO_LARGE);
 }
 
-/* ---- Both ways ---- */
+/* ---- Round trips ---- */
 
-static void what_is_written_is_read_again(void **state)
+static void a_written_message_is_read_back(void **state)
 {
     (void)state;
     const struct kvb_load_sample samples[] = {
@@ -350,8 +350,8 @@ static void a_failed_write_leaves_the_buffer_as_it_was(void **state)
     kvb_buf_done(&whole);
 }
 
-/* Runs both ways with the nth of our allocations failing; those inside the msgpack
- * library are out of reach of the linker's --wrap. */
+/* Makes a round trip in which our nth allocation fails. --wrap does not reach allocations inside
+ * the msgpack library. */
 static kvb_status both_ways(long n)
 {
     const struct kvb_load_sample before = { .dp_rank = 9 };
@@ -390,12 +390,12 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_each_form),
-        cmocka_unit_test(says_which_stats_were_given),
-        cmocka_unit_test(reads_the_schedulers_struct_as_far_as_it_maps),
-        cmocka_unit_test(refuses_what_cannot_be_and_changes_nothing),
+        cmocka_unit_test(reports_which_stats_were_given),
+        cmocka_unit_test(reads_the_figures_of_the_schedulers_struct_that_have_a_meaning_here),
+        cmocka_unit_test(refuses_impossible_values_and_changes_nothing),
         cmocka_unit_test(refuses_a_message_cut_at_any_byte),
-        cmocka_unit_test(refuses_lies_and_what_is_too_deep_or_too_large),
-        cmocka_unit_test(what_is_written_is_read_again),
+        cmocka_unit_test(refuses_false_counts_and_values_too_deep_or_too_large),
+        cmocka_unit_test(a_written_message_is_read_back),
         cmocka_unit_test(a_failed_write_leaves_the_buffer_as_it_was),
         cmocka_unit_test(survives_every_allocation_failing),
     };

@@ -33,7 +33,7 @@ static struct kvb_heartbeat full(void)
         .has_missing_at_most = true,
         .digest_seed = 77,
         .doubtful = 4,
-        .missing_at_most = 0, /* known to be none: not the same as unknown */
+        .missing_at_most = 0, /* known to be none, which differs from unknown */
     };
     heartbeat.tiers[KVB_TIER_DEVICE] =
         (struct kvb_tier_count){ .blocks = 5, .digest = { .low = 6, .high = UINT64_MAX } };
@@ -137,7 +137,7 @@ static void carries_every_state_reason_profile_and_kind_of_hashes([[maybe_unused
     }
 }
 
-/* Every field that is not 0, by the wire format's own rules. */
+/* Every field that is not 0, written by the rules of protobuf's wire format. */
 static const uint8_t golden[] = {
     0x0a, 16,   1,   2,  3,    4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, /* 1 epoch */
     0x11, 7,    0,   0,  0,    0, 0, 0, 0,                                   /* 2 worker */
@@ -213,7 +213,7 @@ static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void *
     assert_memory_equal(out.data, golden, sizeof golden);
 }
 
-/* Every field, so that one that is forgotten shows. */
+/* Sets every field, so that a field left out of the comparison shows. */
 static void writes_every_field_as_json([[maybe_unused]] void **state)
 {
     static const char want[] =
@@ -253,7 +253,7 @@ static void writes_every_field_as_json([[maybe_unused]] void **state)
     assert_memory_equal(out.data, want, sizeof want - 1);
 }
 
-/* What is not known is not written: the bytes are those of before. */
+/* Unknown facts are not written: the bytes are the same as before these fields existed. */
 static void json_names_only_what_is_known_of_a_worker([[maybe_unused]] void **state)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
@@ -274,7 +274,7 @@ static void json_names_only_what_is_known_of_a_worker([[maybe_unused]] void **st
         strstr((const char *)out.data, "\"draining\":false,\"labels\":{},\"blocks\":{"));
 }
 
-/* The fields of a worker's place, after the recorded message. */
+/* The fields of a worker's facts, after those of the recorded message. */
 static const uint8_t golden_place[] = {
     0x82, 0x02, 8, 'h', 't', 't', 'p', ':', '/', '/', 'a', /* 32 address */
     0x88, 0x02, 2,                                         /* 33 ROLE_DECODE */
@@ -285,7 +285,7 @@ static const uint8_t golden_place[] = {
     0xca, 0x02, 8, 'h', 't', 't', 'p', ':', '/', '/', 't', /* 41 tokenize */
 };
 
-/* The heartbeat is valid all the same. */
+/* Such a field does not make the heartbeat invalid. */
 static void a_tokenize_that_is_no_url_is_read_as_none([[maybe_unused]] void **state)
 {
     uint8_t bytes[sizeof golden + sizeof golden_place];
@@ -320,7 +320,8 @@ static void writes_and_reads_the_numbers_of_a_place([[maybe_unused]] void **stat
     assert_memory_equal(out.data, bytes, sizeof bytes);
 }
 
-/* What a newer bridge may say, the stream can be read without. */
+/* A newer bridge may send values that this reader does not know, and the stream must still be
+ * readable. */
 static void a_role_and_a_readiness_of_a_newer_version_are_unknown([[maybe_unused]] void **state)
 {
     static const uint8_t newer[] = { 0x88, 0x02, 9, 0xa8, 0x02, 7 };
@@ -368,7 +369,7 @@ static void refuses_a_place_that_is_none([[maybe_unused]] void **state)
     }
 }
 
-/* Bridges of before the fields. */
+/* Heartbeats of bridges older than these fields. */
 static void labels_of_an_old_bridge_say_role_and_address([[maybe_unused]] void **state)
 {
     struct kvb_heartbeat heartbeat = { 0 };
@@ -380,8 +381,8 @@ static void labels_of_an_old_bridge_say_role_and_address([[maybe_unused]] void *
     assert_int_equal(heartbeat.facts.labels.count, 2);
 }
 
-/* A reader of before labels finds the fields that it knows where they were, with others behind
- * them, and within the limits that it had: 64 fields, 4096 bytes. */
+/* A reader older than labels must find the fields that it knows at their places, with new ones
+ * behind them, within its limits of 64 fields and 4096 bytes. */
 static void facts_of_a_worker_stand_behind_what_older_readers_know([[maybe_unused]] void **state)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf before = { 0 };
@@ -422,10 +423,10 @@ static void refuses_labels_that_are_none([[maybe_unused]] void **state)
         uint8_t bytes[8];
         size_t len;
     } rows[] = {
-        { { 0xe2, 0x01, 2, '=', 'v' }, 5 },           /* no name */
-        { { 0xe2, 0x01, 1, 'n' }, 4 },                /* no value */
-        { { 0xe2, 0x01, 3, 'n', '=', 0xff }, 6 },     /* no UTF-8 */
-        { { 0xe2, 0x01, 4, ' ', 'n', '=', 'v' }, 7 }, /* no such name */
+        { { 0xe2, 0x01, 2, '=', 'v' }, 5 },           /* without a name */
+        { { 0xe2, 0x01, 1, 'n' }, 4 },                /* without a value */
+        { { 0xe2, 0x01, 3, 'n', '=', 0xff }, 6 },     /* not UTF-8 */
+        { { 0xe2, 0x01, 4, ' ', 'n', '=', 'v' }, 7 }, /* no valid name */
     };
     static const uint8_t good[] = { 0xe2, 0x01, 3, 'n', '=', 'v', 0xe2, 0x01, 3, 'n', '=', 'v' };
     struct kvb_heartbeat heartbeat = { 0 };
@@ -470,12 +471,13 @@ static void json_says_when_it_does_not_fit([[maybe_unused]] void **state)
     assert_int_equal(json.status, KVB_TOO_LARGE);
 }
 
-/* Field 38 names the reason; 7, the field that old readers know, one that they do not refuse. */
+/* Field 38 contains the reason. Field 7, which old readers know, contains a value that they accept.
+ */
 static void a_newer_reason_stands_beside_one_that_old_readers_know([[maybe_unused]] void **state)
 {
     static const struct {
         enum kvb_stream_reason reason;
-        uint8_t older, newer; /* numbers of the proto file */
+        uint8_t older, newer; /* numbers in the proto file */
         enum kvb_stream_reason shown;
     } rows[] = { { KVB_REASON_ASLEEP, 16, 26, KVB_REASON_ENGINE_AWAY },
                  { KVB_REASON_OCCUPANCY, 22, 27, KVB_REASON_NO_BASE } };
@@ -490,7 +492,7 @@ static void a_newer_reason_stands_beside_one_that_old_readers_know([[maybe_unuse
         const uint8_t newer[] = { 0xb0, 0x02, rows[i].newer };
         uint8_t *at = memmem(out.data, out.len, newer, sizeof newer);
         assert_non_null(at);
-        at[2] = 99; /* of a version to come: what old readers know still holds */
+        at[2] = 99; /* reasons of a later version: the value for old readers is used */
         assert_ok(kvb_heartbeat_decode(kvb_buf_span(&out), &got));
         assert_int_equal((int)got.reason, (int)rows[i].shown);
     }
@@ -574,7 +576,7 @@ static void refuses_values_that_cannot_be([[maybe_unused]] void **state)
         if (kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat) != KVB_BAD_INPUT) {
             fail_msg("%s", breaks[i].why);
         }
-        assert_int_equal(heartbeat.worker_id, 0); /* untouched */
+        assert_int_equal(heartbeat.worker_id, 0); /* stays as it was */
     }
 }
 
@@ -591,7 +593,7 @@ static void refuses_a_tier_that_is_named_twice([[maybe_unused]] void **state)
         kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat), KVB_BAD_INPUT);
 }
 
-/* The fixed head of golden, then a model of len bytes. */
+/* The fixed beginning of golden, then a model of len bytes. */
 static kvb_status decode_with_model(size_t len)
 {
     struct kvb_heartbeat heartbeat = { 0 };
@@ -621,8 +623,8 @@ static void carries_a_model_name_of_several_bytes_a_letter([[maybe_unused]] void
 
 static void reads_or_refuses_a_message_that_is_cut([[maybe_unused]] void **state)
 {
-    /* Up to `hashes` something is missing that must be there; after it, a cut
-     * between two fields leaves a whole message. */
+    /* A cut before `hashes` removes a required field. After it, a cut between two fields leaves a
+     * complete message. */
     for (size_t len = 0; len < sizeof golden; len++) {
         struct kvb_heartbeat heartbeat = { 0 };
         uint8_t *cut = malloc(len ? len : 1);
@@ -662,7 +664,7 @@ static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
         assert_true(status == KVB_OK || (status == KVB_NO_MEMORY && out.len == 0));
         assert_true(n < 100);
     }
-    assert_true(n > 5); /* protobuf-c's own allocations failed too */
+    assert_true(n > 5); /* protobuf-c's own allocations were made to fail too */
 }
 
 int main(void)

@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Heartbeats between a program of today and one that knows 31 fields (tests/data/old): protobuf-c
- * reads and writes with that schema, within the limits that such a program had. */
+/* Heartbeats between this version and a program that knows 31 fields (tests/data/old): protobuf-c
+ * reads and writes them with that old schema, within the limits of that program. */
 
 enum { old_max_fields = 64, old_max_bytes = 4096 };
 
@@ -34,7 +34,7 @@ static struct kvb_heartbeat plain_beat(void)
     return beat;
 }
 
-/* The longest that may be. */
+/* The longest possible heartbeat. */
 static void tell_all(struct kvb_worker_facts *facts)
 {
     char name[8];
@@ -59,7 +59,7 @@ static void encode(const struct kvb_heartbeat *beat, struct kvb_buf *out)
     assert_ok(kvb_heartbeat_encode(beat, out));
 }
 
-/* What an old reader has of it, as its own bytes: those of the fields that it knows. */
+/* Decodes the message as an old reader, and encodes again only the fields that it knows. */
 static void read_as_old(const struct kvb_buf *bytes, struct kvb_buf *out)
 {
     uint8_t packed[old_max_bytes];
@@ -69,7 +69,7 @@ static void read_as_old(const struct kvb_buf *bytes, struct kvb_buf *out)
         kvb31__stream_heartbeat__unpack(NULL, bytes->len, bytes->data);
     assert_non_null(message);
     const unsigned unknown = message->base.n_unknown_fields;
-    message->base.n_unknown_fields = 0; /* they are not known, so they are not written */
+    message->base.n_unknown_fields = 0; /* unknown, so they are not written */
     const size_t len = kvb31__stream_heartbeat__pack(message, packed);
     message->base.n_unknown_fields = unknown;
     kvb31__stream_heartbeat__free_unpacked(message, NULL);
@@ -77,7 +77,7 @@ static void read_as_old(const struct kvb_buf *bytes, struct kvb_buf *out)
     assert_ok(kvb_buf_append(out, packed, len));
 }
 
-static void an_old_reader_reads_what_it_read_before(void **state)
+static void an_old_reader_reads_the_same_as_before(void **state)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf before = { 0 };
     KVB_OWN(kvb_buf_done) struct kvb_buf today = { 0 };
@@ -122,7 +122,7 @@ static void the_longest_heartbeat_is_within_the_limits_of_old_readers(void **sta
     assert_true(old.len < today.len);
 }
 
-static void an_old_bridge_is_read_its_labels_say_role_and_address(void **state)
+static void labels_of_an_old_bridge_give_role_and_address(void **state)
 {
     char role[] = "role=prefill";
     char address[] = "address=10.0.0.7:8000";
@@ -152,9 +152,9 @@ static void an_old_bridge_is_read_its_labels_say_role_and_address(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_old_reader_reads_what_it_read_before),
+        cmocka_unit_test(an_old_reader_reads_the_same_as_before),
         cmocka_unit_test(the_longest_heartbeat_is_within_the_limits_of_old_readers),
-        cmocka_unit_test(an_old_bridge_is_read_its_labels_say_role_and_address),
+        cmocka_unit_test(labels_of_an_old_bridge_give_role_and_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

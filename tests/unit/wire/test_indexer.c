@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of [10, 20, ..., 80] in blocks of 2, as SGLang publishes them. */
+/* The hashes of [10, 20, ..., 80] in blocks of 2, as SGLang publishes them. */
 static const int64_t hashes[] = { 978178666101069530, -895308556211281782, -8033692805846017938,
                                   835415944263129316 };
 
@@ -76,7 +76,7 @@ static void refuse_request(kvb_span message, const char *sentence)
 
 #define BYTES(text) ((kvb_span){ (const uint8_t *)(text), sizeof(text) - 1 })
 
-static void refuses_what_is_no_such_request(void **state)
+static void refuses_invalid_requests(void **state)
 {
     struct vector texts = read_vector("request_of_texts");
 
@@ -96,7 +96,7 @@ static void refuses_what_is_no_such_request(void **state)
     free(texts.bytes);
 }
 
-/* A newer router may send fields that this reader does not know, and columns in pieces. */
+/* A newer router may send fields that this reader does not know, and arrays in pieces. */
 static void skips_fields_that_it_does_not_know(void **state)
 {
     struct kvb_query query = { 0 };
@@ -119,7 +119,7 @@ static void skips_fields_that_it_does_not_know(void **state)
     kvb_query_done(&query);
 }
 
-static void takes_the_longest_prompt_of_a_router_and_no_more_bytes(void **state)
+static void accepts_the_longest_prompt_of_a_router_and_no_more_bytes(void **state)
 {
     enum { most = 1048574, head = 5 };
     const size_t len = head + (size_t)most * 8;
@@ -159,7 +159,7 @@ static void writes_what_protoc_writes(void **state)
     free(vector.bytes);
 }
 
-static void of_nobody_it_is_empty(void **state)
+static void a_response_without_workers_is_empty(void **state)
 {
     struct kvb_buf out;
 
@@ -183,14 +183,15 @@ static void has_room_for_the_longest_of_everything(void **state)
     address[sizeof address - 1] = '\0';
     kvb_buf_init(&out, 4096);
     assert_ok(kvb_indexer_response_encode(&match, 1, UINT32_MAX, &out));
-    /* the match: 3 of its head, 258 of the address, 6 of the blocks, 33 of the id; then 6 and 6 */
+    /* the match: 3 bytes of its head, 258 of the address, 6 of the blocks, 33 of the id; then 6 and
+     * 6 */
     assert_int_equal(out.len, 3 + 258 + 6 + 33 + 6 + 6);
-    /* all of the prompt: no block was looked at behind it */
+    /* the whole prompt: no block behind it was examined */
     assert_memory_equal(out.data + out.len - 6, "\x18\xff\xff\xff\xff\x0f", 6);
     kvb_buf_done(&out);
 }
 
-static void says_that_an_answer_is_too_large(void **state)
+static void reports_that_an_answer_is_too_large(void **state)
 {
     struct kvb_buf out;
 
@@ -221,13 +222,13 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_the_requests_of_sgl_router),
-        cmocka_unit_test(refuses_what_is_no_such_request),
+        cmocka_unit_test(refuses_invalid_requests),
         cmocka_unit_test(skips_fields_that_it_does_not_know),
-        cmocka_unit_test(takes_the_longest_prompt_of_a_router_and_no_more_bytes),
+        cmocka_unit_test(accepts_the_longest_prompt_of_a_router_and_no_more_bytes),
         cmocka_unit_test(writes_what_protoc_writes),
-        cmocka_unit_test(of_nobody_it_is_empty),
+        cmocka_unit_test(a_response_without_workers_is_empty),
         cmocka_unit_test(has_room_for_the_longest_of_everything),
-        cmocka_unit_test(says_that_an_answer_is_too_large),
+        cmocka_unit_test(reports_that_an_answer_is_too_large),
         cmocka_unit_test(survives_each_failing_allocation),
     };
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A plain reader of what kvb_json_u64() promises; false: refused. */
+/* A simple reader that does what kvb_json_u64() promises; false when it refuses. */
 static bool read_slowly(const char *text, uint64_t *out_value, size_t *out_len)
 {
     uint64_t value = 0;
@@ -26,7 +26,7 @@ static bool read_slowly(const char *text, uint64_t *out_value, size_t *out_len)
            text[len] != 'E';
 }
 
-/* In memory of exactly that size, so that a byte read behind it is seen by ASan. */
+/* Copies the text into memory of exactly its size, so that ASan sees a read behind it. */
 static void compare(const char *text)
 {
     const size_t text_len = strlen(text);
@@ -65,7 +65,7 @@ static void numbers_of_any_length_are_read_wherever_the_text_ends(void **state)
         }
         text[len] = '\0';
         if (text[0] != ' ' && text[0] != '\t' && text[0] != '\n' && text[0] != '\r') {
-            compare(text); /* white space in front is skipped, which the plain one does not */
+            compare(text); /* skips leading white space, which the simple reader does not */
         }
     }
 }
@@ -87,7 +87,7 @@ static void a_number_ends_at_whatever_is_no_digit(void **state)
     }
 }
 
-static void the_largest_is_read_and_one_more_is_refused(void **state)
+static void the_largest_number_is_read_and_one_more_is_refused(void **state)
 {
     (void)state;
     static const char *const texts[] = { "18446744073709551615",

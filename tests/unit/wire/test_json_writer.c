@@ -31,7 +31,7 @@ static void write_sample(struct kvb_json_writer *json)
     kvb_json_write_end(json, '}');
 }
 
-static void puts_commas_and_nothing_else_between_values(void **state)
+static void separates_values_with_commas_only(void **state)
 {
     (void)state;
     struct kvb_buf buf;
@@ -107,7 +107,7 @@ static void replaces_bytes_that_are_no_utf8(void **state)
     assert_written("\xed\xa0\x80", 3, "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""); /* surrogate */
 }
 
-static void what_is_no_number_is_null(void **state)
+static void infinity_and_nan_are_written_as_null(void **state)
 {
     (void)state;
     struct kvb_buf buf;
@@ -141,8 +141,8 @@ static void whole_numbers_are_written_as_printf_would(void **state)
     }
 }
 
-/* Whatever the bytes, the result is JSON. */
-static void any_bytes_make_a_string_that_is_json(void **state)
+/* Whatever the bytes are, the result is valid JSON. */
+static void any_bytes_give_a_valid_json_string(void **state)
 {
     (void)state;
     uint64_t seed = 7;
@@ -164,7 +164,7 @@ static void any_bytes_make_a_string_that_is_json(void **state)
     }
 }
 
-static void the_first_failure_stays(void **state)
+static void the_first_failure_is_kept(void **state)
 {
     (void)state;
     struct kvb_buf buf;
@@ -202,10 +202,10 @@ int main(void)
         cmocka_unit_test(a_byte_is_escaped_wherever_it_stands),
         cmocka_unit_test(escapes_what_json_wants_escaped),
         cmocka_unit_test(replaces_bytes_that_are_no_utf8),
-        cmocka_unit_test(what_is_no_number_is_null),
+        cmocka_unit_test(infinity_and_nan_are_written_as_null),
         cmocka_unit_test(whole_numbers_are_written_as_printf_would),
-        cmocka_unit_test(any_bytes_make_a_string_that_is_json),
-        cmocka_unit_test(the_first_failure_stays),
+        cmocka_unit_test(any_bytes_give_a_valid_json_string),
+        cmocka_unit_test(the_first_failure_is_kept),
         cmocka_unit_test(survives_every_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -85,7 +85,7 @@ static void reads_what_it_writes([[maybe_unused]] void **state)
     assert_same(&report, &got);
 }
 
-/* Also the floats: every one comes back with the same bits. */
+/* Floats too: each is read back with the same bits. */
 static void decodes_what_it_encoded([[maybe_unused]] void **state)
 {
     uint64_t seed = 3;
@@ -230,7 +230,7 @@ static kvb_status decode_changed(const char *from, const char *to)
     assert_ok(kvb_buf_append_text(&changed, to));
     assert_ok(kvb_buf_append_text(&changed, at + strlen(from)));
     const kvb_status status = kvb_load_json_decode(kvb_buf_span(&changed), &got);
-    assert_true(status == KVB_OK || got.worker_id == 0); /* untouched */
+    assert_true(status == KVB_OK || got.worker_id == 0); /* stays as it was */
     return status;
 }
 

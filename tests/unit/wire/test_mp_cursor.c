@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What comes next ---- */
+/* ---- The type of the next value ---- */
 
 static enum kvb_mp_type type_of(uint8_t code)
 {
@@ -46,9 +46,9 @@ static void knows_the_type_of_every_first_byte(void **state)
     assert_int_equal(code, 256);
 }
 
-/* ---- Taking, by each of the takers ---- */
+/* ---- Reading values, with each reader ---- */
 
-/* What one value is to each taker of numbers. */
+/* The result of each reader of numbers for one value. */
 struct want {
     const char *hex;
     bool is_integer;
@@ -131,13 +131,14 @@ static void takes_numbers_of_every_width_at_their_borders(void **state)
     }
 }
 
-/* Numbers of every width in random order: all at once as one by one, up to the end and
- * not beyond; cut anywhere, or with another value among them, they are refused. */
+/* Numbers of every width in random order: reading them as a list gives the same as one by one, up
+ * to the end and not beyond. A list that is truncated or contains another value is refused. */
 static size_t put_number(uint8_t *at, uint64_t *rng, uint32_t *out_value)
 {
     *rng = *rng * UINT64_C(6364136223846793005) + 1442695040888963407;
     const uint32_t value = (uint32_t)(*rng >> 32);
-    const unsigned bytes = 1U << (*rng >> 30 & 3); /* as an engine may: wider than need be */
+    /* wider than necessary, as some engines write them */
+    const unsigned bytes = 1U << (*rng >> 30 & 3);
 
     switch (bytes) {
     case 1:
@@ -181,7 +182,7 @@ static void takes_lists_of_numbers_and_nothing_else(void **state)
             starts[i] = len;
             len += put_number(made + len, &rng, &want[i]);
         }
-        uint8_t *bytes = malloc(len); /* no byte more: the sanitizers watch its end */
+        uint8_t *bytes = malloc(len); /* no byte more: the sanitizers see a read beyond the end */
         assert_non_null(bytes);
         memcpy(bytes, made, len);
         struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
@@ -198,14 +199,14 @@ static void takes_lists_of_numbers_and_nothing_else(void **state)
         bytes[starts[rng >> 50 & 31]] = others[(size_t)round % sizeof others];
         cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
         if (kvb_mp_take_u32s(&cursor, count, got) == KVB_OK) {
-            /* 0xd0: a signed byte that is not negative is a number too */
+            /* 0xd0: a non-negative signed byte is a number too */
             assert_int_equal(others[(size_t)round % sizeof others], 0xd0);
         }
         free(bytes);
     }
 }
 
-/* A taker behind one signature. */
+/* Gives each reader the same signature. */
 typedef kvb_status (*taker)(struct kvb_mp_cursor *cursor);
 
 static kvb_status take_bits(struct kvb_mp_cursor *cursor)
@@ -265,7 +266,7 @@ enum { taker_count = 9 };
 
 static const struct {
     taker take;
-    const char *values[10]; /* of its type, one of each width */
+    const char *values[10]; /* one value of each width of its type */
 } takers[taker_count] = {
     { take_nil, { "c0" } },
     { take_bits, { "01", "ff", "cc01", "cd0001", "ce00000001", "cf0000000000000001", "d001" } },
@@ -278,7 +279,7 @@ static const struct {
     { take_map, { "80", "8f", "de0001", "df00000001" } },
 };
 
-/* Each on a heap copy of exactly that length, so that ASan sees a read too far. */
+/* Reads each from a heap copy of exactly that length, so that ASan sees a read beyond it. */
 static void refuses_a_value_cut_at_any_byte_and_stays(void **state)
 {
     (void)state;
@@ -300,7 +301,7 @@ static void refuses_a_value_cut_at_any_byte_and_stays(void **state)
     }
 }
 
-/* A taker of another type, among those that share no value. */
+/* A reader of another type; no two of these accept the same value. */
 static void refuses_values_of_another_type_and_stays(void **state)
 {
     (void)state;
@@ -347,7 +348,7 @@ static void text_and_bytes_are_borrowed_from_where_they_stand(void **state)
     assert_int_equal(span.len, 0);
     assert_false(kvb_mp_take_nil(&(struct kvb_mp_cursor){ bytes, bytes + 1 }));
     assert_true(kvb_mp_take_nil(&cursor));
-    assert_false(kvb_mp_take_nil(&cursor)); /* the end */
+    assert_false(kvb_mp_take_nil(&cursor)); /* the cursor is at the end */
     assert_int_equal(kvb_mp_next(&cursor), KVB_MP_OTHER);
 }
 
@@ -405,11 +406,11 @@ static void skips_one_value_whatever_is_in_it(void **state)
     assert_ok(kvb_mp_skip(&cursor));
     assert_ok(kvb_mp_take_u32(&cursor, &value));
     assert_int_equal(value, 3);
-    assert_int_equal(kvb_mp_skip(&cursor), KVB_BAD_INPUT); /* the end */
+    assert_int_equal(kvb_mp_skip(&cursor), KVB_BAD_INPUT); /* the cursor is at the end */
     free(bytes);
 }
 
-static void nothing_at_all_holds_nothing(void **state)
+static void an_empty_input_has_no_value(void **state)
 {
     (void)state;
     struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ NULL, 0 });
@@ -434,7 +435,7 @@ int main(void)
         cmocka_unit_test(a_length_beyond_the_end_is_refused),
         cmocka_unit_test(counts_of_every_width_are_read),
         cmocka_unit_test(skips_one_value_whatever_is_in_it),
-        cmocka_unit_test(nothing_at_all_holds_nothing),
+        cmocka_unit_test(an_empty_input_has_no_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Guards a heap copy of exactly these bytes, so that ASan sees a read too far. */
+/* Checks a heap copy of exactly these bytes, so that ASan sees a read beyond them. */
 static kvb_status guard(const uint8_t *bytes, size_t len, unsigned max_depth, size_t *out_used)
 {
     uint8_t *copy = malloc(len ? len : 1);
@@ -26,13 +26,14 @@ static kvb_status guard_hex(const char *hex, unsigned max_depth, size_t *out_use
     return status;
 }
 
-/* A head and how many bytes (scalars) or values (containers, as nils) follow it. */
+/* A type byte with its length, and the number of bytes (scalars) or of nil values (containers) that
+ * follow. */
 struct form {
     const char *head;
     size_t body;
 };
 
-/* Each form of the format at its smallest and its largest that is quick to make. */
+/* Each form of the format at its minimum, and at the largest size that is quick to make. */
 /* clang-format off */
 static const struct form forms[] = {
     { "00", 0 },           { "7f", 0 },           { "e0", 0 },           { "ff", 0 },
@@ -56,7 +57,7 @@ static const struct form forms[] = {
 };
 /* clang-format on */
 
-/* The head and a body of nils; the caller frees it. */
+/* The head, followed by a body of nils; the caller frees it. */
 static uint8_t *value_of(const struct form *form, size_t *out_len)
 {
     size_t head_len = 0;
@@ -71,7 +72,7 @@ static uint8_t *value_of(const struct form *form, size_t *out_len)
     return value;
 }
 
-static void takes_every_form_to_the_byte(void **state)
+static void accepts_every_form_with_its_exact_length(void **state)
 {
     (void)state;
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
@@ -92,11 +93,11 @@ static void refuses_every_form_one_byte_short(void **state)
         size_t len = 0;
         size_t used = 77;
         uint8_t *value = value_of(&forms[i], &len);
-        /* every cut of the short ones; of the long ones the last */
+        /* every truncation of the short ones; of the long ones only the last byte */
         for (size_t cut = len > 300 ? len - 1 : 0; cut < len; cut++) {
             assert_int_equal(guard(value, cut, 1, &used), KVB_BAD_INPUT);
         }
-        assert_int_equal(used, 77); /* untouched */
+        assert_int_equal(used, 77); /* stays as it was */
         free(value);
     }
 }
@@ -130,7 +131,7 @@ static void refuses_a_count_that_the_bytes_cannot_hold(void **state)
         "ddffffffff",         /* 2^32-1 */
         "dfffffffff",         /* 2^32-1 pairs: twice that many values */
         "df80000000c0c0",     /* 2^31 pairs must not wrap to 0 */
-        "dcffffc0c0c0",       /* a few of them are there */
+        "dcffffc0c0c0",       /* only a few of them are there */
         "82c0c0c0",           /* the last pair has no value */
         "dbffffffff61",       /* text */
         "c6ffffffff61",       /* bytes */
@@ -189,7 +190,7 @@ static void comes_back_up_after_a_nested_value(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(takes_every_form_to_the_byte),
+        cmocka_unit_test(accepts_every_form_with_its_exact_length),
         cmocka_unit_test(refuses_every_form_one_byte_short),
         cmocka_unit_test(stops_after_the_first_value),
         cmocka_unit_test(refuses_the_type_that_is_never_used),

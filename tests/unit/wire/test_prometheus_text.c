@@ -54,7 +54,7 @@ static void reads_samples(void **state)
     assert_true(isnan(sample.value));
 }
 
-static void passes_over_what_is_no_sample(void **state)
+static void skips_lines_that_are_no_samples(void **state)
 {
     (void)state;
     const char *const nothing[] = { "", "  ", "\r", "# HELP a b", "#", "  # TYPE a counter" };
@@ -97,7 +97,7 @@ static void passes_over_what_is_no_sample(void **state)
     }
 }
 
-static void finds_labels_by_their_whole_name(void **state)
+static void label_names_must_match_completely(void **state)
 {
     (void)state;
     struct kvb_prometheus_sample sample;
@@ -135,7 +135,7 @@ static kvb_status on_message(void *context, kvb_span line)
     return received->answer;
 }
 
-/* In pieces of so many bytes. */
+/* Feeds the text in pieces of this many bytes. */
 static void assert_lines(const char *text, size_t piece, const char *expected, uint64_t too_long)
 {
     struct received received = { .answer = KVB_OK };
@@ -160,7 +160,7 @@ static void assert_lines(const char *text, size_t piece, const char *expected, u
     kvb_buf_done(&received.text);
 }
 
-static void lines_are_whole_however_they_are_cut(void **state)
+static void lines_are_complete_however_they_are_split(void **state)
 {
     (void)state;
     for (size_t piece = 1; piece < 20; piece++) {
@@ -169,7 +169,7 @@ static void lines_are_whole_however_they_are_cut(void **state)
     }
 }
 
-/* Two short lines, and one of len bytes between them. */
+/* Two short lines with one of len bytes between them. */
 static char *text_with_a_line_of(size_t len)
 {
     char *text = malloc(len + 16);
@@ -179,7 +179,7 @@ static char *text_with_a_line_of(size_t len)
     return text;
 }
 
-static void a_line_too_long_is_passed_over_alone(void **state)
+static void only_the_line_that_is_too_long_is_skipped(void **state)
 {
     (void)state;
     const size_t max = kvb_max_page_line_bytes;
@@ -205,7 +205,7 @@ static void a_line_too_long_is_passed_over_alone(void **state)
     free(whole);
 }
 
-static void whoever_takes_lines_may_stop(void **state)
+static void the_reader_of_lines_may_stop(void **state)
 {
     (void)state;
     struct received received = { .answer = KVB_TOO_LARGE };
@@ -253,11 +253,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_samples),
-        cmocka_unit_test(passes_over_what_is_no_sample),
-        cmocka_unit_test(finds_labels_by_their_whole_name),
-        cmocka_unit_test(lines_are_whole_however_they_are_cut),
-        cmocka_unit_test(a_line_too_long_is_passed_over_alone),
-        cmocka_unit_test(whoever_takes_lines_may_stop),
+        cmocka_unit_test(skips_lines_that_are_no_samples),
+        cmocka_unit_test(label_names_must_match_completely),
+        cmocka_unit_test(lines_are_complete_however_they_are_split),
+        cmocka_unit_test(only_the_line_that_is_too_long_is_skipped),
+        cmocka_unit_test(the_reader_of_lines_may_stop),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -50,7 +50,7 @@ static void null_is_the_base_model(void **state)
     assert_false(event.has_lora);
 }
 
-static void refuses_what_is_not_this_form(void **state)
+static void refuses_other_forms(void **state)
 {
     (void)state;
     const char *const bad[] = {
@@ -101,7 +101,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_a_prompt_and_its_blocks),
         cmocka_unit_test(null_is_the_base_model),
-        cmocka_unit_test(refuses_what_is_not_this_form),
+        cmocka_unit_test(refuses_other_forms),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -61,8 +61,8 @@ static void reads_hashes_as_numbers_of_both_signs_and_as_strings([[maybe_unused]
     }
 }
 
-/* The quick way of a plain list, and the ways that are not quick, side by side: an item or a
- * key spelt otherwise changes nothing. */
+/* A plain list is read by a fast path. The same list with an item or a key spelt differently takes
+ * the general path, and must give the same result. */
 static void reads_a_list_the_same_however_it_is_spelt([[maybe_unused]] void **state)
 {
     static const char *const texts[] = {
@@ -189,11 +189,11 @@ static void names_the_field_that_is_wrong([[maybe_unused]] void **state)
             fail_msg("%s: status %d", refusals[i].text, status);
         }
         assert_string_equal(detail.text, refusals[i].detail);
-        assert_int_equal(query.count, 12345); /* untouched */
+        assert_int_equal(query.count, 12345); /* stays as it was */
     }
 }
 
-/* A number beyond 64 bits in a field that nobody reads hurts nobody. */
+/* A number beyond 64 bits in a field that nobody reads is accepted. */
 static void ignores_a_wide_number_in_an_unknown_field([[maybe_unused]] void **state)
 {
     KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
@@ -348,7 +348,7 @@ static void refuses_more_candidates_than_the_ceiling([[maybe_unused]] void **sta
     }
 }
 
-/* Ours alone: json-c's are inside its own library, where this cannot reach. */
+/* Only this project's allocations: --wrap does not reach those inside json-c's library. */
 static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
 {
     kvb_status status = KVB_NO_MEMORY;

@@ -37,8 +37,8 @@ static void a_text_is_copied_byte_for_byte([[maybe_unused]] void **state)
         "\"messages\":[ {\"role\":\"user\", \"n\":1.50}]", "");
 }
 
-/* In the order of the table, so that the cache finds it again. */
-static void what_changes_the_tokens_goes_with_it([[maybe_unused]] void **state)
+/* Keys in the order of the table, so that equal requests have equal cache keys. */
+static void fields_that_change_the_tokens_are_kept([[maybe_unused]] void **state)
 {
     static const char all[] =
         "\"messages\":[1],\"add_special_tokens\":false,\"add_generation_prompt\":true,"
@@ -185,7 +185,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_is_copied_byte_for_byte),
-        cmocka_unit_test(what_changes_the_tokens_goes_with_it),
+        cmocka_unit_test(fields_that_change_the_tokens_are_kept),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(nesting_has_a_limit),
         cmocka_unit_test(decoding_survives_each_failed_allocation),

@@ -13,7 +13,7 @@ decode(const char *json, struct kvb_refresh_request *request, struct kvb_detail 
         (kvb_span){ .data = (const uint8_t *)json, .len = strlen(json) }, request, why);
 }
 
-static void it_says_whose_blocks(void **state)
+static void a_request_names_the_streams(void **state)
 {
     (void)state;
     const struct {
@@ -42,7 +42,7 @@ static void it_says_whose_blocks(void **state)
     }
 }
 
-static void anything_else_is_refused_with_a_sentence(void **state)
+static void any_other_body_is_refused_with_a_reason(void **state)
 {
     (void)state;
     static const char *const cases[] = {
@@ -86,8 +86,8 @@ static void a_long_body_is_not_read(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(it_says_whose_blocks),
-        cmocka_unit_test(anything_else_is_refused_with_a_sentence),
+        cmocka_unit_test(a_request_names_the_streams),
+        cmocka_unit_test(any_other_body_is_refused_with_a_reason),
         cmocka_unit_test(a_long_body_is_not_read),
     };
 

@@ -23,11 +23,11 @@ static void read_bad(const char *text, kvb_status expected, const char *sentence
 
     assert_int_equal(kvb_register_json_decode(kvb_span_of(text), &who, &why), expected);
     assert_non_null(strstr(why.text, sentence));
-    assert_int_equal(who.dp_rank, 77); /* untouched */
+    assert_int_equal(who.dp_rank, 77); /* stays as it was */
 }
 
-/* As recorded of ai-dynamo-runtime 1.6.1. */
-static void reads_what_dynamo_sends(void **state)
+/* As recorded from ai-dynamo-runtime 1.6.1. */
+static void reads_the_body_that_dynamo_sends(void **state)
 {
     const struct kvb_registration who = read_good(
         "{\"instance_id\":2,\"endpoint\":\"tcp://127.0.0.1:35854\",\"model_name\":\"m\","
@@ -45,7 +45,7 @@ static void reads_what_dynamo_sends(void **state)
     assert_int_equal(who.dp_rank, 1);
 }
 
-static void reads_what_routers_are_told_of_the_worker(void **state)
+static void reads_the_published_facts_of_the_worker(void **state)
 {
 #define REGISTERED "{\"endpoint\":\"tcp://h:1\",\"model\":\"m\",\"block_size\":16,"
     struct kvb_registration who =
@@ -74,8 +74,8 @@ static void reads_what_routers_are_told_of_the_worker(void **state)
 #undef REGISTERED
 }
 
-/* As conductor-ctrl's API documentation has it. */
-static void reads_what_mooncake_sends(void **state)
+/* As in the API documentation of conductor-ctrl. */
+static void reads_the_body_that_mooncake_sends(void **state)
 {
     const struct kvb_registration who = read_good(
         "{\"endpoint\":\"tcp://192.168.1.100:5555\","
@@ -86,7 +86,7 @@ static void reads_what_mooncake_sends(void **state)
     (void)state;
     assert_string_equal(who.instance, "instance-2");
     assert_true(who.is_instance_text && who.has_worker_id);
-    /* XXH3-64 of "instance-2", below 2^53: it must never become another one. */
+    /* XXH3-64 of "instance-2", below 2^53. The value must never change. */
     assert_true(who.worker_id == UINT64_C(4808767801084202));
     assert_string_equal(who.replay_endpoint, "tcp://192.168.1.100:5556");
     assert_string_equal(who.model, "llama-2-7b");
@@ -123,7 +123,7 @@ static void names_the_field_that_is_wrong(void **state)
     read_bad("{\"endpoint\":5}", KVB_NOT_FOUND, "endpoint: expected a string of at most 255");
     read_bad("{\"endpoint\":\"a\\u0000b\"}", KVB_NOT_FOUND, "endpoint: expected a string");
     read_bad("{\"endpoint\":\"a\\nb\"}", KVB_NOT_FOUND, "endpoint: expected a string");
-    read_bad(/* an E in two bytes */
+    read_bad(/* the letter E with an accent, two bytes in UTF-8 */
              "{\"endpoint\":\"\xc1\x85\"}", KVB_NOT_FOUND, "endpoint: expected a string");
     read_bad(
         "{\"endpoint\":\"tcp://h:1\",\"model\":\"m\",\"block_size\":0}", KVB_NOT_FOUND,
@@ -138,7 +138,7 @@ static void names_the_field_that_is_wrong(void **state)
     read_bad(BODY(",\"instance_id\":\"\""), KVB_NOT_FOUND, "instance_id: is empty");
 }
 
-/* To pass over these would find blocks that are none, or of somebody else. */
+/* Ignoring these fields would list blocks that do not exist, or that belong to another tenant. */
 static void refuses_what_it_cannot_honour(void **state)
 {
     (void)state;
@@ -157,7 +157,7 @@ static void refuses_a_body_that_is_too_large_or_deep(void **state)
     read_bad(BODY(",\"x\":[[[[[[[[[[1]]]]]]]]]]"), KVB_TOO_LARGE, "8 levels");
 }
 
-static void a_farewell_needs_the_id_alone(void **state)
+static void an_unregistration_needs_only_the_id(void **state)
 {
     struct kvb_registration who = { 0 };
     struct kvb_detail why = { "" };
@@ -195,14 +195,14 @@ static void survives_every_allocation_that_fails(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(reads_what_dynamo_sends),
-        cmocka_unit_test(reads_what_routers_are_told_of_the_worker),
-        cmocka_unit_test(reads_what_mooncake_sends),
+        cmocka_unit_test(reads_the_body_that_dynamo_sends),
+        cmocka_unit_test(reads_the_published_facts_of_the_worker),
+        cmocka_unit_test(reads_the_body_that_mooncake_sends),
         cmocka_unit_test(an_id_may_be_digits_in_quotes_or_missing),
         cmocka_unit_test(names_the_field_that_is_wrong),
         cmocka_unit_test(refuses_what_it_cannot_honour),
         cmocka_unit_test(refuses_a_body_that_is_too_large_or_deep),
-        cmocka_unit_test(a_farewell_needs_the_id_alone),
+        cmocka_unit_test(an_unregistration_needs_only_the_id),
         cmocka_unit_test(survives_every_allocation_that_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What is republished, byte for byte. */
+/* The bytes of republished messages. */
 
 static const uint64_t a = 0x1111111111111111;
 static const uint64_t b = 0x2222222222222222;
@@ -51,7 +51,7 @@ static void add_hash(struct kvb_engine_event *event, uint64_t hash)
     event->hash_count++;
 }
 
-/* Of blocks of 4 tokens: first_token, first_token + 1, ... */
+/* Blocks of 4 tokens: first_token, first_token + 1, ... */
 static struct kvb_engine_event *
 add_stored(enum kvb_tier tier, uint64_t parent, uint32_t first_token, uint32_t tokens)
 {
@@ -156,7 +156,7 @@ static void a_signed_hash(void **state)
     assert_encoded("stored_signed", KVB_REPUBLISH_MAP, true);
 }
 
-/* More than the encoder makes room for at once. */
+/* More tokens than the encoder reserves room for at once. */
 static void each_token_takes_its_shortest_form(void **state)
 {
     (void)state;
@@ -192,14 +192,14 @@ static void tokens_that_find_no_room_are_an_error(void **state)
     struct kvb_buf bytes;
 
     add_a_and_b();
-    kvb_buf_init(&bytes, 80); /* ends within the tokens */
+    kvb_buf_init(&bytes, 80); /* the space ends within the tokens */
     assert_int_equal(
         kvb_republished_batch_encode(&batch, KVB_REPUBLISH_MAP, false, &bytes), KVB_TOO_LARGE);
     assert_int_equal(bytes.len, 0);
     kvb_buf_done(&bytes);
 }
 
-/* The bridge can read what it writes, and learns there that the hashes are signed. */
+/* The bridge can read its own messages, and sees in them that the hashes are signed. */
 static void the_decoder_reads_it_and_knows_signed_hashes(void **state)
 {
     (void)state;

@@ -12,7 +12,7 @@
 static const uint64_t vector_worker = 7587888888888888001u;
 static const uint64_t vector_hash = 14643705804678351452u;
 
-/* The n-th JSON line (0 based) below the heading that begins with `heading`. */
+/* The JSON line number n (from 0) below the heading that begins with `heading`. */
 static void read_vector(const char *heading, int n, char *out, size_t size)
 {
     char line[2048];
@@ -33,7 +33,7 @@ static void read_vector(const char *heading, int n, char *out, size_t size)
     fail_msg("no such vector below %s", heading);
 }
 
-/* The three events of dynamo.txt: stored, removed, cleared, each with id 1. */
+/* The three events in dynamo.txt: stored, removed, cleared, each with id 1. */
 static void make_vectors(struct kvb_router_batch *batch)
 {
     static const enum kvb_router_kind kinds[] = { KVB_ROUTER_STORED, KVB_ROUTER_REMOVED,
@@ -181,7 +181,8 @@ static const char *const refused[] = {
     "7",
     "{}",
     "[]",
-    "\xef\xbb\xbf{\"worker_id\":1,\"event\":{\"event_id\":1,\"data\":\"cleared\"}}", /* BOM */
+    /* a byte order mark */
+    "\xef\xbb\xbf{\"worker_id\":1,\"event\":{\"event_id\":1,\"data\":\"cleared\"}}",
     "[{\"worker_id\":1,\"event\":{\"event_id\":1,\"data\":\"cleared\"}}]",
     "{\"worker_id\":1,\"event\":{\"event_id\":1,\"data\":\"cleared\"}}{}",
     "{\"worker_id\":1,\"event\":{\"event_id\":1,\"data\":\"cleared\"}}\n"
@@ -271,7 +272,7 @@ static void reads_the_largest_numbers([[maybe_unused]] void **state)
     assert_true(batch.blocks[1].value == 0);
 }
 
-/* An unknown field of `depth` arrays inside each other. */
+/* An unknown field of `depth` nested arrays. */
 static kvb_status decode_nested(size_t depth)
 {
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
@@ -332,7 +333,8 @@ static void refuses_every_message_that_is_cut([[maybe_unused]] void **state)
     for (int kind = 0; kind < 3; kind++) {
         read_vector("E ", kind, line, sizeof line);
         for (size_t len = 0; len < strlen(line); len++) {
-            /* A copy of that size, so that ASan sees a byte too many. */
+            /* Copies the text into memory of exactly its size, so that ASan sees a read beyond it.
+             */
             uint8_t *cut = malloc(len + 1);
             assert_non_null(cut);
             memcpy(cut, line, len);

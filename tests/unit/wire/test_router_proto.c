@@ -9,8 +9,8 @@
 
 #include <stdlib.h>
 
-/* One stored event with one block, by the wire format's own rules: every
- * tag and number of kvbridge.proto stands here in the open. */
+/* One stored event with one block, written by the rules of the wire format, so that every tag and
+ * number of kvbridge.proto is visible here. */
 static const uint8_t golden[] = {
     0x0a, 0x10, 0,    1,    2,    3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, /* 1 epoch */
     0x11, 7,    0,    0,    0,    0, 0, 0, 0,                                  /* 2 worker */
@@ -133,7 +133,7 @@ static void refuses_a_payload_that_begins_like_no_profile([[maybe_unused]] void 
     }
 }
 
-/* Fields in any order, a column in two pieces or item by item: as protobuf allows. */
+/* Fields in any order, and a column in two pieces or item by item, as protobuf permits. */
 static void reads_columns_in_pieces([[maybe_unused]] void **state)
 {
     static const uint8_t pieces[] = {
@@ -149,7 +149,7 @@ static void reads_columns_in_pieces([[maybe_unused]] void **state)
         0x39, 5,    0,    0,    0, 0, 0, 0, 0,    /* 7 a parent alone */
         0x18, 2,                                  /* 3 rank */
         0x21, 100,  0,    0,    0, 0, 0, 0, 0,    /* 4 first id */
-        0x11, 7,    0,    0,    0, 0, 0, 0, 0,    /* 2 the last one counts */
+        0x11, 7,    0,    0,    0, 0, 0, 0, 0,    /* 2: the last value counts */
     };
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch expected = { 0 };
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch got = { 0 };
@@ -159,7 +159,7 @@ static void reads_columns_in_pieces([[maybe_unused]] void **state)
     assert_same_batch(&expected, &got);
 }
 
-/* Each field of the golden message with each type but its own. */
+/* Each field of the golden message with every wire type but its own. */
 static void refuses_fields_of_another_type([[maybe_unused]] void **state)
 {
     static const size_t tags[] = { 0, 18, 27, 29, 38, 43, 48, 58, 76 };
@@ -191,7 +191,7 @@ static void skips_a_field_of_a_newer_version([[maybe_unused]] void **state)
     assert_int_equal(batch.event_count, 3);
 }
 
-/* Where a value of the golden message stands, and what breaks it. */
+/* The offset of a value in the golden message, and a value that makes it invalid. */
 static void refuses_values_that_cannot_be([[maybe_unused]] void **state)
 {
     static const struct {
@@ -241,7 +241,7 @@ static void refuses_an_epoch_of_another_size([[maybe_unused]] void **state)
         kvb_router_proto_decode((kvb_span){ no_events, sizeof no_events }, &batch), KVB_BAD_INPUT);
 }
 
-/* Each column with one value that no event takes. */
+/* Each column with one value that belongs to no event. */
 static void refuses_a_column_that_is_too_long([[maybe_unused]] void **state)
 {
     static const uint8_t more[][10] = {
@@ -287,7 +287,7 @@ static void refuses_a_message_that_is_cut([[maybe_unused]] void **state)
     }
 }
 
-/* protobuf-c would keep 40 bytes for each of these two-byte fields. */
+/* protobuf-c would allocate 40 bytes for each of these two-byte fields. */
 static void refuses_a_message_of_countless_fields([[maybe_unused]] void **state)
 {
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
@@ -299,7 +299,7 @@ static void refuses_a_message_of_countless_fields([[maybe_unused]] void **state)
         bytes[i] = 0x78; /* field 15, varint */
         bytes[i + 1] = 1;
     }
-    fail_alloc_after(0); /* nothing may be allocated on the way */
+    fail_alloc_after(0); /* nothing may be allocated before the refusal */
     assert_int_equal(kvb_router_proto_decode((kvb_span){ bytes, len }, &batch), KVB_BAD_INPUT);
     fail_alloc_after(-1);
     free(bytes);
@@ -339,7 +339,7 @@ static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
         assert_int_equal(batch.event_count, is_decoded ? 3 : 0);
         assert_true(n < 100);
     }
-    assert_true(n > 3); /* the three arrays, and what encoding takes */
+    assert_true(n > 3); /* the three arrays, and the allocations of the encoder */
 }
 
 static void takes_no_memory_for_a_message_like_the_one_before([[maybe_unused]] void **state)

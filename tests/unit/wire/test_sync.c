@@ -97,7 +97,7 @@ static void replies_come_back_as_they_were(void **state)
     free(parts);
 }
 
-/* Also after a reply of another stream, whose batch the same memory held. */
+/* Also after a reply about another stream, whose batch used the same memory. */
 static void a_reply_without_events_has_an_empty_batch_of_its_stream(void **state)
 {
     (void)state;
@@ -155,18 +155,19 @@ static void refuses_events_of_another_stream(void **state)
     "\x12\x10"                                                                                     \
     "0123456789abcdef"
 
-static void refuses_requests_that_cannot_be(void **state)
+static void refuses_impossible_requests(void **state)
 {
     (void)state;
     const kvb_span bad[] = {
         BYTES("\x08\x02"),       /* no epoch */
         BYTES("\x08\x07" EPOCH), /* an unknown kind */
-        BYTES(EPOCH),            /* none */
+        BYTES(EPOCH),            /* no kind */
         BYTES("\x08\x02\x12\x01"
               "0"), /* an epoch of one byte */
         BYTES("\x08\x02" EPOCH "\x2a\x08"
-              "01234567"),                                                      /* 64 buckets */
-        BYTES("\x08\x01" EPOCH "\x19\x02\0\0\0\0\0\0\0\x21\x01\0\0\0\0\0\0\0"), /* 2 .. 1 */
+              "01234567"), /* 64 buckets */
+        /* the range 2 .. 1 */
+        BYTES("\x08\x01" EPOCH "\x19\x02\0\0\0\0\0\0\0\x21\x01\0\0\0\0\0\0\0"),
         BYTES("\xff\xff"),
     };
     struct kvb_sync_request request;
@@ -204,8 +205,8 @@ static void survives_each_allocation_failing(void **state)
     free(parts);
 }
 
-/* The worst that a part of a snapshot may be. */
-static void a_reply_with_as_many_blocks_as_fit_does_fit(void **state)
+/* The largest possible part of a snapshot. */
+static void a_reply_with_the_maximum_of_blocks_fits(void **state)
 {
     static const size_t ceilings[] = { kvb_min_nats_payload_bytes, 65536, 1 << 17 };
 
@@ -239,8 +240,8 @@ static void a_reply_with_as_many_blocks_as_fit_does_fit(void **state)
     }
 }
 
-/* Where a message is at its largest: all lists, each bucket. */
-static void sums_of_all_lists_fit_the_least_ceiling(void **state)
+/* The message is largest with all lists and all buckets. */
+static void sums_of_all_lists_fit_the_smallest_ceiling(void **state)
 {
     static struct kvb_hash128 sums[kvb_sync_buckets];
     struct kvb_sync_reply reply = { .answer = KVB_SYNC_SUMS, .worker_id = INT64_MAX };
@@ -259,13 +260,13 @@ static void sums_of_all_lists_fit_the_least_ceiling(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_reply_with_as_many_blocks_as_fit_does_fit),
-        cmocka_unit_test(sums_of_all_lists_fit_the_least_ceiling),
+        cmocka_unit_test(a_reply_with_the_maximum_of_blocks_fits),
+        cmocka_unit_test(sums_of_all_lists_fit_the_smallest_ceiling),
         cmocka_unit_test(requests_come_back_as_they_were),
         cmocka_unit_test(replies_come_back_as_they_were),
         cmocka_unit_test(a_reply_without_events_has_an_empty_batch_of_its_stream),
         cmocka_unit_test(refuses_events_of_another_stream),
-        cmocka_unit_test(refuses_requests_that_cannot_be),
+        cmocka_unit_test(refuses_impossible_requests),
         cmocka_unit_test(survives_each_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

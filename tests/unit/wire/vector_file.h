@@ -3,11 +3,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reads the hex of recorded bytes below tests/data. */
+/* Reads recorded bytes, written as hex, from files below tests/data. */
 
-/* The whole file as text; the caller frees it.  Fails the test when it is not there. */
+/* The whole file as text, which the caller frees. Fails the test when the file is missing. */
 char *read_text_file(const char *name);
 
-/* Turns hex digits up to the first other character into bytes; the caller frees
- * them. */
+/* Converts hex digits, up to the first other character, to bytes, which the caller frees. */
 uint8_t *bytes_of_hex(const char *hex, size_t *out_len);
