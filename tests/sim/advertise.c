@@ -2,8 +2,8 @@
 
 #include <stdlib.h>
 
-/* stream/advertiser.h with a simulated NATS.  Chunks are small, so that much happens between
- * two of them. */
+/* stream/advertiser.h with a simulated NATS. Chunks are small, so that faults can occur between two
+ * of them. */
 
 enum { chunk_blocks = 16, max_names = 8192 };
 
@@ -20,11 +20,11 @@ void sim_advertise_begin(const struct sim_world *world, struct sim_rank *rank)
                                                     .hash_key = 1 };
 
     if (kvb_advertiser_init(&rank->served.advertiser, &options, rank->served.stream) != KVB_OK) {
-        abort(); /* memory is not what is tested here */
+        abort(); /* running out of memory is not simulated */
     }
 }
 
-/* ---- Out ---- */
+/* ---- Publishing ---- */
 
 struct rank_port {
     struct sim_world *world;
@@ -44,7 +44,7 @@ static kvb_status publish(void *context, const struct kvb_router_batch *events)
     return KVB_OK;
 }
 
-/* The story takes the events of a step with the step: sim_check_rank(). */
+/* The events of a step are recorded with the step: sim_check_rank(). */
 static kvb_status publish_chunk(void *context, const struct kvb_router_batch *chunk)
 {
     const struct rank_port *to = context;
@@ -55,7 +55,7 @@ static kvb_status publish_chunk(void *context, const struct kvb_router_batch *ch
 
 static kvb_status flush(void *context)
 {
-    (void)context; /* nothing is gathered */
+    (void)context; /* messages are sent at once */
     return KVB_OK;
 }
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What replica/turn.h finds outside in a simulated aggregator: mailboxes instead of NATS, and
- * virtual time. */
+/* The functions that replica/turn.h calls, for a simulated aggregator: mailboxes in place of NATS,
+ * and virtual time. */
 
 static uint64_t clock_ns(void *context)
 {
@@ -29,7 +29,7 @@ static uint64_t connects(void *context)
     return aggregator->nats.connects;
 }
 
-/* A server that stands still passes on nothing, until it goes on. */
+/* A frozen server delivers nothing until it continues. */
 static bool send_echo(void *context)
 {
     struct sim_aggregator *aggregator = context;
@@ -51,7 +51,7 @@ static uint64_t echoes(void *context)
 
 static uint64_t dropped(void *context)
 {
-    (void)context; /* the server drops, and tells nobody */
+    (void)context; /* the server drops messages, and reports it to nobody */
     return 0;
 }
 
@@ -103,7 +103,8 @@ static void apply_message(struct sim_world *world, size_t number, const struct s
     sim_check_lists(world, number, false);
 }
 
-/* Two subscriptions, two threads of nats.c: whoever is quicker. */
+/* Events and heartbeats have two subscriptions, each with a thread of nats.c: either may be faster.
+ */
 static bool take_message(void *context, uint64_t now_ns)
 {
     struct sim_aggregator *aggregator = context;
@@ -126,14 +127,14 @@ static bool take_message(void *context, uint64_t now_ns)
 
 static uint64_t lag_ns(void *context, uint64_t now_ns)
 {
-    (void)context; /* all that is there is taken in each turn */
+    (void)context; /* each turn takes all messages that are there */
     (void)now_ns;
     return 0;
 }
 
 static bool answer_queries(void *context)
 {
-    (void)context; /* none are asked: sim_check_lists() looks itself */
+    (void)context; /* there are no queries: sim_check_lists() reads the lists itself */
     return false;
 }
 
@@ -159,7 +160,7 @@ static const struct kvb_replica_world outside = {
     .tick = tick,
 };
 
-/* ---- Life and death ---- */
+/* ---- Start, stop and crash ---- */
 
 void sim_aggregator_begin(struct sim_world *world, size_t number)
 {

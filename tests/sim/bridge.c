@@ -5,16 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What stream/serve.h finds outside in a simulated bridge: links instead of sockets, a simulated
- * NATS, and virtual time. */
+/* The functions that stream/serve.h calls, for a simulated bridge: links in place of sockets, a
+ * simulated NATS, and virtual time. */
 
 enum {
     sync_chunks_a_turn = 4,
     slices_a_turn = 64,
-    turn_clock = 8 /* the seconds of kvb_turn pass so much faster than those of faults */
+    /* faults are shorter than quarantines, so the clock of kvb_turn runs this many times faster */
+    turn_clock = 8
 };
 
-static const uint64_t listen_ns = 1500 * KVB_NS_PER_MS; /* the profile guard's */
+/* the listening period of the profile guard */
+static const uint64_t listen_ns = 1500 * KVB_NS_PER_MS;
 
 static uint64_t wall_us_of(const struct sim_bridge *bridge)
 {
@@ -35,7 +37,7 @@ static bool is_of(const struct sim_world *world, size_t stream, size_t bridge)
 
 static struct sim_rank *rank_of(struct kvb_served *served)
 {
-    return (struct sim_rank *)(void *)served; /* its first member */
+    return (struct sim_rank *)(void *)served; /* served is its first member */
 }
 
 static void step_batch(
@@ -178,7 +180,7 @@ static struct kvb_served *served_rank(void *context, size_t number)
                                                         : NULL;
 }
 
-/* Others are served in every step. */
+/* Other streams are served in every step. */
 static void take_share(struct sim_bridge *bridge, struct sim_rank *rank)
 {
     const struct sim_world *world = bridge->world;
@@ -203,7 +205,7 @@ static void take_sockets(void *context, uint64_t now_ns)
     }
 }
 
-/* A slice of each that has one, again and again. */
+/* Applies one slice of each stream that has one, repeatedly. */
 static bool work_slices(void *context, uint64_t now_ns)
 {
     struct sim_bridge *bridge = context;
@@ -293,7 +295,7 @@ static const struct kvb_serve_world outside = {
 
 enum { pages_every_steps = 50 };
 
-/* The page of an engine, as vLLM makes it: its process is another one in each life. */
+/* The metrics page of an engine, as vLLM writes it. The process differs in each incarnation. */
 static void read_page(struct sim_world *world, struct sim_rank *rank)
 {
     const struct sim_engine *engine = &world->engines[rank->stream_number];
@@ -331,7 +333,7 @@ static void read_pages(struct sim_world *world, size_t bridge)
     }
 }
 
-/* ---- Life and death ---- */
+/* ---- Start, stop and crash ---- */
 
 static void open_stream(struct sim_world *world, size_t number)
 {
@@ -384,7 +386,7 @@ void sim_bridge_begin(struct sim_world *world, size_t number)
     bridge->open_ns = 0;
     for (size_t i = 0; i < world->stream_count; i++) {
         if (is_of(world, i, number)) {
-            world->engines[i].full_ns = 0; /* nobody remembers what was asked */
+            world->engines[i].full_ns = 0; /* no process remembers earlier full replays */
             open_stream(world, i);
         }
     }
@@ -406,7 +408,7 @@ void sim_bridge_end(struct sim_world *world, size_t number)
     bridge->is_up = false;
 }
 
-/* It begins again in sim_bridge_begin(), with new seeds. */
+/* The bridge starts again in sim_bridge_begin(), with new seeds. */
 void sim_bridge_crash(struct sim_world *world, size_t number)
 {
     sim_note(world, "bridge %zu crashes", number);
@@ -436,7 +438,7 @@ void sim_bridge_stop(struct sim_world *world, size_t number)
         }
     }
     sim_bridge_end(world, number);
-    bridge->nats.is_connected = false; /* what was said is sent first */
+    bridge->nats.is_connected = false; /* messages published before are sent first */
 }
 
 void sim_bridge_turn(struct sim_world *world, size_t number)

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One nats-server and the connections to it.  What one client publishes reaches one
- * subscription of another in order or, in part, not at all; between two subscriptions
- * (events and answers) there is no order: nats.c reads each on a thread of its own. */
+/* One nats-server and the connections to it.  Messages of one client reach one subscription of
+ * another in order, and some may be lost. Two subscriptions (events and answers) have no common
+ * order, because nats.c reads each on its own thread. */
 
 static const uint64_t ping_gives_up_ns = 2500 * KVB_NS_PER_MS;
 
@@ -108,8 +108,8 @@ struct sim_message *sim_take(struct sim_world *world, struct sim_mailbox *box)
     return message;
 }
 
-/* Drops what is not there yet: all of it, or what came from a bridge that is cut off
- * and did not reach the server. */
+/* Drops messages in flight: all of them, or those of a disconnected bridge that have not reached
+ * the server. */
 static void drop_flying(struct sim_world *world, struct sim_mailbox *box, const unsigned *bridge)
 {
     struct sim_mailbox kept = { 0 };
@@ -168,7 +168,7 @@ stream_message(struct sim_world *world, size_t stream, enum sim_message_kind kin
     return message;
 }
 
-/* Bytes on their way, and no checksum of ours that would notice. */
+/* Flips bytes in flight. The messages have no checksum that would detect it. */
 static void flip(struct sim_world *world, size_t aggregator, struct sim_message *message)
 {
     struct sim_aggregator *reader = &world->aggregators[aggregator];
@@ -186,7 +186,8 @@ static void publish_events(
 {
     const bool is_json = world->profile == KVB_PROFILE_JSON;
 
-    for (size_t i = 0; i < events->event_count && is_json; i++) { /* one each, no epoch */
+    /* one reply for each, without an epoch */
+    for (size_t i = 0; i < events->event_count && is_json; i++) {
         if (can_receive(world, aggregator)) {
             struct sim_message *message = stream_message(world, stream, SIM_EVENTS);
             copy_identity(message, events);
@@ -261,9 +262,9 @@ void sim_request(struct sim_world *world, size_t aggregator, const struct kvb_fo
     send(world, aggregator, &world->aggregators[aggregator].requests_sent, message);
 }
 
-/* ---- Once more ---- */
+/* ---- Repeated messages ---- */
 
-/* Kept where a fault to come wants it. */
+/* Kept when a later fault needs it. */
 void sim_remember(struct sim_world *world, struct sim_message *message)
 {
     struct sim_aggregator *reader = &world->aggregators[message->to_aggregator];
@@ -283,7 +284,7 @@ void sim_remember(struct sim_world *world, struct sim_message *message)
     }
 }
 
-/* One of those that came before, to be sent to the aggregator; NULL when there is none. */
+/* An earlier message, to be sent to the aggregator again; NULL when there is none. */
 static struct sim_message *copy_past(struct sim_world *world, size_t aggregator)
 {
     struct sim_aggregator *reader = &world->aggregators[aggregator];
@@ -313,7 +314,7 @@ static void echo(struct sim_world *world, size_t aggregator)
     }
 }
 
-/* ---- Made up ---- */
+/* ---- Forged messages ---- */
 
 static uint64_t draw_step(uint64_t *rng)
 {
@@ -328,7 +329,7 @@ static void forge_events(struct sim_message *message, uint64_t *rng)
     const uint64_t step = draw_step(rng);
 
     if (kvb_random_below(rng, 4) == 0) {
-        events->epoch.bytes[15] ^= 1; /* of nobody; JSON does not show it */
+        events->epoch.bytes[15] ^= 1; /* an epoch of no bridge; JSON does not contain it */
     }
     for (size_t i = 0; i < events->event_count; i++) {
         events->events[i].event_id += step;
@@ -415,7 +416,8 @@ static void follow_client(struct sim_world *world, struct sim_client *client, bo
     if (client->is_connected && (!broker->is_up || has_given_up)) {
         sim_client_lose(world, client);
     }
-    if (!client->is_connected && !broker->is_up) { /* tries at most a second after it is back */
+    /* clients try again at most a second after the server is back */
+    if (!client->is_connected && !broker->is_up) {
         client->try_ns = world->now_ns + kvb_random_below(&world->rng, KVB_NS_PER_S);
     }
     if (!client->is_connected && broker->is_up && !broker->is_frozen && is_owner_up &&

@@ -3,9 +3,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The disk of a bridge: stream/checkpoint/policy.h decides what is made and what is void.  Each
- * stream has a maker of its own.  Writing takes some time; a crash loses what is not written;
- * what it corrupts on the way must be refused. */
+/* The disk of a bridge. stream/checkpoint/policy.h decides what is made and what is void. Each
+ * stream has its own maker. Writing takes some time; a crash loses what is not written, and files
+ * that it corrupts must be refused. */
 
 enum { max_items_a_turn = 32, max_file_bytes = 1 << 20 };
 
@@ -55,7 +55,7 @@ void sim_telling_epoch(struct sim_world *world, struct sim_rank *rank, const kvb
 
 /* ---- Saving ---- */
 
-/* The writer is through with it. */
+/* The writer has finished. */
 static void land(struct sim_disk *disk)
 {
     if (disk->maker.stage != KVB_CHECKPOINT_STORING) {
@@ -127,7 +127,7 @@ bool sim_is_saving(struct sim_world *world, const struct sim_rank *rank)
     return kvb_checkpoint_is_making(&disk_of(world, rank)->maker, &rank->checkpoint);
 }
 
-/* At a clean stop: nothing waits any more. */
+/* At a clean stop nothing waits for its period. */
 void sim_save_all(struct sim_world *world, struct sim_rank *rank)
 {
     struct sim_disk *disk = disk_of(world, rank);
@@ -139,13 +139,14 @@ void sim_save_all(struct sim_world *world, struct sim_rank *rank)
     land(disk);
     kvb_checkpoint_hurry(&rank->checkpoint, world->now_ns);
     begin(world, disk, rank);
-    while (disk->maker.stage == KVB_CHECKPOINT_MAKING) { /* ends: each part does, or gives up */
+    /* ends, because each part is made or the checkpoint is abandoned */
+    while (disk->maker.stage == KVB_CHECKPOINT_MAKING) {
         make_part(world, disk, rank, kvb_checkpoint_step_items);
     }
     land(disk);
 }
 
-/* The process is gone, and what it knew. */
+/* The process and its memory are gone. */
 void sim_disk_crash(struct sim_world *world, const struct sim_rank *rank)
 {
     struct sim_disk *disk = disk_of(world, rank);
@@ -158,7 +159,7 @@ void sim_disk_crash(struct sim_world *world, const struct sim_rank *rank)
     disk->coming.is_there = false;
 }
 
-/* ---- Spoiling ---- */
+/* ---- Corruption ---- */
 
 void sim_spoil_file(struct sim_world *world, size_t stream, uint64_t rng)
 {
@@ -172,18 +173,18 @@ void sim_spoil_file(struct sim_world *world, size_t stream, uint64_t rng)
     file->is_spoilt = true;
     switch (kvb_random_below(&rng, 4)) {
     case 0:
-        file->bytes.len = at < file->bytes.len ? at : 0; /* torn */
+        file->bytes.len = at < file->bytes.len ? at : 0; /* a truncated file */
         break;
     case 1:
         file->bytes.data[at % file->bytes.len] ^= (uint8_t)(1U << kvb_random_below(&rng, 8));
         break;
-    case 2: /* another stream's, if it has its own */
+    case 2: /* the file of another stream, if that has one */
         kvb_buf_reset(&file->bytes);
         if (!other->is_spoilt) {
             (void)kvb_buf_append(&file->bytes, other->bytes.data, other->bytes.len);
         }
         break;
-    default: /* something behind its end */
+    default: /* bytes behind the end */
         (void)kvb_buf_append(&file->bytes, "x", 1);
         break;
     }

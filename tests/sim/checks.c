@@ -14,7 +14,7 @@
  *     engine, aggregator   No listed block was removed more than 2 s ago.  A PARTIAL
  *                          list is a part of what the engine held at one moment of the last 2 s. */
 
-enum { first_counted_step = 400 }; /* 4 s: the start takes 2 s */
+enum { first_counted_step = 400 }; /* 4 s, because the start takes 2 s */
 
 static const uint64_t phantom_ns = 2 * KVB_NS_PER_S;
 static const uint64_t full_replay_every_ns = 10 * KVB_NS_PER_S;
@@ -40,16 +40,16 @@ static void follow_story(struct sim_rank *rank)
     sim_story_take(&rank->story, &rank->served.output.events);
 }
 
-/* Whose batch has this fingerprint?  One seq may have been given of two lives. */
+/* Finds the batch with this fingerprint. Two incarnations may have batches with the same seq. */
 static struct sim_place place_of(const struct sim_world *world, struct kvb_hash128 fingerprint)
 {
-    const uint32_t number = (uint32_t)(fingerprint.high << 1 >> 33); /* of a corrupt one, too */
+    const uint32_t number = (uint32_t)(fingerprint.high << 1 >> 33); /* also of a corrupt batch */
     const struct sim_engine *engine = &world->engines[number];
     const unsigned life = (unsigned)fingerprint.high - 1;
     uint32_t at = engine->batch_count - 1;
 
     while (engine->batches[at].life != life || engine->batches[at].seq != fingerprint.low) {
-        at--; /* ends: only what was made is given */
+        at--; /* ends, because only existing batches are given */
     }
     return (struct sim_place){ .engine = number, .batch = at };
 }
@@ -69,8 +69,8 @@ static void follow_place(const struct sim_world *world, struct sim_rank *rank)
     rank->applied_before = applied;
 }
 
-/* A follower says how many blocks are doubtful as its last heartbeat did; until the next
- * one there may be more. */
+/* A follower repeats the number of doubtful blocks of its last heartbeat. Until the next one there
+ * may be more. */
 static void follow_doubtful(const struct sim_world *world, struct sim_rank *rank)
 {
     const uint64_t doubtful = kvb_stream_mirror_count(rank->served.stream)->doubtful;
@@ -81,8 +81,8 @@ static void follow_doubtful(const struct sim_world *world, struct sim_rank *rank
     }
 }
 
-/* Nothing can be said about an engine that says what nobody understands, or about one
- * whose replays come from another. */
+/* Engines that send undecodable events, and engines whose replays come from another engine, cannot
+ * be checked. */
 static bool is_beyond_telling(const struct sim_world *world, const struct sim_rank *rank)
 {
     return !rank->has_place || rank->place.engine != rank->stream_number ||
@@ -123,8 +123,8 @@ void sim_check_rank(struct sim_world *world, struct sim_rank *rank)
     }
 }
 
-/* EXACT is as of the newest batch applied: of what came long after it, a live batch or a
- * probe would have told. */
+/* EXACT refers to the newest applied batch. A batch long after it would have been noticed by a live
+ * batch or a probe. */
 static void check_tail(struct sim_world *world, const struct sim_rank *rank)
 {
     const struct sim_engine *engine = &world->engines[rank->stream_number];
@@ -141,7 +141,8 @@ static void check_tail(struct sim_world *world, const struct sim_rank *rank)
         next[-1].seq, (double)(world->now_ns - next->at_ns) / 1e9);
 }
 
-/* Connected to another life than the one that is listed: readers must not use the list. */
+/* While the bridge is connected to another incarnation than the listed one, readers must not use
+ * the list. */
 static void
 check_life(struct sim_world *world, const struct sim_rank *rank, const struct kvb_heartbeat *beat)
 {
@@ -192,8 +193,8 @@ void sim_check_beat(
 
 /* ---- Engines ---- */
 
-/* A replay that began at 0 and took several batches; one that repeats its one batch costs
- * nothing. */
+/* A full replay is one from 0 that took several batches; an engine that repeats its only batch
+ * costs nothing. */
 void sim_check_ration(struct sim_world *world, size_t number)
 {
     struct sim_engine *engine = &world->engines[number];
@@ -202,7 +203,7 @@ void sim_check_ration(struct sim_world *world, size_t number)
     const bool is_first = engine->full_ns == 0 || engine->full_life != engine->life;
 
     uint64_t last = 0;
-    /* Of a list of two batches at most the proof begins with the first. */
+    /* With at most two batches in the list, the proof begins with the first one. */
     const struct kvb_stream *asking = world->ranks[number].served.stream;
     const bool is_proof = asking && kvb_stream_last_seq(asking, &last) && last <= 1;
 
@@ -264,7 +265,7 @@ static void check_exact(const struct view *view)
 
     if (view->world->aggregators[view->aggregator].was_lied_to[view->stream] &&
         (quiet_ns == for_ever || view->world->now_ns < quiet_ns + phantom_ns)) {
-        return; /* the next heartbeats tell */
+        return; /* the next heartbeats will say it */
     }
     if (!sim_story_sum(
             &view->world->ranks[view->stream].story, &follower->heartbeat.epoch, follower->last_id,
@@ -307,8 +308,8 @@ static bool is_listed(const struct list *list, uint64_t block)
     return false;
 }
 
-/* What was stored that long ago must have arrived.  A block that goes and comes back in
- * one batch may be on its way: three looks. */
+/* What was stored that long ago must have arrived.  A block removed and stored again in one batch
+ * may still be in flight: three checks. */
 static void check_misses(const struct view *view, uint64_t quiet_ns)
 {
     const struct sim_engine *engine = &view->world->engines[view->stream];
@@ -345,7 +346,7 @@ is_part_of(const struct list *list, const struct sim_batch *one, const struct si
     return true;
 }
 
-/* Within a batch, events apply one by one: a moment is two batches wide. */
+/* Events of a batch are applied one by one, so one moment may include two batches. */
 static void check_partial(const struct view *view, uint64_t quiet_ns)
 {
     const struct sim_engine *engine = &view->world->engines[view->stream];
@@ -370,8 +371,8 @@ static void check_partial(const struct view *view, uint64_t quiet_ns)
         view->aggregator, view->stream, view->list->count);
 }
 
-/* A part of a list cannot be compared with counts of the whole: who cannot ask for the
- * whole never finds out. */
+/* A partial list cannot be compared with the counts of the whole, so a reader that cannot request
+ * the whole never detects a difference. */
 static bool is_fooled(const struct view *view)
 {
     const struct sim_aggregator *aggregator = &view->world->aggregators[view->aggregator];
@@ -392,7 +393,7 @@ static void check_against_engine(const struct view *view)
     if (state == KVB_STREAM_DOWN || state == KVB_STREAM_STALE || quiet_ns == for_ever ||
         is_unproven || !view->follower->has_heartbeat || !engine->has_replay ||
         engine->may_be_unknown || is_fooled(view)) {
-        return; /* who never heard of the stream's state cannot know what it missed */
+        return; /* a reader without a heartbeat of the stream cannot know what it missed */
     }
     check_phantoms(view, quiet_ns);
     if (state == KVB_STREAM_PARTIAL) {
@@ -443,7 +444,7 @@ follower_of(const struct sim_aggregator *aggregator, const struct sim_world *wor
     return NULL;
 }
 
-/* May it end so, given what was done to its engine? */
+/* Whether this state is permitted at the end, after what was done to its engine. */
 static bool is_legal_end(const struct sim_engine *engine, const struct kvb_follower *follower)
 {
     const enum kvb_stream_reason reason = follower->reason;
@@ -498,7 +499,7 @@ static void check_end_of(struct sim_world *world, size_t number, size_t stream)
     }
 }
 
-/* Digests are there for what nobody foresaw.  Nothing of ours may need them. */
+/* Digests exist for unforeseen differences. No fault of this simulator may need them. */
 void sim_check_digests(struct sim_world *world, size_t number)
 {
     const struct sim_aggregator *aggregator = &world->aggregators[number];
@@ -531,9 +532,9 @@ void sim_check_end(struct sim_world *world)
     }
 }
 
-/* ---- Every step ---- */
+/* ---- Checks after every step ---- */
 
-/* Did the bridge fall so far behind that no replay reaches back to a whole history? */
+/* Whether the bridge fell so far behind that no replay reaches back to a complete history. */
 static void note_what_is_gone(struct sim_world *world, size_t stream)
 {
     struct sim_engine *engine = &world->engines[stream];
@@ -550,7 +551,7 @@ static void note_what_is_gone(struct sim_world *world, size_t stream)
     }
 }
 
-/* How much of the time the streams were EXACT, as this reader saw them. */
+/* For how much of the time the streams were EXACT, as this reader saw them. */
 static void count_exact(struct sim_world *world, const struct sim_aggregator *aggregator)
 {
     const uint64_t step_ms = sim_step_ns / KVB_NS_PER_MS;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Engines: the fleet's own, in small, and every batch that they ever made. */
+/* Engines: those of kvfleet with a small cache, and every batch that they ever made. */
 
 enum { block_tokens = 4, step_tokens = 48, prompt_blocks = 6, alphabet = 3 };
 
@@ -46,7 +46,7 @@ void sim_engine_end(struct sim_engine *engine)
     kvb_engine_free(engine->engine);
 }
 
-/* ---- What it holds ---- */
+/* ---- Content of the cache ---- */
 
 struct sim_name *sim_engine_name(const struct sim_engine *engine, uint64_t block)
 {
@@ -70,7 +70,7 @@ bool sim_batch_holds(const struct sim_batch *batch, uint64_t block)
     return bsearch(&block, batch->held, batch->held_count, sizeof block, compare) != NULL;
 }
 
-/* The names of what is held, sorted. */
+/* The sorted names of the held blocks. */
 static void read_truth(struct sim_engine *engine, struct sim_batch *batch)
 {
     kvb_block_hash chain[1024];
@@ -120,7 +120,7 @@ static void note_names(struct sim_engine *engine, const struct sim_batch *batch,
     }
 }
 
-/* ---- What it says ---- */
+/* ---- Published batches ---- */
 
 static bool has_cleared(const struct kvb_event_batch *batch)
 {
@@ -165,7 +165,7 @@ change_event(struct sim_batch *made, enum kvb_event_kind from, bool any, enum kv
     return false;
 }
 
-/* What the engine says of itself, broken in a way that a replay repeats. */
+/* Corrupts a batch at the engine, so that a replay contains the same bytes. */
 static void ruin(struct sim_world *world, size_t number, struct sim_batch *made)
 {
     struct sim_engine *engine = &world->engines[number];
@@ -197,7 +197,7 @@ static void ruin(struct sim_world *world, size_t number, struct sim_batch *made)
     }
 }
 
-/* Takes what one step brought into the books. */
+/* Records the batches of one step. */
 static uint32_t
 keep(struct sim_world *world, size_t number, const struct kvb_event_batch *batch, uint64_t seq)
 {
@@ -250,11 +250,11 @@ static void admit(struct sim_engine *engine)
         }
     }
     for (uint32_t j = 0; j < odd; j++) {
-        tokens[count++] = 9; /* else a prompt of whole blocks: second copies */
+        tokens[count++] = 9; /* otherwise a prompt of whole blocks, which causes second copies */
     }
     (void)kvb_engine_admit(
         engine->engine, tokens, count, 1 + (uint32_t)kvb_random_below(&engine->rng, 6));
-    /* a full queue refuses it: nothing to be done */
+    /* a full queue refuses the request, which is fine */
 }
 
 static void pace(struct sim_world *world, size_t number)
@@ -272,7 +272,7 @@ static void pace(struct sim_world *world, size_t number)
                              (pauses ? kvb_random_below(&engine->rng, 2 * KVB_NS_PER_S) : 0);
 }
 
-/* Whoever waited speaks at once. */
+/* An engine that waited for its link publishes at once. */
 static bool may_speak(struct sim_world *world, size_t number)
 {
     struct sim_engine *engine = &world->engines[number];

@@ -4,22 +4,22 @@
 
 #include <string.h>
 
-/* The plan of what goes wrong, drawn before the run: each fault has rng of its own, so
- * that one can be left out without changing the others. */
+/* The plan of faults, drawn before the run. Each fault has its own rng, so that one can be left out
+ * without changing the others. */
 
 enum reach { of_stream, of_bridge, of_aggregator, of_all };
 
 struct kind_row {
     const char *name;
     enum reach reach;
-    unsigned after_ms; /* how long it takes to be noticed, or to be back */
+    unsigned after_ms; /* how long it takes until a fault is noticed, or its effect is over */
     uint64_t max_ms;
     unsigned weight;
 };
 
 enum {
     by_silence = 1000,
-    by_guard = 1500, /* a bridge that begins listens before it speaks */
+    by_guard = 1500, /* a bridge that starts listens before it publishes */
     by_heartbeats = 2000
 };
 
@@ -43,7 +43,8 @@ static const struct kind_row kinds[SIM_FAULT_KINDS] = {
     [SIM_CLEAR]             = { "clear",             of_stream,     0,            10, 2 },
     [SIM_BURST]             = { "burst",             of_stream,     0,            10, 2 },
     [SIM_IDLE]              = { "idle",              of_stream,     0,          3000, 2 },
-    [SIM_SLEEP]             = { "sleep",             of_stream,     0,          4000, 0 }, /* drawn apart */
+    /* drawn from a generator of their own */
+    [SIM_SLEEP]             = { "sleep",             of_stream,     0,          4000, 0 },
     [SIM_BRIDGE_CRASH]      = { "bridge_crash",      of_bridge,     by_guard,   2000, 3 },
     [SIM_BRIDGE_STOP]       = { "bridge_stop",       of_bridge,     by_guard,   2000, 2 },
     [SIM_BRIDGE_FREEZE]     = { "bridge_freeze",     of_bridge,     by_silence, 4000, 2 },
@@ -116,7 +117,7 @@ static void draw_fault(const struct sim_world *world, uint64_t *rng, struct sim_
     fault->from_ns =
         first_ns + kvb_random_below(rng, world->end_of_faults_ns - first_ns - KVB_NS_PER_S);
     if (kind == SIM_LOSE_BRIDGE || kind == SIM_LOSE_AGGREGATOR) {
-        span_ms = 1000; /* until it is back for certain */
+        span_ms = 1000; /* until it has certainly recovered */
     }
     if (kind >= SIM_POISON) {
         span_ms = 1500;
@@ -129,8 +130,8 @@ static void draw_fault(const struct sim_world *world, uint64_t *rng, struct sim_
     fault->rng = kvb_random_next(rng);
 }
 
-/* In one world of four.  It is drawn apart, so that the plans of all seeds stay as they were before
- * there was this kind. */
+/* In one of four worlds. Drawn from its own generator, so that the plans of all seeds stay as they
+ * were before this kind of fault existed. */
 static void plan_sleep(struct sim_world *world)
 {
     uint64_t rng = world->seed ^ UINT64_C(0x51ee9);
@@ -161,10 +162,10 @@ void sim_plan_faults(struct sim_world *world)
     plan_sleep(world);
 }
 
-/* ---- As time goes by ---- */
+/* ---- Carrying out the plan ---- */
 
-/* On to a seq beyond ours, short of it, or (and then with an eager first batch, while the
- * monitor is late) to the very next one. */
+/* Advances the numbers of the new incarnation beyond ours, short of ours, or to exactly our next
+ * one (then with its first batch sent early, while the monitor is late). */
 static void overtake(struct sim_world *world, struct sim_fault *fault, uint64_t seq)
 {
     struct sim_engine *engine = &world->engines[fault->target];
@@ -195,7 +196,7 @@ static void begin_of_engine(struct sim_world *world, struct sim_fault *fault)
     } else if (fault->kind == SIM_OVERTAKE) {
         overtake(world, fault, seq);
     } else if (fault->kind == SIM_CLEAR) {
-        (void)kvb_engine_reset_cache(engine->engine); /* memory is not what is tested */
+        (void)kvb_engine_reset_cache(engine->engine); /* running out of memory is not simulated */
     } else if (fault->kind == SIM_SLEEP) {
         (void)kvb_engine_set_sleep(engine->engine, KVB_SLEEP_DISCARDED);
     } else if (fault->kind == SIM_BURST) {
@@ -234,7 +235,7 @@ static void begin_fault(struct sim_world *world, struct sim_fault *fault)
     if (fault->kind == SIM_BRIDGE_CRASH || fault->kind == SIM_BRIDGE_STOP) {
         begin_of_bridge(world, fault);
     }
-    if (fault->kind == SIM_CLOCK) { /* modulo 2^64: back, too */
+    if (fault->kind == SIM_CLOCK) { /* modulo 2^64, so also backwards */
         world->bridges[fault->target].wall_us =
             (fault->count % 2 ? 300 : (uint64_t)-300) * UINT64_C(1000000);
     }
@@ -321,7 +322,7 @@ static bool concerns(
     const struct sim_world *world, const struct sim_fault *fault, size_t stream, size_t aggregator)
 {
     if (fault->kind == SIM_OVERLOAD) {
-        return false; /* it excuses nothing: what is listed is right, or withdrawn in time */
+        return false; /* this fault excuses nothing: the list is correct, or withdrawn in time */
     }
     switch (kinds[fault->kind].reach) {
     case of_stream:

@@ -30,7 +30,7 @@ static void queue_begin(struct sim_queue *queue)
     }
 }
 
-/* What was sent before arrives before. */
+/* Items arrive in the order in which they were sent. */
 static bool put(struct sim_queue *queue, struct sim_flying item, size_t max)
 {
     if (queue->count >= max) {
@@ -112,7 +112,7 @@ void sim_link_engine_gone(struct sim_world *world, size_t number)
     struct sim_link *link = &world->links[number];
     struct sim_flying item;
 
-    /* What the kernel had is still delivered, as far as it goes. */
+    /* Bytes that the kernel had received are still delivered, as far as they go. */
     for (uint64_t n = kvb_random_below(&link->rng, 4); n > 0; n--) {
         if (link->is_open && !link->is_deaf && take(&link->wire, for_ever, &item)) {
             (void)put(&link->sub, item, sub_high_water);
@@ -120,7 +120,7 @@ void sim_link_engine_gone(struct sim_world *world, size_t number)
     }
     empty(&link->replies);
     if (link->is_deaf) {
-        empty(&link->wire); /* nobody there who would send it again */
+        empty(&link->wire); /* the process that would send it again is gone */
     } else {
         close_connection(world, number);
     }
@@ -139,7 +139,7 @@ void sim_link_bridge_gone(struct sim_world *world, size_t number)
     sim_link_stop_request(link);
 }
 
-/* Heartbeats notice a cut; a process that is gone is noticed when packets flow again. */
+/* Heartbeats detect a cut. A process that has ended is detected when packets flow again. */
 static void follow_cut(struct sim_world *world, size_t number)
 {
     struct sim_link *link = &world->links[number];
@@ -176,7 +176,7 @@ static void try_to_open(struct sim_world *world, size_t number)
     if (link->is_open || !is_possible) {
         return;
     }
-    if (link->open_ns == for_ever) { /* the back-off is at most a second */
+    if (link->open_ns == for_ever) { /* libzmq's back-off is at most a second */
         link->open_ns = world->now_ns + kvb_random_below(&link->rng, KVB_NS_PER_S);
     }
     if (world->now_ns < link->open_ns) {
@@ -189,7 +189,7 @@ static void try_to_open(struct sim_world *world, size_t number)
     sim_note(world, "link %zu is up", number);
 }
 
-/* From TCP into the SUB's queue. */
+/* Moves batches from TCP into the SUB's queue. */
 static void arrive(struct sim_world *world, size_t number)
 {
     struct sim_link *link = &world->links[number];
@@ -202,7 +202,7 @@ static void arrive(struct sim_world *world, size_t number)
         (void)put(&link->sub, item, sub_high_water);
         link->received_ns = world->now_ns;
         for (size_t i = 0; i < link->monitor_count; i++) {
-            link->monitor[i].due_ns = 0; /* written before this batch was */
+            link->monitor[i].due_ns = 0; /* the monitor's event was written before this batch was */
         }
     }
 }
@@ -226,7 +226,7 @@ struct kvb_connection_update sim_link_read_monitor(struct sim_world *world, size
     return update;
 }
 
-/* libzmq's own thread works on meanwhile. */
+/* libzmq's own thread continues meanwhile. */
 bool sim_link_receive(struct sim_world *world, size_t number, struct sim_flying *out)
 {
     arrive(world, number);
@@ -261,7 +261,8 @@ void sim_link_send(struct sim_world *world, size_t number, uint32_t batch)
     }
     item.is_corrupt = sim_hits(world, SIM_CORRUPT, (unsigned)number);
     world->engines[number].was_corrupt |= item.is_corrupt;
-    (void)put(&link->wire, item, wire_high_water); /* above it PUB drops */
+    /* a PUB drops messages above its high-water mark */
+    (void)put(&link->wire, item, wire_high_water);
     if (!item.is_corrupt && sim_hits(world, SIM_DUPLICATE, (unsigned)number)) {
         const uint32_t back = (uint32_t)kvb_random_below(&link->rng, 6);
         const uint32_t first = world->engines[number].life_first;
@@ -302,13 +303,13 @@ static void reply_with(struct sim_world *world, size_t number, size_t by)
                                .due_ns = world->now_ns + latency_ns(world, number) };
     uint64_t kept = 0;
     uint64_t left = cut ? kvb_random_below(&link->rng, 12) : for_ever;
-    left += left == 1; /* behind the first, a cut looks like the end: nobody can tell */
+    left += left == 1; /* after the first reply, a cut looks the same as the end */
 
     for (uint32_t at = sim_engine_find(engine, link->request_from);
          at < engine->batch_count && left > 0; at++, left--) {
         item.batch = at;
         item.due_ns += 100000;
-        /* A ROUTER drops when the peer's pipe is full, never the first ones. */
+        /* A ROUTER drops replies when the peer's pipe is full, but never the first ones. */
         const bool has_room =
             kept < router_high_water || !sim_hits(world, SIM_REPLAY_HOLES, (unsigned)number);
         if (engine->batches[at].is_kept && has_room) {
@@ -323,8 +324,8 @@ static void reply_with(struct sim_world *world, size_t number, size_t by)
     }
 }
 
-/* Asked from the very batch that it never kept, an engine answers with the next one: as
- * if it kept nothing as old. */
+/* A request from exactly the batch that the engine did not keep is answered from the next one, as
+ * if nothing older were kept. */
 static bool begins_with_hole(const struct sim_engine *engine, uint64_t from)
 {
     const uint32_t at = sim_engine_find(engine, from);
@@ -376,7 +377,7 @@ bool sim_link_reply(struct sim_world *world, size_t number, struct sim_flying *o
     return !link->is_deaf && take(&link->replies, world->now_ns, out);
 }
 
-/* Replays that are cut are not in the list: what is missing must show at once. */
+/* A replay that is cut does not extend the list: what is missing must show at once. */
 static void note_hindrance(struct sim_world *world, size_t number)
 {
     static const enum sim_fault_kind kinds[] = { SIM_SLOW_LINK, SIM_REPLAY_HOLES, SIM_REPLAY_NO_END,

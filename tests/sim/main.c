@@ -14,7 +14,7 @@ struct options {
 
 struct sums {
     uint64_t seeds, failed;
-    uint64_t stream_ms, exact_ms; /* of seeds whose faults a replay repairs */
+    uint64_t stream_ms, exact_ms; /* of seeds without faults that a replay does not repair */
 };
 
 static bool read_number(const char *text, uint64_t *out)
@@ -25,7 +25,7 @@ static bool read_number(const char *text, uint64_t *out)
     return *text && !*end;
 }
 
-/* "3,7": the faults that happen; all others do not. */
+/* "3,7": the faults that occur; all others do not. */
 static bool read_only(const char *text, uint32_t *off)
 {
     char *end = NULL;
@@ -74,7 +74,7 @@ static bool read_options(int argc, char **argv, struct options *options)
     return true;
 }
 
-/* ---- The least that fails ---- */
+/* ---- The smallest set of faults that fails ---- */
 
 static bool fails_without(uint64_t seed, uint32_t off, char *failure)
 {
@@ -87,8 +87,8 @@ static bool fails_without(uint64_t seed, uint32_t off, char *failure)
     return result.has_failed;
 }
 
-/* Leaves out one fault after the other, as long as it fails all the same.  Ends: each
- * round leaves out one at least. */
+/* Leaves out one fault after the other while the seed still fails. Ends, because each round leaves
+ * out at least one. */
 static uint32_t shrink(uint64_t seed, uint32_t off, size_t faults, char *failure)
 {
     bool has_shrunk = true;
@@ -154,7 +154,7 @@ static void run_seed(const struct options *options, uint64_t seed, struct sums *
     }
 }
 
-/* The same seed leaves the same trace. */
+/* The same seed must give the same trace. */
 static void run_twice(const struct options *options, uint64_t seed, struct sums *sums)
 {
     struct sim_result results[2];

@@ -35,14 +35,14 @@ enum {
     sim_streams = 4,
     sim_bridges = 2,
     sim_aggregators = 3,
-    sim_batches = 1 << 13, /* of one engine in one run, all lives */
-    sim_blocks = 128,      /* held by one engine at most */
-    sim_advertised = 256,  /* by a reader at most */
+    sim_batches = 1 << 13, /* of one engine in one run, all incarnations together */
+    sim_blocks = 128,      /* held by one engine at the same time */
+    sim_advertised = 256,  /* listed by a reader */
     sim_names = 1 << 13,   /* ever held by one engine */
     sim_faults = 24,
     sim_flight = 1 << 11,
     sim_jobs = 8,
-    sim_monitor = 16, /* unread at once */
+    sim_monitor = 16, /* received and not read */
     sim_past = 32,    /* messages */
     sim_live = 64,    /* live batches read at once */
 };
@@ -53,49 +53,50 @@ static const uint64_t sim_step_ns = 10 * KVB_NS_PER_MS;
 
 enum sim_fault_kind {
     /* between engine and bridge */
-    SIM_DROP_LIVE, /* PUB at its high-water mark */
-    SIM_DUPLICATE, /* live batches come twice, or once more later */
-    SIM_CORRUPT,   /* a live batch arrives with other bytes that cannot be read */
+    SIM_DROP_LIVE, /* PUB above its high-water mark drops */
+    SIM_DUPLICATE, /* live batches arrive twice, or again later */
+    SIM_CORRUPT,   /* a live batch arrives with other bytes, which cannot be decoded */
     SIM_SLOW_LINK, /* delay */
-    SIM_CUT_LINK,  /* both ways; under a second TCP carries it over */
-    SIM_CUT_IN,    /* nothing comes from the engine, requests reach it */
-    SIM_CUT_OUT,   /* the other way round */
+    SIM_CUT_LINK,  /* in both directions; for less than a second TCP repairs it */
+    SIM_CUT_IN,    /* nothing from the engine arrives, requests reach it */
+    SIM_CUT_OUT,   /* the engine receives nothing, its batches arrive */
     SIM_LATE_MONITOR,
-    SIM_REPLAY_CUT,    /* the end is missing, END comes */
-    SIM_REPLAY_HOLES,  /* some inside are missing, END comes */
+    SIM_REPLAY_CUT,    /* the end of the reply is missing, but END arrives */
+    SIM_REPLAY_HOLES,  /* some batches inside are missing, but END arrives */
     SIM_REPLAY_NO_END, /* END is missing */
     SIM_REPLAY_MUTE,   /* requests are not answered */
     /* of engines */
     SIM_RESTART,
-    SIM_OVERTAKE, /* restart behind a cut link, on to a seq beyond ours */
-    SIM_FILL_GAP, /* the last batches lost, restart at once, the same seqs again */
+    SIM_OVERTAKE, /* a restart behind a cut link, with numbers beyond ours */
+    /* the last batches are lost, and an immediate restart uses the same numbers again */
+    SIM_FILL_GAP,
     SIM_CLEAR,
     SIM_BURST,
     SIM_IDLE,
-    SIM_SLEEP, /* vLLM's sleep mode: the cache is discarded, and its event waits */
-    /* of what is in between */
-    SIM_BRIDGE_CRASH, /* one in four spoils the checkpoints */
-    SIM_BRIDGE_STOP,  /* SIGTERM: goodbye, and all is saved */
+    SIM_SLEEP, /* vLLM's sleep mode: the cache is discarded, and its event is delayed */
+    /* of the server between them */
+    SIM_BRIDGE_CRASH, /* one in four corrupts the checkpoints */
+    SIM_BRIDGE_STOP,  /* SIGTERM: a goodbye, and everything is saved */
     SIM_BRIDGE_FREEZE,
     SIM_CLOCK, /* the wall clock jumps */
     SIM_NATS_DOWN,
     SIM_NATS_FREEZE,
     SIM_NATS_SLOW,
-    SIM_LOSE_BRIDGE, /* its connection to NATS */
+    SIM_LOSE_BRIDGE, /* its connection to NATS is lost */
     SIM_LOSE_AGGREGATOR,
-    SIM_DROP_MESSAGES, /* a slow consumer: the server drops what it should get */
-    SIM_FLIP,          /* a block of an event arrives as another one */
-    SIM_ECHO,          /* old events and heartbeats come once more */
-    SIM_FORGE,         /* somebody makes up events and heartbeats of a stream */
+    SIM_DROP_MESSAGES, /* a slow consumer: the server drops its messages */
+    SIM_FLIP,          /* an event arrives with another block */
+    SIM_ECHO,          /* old events and heartbeats are repeated */
+    SIM_FORGE,         /* events and heartbeats of a stream are forged */
     SIM_DROP_REQUESTS,
     SIM_DROP_ANSWERS,
     SIM_BUSY,
     SIM_AGGREGATOR_CRASH,
     SIM_AGGREGATOR_FREEZE,
     SIM_OVERLOAD, /* the stream takes most of the bridge's time */
-    /* what no replay repairs for certain */
+    /* the faults that a replay does not always repair */
     SIM_REPLAY_CROSSED, /* another engine answers */
-    /* the same, said by the engine itself */
+    /* the same, but sent by the engine itself */
     SIM_POISON,
     SIM_SKIP_STORED,
     SIM_SKIP_REMOVED,
@@ -106,28 +107,28 @@ enum sim_fault_kind {
 
 struct sim_fault {
     enum sim_fault_kind kind;
-    bool is_off; /* switched off by whoever looks for the least that fails */
+    bool is_off; /* switched off in the search for the smallest set that fails */
     bool is_active;
     bool is_over;
     unsigned target; /* stream, bridge or aggregator */
     uint64_t from_ns;
     uint64_t to_ns;
-    unsigned percent; /* of messages */
+    unsigned percent; /* share of messages */
     unsigned count;   /* how often, or how far */
     uint64_t rng;
 };
 
 /* ---- Engines: engine.c ---- */
 
-/* One message of an engine, and what it held after it. */
+/* One message of an engine, and what the engine held after it. */
 struct sim_batch {
     unsigned life;
     uint64_t seq;
     struct kvb_hash128 fingerprint;
     bool is_poison;
     bool has_cleared;
-    bool is_kept;    /* false: never numbered into the replay buffer */
-    bool is_unknown; /* an event on no list since its life began, or all was cleared */
+    bool is_kept;    /* false: never put into the replay buffer */
+    bool is_unknown; /* the engine sent an undecodable event, and nothing has been cleared since */
     uint64_t at_ns;
     struct kvb_event_batch batch; /* owned */
     uint64_t *held;               /* owned: names, sorted */
@@ -136,44 +137,45 @@ struct sim_batch {
 
 struct sim_name {
     uint64_t block;
-    uint64_t since_ns;     /* when it came to be held last */
-    uint64_t last_held_ns; /* UINT64_MAX: now */
+    uint64_t since_ns;     /* when it was last stored */
+    uint64_t last_held_ns; /* UINT64_MAX: it is still held */
 };
 
 struct sim_engine {
     struct kvb_engine *engine; /* owned */
     uint64_t rng;
     bool is_up;
-    bool waits_for_link; /* says nothing before somebody listens */
+    bool waits_for_link; /* publishes nothing before a subscription arrives */
     unsigned life;
-    uint64_t up_ns; /* when it comes back */
+    uint64_t up_ns; /* when it starts again */
     uint64_t next_step_ns;
     uint64_t next_prompt_ns;
     uint64_t pace_ns;
     size_t buffer_batches;
     bool has_replay;
-    size_t replay_by; /* who answers at its replay port: another one by an operator's mistake */
+    /* the engine that answers at its replay port; another one after a configuration error */
+    size_t replay_by;
     uint32_t blocks;
     struct sim_batch *batches; /* owned: sim_batches */
     uint32_t batch_count;
-    uint32_t life_first;    /* its first batch */
-    uint32_t last_cleared;  /* the newest batch that cleared all; UINT32_MAX: none */
+    uint32_t life_first;    /* the first batch of this incarnation */
+    uint32_t last_cleared;  /* the newest batch that cleared everything; UINT32_MAX: none */
     struct sim_name *names; /* owned: sim_names, open addressing */
     size_t name_count;
-    /* which ends short of EXACT are legal in this life */
+    /* final states other than EXACT that are permitted in this incarnation */
     bool may_be_gone, may_be_hole, may_be_poison, may_be_skipped, may_be_unknown;
     bool was_replay_bad, was_corrupt;
-    unsigned full_life; /* that was asked for its whole buffer last, and when; 0: by no bridge
-                         * that lives */
+    /* the incarnation last asked for its whole buffer; 0: by no bridge that is running */
+    unsigned full_life;
     uint64_t full_ns;
 };
 
 /* ---- The link of one stream: link.c ---- */
 
 struct sim_flying {
-    uint32_t engine; /* whose batch */
+    uint32_t engine; /* the engine of the batch */
     uint32_t batch;  /* UINT32_MAX: END */
-    bool is_corrupt; /* of END: more came than the bridge takes */
+    bool is_corrupt; /* of END: the reply was longer than the bridge accepts */
     uint64_t due_ns;
 };
 
@@ -188,19 +190,19 @@ struct sim_monitor_event {
 };
 
 struct sim_link {
-    bool is_open;     /* TCP */
-    unsigned life;    /* of the engine at its other end */
-    uint64_t open_ns; /* the next try */
+    bool is_open;     /* the TCP connection */
+    unsigned life;    /* incarnation of the engine at its other end */
+    uint64_t open_ns; /* time of the next attempt */
     uint64_t subscribed_ns;
-    uint64_t cut_ns;       /* since when; 0 = not */
-    bool is_deaf, is_mute; /* cut: from the engine, to it */
+    uint64_t cut_ns;       /* since when it is cut; 0: it is not */
+    bool is_deaf, is_mute; /* cut in one direction: from the engine, to the engine */
     uint64_t received_ns;
-    uint64_t hindered_ns; /* when replays were last kept from telling all at once */
+    uint64_t hindered_ns; /* when replays were last kept from being complete */
     struct sim_queue wire;
-    struct sim_queue sub; /* received, not read */
+    struct sim_queue sub; /* received and not read */
     struct sim_monitor_event monitor[sim_monitor];
     size_t monitor_count;
-    bool is_up_reported; /* the monitor's last word as read */
+    bool is_up_reported; /* the last state that the monitor reported */
     uint64_t rng;
     /* the DEALER */
     bool is_requesting, is_asked;
@@ -210,9 +212,9 @@ struct sim_link {
     struct sim_queue replies;
 };
 
-/* ---- What readers were told: truth.c ---- */
+/* ---- What was published to readers: truth.c ---- */
 
-/* After one event: what a reader lists who missed nothing. */
+/* After one event: the list of a reader that missed nothing. */
 struct sim_moment {
     uint64_t epoch;
     uint64_t event_id;
@@ -225,8 +227,8 @@ struct sim_story {
     size_t held_count;
     uint64_t sum;
     struct sim_moment *moments; /* owned */
-    uint64_t advertised_to;     /* restored: up to here its events were told before */
-    bool has_two_truths;        /* and one of them in other words */
+    uint64_t advertised_to;     /* after a restoration: events up to here were published before */
+    bool has_two_truths;        /* and one of them differs from its first publication */
     size_t count, capacity;
 };
 
@@ -240,17 +242,18 @@ struct sim_place {
 struct sim_rank {
     struct kvb_served served; /* first; its stream is owned, and NULL while the bridge is down */
     unsigned stream_number;
-    bool knows_life;  /* nothing had happened to the connection since */
-    unsigned up_life; /* of the engine that it was connected to then */
+    bool knows_life;  /* the connection has not changed since */
+    unsigned up_life; /* incarnation of the engine that it was connected to then */
     struct kvb_checkpoint_policy checkpoint;
     struct kvb_page_watch page_watch;
-    /* where it stands, as the checks see it */
+    /* its position, for the checks */
     bool has_place;
     struct sim_place place; /* the batch applied last */
     uint64_t applied_before;
-    uint64_t doubtful; /* the most of the last moments */
+    uint64_t doubtful; /* the maximum of the last moments */
     uint64_t doubtful_ns;
-    uint64_t replayed_ns; /* history went by last; lists show what was, not what is */
+    /* when a replay was last applied; meanwhile lists show an earlier state */
+    uint64_t replayed_ns;
     struct sim_story story;
 };
 
@@ -260,15 +263,15 @@ struct sim_file {
     bool is_there;
     bool is_spoilt;
     struct kvb_buf bytes; /* owned */
-    uint64_t seq;         /* the newest batch in it, and where that is */
+    uint64_t seq;         /* number and position of the newest batch in it */
     struct sim_place place;
 };
 
-struct sim_disk { /* of one stream */
+struct sim_disk { /* the disk of one stream */
     struct kvb_checkpoint_maker maker;
-    struct sim_file file;   /* what the next process finds */
-    struct sim_file coming; /* made, or being made; is_there: whole, and not void */
-    uint64_t written_ns;    /* when it will be */
+    struct sim_file file;   /* read by the next process */
+    struct sim_file coming; /* being made or written; is_there: complete, and not void */
+    uint64_t written_ns;    /* when the write ends */
     uint64_t rng;
 };
 
@@ -281,7 +284,7 @@ struct sim_job {
     struct kvb_sync_job job;
 };
 
-struct sim_client { /* of NATS */
+struct sim_client { /* a client of NATS */
     bool is_connected;
     uint64_t connects;
     uint64_t try_ns;
@@ -293,12 +296,12 @@ struct sim_bridge {
     bool is_up;
     bool is_frozen;
     uint64_t up_ns;
-    uint64_t wall_us; /* minus virtual time */
+    uint64_t wall_us; /* wall clock minus virtual time */
     struct sim_client nats;
     struct kvb_server server;
     struct sim_flying received[sim_live];
     size_t received_count;
-    uint64_t open_ns; /* the guard of profiles listens until then; 0 = no NATS yet */
+    uint64_t open_ns; /* until then the profile guard listens; 0: not connected yet */
     struct sim_job jobs[sim_jobs];
     struct kvb_router_batch chunk;
     uint64_t rng;
@@ -314,18 +317,19 @@ struct sim_message {
     unsigned to_aggregator;
     unsigned aggregator_life;
     unsigned stream_number;
-    uint64_t routed_ns; /* until then it is lost with the sender's connection */
+    uint64_t routed_ns; /* until then it is lost if the sender's connection is */
     uint64_t due_ns;
     uint64_t token;
     struct kvb_heartbeat beat;
     struct kvb_sync_reply reply;
     struct kvb_sync_request request;
-    struct kvb_router_batch events;                            /* owned */
-    struct kvb_hash128 sums[KVB_LIST_COUNT][kvb_sync_buckets]; /* of the reply, when it has any */
+    struct kvb_router_batch events; /* owned */
+    /* of the reply; NULL in other messages */
+    struct kvb_hash128 sums[KVB_LIST_COUNT][kvb_sync_buckets];
     struct sim_message *next;
 };
 
-struct sim_mailbox { /* one subscription of one client: in order */
+struct sim_mailbox { /* one subscription of one client, in order */
     struct sim_message *first, *last;
 };
 
@@ -351,17 +355,18 @@ struct sim_aggregator {
     uint64_t echoes; /* received */
     uint64_t echoes_under_way;
     struct sim_mailbox received; /* events, heartbeats */
-    struct sim_mailbox answers;  /* another subscription, another thread: no order between */
+    /* a separate subscription with a separate thread: no common order */
+    struct sim_mailbox answers;
     struct sim_mailbox requests_sent;
     struct kvb_prefix_index *index;  /* owned */
     struct kvb_followers *followers; /* owned */
     uint64_t began_ns;
     uint64_t rng;
-    struct sim_mailbox past; /* the newest of what was heard, where some of it comes again */
+    struct sim_mailbox past; /* the newest messages, kept when a fault repeats some */
     size_t past_count;
-    unsigned misses[sim_streams]; /* ticks in a row */
+    unsigned misses[sim_streams]; /* consecutive ticks */
     bool was_lied_to[sim_streams];
-    uint64_t dirty; /* a bit for each stream: its list may have changed */
+    uint64_t dirty; /* one bit for each stream: its list may have changed */
 };
 
 /* ---- The world: world.c ---- */
@@ -373,25 +378,26 @@ struct sim_world {
     uint64_t end_ns;
     FILE *trace; /* borrowed; NULL = none */
     uint64_t trace_hash;
-    bool is_cooldown; /* faults are over */
+    bool is_cooldown; /* after this time no fault is active */
     bool has_failed;
     char failure[512];
 
-    bool is_repairable; /* nothing is injected that no replay repairs */
+    bool is_repairable; /* no fault is injected that a replay does not repair */
     enum kvb_profile profile;
     enum kvb_clear clear;
     enum kvb_reannounce reannounce;
     uint64_t down_clear_ms;
     size_t log_blocks;
-    size_t slice_work; /* of a batch, in one step */
+    size_t slice_work; /* work on a batch in one step */
     size_t rank_count_of_worker;
     bool knows_total;
-    uint64_t checkpoint_ns; /* between two; 0: none are kept */
+    uint64_t checkpoint_ns; /* between two checkpoints; 0: none are made */
 
     struct sim_fault faults[sim_faults];
     size_t fault_count;
-    struct sim_fault *active[SIM_FAULT_KINDS][sim_streams]; /* by kind and target; NULL */
-    uint64_t rng;                                           /* who is next */
+    /* by kind and target; NULL: not active */
+    struct sim_fault *active[SIM_FAULT_KINDS][sim_streams];
+    uint64_t rng; /* the next stream to be served */
     size_t stream_count, bridge_count, aggregator_count;
     struct sim_engine engines[sim_streams];
     struct sim_link links[sim_streams];
@@ -401,11 +407,12 @@ struct sim_world {
     struct sim_broker broker;
     struct sim_aggregator aggregators[sim_aggregators];
 
-    uint64_t stream_ms, exact_ms; /* of aggregators that ask, from the second second on */
+    /* counted from the second second on, for aggregators that send requests */
+    uint64_t stream_ms, exact_ms;
     uint64_t steps;
 };
 
-/* Everything that a run found. */
+/* The results of a run. */
 struct sim_result {
     bool has_failed;
     char failure[512];
@@ -415,16 +422,16 @@ struct sim_result {
     size_t fault_count;
 };
 
-/* off: a bit for each fault that does not happen.  trace may be NULL. */
+/* off: one bit for each fault that is left out. trace may be NULL. */
 void sim_run(uint64_t seed, uint32_t off, FILE *trace, struct sim_result *out_result);
 
-/* "3  5.120 s  cut_link of stream 1 for 2.300 s": the fault as it stands in the plan. */
+/* The fault as a line: "3 5.120 s cut_link of stream 1 for 2.300 s". */
 void sim_print_fault(FILE *out, uint64_t seed, size_t number);
 
-/* The first failure stays. */
+/* Only the first failure is kept. */
 __attribute__((format(printf, 2, 3))) void
 sim_fail(struct sim_world *world, const char *format, ...);
-/* One thing that happened: hashed, and written when a trace is wanted. */
+/* Records one event of the run in the hash, and prints it when there is a trace. */
 __attribute__((format(printf, 2, 3))) void
 sim_note(struct sim_world *world, const char *format, ...);
 
@@ -445,7 +452,7 @@ void sim_print_one(FILE *out, const struct sim_world *world, size_t number);
 struct sim_fault *sim_active(struct sim_world *world, enum sim_fault_kind kind, unsigned target);
 bool sim_hits(struct sim_world *world, enum sim_fault_kind kind, unsigned target);
 bool sim_is_planned(const struct sim_world *world, enum sim_fault_kind kind, unsigned target);
-/* When the last fault that may still show in this list was over; UINT64_MAX: it is not. */
+/* The end of the last fault whose effect may still be in this list; UINT64_MAX: not yet over. */
 uint64_t sim_quiet_since(const struct sim_world *world, size_t stream, size_t aggregator);
 
 /* engine.c */
@@ -453,15 +460,15 @@ void sim_engine_begin(struct sim_world *world, size_t number);
 void sim_engine_end(struct sim_engine *engine);
 void sim_engine_step(struct sim_world *world, size_t number);
 void sim_engine_restart(struct sim_world *world, size_t number, uint64_t pause_ns);
-/* Publishes this many batches at once, into the buffer alone. */
+/* Makes this many batches at once, which are only in the replay buffer. */
 void sim_engine_burst(struct sim_world *world, size_t number, uint64_t to_seq);
 uint64_t sim_engine_next_seq(const struct sim_engine *engine);
 /* The first batch in the replay buffer with seq >= from; batch_count when there is none. */
 uint32_t sim_engine_find(const struct sim_engine *engine, uint64_t from);
 struct sim_name *sim_engine_name(const struct sim_engine *engine, uint64_t block);
 bool sim_batch_holds(const struct sim_batch *batch, uint64_t block);
-/* Has the buffer a batch from which history is whole? */
-/* Its replays can prove nothing: they are another's, or its buffer keeps nothing. */
+/* Whether the buffer has a batch from which the history is complete. */
+/* Whether replays prove nothing, because they come from another engine or the buffer is empty. */
 bool sim_engine_is_baseless(const struct sim_world *world, size_t number);
 bool sim_engine_has_base(const struct sim_engine *engine);
 void sim_engine_note_ruin(struct sim_engine *engine, enum sim_fault_kind kind);
@@ -473,7 +480,7 @@ void sim_link_send(struct sim_world *world, size_t number, uint32_t batch);
 void sim_link_step(struct sim_world *world, size_t number);
 void sim_link_engine_gone(struct sim_world *world, size_t number);
 void sim_link_bridge_gone(struct sim_world *world, size_t number);
-/* What the monitor says now, read empty. */
+/* The next report of the monitor. */
 struct kvb_connection_update sim_link_read_monitor(struct sim_world *world, size_t number);
 bool sim_link_receive(struct sim_world *world, size_t number, struct sim_flying *out);
 void sim_link_request(struct sim_world *world, size_t number, uint64_t from);
@@ -517,7 +524,7 @@ void sim_broker_step(struct sim_world *world);
 void sim_broker_end(struct sim_world *world);
 struct sim_message *sim_message_new(struct sim_world *world, enum sim_message_kind kind);
 void sim_message_copy_events(struct sim_message *message, const struct kvb_router_batch *events);
-/* To all aggregators that are connected; takes nothing. */
+/* Sends to all connected aggregators; does not take ownership. */
 void sim_publish(
     struct sim_world *world, size_t stream, enum sim_message_kind kind,
     const struct kvb_heartbeat *beat, const struct kvb_router_batch *events);
@@ -525,10 +532,10 @@ void sim_answer(
     struct sim_world *world, const struct sim_job *job, const struct kvb_sync_reply *reply);
 void sim_request(
     struct sim_world *world, size_t aggregator, const struct kvb_follower_request *ask);
-/* The next message that is due, or NULL; to be given back. */
+/* The next message that is due, or NULL. The caller gives it back. */
 struct sim_message *sim_take(struct sim_world *world, struct sim_mailbox *box);
 void sim_give_back(struct sim_world *world, struct sim_message *message);
-/* The same, when it was heard. */
+/* Gives it back after it was received. */
 void sim_remember(struct sim_world *world, struct sim_message *message);
 void sim_empty(struct sim_world *world, struct sim_mailbox *box);
 void sim_client_lose(struct sim_world *world, struct sim_client *client);
@@ -540,8 +547,8 @@ void sim_aggregator_turn(struct sim_world *world, size_t number);
 
 /* truth.c */
 void sim_story_take(struct sim_story *story, const struct kvb_router_batch *events);
-/* The stream goes on where its checkpoint was; is_same_epoch: what it told since then it
- * tells again. */
+/* The stream continues from its checkpoint. is_same_epoch: it publishes again what it published
+ * since then. */
 void sim_story_restore(
     struct sim_story *story, const struct kvb_stream *stream, bool is_same_epoch);
 void sim_story_open(struct sim_story *story, const kvb_epoch *epoch, uint64_t first_id);
@@ -551,9 +558,9 @@ uint64_t sim_spread(uint64_t name);
 bool sim_story_holds(const struct sim_story *story, uint64_t block);
 
 /* checks.c */
-/* After each step of the stream. */
+/* Called after each step of the stream. */
 void sim_check_rank(struct sim_world *world, struct sim_rank *rank);
-/* When an engine answers: was it asked for all that it keeps too soon again? */
+/* Called when an engine answers: whether it was asked for its whole buffer again too soon. */
 void sim_check_ration(struct sim_world *world, size_t number);
 
 void sim_check_beat(

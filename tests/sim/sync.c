@@ -1,7 +1,7 @@
 #include "sim.h"
 
-/* Requests of aggregators: kvb_sync_job of stream/stream.h makes the answers.  Which job is
- * served next is random here, and a queue in the daemon (kvbridge/sync_queue.c). */
+/* Requests of aggregators. kvb_sync_job of stream/stream.h makes the answers. Which job is served
+ * next is random here; the daemon has a queue (kvbridge/sync_queue.c). */
 
 enum { chunk_blocks = 16, busy_ms = 200 };
 

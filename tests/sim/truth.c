@@ -17,7 +17,7 @@ static uint64_t short_epoch(const kvb_epoch *epoch)
     return first;
 }
 
-/* Of what was told before. */
+/* The record of what was published earlier. */
 static void compare(struct sim_story *story, uint64_t event_id)
 {
     for (size_t i = story->count; i-- > 0;) {
@@ -80,7 +80,7 @@ void sim_story_open(struct sim_story *story, const kvb_epoch *epoch, uint64_t fi
 {
     story->epoch = short_epoch(epoch);
     story->advertised_to = 0;
-    story->held_count = 0; /* a reader begins with nothing */
+    story->held_count = 0; /* a reader starts with nothing */
     story->sum = 0;
     push(story, first_id - 1);
 }

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One world from one seed: who is in it, and whose turn it is. */
+/* One world from one seed: its participants, and the order in which they act. */
 
 static const uint64_t begin_ns = 1000 * KVB_NS_PER_S;
 static const uint64_t faults_ns = 9 * KVB_NS_PER_S;
-static const uint64_t cooldown_ns = 12 * KVB_NS_PER_S; /* a full replay is asked for once in 10 s */
+static const uint64_t cooldown_ns = 12 * KVB_NS_PER_S; /* a full replay is requested once in 10 s */
 
 uint64_t sim_worker_of(const struct sim_world *world, size_t stream)
 {
@@ -30,7 +30,7 @@ size_t sim_stream_of(const struct sim_world *world, uint64_t worker, uint32_t ra
     return stream < world->stream_count ? stream : SIZE_MAX;
 }
 
-/* ---- Words ---- */
+/* ---- Names ---- */
 
 void sim_fail(struct sim_world *world, const char *format, ...)
 {
@@ -65,7 +65,7 @@ void sim_note(struct sim_world *world, const char *format, ...)
     (void)fprintf(world->trace, "%8.3f %s\n", (double)(world->now_ns - begin_ns) / 1e9, text);
 }
 
-/* ---- Beginning and end ---- */
+/* ---- Start and end ---- */
 
 static void draw_world(struct sim_world *world, uint64_t *rng)
 {
@@ -167,7 +167,7 @@ static void turn(struct sim_world *world, size_t who)
     }
 }
 
-/* Everybody once, in an order that the rng know. */
+/* Lets each participant act once, in an order drawn from the rng. */
 static void take_turns(struct sim_world *world)
 {
     const size_t count = world->stream_count + world->bridge_count + world->aggregator_count;
