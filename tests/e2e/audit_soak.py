@@ -1,5 +1,6 @@
-"""Many engines with full caches, a router that reports cached tokens: does the audit keep quiet about
-honest engines, and how soon does it find those that lie?  Not part of the tests; run it by hand:
+"""Many engines with full caches, and a router that reports cached tokens: does the audit raise no
+false alarm about honest engines, and how soon does it detect those that lie? Not part of the tests;
+run it by hand:
 
     KVB_BIN=build/release build/venv/bin/python tests/e2e/audit_soak.py --minutes 30
 
@@ -23,17 +24,17 @@ from programs import wait_for
 
 BLOCK = 16
 SHARED_BLOCKS, OWN_BLOCKS = 8, 12
-PROMPTS = 40  # of each engine; together more than fits
+PROMPTS = 40  # cache of each engine in blocks; together the prompts do not fit
 CAPACITY = 300  # blocks
 WAITING = 8  # requests that wait for each engine
 
 
 class CachingEngine(engine.Engine):
-    """A prefix cache of CAPACITY blocks.  Blocks are named by all tokens up to their end."""
+    """A prefix cache of CAPACITY blocks. A block is named by all tokens up to its end."""
 
     def __init__(self, **options):
         super().__init__(**options)
-        self.cache = collections.OrderedDict()  # the least recently used first
+        self.cache = collections.OrderedDict()  # the least recently used block is first
         self.publish(engine.batch(engine.AllBlocksCleared()))
 
     def names(self, prompt):
@@ -44,11 +45,11 @@ class CachingEngine(engine.Engine):
         return names
 
     def compute(self, prompt):
-        """Returns how many tokens were taken from the cache; never the last one."""
+        """Returns how many tokens were taken from the cache; never the last token."""
         names = self.names(prompt)
         held = next((n for n, name in enumerate(names) if name not in self.cache), len(names))
         hit = min(held, (len(prompt) - 1) // BLOCK)
-        for name in reversed(names):  # the end of a prompt goes first
+        for name in reversed(names):  # the end of a prompt is evicted first
             self.cache[name] = None
             self.cache.move_to_end(name)
         events = []
@@ -66,7 +67,7 @@ class CachingEngine(engine.Engine):
         self.publish(engine.batch(*events))
 
     def drop(self, prompt):
-        """Forgets the prompt, and says nothing."""
+        """Drops the prompt without publishing an event."""
         for name in self.names(prompt):
             self.cache.pop(name, None)
 
@@ -100,11 +101,11 @@ class Soak:
         self.random = random.Random(options.seed)
         self.waiting = {number: collections.deque() for number in self.engines}
         self.requests = collections.Counter()
-        self.lied_at = {}  # of each liar, and its requests until then
-        self.found = {}  # worker: seconds, requests since then; 0 for an honest one
+        self.lied_at = {}  # when each liar began, and its requests until then
+        self.found = {}  # worker: (seconds, requests since then); 0 for an honest one
 
     def step(self, number):
-        """Routes a request to the engine, and has it execute the oldest that waits there."""
+        """Routes a request to the engine, and lets it execute the oldest one that waits there."""
         prompt = prompt_of(number, self.random.randrange(self.random.choice((4, PROMPTS))))
         routed = self.router.post("/route", {"token_ids": prompt, "model": "m", "candidates": [number]})
         queue = self.waiting[number]

@@ -10,7 +10,8 @@ KEY = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes"
 
 
 class Authority:
-    """Files in its folder: its own certificate NAME.pem, and what it signs, each put in place whole."""
+    """Files in its folder: its certificate NAME.pem and the certificates that it signs. Each file
+    is moved into place when it is complete."""
 
     def __init__(self, folder, name="ca"):
         self.folder, self.name, self.path = folder, name, folder / f"{name}.pem"
@@ -22,7 +23,8 @@ class Authority:
         os.replace(folder / "part.pem", self.path)
 
     def sign(self, name, hosts="IP:127.0.0.1", purpose=None, days=30):
-        """(certificate, key): name.pem and name.key; days: -1 is one that expired yesterday."""
+        """Returns (certificate, key): name.pem and name.key. days = -1 makes one that expired
+        yesterday."""
         (self.folder / "extensions").write_text(
             f"subjectAltName={hosts}\n" + (f"extendedKeyUsage={purpose}\n" if purpose else ""))
         self._openssl(f"req -new {KEY} -keyout part.key -out part.csr -subj /CN={name}")
@@ -37,7 +39,7 @@ class Authority:
         return shown, key
 
     def context(self, client=None):
-        """What a client trusts, and shows."""
+        """A TLS context with the certificates that a client trusts and shows."""
         context = ssl.create_default_context(cafile=self.path)
         if client:
             context.load_cert_chain(*client)

@@ -12,8 +12,8 @@ import threading
 
 from programs import PATIENCE, wait_for
 
-# As root in a container: no sandbox, no GPU, no shared memory to speak of, and nothing
-# that asks the world outside.
+# As root in a container: no sandbox, no GPU, almost no shared memory, and no requests to the
+# outside.
 FLAGS = [
     "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", "--no-first-run",
     "--no-default-browser-check", "--disable-background-networking", "--disable-component-update",
@@ -23,7 +23,7 @@ FLAGS = [
 
 
 def start(folder, tries=3):
-    """A Browser.  On a busy machine one now and then does not come up: it gets another try."""
+    """Starts a Browser. On a busy machine chromium sometimes does not start, so it is tried again."""
     for attempt in range(1, tries + 1):
         own = pathlib.Path(folder) / f"try{attempt}"
         own.mkdir()
@@ -38,7 +38,7 @@ def start(folder, tries=3):
 
 
 class Browser:
-    """One chromium with one tab.  Its messages go to `log`, its complaints to `console`."""
+    """One chromium with one tab. Its log is written to `log`, messages of the console to `console`."""
 
     def __init__(self, folder):
         program = shutil.which("chromium")
@@ -50,7 +50,8 @@ class Browser:
         folder = pathlib.Path(folder)
         to_browser, self.writer = os.pipe()
         self.reader, from_browser = os.pipe()
-        # The protocol is spoken on 3 (in) and 4 (out); 5 and 6 are a way to get there.
+        # The protocol uses descriptors 3 (in) and 4 (out); 5 and 6 are only needed to move them
+        # there.
         script = f'exec 5<&{to_browser} 6>&{from_browser} 3<&5 4>&6 5<&- 6>&-; exec "$0" "$@"'
         with open(folder / "chromium.log", "ab") as out:
             self.process = subprocess.Popen(
@@ -128,13 +129,13 @@ class Browser:
         wait_for("the page is loaded", lambda: self.js("document.readyState") == "complete", 15)
 
     def js(self, expression):
-        """The value of an expression, a promise's too."""
+        """The value of an expression; of a promise, its result."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, json.dumps(result["exceptionDetails"])
         return result["result"].get("value")
 
     def text(self, selector):
-        """What a person reads there; "" when nothing is shown."""
+        """The text that a person reads there; "" when nothing is shown."""
         return self.js(
             f"(n => n && n.getClientRects().length ? n.innerText : '')(document.querySelector({json.dumps(selector)}))"
         )
@@ -154,7 +155,8 @@ class Browser:
         pathlib.Path(path).write_bytes(base64.b64decode(shot["data"]))
 
     def close(self):
-        """Sends it a request to close.  If it does not, kills it with its helper processes, a session of their own."""
+        """Requests it to close. If it does not, kills it with its helper processes, which are a
+        session of their own."""
         try:
             os.write(self.writer, json.dumps({"id": 0, "method": "Browser.close"}).encode() + b"\0")
             self.process.wait(5)

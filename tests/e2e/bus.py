@@ -35,15 +35,15 @@ class Bus:
         self.flush()
 
     def send(self, subject, payload, reply=""):
-        """Without waiting for the server."""
+        """Publishes without waiting for the server."""
         self._wait(self.client.publish(subject, payload, reply=reply))
 
     def request(self, subject, payload, timeout=5):
         return self._wait(self.client.request(subject, payload, timeout=timeout)).data
 
     def request_many(self, subject, payload=b"", enough=1, seconds=5):
-        """All answers to one request: waits until `enough` came, and then as long as
-        a PING takes, so that one too many is seen too."""
+        """All answers to one request. Waits until `enough` have arrived, and then for the duration
+        of a PING, so that an answer too many is seen too."""
         inbox = self.client.new_inbox()
         answers = self.watch(inbox)
         self._wait(self.client.publish(subject, payload, reply=inbox))

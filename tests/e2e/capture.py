@@ -1,5 +1,5 @@
-"""The capture of a real vLLM 0.32 (tests/data/vllm-0.32): its messages, and what
-its block pool really held at 14 points."""
+"""The capture of a real vLLM 0.32 (tests/data/vllm-0.32): its messages, and the content of its
+block pool at 14 points."""
 
 import pathlib
 
@@ -28,15 +28,15 @@ def labels():
             continue
         head, _, rest = line.partition("|")
         label, last_seq, unsent = head.split()
-        # One column a group, each `group:hash:copies`; the capture has group 0 alone.
+        # One column for each group, as `group:hash:copies`; the capture has only group 0.
         held = {int(cell.split(":")[1]) for cell in rest.replace(" | ", " ").split() if ":" in cell}
         out.append((label, int(last_seq), int(unsent), held))
     return out
 
 
 def held_after(rows):
-    """The engine hashes that are held after these messages, of an engine that announces
-    no block twice."""
+    """The engine hashes that are held after these messages, for an engine that announces no block
+    twice."""
     held = set()
     for _, _, payload in rows:
         for event in msgspec.msgpack.decode(payload)[1]:
@@ -54,9 +54,9 @@ def held_after(rows):
 
 
 def canonical_names(rows):
-    """engine hash -> the block's name in the fleet, from the tokens in the frames."""
+    """{engine hash: canonical name of the block}, from the tokens in the frames."""
     names = {}
-    seeds = {}  # engine hash -> seed: a child inherits the salt of its parent
+    seeds = {}  # {engine hash: seed}, because a child inherits its parent's salt
     for _, _, payload in rows:
         for event in msgspec.msgpack.decode(payload)[1]:
             if event["type"] != "BlockStored":

@@ -12,7 +12,7 @@ SHIM = pathlib.Path(__file__).with_name("clock_shim.c")
 
 
 def build_shim(folder):
-    """The library's path; skips where there is no compiler."""
+    """The path of the library; skips the test when there is no compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         pytest.skip("no compiler")
@@ -29,7 +29,7 @@ class Clock:
             self.page = mmap.mmap(file.fileno(), 8)
 
     def environment(self, shim):
-        """Of a program that shall run on this clock."""
+        """The environment of a program that runs on this clock."""
         return {"LD_PRELOAD": str(shim), "KVB_CLOCK_FILE": str(self.path.resolve())}
 
     def jump(self, seconds):

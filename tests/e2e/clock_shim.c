@@ -78,7 +78,7 @@ time_t time(time_t *out)
 
 typedef int (*timed_wait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
 
-/* glibc notes in bit 1 of __wrefs that a condition variable goes by the monotonic clock. */
+/* glibc sets bit 1 of __wrefs for a condition variable that uses the monotonic clock. */
 int pthread_cond_timedwait(
     pthread_cond_t *restrict cond, pthread_mutex_t *restrict lock,
     const struct timespec *restrict deadline)

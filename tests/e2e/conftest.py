@@ -1,5 +1,5 @@
-"""What the tests stand on: real nats-servers, our programs, a fake engine.  Each
-test has its own of everything; on failure all logs are printed."""
+"""Fixtures: real nats-servers, the programs of this project, a fake engine.  Each test has its own
+of everything; on failure all logs are printed."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ PUBLISH = f"namespace.{NAMESPACE}.component.{COMPONENT}"
 ROUTER = f"namespace.{NAMESPACE}.component.Router"
 SNAPSHOT = b"\x08\x02\x12\x10" + bytes(16)  # a SyncRequest for the whole list
 
-# Debian's server is 2.9; the other is a current one, a Python package.
+# Debian's nats-server is 2.9; the other is a current one, from a Python package.
 SERVERS = {
     "debian": shutil.which("nats-server", path="/usr/sbin:/usr/bin:/usr/local/bin"),
     "current": str(pathlib.Path(sys.executable).parent / "nats-server"),
@@ -30,7 +30,7 @@ SERVERS = {
 
 
 class Scene:
-    """Everything that one test started, in order, and the folder of its logs."""
+    """Everything that one test has started, in order, and the folder of its logs."""
 
     def __init__(self, folder, server):
         self.folder = folder
@@ -43,7 +43,7 @@ class Scene:
     # ---- nats-server -------------------------------------------------------
 
     def start_nats(self, port=None, config=None):
-        """On a free port, or on the one given (an absent server that comes later)."""
+        """Starts it on a free port, or on the given one (for a server that is absent at first)."""
         ports = self.folder / f"ports{len(self.started)}"
         ports.mkdir()
         nats = programs.Program(
@@ -70,7 +70,7 @@ class Scene:
         return f"nats://127.0.0.1:{self.nats_port}"
 
     def url_of(self, user):
-        """user: "name:password@", or nothing."""
+        """user: "name:password@", or ""."""
         return self.nats_url.replace("//", f"//{user}")
 
     def bus(self, user="", credentials=None):
@@ -109,7 +109,7 @@ class Scene:
         self, *workers, name="kvbridge", component=COMPONENT, wait=True, limits="", prefix=(), user="", **publish
     ):
         port = programs.free_port()
-        # without blocks that are stored again for late readers: only test_refresh.py wants those
+        # no refreshes for late readers: only test_refresh.py wants those
         settings = {"profile": "json", "refresh_s": 0, **publish}
         extra = "".join(f' {key} = {json.dumps(value)};' for key, value in settings.items())
         rows = ",\n  ".join("{ " + row + " }" for row in workers)
@@ -143,15 +143,15 @@ class Scene:
     # ---- the end -------------------------------------------------------------
 
     def close(self):
-        """Stops everything, newest first; a daemon that does not exit 0 on SIGTERM fails, and so does
-        a program that shows a secret (marked.py)."""
+        """Stops everything, newest first. Fails when a daemon does not exit 0 on SIGTERM, or when a
+        program shows a secret (marked.py)."""
         trouble = [f"{program.name} shows a secret in {place}"
                    for program in self.started for place in marked.shown(program)]
         for client in self.clients:
             client.close()
         for program in reversed(self.started):
             try:
-                # nats-server 2.9 exits 1 on SIGTERM; our programs must exit 0.
+                # nats-server 2.9 exits 1 on SIGTERM; the programs of this project must exit 0.
                 if program.is_running() and program.stop() != 0 and program.is_ours:
                     trouble.append(f"{program.name} exited {program.process.returncode}")
             except AssertionError as error:
@@ -185,7 +185,8 @@ def pytest_runtest_makereport(item, call):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """The table of test_probes.py and the figures of other tests, also of those that passed."""
+    """Prints the table of test_probes.py and the figures of other tests, also for tests that
+    passed."""
     reports = [report for those in terminalreporter.stats.values() for report in those]
     called = [report for report in reports if getattr(report, "when", None) == "call"]
     rows = [row for report in called for name, row in report.user_properties if name == "probes"]
@@ -201,14 +202,14 @@ def pytest_terminal_summary(terminalreporter):
 
 @pytest.fixture(autouse=True)
 def forget_secrets():
-    """Before the fixtures that make some."""
+    """Runs before the fixtures that make some."""
     marked.secrets.clear()
 
 
 @contextlib.contextmanager
 def shared_scene(tmp_path_factory):
-    """A scene for a fixture of a whole module, with a nats-server; when the fixture fails, all
-    logs are printed."""
+    """A scene with a nats-server for a fixture of a whole module. When the fixture fails, all logs
+    are printed."""
     one = Scene(tmp_path_factory.mktemp("shared"), SERVERS["debian"])
     one.start_nats()
     try:
@@ -223,8 +224,8 @@ def shared_scene(tmp_path_factory):
 
 @pytest.fixture
 def scene(request, tmp_path):
-    """A nats-server and what a test adds to it.  Tests that must hold with a
-    current server too are marked `both_servers`."""
+    """A nats-server, and what a test adds to it. Tests that must pass with a current server too are
+    marked `both_servers`."""
     one = Scene(tmp_path, SERVERS[getattr(request, "param", "debian")])
     if "no_nats" not in request.keywords:
         one.start_nats()

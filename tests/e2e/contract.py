@@ -1,5 +1,5 @@
-"""The NATS contract as a foreign reader knows it, from proto/README.md alone:
-how blocks are named, and how a list of held blocks is rebuilt from P.kv_events."""
+"""The NATS contract, implemented from proto/README.md alone as a foreign reader would: how blocks
+are named, and how a list of held blocks is rebuilt from P.kv_events."""
 
 import json
 import struct
@@ -24,7 +24,7 @@ def tokens_hash(tokens, seed=SEED):
 
 
 def next_hash(parent, block_tokens_hash):
-    """The block's name in the fleet; parent None begins a prompt."""
+    """The canonical name of a block; parent None: it begins a prompt."""
     if parent is None:
         return block_tokens_hash
     return xxhash.xxh3_64_intdigest(struct.pack("<QQ", parent, block_tokens_hash), seed=SEED)
@@ -55,7 +55,7 @@ class HeldBlocks:
         held = self.blocks.setdefault(stream, {})
         parents = self.parents.setdefault(stream, {})
         if stream in self.last_id:
-            # Never reused, never back, and by one: a jump is a lost message,
+            # Ids are never reused, never go back, and increase by one. A jump means a lost message,
             # unless the event clears everything.
             is_next = event_id == self.last_id[stream] + 1
             is_clear = event["event"]["data"] == "cleared"
@@ -75,7 +75,7 @@ class HeldBlocks:
                 parent = block["block_hash"]
         else:
             for block_hash in data["removed"]["block_hashes"]:
-                del held[block_hash]  # KeyError: only transitions are published
+                del held[block_hash]  # a KeyError shows an event that is no transition
                 del parents[block_hash]
 
     def of(self, worker, rank=0):

@@ -12,7 +12,7 @@ import zmq
 END = b"\xff" * 8
 
 
-# As in vllm/distributed/kv_events.py of 0.11 (array form).
+# As in vllm/distributed/kv_events.py of vLLM 0.11 (array form).
 class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     ts: float
     events: list[Any]
@@ -41,7 +41,7 @@ class AllBlocksCleared(KVCacheEvent):
     pass
 
 
-# As in 0.24 and later (map form): the batch stays an array, its events do not.
+# As in vLLM 0.24 and later (map form): the batch is still an array, its events are maps.
 class MapEvent(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
     pass
 
@@ -106,7 +106,7 @@ class MapForm:
 
     @staticmethod
     def window_stored(hashes, tokens, block_size, window, parent=None, group=1):
-        """Of a sliding-window group."""
+        """A BlockStored of a sliding-window group."""
         return MapBlockStored(
             list(hashes), parent, list(tokens), block_size, None, "GPU", None,
             group_idx=group, kv_cache_spec_kind="sliding_window", kv_cache_spec_sliding_window=window,
@@ -126,11 +126,11 @@ class Engine:
     """One publisher: one rank.  publish() goes to subscribers and into the replay
     buffer; `live=False` keeps it from the subscribers, as a full queue would.
 
-    A bridge says EXACT only when a batch came live and by replay.  So that scenes need not wait
-    for another batch, the newest one is sent live once more to who asks for the whole buffer
-    (`repeats`), as if it had just been published."""
+    A bridge says EXACT only after a batch has arrived both live and by replay. To save scenes the
+    wait for another batch, a request for the whole buffer also sends the newest batch live once
+    more (`repeats`), as if it had just been published."""
 
-    publisher = zmq.PUB  # or XPUB, for one that wants to know its subscribers
+    publisher = zmq.PUB  # or XPUB, for an engine that wants to know its subscribers
 
     def __init__(
         self, topic=b"kv-events", form="new", bind="tcp://127.0.0.1:*", bind_replay="tcp://127.0.0.1:*",
@@ -141,7 +141,7 @@ class Engine:
         self.form = form  # "new": topic in replies (0.26+); "old": without
         self.next_seq = 0
         self.buffer = collections.deque(maxlen=10_000)
-        self.requests = []  # first sequence number of each requested replay
+        self.requests = []  # the first sequence number of each requested replay
         self.lock = threading.Lock()
         self.sending = threading.Lock()
         self.context = zmq.Context()
@@ -184,26 +184,26 @@ class Engine:
         return seq
 
     def send_raw(self, *frames):
-        """Sends any frames, without a number and without the replay buffer."""
+        """Sends any frames; they get no number and are not put into the replay buffer."""
         with self.sending:
             self.pub.send_multipart(frames)
 
     def forget(self, keep=0):
-        """The replay buffer has wrapped: only its newest batches are left."""
+        """Makes the replay buffer wrap: only its newest batches are left."""
         with self.lock:
             while len(self.buffer) > keep:
                 self.buffer.popleft()
 
     def restart(self):
-        """Another process at the same addresses: connections break, the buffer is
-        empty, seq begins at 0."""
+        """A new process at the same addresses: connections break, the buffer is empty, and seq
+        begins at 0."""
         self.go_away()
         self.forget()
         self.next_seq = 0
         self.come_back()
 
     def go_away(self):
-        """Connections break; the engine keeps what it holds."""
+        """Connections break; the engine keeps its blocks."""
         self._close_sockets()
 
     def come_back(self):
@@ -231,7 +231,7 @@ class Engine:
                 continue
             frames = self.request_of(self.router.recv_multipart())
             if len(frames) != 3 or frames[1] != b"" or len(frames[2]) != 8:
-                continue  # vLLM does not answer either
+                continue  # vLLM does not answer such a request either
             start = int.from_bytes(frames[2], "big")
             with self.lock:
                 self.requests.append(start)
@@ -246,11 +246,11 @@ class Engine:
                 self.send_raw(self.topic, seq.to_bytes(8, "big"), payload)
 
     def request_of(self, frames):
-        """[peer, "", start], of what was received."""
+        """Parses a received request: [peer, "", start]."""
         return frames
 
     def answer(self, start):
-        """The rows that a replay sends; a subclass may return others, or None: no answer."""
+        """The rows that a replay sends. A subclass may return others, or None for no answer."""
         return [row for row in self.buffer if row[0] >= start]
 
     def _reply(self, peer, seq, payload):
@@ -261,7 +261,7 @@ class Engine:
 
 
 class ConnectingEngine(Engine):
-    """Its PUB socket connects to a bridge that listens."""
+    """Connects its PUB socket to a bridge that listens."""
 
     def __init__(self, address, **options):
         self.address = address

@@ -13,7 +13,7 @@ import programs
 
 
 class EngineProcess:
-    """Like engine.Engine, as far as its methods go."""
+    """Has the methods of engine.Engine that its users need."""
 
     def __init__(self):
         self.events, self.replay = (f"tcp://127.0.0.1:{programs.free_port()}" for _ in range(2))
@@ -34,14 +34,14 @@ class EngineProcess:
         self.process.communicate()
 
     def restart(self):
-        """By SIGKILL: what was published and not sent yet is lost, too."""
+        """Kills it with SIGKILL: batches published but not sent yet are lost too."""
         self.close()
         self.begin()
 
 
 def main(events, replay):
     one = engine.Engine(bind=events, bind_replay=replay)
-    one.router.set(zmq.SNDHWM, 0)  # else libzmq drops replies beyond 1,000, and what is held is not known
+    one.router.set(zmq.SNDHWM, 0)  # otherwise libzmq drops replies above 1,000, and the held blocks are unknown
     print("bound", flush=True)
     for line in sys.stdin:
         one.publish(bytes.fromhex(line))

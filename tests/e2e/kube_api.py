@@ -47,7 +47,7 @@ PODS = {
     "verbs": ["create", "delete", "get", "list", "patch", "update", "watch"],
 }
 COLUMNS = [("Name", 0), ("Ready", 0), ("Status", 0), ("Restarts", 0), ("Age", 0), ("IP", 1), ("Node", 1)]
-DEFAULT_TIMEOUT_S = 1800  # of a watch that names none
+DEFAULT_TIMEOUT_S = 1800  # the time of a watch that names none
 LARGEST_BODY = 4 << 20
 
 
@@ -86,14 +86,15 @@ class Token:
 
 @dataclasses.dataclass
 class Fault:
-    act: Callable  # (handler): answers instead
+    act: Callable  # (handler): answers in place of the server
     verb: Optional[str]
     times: int
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A request; verb: get, list, watch, create, update, patch, delete, or "" for what is no pod."""
+    """A request. verb: get, list, watch, create, update, patch, delete, or "" for requests that are
+    not about pods."""
 
     verb: str
     path: str
@@ -107,13 +108,13 @@ class Stream:
     """A running watch."""
 
     def __init__(self):
-        self.orders = collections.deque()  # bytes to send, or None: end it in the middle
+        self.orders = collections.deque()  # bytes to send; None: end the connection in the middle
 
 
 class Api:
     def __init__(self, folder, listen="127.0.0.1", port=0, names=(), log_size=1000, kubelet_s=None, seed=None):
-        """kubelet_s: a deleted pod ends after so long, or after its grace where that is shorter;
-        None: when pods.finish() is called."""
+        """kubelet_s: a deleted pod ends after this time, or after its grace period if that is
+        shorter; None: when pods.finish() is called."""
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.account = self.folder / "serviceaccount"
@@ -127,8 +128,8 @@ class Api:
         self.streams = []
         self.connections = set()
         self.bookmark_s = 60.0
-        self.split_bytes = None  # each line of a watch goes out in parts of so many bytes
-        self.gone_as = "event"  # how a watch learns that its version is too old: "event" or "status"
+        self.split_bytes = None  # each line of a watch is sent in parts of this many bytes
+        self.gone_as = "event"  # how a watch is told that its version is too old: "event" or "status"
         self.is_frozen = False
         self.server = None
         self.listen, self.port = listen, port
@@ -176,12 +177,12 @@ class Api:
         return token
 
     def expire(self, token=None):
-        """That token, or all but the newest, are refused from now on; running watches go on."""
+        """Refuses that token, or all but the newest, from now on; running watches continue."""
         for each in [token] if token else [one for one in self.tokens if one != self.token]:
             self.tokens[each].until = 0
 
     def new_certificate(self, days=365, new_authority=False):
-        """For connections from now on; -1 days: one that has expired."""
+        """Replaces the certificate for later connections; -1 days: one that has expired."""
         if new_authority:
             self.certificates.new_authority()
         self.certificates.sign(days)
@@ -204,7 +205,7 @@ class Api:
         self.faults.append(Fault(act, verb, times))
 
     def bookmark(self):
-        """Sends one into each watch that allows them."""
+        """Sends a bookmark into each watch that allows them."""
         self._order(lambda stream: stream.bookmark_now())
 
     def expire_watches(self, code=410):
@@ -213,7 +214,7 @@ class Api:
         self._order(lambda stream: stream.orders.extend([event_line("ERROR", status), b""]))
 
     def say(self, line):
-        """Any bytes into each running watch."""
+        """Sends any bytes into each running watch."""
         self._order(lambda stream: stream.orders.append(line))
 
     def end_watches(self):
@@ -221,11 +222,11 @@ class Api:
         self._order(lambda stream: stream.orders.extend([stream._line("BOOKMARK", bookmark(stream.version)), b""]))
 
     def cut_watches(self):
-        """Their connections are reset, in the middle of the answer."""
+        """Resets the connections of running watches in the middle of the answer."""
         self._order(lambda stream: stream.orders.append(None))
 
     def freeze(self):
-        """Watches stay open and send nothing, and do not end when their time is over."""
+        """Watches stay open, send nothing, and do not end when their time is over."""
         self.is_frozen = True
 
     def thaw(self):
@@ -244,7 +245,7 @@ class Api:
             self.pods.changed.notify_all()
 
     def come_back(self):
-        """On the same port, with the pods that there are by now."""
+        """Listens on the same port again, with the current pods."""
         api = self
 
         class Server(http.server.ThreadingHTTPServer):
@@ -317,7 +318,8 @@ def replace_text(path, text):
 
 
 def reset(connection):
-    """Without the TLS layer's goodbye; by the thread that serves it or by another."""
+    """Closes without the TLS close_notify, from the thread that serves the connection or from
+    another."""
     with contextlib.suppress(OSError):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
@@ -389,7 +391,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         except Refusal as refusal:
             self.refuse(refusal)
         if self.answered is None:
-            self.close_connection = True  # a fault that wrote what it liked
+            self.close_connection = True  # a fault that has written an answer of its own
         else:
             self.api.counts[f"{asked.verb or asked.path} {self.answered}"] += 1
 
@@ -434,7 +436,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return
         page = PAGES.get(asked.path)
         match = re.fullmatch(r"/api/v1/namespaces/([\w-]+)", asked.path)
-        if match:  # kubectl requests it when a pod is not found; each namespace exists
+        if match:  # kubectl requests it when a pod is not found; every namespace exists here
             page = {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": match[1]}}
         if page is None:
             raise Refusal(404, "NotFound", "the server could not find the requested resource")
@@ -548,7 +550,7 @@ def request_of(method, target):
 
 PATCHES = {
     "application/merge-patch+json": dict, "application/json-patch+json": list,
-    "application/strategic-merge-patch+json": dict,  # without its rules for lists: these are replaced
+    "application/strategic-merge-patch+json": dict,  # without the schema's rules for lists, which are replaced
 }
 ROUTES = {
     "": Handler.other, "get": Handler.get, "list": Handler.list, "watch": Handler.watch, "create": Handler.create,
@@ -675,7 +677,7 @@ class Watching(Stream):
                 return
 
     def _next(self):
-        """Waits for something to send; (lines, whether the time is over)."""
+        """Waits for something to send; returns (lines, whether the time is over)."""
         with self.pods.changed:
             while True:
                 now = time.monotonic()
@@ -697,7 +699,7 @@ class Watching(Stream):
     def _changes(self):
         try:
             changes = self.pods.since(self.version)
-        except Refusal as refusal:  # a client that did not keep up
+        except Refusal as refusal:  # a client that was too slow
             return [event_line("ERROR", refusal.status()), b""]
         self.version = self.pods.version
         events = [change.event_for(self.selection) for change in changes]
@@ -735,7 +737,7 @@ class Watching(Stream):
 
 
 def bookmark(version):
-    """What the API server sends: an object of the kind with nothing but a version."""
+    """A bookmark as the API server sends it: an object of the kind with only a version."""
     meta = {"resourceVersion": str(version), "creationTimestamp": None}
     return {"kind": "Pod", "apiVersion": "v1", "metadata": meta, "spec": {"containers": None}, "status": {}}
 

@@ -22,8 +22,8 @@ class Informer:
         self.page, self.watch_s = page, watch_s
         self.lock = threading.Lock()
         self.known = {}  # (namespace, name): the pod as the API wrote it
-        self.version = 0  # up to where `known` goes
-        self.events = []  # (type, name), without bookmarks
+        self.version = 0  # the version up to which `known` is complete
+        self.events = []  # (type, name) of each event, without bookmarks
         self.counts = collections.Counter()  # lists, watches, 410, 401, ...
         self.trouble = None
         self.loop = asyncio.new_event_loop()
@@ -35,13 +35,13 @@ class Informer:
             return dict(self.known)
 
     def has_version(self, version):
-        """True when everything up to that version was received; a bookmark counts too."""
+        """True when everything up to that version has been received; a bookmark counts too."""
         self.check()
         with self.lock:
             return self.version >= version
 
     def check(self):
-        """Raises what has ended it; returns itself."""
+        """Raises the error that has ended it; otherwise returns itself."""
         if self.trouble:
             raise self.trouble
         return self
@@ -80,7 +80,7 @@ class Informer:
                         await self._watch(self._function(connection))
                 except ApiException as refusal:
                     self.counts[refusal.status] += 1
-                    is_listed = is_listed and refusal.status not in (410, 504)  # 504: of a version to come
+                    is_listed = is_listed and refusal.status not in (410, 504)  # 504: a version in the future
                     if refusal.status not in (401, 403, 410, 429, 500, 503, 504):
                         raise
                 except (aiohttp.ClientError, OSError, asyncio.TimeoutError):

@@ -91,21 +91,21 @@ class Login:
         self.kind, self.folder = kind, folder
         self.config = folder / "nats.conf"
         self.file = folder / f"{kind}.secret"
-        self.secrets = []  # that no output may contain
+        self.secrets = []  # must not be in any output
         self.operator = Operator() if kind == "credentials" else None
         self.authority = Authority(folder / "pki") if kind == "certificate" else None
         self.turn = 0
         self.rotate()
 
     def rotate(self, reload=None):
-        """New material; the server accepts it, and no longer what came before."""
+        """Makes new material; the server accepts it, and no longer the earlier one."""
         self.turn += 1
         self.grant(self.issue())
         if reload:
             reload()
 
     def issue(self):
-        """Writes new material and returns what the server must know of it."""
+        """Writes new material and returns what the server must be configured with."""
         if self.kind == "nkey":
             key = make_key(nkeys.PREFIX_BYTE_USER)
             self.remember(seed_of(key))
@@ -148,7 +148,7 @@ class Login:
                 'authorization { users = [ { user: "bridge@example.org" } ] }\n')
 
     def keys(self, file=None):
-        """Of the group nats."""
+        """The keys of the configuration group nats."""
         file = file or self.file
         return {
             "password": f'user = "u0"; password_file = "{file}";',

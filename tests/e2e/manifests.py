@@ -1,4 +1,4 @@
-"""etc/kubernetes as kubectl renders it, and what its objects mean: which pods a selector selects,
+"""Renders etc/kubernetes with kubectl, and interprets its objects: which pods a selector selects,
 where a container's configuration comes from, who may reach a port, what Prometheus makes of a
 PodMonitor."""
 
@@ -28,7 +28,7 @@ NATS_CHART = {"app.kubernetes.io/name": "nats", "app.kubernetes.io/component": "
 
 @functools.cache
 def kubectls():
-    """Debian's, and the one in PATH where that is another."""
+    """Debian's kubectl, and the one in PATH when that is another."""
     return [str(path) for path in (TREE / "build" / "kubectl", shutil.which("kubectl")) if path and pathlib.Path(path).is_file()]
 
 
@@ -90,7 +90,7 @@ def ours(things):
 
 
 def selects(selector, labels):
-    """matchLabels and matchExpressions; an empty selector takes all."""
+    """matchLabels and matchExpressions; an empty selector matches everything."""
     def holds(term):
         there = term["key"] in labels
         inside = there and labels[term["key"]] in term.get("values", [])
@@ -109,7 +109,7 @@ def selected(things, selector):
 
 
 def ports_of(workload):
-    """{name: number} of all its containers."""
+    """{name: number} of the ports of all its containers."""
     return {port["name"]: port["containerPort"] for one in containers(workload) for port in one.get("ports", [])}
 
 
@@ -135,7 +135,7 @@ FROM_FIELDS = {"spec.nodeName": "node-a", "metadata.name": "pod-a", "metadata.na
 
 
 def environment(container):
-    """As the kubelet sets it."""
+    """The environment that the kubelet sets."""
     fields = {one["name"]: FROM_FIELDS[one["valueFrom"]["fieldRef"]["fieldPath"]] for one in container.get("env", [])}
     return {**fields, "KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
 
@@ -165,7 +165,7 @@ def check(folder, things, workload, container):
 
 
 def value_of(text, key):
-    """The first value of a key, as text; comments apart."""
+    """The first value of a key, as text, ignoring comments."""
     found = re.search(rf'^[^#\n]*\b{key} = "?([^";]*)"?;', text, re.M)
     assert found, key
     return found[1]
@@ -195,7 +195,7 @@ def policies_for(things, labels):
 
 
 def admitted(things, workload, port):
-    """The `from` terms that may reach a port of the pods; None: nothing keeps anybody out."""
+    """The `from` entries that may reach a port of the pods; None: no policy restricts the port."""
     policies = policies_for(things, labels_of(workload))
     names = ports_of(workload)
     if not policies:

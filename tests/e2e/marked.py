@@ -7,14 +7,14 @@ import pathlib
 import ssl
 import urllib.parse
 
-MIN_BYTES = 12  # anything shorter may stand in a log by chance
+MIN_BYTES = 12  # anything shorter may be in a log by chance
 PAGES = ("/state", "/streams", "/metrics", "/readyz", "/")
 
-secrets = set()  # of the running test
+secrets = set()  # secrets of the running test
 
 
 def mark(*texts):
-    """No program may show these from now on, nor a line of them; returns the first."""
+    """Marks secrets: from now on no program may show them, or one line of them. Returns the first."""
     for text in texts:
         secrets.update(
             line for line in text.split("\n") if len(line) >= MIN_BYTES and not line.startswith("-----"))
@@ -22,7 +22,7 @@ def mark(*texts):
 
 
 def forms(secret):
-    """As a log, a page or a command line might have it."""
+    """The forms in which a log, a page or a command line might contain it."""
     return {secret, json.dumps(secret)[1:-1], urllib.parse.quote(secret, safe=""),
             base64.b64encode(secret.encode()).decode().rstrip("=")}
 
@@ -32,7 +32,7 @@ def is_in(text):
 
 
 def shown(program):
-    """Where this program shows a secret; nowhere: []."""
+    """The places where this program shows a secret; [] when it shows none."""
     if not secrets:
         return []
     places = {"the log": program.text}
@@ -49,11 +49,11 @@ def read_or_nothing(read):
     try:
         return read()
     except (OSError, http.client.HTTPException):
-        return ""  # it has just ended, does not answer, or has no HTTP
+        return ""  # the program has just ended, does not answer, or has no HTTP
 
 
 def page_of(port, page):
-    """By HTTP or HTTPS; where a token is required, by each of the secrets that is one."""
+    """Reads a page by HTTP or HTTPS; when a token is required, tries each secret that is one."""
     tokens = [None, *(secret for secret in secrets if secret.isascii() and secret.isprintable())]
     text = ""
     for token in tokens:
@@ -73,7 +73,7 @@ def get(port, page, headers):
             answer = connection.getresponse()
             return answer.status, answer.read().decode(errors="replace")
         except http.client.HTTPException:
-            pass  # TLS is spoken there
+            pass  # the port speaks TLS
         finally:
             connection.close()
     return 0, ""

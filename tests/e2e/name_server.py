@@ -16,8 +16,8 @@ LONGEST_DATAGRAM = 512
 
 
 class NameServer:
-    """A, AAAA and SRV records over UDP, and over TCP when they are too long for that; at an address of its own, for
-    port 53 is what /etc/resolv.conf means."""
+    """A, AAAA and SRV records over UDP, and over TCP when they are too long for UDP. It has an
+    address of its own, because /etc/resolv.conf implies port 53."""
 
     def __init__(self, folder):
         if subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=30).returncode != 0:
@@ -45,7 +45,7 @@ class NameServer:
 
     @property
     def prefix(self):
-        """A program that is run by this finds this name server, and no other does."""
+        """A command prefix: only a program that is run by it finds this name server."""
         script = 'mount --bind "$0" /etc/resolv.conf && exec "$@"'
         return ["unshare", "--mount", "sh", "-c", script, self.file]
 

@@ -20,13 +20,13 @@ def _checked(status, what):
 
 
 def _own():
-    """The namespace of this thread."""
+    """The network namespace of this thread."""
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 class Namespace:
-    """Lives until close().  `with namespace.entered():` sockets and programs that this thread makes
-    are in it, and threads that begin meanwhile stay in it."""
+    """A network namespace that lives until close(). In `with namespace.entered():` sockets and
+    programs made by this thread are in it, and threads started there stay in it."""
 
     def __init__(self):
         home = _own()
@@ -61,7 +61,7 @@ class Namespace:
 
 
 def join(one, address, other, other_address):
-    """A line between two namespaces: lan0 in both."""
+    """A link between two namespaces; its end in each is lan0."""
     one.ip("link", "add", "lan0", "type", "veth", "peer", "name", "lan1")
     one.ip("link", "set", "lan1", "netns", other.path)
     other.ip("link", "set", "lan1", "name", "lan0")
@@ -71,8 +71,8 @@ def join(one, address, other, other_address):
 
 
 class Capture:
-    """What crosses the line, as the bytes of each direction of each TCP connection in their order.
-    The line loses nothing; what is sent twice stands there twice."""
+    """Records what crosses the link: for each direction of each TCP connection, its bytes in order.
+    The link loses nothing; retransmitted bytes appear twice."""
 
     def __init__(self, namespace):
         with namespace.entered():

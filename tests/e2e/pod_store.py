@@ -171,8 +171,8 @@ def with_version(pod, version):
 
 
 class Pods:
-    """Threads: any; each call is one step.  A pod that was returned is never changed, but
-    replaced by another: borrow it as long as you like, and do not write to it."""
+    """Threads: any; each call is atomic. A returned pod is never changed but replaced by a new one,
+    so it may be borrowed for any time; do not write to it."""
 
     def __init__(self, log_size=1000, seed=None):
         self.changed = threading.Condition()
@@ -244,8 +244,8 @@ class Pods:
             return self._write((namespace, name), {**pod, "metadata": {**meta, **marks}})
 
     def finish(self, namespace, name, uid=None):
-        """The kubelet's word that all containers have ended: the pod is gone.  Nothing happens
-        when it is gone already, or is another by now."""
+        """What the kubelet reports when all containers have ended: the pod is removed. Nothing
+        happens when it is gone already or has been replaced."""
         with self.changed:
             pod = self.pods.get((namespace, name))
             if pod is not None and uid in (None, pod["metadata"]["uid"]):
@@ -258,14 +258,14 @@ class Pods:
             self.compacted = self.version
 
     def skip_versions(self, count):
-        """Other objects of the cluster change, too: versions pass of which no pod knows."""
+        """Other objects of the cluster change too, which uses up versions."""
         with self.changed:
             self.version += count
             self.changed.notify_all()
 
     def restore(self, older):
-        """The store was set up again from a backup: its versions begin lower by so many, and who
-        watches from a newer one is refused.  (The pods are as they are.)"""
+        """Restores the store from a backup: its versions begin lower by this many, and a watch from
+        a newer one is refused. (The pods stay as they are.)"""
         with self.changed:
             self.log.clear()
             self.version = self.compacted = max(1, self.version - older)
@@ -341,7 +341,7 @@ class Pods:
         self.version += 1
         meta, before = pod["metadata"], pod
         del self.pods[meta["namespace"], meta["name"]]
-        if "deletionTimestamp" not in meta:  # at once, which its last words say
+        if "deletionTimestamp" not in meta:  # removed at once, which its last event shows
             pod = {**pod, "metadata": {**meta, "deletionTimestamp": timestamp(), "deletionGracePeriodSeconds": 0}}
         last = with_version(pod, self.version)
         self._log(Change(self.version, before, None, last))
@@ -387,7 +387,7 @@ IMAGE = "vllm/vllm-openai:v0.32.0"
 
 
 def container(name="engine", image=IMAGE, **ports):
-    """ports: kv_events=5557 is a port named kv-events."""
+    """ports: kv_events=5557 makes a port with the name kv-events."""
     rows = [{"name": key.replace("_", "-"), "containerPort": port, "protocol": "TCP"} for key, port in ports.items()]
     return {"name": name, "image": image, **({"ports": rows} if rows else {})}
 
@@ -396,7 +396,7 @@ def engine_pod(
     name, namespace="inference", ip=None, node="node-a", labels=None, annotations=None, containers=None,
     phase=None, ready=False, restarts=0, uid=None, grace_s=30,
 ):
-    """A pod as the API shows one.  ip: None is a pod that has none yet, and is Pending unless
+    """A pod as the API shows it. ip: None makes a pod without an address, which is Pending unless
     `phase` says otherwise."""
     containers = containers or [container(kv_events=5557, kv_replay=6557, http=8000)]
     phase = phase or ("Running" if ip else "Pending")

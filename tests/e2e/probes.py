@@ -1,5 +1,5 @@
-"""The captures of tests/data/probes: what an engine sent, and what its own lookup gave
-for prompts at points between its messages.  README.md there says how they were made."""
+"""The captures of tests/data/probes: the messages of an engine, and what its own lookup returned
+for prompts at points between them.  README.md there says how they were made."""
 
 import collections
 import dataclasses
@@ -47,7 +47,7 @@ def as_window_first(payload):
 
 
 def load(name):
-    """NAME, or NAME/window-first."""
+    """A capture by NAME, or by NAME/window-first."""
     if name.endswith("/window-first"):
         capture = load(name.removesuffix("/window-first"))
         frames = [as_window_first(payload) for payload in capture.frames]
@@ -66,7 +66,7 @@ def load(name):
 
 
 class Asker:
-    """POST /query, every time over the same connection."""
+    """POST /query, always over the same connection."""
 
     def __init__(self, aggregator):
         self.connection = http.client.HTTPConnection("127.0.0.1", aggregator.port, timeout=5 * PATIENCE)
@@ -85,7 +85,7 @@ class Asker:
 
 
 def tokens_of(answer, field, worker_id):
-    """For rank 0; workers that hold nothing are left out."""
+    """Answers for rank 0; workers that hold nothing are left out."""
     return answer[field].get(str(worker_id), {}).get("0", 0)
 
 
@@ -108,7 +108,7 @@ class Count:
             return "right"
         if given > truth:
             return "over" if is_exact else "over_flagged"
-        # The events show only so much with certainty.
+        # Too low, but not below what the events prove.
         return "short_in_bounds" if bounds and given >= bounds[0] else "short"
 
     def row(self):
@@ -116,12 +116,12 @@ class Count:
 
 
 class Tally:
-    """What the probes of one capture gave."""
+    """The results of the probes of one capture."""
 
     def __init__(self, capture):
         self.capture = capture
         self.probes = 0
-        self.states = collections.Counter()  # of the stream, at each probe
+        self.states = collections.Counter()  # state of the stream at each probe
         self.held = Count()
         self.hits = Count()
         self.has_hits = True

@@ -1,4 +1,4 @@
-"""Starting, asking and stopping real programs."""
+"""Starts, queries and stops real programs."""
 
 import http.client
 import json
@@ -11,7 +11,7 @@ import subprocess
 import time
 
 BIN = pathlib.Path(os.environ.get("KVB_BIN", "build/release")).resolve()
-# Sanitized programs are slower; deadlines stretch with KVB_PATIENCE.
+# Sanitized programs are slower; KVB_PATIENCE multiplies all deadlines.
 PATIENCE = float(os.environ.get("KVB_PATIENCE", "1"))
 
 
@@ -33,12 +33,13 @@ ports_given = set()
 
 
 PORTS_A_WORKER = 2500
-# pytest's workers run side by side, each with ports of its own.
+# pytest's workers run in parallel, each with its own range of ports.
 first_port = 10000 + PORTS_A_WORKER * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
 
 
 def free_port():
-    """Below the kernel's ephemeral range, so that no other socket gets it by chance before its use."""
+    """Ports below the kernel's ephemeral range, so that no other socket gets one by chance before
+    its use."""
     while True:
         port = random.randrange(first_port, first_port + PORTS_A_WORKER)
         if port in ports_given:
@@ -93,7 +94,7 @@ class Program:
 
 
 class Daemon(Program):
-    """kvbridge or kvaggregator, with its HTTP server; prefix: what runs it."""
+    """kvbridge or kvaggregator, with its HTTP server. prefix: the command that runs it."""
 
     def __init__(self, folder, name, program, config, port, prefix=(), env=None, stderr=None):
         path = folder / f"{name}.cfg"
@@ -136,7 +137,7 @@ class Daemon(Program):
         return self.http("GET", "/readyz")[0] == 200
 
     def metric(self, name, **labels):
-        """The sum of a metric over all its label sets that hold these labels."""
+        """The sum of a metric over all label sets that contain these labels."""
         total = 0.0
         for line in self.http("GET", "/metrics")[1].splitlines():
             head, _, value = line.rpartition(" ")

@@ -13,7 +13,7 @@ TABLES = {
 
 
 class Page:
-    """One page.  Samples by name and labels; a name in it twice is an error."""
+    """Parses one page into samples by name and labels; a sample that is there twice is an error."""
 
     def __init__(self, text):
         self.text = text
@@ -44,7 +44,7 @@ class Page:
         return sum(rows.values())
 
     def names(self):
-        """Of samples: a histogram has three."""
+        """Names of samples: a histogram has three."""
         return {name for name, _ in self.samples}
 
 

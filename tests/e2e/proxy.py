@@ -31,7 +31,7 @@ class Proxy:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self):
-        """Breaks what is connected and refuses what comes."""
+        """Breaks open connections and refuses new ones."""
         with self.lock:
             self.is_cut = True
             pairs, self.pairs = self.pairs, set()
@@ -106,8 +106,8 @@ class Proxy:
 
 
 class LongLine(Proxy):
-    """A line on which every byte travels for distance_s, in each direction, however many are under way:
-    another site.  (delay_s of a Proxy holds up what comes behind, too.)"""
+    """A link on which every byte takes distance_s in each direction, however many bytes are in
+    flight, as to another site. (delay_s of a Proxy also delays the bytes behind.)"""
 
     def __init__(self, target, distance_s, port=0):
         self.distance_s = distance_s

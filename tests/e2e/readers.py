@@ -24,7 +24,7 @@ EVENTS = engine.MapBlockStored | engine.MapBlockRemoved | engine.MapAllBlocksCle
 
 
 class Strict(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    """A batch of exactly three: a float, events, a number."""
+    """A batch of exactly three elements: a float, events, a number."""
 
     ts: float
     events: list[EVENTS]
@@ -38,15 +38,15 @@ class Reader:
     """held: hash -> (parent, tokens).  secure: called with each socket before it connects."""
 
     replays = True
-    is_exact = False  # it has each batch once
+    is_exact = False  # it receives each batch once
     topic = b""
 
     def __init__(self, events, replay, rank=0, block_size=4, lose=lambda: False, secure=lambda socket: None):
         self.events, self.replay_at, self.rank, self.block_size, self.lose = events, replay, rank, block_size, lose
         self.secure = secure
         self.held = {}
-        self.has_cleared = False  # until then it may have missed earlier events
-        self.batches = []  # numbers of live ones
+        self.has_cleared = False  # until this number it may have missed earlier events
+        self.batches = []  # numbers of live batches
         self.context = zmq.Context()
         self.sub = self.context.socket(zmq.SUB)
         self.sub.set(zmq.LINGER, 0)
@@ -119,7 +119,7 @@ class Reader:
             dealer.close()
 
     def read(self, wait_ms=0):
-        """Takes the messages that have arrived.  True: there were some."""
+        """Reads the messages that have arrived; True when there were some."""
         some = False
         while self.sub.poll(0 if some else wait_ms):
             topic, number, payload = self.sub.recv_multipart()
@@ -185,7 +185,7 @@ class Conductor(Reader):
 
 
 class LlmD(Reader):
-    """After a failed replay it drops some live batches; its own time for that is 30 s."""
+    """After a failed replay it drops live batches for a while; in the original for 30 s."""
 
     topic = b"kv@"
     is_exact = True
@@ -221,7 +221,7 @@ class LlmD(Reader):
         return True
 
     def is_ready_for(self, number):
-        """Applies a batch, after the repair that it needs."""
+        """Applies a batch, after a replay if one is needed first."""
         if self.last is not None and number > self.last + 1:
             if self.cool:
                 return False

@@ -13,22 +13,22 @@ class Request:
     def __init__(self, number, subject, payload, truth):
         self.number, self.subject, self.payload, self.truth = number, subject, payload, truth
         self.sent = self.answered = None
-        self.times = 0  # sent
+        self.times = 0  # how often it was sent
         self.sender = None  # the id in the answer
 
 
 class Requester:
-    """ask(number) returns (subject, payload, truth) of the next request; judge(truth, answer) says
-    what is wrong with an answer, or None."""
+    """ask(number) returns (subject, payload, truth) of the next request; judge(truth, answer)
+    returns what is wrong with an answer, or None."""
 
-    PATIENCE_S = 2 * programs.PATIENCE  # then a request is repeated; without responders: at once
+    PATIENCE_S = 2 * programs.PATIENCE  # after this time a request is repeated; without responders at once
 
     def __init__(self, port, rate, ask, judge):
         self.rate, self.ask, self.judge = rate, ask, judge
         self.lock = threading.Lock()
         self.open = {}  # requests without an answer
         self.done = []
-        self.repeated = []  # (request, why)
+        self.repeated = []  # (request, what is wrong)
         self.wrong = []
         self.lost = []
         self.delays = []
@@ -68,14 +68,14 @@ class Requester:
                 data += self.repeat_late()
             if data:
                 self.write(data)
-            time.sleep(0.005)  # the pace
+            time.sleep(0.005)  # sets the pace
 
     def repeat_late(self):
         late = time.monotonic() - self.PATIENCE_S
         return b"".join(self.repeat(one, "late") for one in list(self.open.values()) if one.sent < late)
 
     def repeat(self, request, why):
-        """Under the lock.  A second failure is a loss."""
+        """Called under the lock. A second failure is a loss."""
         if request.times > 1:
             self.lost.append((request, why))
             del self.open[request.number]
@@ -112,7 +112,7 @@ class Requester:
         with self.lock:
             request = self.open.pop(number, None)
             if request is None:
-                return  # the answer to the first of two came late
+                return  # the answer to the first attempt arrived late
             request.answered = time.monotonic()
             request.sender = answer.get("aggregator")
             self.delays.append(request.answered - request.sent)
@@ -137,7 +137,7 @@ class Requester:
             return len(self.done)
 
     def shares(self, begin, end=None):
-        """Answers by aggregator, of those done at places begin .. end."""
+        """Answers by aggregator, of those completed at positions begin .. end."""
         counts = {}
         with self.lock:
             for one in self.done[begin:end]:

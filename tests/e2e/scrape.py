@@ -1,5 +1,5 @@
-"""The part of Dynamo's KvMetricsAggregator that the contract describes: a strict
-reader, which passes over an endpoint when a key is missing or of the wrong type."""
+"""The part of Dynamo's KvMetricsAggregator that the contract describes: a strict reader, which
+skips an endpoint when a key is missing or has the wrong type."""
 
 import json
 
@@ -31,12 +31,12 @@ def has_all(item, keys):
 
 
 def read_flat(data):
-    """0.2: seven figures side by side; None when it is passed over."""
+    """As in 0.2: seven flat figures; None when the endpoint is skipped."""
     return {key: data[key] for key in FLAT} if has_all(data, FLAT) else None
 
 
 def read_nested(data):
-    """0.3 to 0.5.  data_parallel_rank may be null but not be anything else."""
+    """As in 0.3 to 0.5. data_parallel_rank may be null but nothing else."""
     if not isinstance(data, dict) or "spec_decode_stats" not in data:
         return None
     worker, kv = data.get("worker_stats"), data.get("kv_stats")

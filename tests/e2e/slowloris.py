@@ -1,4 +1,5 @@
-"""Connections that take a server's places and never finish: half a header, or half a TLS handshake."""
+"""Connections that occupy a server's places and never finish: half a header, or half a TLS
+handshake."""
 
 import selectors
 import socket
@@ -22,8 +23,8 @@ def client_hello(protocols=()):
 
 
 class Slowloris:
-    """Connections that each send one of `beginnings`, in turn, and with is_header a byte now and then;
-    one that is closed is opened again.  They come from an address of their own."""
+    """Connections that each send one of `beginnings`, in turn, and with is_header an occasional
+    further byte. A closed connection is opened again. They come from an address of their own."""
 
     def __init__(self, port, count, beginnings=(HEADER,), is_header=True):
         self.port, self.count, self.beginnings, self.is_header = port, count, beginnings, is_header
@@ -40,7 +41,7 @@ class Slowloris:
         try:
             one.send(self.beginnings[self.opened % len(self.beginnings)])
         except OSError:
-            pass  # not connected yet; a byte follows
+            pass  # not connected yet; the next byte follows
 
     def _take(self, one):
         """Reads the answer of the server; True when it has closed the connection."""
@@ -52,7 +53,7 @@ class Slowloris:
             return True
 
     def work(self, drip):
-        """Takes leave of the closed ones, opens up to 100 new ones, and lets some send a byte."""
+        """Removes closed connections, opens up to 100 new ones, and lets some send a byte."""
         for key, _ in self.waiting.select(0):
             if self._take(key.fileobj):
                 self.waiting.unregister(key.fileobj)

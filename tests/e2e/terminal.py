@@ -1,4 +1,4 @@
-"""A program on a terminal of its own: a pty, and an emulator (pyte) that knows what a
+"""A program on a terminal of its own: a pty with an emulator (pyte), which shows the screen that a
 person would see."""
 
 import fcntl
@@ -39,7 +39,7 @@ class Terminal:
         os.set_blocking(self.master, False)
         self._set_size(columns, rows)
         self.modes = termios.tcgetattr(self.slave)
-        # The slave stays open here: its modes are looked at after the program's end.
+        # The slave stays open here, so that its modes can be read after the program's end.
         self.process = subprocess.Popen(
             [str(word) for word in argv], stdin=self.slave if stdin is None else stdin,
             stdout=self.slave, stderr=self.slave, preexec_fn=self._take_terminal,
@@ -54,14 +54,14 @@ class Terminal:
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def resize(self, columns, rows):
-        """As dragging the window does: the kernel sends SIGWINCH."""
+        """Resizes the terminal as a window manager does: the kernel sends SIGWINCH."""
         self.pump()
         self.screen.resize(rows, columns)
         self._set_size(columns, rows)
 
     def pump(self):
-        """Lets the emulator see what the program has written; not for ever, should it
-        write all the time."""
+        """Feeds the program's output to the emulator; for a limited time, in case it writes
+        continuously."""
         for _ in range(16):
             try:
                 piece = os.read(self.master, 65536)
@@ -96,7 +96,7 @@ class Terminal:
     def end(self, seconds=10.0):
         """Its exit status."""
         def has_ended():
-            self.pump()  # a full terminal would hold it up
+            self.pump()  # a full terminal buffer would block it
             return self.process.poll() is not None
 
         programs.wait_for("the program ends", has_ended, seconds)
@@ -104,7 +104,8 @@ class Terminal:
         return self.process.returncode
 
     def is_restored(self):
-        """Modes as before, cursor shown, own screen left, wrapping on, plain keys."""
+        """True when modes are restored, the cursor is shown, the alternate screen left, wrapping on
+        and keys normal."""
         self.pump()
         after = self.raw.rfind(b"\033[?1049l")
         return (
@@ -116,13 +117,13 @@ class Terminal:
         )
 
     def cpu_seconds(self):
-        """Of the program and its threads."""
+        """CPU time of the program and its threads."""
         with open(f"/proc/{self.process.pid}/stat") as file:
             fields = file.read().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def stop(self):
-        """By SIGTERM, and what is still to be read is read; true when all is over."""
+        """Ends it with SIGTERM and reads the rest of its output; true when it has ended."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:

@@ -24,7 +24,7 @@ def user_claims(subject, permissions, **more):
 
 
 class Accounts:
-    """An operator with an account for the bridges and one for those who read them."""
+    """An operator with one account for the bridges and one for their readers."""
 
     def __init__(self):
         self.operator = make_key(nkeys.PREFIX_BYTE_OPERATOR)
@@ -56,10 +56,11 @@ class Accounts:
 
 
 class Daemons:
-    """A bridge and an aggregator; login(name) is the text of each daemon's group nats, beside the URL."""
+    """A bridge and an aggregator. login(name) is the text of each daemon's group nats, without the
+    URL."""
 
     def __init__(self, scene, login, urls=None):
-        self.urls = urls or {}  # name -> its nats-server, where it is another one
+        self.urls = urls or {}  # name: its nats-server, when it is another one
         self.scene, self.engine = scene, scene.engine()
         self.texts = {
             "bridge": 'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "protobuf";'
@@ -83,7 +84,7 @@ class Daemons:
         return jwt_of(role, "--config", named)
 
     def run(self):
-        """The aggregator comes late: it has to request the list from the bridge."""
+        """The aggregator starts late, so it has to request the list from the bridge."""
         bridge = self.start("bridge")
         self.engine.publish(engine.batch(engine.stored([1, 2, 3], PROMPT, 16)))
         wait_for("EXACT at the bridge", lambda: bridge.get("/state")["streams"][0]["state"] == "EXACT")
@@ -102,7 +103,7 @@ class Daemons:
 
 
 def is_asked_and_silent_elsewhere(router, events):
-    """A router is answered, and what it publishes in place of a bridge reaches nobody."""
+    """A router is answered, and messages that it publishes in place of a bridge reach nobody."""
     answer = json.loads(router.request(f"{ROUTER}.kv_match", json.dumps({"model": "m", "token_ids": PROMPT}).encode()))
     assert answer["workers"][0]["tokens"]["device"] == 48, answer
     router.publish(f"{PUBLISH}.kv_events", b"forged")
@@ -113,7 +114,7 @@ def is_asked_and_silent_elsewhere(router, events):
 
 @pytest.mark.both_servers
 def test_bridges_have_an_account_of_their_own(scene):
-    """Exported to the other account: what bridges publish, and requests for what was missed."""
+    """Exports to the other account what bridges publish, and imports requests for missed events."""
     accounts = Accounts()
     files = {name: scene.folder / f"{name}.creds" for name in ("bridge", "aggregator", "router", "reader")}
     daemons = Daemons(scene, lambda name: f'credentials = "{files[name]}";')
@@ -138,7 +139,8 @@ def claims_of(token):
 
 
 class Callout:
-    """Answers nats-server, which asks who a client is: a user's name is its role, and the password is p."""
+    """Answers nats-server's requests for the identity of a client: a user's name is its role, and
+    the password is p."""
 
     def __init__(self, client, issuer, permissions):
         self.issuer, self.permissions = issuer, permissions
@@ -160,7 +162,7 @@ class Callout:
 
 
 def test_an_auth_callout_hands_out_the_permissions(scene):
-    """nats-server has it from 2.10 on."""
+    """nats-server supports it from 2.10 on."""
     scene.server = SERVERS["current"]
     issuer = make_key(nkeys.PREFIX_BYTE_ACCOUNT)
     assert scene.nats_url
@@ -180,7 +182,7 @@ def test_an_auth_callout_hands_out_the_permissions(scene):
     is_asked_and_silent_elsewhere(scene.bus(user="router:p@"), events)
     assert callout.refused == 0
 
-    # A login that was removed is refused at the next connection, and accepted when it is known again.
+    # A removed login is refused at the next connection, and accepted when it is added again.
     known = callout.permissions.pop("bridge")
     scene.started[0].kill()
     scene.start_nats(port=scene.nats_port, config=config)
@@ -205,7 +207,7 @@ def users_of(name, path):
 
 
 def start_sites(scene, certificate_of):
-    """The bridge is at the hub, the aggregator at the leaf node; returns what is to be run there."""
+    """The bridge connects to the hub, the aggregator to the leaf node; returns what to run there."""
     ports = {name: programs.free_port() for name in ("bridge", "aggregator", "line")}
     daemons = Daemons(scene, lambda name: "", {
         name: f"nats://{name}:p@127.0.0.1:{ports[name]}" for name in ("bridge", "aggregator")})
@@ -231,6 +233,6 @@ def test_permissions_are_enough_across_a_leaf_node_with_tls(scene):
 def test_a_leaf_node_of_another_authority_gets_nothing(scene):
     daemons, servers = start_sites(scene, lambda authority: Authority(scene.folder / "other", "other").sign("leaf"))
     bridge, aggregator = daemons.start("bridge"), daemons.start("aggregator")
-    wait_for("it is refused", lambda: "TLS leafnode handshake error" in servers[0].text())
+    wait_for("the log says that the leaf node is refused", lambda: "TLS leafnode handshake error" in servers[0].text())
     wait_for("the bridge publishes", lambda: bridge.metric("kvb_messages_published_total") > 5)
     assert aggregator.get("/streams")["streams"] == []

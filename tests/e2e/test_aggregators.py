@@ -21,10 +21,10 @@ from requester import Requester
 BLOCK, BLOCKS, WORKERS = 16, 8, 4
 TURNS = int(os.environ.get("KVB_GROUP_TURNS", "3"))
 RATE = int(os.environ.get("KVB_GROUP_RATE", "600"))
-SECONDS = float(os.environ.get("KVB_GROUP_SECONDS", "0"))  # a turn lasts at least so long
-SAMPLE = 2000  # answers of one set of aggregators: their shares deviate by 3 to 4 %
-HELD = 20  # requests at least that a killed one takes with it
-NOTICE_S = 0.05  # for nats-server to see that a process has ended
+SECONDS = float(os.environ.get("KVB_GROUP_SECONDS", "0"))  # each step of the test lasts at least this long
+SAMPLE = 2000  # number of answers of each set of aggregators: shares then deviate by 3 to 4 %
+HELD = 20  # a killed aggregator must have at least this many requests
+NOTICE_S = 0.05  # time until nats-server notices that a process has ended
 
 
 def prompt(number):
@@ -48,7 +48,7 @@ def is_complete(aggregator):
 
 
 def id_of(aggregator):
-    return wait_for("its log names it", lambda: re.search(r"answers requests id=(\w{32})", aggregator.text()))[1]
+    return wait_for("the log names its id", lambda: re.search(r"answers requests id=(\w{32})", aggregator.text()))[1]
 
 
 def is_member(aggregator):
@@ -56,7 +56,7 @@ def is_member(aggregator):
 
 
 def ask(number):
-    """Whole prompts of one worker, and heads of them: (subject, body, what is true)."""
+    """Whole prompts of one worker, and prefixes of them: (subject, body, the right answer)."""
     holder, held = number % WORKERS + 1, number // WORKERS % BLOCKS + 1
     kind = "kv_route" if number % 2 else "kv_match"
     body = json.dumps({"token_ids": prompt(holder)[:held * BLOCK]}).encode()
@@ -76,15 +76,15 @@ def judge(truth, answer):
 
 
 def end(requester, victim, number):
-    """Ends it; the requests that it may have taken with it."""
-    if number == signal.SIGKILL:  # answers take under a millisecond: else it would have none to lose
+    """Kills it; returns the requests that it may have had."""
+    if number == signal.SIGKILL:  # an answer takes less than a millisecond, so it is frozen first
         victim.process.send_signal(signal.SIGSTOP)
-        wait_for("requests wait for it", lambda: len(requester.waiting()) >= HELD)
+        wait_for("the frozen aggregator has requests", lambda: len(requester.waiting()) >= HELD)
     before, begin = requester.waiting(), time.monotonic()
     victim.process.send_signal(number)
     victim.process.wait(10 * programs.PATIENCE)
     ended = time.monotonic()
-    time.sleep(NOTICE_S)  # a span of the measurement, not a wait for something
+    time.sleep(NOTICE_S)  # the length of the measurement, not a wait for a condition
     return before | requester.first_after(begin) - requester.first_after(ended + NOTICE_S)
 
 
@@ -96,7 +96,7 @@ def is_spread(shares, members):
 def test_requests_survive_aggregators(fleet):
     group = [fleet.aggregator(f"kvaggregator{number}") for number in range(3)]
     for one in group:
-        wait_for("it has the whole picture", lambda a=one: is_complete(a))
+        wait_for("the new aggregator has all lists", lambda a=one: is_complete(a))
     requester = Requester(fleet.nats_port, RATE, ask, judge)
     in_flight, rows, known = set(), [], {id_of(one) for one in group}
     try:
@@ -115,7 +115,7 @@ def test_requests_survive_aggregators(fleet):
             new = fleet.aggregator(f"kvaggregator{turn + 3}")
             known.add(id_of(new))
             group.append(new)
-            wait_for("all that went with it is answered", lambda t=taken: not t & requester.waiting())
+            wait_for("the requests that were lost with it are answered", lambda t=taken: not t & requester.waiting())
             again = len(requester.repeated) - repeated
             rows.append((sign.name, len(taken), again, sorted(shares.values())))
             if sign == signal.SIGTERM:
@@ -138,15 +138,15 @@ def test_requests_survive_aggregators(fleet):
     assert set(requester.shares(0)) <= known
 
 
-def test_one_that_is_not_ready_is_given_nothing_but_answers_who_asks_it(scene):
-    """A worker without a replay endpoint is UNVERIFIED for ever."""
+def test_an_unready_aggregator_gets_no_group_requests_but_answers_direct_ones(scene):
+    """A worker without a replay endpoint stays UNVERIFIED."""
     one = scene.engine()
     scene.bridge(worker(one, 1, replay=False))
     one.publish(engine.batch(engine.stored([1], prompt(1)[:BLOCK], BLOCK)))
     any_share = scene.aggregator("any")
     picky = scene.aggregator("picky", wait=False, router="ready_exact = 0.5;")
     why = "0 of 1 streams are EXACT; router.ready_exact requires a share of 0.5"
-    wait_for("it says why", lambda: why in picky.http("GET", "/readyz")[1])
+    wait_for("/readyz says why", lambda: why in picky.http("GET", "/readyz")[1])
     assert picky.http("GET", "/readyz")[0] == 503
     bus = scene.bus()
     body = json.dumps({"token_ids": prompt(1)[:BLOCK]}).encode()
@@ -174,11 +174,11 @@ def test_a_member_leaves_and_joins_with_the_share_of_exact_streams(scene):
     assert is_member(aggregator)
     bridge.process.send_signal(signal.SIGCONT)
     one.publish(b"not msgpack")  # POISON: PARTIAL
-    wait_for("it has left", lambda: not is_member(aggregator))
+    wait_for("the aggregator has left the group", lambda: not is_member(aggregator))
     assert not aggregator.is_ready()
     one.restart()
     one.publish(engine.batch(engine.stored([1], prompt(1)[:BLOCK], BLOCK)))
-    wait_for("it is back", lambda: is_member(aggregator), 20)
+    wait_for("the aggregator is in the group again", lambda: is_member(aggregator), 20)
     wait_for("ready", aggregator.is_ready)
 
 

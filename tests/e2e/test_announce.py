@@ -151,7 +151,7 @@ def state_of(bridge):
     return {one["dynamo"]: one for one in bridge.get("/state")["announce_to"]}
 
 
-def test_ranks_are_registered_at_both_kinds_and_taken_back(scene):
+def test_ranks_are_registered_at_both_kinds_and_removed(scene):
     select, indexer = scene.engine_of(Select), scene.engine_of(Indexer)
     one, two = scene.engine(), scene.engine()
     first, second = free_ports(), free_ports()
@@ -165,42 +165,42 @@ def test_ranks_are_registered_at_both_kinds_and_taken_back(scene):
         "kv_events_endpoint": sockets[7, 0][0], "replay_endpoint": sockets[7, 0][1], "block_size": SIZE,
         "data_parallel_start_rank": 0, "data_parallel_size": 1, "max_num_batched_tokens": 8192, "lifecycle": "schedulable"}
     assert indexer.changes()[0][:2] == ("POST", "/workers") and len(indexer.changes()) == 3
-    wait_for("/state says so", lambda: [
+    wait_for("/state shows the registrations", lambda: [
         (one["api"], one["failing"], one["wanted"], one["registered"]) for one in state_of(bridge).values()] == [
             ("select_service", False, 2, 2), ("indexer", False, 2, 2)])
     assert state_of(bridge)[f"http://127.0.0.1:{select.port}"]["why"] == "endpoint is required"
     assert bridge.metric("kvb_announce_ranks_registered") == 4
 
-    # SIGHUP: one worker leaves, and one service.
+    # SIGHUP removes one worker and one service.
     rewrite(bridge, rows[:1], announcing(indexer, host='host = "127.0.0.2"; max_batched_tokens = 8192;'))
     reload(bridge)
     wait_for("all is taken back at one", lambda: select.sockets() == {})
     wait_for("and one worker at the other", lambda: set(indexer.sockets()) == {(7, 0)})
-    wait_for("/state says so", lambda: list(state_of(bridge)) == [f"http://127.0.0.1:{indexer.port}"])
+    wait_for("/state shows the remaining service", lambda: list(state_of(bridge)) == [f"http://127.0.0.1:{indexer.port}"])
 
-    # A bridge that is killed finds its registrations again.
+    # A bridge that was killed finds its earlier registrations.
     before = len(indexer.changes())
     bridge.kill()
     bridge = scene.bridge(*rows[:1], name="again", limits=announcing(indexer))
-    wait_for("it has seen it", lambda: bridge.metric("kvb_announce_ranks_registered") == 1)
+    wait_for("the bridge has found its registration", lambda: bridge.metric("kvb_announce_ranks_registered") == 1)
     assert len(indexer.changes()) == before
     assert bridge.stop() == 0
     assert indexer.sockets() == {}
 
 
-def test_a_service_that_is_away_or_refuses_is_asked_again(scene):
+def test_a_service_that_is_away_or_refuses_is_requested_again(scene):
     port = programs.free_port()
     absent = type("Absent", (), {"port": port})
     bridge = scene.bridge(row(scene.engine(), 7, free_ports()), limits=announcing(absent))
     url = f"http://127.0.0.1:{port}"
-    wait_for("it fails", lambda: state_of(bridge)[url]["failing"])
+    wait_for("the service fails", lambda: state_of(bridge)[url]["failing"])
     assert bridge.metric("kvb_announce_requests_total", outcome="failed") > 0
     wait_for("the log says so", lambda: "a Dynamo service cannot be asked: trying again" in bridge.text())
     service = scene.engine_of(Indexer, port=port)
     service.workers[7, 0] = {"endpoint": "tcp://10.9.9.9:1", "replay_endpoint": "", "model_name": "m", "block_size": SIZE}
     wait_for("another one's sockets are replaced", lambda: service.sockets().get((7, 0), " ")[0].startswith("tcp://127."))
     assert [one[1] for one in service.changes()] == ["/unregister", "/register"]
-    wait_for("/state says so", lambda: state_of(bridge)[url]["registered"] == 1)
+    wait_for("/state shows the registration", lambda: state_of(bridge)[url]["registered"] == 1)
     service.close()
     assert bridge.stop() == 0
 
@@ -232,7 +232,7 @@ class Real:
         self.port = port or programs.free_port()
         self.program = scene.start(name, [PYTHON, "-m", f"dynamo.{module}", "--port", self.port, "--threads", "1"])
         self.program.is_ours = False
-        wait_for("it answers", lambda: self.ask("GET", "/health")[0] == 200, 30)
+        wait_for("the service answers", lambda: self.ask("GET", "/health")[0] == 200, 30)
 
     def ask(self, method, path, body=None):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
@@ -247,7 +247,7 @@ class Real:
 
 
 def held(service, tokens):
-    """How many of the tokens worker 7 has, as the indexer says."""
+    """How many of the tokens worker 7 has, according to the indexer."""
     status, answer = service.ask("POST", "/query", {"token_ids": tokens, "model_name": "m"})
     return answer["scores"].get("7", {}).get("0", 0) if status == 200 else None
 
@@ -259,17 +259,17 @@ def chosen(service, tokens):
 
 
 @pytest.mark.skipif(not PYTHON, reason="KVB_DYNAMO_PYTHON names no Python with ai-dynamo-runtime")
-def test_the_real_services_know_what_is_held(scene):
+def test_the_real_services_list_the_held_blocks(scene):
     vllm = scene.engine()
     select, indexer = Real(scene, "select_service", "select"), Real(scene, "indexer", "indexer")
     rows = [row(vllm, 7, free_ports(), 'address = "http://10.0.0.1:8000";')]
     bridge = scene.bridge(*rows, limits=announcing(select, indexer))
     tokens = list(range(100, 100 + 5 * SIZE))
     vllm.publish(engine.batch(engine.MapForm.stored([1, 2, 3], tokens[:3 * SIZE], SIZE), rank=0))
-    wait_for("the indexer knows them", lambda: held(indexer, tokens) == 3 * SIZE, 30)
-    wait_for("select_service chooses by them", lambda: chosen(select, tokens) == (7, 3 * SIZE), 30)
+    wait_for("the indexer lists the blocks", lambda: held(indexer, tokens) == 3 * SIZE, 30)
+    wait_for("select_service chooses by the blocks", lambda: chosen(select, tokens) == (7, 3 * SIZE), 30)
 
-    # Killed and started again, the services and the bridge find each other.
+    # The services and the bridge are killed and started again, and still agree.
     select.program.kill()
     indexer.program.kill()
     select = Real(scene, "select_service", "select2", select.port)

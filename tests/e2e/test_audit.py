@@ -1,6 +1,6 @@
-"""Is a stream UNVERIFIED(audit) at all aggregators when its engine delivers fewer cached tokens than its
-events promise, and no other stream?  Do blocks that the engine published as removed count for nothing?
-Is the stream EXACT again after a clear and kept promises?"""
+"""Is a stream UNVERIFIED(audit) at all aggregators when its engine delivers fewer cached tokens
+than its events promise, and no other stream?  Are blocks that the engine has published as removed
+not counted? Is the stream EXACT again after a clear and enough clean requests?"""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ LIAR, HONEST = 1, 2
 
 
 def prompt(number):
-    """One token more than its blocks: engines compute the last token."""
+    """A prompt of these blocks and one token more, because engines compute the last token."""
     return list(range(number * 100000, number * 100000 + PROMISE + 1))
 
 
@@ -40,7 +40,7 @@ class Fleet:
         wait_for("the prompt is held", lambda: all(
             row.get("last_event_id", 0) > last and row["blocks"]["device"] == BLOCKS
             for row, last in zip((self.row(a, number) for a in self.aggregators), before)), 20)
-        wait_for("it is claimed", lambda: all(
+        wait_for("the aggregators claim that the stream is broken", lambda: all(
             self.state(a, number) in ("EXACT()", "UNVERIFIED(audit)") for a in self.aggregators), 20)
 
     def row(self, aggregator, number):
@@ -67,12 +67,12 @@ class Fleet:
         assert status == 200, text
 
     def serve(self, number, cached, count):
-        """All are routed first, because a report that overtakes its decision is not compared."""
+        """Routes all requests first, because a report that overtakes its decision is not compared."""
         for request_id in [self.route(number) for _ in range(count)]:
             self.finish(request_id, cached)
 
     def await_total(self, value, name, **labels):
-        """Of each aggregator, with its next tick."""
+        """Reads the value from each aggregator, after its next tick."""
         wait_for(f"{name} is {value}", lambda: all(a.metric(name, **labels) == value for a in self.aggregators))
 
 
@@ -94,19 +94,19 @@ def test_a_stream_whose_engine_delivers_less_is_unverified_until_it_is_cleared_a
     done = subprocess.run([BIN / "kvctl", "--nats", scene.nats_url, "audit"], capture_output=True, text=True, timeout=30)
     table = done.stdout
     assert ["UNVERIFIED", "audit", "broken", "1", "90"] in [line.split()[2:7] for line in table.splitlines()], table
-    wait_for("the history has it", lambda: sum(
+    wait_for("the history counts the stream", lambda: sum(
         sample[-2] - sample[-1] for sample in fleet.aggregators[0].get("/history")["samples"]) == 28 * PROMISE // 10)
 
-    fleet.fill(LIAR)  # cleared, and stored anew
+    fleet.fill(LIAR)  # the engine clears its cache and stores the blocks again
     assert fleet.states(LIAR) == ["UNVERIFIED(audit)"] * 2
     fleet.serve(LIAR, PROMISE, 89)
     assert fleet.row(fleet.aggregators[0], LIAR)["audit"]["verdict"] == "probation"
     fleet.serve(LIAR, PROMISE, 1)
-    wait_for("it is trusted again", lambda: fleet.states(LIAR) == ["EXACT()"] * 2)
+    wait_for("the stream is EXACT again", lambda: fleet.states(LIAR) == ["EXACT()"] * 2)
     fleet.await_total(1, "kvb_audit_returns_total")
 
 
-def test_what_the_stream_took_back_itself_is_not_held_against_it(scene):
+def test_blocks_that_the_stream_removed_do_not_count_as_a_loss(scene):
     fleet = Fleet(scene, 1)
     (aggregator,) = fleet.aggregators
     evicted = [fleet.route(HONEST) for _ in range(10)]
@@ -124,7 +124,8 @@ def test_what_the_stream_took_back_itself_is_not_held_against_it(scene):
     fleet.await_total(10, "kvb_audit_left_out_total", reason="list_changed")
     assert fleet.state(aggregator, HONEST) == "EXACT()"
 
-    # Over NATS, and with more than was promised; without cached tokens nothing is compared.
+    # A report over NATS with more than was promised, and one without cached tokens, which is not
+    # compared.
     extra, silent = fleet.route(HONEST), fleet.route(HONEST)
     fleet.bus.publish(f"{ROUTER}.kv_finished", json.dumps({"request_id": extra, "cached_tokens": PROMISE + 16}).encode())
     fleet.bus.publish(f"{ROUTER}.kv_finished", json.dumps({"request_id": silent}).encode())

@@ -1,6 +1,6 @@
-"""One event with a bad field among good ones, of each field that says what a block is beside its
-tokens: is it counted by its reason, and do the others of its batch, and the stream beside, not
-notice?"""
+"""One event with a bad field among good ones, for each field that identifies a block besides its
+tokens: is it counted by its reason, and are the other events of the batch and the other stream
+unaffected?"""
 
 import itertools
 
@@ -16,8 +16,9 @@ BLOCK = 16
 VICTIM, BESIDE, FIRST_SPARE = 7, 8, 11
 HUGE = "x" * 100_000
 
-# What becomes of the event: a reason of kvb_events_skipped_total; or it is taken, and its block can
-# be named by a query (LISTED, Salted, OfImage), or by none and is in no list (UNNAMED).
+# The result of the event: a reason of kvb_events_skipped_total; or the event is applied, and its
+# block has a name that a query can compute (LISTED, Salted, OfImage), or none and is in no list
+# (UNNAMED).
 LISTED, UNNAMED = object(), object()
 
 
@@ -38,7 +39,7 @@ MM_KEY = {"type": "mm_key", "hash": "ab" * 32, "start_offset": 0}
 PAIRS = [[i, i + 1] for i in range(BLOCK)]
 
 CASES = {
-    # ---- absent, in each way of saying so, and as it should be
+    # ---- absent, in each possible way, and valid
     "all-nil": (changed(**NONE, session_id=None, group_idx=None, kv_cache_spec_kind=None, model_name=None), LISTED),
     "all-empty": (changed(cache_salt="", session_id="", model_name="", extra_keys=[]), LISTED),
     "mm-empty": (changed(mm_keys=[[]]), LISTED),
@@ -54,7 +55,7 @@ CASES = {
     "salt-twice-otherwise": (changed(cache_salt="tenant", lora_name={"cache_salt": "other"}), "bad_stored"),
     "salt-of-vllm-too": (changed(cache_salt="tenant", extra_keys=[["tenant"]]), Salted("tenant")),
     "salt-of-vllm-otherwise": (changed(cache_salt="tenant", extra_keys=[["other"]]), "bad_stored"),
-    # ---- session_id: whose request it was is no part of a block's name, whatever it is
+    # ---- session_id is no part of a block's name, whatever its value
     "session": (changed(session_id="one"), LISTED),
     "session-number": (changed(session_id=5), LISTED),
     "session-nested": (changed(session_id=[{"a": [1]}]), LISTED),
@@ -111,8 +112,8 @@ CASES = {
     "window-nested": (changed(kv_cache_spec_kind="sliding_window", kv_cache_spec_sliding_window=[16]), "bad_stored"),
 }
 
-# These show that the model has a group whose rule nobody knows, which stays so: each has a stream of
-# its own.
+# These show that the model has a group of an unknown kind, which is permanent, so each has its own
+# stream.
 GROUP_CASES = {
     "kind-number": (changed(group_idx=1, kv_cache_spec_kind=5), "not_prefix"),
     "kind-nested": (changed(group_idx=1, kv_cache_spec_kind=[["full_attention"]]), "not_prefix"),
@@ -121,7 +122,7 @@ GROUP_CASES = {
     "window-absent": (changed(group_idx=1, kv_cache_spec_kind="sliding_window"), "not_prefix"),
 }
 
-# The state of the stream after an event that was passed over for this reason.
+# The state of the stream after an event was skipped for this reason.
 STATES = {"bad_stored": ("PARTIAL", "skipped"), "not_prefix": ("UNVERIFIED", "groups")}
 
 
@@ -131,14 +132,14 @@ def tokens_of(number):
 
 def name_of(number, outcome=LISTED):
     if type(outcome) is OfImage:
-        media = [outcome & 0xFFFFFFFF, outcome >> 32]  # behind the tokens: a little-endian u64
+        media = [outcome & 0xFFFFFFFF, outcome >> 32]  # after the tokens: a little-endian u64
         return contract.tokens_hash([*tokens_of(number), *media])
     salt = outcome if type(outcome) is Salted else None
     return contract.tokens_hash(tokens_of(number), contract.block_seed(salt=salt))
 
 
 def stored(number, **fields):
-    """As a map, in which any field may be anything; {} has none of the newer ones."""
+    """The event as a map, in which any field may have any value; {} has none of the newer fields."""
     return {
         "type": "BlockStored", "block_hashes": [number], "parent_block_hash": None, "token_ids": tokens_of(number),
         "block_size": BLOCK, "lora_id": None, "medium": "GPU", **fields,
@@ -174,13 +175,13 @@ class Stage:
         return {row["worker_id"]: (row["state"], row["reason"]) for row in rows}[worker_id]
 
     def why(self, worker_id):
-        """Of the bridge's status, which may be a heartbeat older than the aggregator's."""
+        """The status of the bridge, which may be one heartbeat older than the aggregator's."""
         shown = lambda: {row["worker_id"]: row for row in self.bridge.get("/state")["streams"]}[worker_id]
         wait_for("why", lambda: "why" in shown())
         return shown()["why"]
 
     def counts(self):
-        """Of events passed over, by reason; and of blocks that no query can name."""
+        """Skipped events by reason, and blocks that no query can name."""
         reasons = ("bad_stored", "unmatchable", "not_prefix", "other_model")
         counts = {reason: self.bridge.metric("kvb_events_skipped_total", reason=reason) for reason in reasons}
         return {
@@ -196,7 +197,7 @@ def stage(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", [*CASES, *GROUP_CASES])
-def test_a_bad_field_costs_its_event_and_no_other(stage, name):
+def test_a_bad_field_costs_only_its_event(stage, name):
     fields, outcome = {**CASES, **GROUP_CASES}[name]
     is_skipped = type(outcome) is str
     victim = stage.worker_of[name]
@@ -212,19 +213,19 @@ def test_a_bad_field_costs_its_event_and_no_other(stage, name):
         wanted.add(name_of(bad, outcome))
     wait_for("the good ones are listed", lambda: stage.listed() == {**others, victim: wanted, BESIDE: stage.beside})
     wanted_state = STATES.get(outcome, ("EXACT", "")) if is_skipped else ("EXACT", "")
-    wait_for("it is said of the stream", lambda: stage.standing(victim) == wanted_state)
+    wait_for("the stream's state is as expected", lambda: stage.standing(victim) == wanted_state)
     if outcome == "not_prefix":
         assert "cache group" in stage.why(victim), "it is said which kind of group has no rule"
-    wait_for("the stream beside it is EXACT", lambda: stage.standing(BESIDE) == ("EXACT", ""))
+    wait_for("the other stream is EXACT", lambda: stage.standing(BESIDE) == ("EXACT", ""))
     if is_skipped:
         counts[outcome] += 1
         counts["all"] += 1
     counts["unnamed"] += outcome is UNNAMED
-    wait_for("it is counted", lambda: stage.counts() == counts)
+    wait_for("the metrics count the event", lambda: stage.counts() == counts)
     assert stage.bridge.metric("kvb_batches_refused_total") == 0
 
 
-def test_a_field_nested_deeper_than_any_engine_does_costs_its_stream_alone(stage):
+def test_a_field_nested_too_deeply_affects_only_its_stream(stage):
     deep = []
     for _ in range(20):
         deep = [deep]
@@ -234,15 +235,15 @@ def test_a_field_nested_deeper_than_any_engine_does_costs_its_stream_alone(stage
     stage.publish(VICTIM, stored(bad, extra_keys=deep))
     stage.publish(BESIDE, stored(aside))
     wait_for("the batch is refused", lambda: stage.bridge.metric("kvb_batches_refused_total", reason="payload") > 0)
-    wait_for("the stream says so", lambda: stage.standing(VICTIM) == ("PARTIAL", "poison"))
-    wait_for("the other goes on", lambda: stage.listed()[BESIDE] == stage.beside)
-    wait_for("the stream beside it is EXACT", lambda: stage.standing(BESIDE) == ("EXACT", ""))
+    wait_for("the stream is PARTIAL(poison)", lambda: stage.standing(VICTIM) == ("PARTIAL", "poison"))
+    wait_for("the other stream is listed", lambda: stage.listed()[BESIDE] == stage.beside)
+    wait_for("the other stream is EXACT", lambda: stage.standing(BESIDE) == ("EXACT", ""))
 
 
 # ---- TensorRT-LLM's token ids as text --------------------------------------------------------
 
 
-def test_blocks_with_token_ids_as_text_are_found_by_nobody_and_the_others_are(stage):
+def test_blocks_with_token_ids_as_text_are_never_found_and_the_others_are(stage):
     worker_id = VICTIM
     number = next(stage.numbers)
     tokens = [number * 100 + i for i in range(4 * BLOCK)]
@@ -259,8 +260,8 @@ def test_blocks_with_token_ids_as_text_are_found_by_nobody_and_the_others_are(st
 
     wait_for("what stands before the text is found", lambda: held(tokens) == 2 * BLOCK)
     wait_for("and the next event's block", lambda: held(tokens_of(other)) == BLOCK)
-    # Neither the number that stands for it, nor what its digits say, finds the third block.
+    # Neither the number in its place nor the number that the text spells finds the third block.
     assert held([*tokens[: 2 * BLOCK], 0, *tokens[2 * BLOCK + 1 :]]) == 2 * BLOCK
-    wait_for("it is counted", lambda: stage.counts()["unnamed"] > counts["unnamed"])
+    wait_for("the metric counts it", lambda: stage.counts()["unnamed"] > counts["unnamed"])
     assert stage.counts()["all"] == counts["all"]
     wait_for("the list is whole", lambda: stage.standing(worker_id) == ("EXACT", ""))

@@ -1,5 +1,5 @@
-"""Is each bad file of HTTP and of CURVE refused by --check with its key and its path, and does a running
-program keep what it has when a file becomes bad, say so, and take the right one afterwards?"""
+"""Is each bad file of HTTP and of CURVE refused by --check with its key and its path, and does a
+running program keep its old files when one becomes bad, log that, and use the valid one afterwards?"""
 
 import os
 import signal
@@ -22,7 +22,7 @@ NONSENSE = bytes(range(1, 256))
 
 
 def replace(path, content, mode=0o600):
-    """Puts a new file in place of the old one, which may be a folder."""
+    """Replaces the old file, which may be a folder, by a new one."""
     remove(path)
     path.touch(mode)
     path.write_bytes(content)
@@ -41,7 +41,8 @@ def another_kind(path):
     replace(path, (pki / ("other.key" if path.suffix == ".pem" else "other.pem")).read_bytes())
 
 
-# what is done to the file, and what the log says about it; SECRET: only for files that must be private
+# how the file is made bad, and what the log says about it; SECRET: only for files that must be
+# private
 SECRET = "readable by all"
 BAD = {
     "missing": (remove, "cannot read"),
@@ -55,7 +56,7 @@ BAD = {
     "too long": (lambda path: replace(path, b"x" * 300_000), "too long"),
     SECRET: (lambda path: path.chmod(0o644), "chmod o-rw"),
 }
-# a file, and what the log says when its content is something else
+# a file, and what the log says when its content is of another kind
 HTTP_FILES = {
     "cert_file": ("server.pem", "holds no certificate chain"),
     "key_file": ("server.key", "holds no private key"),
@@ -81,7 +82,7 @@ def is_said(text, key, path, why):
 
 
 def reason(key, bad):
-    """What the log says about this file in this state."""
+    """What the log says about this file when it is bad in this way."""
     if key in CURVE_FILES and bad == "with a NUL byte":
         return "contains a NUL byte"
     if key in CURVE_FILES and key != "client_keys_file" and bad == "another kind":
@@ -90,7 +91,7 @@ def reason(key, bad):
 
 
 def check(program, config):
-    """By its short name, because the text is cut at 255 bytes."""
+    """Searched by its short name, because the text is truncated to 255 bytes."""
     return subprocess.run([programs.BIN / program, "--check", "--config", config.name], cwd=config.parent,
                           capture_output=True, text=True, timeout=20, check=False)
 
@@ -141,26 +142,26 @@ def metric(daemon, ca, name):
 def test_a_running_server_keeps_its_files_when_one_becomes_bad(scene, tmp_path, http_files, program, key):
     scene.start_nats()
     daemon = start(scene, program, http_files.security)
-    wait_for("it is ready", lambda: status_of(daemon, http_files) == 200, 15)
+    wait_for("the daemon is ready", lambda: status_of(daemon, http_files) == 200, 15)
     path = tmp_path / HTTP_FILES[key][0]
     good = path.read_bytes()
     for bad in [bad for one, bad in cases(HTTP_FILES) if one == key]:
         seen = len(daemon.text())
         BAD[bad][0](path)
-        wait_for(f"{bad}: it is said", lambda: is_said(
+        wait_for(f"{bad}: the log says so", lambda: is_said(
             daemon.text()[seen:], f"key=http_security.{key}", path, reason(key, bad)))
         wait_for(f"{bad}: the metric shows it", lambda: metric(daemon, http_files, "kvb_http_files_rejected") == 1)
         assert status_of(daemon, http_files) == 200, bad
         assert status_of(daemon, http_files, "wrong-token-0123456789") == 401, bad
         replace(path, good)
         daemon.process.send_signal(signal.SIGHUP)
-        wait_for(f"{bad}: the right one is taken", lambda: metric(daemon, http_files, "kvb_http_files_rejected") == 0)
+        wait_for(f"{bad}: the valid file is used", lambda: metric(daemon, http_files, "kvb_http_files_rejected") == 0)
 
 
-def test_the_token_to_register_that_becomes_bad_is_said_and_nobody_registers(scene, tmp_path):
+def test_a_register_token_that_becomes_bad_is_logged_and_nobody_registers(scene, tmp_path):
     scene.start_nats()
     bridge = start(scene, "kvbridge", "")
-    wait_for("it is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready, 15)
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {REGISTER}"}
     path = tmp_path / "register"
     for bad, (spoil, why) in BAD.items():
@@ -172,7 +173,7 @@ def test_the_token_to_register_that_becomes_bad_is_said_and_nobody_registers(sce
         spoil(path)
         status, text = bridge.http("POST", "/drain", "{}", headers)
         assert status == 503 and "register.token_file" in text, (bad, text)
-        wait_for(f"{bad}: it is said", lambda: is_said(
+        wait_for(f"{bad}: the log says so", lambda: is_said(
             bridge.text()[seen:], "register.token_file", path, why or "is no token"))
         remove(path)
 
@@ -231,4 +232,4 @@ def test_a_stream_keeps_its_keys_when_a_file_becomes_bad(scene, keys, key):
     vllm.restart()
     vllm.publish(store(90))
     wait_for("a new connection has the old keys", reader.holds(90))
-    wait_for("it is counted", lambda: bridge.metric("kvcache_zmq_connections_total") > connects)
+    wait_for("the metric counts the connection", lambda: bridge.metric("kvcache_zmq_connections_total") > connects)

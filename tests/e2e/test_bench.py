@@ -1,5 +1,5 @@
-"""Does each row of the bench give a figure, and is a wrong call refused?  How large the
-figures are is not looked at: that is what the bench is for."""
+"""Does each row of the bench give a figure, and is a wrong call refused?  The size of the figures
+is not checked: that is what the bench is for."""
 
 import itertools
 import json
@@ -90,7 +90,7 @@ def test_only_chooses_by_how_names_begin(short):
     assert names == {"index.query.1000.p50", "index.query.1000.p99", "index.events.128"}
 
 
-def test_of_the_questions_only_those_asked_for_are_measured(short):
+def test_only_selected_queries_are_measured(short):
     done = run(*short, "--only", "query.http.p99", "--json")
 
     assert {figure["name"] for figure in figures_of(done.stdout)} == {"query.http.p99"}
@@ -157,7 +157,7 @@ def test_a_run_can_be_printed_again(short):
     assert "| `index.events.128` |" in page and "| --- |" in page
 
 
-def test_a_picture_shows_ours_beside_what_it_is_measured_against(tmp_path):
+def test_a_picture_shows_our_figures_next_to_those_compared_with(tmp_path):
     plain = dict.fromkeys(FIELDS) | {"unit": "M block operations/s"}
     figures = [plain | {"name": "index.conversation.128", "value": 60.0},
                plain | {"name": "index.conversation.128.vs_other", "value": 60.0, "against": "Other & Sons",
@@ -186,7 +186,7 @@ def documents(tmp_path):
     return tmp_path
 
 
-def test_what_the_documents_say_is_what_one_run_measured(documents):
+def test_the_figures_in_documents_come_from_one_run(documents):
     run("--from", TREE / "tests/bench/figures.jsonl", "--publish", documents)
 
     assert published_in(documents) == published_in(TREE), "write them anew: tests/bench/run --from tests/bench/figures.jsonl --publish"
@@ -199,7 +199,7 @@ def worth_in(tree):
         "README.md", "tests/bench/worth.jsonl", "tests/bench/worth.md", "tests/bench/worth.svg")}
 
 
-def test_what_the_documents_say_of_routing_is_what_one_run_simulated(documents):
+def test_the_routing_figures_in_documents_come_from_one_run(documents):
     run("--from", TREE / "tests/bench/worth.jsonl", "--only", "worth", "--publish", documents)
 
     assert worth_in(documents) == worth_in(TREE), "write them anew: tests/bench/run --only worth --publish"
@@ -255,13 +255,13 @@ def test_peers_without_cargo_are_refused_before_anything_is_measured(tmp_path):
     assert done.returncode == 64 and "cargo" in done.stderr, done
 
 
-def test_nothing_runs_on_when_it_is_stopped(tmp_path):
+def test_no_process_remains_when_it_is_stopped(tmp_path):
     bench = subprocess.Popen(
         [TREE / "tests/bench/run", "--only", "index.deep", "--seconds", "600", "--out", tmp_path],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "KVB_BIN": str(programs.BIN)})
     children = pathlib.Path(f"/proc/{bench.pid}/task/{bench.pid}/children")
 
-    def measuring():  # the shell that it begins as has children too
+    def measuring():  # the shell that it starts has children too
         return [one for one in children.read_text().split()
                 if pathlib.Path(f"/proc/{one}/cmdline").read_bytes().split(b"\0")[0].endswith(b"bench_index")]
 
@@ -272,7 +272,7 @@ def test_nothing_runs_on_when_it_is_stopped(tmp_path):
     programs.wait_for("the program is gone", lambda: not pathlib.Path(f"/proc/{child}").exists())
 
 
-def test_a_spoilt_corpus_is_a_failure(tmp_path, short):
+def test_a_corrupt_corpus_is_a_failure(tmp_path, short):
     run(*short, "--only", "index.events.128")
     whole = (short[-1] / "conversation-128.corpus").read_bytes()
     (tmp_path / "cut.corpus").write_bytes(whole[:len(whole) // 16 * 8])

@@ -1,5 +1,6 @@
 """Do several aggregators of one router component keep one set of books: each decision entered by
-all, hit rates and load_stats said once, a burst of one prompt spread as one aggregator would?"""
+all, hit rates and load_stats published once, a burst of one prompt distributed as by one
+aggregator?"""
 
 import json
 import time
@@ -10,11 +11,11 @@ from programs import wait_for
 
 BLOCK = 16
 WORKERS = 4
-QUIET_S = 3  # until the others follow a silent leader
+QUIET_S = 3  # time until another one replaces a silent leader
 
 
 class Fleet:
-    """Engines that hold nothing, and aggregators."""
+    """Engines with empty caches, and aggregators."""
 
     def __init__(self, scene, aggregators, workers=WORKERS, router="", **publish):
         self.scene = scene
@@ -29,15 +30,15 @@ class Fleet:
             one.publish(engine.batch(engine.AllBlocksCleared()))
         for aggregator in self.aggregators:
             wait_for("all workers are known", lambda: len(aggregator.get("/streams")["streams"]) == workers, 20)
-            wait_for("they have heartbeats", lambda: self.scores(aggregator) == workers, 20)
+            wait_for("all workers have heartbeats", lambda: self.scores(aggregator) == workers, 20)
         self.settled()
 
     def aggregator(self, number):
         return self.scene.aggregator(name=f"kvaggregator{number}", router=self.router)
 
     def settled(self):
-        """Each has received messages of all others, and one leads."""
-        wait_for("all have heard each other", lambda: all(
+        """All have received messages of all others, and one leads."""
+        wait_for("all have received messages of each other", lambda: all(
             a.metric("kvb_other_aggregators") == len(self.aggregators) - 1 for a in self.aggregators), 20)
         wait_for("one leads", lambda: self.leaders() == 1, 20)
 
@@ -74,7 +75,7 @@ def books_of(fleet, tokens):
     return rows
 
 
-def test_each_decision_is_entered_by_all_and_said_once(scene):
+def test_each_decision_is_entered_by_all_and_published_once(scene):
     fleet = Fleet(scene, 3, router="predict_ms = 60000;")
     fleet.empty()
     hits, loads = fleet.bus.watch(f"{ROUTER}.kv-hit-rate"), fleet.bus.watch(f"{ROUTER}.load_stats")
@@ -94,7 +95,7 @@ def test_each_decision_is_entered_by_all_and_said_once(scene):
     fleet.bus.flush()
     assert len(hits) == count
     assert fleet.leaders() == 1
-    # Costs are equal: the next decision of each would be the same.
+    # Costs are equal, so the next decision of each would be the same.
     rows = [fleet.route(a, last, ttl_ms=1)["scores"] for a in fleet.aggregators]
     assert len({json.dumps(sorted((r["worker_id"], r["predicted_blocks"]) for r in row)) for row in rows}) == 1
 
@@ -135,12 +136,12 @@ def test_another_one_publishes_load_stats_when_the_leader_is_killed(scene):
     loads = fleet.bus.watch(f"{ROUTER}.load_stats")
     wait_for("load_stats is published", lambda: len(loads) > 0, 20)
     leader.kill()
-    leader.is_ours = False  # exits as killed
+    leader.is_ours = False  # a process that was killed ends with this status
     wait_for("another one leads", lambda: fleet.leaders() == 1, QUIET_S + 20)
     published = [a.metric("kvb_load_stats_published_total") for a in fleet.aggregators]
-    wait_for("it publishes", lambda: sum(
+    wait_for("the new leader publishes", lambda: sum(
         a.metric("kvb_load_stats_published_total") for a in fleet.aggregators) > sum(published), 20)
-    # An aggregator that stops publishes it, so the last one leads at once.
+    # A stopping aggregator says goodbye, so the last one leads at once.
     leader = next(a for a in fleet.aggregators if a.metric("kvb_aggregator_leads") == 1)
     fleet.aggregators.remove(leader)
     assert leader.stop() == 0
@@ -148,32 +149,32 @@ def test_another_one_publishes_load_stats_when_the_leader_is_killed(scene):
 
 
 def workers_of_a_burst(fleet, count, tokens):
-    """Sent in turn to all aggregators, each after the one before was entered by all."""
+    """Sends requests to the aggregators in turn, each after all have entered the one before."""
     chosen = []
     for number in range(count):
         before = fleet.aggregators[0].metric("kvb_requests_in_flight")
         answer = fleet.route(fleet.aggregators[number % len(fleet.aggregators)], tokens)
         chosen.append(answer["worker_id"])
-        wait_for("all have it", lambda: all(
+        wait_for("all have the request", lambda: all(
             a.metric("kvb_requests_in_flight") == before + 1 for a in fleet.aggregators))
     return chosen
 
 
-def test_a_burst_through_two_is_spread_as_by_one(scene):
+def test_a_burst_through_two_is_distributed_as_by_one(scene):
     fleet = Fleet(scene, 2, router="predict_ms = 60000;")
     fleet.empty()
     by_two = workers_of_a_burst(fleet, 24, prompt(1, 12))
     stopped = fleet.aggregators.pop()
     assert stopped.stop() == 0
     wait_for("the other one is gone", lambda: fleet.aggregators[0].metric("kvb_other_aggregators") == 0, 20)
-    wait_for("it leads", lambda: fleet.leaders() == 1, 20)
+    wait_for("the remaining one leads", lambda: fleet.leaders() == 1, 20)
     fresh = fleet.aggregators[0]
     assert fresh.stop() == 0
     fleet.aggregators = [fleet.aggregator(9)]
     wait_for("all workers are candidates", lambda: fleet.scores(fleet.aggregators[0]) == WORKERS, 20)
     fleet.empty()
     by_one = workers_of_a_burst(fleet, 24, prompt(1, 12))
-    # Of equal costs the turn decides, which is each aggregator's own: one or two go elsewhere.
+    # Among equal costs each aggregator uses its own turn, so one or two requests go elsewhere.
     one, two = (sorted(chosen.count(w) for w in set(chosen)) for chosen in (by_one, by_two))
     assert len(one) == len(two) < WORKERS, (one, two)
     assert all(abs(a - b) <= 2 for a, b in zip(one, two)), (one, two)
@@ -183,11 +184,11 @@ def test_a_burst_of_one_new_prompt_lands_on_few_workers(scene):
     fleet = Fleet(scene, 1, workers=8, router="predict_ms = 60000;")
     fleet.empty()
     aggregator = fleet.aggregators[0]
-    # A `cleared` that arrives during the burst would end the predictions at its worker.
+    # A `cleared` that arrives during the burst would end the predictions for its worker.
     wait_for("all lists are exact", lambda: aggregator.is_exact(8), 20)
     chosen = [fleet.route(aggregator, prompt(1, 128))["worker_id"] for _ in range(200)]
     assert len(set(chosen)) <= 2, chosen
-    # When the worker stores the prompt, nothing of it is predicted there any more.
+    # When the worker stores the prompt, its blocks are no longer predicted there.
     match = json.loads(aggregator.http("POST", "/query", {"token_ids": prompt(1, 128), "model": "m"})[1])
     assert match["scores"] == {} and {p["blocks"] for p in match["predicted"]} == {128}, match
     first = chosen[0]
@@ -199,10 +200,10 @@ def test_a_burst_of_one_new_prompt_lands_on_few_workers(scene):
         return answer["scores"].get(str(first)) == {"0": len(tokens)} and first not in [
             p["worker_id"] for p in answer["predicted"]]
 
-    wait_for("it is held, and no longer predicted", is_stored, 20)
+    wait_for("the prompt is held, and no longer predicted", is_stored, 20)
 
 
-def test_routers_report_to_any_and_all_know(scene):
+def test_a_report_to_any_aggregator_reaches_all(scene):
     fleet = Fleet(scene, 2)
     fleet.empty()
     one, two = fleet.aggregators
@@ -213,8 +214,8 @@ def test_routers_report_to_any_and_all_know(scene):
     assert fleet.route(one, prompt(1, 4), request_id="r1")["request_id"] == "r1"
     fleet.route(one, prompt(2, 4), request_id="r2")
     in_flight(2)
-    fleet.route(two, prompt(1, 4), request_id="r1")  # repeated, at another one
-    wait_for("it was replaced", lambda: [a.metric("kvb_requests_repeated_total") for a in (one, two)] == [1, 1])
+    fleet.route(two, prompt(1, 4), request_id="r1")  # the same decision again, to another aggregator
+    wait_for("the decision was replaced", lambda: [a.metric("kvb_requests_repeated_total") for a in (one, two)] == [1, 1])
     in_flight(2)
     assert two.http("POST", "/first_token", {"request_id": "r1"})[0] == 200
     assert two.http("POST", "/finished", {"request_id": "r1"})[0] == 200
@@ -223,7 +224,7 @@ def test_routers_report_to_any_and_all_know(scene):
     in_flight(0)
     status, text = one.http("POST", "/finished", {"request_id": "r1"})
     assert status == 404 and "request_id" in text
-    wait_for("it is counted", lambda: one.metric("kvb_request_reports_unknown_total", kind="finished") >= 1)
+    wait_for("the metric counts the report", lambda: one.metric("kvb_request_reports_unknown_total", kind="finished") >= 1)
     for body, status in (({}, 422), ({"request_id": ""}, 422), ({"request_id": "x" * 65}, 422), (b"{", 400)):
         assert one.http("POST", "/finished", body)[0] == status, body
     assert one.http("POST", "/route", {"token_ids": prompt(1, 1), "model": "m", "ttl_ms": 0})[0] == 422
@@ -231,7 +232,7 @@ def test_routers_report_to_any_and_all_know(scene):
     in_flight(0)
 
 
-def test_foreign_books_disturb_nothing(scene):
+def test_foreign_books_have_no_effect(scene):
     fleet = Fleet(scene, 1)
     fleet.empty()
     aggregator = fleet.aggregators[0]
@@ -239,7 +240,7 @@ def test_foreign_books_disturb_nothing(scene):
     assert state["leads"] and not state["same_id"]
     fleet.bus.publish(f"{ROUTER}.kv_routed", b'{"version":2,"aggregator":"new","names":7}')
     fleet.bus.publish(f"{ROUTER}.aggregator_status", b'{"version":2}')
-    wait_for("they are skipped", lambda: aggregator.metric("kvb_books_other_version_total") == 2)
+    wait_for("messages of other versions are skipped", lambda: aggregator.metric("kvb_books_other_version_total") == 2)
     fleet.bus.publish(f"{ROUTER}.kv_routed", b'{"version":1}')
     fleet.bus.publish(f"{ROUTER}.kv_finished", b"\xff")
     wait_for("bad ones are refused", lambda: aggregator.metric("kvb_messages_refused_total", reason="bad_input") == 2)
@@ -249,4 +250,4 @@ def test_foreign_books_disturb_nothing(scene):
     wait_for("the twin is noticed", lambda: aggregator.metric("kvb_aggregator_same_id") == 1)
     assert "another aggregator has the id of this one" in aggregator.text()
     assert fleet.route(aggregator, prompt(1, 4))["worker_id"]
-    wait_for("it is gone again", lambda: aggregator.metric("kvb_aggregator_same_id") == 0, 20)
+    wait_for("the other aggregator with this id is gone", lambda: aggregator.metric("kvb_aggregator_same_id") == 0, 20)

@@ -1,6 +1,6 @@
-"""Does the whole way, engine to aggregator, keep a true list of what a real vLLM
-0.32 held?  Its captured messages are sent again, and at each of the 14 points where
-its block pool was read, the aggregator's dump is compared with it."""
+"""Does the path from engine to aggregator keep a correct list of what a real vLLM 0.32 held?  Its
+captured messages are sent again, and at each of the 14 points where its block pool was read, the
+aggregator's dump is compared with it."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def only_stream(aggregator):
 
 def check_label(label, unsent, held, listed, doubtful):
     if unsent:
-        # The idle engine has not sent its reset, so nothing on the wire shows it.
+        # The idle engine has not sent its reset, so no message shows it.
         return
     assert not listed - held, f"{label}: blocks are listed that the engine does not hold"
     missing = held - listed
@@ -55,7 +55,7 @@ def test_live_messages_give_what_the_engine_held_at_each_label(scene, profile):
 
 @pytest.mark.parametrize("label", LABELS[1:])
 def test_a_replay_gives_what_the_engine_held(scene, label):
-    """The same, when the bridge comes late and has only the replay."""
+    """The same when the bridge starts late and has only the replay."""
     rows = capture.frames()
     names = capture.canonical_names(rows)
     label, last_seq, unsent, held = next(row for row in capture.labels() if row[0] == label)

@@ -1,5 +1,5 @@
-"""Does a bridge that was killed, or stopped, go on where it was, without a phantom, and
-without anybody being told anew who can ask?"""
+"""Does a killed or stopped bridge continue where it was, without phantoms, and without a new
+announcement to readers that can request missed events?"""
 
 import os
 import signal
@@ -45,13 +45,14 @@ def begin(scene, profile="protobuf", numbers=(1, 2, 3), every_s=1, **publish):
     for number in numbers:
         vllm.publish(store(number))
     check(aggregator, *numbers)
-    wait_for("a checkpoint of all of them", lambda: saved_seq_is(scene, len(numbers) - 1))
+    wait_for("a checkpoint of all batches is written", lambda: saved_seq_is(scene, len(numbers) - 1))
     return vllm, aggregator, bridge
 
 
 def saved_seq_is(scene, seq):
-    """The newest batch in the file: the first number of the section that is its last.  And a live
-    batch was found in the replay by then (a flag): only then the next process may say EXACT."""
+    """The newest batch in the file, which is the first number of its last section. Waits until the
+    file also says that a live batch was found in a replay: only then may the next process say
+    EXACT."""
     (path,) = files(scene)
     data, at, last = path.read_bytes(), 0, 0
     while at < len(data):
@@ -62,10 +63,10 @@ def saved_seq_is(scene, seq):
 
 
 @pytest.mark.sanitize
-def test_a_killed_bridge_goes_on_in_its_epoch(scene):
+def test_a_killed_bridge_continues_in_its_epoch(scene):
     vllm, aggregator, bridge = begin(scene)
-    vllm.forget(keep=len(vllm.buffer) - 1)  # the engine cannot replay the beginning
-    vllm.publish(store(4))  # published, and perhaps not in the checkpoint
+    vllm.forget(keep=len(vllm.buffer) - 1)  # the engine cannot replay the earlier batches
+    vllm.publish(store(4))  # published, and possibly not in the checkpoint
     check(aggregator, 1, 2, 3, 4)
     asked = len(vllm.requests)
     missed = aggregator.metric("kvb_epochs_missed_total")
@@ -90,7 +91,7 @@ def test_an_engine_that_restarted_meanwhile_leaves_no_phantom(scene, profile):
     bridge.kill()
     vllm.restart()
     for number in (11, 12, 13, 14):
-        vllm.publish(store(number))  # past the seq of the checkpoint
+        vllm.publish(store(number))  # beyond the last batch of the checkpoint
     again = start(scene, vllm, profile, name="again")
     check(aggregator, 11, 12, 13, 14)
     assert again.metric("kvb_checkpoints_restored_total") == 1
@@ -113,7 +114,7 @@ SPOILT = {
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("how", SPOILT)
-def test_a_spoilt_checkpoint_is_refused_and_the_list_fetched_again(scene, how):
+def test_a_corrupt_checkpoint_is_refused_and_the_list_fetched_again(scene, how):
     spoil, reason = SPOILT[how]
     vllm, aggregator, bridge = begin(scene)
     bridge.kill()
@@ -137,7 +138,7 @@ def test_a_checkpoint_of_another_configuration_is_refused(scene):
     assert line.endswith("why=foreign changed=hashes")
 
 
-def test_what_is_no_file_is_refused(scene):
+def test_a_path_that_is_no_file_is_refused(scene):
     vllm, aggregator, bridge = begin(scene)
     bridge.kill()
     (path,) = files(scene)
@@ -149,16 +150,16 @@ def test_what_is_no_file_is_refused(scene):
 
 
 @pytest.mark.sanitize
-def test_a_stopped_bridge_goes_on_from_its_last_moment(scene):
+def test_a_stopped_bridge_continues_from_its_last_state(scene):
     vllm = scene.engine()
     aggregator = scene.aggregator()
-    bridge = start(scene, vllm, every_s=3600)  # none but the one at the end
+    bridge = start(scene, vllm, every_s=3600)  # no checkpoint but the one at the stop
     for number in (1, 2, 3):
         vllm.publish(store(number))
     check(aggregator, 1, 2, 3)
     assert written(bridge) == 0
     assert bridge.stop() == 0
-    wait_for("it said goodbye", lambda: aggregator.states() == [("DOWN", "bridge_stopped")])
+    wait_for("the bridge has said goodbye", lambda: aggregator.states() == [("DOWN", "bridge_stopped")])
     missed = aggregator.metric("kvb_epochs_missed_total")
     vllm.publish(store(4))
     again = start(scene, vllm, name="again")
@@ -168,34 +169,34 @@ def test_a_stopped_bridge_goes_on_from_its_last_moment(scene):
     assert vllm.requests[-2:] != [0, 0], "asked from the checkpoint"
 
 
-def test_readers_of_plain_json_are_told_anew(scene):
+def test_plain_json_is_announced_again(scene):
     reader = Reader(scene.bus())
     vllm, aggregator, bridge = begin(scene, "json")
     bridge.kill()
     vllm.publish(engine.batch(engine.removed(1)))
     before = len(reader.log)
     again = start(scene, vllm, "json", name="again")
-    wait_for("the truth", reader.holds(2, 3))
+    wait_for("the reader holds blocks 2 and 3", reader.holds(2, 3))
     assert reader.log[before] == "cleared"
     wait_for("one announcement", lambda: again.metric("kvb_announcements_total") == 1)
     assert again.stop() == 0
     wait_for("taken back", reader.holds())
     start(scene, vllm, "json", name="third")
-    wait_for("told anew", reader.holds(2, 3))
+    wait_for("the reader holds blocks 2 and 3 again", reader.holds(2, 3))
     check(aggregator, 2, 3)
 
 
 @pytest.mark.parametrize("profile", ["json", "protobuf"])
-def test_what_no_engine_has_proven_is_not_told(scene, profile):
+def test_an_unproven_list_is_not_published(scene, profile):
     messages = scene.bus().watch(f"{PUBLISH}.kv_events")
     vllm, aggregator, bridge = begin(scene, profile)
     bridge.kill()
     vllm.go_away()
-    wait_for("all was told", lambda: aggregator.states() == [("DOWN", "silent")])
+    wait_for("the aggregator misses the bridge", lambda: aggregator.states() == [("DOWN", "silent")])
     told = len(messages)
     again = start(scene, vllm, profile, name="again", down_clear_ms=3000)
     wait_for("taken back", lambda: again.metric("kvb_announcements_total") == 1)
-    wait_for("by one message", lambda: len(messages) > told)
+    wait_for("the aggregator has received a message", lambda: len(messages) > told)
     if profile == "json":
         assert '"cleared"' in messages[told].data.decode()
     assert len(messages) == told + 1, "nothing else"
@@ -203,11 +204,11 @@ def test_what_no_engine_has_proven_is_not_told(scene, profile):
     check(aggregator, 1, 2, 3)
 
 
-def test_a_killed_bridge_takes_back_what_its_predecessor_told(scene):
-    """Readers that know no `cleared`: the names they hold are in the checkpoint."""
+def test_a_killed_bridge_removes_what_its_predecessor_published(scene):
+    """For readers that do not understand `cleared`: the checkpoint has the names that they hold."""
     reader = PlainReader(scene.bus(), knows_clear=False)
     vllm, _, bridge = begin(scene, "json", clear="removed")
-    wait_for("told", reader.holds(1, 2, 3))
+    wait_for("the reader holds blocks 1, 2 and 3", reader.holds(1, 2, 3))
     bridge.kill()
     vllm.restart()
     vllm.publish(store(9))
@@ -215,8 +216,8 @@ def test_a_killed_bridge_takes_back_what_its_predecessor_told(scene):
     wait_for("nothing of before", reader.holds(9))
 
 
-def test_a_checkpoint_is_void_before_another_epoch_is_told(scene):
-    """Killed between the restart of an engine and the next checkpoint."""
+def test_a_checkpoint_is_void_before_another_epoch_is_published(scene):
+    """The bridge is killed between the restart of an engine and the next checkpoint."""
     vllm, aggregator, bridge = begin(scene, every_s=5)
     vllm.restart()
     vllm.publish(store(4))
@@ -246,7 +247,7 @@ def test_two_bridges_do_not_share_a_directory(scene):
     vllm, _, bridge = begin(scene)
     began = time.monotonic()
     other = start(scene, vllm, name="other", wait=False)
-    wait_for("it ends", lambda: not other.is_running())
+    wait_for("the second bridge ends", lambda: not other.is_running())
     assert time.monotonic() - began >= 5
     assert other.process.returncode == 70
     assert "another process uses it" in other.text()
@@ -254,39 +255,39 @@ def test_two_bridges_do_not_share_a_directory(scene):
     assert bridge.is_ready()
 
 
-def test_a_bridge_waits_for_its_predecessor_to_let_go_of_the_directory(scene):
+def test_a_bridge_waits_for_its_predecessor_to_release_the_directory(scene):
     vllm, aggregator, bridge = begin(scene)
     bridge.process.send_signal(signal.SIGSTOP)
     other = start(scene, vllm, name="other", wait=False)
-    wait_for("it waits", lambda: waits(other) == 1)
+    wait_for("the second bridge waits", lambda: waits(other) == 1)
     bridge.process.send_signal(signal.SIGCONT)
     assert bridge.stop() == 0
-    wait_for("it goes on", other.is_ready)
+    wait_for("the second bridge is ready", other.is_ready)
     assert other.metric("kvb_checkpoints_restored_total") == 1
     assert waits(other) == 1
     vllm.publish(store(4))
     check(aggregator, 1, 2, 3, 4)
 
 
-def test_a_bridge_that_waits_for_its_predecessor_ends_when_it_is_told_to(scene):
+def test_a_bridge_that_waits_for_its_predecessor_can_be_stopped(scene):
     vllm, _, bridge = begin(scene)
     other = start(scene, vllm, name="other", wait=False)
-    wait_for("it waits", lambda: waits(other) == 1)
+    wait_for("the second bridge waits", lambda: waits(other) == 1)
     began = time.monotonic()
     assert other.stop() == 0
     assert time.monotonic() - began < 2
     assert bridge.is_ready()
 
 
-def test_a_directory_that_is_not_there_is_said_at_the_start(scene):
+def test_a_missing_directory_is_reported_at_the_start(scene):
     vllm = scene.engine()
     bridge = scene.bridge(worker(vllm), wait=False, limits='checkpoint = "/nowhere/at/all";')
-    wait_for("it ends", lambda: not bridge.is_running())
+    wait_for("the bridge ends", lambda: not bridge.is_running())
     assert bridge.process.returncode == 78
     assert "/nowhere/at/all: No such file or directory" in bridge.text()
 
 
-def test_a_directory_that_goes_away_is_counted_and_the_bridge_goes_on(scene):
+def test_a_removed_directory_is_counted_and_the_bridge_continues(scene):
     vllm, aggregator, bridge = begin(scene)
     folder = kept(scene)
     (path,) = files(scene)
@@ -306,9 +307,9 @@ def test_the_engines_do_not_wait_for_a_large_checkpoint(scene):
         first = 1 + at * blocks
         tokens = range(first * 16, (first + blocks) * 16)
         vllm.publish(engine.batch(engine.stored(range(first, first + blocks), tokens, 16)))
-    wait_for("all of it", lambda: bridge.metric("kvb_blocks_held") == 200000, 60)
+    wait_for("the bridge holds all blocks", lambda: bridge.metric("kvb_blocks_held") == 200000, 60)
     began = bridge.metric("kvb_checkpoint_bytes_total")
-    wait_for("it is written", lambda: bridge.metric("kvb_checkpoint_bytes_total") - began > 56 * 200000, 30)
+    wait_for("the checkpoint is written", lambda: bridge.metric("kvb_checkpoint_bytes_total") - began > 56 * 200000, 30)
     pause = bridge.metric("kvb_checkpoint_pause_seconds")
     print(f"longest pause {pause * 1e3:.2f} ms")
     assert pause < 0.25, "of 200,000 blocks at once; busy test machines and sanitizers are slow"

@@ -1,5 +1,5 @@
-"""Does a realtime clock that is set back or forward, as NTP does on a host that boots, keep
-nobody away from NATS?  The daemons run with a clock that the test sets (clock_shim.c)."""
+"""Do daemons stay connected to NATS, and reconnect in time, when the realtime clock is set, as NTP
+does on a host that boots?  The daemons run with a clock that the test sets (clock_shim.c)."""
 
 import signal
 import time
@@ -21,7 +21,7 @@ def shim(tmp_path_factory):
 
 
 class World:
-    """A stream that is EXACT, with both daemons on a clock of their own."""
+    """A stream that is EXACT; both daemons run on a clock that the test sets."""
 
     def __init__(self, scene, clock):
         self.scene, self.clock = scene, clock
@@ -42,7 +42,7 @@ class World:
         return [(s["state"], s["blocks"]["device"]) for s in streams] == [("EXACT", self.stored)]
 
     def await_exact(self):
-        wait_for("EXACT with all that is held", self.is_exact)
+        wait_for("EXACT with all held blocks", self.is_exact)
 
     def connects(self):
         return [d.metric("kvb_nats_connects_total") for d in self.daemons]
@@ -59,11 +59,11 @@ def world(scene, shim, tmp_path, monkeypatch):
 
 
 @jumps
-def test_a_jump_while_nats_is_away_keeps_nobody_away(world, jump_s):
+def test_a_jump_while_nats_is_away_prevents_no_reconnect(world, jump_s):
     world.scene.started[0].kill()
     for daemon in world.daemons:
         wait_for(f"{daemon.name} misses NATS", lambda one=daemon: not one.is_ready())
-    time.sleep(0.5)  # in the middle of its waits for the next attempt
+    time.sleep(0.5)  # in the middle of the pause before the next attempt
     world.clock.jump(jump_s)
     world.store()
     world.scene.start_nats(world.scene.nats_port)
@@ -99,8 +99,8 @@ def test_a_jump_alone_costs_no_connection(world, jump_s):
 
 
 @jumps
-def test_nothing_hangs_at_the_end(world, jump_s):
-    """A clock that jumps while NATS is frozen, then SIGTERM."""
+def test_nothing_hangs_at_the_stop(world, jump_s):
+    """The clock jumps while NATS is frozen; then SIGTERM."""
     world.scene.started[0].process.send_signal(signal.SIGSTOP)
     try:
         time.sleep(0.3)

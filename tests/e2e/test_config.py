@@ -1,5 +1,4 @@
-"""Are an operator's mistakes said all at once, with file and line, before anything
-starts?"""
+"""Are all of an operator's mistakes reported at once, with file and line, before anything starts?"""
 
 import re
 import subprocess
@@ -33,14 +32,14 @@ workers = (
 );
 checkpoint = "/nowhere/at/all";
 """
-# Line in the file above: what the sentence about it must name.
+# Line in the configuration above: what its error must name.
 MISTAKES = {
     1: "colour", 4: "component", 5: "profile", 6: "load_period_ms", 11: "id", 12: "id",
     13: "block_size", 15: "checkpoint",
 }
 
 
-def test_all_mistakes_of_a_bridge_are_said_at_once_with_their_lines(tmp_path):
+def test_all_errors_of_a_bridge_are_reported_at_once_with_their_lines(tmp_path):
     path, done = check("kvbridge", tmp_path, BRIDGE)
     assert done.returncode == 78, done
     said = {}
@@ -87,7 +86,7 @@ def test_the_shipped_configuration_is_good(program):
 
 
 @pytest.mark.parametrize("program", ["kvbridge", "kvaggregator", "kvctl", "kvfleet"])
-def test_every_program_says_its_version_and_its_options(program):
+def test_every_program_prints_its_version_and_its_options(program):
     done = subprocess.run([programs.BIN / program, "--version"], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0 and re.search(r"\d+\.\d+\.\d+", done.stdout), done
     done = subprocess.run([programs.BIN / program, "--help"], capture_output=True, text=True, timeout=30)

@@ -1,5 +1,5 @@
-"""Does a crowd of HTTP clients that never finish cost anybody else an answer, or the daemon its
-memory?  Are open files enough for all, or is it said?"""
+"""Do many HTTP clients that never finish keep others from an answer, or exhaust the daemon's
+memory? Do the open files suffice, or does the log say that they do not?"""
 
 import json
 import resource
@@ -35,7 +35,7 @@ def closed(daemon, reason):
 
 
 class Crowd:
-    """Connections that send the same, and then a little more, a few times a second."""
+    """Connections that all send the same bytes, and then a little more a few times a second."""
 
     def __init__(self, port, count, first, more=b"", buffer_bytes=0):
         self.sockets = []
@@ -56,7 +56,7 @@ class Crowd:
         try:
             one.sendall(text)
         except OSError:
-            pass  # the server has hung up
+            pass  # the server has closed the connection
 
     def drip(self):
         while not self.is_over.wait(0.5):
@@ -81,12 +81,12 @@ def served(scene):
 
 
 def assert_health(daemon):
-    """A probe that comes while the crowd still pours in may have to come once more."""
+    """A probe that arrives while the crowd is still connecting may have to be repeated."""
     for path in ("/livez", "/readyz"):
         wait_for(f"an answer to {path}", lambda path=path: daemon.http("GET", path)[0] == 200, 3)
 
 
-def test_headers_that_drip_keep_nobody_out(served):
+def test_slow_headers_keep_nobody_out(served):
     crowd = Crowd(served.port, 600, b"GET /livez HTTP/1.1\r\nHost: x\r\n", b"X: y\r\n")
     try:
         assert_health(served)
@@ -103,7 +103,7 @@ def test_headers_that_drip_keep_nobody_out(served):
     wait_for("all are gone", lambda: served.metric("kvb_http_connections") <= 2)
 
 
-def test_bodies_that_are_not_finished_take_a_bounded_memory(served):
+def test_unfinished_bodies_take_bounded_memory(served):
     body = b'{"model_name":"m","token_ids":[' + b"1," * (7 * MIB)
     head = b"POST /query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     before = resident(served)
@@ -115,12 +115,12 @@ def test_bodies_that_are_not_finished_take_a_bounded_memory(served):
         assert_health(served)
         status, _ = served.http("POST", "/query", QUERY)
         assert status == 200, "a small body has room of its own"
-        wait_for("they are hung up on", lambda: served.metric("kvb_http_held_bytes") == 0, 60)
+        wait_for("the connections are closed", lambda: served.metric("kvb_http_held_bytes") == 0, 60)
     finally:
         crowd.leave()
 
 
-def test_slow_readers_of_a_dump_take_a_bounded_memory(scene):
+def test_slow_readers_of_a_dump_take_bounded_memory(scene):
     blocks = 200_000
     aggregator = hold(scene, blocks)
     before = resident(aggregator)
@@ -138,7 +138,7 @@ def test_slow_readers_of_a_dump_take_a_bounded_memory(scene):
 
 
 def hold(scene, blocks):
-    """An aggregator with so many blocks of one stream."""
+    """An aggregator with this many blocks of one stream."""
     vllm = scene.engine()
     scene.bridge(worker(vllm, block_size=1))
     aggregator = scene.aggregator(block_size=1)
@@ -150,7 +150,7 @@ def hold(scene, blocks):
 
 
 def read_pages(bus, ask=b""):
-    """Every row, the pages, and the question for the last of them."""
+    """Returns every row, the pages, and the query of the last page."""
     rows, pages = [], 0
     while True:
         page = json.loads(bus.request("namespace.dynamo.component.Router.kv_get.dump", ask))
@@ -172,8 +172,8 @@ def test_pages_of_a_dump_show_every_block_once(scene):
     assert one == 1 and again == rows[-len(again):], "the last page by itself"
 
 
-def test_questions_are_answered_between_the_parts_of_dumps(scene):
-    """Each part is a turn of its own: a dump alone takes a hundred of them."""
+def test_queries_are_answered_between_the_parts_of_dumps(scene):
+    """Each part is a turn of its own; a dump needs about a hundred."""
     aggregator = hold(scene, 200_000)
     is_over, read = threading.Event(), []
 
@@ -225,12 +225,12 @@ def run_limited(scene, workers, files):
 
 
 def test_connections_of_http_count_into_the_open_files(scene):
-    """160 streams alone would fit; what HTTP takes then would lack for replays."""
+    """The open files would suffice for 160 streams alone, but not for HTTP too."""
     done = run_limited(scene, 160, (1024, 1024))
     assert done.returncode == 78, done
     assert "160 ranks need 1200 open files, the limit is 1024" in done.stderr
     assert "LimitNOFILE" in done.stderr
-    assert run_limited(scene, 160, (256, 4096)).returncode == 0  # it raises what it may
+    assert run_limited(scene, 160, (256, 4096)).returncode == 0  # it raises the soft limit as far as permitted
     assert run_limited(scene, 120, (1024, 1024)).returncode == 0
 
 
@@ -249,8 +249,8 @@ def test_an_aggregator_with_few_open_files_has_fewer_connections(scene):
 
     process = start(300)
     try:
-        wait_for("it is said", lambda: "fewer connections" in log.read_text())
-        wait_for("and it serves", lambda: "listening" in log.read_text())
+        wait_for("the log says so", lambda: "fewer connections" in log.read_text())
+        wait_for("the daemon listens", lambda: "listening" in log.read_text())
     finally:
         process.terminate()
         process.wait(10)

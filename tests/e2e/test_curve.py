@@ -1,5 +1,5 @@
-"""Are engines read over CURVE, in both directions of connecting, and is a wrong key a stream that is
-DOWN with its reason?"""
+"""Are engines read over CURVE, in both directions of connecting, and does a wrong key make the
+stream DOWN, with the reason?"""
 
 import subprocess
 
@@ -17,8 +17,8 @@ from test_members import reload, streams
 
 
 class CurveEngine(engine.Engine):
-    """Its sockets are servers of CURVE; without a list of keys any client may connect that has its
-    public key."""
+    """Its sockets are CURVE servers. Without a list of keys, any client with its public key may
+    connect."""
 
     def __init__(self, keys, allowed=None, **options):
         self.keys = keys
@@ -148,7 +148,7 @@ def test_an_engine_with_curve_is_read_and_replayed(scene, keys):
     assert refused(bridge) == 0
 
 
-def test_a_wrong_key_of_the_engine_is_said_and_mended_by_a_reload(scene, keys):
+def test_a_wrong_key_of_the_engine_is_reported_and_fixed_by_a_reload(scene, keys):
     reader = Reader(scene.bus())
     vllm = scene.engine_of(CurveEngine, keys=keys.engine)
     other = scene.engine()
@@ -170,7 +170,7 @@ def test_a_wrong_key_of_the_engine_is_said_and_mended_by_a_reload(scene, keys):
     assert streams(bridge, "/state")[8, 0][connected] == before, "the other worker does not notice"
 
 
-def test_our_key_that_the_engine_does_not_know_is_said(scene, keys):
+def test_a_bridge_key_unknown_to_the_engine_is_reported(scene, keys):
     vllm = scene.engine_of(CurveEngine, keys=keys.engine, allowed=[zmq.curve_keypair()[0]])
     bridge = scene.bridge(worker(vllm, more=keys.connecting))
     wait_for("why", is_down_because(bridge, "the engine refused our CURVE key"))
@@ -178,8 +178,8 @@ def test_our_key_that_the_engine_does_not_know_is_said(scene, keys):
 
 
 @pytest.mark.parametrize("whose", ["engine", "bridge"])
-def test_keys_on_one_side_alone_bring_no_connection(scene, keys, whose):
-    """Never in clear: neither falls back."""
+def test_keys_on_one_side_only_give_no_connection(scene, keys, whose):
+    """A connection is never unencrypted: neither side falls back."""
     reader = Reader(scene.bus())
     if whose == "engine":
         vllm = scene.engine_of(CurveEngine, keys=keys.engine)
@@ -195,7 +195,7 @@ def test_keys_on_one_side_alone_bring_no_connection(scene, keys, whose):
 
 
 @pytest.mark.sanitize
-def test_a_bridge_that_listens_admits_the_listed_engine_alone(scene, keys):
+def test_a_bridge_that_listens_admits_only_the_listed_engine(scene, keys):
     reader = Reader(scene.bus())
     address = f"tcp://127.0.0.1:{programs.free_port()}"
     stranger = scene.engine_of(
@@ -215,7 +215,7 @@ def test_a_bridge_that_listens_admits_the_listed_engine_alone(scene, keys):
     wait_for("block 1", reader.holds(1))
     assert bridge.metric("kvcache_zmq_connections_total") == 1
 
-    # A key that is taken from the list: the engine is out after a reload.
+    # After a key is removed from the list and the list is read again, its engine is disconnected.
     keys.write("clients", zmq.curve_keypair()[0])
     reload(bridge)
     wait_for("the engine is refused", is_down_because(bridge, "client_keys_file"))

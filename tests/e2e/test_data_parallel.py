@@ -1,5 +1,5 @@
-"""Several ranks of one engine: where each is looked for, whose its events are, and which
-topics are its own."""
+"""Several ranks of one engine: at which port each is found, to which rank events belong, and how
+topics are filtered."""
 
 import socket
 
@@ -13,7 +13,7 @@ from test_faults import BLOCK, Reader, name_of, store, tokens_of
 
 
 def free_row(count):
-    """The first of so many consecutive ports that are free."""
+    """The first of this many consecutive free ports."""
     while True:
         first = free_port()
         if all(is_free(port) for port in range(first, first + count)):
@@ -34,13 +34,13 @@ def at(port):
 
 
 def held_by(reader, rank):
-    """Each rank is a worker of its own to the router: a clear of one is none of another."""
+    """Each rank is a separate worker for the router: a clear of one does not affect another."""
     reader.names()
     return set(reader.of(100 + rank, rank))
 
 
 def of_rank(number, rank):
-    """What vLLM sends: the rank stands in the batch too."""
+    """A batch of vLLM, which contains the rank too."""
     return engine.batch(engine.stored([number], tokens_of(number), BLOCK), rank=rank)
 
 
@@ -48,7 +48,7 @@ FIRST, RANKS = 2, 3
 
 
 def rows(scene):
-    """Ranks 2, 3, 4 where vLLM puts them: base port + rank, events and replays alike."""
+    """Ranks 2, 3 and 4 at the ports that vLLM uses: base port + rank, for events and replays."""
     base = free_row(2 * (FIRST + RANKS))
     events, replay = base, base + FIRST + RANKS
     engines = {
@@ -68,7 +68,7 @@ def test_each_rank_is_read_and_replayed_at_its_own_ports(scene):
     bridge = scene.bridge(row)
     for rank, one in engines.items():
         one.publish(of_rank(10 * rank, rank))
-        one.publish(of_rank(10 * rank + 1, rank), live=False)  # only a replay has it
+        one.publish(of_rank(10 * rank + 1, rank), live=False)  # only a replay contains it
         one.publish(of_rank(10 * rank + 2, rank))
     for rank in engines:
         wanted = {name_of(10 * rank + i) for i in range(3)}
@@ -78,7 +78,7 @@ def test_each_rank_is_read_and_replayed_at_its_own_ports(scene):
     assert all(len(one.requests) > 0 for one in engines.values())
 
 
-def test_the_connection_says_whose_the_events_are_and_not_the_batch(scene):
+def test_the_connection_decides_the_rank_and_not_the_batch(scene):
     reader = Reader(scene.bus())
     engines, row = rows(scene)
     bridge = scene.bridge(row)
@@ -86,10 +86,10 @@ def test_the_connection_says_whose_the_events_are_and_not_the_batch(scene):
     engines[2].publish(of_rank(2, rank=2))
     engines[2].publish(of_rank(3, rank=None))
     engines[3].publish(of_rank(4, rank=0))
-    wait_for("all that rank 2 sent", lambda: held_by(reader, 2) == {name_of(n) for n in (1, 2, 3)})
-    wait_for("all that rank 3 sent", lambda: held_by(reader, 3) == {name_of(4)})
+    wait_for("all blocks that rank 2 sent", lambda: held_by(reader, 2) == {name_of(n) for n in (1, 2, 3)})
+    wait_for("all blocks that rank 3 sent", lambda: held_by(reader, 3) == {name_of(4)})
     assert held_by(reader, 4) == set()
-    # A tail probe may bring one once more.
+    # A tail probe may return one batch again.
     assert bridge.metric("kvb_rank_mismatches_total") >= 2
     assert bridge.metric("kvb_batches_refused_total") == 0
 
@@ -99,8 +99,8 @@ def listed(aggregator, rank):
     return {int(row[3]) for row in aggregator.rows() if row[:3] == ["7", str(rank), "device"]}
 
 
-def test_each_rank_of_a_recorded_engine_has_the_list_of_its_own_messages(scene):
-    """A vLLM 0.32 with two ranks; no prompt was given to both."""
+def test_each_rank_of_a_recorded_engine_gets_the_list_of_its_own_messages(scene):
+    """A vLLM 0.32 with two ranks; no prompt was sent to both."""
     sent = [capture.frames(f"frames-dp2-rank{rank}.hex") for rank in (0, 1)]
     names = [capture.canonical_names(rows) for rows in sent]
     assert not set(names[0].values()) & set(names[1].values())
@@ -114,7 +114,7 @@ def test_each_rank_of_a_recorded_engine_has_the_list_of_its_own_messages(scene):
         f'id = 7; model = "m"; block_size = {capture.BLOCK_SIZE}; events = "{at(base)}"; '
         f'replay = "{at(replay)}"; ranks = 2;'
     )
-    # In the middle; one rank cleared and the other just before it; both cleared.
+    # In the middle; when one rank was cleared and the other not yet; when both were.
     for ends in ((40, 60), (97, 98), (97, 99)):
         for rank, one in enumerate(engines):
             for _, seq, payload in sent[rank][one.next_seq : ends[rank]]:
@@ -172,7 +172,7 @@ def test_topics_are_filtered_by_their_beginning(scene, topic, is_ours):
     assert bridge.metric("kvb_batches_missed_total") == 0
 
 
-def test_ports_that_collide_are_refused_with_a_word_on_which(scene):
+def test_ports_that_collide_are_refused_and_named(scene):
     """vLLM's own defaults, 5557 and 5558, are such a pair from rank 1 on."""
     bridge = scene.bridge(
         'id = 7L; model = "m"; block_size = 16; events = "tcp://127.0.0.1:5557"; '

@@ -1,5 +1,5 @@
-"""Does `kvctl decode` understand what engines' own encoders write?  The structs are declared as
-the engines declare them, msgspec writes them, and what must come out stands beside each."""
+"""Does `kvctl decode` understand what engines' own encoders write?  The structs are declared as the
+engines declare them, msgspec writes them, and the expected output is next to each."""
 
 import json
 import subprocess
@@ -39,7 +39,8 @@ def encode(batch):
 
 
 def event(kind, **given):
-    """An event as `kvctl decode` shows it: what the engine did not say is null, empty or 0."""
+    """An event as `kvctl decode` shows it: fields that the engine did not send are null, empty or
+    0."""
     shown = {
         "kind": kind, "reason": None, "rank": None, "ts": TS, "tier": "device", "group": None,
         "group_kind": None, "window_tokens": None, "is_sparse": False, "model": None, "lora": None, "salt": None,
@@ -84,7 +85,7 @@ class BatchMap(msgspec.Struct):
 
 
 def vllm_arrays(stored_fields, removed_fields):
-    """The three events of a version, whose BlockStored and BlockRemoved have these fields."""
+    """The three events of a version, with these fields in BlockStored and BlockRemoved."""
     make = msgspec.defstruct
     options = {"bases": (TaggedArray,), "array_like": True, "tag": True}
     return (
@@ -190,7 +191,7 @@ class AllBlocksCleared(TaggedMap):
     pass
 
 
-def test_vllm_0_31_writes_maps_and_says_where_blocks_are():
+def test_vllm_0_31_writes_maps_with_the_medium():
     parts = [
         BlockStored([1], None, [1, 2], 2, None, "GPU", None, locality="LOCAL", session_id="s"),
         BlockStored([2], None, [1, 2], 2, None, "GPU", None, locality="REMOTE"),
@@ -208,7 +209,7 @@ def test_vllm_0_31_writes_maps_and_says_where_blocks_are():
     ]
 
 
-def test_vllm_0_33_says_the_tokens_behind_each_block():
+def test_vllm_0_33_writes_the_tokens_behind_each_block():
     parts = [BlockStored([1, 2], None, [1, 2, 3, 4], 2, None, "GPU", None, lookahead_token_ids=[[3], [5]])]
     events, _ = decode(encode(Batch011(TS, parts)))
     own = [contract.tokens_hash([1, 2, 3]), contract.tokens_hash([3, 4, 5])]
@@ -322,12 +323,12 @@ def test_sglang_maps_know_no_lora_name():
 # ---- TensorRT-LLM, llm-d ------------------------------------------------------------------
 
 
-def test_a_batch_of_nothing_is_no_error():
+def test_an_empty_batch_is_no_error():
     events, said = decode(encode(Batch011(TS, [], 0)))
     assert events == [] and "1 messages, 0 of them unreadable, 0 events" in said
 
 
-def test_fs_backend_says_zero_for_no_parent():
+def test_fs_backend_writes_zero_for_no_parent():
     Stored, _, _ = vllm_arrays(STORED_11, REMOVED_11)
     events, _ = decode(encode(Batch090(TS, [Stored([5], 0, [], 0, None, "STORAGE")])))
     assert events == [event("stored", block_hashes=[5], tier="disk")]
@@ -355,7 +356,7 @@ class RemoveAllEvent(TaggedArray):
     pass
 
 
-def test_mooncakes_guide_tells_objects_by_key_and_replicas():
+def test_mooncakes_guide_writes_objects_with_key_and_replicas():
     memory, disk = ("memory", "tcp://10.0.0.1:1"), ("disk", "/data/1")
     parts = [
         BlockStoreEvent("99", [memory, disk], "m", 4096, "0xff", "254", [1, 2]),
@@ -375,7 +376,7 @@ def test_mooncakes_guide_tells_objects_by_key_and_replicas():
     ]
 
 
-def test_mooncakes_first_store_tells_where_objects_are_and_no_more():
+def test_mooncakes_first_store_writes_only_where_objects_are():
     parts = [BlockUpdateEvent("97", [("memory", "tcp://10.0.0.1:1")]), BlockUpdateEvent("97", [])]
     events, _ = decode(encode(Batch090(TS, parts)))
     assert events == [
@@ -388,7 +389,7 @@ def test_mooncakes_first_store_tells_where_objects_are_and_no_more():
     ]
 
 
-def test_mooncakes_store_tells_maps_in_milliseconds():
+def test_mooncakes_store_writes_maps_with_milliseconds():
     nothing = {"model_name": None, "block_size": None, "token_ids": None, "parent_hash": None, "group_id": None}
     parts = [
         {"event_id": 1, "event_type": "stored", "type": "BlockStored", "seq_hashes": [2**64 - 2],
@@ -407,10 +408,10 @@ def test_mooncakes_store_tells_maps_in_milliseconds():
     ]
 
 
-# ---- What is on no list, or broken ----------------------------------------------------------
+# ---- Unknown and broken events -------------------------------------------------------------
 
 
-def test_one_bad_event_costs_itself_alone():
+def test_one_bad_event_affects_no_other():
     Stored, Removed, _ = vllm_arrays(STORED_11, REMOVED_11)
     New = msgspec.defstruct("BlockTouched", [("block_hashes", list)], bases=(TaggedArray,), array_like=True, tag=True)
     parts = [
@@ -448,7 +449,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("data", BROKEN.values(), ids=BROKEN.keys())
-def test_what_is_no_batch_is_refused(data):
+def test_an_invalid_batch_is_refused(data):
     events, said = decode(data, fails=True)
     assert events == [] and "1 messages, 1 of them unreadable" in said
 
@@ -470,7 +471,7 @@ def test_lines_of_digits_and_files_are_read(tmp_path):
     ]
 
 
-def test_a_real_engines_recording_has_no_event_that_is_not_understood():
+def test_every_event_of_a_real_engines_recording_is_decoded():
     lines = open("tests/data/vllm-0.32/frames.hex").read().splitlines()
     digits = "\n".join(line.split()[-1] for line in lines)
     events, said = decode(digits.encode(), "--hex", "-")
@@ -480,6 +481,6 @@ def test_a_real_engines_recording_has_no_event_that_is_not_understood():
     assert with_tokens and all(len(s["block_hashes"]) == len(s["tokens_hashes"]) for s in with_tokens)
 
 
-def test_a_file_that_is_not_there_is_said(tmp_path):
+def test_a_missing_file_is_reported(tmp_path):
     done = subprocess.run([BIN / "kvctl", "decode", tmp_path / "none"], capture_output=True, text=True, timeout=30)
     assert done.returncode == 1 and "No such file" in done.stderr and not done.stdout

@@ -1,5 +1,5 @@
-"""Is a stock engine found by its HTTP address alone?  The answers are those that vLLM and
-SGLang gave, word for word but for the ports."""
+"""Is a stock engine found by its HTTP address alone? The answers are those of real vLLM and SGLang;
+only the ports are replaced."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ SGLANG = RECORDED["sglang"]["kv_events"]
 
 
 class StockApi(EngineApi):
-    """The HTTP side of one engine: what each page says; any other is not there."""
+    """The HTTP server of one engine, with these pages; others do not exist."""
 
     def __init__(self):
         super().__init__()
@@ -40,7 +40,7 @@ def api():
 
 
 def vllm_says(name, *ranks):
-    """A recorded body with the ports of these ranks, and without replay where it had none."""
+    """A recorded body with the ports of these ranks; without replay where the recording had none."""
     body = json.loads(VLLM[name])
     assert sorted(body) == [str(rank) for rank in range(len(ranks))]
     for number, one in enumerate(ranks):
@@ -77,12 +77,13 @@ def test_two_ranks_of_a_stock_vllm_are_found(scene, api):
     wait_for("both are exact", lambda: {state(bridge, rank)["state"] for rank in (0, 1)} == {"EXACT"})
     assert set(api.paths) == {"/kv_event_sources"}
     assert not lines(bridge, CONNECTS)
-    # Away for several requests: afterwards it answers the same, and there is one line in the log.
+    # The engine is away for several requests and then answers the same; the log has one line about
+    # it.
     ranks[0].go_away()
     asked = api.asked
-    wait_for("it is asked again and again", lambda: api.asked >= asked + 4, 20)
+    wait_for("the engine is requested repeatedly", lambda: api.asked >= asked + 4, 20)
     ranks[0].come_back()
-    wait_for("it is back", lambda: state(bridge)["state"] == "EXACT", 20)
+    wait_for("the stream is EXACT again", lambda: state(bridge)["state"] == "EXACT", 20)
     assert len(lines(bridge, FOUND)) == 1
 
 
@@ -94,20 +95,20 @@ def test_a_port_that_the_engine_has_drawn_is_connected_to(scene, api):
     api.start()
     aggregator = scene.aggregator()
     bridge = scene.bridge(discovered(api), profile="protobuf")
-    wait_for("it is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1, 20)
+    wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1, 20)
     one.publish(store(1))
-    wait_for("it is listed", lists(aggregator, 7, 1), 20)
+    wait_for("the block is listed", lists(aggregator, 7, 1), 20)
     assert state(bridge)["reason"] == "no_replay" and "why" not in state(bridge)
 
 
-def test_an_engine_without_events_is_asked_until_it_has_some(scene, api):
+def test_an_engine_without_events_is_requested_until_it_has_some(scene, api):
     one = scene.engine()
     api.pages["/kv_event_sources"] = json.loads(VLLM["events off"])
     api.start()
     bridge = scene.bridge(discovered(api), profile="protobuf")
-    wait_for("that is said", lambda: "the engine publishes no events" in bridge.text())
+    wait_for("the log says so", lambda: "the engine publishes no events" in bridge.text())
     api.pages["/kv_event_sources"] = vllm_says("1 rank", one)
-    wait_for("it is found", lambda: (7, 0) in streams(bridge, "/state"), 20)
+    wait_for("the rank is found", lambda: (7, 0) in streams(bridge, "/state"), 20)
 
 
 def sglang_says(name, events, replay):
@@ -132,25 +133,25 @@ def test_two_ranks_of_sglang_are_found_by_its_other_page(scene, api):
     wait_for("both are exact", lambda: {state(bridge, rank)["state"] for rank in (0, 1)} == {"EXACT"})
     assert api.paths[:2] == ["/kv_event_sources", "/server_info"]
     assert not lines(bridge, "does not give its event sockets")
-    # Another kind of engine takes its place.
+    # An engine of another kind takes its place.
     ranks[0].go_away()
     ranks[1].go_away()
     other = scene.engine()
     api.pages = {"/kv_event_sources": vllm_says("1 rank", other)}
-    wait_for("that one is read", lambda: state(bridge)["endpoint"] == other.events, 30)
+    wait_for("the other engine is read", lambda: state(bridge)["endpoint"] == other.events, 30)
     assert (7, 1) not in streams(bridge, "/state")
 
 
 def test_an_engine_that_has_neither_page_is_named(scene, api):
     api.start()
     bridge = scene.bridge(discovered(api), profile="protobuf")
-    wait_for("that is said", lambda: "neither /kv_event_sources (vLLM 0.32) nor /server_info" in bridge.text())
-    wait_for("it is asked again, from the first page on", lambda: api.paths.count("/kv_event_sources") >= 4, 20)
+    wait_for("the log says so", lambda: "neither /kv_event_sources (vLLM 0.32) nor /server_info" in bridge.text())
+    wait_for("the requests start again from the first page", lambda: api.paths.count("/kv_event_sources") >= 4, 20)
     assert len(lines(bridge, "does not give its event sockets")) == 1
 
 
 def test_an_engine_that_connects_is_named_once_and_found_when_it_binds(scene, api):
-    """It was given tcp://127.0.0.1:port: a publisher connects to that."""
+    """It was configured with tcp://127.0.0.1:port, so its publisher connects there."""
     port = free_port()
     body = json.loads(VLLM["1 rank"])
     body["0"].update(endpoint=f"tcp://127.0.0.1:{port}", replay_endpoint=None)
@@ -160,16 +161,16 @@ def test_an_engine_that_connects_is_named_once_and_found_when_it_binds(scene, ap
         pub.set(zmq.LINGER, 0)
         pub.connect(f"tcp://127.0.0.1:{port}")
         bridge = scene.bridge(discovered(api), profile="protobuf")
-        wait_for("that is said", lambda: lines(bridge, CONNECTS), 20)
+        wait_for("the log says so", lambda: lines(bridge, CONNECTS), 20)
         wait_for("and shown", lambda: "bind = true" in state(bridge).get("why", ""))
         assert (state(bridge)["state"], state(bridge)["reason"]) == ("DOWN", "connecting")
         (line,) = lines(bridge, CONNECTS)
         assert "worker=7 dp_rank=0" in line and f"tcp://127.0.0.1:{port}" in line
-    # Told to bind, it listens at the same port.
+    # Configured to bind, it listens on the same port.
     one = scene.engine(bind=f"tcp://127.0.0.1:{port}")
     one.publish(store(1))
-    wait_for("it is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1, 20)
-    wait_for("nothing is left to be said", lambda: "why" not in state(bridge))
+    wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1, 20)
+    wait_for("the state shows no trouble", lambda: "why" not in state(bridge))
     assert len(lines(bridge, CONNECTS)) == 1
 
 
@@ -177,15 +178,16 @@ def test_a_wrong_block_size_is_named_once(scene):
     one = scene.engine()
     bridge = scene.bridge(worker(one, 7).replace("block_size = 16", "block_size = 32"), profile="protobuf")
     one.publish(store(1))
-    wait_for("that is said", lambda: lines(bridge, "differs from its engine's"))
+    wait_for("the log says so", lambda: lines(bridge, "differs from its engine's"))
     (line,) = lines(bridge, "differs from its engine's")
     assert line.startswith("warning") and line.endswith("worker=7 dp_rank=0 configured=32 engine=16")
     wait_for("and shown", lambda: state(bridge).get("block_size_configured") == 32)
     assert state(bridge)["block_size"] == 16
 
 
-def test_what_routers_are_told_changes_while_the_engine_says_nothing(scene, api):
-    """Its API is gone, as of an engine that is being stopped: the ranks that it named stay, and the log says so."""
+def test_published_facts_change_while_the_engine_does_not_answer(scene, api):
+    """The engine's API is gone, as when it is being stopped: the ranks that it reported stay, and
+    the log says so."""
     ranks = [scene.engine(), scene.engine()]
     api.pages["/kv_event_sources"] = vllm_says("2 ranks", *ranks)
     api.start()

@@ -1,5 +1,5 @@
-"""Engines that are given by name: one whose name server is silent holds up nobody, names are
-asked for as rarely as their TTL allows, and an engine that has moved is found."""
+"""Engines configured by name: does a silent name server delay nothing else? are names queried only
+as often as their TTL requires, and is an engine found after it has moved?"""
 
 import types
 
@@ -23,7 +23,7 @@ def web(scene):
 
 
 def named(one, host):
-    """The engine, by this name."""
+    """The addresses of the engine, with this host name."""
     return types.SimpleNamespace(
         events=one.events.replace("127.0.0.1", host), replay=one.replay.replace("127.0.0.1", host)
     )
@@ -38,7 +38,7 @@ def is_exact(bridge, worker_id=7):
 
 
 @pytest.mark.sanitize
-def test_a_silent_name_server_holds_up_nobody_and_not_the_end(scene, names, web):
+def test_a_silent_name_server_delays_nothing_and_no_stop(scene, names, web):
     names.names = {"good.fleet": (3600, ["127.0.0.1"]), "silent.fleet": SILENT}
     hosts = []
 
@@ -66,13 +66,13 @@ def test_a_silent_name_server_holds_up_nobody_and_not_the_end(scene, names, web)
     number = 0
 
     def is_asked_twice():
-        """While the events and load of the good engine come."""
+        """Returns while events and load of the good engine arrive."""
         nonlocal number
         number += 1
         pages = len(hosts)
         feed.send({"request_active_slots": number, "request_total_slots": 99, "num_requests_waiting": 0})
         vllm.publish(store(number))
-        # a wait for the name server takes 3 s, of each of its askers
+        # a wait for the name server would take 3 s for each user of the name
         wait_for(f"block {number}", lambda: name_of(number) in reader.names(), 2.5)
         wait_for("a page more", lambda: len(hosts) > pages, 2.5)
         return names.asked["silent.fleet"] >= 8 and bridge.metric("kvb_dns_failures_total", reason="timeout") >= 2
@@ -88,13 +88,13 @@ def test_a_silent_name_server_holds_up_nobody_and_not_the_end(scene, names, web)
     assert names.asked["good.fleet"] == 2, "A and AAAA, once for ZMQ and pages together"
     assert "an engine's host name cannot be resolved; trying again" in bridge.text()
 
-    # It sends a query now and gets no answer; nothing waits for that.
+    # A query is sent now and gets no answer; nothing may wait for it.
     asked = names.asked["silent.fleet"]
-    wait_for("it is asked for again", lambda: names.asked["silent.fleet"] > asked, 40)
+    wait_for("the silent name is queried again", lambda: names.asked["silent.fleet"] > asked, 40)
     assert bridge.stop(2.0) == 0
 
 
-def test_an_idle_stream_asks_for_nothing(scene, names):
+def test_an_idle_stream_sends_no_queries(scene, names):
     names.names = {"good.fleet": (1, ["127.0.0.1"])}
     engines = [scene.engine() for _ in range(10)]
     bridge = scene.bridge(
@@ -131,7 +131,7 @@ def test_an_engine_that_has_moved_is_found_and_one_that_is_there_is_kept(scene, 
     assert names.asked["engine.fleet"] == 2
 
     old.go_away()
-    wait_for("the engine at the new address is read, and its replay", reader.holds(5), 20)
+    wait_for("the engine at the new address is read and replayed", reader.holds(5), 20)
     wait_for("EXACT", is_exact(bridge))
     assert new.requests
     assert names.asked["engine.fleet"] <= 8, "a question a second at most"
@@ -149,7 +149,7 @@ def test_each_address_of_a_name_is_tried(scene, names):
     assert bridge.metric("kvb_replays_total", step="failed") == 0, "asked for where the events come from"
     vllm.restart()
     vllm.publish(store(2))
-    wait_for("block 2, at the address that was good", reader.holds(2))
+    wait_for("block 2 arrives from the address that worked before", reader.holds(2))
     assert names.asked["engine.fleet"] == 2
 
 
@@ -162,7 +162,7 @@ def test_a_name_that_is_made_known_later_is_found(scene, names):
     load = f'load = {{ zmq = "{feed.endpoint.replace("127.0.0.1", "engine.fleet")}"; }};'
     bridge = scene.bridge(worker(named(vllm, "engine.fleet"), more=load), prefix=names.prefix)
     vllm.publish(store(1))
-    wait_for("it is said", lambda: "no such name" in stream(bridge).get("why", ""))
+    wait_for("the state says why", lambda: "no such name" in stream(bridge).get("why", ""))
     assert bridge.metric("kvb_dns_failures_total", reason="no_name") >= 1
 
     names.names["engine.fleet"] = (3600, ["127.0.0.1"])
@@ -173,7 +173,7 @@ def test_a_name_that_is_made_known_later_is_found(scene, names):
         feed.send({"request_active_slots": 4, "request_total_slots": 99, "num_requests_waiting": 0})
         return sources(bridge)[7, "zmq"]["state"] == "fresh"
 
-    wait_for("its load", is_load_heard)
+    wait_for("the load arrives", is_load_heard)
     assert names.asked["engine.fleet"] <= 12
 
 

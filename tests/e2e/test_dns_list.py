@@ -1,5 +1,5 @@
-"""Are the members of a DNS name followed as workers: found, kept while the name servers fail, and let go when three
-answers lack them?"""
+"""Are the members of a DNS name used as workers: found, kept while the name servers fail, and
+removed after three answers without them?"""
 
 import random
 
@@ -15,7 +15,7 @@ NAME = "vllm-headless"
 
 @pytest.fixture
 def pods(scene):
-    """Three engines on addresses of their own, all on the same ports, as pods are."""
+    """Three engines on addresses of their own, all with the same ports, as pods have."""
     part = random.randrange(1, 255)
     first = scene.engine(bind=f"tcp://127.77.{part}.1:*", bind_replay=f"tcp://127.77.{part}.1:*")
 
@@ -55,7 +55,7 @@ def test_members_come_stay_while_servers_fail_and_go_after_three_answers(scene, 
     for number, pod in enumerate(pods):
         pod.publish(store(number))
     ids = {host_of(s["endpoint"]): s["worker_id"] for s in bridge.get("/state")["streams"]}
-    wait_for("its blocks are listed", lambda: rows_of(aggregator, ids[addresses[1]]) == {name_of(1)})
+    wait_for("the blocks of the second pod are listed", lambda: rows_of(aggregator, ids[addresses[1]]) == {name_of(1)})
 
     for trouble, result in ((FAILS, "failure"), (SILENT, "timeout")):
         names.names[NAME] = trouble
@@ -71,10 +71,10 @@ def test_members_come_stay_while_servers_fail_and_go_after_three_answers(scene, 
     assert lookups(bridge, "ok") >= asked + 1
     wait_for("with a goodbye", lambda: streams(aggregator, "/streams")[ids[addresses[1]], 0]["state"] == "DOWN")
     assert bridge.metric("kvcache_zmq_connections_total", pod_key=str(ids[addresses[0]])) == 1
-    wait_for("the metric says so", lambda: bridge.metric("kvb_dns_list_members") == 2)
+    wait_for("the metric counts two members", lambda: bridge.metric("kvb_dns_list_members") == 2)
 
     names.names[NAME] = NO_NAME
-    wait_for("a name that is gone has no members", lambda: not hosts(bridge))
+    wait_for("a name that does not exist has no members", lambda: not hosts(bridge))
 
 
 def test_an_srv_record_is_a_worker_at_its_target_and_port(scene, names, pods):
@@ -91,16 +91,16 @@ def test_an_srv_record_is_a_worker_at_its_target_and_port(scene, names, pods):
 
 
 def test_a_search_domain_that_fails_is_not_taken_for_an_answer(scene, names, pods):
-    """In a pod a short name is tried in each search domain: where the first fails, and the others have no such name,
-    nothing is known."""
+    """In a pod a short name is tried in each search domain. When the first domain fails and the
+    others do not have the name, the result is unknown."""
     names.file.write_text(f"nameserver {names.address}\nsearch inference.svc svc\noptions ndots:5\n")
     full = f"{NAME}.inference.svc"
     names.names[full] = (5, [host_of(pods[0].events)])
     bridge = start(scene, names, f'name = "{NAME}"; port = {port_of(pods[0].events)};')
-    wait_for("it is found in its domain", lambda: len(hosts(bridge)) == 1)
+    wait_for("the pod is found in the search domain", lambda: len(hosts(bridge)) == 1)
     names.names[full] = FAILS
     before = lookups(bridge, "failure")
-    wait_for("it fails", lambda: lookups(bridge, "failure") >= before + 4, 20)
+    wait_for("the look-ups fail", lambda: lookups(bridge, "failure") >= before + 4, 20)
     assert len(hosts(bridge)) == 1
     assert lookups(bridge, "no_name") == 0
 

@@ -20,7 +20,7 @@ from publisher import message, varint  # noqa: E402
 PROJECT = TREE / "tests" / "dynamo_dump"
 TARGET = TREE / "build" / "dynamo_dump"
 
-# By our name of each tier: its name on the wire, and in that crate.
+# By the name of each tier here: its name in messages, and in Dynamo's crate.
 TIERS = {
     "device": ("device", "Device"),
     "host": ("host_pinned", "HostPinned"),
@@ -30,7 +30,7 @@ TIERS = {
 
 
 def cargo(*arguments):
-    """A build takes a minute of processor time, the first time."""
+    """The first build takes a minute of processor time."""
     return subprocess.run(
         ["cargo", *arguments, "--locked", "--manifest-path", PROJECT / "Cargo.toml"],
         env=os.environ | {"CARGO_TARGET_DIR": str(TARGET)}, capture_output=True, text=True, timeout=900, check=False,
@@ -61,7 +61,7 @@ def publish(bus, event_id, data, tier=None, dp_rank=0, subject="kv_events"):
 
 
 def vouch(bus, dp_rank, last_id, tiers, engine_names=False):
-    """The heartbeat of a stream: EXACT, with two blocks in each of these tiers."""
+    """A heartbeat of a stream that is EXACT, with two blocks in each of these tiers."""
     bus.publish(f"{PUBLISH}.kv_heartbeat", message(
         (1, bytes([dp_rank + 1] * 16)), (2, ("fixed", 7)), (3, dp_rank), (4, ("fixed", 1)), (5, ("fixed", last_id)),
         (6, 2), (8, 1), (9, 2 if engine_names else 1), (10, b"org/m"), (11, 16),
@@ -89,7 +89,7 @@ def test_dynamos_crate_reads_a_dump_of_all_tiers(scene, reader):
         publish(bus, event_id, stored(None, (first, top - number), (first + 1, number)), wire, dp_rank=number % 2)
         expected += [("7", str(number % 2), tier, str(first)), ("7", str(number % 2), tier, str(first + 1))]
     wait_for("all is listed", lambda: sorted(map(tuple, aggregator.rows())) == sorted(expected))
-    assert aggregator.http("GET", "/dump") == (200, "{}")  # no heartbeat has confirmed it yet
+    assert aggregator.http("GET", "/dump") == (200, "{}")  # no heartbeat has confirmed the list yet
     assert aggregator.metric("kvb_dump_streams_left_out_total", reason="state") == 2
     vouch(bus, 0, 3, [1, 3])
     vouch(bus, 1, 3, [0, 2])

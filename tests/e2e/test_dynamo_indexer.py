@@ -59,7 +59,7 @@ class Indexer:
 class DynamoWorld(World):
     def __init__(self, scene, directory):
         super().__init__(scene, directory=directory, source=scene.engine_of(EngineProcess))
-        self.ever = {}  # of all blocks that were ever held
+        self.ever = {}  # tokens of all blocks that were ever held
         self.indexers = []
         self.aggregator = scene.aggregator(block_size=SIZE)
 
@@ -68,7 +68,7 @@ class DynamoWorld(World):
         self.indexers[-1].register(self)
 
     def store_prompts(self):
-        """Two, which share their first blocks."""
+        """Two prompts that share their first blocks."""
         head = self.store(3)
         self.store(4, parent=head[-1])
         self.store(2, parent=head[-1])
@@ -78,7 +78,8 @@ class DynamoWorld(World):
         self.remove(next(name for name in reversed(self.truth) if name not in parents))
 
     def prompts(self):
-        """The tokens from each root to each block that was ever held, and how many of them are held now."""
+        """The tokens from the root to each block that was ever held, and how many of these blocks
+        are held now."""
         self.ever.update(self.truth)
         for name in self.ever:
             path = []
@@ -89,7 +90,7 @@ class DynamoWorld(World):
             yield [token for one in path for token in self.ever[one][1]], held.index(False) * SIZE
 
     def compare(self):
-        """Waits until each indexer and the aggregator answer each prompt alike, and rightly."""
+        """Waits until each indexer and the aggregator give the right answer for each prompt."""
         for tokens, held in self.prompts():
             right = {"7": {"0": held}} if held else {}
             programs.wait_for(f"{right} of the aggregator", lambda: self.answer(tokens) == right, 30)
@@ -110,7 +111,7 @@ def test_dynamos_indexer_answers_as_the_aggregator_does_through_kills(scene, tmp
     world.join()
     world.compare()
     world.evict_a_leaf()
-    world.join()  # comes late, and the first one loses nothing by it
+    world.join()  # starts late; the first indexer is not affected
     world.compare()
 
     for is_killed in (False, True):
@@ -119,13 +120,13 @@ def test_dynamos_indexer_answers_as_the_aggregator_does_through_kills(scene, tmp
         world.store_prompts()
         world.compare()
 
-    world.restart_engine()  # SIGKILL; it holds nothing of what it held
+    world.restart_engine()  # SIGKILL: it comes back empty
     world.compare()
     world.store_prompts()
     world.compare()
 
     world.indexers.pop(0).program.kill()
-    world.evict_a_leaf()  # while only the other one reads
+    world.evict_a_leaf()  # while only the other indexer reads
     world.join()
     world.compare()
 

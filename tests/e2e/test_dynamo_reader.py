@@ -1,6 +1,6 @@
-"""Is the reader with which tests/compose stands outside the stack (compose/dynamo.py) as
-strict as Dynamo's?  It must refuse what ends a KvIndexer, take what Dynamo itself writes, and
-keep its index by Dynamo's rules; else a good run of tests/compose would show nothing."""
+"""Is the reader that tests/compose uses outside its stack (compose/dynamo.py) as strict as
+Dynamo's? It must refuse messages that end a KvIndexer, accept those that Dynamo itself writes, and
+keep its index by Dynamo's rules. Otherwise a successful run of tests/compose would prove nothing."""
 
 import json
 import pathlib
@@ -56,12 +56,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("payload", REFUSED.values(), ids=REFUSED.keys())
-def test_what_ends_a_dynamo_indexer_is_refused(payload):
+def test_messages_that_end_a_dynamo_indexer_are_refused(payload):
     with pytest.raises(dynamo.Undecodable):
         dynamo.RouterEvent(payload)
 
 
-def test_what_dynamo_of_any_version_writes_is_taken():
+def test_messages_of_any_dynamo_version_are_accepted():
     vectors = (TESTS / "data" / "vectors" / "dynamo.txt").read_text().splitlines()
     events = [dynamo.RouterEvent(line.split(maxsplit=1)[1].encode()) for line in vectors if line.startswith("JSON")]
     assert len(events) >= 9
@@ -81,7 +81,7 @@ def event(worker_id, data):
 
 
 def stored(worker_id, parent, *blocks):
-    """Blocks by number: the name is the number, the content its tokens."""
+    """Blocks by number: the number is the name, and its tokens are derived from it."""
     return event(worker_id, {"stored": {"parent_hash": parent, "blocks": [
         {"block_hash": block, "tokens_hash": dynamo.tokens_hash(tokens(block))} for block in blocks]}})
 

@@ -56,7 +56,7 @@ def one_block(name, first_token, block_size, lora_name=None):
     return [["stored", None, (name, own)]]
 
 
-# number: (what we publish, why it differs from what the relay published).
+# number: (what kvbridge publishes, why it differs from the relay).
 DIFFERENCES = {
     13: ([], NOTHING),
     14: (one_block(406, 15000, 8), "the event's own block size counts"),
@@ -114,7 +114,7 @@ def run_inputs(scene):
 
 
 def rebuilt_66():
-    """The record is cut after its first hashes, and names its length."""
+    """The record is truncated after its first hashes, but contains their number."""
     tokens = [100_000 + block * 1000 + i for block in range(200) for i in range(16)]
     payload = engine.batch(
         ["BlockStored", list(range(7000, 7200)), None, tokens, 16, None],
@@ -148,7 +148,7 @@ def test_the_first_blocks_of_the_cut_record_are_equal(said):
 @pytest.mark.parametrize(
     "number", [n for n in INPUTS if not INPUTS[n][2]], ids=lambda n: f"{n}-{INPUTS[n][0]}"
 )
-def test_where_the_relay_said_nothing_or_died_we_go_on(said, number):
-    """Its mark arrived, because `said` has not failed; its difference is listed."""
+def test_where_the_relay_published_nothing_or_died_kvbridge_continues(said, number):
+    """The mark arrived, because `said` has not failed; the difference is listed."""
     if number not in PUBLISHED_BY_US_ALONE:
         assert [e for e in said[number] if e[0] == "stored"] == []

@@ -16,7 +16,7 @@ SERVICE = "dynamo_vllmworker"
 SUBJECT = f"$SRV.STATS.{SERVICE}"
 READERS = {"flat-0.2": scrape.read_flat, "nested-0.3": scrape.read_nested}
 
-# One of each, all different, none that a default would give.
+# One value of each figure, all different and none a default.
 FIGURES = {
     "request_active_slots": 7, "request_total_slots": 256, "kv_active_blocks": 1000, "kv_total_blocks": 4096,
     "num_requests_waiting": 5, "gpu_cache_usage_perc": 0.25, "gpu_prefix_cache_hit_rate": 0.5,
@@ -41,7 +41,7 @@ def wait_for_figures(bus, feeds, expected, read=scrape.read_nested, answers=1):
 
 @pytest.fixture(scope="module")
 def answer(tmp_path_factory):
-    """One bridge's answer for one loaded worker, as JSON."""
+    """A bridge's answer about one worker with load, as JSON."""
     with shared_scene(tmp_path_factory) as scene:
         feed, bus = scene.load_feed(), scene.bus()
         scene.bridge(loaded(scene, 0x1A2B3C4D5E6F, feed))
@@ -77,8 +77,8 @@ def test_every_key_is_there_with_its_type(answer, place, key, kind):
 
 @pytest.mark.parametrize("place,key,kind", KEYS, ids=[".".join(map(str, (*p, k))) for p, k, _ in KEYS])
 def test_the_strict_reader_misses_each_of_them(answer, place, key, kind):
-    """Else the tests above show nothing: what such a reader reads would not depend on
-    the key."""
+    """Otherwise the tests above would prove nothing: the result of such a reader must depend on
+    each key."""
     for damage in ("gone", "null", "text or fraction"):
         hurt = copy.deepcopy(answer)
         inside = at(hurt, place)
@@ -141,7 +141,7 @@ def test_a_worker_that_falls_silent_leaves_the_scrape(scene):
 
 
 def two_ranks(feed, ids):
-    """A row of `workers` for its load only: no engine listens at the address of its events."""
+    """A row of `workers` only for its load: no engine listens on the address of its events."""
     events = f"tcp://127.0.0.1:{programs.free_port()}"
     return (
         f'{ids} model = "m"; block_size = 16; events = "{events}"; ranks = 2;'

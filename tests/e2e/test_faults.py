@@ -1,5 +1,5 @@
-"""Do bridge and aggregator come back to the truth by themselves after the faults of
-this issue: a gap, an engine's restart, frames that are no batch, an absent server?"""
+"""Do bridge and aggregator recover by themselves from a gap, an engine's restart, invalid frames,
+and an absent server?"""
 
 import json
 import threading
@@ -28,7 +28,7 @@ def store(number):
 
 
 class Reader(contract.HeldBlocks):
-    """Held blocks, fed by a subscription."""
+    """Blocks held according to events, updated by a subscription."""
 
     def __init__(self, bus, subject=f"{PUBLISH}.kv_events"):
         super().__init__()
@@ -53,7 +53,7 @@ def test_a_gap_is_repaired_by_an_inclusive_replay_in_order(scene, form):
     bridge = scene.bridge(worker(vllm))
     vllm.publish(store(1))
     wait_for("block 1", reader.holds(1))
-    # a gap that is met while a replay is under way is none
+    # a gap noticed during a replay would not count
     wait_for("the first batch was looked for", lambda: bridge.get("/state")["streams"][0]["state"] == "EXACT")
 
     asked = len(vllm.requests)
@@ -74,7 +74,7 @@ def test_a_lost_tail_on_an_idle_engine_is_found(scene):
     scene.bridge(worker(vllm))
     vllm.publish(store(1))
     wait_for("block 1", reader.holds(1))
-    vllm.publish(store(2), live=False)  # and then silence
+    vllm.publish(store(2), live=False)  # then the engine is silent
     wait_for("the tail probe finds block 2", reader.holds(1, 2))
 
 
@@ -105,8 +105,8 @@ def test_a_restarted_engine_that_stays_silent_is_cleared(scene):
 
 
 class SlowAnswers:
-    """Replays of an engine wait until they are let go: for the life that connects next nothing
-    is proven meanwhile."""
+    """Replays of this engine wait until the test permits them, so the incarnation that connects
+    next stays unproven meanwhile."""
 
     def __init__(self, vllm):
         self.gate = threading.Event()
@@ -117,7 +117,7 @@ class SlowAnswers:
         return self.answer(start)
 
 
-def test_a_list_is_not_matched_until_its_engine_has_proven_its_life(scene):
+def test_a_list_is_not_matched_until_its_engine_has_proven_its_incarnation(scene):
     aggregator, vllm = scene.aggregator(), scene.engine()
     scene.bridge(worker(vllm))
     vllm.publish(store(1))
@@ -126,7 +126,7 @@ def test_a_list_is_not_matched_until_its_engine_has_proven_its_life(scene):
         body = {"token_ids": tokens_of(1), "model_name": "m"}
         return json.loads(aggregator.http("POST", "/query", body)[1])["scores"]
 
-    wait_for("it is matched", lambda: aggregator.states() == [("EXACT", "")] and found() == {"7": {"0": BLOCK}})
+    wait_for("the prompt is matched", lambda: aggregator.states() == [("EXACT", "")] and found() == {"7": {"0": BLOCK}})
     vllm.go_away()
     slow = SlowAnswers(vllm)
     vllm.come_back()
@@ -134,25 +134,25 @@ def test_a_list_is_not_matched_until_its_engine_has_proven_its_life(scene):
     seen = found()
     assert seen == {} or aggregator.states() != [("DOWN", "connecting")], "matched before it was proven"
     slow.gate.set()
-    wait_for("it is matched again", lambda: found() == {"7": {"0": BLOCK}})
+    wait_for("the prompt is matched again", lambda: found() == {"7": {"0": BLOCK}})
 
 
-def test_what_was_withdrawn_is_told_again_when_its_life_is_proven(scene):
-    """For readers of events only: the engine was away for long, and another one came back."""
+def test_a_withdrawn_list_is_announced_again_when_its_incarnation_is_proven(scene):
+    """For readers of events only: the engine was away for long, and another incarnation came back."""
     bus, vllm = scene.bus(), scene.engine()
     reader, beats = Reader(bus), bus.watch(f"{PUBLISH}.kv_heartbeat_json")
     scene.bridge(worker(vllm), down_clear_ms=100)
     vllm.publish(store(1))
     wait_for("block 1", reader.holds(1))
     vllm.go_away()
-    wait_for("it is withdrawn", reader.holds())
+    wait_for("the list is withdrawn", reader.holds())
     vllm.forget()
     vllm.next_seq = 0
     slow, asked, told = SlowAnswers(vllm), len(vllm.requests), len(reader.log)
     vllm.come_back()
-    wait_for("the proof is asked for", lambda: len(vllm.requests) > asked)
+    wait_for("the proof is requested", lambda: len(vllm.requests) > asked)
     beats.clear()
-    wait_for("an announcement is due", lambda: len(beats) >= 2)  # a second lies between them
+    wait_for("an announcement is due", lambda: len(beats) >= 2)  # at least a second is between two announcements
     slow.gate.set()
     vllm.publish(store(2))
     wait_for("what the next life holds", reader.holds(2))
@@ -161,9 +161,9 @@ def test_what_was_withdrawn_is_told_again_when_its_life_is_proven(scene):
 
 
 @pytest.mark.parametrize("unseen", [1, 3, 4], ids=["behind-us", "at-our-seq", "past-our-seq"])
-def test_a_restart_is_told_by_fingerprints_not_by_numbers(scene, unseen):
-    """The new process numbers some batches before we are connected again: fewer than
-    we had, exactly as many, or more."""
+def test_a_restart_is_detected_by_fingerprints_not_by_numbers(scene, unseen):
+    """Before the bridge reconnects, the new process publishes fewer batches than the old one, as
+    many, or more."""
     reader, vllm = three_blocks(scene)
     vllm.restart()
     for number in range(4, 4 + unseen):
@@ -195,21 +195,21 @@ def refused(bridge):
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("payload", BAD_PAYLOADS.values(), ids=BAD_PAYLOADS.keys())
-def test_a_batch_that_cannot_be_read_is_counted_and_the_next_is_applied(scene, payload):
+def test_an_undecodable_batch_is_counted_and_the_next_is_applied(scene, payload):
     reader = Reader(scene.bus())
     vllm = scene.engine()
     bridge = scene.bridge(worker(vllm))
     vllm.publish(store(1))
     wait_for("block 1", reader.holds(1))
 
-    # In a replay an empty payload would be the end mark.
+    # In a replay an empty payload would be the END mark.
     vllm.publish(payload, buffered=payload != b"")
     vllm.publish(store(2))
-    # It may have hidden a removal: what stood before is no longer claimed.
+    # The batch may have contained a removal, so earlier blocks are not listed any more.
     wait_for("the next batch is applied, and nothing doubtful stays", reader.holds(2))
-    wait_for("it is counted", lambda: refused(bridge) >= 1)
-    # The bridge requests a better copy, and the engine sends the same; or it goes on without one, if
-    # the next batch had arrived before the request.
+    wait_for("the metric counts the batch", lambda: refused(bridge) >= 1)
+    # The bridge requests the batch again, and the engine sends the same bytes; or it continues
+    # without, if the next batch arrived before the request.
     reasons = ("poison",) if payload else ("poison", "hole")
 
     def says_why():
@@ -240,7 +240,7 @@ def test_frames_that_are_no_batch_are_counted_and_the_next_is_applied(scene, fra
     vllm.publish(store(2))
     wait_for("the next batch is applied", reader.holds(1, 2))
     wait_for(
-        "it is counted",
+        "the metric counts the frames",
         lambda: bridge.metric("kvb_batches_refused_total", reason="frames") == before + 1,
     )
 
@@ -260,7 +260,7 @@ def test_daemons_start_without_nats_and_connect_when_it_comes(scene):
     bridge = scene.bridge(worker(vllm), wait=False)
     for daemon in (bridge, aggregator):
         wait_for(f"{daemon.name} serves", lambda: daemon.http("GET", "/livez")[0] == 200)
-        wait_for(f"{daemon.name} says what it waits for", lambda: says_nats(daemon))
+        wait_for(f"/readyz says that NATS is missing", lambda: says_nats(daemon))
 
     scene.start_nats(port)
     for daemon in (bridge, aggregator):
@@ -274,7 +274,7 @@ def test_daemons_start_without_nats_and_connect_when_it_comes(scene):
 
 @pytest.mark.sanitize
 @pytest.mark.both_servers
-def test_what_is_no_router_event_is_counted_and_nothing_else(scene):
+def test_invalid_router_events_are_counted_and_have_no_effect(scene):
     bus = scene.bus()
     aggregator = scene.aggregator()
     good = {"worker_id": 5, "event": {"event_id": 1, "data": {"stored": {"parent_hash": None,
@@ -307,12 +307,12 @@ def test_what_is_no_router_event_is_counted_and_nothing_else(scene):
 
 
 def test_no_answer_goes_where_routers_read_events(scene):
-    """A Dynamo router stops for good at the first message that is no event."""
+    """A Dynamo router stops for good at the first message that is not an event."""
     bus, aggregator = scene.bus(), scene.aggregator()
     messages = bus.watch(f"{PUBLISH}.kv_events")
     bus.publish("namespace.dynamo.component.Router.kv_get.state", b"", reply=f"{PUBLISH}.kv_events")
     wait_for(
-        "it is refused",
+        "the request is refused",
         lambda: aggregator.metric("kvb_questions_refused_total", reason="no_reply") == 1,
     )
     assert json.loads(bus.request("namespace.dynamo.component.Router.kv_get.state", b""))
@@ -328,7 +328,7 @@ def test_a_bridge_of_another_profile_publishes_nothing(scene):
     other.publish(store(2))
     wait_for("the first publishes", reader.holds(1))
     wait_for(
-        "the second says why it does not",
+        "the second bridge says why it does not publish",
         lambda: second.http("GET", "/readyz")[0] == 503 and "profile" in second.http("GET", "/readyz")[1],
     )
     one.publish(store(3))
@@ -337,7 +337,7 @@ def test_a_bridge_of_another_profile_publishes_nothing(scene):
 
 @pytest.mark.sanitize
 def test_load_figures_reach_the_router(scene):
-    """A ZMQ publisher of ForwardPassMetrics, as WIRE-IN names the fields."""
+    """A ZMQ publisher of ForwardPassMetrics, with Dynamo's names of the fields."""
     import msgspec
     import zmq
 
@@ -379,7 +379,7 @@ def test_load_figures_reach_the_router(scene):
 
 @pytest.mark.parametrize("profile, tiers", [("protobuf", {"device", "host"}), ("json", {"device"})])
 def test_a_copy_on_the_host_outlives_the_one_on_the_device(scene, profile, tiers):
-    """Readers of JSON may know no tiers, so they receive only the device tier."""
+    """Readers of JSON may ignore tiers, so they receive only the device tier."""
     vllm = scene.engine()
     aggregator = scene.aggregator()
     scene.bridge(worker(vllm), profile=profile)
@@ -395,7 +395,8 @@ def test_a_copy_on_the_host_outlives_the_one_on_the_device(scene, profile, tiers
     vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK)))
     vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK, medium="CPU")))
     wait_for("the tiers of the profile", lambda: listed() == tiers)
-    # The device alone is proven: nothing shows yet that the engine publishes removals from the host.
+    # Only the device tier is proven: nothing shows yet that the engine publishes removals from host
+    # memory.
     unverified = {"unverified_tiers": {"host": "no_removals"}} if "host" in tiers else {}
     wait_for("the host's list is unverified", lambda: shown("unverified_tiers") == unverified)
     wait_for("the device's is exact", aggregator.is_exact)

@@ -12,7 +12,7 @@ from test_members import config_of, lists, rewrite, state_of, streams
 
 @pytest.fixture
 def generated(tmp_path):
-    """The file of workers.  A program writes a new file and renames it into place."""
+    """The workers_file. A program writes a new file and renames it into place."""
     path = tmp_path / "workers.cfg"
 
     def write(*workers):
@@ -46,19 +46,19 @@ def test_a_generated_list_is_followed_and_the_others_go_on(scene, generated):
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1
 
     generated()
-    wait_for("an empty list empties it", lambda: ids(bridge) == {7})
+    wait_for("an empty file removes its workers", lambda: ids(bridge) == {7})
     generated(worker(comes, 9), worker(goes, 8))
-    wait_for("and both come back", lambda: ids(bridge) == {7, 8, 9})
+    wait_for("both workers come back", lambda: ids(bridge) == {7, 8, 9})
 
     path.write_text("")
     wait_for("a file without a list is refused", lambda: "workers = (); for an empty list" in bridge.text())
     path.unlink()
     rewrite(bridge, worker(stays, 6))
-    wait_for("so is one that is away", lambda: f"{path}:1: cannot read the file" in bridge.text())
+    wait_for("a missing file is refused", lambda: f"{path}:1: cannot read the file" in bridge.text())
     assert ids(bridge) == {7, 8, 9}
 
     generated(worker(comes, 9))
-    wait_for("with its return both files count", lambda: ids(bridge) == {6, 9})
+    wait_for("both files count when it is back", lambda: ids(bridge) == {6, 9})
 
 
 def test_a_configuration_of_links_is_followed_as_kubernetes_writes_it(scene):
@@ -76,7 +76,8 @@ def test_a_configuration_of_links_is_followed_as_kubernetes_writes_it(scene):
 
 
 def put_version(path, version, row):
-    """A version of a ConfigMap with this worker alone: a folder, and ..data, which leads to it, renamed into place."""
+    """A version of a ConfigMap with only this worker: a new folder, and the link ..data, replaced
+    by a rename."""
     before, _, rest = path.read_text().partition("workers = (\n")
     folder = path.parent / f"..{version}"
     folder.mkdir()
@@ -93,5 +94,5 @@ def test_a_file_is_not_watched_unless_it_is_asked_for(scene):
         folder = f"/proc/{bridge.process.pid}/fd"
         return [os.readlink(f"{folder}/{fd}") for fd in os.listdir(folder)]
 
-    # a file that was closed meanwhile: once more
+    # a file was closed meanwhile, so read the list again
     assert not any("inotify" in target for target in wait_for("its open files are read", targets))

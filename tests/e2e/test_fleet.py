@@ -1,5 +1,5 @@
-"""Does the proof prove?  kvctl verify compares what simulated engines hold with what
-the aggregator lists, and finds what is made wrong on purpose."""
+"""Does kvctl verify work? It compares the blocks of simulated engines with those that the
+aggregator lists, and must find a deliberate error."""
 
 import json
 import pathlib
@@ -50,7 +50,7 @@ def start_bridge(scene, workers, profile):
 @pytest.mark.parametrize(
     "scene,profile", [("debian", "json"), ("current", "protobuf")], indirect=["scene"]
 )
-def test_index_and_engines_agree_under_load_and_the_proof_sees_a_lie(scene, profile):
+def test_index_and_engines_agree_under_load_and_verify_detects_a_forgery(scene, profile):
     truth, workers = start_fleet(scene)
     aggregator = scene.aggregator(block_size=16)
     bridge = start_bridge(scene, workers, profile)
@@ -63,8 +63,8 @@ def test_index_and_engines_agree_under_load_and_the_proof_sees_a_lie(scene, prof
     assert (verdict["phantom"], verdict["missing"], verdict["wrong"]) == (0, 0, 0)
     assert verdict["held_blocks"] > 6 * 400 and verdict["asked"] > 0 and verdict["requests"] > 0
 
-    # Somebody else announces two blocks for a worker of the fleet, and the bridge, which would
-    # set it right within milliseconds, does not answer.
+    # A forger announces two blocks for a worker of the fleet. The bridge, which would correct that
+    # within milliseconds, does not answer.
     bridge.process.send_signal(signal.SIGSTOP)
     wait_for("the lie is listed", lambda: tell_a_lie(scene, aggregator), 30)
     status, verdict = verify(scene, truth, wait_ms=0)
@@ -74,7 +74,7 @@ def test_index_and_engines_agree_under_load_and_the_proof_sees_a_lie(scene, prof
 
 
 def tell_a_lie(scene, aggregator):
-    """Two blocks that nobody holds, as the next event of a stream; True: they are listed."""
+    """Two blocks that no engine holds, as the next event of a stream; True when they are listed."""
     before = row_of(aggregator, 2, 0)
     event_id = before["last_event_id"] + 1
     blocks = [{"block_hash": number, "tokens_hash": number} for number in (1, 2)]
@@ -86,7 +86,7 @@ def tell_a_lie(scene, aggregator):
 
 
 def row_of(aggregator, worker_id, dp_rank, since=0):
-    """A stream in /streams, once its newest event is as new."""
+    """A stream in /streams, once it has at least this event."""
     rows = aggregator.get("/streams")["streams"]
     row = next(r for r in rows if (r["worker_id"], r["dp_rank"]) == (worker_id, dp_rank))
     return row if row["last_event_id"] >= since else None

@@ -1,5 +1,5 @@
-"""Engines of every dialect in one fleet: what the aggregator lists is what they hold,
-and what one of them sends amiss is no trouble of the others."""
+"""Engines of every dialect in one fleet: are they listed correctly, and does a malformed message of
+one not affect the others?"""
 
 import json
 import subprocess
@@ -15,8 +15,8 @@ DIALECTS = (
     "vllm-0.9", "vllm-0.11", "vllm-0.22", "vllm-0.31", "sglang-2025", "sglang-mid", "sglang-map",
     "trtllm", "mooncake-a", "mooncake-b", "mooncake-c",
 )
-# They keep nothing for replays: what is known of them begins with a Cleared, and whether
-# anything was lost since nobody can tell.
+# They keep no replay buffer. Their lists are complete after a Cleared, and later losses cannot be
+# excluded.
 NEVER_REPLAYED = ("mooncake-c",)
 
 
@@ -46,7 +46,7 @@ def clear_those_without_replays(truth, dialects):
 
 
 def expect_the_truth(scene, truth, aggregator, dialects):
-    """Nothing listed that is not held, nothing held that is not listed; returns the verdict."""
+    """Nothing is listed that is not held, and everything held is listed. Returns the verdict."""
     status, verdict = verify(scene, truth)
     assert (verdict["phantom"], verdict["missing"], verdict["wrong"]) == (0, 0, 0), verdict
     assert verdict["streams"] == 2 * len(dialects)
@@ -61,7 +61,7 @@ def held(truth):
     return [row["held_blocks"] for row in say(truth, "stats") if "worker_id" in row]
 
 
-def test_a_fleet_of_all_dialects_is_listed_as_it_is(scene):
+def test_a_fleet_of_all_dialects_is_listed_correctly(scene):
     dialects = DIALECTS
     truth, aggregator, bridge = start_all(scene, dialects)
     wait_for("all caches have begun to evict", lambda: min(held(truth)) > 200, 30)
@@ -73,7 +73,7 @@ def test_a_fleet_of_all_dialects_is_listed_as_it_is(scene):
 
 
 def names_of(rank):
-    """{salt or None: names of the blocks held}, of a line of the truth."""
+    """{salt or None: names of the held blocks}, from a line of the command truth."""
     names, held = [], {}
     for block in rank["blocks"]:
         parent = names[block["parent"]] if block["parent"] >= 0 else None
@@ -117,10 +117,10 @@ def test_blocks_of_requests_with_salts_are_listed_and_found_by_their_salt(scene,
             found[int(worker), int(rank)].add(int(name))
         return found
 
-    # By the contract's own words, and not by those of `kvctl verify`.
+    # Computed by the rules of the contract, not by `kvctl verify`.
     all_names = {stream: set().union(*names.values()) for stream, names in wanted.items()}
     assert [row["doubtful"] for row in aggregator.get("/streams")["streams"]] == [0] * 6
-    wait_for("the lists are the truth", lambda: listed() == all_names)
+    wait_for("the lists equal the engines' blocks", lambda: listed() == all_names)
     salts = {stream[0]: set().union(*(wanted[stream[0], rank] for rank in (0, 1))) for stream in wanted}
     assert salts[3] == {None}, "an engine of another dialect has none"
     assert salts[1] | salts[2] == {None, "tenant-a", "tenant-b", "tenant-c"}
@@ -134,7 +134,7 @@ def test_blocks_of_requests_with_salts_are_listed_and_found_by_their_salt(scene,
     say(truth, "resume")
 
 
-def test_a_fleet_of_stores_is_proven_by_what_is_shared(scene):
+def test_a_fleet_of_stores_is_verified_by_its_shared_blocks(scene):
     truth, aggregator, _ = start_all(scene, ["mooncake-a"])
     wait_for("blocks are held", lambda: min(held(truth)) > 100, 30)
     status, verdict = verify(scene, truth)
@@ -150,14 +150,14 @@ def test_engines_of_all_dialects_are_followed_through_restarts_and_losses(scene)
         say(truth, f"restart {worker} 0")
         if name not in NEVER_REPLAYED:
             say(truth, f"drop {worker} 1 5")
-    wait_for("the engines have cached anew", lambda: min(held(truth)) > 100, 30)
-    clear_those_without_replays(truth, dialects)  # not earlier: it might have been published before the bridge had connected
+    wait_for("the engines have filled their caches again", lambda: min(held(truth)) > 100, 30)
+    clear_those_without_replays(truth, dialects)  # not earlier: the batch might have been published before the bridge connected
     wait_for("and once more", lambda: min(held(truth)) > 50, 30)
     expect_the_truth(scene, truth, aggregator, dialects)
     assert bridge.metric("kvb_batches_refused_total") == 0
 
 
-def test_each_malformed_payload_costs_one_stream_and_no_more(scene):
+def test_each_malformed_payload_affects_only_one_stream(scene):
     truth, aggregator, bridge = start_all(scene, ["vllm-0.11", "vllm-0.31"])
     kinds = subprocess.run(
         [programs.BIN / "kvfleet", "--malformed", "list"], capture_output=True, text=True, check=True,
@@ -169,18 +169,18 @@ def test_each_malformed_payload_costs_one_stream_and_no_more(scene):
     for kind in kinds:
         before = refused(bridge)
         say(truth, f"malform 1 0 {kind}")
-        # Once when it arrives, and once when a better copy is requested from the engine.
+        # Refused when it arrives, and again when the engine sends it on request.
         wait_for(f"{kind} is refused", lambda: refused(bridge) > before)
         wait_for(f"{kind} is known to be missing",
                  lambda: streams(aggregator) == {(1, 0): ("PARTIAL", "poison"), **others})
-    # Two that come close together cost it once.
+    # Two malformed payloads in quick succession may count once.
     assert bridge.metric("kvb_streams_cleared_total") <= 24
     _, verdict = verify(scene, truth)
     assert (verdict["phantom"], verdict["wrong"], verdict["exact"]) == (0, 0, 3), verdict
 
-    # What it holds from here on is known from its beginning.
+    # From here on the stream is known completely.
     say(truth, "reset 1 0")
-    wait_for("it is known again", lambda: streams(aggregator)[1, 0] == ("EXACT", ""))
+    wait_for("the stream is EXACT again", lambda: streams(aggregator)[1, 0] == ("EXACT", ""))
     status, verdict = verify(scene, truth)
     assert status == 0, verdict
 

@@ -19,16 +19,16 @@ def prompt(seed, blocks):
 
 
 class Cache:
-    """What an engine of ours holds: engine hashes are its own, names are the fleet's."""
+    """The blocks of a simulated engine: engine hashes and canonical names."""
 
     def __init__(self, form):
         self.form = form
-        self.held = {}  # fleet's name -> tokens_hash
-        self.names = {}  # engine hash -> fleet's name
+        self.held = {}  # canonical name: tokens_hash
+        self.names = {}  # engine hash: canonical name
         self.next_hash = 1 << 60
 
     def store(self, tokens, have=0, parent=None):
-        """Stores the blocks of a prompt from number `have` on."""
+        """Stores the blocks of a prompt from block `have` on."""
         rows = contract.prompt_hashes(tokens, BLOCK)[have:]
         hashes = [self.next_hash + i for i in range(len(rows))]
         self.next_hash += len(rows)
@@ -69,12 +69,12 @@ def test_a_reader_rebuilds_the_held_blocks_from_the_contract(scene, form):
         zip(list(cache.held), [None, *list(cache.held)[:-1]])
     ), "each block names the one before it as its parent"
 
-    # A longer prompt with the same beginning: the event names the parent only.
+    # A longer prompt with the same beginning: the event names only the parent.
     _, event = cache.store(first + prompt(2, 3), have=5, parent=hashes[4])
     vllm.publish(engine.batch(event))
     wait_for("eight blocks are held", agrees)
 
-    # Leaves first, as an LRU cache evicts; several events in one batch.
+    # Removes leaves first, as an LRU cache does; several events in one batch.
     vllm.publish(engine.batch(cache.remove(hashes[4]), cache.remove(hashes[3])))
     wait_for("six blocks are held", agrees)
 

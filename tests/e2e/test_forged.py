@@ -1,5 +1,5 @@
-"""Whoever may publish on NATS can say what no bridge has said, and as much as he likes: is it
-found out in seconds, and do the others not notice?"""
+"""A client that may publish on NATS can forge messages of bridges, and flood the aggregators: is
+that detected within seconds, and are other streams unaffected?"""
 
 import json
 import signal
@@ -21,7 +21,7 @@ HEALED_S = 3
 
 
 def row(aggregator, worker_id=7):
-    """None: there is no such stream, or the aggregator is too busy to answer."""
+    """The stream's row; None when there is no such stream, or the aggregator is too busy to answer."""
     status, text = aggregator.http("GET", "/streams")
     streams = json.loads(text)["streams"] if status == 200 else []
     return next((s for s in streams if s["worker_id"] == worker_id), None)
@@ -51,48 +51,48 @@ def event(worker_id, event_id, data):
 
 @pytest.mark.sanitize
 @PROFILES
-def test_a_cleared_of_somebody_else_blinds_no_stream(scene, profile):
+def test_a_forged_cleared_is_repaired(scene, profile):
     vllm, _, aggregator = start(scene, profile)
     bus = scene.bus()
     forged = event(7, row(aggregator)["last_event_id"] + 1000, "cleared")
     bus.publish(f"{PUBLISH}.kv_events", forged)
-    wait_for("it harmed", lambda: row(aggregator)["blocks"]["device"] == 0)
+    wait_for("the forged event has emptied the list", lambda: row(aggregator)["blocks"]["device"] == 0)
     vllm.publish(store(3))
-    wait_for("it is healed", lambda: listed(aggregator, 1, 2, 3) and aggregator.is_exact(), HEALED_S)
-    wait_for("it is counted", lambda: aggregator.metric("kvb_streams_contradicted_total") == 1)
+    wait_for("the list is repaired", lambda: listed(aggregator, 1, 2, 3) and aggregator.is_exact(), HEALED_S)
+    wait_for("the metric counts the contradiction", lambda: aggregator.metric("kvb_streams_contradicted_total") == 1)
     vllm.publish(store(4))
-    wait_for("its ids count again", lambda: listed(aggregator, 1, 2, 3, 4), HEALED_S)
+    wait_for("later events of the bridge are applied", lambda: listed(aggregator, 1, 2, 3, 4), HEALED_S)
 
 
 @PROFILES
-def test_an_id_beyond_all_that_can_be_is_refused(scene, profile):
+def test_an_impossible_id_is_refused(scene, profile):
     vllm, _, aggregator = start(scene, profile)
     scene.bus().publish(f"{PUBLISH}.kv_events", event(7, 2**64 - 1, "cleared"))
-    wait_for("it is counted", lambda: aggregator.metric("kvb_events_ahead_total") == 1)
+    wait_for("the metric counts the event", lambda: aggregator.metric("kvb_events_ahead_total") == 1)
     assert listed(aggregator, 1, 2) and aggregator.is_exact()
     vllm.publish(store(3))
-    wait_for("it goes on", lambda: listed(aggregator, 1, 2, 3))
+    wait_for("the bridge's events are applied", lambda: listed(aggregator, 1, 2, 3))
 
 
 @pytest.mark.sanitize
 @PROFILES
-def test_a_heartbeat_of_an_epoch_that_never_was_is_outlived(scene, profile):
+def test_a_heartbeat_of_a_forged_epoch_is_repaired(scene, profile):
     vllm, _, aggregator = start(scene, profile)
     bus = scene.bus()
     beats = bus.watch(f"{PUBLISH}.kv_heartbeat")
     beat = wait_for("a heartbeat", lambda: beats and beats[0].data)
     assert beat[:2] == b"\x0a\x10"  # the epoch, 16 bytes
     bus.publish(f"{PUBLISH}.kv_heartbeat", beat[:2] + bytes(16) + beat[18:] + b"\xd8\x01\xff\xff\xff\xff\x0f")
-    wait_for("it harmed", lambda: not aggregator.is_exact())
+    wait_for("the forged heartbeat has an effect", lambda: not aggregator.is_exact())
     vllm.publish(store(3))
-    # HEALED_S from the bridge's next heartbeat, and that within a second
-    wait_for("it is healed", lambda: listed(aggregator, 1, 2, 3) and aggregator.is_exact(), HEALED_S + 1)
+    # repaired within HEALED_S after the bridge's next heartbeat, which comes within a second
+    wait_for("the list is repaired", lambda: listed(aggregator, 1, 2, 3) and aggregator.is_exact(), HEALED_S + 1)
 
 
 # ---- Streams without heartbeats ----
 
 
-def test_workers_that_nobody_vouches_for_are_forgotten_and_not_chosen(scene):
+def test_workers_without_heartbeats_are_forgotten_and_not_chosen(scene):
     vllm = scene.engine()
     aggregator = scene.aggregator(extra="forget_ms = 10000;")
     scene.bridge(worker(vllm), profile="protobuf")
@@ -106,12 +106,12 @@ def test_workers_that_nobody_vouches_for_are_forgotten_and_not_chosen(scene):
             event(1000 + number, 1, {"stored": {"parent_hash": None, "blocks": [block]}}),
         )
     bus.flush()
-    wait_for("they were received", lambda: aggregator.metric("kvb_messages_received_total", kind="kv_events") >= 9000)
-    # The gauge is updated some times a second.
+    wait_for("all messages are received", lambda: aggregator.metric("kvb_messages_received_total", kind="kv_events") >= 9000)
+    # The gauge is updated a few times a second.
     wait_for("no more than an eighth has room", lambda: aggregator.metric("kvb_streams") == 65536 // 8 + 1)
     status, answer = aggregator.http("POST", "/route", {"token_ids": list(range(64)), "model_name": "m"})
     assert status == 200 and [score["worker_id"] for score in json.loads(answer)["scores"]] == [7]
-    wait_for("they are forgotten", lambda: aggregator.metric("kvb_streams") == 1, 30)
+    wait_for("the streams are forgotten", lambda: aggregator.metric("kvb_streams") == 1, 30)
     assert aggregator.is_exact()
 
 
@@ -140,14 +140,14 @@ def test_a_bridge_of_fast_heartbeats_is_missed_sooner(scene):
     _, bridge, aggregator = start(scene, "protobuf", heartbeat_ms=100)
     bridge.process.send_signal(signal.SIGSTOP)
     try:
-        wait_for("it is missed", lambda: is_in_state(aggregator, "DOWN", "silent"), 2.8)
+        wait_for("the bridge is missed", lambda: is_in_state(aggregator, "DOWN", "silent"), 2.8)
     finally:
         bridge.process.send_signal(signal.SIGCONT)
-    wait_for("it is back", aggregator.is_exact)
+    wait_for("the stream is EXACT again", aggregator.is_exact)
 
 
 def flood(port, messages):
-    """Events that take long to read: prompts of 400,000 tokens."""
+    """Events that take long to apply: prompts of 400,000 tokens."""
     body = '{"worker_id":5000,"data":{"Stored":{"token_ids":[%s],"block_hashes":[1]}}}' % ",".join(["1"] * 400000)
     message = b"PUB namespace.x.component.Y.kv_events %d\r\n%s\r\n" % (len(body), body.encode())
     with socket.create_connection(("127.0.0.1", port)) as link:
@@ -160,12 +160,12 @@ def flood(port, messages):
             pass
 
 
-def test_a_list_that_is_seconds_old_is_not_called_exact(scene):
+def test_a_list_that_is_seconds_old_is_not_exact(scene):
     """300 messages of 0.8 MB wait at once; later messages of the engine wait after them."""
     vllm, _, aggregator = start(scene, "protobuf")
     flooding = threading.Thread(target=flood, args=(scene.nats_port, 300))
     flooding.start()
-    wait_for("it lags", lambda: is_in_state(aggregator, "STALE", "lagging"), 60)
+    wait_for("the aggregator lags", lambda: is_in_state(aggregator, "STALE", "lagging"), 60)
     vllm.publish(engine.batch(engine.removed(2)))
     exact_at = removed = time.monotonic()
     found = None
@@ -176,5 +176,5 @@ def test_a_list_that_is_seconds_old_is_not_called_exact(scene):
             exact_at = asked
     flooding.join()
     assert exact_at - removed < 2 * programs.PATIENCE
-    wait_for("it has caught up", lambda: is_in_state(aggregator, "EXACT"), 60)
+    wait_for("the aggregator has caught up", lambda: is_in_state(aggregator, "EXACT"), 60)
     assert row(aggregator)["blocks"]["device"] == 1

@@ -26,7 +26,7 @@ def receptionist(scene, token=TOKEN, place='namespace = "dynamo"; component = "V
     """An aggregator that takes registrations."""
     path = write_token(scene, f"aggregators-{len(scene.started)}", token)
     aggregator = scene.aggregator(extra=f'register = {{ token_file = "{path}"; {place} }};', wait=False, **options)
-    wait_for("it is connected", lambda: aggregator.metric("kvb_nats_connected") == 1)
+    wait_for("the aggregator is connected to NATS", lambda: aggregator.metric("kvb_nats_connected") == 1)
     return aggregator
 
 
@@ -41,7 +41,8 @@ def ids(bridge):
 
 
 def test_a_worker_registers_at_the_aggregator(scene):
-    """Three bridges: the one with the fewest ranks gets it, further ranks follow the first, and /unregister finds it."""
+    """Of three bridges, the one with the fewest ranks gets the worker, further ranks follow the
+    first one, and /unregister finds it."""
     of_file, more, vllm, second = [scene.engine() for _ in range(4)]
     crowded = registering(scene, worker(of_file, 1), name="kvbridge-crowded", profile="protobuf", wait=False)
     closed = scene.bridge(worker(more, 2), name="kvbridge-closed", profile="protobuf", wait=False)
@@ -53,14 +54,14 @@ def test_a_worker_registers_at_the_aggregator(scene):
     body = registration(vllm, instance_id=8)
     assert post(aggregator, "/register", body) == (201, {"status": "ok", "instance_id": 8, "worker_id": 8, "dp_rank": 0})
     assert (ids(crowded), ids(closed), ids(empty)) == ({1}, {2}, {8})
-    wait_for("it is listed", lists(aggregator, 8, 1))
+    wait_for("the block is listed", lists(aggregator, 8, 1))
     assert 8 in {row["instance_id"] for row in aggregator.get("/workers")}
 
-    # The bridge's own answers arrive.
+    # The answers of the bridge itself are returned.
     status, answer = post(aggregator, "/register", body)
     assert status == 409 and "instance 8 dp_rank 0 already registered" in answer["error"]
     assert post(aggregator, "/register", registration(of_file, instance_id=1))[0] == 409
-    # Rank 1 goes to the bridge with rank 0, which has as many ranks as the other now.
+    # Rank 1 goes to the bridge that has rank 0, although the other bridge has as many ranks now.
     assert post(aggregator, "/register", registration(second, instance_id=8, dp_rank=1))[0] == 201
     assert set(streams(empty, "/state")) == {(8, 0), (8, 1)}
 
@@ -116,13 +117,14 @@ def test_invalid_requests_are_refused_where_they_arrive(world):
     assert ids(bridge) == {1, 8}
     assert post(aggregator, f"/unregister{place}", {"instance_id": 8})[0] == 200
     closed = scene.aggregator("kvaggregator-closed", wait=False)
-    wait_for("it answers", lambda: closed.http("GET", "/livez")[0] == 200)
+    wait_for("the bridge answers", lambda: closed.http("GET", "/livez")[0] == 200)
     status, answer = post(closed, "/register", good)
     assert status == 403 and "register.token_file is not configured" in answer["error"]
 
 
 def test_nobody_registers_without_the_token_of_the_bridge(world):
-    """Who may publish on the subject but has another token, or repeats a message, changes nothing."""
+    """A client that may publish on the subject but has another token, or that repeats a message,
+    changes nothing."""
     scene, bridge = world
     before = outcomes(bridge)
     other = "another-token-0123456789"
@@ -143,7 +145,7 @@ def test_nobody_registers_without_the_token_of_the_bridge(world):
     assert repeated["status"] == 403 and "the challenge is unknown, used or too old" in repeated["body"]
     assert ids(bridge) == {1}
 
-    # What the documentation says of a proof is enough to make one.
+    # The description of the proof in the documentation is enough to make one.
     offer = json.loads(bus.request(f"{REGISTER}.all", b'{"worker_id":1}'))
     assert (offer["ranks"], offer["held"]) == (1, 1) and offer["bridge_id"] == bridge.get("/state")["bridge_id"]
     for proven, status in (('{"instance_id":9}', 403), ('{"instance_id":1}', 409)):
@@ -156,7 +158,7 @@ def test_nobody_registers_without_the_token_of_the_bridge(world):
     for garbage in (b"", b"{}", b"[" * 3000):
         assert json.loads(bus.request(f'{REGISTER}.{offer["bridge"]}', garbage))["status"] == 400
     bus.publish(f'{REGISTER}.{offer["bridge"]}', b"{}", reply="$JS.API.STREAM.PURGE.x")
-    wait_for("it is counted", lambda: outcomes(bridge)[2] == before[2] + 4)
+    wait_for("the metric counts the refusals", lambda: outcomes(bridge)[2] == before[2] + 4)
 
 
 def test_a_bridge_that_hangs_is_named(world):
@@ -164,7 +166,7 @@ def test_a_bridge_that_hangs_is_named(world):
     aggregator = receptionist(scene, name="kvaggregator-deceived")
     bus = scene.bus()
 
-    # It offers, and never answers: its name is before that of each bridge.
+    # It makes an offer and then never answers. Its name sorts before those of the other bridges.
     async def offer(message):
         await bus.client.publish(message.reply, json.dumps({
             "bridge": "0" * 16, "bridge_id": "silent", "ranks": 0, "held": 0, "challenge": "0" * 32}).encode())

@@ -95,7 +95,7 @@ def test_answers_to_the_byte(served):
 
 
 def test_an_empty_index_is_an_empty_answer(served):
-    wait_for("it is ready", lambda: served.router.code(vector("request_4")) == "OK")
+    wait_for("the listener is ready", lambda: served.router.code(vector("request_4")) == "OK")
     assert served.router.call(vector("request_4")) == b""
 
 
@@ -109,7 +109,7 @@ def test_state_and_metrics_show_the_listener(served):
     assert "grpc listening" in served.aggregator.text()
 
 
-def test_statuses_are_those_that_a_router_goes_on_with(served):
+def test_a_router_continues_after_each_status(served):
     served.fill()
     for body in (b"", vector("request_of_texts"), b"\xff", b"\x0a\x07" + bytes(7)):
         assert served.router.code(body) == "INVALID_ARGUMENT", body
@@ -139,7 +139,7 @@ def test_a_model_is_named_where_there_are_several(scene):
     publish(other, HASHES[:3])
     named = scene.aggregator(name="named", block_size=BLOCK, extra=f'grpc = {{ listen = "127.0.0.1:{port}"; model = "other"; }};\n')
     with contextlib.closing(Router(port)) as router:
-        wait_for("its model", lambda: router.match(HASHES) == [("http://b", 3, "8/0")])
+        wait_for("the configured model is matched", lambda: router.match(HASHES) == [("http://b", 3, "8/0")])
     port = programs.free_port()
     unnamed = scene.aggregator(name="unnamed", block_size=BLOCK, extra=f'grpc = {{ listen = "127.0.0.1:{port}"; }};\n')
     wait_for("both are there", lambda: len(unnamed.get("/streams")["streams"]) == 2)
@@ -151,7 +151,7 @@ def test_a_model_is_named_where_there_are_several(scene):
     assert named.metric("kvb_grpc_several_models_total") == 0
 
 
-def test_bridges_that_name_blocks_themselves_match_nothing(scene):
+def test_canonical_names_match_nothing(scene):
     one = scene.engine()
     port = programs.free_port()
     scene.bridge(worker(one, 7, block_size=BLOCK, more='address = "http://a";'))
@@ -187,7 +187,7 @@ def test_not_ready_is_unavailable(scene):
     port = programs.free_port()
     scene.aggregator(wait=False, extra=f'grpc = {{ listen = "127.0.0.1:{port}"; }};\n')  # there is no nats-server
     with contextlib.closing(Router(port)) as router:
-        wait_for("it listens", lambda: socket.create_connection(("127.0.0.1", port)).close() is None)
+        wait_for("the listener accepts connections", lambda: socket.create_connection(("127.0.0.1", port)).close() is None)
         assert router.code(vector("request_4")) == "UNAVAILABLE"
 
 
@@ -195,7 +195,7 @@ def test_not_ready_is_unavailable(scene):
 
 
 class Raw:
-    """A connection of h2, whose frames the test sees and may forge."""
+    """An HTTP/2 connection (h2) whose frames the test sees and can forge."""
 
     def __init__(self, port, settings=None):
         self.socket = socket.create_connection(("127.0.0.1", port))
@@ -212,8 +212,8 @@ class Raw:
         self.raw(self.h2.data_to_send())
 
     def raw(self, data, seconds=30):
-        """Sends all of it, because half a frame would spoil the next ones; gives up when the server has closed the
-        connection, or reads nothing for so long."""
+        """Sends all of it, because half a frame would corrupt the next ones. Gives up when the
+        server has closed the connection, or reads nothing for this long."""
         waits = self.socket.gettimeout()
         self.socket.settimeout(seconds)
         with contextlib.suppress(OSError):
@@ -314,18 +314,18 @@ def test_a_message_in_many_padded_frames(raw):
     assert answered(raw, stream) == ("0", BODY)
 
 
-def test_a_window_of_nothing(served):
+def test_a_window_of_zero(served):
     served.fill()
     with contextlib.closing(Raw(served.port, {h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: 0})) as one:
         stream = one.ask(GOOD)
-        one.until("its headers", lambda: stream in one.headers)
+        one.until("the answer's headers arrive", lambda: stream in one.headers)
         assert stream not in one.bodies
         assert served.router.call(vector("request_4")) == vector("response_3_1"), "others are answered meanwhile"
         one.h2.increment_flow_control_window(1 << 16, stream)
         one.flush()
         assert answered(one, stream) == ("0", BODY)
         stuck = one.ask(GOOD)
-        one.until("it is given up", lambda: stuck in one.resets, 20)
+        one.until("the stream is reset", lambda: stuck in one.resets, 20)
         assert one.resets[stuck] == h2.errors.ErrorCodes.CANCEL
 
 
@@ -339,7 +339,7 @@ def test_a_reset_at_any_moment(raw, served):
         raw.flush()
     raw.h2.ping(b"12345678")
     raw.flush()
-    raw.until("all of it was read", lambda: raw.pongs == 1)
+    raw.until("the server has read all frames", lambda: raw.pongs == 1)
     wait_for("nothing is under way", lambda: served.aggregator.metric("kvb_grpc_requests_under_way") == 0)
     assert answered(raw, raw.ask(GOOD)) == ("0", BODY)
     assert served.aggregator.metric("kvb_grpc_held_bytes") == 0
@@ -350,7 +350,7 @@ def test_rapid_resets_end_the_connection(raw, served):
         stream = raw.ask()
         raw.h2.reset_stream(stream, h2.errors.ErrorCodes.CANCEL)
         raw.flush()
-    raw.until("it is told", lambda: raw.goaway is not None or raw.is_closed)
+    raw.until("the connection ends with GOAWAY", lambda: raw.goaway is not None or raw.is_closed)
     assert raw.goaway == h2.errors.ErrorCodes.ENHANCE_YOUR_CALM
     raw.until("closed", lambda: raw.is_closed)
     assert served.router.call(vector("request_4")) == vector("response_3_1")
@@ -371,7 +371,7 @@ def test_floods_of_small_frames_cost_nobody_else_an_answer(raw, served):
     ping = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + bytes(8)
     settings = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
     for kind in (ping, settings):
-        raw.raw(kind * 50000, seconds=2)  # their answers are not read
+        raw.raw(kind * 50000, seconds=2)  # the answers to them are not read
         assert served.router.call(vector("request_4")) == vector("response_3_1")
 
 
@@ -394,7 +394,7 @@ def test_a_slow_preface_and_what_is_not_http2(served):
 
     sent = []
     with contextlib.closing(slow):
-        wait_for("it is closed", is_closed, 20)
+        wait_for("the connection is closed", is_closed, 20)
     assert time.monotonic() - begun > 5
     with contextlib.closing(socket.create_connection(("127.0.0.1", served.port))) as one:
         one.settimeout(10)
@@ -407,10 +407,10 @@ def test_a_slow_preface_and_what_is_not_http2(served):
 
 
 def test_more_streams_than_there_may_be(raw):
-    raw.h2.remote_settings = h2.settings.Settings(client=False)  # as if its settings were not read
+    raw.h2.remote_settings = h2.settings.Settings(client=False)  # as if the client ignored the server's SETTINGS
     raw.h2.remote_settings.max_concurrent_streams = 1000
     streams = [raw.ask(GOOD[:5], end=False) for _ in range(70)]
-    raw.until("those above are refused or the connection ended", lambda: len(raw.resets) >= 6 or raw.is_closed)
+    raw.until("excess streams are refused or the connection ended", lambda: len(raw.resets) >= 6 or raw.is_closed)
     assert raw.is_closed or set(raw.resets.values()) == {h2.errors.ErrorCodes.REFUSED_STREAM}
     assert set(streams[:64]).isdisjoint(raw.resets)
 
@@ -444,7 +444,7 @@ def push(one, left, body):
 def test_bodies_of_many_take_no_more_than_their_share(served):
     """The memory for all bodies is limited; meanwhile clients that send and read properly are answered."""
     served.fill()
-    body = framed(bytes(8 << 20))[:7 << 20]  # its end is never sent
+    body = framed(bytes(8 << 20))[:7 << 20]  # the end of the body is never sent
     statuses = []
     with contextlib.ExitStack() as stack:
         for _ in range(2):
@@ -452,7 +452,7 @@ def test_bodies_of_many_take_no_more_than_their_share(served):
             one.socket.settimeout(0.005)
             streams = [one.ask() for _ in range(8)]
             left = dict.fromkeys(streams, 0)
-            wait_for("it is all sent, or refused", lambda: push(one, left, body), 60)
+            wait_for("all bodies are sent or refused", lambda: push(one, left, body), 60)
             assert served.aggregator.metric("kvb_grpc_held_bytes") <= 64 << 20
             assert served.router.call(vector("request_4")) == vector("response_3_1")
             statuses += [one.status(stream) for stream in streams]
@@ -460,12 +460,12 @@ def test_bodies_of_many_take_no_more_than_their_share(served):
     wait_for("all is given back", lambda: served.aggregator.metric("kvb_grpc_held_bytes") == 0)
 
 
-def test_a_taken_port_is_said(scene):
+def test_a_used_port_is_reported(scene):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         aggregator = scene.aggregator(wait=False, extra=f'grpc = {{ listen = "127.0.0.1:{port}"; }};\n')
-        wait_for("it ends", lambda: not aggregator.is_running())
+        wait_for("the aggregator ends", lambda: not aggregator.is_running())
         assert f"127.0.0.1:{port}" in aggregator.text() and "Address already in use" in aggregator.text()
         scene.started.remove(aggregator)

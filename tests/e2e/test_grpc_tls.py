@@ -22,7 +22,7 @@ HASHES = range(1048574)  # the longest prompt of a router: 8 MiB, in records of 
 
 
 class Served:
-    """An aggregator that answers over TLS, of an empty index, and its authority."""
+    """An aggregator with an empty index that answers over TLS, and its authority."""
 
     def __init__(self, scene, folder, with_clients=False):
         self.scene, self.ca = scene, authority.Authority(folder)
@@ -35,7 +35,7 @@ class Served:
             f'key_file = "{folder}/server.key"; {clients} }}; }};\n'))
 
     def router(self, client=None, ca=None):
-        """One that trusts the authority, and shows the client's certificate."""
+        """A router that trusts the authority and shows the client's certificate."""
         certificate, key = [path.read_bytes() for path in client] if client else (None, None)
         roots = (ca or self.ca).path.read_bytes()
         return contextlib.closing(Router(self.port, credentials=grpc.ssl_channel_credentials(roots, key, certificate)))
@@ -76,15 +76,15 @@ def test_a_router_that_trusts_the_authority_is_answered(served, tmp_path):
     with served.router() as router:
         assert router.match([1]) == [] and router.match(HASHES) == []
     assert served.handshakes("ok") == 1
-    wait_for("it has gone", lambda: served.aggregator.metric("kvb_grpc_connections") == 0)
+    wait_for("the router has disconnected", lambda: served.aggregator.metric("kvb_grpc_connections") == 0)
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         with served.shake(minimum_version=version, maximum_version=version) as one:
             assert one.selected_alpn_protocol() == "h2"
 
-    # Who speaks something else is refused.
+    # Clients that speak another protocol are refused.
     with contextlib.closing(Router(served.port)) as plain:
         assert plain.code(vector("request_4")) == "UNAVAILABLE", "a status with which sgl-router goes on"
-    wait_for("it is counted", lambda: served.handshakes("other") >= 1)
+    wait_for("the metric counts the handshake", lambda: served.handshakes("other") >= 1)
     assert served.code(ca=authority.Authority(tmp_path, "stranger")) == "UNAVAILABLE"
     with pytest.raises(OSError):
         served.shake(maximum_version=ssl.TLSVersion.TLSv1_1, minimum_version=ssl.TLSVersion.TLSv1_1)
@@ -92,7 +92,7 @@ def test_a_router_that_trusts_the_authority_is_answered(served, tmp_path):
         before = served.handshakes("alpn")
         with pytest.raises(ssl.SSLError, match="(?i)no.application.protocol"):
             served.shake(protocols)
-        wait_for("it is counted", lambda before=before: served.handshakes("alpn") == before + 1)
+        wait_for("the metric counts the handshake", lambda before=before: served.handshakes("alpn") == before + 1)
     assert served.handshakes("ok") == 3
     assert served.aggregator.text().count("TLS handshakes refused") >= 1
     assert served.code() == "OK"
@@ -113,18 +113,19 @@ def test_a_router_needs_a_certificate_where_an_authority_is_configured(scene, tm
         before = served.handshakes("certificate")
         assert served.code(client=client) == code, what
         if code != "OK":
-            wait_for("it is counted", lambda before=before: served.handshakes("certificate") > before)
+            wait_for("the metric counts the handshake", lambda before=before: served.handshakes("certificate") > before)
 
-    # A new authority: the old router's next request is refused, on its open connection, too.
+    # With a new authority the next request of the old router is refused, on its open connection
+    # too.
     with served.router(client=shown["good"][0]) as router:
         assert router.match([1]) == []
         os.replace(strange.path, tmp_path / "clients.pem")
-        wait_for("it is read", lambda: "certificates read again" in served.aggregator.text())
+        wait_for("the new authority is read", lambda: "certificates read again" in served.aggregator.text())
         assert router.code(vector("request_4")) == "UNAVAILABLE"
     assert served.aggregator.metric("kvb_grpc_closed_total", reason="certificate") == 1
     assert served.code(client=shown["of another authority"][0]) == "OK"
 
-    # A handshake has half the time of a first request.
+    # A handshake gets half the time of a first request.
     with silent:
         assert silent.recv(1) == b"" and time.monotonic() - begun > 4
     assert served.aggregator.metric("kvb_grpc_closed_total", reason="late") == 1
@@ -138,24 +139,25 @@ def test_a_new_certificate_is_served_and_connections_live_on(served, tmp_path):
         served.ca.sign("server", days=6)
         served.aggregator.process.send_signal(signal.SIGHUP)
         wait_for("SIGHUP", lambda: served.serial() != first)
-        wait_for("its end is shown", lambda: (
+        wait_for("the metric shows when the certificate ends", lambda: (
             served.aggregator.metric("kvb_grpc_certificate_expires_seconds") < time.time() + 7 * 86400))
         wait_for("the log warns", lambda: (
             "the certificate in grpc.tls.cert_file ends within 7 days" in served.aggregator.text()))
         second = served.serial()
         (tmp_path / "server.pem").write_text("no certificate")
-        wait_for("it is rejected", lambda: served.aggregator.metric("kvb_grpc_files_rejected") == 1)
+        wait_for("the bad file is rejected", lambda: served.aggregator.metric("kvb_grpc_files_rejected") == 1)
         assert "key=grpc.tls.cert_file" in served.aggregator.text()
         assert served.serial() == second
         served.ca.sign("server")
         wait_for("a good one is taken without a signal", lambda: served.serial() not in (first, second))
-        wait_for("it is no longer rejected", lambda: served.aggregator.metric("kvb_grpc_files_rejected") == 0)
+        wait_for("no file is rejected", lambda: served.aggregator.metric("kvb_grpc_files_rejected") == 0)
         before = served.handshakes("ok")
         assert router.match([1]) == [] and served.handshakes("ok") == before, "on its connection of before"
 
 
 def test_handshakes_that_never_end_cost_nobody_else_an_answer(served):
-    """500 strangers for 256 places: each sends half of its first flight, or all of it and nothing more."""
+    """500 unauthenticated clients for 256 places: each sends half of its first flight, or all of
+    it, and then nothing."""
     hello = client_hello(["h2"])
     strangers = Slowloris(served.port, 500, (hello, hello[:200]), is_header=False)
     with served.router() as router, served.router() as other:

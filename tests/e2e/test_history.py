@@ -1,6 +1,6 @@
 """Does a JetStream stream that captures P.kv_events hold the whole history?  It is replayed into a
-reader that knows nothing but JSON RouterEvents, and compared with what the engines hold.  The daemons
-know nothing of it."""
+reader that knows nothing but JSON RouterEvents, and compared with what the engines hold.  The
+daemons need no configuration for it."""
 
 import json
 import pathlib
@@ -28,7 +28,7 @@ def start_jetstream(scene):
 
 
 class History:
-    """A client of the stream; etc/README.md has the same by the nats command."""
+    """A client of the stream; etc/README.md does the same with the nats command."""
 
     def __init__(self, bus):
         self.bus = bus
@@ -41,7 +41,7 @@ class History:
         return self.bus._wait(self.jetstream.stream_info(STREAM)).state.messages
 
     def replay(self, take):
-        """Gives take() each message from the first on."""
+        """Passes each message, from the first on, to take()."""
         left = self.messages()
         reader = self.bus._wait(self.jetstream.pull_subscribe(SUBJECT, stream=STREAM))
         while left > 0:
@@ -76,7 +76,7 @@ def start_bridge(scene, workers):
 
 
 @pytest.mark.parametrize("scene", ["debian", "current"], indirect=True)
-def test_a_stream_of_events_is_the_history_of_the_engines(scene):
+def test_a_jetstream_stream_is_the_history_of_the_engines(scene):
     start_jetstream(scene)
     history = History(scene.bus())
     history.create()
@@ -95,7 +95,7 @@ def test_a_stream_of_events_is_the_history_of_the_engines(scene):
     kinds = set()
 
     def replayed():
-        """What a reader that comes now holds at the end."""
+        """The blocks of a reader that starts now, after the last message."""
         reader = contract.HeldBlocks()
 
         def take(data):

@@ -101,7 +101,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD.values(), ids=BAD.keys())
-def test_a_bad_question_is_refused_with_a_sentence(asked, case):
+def test_a_bad_query_is_refused_with_a_reason(asked, case):
     path, body, expected, word = case
     status, text = post(asked, path, body)
     assert status == expected, text
@@ -150,7 +150,7 @@ def test_kvctl_shows_what_the_aggregator_knows(asked):
     assert done.returncode == 64 and "directory" in done.stderr and not done.stdout, done
 
 
-def test_kvctl_says_what_to_do_without_a_server():
+def test_kvctl_names_the_remedy_without_a_server():
     done = subprocess.run(
         [programs.BIN / "kvctl", "--nats", f"nats://127.0.0.1:{programs.free_port()}", "state"],
         capture_output=True, text=True, timeout=30,
@@ -159,7 +159,7 @@ def test_kvctl_says_what_to_do_without_a_server():
 
 
 def test_tls_in_the_url_is_never_spoken_in_clear(scene):
-    """The scene's nats-server knows no TLS."""
+    """The nats-server of the scene does not support TLS."""
     url = scene.nats_url.replace("nats://", "tls://me:secret@")
     done = subprocess.run(
         [programs.BIN / "kvctl", "--nats", url, "state"], capture_output=True, text=True, timeout=30

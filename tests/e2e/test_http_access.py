@@ -60,11 +60,11 @@ def get(daemon, path, token=None):
 
 
 @pytest.mark.parametrize("program", GUARDED)
-def test_all_but_probes_and_the_page_requires_the_token(scene, tmp_path, program):
+def test_everything_but_probes_and_the_page_requires_the_token(scene, tmp_path, program):
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, program, f'token_file = "{tmp_path}/token";')
-    wait_for("it is ready without a token", daemon.is_ready, 15)
+    wait_for("the daemon is ready without a token", daemon.is_ready, 15)
     for path in (*GUARDED[program], "/metrics", "/nowhere"):
         for wrong in (None, OTHER, TOKEN + "x", TOKEN[:-1], REGISTER):
             assert get(daemon, path, wrong) == 401, (path, wrong)
@@ -82,7 +82,7 @@ def test_registering_and_querying_have_a_token_each(scene, tmp_path):
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
     bridge = start(scene, "kvbridge", f'token_file = "{tmp_path}/token";')
-    wait_for("it is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready, 15)
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
     for path in ("/register", "/unregister", "/drain", "/undrain"):
         assert bridge.http("POST", path, "{}", headers)[0] == 401, path
@@ -94,7 +94,7 @@ def test_metrics_may_be_open(scene, tmp_path):
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, "kvaggregator", f'token_file = "{tmp_path}/token"; open_metrics = true;')
-    wait_for("it is ready", daemon.is_ready, 15)
+    wait_for("the daemon is ready", daemon.is_ready, 15)
     assert (get(daemon, "/metrics"), get(daemon, "/streams")) == (200, 401)
 
 
@@ -102,14 +102,14 @@ def test_a_new_token_replaces_the_old_one_and_a_bad_file_does_not(scene, tmp_pat
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, "kvaggregator", f'token_file = "{tmp_path}/token"; open_metrics = true;')
-    wait_for("it is ready", daemon.is_ready, 15)
+    wait_for("the daemon is ready", daemon.is_ready, 15)
     assert get(daemon, "/streams", TOKEN) == 200
     put_token(tmp_path / "token", OTHER)
     wait_for("the new one is taken", lambda: get(daemon, "/streams", OTHER) == 200)
     assert get(daemon, "/streams", TOKEN) == 401
     put_token(tmp_path / "token", "short")
     wait_for("the log says so", lambda: "keeping the running ones" in daemon.text())
-    wait_for("so does the metric", lambda: daemon.metric("kvb_http_files_rejected") == 1)
+    wait_for("the metric shows the rejected file", lambda: daemon.metric("kvb_http_files_rejected") == 1)
     assert get(daemon, "/streams", OTHER) == 200 and get(daemon, "/streams", "short") == 401
     put_token(tmp_path / "token", TOKEN)
     wait_for("a good one is taken", lambda: get(daemon, "/streams", TOKEN) == 200)
@@ -117,11 +117,12 @@ def test_a_new_token_replaces_the_old_one_and_a_bad_file_does_not(scene, tmp_pat
 
 
 def test_no_body_is_read_before_the_token(scene, tmp_path):
-    """The answer comes at the header: no byte of the body was sent, and none is waited for."""
+    """The answer follows the header: no byte of the body was sent, and the server does not wait for
+    it."""
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, "kvaggregator", f'token_file = "{tmp_path}/token";')
-    wait_for("it is ready", daemon.is_ready, 15)
+    wait_for("the daemon is ready", daemon.is_ready, 15)
     for path, status in (("/query", b"401"), ("/livez", b"413")):
         for length in ("Content-Length: 1000000", "Transfer-Encoding: chunked"):
             with socket.create_connection(("127.0.0.1", daemon.port), 5) as client:
@@ -143,7 +144,7 @@ def test_another_address_than_loopback_requires_a_guard_or_the_word_insecure(sce
     scene.started.remove(done)
     for security in ("insecure = true;", f'token_file = "{tmp_path}/token";'):
         daemon = start(scene, program, security, listen="0.0.0.0")
-        wait_for("it is ready", daemon.is_ready, 15)
+        wait_for("the daemon is ready", daemon.is_ready, 15)
 
 
 def test_check_names_a_key_that_is_not_the_certificates(scene, tmp_path):
@@ -182,7 +183,7 @@ def is_ready(daemon, context):
 def test_https_speaks_tls_1_2_or_newer_alone(scene, tmp_path, tls, program):
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, program, tls_keys(tmp_path, f'token_file = "{tmp_path}/token";'))
-    wait_for("it is ready", lambda: is_ready(daemon, tls.context()), 15)
+    wait_for("the daemon is ready", lambda: is_ready(daemon, tls.context()), 15)
     path = GUARDED[program][0]
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context = tls.context()
@@ -229,7 +230,7 @@ def serial(port, ca):
 def test_a_new_certificate_is_served_and_connections_live_on(scene, tmp_path, tls, program):
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, program, tls_keys(tmp_path, f'token_file = "{tmp_path}/token";'))
-    wait_for("it is ready", lambda: is_ready(daemon, tls.context()), 15)
+    wait_for("the daemon is ready", lambda: is_ready(daemon, tls.context()), 15)
     connection = authority.open_connection(daemon.port, tls.context())
     path = GUARDED[program][0]
     assert authority.request(connection, path, TOKEN)[0] == 200
@@ -252,7 +253,7 @@ def test_a_new_certificate_is_served_and_connections_live_on(scene, tmp_path, tl
 def test_the_end_of_the_certificate_is_a_metric_and_a_warning(scene, tmp_path, tls, program):
     tls.sign("server", days=6)
     daemon = start(scene, program, tls_keys(tmp_path, "insecure = true;"))
-    wait_for("it is ready", lambda: is_ready(daemon, tls.context()), 15)
+    wait_for("the daemon is ready", lambda: is_ready(daemon, tls.context()), 15)
 
     def days_left():
         text = authority.request(authority.open_connection(daemon.port, tls.context()), "/metrics")[1]
@@ -267,7 +268,7 @@ def test_the_end_of_the_certificate_is_a_metric_and_a_warning(scene, tmp_path, t
     wait_for("SIGHUP", lambda: daemon.text().count("certificates and token read again") >= 2)
     assert daemon.text().count(warning) == 1
     tls.sign("server", days=-1)
-    wait_for("one that has ended is served, and said", lambda: "cert_file has ended" in daemon.text())
+    wait_for("the log says that the certificate has ended", lambda: "cert_file has ended" in daemon.text())
     daemon.process.send_signal(signal.SIGHUP)
     wait_for("SIGHUP", lambda: daemon.text().count("certificates and token read again") >= 4)
     assert daemon.text().count("cert_file has ended") == 1 and daemon.text().count(warning) == 1
@@ -278,7 +279,7 @@ def test_a_new_client_authority_replaces_the_old_one_on_open_connections_too(sce
     first, second = one.sign("first", purpose="clientAuth"), two.sign("second", purpose="clientAuth")
     os.link(one.path, tmp_path / "clients.pem")
     daemon = start(scene, "kvaggregator", tls_keys(tmp_path, f'client_ca_file = "{tmp_path}/clients.pem";'))
-    wait_for("it is ready", lambda: is_ready(daemon, tls.context()), 15)
+    wait_for("the daemon is ready", lambda: is_ready(daemon, tls.context()), 15)
     connection = authority.open_connection(daemon.port, tls.context(first))
     assert authority.request(connection, "/streams")[0] == 200
     os.replace(two.path, tmp_path / "clients.pem")

@@ -1,6 +1,6 @@
-"""Does a stream that is more than a plain list survive the end of a process and of NATS?  What a
-real engine said is sent again up to one point; then somebody fails, and afterwards the aggregator
-gives the answers that it gave before, and the right ones at the next point."""
+"""Does a stream with window lists survive the loss of a process and of NATS? A real engine's
+recorded messages are sent again up to one point; then a program fails. Afterwards the aggregator
+must give the same answers as before, and the right ones at the next point."""
 
 import pytest
 
@@ -14,7 +14,7 @@ PROFILES = pytest.mark.parametrize("profile", ["json", "protobuf"])
 
 
 class Stream:
-    """One capture at one engine, as far as the last point but one."""
+    """One capture at one engine, sent up to the last point but one."""
 
     def __init__(self, scene, name, profile):
         self.scene = scene
@@ -30,7 +30,7 @@ class Stream:
         assert len([hit for _, hit in self.before if hit > 0]) > 20, "something can go wrong"
 
     def start_bridge(self, name, announcements):
-        """It publishes the whole list so often before anything else happens."""
+        """The bridge announces its list this many times before anything else happens."""
         self.announcements = announcements
         self.bridge = self.scene.bridge(
             worker(self.engine), profile=self.profile, name=name,
@@ -63,7 +63,7 @@ class Stream:
             self.engine.publish(self.capture.frames[self.engine.next_seq])
 
     def has_settled(self):
-        """The newest message is applied, what became of it is too, and it is proven."""
+        """The newest message is applied, its events are too, and the list is proven."""
         (told,) = self.bridge.get("/state")["streams"]
         (known,) = self.aggregator.get("/streams")["streams"]
         return (
@@ -74,7 +74,7 @@ class Stream:
         )
 
     def settle(self):
-        wait_for("bridge and aggregator have all of it", self.has_settled, 20)
+        wait_for("bridge and aggregator have applied all messages", self.has_settled, 20)
 
     def ask(self, asked):
         """[(probe, answer)]."""
@@ -85,7 +85,7 @@ class Stream:
             asker.close()
 
     def answers(self):
-        """[(tokens held, tokens that a request is given)] to every prompt of the capture."""
+        """[(held tokens, tokens that a request can reuse)] for every prompt of the capture."""
         asked = [probe for _, those in self.capture.points for probe in those]
         return [
             tuple(probes.tokens_of(answer, field, 7) for field in ("scores", "hits"))
@@ -98,7 +98,7 @@ class Stream:
         self.check_point(0)
 
     def check_point(self, number):
-        """What the engine itself gave at this point."""
+        """The answers of the engine itself at this point."""
         last_seq, asked = self.points[number]
         self.publish_up_to(last_seq)
         self.settle()
@@ -112,9 +112,9 @@ class Stream:
 
 @PROFILES
 @pytest.mark.parametrize("name", [HYBRID, EAGLE])
-def test_a_killed_bridge_goes_on_with_the_same_answers(scene, name, profile):
+def test_a_killed_bridge_continues_with_the_same_answers(scene, name, profile):
     stream = Stream(scene, name, profile)
-    wait_for("a checkpoint of all of it", lambda: saved_seq_is(scene, stream.engine.next_seq - 1))
+    wait_for("a checkpoint of all batches is written", lambda: saved_seq_is(scene, stream.engine.next_seq - 1))
     stream.bridge.kill()
     stream.start_bridge_again()
     stream.check_same()
@@ -123,9 +123,9 @@ def test_a_killed_bridge_goes_on_with_the_same_answers(scene, name, profile):
 
 
 @PROFILES
-def test_what_a_hybrid_engine_did_while_its_bridge_was_dead_is_found(scene, profile):
+def test_batches_of_a_hybrid_engine_while_its_bridge_was_dead_are_fetched(scene, profile):
     stream = Stream(scene, HYBRID, profile)
-    wait_for("a checkpoint of all of it", lambda: saved_seq_is(scene, stream.engine.next_seq - 1))
+    wait_for("a checkpoint of all batches is written", lambda: saved_seq_is(scene, stream.engine.next_seq - 1))
     stream.bridge.kill()
     stream.publish_up_to(stream.points[1][0])
     stream.start_bridge_again()
@@ -152,11 +152,11 @@ def test_hybrid_answers_outlive_an_outage_of_nats(scene, profile):
 
 
 @PROFILES
-def test_what_a_hybrid_engine_did_while_nats_was_away_is_told(scene, profile):
+def test_batches_of_a_hybrid_engine_while_nats_was_away_are_published(scene, profile):
     stream = Stream(scene, HYBRID, profile)
     stream.kill_nats()
     stream.publish_up_to(stream.points[1][0])
     last = stream.points[1][0]
-    wait_for("the bridge has it", lambda: stream.bridge.get("/state")["streams"][0]["last_seq"] == last)
+    wait_for("the bridge has read all batches", lambda: stream.bridge.get("/state")["streams"][0]["last_seq"] == last)
     stream.start_nats_again()
     stream.check_point(1)

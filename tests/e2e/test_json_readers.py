@@ -1,5 +1,5 @@
 """Do readers that know only JSON RouterEvents end with what the engines hold?  They read no
-heartbeats, request nothing, and some of them know no `cleared`, or no ranks."""
+heartbeats and send no requests, and some of them do not understand `cleared` or ranks."""
 
 import json
 
@@ -14,10 +14,9 @@ BLOCK = 16
 
 
 class PlainReader:
-    """A nats-py subscriber of P.kv_events and what it believes each worker to hold.
-
-    It knows no ranks, as Dynamo up to 0.4; knows_clear=False: as Dynamo 0.1 to 0.3.0, which
-    stops for good at `cleared`."""
+    """A nats-py subscriber of P.kv_events, with the blocks that it lists for each worker. It
+    ignores ranks, as Dynamo up to 0.4 does. knows_clear=False: as Dynamo 0.1 to 0.3.0, which stops
+    for good at `cleared`."""
 
     def __init__(self, bus, knows_clear=True):
         self.messages = bus.watch(f"{PUBLISH}.kv_events")
@@ -37,7 +36,7 @@ class PlainReader:
             self.clears += 1
             held.clear()
         elif "stored" in data:
-            # A stored whose parent is not held is passed over, without a word.
+            # A stored event whose parent is not held is skipped silently.
             parent = data["stored"]["parent_hash"]
             if parent is None or parent in held:
                 held.update(block["block_hash"] for block in data["stored"]["blocks"])
@@ -55,11 +54,11 @@ class PlainReader:
 
 
 def listed(aggregator, *numbers):
-    """The same messages, read by kvaggregator: nothing is missing, nothing is made up."""
+    """kvaggregator reads the same messages: no event is missing, and no block is invented."""
     return sorted(int(row[3]) for row in aggregator.rows()) == sorted(name_of(n) for n in numbers)
 
 
-# ---- Readers that know no `cleared` ---------------------------------------------------
+# ---- Readers that do not understand `cleared` -----------------------------------------
 
 
 def removed_scene(scene):
@@ -74,13 +73,13 @@ def removed_scene(scene):
 
 
 def check_truth(reader, aggregator, *numbers):
-    wait_for("the reader has the truth", reader.holds(*numbers))
-    wait_for("kvaggregator has it too", lambda: listed(aggregator, *numbers))
-    wait_for("and knows it", aggregator.is_exact)
+    wait_for("the reader holds what the engine holds", reader.holds(*numbers))
+    wait_for("kvaggregator lists the same", lambda: listed(aggregator, *numbers))
+    wait_for("the list is EXACT", aggregator.is_exact)
 
 
 @pytest.mark.sanitize
-def test_an_engines_clear_is_spelt_out(scene):
+def test_an_engines_clear_is_published_as_removals(scene):
     reader, vllm, aggregator, _ = removed_scene(scene)
     vllm.publish(engine.batch(engine.cleared()))
     check_truth(reader, aggregator)
@@ -88,7 +87,7 @@ def test_an_engines_clear_is_spelt_out(scene):
     check_truth(reader, aggregator, 4)
 
 
-def test_an_engines_restart_is_spelt_out(scene):
+def test_an_engines_restart_is_published_as_removals(scene):
     reader, vllm, aggregator, _ = removed_scene(scene)
     vllm.restart()
     vllm.publish(store(2))
@@ -96,14 +95,14 @@ def test_an_engines_restart_is_spelt_out(scene):
     check_truth(reader, aggregator, 2, 9)
 
 
-def test_a_batch_that_cannot_be_read_is_spelt_out(scene):
+def test_an_undecodable_batch_is_published_as_removals(scene):
     reader, vllm, _, _ = removed_scene(scene)
     vllm.publish(b"\xc1")
     vllm.publish(store(5))
     wait_for("only what is proven", reader.holds(5))
 
 
-def test_a_bridges_end_and_return_are_spelt_out(scene):
+def test_a_bridges_stop_and_return_are_published_as_removals_and_stores(scene):
     reader, vllm, aggregator, bridge = removed_scene(scene)
     assert bridge.stop() == 0
     wait_for("nobody vouches for anything", reader.holds())
@@ -112,8 +111,9 @@ def test_a_bridges_end_and_return_are_spelt_out(scene):
     check_truth(reader, aggregator, 2, 3)
 
 
-def test_a_killed_bridges_successor_spells_out_what_left_in_between(scene):
-    """It ended without a goodbye; the engine's history has the blocks that it may have published."""
+def test_a_killed_bridges_successor_publishes_removals_from_in_between(scene):
+    """The bridge ended without a goodbye; the engine's history contains the blocks that it may have
+    published."""
     reader, vllm, aggregator, bridge = removed_scene(scene)
     bridge.kill()
     vllm.publish(engine.batch(engine.removed(1)))
@@ -122,7 +122,7 @@ def test_a_killed_bridges_successor_spells_out_what_left_in_between(scene):
     check_truth(reader, aggregator, 2, 3, 4)
 
 
-def test_what_leaves_while_nats_is_away_is_spelt_out(scene):
+def test_removals_while_nats_is_away_are_published(scene):
     reader, vllm, aggregator, bridge = removed_scene(scene)
     nats = scene.started[0]
     nats.kill()
@@ -145,7 +145,7 @@ def test_a_long_clear_goes_out_in_messages_of_512_removals(scene):
     assert reader.most_removed == 512
 
 
-# ---- Readers that know no ranks -----------------------------------------------------------
+# ---- Readers that ignore ranks --------------------------------------------------------------
 
 
 def two_ranks(scene):
@@ -177,7 +177,7 @@ def test_each_rank_may_be_a_worker_of_its_own(scene):
     wait_for("rank 0", reader.holds(1, worker_id=70))
     wait_for("rank 1", reader.holds(1, 2, worker_id=71))
     second.publish(engine.batch(engine.removed(1)))
-    wait_for("rank 1 lost it", reader.holds(2, worker_id=71))
+    wait_for("rank 1 has lost the block", reader.holds(2, worker_id=71))
     first.restart()
     first.publish(store(3))
     wait_for("rank 0 began again", reader.holds(3, worker_id=70))
@@ -189,8 +189,9 @@ def test_each_rank_may_be_a_worker_of_its_own(scene):
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("clear", ["event", "removed"])
-def test_a_clear_of_one_rank_does_not_cost_its_siblings(scene, clear):
-    """A shared id: `cleared` removes all ranks of the worker, so the others are published again."""
+def test_a_clear_of_one_rank_does_not_affect_its_siblings(scene, clear):
+    """With a shared id, `cleared` removes all ranks of the worker, so the others are published
+    again."""
     knows_clear = clear == "event"
     reader = PlainReader(scene.bus(), knows_clear=knows_clear)
     (first, second), endpoints = two_ranks(scene)
@@ -213,7 +214,7 @@ def test_a_clear_of_one_rank_does_not_cost_its_siblings(scene, clear):
 
 
 @pytest.mark.parametrize("clear", ["event", "removed"])
-def test_an_engine_that_is_away_for_long_holds_nothing(scene, clear):
+def test_the_blocks_of_an_engine_away_for_long_are_removed(scene, clear):
     reader = PlainReader(scene.bus(), knows_clear=clear == "event")
     vllm = scene.engine()
     aggregator = scene.aggregator()
@@ -224,7 +225,7 @@ def test_an_engine_that_is_away_for_long_holds_nothing(scene, clear):
     vllm.go_away()
     wait_for("nothing", reader.holds())
     wait_for("the stream says why", lambda: aggregator.states() == [("DOWN", "engine_away")])
-    vllm.come_back()  # the same process: it still holds both
+    vllm.come_back()  # the same process, which still holds both blocks
     check_truth(reader, aggregator, 1, 2)
     vllm.publish(store(3))
     check_truth(reader, aggregator, 1, 2, 3)
@@ -239,7 +240,7 @@ def test_a_short_absence_costs_nothing(scene):
     wait_for("a block", reader.holds(1))
     clears = reader.clears
     vllm.go_away()
-    wait_for("the aggregator hears of it", lambda: not aggregator.is_exact())
+    wait_for("the aggregator knows of the absence", lambda: not aggregator.is_exact())
     vllm.come_back()
     vllm.publish(store(2))
     check_truth(reader, aggregator, 1, 2)
@@ -250,7 +251,7 @@ def test_a_short_absence_costs_nothing(scene):
 
 
 def lose_nats(scene, bridge, vllm):
-    """Block 1 is removed and block 3 stored while no reader receives it."""
+    """Block 1 is removed and block 3 stored while no reader can receive it."""
     scene.started[0].kill()
     wait_for("the bridge notices", lambda: not bridge.is_ready())
     vllm.publish(engine.batch(engine.removed(1)))
@@ -262,12 +263,12 @@ def lose_nats(scene, bridge, vllm):
     scene.start_nats(scene.nats_port)
 
 
-def test_what_was_lost_is_told_anew(scene):
+def test_lost_events_are_published_again(scene):
     reader = PlainReader(scene.bus())
     vllm = scene.engine()
     aggregator = scene.aggregator()
     bridge = scene.bridge(worker(vllm))
-    # a chain: parents must come first
+    # a chain: parents must be published first
     tokens = tokens_of(2, blocks=3)
     vllm.publish(store(1))
     vllm.publish(engine.batch(engine.stored([21, 22, 23], tokens, BLOCK)))
@@ -291,17 +292,17 @@ def test_with_reannounce_never_the_ids_show_the_loss(scene):
     lose_nats(scene, bridge, vllm)
     wait_for("the bridge publishes again", bridge.is_ready, 15)
     wait_for("the reader is back too", lambda: bus.client.is_connected)
-    bus.flush()  # and received again
+    bus.flush()  # so it receives again
     vllm.publish(store(4))
     wait_for("only what came after", reader.holds(1, 2, 4))
     assert reader.clears == clears
     assert reader.event_ids[seen:] == [reader.event_ids[seen - 1] + 3], "two events are missing"
-    wait_for("kvaggregator asked for them", lambda: listed(aggregator, 2, 3, 4))
+    wait_for("kvaggregator has requested the missing events", lambda: listed(aggregator, 2, 3, 4))
     wait_for("and is sure", aggregator.is_exact)
 
 
 def test_the_aggregator_reads_events_that_hold_prompts(scene):
-    """Another publisher's form: token ids in the place of their hashes."""
+    """Another publisher's form of events, with token ids in place of hashes."""
     aggregator = scene.aggregator(model="m", block_size=BLOCK)
     bus = scene.bus()
     tokens = tokens_of(3) + tokens_of(4)
@@ -313,7 +314,7 @@ def test_the_aggregator_reads_events_that_hold_prompts(scene):
         answer = bus.request(f"{ROUTER}.kv_match", json.dumps({"token_ids": tokens, **more}).encode())
         return {row["worker_id"]: row["blocks"] for row in json.loads(answer)["workers"]}
 
-    # Tokens that fill no block are left over.
+    # Tokens that do not fill a block are ignored.
     tell(Stored={"request_id": "r-1", "token_ids": tokens + [1], "block_hashes": [101, 102], "lora_id": None})
     wait_for("both blocks are listed", lambda: blocks() == {5: 2})
     tell(Removed={"block_hashes": [102]})

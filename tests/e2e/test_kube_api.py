@@ -1,5 +1,5 @@
-"""Is the API server of the tests what the reference of the Kubernetes API says, and does it
-misbehave as asked?  Asked here by a plain HTTP client; test_kube_clients.py has real ones."""
+"""Does the API server of the tests behave as the reference of the Kubernetes API says, and
+misbehave on request? Tested with a plain HTTP client; test_kube_clients.py uses real ones."""
 
 import contextlib
 import http.client
@@ -67,7 +67,7 @@ def seen(answer):
     return kind, thing["metadata"]["name"]
 
 
-def test_a_list_in_pages_is_one_moment_of_the_past(kube, client):
+def test_a_list_in_pages_is_a_snapshot(kube, client):
     for name in "abcde":
         kube.pods.create(engine_pod(name))
     first = client.get(f"{PODS}?limit=2")
@@ -170,7 +170,7 @@ def test_running_watches_expire_are_cut_frozen_and_split(kube):
     kube.cut_watches()
     with pytest.raises((OSError, http.client.HTTPException)):
         assert not cut.read(), "an end is no reset"
-        raise ConnectionResetError  # a TLS layer that says nothing of it
+        raise ConnectionResetError  # the connection is closed without TLS's close_notify
     frozen = watch(kube, timeoutSeconds=1)
     kube.split_bytes = 1
     kube.freeze()
@@ -215,7 +215,7 @@ def test_the_server_goes_away_and_comes_back(kube):
     kube.pods.create(engine_pod("b"))
     kube.come_back()
     assert kube.port == port and names(Client(kube).get(PODS)["items"]) == ["a", "b"]
-    wait_for("its watch has ended", lambda: not kube.streams)
+    wait_for("the watch has ended", lambda: not kube.streams)
 
 
 def test_certificates_change(kube, client):

@@ -1,5 +1,5 @@
-"""Do Kubernetes clients that others wrote, kubectl and kubernetes-asyncio, accept the API server
-of the tests, in good days and in bad ones?"""
+"""Do Kubernetes clients that others wrote, kubectl and kubernetes-asyncio, accept the API server of
+the tests, also when it misbehaves?"""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ DEBIAN = prometheus.TREE / "build" / "kubectl"
 
 
 def kubectls():
-    """Debian's, and the one in PATH where that is another."""
+    """Debian's kubectl, and the one in PATH when that is another."""
     found = [str(DEBIAN)] if DEBIAN.is_file() else []
     return found + [path for path in [shutil.which("kubectl")] if path]
 
@@ -50,7 +50,7 @@ class Kubectl:
         assert "labeled" in self.run("label", "--overwrite", "pod", name, f"{key}={value}")
 
     def delete(self, name):
-        """Returns when it is gone."""
+        """Returns when the pod is gone."""
         assert "deleted" in self.run("delete", "pod", name)
 
     def watch(self, labels):
@@ -143,14 +143,14 @@ def kubectl(kube, tmp_path):
 
 
 @pytest.mark.parametrize("client", CLIENTS, indirect=True)
-def test_a_pod_lives_and_dies_before_the_eyes_of_a_client(kube, client):
+def test_a_client_sees_the_life_of_a_pod(kube, client):
     kube.kubelet_s = 0.05
     kube.split_bytes = 1
     others = [kube.pods.create(engine_pod(f"other-{number}", labels={}))["metadata"]["name"] for number in range(5)]
     kube.pods.create(engine_pod("elsewhere", namespace="default"))
     assert client.list(page=2) == others and kube.counts["list"] == 3
     events = client.watch("app=vllm")
-    wait_for("it watches", lambda: kube.streams)
+    wait_for("the client watches", lambda: kube.streams)
     client.create(engine_pod("engine-0", labels={"app": "vllm"}))
     assert client.list() == ["engine-0", *others]
     kube.pods.patch("inference", "engine-0", engine_pod("engine-0", ip="10.0.0.1"))
@@ -158,7 +158,7 @@ def test_a_pod_lives_and_dies_before_the_eyes_of_a_client(kube, client):
     assert kube.pods.get("inference", "engine-0")["status"]["podIP"] == "10.0.0.1"
     client.label("engine-0", "app", "vllm")
     client.delete("engine-0")
-    wait_for("it is gone", lambda: client.list() == others)
+    wait_for("the pod is gone", lambda: client.list() == others)
     kinds = ["ADDED", "MODIFIED", "DELETED", "ADDED", "MODIFIED", "DELETED"]
     wait_for("all has been seen", lambda: events() == [(kind, "engine-0") for kind in kinds])
 
@@ -181,7 +181,7 @@ def test_kubectl_understands_refusals(kube, kubectl):
     assert "Unauthorized" in kubectl.attempt("get", "pods").stderr
     kube.new_token()
     kubectl.watch("app=vllm")
-    wait_for("it watches", lambda: kube.streams)
+    wait_for("the client watches", lambda: kube.streams)
     kube.expire_watches()
     assert kubectl.watches[0].process.wait(20) is not None
     kube.new_certificate(days=-1)
@@ -196,20 +196,20 @@ def informer(kube):
 
 
 def watches(kube):
-    wait_for("it watches", lambda: kube.streams)
+    wait_for("the client watches", lambda: kube.streams)
     return kube
 
 
 def agrees(kube, informer):
-    """Everything that the API has, and nothing else."""
+    """The informer has everything that the API has, and nothing else."""
     version = kube.pods.version
     kube.bookmark()
-    wait_for("the informer has all of it", lambda: informer.has_version(version))
+    wait_for("the informer has this version", lambda: informer.has_version(version))
     expected = {key_of(pod): pod for pod in kube.pods.all(Selection("inference", "app=vllm"))}
     assert informer.pods() == expected
 
 
-def test_an_informer_goes_on_through_all_that_can_happen(kube, informer):
+def test_an_informer_continues_through_all_faults(kube, informer):
     watches(kube)
     for number in range(5):
         kube.pods.create(engine_pod(f"engine-{number}"))
@@ -224,7 +224,7 @@ def test_an_informer_goes_on_through_all_that_can_happen(kube, informer):
     kube.go_away()
     kube.pods.finish("inference", "engine-1")
     kube.pods.create(engine_pod("engine-1"))
-    wait_for("it has noticed", lambda: informer.counts["lost"] >= 2)
+    wait_for("the informer has noticed the losses", lambda: informer.counts["lost"] >= 2)
     kube.come_back()
     agrees(kube, informer)
 
@@ -241,7 +241,7 @@ def test_an_informer_goes_on_through_all_that_can_happen(kube, informer):
 
     lists = informer.counts["lists"]
     watches(kube).expire_watches()
-    wait_for("it lists again", lambda: informer.counts["lists"] > lists)
+    wait_for("the informer lists again", lambda: informer.counts["lists"] > lists)
     old = kube.token
     kube.new_token()
     kube.expire(old)
@@ -250,7 +250,7 @@ def test_an_informer_goes_on_through_all_that_can_happen(kube, informer):
     agrees(kube, informer)
     kube.refuse(503, times=2)
     watches(kube).cut_watches()
-    wait_for("it has asked", lambda: informer.counts[503] == 2)
+    wait_for("the informer was refused twice", lambda: informer.counts[503] == 2)
     agrees(kube, informer)
 
 

@@ -1,6 +1,6 @@
 """Are kvbridge's members the pods of a cluster, whatever happens there?  The differential of
-tests/kubernetes, with few seeds here; and with engines that run, so that a block of a pod that is
-gone would be seen."""
+tests/kubernetes, with few seeds here; and a run with engines, in which a listed block of a removed
+pod would be noticed."""
 
 import pathlib
 import sys
@@ -30,7 +30,7 @@ def test_members_are_those_of_an_informer(tmp_path, seed):
         place.close()
 
 
-def test_nothing_of_a_pod_that_is_gone_is_listed(scene, kube, tmp_path):
+def test_no_block_of_a_removed_pod_is_listed(scene, kube, tmp_path):
     aggregator = scene.aggregator()
     bridge = scene.bridge(
         profile="protobuf",

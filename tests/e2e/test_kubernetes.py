@@ -34,7 +34,7 @@ def config(kube, **keys):
 
 
 class Pods:
-    """Engines that are pods, at addresses 127.0.0.2, 127.0.0.3, ..."""
+    """Engines that act as pods, at addresses 127.0.0.2, 127.0.0.3, ..."""
 
     def __init__(self, scene, kube):
         self.scene, self.kube = scene, kube
@@ -66,7 +66,7 @@ def state(bridge):
 
 
 def names(bridge):
-    """Of the pods that are read."""
+    """{pod: stream} of the pods that are read."""
     return {stream["pod"]: stream for stream in state(bridge)["streams"] if stream["origin"] == "kubernetes"}
 
 
@@ -104,13 +104,13 @@ def test_pods_that_run_are_workers_and_leave_with_their_blocks(scene, kube, pods
     stream = names(bridge)["b"]
     assert (stream["node"], stream["namespace_k8s"], stream["ready"]) == ("node-b", "inference", True)
     pods.engines["b"].publish(store(1))
-    wait_for("its block is listed", lists(aggregator, stream["worker_id"], 1))
+    wait_for("the pod's block is listed", lists(aggregator, stream["worker_id"], 1))
     kube.pods.delete("inference", "b")
-    wait_for("it drains", lambda: names(bridge)["b"]["draining"])
-    assert lists(aggregator, stream["worker_id"], 1)()  # it is still there
+    wait_for("the pod drains", lambda: names(bridge)["b"]["draining"])
+    assert lists(aggregator, stream["worker_id"], 1)()  # the pod still exists
     kube.pods.finish("inference", "b")
-    wait_for("it has gone", has(bridge, "a"))
-    wait_for("with its block", lists(aggregator, stream["worker_id"]))
+    wait_for("the pod is no worker any more", has(bridge, "a"))
+    wait_for("the pod's block is not listed any more", lists(aggregator, stream["worker_id"]))
     assert metric(bridge, "kvb_kubernetes_relists_total") == 0
     assert metric(bridge, 'kvb_kubernetes_requests_total{verb="list"}') == 1
 
@@ -129,7 +129,7 @@ def test_a_pod_of_the_same_name_is_another_worker(scene, kube, pods):
     wait_for("the pod is a worker", has(bridge, "a"))
     worker_id = names(bridge)["a"]["worker_id"]
     pods.engines["a"].publish(store(1))
-    wait_for("its block is listed", lists(aggregator, worker_id, 1))
+    wait_for("the pod's block is listed", lists(aggregator, worker_id, 1))
     kube.pods.delete("inference", "a", grace_s=0)
     one = pods.start("a")
     assert one["metadata"]["name"] == "a"
@@ -138,14 +138,15 @@ def test_a_pod_of_the_same_name_is_another_worker(scene, kube, pods):
 
 
 def test_an_address_that_is_given_to_another_pod_mixes_no_lists(scene, kube, pods):
-    """The pods overlap: the node of the first one was lost, and the API server does not know yet."""
+    """The pods overlap: the node of the first one was lost, and the API server does not know that
+    yet."""
     aggregator = scene.aggregator()
     pods.start("a")
     bridge = watching(scene, kube)
     wait_for("the pod is a worker", has(bridge, "a"))
     one, first = pods.engines["a"], names(bridge)["a"]["worker_id"]
     one.publish(store(1))
-    wait_for("its block is listed", lists(aggregator, first, 1))
+    wait_for("the pod's block is listed", lists(aggregator, first, 1))
     one.close()
     time_to_tell = 1.1  # timestamps of the API are in seconds
     wait_for("a second", lambda began=time.monotonic(): time.monotonic() - began > time_to_tell)
@@ -153,11 +154,11 @@ def test_an_address_that_is_given_to_another_pod_mixes_no_lists(scene, kube, pod
     other.publish(store(2))
     pods.create("b", one.events.split("/")[2].split(":")[0], other)
     wait_for("the younger has the address", has(bridge, "b"))
-    wait_for("the older is said", lambda: reasons(bridge) == {"a": "address_taken"})
-    wait_for("each list is its own", lambda: lists(aggregator, names(bridge)["b"]["worker_id"], 2)()
+    wait_for("the older pod is refused with its reason", lambda: reasons(bridge) == {"a": "address_taken"})
+    wait_for("each list has only its engine's block", lambda: lists(aggregator, names(bridge)["b"]["worker_id"], 2)()
              and lists(aggregator, first)())
     kube.pods.delete("inference", "a", grace_s=0)
-    wait_for("nothing is left of it", lambda: reasons(bridge) == {})
+    wait_for("the older pod is not shown any more", lambda: reasons(bridge) == {})
 
 
 def test_labels_readiness_and_draining_leave_the_socket_open(scene, kube, pods):
@@ -166,7 +167,7 @@ def test_labels_readiness_and_draining_leave_the_socket_open(scene, kube, pods):
     wait_for("the pod is a worker", has(bridge, "a"))
     before = names(bridge)["a"]["reconnects"]
     kube.pods.patch("inference", "a", {"metadata": {"labels": {"llm-d.ai/role": "decode"}}})
-    wait_for("its role", lambda: names(bridge)["a"].get("role") == "decode")
+    wait_for("the role is changed", lambda: names(bridge)["a"].get("role") == "decode")
     assert names(bridge)["a"]["reconnects"] == before and "a rank was removed while" not in bridge.text()
 
 
@@ -229,10 +230,10 @@ def test_an_engine_whose_container_restarts_is_probed_at_once_although_it_publis
         before = publishes()
         return before and all(publishes() == before for _ in range(20))
 
-    wait_for("no replay is requested while it publishes", quiet, 20)
+    wait_for("no replay is requested while the engine publishes", quiet, 20)
     before = len(engine.requests)
     kube.pods.patch("inference", "a", {"status": pod_status("127.0.0.2", "Running", restarts=1)})
-    wait_for("it is probed", lambda: publishes() and len(engine.requests) > before, 5)
+    wait_for("the engine is probed", lambda: publishes() and len(engine.requests) > before, 5)
     assert names(bridge)["a"]["reconnects"] == 0
     assert metric(bridge, "kvb_kubernetes_restarts_total") == 1
 
@@ -253,16 +254,16 @@ def test_each_pod_that_is_not_taken_has_its_reason(scene, kube, pods):
     wait_for("two are taken", has(bridge, "taken", "relabelled"))
     kube.pods.patch("inference", "relabelled", {"metadata": {"labels": {"app": "other"}}})
     wait_for("one is left", has(bridge, "taken"))
-    wait_for("each has its reason", lambda: reasons(bridge) == {
+    wait_for("each refused pod has its reason", lambda: reasons(bridge) == {
         "pending": "phase", "ended": "phase", "no-ip": "no_ip", "silent": "no_port", "relabelled": "relabelled",
     })
     assert state(bridge)["kubernetes"]["pods"]["phase"] == 2
     assert metric(bridge, 'kvb_kubernetes_pods{state="relabelled"}') == 1
     kube.pods.patch("inference", "relabelled", {"metadata": {"labels": {"app": "vllm"}}})
-    wait_for("it is back", has(bridge, "taken", "relabelled"))
+    wait_for("both pods are workers again", has(bridge, "taken", "relabelled"))
 
 
-def test_of_two_pods_with_one_id_the_younger_is_refused_and_said(scene, kube, pods):
+def test_of_two_pods_with_one_id_the_younger_is_refused_and_logged(scene, kube, pods):
     pods.start("a")
     bridge = watching(scene, kube, namespaces=["*"])
     wait_for("the pod is a worker", has(bridge, "a"))
@@ -270,7 +271,7 @@ def test_of_two_pods_with_one_id_the_younger_is_refused_and_said(scene, kube, po
     kube.pods.create(
         engine_pod("a", namespace="other", ip=pods.address(), containers=[container(kv_events=5557)]), "other")
     wait_for("the younger is refused", lambda: reasons(bridge) == {"a": "id_taken"})
-    wait_for("and said", lambda: "a pod is not taken" in bridge.text() and 'id_from = \\"uid\\"' in bridge.text())
+    wait_for("the log says so", lambda: "a pod is not taken" in bridge.text() and 'id_from = \\"uid\\"' in bridge.text())
     assert names(bridge)["a"]["worker_id"] == time_of_first and names(bridge)["a"]["namespace_k8s"] == "inference"
 
 
@@ -284,11 +285,11 @@ def test_a_pod_that_the_file_has_is_left_to_the_file(scene, kube, pods):
     wait_for("the first is the file's", lambda: reasons(bridge) == {"a": "other_list"})
 
 
-def test_a_selector_that_matches_nothing_is_a_state_that_is_said_once(scene, kube, pods):
+def test_a_selector_that_matches_nothing_is_a_state_that_is_logged_once(scene, kube, pods):
     pods.start("a")
     bridge = scene.bridge(limits=config(kube, selector="app=nothing"))
-    wait_for("it is said", lambda: "no pod matches" in bridge.text())
-    wait_for("it is a state", lambda: state(bridge)["kubernetes"]["state"] == "empty")
+    wait_for("the log says so", lambda: "no pod matches" in bridge.text())
+    wait_for("the state is empty", lambda: state(bridge)["kubernetes"]["state"] == "empty")
     kube.bookmark()
     wait_for("a bookmark", lambda: metric(bridge, 'kvb_kubernetes_events_total{kind="bookmark"}') == 1)
     assert bridge.text().count("no pod matches") == 1
@@ -298,16 +299,16 @@ def test_a_selector_that_matches_nothing_is_a_state_that_is_said_once(scene, kub
 # ---- The API server ---------------------------------------------------------------------------
 
 
-def test_while_the_api_is_away_everything_stays(scene, kube, pods):
+def test_while_the_api_is_away_all_workers_stay(scene, kube, pods):
     aggregator = scene.aggregator()
     pods.start("a")
     bridge = watching(scene, kube)
     wait_for("the pod is a worker", has(bridge, "a"))
     worker_id = names(bridge)["a"]["worker_id"]
     kube.go_away()
-    wait_for("it is away", lambda: state(bridge)["kubernetes"]["state"] == "away")
+    wait_for("the state is away", lambda: state(bridge)["kubernetes"]["state"] == "away")
     pods.engines["a"].publish(store(1))
-    wait_for("its blocks go on", lists(aggregator, worker_id, 1))
+    wait_for("blocks of the worker are still read", lists(aggregator, worker_id, 1))
     assert bridge.http("GET", "/readyz")[0] == 200
     wait_for("since when", lambda: state(bridge)["kubernetes"]["away_s"] >= 1)
     assert metric(bridge, "kvb_kubernetes_connected") == 0
@@ -315,12 +316,12 @@ def test_while_the_api_is_away_everything_stays(scene, kube, pods):
     pods.start("b")
     kube.come_back()
     wait_for("what happened meanwhile is known", has(bridge, "b"), 60)
-    wait_for("it is there", lambda: state(bridge)["kubernetes"]["state"] == "watching")
+    wait_for("the state is watching", lambda: state(bridge)["kubernetes"]["state"] == "watching")
     assert "the API server is unreachable or refuses: all workers stay" in bridge.text()
 
 
 @pytest.mark.parametrize("how", ["event", "status"])
-def test_a_version_that_is_gone_is_a_list_that_keeps_what_is_the_same(scene, kube, pods, how):
+def test_an_expired_version_causes_a_list_that_keeps_unchanged_workers(scene, kube, pods, how):
     kube.gone_as = how
     pods.start("a")
     pods.start("b")
@@ -328,7 +329,7 @@ def test_a_version_that_is_gone_is_a_list_that_keeps_what_is_the_same(scene, kub
     wait_for("the pods are workers", has(bridge, "a", "b"))
     before = {name: stream["reconnects"] for name, stream in names(bridge).items()}
     kube.go_away()
-    wait_for("it is away", lambda: state(bridge)["kubernetes"]["state"] == "away")
+    wait_for("the state is away", lambda: state(bridge)["kubernetes"]["state"] == "away")
     kube.pods.delete("inference", "b", grace_s=0)
     kube.pods.skip_versions(5)
     kube.pods.compact()
@@ -347,7 +348,7 @@ def test_lines_split_at_every_byte_and_lists_in_pages(scene, kube, pods):
     wait_for("the pod of the second page is a worker", has(bridge, "a"))
     assert metric(bridge, 'kvb_kubernetes_requests_total{verb="list"}') == 2
     pods.start("b")
-    wait_for("that of the watch is one", has(bridge, "a", "b"), 60)
+    wait_for("the pod of the watch is a worker", has(bridge, "a", "b"), 60)
     assert state(bridge)["kubernetes"]["pods"]["phase"] == 501
     assert len(state(bridge)["kubernetes"]["not_taken"]) == 32
 
@@ -363,7 +364,7 @@ def test_a_token_that_is_rotated_is_read_again(scene, kube, pods):
     wait_for("the other pod is a worker", has(bridge, "a", "b"), 60)
 
 
-def test_a_kubeconfig_says_where_the_api_is_and_who_asks(scene, kube, pods):
+def test_a_kubeconfig_gives_the_api_and_the_identity(scene, kube, pods):
     """The file that kubectl uses in test_kube_clients.py."""
     kube.kubeconfig.chmod(0o600)
     pods.start("a")
@@ -453,10 +454,10 @@ def test_refusals_are_waited_out_and_said(scene, kube, pods):
     wait_for("and the next", has(bridge, "a", "b"), 60)
 
 
-def test_what_the_role_does_not_permit_is_said(scene, kube):
+def test_missing_rights_of_the_role_are_reported(scene, kube):
     kube.new_token(verbs=["get"])
     bridge = scene.bridge(limits=config(kube))
-    wait_for("it is said", lambda: "the Role needs get, list and watch of pods" in bridge.text())
+    wait_for("the log says so", lambda: "the Role needs get, list and watch of pods" in bridge.text())
     assert state(bridge)["kubernetes"]["state"] == "away"
 
 
@@ -464,8 +465,8 @@ def test_a_certificate_that_has_expired_is_an_api_that_is_away(scene, kube, pods
     kube.new_certificate(days=-1)
     pods.start("a")
     bridge = scene.bridge(limits=config(kube))
-    wait_for("it is said", lambda: "certificate has expired" in bridge.text())
-    kube.new_certificate(new_authority=True)  # the file of the CA is another one, too
+    wait_for("the log says so", lambda: "certificate has expired" in bridge.text())
+    kube.new_certificate(new_authority=True)  # the file of the CA is new, too
     wait_for("the pod is a worker", has(bridge, "a"), 60)
 
 
@@ -485,14 +486,15 @@ def test_a_clock_that_jumps_ends_no_watch(scene, kube, pods, tmp_path, monkeypat
     assert state(bridge)["kubernetes"]["state"] == "watching"
 
 
-# ---- Objects that are none -------------------------------------------------------------------------
+# ---- Invalid objects
+# -------------------------------------------------------------------------------
 
 
 def line(kind, thing):
     return json.dumps({"type": kind, "object": thing}).encode() + b"\n"
 
 
-def test_bad_objects_are_counted_and_harm_no_others(scene, kube, pods):
+def test_bad_objects_are_counted_and_affect_no_others(scene, kube, pods):
     pods.start("a")
     bridge = watching(scene, kube)
     wait_for("the pod is a worker", has(bridge, "a"))
@@ -542,7 +544,7 @@ def test_a_list_without_an_end_is_given_up_and_tried_again(scene, kube, pods):
 # ---- What people read ------------------------------------------------------------------------------------
 
 
-def test_kvctl_lists_workers_and_pods_that_are_none(scene, kube, pods):
+def test_kvctl_lists_workers_and_refused_pods(scene, kube, pods):
     pods.start("a")
     kube.pods.create(engine_pod("waits", ip=None))
     one = scene.engine()
@@ -589,15 +591,16 @@ def test_a_pod_whose_engine_says_where_its_events_are_is_discovered(scene, kube,
     api.start(ip)
     kube.pods.create(engine_pod("a", ip=ip, containers=[container(http=api.port)]))
     bridge = watching(scene, kube, discover=True)
-    wait_for("its rank is read", lambda: [
+    wait_for("the pod's rank is read", lambda: [
         s["pod"] for s in state(bridge)["streams"] if s["origin"] == "discovered"] == ["a"], 20)
     kube.pods.delete("inference", "a", grace_s=0)
-    wait_for("it has gone", lambda: state(bridge)["streams"] == [])
+    wait_for("the pod's stream is gone", lambda: state(bridge)["streams"] == [])
     api.close()
 
 
 def test_a_pod_whose_engine_does_not_say_where_its_events_are_is_read_at_its_ports(scene, kube, pods):
-    """In one list with engines that say it: a rolling update from an old release to a new one."""
+    """In one list with engines that report it, as during a rolling update from an old release to a
+    new one."""
     ip = pods.address()
     one = scene.engine(bind=f"tcp://{ip}:*", bind_replay=f"tcp://{ip}:*")
     api = EngineApi()
@@ -606,9 +609,9 @@ def test_a_pod_whose_engine_does_not_say_where_its_events_are_is_read_at_its_por
     ports = {"kv_events": int(one.events.rpartition(":")[2]), "kv_replay": int(one.replay.rpartition(":")[2])}
     kube.pods.create(engine_pod("a", ip=ip, containers=[container(http=api.port, **ports)]))
     bridge = watching(scene, kube, discover=True)
-    wait_for("its rank is read", lambda: [
+    wait_for("the pod's rank is read", lambda: [
         (s["pod"], s["endpoint"]) for s in state(bridge)["streams"] if s["origin"] == "discovered"
     ] == [("a", one.events)], 20)
     one.publish(store(1))
-    wait_for("it is EXACT", lambda: [s["state"] for s in state(bridge)["streams"]] == ["EXACT"], 20)
+    wait_for("the stream is EXACT", lambda: [s["state"] for s in state(bridge)["streams"]] == ["EXACT"], 20)
     api.close()

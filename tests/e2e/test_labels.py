@@ -48,7 +48,7 @@ class Stage:
         return json.loads(self.bus.request(f"{ROUTER}.kv_route", json.dumps({"token_ids": PROMPT, **selection}).encode()))
 
     def chosen(self, count=12, **selection):
-        """The workers of so many requests, over HTTP and NATS in turn."""
+        """The workers that this many requests go to, over HTTP and NATS in turn."""
         found = set()
         for _ in range(count // 2):
             status, answer = self.http(**selection)
@@ -136,7 +136,7 @@ def test_a_draining_worker_is_listed_and_matched_and_gets_no_requests(scene):
     status, text = stage.aggregator.http("POST", "/query", {"token_ids": PROMPT, "model_name": "m"})
     assert status == 200 and set(json.loads(text)["scores"]) == {str(PREFILL), str(DECODE), str(REGISTERED)}
 
-    # Another worker in the file: those that stay go on draining.
+    # After a worker is added to the file, those that stay are still draining.
     other = scene.engine()
     rewrite(stage.bridge, *stage.rows, worker(other, 4))
     reload(stage.bridge)
@@ -147,11 +147,11 @@ def test_a_draining_worker_is_listed_and_matched_and_gets_no_requests(scene):
     wait_for("one takes requests again", lambda: not is_draining(PREFILL))
     assert PREFILL in stage.chosen(policy="round_robin")
 
-    # Whoever registers again takes requests.
+    # A worker that registers again takes requests.
     registered = {"instance_id": REGISTERED, "endpoint": stage.engines[2].events, "model_name": "m", "block_size": BLOCK}
     assert post(stage.bridge, "/unregister", {"instance_id": REGISTERED})[0] == 200
     assert post(stage.bridge, "/register", registered)[0] == 201
-    wait_for("it is back, and takes requests", lambda: not is_draining(REGISTERED))
+    wait_for("the worker is back and takes requests", lambda: not is_draining(REGISTERED))
 
     assert drain("/drain", 77) == (404, {"error": "worker 77 not found"})
     assert drain("/drain", PREFILL, dp_rank=5)[0] == 404

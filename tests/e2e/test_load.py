@@ -1,5 +1,5 @@
-"""How busy engines are, from each source there is: sockets, pages of metrics, vLLM's
-coordinator; slow ones, silent ones, ones that talk nonsense."""
+"""The load of engines from each kind of source: sockets, metrics pages, vLLM's coordinator; also
+slow and silent sources, and ones with invalid messages."""
 
 import json
 import pathlib
@@ -26,7 +26,7 @@ FIGURES = (
 
 
 class Coordinator:
-    """vLLM's, as far as front ends see it: an XPUB, on which bytes that come in are
+    """vLLM's coordinator, as far as front ends see it: an XPUB, which takes received bytes as
     commands."""
 
     def __init__(self):
@@ -71,7 +71,7 @@ def coordinator(scene):
 
 
 def row(worker_id=7, ranks=1, first_rank=0, total_blocks=0, **load):
-    """A worker that is known only by its load."""
+    """A worker of which only the load is read."""
     keys = " ".join(f"{key} = {json.dumps(value)};" for key, value in load.items())
     return (
         f'id = {worker_id}; model = "m"; block_size = 16; ranks = {ranks}; first_rank = {first_rank};'
@@ -81,7 +81,8 @@ def row(worker_id=7, ranks=1, first_rank=0, total_blocks=0, **load):
 
 
 class Loads:
-    """What the bridge publishes: the newest of each rank, and how much there was."""
+    """The load that the bridge publishes: the newest value of each rank, and how many messages
+    there were."""
 
     def __init__(self, scene):
         self.seen = scene.bus().watch(SUBJECT)
@@ -158,7 +159,7 @@ def test_the_recorded_data_parallel_run_comes_out_by_rank(scene, web, coordinato
         }
     assert sources(bridge)[7, "coordinator"]["state"] == "waiting"
 
-    # The page disappears; the coordinator repeats its recorded messages, frame by frame.
+    # The page is removed; the coordinator repeats its recorded messages, frame by frame.
     web.pages["/metrics"] = None
     coordinator.wait_for_listener()
     for line in (CAPTURE / "coordinator-dp2.txt").read_text().splitlines():
@@ -169,10 +170,10 @@ def test_the_recorded_data_parallel_run_comes_out_by_rank(scene, web, coordinato
             loads.wait((7, rank), num_requests_waiting=waiting, request_active_slots=running,
                        kv_active_blocks=round(usage * 63), kv_total_blocks=64)
     assert coordinator.heard == [b"\x01"], "only the subscription was sent"
-    wait_for("it is fresh", lambda: sources(bridge)[7, "coordinator"]["state"] == "fresh")
+    wait_for("the coordinator is fresh", lambda: sources(bridge)[7, "coordinator"]["state"] == "fresh")
 
 
-def test_a_simulated_engine_says_the_same_on_its_page_and_on_its_socket(scene):
+def test_a_simulated_engine_reports_the_same_on_its_page_and_its_socket(scene):
     workers = scene.folder / "workers"
     port = programs.free_port()
     fleet = scene.start("kvfleet", [
@@ -182,7 +183,7 @@ def test_a_simulated_engine_says_the_same_on_its_page_and_on_its_socket(scene):
     wait_for("kvfleet has bound its sockets", lambda: workers.exists() and workers.read_text())
     text = workers.read_text()
     ids = [int(word) for word in re.findall(r"\bid = (\d+)", text)]
-    for worker_id in ids:  # its page in place of its socket
+    for worker_id in ids:  # its metrics page in place of its socket
         text = re.sub(
             r"load = \{ zmq = [^}]*\}", f'load = {{ prometheus = "http://127.0.0.1:{port}/workers/{worker_id}/metrics";'
             " scrape_ms = 100; }", text, count=1)
@@ -205,11 +206,11 @@ def test_a_simulated_engine_says_the_same_on_its_page_and_on_its_socket(scene):
     assert fleet.is_running()
 
 
-# ---- Bad company ---------------------------------------------------------------------
+# ---- Sources that fail -----------------------------------------------------------------
 
 
 @pytest.mark.sanitize
-def test_nobody_waits_for_a_slow_page_and_nonsense_is_told_apart(scene, web):
+def test_a_slow_page_delays_no_other_and_failures_are_distinguished(scene, web):
     web.pages.update({
         "/good": page(3), "/hangs": web.hangs, "/endless": web.endless, "/slow": web.slow(page(5), 1.2),
         "/html": "<html><body>welcome</body></html>", "/torn": web.says(b"HTTP/1.1 200 OK\r\nContent-Le"),
@@ -224,7 +225,7 @@ def test_nobody_waits_for_a_slow_page_and_nonsense_is_told_apart(scene, web):
     loads.wait((1, 0), request_active_slots=3)
     asked, began = web.asked["/good"], time.monotonic()
     wait_for("the good page is read twenty times more", lambda: web.asked["/good"] >= asked + 20, 30)
-    # Together with the page that hangs they would be read only every five seconds.
+    # If they waited for the page that hangs, they would be read only every five seconds.
     assert time.monotonic() - began < 20 * programs.PATIENCE, "it waits for nobody"
     loads.wait((4, 0), request_active_slots=5)
     broken = loads.wait((8, 0), num_requests_waiting=4)
@@ -234,7 +235,7 @@ def test_nobody_waits_for_a_slow_page_and_nonsense_is_told_apart(scene, web):
         2: "gave no whole answer in 5000 ms", 3: "sent more than 8388608 bytes", 5: "names no load", 6: "", 7: "",
         9: "answered HTTP 404", 99: "onnect",
     }
-    wait_for("each source that brings nothing is stale and says why", lambda: all(
+    wait_for("each failing source is stale and has a reason", lambda: all(
         sources(bridge)[worker, "prometheus"]["state"] == "stale"
         and sources(bridge)[worker, "prometheus"]["why"]
         and words in sources(bridge)[worker, "prometheus"]["why"] for worker, words in why.items()), 15)
@@ -243,7 +244,7 @@ def test_nobody_waits_for_a_slow_page_and_nonsense_is_told_apart(scene, web):
     assert bridge.metric("kvb_load_samples_refused_total", reason="figure") > 0
     assert bridge.metric("kvb_load_sources", state="stale") == len(why)
     assert set(loads.look()) == {(1, 0), (4, 0), (8, 0)}
-    for worker in why:  # logged, but not for each of some hundred readings
+    for worker in why:  # failures are logged, but not each of some hundred
         lines = [line for line in bridge.text().splitlines() if f"worker={worker} " in line and "load" in line]
         assert 1 <= len(lines) <= 3, lines
 
@@ -254,11 +255,11 @@ def test_a_page_that_falls_silent_leaves_the_figures_and_comes_back(scene, web):
     aggregator = scene.aggregator(extra="load = { expire_ms = 600; };\n")
     bridge = scene.bridge(row(prometheus=web.url("/metrics"), scrape_ms=100), load_expire_ms=800)
     loads.wait((7, 0), request_active_slots=3)
-    wait_for("the aggregator has it", lambda: aggregator.get("/load")["endpoints"])
+    wait_for("the aggregator has the load", lambda: aggregator.get("/load")["endpoints"])
 
     web.go_away()
     wait_for("the source is stale", lambda: sources(bridge)[7, "prometheus"]["state"] == "stale")
-    wait_for("the aggregator says so", lambda: not aggregator.get("/load")["endpoints"])
+    wait_for("the aggregator has no load", lambda: not aggregator.get("/load")["endpoints"])
     loads.forget()
     assert "a load source" in bridge.text()
     assert sources(bridge)[7, "prometheus"]["age_ms"] >= 800
@@ -270,7 +271,7 @@ def test_a_page_that_falls_silent_leaves_the_figures_and_comes_back(scene, web):
     assert "sends again" in bridge.text()
 
 
-def test_a_page_that_takes_long_lives_as_long_as_three_of_it(scene, web):
+def test_a_slow_page_is_valid_for_three_of_its_periods(scene, web):
     web.pages["/metrics"] = web.slow(page(3), 1.0)
     loads = Loads(scene)
     bridge = scene.bridge(row(prometheus=web.url("/metrics"), scrape_ms=100), load_expire_ms=200)
@@ -282,7 +283,7 @@ def test_a_page_that_takes_long_lives_as_long_as_three_of_it(scene, web):
         time.sleep(0.05)
 
 
-def test_counters_that_begin_again_give_no_nonsense(scene, web):
+def test_counters_that_restart_give_valid_rates(scene, web):
     loads = Loads(scene)
     web.pages["/metrics"] = page(1)
     bridge = scene.bridge(row(prometheus=web.url("/metrics"), scrape_ms=300))
@@ -329,7 +330,7 @@ def test_ranks_come_and_go_with_the_coordinators_list(scene, coordinator):
     coordinator.say(None, wave=1)
     coordinator.say([[7, 8], [9, 10, float("nan")]])
     loads.wait((1, 1), num_requests_waiting=9, request_active_slots=10)
-    assert bridge.metric("kvb_load_samples_refused_total", reason="figure") == 2  # by both
+    assert bridge.metric("kvb_load_samples_refused_total", reason="figure") == 2  # from both ranks
     for frames in ([b"\x01"], [b"garbage"], [b"a", msgspec.msgpack.encode(([[1, 1]], 0, True))]):
         coordinator.send(*frames)
     wait_for("nonsense is counted, by both", lambda: bridge.metric("kvb_load_samples_refused_total", reason="message") == 6)
@@ -389,7 +390,7 @@ def test_of_several_sources_the_newest_value_counts(scene, web, coordinator):
     load = wait_for("the socket's figures are the newest", fed)
     assert (load["request_active_slots"], load["kv_active_blocks"], load["kv_total_blocks"]) == (3, 7, 201)
 
-    def told():  # an earlier message of the socket may still arrive, so it is sent until it is the newest
+    def told():  # an earlier message of the socket may still arrive, so the message is repeated until it is the newest
         coordinator.say([[4, 5, 0.25]])
         load = loads.look()[7, 0]
         return (load["num_requests_waiting"], load["request_active_slots"], load["kv_active_blocks"]) == (4, 5, 50)
@@ -397,7 +398,7 @@ def test_of_several_sources_the_newest_value_counts(scene, web, coordinator):
     wait_for("the coordinator's figures are the newest", told)
 
 
-def test_what_is_no_page_and_no_endpoint_is_an_error_of_check(scene):
+def test_invalid_pages_and_endpoints_are_errors_of_check(scene):
     path = scene.folder / "bad.cfg"
     path.write_text(
         'publish = { namespace = "n"; component = "c"; };\nworkers = (\n  { '
@@ -427,7 +428,7 @@ def test_a_load_message_above_the_limit_is_counted_and_the_next_one_is_read(scen
     wait_for("the figures are read", lambda: fed(1))
     for count in (1, 2):
         feed.pub.send(bytes(1 << 20))
-        wait_for("it is counted", lambda: protocol_errors(bridge) == count)
+        wait_for("the metric counts the error", lambda: protocol_errors(bridge) == count)
         wait_for("figures are read again", lambda: fed(count + 1), 30)
     wait_for("the log says why", lambda: "a message above 64 KiB, or bytes that are not ZMTP" in bridge.text())
     assert protocol_errors(bridge) == 2
@@ -442,7 +443,7 @@ def test_an_engine_that_is_away_for_a_while_is_no_protocol_error(scene, coordina
     loads.wait((7, 0), num_requests_waiting=1)
     coordinator.socket.unbind(coordinator.endpoint)
     coordinator.socket.close()
-    wait_for("it is missed", lambda: "a load source is silent" in bridge.text(), 30)
+    wait_for("the log says that the source is silent", lambda: "a load source is silent" in bridge.text(), 30)
     assert protocol_errors(bridge) == 0
 
 
@@ -452,7 +453,7 @@ def test_a_coordinator_whose_message_is_too_large_is_read_again(scene, coordinat
     bridge = scene.bridge(row(coordinator=coordinator.endpoint))
     coordinator.wait_for_listener()
     coordinator.send(bytes(1 << 20))
-    wait_for("it is counted", lambda: protocol_errors(bridge) == 1)
+    wait_for("the metric counts the error", lambda: protocol_errors(bridge) == 1)
 
     def read():
         coordinator.say([[3, 2]])

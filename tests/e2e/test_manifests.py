@@ -41,7 +41,7 @@ def test_kubectl_renders_each_folder(folder, kubectl):
 
 def test_all_kubectls_render_the_same():
     def shape(things):
-        """Kustomize's versions differ in the hash behind the name of a ConfigMap, and in empty maps."""
+        """Versions of kustomize differ in the hash in the name of a ConfigMap, and in empty maps."""
         text = re.sub(r"-[a-z0-9]{10}\b", "", json.dumps(things, sort_keys=True))
         text = re.sub(r'"(annotations|labels)": \{\}, ', "", text)
         return sorted(json.dumps(thing, sort_keys=True) for thing in json.loads(text))
@@ -93,13 +93,13 @@ def test_each_object_fits_its_schema(folder, version):
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_a_field_that_nobody_knows_would_be_noticed(folder):
-    """Kubernetes ignores what it does not know: a misspelt probe is no probe."""
+def test_an_unknown_field_would_be_noticed(folder):
+    """Kubernetes ignores unknown fields, so a misspelt probe would not exist."""
     def spoilt(value):
         if isinstance(value, dict):
             yield {**value, "colour": "blue"}
             for key, inner in value.items():
-                # Maps of anybody's names.
+                # Maps with arbitrary keys.
                 is_map = key in ("labels", "matchLabels", "data", "requests", "limits", "selector") and all(
                     isinstance(one, str) for one in inner.values())
                 if not is_map:
@@ -118,7 +118,7 @@ def test_a_field_that_nobody_knows_would_be_noticed(folder):
 
 
 def places(folders):
-    """[(folder, workload, container)] of our programs, with a name each."""
+    """[(folder, workload, container)] of the programs of this project, each with a test id."""
     found = []
     for folder in folders if manifests.kubectls() else []:
         for workload in manifests.workloads(render(folder)):
@@ -129,7 +129,7 @@ def places(folders):
 
 
 @pytest.mark.parametrize("folder, workload, container", places(FOLDERS))
-def test_the_program_takes_its_configuration(tmp_path, folder, workload, container):
+def test_the_program_accepts_its_configuration(tmp_path, folder, workload, container):
     done = manifests.check(tmp_path, render(folder), workload, container)
     assert done.returncode == 0 and done.stdout + done.stderr == f"{container['command'][0]}.cfg: ok\n", done
 
@@ -145,7 +145,8 @@ def test_probes_and_metrics_are_where_the_program_listens(folder, workload, cont
     assert {probe["port"] for probe in probes.values()} == {one["name"]}
     assert probes["livenessProbe"]["path"] == "/livez"
     is_sidecar = container in workload["spec"]["template"]["spec"].get("initContainers", [])
-    # The readiness of a sidecar is the pod's: NATS away must not take engines out of service.
+    # The readiness of a sidecar is that of the pod: a loss of NATS must not take engines out of
+    # service.
     assert ("readinessProbe" in probes) == (not is_sidecar)
     assert is_sidecar or probes["readinessProbe"]["path"] == {
         "kvbridge": "/readyz", "kvaggregator": "/readyz?exact=0.95"}[container["command"][0]]
@@ -213,7 +214,7 @@ def test_policies_and_monitors_name_ports_of_the_pods_that_they_select(folder):
             assert all(endpoint["port"] in ports_of(workload) for workload in found), name_of(thing)
 
 
-def test_the_policy_of_nats_names_what_the_chart_has():
+def test_the_policy_of_nats_matches_the_chart():
     """Chart 1.x: Service nats with port 4222, container ports nats, cluster, monitor, prom-metrics."""
     (policy,) = of_kind(render("nats"), "NetworkPolicy")
     assert policy["spec"]["podSelector"]["matchLabels"] == manifests.NATS_CHART
@@ -238,7 +239,7 @@ def test_the_values_for_the_chart_are_those_of_this_page():
 # ---- Security --------------------------------------------------------------------------
 
 @pytest.mark.parametrize("folder, workload, container", places(FOLDERS))
-def test_our_containers_may_do_nothing_that_they_need_not(folder, workload, container):
+def test_our_containers_have_only_the_rights_that_they_need(folder, workload, container):
     spec = workload["spec"]["template"]["spec"]
     allowed = {**spec.get("securityContext", {}), **container["securityContext"]}
     user, group = re.search(r"^USER (\d+):(\d+)$", (manifests.TREE / "etc/Dockerfile").read_text(), re.M).groups()
@@ -311,15 +312,15 @@ def test_only_bridges_reach_the_ports_that_carry_token_ids(folder):
         assert manifests.admitted(things, workload, options["port"]), "requests come through"
 
 
-def test_a_sidecar_reads_what_its_engine_says():
-    """Ports, model and block size stand twice: in the arguments of vLLM and in kvbridge.cfg."""
+def test_a_sidecar_matches_the_arguments_of_its_engine():
+    """Ports, model and block size are written twice: in the arguments of vLLM and in kvbridge.cfg."""
     things = render("sidecar")
     ((workload, container, options),) = manifests.engines(things)
     ((_, bridge),) = manifests.ours(things)
     _, text = manifests.configuration(things, workload, bridge)
     events = options["events"]
     assert events["enable_kv_cache_events"] is True and events["publisher"] == "zmq"
-    # vLLM connects to an endpoint without *; its replay endpoint it always binds.
+    # vLLM connects to an endpoint without *; it always binds its replay endpoint.
     assert is_loopback(events["endpoint"]) and manifests.value_of(text, "bind") == "true"
     assert manifests.value_of(text, "events") == events["endpoint"]
     assert manifests.value_of(text, "replay") == events["replay_endpoint"]
@@ -331,8 +332,8 @@ def test_a_sidecar_reads_what_its_engine_says():
 
 
 def test_a_bridge_that_watches_pods_finds_the_engine_as_it_is():
-    """Selector, names of ports, numbers, model and block size stand in the pod, in the arguments of
-    vLLM and in kvbridge.cfg."""
+    """Selector, port names, numbers, model and block size are in the pod, in the arguments of vLLM
+    and in kvbridge.cfg."""
     things = render("examples/daemonset")
     ((workload, container, options),) = manifests.engines(things)
     texts = [
@@ -363,7 +364,7 @@ def promtool(*words, text=None):
 
 @pytest.mark.parametrize("folder", EXAMPLES)
 def test_prometheus_scrapes_each_daemon_by_its_pod_monitor(tmp_path, folder):
-    """By its own relabelling of all pods that there are."""
+    """With its own relabelling, applied to all existing pods."""
     things = render(folder)
     pods = {name_of(workload): f"10.0.0.{at}" for at, workload in enumerate(manifests.workloads(things), 1)}
     jobs = [
@@ -391,7 +392,7 @@ def test_prometheus_scrapes_each_daemon_by_its_pod_monitor(tmp_path, folder):
         ("http", "/metrics", "inference")}
 
 
-def test_promtool_takes_the_pages_of_both_daemons(scene):
+def test_promtool_accepts_the_pages_of_both_daemons(scene):
     scene.start_nats()
     vllm = scene.engine()
     aggregator = scene.aggregator()
@@ -400,7 +401,7 @@ def test_promtool_takes_the_pages_of_both_daemons(scene):
     wait_for("a block is listed", lambda: aggregator.metric("kvb_index_blocks") == 1)
     for daemon in (bridge, aggregator):
         done = promtool("check", "metrics", text=daemon.http("GET", "/metrics")[1])
-        assert done.returncode in (0, 3), done  # 3: taken, but of its rules of style this one is broken
+        assert done.returncode in (0, 3), done  # exit status 3: accepted, but this style rule is broken
         assert set(done.stderr.splitlines()) <= {"kvb_load_counter_resets_total metric name should not include type 'counter'"}
 
 
@@ -411,7 +412,7 @@ def with_environment(container):
 
 
 def test_vllm_and_its_sidecar_work_together_as_configured(scene):
-    """The flags of vLLM and the configurations of both daemons as rendered; only ports differ."""
+    """The flags of vLLM and the configurations of both daemons are as rendered; only ports differ."""
     scene.start_nats()
     things = render("examples/sidecar")
     texts = dict(manifests.configuration(things, workload, container) for workload, container in manifests.ours(things))
@@ -438,7 +439,7 @@ def test_vllm_and_its_sidecar_work_together_as_configured(scene):
     tokens = list(range(2 * options["block_size"]))
     vllm.publish(engine.batch(engine.MapForm.stored([1, 2], tokens, options["block_size"])))
     query = {"model": options["model"], "token_ids": tokens}
-    wait_for("its blocks are found", lambda: [
+    wait_for("the engine's blocks are found", lambda: [
         row["longest_matched"] for row in json.loads(aggregator.http("POST", "/query", query)[1])["instances"].values()
     ] == [len(tokens)])
     (stream,) = aggregator.get("/streams")["streams"]
@@ -468,13 +469,13 @@ def test_each_pod_has_a_worker_id_of_its_own(scene):
             "kvbridge", here, port, name,
             prefix=[*with_environment(container), "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name])
         wait_for(f"{name} is ready", pod.is_ready, 15)
-        (stream,) = wait_for("its stream is shown", lambda: pod.get("/state")["streams"])
+        (stream,) = wait_for("the pod's stream is shown", lambda: pod.get("/state")["streams"])
         ids.add(stream["worker_id"])
     assert len(ids) == 2
 
 
 def running(workload, name, ports):
-    """A pod of the workload, on this host with these ports by their names."""
+    """A pod of the workload on this host, with these ports by name."""
     template = workload["spec"]["template"]
     shown = [
         {**one, "ports": [{**port, "containerPort": ports[port["name"]]} for port in one["ports"]]}
@@ -519,7 +520,7 @@ def test_the_role_is_all_that_a_bridge_needs_to_read_its_pods(scene, kube):
     assert stream["origin"] == "kubernetes" and stream["endpoint"] == vllm.events
     tokens = list(range(options["block_size"]))
     vllm.publish(engine.batch(engine.MapForm.stored([1], tokens, options["block_size"])))
-    wait_for("its list is EXACT", lambda: bridge.metric("kvb_streams", state="exact") == 1)
+    wait_for("the list is EXACT", lambda: bridge.metric("kvb_streams", state="exact") == 1)
     wait_for("the watch has begun", lambda: kube.counts["watch"])
     assert not [each for each in kube.counts if each.endswith((" 401", " 403"))], kube.counts
 

@@ -23,14 +23,15 @@ def help_of(program):
 
 
 def page_of(name, program=None):
-    """As the build makes it: "kvctl.1" of kvctl."""
+    """The page as the build makes it: "kvctl.1" for kvctl."""
     program = program or programs.BIN / name.split(".")[0]
     version = run(programs.BIN / "kvctl", "--version").split()[1]
     return run("awk", "-v", f"program={program}", "-v", f"version={version}", "-f", WORDS / "page.awk", WORDS / name)
 
 
 def rendered(page):
-    """As a reader sees it, without overstrikes, one column wide enough for anything."""
+    """The page as a reader sees it, without overstrikes, in one column that is wide enough for
+    every line."""
     done = subprocess.run(
         ["groff", "-man", "-Tascii", "-P-cbou", "-rLL=1000n", "-ww"], input=page, capture_output=True,
         text=True, timeout=30,
@@ -40,7 +41,7 @@ def rendered(page):
 
 
 def sections(text):
-    """Title -> lines below it."""
+    """{title: lines below it}."""
     found, title = {}, None
     for line in text.splitlines():
         if re.fullmatch(r"[A-Z][A-Z ]+", line):
@@ -102,7 +103,7 @@ def test_a_page_has_its_sections_and_no_roff_is_wrong_in_it(name):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_no_line_of_a_page_is_taken_for_a_request(name):
-    """Only the page's own macros; all else is text."""
+    """Only macros of the page itself; everything else is text."""
     macros = {"TH", "nh", "ad", "SH", "SS", "TP", "PP", "br"}
     for line in page_of(name).splitlines():
         if line.startswith((".", "'")):
@@ -116,7 +117,7 @@ def test_pages_are_built_and_packed():
         assert run("gzip", "-dc", programs.BIN / "man" / f"{name}.gz") == page_of(name), name
 
 
-def test_what_roff_would_take_for_its_own_is_text(tmp_path):
+def test_text_that_looks_like_roff_is_escaped(tmp_path):
     text = """.so a\\b -c "d" 'e' `f` ^g ~h & i"""
     program = tmp_path / "kvctl"
     program.write_text(f"#!/bin/sh\ncat <<'END'\nUsage: kvctl\n{text}\n'so text\nEND\n")

@@ -10,7 +10,7 @@ from conftest import ROUTER, worker
 from programs import BIN, wait_for
 
 MAX_PAYLOAD = 65536
-CHAIN, SMALL = 20000, 3000  # blocks of one event, and events of one block
+CHAIN, SMALL = 20000, 3000  # blocks in one event, and events with one block
 
 pytestmark = pytest.mark.no_nats
 
@@ -50,8 +50,8 @@ def test_events_and_lists_are_split(small, profile):
     assert bridge.metric("kvb_sync_failures_total") == 0
 
 
-def test_all_is_told_anew_in_parts(small):
-    """An engine that restarts: for readers of JSON a new epoch, with all that is held."""
+def test_a_new_announcement_is_split(small):
+    """After an engine's restart readers of JSON get a new epoch, with all held blocks."""
     vllm = small.engine()
     bridge = small.bridge(worker(vllm, block_size=1), profile="json")
     aggregator = small.aggregator(block_size=1)
@@ -61,7 +61,7 @@ def test_all_is_told_anew_in_parts(small):
     nats.kill()
     wait_for("NATS is missed", lambda: not bridge.is_ready())
     small.start_nats(small.nats_port, small.folder / "nats.conf")
-    wait_for("it is announced again", lambda: bridge.metric("kvb_announcements_total") >= 2, 20)
+    wait_for("the stream is announced again", lambda: bridge.metric("kvb_announcements_total") >= 2, 20)
     await_exact(aggregator, CHAIN + SMALL)
     assert bridge.metric("kvb_publish_failures_total") == 0
 
@@ -88,13 +88,13 @@ def test_answers_come_in_pages_that_fit(small):
 
 
 def test_a_status_of_many_streams_lists_them_in_turn(small):
-    """The status with the profile of a bridge must arrive each second, too."""
+    """The status with the profile of a bridge must also arrive each second."""
     heard = small.bus().watch("namespace.dynamo.component.VllmWorker.bridge_status")
-    model = "m" * 100  # engines that are not there
+    model = "m" * 100  # engines that do not exist
     bridge = small.bridge(*(
         f'id = {number}; model = "{model}"; block_size = 16; events = "tcp://127.1.{number // 200}.{number % 200 + 1}:1";'
         for number in range(1, 301)))
-    wait_for("a status is heard", lambda: any(json.loads(m.data).get("publishing") for m in heard), 20)
+    wait_for("a status is received", lambda: any(json.loads(m.data).get("publishing") for m in heard), 20)
     assert len(bridge.get("/state")["streams"]) == 300
     done = subprocess.run(
         [BIN / "kvctl", "--nats", small.nats_url, "--json", "workers"], capture_output=True, text=True,

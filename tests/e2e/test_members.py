@@ -1,5 +1,5 @@
-"""Do workers come and go while a bridge runs, by SIGHUP and over HTTP, and do the others not
-notice?"""
+"""Are workers added and removed while a bridge runs, by SIGHUP and over HTTP, without an effect on
+the others?"""
 
 import http.server
 import json
@@ -35,7 +35,7 @@ def rewrite(bridge, *workers):
 
 
 def reload(bridge):
-    """SIGHUP; returns the lines that it brought."""
+    """Sends SIGHUP; returns the lines that it adds to the log."""
     seen = len(bridge.text())
     bridge.process.send_signal(signal.SIGHUP)
 
@@ -86,7 +86,7 @@ class Traffic:
 
 @pytest.mark.sanitize
 @PROFILES
-def test_sighup_adds_and_removes_workers_and_the_others_go_on(scene, profile):
+def test_sighup_adds_and_removes_workers_without_affecting_others(scene, profile):
     stays, goes, comes = scene.engine(), scene.engine(), scene.engine()
     reader = Reader(scene.bus()) if profile == "json" else None
     bridge = scene.bridge(worker(stays, 7), worker(goes, 8), profile=profile)
@@ -103,11 +103,11 @@ def test_sighup_adds_and_removes_workers_and_the_others_go_on(scene, profile):
     assert "added=1 removed=1 changed=0 unchanged=1 failed=0" in said
     wait_for("the new one is listed", lists(aggregator, 9, 3))
     wait_for("and exact", lambda: state_of(aggregator, 9) == "EXACT")
-    wait_for("the old one said goodbye", lambda: state_of(aggregator, 8) == "DOWN")
+    wait_for("the removed worker's stream is DOWN", lambda: state_of(aggregator, 8) == "DOWN")
     assert set(streams(bridge, "/state")) == {(7, 0), (9, 0)}
     stored = traffic.stop()
     wait_for("nothing of the other is lost", lists(aggregator, 7, 1, *stored))
-    wait_for("and it is exact", lambda: state_of(aggregator, 7) == "EXACT")
+    wait_for("the other worker's stream is EXACT", lambda: state_of(aggregator, 7) == "EXACT")
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1
     assert bridge.metric("kvcache_zmq_missed_events_total", pod_key="7") == 0
     assert bridge.metric("kvcache_zmq_connection_status", pod_key="8") == 0
@@ -116,29 +116,29 @@ def test_sighup_adds_and_removes_workers_and_the_others_go_on(scene, profile):
     assert aggregator.metric("kvb_sync_requests_total", kind="snapshot") <= 3, "none for 7 again"
     assert len(stays.requests) - asked <= 3, "the tail is probed, nothing is fetched"
     if reader:
-        wait_for("readers of json let go of it", lambda: reader.names(8) == set())
+        wait_for("readers of json have dropped worker 8", lambda: reader.names(8) == set())
         wait_for("and have the rest", lambda: reader.names(7) == {name_of(n) for n in (1, *stored)})
-        # One announcement of the one that came, one goodbye of the one that went.
+        # One announcement of the added worker, and one goodbye of the removed one.
         assert bridge.metric("kvb_announcements_total") <= announced + 2
 
 
-def test_a_changed_worker_begins_anew_and_a_second_rank_only_comes(scene):
+def test_a_changed_worker_restarts_and_a_second_rank_is_only_added(scene):
     one, two, other = scene.engine(), scene.engine(), scene.engine()
     aggregator = scene.aggregator()
     bridge = scene.bridge(worker(one, 7), worker(other, 9), profile="protobuf")
     one.publish(store(1))
-    wait_for("it is listed", lists(aggregator, 7, 1))
+    wait_for("the block is listed", lists(aggregator, 7, 1))
     rewrite(bridge, worker(one, 7, model="n"), worker(other, 9))
     assert "added=0 removed=0 changed=1 unchanged=1" in reload(bridge)
-    wait_for("under its new model", lambda: streams(aggregator, "/streams")[7, 0]["model"] == "n")
-    wait_for("with all that it holds", lists(aggregator, 7, 1))
+    wait_for("the stream has its new model", lambda: streams(aggregator, "/streams")[7, 0]["model"] == "n")
+    wait_for("the stream has all its blocks", lists(aggregator, 7, 1))
     rewrite(bridge, worker(one, 7, model="n"), worker(other, 9), worker(two, 8))
     assert "added=1 removed=0 changed=0 unchanged=2" in reload(bridge)
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="9") == 1
 
 
 def test_a_bound_port_is_free_for_the_worker_that_changed(scene):
-    """libzmq closes sockets in the background: the port is taken for a moment."""
+    """libzmq closes sockets in the background, so the port is in use for a moment."""
     vllm = scene.engine()
     bridge = scene.bridge(worker(vllm, 7), profile="protobuf")
     port = vllm.events.rsplit(":", 1)[1]
@@ -149,7 +149,7 @@ def test_a_bound_port_is_free_for_the_worker_that_changed(scene):
         assert "failed=0" in reload(bridge)
 
 
-def test_a_file_with_mistakes_changes_nothing_and_all_are_said(scene):
+def test_a_file_with_errors_changes_nothing_and_all_are_reported(scene):
     vllm = scene.engine()
     bridge = scene.bridge(worker(vllm, 7), profile="protobuf")
     before = streams(bridge, "/state")
@@ -164,7 +164,7 @@ def test_a_file_with_mistakes_changes_nothing_and_all_are_said(scene):
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1
 
 
-def test_what_takes_a_restart_is_named(scene):
+def test_keys_that_need_a_restart_are_named(scene):
     vllm = scene.engine()
     bridge = scene.bridge(worker(vllm, 7), profile="protobuf")
     path = config_of(bridge)
@@ -175,7 +175,7 @@ def test_what_takes_a_restart_is_named(scene):
     assert "added=0 removed=0 changed=0 unchanged=1" in said
 
 
-def test_the_service_manager_hears_of_a_reload(scene, tmp_path):
+def test_the_service_manager_is_told_of_a_reload(scene, tmp_path):
     manager = Manager(tmp_path / "notify")
     bridge, _ = start(scene, "kvbridge", manager)
     manager.wait_for("READY=1")
@@ -248,21 +248,21 @@ def test_a_worker_registers_and_unregisters(scene, profile):
     wait_for("both are listed", lambda: lists(aggregator, 8, 2)() and lists(aggregator, named, 3)())
     origins = {key: s["origin"] for key, s in streams(bridge, "/state").items()}
     assert origins == {(7, 0): "file", (8, 1): "registered", (named, 0): "registered"}
-    # The file is not theirs: reading it again leaves them alone.
+    # The registered workers are not in the file: reading it again does not affect them.
     assert "added=0 removed=0 changed=0 unchanged=1" in reload(bridge)
-    wait_for("it is the same connection", lambda: bridge.metric("kvcache_zmq_connections_total", pod_key="8") == 1)
+    wait_for("the connection is the same", lambda: bridge.metric("kvcache_zmq_connections_total", pod_key="8") == 1)
     assert post(bridge, "/unregister", {"instance_id": 8, "dp_rank": 0})[0] == 404
     assert post(bridge, "/unregister", {"instance_id": 8, "model_name": "m", "dp_rank": 1})[0] == 200
     status, answer = post(bridge, "/unregister", {**body, "endpoint": None})
     assert (status, answer["removed_instances"]) == (200, ["vllm-1"])
     assert set(streams(bridge, "/state")) == {(7, 0)}
     for key in ((8, 1), (named, 0)):
-        wait_for("it said goodbye", lambda: state_of(aggregator, *key) == "DOWN")
-    wait_for("and it is exact", lambda: state_of(aggregator, 7) == "EXACT")
+        wait_for("the unregistered stream is DOWN", lambda: state_of(aggregator, *key) == "DOWN")
+    wait_for("the other worker's stream is EXACT", lambda: state_of(aggregator, 7) == "EXACT")
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1
 
 
-def test_an_id_that_nobody_gave_is_the_same_after_a_restart(scene):
+def test_a_derived_id_is_the_same_after_a_restart(scene):
     of_file, registered = scene.engine(), scene.engine()
     row = worker(of_file, 7).replace("id = 7L; ", "")
     bridge = registering(scene, row)
@@ -276,7 +276,7 @@ def test_an_id_that_nobody_gave_is_the_same_after_a_restart(scene):
     assert post(again, "/register", registration(registered)) == (status, answer)
 
 
-def test_bad_registrations_are_refused_with_a_sentence(scene):
+def test_bad_registrations_are_refused_with_a_reason(scene):
     of_file, other = scene.engine(), scene.engine()
     bridge = registering(scene, worker(of_file, 7))
     good = registration(other, instance_id=8)
@@ -312,7 +312,7 @@ def test_bad_registrations_are_refused_with_a_sentence(scene):
     assert set(streams(bridge, "/state")) == {(7, 0), (8, 0)}
 
 
-def test_without_a_token_nobody_may_and_the_answer_names_the_key(scene):
+def test_without_a_token_registrations_are_refused_and_the_key_is_named(scene):
     vllm, other = scene.engine(), scene.engine()
     bridge = scene.bridge(worker(vllm, 7))
     for path in ("/register", "/unregister"):
@@ -320,7 +320,7 @@ def test_without_a_token_nobody_may_and_the_answer_names_the_key(scene):
         assert status == 403 and "register.token_file" in text["error"]
 
 
-def test_a_file_may_not_take_what_has_registered(scene):
+def test_a_file_may_not_use_the_id_of_a_registered_worker(scene):
     of_file, other, third = scene.engine(), scene.engine(), scene.engine()
     bridge = registering(scene, worker(of_file, 7))
     assert post(bridge, "/register", registration(other, instance_id=8))[0] == 201
@@ -342,7 +342,7 @@ def test_two_hundred_rounds_leave_memory_and_files_where_they_were(scene):
     def come_and_go(rounds):
         for _ in range(rounds):
             assert post(bridge, "/register", registration(guest, instance_id=8))[0] == 201
-            wait_for("it is read", lambda: bridge.metric("kvb_stream_blocks", pod_key="8") == 399)
+            wait_for("the stream is read", lambda: bridge.metric("kvb_stream_blocks", pod_key="8") == 399)
             assert post(bridge, "/unregister", {"instance_id": 8})[0] == 200
 
     def files():
@@ -351,13 +351,13 @@ def test_two_hundred_rounds_leave_memory_and_files_where_they_were(scene):
     def resident():
         return int(pathlib.Path(f"/proc/{bridge.process.pid}/statm").read_text().split()[1]) * 4096
 
-    come_and_go(20)  # what is made once, as libzmq's threads and the allocator's arenas
+    come_and_go(20)  # allocations made once, such as libzmq's threads and the allocator's arenas
     before = files(), resident()
     come_and_go(200)
     stored = traffic.stop()
     wait_for("no descriptor is left over", lambda: files() <= before[0])
-    # The other one's list grows meanwhile, and the allocator's arenas; 200 lists of 399 blocks,
-    # with their digests, would be some 12 MiB.
+    # Meanwhile the list of the other worker grows, and the allocator's arenas do; 200 lists of 399
+    # blocks with their digests would take about 12 MiB.
     assert resident() < before[1] + (8 << 20), (resident(), before)
     wait_for("the other one lost nothing", lists(aggregator, 7, 1, *stored))
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1
@@ -378,7 +378,7 @@ def test_an_absent_engine_is_named_in_the_log_and_its_return_too(scene):
     present.publish(store(2))
     wait_for("both are well", lambda: bridge.metric("kvb_streams", state="exact") == 2)
     vllm.go_away()
-    wait_for("it is missed", lambda: said("a stream is DOWN or PARTIAL"))
+    wait_for("the log says that the engine is missed", lambda: said("a stream is DOWN or PARTIAL"))
     (line,) = said("a stream is DOWN or PARTIAL")
     assert line.startswith("warning") and "state=DOWN reason=" in line and vllm.events in line
     vllm.come_back()
@@ -391,13 +391,13 @@ def test_a_flapping_engine_costs_one_line_in_ten_seconds(scene):
     vllm = scene.engine()
     bridge = scene.bridge(worker(vllm, 7), profile="protobuf")
     vllm.publish(store(1))
-    wait_for("it is well", lambda: bridge.metric("kvb_streams", state="exact") == 1)
+    wait_for("the stream is EXACT", lambda: bridge.metric("kvb_streams", state="exact") == 1)
     for _ in range(3):
         vllm.go_away()
-        wait_for("it is missed", lambda: bridge.metric("kvb_streams", state="down") == 1)
-        time.sleep(1.3)  # longer than the second after which it is worth a line
+        wait_for("the stream is DOWN", lambda: bridge.metric("kvb_streams", state="down") == 1)
+        time.sleep(1.3)  # longer than the second after which an absence is logged
         vllm.come_back()
-        wait_for("it is back", lambda: bridge.metric("kvb_streams", state="exact") == 1)
+        wait_for("the stream is EXACT again", lambda: bridge.metric("kvb_streams", state="exact") == 1)
     lines = [line for line in bridge.text().splitlines() if "worker=7" in line]
     assert len(lines) == 1, lines
 
@@ -406,7 +406,7 @@ def test_a_flapping_engine_costs_one_line_in_ten_seconds(scene):
 
 
 class EngineApi:
-    """An engine's HTTP side, as far as /kv_event_sources."""
+    """The HTTP server of an engine, as far as /kv_event_sources."""
 
     def __init__(self, form="array"):
         self.form = form
@@ -432,7 +432,7 @@ class EngineApi:
         self.server = None
 
     def answer(self, path):
-        """What it says there; None: there is no such page."""
+        """The content of the page; None: there is no such page."""
         if path != "/kv_event_sources":
             return None
         if self.form == "keyed":
@@ -471,49 +471,49 @@ def discovered(api, worker_id=7, more=""):
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("api", ["array", "object", "keyed"], indirect=True)
-def test_an_engine_tells_where_its_ranks_are_and_where_they_have_gone(scene, api):
+def test_an_engine_reports_its_ranks_and_where_they_have_moved(scene, api):
     one, two, other, plain = (scene.engine() for _ in range(4))
     aggregator = scene.aggregator()
     bridge = scene.bridge(discovered(api, 7), worker(plain, 9), profile="protobuf")
     for number, vllm in enumerate((one, two, other, plain), 1):
         vllm.publish(store(number))
-    wait_for("its absence is said", lambda: "does not give its event sockets" in bridge.text())
+    wait_for("the log says that the engine does not answer", lambda: "does not give its event sockets" in bridge.text())
     api.sources = [source(two, 1), source(one, 0, buffer_steps=10000)]
-    api.start()  # only now: requests are repeated until it answers
+    api.start()  # not earlier, because requests are repeated until the engine answers
     wait_for("both ranks are listed", lists(aggregator, 7, 1, 2), 20)
     assert streams(bridge, "/state")[7, 1]["origin"] == "discovered"
-    # Started again elsewhere, and with one rank more.
+    # Started again elsewhere, with one rank more.
     one.go_away()
     api.sources = [source(other, 0), source(two, 1), source(one, 2)]
-    wait_for("it is read at its new place", lambda: streams(bridge, "/state")[7, 0]["endpoint"] == other.events, 20)
+    wait_for("rank 0 is read at its new address", lambda: streams(bridge, "/state")[7, 0]["endpoint"] == other.events, 20)
     wait_for("the new list", lists(aggregator, 7, 3, 2), 20)
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="7", dp_rank="1") == 1, "rank 1 did not notice"
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="9") == 1
-    # Read again, the file is the same: nobody notices.
+    # The file is read again without a change, so nothing happens.
     assert "added=0 removed=0 changed=0 unchanged=1" in reload(bridge)
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="7", dp_rank="1") == 1
-    # Its addresses in the file instead: no collision with what was discovered.
+    # The file now has its addresses: they do not collide with the discovered ones.
     one.come_back()
     rewrite(bridge, worker(other, 7), worker(plain, 9))
     assert "added=1 removed=3 changed=0 unchanged=1 failed=0" in reload(bridge)
     assert {key: s["origin"] for key, s in streams(bridge, "/state").items()} == {(7, 0): "file", (9, 0): "file"}
     asked = api.asked
     for dp_rank in (1, 2):
-        wait_for("it said goodbye", lambda: state_of(aggregator, 7, dp_rank) == "DOWN")
-    wait_for("the one that is left is exact", lambda: state_of(aggregator, 7) == "EXACT", 20)
+        wait_for("the removed stream is DOWN", lambda: state_of(aggregator, 7, dp_rank) == "DOWN")
+    wait_for("the remaining stream is EXACT", lambda: state_of(aggregator, 7) == "EXACT", 20)
     assert api.asked == asked, "nobody asks any more"
 
 
-def test_what_an_engine_tells_may_not_collide(scene, api):
+def test_addresses_reported_by_an_engine_may_not_collide(scene, api):
     of_file, free = scene.engine(), scene.engine()
     api.sources = [source(of_file)]
     api.start()
     bridge = scene.bridge(worker(of_file, 9), discovered(api, 7), profile="protobuf")
-    wait_for("it is refused", lambda: "is read already, as instance 9 dp_rank 0" in bridge.text())
+    wait_for("the log says that the address is refused", lambda: "is read already, as instance 9 dp_rank 0" in bridge.text())
     assert set(streams(bridge, "/state")) == {(9, 0)}
     api.sources = [{"endpoint": "nonsense"}]
-    wait_for("so is this", lambda: "nonsense is not a socket address" in bridge.text(), 20)
+    wait_for("the log says that the address is invalid", lambda: "nonsense is not a socket address" in bridge.text(), 20)
     api.sources = []
     wait_for("and none", lambda: "publishes no events" in bridge.text(), 20)
     api.sources = [source(free)]
-    wait_for("it is asked until it is right", lambda: (7, 0) in streams(bridge, "/state"), 30)
+    wait_for("the engine is found when its answer is valid", lambda: (7, 0) in streams(bridge, "/state"), 30)

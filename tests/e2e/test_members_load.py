@@ -1,5 +1,4 @@
-"""Workers come and go while a bridge runs: do their sources of load come and go with them, and
-alone?"""
+"""Are load sources added and removed while a bridge runs, together with their workers and alone?"""
 
 import json
 import os
@@ -13,7 +12,8 @@ from test_members import api, discovered, reload, rewrite, source, streams  # no
 
 
 def page(active):
-    """This figure only: the newest value of each source counts; other tests have the other figures."""
+    """Only this figure, because the newest value of each source counts; other tests have the other
+    figures."""
     return f'vllm:num_requests_running{{engine="0",model_name="m"}} {active}\n'
 
 
@@ -23,8 +23,8 @@ def with_load(row, **load):
 
 
 @pytest.mark.sanitize
-def test_sources_of_load_come_and_go_and_their_ranks_stay(scene, web, coordinator):
-    """The first of them, while the bridge runs: its thread begins then."""
+def test_load_sources_are_added_and_removed_and_their_ranks_stay(scene, web, coordinator):
+    """The first load source is added while the bridge runs, which starts the thread."""
     vllm, other, feed = scene.engine(), scene.engine(), scene.load_feed()
     loads = Loads(scene)
     web.pages.update({"/one": page(3), "/two": page(4), "/other": page(5)})
@@ -45,10 +45,10 @@ def test_sources_of_load_come_and_go_and_their_ranks_stay(scene, web, coordinato
     coordinator.wait_for_listener()
     coordinator.say([[6, 4]])
     loads.wait((7, 0), num_requests_waiting=6)
-    wait_for("its socket is read too", lambda: feed.send({"kv_active_blocks": 8}) or loads.look()[7, 0]["kv_active_blocks"] == 8)
+    wait_for("the socket is read too", lambda: feed.send({"kv_active_blocks": 8}) or loads.look()[7, 0]["kv_active_blocks"] == 8)
     assert {kind for worker_id, kind in sources(bridge) if worker_id == 7} == {"zmq", "prometheus", "coordinator"}
 
-    coordinator.say([])  # else they would live for 15 s
+    coordinator.say([])  # otherwise they would be valid for 15 s
     loads.wait((7, 0), num_requests_waiting=0)
     rewrite(bridge, bare, beside)
     assert unchanged in reload(bridge)
@@ -59,7 +59,7 @@ def test_sources_of_load_come_and_go_and_their_ranks_stay(scene, web, coordinato
         wait_for("the other has load", lambda: loads.look() and loads.counts.get((9, 0), 0) >= 3)
         return (7, 0) not in loads.newest
 
-    wait_for("its figures run out", has_run_out)
+    wait_for("the removed worker's load expires", has_run_out)
     two, other_asked = web.asked["/two"], web.asked["/other"]
     wait_for("the other page is read on", lambda: web.asked["/other"] >= other_asked + 5)
     assert (web.asked["/one"], web.asked["/two"]) == (asked, two), "nobody reads theirs"
@@ -74,12 +74,12 @@ def test_sources_of_load_come_and_go_and_their_ranks_stay(scene, web, coordinato
         assert unchanged in reload(bridge)
         rewrite(bridge, bare, beside)
         assert unchanged in reload(bridge)
-    wait_for("no file is left open", lambda: files() <= at_rest + 1)  # a page of the other's
+    wait_for("no file is left open", lambda: files() <= at_rest + 1)  # the page of the other worker
 
 
 @pytest.mark.sanitize
-def test_what_a_coordinator_lists_is_asked_for_where_the_engine_can_tell(scene, api, web, coordinator):
-    """A rank that comes or goes breaks no connection of ours."""
+def test_the_ranks_of_a_coordinator_are_requested_from_the_engine(scene, api, web, coordinator):
+    """Adding or removing a rank must not break connections of other ranks."""
     one, two = scene.engine(), scene.engine()
     loads = Loads(scene)
     web.pages["/metrics"] = page(3)
@@ -91,7 +91,7 @@ def test_what_a_coordinator_lists_is_asked_for_where_the_engine_can_tell(scene, 
     loads.wait((7, 0), request_active_slots=3)
     coordinator.wait_for_listener()
     coordinator.say([[1, 3]])
-    wait_for("its list is shown", lambda: sources(bridge)[7, "coordinator"].get("ranks") == 1)
+    wait_for("the coordinator's number of ranks is shown", lambda: sources(bridge)[7, "coordinator"].get("ranks") == 1)
 
     def is_quiet():
         asked, read = api.asked, web.asked["/metrics"]
@@ -103,11 +103,11 @@ def test_what_a_coordinator_lists_is_asked_for_where_the_engine_can_tell(scene, 
     def says(*counts):
         return lambda: coordinator.say(counts) or {rank for _, rank in streams(bridge, "/state")} == set(range(len(counts)))
 
-    coordinator.say([[1, 3], [2, 4]])  # a little earlier than the engine itself
-    wait_for("it is said", lambda: 'why="2 ranks, not 1"' in bridge.text())
+    coordinator.say([[1, 3], [2, 4]])  # slightly before the engine itself reports it
+    wait_for("the state says why", lambda: 'why="2 ranks, not 1"' in bridge.text())
     api.sources = [source(one, 0), source(two, 1)]
     wait_for("the second rank is read", says([1, 3], [2, 4]), 20)
-    wait_for("and has its load", lambda: says([1, 3], [2, 4])() and loads.look().get((7, 1), {}).get("num_requests_waiting") == 2)
+    wait_for("the second rank has load", lambda: says([1, 3], [2, 4])() and loads.look().get((7, 1), {}).get("num_requests_waiting") == 2)
     api.sources = [source(one, 0)]
-    wait_for("and goes with it", says([1, 3]), 20)
+    wait_for("the second rank's load is gone", says([1, 3]), 20)
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="7", dp_rank="0") == 1

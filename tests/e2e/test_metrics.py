@@ -19,7 +19,7 @@ OURS = {"pod_key": "7", "dp_rank": "0"}
 
 
 def store(*numbers):
-    """A message that stores each of these blocks, a prompt of its own."""
+    """A message that stores each of these blocks as a prompt of its own."""
     return engine.batch(
         *(engine.stored([n], [n * 1000 + i for i in range(BLOCK)], BLOCK) for n in numbers)
     )
@@ -37,12 +37,12 @@ class FaultyEngine(engine.Engine):
             self.router.send_multipart([peer, b"", b"kv-events", b"no number", b"payload"])
 
 
-# As AIBrix's dashboards name them.
+# The metric names of AIBrix's dashboards.
 TYPES = ("BLOCK_STORED", "BLOCK_REMOVED", "ALL_BLOCKS_CLEARED")
 
 
 def zmq(daemon, name, **labels):
-    """The value of one of the names that operators know, of worker 7, rank 0."""
+    """The value of one of the names known to operators, for worker 7, rank 0."""
     return prometheus.Page.of(daemon).sum(ZMQ + name, **{**OURS, **labels})
 
 
@@ -77,12 +77,12 @@ def test_each_message_is_counted_once(scene):
         by_type = {kind: page.sum(ZMQ + name, **OURS, event_type=kind) for kind in TYPES}
         assert by_type == {"BLOCK_STORED": 3, "BLOCK_REMOVED": 1, "ALL_BLOCKS_CLEARED": 0}
     assert page.sum("kvb_stream_blocks", **OURS) == 2
-    # The engine's clock is ours: a message is not long under way.
+    # Engine and bridge share a clock, so a message has a short delay.
     assert 0 < page.sum("kvb_stream_lag_seconds", **OURS) < 5
     # The probe of an idle engine has its newest message sent again.
     assert page.sum(ZMQ + "event_processing_duration_seconds_count", **OURS) >= 4
     assert 0 < page.sum(ZMQ + "event_processing_duration_seconds_sum", **OURS) < 1
-    wait_for("its replay was found to be its own", lambda: bridge.metric("kvb_stream_state", **OURS, state="exact") == 1)
+    wait_for("the replay is proven to be the engine's own", lambda: bridge.metric("kvb_stream_state", **OURS, state="exact") == 1)
     page = prometheus.Page.of(bridge)
     assert page.sum("kvb_stream_state", **OURS) == 1, "a stream is in one state"
 
@@ -96,8 +96,8 @@ def two_free_ports():
                 return port, port + 1
 
 
-def test_ranks_and_workers_are_told_apart(scene):
-    # Port + rank is where the second rank is looked for.
+def test_ranks_and_workers_are_distinguished(scene):
+    # The second rank is looked for at port + rank.
     ranks = [scene.engine(bind=f"tcp://127.0.0.1:{port}") for port in two_free_ports()]
     other = scene.engine(repeats=False)
     bridge = scene.bridge(
@@ -135,7 +135,7 @@ def test_a_lost_connection_is_seen_while_it_lasts_and_counted(scene):
 
 
 def reopen(vllm):
-    """libzmq closes sockets in the background: it may take a try or two."""
+    """libzmq closes sockets in the background, so this may take several attempts."""
     try:
         vllm._open(vllm.events, vllm.replay)
     except engine.zmq.ZMQError:
@@ -146,7 +146,7 @@ def reopen(vllm):
 
 
 @pytest.mark.parametrize("replay", [True, False], ids=["repaired", "not-repaired"])
-def test_a_gap_is_counted_in_messages_and_what_a_replay_brings_in_events(scene, replay):
+def test_gaps_are_counted_in_messages_and_replays_in_events(scene, replay):
     vllm = scene.engine(repeats=False)
     bridge = scene.bridge(worker(vllm, replay=replay))
     wait_until(bridge, "connection_status", 1)
@@ -175,7 +175,7 @@ def test_a_replay_without_an_answer_is_a_failure(scene):
     assert zmq(bridge, "replay_requests_total") >= 1
 
 
-def test_events_are_told_apart_by_their_type(scene):
+def test_events_are_counted_by_type(scene):
     vllm = scene.engine(repeats=False)
     bridge = scene.bridge(worker(vllm))
     wait_until(bridge, "connection_status", 1)
@@ -218,12 +218,12 @@ def test_an_error_is_counted_by_its_type(scene, kind):
 
 
 def test_every_name_that_operators_know_leaves_0(scene):
-    """All faults in one run of a bridge; the table has the names of the metrics."""
+    """All faults in one run of a bridge; the table contains the metric names."""
     vllm = scene.engine_of(FaultyEngine)
     bridge = scene.bridge(worker(vllm))
     wait_until(bridge, "connection_status", 1)
     vllm.publish(store(1))
-    # No replay is under way that would give batch 2 before it is missed.
+    # No replay is running that would deliver batch 2 before it is missed.
     wait_for("batch 1 is proven", lambda: bridge.metric("kvb_stream_state", **OURS, state="exact") == 1)
     vllm.publish(store(2), live=False)
     vllm.publish(store(3))
@@ -259,7 +259,7 @@ def pages(scene):
     wait_for("a block is listed", lambda: aggregator.metric("kvb_index_blocks") == 1)
     assert aggregator.http("POST", "/query", {"token_ids": list(range(BLOCK))})[0] == 200
     wait_for(
-        "it is counted", lambda: aggregator.metric("kvb_question_duration_seconds_count") == 1
+        "the metric counts the query", lambda: aggregator.metric("kvb_question_duration_seconds_count") == 1
     )
     return {"kvbridge": prometheus.Page.of(bridge), "kvaggregator": prometheus.Page.of(aggregator)}
 
@@ -288,7 +288,7 @@ def test_histograms_add_up(pages):
         assert counts[-1] >= 1 and page.sum(name + "_sum") > 0
 
 
-def test_both_say_which_version_runs_since_when_and_at_what_cost(pages):
+def test_both_report_version_start_time_and_resources(pages):
     for page in pages.values():
         (labels, one), = page.rows("kvb_build_info").items()
         assert one == 1 and re.fullmatch(r"\d+\.\d+\.\d+", dict(labels)["version"])

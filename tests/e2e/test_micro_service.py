@@ -1,5 +1,5 @@
-"""Do both daemons speak the NATS micro-service protocol, as nats-py's own definition
-of it and a service made by nats-py have it?"""
+"""Do both daemons speak the NATS micro-service protocol, as nats-py defines it, and as a service
+made with nats-py does?"""
 
 import json
 import re
@@ -52,7 +52,7 @@ def id_of(scene, name):
 
 
 @pytest.mark.parametrize("verb", READ)
-def test_all_services_answer_what_is_asked_of_all(asked, verb):
+def test_all_services_answer_requests_to_all(asked, verb):
     answers = ask(asked, f"$SRV.{verb}", enough=3)
     assert sorted(answer["name"] for answer in answers) == sorted([BRIDGE, AGGREGATOR, "foreign"])
     assert {answer["type"] for answer in answers} == {TYPES[verb]}
@@ -68,8 +68,9 @@ def test_a_service_answers_to_its_name_and_id(asked, verb, name):
 
 @pytest.mark.parametrize("name", [BRIDGE, AGGREGATOR])
 @pytest.mark.parametrize("verb", READ)
-def test_what_is_asked_of_others_is_not_answered(asked, verb, name):
-    """The server itself answers that there are no responders: the request does not reach us."""
+def test_requests_to_other_services_are_not_answered(asked, verb, name):
+    """The server itself answers that there are no responders: the request does not reach the
+    daemon."""
     own = id_of(asked, name)
     others = [f"{name}x", name.upper(), f"{name}.{own}x", f"{name}.none", f"{name}.{own}.more", f"none.{own}"]
     for tail in others:
@@ -77,7 +78,7 @@ def test_what_is_asked_of_others_is_not_answered(asked, verb, name):
             asked.the_bus.request(f"$SRV.{verb}.{tail}", b"", timeout=2)
 
 
-def test_ids_are_each_process_alone(scene):
+def test_each_process_has_its_own_id(scene):
     scene.bridge(worker(scene.engine(), 1), name="one")
     scene.bridge(worker(scene.engine(), 2), name="two")
     scene.aggregator("first")
@@ -92,7 +93,7 @@ def test_ids_are_each_process_alone(scene):
 
 
 def shape(value):
-    """Types without values; a list by what its items have in common."""
+    """The types of all values, recursively; of a list what its items have in common."""
     if isinstance(value, dict):
         return {key: shape(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -104,8 +105,8 @@ def shape(value):
 
 @pytest.mark.parametrize("verb", READ)
 def test_keys_and_types_are_those_of_a_service_of_nats_py(asked, verb):
-    """Side by side on one server.  Ours say more in `metadata`; an endpoint of theirs
-    without metadata says null, where the protocol wants an object."""
+    """Compared on one server. Our answers have more in `metadata`; an endpoint of nats-py without
+    metadata has null, where the protocol requires an object."""
     answers = {answer["name"]: answer for answer in ask(asked, f"$SRV.{verb}", enough=3)}
     foreign = answers.pop("foreign")
     for answer in answers.values():
@@ -127,11 +128,11 @@ def test_nats_py_reads_the_answers(asked, verb):
         assert read.to_dict() == answer
 
 
-def test_info_lists_the_questions_of_the_aggregator(asked):
+def test_info_lists_the_requests_of_the_aggregator(asked):
     (info,) = ask(asked, f"$SRV.INFO.{AGGREGATOR}")
     assert [endpoint["name"] for endpoint in info["endpoints"]] == QUESTIONS
     assert info["description"] and info["metadata"]["namespace"] == "dynamo"
-    # every subject listed is answered
+    # every listed subject is answered
     for endpoint in info["endpoints"]:
         assert endpoint["subject"].startswith(ROUTER)
         assert json.loads(asked.the_bus.request(endpoint["subject"], b""))
@@ -144,7 +145,7 @@ def test_info_lists_the_workers_of_a_bridge(asked):
     assert info["metadata"]["bridge_id"] == asked.the_bridge.get("/state")["bridge_id"]
 
 
-def test_stats_count_questions_errors_and_time(asked):
+def test_stats_count_requests_errors_and_time(asked):
     def stats(name):
         (answer,) = ask(asked, f"$SRV.STATS.{AGGREGATOR}")
         return next(endpoint for endpoint in answer["endpoints"] if endpoint["name"] == name)
@@ -182,7 +183,7 @@ def test_started_is_when_it_started(asked):
 
 
 @pytest.mark.parametrize("payload", [b"\x00\xff" * 40, b"{", b"x" * 500_000], ids=["bytes", "json", "long"])
-def test_the_payload_means_nothing(asked, payload):
+def test_the_payload_is_ignored(asked, payload):
     answers = ask(asked, "$SRV.PING", enough=3, payload=payload)
     assert len(answers) == 3
 
@@ -245,8 +246,8 @@ def test_each_route_decision_is_one_event(scene, alias):
         bus.request(f"{ROUTER}.kv_route", body)
         status, text = aggregator.http("POST", "/route", body)
         assert status == 200, text
-        wait_for("both are told", lambda: len(own) >= 2 * number)
-    bus.request(f"{ROUTER}.kv_route", b'{"token_ids":[-1]}')  # no decision, no event
+        wait_for("both subjects have the events", lambda: len(own) >= 2 * number)
+    bus.request(f"{ROUTER}.kv_route", b'{"token_ids":[-1]}')  # no decision, so no event
     assert aggregator.http("POST", "/route", b"{")[0] == 400
     bus.request(f"{ROUTER}.kv_match", body)
     bus.flush()
@@ -257,7 +258,7 @@ def test_each_route_decision_is_one_event(scene, alias):
     assert [message.data for message in other] == ([message.data for message in own] if alias else [])
 
 
-def test_the_alias_is_a_key_that_check_looks_at(tmp_path):
+def test_the_alias_is_a_key_that_check_validates(tmp_path):
     import subprocess
 
     def check(text):

@@ -1,5 +1,5 @@
-"""Do etc/prometheus.yml, the alert rules and the dashboard speak of what the programs
-really show?  Each name in them is looked for on the live pages of both."""
+"""Do etc/prometheus.yml, the alert rules and the dashboard use only metrics and labels that exist?
+Each name in them is looked up on the live metrics pages of both daemons."""
 
 import itertools
 import json
@@ -22,13 +22,13 @@ DASHBOARD = json.loads((ETC / "grafana-dashboard.json").read_text())
 RULES = [rule for group in yaml.safe_load((ETC / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 TARGETS = [(panel, target) for panel in PANELS for target in panel["targets"]]
-# What Prometheus itself adds to whatever it scrapes.
+# Series that Prometheus itself adds to whatever it scrapes.
 SCRAPED = {"job", "instance"}
 
 
 @pytest.fixture(scope="module")
 def samples(tmp_path_factory):
-    """{name: [labels]} of both programs, with an engine that they know."""
+    """{name: [labels]} of both programs, with an engine connected."""
     with shared_scene(tmp_path_factory) as scene:
         vllm = scene.engine()
         aggregator = scene.aggregator()
@@ -78,7 +78,7 @@ def fits(labels, label, operator, value):
 
 
 def missing(text, samples):
-    """Selectors of an expression that no sample of ours would ever fit."""
+    """Selectors of an expression that match no sample of these pages."""
     return [
         (name, matchers)
         for name, matchers in selectors(text)
@@ -99,7 +99,7 @@ def test_the_reader_of_expressions_sees_every_selector():
 
 
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
-def test_an_alert_asks_for_what_is_there_and_says_what_to_do(samples, rule):
+def test_an_alert_uses_existing_metrics_and_says_what_to_do(samples, rule):
     assert missing(rule["expr"], samples) == []
     assert rule["labels"]["severity"] in ("critical", "warning")
     summary, description = (rule["annotations"][key] for key in ("summary", "description"))
@@ -118,7 +118,7 @@ def test_alerts_have_names_of_their_own():
 @pytest.mark.parametrize(
     "panel, target", TARGETS, ids=[f"{panel['title']}-{target['refId']}" for panel, target in TARGETS]
 )
-def test_a_panel_asks_for_what_is_there(samples, panel, target):
+def test_a_panel_uses_existing_metrics(samples, panel, target):
     assert missing(target["expr"], samples) == []
     filtered = [{label for label, _, value in matchers if "$" in value} for _, matchers in selectors(target["expr"])]
     assert any({"job", "instance"} <= labels for labels in filtered), "not filtered by job and instance"

@@ -53,7 +53,7 @@ def is_connected(daemon):
 @pytest.mark.both_servers
 @pytest.mark.sanitize
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_right_login_is_let_in_and_shown_nowhere(scene, kind):
+def test_the_right_login_is_accepted_and_shown_nowhere(scene, kind):
     login = Login(kind, scene.folder)
     scene.start_nats(config=login.config)
     bridge = bridge_at(scene, login.keys())
@@ -127,7 +127,7 @@ def test_a_login_that_expires_ends_the_connection(scene):
     write_secret(login.file, login.operator.credentials(seconds=3)[0])
     bridge = bridge_at(scene, login.keys())
     wait_for("kvbridge was connected", lambda: is_connected(bridge), 3)
-    wait_for("it is not any more", lambda: not is_connected(bridge), 10)
+    wait_for("kvbridge is not connected any more", lambda: not is_connected(bridge), 10)
     wait_for("the log says why", lambda: "User Authentication Expired" in bridge.text())
     # the file is read at each dial
     write_secret(login.file, login.operator.credentials()[0])
@@ -175,8 +175,8 @@ def test_a_server_that_stops_in_the_handshake_is_named_and_keeps_nobody_from_sto
 
     threading.Thread(target=be_mute, daemon=True).start()
     bridge = bridge_at(scene, "", url=f"tls://127.0.0.1:{listener.getsockname()[1]}")
-    wait_for("/readyz says so", lambda: "does not answer in the TLS handshake" in bridge.http("GET", "/readyz")[1])
-    wait_for("it is dialed again", lambda: len(accepted) > 1)
+    wait_for("/readyz says why", lambda: "does not answer in the TLS handshake" in bridge.http("GET", "/readyz")[1])
+    wait_for("the server is dialed again", lambda: len(accepted) > 1)
     began = time.monotonic()
     bridge.process.send_signal(signal.SIGTERM)
     assert bridge.process.wait(10) == 0

@@ -1,4 +1,5 @@
-"""Are logins replaced while events flow, without one being lost and without a stream leaving EXACT?
+"""Are logins replaced while events flow, without losing an event and without a stream leaving
+EXACT?
 
 KVB_RENEWALS=20 KVB_RENEWAL_SECONDS=60 is the long form."""
 
@@ -26,7 +27,8 @@ SECONDS = float(os.environ.get("KVB_RENEWAL_SECONDS", "3"))
 
 
 class Material:
-    """Logins of one kind that the server accepts side by side; use(i) makes the i-th the current one."""
+    """Logins of one kind that the server accepts at the same time; use(i) makes number i the
+    current one."""
 
     def __init__(self, kind, folder):
         self.kind, self.folder = kind, folder
@@ -50,7 +52,8 @@ class Material:
         self.config.write_text(f"authorization {{ users = [\n{users}\n] }}\n")
 
     def make_token(self):
-        """A server has one token: a file that is replaced by an equal one is a new login, too."""
+        """A server has one token. A file that is replaced by one with the same content is a new
+        login, too."""
         self.secrets = [os.urandom(8).hex()] * (RENEWALS + 1)
         self.config.write_text(f'authorization {{ token: "{self.secrets[0]}" }}\n')
 
@@ -64,7 +67,7 @@ class Material:
         self.secrets = [self.login.operator.credentials()[0] for _ in range(RENEWALS + 1)]
 
     def make_certificate(self):
-        """Two authorities; the server and the daemons trust both, and the certificates alternate."""
+        """Two authorities: the server and the daemons trust both, and the certificates alternate."""
         pki = self.folder / "pki"
         both = self.authorities = [Authority(pki, "old"), Authority(pki, "new")]
         bundle = self.folder / "bundle.pem"
@@ -176,7 +179,7 @@ def test_logins_are_replaced_without_a_loss(scene, kind, profile):
 
 
 class RollOver:
-    """From one authority to the next, as etc/README.md says, with no login but certificates."""
+    """Changes the authority as described in etc/README.md, with certificates as the only login."""
 
     def __init__(self, scene):
         self.scene, self.folder = scene, scene.folder
@@ -202,7 +205,7 @@ class RollOver:
         write_secret(self.file, key.read_text())
 
     def serve(self, authority, *trusted):
-        """What the server shows, and of whom it accepts certificates."""
+        """The certificate that the server shows, and the authorities whose certificates it accepts."""
         shown, key = authority.sign(f"server_of_{authority.name}")
         bundle = write_secret(self.folder / "server_bundle.pem", "".join(one.path.read_text() for one in trusted))
         self.config.write_text(
@@ -215,7 +218,7 @@ class RollOver:
                  lambda: self.server.text().count("Reloaded server configuration") == self.reloads)
 
     def steps(self, new):
-        """Each ends with something new to the daemons."""
+        """The steps; each ends with something new for the daemons."""
         old, self.authority = self.authority, new
         self.trust(old, new)
         yield
@@ -245,14 +248,14 @@ def test_the_authority_is_rolled_over_without_a_loss(scene, profile):
             flow.await_renewals(renewals)
             flow.go_on(began + SECONDS / RENEWALS)
     flow.end()
-    roll.trust(first)  # which neither side uses any more
+    roll.trust(first)  # a certificate that neither side uses any more
     for daemon in flow.daemons:
         daemon.process.send_signal(signal.SIGHUP)
         wait_for(f"{daemon.name} does not trust the server", lambda one=daemon: re.search(
             "the changed login cannot be used.*unable to get local issuer certificate", one.text()))
 
 
-FILES = {  # by key: of which login, and what cannot be right in it
+FILES = {  # by key: the login that it belongs to, and a content that cannot be right
     "password_file": ("password", "pass\x1bword\n", "control character"),
     "token_file": ("token", "to\x1bken\n", "control character"),
     "credentials": ("credentials", "nothing like it\n", "JWT and the seed"),
@@ -337,7 +340,7 @@ def test_a_login_that_cannot_be_used_leaves_the_connection(scene, kind, nonsense
         assert daemon.metric("kvb_nats_connects_total") == 1
 
 
-def test_a_login_that_may_subscribe_to_less_leaves_the_connection(scene):
+def test_a_login_with_fewer_permissions_leaves_the_connection(scene):
     material = Material("password", scene.folder)
     less = f'{{ user: "u1", password: "{material.secrets[1]}"'
     text = material.config.read_text()
@@ -407,7 +410,7 @@ def test_the_end_of_a_certificate_is_a_metric_and_a_warning(scene):
         assert daemon.text().count("ends within 7 days") == 1
 
 
-def test_a_certificate_that_ends_while_connected_is_said(scene, monkeypatch):
+def test_a_certificate_that_ends_while_connected_is_logged(scene, monkeypatch):
     """Only the daemon's clock moves by three days: nats-server does not check open connections."""
     material = Material("certificate", scene.folder)
     material.pairs[0] = material.authorities[0].sign("short", days=2)

@@ -46,10 +46,10 @@ def is_refused(bridge, address, key):
 def test_link_local_and_metadata_are_refused_by_default(scene, host, address):
     scene.start_nats()
     bridge = start_bridge(scene, worker(scene.engine(), 1))
-    wait_for("it is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready, 15)
     register(bridge, f"tcp://{host}:5557")
-    wait_for("it is refused and counted", lambda: is_refused(bridge, address, "register.networks"))
-    wait_for("/state says so", lambda: f"{address} is not allowed" in bridge.http("GET", "/state")[1])
+    wait_for("the address is refused and counted", lambda: is_refused(bridge, address, "register.networks"))
+    wait_for("/state says why", lambda: f"{address} is not allowed" in bridge.http("GET", "/state")[1])
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
@@ -58,16 +58,16 @@ def test_a_list_is_checked_on_the_address_that_a_name_leads_to(scene, host, netw
     scene.start_nats()
     vllm = scene.engine()
     bridge = start_bridge(scene, worker(scene.engine(), 1), register=networks)
-    wait_for("it is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready, 15)
     register(bridge, f"tcp://{host}:{vllm.events.rsplit(':', 1)[1]}")
     if is_allowed:
         def is_read():
             vllm.publish(engine.batch(engine.stored([1], list(range(16)), 16)))
             return bridge.metric("kvb_batches_received_total") > 0
-        wait_for("its events are read", is_read)
+        wait_for("the engine's events are read", is_read)
         assert bridge.metric("kvb_addresses_refused_total") == 0
     else:
-        wait_for("it is refused and counted", lambda: is_refused(bridge, "127.0.0.1", "register.networks"))
+        wait_for("the address is refused and counted", lambda: is_refused(bridge, "127.0.0.1", "register.networks"))
 
 
 class Api(http.server.BaseHTTPRequestHandler):
@@ -106,11 +106,11 @@ def test_a_redirect_is_not_followed(scene, api):
     scene.start_nats()
     bridge = start_bridge(scene, discovered(api))
     wait_for("the log says so", lambda: "answered HTTP 302" in bridge.text())
-    wait_for("it is requested again", lambda: len(api.paths) >= 2)
+    wait_for("the engine is requested again", lambda: len(api.paths) >= 2)
     assert "/elsewhere" not in api.paths
 
 
-def test_what_is_no_network_is_an_error_with_its_key_and_number(scene):
+def test_an_invalid_network_is_an_error_with_its_key_and_number(scene):
     scene.start_nats()
     for text, why in (("10.0.0.1/8", "has bits beyond its prefix"), ("ten", "is no network")):
         bridge = start_bridge(scene, worker(scene.engine(), 1), register=f'"10.0.0.0/8", "{text}"')

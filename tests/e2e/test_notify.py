@@ -1,5 +1,5 @@
-"""Does a service manager hear from our daemons what systemd needs to know?  The
-manager is a socket in this file."""
+"""Do the daemons send a service manager what systemd needs? The service manager is a socket in this
+file."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,7 @@ from conftest import worker
 
 PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
 
-# One row a daemon: its working thread, and its configuration.
+# For each daemon: its working thread, and its configuration.
 DAEMONS = {
     "kvbridge": (
         "kvb-ingest",
@@ -30,7 +30,7 @@ DAEMONS = {
 
 
 class Manager:
-    """Listens at NOTIFY_SOCKET; a path, or an abstract name that begins with @."""
+    """Listens on NOTIFY_SOCKET: a path, or an abstract name that begins with @."""
 
     def __init__(self, address):
         self.address = str(address)
@@ -39,7 +39,7 @@ class Manager:
         self.heard = []
 
     def listen(self, seconds):
-        """One more message, split into lines; None when none comes in time."""
+        """The next message, split into lines; None when none arrives in time."""
         self.socket.settimeout(seconds)
         try:
             lines = self.socket.recv(4096).decode().splitlines()
@@ -49,7 +49,7 @@ class Manager:
         return lines
 
     def wait_for(self, line, seconds=10.0):
-        """Waits for a message with a line that matches; returns the messages until then."""
+        """Waits for a message with a matching line; returns the messages up to it."""
         deadline = time.monotonic() + seconds * programs.PATIENCE
         on_the_way = []
         while time.monotonic() < deadline:
@@ -60,7 +60,7 @@ class Manager:
         raise AssertionError(f"not within {seconds} s: {line}; heard {self.heard}")
 
     def is_silent_about(self, line, seconds):
-        """Listens so long."""
+        """Collects messages for this long."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
             if line in (self.listen(left) or []):
@@ -88,8 +88,8 @@ def start(scene, program, manager, **env):
 
 @contextlib.contextmanager
 def hung_thread(process, name):
-    """Stops one thread of a child, as an endless loop or a dead lock would; the
-    others go on."""
+    """Stops one thread of a child process, as an endless loop or a deadlock would; other threads
+    continue."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     tasks = pathlib.Path(f"/proc/{process.pid}/task").iterdir()
@@ -100,7 +100,7 @@ def hung_thread(process, name):
 
     ptrace(PTRACE_SEIZE)
     ptrace(PTRACE_INTERRUPT)
-    os.waitpid(thread, 0x40000000)  # __WALL: it is a thread
+    os.waitpid(thread, 0x40000000)  # __WALL: because it is a thread
     try:
         yield
     finally:
@@ -109,11 +109,11 @@ def hung_thread(process, name):
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("program", DAEMONS)
-def test_a_daemon_says_ready_then_beats_then_says_that_it_stops(scene, program, manager):
+def test_a_daemon_reports_ready_then_keep_alives_then_stopping(scene, program, manager):
     daemon, port = start(scene, program, manager, WATCHDOG_USEC="400000")
     first = manager.wait_for("READY=1")
     assert re.search(r"STATUS=\d+ streams?, \d+ EXACT, NATS (not )?connected", "\n".join(first)), first
-    # Ready means ready: the HTTP side answers at once, without another try.
+    # After READY the HTTP server answers at once, without another attempt.
     with socket.create_connection(("127.0.0.1", port), timeout=5) as probe:
         probe.sendall(b"GET /livez HTTP/1.0\r\n\r\n")
         assert b" 200 " in probe.recv(4096)
@@ -136,13 +136,13 @@ def test_ready_does_not_wait_for_nats(scene, program, manager):
 
 
 @pytest.mark.parametrize("program", DAEMONS)
-def test_a_hung_working_thread_misses_its_beats(scene, program, manager):
+def test_a_hung_working_thread_sends_no_keep_alives(scene, program, manager):
     daemon, port = start(scene, program, manager, WATCHDOG_USEC="400000")
     manager.wait_for("WATCHDOG=1")
     with hung_thread(daemon.process, DAEMONS[program][0]):
-        manager.is_silent_about("", 0.2)  # what was on its way
+        manager.is_silent_about("", 0.2)  # a message that was already under way
         assert manager.is_silent_about("WATCHDOG=1", 1.0), manager.heard
-        # The main thread runs: it would have sent it.
+        # The main thread runs, so it could have sent it.
         assert daemon.is_running() and socket.create_connection(("127.0.0.1", port), timeout=5)
     manager.wait_for("WATCHDOG=1")
 
@@ -163,21 +163,21 @@ def test_status_follows_the_streams(scene, manager):
     manager.wait_for("STATUS=1 stream, 1 EXACT, NATS connected")
 
 
-def test_an_abstract_socket_is_spoken_to(scene):
+def test_an_abstract_socket_is_supported(scene):
     manager = Manager(f"@kvbridge-test-{os.getpid()}")
     start(scene, "kvaggregator", manager)
     manager.wait_for("READY=1")
 
 
-def test_beats_are_for_the_process_that_the_manager_means(scene, manager):
+def test_keep_alives_come_only_from_the_process_that_the_manager_watches(scene, manager):
     start(scene, "kvaggregator", manager, WATCHDOG_USEC="100000", WATCHDOG_PID="1")
     manager.wait_for("READY=1")
     assert manager.is_silent_about("WATCHDOG=1", 0.5)
 
 
 @pytest.mark.parametrize("address", ["vsock:2:1234", "relative/path", "@", "/" + "x" * 200])
-def test_an_address_that_is_none_is_said_and_nothing_else_happens(scene, address):
+def test_an_invalid_address_is_only_logged(scene, address):
     manager = type("Nobody", (), {"address": address})
     daemon, port = start(scene, "kvaggregator", manager)
-    programs.wait_for("it runs", lambda: "started" in daemon.text())
+    programs.wait_for("the daemon runs", lambda: "started" in daemon.text())
     assert "cannot tell the service manager" in daemon.text()

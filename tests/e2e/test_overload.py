@@ -1,5 +1,5 @@
-"""One engine whose batches are much work: other engines' streams are served meanwhile, in the
-middle of such a batch, live and in a replay.  And what says so when the working thread hangs."""
+"""One engine whose batches are much work: are the streams of other engines served in the middle of
+such a batch, live and in a replay? Is it reported when the working thread hangs?"""
 
 import ctypes
 import os
@@ -25,7 +25,7 @@ def natural():
 
 
 def orphans():
-    """Children of one parent that nobody knows: nothing is listed, so an end is."""
+    """Children of one unknown parent are not listed, so one more block marks the end."""
     children = [engine.stored([number + 100], [number], 1, parent=7) for number in range(LARGE - 1)]
     return children + [engine.stored([1], [1], 1)]
 
@@ -36,7 +36,7 @@ def tier_clears():
 
 
 class Feed(threading.Thread):
-    """A block of a well-behaved engine every two milliseconds, until it is stopped."""
+    """Publishes a block of a well-behaved engine every two milliseconds, until it is stopped."""
 
     def __init__(self, one):
         super().__init__(daemon=True)
@@ -86,7 +86,7 @@ def test_others_are_served_within_a_large_batch(scene, is_live):
 
 @pytest.mark.parametrize("made", [orphans, tier_clears])
 def test_events_that_change_little_cost_little(scene, made):
-    """Also after a restart, for the batch is in the replay."""
+    """Also after a restart, because the batch is in the replay."""
     seen = scene.bus().watch(f"{PUBLISH}.kv_events")
     good, bad = scene.engine(), scene.engine()
     bad.publish(engine.batch(*made()), live=False)
@@ -111,7 +111,7 @@ PTRACE_ATTACH, PTRACE_DETACH, WALL = 16, 17, 0x40000000
 
 
 class Held:
-    """One thread of another process does not run meanwhile."""
+    """Stops one thread of another process for a while."""
 
     def __init__(self, pid, name):
         tasks = pathlib.Path(f"/proc/{pid}/task").iterdir()
@@ -129,7 +129,7 @@ class Held:
 
 
 @pytest.mark.parametrize("program", ["kvbridge", "kvaggregator"])
-def test_a_working_thread_that_hangs_is_told(scene, program):
+def test_a_working_thread_that_hangs_is_reported(scene, program):
     daemon = scene.aggregator() if program == "kvaggregator" else scene.bridge(worker(scene.engine()))
     thread = "kvb-index" if program == "kvaggregator" else "kvb-ingest"
     assert daemon.http("GET", "/livez") == (200, "ok\n")
@@ -139,7 +139,7 @@ def test_a_working_thread_that_hangs_is_told(scene, program):
         assert time.monotonic() - began > 5, "a thread may take a while"
         assert "no turn for 10 s" in daemon.http("GET", "/livez")[1]
         assert daemon.http("GET", "/readyz")[0] == 503
-    wait_for("it is alive again", lambda: daemon.http("GET", "/livez")[0] == 200)
+    wait_for("the thread works again", lambda: daemon.http("GET", "/livez")[0] == 200)
     wait_for("and ready", daemon.is_ready)
 
 
@@ -147,8 +147,8 @@ def test_a_working_thread_that_hangs_is_told(scene, program):
 
 
 class Flood(threading.Thread):
-    """A large batch of an engine after the other, a few ahead of what the bridge has applied or
-    dropped in a quarantine, so that quarantines go on.  Its buffer keeps none of them."""
+    """Publishes large batches one after the other, a few more than the bridge has applied or
+    dropped in a quarantine, so that quarantines continue. The engine's buffer keeps none of them."""
 
     AHEAD = 3
 
@@ -171,7 +171,7 @@ class Flood(threading.Thread):
         self.join()
 
 
-def test_who_takes_more_than_its_share_is_quarantined_and_comes_back(scene):
+def test_a_stream_above_its_share_is_quarantined_and_comes_back(scene):
     good, bad = scene.engine(), scene.engine()
     feed = Feed(good)
     aggregator = scene.aggregator()
@@ -186,18 +186,18 @@ def test_who_takes_more_than_its_share_is_quarantined_and_comes_back(scene):
         row = rows()[8]
         return (row["state"], row["reason"], row["blocks"]["device"]) == ("PARTIAL", "overload", 0)
 
-    wait_for("quarantine, and its list is withdrawn", is_withdrawn, 60)
+    wait_for("the stream is quarantined and its list withdrawn", is_withdrawn, 60)
     assert bridge.metric("kvb_quarantines_total") >= 1
     wait_for("the other goes on", lambda: rows()[7]["state"] == "EXACT")
     held = rows()[7]["blocks"]["device"]
     wait_for("and grows", lambda: rows()[7]["blocks"]["device"] > held)
     flood.stop()
-    wait_for("nothing of it is on its way", lambda: bridge.metric("kvb_streams_quarantined") == 0, 60)
+    wait_for("the quarantine is over", lambda: bridge.metric("kvb_streams_quarantined") == 0, 60)
     bad.publish(engine.batch(engine.cleared(), engine.stored([2], [2], 1)))
 
     def is_served_again():
-        bad.publish(engine.batch())  # EXACT needs a batch that came live and by replay
+        bad.publish(engine.batch())  # EXACT needs a batch that arrived live and by replay
         return (rows()[8]["state"], rows()[8]["blocks"]["device"]) == ("EXACT", 1)
 
-    wait_for("it is served again", is_served_again, 60)
+    wait_for("the stream is served again", is_served_again, 60)
     feed.stop()

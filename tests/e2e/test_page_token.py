@@ -17,7 +17,7 @@ def served(scene, tmp_path):
     ca.sign("server")
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, "kvaggregator", tls_keys(tmp_path, f'token_file = "{tmp_path}/token";'))
-    wait_for("it is ready", lambda: is_ready(daemon, ca.context()), 15)
+    wait_for("the aggregator is ready", lambda: is_ready(daemon, ca.context()), 15)
     daemon.ca = ca
     return daemon
 
@@ -25,7 +25,7 @@ def served(scene, tmp_path):
 @pytest.fixture
 def tab(tmp_path):
     one = browser.start(tmp_path)
-    one.call("Security.setIgnoreCertificateErrors", ignore=True)  # its authority is ours
+    one.call("Security.setIgnoreCertificateErrors", ignore=True)  # trusts the test's authority
     yield one
     one.close()
 
@@ -48,19 +48,19 @@ def type_token(tab, token):
 def test_the_page_requests_the_token_and_keeps_it_for_the_tab(served, tab):
     page = f"https://127.0.0.1:{served.port}/"
     tab.open(page)
-    wait_for("it requests the token", lambda: wants_token(tab))
+    wait_for("the page asks for the token", lambda: wants_token(tab))
     type_token(tab, OTHER)
     tab.js("document.querySelector('#notice-text').textContent = ''")
     wait_for("a wrong one does not do", lambda: wants_token(tab))
     assert not is_live(tab)
     type_token(tab, TOKEN)
-    wait_for("it is live", lambda: is_live(tab) and not wants_token(tab))
+    wait_for("the page is live", lambda: is_live(tab) and not wants_token(tab))
     tab.open(page)
-    wait_for("it is live without typing", lambda: is_live(tab))
+    wait_for("the page is live without typing", lambda: is_live(tab))
     tab.js("sessionStorage.clear()")
-    wait_for("it requests the token again", lambda: wants_token(tab))
+    wait_for("the page asks for the token again", lambda: wants_token(tab))
     tab.js(f"location.hash = '#token={TOKEN}'")
-    wait_for("the address may hold it", lambda: is_live(tab))
+    wait_for("the page is live with the token of the address", lambda: is_live(tab))
     assert tab.js("location.href") == page, "and holds it no more"
 
 

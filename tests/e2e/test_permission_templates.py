@@ -32,7 +32,7 @@ def kvctl(*words):
 
 
 def block_of(role, *words):
-    """The block of nats-server's configuration, as it is printed."""
+    """The printed block of nats-server's configuration."""
     status, block, trouble = kvctl("permissions", role, *words)
     assert status == 0, trouble
     return block
@@ -43,7 +43,7 @@ def jwt_of(role, *words):
 
 
 def write_server(scene, users):
-    """users: name -> a block of permissions.  Everybody else may do everything."""
+    """users: {name: block of permissions}. All other users may do everything."""
     rows = "\n".join(f"  {{ user: {name}, password: p, {block} }}" for name, block in users.items())
     path = scene.folder / "nats.conf"
     path.write_text(
@@ -82,7 +82,7 @@ def test_a_wrong_call_is_refused(words, status, says):
     assert (done[0], done[1]) == (status, "") and says in done[2], done
 
 
-# ---- enough ----------------------------------------------------------------------------------
+# ---- the permissions suffice ------------------------------------------------------------------
 
 
 class Fleet:
@@ -98,7 +98,7 @@ class Fleet:
         self.configs = {
             name: bridge_config(scene, f"{name}:p@", self.engine, self.feed, name == "standby", profile)
             for name in ("primary", "standby")}
-        # They dial until there is a server, whose configuration is made of theirs.
+        # They dial before there is a server, because its configuration is made from theirs.
         self.primary, self.standby = self.start("primary"), self.start("standby")
         self.aggregators = [self.start_aggregator(at) for at in (0, 1)]
         blocks = {name: block_of("bridge", "--config", scene.folder / f"{name}.cfg") for name in self.configs}
@@ -162,7 +162,7 @@ def test_all_programs_work_with_their_permissions(scene):
     fleet.is_exact()
     wait_for("load is published", feed_load(fleet, seen))
 
-    # A router of the queue group; the reader.
+    # A router in the queue group, and the reader.
     assert [row["worker_id"] for row in as_router(fleet, "match", "--tokens", ",".join(map(str, PROMPT)))["workers"]] == [7]
     assert as_router(fleet, "route", "--tokens", ",".join(map(str, PROMPT)))["worker_id"] == 7
     for words in (["streams"], ["load"], ["dump"], ["state"]):
@@ -176,13 +176,13 @@ def test_all_programs_work_with_their_permissions(scene):
     names = [json.loads(one)["name"] for one in free.request_many("$SRV.PING", enough=4)]
     assert sorted(names) == ["dynamo_vllmworker"] * 2 + ["kvaggregator"] * 2
 
-    # An aggregator that comes late requests the list.
+    # An aggregator that starts late requests the list.
     fleet.aggregators[1].kill()
     fleet.aggregators[1] = fleet.start_aggregator(1)
     fleet.is_exact()
     wait_for("the list was requested", lambda: fleet.aggregators[1].metric("kvb_sync_repairs_total") > 0)
 
-    # What was missed while NATS was away is repaired.
+    # Events missed while NATS was away are repaired.
     fleet.nats.kill()
     fleet.engine.publish(engine.batch(engine.stored([4], range(48, 64), 16, parent=3)))
     scene.start_nats(port=scene.nats_port, config=scene.folder / "nats.conf")
@@ -203,7 +203,7 @@ def test_all_programs_work_with_their_permissions(scene):
     fleet.is_exact()
     fleet.primary = fleet.start("primary")
     wait_for("the standby yielded", lambda: fleet.standby.metric("kvb_standby_yields_total") > 0)
-    wait_for("it said so", lambda: f"{PUBLISH}.kv_handover" in seen)
+    wait_for("the standby has published its handover", lambda: f"{PUBLISH}.kv_handover" in seen)
     fleet.is_exact()
 
     # A registration is forwarded, and taken back.
@@ -216,8 +216,9 @@ def test_all_programs_work_with_their_permissions(scene):
     fleet.none_is_denied()
 
 
-def test_nobody_may_speak_for_another_program(scene):
-    """A router publishes nothing on P, a reader nothing at all, a bridge nothing for another component."""
+def test_no_program_may_publish_for_another(scene):
+    """A router may publish nothing on P, a reader nothing at all, and a bridge nothing for another
+    component."""
     assert scene.nats_url
     config = scene.folder / "bridge.cfg"
     vllm, feed = scene.engine(), scene.load_feed()
@@ -234,12 +235,12 @@ def test_nobody_may_speak_for_another_program(scene):
         scene.bus(user=f"{user}:p@").publish(subject, b"false")
     router = scene.bus(user="router:p@")
     router.publish(f"{ROUTER}.kv_match", b"true")
-    wait_for("the permitted one", lambda: any(message.data == b"true" for message in seen))
+    wait_for("the permitted message arrives", lambda: any(message.data == b"true" for message in seen))
     assert [message.subject for message in seen if message.data == b"false"] == []
 
 
 def test_a_requester_cannot_make_a_daemon_send_commands(scene):
-    """allow_responses permits an answer wherever a requester wants it."""
+    """allow_responses permits an answer to any subject that a requester names."""
     assert scene.nats_url
     vllm, feed = scene.engine(), scene.load_feed()
     text, port = bridge_config(scene, "bridge:p@", vllm, feed)
@@ -253,18 +254,18 @@ def test_a_requester_cannot_make_a_daemon_send_commands(scene):
             [("$SRV.PING", b""), (f"{PUBLISH}.kv_sync.7.0", SNAPSHOT), (f"{PUBLISH}.kv_refresh", b"")]):
         good = bus.watch(f"good.{at}")
         bus.publish(subject, payload, reply="$JS.API.STREAM.PURGE.x")
-        bus.publish(subject, payload, reply=f"good.{at}")  # it is answered after the one before
-        wait_for(f"the other on {subject} is answered", lambda answers=good: answers)
+        bus.publish(subject, payload, reply=f"good.{at}")  # a request is answered after the one before it
+        wait_for(f"the second request on {subject} is answered", lambda answers=good: answers)
     assert seen == []
 
 
-# ---- no more than that -----------------------------------------------------------------------
+# ---- each permission is needed ----------------------------------------------------------------
 
 SIDES = {"pub": "publish", "sub": "subscribe"}
 
 
 class Case:
-    """A program without one line of its permissions; without a line: with all of them."""
+    """A program without one line of its permissions; line None: with all of them."""
 
     def __init__(self, at, permissions, side=None, line=None):
         self.user, self.side, self.line = f"u{at}", side, line
@@ -275,7 +276,7 @@ class Case:
             self.permissions[side]["allow"].remove(line)
 
     def block(self):
-        """Of nats-server's configuration, which takes an empty list for no limit."""
+        """In nats-server's configuration an empty list means no limit."""
         block = {name: self.permissions[side] if self.permissions[side].get("allow") else {"deny": [">"]}
                  for side, name in SIDES.items()}
         if "resp" in self.permissions:
@@ -284,8 +285,8 @@ class Case:
 
 
 def cases_of(make, permissions_of):
-    """One program for each line, and a complete one first.  make(at) writes the program's configuration;
-    permissions_of(at) reads what it needs."""
+    """One program for each line, preceded by one with all of them. make(at) writes the program's
+    configuration; permissions_of(at) reads the permissions that it needs."""
     make(0)
     whole = permissions_of(0)
     lines = [(side, i) for side in SIDES for i in range(len(whole[side].get("allow", [])))]
@@ -299,7 +300,8 @@ def cases_of(make, permissions_of):
 
 
 class Listener:
-    """A client that may do everything sees what is published, and who subscribes to what."""
+    """A client with all permissions that sees which messages are published and which subjects have
+    subscribers."""
 
     def __init__(self, scene):
         self.bus, self.seen, self.replies = scene.bus(), set(), set()
@@ -312,12 +314,12 @@ class Listener:
         self.bus.flush()
 
     def end(self):
-        """From here on it subscribes to nothing itself."""
+        """From now on it has no subscriptions itself."""
         self.bus._wait(self.own.unsubscribe())
         self.bus.flush()
 
     def interest(self, subjects):
-        """Those to which somebody subscribes: nats-server says of a request that nobody does."""
+        """The subjects with subscribers: for the others nats-server answers that there are none."""
         async def has_one(subject):
             try:
                 await self.bus.client.request(subject, b"", timeout=0.5)
@@ -366,7 +368,7 @@ def test_each_line_of_a_bridge_is_needed(scene):
     bridges = [scene.daemon("kvbridge", *configs[at], f"bridge{at}") for at in configs]
     form = engine.MapForm
     for bridge in bridges:
-        wait_for("it answers", lambda one=bridge: one.http("GET", "/livez")[0] == 200)
+        wait_for("the bridge answers", lambda one=bridge: one.http("GET", "/livez")[0] == 200)
     wait_for("the engine is subscribed to", lambda: bridges[0].get("/state")["streams"][0]["state"] != "DOWN")
     vllm.publish(engine.batch(form.stored([1, 2], range(32), 16), form.window_stored([1, 2], range(32), 16, 32)))
 
@@ -377,7 +379,8 @@ def test_each_line_of_a_bridge_is_needed(scene):
 
         return is_said
 
-    # The complete one uses every subject on which it may publish; it yields when a primary comes.
+    # The bridge with all permissions uses every subject on which it may publish; it yields when a
+    # primary starts.
     handovers = [one for one in cases if not one.side or (one.side == "pub" and one.line.endswith(".kv_handover"))]
     for subject in cases[0].permissions["pub"]["allow"]:
         if not subject.endswith(".kv_handover"):
@@ -437,23 +440,23 @@ def test_each_line_of_an_aggregator_is_needed(scene):
     bridge = scene.daemon("kvbridge", *bridge_config(scene, "", vllm, feed, namespace="w"), "bridge")
     wait_for("kvbridge is ready", bridge.is_ready, 15)
     vllm.publish(engine.batch(engine.stored([1, 2, 3], PROMPT, 16)))
-    wait_for("it publishes", lambda: "namespace.w.component.VllmWorker.kv_events" in listener.seen)
+    wait_for("the bridge publishes", lambda: "namespace.w.component.VllmWorker.kv_events" in listener.seen)
     aggregators = [scene.daemon("kvaggregator", *configs[at], f"aggregator{at}") for at in configs]
-    wait_for("the complete one is ready", aggregators[0].is_ready, 20)
+    wait_for("the aggregator with all permissions is ready", aggregators[0].is_ready, 20)
     wait_for("EXACT", aggregators[0].is_exact)
 
-    # What each is sent over HTTP makes it publish.
+    # The requests that each gets over HTTP make it publish.
     for at, one in enumerate(aggregators):
-        wait_for("it answers", lambda daemon=one: daemon.http("GET", "/livez")[0] == 200)
+        wait_for("the aggregator answers", lambda daemon=one: daemon.http("GET", "/livez")[0] == 200)
         if cases[at].side != "sub":
-            wait_for("it has the stream", lambda daemon=one: daemon.get("/streams")["streams"])
+            wait_for("the aggregator has the stream", lambda daemon=one: daemon.get("/streams")["streams"])
             wait_for("a decision", lambda daemon=one: daemon.http(
                 "POST", "/route", {"token_ids": PROMPT, "request_id": "q"})[0] == 200)
             for path in ("/first_token", "/finished"):
                 assert one.http("POST", path, {"request_id": "q"})[0] == 200
     whole = {line for line in cases[0].permissions["pub"]["allow"] if line.startswith("namespace.r0.")}
     assert len(whole) == 7
-    wait_for("the complete one has published all", lambda: whole <= listener.seen)
+    wait_for("the aggregator with all permissions has published on every subject", lambda: whole <= listener.seen)
     vital = ("_INBOX", "namespace.w.")
     for case, one in zip(cases, aggregators):
         if case.side in SIDES and case.line.startswith(vital):
@@ -520,5 +523,5 @@ def test_each_line_of_a_router_and_of_a_reader_is_needed(scene):
 
     lists = [scene.bus(user=f"{one.user}:p@").watch(f"{PUBLISH}.*") for one in readers]
     listener.bus.publish(f"{PUBLISH}.kv_events", b"x")
-    wait_for("the complete one reads", lambda: lists[0])
+    wait_for("the reader with all permissions reads", lambda: lists[0])
     assert lists[1] == []

@@ -1,5 +1,5 @@
-"""Does /readyz say what nats-server does not permit?  The server drops what may not be published
-and says so only in passing."""
+"""Does /readyz name the permissions that nats-server denies? The server drops such messages and
+reports it only in an asynchronous error."""
 
 import signal
 
@@ -53,11 +53,11 @@ def test_a_bridge_that_may_not_publish_is_not_ready(scene, allowed, missing):
     wait_for("/readyz names the subject", says(bridge, "publish on", f"{PUBLISH}.{missing}"))
     assert bridge.metric("kvb_nats_denied_total", what="publish") > 0
     line = f'Permissions Violation for Publish to \\"{PUBLISH}.{missing}\\"'
-    wait_for("it is counted again", lambda: bridge.metric("kvb_nats_denied_total", what="publish") > 2)
+    wait_for("the metric counts more denials", lambda: bridge.metric("kvb_nats_denied_total", what="publish") > 2)
     assert bridge.text().count(line) == 1, "each subject is said once"
 
 
-def test_a_bridge_that_may_not_be_asked_is_not_ready(scene):
+def test_a_bridge_that_may_not_receive_requests_is_not_ready(scene):
     start(scene, f'publish: ">", subscribe: {{ allow: ">", deny: "{PUBLISH}.kv_sync.>" }}')
     bridge, _ = daemons(scene)
     wait_for("/readyz names the subject", says(bridge, "subscribe to", f"{PUBLISH}.kv_sync.*.*"))
@@ -67,7 +67,7 @@ def test_a_bridge_that_may_not_be_asked_is_not_ready(scene):
     (f'publish: ["{PUBLISH}.>", "_INBOX.>"], subscribe: "{PUBLISH}.kv_sync.>"', "protobuf"),
     (f'publish: "{PUBLISH}.>", subscribe: {{ deny: ">" }}', "json"),
 ], ids=["protobuf", "json"])
-def test_the_least_that_a_bridge_needs_is_enough(scene, permissions, profile):
+def test_the_minimal_permissions_of_a_bridge_are_enough(scene, permissions, profile):
     start(scene, permissions)
     bridge, aggregator = daemons(scene, profile)
     wait_for("kvbridge is ready", bridge.is_ready)
@@ -76,7 +76,7 @@ def test_the_least_that_a_bridge_needs_is_enough(scene, permissions, profile):
     wait_for("EXACT", aggregator.is_exact)
 
 
-def test_an_answer_that_is_denied_is_no_fault_of_the_bridge(scene):
+def test_a_denied_answer_does_not_make_the_bridge_unready(scene):
     """The sender of a request names the subject of the answer."""
     start(scene, f'publish: "{PUBLISH}.>", subscribe: ">"')
     bridge, _ = daemons(scene)
@@ -84,7 +84,7 @@ def test_an_answer_that_is_denied_is_no_fault_of_the_bridge(scene):
     bus = scene.bus(user="a:p@")
     for _ in range(20):
         bus.publish("$SRV.PING", b"", reply="elsewhere")
-    wait_for("it is counted", lambda: bridge.metric("kvb_nats_denied_total", what="publish") >= 20)
+    wait_for("the metric counts the denials", lambda: bridge.metric("kvb_nats_denied_total", what="publish") >= 20)
     assert bridge.is_ready()
 
 
@@ -94,7 +94,7 @@ def test_an_answer_that_is_denied_is_no_fault_of_the_bridge(scene):
     ('publish: { allow: ">", deny: "_INBOX.>" }, subscribe: ">"', "publish on", "_INBOX."),
     ('publish: ">", subscribe: "namespace.>"', "subscribe to", "_INBOX."),
 ], ids=["no-events", "no-echo", "no-inbox"])
-def test_an_aggregator_that_hears_nothing_is_not_ready(scene, permissions, what, subject):
+def test_an_aggregator_that_receives_nothing_is_not_ready(scene, permissions, what, subject):
     start(scene, ALL, permissions)
     _, aggregator = daemons(scene)
     wait_for("/readyz names the subject", says(aggregator, what, subject))
@@ -104,12 +104,12 @@ def test_statistics_are_vital_to_no_aggregator(scene):
     start(scene, ALL, f'publish: {{ allow: ">", deny: "{ROUTER}.>" }}, subscribe: ">"')
     _, aggregator = daemons(scene)
     wait_for("kvaggregator is ready", aggregator.is_ready)
-    wait_for("it is counted", lambda: aggregator.metric("kvb_nats_denied_total", what="publish") > 0)
+    wait_for("the metric counts the denial", lambda: aggregator.metric("kvb_nats_denied_total", what="publish") > 0)
     assert aggregator.is_ready()
 
 
-def test_a_permission_that_comes_is_noticed(scene):
-    """The server reads its configuration again, and keeps the connection."""
+def test_a_new_permission_is_noticed(scene):
+    """The server reloads its configuration and keeps the connection."""
     start(scene, f'publish: {{ allow: ">", deny: "{PUBLISH}.>" }}, subscribe: ">"')
     bridge, _ = daemons(scene)
     wait_for("/readyz names the subject", says(bridge, "publish on", PUBLISH))

@@ -1,6 +1,5 @@
-"""Is everything that the daemons say on NATS readable for someone outside, who has the plain
-NATS protocol and nothing else, or kvctl?  The lines that etc/README.md tells operators to
-type are run from there."""
+"""Is everything that the daemons publish on NATS readable with only the plain NATS protocol, or
+with kvctl? The commands for operators are taken from etc/README.md."""
 
 import json
 import pathlib
@@ -32,7 +31,7 @@ def documented_lines():
 
 
 class Plain:
-    """A socket and the text protocol of NATS: what nc or telnet show."""
+    """A socket with the text protocol of NATS: what nc or telnet show."""
 
     def __init__(self, port, said):
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
@@ -61,7 +60,7 @@ class Plain:
 
 @pytest.fixture(scope="module", params=["json", "protobuf"])
 def fleet(request, tmp_path_factory):
-    """A bridge of one worker, an aggregator, and something happening all the time."""
+    """A bridge of one worker, an aggregator, and continuous activity."""
     with shared_scene(tmp_path_factory) as scene:
         scene.profile = request.param
         scene.one, scene.feed = scene.engine(), scene.load_feed()
@@ -74,7 +73,7 @@ def fleet(request, tmp_path_factory):
 
 
 def play(scene):
-    """Causes a message on every subject that has messages only when something happens."""
+    """Causes a message on every subject that does not have messages regularly."""
     scene.one.publish(engine.batch(engine.stored([9], [9] * BLOCK, BLOCK), engine.removed(9)))
     scene.feed.send(LOAD)
     scene.router.http("POST", "/route", {"token_ids": PROMPT, "model": "m"})
@@ -88,7 +87,7 @@ def until(scene, what, condition):
     return wait_for(what, look)
 
 
-# What must stand in the text of each subject, by its last token.
+# What the text of each subject must contain, by its last token.
 KEYS = {
     "kv_events": {"worker_id", "event"},
     "kv_heartbeat_json": {"worker_id", "dp_rank", "state", "reason", "blocks", "last_event_id", "model"},
@@ -116,7 +115,7 @@ def is_text(scene, subject):
 
 
 def check_text(scene, messages):
-    """Every message is one JSON object on one line, but for those known to be protobuf."""
+    """Every message is one JSON object on one line, except those known to be protobuf."""
     for subject, payload in messages:
         if is_text(scene, subject) and ".kv_get." not in subject:
             assert b"\n" not in payload
@@ -171,7 +170,7 @@ def run_kvctl(scene, words):
 
 
 def run_nc(scene, line):
-    """The bytes that the line makes for nc."""
+    """The bytes that this command line passes to nc."""
     said = subprocess.run(
         ["bash", "-c", line.partition("|")[0]], stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout
     plain = Plain(scene.nats_port, said)
@@ -184,7 +183,7 @@ def run_nc(scene, line):
 
 
 @pytest.mark.parametrize("line", documented_lines())
-def test_a_line_that_operators_are_told_to_type_works(fleet, line):
+def test_a_documented_command_works(fleet, line):
     words = shlex.split(line.partition("|")[0] if "| nc" in line else line)
     if words[:2] == ["nats", "sub"]:
         run_nats_sub(fleet, *words[2:])
@@ -197,7 +196,7 @@ def test_a_line_that_operators_are_told_to_type_works(fleet, line):
         run_nc(fleet, line)
 
 
-def test_the_documented_lines_are_those_that_are_meant():
+def test_the_documented_commands_are_the_tested_ones():
     lines = documented_lines()
     assert len(lines) == 13 and len(set(lines)) == 13, lines
     assert not any("#" in line for line in lines), lines
@@ -240,22 +239,22 @@ def test_heartbeats_in_json_come_once_a_second_however_often_the_others_come(sce
     assert 1 <= count <= seconds + 1, (count, len(beats), seconds)
 
 
-def test_a_change_of_state_and_a_goodbye_are_said_in_json_at_once(scene):
+def test_a_change_of_state_and_a_goodbye_are_published_in_json_at_once(scene):
     bus, one = scene.bus(), scene.engine()
     text = bus.watch(f"{PUBLISH}.kv_heartbeat_json")
     one.publish(engine.batch(engine.stored([1], PROMPT[:BLOCK], BLOCK)))
     bridge = scene.bridge(worker(one, 7), heartbeat_ms=60000)
-    wait_for("EXACT is said", lambda: text and json.loads(text[-1].data)["state"] == "EXACT")
+    wait_for("EXACT is published", lambda: text and json.loads(text[-1].data)["state"] == "EXACT")
     one.go_away()
-    wait_for("DOWN is said", lambda: any(json.loads(m.data)["state"] == "DOWN" for m in list(text)))
+    wait_for("DOWN is published", lambda: any(json.loads(m.data)["state"] == "DOWN" for m in list(text)))
     assert json.loads(text[-1].data)["reason"] == "engine_away"
     one.come_back()
-    wait_for("EXACT is said again", lambda: json.loads(text[-1].data)["state"] == "EXACT")
+    wait_for("EXACT is published again", lambda: json.loads(text[-1].data)["state"] == "EXACT")
     assert bridge.stop() == 0
-    wait_for("the goodbye is said", lambda: json.loads(text[-1].data)["bye"] is True)
+    wait_for("the goodbye is published", lambda: json.loads(text[-1].data)["bye"] is True)
 
 
-def test_aggregators_pass_over_heartbeats_in_json(scene):
+def test_aggregators_ignore_heartbeats_in_json(scene):
     one = scene.engine()
     scene.bridge(worker(one, 7), heartbeat_ms=100)
     text = scene.bus().watch(f"{PUBLISH}.kv_heartbeat_json")

@@ -1,6 +1,6 @@
-"""Does the aggregator answer what the engine's own lookup gave?  Recorded messages of vLLM
-and SGLang are sent again, all captures side by side; at each point where the engine was
-asked, the aggregator is asked the same."""
+"""Does the aggregator answer as the engine's own lookup did? Recorded messages of vLLM and SGLang
+are sent again, all captures in parallel; at each point with recorded lookups the aggregator gets
+the same queries."""
 
 import dataclasses
 
@@ -58,7 +58,7 @@ class Run:
 
 
 class Replayed:
-    """All runs in one scene: the daemons start once, and each wait is one for all."""
+    """All captures in one scene: the daemons start once, and each wait is for all."""
 
     def __init__(self, scene):
         self.runs = [self.run_of(scene, i, *row[:2]) for i, row in enumerate(RUNS)]
@@ -104,7 +104,7 @@ class Replayed:
         )
 
     def ask_at(self, number):
-        """The point of this number in each capture that has so many."""
+        """The point with this number, in each capture that has so many."""
         due = [run for run in self.runs if number < len(run.capture.points)]
         for run in due:
             run.publish_up_to(run.capture.points[number][0])
@@ -136,7 +136,7 @@ def check(count, allowed):
 
 
 @pytest.mark.parametrize("name,profile,allowed", RUNS)
-def test_scores_are_what_the_engine_holds(tallies, record_property, name, profile, allowed):
+def test_scores_equal_the_blocks_of_the_engine(tallies, record_property, name, profile, allowed):
     tally = tallies[name, profile]
     record_property("probes", tally.row(f"{name} {profile}"))
     assert tally.probes == sum(len(asked) for _, asked in tally.capture.points)
@@ -145,7 +145,7 @@ def test_scores_are_what_the_engine_holds(tallies, record_property, name, profil
 
 
 @pytest.mark.parametrize("name,profile,allowed", RUNS)
-def test_hits_are_what_the_engine_gives_a_request(tallies, name, profile, allowed):
+def test_hits_are_those_of_the_engine(tallies, name, profile, allowed):
     tally = tallies[name, profile]
     assert tally.has_hits, "an answer lacks hits"
     check(tally.hits, allowed)

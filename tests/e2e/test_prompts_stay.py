@@ -1,5 +1,5 @@
 """Do token ids of prompts stay on the engine's host?  A host and the cluster are two network
-namespaces with a line between them; everything on the line is recorded and searched."""
+namespaces with a link between them; everything on the link is recorded and searched."""
 
 import os
 import struct
@@ -25,7 +25,7 @@ BLOCK = 16
 
 
 def marked_prompt(number):
-    """Ids of nine and ten digits: nothing else on the line looks like two of them in a row."""
+    """Token ids of nine and ten digits, two of which in a row appear in no other data on the link."""
     return [1_900_000_000 + 7_919 * (number * BLOCK + at) for at in range(BLOCK)]
 
 
@@ -38,7 +38,7 @@ def varint(value):
 
 
 def spellings(one, two):
-    """Two token ids in a row, in each way that somebody may send them."""
+    """Two token ids in a row, in each encoding in which they may be sent."""
     for form in ("<2I", ">2I", "<2Q", ">2Q", "<2i", ">2i"):
         yield struct.pack(form, one, two)
     for kind in (msgspec.msgpack, msgspec.json):
@@ -50,7 +50,7 @@ def spellings(one, two):
 
 
 def tokens_on_line(flows, prompts):
-    """The spellings of marked prompts that were found."""
+    """The encodings of marked prompts that were found."""
     found = []
     for number in prompts:
         tokens = marked_prompt(number)
@@ -86,7 +86,7 @@ class Site:
             return self.scene.engine_of(kind, **options)
 
     def bridge(self, where, row, profile):
-        """In the namespace `where`."""
+        """Starts it in the namespace `where`."""
         with where.entered():
             return self.scene.daemon(
                 "kvbridge",
@@ -122,8 +122,8 @@ def lists(aggregator, count):
 
 
 def carry(site, vllm, where, row, profile, crosses):
-    """Marked prompts go every way that there is: by replay, live, and to an aggregator that is late.
-    Returns what was found of them on the line, on which `crosses` must have been."""
+    """Sends marked prompts on every possible way: by replay, live, and to an aggregator that starts
+    late. Returns the encodings found on the link; `crosses` must be among the recorded data."""
     first = site.aggregator("kvaggregator")
     vllm.publish(store_marked(1))
     vllm.publish(store_marked(2))
@@ -132,7 +132,7 @@ def carry(site, vllm, where, row, profile, crosses):
     vllm.publish(store_marked(3))
     wait_for("a live batch is listed", lists(first, 3))
     late = site.aggregator("late")
-    wait_for("a late aggregator lists all", lists(late, 3))
+    wait_for("a late aggregator lists all blocks", lists(late, 3))
     flows = site.capture.stop()
     assert any(crosses in flow for flow in flows), "nothing was recorded"
     return tokens_on_line(flows, (1, 2, 3))
@@ -152,15 +152,15 @@ def test_no_token_id_leaves_the_host_of_a_sidecar(site, by, profile):
     assert carry(site, vllm, site.host, row, profile, crosses=b".kv_events") == []
 
 
-def test_a_bridge_on_another_host_has_them_on_the_line(site):
-    """The control: the search finds what is there, of each prompt and way."""
+def test_a_bridge_on_another_host_sends_token_ids_over_the_link(site):
+    """The control: the search finds token ids of each prompt and way when they do cross the link."""
     vllm = site.engine(bind=f"tcp://{HOST}:*", bind_replay=f"tcp://{HOST}:*")
     row = f'events = "{vllm.events}"; replay = "{vllm.replay}";'
     found = carry(site, vllm, site.cluster, row, "json", crosses=b"kv-events")
     assert {number for number, _ in found} == {1, 2, 3}
 
 
-def test_curve_hides_them_from_the_line(site, tmp_path):
+def test_curve_hides_token_ids_on_the_link(site, tmp_path):
     keys = Keys(tmp_path)
     vllm = site.engine(CurveEngine, keys=keys.engine, bind=f"tcp://{HOST}:*", bind_replay=f"tcp://{HOST}:*")
     row = f'events = "{vllm.events}"; replay = "{vllm.replay}"; {keys.connecting}'
@@ -169,7 +169,7 @@ def test_curve_hides_them_from_the_line(site, tmp_path):
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_curve_hides_what_is_republished(site, tmp_path, is_encrypted):
-    """Live and asked for once more, by a reader on another host; without CURVE both are found."""
+    """Live and by request, to a reader on another host. Without CURVE both are found."""
     keys = ReaderKeys(tmp_path)
     vllm = site.engine()
     events, replay = f"tcp://{HOST}:5657", f"tcp://{HOST}:6657"
@@ -180,7 +180,7 @@ def test_curve_hides_what_is_republished(site, tmp_path, is_encrypted):
     reader = readers.Dynamo(events, replay, block_size=BLOCK, secure=secure)
     for number in (1, 2, 3):
         vllm.publish(store_marked(number))
-    wait_for("all are read", lambda: reader.read(50) and len(reader.held) == 3)
+    wait_for("all blocks are read", lambda: reader.read(50) and len(reader.held) == 3)
     assert list(reader.request(reader.batches[0]))
     reader.close()
     flows = site.capture.stop()

@@ -18,14 +18,14 @@ from programs import wait_for
 from test_fleet import say, verify
 
 PROXY = pathlib.Path(__file__).resolve().parents[2] / "etc" / "examples" / "proxy.py"
-DEAD = "http://127.0.0.1:1"  # nobody listens there
+DEAD = "http://127.0.0.1:1"  # nobody listens on it
 
 
 class Fleet:
     """Simulated engines that serve completions; each step of 1 ms makes one token."""
 
     def __init__(self, scene, model, first_id, count, dead=()):
-        """dead: the workers, counted from 0, whose address in the configuration is wrong."""
+        """dead: workers, counted from 0, with a wrong address in the configuration."""
         self.truth, config = scene.folder / f"truth-{model}", scene.folder / f"workers-{model}"
         self.program = scene.start(f"kvfleet-{model}", [
             programs.BIN / "kvfleet", "--workers", count, "--ranks", 2, "--first-id", first_id, "--model", model,
@@ -34,14 +34,15 @@ class Fleet:
         self.addresses = re.findall(r'address = "(.*?)"', text)
         for at in dead:
             text = text.replace(self.addresses[at], DEAD)
-        # Rows of `workers`.  Without load reports only requests in flight decide: a report is 100 ms old at times.
+        # Rows of `workers`, without load reports, so that only requests in flight decide: a load
+        # report may be 100 ms old.
         self.rows = re.findall(r"^  \{ (.*?)^  \}", re.sub(r"load = .*", "", text), re.S | re.M)
 
     def stop(self):
-        """All its threads; nothing is answered until SIGCONT."""
+        """Stops all its threads; nothing is answered before SIGCONT."""
         pid = self.program.process.pid
         self.program.process.send_signal(signal.SIGSTOP)
-        wait_for("it has stopped", lambda: {
+        wait_for("the proxy has stopped", lambda: {
             (task / "stat").read_text().rpartition(")")[2].split()[0]
             for task in pathlib.Path(f"/proc/{pid}/task").iterdir()} == {"T"})
 
@@ -56,7 +57,7 @@ class Stage:
     aggregator: object
     proxy: object
     fleet: Fleet  # two workers of two ranks
-    routed: int = 0  # requests so far
+    routed: int = 0  # number of requests so far
 
     def is_listed(self, prompt, tokens, model="m"):
         return f":{tokens}" in self.aggregator.http("POST", "/query", {"model": model, "token_ids": prompt})[1]
@@ -70,9 +71,10 @@ class Stage:
         return self.request("/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 2})
 
     def wait_for_the_end(self):
-        """Of one more request.  Counts, as the gauge of those in flight may be that of the moment before."""
+        """Waits for the end of one more request. Counts ends, because the gauge of requests in
+        flight may be out of date."""
         self.routed += 1
-        wait_for("its end is reported", lambda: self.aggregator.metric(
+        wait_for("the end of the request is reported", lambda: self.aggregator.metric(
             "kvb_requests_finished_total", end="reported") == self.routed)
 
     def expect_the_truth(self):
@@ -94,8 +96,8 @@ def stage(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unreachable(stage):
-    """For the last tests, as kvctl verify compares everything that is listed with one fleet: a worker that cannot
-    be reached beside one that can, with the model n, and one alone, with the model o."""
+    """For the last tests, since kvctl verify compares all listed blocks with one fleet: an
+    unreachable worker next to a reachable one, with model n, and a single one, with model o."""
     fleets = Fleet(stage.scene, "n", 11, 2, dead=[0]), Fleet(stage.scene, "o", 21, 1, dead=[0])
     stage.scene.bridge(*fleets[0].rows, *fleets[1].rows, name="kvbridge2")
     wait_for("all workers are known", lambda: len(stage.aggregator.states()) == 10)
@@ -131,7 +133,7 @@ def request(proxy, method, path, body=None):
 
 
 def tokenized(answer):
-    """None: no engine has answered /tokenize in the time that the proxy gives it."""
+    """None: no engine has answered /tokenize within the proxy's time limit."""
     return None if answer[1].get("x-kvbridge-tokens") == "none" else answer
 
 
@@ -141,11 +143,11 @@ def cached(answer):
 
 
 def test_a_prompt_goes_where_it_is_held(stage):
-    # A hit follows each new prompt, and still all ranks get new ones in turn.
+    # A hit follows each new prompt, and all ranks still get new prompts in turn.
     for first in range(1_000, 9_000, 1_000):
         prompt = list(range(first, first + 64))
         assert cached(stage.complete(prompt)) == 0
-        wait_for("it is listed", lambda: stage.is_listed(prompt, 64))
+        wait_for("the prompt is listed", lambda: stage.is_listed(prompt, 64))
         assert cached(stage.complete(prompt + [7])) == 64
     assert stage.fleet.total("requests_finished") == [4] * 4
     assert stage.fleet.total("hit_tokens") == [128] * 4
@@ -158,10 +160,10 @@ def test_a_prompt_goes_where_it_is_held(stage):
 def test_a_prompt_is_computed_again_where_its_blocks_were_evicted(stage):
     prompt = list(range(20_000, 20_064))
     stage.complete(prompt)
-    wait_for("it is listed", lambda: stage.is_listed(prompt, 64))
-    for first in range(30_000, 90_000, 4_000):  # each of the four ranks has 511 blocks
+    wait_for("the prompt is listed", lambda: stage.is_listed(prompt, 64))
+    for first in range(30_000, 90_000, 4_000):  # each of the four ranks has room for 511 blocks
         stage.complete(list(range(first, first + 3_999)))
-    wait_for("it is listed no longer", lambda: not stage.is_listed(prompt, 64))
+    wait_for("the prompt is not listed any more", lambda: not stage.is_listed(prompt, 64))
     assert cached(stage.complete(prompt + [7])) == 0
     stage.expect_the_truth()
 
@@ -173,15 +175,15 @@ def test_a_text_is_routed_by_its_tokens(stage, path, prompt):
     body = {"model": "m", "max_tokens": 2, **prompt}
     letter = "x" if "prompt" in prompt else "y"
     assert cached(stage.request(path, body)) == 0
-    wait_for("it is listed", lambda: stage.is_listed([ord(letter)] * 48, 48))
-    answer = wait_for("its text is tokenized in time", lambda: tokenized(stage.request(path, body)))
-    assert cached(answer) == 32  # the last block is computed again
+    wait_for("the prompt is listed", lambda: stage.is_listed([ord(letter)] * 48, 48))
+    answer = wait_for("the text is tokenized in time", lambda: tokenized(stage.request(path, body)))
+    assert cached(answer) == 32  # the last block is always computed again
 
 
 def test_a_text_that_no_engine_tokenizes_in_time_is_routed_by_load(stage):
     stage.fleet.stop()
     connection = send(stage.proxy, "POST", "/v1/completions", {"model": "m", "prompt": "z" * 48})
-    wait_for("it is routed", lambda: stage.aggregator.metric("kvb_requests_in_flight") == 1)
+    wait_for("the request is routed", lambda: stage.aggregator.metric("kvb_requests_in_flight") == 1)
     stage.fleet.program.process.send_signal(signal.SIGCONT)
     answer = connection.getresponse()
     assert (answer.status, answer.headers["x-kvbridge-tokens"]) == (200, "none")
@@ -199,9 +201,9 @@ def test_an_answer_is_passed_on_as_it_comes(stage):
     assert answer.headers["Content-Type"].startswith("text/event-stream")
     assert answer.headers["x-kvbridge-worker"] in stage.fleet.addresses
     first = json.loads(answer.readline()[6:])
-    say(stage.fleet.truth, "pause")  # so that its end is not there yet
+    say(stage.fleet.truth, "pause")  # so that the end of the answer is not there yet
     assert first["choices"][0]["finish_reason"] is None
-    wait_for("it is in flight", lambda: stage.aggregator.metric("kvb_requests_in_flight") == 1)
+    wait_for("the request is in flight", lambda: stage.aggregator.metric("kvb_requests_in_flight") == 1)
     say(stage.fleet.truth, "resume")
     *_, last, usage, done, _ = answer.read().decode().split("\n\n")
     connection.close()
@@ -210,7 +212,7 @@ def test_an_answer_is_passed_on_as_it_comes(stage):
     assert done == "data: [DONE]"
     stage.wait_for_the_end()
     # /route, /first_token and /finished
-    wait_for("all is counted", lambda: stage.aggregator.metric("kvb_questions_total", kind="http") == asked + 3)
+    wait_for("the requests to the aggregator are counted", lambda: stage.aggregator.metric("kvb_questions_total", kind="http") == asked + 3)
     assert stage.aggregator.metric("kvb_request_reports_unknown_total") == 0
 
 
@@ -218,17 +220,17 @@ def test_a_client_that_leaves_ends_its_request(stage):
     connection = send(stage.proxy, "POST", "/v1/completions", {
         "model": "m", "prompt": [1, 2, 3], "max_tokens": 4_096, "stream": True})
     connection.getresponse().readline()
-    wait_for("it is in flight", lambda: stage.aggregator.metric("kvb_requests_in_flight") == 1)
+    wait_for("the request is in flight", lambda: stage.aggregator.metric("kvb_requests_in_flight") == 1)
     connection.sock.close()
     connection.close()
     stage.wait_for_the_end()
-    wait_for("the engine computes it no longer", lambda: sum(stage.fleet.total("running")) == 0, seconds=3)
+    wait_for("the engine has aborted the request", lambda: sum(stage.fleet.total("running")) == 0, seconds=3)
 
 
-def test_a_worker_that_cannot_be_reached_is_passed_over(stage, unreachable):
+def test_an_unreachable_worker_is_skipped(stage, unreachable):
     prompt = list(range(64))
     send_to(unreachable[0], {"prompt": prompt})
-    wait_for("it is listed", lambda: stage.is_listed(prompt, 64, "n"))
+    wait_for("the prompt is listed", lambda: stage.is_listed(prompt, 64, "n"))
     status, headers, _ = stage.complete(prompt, "n")
     assert (status, headers["x-kvbridge-worker"]) == (200, unreachable[1])
 
@@ -238,7 +240,7 @@ def send_to(address, body):
         return json.load(answer)
 
 
-def test_what_is_wrong_is_said(stage, unreachable):
+def test_failures_are_reported_with_their_reason(stage, unreachable):
     for body, status, words in [
         (b"{", 400, "not JSON"), (b"[]", 400, "not JSON"),
         (b'{"model":"other","prompt":[1]}', 404, "kvaggregator routes to no worker"),
@@ -251,6 +253,6 @@ def test_what_is_wrong_is_said(stage, unreachable):
         connection.close()
     assert [one["id"] for one in models(stage.proxy)] == ["m", "n", "o"]
     stage.wait_for_the_end()
-    stage.aggregator.stop()  # the last test
+    stage.aggregator.stop()  # this is the last test
     status, _, text = request(stage.proxy, "POST", "/v1/completions", {"model": "m", "prompt": [1]})
     assert status == 503 and "does not answer" in text

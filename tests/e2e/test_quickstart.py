@@ -1,5 +1,4 @@
-"""Does the first thing that a newcomer runs work, to its end and when it is
-interrupted?"""
+"""Does etc/quickstart, the first command of a new user, work to its end and when it is interrupted?"""
 
 import os
 import pathlib
@@ -14,7 +13,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Run:
-    """What one etc/quickstart starts bears its mark, since other tests start programs too."""
+    """Processes started by one etc/quickstart have its mark in their environment, because other
+    tests start programs too."""
 
     def __init__(self):
         self.mark = f"KVB_TEST_MARK={uuid.uuid4()}"
@@ -22,7 +22,7 @@ class Run:
         self.environment = {**os.environ, name: value}
 
     def programs(self):
-        """{process number: name} of this tree's release build that run now."""
+        """{process id: name} of the running programs of this tree's release build."""
         found = {}
         for folder in pathlib.Path("/proc").glob("[0-9]*"):
             try:
@@ -38,7 +38,7 @@ class Run:
 
 
 def check_secured():
-    """Nothing of this run was denied to our programs, and no file that stays has a secret."""
+    """In this run no permission was denied, and no remaining file contains a secret."""
     logs = ROOT / "build/quickstart"
     assert "TLS required for client connections" in (logs / "nats-server.log").read_text()
     for path in [*logs.glob("kv*"), logs / "nats-server.log"]:
@@ -53,7 +53,7 @@ def check_secured():
 
 @pytest.mark.quickstart
 @pytest.mark.parametrize("options", [["--seconds", "8"], ["--seconds", "4", "--secure"]], ids=["plain", "secure"])
-def test_quickstart_proves_that_the_index_is_true_and_leaves_nothing_running(options):
+def test_quickstart_verifies_the_index_and_leaves_nothing_running(options):
     run = Run()
     done = subprocess.run(
         [ROOT / "etc/quickstart", *options], stdin=subprocess.DEVNULL,
@@ -83,7 +83,7 @@ def test_quickstart_says_which_program_failed_and_stops_the_rest():
         if "in sync" in line:
             break
     started = run.programs()
-    if "kvaggregator" not in started.values():  # it ended by itself: why?
+    if "kvaggregator" not in started.values():  # it ended by itself, so print why
         running.kill() if started else None
         assert False, (started, said, running.communicate(timeout=60))
     for number, name in started.items():

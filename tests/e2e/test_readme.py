@@ -36,7 +36,7 @@ def vllm_options():
 
 
 def replaced(text, ports):
-    """Each port of the text in place of which there is another; a port that is not there fails."""
+    """Replaces ports in the text; a port that does not occur in it is an error."""
     for old, new in ports.items():
         assert f":{old}" in text, (old, text)
         text = text.replace(f":{old}", f":{new}")
@@ -44,7 +44,7 @@ def replaced(text, ports):
 
 
 def start_vllm(scene, options):
-    """A simulated engine with these options; its ports by the keys of kvbridge's configuration."""
+    """A simulated engine with these options, and its ports by kvbridge's configuration keys."""
     config = scene.folder / "workers"
     scene.start("kvfleet", [
         programs.BIN / "kvfleet", "--workers", 1, "--ranks", 1, "--dialect", "vllm-0.31", "--model", options["model"],
@@ -55,7 +55,7 @@ def start_vllm(scene, options):
 
 def test_your_own_vllm_answers_as_printed(scene):
     options = vllm_options()
-    assert options["block_size"] == BLOCK and options["events"]["topic"] == "kv-events"  # as kvfleet's
+    assert options["block_size"] == BLOCK and options["events"]["topic"] == "kv-events"  # kvfleet's defaults
     ports = start_vllm(scene, options)
 
     started = [shlex.split(line) for line in START.splitlines()]
@@ -96,7 +96,7 @@ def test_its_configuration_is_free_of_mistakes(tmp_path):
 
 # ---- Links -------------------------------------------------------------------------
 
-SKIPPED = ("build", ".git", "data")  # of others, or made
+SKIPPED = ("build", ".git", "data")  # external or generated targets
 
 
 def documents():
@@ -105,7 +105,7 @@ def documents():
 
 
 def anchors(path):
-    """As GitHub makes them of titles."""
+    """The anchors that GitHub makes from titles."""
     text = re.sub(r"^```.*?^```$", "", path.read_text(), flags=re.M | re.S)
     titles = re.findall(r"^#+ (.*)$", text, re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -23,7 +23,7 @@ def test_an_aggregator_that_starts_again_is_ready_when_its_streams_are_exact(sce
     assert ready(aggregator, 0.95) == (200, "ready\n"), "an idle fleet has nothing to wait for"
     bridge = start_bridge(scene, workers, "protobuf")
     wait_for("all are EXACT", lambda: aggregator.metric("kvb_streams", state="exact") == 6, 30)
-    wait_for("it is ready with a share, too", lambda: ready(aggregator, 1)[0] == 200)
+    wait_for("the aggregator is ready with a share of 1, too", lambda: ready(aggregator, 1)[0] == 200)
     assert ready(bridge, 0.95)[0] == 200
     assert aggregator.stop() == 0
 
@@ -41,7 +41,7 @@ def test_an_aggregator_that_starts_again_is_ready_when_its_streams_are_exact(sce
     assert again.http("GET", "/readyz") == (200, "ready\n")
 
 
-def test_a_share_that_is_not_reached_is_said(scene):
+def test_a_share_that_is_not_reached_is_reported(scene):
     one, other = scene.engine(), scene.engine()
     aggregator = scene.aggregator()
     bridge = scene.bridge(worker(one, 1), worker(other, 2, replay=False), heartbeat_ms=100)
@@ -50,18 +50,18 @@ def test_a_share_that_is_not_reached_is_said(scene):
     states = [s["state"] for s in aggregator.get("/streams")["streams"]]
     exact = states.count("EXACT")
     for daemon in (aggregator, bridge):
-        wait_for("it says the share", lambda d=daemon: ready(d, 1) == (
+        wait_for("/readyz shows the share", lambda d=daemon: ready(d, 1) == (
             503, f"{exact} of 2 streams are EXACT, a share of {exact / 2:.3f}; 1 is asked for\n"))
         assert daemon.is_ready(), "without the question it is ready"
         assert ready(daemon, 0)[0] == 200
     other.go_away()
-    wait_for("it is DOWN", lambda: "DOWN" in [s["state"] for s in aggregator.get("/streams")["streams"]])
+    wait_for("the stream is DOWN", lambda: "DOWN" in [s["state"] for s in aggregator.get("/streams")["streams"]])
     if exact:
-        wait_for("a worker that is away does not count", lambda: ready(aggregator, 1)[0] == 200)
+        wait_for("an absent worker does not count", lambda: ready(aggregator, 1)[0] == 200)
 
 
 @pytest.mark.parametrize("text", ["", "1.1", "-0.5", "half", "nan", "inf", "0x1", "0.5.5", " 1", "0." + "9" * 40, "95%25"])
-def test_a_share_that_is_none_is_refused(scene, text):
+def test_an_invalid_share_is_refused(scene, text):
     aggregator = scene.aggregator()
     for daemon in (aggregator, scene.bridge(worker(scene.engine(), 1))):
         status, sentence = daemon.http("GET", f"/readyz?exact={text.replace(' ', '+')}")
@@ -82,8 +82,8 @@ def test_many_streams_say_goodbye_within_the_grace_period(scene):
     def said():
         return {(b["worker_id"], b["dp_rank"]) for b in (json.loads(m.data) for m in list(beats)) if b["bye"]}
 
-    wait_for("each of them has said goodbye", lambda: len(said()) == 256, 2)
-    wait_for("the aggregator has heard all", lambda: {
+    wait_for("each stream has said goodbye", lambda: len(said()) == 256, 2)
+    wait_for("the aggregator has received all goodbyes", lambda: {
         (s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]} == {("DOWN", "bridge_stopped")}, 2)
     print(f"256 streams said goodbye in {took:.2f} s")
     assert took < GRACE_S / 3

@@ -1,5 +1,5 @@
-"""Does a router of plain JSON that connects late get all blocks?  It receives no earlier events, requests
-nothing, and the fleet is idle."""
+"""Does a router of plain JSON that connects late get all blocks?  It has received no earlier
+events, sends no requests, and the fleet is idle."""
 
 import json
 import time
@@ -16,9 +16,9 @@ STREAMS, BLOCKS, CHAIN = 16, 4096, 256
 
 
 class Dynamo041:
-    """What the index of Dynamo 0.4.1 makes of P.kv_events, worker by worker: a stored event
-    whose parent the worker does not hold is ignored, and so is the removal of a block that it
-    does not hold; ids mean nothing; ranks are not known."""
+    """The index of Dynamo 0.4.1 fed by P.kv_events, worker by worker. A stored event whose parent
+    the worker does not hold is ignored, and so is the removal of a block that it does not hold.
+    Event ids and ranks are ignored."""
 
     def __init__(self, bus):
         self.messages = bus.watch(f"{PUBLISH}.kv_events")
@@ -45,7 +45,7 @@ class Dynamo041:
             held.difference_update(data["removed"]["block_hashes"])
 
     def blocks(self):
-        """{worker: blocks held}, of those that hold any."""
+        """{worker: held blocks}, of workers that hold any."""
         while self.messages:
             self._apply(self.messages.pop(0).data)
         return {worker_id: held for worker_id, held in self.held.items() if held}
@@ -55,8 +55,8 @@ class Dynamo041:
 
 
 def fill(one, number):
-    """Prompts of 256 blocks in a tree: each second one goes on from the middle of the one
-    before it."""
+    """Prompts of 256 blocks that form a tree: every second one continues from the middle of the one
+    before."""
     for at in range(0, BLOCKS, CHAIN):
         hashes = range(number * 100_000 + at + 1, number * 100_000 + at + CHAIN + 1)
         goes_on = at // CHAIN % 2 == 1
@@ -68,7 +68,7 @@ def fill(one, number):
 
 
 def listed(aggregator):
-    """{worker: blocks}, as kvaggregator lists them."""
+    """{worker: blocks} as listed by kvaggregator."""
     blocks = {}
     for row in aggregator.rows():
         blocks.setdefault(int(row[0]), set()).add(int(row[3]))
@@ -76,7 +76,7 @@ def listed(aggregator):
 
 
 def digests(aggregator):
-    """Differences that heartbeats showed, and messages that were refused."""
+    """How many differences heartbeats have shown, and how many messages were refused."""
     return sum(
         aggregator.metric(name)
         for name in ("kvb_digest_buckets_differ_total", "kvb_messages_refused_total")
@@ -84,7 +84,7 @@ def digests(aggregator):
 
 
 def idle_fleet(scene, streams=STREAMS, **publish):
-    """All blocks are listed, and nothing happens any more."""
+    """All blocks are listed, and no further event follows."""
     early = Dynamo041(scene.bus())
     aggregator = scene.aggregator()
     engines = [scene.engine() for _ in range(streams)]
@@ -103,10 +103,10 @@ def test_a_late_reader_has_all_within_one_period(scene):
     clears, mismatches = early.clears, digests(aggregator)
     late = Dynamo041(scene.bus())
     came = time.monotonic()
-    wait_for("it has all", lambda: late.count() == STREAMS * BLOCKS, 2 * period_s)
+    wait_for("the late reader has all blocks", lambda: late.count() == STREAMS * BLOCKS, 2 * period_s)
     assert time.monotonic() - came <= period_s
     assert late.blocks() == truth
-    # again, from the first stream to the last; no other reader notices
+    # the next round goes from the first stream to the last; other readers are not affected
     told = bridge.metric("kvb_refresh_streams_total")
     wait_for("a whole round more",
              lambda: bridge.metric("kvb_refresh_streams_total") > told + STREAMS, 3 * period_s)
@@ -117,7 +117,7 @@ def test_a_late_reader_has_all_within_one_period(scene):
     assert bridge.metric("kvb_refresh_given_up_total") == 0
 
 
-def test_who_asks_has_all_at_once(scene):
+def test_a_request_gets_all_blocks_at_once(scene):
     _, aggregator, _, bridge = idle_fleet(scene, refresh_s=0)
     truth = listed(aggregator)
     bus = scene.bus()
@@ -127,11 +127,11 @@ def test_who_asks_has_all_at_once(scene):
     assert answer.pop("bridge_id")
     assert answer == {"streams": STREAMS, "blocks": STREAMS * BLOCKS, "rationed": 0, "away": 0}
     came = time.monotonic()
-    wait_for("it has all", lambda: late.count() == STREAMS * BLOCKS, 10)
+    wait_for("the late reader has all blocks", lambda: late.count() == STREAMS * BLOCKS, 10)
     took = time.monotonic() - came
     assert took < 4, took
     assert late.blocks() == truth and late.clears == 0 and late.ignored == 0
-    # and not again for ten seconds
+    # and not again within ten seconds
     again = json.loads(bus.request(f"{PUBLISH}.kv_refresh", b"{}"))
     assert (again["streams"], again["rationed"]) == (0, STREAMS)
     wait_for("counted", lambda: bridge.metric("kvb_refresh_requests_total", outcome="rationed") == STREAMS)
@@ -154,20 +154,21 @@ def small_fleet(scene, **publish):
 
 
 @pytest.mark.sanitize
-def test_one_stream_may_be_asked_for(scene):
+def test_one_stream_may_be_requested(scene):
     small_fleet(scene, refresh_s=0)
     bus = scene.bus()
     late = Dynamo041(bus)
     answer = json.loads(bus.request(f"{PUBLISH}.kv_refresh", b'{"worker_id":8,"dp_rank":0}'))
     assert (answer["streams"], answer["blocks"]) == (1, 2)
-    wait_for("it has it", lambda: late.blocks() == {8: {name_of(1), name_of(3)}})
-    # a plain message asks as well: for the other one, since this one had its turn
+    wait_for("the reader has the requested stream", lambda: late.blocks() == {8: {name_of(1), name_of(3)}})
+    # a message without a reply subject is a request too, here for the other stream, because this
+    # one had its turn
     bus.publish(f"{PUBLISH}.kv_refresh", b"")
-    wait_for("both", lambda: late.blocks().keys() == {7, 8})
+    wait_for("the reader has both streams", lambda: late.blocks().keys() == {7, 8})
     assert late.blocks()[7] == {name_of(1), name_of(2)}
 
 
-def test_what_is_not_asked_well_is_answered_and_counted(scene):
+def test_bad_requests_are_answered_and_counted(scene):
     _, bridge = small_fleet(scene, refresh_s=0)
     bus = scene.bus()
     for body in (b"now", b'{"worker_id":-1}', b'{"dp_rank":0}', b" " * 2000):
@@ -179,8 +180,9 @@ def test_what_is_not_asked_well_is_answered_and_counted(scene):
     assert late.count() == 0 and bridge.metric("kvb_refresh_streams_total") == 0
 
 
-def test_readers_that_can_ask_get_no_refresh(scene):
-    """protobuf, and json with reannounce = "never": --check says that the key has no effect."""
+def test_readers_that_can_request_events_get_no_refresh(scene):
+    """For protobuf, and for json with reannounce = "never", --check says that the key has no
+    effect."""
     one = scene.engine()
     for name, publish in (("a", {"profile": "protobuf"}), ("b", {"reannounce": "never"})):
         component = f"Worker-{name}"
@@ -193,7 +195,7 @@ def test_readers_that_can_ask_get_no_refresh(scene):
 
 
 @pytest.mark.sanitize
-def test_while_blocks_come_and_go_a_late_reader_ends_with_the_truth(scene):
+def test_a_late_reader_is_correct_while_blocks_come_and_go(scene):
     (first, _), bridge = small_fleet(scene, refresh_s=1)
     aggregator = scene.aggregator()
     late = Dynamo041(scene.bus())
@@ -204,16 +206,16 @@ def test_while_blocks_come_and_go_a_late_reader_ends_with_the_truth(scene):
     told = bridge.metric("kvb_refresh_streams_total")
     wait_for("two rounds", lambda: bridge.metric("kvb_refresh_streams_total") >= told + 4, 15)
     wait_for("kvaggregator is sure", lambda: aggregator.is_exact(2), 15)
-    wait_for("the reader has the truth", lambda: late.blocks() == listed(aggregator), 10)
+    wait_for("the late reader holds what is listed", lambda: late.blocks() == listed(aggregator), 10)
 
 
-def test_an_engine_that_is_away_is_not_told_of(scene):
+def test_an_absent_engine_is_not_refreshed(scene):
     engines, bridge = small_fleet(scene, refresh_s=0, down_clear_ms=600000)
     engines[0].go_away()
-    wait_for("it is away", lambda: [s["state"] for s in bridge.get("/state")["streams"]].count("DOWN") == 1)
+    wait_for("the engine is away", lambda: [s["state"] for s in bridge.get("/state")["streams"]].count("DOWN") == 1)
     bus = scene.bus()
     late = Dynamo041(bus)
     answer = json.loads(bus.request(f"{PUBLISH}.kv_refresh", b""))
     assert (answer["streams"], answer["away"]) == (1, 1)
-    wait_for("the other one", lambda: late.blocks().keys() == {8})
+    wait_for("the reader has the other stream", lambda: late.blocks().keys() == {8})
     assert late.count() == 2

@@ -1,5 +1,5 @@
-"""Is a list called EXACT only when the engine that publishes has proven it?  Engines that keep
-nothing for replays, replay ports of another engine, and lives that look like the one before."""
+"""Is a list called EXACT only when the engine that publishes has proven it?  Engines without a
+replay buffer, replay ports of another engine, and incarnations that look like the one before."""
 
 import engine
 import pytest
@@ -11,7 +11,7 @@ NO_BASE = ("UNVERIFIED", "no_base")
 
 
 class Seen:
-    """The state of a worker in the aggregator, and every state that the bridge had."""
+    """The state of a worker in the aggregator, and all states that its bridge had."""
 
     def __init__(self, scene, worker_id=7):
         self.aggregator, self.worker_id, self.states = scene.aggregator(), worker_id, set()
@@ -48,23 +48,23 @@ def test_an_engine_that_keeps_nothing_is_never_exact(scene):
     wait_for("the bridge was answered", lambda: bridge.metric("kvb_replays_total", step="completed") >= 3)
     wait_for("nothing is known", lambda: seen.is_at(NO_BASE))
     vllm.publish(store(51), buffered=False)
-    wait_for("one block is", lambda: seen.is_at(NO_BASE, 51))
+    wait_for("the live block is listed", lambda: seen.is_at(NO_BASE, 51))
     asked = len(vllm.requests)
-    wait_for("it was looked for", lambda: seen.is_at(NO_BASE, 51) and len(vllm.requests) > asked + 1)
+    wait_for("the live batch was looked for", lambda: seen.is_at(NO_BASE, 51) and len(vllm.requests) > asked + 1)
     assert not seen.was_exact()
 
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize("ahead", [0, 30])
 def test_a_replay_port_of_another_engine_proves_nothing(scene, ahead):
-    """Two ranks whose ports were swapped: what one replays is not what the other holds."""
+    """Two ranks whose ports were swapped: the replay of one does not match the list of the other."""
     one, other, seen = scene.engine(repeats=False), scene.engine(repeats=False), Seen(scene)
     for number in range(1, 21):
         one.publish(store(number))
     for number in range(101, 121 + ahead):
         other.publish(store(number))
     bridge_reading(scene, one, replay=other.replay)
-    wait_for("the other's list is unverified", lambda: seen.is_at(NO_BASE, *range(101, 121 + ahead)))
+    wait_for("the list from the other engine is unverified", lambda: seen.is_at(NO_BASE, *range(101, 121 + ahead)))
     for number in range(21, 24):
         one.publish(store(number))
 
@@ -75,7 +75,7 @@ def test_a_replay_port_of_another_engine_proves_nothing(scene, ahead):
     one.publish(store(24))
     wait_for("what comes live is", lambda: has_no_phantom() and name_of(24) in seen.listed())
     asked = len(other.requests)
-    wait_for("it is asked again", lambda: has_no_phantom() and len(other.requests) > asked + 1)
+    wait_for("the replay is requested again", lambda: has_no_phantom() and len(other.requests) > asked + 1)
     assert other.requests.count(0) <= 2, "never for its whole buffer once it was found out"
     assert not seen.was_exact()
 
@@ -85,13 +85,13 @@ def test_a_silent_engine_is_exact_with_its_next_batch(scene):
     for number in (1, 2, 3):
         vllm.publish(store(number))
     bridge_reading(scene, vllm)
-    wait_for("its history is there, and unverified", lambda: seen.is_at(NO_BASE, 1, 2, 3))
+    wait_for("the history is listed, unverified", lambda: seen.is_at(NO_BASE, 1, 2, 3))
     vllm.publish(store(4))
-    wait_for("one live batch proves it", lambda: seen.is_at(("EXACT", ""), 1, 2, 3, 4), 5)
+    wait_for("one live batch proves the list", lambda: seen.is_at(("EXACT", ""), 1, 2, 3, 4), 5)
 
 
-def test_a_new_life_whose_last_batch_is_equal_is_another_life(scene):
-    """An engine that writes no times."""
+def test_an_equal_last_batch_does_not_hide_a_restart(scene):
+    """For an engine that writes no timestamps."""
     def timeless(number):
         return engine.batch(engine.stored([number], [number * 1000 + i for i in range(16)], 16), ts=0)
 
@@ -103,16 +103,16 @@ def test_a_new_life_whose_last_batch_is_equal_is_another_life(scene):
     vllm.restart()
     vllm.publish(timeless(9))
     vllm.publish(timeless(2))
-    wait_for("the new ones are", lambda: seen.is_at(("EXACT", ""), 9, 2), 15)
+    wait_for("the blocks of the new incarnation are listed", lambda: seen.is_at(("EXACT", ""), 9, 2), 15)
     wait_for("the restart is counted", lambda: bridge.metric("kvb_engine_restarts_total") == 1)
 
 
-def test_a_batch_with_other_bytes_than_the_replays_is_found(scene):
-    """Flipped on its way, past TCP's sum, and followed by silence."""
+def test_a_batch_with_other_bytes_than_the_replay_is_detected(scene):
+    """Bytes flipped in transit, undetected by TCP's checksum, and followed by silence."""
     vllm, seen = scene.engine(), Seen(scene)
     vllm.publish(store(1))
     bridge_reading(scene, vllm)
-    wait_for("it is in sync", lambda: seen.is_at(("EXACT", ""), 1))
+    wait_for("the stream is EXACT", lambda: seen.is_at(("EXACT", ""), 1))
     vllm.publish(store(2), live=False)
     vllm.send_raw(vllm.topic, (1).to_bytes(8, "big"), store(99))
     wait_for("the replay's is believed", lambda: seen.is_at(("EXACT", ""), 1, 2), 15)

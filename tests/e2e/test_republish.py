@@ -32,7 +32,7 @@ class World:
         self.next_hash = 1 << 40
         self.events, self.replay = (f"tcp://127.0.0.1:{programs.free_port()}" for _ in range(2))
         self.readers = []
-        scene.clients.append(self)  # closed with it, whatever happens
+        scene.clients.append(self)  # stopped together with this world, whatever happens
         self.bridges = 0
         row = worker(self.engine, block_size=SIZE, more=MORE.format(self.events, self.replay, more))
         limits = f'checkpoint = "{directory}"; checkpoint_s = 1;' if directory else ""
@@ -47,12 +47,14 @@ class World:
         return max((one.stat().st_mtime_ns for one in self.directory.glob(pattern)), default=0)
 
     def has_tokens_of_checkpoint(self):
-        """What was stored since the last file of tokens, and is in a newer checkpoint, has none after a crash."""
+        """Blocks stored after the last file of tokens, but saved in a newer checkpoint, have no
+        tokens after a crash."""
         return self.written_ns("*[0-9]") <= self.written_ns("*.tokens")
 
     def wait_for_tokens(self):
-        """Until a checkpoint from now on has its tokens.  A block that was stored while they were written is in
-        these already: then the next checkpoint writes none, and one more block has to be stored."""
+        """Waits for a checkpoint whose tokens are saved too. When a block is stored while tokens
+        are written, they contain it already; then the next checkpoint writes none, and one more
+        block has to be stored."""
         began, again = time.time_ns(), 0.0
 
         def has_them():
@@ -141,7 +143,7 @@ KINDS = [readers.Dynamo, readers.LlmD, readers.LlmDLater, readers.Conductor, rea
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_reader_that_comes_late_knows_what_is_held(world, kind):
+def test_a_late_reader_has_the_held_blocks(world, kind):
     names = world.store(5)
     world.store(3, parent=names[1])
     world.remove(names[4])
@@ -160,11 +162,11 @@ def test_a_gap_is_filled_with_the_missed_batches(world):
         world.store()
         reader.read(200)
     reader.lose = lambda: False
-    world.wait(reader, seconds=5)  # the next empty batch shows the gap
+    world.wait(reader, seconds=5)  # the next empty batch reveals the gap
     assert world.bridge.metric("kvb_republish_snapshots_total") == 0
 
 
-def test_numbers_go_on_behind_a_restart_and_a_gap_is_a_snapshot(scene, tmp_path):
+def test_numbers_continue_after_a_restart_and_a_gap_gets_a_snapshot(scene, tmp_path):
     directory = tmp_path / "checkpoints"
     directory.mkdir(mode=0o750)
     world = World(scene, directory=directory)
@@ -191,9 +193,9 @@ def test_tokens_survive_a_restart_though_the_engine_has_forgotten_them(scene, tm
     world.store(1)
     some = [world.reader(kind) for kind in (readers.Dynamo, readers.LlmD, readers.Tree)]
     world.wait(*some)
-    if is_killed:  # every second
+    if is_killed:  # one each second
         world.wait_for_tokens()
-    world.engine.forget(keep=2)  # they prove that it is the same engine
+    world.engine.forget(keep=2)  # these batches prove that it is the same engine
     for _ in range(3):
         world.store(1, parent=names[-1])
     world.restart_bridge(is_killed)
@@ -228,7 +230,7 @@ def test_an_engine_that_restarts_is_cleared(world):
     world.wait(*some)
 
 
-def test_a_worker_that_leaves_takes_its_blocks_with_it(world):
+def test_the_blocks_of_a_removed_worker_are_removed(world):
     world.store(4)
     some = [world.reader(kind) for kind in (readers.Tree, readers.Plain)]
     world.wait(*some)
@@ -243,7 +245,7 @@ def test_a_worker_that_leaves_takes_its_blocks_with_it(world):
 
 
 def ask(address, start, frames_of_end):
-    """The replies to a request, one by one, without the end mark."""
+    """Yields the replies to a request one by one, without the END mark."""
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
     dealer.set(zmq.RCVTIMEO, 10_000)
@@ -277,7 +279,7 @@ def test_arrays_and_plain_replies_are_those_of_an_old_vllm(scene):
     assert replies[0] == [b"", number, payload]
 
 
-def test_readers_that_never_read_delay_nobody(world):
+def test_readers_that_never_read_delay_no_other(world):
     for _ in range(20):
         world.store(10)
     late = world.reader(readers.Dynamo)
@@ -307,9 +309,9 @@ def test_readers_that_never_read_delay_nobody(world):
     context.destroy(linger=0)
 
 
-def test_the_state_says_what_readers_know(world):
+def test_the_state_shows_what_readers_have(world):
     world.store(3)
-    orphans = world.store(2, parent=99)  # which was never seen
+    orphans = world.store(2, parent=99)  # of a stream that was never seen
     reader = world.reader(readers.Plain)
     for name in orphans:
         del world.truth[name]
@@ -325,16 +327,16 @@ def test_the_state_says_what_readers_know(world):
     assert "why" not in state and world.bridge.metric("kvb_republish_blocks_left_out") == 2
 
 
-def test_an_address_in_use_is_said_and_tried_again(scene):
+def test_an_address_in_use_is_reported_and_tried_again(scene):
     taken = scene.engine()
     one = worker(scene.engine(), more=MORE.format(taken.events, f"tcp://127.0.0.1:{programs.free_port()}", ""))
     bridge = scene.bridge(one)
-    said = programs.wait_for("it says so", lambda: bridge.get("/state")["streams"][0]["republish"].get("why"))
+    said = programs.wait_for("the state says why", lambda: bridge.get("/state")["streams"][0]["republish"].get("why"))
     assert taken.events in said and bridge.metric("kvb_republish_not_listening") == 1
     taken.go_away()
-    programs.wait_for("it listens", lambda: "why" not in bridge.get("/state")["streams"][0]["republish"])
+    programs.wait_for("the bridge listens", lambda: "why" not in bridge.get("/state")["streams"][0]["republish"])
     reader = readers.Plain(taken.events, "")
-    programs.wait_for("it is read", lambda: reader.read(50))
+    programs.wait_for("the reader receives events", lambda: reader.read(50))
     reader.close()
 
 
@@ -352,7 +354,7 @@ def test_at_the_stop_checkpoints_of_all_ranks_come_before_tokens_of_any(scene, t
     for one in engines:
         stored = engine.MapForm.stored([1, 2], list(range(2 * SIZE)), SIZE)
         one.publish(engine.batch(stored, rank=0))
-    programs.wait_for("all are held", lambda: bridge.metric("kvb_republish_blocks") == 6)
+    programs.wait_for("all blocks are held", lambda: bridge.metric("kvb_republish_blocks") == 6)
     assert not list(directory.glob("*.tokens"))
     bridge.stop()
     written = {path: path.stat().st_mtime_ns for path in directory.iterdir() if path.suffix != ".numbers"}
@@ -363,7 +365,7 @@ def test_at_the_stop_checkpoints_of_all_ranks_come_before_tokens_of_any(scene, t
 
 
 def test_a_reload_counts_the_open_files_of_readers(scene):
-    """Eight ranks need 440, and 24 more for the readers of each."""
+    """Eight ranks need 440 open files, and 24 more for the readers of each."""
     engines = [scene.engine() for _ in range(8)]
     plain = [worker(one, worker_id=number) for number, one in enumerate(engines, 7)]
     bridge = scene.bridge(*plain)
@@ -403,7 +405,7 @@ def run_random_world(world, kind, lossy):
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 @pytest.mark.parametrize("kind", KINDS)
-def test_random_worlds_end_with_the_truth(scene, tmp_path, kind, seed):
+def test_random_worlds_end_with_correct_readers(scene, tmp_path, kind, seed):
     directory = tmp_path / "checkpoints"
     directory.mkdir(mode=0o750)
     world = World(scene, seed=seed, directory=directory)

@@ -1,5 +1,6 @@
-"""Many readers of republished events, each a process of its own: does every one hold what the engine holds at each quiet
-point, though each joined at some moment and was killed once, and engine and bridge were killed, too?
+"""Many readers of republished events, each a process of its own: does each hold the engine's blocks
+at each quiet point, although each joined at some time and was killed once, and engine and bridge
+were killed too?
 
     KVB_REPUBLISH_BATCHES=50000 KVB_BIN=build/release build/venv/bin/python -m pytest -q tests/e2e/test_republish_crowd.py
 
@@ -23,14 +24,14 @@ BATCHES = int(os.environ.get("KVB_REPUBLISH_BATCHES", SMALL))
 IS_SMALL = BATCHES <= SMALL
 READERS = 3 if IS_SMALL else 20
 QUIET_POINTS = 3 + BATCHES // 5000
-KILLS = 1 + BATCHES // 10_000  # of the engine; as many of the bridge, and as many ordinary stops of it
+KILLS = 1 + BATCHES // 10_000  # kills of the engine; as many of the bridge, and as many normal stops of it
 MAX_HELD = 2000  # blocks in the engine's cache
-RATE = 1000  # batches a second, at most: the engine's buffer of 10,000 then reaches back for 10 s
-MISSED = 50  # batches that the engine publishes while there is no bridge
+RATE = 1000  # maximum batches a second: the engine's buffer of 10,000 then covers 10 s
+MISSED = 50  # batches that the engine publishes while no bridge runs
 
 
 class CrowdWorld(World):
-    """Its engine evicts the leaf that became one first."""
+    """An engine that first evicts the block that has been a leaf for longest."""
 
     def __init__(self, scene, directory):
         self.children = collections.Counter()
@@ -45,7 +46,7 @@ class CrowdWorld(World):
         self.count["batches"] += 1
 
     def store_prompt(self):
-        """Below a block that was stored lately, or as a prompt of its own."""
+        """Stores a block below a recent one, or as a prompt of its own."""
         parent = self.rng.choice([None, *(name for name in self.recent if name in self.truth)])
         names = [self.next_hash + i for i in range(self.rng.randrange(1, 6))]
         tokens = [[self.rng.randrange(150_000) for _ in range(SIZE)] for _ in names]
@@ -77,7 +78,7 @@ class CrowdWorld(World):
         else:
             self.store_prompt()
 
-    # ---- What happens to whom ----
+    # ---- Kills, stops and joins ----
 
     def kill_engine(self):
         self.engine.restart()
@@ -89,7 +90,8 @@ class CrowdWorld(World):
         self.store_prompt()
 
     def change_bridge(self, is_killed):
-        """With a checkpoint that is newer than the 10,000 batches of the engine's buffer, which last a second or two here."""
+        """Waits for a checkpoint that is newer than the 10,000 batches of the engine's buffer,
+        which cover a second or two here."""
         began = time.time_ns()
         self.store_prompt()
         programs.wait_for("a checkpoint is written", lambda: self.written_ns("*[0-9]") > began, 20)
@@ -114,7 +116,7 @@ class CrowdWorld(World):
 
 
 def plan(world):
-    """batch -> what happens before it."""
+    """{batch: what happens before it}."""
     events = collections.defaultdict(list)
     for at in range(READERS):
         join, kill = sorted(world.rng.sample(range(1, BATCHES), 2))
@@ -130,7 +132,7 @@ def plan(world):
 
 
 def compare(world, seconds=60):
-    """Waits until every reader holds the truth: nothing is published meanwhile."""
+    """Waits until every reader holds the engine's blocks; nothing is published meanwhile."""
     truth, began = digest_of(world.truth), time.monotonic()
     for reader in world.crowd.values():
         while reader.digest() != truth:
@@ -147,7 +149,7 @@ def compare(world, seconds=60):
     world.slowest_s = max(world.slowest_s, time.monotonic() - began)
 
 
-def test_every_reader_of_a_crowd_holds_the_truth_at_quiet_points(scene, tmp_path, record_property):
+def test_every_reader_of_many_is_correct_at_quiet_points(scene, tmp_path, record_property):
     directory = tmp_path / "checkpoints"
     directory.mkdir(mode=0o750)
     world = CrowdWorld(scene, directory)

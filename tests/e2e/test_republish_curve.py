@@ -13,7 +13,7 @@ from test_republish import World
 
 
 class ReaderKeys(Keys):
-    """Files of keys for readers, whose server is the bridge."""
+    """Key files for readers, whose CURVE server is the bridge."""
 
     def __init__(self, folder):
         super().__init__(folder)
@@ -49,7 +49,7 @@ def world(scene, keys):
 
 
 class Stranger:
-    """Subscribes and asks; has_some: anything at all has come."""
+    """Subscribes and sends a request; has_some: whether anything has arrived."""
 
     def __init__(self, world, secure):
         self.context = zmq.Context()
@@ -59,7 +59,7 @@ class Stranger:
             socket.connect(address)
         self.sub.subscribe(b"")
         self.dealer.send_multipart([b"", bytes(8)])
-        world.readers.append(self)  # to be closed
+        world.readers.append(self)  # sockets to be closed
 
     def has_some(self):
         return self.sub.poll(0) or self.dealer.poll(0)
@@ -77,7 +77,7 @@ def republish(world):
 
 
 def lose_some(world, reader):
-    """Live batches, which it then asks for."""
+    """Reads live batches, and then requests them."""
     reader.lose = lambda: True
     for _ in range(3):
         world.store()
@@ -96,15 +96,15 @@ def test_only_readers_with_a_listed_key_get_anything(world, keys):
         Stranger(world, secure)
         for secure in (keys.of(keys.second), keys.of(keys.first, server=keys.second[0]), lambda socket: None)
     ]
-    wait_for("each is refused at both sockets", lambda: failed(world) >= 6)
+    wait_for("each reader is refused at both sockets", lambda: failed(world) >= 6)
     lose_some(world, reader)
-    wait_for("its request is counted", lambda: world.bridge.metric("kvb_republish_replies_total"))
-    wait_for("they try again", lambda: failed(world) >= 12)
+    wait_for("the reader's request is counted", lambda: world.bridge.metric("kvb_republish_replies_total"))
+    wait_for("the refused readers try again", lambda: failed(world) >= 12)
     assert not any(one.has_some() for one in strangers)
     numbers = sorted(reader.batches)
-    assert numbers[-1] - numbers[0] < len(numbers) + 10, "those that it lost by itself"
+    assert numbers[-1] - numbers[0] < len(numbers) + 10, "some batches were lost by the reader itself"
     assert world.bridge.metric("kvb_republish_requests_total") <= 2 + 3, "no stranger's request arrived"
-    wait_for("/state counts them", lambda: republish(world)["handshakes_failed"] >= 6)
+    wait_for("/state counts the failed handshakes", lambda: republish(world)["handshakes_failed"] >= 6)
     assert republish(world)["curve"] is True
     assert "the handshake of a reader of republished events failed" in world.bridge.text()
 
@@ -124,7 +124,7 @@ def test_a_reload_takes_other_keys_and_leaves_the_stream_alone(world, keys):
 
     keys.allow(keys.second)
     reload(world.bridge)
-    wait_for("the first one is refused", lambda: failed(world))
+    wait_for("the first reader is refused", lambda: failed(world))
     assert "readers of republished events have to connect again" in world.bridge.text()
     first.read()
     received = len(first.batches)

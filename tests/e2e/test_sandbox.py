@@ -1,5 +1,5 @@
-"""Do the daemons keep within what their systemd units leave them?  No systemd runs
-here: their system calls are held against etc/systemd/sandbox.conf."""
+"""Do the daemons stay within the limits of their systemd units? No systemd runs here: their system
+calls are compared with etc/systemd/sandbox.conf."""
 
 import json
 import pathlib
@@ -14,12 +14,12 @@ SANDBOX = pathlib.Path(__file__).resolve().parents[2] / "etc" / "systemd" / "san
 
 
 def settings(key):
-    """All values of a key, in their order."""
+    """All values of a key, in order."""
     return re.findall(rf"^{key}=(.*)$", SANDBOX.read_text(), re.MULTILINE)
 
 
 def expand(name):
-    """The calls of a group, with those of the groups in it."""
+    """The system calls of a group, including those of nested groups."""
     if not name.startswith("@"):
         return {name}
     done = subprocess.run(
@@ -39,7 +39,7 @@ def allowed_calls():
 
 
 class Traced:
-    """A daemon under strace, which stands aside (-D): signals go to the daemon."""
+    """A daemon under strace, which runs as its grandchild (-D), so that signals go to the daemon."""
 
     def __init__(self, scene, daemon, config):
         self.port = programs.free_port()
@@ -59,7 +59,7 @@ class Traced:
         return self.http("GET", "/readyz")[0] == 200
 
     def finish(self):
-        """Ends it; its calls, one a line, without the numbers of the threads."""
+        """Ends it; returns its system calls, one a line, without thread ids."""
         assert self.program.stop() == 0
         pid = self.program.process.pid
         programs.wait_for(
@@ -82,7 +82,7 @@ def assert_kept_within(calls):
     if settings("ProtectSystem") == ["strict"]:
         bad = [line for line in calls if re.match(r'open(at)?\(.*O_(WRONLY|RDWR|CREAT)', line)]
         bad = [line for line in bad if '"/dev/' not in line]
-        # checkpoints: beside their directory, which systemd makes
+        # checkpoints are next to their directory, which systemd creates
         assert all(re.match(r'openat\(\d+, "[0-9a-f]{16}-\d+-\d+\.new", ', line) for line in bad), bad
 
 

@@ -27,20 +27,20 @@ def said(*words):
 
 
 def needed():
-    """What the programs name themselves."""
+    """The versions that the programs report themselves."""
     names = set()
     for program in PROGRAMS:
         names |= set(re.findall(r"\(NEEDED\).*\[(.*)\]", said("readelf", "-dW", programs.BIN / program)))
     return names
 
 
-def test_it_is_cyclonedx_1_5():
+def test_the_bill_of_materials_is_cyclonedx_1_5():
     validator = JsonStrictValidator(SchemaVersion.V1_5)
     assert validator.validate_str(text()) is None
     assert validator.validate_str(text().replace('"library"', '"book"')) is not None, "it can fail"
 
 
-def test_each_library_is_there_in_its_version():
+def test_each_library_is_listed_with_its_version():
     bill = json.loads(text())
     listed = {row["name"]: row["version"] for row in bill["components"]}
     packages = said("dpkg-query", "-S", *(f"*/{FOLDER}/{name}" for name in needed()))
@@ -51,7 +51,7 @@ def test_each_library_is_there_in_its_version():
         assert listed[name] in said("dpkg-query", "-W", "-f", "${Version}\n", name).splitlines()
 
 
-def test_it_is_of_this_version():
+def test_the_bill_of_materials_is_of_this_version():
     component = json.loads(text())["metadata"]["component"]
     version = said(programs.BIN / "kvbridge", "--version").split()[-1]
     assert (component["name"], component["version"]) == ("kvbridge", version)

@@ -83,7 +83,7 @@ def test_a_marked_secret_is_found_wherever_a_program_shows_it(tmp_path, monkeypa
                                env={name: value.format(written) for name, value in env.items()})
     program.is_ours = True
     try:
-        wait_for("it is found", lambda: marked.shown(program) == [place])
+        wait_for("the secret is found", lambda: marked.shown(program) == [place])
         marked.secrets = {"another secret"}
         assert marked.shown(program) == []
     finally:
@@ -92,13 +92,13 @@ def test_a_marked_secret_is_found_wherever_a_program_shows_it(tmp_path, monkeypa
 
 @pytest.mark.no_nats
 def test_a_marked_secret_is_found_on_each_page(scene, tmp_path):
-    """Texts that are shown in place of a secret, with a token and TLS."""
+    """Pages that show texts in place of secrets, with a token and TLS."""
     scene.start_nats()
     ca = Authority(tmp_path)
     ca.sign("server")
     put_token(tmp_path / "token", TOKEN)
     aggregator = start(scene, "kvaggregator", tls_keys(tmp_path, f'token_file = "{tmp_path}/token";'))
-    wait_for("it is ready", lambda: is_ready_over_tls(aggregator, ca.context()), 15)
+    wait_for("the aggregator is ready", lambda: is_ready_over_tls(aggregator, ca.context()), 15)
     assert marked.shown(aggregator) == []
     for words, page in (("process_start_time_seconds", "/metrics"), ('"streams":', "/streams")):
         marked.secrets = {TOKEN, words}
@@ -118,10 +118,10 @@ def test_the_log_says_that_a_client_certificate_is_required(scene):
     scene.start_nats(config=config)
     bridge = bridge_at(
         scene, f'url = "tls://127.0.0.1:{scene.nats_port}"; ca_file = "{ca.path}";', worker(scene.engine(), 7))
-    wait_for("the log says it", lambda: "requires a client certificate" in bridge.text())
+    wait_for("the log says why", lambda: "requires a client certificate" in bridge.text())
 
 
-def test_a_server_with_a_certificate_that_is_trusted_is_spoken_to(scene):
+def test_a_server_with_a_trusted_certificate_is_connected_to(scene):
     ca = Authority(scene.folder / "pki")
     shown, key = ca.sign("server")
     config = scene.folder / "nats.conf"
@@ -142,8 +142,8 @@ def test_a_server_with_a_certificate_that_is_trusted_is_spoken_to(scene):
 # ---- stderr ----
 
 
-def test_a_log_that_nobody_reads_does_not_hold_up_the_end(scene):
-    """A pipe that is full from the first line on."""
+def test_a_log_that_nobody_reads_does_not_delay_the_stop(scene):
+    """stderr is a pipe that is full from the first line on."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     try:

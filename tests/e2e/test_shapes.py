@@ -1,5 +1,5 @@
-"""An engine's own blocks of 16 tokens and an offload connector's chunks of 256, interleaved in
-one stream: is a prompt answered in tokens, by what lies in each tier, after each event?"""
+"""An engine's own blocks of 16 tokens and an offload connector's chunks of 256, interleaved in one
+stream: is a prompt answered in tokens, tier by tier, after each event?"""
 
 import json
 import random
@@ -12,7 +12,8 @@ from programs import wait_for
 
 BLOCK, CHUNK = 16, 256
 PROFILES = ("json", "protobuf")
-# LMCache's events name the host's memory, or nothing: then a reader takes the chunk for the device's.
+# LMCache's events name host memory, or no medium; in the second case readers take the chunk for the
+# device's.
 MEDIA = {"cpu": "CPU", "unsaid": None}
 
 PROMPT = list(range(1000, 1000 + 4 * CHUNK))
@@ -21,7 +22,7 @@ QUERIES = (PROMPT, FORK, PROMPT[:700], FORK[: 3 * CHUNK], [1] + PROMPT)
 
 
 def name_in_engine(size, at):
-    """Of PROMPT's block of this size at this place."""
+    """PROMPT's block of this size at this position."""
     return size << 32 | at
 
 
@@ -38,7 +39,7 @@ def removed(size, first, last, medium):
 
 
 class Plain:
-    """What is held, by tier: blocks as their size and all tokens up to their end."""
+    """The held blocks by tier: each is its size and all tokens up to its end."""
 
     def __init__(self):
         self.held = {"device": set(), "host": set()}
@@ -60,15 +61,15 @@ class Plain:
         return {"device": device, "host": max(device, host), "disk": max(device, host)}
 
     def hit(self, prompt):
-        """A request computes its last token itself."""
+        """A request always computes its last token itself."""
         return max(
             min(self.prefix("device", size, prompt), (len(prompt) - 1) // size * size) for size in (BLOCK, CHUNK)
         )
 
 
 def script():
-    """[(is a chunk, is stored, first, last)]: random, but as caches are: a block of PROMPT comes
-    behind its parent, and goes before it."""
+    """[(is a chunk, is stored, first, last)], random but realistic: a block of PROMPT is stored
+    after its parent and removed before it."""
     rng = random.Random(1)
     ends = {BLOCK: 0, CHUNK: 0}
     steps = []
@@ -84,7 +85,7 @@ def script():
 
 
 class Run:
-    """One stream: its connector's medium, its bridge's profile, and what it holds."""
+    """One stream with its connector's medium, its bridge's profile, and its held blocks."""
 
     def __init__(self, scene, worker_id, profile, medium):
         self.profile, self.medium, self.worker_id = profile, MEDIA[medium], worker_id
@@ -171,7 +172,7 @@ def test_blocks_and_chunks_are_answered_by_tier_after_each_event(stage):
 
 
 def sized(size):
-    """A prompt of its own, one block of this size."""
+    """A prompt of its own, with one block of this size."""
     return engine.MapForm.stored([size], [size * 1000 + i for i in range(size)], size)
 
 
@@ -180,7 +181,7 @@ def standing(aggregator, worker_id):
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_ninth_block_size_is_passed_over_and_counted(scene, profile):
+def test_a_ninth_block_size_is_skipped_and_counted(scene, profile):
     sizes = [8 * (i + 1) for i in range(9)]
     vllm, other = scene.engine(), scene.engine()
     aggregator = scene.aggregator()
@@ -196,7 +197,7 @@ def test_a_ninth_block_size_is_passed_over_and_counted(scene, profile):
     vllm.publish(engine.batch(*(sized(size) for size in sizes[5:])))
     wait_for("eight sizes are found", lambda: [held(size) for size in sizes] == [*sizes[:8], 0])
     wait_for("a block is known to be missing", lambda: standing(aggregator, 7) == ("PARTIAL", "skipped"))
-    wait_for("it is counted", lambda: bridge.metric("kvb_events_skipped_total", reason="shape") == 1)
+    wait_for("the metric counts the event", lambda: bridge.metric("kvb_events_skipped_total", reason="shape") == 1)
     assert bridge.metric("kvb_events_skipped_total") == 1
     assert (held(BLOCK, 8), standing(aggregator, 8)) == (BLOCK, ("EXACT", ""))
 

@@ -1,5 +1,5 @@
-"""Does the bridge find on an engine's metrics page what the engine publishes no event of?  Does a stock
-engine never raise a false alarm?"""
+"""Does the bridge notice on an engine's metrics page what the engine publishes no event about? Does
+a stock engine never cause a false alarm?"""
 
 import json
 import time
@@ -17,7 +17,7 @@ SLACK = TOTAL // 8 + 8
 
 
 def page(sleep="awake", started=1.7e9, running=0, usage=0.0, dropped=()):
-    """As vLLM 0.32 words it."""
+    """A metrics page as vLLM 0.32 writes it."""
     label = 'engine="0",model_name="m"'
     lines = [
         f"process_start_time_seconds {started}",
@@ -68,7 +68,7 @@ def query(aggregator, block):
 
 
 def readings(web, path, count):
-    """So many more pages were read to their end."""
+    """Waits until this many more pages have been read completely."""
     before = web.asked.get(path, 0)
     wait_for("pages are read", lambda: web.asked.get(path, 0) > before + count)
 
@@ -81,7 +81,7 @@ def test_an_engine_that_sleeps_lists_nothing_until_it_has_cleared(scene, web):
     wait_state(aggregator, "EXACT", "", 2)
     web.pages["/7"] = page(running=1, usage=0.1)
     readings(web, "/7", 2)
-    web.pages["/7"] = page()  # idle: usage falls to 0, the cache is as full as before
+    web.pages["/7"] = page()  # idle: usage falls to 0, but the cache is as full as before
     readings(web, "/7", 3)
     web.pages["/7"] = page(sleep="")  # level 0: paused
     readings(web, "/7", 3)
@@ -90,10 +90,10 @@ def test_an_engine_that_sleeps_lists_nothing_until_it_has_cleared(scene, web):
     asleep = time.monotonic()
     web.pages["/7"] = page(sleep="weights_offloaded")
     wait_state(aggregator, "UNVERIFIED", "asleep", 0)
-    assert time.monotonic() - asleep < 2 * PATIENCE  # a reading is 100 ms
+    assert time.monotonic() - asleep < 2 * PATIENCE  # a reading each 100 ms
     assert not query(aggregator, 1)["scores"]
     assert bridge.metric("kvb_engine_silent_changes_total", sign="asleep") == 1
-    web.pages["/7"] = page()  # awake, and still idle: AllBlocksCleared waits in the engine
+    web.pages["/7"] = page()  # awake and still idle: AllBlocksCleared waits in the engine
     readings(web, "/7", 3)
     assert state_of(aggregator) == ("UNVERIFIED", "asleep", 0)
     vllm.publish(engine.batch(engine.cleared(), *stored(3)))
@@ -104,7 +104,7 @@ def test_an_engine_that_sleeps_lists_nothing_until_it_has_cleared(scene, web):
 
 
 def test_another_process_and_lost_events_are_found(scene, web):
-    """All three beside each other, because a contradiction must last 6 s."""
+    """All three at once, because a contradiction must last 6 s."""
     unproven, leaking, deaf = scene.engine(), scene.engine(), scene.engine()
     aggregator = scene.aggregator()
     for path in ("/1", "/2", "/3"):
@@ -119,7 +119,7 @@ def test_another_process_and_lost_events_are_found(scene, web):
     for number in (2, 3):
         wait_state(aggregator, "EXACT", "", 2, worker_id=number)
 
-    # running requests of engine 3 use most of its memory, but it has told two blocks
+    # running requests of engine 3 use most of its memory, but it has published two blocks
     web.pages["/3"] = page(running=1, usage=0.8)
 
     # engine 2 fills its cache and evicts; then it loses removals
@@ -131,7 +131,7 @@ def test_another_process_and_lost_events_are_found(scene, web):
     leaking.publish(engine.batch(*stored(*range(300, 300 + SLACK + 1))))
     wait_state(aggregator, "EXACT", "", TOTAL + SLACK + 1, worker_id=2)
 
-    # engine 1 has another process behind its page, and keeps nothing that proves its list
+    # engine 1 has another process behind its page, and no replay buffer that could prove its list
     web.pages["/1"] = page(started=1.8e9)
     wait_state(aggregator, "UNVERIFIED", "no_replay", 0, worker_id=1)
     wait_state(aggregator, "UNVERIFIED", "occupancy", TOTAL + SLACK + 1, worker_id=2, seconds=12)

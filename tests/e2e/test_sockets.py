@@ -1,5 +1,5 @@
-"""Sockets towards engines: who may connect to a bridge that listens, what a replay may
-cost, and how a peer that stands still is found."""
+"""Sockets to engines: who may connect to a bridge that listens, what a replay may cost, and how a
+frozen peer is detected."""
 
 import contextlib
 import pathlib
@@ -30,7 +30,7 @@ def streams(bridge, state):
 
 
 def listening(scene, kind="tcp", **options):
-    """An engine that connects to where a bridge will listen, and the address."""
+    """An engine that connects to the address where a bridge will listen; returns both."""
     address = f"tcp://127.0.0.1:{programs.free_port()}"
     if kind == "ipc":
         address = f"ipc://{scene.folder}/events"
@@ -43,7 +43,7 @@ def raw(address):
 
 
 @pytest.mark.sanitize
-def test_whoever_never_shakes_hands_is_no_engine(scene):
+def test_a_peer_without_a_handshake_is_no_engine(scene):
     reader = Reader(scene.bus())
     address, vllm = listening(scene)
     bridge = scene.bridge(worker(vllm, more="bind = true;"))
@@ -52,7 +52,7 @@ def test_whoever_never_shakes_hands_is_no_engine(scene):
     wait_for("EXACT", lambda: streams(bridge, "exact") == 1)
     connected = bridge.metric("kvcache_zmq_connections_total")
 
-    half_open = raw(address)  # sends nothing, until libzmq's timeout
+    half_open = raw(address)  # sends nothing until libzmq's handshake timeout
     for bytes_sent in (
         b"", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"\x00" * 40, b"\xff" * 80, GREETING[:20],
         GREETING, GREETING.replace(b"NULL", b"CURV"), GREETING + b"\x04\xff" + b"x" * 99,
@@ -85,10 +85,10 @@ def test_two_engines_on_one_port_are_refused_until_one_is_left(scene):
     wait_for("EXACT", lambda: streams(bridge, "exact") == 1)
 
     other = scene.engine_of(engine.ConnectingEngine, address=address)
-    wait_for("nobody knows whose numbers are whose", lambda: streams(bridge, "down") == 1)
+    wait_for("two engines make the stream DOWN", lambda: streams(bridge, "down") == 1)
     wait_for("the log says so", lambda: "several engines are connected" in bridge.text())
     other.publish(store(50))
-    other.publish(store(51))  # seq 1: what ours would send next
+    other.publish(store(51))  # seq 1 is what the real engine would send next
     wait_for("both are refused",
              lambda: bridge.metric("kvb_batches_refused_total", reason="stranger") >= 2)
     vllm.publish(store(2))
@@ -120,13 +120,13 @@ def test_an_engine_that_connects_is_followed_through_a_restart(scene, kind):
 
 @contextlib.contextmanager
 def accepted_engine():
-    """A PUB socket made by hand: completes the handshake, and sends nothing after it."""
+    """A PUB socket made by hand that completes the handshake and then sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(10 * programs.PATIENCE)
         yield server
 
 
-def test_an_engine_that_stands_still_is_found_by_heartbeats(scene):
+def test_a_frozen_engine_is_detected_by_heartbeats(scene):
     with accepted_engine() as server:
         bridge = scene.bridge(
             f'id = 7; model = "m"; block_size = 16; '
@@ -134,14 +134,14 @@ def test_an_engine_that_stands_still_is_found_by_heartbeats(scene):
         )
         frozen, _ = server.accept()
         frozen.sendall(HELLO)
-        wait_for("it is there", lambda: streams(bridge, "unverified") == 1)
-        wait_for("it stands still", lambda: streams(bridge, "down") == 1, 5)
-        again, _ = server.accept()  # the bridge tries again
+        wait_for("the engine is connected", lambda: streams(bridge, "unverified") == 1)
+        wait_for("the silent engine is disconnected", lambda: streams(bridge, "down") == 1, 5)
+        again, _ = server.accept()  # the bridge tries to connect again
         frozen.close()
         again.close()
 
 
-def test_an_answer_without_a_handshake_is_given_up_and_tried_again(scene):
+def test_a_replay_without_a_handshake_is_abandoned_and_tried_again(scene):
     with accepted_engine() as server:
         scene.bridge(
             f'id = 7; model = "m"; block_size = 16; '
@@ -156,8 +156,8 @@ def test_an_answer_without_a_handshake_is_given_up_and_tried_again(scene):
 
 
 class PatientEngine(engine.Engine):
-    """Waits for a slow reader of a replay instead of dropping what it is not fast enough
-    for, and stops when the reader has gone."""
+    """Waits for a slow reader of a replay instead of dropping replies, and stops when the reader
+    has disconnected."""
 
     def _open(self, events, replay):
         super()._open(events, replay)
@@ -178,8 +178,8 @@ def peak_bytes(bridge):
 
 
 def test_a_replay_larger_than_its_bound_comes_in_rounds(scene):
-    """400 MB, of which 4 MiB may wait: the process does not grow by what the engine
-    sends, and all of it arrives."""
+    """400 MB, of which 4 MiB may be queued: the process must not grow with the replay, and all of
+    it must arrive."""
     vllm = scene.engine_of(PatientEngine)
     batches = 1000
     vllm.publish(store(1), live=False)
@@ -217,7 +217,7 @@ def test_a_thousand_publishers_in_one_process(scene):
     )
     # Engines that have sent nothing stay UNVERIFIED(no_base).
     wait_for("all have answered", lambda: streams(bridge, "exact") + streams(bridge, "unverified") == 1000, 120)
-    wait_for("those that speak are EXACT", lambda: streams(bridge, "exact") >= 100, 60)
+    wait_for("the publishing engines are EXACT", lambda: streams(bridge, "exact") >= 100, 60)
     assert 1 <= bridge.metric("kvb_replays_running_most") <= 8
     # One in a hundred may be late on a machine that is busy; it is made again.
     assert bridge.metric("kvb_replays_total", step="failed") <= 10

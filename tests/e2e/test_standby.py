@@ -124,7 +124,7 @@ def role(bridge, name):
 
 def yields_all(bridge):
     wait_for("the standby yields", lambda: bridge.metric("kvb_standby_yields_total") == STREAMS, 30)
-    wait_for("its gauges say so", lambda: (role(bridge, "standby"), role(bridge, "active")) == (STREAMS, 0))
+    wait_for("the gauges show a standby", lambda: (role(bridge, "standby"), role(bridge, "active")) == (STREAMS, 0))
 
 
 @pytest.mark.sanitize
@@ -143,14 +143,14 @@ def test_a_killed_bridge_is_replaced_in_time_and_takes_its_streams_back(scene, p
     print(f"taken over {took:.2f} s after kill -9")
     assert took <= 3.5 + SLACK_S
     pair.is_right()
-    wait_for("its status says so", lambda: roles(pair.standby) == ["active"] * STREAMS)
+    wait_for("the status shows an active bridge", lambda: roles(pair.standby) == ["active"] * STREAMS)
     assert pair.standby.metric("kvb_standby_take_overs_total") == STREAMS
     pair.epochs_are_in_order()
 
     back = pair.start("primary.again")
     yields_all(pair.standby)
     pair.is_right()
-    wait_for("nobody speaks of two bridges", lambda: pair.reasons() == {""}, 10)
+    wait_for("no stream has two bridges", lambda: pair.reasons() == {""}, 10)
     assert pair.standby.metric("kvb_standby_yields_total") == STREAMS
     assert pair.standby.metric("kvb_standby_take_overs_total") == STREAMS
     said = time.monotonic()
@@ -261,7 +261,7 @@ def test_a_standby_alone_takes_over_after_three_periods(scene):
     assert min(took.values()) >= 3.0, "another bridge may be about to connect"
     assert max(took.values()) <= 3.5 + 2 * SLACK_S
     pair.is_right()
-    wait_for("its gauge", lambda: role(standby, "active") == STREAMS)
+    wait_for("the gauge shows an active bridge", lambda: role(standby, "active") == STREAMS)
 
 
 def test_of_two_standbys_the_smaller_id_comes_first(scene):

@@ -120,7 +120,7 @@ def test_shows_the_fleets_numbers_and_their_past(scene, tab):
     wait_for("loads of 20% and 60%", lambda: (tab.text("#load .now"), [row[8] for row in table(tab)]) == ("40%", ["20%", "60%"]))
     assert "28% standard deviation" in tab.text("#load .unit")
     wait_for("one block of two was a hit", lambda: tab.text("#hits .now") == "50%")
-    wait_for("it was delivered", lambda: tab.text("#kept .now") == "100%" and "100%" in [row[9] for row in table(tab)])
+    wait_for("the promised hit was delivered", lambda: tab.text("#kept .now") == "100%" and "100%" in [row[9] for row in table(tab)])
     assert not tab.console
 
 
@@ -203,7 +203,7 @@ def test_says_that_the_aggregator_is_gone_and_recovers(scene, tab):
     show(tab, aggregator, rows=2)
     assert tab.text("#notice") == "" and not tab.console
     aggregator.kill()
-    wait_for("the page says so", lambda: "does not answer" in tab.text("#notice"))
+    wait_for("the page shows the error", lambda: "does not answer" in tab.text("#notice"))
     assert tab.text("#pulse") == "no answer"
     said = tab.text("#notice-more")
     hour = tab.js("known.answered.toLocaleTimeString('en-GB')")
@@ -211,11 +211,11 @@ def test_says_that_the_aggregator_is_gone_and_recovers(scene, tab):
     assert len(table(tab)) == 2, "what was known last stays"
     started = tab.js("known.startedMs")
     again = scene.daemon("kvaggregator", (scene.folder / "kvaggregator.cfg").read_text(), aggregator.port, "again")
-    wait_for("it is back", again.is_ready)
+    wait_for("the aggregator is ready again", again.is_ready)
     wait_for("the page is live again", lambda: tab.text("#pulse") == "live" and tab.text("#notice") == "", 15)
     wait_for("of the new life", lambda: tab.js("known.startedMs") != started)
     wait_for("only the new life's samples are kept", lambda: tab.js("known.samples.length") == tab.js("newestSecond()"))
-    wait_for("and its streams", lambda: len(table(tab)) == 2)
+    wait_for("the page shows the streams again", lambda: len(table(tab)) == 2)
     assert {source for source, _ in tab.console} <= {"network"}, tab.console
 
 

@@ -1,5 +1,5 @@
-"""A Mooncake store beside engines: is what it holds shown as shared, and as nothing that a
-request could be sent to?"""
+"""A Mooncake store beside engines: are its blocks shown as shared, and is it never offered as a
+target for a request?"""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ MEMORY, DISK = ("memory", "tcp://10.0.0.1:1"), ("disk", "/data/1")
 
 
 class Guide:
-    """Format A, the subscriber guide's: an object a block, with its tokens."""
+    """Format A, of the subscriber guide: one object for each block, with its tokens."""
 
     config = 'replay_request = "mooncake";'
     has_parents = True
@@ -47,8 +47,8 @@ class Guide:
 
 
 class Objects:
-    """Format C, of Mooncake's main branch: maps that name blocks by the hashes of whoever put them
-    there, and no tokens."""
+    """Format C, of Mooncake's main branch: maps that name blocks by the hashes of their writer,
+    without tokens."""
 
     config = 'hashes = "engine";'
     has_parents = False  # each block looks like the first one of a prompt
@@ -83,7 +83,7 @@ FORMS = pytest.mark.parametrize("form", [Guide, Objects], ids=["guide", "objects
 
 
 class Store(engine.Engine):
-    """Mooncake's clients may name themselves in a request."""
+    """Mooncake's clients may send their name in a request."""
 
     def request_of(self, frames):
         return frames[:1] + frames[2:] if len(frames) == 4 else frames
@@ -94,7 +94,7 @@ class Stage:
 
     def __init__(self, scene, form, **publish):
         self.form = form
-        self.is_known = False  # known as a store: each of its events says so
+        self.is_known = False  # recognised as a store, because each of its events shows it
         self.store, self.vllm = scene.engine_of(Store, topic=b"mooncake"), scene.engine()
         self.aggregator = scene.aggregator()
         self.bus = scene.bus()
@@ -113,7 +113,7 @@ class Stage:
         return json.loads(self.bus.request(f"{ROUTER}.kv_match", body))
 
     def shared(self, names=NAMES, tokens=PROMPT):
-        """{store: tokens by tier} by kv_match, and by POST /query, which is asked later."""
+        """{store: tokens by tier} by kv_match, and then by POST /query."""
         match = self.match(names, tokens)
         status, text = self.aggregator.http("POST", "/query", {**self.question(names, tokens), "model_name": "m"})
         assert status == 200, text
@@ -124,7 +124,7 @@ class Stage:
         return [{row["worker_id"]: row["tokens"] for row in answer.get("shared", [])} for answer in (match, query)]
 
     def shows(self, host, disk, names=NAMES, tokens=PROMPT):
-        """So many blocks of the prompt are shared, in memory and wherever else."""
+        """This many blocks of the prompt are shared, in memory and elsewhere."""
         if not self.form.has_parents:
             host, disk = min(host, 1), min(disk, 1)
         wanted = {STORE: {"host": host * BLOCK, "disk": disk * BLOCK}} if disk else {}
@@ -168,13 +168,13 @@ def test_blocks_of_another_model_are_not_found(scene, form):
     stage.store.publish(form.prompt(PROMPT, NAMES, "m"))
     stage.shows(4, 4)
     stage.shows(0, 0, OTHER_NAMES, OTHERS)
-    wait_for("they are counted", lambda: stage.bridge.metric("kvb_events_skipped_total", reason="other_model") == 4)
+    wait_for("the metric counts the events", lambda: stage.bridge.metric("kvb_events_skipped_total", reason="other_model") == 4)
     assert stage.bridge.metric("kvb_events_skipped_total") == 4
-    # What is passed over as another model's hides nothing of this one.
+    # Events that are skipped because of their model do not make this stream PARTIAL.
     wait_for("both are EXACT", lambda: {
         s["worker_id"]: s["state"] for s in stage.aggregator.get("/streams")["streams"]
     } == {STORE: "EXACT", ENGINE: "EXACT"})
-    # A block without a model's name is one of the store's own.
+    # A block without a model's name belongs to the configured model.
     stage.store.publish(form.prompt(OTHERS[:BLOCK], OTHER_NAMES[:1], "" if form is Guide else None))
     stage.shows(1, 1, OTHER_NAMES, OTHERS)
 
@@ -198,7 +198,7 @@ def test_json_for_all_tiers_names_the_tier_of_a_stores_blocks(scene, form):
 
 
 @pytest.mark.parametrize("row", ['replay_request = "mooncake";', "store = true;"], ids=["guide", "said"])
-def test_a_store_of_which_json_publishes_nothing_is_warned_of(tmp_path, row):
+def test_check_warns_of_a_store_of_which_json_publishes_nothing(tmp_path, row):
     def check(publish):
         path = tmp_path / "store.cfg"
         path.write_text(

@@ -23,7 +23,7 @@ def served(scene, tmp_path):
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, "kvaggregator", f'token_file = "{tmp_path}/token";')
-    wait_for("it is ready", daemon.is_ready, 15)
+    wait_for("the daemon is ready", daemon.is_ready, 15)
     scene.bridge(worker(scene.engine(), 1))
 
     def is_known():
@@ -34,7 +34,7 @@ def served(scene, tmp_path):
 
 
 def measure(connection, seconds, between=lambda at: None):
-    """Milliseconds of each request; between() runs before each."""
+    """Duration of each request in milliseconds; between() runs before each."""
     took = []
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -63,7 +63,7 @@ def test_a_crowd_without_a_token_does_not_keep_out_who_has_one(served):
         assert served.http("GET", "/livez")[0] == 200
 
         for _ in range(20):
-            crowd.work(False)  # each place of those that have shown nothing is taken, and young
+            crowd.work(False)  # all places for unauthenticated connections are taken by young ones
             fresh = authority.http.client.HTTPConnection("127.0.0.1", served.port, timeout=5)
             assert authority.request(fresh, "/query", TOKEN, "POST", QUERY)[0] == 200, "a new connection with the token"
             fresh.close()

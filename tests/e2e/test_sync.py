@@ -1,5 +1,4 @@
-"""Does an aggregator that missed something get it from the bridge, and does nobody else
-notice?"""
+"""Does an aggregator get missed events from the bridge, without an effect on other readers?"""
 
 import signal
 import socket
@@ -24,20 +23,20 @@ def repairs(aggregator, kind):
 
 def check(aggregator, *numbers):
     wait_for("the list is the engine's", lambda: listed(aggregator, *numbers))
-    wait_for("and it is proven", aggregator.is_exact)
+    wait_for("the list is EXACT", aggregator.is_exact)
 
 
 @pytest.mark.sanitize
 @PROFILES
-def test_an_aggregator_that_comes_late_is_given_all_that_is_held(scene, profile):
+def test_a_late_aggregator_gets_all_held_blocks(scene, profile):
     vllm = scene.engine()
     bridge = scene.bridge(worker(vllm), profile=profile)
     for number in range(1, 200):
         vllm.publish(store(number))
     vllm.publish(engine.batch(engine.removed(*range(1, 190))))
-    wait_for("the bridge has it", lambda: bridge.metric("kvb_blocks_held") == 10)
-    wait_for("and it is proven", lambda: bridge.metric("kvb_streams", state="exact") == 1)
-    vllm.forget(keep=1)  # the engine itself cannot replay it
+    wait_for("the bridge holds the blocks", lambda: bridge.metric("kvb_blocks_held") == 10)
+    wait_for("the bridge's list is proven", lambda: bridge.metric("kvb_streams", state="exact") == 1)
+    vllm.forget(keep=1)  # the engine itself can no longer replay it
     announced = bridge.metric("kvb_announcements_total")
     aggregator = scene.aggregator()
     check(aggregator, *range(190, 200))
@@ -46,7 +45,7 @@ def test_an_aggregator_that_comes_late_is_given_all_that_is_held(scene, profile)
 
 
 def cut_off(scene, profile, sync_blocks=16384):
-    """Only the aggregator's link is cut, while the engine runs on."""
+    """Only the aggregator's link is cut, while the engine runs."""
     vllm = scene.engine()
     bridge = scene.bridge(
         worker(vllm), profile=profile, limits=f"limits = {{ sync_blocks = {sync_blocks}; }};"
@@ -59,18 +58,18 @@ def cut_off(scene, profile, sync_blocks=16384):
     vllm.publish(store(2))
     check(aggregator, 1, 2)
     proxy.cut()
-    wait_for("it notices", lambda: aggregator.states() == [("STALE", "nats_away")])
+    wait_for("the aggregator notices the loss", lambda: aggregator.states() == [("STALE", "nats_away")])
     for number in (3, 4, 5):
         vllm.publish(store(number))
     vllm.publish(engine.batch(engine.removed(1)))
-    wait_for("the bridge has it", lambda: bridge.metric("kvb_blocks_held") == 4)
+    wait_for("the bridge holds the blocks", lambda: bridge.metric("kvb_blocks_held") == 4)
     proxy.heal()
     return vllm, bridge, aggregator, proxy
 
 
 @pytest.mark.sanitize
 @PROFILES
-def test_what_passed_a_cut_off_aggregator_by_is_given_to_it(scene, profile):
+def test_a_disconnected_aggregator_gets_the_missed_events(scene, profile):
     vllm, bridge, aggregator, proxy = cut_off(scene, profile)
     check(aggregator, 2, 3, 4, 5)
     wait_for("by a range", lambda: repairs(aggregator, "range") == 1)
@@ -82,7 +81,7 @@ def test_what_passed_a_cut_off_aggregator_by_is_given_to_it(scene, profile):
 
 
 @PROFILES
-def test_what_the_bridge_has_forgotten_comes_as_a_whole(scene, profile):
+def test_events_that_the_bridge_forgot_are_replaced_by_a_snapshot(scene, profile):
     _, bridge, aggregator, proxy = cut_off(scene, profile, sync_blocks=2)
     check(aggregator, 2, 3, 4, 5)
     wait_for("by a snapshot", lambda: repairs(aggregator, "snapshot") == 1)
@@ -106,7 +105,7 @@ def test_a_server_that_comes_back_costs_protobuf_no_epoch(scene):
     assert bridge.metric("kvb_announcements_total") == 1
 
 
-def test_who_was_answered_does_not_wait_for_the_next_heartbeat(scene):
+def test_after_an_answer_a_heartbeat_follows_soon(scene):
     vllm = scene.engine()
     bus = scene.bus()
     beats = bus.watch(f"{PUBLISH}.kv_heartbeat")
@@ -123,7 +122,7 @@ def test_who_was_answered_does_not_wait_for_the_next_heartbeat(scene):
     assert len(beats) - before <= 5 * (time.monotonic() - began) + 1, "five a second, whatever is asked"
 
 
-def test_a_flood_of_requests_is_told_to_wait_and_others_are_served(scene):
+def test_a_flood_of_requests_has_to_wait_and_others_are_served(scene):
     vllm = scene.engine()
     bridge = scene.bridge(worker(vllm), profile="protobuf")
     vllm.publish(store(1))
@@ -140,7 +139,7 @@ def test_a_flood_of_requests_is_told_to_wait_and_others_are_served(scene):
 
 
 class Flood:
-    """Requests a whole stream, each time with another inbox that nobody subscribes to."""
+    """Requests a whole stream, each time with a new inbox that nobody subscribes to."""
 
     def __init__(self, nats_port, subject, a_second):
         self.socket = socket.create_connection(("127.0.0.1", nats_port))
@@ -167,7 +166,7 @@ class Flood:
 
 
 def test_a_flood_from_ever_new_inboxes_keeps_no_late_aggregator_from_exact(scene):
-    """A snapshot of the large stream is some 100 messages: many of them at once are slow."""
+    """A snapshot of the large stream has about 100 messages; many snapshots at once are slow."""
     large, small = scene.engine(), scene.engine()
     bridge = scene.bridge(worker(large, 8, block_size=1), worker(small), profile="protobuf")
     blocks = 400_000
@@ -190,7 +189,7 @@ def test_a_flood_from_ever_new_inboxes_keeps_no_late_aggregator_from_exact(scene
 @pytest.mark.parametrize(
     "payload", [b"", b"x", b"\x08\x09\x12\x10" + bytes(16), b"\xff" * 2000], ids=["empty", "text", "kind", "large"]
 )
-def test_what_is_no_request_is_counted(scene, payload):
+def test_invalid_requests_are_counted(scene, payload):
     vllm = scene.engine()
     bridge = scene.bridge(worker(vllm))
     bus = scene.bus()
@@ -212,9 +211,9 @@ def test_no_answer_goes_where_routers_read_events(scene):
 
 
 @pytest.mark.both_servers
-def test_a_frozen_server_is_no_fault_of_the_bridges(scene):
-    """Its connections stand, and nobody hears anybody: what the aggregator says to itself
-    does not come back either.  STALE at once, and never DOWN."""
+def test_a_frozen_server_makes_no_bridge_down(scene):
+    """Connections stay open but nothing is delivered: the aggregator's messages to itself do not
+    come back either. STALE at once, and never DOWN."""
     vllm = scene.engine()
     aggregator = scene.aggregator()
     scene.bridge(worker(vllm), profile="protobuf")
@@ -240,5 +239,5 @@ def test_a_frozen_server_is_no_fault_of_the_bridges(scene):
         seen.update(aggregator.states())
         return aggregator.is_exact() and listed(aggregator, 1, 2)
 
-    wait_for("all is back", is_back)
+    wait_for("both are connected and EXACT again", is_back)
     assert not [state for state in seen if state[0] == "DOWN"], seen

@@ -34,7 +34,7 @@ def test_each_named_test_exists():
     assert not missing
 
 
-def test_a_weakness_is_reported_in_private_and_the_scope_is_said():
+def test_the_policy_says_how_to_report_in_private_and_the_scope():
     text = (TREE / ".github" / "SECURITY.md").read_text()
     for words in ("Report a vulnerability", "not in a public issue", "--version", "We treat as a vulnerability",
                   "Not a vulnerability", "sbom.cdx.json"):

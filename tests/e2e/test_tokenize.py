@@ -19,7 +19,7 @@ TOKENS = [ord(character) for character in TEXT]
 
 
 class Tokenizer:
-    """What answers POST /tokenize; `manner` says how."""
+    """Answers POST /tokenize; `manner` says how."""
 
     def __init__(self):
         self.bodies, self.paths = [], []
@@ -46,7 +46,7 @@ class Tokenizer:
                 try:
                     super().handle()
                 except OSError:
-                    pass  # the aggregator had enough
+                    pass  # the aggregator has closed the connection
 
             def log_message(self, *_):
                 pass
@@ -131,7 +131,8 @@ def follows(aggregator, count):
 
 
 def start(scene, *urls, extra=None):
-    """An aggregator that follows an engine for each URL; the first holds the blocks of the text."""
+    """An aggregator that follows an engine for each URL; the first engine holds the blocks of the
+    text."""
     marked.mark(TEXT, json.dumps(TOKENS))
     engines = [scene.engine() for _ in urls]
     aggregator = scene.aggregator(extra=permitting() if extra is None else extra, wait=False)
@@ -157,10 +158,10 @@ def without(answer, *keys):
     return {key: value for key, value in answer.items() if key not in keys}
 
 
-def test_a_text_is_answered_as_its_tokens_and_asked_for_once(scene, stubs):
+def test_a_text_is_answered_as_its_tokens_and_tokenized_once(scene, stubs):
     stub = stubs()
     aggregator, bus = start(scene, stub.url), scene.bus()
-    wait_for("it is in the queue group", aggregator.is_ready)
+    wait_for("the aggregator is in the queue group", aggregator.is_ready)
     want = ask(aggregator, token_ids=TOKENS)[1]
     status, answer = ask(aggregator, text=TEXT)
     assert (status, without(answer, "prompt_tokens")) == (200, want)
@@ -170,7 +171,7 @@ def test_a_text_is_answered_as_its_tokens_and_asked_for_once(scene, stubs):
     def request(kind, **query):
         return json.loads(bus.request(f"{ROUTER}.{kind}", json.dumps(query).encode()))
 
-    for query in ({"model": "m"}, {}):  # there is one model
+    for query in ({"model": "m"}, {}):  # there is only one model
         assert without(request("kv_match", text=TEXT, **query), "prompt_tokens") == request("kv_match", token_ids=TOKENS, **query)
     routed = request("kv_route", model="m", text=TEXT)
     assert (routed["worker_id"], routed["overlap_blocks"], routed["prompt_tokens"]) == (1, len(TOKENS) // BLOCK, len(TOKENS))
@@ -199,7 +200,7 @@ def test_a_text_is_answered_as_its_tokens_and_asked_for_once(scene, stubs):
     assert found == [200] * 8 and len(stub.bodies) == 4
     assert aggregator.metric("kvb_tokenize_waiting") == 0 and aggregator.metric("kvb_tokenize_cache_bytes") > 0
 
-    # what is wrong is refused as in other queries, and no engine is asked
+    # a bad query is refused as in other queries, and no engine is asked
     for query, status, words in (
         ({"text": TEXT, "token_ids": [1]}, 422, "text: only one of token_ids"),
         ({"text": TEXT, "messages": [{"role": "user"}]}, 422, "only one of"),
@@ -213,10 +214,10 @@ def test_a_text_is_answered_as_its_tokens_and_asked_for_once(scene, stubs):
     assert len(stub.bodies) == 4
 
 
-def test_what_an_engine_does_instead_is_named_and_ends_in_time(scene, stubs):
+def test_each_failure_of_an_engine_is_named_and_ends_in_time(scene, stubs):
     stub = stubs()
     aggregator, bus = start(scene, stub.url, extra=permitting(deadline_ms=300)), scene.bus()
-    wait_for("it is in the queue group", aggregator.is_ready)
+    wait_for("the aggregator is in the queue group", aggregator.is_ready)
     for number, (manner, reason) in enumerate((
         (stub.silent, "timeout"), (stub.dies, "unavailable"), (stub.wrong, "invalid"), (stub.text, "invalid"),
         (stub.redirects, "refused"), (stub.refuses, "refused"), (stub.slow, "timeout"),
@@ -245,7 +246,7 @@ def test_what_an_engine_does_instead_is_named_and_ends_in_time(scene, stubs):
     assert "an engine gave no tokens of a text" in aggregator.text()
 
 
-def test_another_engine_is_asked_where_one_fails(scene, stubs):
+def test_another_engine_is_requested_when_one_fails(scene, stubs):
     one, other = stubs(), stubs()
     aggregator = start(scene, one.url, other.url, extra=permitting(deadline_ms=900))
     one.manner = one.silent
@@ -258,13 +259,13 @@ def test_another_engine_is_asked_where_one_fails(scene, stubs):
     assert aggregator.metric("kvb_tokenize_texts_total", source="engine") == 12
 
 
-def test_nobody_is_asked_who_is_not_permitted(scene, stubs):
+def test_only_permitted_engines_are_requested(scene, stubs):
     stub = stubs()
     aggregator = start(scene, stub.url, extra="")
     strict = scene.aggregator(name="strict", extra=permitting('"10.0.0.0/8"'), wait=False)
     none = scene.aggregator(name="metadata", extra=permitting('"0.0.0.0/0"'), wait=False)
     for daemon in (strict, none):
-        wait_for("it follows", lambda: follows(daemon, 1))
+        wait_for("the aggregator follows the engine", lambda: follows(daemon, 1))
     status, answer = ask(aggregator, text=TEXT)
     assert status == 503 and answer["error"].startswith("tokenize_off: ")
     status, answer = ask(strict, text=TEXT)
@@ -275,7 +276,7 @@ def test_nobody_is_asked_who_is_not_permitted(scene, stubs):
     other = scene.engine()
     scene.bridge(worker(other, 9, model="cloud", more='tokenize = "http://169.254.169.254/latest";'), worker(
         scene.engine(), 10, model="plain"), name="other", component="Other", heartbeat_ms=100, wait=False)
-    wait_for("it follows all", lambda: follows(none, 3))
+    wait_for("the aggregator follows all engines", lambda: follows(none, 3))
     status, answer = ask(none, text=TEXT, model="cloud")
     assert status == 503 and answer["error"].startswith("tokenize_unavailable: ")
     assert "the address 169.254.169.254 is not allowed" in none.text()

@@ -1,5 +1,5 @@
-"""Does kvctl top show a person the fleet, on any terminal, through NATS's absence, and
-does it give the terminal back however it ends?"""
+"""Does kvctl top show the fleet on any terminal, also while NATS is away, and does it restore the
+terminal however it ends?"""
 
 import contextlib
 import json
@@ -60,7 +60,7 @@ def top(request, scene):
 
 
 def row_of(terminal, worker_id):
-    """The cells of a worker's line by the titles above them, or nothing."""
+    """The cells of a worker's line by the titles above them; {} when there is no such line."""
     titles = None
     for line in terminal.lines:
         words = line.split()
@@ -72,7 +72,7 @@ def row_of(terminal, worker_id):
 
 
 def see_seconds_pass(screen, count):
-    """By the clock on the screen."""
+    """Compares with the clock on the screen."""
     clocks = set()
 
     def have_passed(text):
@@ -84,7 +84,7 @@ def see_seconds_pass(screen, count):
 
 @contextlib.contextmanager
 def costs_little(screen):
-    """No busy loop, and only what has changed is written."""
+    """Checks that there is no busy loop, and that only changed cells are written."""
     cpu, written = screen.cpu_seconds(), len(screen.raw)
     yield
     assert screen.cpu_seconds() - cpu < 0.5 * PATIENCE
@@ -141,7 +141,7 @@ def test_rates_hits_and_reconnects_are_counted(fleet, top):
     screen.see("reconnects 1 engines 0 NATS")
 
 
-def test_bytes_that_steer_a_terminal_do_not_reach_it(scene, top):
+def test_terminal_escape_sequences_are_not_shown(scene, top):
     bus, screen = scene.bus(), top()
     evil = "\033]0;owned\a\033[31m\u009b2J\r\n"
     status = {"bridge_id": evil, "profile": "json", "streams": [
@@ -190,7 +190,7 @@ def test_keys_sort_filter_pause_help_and_quit(fleet, top):
     screen.see("PAUSED")
     fleet.vllm8.publish(store(4, 5, 6))
     wait_for("the aggregator knows more", lambda: fleet.agg.metric("kvb_index_blocks") == 6)
-    screen.press("r")  # keys still work on the picture that stands
+    screen.press("r")  # keys still work on the paused picture
     screen.see("LOAD^")
     see_seconds_pass(screen, 2)
     assert "3 blocks held" in screen.text()
@@ -242,7 +242,7 @@ def test_any_size_and_every_change_of_it(fleet, top):
     screen.wait("worker and state", lambda _: row_of(screen, 7) == {"WORKER": "7", "STATE": "EXACT"})
     for columns, rows in [(80, 5), (80, 4), (80, 3), (80, 2), (80, 1), (1, 1), (20, 3), (200, 50), (8, 24)]:
         screen.resize(columns, rows)
-        # The clock, or where there is no room for it nothing, tells pictures apart: bytes do.
+        # Pictures are told apart by their bytes, because a small screen may have no clock.
         before = len(screen.raw)
         wait_for("a picture of that size", lambda: screen.pump() or screen.raw[before:].count(b"\033[2J"))
     screen.resize(100, 30)
@@ -306,7 +306,7 @@ def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_back(scene, top)
     assert screen.end() == 0
 
 
-def test_whatever_was_written_while_it_stood_still_is_drawn_over(scene, top):
+def test_foreign_output_is_drawn_over(scene, top):
     screen = top()
     screen.see("no streams yet")
     screen.process.send_signal(signal.SIGSTOP)
@@ -324,7 +324,7 @@ def test_a_terminal_that_goes_away_ends_it(scene, top):
     screen.see("no streams yet")
     os.close(screen.master)
     screen.master = os.open(os.devnull, os.O_RDWR)
-    assert screen.end() in (0, 1)  # SIGHUP or the failed write comes first
+    assert screen.end() in (0, 1)  # either SIGHUP or the failed write comes first
 
 
 def test_without_keys_it_still_draws(scene, top):
@@ -360,7 +360,7 @@ def test_once_as_json_is_one_object(fleet):
     assert said["streams"][0]["events_per_s"] == 0 and said["streams"][0]["reconnects"] == 0
 
 
-def test_once_without_an_aggregator_says_so_and_fails(scene):
+def test_once_without_an_aggregator_fails_with_the_reason(scene):
     scene.bridge(worker(scene.engine(), 7))
     done = once(scene)
     assert done.returncode == 1
@@ -388,7 +388,7 @@ def test_a_dumb_terminal_is_a_clear_error(scene, top):
 # ---- Absences --------------------------------------------------------------------------------------
 
 
-def test_nats_away_is_said_costs_nothing_and_ends_by_itself(fleet, top):
+def test_an_absence_of_nats_is_shown_and_ends_by_itself(fleet, top):
     screen = top()
     screen.wait("worker 7", lambda _: row_of(screen, 7).get("STATE") == "EXACT")
     nats = fleet.started[0]
@@ -402,7 +402,7 @@ def test_nats_away_is_said_costs_nothing_and_ends_by_itself(fleet, top):
     screen.see("NATS connected", 20)
     screen.wait("worker 7 again", lambda text: "STALE" not in text and "away" not in text
                 and row_of(screen, 7).get("STATE") == "EXACT", 20)
-    screen.see("1 NATS", 20)  # the bridge has reconnected too, and says so
+    screen.see("1 NATS", 20)  # the bridge has reconnected too, and its messages show it
 
 
 def test_an_idle_screen_costs_next_to_nothing(fleet, top):
@@ -412,7 +412,7 @@ def test_an_idle_screen_costs_next_to_nothing(fleet, top):
         see_seconds_pass(screen, 4)
 
 
-def test_a_silent_aggregator_is_said_and_its_successor_taken(fleet, top):
+def test_a_silent_aggregator_is_shown_and_its_successor_used(fleet, top):
     screen = top()
     screen.wait("worker 7", lambda _: row_of(screen, 7))
     fleet.agg.stop()

@@ -1,5 +1,5 @@
-"""Does kvctl watch print events as they pass, one a line, only those that were asked
-for, in both profiles, and through NATS's absence?"""
+"""Does kvctl watch print events as they pass, one a line, only the selected ones, in both profiles,
+and also across an absence of NATS?"""
 
 import json
 import re
@@ -18,7 +18,7 @@ LINE = re.compile(
 
 
 def port_before(endpoint):
-    """The configuration names the port of rank 0."""
+    """The configuration contains the port of rank 0."""
     base, port = endpoint.rsplit(":", 1)
     return f"{base}:{int(port) - 1}"
 
@@ -37,9 +37,10 @@ def engines(request, scene):
 
 
 def start(scene, *options, place=(7, 0)):
-    """Returns when it watches: it has shown an event, of a block that comes and goes."""
+    """Returns when it watches, that is when it has shown an event of a block that is stored and
+    removed."""
     watch = scene.start("watch", [programs.BIN / "kvctl", "--nats", scene.nats_url, "watch", *options])
-    watch.is_ours = False  # a signal ends it, as it ends tail -f
+    watch.is_ours = False  # a signal ends it, as with tail -f
 
     def has_shown():
         come_and_go(scene, place, 1)
@@ -55,8 +56,8 @@ def come_and_go(scene, place, number):
 
 
 def play(scene, watch, place=(7, 0)):
-    """Something of every kind on every stream; then waits for the last of them that the
-    watcher shall see."""
+    """Causes every kind of event on every stream; then waits for the last one that the watcher must
+    show."""
     for rank in scene.at:
         come_and_go(scene, rank, 10)
         scene.at[rank].publish(engine.batch(engine.cleared(), rank=rank[1]))
@@ -80,27 +81,27 @@ def test_every_event_is_a_line(engines):
         (*place, kind) for place in engines.at for kind in ("stored", "removed", "cleared")})
 
 
-def test_only_the_workers_asked_for_are_shown(engines):
+def test_only_the_selected_workers_are_shown(engines):
     watch = start(engines, "--worker", 7, "--worker", 9)
     play(engines, watch)
     wait_for("both workers", lambda: {worker for worker, _, _ in events(watch)} >= {7, 9})
     assert {worker for worker, _, _ in events(watch)} == {7, 9}
 
 
-def test_only_the_kinds_asked_for_are_shown(engines):
+def test_only_the_selected_kinds_are_shown(engines):
     watch = start(engines, "--kind", "removed", "--kind", "cleared")
     play(engines, watch)
     wait_for("both kinds", lambda: {kind for _, _, kind in events(watch)} >= {"removed", "cleared"})
     assert {kind for _, _, kind in events(watch)} == {"removed", "cleared"}
 
 
-def test_filters_hold_together(engines):
+def test_filters_combine(engines):
     watch = start(engines, "--worker", 7, "--worker", 9, "--rank", 1, "--kind", "removed", place=(9, 1))
     play(engines, watch, place=(9, 1))
     assert events(watch) == {(9, 1, "removed")}
 
 
-def test_json_lines_say_the_same(engines):
+def test_json_lines_contain_the_same(engines):
     watch = start(engines, "--json", "--worker", 7, "--rank", 0)
     play(engines, watch)
     said = [json.loads(line) for line in watch.text().splitlines()]
@@ -114,7 +115,7 @@ def test_json_lines_say_the_same(engines):
 
 
 def play_hybrid(scene):
-    """Blocks 20 and 21 of a hybrid model in both of its groups; then 20 is in neither."""
+    """Blocks 20 and 21 of a hybrid model in both groups; then 20 is in neither."""
     hybrid, tokens = engine.MapForm, tokens_of(20) + tokens_of(21)
     scene.at[7, 0].publish(engine.batch(
         hybrid.stored([20, 21], tokens, BLOCK), hybrid.window_stored([20, 21], tokens, BLOCK, 2 * BLOCK)))
@@ -145,13 +146,13 @@ def test_a_window_list_is_a_word_in_place_of_the_tier(engines):
     assert words == [["stored", "device"], ["stored", "window"], ["removed", "window"], ["removed", "device"]]
 
 
-def test_all_subjects_show_windows_and_requests_in_words(engines, request):
+def test_all_subjects_show_windows_and_requests(engines, request):
     profile = request.node.callspec.params["engines"]
     watch = start(engines, "--all")
     play_hybrid(engines)
 
     def lines():
-        return [json.loads(line) for line in watch.text().split("\n")[:-1]]  # the last is not whole yet
+        return [json.loads(line) for line in watch.text().split("\n")[:-1]]  # the last line may be incomplete
 
     def hybrid_lines():
         return [line for line in lines() if "blocks" in line["data"] and "kind" in line["data"] and of_hybrid(line["data"])]
@@ -168,12 +169,12 @@ def test_all_subjects_show_windows_and_requests_in_words(engines, request):
     assert not [line for line in lines() if "error" in line]
 
 
-def test_nats_away_and_back_is_a_line_each_and_no_end(engines):
+def test_loss_and_return_of_nats_are_a_line_each(engines):
     watch = start(engines)
     engines.started[0].stop()
-    wait_for("the loss is said", lambda: "NATS is away" in watch.text())
+    wait_for("the loss is reported", lambda: "NATS is away" in watch.text())
     engines.start_nats(engines.nats_port)
-    wait_for("the return is said", lambda: "NATS is back" in watch.text(), 20)
+    wait_for("the return is reported", lambda: "NATS is back" in watch.text(), 20)
 
     def shown_again():
         come_and_go(engines, (8, 0), 3)

@@ -73,35 +73,35 @@ def test_address_role_and_labels_are_in_every_answer(scene):
     assert set(listed["scores"]) == {"3"}, "a worker of role both decodes, too"
 
 
-def test_a_changed_fact_is_said_at_once_and_leaves_the_worker_open(scene):
+def test_a_changed_fact_is_published_at_once_and_leaves_the_worker_open(scene):
     one = scene.engine()
     aggregator = scene.aggregator()
     bridge = registering(scene, worker(one, 1, more=KEYED), heartbeat_ms=60000)
     fill(one)
     wait_for("EXACT", lambda: streams(aggregator).get(1, {}).get("state") == "EXACT")
     assert post(bridge, "/drain", {"worker_id": 1})[0] == 200
-    wait_for("it drains", lambda: streams(aggregator)[1].get("draining"))
+    wait_for("the worker drains", lambda: streams(aggregator)[1].get("draining"))
     before = {s["worker_id"]: s for s in bridge.get("/state")["streams"]}[1]
     row = streams(aggregator)[1]
 
     rewrite(bridge, worker(one, 1, more='address = "http://10.0.0.9:8000"; tokenize = "http://10.0.0.9:1"; role = "decode"; labels = { zone = "c"; };'))
     assert "changed=0 unchanged=1 failed=0 updated=1" in reload(bridge)
     changed = {"address": "http://10.0.0.9:8000", "tokenize": "http://10.0.0.9:1", "role": "decode", "labels": {"zone": "c"}, "draining": True}
-    wait_for("it is said long before the next heartbeat is due", lambda: known(streams(aggregator)[1]) == changed)
+    wait_for("the change is published long before the next heartbeat", lambda: known(streams(aggregator)[1]) == changed)
     after = {s["worker_id"]: s for s in bridge.get("/state")["streams"]}[1]
     assert streams(aggregator)[1]["last_event_id"] == row["last_event_id"], "the same epoch"
     assert (after["reconnects"], after["replays"], after["batches"]) == (before["reconnects"], before["replays"], before["batches"])
 
-    # A change of a key that makes it another worker opens a new stream; the worker stays draining.
+    # A changed key that makes it another worker opens a new stream; the worker is still draining.
     rewrite(bridge, worker(one, 1, more='topic = "kv";'))
     assert "changed=1 unchanged=0" in reload(bridge)
-    wait_for("it is opened anew", lambda: "role" not in streams(aggregator)[1])
+    wait_for("the stream is opened anew", lambda: "role" not in streams(aggregator)[1])
     assert streams(aggregator)[1]["draining"] is True
     assert post(bridge, "/undrain", {"worker_id": 1})[0] == 200
-    wait_for("it takes requests again", lambda: "draining" not in streams(aggregator)[1])
+    wait_for("the worker takes requests again", lambda: "draining" not in streams(aggregator)[1])
 
 
-def test_publish_labels_names_those_that_go_out(scene):
+def test_publish_labels_selects_the_published_ones(scene):
     one, other = scene.engine(), scene.engine()
     aggregator = scene.aggregator()
     bridge = registering(scene, worker(one, 1, more=KEYED), heartbeat_ms=100, labels=["zone", "rack"])
@@ -187,8 +187,8 @@ class Status(msgspec.Struct):
     streams: list[dict]
 
 
-def test_readers_of_before_read_the_same_of_a_worker_that_says_more(scene):
-    """With the labels that they select by, which the file may still have."""
+def test_older_readers_read_the_same_of_a_worker_with_more_facts(scene):
+    """With the labels that older readers select by, which the file may still contain."""
     one, other = scene.engine(), scene.engine()
     aggregator, bus = scene.aggregator(), scene.bus()
     statuses, beats = bus.watch(f"{PUBLISH}.bridge_status"), bus.watch(f"{PUBLISH}.kv_heartbeat_json")

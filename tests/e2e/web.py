@@ -1,5 +1,5 @@
-"""A web server on loopback whose pages behave as a test wants: a page is a text, or a
-function that is given the connection and does what it likes with it."""
+"""A web server on loopback whose pages behave as a test wants. A page is a text, or a function that
+gets the connection and may do anything with it."""
 
 import http.server
 import threading
@@ -38,7 +38,7 @@ class Web:
                 try:
                     super().handle()
                 except OSError:
-                    pass  # the reader had enough
+                    pass  # the reader closed the connection
 
         class Server(http.server.ThreadingHTTPServer):
             daemon_threads = True
@@ -58,7 +58,7 @@ class Web:
         return f"http://127.0.0.1:{self.port}{path}"
 
     def go_away(self):
-        """The port is closed, and open connections get no answers."""
+        """Closes the port; open connections get no answers."""
         self.is_away = True
         self.server.shutdown()
         self.server.server_close()
@@ -80,7 +80,7 @@ class Web:
             connection.wfile.write(b"vllm:num_requests_running{engine=\"0\"} 9\n" * 1000)
 
     def slow(self, text, seconds):
-        """A page that comes, but takes its time."""
+        """A page that arrives slowly."""
 
         def page(connection):
             connection.send_response(200)
@@ -96,7 +96,7 @@ class Web:
 
     @staticmethod
     def says(body):
-        """Any bytes at all, and the end."""
+        """Sends any bytes, and closes."""
 
         def page(connection):
             connection.wfile.write(body)
