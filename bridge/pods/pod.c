@@ -604,17 +604,6 @@ kvb_status kvb_pod_decode(
 
 /* ---- A line of a watch ---- */
 
-static const char *const event_names[KVB_POD_EVENT_COUNT] = {
-    [KVB_POD_ADDED] = "added",     [KVB_POD_MODIFIED] = "modified",
-    [KVB_POD_DELETED] = "deleted", [KVB_POD_BOOKMARK] = "bookmark",
-    [KVB_POD_ERROR] = "error",     [KVB_POD_EVENT_UNKNOWN] = "unknown",
-};
-
-const char *kvb_pod_event_name(enum kvb_pod_event event)
-{
-    return (unsigned)event < KVB_POD_EVENT_COUNT ? event_names[event] : "";
-}
-
 static enum kvb_pod_event pod_event_of(const char *type)
 {
     static const char *const types[] = {

@@ -149,9 +149,6 @@ enum kvb_pod_event {
     KVB_POD_EVENT_COUNT
 };
 
-/* "added", ...: never NULL. */
-const char *kvb_pod_event_name(enum kvb_pod_event event);
-
 struct kvb_pod_line {
     enum kvb_pod_event event;
     struct kvb_pod pod;                      /* for added, modified and deleted */

@@ -19,18 +19,6 @@ static const uint64_t shortest_watch_ns = KVB_NS_PER_S;
 
 enum { page_items = 500, max_retry_after_s = 300, max_doublings = 6 };
 
-const char *kvb_watch_state_name(enum kvb_watch_state state)
-{
-    static const char *const names[KVB_WATCH_STATE_COUNT] = {
-        [KVB_WATCH_LIST_DUE] = "list_due",
-        [KVB_WATCH_LISTING] = "listing",
-        [KVB_WATCH_WATCH_DUE] = "watch_due",
-        [KVB_WATCH_WATCHING] = "watching",
-    };
-
-    return (unsigned)state < KVB_WATCH_STATE_COUNT ? names[state] : "";
-}
-
 /* A random value from 80 to 120 per cent of the mean. */
 static uint64_t jitter(struct kvb_watch *watch, uint64_t mean)
 {

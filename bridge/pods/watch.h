@@ -107,9 +107,6 @@ enum kvb_watch_input kvb_watch_input_of_code(unsigned code);
 /* The watch has been open for too long, and counts as lost. */
 bool kvb_watch_is_silent(const struct kvb_watch *watch, uint64_t now_ns);
 
-/* "list_due", ...: never NULL. */
-const char *kvb_watch_state_name(enum kvb_watch_state state);
-
 /* Writes the path and query of the current request.  name_space "": all namespaces.  KVB_TOO_LARGE,
  * KVB_NO_MEMORY */
 kvb_status kvb_watch_path(
