@@ -25,7 +25,7 @@
  * of nats.c and must not wait for the bus. */
 struct kvb_bus;
 
-enum { kvb_login_text_bytes = 256, kvb_inbox_prefix_bytes = 65, kvb_max_login_files = 7 };
+enum { kvb_login_text_bytes = 256, kvb_inbox_prefix_bytes = 65 };
 
 /* How a connection logs in, and how it verifies the server; "" for an option that is not set.
  * Names are those of the configuration, after "nats.".  The files are read at each dial. */
@@ -52,9 +52,6 @@ kvb_status kvb_bus_login_check(
 
 /* The prefix of reply subjects: inbox_prefix, or _INBOX when that is "". */
 const char *kvb_bus_login_inbox(const struct kvb_bus_login *login);
-
-/* Writes the paths of the login's files (borrowed) into out, and returns their number. */
-size_t kvb_bus_login_files(const struct kvb_bus_login *login, const char *out[kvb_max_login_files]);
 
 struct kvb_bus_options {
     const char *url;                   /* "nats://127.0.0.1:4222", or several with commas */

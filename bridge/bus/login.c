@@ -259,20 +259,6 @@ const char *kvb_bus_login_inbox(const struct kvb_bus_login *login)
     return login->inbox_prefix[0] != '\0' ? login->inbox_prefix : KVB_INBOX_PREFIX;
 }
 
-size_t kvb_bus_login_files(const struct kvb_bus_login *login, const char *out[kvb_max_login_files])
-{
-    size_t count = 0;
-
-    _Static_assert(KVB_COUNT_OF(login_files) == kvb_max_login_files, "one for each file");
-    for (size_t i = 0; i < KVB_COUNT_OF(login_files); i++) {
-        const char *path = text_of(login, login_files[i].offset);
-        if (path[0] != '\0') {
-            out[count++] = path;
-        }
-    }
-    return count;
-}
-
 uint64_t kvb_login_print(const struct kvb_bus_login *login)
 {
     uint64_t print = kvb_hash64((kvb_span){ (const uint8_t *)login, sizeof *login }, 0);

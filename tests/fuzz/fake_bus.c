@@ -273,13 +273,6 @@ const char *kvb_bus_login_inbox(const struct kvb_bus_login *login)
     return login->inbox_prefix[0] != '\0' ? login->inbox_prefix : "_INBOX";
 }
 
-size_t kvb_bus_login_files(const struct kvb_bus_login *login, const char *out[kvb_max_login_files])
-{
-    (void)login;
-    (void)out;
-    return 0;
-}
-
 kvb_status
 kvb_bus_renew(struct kvb_bus *bus, const struct kvb_bus_login *login, struct kvb_detail *detail)
 {
