@@ -154,8 +154,3 @@ bool kvb_block_set_page(
     }
     return *cell < set->cell_count;
 }
-
-size_t kvb_block_set_bytes(const struct kvb_block_set *set)
-{
-    return set->cell_count * sizeof *set->cells;
-}

@@ -61,6 +61,3 @@ void kvb_block_set_each(
 bool kvb_block_set_page(
     const struct kvb_block_set *set, uint64_t *cell, size_t cells,
     void (*visit)(void *context, kvb_block_hash block), void *context);
-
-/* Returns the memory of the cells. */
-size_t kvb_block_set_bytes(const struct kvb_block_set *set);

@@ -68,11 +68,6 @@ size_t kvb_holder_sets_bytes(const struct kvb_holder_sets *sets)
            sets->leaf_end * sizeof(struct kvb_set_leaf);
 }
 
-size_t kvb_holder_sets_count(const struct kvb_holder_sets *sets)
-{
-    return sets->interned.count;
-}
-
 /* ---- Memory: single headers, and groups of n leaves ---- */
 
 static struct kvb_set_leaf *leaf_at(const struct kvb_holder_sets *sets, uint32_t at)

@@ -86,9 +86,6 @@ kvb_status kvb_holder_sets_without(
 
 size_t kvb_holder_sets_bytes(const struct kvb_holder_sets *sets);
 
-/* Returns the number of sets of two or more holders. */
-size_t kvb_holder_sets_count(const struct kvb_holder_sets *sets);
-
 /* ---- Reading, on the hot path ---- */
 
 static inline kvb_set_id kvb_set_of_one(uint32_t holder)

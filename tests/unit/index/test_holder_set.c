@@ -101,7 +101,7 @@ static void empty(struct world *world)
         }
         assert_int_equal(world->set[node], 0);
     }
-    assert_int_equal(kvb_holder_sets_count(&world->sets), 0);
+    assert_int_equal(world->sets.interned.count, 0);
     kvb_holder_sets_close(&world->sets);
     free(world);
 }
