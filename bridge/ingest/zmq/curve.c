@@ -144,7 +144,6 @@ read_keys(const struct kvb_curve_files *files, struct kvb_curve *curve, struct k
         KVB_TRY(name_curve_key(
             read_key(files->server_key, KVB_FILE_OF_ANYONE, curve->server_key, detail),
             "server_key_file", detail));
-        curve->has_server_key = true;
     }
     return name_curve_key(
         read_client_keys(files->client_keys, curve, detail), "client_keys_file", detail);

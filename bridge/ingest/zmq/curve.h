@@ -31,7 +31,6 @@ struct kvb_curve_files {
 
 /* Contains a secret: call kvb_curve_forget() at the end. */
 struct kvb_curve {
-    bool has_server_key;
     uint8_t server_key[kvb_curve_key_bytes];
     uint8_t public_key[kvb_curve_key_bytes];
     uint8_t secret_key[kvb_curve_key_bytes];

@@ -12,7 +12,7 @@ static size_t bytes_of(const zmq_msg_t *payload)
     return sizeof(struct kvb_reply) + zmq_msg_size(payload);
 }
 
-void kvb_reply_queue_clear(struct kvb_reply_queue *queue)
+static void close_replies(struct kvb_reply_queue *queue)
 {
     struct kvb_reply reply;
 
@@ -24,7 +24,7 @@ void kvb_reply_queue_clear(struct kvb_reply_queue *queue)
 /* Also frees the memory, because most streams never have a large replay again. */
 void kvb_reply_queue_done(struct kvb_reply_queue *queue)
 {
-    kvb_reply_queue_clear(queue);
+    close_replies(queue);
     free(queue->items);
     *queue = (struct kvb_reply_queue){ .max_bytes = queue->max_bytes };
 }

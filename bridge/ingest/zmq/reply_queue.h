@@ -32,7 +32,6 @@ struct kvb_reply_queue {
 };
 
 void kvb_reply_queue_done(struct kvb_reply_queue *queue);
-void kvb_reply_queue_clear(struct kvb_reply_queue *queue);
 size_t kvb_reply_queue_count(const struct kvb_reply_queue *queue);
 
 /* Moves a reply of any kind into the queue.
