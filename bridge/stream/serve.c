@@ -196,7 +196,9 @@ void kvb_serve_share(
 
 /* ---- All ranks ---- */
 
-void kvb_serve_lose_events(struct kvb_server *server, uint64_t not_before_ns)
+/* Marks the published events of all ranks as possibly lost, so that they are announced again, not
+ * before not_before_ns. */
+static void lose_all_events(struct kvb_server *server, uint64_t not_before_ns)
 {
     for (size_t i = 0; i < server->world->rank_count(server->context); i++) {
         struct kvb_served *rank = server->world->rank(server->context, i);
@@ -239,7 +241,7 @@ static void follow_nats(struct kvb_server *server, uint64_t now_ns)
 
     if (kvb_agenda_takes_connection(&server->agenda, connects, now_ns, &announce_ns)) {
         server->world->connected(server->context, now_ns);
-        kvb_serve_lose_events(server, announce_ns);
+        lose_all_events(server, announce_ns);
     }
 }
 
@@ -256,7 +258,7 @@ static void serve_time(struct kvb_server *server, uint64_t now_ns)
         start_replays(server, now_ns);
     }
     if (!world->may_publish(server->context, now_ns)) {
-        kvb_serve_lose_events(server, 0); /* events that are not published count as lost */
+        lose_all_events(server, 0); /* events that are not published count as lost */
     } else if (is_round) {
         world->publish_due(server->context, now_ns);
     }

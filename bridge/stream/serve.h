@@ -201,9 +201,5 @@ void kvb_serve_share(
     struct kvb_server *server, struct kvb_served *rank, uint64_t others, uint64_t clock_ns,
     uint64_t now_ns);
 
-/* Marks the published events of all ranks as possibly lost, so that they are announced again, not
- * before not_before_ns. */
-void kvb_serve_lose_events(struct kvb_server *server, uint64_t not_before_ns);
-
 /* Takes one turn.  True: slices are left, so the caller takes the next turn at once. */
 bool kvb_serve_turn(struct kvb_server *server, uint64_t now_ns);

@@ -28,8 +28,7 @@ enum {
     at_key = 56,
     /* offsets in a record of counts, u32 each */
     at_most_counted = 16,
-    at_least_counted = 32,
-    at_end_counted = 48
+    at_least_counted = 32
 };
 
 static_assert((int)kvb_max_tier_shapes < UINT8_MAX, "a size is a byte");
