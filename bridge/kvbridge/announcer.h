@@ -36,8 +36,7 @@ enum kvb_announced_state {
     KVB_ANNOUNCED_OTHER,
     KVB_ANNOUNCED_PRESENT,
     KVB_ANNOUNCED_REFUSED,
-    KVB_ANNOUNCED_LEAVING,
-    KVB_ANNOUNCED_STATE_COUNT
+    KVB_ANNOUNCED_LEAVING
 };
 
 struct kvb_announced {

@@ -61,9 +61,6 @@ enum {
     KVB_BRIDGE_OF_DISCOVERED
 };
 
-/* "file", "registered", "kubernetes", "dns", "discovered". */
-const char *kvb_bridge_origin_name(uint32_t origin);
-
 enum kvb_bridge_wish {
     KVB_BRIDGE_REPLACE,  /* replace the whole list */
     KVB_BRIDGE_REGISTER, /* add one rank to the registered ones */
@@ -71,8 +68,7 @@ enum kvb_bridge_wish {
     KVB_BRIDGE_FORGET,   /* remove this worker, or this rank of it */
     KVB_BRIDGE_DRAIN,    /* this worker, or this rank of it, takes no new requests */
     KVB_BRIDGE_UNDRAIN,  /* it takes new requests again */
-    KVB_BRIDGE_LOOK_UP,  /* count its ranks, as marked, and all, as same */
-    KVB_BRIDGE_WISH_COUNT
+    KVB_BRIDGE_LOOK_UP   /* count its ranks, as marked, and all, as same */
 };
 
 /* The outcome for one worker of a list. */

@@ -170,7 +170,7 @@ static uint64_t reconnects(uint64_t connects)
     return connects > 1 ? connects - 1 : 0;
 }
 
-const char *kvb_bridge_origin_name(uint32_t origin)
+static const char *origin_name(uint32_t origin)
 {
     static const char *const names[] = { [KVB_BRIDGE_OF_FILE] = "file",
                                          [KVB_BRIDGE_OF_REGISTERED] = "registered",
@@ -197,7 +197,7 @@ static void fill_rank_report(
         .reconnects = reconnects(kvb_source_count(rank->source)->connects),
         .unrooted = kvb_stream_mirror_count(rank->served.stream)->unrooted,
         .endpoint = rank->settings.events,
-        .origin = kvb_bridge_origin_name(rank->origin),
+        .origin = origin_name(rank->origin),
         .is_id_made = rank->settings.is_id_made,
         .configured_block_size = rank->settings.block_size,
         .is_encrypted = kvb_worker_has_curve(&rank->settings),
