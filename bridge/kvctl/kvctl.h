@@ -190,10 +190,6 @@ void kvctl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 kvb_status
 kvctl_read_file(const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail);
 
-/* The same for a text, which it ends with a NUL.  KVB_BAD_INPUT: the file contains a NUL. */
-kvb_status
-kvctl_read_text(const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail);
-
 /* Writes {"token_ids":[...],...} from the options.  KVB_BAD_INPUT: detail names the token or
  * file; KVB_TOO_LARGE, KVB_NO_MEMORY. */
 kvb_status kvctl_write_query(

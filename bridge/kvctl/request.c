@@ -336,8 +336,9 @@ kvctl_read_file(const char *what, const char *path, struct kvb_buf *out, struct 
     return KVB_OK;
 }
 
-kvb_status
-kvctl_read_text(const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail)
+/* Reads the file as a text, which it ends with a NUL.  KVB_BAD_INPUT: the file contains a NUL. */
+static kvb_status
+read_text_file(const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail)
 {
     KVB_TRY(kvctl_read_file(what, path, out, detail));
     if (out->len > 0 && memchr(out->data, '\0', out->len)) {
@@ -385,7 +386,7 @@ static kvb_status write_all_tokens(
         return write_prompt_tokens(options->tokens, json, detail);
     }
     kvb_buf_init(&file, kvb_max_query_body_bytes);
-    KVB_TRY(kvctl_read_text("--tokens-file", options->tokens_file, &file, detail));
+    KVB_TRY(read_text_file("--tokens-file", options->tokens_file, &file, detail));
     return write_prompt_tokens((const char *)file.data, json, detail);
 }
 
