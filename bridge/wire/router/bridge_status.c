@@ -19,7 +19,7 @@ const char *kvb_load_source_kind_name(enum kvb_load_source_kind kind)
     return kind < KVB_LOAD_SOURCE_KIND_COUNT ? names[kind] : "unknown";
 }
 
-const char *kvb_load_source_state_name(enum kvb_load_source_state state)
+static const char *load_source_state_name(enum kvb_load_source_state state)
 {
     static const char *const names[KVB_LOAD_SOURCE_STATE_COUNT] = {
         [KVB_LOAD_SOURCE_WAITING] = "waiting",
@@ -132,7 +132,7 @@ write_load_source(struct kvb_json_writer *json, const struct kvb_load_source_rep
     kvb_json_write_pair_u64(json, "worker_id", source->worker_id);
     kvb_json_write_pair_text(json, "kind", kvb_load_source_kind_name(source->kind));
     kvb_json_write_pair_text(json, "address", source->address);
-    kvb_json_write_pair_text(json, "state", kvb_load_source_state_name(source->state));
+    kvb_json_write_pair_text(json, "state", load_source_state_name(source->state));
     if (source->was_received) {
         kvb_json_write_pair_u64(json, "age_ms", source->age_ms);
     }

@@ -63,9 +63,8 @@ enum kvb_load_source_state {
     KVB_LOAD_SOURCE_STATE_COUNT
 };
 
-/* "zmq", ...; "waiting", ...  Never NULL. */
+/* "zmq", ...  Never NULL. */
 const char *kvb_load_source_kind_name(enum kvb_load_source_kind kind);
-const char *kvb_load_source_state_name(enum kvb_load_source_state state);
 
 struct kvb_load_source_report {
     uint64_t worker_id;
