@@ -17,7 +17,6 @@ enum {
     closing_bytes = 64,    /* ],"more":18446744073709551615} */
     min_cost_bytes = 4096, /* each answer counts for at least this, for the cost of a message */
     min_part_bytes = 4096, /* parts are not made smaller; every max_payload is larger */
-    subject_bytes = 256,
     prefix_bytes = sizeof "$SRV." - 1
 };
 
