@@ -229,7 +229,7 @@ int main(void)
         cmocka_unit_test(a_bridge_needs_what_its_configuration_uses),
         cmocka_unit_test(registrations_need_permissions_only_where_they_are_on),
         cmocka_unit_test(a_wide_subject_replaces_those_that_it_includes),
-        cmocka_unit_test(routers_and_readers_get_no_more_than_they_use),
+        cmocka_unit_test(routers_and_readers_get_only_permissions_that_they_use),
         cmocka_unit_test(an_operator_asks_and_reads_and_changes_nothing),
         cmocka_unit_test(a_denial_is_vital_where_the_table_says_so),
     };

@@ -179,10 +179,10 @@ int main(void)
         cmocka_unit_test(refuses_names_that_could_inject_protocol_lines),
         cmocka_unit_test(a_name_has_1_to_64_bytes),
         cmocka_unit_test(a_subject_that_does_not_fit_is_refused),
-        cmocka_unit_test(takes_apart_what_it_made),
-        cmocka_unit_test(refuses_to_take_apart_other_subjects),
-        cmocka_unit_test(answers_go_to_no_subject_that_commands_something),
-        cmocka_unit_test(tells_subjects_from_what_is_none),
+        cmocka_unit_test(parses_its_own_subjects),
+        cmocka_unit_test(refuses_to_parse_other_subjects),
+        cmocka_unit_test(replies_go_to_no_subject_that_commands_something),
+        cmocka_unit_test(distinguishes_subjects_from_other_texts),
         cmocka_unit_test(a_subject_may_end_with_a_stream),
     };
 

@@ -143,8 +143,8 @@ int main(void)
         cmocka_unit_test(of_equal_bridges_all_aggregators_choose_the_same),
         cmocka_unit_test(each_bridge_that_reads_the_worker_is_a_holder_once),
         cmocka_unit_test(offers_are_awaited_for_a_while_after_the_newest),
-        cmocka_unit_test(nobody_is_waited_for_where_nobody_subscribes),
-        cmocka_unit_test(offers_beyond_the_ceiling_are_counted),
+        cmocka_unit_test(without_subscribers_no_offers_are_awaited),
+        cmocka_unit_test(offers_above_the_ceiling_are_counted),
         cmocka_unit_test(beyond_the_ceiling_those_that_would_be_chosen_last_are_left_out),
     };
 

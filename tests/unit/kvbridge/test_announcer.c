@@ -463,7 +463,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_leaves_after_a_lost_answer_is_removed),
         cmocka_unit_test(a_rank_that_changes_and_leaves_at_once_is_removed),
         cmocka_unit_test(a_rank_that_is_wanted_again_before_its_removal_stays),
-        cmocka_unit_test(what_is_no_longer_wanted_is_removed),
+        cmocka_unit_test(ranks_no_longer_announced_are_removed),
         cmocka_unit_test(what_another_bridge_has_registered_stays),
         cmocka_unit_test(a_rank_that_leaves_while_it_is_added_is_removed),
         cmocka_unit_test(an_earlier_registration_is_found_before_it_is_forgotten),

@@ -399,7 +399,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_come_before_queries_and_time_comes_last),
         cmocka_unit_test(queries_wait_for_few_messages_however_many_there_are),
-        cmocka_unit_test(requests_are_sent_in_the_turn_that_found_what_is_missing),
+        cmocka_unit_test(requests_are_sent_in_the_turn_that_found_the_gap),
         cmocka_unit_test(a_turn_is_current_until_its_tick_is_a_period_late),
         cmocka_unit_test(a_turn_is_not_current_when_the_connection_has_changed),
         cmocka_unit_test(a_turn_is_not_current_once_an_echo_is_late),

@@ -677,7 +677,7 @@ int main(void)
         cmocka_unit_test(a_page_without_the_state_does_not_end_a_sleep),
         cmocka_unit_test(another_incarnation_is_awake),
         cmocka_unit_test(only_a_process_that_began_later_is_another_one),
-        cmocka_unit_test(smaller_counters_count_where_no_process_is_named),
+        cmocka_unit_test(smaller_counters_show_a_restart_if_no_process_is_named),
         cmocka_unit_test(counters_that_step_back_and_forth_are_one_restart),
         cmocka_unit_test(without_a_replay_nothing_proves_the_list_of_another_process),
         cmocka_unit_test(more_blocks_than_fit_show_lost_removals),

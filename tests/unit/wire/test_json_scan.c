@@ -182,7 +182,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_any_length_are_read_wherever_the_text_ends),
         cmocka_unit_test(a_number_ends_at_whatever_is_no_digit),
-        cmocka_unit_test(the_largest_is_read_and_one_more_is_refused),
+        cmocka_unit_test(the_largest_number_is_read_and_one_more_is_refused),
         cmocka_unit_test(a_run_of_numbers_reads_what_single_ones_do),
         cmocka_unit_test(a_run_ends_before_what_it_does_not_read),
     };

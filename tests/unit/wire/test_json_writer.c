@@ -198,7 +198,7 @@ static void survives_every_failing_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(puts_commas_and_nothing_else_between_values),
+        cmocka_unit_test(separates_values_with_commas_only),
         cmocka_unit_test(a_byte_is_escaped_wherever_it_stands),
         cmocka_unit_test(escapes_what_json_wants_escaped),
         cmocka_unit_test(replaces_bytes_that_are_no_utf8),
