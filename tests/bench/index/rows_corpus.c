@@ -14,6 +14,7 @@ struct replays {
     double rates[max_replays]; /* M block operations/s */
     size_t count;
     uint64_t checksum; /* of the last */
+    struct bench_usage used;
 };
 
 /* Each time into a new index. */
@@ -23,7 +24,9 @@ replay_once(const struct bench_corpus *corpus, bool is_events_only, struct repla
     struct replay replay;
 
     replay_init(&replay, corpus->workers);
+    const struct bench_usage began = bench_usage_of(0); /* making an index is not in it */
     const double seconds = replay_corpus(&replay, corpus, is_events_only);
+    replays->used = bench_usage_plus(replays->used, bench_usage_between(began, bench_usage_of(0)));
     replays->rates[replays->count++] = (double)replay.block_operations / seconds / 1e6;
     replays->checksum = replay.checksum;
     replay_done(&replay);
@@ -38,7 +41,6 @@ static void measure_replay(
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     struct replays replays = { 0 };
 
-    bench_measure(0);
     (void)snprintf(name, sizeof name, "index.%s.%" PRIu32, row, corpus->workers);
     do {
         replay_once(corpus, is_events_only, &replays);
@@ -46,6 +48,7 @@ static void measure_replay(
             "%s: replay %zu, %.1f M/s", name, replays.count, replays.rates[replays.count - 1]);
     } while (replays.count < max_replays && bench_seconds_since(began_ns) < bench->seconds);
 
+    bench_measured(replays.used);
     bench_figure_rounds(name, replays.rates, replays.count, "M block operations/s");
     if (!is_events_only) {
         char checked[row_name_bytes + 16];
