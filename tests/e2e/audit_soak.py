@@ -76,12 +76,15 @@ class Router:
     def __init__(self, port):
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
 
-    def post(self, path, body):
+    def ask(self, path, body):
         self.connection.request("POST", path, body=json.dumps(body), headers={"Content-Type": "application/json"})
         answer = self.connection.getresponse()
-        text = answer.read()
-        assert answer.status == 200, (path, answer.status, text)
-        return json.loads(text)
+        return answer.status, json.loads(answer.read())
+
+    def post(self, path, body):
+        status, answer = self.ask(path, body)
+        assert status == 200, (path, status, answer)
+        return answer
 
 
 def prompt_of(worker, number):

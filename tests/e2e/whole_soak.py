@@ -213,7 +213,10 @@ class Soak:
             one.sleep_state = "awake"
             one.show()
         prompt = audit_soak.prompt_of(number, self.random.randrange(self.random.choice((4, PROMPTS))))
-        routed = self.router.post("/route", {"token_ids": prompt, "model": "m", "candidates": [number]})
+        status, routed = self.router.ask("/route", {"token_ids": prompt, "model": "m", "candidates": [number]})
+        if status == 503 and one.fault:
+            return  # DOWN while it restarts
+        assert status == 200, (number, status, routed)
         queue = self.waiting[number]
         queue.append((routed["request_id"], prompt))
         if len(queue) <= self.depth(number):
