@@ -71,6 +71,7 @@ def denials(daemon):
     (["bridge"], 64, "permissions bridge: give --config FILE, the file that it runs with"),
     (["aggregator"], 64, "permissions aggregator: give --config FILE"),
     (["engine"], 64, 'expected bridge, aggregator, router, reader or operator, got "engine"'),
+    (["operator"], 64, "permissions operator: give --config FILE, the file that an aggregator runs with"),
     (["router", "--namespace", "a b"], 64, "--namespace, --component: 1 to 64 of A-Z a-z 0-9 _ -"),
     (["router", "--component", "r", "--config", "etc/kvaggregator.cfg"], 64, "--config names namespace and component"),
     (["router", "--format", "yaml"], 64, '--format: expected server or jwt, got "yaml"'),
@@ -107,6 +108,7 @@ class Fleet:
             blocks[f"aggregator{at}"] = block_of("aggregator", "--config", config)
         blocks["router"] = block_of("router", "--config", scene.folder / "aggregator0.cfg")
         blocks["reader"] = block_of("reader", "--config", scene.folder / "primary.cfg")
+        blocks["operator"] = block_of("operator", "--config", scene.folder / "aggregator0.cfg")
         self.nats = scene.start_nats(port=scene.nats_port, config=write_server(scene, blocks))
 
     def start(self, name):
@@ -129,8 +131,8 @@ class Fleet:
         wait_for("EXACT in both aggregators", lambda: all(one.is_exact() for one in self.aggregators), 20)
 
 
-def as_router(fleet, *words):
-    status, answer, trouble = kvctl("--nats", fleet.scene.url_of("router:p@"), "--json", *words)
+def as_router(fleet, *words, user="router"):
+    status, answer, trouble = kvctl("--nats", fleet.scene.url_of(f"{user}:p@"), "--json", *words)
     assert status == 0, trouble
     return json.loads(answer)
 
@@ -167,6 +169,10 @@ def test_all_programs_work_with_their_permissions(scene):
     assert as_router(fleet, "route", "--tokens", ",".join(map(str, PROMPT)))["worker_id"] == 7
     for words in (["streams"], ["load"], ["dump"], ["state"]):
         as_router(fleet, *words)
+    for words in (["streams"], ["state"], ["workers"], ["match", "--tokens", "1,2"]):
+        as_router(fleet, *words, user="operator")
+    explained = as_router(fleet, "explain", "--worker", 7, "--tokens", ",".join(map(str, PROMPT)), user="operator")
+    assert [row["reason"] for row in explained["bridge"]["rows"]] == ["held"] * 3 and explained["router"]["blocks"] == 3
     for subject in ("kv-hit-rate", "kv_routed"):
         wait_for(f"R.{subject}", lambda tail=subject: f"{ROUTER}.{tail}" in seen)
     wait_for("the alias", lambda: f"namespace.{NAMESPACE}.kv-hit-rate" in seen)
@@ -225,11 +231,14 @@ def test_no_program_may_publish_for_another(scene):
     config.write_text(bridge_config(scene, "", vllm, feed)[0])
     scene.start_nats(port=scene.nats_port, config=write_server(scene, {
         "bridge": block_of("bridge", "--config", config), "router": block_of("router"),
+        "operator": block_of("operator", "--config", TOP / "etc/kvaggregator.cfg"),
         "reader": block_of("reader", "--config", config)}))
     free = scene.bus()
     seen = free.watch("namespace.>")
     for user, subject in (
             ("router", f"{PUBLISH}.kv_events"), ("router", f"{PUBLISH}.kv_sync.7.0"), ("router", f"{ROUTER}.load_stats"),
+            ("router", f"{PUBLISH}.kv_explain.7.0"), ("operator", f"{ROUTER}.kv_route"), ("operator", f"{PUBLISH}.kv_events"),
+            ("operator", f"{ROUTER}.kv_finished"), ("reader", f"{PUBLISH}.kv_explain.7.0"),
             ("reader", f"{PUBLISH}.kv_events"), ("reader", f"{PUBLISH}.kv_refresh"), ("reader", f"{ROUTER}.kv_match"),
             ("bridge", "namespace.dynamo.component.Other.kv_events"), ("bridge", f"{ROUTER}.kv_match")):
         scene.bus(user=f"{user}:p@").publish(subject, b"false")
@@ -251,7 +260,8 @@ def test_a_requester_cannot_make_a_daemon_send_commands(scene):
     bus = scene.bus()
     seen = bus.watch("$JS.API.>")
     for at, (subject, payload) in enumerate(
-            [("$SRV.PING", b""), (f"{PUBLISH}.kv_sync.7.0", SNAPSHOT), (f"{PUBLISH}.kv_refresh", b"")]):
+            [("$SRV.PING", b""), (f"{PUBLISH}.kv_sync.7.0", SNAPSHOT), (f"{PUBLISH}.kv_refresh", b""),
+             (f"{PUBLISH}.kv_explain.7.0", b'{"seq_hashes":[1]}')]):
         good = bus.watch(f"good.{at}")
         bus.publish(subject, payload, reply="$JS.API.STREAM.PURGE.x")
         bus.publish(subject, payload, reply=f"good.{at}")  # a request is answered after the one before it
@@ -362,7 +372,7 @@ def test_each_line_of_a_bridge_is_needed(scene):
         (scene.folder / f"bridge{at}.cfg").write_text(configs[at][0])
 
     cases = cases_of(make, lambda at: jwt_of("bridge", "--config", scene.folder / f"bridge{at}.cfg"))
-    assert len(cases) == 1 + 7 + 8 + 1
+    assert len(cases) == 1 + 7 + 9 + 1
     scene.start_nats(port=scene.nats_port, config=write_server(scene, {one.user: one.block() for one in cases}))
     listener = Listener(scene)
     bridges = [scene.daemon("kvbridge", *configs[at], f"bridge{at}") for at in configs]
@@ -404,14 +414,14 @@ def test_each_line_of_a_bridge_is_needed(scene):
             assert f"n{at}" not in services, case.line
 
     def instances(at, lines):
-        plain = [line.replace("kv_sync.*.*", "kv_sync.7.0").replace("$SRV.*", "$SRV.PING") for line in lines]
+        plain = [line.replace(".*.*", ".7.0").replace("$SRV.*", "$SRV.PING") for line in lines]
         return [line.replace("*", services.get(f"n{at}", "")) for line in plain]
 
     whole = instances(0, cases[0].permissions["sub"]["allow"])
     assert listener.interest(whole) == set(whole)
     removed = [line for at, case in enumerate(cases) if case.side == "sub" and case.line != "$SRV.*"
                for line in instances(at, [case.line])]
-    assert len(removed) == 7 and listener.interest(removed) == set()
+    assert len(removed) == 8 and listener.interest(removed) == set()
 
 
 def aggregator_config(scene, user, at):
@@ -525,3 +535,34 @@ def test_each_line_of_a_router_and_of_a_reader_is_needed(scene):
     listener.bus.publish(f"{PUBLISH}.kv_events", b"x")
     wait_for("the reader with all permissions reads", lambda: lists[0])
     assert lists[1] == []
+
+
+def test_each_line_of_an_operator_is_needed(scene):
+    """kvctl explain fails, or has no aggregator, without any of those that it uses."""
+    assert scene.nats_url
+    operators = cases_of(lambda at: None, lambda at: jwt_of("operator", "--config", TOP / "etc/kvaggregator.cfg"))
+    assert len(operators) == 1 + 5 + 2
+    vllm, feed = scene.engine(), scene.load_feed()
+    scene.start_nats(port=scene.nats_port, config=write_server(scene, {one.user: one.block() for one in operators}))
+    bridge = scene.daemon("kvbridge", *bridge_config(scene, "", vllm, feed), "bridge")
+    aggregator = scene.aggregator()
+    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    vllm.publish(engine.batch(engine.stored([1, 2, 3], PROMPT, 16)))
+    wait_for("EXACT", aggregator.is_exact)
+    listener = Listener(scene)
+    for case in operators:
+        words = ["--nats", scene.url_of(f"{case.user}:p@"), "--json", "--timeout", 700]
+        status, answer, _ = kvctl(*words, "explain", "--worker", 7, "--tokens", ",".join(map(str, PROMPT)))
+        if not case.side:
+            assert status == 0 and json.loads(answer)["router"]["blocks"] == 3
+        elif case.line.endswith(".*") and case.side == "sub" and "_INBOX" not in case.line:
+            assert kvctl(*words, "workers")[0] == 1  # the status of bridges
+        elif case.line.endswith((".kv_match.*", ".kv_get.*.*")):  # requests to one aggregator
+            client = scene.bus(user=f"{case.user}:p@")
+            for subject in (case.line.replace("*", "state"), case.permissions["pub"]["allow"][0]):
+                client.publish(subject, b"", reply=f"to.{case.user}")
+            wait_for("the permitted one", lambda one=case: (
+                one.permissions["pub"]["allow"][0], f"to.{one.user}") in listener.replies)
+            assert (case.line.replace("*", "state"), f"to.{case.user}") not in listener.replies
+        else:
+            assert status == 1 or not json.loads(answer)["router_answered"], case.line
