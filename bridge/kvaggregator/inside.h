@@ -100,6 +100,8 @@ struct aggregator_group {
     bool is_denied;         /* a vital permission is denied */
 };
 
+enum { kvb_aggregator_shapes = 16 };
+
 struct aggregator_forward; /* kvaggregator/forward.c */
 struct pending_query;      /* kvaggregator/queries.c */
 
@@ -176,6 +178,10 @@ struct kvb_aggregator {
     uint64_t load_published_ns;
     uint64_t next_process_ns;
     struct kvb_log_limit refusals;
+
+    /* The shapes of newest queries, by a hash of the model's name, for those who hash long prompts:
+     * block size << 32 | lookahead; 0: none yet. */
+    _Atomic uint64_t shapes[kvb_aggregator_shapes];
 
     /* Read by HTTP threads. */
     _Atomic uint64_t connects_subscribed; /* the connection that returned our message */

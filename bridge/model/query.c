@@ -42,6 +42,7 @@ void kvb_query_done(struct kvb_query *query)
 {
     free(query->tokens);
     free(query->hashes);
+    free(query->hashes_ahead);
     free(query->text);
     free(query->selection.worker_ids);
     free(query->selection.addresses);

@@ -66,8 +66,12 @@ struct kvb_query {
     uint32_t *tokens; /* owned; NULL in the hash forms */
     uint64_t *hashes; /* owned; NULL in the token form */
     size_t count;     /* tokens or hashes; 0 in the text form */
-    char *text;       /* owned; NULL in other forms: members of JSON, see wire/query/text.h.  A
-                         secret, like the tokens */
+    /* The hashes of the tokens in one shape, if they were made ahead: kvb_query_hash_ahead(). */
+    kvb_tokens_hash *hashes_ahead; /* owned; NULL: none */
+    size_t hashes_ahead_count;
+    struct kvb_block_shape hashes_ahead_shape;
+    char *text; /* owned; NULL in other forms: members of JSON, see wire/query/text.h.  A
+                   secret, like the tokens */
     size_t text_bytes;
     bool was_text; /* the tokens are those of a text, so the answer says how many */
 };

@@ -15,16 +15,41 @@ static kvb_span name_span(const char *text)
     return (kvb_span){ .data = (const uint8_t *)text, .len = strlen(text) };
 }
 
+static size_t
+hash_query(const struct kvb_query *query, struct kvb_block_shape shape, kvb_tokens_hash *out)
+{
+    const uint64_t seed = kvb_block_seed(name_span(query->lora_name), name_span(query->cache_salt));
+
+    return kvb_tokens_hash_prompt(query->tokens, query->count, shape, seed, out);
+}
+
+kvb_status kvb_query_hash_ahead(struct kvb_query *query, struct kvb_block_shape shape)
+{
+    kvb_tokens_hash *hashes = malloc((query->count / shape.block_size + 1) * sizeof *hashes);
+
+    if (!hashes) {
+        return KVB_NO_MEMORY;
+    }
+    free(query->hashes_ahead);
+    query->hashes_ahead = hashes;
+    query->hashes_ahead_shape = shape;
+    query->hashes_ahead_count = hash_query(query, shape, hashes);
+    return KVB_OK;
+}
+
 static kvb_status hash_tokens(
     struct kvb_query_context *ctx, const struct kvb_query *query, struct kvb_block_shape shape,
     size_t *out_count)
 {
-    const uint64_t seed = kvb_block_seed(name_span(query->lora_name), name_span(query->cache_salt));
-
     KVB_TRY(kvb_array_reserve(
         &ctx->hashes, &ctx->hash_capacity, (query->count / shape.block_size) + 1,
         sizeof *ctx->hashes, kvb_max_query_tokens + 1));
-    *out_count = kvb_tokens_hash_prompt(query->tokens, query->count, shape, seed, ctx->hashes);
+    if (query->hashes_ahead && kvb_block_shape_is_same(query->hashes_ahead_shape, shape)) {
+        *out_count = query->hashes_ahead_count;
+        memcpy(ctx->hashes, query->hashes_ahead, *out_count * sizeof *ctx->hashes);
+    } else {
+        *out_count = hash_query(query, shape, ctx->hashes);
+    }
     ctx->hashed_shape = shape;
     ctx->hashed_count = *out_count;
     return KVB_OK;

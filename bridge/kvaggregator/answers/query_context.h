@@ -181,6 +181,11 @@ kvb_status kvb_query_context_names(
     struct kvb_query_context *ctx, const struct kvb_query *query, struct kvb_block_shape shape,
     const kvb_block_hash **out_names, size_t *out_count);
 
+/* Hashes the tokens of a query before a context is there for it, in the shape that its model had
+ * lately: ctx->hashed_shape after an earlier query.  The answer is the same with any shape, but the
+ * context then hashes again.  Any thread.  KVB_NO_MEMORY: nothing has changed. */
+kvb_status kvb_query_hash_ahead(struct kvb_query *query, struct kvb_block_shape shape);
+
 /* Fills ctx->sorted with all streams, sorted by worker, component and rank.  KVB_NO_MEMORY */
 kvb_status kvb_query_context_sort(struct kvb_query_context *ctx, size_t *out_count);
 

@@ -476,6 +476,32 @@ static void an_idle_index_is_queried_without_waking_its_thread(void **state)
     }
 }
 
+/* From the second one on its hashes are made by the thread that has received it. */
+static void a_long_prompt_is_answered_the_same_each_time(void **state)
+{
+    enum { tokens = 5000, body_bytes = 32768 };
+    (void)state;
+    static char body[body_bytes];
+    struct world world;
+    size_t len = 0;
+    open_world(&world);
+
+    hold(&world, 7);
+    wait_for(&world, "/streams", "EXACT");
+    for (unsigned i = 0; i < tokens; i++) {
+        len += (size_t)snprintf(
+            body + len, sizeof body - len, "%s%u", i == 0 ? "{\"token_ids\":[" : ",", 100 + i);
+    }
+    (void)snprintf(body + len, sizeof body - len, "]}");
+    for (int i = 0; i < 3; i++) {
+        assert_non_null(strstr(
+            ask(&world, R "kv_match", body), "\"blocks\":312,\"workers\":[{\"worker_id\":7,"));
+        assert_non_null(strstr(world.answer, "\"device\":48,"));
+        assert_non_null(strstr(ask(&world, R "kv_match", PROMPT), "\"device\":32,"));
+    }
+    close_world(&world);
+}
+
 /* json says them on a subject of their own; a clear on the other is of both lists. */
 static void window_events_of_json_change_the_window_list(void **state)
 {
@@ -696,6 +722,7 @@ int main(void)
         cmocka_unit_test(a_long_message_is_applied_whole_and_in_order),
         cmocka_unit_test(no_query_sees_a_part_of_an_event),
         cmocka_unit_test(an_idle_index_is_queried_without_waking_its_thread),
+        cmocka_unit_test(a_long_prompt_is_answered_the_same_each_time),
         cmocka_unit_test(window_events_of_json_change_the_window_list),
         cmocka_unit_test(a_json_stream_without_heartbeats_is_unverified),
         cmocka_unit_test(every_request_subject_is_answered),

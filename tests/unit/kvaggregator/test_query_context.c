@@ -121,6 +121,43 @@ static void the_next_query_sees_a_change_of_block_size(void **state)
     scene_done(&scene);
 }
 
+/* Neither in the shape of the fleet, nor in one that it had once. */
+static void hashes_made_ahead_change_no_answer(void **state)
+{
+    (void)state;
+    static const struct kvb_block_shape shapes[] = { { 16, 0 }, { 8, 0 }, { 16, 1 }, { 128, 0 } };
+    struct scene scene;
+    scene_recorded(&scene);
+
+    for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+        struct kvb_query query = scene_query(96, "m");
+        assert_ok(kvb_query_hash_ahead(&query, shapes[i]));
+        assert_ok(kvb_query_hash_ahead(&query, shapes[i])); /* the first ones are freed */
+        ask(&scene, &query, only_holders);
+        assert_int_equal(scene.ctx.overlap_count, 3);
+        assert_int_equal(scene.ctx.overlaps[0].blocks, 4);
+        assert_int_equal(scene.ctx.overlaps[0].hit_tokens, 64);
+        kvb_query_done(&query);
+    }
+    scene_done(&scene);
+}
+
+static void hashes_made_ahead_are_used(void **state)
+{
+    (void)state;
+    struct kvb_query query = scene_query(96, "m");
+    struct scene scene;
+    scene_recorded(&scene);
+
+    assert_ok(kvb_query_hash_ahead(&query, (struct kvb_block_shape){ .block_size = 16 }));
+    assert_int_equal(query.hashes_ahead_count, 6);
+    query.hashes_ahead[2].value ^= 1;
+    ask(&scene, &query, only_holders);
+    assert_int_equal(scene.ctx.overlaps[0].blocks, 2);
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
 static void the_next_query_sees_a_stream_go_down_and_return(void **state)
 {
     (void)state;
@@ -222,11 +259,13 @@ static void the_best_are_in_order_and_no_stream_is_missing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_query_leaves_nothing_in_the_next_answer),
-        cmocka_unit_test(a_limit_to_one_worker_ends_with_its_query),
-        cmocka_unit_test(the_next_query_sees_a_new_stream),
-        cmocka_unit_test(the_next_query_sees_a_change_of_model),
-        cmocka_unit_test(the_next_query_sees_a_change_of_block_size),
+        cmocka_unit_test(a_query_leaves_nothing_to_the_next),
+        cmocka_unit_test(one_worker_alone_is_forgotten_by_the_next_query),
+        cmocka_unit_test(a_stream_that_comes_is_seen_by_the_next_query),
+        cmocka_unit_test(a_stream_that_serves_another_model_now_answers_for_that),
+        cmocka_unit_test(a_stream_of_another_block_size_now_is_asked_in_that),
+        cmocka_unit_test(hashes_made_ahead_change_no_answer),
+        cmocka_unit_test(hashes_made_ahead_are_used),
         cmocka_unit_test(the_next_query_sees_a_stream_go_down_and_return),
         cmocka_unit_test(a_first_heartbeat_gives_a_stream_its_model),
         cmocka_unit_test(the_head_is_complete_without_a_holder),
