@@ -105,7 +105,8 @@ class Soak:
         self.waiting = {number: collections.deque() for number in self.engines}
         self.requests = collections.Counter()
         self.lied_at = {}  # when each liar began, and its requests until then
-        self.found = {}  # worker: (seconds, requests since then); 0 for an honest one
+        self.found = {}  # of each liar: (seconds, requests since then)
+        self.false_alarms = {}  # of each honest engine: seconds since the beginning
 
     def step(self, number):
         """Routes a request to the engine, and lets it execute the oldest one that waits there."""
@@ -125,12 +126,16 @@ class Soak:
     def look(self, now):
         for row in self.aggregator.get("/streams")["streams"]:
             number = row["worker_id"]
-            if row["reason"] == "audit" and number not in self.found:
-                since, requests = self.lied_at.get(number, (now, self.requests[number]))
-                self.found[number] = (now - since, self.requests[number] - requests)
+            if row["reason"] != "audit" or number in self.found or number in self.false_alarms:
+                continue
+            if number not in self.lied_at:
+                self.false_alarms[number] = round(now - self.began)
+                continue
+            since, requests = self.lied_at[number]
+            self.found[number] = (now - since, self.requests[number] - requests)
 
     def run(self):
-        begin = time.monotonic()
+        begin = self.began = time.monotonic()
         end, middle = begin + 60 * self.options.minutes, begin + 30 * self.options.minutes
         next_look, rounds = begin, 0
         while (now := time.monotonic()) < end:
@@ -138,6 +143,7 @@ class Soak:
                 self.step(number)
             rounds += 1
             if now > middle and not self.lied_at:
+                self.look(now)  # whoever is found up to here has not lied
                 self.lied_at = {number: (now, self.requests[number]) for number in range(1, self.options.liars + 1)}
             if now > next_look:
                 next_look = now + 1
@@ -151,7 +157,6 @@ class Soak:
         left_out = {reason: total("kvb_audit_left_out_total", reason=reason) for reason in
                     ("no_promise", "evicted", "list_changed")}
         requests, short = total("kvb_audit_requests_total"), total("kvb_audit_short_requests_total")
-        false_alarms = [number for number in self.found if number not in self.lied_at]
         print(f"{len(self.engines)} streams, {seconds:.0f} s, {sum(self.requests.values()) / seconds:.0f} requests/s, "
               f"{requests:.0f} compared, {short:.0f} short, left out {left_out}; "
               f"RSS {self.rss_mib():.0f} MiB")
@@ -161,11 +166,11 @@ class Soak:
         lost = promised - sum(row["delivered_tokens"] for row in honest)
         print(f"honest streams: {lost} of {promised} promised tokens lost, "
               f"highest evidence now {max(row['evidence'] for row in honest):.2f}")
-        print(f"false alarms: {len(false_alarms)} {false_alarms}")
+        print(f"false alarms: {len(self.false_alarms)}, of worker, after s: {self.false_alarms}")
         for number in self.lied_at:
             print(f"liar {number}: " + ("not found" if number not in self.found else
                   "found after {:.1f} s, {} requests".format(*self.found[number])))
-        return not false_alarms and all(number in self.found for number in self.lied_at)
+        return not self.false_alarms and all(number in self.found for number in self.lied_at)
 
     def rss_mib(self):
         status = pathlib.Path(f"/proc/{self.aggregator.process.pid}/status").read_text()
