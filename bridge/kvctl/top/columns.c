@@ -129,14 +129,32 @@ static int compare_state(row_of a, row_of b)
     return compare_numbers(state_rank(a->state), state_rank(b->state));
 }
 
+/* The reason of the stream, which is that of the device; then those of other tiers:
+ * "gone host:no_removals". */
 static void render_reason(row_of row, char *text)
 {
-    render_word(row->reason, text);
+    size_t len = (size_t)snprintf(text, kvctl_top_cell_bytes, "%s", row->reason);
+
+    for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        if (row->tier_reasons[tier][0] && len < kvctl_top_cell_bytes) {
+            len += (size_t)snprintf(
+                text + len, kvctl_top_cell_bytes - len, "%s%s:%s", len > 0 ? " " : "",
+                kvb_tier_name((enum kvb_tier)tier), row->tier_reasons[tier]);
+        }
+    }
+    if (len == 0) {
+        render_word("", text);
+    }
 }
 
 static int compare_reason(row_of a, row_of b)
 {
-    return strcmp(a->reason, b->reason);
+    char text_a[kvctl_top_cell_bytes];
+    char text_b[kvctl_top_cell_bytes];
+
+    render_reason(a, text_a);
+    render_reason(b, text_b);
+    return strcmp(text_a, text_b);
 }
 
 /* ---- The table ---- */

@@ -129,11 +129,23 @@ static struct kvctl_top_figure read_blocks(struct json_object *object)
     return sum;
 }
 
+static void read_tier_reasons(struct json_object *object, struct kvctl_top_row *row)
+{
+    struct json_object *tiers = kvb_json_member(object, "unverified_tiers");
+
+    for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        kvctl_top_word(
+            tiers, kvb_tier_name((enum kvb_tier)tier), row->tier_reasons[tier],
+            sizeof row->tier_reasons[tier]);
+    }
+}
+
 /* What bridges and aggregators call by the same names. */
 static void read_state(struct json_object *object, struct kvctl_top_row *row)
 {
     kvctl_top_word(object, "state", row->state, sizeof row->state);
     kvctl_top_word(object, "reason", row->reason, sizeof row->reason);
+    read_tier_reasons(object, row);
     row->blocks = read_blocks(object);
 }
 

@@ -112,6 +112,18 @@ static void write_totals(struct kvb_json_writer *json, const struct kvctl_top_to
     kvb_json_write_end(json, '}');
 }
 
+static void write_tier_reasons(struct kvb_json_writer *json, const struct kvctl_top_row *row)
+{
+    kvb_json_write_pair_begin(json, "unverified_tiers", '{');
+    for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        if (row->tier_reasons[tier][0]) {
+            kvb_json_write_pair_text(
+                json, kvb_tier_name((enum kvb_tier)tier), row->tier_reasons[tier]);
+        }
+    }
+    kvb_json_write_end(json, '}');
+}
+
 static void write_row(struct kvb_json_writer *json, const struct kvctl_top_row *row)
 {
     kvb_json_write_begin(json, '{');
@@ -129,6 +141,7 @@ static void write_row(struct kvb_json_writer *json, const struct kvctl_top_row *
     write_figure(json, "requests_waiting", &row->waiting);
     write_figure(json, "reconnects", &row->reconnects);
     write_figure(json, "kept", &row->kept);
+    write_tier_reasons(json, row);
     kvb_json_write_end(json, '}');
 }
 

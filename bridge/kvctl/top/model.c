@@ -15,8 +15,9 @@ enum { words_bytes = 320 };
 static void words_of(const struct kvctl_top_row *row, char words[words_bytes])
 {
     (void)snprintf(
-        words, words_bytes, "%" PRIu64 " %" PRIu32 " %s %s %s %s", row->id.worker_id,
-        row->id.dp_rank, row->state, row->reason, row->id.name_space, row->id.component);
+        words, words_bytes, "%" PRIu64 " %" PRIu32 " %s %s %s %s %s %s", row->id.worker_id,
+        row->id.dp_rank, row->state, row->reason, row->tier_reasons[KVB_TIER_HOST],
+        row->tier_reasons[KVB_TIER_DISK], row->id.name_space, row->id.component);
 }
 
 static bool matches(const struct kvctl_top_row *row, const char *filter)

@@ -14,7 +14,7 @@
  * Texts are as they came from the wire: only the canvas may bring them to a terminal.
  *
  * Threads: the caller locks.
- * Memory:  about 350 bytes a stream, at most kvb_max_streams of them. */
+ * Memory:  about 450 bytes a stream, at most kvb_max_streams of them. */
 
 enum { kvctl_top_word_bytes = 32, kvctl_top_filter_bytes = 64 };
 
@@ -29,6 +29,8 @@ struct kvctl_top_row {
     struct kvb_stream_id id;
     char state[kvctl_top_word_bytes];
     char reason[kvctl_top_word_bytes];
+    char tier_reasons[KVB_TIER_COUNT]
+                     [kvctl_top_word_bytes]; /* of tiers that are UNVERIFIED alone */
     struct kvctl_top_figure events_per_s;
     struct kvctl_top_figure lag_s;
     struct kvctl_top_figure blocks; /* in all tiers */

@@ -259,11 +259,11 @@ static void the_best_are_in_order_and_no_stream_is_missing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_query_leaves_nothing_to_the_next),
-        cmocka_unit_test(one_worker_alone_is_forgotten_by_the_next_query),
-        cmocka_unit_test(a_stream_that_comes_is_seen_by_the_next_query),
-        cmocka_unit_test(a_stream_that_serves_another_model_now_answers_for_that),
-        cmocka_unit_test(a_stream_of_another_block_size_now_is_asked_in_that),
+        cmocka_unit_test(a_query_leaves_nothing_in_the_next_answer),
+        cmocka_unit_test(a_limit_to_one_worker_ends_with_its_query),
+        cmocka_unit_test(the_next_query_sees_a_new_stream),
+        cmocka_unit_test(the_next_query_sees_a_change_of_model),
+        cmocka_unit_test(the_next_query_sees_a_change_of_block_size),
         cmocka_unit_test(hashes_made_ahead_change_no_answer),
         cmocka_unit_test(hashes_made_ahead_are_used),
         cmocka_unit_test(the_next_query_sees_a_stream_go_down_and_return),

@@ -326,7 +326,7 @@ static void a_rank_that_is_wanted_again_before_its_removal_stays(void **state)
 }
 
 /* A standby that has taken the worker over has registered its own sockets. */
-static void what_another_bridge_has_registered_stays(void **state)
+static void registrations_of_another_bridge_stay(void **state)
 {
     const struct kvb_dynamo_worker ours = worker_at(7, 0, 1);
     const struct kvb_dynamo_worker others = worker_at(7, 0, 2);
@@ -464,7 +464,7 @@ int main(void)
         cmocka_unit_test(a_rank_that_changes_and_leaves_at_once_is_removed),
         cmocka_unit_test(a_rank_that_is_wanted_again_before_its_removal_stays),
         cmocka_unit_test(ranks_no_longer_announced_are_removed),
-        cmocka_unit_test(what_another_bridge_has_registered_stays),
+        cmocka_unit_test(registrations_of_another_bridge_stay),
         cmocka_unit_test(a_rank_that_leaves_while_it_is_added_is_removed),
         cmocka_unit_test(an_earlier_registration_is_found_before_it_is_forgotten),
         cmocka_unit_test(pauses_after_failures_double),

@@ -366,6 +366,30 @@ static void json_has_every_row_and_null_for_unknown_values(void **state)
         "\"events_per_s\":null,\"lag_s\":754,");
 }
 
+static void a_tier_that_is_unverified_alone_is_named(void **state)
+{
+    struct stage *stage = *state;
+    struct kvctl_top_row row = { .state = "EXACT",
+                                 .tier_reasons = { [KVB_TIER_HOST] = "no_removals" } };
+    char text[kvctl_top_cell_bytes];
+    size_t count = 0;
+    size_t at = 0;
+
+    const struct kvctl_top_column *columns = kvctl_top_columns(&count);
+    while (strcmp(columns[at].name, "reason") != 0) {
+        at++;
+    }
+    columns[at].render(&row, text);
+    assert_string_equal(text, "host:no_removals");
+    (void)snprintf(row.reason, sizeof row.reason, "gone");
+    columns[at].render(&row, text);
+    assert_string_equal(text, "gone host:no_removals");
+    assert_true(columns[at].compare(&row, &stage->model.rows[0]) != 0);
+    row = (struct kvctl_top_row){ .state = "EXACT" };
+    columns[at].render(&row, text);
+    assert_string_equal(text, "-");
+}
+
 static void lack_of_memory_is_reported(void **state)
 {
     struct stage *stage = *state;
@@ -399,6 +423,7 @@ int main(void)
         ON_STAGE(columns_are_found_by_title_in_any_case),
         ON_STAGE(scrolling_ends_where_the_last_page_is_full),
         ON_STAGE(json_has_every_row_and_null_for_unknown_values),
+        ON_STAGE(a_tier_that_is_unverified_alone_is_named),
         ON_STAGE(lack_of_memory_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -88,6 +88,7 @@ static void list(struct scene *scene, unsigned worker, uint64_t event_id)
         text, sizeof text,
         "{\"streams\":[{\"worker_id\":%u,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":"
         "\"V\",\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":{\"device\":7,\"host\":1,\"disk\":1},"
+        "\"unverified_tiers\":{\"host\":\"no_removals\"},"
         "\"last_event_id\":%llu,\"load\":0.5}]}",
         worker, (unsigned long long)event_id);
     KVB_OWN(kvb_json_drop) struct json_object *streams = parse(text);
@@ -137,6 +138,8 @@ static void a_stream_combines_what_its_bridge_and_the_aggregator_report(void **s
     const struct kvctl_top_row *row = show(scene);
     assert_int_equal(scene->model.count, 1);
     assert_string_equal(row->state, "EXACT"); /* the state that routers see */
+    assert_string_equal(row->tier_reasons[KVB_TIER_HOST], "no_removals");
+    assert_string_equal(row->tier_reasons[KVB_TIER_DISK], "");
     assert_figure(row->blocks, 9);
     assert_figure(row->load, 0.5);
     assert_figure(row->active, 4);

@@ -320,7 +320,7 @@ static void labels_with_the_longest_names_do_no_harm(void **state)
     assert_int_equal(pod.labels_left_out, 0);
 }
 
-static void what_is_no_pod_is_refused_with_its_reason(void **state)
+static void invalid_pods_are_refused_with_the_reason(void **state)
 {
     static const struct {
         const char *text;
@@ -442,7 +442,7 @@ int main(void)
         cmocka_unit_test(of_300_ports_64_are_read_and_the_rest_is_counted),
         cmocka_unit_test(odd_labels_and_ports_are_ignored),
         cmocka_unit_test(labels_with_the_longest_names_do_no_harm),
-        cmocka_unit_test(what_is_no_pod_is_refused_with_its_reason),
+        cmocka_unit_test(invalid_pods_are_refused_with_the_reason),
         cmocka_unit_test(reads_the_lines_of_a_watch),
         cmocka_unit_test(a_line_with_another_kind_still_has_a_version),
         cmocka_unit_test(reads_the_envelope_of_a_list),

@@ -87,7 +87,7 @@ static void a_byte_is_escaped_wherever_it_stands(void **state)
     }
 }
 
-static void escapes_what_json_wants_escaped(void **state)
+static void escapes_the_characters_that_json_requires(void **state)
 {
     (void)state;
 
@@ -200,7 +200,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(separates_values_with_commas_only),
         cmocka_unit_test(a_byte_is_escaped_wherever_it_stands),
-        cmocka_unit_test(escapes_what_json_wants_escaped),
+        cmocka_unit_test(escapes_the_characters_that_json_requires),
         cmocka_unit_test(replaces_bytes_that_are_no_utf8),
         cmocka_unit_test(infinity_and_nan_are_written_as_null),
         cmocka_unit_test(whole_numbers_are_written_as_printf_would),
