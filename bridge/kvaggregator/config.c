@@ -102,7 +102,7 @@ static const struct kvb_conf_key keys[] = {
       .help = "Routers may report the cached tokens of finished requests.  true: a stream\n"
               "whose engine delivers less than promised is UNVERIFIED(audit).  false: it\n"
               "is only counted and shown." },
-    { "audit.honest_loss", KVB_CONF_DOUBLE, "0.005", 0, 1, FIELD(audit.honest_loss),
+    { "audit.honest_loss", KVB_CONF_DOUBLE, "0.001", 0, 1, FIELD(audit.honest_loss),
       .help = "The share of its promise that a request may lose on average although the\n"
               "stream is right." },
     { "audit.lie", KVB_CONF_DOUBLE, "0.05", 0, 1, FIELD(audit.lie),

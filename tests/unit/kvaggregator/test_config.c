@@ -86,7 +86,7 @@ static void an_empty_file_is_enough(void **state)
     assert_int_equal(config.load.statistic, KVB_LOAD_USAGE);
     assert_int_equal(config.forget_ms, 60000);
     assert_true(config.audit.marks);
-    assert_true(config.audit.honest_loss == 0.005 && config.audit.lie == 0.05);
+    assert_true(config.audit.honest_loss == 0.001 && config.audit.lie == 0.05);
     assert_true(config.audit.false_alarm_requests == 1e8);
     assert_int_equal(config.audit.slack_blocks, 0);
     assert_string_equal(config.http, "127.0.0.1:9402");
