@@ -1,4 +1,4 @@
-"""A row of the matrix, and one run of it: what was done when, and what was seen."""
+"""A row of the matrix, and one run of it: what was done when, and what was observed."""
 
 import dataclasses
 import time
@@ -28,17 +28,17 @@ class Row:
     d_limit: Optional[float]
     c_limit: Optional[float]
     must: str
-    check: Optional[Callable] = None  # (case): words of what did not hold go to case.wrong
+    check: Optional[Callable] = None  # (case): puts what did not hold into case.wrong
     prepare: Optional[Callable] = None  # (stage), before the bridges start
-    site: Optional[Callable] = None  # (stage): nats-servers in place of one
+    site: Optional[Callable] = None  # (stage): starts several nats-servers in place of one
     load: dict = dataclasses.field(default_factory=dict)
-    limit_s: float = 2.0  # how old a phantom may be
+    limit_s: float = 2.0  # permitted age of a phantom block
     max_growth_bytes: int = 64 << 20  # of one process
     note: str = ""
 
 
 class LeftOut(Exception):
-    """This machine does not allow the row; the words say what is missing."""
+    """Raised when this machine does not permit the row; the text says what is missing."""
 
 
 class Case:
@@ -97,7 +97,7 @@ class Case:
     def grew(self, side, name, **labels):
         return self._metric(side, name, labels) - self.began.get((side, name, tuple(labels.items())), 0)
 
-    # ---- what the watchers saw -----------------------------------------------------
+    # ---- what the watchers observed ------------------------------------------------
 
     def changes(self, streams=None, since=None):
         """[(ns, aggregator, stream, state, reason)] in order of time."""
@@ -109,8 +109,8 @@ class Case:
         )
 
     def measured_d(self):
-        """Seconds from the fault to the first change of state, in an aggregator or on its
-        way there; where nothing else moves, a list that moves is one."""
+        """Seconds from the fault to the first change of state, in an aggregator or in a heartbeat;
+        when nothing else changes, a change of a list counts."""
         times = [row[0] for row in self.changes(self.touched)]
         times += [
             at for at, stream, _, _ in self.oracle.heartbeats.changes
@@ -135,7 +135,7 @@ class Case:
         return True
 
     def settled_since(self):
-        """When the picture changed last, or the end of the fault."""
+        """When the last change was observed, or the end of the fault."""
         times = [row[0] for row in self.changes(self.touched, since=self.end_ns)] + [
             at for watcher in self.oracle.watchers for at, stream in watcher.moves
             if at >= self.end_ns and (self.touched is None or stream in self.touched)
@@ -146,7 +146,8 @@ class Case:
         return {(state, reason) for _, _, _, state, reason in self.changes(streams)}
 
     def new_epochs(self, streams=None):
-        """Streams that began an epoch since the fault; one that is said again is not begun."""
+        """Streams that began an epoch since the fault. An epoch that is published again is not a
+        new one."""
         found = set()
         for stream, rows in self.oracle.heartbeats.epochs.items():
             known = {epoch for at, epoch in rows if at < self.fault_ns}

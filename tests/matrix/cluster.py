@@ -1,5 +1,5 @@
 """Rows of the matrix with more than one nats-server: a cluster of three, and a leaf node at another
-site.  All are real processes; whoever speaks with whom over a proxy can be parted.
+site. All are real processes; programs that are connected through a proxy can be separated.
 
     observer (heartbeats) --- s0
                               | \     each route over a proxy of its own
@@ -26,7 +26,7 @@ from stage import NATS
 
 # A list is DOWN(silent) after three silent heartbeats and EXACT until then; the oracle looks every 0.2 s.
 EXACT_LIMIT_S = 4.0
-GRACE_S = 5  # of lame duck mode: who does not leave is disconnected after it
+GRACE_S = 5  # grace period of lame duck mode: clients that have not left by then are disconnected
 SITE_DISTANCE_S = 0.05
 MOVES = [(side, name, {}) for side in ("bridge", "aggregator") for name in (
     "kvb_nats_connects_total", "kvb_nats_lame_ducks_total")]
@@ -73,7 +73,7 @@ class Server:
             connection.close()
 
     def clients(self):
-        """The connections of our programs."""
+        """The connections of this project's programs."""
         names = [one.get("name", "") for one in self.ask("/connz?limit=1000")["connections"]]
         return [name for name in names if name.startswith("kv")]
 
@@ -97,7 +97,7 @@ class Site:
         self.stage.nats, self.stage.nats_port = self.servers[0].program, self.servers[0].port
 
     def close(self):
-        """Frozen ones would not end."""
+        """Frozen processes would not end."""
         for server in self.servers:
             if server.program and server.program.is_running():
                 server.signal(signal.SIGCONT)
@@ -131,7 +131,7 @@ class Cluster(Site):
         wait_for("each server has its routes", self.is_whole, 20)
 
     def victim(self):
-        """Not the first: the observer is there."""
+        """Not the first server: the observer uses that one."""
         return max(self.servers[1:], key=lambda server: len(server.clients()))
 
     def links_of(self, server):
@@ -159,7 +159,7 @@ class Leaf(Site):
 
 
 class Narrow(Site):
-    """One server that keeps 8 MB for a client that does not read, and no more."""
+    """One server that keeps at most 8 MB for a client that does not read."""
 
     def __init__(self, stage):
         super().__init__(stage)
@@ -171,7 +171,7 @@ class Narrow(Site):
 
 
 def begin(case, server=None):
-    """Remembers what the counters say, and who uses the server."""
+    """Remembers the counters, and which programs use the server."""
     case.note_metrics(*REPAIRS, *ENGINE_SIDE, MISSED, *MOVES)
     case.server = server
     case.users = len(server.clients()) if server else 0
@@ -187,7 +187,7 @@ def wait_until_moved(case, seconds=8):
 
 
 def kill_one(case):
-    """What heals it is the way to the others: the fault ends with the kill."""
+    """The repair is the move to another server, so the fault ends with the kill."""
     server = case.stage.site.victim()
     begin(case, server)
     case.stage.killed.append(server.program)
@@ -245,7 +245,8 @@ def restart_all(case):
 
 
 def cut_line(case):
-    """The site is alone for 6 s; what it missed comes over the line, 100 ms there and back."""
+    """The site is cut off for 6 s; afterwards missed events come over the link, with 100 ms of
+    round trip."""
     site = case.stage.site
     begin(case)
     site.line.cut()
@@ -256,7 +257,7 @@ def cut_line(case):
 
 
 def flood_a_sleeper(case):
-    """An aggregator stands still while more comes than nats-server keeps for it."""
+    """An aggregator is frozen while more is published than nats-server keeps for it."""
     site, sleeper = case.stage.site, case.stage.aggregators[0]
     begin(case)
     client = bus.Bus(site.servers[0].url)
@@ -276,7 +277,7 @@ def flood_a_sleeper(case):
     wait_for("it has connected again", lambda: sleeper.metric("kvb_nats_connects_total") >= 2)
 
 
-# ---- What must hold ------------------------------------------------------------------------
+# ---- Checks --------------------------------------------------------------------------------
 
 
 def longest_absence_s(case):

@@ -1,5 +1,5 @@
-"""Rows of the matrix about what programs run on: packets that are lost, lines that are slow, a disk
-that is full, a clock that jumps, memory that is scarce.
+"""Rows of the matrix about the environment of programs: lost packets, slow links, a full disk, a
+clock that jumps, scarce memory.
 
 Packets are lost in a network namespace of the row's own, by nftables (at random, in both
 directions), so that TCP repairs them as on a bad network.  Delay, rate and flipped bytes are a
@@ -53,8 +53,8 @@ def libc_call(name, *arguments):
 
 
 class OwnNetwork:
-    """This process and all that it starts are in a network namespace of their own, with a loopback
-    interface and nothing else, until the row ends."""
+    """Moves this process and everything that it starts into a network namespace with only a
+    loopback interface, until the row ends."""
 
     exact_limit_s = None
 
@@ -132,7 +132,7 @@ def check_lost_packets(case):
 
 
 def lay_lines(stage):
-    """One before each port of an engine, and one to NATS for each daemon."""
+    """A proxy before each port of an engine, and one to NATS for each daemon."""
     stage.engine_lines, stage.nats_lines = [], []
     for part, text in enumerate(stage.bridge_parts):
         for port in sorted({int(port) for port in re.findall(r'(?:events|replay) = "tcp://127\.0\.0\.1:(\d+)"', text)}):
@@ -146,7 +146,8 @@ def lay_lines(stage):
     stage.bridge_urls = {part: stage.url_at(stage.nats_lines[2 + part].port, "bridge") for part in (0, 1)}
     fleet = {(worker, 0) for worker in range(1, stage.load.workers + 1)}
     stage.flips_subjects = True
-    # Flips make other ids, and components with the same ids: those are forgotten when they are silent.
+    # Flipped bytes create other ids, and components with the same ids: those are forgotten when
+    # they are silent.
     stage.is_made_up = lambda stream: stream not in fleet
     forget_soon(stage)
 
@@ -238,7 +239,7 @@ class JetStream:
         return self.bus._wait(self.jetstream.stream_info(STREAM)).state.messages
 
     def is_stuck(self):
-        """It refuses, or does not answer: nats-server 2.9 waits for the disk."""
+        """It refuses or does not answer: nats-server 2.9 waits for the disk."""
         try:
             before = self.messages()
             time.sleep(0.5)
@@ -253,8 +254,8 @@ class JetStream:
 
 
 def fill_disk_of_jetstream(case):
-    """nats-server 2.9 reads no more from whoever publishes what it cannot store, and does so for
-    ever: then it is restarted, as an operator would."""
+    """nats-server 2.9 reads no more from a client that publishes what it cannot store, for ever.
+    Then it is restarted, as an operator would do."""
     site, ballast = case.stage.site, case.stage.site.disk / "ballast"
     case.note_metrics(*REPAIRS, *ENGINE_SIDE)
     case.kept, case.is_restarted = site.messages(), False
@@ -286,7 +287,7 @@ def check_full_disk(case):
 
 
 class Clocks:
-    """All daemons run on a realtime clock that jumps when it is told to."""
+    """All daemons run with a realtime clock that jumps on command."""
 
     def __init__(self, stage):
         try:
@@ -325,7 +326,8 @@ def check_jumped(case):
 
 
 class Caps:
-    """Each daemon is in a group of its own, and the kernel kills who takes more than its part."""
+    """Each daemon is in a cgroup of its own, and the kernel kills one that uses more than its
+    limit."""
 
     def __init__(self, stage):
         need_root("a limit of memory")

@@ -1,5 +1,5 @@
-"""Rows of the matrix about numbers: of streams, of blocks, of workers that come and go, and
-of milliseconds that answers take."""
+"""Rows of the matrix about numbers: of streams, blocks, workers that are added and removed, and the
+latency of answers."""
 
 import signal
 import time
@@ -28,7 +28,7 @@ def kill_aggregator(case):
     stage.aggregators[0].kill()
     case.last(1)
     fresh = stage.start_aggregator(at=0)
-    # In the oracle's and the watchers' eyes it is the same one.
+    # For the oracle and the watchers it is the same aggregator.
     case.oracle.replace(0, fresh)
     case.end_fault()
 
@@ -43,7 +43,7 @@ def check_given_all(case):
 
 
 def freeze_aggregator(case):
-    """The other one is asked all the time, 6 s before and while it lasts."""
+    """The other aggregator gets queries continuously, from 6 s before the fault to its end."""
     frozen, other = case.stage.aggregators[:2]
     case.note_metrics(*ENGINE_SIDE)
     case.stopwatch = Stopwatch(other)
@@ -63,7 +63,7 @@ def times_of(stopwatch, seconds):
 
 
 def check_answers(case):
-    """The noise: how far the p99 of three windows before the fault lie apart, and a floor."""
+    """The noise: the spread of the p99 of three windows before the fault, and a minimum."""
     before = [p99(times) for times in case.before]
     during, base = p99(case.during), p99(sum(case.before, []))
     allowed = 1.1 * base + max(before) - min(before) + P99_FLOOR_S

@@ -1,5 +1,5 @@
-"""What bridges say of their streams, as it passes on NATS: a state that lasts for less
-than a poll of /streams is seen here."""
+"""What bridges publish about their streams on NATS: a state that lasts for less than a poll of
+/streams is seen here."""
 
 import socket
 import threading
@@ -16,7 +16,7 @@ REASONS = (
 
 
 def fields(data):
-    """{number: value} of a flat protobuf message; the last of each."""
+    """{number: value} of a flat protobuf message; of a repeated field the last value."""
     at, found = 0, {}
 
     def varint():
@@ -43,7 +43,7 @@ def fields(data):
 
 
 class Heartbeats:
-    """One thread, one subscription, made anew whenever the server comes back."""
+    """One thread with one subscription, which is made again whenever the server comes back."""
 
     def __init__(self, nats_port):
         self.port = nats_port
@@ -98,7 +98,7 @@ class Heartbeats:
         try:
             self._note(fields(data))
         except (IndexError, KeyError, TypeError):
-            self.unreadable += 1  # garbage that somebody publishes
+            self.unreadable += 1  # garbage published by an attacker
 
     def _note(self, heartbeat):
         now = time.monotonic_ns()

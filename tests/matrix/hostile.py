@@ -1,6 +1,6 @@
-"""Everything that hostile peers are known to do, one or two at a time, for minutes, against one
-stack that carries a fleet under load.  The fleet's streams stay EXACT and true throughout, memory
-within its ceiling, and each refusal is counted."""
+"""All known attacks, one or two at a time, for minutes, against one stack with a fleet under load.
+The streams of the fleet must stay EXACT and correct, memory below its ceiling, and each refusal
+must be counted."""
 
 import http.client
 import random
@@ -24,7 +24,7 @@ from stage import MOST_RESIDENT_BYTES
 FIRST_HOSTILE_WORKER = 9_000
 HOSTILE_ENGINES = 2
 PROBE_S = 0.05
-COUNTED_S = 10.0  # until what was refused shows on /metrics
+COUNTED_S = 10.0  # time until a refusal shows on /metrics
 
 
 def prepare(stage):
@@ -40,7 +40,7 @@ def prepare(stage):
 
 
 class Prober(threading.Thread):
-    """Another client: how long do answers take meanwhile, and which do not come?"""
+    """Another client, which measures how long answers take meanwhile, and which are missing."""
 
     def __init__(self, daemon, path):
         super().__init__(daemon=True)
@@ -72,7 +72,7 @@ class Prober(threading.Thread):
 
 
 def all_attacks(stage, kinds):
-    """Rows of attacks, each for a hand of its own; kinds: their names, or None for all."""
+    """Rows of attacks, each carried out by one thread; kinds: their names, or None for all."""
     fleet = sorted(stream for part in (0, 1) for stream in stage.streams_of_bridge(part))
     client = HostileClient(stage.nats_port, stage.seed, fleet, len(stage.aggregators))
     browser = HostileBrowser(lambda: [one for one in stage.bridges + stage.aggregators if one.is_running()], stage.seed)
@@ -94,8 +94,8 @@ def all_attacks(stage, kinds):
 
 
 class Counted:
-    """How much the counters of an attack have grown since now.  A rank that was closed meanwhile, by
-    another attack, takes its own counters along."""
+    """By how much the counters of an attack have grown since. A rank that another attack has closed
+    meanwhile takes its counters along."""
 
     def __init__(self, stage, attack):
         self.stage, self.counters = stage, attack.counters
@@ -136,7 +136,8 @@ def run_attack(case, attack):
 
 
 def attack_in_turn(case, rows, ends, seed):
-    """Each once, in an order of its own, until the time is over: the first round is whole."""
+    """Each attack once, in random order, until the time is over; the first round is always
+    complete."""
     rng, done = random.Random(seed), 0
     while done == 0 or time.monotonic() < ends:
         for attack in rng.sample(rows, len(rows)):
@@ -172,7 +173,7 @@ def inject(case, minutes, kinds):
 
 
 def is_under(row, at):
-    """Of (began, ended, attack): not all that it touched is well again."""
+    """(began, ended, attack) for attacks after which something is not well again."""
     began, ended, attack = row
     return began <= at <= ended + int(attack.heal_s * S)
 

@@ -1,5 +1,6 @@
-"""F33: who is who.  The daemons reach nats-server over TLS and log in by NKeys, which are replaced
-under load; then the server shows certificates that must not be believed, and a key is revoked."""
+"""F33: authentication. The daemons reach nats-server over TLS and log in with NKeys, which are
+replaced under load; then the server shows certificates that must not be accepted, and a key is
+revoked."""
 
 import signal
 import socket
@@ -19,8 +20,8 @@ CONNECTS, RENEWALS = "kvb_nats_connects_total", "kvb_nats_renewals_total"
 
 
 class SecureServer:
-    """The nats-server of the daemons.  A second one, behind a route, is for the oracle, which speaks
-    no TLS and does not log in; the daemons do not learn of it."""
+    """The nats-server of the daemons. The oracle, which has neither TLS nor a login, uses a second
+    one behind a route, which the daemons do not learn of."""
 
     exact_limit_s = None
 
@@ -53,7 +54,7 @@ class SecureServer:
         wait_for("nats-server of the oracle listens", stage.nats_answers)
 
     def new_key(self):
-        """Writes its seed where the daemons read it; returns the public part."""
+        """Writes its seed where the daemons read it; returns the public key."""
         key = logins.make_key(nkeys.PREFIX_BYTE_USER)
         logins.write_secret(self.seed, logins.seed_of(key))
         return logins.public(key)
@@ -79,7 +80,7 @@ class SecureServer:
             return door.recv(4) == b"INFO"
 
     def show(self, certificate):
-        """From now on, to connections made anew."""
+        """Shows this certificate on connections from now on."""
         self.shown = certificate
         self.program.kill()
         self.start()
@@ -102,7 +103,7 @@ def sums(case, name):
 
 
 def rotate(case):
-    """The server takes both keys, then the new one alone."""
+    """The server accepts both keys, then only the new one."""
     site = case.stage.site
     before, (old,) = sums(case, RENEWALS), site.keys
     new = site.new_key()

@@ -1,5 +1,5 @@
-"""An engine that can lie, and the truth about it: an LRU of blocks of one block size,
-publishing from a thread, with malformed payloads among the good ones on demand."""
+"""An engine that can lie, and the truth about it: an LRU cache of blocks of one size. A thread
+publishes its events, with malformed payloads among the good ones on demand."""
 
 import collections
 import random
@@ -15,17 +15,17 @@ S = 1_000_000_000
 
 
 def poisons(good):
-    """Kinds of payload that are no batch; what a broken engine or a bad link makes."""
+    """Kinds of invalid payloads, as a broken engine or a bad link makes them."""
     deep = b"\x91" * 100_000
     head = bytes.fromhex("93cb41d954fc40200000")
     return [
         b"\xc1", b"\xc1\xc1\xc1", b"\x00", b"\xff", b"\xc0", b"{}", b"plain text",
-        bytes.fromhex("dd05f5e100"),  # lying array
-        bytes.fromhex("dfffffffff"),  # lying map
-        head + bytes.fromhex("dd05f5e10000"),  # lying array inside
-        head + bytes.fromhex("db7fffffff"),  # lying string
-        head + bytes.fromhex("c67fffffff"),  # lying bytes
-        head + bytes.fromhex("c97fffffff01"),  # lying extension
+        bytes.fromhex("dd05f5e100"),  # an array with a false count
+        bytes.fromhex("dfffffffff"),  # a map with a false count
+        head + bytes.fromhex("dd05f5e10000"),  # a nested array with a false count
+        head + bytes.fromhex("db7fffffff"),  # a string with a false length
+        head + bytes.fromhex("c67fffffff"),  # bytes with a false length
+        head + bytes.fromhex("c97fffffff01"),  # an extension with a false length
         bytes.fromhex("df7fffffff"), deep, b"\x81\xa1a" * 50_000, b"\x92" * 60_000,
         good[:-1], good[: len(good) // 2], good[:10], good[1:], good + b"\x00", good + good, b"\x90",
     ]
@@ -41,21 +41,21 @@ class LruEngine(engine.Engine):
         self.content = Content()
         self.lru = collections.OrderedDict()  # (engine hash, copy) -> name
         self.chains = collections.deque(maxlen=20)  # (hashes, tokens, names) stored last
-        self.repeats = 0.0  # share of batches that store a chain again; every other one a real copy
+        self.repeats = 0.0  # share of batches that store a chain again; every other one is a real copy
         self.repeated = 0
         self.next_hash = 1
         self.count = 0
         self.every = 0
-        self.hidden = 0  # the next batches do not go out
-        self.lost = 0  # the next ones are not even kept for replays
+        self.hidden = 0  # number of batches that are not sent
+        self.lost = 0  # number of batches that are not even kept for replays
         self.duplicates = self.swaps = 0.0  # shares
         self.ancient = 0.0  # share of duplicates older than what a reader remembers
         self.duplicated = self.swapped = 0
-        self.former = []  # rows of the life before
-        self.former_share = 0.0  # of batches, of that life
-        self.unseen = None  # so many batches of another life, before the next one goes out
+        self.former = []  # rows of the previous incarnation
+        self.former_share = 0.0  # share of batches repeated from that incarnation
+        self.unseen = None  # number of batches of another incarnation that are sent before the next one
         self.waiting = None  # a batch that the next one overtakes
-        self.lie = None  # (rows, start) -> rows: what replays say
+        self.lie = None  # (rows, start) -> the rows that a replay returns
         self.poisoned = 0
         self.first_poison_ns = 0
         self.kinds_of_poison = len(poisons(b"0" * 100))
@@ -73,9 +73,9 @@ class LruEngine(engine.Engine):
         self.idle.wait(5)
 
     def be_born_again(self, unseen):
-        """Another life, and no connection breaks: its batches have the numbers of the old
-        one's, `unseen` more of them, and what it publishes next is the first that is seen.
-        Returns the number of the old life's last."""
+        """Another incarnation without a broken connection: its batches have the numbers of the old
+        one and `unseen` more, and the next one published is the first that arrives. Returns the
+        last number of the old incarnation."""
         last, self.unseen = self.next_seq - 1, unseen
         wait_for("another life", lambda: self.unseen is None)
         return last
@@ -156,7 +156,7 @@ class LruEngine(engine.Engine):
         return self.lie(rows, start) if self.lie else rows
 
     def _events(self):
-        """A chain of five fresh blocks; what must go for them goes first."""
+        """Stores a chain of five new blocks; evicts others first."""
         events, now = [], time.monotonic_ns()
         while len(self.lru) + 5 > self.blocks:
             (old, _), name = self.lru.popitem(last=False)
@@ -174,13 +174,13 @@ class LruEngine(engine.Engine):
         return events
 
     def _hold(self, hashes, names, copy):
-        # Tails go first, as in an engine that frees a request.
+        # The end of a chain is removed first, as by an engine that frees a request.
         for one, name in reversed(list(zip(hashes, names))):
             self.lru[one, copy] = name
             self.content.hold(name)
 
     def _store_again(self, hashes, tokens, names):
-        """Told once more, or held once more: the bytes are the same."""
+        """A repetition or a second copy: the bytes are the same."""
         self.repeated += 1
         if self.repeated % 2:
             self._hold(hashes, names, self.repeated)
@@ -188,7 +188,7 @@ class LruEngine(engine.Engine):
 
 
 class Shelf(engine.Engine):
-    """It holds so many blocks, in prompts of fifty, says so once, and does nothing else."""
+    """Stores this many blocks in prompts of fifty, publishes that once, and does nothing else."""
 
     block_size = 16
 

@@ -1,4 +1,4 @@
-"""Runs rows of the fault matrix and prints what was measured beside what is allowed."""
+"""Runs rows of the fault matrix and prints the measured values next to the permitted ones."""
 
 import argparse
 import json
@@ -19,7 +19,7 @@ from oracle import S  # noqa: E402
 from rows import ROWS  # noqa: E402
 from stage import MOST_RESIDENT_BYTES, Load, Stage  # noqa: E402
 
-SETTLE_S = 15.0  # after the end of a fault, before we call it never
+SETTLE_S = 15.0  # how long after the end of a fault a repair may take before it counts as failed
 FIRST_ROWS = ("F1", "F6", "F13", "F16", "F18", "F23", "F35", "F38")
 
 
@@ -59,7 +59,7 @@ def find_rows(words):
 
 
 def judge_end(case, limits):
-    """Load paused: block by block, in every aggregator."""
+    """With load paused, compares block by block, in every aggregator."""
     stage = case.stage
     if not case.is_paused:
         case.pause()
@@ -67,7 +67,7 @@ def judge_end(case, limits):
     while True:
         wrong = [word for one in stage.aggregators for word in case.oracle.compare(one)]
         looks += 1
-        # A look at a million blocks takes longer than all of it should.
+        # One look at a million blocks takes longer than the whole wait should.
         if not wrong or (looks > 2 and time.monotonic() > deadline):
             break
         time.sleep(0.1)
@@ -83,8 +83,8 @@ def check_always(case, resident):
             f"{(at - case.fault_ns) / S:+.2f} s after the fault")
     case.expect_that(oracle.samples > 2, f"the oracle looked only {oracle.samples} times")
     most, whose = oracle.most_full_replays(case.fault_ns - 2 * S)
-    # A bridge that is killed twice in 10 s remembers no ration; soak does that.  Each of F9's two
-    # bridges has a ration of its own.
+    # A bridge that is killed twice in 10 s does not remember the limit on full replays, and soak
+    # does that. Each of F9's two bridges has its own limit.
     allowed = {"SOAK": most, "F9": 2}.get(case.row.name, 1)
     case.expect_that(most <= allowed, f"a publisher was asked for {most} full replays within 10 s: {whose}")
     denied = stage.denials()
@@ -99,8 +99,8 @@ def check_always(case, resident):
 
 
 def wait_until_settled(case):
-    """Settled, and still so half a second later: a list that says EXACT right after a
-    fault may only not know yet."""
+    """Settled, and still settled half a second later: a list that says EXACT right after a fault
+    may not know of it yet."""
     deadline, since = time.monotonic() + SETTLE_S, None
     while time.monotonic() < deadline:
         since = (since or time.monotonic()) if case.is_settled() else None
@@ -120,7 +120,7 @@ def lists_are_the_truth(case):
 
 
 def measure_d(case):
-    """Seconds from the fault to the first change of state; None: none was seen."""
+    """Seconds from the fault to the first change of state; None when there was none."""
     limit = case.row.d_limit
     deadline = case.fault_ns + int(((limit or 0) + 1) * S)
     while limit is not None and case.measured_d() is None and time.monotonic_ns() < deadline:
@@ -135,7 +135,7 @@ def measure_c(case):
     """Seconds from the end of the fault to the last change on the way to EXACT."""
     if case.row.c_limit is None:
         return None
-    # While nothing moves a state alone proves nothing: the lists are looked at, too.
+    # A state alone proves nothing while nothing changes, so the lists are compared too.
     if not wait_until_settled(case) or (case.is_paused and not lists_are_the_truth(case)):
         bad = [(w.aggregator.name, s, r[:2]) for w, s, r in case.oracle.all_states() if r[0] != "EXACT"]
         case.wrong.append(f"not settled within {SETTLE_S:.0f} s: {bad[:4]}")
@@ -158,7 +158,7 @@ def run_row(row, options, folder):
         row.inject(case)
         result["d_s"] = measure_d(case)
         result["c_s"] = measure_c(case)
-        time.sleep(0 if case.is_paused else 1)  # the oracle looks on, under load
+        time.sleep(0 if case.is_paused else 1)  # the oracle continues to watch, under load
         if row.check:
             row.check(case)
         judge_end(case, row)
@@ -237,7 +237,7 @@ def main():
     elif failed:
         print(f"logs: {base}", file=sys.stderr)
     if not options.json:
-        # As pytest ends: tests/run adds these up.
+        # Ends like pytest's output, because tests/run adds these up.
         words = f"{failed} failed, " * bool(failed) + f"{len(rows) - failed} passed"
         print(f"==== {words} in {time.monotonic() - began:.1f}s ====")
     return 1 if failed else 0

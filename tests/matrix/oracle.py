@@ -32,7 +32,7 @@ class Asker:
         self.connection = None
 
     def get(self, path, seconds=20):
-        """The body, or None when there is no answer."""
+        """The body; None when there is no answer."""
         try:
             if self.connection is None:
                 self.connection = http.client.HTTPConnection("127.0.0.1", self.daemon.port, timeout=seconds)
@@ -65,7 +65,7 @@ class Watcher:
         self.asker = Asker(aggregator)
         self.states = {}
         self.changes = []  # (ns, stream, state, reason)
-        self.moves = []  # (ns, stream): the list itself moved
+        self.moves = []  # (ns, stream): the list changed
         self.records_moves = False
         self.asked = 0
         self.stopping = threading.Event()
@@ -107,14 +107,14 @@ class Oracle:
 
     def __init__(self, fleet, liars, aggregators, nats_port, limit_s=2.0, unjudged=None, exact_limit_s=None):
         self.fleet = fleet
-        self.liars = liars  # {stream: Content} of engines that are not the fleet's
-        self.is_unjudged = unjudged or (lambda stream: False)  # of which nobody knows the truth
+        self.liars = liars  # {stream: Content} of engines outside the fleet
+        self.is_unjudged = unjudged or (lambda stream: False)  # streams whose truth nobody knows
         self.watchers = [Watcher(aggregator) for aggregator in aggregators]
         self.heartbeats = Heartbeats(nats_port)
         self.limit_s = limit_s
         self.exact_limit_s = exact_limit_s
         self.judged_exact = 0  # lists that said EXACT during a fault
-        self.lock = threading.Lock()  # of the fleet's socket
+        self.lock = threading.Lock()  # requests on the fleet's control socket
         self.faults = []  # [start_ns, end_ns or None, streams or None]
         self.violations = []
         self.oldest_s = 0.0
@@ -139,7 +139,7 @@ class Oracle:
         self.watchers.append(Watcher(aggregator))
 
     def replace(self, at, aggregator):
-        """Another process in the place of one; what was seen of the old one stays seen."""
+        """A new process takes the place of one; what was observed of the old one is kept."""
         old, fresh = self.watchers[at], Watcher(aggregator)
         old.stop()
         fresh.changes += old.changes
@@ -162,7 +162,7 @@ class Oracle:
                 fault[1] = fault[1] or time.monotonic_ns()
 
     def _excused_until(self, stream, now):
-        """Until when the stream had an excuse: nothing before counts."""
+        """The time until which the stream was exempt; nothing before it counts."""
         until = 0
         for _, end, streams in self.faults:
             if streams is None or stream in streams:
@@ -192,7 +192,7 @@ class Oracle:
                 self.replays.append((
                     time.monotonic_ns(), {stream: row["full_replays"] for stream, row in stats.items()}
                 ))
-        except Exception as error:  # the row fails with it
+        except Exception as error:  # the row fails with this text
             self.trouble.append(f"the oracle stopped: {type(error).__name__}: {error}")
         finally:
             for asker in askers.values():
@@ -233,7 +233,7 @@ class Oracle:
         self.samples += 1
 
     def _judge_exact(self, who, stream, names, content, t0):
-        """A list that says EXACT has no excuse."""
+        """A list that says EXACT is never exempt."""
         held, gone = (content.held, content.gone) if content else ({}, {})
         self.judged_exact += self._excused_until(stream, t0) >= t0
         for name in names:
@@ -250,7 +250,7 @@ class Oracle:
         for name in names:
             if name in held:
                 continue
-            # The excuse lets the clock begin at its end.
+            # After the exemption the time begins at its end.
             since = max(gone.get(name, 0), excused_until)
             age_s = (t0 - since) / S
             if age_s <= 0:
@@ -268,7 +268,7 @@ class Oracle:
         return [(watcher, stream, row) for watcher in self.watchers for stream, row in watcher.states.items()]
 
     def compare(self, aggregator):
-        """What is wrong with its list, block by block, while nothing moves: words."""
+        """What is wrong with the lists, block by block, while nothing changes: a list of texts."""
         asker = Asker(aggregator)
         answer = self.listing(asker)
         asker.close()
@@ -294,7 +294,7 @@ class Oracle:
     def most_full_replays(self, since_ns, window_s=10.0):
         """The most that one publisher was asked for within a window: (count, words of whose)."""
         worst = (0, "")
-        began = self.faults[-1][0] if self.faults else since_ns  # attacks that touch no stream are no faults
+        began = self.faults[-1][0] if self.faults else since_ns  # attacks that affect no stream are not faults
         for (stream, _), times in self.full_replay_times(since_ns).items():
             for at, first in enumerate(times):
                 within = [t for t in times[at:] if t - first <= window_s * S]

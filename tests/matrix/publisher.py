@@ -1,5 +1,5 @@
-"""Streams that come and go on NATS without engine or bridge: what a bridge would say of
-them, by the contract alone (proto/kvbridge.proto)."""
+"""Streams that are published on NATS without engine or bridge: the messages that a bridge would
+send, made by the contract alone (proto/kvbridge.proto)."""
 
 import collections
 import os
@@ -38,7 +38,7 @@ def message(*rows):
 
 
 class Visitor:
-    """One stream: it comes with some blocks, drops some, and leaves with or without a word."""
+    """One stream: it stores some blocks, removes some, and ends with or without a goodbye."""
 
     def __init__(self, client, worker_id, blocks=20):
         self.client = client
@@ -58,7 +58,7 @@ class Visitor:
         self.beat()
 
     def beat(self, is_bye=False):
-        # Without a digest seed counts alone are compared.
+        # Without a digest seed only counts are compared.
         self.client.send(f"{SUBJECT}.kv_heartbeat", message(
             (1, self.epoch), (2, ("fixed", self.worker_id)), (4, ("fixed", self.first_id)),
             (5, ("fixed", self.next_id - 1)), (6, STATES.index("EXACT")), (8, 2), (9, 1), (10, b"fleet"), (11, 16),
@@ -78,7 +78,7 @@ class Visitor:
 
 
 def churn(nats_port, seconds, a_second, first_id=1_000_000, stay_s=1.0, silent_until_s=15.0):
-    """Visitors come and leave; every tenth without a word, but not the last of them.  Returns
+    """Adds and removes workers; every tenth leaves without a goodbye, except the last. Returns
     their streams."""
     client = bus.Bus(f"nats://127.0.0.1:{nats_port}")
     there, came, began = collections.deque(), [], time.monotonic()
@@ -104,7 +104,7 @@ def churn(nats_port, seconds, a_second, first_id=1_000_000, stay_s=1.0, silent_u
 
 
 class Tape:
-    """What was said of one worker, to be said again."""
+    """The messages about one worker, to be sent again."""
 
     def __init__(self, nats_port, worker_id):
         self.client = bus.Bus(f"nats://127.0.0.1:{nats_port}")

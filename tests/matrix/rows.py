@@ -43,15 +43,15 @@ def restart_nats_at_once(case):
 
 
 def link_aggregator(stage):
-    """The first aggregator speaks with NATS over a link that can be cut alone."""
+    """The first aggregator is connected to NATS over a link that can be cut separately."""
     link = Proxy(stage.nats_port)
     stage.proxies.append(link)
     stage.aggregator_ports = [link.port]
 
 
 def flush_into_the_void(case):
-    """nats-server comes back, the bridges reconnect and tell everything; one aggregator
-    comes later, and then nothing new is told any more."""
+    """nats-server comes back, and the bridges reconnect and announce everything. One aggregator
+    reconnects later, after which nothing is announced any more."""
     stage, link = case.stage, case.stage.proxies[0]
     case.note_metrics(*REPAIRS, *ENGINE_SIDE)
     case.begin_fault()
@@ -150,7 +150,7 @@ def check_killed_bridge(case):
 
 
 def kill_bridges_and_spoil(case):
-    """Both at once: sixteen streams, sixteen kinds."""
+    """Both bridges at once: sixteen streams, one kind of corruption each."""
     stage = case.stage
     early = wait_for_checkpoints(case)
     wait_for("newer ones", lambda: all(
@@ -192,7 +192,7 @@ def check_frozen_bridge(case):
 
 
 def add_second_bridge(case):
-    """The configuration of the first, in a process of its own, until it is stopped."""
+    """A second process with the configuration of the first, until it is stopped."""
     stage = case.stage
     case.note_metrics(("aggregator", "kvb_streams_two_bridges_total", {}))
     case.begin_fault(stage.streams_of_bridge(0))
@@ -246,7 +246,7 @@ def restart_engine(case):
 
 def restart_engine_then_silence(case):
     case.note_metrics(*ENGINE_SIDE)
-    case.expect[1, 0] = (("UNVERIFIED",), ("no_base",))  # until the new life says something
+    case.expect[1, 0] = (("UNVERIFIED",), ("no_base",))  # until the new incarnation publishes something
     case.pause()
     case.begin_fault({(1, 0)})
     case.oracle.command("restart 1 0")
@@ -339,11 +339,11 @@ def check_malformed(case):
     case.expect_that(("PARTIAL", "poison") in case.states_seen({(99, 0)}), "never PARTIAL(poison)")
 
 
-# So many batches a second that a second's silence hides more than a probe would find.
+# So many batches a second that the batches of one silent second are more than a probe would find.
 FAST = {"workers": 2, "rate": 220, "step_ms": 5}
 
 def lose_and_lie(case, lies, hidden=20):
-    """Engines whose live batches are lost and whose replays are what the lie says."""
+    """Engines whose live batches are lost and whose replays are made by the test."""
     case.note_metrics(*ENGINE_SIDE)
     case.asked = {worker: len(engine.requests) for worker, engine in case.stage.liars}
     case.begin_fault({(worker, 0) for worker, _ in case.stage.liars})
@@ -373,7 +373,7 @@ def add_three_liars(stage):
 
 
 def lying_replays(case):
-    """One never answers, one answers nonsense, one answers as another engine."""
+    """One never answers, one answers garbage, one answers like another engine."""
     other = [(seq, engine_batch_of_another(seq)) for seq in range(3000)]
     lose_and_lie(case, [
         lambda rows, start: None,
@@ -431,7 +431,7 @@ SILENT = ("bridge", "kvb_engine_silent_changes_total", {})
 
 
 def reset_and_sleep(case):
-    """One cache is reset under load; another engine falls asleep, and is awake again."""
+    """One cache is reset under load; another engine falls asleep and wakes again."""
     case.note_metrics(*ENGINE_SIDE, SILENT)
     case.begin_fault({(1, 0), (2, 0)})
     case.oracle.command("reset 1 0")
@@ -449,7 +449,7 @@ def check_reset_and_sleep(case):
 
 
 def lose_unnumbered(case):
-    """Stores and removals are lost without a hole in the numbers, until the list cannot be right."""
+    """Stores and removals are lost without a gap in the numbers, until the list is contradicted."""
     case.note_metrics(*ENGINE_SIDE, SILENT)
     case.begin_fault({(1, 0)})
     case.oracle.command("lose 1 0 200")
@@ -466,7 +466,7 @@ def check_unnumbered_loss(case):
 
 
 def end_epoch_on_tape(case):
-    """What was said of the liar's first life, in an epoch that is over."""
+    """The events of the liar's first incarnation, in an epoch that is over."""
     tape = Tape(case.stage.nats_port, 99)
     wait_for("something to say again", lambda: len(tape.recorded()) > 200)
     rows = tape.recorded()
@@ -518,8 +518,8 @@ def link_one(stage):
 
 
 def restart_unseen(case):
-    """The new process numbers more batches than we had, and we are not connected.  Another
-    one's batches fill the gap that we see, exactly."""
+    """The new process publishes more batches than the bridge had, while it is disconnected. Another
+    one's batches fill the visible gap exactly."""
     stage = case.stage
     case.note_metrics(*ENGINE_SIDE)
     links = [link for pair in stage.links[1] for link in pair]
@@ -552,7 +552,7 @@ def link_three(stage):
 
 
 def hush_links(case):
-    """Silence that nobody is told of: 5 s, 12 s, and 5 s in one direction."""
+    """Links that go silent without an error: 5 s, 12 s, and 5 s in one direction."""
     stage = case.stage
     case.note_metrics(*ENGINE_SIDE)
     links = {worker: [link for pair in pairs for link in pair] for worker, pairs in stage.links.items()}

@@ -1,6 +1,6 @@
-"""A random fault every few seconds, for minutes: what the rows do, one after the other
-and none in peace.  At the end: is all EXACT and true again, did anybody list what was
-gone, did memory grow?"""
+"""A random fault every few seconds, for minutes: the faults of the rows, without quiet time between
+them. At the end: is everything EXACT and correct again, was a removed block listed, did memory
+grow?"""
 
 import random
 import signal
@@ -55,7 +55,7 @@ class Faults:
         self._freeze(self.rng.choice(self.stage.aggregators))
 
     def aggregator_dies(self):
-        at = self.rng.randrange(1, len(self.stage.aggregators))  # the first one has the link
+        at = self.rng.randrange(1, len(self.stage.aggregators))  # the first aggregator has the link
         self.stage.killed.append(self.stage.aggregators[at])
         self.stage.aggregators[at].kill()
         self.oracle.replace(at, self.stage.start_aggregator(at=at))
@@ -87,15 +87,16 @@ class Faults:
 
 
 def prepare(stage):
-    # In minutes more is published than an engine's buffer keeps: a bridge that is killed
-    # finds the beginning in its checkpoint alone.
+    # In minutes more is published than an engine's buffer keeps, so a killed bridge finds the
+    # beginning only in its checkpoint.
     rows.keep_checkpoints(stage)
     rows.link_aggregator(stage)
     rows.link_three(stage)
 
 
 def growth(samples):
-    """{name: bytes} from a third of each process's way on, of those that ran long enough."""
+    """{name: bytes} of memory since one third of each process's lifetime, for processes that ran
+    long enough."""
     grown = {}
     for name, sizes in samples.items():
         if len(sizes) >= 30:
@@ -106,7 +107,7 @@ def growth(samples):
 
 
 def inject(case, minutes):
-    """Faults for so long; what is remembered goes to case.soak."""
+    """Faults for this long; the record goes to case.soak."""
     stage, rng = case.stage, random.Random(case.stage.seed)
     faults, samples, done = Faults(stage, rng), {}, {}
     case.soak_faults = []
@@ -157,6 +158,6 @@ def row(minutes):
     return Row(
         "SOAK", f"{minutes:g} minutes, a random fault every {PERIOD_S:g} s", lambda case: inject(case, minutes),
         None, 10, "all EXACT and true at the end, no phantom, memory level", check, prepare=prepare,
-        limit_s=3.0)  # there are freezes among them
+        limit_s=3.0)  # some of the faults are freezes
 
 

@@ -1,11 +1,11 @@
-"""What may become of a checkpoint while no bridge looks: sixteen kinds, of which only the
-last one may be used."""
+"""Sixteen kinds of damage to a checkpoint while no bridge runs; only a file with the last kind may
+be used."""
 
 import random
 
 
 def sections(data):
-    """Where each begins; the last of them is the end."""
+    """The offset of each section; the last one is the end."""
     at = [0]
     while at[-1] < len(data):
         at.append(at[-1] + 32 + int.from_bytes(data[at[-1] + 12 : at[-1] + 16], "little"))
@@ -26,11 +26,12 @@ def twice(data):
 
 
 def spliced(data, early):
-    """The list of one moment under the numbers of another."""
+    """The list of one point in time with the numbers of another."""
     return early[: sections(early)[-2]] + data[sections(data)[-2] :]
 
 
-# name: of (its bytes, those of the same stream some seconds before, those of another stream)
+# name: function of (its bytes, those of the same stream some seconds earlier, those of another
+# stream)
 KINDS = {
     "empty": lambda data, early, other: b"",
     "half a header": lambda data, early, other: data[:8],
@@ -57,13 +58,13 @@ def read_all(folders):
 
 
 def newest_seq(data):
-    """Of the newest batch in it."""
+    """The sequence number of the newest batch in it."""
     state = sections(data)[-2]
     return int.from_bytes(data[state + 16 : state + 24], "little")
 
 
 def spoil_all(early, late):
-    """Each stream's is spoilt in another way."""
+    """Damages each stream's file in a different way."""
     paths = sorted(late)
     for at, (path, kind) in enumerate(zip(paths, KINDS.values())):
         other = late[paths[(at + 1) % len(paths)]]

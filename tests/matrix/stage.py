@@ -1,5 +1,5 @@
-"""What a row of the matrix stands on: nats-server, a fleet under load, two bridges,
-aggregators, the oracle; and what was measured."""
+"""The programs of a row: nats-server, a fleet under load, two bridges, aggregators, the oracle; and
+the measurements."""
 
 import dataclasses
 import pathlib
@@ -31,7 +31,7 @@ class Load:
     step_ms: int = 20
     aggregators: int = 2
     replay_buffer: int = 10_000
-    processes: int = 1  # of engines; one is a bottleneck where hundreds restart at once
+    processes: int = 1  # number of engine processes; one is a bottleneck when hundreds of engines restart at once
 
     def text(self):
         return (
@@ -46,7 +46,7 @@ BRIDGE_SUBJECTS = 'publish = { namespace = "dynamo"; component = "VllmWorker"; p
 AGGREGATOR_SUBJECTS = (
     'subscribe = { namespace = "*"; component = "*"; };\n'
     'router = { namespace = "dynamo"; component = "Router"; policy = "kv"; };\n')
-CONFIGS = {  # of which permissions are made
+CONFIGS = {  # permissions are printed for these
     "bridge": BRIDGE_SUBJECTS + 'workers = ({ id = 1; model = "m"; block_size = 16; events = "tcp://127.0.0.1:1"; });\n',
     "aggregator": AGGREGATOR_SUBJECTS,
 }
@@ -66,14 +66,14 @@ class Stage:
         self.page_ports = []  # of metrics pages, one for each process of engines
         self.links = {}  # worker -> [proxies of events, proxies of replays]
         self.liars = []
-        self.hostile = []  # (worker, engine): what they hold nobody knows
+        self.hostile = []  # (worker, engine): engines whose content is unknown
         self.flips_subjects = False
-        self.is_made_up = lambda stream: False  # of no engine: a list of it is not waited for, nor judged
+        self.is_made_up = lambda stream: False  # streams without an engine: their lists are neither awaited nor judged
         self.keeps_checkpoints = False
         self.aggregator_extra = ""
         self.bridge_extra = ""
-        self.host = None  # what the daemons run on, where a row plays with it: options_of(name), close()
-        self.killed = []  # programs that a row ended by itself
+        self.host = None  # what the daemons run in, for rows about that: options_of(name), close()
+        self.killed = []  # programs that the row itself ended
         self.fleet = None
         self.oracle = None
         self.nats = None
@@ -95,7 +95,8 @@ class Stage:
         wait_for("nats-server listens", self.nats_answers)
 
     def permission_options(self):
-        """Of nats-server: users with what kvctl prints for them; others may do everything."""
+        """The part of nats-server's configuration with users and their permissions as kvctl prints
+        them; others may do everything."""
         if not self.has_permissions:
             return []
         path, users = self.folder / "nats.conf", []
@@ -111,7 +112,7 @@ class Stage:
         return ["-c", path]
 
     def denials(self):
-        """Of the daemons that run; none where subjects arrive with other letters."""
+        """Messages that nats-server denied to running daemons."""
         return {} if self.flips_subjects else {daemon.name: denied for daemon in (*self.bridges, *self.aggregators) if daemon.is_running()
                 and (denied := daemon.metric("kvb_nats_denied_total"))}
 
@@ -134,7 +135,7 @@ class Stage:
             (self.folder / f"workers{at}.{part}").exists()
             for at in range(self.load.processes) for part in (0, 1)), 20)
         self.fleet = Fleet([self.folder / f"truth{at}" for at in range(self.load.processes)], each)
-        # The bridges begin with the engines, as long as these have little to tell.
+        # The bridges start together with the engines, while these have published little.
         self.fleet.say("pause")
         self.fleet.learn_streams()
         self.bridge_parts = [self.workers_of_bridge(part) for part in (0, 1)]
@@ -157,7 +158,7 @@ class Stage:
         return "workers = (\n" + ",\n".join(rows) + "\n);\n"
 
     def read_pages(self, scrape_ms=500):
-        """The bridges read the engines' metrics pages, too."""
+        """Lets the bridges also read the engines' metrics pages."""
         each = self.load.workers // self.load.processes
 
         def row(found):
@@ -216,7 +217,8 @@ class Stage:
         return aggregator
 
     def link_engine(self, worker):
-        """Puts a proxy before each port of one worker; returns them: events, replays."""
+        """Puts a proxy before each port of one worker; returns the proxies of events and of
+        replays."""
         ranks = self.load.ranks
         pairs = []
         for part, text in enumerate(self.bridge_parts):
@@ -233,7 +235,7 @@ class Stage:
         return pairs
 
     def add_liar(self, engine, worker_id, part=0):
-        """A Python engine among those of a bridge that has not begun."""
+        """Adds a Python engine to those of a bridge that has not started."""
         self._add_engine(engine, worker_id, part)
         self.liars.append((worker_id, engine))
 
@@ -265,10 +267,10 @@ class Stage:
             if self.bridge_of(worker) == part
         } | {(worker, 0) for worker, _ in self.liars if part == 0}
 
-    # ---- the way in and out ---------------------------------------------------------
+    # ---- start and stop ---------------------------------------------------------------
 
     def begin(self, prepare=None, limit_s=2.0, site=None):
-        """Everything up, every stream EXACT, the caches warm and evicting."""
+        """Starts everything; every stream is EXACT, and the caches are full and evicting."""
         if site:
             self.site = site(self)
         else:
@@ -299,7 +301,7 @@ class Stage:
             self.is_exact(w, {stream for stream in w.states if not self.is_hostile(stream)})
             for w in self.oracle.watchers), 25)
 
-    # Of an engine that has said nothing nothing is known; one that begins sooner may be EXACT.
+    # An engine that has published nothing is unknown; one that publishes earlier may be EXACT.
     before_any = (("UNVERIFIED", "no_base"), ("EXACT", ""))
 
     def is_warm(self):
@@ -313,13 +315,13 @@ class Stage:
         )
 
     def pause(self):
-        """No more load; all is published."""
+        """Stops the load; returns when everything is published."""
         for _, engine in self.liars:
             engine.pause()
         self.oracle.command("drain")
 
     def close(self):
-        """Trouble at the end, as words."""
+        """Stops everything; returns what went wrong, as texts."""
         trouble = []
         if self.oracle:
             self.oracle.stop()
@@ -385,5 +387,5 @@ def proxies_in_a_row(target, count):
 
 
 def sleep_until(ns):
-    """Faults last for a time: the only waits that are no condition."""
+    """Faults last for a given time: these are the only waits without a condition."""
     time.sleep(max(0.0, (ns - time.monotonic_ns()) / S))

@@ -1,4 +1,4 @@
-"""How long one aggregator's answers take, asked from outside all the time."""
+"""Measures continuously from outside how long an aggregator's answers take."""
 
 import http.client
 import threading

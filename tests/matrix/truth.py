@@ -1,7 +1,6 @@
-"""What the engines hold, and since when: the fleet's truth socket, read in small pieces.
-
-The fleet names blocks by their tokens and salts; the names that routers use are computed here,
-by the contract's own words (e2e/contract.py)."""
+"""What the engines hold, and since when: read in small parts from the fleet's control socket. The
+fleet names blocks by tokens and salts; the canonical names are computed here by the contract
+(e2e/contract.py)."""
 
 import socket
 import time
@@ -44,7 +43,7 @@ class Content:
         self.held = {}
 
     def forget(self, before_ns):
-        """What went long ago is as good as never held."""
+        """Forgets removals of long ago, which count as never held."""
         self.gone = {name: at for name, at in self.gone.items() if at > before_ns}
 
 
@@ -66,7 +65,7 @@ class Door:
         self.socket.sendall("".join(f"{command}\n" for command in commands).encode())
 
     def answers(self):
-        """Those of the oldest command that was sent."""
+        """The lines that answer the oldest command sent."""
         found = []
         while True:
             answer = self.rows.decode(self.lines.readline())
@@ -78,7 +77,8 @@ class Door:
 
 
 class Fleet:
-    """All engines, of one process or several: workers_each of them in each, ids from 1."""
+    """All engines, of one process or several: each process has workers_each of them, with ids from
+    1."""
 
     def __init__(self, paths, workers_each):
         self.doors = [Door(path) for path in paths]
@@ -108,7 +108,7 @@ class Fleet:
         self.streams = {stream: Content() for stream in self.stats()}
 
     def follow(self):
-        """Takes over what came and went up to now, in every stream."""
+        """Reads the additions and removals up to now, for every stream."""
         asked = list(self.streams)
         while asked:
             answers = []
@@ -120,7 +120,7 @@ class Fleet:
             asked = [stream for stream, answer in zip(asked, answers) if self._take(stream, answer)]
 
     def _take(self, stream, answer):
-        """True: there is more."""
+        """True when there are more."""
         assert answer["lost"] == 0, f"{stream}: --log-changes is too small for this load"
         content = self.streams[stream]
         for change in answer["changes"]:
@@ -138,7 +138,7 @@ class Fleet:
             content.forget(time.monotonic_ns() - seconds * S)
 
     def whole_truth(self):
-        """{(worker, rank): names}, from the engines' pools and not from the log."""
+        """{(worker, rank): names}, read from the engines' pools and not from the log."""
         truth = {}
         for row in self.say("truth"):
             names, held = [], set()

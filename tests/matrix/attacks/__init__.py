@@ -8,10 +8,10 @@ from typing import Callable
 @dataclasses.dataclass
 class Attack:
     name: str
-    run: Callable  # (): from its beginning to its end
+    run: Callable  # called from the beginning to the end of the attack
     # (side, metric, labels): the sum of them grows by at least `refusals`.
     counters: tuple = ()
     refusals: int = 1
-    touched: frozenset = frozenset()  # streams that it speaks of itself: excused until it ends
-    heal_s: float = 3.0  # a stream that it touched is EXACT again so soon after it
-    is_unready: bool = False  # /readyz says so meanwhile, and is right
+    touched: frozenset = frozenset()  # streams that the attacker publishes itself: exempt until the attack ends
+    heal_s: float = 3.0  # a stream that it affected must be EXACT again within this time
+    is_unready: bool = False  # /readyz reports not ready meanwhile, correctly

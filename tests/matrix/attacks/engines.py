@@ -1,5 +1,5 @@
-"""Engines that harm the bridge which listens to them: what they send, what they answer, what
-stands at their port."""
+"""Engines that attack the bridge which reads them: by their messages, by their replies, and by what
+listens on their port."""
 
 import random
 import socket
@@ -15,12 +15,12 @@ from programs import wait_for
 
 MASK = (1 << 64) - 1
 BLOCK_SIZE = 1
-MOST_PAUSE_S = 45.0  # until the bridge dials again
+MOST_PAUSE_S = 45.0  # time until the bridge dials again
 GREETED_S = 2.0
-RECOVERED_S = 90.0  # who has lied is asked in pauses that grow to 30 s
-COUNTED_S = 5.0  # until what arrived is counted
+RECOVERED_S = 90.0  # an engine that has lied is requested after pauses that grow to 30 s
+COUNTED_S = 5.0  # time until arrived messages are counted
 PROTOCOL = ("bridge", "kvcache_zmq_errors_total", {"error_type": "protocol"})
-# A greeting that ends before libzmq has made sense of it is an attempt that failed.
+# libzmq counts a greeting that ends before it is complete as a failed attempt.
 RECONNECT = ("bridge", "kvcache_zmq_errors_total", {"error_type": "reconnect"})
 # Of its own stream, as PROTOCOL and RECONNECT are asked for.
 FRAMES = ("bridge", "kvcache_zmq_errors_total", {"error_type": "consume_events"})
@@ -47,18 +47,18 @@ def meeting_hashes(first, count):
 
 
 class HostileEngine(engine.Engine):
-    """Between attacks it is an ordinary engine that begins again."""
+    """Between attacks it is an ordinary engine that starts again."""
 
     block_size = BLOCK_SIZE
     publisher = zmq.XPUB
 
     def __init__(self, **options):
         super().__init__(**options)
-        self.lie = None  # (start) -> rows, or None: silence
-        self.errors = lambda counter: 1  # so many the bridge has counted, of this stream
-        self.state = lambda: (True, 0)  # what the bridge says of this stream: is it EXACT, blocks
+        self.lie = None  # (start) -> rows; None: no reply
+        self.errors = lambda counter: 1  # number that the bridge has counted for this stream
+        self.state = lambda: (True, 0)  # what the bridge reports about this stream: whether it is EXACT, and its blocks
         self.rng = random.Random(1)
-        self.resent = 0  # messages that a broken connection had lost
+        self.resent = 0  # messages lost with a broken connection
         self.publish(engine.batch(engine.cleared()))
 
     def answer(self, start):
@@ -69,7 +69,7 @@ class HostileEngine(engine.Engine):
         self.has_subscriber = False
 
     def is_subscribed(self):
-        """What is published before is dropped."""
+        """Messages published before this are dropped."""
         with self.sending:
             while self.pub.poll(0):
                 self.has_subscriber = self.pub.recv()[:1] == b"\1"
@@ -79,11 +79,11 @@ class HostileEngine(engine.Engine):
         wait_for("the bridge has subscribed", self.is_subscribed, MOST_PAUSE_S)
 
     def wait_until_listed(self, blocks):
-        """The bridge lists so many, and vouches for them."""
+        """Waits until the bridge lists this many blocks and says EXACT."""
         wait_for(f"EXACT with {blocks} blocks", lambda: self.state() == (True, blocks), RECOVERED_S)
 
     def recover(self):
-        """What it says from now on is listed as it says it."""
+        """Waits until the bridge lists what the engine publishes from now on."""
         self.begin_again()
         self.wait_until_subscribed()
         blocks = self.rng.randrange(1000, 2000)
@@ -91,7 +91,7 @@ class HostileEngine(engine.Engine):
         self.wait_until_listed(blocks)
 
     def _until_counted(self, counter, least, send):
-        """A connection may break on its own while the message is under way: then it is sent again."""
+        """A connection may break by itself while the message is in flight; then it is sent again."""
         before, ends = self.errors(counter), time.monotonic() + MOST_PAUSE_S
         while True:
             self.wait_until_subscribed()
@@ -109,7 +109,7 @@ class HostileEngine(engine.Engine):
         self.restart()
         self.publish(engine.batch(engine.cleared()))
 
-    # ---- what it sends -----------------------------------------------------------
+    # ---- messages -----------------------------------------------------------------
 
     def oversized_message(self):
         self._until_counted(PROTOCOL, 1, lambda: self.publish(bytes(17 << 20), buffered=False))
@@ -139,7 +139,8 @@ class HostileEngine(engine.Engine):
         self._until_counted(FRAMES, len(messages), send)
 
     def wrong_sequence_numbers(self):
-        """Far ahead, back, at the ends of what eight bytes hold, twice; and right ones between."""
+        """Numbers far ahead, far back, at both ends of the range, and repeated; with correct ones
+        in between."""
         ends = time.monotonic() + 4
         while time.monotonic() < ends:
             seq = self.rng.choice((
@@ -153,7 +154,7 @@ class HostileEngine(engine.Engine):
             time.sleep(0.01)
 
     def flood_of_small_batches(self):
-        """As fast as it can: the buffer wraps many times."""
+        """Publishes as fast as it can, so the buffer wraps many times."""
         ends = time.monotonic() + 4
         while time.monotonic() < ends:
             name = self.next_seq + 1
@@ -186,10 +187,10 @@ class HostileEngine(engine.Engine):
             self.publish(engine.batch(engine.stored(hashes, [at % 120 for at in range(len(hashes))], 1)))
         time.sleep(3)
 
-    # ---- what it answers -----------------------------------------------------------
+    # ---- replies --------------------------------------------------------------------
 
     def _with_lie(self, lie, seconds=4.0, counter=None):
-        """Gaps make the bridge ask; counter: what must grow before the lie ends."""
+        """Gaps make the bridge send requests. counter: what must grow before the lie ends."""
         self.lie = lie
         before = self.errors(counter) if counter else 0
         ends, gives_up = time.monotonic() + seconds, time.monotonic() + MOST_PAUSE_S
@@ -213,10 +214,10 @@ class HostileEngine(engine.Engine):
         nothing = engine.batch()
         self._with_lie(lambda start: [(seq & MASK, nothing) for seq in range(start, start + 200_000)])
 
-    # ---- what stands at its port -----------------------------------------------------
+    # ---- what listens on its port ------------------------------------------------------
 
     def _away(self, stand_in, counter=PROTOCOL):
-        """Until the bridge has met it: after other errors it waits up to 30 s."""
+        """Runs until the bridge has connected: after other errors it waits up to 30 s."""
         before, ends = self.errors(counter), time.monotonic() + MOST_PAUSE_S
         self.go_away()
         port = int(self.events.rsplit(":", 1)[1])
@@ -229,12 +230,12 @@ class HostileEngine(engine.Engine):
 
     @staticmethod
     def _greet(port, is_over, words):
-        """It hangs up after a while, as servers do: libzmq takes an H for the length of a message
-        of ZMTP 1.0, and waits for the rest of it."""
+        """Closes after a while, as servers do: libzmq takes an H for the length of a ZMTP 1.0
+        message and waits for the rest of it."""
         def listener():
             return socket.create_server(("127.0.0.1", port))
 
-        kept, is_met = [], False  # (until when, connection)
+        kept, is_met = [], False  # (end time, connection)
         ends = time.monotonic() + MOST_PAUSE_S
         with wait_for("the port is free", listener) as door:
             door.settimeout(0.1)

@@ -1,6 +1,6 @@
-"""What the host does to the daemons on it: a realtime clock that is set back and on, NATS that
-is away or frozen, a name server that falls silent, a log that nobody reads, a full disk.  What
-this machine does not let us do is left out, and `left_out` says so."""
+"""Faults of the host of the daemons: a realtime clock that is set back and forward, NATS away or
+frozen, a name server that falls silent, a log that nobody reads, a full disk. Faults that this
+machine does not permit are left out and listed in `left_out`."""
 
 import fcntl
 import json
@@ -25,8 +25,8 @@ from web import Web
 
 HOUR_S = 3600
 TOKEN = "a-token-of-the-tests"
-HOST = "hostile.fleet"  # an engine's name, which its name server knows; of another it says nothing
-FOUND = "found.fleet"  # of the one that says itself where its events are
+HOST = "hostile.fleet"  # the name of an engine, which its name server knows; queries for another name get no answer
+FOUND = "found.fleet"  # the name of the engine that reports its own sockets
 SOURCES = "/kv_event_sources"
 KNOWN = (1, ["127.0.0.1"])
 BROKER_HEAL_S = 3.0  # until all is EXACT once NATS answers again
@@ -43,7 +43,7 @@ CHECKPOINTS = ("bridge", "kvb_checkpoint_failures_total", {})
 
 
 class LogPipe:
-    """stderr of a daemon, read into a file as long as somebody reads."""
+    """The stderr of a daemon, copied into a file while somebody reads."""
 
     def __init__(self, path):
         self.reader, self.writer = os.pipe()
@@ -104,7 +104,7 @@ class Host:
         follow(self.found, lambda name, **labels: self.stage.bridge_metric(name, pod_key=str(worker_id + 1), **labels))
 
     def _sources(self):
-        """Where its events are, as it says it."""
+        """Its answer to the question where its events are."""
         rank = {"enable_kv_cache_events": True, "publisher": "zmq", "topic": "kv-events", "buffer_steps": 10_000}
         for key, address in (("endpoint", self.found.events), ("replay_endpoint", self.found.replay)):
             rank[key] = address.replace("127.0.0.1", "*")
@@ -114,7 +114,7 @@ class Host:
         self.memory = Memory(self.stage, worker_id)
 
     def _set_up_disk(self):
-        """The bridge of the hostile engines keeps its checkpoints on a small one."""
+        """The bridge of the hostile engines keeps its checkpoints on a small disk."""
         folder = self.stage.checkpoints(0).resolve()
         options = f"size={DISK_BYTES}"
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True, capture_output=True)
@@ -146,7 +146,7 @@ class Host:
         return self.stage.bridges + self.stage.aggregators
 
     def _wait_until_missed(self):
-        """No list says EXACT of an engine that goes on and is not heard of."""
+        """No list of an engine that publishes unheard says EXACT."""
         for daemon in self._daemons():
             wait_for(f"{daemon.name} misses NATS", lambda one=daemon: not one.is_ready())
         fleet = set().union(*(self.stage.streams_of_bridge(part) for part in (0, 1)))
@@ -162,7 +162,7 @@ class Host:
         self._wait_until_connected()
 
     def _wait_until_connected(self):
-        """What is sent before goes to nobody."""
+        """Messages sent before this reach nobody."""
         for daemon in self._daemons():
             wait_for(f"{daemon.name} is connected again", daemon.is_ready, MOST_PAUSE_S)
 
@@ -173,7 +173,7 @@ class Host:
         self._away(0)
 
     def clock_set_back_and_on(self):
-        """While all are connected: that costs nobody anything."""
+        """While all are connected, this must not affect anybody."""
         for jump_s in (-HOUR_S, HOUR_S, 0):
             self.clock.jump(jump_s)
             time.sleep(2)
@@ -190,7 +190,7 @@ class Host:
     # ---- the log --------------------------------------------------------------------------
 
     def log_that_nobody_reads(self):
-        """Each reload is worth a line; a pipe of one page has room for no second one."""
+        """Each reload writes a line; a pipe of one page has no room for a second one."""
         pipes = [self.pipes[daemon.name] for daemon in self._daemons()]
         for pipe in pipes:
             pipe.is_read.clear()
@@ -221,7 +221,7 @@ class Host:
     # ---- names, pages -----------------------------------------------------------------------
 
     def name_server_that_falls_silent(self):
-        """Its engine goes away: it is asked for again."""
+        """Its engine leaves, so its name is queried again."""
         self.names.names[HOST] = SILENT
         self.engine.go_away()
         try:
@@ -265,7 +265,8 @@ class Host:
     # ---- an engine that is asked where its events are ---------------------------------------
 
     def _while_it_is_away(self, is_met):
-        """It goes away, so the bridge asks; it comes back once that has met what was put there."""
+        """It leaves, so the bridge asks where it is; it comes back after the bridge has met the
+        attack."""
         self.found.wait_until_subscribed()
         self.found.go_away()
         try:
@@ -296,7 +297,7 @@ class Host:
         self._while_it_is_away(lambda: self.web.asked[SOURCES] >= end)
 
     def name_of_a_found_engine_falls_silent(self):
-        end = self.names.asked[FOUND] + 8  # a second question: the first one was given up
+        end = self.names.asked[FOUND] + 8  # a second request, after the first one timed out
         self.names.names[FOUND] = SILENT
         self._while_it_is_away(lambda: self.names.asked[FOUND] >= end)
 

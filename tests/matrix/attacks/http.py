@@ -1,4 +1,4 @@
-"""Clients of the HTTP port that take and do not give."""
+"""HTTP clients that use resources and never finish."""
 
 import http.client
 import random
@@ -9,7 +9,7 @@ from attacks import Attack
 from programs import wait_for
 
 
-ADDRESS = ("127.66.0.1", 0)  # another host than the probers': limits are of each host
+ADDRESS = ("127.66.0.1", 0)  # another source address than the probers': limits apply to each address
 DENIED = ("bridge", "kvb_http_refused_total", {"reason": "denied"})
 REFUSED, MALFORMED = (
     tuple((side, "kvb_http_refused_total", {"reason": reason}) for side in ("bridge", "aggregator"))
@@ -17,7 +17,7 @@ REFUSED, MALFORMED = (
 JSON = b"Content-Type: application/json\r\n"
 CLOSED = tuple((side, "kvb_http_closed_total", {}) for side in ("bridge", "aggregator"))
 TURNED_AWAY = CLOSED + tuple((side, "kvb_http_refused_total", {}) for side in ("bridge", "aggregator"))
-# What a client of TLS says first.
+# The first bytes of a TLS client.
 TLS_HELLO = bytes.fromhex("16030100c8010000c40303") + bytes(range(32)) + bytes.fromhex("20") + bytes(160)
 
 
@@ -129,7 +129,7 @@ class HostileBrowser:
 
     def garbage_requests(self):
         nested = b"[" * 100_000
-        whole = (  # each is refused by all, or by who knows the path
+        whole = (  # each path is refused by both daemons, or by the one that has it
             request(b"POST /query", b'{"model_name":"m","token_ids":[4294967296]}', JSON),
             request(b"POST /query", nested, JSON), request(b"POST /query", b"\xff" * 99, JSON),
             request(b"POST /route", b'{"model_name":"m","token_ids":"x"}', JSON), request(b"PUT /query", b"{}", JSON),
@@ -149,7 +149,7 @@ class HostileBrowser:
         self._shoot(lambda: (*strange, self.random.randbytes(1500)), 3)
 
     def registrations(self):
-        """Of engines that are not there; each leaves again."""
+        """Registers engines that do not exist; each is unregistered again."""
         head = JSON + b"Authorization: Bearer a-token-of-the-tests\r\n"
 
         def come_and_go():

@@ -1,5 +1,5 @@
-"""Links between the bridge and an engine that lose, delay and flip, and the sockets on which that
-engine says how busy it is: garbage there, where figures are read."""
+"""Links between the bridge and an engine that lose, delay and flip bytes; and garbage on the
+sockets on which that engine publishes its load."""
 
 import random
 import threading
@@ -23,7 +23,7 @@ LEAST_FLIPPED = 20
 
 
 class LoadSocket:
-    """An engine's own, or its coordinator's: an XPUB, which says who has subscribed."""
+    """The socket of an engine or of its coordinator: an XPUB, which reports subscriptions."""
 
     def __init__(self):
         self.context = zmq.Context()
@@ -34,7 +34,7 @@ class LoadSocket:
         self.has_subscriber = False
 
     def send(self, *frames):
-        """False: nobody has subscribed, so it was dropped."""
+        """False: nobody has subscribed, so the message was dropped."""
         while self.socket.poll(0):
             self.has_subscriber = self.socket.recv()[:1] == b"\1"
         if self.has_subscriber:
@@ -47,7 +47,7 @@ class LoadSocket:
 
 
 class LinkedEngine(HostileEngine):
-    """The bridge reaches it over links of its own."""
+    """An engine that the bridge reaches over links of its own."""
 
     def __init__(self, seed):
         super().__init__()
@@ -76,7 +76,7 @@ class LinkedEngine(HostileEngine):
     # ---- links -----------------------------------------------------------------------
 
     def _publish_until(self, is_over):
-        """A block each period; returns how many."""
+        """Publishes a block each period; returns how many."""
         blocks = 0
         while not is_over():
             blocks += 1
@@ -89,7 +89,7 @@ class LinkedEngine(HostileEngine):
         return self._publish_until(lambda: time.monotonic() > ends)
 
     def lossy_link(self):
-        """Packets that are lost hold up what follows, for as long as it takes to send them again."""
+        """Lost packets delay everything behind them until they are sent again."""
         stopping = threading.Event()
 
         def lose():
@@ -116,8 +116,8 @@ class LinkedEngine(HostileEngine):
         self.wait_until_listed(blocks)
 
     def flipped_bytes(self):
-        """TCP's checksum does not find all.  What makes a message unreadable is counted; what leaves
-        it readable nobody can find before the engine begins again."""
+        """TCP's checksum does not detect every flip. A flip that makes a message undecodable is
+        counted; one that leaves it decodable cannot be found before the engine restarts."""
         before, flipped = self.errors(ERRORS), self.links[0].flipped
         gives_up = time.monotonic() + MOST_PAUSE_S
         for link in self.links:
@@ -132,7 +132,7 @@ class LinkedEngine(HostileEngine):
         wait_for(what, lambda: send() and None or self.count(counter) >= before + least, MOST_PAUSE_S)
 
     def _feed_garbage(self, socket, good, source):
-        """Until some was refused; then figures are taken again."""
+        """Sends until some garbage was refused; then figures must be accepted again."""
         encode, noise = msgspec.msgpack.encode, self.rng.randbytes
         bodies = [
             *poisons(good), b"", noise(200), encode([]), encode([[1]] * 9), encode({"kv_stats": 5}), encode("x" * 2000),
@@ -156,7 +156,7 @@ class LinkedEngine(HostileEngine):
         self._feed_garbage(self.coordinator, msgspec.msgpack.encode(([[1, 2]], 0, False)), "coordinator")
 
     def oversized_load(self):
-        """libzmq ends such a connection for good: the bridge must begin another."""
+        """libzmq closes such a connection for good, so the bridge must open another."""
         def oversized():
             self.feed.send(bytes(2 * MOST_LOAD_BYTES))
             return not self.feed.has_subscriber

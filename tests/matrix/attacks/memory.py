@@ -1,5 +1,5 @@
-"""A bridge of its own that may take as much memory as one engine's list is worth, and no more:
-the kernel ends who takes more.  Its engine goes on while NATS is away."""
+"""A separate bridge with a memory limit that just suffices for one engine's list: the kernel kills
+it when it needs more. Its engine keeps publishing while NATS is away."""
 
 import os
 import pathlib
@@ -17,7 +17,7 @@ BLOCKS = 50_000
 # 32 MiB, 1 MiB a connection, 64 bytes a block
 MOST_BYTES = (32 << 20) + (1 << 20) + 64 * BLOCKS
 AWAY_S = 5.0
-CHANGED = 20  # blocks that come and go with each batch
+CHANGED = 20  # blocks stored and removed with each batch
 
 
 class Memory:

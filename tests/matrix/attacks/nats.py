@@ -1,4 +1,4 @@
-"""A client of NATS that may publish wherever the stack listens."""
+"""A client of NATS that may publish on every subject of the stack."""
 
 import os
 import random
@@ -19,7 +19,8 @@ REFUSED = ("aggregator", "kvb_messages_refused_total", {})
 
 
 class RawClient:
-    """NATS by hand: no client library keeps it from anything, nobody reads what comes."""
+    """The NATS protocol by hand: no client library prevents any message, and received messages are
+    not read."""
 
     def __init__(self, port):
         self.door = socket.create_connection(("127.0.0.1", port), timeout=5)
@@ -34,8 +35,8 @@ class RawClient:
         self.door.sendall(out)
 
     def close(self):
-        """Once the server has read all of it: a connection that is closed before may be reset, and
-        what was under way is lost."""
+        """Returns when the server has read everything: a connection closed earlier may be reset,
+        and messages in flight would be lost."""
         self.door.settimeout(5)
         self.door.sendall(b"PING\r\n")
         words = b""
@@ -57,7 +58,7 @@ class HostileClient:
         self.port = port
         self.aggregators = aggregators  # how many: each answers each request
         self.random = random.Random(seed)
-        self.streams = streams  # real ones: (worker, dp_rank)
+        self.streams = streams  # existing streams: (worker, dp_rank)
 
     def _so_often(self, rounds, period_s, rows):
         client = RawClient(self.port)
@@ -67,7 +68,7 @@ class HostileClient:
         client.close()
 
     def _for_a_while(self, seconds, period_s, rows):
-        """rows() -> what is sent each period."""
+        """rows() returns what is sent each period."""
         client = RawClient(self.port)
         try:
             ends = time.monotonic() + seconds
@@ -95,7 +96,7 @@ class HostileClient:
         self._for_a_while(5, 0.02, rows)
 
     def orphans(self):
-        """Blocks below parents that nobody knows, some MB a second."""
+        """Blocks below unknown parents, some MB a second."""
         state = {"next": 1}
 
         def rows():
@@ -121,7 +122,7 @@ class HostileClient:
         self._for_a_while(6, 0.05, rows)
 
     def flood_of_small_events(self):
-        """Of one worker, a block a message."""
+        """Events of one worker, one block a message."""
         state = {"next": 1}
 
         def rows():
@@ -133,7 +134,7 @@ class HostileClient:
         self._for_a_while(5, 0.02, rows)
 
     def flood_of_prompts(self):
-        """Requests of routers, most of them short, some of a hundred thousand tokens."""
+        """Requests as routers send them, most of them short, some with a hundred thousand tokens."""
         def prompt(tokens):
             return b'{"model_name":"fleet","token_ids":[%s]}' % b",".join(b"%d" % (at & 1023) for at in range(tokens))
 
