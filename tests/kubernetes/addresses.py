@@ -1,5 +1,5 @@
-"""Engines that really run, in pods that come, end, come again under their name and inherit addresses,
-at random from a seed: is nothing listed that is gone, and everything else again?"""
+"""Running engines in pods that are created, end, return under their name, and take over addresses,
+at random from a seed: is no removed block listed, and everything else again?"""
 
 import random
 import time
@@ -16,7 +16,7 @@ LABELS = {"app": "vllm"}
 
 
 class Addresses:
-    """settled: called after each event; returns when bridge and aggregator show what is so."""
+    """settled: called after each event; returns when bridge and aggregator show the current pods."""
 
     def __init__(self, kube, aggregator, folder, seed, net, settled):
         self.kube, self.pods, self.folder, self.net = kube, kube.pods, folder, net
@@ -42,10 +42,10 @@ class Addresses:
         for engine in self.engines.values():
             engine.kill()
 
-    # ---- What happens
+    # ---- Events
 
     def come(self):
-        """One more; where there are too many, one less."""
+        """Adds a pod; when there are too many, removes one."""
         if len(self.engines) >= PODS + 1:
             return self.go()
         self._start(self._free_name(), self._free_ip())
@@ -55,7 +55,7 @@ class Addresses:
             self._end(self._any())
 
     def inherited(self):
-        """Another pod gets the address of one that has ended, at once."""
+        """Another pod gets the address of one that has ended, immediately."""
         engine, name = self._any(), self._free_name()
         self._end(engine)
         self._start(name, engine.ip)
@@ -67,7 +67,7 @@ class Addresses:
         self._start(engine.name, engine.ip)
 
     def moved(self):
-        """The same name and another UID; and a third pod at the old address."""
+        """The same name with another UID, and a third pod at the old address."""
         engine = self._any()
         self._end(engine)
         self.come()
@@ -75,7 +75,7 @@ class Addresses:
             self._start(engine.name, self._free_ip())
 
     def unseen(self):
-        """All of that while the API is away, so that only a list tells of it."""
+        """Several of these while the API is away, so that only a list shows them."""
         self.kube.go_away()
         self.reborn()
         self.inherited()
@@ -84,7 +84,7 @@ class Addresses:
         self.kube.come_back()
 
     def deselected(self):
-        """Out of the selector and back: the engine runs on."""
+        """A pod leaves the selector and comes back; its engine keeps running."""
         engine = self._any()
         self.pods.patch(NAMESPACE, engine.name, {"metadata": {"labels": {"app": "other"}}})
         self.settled(self)
@@ -117,7 +117,7 @@ class Addresses:
         self.pods.create(engine_pod(name, NAMESPACE, ip=ip, labels=LABELS, containers=[ports]))
 
     def _end(self, engine):
-        """Drains first, as often as not."""
+        """Half of the pods drain first."""
         if self.random.random() < 0.5:
             self.pods.delete(NAMESPACE, engine.name)
         self._say(f"  {engine.name} ends at {engine.ip}")

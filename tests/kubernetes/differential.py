@@ -27,7 +27,7 @@ NATS = shutil.which("nats-server", path="/usr/sbin:/usr/bin:/usr/local/bin")
 SETTLE_EVERY = 20
 SETTLE_S = 30.0
 SELECTOR = "app=vllm"
-LOG_SIZE = 300  # of the API server: a bridge that was away for long has to list
+LOG_SIZE = 300  # size of the API server's log: a bridge that was away for long has to list again
 
 # What the bridge watches, and the model of pods that name none; the jobs take turns.
 VIEWS = (
@@ -35,7 +35,7 @@ VIEWS = (
     {"namespace": None, "fields": "", "model": ""},
     {"namespace": None, "fields": "spec.nodeName=node-1", "model": "m"},
 )
-LABELS = ("zone", "model")  # of those that go out with a worker
+LABELS = ("zone", "model")  # labels that are published with a worker
 
 
 class Difference(Exception):
@@ -129,7 +129,7 @@ class Place:
 # ---- Many seeds -------------------------------------------------------------------------
 
 def run_job(number, seeds, events, folder):
-    """On a process of its own; (counts, [what differed])."""
+    """Runs in a process of its own; returns (counts, [differences])."""
     programs.first_port = 10_000 + programs.PORTS_A_WORKER * (number % 4)
     place = Place(pathlib.Path(folder), number)
     counts, trouble = collections.Counter(), []

@@ -1,5 +1,5 @@
-"""Simulated engines as the containers of pods: each at the address of its pod, and what they hold;
-and a judge that looks at what an aggregator lists all the while.
+"""Simulated engines as the containers of pods, each at the address of its pod, with a record of
+their blocks; and a judge that continuously checks what an aggregator lists.
 
 A block that a worker does not hold, because its engine dropped it or because its pod is gone, may
 be listed for 2 s, unless the list is DOWN.  While no pods are watched, because the API server is away,
@@ -59,15 +59,15 @@ class Engine:
 
 
 class Judge:
-    """A thread.  `lives` maps a worker id to what its engines held, one after the other.
-    is_watched: whether somebody watches the pods now."""
+    """A thread. `lives` maps a worker id to the contents of its engines, one after the other.
+    is_watched: whether the pods are being watched now."""
 
     def __init__(self, aggregator, is_watched):
         self.aggregator, self.is_watched = aggregator, is_watched
         self.lock = threading.Lock()
         self.lives, self.engines = {}, {}
-        self.killed = {}  # when the last engine of a worker ended: what it did in its last moment is not known
-        self.excused_ns = 0  # no time counts before
+        self.killed = {}  # when the last engine of a worker ended: its last actions are unknown
+        self.excused_ns = 0  # only times after this count
         self.violations, self.oldest_s, self.judged, self.samples = [], 0.0, 0, 0
         self.trouble = None
         self.stopping = threading.Event()
@@ -80,7 +80,7 @@ class Judge:
             self.lives.setdefault(engine.id, Content()).names = {}
 
     def kill(self, engine):
-        """The engine's end, up to which all that it did is known."""
+        """The end of the engine, up to which all its actions are known."""
         with self.lock:
             engine.door.send(["pause"])
             engine.door.answers()

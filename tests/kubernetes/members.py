@@ -16,7 +16,7 @@ class Rules:
         self.events_port, self.http_port, self.model, self.labels = events_port, http_port, model, labels
 
     def member(self, pod):
-        """What kvbridge should say of that pod, or None where it is no worker."""
+        """What kvbridge should show for that pod; None when it is no worker."""
         meta, status = pod["metadata"], pod["status"]
         ip, labels = status.get("podIP"), meta.get("labels", {})
         model = labels.get("model") or self.model
@@ -38,8 +38,8 @@ class Rules:
         }
 
     def members(self, pods):
-        """{worker id: what should be said of it}.  Pods of one name in several namespaces have one
-        id, and the oldest of them is taken."""
+        """{worker id: what should be shown}. Pods with one name in several namespaces have one id,
+        and the oldest of them is used."""
         found = {}
         by_age = sorted(pods, key=lambda pod: (pod["metadata"]["creationTimestamp"], pod["metadata"]["uid"]))
         for member in filter(None, map(self.member, by_age)):
@@ -47,11 +47,11 @@ class Rules:
         return found
 
 
-DEFAULTS = {"draining": False, "labels": {}}  # of what is not written then
+DEFAULTS = {"draining": False, "labels": {}}  # default of a fact that is not written then
 
 
 def differences(expected, state):
-    """Lines that say what differs; state: the answer of /state."""
+    """Lines that describe the differences; state: the answer of /state."""
     found, lines = {}, []
     for row in state["streams"]:
         if row["origin"] == "kubernetes":

@@ -1,6 +1,7 @@
-"""What happens in a cluster, at random from a seed: pods come, get addresses, become ready, change
-labels, restart, drain, end, come again under their old name or with the address of another; and
-the API server goes away, forgets, refuses and cuts.  Each call of step() is one event.
+"""Random events in a cluster, from a seed: pods are created, get addresses, become ready, change
+labels, restart, drain, end, and return under their old name or with the address of another; the API
+server goes away, forgets versions, refuses requests and cuts connections. Each call of step() is
+one event.
 
 No pods of one moment share an address, except a pod that has ended and keeps its own.
 """
@@ -10,10 +11,10 @@ import random
 
 from pod_store import container, engine_pod, pod_status
 
-NAMESPACES = ("inference", "inference", "batch")  # the first more often
+NAMESPACES = ("inference", "inference", "batch")  # the first ones are more frequent
 NODES = ("node-0", "node-1", "node-1")
-NAMES = 30  # few, so that names come again
-ADDRESSES = 50  # few, so that addresses come again
+NAMES = 30  # few, so that names are reused
+ADDRESSES = 50  # few, so that addresses are reused
 LABELS = ("llm-d.ai/role", "model", "zone")
 VERSIONS_OF_A_SEED = 50_000
 
@@ -37,19 +38,20 @@ class Cluster:
             happens = self.random.choices([row[1] for row in EVENTS], [row[0] for row in EVENTS])[0]
             said = happens(self)
             if said:
-                break  # else there is no pod to which it could happen
+                break  # otherwise there is no pod for this event
         name = happens.__name__
         self.counts[name] += 1
         self.say(f"{self.pods.version} {name} {said}")
 
     def calm(self):
-        """The API answers, and everything that it has to say is on its way."""
+        """Waits until the API answers and everything is on its way."""
         self.come_back()
         self.kube.thaw()
         self.kube.faults.clear()
 
     def clear(self):
-        """All pods end.  Versions begin so high that no restore() of a seed meets the lowest one."""
+        """Removes all pods. Versions begin so high that no restore() of a seed reaches the lowest
+        one."""
         for pod in self.pods.all():
             self.pods.finish(*self._key(pod))
         self.pods.skip_versions(VERSIONS_OF_A_SEED)
@@ -60,7 +62,7 @@ class Cluster:
         return pod["metadata"]["namespace"], pod["metadata"]["name"]
 
     def _some(self, takes=lambda pod: True):
-        """A pod, or None."""
+        """A random pod, or None."""
         fitting = [pod for pod in self.pods.all() if takes(pod)]
         return self.random.choice(fitting) if fitting else None
 
@@ -105,7 +107,7 @@ class Cluster:
         return f"{'/'.join(key)} {pod['metadata']['uid'][:8]} {ip or ''} {node or ''}"
 
     def create(self):
-        """Unplaced, on a node, or running already."""
+        """A new pod: unplaced, on a node, or already running."""
         stage = self.random.randrange(3)
         node = self.random.choice(NODES) if stage else None
         return self._create(self._free_address() if stage == 2 else None, node)
@@ -115,7 +117,7 @@ class Cluster:
         return pod and self._patch(pod, {"spec": {"nodeName": self.random.choice(NODES)}})
 
     def run(self):
-        """The address comes, with or before the phase."""
+        """The pod gets its address, with or before the phase."""
         pod = self._some(lambda pod: pod["spec"].get("nodeName") and pod["status"]["phase"] == "Pending")
         if pod is None:
             return None
@@ -134,7 +136,7 @@ class Cluster:
         return self._patch(pod, {"status": {"conditions": conditions, "containerStatuses": rows}})
 
     def relabel(self):
-        """Out of the selector, or, more often, into it."""
+        """Moves a pod out of the selector or, more often, into it."""
         outside = self.random.random() < 0.75
         pod = self._some(lambda pod: (pod["metadata"]["labels"].get("app") != "vllm") == outside)
         if pod is None:
@@ -156,7 +158,7 @@ class Cluster:
         return pod and self._patch(pod, {"metadata": {"annotations": note}})
 
     def restart(self):
-        """A container of it: it keeps its address and loses its readiness."""
+        """Restarts a container: the pod keeps its address and loses its readiness."""
         pod = self._some(is_running)
         if pod is None:
             return None
@@ -166,7 +168,8 @@ class Cluster:
         return self._patch(pod, {"status": {"containerStatuses": rows}})
 
     def fail(self):
-        """All containers have ended; the pod stays, with its address, which another may get."""
+        """All containers of a pod have ended; the pod stays with its address, which another may
+        get."""
         pod = self._some(is_running)
         return pod and self._patch(pod, {"status": {"phase": self.random.choice(("Failed", "Succeeded"))}})
 
@@ -186,7 +189,8 @@ class Cluster:
         return pod and self._finish(pod)
 
     def reborn(self):
-        """The same name, and another UID: a StatefulSet's.  With its old address, or not."""
+        """Replaces a pod by one with the same name and another UID, as a StatefulSet does, with its
+        old address or another one."""
         pod = self._some(is_running)
         if pod is None:
             return None
@@ -244,8 +248,8 @@ class Cluster:
         return self.kube.gone_as
 
     def restore(self):
-        """It goes away, and comes back with older data.  So much older that nobody's version is reached
-        again before all settles: no client could notice that."""
+        """The server goes away and comes back with older data; so much older that no known version
+        is reached again before all settles, which no client could notice."""
         self.come_back()
         self.go_away()
         older = self.random.randrange(1500, 2000)
@@ -297,7 +301,7 @@ def names_of(pod):
     return [one["name"] for one in pod["spec"]["containers"]]
 
 
-# How often each happens, in about 1,000.
+# How often each event occurs among about 1,000.
 EVENTS = (
     (120, Cluster.create), (70, Cluster.place), (140, Cluster.run), (110, Cluster.ready), (80, Cluster.relabel),
     (120, Cluster.label), (30, Cluster.annotate), (60, Cluster.restart), (8, Cluster.fail), (40, Cluster.drain),
