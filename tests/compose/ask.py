@@ -50,7 +50,7 @@ def block_hash(parent, tokens, salt=None):
 
 
 class Rank:
-    """One line of the truth: which blocks a rank holds, behind which others."""
+    """One line of the command truth: which blocks a rank holds, behind which others."""
 
     def __init__(self, line, has_own_ids):
         worker, rank = line["worker_id"], line["dp_rank"]
@@ -66,7 +66,7 @@ class Rank:
             names.append(block_hash(parent, block["tokens"], block.get("salt")))
             if block["copies"] > 0:
                 self.hashes.add(names[place])
-            # The questions asked here name no salt: no block of a request with one answers them.
+            # Prompts here have no salt, and blocks of a request with a salt do not match them.
             is_held = block["copies"] > 0 and before is not None and "salt" not in block
             depths.append(before + 1 if is_held else None)
             if is_held:
@@ -78,7 +78,7 @@ class Rank:
             place = blocks[place]["parent"]
 
     def held_of(self, prompt):
-        """Tokens of the prompt's beginning that lie here."""
+        """Tokens of the beginning of the prompt that this rank holds."""
         place, at = -1, 0
         while at < len(prompt):
             place = self.places.get((place, tuple(prompt[at:at + self.block_size])))
@@ -101,7 +101,7 @@ def read_truth(paths, has_own_ids):
 
 
 def best_prompt(ranks):
-    """The longest that lies on two ranks at least for half of it; else the longest."""
+    """The longest prompt of which at least two ranks hold half; otherwise the longest one."""
     prompts = sorted((rank.prompt for rank in ranks if rank.is_all_told), key=len, reverse=True)
     for prompt in prompts:
         if sum(rank.held_of(prompt) * 2 >= len(prompt) for rank in ranks) > 1:
@@ -109,7 +109,7 @@ def best_prompt(ranks):
     return prompts[0] if prompts else []
 
 
-# ---- What is answered ----------------------------------------------------------------
+# ---- Answers -------------------------------------------------------------------------
 
 
 def states_of(address, count, wanted):

@@ -32,7 +32,7 @@ def refuse_constant(name):
 def read_object(pairs):
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise Undecodable(f"a key twice: {[key for key, _ in pairs]}")
+        raise Undecodable(f" a repeated key:  {[key for key, _ in pairs]}")
     return fields
 
 
@@ -45,7 +45,7 @@ def parse(payload):
 
 
 def integer(value, bits, is_signed=False):
-    # 7.0 and true are no integers for a typed reader.
+    # 7.0 and true are not integers for a typed reader.
     low, high = (-(1 << bits - 1), 1 << bits - 1) if is_signed else (0, 1 << bits)
     if type(value) is not int or not low <= value < high:
         raise Undecodable(f"no {'i' if is_signed else 'u'}{bits}: {value!r}")
@@ -135,7 +135,7 @@ class Indexer:
         self.root = Block()
         self.lookup = {}  # worker -> {block_hash: Block}
         self.events = 0
-        self.ignored = 0  # an unknown parent, an unknown block to remove: a warning there
+        self.ignored = 0  # an unknown parent or an unknown block to remove, for which Dynamo logs a warning
 
     def apply(self, event):
         self.events += 1

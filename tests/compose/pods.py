@@ -32,7 +32,7 @@ from pod_store import container, engine_pod, pod_status  # noqa: E402
 
 LIMIT_S = 2.0
 AWAY_S = 30
-# The bridge asks a server that is away once a second and 20 % more or less.
+# The bridge asks an unreachable server once a second, plus or minus 20 %.
 COMES_BACK_S = 1.5
 EVENTS_PORT, REPLAY_PORT = 20000, 20001
 BLOCKS = 512
@@ -87,7 +87,7 @@ class Pod:
 
 
 class Engines(truth.Fleet):
-    """What all containers hold, and what those that are gone held.  Whoever calls holds the oracle's lock."""
+    """What all containers hold, and what ended ones held. The caller holds the oracle's lock."""
 
     def __init__(self):
         super().__init__([], 1)
@@ -117,8 +117,8 @@ class Engines(truth.Fleet):
         self.streams[pod.stream] = truth.Content()
 
     def end(self, pod):
-        """It stores no more, so that nothing is unknown of what its process held when that ends.
-        Until the pod is gone it counts as an engine that does not answer."""
+        """Stops storing, so that the content at the end of its process is known. Until the pod is
+        gone it counts as an engine that does not answer."""
         pod.door.send(["drain"])
         pod.door.answers()
         self.follow()
@@ -137,7 +137,7 @@ class Engines(truth.Fleet):
 
 
 class Aggregator:
-    """As the oracle asks it."""
+    """The interface that the oracle uses."""
 
     name = "kvaggregator"
 
@@ -161,7 +161,7 @@ class Cluster:
         self.pods = {}  # by name
         self.expected = set()  # streams, as the API says
         self.count = 0
-        # Seconds after the API's word.
+        # Seconds after the API has reported it.
         self.added, self.left, self.marked, self.exact = [], [], [], []
 
     # ---- What is not engines
@@ -196,7 +196,8 @@ class Cluster:
     # ---- Kubelet and controllers
 
     def create(self, address=None, node="node-a"):
-        """A pod and its container; the API says Running as soon as that runs.  Not waited for."""
+        """Creates a pod with its container; the API reports Running as soon as that runs. Does not
+        wait."""
         self.count += 1
         name = f"vllm-{self.count}-{self.project}"
         address = address or f"{self.prefix}.{10 + self.count}"
@@ -215,7 +216,7 @@ class Cluster:
         self.pods[name] = pod
         with self.oracle.lock:
             self.engines.add(pod)
-        # Its list passes through the engine's history first, and says SYNCING.
+        # Its list goes through the engine's history first, and says SYNCING.
         self.oracle.begin_fault({pod.stream})
         self.api.pods.patch("inference", name, {"status": pod_status(address, "Running", ready=True)})
         self.expected.add(pod.stream)
@@ -223,7 +224,7 @@ class Cluster:
 
     @staticmethod
     def open_door(path):
-        """It listens a moment after the file is there."""
+        """It listens shortly after the file exists."""
         deadline = time.monotonic() + 5
         while True:
             try:
@@ -234,11 +235,11 @@ class Cluster:
                 time.sleep(0.01)
 
     def mark(self, pod):
-        """As DELETE does: it is draining from now on."""
+        """Deletes the pod: it is draining from now on."""
         self.api.pods.delete("inference", pod.name, grace_s=30)
 
     def end(self, pod):
-        """Its container ends, then the pod is gone.  Not waited for."""
+        """Ends the container, then removes the pod. Does not wait."""
         with self.oracle.lock:
             self.engines.end(pod)
         run("docker", "rm", "-f", pod.container)
@@ -254,7 +255,7 @@ class Cluster:
     # ---- What the aggregator says
 
     def is_gone(self, stream):
-        """It was a pod: DOWN, so that its list is in no answer, and kept for a while."""
+        """A stream of a removed pod is DOWN, so its list is in no answer, and kept for a while."""
         return stream not in self.engines.pods and self.watcher.states.get(stream, ("",))[0] == "DOWN"
 
     def members(self):
@@ -272,7 +273,7 @@ class Cluster:
         return all(self.watcher.states.get(stream, ("",))[0] == "EXACT" for stream in self.expected)
 
     def expect_members(self, times, seconds=10):
-        """Waits longer than LIMIT_S, so that the table says how late it was."""
+        """Waits longer than LIMIT_S, so that the report shows how late it was."""
         times.append(self.wait_members(seconds))
 
     def wait_members(self, seconds):
@@ -296,7 +297,8 @@ class Cluster:
         return [sum(row["blocks"].values()) for row in self.rows(streams).values()] or [0]
 
     def ask_for(self, pod, avoided):
-        """A prompt that this pod holds: it is found there, and a request goes elsewhere."""
+        """A prompt that this draining pod holds is found there, and a request goes to another
+        worker."""
         [line] = self.oracle.command(f"truth {pod.stream[0]}")
         rank = ask.Rank(line, False)
         question = {"token_ids": rank.prompt}
@@ -320,7 +322,7 @@ class Cluster:
         return took
 
     def compare(self):
-        """Block by block, while nothing moves."""
+        """Compares block by block, while nothing changes."""
         self.oracle.command("drain")
         wrong, deadline = [""], time.monotonic() + 15
         while wrong and time.monotonic() < deadline:
@@ -334,7 +336,8 @@ class Cluster:
         return blocks
 
     def check_answers(self):
-        """To a prompt of each engine: as many tokens as it holds, and nobody who is no pod."""
+        """Queries a prompt of each engine: the answer has as many tokens as it holds, and no worker
+        that is not a pod."""
         for line in self.oracle.command("truth"):
             rank = ask.Rank(line, False)
             scores = ask.call(f"127.0.0.1:{self.aggregator.port}", "/query", {"token_ids": rank.prompt})["scores"]
@@ -342,7 +345,7 @@ class Cluster:
             if not found <= self.expected or scores.get(rank.name[0], {}).get("0", 0) < len(rank.prompt):
                 raise Failed(f"a prompt of worker {rank.name[0]}: {scores}")
 
-    # ---- Changes of members, each waited for
+    # ---- Changes of members, each until it shows
 
     def add(self, **where):
         pod = self.create(**where)
@@ -355,7 +358,7 @@ class Cluster:
         self.expect_members(self.left)
 
     def force(self, pod):
-        """Deleted without grace: it is gone while its container still runs."""
+        """Deleted without grace: the pod is gone while its container still runs."""
         with self.oracle.lock:
             self.engines.end(pod)
         self.forget(pod)
@@ -376,7 +379,7 @@ def begin(cluster):
 
 
 def roll(cluster):
-    """A rolling update of one more pod than there are, and none less; each second one is forced."""
+    """A rolling update with one extra pod and none missing; every second one is forced."""
     for at, old in enumerate(list(cluster.pods.values())):
         cluster.add()
         if at % 2:
@@ -388,7 +391,7 @@ def roll(cluster):
 
 
 def reuse(cluster):
-    """The address of a pod that is gone is another pod's at once."""
+    """The address of a removed pod is given to another pod at once."""
     for _ in range(3):
         old = next(iter(cluster.pods.values()))
         cluster.mark(old)
@@ -404,7 +407,7 @@ def applied(cluster):
 
 
 def lose_api(cluster):
-    """A pod is created meanwhile; nobody else may be touched."""
+    """A pod is created meanwhile; no other member may change."""
     kept, before = set(cluster.expected), time.monotonic_ns()
     cluster.api.go_away()
     began = time.monotonic()
@@ -432,7 +435,7 @@ def lose_api(cluster):
 
 
 def rotate_token(cluster):
-    """The new one is in the file; the bridge finds out when the old one is refused."""
+    """The new token is in the file; the bridge notices when the old one is refused."""
     cluster.api.new_token()
     cluster.api.expire()
     refused = cluster.api.counts["watch 401"] + cluster.api.counts["list 401"]
@@ -448,7 +451,8 @@ def rotate_token(cluster):
 
 
 def drain_node(cluster):
-    """Its pods are marked: they stay members with their blocks, and get no requests any more."""
+    """Its pods are marked for deletion: they stay members with their blocks, and get no more
+    requests."""
     drained = [cluster.add(node="node-b") for _ in range(2)]
     streams = {pod.stream for pod in drained}
     wait_until("they hold something", lambda: min(cluster.blocks_of(streams)) >= 64, 20)
