@@ -25,8 +25,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-# How many files of a room may be in circles of more than two: {'room': files}.  The goal
-# is none, and none stands today.  A room that has to be written here only goes down.
+# How many files of a room may be in circles of more than two: {'room': files}. The goal is none,
+# and there is none today. The number of a room may only decrease.
 ALLOWED = {}
 
 # Comments, strings and characters, in this order of what begins first.
@@ -36,7 +36,7 @@ TABLE = re.compile(r'\b([A-Za-z_]\w*)(?:\[[^\[\]]*\])+\s*=$')
 
 
 def blank(match):
-    """Nothing but the line ends of a piece of text, so that lines keep their numbers."""
+    """Only the line ends of a text, so that line numbers stay the same."""
     return ' ' + '\n' * match.group().count('\n')
 
 

@@ -19,7 +19,7 @@ from pathlib import Path  # noqa: E402
 
 from circles import read_file  # noqa: E402
 
-# What stands today, below the goal of 30 at most.  It only goes down.
+# The number today, which is below the goal of 30. It may only decrease.
 ALLOWED = 4
 
 
