@@ -14,6 +14,16 @@ kvb_status apply_event(
     return KVB_OK;
 }
 
+void apply_batch(
+    struct kvb_mirror *mirror, struct kvb_event_batch *batch, struct kvb_router_batch *out)
+{
+    kvb_router_batch_reset(out);
+    for (size_t at = 0; at < batch->event_count; at++) {
+        assert_ok(apply_event(mirror, batch, at, UINT64_MAX, out));
+    }
+    kvb_event_batch_reset(batch);
+}
+
 struct kvb_engine_event *last_event(struct kvb_event_batch *batch)
 {
     return &batch->events[batch->event_count - 1];

@@ -17,6 +17,10 @@ kvb_status apply_event(
     struct kvb_mirror *mirror, const struct kvb_event_batch *batch, size_t at, uint64_t part_work,
     struct kvb_router_batch *out);
 
+/* Resets out, applies all events of the batch, which must succeed, and empties the batch. */
+void apply_batch(
+    struct kvb_mirror *mirror, struct kvb_event_batch *batch, struct kvb_router_batch *out);
+
 /* The event added last, which the caller may change. */
 struct kvb_engine_event *last_event(struct kvb_event_batch *batch);
 

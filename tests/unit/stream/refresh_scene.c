@@ -118,11 +118,7 @@ void look_up_truth(struct world *world)
 
 void apply(struct world *world)
 {
-    kvb_router_batch_reset(&world->out);
-    for (size_t at = 0; at < world->batch.event_count; at++) {
-        assert_ok(apply_event(world->mirror, &world->batch, at, UINT64_MAX, &world->out));
-    }
-    kvb_event_batch_reset(&world->batch);
+    apply_batch(world->mirror, &world->batch, &world->out);
     on_message(world, &world->early, &world->out, false);
     on_message(world, &world->late, &world->out, false);
     if (kvb_mirror_is_refreshing(world->mirror) && world->out.event_count > 0) {

@@ -35,11 +35,7 @@ static void end_world(struct world *world)
 /* Applies all events of the batch, then empties it. */
 static void apply(struct world *world)
 {
-    kvb_router_batch_reset(&world->out);
-    for (size_t at = 0; at < world->batch.event_count; at++) {
-        assert_ok(apply_event(world->mirror, &world->batch, at, UINT64_MAX, &world->out));
-    }
-    kvb_event_batch_reset(&world->batch);
+    apply_batch(world->mirror, &world->batch, &world->out);
 }
 
 static void store(struct world *world, const uint64_t *parent, uint64_t hash, uint32_t token)

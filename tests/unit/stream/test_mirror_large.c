@@ -44,11 +44,7 @@ static void end_world(struct world *world)
 
 static void apply(struct world *world)
 {
-    kvb_router_batch_reset(&world->out);
-    for (size_t at = 0; at < world->batch.event_count; at++) {
-        assert_ok(apply_event(world->mirror, &world->batch, at, UINT64_MAX, &world->out));
-    }
-    kvb_event_batch_reset(&world->batch);
+    apply_batch(world->mirror, &world->batch, &world->out);
 }
 
 static uint64_t engine_name(size_t prompt, size_t block)
