@@ -1,4 +1,4 @@
-"""Runs the programs of the bench and prints what they measured beside what is to be reached."""
+"""Runs the programs of the bench and prints their figures next to the goals."""
 
 import argparse
 import json
@@ -25,11 +25,11 @@ TREE = HERE.parents[1]
 TRACE = TREE / "tests/data/conversation_trace.jsonl"
 
 WRONG_USAGE, FAILED, MISSED = 64, 1, 3
-SILENCE_S = 2.0  # a program that says nothing for so long is shown to live
+SILENCE_S = 2.0  # after this many seconds without output from a program, show that it still runs
 
 
 class Failed(Exception):
-    """What stands in the way of a figure."""
+    """What prevents a figure."""
 
 
 def say(text):
@@ -100,7 +100,7 @@ def refuse(text):
 
 
 def touches(name, wanted):
-    """Is the row asked for, or can some of its figures be?"""
+    """Whether the row, or one of its figures, is selected."""
     if not wanted:
         return not name.startswith(APART)
     return any(name.startswith(one) or one.startswith(name) for one in wanted)
@@ -145,7 +145,7 @@ def pump(name, stream, lines):
 
 
 class Ticker:
-    """Shows that something runs while it says nothing itself."""
+    """Shows that a program runs while it prints nothing."""
 
     def __init__(self, what):
         self.what, self.began = what, time.monotonic()
@@ -168,7 +168,8 @@ class Ticker:
 
 
 class Interruption:
-    """A signal ends the run at once; while a program begins, only once somebody will end it."""
+    """A signal ends the run at once; while a program is being started, only when somebody can end
+    it."""
 
     def __init__(self):
         self.is_held = self.is_due = False
@@ -191,8 +192,8 @@ INTERRUPTION = Interruption()
 
 
 def run(command, what, on_line=None, log=None, env=None):
-    """Runs the command to its end.  Its stdout goes to on_line, line by line, its stderr to
-    ours; both to the log where there is one."""
+    """Runs the command to its end. stdout goes to on_line, line by line, stderr to this process's;
+    both also to the log, if there is one."""
     INTERRUPTION.hold()
     try:
         process = subprocess.Popen(
@@ -226,7 +227,7 @@ def run(command, what, on_line=None, log=None, env=None):
         status = process.wait()
     finally:
         ticker.clear()
-        if process.poll() is None:  # we were interrupted: nothing of it stays
+        if process.poll() is None:  # the run was interrupted, so nothing of it is kept
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     if status != 0:
@@ -256,7 +257,7 @@ def build():
 
 
 def python():
-    """The virtual environment of tests/run."""
+    """The virtual environment that tests/run uses."""
     if os.environ.get("KVB_PYTHON"):
         return os.environ["KVB_PYTHON"]
     path = TREE / "build/log/bench-venv.txt"
@@ -272,14 +273,15 @@ def is_corpus(path):
 
 
 def laps_of(trace):
-    """So many that a short trace is about as long as the whole of Mooncake's: 12,000 rows."""
+    """The number of repetitions that makes a short trace about as long as the whole of Mooncake's:
+    12,000 rows."""
     with open(trace, "rb") as file:
         rows = sum(1 for _ in file)
     return max(1, min(6, 12000 // max(1, rows)))
 
 
 def corpus_of(trace, workers, folder, out):
-    """Writes it unless it is there, made of the same trace by the same program."""
+    """Writes the corpus unless one exists that the same program made from the same trace."""
     trace = pathlib.Path(trace).resolve()
     program = folder / "tests/bench_corpus"
     laps = laps_of(trace)
@@ -291,7 +293,7 @@ def corpus_of(trace, workers, folder, out):
         mark.unlink(missing_ok=True)
         run([program, "--trace", trace, "--workers", workers, "--laps", laps, "--out", path],
             f"writing the corpus of {workers} workers")
-        mark.write_text(stamp)  # last: its presence says "complete"
+        mark.write_text(stamp)  # written last: its presence shows that the corpus is complete
     return path
 
 
@@ -305,7 +307,7 @@ def corpora_of(program, options, folder):
 
 def words_for(program, options, folder):
     names = [row for row in program.rows if is_wanted(row, options.only)]
-    # What is more special than a row of the program's: it knows which of them that is.
+    # Names more specific than a row are left to the program, which knows the figures of its rows.
     names += [one for one in options.only if any(one.startswith(row) and one != row for row in program.rows)]
     words = ["--seconds", format(options.seconds, "g")] + ["--small"] * (options.small and not program.is_peer)
     for corpus in corpora_of(program, options, folder):
@@ -346,7 +348,7 @@ def measure_one(program, options, folder, watch, take):
 
 
 def measure(options):
-    """Returns the figures in the order in which they came, and what went wrong."""
+    """Returns the figures in order of arrival, and what went wrong."""
     figures, wrong = [], []
 
     def take(figure):

@@ -1,7 +1,6 @@
-"""What is measured, by which program, and what it is to reach.
-
-A row more: its program prints the figure (parts/bench.h says how), and a Goal stands here.
-A program more: a Program stands here, and a kvb_bench() in CMakeLists.txt."""
+"""What is measured, by which program, and the goals. For a new row: its program prints the figure
+(parts/bench.h says how), and a Goal is added here. For a new program: a Program here, and a
+kvb_bench() in CMakeLists.txt."""
 
 import dataclasses
 
@@ -10,10 +9,10 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """One that is run with --seconds N [--corpus FILE]... [NAME...]."""
+    """A program that is run with --seconds N [--corpus FILE]... [NAME...]."""
 
-    path: str  # below the build folder; below tests/bench when is_script
-    rows: tuple  # how the names of its figures begin
+    path: str  # relative to the build folder; relative to tests/bench when is_script
+    rows: tuple  # prefixes of its figures' names
     corpora: tuple = ()  # workers of each corpus that it gets ...
     corpus_rows: tuple = ()  # ... for these rows
     is_script: bool = False  # run by Debian's Python, or with needs_python by that of build/venv
@@ -52,9 +51,9 @@ PROGRAMS = [
     Program("tests/bench_worth", ("worth",), needs_trace=True, is_simulation=True),
 ]
 
-# Measured only where --only names them, and no part of what --publish writes of a whole run: those of scale take
-# gigabytes, those of discovery and strangers thousands of sockets, those of republish another half of the relay's time,
-# those of worth are of a simulation.
+# Measured only when --only names them, and not part of the figures that --publish writes for a
+# whole run: those of scale need gigabytes, those of discovery and strangers thousands of sockets,
+# those of republish half of the relay's time again, and those of worth come from a simulation.
 APART = ("scale", "discovery", "strangers", "republish", "worth")
 
 # ---- Goals ---------------------------------------------------------------------
@@ -130,7 +129,8 @@ def peer_goals(peer, words):
 
 
 def worth_goals():
-    """Cache-aware routing against policies that know nothing of caches, and against itself with a worse picture."""
+    """Cache-aware routing compared with policies that ignore caches, and with itself when its
+    events are late or lost."""
     goals = []
     for workload in ("conversation", "heads", "agents"):
         for workers in (8, 64):

@@ -1,5 +1,5 @@
-"""Draws the figures of one run as SVG: throughput and latency, ours beside what it is
-measured against.  Nothing but text is needed to draw, and nothing but a browser to see it."""
+"""Draws the figures of one run as SVG: throughput and latency, with those of others next to ours.
+Drawing needs only text, and viewing only a browser."""
 
 import dataclasses
 import html
@@ -48,7 +48,7 @@ OURS, OTHERS, INK, FAINT = "#1f6f8b", "#b9c4c9", "#22292d", "#68757c"
 
 
 def bars_of(name, label, figures):
-    """[(label, value, unit, is ours)] of one figure and all that it is measured against."""
+    """[(label, value, unit, is ours)] of one figure and all figures that it is compared with."""
     by_name = {figure["name"]: figure for figure in figures}
     if name not in by_name:
         return []
@@ -80,7 +80,8 @@ def draw_bar(bar, y, longest):
 
 
 def draw_panel(panel, figures, y):
-    """Returns what it draws and where the next one begins; nothing where no figure is."""
+    """Returns the drawing and the height where the next one begins; nothing when there is no
+    figure."""
     rows = [bars for bars in (bars_of(name, label, figures) for name, label in panel.rows) if bars]
     if not rows:
         return [], y

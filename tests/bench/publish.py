@@ -1,5 +1,5 @@
-"""Writes what one run measured where people read it: the table of README.md beside this file, the few
-rows of it that the README.md at the top shows, and beside this file also figures.jsonl (the run itself),
+"""Writes the figures of one run into documents: the table in README.md next to this file, some rows
+of it in the README.md at the top, and next to this file also figures.jsonl (the run itself),
 figures.md (every row) and figures.svg (the picture)."""
 
 import contextlib
@@ -105,7 +105,7 @@ def short_table(about, figures, goals):
 
 
 def put_between(path, table_text):
-    """The text of the file with this table in it."""
+    """The text of the file with this table inserted."""
     text = path.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)

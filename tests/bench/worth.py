@@ -120,7 +120,7 @@ LOSS_FROM = 1.05
 
 
 def losses_of(figures):
-    """Where a policy that knows of caches is worse than the best that does not, by 5 % or more."""
+    """Where a policy that uses caches is at least 5 % worse than the best that ignores them."""
     runs = runs_of(figures)
     rows = []
     for name, figure in runs.items():
@@ -169,7 +169,7 @@ def draw_bars(runs, workload, x, y):
 
 
 def apart(labels, distance):
-    """Moves the heights of labels so that none covers another."""
+    """Shifts labels vertically so that none covers another."""
     placed = []
     for height, label in sorted(labels):
         placed.append((max(height, placed[-1][0] + distance) if placed else height, label))
@@ -177,7 +177,7 @@ def apart(labels, distance):
 
 
 def draw_lines(runs, workload, x, y):
-    """Medians of some policies by picture, on a logarithmic scale."""
+    """Medians of some policies by delay and loss of events, on a logarithmic scale."""
     series = {policy: [runs[(workload, SHOWN_WORKERS, "open", picture, policy)]["value"] for picture in PICTURES]
               for policy in COLOURS if all((workload, SHOWN_WORKERS, "open", picture, policy) in runs for picture in PICTURES)}
     if not series:
@@ -269,7 +269,7 @@ def markdown(figures, goals):
 
 
 def publish(tree, about, figures, goals):
-    """Nothing is written when a run that the table names is missing."""
+    """Writes nothing when a run that the table names is missing."""
     top, folder = pathlib.Path(tree) / "README.md", pathlib.Path(tree) / "tests/bench"
     try:
         table = readme_table(figures)

@@ -30,7 +30,7 @@ struct plan {
 
 enum { max_request_blocks = 1 << 18 };
 
-/* The request at hand: place[i] is where the worker keeps blocks[i]. */
+/* The current request: place[i] is where the worker keeps blocks[i]. */
 struct request {
     kvb_tokens_hash *tokens; /* owned, as the others; max_request_blocks each */
     kvb_block_hash *blocks;
@@ -46,7 +46,7 @@ struct fleet {
     struct request request;
     struct bench_corpus_writer writer;
     uint64_t rng;
-    uint64_t answers; /* blocks of answers so far: each has content of its own */
+    uint64_t answers; /* number of answer blocks so far; each has its own content */
     uint64_t requests;
 };
 
@@ -97,7 +97,7 @@ static void write_evicted(struct fleet *fleet, uint32_t worker)
     request->evicted_count = 0;
 }
 
-/* Says that the worker came to hold blocks first .. end-1 of the request. */
+/* Records that the worker stored blocks first .. end-1 of the request. */
 static void write_stored(struct fleet *fleet, uint32_t worker, size_t first, size_t end)
 {
     const struct request *request = &fleet->request;
@@ -118,7 +118,7 @@ static void write_stored(struct fleet *fleet, uint32_t worker, size_t first, siz
         });
 }
 
-/* Brings one block into use.  False: all places are in use. */
+/* Puts one block into use. False when all places are in use. */
 static bool place_block(struct fleet *fleet, struct worker_cache *cache, size_t i)
 {
     struct request *request = &fleet->request;
@@ -134,8 +134,8 @@ static bool place_block(struct fleet *fleet, struct worker_cache *cache, size_t 
     return place != WORKER_NO_PLACE;
 }
 
-/* Returns how many of the prompt's blocks are in use then: all, as long as one request
- * fits the cache. */
+/* Returns how many of the prompt's blocks are in use afterwards: all, if one request fits the
+ * cache. */
 static size_t serve_prompt(struct fleet *fleet, uint32_t worker)
 {
     struct worker_cache *cache = &fleet->caches[worker];
@@ -156,7 +156,7 @@ static size_t serve_prompt(struct fleet *fleet, uint32_t worker)
     return end;
 }
 
-/* The answer, a block at a time.  Returns the blocks in use then. */
+/* Stores the answer block by block. Returns the blocks in use afterwards. */
 static size_t serve_answer(struct fleet *fleet, uint32_t worker, uint32_t tokens)
 {
     const uint64_t tokens_a_block = kvb_trace_tokens_per_id / fleet->plan->length;
@@ -188,7 +188,7 @@ static void serve(struct fleet *fleet, const struct kvb_trace_line *row)
     if (used == request->count) {
         used = serve_answer(fleet, worker, row->output_length);
     }
-    /* The tail first, so that it is evicted before what it hangs from. */
+    /* Releases the end first, so that it is evicted before the blocks in front of it. */
     while (used-- > 0) {
         worker_cache_release(&fleet->caches[worker], request->places[used]);
     }

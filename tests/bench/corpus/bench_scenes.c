@@ -40,7 +40,7 @@ put_store(struct scene *scene, uint32_t worker, const struct chain *chain, size_
                         });
 }
 
-/* The last `count` blocks, the last of them first. */
+/* Removes the last `count` blocks, in reverse order. */
 static void
 put_remove(struct scene *scene, uint32_t worker, const struct chain *chain, size_t count)
 {
@@ -50,7 +50,7 @@ put_remove(struct scene *scene, uint32_t worker, const struct chain *chain, size
             .kind = bench_remove, .worker = worker, .count = count, .blocks = chain->backwards });
 }
 
-/* For the parts of one prompt, one after the other. */
+/* Continues a prompt part by part. */
 static void put_query(struct scene *scene, const struct chain *parts, size_t part_count)
 {
     size_t count = 0;
@@ -155,7 +155,8 @@ static void put_prompts(struct scene *scene, uint32_t worker, struct chain parts
     }
 }
 
-/* Each round asks for a prompt that all hold a part of, while the worker is gone and after. */
+/* Each round queries a prompt of which all workers hold a part, while the worker is gone and
+ * afterwards. */
 static void scene_clear(struct scene *scene)
 {
     enum { blocks = 64, max_clears = 20 };

@@ -30,17 +30,17 @@ struct worker_cache {
 
 #define WORKER_NO_PLACE UINT32_MAX
 
-/* Ends the program when there is no memory. */
+/* Ends the program when an allocation fails. */
 void worker_cache_init(struct worker_cache *cache, uint32_t capacity);
 void worker_cache_done(struct worker_cache *cache);
 
-/* WORKER_NO_PLACE: not kept. */
+/* WORKER_NO_PLACE: the block is not in the cache. */
 uint32_t worker_cache_find(const struct worker_cache *cache, kvb_block_hash block);
 
-/* Takes an idle place out of the ring, into use. */
+/* Takes an idle place out of the ring and puts it into use. */
 void worker_cache_use(struct worker_cache *cache, uint32_t place);
 
-/* A place in use becomes the idle one that goes last. */
+/* Returns a place to the ring, as the one that is evicted last. */
 void worker_cache_release(struct worker_cache *cache, uint32_t place);
 
 /* A place in use for a block that is not kept; where none is free, in place of the idle
@@ -50,5 +50,5 @@ uint32_t worker_cache_take(
     struct worker_cache *cache, kvb_block_hash block, kvb_block_hash *evicted,
     size_t *evicted_count);
 
-/* The place, which is in use, keeps this block from now on. */
+/* Stores this block in the place, which must be in use. */
 void worker_cache_rename(struct worker_cache *cache, uint32_t place, kvb_block_hash block);

@@ -47,7 +47,8 @@ def figure(name, value, unit):
 
 
 class Engines:
-    """One socket at many addresses; knows when how many had subscribed."""
+    """One socket that listens at many addresses and records when each number of subscriptions was
+    reached."""
 
     def __init__(self, count):
         self.context = zmq.Context()
@@ -115,7 +116,7 @@ class Place:
             self.api.pods.create(engine_pod(f"vllm-7d9c6bb5f4-{at:05}", ip=address, containers=containers, ready=True))
 
     def wait_open(self, began):
-        """Seconds until the last subscription came."""
+        """Seconds until the last subscription arrived."""
         programs.wait_for(f"{self.count} sockets are open", lambda: self.engines.subscribed >= self.count, DEADLINE_S)
         return self.engines.newest - began
 
@@ -166,7 +167,7 @@ def measure_start(place):
 
 
 def measure_burst(place):
-    """They come while the bridge watches."""
+    """The pods are created while the bridge watches."""
     place.start_bridge()
     programs.wait_for("the bridge watches", place.is_watching)
     before = place.resident_bytes()
@@ -181,7 +182,7 @@ def measure_burst(place):
 
 
 def measure_idle(place, seconds, resident_before):
-    """What is resident is looked at after these seconds, when the first of all is over."""
+    """Memory is measured after these seconds, when the first watch is over."""
     time.sleep(min(seconds, 3))
     watch, whole, began = place.cpu_ns(WATCH_THREAD), place.cpu_ns(), time.monotonic()
     time.sleep(seconds)
@@ -196,8 +197,8 @@ def measure_idle(place, seconds, resident_before):
 
 
 def relist(place):
-    """ms of the watching thread.  A line before it, so that the watch has brought something, and the
-    list is due at once."""
+    """Milliseconds of the watching thread. A line is sent first, so that the watch has received one
+    and the list is due at once."""
     used, watches = place.cpu_ns(WATCH_THREAD), place.api.counts["watch"]
     place.api.bookmark()
     place.api.expire_watches()
@@ -207,7 +208,7 @@ def relist(place):
 
 
 def measure_relist(place):
-    """A member that is closed says goodbye; a socket that is opened again may also have been lost."""
+    """A closed member says goodbye. A socket that is opened again may also have been lost."""
     client = bus.Bus(place.nats_url)
     beats = client.watch("namespace.bench.component.Worker.kv_heartbeat")
     before, requests = place.engines.subscribed, requests_of(place.api)

@@ -21,11 +21,11 @@ struct chain {
 void chain_init(struct chain *chain, size_t count);
 void chain_done(struct chain *chain);
 
-/* Chains of different content share no block.  after: the block that the chain hangs from,
- * NULL where it begins a prompt. */
+/* Chains with different content share no block. after: the block below which the chain begins;
+ * NULL: it begins a prompt. */
 void chain_make(struct chain *chain, uint64_t content, const kvb_block_hash *after);
 
-/* The worker comes to hold blocks first .. end-1, or ceases to, the last first. */
+/* The worker stores blocks first .. end-1, or removes them, the last one first. */
 void chain_store(
     struct replay *replay, uint32_t worker, const struct chain *chain, size_t first, size_t end);
 void chain_remove(

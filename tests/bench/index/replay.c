@@ -96,7 +96,7 @@ void replay_record(struct replay *replay, const struct bench_record *record)
     replay->block_operations += record->count;
 }
 
-/* What a record brings lies in the cache, as if it had just been decoded. */
+/* Prefetches what a record needs, as if it had just been decoded. */
 static void fetch_record(const struct bench_record *record, const uint64_t *end)
 {
     const uint64_t *begin =

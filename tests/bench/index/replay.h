@@ -30,16 +30,16 @@ struct replay {
     uint64_t block_operations; /* replayed */
 };
 
-/* Both end the program when something goes wrong. */
+/* Both end the program on an error. */
 void replay_init(struct replay *replay, uint32_t workers);
 void replay_done(struct replay *replay);
 
-/* One record, whatever it is. */
+/* Replays one record of any kind. */
 void replay_record(struct replay *replay, const struct bench_record *record);
 
-/* The query of a record: the answer is read, the checksum goes on. */
+/* Answers the query of a record, and adds the answer to the checksum. */
 void replay_query(struct replay *replay, const kvb_tokens_hash *tokens, size_t count);
 
-/* Replays all of it, however long that takes: a part of a corpus is another one, with more
- * stores and fewer removals.  Without queries where is_events_only.  Returns the seconds. */
+/* Replays the whole corpus, however long that takes, because a part has more stores and fewer
+ * removals. With is_events_only, without queries. Returns the seconds. */
 double replay_corpus(struct replay *replay, const struct bench_corpus *corpus, bool is_events_only);

@@ -22,12 +22,12 @@ enum { row_name_bytes = 96 };
 /* index.<row><figure>, and for a corpus of other than 128 workers index.<row>.W<figure>. */
 void row_name(char out[row_name_bytes], const char *row, uint32_t workers, const char *figure);
 
-/* These replay a corpus that bench_scenes wrote: ../peers asks for them. */
+/* These replay a scene that bench_scenes wrote, for comparison by ../peers. */
 void row_scene_rounds(const struct bench *bench, struct bench_corpus *corpus);
 void row_scene_queries(const struct bench *bench, struct bench_corpus *corpus);
 void row_scene_growth(const struct bench *bench, struct bench_corpus *corpus);
 
-/* These replay a corpus; the last changes the names in it. */
+/* These replay a corpus; the last one changes its names. */
 void row_conversation(const struct bench *bench, struct bench_corpus *corpus);
 void row_events(const struct bench *bench, struct bench_corpus *corpus);
 void row_quiet(const struct bench *bench, struct bench_corpus *corpus);

@@ -34,7 +34,7 @@ static void fill(struct cleared *cleared, uint32_t worker)
     }
 }
 
-/* Slice by slice until nothing is left.  Returns the worst slice. */
+/* Reclaims slice by slice until nothing is left. Returns the time of the worst slice. */
 static uint64_t sweep(struct cleared *cleared, uint64_t *out_all_ns)
 {
     const uint64_t began_ns = kvb_clock_monotonic_ns();
@@ -88,7 +88,7 @@ static void measure_single(const struct bench *bench, struct cleared *cleared)
     bench_figure_percentile("index.clear.all", all_ns, count, 500);
 }
 
-/* Many at once share one sweep. */
+/* Clears at the same time share one reclaim. */
 static void measure_together(struct cleared *cleared)
 {
     const uint32_t count =

@@ -32,7 +32,7 @@ replay_once(const struct bench_corpus *corpus, bool is_events_only, struct repla
     replay_done(&replay);
 }
 
-/* Again and again for as long as the row may take; the figure is the median. */
+/* Repeats as long as the row may take; the figure is the median. */
 static void measure_replay(
     const struct bench *bench, const struct bench_corpus *corpus, bool is_events_only,
     const char *row)
@@ -68,7 +68,7 @@ void row_events(const struct bench *bench, struct bench_corpus *corpus)
     measure_replay(bench, corpus, true, "events");
 }
 
-/* Every worker calls equal blocks otherwise; the answers are the same. */
+/* Every worker has its own names for equal blocks; the answers must be the same. */
 void row_own_names(const struct bench *bench, struct bench_corpus *corpus)
 {
     bench_corpus_rename(corpus);
@@ -96,7 +96,7 @@ time_queries(struct replay *replay, const struct bench_corpus *corpus, uint32_t 
     return count;
 }
 
-/* Again and again for as long as the row may take; the figures are medians. */
+/* Repeats as long as the row may take; the figures are medians. */
 static void measure_queries(
     const struct bench *bench, struct replay *replay, const struct bench_corpus *corpus,
     uint32_t *took_ns)

@@ -30,7 +30,7 @@ static void fill(struct fleet *fleet)
     }
 }
 
-/* Making the blocks is not in it. */
+/* The time to make the blocks is not included. */
 static uint32_t ask(struct fleet *fleet)
 {
     const uint64_t asked = bench_random(&fleet->rng) % ((uint64_t)fleet->replay.workers * talks);

@@ -56,8 +56,8 @@ static void measure_growth(
         runs++;
     } while (runs < growth_max_runs && bench_seconds_since(began_ns) < bench->seconds);
 
-    /* The machine interrupts now and then; what the index does itself it does in every run,
-     * so the run with the least worst says it. */
+    /* The machine sometimes interrupts a run, but the index's own work is the same in every run, so
+     * the run with the smallest worst store counts. */
     bench_figure(worst_name, min_worst_ms, "ms");
     bench_figure_rounds(rare_name, rare_ms, runs, "ms");
     free(took_ns);

@@ -36,7 +36,7 @@ static uint32_t below(struct holes *holes, uint32_t limit)
     return (uint32_t)(bench_random(&holes->rng) % limit);
 }
 
-/* A prompt begins as the first of its family, for a while. */
+/* A prompt shares the beginning of the first prompt of its family. */
 static void make_prompt(struct holes *holes, size_t number)
 {
     struct chain *chain = &holes->prompts[number];
@@ -73,7 +73,7 @@ static void store_part(struct holes *holes, uint32_t worker, size_t number)
     }
 }
 
-/* Some blocks here and there. */
+/* Removes some random blocks. */
 static void lose_some(struct holes *holes, uint32_t worker, size_t number)
 {
     kvb_block_hash lost[max_blocks];

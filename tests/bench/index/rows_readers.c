@@ -25,7 +25,7 @@ enum {
     max_queries = 1 << 20,
 };
 
-/* Where one reader of the corpus is; it begins anew at the end. */
+/* The position of one reader of the corpus, which restarts at the end. */
 struct reader {
     const struct bench_corpus *corpus;
     const uint64_t *at;
@@ -59,7 +59,7 @@ struct owner {
     size_t answered;
 };
 
-/* To the next query: exponential, so that they come independently of each other. */
+/* Time to the next query: exponentially distributed, so that queries are independent. */
 static uint64_t next_gap_ns(uint64_t *rng)
 {
     const double chance = ((double)(bench_random(rng) >> 11) + 1) / 0x1p53;
@@ -67,7 +67,7 @@ static uint64_t next_gap_ns(uint64_t *rng)
     return (uint64_t)(-log(chance) * (double)KVB_NS_PER_S / queries_a_second);
 }
 
-/* Block operations that have come by then: all of a burst at once. */
+/* Block operations that have arrived by then; those of a burst arrive together. */
 static uint64_t arrived(const struct owner *owner, uint64_t now_ns)
 {
     const uint64_t bursts = (now_ns - owner->began_ns) * bursts_a_second / KVB_NS_PER_S + 1;

@@ -29,7 +29,7 @@ static void shuffle(uint32_t *order, uint32_t count, uint64_t *rng)
     }
 }
 
-/* ns per block of all workers' tails. */
+/* Time for each block of all workers' tails, in ns. */
 static double lose_all(struct wide *wide)
 {
     size_t blocks = 0;

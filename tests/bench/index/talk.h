@@ -4,10 +4,8 @@
 
 #include <stdint.h>
 
-/* A conversation of a worker's own: one of a few system prompts, what was said below it, and
- * what the user says next, which nobody holds.
- *
- * Threads: the caller locks. */
+/* A conversation of one worker: a shared system prompt, earlier turns below it, and the user's next
+ * turn, which nobody holds. */
 enum talk_part { talk_system, talk_said, talk_next, talk_parts };
 
 struct talk {

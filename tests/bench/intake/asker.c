@@ -14,7 +14,7 @@
 
 enum { askers = 4, max_samples = 1 << 20 };
 
-/* ---- Questions ---- */
+/* ---- Requests ---- */
 
 /* A MatchExternalKvPrefixRequest: the names of the prompt's blocks, packed. */
 static void make_call(struct kvb_buf *out, const uint32_t tokens[fleet_query_tokens])
@@ -94,9 +94,9 @@ void questions_drop(struct questions *questions)
     }
 }
 
-/* ---- Asking ---- */
+/* ---- Senders ---- */
 
-/* One of several that ask, each at its part of the rate. */
+/* One of several senders, each with a part of the rate. */
 struct asker {
     const struct asking *asking;
     uint32_t number;
@@ -145,7 +145,7 @@ static void ask_grpc(struct asker *asker, struct caller *caller, size_t i)
     asker->answer_bytes += bytes;
 }
 
-/* What a question goes out by. */
+/* The connection of a sender. */
 struct line {
     struct kvb_bus *bus;
     struct web web;

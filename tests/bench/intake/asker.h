@@ -7,9 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Routers that ask an aggregator about prompts, at a given rate, and how long each answer took.
- *
- * A step that fails ends the program. */
+/* Routers that query an aggregator about prompts at a given rate, and the latency of each answer. A
+ * step that fails ends the program. */
 
 enum {
     question_prompts = 256,
@@ -24,7 +23,7 @@ struct long_question {
     struct kvb_buf post; /* the same for HTTP */
 };
 
-/* Questions that are asked again and again, made before the clock runs. */
+/* Requests that are sent repeatedly, made before the measurement begins. */
 struct questions {
     struct kvb_buf bodies[question_prompts];
     struct kvb_buf posts[question_prompts];   /* the same for HTTP: POST /query */
@@ -32,7 +31,7 @@ struct questions {
     struct long_question longs[long_prompts]; /* empty without questions_make_long() */
 };
 
-/* About prompts of which some worker holds each. */
+/* Makes requests about prompts, each of which some worker holds. */
 void questions_make(struct questions *questions, struct fleet *fleet);
 void questions_make_long(struct questions *questions, struct fleet *fleet);
 void questions_drop(struct questions *questions);
@@ -54,11 +53,11 @@ struct asked {
     double answer_bytes; /* of one, the mean */
 };
 
-/* Four askers, each on a thread and a connection of its own.  Begins in a quarter of a second,
- * returns at the end.  A question that had to wait for the answer before it waited since its own
+/* Four senders, each with a thread and a connection of its own. Begins in a quarter of a second and
+ * returns at the end. A request that had to wait for the previous answer counts from its scheduled
  * time. */
 void ask(const struct asking *asking, struct asked *out_asked);
 void asked_done(struct asked *asked);
 
-/* NAME.p50 and NAME.p99, us; sorts the samples. */
+/* Reports NAME.p50 and NAME.p99 in us; sorts the samples. */
 void asked_say(struct asked *asked, const char *name);

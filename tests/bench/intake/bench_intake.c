@@ -1,7 +1,7 @@
 #include "core/own.h"
 #include "intake/intake.h"
 
-/* The aggregator's side: bytes -> decode -> followers -> index, queries meanwhile, start. */
+/* The aggregator's side: decoding, followers, index, queries meanwhile, start. */
 
 /* clang-format off */
 static const struct intake_row rows[] = {
@@ -18,5 +18,5 @@ static const struct intake_row rows[] = {
 int main(int argc, char **argv)
 {
     return intake_main(
-        argc, argv, "What an aggregator does with what it hears.", rows, KVB_COUNT_OF(rows));
+        argc, argv, "What an aggregator does with received messages.", rows, KVB_COUNT_OF(rows));
 }

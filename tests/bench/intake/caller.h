@@ -6,8 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* sgl-router's side of gRPC, as little of HTTP/2 as one request at a time on one connection needs:
- * a header that is the same in every request, and frames of which only the ends are looked at. */
+/* The client side of gRPC as sgl-router uses it, with as little HTTP/2 as one request at a time on
+ * one connection needs: the same header in every request, and only the ends of frames are examined.
+ */
 
 struct caller {
     int fd;
@@ -18,10 +19,10 @@ struct caller {
     size_t len;
 };
 
-/* False: nobody listens. */
+/* False when nobody listens. */
 bool caller_open(struct caller *caller, uint16_t port);
 void caller_close(struct caller *caller);
 
-/* Sends the message and waits for the end of its answer.  Returns the bytes of the answer's
- * message; 0: it was refused, or the connection ended. */
+/* Sends the message and waits for the end of its answer. Returns the bytes of the answer's message;
+ * 0 when it was refused or the connection ended. */
 size_t caller_ask(struct caller *caller, kvb_span message);

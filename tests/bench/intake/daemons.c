@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* A real nats-server and a real kvaggregator, everything on this machine's cores. */
+/* A real nats-server and a real kvaggregator share the machine's cores with the bench. */
 
 enum {
     questions_a_second = 2000,

@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* What the index thread does with a message, done here without threads and sockets. */
+/* The work of the index thread for a message, without threads and sockets. */
 
 enum {
     round_blocks = 500000,
@@ -26,7 +26,7 @@ static const struct fleet_options conversation = {
     .workers = 128, .held = 300, .pool = 8192, .groups = 64, .decoded = 16
 };
 
-/* Followers and an index, as an aggregator has them. */
+/* Followers and an index, as in an aggregator. */
 struct ours {
     struct kvb_prefix_index *index;
     struct kvb_followers *followers;
@@ -81,7 +81,7 @@ static void take_message(struct ours *ours, kvb_span bytes)
     INTAKE_MUST(kvb_followers_apply(ours->followers, &ours->id, &ours->batch, 1));
 }
 
-/* Every list is what its bridge counts, digest included: nothing was lost on the way. */
+/* Checks that every list equals its bridge's counts and digest, so that nothing was lost. */
 static void check_lists(struct ours *ours, const struct fleet *fleet)
 {
     receive_heartbeats(ours, fleet);
@@ -193,7 +193,7 @@ void intake_decode(const struct intake *intake)
 
 /* ---- intake.whole ---- */
 
-/* The same events straight into an index: what is left when all before it is taken away. */
+/* Applies the same events directly to an index: the cost without everything before it. */
 struct alone {
     struct kvb_prefix_index *index;
     kvb_slot_ref *slots; /* owned; by worker */
@@ -236,7 +236,7 @@ static void apply_alone(struct alone *alone, const struct kvb_router_event *even
     }
 }
 
-/* Returns ns, without the decoding. */
+/* Returns ns, without decoding. */
 static uint64_t apply_round_alone(struct alone *alone, const struct fleet_round *round)
 {
     uint64_t spent_ns = 0;
@@ -371,7 +371,7 @@ void intake_count_allocations(const struct intake *intake)
 
 /* ---- start.snapshot ---- */
 
-/* All that the bridges answer, made before the clock runs. */
+/* All answers of the bridges, made before the measurement begins. */
 struct lists {
     struct fleet fleet;
     struct kvb_buf bytes;
@@ -463,7 +463,7 @@ answer(struct loading *loading, const struct lists *lists, const struct kvb_foll
     }
 }
 
-/* A bridge that lives since long: its stream is new to us. */
+/* A bridge that has run for long: its stream is new to the aggregator. */
 static void receive_late_heartbeats(struct loading *loading, const struct lists *lists)
 {
     for (uint32_t i = 0; i < lists->fleet.options.workers; i++) {

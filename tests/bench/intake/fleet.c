@@ -85,7 +85,7 @@ static void tokens_of(uint32_t prompt, uint32_t block, uint32_t tokens[fleet_blo
     }
 }
 
-/* All of a prompt, by the names that bridges publish. */
+/* All blocks of a prompt, by their canonical names. */
 struct chain {
     kvb_tokens_hash tokens[fleet_query_blocks + fleet_max_decoded];
     kvb_block_hash blocks[fleet_query_blocks + fleet_max_decoded];
@@ -124,7 +124,7 @@ static kvb_status add_stored(
     return KVB_OK;
 }
 
-/* The truth. */
+/* The expected state. */
 static void note_stored(
     struct fleet *fleet, uint32_t number, const struct chain *chain, uint32_t from, uint32_t to)
 {
@@ -196,7 +196,7 @@ publish_prompt(struct fleet *fleet, uint32_t number, uint32_t prompt, const stru
     return KVB_OK;
 }
 
-/* Of one of the worker's groups. */
+/* A random prompt of one of the worker's groups. */
 static uint32_t draw_prompt(struct fleet *fleet, uint32_t number)
 {
     const uint32_t prompt = draw(fleet, fleet->options.pool);
@@ -205,7 +205,7 @@ static uint32_t draw_prompt(struct fleet *fleet, uint32_t number)
     return prompt - group_of(prompt) + group;
 }
 
-/* Drops the oldest prompt when there are as many as can be held, then adds one. */
+/* Removes the oldest prompt if the maximum is held, then adds one. */
 static kvb_status publish_next(struct fleet *fleet, uint32_t number)
 {
     struct fleet_worker *worker = &fleet->workers[number];
@@ -298,7 +298,7 @@ kvb_status fleet_make(struct fleet *fleet, uint64_t blocks, struct fleet_round *
     return KVB_OK;
 }
 
-/* ---- What bridges say besides ---- */
+/* ---- Heartbeats and answers of bridges ---- */
 
 void fleet_heartbeat(
     const struct fleet *fleet, uint32_t worker, struct kvb_heartbeat *out_heartbeat)

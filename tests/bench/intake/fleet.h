@@ -74,7 +74,7 @@ kvb_status fleet_init(struct fleet *fleet, const struct fleet_options *options);
 /* {0} is fine. */
 void fleet_done(struct fleet *fleet);
 
-/* A round of messages, ready to be sent. */
+/* A round of messages that are ready to be sent. */
 struct fleet_message {
     uint32_t worker;
     size_t at; /* in bytes */
@@ -96,7 +96,7 @@ void fleet_round_done(struct fleet_round *round);
  * round held.  KVB_NO_MEMORY, KVB_TOO_LARGE. */
 kvb_status fleet_make(struct fleet *fleet, uint64_t blocks, struct fleet_round *round);
 
-/* What the worker's bridge says of it now. */
+/* The current heartbeat of the worker's bridge. */
 void fleet_heartbeat(
     const struct fleet *fleet, uint32_t worker, struct kvb_heartbeat *out_heartbeat);
 
@@ -110,5 +110,5 @@ kvb_status fleet_list_chunk(
  * after the last message that was made.  Appends to out. */
 kvb_status fleet_list(struct fleet *fleet, uint32_t worker, struct kvb_buf *out);
 
-/* The tokens of the first 64 blocks of a prompt: of one that some worker holds. */
+/* The tokens of the first 64 blocks of a prompt that some worker holds. */
 void fleet_query(struct fleet *fleet, uint32_t tokens[fleet_query_tokens]);

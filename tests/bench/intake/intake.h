@@ -11,17 +11,17 @@ struct intake {
     const char *aggregator; /* the program */
 };
 
-/* A row is named as its figures begin. */
+/* The name of a row is the prefix of its figures' names. */
 struct intake_row {
     const char *name;
     void (*run)(const struct intake *intake);
 };
 
-/* The main() of a program of such rows: runs those that are wanted. */
+/* The main() of such a program: runs the selected rows. */
 int intake_main(
     int argc, char **argv, const char *what, const struct intake_row *rows, size_t row_count);
 
-/* Ends the program when a step failed. */
+/* Ends the program when a step has failed. */
 #define INTAKE_MUST(expression) bench_must((expression), #expression)
 
 /* ---- direct.c: in one thread, without sockets ---- */

@@ -10,8 +10,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A nats-server, a kvaggregator and what a bench says to them.  A step that fails ends
- * the program, and both with it. */
+/* A nats-server, a kvaggregator and the messages of the bench. A step that fails ends the program
+ * and both processes. */
 
 struct scene {
     struct nats_server server;
@@ -24,11 +24,11 @@ struct scene {
     struct kvb_bus *bus; /* of the bridges */
 };
 
-/* Returns when the aggregator is ready: its /readyz says so. */
+/* Returns when /readyz says that the aggregator is ready. */
 void scene_begin(struct scene *scene, const struct intake *intake);
 void scene_end(struct scene *scene);
 
-/* The aggregator is killed, and a new one started; returns when that is ready. */
+/* Kills the aggregator and starts a new one; returns when it is ready. */
 void scene_restart(struct scene *scene, const struct intake *intake);
 
 /* ---- HTTP, one request at a time on one connection ---- */
@@ -39,25 +39,25 @@ struct web {
     size_t body_at;
 };
 
-/* False: nobody listens. */
+/* False when nobody listens. */
 bool web_open(struct web *web, uint16_t port);
 void web_close(struct web *web);
 
-/* Sends all of request and reads the answer; returns its status. */
+/* Sends the whole request and reads the answer; returns its status. */
 unsigned web_ask(struct web *web, kvb_span request);
 
 /* Appends "POST path" with a JSON body. */
 void web_make_post(struct kvb_buf *out, const char *path, kvb_span body);
 
-/* A figure of /metrics; 0 when it is not there. */
+/* A value of /metrics; 0 when it is not there. */
 double scene_metric(const struct scene *scene, const char *name);
 
-/* ---- What bridges publish ---- */
+/* ---- Messages of bridges ---- */
 
 void scene_send_round(struct scene *scene, const struct fleet_round *round);
 void scene_send_heartbeats(struct scene *scene, const struct fleet *fleet);
 
-/* Until the aggregator has applied so many events. */
+/* Waits until the aggregator has applied this many events. */
 void scene_wait_applied(const struct scene *scene, uint64_t events);
 
 /* A thread that publishes what was made before, each at its time: `rate` block operations
@@ -81,11 +81,11 @@ struct talker {
     pthread_t thread;
 };
 
-/* Makes the script, which takes as much of the processor as sending it, and begins. */
+/* Makes the script, which needs as much processor time as sending it, and begins. */
 void talker_begin(struct talker *talker);
 
 /* Waits for the end of the script. */
 void talker_end(struct talker *talker);
 
-/* Sleeps until then; returns at once when that is past. */
+/* Sleeps until then; returns at once when that time is past. */
 void wait_until_ns(uint64_t then_ns);

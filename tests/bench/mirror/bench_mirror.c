@@ -33,7 +33,7 @@ struct scene {
     uint64_t stored_ns, removed_ns, stored, removed;
 };
 
-/* ---- Prompts: drawn from their number ---- */
+/* ---- Prompts: derived from their number ---- */
 
 static uint32_t first_part(const struct shape *shape, uint64_t prompt)
 {
@@ -98,7 +98,7 @@ static void add_removed(struct scene *scene, uint64_t prompt)
 
 /* ---- Running ---- */
 
-/* Applies the batch and empties it; ns. */
+/* Applies the batch and empties it; returns ns. */
 static uint64_t apply(struct scene *scene)
 {
     const uint64_t began_ns = kvb_clock_monotonic_ns();
@@ -116,7 +116,8 @@ static uint64_t apply(struct scene *scene)
     return ns;
 }
 
-/* Prompts are stored and removed by so many blocks at once, that the clock costs nothing. */
+/* Prompts are stored and removed in groups of blocks so large that the clock's cost does not
+ * matter. */
 enum { round_blocks = 512 };
 
 static void store_round(struct scene *scene)

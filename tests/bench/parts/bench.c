@@ -10,12 +10,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Nothing but one thread runs while options are read or the program gives up.
+/* Only one thread runs while options are read and when the program gives up.
  * NOLINTBEGIN(concurrency-mt-unsafe) */
 
 enum { ends_wrong_usage = 64, default_seconds = 10 };
 
-/* In every figure of such a run: whoever reads it sees it, whatever else was printed. */
+/* Part of every figure of such a run, so that readers see it whatever else is printed. */
 #ifdef __OPTIMIZE__
 static const char *note = "";
 #else
@@ -453,7 +453,7 @@ size_t bench_resident_bytes(void)
     return strtoul(resident, NULL, 10) * (size_t)sysconf(_SC_PAGESIZE);
 }
 
-/* ---- Dice and mixing ---- */
+/* ---- Random numbers and mixing ---- */
 
 uint64_t bench_mix(uint64_t value)
 {

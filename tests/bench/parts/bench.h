@@ -39,15 +39,14 @@ struct bench_about {
     void *context; /* for take() */
 };
 
-/* Reads the options.  Ends the program with 0 after --help, with 64 when it was called
- * wrongly. */
+/* Reads the options. Ends the program with 0 after --help, and with 64 on wrong usage. */
 struct bench bench_begin(int argc, char **argv, const struct bench_about *about);
 
-/* Is this row asked for: by its name, by how it begins, or by the name of one of its
- * figures, which begins with the row's? */
+/* Whether the row is selected: by its name, by a prefix of it, or by the name of one of its
+ * figures, which begins with the row's. */
 bool bench_wants(const struct bench *bench, const char *name);
 
-/* count, or with --small a hundredth of it, 1 at least. */
+/* count, or with --small a hundredth of it, but at least 1. */
 size_t bench_size(const struct bench *bench, size_t count);
 
 /* For take(): the whole value is one number of 1 .. most. */
@@ -95,14 +94,14 @@ void bench_measured(struct bench_usage usage);
 /* A line on stderr. */
 void bench_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* The same, unless the last one was said less than a second ago. */
+/* The same, unless a line was printed less than a second ago. */
 void bench_progress_now_and_then(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Ends the program with 1, saying what failed, unless status is KVB_OK. */
+/* Ends the program with 1 and the text of what failed, unless status is KVB_OK. */
 void bench_must(kvb_status status, const char *what);
 void bench_fail(const char *format, ...) __attribute__((format(printf, 1, 2), noreturn));
 
-/* Zeroed; ends the program when there is none. */
+/* Zeroed memory; ends the program when there is none. */
 void *bench_memory(size_t count, size_t item_bytes);
 
 /* ---- Measuring ---- */
@@ -129,7 +128,7 @@ uint32_t bench_clock_ns(void);
 /* Of this process, resident. */
 size_t bench_resident_bytes(void);
 
-/* ---- Dice and mixing ---- */
+/* ---- Random numbers and mixing ---- */
 
 /* Spreads 64 bits over 64 bits; never two to one (the finaliser of splitmix64). */
 uint64_t bench_mix(uint64_t value);

@@ -39,14 +39,14 @@ struct bench_corpus {
     size_t memory_bytes;
 };
 
-/* Reads and checks the whole file; whatever is wrong with it ends the program. */
+/* Reads and checks the whole file; an error in it ends the program. */
 struct bench_corpus bench_corpus_load(const char *path);
 void bench_corpus_done(struct bench_corpus *corpus);
 
-/* From now on each worker has names of its own for its blocks, in memory. */
+/* Gives each worker its own names for its blocks, in memory. */
 void bench_corpus_rename(struct bench_corpus *corpus);
 
-/* What a record says; arrays are borrowed from the corpus. */
+/* The content of a record; arrays are borrowed from the corpus. */
 struct bench_record {
     enum bench_kind kind;
     bool has_parent;
@@ -57,7 +57,7 @@ struct bench_record {
     const kvb_tokens_hash *tokens; /* query, store */
 };
 
-/* at: begin of a record, not the end of the corpus.  Returns where the next one begins. */
+/* at: the begin of a record, not the end of the corpus. Returns the begin of the next one. */
 const uint64_t *bench_corpus_next(const uint64_t *at, struct bench_record *out_record);
 
 /* ---- Writing ---- */

@@ -53,7 +53,7 @@ static void step(struct path *path, struct kvb_stream_input *input)
     must(kvb_stream_step(path->stream, input, &path->output));
 }
 
-/* Connected, and its history is whole. */
+/* A connected stream with a complete history. */
 static void begin_stream(struct path *path)
 {
     const struct kvb_stream_options options = {
@@ -159,7 +159,7 @@ static uint64_t round_with_json(struct path *path)
     return round_of_all(path, encode_json);
 }
 
-/* The same batch encoded so many times: the second, for it has a parent. */
+/* Encodes the same batch this many times: the second one, because it has a parent. */
 static uint64_t round_of_encoding(struct path *path, void (*encode)(struct path *))
 {
     for (size_t i = path->told; i < 2; i++) {

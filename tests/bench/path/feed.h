@@ -21,7 +21,7 @@ struct bench_feed {
     size_t batch_blocks;                   /* of each stored batch */
 };
 
-/* Aborts where memory is out. */
+/* Aborts when an allocation fails. */
 void bench_feed_make(struct bench_feed *feed, size_t batch_blocks);
 void bench_feed_done(struct bench_feed *feed);
 

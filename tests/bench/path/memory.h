@@ -14,7 +14,7 @@ enum bench_owner { bench_ours, bench_libzmq, bench_libnats, bench_libstdcxx, ben
 
 const char *bench_owner_name(enum bench_owner owner);
 
-/* Where the libraries lie; before the first count is looked at. */
+/* Finds where the libraries are mapped; call before the first count is read. */
 void bench_find_owners(void);
 
 uint64_t bench_allocations(enum bench_owner owner);

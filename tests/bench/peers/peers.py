@@ -52,7 +52,7 @@ def named(*names):
 
 
 def rows_of(workers):
-    """Of a corpus that bench_corpus wrote."""
+    """Rows of a corpus that bench_corpus wrote."""
     conversation, events = f"index.conversation.{workers}", f"index.events.{workers}"
     dot = "" if workers == 128 else f".{workers}"
     quiet = named(f"index.query{dot}.p50", f"index.query{dot}.p99", f"index.bytes_per_membership{dot}.resident")
@@ -64,7 +64,7 @@ def rows_of(workers):
 
 
 def renamed_row(workers):
-    """Of the same with other names.  CRTC finds a block by the name that one worker gave it."""
+    """The same with other names. CRTC finds a block only by the name that one worker gave it."""
     conversation = f"index.conversation.{workers}"
     return Row("conversation", conversation, {conversation: f"index.own_names.{workers}"}, known_wrong=frozenset({"crtc"}))
 
@@ -73,8 +73,8 @@ def scene_row(what, names, of_rounds=statistics.median):
     return Row(what, f"scene.{what}", {f"scene.{what}.{name}": here for name, here in names.items()}, of_rounds)
 
 
-# By what bench_scenes calls them.  What an index does itself while it grows it does in every
-# run; the machine interrupts now and then: so the least.
+# By the names of bench_scenes. The machine sometimes interrupts a run, but an index's own work is
+# the same in every run, so the smallest value counts.
 SCENES = {
     "wide": scene_row("rounds", {"remove": "index.wide.lose", "store": "index.wide.store"}),
     "wide_long": scene_row("rounds", {"remove": "index.wide_long.lose", "store": "index.wide_long.store"}),
@@ -95,7 +95,7 @@ SCENES = {
 
 
 class Failed(Exception):
-    """What stands in the way of a figure."""
+    """What prevents a figure."""
 
 
 def say(text):
@@ -150,7 +150,7 @@ def ours(corpus, row, seconds):
 
 @contextlib.contextmanager
 def scene(program, name, *words):
-    """The file of one scene, for as long as it is needed: some have a gigabyte."""
+    """The file of one scene, deleted after use: some have a gigabyte."""
     path = program.parent / "scene.corpus"
     say(f"writing the scene {name}")
     try:

@@ -18,7 +18,7 @@ static void stop(int signal)
     atomic_store(&stage_is_over, true);
 }
 
-/* Processes and folder are ours to end: on these signals too. */
+/* This program ends its processes and folder, also on these signals. */
 static void catch_signals(void)
 {
     struct sigaction action = { .sa_handler = stop };

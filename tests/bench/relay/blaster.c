@@ -98,8 +98,8 @@ static bool has_room(const struct blast *blast, uint64_t sent)
     return sent < atomic_load(&blast->arrived) + blast->window;
 }
 
-/* Until half of the window is free: one wake-up for many batches.  Either the reader sees
- * `wanted` and posts, or it had counted before that, and we see what it counted. */
+/* Waits until half of the window is free, so that there is one wake-up for many batches. Either the
+ * reader sees `wanted` and posts, or it counted earlier, and this thread sees its count. */
 static void wait_for_room(struct blast *blast, uint64_t sent)
 {
     const uint64_t enough = sent - blast->window / 2;

@@ -40,7 +40,7 @@ void engine_close(struct engine *engine);
 /* Returns when somebody has subscribed; KVB_AGAIN after timeout_ms. */
 kvb_status engine_wait(struct engine *engine, int timeout_ms);
 
-/* Topic and the next number: two of a message's three frames. */
+/* The topic and the next number: two of the three frames of a message. */
 void engine_send_head(struct engine *engine);
 
 enum { blast_ring = 1 << 16 }; /* more than any window */
@@ -65,12 +65,12 @@ struct blast {
     _Atomic bool is_over;
 };
 
-/* Starts the thread; the fields above sent_ns are set.  blast_end() follows.
+/* Starts the thread; the fields above sent_ns must be set. Call blast_end() afterwards.
  * KVB_NO_MEMORY, KVB_IO */
 kvb_status blast_begin(struct blast *blast);
 
-/* Only the reader's thread. */
+/* Only from the reader's thread. */
 void blast_note_arrived(struct blast *blast, uint64_t batches);
 
-/* Lets the thread come to its end, however much has arrived. */
+/* Lets the thread end, however much has arrived. */
 void blast_end(struct blast *blast);

@@ -57,7 +57,7 @@ void stage_close(struct stage *stage)
     }
 }
 
-/* ---- What each is told of its engines ---- */
+/* ---- Configuration of each contender ---- */
 
 static unsigned ranks_of(const struct stage *stage)
 {
@@ -71,7 +71,7 @@ static void write_endpoints(FILE *file, const struct contender *contender)
     }
 }
 
-/* Readers that subscribe get no announcement: it would be counted twice. */
+/* Readers get no announcement when they subscribe, because it would be counted twice. */
 static void write_republish(FILE *file, const struct contender *contender)
 {
     fprintf(
@@ -190,7 +190,7 @@ static kvb_status open_engines(const struct stage *stage, size_t count, struct c
     return contender->engine_count == count ? KVB_OK : KVB_IO;
 }
 
-/* As long as it runs: one that cannot begin says so and ends. */
+/* Runs until it is ended; a relay that cannot begin says so and ends. */
 static kvb_status wait_for_subscription(struct contender *contender, struct engine *engine)
 {
     const uint64_t until_ns = kvb_clock_monotonic_ns() + subscribe_ms * KVB_NS_PER_MS;
@@ -236,7 +236,7 @@ static kvb_status choose_addresses(struct contender *contender)
     return KVB_OK;
 }
 
-/* Until its first batch has come: a bridge sends an empty one each second. */
+/* Waits for its first batch: a bridge sends an empty one each second. */
 static kvb_status open_republished(struct contender *contender)
 {
     const uint64_t until_ns = kvb_clock_monotonic_ns() + subscribe_ms * KVB_NS_PER_MS;
@@ -250,7 +250,7 @@ static kvb_status open_republished(struct contender *contender)
     return status;
 }
 
-/* The beginning of its log: what is wrong with a start stands there. */
+/* Shows the beginning of its log, where errors at the start are. */
 static void say_why(const struct stage *stage, enum contender_kind kind)
 {
     char path[path_bytes];
@@ -298,8 +298,8 @@ kvb_status contender_start(
     return KVB_OK;
 }
 
-/* A bridge that is asked to stop would first tell that nothing is held any more, for
- * nobody: all of them are killed. */
+/* All are killed: a bridge that is asked to stop would first publish, for nobody, that nothing is
+ * held any more. */
 void contender_stop(struct contender *contender)
 {
     if (contender->pid > 0) {

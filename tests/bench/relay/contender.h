@@ -28,7 +28,7 @@ struct stage {
     struct stage_programs programs;
 };
 
-/* Set by a handler of signals: every wait ends soon, with KVB_CLOSED. */
+/* Set by a signal handler: every wait then ends soon, with KVB_CLOSED. */
 extern _Atomic bool stage_is_over;
 
 /* Undone by stage_close(), which also takes {0}.  KVB_IO: no nats-server, for one */
@@ -70,10 +70,10 @@ kvb_status contender_start(
 /* {0} is fine. */
 void contender_stop(struct contender *contender);
 
-/* Processor time of its process so far; 0 when it is gone. */
+/* Processor time of its process so far; 0 when the process has ended. */
 uint64_t contender_cpu_ns(const struct contender *contender);
 
-/* Of memory that is resident; 0 when it is gone. */
+/* Resident memory of its process; 0 when the process has ended. */
 uint64_t contender_resident_bytes(const struct contender *contender);
 
 /* Of its process; 0 when it is gone. */

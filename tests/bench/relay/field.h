@@ -43,12 +43,12 @@ struct results {
     struct bench_usage used[contender_kinds];
 };
 
-/* All rounds.  A run that lost something is said, and has a rate of 0. */
+/* Runs all rounds. A run that lost something is reported and has a rate of 0. */
 kvb_status field_run(
     const struct relay_bench *bench, struct field *field, const char *what,
     const struct run_options *options, struct results *out_results);
 
-/* Which number of a result. */
+/* Selects a number of a result. */
 typedef double (*picker)(const struct run_result *result);
 
 /* Which of its numbers a figure is of, and against whom. */

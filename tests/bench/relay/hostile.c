@@ -121,7 +121,8 @@ static kvb_status write_waiting(struct writer *writer)
     return KVB_OK;
 }
 
-/* What splitmix64's finaliser makes `mixed` of: its steps undone, the last one first. */
+/* The number that splitmix64's finaliser turns into `mixed`: its steps inverted, the last one
+ * first. */
 static uint64_t unmix(uint64_t mixed)
 {
     mixed ^= mixed >> 31 ^ mixed >> 62;
@@ -182,9 +183,10 @@ hostile_make(enum hostile_kind kind, const struct bench *options, struct script 
     return KVB_OK;
 }
 
-/* ---- Saying it ---- */
+/* ---- Sending ---- */
 
-/* Not copied: copying some megabytes at once would take the cores that the bridge runs on. */
+/* The scene is not copied: copying some megabytes at once would take the cores that the bridge runs
+ * on. */
 static void send_batch(struct engine *engine, const struct script *script, size_t at)
 {
     const kvb_span batch = script_batch(script, at);

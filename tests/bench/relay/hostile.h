@@ -42,5 +42,5 @@ struct hostile {
 /* Starts the thread; engine and script are set.  hostile_end() follows.  KVB_IO */
 kvb_status hostile_begin(struct hostile *hostile);
 
-/* A scene that has begun is sent to its end. */
+/* Stops the thread; a scene that has begun is sent to its end. */
 void hostile_end(struct hostile *hostile);

@@ -236,8 +236,8 @@ kvb_status measure_rest(
 
 /* ---- Warming up ---- */
 
-/* Until each engine has spoken and been heard; what bridges say of themselves at their
- * start may be more or less than an event a batch. */
+/* Waits until each engine has published and been received. Messages of bridges at their start may
+ * be more or less than one event a batch. */
 static kvb_status speak_until_received(struct contender *contender, struct following *following)
 {
     const uint64_t enough = 2 * contender->engine_count;

@@ -31,7 +31,7 @@ struct run_result {
     double max_us;
 };
 
-/* What takes longer does not come. */
+/* Messages that take longer count as lost. */
 enum { measure_lost_ms = 10000 };
 
 /* Speaks until everything that is sent is told, whatever the relay does at its start.
@@ -39,14 +39,14 @@ enum { measure_lost_ms = 10000 };
 kvb_status measure_warm_up(
     const struct stage *stage, struct contender *contender, const struct script *script);
 
-/* Takes the script from its beginning when it is another than before.
- * KVB_IO, KVB_NO_MEMORY; KVB_CLOSED: stage_is_over */
+/* Starts the script from its beginning when it is another one than before. KVB_IO, KVB_NO_MEMORY;
+ * KVB_CLOSED: stage_is_over */
 kvb_status measure_run(
     const struct stage *stage, struct contender *contender, const struct run_options *options,
     struct run_result *out_result);
 
-/* What its process uses while its engines say nothing: processor time, milliseconds a
- * second.  KVB_CLOSED: stage_is_over */
+/* What its process uses while its engines are silent: processor time in milliseconds a second.
+ * KVB_CLOSED: stage_is_over */
 kvb_status measure_rest(
     const struct stage *stage, const struct contender *contender, uint64_t duration_ns,
     double *out_cpu_ms);

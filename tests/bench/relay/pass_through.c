@@ -106,7 +106,7 @@ static bool open_relay(struct relay *relay, const char *path, const char *url)
            zmq_setsockopt(relay->sub, ZMQ_SUBSCRIBE, "", 0) == 0 && connect_to_all(relay, path);
 }
 
-/* Runs until it is killed: there is nothing to save. */
+/* Runs until it is killed: there is no state to save. */
 int main(int argc, char **argv)
 {
     pthread_t flusher;

@@ -232,7 +232,7 @@ kvb_status reader_read(struct reader *reader, uint64_t *out_events)
     return status == KVB_AGAIN ? KVB_OK : status;
 }
 
-/* ---- Life ---- */
+/* ---- Start and end ---- */
 
 static kvb_status connect_to(struct reader *reader, uint16_t port)
 {
@@ -252,7 +252,7 @@ static kvb_status connect_to(struct reader *reader, uint16_t port)
     return KVB_OK;
 }
 
-/* The PONG comes when the subscription stands. */
+/* The PONG arrives when the subscription is in place. */
 static kvb_status wait_for_pong(struct reader *reader)
 {
     for (int i = 0; i < answer_tries; i++) {

@@ -70,7 +70,7 @@ def be_strangers(port, count, is_tls, opened, closed, is_over):
 
 @contextlib.contextmanager
 def strangers_at(port, count, is_tls):
-    """Yields (opened, closed) when each has been there once."""
+    """Yields (opened, closed) when each connection has been open once."""
     opened, closed, is_over = multiprocessing.Value("q"), multiprocessing.Value("q"), multiprocessing.Event()
     process = multiprocessing.Process(target=be_strangers, args=(port, count, is_tls, opened, closed, is_over))
     process.start()

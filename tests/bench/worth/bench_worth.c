@@ -18,7 +18,7 @@
  * A run is one figure: its value is the median time to the first token; the rest stands beside it
  * in fields of its own. */
 
-/* An engine in the size of a model of 8 billion parameters on one large GPU: 512,000 tokens fit
+/* An engine in the size of an 8-billion-parameter model on one large GPU: 512,000 tokens fit into
  * its pool. */
 static const struct worth_rates rates = {
     .pool_blocks = 1000,
@@ -40,7 +40,7 @@ struct contender {
     bool is_blind; /* knows nothing of caches */
 };
 
-/* round_robin first: the others are measured against it. */
+/* round_robin comes first, because the others are compared with it. */
 static const struct contender contenders[] = {
     { "round_robin", "round_robin", 1, true },
     { "random", "random", 1, true },
@@ -71,7 +71,7 @@ struct scene {
     uint64_t span_us;
 };
 
-/* What one policy did in one setting: loop and picture. */
+/* The result of one policy in one setting: loop and quality of the events. */
 struct run {
     struct worth_result results[contender_count];
 };
@@ -148,7 +148,7 @@ static void say_against(
     bench_figure_against(name, value, unit, against, against_value, ratio);
 }
 
-/* The one of those that know nothing of caches whose median is lowest. */
+/* The policy with the lowest median among those that ignore caches. */
 static size_t best_blind(const struct run *run)
 {
     size_t best = contender_at("round_robin");
@@ -162,7 +162,7 @@ static size_t best_blind(const struct run *run)
     return best;
 }
 
-/* kv against those that know nothing of caches. */
+/* kv compared with policies that ignore caches. */
 static void compare_policies(const char *setting, const struct run *run)
 {
     const struct worth_result *kv = &run->results[contender_at("kv")];
@@ -182,7 +182,7 @@ static void compare_policies(const char *setting, const struct run *run)
         blind->ttft_p50_ms, ratio_of(blind->ttft_p50_ms, kv->ttft_p50_ms));
 }
 
-/* kv against kv with an exact picture. */
+/* kv compared with kv with exact events. */
 static void compare_pictures(const char *setting, const struct run *run, const struct run *exact)
 {
     const struct worth_result *kv = &run->results[contender_at("kv")];

@@ -97,7 +97,7 @@ static uint32_t take_place(struct worth_engine *engine)
     return place;
 }
 
-/* Blocks at the start of the prompt that can be reused; the last token is computed anyway. */
+/* Blocks at the beginning of the prompt that can be reused; the last token is always computed. */
 static uint32_t match(const struct worth_engine *engine, const struct worth_request *request)
 {
     const uint32_t prompt_blocks = worth_prompt_blocks(request);
@@ -139,7 +139,8 @@ static void reserve(struct worth_engine *engine, struct worth_request *request, 
     request->produced_tokens = 0;
 }
 
-/* The last block goes first, so that it is evicted first: without it the others are of use. */
+/* The last block is released first, so that it is evicted first: the others are useful without it.
+ */
 static void release(struct worth_engine *engine, struct worth_request *request)
 {
     for (uint32_t i = worth_all_blocks(request); i > 0; i--) {

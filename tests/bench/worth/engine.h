@@ -49,7 +49,7 @@ struct worth_request {
     struct worth_request *next;
 };
 
-/* Whole blocks of the prompt: those that can be reused. */
+/* Complete blocks of the prompt: those that can be reused. */
 uint32_t worth_prompt_blocks(const struct worth_request *request);
 /* Blocks that prompt and answer need. */
 uint32_t worth_all_blocks(const struct worth_request *request);
@@ -91,10 +91,10 @@ struct worth_engine {
 void worth_engine_init(struct worth_engine *engine, const struct worth_rates *rates);
 void worth_engine_done(struct worth_engine *engine);
 
-/* False: the pool could never hold it. */
+/* False when the pool could never hold it. */
 bool worth_engine_send(struct worth_engine *engine, struct worth_request *request);
 
-/* Begins a step, unless one is under way or nothing is to be done: false. */
+/* Begins a step. False when one is under way or there is nothing to do. */
 bool worth_engine_begin_step(struct worth_engine *engine, uint64_t now_us);
 
 /* Ends the step.  Its effects are borrowed until the next one begins. */

@@ -7,7 +7,7 @@
 
 enum { load_period_us = 100000, warm_up_share = 5 };
 
-/* ---- What happens next: a binary heap ---- */
+/* ---- Events to come: a binary heap ---- */
 
 enum event_kind { event_send, event_step_ends, event_load };
 
@@ -121,7 +121,7 @@ static void begin_next_chain(struct replay *replay, uint64_t at_us)
     }
 }
 
-/* Clients begin one after the other within a second. */
+/* Clients begin within a second, one after the other. */
 static void begin_chains(struct replay *replay)
 {
     const struct worth_replay_options *options = replay->options;
@@ -260,7 +260,8 @@ static struct kvb_load load_of(const struct worth_engine *engine)
     };
 }
 
-/* While requests are still to be sent: a fleet that runs empty is level whatever was decided. */
+/* Only while requests are still to be sent: a fleet that runs empty is balanced whatever was
+ * decided. */
 static void note_loads(struct replay *replay)
 {
     const uint32_t workers = workers_of(replay);

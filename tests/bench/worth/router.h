@@ -37,7 +37,7 @@ struct worth_router;
 struct worth_router *worth_router_new(const struct worth_router_options *options);
 void worth_router_free(struct worth_router *router);
 
-/* What the engines say.  The request and its blocks are borrowed until the router ends. */
+/* Messages of the engines. The request and its blocks are borrowed until the router ends. */
 void worth_router_stored(
     struct worth_router *router, uint32_t worker, const struct worth_stored *stored,
     uint64_t now_us);
@@ -46,7 +46,7 @@ void worth_router_removed(
 void worth_router_load(
     struct worth_router *router, uint32_t worker, const struct kvb_load *load, uint64_t now_us);
 
-/* Chooses a worker for the request.  number names the request. */
+/* Chooses a worker for the request; number identifies the request. */
 uint32_t worth_router_choose(
     struct worth_router *router, const struct worth_request *request, size_t number,
     uint64_t now_us);

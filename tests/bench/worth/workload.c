@@ -80,7 +80,7 @@ static uint64_t content_of(uint64_t kind, uint64_t owner, uint64_t block)
 
 enum content_kind { content_trace, content_answer, content_head, content_own };
 
-/* The rest of the last turn is nobody else's. */
+/* Gives the rest of the last turn content of its own. */
 static void add_own_blocks(struct worth_workload *workload)
 {
     const struct worth_turn *turn = &workload->turns[workload->turn_count - 1];
@@ -104,7 +104,7 @@ static uint32_t draw_tokens(uint64_t *random, uint32_t min, uint32_t max)
 
 /* ---- conversation ---- */
 
-/* Copies follow each other at a distance, so that they are not sent in lockstep. */
+/* Copies follow each other at intervals, so that they are not sent in lockstep. */
 static void
 add_row(struct worth_workload *workload, const struct kvb_trace_line *row, uint32_t copy, double at)
 {
