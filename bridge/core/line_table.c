@@ -8,6 +8,9 @@ static_assert(sizeof(struct kvb_table_line) == 64, "a line of the table is a lin
 /* Emptying a table with less than one item per sparse_lines lines shrinks it to first_lines. */
 enum { first_lines = 16, max_kept_lines = 1 << 16, sparse_lines = 16 };
 
+/* One in so many lines has a spill line, in a table with kvb_line_roomy, averaged over a round. */
+enum { spilled_lines = 32 };
+
 static size_t max_things(enum kvb_line_room room, size_t lines)
 {
     return lines * room / 10;
@@ -87,6 +90,15 @@ void kvb_line_table_empty(struct kvb_line_table *table)
 size_t kvb_line_table_bytes(const struct kvb_line_table *table)
 {
     return (table->line_count + table->spill_end) * sizeof(struct kvb_table_line);
+}
+
+bool kvb_line_table_populate(struct kvb_line_table *table, size_t count, size_t step)
+{
+    const size_t lines = count * 10 / table->room + 1;
+    const size_t line = sizeof(struct kvb_table_line);
+
+    return kvb_region_populate(&table->lines, lines * line, step) ||
+           kvb_region_populate(&table->spill, lines / spilled_lines * line, step);
 }
 
 /* ---- Spill lines ---- */

@@ -77,3 +77,22 @@ kvb_status kvb_region_reach(struct kvb_region *region, size_t bytes)
     region->bytes = next;
     return KVB_OK;
 }
+
+static size_t least_of(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+bool kvb_region_populate(struct kvb_region *region, size_t bytes, size_t step)
+{
+    const size_t wanted = least_of(bytes, region->max_bytes) / huge_page_bytes * huge_page_bytes;
+    const size_t from = region->populated;
+    const size_t to = least_of(from + round_up(step, huge_page_bytes), wanted);
+
+    if (from >= wanted || kvb_region_reach(region, to) != KVB_OK) {
+        return false;
+    }
+    region->populated = to; /* even if it fails: the next call would fail too */
+    (void)madvise(region->base + from, to - from, MADV_HUGEPAGE);
+    return madvise(region->base + from, to - from, MADV_POPULATE_WRITE) == 0 && to < wanted;
+}

@@ -61,6 +61,13 @@ void kvb_holder_sets_close(struct kvb_holder_sets *sets)
     *sets = (struct kvb_holder_sets){ 0 };
 }
 
+bool kvb_holder_sets_populate(struct kvb_holder_sets *sets, size_t count, size_t step)
+{
+    return kvb_region_populate(&sets->headers, count * sizeof(struct kvb_holder_set), step) ||
+           kvb_region_populate(&sets->leaves, count * sizeof(struct kvb_set_leaf), step) ||
+           kvb_line_table_populate(&sets->interned, count, step);
+}
+
 size_t kvb_holder_sets_bytes(const struct kvb_holder_sets *sets)
 {
     return kvb_line_table_bytes(&sets->interned) +

@@ -84,6 +84,9 @@ kvb_status kvb_holder_sets_with(
 kvb_status kvb_holder_sets_without(
     struct kvb_holder_sets *sets, kvb_set_id id, uint32_t holder, kvb_set_id *out_id);
 
+/* Makes the memory for `count` sets of a leaf each resident, as kvb_region_populate() does. */
+bool kvb_holder_sets_populate(struct kvb_holder_sets *sets, size_t count, size_t step);
+
 size_t kvb_holder_sets_bytes(const struct kvb_holder_sets *sets);
 
 /* ---- Reading, on the hot path ---- */

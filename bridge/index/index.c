@@ -194,6 +194,26 @@ kvb_status kvb_prefix_index_store(
                : kvb_prefix_store_orphans(index, slot.value, &parent, run, out_changed);
 }
 
+/* ---- Memory ahead of use ---- */
+
+/* Averages of chat traces.  Where there are fewer nodes in an extent, or more sets, the rest is
+ * populated when it is used. */
+enum { nodes_an_extent = 12, nodes_a_set = 128 };
+
+bool kvb_prefix_index_prepare(struct kvb_prefix_index *index, size_t nodes, size_t bytes)
+{
+    const size_t max = index->options.max_nodes;
+    const size_t wanted = nodes < max ? nodes : max;
+    const size_t extents = wanted / nodes_an_extent;
+
+    return kvb_line_table_populate(&index->names, wanted, bytes) ||
+           kvb_line_table_populate(&index->edges, extents, bytes) ||
+           kvb_region_populate(&index->extents, extents * sizeof(struct prefix_extent), bytes) ||
+           kvb_region_populate(
+               &index->groups, extents / kvb_extent_group * sizeof(struct prefix_group), bytes) ||
+           kvb_holder_sets_populate(&index->sets, wanted / nodes_a_set, bytes);
+}
+
 /* ---- Counting ---- */
 
 void kvb_prefix_index_count(

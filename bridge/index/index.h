@@ -240,6 +240,23 @@ void kvb_prefix_index_each_block(
  * anything is left to reclaim.  An extent takes well under 1 us. */
 bool kvb_prefix_index_reclaim(struct kvb_prefix_index *index, size_t extents);
 
+/* ---- Memory ahead of use ----
+ *
+ * The index grows in place.  The first access to new memory is a page fault, which costs 0.1 ms for
+ * a huge page and many times that on a virtual machine.  A caller with time to spare makes the
+ * memory resident before events need it:
+ *
+ *     extents        |== in use ==|-- populated: no fault --|.... address space ....
+ *     names, edges   |== lines in use ==|-- populated ------|....
+ *     sets           |== in use ==|-- populated ------------|....
+ */
+
+/* Populates memory for `nodes` nodes in all, those that exist included, and at most about `bytes`
+ * of it in one call.  Returns whether any is left.  It affects no answer and no limit; memory for
+ * more nodes is populated when they are stored.  Populating 2 MiB takes 0.1 ms, or a millisecond on
+ * a virtual machine. */
+bool kvb_prefix_index_prepare(struct kvb_prefix_index *index, size_t nodes, size_t bytes);
+
 /* ---- Counting ---- */
 
 struct kvb_index_counters {

@@ -23,6 +23,16 @@ void replay_init(struct replay *replay, uint32_t workers)
     }
 }
 
+void replay_prepare(struct replay *replay)
+{
+    enum { blocks_a_worker = 16384, step_bytes = 32 << 20 };
+    /* Workers of a fleet hold a quarter of their blocks in common, at the least. */
+    const size_t nodes = (size_t)replay->workers * blocks_a_worker * 3 / 4;
+
+    while (kvb_prefix_index_prepare(replay->index, nodes, step_bytes)) {
+    }
+}
+
 void replay_done(struct replay *replay)
 {
     kvb_match_done(&replay->match);

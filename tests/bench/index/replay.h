@@ -34,6 +34,9 @@ struct replay {
 void replay_init(struct replay *replay, uint32_t workers);
 void replay_done(struct replay *replay);
 
+/* Populates the memory that the index needs for workers that keep 16,384 blocks each. */
+void replay_prepare(struct replay *replay);
+
 /* Replays one record of any kind. */
 void replay_record(struct replay *replay, const struct bench_record *record);
 

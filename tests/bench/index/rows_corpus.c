@@ -17,13 +17,15 @@ struct replays {
     struct bench_usage used;
 };
 
-/* Each time into a new index. */
+/* Each time into a new index, whose memory is populated as an aggregator does it when it is idle,
+ * for workers of this size. */
 static void
 replay_once(const struct bench_corpus *corpus, bool is_events_only, struct replays *replays)
 {
     struct replay replay;
 
     replay_init(&replay, corpus->workers);
+    replay_prepare(&replay);
     const struct bench_usage began = bench_usage_of(0); /* making an index is not in it */
     const double seconds = replay_corpus(&replay, corpus, is_events_only);
     replays->used = bench_usage_plus(replays->used, bench_usage_between(began, bench_usage_of(0)));

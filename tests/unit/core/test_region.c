@@ -3,6 +3,9 @@
 
 #include "core/region.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 enum { max = 8 << 20, largest_page = 64 << 10 };
 
 /* mprotect() works on whole pages, and some arm64 kernels have pages of 64 KiB. */
@@ -58,12 +61,65 @@ static void an_endless_address_space_is_refused(void **state)
     kvb_region_close(&region);
 }
 
+/* Pages of [0, bytes) that are resident. */
+static size_t resident_pages(const struct kvb_region *region, size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    unsigned char is_there[max / 4096];
+    size_t count = 0;
+
+    assert_int_equal(mincore(region->base, bytes, is_there), 0);
+    for (size_t i = 0; i < bytes / page; i++) {
+        count += is_there[i] & 1;
+    }
+    return count;
+}
+
+/* In steps; what lies in it stays, the rest of a huge page is left out, and it may be written. */
+static void what_is_populated_takes_no_fault(void **state)
+{
+    (void)state;
+    enum { huge = 2 << 20 };
+    struct kvb_region region = { 0 };
+
+    assert_ok(kvb_region_open(&region, max));
+    assert_false(kvb_region_populate(&region, huge - 1, huge));
+    assert_int_equal(region.bytes, 0);
+    assert_ok(kvb_region_reach(&region, 1));
+    region.base[0] = 7;
+    assert_true(kvb_region_populate(&region, 2 * huge + 1, 1));
+    assert_int_equal(resident_pages(&region, huge), huge / (size_t)sysconf(_SC_PAGESIZE));
+    assert_false(kvb_region_populate(&region, 2 * huge + 1, 1));
+    assert_int_equal(resident_pages(&region, 2 * huge), 2 * huge / (size_t)sysconf(_SC_PAGESIZE));
+    assert_int_equal(region.base[0], 7);
+    assert_int_equal(region.base[2 * huge - 1], 0);
+    region.base[2 * huge - 1] = 1;
+    assert_false(kvb_region_populate(&region, SIZE_MAX, SIZE_MAX / 2));
+    assert_int_equal(region.populated, max);
+    kvb_region_close(&region);
+}
+
+static void without_memory_nothing_is_populated(void **state)
+{
+    (void)state;
+    struct kvb_region region = { 0 };
+
+    assert_ok(kvb_region_open(&region, max));
+    fail_alloc_after(0);
+    assert_false(kvb_region_populate(&region, max, max));
+    fail_alloc_after(-1);
+    assert_int_equal(region.populated, 0);
+    kvb_region_close(&region);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_growth_is_whole_pages_of_any_kernel),
         cmocka_unit_test(growing_moves_nothing),
         cmocka_unit_test(an_endless_address_space_is_refused),
+        cmocka_unit_test(what_is_populated_takes_no_fault),
+        cmocka_unit_test(without_memory_nothing_is_populated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
