@@ -56,7 +56,7 @@ static struct kvb_worker_config rank_of(uint64_t id, bool is_republished)
 
 static void begin(struct world *world)
 {
-    *world = (struct world){ .command = { .wish = { .origin = KVB_BRIDGE_OF_FILE } } };
+    *world = (struct world){ .command = { .wish = { .origin = KVB_BRIDGE_OF_KUBERNETES } } };
     world->bridge = calloc(1, sizeof *world->bridge);
     assert_non_null(world->bridge);
     world->bridge->config = &world->config;
@@ -84,7 +84,7 @@ static void add_open(struct world *world, uint64_t id, bool is_republished)
     world->open[at] = (struct bridge_rank){
         .settings = rank_of(id, is_republished),
         .worker_id = id,
-        .origin = KVB_BRIDGE_OF_FILE,
+        .origin = KVB_BRIDGE_OF_KUBERNETES,
         .republish = is_republished ? (struct bridge_republish *)&sockets : NULL,
     };
     world->ranks[at] = &world->open[at];
