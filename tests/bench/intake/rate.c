@@ -238,19 +238,18 @@ static struct rate measure_once(
                           .cpu_us = cpu_us / (double)load.asked };
 }
 
-/* The ratio is above 1 where ours is better. */
-static void say_turns(
-    const char *name, const char *unit, bool is_less_better, double ours[rate_rounds],
-    double theirs[rate_rounds])
+static void say_rate(
+    const char *name, const char *unit, bool is_less_better, const double ours[rate_rounds],
+    const double theirs[rate_rounds])
 {
-    double ratios[rate_rounds];
-
-    for (size_t i = 0; i < rate_rounds; i++) {
-        ratios[i] = is_less_better ? theirs[i] / ours[i] : ours[i] / theirs[i];
-    }
-    bench_figure_against(
-        name, bench_median(ours, rate_rounds), unit, "echo", bench_median(theirs, rate_rounds),
-        bench_median(ratios, rate_rounds));
+    bench_figure_turns(
+        name,
+        &(struct bench_turns){ .against = "echo",
+                               .ours = ours,
+                               .theirs = theirs,
+                               .count = rate_rounds,
+                               .is_less_better = is_less_better },
+        unit);
 }
 
 void rate_measure(
@@ -280,6 +279,6 @@ void rate_measure(
     pin(getpid(), &all);
     pin(scene->server.pid, &all);
     (void)snprintf(cpu_row, sizeof cpu_row, "%s.cpu", row);
-    say_turns(row, "questions/s", false, rates[0], rates[1]);
-    say_turns(cpu_row, "us", true, cpus[0], cpus[1]);
+    say_rate(row, "questions/s", false, rates[0], rates[1]);
+    say_rate(cpu_row, "us", true, cpus[0], cpus[1]);
 }
