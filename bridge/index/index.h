@@ -177,7 +177,6 @@ static inline void kvb_match_each(
         const uint32_t *slot_of = match->slot_of + level.slot;
         for (uint32_t w = 0; w < KVB_MATCH_WORDS; w++, slot_of += 64) {
             uint64_t left = match->words[level.set_at + w];
-#pragma GCC unroll 8
             for (uint32_t bit = 0; left == UINT64_MAX && bit < 64; bit++) {
                 visit(context, (kvb_slot_ref){ slot_of[bit] }, level.depth);
             }
