@@ -91,9 +91,7 @@ static const struct argp_option option_rows[] = {
     { NULL, 0, NULL, 0, "permissions:", 7 },
     { "config", key_config, "FILE", 0,
       "Configuration file: of the bridge for bridge and reader, of the aggregator for aggregator, "
-      "router and operator. Required for bridge, aggregator and operator; the others can use "
-      "--namespace and "
-      "--component instead",
+      "router and operator. Without: --namespace N, --component C, for router and reader",
       7 },
     { "format", key_format, "F", 0,
       "server: for nats-server's configuration file (default); jwt: JSON for a user JWT", 7 },
