@@ -156,7 +156,8 @@ static void count_query(struct kvb_aggregator *aggregator, enum kvb_aggregator_m
 
 /* ---- Long prompts are hashed by the requester's thread ----
  *
- * 131,072 tokens take some 0.2 ms.  The shape of the model's blocks is that of the query before. */
+ * 131,072 tokens take some 0.06 ms.  The shape of the model's blocks is that of the query before.
+ */
 
 static _Atomic uint64_t *
 shape_place(struct kvb_aggregator *aggregator, const struct kvb_query *query)

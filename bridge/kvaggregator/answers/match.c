@@ -189,22 +189,6 @@ static void write_overlap_worker(
     kvb_json_write_end(json, '}');
 }
 
-/* Followers are far apart in memory and are read nowhere else meanwhile: their lines are requested
- * a few rows ahead. */
-static void prefetch_row(const struct kvb_query_context *ctx, size_t at, size_t count)
-{
-    enum { rows_ahead = 4 };
-
-    if (at + rows_ahead < count) {
-        const struct kvb_follower *follower = ctx->overlaps[at + rows_ahead].follower;
-        __builtin_prefetch(&follower->id.name_space);
-        __builtin_prefetch(&follower->id.component);
-        __builtin_prefetch(&follower->state);
-        __builtin_prefetch(&follower->heartbeat.doubtful);
-        __builtin_prefetch(&follower->heartbeat.facts);
-    }
-}
-
 kvb_status kvb_answer_match(
     struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
     struct kvb_buf *out, struct kvb_detail *detail)
@@ -224,7 +208,6 @@ kvb_status kvb_answer_match(
     kvb_json_write_pair_u64(&json, "blocks", head.blocks);
     kvb_json_write_pair_begin(&json, "workers", '[');
     for (size_t i = 0; i < shown; i++) {
-        prefetch_row(ctx, i, shown);
         write_overlap_worker(&json, &ctx->overlaps[i], columns);
     }
     kvb_json_write_end(&json, ']');

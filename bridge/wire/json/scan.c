@@ -165,25 +165,6 @@ kvb_status kvb_json_u32(struct kvb_json_scan *scan, uint32_t *out_value)
     return KVB_OK;
 }
 
-size_t kvb_json_u32_run(struct kvb_json_scan *scan, uint32_t *out_values, size_t max)
-{
-    const uint8_t *at = scan->at;
-    size_t count = 0;
-
-    for (; count < max && scan->end - at >= 8; count++) {
-        uint64_t text = 0;
-        memcpy(&text, at, sizeof text);
-        const unsigned digits = count_digits(text);
-        if (digits == 0 || digits == 8 || at[digits] != ',' || (*at == '0' && digits > 1)) {
-            break;
-        }
-        out_values[count] = (uint32_t)value_of_digits(text, digits);
-        at += digits + 1;
-    }
-    scan->at = at;
-    return count;
-}
-
 /* The digits after a point or an exponent: leading zeros are allowed there. */
 static kvb_status skip_digits(struct kvb_json_scan *scan)
 {

@@ -45,11 +45,6 @@ kvb_status kvb_json_u64(struct kvb_json_scan *scan, uint64_t *out_value);
 /* The same up to 2^32-1. */
 kvb_status kvb_json_u32(struct kvb_json_scan *scan, uint32_t *out_value);
 
-/* Reads items of a list in its usual form, "12,345,6,": at most 7 digits, then a comma.  Stops
- * after max of them, or before the first item that is anything else, which another function must
- * read: the last item of the list, at the latest.  Returns how many were read. */
-size_t kvb_json_u32_run(struct kvb_json_scan *scan, uint32_t *out_values, size_t max);
-
 /* The bytes between the quotes.  Escapes are checked but not decoded. */
 kvb_status kvb_json_string(struct kvb_json_scan *scan, kvb_span *out_raw);
 

@@ -76,35 +76,6 @@ static size_t plain_len(const uint8_t *at, size_t left)
     return len;
 }
 
-/* SWAR: false when one of 8 bytes may need an escape.  A borrow only affects bytes above one that
- * does. */
-static bool are_plain(uint64_t text)
-{
-    const uint64_t ones = 0x0101010101010101;
-    const uint64_t odd = (text - ones * 0x20) | ((text ^ ones * '"') - ones) |
-                         ((text ^ ones * '\\') - ones) | ((text ^ ones * 0x7f) - ones) | text;
-
-    return (odd & ones * 0x80) == 0;
-}
-
-/* The same for the whole text.  The last bytes are read once more with some before them. */
-static bool is_plain_text(const uint8_t *at, size_t len)
-{
-    uint64_t text = 0;
-
-    if (len < sizeof text) {
-        return plain_len(at, len) == len;
-    }
-    for (size_t i = 0; i + sizeof text < len; i += sizeof text) {
-        memcpy(&text, at + i, sizeof text);
-        if (!are_plain(text)) {
-            return false;
-        }
-    }
-    memcpy(&text, at + len - sizeof text, sizeof text);
-    return are_plain(text);
-}
-
 /* Writes one character that needs an escape; returns its length. */
 static size_t put_odd(struct kvb_json_writer *json, const uint8_t *at, size_t left)
 {
@@ -130,7 +101,7 @@ static bool put_plain(struct kvb_json_writer *json, kvb_span text, bool is_key)
     struct kvb_buf *out = json->out;
 
     if (json->status != KVB_OK || out->capacity - out->len < text.len + around ||
-        !is_plain_text(text.data, text.len)) {
+        plain_len(text.data, text.len) < text.len) {
         return false;
     }
     uint8_t *at = out->data + out->len;

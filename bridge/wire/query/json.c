@@ -150,9 +150,6 @@ static kvb_status take_listed_token(struct kvb_json_scan *scan, void *context)
     struct kvb_query *query = &listing->query;
     uint32_t token = 0;
 
-    /* As many as there is room for at once, then one by itself: the last one has no comma. */
-    query->count +=
-        kvb_json_u32_run(scan, query->tokens + query->count, listing->capacity - query->count);
     KVB_TRY(kvb_json_u32(scan, &token));
     KVB_TRY(kvb_array_reserve(
         &query->tokens, &listing->capacity, query->count + 1, sizeof *query->tokens,

@@ -1,10 +1,7 @@
 #include "wire/json/scan.h"
 
-#include "core/own.h"
-
 #include "kvb_test.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,79 +109,12 @@ static void the_largest_number_is_read_and_one_more_is_refused(void **state)
     }
 }
 
-/* Numbers between commas, of which some have spaces, too many digits or a leading zero, in memory
- * of exactly that size: a run followed by single numbers reads what single numbers read. */
-static void a_run_of_numbers_reads_what_single_ones_do(void **state)
-{
-    (void)state;
-    enum { rounds = 20000, max_bytes = 200, max_values = 64 };
-    static const char *const items[] = { "0",          "7",          "12",  "1234567", "12345678",
-                                         "4294967295", "4294967296", "007", " 5",      "5 ",
-                                         "",           "-1",         "1.5", "x" };
-    unsigned seed = 20261124;
-
-    for (int round = 0; round < rounds; round++) {
-        char text[max_bytes] = "";
-        const int count = 1 + rand_r(&seed) % 10;
-        for (int i = 0; i < count; i++) {
-            const int number = rand_r(&seed) % (rand_r(&seed) % 4 ? 4 : (int)KVB_COUNT_OF(items));
-            (void)snprintf(text + strlen(text), sizeof text - strlen(text), "%s,", items[number]);
-        }
-        text[strlen(text) - (size_t)(rand_r(&seed) % 2)] = '\0';
-        const size_t len = strlen(text);
-        uint8_t *bytes = malloc(len);
-        uint32_t run[max_values];
-        uint32_t single = 0;
-        assert_non_null(bytes);
-        memcpy(bytes, text, len); /* NOLINT(bugprone-not-null-terminated-result) */
-        struct kvb_json_scan fast = kvb_json_scan_of((kvb_span){ .data = bytes, .len = len });
-        struct kvb_json_scan slow = fast;
-        const size_t got = kvb_json_u32_run(&fast, run, (size_t)(rand_r(&seed) % max_values));
-        for (size_t i = 0; i < got; i++) {
-            assert_int_equal(kvb_json_u32(&slow, &single), KVB_OK);
-            assert_int_equal(single, run[i]);
-            assert_true(kvb_json_take(&slow, ','));
-        }
-        assert_ptr_equal(fast.at, slow.at);
-        free(bytes);
-    }
-}
-
-static void a_run_ends_before_what_it_does_not_read(void **state)
-{
-    (void)state;
-    static const struct {
-        const char *text;
-        size_t count;
-    } rows[] = {
-        { "1,22,333,4444]          ", 3 },
-        { "1234567,7]          ", 1 },
-        { "12345678,7]         ", 0 },
-        { "1,007,3]          ", 1 },
-        { "1, 2,3]           ", 1 },
-        { "1 ,2,3]           ", 0 },
-        { "1,,3]             ", 1 },
-        { "0,0,0,0]          ", 3 },
-        { "1,2]", 0 }, /* too near to the end: 8 bytes are read at once */
-    };
-
-    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
-        uint32_t values[8];
-        const kvb_span text = { .data = (const uint8_t *)rows[i].text,
-                                .len = strlen(rows[i].text) };
-        struct kvb_json_scan scan = kvb_json_scan_of(text);
-        assert_int_equal(kvb_json_u32_run(&scan, values, KVB_COUNT_OF(values)), rows[i].count);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_of_any_length_are_read_wherever_the_text_ends),
         cmocka_unit_test(a_number_ends_at_whatever_is_no_digit),
         cmocka_unit_test(the_largest_number_is_read_and_one_more_is_refused),
-        cmocka_unit_test(a_run_of_numbers_reads_what_single_ones_do),
-        cmocka_unit_test(a_run_ends_before_what_it_does_not_read),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,36 +57,6 @@ static void assert_written(const char *text, size_t len, const char *expected)
     kvb_buf_done(&buf);
 }
 
-/* Each byte at each place of texts of up to 20 bytes, with and without room for the fast path. */
-static void a_byte_is_escaped_wherever_it_stands(void **state)
-{
-    (void)state;
-    enum { max_len = 20 };
-
-    for (size_t len = 1; len <= max_len; len++) {
-        for (size_t at = 0; at < len; at++) {
-            for (unsigned byte = 0; byte < 256; byte++) {
-                char text[max_len + 1];
-                char expected[max_len + 16];
-                const bool is_short = byte == '"' || byte == '\\';
-                const bool is_text = byte >= 0x20 && byte < 0x7f && !is_short;
-                memset(text, 'a', len);
-                text[len] = '\0';
-                text[at] = (char)byte;
-                struct kvb_buf buf;
-                kvb_buf_init(&buf, 4096);
-                assert_ok(kvb_buf_reserve(&buf, 1024));
-                struct kvb_json_writer json = kvb_json_writer_of(&buf);
-                kvb_json_write_span(&json, (kvb_span){ .data = (const uint8_t *)text, .len = len });
-                (void)snprintf(expected, sizeof expected, "\"%s\"", text);
-                assert_int_equal(
-                    buf.len == len + 2 && memcmp(buf.data, expected, len + 2) == 0, is_text);
-                kvb_buf_done(&buf);
-            }
-        }
-    }
-}
-
 static void escapes_the_characters_that_json_requires(void **state)
 {
     (void)state;
@@ -199,7 +169,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(separates_values_with_commas_only),
-        cmocka_unit_test(a_byte_is_escaped_wherever_it_stands),
         cmocka_unit_test(escapes_the_characters_that_json_requires),
         cmocka_unit_test(replaces_bytes_that_are_no_utf8),
         cmocka_unit_test(infinity_and_nan_are_written_as_null),
