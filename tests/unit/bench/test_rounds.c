@@ -94,10 +94,10 @@ static void a_ratio_is_the_median_of_the_rounds_ratios(void **state)
     char *text = printed(say_turns);
 
     (void)state;
-    assert_string_equal(
+    assert_non_null(strstr(
         text, "{\"name\":\"rate\",\"value\":28,\"unit\":\"M/"
               "s\",\"against\":\"them\",\"against_value\":14,"
-              "\"ratio\":2,\"rounds\":5,\"spread\":0.5357,\"ratio_spread\":0.0000}\n");
+              "\"ratio\":2,\"rounds\":5,\"spread\":0.5357,\"ratio_spread\":0.0000"));
     free(text);
 }
 
@@ -128,7 +128,7 @@ static void a_percentile_has_the_spread_of_its_ninths(void **state)
 
     (void)state;
     assert_non_null(strstr(text, "\"value\":1.45,"));
-    assert_non_null(strstr(text, "\"rounds\":9,\"spread\":0.2759}"));
+    assert_non_null(strstr(text, "\"rounds\":9,\"spread\":0.2759"));
     assert_non_null(few);
     assert_null(strstr(few, "spread"));
     free(text);
@@ -148,7 +148,7 @@ static void a_figure_says_the_kernels_share_where_there_is_enough_to_tell(void *
     const char *none = strchr(text, '\n');
 
     (void)state;
-    assert_non_null(strstr(text, "\"kernel_percent\":25.0}"));
+    assert_non_null(strstr(text, "\"kernel_percent\":25.0"));
     assert_non_null(none);
     assert_null(strstr(none, "kernel"));
     free(text);
