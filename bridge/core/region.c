@@ -49,7 +49,7 @@ static size_t next_bytes(const struct kvb_region *region, size_t bytes)
     return next < region->max_bytes ? next : region->max_bytes;
 }
 
-/* Asks the kernel for huge pages.  A small region gets none, because they would only make it
+/* Asks the kernel for huge pages.  A small region gets none here, because they would only make it
  * larger.  When a region becomes large, its old pages are included, and the kernel collapses them
  * later. */
 static void want_huge_pages(const struct kvb_region *region, size_t next)
@@ -78,21 +78,22 @@ kvb_status kvb_region_reach(struct kvb_region *region, size_t bytes)
     return KVB_OK;
 }
 
-static size_t least_of(size_t a, size_t b)
+static size_t min_size(size_t a, size_t b)
 {
     return a < b ? a : b;
 }
 
 bool kvb_region_populate(struct kvb_region *region, size_t bytes, size_t step)
 {
-    const size_t wanted = least_of(bytes, region->max_bytes) / huge_page_bytes * huge_page_bytes;
+    const size_t wanted = min_size(bytes, region->max_bytes) / huge_page_bytes * huge_page_bytes;
     const size_t from = region->populated;
-    const size_t to = least_of(from + round_up(step, huge_page_bytes), wanted);
+    const size_t to = min_size(from + round_up(step, huge_page_bytes), wanted);
 
     if (from >= wanted || kvb_region_reach(region, to) != KVB_OK) {
         return false;
     }
-    region->populated = to; /* even if it fails: the next call would fail too */
     (void)madvise(region->base + from, to - from, MADV_HUGEPAGE);
-    return madvise(region->base + from, to - from, MADV_POPULATE_WRITE) == 0 && to < wanted;
+    const bool is_done = madvise(region->base + from, to - from, MADV_POPULATE_WRITE) == 0;
+    region->populated = is_done ? to : SIZE_MAX; /* a call that failed would fail again */
+    return is_done && to < wanted;
 }

@@ -20,7 +20,7 @@ struct kvb_region {
     uint8_t *base;    /* owned; NULL until it is opened */
     size_t max_bytes; /* size of the address space */
     size_t bytes;     /* size of the part that may be written */
-    size_t populated; /* size of the part that was populated; 0: none */
+    size_t populated; /* size of the part that was populated; SIZE_MAX: it failed once */
 };
 
 /* *region must be {0}.  After KVB_OK the caller calls kvb_region_close().
@@ -37,6 +37,7 @@ kvb_status kvb_region_reach(struct kvb_region *region, size_t bytes);
 
 /* Makes memory resident before it is needed, in order: all huge pages (2 MiB) that are whole within
  * the first `bytes`.  One call populates at most `step` of it, rounded up to huge pages.  Returns
- * whether any is left.  It stops silently where there is no memory, and on Linux before 5.14: then
- * the first access does it. */
+ * whether any is left.  It ends for good and silently where there is no memory, and on Linux before
+ * 5.14: then the first access does it.  The memory counts against a memory limit of the control
+ * group, whose kernel may end the process: the caller bounds it. */
 bool kvb_region_populate(struct kvb_region *region, size_t bytes, size_t step);

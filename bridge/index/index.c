@@ -200,18 +200,21 @@ kvb_status kvb_prefix_index_store(
  * populated when it is used. */
 enum { nodes_an_extent = 12, nodes_a_set = 128 };
 
-bool kvb_prefix_index_prepare(struct kvb_prefix_index *index, size_t nodes, size_t bytes)
+bool kvb_prefix_index_prepare(struct kvb_prefix_index *index, size_t spare, size_t bytes)
 {
-    const size_t max = index->options.max_nodes;
-    const size_t wanted = nodes < max ? nodes : max;
-    const size_t extents = wanted / nodes_an_extent;
+    const size_t used = index->counters.nodes;
+    const size_t left = used < index->options.max_nodes ? index->options.max_nodes - used : 0;
+    const size_t nodes = spare < left ? spare : left;
+    const size_t extents = nodes / nodes_an_extent;
+    const size_t groups = index->group_end + extents / kvb_extent_group;
+    const size_t sets = index->sets.interned.count + nodes / nodes_a_set;
 
-    return kvb_line_table_populate(&index->names, wanted, bytes) ||
-           kvb_line_table_populate(&index->edges, extents, bytes) ||
-           kvb_region_populate(&index->extents, extents * sizeof(struct prefix_extent), bytes) ||
+    return kvb_line_table_populate(&index->names, index->names.count + nodes, bytes) ||
+           kvb_line_table_populate(&index->edges, index->edges.count + extents, bytes) ||
            kvb_region_populate(
-               &index->groups, extents / kvb_extent_group * sizeof(struct prefix_group), bytes) ||
-           kvb_holder_sets_populate(&index->sets, wanted / nodes_a_set, bytes);
+               &index->extents, groups * kvb_extent_group * sizeof(struct prefix_extent), bytes) ||
+           kvb_region_populate(&index->groups, groups * sizeof(struct prefix_group), bytes) ||
+           kvb_holder_sets_populate(&index->sets, sets, bytes);
 }
 
 /* ---- Counting ---- */

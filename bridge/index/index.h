@@ -161,12 +161,29 @@ kvb_status kvb_prefix_index_match_blocks(
     struct kvb_prefix_index *index, const kvb_block_hash *query, size_t count,
     struct kvb_match *match);
 
-/* Calls visit(context, slot, depth) for each slot, level by level.  Inline, so that the compiler
- * inlines the visitor too: the answer for a common prompt may contain every slot of the fleet. Then
- * most words have all bits, and a counted loop over 64 slots takes half the time of a bit scan. */
-static inline void kvb_match_each(
-    const struct kvb_match *match, void (*visit)(void *context, kvb_slot_ref slot, uint32_t depth),
+typedef void kvb_match_visitor(void *context, kvb_slot_ref slot, uint32_t depth);
+
+/* Visits the slots of one word.  The answer for a common prompt may contain every slot of the
+ * fleet.  Then most words have all bits, and a counted loop takes half the time of a bit scan. */
+static inline void kvb_match_each_of_word(
+    uint64_t word, const uint32_t slot_of[64], uint32_t depth, kvb_match_visitor *visit,
     void *context)
+{
+    if (word == UINT64_MAX) {
+        for (uint32_t bit = 0; bit < 64; bit++) {
+            visit(context, (kvb_slot_ref){ slot_of[bit] }, depth);
+        }
+        return;
+    }
+    for (; word != 0; word &= word - 1) {
+        visit(context, (kvb_slot_ref){ slot_of[__builtin_ctzll(word)] }, depth);
+    }
+}
+
+/* Calls visit(context, slot, depth) for each slot, level by level.  Inline, so that the compiler
+ * inlines the visitor too. */
+static inline void
+kvb_match_each(const struct kvb_match *match, kvb_match_visitor *visit, void *context)
 {
     for (size_t i = 0; i < match->level_count; i++) {
         const struct kvb_match_level level = match->levels[i];
@@ -174,15 +191,10 @@ static inline void kvb_match_each(
             visit(context, (kvb_slot_ref){ level.slot }, level.depth);
             continue;
         }
-        const uint32_t *slot_of = match->slot_of + level.slot;
-        for (uint32_t w = 0; w < KVB_MATCH_WORDS; w++, slot_of += 64) {
-            uint64_t left = match->words[level.set_at + w];
-            for (uint32_t bit = 0; left == UINT64_MAX && bit < 64; bit++) {
-                visit(context, (kvb_slot_ref){ slot_of[bit] }, level.depth);
-            }
-            for (left = left == UINT64_MAX ? 0 : left; left != 0; left &= left - 1) {
-                visit(context, (kvb_slot_ref){ slot_of[__builtin_ctzll(left)] }, level.depth);
-            }
+        for (uint32_t w = 0; w < KVB_MATCH_WORDS; w++) {
+            kvb_match_each_of_word(
+                match->words[level.set_at + w], match->slot_of + level.slot + (size_t)64 * w,
+                level.depth, visit, context);
         }
     }
 }
@@ -250,11 +262,11 @@ bool kvb_prefix_index_reclaim(struct kvb_prefix_index *index, size_t extents);
  *     sets           |== in use ==|-- populated ------------|....
  */
 
-/* Populates memory for `nodes` nodes in all, those that exist included, and at most about `bytes`
- * of it in one call.  Returns whether any is left.  It affects no answer and no limit; memory for
- * more nodes is populated when they are stored.  Populating 2 MiB takes 0.1 ms, or a millisecond on
- * a virtual machine. */
-bool kvb_prefix_index_prepare(struct kvb_prefix_index *index, size_t nodes, size_t bytes);
+/* Populates memory for `spare` nodes more than there are, some 60 bytes each, and at most about
+ * `bytes` of it in one call.  Returns whether any is left.  It affects no answer and no limit;
+ * memory for more nodes is populated when they are stored.  Populating 2 MiB takes 0.1 ms, or a
+ * millisecond on a virtual machine. */
+bool kvb_prefix_index_prepare(struct kvb_prefix_index *index, size_t spare, size_t bytes);
 
 /* ---- Counting ---- */
 

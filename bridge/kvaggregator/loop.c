@@ -14,7 +14,8 @@ enum { expired_a_tick = 4096, expired_blocks_a_tick = 1 << 16 }; /* a few ms at 
 enum {
     reclaimed_a_turn = 250,     /* extents of the index; takes well under 250 us */
     populated_a_turn = 2 << 20, /* bytes of the index's memory; takes 0.1 to 1 ms */
-    spare_nodes = 1 << 16,      /* populated ahead, beside an eighth of what the index has */
+    min_spare_nodes = 1 << 16,  /* populated ahead: an eighth of what the index has, at least */
+    max_spare_nodes = 1 << 20,  /* this, and at most this, which is some 64 MB */
     rest_wait_ms = 1000         /* for the answers to waiting requests, at the end */
 };
 
@@ -219,8 +220,10 @@ static bool tidy_index(struct kvb_aggregator *aggregator)
         return true;
     }
     kvb_prefix_index_count(aggregator->index, &counters);
-    const size_t ahead = counters.nodes + counters.nodes / 8 + spare_nodes;
-    return kvb_prefix_index_prepare(aggregator->index, ahead, populated_a_turn);
+    size_t spare = counters.nodes / 8;
+    spare = spare < min_spare_nodes ? min_spare_nodes : spare;
+    spare = spare > max_spare_nodes ? max_spare_nodes : spare;
+    return kvb_prefix_index_prepare(aggregator->index, spare, populated_a_turn);
 }
 
 /* Answers the queries that are left; the ring is closed and accepts no others. */

@@ -165,6 +165,7 @@ enum kvb_announce_step kvb_announcer_next(
     }
     if (find_step(announcer, KVB_ANNOUNCE_REMOVE) || find_step(announcer, KVB_ANNOUNCE_ADD)) {
         struct kvb_announced *item = &announcer->items[announcer->at];
+        announcer->was_changed = item->is_changed;
         item->is_changed &= announcer->step != KVB_ANNOUNCE_ADD;
         *out_worker = &item->worker;
     }
@@ -290,6 +291,8 @@ static void take_lost_answer(struct kvb_announcer *announcer, enum kvb_announce_
 
     if (step == KVB_ANNOUNCE_ADD && item->state == KVB_ANNOUNCED_ABSENT) {
         item->state = KVB_ANNOUNCED_UNKNOWN;
+    } else if (step == KVB_ANNOUNCE_ADD) {
+        item->is_changed |= announcer->was_changed; /* else nobody removes its registration */
     }
 }
 

@@ -67,6 +67,7 @@ struct kvb_announcer {
     uint64_t pause_ns;           /* after the next failure */
     enum kvb_announce_step step; /* under way */
     size_t at;                   /* the item that it is about */
+    bool was_changed;            /* the item's is_changed, before it was sent */
 };
 
 /* {0} is an announcer that wants nothing. */

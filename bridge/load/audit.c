@@ -296,6 +296,7 @@ void kvb_audit_cleared(struct kvb_audit *audit, const struct kvb_stream_id *id)
     struct audited_stream *stream = &audit->streams[number];
     stream->evidence = 0;
     stream->clean = 0;
+    stream->extra_tokens = 0;
     if (stream->stats.verdict == KVB_AUDIT_BROKEN) {
         set_verdict(audit, stream, KVB_AUDIT_PROBATION);
     }

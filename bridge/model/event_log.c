@@ -162,7 +162,7 @@ static void put_logged_event(
         (struct logged_event){ .kind = event->kind,
                                .tier = event->tier,
                                .has_parent = event->has_parent,
-                               .origin = note.origin,
+                               .origin = (uint32_t)note.origin & 3U,
                                .block_count = event->block_count & ((1U << count_bits) - 1),
                                .block_at = (uint32_t)log->block_end,
                                .parent = event->parent,

@@ -290,6 +290,28 @@ static void a_rank_that_leaves_after_a_lost_answer_is_removed(void **state)
     kvb_announcer_done(&scene.announcer);
 }
 
+static void a_registered_rank_that_leaves_after_a_lost_change_is_removed(void **state)
+{
+    const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct kvb_dynamo_worker changed = worker;
+    struct scene scene = with_one(KVB_DYNAMO_SELECT_SERVICE, &worker);
+
+    (void)state;
+    changed.max_batched_tokens = 8192;
+    want(&scene, &changed, 1);
+    expect(&scene, KVB_ANNOUNCE_ADD, 7);
+    answer(&scene, 0, "timeout");
+    want(&scene, NULL, 0);
+    scene.now_ns += 500 * ms;
+    expect(&scene, KVB_ANNOUNCE_LIST, 0);
+    list_one(&scene, KVB_DYNAMO_SELECT_SERVICE, &worker);
+    answer(&scene, 200, "");
+    expect(&scene, KVB_ANNOUNCE_REMOVE, 7);
+    answer(&scene, 200, "");
+    assert_true(kvb_announcer_is_gone(&scene.announcer));
+    kvb_announcer_done(&scene.announcer);
+}
+
 static void a_rank_that_changes_and_leaves_at_once_is_removed(void **state)
 {
     const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
@@ -461,6 +483,7 @@ int main(void)
         cmocka_unit_test(a_rank_whose_settings_change_while_it_is_added_is_sent_again),
         cmocka_unit_test(a_rank_whose_settings_change_after_a_lost_answer_is_sent_again),
         cmocka_unit_test(a_rank_that_leaves_after_a_lost_answer_is_removed),
+        cmocka_unit_test(a_registered_rank_that_leaves_after_a_lost_change_is_removed),
         cmocka_unit_test(a_rank_that_changes_and_leaves_at_once_is_removed),
         cmocka_unit_test(a_rank_that_is_wanted_again_before_its_removal_stays),
         cmocka_unit_test(ranks_no_longer_announced_are_removed),
