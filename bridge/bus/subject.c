@@ -1,7 +1,8 @@
 #include "bus/subject.h"
 
+#include "core/decimal.h"
+
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { max_subject_bytes = 1023 };
@@ -126,23 +127,37 @@ kvb_status kvb_subject_split(
     return KVB_OK;
 }
 
+/* Reads the token at *rest, decimal digits alone, and skips it. */
+static kvb_status take_subject_number(const char **rest, uint64_t max, uint64_t *out_number)
+{
+    char digits[kvb_decimal_bytes + 1];
+    const size_t len = strcspn(*rest, ".");
+
+    if (len >= sizeof digits) {
+        return KVB_BAD_INPUT;
+    }
+    memcpy(digits, *rest, len);
+    digits[len] = '\0';
+    *rest += len;
+    return kvb_decimal_read(digits, out_number) && *out_number <= max ? KVB_OK : KVB_BAD_INPUT;
+}
+
 kvb_status kvb_subject_read_stream(
     const char *subject, const char *name, uint64_t *out_worker_id, uint32_t *out_dp_rank)
 {
     char name_space[kvb_name_bytes + 1];
     char component[kvb_name_bytes + 1];
     const char *tail = NULL;
-    char *end = NULL;
+    uint64_t worker = 0;
+    uint64_t rank = 0;
 
     KVB_TRY(kvb_subject_split(subject, name_space, component, &tail));
     KVB_TRY(take_subject_text(&tail, name));
     KVB_TRY(take_subject_text(&tail, "."));
-    const unsigned long long worker = strtoull(tail, &end, 10);
-    if (*end != '.') {
-        return KVB_BAD_INPUT;
-    }
-    const unsigned long long rank = strtoull(end + 1, &end, 10);
-    if (*end != '\0' || rank > UINT32_MAX) {
+    KVB_TRY(take_subject_number(&tail, UINT64_MAX, &worker));
+    KVB_TRY(take_subject_text(&tail, "."));
+    KVB_TRY(take_subject_number(&tail, UINT32_MAX, &rank));
+    if (*tail != '\0') {
         return KVB_BAD_INPUT;
     }
     *out_worker_id = worker;

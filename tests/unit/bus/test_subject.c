@@ -158,6 +158,12 @@ static void a_subject_may_end_with_a_stream(void **state)
         "namespace.a.component.b.kv_sync_more.7.1",
         "kv_sync.7.1",
         "namespace.a.component.b.kv_sync.7.4294967296",
+        "namespace.a.component.b.kv_sync.-1.0",
+        "namespace.a.component.b.kv_sync.+1.0",
+        "namespace.a.component.b.kv_sync.7.+1",
+        "namespace.a.component.b.kv_sync.7.-18446744073709551615",
+        "namespace.a.component.b.kv_sync.18446744073709551616.0",
+        "namespace.a.component.b.kv_sync.99999999999999999999999.0",
     };
     uint64_t worker = 1;
     uint32_t rank = 2;
