@@ -141,8 +141,6 @@ static kvb_status start_ingest_thread(struct kvb_bridge *bridge)
     KVB_TRY(kvb_poller_add_fd(
         bridge->ingest.poller, kvb_refresh_owner,
         kvb_refresh_responder_fd(&bridge->refresh.responder)));
-    KVB_TRY(kvb_poller_add_fd(
-        bridge->ingest.poller, kvb_explain_owner, kvb_ring_fd(bridge->explain.responder.incoming)));
     KVB_TRY(kvb_thread_start(&bridge->thread, kvb_bridge_run, bridge));
     atomic_store(&bridge->is_running, true);
     return KVB_OK;

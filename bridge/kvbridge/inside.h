@@ -161,7 +161,6 @@ enum {
     kvb_stop_owner = kvb_first_fd_owner, /* stop and commands */
     kvb_sync_owner,                      /* requests of aggregators */
     kvb_refresh_owner,                   /* requests of routers that started late */
-    kvb_explain_owner,                   /* requests of people about prompts */
     kvb_pages_owner,                     /* metrics pages */
     kvb_first_republish_owner,           /* readers of republished events */
     kvb_bridge_owners = kvb_first_republish_owner + kvb_max_republished_ranks
@@ -538,7 +537,8 @@ void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank
 kvb_status kvb_bridge_open_explain(struct kvb_bridge *bridge);
 void kvb_bridge_close_explain(struct bridge_explain *explain);
 
-/* Called in every turn: answers one request at most. */
+/* Called in every turn: answers one request at most.  The poller does not watch the requests: in a
+ * pause they would keep the thread turning.  An idle thread turns often enough for people. */
 void kvb_bridge_explain(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* ---- kvbridge/standby.c: streams that are published only while no other bridge does ---- */
