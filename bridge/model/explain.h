@@ -25,7 +25,8 @@ enum kvb_explain_reason {
     KVB_EXPLAIN_UNMATCHABLE,    /* behind the block before it is one that no query can name */
     KVB_EXPLAIN_NEVER_STORED,   /* not since all blocks were removed, or since the stream began */
     KVB_EXPLAIN_INCOMPLETE,     /* the list may lack blocks; the stream's state says why */
-    KVB_EXPLAIN_OLDER,          /* whatever happened is older than the trace */
+    KVB_EXPLAIN_OLDER,          /* whatever happened is older than the trace.  A block without name
+                                 * may be held nevertheless, if the list has more than 65,536 */
     KVB_EXPLAIN_REASON_COUNT
 };
 

@@ -10,12 +10,13 @@
 #include <string.h>
 
 /* Other seeds with which the prompt's first missing block is tried. */
-enum { max_seeds = 64, max_candidates = 1 << 18 };
+enum { max_seeds = 64 };
 
 /* The blocks of the prompt. */
 struct prompt_block {
     kvb_tokens_hash tokens;
     kvb_block_hash block;
+    uint32_t first_same; /* the first block of the prompt with these tokens, if it has tokens */
     bool has_name;
     bool is_waiting;     /* an entry with these tokens waits for its parent */
     bool has_other_name; /* it is held with another seed */
@@ -37,8 +38,8 @@ struct explaining {
     struct prompt_block *prompt; /* owned; out->blocks of them */
     bool has_tokens;
     struct kvb_hash_key hash_key;     /* of the next two */
-    struct kvb_id_table by_name;      /* of the rows */
-    struct kvb_id_table by_tokens;    /* of the whole prompt */
+    struct kvb_id_table by_name;      /* of the rows, the first of each name */
+    struct kvb_id_table by_tokens;    /* of the whole prompt, the first of equal tokens */
     struct block_history *histories;  /* owned; KVB_LIST_COUNT for each row */
     struct kvb_explained_trace clear; /* the oldest clear that the walk has met; NOTHING: none */
 };
@@ -128,23 +129,13 @@ static void name_canonically(const struct explaining *explaining)
     }
 }
 
-static kvb_status index_tokens(struct explaining *explaining)
-{
-    for (size_t i = 0; i < explaining->out->blocks; i++) {
-        KVB_TRY(kvb_id_table_put(
-            &explaining->by_tokens, hash_of_value(explaining, explaining->prompt[i].tokens.value),
-            (uint32_t)i));
-    }
-    return KVB_OK;
-}
-
-/* The blocks of the prompt with these tokens, one after another; KVB_NO_ID: no more. */
-static uint32_t
-next_with_tokens(const struct explaining *explaining, kvb_tokens_hash tokens, size_t *at)
+/* The first block of the prompt with these tokens.  KVB_NO_ID: none. */
+static uint32_t find_with_tokens(const struct explaining *explaining, kvb_tokens_hash tokens)
 {
     const uint32_t hash = hash_of_value(explaining, tokens.value);
+    size_t at = kvb_id_table_start(&explaining->by_tokens, hash);
 
-    for (uint32_t id; (id = kvb_id_table_next(&explaining->by_tokens, hash, at)) != KVB_NO_ID;) {
+    for (uint32_t id; (id = kvb_id_table_next(&explaining->by_tokens, hash, &at)) != KVB_NO_ID;) {
         if (explaining->prompt[id].tokens.value == tokens.value) {
             return id;
         }
@@ -152,34 +143,78 @@ next_with_tokens(const struct explaining *explaining, kvb_tokens_hash tokens, si
     return KVB_NO_ID;
 }
 
-static size_t start_of_tokens(const struct explaining *explaining, kvb_tokens_hash tokens)
+/* A table with many equal keys would be walked for each of them: one block stands for all with the
+ * same tokens. */
+static kvb_status index_tokens(struct explaining *explaining)
 {
-    return kvb_id_table_start(&explaining->by_tokens, hash_of_value(explaining, tokens.value));
+    for (uint32_t i = 0; i < explaining->out->blocks; i++) {
+        struct prompt_block *block = &explaining->prompt[i];
+        block->first_same = find_with_tokens(explaining, block->tokens);
+        if (block->first_same == KVB_NO_ID) {
+            block->first_same = i;
+            KVB_TRY(kvb_id_table_put(
+                &explaining->by_tokens, hash_of_value(explaining, block->tokens.value), i));
+        }
+    }
+    return KVB_OK;
 }
 
 /* ---- The engine's names: a block is found by its tokens and its parent ---- */
 
-/* Blocks with tokens of the prompt, those that are held first; then from the newest event on. */
+/* Blocks with tokens of the prompt, those that are held first; then from the newest event on.  Of
+ * those with the same tokens and parent, the first. */
 struct name_candidates {
     struct kvb_mirror_named *items; /* owned */
     size_t count, capacity;
-    struct kvb_id_table by_tokens;
+    struct kvb_id_table by_place; /* tokens and parent */
 };
+
+/* The blocks of the mirror and of the trace that are looked at; the trace's last event may be
+ * longer than what is left of these. */
+enum { max_candidates = 2 << 16 };
 
 static void drop_candidates(struct name_candidates *candidates)
 {
     free(candidates->items);
-    kvb_id_table_done(&candidates->by_tokens);
+    kvb_id_table_done(&candidates->by_place);
+}
+
+static bool is_same_candidate(const struct kvb_mirror_named *a, const struct kvb_mirror_named *b)
+{
+    return a->tokens.value == b->tokens.value && a->has_parent == b->has_parent &&
+           (!a->has_parent || a->parent.value == b->parent.value);
+}
+
+static uint32_t
+hash_of_candidate(const struct explaining *explaining, const struct kvb_mirror_named *named)
+{
+    return (uint32_t)kvb_hash_keyed(
+        &explaining->hash_key, named->tokens.value, named->has_parent ? named->parent.value : 0);
+}
+
+/* The candidate with the tokens and the parent of `named`.  NULL: none. */
+static const struct kvb_mirror_named *find_candidate(
+    const struct explaining *explaining, const struct name_candidates *candidates,
+    const struct kvb_mirror_named *named)
+{
+    const uint32_t hash = hash_of_candidate(explaining, named);
+    size_t at = kvb_id_table_start(&candidates->by_place, hash);
+
+    for (uint32_t id; (id = kvb_id_table_next(&candidates->by_place, hash, &at)) != KVB_NO_ID;) {
+        if (is_same_candidate(&candidates->items[id], named)) {
+            return &candidates->items[id];
+        }
+    }
+    return NULL;
 }
 
 static kvb_status add_candidate(
     const struct explaining *explaining, struct name_candidates *candidates,
     const struct kvb_mirror_named *named)
 {
-    size_t at = start_of_tokens(explaining, named->tokens);
-
-    if (next_with_tokens(explaining, named->tokens, &at) == KVB_NO_ID ||
-        candidates->count == max_candidates) {
+    if (candidates->count == max_candidates ||
+        find_with_tokens(explaining, named->tokens) == KVB_NO_ID ||
+        find_candidate(explaining, candidates, named)) {
         return KVB_OK;
     }
     KVB_TRY(kvb_array_reserve(
@@ -187,8 +222,7 @@ static kvb_status add_candidate(
         max_candidates));
     candidates->items[candidates->count] = *named;
     return kvb_id_table_put(
-        &candidates->by_tokens, hash_of_value(explaining, named->tokens.value),
-        (uint32_t)candidates->count++);
+        &candidates->by_place, hash_of_candidate(explaining, named), (uint32_t)candidates->count++);
 }
 
 static kvb_status add_traced_candidates(
@@ -236,21 +270,16 @@ static bool name_from_candidates(
     const struct explaining *explaining, const struct name_candidates *candidates, size_t i)
 {
     struct prompt_block *block = &explaining->prompt[i];
-    const uint32_t hash = hash_of_value(explaining, block->tokens.value);
-    size_t at = kvb_id_table_start(&candidates->by_tokens, hash);
+    const struct kvb_mirror_named wanted = { .tokens = block->tokens,
+                                             .has_parent = i > 0,
+                                             .parent = { i > 0 ? block[-1].block.value : 0 } };
+    const struct kvb_mirror_named *named = find_candidate(explaining, candidates, &wanted);
 
-    for (uint32_t id; (id = kvb_id_table_next(&candidates->by_tokens, hash, &at)) != KVB_NO_ID;) {
-        const struct kvb_mirror_named *named = &candidates->items[id];
-        const bool is_behind =
-            i == 0 ? !named->has_parent
-                   : named->has_parent && named->parent.value == block[-1].block.value;
-        if (named->tokens.value == block->tokens.value && is_behind) {
-            block->block = named->block;
-            block->has_name = true;
-            return true;
-        }
+    if (named) {
+        block->block = named->block;
+        block->has_name = true;
     }
-    return false;
+    return named != NULL;
 }
 
 static kvb_status name_as_engine(struct explaining *explaining)
@@ -323,6 +352,20 @@ static void count_prompt_held(struct explaining *explaining)
 
 /* ---- The trace ---- */
 
+/* The first row with this name.  KVB_NO_ID: none. */
+static uint32_t find_row(const struct explaining *explaining, kvb_block_hash block)
+{
+    const uint32_t hash = hash_of_value(explaining, block.value);
+    size_t at = kvb_id_table_start(&explaining->by_name, hash);
+
+    for (uint32_t row; (row = kvb_id_table_next(&explaining->by_name, hash, &at)) != KVB_NO_ID;) {
+        if (explaining->out->rows[row].block.value == block.value) {
+            return row;
+        }
+    }
+    return KVB_NO_ID;
+}
+
 static kvb_status make_rows(struct explaining *explaining, size_t from, size_t max_rows)
 {
     struct kvb_explanation *out = explaining->out;
@@ -340,7 +383,7 @@ static kvb_status make_rows(struct explaining *explaining, size_t from, size_t m
         const struct prompt_block *block = &explaining->prompt[from + i];
         out->rows[i] =
             (struct kvb_explained_block){ .has_name = block->has_name, .block = block->block };
-        if (block->has_name) {
+        if (block->has_name && find_row(explaining, block->block) == KVB_NO_ID) {
             KVB_TRY(kvb_id_table_put(
                 &explaining->by_name, hash_of_value(explaining, block->block.value), (uint32_t)i));
         }
@@ -405,29 +448,27 @@ static void note_traced(struct explaining *explaining, const struct kvb_traced_e
         return;
     }
     for (uint32_t i = 0; i < traced->event.block_count; i++) {
-        const kvb_block_hash block = kvb_event_log_traced_block(log, traced, i);
-        const uint32_t hash = hash_of_value(explaining, block.value);
-        size_t at = kvb_id_table_start(&explaining->by_name, hash);
-        for (uint32_t row;
-             (row = kvb_id_table_next(&explaining->by_name, hash, &at)) != KVB_NO_ID;) {
-            if (explaining->out->rows[row].block.value == block.value) {
-                note_event(
-                    explaining, &explaining->histories[row * KVB_LIST_COUNT + traced->event.tier],
-                    traced);
-            }
+        const uint32_t row = find_row(explaining, kvb_event_log_traced_block(log, traced, i));
+        if (row != KVB_NO_ID) {
+            note_event(
+                explaining, &explaining->histories[row * KVB_LIST_COUNT + traced->event.tier],
+                traced);
         }
     }
 }
 
-/* What no event names is absent since the oldest clear of the trace. */
+/* What no event names is absent since the oldest clear of the trace.  Rows with the same name have
+ * one history, the first row's. */
 static void end_trace(struct explaining *explaining)
 {
-    const size_t count = explaining->out->row_count * KVB_LIST_COUNT;
+    struct kvb_explanation *out = explaining->out;
 
-    for (size_t i = 0; i < count; i++) {
-        struct kvb_explained_trace *trace =
-            &explaining->out->rows[i / KVB_LIST_COUNT].traces[i % KVB_LIST_COUNT];
-        *trace = explaining->histories[i].trace;
+    for (size_t i = 0; i < out->row_count * KVB_LIST_COUNT; i++) {
+        struct kvb_explained_block *row = &out->rows[i / KVB_LIST_COUNT];
+        const size_t list = i % KVB_LIST_COUNT;
+        const size_t first = row->has_name ? find_row(explaining, row->block) : i / KVB_LIST_COUNT;
+        struct kvb_explained_trace *trace = &row->traces[list];
+        *trace = explaining->histories[first * KVB_LIST_COUNT + list].trace;
         if (trace->verdict == KVB_TRACE_NOTHING && explaining->clear.verdict != KVB_TRACE_NOTHING) {
             *trace = explaining->clear;
             trace->verdict = KVB_TRACE_ABSENT;
@@ -464,10 +505,14 @@ static void find_waiting_blocks(struct explaining *explaining)
     size_t place = 0;
 
     while (explaining->has_tokens && kvb_mirror_next_waiting(mirror, &place, &tokens, &parent)) {
-        size_t at = start_of_tokens(explaining, tokens);
-        for (uint32_t id; (id = next_with_tokens(explaining, tokens, &at)) != KVB_NO_ID;) {
+        const uint32_t id = find_with_tokens(explaining, tokens);
+        if (id != KVB_NO_ID) {
             explaining->prompt[id].is_waiting = true;
         }
+    }
+    for (size_t i = 0; explaining->has_tokens && i < explaining->out->blocks; i++) {
+        struct prompt_block *block = &explaining->prompt[i];
+        block->is_waiting = explaining->prompt[block->first_same].is_waiting;
     }
 }
 
@@ -530,13 +575,17 @@ static void explain_row(struct explaining *explaining, size_t i)
                                             : (struct kvb_mirror_look){ 0 };
     const bool is_break = at == out->held_blocks;
     const kvb_block_hash parent = { at > 0 ? explaining->prompt[at - 1].block.value : 0 };
+    const enum kvb_mirror_unmatchable unmatchable =
+        is_break ? kvb_mirror_find_unmatchable(stream->mirror, at > 0, parent)
+                 : KVB_UNMATCHABLE_NONE;
     const struct kvb_explain_facts facts = {
         .is_withdrawn = stream->is_withdrawn,
         .is_partly_held = look.is_partly_held,
         .is_waiting = block->is_waiting,
         .has_other_name = block->has_other_name,
-        .is_unmatchable = is_break && kvb_mirror_has_unmatchable(stream->mirror, at > 0, parent),
-        .is_incomplete = !stream->is_complete || stream->has_skipped || stream->has_unknown_event,
+        .is_unmatchable = unmatchable == KVB_UNMATCHABLE_FOUND,
+        .is_incomplete = !stream->is_complete || stream->has_skipped || stream->has_unknown_event ||
+                         unmatchable == KVB_UNMATCHABLE_UNKNOWN,
         .is_trace_whole = out->is_trace_whole,
     };
 

@@ -15,7 +15,8 @@
  *                      \-> other seeds, unknown parents    --+
  *
  * The names are the canonical ones.  Where blocks have the engine's names, those of a query of
- * token ids are found by the tokens and the parent, in the mirror and in the trace.
+ * token ids are found by the tokens and the parent, among the first 65,536 blocks of the mirror and
+ * in the trace.  What is in neither has no name, and is older than the trace.
  *
  * Pure.  Threads: the caller locks.
  * Time: some milliseconds at most: the ceilings are kvb_explain_blocks, kvb_explain_trace_blocks

@@ -3,7 +3,7 @@
 /* Looking up, for people who ask why a block is not listed.  The limits keep the time of one
  * request at some milliseconds, whatever the mirror holds. */
 
-enum { max_waiting_visits = 1 << 16, max_context_visits = 1 << 16, max_entry_visits = 1 << 20 };
+enum { max_waiting_visits = 1 << 16, max_context_visits = 1 << 16, max_entry_visits = 1 << 16 };
 
 static void add_copies(
     const struct kvb_mirror *mirror, const struct mirror_entry *entry, struct kvb_mirror_look *look)
@@ -108,19 +108,19 @@ bool kvb_mirror_next_named(
     return true;
 }
 
-bool kvb_mirror_has_unmatchable(
-    const struct kvb_mirror *mirror, bool has_parent, kvb_block_hash parent)
+enum kvb_mirror_unmatchable
+kvb_mirror_find_unmatchable(const struct kvb_mirror *mirror, bool has_parent, kvb_block_hash parent)
 {
     const struct mirror_entry *entry = NULL;
     size_t place = 0;
 
     if (mirror->counts.unmatchable == 0) {
-        return false; /* none was ever stored */
+        return KVB_UNMATCHABLE_NONE; /* none was ever stored */
     }
     while ((entry = next_placed(mirror, &place, placement_unmatchable))) {
         if (entry->has_parent == has_parent && (!has_parent || entry->parent == parent.value)) {
-            return true;
+            return KVB_UNMATCHABLE_FOUND;
         }
     }
-    return false;
+    return place < mirror->entry_end ? KVB_UNMATCHABLE_UNKNOWN : KVB_UNMATCHABLE_NONE;
 }

@@ -252,7 +252,7 @@ bool kvb_mirror_next_waiting(
     kvb_engine_hash *out_parent);
 
 /* A block that is held under a name with these tokens, by name and parent.  The walk is that of
- * kvb_mirror_next_waiting() over all blocks, 1,048,576 of them at most. */
+ * kvb_mirror_next_waiting() over all blocks, also 65,536 of them at most. */
 struct kvb_mirror_named {
     kvb_block_hash block;
     kvb_tokens_hash tokens;
@@ -262,7 +262,12 @@ struct kvb_mirror_named {
 bool kvb_mirror_next_named(
     const struct kvb_mirror *mirror, size_t *place, struct kvb_mirror_named *out_named);
 
-/* True: the engine holds a block behind this parent (has_parent false: at a prompt's beginning)
- * that no query can name.  Looks at 1,048,576 blocks at most. */
-bool kvb_mirror_has_unmatchable(
+/* Whether the engine holds a block behind this parent (has_parent false: at a prompt's beginning)
+ * that no query can name.  Looks at 65,536 blocks at most. */
+enum kvb_mirror_unmatchable {
+    KVB_UNMATCHABLE_NONE,
+    KVB_UNMATCHABLE_FOUND,
+    KVB_UNMATCHABLE_UNKNOWN /* not among those it looked at, and there are more */
+};
+enum kvb_mirror_unmatchable kvb_mirror_find_unmatchable(
     const struct kvb_mirror *mirror, bool has_parent, kvb_block_hash parent);

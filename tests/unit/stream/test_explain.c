@@ -372,6 +372,15 @@ static void finds_the_same_tokens_under_another_lora_name_or_salt(void **state)
     stream_world_end(&world);
 }
 
+static void add_unmatchable(struct stream_world *world)
+{
+    add_chain(world, prompt, 1, 2);
+    assert_ok(kvb_event_batch_reserve_extras(&world->batch, 1));
+    world->batch.extras[0] = (struct kvb_block_extra){ .unmatchable = true };
+    world->batch.extra_count = 1;
+    last_event(&world->batch)->extra_count = 1;
+}
+
 static void finds_blocks_that_no_query_can_name_where_the_prefix_breaks(void **state)
 {
     (void)state;
@@ -382,11 +391,7 @@ static void finds_blocks_that_no_query_can_name_where_the_prefix_breaks(void **s
     end_replay(&world, first_incarnation);
     add_chain(&world, prompt, 0, 1);
     give_live(&world, 0);
-    add_chain(&world, prompt, 1, 2);
-    assert_ok(kvb_event_batch_reserve_extras(&world.batch, 1));
-    world.batch.extras[0] = (struct kvb_block_extra){ .unmatchable = true };
-    world.batch.extra_count = 1;
-    last_event(&world.batch)->extra_count = 1;
+    add_unmatchable(&world);
     give_live(&world, 1);
     struct kvb_explanation got = explain(&world, &query);
     assert_int_equal(got.held_blocks, 1);
@@ -562,6 +567,163 @@ static void refuses_a_text_and_a_prompt_that_is_too_long(void **state)
     stream_world_end(&world);
 }
 
+/* ---- Cost: equal keys would take minutes, and of a large list a part is looked at ---- */
+
+enum { crowd = 1 << 13, looked_at = 1 << 16, part = 1 << 12 };
+
+static void begin_large(struct stream_world *world, enum kvb_hashes hashes, size_t log_blocks)
+{
+    struct kvb_stream_options options = stream_world_options(true);
+
+    options.max_log_blocks = log_blocks;
+    options.mirror.hashes = hashes;
+    options.mirror.max_blocks = 4 * (size_t)looked_at;
+    begin_with(world, &options);
+    end_replay(world, first_incarnation);
+}
+
+/* Past the router's list, which is a short one. */
+static void give_large_batch(struct stream_world *world, uint64_t seq)
+{
+    const struct kvb_stream_input input = { .kind = KVB_INPUT_LIVE,
+                                            .now_ns = world->now_ns,
+                                            .wall_us = wall_us(world),
+                                            .seq = seq,
+                                            .fingerprint = { .low = seq,
+                                                             .high = first_incarnation },
+                                            .batch = &world->batch };
+
+    assert_ok(kvb_stream_step(world->stream, &input, &world->output));
+    kvb_event_batch_reset(&world->batch);
+}
+
+/* Blocks `from` .. `to` - 1 of a chain of equal tokens, behind block from - 1. */
+static void add_equal(struct stream_world *world, uint64_t from, uint64_t to, uint32_t token)
+{
+    uint64_t hashes[part];
+    uint32_t tokens[part];
+
+    assert_true(to - from <= part);
+    for (uint64_t i = from; i < to; i++) {
+        hashes[i - from] = engine_hash(i, token);
+        tokens[i - from] = token;
+    }
+    const uint64_t parent = from > 0 ? engine_hash(from - 1, token) : 0;
+    add_stored(&world->batch, from > 0 ? &parent : NULL, hashes, tokens, to - from);
+}
+
+/* A chain, and blocks behind parents that nobody knows. */
+static void explain_equal_tokens(const struct kvb_query *query, enum kvb_hashes hashes)
+{
+    struct stream_world world;
+    struct kvb_explanation got = { 0 };
+
+    begin_large(&world, hashes, many);
+    for (uint64_t at = 0; at < crowd; at += part) {
+        add_equal(&world, at, at + part, 0);
+    }
+    for (uint64_t i = 0; i < crowd; i++) {
+        add_equal(&world, 2 * crowd + 2 * i, 2 * crowd + 2 * i + 1, 0);
+    }
+    give_large_batch(&world, 0);
+    assert_ok(kvb_stream_explain(world.stream, query, crowd, 2, &got));
+    assert_int_equal(got.held_blocks, crowd);
+    if (hashes == KVB_HASHES_CANONICAL) {
+        assert_reason(&got, 0, KVB_EXPLAIN_PARENT_UNKNOWN);
+        assert_reason(&got, 1, KVB_EXPLAIN_PARENT_UNKNOWN);
+    }
+    kvb_explanation_done(&got);
+    stream_world_end(&world);
+}
+
+static void equal_tokens_cost_no_more_than_others(void **state)
+{
+    (void)state;
+    uint32_t *tokens = calloc(kvb_explain_blocks, sizeof *tokens);
+    const struct kvb_query query = query_of(tokens, kvb_explain_blocks);
+
+    assert_non_null(tokens);
+    explain_equal_tokens(&query, KVB_HASHES_CANONICAL);
+    explain_equal_tokens(&query, KVB_HASHES_ENGINE);
+    free(tokens);
+}
+
+static void rows_of_one_name_have_one_history(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    uint64_t *names = calloc(kvb_explain_blocks, sizeof *names);
+    const struct kvb_query query = { .form = KVB_QUERY_BLOCK_HASHES,
+                                     .hashes = names,
+                                     .count = kvb_explain_blocks };
+    uint64_t seq = 0;
+
+    assert_non_null(names);
+    begin(&world, many);
+    end_replay(&world, first_incarnation);
+    for (size_t i = 0; i < kvb_explain_blocks; i++) {
+        names[i] = name_of(prompt, 1).value;
+    }
+    for (; seq < 100; seq += 2) {
+        add_chain(&world, prompt, 0, 1);
+        give_live(&world, seq);
+        remove_live(&world, seq + 1, 0, prompt[0]);
+    }
+    struct kvb_explanation got = explain(&world, &query);
+    for (size_t row = 0; row < got.row_count; row++) {
+        assert_reason(&got, row, KVB_EXPLAIN_REMOVED);
+        assert_trace(&got, row, KVB_TRACE_REMOVED, world.last_id, KVB_ORIGIN_LIVE);
+    }
+    kvb_explanation_done(&got);
+    free(names);
+    stream_world_end(&world);
+}
+
+static void admits_that_a_large_list_was_not_looked_at_as_a_whole(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    const struct kvb_query query = query_of(prompt, 1);
+    uint64_t seq = 0;
+
+    begin_large(&world, KVB_HASHES_ENGINE, 1);
+    for (uint64_t at = 0; at < looked_at; at += part) {
+        add_equal(&world, at, at + part, 7);
+        give_large_batch(&world, seq++);
+    }
+    add_chain(&world, prompt, 0, 1);
+    give_large_batch(&world, seq++);
+    add_chain(&world, (uint32_t[]){ 9 }, 0, 1); /* drives the block before out of the trace */
+    give_large_batch(&world, seq++);
+    struct kvb_explanation got = explain(&world, &query);
+    assert_false(got.rows[0].has_name);
+    assert_reason(&got, 0, KVB_EXPLAIN_OLDER);
+    kvb_explanation_done(&got);
+    stream_world_end(&world);
+}
+
+static void says_never_only_of_a_list_that_was_looked_at_as_a_whole(void **state)
+{
+    (void)state;
+    struct stream_world world;
+    const struct kvb_query query = query_of(prompt, 2);
+    uint64_t seq = 0;
+
+    begin_large(&world, KVB_HASHES_CANONICAL, many);
+    add_chain(&world, prompt, 0, 1);
+    give_large_batch(&world, seq++);
+    for (uint64_t at = 1; at < looked_at; at += part) { /* behind a parent that nobody knows */
+        add_equal(&world, at, at + part, 7);
+        give_large_batch(&world, seq++);
+    }
+    add_unmatchable(&world);
+    give_large_batch(&world, seq++);
+    struct kvb_explanation got = explain(&world, &query);
+    assert_reason(&got, 1, KVB_EXPLAIN_INCOMPLETE);
+    kvb_explanation_done(&got);
+    stream_world_end(&world);
+}
+
 /* ---- Against a reference model ---- */
 
 /* Of one root block: how it came to be as it is, by a reader that sees every change. */
@@ -688,6 +850,10 @@ int main(void)
         cmocka_unit_test(the_engines_names_are_found_by_tokens_and_parent),
         cmocka_unit_test(takes_hashes_and_answers_in_parts),
         cmocka_unit_test(refuses_a_text_and_a_prompt_that_is_too_long),
+        cmocka_unit_test(equal_tokens_cost_no_more_than_others),
+        cmocka_unit_test(rows_of_one_name_have_one_history),
+        cmocka_unit_test(admits_that_a_large_list_was_not_looked_at_as_a_whole),
+        cmocka_unit_test(says_never_only_of_a_list_that_was_looked_at_as_a_whole),
         cmocka_unit_test(agrees_with_a_reader_of_every_event),
         cmocka_unit_test(survives_each_allocation_failing),
     };
