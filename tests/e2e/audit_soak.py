@@ -72,19 +72,22 @@ class CachingEngine(engine.Engine):
             self.cache.pop(name, None)
 
 
+class Refused(Exception):
+    """No worker could be chosen."""
+
+
 class Router:
     def __init__(self, port):
         self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
 
-    def ask(self, path, body):
+    def post(self, path, body):
         self.connection.request("POST", path, body=json.dumps(body), headers={"Content-Type": "application/json"})
         answer = self.connection.getresponse()
-        return answer.status, json.loads(answer.read())
-
-    def post(self, path, body):
-        status, answer = self.ask(path, body)
-        assert status == 200, (path, status, answer)
-        return answer
+        text = answer.read()
+        if answer.status == 503:
+            raise Refused(text)
+        assert answer.status == 200, (path, answer.status, text)
+        return json.loads(text)
 
 
 def prompt_of(worker, number):
