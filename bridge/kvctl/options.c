@@ -302,6 +302,27 @@ static const struct kvctl_command *find_kvctl_command(const char *name)
     return command->name ? command : NULL;
 }
 
+static void check_choices(
+    const struct kvctl_options *options, const struct kvctl_command *command,
+    const struct argp_state *state)
+{
+    if (command->needs_tokens && !options->tokens == !options->tokens_file) {
+        argp_error(state, "%s: give either --tokens or --tokens-file", command->name);
+    }
+    if (command->run == kvctl_explain && options->worker_count != 1) {
+        argp_error(state, "explain: give one --worker ID");
+    }
+    if (options->is_all && (options->kinds || options->worker_count > 0 || options->has_rank)) {
+        argp_error(state, "--all shows every message: leave out --kind, --worker and --rank");
+    }
+    if (command->run == kvctl_verify && !options->truth) {
+        argp_error(state, "verify: give --truth PATH, as kvfleet has it");
+    }
+    if (options->interval_ms < min_interval_ms) {
+        argp_error(state, "--interval: expected at least %d", min_interval_ms);
+    }
+}
+
 static void check_words(const struct kvctl_options *options, const struct argp_state *state)
 {
     const struct kvctl_command *command =
@@ -321,21 +342,7 @@ static void check_words(const struct kvctl_options *options, const struct argp_s
     if (!command->argument && options->file) {
         argp_error(state, "%s: one word too many: \"%s\"", command->name, options->file);
     }
-    if (command->needs_tokens && !options->tokens == !options->tokens_file) {
-        argp_error(state, "%s: give either --tokens or --tokens-file", command->name);
-    }
-    if (command->run == kvctl_explain && options->worker_count != 1) {
-        argp_error(state, "explain: give one --worker ID");
-    }
-    if (options->is_all && (options->kinds || options->worker_count > 0 || options->has_rank)) {
-        argp_error(state, "--all shows every message: leave out --kind, --worker and --rank");
-    }
-    if (command->run == kvctl_verify && !options->truth) {
-        argp_error(state, "verify: give --truth PATH, as kvfleet has it");
-    }
-    if (options->interval_ms < min_interval_ms) {
-        argp_error(state, "--interval: expected at least %d", min_interval_ms);
-    }
+    check_choices(options, command, state);
 }
 
 static error_t parse_kvctl_option(int key, char *argument, struct argp_state *state)

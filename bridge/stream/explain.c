@@ -615,7 +615,6 @@ kvb_status kvb_stream_explain(
     struct kvb_explanation *out)
 {
     struct kvb_explanation explanation = { .why = kvb_stream_odd_groups_why(stream) };
-    KVB_OWN(explaining_done)
     struct explaining explaining = { .stream = stream, .query = query, .out = &explanation };
 
     kvb_stream_heartbeat(stream, &explanation.beat);
@@ -628,6 +627,7 @@ kvb_status kvb_stream_explain(
         return KVB_BAD_INPUT;
     }
     const kvb_status status = explain_prompt(&explaining, from, max_rows);
+    explaining_done(&explaining);
     if (status != KVB_OK) {
         kvb_explanation_done(&explanation);
         return status;
