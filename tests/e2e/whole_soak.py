@@ -4,8 +4,10 @@ for as long as wanted.  Not part of the tests; run it by hand:
     KVB_BIN=build/release build/venv/bin/python tests/e2e/whole_soak.py --minutes 60
 
 64 engines with full caches serve requests and evict. Half of them are audited by the cached tokens that
-the router reports, half by the counters on their metrics pages. Every few seconds one of them has a
-fault of the table FAULTS. Every eighth offloads to a tier whose removals it does not publish.
+the router reports, half by the counters on their metrics pages. --busy of them serve BUSY times as many
+requests as the others. Every few seconds an engine has a fault of the table FAULTS; every other lie is
+that of a busy one. Every eighth engine offloads to a tier whose
+removals it does not publish.
 
 Every --judge seconds each list that says EXACT is compared with what its engine holds, block by block,
 unless its engine has a fault that is not over. A stream that the audit or its metrics page contradicts
@@ -53,8 +55,11 @@ FAULTS = {
     "silent reset": ({"audit", "occupancy"}, 240, 0),  # never published
     "lost removals": ({"audit", "occupancy"}, 240, 0),  # dropped before they are numbered
     "lie": ({"audit", "occupancy"}, 600, 0),  # one request in twenty finds nothing
+    "busy lie": ({"audit", "occupancy"}, 30, 0),  # of an engine with BUSY times as many requests
 }
-SILENT = ("silent reset", "lost removals", "lie")
+LIES = ("lie", "busy lie")
+SILENT = ("silent reset", "lost removals", *LIES)
+BUSY = 10  # requests of a busy engine for one of the others
 
 
 class Fault:
@@ -68,8 +73,8 @@ class Fault:
 
 
 class SoakEngine(audit_soak.CachingEngine):
-    def __init__(self, number, web):
-        self.number, self.web = number, web
+    def __init__(self, number, web, is_busy):
+        self.number, self.web, self.is_busy = number, web, is_busy
         self.known = {}  # last token of a prompt: names of its blocks
         self.fleet_names = {}  # of a block: its name in the fleet
         self.fault = None
@@ -172,6 +177,8 @@ class SoakEngine(audit_soak.CachingEngine):
     def begin_lie(self):
         pass
 
+    begin_busy_lie = begin_lie
+
     def heal(self, now):
         """What an operator does when a stream is contradicted: POST /reset_prefix_cache."""
         if self.fault.kind in SILENT:
@@ -187,7 +194,7 @@ class Soak:
         web = Web()
         scene.engines.append(web)
         numbers = range(1, options.streams + 1)
-        self.engines = {number: scene.engine_of(SoakEngine, number=number, web=web) for number in numbers}
+        self.engines = {number: scene.engine_of(SoakEngine, number=number, web=web, is_busy=number <= options.busy) for number in numbers}
         self.aggregator = scene.aggregator()
         self.bridge = scene.bridge(*(
             conftest.worker(one, number, more=f'load = {{ prometheus = "{web.url(f"/{number}")}"; }};')
@@ -238,7 +245,7 @@ class Soak:
 
     def execute(self, number, request_id, prompt):
         one = self.engines[number]
-        if one.fault and one.fault.kind == "lie" and not one.fault.is_over and self.random.random() < 0.05:
+        if one.fault and one.fault.kind in LIES and not one.fault.is_over and self.random.random() < 0.05:
             one.drop(prompt)
         cached = one.compute(prompt)
         report = {"request_id": request_id, **({"cached_tokens": cached} if self.reports(number) else {})}
@@ -252,7 +259,10 @@ class Soak:
         if not self.kinds:
             self.kinds = list(FAULTS)
             self.random.shuffle(self.kinds)
-        self.random.choice(honest).begin(self.kinds.pop(), now)
+        kind = self.kinds.pop()
+        fit = [one for one in honest if kind not in LIES or one.is_busy == (kind == "busy lie")]
+        if fit:
+            self.random.choice(fit).begin(kind, now)
 
     # ---- what the streams say ------------------------------------------------------
 
@@ -370,8 +380,9 @@ class Soak:
                 [begin + self.options.warm, self.options.every, lambda now: now < calm and self.begin_fault(now)]]
         rounds, self.behind = 0, 0.0
         while (now := time.monotonic()) < end:
-            for number in self.engines:
-                self.step(number, time.monotonic())
+            for number, one in self.engines.items():
+                for _ in range(BUSY if one.is_busy else 1):
+                    self.step(number, time.monotonic())
             rounds += 1
             for row in rows:
                 if time.monotonic() >= row[0]:
@@ -443,7 +454,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--minutes", type=float, default=60)
     parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--rate", type=float, default=2, help="requests a second for each stream")
+    parser.add_argument("--rate", type=float, default=1.6, help="requests a second for each stream")
+    parser.add_argument("--busy", type=int, default=8, help=f"streams with {BUSY} times that")
     parser.add_argument("--every", type=float, default=4, help="seconds between faults")
     parser.add_argument("--judge", type=float, default=10, help="seconds between comparisons of all lists")
     parser.add_argument("--warm", type=float, default=20, help="seconds before the first fault")
