@@ -58,6 +58,7 @@ void kvb_aggregator_audit_page(
     }
     const struct kvb_audit_page page = { .counters = report->prefix,
                                          .asked_ns = now_ns > age_ns ? now_ns - age_ns : 0,
+                                         .is_queue_empty = report->load.num_requests_waiting == 0,
                                          .claim = follower->claim };
     if (kvb_audit_sums_page(aggregator->sums, id, &page, now_ns, &period) == KVB_OK) {
         (void)kvb_audit_add_period(aggregator->audit, id, &period, now_ns); /* refused: counted */

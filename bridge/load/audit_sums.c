@@ -9,6 +9,7 @@
 
 enum {
     max_unexecuted = 64, /* decisions of a stream since its last balanced page */
+    max_past = 63,       /* decisions before it that are kept; a bit of `shifts` each */
     unconfirmed_periods = 2,
     streams_swept_a_call = 64
 };
@@ -23,13 +24,24 @@ struct routed {
     uint64_t at_ns;
 };
 
+/* Which decisions were executed between two pages can be seen from their lengths alone:
+ *
+ *     decisions    p  q | r  s  t  u     q waited when the comparison began, at |; equal lengths
+ *     executed        q   r  s           as many tokens as r, s and t: one of both is the truth
+ *
+ * An engine looks requests up in their order, so each number of past requests that waited at |
+ * gives one candidate.  The candidate with the smallest promise is tested; a candidate whose
+ * lengths do not match a balanced page, or whose oldest request would wait too long, is dropped. */
 struct summed_stream {
-    bool is_begun;                   /* base is valid: decisions since then are known */
+    bool is_begun;                   /* base is valid */
     struct kvb_prefix_counters base; /* of the last balanced page */
     uint64_t page_ns;                /* when the newest page came */
-    struct routed *routed;           /* owned; since base, the oldest first */
+    uint64_t known_ns;               /* decisions are known from then on */
+    struct routed *routed;           /* owned; the oldest first */
     size_t routed_count;
     size_t routed_capacity;
+    size_t past;     /* so many of routed were decided before base */
+    uint64_t shifts; /* bit k: the newest k of the past may have waited at base, in balance */
     struct kvb_audit_period waiting[unconfirmed_periods]; /* the newest first */
 };
 
@@ -93,37 +105,65 @@ static kvb_status find_or_add_summed(
     return KVB_OK;
 }
 
-/* Nothing is known of the requests up to now; the next page begins again. */
+/* The decisions up to now cannot be compared, and the next page begins again.  They may be executed
+ * after it. */
 static void
 reset_sums(struct kvb_audit_sums *sums, struct summed_stream *stream, enum kvb_audit_sums_reset why)
 {
     sums->counters.resets[why] += stream->is_begun;
     stream->is_begun = false;
-    stream->routed_count = 0;
+    stream->past = stream->routed_count;
     memset(stream->waiting, 0, sizeof stream->waiting);
 }
 
 /* ---- Decisions ---- */
+
+static void forget_old(struct summed_stream *stream)
+{
+    const size_t old = stream->past > max_past ? stream->past - max_past : 0;
+
+    if (old > 0) {
+        stream->past -= old;
+        stream->routed_count -= old;
+        memmove(
+            stream->routed, stream->routed + old, stream->routed_count * sizeof *stream->routed);
+    }
+}
+
+static kvb_status append_routed(struct summed_stream *stream, const struct routed *routed)
+{
+    KVB_TRY(kvb_array_reserve(
+        &stream->routed, &stream->routed_capacity, stream->routed_count + 1, sizeof *stream->routed,
+        max_past + max_unexecuted + 1));
+    stream->routed[stream->routed_count++] = *routed;
+    return KVB_OK;
+}
 
 void kvb_audit_sums_decided(
     struct kvb_audit_sums *sums, const struct kvb_stream_id *id, uint64_t prompt_tokens,
     const struct kvb_promise *promise, uint64_t now_ns)
 {
     struct summed_stream *stream = find_summed(sums, id);
+    const struct routed routed = { prompt_tokens, *promise, now_ns };
 
-    if (!stream || !stream->is_begun) {
+    if (!stream) {
         return;
     }
     if (prompt_tokens == 0) {
         reset_sums(sums, stream, KVB_SUMS_NO_LENGTH);
-    } else if (
-        kvb_array_reserve(
-            &stream->routed, &stream->routed_capacity, stream->routed_count + 1,
-            sizeof *stream->routed, max_unexecuted) != KVB_OK) {
+        stream->known_ns = now_ns;
+        return;
+    }
+    if (stream->is_begun && stream->routed_count - stream->past == max_unexecuted) {
         reset_sums(sums, stream, KVB_SUMS_TOO_MANY);
-    } else {
-        stream->routed[stream->routed_count++] =
-            (struct routed){ .prompt_tokens = prompt_tokens, .promise = *promise, .at_ns = now_ns };
+    }
+    if (append_routed(stream, &routed) != KVB_OK) {
+        reset_sums(sums, stream, KVB_SUMS_TOO_MANY);
+        stream->known_ns = now_ns;
+    }
+    if (!stream->is_begun) {
+        stream->past = stream->routed_count;
+        forget_old(stream);
     }
 }
 
@@ -175,17 +215,17 @@ weigh_page(const struct summed_stream *stream, const struct kvb_audit_page *page
 {
     const uint64_t queried = page->counters.queried_tokens - stream->base.queried_tokens;
     uint64_t routed = 0;
-    size_t count = 0;
+    size_t end = stream->past;
 
-    while (count < stream->routed_count && routed < queried) {
-        routed += stream->routed[count++].prompt_tokens;
+    while (end < stream->routed_count && routed < queried) {
+        routed += stream->routed[end++].prompt_tokens;
     }
     if (routed < queried) {
         return exceeds;
     }
-    const bool is_rest_on_the_way = count == stream->routed_count ||
-                                    stream->routed[count].at_ns + on_the_way_ns >= page->asked_ns;
-    *out_count = count;
+    const bool is_rest_on_the_way =
+        end == stream->routed_count || stream->routed[end].at_ns + on_the_way_ns >= page->asked_ns;
+    *out_count = end - stream->past;
     return routed == queried && is_rest_on_the_way ? balanced : waits;
 }
 
@@ -201,26 +241,79 @@ static void add_promise(struct kvb_audit_period *period, uint64_t tokens)
     period->weight += (double)tokens / (double)period->max_promise;
 }
 
-/* Ends the period after the first `count` decisions. */
-static struct kvb_audit_period
-end_period(struct summed_stream *stream, const struct kvb_audit_page *page, size_t count)
+/* A request that was decided at that time may wait in the engine or be on its way. */
+static bool may_wait(uint64_t at_ns, const struct kvb_audit_page *page)
 {
+    return at_ns + (page->is_queue_empty ? on_the_way_ns : never_executed_ns) > page->asked_ns;
+}
+
+/* KVB_AGAIN: requests that are not known may wait. */
+static kvb_status begin_sums(struct summed_stream *stream, const struct kvb_audit_page *page)
+{
+    size_t waiting = 0;
+
+    while (waiting < stream->past &&
+           may_wait(stream->routed[stream->past - waiting - 1].at_ns, page)) {
+        waiting++;
+    }
+    if (may_wait(stream->known_ns, page) || waiting == max_past) {
+        return KVB_AGAIN;
+    }
+    stream->is_begun = true;
+    stream->base = page->counters;
+    stream->shifts = (UINT64_C(2) << waiting) - 1;
+    return KVB_OK;
+}
+
+/* The period of the requests that were executed, if `shift` of the past waited at base.
+ * KVB_NOT_FOUND: they have other lengths, or waited too long. */
+static kvb_status sum_shifted(
+    const struct summed_stream *stream, const struct kvb_audit_page *page, size_t count,
+    size_t shift, struct kvb_audit_period *out_period)
+{
+    const struct routed *routed = stream->routed + stream->past - shift;
+    uint64_t tokens = page->counters.queried_tokens - stream->base.queried_tokens;
     struct kvb_audit_period period = { .cached_tokens = page->counters.cached_tokens -
                                                         stream->base.cached_tokens };
 
+    if (shift > 0 && !may_wait(routed[count].at_ns, page)) {
+        return KVB_NOT_FOUND;
+    }
     for (size_t i = 0; i < count; i++) {
-        const struct kvb_promise *promise = &stream->routed[i].promise;
+        const struct kvb_promise *promise = &routed[i].promise;
+        tokens -= routed[i].prompt_tokens;
         if (promise->tokens > 0 && promise->claim == page->claim) {
             add_promise(&period, promise->tokens);
         }
     }
-    stream->routed_count -= count;
-    if (count > 0) {
-        memmove(
-            stream->routed, stream->routed + count, stream->routed_count * sizeof *stream->routed);
+    if (tokens != 0) {
+        return KVB_NOT_FOUND;
     }
+    *out_period = period;
+    return KVB_OK;
+}
+
+/* Ends the period after `count` decisions. */
+static struct kvb_audit_period
+end_period(struct summed_stream *stream, const struct kvb_audit_page *page, size_t count)
+{
+    struct kvb_audit_period smallest = { .promised_tokens = UINT64_MAX };
+    struct kvb_audit_period period;
+
+    for (size_t shift = 0; shift <= max_past; shift++) {
+        if (!(stream->shifts & UINT64_C(1) << shift)) {
+            continue;
+        }
+        if (sum_shifted(stream, page, count, shift, &period) != KVB_OK) {
+            stream->shifts &= ~(UINT64_C(1) << shift);
+        } else if (period.promised_tokens < smallest.promised_tokens) {
+            smallest = period;
+        }
+    }
+    stream->past += count;
     stream->base = page->counters;
-    return period;
+    forget_old(stream);
+    return smallest;
 }
 
 /* A shift register: each balanced page confirms the periods before it. */
@@ -256,8 +349,8 @@ static kvb_status take_page_counters(
     if (balance == exceeds) {
         reset_sums(sums, stream, KVB_SUMS_OTHER_REQUESTS);
     } else if (
-        balance == waits && stream->routed_count > 0 &&
-        now_ns >= stream->routed[0].at_ns + never_executed_ns) {
+        balance == waits && stream->routed_count > stream->past &&
+        now_ns >= stream->routed[stream->past].at_ns + never_executed_ns) {
         reset_sums(sums, stream, KVB_SUMS_NOT_EXECUTED);
     }
     if (balance != balanced) {
@@ -278,13 +371,15 @@ kvb_status kvb_audit_sums_page(
     kvb_status status = KVB_AGAIN;
 
     KVB_TRY(find_or_add_summed(sums, id, &stream));
+    if (stream->page_ns == 0) {
+        stream->known_ns = now_ns;
+    }
     stream->page_ns = now_ns;
     if (stream->is_begun) {
         status = take_page_counters(sums, stream, page, now_ns, &period);
     }
     if (!stream->is_begun) {
-        stream->is_begun = true;
-        stream->base = page->counters;
+        (void)begin_sums(stream, page);
     }
     if (status == KVB_OK) {
         *out_period = period;

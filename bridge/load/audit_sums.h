@@ -5,6 +5,7 @@
 #include "load/requests.h"
 #include "model/load.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Promised and delivered tokens in sum: the decisions for a stream against the counters on its
@@ -34,11 +35,19 @@
  *
  * Where other requests reach the engine all the time, no page is balanced and nothing is tested.
  *
+ * A comparison may begin while decided requests wait in the engine.  They are executed after that
+ * page, and hide behind later ones of the same length for as long as some request waits.  So the
+ * decisions before it are kept, and of all sequences that have the lengths of what was executed,
+ * the one with the smallest promise is tested.  A decision waits for 60 s at most, and where the
+ * page says that no request waits, it is on its way for 250 ms at most.  Nothing begins while
+ * requests that are not known may wait: decided before the first page, without a length, or
+ * more than 62.
+ *
  * A promise that the stream itself takes back before the page is left out, as in answers/audit.c.
  *
  * Threads: the caller locks.  No clock: now is an argument, monotonic ns.
- * Memory:  400 bytes a stream whose engine has such counters, and 40 a decision since its last
- *          balanced page, at most 64. */
+ * Memory:  400 bytes a stream whose engine has such counters, and 40 a decision: 63 and those since
+ *          its last balanced page, at most 64. */
 struct kvb_audit_sums;
 
 /* On KVB_OK the caller owns *out_sums.  KVB_NO_MEMORY. */
@@ -64,8 +73,9 @@ void kvb_audit_sums_cleared(struct kvb_audit_sums *sums, const struct kvb_stream
 
 struct kvb_audit_page {
     struct kvb_prefix_counters counters;
-    uint64_t asked_ns; /* when it was requested */
-    uint64_t claim;    /* of the stream's follower; promises under another claim are left out */
+    uint64_t asked_ns;   /* when it was requested */
+    bool is_queue_empty; /* no request waits in the engine */
+    uint64_t claim;      /* of the stream's follower; promises under another claim are left out */
 };
 
 /* Takes a metrics page.

@@ -25,18 +25,25 @@ struct scene {
     struct kvb_prefix_counters counters;
     uint64_t now_ns;
     uint64_t claim;
+    bool is_queue_filled; /* the page says that requests wait */
 };
 
 static kvb_status read_page(struct scene *scene)
 {
     const struct kvb_audit_page page = { .counters = scene->counters,
                                          .asked_ns = scene->now_ns,
+                                         .is_queue_empty = !scene->is_queue_filled,
                                          .claim = scene->claim };
 
     return kvb_audit_sums_page(scene->sums, &stream, &page, scene->now_ns, &scene->period);
 }
 
-/* A stream whose first page was read. */
+static void pass(struct scene *scene, uint64_t ns)
+{
+    scene->now_ns += ns;
+}
+
+/* A stream without requests, whose comparison has begun. */
 static struct scene begun(void)
 {
     struct scene scene = { .now_ns = 100 * S,
@@ -44,18 +51,16 @@ static struct scene begun(void)
                            .counters = { .queried_tokens = 1000, .cached_tokens = 500 } };
 
     assert_ok(kvb_audit_sums_new(8, 0, &scene.sums));
-    assert_int_equal(read_page(&scene), KVB_AGAIN);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_int_equal(read_page(&scene), KVB_AGAIN);
+        pass(&scene, S);
+    }
     return scene;
 }
 
 static void drop_sums(struct scene *scene)
 {
     kvb_audit_sums_free(scene->sums);
-}
-
-static void pass(struct scene *scene, uint64_t ns)
-{
-    scene->now_ns += ns;
 }
 
 static void decide(struct scene *scene, uint64_t prompt_tokens, uint64_t promised, uint64_t block)
@@ -225,15 +230,89 @@ static void what_cannot_be_counted_begins_again_with_the_next_page(void **state)
     (void)state;
     decide(&scene, 0, 0, 0);
     assert_int_equal(resets_of(&scene, KVB_SUMS_NO_LENGTH), 1);
+    pass(&scene, S);
     assert_int_equal(read_page(&scene), KVB_AGAIN);
     for (unsigned i = 0; i < 65; i++) {
         decide(&scene, prompt, promise, 1);
     }
     assert_int_equal(resets_of(&scene, KVB_SUMS_TOO_MANY), 1);
+    pass(&scene, S);
     assert_int_equal(read_page(&scene), KVB_AGAIN);
     scene.counters = (struct kvb_prefix_counters){ .queried_tokens = 3, .cached_tokens = 1 };
     assert_int_equal(read_page(&scene), KVB_AGAIN);
     assert_int_equal(resets_of(&scene, KVB_SUMS_RESTARTED), 1);
+    drop_sums(&scene);
+}
+
+/* ---- Requests that wait when a comparison begins ---- */
+
+/* One of them is executed without hits in the place of one with a promise, on each page. */
+static void a_waiting_request_of_the_same_length_is_not_taken_for_one_decided_later(void **state)
+{
+    struct scene scene = begun();
+
+    (void)state;
+    pass(&scene, 60 * S);
+    decide(&scene, prompt, 0, 0);
+    execute(&scene, prompt + 5, 0); /* of somebody else: the comparison begins again */
+    scene.is_queue_filled = true;
+    assert_int_equal(read_page(&scene), KVB_AGAIN);
+    assert_int_equal(resets_of(&scene, KVB_SUMS_OTHER_REQUESTS), 1);
+    for (unsigned i = 0; i < 6; i++) {
+        pass(&scene, S);
+        decide(&scene, prompt, i % 2 == 0 ? promise : 0, 1);
+        execute(&scene, prompt, i % 2 == 0 ? 0 : promise); /* the one decided before it */
+        if (read_page(&scene) == KVB_OK) {
+            assert_true(scene.period.promised_tokens <= scene.period.cached_tokens);
+        }
+    }
+    drop_sums(&scene);
+}
+
+/* It is executed before those decided later, which have other lengths. */
+static void lengths_tell_which_request_waited(void **state)
+{
+    struct scene scene = begun();
+
+    (void)state;
+    pass(&scene, 60 * S);
+    decide(&scene, prompt, 0, 0);
+    execute(&scene, prompt + 5, 0); /* of somebody else: the comparison begins again */
+    scene.is_queue_filled = true;
+    assert_int_equal(read_page(&scene), KVB_AGAIN);
+    assert_int_equal(resets_of(&scene, KVB_SUMS_OTHER_REQUESTS), 1);
+    for (uint64_t i = 1; i <= 4; i++) { /* it was executed before that page */
+        pass(&scene, S);
+        decide(&scene, prompt + i, promise, i);
+        execute(&scene, prompt + i, promise / 2);
+        assert_int_equal(read_page(&scene), i <= 2 ? KVB_AGAIN : KVB_OK);
+    }
+    assert_int_equal(scene.period.promised_tokens, promise);
+    assert_int_equal(scene.period.cached_tokens, promise / 2);
+    drop_sums(&scene);
+}
+
+static void nothing_begins_while_unknown_requests_may_wait(void **state)
+{
+    struct scene scene = begun();
+
+    (void)state;
+    decide(&scene, 0, 0, 0);
+    scene.is_queue_filled = true;
+    for (unsigned i = 0; i < 6; i++) {
+        decide(&scene, prompt, promise, 1);
+        execute(&scene, prompt, 0);
+        pass(&scene, 9 * S);
+        assert_int_equal(read_page(&scene), KVB_AGAIN);
+    }
+    pass(&scene, 6 * S); /* one that waited so long is not executed */
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(read_page(&scene), KVB_AGAIN);
+        decide(&scene, prompt + 1, promise, 1);
+        execute(&scene, prompt + 1, 0);
+        pass(&scene, 60 * S);
+    }
+    assert_ok(read_page(&scene));
     drop_sums(&scene);
 }
 
@@ -301,7 +380,7 @@ static void streams_without_a_page_are_not_known(void **state)
     kvb_audit_sums_cleared(scene.sums, &other);
     kvb_audit_sums_count(scene.sums, &counters);
     assert_int_equal(counters.streams, 1);
-    kvb_audit_sums_expire(scene.sums, scene.now_ns + (59 * S));
+    kvb_audit_sums_expire(scene.sums, scene.now_ns + (58 * S));
     kvb_audit_sums_count(scene.sums, &counters);
     assert_int_equal(counters.streams, 1);
     kvb_audit_sums_expire(scene.sums, scene.now_ns + (60 * S));
@@ -511,6 +590,123 @@ static void a_lie_of_5_percent_is_found_in_sum(void **state)
     assert_in_range(most, 220, 320);
 }
 
+/* ---- Engines that always have requests waiting ----
+ *
+ * An engine executes each request some time after its decision, in order.  Where all prompts have
+ * one length, its counters do not tell which ones were executed, and promises differ. */
+
+enum { max_flight = 256 };
+
+struct flight_options {
+    double per_step; /* probability of a decision in 10 ms */
+    unsigned delay_ms;
+    double pause; /* probability that a second passes without decisions */
+    unsigned lengths;
+    double lie;
+};
+
+struct flight {
+    struct scene scene;
+    struct kvb_audit *audit;
+    uint64_t random;
+    struct {
+        uint64_t at_ns, tokens, cached;
+    } queue[max_flight];
+    size_t head;
+    size_t tail;
+};
+
+static void route_in_flight(struct flight *flight, const struct flight_options *options)
+{
+    const uint64_t tokens = 1000 + kvb_random_below(&flight->random, options->lengths);
+    const uint64_t promised = 16 * kvb_random_below(&flight->random, 60);
+    const bool is_lie = kvb_random_chance(&flight->random, options->lie);
+    const size_t at = flight->tail++ % max_flight;
+
+    decide(&flight->scene, tokens, promised, 1);
+    flight->queue[at].at_ns = flight->scene.now_ns;
+    flight->queue[at].tokens = tokens;
+    flight->queue[at].cached = is_lie ? 0 : promised;
+}
+
+/* Whether a request was decided that long ago and waits. */
+static bool is_waiting(const struct flight *flight, uint64_t ns)
+{
+    return flight->head < flight->tail &&
+           flight->queue[flight->head % max_flight].at_ns + ns <= flight->scene.now_ns;
+}
+
+static void execute_in_order(struct flight *flight, unsigned delay_ms)
+{
+    for (; is_waiting(flight, delay_ms * MS); flight->head++) {
+        const size_t at = flight->head % max_flight;
+        execute(&flight->scene, flight->queue[at].tokens, flight->queue[at].cached);
+    }
+    flight->scene.is_queue_filled = is_waiting(flight, 20 * MS); /* they need 20 ms to arrive */
+}
+
+static bool fly(const struct flight_options *options, uint64_t seed)
+{
+    struct flight flight = { .scene = begun(), .random = seed };
+    struct kvb_audit_stats stats = { .verdict = KVB_AUDIT_KEPT };
+    bool is_paused = false;
+
+    assert_ok(kvb_audit_new(&test_options, &flight.audit));
+    for (unsigned step = 1; step <= 200000 && stats.verdict == KVB_AUDIT_KEPT; step++) {
+        if (step % 100 == 0) {
+            is_paused = kvb_random_chance(&flight.random, options->pause);
+        }
+        if (!is_paused && kvb_random_chance(&flight.random, options->per_step)) {
+            route_in_flight(&flight, options);
+        }
+        pass(&flight.scene, 10 * MS);
+        execute_in_order(&flight, options->delay_ms);
+        if (step % 100 == 50 && read_page(&flight.scene) == KVB_OK) {
+            assert_ok(kvb_audit_add_period(
+                flight.audit, &stream, &flight.scene.period, flight.scene.now_ns));
+        }
+        (void)kvb_audit_find(flight.audit, &stream, &stats);
+    }
+    kvb_audit_free(flight.audit);
+    drop_sums(&flight.scene);
+    return stats.verdict != KVB_AUDIT_KEPT;
+}
+
+/* More are decided between two pages than are kept, so comparisons begin while requests wait. */
+static void honest_engines_with_waiting_requests_are_never_contradicted(void **state)
+{
+    static const struct flight_options worlds[] = {
+        { .per_step = 0.3, .delay_ms = 500, .pause = 0.3, .lengths = 1 },
+        { .per_step = 0.6, .delay_ms = 240, .pause = 0, .lengths = 1 },
+        { .per_step = 0.6, .delay_ms = 200, .pause = 0.05, .lengths = 1 },
+        { .per_step = 0.6, .delay_ms = 500, .pause = 0, .lengths = 1 },
+        { .per_step = 0.6, .delay_ms = 500, .pause = 0.05, .lengths = 2 },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(worlds); i++) {
+        for (uint64_t seed = 1; seed <= 3; seed++) {
+            if (fly(&worlds[i], seed)) {
+                fail_msg("world %zu, seed %d: alarm", i, (int)seed);
+            }
+        }
+    }
+}
+
+static void a_lie_is_found_where_requests_wait(void **state)
+{
+    static const struct flight_options one_length = {
+        .per_step = 0.1, .delay_ms = 500, .lengths = 1, .lie = 0.1
+    };
+    static const struct flight_options lengths = {
+        .per_step = 0.6, .delay_ms = 50, .lengths = 500, .lie = 0.1
+    };
+
+    (void)state;
+    assert_true(fly(&one_length, 1));
+    assert_true(fly(&lengths, 1));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -521,12 +717,17 @@ int main(void)
         cmocka_unit_test(a_request_that_hides_behind_a_waiting_one_is_noticed_in_time),
         cmocka_unit_test(a_request_that_is_never_executed_is_given_up),
         cmocka_unit_test(what_cannot_be_counted_begins_again_with_the_next_page),
+        cmocka_unit_test(a_waiting_request_of_the_same_length_is_not_taken_for_one_decided_later),
+        cmocka_unit_test(lengths_tell_which_request_waited),
+        cmocka_unit_test(nothing_begins_while_unknown_requests_may_wait),
         cmocka_unit_test(a_promise_whose_block_was_removed_is_left_out),
         cmocka_unit_test(promises_from_before_a_clear_or_another_claim_are_left_out),
         cmocka_unit_test(streams_without_a_page_are_not_known),
         cmocka_unit_test(without_memory_nothing_is_compared),
         cmocka_unit_test(honest_engines_are_never_contradicted),
         cmocka_unit_test(a_lie_of_5_percent_is_found_in_sum),
+        cmocka_unit_test(honest_engines_with_waiting_requests_are_never_contradicted),
+        cmocka_unit_test(a_lie_is_found_where_requests_wait),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
