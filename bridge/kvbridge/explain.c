@@ -83,10 +83,25 @@ void kvb_bridge_explain(struct kvb_bridge *bridge, uint64_t now_ns)
     bridge->explain.not_before_ns = end_ns + explain_pauses * (end_ns - now_ns);
 }
 
+/* On nats.c's thread.  While a rank is added or removed, it is left to the ingest thread. */
+static bool has_explained_stream(void *context, uint64_t worker_id, uint32_t dp_rank)
+{
+    struct kvb_bridge *bridge = context;
+
+    if (pthread_rwlock_tryrdlock(&bridge->shown.sets_lock) != 0) {
+        return true;
+    }
+    const bool is_found = kvb_bridge_find_rank(bridge, worker_id, dp_rank) != NULL;
+    (void)pthread_rwlock_unlock(&bridge->shown.sets_lock);
+    return is_found;
+}
+
 kvb_status kvb_bridge_open_explain(struct kvb_bridge *bridge)
 {
     char subject[kvb_subject_bytes];
 
+    bridge->explain.responder.has_stream = has_explained_stream;
+    bridge->explain.responder.context = bridge;
     KVB_TRY(kvb_explain_responder_init(&bridge->explain.responder));
     KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_EXPLAIN, &bridge->publisher.names, subject));
     return kvb_bus_subscribe(

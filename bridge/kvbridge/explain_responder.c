@@ -59,6 +59,11 @@ void kvb_explain_responder_receive(void *context, const struct kvb_bus_message *
         responder->refused++;
         return;
     }
+    if (responder->has_stream &&
+        !responder->has_stream(responder->context, pending->worker_id, pending->dp_rank)) {
+        kvb_pending_explain_free(pending);
+        return;
+    }
     const kvb_status status =
         kvb_explain_json_decode(message->payload, &pending->request, &pending->why);
     pending->is_bad = status != KVB_OK;

@@ -9,7 +9,8 @@
 #include <stdint.h>
 
 /* Hands requests on P.kv_explain.{worker_id}.{dp_rank} from nats.c's thread to the thread that owns
- * the streams.  People send them, a few at a time; more are dropped before they are decoded.
+ * the streams.  People send them, a few at a time; more are dropped before they are decoded, and so
+ * are requests about streams of other bridges, because each bridge receives every request.
  *
  * Threads: receive() on nats.c's; the rest on the owner's. */
 
@@ -27,9 +28,13 @@ struct kvb_pending_explain {
 struct kvb_explain_responder {
     struct kvb_ring *incoming; /* owned */
     _Atomic uint64_t refused;  /* invalid ones, and those lost in a flood */
+
+    /* Whether the stream is of this bridge.  On nats.c's thread; NULL: all are. */
+    bool (*has_stream)(void *context, uint64_t worker_id, uint32_t dp_rank);
+    void *context;
 };
 
-/* KVB_NO_MEMORY, KVB_IO. */
+/* has_stream and context are the caller's.  KVB_NO_MEMORY, KVB_IO. */
 kvb_status kvb_explain_responder_init(struct kvb_explain_responder *responder);
 
 /* {0} is fine. */

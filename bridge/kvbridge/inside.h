@@ -288,7 +288,7 @@ struct bridge_shown {
     uint64_t next_process_ns;
     atomic_size_t stream_count;
     struct kvb_exact_share share;
-    pthread_rwlock_t sets_lock; /* protects the next two, and the values that they borrow */
+    pthread_rwlock_t sets_lock; /* protects the next two, what they borrow, and the list of ranks */
     struct kvb_prometheus_set *rank_sets; /* owned; of ranks 0 .. rank_set_count-1 */
     size_t rank_set_count;
     pthread_mutex_t text_lock;

@@ -62,6 +62,34 @@ static void a_bad_body_is_to_be_answered_and_a_bad_subject_is_not(void **state)
     kvb_explain_responder_done(&responder);
 }
 
+static bool is_worker_7(void *context, uint64_t worker_id, uint32_t dp_rank)
+{
+    (void)dp_rank;
+    ++*(unsigned *)context;
+    return worker_id == 7;
+}
+
+/* Each bridge receives every request; their prompts may be long. */
+static void a_request_about_a_stream_of_another_bridge_is_not_decoded(void **state)
+{
+    (void)state;
+    unsigned looked_up = 0;
+    struct kvb_explain_responder responder = { .has_stream = is_worker_7, .context = &looked_up };
+
+    assert_ok(kvb_explain_responder_init(&responder));
+    for (int i = 0; i < 100; i++) {
+        on_message(&responder, "kv_explain.8.1", "_INBOX.x.1", "now");
+    }
+    on_message(&responder, "kv_explain.7.1", "_INBOX.x.1", "{\"token_ids\":[1,2]}");
+    struct kvb_pending_explain *pending = kvb_explain_responder_take(&responder);
+    assert_true(pending->worker_id == 7);
+    kvb_pending_explain_free(pending);
+    assert_null(kvb_explain_responder_take(&responder));
+    assert_int_equal(looked_up, 101);
+    assert_int_equal(responder.refused, 0);
+    kvb_explain_responder_done(&responder);
+}
+
 static void a_flood_is_dropped_and_counted(void **state)
 {
     (void)state;
@@ -88,6 +116,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_names_the_stream_in_its_subject),
         cmocka_unit_test(a_bad_body_is_to_be_answered_and_a_bad_subject_is_not),
+        cmocka_unit_test(a_request_about_a_stream_of_another_bridge_is_not_decoded),
         cmocka_unit_test(a_flood_is_dropped_and_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
