@@ -68,12 +68,14 @@
     X(routed_overlap, COUNTER, "kvb_route_overlap_blocks_total", "", "Blocks of the requests routed that were cached where they went") \
     X(decisions_shared, COUNTER, "kvb_decisions_shared_total", "", "Decisions of other aggregators entered in the books of this one") \
     X(decisions_missing, COUNTER, "kvb_decisions_missing_total", "", "Decisions of other aggregators that never arrived: jumps of their sequence numbers") \
+    X(decisions_late, COUNTER, "kvb_decisions_late_total", "", "Decisions of other aggregators that arrived after the end of their request, and were not entered") \
     X(books_version, COUNTER, "kvb_books_other_version_total", "", "Messages of aggregators whose books have another version: skipped") \
     X(peers_refused, COUNTER, "kvb_aggregators_refused_total", "", "Messages of aggregators beyond the 64 that are followed") \
     X(requests_repeated, COUNTER, "kvb_requests_repeated_total", "", "Route decisions that replaced one with the same request_id") \
     X(requests_finished, COUNTER, "kvb_requests_finished_total", "end=\"reported\"", "Requests removed from the books, by cause: reported = finished, ttl = its ttl_ms ran out, no_room = the books were full") \
     X(requests_expired, COUNTER, "kvb_requests_finished_total", "end=\"ttl\"", "Requests removed from the books, by cause: reported = finished, ttl = its ttl_ms ran out, no_room = the books were full") \
     X(requests_evicted, COUNTER, "kvb_requests_finished_total", "end=\"no_room\"", "Requests removed from the books, by cause: reported = finished, ttl = its ttl_ms ran out, no_room = the books were full") \
+    X(first_tokens, COUNTER, "kvb_request_first_tokens_total", "", "Reports of the first token of a request in flight") \
     X(finished_unknown, COUNTER, "kvb_request_reports_unknown_total", "kind=\"finished\"", "Reports about requests that were not in flight, by kind") \
     X(first_tokens_unknown, COUNTER, "kvb_request_reports_unknown_total", "kind=\"first_token\"", "Reports about requests that were not in flight, by kind") \
     X(predicted, COUNTER, "kvb_predicted_blocks_total", "", "Blocks that workers were expected to store because a prompt was routed to them") \

@@ -144,6 +144,8 @@ static void count_books(struct kvb_aggregator *aggregator)
     kvb_metric_set(metrics, kvb_aggregator_requests_finished, requests.finished);
     kvb_metric_set(metrics, kvb_aggregator_requests_expired, requests.expired);
     kvb_metric_set(metrics, kvb_aggregator_requests_evicted, requests.evicted);
+    kvb_metric_set(metrics, kvb_aggregator_first_tokens, requests.first_tokens);
+    kvb_metric_set(metrics, kvb_aggregator_decisions_late, requests.finished_early);
     kvb_metric_set(metrics, kvb_aggregator_finished_unknown, requests.finished_unknown);
     kvb_metric_set(metrics, kvb_aggregator_first_tokens_unknown, requests.first_tokens_unknown);
     kvb_predictions_count(aggregator->predictions, &predictions);

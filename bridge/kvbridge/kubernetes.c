@@ -159,9 +159,10 @@ static kvb_status put_pod(struct pod_source *source, const struct kvb_pod *pod)
         count_pod_refusal(kubernetes, KVB_POD_CEILING, &why);
         return KVB_OK;
     }
-    if (pod->ports_beyond > 0 && change != KVB_POD_SAME) {
-        kvb_metric_add(
-            kubernetes->options.metrics, kvb_bridge_kubernetes_ports_beyond, pod->ports_beyond);
+    if (change != KVB_POD_SAME) {
+        struct kvb_metrics *metrics = kubernetes->options.metrics;
+        kvb_metric_add(metrics, kvb_bridge_kubernetes_ports_beyond, pod->ports_beyond);
+        kvb_metric_add(metrics, kvb_bridge_kubernetes_labels_refused, pod->labels_left_out);
     }
     note_change(kubernetes, change);
     return status;

@@ -35,11 +35,11 @@
     X(duplicates, COUNTER, "kvb_batches_duplicate_total", "", "Batches received twice and dropped") \
     X(gaps, COUNTER, "kvb_gaps_total", "", "Gaps in engines' sequence numbers. A rise means that messages are lost between engine and bridge") \
     X(batches_missed, COUNTER, "kvb_batches_missed_total", "", "Batches missing in gaps of the sequence numbers; a replay may still bring them") \
-    X(replays_requested, COUNTER, "kvb_replays_total", "step=\"requested\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = the connection was lost, no_files = too few open files") \
-    X(replays_completed, COUNTER, "kvb_replays_total", "step=\"completed\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = the connection was lost, no_files = too few open files") \
-    X(replays_failed, COUNTER, "kvb_replays_total", "step=\"failed\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = the connection was lost, no_files = too few open files") \
-    X(replays_cut, COUNTER, "kvb_replays_total", "step=\"cut\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = the connection was lost, no_files = too few open files") \
-    X(replays_no_files, COUNTER, "kvb_replays_total", "step=\"no_files\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = the connection was lost, no_files = too few open files") \
+    X(replays_requested, COUNTER, "kvb_replays_total", "step=\"requested\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than limits.max_replay_bytes, no_files = too few open files") \
+    X(replays_completed, COUNTER, "kvb_replays_total", "step=\"completed\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than limits.max_replay_bytes, no_files = too few open files") \
+    X(replays_failed, COUNTER, "kvb_replays_total", "step=\"failed\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than limits.max_replay_bytes, no_files = too few open files") \
+    X(replays_cut, COUNTER, "kvb_replays_total", "step=\"cut\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than limits.max_replay_bytes, no_files = too few open files") \
+    X(replays_no_files, COUNTER, "kvb_replays_total", "step=\"no_files\"", "Replays requested from engines, by step: requested, completed, failed = no answer in time, cut = larger than limits.max_replay_bytes, no_files = too few open files") \
     X(replays_running_max, GAUGE, "kvb_replays_running_most", "", "The most replays that ran at once since the start; the limit is 8") \
     X(batches_replayed, COUNTER, "kvb_batches_replayed_total", "", "Batches received by replay") \
     X(replies_refused, COUNTER, "kvb_replies_refused_total", "", "Replies to replay requests that were neither a batch nor the end marker") \
@@ -164,6 +164,7 @@
     X(kubernetes_other_kind, COUNTER, "kvb_kubernetes_objects_refused_total", "reason=\"other_kind\"", "Objects of the Kubernetes API that were skipped, by reason") \
     X(kubernetes_ceiling, COUNTER, "kvb_kubernetes_objects_refused_total", "reason=\"ceiling\"", "Objects of the Kubernetes API that were skipped, by reason") \
     X(kubernetes_ports_beyond, COUNTER, "kvb_kubernetes_ports_beyond_total", "", "Container ports beyond the first 64 of a pod, which are ignored") \
+    X(kubernetes_labels_refused, COUNTER, "kvb_kubernetes_labels_refused_total", "", "Labels of pods that are not published, because their value is not text or too long") \
     X(kubernetes_restarts, COUNTER, "kvb_kubernetes_restarts_total", "", "Container restarts seen in pods") \
     X(kubernetes_pods_taken, GAUGE, "kvb_kubernetes_pods", "state=\"taken\"", "Pods listed, by state: taken = a worker, else the reason why the pod is not a worker") \
     X(kubernetes_pods_phase, GAUGE, "kvb_kubernetes_pods", "state=\"phase\"", "Pods listed, by state: taken = a worker, else the reason why the pod is not a worker") \

@@ -217,6 +217,8 @@ def test_a_report_to_any_aggregator_reaches_all(scene):
     wait_for("the decision was replaced", lambda: [a.metric("kvb_requests_repeated_total") for a in (one, two)] == [1, 1])
     in_flight(2)
     assert two.http("POST", "/first_token", {"request_id": "r1"})[0] == 200
+    wait_for("the first token is counted", lambda: [
+        a.metric("kvb_request_first_tokens_total") for a in (one, two)] == [1, 1])
     assert two.http("POST", "/finished", {"request_id": "r1"})[0] == 200
     in_flight(1)
     fleet.bus.publish(f"{ROUTER}.kv_finished", b'{"request_id":"r2"}')

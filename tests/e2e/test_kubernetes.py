@@ -85,8 +85,8 @@ def metric(bridge, name):
     raise AssertionError(f"no {name}")
 
 
-def watching(scene, kube, **keys):
-    bridge = scene.bridge(limits=config(kube, **keys))
+def watching(scene, kube, published=(), **keys):
+    bridge = scene.bridge(limits=config(kube, **keys), labels=list(published))
     wait_for("the pods are watched", lambda: state(bridge)["kubernetes"]["state"] in ("watching", "empty"))
     return bridge
 
@@ -496,9 +496,10 @@ def line(kind, thing):
 
 def test_bad_objects_are_counted_and_affect_no_others(scene, kube, pods):
     pods.start("a")
-    bridge = watching(scene, kube)
+    bridge = watching(scene, kube, published=["zone"])
     wait_for("the pod is a worker", has(bridge, "a"))
     large = engine_pod("large", ip="127.0.0.200", annotations={"x": "y" * (2 << 20)}, uid="large")
+    wordy = engine_pod("wordy", ip="127.0.0.202", uid="wordy", labels={"app": "vllm", "zone": "x" * 300})
     many = engine_pod("many", ip="127.0.0.201", uid="many", containers=[container(
         kv_events=5557, **{f"p{number}": 1000 + number for number in range(299)})])
     kube.say(line("ADDED", large))
@@ -506,12 +507,14 @@ def test_bad_objects_are_counted_and_affect_no_others(scene, kube, pods):
     kube.say(line("EXPLODED", {"kind": "Pod", "metadata": {"name": "n", "uid": "n"}}))
     kube.say(b'{"type":"ADDED","object":{"kind":"Pod","metadata":{"name":"\xff\xfe","uid":"odd"}}}\n')
     kube.say(line("ADDED", many))
+    kube.say(line("ADDED", wordy))
     pods.start("b")
-    wait_for("the pods are workers", has(bridge, "a", "b", "many"))
+    wait_for("the pods are workers", has(bridge, "a", "b", "many", "wordy"))
     wait_for("the others are counted", lambda: state(bridge)["kubernetes"]["refused"] == {
         "too_large": 1, "invalid": 1, "other_kind": 1, "ceiling": 0})
     assert metric(bridge, 'kvb_kubernetes_events_total{kind="unknown"}') == 1
     assert metric(bridge, "kvb_kubernetes_ports_beyond_total") == 300 - 64
+    assert metric(bridge, "kvb_kubernetes_labels_refused_total") == 1
     assert metric(bridge, 'kvb_kubernetes_requests_total{verb="watch"}') == 1
 
 
