@@ -349,6 +349,8 @@ static void end_pod_answer(void *context, const struct kvb_fetch_end *end)
         now_ns);
     if (input == KVB_WATCH_PAGE && source->watch.pages == 0) {
         kvb_detail_set(&kubernetes->why, "the list of pods is too long: it is given up");
+    } else if (input == KVB_WATCH_ENDED && source->watch.failures > 0) {
+        kvb_detail_set(&kubernetes->why, "the API server ends watches at once, without an event");
     }
 }
 

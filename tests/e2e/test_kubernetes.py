@@ -454,6 +454,15 @@ def test_refusals_are_waited_out_and_said(scene, kube, pods):
     wait_for("and the next", has(bridge, "a", "b"), 60)
 
 
+def test_watches_that_end_at_once_are_said(scene, kube, pods):
+    pods.start("a")
+    kube.intercept(lambda handler: handler.answer(b""), times=1000, verb="watch")
+    bridge = scene.bridge(limits=config(kube))
+    wait_for("the log says why", lambda: any(
+        "the API server is unreachable or refuses" in line and "ends watches at once" in line
+        for line in bridge.text().splitlines()), 20)
+
+
 def test_missing_rights_of_the_role_are_reported(scene, kube):
     kube.new_token(verbs=["get"])
     bridge = scene.bridge(limits=config(kube))
