@@ -3,6 +3,7 @@
 #include "wire/msgpack/big_endian.h"
 
 #include <stdbool.h>
+#include <string.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -115,6 +116,15 @@ quad_numbers(__m128i bytes, __m128i bytes_from_16, const struct quad *quad)
     return _mm_and_si128(_mm_or_si128(below_16, from_16), is_within);
 }
 
+/* In place of _mm_loadu_si32(), which GCC before 11.3 puts into the wrong lane. */
+[[gnu::target("ssse3")]] static inline __m128i load_four_bytes(const uint8_t *at)
+{
+    int32_t four = 0;
+
+    memcpy(&four, at, sizeof four);
+    return _mm_cvtsi32_si128(four);
+}
+
 /* Returns how many bytes the four have, or 0: one of them is another kind of value. */
 [[gnu::target("ssse3")]] static inline uint32_t take_quad(const uint8_t *at, uint32_t *out)
 {
@@ -125,7 +135,7 @@ quad_numbers(__m128i bytes, __m128i bytes_from_16, const struct quad *quad)
     if (!are_quad_small(bytes, has_width, &quad)) {
         return 0;
     }
-    const __m128i numbers = quad_numbers(bytes, _mm_loadu_si32(at + 16), &quad);
+    const __m128i numbers = quad_numbers(bytes, load_four_bytes(at + 16), &quad);
     _mm_storeu_si128((__m128i *)(void *)out, numbers);
     return quad.len;
 }
