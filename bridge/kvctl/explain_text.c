@@ -339,6 +339,11 @@ struct json_object *kvctl_explain_table(struct json_object *bridge, int64_t rout
     return table;
 }
 
+static bool is_held_at_least(struct json_object *bridge)
+{
+    return json_object_get_boolean(kvb_json_member(bridge, "held_at_least")) != 0;
+}
+
 void kvctl_explain_break(struct json_object *bridge, char text[kvctl_sentence_bytes])
 {
     struct json_object *rows = kvb_json_member(bridge, "rows");
@@ -349,8 +354,8 @@ void kvctl_explain_break(struct json_object *bridge, char text[kvctl_sentence_by
     if (held < explained_items(rows)) {
         say_block_why(bridge, json_object_array_get_idx(rows, held), why);
         (void)snprintf(
-            text, kvctl_sentence_bytes, "The prefix ends before block %" PRIu64 ": %.160s", held,
-            why);
+            text, kvctl_sentence_bytes, "The prefix ends before block %" PRIu64 "%s: %.160s", held,
+            is_held_at_least(bridge) ? ", or later" : "", why);
     } else {
         (void)snprintf(text, kvctl_sentence_bytes, "All blocks are listed");
     }
@@ -411,7 +416,8 @@ kvctl_explain_differences(struct json_object *bridge, struct json_object *router
     }
     compare_texts(out, "state", bridge, router);
     compare_texts(out, "reason", bridge, router);
-    if ((int64_t)held != router_blocks) {
+    const bool may_hold_more = is_held_at_least(bridge) && router_blocks > (int64_t)held;
+    if ((int64_t)held != router_blocks && !may_hold_more) {
         (void)snprintf(one, sizeof one, "%" PRIu64, held);
         (void)snprintf(other, sizeof other, "%" PRId64, router_blocks);
         add_sentence(out, "blocks from the beginning", one, other);

@@ -67,6 +67,8 @@ struct kvb_explanation {
     const char *why;           /* which cache groups have no rule; NULL: none.  Borrowed */
     size_t blocks;             /* complete blocks of the prompt */
     size_t held_blocks;        /* listed on the device, from the beginning without a gap */
+    bool is_held_at_least;     /* the next one may be listed too: its name was not looked for in all
+                                  of a large list with the engine's names */
     size_t usable_blocks;      /* of these, what sliding windows leave to a request */
     size_t trace_events;       /* 0: there is no trace, and the next three mean nothing */
     bool is_trace_whole;       /* it goes back to the beginning of the stream */

@@ -37,6 +37,7 @@ struct explaining {
     uint64_t seed;
     struct prompt_block *prompt; /* owned; out->blocks of them */
     bool has_tokens;
+    bool is_named_in_part;            /* a block without a name may be in the list */
     struct kvb_hash_key hash_key;     /* of the next two */
     struct kvb_id_table by_name;      /* of the rows, the first of each name */
     struct kvb_id_table by_tokens;    /* of the whole prompt, the first of equal tokens */
@@ -292,6 +293,8 @@ static kvb_status name_as_engine(struct explaining *explaining)
            name_from_candidates(explaining, &candidates, i)) {
         i++;
     }
+    explaining->is_named_in_part = candidates.count == max_candidates ||
+                                   kvb_mirror_is_named_in_part(explaining->stream->mirror);
     return KVB_OK;
 }
 
@@ -347,6 +350,9 @@ static void count_prompt_held(struct explaining *explaining)
            is_block_listed(explaining, out->held_blocks, KVB_TIER_DEVICE)) {
         out->held_blocks++;
     }
+    out->is_held_at_least = explaining->is_named_in_part && !explaining->stream->is_withdrawn &&
+                            out->held_blocks < out->blocks &&
+                            !explaining->prompt[out->held_blocks].has_name;
     out->usable_blocks = usable_of(explaining, out->held_blocks);
 }
 

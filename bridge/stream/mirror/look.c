@@ -108,6 +108,11 @@ bool kvb_mirror_next_named(
     return true;
 }
 
+bool kvb_mirror_is_named_in_part(const struct kvb_mirror *mirror)
+{
+    return mirror->entry_end > max_entry_visits;
+}
+
 enum kvb_mirror_unmatchable
 kvb_mirror_find_unmatchable(const struct kvb_mirror *mirror, bool has_parent, kvb_block_hash parent)
 {

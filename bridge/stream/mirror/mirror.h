@@ -262,6 +262,9 @@ struct kvb_mirror_named {
 bool kvb_mirror_next_named(
     const struct kvb_mirror *mirror, size_t *place, struct kvb_mirror_named *out_named);
 
+/* That walk does not visit all blocks. */
+bool kvb_mirror_is_named_in_part(const struct kvb_mirror *mirror);
+
 /* Whether the engine holds a block behind this parent (has_parent false: at a prompt's beginning)
  * that no query can name.  Looks at 65,536 blocks at most. */
 enum kvb_mirror_unmatchable {

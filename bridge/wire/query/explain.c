@@ -159,6 +159,9 @@ kvb_status kvb_explain_json_encode(
     write_explained_stream(&json, explanation);
     kvb_json_write_pair_u64(&json, "blocks", explanation->blocks);
     kvb_json_write_pair_u64(&json, "held_blocks", explanation->held_blocks);
+    if (explanation->is_held_at_least) {
+        kvb_json_write_pair_bool(&json, "held_at_least", true);
+    }
     kvb_json_write_pair_u64(&json, "usable_blocks", explanation->usable_blocks);
     write_trace_extent(&json, explanation);
     kvb_json_write_pair_begin(&json, "rows", '[');

@@ -124,16 +124,23 @@ static void says_where_and_why_the_prefix_ends(void **state)
     (void)state;
     static const char broken[] = HEAD "{\"block\":0,\"reason\":\"held\"},{\"block\":1,\"reason\":"
                                       "\"parent_unknown\"}]}";
+    static const char large[] = "{\"held_blocks\":0,\"held_at_least\":true,\"rows\":[{\"block\":0,"
+                                "\"reason\":\"older_than_trace\"}]}";
     static const char whole[] = "{\"held_blocks\":4,\"usable_blocks\":2,\"rows\":[1,2,3,4]}";
     char text[kvctl_sentence_bytes];
     KVB_OWN(kvb_json_drop) struct json_object *one = parsed(broken);
     KVB_OWN(kvb_json_drop) struct json_object *other = parsed(whole);
+    KVB_OWN(kvb_json_drop) struct json_object *least = parsed(large);
 
     kvctl_explain_break(one, text);
     assert_string_equal(
         text, "The prefix ends before block 1: stored behind a parent that is not known");
     kvctl_explain_break(other, text);
     assert_string_equal(text, "All blocks are listed; sliding windows leave 2 of 4 to a request");
+    kvctl_explain_break(least, text);
+    assert_string_equal(
+        text, "The prefix ends before block 0, or later: not held; there is no trace "
+              "(limits.sync_blocks)");
 }
 
 static void names_what_bridge_and_aggregator_say_differently(void **state)
@@ -154,6 +161,13 @@ static void names_what_bridge_and_aggregator_say_differently(void **state)
     };
     KVB_OWN(kvb_json_drop) struct json_object *bridge = parsed(HEAD "]}");
 
+    KVB_OWN(kvb_json_drop)
+    struct json_object *least = parsed("{\"state\":\"PARTIAL\",\"reason\":\"gone\",\"block_size\":"
+                                       "16,\"held_blocks\":1,\"held_at_least\":true}");
+    KVB_OWN(kvb_json_drop) struct json_object *more = parsed(cases[1].router);
+    KVB_OWN(kvb_json_drop) struct json_object *none = kvctl_explain_differences(least, more);
+
+    assert_int_equal(json_object_array_length(none), 0);
     for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
         KVB_OWN(kvb_json_drop)
         struct json_object *router = cases[i].router ? parsed(cases[i].router) : NULL;

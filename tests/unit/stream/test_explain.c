@@ -628,6 +628,7 @@ static void explain_equal_tokens(const struct kvb_query *query, enum kvb_hashes 
     give_large_batch(&world, 0);
     assert_ok(kvb_stream_explain(world.stream, query, crowd, 2, &got));
     assert_int_equal(got.held_blocks, crowd);
+    assert_false(got.is_held_at_least);
     if (hashes == KVB_HASHES_CANONICAL) {
         assert_reason(&got, 0, KVB_EXPLAIN_PARENT_UNKNOWN);
         assert_reason(&got, 1, KVB_EXPLAIN_PARENT_UNKNOWN);
@@ -697,6 +698,8 @@ static void admits_that_a_large_list_was_not_looked_at_as_a_whole(void **state)
     give_large_batch(&world, seq++);
     struct kvb_explanation got = explain(&world, &query);
     assert_false(got.rows[0].has_name);
+    assert_int_equal(got.held_blocks, 0);
+    assert_true(got.is_held_at_least);
     assert_reason(&got, 0, KVB_EXPLAIN_OLDER);
     kvb_explanation_done(&got);
     stream_world_end(&world);

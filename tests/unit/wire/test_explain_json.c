@@ -118,6 +118,20 @@ static struct kvb_explanation sample(struct kvb_explained_block rows[2])
     "\"min_copies\":0,\"max_copies\":0,\"trace\":{\"what\":\"removed\",\"event_id\":6,"            \
     "\"time_ms\":1700000000200,\"origin\":\"live\"}}}}"
 
+static void a_count_that_may_be_too_low_is_marked(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
+    struct kvb_explained_block rows[2];
+    struct kvb_explanation explanation = sample(rows);
+
+    explanation.is_held_at_least = true;
+    kvb_buf_init(&buf, 1 << 16);
+    assert_ok(kvb_explain_json_encode(&explanation, "b", 1 << 16, &buf));
+    assert_ok(kvb_buf_append(&buf, "", 1));
+    assert_non_null(strstr((const char *)buf.data, "\"held_blocks\":1,\"held_at_least\":true,"));
+}
+
 static void assert_encodes(size_t max_bytes, const char *expected)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf buf = { 0 };
@@ -174,6 +188,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_has_a_prompt_and_where_to_begin),
         cmocka_unit_test(anything_else_is_refused_and_names_the_field),
+        cmocka_unit_test(a_count_that_may_be_too_low_is_marked),
         cmocka_unit_test(an_answer_has_a_row_for_each_block),
         cmocka_unit_test(rows_that_do_not_fit_are_left_to_the_next_answer),
         cmocka_unit_test(no_answer_is_larger_than_its_buffer),
