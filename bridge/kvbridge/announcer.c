@@ -190,6 +190,15 @@ static bool is_listed_at_our_sockets(
            strcmp(worker->events, listed->events) == 0 && strcmp(worker->model, listed->model) == 0;
 }
 
+/* In what only one of the two APIs lists. */
+static bool is_listed_with_our_settings(
+    const struct kvb_dynamo_worker *worker, const struct kvb_dynamo_listed *listed)
+{
+    return !listed->replay || (strcmp(worker->replay, listed->replay) == 0 &&
+                               strcmp(worker->address, listed->address) == 0 &&
+                               worker->max_batched_tokens == listed->max_batched_tokens);
+}
+
 static void take_listed(struct kvb_announced *item, const struct kvb_dynamo_listed *listed)
 {
     const bool is_ours = is_listed_at_our_sockets(&item->worker, listed);
@@ -202,8 +211,13 @@ static void take_listed(struct kvb_announced *item, const struct kvb_dynamo_list
     }
     if (!is_ours) {
         item->state = KVB_ANNOUNCED_OTHER;
-        item->is_changed = false;  /* it may be another bridge's */
-    } else if (item->is_changed) { /* in what is not listed */
+        item->is_changed = false; /* it may be another bridge's */
+        return;
+    }
+    /* Once, before this process has added it: the service may write an address in its own way. */
+    item->is_changed |=
+        item->state == KVB_ANNOUNCED_UNKNOWN && !is_listed_with_our_settings(&item->worker, listed);
+    if (item->is_changed) { /* in what is not listed */
         item->state = KVB_ANNOUNCED_OTHER;
     } else if (item->state != KVB_ANNOUNCED_OTHER) { /* else an ADD was lost */
         item->state = KVB_ANNOUNCED_PRESENT;

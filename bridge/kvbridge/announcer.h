@@ -22,10 +22,12 @@
  *     yes         (refused an ADD: 4xx)         REFUSED        none until the next LIST
  *
  * Nothing is added before the first LIST, so a bridge that was killed finds its registrations
- * again, and a service that has restarted gets them within 10 s.  Which of the two APIs the service
- * has is seen in its list; an empty list shows nothing, so select_service is tried, and the other
- * one when its path does not exist.  When the service cannot be reached, or answers 5xx, everything
- * waits, 0.5 s at first and twice as long each time, at most 30 s; then the list is read again.
+ * again.  If it comes back with another replay socket, address or limit, a select_service lists
+ * those of before, and is sent an ADD; an indexer does not list them and keeps them.  A service
+ * that has restarted gets its ranks within 10 s.  Which of the two APIs the service has is seen in
+ * its list; an empty list shows nothing, so select_service is tried, and the other one when its
+ * path does not exist.  When the service cannot be reached, or answers 5xx, everything waits, 0.5 s
+ * at first and twice as long each time, at most 30 s; then the list is read again.
  *
  * One request is under way at a time.
  * Threads: the caller locks.  Times are of the monotonic clock, in ns. */

@@ -123,6 +123,9 @@ static void visit_select_worker(struct json_object *entry, kvb_dynamo_visitor vi
         .model = dynamo_text_of(entry, "model_name"),
         .block_size = number_of(entry, "block_size", UINT64_MAX),
         .why = unused_reason_of(entry),
+        .replay = dynamo_text_of(entry, "replay_endpoint"),
+        .address = dynamo_text_of(entry, "endpoint"),
+        .max_batched_tokens = number_of(entry, "max_num_batched_tokens", UINT64_MAX),
     };
 
     if (kvb_json_number(kvb_json_member(entry, "worker_id"), UINT64_MAX, &listed.id) == KVB_OK) {

@@ -66,6 +66,11 @@ struct kvb_dynamo_listed {
     const char *model;
     uint64_t block_size;
     const char *why; /* why the service does not use it; "": it does, or does not say */
+
+    /* Of select_service alone; "" and 0: none. */
+    const char *replay; /* NULL: the list does not have these three */
+    const char *address;
+    uint64_t max_batched_tokens;
 };
 
 typedef void (*kvb_dynamo_visitor)(void *context, const struct kvb_dynamo_listed *listed);

@@ -200,6 +200,46 @@ static void a_rank_whose_settings_change_is_sent_again(void **state)
     kvb_announcer_done(&scene.announcer);
 }
 
+/* The bridge was killed, and has other settings than the registration that it left. */
+static void what_a_killed_bridge_registered_with_other_settings_is_replaced(void **state)
+{
+    struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
+    struct kvb_dynamo_listed listed = { .api = KVB_DYNAMO_SELECT_SERVICE,
+                                        .id = 7,
+                                        .events = worker.events,
+                                        .model = worker.model,
+                                        .block_size = worker.block_size,
+                                        .why = "",
+                                        .replay = "tcp://h:9",
+                                        .address = "",
+                                        .max_batched_tokens = 8192 };
+
+    (void)state;
+    worker.max_batched_tokens = 8192;
+    (void)snprintf(worker.replay, sizeof worker.replay, "tcp://h:9");
+    for (unsigned i = 0; i < 4; i++) { /* as it is, another replay socket, address, limit */
+        struct scene scene = { .now_ns = 1000 * ms };
+        listed.replay = i == 1 ? "tcp://h:8" : "tcp://h:9";
+        listed.address = i == 2 ? "http://h" : "";
+        listed.max_batched_tokens = i == 3 ? 4096 : 8192;
+        want(&scene, &worker, 1);
+        expect(&scene, KVB_ANNOUNCE_LIST, 0);
+        kvb_announcer_listed(&scene.announcer, &listed);
+        answer(&scene, 200, "");
+        if (i > 0) {
+            expect(&scene, KVB_ANNOUNCE_ADD, 7);
+            answer(&scene, 201, "");
+        }
+        scene.now_ns += 10000 * ms;
+        expect(&scene, KVB_ANNOUNCE_LIST, 0);
+        kvb_announcer_listed(&scene.announcer, &listed); /* it is sent once */
+        answer(&scene, 200, "");
+        expect(&scene, KVB_ANNOUNCE_NOTHING, 0);
+        assert_int_equal(kvb_announcer_count_present(&scene.announcer), 1);
+        kvb_announcer_done(&scene.announcer);
+    }
+}
+
 static void ranks_no_longer_announced_are_removed(void **state)
 {
     const struct kvb_dynamo_worker worker = worker_at(7, 0, 1);
@@ -486,6 +526,7 @@ int main(void)
         cmocka_unit_test(a_registered_rank_that_leaves_after_a_lost_change_is_removed),
         cmocka_unit_test(a_rank_that_changes_and_leaves_at_once_is_removed),
         cmocka_unit_test(a_rank_that_is_wanted_again_before_its_removal_stays),
+        cmocka_unit_test(what_a_killed_bridge_registered_with_other_settings_is_replaced),
         cmocka_unit_test(ranks_no_longer_announced_are_removed),
         cmocka_unit_test(registrations_of_another_bridge_stay),
         cmocka_unit_test(a_rank_that_leaves_while_it_is_added_is_removed),

@@ -75,9 +75,11 @@ static void note_listed(void *context, const struct kvb_dynamo_listed *listed)
     const size_t len = strlen(lists->text);
 
     (void)snprintf(
-        lists->text + len, sizeof lists->text - len, "%s %u/%u %s %s %u %.24s\n",
+        lists->text + len, sizeof lists->text - len, "%s %u/%u %s %s %u %.24s [%s %s %u]\n",
         kvb_dynamo_api_name(listed->api), (unsigned)listed->id, listed->dp_rank, listed->events,
-        listed->model, (unsigned)listed->block_size, listed->why);
+        listed->model, (unsigned)listed->block_size, listed->why,
+        listed->replay ? listed->replay : "?", listed->address ? listed->address : "?",
+        (unsigned)listed->max_batched_tokens);
 }
 
 /* Reads the last list of the recording. */
@@ -104,13 +106,15 @@ static void lists_of_the_real_programs_are_read(void **state)
     (void)state;
     read_recorded(select_service, &select);
     assert_string_equal(
-        select.text, "select_service 7/0 tcp://127.0.0.1:15658 m 16 \n"
-                     "select_service 8/1 tcp://127.0.0.1:15657 m 16 endpoint is required\n"
-                     "select_service 9/0 tcp://127.0.0.1:15657 m 32 reconciliation failed: b\n");
+        select.text, "select_service 7/0 tcp://127.0.0.1:15658 m 16  "
+                     "[tcp://127.0.0.1:16657 http://10.0.0.1:8000 8192]\n"
+                     "select_service 8/1 tcp://127.0.0.1:15657 m 16 endpoint is required [  0]\n"
+                     "select_service 9/0 tcp://127.0.0.1:15657 m 32 reconciliation failed: b "
+                     "[tcp://127.0.0.1:16657 http://10.0.0.1:8000 8192]\n");
     read_recorded(indexer, &of_indexer);
     assert_string_equal(
-        of_indexer.text, "indexer 2/1 tcp://127.0.0.1:35854 m 16 \n"
-                         "indexer 1/0 tcp://127.0.0.1:39463 m 16 \n");
+        of_indexer.text, "indexer 2/1 tcp://127.0.0.1:35854 m 16  [? ? 0]\n"
+                         "indexer 1/0 tcp://127.0.0.1:39463 m 16  [? ? 0]\n");
 }
 
 static void an_invalid_list_is_refused_and_unknown_entries_are_skipped(void **state)
@@ -128,7 +132,7 @@ static void an_invalid_list_is_refused_and_unknown_entries_are_skipped(void **st
         }
     }
     assert_ok(kvb_dynamo_list_decode(kvb_span_of(strange), note_listed, &lists));
-    assert_string_equal(lists.text, "indexer 2/3   0 \n");
+    assert_string_equal(lists.text, "indexer 2/3   0  [? ? 0]\n");
 }
 
 static void the_reason_in_an_answer_is_found(void **state)
