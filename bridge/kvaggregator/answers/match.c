@@ -1,3 +1,4 @@
+#include "core/decimal.h"
 #include "core/limits.h"
 #include "kvaggregator/answers/answers.h"
 #include "kvaggregator/answers/selection.h"
@@ -7,6 +8,38 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+
+/* ---- Rows that are written through a pointer (kvb_json_write_open()) ---- */
+
+enum {
+    row_bytes = 256, /* the longest row without its ranks: five numbers and their names */
+    rank_bytes = 48  /* "4294967295":18446744073709551615, */
+};
+
+static char *put_text(char *at, const char *text)
+{
+    const size_t len = strlen(text);
+
+    memcpy(at, text, len); /* NOLINT(bugprone-not-null-terminated-result) */
+    return at + len;
+}
+
+static char *put_u64(char *at, uint64_t value)
+{
+    return at + kvb_decimal_write(at, value);
+}
+
+/* before: a comma where one is needed, the name, the colon. */
+static char *put_pair(char *at, const char *before, uint64_t value)
+{
+    return put_u64(put_text(at, before), value);
+}
+
+static char *put_key(char *at, uint64_t key)
+{
+    return put_text(put_pair(at, "\"", key), "\":");
+}
 
 /* The longest prefix that any one tier up to `last` holds. */
 static uint64_t tokens_up_to(const struct kvb_overlap *overlap, enum kvb_tier last)
@@ -22,13 +55,19 @@ static uint64_t tokens_up_to(const struct kvb_overlap *overlap, enum kvb_tier la
 static void write_overlap_tokens(
     struct kvb_json_writer *json, const struct kvb_overlap *overlap, bool with_device)
 {
-    kvb_json_write_pair_begin(json, "tokens", '{');
-    if (with_device) {
-        kvb_json_write_pair_u64(json, "device", tokens_up_to(overlap, KVB_TIER_DEVICE));
+    char *at = kvb_json_write_open(json, row_bytes);
+
+    if (!at) {
+        return;
     }
-    kvb_json_write_pair_u64(json, "host", tokens_up_to(overlap, KVB_TIER_HOST));
-    kvb_json_write_pair_u64(json, "disk", tokens_up_to(overlap, KVB_TIER_EXTERNAL));
-    kvb_json_write_end(json, '}');
+    at = put_text(at, "\"tokens\":{");
+    if (with_device) {
+        at = put_pair(at, "\"device\":", tokens_up_to(overlap, KVB_TIER_DEVICE));
+        *at++ = ',';
+    }
+    at = put_pair(at, "\"host\":", tokens_up_to(overlap, KVB_TIER_HOST));
+    at = put_pair(at, ",\"disk\":", tokens_up_to(overlap, KVB_TIER_EXTERNAL));
+    kvb_json_write_close(json, put_text(at, "}"));
 }
 
 /* ---- Tiers ---- */
@@ -161,20 +200,41 @@ struct columns {
     bool with_hits;       /* the query is given as tokens */
 };
 
+/* Begins a row. */
+static void write_overlap_id(struct kvb_json_writer *json, const struct kvb_stream_id *id)
+{
+    char *at = kvb_json_write_open(json, row_bytes);
+
+    if (at) {
+        at = put_pair(at, "{\"worker_id\":", id->worker_id);
+        kvb_json_write_close(json, put_pair(at, ",\"dp_rank\":", id->dp_rank));
+    }
+    kvb_json_write_pair_text(json, "namespace", id->name_space);
+    kvb_json_write_pair_text(json, "component", id->component);
+}
+
+/* The names of states and reasons need no escapes. */
+static void write_overlap_state(struct kvb_json_writer *json, const struct kvb_overlap *overlap)
+{
+    char *at = kvb_json_write_open(json, row_bytes);
+
+    if (at) {
+        at = put_text(at, "\"state\":\"");
+        at = put_text(at, kvb_stream_state_name(overlap->follower->state));
+        at = put_text(at, "\",\"reason\":\"");
+        at = put_text(at, kvb_stream_reason_name(overlap->follower->reason));
+        kvb_json_write_close(json, put_pair(at, "\",\"blocks\":", overlap->blocks));
+    }
+}
+
 static void write_overlap_worker(
     struct kvb_json_writer *json, const struct kvb_overlap *overlap, struct columns columns)
 {
     const struct kvb_follower *follower = overlap->follower;
     const double all_blocks = (double)(overlap->request_blocks ? overlap->request_blocks : 1);
 
-    kvb_json_write_begin(json, '{');
-    kvb_json_write_pair_u64(json, "worker_id", follower->id.worker_id);
-    kvb_json_write_pair_u64(json, "dp_rank", follower->id.dp_rank);
-    kvb_json_write_pair_text(json, "namespace", follower->id.name_space);
-    kvb_json_write_pair_text(json, "component", follower->id.component);
-    kvb_json_write_pair_text(json, "state", kvb_stream_state_name(follower->state));
-    kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(follower->reason));
-    kvb_json_write_pair_u64(json, "blocks", overlap->blocks);
+    write_overlap_id(json, &follower->id);
+    write_overlap_state(json, overlap);
     kvb_json_write_pair_number(json, "percent", 100.0 * (double)overlap->blocks / all_blocks);
     kvb_json_write_pair_u64(json, "doubtful", follower->heartbeat.doubtful);
     write_unverified_tiers(json, overlap);
@@ -234,13 +294,26 @@ static int by_worker_and_rank(const void *left, const void *right)
     return (a->dp_rank > b->dp_rank) - (a->dp_rank < b->dp_rank);
 }
 
+/* True: the components have different workers, as usual, so the order by id is this one too. */
+static bool are_in_order(const struct kvb_query_context *ctx)
+{
+    for (size_t i = 1; i < ctx->overlap_count; i++) {
+        if (by_worker_and_rank(&ctx->overlaps[i - 1], &ctx->overlaps[i]) > 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Two components may have the same worker id and rank.  These answers do not name the component, so
  * only the better of the two is kept. */
 static void merge_equal_names(struct kvb_query_context *ctx)
 {
     size_t kept = 0;
 
-    qsort(ctx->overlaps, ctx->overlap_count, sizeof *ctx->overlaps, by_worker_and_rank);
+    if (!are_in_order(ctx)) {
+        qsort(ctx->overlaps, ctx->overlap_count, sizeof *ctx->overlaps, by_worker_and_rank);
+    }
     for (size_t i = 0; i < ctx->overlap_count; i++) {
         struct kvb_overlap *last = kept > 0 ? &ctx->overlaps[kept - 1] : NULL;
         if (!last || by_worker_and_rank(last, &ctx->overlaps[i]) != 0) {
@@ -275,20 +348,29 @@ static uint64_t hit_on_device(const struct kvb_overlap *overlap)
 
 typedef uint64_t (*tokens_of)(const struct kvb_overlap *overlap);
 
-/* Writes the ranks that hold something on the device. */
-static void write_ranks(
-    struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to,
-    tokens_of tokens)
+/* Room for the row of a worker with these ranks. */
+static char *open_worker_row(struct kvb_json_writer *json, size_t ranks)
 {
-    kvb_json_write_begin(json, '{');
+    return kvb_json_write_open(json, row_bytes + (ranks * rank_bytes));
+}
+
+/* The ranks that hold something on the device. */
+static char *
+put_ranks(char *at, const struct kvb_query_context *ctx, size_t from, size_t to, tokens_of tokens)
+{
+    const char *separator = "\"";
+
+    *at++ = '{';
     for (size_t i = from; i < to; i++) {
         const struct kvb_overlap *overlap = &ctx->overlaps[i];
         if (held_on_device(overlap) > 0) {
-            kvb_json_write_key_u64(json, overlap->follower->id.dp_rank);
-            kvb_json_write_u64(json, tokens(overlap));
+            at = put_pair(at, separator, overlap->follower->id.dp_rank);
+            at = put_pair(at, "\":", tokens(overlap));
+            separator = ",\"";
         }
     }
-    kvb_json_write_end(json, '}');
+    *at++ = '}';
+    return at;
 }
 
 static void write_workers(
@@ -298,8 +380,11 @@ static void write_workers(
     kvb_json_write_pair_begin(json, key, '{');
     for (size_t at = 0; at < ctx->overlap_count;) {
         const size_t end = next_worker(ctx, at);
-        kvb_json_write_key_u64(json, ctx->overlaps[at].follower->id.worker_id);
-        write_ranks(json, ctx, at, end, tokens);
+        char *row = open_worker_row(json, end - at);
+        if (row) {
+            row = put_key(row, ctx->overlaps[at].follower->id.worker_id);
+            kvb_json_write_close(json, put_ranks(row, ctx, at, end, tokens));
+        }
         at = end;
     }
     kvb_json_write_end(json, '}');
@@ -321,16 +406,18 @@ static void write_overlap_instance(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx, size_t from, size_t to)
 {
     const uint64_t all = longest(ctx, from, to, KVB_TIER_EXTERNAL);
+    char *at = open_worker_row(json, to - from);
 
-    kvb_json_write_key_u64(json, ctx->overlaps[from].follower->id.worker_id);
-    kvb_json_write_begin(json, '{');
-    kvb_json_write_pair_u64(json, "longest_matched", all);
-    kvb_json_write_pair_u64(json, "gpu", longest(ctx, from, to, KVB_TIER_DEVICE));
-    kvb_json_write_key(json, "dp");
-    write_ranks(json, ctx, from, to, held_on_device);
-    kvb_json_write_pair_u64(json, "cpu", longest(ctx, from, to, KVB_TIER_HOST));
-    kvb_json_write_pair_u64(json, "disk", all);
-    kvb_json_write_end(json, '}');
+    if (!at) {
+        return;
+    }
+    at = put_key(at, ctx->overlaps[from].follower->id.worker_id);
+    at = put_pair(at, "{\"longest_matched\":", all);
+    at = put_pair(at, ",\"gpu\":", longest(ctx, from, to, KVB_TIER_DEVICE));
+    at = put_ranks(put_text(at, ",\"dp\":"), ctx, from, to, held_on_device);
+    at = put_pair(at, ",\"cpu\":", longest(ctx, from, to, KVB_TIER_HOST));
+    at = put_pair(at, ",\"disk\":", all);
+    kvb_json_write_close(json, put_text(at, "}"));
 }
 
 static void write_instances(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
@@ -470,7 +557,7 @@ kvb_status kvb_answer_query(
     struct kvb_query_context *ctx, const struct kvb_query *query, bool with_down,
     struct kvb_buf *out, struct kvb_detail *detail)
 {
-    const struct kvb_listing_options options = { .with_down = with_down };
+    const struct kvb_listing_options options = { .with_down = with_down, .by_id = true };
 
     KVB_TRY(kvb_query_context_overlaps(ctx, query, options, detail));
     merge_equal_names(ctx);

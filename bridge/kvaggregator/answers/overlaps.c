@@ -342,6 +342,16 @@ static int best_first(const void *left, const void *right, void *context)
     return (a > b) - (a < b);
 }
 
+/* The positions themselves: the listing is sorted by id. */
+static int lower_first(const void *left, const void *right, void *context)
+{
+    const uint32_t a = *(const uint32_t *)left;
+    const uint32_t b = *(const uint32_t *)right;
+
+    (void)context;
+    return (a > b) - (a < b);
+}
+
 /* Copies one result.  `blocks` is rounded down and capped, because blocks of other tiers may end
  * inside a device block or beyond the query's last one. */
 static void take_overlap(
@@ -390,23 +400,24 @@ static size_t put_stores_last(struct kvb_listing *listing, size_t count)
     return workers;
 }
 
-/* Copies the holders from..to - 1, best first.  Positions are sorted instead of overlaps, which are
- * large: the whole fleet may hold a common prompt. */
+/* Copies the holders from..to - 1, sorted as the options say.  Positions are sorted instead of
+ * overlaps, which are large: the whole fleet may hold a common prompt. */
 static void take_holders(
     struct kvb_query_context *ctx, const struct kvb_query *query, size_t from, size_t to,
-    size_t ordered, struct kvb_overlap *out)
+    struct kvb_listing_options options, struct kvb_overlap *out)
 {
     struct kvb_listing *listing = &ctx->listing;
 
     kvb_sort_first(
-        listing->holders + from, to - from, sizeof *listing->holders, ordered, best_first,
+        listing->holders + from, to - from, sizeof *listing->holders,
+        options.ordered > 0 ? options.ordered : to - from, options.by_id ? lower_first : best_first,
         listing->streams);
     for (size_t i = from; i < to; i++) {
         take_overlap(ctx, query, listing->holders[i], out++);
     }
 }
 
-/* Copies the selected streams: workers that hold something, best first; then, if wanted, workers
+/* Copies the selected streams: workers that hold something; then, if wanted, workers
  * that hold nothing, by id; then stores that hold something:
  *
  *     [ a: 0 ][ b: 3 ][ s: 4 ][ c: 0 ][ d: 5 ]   ->   [ d: 5 ][ b: 3 ] [ a: 0 ][ c: 0 ] [ s: 4 ] */
@@ -419,8 +430,7 @@ static void take_overlaps(
     const size_t workers = put_stores_last(listing, selected);
     size_t count = workers;
 
-    take_holders(
-        ctx, query, 0, workers, options.ordered > 0 ? options.ordered : workers, ctx->overlaps);
+    take_holders(ctx, query, 0, workers, options, ctx->overlaps);
     for (size_t i = 0; options.with_none && i < listing->count; i++) {
         const struct kvb_overlap *stream = &listing->streams[i];
         if (stream->max_tokens == 0 && !stream->is_store && is_selected(query, stream)) {
@@ -430,7 +440,8 @@ static void take_overlaps(
     ctx->overlap_count = count;
     ctx->shared_at = count;
     ctx->shared_count = selected - workers;
-    take_holders(ctx, query, workers, selected, selected, ctx->overlaps + count);
+    take_holders(
+        ctx, query, workers, selected, (struct kvb_listing_options){ 0 }, ctx->overlaps + count);
 }
 
 /* Resets what the query wrote into the listing. */

@@ -65,6 +65,7 @@ struct kvb_overlap {
 struct kvb_listing_options {
     bool with_down; /* list streams that are DOWN too */
     bool with_none; /* list streams that hold nothing of the prompt too */
+    bool by_id;     /* workers by worker, component and rank, not most tokens first */
     size_t ordered; /* how many of the best are sorted, the rest follows unsorted; 0: all */
 };
 
@@ -168,7 +169,8 @@ kvb_status kvb_query_context_find_model(
     struct kvb_detail *detail);
 
 /* Fills ctx->head and ctx->overlaps: the overlap_count workers, most tokens first, then lowest
- * worker and rank; after them the stores that hold something.  Stores are searched whatever
+/* Fills ctx->head and ctx->overlaps: the overlap_count workers, most tokens first, then lowest id,
+ * or only by id; after them the stores that hold something.  Stores are searched whatever
  * instance_id says.
  * KVB_NOT_FOUND, KVB_BAD_INPUT  as kvb_query_context_find_model()   KVB_NO_MEMORY */
 kvb_status kvb_query_context_overlaps(

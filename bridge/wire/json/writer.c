@@ -159,15 +159,39 @@ void kvb_json_write_key(struct kvb_json_writer *json, const char *key)
     }
 }
 
+char *kvb_json_write_open(struct kvb_json_writer *json, size_t max_bytes)
+{
+    struct kvb_buf *out = json->out;
+
+    if (json->status == KVB_OK && out->capacity - out->len < max_bytes + 1) {
+        json->status = kvb_buf_reserve(out, max_bytes + 1);
+    }
+    if (json->status != KVB_OK) {
+        return NULL;
+    }
+    out->data[out->len] = ',';
+    out->len += json->is_after_value;
+    return (char *)out->data + out->len;
+}
+
+void kvb_json_write_close(struct kvb_json_writer *json, const char *end)
+{
+    json->out->len = (size_t)(end - (const char *)json->out->data);
+    json->is_after_value = true;
+}
+
 void kvb_json_write_key_u64(struct kvb_json_writer *json, uint64_t key)
 {
-    put_json_comma(json);
-    put_json_bytes(json, "\"", 1);
-    if (json->status == KVB_OK) {
-        json->status = kvb_buf_append_u64(json->out, key);
+    char *at = kvb_json_write_open(json, kvb_decimal_bytes + 3);
+
+    if (at) {
+        *at++ = '"';
+        at += kvb_decimal_write(at, key);
+        *at++ = '"';
+        *at++ = ':';
+        kvb_json_write_close(json, at);
+        json->is_after_value = false;
     }
-    put_json_bytes(json, "\":", 2);
-    json->is_after_value = false;
 }
 
 /* Fast path, as put_plain(): the buffer has room for comma and digits. */
@@ -208,12 +232,40 @@ static void put_digits(struct kvb_json_writer *json, double value, int digits)
     }
 }
 
+/* Writes millionths as a number with up to 6 digits after the point, without zeros at its end. */
+static void put_millionths(struct kvb_json_writer *json, uint64_t millionths)
+{
+    enum { places = 6, million = 1000000 };
+    char *at = kvb_json_write_open(json, kvb_decimal_bytes + 1 + places);
+    uint64_t rest = millionths % million;
+
+    if (!at) {
+        return;
+    }
+    at += kvb_decimal_write(at, millionths / million);
+    *at = '.';
+    for (int i = places; i > 0; i--) {
+        at[i] = (char)('0' + rest % 10);
+        rest /= 10;
+    }
+    for (at += places; *at == '0'; at--) {
+    }
+    kvb_json_write_close(json, at + 1);
+}
+
+/* As printf writes %.9g, which takes 0.3 us.  Whole numbers below 10^9 and numbers of at most 9
+ * digits, 6 of them after the point, have the same digits without it: these are exact to more than
+ * 9 digits.  Below 0.0001 printf writes an exponent. */
 void kvb_json_write_number(struct kvb_json_writer *json, double value)
 {
     const double max_whole = 1e9; /* from here on %.9g writes an exponent */
+    const double millionths = value * 1e6;
 
     if (value > 0 && value < max_whole && value == (double)(uint64_t)value) {
-        kvb_json_write_u64(json, (uint64_t)value); /* the same digits, without printf */
+        kvb_json_write_u64(json, (uint64_t)value);
+    } else if (
+        value >= 1e-3 && millionths < max_whole && millionths == (double)(uint64_t)millionths) {
+        put_millionths(json, (uint64_t)millionths);
     } else {
         put_digits(json, value, 9);
     }

@@ -50,6 +50,17 @@ void kvb_json_write_time(struct kvb_json_writer *json, double value);
 void kvb_json_write_bool(struct kvb_json_writer *json, bool value);
 void kvb_json_write_null(struct kvb_json_writer *json);
 
+/* For rows of which an answer has many: room for at most max_bytes of JSON text, which the caller
+ * writes itself.  The comma before it is written.  NULL: the failure is in `status`.
+ *
+ *     char *at = kvb_json_write_open(&json, 64);
+ *     if (at) {
+ *         at = ... ;  the next value or member, or several
+ *         kvb_json_write_close(&json, at);
+ *     } */
+char *kvb_json_write_open(struct kvb_json_writer *json, size_t max_bytes);
+void kvb_json_write_close(struct kvb_json_writer *json, const char *end);
+
 /* A key and its value. */
 void kvb_json_write_pair_text(struct kvb_json_writer *json, const char *key, const char *text);
 void kvb_json_write_pair_u64(struct kvb_json_writer *json, const char *key, uint64_t value);

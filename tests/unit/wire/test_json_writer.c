@@ -6,6 +6,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void assert_text(const struct kvb_buf *buf, const char *expected)
@@ -75,6 +76,62 @@ static void replaces_bytes_that_are_no_utf8(void **state)
     assert_written("\xc3", 1, "\"\xef\xbf\xbd\"");                                 /* cut short */
     assert_written("\xc0\x80", 2, "\"\xef\xbf\xbd\xef\xbf\xbd\"");                 /* overlong */
     assert_written("\xed\xa0\x80", 3, "\"\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\""); /* surrogate */
+}
+
+static void assert_number(double value)
+{
+    char expected[40];
+    struct kvb_buf buf;
+    kvb_buf_init(&buf, 4096);
+    struct kvb_json_writer json = kvb_json_writer_of(&buf);
+
+    (void)snprintf(expected, sizeof expected, "%.9g", value);
+    kvb_json_write_number(&json, value);
+    assert_ok(json.status);
+    assert_text(&buf, expected);
+    kvb_buf_done(&buf);
+}
+
+static void numbers_have_the_digits_of_printf(void **state)
+{
+    (void)state;
+    enum { rounds = 200000, million = 1000000 };
+    static const double edges[] = { 0,       -0.5,       0.001,     0.0009,     0.000999,
+                                    1e-6,    999.999999, 1000.5,    78.125,     1e9,
+                                    1e9 - 1, 100.0 / 3,  0.1 + 0.2, 99.9999995, 12.3456785 };
+    unsigned seed = 20261124;
+
+    for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++) {
+        assert_number(edges[i]);
+    }
+    for (int round = 0; round < rounds; round++) {
+        const int blocks = 1 + rand_r(&seed) % 5000;
+        assert_number(100.0 * (double)(rand_r(&seed) % (blocks + 1)) / (double)blocks);
+        assert_number((double)rand_r(&seed) / million); /* 6 digits after the point */
+        assert_number((double)(rand_r(&seed) % million) / million * (1 + 0x1p-52)); /* almost */
+    }
+}
+
+static void what_is_written_through_a_pointer_is_a_value_as_any_other(void **state)
+{
+    (void)state;
+    struct kvb_buf buf;
+    kvb_buf_init(&buf, 64);
+    struct kvb_json_writer json = kvb_json_writer_of(&buf);
+
+    kvb_json_write_begin(&json, '[');
+    for (int i = 0; i < 3; i++) {
+        char *at = kvb_json_write_open(&json, 10);
+        assert_non_null(at);
+        *at = (char)('0' + i);
+        kvb_json_write_close(&json, at + 1);
+    }
+    kvb_json_write_null(&json);
+    kvb_json_write_end(&json, ']');
+    assert_text(&buf, "[0,1,2,null]");
+    assert_null(kvb_json_write_open(&json, 64)); /* beyond the ceiling */
+    assert_int_equal(json.status, KVB_TOO_LARGE);
+    kvb_buf_done(&buf);
 }
 
 static void infinity_and_nan_are_written_as_null(void **state)
@@ -168,6 +225,8 @@ static void survives_every_failing_allocation(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(numbers_have_the_digits_of_printf),
+        cmocka_unit_test(what_is_written_through_a_pointer_is_a_value_as_any_other),
         cmocka_unit_test(separates_values_with_commas_only),
         cmocka_unit_test(escapes_the_characters_that_json_requires),
         cmocka_unit_test(replaces_bytes_that_are_no_utf8),
