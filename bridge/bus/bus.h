@@ -158,7 +158,25 @@ struct kvb_bus_message {
     const char *reply;   /* NULL when the sender expects no answer */
     kvb_span payload;
     struct kvb_bus_subscription *subscription; /* NULL for the answer to a request */
+    void **native; /* the bus's own; NULL: kvb_bus_message_keep() copies */
 };
+
+/* A message that outlives its handler. */
+struct kvb_bus_kept {
+    void *native; /* one of these two is owned: kvb_bus_kept_drop() */
+    void *copy;
+    kvb_span payload; /* into it */
+};
+
+/* Inside a handler, once for each message: moves the payload out of the bus without a copy.  A
+ * message that the bus did not deliver, a test's or an answer to a request, is copied.
+ * KVB_NO_MEMORY, only for those. */
+kvb_status
+kvb_bus_message_keep(const struct kvb_bus_message *message, struct kvb_bus_kept *out_kept);
+
+/* Frees a kept message.  Any thread, also after kvb_bus_close().  nats.c frees messages on a thread
+ * of its own and wakes it for the first one: free many at a time. */
+void kvb_bus_kept_drop(struct kvb_bus_kept *kept);
 
 typedef void (*kvb_bus_handler)(void *context, const struct kvb_bus_message *message);
 

@@ -160,11 +160,13 @@ on_nats_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg, void 
     struct kvb_bus_subscription *subscription = delivery->subscription;
     const char *reply = natsMsg_GetReply(msg);
     const int len = natsMsg_GetDataLength(msg);
+    void *native = msg;
     const struct kvb_bus_message message = {
         .subject = natsMsg_GetSubject(msg),
         .reply = reply && reply[0] ? reply : NULL,
         .payload = { (const uint8_t *)natsMsg_GetData(msg), len > 0 ? (size_t)len : 0 },
         .subscription = subscription,
+        .native = &native,
     };
 
     (void)nats;
@@ -172,7 +174,43 @@ on_nats_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg, void 
     if (!atomic_load(&subscription->is_moving) || passes_move(delivery, &message)) {
         subscription->handler(subscription->context, &message);
     }
-    put_read(delivery, msg, message.payload.len);
+    if (native) { /* else the handler has kept it */
+        put_read(delivery, msg, message.payload.len);
+    }
+}
+
+/* Not as a natsMsg: nats.c can free one only while it is in use. */
+static kvb_status copy_payload(const struct kvb_bus_message *message, struct kvb_bus_kept *out_kept)
+{
+    const size_t len = message->payload.len;
+    uint8_t *copy = malloc(len > 0 ? len : 1);
+
+    if (!copy) {
+        return KVB_NO_MEMORY;
+    }
+    if (len > 0) {
+        memcpy(copy, message->payload.data, len);
+    }
+    *out_kept = (struct kvb_bus_kept){ .copy = copy, .payload = { copy, len } };
+    return KVB_OK;
+}
+
+kvb_status
+kvb_bus_message_keep(const struct kvb_bus_message *message, struct kvb_bus_kept *out_kept)
+{
+    if (!message->native) {
+        return copy_payload(message, out_kept);
+    }
+    *out_kept = (struct kvb_bus_kept){ .native = *message->native, .payload = message->payload };
+    *message->native = NULL;
+    return KVB_OK;
+}
+
+void kvb_bus_kept_drop(struct kvb_bus_kept *kept)
+{
+    natsMsg_Destroy(kept->native); /* NULL is fine */
+    free(kept->copy);
+    *kept = (struct kvb_bus_kept){ 0 };
 }
 
 static void note_over(struct delivery *delivery)

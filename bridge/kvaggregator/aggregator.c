@@ -350,6 +350,7 @@ kvb_status kvb_aggregator_start(
                                                 .values = aggregator->values,
                                                 .count = kvb_aggregator_metric_count };
     kvb_aggregator_set_constants(aggregator);
+    kvb_aggregator_init_pool(aggregator);
     kvb_byte_budget_init(&aggregator->event_bytes, max_event_bytes);
     kvb_byte_budget_init(&aggregator->query_bytes, kvb_max_waiting_query_bytes);
     (void)pthread_mutex_init(&aggregator->service.lock, NULL); /* cannot fail without attributes */
@@ -464,6 +465,7 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     kvb_router_batch_done(&aggregator->batch);
     kvb_prompt_event_done(&aggregator->prompt);
     kvb_sync_reply_parts_done(&aggregator->answer_parts);
+    kvb_aggregator_done_pool(aggregator);
     kvb_byte_budget_done(&aggregator->event_bytes);
     kvb_byte_budget_done(&aggregator->query_bytes);
     kvb_aggregator_done_group(aggregator);

@@ -102,6 +102,21 @@ struct aggregator_group {
 
 enum { kvb_aggregator_shapes = 16 };
 
+struct received; /* kvaggregator/intake.c */
+
+enum { kvb_aggregator_applied_messages = 64 };
+
+/* Items of the event ring that can be used again.  An item that was applied is freed with others,
+ * together with its message of nats.c. */
+struct received_pool {
+    pthread_mutex_t lock;
+    struct received *spare; /* owned list */
+    size_t spare_count;
+    struct received *applied[kvb_aggregator_applied_messages]; /* owned; the index thread's own */
+    size_t applied_count;
+    size_t applied_bytes; /* of event_bytes, not given back yet */
+};
+
 struct aggregator_forward; /* kvaggregator/forward.c */
 struct pending_query;      /* kvaggregator/queries.c */
 
@@ -133,6 +148,7 @@ struct kvb_aggregator {
     uint64_t received_since_ns;      /* messages wait in nats.c since then, or 0; each its */
     uint64_t answers_since_ns;       /* delivery thread's own */
     struct kvb_byte_budget event_bytes;
+    struct received_pool received_pool;
     struct kvb_byte_budget query_bytes;
     char load_subject[kvb_subject_bytes];
     char hit_rate_subject[kvb_subject_bytes];
@@ -202,6 +218,10 @@ uint64_t kvb_aggregator_lag_ns(void *context, uint64_t now_ns);
 
 /* The event ring's drop function: frees a message that was not taken. */
 void kvb_aggregator_drop_event(void *item);
+
+/* done(): after all threads have ended. */
+void kvb_aggregator_init_pool(struct kvb_aggregator *aggregator);
+void kvb_aggregator_done_pool(struct kvb_aggregator *aggregator);
 
 /* The subscriptions to the books that aggregators share. */
 kvb_status kvb_aggregator_open_books(struct kvb_aggregator *aggregator);

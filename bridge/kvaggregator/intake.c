@@ -12,14 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A message in the event ring. */
+enum { max_spare = 1024, max_applied_bytes = 256 << 10 };
+
+/* A message in the event ring, which owns it as nats.c has received it. */
 struct received {
     const struct kind *kind;
     struct kvb_stream_id names; /* of the subject; worker and rank are the payload's */
     uint64_t token;             /* of an answer */
     uint64_t arrived_ns;
-    size_t len;
-    uint8_t payload[];
+    struct kvb_bus_kept kept;
+    struct received *next; /* in the pool */
 };
 
 /* The result of decoding one message.  It has a stream if decoding got that far. */
@@ -39,7 +41,10 @@ struct kind {
 
 void kvb_aggregator_drop_event(void *item)
 {
-    free(item);
+    struct received *received = item;
+
+    kvb_bus_kept_drop(&received->kept);
+    free(received);
 }
 
 static void note_read(struct envelope *envelope, uint64_t worker_id, uint32_t dp_rank)
@@ -52,6 +57,86 @@ static void note_read(struct envelope *envelope, uint64_t worker_id, uint32_t dp
 static void count_intake(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric metric)
 {
     kvb_metric_add(&aggregator->metrics, metric, 1);
+}
+
+/* ---- The pool of items ----
+ *
+ *     spare --nats.c's thread: take_spare()--> event ring --index thread: apply--> applied
+ *       ^                                                                             |
+ *       +------------------ release_applied(): 64 messages, or no more wait ----------+ */
+
+void kvb_aggregator_init_pool(struct kvb_aggregator *aggregator)
+{
+    (void)pthread_mutex_init(&aggregator->received_pool.lock, NULL); /* cannot fail with glibc */
+}
+
+/* A new one when none is spare.  NULL: no memory. */
+static struct received *take_spare(struct received_pool *pool)
+{
+    (void)pthread_mutex_lock(&pool->lock);
+    struct received *taken = pool->spare;
+    if (taken) {
+        pool->spare = taken->next;
+        pool->spare_count--;
+    }
+    (void)pthread_mutex_unlock(&pool->lock);
+    return taken ? taken : malloc(sizeof *taken);
+}
+
+/* Under the lock. */
+static void put_spare(struct received_pool *pool, struct received *received)
+{
+    if (pool->spare_count == max_spare) {
+        free(received);
+        return;
+    }
+    received->next = pool->spare;
+    pool->spare = received;
+    pool->spare_count++;
+}
+
+/* Frees the messages before their bytes are given back. */
+static void release_applied(struct kvb_aggregator *aggregator)
+{
+    struct received_pool *pool = &aggregator->received_pool;
+
+    if (pool->applied_count == 0) {
+        return;
+    }
+    for (size_t i = 0; i < pool->applied_count; i++) {
+        kvb_bus_kept_drop(&pool->applied[i]->kept);
+    }
+    (void)pthread_mutex_lock(&pool->lock);
+    for (size_t i = 0; i < pool->applied_count; i++) {
+        put_spare(pool, pool->applied[i]);
+    }
+    (void)pthread_mutex_unlock(&pool->lock);
+    kvb_byte_budget_give(&aggregator->event_bytes, pool->applied_bytes);
+    pool->applied_count = 0;
+    pool->applied_bytes = 0;
+}
+
+static void put_applied(struct kvb_aggregator *aggregator, struct received *received)
+{
+    struct received_pool *pool = &aggregator->received_pool;
+
+    pool->applied[pool->applied_count++] = received;
+    pool->applied_bytes += received->kept.payload.len;
+    if (pool->applied_count == kvb_aggregator_applied_messages ||
+        pool->applied_bytes > max_applied_bytes) {
+        release_applied(aggregator);
+    }
+}
+
+void kvb_aggregator_done_pool(struct kvb_aggregator *aggregator)
+{
+    struct received_pool *pool = &aggregator->received_pool;
+
+    release_applied(aggregator);
+    while (pool->spare) {
+        free(take_spare(pool));
+    }
+    (void)pthread_mutex_destroy(&pool->lock);
 }
 
 /* ---- Events that hold prompts ---- */
@@ -298,14 +383,17 @@ static const struct kind *find_kind(const char *tail)
 
 /* ---- On nats.c's thread ---- */
 
-static struct received *copy_message(const struct received *head, kvb_span payload)
+/* NULL: no memory. */
+static struct received *keep_message(
+    struct received_pool *pool, const struct received *head, const struct kvb_bus_message *message)
 {
-    struct received *received = malloc(sizeof *received + payload.len);
+    struct received *received = take_spare(pool);
 
     if (received) {
         *received = *head;
-        if (payload.len > 0) {
-            memcpy(received->payload, payload.data, payload.len);
+        if (kvb_bus_message_keep(message, &received->kept) != KVB_OK) {
+            free(received);
+            return NULL;
         }
     }
     return received;
@@ -324,15 +412,15 @@ static uint64_t message_arrival(uint64_t *since_ns, const struct kvb_bus_message
 }
 
 static kvb_status take_message_bytes(
-    struct kvb_aggregator *aggregator, const struct received *head, uint64_t *since_ns)
+    struct kvb_aggregator *aggregator, size_t bytes, uint64_t arrived_ns, uint64_t *since_ns)
 {
-    const kvb_status status = kvb_byte_budget_try(&aggregator->event_bytes, head->len);
+    const kvb_status status = kvb_byte_budget_try(&aggregator->event_bytes, bytes);
 
     if (status != KVB_AGAIN) {
         return status;
     }
-    *since_ns = head->arrived_ns;
-    return kvb_byte_budget_take(&aggregator->event_bytes, head->len);
+    *since_ns = arrived_ns;
+    return kvb_byte_budget_take(&aggregator->event_bytes, bytes);
 }
 
 static kvb_status
@@ -351,28 +439,30 @@ put_in_ring(struct kvb_aggregator *aggregator, struct received *received, uint64
 /* Waits for room; nats.c queues further messages up to its own limit.  A message that is lost here
  * leaves a gap in the event ids of its stream, which its follower detects. */
 static void hand_message_over(
-    struct kvb_aggregator *aggregator, const struct received *head, kvb_span payload,
-    uint64_t *since_ns)
+    struct kvb_aggregator *aggregator, const struct received *head,
+    const struct kvb_bus_message *message, uint64_t *since_ns)
 {
-    if (take_message_bytes(aggregator, head, since_ns) != KVB_OK) {
+    const size_t bytes = message->payload.len;
+
+    if (take_message_bytes(aggregator, bytes, head->arrived_ns, since_ns) != KVB_OK) {
         return; /* stopping */
     }
-    struct received *received = copy_message(head, payload);
+    struct received *received = keep_message(&aggregator->received_pool, head, message);
     if (!received) {
         count_intake(aggregator, kvb_aggregator_refused_no_memory);
-        kvb_byte_budget_give(&aggregator->event_bytes, payload.len);
+        kvb_byte_budget_give(&aggregator->event_bytes, bytes);
         return;
     }
     if (put_in_ring(aggregator, received, since_ns) != KVB_OK) {
-        kvb_byte_budget_give(&aggregator->event_bytes, payload.len);
-        free(received); /* stopping */
+        kvb_byte_budget_give(&aggregator->event_bytes, bytes);
+        kvb_aggregator_drop_event(received); /* stopping */
     }
 }
 
 void kvb_aggregator_receive(void *context, const struct kvb_bus_message *message)
 {
     struct kvb_aggregator *aggregator = context;
-    struct received head = { .len = message->payload.len };
+    struct received head = { .kind = NULL };
     const char *tail = NULL;
 
     if (kvb_subject_split(message->subject, head.names.name_space, head.names.component, &tail) !=
@@ -389,14 +479,14 @@ void kvb_aggregator_receive(void *context, const struct kvb_bus_message *message
         return;
     }
     head.arrived_ns = message_arrival(&aggregator->received_since_ns, message);
-    hand_message_over(aggregator, &head, message->payload, &aggregator->received_since_ns);
+    hand_message_over(aggregator, &head, message, &aggregator->received_since_ns);
 }
 
 void kvb_aggregator_receive_answer(void *context, const struct kvb_bus_message *message)
 {
     struct kvb_aggregator *aggregator = context;
     const char *last = strrchr(message->subject, '.');
-    struct received head = { .kind = &answer_kind, .len = message->payload.len };
+    struct received head = { .kind = &answer_kind };
 
     if (last && kvb_aggregator_take_forwarded(aggregator, last + 1, message->payload)) {
         return;
@@ -410,21 +500,21 @@ void kvb_aggregator_receive_answer(void *context, const struct kvb_bus_message *
     }
     head.token = strtoull(last + 1, NULL, 16);
     head.arrived_ns = message_arrival(&aggregator->answers_since_ns, message);
-    hand_message_over(aggregator, &head, message->payload, &aggregator->answers_since_ns);
+    hand_message_over(aggregator, &head, message, &aggregator->answers_since_ns);
 }
 
 static void receive_books(void *context, const struct kvb_bus_message *message)
 {
     struct books_subscription *books = context;
     struct kvb_aggregator *aggregator = books->aggregator;
-    struct received head = { .kind = &books_kinds[books->number], .len = message->payload.len };
+    struct received head = { .kind = &books_kinds[books->number] };
 
     if (message->payload.len > kvb_max_nats_payload_bytes) {
         count_intake(aggregator, kvb_aggregator_refused_too_large);
         return;
     }
     head.arrived_ns = message_arrival(&books->since_ns, message);
-    hand_message_over(aggregator, &head, message->payload, &books->since_ns);
+    hand_message_over(aggregator, &head, message, &books->since_ns);
 }
 
 /* ---- Subscriptions to the books ---- */
@@ -491,17 +581,16 @@ static void log_refusal(
 static void take_one(struct kvb_aggregator *aggregator, struct received *received, uint64_t now_ns)
 {
     struct envelope envelope = { .id = received->names, .token = received->token };
-    const kvb_span payload = { .data = received->payload, .len = received->len };
 
     count_intake(aggregator, received->kind->counter);
     aggregator->batch_arrived_ns = received->arrived_ns;
-    const kvb_status status = received->kind->apply(aggregator, &envelope, payload, now_ns);
+    const kvb_status status =
+        received->kind->apply(aggregator, &envelope, received->kept.payload, now_ns);
     if (status != KVB_OK) {
         count_intake(aggregator, refused_message_counter(&envelope, status));
         log_refusal(aggregator, received, status, now_ns);
     }
-    kvb_byte_budget_give(&aggregator->event_bytes, received->len);
-    free(received);
+    put_applied(aggregator, received);
 }
 
 /* Applies the rest of a message, before the next one. */
@@ -526,6 +615,7 @@ bool kvb_aggregator_take_message(void *context, uint64_t now_ns)
         return true;
     }
     if (kvb_ring_take(aggregator->events, &item) != KVB_OK) {
+        release_applied(aggregator); /* before the wait for the next message */
         return false;
     }
     take_one(aggregator, item, now_ns);

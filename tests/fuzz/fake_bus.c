@@ -251,6 +251,27 @@ uint64_t kvb_bus_dropped(struct kvb_bus_subscription *subscription)
     return 0;
 }
 
+kvb_status
+kvb_bus_message_keep(const struct kvb_bus_message *message, struct kvb_bus_kept *out_kept)
+{
+    const size_t len = message->payload.len;
+    uint8_t *copy = malloc(len > 0 ? len : 1); /* no more, for ASan */
+
+    if (!copy) {
+        return KVB_NO_MEMORY;
+    }
+    if (len > 0) {
+        memcpy(copy, message->payload.data, len);
+    }
+    *out_kept = (struct kvb_bus_kept){ .copy = copy, .payload = { copy, len } };
+    return KVB_OK;
+}
+
+void kvb_bus_kept_drop(struct kvb_bus_kept *kept)
+{
+    free(kept->copy);
+}
+
 uint64_t kvb_bus_waiting(const struct kvb_bus_message *message)
 {
     (void)message;

@@ -168,7 +168,6 @@ kvb_status kvb_query_context_find_model(
     const struct kvb_query_context *ctx, const struct kvb_query *query, const char **out_model,
     struct kvb_detail *detail);
 
-/* Fills ctx->head and ctx->overlaps: the overlap_count workers, most tokens first, then lowest
 /* Fills ctx->head and ctx->overlaps: the overlap_count workers, most tokens first, then lowest id,
  * or only by id; after them the stores that hold something.  Stores are searched whatever
  * instance_id says.

@@ -31,6 +31,31 @@ static void take_message(void *context, const struct kvb_bus_message *message)
     atomic_fetch_add(&inbox->count, 1);
 }
 
+/* ---- What a handler keeps ---- */
+
+struct kept_messages {
+    _Atomic unsigned count;
+    struct kvb_bus_kept kept[200];
+};
+
+static void keep_message(void *context, const struct kvb_bus_message *message)
+{
+    struct kept_messages *messages = context;
+    struct kvb_bus_kept *kept = &messages->kept[atomic_load(&messages->count)];
+
+    if (kvb_bus_message_keep(message, kept) == KVB_OK &&
+        kept->payload.data == message->payload.data) { /* moved, not copied */
+        atomic_fetch_add(&messages->count, 1);
+    }
+}
+
+static bool has_kept_all(void *context)
+{
+    struct kept_messages *messages = context;
+
+    return atomic_load(&messages->count) == KVB_COUNT_OF(messages->kept);
+}
+
 static bool last_is(struct inbox *inbox, const char *text)
 {
     pthread_mutex_lock(&inbox->lock);
@@ -150,6 +175,29 @@ static void opens_without_a_server_and_connects_when_it_starts(void **state)
     kvb_bus_unsubscribe(subscription);
     kvb_bus_close(bus);
     nats_server_kill(&server);
+}
+
+static void kept_messages_outlive_their_handler_and_the_bus(void **state)
+{
+    const struct nats_server *server = *state;
+    static struct kept_messages messages;
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_bus *bus = open_connected(server->url);
+    char text[24];
+
+    assert_ok(kvb_bus_subscribe(bus, "kept", keep_message, &messages, &subscription));
+    for (size_t i = 0; i < KVB_COUNT_OF(messages.kept); i++) {
+        (void)snprintf(text, sizeof text, "message %zu", i);
+        assert_ok(kvb_bus_publish(bus, "kept", kvb_span_of(text)));
+    }
+    assert_true(wait_until(has_kept_all, &messages, patience_ms));
+    kvb_bus_unsubscribe(subscription);
+    kvb_bus_close(bus);
+    for (size_t i = 0; i < KVB_COUNT_OF(messages.kept); i++) {
+        (void)snprintf(text, sizeof text, "message %zu", i);
+        assert_true(kvb_span_is(messages.kept[i].payload, text));
+        kvb_bus_kept_drop(&messages.kept[i]);
+    }
 }
 
 static void a_published_message_arrives(void **state)
@@ -728,6 +776,7 @@ int main(void)
         cmocka_unit_test(an_error_message_shows_no_password),
         cmocka_unit_test(opens_without_a_server_and_connects_when_it_starts),
         cmocka_unit_test(a_published_message_arrives),
+        cmocka_unit_test(kept_messages_outlive_their_handler_and_the_bus),
         cmocka_unit_test(no_handler_runs_after_unsubscribe),
         cmocka_unit_test(unsubscribe_waits_for_the_handler_that_runs),
         cmocka_unit_test(refuses_subjects_that_would_inject_protocol_lines),

@@ -44,6 +44,7 @@ static void make_half(struct half *half)
                                                   .followers = aggregator->followers };
     assert_ok(kvb_ring_new(16, kvb_aggregator_drop_query, &aggregator->queries));
     assert_ok(kvb_ring_new(16, kvb_aggregator_drop_event, &aggregator->events));
+    kvb_aggregator_init_pool(aggregator);
     kvb_byte_budget_init(&aggregator->query_bytes, 1 << 16);
     (void)pthread_mutex_init(&aggregator->service.lock, NULL);
     aggregator->metrics = (struct kvb_metrics){ .rows = kvb_aggregator_metric_rows,
@@ -63,6 +64,7 @@ static void drop_half(struct half *half)
 
     kvb_ring_free(aggregator->queries);
     kvb_ring_free(aggregator->events);
+    kvb_aggregator_done_pool(aggregator);
     assert_int_equal(aggregator->query_bytes.taken_bytes, 0);
     kvb_byte_budget_done(&aggregator->query_bytes);
     (void)pthread_mutex_destroy(&aggregator->service.lock);
@@ -258,6 +260,42 @@ static void drop_half_that_received(struct half *half)
     drop_half(half);
 }
 
+static void applied_messages_give_their_bytes_back_before_the_thread_waits(void **state)
+{
+    (void)state;
+    struct half half;
+    make_half_with_echo(&half);
+    struct kvb_aggregator *aggregator = &half.aggregator;
+
+    receive_event(&half);
+    receive_event(&half);
+    const size_t bytes = aggregator->event_bytes.taken_bytes;
+    assert_true(bytes > 0);
+    assert_true(kvb_aggregator_take_message(aggregator, 1));
+    assert_int_equal(aggregator->event_bytes.taken_bytes, bytes); /* freed with the next ones */
+    take_messages(&half, 1);
+    assert_int_equal(aggregator->event_bytes.taken_bytes, 0);
+    assert_int_equal(aggregator->received_pool.spare_count, 2);
+    receive_event(&half);
+    assert_int_equal(aggregator->received_pool.spare_count, 1); /* nothing is allocated */
+    drop_half_that_received(&half);
+}
+
+static void many_applied_messages_give_their_bytes_back_at_once(void **state)
+{
+    (void)state;
+    struct half half;
+    make_half_with_echo(&half);
+
+    for (int i = 0; i < kvb_aggregator_applied_messages; i++) {
+        assert_true(half.aggregator.event_bytes.taken_bytes > 0 || i == 0);
+        receive_event(&half);
+        assert_true(kvb_aggregator_take_message(&half.aggregator, 1));
+    }
+    assert_int_equal(half.aggregator.event_bytes.taken_bytes, 0);
+    drop_half_that_received(&half);
+}
+
 static void a_message_that_waits_for_more_than_a_second_is_lag(void **state)
 {
     (void)state;
@@ -313,6 +351,8 @@ int main(void)
         cmocka_unit_test(an_http_query_above_the_bound_gets_the_reason),
         cmocka_unit_test(a_full_ring_is_busy_and_keeps_no_bytes),
         cmocka_unit_test(errors_in_the_rest_of_a_message_are_counted_by_kind),
+        cmocka_unit_test(applied_messages_give_their_bytes_back_before_the_thread_waits),
+        cmocka_unit_test(many_applied_messages_give_their_bytes_back_at_once),
         cmocka_unit_test(a_message_that_waits_for_more_than_a_second_is_lag),
         cmocka_unit_test(the_rest_of_a_message_has_waited_as_long_as_its_beginning),
         cmocka_unit_test(waiting_before_the_ring_counts_from_the_first_message_that_did),

@@ -41,7 +41,7 @@ static void
 assert_prints(const char *subject, const char *reply, kvb_span payload, const char *want)
 {
     KVB_OWN(printed_done) struct printed printed;
-    const struct kvb_bus_message message = { subject, reply, payload, NULL };
+    const struct kvb_bus_message message = { subject, reply, payload, NULL, NULL };
 
     assert_ok(print(&printed, &message, UINT64_MAX));
     assert_string_equal((const char *)printed.out.data, want);
@@ -86,7 +86,8 @@ static void events_in_protobuf_are_a_line_each(void **state)
     fill_batch(&batch);
     kvb_buf_init(&bytes, line_bytes);
     assert_ok(kvb_router_proto_encode(&batch, 0, 3, &bytes));
-    const struct kvb_bus_message message = { P "kv_events", NULL, kvb_buf_span(&bytes), NULL };
+    const struct kvb_bus_message message = { P "kv_events", NULL, kvb_buf_span(&bytes), NULL,
+                                             NULL };
     assert_ok(print(&printed, &message, UINT64_MAX));
     assert_string_equal((const char *)printed.out.data, event_lines);
     assert_int_equal(printed.lines, 3);
@@ -102,7 +103,8 @@ static void no_more_lines_are_printed_than_asked_for(void **state)
     fill_batch(&batch);
     kvb_buf_init(&bytes, line_bytes);
     assert_ok(kvb_router_proto_encode(&batch, 0, 3, &bytes));
-    const struct kvb_bus_message message = { P "kv_events", NULL, kvb_buf_span(&bytes), NULL };
+    const struct kvb_bus_message message = { P "kv_events", NULL, kvb_buf_span(&bytes), NULL,
+                                             NULL };
     assert_ok(print(&printed, &message, 2));
     assert_int_equal(printed.lines, 2);
     assert_int_equal(strncmp((const char *)printed.out.data, event_lines, printed.out.len - 1), 0);
@@ -164,7 +166,8 @@ static void a_heartbeat_has_the_keys_of_its_json_form(void **state)
 
     kvb_buf_init(&bytes, line_bytes);
     assert_ok(kvb_heartbeat_encode(&heartbeat, &bytes));
-    const struct kvb_bus_message message = { P "kv_heartbeat", NULL, kvb_buf_span(&bytes), NULL };
+    const struct kvb_bus_message message = { P "kv_heartbeat", NULL, kvb_buf_span(&bytes), NULL,
+                                             NULL };
     assert_ok(print(&printed, &message, UINT64_MAX));
     kvb_buf_init(&want, line_bytes);
     assert_ok(kvb_buf_append_text(&want, "{\"subject\":\"" P "kv_heartbeat\",\"data\":"));
@@ -227,7 +230,8 @@ static void survives_every_allocation_that_fails(void **state)
 {
     (void)state;
     const struct kvb_bus_message message = { P "load_metrics", NULL,
-                                             kvb_span_of("{\"a\":[1,2,{\"b\":\"c\"}]}"), NULL };
+                                             kvb_span_of("{\"a\":[1,2,{\"b\":\"c\"}]}"), NULL,
+                                             NULL };
     kvb_status status = KVB_NO_MEMORY;
     long n = 0;
 
