@@ -131,7 +131,7 @@ static void a_request_on_its_way_belongs_to_the_next_period(void **state)
     decide(&scene, prompt, promise, 1);
     execute(&scene, prompt, promise);
     pass(&scene, S);
-    decide(&scene, prompt, 2 * promise, 2); /* not executed yet */
+    decide(&scene, prompt, UINT64_C(2) * promise, 2); /* not executed yet */
     pass(&scene, 200 * MS);
     assert_int_equal(read_page(&scene), KVB_AGAIN);
     execute(&scene, prompt, 10);
@@ -599,10 +599,10 @@ enum { max_flight = 256 };
 
 struct flight_options {
     double per_step; /* probability of a decision in 10 ms */
-    unsigned delay_ms;
-    double pause; /* probability that a second passes without decisions */
-    unsigned lengths;
+    double pause;    /* probability that a second passes without decisions */
     double lie;
+    unsigned delay_ms;
+    unsigned lengths;
 };
 
 struct flight {
