@@ -21,7 +21,7 @@ void scene_empty(struct scene *scene)
                                            .expire_ms = 3000,
                                            .forget_ms = 60000 };
 
-    *scene = (struct scene){ .event_id = 1000 };
+    *scene = (struct scene){ .event_id = 1000, .component = "VllmWorker" };
     assert_ok(kvb_prefix_index_new(&index, &scene->index));
     const struct kvb_followers_options followers = {
         .max_streams = 1024,
@@ -73,12 +73,14 @@ void scene_done(struct scene *scene)
     kvb_prefix_index_free(scene->index);
 }
 
-static struct kvb_stream_id id_of(uint64_t worker_id, uint32_t dp_rank)
+static struct kvb_stream_id id_of(const struct scene *scene, uint64_t worker_id, uint32_t dp_rank)
 {
-    return (struct kvb_stream_id){ .name_space = "dynamo",
-                                   .component = "VllmWorker",
-                                   .worker_id = worker_id,
-                                   .dp_rank = dp_rank };
+    struct kvb_stream_id id = { .name_space = "dynamo",
+                                .worker_id = worker_id,
+                                .dp_rank = dp_rank };
+
+    (void)snprintf(id.component, sizeof id.component, "%s", scene->component);
+    return id;
 }
 
 static uint64_t next_id(struct scene *scene)
@@ -129,7 +131,7 @@ heartbeat_of(const struct scene *scene, const struct scene_holding *holding, boo
 
 static void beat(struct scene *scene, const struct scene_holding *holding, bool is_bye)
 {
-    const struct kvb_stream_id id = id_of(holding->worker_id, holding->dp_rank);
+    const struct kvb_stream_id id = id_of(scene, holding->worker_id, holding->dp_rank);
     const struct kvb_heartbeat heartbeat = heartbeat_of(scene, holding, is_bye);
 
     assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
@@ -139,7 +141,7 @@ void scene_hold(struct scene *scene, const struct scene_holding *holding)
 {
     struct kvb_router_batch batch = { .worker_id = holding->worker_id,
                                       .dp_rank = holding->dp_rank };
-    const struct kvb_stream_id id = id_of(holding->worker_id, holding->dp_rank);
+    const struct kvb_stream_id id = id_of(scene, holding->worker_id, holding->dp_rank);
     const struct kvb_router_event cleared = { .kind = KVB_ROUTER_CLEARED,
                                               .event_id = next_id(scene) };
 
@@ -155,7 +157,7 @@ void scene_hold(struct scene *scene, const struct scene_holding *holding)
 void scene_tell(
     struct scene *scene, const struct scene_holding *holding, const struct kvb_worker_facts *facts)
 {
-    const struct kvb_stream_id id = id_of(holding->worker_id, holding->dp_rank);
+    const struct kvb_stream_id id = id_of(scene, holding->worker_id, holding->dp_rank);
     struct kvb_heartbeat heartbeat = heartbeat_of(scene, holding, false);
 
     heartbeat.facts = *facts;
@@ -165,7 +167,7 @@ void scene_tell(
 void scene_unverify_tier(
     struct scene *scene, const struct scene_holding *holding, enum kvb_tier tier)
 {
-    const struct kvb_stream_id id = id_of(holding->worker_id, holding->dp_rank);
+    const struct kvb_stream_id id = id_of(scene, holding->worker_id, holding->dp_rank);
     struct kvb_heartbeat heartbeat = heartbeat_of(scene, holding, false);
 
     heartbeat.tier_reasons[tier] = KVB_REASON_NO_REMOVALS;
@@ -175,7 +177,7 @@ void scene_unverify_tier(
 void scene_name_by_engine(
     struct scene *scene, const struct scene_holding *holding, const char *address)
 {
-    const struct kvb_stream_id id = id_of(holding->worker_id, holding->dp_rank);
+    const struct kvb_stream_id id = id_of(scene, holding->worker_id, holding->dp_rank);
     struct kvb_heartbeat heartbeat = heartbeat_of(scene, holding, false);
 
     heartbeat.hashes = KVB_HASHES_ENGINE;
@@ -202,7 +204,7 @@ void scene_bye(struct scene *scene, const struct scene_holding *holding)
 
 void scene_load(struct scene *scene, uint64_t worker_id, uint32_t dp_rank, uint64_t active_blocks)
 {
-    const struct kvb_stream_id id = id_of(worker_id, dp_rank);
+    const struct kvb_stream_id id = id_of(scene, worker_id, dp_rank);
     const struct kvb_load_report report = {
         .worker_id = worker_id,
         .dp_rank = dp_rank,

@@ -13,6 +13,7 @@ struct scene {
     struct kvb_predictions *predictions;
     struct kvb_query_context ctx;
     uint64_t event_id;
+    const char *component; /* of what holds blocks from now on */
 };
 
 enum { scene_block_size = 16, scene_now_s = 100 };

@@ -292,6 +292,40 @@ static void cpu_and_disk_are_cumulative(void **state)
     scene_done(&scene);
 }
 
+/* By id the ranks of one component are all before those of the other. */
+static void ranks_of_two_components_with_one_worker_id_are_merged(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *component;
+        struct scene_holding holding;
+    } holdings[] = {
+        { "a", { 5, 0, "m", 16, KVB_TIER_DEVICE, 1, false } },
+        { "a", { 5, 2, "m", 16, KVB_TIER_DEVICE, 2, false } },
+        { "b", { 5, 0, "m", 16, KVB_TIER_DEVICE, 2, false } },
+        { "b", { 5, 1, "m", 16, KVB_TIER_DEVICE, 1, false } },
+        { "b", { 5, 2, "m", 16, KVB_TIER_DEVICE, 1, false } },
+    };
+    struct kvb_query query = scene_query(48, "m");
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+    struct scene scene;
+    scene_empty(&scene);
+
+    for (size_t i = 0; i < KVB_COUNT_OF(holdings); i++) {
+        scene.component = holdings[i].component;
+        scene_hold(&scene, &holdings[i].holding);
+    }
+    assert_ok(kvb_answer_query(&scene.ctx, &query, false, &buf, &detail));
+    assert_text(
+        &buf, "{\"scores\":{\"5\":{\"0\":32,\"1\":16,\"2\":32}},\"frequencies\":[],"
+              "\"instances\":{\"5\":{\"longest_matched\":32,\"gpu\":32,"
+              "\"dp\":{\"0\":32,\"1\":16,\"2\":32},\"cpu\":32,\"disk\":32}},"
+              "\"hits\":{\"5\":{\"0\":32,\"1\":16,\"2\":32}}}");
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
 /* Only if blocks of the prompt are in that tier: the other worker holds none of them on disk. */
 static void a_tier_may_be_unverified_while_its_stream_is_exact(void **state)
 {
@@ -1004,6 +1038,7 @@ int main(void)
         cmocka_unit_test(a_query_may_be_limited_to_one_worker),
         cmocka_unit_test(a_query_by_hashes_finds_the_same_as_one_by_tokens),
         cmocka_unit_test(cpu_and_disk_are_cumulative),
+        cmocka_unit_test(ranks_of_two_components_with_one_worker_id_are_merged),
         cmocka_unit_test(a_tier_may_be_unverified_while_its_stream_is_exact),
         cmocka_unit_test(states_other_than_exact_are_listed_for_those_ranks_alone),
         cmocka_unit_test(route_answers_the_cheapest_with_all_scores),
