@@ -25,7 +25,7 @@ class Program:
 CORPUS_ROWS = ("index.conversation", "index.events", "index.query", "index.bytes_per_membership", "index.readers",
                "index.dump", "index.two", "index.own_names")
 PEER_ROWS = ("index.conversation", "index.events", "index.query", "index.bytes_per_membership", "index.dump", "index.two",
-             "index.own_names")
+             "index.own_names", "index.beside_hog")
 
 PROGRAMS = [
     Program("tests/bench_index", (
@@ -207,6 +207,9 @@ GOALS = [
     Goal("mirror.one_block_prompts.bytes_per_block", "the same where each prompt is one block", "value", "<=", 64),
     *peer_goals("chainindex", "ChainIndex"),
     *peer_goals("crtc", "CRTC"),
+    Goal("index.beside_hog.128.vs_chainindex", "a fleet of 128 while another core copies memory, against ChainIndex", "ratio",
+         ">=", 2, True),
+    Goal("index.beside_hog.1000.vs_chainindex", "the same of 1,000", "ratio", ">=", 1.5, True),
     Goal("index.holes.wrong", "wrong answers of 6.5 million on prompts with holes", "value", "<=", 0),
     # Against the relay that reads nothing; .vs_python against the one that a user would write.
     Goal("relay.protobuf.1block", "bridge, protobuf, batches of one block", "ratio", ">=", 0.85),

@@ -4,6 +4,7 @@ slower, and does a row say that the machine was busy?"""
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -109,6 +110,63 @@ def test_of_growth_the_least_is_the_figure_and_the_ratio_is_of_rounds(capsys):
 def test_a_peer_that_refuses_is_named_so(capsys):
     one = told(capsys, "us", [[2], [1], [2]], [[4], [4], [8]], row=peers.SCENES["waiting"])
     assert one["against"] == "CRTC (refuses them)"
+
+
+# ---- Beside a hog ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def hog(tmp_path, monkeypatch):
+    """A bench_hog that copies nothing; returns a function that gives its process number, once it runs."""
+    (tmp_path / "tests").mkdir()
+    pid = tmp_path / "pid"
+    os.mkfifo(pid)
+    script = tmp_path / "tests/bench_hog"
+    script.write_text(f'#!/bin/sh\necho "$$ $*" > {pid}\nexec sleep 60\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("KVB_BIN", str(tmp_path))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
+    pinned = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _pid, cores: pinned.append(list(cores)))
+    return lambda: pid.read_text().split(), pinned
+
+
+def is_running(pid):
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_what_is_measured_has_the_cores_that_the_hog_has_not(hog):
+    told_by_hog, pinned = hog
+    with peers.beside_hog():
+        pid, *words = told_by_hog()
+        assert words[:2] == ["--cpu", "1"] and pinned == [[0]] and is_running(pid)
+    assert pinned == [[0], [0, 1]] and not is_running(pid)
+
+
+def test_a_hog_ends_with_a_row_that_fails(hog):
+    told_by_hog, pinned = hog
+    with pytest.raises(ZeroDivisionError), peers.beside_hog():
+        pid, *_ = told_by_hog()
+        raise ZeroDivisionError
+    assert pinned[-1] == [0, 1] and not is_running(pid)
+
+
+def test_a_row_whose_hog_ended_early_is_no_figure(hog):
+    told_by_hog, _pinned = hog
+    with pytest.raises(peers.Failed, match="before the row did"), peers.beside_hog():
+        pid, *_ = told_by_hog()
+        os.kill(int(pid), signal.SIGKILL)
+        os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)
+
+
+def test_with_one_core_there_is_no_row_beside_a_hog(hog, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
+    with pytest.raises(peers.Failed, match="two cores"), peers.beside_hog():
+        pass
 
 
 # ---- What else the machine did -------------------------------------------------------

@@ -31,6 +31,7 @@ TREE = HERE.parents[2]
 PEERS = {"chainindex": "ChainIndex", "crtc": "CRTC", "two_chainindex": "ChainIndex, two threads"}
 ALONE, ALL = ("chainindex", "crtc"), tuple(PEERS)
 ROUNDS = 5
+HOG_LIMIT_S = 3600  # one that is left behind ends by itself
 LESS_IS_BETTER = {"us", "ms", "ns/block", "bytes"}
 
 # ---- What is replayed ------------------------------------------------------------
@@ -45,6 +46,7 @@ class Row:
     known_wrong: frozenset = frozenset()  # peers that answer otherwise: that is told, and no failure
     refusing: frozenset = frozenset()  # peers that refuse such events: what they do instead is an error
     peers: tuple = ALONE  # who takes part
+    is_beside_hog: bool = False  # bench_hog copies memory on another core meanwhile
 
 
 def named(*names):
@@ -60,6 +62,8 @@ def rows_of(workers):
     return [Row("conversation", conversation, named(conversation), peers=ALL),
             Row("events", events, named(events), peers=ALL),
             Row("conversation", two, {conversation: two}, peers=("crtc", "two_chainindex")),
+            Row("conversation", conversation, {conversation: f"index.beside_hog.{workers}"}, peers=("chainindex",),
+                is_beside_hog=True),
             Row("quiet", "index.query", quiet), Row("dump", dump, named(dump), peers=("crtc",))]
 
 
@@ -149,6 +153,25 @@ def ours(corpus, row, seconds):
 
 
 @contextlib.contextmanager
+def beside_hog():
+    """One core copies memory; what is measured meanwhile has the others."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise Failed("index.beside_hog: needs two cores")
+    command = [bench_program("bench_hog"), "--cpu", str(cores[-1]), "--seconds", str(HOG_LIMIT_S)]
+    hog = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        os.sched_setaffinity(0, cores[:-1])
+        yield
+        if hog.poll() is not None:
+            raise Failed(f"bench_hog ended with {hog.returncode} before the row did")
+    finally:
+        os.sched_setaffinity(0, cores)
+        hog.kill()
+        hog.wait()
+
+
+@contextlib.contextmanager
 def scene(program, name, *words):
     """The file of one scene, deleted after use: some have a gigabyte."""
     path = program.parent / "scene.corpus"
@@ -181,7 +204,7 @@ def measure(program, corpus, title, row, peers, seconds):
     """Figures of all contenders by name, a list for each round."""
     figures = {name: {} for name in ("ours", *peers)}
     for number in range(1, ROUNDS + 1):
-        say(f"{title}, {row.what}: round {number} of {ROUNDS}")
+        say(f"{title}, {row.what}{' beside a hog' if row.is_beside_hog else ''}: round {number} of {ROUNDS}")
         add(figures["ours"], ours(corpus, row.ours, seconds))
         for peer in peers:
             add(figures[peer], figures_of([program, peer, corpus, row.what, seconds]))
@@ -251,7 +274,8 @@ def compare(program, corpus, title, rows, options):
     """Returns whether all answered as we do, but for those of which it is known."""
     notes = compare_answers(program, corpus, title, {peer for row in rows for peer in peers_of(row, options.names)})
     for row in rows:
-        figures = measure(program, corpus, title, row, peers_of(row, options.names), options.seconds / ROUNDS)
+        with beside_hog() if row.is_beside_hog else contextlib.nullcontext():
+            figures = measure(program, corpus, title, row, peers_of(row, options.names), options.seconds / ROUNDS)
         tell_all(figures, row, notes, options.names)
     return all(peer in row.known_wrong for peer in notes for row in rows)
 
