@@ -8,8 +8,8 @@ static_assert(sizeof(struct kvb_table_line) == 64, "a line of the table is a lin
 /* Emptying a table with less than one item per sparse_lines lines shrinks it to first_lines. */
 enum { first_lines = 16, max_kept_lines = 1 << 16, sparse_lines = 16 };
 
-/* One in so many lines has a spill line, in a table with kvb_line_roomy, averaged over a round. */
-enum { spilled_lines = 32 };
+/* One in so many lines has a spill line, averaged over a round. */
+enum { spilled_roomy = 32, spilled_dense = 8 };
 
 static size_t max_things(enum kvb_line_room room, size_t lines)
 {
@@ -96,9 +96,10 @@ bool kvb_line_table_populate(struct kvb_line_table *table, size_t count, size_t 
 {
     const size_t lines = count * 10 / table->room + 1;
     const size_t line = sizeof(struct kvb_table_line);
+    const size_t spilled = lines / (table->room == kvb_line_dense ? spilled_dense : spilled_roomy);
 
     return kvb_region_populate(&table->lines, lines * line, step) ||
-           kvb_region_populate(&table->spill, lines / spilled_lines * line, step);
+           kvb_region_populate(&table->spill, spilled * line, step);
 }
 
 /* ---- Spill lines ---- */

@@ -75,8 +75,10 @@ kvb_status kvb_prefix_tree_open(struct kvb_prefix_index *index)
     KVB_TRY(kvb_line_table_open(
         &index->names, index->options.max_nodes + kvb_prefix_max_words(index), kvb_line_roomy,
         hash_of_named, index));
+    /* Most queries end at an edge that is not there.  The smaller the table is, the more of it is
+     * in the cache. */
     KVB_TRY(kvb_line_table_open(
-        &index->edges, index->options.max_nodes, kvb_line_roomy, hash_of_edge, index));
+        &index->edges, index->options.max_nodes, kvb_line_dense, hash_of_edge, index));
     KVB_TRY(reach_group(index, 0));
     group_at(index, 0)->used = 1; /* ROOT's extent */
     kvb_prefix_extent(index, 0)->parent = KVB_NONE;

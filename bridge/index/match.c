@@ -532,8 +532,6 @@ kvb_status kvb_prefix_index_match(
 {
     struct alive alive = { .index = index, .match = match };
 
-    __builtin_prefetch(query + 8); /* while the first block is looked up */
-    __builtin_prefetch(query + 16);
     forget_levels(match, index);
     const kvb_status status = follow_query(&alive, query, count);
     if (status != KVB_OK) {
