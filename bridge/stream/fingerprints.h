@@ -11,10 +11,15 @@
  * batches came live on this connection: a batch that came both live and by replay shows that the
  * replay belongs to the publisher.
  *
- *     slot = seq % 1024      [ seq | hash | live? ]
+ *     slot = seq % capacity      [ seq | hash | live? ]
  *
- * 1,024 batches are about one second at the rates of engines, and take 32 KiB.
- * Threads: the caller locks. */
+ * The capacity begins with 16 and doubles whenever two batches meet in a slot, up to 1,024: an idle
+ * stream needs little memory, and what is remembered does not depend on the capacity.  1,024
+ * batches are about one second at the rates of engines, and take 32 KiB.
+ *
+ * Threads: the caller locks.
+ * Memory:  owns its slots; {0} is an empty table.  Without memory to grow, the newer of two batches
+ *          in a slot stays, as at the full capacity. */
 enum { kvb_fingerprints = 1024 };
 
 struct kvb_fingerprint {
@@ -25,10 +30,13 @@ struct kvb_fingerprint {
 };
 
 struct kvb_fingerprint_ring {
-    struct kvb_fingerprint slots[kvb_fingerprints];
+    struct kvb_fingerprint *slots; /* owned; NULL: none yet */
+    size_t capacity;               /* 0, or a power of two up to kvb_fingerprints */
 };
 
+/* Forgets all batches, and returns the memory. */
 void kvb_fingerprints_clear(struct kvb_fingerprint_ring *ring);
+
 void kvb_fingerprints_put(
     struct kvb_fingerprint_ring *ring, uint64_t seq, struct kvb_hash128 hash, bool is_live);
 
@@ -38,6 +46,10 @@ bool kvb_fingerprints_match(
 
 /* True when seq is still known. */
 bool kvb_fingerprints_has(const struct kvb_fingerprint_ring *ring, uint64_t seq);
+
+/* The batch in this slot, 0 .. kvb_fingerprints - 1, of a table of full capacity; NULL: none. */
+const struct kvb_fingerprint *
+kvb_fingerprints_at(const struct kvb_fingerprint_ring *ring, size_t slot);
 
 /* A new connection: no batch has come live on it yet. */
 void kvb_fingerprints_reconnect(struct kvb_fingerprint_ring *ring);

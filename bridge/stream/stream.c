@@ -44,6 +44,7 @@ void kvb_stream_free(struct kvb_stream *stream)
     kvb_mirror_free(stream->mirror);
     kvb_event_log_free(stream->log);
     kvb_reorder_buffer_done(&stream->reorder_buffer);
+    kvb_fingerprints_clear(&stream->fingerprints);
     kvb_stream_drop_unfinished(stream);
     free(stream);
 }

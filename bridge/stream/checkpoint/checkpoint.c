@@ -169,8 +169,8 @@ static size_t put_fingerprints(const struct kvb_fingerprint_ring *ring, uint8_t 
     size_t count = 0;
 
     for (size_t i = 0; i < kvb_fingerprints; i++) {
-        const struct kvb_fingerprint *slot = &ring->slots[i];
-        if (slot->is_set) {
+        const struct kvb_fingerprint *slot = kvb_fingerprints_at(ring, i);
+        if (slot) {
             kvb_le_put_u64(to, slot->seq);
             kvb_le_put_u64(to + 8, slot->hash.low);
             kvb_le_put_u64(to + 16, slot->hash.high);

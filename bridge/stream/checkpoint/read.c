@@ -186,7 +186,6 @@ static kvb_status take_fingerprints(
     const struct section *section, uint64_t last_seq, struct kvb_fingerprint_ring *ring)
 {
     const uint8_t *from = section->payload.data + state_fingerprints;
-    const struct kvb_fingerprint *last = &ring->slots[last_seq % kvb_fingerprints];
     size_t next_slot = 0;
 
     for (size_t i = 0; i < section->count; i++, from += fingerprint_bytes) {
@@ -199,7 +198,7 @@ static kvb_status take_fingerprints(
         next_slot = seq % kvb_fingerprints + 1;
         kvb_fingerprints_put(ring, seq, hash, false);
     }
-    return last->is_set && last->seq == last_seq ? KVB_OK : KVB_BAD_INPUT;
+    return kvb_fingerprints_has(ring, last_seq) ? KVB_OK : KVB_BAD_INPUT;
 }
 
 static bool is_state_possible(const struct section *section)

@@ -53,7 +53,7 @@ announce_removed_block(struct mirror_change *change, kvb_block_hash block, unsig
 static kvb_status
 publish_removed_name(struct mirror_change *change, kvb_block_hash block, unsigned list)
 {
-    kvb_mirror_note_held(change->mirror, block, list, false);
+    KVB_TRY(kvb_mirror_note_held(change->mirror, block, list, false));
     kvb_mirror_refresh_note_removed(change->mirror, block, list);
     return announce_removed_block(change, block, list);
 }
@@ -78,7 +78,7 @@ publish_tier(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool
     if (!is_held) {
         return publish_removed_name(change, block, list);
     }
-    kvb_mirror_note_held(mirror, block, list, true);
+    KVB_TRY(kvb_mirror_note_held(mirror, block, list, true));
     kvb_mirror_refresh_note_stored(mirror, entry, block, list);
     return publish_stored(change, entry, block, list);
 }

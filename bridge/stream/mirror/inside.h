@@ -285,7 +285,7 @@ struct kvb_mirror {
 
     struct kvb_mirror_counts counts;
     struct kvb_digest_key digest_key;
-    struct kvb_digest digests[KVB_LIST_COUNT];
+    struct kvb_digest *digests[KVB_LIST_COUNT]; /* owned; NULL: the list was empty so far */
 };
 
 /* ---- One entry ---- */
@@ -438,9 +438,13 @@ kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id, kvb_block_has
 /* Marks the entry as changed, for the current checkpoint. */
 void kvb_mirror_mark(struct kvb_mirror *mirror, uint32_t id);
 
-/* Updates counts and digest when a published name enters or leaves the list. */
-void kvb_mirror_note_held(
+/* Updates counts and digest when a published name enters or leaves the list.  KVB_NO_MEMORY only for
+ * the first name of a list. */
+kvb_status kvb_mirror_note_held(
     struct kvb_mirror *mirror, kvb_block_hash block, unsigned list, bool is_held);
+
+/* Makes the digests those of empty lists. */
+void kvb_mirror_zero_digests(struct kvb_mirror *mirror);
 
 /* A stored event of the list that begins with this entry's block.  In the window list it has no
  * parent, because that list is a set without chains. */

@@ -28,7 +28,7 @@ static void reset(struct kvb_mirror *mirror)
     mirror->progress = (struct event_progress){ 0 };
     mirror->pending_count = 0;
     memset(mirror->counts.held, 0, sizeof mirror->counts.held);
-    memset(mirror->digests, 0, sizeof mirror->digests);
+    kvb_mirror_zero_digests(mirror);
     mirror->counts.proven_copies = 0;
     mirror->counts.doubtful = 0;
     mirror->counts.unrooted = 0;
@@ -113,6 +113,9 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     free(mirror->proven);
     free(mirror->pending);
     free(mirror->changed.bits);
+    for (size_t list = 0; list < KVB_LIST_COUNT; list++) {
+        free(mirror->digests[list]);
+    }
     kvb_mirror_refresh_end(mirror);
     free(mirror);
 }

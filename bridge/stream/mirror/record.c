@@ -471,7 +471,7 @@ static kvb_status take_ends(struct kvb_mirror *mirror, const uint8_t *ends)
 
 /* Counts the entry's block in each list that the block enters with this entry; a block that several
  * groups must hold enters with the last of them. */
-static void count_held(struct kvb_mirror *mirror, uint32_t id)
+static kvb_status count_held(struct kvb_mirror *mirror, uint32_t id)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
 
@@ -485,9 +485,10 @@ static void count_held(struct kvb_mirror *mirror, uint32_t id)
         }
         const kvb_block_hash block = kvb_mirror_block(mirror, entry);
         if (kvb_mirror_decides(mirror, id, block, list)) {
-            kvb_mirror_note_held(mirror, block, list, true);
+            KVB_TRY(kvb_mirror_note_held(mirror, block, list, true));
         }
     }
+    return KVB_OK;
 }
 
 /* False: the entry has a state that is impossible in its group, so the checkpoint is damaged. */
@@ -517,7 +518,7 @@ static kvb_status file_entry(struct kvb_mirror *mirror, uint32_t id)
         kvb_mirror_find(mirror, group, entry->engine) != KVB_NO_ID) {
         return KVB_BAD_INPUT;
     }
-    count_held(mirror, id);
+    KVB_TRY(count_held(mirror, id));
     const kvb_block_hash block = entry->placement == placement_rooted
                                      ? kvb_mirror_block(mirror, entry)
                                      : (kvb_block_hash){ 0 };
