@@ -11,7 +11,8 @@ void kvb_fingerprints_clear(struct kvb_fingerprint_ring *ring)
 }
 
 /* The ring must have slots. */
-static struct kvb_fingerprint *fingerprint_slot(const struct kvb_fingerprint_ring *ring, uint64_t seq)
+static struct kvb_fingerprint *
+fingerprint_slot(const struct kvb_fingerprint_ring *ring, uint64_t seq)
 {
     return &ring->slots[seq & (ring->capacity - 1)];
 }
@@ -62,7 +63,8 @@ void kvb_fingerprints_put(
     }
 }
 
-static const struct kvb_fingerprint *find_fingerprint(const struct kvb_fingerprint_ring *ring, uint64_t seq)
+static const struct kvb_fingerprint *
+find_fingerprint(const struct kvb_fingerprint_ring *ring, uint64_t seq)
 {
     const struct kvb_fingerprint *slot = ring->capacity > 0 ? fingerprint_slot(ring, seq) : NULL;
 

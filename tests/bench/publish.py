@@ -57,7 +57,7 @@ TABLE = (
      "{intake.decode} ns a block; {intake.whole} M blocks/s", "20 ns; 3 M/s", "intake"),
     ("a request about 64 blocks, 1,000 workers, while 100,000 block operations/s arrive",
      "p99 {query.http.p99} us over HTTP, {query.nats.p99} us over NATS", "1 ms both", "query"),
-    ("an aggregator serves; it has read a snapshot of 10 million blocks",
+    ("an aggregator answers; it has read a snapshot of 10 million blocks",
      "{start.serving} ms after exec; {start.snapshot} s", "100 ms; 2 s", "start"),
 )
 

@@ -55,7 +55,7 @@ def test_every_goal_has_a_figure(short):
     assert sum("kernel_percent" in figure for figure in figures) >= len(figures) * 3 // 4
 
 
-@pytest.mark.parametrize("rows", ["scale", "discovery", "strangers", "republish", "worth"])
+@pytest.mark.parametrize("rows", ["scale", "discovery", "startup", "strangers", "republish", "worth"])
 def test_what_is_measured_apart_has_a_figure_for_every_goal(short, rows):
     listed = (line for line in run("--list").stdout.splitlines() if line.startswith(rows + "."))
     goals = {line.split()[0] for line in listed if line.endswith("(--only)")}

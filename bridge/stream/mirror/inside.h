@@ -438,10 +438,10 @@ kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id, kvb_block_has
 /* Marks the entry as changed, for the current checkpoint. */
 void kvb_mirror_mark(struct kvb_mirror *mirror, uint32_t id);
 
-/* Updates counts and digest when a published name enters or leaves the list.  KVB_NO_MEMORY only for
- * the first name of a list. */
-kvb_status kvb_mirror_note_held(
-    struct kvb_mirror *mirror, kvb_block_hash block, unsigned list, bool is_held);
+/* Updates counts and digest when a published name enters or leaves the list.  KVB_NO_MEMORY only
+ * for the first name of a list. */
+kvb_status
+kvb_mirror_note_held(struct kvb_mirror *mirror, kvb_block_hash block, unsigned list, bool is_held);
 
 /* Makes the digests those of empty lists. */
 void kvb_mirror_zero_digests(struct kvb_mirror *mirror);

@@ -125,7 +125,7 @@ double scene_metric(const struct scene *scene, const char *name)
 
 /* ---- The programs ---- */
 
-static bool is_serving(void *context)
+static bool is_ready(void *context)
 {
     struct scene *scene = context;
     struct web web;
@@ -136,6 +136,9 @@ static bool is_serving(void *context)
     const unsigned status =
         web_ask(&web, span_of_text("GET /readyz HTTP/1.1\r\nHost: bench\r\n\r\n"));
     web_close(&web);
+    if (scene->answering_ns == 0) {
+        scene->answering_ns = kvb_clock_monotonic_ns();
+    }
     return status == 200;
 }
 
@@ -169,13 +172,14 @@ static void start_aggregator(struct scene *scene, const struct intake *intake)
     (void)snprintf(log, sizeof log, "%s/log", scene->folder);
     write_config(scene, config);
     const char *const argv[] = { intake->aggregator, "--config", config, NULL };
+    scene->answering_ns = 0;
     scene->exec_ns = kvb_clock_monotonic_ns();
     INTAKE_MUST(process_start(argv, log, &scene->aggregator));
-    if (!wait_until(is_serving, scene, patience_ms)) {
+    if (!wait_until(is_ready, scene, patience_ms)) {
         bench_progress("%s does not get ready: see %s", intake->aggregator, log);
         INTAKE_MUST(KVB_IO);
     }
-    scene->serving_ns = kvb_clock_monotonic_ns();
+    scene->ready_ns = kvb_clock_monotonic_ns();
 }
 
 static bool is_connected(void *context)
