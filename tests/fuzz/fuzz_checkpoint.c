@@ -150,7 +150,8 @@ static void go_on(struct kvb_stream *stream)
     uint64_t seq = 0;
 
     must(kvb_stream_last_seq(stream, &seq));
-    const struct kvb_fingerprint newest = stream->fingerprints.slots[seq % kvb_fingerprints];
+    const struct kvb_fingerprint newest =
+        *kvb_fingerprints_at(&stream->fingerprints, seq % kvb_fingerprints);
     step(stream, KVB_INPUT_UP, 0, NULL);
     kvb_stream_replay_started(stream, 1000000000);
     replay(stream, seq, newest.hash, &empty);

@@ -56,7 +56,7 @@ static struct sim_place place_of(const struct sim_world *world, struct kvb_hash1
 
 static void follow_place(const struct sim_world *world, struct sim_rank *rank)
 {
-    const struct kvb_fingerprint *slots = rank->served.stream->fingerprints.slots;
+    const struct kvb_fingerprint_ring *ring = &rank->served.stream->fingerprints;
     const uint64_t applied = kvb_stream_count(rank->served.stream)->batches_applied;
     uint64_t seq = 0;
 
@@ -64,7 +64,7 @@ static void follow_place(const struct sim_world *world, struct sim_rank *rank)
         rank->has_place = false;
     } else if (applied != rank->applied_before) {
         rank->has_place = true;
-        rank->place = place_of(world, slots[seq % kvb_fingerprints].hash);
+        rank->place = place_of(world, kvb_fingerprints_at(ring, seq % kvb_fingerprints)->hash);
     }
     rank->applied_before = applied;
 }

@@ -1,6 +1,7 @@
 #include "fail_alloc.h"
 #include "kvb_test.h"
 
+#include "core/random.h"
 #include "stream/fingerprints.h"
 
 #include <stdlib.h>
@@ -42,30 +43,33 @@ static void assert_equal(const struct kvb_fingerprint_ring *ring, const struct r
 }
 
 /* Mostly consecutive numbers, some repeated, some far away. */
-static uint64_t next_seq(uint64_t seq)
+static uint64_t next_seq(uint64_t seq, uint64_t *random)
 {
-    const int kind = rand() % 100;
+    const uint64_t kind = kvb_random_below(random, 100);
 
-    return kind < 90 ? seq + 1 : kind < 98 ? seq - (uint64_t)(rand() % 20) : (uint64_t)rand();
+    if (kind < 90) {
+        return seq + 1;
+    }
+    return kind < 98 ? seq - kvb_random_below(random, 20) : kvb_random_next(random) >> 2;
 }
 
 static void remembers_as_much_as_a_table_of_full_capacity(void **state)
 {
     (void)state;
-    for (unsigned seed = 1; seed <= 20; seed++) {
+    for (uint64_t seed = 1; seed <= 20; seed++) {
         struct kvb_fingerprint_ring ring = { 0 };
         struct reference reference = { 0 };
         uint64_t seq = 1 << 20;
+        uint64_t random = seed;
 
-        srand(seed);
         for (size_t i = 0; i < operations / seed; i++) {
-            const bool is_live = rand() % 2;
+            const bool is_live = kvb_random_chance(&random, 0.5);
             kvb_fingerprints_put(&ring, seq, hash_of(seq), is_live);
             reference_put(&reference, seq, is_live);
             if (i % 97 == 0 || i < 64) {
                 assert_equal(&ring, &reference);
             }
-            seq = next_seq(seq);
+            seq = next_seq(seq, &random);
         }
         assert_equal(&ring, &reference);
         kvb_fingerprints_clear(&ring);
