@@ -231,7 +231,11 @@ static kvb_status check_room(struct kvb_bridge *bridge, struct bridge_command *c
             size.loads += kvb_worker_load_sources(&wanted->loads[i]);
         }
     }
-    return kvb_zmq_raise_limits(&size, &command->answer.why) == KVB_OK ? KVB_OK : KVB_TOO_LARGE;
+    if (kvb_zmq_raise_limits(&size, &command->answer.why) != KVB_OK) {
+        return KVB_TOO_LARGE;
+    }
+    kvb_zmq_expect(bridge->ingest.zmq, size.publishers);
+    return KVB_OK;
 }
 
 /* ---- Lists of which a part may be left out ---- */

@@ -30,6 +30,8 @@ enum {
     descriptors_per_context = 8, /* for its threads */
 };
 
+enum { min_ping_ms = 200, max_ping_ms = 4000, pings_a_second = 250 };
+
 static size_t contexts_of(const struct kvb_zmq_size *size)
 {
     const size_t need = (size->publishers + size->loads) / owners_per_context + 1;
@@ -80,6 +82,20 @@ kvb_status kvb_zmq_new(struct kvb_zmq **out_zmq)
     }
     *out_zmq = zmq;
     return KVB_OK;
+}
+
+void kvb_zmq_expect(struct kvb_zmq *zmq, size_t publishers)
+{
+    zmq->publishers = publishers;
+}
+
+int kvb_zmq_ping_ms(size_t publishers)
+{
+    const size_t period_ms = 1000 * publishers / pings_a_second;
+
+    return period_ms < min_ping_ms   ? min_ping_ms
+           : period_ms > max_ping_ms ? max_ping_ms
+                                     : (int)period_ms;
 }
 
 void kvb_zmq_free(struct kvb_zmq *zmq)

@@ -30,6 +30,17 @@ kvb_status kvb_zmq_raise_limits(const struct kvb_zmq_size *size, struct kvb_deta
 /* KVB_NO_MEMORY */
 kvb_status kvb_zmq_new(struct kvb_zmq **out_zmq);
 
+/* How many publishers there will be soon: the more, the more rarely each of them is pinged.  Call
+ * it before their sockets are opened; sockets that are open keep their period. */
+void kvb_zmq_expect(struct kvb_zmq *zmq, size_t publishers);
+
+/* The period of a publisher's pings: 250 pings a second altogether, so one ping every 0.2 s to each
+ * of up to 50 publishers, and every 4 s to each of 1,000 or more.  A ping costs 10 us of a core.  A
+ * peer that does not answer for a second is dead.  So a frozen engine is found after this period
+ * and a second.  A lost link is found within 4 s: TCP's own probes find it in 3 s, unless a ping
+ * was sent meanwhile. */
+int kvb_zmq_ping_ms(size_t publishers);
+
 /* Answers libzmq's requests whether an engine or a reader may connect to one of our listening
  * sockets with CURVE: see ingest/zmq/zap.h.  Call it at least a few times a second, because
  * handshakes wait for the answer. */

@@ -12,6 +12,7 @@ struct kvb_zmq {
     void *contexts[kvb_max_zmq_contexts];   /* owned; NULL: not opened yet */
     void *responders[kvb_max_zmq_contexts]; /* owned; ZAP sockets; NULL: not needed yet */
     struct kvb_zap_rule *rules;             /* borrowed from the sources */
+    size_t publishers;                      /* there will be so many soon: kvb_zmq_expect() */
 
     /* The messages of the last receive.  All sources share this buffer, which saves memory with a
      * thousand sources. */

@@ -5,6 +5,10 @@
 #include <string.h>
 #include <zmq.h>
 
+/* The timeout is of an answer to a ping.  The grace is the peer's: without a ping for the period
+ * and so long it ends the connection. */
+enum { heartbeat_timeout_ms = 1000, heartbeat_grace_ms = 1800 };
+
 struct option {
     int name;
     int value;
@@ -55,12 +59,13 @@ static kvb_status set_curve(void *socket, const struct kvb_zmq_socket_options *o
 
 static kvb_status set_options(void *socket, const struct kvb_zmq_socket_options *options)
 {
+    const bool pings = options->heartbeat_ms > 0;
     const struct option own[] = {
         { ZMQ_IMMEDIATE, options->type == ZMQ_SUB },
         { ZMQ_RCVHWM, options->high_water },
         { ZMQ_HEARTBEAT_IVL, options->heartbeat_ms },
-        { ZMQ_HEARTBEAT_TIMEOUT, 5 * options->heartbeat_ms },
-        { ZMQ_HEARTBEAT_TTL, 10 * options->heartbeat_ms },
+        { ZMQ_HEARTBEAT_TIMEOUT, pings ? heartbeat_timeout_ms : 0 },
+        { ZMQ_HEARTBEAT_TTL, pings ? options->heartbeat_ms + heartbeat_grace_ms : 0 },
         { ZMQ_IPV6, options->is_ipv6 },
     };
 

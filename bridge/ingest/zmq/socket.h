@@ -24,7 +24,7 @@ struct kvb_curve;
 struct kvb_zmq_socket_options {
     int type;          /* ZMQ_SUB, ZMQ_DEALER */
     int high_water;    /* messages received but not taken; 0: no limit */
-    int heartbeat_ms;  /* 200 detects a dead peer in 1 s; 0: no heartbeats */
+    int heartbeat_ms;  /* period of pings, answered within a second; 0: no heartbeats */
     int64_t max_bytes; /* of one frame: a peer that sends a larger one is disconnected */
     bool is_ipv6;      /* its address is an IPv6 address */
     const struct kvb_curve *curve; /* borrowed for the call; NULL: no encryption */

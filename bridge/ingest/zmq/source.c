@@ -18,7 +18,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { receive_high_water = 2000, heartbeat_ms = 200, topic_bytes = 256 };
+enum { receive_high_water = 2000, replay_ping_ms = 200, topic_bytes = 256 };
 
 static const uint64_t first_renewal_ns = kvb_retry_report_ms * KVB_NS_PER_MS;
 static const uint64_t max_renewal_ns = 30 * KVB_NS_PER_S;
@@ -114,7 +114,8 @@ static kvb_status open_event_sub(struct kvb_source *source)
     char domain[kvb_zap_domain_bytes];
     const struct kvb_zmq_socket_options as = { .type = ZMQ_SUB,
                                                .high_water = receive_high_water,
-                                               .heartbeat_ms = heartbeat_ms,
+                                               .heartbeat_ms =
+                                                   kvb_zmq_ping_ms(source->zmq->publishers),
                                                .max_bytes = kvb_max_payload_bytes,
                                                .is_ipv6 =
                                                    kvb_named_endpoint_is_ipv6(&source->events),
@@ -599,7 +600,7 @@ static kvb_status open_dealer(struct kvb_source *source)
      * bounded queue at once. */
     const struct kvb_zmq_socket_options as = { .type = ZMQ_DEALER,
                                                .high_water = 0,
-                                               .heartbeat_ms = heartbeat_ms,
+                                               .heartbeat_ms = replay_ping_ms,
                                                .max_bytes = kvb_max_payload_bytes,
                                                .is_ipv6 =
                                                    kvb_named_endpoint_is_ipv6(&source->replay),

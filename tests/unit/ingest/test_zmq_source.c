@@ -1,6 +1,7 @@
 #include "kvb_test.h"
 
 #include "core/clock.h"
+#include "ingest/zmq/context.h"
 #include "ingest/zmq/frames.h"
 #include "ingest/zmq/poller.h"
 #include "ingest/zmq/source.h"
@@ -640,6 +641,17 @@ static void an_engine_is_received_again_after_another_socket_used_its_port(void 
     end(&world);
 }
 
+static void publishers_are_pinged_250_times_a_second_altogether(void **state)
+{
+    (void)state;
+
+    assert_int_equal(kvb_zmq_ping_ms(1), 200);
+    assert_int_equal(kvb_zmq_ping_ms(50), 200);
+    assert_int_equal(kvb_zmq_ping_ms(100), 400);
+    assert_int_equal(kvb_zmq_ping_ms(1000), 4000);
+    assert_int_equal(kvb_zmq_ping_ms(2048), 4000); /* a frozen engine is found within 5 s */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -656,6 +668,7 @@ int main(void)
         cmocka_unit_test(reconnects_to_a_broken_peer_are_further_and_further_apart),
         cmocka_unit_test(an_engine_that_is_away_is_left_to_libzmq),
         cmocka_unit_test(an_engine_is_received_again_after_another_socket_used_its_port),
+        cmocka_unit_test(publishers_are_pinged_250_times_a_second_altogether),
         cmocka_unit_test(an_invalid_endpoint_is_refused_with_a_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
