@@ -34,7 +34,7 @@
     X(processed_cleared, COUNTER, "kvcache_zmq_events_processed_total", "event_type=\"ALL_BLOCKS_CLEARED\"", KVB_RANK_PROCESSED) \
     X(duration, HISTOGRAM, "kvcache_zmq_event_processing_duration_seconds", "", "Time to decode, apply and publish one event, in seconds. It is measured for a run of messages and divided by the number of its events. " KVB_RANK_LABELS) \
     X(missed, COUNTER, "kvcache_zmq_missed_events_total", "", "Messages missing in gaps of the engine's sequence numbers, counted while no replay was running; messages that a replay then brings count too. A rise means that messages are lost. " KVB_RANK_LABELS) \
-    X(replay_requests, COUNTER, "kvcache_zmq_replay_requests_total", "", "Replays requested from the engine: after a connection, after a gap, and once a second from an idle engine. " KVB_RANK_LABELS) \
+    X(replay_requests, COUNTER, "kvcache_zmq_replay_requests_total", "", "Replays requested from the engine: after a connection, after a gap, and at growing pauses from a silent engine. " KVB_RANK_LABELS) \
     X(replay_success, COUNTER, "kvcache_zmq_replay_success_total", "", "Replays that the engine completed. " KVB_RANK_LABELS) \
     X(replay_failures, COUNTER, "kvcache_zmq_replay_failures_total", "", "Replays that the engine did not answer in time. A replay cut off by a lost connection counts neither as success nor as failure. " KVB_RANK_LABELS) \
     X(error_reconnect, COUNTER, "kvcache_zmq_errors_total", "error_type=\"reconnect\"", KVB_RANK_ERRORS) \

@@ -156,6 +156,7 @@ struct kvb_stream {
     uint64_t looked_ns;    /* when live batches were last looked for in a replay; 0 = never */
     uint64_t verified_seq; /* the newest batch that such a look has compared */
     uint64_t received_ns;  /* when a live batch last came, or a replay showed that there is none */
+    uint64_t silent_ns;    /* since then no batch came, live or new by replay; or the connection */
     uint64_t requested_ns; /* when a replay last began or was given up */
     uint64_t full_ns;      /* the newest replay from the beginning that this publisher was asked
                             * for, as far as we can tell publishers apart; 0 = never */

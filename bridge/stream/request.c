@@ -4,14 +4,19 @@
 /* When a replay is requested, and from which batch: at most once a second, and for the whole
  * buffer at most once in ten, because the engine does not publish during a replay. */
 static const uint64_t probe_every_ns = KVB_NS_PER_S;
+static const uint64_t max_probe_pause_ns = 60 * KVB_NS_PER_S;
 static const uint64_t replay_deadline_ns = 2 * KVB_NS_PER_S;
 static const uint64_t full_replay_every_ns = 10 * KVB_NS_PER_S;
 static const uint64_t strange_cooldown_ns = 4 * KVB_NS_PER_S; /* four incarnations within seconds */
 static const uint64_t max_back_off_ns = 30 * KVB_NS_PER_S;
 
 static const uint64_t look_every_ns = 60 * KVB_NS_PER_S;
+static const uint64_t never_ns = UINT64_MAX;
 
 enum { max_unproductive_rounds = 5 };
+
+/* A probe waits for so large a part of the silence so far. */
+enum { silence_divisor = 4 };
 
 /* Two incarnations of an engine whose batches have no timestamp may send equal bytes.  So after a
  * reconnection this many of the last batches must match. */
@@ -206,21 +211,42 @@ void kvb_stream_back_off(struct stream_step *step)
     stream->requested_ns = step->in->now_ns;
 }
 
+/* The pauses between probes of a silent stream: 1 s in the first 4 s, then a quarter of the
+ * silence, up to a minute.  A probe costs the bridge 0.3 ms and stops the engine's publishing, and
+ * on a connection that stands, libzmq loses a batch only behind others that still arrive: these
+ * end the silence.  So the growing pauses are for losses that are not libzmq's. */
+static uint64_t probe_pause_ns(const struct kvb_stream *stream)
+{
+    const uint64_t pause_ns = stream->received_ns > stream->silent_ns
+                                  ? (stream->received_ns - stream->silent_ns) / silence_divisor
+                                  : 0;
+
+    return pause_ns < probe_every_ns       ? probe_every_ns
+           : pause_ns < max_probe_pause_ns ? pause_ns
+                                           : max_probe_pause_ns;
+}
+
 /* A quiet stream may have lost its newest batches.  After an unanswered replay a probe is due
  * even while batches arrive, because a busy engine is never quiet. */
-bool kvb_stream_is_probe_due(const struct kvb_stream *stream, uint64_t now_ns)
+static uint64_t probe_ns(const struct kvb_stream *stream)
 {
     const bool is_suffix = !stream->is_complete && stream->cause == KVB_REASON_REPLAY_FAILED;
     const bool is_owed = stream->is_unproven || is_suffix || stream->origin == origin_foreign;
-    const uint64_t wait_ns = stream->back_off_ns > 0 ? stream->back_off_ns : probe_every_ns;
 
     if (stream->origin == origin_foreign && !stream->has_last) {
-        return false; /* every batch of the reply would be another engine's */
+        return never_ns; /* every batch of the reply would be another engine's */
     }
-    if (stream->is_restart_suspected && stream->back_off_ns == 0) {
-        return true;
+    if (stream->back_off_ns > 0) {
+        return (is_owed ? stream->requested_ns : stream->received_ns) + stream->back_off_ns;
     }
-    return now_ns >= (is_owed ? stream->requested_ns : stream->received_ns) + wait_ns;
+    return stream->is_restart_suspected ? 0
+           : is_owed                    ? stream->requested_ns + probe_every_ns
+                                        : stream->received_ns + probe_pause_ns(stream);
+}
+
+bool kvb_stream_is_probe_due(const struct kvb_stream *stream, uint64_t now_ns)
+{
+    return now_ns >= probe_ns(stream);
 }
 
 void kvb_stream_suspect_restart(struct kvb_stream *stream)
@@ -232,16 +258,23 @@ void kvb_stream_suspect_restart(struct kvb_stream *stream)
 
 /* The first live batch is searched for in the replay at once, and again until it or a later one
  * is found; after that once a minute, if live batches have come since. */
-bool kvb_stream_is_look_due(const struct kvb_stream *stream, uint64_t now_ns)
+static uint64_t look_ns(const struct kvb_stream *stream)
 {
     const bool is_found = stream->origin == origin_found;
-    const uint64_t wait_ns = is_found ? look_every_ns : probe_every_ns;
 
     if (stream->origin == origin_foreign || stream->back_off_ns > 0 || !is_last_live(stream)) {
-        return false; /* a probe that is due anyway shows the same */
+        return never_ns; /* a probe that is due anyway shows the same */
     }
-    return !(is_found && stream->verified_seq == stream->last_seq) &&
-           (stream->looked_ns == 0 || now_ns >= stream->looked_ns + wait_ns);
+    if (is_found && stream->verified_seq == stream->last_seq) {
+        return never_ns;
+    }
+    return stream->looked_ns == 0 ? 0
+                                  : stream->looked_ns + (is_found ? look_every_ns : probe_every_ns);
+}
+
+bool kvb_stream_is_look_due(const struct kvb_stream *stream, uint64_t now_ns)
+{
+    return now_ns >= look_ns(stream);
 }
 
 void kvb_stream_note_connection(struct kvb_stream *stream)

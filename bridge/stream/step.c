@@ -137,6 +137,7 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
         return KVB_OK; /* its incarnation is unknown; the replay after the next UP brings it */
     }
     stream->received_ns = step->in->now_ns;
+    stream->silent_ns = step->in->now_ns;
     if (stream->unfinished.is_there) {
         hold_behind(stream, arrival);
         return KVB_OK;
@@ -356,6 +357,7 @@ static kvb_status take_reply_batch(struct stream_step *step, const struct stream
     case batch_next:
     case batch_broken: /* the engine has no readable copy */
         replay->applied++;
+        stream->silent_ns = step->in->now_ns;
         replay->is_probe = false;
         replay->keeps_state &= ++replay->overtakers <= max_overtakers;
         return kvb_stream_apply(step, arrival);
@@ -720,6 +722,7 @@ static kvb_status take_up(struct stream_step *step)
     stream->link = engine_connected;
     stream->connections++;
     stream->received_ns = step->in->now_ns;
+    stream->silent_ns = step->in->now_ns;
     stream->odd_ns = 0;
     stream->back_off_ns = 0;
     kvb_stream_note_connection(stream);
@@ -762,6 +765,7 @@ static kvb_status take_release(struct stream_step *step)
     struct kvb_stream *stream = step->stream;
 
     stream->share = share_catching_up;
+    stream->silent_ns = step->in->now_ns;
     KVB_TRY(settle_unfinished(step));
     if (!stream->options.has_replay) {
         return stream->has_last ? kvb_stream_restart_list(step, KVB_REASON_GONE) : KVB_OK;

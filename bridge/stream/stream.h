@@ -35,7 +35,8 @@
  *     live, cannot be read        hold it, ask: the engine may have a good copy
  *     live, not connected         drop it: the replay after UP has it
  *     quarantined                 drop all, say PARTIAL(overload); a replay after the release
- *     quiet for 1 s, reconnected  ask (the newest batches may be lost)
+ *     quiet for 1 s, reconnected  ask (the newest batches may be lost); while it stays quiet, again
+ *                                 after 1 s, from 4 s on after a quarter of the silence, <= 1 min
  *     while a replay runs         hold live batches, apply them when it ends
  *     reconnected, unproven       DOWN until a replay has brought the last two batches
  *     asleep, cache discarded     UNVERIFIED and withdrawn until the engine clears: page_watch.h

@@ -86,11 +86,123 @@ static void an_engine_that_may_have_restarted_is_probed_once_although_it_publish
     stream_world_end(&world);
 }
 
+/* ---- Silence ---- */
+
+enum { tick_ms = 50, first_pause_ms = 1000, max_pause_ms = 60 * 1000 };
+
+/* Passes time until a probe is wanted, and starts it; returns the pause before it. */
+static uint64_t wait_for_probe(struct stream_world *world)
+{
+    uint64_t from = 0;
+    uint64_t pause_ms = 0;
+
+    for (; !kvb_stream_wants_replay(world->stream, world->now_ns, &from); pause_ms += tick_ms) {
+        assert_true(pause_ms <= max_pause_ms);
+        pass_ms(world, tick_ms);
+    }
+    (void)start_wanted_replay(world);
+    return pause_ms;
+}
+
+/* The probe shows that the engine has published nothing since batch seq. */
+static void answer_nothing_new(struct stream_world *world, uint64_t seq)
+{
+    replayed(world, seq, first_incarnation, (uint32_t)seq + 1);
+    give(world, KVB_INPUT_REPLAY_END);
+    assert_state(world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+}
+
+/* The engine has been silent for silent_ms, and stays so; answers each probe until until_ms, and
+ * returns the longest pause. */
+static uint64_t
+be_silent(struct stream_world *world, uint64_t seq, uint64_t silent_ms, uint64_t until_ms)
+{
+    uint64_t max_ms = 0;
+
+    while (silent_ms < until_ms) {
+        const uint64_t pause_ms = wait_for_probe(world);
+        const uint64_t longest_ms = silent_ms < 4 * first_pause_ms ? first_pause_ms : silent_ms / 4;
+        assert_true(pause_ms <= longest_ms + tick_ms);
+        answer_nothing_new(world, seq);
+        silent_ms += pause_ms;
+        max_ms = pause_ms > max_ms ? pause_ms : max_ms;
+    }
+    return max_ms;
+}
+
+static void probes_of_a_silent_engine_pause_a_quarter_of_its_silence(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    assert_int_equal(be_silent(&world, 2, 0, 5000), first_pause_ms);
+    assert_int_equal(wait_for_probe(&world), 1250);
+    stream_world_end(&world);
+}
+
+static void probes_of_a_silent_engine_pause_a_minute_at_most(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    assert_int_equal(be_silent(&world, 2, 0, 600 * 1000), max_pause_ms);
+    assert_true(kvb_stream_count(world.stream)->replays_requested < 40);
+    stream_world_end(&world);
+}
+
+/* The bound that readers rely on: a quarter of the silence, then 1 s again. */
+static void a_tail_lost_in_a_long_silence_is_found_by_the_next_probe(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    assert_true(be_silent(&world, 2, 0, 40 * 1000) <= 10 * 1000);
+    assert_true(wait_for_probe(&world) <= 12 * 1000);
+    replayed(&world, 2, first_incarnation, 3);
+    replayed(&world, 3, first_incarnation, 4); /* its live copy was lost */
+    give(&world, KVB_INPUT_REPLAY_END);
+    (void)start_wanted_replay(&world);
+    answer_nothing_new(&world, 3);
+    assert_true(router_holds(&world, root(4)));
+    assert_int_equal(wait_for_probe(&world), first_pause_ms);
+    stream_world_end(&world);
+}
+
+static void a_batch_or_a_connection_ends_the_silence(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    assert_true(be_silent(&world, 2, 0, 40 * 1000) > 8 * 1000);
+    live(&world, 3, first_incarnation, 4);
+    assert_int_equal(wait_for_probe(&world), first_pause_ms);
+    answer_nothing_new(&world, 3);
+    assert_true(be_silent(&world, 3, 1000, 40 * 1000) > 8 * 1000);
+    give(&world, KVB_INPUT_DOWN);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world); /* the last two batches, then the tail */
+    replayed(&world, 2, first_incarnation, 3);
+    replayed(&world, 3, first_incarnation, 4);
+    give(&world, KVB_INPUT_REPLAY_END);
+    (void)start_wanted_replay(&world);
+    answer_nothing_new(&world, 3);
+    assert_int_equal(wait_for_probe(&world), first_pause_ms);
+    stream_world_end(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_probe_that_overtakes_a_live_batch_costs_no_state),
         cmocka_unit_test(a_probe_that_brings_a_long_tail_is_a_loss),
+        cmocka_unit_test(probes_of_a_silent_engine_pause_a_quarter_of_its_silence),
+        cmocka_unit_test(probes_of_a_silent_engine_pause_a_minute_at_most),
+        cmocka_unit_test(a_tail_lost_in_a_long_silence_is_found_by_the_next_probe),
+        cmocka_unit_test(a_batch_or_a_connection_ends_the_silence),
         cmocka_unit_test(an_engine_that_may_have_restarted_is_probed_once_although_it_publishes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
