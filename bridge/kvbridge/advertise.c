@@ -41,13 +41,22 @@ static struct kvb_advertiser_port port_of(struct rank_port *to)
     };
 }
 
-static void note_siblings(struct bridge_membership *membership, const struct bridge_rank *rank)
+static void note_siblings(struct kvb_bridge *bridge, const struct bridge_rank *rank)
 {
-    for (size_t i = 0; i < membership->rank_count; i++) {
-        struct bridge_rank *sibling = membership->ranks[i];
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        struct bridge_rank *sibling = bridge->membership.ranks[i];
         if (sibling != rank && sibling->worker_id == rank->worker_id) {
             kvb_advertiser_sibling_cleared(&sibling->served.advertiser);
+            kvb_serve_wake(&bridge->ingest.server, &sibling->served);
         }
+    }
+}
+
+/* Published outside of a step, events were lost: what they lack is published soon. */
+static void wake_after_loss(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    if (!kvb_advertiser_is_current(&rank->served.advertiser)) {
+        kvb_serve_wake(&bridge->ingest.server, &rank->served);
     }
 }
 
@@ -59,7 +68,7 @@ void kvb_bridge_publish_step(struct kvb_bridge *bridge, struct bridge_rank *rank
     const struct kvb_advertiser_port port = port_of(&to);
 
     if (kvb_advertiser_step(&rank->served.advertiser, &rank->served.output.events, &port, now_ns)) {
-        note_siblings(&bridge->membership, rank);
+        note_siblings(bridge, rank);
     }
 }
 
@@ -71,6 +80,7 @@ void kvb_bridge_publish_events(
     const struct kvb_advertiser_port port = port_of(&to);
 
     kvb_advertiser_publish(&rank->served.advertiser, events, &port, now_ns);
+    wake_after_loss(bridge, rank);
 }
 
 void kvb_bridge_flush_events(struct kvb_bridge *bridge, struct bridge_rank *rank)
@@ -79,6 +89,7 @@ void kvb_bridge_flush_events(struct kvb_bridge *bridge, struct bridge_rank *rank
     const struct kvb_advertiser_port port = port_of(&to);
 
     kvb_advertiser_flush(&rank->served.advertiser, &port);
+    wake_after_loss(bridge, rank);
 }
 
 /* ---- Whole streams ---- */
@@ -101,35 +112,27 @@ static void advertise(
     }
     const uint64_t epoch_us = kvb_standby_epoch_us(rank->standby.floor_id, kvb_clock_wall_us());
     if (kvb_advertiser_do(&rank->served.advertiser, action, &port, now_ns, epoch_us)) {
-        note_siblings(&bridge->membership, rank);
+        note_siblings(bridge, rank);
     }
 }
 
-static void advertise_stream(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+bool kvb_bridge_advertise_stream(void *context, struct kvb_served *served, uint64_t now_ns)
 {
+    struct kvb_bridge *bridge = context;
+    struct bridge_rank *rank = kvb_bridge_rank_of(served);
+
+    if (!kvb_bridge_publishes(bridge, rank)) {
+        return true;
+    }
     const struct kvb_advertiser_input input = {
         .now_ns = now_ns,
-        .down_ns = kvb_connection_away_ns(&rank->served.connection),
-        .is_proven = kvb_checkpoint_is_proven(&rank->checkpoint, rank->served.stream),
+        .down_ns = kvb_connection_away_ns(&served->connection),
+        .is_proven = kvb_checkpoint_is_proven(&rank->checkpoint, served->stream),
         .is_saving = kvb_bridge_is_saving(&bridge->checkpoints, rank)
     };
-
-    advertise(bridge, rank, kvb_advertiser_next(&rank->served.advertiser, &input), now_ns);
-}
-
-void kvb_bridge_advertise_streams(struct kvb_bridge *bridge, uint64_t now_ns)
-{
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        const size_t at = (bridge->publisher.next_advertised + i) % bridge->membership.rank_count;
-        if (!kvb_bridge_publishes(bridge, bridge->membership.ranks[at])) {
-            continue;
-        }
-        advertise_stream(bridge, bridge->membership.ranks[at], now_ns);
-        if (kvb_clock_monotonic_ns() >= now_ns + announce_turn_ns) {
-            bridge->publisher.next_advertised = at + 1; /* round-robin: no stream starves */
-            break;
-        }
-    }
+    const enum kvb_advertiser_action action = kvb_advertiser_next(&served->advertiser, &input);
+    advertise(bridge, rank, action, now_ns);
+    return action == KVB_ADVERTISER_REST || kvb_clock_monotonic_ns() < now_ns + announce_turn_ns;
 }
 
 void kvb_bridge_say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)

@@ -72,10 +72,12 @@ static const struct kvb_stream *find_stream(void *context, uint64_t worker_id, u
 /* A requester verifies the answer by a heartbeat, and should not have to wait for the next one. */
 static void want_beat(void *context, uint64_t worker_id, uint32_t dp_rank)
 {
-    struct bridge_rank *rank = kvb_bridge_find_rank(context, worker_id, dp_rank);
+    struct kvb_bridge *bridge = context;
+    struct bridge_rank *rank = kvb_bridge_find_rank(bridge, worker_id, dp_rank);
 
     if (rank) {
         rank->served.advertiser.is_beat_wanted = true;
+        kvb_serve_wake(&bridge->ingest.server, &rank->served);
     }
 }
 

@@ -253,8 +253,7 @@ struct bridge_publisher {
     struct kvb_buf buf;    /* scratch space for encoding */
     struct kvb_buf status; /* the newest status */
     size_t page_end; /* the first stream of the next status, if a status needs several messages */
-    size_t next_advertised; /* the first rank to announce in the next round */
-    struct kvb_echo echo;   /* the echo of our status */
+    struct kvb_echo echo; /* the echo of our status */
     uint64_t echoes_seen;
     uint64_t next_load_ns;
     uint64_t next_status_ns;
@@ -515,9 +514,9 @@ void kvb_bridge_publish_events(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events,
     uint64_t now_ns);
 
-/* Announces, withdraws and republishes streams as due, within a time budget, because the sockets
- * wait meanwhile. */
-void kvb_bridge_advertise_streams(struct kvb_bridge *bridge, uint64_t now_ns);
+/* Announces, withdraws or republishes the stream as due.  False: the time for that is over in this
+ * turn, because the sockets wait meanwhile. */
+bool kvb_bridge_advertise_stream(void *context, struct kvb_served *served, uint64_t now_ns);
 
 /* Publishes that all published blocks of the rank are void: the rank is removed, or the bridge
  * stops. */

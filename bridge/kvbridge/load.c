@@ -275,6 +275,7 @@ static void take_signs(
 {
     const unsigned signs = kvb_page_watch_read(&rank->page_watch, rank->served.stream, reading);
 
+    kvb_serve_wake(&bridge->ingest.server, &rank->served); /* the page may have changed its state */
     if (reading->sample->signs.has_prefix) {
         rank->prefix = reading->sample->signs.prefix;
         rank->prefix_asked_ns = reading->asked_ns;

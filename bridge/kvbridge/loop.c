@@ -137,13 +137,6 @@ static void publish_due(void *context, uint64_t now_ns)
     struct kvb_bridge *bridge = context;
 
     kvb_bridge_work_standby(bridge, now_ns);
-    kvb_bridge_advertise_streams(bridge, now_ns);
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        struct bridge_rank *rank = bridge->membership.ranks[i];
-        if (kvb_advertiser_takes_beat(&rank->served.advertiser, now_ns)) {
-            kvb_bridge_beat(bridge, rank, false);
-        }
-    }
     if (now_ns >= bridge->publisher.next_load_ns) {
         bridge->publisher.next_load_ns =
             now_ns + bridge->config->publish.load_period_ms * KVB_NS_PER_MS;
@@ -151,13 +144,20 @@ static void publish_due(void *context, uint64_t now_ns)
     }
 }
 
-static void tick_ranks(void *context, uint64_t now_ns)
+static void tick_rank(void *context, struct kvb_served *served, uint64_t now_ns)
+{
+    kvb_bridge_tick_rank(context, kvb_bridge_rank_of(served), now_ns);
+}
+
+static void send_beat(void *context, struct kvb_served *served)
+{
+    kvb_bridge_beat(context, kvb_bridge_rank_of(served), false);
+}
+
+static void work_periodically(void *context, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
 
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        kvb_bridge_tick_rank(bridge, bridge->membership.ranks[i], now_ns);
-    }
     kvb_bridge_watch_loads(bridge, now_ns);
     kvb_bridge_show_loads(bridge);
     kvb_metric_set(
@@ -191,11 +191,14 @@ const struct kvb_serve_world kvb_bridge_world = {
     .publish_step = kvb_bridge_publish_output,
     .connection_changed = kvb_bridge_connection_changed,
     .share_changed = kvb_bridge_share_changed,
+    .tick_rank = tick_rank,
+    .advertise = kvb_bridge_advertise_stream,
+    .beat = send_beat,
     .rank_count = rank_count,
     .rank = served_rank,
     .take_sockets = take_sockets,
     .work_slices = kvb_bridge_work_slices,
-    .tick = tick_ranks,
+    .tick = work_periodically,
     .connects = nats_connects,
     .connected = note_connected,
     .may_publish = may_publish,

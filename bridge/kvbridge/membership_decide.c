@@ -454,6 +454,7 @@ static void beat_at_once(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     rank->served.advertiser.is_beat_due = true;
     rank->beat_json.sent_ns = 0; /* the JSON heartbeat too */
+    kvb_serve_wake(&bridge->ingest.server, &rank->served);
     bridge->ingest.server.agenda.is_round_wanted = true;
 }
 

@@ -189,6 +189,7 @@ kvb_bridge_find_rank(const struct kvb_bridge *bridge, uint64_t worker_id, uint32
 
 static void drop_rank(struct bridge_ingest *ingest, struct bridge_rank *rank)
 {
+    kvb_serve_drop(&rank->served);
     kvb_source_close(rank->source);
     kvb_advertiser_done(&rank->served.advertiser);
     kvb_stream_free(rank->served.stream);
@@ -262,6 +263,7 @@ kvb_status kvb_bridge_open_rank(
     rank->origin = origin;
     bridge->membership.ranks[bridge->membership.rank_count++] =
         rank; /* cannot fail: the rank has a number */
+    kvb_serve_wake(&bridge->ingest.server, &rank->served);
     return KVB_OK;
 }
 

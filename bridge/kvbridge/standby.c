@@ -113,6 +113,7 @@ static void carry_out(
         break;
     case KVB_STANDBY_TAKE_OVER:
         standby->taken_over++;
+        kvb_serve_wake(&bridge->ingest.server, &rank->served);
         kvb_metric_add(&bridge->shown.metrics, kvb_bridge_standby_take_overs, 1);
         bridge->publisher.next_status_ns = now_ns;
         break;
@@ -134,6 +135,7 @@ take_handover(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct 
     kvb_stream_heartbeat(rank->served.stream, &own);
     if (kvb_bridge_publishes(bridge, rank) && kvb_standby_needs_epoch(&own, beat->epoch_first_id)) {
         kvb_advertiser_void(&rank->served.advertiser);
+        kvb_serve_wake(&bridge->ingest.server, &rank->served);
         kvb_metric_add(&bridge->shown.metrics, kvb_bridge_handovers, 1);
     }
 }

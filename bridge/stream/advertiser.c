@@ -290,18 +290,38 @@ bool kvb_advertiser_do(
 
 /* ---- Heartbeats ---- */
 
-bool kvb_advertiser_takes_beat(struct kvb_advertiser *advertiser, uint64_t now_ns)
+static uint64_t next_beat_ns(const struct kvb_advertiser *advertiser)
 {
     const uint64_t period_ns = advertiser->options.heartbeat_ns;
-    const uint64_t wait_ns =
-        advertiser->is_beat_wanted && wanted_beat_ns < period_ns ? wanted_beat_ns : period_ns;
+    const bool is_early = advertiser->is_beat_wanted && wanted_beat_ns < period_ns;
 
-    if (!kvb_advertiser_is_current(advertiser) ||
-        (!advertiser->is_beat_due && now_ns - advertiser->beat_ns < wait_ns)) {
+    return advertiser->is_beat_due ? 0
+                                   : advertiser->beat_ns + (is_early ? wanted_beat_ns : period_ns);
+}
+
+bool kvb_advertiser_takes_beat(struct kvb_advertiser *advertiser, uint64_t now_ns)
+{
+    if (!kvb_advertiser_is_current(advertiser) || now_ns < next_beat_ns(advertiser)) {
         return false;
     }
     advertiser->beat_ns = now_ns;
     return true;
+}
+
+uint64_t kvb_advertiser_due_ns(
+    const struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input)
+{
+    const bool withdraws = is_away(advertiser, input);
+    const uint64_t beat_ns = next_beat_ns(advertiser);
+    const uint64_t away_ns = input->down_ns + advertiser->options.down_clear_ns;
+
+    if (advertiser->state != (withdraws ? KVB_WITHDRAWN : KVB_ADVERTISED) ||
+        advertiser->is_republish_due) {
+        return 0;
+    }
+    return input->down_ns > 0 && !withdraws && away_ns > input->now_ns && away_ns < beat_ns
+               ? away_ns
+               : beat_ns;
 }
 
 void kvb_advertiser_beat_sent(struct kvb_advertiser *advertiser)

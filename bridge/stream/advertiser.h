@@ -144,6 +144,12 @@ struct kvb_advertiser_input {
 enum kvb_advertiser_action
 kvb_advertiser_next(struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input);
 
+/* When kvb_advertiser_next() or kvb_advertiser_takes_beat() may have something to do, if no step,
+ * no loss and no other call comes before; 0: at once, or when something else allows it.  Of the
+ * input only now_ns and down_ns are used. */
+uint64_t kvb_advertiser_due_ns(
+    const struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input);
+
 /* Carries out an action.  wall_us: where the event ids of a new epoch begin.  Before
  * KVB_ADVERTISER_REPUBLISH the caller makes the checkpoint invalid, because its event ids do not
  * come from batches.  True: as for kvb_advertiser_step(). */

@@ -277,6 +277,33 @@ bool kvb_stream_is_look_due(const struct kvb_stream *stream, uint64_t now_ns)
     return now_ns >= look_ns(stream);
 }
 
+/* ---- What is due ---- */
+
+static bool has_work(const struct kvb_stream *stream)
+{
+    return stream->replay.phase == replay_wanted || replay_is_in_flight(&stream->replay) ||
+           stream->drain != drain_nothing || stream->unfinished.is_there ||
+           (stream->origin == origin_found && stream->looked_ns == 0);
+}
+
+uint64_t kvb_stream_due_ns(const struct kvb_stream *stream)
+{
+    if (stream->share == share_quarantined) {
+        return never_ns;
+    }
+    if (has_work(stream)) {
+        return 0;
+    }
+    if (!stream->options.has_replay) {
+        return stream->is_restart_suspected ? 0 : never_ns;
+    }
+    const uint64_t next_probe_ns = probe_ns(stream);
+    const uint64_t next_look_ns = look_ns(stream);
+    return stream->link != engine_connected ? never_ns
+           : next_probe_ns < next_look_ns   ? next_probe_ns
+                                            : next_look_ns;
+}
+
 void kvb_stream_note_connection(struct kvb_stream *stream)
 {
     const bool is_kept = stream->has_last && stream->origin == origin_found;

@@ -10,6 +10,10 @@ static const uint64_t resolve_ns = 500 * KVB_NS_PER_MS; /* most host names resol
 static const uint64_t tick_ns = 50 * KVB_NS_PER_MS;
 static const uint64_t round_ns = 5 * KVB_NS_PER_MS;
 
+/* The longest rest.  A hog is found by its seconds, and a missed kvb_serve_wake() is made up for.
+ */
+static const uint64_t max_rest_ns = KVB_NS_PER_S;
+
 /* Aggregators reconnect at most a second after NATS is back; they do not receive what is
  * published before. */
 static const uint64_t after_connect_ns = 1200 * KVB_NS_PER_MS;
@@ -87,7 +91,64 @@ void kvb_connection_restored(struct kvb_connection *connection, uint64_t now_ns)
     set_away(connection, now_ns);
 }
 
+/* ---- Visits ---- */
+
+static void visit_next(struct kvb_server *server, struct kvb_served *rank)
+{
+    kvb_visits_set(&server->visits, &rank->visit, 0);
+}
+
+void kvb_serve_wake(struct kvb_server *server, struct kvb_served *rank)
+{
+    rank->is_woken = true;
+    visit_next(server, rank);
+}
+
+void kvb_serve_drop(struct kvb_served *rank)
+{
+    kvb_visits_drop(&rank->visit);
+}
+
+static struct kvb_served *rank_of(struct kvb_visit *visit)
+{
+    return (struct kvb_served *)(void *)((char *)visit - offsetof(struct kvb_served, visit));
+}
+
+static uint64_t sooner(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
+/* When the rank must be visited again.  While its engine is away its link is renewed at each tick,
+ * and while it is quarantined its release is looked for. */
+static uint64_t due_of(const struct kvb_served *rank, uint64_t now_ns)
+{
+    const bool is_up = kvb_connection_is_up(&rank->connection);
+    const bool is_ticked = !is_up || rank->is_woken || kvb_turn_is_quarantined(&rank->turn);
+    const struct kvb_advertiser_input input = { .now_ns = now_ns,
+                                                .down_ns =
+                                                    kvb_connection_away_ns(&rank->connection) };
+    uint64_t advertised_ns = kvb_advertiser_due_ns(&rank->advertiser, &input);
+
+    if (!is_up && advertised_ns < now_ns + tick_ns) {
+        advertised_ns = now_ns + tick_ns; /* it may wait for its engine for long */
+    }
+    return sooner(
+        sooner(advertised_ns, kvb_stream_due_ns(rank->stream)),
+        now_ns + (is_ticked ? tick_ns : max_rest_ns));
+}
+
 /* ---- One rank ---- */
+
+/* Wakes the rank when the step has made something due.  Most live batches do not. */
+static void
+note_due(struct kvb_server *server, struct kvb_served *rank, enum kvb_stream_input_kind kind)
+{
+    if (kind != KVB_INPUT_LIVE || rank->output.is_changed ||
+        !kvb_advertiser_is_current(&rank->advertiser) || kvb_stream_due_ns(rank->stream) == 0) {
+        visit_next(server, rank);
+    }
+}
 
 void kvb_serve_step(
     struct kvb_server *server, struct kvb_served *rank, struct kvb_stream_input *input)
@@ -104,6 +165,7 @@ void kvb_serve_step(
     rank->advertiser.is_beat_due |= rank->output.is_changed;
     kvb_agenda_note_step(&server->agenda, input->kind, &rank->output);
     world->publish_step(server->context, rank, input->now_ns);
+    note_due(server, rank, input->kind);
 }
 
 void kvb_serve_kind(
@@ -208,21 +270,54 @@ static void lose_all_events(struct kvb_server *server, uint64_t not_before_ns)
     }
 }
 
-/* At most kvb_max_replays_at_once run in the process, because each slows down its engine. */
-static void start_replays(struct kvb_server *server, uint64_t now_ns)
+static void wake_all(struct kvb_server *server)
+{
+    for (size_t i = 0; i < server->world->rank_count(server->context); i++) {
+        struct kvb_served *rank = server->world->rank(server->context, i);
+        if (rank) {
+            visit_next(server, rank);
+        }
+    }
+}
+
+static void tick_due(struct kvb_server *server, struct kvb_visit *due, uint64_t now_ns)
+{
+    for (; due; due = due->then) {
+        struct kvb_served *rank = rank_of(due);
+        if (now_ns >= rank->tick_ns) {
+            rank->tick_ns = now_ns + tick_ns;
+            rank->is_woken = false;
+            server->world->tick_rank(server->context, rank, now_ns);
+        }
+    }
+}
+
+static struct kvb_served *rank_at(struct kvb_visit *due, size_t number)
+{
+    for (; number > 0; number--) {
+        due = due->then;
+    }
+    return rank_of(due);
+}
+
+/* At most kvb_max_replays_at_once run in the process, because each slows down its engine.  A stream
+ * whose replay is wanted or runs is due in every round. */
+static void start_replays(struct kvb_server *server, struct kvb_visit *due, uint64_t now_ns)
 {
     const struct kvb_serve_world *world = server->world;
     struct kvb_replay_turns turns = { .proofs = { .count = 0 } };
     struct kvb_replay_turn turn;
+    size_t number = 0;
 
-    for (size_t i = 0; i < world->rank_count(server->context); i++) {
-        const struct kvb_served *rank = world->rank(server->context, i);
-        if (rank && now_ns >= rank->replay_due_ns) {
-            kvb_replay_turns_offer(&turns, i, rank->stream, now_ns);
+    for (struct kvb_visit *at = due; at; at = at->then) {
+        const struct kvb_served *rank = rank_of(at);
+        if (now_ns >= rank->replay_due_ns) {
+            kvb_replay_turns_offer(&turns, number, rank->stream, now_ns);
         }
+        number++;
     }
     while (kvb_replay_turns_take(&turns, &turn)) {
-        struct kvb_served *rank = world->rank(server->context, turn.number);
+        struct kvb_served *rank = rank_at(due, turn.number);
         if (!world->start_replay(server->context, rank, turn.from, now_ns)) {
             rank->replay_due_ns = now_ns + resolve_ns; /* other ranks may replay meanwhile */
             continue;
@@ -231,6 +326,39 @@ static void start_replays(struct kvb_server *server, uint64_t now_ns)
     }
     const size_t running = kvb_replay_turns_running(&turns);
     server->max_replaying = running > server->max_replaying ? running : server->max_replaying;
+}
+
+/* Returns the first that was not reached in time. */
+static struct kvb_visit *
+publish_ranks(struct kvb_server *server, struct kvb_visit *due, uint64_t now_ns)
+{
+    const struct kvb_serve_world *world = server->world;
+    struct kvb_visit *left = due;
+    bool is_time_left = true;
+
+    for (; left && is_time_left; left = left->then) {
+        is_time_left = world->advertise(server->context, rank_of(left), now_ns);
+    }
+    for (; due; due = due->then) {
+        struct kvb_served *rank = rank_of(due);
+        if (kvb_advertiser_takes_beat(&rank->advertiser, now_ns)) {
+            world->beat(server->context, rank);
+        }
+    }
+    return left;
+}
+
+/* Those that were not reached come first in the next round, so that no stream starves. */
+static void
+rest(struct kvb_server *server, struct kvb_visit *due, struct kvb_visit *left, uint64_t now_ns)
+{
+    for (struct kvb_visit *at = left; at; at = at->then) {
+        visit_next(server, rank_of(at));
+    }
+    for (; due != left; due = due->then) {
+        struct kvb_served *rank = rank_of(due);
+        kvb_visits_set(&server->visits, &rank->visit, due_of(rank, now_ns));
+    }
 }
 
 /* After a new connection to NATS, events published before it may be lost: publish them again. */
@@ -242,25 +370,47 @@ static void follow_nats(struct kvb_server *server, uint64_t now_ns)
     if (kvb_agenda_takes_connection(&server->agenda, connects, now_ns, &announce_ns)) {
         server->world->connected(server->context, now_ns);
         lose_all_events(server, announce_ns);
+        wake_all(server);
     }
+}
+
+/* While nothing is published, published events count as lost. */
+static bool follow_permission(struct kvb_server *server, uint64_t now_ns)
+{
+    const bool was_mute = server->is_mute;
+
+    server->is_mute = !server->world->may_publish(server->context, now_ns);
+    if (server->is_mute) {
+        lose_all_events(server, 0);
+    } else if (was_mute) {
+        wake_all(server);
+    }
+    return !server->is_mute;
+}
+
+static void serve_round(struct kvb_server *server, bool publishes, uint64_t now_ns)
+{
+    struct kvb_visit *due = kvb_visits_take(&server->visits, now_ns);
+    struct kvb_visit *left = NULL;
+
+    tick_due(server, due, now_ns);
+    start_replays(server, due, now_ns);
+    if (publishes) {
+        server->world->publish_due(server->context, now_ns);
+        left = publish_ranks(server, due, now_ns);
+    }
+    rest(server, due, left, now_ns);
 }
 
 static void serve_time(struct kvb_server *server, uint64_t now_ns)
 {
-    const struct kvb_serve_world *world = server->world;
-
     follow_nats(server, now_ns);
     if (kvb_agenda_takes_tick(&server->agenda, now_ns)) {
-        world->tick(server->context, now_ns);
+        server->world->tick(server->context, now_ns);
     }
-    const bool is_round = kvb_agenda_takes_round(&server->agenda, now_ns);
-    if (is_round) {
-        start_replays(server, now_ns);
-    }
-    if (!world->may_publish(server->context, now_ns)) {
-        lose_all_events(server, 0); /* events that are not published count as lost */
-    } else if (is_round) {
-        world->publish_due(server->context, now_ns);
+    const bool publishes = follow_permission(server, now_ns);
+    if (kvb_agenda_takes_round(&server->agenda, now_ns)) {
+        serve_round(server, publishes, now_ns);
     }
 }
 

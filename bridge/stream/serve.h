@@ -3,6 +3,7 @@
 #include "stream/advertiser.h"
 #include "stream/stream.h"
 #include "stream/turn.h"
+#include "stream/visits.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,8 +18,10 @@
  *
  *     turn    sockets -> slices of unfinished batches -> time
  *     live    receive -> read the connection's monitor -> apply, or discard when quarantined
- *     time    a new connection to NATS? -> tick -> round: start replays, then publish what is due;
- *             while nothing may be published, all published events count as lost
+ *     time    a new connection to NATS? -> round: visit the ranks that are due: tick, start
+ * replays, publish; while nothing may be published, all published events count as lost rest    a
+ * rank is due again with its next heartbeat, its next probe, its next change, at most a second
+ * later; until then it costs nothing
  *
  * Pure: time is an argument, and all I/O is in the caller's functions.
  * Threads: the caller locks. */
@@ -81,10 +84,9 @@ static inline uint64_t kvb_connection_away_ns(const struct kvb_connection *conne
 /* Decides which work is due in an iteration of the thread, and what a new connection to NATS means
  * for events already published.
  *
- *     tick    every 50 ms: time passes for each stream
- *     round   every 5 ms, or at once when a stream has changed: replays are requested, streams are
- *             announced, heartbeats are sent.  To visit a thousand ranks in every iteration
- *             would take too long.
+ *     tick    every 50 ms: the caller's own periodic work; each rank has ticks of its own
+ *     round   every 5 ms, or at once when a stream has changed: time passes for the streams that
+ *             are due, replays are requested, streams are announced, heartbeats are sent
  */
 struct kvb_agenda {
     uint64_t connects_seen;
@@ -121,6 +123,9 @@ struct kvb_served {
     struct kvb_turn turn;
     uint64_t live_runs;     /* times that live batches were received */
     uint64_t replay_due_ns; /* no replay before: the engine's host name is being resolved */
+    struct kvb_visit visit;
+    uint64_t tick_ns; /* no tick before */
+    bool is_woken;    /* and has not been ticked since */
 };
 
 enum kvb_serve_reply {
@@ -150,6 +155,12 @@ struct kvb_serve_world {
     void (*connection_changed)(void *context, struct kvb_served *rank, bool is_up);
     /* Called before the stream is quarantined or released. */
     void (*share_changed)(void *context, struct kvb_served *rank, enum kvb_turn_verdict verdict);
+    /* Calls kvb_serve_tick(), and does the caller's other periodic work on the rank. */
+    void (*tick_rank)(void *context, struct kvb_served *rank, uint64_t now_ns);
+    /* Does what kvb_advertiser_next() says.  False: the time for that is over in this round, which
+     * began at now_ns. */
+    bool (*advertise)(void *context, struct kvb_served *rank, uint64_t now_ns);
+    void (*beat)(void *context, struct kvb_served *rank); /* sends a heartbeat */
 
     /* ---- for all ranks ---- */
 
@@ -160,12 +171,12 @@ struct kvb_serve_world {
     /* Calls kvb_serve_kind(KVB_INPUT_TICK) for ranks with output.has_more until its time is over.
      * True: some ranks still have more. */
     bool (*work_slices)(void *context, uint64_t now_ns);
-    /* Calls kvb_serve_tick() for each rank, and does the caller's other periodic work. */
-    void (*tick)(void *context, uint64_t now_ns);
-    uint64_t (*connects)(void *context); /* connections made to NATS so far */
+    void (*tick)(void *context, uint64_t now_ns); /* the caller's periodic work, every 50 ms */
+    uint64_t (*connects)(void *context);          /* connections made to NATS so far */
     void (*connected)(void *context, uint64_t now_ns);
     bool (*may_publish)(void *context, uint64_t now_ns); /* called once a turn; may log a change */
-    void (*publish_due)(void *context, uint64_t now_ns); /* announcements, heartbeats, loads */
+    /* Called in a round before the ranks that are due are advertised. */
+    void (*publish_due)(void *context, uint64_t now_ns);
 };
 
 /* All ranks of a bridge. */
@@ -173,10 +184,20 @@ struct kvb_server {
     const struct kvb_serve_world *world; /* borrowed; context too */
     void *context;
     struct kvb_agenda agenda;
+    struct kvb_visits visits;
+    bool is_mute;         /* nothing may be published */
     uint64_t wall_us;     /* set by the caller; gives a new epoch its first event id */
     uint64_t live_runs;   /* of all ranks */
     size_t max_replaying; /* most replays at once, so far */
 };
+
+/* Visits the rank in the next round.  Call it for a new rank, and after each change to its stream,
+ * its advertiser or what is published of it that is not a step.  A change without this call is
+ * noticed a second later. */
+void kvb_serve_wake(struct kvb_server *server, struct kvb_served *rank);
+
+/* Call it before the rank is freed. */
+void kvb_serve_drop(struct kvb_served *rank);
 
 /* Gives one input to one stream, and publishes the output. */
 void kvb_serve_step(
@@ -195,8 +216,8 @@ void kvb_serve_replies(struct kvb_server *server, struct kvb_served *rank, uint6
 void kvb_serve_tick(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns);
 
 /* Quarantines a rank that takes more than its share of the thread's time; each quarantine is longer
- * than the last.  Call it several times a second.  others, clock_ns: see kvb_turn_classify(); in
- * the simulator that clock runs faster than now_ns. */
+ * than the last.  Call it once a second or more often.  others, clock_ns: see kvb_turn_classify();
+ * in the simulator that clock runs faster than now_ns. */
 void kvb_serve_share(
     struct kvb_server *server, struct kvb_served *rank, uint64_t others, uint64_t clock_ns,
     uint64_t now_ns);

@@ -102,7 +102,7 @@ enum kvb_stream_input_kind {
     KVB_INPUT_REPLAY_CUT, /* no more replies are accepted, although there was no END */
     KVB_INPUT_QUARANTINE, /* from here on its batches are dropped: stream/turn.h */
     KVB_INPUT_RELEASE,    /* they are accepted again */
-    KVB_INPUT_TICK        /* time passes; at least every 100 ms */
+    KVB_INPUT_TICK        /* time passes: kvb_stream_due_ns() */
 };
 
 struct kvb_stream_input {
@@ -161,6 +161,11 @@ bool kvb_stream_note_misfit(struct kvb_stream *stream);
 bool kvb_stream_wants_replay(const struct kvb_stream *stream, uint64_t now_ns, uint64_t *out_from);
 void kvb_stream_replay_started(struct kvb_stream *stream, uint64_t now_ns);
 bool kvb_stream_is_replaying(const struct kvb_stream *stream);
+
+/* When the next tick has something to do, if no other input and no call of kvb_stream_note_*() or
+ * kvb_stream_suspect_restart() comes before.  0: at once, also while a replay is wanted or runs;
+ * UINT64_MAX: never. */
+uint64_t kvb_stream_due_ns(const struct kvb_stream *stream);
 
 /* Why a replay is wanted or runs; the most urgent reason is the last. */
 enum kvb_replay_need {

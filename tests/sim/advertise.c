@@ -83,6 +83,7 @@ static void note_siblings(struct sim_world *world, const struct sim_rank *rank)
         if (sibling != rank &&
             sim_worker_of(world, i) == sim_worker_of(world, rank->stream_number)) {
             kvb_advertiser_sibling_cleared(&sibling->served.advertiser);
+            kvb_serve_wake(&world->bridges[sim_bridge_of(world, i)].server, &sibling->served);
         }
     }
 }
@@ -116,20 +117,16 @@ advertise(struct sim_world *world, struct sim_rank *rank, enum kvb_advertiser_ac
     }
 }
 
-void sim_advertise_streams(struct sim_world *world, size_t bridge)
+void sim_advertise_stream(struct sim_world *world, struct sim_rank *rank)
 {
-    for (size_t i = 0; i < world->stream_count; i++) {
-        struct sim_rank *rank = &world->ranks[i];
-        if (sim_bridge_of(world, i) == bridge) {
-            const struct kvb_advertiser_input input = {
-                .now_ns = world->now_ns,
-                .down_ns = kvb_connection_away_ns(&rank->served.connection),
-                .is_proven = kvb_checkpoint_is_proven(&rank->checkpoint, rank->served.stream),
-                .is_saving = sim_is_saving(world, rank)
-            };
-            advertise(world, rank, kvb_advertiser_next(&rank->served.advertiser, &input));
-        }
-    }
+    const struct kvb_advertiser_input input = {
+        .now_ns = world->now_ns,
+        .down_ns = kvb_connection_away_ns(&rank->served.connection),
+        .is_proven = kvb_checkpoint_is_proven(&rank->checkpoint, rank->served.stream),
+        .is_saving = sim_is_saving(world, rank)
+    };
+
+    advertise(world, rank, kvb_advertiser_next(&rank->served.advertiser, &input));
 }
 
 void sim_beat(struct sim_world *world, struct sim_rank *rank, bool is_bye)

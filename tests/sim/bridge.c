@@ -221,16 +221,34 @@ static bool work_slices(void *context, uint64_t now_ns)
     return false;
 }
 
-static void tick(void *context, uint64_t now_ns)
+static void tick_rank(void *context, struct kvb_served *served, uint64_t now_ns)
 {
     struct sim_bridge *bridge = context;
 
-    for (size_t i = 0; i < bridge->world->stream_count; i++) {
-        struct kvb_served *served = served_rank(bridge, i);
-        if (served) {
-            kvb_serve_tick(&bridge->server, served, now_ns);
-        }
-    }
+    kvb_serve_tick(&bridge->server, served, now_ns);
+}
+
+static bool advertise(void *context, struct kvb_served *served, uint64_t now_ns)
+{
+    const struct sim_bridge *bridge = context;
+
+    (void)now_ns;
+    sim_advertise_stream(bridge->world, rank_of(served));
+    return true;
+}
+
+static void send_beat(void *context, struct kvb_served *served)
+{
+    const struct sim_bridge *bridge = context;
+
+    sim_beat(bridge->world, rank_of(served), false);
+}
+
+/* Nothing else is periodic. */
+static void do_nothing(void *context, uint64_t now_ns)
+{
+    (void)context;
+    (void)now_ns;
 }
 
 static uint64_t nats_connects(void *context)
@@ -256,19 +274,6 @@ static bool may_publish(void *context, uint64_t now_ns)
     return bridge->nats.is_connected && bridge->open_ns > 0 && now_ns >= bridge->open_ns;
 }
 
-static void publish_due(void *context, uint64_t now_ns)
-{
-    struct sim_bridge *bridge = context;
-
-    sim_advertise_streams(bridge->world, bridge->number);
-    for (size_t i = 0; i < bridge->world->stream_count; i++) {
-        struct kvb_served *served = served_rank(bridge, i);
-        if (served && kvb_advertiser_takes_beat(&served->advertiser, now_ns)) {
-            sim_beat(bridge->world, rank_of(served), false);
-        }
-    }
-}
-
 static const struct kvb_serve_world outside = {
     .receive = receive,
     .apply_received = apply_received,
@@ -280,15 +285,18 @@ static const struct kvb_serve_world outside = {
     .publish_step = publish_step,
     .connection_changed = connection_changed,
     .share_changed = share_changed,
+    .tick_rank = tick_rank,
+    .advertise = advertise,
+    .beat = send_beat,
     .rank_count = rank_count,
     .rank = served_rank,
     .take_sockets = take_sockets,
     .work_slices = work_slices,
-    .tick = tick,
+    .tick = do_nothing,
     .connects = nats_connects,
     .connected = connected,
     .may_publish = may_publish,
-    .publish_due = publish_due,
+    .publish_due = do_nothing,
 };
 
 /* ---- Metrics pages ---- */
@@ -314,6 +322,8 @@ static void read_page(struct sim_world *world, struct sim_rank *rank)
     const unsigned signs = kvb_page_watch_read(
         &rank->page_watch, rank->served.stream,
         &(struct kvb_page_reading){ &sample, world->now_ns, world->now_ns });
+    kvb_serve_wake(
+        &world->bridges[sim_bridge_of(world, rank->stream_number)].server, &rank->served);
     if (signs) {
         sim_note(world, "page of stream %u: signs %x", rank->stream_number, signs);
     }
@@ -363,10 +373,12 @@ static void open_stream(struct sim_world *world, size_t number)
     rank->story.sum = 0;
     rank->story.advertised_to = 0;
     sim_restore(world, rank);
+    kvb_serve_wake(&bridge->server, &rank->served);
 }
 
 static void close_stream(struct sim_rank *rank)
 {
+    kvb_serve_drop(&rank->served);
     kvb_advertiser_done(&rank->served.advertiser);
     kvb_stream_free(rank->served.stream);
     kvb_stream_output_done(&rank->served.output);

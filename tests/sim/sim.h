@@ -511,7 +511,7 @@ void sim_telling_epoch(struct sim_world *world, struct sim_rank *rank, const kvb
 void sim_advertise_begin(const struct sim_world *world, struct sim_rank *rank);
 void sim_say_goodbye(struct sim_world *world, struct sim_rank *rank);
 void sim_publish_step(struct sim_world *world, struct sim_rank *rank);
-void sim_advertise_streams(struct sim_world *world, size_t bridge);
+void sim_advertise_stream(struct sim_world *world, struct sim_rank *rank);
 void sim_beat(struct sim_world *world, struct sim_rank *rank, bool is_bye);
 
 /* sync.c */

@@ -62,6 +62,7 @@ static void begin(struct world *world)
     world->bridge->config = &world->config;
     world->bridge->membership.ranks = world->ranks;
     world->bridge->membership.work = &world->work;
+    assert_ok(kvb_zmq_new(&world->bridge->ingest.zmq));
     world->wanted = (struct kvb_members){ .ranks = world->wanted_ranks,
                                           .worker_of_rank = world->worker_of_rank };
     world->command.wanted = &world->wanted;
@@ -70,6 +71,7 @@ static void begin(struct world *world)
 
 static void end(struct world *world)
 {
+    kvb_zmq_free(world->bridge->ingest.zmq);
     free(world->work.ranks_come);
     free(world->work.loads_come);
     free(world->work.are_draining);

@@ -178,7 +178,9 @@ struct scene {
     bool is_unresolved;                  /* the engine's name has an address */
     bool is_denied;                      /* publishing is denied */
     uint64_t connects;
-    size_t starts, stops, rounds, passed_over, applied;
+    size_t starts, stops, rounds, passed_over, applied, ticks, visits, beats;
+    const struct kvb_served *visited; /* the newest */
+    bool has_no_time;                 /* for more than one rank in a round */
 };
 
 static size_t receive(void *context, struct kvb_served *rank)
@@ -296,9 +298,34 @@ static bool work_slices(void *context, uint64_t now_ns)
 
 static void tick(void *context, uint64_t now_ns)
 {
+    (void)context;
+    (void)now_ns;
+}
+
+static void tick_rank(void *context, struct kvb_served *rank, uint64_t now_ns)
+{
     struct scene *scene = context;
 
-    kvb_serve_tick(&scene->server, &scene->rank, now_ns);
+    scene->ticks++;
+    kvb_serve_tick(&scene->server, rank, now_ns);
+}
+
+static bool advertise(void *context, struct kvb_served *rank, uint64_t now_ns)
+{
+    struct scene *scene = context;
+
+    (void)now_ns;
+    scene->visits++;
+    scene->visited = rank;
+    return !scene->has_no_time;
+}
+
+static void send_beat(void *context, struct kvb_served *rank)
+{
+    struct scene *scene = context;
+
+    scene->beats++;
+    kvb_advertiser_beat_sent(&rank->advertiser);
 }
 
 static uint64_t connects(void *context)
@@ -346,6 +373,9 @@ static const struct kvb_serve_world outside = {
     .take_sockets = take_sockets,
     .work_slices = work_slices,
     .tick = tick,
+    .tick_rank = tick_rank,
+    .advertise = advertise,
+    .beat = send_beat,
     .connects = connects,
     .connected = connected,
     .may_publish = may_publish,
@@ -358,8 +388,7 @@ static void turn_after(struct scene *scene, uint64_t ms)
     (void)kvb_serve_turn(&scene->server, scene->now_ns);
 }
 
-/* Connects the engine; its first replay is wanted. */
-static void begin(struct scene *scene)
+static void open_rank(struct scene *scene, struct kvb_served *rank)
 {
     const struct kvb_stream_options options = {
         .has_replay = true,
@@ -370,17 +399,30 @@ static void begin(struct scene *scene)
                                                        .heartbeat_ns = KVB_NS_PER_S,
                                                        .max_chunk_blocks = 2 };
 
+    assert_ok(kvb_stream_new(&options, &rank->stream));
+    assert_ok(kvb_advertiser_init(&rank->advertiser, &advertiser, rank->stream));
+    kvb_serve_wake(&scene->server, rank);
+}
+
+static void close_rank(struct kvb_served *rank)
+{
+    kvb_serve_drop(rank);
+    kvb_advertiser_done(&rank->advertiser);
+    kvb_stream_output_done(&rank->output);
+    kvb_stream_free(rank->stream);
+}
+
+/* Connects the engine; its first replay is wanted. */
+static void begin(struct scene *scene)
+{
     *scene = (struct scene){ .now_ns = start_ns, .connects = 1, .update = { .is_up = true } };
     scene->server = (struct kvb_server){ .world = &outside, .context = scene };
-    assert_ok(kvb_stream_new(&options, &scene->rank.stream));
-    assert_ok(kvb_advertiser_init(&scene->rank.advertiser, &advertiser, scene->rank.stream));
+    open_rank(scene, &scene->rank);
 }
 
 static void end(struct scene *scene)
 {
-    kvb_advertiser_done(&scene->rank.advertiser);
-    kvb_stream_output_done(&scene->rank.output);
-    kvb_stream_free(scene->rank.stream);
+    close_rank(&scene->rank);
 }
 
 static uint64_t completed(const struct scene *scene)
@@ -520,6 +562,134 @@ static void live_batches_are_applied_or_skipped(void **state)
     end(&scene);
 }
 
+/* ---- Rest ---- */
+
+static const uint64_t turn_ms = 10;
+
+/* Lets time pass in turns; replays end at once, without batches. */
+static void pass(struct scene *scene, uint64_t ms)
+{
+    for (uint64_t at = 0; at < ms; at += turn_ms) {
+        scene->reply =
+            kvb_stream_is_replaying(scene->rank.stream) ? KVB_SERVE_END : KVB_SERVE_NO_REPLY;
+        turn_after(scene, turn_ms);
+    }
+}
+
+/* Connected, announced, and silent for a while. */
+static void begin_silent(struct scene *scene)
+{
+    begin(scene);
+    pass(scene, 100);
+    scene->rank.advertiser.state = KVB_ADVERTISED;
+    pass(scene, 60000);
+    scene->ticks = 0;
+    scene->visits = 0;
+    scene->beats = 0;
+    scene->starts = 0;
+}
+
+static void a_silent_stream_is_visited_for_heartbeats_and_probes_alone(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin_silent(&scene);
+
+    pass(&scene, 10000);
+    assert_in_range(scene.beats, 9, 10);
+    assert_true(scene.starts <= 1);
+    assert_true(scene.visits <= 2 * scene.beats + 10 * scene.starts);
+    assert_true(scene.ticks <= scene.visits);
+    end(&scene);
+}
+
+static void a_stream_that_is_woken_is_ticked_and_visited_in_the_next_round(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin_silent(&scene);
+
+    pass(&scene, 300);
+    scene.ticks = 0;
+    scene.visits = 0;
+    kvb_serve_wake(&scene.server, &scene.rank);
+    pass(&scene, turn_ms);
+    assert_int_equal(scene.ticks, 1);
+    assert_int_equal(scene.visits, 1);
+    end(&scene);
+}
+
+/* Its link is renewed, and its release looked for, at each tick. */
+static void a_stream_that_is_away_or_quarantined_is_ticked_every_50_ms(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin_silent(&scene);
+
+    scene.rank.turn.until_ns = UINT64_MAX;
+    kvb_serve_wake(&scene.server, &scene.rank);
+    pass(&scene, 1000);
+    assert_in_range(scene.ticks, 16, 21);
+    scene.rank.turn.until_ns = 0;
+    scene.update = (struct kvb_connection_update){ .was_lost = true };
+    scene.ticks = 0;
+    pass(&scene, 1000);
+    assert_in_range(scene.ticks, 16, 21);
+    end(&scene);
+}
+
+static void a_stream_is_withdrawn_as_soon_as_its_engine_was_away_for_long(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin_silent(&scene);
+
+    scene.rank.advertiser.options.down_clear_ns = 700 * KVB_NS_PER_MS;
+    scene.update = (struct kvb_connection_update){ .was_lost = true };
+    pass(&scene, turn_ms);
+    const struct kvb_advertiser_input input = { .now_ns = scene.now_ns, .down_ns = scene.now_ns };
+    assert_in_range(
+        kvb_advertiser_due_ns(&scene.rank.advertiser, &input), scene.now_ns,
+        scene.now_ns + 700 * KVB_NS_PER_MS);
+    end(&scene);
+}
+
+static void after_a_pause_of_publishing_all_streams_are_visited(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin_silent(&scene);
+
+    pass(&scene, 300);
+    scene.is_denied = true;
+    pass(&scene, turn_ms);
+    scene.visits = 0;
+    scene.is_denied = false;
+    pass(&scene, turn_ms);
+    assert_int_equal(scene.visits, 1);
+    end(&scene);
+}
+
+/* A round has time for one of them. */
+static void streams_for_which_there_was_no_time_come_first_in_the_next_round(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct kvb_served other = { .connection = { .state = KVB_CONNECTION_UP } };
+    begin(&scene);
+    open_rank(&scene, &other);
+
+    scene.has_no_time = true;
+    turn_after(&scene, turn_ms);
+    const struct kvb_served *first = scene.visited;
+    turn_after(&scene, turn_ms);
+    assert_ptr_not_equal(scene.visited, first);
+    turn_after(&scene, turn_ms);
+    assert_ptr_equal(scene.visited, first);
+    close_rank(&other);
+    end(&scene);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -538,6 +708,12 @@ int main(void)
         cmocka_unit_test(events_published_before_a_new_connection_count_as_lost),
         cmocka_unit_test(while_publishing_is_denied_all_events_count_as_lost),
         cmocka_unit_test(live_batches_are_applied_or_skipped),
+        cmocka_unit_test(a_silent_stream_is_visited_for_heartbeats_and_probes_alone),
+        cmocka_unit_test(a_stream_that_is_woken_is_ticked_and_visited_in_the_next_round),
+        cmocka_unit_test(a_stream_that_is_away_or_quarantined_is_ticked_every_50_ms),
+        cmocka_unit_test(a_stream_is_withdrawn_as_soon_as_its_engine_was_away_for_long),
+        cmocka_unit_test(after_a_pause_of_publishing_all_streams_are_visited),
+        cmocka_unit_test(streams_for_which_there_was_no_time_come_first_in_the_next_round),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,123 @@
+#include "kvb_test.h"
+
+#include "core/clock.h"
+#include "core/random.h"
+#include "stream/visits.h"
+
+enum { slot_ms = 5, turn_ms = kvb_visit_slots * slot_ms, model_ranks = 200 };
+
+static const uint64_t begin_ms = 1000 * 1000;
+
+static struct kvb_visit *take(struct kvb_visits *visits, uint64_t ms)
+{
+    return kvb_visits_take(visits, ms * KVB_NS_PER_MS);
+}
+
+static void set(struct kvb_visits *visits, struct kvb_visit *visit, uint64_t ms)
+{
+    kvb_visits_set(visits, visit, ms * KVB_NS_PER_MS);
+}
+
+static void each_is_taken_once_when_its_time_has_come(void **state)
+{
+    (void)state;
+    struct kvb_visits visits = { 0 };
+    struct kvb_visit one = { 0 };
+    struct kvb_visit other = { 0 };
+
+    assert_null(take(&visits, begin_ms));
+    set(&visits, &one, begin_ms + 100);
+    set(&visits, &other, begin_ms + 20);
+    assert_null(take(&visits, begin_ms + 19));
+    assert_ptr_equal(take(&visits, begin_ms + 20), &other);
+    assert_null(take(&visits, begin_ms + 99));
+    assert_ptr_equal(take(&visits, begin_ms + 1000), &one);
+    assert_null(take(&visits, begin_ms + 3000));
+}
+
+/* Also one that is set while the others of its slot are visited. */
+static void a_time_that_has_passed_comes_with_the_next_take(void **state)
+{
+    (void)state;
+    struct kvb_visits visits = { 0 };
+    struct kvb_visit visit = { 0 };
+
+    set(&visits, &visit, 0); /* before time is known */
+    assert_ptr_equal(take(&visits, begin_ms), &visit);
+    set(&visits, &visit, 0);
+    assert_ptr_equal(take(&visits, begin_ms), &visit);
+    set(&visits, &visit, begin_ms + 1);
+    assert_null(take(&visits, begin_ms + 1)); /* never too early */
+    assert_ptr_equal(take(&visits, begin_ms + slot_ms), &visit);
+}
+
+static void the_newest_time_counts_and_one_that_is_dropped_does_not_come(void **state)
+{
+    (void)state;
+    struct kvb_visits visits = { 0 };
+    struct kvb_visit one = { 0 };
+    struct kvb_visit other = { 0 };
+
+    (void)take(&visits, begin_ms);
+    set(&visits, &one, begin_ms + 500);
+    set(&visits, &one, begin_ms + 10);
+    set(&visits, &other, begin_ms + 10);
+    kvb_visits_drop(&other);
+    kvb_visits_drop(&other);
+    struct kvb_visit *first = take(&visits, begin_ms + 600);
+    assert_ptr_equal(first, &one);
+    assert_null(first->then);
+    kvb_visits_drop(&one); /* it is in no slot */
+}
+
+static void a_time_beyond_the_turn_comes_within_it(void **state)
+{
+    (void)state;
+    struct kvb_visits visits = { 0 };
+    struct kvb_visit visit = { 0 };
+
+    (void)take(&visits, begin_ms);
+    kvb_visits_set(&visits, &visit, UINT64_MAX);
+    assert_null(take(&visits, begin_ms + turn_ms - 2 * slot_ms));
+    assert_ptr_equal(take(&visits, begin_ms + turn_ms), &visit);
+}
+
+/* The reference: an array of times. */
+static void it_agrees_with_an_array_of_times(void **state)
+{
+    (void)state;
+    static struct kvb_visit ranks[model_ranks];
+    uint64_t due_ms[model_ranks] = { 0 };
+    struct kvb_visits visits = { 0 };
+    uint64_t rng = 1;
+    uint64_t now_ms = begin_ms;
+
+    (void)take(&visits, now_ms);
+    for (size_t i = 0; i < 100000; i++) {
+        const size_t at = kvb_random_below(&rng, model_ranks);
+        due_ms[at] = now_ms + slot_ms * kvb_random_below(&rng, kvb_visit_slots - 1);
+        set(&visits, &ranks[at], due_ms[at]);
+        now_ms += slot_ms * kvb_random_below(&rng, 3);
+        for (struct kvb_visit *due = take(&visits, now_ms); due; due = due->then) {
+            const size_t taken = (size_t)(due - ranks);
+            assert_in_range(due_ms[taken], 1, now_ms);
+            due_ms[taken] = 0;
+        }
+        for (size_t rank = 0; rank < model_ranks; rank++) {
+            assert_true(due_ms[rank] == 0 || due_ms[rank] > now_ms);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(each_is_taken_once_when_its_time_has_come),
+        cmocka_unit_test(a_time_that_has_passed_comes_with_the_next_take),
+        cmocka_unit_test(the_newest_time_counts_and_one_that_is_dropped_does_not_come),
+        cmocka_unit_test(a_time_beyond_the_turn_comes_within_it),
+        cmocka_unit_test(it_agrees_with_an_array_of_times),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
