@@ -274,8 +274,8 @@ static kvb_status open_digest(struct kvb_mirror *mirror, unsigned list)
     return mirror->digests[list] ? KVB_OK : KVB_NO_MEMORY;
 }
 
-kvb_status kvb_mirror_note_held(
-    struct kvb_mirror *mirror, kvb_block_hash block, unsigned list, bool is_held)
+kvb_status
+kvb_mirror_note_held(struct kvb_mirror *mirror, kvb_block_hash block, unsigned list, bool is_held)
 {
     KVB_TRY(open_digest(mirror, list));
     struct kvb_digest *digest = mirror->digests[list];
