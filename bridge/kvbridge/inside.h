@@ -256,6 +256,7 @@ struct bridge_publisher {
     struct kvb_echo echo; /* the echo of our status */
     uint64_t echoes_seen;
     uint64_t next_load_ns;
+    uint64_t load_until_ns; /* no figure of any rank is fresh after it */
     uint64_t next_status_ns;
     bool was_allowed;
 };
@@ -264,6 +265,7 @@ struct bridge_publisher {
 struct bridge_membership {
     struct bridge_rank **ranks; /* owned: room for kvb_max_streams, rank_count in use */
     size_t rank_count;
+    uint64_t changes;           /* ranks added or removed so far */
     size_t republished_count;   /* ranks whose events are republished */
     size_t next_republished;    /* whose turn is first */
     struct bridge_load **loads; /* owned: room for kvb_max_workers */
@@ -276,6 +278,13 @@ struct bridge_membership {
     uint64_t announced_hash;                     /* of the ranks that it has; the ingest thread's */
 };
 
+/* A pass over the ranks for their values on /metrics. */
+struct bridge_pass {
+    uint64_t changes; /* of membership, when it began */
+    size_t next;      /* rank */
+    uint64_t totals[kvb_bridge_metric_count];
+};
+
 /* What HTTP threads and $SRV requests read. */
 struct bridge_shown {
     struct kvb_http *http; /* owned, like the next */
@@ -284,6 +293,7 @@ struct bridge_shown {
     _Atomic uint64_t values[kvb_bridge_metric_count];
     struct kvb_metrics metrics;
     uint64_t next_stats_ns;
+    struct bridge_pass pass;
     uint64_t next_process_ns;
     atomic_size_t stream_count;
     struct kvb_exact_share share;

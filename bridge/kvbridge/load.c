@@ -312,6 +312,12 @@ static void take_page_signs(
 
 /* ---- Counting ---- */
 
+static void note_life(struct bridge_publisher *publisher, uint64_t until_ns)
+{
+    publisher->load_until_ns =
+        until_ns > publisher->load_until_ns ? until_ns : publisher->load_until_ns;
+}
+
 /* Keeps samples of ranks that this bridge reads; returns how many.  Another bridge may read the
  * others. */
 static size_t keep_samples(
@@ -324,6 +330,7 @@ static size_t keep_samples(
         struct bridge_rank *rank = rank_of_sample(bridge, load, &samples[i]);
         if (rank) {
             kvb_newest_load_take(&rank->load, &samples[i], kind, now_ns, life_ns);
+            note_life(&bridge->publisher, now_ns + life_ns);
             kept++;
         }
     }

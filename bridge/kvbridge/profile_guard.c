@@ -28,18 +28,27 @@ has_the_right(const struct kvb_profile_guard *guard, const struct kvb_bridge_ide
                : strcmp(other->bridge_id, guard->bridge_id) < 0;
 }
 
+static void count_echo(struct kvb_profile_guard *guard)
+{
+    (void)pthread_mutex_lock(&guard->lock);
+    guard->echoes++;
+    (void)pthread_mutex_unlock(&guard->lock);
+}
+
 void kvb_profile_guard_receive(void *context, const struct kvb_bus_message *message)
 {
     struct kvb_profile_guard *guard = context;
     struct kvb_bridge_identity other;
 
+    if (kvb_bridge_status_is_of(message->payload, guard->bridge_id)) {
+        count_echo(guard);
+        return;
+    }
     if (kvb_bridge_status_decode(message->payload, &other) != KVB_OK) {
         return; /* not a bridge's */
     }
     if (strcmp(other.bridge_id, guard->bridge_id) == 0) {
-        (void)pthread_mutex_lock(&guard->lock);
-        guard->echoes++;
-        (void)pthread_mutex_unlock(&guard->lock);
+        count_echo(guard); /* not encoded as ours is */
         return;
     }
     if (other.has_profile && other.profile == guard->profile) {

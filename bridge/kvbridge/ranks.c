@@ -263,6 +263,7 @@ kvb_status kvb_bridge_open_rank(
     rank->origin = origin;
     bridge->membership.ranks[bridge->membership.rank_count++] =
         rank; /* cannot fail: the rank has a number */
+    bridge->membership.changes++;
     kvb_serve_wake(&bridge->ingest.server, &rank->served);
     return KVB_OK;
 }
@@ -272,6 +273,7 @@ void kvb_bridge_remove_rank(struct kvb_bridge *bridge, size_t at)
     struct bridge_rank *rank = bridge->membership.ranks[at];
 
     bridge->membership.ranks[at] = bridge->membership.ranks[--bridge->membership.rank_count];
+    bridge->membership.changes++;
     kvb_bridge_close_republish(bridge, rank, BRIDGE_REPUBLISH_WORKER_GONE);
     drop_rank(&bridge->ingest, rank);
 }

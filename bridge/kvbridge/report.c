@@ -153,6 +153,9 @@ static void publish_load(
 
 void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns)
 {
+    if (now_ns >= bridge->publisher.load_until_ns) {
+        return; /* an idle bridge does not look at each rank */
+    }
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {
         struct bridge_rank *rank = bridge->membership.ranks[i];
         struct kvb_load load;

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const uint64_t show_again_ns = KVB_NS_PER_S; /* although nothing is fresh */
+
 /* The bridge as a NATS micro-service: one endpoint for each worker, with the name that Dynamo's
  * KvMetricsAggregator expects, and the worker's newest load as `data`.
  *
@@ -20,6 +22,7 @@ struct bridge_service {
     pthread_mutex_t lock; /* put_aside, its two numbers and shown_ns */
     uint64_t shown_ns;    /* when they were set: a bridge that hangs has no figures */
     uint64_t life_ns;
+    uint64_t changes; /* of membership, at that time */
     struct figure *put_aside;
     size_t rank_count;
     size_t capacity;
@@ -42,11 +45,25 @@ struct figure {
 
 /* ---- On the ingest thread ---- */
 
+/* True: what was put aside would be the same again, because no figure is fresh. */
+static bool is_list_current(const struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    const struct bridge_service *service = bridge->shown.service;
+
+    return service->shown_ns > bridge->publisher.load_until_ns &&
+           now_ns < service->shown_ns + show_again_ns &&
+           service->changes == bridge->membership.changes && !bridge->config->publish.standby;
+}
+
 void kvb_bridge_show_loads(struct kvb_bridge *bridge)
 {
     struct bridge_service *service = bridge->shown.service;
     const uint64_t now_ns = kvb_clock_monotonic_ns();
 
+    if (is_list_current(bridge, now_ns)) {
+        return;
+    }
+    service->changes = bridge->membership.changes;
     (void)pthread_mutex_lock(&service->lock);
     service->shown_ns = now_ns;
     service->rank_count =

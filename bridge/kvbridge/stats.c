@@ -8,7 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Every 100 ms the values of a hundred ranks, so those of a thousand are up to a second old. */
 static const uint64_t update_every_ns = 100 * KVB_NS_PER_MS;
+enum { ranks_an_update = 100 };
+
 static const uint64_t process_every_ns = KVB_NS_PER_S;
 
 /* ---- The sets of values, one a rank ---- */
@@ -293,21 +296,19 @@ static void set_totals(
     }
 }
 
-/* Makes a single pass over the ranks, because with thousands of streams cache misses are the
- * cost. */
-static void update_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
+static void
+update_next(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t *totals, uint64_t now_ns)
 {
-    struct kvb_metrics *metrics = &bridge->shown.metrics;
-    uint64_t totals[kvb_bridge_metric_count] = { 0 };
+    struct kvb_heartbeat beat;
 
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        struct bridge_rank *rank = bridge->membership.ranks[i];
-        struct kvb_heartbeat beat;
-        kvb_stream_heartbeat(rank->served.stream, &beat);
-        update_rank(rank, beat.state);
-        kvb_bridge_watch_state(bridge, rank, &beat, now_ns);
-        add_rank(totals, rank, beat.state);
-    }
+    kvb_stream_heartbeat(rank->served.stream, &beat);
+    update_rank(rank, beat.state);
+    kvb_bridge_watch_state(bridge, rank, &beat, now_ns);
+    add_rank(totals, rank, beat.state);
+}
+
+static void show_totals(struct kvb_metrics *metrics, const uint64_t *totals)
+{
     set_totals(metrics, totals, stream_sums, KVB_COUNT_OF(stream_sums));
     set_totals(metrics, totals, mirror_sums, KVB_COUNT_OF(mirror_sums));
     for (size_t i = 0; i < KVB_COUNT_OF(states); i++) {
@@ -319,6 +320,27 @@ static void update_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
     kvb_metric_set(metrics, kvb_bridge_republish_deaf, totals[kvb_bridge_republish_deaf]);
     kvb_metric_set(metrics, kvb_bridge_blocks_held, totals[kvb_bridge_blocks_held]);
     kvb_metric_set(metrics, kvb_bridge_streams_quarantined, totals[kvb_bridge_streams_quarantined]);
+}
+
+/* The next part of a pass over the ranks: with thousands of streams cache misses are the cost.
+ * After ranks were added or removed it is a whole pass, because a part would miss some. */
+static void update_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct bridge_pass *pass = &bridge->shown.pass;
+    const size_t ranks = bridge->membership.rank_count;
+    const bool is_whole = pass->changes != bridge->membership.changes;
+
+    if (is_whole) {
+        *pass = (struct bridge_pass){ .changes = bridge->membership.changes };
+    }
+    const size_t max = is_whole ? ranks : ranks_an_update;
+    for (size_t i = 0; i < max && pass->next < ranks; i++) {
+        update_next(bridge, bridge->membership.ranks[pass->next++], pass->totals, now_ns);
+    }
+    if (pass->next == ranks) {
+        show_totals(&bridge->shown.metrics, pass->totals);
+        *pass = (struct bridge_pass){ .changes = pass->changes };
+    }
 }
 
 static void update_out(struct kvb_bridge *bridge)

@@ -6,6 +6,7 @@
 #include "wire/json/writer.h"
 #include "wire/router/heartbeat.h"
 
+#include <stdio.h>
 #include <string.h>
 
 const char *kvb_load_source_kind_name(enum kvb_load_source_kind kind)
@@ -286,6 +287,19 @@ kvb_status kvb_bridge_status_watched(
         visit_watched(json_object_array_get_idx(streams, i), visit, context);
     }
     return KVB_OK;
+}
+
+/* What stands in a JSON text with its quotes is a key and its value: within a text they are
+ * escaped.  They follow the lists of streams. */
+bool kvb_bridge_status_is_of(kvb_span json, const char *bridge_id)
+{
+    enum { id_bytes = 128, tail_bytes = 1024 };
+    char own[id_bytes];
+    const int len = snprintf(own, sizeof own, "\"bridge_id\":\"%s\",\"version\":\"", bridge_id);
+    const size_t tail = json.len < tail_bytes ? json.len : tail_bytes;
+
+    return len > 0 && (size_t)len < sizeof own && tail > 0 &&
+           memmem(json.data + json.len - tail, tail, own, (size_t)len) != NULL;
 }
 
 kvb_status kvb_bridge_status_decode(kvb_span json, struct kvb_bridge_identity *out_identity)

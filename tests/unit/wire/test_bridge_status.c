@@ -33,6 +33,9 @@ static void a_status_names_the_bridge_and_its_profile(void **state)
     kvb_buf_init(&out, 1 << 16);
     assert_int_equal(kvb_bridge_status_encode(&report, &out), KVB_OK);
     assert_int_equal(kvb_bridge_status_decode(kvb_buf_span(&out), &identity), KVB_OK);
+    assert_true(kvb_bridge_status_is_of(kvb_buf_span(&out), identity.bridge_id));
+    assert_false(kvb_bridge_status_is_of(kvb_buf_span(&out), "another"));
+    assert_false(kvb_bridge_status_is_of((kvb_span){ 0 }, ""));
     assert_string_equal(identity.bridge_id, "host-1-2");
     assert_true(identity.has_profile && identity.profile == KVB_PROFILE_PROTOBUF);
     assert_int_equal(kvb_buf_append(&out, "", 1), KVB_OK);
