@@ -17,7 +17,7 @@ enum {
     rank_bytes = 48  /* "4294967295":18446744073709551615, */
 };
 
-static char *put_text(char *at, const char *text)
+static char *put_row_text(char *at, const char *text)
 {
     const size_t len = strlen(text);
 
@@ -25,20 +25,31 @@ static char *put_text(char *at, const char *text)
     return at + len;
 }
 
-static char *put_u64(char *at, uint64_t value)
+static char *put_row_number(char *at, uint64_t value)
 {
     return at + kvb_decimal_write(at, value);
 }
 
-/* before: a comma where one is needed, the name, the colon. */
-static char *put_pair(char *at, const char *before, uint64_t value)
+/* before: the bracket or comma before the name. */
+static char *put_row_name(char *at, const char *before, const char *name)
 {
-    return put_u64(put_text(at, before), value);
+    at = put_row_text(at, before);
+    *at++ = '"';
+    at = put_row_text(at, name);
+    return put_row_text(at, "\":");
 }
 
-static char *put_key(char *at, uint64_t key)
+static char *put_row_pair(char *at, const char *before, const char *name, uint64_t value)
 {
-    return put_text(put_pair(at, "\"", key), "\":");
+    return put_row_number(put_row_name(at, before, name), value);
+}
+
+/* before: as above. */
+static char *put_row_key(char *at, const char *before, uint64_t key)
+{
+    at = put_row_text(at, before);
+    *at++ = '"';
+    return put_row_text(put_row_number(at, key), "\":");
 }
 
 /* The longest prefix that any one tier up to `last` holds. */
@@ -60,14 +71,14 @@ static void write_overlap_tokens(
     if (!at) {
         return;
     }
-    at = put_text(at, "\"tokens\":{");
+    at = put_row_text(put_row_name(at, "", "tokens"), "{");
     if (with_device) {
-        at = put_pair(at, "\"device\":", tokens_up_to(overlap, KVB_TIER_DEVICE));
+        at = put_row_pair(at, "", "device", tokens_up_to(overlap, KVB_TIER_DEVICE));
         *at++ = ',';
     }
-    at = put_pair(at, "\"host\":", tokens_up_to(overlap, KVB_TIER_HOST));
-    at = put_pair(at, ",\"disk\":", tokens_up_to(overlap, KVB_TIER_EXTERNAL));
-    kvb_json_write_close(json, put_text(at, "}"));
+    at = put_row_pair(at, "", "host", tokens_up_to(overlap, KVB_TIER_HOST));
+    at = put_row_pair(at, ",", "disk", tokens_up_to(overlap, KVB_TIER_EXTERNAL));
+    kvb_json_write_close(json, put_row_text(at, "}"));
 }
 
 /* ---- Tiers ---- */
@@ -206,8 +217,8 @@ static void write_overlap_id(struct kvb_json_writer *json, const struct kvb_stre
     char *at = kvb_json_write_open(json, row_bytes);
 
     if (at) {
-        at = put_pair(at, "{\"worker_id\":", id->worker_id);
-        kvb_json_write_close(json, put_pair(at, ",\"dp_rank\":", id->dp_rank));
+        at = put_row_pair(at, "{", "worker_id", id->worker_id);
+        kvb_json_write_close(json, put_row_pair(at, ",", "dp_rank", id->dp_rank));
     }
     kvb_json_write_pair_text(json, "namespace", id->name_space);
     kvb_json_write_pair_text(json, "component", id->component);
@@ -219,11 +230,11 @@ static void write_overlap_state(struct kvb_json_writer *json, const struct kvb_o
     char *at = kvb_json_write_open(json, row_bytes);
 
     if (at) {
-        at = put_text(at, "\"state\":\"");
-        at = put_text(at, kvb_stream_state_name(overlap->follower->state));
-        at = put_text(at, "\",\"reason\":\"");
-        at = put_text(at, kvb_stream_reason_name(overlap->follower->reason));
-        kvb_json_write_close(json, put_pair(at, "\",\"blocks\":", overlap->blocks));
+        at = put_row_text(put_row_name(at, "", "state"), "\"");
+        at = put_row_text(at, kvb_stream_state_name(overlap->follower->state));
+        at = put_row_text(put_row_name(at, "\",", "reason"), "\"");
+        at = put_row_text(at, kvb_stream_reason_name(overlap->follower->reason));
+        kvb_json_write_close(json, put_row_pair(at, "\",", "blocks", overlap->blocks));
     }
 }
 
@@ -355,22 +366,20 @@ static char *open_worker_row(struct kvb_json_writer *json, size_t ranks)
 }
 
 /* The ranks that hold something on the device. */
-static char *
-put_ranks(char *at, const struct kvb_query_context *ctx, size_t from, size_t to, tokens_of tokens)
+static char *put_row_ranks(
+    char *at, const struct kvb_query_context *ctx, size_t from, size_t to, tokens_of tokens)
 {
-    const char *separator = "\"";
+    const char *before = "{";
 
-    *at++ = '{';
     for (size_t i = from; i < to; i++) {
         const struct kvb_overlap *overlap = &ctx->overlaps[i];
         if (held_on_device(overlap) > 0) {
-            at = put_pair(at, separator, overlap->follower->id.dp_rank);
-            at = put_pair(at, "\":", tokens(overlap));
-            separator = ",\"";
+            at = put_row_number(
+                put_row_key(at, before, overlap->follower->id.dp_rank), tokens(overlap));
+            before = ",";
         }
     }
-    *at++ = '}';
-    return at;
+    return put_row_text(at, *before == '{' ? "{}" : "}"); /* no rank: nothing is written yet */
 }
 
 static void write_workers(
@@ -382,8 +391,8 @@ static void write_workers(
         const size_t end = next_worker(ctx, at);
         char *row = open_worker_row(json, end - at);
         if (row) {
-            row = put_key(row, ctx->overlaps[at].follower->id.worker_id);
-            kvb_json_write_close(json, put_ranks(row, ctx, at, end, tokens));
+            row = put_row_key(row, "", ctx->overlaps[at].follower->id.worker_id);
+            kvb_json_write_close(json, put_row_ranks(row, ctx, at, end, tokens));
         }
         at = end;
     }
@@ -411,13 +420,13 @@ static void write_overlap_instance(
     if (!at) {
         return;
     }
-    at = put_key(at, ctx->overlaps[from].follower->id.worker_id);
-    at = put_pair(at, "{\"longest_matched\":", all);
-    at = put_pair(at, ",\"gpu\":", longest(ctx, from, to, KVB_TIER_DEVICE));
-    at = put_ranks(put_text(at, ",\"dp\":"), ctx, from, to, held_on_device);
-    at = put_pair(at, ",\"cpu\":", longest(ctx, from, to, KVB_TIER_HOST));
-    at = put_pair(at, ",\"disk\":", all);
-    kvb_json_write_close(json, put_text(at, "}"));
+    at = put_row_key(at, "", ctx->overlaps[from].follower->id.worker_id);
+    at = put_row_pair(at, "{", "longest_matched", all);
+    at = put_row_pair(at, ",", "gpu", longest(ctx, from, to, KVB_TIER_DEVICE));
+    at = put_row_ranks(put_row_name(at, ",", "dp"), ctx, from, to, held_on_device);
+    at = put_row_pair(at, ",", "cpu", longest(ctx, from, to, KVB_TIER_HOST));
+    at = put_row_pair(at, ",", "disk", all);
+    kvb_json_write_close(json, put_row_text(at, "}"));
 }
 
 static void write_instances(struct kvb_json_writer *json, const struct kvb_query_context *ctx)
