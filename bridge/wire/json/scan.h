@@ -51,8 +51,8 @@ kvb_status kvb_json_u32(struct kvb_json_scan *scan, uint32_t *out_value);
  *                 ^ at
  *
  * Returns how many it has read, at most max.  May end anywhere before a number; the caller must
- * then read one with kvb_json_u32(), which also finds what is wrong.  Several times faster than
- * that: 2 ns a number. */
+ * then read one with kvb_json_u32(), which also finds what is wrong.  Twice as fast as
+ * that: 3 ns a number. */
 size_t kvb_json_u32_run(struct kvb_json_scan *scan, uint32_t *out, size_t max);
 
 /* The bytes between the quotes.  Escapes are checked but not decoded. */
