@@ -19,7 +19,7 @@ void kvb_buf_done(struct kvb_buf *buf)
     *buf = (struct kvb_buf){ 0 };
 }
 
-void kvb_buf_reset(struct kvb_buf *buf)
+[[gnu::hot]] void kvb_buf_reset(struct kvb_buf *buf)
 {
     buf->len = 0;
 }
@@ -34,7 +34,7 @@ kvb_status kvb_buf_reserve(struct kvb_buf *buf, size_t more_bytes)
     return kvb_array_reserve(&buf->data, &buf->capacity, need, 1, buf->ceiling);
 }
 
-kvb_status kvb_buf_append(struct kvb_buf *buf, const void *bytes, size_t len)
+[[gnu::hot]] kvb_status kvb_buf_append(struct kvb_buf *buf, const void *bytes, size_t len)
 {
     if (len == 0) {
         return KVB_OK;

@@ -18,7 +18,7 @@ static const uint64_t two_parts = 10000000000000000;
  *     [  1234  |   5678  ]     / 10000
  *     [ 12 | 34 | 56 | 78 ]    / 100 = * 10486 >> 20
  *     [1|2 |3|4 |5|6 |7|8 ]    / 10  = * 103 >> 10 */
-static uint64_t digits_of(uint32_t value)
+[[gnu::hot]] static uint64_t digits_of(uint32_t value)
 {
     const uint64_t halves = value / 10000 | (uint64_t)(value % 10000) << 32;
     const uint64_t hundreds = (halves * 10486) >> 20 & 0x0000007f0000007f;
@@ -46,7 +46,7 @@ static size_t write_leading_digits(char *out, uint64_t digits)
     return sizeof digits - zeros;
 }
 
-size_t kvb_decimal_write(char out[kvb_decimal_bytes], uint64_t value)
+[[gnu::hot]] size_t kvb_decimal_write(char out[kvb_decimal_bytes], uint64_t value)
 {
     size_t len = 0;
 

@@ -3,7 +3,7 @@
 #define XXH_INLINE_ALL /* 16 tokens: 240 M/s inlined, 139 M/s through the library */
 #include <xxhash.h>
 
-uint64_t kvb_hash64(kvb_span bytes, uint64_t seed)
+[[gnu::hot]] uint64_t kvb_hash64(kvb_span bytes, uint64_t seed)
 {
     return XXH3_64bits_withSeed(bytes.data, bytes.len, seed);
 }
@@ -20,7 +20,7 @@ uint64_t kvb_hash64_parts(const kvb_span *parts, size_t count, uint64_t seed)
     return XXH3_64bits_digest(&state);
 }
 
-struct kvb_hash128 kvb_hash128(kvb_span bytes, uint64_t seed)
+[[gnu::hot]] struct kvb_hash128 kvb_hash128(kvb_span bytes, uint64_t seed)
 {
     const XXH128_hash_t hash = XXH3_128bits_withSeed(bytes.data, bytes.len, seed);
     return (struct kvb_hash128){ .low = hash.low64, .high = hash.high64 };

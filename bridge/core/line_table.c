@@ -132,7 +132,7 @@ static void set_cell(struct kvb_table_line *line, uint32_t cell, uint16_t tag, u
     line->ids[cell] = id;
 }
 
-static kvb_status
+[[gnu::hot]] static kvb_status
 put_in_chain(struct kvb_line_table *table, struct kvb_table_line *line, uint16_t tag, uint32_t id)
 {
     uint32_t free_cells = kvb_line_hits(line, 0);
@@ -159,7 +159,8 @@ static uint32_t taken_cells(const struct kvb_table_line *line)
 
 /* Fills one free cell of `line` with an item of the chain's last line, to keep chains short.  Frees
  * the last line when it becomes empty. */
-static void close_line_gap(struct kvb_line_table *table, struct kvb_table_line *line, uint32_t cell)
+[[gnu::hot]] static void
+close_line_gap(struct kvb_line_table *table, struct kvb_table_line *line, uint32_t cell)
 {
     struct kvb_table_line *before = line;
     struct kvb_table_line *last = line;
@@ -269,7 +270,7 @@ static void close_gaps(struct kvb_line_table *table, struct kvb_table_line *line
 
 /* Splits the next line of this round.  Without memory it splits nothing.  Then lines get fuller,
  * and a later put tries again. */
-void kvb_line_table_split(struct kvb_line_table *table)
+[[gnu::hot]] void kvb_line_table_split(struct kvb_line_table *table)
 {
     if (reach_lines(table, table->line_count + 1) != KVB_OK) {
         return;
@@ -299,7 +300,8 @@ void kvb_line_table_split(struct kvb_line_table *table)
     table->split_above = max_things(table->room, table->line_count);
 }
 
-kvb_status kvb_line_table_put_spilled(struct kvb_line_table *table, uint64_t hash, uint32_t id)
+[[gnu::hot]] kvb_status
+kvb_line_table_put_spilled(struct kvb_line_table *table, uint64_t hash, uint32_t id)
 {
     KVB_TRY(put_in_chain(table, kvb_line_at(table, hash), kvb_line_tag(hash), id));
     if (++table->count > table->split_above) {

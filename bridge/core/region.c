@@ -61,7 +61,7 @@ static void want_huge_pages(const struct kvb_region *region, size_t next)
     }
 }
 
-kvb_status kvb_region_reach(struct kvb_region *region, size_t bytes)
+[[gnu::hot]] kvb_status kvb_region_reach(struct kvb_region *region, size_t bytes)
 {
     if (bytes <= region->bytes) {
         return KVB_OK;
