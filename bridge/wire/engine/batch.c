@@ -91,7 +91,7 @@ static kvb_status read_identity(
     return KVB_OK;
 }
 
-static kvb_status read_stored_form(
+[[gnu::hot]] static kvb_status read_stored_form(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
@@ -148,7 +148,7 @@ typedef kvb_status (*event_adder)(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
 
-static kvb_status add_engine_event(
+[[gnu::hot]] static kvb_status add_engine_event(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
@@ -235,7 +235,7 @@ static bool is_form_word(kvb_span text, const struct word *word)
 }
 
 /* Finds an event by its tag, or without a known tag by its event_type; NULL: it is unknown. */
-static const struct event_form *find_event_form(kvb_span tag, kvb_span event_type)
+[[gnu::hot]] static const struct event_form *find_event_form(kvb_span tag, kvb_span event_type)
 {
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         if (is_form_word(tag, &forms[i].tag)) {
@@ -432,7 +432,8 @@ static kvb_status take_engine_event(struct kvb_event_batch *batch, struct kvb_mp
 
 /* ---- The batch ---- */
 
-static kvb_status take_engine_events(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
+[[gnu::hot]] static kvb_status
+take_engine_events(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
 {
     uint32_t count = 0;
 
@@ -449,12 +450,14 @@ static kvb_status take_engine_events(struct kvb_event_batch *batch, struct kvb_m
 /* An invalid rank (nil, negative, too large) is ignored. */
 static void take_rank(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
 {
-    batch->has_rank = kvb_mp_take_u32(cursor, &batch->rank) == KVB_OK;
+    batch->has_rank = kvb_mp_next(cursor) == KVB_MP_INTEGER && /* often nil */
+                      kvb_mp_take_u32(cursor, &batch->rank) == KVB_OK;
 }
 
 /* Reads a time in seconds.  Mooncake sends milliseconds as an integer.  An integer of seconds stays
  * below min_ms for 3,000 years. */
-static kvb_status take_timestamp(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
+[[gnu::hot]] static kvb_status
+take_timestamp(struct kvb_event_batch *batch, struct kvb_mp_cursor *cursor)
 {
     static const double min_ms = 1e11;
     const bool is_integer = kvb_mp_next(cursor) == KVB_MP_INTEGER;
@@ -545,7 +548,7 @@ static kvb_status decode_batch(kvb_span payload, struct kvb_event_batch *batch)
     return cursor.at == cursor.end ? KVB_OK : KVB_BAD_INPUT; /* a second value, or garbage */
 }
 
-kvb_status kvb_engine_batch_decode(kvb_span payload, struct kvb_event_batch *batch)
+[[gnu::hot]] kvb_status kvb_engine_batch_decode(kvb_span payload, struct kvb_event_batch *batch)
 {
     kvb_event_batch_reset(batch);
     const kvb_status status = decode_batch(payload, batch);

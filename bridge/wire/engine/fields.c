@@ -6,7 +6,6 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 void kvb_engine_fields_begin(struct engine_fields *fields, const uint8_t *end)
 {
@@ -74,7 +73,7 @@ kvb_status kvb_engine_hash_of_digits(kvb_span text, uint64_t *out_hash)
                   : hash_of_decimal(text, out_hash);
 }
 
-kvb_status kvb_engine_take_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash)
+[[gnu::hot]] kvb_status kvb_engine_take_hash(struct kvb_mp_cursor *cursor, uint64_t *out_hash)
 {
     kvb_span text = { 0 };
 
@@ -142,7 +141,7 @@ static bool read_list_field(
     }
 }
 
-kvb_status kvb_engine_find_field(
+[[gnu::hot]] kvb_status kvb_engine_find_field(
     struct kvb_event_batch *batch, struct engine_fields *fields, enum engine_field field,
     struct kvb_mp_cursor *cursor, unsigned max_depth)
 {
@@ -157,7 +156,7 @@ kvb_status kvb_engine_find_field(
 
 /* ---- Reading ---- */
 
-kvb_status kvb_engine_read_hashes(
+[[gnu::hot]] kvb_status kvb_engine_read_hashes(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
@@ -289,12 +288,31 @@ struct word {
     uint8_t value;
 };
 
+static uint8_t lower_case(uint8_t letter)
+{
+    return letter >= 'A' && letter <= 'Z' ? (uint8_t)(letter + ('a' - 'A')) : letter;
+}
+
+/* The usual medium has three letters: a library's function would cost more than they do. */
+static bool is_same_word(const struct word *word, kvb_span text)
+{
+    size_t same = 0;
+
+    if (word->len != text.len) {
+        return false;
+    }
+    while (same < text.len &&
+           lower_case((uint8_t)word->text[same]) == lower_case(text.data[same])) {
+        same++;
+    }
+    return same == text.len;
+}
+
 /* Finds the text among the words, ignoring case; NULL: it is none of them. */
 static const struct word *find_word(const struct word *words, size_t count, kvb_span text)
 {
     for (size_t i = 0; i < count; i++) {
-        if (words[i].len == text.len &&
-            strncasecmp(words[i].text, (const char *)text.data, text.len) == 0) {
+        if (is_same_word(&words[i], text)) {
             return &words[i];
         }
     }
@@ -349,7 +367,8 @@ static enum kvb_group_kind kind_of_group(const struct engine_fields *fields)
     return word ? (enum kvb_group_kind)word->value : KVB_GROUP_OTHER;
 }
 
-kvb_status kvb_engine_read_group(const struct engine_fields *fields, struct kvb_engine_event *event)
+[[gnu::hot]] kvb_status
+kvb_engine_read_group(const struct engine_fields *fields, struct kvb_engine_event *event)
 {
     struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_group_idx);
 
@@ -405,7 +424,7 @@ bool kvb_engine_find_tier(kvb_span medium, enum kvb_tier *out_tier)
     return word;
 }
 
-kvb_status
+[[gnu::hot]] kvb_status
 kvb_engine_read_medium(const struct engine_fields *fields, struct kvb_engine_event *event)
 {
     struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_medium);
@@ -420,7 +439,7 @@ kvb_engine_read_medium(const struct engine_fields *fields, struct kvb_engine_eve
     return KVB_OK;
 }
 
-enum kvb_skip
+[[gnu::hot]] enum kvb_skip
 kvb_engine_scope(const struct engine_fields *fields, const struct kvb_engine_event *event)
 {
     struct kvb_mp_cursor locality_at = kvb_engine_cursor_at(fields, field_locality);

@@ -92,7 +92,7 @@ static kvb_status read_odd_tokens(
                             : take_tokens_or_texts(batch, cursor, event, out);
 }
 
-kvb_status kvb_engine_read_token_list(
+[[gnu::hot]] kvb_status kvb_engine_read_token_list(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {

@@ -126,7 +126,7 @@ kvb_status kvb_mp_take_u64(struct kvb_mp_cursor *cursor, uint64_t *out_value)
     return KVB_OK;
 }
 
-kvb_status kvb_mp_take_u32(struct kvb_mp_cursor *cursor, uint32_t *out_value)
+[[gnu::hot]] kvb_status kvb_mp_take_u32(struct kvb_mp_cursor *cursor, uint32_t *out_value)
 {
     const uint8_t *start = cursor->at;
     uint64_t bits = 0;
@@ -259,7 +259,7 @@ kvb_status kvb_mp_take_bytes(struct kvb_mp_cursor *cursor, kvb_span *out_bytes)
     return take_string(cursor, &byte_strings, out_bytes);
 }
 
-kvb_status kvb_mp_take_sized_array(struct kvb_mp_cursor *cursor, uint32_t *out_count)
+[[gnu::hot]] kvb_status kvb_mp_take_sized_array(struct kvb_mp_cursor *cursor, uint32_t *out_count)
 {
     return take_count(cursor, &arrays, out_count);
 }

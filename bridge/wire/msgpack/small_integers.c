@@ -34,7 +34,7 @@ static inline uint32_t number_at(const uint8_t *at)
 
 /* No branches on the width, because they would be mispredicted often.  Cost: a load and four
  * dependent steps per integer to find the next one. */
-uint32_t kvb_small_integers_scalar(
+[[gnu::hot]] uint32_t kvb_small_integers_scalar(
     const uint8_t *bytes, size_t len, uint32_t count, uint32_t *out, size_t *out_len)
 {
     size_t at = 0;
@@ -140,7 +140,7 @@ quad_numbers(__m128i bytes, __m128i bytes_from_16, const struct quad *quad)
     return quad.len;
 }
 
-[[gnu::target("ssse3")]] static uint32_t small_integers_ssse3(
+[[gnu::hot, gnu::target("ssse3")]] static uint32_t small_integers_ssse3(
     const uint8_t *bytes, size_t len, uint32_t count, uint32_t *out, size_t *out_len)
 {
     size_t at = 0;

@@ -104,6 +104,18 @@ static uint32_t form_of(const struct kvb_router_event *event)
     return kind; /* a clear applies to all tiers */
 }
 
+/* True: the tokens of the blocks are a column as they are.  Blocks of removed events have none. */
+static bool are_all_stored(const struct kvb_router_event *events, size_t count)
+{
+    size_t i = 0;
+
+    while (i < count && (events[i].kind == KVB_ROUTER_STORED || events[i].block_count == 0)) {
+        i++;
+    }
+    return i == count;
+}
+
+/* tokens: NULL where they are not copied. */
 static void add_event_columns(
     struct columns *columns, const struct kvb_router_event *event, const kvb_tokens_hash *tokens)
 {
@@ -115,7 +127,7 @@ static void add_event_columns(
     if (form & kvb_form_parent_bit) {
         columns->parents[columns->parent_count++] = event->parent.value;
     }
-    if (event->kind == KVB_ROUTER_STORED && event->block_count > 0) {
+    if (tokens && event->kind == KVB_ROUTER_STORED && event->block_count > 0) {
         memcpy(
             columns->tokens + columns->token_count, tokens + event->block_at,
             event->block_count * sizeof *tokens);
@@ -133,11 +145,12 @@ static void *lend(const void *borrowed)
     return lent;
 }
 
-kvb_status kvb_router_proto_encode(
+[[gnu::hot]] kvb_status kvb_router_proto_encode(
     const struct kvb_router_batch *batch, size_t at, size_t count, struct kvb_buf *out)
 {
     KVB_OWN(drop_event_columns) struct columns columns = { 0 };
     const struct kvb_router_event *events = batch->events + at;
+    const bool is_stored = are_all_stored(events, count);
     uint64_t room[short_columns]; /* not initialised: only the used part is written */
 
     assert(batch->has_epoch && count > 0 && at + count <= batch->event_count);
@@ -145,7 +158,7 @@ kvb_status kvb_router_proto_encode(
     for (size_t i = 0; i < count; i++) {
         assert(events[i].event_id == events[0].event_id + i);
         assert(events[i].block_at == events[0].block_at + columns.block_count);
-        add_event_columns(&columns, &events[i], batch->tokens);
+        add_event_columns(&columns, &events[i], is_stored ? NULL : batch->tokens);
     }
 
     Kvb__KvEventBatch message;
@@ -166,6 +179,10 @@ kvb_status kvb_router_proto_encode(
     message.n_block_hashes = columns.block_count;
     message.tokens_hashes = columns.tokens;
     message.n_tokens_hashes = columns.token_count;
+    if (is_stored && columns.block_count > 0) {
+        message.tokens_hashes = lend(batch->tokens + events[0].block_at);
+        message.n_tokens_hashes = columns.block_count;
+    }
     return kvb_proto_pack(&message.base, out);
 }
 
