@@ -65,12 +65,18 @@ kvb_tokens_hash kvb_tokens_hash_of(
     return hash_content(&content, keys, key_count, seed);
 }
 
-kvb_tokens_hash kvb_tokens_hash_of_event(
+[[gnu::hot]] kvb_tokens_hash kvb_tokens_hash_of_event(
     const struct kvb_event_batch *batch, const struct kvb_engine_event *event, uint32_t i,
     uint64_t seed)
 {
+    const uint32_t *tokens = batch->tokens + event->token_at + (size_t)i * event->block_size;
+
+    if (event->lookahead == 0 && event->extra_count == 0) { /* nearly every block */
+        return (kvb_tokens_hash){ kvb_hash64(
+            (kvb_span){ (const uint8_t *)tokens, event->block_size * sizeof *tokens }, seed) };
+    }
     const struct block_content content = {
-        .tokens = batch->tokens + event->token_at + (size_t)i * event->block_size,
+        .tokens = tokens,
         .token_count = event->block_size,
         .lookahead = event->lookahead > 0
                          ? batch->tokens + event->lookahead_at + (size_t)i * event->lookahead
@@ -89,7 +95,7 @@ kvb_block_hash kvb_block_hash_root(kvb_tokens_hash first)
     return (kvb_block_hash){ first.value };
 }
 
-kvb_block_hash kvb_block_hash_next(kvb_block_hash parent, kvb_tokens_hash tokens)
+[[gnu::hot]] kvb_block_hash kvb_block_hash_next(kvb_block_hash parent, kvb_tokens_hash tokens)
 {
     const uint64_t pair[] = { parent.value, tokens.value };
 

@@ -28,7 +28,7 @@ static void subtract(struct kvb_hash128 *sum, struct kvb_hash128 item)
     sum->high -= item.high + borrows;
 }
 
-void kvb_digest_add(
+[[gnu::hot]] void kvb_digest_add(
     struct kvb_digest *digest, const struct kvb_digest_key *key, enum kvb_tier tier,
     kvb_block_hash block)
 {

@@ -30,7 +30,8 @@ static bool batch_has_room(const struct kvb_router_batch *batch, size_t events, 
            batch->block_count + blocks <= batch->token_capacity;
 }
 
-static kvb_status reserve_batch(struct kvb_router_batch *batch, size_t events, size_t blocks)
+[[gnu::hot]] static kvb_status
+reserve_batch(struct kvb_router_batch *batch, size_t events, size_t blocks)
 {
     if (batch_has_room(batch, events, blocks)) {
         return KVB_OK;
@@ -46,7 +47,7 @@ static kvb_status reserve_batch(struct kvb_router_batch *batch, size_t events, s
         kvb_max_router_blocks);
 }
 
-kvb_status
+[[gnu::hot]] kvb_status
 kvb_router_batch_add_event(struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
     KVB_TRY(reserve_batch(batch, 1, 0));
@@ -57,7 +58,7 @@ kvb_router_batch_add_event(struct kvb_router_batch *batch, const struct kvb_rout
     return KVB_OK;
 }
 
-kvb_status kvb_router_batch_add_block(
+[[gnu::hot]] kvb_status kvb_router_batch_add_block(
     struct kvb_router_batch *batch, kvb_block_hash block, kvb_tokens_hash tokens)
 {
     assert(batch->event_count > 0);

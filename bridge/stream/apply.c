@@ -265,7 +265,7 @@ bool kvb_stream_is_step_full(const struct stream_step *step)
 
 /* Applies events from *next on, up to one slice of work.  An event that is more work than one
  * slice begins in a slice of its own. */
-static kvb_status
+[[gnu::hot]] static kvb_status
 apply_event_slice(struct stream_step *step, const struct kvb_event_batch *batch, size_t *next)
 {
     const struct kvb_mirror *mirror = step->stream->mirror;
@@ -308,7 +308,7 @@ static bool keep_rest(
     return true;
 }
 
-static void finish_batch(struct kvb_stream *stream, const struct batch_origin *done)
+[[gnu::hot]] static void finish_batch(struct kvb_stream *stream, const struct batch_origin *done)
 {
     const struct stream_arrival arrival = { .seq = done->seq, .fingerprint = done->fingerprint };
     /* A batch that came live before a reconnection proves nothing after it. */
@@ -354,7 +354,8 @@ static kvb_status apply_poison(struct stream_step *step)
     return kvb_stream_restart_list(step, KVB_REASON_POISON);
 }
 
-kvb_status kvb_stream_apply(struct stream_step *step, const struct stream_arrival *arrival)
+[[gnu::hot]] kvb_status
+kvb_stream_apply(struct stream_step *step, const struct stream_arrival *arrival)
 {
     struct kvb_stream *stream = step->stream;
 

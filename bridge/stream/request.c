@@ -316,7 +316,7 @@ void kvb_stream_note_connection(struct kvb_stream *stream)
     kvb_fingerprints_reconnect(&stream->fingerprints);
 }
 
-void kvb_stream_note_fingerprint(
+[[gnu::hot]] void kvb_stream_note_fingerprint(
     struct kvb_stream *stream, const struct stream_arrival *arrival, bool is_live)
 {
     struct kvb_fingerprint_ring *ring = &stream->fingerprints;

@@ -25,7 +25,7 @@ enum disposition {
     batch_odd        /* an old number with other bytes, or too old to tell */
 };
 
-static enum disposition
+[[gnu::hot]] static enum disposition
 classify_batch(const struct kvb_stream *stream, const struct stream_arrival *arrival)
 {
     if (!stream->has_last) {
@@ -821,7 +821,7 @@ static kvb_status take_input(struct stream_step *step)
     return KVB_OK;
 }
 
-kvb_status kvb_stream_step(
+[[gnu::hot]] kvb_status kvb_stream_step(
     struct kvb_stream *stream, const struct kvb_stream_input *input,
     struct kvb_stream_output *output)
 {

@@ -88,7 +88,8 @@ void kvb_stream_sign(
     }
 }
 
-void kvb_stream_expect(const struct kvb_stream *stream, const struct kvb_event_batch *batch)
+[[gnu::hot]] void
+kvb_stream_expect(const struct kvb_stream *stream, const struct kvb_event_batch *batch)
 {
     kvb_mirror_expect_batch(stream->mirror, batch);
 }
@@ -276,7 +277,7 @@ static unsigned unverified_tiers(const struct kvb_stream *stream)
     return stream->is_withdrawn ? 0 : tiers & ~complete[stream->options.offload_removals];
 }
 
-bool kvb_stream_describe(struct kvb_stream *stream)
+[[gnu::hot]] bool kvb_stream_describe(struct kvb_stream *stream)
 {
     struct stream_description now = { .epochs = stream->epochs,
                                       .window_tokens = kvb_mirror_window_tokens(stream->mirror),

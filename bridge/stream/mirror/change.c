@@ -58,9 +58,20 @@ publish_removed_name(struct mirror_change *change, kvb_block_hash block, unsigne
     return announce_removed_block(change, block, list);
 }
 
+/* True: whether this entry holds its name decides whether the list has it.  The usual case needs no
+ * look-up: an engine with one group stores a block whose name is new. */
+static bool
+entry_decides(const struct mirror_change *change, uint32_t id, kvb_block_hash block, unsigned list)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const bool is_alone = id == change->named && change->is_name_new;
+
+    return (is_alone && mirror->groups.count == 1) || kvb_mirror_decides(mirror, id, block, list);
+}
+
 /* Publishes that the entry begins or ceases to hold its block in the tier, if that changes the
  * list. */
-static kvb_status
+[[gnu::hot]] static kvb_status
 publish_tier(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool is_held)
 {
     struct kvb_mirror *mirror = change->mirror;
@@ -72,7 +83,7 @@ publish_tier(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool
         return KVB_OK;
     }
     const kvb_block_hash block = kvb_mirror_name_of(change, id);
-    if (!kvb_mirror_decides(mirror, id, block, list)) {
+    if (!entry_decides(change, id, block, list)) {
         return KVB_OK;
     }
     if (!is_held) {
@@ -83,7 +94,7 @@ publish_tier(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool
     return publish_stored(change, entry, block, list);
 }
 
-kvb_status kvb_mirror_change_copies(
+[[gnu::hot]] kvb_status kvb_mirror_change_copies(
     struct mirror_change *change, uint32_t id, enum kvb_tier tier, struct copies copies)
 {
     struct kvb_mirror *mirror = change->mirror;
@@ -132,7 +143,7 @@ void kvb_mirror_republish_content(const struct mirror_change *change, uint32_t i
     }
 }
 
-void kvb_mirror_republish_held(const struct kvb_mirror *mirror, uint32_t id)
+[[gnu::hot]] void kvb_mirror_republish_held(const struct kvb_mirror *mirror, uint32_t id)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
 

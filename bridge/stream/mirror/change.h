@@ -15,8 +15,10 @@ struct mirror_change {
     struct event_progress *progress;
     uint64_t work, max_work; /* work done in this call, and its limit */
     size_t first_out;        /* router events before this one come from earlier calls */
-    uint32_t named;          /* the entry whose published name is cached in `name` */
+    uint32_t named;          /* the newest rooted entry of this call, with its name and seed */
     kvb_block_hash name;
+    uint64_t seed;
+    bool is_name_new; /* no other entry has this name */
 };
 
 /* True: this much more work may be done in this call.  The first piece is always allowed. */

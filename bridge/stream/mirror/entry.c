@@ -40,7 +40,7 @@ static uint64_t hash_block(const struct kvb_mirror *mirror, kvb_block_hash block
 }
 
 /* The next candidate of this kind, or KVB_NO_ID. */
-static uint32_t
+[[gnu::hot]] static uint32_t
 next_named(const struct kvb_mirror *mirror, struct kvb_line_probe *probe, enum name_kind kind)
 {
     for (uint32_t ref; (ref = kvb_line_probe_next(&mirror->names, probe)) != KVB_NO_LINE_ID;) {
@@ -51,7 +51,8 @@ next_named(const struct kvb_mirror *mirror, struct kvb_line_probe *probe, enum n
     return KVB_NO_ID;
 }
 
-uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_engine_hash engine)
+[[gnu::hot]] uint32_t
+kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_engine_hash engine)
 {
     if (mirror->entry_count == 0) {
         return KVB_NO_ID; /* there may be no table yet */
@@ -59,6 +60,9 @@ uint32_t kvb_mirror_find(const struct kvb_mirror *mirror, uint32_t group, kvb_en
     struct kvb_line_probe probe =
         kvb_line_table_probe(&mirror->names, hash_engine(mirror, group, engine));
 
+    if ((probe.hits | probe.line->next) == 0) {
+        return KVB_NO_ID; /* most new blocks */
+    }
     for (uint32_t id; (id = next_named(mirror, &probe, name_of_engine)) != KVB_NO_ID;) {
         const struct mirror_entry *entry = &mirror->entries[id];
         if (entry->engine.value == engine.value &&
@@ -113,6 +117,16 @@ kvb_mirror_find_named(const struct kvb_mirror *mirror, kvb_block_hash block, uin
     return found;
 }
 
+bool kvb_mirror_is_name_new(const struct kvb_mirror *mirror, kvb_block_hash block)
+{
+    if (mirror->entry_count == 0) {
+        return true;
+    }
+    const struct kvb_line_probe probe =
+        kvb_line_table_probe(&mirror->names, hash_block(mirror, block));
+    return (probe.hits | probe.line->next) == 0;
+}
+
 /* A line has fewer than kvb_max_of_name cells, so without an overflow line the name cannot be full.
  * This decides most calls at once. */
 bool kvb_mirror_is_name_full(const struct kvb_mirror *mirror, kvb_block_hash block, uint32_t group)
@@ -157,7 +171,7 @@ static uint32_t guess(const struct kvb_mirror *mirror, uint64_t hash)
     return next_named(mirror, &probe, name_of_engine);
 }
 
-void kvb_mirror_look_ahead(
+[[gnu::hot]] void kvb_mirror_look_ahead(
     const struct kvb_mirror *mirror, const struct kvb_event_batch *batch, uint32_t group, size_t at)
 {
     if (mirror->entry_count < worth_looking || at + block_distance >= batch->hash_count) {
@@ -210,7 +224,7 @@ void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block)
 
 /* ---- Published lists ---- */
 
-unsigned kvb_mirror_list_of(
+[[gnu::hot]] unsigned kvb_mirror_list_of(
     const struct kvb_mirror *mirror, const struct mirror_entry *entry, enum kvb_tier tier)
 {
     if (entry->placement != placement_rooted || !(mirror->tiers >> tier & 1)) {
@@ -408,7 +422,7 @@ new_context(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_
 }
 
 /* Adds an entry to the block's context.  KVB_TOO_LARGE, KVB_NO_MEMORY: nothing changed. */
-static kvb_status
+[[gnu::hot]] static kvb_status
 take_context(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
 {
     uint32_t id = find_context(mirror, block);
@@ -451,7 +465,7 @@ static uint64_t entry_name_hash(const struct kvb_mirror *mirror, uint32_t id, en
                : hash_block(mirror, kvb_mirror_block(mirror, entry));
 }
 
-static uint64_t hash_of_ref(const void *context, uint32_t ref)
+[[gnu::hot]] static uint64_t hash_of_ref(const void *context, uint32_t ref)
 {
     return entry_name_hash(context, ref / 2, (enum name_kind)(ref % 2));
 }
@@ -478,7 +492,8 @@ static void remove_name(struct kvb_mirror *mirror, uint32_t id, enum name_kind k
 }
 
 /* Adds a rooted entry under its published name, a waiting one under its parent's engine hash. */
-static kvb_status file_second(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
+[[gnu::hot]] static kvb_status
+file_second(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
 
@@ -520,15 +535,22 @@ static kvb_status file_key_and_second(struct kvb_mirror *mirror, uint32_t id, kv
     return status;
 }
 
-kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
+/* engine: the hash of the entry's engine hash. */
+static kvb_status
+file_names(struct kvb_mirror *mirror, uint32_t id, uint64_t engine, kvb_block_hash block)
 {
     KVB_TRY(open_names(mirror));
-    KVB_TRY(put_name(mirror, entry_name_hash(mirror, id, name_of_engine), id, name_of_engine));
+    KVB_TRY(put_name(mirror, engine, id, name_of_engine));
     const kvb_status status = file_key_and_second(mirror, id, block);
     if (status != KVB_OK) {
         remove_name(mirror, id, name_of_engine);
     }
     return status;
+}
+
+kvb_status kvb_mirror_file(struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block)
+{
+    return file_names(mirror, id, entry_name_hash(mirror, id, name_of_engine), block);
 }
 
 static void unfile_entry(struct kvb_mirror *mirror, uint32_t id)
@@ -608,7 +630,11 @@ static kvb_status
 write_and_file(struct kvb_mirror *mirror, uint32_t id, const struct mirror_block *block)
 {
     KVB_TRY(kvb_mirror_write(mirror, id, block));
-    const kvb_status status = kvb_mirror_file(mirror, id, block->block);
+    /* The hash is computed from the block, because the entry's bit fields have just been written
+     * byte by byte: to read them as a word, the processor would wait until they are in the cache.
+     */
+    const uint64_t engine = hash_engine(mirror, block->group, block->engine);
+    const kvb_status status = file_names(mirror, id, engine, block->block);
     if (status != KVB_OK) {
         kvb_mirror_wipe(mirror, id);
     }
@@ -623,7 +649,7 @@ static void forget_proof(struct kvb_mirror *mirror, uint32_t id)
     }
 }
 
-kvb_status
+[[gnu::hot]] kvb_status
 kvb_mirror_insert(struct kvb_mirror *mirror, const struct mirror_block *block, uint32_t *out_id)
 {
     uint32_t id = KVB_NO_ID;

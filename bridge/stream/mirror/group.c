@@ -161,7 +161,7 @@ void kvb_mirror_meet_other_group(struct kvb_mirror *mirror, const struct kvb_eng
 /* ---- Shapes ---- */
 
 /* Adds the shape.  True: the table has it now. */
-static bool
+[[gnu::hot]] static bool
 add_shape(struct kvb_mirror_counts *counts, enum kvb_tier tier, struct kvb_block_shape shape)
 {
     for (size_t i = 0; i < counts->shape_count; i++) {

@@ -354,6 +354,9 @@ uint32_t kvb_mirror_find_known(
 uint32_t
 kvb_mirror_find_named(const struct kvb_mirror *mirror, kvb_block_hash block, uint32_t group);
 
+/* True: no entry has the published name.  False: one may have it. */
+bool kvb_mirror_is_name_new(const struct kvb_mirror *mirror, kvb_block_hash block);
+
 /* True: the group has kvb_max_of_name entries with the published name. */
 bool kvb_mirror_is_name_full(const struct kvb_mirror *mirror, kvb_block_hash block, uint32_t group);
 

@@ -116,7 +116,7 @@ static bool is_real_by_blocks(const struct mirror_change *change, uint32_t i)
     return is_real_alone(change, i, &left) || is_before_proof(change, &left);
 }
 
-static bool is_real_by_proof(const struct mirror_change *change, uint32_t i)
+[[gnu::hot]] static bool is_real_by_proof(const struct mirror_change *change, uint32_t i)
 {
     const struct kvb_mirror *mirror = change->mirror;
     const struct kvb_engine_event *event = change->event;

@@ -16,11 +16,17 @@ static uint64_t seed_of_event(const struct mirror_change *change)
 }
 
 /* The place of a child of this entry. */
-static struct place place_after(const struct mirror_change *change, uint32_t id)
+[[gnu::hot]] static struct place place_after(const struct mirror_change *change, uint32_t id)
 {
     const struct mirror_entry *entry = &change->mirror->entries[id];
     const bool is_rooted = entry->placement == placement_rooted;
 
+    if (id == change->named) {
+        return (struct place){ .placement = placement_rooted,
+                               .has_parent = true,
+                               .parent = change->name.value,
+                               .seed = change->seed };
+    }
     return (struct place){ .placement = (enum placement)entry->placement,
                            .has_parent = true,
                            .parent = is_rooted ? kvb_mirror_name_of(change, id).value
@@ -98,7 +104,7 @@ static kvb_block_hash stored_name_at(
 }
 
 /* Fills in block i of the event, given its place. */
-static void read_mirror_block(
+[[gnu::hot]] static void read_mirror_block(
     const struct mirror_change *change, uint32_t i, const struct place *place,
     struct mirror_block *block)
 {
@@ -173,7 +179,7 @@ static bool is_same_content(
     return known->tokens.value == tokens_hash_at(change, i, seed).value;
 }
 
-static kvb_status remember_to_name_children(struct kvb_mirror *mirror, uint32_t id)
+[[gnu::hot]] static kvb_status remember_to_name_children(struct kvb_mirror *mirror, uint32_t id)
 {
     if (mirror->counts.unrooted == 0 && mirror->counts.unplaced == 0) {
         return KVB_OK;
@@ -194,9 +200,13 @@ static kvb_status remove_all_copies(struct mirror_change *change, uint32_t id)
     return KVB_OK;
 }
 
-static bool is_refused(const struct mirror_change *change, const struct mirror_block *block)
+/* *out_is_new: no entry has the block's name. */
+[[gnu::hot]] static bool
+is_refused(const struct mirror_change *change, const struct mirror_block *block, bool *out_is_new)
 {
-    return block->placement == placement_rooted &&
+    *out_is_new = block->placement == placement_rooted &&
+                  kvb_mirror_is_name_new(change->mirror, block->block);
+    return block->placement == placement_rooted && !*out_is_new &&
            kvb_mirror_is_name_full(change->mirror, block->block, block->group);
 }
 
@@ -205,10 +215,13 @@ static bool is_refused(const struct mirror_change *change, const struct mirror_b
 static kvb_status
 name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block *named)
 {
-    if (is_refused(change, named)) {
+    bool is_name_new = false;
+
+    if (is_refused(change, named, &is_name_new)) {
         change->mirror->counts.names_refused++;
         return remove_all_copies(change, id);
     }
+    change->is_name_new &= is_name_new; /* it may be the newest entry's name */
     KVB_TRY(kvb_mirror_name(change->mirror, id, named));
     KVB_TRY(kvb_mirror_publish_named(change, id));
     return remember_to_name_children(change->mirror, id);
@@ -221,22 +234,25 @@ static bool is_nameless(const struct kvb_mirror *mirror, const struct mirror_ent
 }
 
 /* Inserts a new entry and caches its published name in `change`. */
-static kvb_status
-insert_entry(struct mirror_change *change, const struct mirror_block *stored, uint32_t *out_id)
+static kvb_status insert_entry(
+    struct mirror_change *change, const struct mirror_block *stored, bool is_name_new,
+    uint32_t *out_id)
 {
     change->named = KVB_NO_ID;
     KVB_TRY(kvb_mirror_insert(change->mirror, stored, out_id));
     if (stored->placement == placement_rooted) {
         change->named = *out_id;
         change->name = stored->block;
+        change->seed = stored->seed;
+        change->is_name_new = is_name_new;
     }
     return KVB_OK;
 }
 
 /* Replaces the entry of an engine hash that now has other content.  Its copies are removed, but
  * kept if only its name was known before. */
-static kvb_status
-replace(struct mirror_change *change, uint32_t *id, const struct mirror_block *stored)
+static kvb_status replace(
+    struct mirror_change *change, uint32_t *id, const struct mirror_block *stored, bool is_name_new)
 {
     struct kvb_mirror *mirror = change->mirror;
     const bool is_new_name = is_nameless(mirror, &mirror->entries[*id]);
@@ -247,7 +263,7 @@ replace(struct mirror_change *change, uint32_t *id, const struct mirror_block *s
     }
     mirror->counts.aliases += !is_new_name;
     KVB_TRY(remove_all_copies(change, *id));
-    KVB_TRY(insert_entry(change, stored, id));
+    KVB_TRY(insert_entry(change, stored, is_name_new, id));
     for (size_t tier = 0; tier < KVB_TIER_COUNT && is_new_name; tier++) {
         KVB_TRY(kvb_mirror_change_copies(change, *id, (enum kvb_tier)tier, known[tier]));
     }
@@ -261,7 +277,7 @@ static bool is_nameless_yet(const struct mirror_entry *entry)
 
 /* Finds or inserts the entry of block i.  *out_id: KVB_NO_ID when the block is skipped, because its
  * name has the most entries allowed. */
-static kvb_status take_block(
+[[gnu::hot]] static kvb_status take_block(
     struct mirror_change *change, uint32_t i, const struct mirror_block *stored, uint32_t *out_id)
 {
     struct kvb_mirror *mirror = change->mirror;
@@ -270,14 +286,18 @@ static kvb_status take_block(
     const bool is_other =
         id != KVB_NO_ID && !is_same_content(change, i, &mirror->entries[id], stored);
     const bool is_nameless = id != KVB_NO_ID && is_nameless_yet(&mirror->entries[id]);
+    bool is_name_new = false;
+
     *out_id = KVB_NO_ID;
-    if ((id == KVB_NO_ID || is_other || is_nameless) && is_refused(change, stored)) {
+    if ((id == KVB_NO_ID || is_other || is_nameless) && is_refused(change, stored, &is_name_new)) {
         mirror->counts.names_refused++;
         return id != KVB_NO_ID ? remove_all_copies(change, id) : KVB_OK;
     }
     if (id == KVB_NO_ID || is_other) {
         mirror->counts.unmatchable += stored->placement == placement_unmatchable;
-        KVB_TRY(is_other ? replace(change, &id, stored) : insert_entry(change, stored, &id));
+        KVB_TRY(
+            is_other ? replace(change, &id, stored, is_name_new)
+                     : insert_entry(change, stored, is_name_new, &id));
         if (stored->placement == placement_rooted) {
             KVB_TRY(remember_to_name_children(mirror, id));
         }
@@ -290,7 +310,7 @@ static kvb_status take_block(
 
 /* A block without copies gets one certain copy, whether the Stored is real or not.  Window groups
  * are different: vLLM also repeats blocks there that it does not hold. */
-static kvb_status add_copy(struct mirror_change *change, uint32_t i, uint32_t id)
+[[gnu::hot]] static kvb_status add_copy(struct mirror_change *change, uint32_t i, uint32_t id)
 {
     const enum kvb_tier tier = change->event->tier;
     struct kvb_mirror *mirror = change->mirror;
@@ -312,7 +332,7 @@ static kvb_status add_copy(struct mirror_change *change, uint32_t i, uint32_t id
 }
 
 /* The end of the blocks that this call applies, at least one from progress->next on. */
-static uint32_t part_end(struct mirror_change *change)
+[[gnu::hot]] static uint32_t part_end(struct mirror_change *change)
 {
     const struct kvb_engine_event *event = change->event;
     const uint32_t next = change->progress->next;
