@@ -19,9 +19,9 @@
  *     turn    sockets -> slices of unfinished batches -> time
  *     live    receive -> read the connection's monitor -> apply, or discard when quarantined
  *     time    a new connection to NATS? -> round: visit the ranks that are due: tick, start
- * replays, publish; while nothing may be published, all published events count as lost rest    a
- * rank is due again with its next heartbeat, its next probe, its next change, at most a second
- * later; until then it costs nothing
+ *             replays, publish; while nothing may be published, all published events count as lost
+ *     rest    a rank is due again with its next heartbeat, probe or change, at most a second later;
+ *             until then it costs nothing
  *
  * Pure: time is an argument, and all I/O is in the caller's functions.
  * Threads: the caller locks. */

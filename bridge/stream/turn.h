@@ -31,8 +31,8 @@ enum kvb_turn_verdict { KVB_TURN_GO_ON, KVB_TURN_QUARANTINE, KVB_TURN_RELEASE };
 /* Adds time for which the stream was served. */
 void kvb_turn_use(struct kvb_turn *turn, uint64_t used_ns);
 
-/* Decides between serving and quarantine; call it once a second or more often.  others: how often other
- * streams have had live batches so far, a counter that only grows. */
+/* Decides between serving and quarantine; call it once a second or more often.  others: how often
+ * other streams have had live batches so far, a counter that only grows. */
 enum kvb_turn_verdict kvb_turn_classify(struct kvb_turn *turn, uint64_t now_ns, uint64_t others);
 
 bool kvb_turn_is_quarantined(const struct kvb_turn *turn);
