@@ -150,7 +150,7 @@ class Flood(threading.Thread):
     """Publishes large batches one after the other, a few more than the bridge has applied or
     dropped in a quarantine, so that quarantines continue. The engine's buffer keeps none of them."""
 
-    AHEAD = 3
+    AHEAD = 8  # more than the bridge applies between two looks at its metrics
 
     def __init__(self, one, bridge):
         super().__init__(daemon=True)
@@ -162,7 +162,8 @@ class Flood(threading.Thread):
         sent = 0
         while not self.stopping.wait(0.01):
             applied = self.bridge.metric("kvb_events_applied_total") // LARGE
-            if sent < applied + self.bridge.metric("kvb_batches_unread_total") + self.AHEAD:
+            until = applied + self.bridge.metric("kvb_batches_unread_total") + self.AHEAD
+            while sent < until and not self.stopping.is_set():
                 self.one.publish(self.payload, buffered=False)
                 sent += 1
 
