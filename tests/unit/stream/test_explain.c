@@ -228,6 +228,7 @@ static kvb_status pass_over(void *context, const struct kvb_router_batch *chunk)
     return KVB_OK;
 }
 
+/* pass_over() writes to it.  NOLINTNEXTLINE(readability-non-const-parameter) */
 static void announce(struct stream_world *world, uint64_t *out_last_id)
 {
     const struct kvb_stream_telling telling = { .max_chunk_blocks = 100,
@@ -623,7 +624,7 @@ static void explain_equal_tokens(const struct kvb_query *query, enum kvb_hashes 
         add_equal(&world, at, at + part, 0);
     }
     for (uint64_t i = 0; i < crowd; i++) {
-        add_equal(&world, 2 * crowd + 2 * i, 2 * crowd + 2 * i + 1, 0);
+        add_equal(&world, UINT64_C(2) * crowd + 2 * i, UINT64_C(2) * crowd + 2 * i + 1, 0);
     }
     give_large_batch(&world, 0);
     assert_ok(kvb_stream_explain(world.stream, query, crowd, 2, &got));
@@ -731,12 +732,21 @@ static void says_never_only_of_a_list_that_was_looked_at_as_a_whole(void **state
 
 /* Of one root block: how it came to be as it is, by a reader that sees every change. */
 struct model_block {
-    bool is_held;
     uint64_t event_id; /* 0: never stored */
     enum kvb_trace_verdict verdict;
+    bool is_held;
 };
 
 enum { model_tokens = 24, model_steps = 3000 };
+
+static void note_change(struct model_block *block, bool is_clear, uint64_t event_id)
+{
+    block->event_id = event_id;
+    block->verdict = is_clear         ? KVB_TRACE_CLEARED
+                     : block->is_held ? KVB_TRACE_REMOVED
+                                      : KVB_TRACE_HELD;
+    block->is_held = !is_clear && !block->is_held;
+}
 
 static void
 model_step(struct stream_world *world, struct model_block *blocks, uint64_t seq, uint64_t *seed)
@@ -756,11 +766,7 @@ model_step(struct stream_world *world, struct model_block *blocks, uint64_t seq,
     give_live(world, seq);
     for (uint32_t i = 0; i < model_tokens; i++) {
         if (what == 0 ? blocks[i].is_held : i == token) {
-            blocks[i].event_id = world->last_id;
-            blocks[i].verdict = what == 0           ? KVB_TRACE_CLEARED
-                                : blocks[i].is_held ? KVB_TRACE_REMOVED
-                                                    : KVB_TRACE_HELD;
-            blocks[i].is_held = what != 0 && !blocks[i].is_held;
+            note_change(&blocks[i], what == 0, world->last_id);
         }
     }
     if (what == 1) {
@@ -777,7 +783,7 @@ static void agrees_with_a_reader_of_every_event(void **state)
     uint64_t seed = 3;
     uint64_t clears = 0;
 
-    begin(&world, many * 4);
+    begin(&world, (size_t)many * 4);
     end_replay(&world, first_incarnation);
     for (uint64_t seq = 0; seq < model_steps; seq++) {
         model_step(&world, blocks, seq, &seed);

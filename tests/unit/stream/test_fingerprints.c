@@ -91,7 +91,7 @@ static void a_few_batches_take_few_slots_and_none_take_none(void **state)
     kvb_fingerprints_reconnect(&ring);
     assert_true(kvb_fingerprints_has(&ring, 1000));
     assert_false(kvb_fingerprints_is_live(&ring, 1000));
-    for (uint64_t seq = 0; seq < 100 * kvb_fingerprints; seq++) {
+    for (uint64_t seq = 0; seq < UINT64_C(100) * kvb_fingerprints; seq++) {
         kvb_fingerprints_put(&ring, seq, hash_of(seq), true);
     }
     assert_int_equal(ring.capacity, kvb_fingerprints);

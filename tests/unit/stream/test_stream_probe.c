@@ -88,7 +88,7 @@ static void an_engine_that_may_have_restarted_is_probed_once_although_it_publish
 
 /* ---- Silence ---- */
 
-enum { tick_ms = 50, first_pause_ms = 1000, max_pause_ms = 60 * 1000 };
+enum { tick_ms = 50, first_pause_ms = 1000, max_pause_ms = 60000 };
 
 /* Passes time until a probe is wanted, and starts it; returns the pause before it. */
 static uint64_t wait_for_probe(struct stream_world *world)
@@ -121,7 +121,8 @@ be_silent(struct stream_world *world, uint64_t seq, uint64_t silent_ms, uint64_t
 
     while (silent_ms < until_ms) {
         const uint64_t pause_ms = wait_for_probe(world);
-        const uint64_t longest_ms = silent_ms < 4 * first_pause_ms ? first_pause_ms : silent_ms / 4;
+        const uint64_t longest_ms =
+            silent_ms < UINT64_C(4) * first_pause_ms ? first_pause_ms : silent_ms / 4;
         assert_true(pause_ms <= longest_ms + tick_ms);
         answer_nothing_new(world, seq);
         silent_ms += pause_ms;
@@ -147,7 +148,7 @@ static void probes_of_a_silent_engine_pause_a_minute_at_most(void **state)
     struct stream_world world;
 
     begin_exact(&world, 3);
-    assert_int_equal(be_silent(&world, 2, 0, 600 * 1000), max_pause_ms);
+    assert_int_equal(be_silent(&world, 2, 0, 600000), max_pause_ms);
     assert_true(kvb_stream_count(world.stream)->replays_requested < 40);
     stream_world_end(&world);
 }
@@ -159,8 +160,8 @@ static void a_tail_lost_in_a_long_silence_is_found_by_the_next_probe(void **stat
     struct stream_world world;
 
     begin_exact(&world, 3);
-    assert_true(be_silent(&world, 2, 0, 40 * 1000) <= 10 * 1000);
-    assert_true(wait_for_probe(&world) <= 12 * 1000);
+    assert_true(be_silent(&world, 2, 0, 40000) <= 10000);
+    assert_true(wait_for_probe(&world) <= 12000);
     replayed(&world, 2, first_incarnation, 3);
     replayed(&world, 3, first_incarnation, 4); /* its live copy was lost */
     give(&world, KVB_INPUT_REPLAY_END);
@@ -177,11 +178,11 @@ static void a_batch_or_a_connection_ends_the_silence(void **state)
     struct stream_world world;
 
     begin_exact(&world, 3);
-    assert_true(be_silent(&world, 2, 0, 40 * 1000) > 8 * 1000);
+    assert_true(be_silent(&world, 2, 0, 40000) > 8000);
     live(&world, 3, first_incarnation, 4);
     assert_int_equal(wait_for_probe(&world), first_pause_ms);
     answer_nothing_new(&world, 3);
-    assert_true(be_silent(&world, 3, 1000, 40 * 1000) > 8 * 1000);
+    assert_true(be_silent(&world, 3, 1000, 40000) > 8000);
     give(&world, KVB_INPUT_DOWN);
     give(&world, KVB_INPUT_UP);
     (void)start_wanted_replay(&world); /* the last two batches, then the tail */

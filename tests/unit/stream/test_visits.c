@@ -6,7 +6,7 @@
 
 enum { slot_ms = 5, turn_ms = kvb_visit_slots * slot_ms, model_ranks = 200 };
 
-static const uint64_t begin_ms = 1000 * 1000;
+static const uint64_t begin_ms = 1000000;
 
 static struct kvb_visit *take(struct kvb_visits *visits, uint64_t ms)
 {
@@ -78,7 +78,7 @@ static void a_time_beyond_the_turn_comes_within_it(void **state)
 
     (void)take(&visits, begin_ms);
     kvb_visits_set(&visits, &visit, UINT64_MAX);
-    assert_null(take(&visits, begin_ms + turn_ms - 2 * slot_ms));
+    assert_null(take(&visits, begin_ms + turn_ms - UINT64_C(2) * slot_ms));
     assert_ptr_equal(take(&visits, begin_ms + turn_ms), &visit);
 }
 
