@@ -47,7 +47,7 @@ PROGRAMS = [
     Program("tests/bench_scale", ("scale.streams", "scale.unshared")),
     Program("discovery/discovery.py", ("discovery.start", "discovery.burst", "discovery.idle", "discovery.resident",
                                        "discovery.files", "discovery.relist"), is_script=True, needs_python=True),
-    Program("startup/startup.py", ("startup.sockets", "startup.exact", "startup.restored"), is_script=True,
+    Program("startup/startup.py", ("startup.sockets", "startup.exact", "startup.restored", "startup.idle"), is_script=True,
             needs_python=True),
     Program("strangers/strangers.py", ("strangers.http", "strangers.tls"), is_script=True, needs_python=True),
     Program("tests/bench_worth", ("worth",), needs_trace=True, is_simulation=True),
@@ -258,6 +258,8 @@ GOALS = [
          "<=", 1),
     Goal("startup.exact", "from exec to 1,000 EXACT streams, s", "value", "<=", 3),
     Goal("startup.restored", "share of the checkpoints that were used, %", "value", ">=", 100),
+    Goal("startup.idle.bridge", "1,000 ranks silent for four minutes, % of a core", "value", "<=", 1),
+    Goal("startup.idle.aggregator", "the aggregator that follows them, % of a core", "value", "<=", 1),
     Goal("strangers.http.p99", "a request with the token beside 2,000 strangers, ms", "value", "<=", 5),
     Goal("strangers.tls.p99", "the same over HTTPS, the strangers' handshakes stalled, ms", "value", "<=", 5),
     # Against the relay that reads nothing, and the bridge without this.

@@ -16,6 +16,9 @@
 
 enum { path_bytes = 256, max_sockets = 8192, subscribe_ms = 30000, look_ms = 50, stop_ms = 10000 };
 
+/* A port beside a free one is mostly taken where many connections ended within the last minute. */
+enum { tries_each = 100 };
+
 static const char *const names[contender_kinds] = {
     [contender_pass_through] = "pass-through",
     [contender_protobuf] = "protobuf",
@@ -183,7 +186,7 @@ static kvb_status open_engines(const struct stage *stage, size_t count, struct c
     if (!contender->engines) {
         return KVB_NO_MEMORY;
     }
-    for (size_t tries = 0; contender->engine_count < count && tries < 4 * count; tries++) {
+    for (size_t tries = 0; contender->engine_count < count && tries < tries_each * count; tries++) {
         const kvb_status status = open_worker(stage, contender);
         KVB_TRY(status == KVB_AGAIN ? KVB_OK : status);
     }

@@ -5,7 +5,7 @@
 kvfleet simulates the engines, which fill their caches and then pause; a first bridge writes the checkpoints. Then a
 bridge is started on them, some times. nats-server, kvfleet and kvbridge (in the folder KVB_BIN) are processes of
 their own. Prints the rows startup.*, one JSON object a line; ../README.md says what they mean. --seconds has no
-effect: the starts take as long as they take."""
+effect: the starts take as long as they take, and after the last one all is silent for SILENT_S."""
 
 import argparse
 import json
@@ -30,6 +30,8 @@ BLOCKS = 4096
 STARTS = 3
 MEAN_REQUEST_BLOCKS = 750  # of the trace
 DEADLINE_S = 120
+SILENT_S = 240  # then the bridge's pauses between probes have reached their minute
+IDLE_S = 60
 ESTABLISHED = "01"
 
 
@@ -78,6 +80,13 @@ class Place:
             'publish = { namespace = "bench"; component = "Worker"; profile = "protobuf"; };\n'
             f'http = "127.0.0.1:{port}";\n'
             f'checkpoint = "{self.folder}/checkpoints";\ncheckpoint_s = 5;\n{self.workers}'), port)
+
+    def start_aggregator(self):
+        port = programs.free_port()
+        return self.start(programs.Daemon, "kvaggregator", "kvaggregator", (
+            f'nats = {{ url = "{self.nats_url}"; }};\n'
+            'subscribe = { namespace = "bench"; component = "Worker"; };\n'
+            f'http = "127.0.0.1:{port}";\n'), port)
 
     def ask(self, command):
         self.door.send([command])
@@ -133,6 +142,23 @@ def measure_start(place):
     return sockets_s, exact_s, restored
 
 
+def cpu_ns(daemon):
+    tasks = pathlib.Path(f"/proc/{daemon.process.pid}/task").glob("*/schedstat")
+    return sum(int(task.read_text().split()[0]) for task in tasks)
+
+
+def measure_idle(place, silent_s, idle_s):
+    """% of a core of (a bridge, an aggregator) that have nothing to do."""
+    daemons = place.start_bridge(), place.start_aggregator()
+    for daemon in daemons:
+        programs.wait_for("all streams are EXACT", lambda: is_exact(daemon), DEADLINE_S)
+    progress(f"startup: all is silent for {silent_s + idle_s} s ...")
+    time.sleep(silent_s)
+    before = [cpu_ns(daemon) for daemon in daemons]
+    time.sleep(idle_s)
+    return [(cpu_ns(daemon) - ns) / idle_s / 1e7 for daemon, ns in zip(daemons, before)]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=10)
@@ -147,11 +173,14 @@ def main():
         try:
             write_checkpoints(place)
             sockets, exact, restored = zip(*(measure_start(place) for _ in range(STARTS)))
+            bridge, aggregator = measure_idle(place, *((1, 1) if options.small else (SILENT_S, IDLE_S)))
         finally:
             place.close()
     figure("startup.sockets", statistics.median(sockets), "s")
     figure("startup.exact", statistics.median(exact), "s")
     figure("startup.restored", 100 * min(restored), "%")
+    figure("startup.idle.bridge", bridge, "%")
+    figure("startup.idle.aggregator", aggregator, "%")
 
 
 if __name__ == "__main__":
