@@ -67,8 +67,10 @@ class Fleet:
         assert status == 200, text
 
     def serve(self, number, cached, count):
-        """Routes all requests first, because a report that overtakes its decision is not compared."""
-        for request_id in [self.route(number) for _ in range(count)]:
+        """Waits for the decisions, because a report that overtakes its decision is not compared."""
+        request_ids = [self.route(number) for _ in range(count)]
+        self.await_total(count, "kvb_requests_in_flight")
+        for request_id in request_ids:
             self.finish(request_id, cached)
 
     def await_total(self, value, name, **labels):
