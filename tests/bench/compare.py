@@ -16,7 +16,7 @@ UNKNOWN = 0.15
 # What is counted has no spread: the machine does not change it.
 COUNTED = {"B", "MB", "allocations in 10 million events", "allocations/10M events", "batches", "bytes", "files", "members",
            "requests", "streams", "wrong answers"}
-MORE_IS_BETTER = {"M block operations/s", "batches/s", "events/s", "of sent"}
+MORE_IS_BETTER = {"M block operations/s", "batches/s", "events/s", "questions/s", "of sent"}
 LESS_IS_BETTER = COUNTED | {
     "", "% of a core", "MB/s", "ms", "ms/s", "ns/batch", "ns/block", "s", "s/10M blocks", "us", "us a worker"}
 CHECKSUM = "checksum"
