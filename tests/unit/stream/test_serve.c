@@ -1,6 +1,8 @@
 #include "kvb_test.h"
 
+#include "batch_maker.h"
 #include "core/clock.h"
+#include "core/own.h"
 #include "stream/serve.h"
 
 #include <string.h>
@@ -670,6 +672,40 @@ static void after_a_pause_of_publishing_all_streams_are_visited(void **state)
     end(&scene);
 }
 
+/* A live batch with one event of an unknown type. */
+static void serve_unreadable(struct scene *scene, uint64_t seq)
+{
+    KVB_OWN(kvb_event_batch_done) struct kvb_event_batch batch = { 0 };
+    struct kvb_stream_input input = { .kind = KVB_INPUT_LIVE,
+                                      .now_ns = scene->now_ns,
+                                      .seq = seq,
+                                      .fingerprint = { .low = seq },
+                                      .batch = &batch };
+
+    add_skipped(&batch, KVB_SKIP_UNKNOWN_EVENT);
+    kvb_serve_step(&scene->server, &scene->rank, &input);
+}
+
+/* Its state says UNVERIFIED already, so the gap does not change it. */
+static void a_gap_of_an_unverified_stream_is_replayed_in_the_next_round(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin_silent(&scene);
+
+    serve_unreadable(&scene, 0);
+    pass(&scene, 300);
+    scene.starts = 0;
+    serve_unreadable(&scene, 1);
+    pass(&scene, 20);
+    assert_int_equal(scene.starts, 0);
+    serve_unreadable(&scene, 3);
+    assert_false(scene.rank.output.is_changed);
+    pass(&scene, turn_ms);
+    assert_int_equal(scene.starts, 1);
+    end(&scene);
+}
+
 /* A round has time for one of them. */
 static void streams_for_which_there_was_no_time_come_first_in_the_next_round(void **state)
 {
@@ -713,6 +749,7 @@ int main(void)
         cmocka_unit_test(a_stream_that_is_away_or_quarantined_is_ticked_every_50_ms),
         cmocka_unit_test(a_stream_is_withdrawn_as_soon_as_its_engine_was_away_for_long),
         cmocka_unit_test(after_a_pause_of_publishing_all_streams_are_visited),
+        cmocka_unit_test(a_gap_of_an_unverified_stream_is_replayed_in_the_next_round),
         cmocka_unit_test(streams_for_which_there_was_no_time_come_first_in_the_next_round),
     };
 
