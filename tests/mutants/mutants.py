@@ -1,8 +1,9 @@
 """Makes one known mistake after the other in a copy of the tree, builds it, and says which
 suites catch it: unit programs of the pure rooms and of the daemons, and the simulator.
+The first that does is enough, unless --every suite is asked for.
 
     *.patch   "# what is wrong", then a unified diff
-    copy      build/mutants/src, built in build/mutants/bin: only what a mutant touches is
+    copy      build/mutants/src, built in build/mutants/build: only what a mutant touches is
               compiled, and only programs that were linked anew are run
     caught    a suite fails that passes without the mutant, or does not end in its time
     error     the patch does not fit, or does not compile: never counted as caught"""
@@ -47,6 +48,7 @@ def parse():
     parser = argparse.ArgumentParser(prog="tests/mutants/run", description="Do the tests notice known mistakes?")
     parser.add_argument("--only", metavar="NAME,...", help="these mutants")
     parser.add_argument("--list", action="store_true", help="say which there are")
+    parser.add_argument("--every", action="store_true", help="run the other suites too when one has caught it")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), metavar="N", help="so much at a time (all cores)")
     try:
         return parser.parse_args()
@@ -107,10 +109,10 @@ def run(command, log, cwd):
 
 
 class Workshop:
-    def __init__(self, jobs):
-        self.jobs = jobs
+    def __init__(self, jobs, runs_every_suite):
+        self.jobs, self.runs_every_suite = jobs, runs_every_suite
         self.top = TREE / "build" / "mutants"
-        self.src, self.bin, self.logs = self.top / "src", self.top / "bin", self.top / "log"
+        self.src, self.bin, self.logs = self.top / "src", self.top / "build", self.top / "log"
         self.logs.mkdir(parents=True, exist_ok=True)
         self.lock = open(self.top / "lock", "w")
         try:
@@ -141,7 +143,7 @@ class Workshop:
 
     def configure(self):
         """Neither Debug nor a release: optimized a little, for compiling counts as much."""
-        run(["cmake", "-S", str(self.src), "-B", str(self.bin), "-DCMAKE_BUILD_TYPE=Mutants",
+        run(["cmake", "-G", "Ninja", "-S", str(self.src), "-B", str(self.bin), "-DCMAKE_BUILD_TYPE=Mutants",
              "-DCMAKE_C_FLAGS=-O1"], self.logs / "configure.txt", self.top)
 
     def find_suites(self):
@@ -155,7 +157,7 @@ class Workshop:
     def build(self, suites, log):
         """Returns the suites whose programs are others than before."""
         before = {name: self.age_of(name) for name in suites}
-        run(["make", "-j", str(self.jobs), "mutant_suites"], log, self.bin)
+        run(["ninja", "-j", str(self.jobs), "mutant_suites"], log, self.bin)
         return [name for name in suites if self.age_of(name) != before[name]]
 
     def age_of(self, suite):
@@ -185,14 +187,14 @@ class Verdict:
 
 
 def run_suites(workshop, suites, folder, most_s, normal_s):
-    """Unit programs as many at a time as there are jobs, then the simulator, which takes
-    all cores.  What does not end in the time for all is stopped: late, and caught only
-    when that is many times what it takes without a mutant."""
+    """Unit programs as many at a time as there are jobs, the shortest first, then the simulator,
+    which takes all cores.  What does not end in the time for all is stopped: late, and caught
+    only when that is many times what it takes without a mutant."""
     folder.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + most_s
-    waiting = list(suites)
+    waiting = sorted(suites, key=lambda name: (name == "sim", normal_s.get(name, 0.0)))
     running, caught, late, took = {}, [], [], {}
-    while waiting or running:
+    while (waiting or running) and (workshop.runs_every_suite or not caught):
         while waiting and len(running) < (workshop.jobs if waiting[0] != "sim" else 1):
             name = waiting.pop(0)
             running[name] = start(workshop, name, folder)
@@ -209,6 +211,8 @@ def run_suites(workshop, suites, folder, most_s, normal_s):
             elif status is None:
                 late.append(name)
         time.sleep(0.005)
+    for one in running.values():
+        one.end()
     return Verdict(caught, late, took)
 
 
@@ -296,7 +300,7 @@ def main():
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.default_int_handler)
     try:
-        return run_all(Workshop(max(1, options.jobs)), mutants)
+        return run_all(Workshop(max(1, options.jobs), options.every), mutants)
     except Broken as broken:
         print(f"error: {broken}", file=sys.stderr)
         return 1
