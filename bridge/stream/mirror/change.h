@@ -18,7 +18,8 @@ struct mirror_change {
     uint32_t named;          /* the newest rooted entry of this call, with its name and seed */
     kvb_block_hash name;
     uint64_t seed;
-    bool is_name_new; /* no other entry has this name */
+    bool is_name_new; /* no other entry had this name when it was inserted; one that is named
+                       * later in this call, after its copies, may have it too */
 };
 
 /* True: this much more work may be done in this call.  The first piece is always allowed. */

@@ -221,7 +221,6 @@ name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block 
         change->mirror->counts.names_refused++;
         return remove_all_copies(change, id);
     }
-    change->is_name_new &= is_name_new; /* it may be the newest entry's name */
     KVB_TRY(kvb_mirror_name(change->mirror, id, named));
     KVB_TRY(kvb_mirror_publish_named(change, id));
     return remember_to_name_children(change->mirror, id);
