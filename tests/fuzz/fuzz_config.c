@@ -42,7 +42,9 @@ static const char *path_of(const void *text, size_t size)
     if (fd < 0) {
         fd = memfd_create("fuzz.cfg", 0);
         (void)snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-        /* One thread.  NOLINTBEGIN(concurrency-mt-unsafe) */
+        /* Other variables, such as the shell's $(_), differ between machines.
+         * One thread.  NOLINTBEGIN(concurrency-mt-unsafe) */
+        check(clearenv() == 0);
         check(setenv("KVB_A", value_of_a, 1) == 0 && setenv("KVB_EMPTY", "", 1) == 0);
         /* NOLINTEND(concurrency-mt-unsafe) */
     }

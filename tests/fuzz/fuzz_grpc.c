@@ -30,7 +30,7 @@ enum {
     max_message = 2048,
     max_held = 4096,
     max_waiting = 64,
-    max_stream = 512, /* s is a byte: 2 * s + 1 */
+    max_stream = 512, /* s is a byte: 2 * s + 1; raw bytes have other streams, too */
     out_bytes = 1 << 20
 };
 
@@ -67,6 +67,16 @@ static void must(bool is_true)
     }
 }
 
+/* Once for each stream.  Those that only raw bytes have are too many to note. */
+static void note_once(bool noted[max_stream], int32_t stream)
+{
+    must(stream > 0);
+    if (stream < max_stream) {
+        must(!noted[stream]);
+        noted[stream] = true;
+    }
+}
+
 /* ---- What a session calls ---- */
 
 static enum kvb_grpc_status
@@ -89,8 +99,7 @@ on_request(void *context, void *from, int32_t stream, kvb_span message, uint64_t
     struct kvb_query query = { 0 };
 
     must(world->gate.under_way <= max_under_way);
-    must(stream > 0 && stream < max_stream && !connection->was_taken[stream]);
-    connection->was_taken[stream] = true;
+    note_once(connection->was_taken, stream);
     const enum kvb_grpc_status status = take_message(message, &query, deadline_ns, world->now_ns);
     kvb_query_done(&query);
     if (status == KVB_GRPC_LATER) {
@@ -141,9 +150,9 @@ static void check_frame(struct connection *connection, const uint8_t *frame, siz
     if (frame[3] != type_data && frame[3] != type_headers) {
         return;
     }
-    must(stream > 0 && stream < max_stream && !connection->is_ended[stream]);
+    must(stream > 0 && (stream >= max_stream || !connection->is_ended[stream]));
     if (frame[4] & flag_end_stream) {
-        connection->is_ended[stream] = true;
+        note_once(connection->is_ended, (int32_t)stream);
     }
 }
 
