@@ -127,8 +127,8 @@ class Requester:
         with self.lock:
             return set(self.open)
 
-    def first_after(self, when):
-        """The number of the first request of those now known that was sent after a time."""
+    def sent_after(self, when):
+        """The numbers of the requests that were last sent after a time."""
         with self.lock:
             return {one.number for one in list(self.open.values()) + self.done if one.sent > when}
 

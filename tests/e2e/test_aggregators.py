@@ -83,9 +83,9 @@ def end(requester, victim, number):
     before, begin = requester.waiting(), time.monotonic()
     victim.process.send_signal(number)
     victim.process.wait(10 * programs.PATIENCE)
-    ended = time.monotonic()
-    time.sleep(NOTICE_S)  # the length of the measurement, not a wait for a condition
-    return before | requester.first_after(begin) - requester.first_after(ended + NOTICE_S)
+    noticed = time.monotonic() + NOTICE_S
+    wait_for("a request was sent after that", lambda: requester.sent_after(noticed))
+    return before | requester.sent_after(begin) - requester.sent_after(noticed)
 
 
 def is_spread(shares, members):

@@ -233,6 +233,21 @@ def test_a_report_to_any_aggregator_reaches_all(scene):
     in_flight(0)
 
 
+def test_a_decision_that_arrives_after_the_end_of_its_request_is_not_entered(scene):
+    fleet = Fleet(scene, 1)
+    fleet.empty()
+    aggregator = fleet.aggregators[0]
+    decisions = fleet.bus.watch(f"{ROUTER}.kv_routed")
+    fleet.route(aggregator, prompt(1, 4), request_id="r1")
+    wait_for("a decision was published", lambda: decisions)
+    fleet.bus.publish(f"{ROUTER}.kv_finished", b'{"request_id":"r2"}')
+    wait_for("the end is known", lambda: aggregator.metric("kvb_request_reports_unknown_total", kind="finished") == 1)
+    late = {**json.loads(decisions[0].data), "aggregator": "another", "request_id": "r2"}
+    fleet.bus.publish(f"{ROUTER}.kv_routed", json.dumps(late).encode())
+    wait_for("it is counted", lambda: aggregator.metric("kvb_decisions_late_total") == 1)
+    assert aggregator.metric("kvb_requests_in_flight") == 1
+
+
 def test_foreign_books_have_no_effect(scene):
     fleet = Fleet(scene, 1)
     fleet.empty()

@@ -8,7 +8,7 @@ import pytest
 
 import engine
 from clock import Clock, build_shim
-from conftest import worker
+from conftest import PUBLISH, worker
 from programs import PATIENCE, wait_for
 
 HOUR_S = 3600
@@ -61,9 +61,8 @@ def world(scene, shim, tmp_path, monkeypatch):
 @jumps
 def test_a_jump_while_nats_is_away_prevents_no_reconnect(world, jump_s):
     world.scene.started[0].kill()
-    for daemon in world.daemons:
-        wait_for(f"{daemon.name} misses NATS", lambda one=daemon: not one.is_ready())
-    time.sleep(0.5)  # in the middle of the pause before the next attempt
+    for daemon in world.daemons:  # it pauses after the attempt of which it says this
+        wait_for(f"{daemon.name} has tried again", lambda one=daemon: "not connected, trying again" in one.text())
     world.clock.jump(jump_s)
     world.store()
     world.scene.start_nats(world.scene.nats_port)
@@ -91,9 +90,8 @@ def test_a_frozen_server_is_found_after_a_jump(world, jump_s):
 def test_a_jump_alone_costs_no_connection(world, jump_s):
     before = world.connects()
     world.clock.jump(jump_s)
-    for _ in range(30):
-        world.store()
-        time.sleep(0.1)
+    beats = world.scene.bus().watch(f"{PUBLISH}.kv_heartbeat")
+    wait_for("four heartbeats, and blocks between them", lambda: world.store() or len(beats) >= 4)
     world.await_exact()
     assert world.connects() == before
 
@@ -103,7 +101,8 @@ def test_nothing_hangs_at_the_stop(world, jump_s):
     """The clock jumps while NATS is frozen; then SIGTERM."""
     world.scene.started[0].process.send_signal(signal.SIGSTOP)
     try:
-        time.sleep(0.3)
+        world.store()
+        wait_for("the bridge has published a block", lambda: world.bridge.get("/state")["streams"][0]["blocks"]["device"] == world.stored)
         world.clock.jump(jump_s)
         for daemon in world.daemons:
             began = time.monotonic()

@@ -3,6 +3,7 @@ event, and whether bridge and aggregator agree?"""
 
 import json
 import subprocess
+import time
 
 import pytest
 
@@ -282,3 +283,20 @@ def test_requests_that_are_none_are_refused_and_counted(scene, fleet):
     for outcome, count in (("answered", 1), ("refused", 5)):
         wait_for(outcome, lambda name=outcome, all_of_them=count: fleet.bridge.metric(
             "kvb_explain_requests_total", outcome=name) == all_of_them)
+
+
+def test_a_request_that_waits_does_not_keep_the_bridge_turning(scene):
+    """After an answer the bridge answers nobody for nine times as long as that took."""
+    fleet = Fleet(scene, aggregator=False)
+    fleet.publish(stored(0, 1))
+    fleet.is_exact()
+    bus = scene.bus()
+    answers, body = bus.watch("explained"), json.dumps({"seq_hashes": list(range(1, 1 << 16))}).encode()
+    turns, begin = fleet.bridge.metric("kvb_turns_total"), time.monotonic()
+    for _ in range(8):
+        bus.send(f"{PUBLISH}.kv_explain.7.0", body, reply="explained")
+    wait_for("all are answered", lambda: len(answers) == 8, 30)
+    turns, took_s = fleet.bridge.metric("kvb_turns_total") - turns, time.monotonic() - begin
+    print(f"{turns:.0f} turns in {took_s:.3f} s")
+    assert all("error" not in json.loads(answer.data) for answer in answers)
+    assert turns < 100 + 50 * took_s  # an idle bridge turns 50 times a second

@@ -41,6 +41,7 @@ def fleet(scene):
     scene.vllm7.publish(store(1, 2))
     scene.vllm8.publish(store(3))
     wait_for("three blocks are listed", lambda: scene.agg.metric("kvb_index_blocks") == 3)
+    wait_for("both lists are EXACT", lambda: scene.agg.is_exact(2))
     return scene
 
 
