@@ -46,8 +46,13 @@ struct kvb_http {
     kvb_http_handler handler;
     void *context;
 
-    pthread_mutex_t lock; /* slots, is_stopping, must_reload */
+    uint64_t wait_ns;
+
+    pthread_mutex_t lock; /* slots, is_stopping, must_reload, unsent, is_settled */
     struct kvb_http_slots slots;
+    size_t unsent; /* exchanges whose answers come later */
+    pthread_cond_t settled;
+    bool is_settled; /* from now on no connection is suspended */
     pthread_cond_t stopping;
     bool is_stopping;
     bool must_reload;
@@ -62,12 +67,22 @@ enum http_metric {
 #undef HTTP_METRIC_ID
 };
 
+struct kvb_http_later {
+    struct kvb_http *http; /* all borrowed */
+    struct MHD_Connection *connection;
+    struct kvb_http_slot *slot; /* under the lock; NULL: none was free; has this as `waiting` while
+                                   the connection is suspended */
+    bool is_woken;              /* under the lock, like the next */
+    bool is_unsent;             /* counted in http->unsent */
+};
+
 /* One request and its answer, from the request line to the last byte sent. */
 struct exchange {
     struct kvb_http *http;      /* borrowed, like slot */
     struct kvb_http_slot *slot; /* under the lock; NULL: none was free */
-    char *query;                /* owned; "" when there is none */
-    bool is_known;              /* on_request() was called for its header */
+    struct kvb_http_later later;
+    char *query;   /* owned; "" when there is none */
+    bool is_known; /* on_request() was called for its header */
     bool is_too_large;
     bool is_refused; /* no memory for its body: the rest of it is discarded */
     size_t refused_bytes;
@@ -296,12 +311,102 @@ static void refresh_access(struct kvb_http *http, unsigned tick)
     (void)pthread_mutex_lock(&http->lock);
 }
 
-/* The watch thread: closes connections whose deadline has passed, and reads changed files. */
+/* ---- Answers that come later ----
+ *
+ * The connection is suspended: libmicrohttpd calls nothing for it until it is resumed, and then
+ * on_request() again.  Both are done under the lock, so that a wake-up is either seen before the
+ * connection is suspended, or resumes it. */
+
+/* Under the lock. */
+static void resume_slot(struct kvb_http_slot *slot)
+{
+    const struct kvb_http_later *later = slot->waiting;
+
+    if (later) {
+        slot->waiting = NULL;
+        MHD_resume_connection(later->connection);
+    }
+}
+
+void kvb_http_wake(struct kvb_http_later *later)
+{
+    (void)pthread_mutex_lock(&later->http->lock);
+    later->is_woken = true;
+    if (later->slot) {
+        resume_slot(later->slot);
+    }
+    (void)pthread_mutex_unlock(&later->http->lock);
+}
+
+/* On the thread of the connection.  False: the answer can be made now. */
+static bool suspend_connection(struct kvb_http_later *later)
+{
+    struct kvb_http *http = later->http;
+
+    (void)pthread_mutex_lock(&http->lock);
+    const bool must_wait = later->slot && !later->is_woken && !http->is_settled;
+    if (must_wait) {
+        later->slot->waiting = later;
+        later->is_unsent = true;
+        http->unsent++;
+        MHD_suspend_connection(later->connection);
+    }
+    (void)pthread_mutex_unlock(&http->lock);
+    return must_wait;
+}
+
+static void note_sent(struct kvb_http_later *later)
+{
+    struct kvb_http *http = later->http;
+
+    if (later->is_unsent) {
+        (void)pthread_mutex_lock(&http->lock);
+        http->unsent--;
+        (void)pthread_cond_signal(&http->settled);
+        (void)pthread_mutex_unlock(&http->lock);
+    }
+}
+
+/* Under the lock: resumes the connections that have waited for `wait_ns`. */
+static void resume_late(struct kvb_http *http, uint64_t wait_ns, uint64_t now_ns)
+{
+    for (size_t i = 0; i < http->slots.slot_count; i++) {
+        struct kvb_http_slot *slot = &http->slots.slots[i];
+        if (slot->waiting && now_ns - slot->since_ns >= wait_ns) {
+            resume_slot(slot);
+        }
+    }
+}
+
+static struct timespec timespec_of(uint64_t ns)
+{
+    return (struct timespec){ .tv_sec = (time_t)(ns / KVB_NS_PER_S),
+                              .tv_nsec = (long)(ns % KVB_NS_PER_S) };
+}
+
+/* Waits until all answers that come later are sent, and then suspends no other connection, because
+ * libmicrohttpd stops only when none is suspended.  The watch ends the longest wait. */
+static void settle_answers(struct kvb_http *http)
+{
+    const struct timespec until = timespec_of(
+        kvb_clock_monotonic_ns() + http->wait_ns + UINT64_C(2) * watch_ms * KVB_NS_PER_MS);
+    bool is_late = false;
+
+    (void)pthread_mutex_lock(&http->lock);
+    while (http->unsent > 0 && !is_late) {
+        is_late = pthread_cond_timedwait(&http->settled, &http->lock, &until) != 0;
+    }
+    http->is_settled = true;
+    resume_late(http, 0, kvb_clock_monotonic_ns());
+    (void)pthread_mutex_unlock(&http->lock);
+}
+
+/* The watch thread: closes connections whose deadline has passed, resumes those whose answer does
+ * not come, and reads changed files. */
 static void *watch_connections(void *context)
 {
     struct kvb_http *http = context;
     struct kvb_http_victim victim;
-    struct timespec until;
     unsigned tick = 0;
 
     (void)pthread_setname_np(pthread_self(), "kvb-http-watch");
@@ -309,12 +414,11 @@ static void *watch_connections(void *context)
     while (!http->is_stopping) {
         refresh_access(http, tick++); /* the first time at once */
         const uint64_t now_ns = kvb_clock_monotonic_ns();
-        const uint64_t until_ns = now_ns + watch_ms * KVB_NS_PER_MS;
+        const struct timespec until = timespec_of(now_ns + watch_ms * KVB_NS_PER_MS);
+        resume_late(http, http->wait_ns, now_ns);
         while (kvb_http_slots_next_late(&http->slots, now_ns, &victim)) {
             shut_down_victim(http, &victim);
         }
-        until.tv_sec = (time_t)(until_ns / KVB_NS_PER_S);
-        until.tv_nsec = (long)(until_ns % KVB_NS_PER_S);
         if (!http->is_stopping && !http->must_reload) {
             (void)pthread_cond_timedwait(&http->stopping, &http->lock, &until);
         }
@@ -353,6 +457,8 @@ static void *begin_exchange(void *context, const char *uri, struct MHD_Connectio
     }
     exchange->http = http;
     exchange->slot = slot_of(connection);
+    exchange->later =
+        (struct kvb_http_later){ .http = http, .connection = connection, .slot = exchange->slot };
     kvb_buf_init(&exchange->body, http->max_body_bytes);
     kvb_buf_init(&exchange->answer.body, kvb_max_answer_bytes);
     return exchange;
@@ -396,6 +502,7 @@ static void end_exchange(
         if (exchange->answer.parts) {
             exchange->answer.drop(exchange->answer.parts);
         }
+        note_sent(&exchange->later);
         kvb_buf_done(&exchange->body);
         kvb_buf_done(&exchange->answer.body);
         (void)hold_body_bytes(exchange, 0);
@@ -615,6 +722,25 @@ static enum MHD_Result take_body(struct exchange *exchange, const char *bytes, s
     return MHD_YES;
 }
 
+static enum MHD_Result send_whole(struct MHD_Connection *connection, struct exchange *exchange)
+{
+    if (hold_body_bytes(exchange, exchange->answer.body.capacity) != KVB_OK) {
+        kvb_buf_done(&exchange->answer.body);
+        return refuse_memory(connection, exchange);
+    }
+    return send_http_answer(connection, exchange);
+}
+
+static enum MHD_Result finish_later(struct MHD_Connection *connection, struct exchange *exchange)
+{
+    struct kvb_http_answer *answer = &exchange->answer;
+    void (*const finish)(void *parts, struct kvb_http_answer *answer) = answer->finish;
+
+    answer->finish = NULL;
+    finish(answer->parts, answer);
+    return send_whole(connection, exchange);
+}
+
 static enum MHD_Result answer_whole(
     struct MHD_Connection *connection, struct exchange *exchange, const char *path,
     const char *method)
@@ -629,17 +755,17 @@ static enum MHD_Result answer_whole(
         .authorization = header_of(connection, MHD_HTTP_HEADER_AUTHORIZATION),
         .if_none_match = header_of(connection, MHD_HTTP_HEADER_IF_NONE_MATCH),
         .body = kvb_buf_span(&exchange->body),
+        .later = &exchange->later,
     };
 
     enter_phase(exchange, KVB_HTTP_WORK);
     http->handler(http->context, &request, &exchange->answer);
     kvb_buf_done(&exchange->body);
     (void)hold_body_bytes(exchange, 0);
-    if (hold_body_bytes(exchange, exchange->answer.body.capacity) != KVB_OK) {
-        kvb_buf_done(&exchange->answer.body);
-        return refuse_memory(connection, exchange);
+    if (!exchange->answer.finish) {
+        return send_whole(connection, exchange);
     }
-    return send_http_answer(connection, exchange);
+    return suspend_connection(&exchange->later) ? MHD_YES : finish_later(connection, exchange);
 }
 
 static bool is_vital_path(const struct kvb_http *http, const char *path)
@@ -773,7 +899,8 @@ begin_body(struct MHD_Connection *connection, struct exchange *exchange, const c
     return MHD_YES;
 }
 
-/* Called once for the headers, then for each piece of the body, then at its end. */
+/* Called once for the headers, then for each piece of the body, then at its end, and again when the
+ * connection was suspended there. */
 static enum MHD_Result on_request(
     void *context, struct MHD_Connection *connection, const char *path, const char *method,
     const char *version, const char *upload, size_t *upload_len, void **at)
@@ -790,6 +917,9 @@ static enum MHD_Result on_request(
     }
     if (*upload_len > 0) {
         return take_body(exchange, upload, upload_len);
+    }
+    if (exchange->answer.finish) {
+        return finish_later(connection, exchange);
     }
     if (exchange->is_refused) {
         return refuse_memory(connection, exchange);
@@ -912,7 +1042,7 @@ static struct MHD_Daemon *start_daemon(
     /* poll, not epoll: with epoll, libmicrohttpd 0.9.75 loses the wake-up of one connection in
      * 100,000 on a busy machine, and never reads its request. */
     const unsigned flags = MHD_USE_POLL_INTERNAL_THREAD | MHD_USE_ERROR_LOG |
-                           (is_tls ? MHD_USE_TLS : 0) |
+                           MHD_ALLOW_SUSPEND_RESUME | (is_tls ? MHD_USE_TLS : 0) |
                            (address->ss_family == AF_INET6 ? MHD_USE_IPv6 : 0);
     /* libmicrohttpd rejects a pool of one thread; without a pool it has one thread. */
     const unsigned pool = options->threads > 1 ? options->threads : 0;
@@ -992,6 +1122,7 @@ static void init_locks(struct kvb_http *http)
     (void)pthread_condattr_init(&monotonic);
     (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
     (void)pthread_cond_init(&http->stopping, &monotonic);
+    (void)pthread_cond_init(&http->settled, &monotonic);
     (void)pthread_condattr_destroy(&monotonic);
 }
 
@@ -1062,6 +1193,8 @@ kvb_status kvb_http_start(
     http->first_metric = options->first_metric;
     http->handler = options->handler;
     http->context = options->context;
+    http->wait_ns = options->wait_ms ? options->wait_ms * KVB_NS_PER_MS
+                                     : (uint64_t)kvb_http_wait_s * KVB_NS_PER_S;
     init_locks(http);
     kvb_status status = open_access(http, options, detail);
     if (status == KVB_OK) {
@@ -1119,12 +1252,14 @@ void kvb_http_stop(struct kvb_http *http)
         return;
     }
     if (http->daemon) {
+        settle_answers(http);
         MHD_stop_daemon(http->daemon);
     }
     stop_watch(http);
     kvb_http_slots_done(&http->slots);
     kvb_http_access_free(http->access);
     (void)pthread_cond_destroy(&http->stopping);
+    (void)pthread_cond_destroy(&http->settled);
     (void)pthread_mutex_destroy(&http->lock);
     free(http);
 }

@@ -34,10 +34,25 @@ struct sockaddr_storage;
  * connection; above that: 503 with Retry-After.  An answer is counted when it is complete, so each
  * thread may have one that is not counted yet.
  *
- * Threads: the handler runs on any of the server's threads, several at once. */
+ * A handler that must wait for another thread gives that thread the request's `later`, and returns.
+ * Then only the connection waits, and the thread serves others:
+ *
+ *     thread of the server      handler() | serves others ........... | finish() | sends
+ *     another thread                      | kvb_http_wake(later) -----^
+ *
+ * Threads: the handler runs on any of the server's threads, several at once; finish() and next() on
+ * the thread of their connection. */
 struct kvb_http;
 
-enum { kvb_http_grace_s = 10, kvb_http_unproven_grace_s = 5, kvb_http_bytes_a_second = 256 << 10 };
+/* A request whose answer may come later. */
+struct kvb_http_later;
+
+enum {
+    kvb_http_grace_s = 10,
+    kvb_http_unproven_grace_s = 5,
+    kvb_http_wait_s = 2, /* for an answer that comes later */
+    kvb_http_bytes_a_second = 256 << 10
+};
 
 /* Rows for a daemon's table of metrics; one block, in this order. */
 /* clang-format off */
@@ -65,6 +80,7 @@ struct kvb_http_request {
     const char *authorization; /* "" when not given */
     const char *if_none_match; /* "" when not given */
     kvb_span body;
+    struct kvb_http_later *later; /* valid until finish() or drop() is called */
 };
 
 struct kvb_http_header {
@@ -77,7 +93,11 @@ struct kvb_http_header {
  * A long answer is sent in parts: body is the first.  When a part was sent, next() writes the
  * next one into the emptied body, on a thread of the server.  KVB_AGAIN: more follow; KVB_OK:
  * this was the last; any other status closes the connection, so that no client takes a partial
- * answer for the whole. */
+ * answer for the whole.
+ *
+ * An answer that comes later has finish(), drop() and parts, and nothing else.  After
+ * kvb_http_wake(), or kvb_http_wait_s without it, finish() makes the answer in *answer, which still
+ * has drop() and parts. */
 struct kvb_http_answer {
     unsigned status;                       /* 200, 404, ... */
     const char *content_type;              /* static; NULL for none */
@@ -85,6 +105,7 @@ struct kvb_http_answer {
     const struct kvb_http_header *headers; /* static, ended by a NULL name; or NULL */
     struct kvb_buf body;
     kvb_status (*next)(void *parts, struct kvb_buf *body); /* NULL: body is the whole answer */
+    void (*finish)(void *parts, struct kvb_http_answer *answer); /* NULL: the answer is made */
     void (*drop)(void *parts); /* called once in any case when parts is set */
     void *parts;
 };
@@ -110,6 +131,7 @@ struct kvb_http_options {
     const struct kvb_http_path_rule *rules;   /* NULL: none */
     size_t max_held_bytes;                    /* 0: kvb_max_http_held_bytes */
     uint64_t grace_ms;                        /* 0: kvb_http_grace_s */
+    uint64_t wait_ms;                         /* 0: kvb_http_wait_s */
     struct kvb_log *log;                      /* borrowed, like metrics; both may be NULL */
     struct kvb_metrics *metrics;
     size_t first_metric; /* of the block above */
@@ -129,10 +151,14 @@ kvb_status kvb_http_start(
 /* Makes a thread of the server read certificates and the token again. */
 void kvb_http_reload(struct kvb_http *http);
 
+/* Has finish() called for a request.  Any thread; also before the handler returns, or twice. */
+void kvb_http_wake(struct kvb_http_later *later);
+
 /* The port on which the server listens. */
 uint16_t kvb_http_port(const struct kvb_http *http);
 
-/* No handler runs after it returns.  NULL is fine. */
+/* Requests whose answers come later are answered first.  No handler runs after it returns.  NULL is
+ * fine. */
 void kvb_http_stop(struct kvb_http *http);
 
 /* True when kvb_http_start() accepts this text as an address and port. */

@@ -30,7 +30,7 @@
  * reached, a new connection is extra until one of its requests is granted.
  *
  * Pure: no socket, no clock.  Threads: the caller locks.
- * Memory: a slot is 72 bytes. */
+ * Memory: a slot is 80 bytes. */
 
 enum kvb_http_phase {
     KVB_HTTP_FREE,
@@ -70,6 +70,7 @@ struct kvb_http_slot {
     bool is_proven;
     uint32_t verified; /* the caller's; 0 at first */
     void *tls;         /* the caller's; NULL at first */
+    void *waiting;     /* likewise */
     int fd;            /* the caller's; -1 when free */
     uint64_t client;   /* equal for connections of one host */
     uint64_t since_ns; /* when the phase began */

@@ -12,7 +12,7 @@
  *     nats.c          copies each message into the bounded event ring and waits
  *                     when it is full; reads the prompts of queries, and puts
  *                     these into the query ring
- *     HTTP threads    likewise, and wait for the answer
+ *     HTTP threads    likewise; the connection waits for the answer
  *     index thread    owns index, followers, load tracker: takes events, then
  *                     queries, in turn, a bounded part of each; publishes
  *                     load_stats and kv-hit-rate

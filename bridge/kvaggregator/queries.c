@@ -12,7 +12,7 @@
 #include <time.h>
 
 enum {
-    answer_wait_s = 2,
+    part_wait_s = 2,
     min_part_bytes = 32 << 10, /* a smaller part of an answer is not worth a thread switch */
     max_part_turns = 256,      /* most turns for one part */
     long_prompt_tokens = 4096  /* from here on a prompt is hashed by the requester's thread */
@@ -20,8 +20,8 @@ enum {
 
 /* A query in the query ring.
  *
- * Reference-counted.  From HTTP it has two owners, the waiting thread and the ring, because the
- * thread may give up; from NATS and gRPC only the ring.  The last owner frees it. */
+ * Reference-counted.  From HTTP it has two owners, the waiting connection and the ring, because the
+ * connection may give up; from NATS and gRPC only the ring.  The last owner frees it. */
 struct pending_query {
     uint64_t received_ns;
     struct kvb_byte_budget *budget; /* borrowed; has given `bytes`; NULL: none yet */
@@ -41,9 +41,10 @@ struct pending_query {
     struct kvb_tokenize_result tokenized; /* its tokens: owned, in `tokens` */
     uint32_t *tokens;
     struct kvb_http_answer answer;
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* the next three, and owners */
     pthread_cond_t answered;
     bool is_answered;
+    struct kvb_http_later *later; /* the connection that waits; NULL: none, or it has given up */
     unsigned owners;
     struct kvb_grpc_call *call; /* from gRPC, until it is finished; else NULL */
     /* from NATS */
@@ -307,22 +308,16 @@ static struct pending_query *copy_request(
         .authorization = "",
         .if_none_match = "",
     };
+    pending->later = request->later;
     return pending;
 }
 
-/* False: not answered in time. */
-static bool wait_for_answer(struct pending_query *pending)
+/* The connection waits no longer.  True: the query is answered. */
+static bool leave_connection(struct pending_query *pending)
 {
-    struct timespec deadline;
-    bool is_late = false;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &deadline);
-    deadline.tv_sec += answer_wait_s;
     (void)pthread_mutex_lock(&pending->lock);
-    while (!pending->is_answered && !is_late) {
-        is_late = pthread_cond_timedwait(&pending->answered, &pending->lock, &deadline) != 0;
-    }
     const bool is_answered = pending->is_answered;
+    pending->later = NULL;
     (void)pthread_mutex_unlock(&pending->lock);
     return is_answered;
 }
@@ -335,6 +330,23 @@ static void take_http_answer(struct pending_query *pending, struct kvb_http_answ
 }
 
 /* ---- Answers in parts: the next part is made when the previous one was sent ---- */
+
+/* False: not answered in time. */
+static bool wait_for_part(struct pending_query *pending)
+{
+    struct timespec deadline;
+    bool is_late = false;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &deadline);
+    deadline.tv_sec += part_wait_s;
+    (void)pthread_mutex_lock(&pending->lock);
+    while (!pending->is_answered && !is_late) {
+        is_late = pthread_cond_timedwait(&pending->answered, &pending->lock, &deadline) != 0;
+    }
+    const bool is_answered = pending->is_answered;
+    (void)pthread_mutex_unlock(&pending->lock);
+    return is_answered;
+}
 
 /* False: the limit of large answers is reached. */
 static bool enter_large(struct pending_query *pending)
@@ -363,7 +375,7 @@ static kvb_status next_part(void *parts, struct kvb_buf *body)
         release_pending(pending);
         return KVB_CLOSED;
     }
-    if (!wait_for_answer(pending)) {
+    if (!wait_for_part(pending)) {
         count_query(pending->aggregator, kvb_aggregator_queries_late);
         return KVB_IO;
     }
@@ -396,6 +408,28 @@ static void send_answer_parts(struct pending_query *pending, struct kvb_http_ans
     }
 }
 
+/* On the thread of the connection, when the query is answered or the time is over. */
+static void finish_http_query(void *parts, struct kvb_http_answer *answer)
+{
+    struct pending_query *pending = parts;
+
+    if (leave_connection(pending)) {
+        send_answer_parts(pending, answer);
+        return;
+    }
+    count_query(pending->aggregator, kvb_aggregator_queries_late);
+    *answer = (struct kvb_http_answer){ .body = answer->body };
+    kvb_http_refuse(answer, 503, "no answer within 2 s; try again later");
+    release_pending(pending);
+}
+
+/* The connection ends before. */
+static void drop_http_query(void *parts)
+{
+    (void)leave_connection(parts);
+    release_pending(parts);
+}
+
 static void query_index_thread(
     struct kvb_aggregator *aggregator, const struct kvb_http_route *route,
     const struct kvb_http_request *request, struct kvb_http_answer *answer)
@@ -419,13 +453,9 @@ static void query_index_thread(
         kvb_http_refuse(answer, 503, sentence_of(status));
         return;
     }
-    if (wait_for_answer(pending)) {
-        send_answer_parts(pending, answer);
-        return;
-    }
-    count_query(aggregator, kvb_aggregator_queries_late);
-    kvb_http_refuse(answer, 503, "no answer within 2 s; try again later");
-    release_pending(pending);
+    answer->finish = finish_http_query;
+    answer->drop = drop_http_query;
+    answer->parts = pending;
 }
 
 void kvb_aggregator_answer_http(
@@ -656,7 +686,11 @@ static bool answer_route_part(struct kvb_aggregator *aggregator, struct pending_
     }
     (void)pthread_mutex_lock(&pending->lock);
     pending->is_answered = true;
-    (void)pthread_cond_signal(&pending->answered);
+    if (pending->later) {
+        kvb_http_wake(pending->later); /* its lock is taken under this one, never this under it */
+    } else {
+        (void)pthread_cond_signal(&pending->answered);
+    }
     (void)pthread_mutex_unlock(&pending->lock);
     return true;
 }

@@ -246,6 +246,33 @@ def test_each_failure_of_an_engine_is_named_and_ends_in_time(scene, stubs):
     assert "an engine gave no tokens of a text" in aggregator.text()
 
 
+def test_texts_that_wait_hold_no_thread_of_http(scene, stubs):
+    stub, waiting = stubs(), 12  # three for each thread
+    aggregator = start(scene, stub.url)
+    stub.manner = stub.slow
+    found = []
+
+    def ask_text(number):
+        found.append(ask(aggregator, text=f"{TEXT} {number}")[0])
+
+    def all_wait():
+        """Of one round of texts: their deadline ends it."""
+        threads = [threading.Thread(target=ask_text, args=[number]) for number in range(waiting)]
+        for thread in threads:
+            thread.start()
+        while len(found) < waiting:
+            if aggregator.metric("kvb_tokenize_waiting") == waiting and aggregator.http("GET", "/livez")[0] == 200 and not found:
+                stub.may_answer.set()
+                break
+        for thread in threads:
+            thread.join()
+        is_shown = stub.may_answer.is_set()
+        statuses, found[:] = set(found), []
+        return is_shown and statuses == {200}
+
+    wait_for("/metrics and /livez are answered while all texts wait", all_wait)
+
+
 def test_another_engine_is_requested_when_one_fails(scene, stubs):
     one, other = stubs(), stubs()
     aggregator = start(scene, one.url, other.url, extra=permitting(deadline_ms=900))

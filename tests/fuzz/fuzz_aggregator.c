@@ -542,6 +542,23 @@ static void op_route(void)
         "namespace.n.component.Router.kv_route", "_INBOX.any.7", kvb_buf_span(&world.buf));
 }
 
+/* The index thread goes on. */
+static void while_waiting(void)
+{
+    fake_clock_advance_ms(1);
+    while (kvb_aggregator_take_message(world.aggregator, kvb_clock_monotonic_ns())) {
+    }
+    (void)kvb_aggregator_take_queries(world.aggregator);
+}
+
+static void wait_for_answer(struct kvb_http_answer *answer)
+{
+    while (kvb_ring_count(world.aggregator->queries) > 0 || world.aggregator->unfinished) {
+        while_waiting();
+    }
+    answer->finish(answer->parts, answer);
+}
+
 static void finish_answer(struct kvb_http_answer *answer)
 {
     kvb_status status = KVB_AGAIN;
@@ -580,6 +597,9 @@ static void op_http(void)
 
     kvb_buf_init(&answer.body, kvb_max_answer_bytes);
     kvb_aggregator_answer_http(world.aggregator, &request, &answer);
+    if (answer.finish) {
+        wait_for_answer(&answer);
+    }
     need(answer.status >= 200 && answer.status < 600);
     if (!answer.next && answer.content_type && answer.body.len > 0 &&
         strcmp(answer.content_type, "application/json") == 0) {
@@ -786,15 +806,6 @@ int __wrap_poll(struct pollfd *fds, nfds_t count, int timeout_ms)
 }
 /* NOLINTEND(bugprone-*,cert-*,readability-identifier-naming) */
 
-/* Every wait is one for the index thread. */
-static void while_waiting(void)
-{
-    fake_clock_advance_ms(1);
-    while (kvb_aggregator_take_message(world.aggregator, kvb_clock_monotonic_ns())) {
-    }
-    (void)kvb_aggregator_take_queries(world.aggregator);
-}
-
 /* ---- Beginning and end ---- */
 
 static void read_config(void)
@@ -820,7 +831,7 @@ static void begin(void)
     struct kvb_aggregator *aggregator = NULL;
 
     fake_clock_reset();
-    fake_threads_hold(kvb_aggregator_run, while_waiting);
+    fake_threads_hold(kvb_aggregator_run, while_waiting); /* each wait is one for that thread */
     fake_bus_reset(&(struct fake_bus_options){ published });
     kvb_buf_init(&world.buf, 1 << 20);
     world.log = (struct kvb_log){ .level = KVB_LOG_ERROR, .fd = open("/dev/null", O_WRONLY) };

@@ -866,6 +866,202 @@ static void stops_while_requests_are_in_flight(void **state)
     }
 }
 
+/* ---- Answers that come later --------------------------------------------------------------- */
+
+enum { more_than_threads = 12 };
+
+/* Requests that wait, in the order of their arrival. */
+struct waiters {
+    struct room room;
+    pthread_mutex_t lock;
+    struct kvb_http_later *laters[more_than_threads];
+    size_t count;
+    bool is_woken_at_once;
+    _Atomic unsigned finished;
+    _Atomic unsigned dropped;
+    _Atomic bool has_answer;
+};
+
+static void finish_waiting(void *parts, struct kvb_http_answer *answer)
+{
+    struct waiters *waiters = parts;
+
+    atomic_fetch_add(&waiters->finished, 1);
+    *answer = (struct kvb_http_answer){ .body = answer->body };
+    answer->status = atomic_load(&waiters->has_answer) ? 200 : 503;
+    assert_ok(kvb_buf_append_text(&answer->body, "at last"));
+}
+
+static void drop_waiting(void *parts)
+{
+    struct waiters *waiters = parts;
+
+    atomic_fetch_add(&waiters->dropped, 1);
+}
+
+static void
+answer_later(void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer)
+{
+    struct waiters *waiters = context;
+
+    if (strcmp(request->path, "/now") == 0) {
+        answer->status = 200;
+        return;
+    }
+    answer->finish = finish_waiting;
+    answer->drop = drop_waiting;
+    answer->parts = waiters;
+    pthread_mutex_lock(&waiters->lock);
+    if (waiters->is_woken_at_once) {
+        kvb_http_wake(request->later);
+    } else {
+        waiters->laters[waiters->count++] = request->later;
+    }
+    pthread_mutex_unlock(&waiters->lock);
+}
+
+static bool all_wait(void *context)
+{
+    struct waiters *waiters = context;
+
+    pthread_mutex_lock(&waiters->lock);
+    const size_t count = waiters->count;
+    pthread_mutex_unlock(&waiters->lock);
+    return count == more_than_threads;
+}
+
+static void open_waiters(struct waiters *waiters, struct kvb_http_options options)
+{
+    struct kvb_detail detail = { 0 };
+
+    options.listen = "127.0.0.1:0";
+    options.max_body_bytes = max_body;
+    options.threads = 4;
+    options.handler = answer_later;
+    options.context = waiters;
+    *waiters = (struct waiters){ .has_answer = true };
+    pthread_mutex_init(&waiters->lock, NULL);
+    assert_ok(kvb_http_start(&options, &waiters->room.http, &detail));
+}
+
+static void send_all_that_wait(const struct waiters *waiters, int fds[more_than_threads])
+{
+    static const char request[] =
+        "POST /later HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi";
+
+    for (int i = 0; i < more_than_threads; i++) {
+        fds[i] = dial(&waiters->room);
+        send_text(fds[i], request, sizeof request - 1);
+    }
+}
+
+static void read_all_that_waited(int fds[more_than_threads], const char *status)
+{
+    char answer[answer_bytes];
+
+    for (int i = 0; i < more_than_threads; i++) {
+        read_all(fds[i], answer);
+        assert_status(answer, status);
+        assert_non_null(strstr(answer, "at last"));
+    }
+}
+
+static void wake_all(struct waiters *waiters)
+{
+    for (size_t i = 0; i < waiters->count; i++) {
+        kvb_http_wake(waiters->laters[i]);
+    }
+}
+
+static void more_requests_wait_than_there_are_threads(void **state)
+{
+    struct waiters waiters;
+    char answer[answer_bytes];
+    int fds[more_than_threads];
+
+    (void)state;
+    open_waiters(&waiters, (struct kvb_http_options){ .wait_ms = late_ms });
+    send_all_that_wait(&waiters, fds);
+    assert_true(wait_until(all_wait, &waiters, patience_ms));
+    for (int i = 0; i < more_than_threads; i++) { /* each thread, probably */
+        ask(&waiters.room, "GET /now HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n", answer);
+        assert_status(answer, "200");
+    }
+    assert_int_equal(atomic_load(&waiters.finished), 0);
+    wake_all(&waiters);
+    read_all_that_waited(fds, "200");
+    kvb_http_stop(waiters.room.http);
+    assert_int_equal(atomic_load(&waiters.finished), more_than_threads);
+    assert_int_equal(atomic_load(&waiters.dropped), 0);
+}
+
+static void a_request_that_is_not_woken_is_finished_in_time(void **state)
+{
+    struct waiters waiters;
+    int fds[more_than_threads];
+
+    (void)state;
+    open_waiters(&waiters, (struct kvb_http_options){ .wait_ms = 1 });
+    atomic_store(&waiters.has_answer, false);
+    send_all_that_wait(&waiters, fds);
+    read_all_that_waited(fds, "503");
+    kvb_http_stop(waiters.room.http);
+    assert_int_equal(atomic_load(&waiters.finished), more_than_threads);
+}
+
+static void a_request_woken_by_its_handler_does_not_wait(void **state)
+{
+    struct waiters waiters;
+    int fds[more_than_threads];
+
+    (void)state;
+    open_waiters(&waiters, (struct kvb_http_options){ .wait_ms = late_ms });
+    waiters.is_woken_at_once = true;
+    send_all_that_wait(&waiters, fds);
+    read_all_that_waited(fds, "200");
+    kvb_http_stop(waiters.room.http);
+}
+
+static void *wake_waiters(void *context)
+{
+    wake_all(context);
+    return NULL;
+}
+
+static void a_server_that_stops_answers_who_waits(void **state)
+{
+    struct waiters waiters;
+    pthread_t other;
+    int fds[more_than_threads];
+
+    (void)state;
+    open_waiters(&waiters, (struct kvb_http_options){ .wait_ms = late_ms });
+    send_all_that_wait(&waiters, fds);
+    assert_true(wait_until(all_wait, &waiters, patience_ms));
+    assert_int_equal(pthread_create(&other, NULL, wake_waiters, &waiters), 0);
+    kvb_http_stop(waiters.room.http);
+    assert_int_equal(pthread_join(other, NULL), 0);
+    read_all_that_waited(fds, "200");
+}
+
+static void a_client_that_leaves_while_it_waits_is_finished_with_the_others(void **state)
+{
+    struct waiters waiters;
+    int fds[more_than_threads];
+
+    (void)state;
+    open_waiters(&waiters, (struct kvb_http_options){ .wait_ms = late_ms });
+    send_all_that_wait(&waiters, fds);
+    assert_true(wait_until(all_wait, &waiters, patience_ms));
+    for (int i = 0; i < more_than_threads; i++) {
+        close(fds[i]);
+    }
+    wake_all(&waiters);
+    kvb_http_stop(waiters.room.http);
+    assert_int_equal(
+        atomic_load(&waiters.finished) + atomic_load(&waiters.dropped), more_than_threads);
+}
+
 static void a_wrong_or_used_address_is_refused_with_a_reason(void **state)
 {
     static const char *const bad[] = { "",           "9402",   "127.0.0.1",       "127.0.0.1:",
@@ -924,6 +1120,11 @@ int main(void)
         cmocka_unit_test(a_part_that_fails_cuts_the_answer),
         cmocka_unit_test(a_client_that_leaves_during_an_answer_leaves_nothing_behind),
         cmocka_unit_test(stops_while_requests_are_in_flight),
+        cmocka_unit_test(more_requests_wait_than_there_are_threads),
+        cmocka_unit_test(a_request_that_is_not_woken_is_finished_in_time),
+        cmocka_unit_test(a_request_woken_by_its_handler_does_not_wait),
+        cmocka_unit_test(a_server_that_stops_answers_who_waits),
+        cmocka_unit_test(a_client_that_leaves_while_it_waits_is_finished_with_the_others),
         cmocka_unit_test(a_wrong_or_used_address_is_refused_with_a_reason),
     };
 
