@@ -6,10 +6,19 @@
 /* Makes these hashes differ from those of other tables with the same key. */
 static const uint64_t of_holders = UINT64_C(1) << 63;
 
-/* Describes the set to find or make: `from` with one bit flipped. */
+/* A holder as a member of sets. */
+struct member {
+    uint32_t holder;
+    uint32_t leaf;
+    uint32_t word; /* of the leaf */
+    uint64_t bit;  /* of the word */
+    uint64_t hash;
+};
+
+/* Describes the set to find or make: `from` with the bit of the member flipped. */
 struct turn {
     kvb_set_id from;
-    uint32_t holder;
+    struct member member;
     uint64_t hash;
     uint64_t mask[2];
     uint32_t count;
@@ -18,6 +27,17 @@ struct turn {
 static uint64_t holder_hash(const struct kvb_holder_sets *sets, uint32_t holder)
 {
     return kvb_hash_keyed(&sets->key, holder, of_holders);
+}
+
+static struct member member_of(const struct kvb_holder_sets *sets, uint32_t holder)
+{
+    return (struct member){
+        .holder = holder,
+        .leaf = holder / kvb_leaf_bits,
+        .word = holder % kvb_leaf_bits / 64,
+        .bit = UINT64_C(1) << (holder % 64),
+        .hash = holder_hash(sets, holder),
+    };
 }
 
 static uint64_t hash_of_set(const void *context, uint32_t id)
@@ -154,16 +174,6 @@ static const uint64_t *leaf_words(
                : scratch->words;
 }
 
-static uint64_t bit_of(uint32_t holder)
-{
-    return UINT64_C(1) << (holder % 64);
-}
-
-static uint32_t word_of(uint32_t holder)
-{
-    return holder % kvb_leaf_bits / 64;
-}
-
 /* Returns the leaf with the flipped bit. */
 static struct kvb_set_leaf turned_leaf(const struct kvb_holder_sets *sets, const struct turn *turn)
 {
@@ -171,30 +181,29 @@ static struct kvb_set_leaf turned_leaf(const struct kvb_holder_sets *sets, const
     struct kvb_set_leaf leaf;
 
     memcpy(
-        leaf.words, leaf_words(sets, turn->from, turn->holder / kvb_leaf_bits, &scratch),
-        sizeof leaf.words);
-    leaf.words[word_of(turn->holder)] ^= bit_of(turn->holder);
+        leaf.words, leaf_words(sets, turn->from, turn->member.leaf, &scratch), sizeof leaf.words);
+    leaf.words[turn->member.word] ^= turn->member.bit;
     return leaf;
 }
 
-/* Whether the holder's leaf contains any other holder. */
-static bool has_others(const uint64_t *words, uint32_t holder)
+/* Whether the member's leaf contains any other holder. */
+static bool has_others(const uint64_t *words, const struct member *member)
 {
-    uint64_t others = words[word_of(holder)] & ~bit_of(holder);
+    uint64_t others = words[member->word] & ~member->bit;
 
     for (uint32_t w = 0; others == 0 && w < kvb_leaf_words; w++) {
-        others = w != word_of(holder) ? words[w] : 0;
+        others = w != member->word ? words[w] : 0;
     }
     return others != 0;
 }
 
-/* Whether the holder's leaf contains any holder after the flip. */
+/* Whether the member's leaf contains any holder after the flip. */
 static bool is_anybody_left(const struct kvb_holder_sets *sets, const struct turn *turn)
 {
     struct kvb_set_leaf scratch;
-    const uint64_t *words = leaf_words(sets, turn->from, turn->holder / kvb_leaf_bits, &scratch);
+    const uint64_t *words = leaf_words(sets, turn->from, turn->member.leaf, &scratch);
 
-    return has_others(words, turn->holder);
+    return has_others(words, &turn->member);
 }
 
 static void set_mask(uint64_t mask[2], uint32_t leaf, bool is_there)
@@ -209,15 +218,15 @@ static void plan_turn(const struct kvb_holder_sets *sets, struct turn *turn, boo
     const bool is_one = kvb_set_is_one(turn->from);
     const struct kvb_holder_set *set = is_one ? NULL : kvb_holder_set_at(sets, turn->from);
 
-    turn->hash = (is_one ? holder_hash(sets, turn->from & ~KVB_SET_ONE) : set->hash) ^
-                 holder_hash(sets, turn->holder);
+    turn->hash =
+        (is_one ? holder_hash(sets, turn->from & ~KVB_SET_ONE) : set->hash) ^ turn->member.hash;
     turn->count = (is_one ? 1 : set->count) + (is_added ? 1 : -1U);
     if (is_one) {
         set_mask(turn->mask, (turn->from & ~KVB_SET_ONE) / kvb_leaf_bits, true);
     } else {
         memcpy(turn->mask, set->mask, sizeof turn->mask);
     }
-    set_mask(turn->mask, turn->holder / kvb_leaf_bits, is_added || is_anybody_left(sets, turn));
+    set_mask(turn->mask, turn->member.leaf, is_added || is_anybody_left(sets, turn));
 }
 
 static bool is_leaf(const struct kvb_set_leaf *leaf, const uint64_t *words)
@@ -250,9 +259,8 @@ static bool is_turned(const struct kvb_holder_sets *sets, const struct turn *tur
     for (uint32_t l = next_leaf(set->mask, 0); l < kvb_max_leaves;
          l = next_leaf(set->mask, l + 1)) {
         struct kvb_set_leaf scratch;
-        const uint64_t *expected = l == turn->holder / kvb_leaf_bits
-                                       ? changed.words
-                                       : leaf_words(sets, turn->from, l, &scratch);
+        const uint64_t *expected =
+            l == turn->member.leaf ? changed.words : leaf_words(sets, turn->from, l, &scratch);
         if (!is_leaf(leaves++, expected)) {
             return false;
         }
@@ -291,9 +299,8 @@ make_turned(struct kvb_holder_sets *sets, const struct turn *turn, kvb_set_id *o
     for (uint32_t l = next_leaf(turn->mask, 0); l < kvb_max_leaves;
          l = next_leaf(turn->mask, l + 1)) {
         struct kvb_set_leaf scratch;
-        const uint64_t *words = l == turn->holder / kvb_leaf_bits
-                                    ? changed.words
-                                    : leaf_words(sets, turn->from, l, &scratch);
+        const uint64_t *words =
+            l == turn->member.leaf ? changed.words : leaf_words(sets, turn->from, l, &scratch);
         memcpy((leaf++)->words, words, sizeof leaf->words);
     }
     *kvb_holder_set_at(sets, id) = (struct kvb_holder_set){
@@ -325,18 +332,27 @@ static bool may_edit(const struct kvb_holder_sets *sets, const struct turn *turn
     return set->references == 1 && memcmp(set->mask, turn->mask, sizeof set->mask) == 0;
 }
 
-static void write_turned(
-    struct kvb_holder_sets *sets, struct kvb_holder_set *set, uint64_t *words, uint32_t holder)
+/* Writes everything but the hash, which the table reads. */
+static inline void write_turned(
+    struct kvb_holder_sets *sets, struct kvb_holder_set *set, uint64_t *words,
+    const struct member *member, bool is_added)
 {
     set->stamp = ++sets->last_stamp;
     set->before = 0;
-    words[word_of(holder)] ^= bit_of(holder);
+    set->count += is_added ? 1 : -1U;
+    words[member->word] ^= member->bit;
 }
 
-static kvb_status edit(struct kvb_holder_sets *sets, const struct turn *turn)
+static inline uint64_t *member_words(
+    const struct kvb_holder_sets *sets, const struct kvb_holder_set *set,
+    const struct member *member)
+{
+    return kvb_holder_set_leaves(sets, set)[kvb_set_rank(set->mask, member->leaf)].words;
+}
+
+static kvb_status edit(struct kvb_holder_sets *sets, const struct turn *turn, bool is_added)
 {
     struct kvb_holder_set *set = kvb_holder_set_at(sets, turn->from);
-    const uint32_t leaf = turn->holder / kvb_leaf_bits;
 
     const uint64_t old_hash = set->hash;
 
@@ -350,45 +366,81 @@ static kvb_status edit(struct kvb_holder_sets *sets, const struct turn *turn)
         (void)back;
         return status;
     }
-    set->count = turn->count;
-    write_turned(
-        sets, set, kvb_holder_set_leaves(sets, set)[kvb_set_rank(set->mask, leaf)].words,
-        turn->holder);
+    write_turned(sets, set, member_words(sets, set, &turn->member), &turn->member, is_added);
     return KVB_OK;
 }
 
-/* Fast path, the usual case in a large fleet: edits the set in place.  Requires that no leaf is
- * added or removed, and that the table has no candidate for an equal set.  Otherwise returns false
- * and changes nothing. */
-static bool edit_simply(struct kvb_holder_sets *sets, kvb_set_id id, uint32_t holder, bool is_added)
+/* Fast path, the usual case in a large fleet: edits the set of `nodes` nodes in place.  Requires
+ * that no other node has the set, that the result has several holders and the same leaves, and that
+ * the table has no candidate for an equal set.  Otherwise, and when nothing is to be changed,
+ * returns false and changes nothing. */
+[[gnu::always_inline]] static inline bool edit_simply(
+    struct kvb_holder_sets *sets, kvb_set_id id, uint32_t nodes, const struct member *member,
+    bool is_added)
 {
-    const uint32_t leaf = holder / kvb_leaf_bits;
-
-    if (kvb_set_is_one(id)) {
+    if (id == 0 || kvb_set_is_one(id)) {
         return false;
     }
     struct kvb_holder_set *set = kvb_holder_set_at(sets, id);
-    if (set->references != 1 || !kvb_set_has_leaf(set->mask, leaf)) {
+    if (set->references != nodes || !kvb_set_has_leaf(set->mask, member->leaf)) {
         return false;
     }
-    uint64_t *words = kvb_holder_set_leaves(sets, set)[kvb_set_rank(set->mask, leaf)].words;
-    const uint64_t hash = set->hash ^ holder_hash(sets, holder);
+    uint64_t *words = member_words(sets, set, member);
+    const bool is_in = (words[member->word] & member->bit) != 0;
+    if (is_in == is_added || (!is_added && (set->count == 2 || !has_others(words, member)))) {
+        return false;
+    }
+    const uint64_t hash = set->hash ^ member->hash;
     const struct kvb_line_place place = kvb_line_table_place(&sets->interned, hash);
-    if (!kvb_line_place_is_clear(&place) || (!is_added && !has_others(words, holder))) {
+    if (!kvb_line_place_is_clear(&place)) {
         return false;
     }
     kvb_line_table_remove(&sets->interned, set->hash, id);
     set->hash = hash; /* before the put, because the table reads it */
     kvb_line_table_put_at(&sets->interned, &place, id);
-    set->count += is_added ? 1 : -1U;
-    write_turned(sets, set, words, holder);
+    write_turned(sets, set, words, member, is_added);
     return true;
+}
+
+/* Edits the sets ids[0], ids[step], ids[2 * step] ..., as far as possible and at most `count`. */
+[[gnu::always_inline]] static inline uint32_t edit_each(
+    struct kvb_holder_sets *sets, const kvb_set_id *ids, ptrdiff_t step, uint32_t count,
+    const struct member *member, bool is_added)
+{
+    uint32_t edited = 0;
+
+    while (edited < count) {
+        uint32_t alike = 1;
+        while (edited + alike < count && ids[step * alike] == *ids) {
+            alike++;
+        }
+        if (!edit_simply(sets, *ids, alike, member, is_added)) {
+            break;
+        }
+        edited += alike;
+        ids += step * alike;
+    }
+    return edited;
+}
+
+uint32_t kvb_holder_sets_edit_with(
+    struct kvb_holder_sets *sets, const kvb_set_id *ids, uint32_t count, uint32_t holder)
+{
+    const struct member member = member_of(sets, holder);
+    return edit_each(sets, ids, 1, count, &member, true);
+}
+
+uint32_t kvb_holder_sets_edit_without(
+    struct kvb_holder_sets *sets, const kvb_set_id *ids, uint32_t count, uint32_t holder)
+{
+    const struct member member = member_of(sets, holder);
+    return edit_each(sets, ids, -1, count, &member, false);
 }
 
 static kvb_status
 turn_bit(struct kvb_holder_sets *sets, struct turn *turn, bool is_added, kvb_set_id *out_id)
 {
-    if (edit_simply(sets, turn->from, turn->holder, is_added)) {
+    if (edit_simply(sets, turn->from, 1, &turn->member, is_added)) {
         *out_id = turn->from;
         return KVB_OK;
     }
@@ -401,7 +453,7 @@ turn_bit(struct kvb_holder_sets *sets, struct turn *turn, bool is_added, kvb_set
         return KVB_OK;
     }
     if (may_edit(sets, turn)) {
-        KVB_TRY(edit(sets, turn));
+        KVB_TRY(edit(sets, turn, is_added));
         *out_id = turn->from;
         return KVB_OK;
     }
@@ -417,7 +469,7 @@ kvb_status kvb_holder_sets_with(
         *out_id = kvb_set_of_one(holder);
         return KVB_OK;
     }
-    struct turn turn = { .from = id, .holder = holder };
+    struct turn turn = { .from = id, .member = member_of(sets, holder) };
     return turn_bit(sets, &turn, true, out_id);
 }
 
@@ -455,6 +507,6 @@ kvb_status kvb_holder_sets_without(
         kvb_set_drop(sets, id);
         return KVB_OK;
     }
-    struct turn turn = { .from = id, .holder = holder };
+    struct turn turn = { .from = id, .member = member_of(sets, holder) };
     return turn_bit(sets, &turn, false, out_id);
 }

@@ -22,8 +22,8 @@
  *
  * A set's hash is the XOR of its holders' hashes (Zobrist hashing).  One XOR adds or removes a
  * holder, and the result finds an equal set in the table.  Sets of equal hash are compared bit by
- * bit.  A set with one reference may be edited in place.  A set with several references is
- * immutable.
+ * bit.  A set is edited in place if all nodes that have it change alike, and is immutable
+ * otherwise.
  *
  * Queries repeat the same prompts.  In most cases the next set of a prompt lacks one holder of the
  * set before.  A reader may cache that holder in the next set (kvb_set_note()).  The note is valid
@@ -83,6 +83,15 @@ kvb_status kvb_holder_sets_with(
     struct kvb_holder_sets *sets, kvb_set_id id, uint32_t holder, kvb_set_id *out_id);
 kvb_status kvb_holder_sets_without(
     struct kvb_holder_sets *sets, kvb_set_id id, uint32_t holder, kvb_set_id *out_id);
+
+/* Fast path for the next `count` nodes of a chain: edit their sets in place, which keeps their ids.
+ * _edit_with() adds the holder to the sets ids[0], ids[1] ..., and _edit_without() removes it from
+ * ids[0], ids[-1] ...  Both stop at a set that is not changed, that any other node has too, or that
+ * needs _with() or _without().  Return for how many nodes they have done it. */
+uint32_t kvb_holder_sets_edit_with(
+    struct kvb_holder_sets *sets, const kvb_set_id *ids, uint32_t count, uint32_t holder);
+uint32_t kvb_holder_sets_edit_without(
+    struct kvb_holder_sets *sets, const kvb_set_id *ids, uint32_t count, uint32_t holder);
 
 /* Makes the memory for `count` sets of a leaf each resident, as kvb_region_populate() does. */
 bool kvb_holder_sets_populate(struct kvb_holder_sets *sets, size_t count, size_t step);

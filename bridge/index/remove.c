@@ -107,8 +107,8 @@ static kvb_status leave_nodes(struct removing *removing, uint32_t node, uint32_t
 }
 
 /* Returns how many of the run's next blocks are `node` and the nodes before it in its extent, under
- * their canonical names and with the same set of several holders.  `node` is one of them. */
-static uint32_t count_alike(const struct removing *removing, uint32_t node)
+ * their canonical names.  `node` is one of them. */
+static uint32_t count_canonical(const struct removing *removing, uint32_t node)
 {
     const struct prefix_extent *here = kvb_prefix_extent_of(removing->index, node);
     const uint32_t at = kvb_prefix_offset(node);
@@ -117,18 +117,48 @@ static uint32_t count_alike(const struct removing *removing, uint32_t node)
     const size_t max = left <= at ? left : at + 1;
     uint32_t count = 1;
 
-    while (count < max && !kvb_set_is_one(here->sets[at]) &&
-           here->sets[at - count] == here->sets[at] &&
-           here->names[at - count] == blocks[count].value && here->named >> (at - count) & 1) {
+    while (count < max && here->names[at - count] == blocks[count].value &&
+           here->named >> (at - count) & 1) {
         count++;
     }
     return count;
+}
+
+/* Returns how many of `node` and the nodes before it, at most `max`, have the same set of several
+ * holders.  `node` is one of them. */
+static uint32_t count_alike(const struct removing *removing, uint32_t node, uint32_t max)
+{
+    const kvb_set_id *set = kvb_prefix_set(removing->index, node);
+    uint32_t count = 1;
+
+    while (count < max && !kvb_set_is_one(*set) && *(set - count) == *set) {
+        count++;
+    }
+    return count;
+}
+
+/* Removes the slot from `node` and from as many of the nodes before it, `max` in all, as can be
+ * done at once.  Returns their number in *out_count. */
+static kvb_status
+leave_some(struct removing *removing, uint32_t node, uint32_t max, uint32_t *out_count)
+{
+    struct kvb_prefix_index *index = removing->index;
+
+    *out_count = kvb_holder_sets_edit_without(
+        &index->sets, kvb_prefix_set(index, node), max, removing->holder);
+    if (*out_count > 0) {
+        count_gone(removing, *out_count);
+        return KVB_OK;
+    }
+    *out_count = count_alike(removing, node, max);
+    return leave_nodes(removing, node, *out_count);
 }
 
 static kvb_status remove_canonical(struct removing *removing)
 {
     struct kvb_prefix_index *index = removing->index;
     const uint32_t node = find_canonical(removing);
+    uint32_t count = 0;
 
     if (node == KVB_NONE) {
         done_with_some(removing, 1, false);
@@ -137,10 +167,8 @@ static kvb_status remove_canonical(struct removing *removing)
     if (pop(removing, node)) {
         return KVB_OK;
     }
-    const uint32_t count = count_alike(removing, node);
-    const uint32_t above = kvb_prefix_parent(index, node + 1 - count);
-    guess_next(removing, above);
-    KVB_TRY(leave_nodes(removing, node, count));
+    KVB_TRY(leave_some(removing, node, count_canonical(removing, node), &count));
+    guess_next(removing, kvb_prefix_parent(index, node + 1 - count));
     kvb_prefix_trim(index, node);
     done_with_some(removing, count, true);
     return KVB_OK;

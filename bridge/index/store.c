@@ -149,42 +149,65 @@ expect_rest(struct storing *storing, uint32_t child, uint32_t count)
     }
 }
 
-/* Stores `count` blocks whose nodes exist, from `child` on, and have the same set. */
-static kvb_status store_alike(struct storing *storing, uint32_t child, uint32_t count)
+/* Returns how many of the first `max` sets are the same. */
+static uint32_t count_alike_sets(const kvb_set_id *sets, uint32_t max)
 {
-    struct kvb_prefix_index *index = storing->index;
-    kvb_set_id *sets = kvb_prefix_set(index, child);
-    const bool is_new = !kvb_set_has(&index->sets, *sets, storing->holder);
+    uint32_t count = 1;
 
-    if (is_new) {
-        KVB_TRY(note(storing, child / kvb_extent_nodes));
-        KVB_TRY(enter_holder_sets(storing, sets, count));
-        count_new(storing, count);
-    } else {
-        storing->noted = child / kvb_extent_nodes;
-        index->counters.duplicate_stored += count;
+    while (count < max && sets[count] == sets[0]) {
+        count++;
     }
-    if (storing->changed) {
-        memset(storing->changed + storing->names->at, is_new, count);
+    return count;
+}
+
+/* Adds the holder to the sets of as many of `max` nodes, from `child` on, as can be done at once.
+ * It is not in the first of them.  Returns their number in *out_count. */
+static kvb_status
+enter_some(struct storing *storing, uint32_t child, uint32_t max, uint32_t *out_count)
+{
+    kvb_set_id *sets = kvb_prefix_set(storing->index, child);
+
+    KVB_TRY(note(storing, child / kvb_extent_nodes));
+    *out_count = kvb_holder_sets_edit_with(&storing->index->sets, sets, max, storing->holder);
+    if (*out_count == 0) {
+        *out_count = count_alike_sets(sets, max);
+        KVB_TRY(enter_holder_sets(storing, sets, *out_count));
     }
-    storing->node = child + count - 1;
-    kvb_prefix_names_skip(storing->names, count);
+    count_new(storing, *out_count);
     return KVB_OK;
 }
 
-/* Stores `count` blocks whose nodes exist, from `child` on, and whose names are the canonical names
- * of the nodes. */
+/* Stores some of `max` blocks whose nodes exist, from `child` on, and whose names are the canonical
+ * names of the nodes.  Returns their number in *out_count, one at least. */
+static kvb_status
+store_some(struct storing *storing, uint32_t child, uint32_t max, uint32_t *out_count)
+{
+    struct kvb_prefix_index *index = storing->index;
+    const kvb_set_id *sets = kvb_prefix_set(index, child);
+    const bool is_new = !kvb_set_has(&index->sets, *sets, storing->holder);
+
+    if (is_new) {
+        KVB_TRY(enter_some(storing, child, max, out_count));
+    } else {
+        *out_count = count_alike_sets(sets, max);
+        storing->noted = child / kvb_extent_nodes;
+        index->counters.duplicate_stored += *out_count;
+    }
+    if (storing->changed) {
+        memset(storing->changed + storing->names->at, is_new, *out_count);
+    }
+    storing->node = child + *out_count - 1;
+    kvb_prefix_names_skip(storing->names, *out_count);
+    return KVB_OK;
+}
+
+/* Stores `count` such blocks. */
 static kvb_status store_there(struct storing *storing, uint32_t child, uint32_t count)
 {
-    const kvb_set_id *sets = kvb_prefix_set(storing->index, child);
-
     for (uint32_t i = 0; i < count;) { /* terminates: each iteration stores one at least */
-        uint32_t alike = 1;
-        while (i + alike < count && sets[i + alike] == sets[i]) {
-            alike++;
-        }
-        KVB_TRY(store_alike(storing, child + i, alike));
-        i += alike;
+        uint32_t stored = 0;
+        KVB_TRY(store_some(storing, child + i, count - i, &stored));
+        i += stored;
     }
     return KVB_OK;
 }

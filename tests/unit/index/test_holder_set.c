@@ -75,6 +75,23 @@ static void copy(struct world *world, uint32_t from, uint32_t to)
     memcpy(world->has[to], world->has[from], sizeof world->has[to]);
 }
 
+/* Returns how many nodes, from `node` up or down, were edited. */
+static uint32_t edit(struct world *world, uint32_t node, uint32_t holder, bool is_added)
+{
+    const kvb_set_id *ids = &world->set[node];
+    const uint32_t number = number_of(holder);
+    const uint32_t edited = is_added
+                                ? kvb_holder_sets_edit_with(&world->sets, ids, nodes - node, number)
+                                : kvb_holder_sets_edit_without(&world->sets, ids, node + 1, number);
+
+    for (uint32_t i = 0; i < edited; i++) {
+        bool *has = &world->has[is_added ? node + i : node - i][holder];
+        assert_true(*has != is_added);
+        *has = is_added;
+    }
+    return edited;
+}
+
 /* Equal sets must have equal numbers and different sets different numbers, so that each set is
  * stored once. */
 static void compare(const struct world *world)
@@ -109,16 +126,19 @@ static void empty(struct world *world)
 static void one_incarnation(unsigned seed, uint32_t spread)
 {
     struct world *world = make_world(seed, spread);
+    uint32_t edited = 0;
 
     for (int i = 0; i < 60000; i++) {
         if (draw(world, 10) == 0) {
             copy(world, draw(world, nodes), draw(world, nodes));
         }
+        edited += edit(world, draw(world, nodes), draw_holder(world), draw(world, 2) == 0);
         assert_ok(turn(world, draw(world, nodes), draw_holder(world)));
         if (i % 3000 == 0) {
             compare(world);
         }
     }
+    assert_true(edited > 0);
     compare(world);
     empty(world);
 }
@@ -161,6 +181,28 @@ static void a_set_of_one_node_is_edited_in_place(void **state)
     copy(world, 0, 1);
     assert_ok(turn(world, 0, 4));
     assert_int_not_equal(world->set[0], before); /* the other node still has it */
+    assert_int_equal(world->set[1], before);
+    compare(world);
+    empty(world);
+}
+
+static void a_set_of_adjacent_nodes_is_edited_in_place(void **state)
+{
+    (void)state;
+    struct world *world = make_world(7, 1);
+
+    for (uint32_t holder = 0; holder < 3; holder++) {
+        assert_ok(turn(world, 1, holder));
+    }
+    copy(world, 1, 2);
+    copy(world, 1, 5);
+    const kvb_set_id before = world->set[1];
+    assert_int_equal(edit(world, 2, 0, false), 0); /* node 5 has it too */
+    assert_ok(turn(world, 5, 0));
+    assert_int_equal(edit(world, 2, 0, false), 0); /* it would be equal to the set of node 5 */
+    assert_int_equal(edit(world, 1, 3, true), 2);
+    assert_int_equal(edit(world, 2, 3, false), 2);
+    assert_int_equal(edit(world, 2, 3, false), 0); /* the holder is not in it */
     assert_int_equal(world->set[1], before);
     compare(world);
     empty(world);
@@ -222,6 +264,7 @@ int main(void)
         cmocka_unit_test(agrees_with_arrays_of_bools),
         cmocka_unit_test(equal_sets_have_one_number_however_they_were_made),
         cmocka_unit_test(a_set_of_one_node_is_edited_in_place),
+        cmocka_unit_test(a_set_of_adjacent_nodes_is_edited_in_place),
         cmocka_unit_test(survives_the_failure_of_each_growth),
         cmocka_unit_test(a_note_ends_when_either_set_changes),
     };
