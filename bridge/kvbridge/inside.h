@@ -184,8 +184,9 @@ struct bridge_checkpoints {
     struct kvb_checkpoint_maker maker;
     struct bridge_rank *rank; /* the rank whose checkpoint is being written */
     struct bridge_tokens tokens;
-    bool is_stopping; /* checkpoints of all ranks come before tokens of any */
-    size_t next_rank;
+    bool is_stopping;      /* checkpoints of all ranks come before tokens of any */
+    size_t next_rank;      /* where the search for one that needs a checkpoint goes on */
+    uint64_t next_look_ns; /* no search before this time */
     struct kvb_log_limit limit;
 };
 

@@ -11,7 +11,9 @@
 static struct {
     size_t checkpoints_due;
     size_t tokens_due;
-    char order[8]; /* C: a checkpoint was begun; T: tokens */
+    size_t looks;                            /* at a rank: is its checkpoint due? */
+    const struct kvb_checkpoint_policy *due; /* that of the one rank that needs one; NULL: any */
+    char order[8];                           /* C: a checkpoint was begun; T: tokens */
 } script;
 
 static void note(char what)
@@ -36,7 +38,8 @@ kvb_status __wrap_kvb_checkpoint_begin(
     (void)advertised;
     (void)now_ns;
     (void)period_ns;
-    if (script.checkpoints_due == 0) {
+    script.looks++;
+    if (script.checkpoints_due == 0 || (script.due && script.due != policy)) {
         return KVB_NOT_FOUND;
     }
     script.checkpoints_due--;
@@ -140,11 +143,59 @@ static void at_the_stop_tokens_follow_all_checkpoints(void **state)
     end(&world);
 }
 
+/* Of 1,000 ranks one needs a checkpoint: it is found within a second of looks, each at few ranks.
+ */
+static void a_look_is_at_few_of_many_ranks(void **state)
+{
+    enum { ranks = 1000, looks = 50 };
+    struct bridge_rank *many = calloc(ranks, sizeof *many);
+    struct bridge_rank **list = calloc(ranks, sizeof(struct bridge_rank *));
+    struct world world;
+
+    (void)state;
+    begin(&world, 1);
+    assert_true(many && list);
+    for (size_t i = 0; i < ranks; i++) {
+        list[i] = &many[i];
+    }
+    world.bridge->membership.ranks = list;
+    world.bridge->membership.rank_count = ranks;
+    script.due = &many[ranks - 1].checkpoint;
+    kvb_bridge_save(world.bridge);
+    const size_t first = script.looks;
+    assert_in_range(first, 1, ranks / 10);
+    for (size_t i = 0; i < looks; i++) {
+        world.bridge->checkpoints.next_look_ns = 0; /* its time has come */
+        kvb_bridge_save(world.bridge);
+    }
+    assert_string_equal(script.order, "CT");
+    assert_true(script.looks <= (looks + 1) * first);
+    free((void *)list);
+    free(many);
+    end(&world);
+}
+
+static void between_two_looks_no_rank_is_looked_at(void **state)
+{
+    struct world world;
+
+    (void)state;
+    begin(&world, 0);
+    kvb_bridge_save(world.bridge);
+    assert_int_equal(script.looks, 1);
+    world.bridge->checkpoints.next_look_ns = UINT64_MAX;
+    kvb_bridge_save(world.bridge);
+    assert_int_equal(script.looks, 1);
+    end(&world);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_follow_their_checkpoint_at_once),
         cmocka_unit_test(at_the_stop_tokens_follow_all_checkpoints),
+        cmocka_unit_test(a_look_is_at_few_of_many_ranks),
+        cmocka_unit_test(between_two_looks_no_rank_is_looked_at),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
