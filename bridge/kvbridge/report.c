@@ -221,17 +221,22 @@ static void fill_rank_report(
     out->has_last_seq = kvb_stream_last_seq(rank->served.stream, &out->last_seq);
 }
 
-static void count_exact(struct bridge_shown *shown, const struct kvb_bridge_report *report)
-{
-    uint32_t exact = 0;
-    uint32_t streams = 0;
+/* The streams of a report, and what is counted while it is written. */
+struct streams_reported {
+    const struct kvb_bridge *bridge;
+    uint64_t now_ns;
+    uint32_t exact;
+    uint32_t not_down;
+};
 
-    for (size_t i = 0; i < report->stream_count; i++) {
-        const enum kvb_stream_state state = report->streams[i].beat.state;
-        exact += state == KVB_STREAM_EXACT;
-        streams += state != KVB_STREAM_DOWN;
-    }
-    kvb_exact_share_set(&shown->share, exact, streams);
+static void fill_next_report(void *context, size_t at, struct kvb_stream_report *out)
+{
+    struct streams_reported *reported = context;
+
+    fill_rank_report(
+        reported->bridge, reported->bridge->membership.ranks[at], reported->now_ns, out);
+    reported->exact += out->beat.state == KVB_STREAM_EXACT;
+    reported->not_down += out->beat.state != KVB_STREAM_DOWN;
 }
 
 /* The status of the Kubernetes watch, as a report borrows it. */
@@ -288,7 +293,9 @@ struct status_page {
 static kvb_status make_status(
     struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing, const struct status_page *page)
 {
-    const bool is_whole = page->count == bridge->membership.rank_count;
+    const size_t ranks = bridge->membership.rank_count;
+    const bool is_whole = page->count == ranks;
+    struct streams_reported reported = { .bridge = bridge, .now_ns = now_ns };
     struct kvb_bridge_report report = {
         .version = KVB_VERSION,
         .name_space = bridge->config->publish.name_space,
@@ -300,26 +307,19 @@ static kvb_status make_status(
         .events_published = bridge->publisher.events.events,
         .batches_received = kvb_metric_get(&bridge->shown.metrics, kvb_bridge_batches_received),
         .nats_reconnects = reconnects(kvb_bus_connects(bridge->publisher.bus)),
-        .streams = calloc(
-            bridge->membership.rank_count ? bridge->membership.rank_count : 1,
-            sizeof *report.streams),
-        .stream_count = bridge->membership.rank_count,
+        .fill_stream = fill_next_report,
+        .context = &reported,
+        .first_stream = page->first,
+        .stream_count = page->count,
+        .streams_left_out = ranks - page->count,
         .loads = calloc(
             KVB_LOAD_SOURCE_KIND_COUNT * bridge->membership.load_count + 1, sizeof *report.loads),
     };
 
-    if (!report.streams || !report.loads) {
-        free(report.streams);
-        free(report.loads);
+    if (!report.loads) {
         return KVB_NO_MEMORY;
     }
     memcpy(report.bridge_id, bridge->bridge_id, sizeof report.bridge_id);
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        fill_rank_report(bridge, bridge->membership.ranks[i], now_ns, &report.streams[i]);
-    }
-    count_exact(&bridge->shown, &report);
-    report.streams_left_out = report.stream_count - page->count;
-    report.stream_count = page->count;
     report.load_count =
         is_whole ? kvb_bridge_report_loads(&bridge->membership, now_ns, report.loads) : 0;
     struct pods_reported pods;
@@ -332,11 +332,11 @@ static kvb_status make_status(
     report.announce_count = kvb_bridge_report_announce(bridge, announced, announce);
     report.announce = announce;
     kvb_buf_reset(&bridge->publisher.status);
-    struct kvb_stream_report *streams = report.streams;
-    report.streams += page->first;
     const kvb_status status = kvb_bridge_status_encode(&report, &bridge->publisher.status);
-    free(streams);
     free(report.loads);
+    if (status == KVB_OK && is_whole) {
+        kvb_exact_share_set(&bridge->shown.share, reported.exact, reported.not_down);
+    }
     return status;
 }
 

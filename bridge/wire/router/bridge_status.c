@@ -203,7 +203,9 @@ static void write_lists(struct kvb_json_writer *json, const struct kvb_bridge_re
 {
     kvb_json_write_pair_begin(json, "streams", '[');
     for (size_t i = 0; i < report->stream_count; i++) {
-        write_stream_report(json, &report->streams[i]);
+        struct kvb_stream_report stream;
+        report->fill_stream(report->context, report->first_stream + i, &stream);
+        write_stream_report(json, &stream);
     }
     kvb_json_write_end(json, ']');
     if (report->streams_left_out > 0) {

@@ -127,7 +127,11 @@ struct kvb_bridge_report {
     uint64_t events_published;
     uint64_t batches_received;
     uint64_t nats_reconnects;
-    struct kvb_stream_report *streams; /* borrowed */
+    /* Fills the reports first_stream .. first_stream + stream_count - 1 one after the other, so
+     * that a thousand need no memory.  Their texts are borrowed until the next call. */
+    void (*fill_stream)(void *context, size_t at, struct kvb_stream_report *out);
+    void *context;
+    size_t first_stream;
     size_t stream_count;
     size_t streams_left_out; /* streams omitted, because they would not fit a message */
     struct kvb_load_source_report *loads; /* borrowed */

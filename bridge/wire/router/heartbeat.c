@@ -8,7 +8,6 @@
 #include "wire/protobuf/message.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -254,12 +253,26 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
 
 /* ---- JSON -------------------------------------------------------------------- */
 
+static const char hex_digits[] = "0123456789abcdef";
+
+enum { u64_digits = 16 };
+
+/* Writes 16 hexadecimal digits.  With a thousand streams printf() would take a tenth of an idle
+ * bridge's time. */
+static void put_u64_hex(char *out, uint64_t value)
+{
+    for (size_t i = u64_digits; i-- > 0; value >>= 4U) {
+        out[i] = hex_digits[value & 0xfU];
+    }
+}
+
 static void write_epoch(const kvb_epoch *epoch, struct kvb_json_writer *json)
 {
-    char text[2 * sizeof epoch->bytes + 1];
+    char text[2 * sizeof epoch->bytes + 1] = "";
 
     for (size_t i = 0; i < sizeof epoch->bytes; i++) {
-        (void)snprintf(text + 2 * i, 3, "%02x", epoch->bytes[i]);
+        text[2 * i] = hex_digits[epoch->bytes[i] >> 4U];
+        text[2 * i + 1] = hex_digits[epoch->bytes[i] & 0xfU];
     }
     kvb_json_write_pair_text(json, "epoch", text);
 }
@@ -316,8 +329,9 @@ static void write_tier_digests(const struct kvb_heartbeat *heartbeat, struct kvb
     kvb_json_write_pair_begin(json, "digests", '{');
     for (unsigned i = 0; i < KVB_LIST_COUNT; i++) {
         const struct kvb_hash128 *digest = &heartbeat->tiers[i].digest;
-        char text[33];
-        (void)snprintf(text, sizeof text, "%016" PRIx64 "%016" PRIx64, digest->high, digest->low);
+        char text[2 * u64_digits + 1] = "";
+        put_u64_hex(text, digest->high);
+        put_u64_hex(text + u64_digits, digest->low);
         kvb_json_write_pair_text(json, kvb_tier_name((enum kvb_tier)i), text);
     }
     kvb_json_write_end(json, '}');
@@ -337,9 +351,9 @@ write_heartbeat_missing(const struct kvb_heartbeat *heartbeat, struct kvb_json_w
 /* Writes text, because readers that store numbers as doubles would round it. */
 static void write_publisher(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
 {
-    char text[17];
+    char text[u64_digits + 1] = "";
 
-    (void)snprintf(text, sizeof text, "%016" PRIx64, heartbeat->publisher);
+    put_u64_hex(text, heartbeat->publisher);
     kvb_json_write_pair_text(json, "publisher", text);
     kvb_json_write_pair_bool(json, "standby", heartbeat->is_standby);
 }

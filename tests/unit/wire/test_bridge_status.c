@@ -5,6 +5,14 @@
 #include <stdio.h>
 #include <string.h>
 
+/* context: an array of them. */
+static void copy_stream(void *context, size_t at, struct kvb_stream_report *out)
+{
+    const struct kvb_stream_report *streams = context;
+
+    *out = streams[at];
+}
+
 static void a_status_names_the_bridge_and_its_profile(void **state)
 {
     (void)state;
@@ -21,7 +29,8 @@ static void a_status_names_the_bridge_and_its_profile(void **state)
                                         .component = "backend",
                                         .profile = KVB_PROFILE_PROTOBUF,
                                         .nats_reconnects = 2,
-                                        .streams = &stream,
+                                        .fill_stream = copy_stream,
+                                        .context = &stream,
                                         .stream_count = 1 };
     struct kvb_buf out;
     struct kvb_bridge_identity identity;
@@ -52,6 +61,38 @@ static void a_status_names_the_bridge_and_its_profile(void **state)
     kvb_buf_done(&out);
 }
 
+static void make_stream(void *context, size_t at, struct kvb_stream_report *out)
+{
+    (void)context;
+    *out = (struct kvb_stream_report){
+        .beat = { .worker_id = 100 + at }, .endpoint = "", .origin = "", .why = ""
+    };
+}
+
+static void a_page_lists_its_streams_alone(void **state)
+{
+    (void)state;
+    const struct kvb_bridge_report report = { .version = "",
+                                              .name_space = "",
+                                              .component = "",
+                                              .fill_stream = make_stream,
+                                              .first_stream = 1,
+                                              .stream_count = 2,
+                                              .streams_left_out = 2 };
+    struct kvb_buf out;
+
+    kvb_buf_init(&out, 1 << 16);
+    assert_int_equal(kvb_bridge_status_encode(&report, &out), KVB_OK);
+    assert_int_equal(kvb_buf_append(&out, "", 1), KVB_OK);
+    const char *text = (const char *)out.data;
+    assert_null(strstr(text, "\"worker_id\":100"));
+    const char *second = strstr(text, "\"worker_id\":101");
+    assert_non_null(second);
+    assert_non_null(strstr(second, "\"worker_id\":102"));
+    assert_null(strstr(text, "\"worker_id\":103"));
+    kvb_buf_done(&out);
+}
+
 static void a_stream_shows_what_an_operator_should_correct(void **state)
 {
     (void)state;
@@ -60,9 +101,12 @@ static void a_stream_shows_what_an_operator_should_correct(void **state)
                                         .endpoint = "",
                                         .origin = "",
                                         .why = "nobody listens" };
-    const struct kvb_bridge_report report = {
-        .version = "", .name_space = "", .component = "", .streams = &stream, .stream_count = 1
-    };
+    const struct kvb_bridge_report report = { .version = "",
+                                              .name_space = "",
+                                              .component = "",
+                                              .fill_stream = copy_stream,
+                                              .context = &stream,
+                                              .stream_count = 1 };
     struct kvb_buf out;
 
     kvb_buf_init(&out, 1 << 16);
@@ -185,7 +229,8 @@ static void a_standby_with_a_smaller_id_names_what_it_watches(void **state)
                                         .name_space = "",
                                         .component = "",
                                         .is_standby = true,
-                                        .streams = &stream,
+                                        .fill_stream = copy_stream,
+                                        .context = &stream,
                                         .stream_count = 1 };
     struct kvb_buf out;
 
@@ -246,6 +291,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_status_names_the_bridge_and_its_profile),
+        cmocka_unit_test(a_page_lists_its_streams_alone),
         cmocka_unit_test(a_stream_shows_what_an_operator_should_correct),
         cmocka_unit_test(a_service_shows_what_is_registered_there),
         cmocka_unit_test(a_load_source_shows_what_is_known_of_it),
