@@ -2,9 +2,15 @@
 
 #include <errno.h>
 
-static kvb_status from_errno(int code)
+/* KVB_AGAIN, and nothing else, means that there is no input. */
+static int receive_frame(zmq_msg_t *frame, void *socket)
 {
-    return code == EAGAIN || code == EINTR ? KVB_AGAIN : KVB_IO;
+    int len = -1;
+
+    do {
+        len = zmq_msg_recv(frame, socket, ZMQ_DONTWAIT);
+    } while (len < 0 && errno == EINTR);
+    return len;
 }
 
 /* Drops the frames beyond kvb_max_frames, but counts them. */
@@ -15,7 +21,7 @@ static void drop_other_frames(void *socket, struct kvb_zmq_message *message)
 
     while (has_more) {
         (void)zmq_msg_init(&part);
-        if (zmq_msg_recv(&part, socket, ZMQ_DONTWAIT) < 0) {
+        if (receive_frame(&part, socket) < 0) {
             (void)zmq_msg_close(&part);
             return; /* does not happen: frames of one message arrive together */
         }
@@ -30,8 +36,8 @@ static kvb_status receive_part(void *socket, struct kvb_zmq_message *message)
     zmq_msg_t *part = &message->parts[message->part_count];
 
     (void)zmq_msg_init(part); /* cannot fail */
-    if (zmq_msg_recv(part, socket, ZMQ_DONTWAIT) < 0) {
-        const kvb_status status = from_errno(errno);
+    if (receive_frame(part, socket) < 0) {
+        const kvb_status status = errno == EAGAIN ? KVB_AGAIN : KVB_IO;
         (void)zmq_msg_close(part);
         return status;
     }

@@ -19,6 +19,7 @@ struct owner {
     struct watched sockets[sockets_an_owner];
     size_t socket_count;
     unsigned pending; /* ready, independent of the sockets */
+    unsigned drained; /* these kinds have no input before the next edge of their descriptors */
     unsigned ready;   /* as found by the last check */
     bool is_hot;      /* is on the ready list */
 };
@@ -81,9 +82,15 @@ static int fd_of(void *socket)
     return zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0 ? fd : -1;
 }
 
-static kvb_status watch_descriptor(struct kvb_poller *poller, size_t owner, int fd, uint32_t events)
+/* What epoll stores for a descriptor. */
+static uint64_t tag_of(size_t owner, unsigned kind)
 {
-    struct epoll_event event = { .events = events, .data = { .u64 = owner } };
+    return (uint64_t)kind << 32U | owner;
+}
+
+static kvb_status watch_descriptor(struct kvb_poller *poller, uint64_t tag, int fd, uint32_t events)
+{
+    struct epoll_event event = { .events = events, .data = { .u64 = tag } };
 
     return epoll_ctl(poller->epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0 ? KVB_OK : KVB_IO;
 }
@@ -96,9 +103,10 @@ kvb_poller_add_socket(struct kvb_poller *poller, size_t owner, unsigned kind, vo
     if (at->socket_count == sockets_an_owner) {
         return KVB_TOO_LARGE;
     }
-    KVB_TRY(watch_descriptor(poller, owner, fd_of(socket), EPOLLIN | EPOLLET));
+    KVB_TRY(watch_descriptor(poller, tag_of(owner, kind), fd_of(socket), EPOLLIN | EPOLLET));
     at->sockets[at->socket_count++] = (struct watched){ .socket = socket, .kind = kind };
-    heat(poller, owner); /* no edge reports earlier input */
+    at->drained &= ~kind; /* no edge reports earlier input */
+    heat(poller, owner);
     return KVB_OK;
 }
 
@@ -118,13 +126,18 @@ void kvb_poller_drop_socket(struct kvb_poller *poller, size_t owner, void *socke
 
 kvb_status kvb_poller_add_fd(struct kvb_poller *poller, size_t owner, int fd)
 {
-    return watch_descriptor(poller, owner, fd, EPOLLIN);
+    return watch_descriptor(poller, tag_of(owner, kvb_ready_live), fd, EPOLLIN);
 }
 
 void kvb_poller_set_pending(struct kvb_poller *poller, size_t owner, unsigned kinds)
 {
     poller->owners[owner].pending = kinds;
     heat(poller, owner);
+}
+
+void kvb_poller_set_drained(struct kvb_poller *poller, size_t owner, unsigned kinds)
+{
+    poller->owners[owner].drained |= kinds;
 }
 
 /* ---- Waiting ---- */
@@ -140,16 +153,20 @@ static bool has_input(void *socket)
     return events & ZMQ_POLLIN;
 }
 
-static unsigned look(const struct owner *owner)
+/* Two sockets of one kind are one answer: the second is checked only when the first has no input.
+ */
+static unsigned look(struct owner *owner)
 {
-    unsigned ready = owner->pending;
+    unsigned with_input = 0;
 
     for (size_t i = 0; i < owner->socket_count; i++) {
-        if (has_input(owner->sockets[i].socket)) {
-            ready |= owner->sockets[i].kind;
+        const struct watched *watched = &owner->sockets[i];
+        if ((watched->kind & (owner->drained | with_input)) == 0 && has_input(watched->socket)) {
+            with_input |= watched->kind;
         }
     }
-    return ready;
+    owner->drained = ~with_input;
+    return owner->pending | with_input;
 }
 
 /* Checks the owners on the ready list, and removes those without input.  Edges of their descriptors
@@ -171,10 +188,12 @@ static void look_at_hot(struct kvb_poller *poller)
     poller->next = 0;
 }
 
-static void take_poll_event(struct kvb_poller *poller, size_t at)
+static void take_poll_event(struct kvb_poller *poller, uint64_t tag)
 {
+    const size_t at = tag & UINT32_MAX;
     struct owner *owner = &poller->owners[at];
 
+    owner->drained &= ~(unsigned)(tag >> 32U);
     if (owner->is_hot) {
         return; /* on the ready list already; checked again before the next wait */
     }
@@ -189,6 +208,7 @@ static kvb_status wait_blindly(struct kvb_poller *poller, int timeout_ms)
 {
     (void)poll(NULL, 0, timeout_ms);
     for (size_t at = 0; at < poller->owner_count; at++) {
+        poller->owners[at].drained = 0; /* no edge is reported */
         heat(poller, at);
     }
     look_at_hot(poller);

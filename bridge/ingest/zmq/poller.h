@@ -14,7 +14,8 @@
  * The descriptor of a libzmq socket is edge-triggered: it only reports that the state has changed
  * since ZMQ_EVENTS was last read, and each send and receive reads ZMQ_EVENTS.  So an owner that was
  * ready stays on the ready list.  Its sockets are checked before each wait until they have no more
- * input.  From then on its descriptors suffice.
+ * input, or until the caller says that they have none: each check costs two system calls.  From
+ * then on its descriptors suffice.
  *
  * Therefore receive from a watched socket only between kvb_poller_next() and the next wait, or
  * after kvb_poller_set_pending().
@@ -42,6 +43,10 @@ kvb_status kvb_poller_add_fd(struct kvb_poller *poller, size_t owner, int fd);
 
 /* These kinds count as ready, independent of the sockets, until the next call for this owner. */
 void kvb_poller_set_pending(struct kvb_poller *poller, size_t owner, unsigned kinds);
+
+/* A receive from each of the owner's sockets of these kinds has found nothing, and nothing else was
+ * done with them since: they are not checked before the next edge. */
+void kvb_poller_set_drained(struct kvb_poller *poller, size_t owner, unsigned kinds);
 
 /* Returns when an owner is ready, after timeout_ms, or on a signal.
  * KVB_IO  epoll_wait() failed; this call has waited timeout_ms instead, and checked every owner */

@@ -74,6 +74,7 @@ struct kvb_source {
     void *dealer; /* NULL while no replay runs */
     bool is_bound;
     bool is_up;             /* of a connecting SUB */
+    bool is_drained;        /* a receive from the SUB has just found nothing */
     bool is_loss_new;       /* the next retry follows a loss, not a failed attempt */
     struct kvb_peers peers; /* of a bound SUB */
     struct renewal renewal; /* of a connecting SUB */
@@ -290,10 +291,13 @@ size_t kvb_source_receive(
 
     kvb_zmq_close_run(zmq);
     *out_refused = 0;
+    source->is_drained = false;
     while (zmq->run_count < kvb_source_run && bytes < kvb_source_run_bytes) {
         struct kvb_zmq_message *message = &zmq->run[zmq->run_count];
         struct kvb_source_batch *batch = &out_batches[batches];
-        if (kvb_zmq_message_receive(source->sub, message) != KVB_OK) {
+        const kvb_status status = kvb_zmq_message_receive(source->sub, message);
+        if (status != KVB_OK) {
+            source->is_drained = status == KVB_AGAIN;
             break;
         }
         zmq->run_count++;
@@ -332,6 +336,7 @@ static void subscribe_new_connection(struct kvb_source *source)
     size_t size = sizeof events;
 
     (void)zmq_getsockopt(source->sub, ZMQ_EVENTS, &events, &size);
+    source->is_drained = false;
 }
 
 /* The likely reason of a failed handshake.  A client with the wrong server_key only sees that the
@@ -424,13 +429,18 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
 struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source)
 {
     struct kvb_source_link link = { .was_lost = false };
+    kvb_status status = KVB_OK;
     uint16_t event = 0;
     int value = 0;
 
-    while (kvb_zmq_monitor_next(source->monitor, &event, &value) == KVB_OK) {
+    while ((status = kvb_zmq_monitor_next(source->monitor, &event, &value)) == KVB_OK) {
         follow_monitor(source, event, value, &link);
         source->renewal.is_received = true;
     }
+    if (status == KVB_AGAIN && source->is_drained) {
+        kvb_poller_set_drained(source->poller, source->owner, kvb_ready_live);
+    }
+    source->is_drained = false;
     const size_t engines = kvb_peers_count(&source->peers);
     if (source->is_bound && engines > 0) {
         source->refusal = REFUSAL_NONE; /* others are only counted */
@@ -670,8 +680,10 @@ void kvb_source_replay_stop(struct kvb_source *source)
 void kvb_source_replay_drain(struct kvb_source *source)
 {
     struct kvb_zmq_message message;
+    kvb_status status = KVB_OK;
 
-    while (source->dealer && kvb_zmq_message_receive(source->dealer, &message) == KVB_OK) {
+    while (source->dealer &&
+           (status = kvb_zmq_message_receive(source->dealer, &message)) == KVB_OK) {
         source->is_unanswered = false;
         if (kvb_reply_queue_put(&source->replies, &message) != KVB_OK) {
             kvb_zmq_message_close(&message);
@@ -679,6 +691,9 @@ void kvb_source_replay_drain(struct kvb_source *source)
             source->is_cut = true;
             source->counters.cuts++;
         }
+    }
+    if (status == KVB_AGAIN) {
+        kvb_poller_set_drained(source->poller, source->owner, kvb_ready_reply);
     }
     const bool has_more = source->is_cut || kvb_reply_queue_count(&source->replies) > 0;
     kvb_poller_set_pending(source->poller, source->owner, has_more ? kvb_ready_reply : 0);

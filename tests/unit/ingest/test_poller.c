@@ -127,6 +127,45 @@ static void a_check_of_a_quiet_socket_loses_nothing(void **state)
     end(&world);
 }
 
+/* It is reported again with the edge of the next message, at whichever moment that is sent. */
+static void a_drained_socket_loses_nothing(void **state)
+{
+    (void)state;
+    struct world world;
+    char byte = 0;
+
+    begin(&world);
+    for (int i = 0; i < 2000; i++) {
+        assert_int_equal(zmq_send(world.push[2], "x", 1, 0), 1);
+        assert_int_equal(wait_ready(&world), 2);
+        assert_int_equal(zmq_recv(world.pull[2], &byte, 1, ZMQ_DONTWAIT), 1);
+        if (zmq_recv(world.pull[2], &byte, 1, ZMQ_DONTWAIT) < 0) {
+            kvb_poller_set_drained(world.poller, 2, kvb_ready_live);
+        }
+    }
+    nobody_is_ready(&world);
+    end(&world);
+}
+
+/* Nobody looks at it: the caller knows better, until the next edge. */
+static void a_drained_socket_is_not_checked(void **state)
+{
+    (void)state;
+    struct world world;
+    char byte = 0;
+
+    begin(&world);
+    assert_int_equal(zmq_send(world.push[0], "x", 1, 0), 1);
+    assert_int_equal(wait_ready(&world), 0);
+    kvb_poller_set_drained(world.poller, 0, kvb_ready_live); /* which is not true */
+    nobody_is_ready(&world);
+    assert_int_equal(zmq_recv(world.pull[0], &byte, 1, ZMQ_DONTWAIT), 1);
+    assert_int_equal(zmq_recv(world.pull[0], &byte, 1, ZMQ_DONTWAIT), -1);
+    assert_int_equal(zmq_send(world.push[0], "y", 1, 0), 1);
+    assert_int_equal(wait_ready(&world), 0);
+    end(&world);
+}
+
 static void a_removed_socket_is_not_reported(void **state)
 {
     (void)state;
@@ -242,6 +281,8 @@ int main(void)
         cmocka_unit_test(only_ready_sockets_are_reported),
         cmocka_unit_test(a_socket_with_messages_left_is_reported_again),
         cmocka_unit_test(a_check_of_a_quiet_socket_loses_nothing),
+        cmocka_unit_test(a_drained_socket_loses_nothing),
+        cmocka_unit_test(a_drained_socket_is_not_checked),
         cmocka_unit_test(a_removed_socket_is_not_reported),
         cmocka_unit_test(descriptors_and_pending_work_are_reported_with_sockets),
         cmocka_unit_test(a_failing_wait_neither_spins_nor_stalls),
