@@ -25,6 +25,7 @@ static const char *const names[contender_kinds] = {
     [contender_json] = "json",
     [contender_republish] = "republish",
     [contender_python] = "python",
+    [contender_plain_sub] = "plain SUBs",
 };
 
 const char *contender_name(enum contender_kind kind)
@@ -147,11 +148,12 @@ static kvb_status start_process(const struct stage *stage, struct contender *con
                                  contender->subject, NULL };
     const char *const python[] = { stage->programs.python, KVB_BENCH_PYTHON_RELAY, path,
                                    stage->server.url,      contender->subject,     NULL };
-    const char *const *const programs[contender_kinds] = { [contender_pass_through] = pass,
-                                                           [contender_protobuf] = bridge,
-                                                           [contender_json] = bridge,
-                                                           [contender_republish] = bridge,
-                                                           [contender_python] = python };
+    const char *const plain_sub[] = { KVB_BENCH_PLAIN_SUB, path, NULL };
+    const char *const *const programs[contender_kinds] = {
+        [contender_pass_through] = pass, [contender_protobuf] = bridge,
+        [contender_json] = bridge,       [contender_republish] = bridge,
+        [contender_python] = python,     [contender_plain_sub] = plain_sub
+    };
     return process_start(programs[contender->kind], log_path, &contender->pid);
 }
 

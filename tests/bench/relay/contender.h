@@ -41,6 +41,7 @@ enum contender_kind {
     contender_json,      /* kvbridge */
     contender_republish, /* kvbridge, which republishes its first engine */
     contender_python,
+    contender_plain_sub, /* publishes nothing: see measure_swallowed() */
     contender_kinds
 };
 

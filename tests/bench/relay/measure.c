@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum {
     window_batches = 1 << 14, /* 16 ms at 1 M/s: nats.c's flusher alone waits for 1 */
@@ -210,6 +211,44 @@ kvb_status measure_run(
     free(following.samples.ns);
     reader_close(&following.reader);
     return status;
+}
+
+/* ---- A run of which nothing arrives ---- */
+
+/* Keeps the window open until the blaster has sent all. */
+static kvb_status let_all_be_sent(struct blast *blast)
+{
+    static const struct timespec moment = { .tv_nsec = 5 * KVB_NS_PER_MS };
+
+    while (!atomic_load(&blast->is_over)) {
+        if (atomic_load(&stage_is_over)) {
+            return KVB_CLOSED;
+        }
+        blast_note_arrived(blast, atomic_load(&blast->sent) - atomic_load(&blast->arrived));
+        (void)nanosleep(&moment, NULL); /* early is no harm */
+    }
+    return KVB_OK;
+}
+
+kvb_status measure_swallowed(
+    struct contender *contender, const struct run_options *options, struct run_result *out_result)
+{
+    const uint64_t cpu_before_ns = contender_cpu_ns(contender);
+    struct blast blast;
+
+    set_blast(&blast, contender, options);
+    KVB_TRY(blast_begin(&blast));
+    const kvb_status status = let_all_be_sent(&blast);
+    blast_end(&blast);
+    KVB_TRY(status);
+    const double took_ns = (double)(kvb_clock_monotonic_ns() - blast.began_ns);
+    const double sent = (double)atomic_load(&blast.sent);
+    *out_result =
+        (struct run_result){ .batches = atomic_load(&blast.sent),
+                             .batches_a_second = sent * 1e9 / took_ns,
+                             .cpu_ns =
+                                 (double)(contender_cpu_ns(contender) - cpu_before_ns) / sent };
+    return KVB_OK;
 }
 
 /* ---- At rest ---- */

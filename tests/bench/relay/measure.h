@@ -45,6 +45,11 @@ kvb_status measure_run(
     const struct stage *stage, struct contender *contender, const struct run_options *options,
     struct run_result *out_result);
 
+/* The same of a program that publishes nothing: what was sent counts as arrived.  options: with a
+ * rate.  KVB_IO, KVB_NO_MEMORY, KVB_CLOSED */
+kvb_status measure_swallowed(
+    struct contender *contender, const struct run_options *options, struct run_result *out_result);
+
 /* What its process uses while its engines are silent: processor time in milliseconds a second.
  * KVB_CLOSED: stage_is_over */
 kvb_status measure_rest(
