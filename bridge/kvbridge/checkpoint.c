@@ -6,10 +6,6 @@
 
 static const uint64_t last_saves_ns = 5 * KVB_NS_PER_S; /* the limit for checkpoints at the stop */
 
-/* Each rank is looked at once a second: a look at a rank at rest costs cache misses. */
-static const uint64_t look_ns = 20 * KVB_NS_PER_MS;
-enum { looks_a_second = 50, min_ranks_a_look = 16 };
-
 enum { items_a_turn = kvb_checkpoint_step_items / 2 };
 
 static void count(struct bridge_shown *shown, enum kvb_bridge_metric metric)
@@ -42,28 +38,34 @@ void kvb_bridge_telling_epoch(
 
 /* ---- Saving ---- */
 
-/* Begins the checkpoint of the next rank that needs one, in turn. */
+void kvb_bridge_look_for_checkpoint(
+    struct kvb_bridge *bridge, const struct bridge_rank *rank, uint64_t now_ns)
+{
+    bridge->checkpoints.is_due |=
+        kvb_checkpoint_is_due(&rank->checkpoint, rank->served.stream, now_ns);
+}
+
+/* Begins the checkpoint of the next rank, in turn. */
 static void begin_next(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct bridge_checkpoints *all = &bridge->checkpoints;
-    const size_t ranks = bridge->membership.rank_count;
     const uint64_t period_ns = bridge->config->checkpoint_s * KVB_NS_PER_S;
-    const size_t part = ranks / looks_a_second + min_ranks_a_look;
-    const size_t looks = all->is_stopping || part > ranks ? ranks : part;
 
-    if (now_ns < all->next_look_ns && !all->is_stopping) {
+    if (!all->is_due && !all->is_stopping) {
         return;
     }
-    for (size_t i = 0; i < looks; i++) {
-        struct bridge_rank *rank = bridge->membership.ranks[all->next_rank++ % ranks];
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        const size_t at = (all->next_rank + i) % bridge->membership.rank_count;
+        struct bridge_rank *rank = bridge->membership.ranks[at];
         if (kvb_checkpoint_begin(
                 &all->maker, &rank->checkpoint, rank->served.stream,
                 rank->served.advertiser.advertised, now_ns, period_ns) == KVB_OK) {
             all->rank = rank;
+            all->next_rank = at + 1;
             return;
         }
     }
-    all->next_look_ns = now_ns + look_ns;
+    all->is_due = false;
 }
 
 static void make_part(struct kvb_bridge *bridge, struct kvb_buf *room, uint64_t now_ns)

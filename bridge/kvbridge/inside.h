@@ -184,9 +184,9 @@ struct bridge_checkpoints {
     struct kvb_checkpoint_maker maker;
     struct bridge_rank *rank; /* the rank whose checkpoint is being written */
     struct bridge_tokens tokens;
-    bool is_stopping;      /* checkpoints of all ranks come before tokens of any */
-    size_t next_rank;      /* where the search for one that needs a checkpoint goes on */
-    uint64_t next_look_ns; /* no search before this time */
+    bool is_due;      /* a rank may need one */
+    bool is_stopping; /* checkpoints of all ranks come before tokens of any */
+    size_t next_rank;
     struct kvb_log_limit limit;
 };
 
@@ -279,11 +279,9 @@ struct bridge_membership {
     uint64_t announced_hash;                     /* of the ranks that it has; the ingest thread's */
 };
 
-/* A pass over the ranks for their values on /metrics. */
-struct bridge_pass {
-    uint64_t changes; /* of membership, when it began */
-    size_t next;      /* rank */
-    uint64_t totals[kvb_bridge_metric_count];
+/* Sums over all ranks, for /metrics. */
+struct bridge_totals {
+    uint64_t of[kvb_bridge_metric_count];
 };
 
 /* What HTTP threads and $SRV requests read. */
@@ -294,7 +292,6 @@ struct bridge_shown {
     _Atomic uint64_t values[kvb_bridge_metric_count];
     struct kvb_metrics metrics;
     uint64_t next_stats_ns;
-    struct bridge_pass pass;
     uint64_t next_process_ns;
     atomic_size_t stream_count;
     struct kvb_exact_share share;
@@ -605,6 +602,10 @@ void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank
 /* Called after the ranks are open: spreads their checkpoints over time. */
 void kvb_bridge_spread_checkpoints(struct kvb_bridge *bridge);
 
+/* Called for each rank once a second: is its checkpoint due? */
+void kvb_bridge_look_for_checkpoint(
+    struct kvb_bridge *bridge, const struct bridge_rank *rank, uint64_t now_ns);
+
 /* Called in every turn: writes a part of a checkpoint, if one is due. */
 void kvb_bridge_save(struct kvb_bridge *bridge);
 /* Called at the end: writes checkpoints of all changed streams. */
@@ -633,6 +634,14 @@ void kvb_bridge_close_stats(struct bridge_shown *shown);
 
 /* Counts a run after its steps and their publishing. */
 void kvb_bridge_count_run(struct bridge_rank *rank, const struct bridge_run *run, uint64_t took_ns);
+
+/* Updates the values of one rank, adds them to the sums, and logs what is wrong with it. */
+void kvb_bridge_update_rank(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat,
+    uint64_t now_ns, struct bridge_totals *totals);
+void kvb_bridge_show_totals(struct kvb_bridge *bridge, const struct bridge_totals *sums);
+/* True: there are so many ranks that each status calls these two. */
+bool kvb_bridge_updates_with_status(const struct kvb_bridge *bridge);
 
 /* Copies the counters of streams, sources and the bus, when that is due. */
 void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns);

@@ -221,22 +221,38 @@ static void fill_rank_report(
     out->has_last_seq = kvb_stream_last_seq(rank->served.stream, &out->last_seq);
 }
 
-/* The streams of a report, and what is counted while it is written. */
-struct streams_reported {
-    const struct kvb_bridge *bridge;
+/* What else is done once a second for each rank, while the status has its memory in the cache. */
+struct ranks_reported {
+    struct kvb_bridge *bridge;
     uint64_t now_ns;
+    bool updates; /* its values on /metrics */
+    struct bridge_totals totals;
     uint32_t exact;
     uint32_t not_down;
 };
 
 static void fill_next_report(void *context, size_t at, struct kvb_stream_report *out)
 {
-    struct streams_reported *reported = context;
+    struct ranks_reported *reported = context;
+    struct bridge_rank *rank = reported->bridge->membership.ranks[at];
 
-    fill_rank_report(
-        reported->bridge, reported->bridge->membership.ranks[at], reported->now_ns, out);
+    fill_rank_report(reported->bridge, rank, reported->now_ns, out);
     reported->exact += out->beat.state == KVB_STREAM_EXACT;
     reported->not_down += out->beat.state != KVB_STREAM_DOWN;
+    kvb_bridge_look_for_checkpoint(reported->bridge, rank, reported->now_ns);
+    if (reported->updates) {
+        kvb_bridge_update_rank(
+            reported->bridge, rank, &out->beat, reported->now_ns, &reported->totals);
+    }
+}
+
+/* All ranks were reported. */
+static void take_reported(struct kvb_bridge *bridge, const struct ranks_reported *reported)
+{
+    kvb_exact_share_set(&bridge->shown.share, reported->exact, reported->not_down);
+    if (reported->updates) {
+        kvb_bridge_show_totals(bridge, &reported->totals);
+    }
 }
 
 /* The status of the Kubernetes watch, as a report borrows it. */
@@ -295,7 +311,10 @@ static kvb_status make_status(
 {
     const size_t ranks = bridge->membership.rank_count;
     const bool is_whole = page->count == ranks;
-    struct streams_reported reported = { .bridge = bridge, .now_ns = now_ns };
+    struct ranks_reported reported = { .bridge = bridge,
+                                       .now_ns = now_ns,
+                                       .updates =
+                                           is_whole && kvb_bridge_updates_with_status(bridge) };
     struct kvb_bridge_report report = {
         .version = KVB_VERSION,
         .name_space = bridge->config->publish.name_space,
@@ -334,8 +353,8 @@ static kvb_status make_status(
     kvb_buf_reset(&bridge->publisher.status);
     const kvb_status status = kvb_bridge_status_encode(&report, &bridge->publisher.status);
     free(report.loads);
-    if (status == KVB_OK && is_whole) {
-        kvb_exact_share_set(&bridge->shown.share, reported.exact, reported.not_down);
+    if (is_whole) {
+        take_reported(bridge, &reported);
     }
     return status;
 }

@@ -8,9 +8,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every 100 ms the values of a hundred ranks, so those of a thousand are up to a second old. */
 static const uint64_t update_every_ns = 100 * KVB_NS_PER_MS;
-enum { ranks_an_update = 100 };
+
+/* The values of more ranks than these are updated with the status, once a second: cache misses are
+ * what costs, and the status reads the same memory. */
+enum { max_ranks_an_update = 100 };
 
 static const uint64_t process_every_ns = KVB_NS_PER_S;
 
@@ -296,19 +298,20 @@ static void set_totals(
     }
 }
 
-static void
-update_next(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t *totals, uint64_t now_ns)
+void kvb_bridge_update_rank(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat,
+    uint64_t now_ns, struct bridge_totals *totals)
 {
-    struct kvb_heartbeat beat;
-
-    kvb_stream_heartbeat(rank->served.stream, &beat);
-    update_rank(rank, beat.state);
-    kvb_bridge_watch_state(bridge, rank, &beat, now_ns);
-    add_rank(totals, rank, beat.state);
+    update_rank(rank, beat->state);
+    kvb_bridge_watch_state(bridge, rank, beat, now_ns);
+    add_rank(totals->of, rank, beat->state);
 }
 
-static void show_totals(struct kvb_metrics *metrics, const uint64_t *totals)
+void kvb_bridge_show_totals(struct kvb_bridge *bridge, const struct bridge_totals *sums)
 {
+    struct kvb_metrics *metrics = &bridge->shown.metrics;
+    const uint64_t *totals = sums->of;
+
     set_totals(metrics, totals, stream_sums, KVB_COUNT_OF(stream_sums));
     set_totals(metrics, totals, mirror_sums, KVB_COUNT_OF(mirror_sums));
     for (size_t i = 0; i < KVB_COUNT_OF(states); i++) {
@@ -322,25 +325,22 @@ static void show_totals(struct kvb_metrics *metrics, const uint64_t *totals)
     kvb_metric_set(metrics, kvb_bridge_streams_quarantined, totals[kvb_bridge_streams_quarantined]);
 }
 
-/* The next part of a pass over the ranks: with thousands of streams cache misses are the cost.
- * After ranks were added or removed it is a whole pass, because a part would miss some. */
+bool kvb_bridge_updates_with_status(const struct kvb_bridge *bridge)
+{
+    return bridge->membership.rank_count > max_ranks_an_update;
+}
+
 static void update_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    struct bridge_pass *pass = &bridge->shown.pass;
-    const size_t ranks = bridge->membership.rank_count;
-    const bool is_whole = pass->changes != bridge->membership.changes;
+    struct bridge_totals totals = { 0 };
+    struct kvb_heartbeat beat;
 
-    if (is_whole) {
-        *pass = (struct bridge_pass){ .changes = bridge->membership.changes };
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        struct bridge_rank *rank = bridge->membership.ranks[i];
+        kvb_stream_heartbeat(rank->served.stream, &beat);
+        kvb_bridge_update_rank(bridge, rank, &beat, now_ns, &totals);
     }
-    const size_t max = is_whole ? ranks : ranks_an_update;
-    for (size_t i = 0; i < max && pass->next < ranks; i++) {
-        update_next(bridge, bridge->membership.ranks[pass->next++], pass->totals, now_ns);
-    }
-    if (pass->next == ranks) {
-        show_totals(&bridge->shown.metrics, pass->totals);
-        *pass = (struct bridge_pass){ .changes = pass->changes };
-    }
+    kvb_bridge_show_totals(bridge, &totals);
 }
 
 static void update_out(struct kvb_bridge *bridge)
@@ -404,7 +404,9 @@ void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     if (now_ns >= bridge->shown.next_stats_ns) {
         bridge->shown.next_stats_ns = now_ns + update_every_ns;
-        update_ranks(bridge, now_ns);
+        if (!kvb_bridge_updates_with_status(bridge)) {
+            update_ranks(bridge, now_ns);
+        }
         update_out(bridge);
         update_dns(bridge);
         update_dns_list(bridge);

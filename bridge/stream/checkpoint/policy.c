@@ -80,12 +80,18 @@ static bool has_changed(const struct kvb_checkpoint_policy *policy, const struct
             !kvb_epoch_is_same(&epoch, &policy->epoch_on_disk));
 }
 
+bool kvb_checkpoint_is_due(
+    const struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream, uint64_t now_ns)
+{
+    return now_ns >= policy->next_ns && has_changed(policy, stream);
+}
+
 kvb_status kvb_checkpoint_begin(
     struct kvb_checkpoint_maker *maker, struct kvb_checkpoint_policy *policy,
     struct kvb_stream *stream, const struct kvb_advertised_names *advertised, uint64_t now_ns,
     uint64_t period_ns)
 {
-    if (now_ns < policy->next_ns || !has_changed(policy, stream)) {
+    if (!kvb_checkpoint_is_due(policy, stream, now_ns)) {
         return KVB_NOT_FOUND;
     }
     policy->next_ns = now_ns + period_ns;

@@ -81,8 +81,12 @@ struct kvb_checkpoint_maker {
     bool is_first_part;
 };
 
+/* Its time has come, something has changed, and there is something to be saved. */
+bool kvb_checkpoint_is_due(
+    const struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream, uint64_t now_ns);
+
 /* Begins a checkpoint.  The maker must be IDLE.
- * KVB_NOT_FOUND  the checkpoint is not due, nothing has changed, or nothing can be saved yet
+ * KVB_NOT_FOUND  it is not due
  * KVB_NO_MEMORY */
 kvb_status kvb_checkpoint_begin(
     struct kvb_checkpoint_maker *maker, struct kvb_checkpoint_policy *policy,
