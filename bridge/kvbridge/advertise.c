@@ -15,7 +15,8 @@ static kvb_status publish_events(void *context, const struct kvb_router_batch *e
     const struct rank_port *to = context;
 
     kvb_bridge_telling_epoch(to->bridge, to->rank, &events->epoch);
-    return kvb_event_publisher_add(&to->bridge->publisher.events, events);
+    return kvb_event_publisher_add(
+        &to->bridge->publisher.events, events, kvb_stream_log(to->rank->served.stream));
 }
 
 static kvb_status flush(void *context)

@@ -526,7 +526,8 @@ static const struct kvb_conf_key keys[] = {
       FIELD(limits.sync_blocks),
       .help = "Blocks of one rank's newest events, 16 bytes each, that are kept for\n"
               "aggregators that missed some and for kvctl explain; 0: aggregators\n"
-              "receive all held blocks instead." },
+              "receive all held blocks instead.  Below 9152, batches that arrive together\n"
+              "do not share a message of protobuf." },
     { "checkpoint", KVB_CONF_STRING, "", 0, FIELD(checkpoint),
       .help = "Directory from which a restarted bridge restores its streams; empty: it\n"
               "requests them from the engines.  Under systemd: /var/lib/kvbridge." },

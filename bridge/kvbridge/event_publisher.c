@@ -1,7 +1,7 @@
 #include "kvbridge/event_publisher.h"
 
 #include "bus/contract.h"
-#include "core/limits.h"
+#include "model/event_log.h"
 #include "wire/router/json.h"
 #include "wire/router/proto.h"
 
@@ -22,7 +22,6 @@ kvb_status kvb_event_publisher_init(
 
 void kvb_event_publisher_done(struct kvb_event_publisher *publisher)
 {
-    kvb_router_batch_done(&publisher->waiting);
     kvb_buf_done(&publisher->buf);
 }
 
@@ -131,52 +130,82 @@ send_protobuf(struct kvb_event_publisher *publisher, const struct kvb_router_bat
     return KVB_OK;
 }
 
+/* Nothing waits afterwards.  Events that the log had to drop are lost: memory was out, or a step
+ * emptied a whole list. */
 static kvb_status send_what_waits(struct kvb_event_publisher *publisher)
 {
-    const kvb_status status = send_protobuf(publisher, &publisher->waiting);
+    struct kvb_waiting_events *waiting = &publisher->waiting;
+    struct kvb_router_batch part = { .worker_id = waiting->worker_id,
+                                     .dp_rank = waiting->dp_rank,
+                                     .has_epoch = true,
+                                     .epoch = waiting->epoch };
 
-    kvb_router_batch_reset(&publisher->waiting);
-    return status;
+    while (waiting->count > 0) {
+        const size_t lent =
+            kvb_event_log_lend(waiting->log, waiting->number, waiting->count, &part);
+        if (lent == 0) {
+            return KVB_AGAIN;
+        }
+        waiting->number += lent;
+        waiting->count -= lent;
+        KVB_TRY(send_protobuf(publisher, &part));
+    }
+    return KVB_OK;
 }
 
-static size_t weight(const struct kvb_router_batch *batch)
+static size_t batch_weight(const struct kvb_router_batch *batch)
 {
     return batch->event_count + batch->block_count;
 }
 
+static bool may_events_wait(const struct kvb_event_log *log, size_t weight)
+{
+    return weight <= kvb_publisher_waiting_blocks && log &&
+           kvb_event_log_max_blocks(log) >= kvb_publisher_log_blocks;
+}
+
 /* True: the events continue directly after those that wait. */
-static bool follows(const struct kvb_router_batch *waiting, const struct kvb_router_batch *batch)
+static bool follows(
+    const struct kvb_waiting_events *waiting, const struct kvb_router_batch *batch,
+    const struct kvb_event_log *log)
 {
-    const struct kvb_router_event *last = &waiting->events[waiting->event_count - 1];
-
-    return waiting->worker_id == batch->worker_id && waiting->dp_rank == batch->dp_rank &&
-           kvb_epoch_is_same(&waiting->epoch, &batch->epoch) &&
-           last->event_id + 1 == batch->events[0].event_id;
+    return waiting->log == log && waiting->next_id == batch->events[0].event_id &&
+           kvb_epoch_is_same(&waiting->epoch, &batch->epoch);
 }
 
-static kvb_status wait_with(struct kvb_router_batch *waiting, const struct kvb_router_batch *batch)
+static void wait_with(
+    struct kvb_waiting_events *waiting, const struct kvb_router_batch *batch,
+    const struct kvb_event_log *log)
 {
-    waiting->worker_id = batch->worker_id;
-    waiting->dp_rank = batch->dp_rank;
-    waiting->has_epoch = batch->has_epoch;
-    waiting->epoch = batch->epoch;
-    return kvb_router_batch_append(waiting, batch);
+    if (waiting->count == 0) {
+        *waiting =
+            (struct kvb_waiting_events){ .log = log,
+                                         .number = kvb_event_log_end(log) - batch->event_count,
+                                         .worker_id = batch->worker_id,
+                                         .dp_rank = batch->dp_rank,
+                                         .epoch = batch->epoch };
+    }
+    waiting->count += batch->event_count;
+    waiting->weight += batch_weight(batch);
+    waiting->next_id = batch->events[batch->event_count - 1].event_id + 1;
 }
 
-static kvb_status
-add_protobuf(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
+static kvb_status add_protobuf(
+    struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch,
+    const struct kvb_event_log *log)
 {
-    struct kvb_router_batch *waiting = &publisher->waiting;
+    struct kvb_waiting_events *waiting = &publisher->waiting;
+    const size_t weight = batch_weight(batch);
 
-    if (waiting->event_count > 0 &&
-        (weight(waiting) + weight(batch) > kvb_publisher_waiting_blocks ||
-         !follows(waiting, batch))) {
+    if (waiting->count > 0 && (waiting->weight + weight > kvb_publisher_waiting_blocks ||
+                               !follows(waiting, batch, log))) {
         KVB_TRY(send_what_waits(publisher));
     }
-    if (weight(batch) > kvb_publisher_waiting_blocks) {
+    if (!may_events_wait(log, weight)) {
         return send_protobuf(publisher, batch);
     }
-    return wait_with(waiting, batch);
+    wait_with(waiting, batch, log);
+    return KVB_OK;
 }
 
 /* ---- Both profiles ---- */
@@ -185,20 +214,21 @@ static kvb_status drop_what_waits(struct kvb_event_publisher *publisher, kvb_sta
 {
     publisher->failures++;
     publisher->end_count = 0;
+    publisher->waiting.count = 0;
     kvb_buf_reset(&publisher->buf);
-    kvb_router_batch_reset(&publisher->waiting);
     return why;
 }
 
-kvb_status
-kvb_event_publisher_add(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
+kvb_status kvb_event_publisher_add(
+    struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch,
+    const struct kvb_event_log *log)
 {
     if (batch->event_count == 0) {
         return KVB_OK;
     }
     const kvb_status status = publisher->profile == KVB_PROFILE_JSON
                                   ? add_json(publisher, batch)
-                                  : add_protobuf(publisher, batch);
+                                  : add_protobuf(publisher, batch, log);
 
     return status == KVB_OK ? KVB_OK : drop_what_waits(publisher, status);
 }

@@ -3,11 +3,15 @@
 #include "bus/bus.h"
 #include "bus/subject.h"
 #include "core/buf.h"
+#include "core/limits.h"
 #include "model/router_batch.h"
 #include "model/stream.h"
+#include "stream/stream.h"
 
 #include <stdbool.h>
 #include <stdint.h>
+
+struct kvb_event_log;
 
 /* Puts router events on P.kv_events in the configured profile.
  *
@@ -19,15 +23,32 @@
  *
  *     add [e17]  add [e18 e19]  add [e20]  flush  -->  one message: e17 e18 e19 e20
  *
- * so a burst costs a message for all of it, and a lone event waits for nothing.
+ * so a burst costs a message for all of it, and a lone event waits for nothing.  JSON's wait as
+ * bytes; protobuf's wait in the log of their stream, which holds them anyway.
  *
  * Threads: only the thread that made it.
- * Memory:  what waits is bounded by the two ceilings below. */
+ * Memory:  JSON's that wait are bounded by the ceilings below. */
 enum {
     kvb_publisher_message_blocks = 4096, /* of what comes at once; an event counts as one too */
     kvb_publisher_waiting_blocks = 448,  /* of what waits: some 8 KiB */
     kvb_publisher_waiting_messages = 64, /* of JSON */
-    kvb_publisher_waiting_bytes = 32 << 10
+    kvb_publisher_waiting_bytes = 32 << 10,
+    /* A log of so many blocks still holds what waits when a step has added a slice to it. */
+    kvb_publisher_log_blocks =
+        kvb_publisher_waiting_blocks + kvb_stream_slice_work + kvb_max_event_blocks
+};
+
+/* Events with consecutive ids of one stream and epoch, as one batch after the other added them to
+ * the stream's log. */
+struct kvb_waiting_events {
+    const struct kvb_event_log *log; /* borrowed */
+    uint64_t number;                 /* of the first of them in the log */
+    size_t count;
+    size_t weight; /* events and blocks */
+    uint64_t next_id;
+    uint64_t worker_id;
+    uint32_t dp_rank;
+    kvb_epoch epoch;
 };
 
 struct kvb_event_publisher {
@@ -35,8 +56,8 @@ struct kvb_event_publisher {
     enum kvb_profile profile;
     char subject[kvb_subject_bytes];
     char window_subject[kvb_subject_bytes];
-    struct kvb_router_batch waiting; /* owned: protobuf's, added and not sent */
-    struct kvb_buf buf;              /* owned: the message being made, or JSON's that wait */
+    struct kvb_waiting_events waiting; /* protobuf's, added and not sent */
+    struct kvb_buf buf;                /* owned: the message being made, or JSON's that wait */
     size_t ends[kvb_publisher_waiting_messages]; /* of each of those, in buf */
     size_t end_count;
     bool is_window_waiting; /* those are of the window list: they share a subject */
@@ -54,10 +75,13 @@ void kvb_event_publisher_done(struct kvb_event_publisher *publisher);
 
 /* The batch's events have consecutive ids and belong to one epoch.  Waiting events are sent first
  * if these cannot join their message, or if there is no room.
+ * log  their stream's, whose newest events they are.  It must live until they are sent.  NULL, or a
+ *      log of fewer than kvb_publisher_log_blocks, which may drop them before: they do not wait
  * On KVB_AGAIN, KVB_IO, KVB_TOO_LARGE some of these or of the waiting events may be lost, and
  * none waits any more. */
 kvb_status kvb_event_publisher_add(
-    struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch);
+    struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch,
+    const struct kvb_event_log *log);
 
 /* Sends the waiting events.  Stops at the first message that NATS does not take: KVB_AGAIN, KVB_IO,
  * KVB_TOO_LARGE; the rest is dropped. */

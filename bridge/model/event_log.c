@@ -6,41 +6,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { first_capacity = 64, count_bits = 24 };
+enum { first_capacity = 64, wall_bits = 62 };
 
-struct logged_event {
-    uint32_t kind : 2;
-    uint32_t tier : 3;
-    uint32_t has_parent : 1;
-    uint32_t origin : 2;
-    uint32_t block_count : count_bits;
-    uint32_t block_at; /* low half of the number of its first block: first_block_of() */
-    kvb_block_hash parent;
-    uint64_t event_id;
-    uint64_t wall_us;
+struct logged_note {
+    uint64_t origin : 64 - wall_bits;
+    uint64_t wall_us : wall_bits;
 };
 
-static_assert(sizeof(struct logged_event) == 32, "two events in a cache line");
-static_assert(
-    kvb_max_router_blocks < 1 << count_bits, "block_count can count the blocks of any event");
-static_assert(KVB_ORIGIN_COUNT <= 1 << 2 && KVB_LIST_COUNT <= 1 << 3, "their fields are so wide");
-
-struct logged_block {
-    kvb_block_hash block;
-    kvb_tokens_hash tokens;
-};
+static_assert(sizeof(struct logged_note) == 8, "a word for each event");
+static_assert(KVB_ORIGIN_COUNT <= 1 << (64 - wall_bits), "its field is so wide");
 
 struct kvb_event_log {
     size_t max_blocks;
-    struct logged_event *events; /* owned; ring, a power of two */
+    struct kvb_router_event *events; /* owned; ring, a power of two; block_at: index in `blocks` */
+    struct logged_note *notes;       /* owned; parallel to events */
     size_t event_capacity;
     uint64_t event_at; /* number of the oldest event since the log began */
     size_t event_count;
-    uint64_t range_at;           /* number of the first event of the range */
-    uint64_t next_id;            /* of the next event; 0: any, because the range is empty */
-    struct logged_block *blocks; /* owned; ring, a power of two */
+    uint64_t range_at;       /* number of the first event of the range */
+    uint64_t next_id;        /* of the next event; 0: any, because the range is empty */
+    kvb_block_hash *blocks;  /* owned; ring, a power of two */
+    kvb_tokens_hash *tokens; /* owned; parallel to blocks */
     size_t block_capacity;
-    uint64_t block_end; /* number of the next block since the log began; mod capacity: its index */
+    size_t block_next;  /* index behind the newest event's blocks */
+    size_t block_count; /* from the oldest event's first block to there, unused ones included */
     bool has_dropped;
 };
 
@@ -64,15 +53,20 @@ void kvb_event_log_free(struct kvb_event_log *log)
         return;
     }
     free(log->events);
+    free(log->notes);
     free(log->blocks);
+    free(log->tokens);
     free(log);
 }
 
+/* The numbers of the dropped events are not used again. */
 void kvb_event_log_clear(struct kvb_event_log *log)
 {
+    log->event_at += log->event_count;
     log->event_count = 0;
     log->range_at = log->event_at;
     log->next_id = 0;
+    log->block_next = log->block_count = 0;
     log->has_dropped = true;
 }
 
@@ -82,9 +76,14 @@ void kvb_event_log_begin_range(struct kvb_event_log *log)
     log->next_id = 0;
 }
 
-static struct logged_event *event_at(const struct kvb_event_log *log, size_t number)
+static size_t event_index(const struct kvb_event_log *log, uint64_t number)
 {
-    return &log->events[(log->event_at + number) & (log->event_capacity - 1)];
+    return (size_t)number & (log->event_capacity - 1);
+}
+
+static struct kvb_router_event *event_at(const struct kvb_event_log *log, size_t number)
+{
+    return &log->events[event_index(log, log->event_at + number)];
 }
 
 /* Events before the range. */
@@ -93,86 +92,145 @@ static size_t count_before_range(const struct kvb_event_log *log)
     return (size_t)(log->range_at - log->event_at);
 }
 
-/* The log has far less than 2^32 blocks, so the low half of the number tells it. */
-static uint64_t first_block_of(const struct kvb_event_log *log, const struct logged_event *event)
+/* The ring's end does not cut the blocks of an event: they begin at index 0 instead. */
+static size_t unused_before(const struct kvb_event_log *log, size_t blocks)
 {
-    return log->block_end - (uint32_t)((uint32_t)log->block_end - event->block_at);
+    const size_t left = log->block_capacity - log->block_next;
+
+    return blocks > left ? left : 0;
 }
 
-static uint64_t first_block(const struct kvb_event_log *log)
+static size_t blocks_with(const struct kvb_event_log *log, size_t blocks)
 {
-    return log->event_count > 0 ? first_block_of(log, event_at(log, 0)) : log->block_end;
+    return log->block_count + unused_before(log, blocks) + blocks;
+}
+
+/* How many blocks the oldest event takes, with those unused behind it. */
+static size_t span_of_oldest(const struct kvb_event_log *log)
+{
+    const struct kvb_router_event *oldest = event_at(log, 0);
+    const size_t end = oldest->block_at + oldest->block_count;
+
+    if (log->event_count == 1) {
+        return log->block_count;
+    }
+    return event_at(log, 1)->block_at == (end & (log->block_capacity - 1))
+               ? oldest->block_count
+               : log->block_capacity - oldest->block_at;
 }
 
 static void forget_oldest_event(struct kvb_event_log *log)
 {
+    log->block_count -= span_of_oldest(log);
     log->range_at += log->range_at == log->event_at;
     log->event_at++;
     log->event_count--;
     log->has_dropped = true;
+    if (log->event_count == 0) {
+        log->block_next = 0;
+    }
 }
 
-/* Doubles a ring and moves items from .. to - 1 to their new indexes. */
-static kvb_status
-double_ring(void *ring, size_t *capacity, size_t item_bytes, uint64_t from, uint64_t to)
+static void move_event(struct kvb_event_log *log, uint64_t number, size_t to)
 {
-    const size_t bigger = *capacity > 0 ? 2 * *capacity : first_capacity;
-    uint8_t *old = NULL;
-    uint8_t *fresh = calloc(bigger, item_bytes);
+    log->events[to] = log->events[event_index(log, number)];
+    log->notes[to] = log->notes[event_index(log, number)];
+}
 
-    if (!fresh) {
+/* Doubles the rings.  An event whose index in the larger rings is another one moves there: to the
+ * upper half, which is free. */
+static kvb_status double_events(struct kvb_event_log *log)
+{
+    const size_t bigger = log->event_capacity > 0 ? 2 * log->event_capacity : first_capacity;
+    struct kvb_router_event *events = realloc(log->events, bigger * sizeof *events);
+
+    log->events = events ? events : log->events;
+    struct logged_note *notes = events ? realloc(log->notes, bigger * sizeof *notes) : NULL;
+    if (!notes) {
         return KVB_NO_MEMORY;
     }
-    memcpy(&old, ring, sizeof old);
-    assert(*capacity > 0 || from == to); /* an empty ring has nothing to move */
-    for (uint64_t at = from; at < to; at++) {
-        memcpy(fresh + (at % bigger) * item_bytes, old + (at % *capacity) * item_bytes, item_bytes);
+    log->notes = notes;
+    for (uint64_t at = log->event_at; at < log->event_at + log->event_count; at++) {
+        move_event(log, at, (size_t)at & (bigger - 1));
     }
-    free(old);
-    memcpy(ring, &fresh, sizeof fresh);
-    *capacity = bigger;
+    log->event_capacity = bigger;
+    return KVB_OK;
+}
+
+/* Copies the blocks of all events to the beginning of larger rings. */
+static void move_blocks(struct kvb_event_log *log, kvb_block_hash *blocks, kvb_tokens_hash *tokens)
+{
+    size_t next = 0;
+
+    for (size_t i = 0; i < log->event_count; i++) {
+        struct kvb_router_event *event = event_at(log, i);
+        if (event->block_count > 0) {
+            memcpy(
+                blocks + next, log->blocks + event->block_at, event->block_count * sizeof *blocks);
+            memcpy(
+                tokens + next, log->tokens + event->block_at, event->block_count * sizeof *tokens);
+        }
+        event->block_at = (uint32_t)next;
+        next += event->block_count;
+    }
+    log->block_next = log->block_count = next;
+}
+
+static kvb_status double_blocks(struct kvb_event_log *log)
+{
+    const size_t bigger = log->block_capacity > 0 ? 2 * log->block_capacity : first_capacity;
+    kvb_block_hash *blocks = malloc(bigger * sizeof *blocks);
+    kvb_tokens_hash *tokens = malloc(bigger * sizeof *tokens);
+
+    if (!blocks || !tokens) {
+        free(blocks);
+        free(tokens);
+        return KVB_NO_MEMORY;
+    }
+    move_blocks(log, blocks, tokens);
+    free(log->blocks);
+    free(log->tokens);
+    log->blocks = blocks;
+    log->tokens = tokens;
+    log->block_capacity = bigger;
     return KVB_OK;
 }
 
 /* Each loop ends, because each iteration drops an event or doubles a ring. */
 static kvb_status make_log_room(struct kvb_event_log *log, size_t blocks)
 {
-    while (log->event_count > 0 && (log->event_count >= log->max_blocks ||
-                                    log->block_end - first_block(log) + blocks > log->max_blocks)) {
+    while (log->event_count > 0 &&
+           (log->event_count >= log->max_blocks || blocks_with(log, blocks) > log->max_blocks)) {
         forget_oldest_event(log);
     }
     while (log->event_count + 1 > log->event_capacity) {
-        KVB_TRY(double_ring(
-            &log->events, &log->event_capacity, sizeof *log->events, log->event_at,
-            log->event_at + log->event_count));
+        KVB_TRY(double_events(log));
     }
-    while (log->block_end - first_block(log) + blocks > log->block_capacity) {
-        KVB_TRY(double_ring(
-            &log->blocks, &log->block_capacity, sizeof *log->blocks, first_block(log),
-            log->block_end));
+    while (blocks_with(log, blocks) > log->block_capacity) {
+        KVB_TRY(double_blocks(log));
     }
     return KVB_OK;
 }
 
-static void put_logged_event(
+[[gnu::hot]] static void put_logged_event(
     struct kvb_event_log *log, const struct kvb_router_batch *batch,
     const struct kvb_router_event *event, struct kvb_event_note note)
 {
-    *event_at(log, log->event_count) =
-        (struct logged_event){ .kind = event->kind,
-                               .tier = event->tier,
-                               .has_parent = event->has_parent,
-                               .origin = (uint32_t)note.origin & 3U,
-                               .block_count = event->block_count & ((1U << count_bits) - 1),
-                               .block_at = (uint32_t)log->block_end,
-                               .parent = event->parent,
-                               .event_id = event->event_id,
-                               .wall_us = note.wall_us };
+    const size_t index = event_index(log, log->event_at + log->event_count);
+    const size_t unused = unused_before(log, event->block_count);
+    const size_t at = unused > 0 ? 0 : log->block_next;
+
+    log->events[index] = *event;
+    log->events[index].block_at = (uint32_t)at;
+    log->notes[index] =
+        (struct logged_note){ .origin = (uint64_t)note.origin & ((1U << (64 - wall_bits)) - 1),
+                              .wall_us = note.wall_us & ((UINT64_C(1) << wall_bits) - 1) };
     for (size_t i = 0; i < event->block_count; i++) {
-        log->blocks[log->block_end++ & (log->block_capacity - 1)] =
-            (struct logged_block){ .block = batch->blocks[event->block_at + i],
-                                   .tokens = batch->tokens[event->block_at + i] };
+        log->blocks[at + i] = batch->blocks[event->block_at + i];
+        log->tokens[at + i] = batch->tokens[event->block_at + i];
     }
+    log->block_next = (at + event->block_count) & (log->block_capacity - 1);
+    log->block_count += unused + event->block_count;
     log->event_count++;
 }
 
@@ -212,26 +270,14 @@ bool kvb_event_log_range(
     return true;
 }
 
-static struct kvb_router_event router_event_of(const struct logged_event *logged)
-{
-    return (struct kvb_router_event){ .kind = (enum kvb_router_kind)logged->kind,
-                                      .tier = (enum kvb_tier)logged->tier,
-                                      .has_parent = logged->has_parent,
-                                      .event_id = logged->event_id,
-                                      .parent = logged->parent };
-}
-
 static kvb_status
 copy_logged_event(const struct kvb_event_log *log, size_t number, struct kvb_router_batch *out)
 {
-    const struct logged_event *logged = event_at(log, number);
-    const struct kvb_router_event event = router_event_of(logged);
-    const uint64_t first = first_block_of(log, logged);
+    const struct kvb_router_event *event = event_at(log, number);
 
-    KVB_TRY(kvb_router_batch_add_event(out, &event));
-    for (uint64_t i = 0; i < logged->block_count; i++) {
-        const struct logged_block *block = &log->blocks[(first + i) & (log->block_capacity - 1)];
-        KVB_TRY(kvb_router_batch_add_block(out, block->block, block->tokens));
+    KVB_TRY(kvb_router_batch_add_event(out, event));
+    for (size_t i = event->block_at; i < event->block_at + event->block_count; i++) {
+        KVB_TRY(kvb_router_batch_add_block(out, log->blocks[i], log->tokens[i]));
     }
     return KVB_OK;
 }
@@ -259,6 +305,40 @@ kvb_status kvb_event_log_read(
     return KVB_OK;
 }
 
+/* ---- Lending ---- */
+
+size_t kvb_event_log_max_blocks(const struct kvb_event_log *log)
+{
+    return log->max_blocks;
+}
+
+uint64_t kvb_event_log_end(const struct kvb_event_log *log)
+{
+    return log->event_at + log->event_count;
+}
+
+size_t kvb_event_log_lend(
+    const struct kvb_event_log *log, uint64_t number, size_t count, struct kvb_router_batch *out)
+{
+    if (number < log->event_at || number + count > kvb_event_log_end(log)) {
+        return 0;
+    }
+    const size_t index = event_index(log, number);
+    const size_t left = log->event_capacity - index;
+    size_t end = log->events[index].block_at;
+    size_t lent = 0;
+
+    while (lent < count && lent < left && log->events[index + lent].block_at == end) {
+        end += log->events[index + lent++].block_count;
+    }
+    out->events = log->events + index;
+    out->event_count = lent;
+    out->blocks = log->blocks;
+    out->tokens = log->tokens;
+    out->block_count = end - out->events[0].block_at;
+    return lent;
+}
+
 /* ---- The trace ---- */
 
 size_t kvb_event_log_trace_count(const struct kvb_event_log *log)
@@ -273,31 +353,21 @@ bool kvb_event_log_trace_is_whole(const struct kvb_event_log *log)
 
 struct kvb_traced_event kvb_event_log_traced(const struct kvb_event_log *log, size_t number)
 {
-    const struct logged_event *logged = event_at(log, number);
-    struct kvb_traced_event traced = {
-        .event = router_event_of(logged),
-        .note = { .origin = (enum kvb_event_origin)logged->origin, .wall_us = logged->wall_us },
-        .first_block = first_block_of(log, logged),
-    };
+    const struct logged_note *note = &log->notes[event_index(log, log->event_at + number)];
 
-    traced.event.block_count = logged->block_count;
-    return traced;
-}
-
-static const struct logged_block *
-traced_block(const struct kvb_event_log *log, const struct kvb_traced_event *traced, uint32_t i)
-{
-    return &log->blocks[(traced->first_block + i) & (log->block_capacity - 1)];
+    return (struct kvb_traced_event){ .event = *event_at(log, number),
+                                      .note = { .origin = (enum kvb_event_origin)note->origin,
+                                                .wall_us = note->wall_us } };
 }
 
 kvb_block_hash kvb_event_log_traced_block(
     const struct kvb_event_log *log, const struct kvb_traced_event *traced, uint32_t i)
 {
-    return traced_block(log, traced, i)->block;
+    return log->blocks[traced->event.block_at + i];
 }
 
 kvb_tokens_hash kvb_event_log_traced_tokens(
     const struct kvb_event_log *log, const struct kvb_traced_event *traced, uint32_t i)
 {
-    return traced_block(log, traced, i)->tokens;
+    return log->tokens[traced->event.block_at + i];
 }

@@ -10,18 +10,20 @@
 /* The newest router events of one stream, by id: events that a reader may have missed, or events
  * that cannot be applied yet.
  *
- *     events   [ id 5 ][ id 6 ] | [ id 17 ][ id 18 ][ id 19 ] ...     a ring
- *     blocks    b b     b       |  b b b     b        b b             a ring
+ *     events   [ id 5 ][ id 6 ] | [ id 17 ][ id 18 ][ id 19 ] ...     rings: events, notes
+ *     blocks    b b     b       |  b b b     b        b b             rings: hashes, tokens
  *              earlier epoch      the range: consecutive ids
  *
  * The range is what readers can request.  The events before it, of earlier epochs, and the origin
  * and time of each event are for people: they are the trace of the stream.
  *
  * Bounded: a full log drops its oldest events, each with all its blocks.  An event whose id does
- * not follow the newest one drops all earlier events.
+ * not follow the newest one drops all earlier events.  The blocks of an event lie side by side, as
+ * in a router batch, so that they can be published from here: at a ring's end fewer blocks than the
+ * next event has stay unused, and count as held.
  *
  * Threads: the caller locks.
- * Memory:  16 bytes a block and 32 an event, in rings that double up to their
+ * Memory:  16 bytes a block and 40 an event, in rings that double up to their
  *          ceilings and never shrink. */
 struct kvb_event_log;
 
@@ -74,13 +76,29 @@ kvb_status kvb_event_log_read(
     const struct kvb_event_log *log, uint64_t from_id, uint64_t to_id, size_t max_blocks,
     struct kvb_router_batch *out, uint64_t *out_next_id);
 
+/* ---- Lending ----
+ *
+ * Each event has a number: how many were added before it, those that were dropped included. */
+
+/* As given to kvb_event_log_new(). */
+size_t kvb_event_log_max_blocks(const struct kvb_event_log *log);
+
+/* The number of the next event. */
+uint64_t kvb_event_log_end(const struct kvb_event_log *log);
+
+/* Lends the events from `number` on: *out refers to the log's own memory, until the log changes.
+ * Its identity stays as it is.  Returns how many events these are: at most count, which is at least
+ * 1, and fewer where a ring ends; 0: the log does not have all `count` events, and *out is
+ * unchanged. */
+size_t kvb_event_log_lend(
+    const struct kvb_event_log *log, uint64_t number, size_t count, struct kvb_router_batch *out);
+
 /* ---- The trace ---- */
 
 /* One event of the trace, with its note. */
 struct kvb_traced_event {
-    struct kvb_router_event event; /* block_at means nothing here */
+    struct kvb_router_event event; /* block_at: for kvb_event_log_traced_block() */
     struct kvb_event_note note;
-    uint64_t first_block; /* for kvb_event_log_traced_block() */
 };
 
 /* How many events the log has, those before the range included. */

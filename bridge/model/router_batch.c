@@ -5,7 +5,6 @@
 
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 void kvb_router_batch_done(struct kvb_router_batch *batch)
 {
@@ -67,22 +66,5 @@ kvb_router_batch_add_event(struct kvb_router_batch *batch, const struct kvb_rout
     batch->tokens[batch->block_count] = tokens;
     batch->block_count++;
     batch->events[batch->event_count - 1].block_count++;
-    return KVB_OK;
-}
-
-kvb_status
-kvb_router_batch_append(struct kvb_router_batch *batch, const struct kvb_router_batch *from)
-{
-    KVB_TRY(reserve_batch(batch, from->event_count, from->block_count));
-    for (size_t i = 0; i < from->event_count; i++) {
-        batch->events[batch->event_count] = from->events[i];
-        batch->events[batch->event_count++].block_at += (uint32_t)batch->block_count;
-    }
-    if (from->block_count > 0) {
-        const size_t bytes = from->block_count * sizeof *from->blocks;
-        memcpy(batch->blocks + batch->block_count, from->blocks, bytes);
-        memcpy(batch->tokens + batch->block_count, from->tokens, bytes);
-        batch->block_count += from->block_count;
-    }
     return KVB_OK;
 }

@@ -23,13 +23,13 @@ enum kvb_router_kind {
 };
 
 struct kvb_router_event {
-    enum kvb_router_kind kind;
-    enum kvb_tier tier;
-    bool has_parent; /* stored only */
     uint64_t event_id;
     kvb_block_hash parent;
     uint32_t block_at;
     uint32_t block_count;
+    enum kvb_router_kind kind : 8;
+    enum kvb_tier tier : 8;
+    bool has_parent; /* stored only */
 };
 
 struct kvb_router_batch {
@@ -57,7 +57,3 @@ kvb_router_batch_add_event(struct kvb_router_batch *batch, const struct kvb_rout
 /* Adds one block to the last event. */
 kvb_status kvb_router_batch_add_block(
     struct kvb_router_batch *batch, kvb_block_hash block, kvb_tokens_hash tokens);
-
-/* Appends copies of all events of `from`, with their ids; all other fields of *batch stay. */
-kvb_status
-kvb_router_batch_append(struct kvb_router_batch *batch, const struct kvb_router_batch *from);

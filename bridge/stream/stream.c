@@ -402,6 +402,11 @@ uint64_t kvb_stream_last_id(const struct kvb_stream *stream)
     return stream->last_id;
 }
 
+const struct kvb_event_log *kvb_stream_log(const struct kvb_stream *stream)
+{
+    return stream->log;
+}
+
 bool kvb_stream_last_seq(const struct kvb_stream *stream, uint64_t *out_seq)
 {
     *out_seq = stream->last_seq;

@@ -50,6 +50,7 @@
  * Threads: the caller locks.
  * Memory:  the mirror, 32 KiB of fingerprints, and held batches up to a limit. */
 struct kvb_stream;
+struct kvb_event_log;
 
 /* The source and the destination of a stream; its checkpoints contain hashes of them. */
 enum kvb_stream_place {
@@ -269,6 +270,10 @@ kvb_epoch kvb_stream_epoch(const struct kvb_stream *stream);
 
 /* The newest event's id. */
 uint64_t kvb_stream_last_id(const struct kvb_stream *stream);
+
+/* The log of what is published: events that were just made are its newest.  NULL: there is none
+ * (max_log_blocks). */
+const struct kvb_event_log *kvb_stream_log(const struct kvb_stream *stream);
 
 /* The newest seq applied; false when there is none yet. */
 bool kvb_stream_last_seq(const struct kvb_stream *stream, uint64_t *out_seq);

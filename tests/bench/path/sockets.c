@@ -161,7 +161,8 @@ static kvb_status take_batch(struct way *way, const struct kvb_source_batch *rec
 
     KVB_TRY(kvb_engine_batch_decode(received->payload, &way->batch));
     KVB_TRY(kvb_stream_step(way->stream, &input, &way->output));
-    return kvb_event_publisher_add(&way->publisher, &way->output.events);
+    return kvb_event_publisher_add(
+        &way->publisher, &way->output.events, kvb_stream_log(way->stream));
 }
 
 /* As kvbridge/loop.c and kvbridge/flow.c do it. */

@@ -3,6 +3,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "kvbridge/event_publisher.h"
+#include "model/event_log.h"
 #include "wire/router/json.h"
 #include "wire/router/proto.h"
 
@@ -74,6 +75,43 @@ size_t __wrap_kvb_bus_max_payload(const struct kvb_bus *bus)
 }
 /* NOLINTEND(bugprone-*,cert-*,readability-*) */
 
+/* The logs of the streams, by worker and rank, with what a stream keeps of each. */
+static struct stream_log {
+    uint64_t worker_id;
+    uint32_t dp_rank;
+    struct kvb_event_log *log;
+    uint64_t next_id;
+} logs[4];
+
+static struct stream_log *log_of(uint64_t worker_id, uint32_t dp_rank)
+{
+    struct stream_log *log = logs;
+
+    while (log->log && (log->worker_id != worker_id || log->dp_rank != dp_rank)) {
+        log++;
+    }
+    assert_true(log < logs + KVB_COUNT_OF(logs));
+    if (!log->log) {
+        *log = (struct stream_log){ .worker_id = worker_id, .dp_rank = dp_rank };
+        assert_ok(kvb_event_log_new(kvb_publisher_log_blocks, &log->log));
+    }
+    return log;
+}
+
+/* Puts the events into the log of their stream, as the stream does, and publishes them. */
+static kvb_status
+add_batch(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
+{
+    struct stream_log *log = log_of(batch->worker_id, batch->dp_rank);
+
+    if (batch->events[0].event_id != log->next_id) {
+        kvb_event_log_begin_range(log->log);
+    }
+    log->next_id = batch->events[batch->event_count - 1].event_id + 1;
+    kvb_event_log_add(log->log, batch, (struct kvb_event_note){ .wall_us = 1 });
+    return kvb_event_publisher_add(publisher, batch, log->log);
+}
+
 static struct kvb_event_publisher *begin(enum kvb_profile profile)
 {
     struct kvb_event_publisher *publisher = malloc(sizeof *publisher);
@@ -94,6 +132,10 @@ static void end(struct kvb_event_publisher *publisher)
         nats.messages[i] = (struct kvb_router_batch){ 0 };
     }
     nats.count = 0;
+    for (size_t i = 0; i < KVB_COUNT_OF(logs); i++) {
+        kvb_event_log_free(logs[i].log);
+        logs[i] = (struct stream_log){ .log = NULL };
+    }
 }
 
 /* Adds the stored event `id` with this many blocks, of this worker and rank, in epoch `epoch`. */
@@ -112,7 +154,7 @@ static kvb_status add_of(
         assert_ok(kvb_router_batch_add_block(
             &batch, (kvb_block_hash){ 1000 * id + i }, (kvb_tokens_hash){ i }));
     }
-    const kvb_status status = kvb_event_publisher_add(publisher, &batch);
+    const kvb_status status = add_batch(publisher, &batch);
     kvb_router_batch_done(&batch);
     return status;
 }
@@ -212,7 +254,7 @@ static kvb_status add_many(struct kvb_event_publisher *publisher, uint64_t event
                 &batch, (kvb_block_hash){ UINT64_MAX - i }, (kvb_tokens_hash){ UINT64_MAX - i }));
         }
     }
-    const kvb_status status = kvb_event_publisher_add(publisher, &batch);
+    const kvb_status status = add_batch(publisher, &batch);
     kvb_router_batch_done(&batch);
     return status;
 }
@@ -264,6 +306,68 @@ static void waiting_events_are_bounded(void **state)
     assert_message(0, 1, 1);
     assert_message(1, 2, 1);
     assert_message(2, 3, 1);
+    end(publisher);
+}
+
+/* A log that a step may overrun keeps nothing for the publisher. */
+static void without_a_large_log_each_batch_is_a_message(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+    struct stream_log *small = log_of(7, 0);
+
+    kvb_event_log_free(small->log);
+    assert_ok(kvb_event_log_new(kvb_publisher_log_blocks - 1, &small->log));
+    assert_ok(add(publisher, 1, 1, 2));
+    assert_ok(add(publisher, 1, 2, 2));
+    assert_int_equal(nats.count, 2);
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, 2);
+    end(publisher);
+}
+
+/* What waits lies in the rings of the log: also where they end, and with a slice behind it. */
+static void events_that_wait_outlive_a_slice_wherever_they_are(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+    uint64_t id = 1;
+
+    for (uint32_t blocks = 1; blocks < 60; blocks++) {
+        uint64_t events = 0;
+        for (; events < kvb_publisher_waiting_blocks / (blocks + 1); events++) {
+            assert_ok(add(publisher, 1, id + events, blocks));
+        }
+        for (; events < kvb_stream_slice_work / kvb_max_event_blocks; events++) {
+            assert_ok(add(publisher, 1, id + events, kvb_max_event_blocks));
+        }
+        assert_ok(kvb_event_publisher_flush(publisher));
+        for (size_t i = 0; i < nats.count; i++) {
+            assert_message(i, id, nats.messages[i].event_count);
+            id += nats.messages[i].event_count;
+            kvb_router_batch_done(&nats.messages[i]);
+        }
+        assert_int_equal(publisher->events, id - 1);
+        nats.count = 0;
+    }
+    end(publisher);
+}
+
+/* The log has lost them: no memory, or too many at once.  Others follow nevertheless. */
+static void events_that_the_log_has_dropped_are_lost_and_counted(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+
+    assert_ok(add(publisher, 1, 1, 1));
+    kvb_event_log_clear(log_of(7, 0)->log);
+    assert_int_equal(kvb_event_publisher_flush(publisher), KVB_AGAIN);
+    assert_int_equal(publisher->failures, 1);
+    assert_int_equal(nats.count, 0);
+    assert_ok(add(publisher, 1, 2, 1));
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, 1);
+    assert_message(0, 2, 1);
     end(publisher);
 }
 
@@ -351,7 +455,7 @@ static void add_to_list(
         assert_ok(kvb_router_batch_add_block(
             &batch, (kvb_block_hash){ 1000 * id }, (kvb_tokens_hash){ 1 }));
     }
-    assert_ok(kvb_event_publisher_add(publisher, &batch));
+    assert_ok(add_batch(publisher, &batch));
     kvb_router_batch_done(&batch);
 }
 
@@ -399,7 +503,7 @@ static void window_events_that_nats_refuses_are_dropped_with_what_follows(void *
     nats.takes = 0;
     assert_ok(kvb_router_batch_add_event(&batch, &event));
     /* published on the other subject */
-    assert_int_equal(kvb_event_publisher_add(publisher, &batch), KVB_AGAIN);
+    assert_int_equal(add_batch(publisher, &batch), KVB_AGAIN);
     nats.takes = SIZE_MAX;
     assert_ok(kvb_event_publisher_flush(publisher));
     assert_int_equal(nats.count, 0);
@@ -431,6 +535,9 @@ int main(void)
         cmocka_unit_test(all_messages_fit_the_servers_max_payload),
         cmocka_unit_test(the_largest_event_fits_as_json),
         cmocka_unit_test(waiting_events_are_bounded),
+        cmocka_unit_test(without_a_large_log_each_batch_is_a_message),
+        cmocka_unit_test(events_that_wait_outlive_a_slice_wherever_they_are),
+        cmocka_unit_test(events_that_the_log_has_dropped_are_lost_and_counted),
         cmocka_unit_test(json_has_one_message_for_each_event_in_order),
         cmocka_unit_test(waiting_json_is_bounded_in_bytes),
         cmocka_unit_test(messages_that_nats_refuses_are_dropped_and_counted),

@@ -136,6 +136,7 @@ static struct kvb_bridge *begin(void)
         .worker_id = 7,
         .has_replay = true,
         .max_held_bytes = 1 << 20,
+        .max_log_blocks = kvb_publisher_log_blocks,
         .mirror = { .max_blocks = 64, .tiers = 1U << KVB_TIER_DEVICE },
     };
     struct kvb_bridge *bridge = calloc(1, sizeof *bridge);

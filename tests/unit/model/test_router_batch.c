@@ -48,33 +48,6 @@ static void blocks_belong_to_the_event_before_them(void **state)
     assert_null(batch.events);
 }
 
-static void appended_events_keep_their_ids_and_blocks(void **state)
-{
-    (void)state;
-    struct kvb_router_batch whole = { .worker_id = 7 };
-    struct kvb_router_batch more = { .worker_id = 8 };
-
-    assert_ok(fill(&more, 40));
-    for (uint32_t i = 0; i < 40; i++) { /* event by event they are equal to the original */
-        struct kvb_router_batch one = { 0 };
-        assert_ok(kvb_router_batch_add_event(&one, &more.events[i]));
-        for (uint32_t at = 0; at < i; at++) {
-            const size_t from = more.events[i].block_at + at;
-            assert_ok(kvb_router_batch_add_block(&one, more.blocks[from], more.tokens[from]));
-        }
-        assert_ok(kvb_router_batch_append(&whole, &one));
-        kvb_router_batch_done(&one);
-    }
-    assert_filled(&whole, 40);
-    assert_int_equal(whole.worker_id, 7);
-    fail_alloc_after(0);
-    assert_int_equal(kvb_router_batch_append(&whole, &more), KVB_NO_MEMORY);
-    fail_alloc_after(-1);
-    assert_filled(&whole, 40);
-    kvb_router_batch_done(&whole);
-    kvb_router_batch_done(&more);
-}
-
 static void a_reset_batch_keeps_stream_and_memory_but_no_epoch(void **state)
 {
     (void)state;
@@ -139,7 +112,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_belong_to_the_event_before_them),
-        cmocka_unit_test(appended_events_keep_their_ids_and_blocks),
         cmocka_unit_test(a_reset_batch_keeps_stream_and_memory_but_no_epoch),
         cmocka_unit_test(refuses_events_and_blocks_above_the_ceiling),
         cmocka_unit_test(survives_every_allocation_failing),
