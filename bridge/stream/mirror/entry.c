@@ -610,6 +610,28 @@ void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id)
     leave_context(mirror, mirror->entries[id].context);
 }
 
+[[gnu::cold, gnu::noinline]] static kvb_status grow_entries(struct kvb_mirror *mirror, size_t count)
+{
+    const size_t entry_bytes = sizeof *mirror->entries;
+
+    if (count > mirror->max_blocks) {
+        return KVB_TOO_LARGE;
+    }
+    if (!mirror->entry_memory.base) {
+        KVB_TRY(kvb_region_open(&mirror->entry_memory, mirror->max_blocks * entry_bytes));
+    }
+    KVB_TRY(kvb_region_reach(&mirror->entry_memory, count * entry_bytes));
+    const size_t capacity = mirror->entry_memory.bytes / entry_bytes;
+    mirror->entries = (struct mirror_entry *)(void *)mirror->entry_memory.base;
+    mirror->entry_capacity = capacity < mirror->max_blocks ? capacity : mirror->max_blocks;
+    return KVB_OK;
+}
+
+kvb_status kvb_mirror_reserve(struct kvb_mirror *mirror, size_t count)
+{
+    return count <= mirror->entry_capacity ? KVB_OK : grow_entries(mirror, count);
+}
+
 /* Chooses an id: the first free one, or a new one at the end.  *out_next: the next free id. */
 static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id, uint32_t *out_next)
 {
@@ -618,9 +640,7 @@ static kvb_status draw_id(struct kvb_mirror *mirror, uint32_t *out_id, uint32_t 
         *out_next = (uint32_t)mirror->entries[*out_id].parent;
         return KVB_OK;
     }
-    KVB_TRY(kvb_array_reserve(
-        &mirror->entries, &mirror->entry_capacity, mirror->entry_end + 1, sizeof *mirror->entries,
-        mirror->max_blocks));
+    KVB_TRY(kvb_mirror_reserve(mirror, mirror->entry_end + 1));
     *out_id = (uint32_t)mirror->entry_end;
     *out_next = KVB_NO_ID;
     return KVB_OK;

@@ -4,6 +4,7 @@
 #include "core/id_table.h"
 #include "core/limits.h"
 #include "core/line_table.h"
+#include "core/region.h"
 #include "stream/mirror/entry_set.h"
 #include "stream/mirror/mirror.h"
 
@@ -227,7 +228,8 @@ struct kvb_mirror {
     uint32_t pool_block_size; /* tokens; 0: any */
     kvb_span default_lora;    /* owned bytes; for events that name none */
 
-    struct mirror_entry *entries; /* owned */
+    struct kvb_region entry_memory; /* opened with the first entry */
+    struct mirror_entry *entries;   /* there */
     size_t entry_capacity;
     size_t entry_end; /* entries ever used since the last clear */
     size_t entry_count;
@@ -412,6 +414,11 @@ void kvb_mirror_republish_content(const struct mirror_change *change, uint32_t i
 void kvb_mirror_republish_held(const struct kvb_mirror *mirror, uint32_t id);
 
 /* ---- Inserting and removing entries ---- */
+
+/* Makes room for this many entries.  They never move: copies of an array that grows would stay in
+ * the heap.
+ * KVB_TOO_LARGE above max_blocks, KVB_NO_MEMORY. */
+kvb_status kvb_mirror_reserve(struct kvb_mirror *mirror, size_t count);
 
 /* Allocates an entry for the block and adds it to the tables.
  * KVB_TOO_LARGE at max_blocks, KVB_NO_MEMORY. */

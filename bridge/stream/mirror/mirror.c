@@ -101,7 +101,7 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     kvb_id_table_done(&mirror->by_doubtful);
     kvb_id_table_done(&mirror->by_extra_copies);
     drop_bytes(mirror->default_lora);
-    free(mirror->entries);
+    kvb_region_close(&mirror->entry_memory);
     free(mirror->contexts);
     free(mirror->keys);
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {

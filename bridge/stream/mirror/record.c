@@ -1,6 +1,5 @@
 #include "stream/mirror/record.h"
 
-#include "core/array.h"
 #include "core/little_endian.h"
 #include "stream/mirror/inside.h"
 
@@ -294,9 +293,7 @@ kvb_mirror_take_record(struct kvb_mirror *mirror, const uint8_t record[kvb_mirro
     if (id > mirror->entry_end || !is_possible(record)) {
         return KVB_BAD_INPUT;
     }
-    KVB_TRY(kvb_array_reserve(
-        &mirror->entries, &mirror->entry_capacity, (size_t)id + 1, sizeof *mirror->entries,
-        mirror->max_blocks));
+    KVB_TRY(kvb_mirror_reserve(mirror, (size_t)id + 1));
     if (id < mirror->entry_end) {
         forget_entry(mirror, id);
     } else {
