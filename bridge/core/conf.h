@@ -45,10 +45,12 @@ struct kvb_conf_key {
     uint64_t min;
     uint64_t max; /* not for strings: the size of their array is the limit */
     size_t offset;
-    size_t bytes;                           /* size of the field; unused for a list */
-    const char *(*name_of)(unsigned value); /* names of an enum's values 0 .. max */
-    const struct kvb_conf_table *items;     /* of a list; the field points to the first group */
-    size_t count_offset;                    /* of a list or an array: its count, a size_t */
+    size_t bytes; /* size of the field; unused for a list */
+    /* Names of an enum's values 0 .. max.  A function of the enum itself fits: gcc and clang give
+     * an enum without negative values the type unsigned. */
+    const char *(*name_of)(unsigned value);
+    const struct kvb_conf_table *items; /* of a list; the field points to the first group */
+    size_t count_offset;                /* of a list or an array: its count, a size_t */
     /* For KVB_CONF_PAIRS: adds a pair to the field.  On failure detail says why. */
     kvb_status (*take_pair)(
         void *field, const char *name, const char *value, struct kvb_detail *detail);

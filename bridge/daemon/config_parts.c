@@ -8,14 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *kvb_config_level_name(unsigned value)
+const char *kvb_log_format_name(enum kvb_log_format format)
 {
-    return kvb_log_level_name((enum kvb_log_level)value);
-}
-
-const char *kvb_config_format_name(unsigned value)
-{
-    return value == KVB_LOG_JSON ? "json" : "text";
+    return format == KVB_LOG_JSON ? "json" : "text";
 }
 
 void kvb_config_check_name(

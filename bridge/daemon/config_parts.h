@@ -37,9 +37,7 @@ struct kvb_log_config {
     enum kvb_log_format format;
 };
 
-/* Adapters for the tables of keys, which treat enums as unsigned numbers. */
-const char *kvb_config_level_name(unsigned value);
-const char *kvb_config_format_name(unsigned value);
+const char *kvb_log_format_name(enum kvb_log_format format);
 
 /* Rows for a struct with the fields nats, log, http and http_security. */
 /* clang-format off */
@@ -107,10 +105,10 @@ const char *kvb_config_format_name(unsigned value);
 
 #define KVB_CONFIG_LOG_ROWS(type)                                                                  \
     { "log.level", KVB_CONF_ENUM, "info", 0, KVB_LOG_LEVEL_COUNT - 1,                              \
-      KVB_CONF_FIELD(type, log.level), .name_of = kvb_config_level_name,                           \
+      KVB_CONF_FIELD(type, log.level), .name_of = kvb_log_level_name,                              \
       .help = "The least important level that is logged." },                                    \
     { "log.format", KVB_CONF_ENUM, "text", 0, KVB_LOG_FORMAT_COUNT - 1,                            \
-      KVB_CONF_FIELD(type, log.format), .name_of = kvb_config_format_name,                         \
+      KVB_CONF_FIELD(type, log.format), .name_of = kvb_log_format_name,                            \
       .help = "text for people, json for programs; one line for each record, on stderr." }
 /* clang-format on */
 

@@ -7,16 +7,6 @@
 
 #include <string.h>
 
-static const char *policy_name(unsigned value)
-{
-    return kvb_route_policy_name((enum kvb_route_policy)value);
-}
-
-static const char *statistic_name(unsigned value)
-{
-    return kvb_load_statistic_name((enum kvb_load_statistic)value);
-}
-
 static kvb_status take_tokenize_network(void *field, const char *text, struct kvb_detail *detail)
 {
     return kvb_networks_add(field, text, detail);
@@ -48,7 +38,7 @@ static const struct kvb_conf_key keys[] = {
     { "router.component", KVB_CONF_STRING, "Router", 1, FIELD(router.component),
       .help = "The second part of R." },
     { "router.policy", KVB_CONF_ENUM, "kv", 0, KVB_ROUTE_POLICY_COUNT - 1, FIELD(router.policy),
-      .name_of = policy_name,
+      .name_of = kvb_route_policy_name,
       .help = "How kv_route chooses a worker.  kv: lowest overlap_weight * blocks to\n"
               "compute + blocks in use.  kv_waiting: by prefix, usage and queue, as\n"
               "Dynamo 0.1.  least_requests: lowest 4 * waiting + running.\n"
@@ -92,7 +82,7 @@ static const struct kvb_conf_key keys[] = {
     { "load.expire_ms", KVB_CONF_U32, "3000", 100, 3600000, FIELD(load.expire_ms),
       .help = "The averages leave out a worker that was silent for this long, in ms." },
     { "load.statistic", KVB_CONF_ENUM, "ratio", 0, KVB_LOAD_ACTIVE_BLOCKS, FIELD(load.statistic),
-      .name_of = statistic_name,
+      .name_of = kvb_load_statistic_name,
       .help = "The unit of load_avg and load_std.  ratio: share of the blocks in use\n"
               "(sample deviation).  active_blocks: number of blocks in use\n"
               "(population deviation)." },

@@ -12,21 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *profile_name(unsigned value)
-{
-    return kvb_profile_name((enum kvb_profile)value);
-}
-
-static const char *copies_name(unsigned value)
-{
-    return kvb_copies_name((enum kvb_copies)value);
-}
-
-static const char *clear_name(unsigned value)
-{
-    return kvb_clear_name((enum kvb_clear)value);
-}
-
 /* "publish" means: as publish.hashes says. */
 static const char *worker_hashes_name(unsigned value)
 {
@@ -34,24 +19,9 @@ static const char *worker_hashes_name(unsigned value)
                                                    : kvb_hashes_name((enum kvb_hashes)(value - 1));
 }
 
-static const char *reannounce_name(unsigned value)
-{
-    return kvb_reannounce_name((enum kvb_reannounce)value);
-}
-
-static const char *hashes_name(unsigned value)
-{
-    return kvb_hashes_name((enum kvb_hashes)value);
-}
-
 static const char *tiers_name(unsigned value)
 {
     return value == KVB_PUBLISH_ALL ? "all" : "device";
-}
-
-static const char *request_name(unsigned value)
-{
-    return kvb_replay_request_name((enum kvb_replay_request)value);
 }
 
 static const char *form_name(unsigned value)
@@ -75,16 +45,6 @@ static const char *republish_tiers_name(unsigned value)
     return names[value];
 }
 
-static const char *offload_removals_name(unsigned value)
-{
-    return kvb_offload_removals_name((enum kvb_offload_removals)value);
-}
-
-static const char *tier_name(unsigned value)
-{
-    return kvb_tier_name((enum kvb_tier)value);
-}
-
 static kvb_status
 take_worker_label(void *labels, const char *name, const char *value, struct kvb_detail *detail)
 {
@@ -94,16 +54,6 @@ take_worker_label(void *labels, const char *name, const char *value, struct kvb_
 static kvb_status take_published_label(void *names, const char *name, struct kvb_detail *detail)
 {
     return kvb_label_names_add(names, name, detail);
-}
-
-static const char *role_name(unsigned value)
-{
-    return kvb_worker_role_name((enum kvb_worker_role)value);
-}
-
-static const char *preset_name(unsigned value)
-{
-    return kvb_pod_preset_name((enum kvb_pod_preset)value);
 }
 
 static kvb_status take_network(void *field, const char *text, struct kvb_detail *detail)
@@ -197,15 +147,15 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "With bind = true, file with the public keys of engines that may connect,\n"
               "one a line, at most 64.  SIGHUP reads all four files again." },
     { "replay_request", KVB_CONF_ENUM, "plain", 0, KVB_REQUEST_COUNT - 1, FIELD(replay_request),
-      .name_of = request_name,
+      .name_of = kvb_replay_request_name,
       .help = "The form of a replay request: plain for every engine, mooncake for stores\n"
               "that follow Mooncake's subscriber guide." },
     { "unknown_medium", KVB_CONF_ENUM, "external", 0, KVB_TIER_COUNT - 1, FIELD(unknown_medium),
-      .name_of = tier_name,
+      .name_of = kvb_tier_name,
       .help = "The tier of blocks in an unknown medium; such events are counted.  Choose\n"
               "device only if every such medium is device memory." },
     { "offload_removals", KVB_CONF_ENUM, "detect", 0, KVB_OFFLOAD_COUNT - 1, FIELD(offload_removals),
-      .name_of = offload_removals_name,
+      .name_of = kvb_offload_removals_name,
       .help = "Whether the engine publishes which blocks leave the tiers host, disk and\n"
               "external: complete, incomplete, or detect: a tier counts as complete from\n"
               "its first removal on.  The list of a tier that is not is\n"
@@ -222,7 +172,7 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "The URL at which aggregators ask the engine for the tokens of a text, such\n"
               "as http://10.0.0.7:8000: they POST to /tokenize there.  It is published;\n"
               "empty: they do not ask this engine." },
-    { "role", KVB_CONF_ENUM, "", 0, KVB_ROLE_COUNT - 1, FIELD(facts.role), .name_of = role_name,
+    { "role", KVB_CONF_ENUM, "", 0, KVB_ROLE_COUNT - 1, FIELD(facts.role), .name_of = kvb_worker_role_name,
       .help = "What the engine does where prefill and decode are separate; route requests\n"
               "can select by it." },
     { "labels", KVB_CONF_PAIRS, NULL, 0, 0, FIELD(facts.labels), .take_pair = take_worker_label,
@@ -346,12 +296,12 @@ static const struct kvb_conf_key keys[] = {
     { "publish.endpoint_name", KVB_CONF_STRING, "generate", 1, FIELD(publish.endpoint_name),
       .help = "The name of the workers' endpoint in load figures." },
     { "publish.profile", KVB_CONF_ENUM, "json", 0, KVB_PROFILE_COUNT - 1, FIELD(publish.profile),
-      .name_of = profile_name,
+      .name_of = kvb_profile_name,
       .help = "The format of P.kv_events: json for routers that read RouterEvents,\n"
               "protobuf for kvaggregator only, which is smaller and faster.  All bridges\n"
               "of a component must use the same one." },
     { "publish.hashes", KVB_CONF_ENUM, "canonical", 0, KVB_HASHES_COUNT - 1,
-      FIELD(publish.hashes), .name_of = hashes_name,
+      FIELD(publish.hashes), .name_of = kvb_hashes_name,
       .help = "How blocks are named.  canonical: equal prefixes have equal names in the\n"
               "whole fleet.  engine: the engine's own names." },
     { "publish.tiers", KVB_CONF_ENUM, "device", 0, KVB_PUBLISH_TIERS_COUNT - 1,
@@ -359,19 +309,19 @@ static const struct kvb_conf_key keys[] = {
       .help = "The tiers that json publishes: device for readers that do not know tiers,\n"
               "all for readers that do.  protobuf publishes all." },
     { "publish.copies", KVB_CONF_ENUM, "interval", 0, KVB_COPIES_COUNT - 1,
-      FIELD(publish.copies), .name_of = copies_name,
+      FIELD(publish.copies), .name_of = kvb_copies_name,
       .help = "What a stored event for a block that is already held means.  interval:\n"
               "a second copy or a repeated announcement, by its context; a block\n"
               "whose context does not show which becomes doubtful.  count: always a\n"
               "second copy, which is exact if no request sets vLLM's\n"
               "kv_cache_report_mode to \"full\"." },
     { "publish.clear", KVB_CONF_ENUM, "event", 0, KVB_CLEAR_COUNT - 1, FIELD(publish.clear),
-      .name_of = clear_name,
+      .name_of = kvb_clear_name,
       .help = "How json reports that a stream is empty.  event: as a `cleared` event.\n"
               "removed: as removals of all blocks, for Dynamo 0.1 to 0.3.0, which stop\n"
               "for good at a `cleared`." },
     { "publish.reannounce", KVB_CONF_ENUM, "auto", 0, KVB_REANNOUNCE_COUNT - 1,
-      FIELD(publish.reannounce), .name_of = reannounce_name,
+      FIELD(publish.reannounce), .name_of = kvb_reannounce_name,
       .help = "on_loss: publish the whole stream again when events may have been lost on\n"
               "the way to NATS.\n"
               "never: readers notice the gap in the event ids and send a request.\n"
@@ -451,7 +401,7 @@ static const struct kvb_conf_key keys[] = {
       .help = "Field selector as in kubectl, such as spec.nodeName=$(NODE_NAME) for one\n"
               "bridge on each node; empty: none." },
     { "kubernetes.preset", KVB_CONF_ENUM, "ports", 0, KVB_POD_PRESET_COUNT - 1,
-      FIELD(kubernetes.rules.preset), .name_of = preset_name,
+      FIELD(kubernetes.rules.preset), .name_of = kvb_pod_preset_name,
       .help = "The system whose labels and annotations give ports, model and role.\n"
               "Container ports named kv-events, kv-replay, metrics and http always\n"
               "come first." },
