@@ -6,7 +6,6 @@
 #include "core/own.h"
 #include "core/url_show.h"
 
-#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -74,11 +73,6 @@ const char *kvb_nats_error_words(void)
 static void drop_options(natsOptions **options)
 {
     natsOptions_Destroy(*options); /* NULL is fine */
-}
-
-static void drop_dial_text(char **text)
-{
-    free(*text);
 }
 
 /* Reads the files in the way that a dial does. */
@@ -279,7 +273,7 @@ static char *list_servers(const struct kvb_bus *bus)
 
 static natsStatus set_servers(natsOptions *options, const struct kvb_bus *bus)
 {
-    KVB_OWN(drop_dial_text) char *list = list_servers(bus);
+    KVB_OWN(kvb_own_free) char *list = list_servers(bus);
     const char *servers[max_servers];
     natsStatus status = NATS_OK;
     char *rest = list;

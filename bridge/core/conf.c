@@ -277,11 +277,6 @@ static void drop_conf_file(FILE **file)
     }
 }
 
-static void drop_conf_text(char **text)
-{
-    free(*text);
-}
-
 static kvb_status refuse_conf_text(struct kvb_conf *conf, unsigned line, const char *text)
 {
     kvb_conf_add_error(conf, line, "", text);
@@ -316,7 +311,7 @@ static kvb_status open_file(struct kvb_conf *conf, FILE **out_file)
 static kvb_status read_conf_text(struct kvb_conf *conf, char **out_text)
 {
     KVB_OWN(drop_conf_file) FILE *file = NULL;
-    KVB_OWN(drop_conf_text) char *text = NULL;
+    KVB_OWN(kvb_own_free) char *text = NULL;
 
     KVB_TRY(open_file(conf, &file));
     text = malloc(kvb_max_config_bytes + 1);
@@ -368,7 +363,7 @@ static kvb_status parse_conf_text(struct kvb_conf *conf, char *text)
 
 static kvb_status load_conf_file(struct kvb_conf *conf, const char *path)
 {
-    KVB_OWN(drop_conf_text) char *text = NULL;
+    KVB_OWN(kvb_own_free) char *text = NULL;
 
     conf->path = strdup(path);
     conf->tree = calloc(1, sizeof *conf->tree);

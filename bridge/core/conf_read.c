@@ -442,16 +442,11 @@ read_items(const struct value *value, const struct kvb_conf_table *table, uint8_
     return KVB_OK;
 }
 
-static void drop_items(uint8_t **items)
-{
-    free(*items);
-}
-
 static kvb_status fill_list(const struct value *value, void *out)
 {
     const struct kvb_conf_table *table = value->key->items;
     const size_t count = (size_t)config_setting_length(value->setting);
-    KVB_OWN(drop_items) uint8_t *items = calloc(count ? count : 1, table->bytes);
+    KVB_OWN(kvb_own_free) uint8_t *items = calloc(count ? count : 1, table->bytes);
 
     if (!items) {
         return KVB_NO_MEMORY;

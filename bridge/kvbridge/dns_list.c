@@ -125,15 +125,10 @@ static void say_result(struct kvb_dns_list *list, enum kvb_dns_result result)
         result == KVB_DNS_OK ? "it has members" : kvb_dns_result_text(result), NULL);
 }
 
-static void free_workers(struct kvb_worker_config **workers)
-{
-    free(*workers);
-}
-
 static kvb_status take_members(struct kvb_dns_list *list, bool *out_is_settled)
 {
     const size_t count = list->members.count;
-    KVB_OWN(free_workers) struct kvb_worker_config *workers = calloc(count + 1, sizeof *workers);
+    KVB_OWN(kvb_own_free) struct kvb_worker_config *workers = calloc(count + 1, sizeof *workers);
     struct kvb_detail why = { .text = "" };
     size_t filled = 0;
 

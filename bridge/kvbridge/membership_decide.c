@@ -375,16 +375,11 @@ static void mark_loads(
     }
 }
 
-static void drop_worker_list(const struct kvb_worker_config ***list)
-{
-    free((void *)*list);
-}
-
 static kvb_status
 compare_loads(struct bridge_membership *membership, struct bridge_command *command)
 {
     size_t count = 0;
-    KVB_OWN(drop_worker_list)
+    KVB_OWN(kvb_own_free)
     const struct kvb_worker_config **list = list_loads(membership, command->wish.origin, &count);
     KVB_OWN(kvb_member_changes_done) struct kvb_member_changes changes = { 0 };
 
@@ -404,7 +399,7 @@ static kvb_status compare_with_ranks(
     const struct kvb_worker_facts ***out_updates)
 {
     size_t count = 0;
-    KVB_OWN(drop_worker_list)
+    KVB_OWN(kvb_own_free)
     const struct kvb_worker_config **list = list_ranks(membership, command->wish.origin, &count);
     KVB_OWN(kvb_member_changes_done) struct kvb_member_changes changes = { 0 };
 
@@ -500,14 +495,9 @@ renew_reader_keys(const struct bridge_membership *membership, const struct bridg
     }
 }
 
-static void drop_updates(const struct kvb_worker_facts ***updates)
-{
-    free((void *)*updates);
-}
-
 static kvb_status begin_replacing(struct kvb_bridge *bridge, struct bridge_command *command)
 {
-    KVB_OWN(drop_updates) const struct kvb_worker_facts **updates = NULL;
+    KVB_OWN(kvb_own_free) const struct kvb_worker_facts **updates = NULL;
 
     KVB_TRY(compare_with_ranks(&bridge->membership, command, &updates));
     KVB_TRY(compare_loads(&bridge->membership, command));

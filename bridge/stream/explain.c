@@ -87,15 +87,10 @@ static size_t count_prompt_blocks(const struct explaining *explaining)
     return query->count > shape.lookahead ? (query->count - shape.lookahead) / shape.block_size : 0;
 }
 
-static void drop_prompt_hashes(kvb_tokens_hash **hashes)
-{
-    free(*hashes);
-}
-
 static kvb_status read_explained_prompt(struct explaining *explaining)
 {
     const struct kvb_query *query = explaining->query;
-    KVB_OWN(drop_prompt_hashes) kvb_tokens_hash *hashes = NULL;
+    KVB_OWN(kvb_own_free) kvb_tokens_hash *hashes = NULL;
     const size_t count = count_prompt_blocks(explaining);
 
     if (count > kvb_explain_blocks) {
@@ -551,7 +546,7 @@ static kvb_status find_other_names(struct explaining *explaining)
     bool is_found = false;
 
     for (size_t i = 0; i < count && can_tell && !is_found; i++) {
-        KVB_OWN(drop_prompt_hashes) kvb_tokens_hash *hashes = NULL;
+        KVB_OWN(kvb_own_free) kvb_tokens_hash *hashes = NULL;
         const kvb_tokens_hash first = kvb_tokens_hash_of(
             query->tokens, explaining->shape.block_size + explaining->shape.lookahead, NULL, 0,
             seeds[i]);

@@ -313,15 +313,10 @@ static void keep_in_cache(const struct job *job, const uint32_t *tokens, size_t 
     set_row(tokenizer, row_tokenize_cache_evicted, stats.evicted);
 }
 
-static void drop_tokens(uint32_t **tokens)
-{
-    free(*tokens);
-}
-
 /* Reads the answer of an attempt that has ended well.  True: the job is complete. */
 static bool read_attempt(struct job *job, struct attempt *attempt)
 {
-    KVB_OWN(drop_tokens) uint32_t *tokens = NULL;
+    KVB_OWN(kvb_own_free) uint32_t *tokens = NULL;
     struct kvb_tokenize_result result = { .outcome = KVB_TOKENIZE_OK };
 
     if (kvb_tokenize_answer_decode(kvb_buf_span(&attempt->answer), &tokens, &result.count) !=

@@ -353,15 +353,10 @@ static void write_dashboard_head(
         json, "load_statistic", kvb_load_statistic_name(dashboard->options.statistic));
 }
 
-static void drop_samples(struct kvb_history_sample **samples)
-{
-    free(*samples);
-}
-
 kvb_status kvb_dashboard_history(
     struct kvb_dashboard *dashboard, uint64_t after, const char *not_ready, struct kvb_buf *out)
 {
-    KVB_OWN(drop_samples)
+    KVB_OWN(kvb_own_free)
     struct kvb_history_sample *samples = calloc(kvb_max_history_samples, sizeof *samples);
     struct kvb_json_writer json = kvb_json_writer_of(out);
 

@@ -111,11 +111,6 @@ struct candidate_place {
 /* The most bytes of a row of scores whose address has 255 bytes without escapes. */
 enum { usual_row_bytes = 440 };
 
-static void drop_places(struct candidate_place **places)
-{
-    free(*places);
-}
-
 /* Lowest cost first, then lowest worker and rank. */
 static int by_cost(const void *left, const void *right, void *context)
 {
@@ -233,7 +228,7 @@ static kvb_status write_scores(
     struct kvb_json_writer *json, const struct kvb_route_candidate *candidates, size_t count,
     size_t max_rows)
 {
-    KVB_OWN(drop_places) struct candidate_place *places = NULL;
+    KVB_OWN(kvb_own_free) struct candidate_place *places = NULL;
     const size_t max = count < max_rows ? count : max_rows;
     size_t rows = 0;
     size_t shown = 0;
