@@ -8,17 +8,12 @@ static const uint64_t last_saves_ns = 5 * KVB_NS_PER_S; /* the limit for checkpo
 
 enum { items_a_turn = kvb_checkpoint_step_items / 2 };
 
-static void count(struct bridge_shown *shown, enum kvb_bridge_metric metric)
-{
-    kvb_metric_add(&shown->metrics, metric, 1);
-}
-
 /* ---- Invalidating ---- */
 
 static void remove_file(struct kvb_bridge *bridge, const struct bridge_rank *rank)
 {
     kvb_checkpoint_store_void(bridge->checkpoints.store, &rank->checkpoint_name);
-    count(&bridge->shown, kvb_bridge_checkpoints_void);
+    kvb_bridge_count(&bridge->shown, kvb_bridge_checkpoints_void, 1);
 }
 
 void kvb_bridge_void_checkpoint(struct kvb_bridge *bridge, struct bridge_rank *rank)
@@ -86,7 +81,7 @@ static void say_failed(struct kvb_bridge *bridge, const struct kvb_detail *why, 
 {
     uint64_t times = 0;
 
-    count(&bridge->shown, kvb_bridge_checkpoint_failures);
+    kvb_bridge_count(&bridge->shown, kvb_bridge_checkpoint_failures, 1);
     if (kvb_log_limit_due(&bridge->checkpoints.limit, now_ns, &times)) {
         kvb_log_write(
             bridge->log, KVB_LOG_WARNING, "bridge", "a checkpoint was not written", "why",
@@ -105,7 +100,7 @@ static void take_outcome(struct kvb_bridge *bridge, uint64_t now_ns)
         return;
     }
     if (outcome == KVB_OK) {
-        count(&bridge->shown, kvb_bridge_checkpoints_written);
+        kvb_bridge_count(&bridge->shown, kvb_bridge_checkpoints_written, 1);
         if (all->maker.policy) { /* else the rank has left */
             kvb_bridge_want_tokens(all->rank);
         }
@@ -239,7 +234,7 @@ static void refuse(
 {
     const bool has_keys = refusal->keys.text[0] != '\0';
 
-    count(&bridge->shown, refused[refusal->cause]);
+    kvb_bridge_count(&bridge->shown, refused[refusal->cause], 1);
     kvb_log_write(
         bridge->log, KVB_LOG_WARNING, "bridge",
         "checkpoint refused: the list is fetched from the engine", "file",
@@ -250,7 +245,7 @@ static void refuse(
 
 static void take_restored(struct bridge_shown *shown, struct bridge_rank *rank, bool needs_epoch)
 {
-    count(shown, kvb_bridge_checkpoints_restored);
+    kvb_bridge_count(shown, kvb_bridge_checkpoints_restored, 1);
     kvb_checkpoint_restored(&rank->checkpoint, rank->served.stream);
     kvb_advertiser_restored(&rank->served.advertiser, needs_epoch);
     kvb_connection_restored(&rank->served.connection, kvb_clock_monotonic_ns());

@@ -461,6 +461,12 @@ static inline struct bridge_rank *kvb_bridge_rank_of(struct kvb_served *served)
     return (struct bridge_rank *)(void *)served; /* `served` is its first member */
 }
 
+static inline void
+kvb_bridge_count(struct bridge_shown *shown, enum kvb_bridge_metric metric, uint64_t more)
+{
+    kvb_metric_add(&shown->metrics, metric, more);
+}
+
 /* ---- kvbridge/flow.c: one rank's batches, from socket to NATS ---- */
 
 /* Receives and applies some live batches. */

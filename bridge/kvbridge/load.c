@@ -19,11 +19,6 @@ static const enum kvb_bridge_metric samples_of[KVB_LOAD_SOURCE_KIND_COUNT] = {
     [KVB_LOAD_OF_COORDINATOR] = kvb_bridge_load_samples_coordinator,
 };
 
-static void count_load(struct bridge_shown *shown, enum kvb_bridge_metric metric, uint64_t more)
-{
-    kvb_metric_add(&shown->metrics, metric, more);
-}
-
 static uint64_t expire_ns(const struct kvb_bridge *bridge)
 {
     return bridge->config->publish.load_expire_ms * KVB_NS_PER_MS;
@@ -155,7 +150,7 @@ static void look_for_cut(
     struct kvb_load_source *source = source_of(load, kind);
 
     if (source && kvb_load_source_is_cut(source, now_ns)) {
-        count_load(&bridge->shown, kvb_bridge_load_refused_protocol, 1);
+        kvb_bridge_count(&bridge->shown, kvb_bridge_load_refused_protocol, 1);
         refuse_load_sample(
             bridge, load, kind,
             "protocol error: a message above 64 KiB, or bytes that are not ZMTP", now_ns);
@@ -286,7 +281,7 @@ static void take_signs(
             continue;
         }
         if (row->metric != kvb_bridge_metric_count) {
-            count_load(&bridge->shown, row->metric, 1);
+            kvb_bridge_count(&bridge->shown, row->metric, 1);
         }
         kvb_log_write(
             bridge->log, row->level, "bridge", row->what, "worker", KVB_LOG_U64(rank->worker_id),
@@ -334,8 +329,8 @@ static size_t keep_samples(
             kept++;
         }
     }
-    count_load(&bridge->shown, samples_of[kind], kept);
-    count_load(&bridge->shown, kvb_bridge_load_refused_rank, sample_count - kept);
+    kvb_bridge_count(&bridge->shown, samples_of[kind], kept);
+    kvb_bridge_count(&bridge->shown, kvb_bridge_load_refused_rank, sample_count - kept);
     if (kept > 0) {
         on_load_sample(bridge, load, kind, now_ns, life_ns);
     }
@@ -352,12 +347,13 @@ static void take_messages(struct kvb_bridge *bridge, struct bridge_load *load, u
     for (int i = 0; i < kvb_source_run; i++) {
         const kvb_status status = kvb_load_source_receive(load->zmq, &sample);
         if (status == KVB_BAD_INPUT) {
-            count_load(&bridge->shown, kvb_bridge_load_refused_message, 1);
+            kvb_bridge_count(&bridge->shown, kvb_bridge_load_refused_message, 1);
             refuse_load_sample(bridge, load, kind, "a message is not ForwardPassMetrics", now_ns);
         } else if (status != KVB_OK) {
             return;
         } else {
-            count_load(&bridge->shown, kvb_bridge_load_scheduler_samples, sample.is_of_scheduler);
+            kvb_bridge_count(
+                &bridge->shown, kvb_bridge_load_scheduler_samples, sample.is_of_scheduler);
             (void)keep_samples(bridge, load, kind, &sample, 1, now_ns, expire_ns(bridge));
         }
     }
@@ -410,13 +406,13 @@ static void take_coordinator(struct kvb_bridge *bridge, struct bridge_load *load
     for (int i = 0; i < kvb_source_run; i++) {
         const kvb_status status = kvb_load_source_receive_coordinator(load->coordinator, update);
         if (status == KVB_BAD_INPUT) {
-            count_load(&bridge->shown, kvb_bridge_load_refused_message, 1);
+            kvb_bridge_count(&bridge->shown, kvb_bridge_load_refused_message, 1);
             refuse_load_sample(
                 bridge, load, kind, "a message is not one of vLLM's coordinator", now_ns);
         } else if (status != KVB_OK) {
             return;
         } else if (update->has_ranks) {
-            count_load(&bridge->shown, kvb_bridge_load_refused_figure, update->refused);
+            kvb_bridge_count(&bridge->shown, kvb_bridge_load_refused_figure, update->refused);
             follow_list(bridge, load, update->rank_count, now_ns);
             drop_ranks(bridge, load, update->rank_count);
             (void)keep_samples(bridge, load, kind, update->samples, update->count, now_ns, life_ns);
@@ -467,9 +463,9 @@ static void take_page(
 {
     const enum kvb_load_source_kind kind = KVB_LOAD_OF_PROMETHEUS;
 
-    count_load(&bridge->shown, scrape_metric(result), 1);
-    count_load(&bridge->shown, kvb_bridge_load_refused_figure, result->refused);
-    count_load(&bridge->shown, kvb_bridge_load_counter_resets, result->resets);
+    kvb_bridge_count(&bridge->shown, scrape_metric(result), 1);
+    kvb_bridge_count(&bridge->shown, kvb_bridge_load_refused_figure, result->refused);
+    kvb_bridge_count(&bridge->shown, kvb_bridge_load_counter_resets, result->resets);
     if (result->count == 0) {
         refuse_load_sample(bridge, load, kind, result->why.text, now_ns);
         return;

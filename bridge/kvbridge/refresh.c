@@ -17,11 +17,6 @@ static const uint64_t measure_ns = 100 * KVB_NS_PER_MS;
 
 enum { step_blocks = 256, requests_a_turn = 4, max_answer_bytes = 4096 };
 
-static void count_refresh(struct bridge_shown *shown, enum kvb_bridge_metric metric, uint64_t more)
-{
-    kvb_metric_add(&shown->metrics, metric, more);
-}
-
 static uint64_t refresh_blocks(const struct bridge_rank *rank)
 {
     return kvb_stream_mirror_count(rank->served.stream)->held[KVB_TIER_DEVICE];
@@ -82,9 +77,9 @@ static void answer_granted(
     if (json.status == KVB_OK) {
         answer_refresh(&bridge->publisher, pending, kvb_buf_span(&buf));
     }
-    count_refresh(&bridge->shown, kvb_bridge_refresh_granted, all->streams);
-    count_refresh(&bridge->shown, kvb_bridge_refresh_rationed, all->rationed);
-    count_refresh(&bridge->shown, kvb_bridge_refresh_away, all->away);
+    kvb_bridge_count(&bridge->shown, kvb_bridge_refresh_granted, all->streams);
+    kvb_bridge_count(&bridge->shown, kvb_bridge_refresh_rationed, all->rationed);
+    kvb_bridge_count(&bridge->shown, kvb_bridge_refresh_away, all->away);
 }
 
 static void grant_rank(
@@ -157,7 +152,7 @@ static void end_rank(struct kvb_bridge *bridge, enum kvb_bridge_metric outcome)
 {
     kvb_stream_refresh_end(bridge->refresh.rank->served.stream);
     bridge->refresh.rank = NULL;
-    count_refresh(&bridge->shown, outcome, 1);
+    kvb_bridge_count(&bridge->shown, outcome, 1);
 }
 
 static void begin_rank(struct kvb_bridge *bridge, struct bridge_rank *rank)
@@ -266,8 +261,8 @@ static void publish_part(struct kvb_bridge *bridge, size_t max_blocks, uint64_t 
     kvb_bridge_publish_events(bridge, rank, &refresh->events, now_ns);
     kvb_bridge_flush_events(bridge, rank);
     const uint64_t bytes = bridge->publisher.events.bytes - bytes_before;
-    count_refresh(&bridge->shown, kvb_bridge_refresh_blocks, refresh->events.block_count);
-    count_refresh(&bridge->shown, kvb_bridge_refresh_bytes, bytes);
+    kvb_bridge_count(&bridge->shown, kvb_bridge_refresh_blocks, refresh->events.block_count);
+    kvb_bridge_count(&bridge->shown, kvb_bridge_refresh_bytes, bytes);
     kvb_refresh_plan_published(
         &refresh->plan, refresh->events.block_count, bytes, refresh->is_wished);
     if (is_done) {

@@ -21,18 +21,13 @@
 
 enum { max_answer_bytes = kvb_max_forward_bytes };
 
-static void count_forwarded(struct kvb_bridge *bridge, enum kvb_bridge_metric metric)
-{
-    kvb_metric_add(&bridge->shown.metrics, metric, 1);
-}
-
 /* False: nobody may be answered on that subject. */
 static bool is_answerable(struct kvb_bridge *bridge, const struct kvb_bus_message *message)
 {
     if (message->reply && !kvb_reply_is_refused(message->reply)) {
         return true;
     }
-    count_forwarded(bridge, kvb_bridge_forwarded_malformed);
+    kvb_bridge_count(&bridge->shown, kvb_bridge_forwarded_malformed, 1);
     return false;
 }
 
@@ -86,7 +81,7 @@ static void receive_lookup(void *context, const struct kvb_bus_message *message)
         return;
     }
     if (kvb_drain_json_decode(message->payload, &who, NULL) != KVB_OK) {
-        count_forwarded(bridge, kvb_bridge_forwarded_malformed);
+        kvb_bridge_count(&bridge->shown, kvb_bridge_forwarded_malformed, 1);
         return;
     }
     kvb_buf_init(&buf, max_answer_bytes);
@@ -161,10 +156,10 @@ static void answer_forwarded(
                                            .body = kvb_span_of(request->body) };
 
     if (!is_forward_granted(bridge, request, answer)) {
-        count_forwarded(bridge, kvb_bridge_forwarded_denied);
+        kvb_bridge_count(&bridge->shown, kvb_bridge_forwarded_denied, 1);
         return;
     }
-    count_forwarded(bridge, kvb_bridge_forwarded_taken);
+    kvb_bridge_count(&bridge->shown, kvb_bridge_forwarded_taken, 1);
     if (strcmp(request->path, "/register") == 0) {
         kvb_bridge_answer_register(bridge, &http, answer);
     } else if (strcmp(request->path, "/unregister") == 0) {
@@ -190,7 +185,7 @@ static void receive_forwarded(void *context, const struct kvb_bus_message *messa
     if (request && kvb_forward_request_decode(message->payload, request) == KVB_OK) {
         answer_forwarded(bridge, request, &answer);
     } else {
-        count_forwarded(bridge, kvb_bridge_forwarded_malformed);
+        kvb_bridge_count(&bridge->shown, kvb_bridge_forwarded_malformed, 1);
         kvb_http_refuse(&answer, 400, "the bridge cannot read the forwarded request");
     }
     if (kvb_forward_answer_encode(answer.status, kvb_buf_span(&answer.body), &buf) == KVB_OK) {
