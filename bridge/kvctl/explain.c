@@ -3,7 +3,6 @@
 #include "core/own.h"
 #include "kvctl/explain_text.h"
 #include "kvctl/kvctl.h"
-#include "kvctl/top/json.h"
 #include "wire/json/tree.h"
 #include "wire/json/writer.h"
 
@@ -43,26 +42,9 @@ static void explained_done(struct explained *explained)
     kvb_json_drop(&explained->router);
 }
 
-static uint64_t explained_number(struct json_object *object, const char *name)
-{
-    return json_object_get_uint64(kvb_json_member(object, name));
-}
-
-static const char *explained_text(struct json_object *object, const char *name)
-{
-    const char *text = json_object_get_string(kvb_json_member(object, name));
-
-    return text ? text : "";
-}
-
-static size_t count_items(struct json_object *array)
-{
-    return json_object_is_type(array, json_type_array) ? json_object_array_length(array) : 0;
-}
-
 static void append_all(struct json_object *out, struct json_object *items)
 {
-    for (size_t i = 0; i < count_items(items); i++) {
+    for (size_t i = 0; i < kvb_json_list_len(items); i++) {
         json_object_array_add(out, json_object_get(json_object_array_get_idx(items, i)));
     }
 }
@@ -83,14 +65,14 @@ take_stream_rows(void *context, const struct kvb_buf *answer, struct json_object
 
 static bool is_of_worker(struct json_object *row, uint64_t worker_id)
 {
-    return kvb_json_member(row, "worker_id") && explained_number(row, "worker_id") == worker_id;
+    return kvb_json_member(row, "worker_id") && kvb_json_member_u64(row, "worker_id") == worker_id;
 }
 
 static size_t count_ranks(const struct explained *explained, uint64_t worker_id)
 {
     size_t count = 0;
 
-    for (size_t i = 0; i < count_items(explained->streams); i++) {
+    for (size_t i = 0; i < kvb_json_list_len(explained->streams); i++) {
         count += is_of_worker(json_object_array_get_idx(explained->streams, i), worker_id);
     }
     return count;
@@ -129,12 +111,12 @@ say_ranks(const struct explained *explained, uint64_t worker_id, char *text, siz
     size_t len = 0;
 
     text[0] = '\0';
-    for (size_t i = 0; i < count_items(explained->streams); i++) {
+    for (size_t i = 0; i < kvb_json_list_len(explained->streams); i++) {
         struct json_object *row = json_object_array_get_idx(explained->streams, i);
         if (is_of_worker(row, worker_id) && len + stream_name_bytes < size) {
             len += (size_t)snprintf(
                 text + len, size - len, "%s%" PRIu64, len > 0 ? ", " : "",
-                explained_number(row, "dp_rank"));
+                kvb_json_member_u64(row, "dp_rank"));
         }
     }
 }
@@ -142,7 +124,7 @@ say_ranks(const struct explained *explained, uint64_t worker_id, char *text, siz
 static bool is_wanted(const struct kvctl_options *options, struct json_object *row)
 {
     return is_of_worker(row, options->workers[0]) &&
-           (!options->has_rank || explained_number(row, "dp_rank") == options->dp_rank);
+           (!options->has_rank || kvb_json_member_u64(row, "dp_rank") == options->dp_rank);
 }
 
 static enum kvctl_exit
@@ -174,7 +156,7 @@ choose_explained(const struct kvctl_options *options, struct explained *explaine
 {
     size_t count = 0;
 
-    for (size_t i = 0; i < count_items(explained->streams); i++) {
+    for (size_t i = 0; i < kvb_json_list_len(explained->streams); i++) {
         struct json_object *row = json_object_array_get_idx(explained->streams, i);
         if (is_wanted(options, row)) {
             explained->stream = count++ == 0 ? row : explained->stream;
@@ -186,8 +168,8 @@ choose_explained(const struct kvctl_options *options, struct explained *explaine
     if (count > 1) {
         kvctl_say(
             "two components have this worker and rank: explaining that of %s/%s",
-            explained_text(explained->stream, "namespace"),
-            explained_text(explained->stream, "component"));
+            kvb_json_member_text(explained->stream, "namespace"),
+            kvb_json_member_text(explained->stream, "component"));
     }
     return kvctl_ok;
 }
@@ -262,10 +244,10 @@ request_bridge(const struct kvctl_line *line, kvb_span query, struct explained *
     kvb_buf_init(&body, kvb_max_query_body_bytes);
     (void)snprintf(
         tail, sizeof tail, "kv_explain.%" PRIu64 ".%" PRIu64, line->options->workers[0],
-        explained_number(explained->stream, "dp_rank"));
+        kvb_json_member_u64(explained->stream, "dp_rank"));
     if (kvb_subject_make(
-            subject, explained_text(explained->stream, "namespace"),
-            explained_text(explained->stream, "component"), tail) != KVB_OK) {
+            subject, kvb_json_member_text(explained->stream, "namespace"),
+            kvb_json_member_text(explained->stream, "component"), tail) != KVB_OK) {
         kvctl_say("the worker's namespace or component is not valid");
         return kvctl_failed;
     }
@@ -298,13 +280,14 @@ take_match(void *context, const struct kvb_buf *answer, struct json_object **out
     const enum kvctl_exit read = kvctl_read_answer(answer, out_page);
     struct json_object *workers = kvb_json_member(read == kvctl_ok ? *out_page : NULL, "workers");
 
-    for (size_t i = 0; i < count_items(workers); i++) {
+    for (size_t i = 0; i < kvb_json_list_len(workers); i++) {
         struct json_object *row = json_object_array_get_idx(workers, i);
-        if (is_of_worker(row, explained_number(explained->stream, "worker_id")) &&
-            explained_number(row, "dp_rank") == explained_number(explained->stream, "dp_rank") &&
+        if (is_of_worker(row, kvb_json_member_u64(explained->stream, "worker_id")) &&
+            kvb_json_member_u64(row, "dp_rank") ==
+                kvb_json_member_u64(explained->stream, "dp_rank") &&
             strcmp(
-                explained_text(row, "component"), explained_text(explained->stream, "component")) ==
-                0) {
+                kvb_json_member_text(row, "component"),
+                kvb_json_member_text(explained->stream, "component")) == 0) {
             drop_explained(&explained->router);
             explained->router = json_object_get(row);
         }
@@ -359,27 +342,28 @@ static void print_head(const struct explained *explained)
 
     printf(
         "worker %" PRIu64 " rank %" PRIu64 " of %s/%s, model %s: %s%s%s at event %" PRIu64 "\n",
-        explained_number(explained->bridge, "worker_id"),
-        explained_number(explained->bridge, "dp_rank"),
-        explained_text(explained->stream, "namespace"),
-        explained_text(explained->stream, "component"), explained_text(explained->bridge, "model"),
-        explained_text(explained->bridge, "state"),
-        explained_text(explained->bridge, "reason")[0] ? " " : "",
-        explained_text(explained->bridge, "reason"),
-        explained_number(explained->bridge, "last_event_id"));
-    if (explained_text(explained->bridge, "why")[0]) {
-        printf("%s\n", explained_text(explained->bridge, "why"));
+        kvb_json_member_u64(explained->bridge, "worker_id"),
+        kvb_json_member_u64(explained->bridge, "dp_rank"),
+        kvb_json_member_text(explained->stream, "namespace"),
+        kvb_json_member_text(explained->stream, "component"),
+        kvb_json_member_text(explained->bridge, "model"),
+        kvb_json_member_text(explained->bridge, "state"),
+        kvb_json_member_text(explained->bridge, "reason")[0] ? " " : "",
+        kvb_json_member_text(explained->bridge, "reason"),
+        kvb_json_member_u64(explained->bridge, "last_event_id"));
+    if (kvb_json_member_text(explained->bridge, "why")[0]) {
+        printf("%s\n", kvb_json_member_text(explained->bridge, "why"));
     }
     kvctl_explain_event(
-        explained_number(trace, "first_event_id"), explained_number(trace, "first_time_ms"), text,
-        sizeof text);
+        kvb_json_member_u64(trace, "first_event_id"), kvb_json_member_u64(trace, "first_time_ms"),
+        text, sizeof text);
     printf(
         "%" PRIu64 " complete blocks of %" PRIu64 " tokens; the trace has %" PRIu64
         " events%s%s%s\n",
-        explained_number(explained->bridge, "blocks"),
-        explained_number(explained->bridge, "block_size"), explained_number(trace, "events"),
-        explained_number(trace, "events") > 0 ? ", from " : "",
-        explained_number(trace, "events") > 0 ? text : "",
+        kvb_json_member_u64(explained->bridge, "blocks"),
+        kvb_json_member_u64(explained->bridge, "block_size"), kvb_json_member_u64(trace, "events"),
+        kvb_json_member_u64(trace, "events") > 0 ? ", from " : "",
+        kvb_json_member_u64(trace, "events") > 0 ? text : "",
         json_object_get_boolean(kvb_json_member(trace, "whole")) ? " (all there were)" : "");
     kvctl_explain_break(explained->bridge, text);
     printf("%s.\n", text);
@@ -391,10 +375,10 @@ static void print_differences(const struct explained *explained, struct json_obj
         printf("No aggregator has answered.\n");
         return;
     }
-    if (count_items(differences) == 0) {
+    if (kvb_json_list_len(differences) == 0) {
         printf("The aggregator says the same.\n");
     }
-    for (size_t i = 0; i < count_items(differences); i++) {
+    for (size_t i = 0; i < kvb_json_list_len(differences); i++) {
         printf(
             "DIFFERENT: %s\n", json_object_get_string(json_object_array_get_idx(differences, i)));
     }
@@ -441,7 +425,7 @@ static void show_explained(const struct explained *explained, bool is_json)
 static kvb_status
 finish_query(const struct kvctl_options *options, struct json_object *stream, struct kvb_buf *query)
 {
-    const char *model = explained_text(stream, "model");
+    const char *model = kvb_json_member_text(stream, "model");
     struct kvb_json_writer json = kvb_json_writer_of(query);
 
     query->len--; /* the closing brace */

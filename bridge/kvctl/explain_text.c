@@ -1,6 +1,5 @@
 #include "kvctl/explain_text.h"
 
-#include "core/clock.h"
 #include "core/own.h"
 #include "wire/json/tree.h"
 
@@ -11,23 +10,6 @@
 #include <time.h>
 
 enum { event_text_bytes = 96, near_workers = 5, ms_in_s = 1000 };
-
-static const char *explain_text_of(struct json_object *object, const char *name)
-{
-    const char *text = json_object_get_string(kvb_json_member(object, name));
-
-    return text ? text : "";
-}
-
-static uint64_t explain_number(struct json_object *object, const char *name)
-{
-    return json_object_get_uint64(kvb_json_member(object, name));
-}
-
-static size_t explained_items(struct json_object *array)
-{
-    return json_object_is_type(array, json_type_array) ? json_object_array_length(array) : 0;
-}
 
 static bool is_text(const char *text, const char *other)
 {
@@ -54,7 +36,7 @@ void kvctl_explain_event(uint64_t event_id, uint64_t time_ms, char *text, size_t
 static void write_traced_event(struct json_object *trace, char text[event_text_bytes])
 {
     kvctl_explain_event(
-        explain_number(trace, "event_id"), explain_number(trace, "time_ms"), text,
+        kvb_json_member_u64(trace, "event_id"), kvb_json_member_u64(trace, "time_ms"), text,
         event_text_bytes);
 }
 
@@ -71,7 +53,7 @@ static struct json_object *device_trace(struct json_object *row)
 static void say_held(struct json_object *bridge, struct json_object *row, char *out)
 {
     struct json_object *trace = device_trace(row);
-    const bool is_before = is_text(explain_text_of(trace, "what"), "held_before");
+    const bool is_before = is_text(kvb_json_member_text(trace, "what"), "held_before");
     char event[event_text_bytes];
 
     (void)bridge;
@@ -82,7 +64,7 @@ static void say_held(struct json_object *bridge, struct json_object *row, char *
     }
     (void)snprintf(
         out, kvctl_sentence_bytes, is_before ? "held; %s stored it again" : "held since %s, %s",
-        event, explain_text_of(trace, "origin"));
+        event, kvb_json_member_text(trace, "origin"));
 }
 
 static void say_removed(struct json_object *bridge, struct json_object *row, char *out)
@@ -97,7 +79,7 @@ static void say_removed(struct json_object *bridge, struct json_object *row, cha
 static void say_cleared(struct json_object *bridge, struct json_object *row, char *out)
 {
     struct json_object *trace = device_trace(row);
-    const bool is_restart = is_text(explain_text_of(trace, "origin"), "restarted");
+    const bool is_restart = is_text(kvb_json_member_text(trace, "origin"), "restarted");
     char event[event_text_bytes];
 
     (void)bridge;
@@ -127,21 +109,22 @@ static void say_older(struct json_object *bridge, struct json_object *row, char 
 
     (void)row;
     kvctl_explain_event(
-        explain_number(trace, "first_event_id"), explain_number(trace, "first_time_ms"), event,
-        sizeof event);
+        kvb_json_member_u64(trace, "first_event_id"), kvb_json_member_u64(trace, "first_time_ms"),
+        event, sizeof event);
     (void)snprintf(
         out, kvctl_sentence_bytes,
-        explain_number(trace, "events") > 0 ? "not held; the trace begins later, with %s"
-                                            : "not held; there is no trace (limits.sync_blocks)",
+        kvb_json_member_u64(trace, "events") > 0
+            ? "not held; the trace begins later, with %s"
+            : "not held; there is no trace (limits.sync_blocks)",
         event);
 }
 
 static void say_stream_state(struct json_object *bridge, const char *before, char *out)
 {
-    const char *reason = explain_text_of(bridge, "reason");
+    const char *reason = kvb_json_member_text(bridge, "reason");
 
     (void)snprintf(
-        out, kvctl_sentence_bytes, "%s: %s%s%s%s", before, explain_text_of(bridge, "state"),
+        out, kvctl_sentence_bytes, "%s: %s%s%s%s", before, kvb_json_member_text(bridge, "state"),
         reason[0] ? "(" : "", reason, reason[0] ? ")" : "");
 }
 
@@ -164,7 +147,7 @@ static void say_doubtful(struct json_object *bridge, struct json_object *row, ch
     (void)bridge;
     (void)snprintf(
         out, kvctl_sentence_bytes, "doubtful: 0 to %" PRIu64 " copies",
-        explain_number(device, "max_copies"));
+        kvb_json_member_u64(device, "max_copies"));
 }
 
 static void say_other_tier(struct json_object *bridge, struct json_object *row, char *out)
@@ -176,7 +159,7 @@ static void say_other_tier(struct json_object *bridge, struct json_object *row, 
     write_traced_event(trace, event);
     (void)snprintf(
         out, kvctl_sentence_bytes,
-        is_text(explain_text_of(trace, "what"), "removed")
+        is_text(kvb_json_member_text(trace, "what"), "removed")
             ? "in another tier alone; %s removed it here"
             : "in another tier alone",
         event);
@@ -207,7 +190,8 @@ static const struct reason_row {
 
 static void say_block_why(struct json_object *bridge, struct json_object *row, char *out)
 {
-    const char *reason = explain_text_of(row, "reason");
+    const char *text = json_object_get_string(kvb_json_member(row, "reason"));
+    const char *reason = text ? text : ""; /* of a newer bridge: perhaps no string */
 
     (void)snprintf(out, kvctl_sentence_bytes, "%s", reason);
     for (size_t i = 0; i < KVB_COUNT_OF(reason_rows); i++) {
@@ -235,14 +219,14 @@ static void say_lists(struct json_object *row, char out[kvctl_sentence_bytes])
     json_object_object_foreach(lists, name, list)
     {
         const bool is_listed = json_object_get_boolean(kvb_json_member(list, "listed"));
-        const bool is_there = explain_number(list, "max_copies") > 0;
+        const bool is_there = kvb_json_member_u64(list, "max_copies") > 0;
         const int more =
             is_listed || is_there
                 ? snprintf(
                       out + len, kvctl_sentence_bytes - len, "%s%s%s", len > 0 ? " " : "", name,
-                      is_listed                                 ? ""
-                      : explain_number(list, "min_copies") == 0 ? "?"
-                                                                : "*")
+                      is_listed                                      ? ""
+                      : kvb_json_member_u64(list, "min_copies") == 0 ? "?"
+                                                                     : "*")
                 : 0;
         len += (size_t)more < kvctl_sentence_bytes - len ? (size_t)more : 0;
     }
@@ -272,7 +256,7 @@ static struct table_run table_run_of(
 {
     struct table_run run = { .first = block,
                              .last = block,
-                             .hash = explain_number(row, "hash"),
+                             .hash = kvb_json_member_u64(row, "hash"),
                              .has_hash = kvb_json_member(row, "hash") != NULL,
                              .router = router_word(block, router_blocks) };
 
@@ -300,7 +284,7 @@ static void
 append_run(struct json_object *table, struct json_object *bridge, const struct table_run *run)
 {
     struct json_object *out = json_object_new_object();
-    const uint64_t size = explain_number(bridge, "block_size");
+    const uint64_t size = kvb_json_member_u64(bridge, "block_size");
 
     add_span(out, "blocks", run->first, run->last);
     add_span(out, "tokens", run->first * size, (run->last + 1) * size - (size > 0));
@@ -317,13 +301,13 @@ struct json_object *kvctl_explain_table(struct json_object *bridge, int64_t rout
 {
     struct json_object *rows = kvb_json_member(bridge, "rows");
     struct json_object *table = json_object_new_array();
-    const size_t count = explained_items(rows);
+    const size_t count = kvb_json_list_len(rows);
     struct table_run run = { 0 };
 
     for (size_t i = 0; i < count; i++) {
         struct json_object *row = json_object_array_get_idx(rows, i);
         const struct table_run next =
-            table_run_of(bridge, row, explain_number(row, "block"), router_blocks);
+            table_run_of(bridge, row, kvb_json_member_u64(row, "block"), router_blocks);
         if (i > 0 && is_same_run(&run, &next)) {
             run.last = next.last;
             continue;
@@ -347,11 +331,11 @@ static bool is_held_at_least(struct json_object *bridge)
 void kvctl_explain_break(struct json_object *bridge, char text[kvctl_sentence_bytes])
 {
     struct json_object *rows = kvb_json_member(bridge, "rows");
-    const uint64_t held = explain_number(bridge, "held_blocks");
-    const uint64_t usable = explain_number(bridge, "usable_blocks");
+    const uint64_t held = kvb_json_member_u64(bridge, "held_blocks");
+    const uint64_t usable = kvb_json_member_u64(bridge, "usable_blocks");
     char why[kvctl_sentence_bytes] = "";
 
-    if (held < explained_items(rows)) {
+    if (held < kvb_json_list_len(rows)) {
         say_block_why(bridge, json_object_array_get_idx(rows, held), why);
         (void)snprintf(
             text, kvctl_sentence_bytes, "The prefix ends before block %" PRIu64 "%s: %.160s", held,
@@ -372,9 +356,9 @@ void kvctl_explain_break(struct json_object *bridge, char text[kvctl_sentence_by
 int64_t kvctl_explain_router_blocks(struct json_object *bridge, struct json_object *router)
 {
     struct json_object *tokens = kvb_json_member(router, "tokens");
-    const uint64_t size = explain_number(bridge, "block_size");
+    const uint64_t size = kvb_json_member_u64(bridge, "block_size");
 
-    return size > 0 ? (int64_t)(explain_number(tokens, "device") / size) : 0;
+    return size > 0 ? (int64_t)(kvb_json_member_u64(tokens, "device") / size) : 0;
 }
 
 static void
@@ -392,8 +376,8 @@ static void compare_texts(
     struct json_object *out, const char *what, struct json_object *bridge,
     struct json_object *router)
 {
-    const char *one = explain_text_of(bridge, what);
-    const char *other = explain_text_of(router, what);
+    const char *one = kvb_json_member_text(bridge, what);
+    const char *other = kvb_json_member_text(router, what);
 
     if (!is_text(one, other)) {
         add_sentence(out, what, one[0] ? one : "none", other[0] ? other : "none");
@@ -404,7 +388,7 @@ struct json_object *
 kvctl_explain_differences(struct json_object *bridge, struct json_object *router)
 {
     struct json_object *out = json_object_new_array();
-    const uint64_t held = explain_number(bridge, "held_blocks");
+    const uint64_t held = kvb_json_member_u64(bridge, "held_blocks");
     const int64_t router_blocks = kvctl_explain_router_blocks(bridge, router);
     char one[32];
     char other[32];
@@ -446,14 +430,14 @@ static int compare_distances(const void *left, const void *right)
 void kvctl_near_workers(
     struct json_object *rows, uint64_t worker_id, char text[kvctl_sentence_bytes])
 {
-    const size_t count = explained_items(rows);
+    const size_t count = kvb_json_list_len(rows);
     struct near_worker *near = calloc(count + 1, sizeof *near);
     size_t len = 0;
     size_t said = 0;
 
     text[0] = '\0';
     for (size_t i = 0; near && i < count; i++) {
-        const uint64_t id = explain_number(json_object_array_get_idx(rows, i), "worker_id");
+        const uint64_t id = kvb_json_member_u64(json_object_array_get_idx(rows, i), "worker_id");
         near[i] = (struct near_worker){ id, id > worker_id ? id - worker_id : worker_id - id };
     }
     if (near) {

@@ -4,7 +4,6 @@
 #include "core/own.h"
 #include "wire/json/tree.h"
 
-#include <inttypes.h>
 #include <string.h>
 
 /* kvctl: queries a kvaggregator and watches bridges.  The table of commands is at the end. */
@@ -105,8 +104,7 @@ static void print_streams(struct json_object *root)
 static struct json_object *audited_rows(struct json_object *streams)
 {
     struct json_object *rows = json_object_new_array();
-    const size_t count =
-        json_object_is_type(streams, json_type_array) ? json_object_array_length(streams) : 0;
+    const size_t count = kvb_json_list_len(streams);
 
     for (size_t i = 0; i < count; i++) {
         struct json_object *row = json_object_array_get_idx(streams, i);

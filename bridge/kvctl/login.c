@@ -110,13 +110,6 @@ find_nats_context(const char *name, char *path, size_t size, struct kvb_detail *
 }
 
 /* The text of a member; "": it is missing or not a text. */
-static const char *member_text(struct json_object *context, const char *name)
-{
-    struct json_object *member = kvb_json_member(context, name);
-
-    return json_object_is_type(member, json_type_string) ? json_object_get_string(member) : "";
-}
-
 static kvb_status append_percent_encoded(struct kvb_buf *out, const char *text)
 {
     static const char hex[] = "0123456789ABCDEF";
@@ -182,19 +175,20 @@ static kvb_status take_context_members(
     struct kvctl_login *login, struct json_object *context, const char *path,
     struct kvb_detail *detail)
 {
-    const char *password = member_text(context, "password");
-    const char *token = member_text(context, "token");
-    const char *user = member_text(context, "user");
+    const char *password = kvb_json_member_text(context, "password");
+    const char *token = kvb_json_member_text(context, "token");
+    const char *user = kvb_json_member_text(context, "user");
     const bool has_user = login->login.user[0] == '\0' && user[0] != '\0';
 
     for (size_t i = 0; i < kvctl_login_fields; i++) {
         if (login_fields[i].member) {
             KVB_TRY(set_text(
                 field_of(login, i), login_fields[i].bytes,
-                member_text(context, login_fields[i].member), path, detail));
+                kvb_json_member_text(context, login_fields[i].member), path, detail));
         }
     }
-    KVB_TRY(set_text(login->url, sizeof login->url, member_text(context, "url"), path, detail));
+    KVB_TRY(set_text(
+        login->url, sizeof login->url, kvb_json_member_text(context, "url"), path, detail));
     if (login->url[0] == '\0') {
         memcpy(login->url, KVCTL_DEFAULT_URL, sizeof KVCTL_DEFAULT_URL);
     }

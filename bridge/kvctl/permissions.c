@@ -1,6 +1,5 @@
 #include "bus/permissions.h"
 
-#include "core/limits.h"
 #include "core/own.h"
 #include "kvaggregator/permissions.h"
 #include "kvbridge/permissions.h"

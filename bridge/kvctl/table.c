@@ -1,5 +1,7 @@
 #include "kvctl/kvctl.h"
 
+#include "wire/json/tree.h"
+
 #include <string.h>
 
 enum { cell_bytes = 128, max_columns = 24, max_path_bytes = 256 };
@@ -97,8 +99,7 @@ void kvctl_print_table(
     FILE *out, struct json_object *rows, const struct kvctl_column *columns, size_t column_count)
 {
     const size_t count = column_count < max_columns ? column_count : max_columns;
-    const size_t row_count =
-        json_object_is_type(rows, json_type_array) ? json_object_array_length(rows) : 0;
+    const size_t row_count = kvb_json_list_len(rows);
     size_t widths[max_columns];
     char text[cell_bytes];
 

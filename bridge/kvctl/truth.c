@@ -160,11 +160,6 @@ struct block {
 
 enum { no_parent = -1 };
 
-static uint64_t truth_number(struct json_object *object, const char *name)
-{
-    return json_object_get_uint64(kvb_json_member(object, name));
-}
-
 static kvb_status read_salt(struct json_object *row, const char **out_salt)
 {
     struct json_object *salt = kvb_json_member(row, "salt");
@@ -199,7 +194,7 @@ static kvb_status read_engine_hash(struct json_object *row, struct block *block)
     struct json_object *hash = kvb_json_member(row, "hash");
 
     block->name = json_object_get_uint64(hash);
-    block->is_held = truth_number(row, "copies") > 0;
+    block->is_held = kvb_json_member_u64(row, "copies") > 0;
     block->depth = 0;
     return json_object_is_type(hash, json_type_int) ? KVB_OK : KVB_BAD_INPUT;
 }
@@ -220,7 +215,7 @@ read_truth_block(struct json_object *row, uint32_t block_size, struct block *blo
     KVB_TRY(read_salt(row, &block->salt));
     const kvb_tokens_hash own =
         kvb_tokens_hash_of(tokens, block_size, NULL, 0, salt_seed(block->salt));
-    block->is_held = truth_number(row, "copies") > 0;
+    block->is_held = kvb_json_member_u64(row, "copies") > 0;
     block->parent = parent == no_parent ? SIZE_MAX : (size_t)parent;
     if (parent == no_parent) {
         block->name = kvb_block_hash_root(own).value;
@@ -302,14 +297,14 @@ read_truth_blocks(struct json_object *list, bool by_hash, uint32_t block_size, s
 static kvb_status read_truth_rank(struct json_object *line, struct kvctl_truth_rank *rank)
 {
     struct json_object *list = kvb_json_member(line, "blocks");
-    const uint64_t block_size = truth_number(line, "block_size");
+    const uint64_t block_size = kvb_json_member_u64(line, "block_size");
 
     if (!json_object_is_type(list, json_type_array) || block_size == 0 ||
         block_size > kvb_max_block_tokens) {
         return KVB_BAD_INPUT;
     }
-    rank->worker_id = truth_number(line, "worker_id");
-    rank->dp_rank = (uint32_t)truth_number(line, "dp_rank");
+    rank->worker_id = kvb_json_member_u64(line, "worker_id");
+    rank->dp_rank = (uint32_t)kvb_json_member_u64(line, "dp_rank");
     rank->block_size = (uint32_t)block_size;
 
     const size_t count = json_object_array_length(list);
@@ -344,8 +339,9 @@ static kvb_status take_stats(void *context, struct json_object *line)
     struct kvctl_truth *truth = context;
 
     if (kvb_json_member(line, "worker_id")) {
-        truth->requests += truth_number(line, "requests_finished") + truth_number(line, "running");
-        truth->hit_tokens += truth_number(line, "hit_tokens");
+        truth->requests +=
+            kvb_json_member_u64(line, "requests_finished") + kvb_json_member_u64(line, "running");
+        truth->hit_tokens += kvb_json_member_u64(line, "hit_tokens");
     }
     return KVB_OK;
 }

@@ -34,11 +34,6 @@ struct verdict {
     uint64_t wrong;    /* queries answered with a wrong number of blocks */
 };
 
-static uint64_t answer_number(struct json_object *object, const char *name)
-{
-    return json_object_get_uint64(kvb_json_member(object, name));
-}
-
 /* ---- The lists of an aggregator: 8 bytes a block --------------------------------------- */
 
 struct listed {
@@ -90,10 +85,10 @@ static kvb_status take_streams(struct picture *picture, struct json_object *page
         struct json_object *row = json_object_array_get_idx(rows, i);
         const char *state = json_object_get_string(kvb_json_member(row, "state"));
         picture->streams[picture->count++] = (struct listed){
-            .worker_id = answer_number(row, "worker_id"),
-            .dp_rank = (uint32_t)answer_number(row, "dp_rank"),
+            .worker_id = kvb_json_member_u64(row, "worker_id"),
+            .dp_rank = (uint32_t)kvb_json_member_u64(row, "dp_rank"),
             .is_exact = state && strcmp(state, "EXACT") == 0,
-            .doubtful = answer_number(row, "doubtful"),
+            .doubtful = kvb_json_member_u64(row, "doubtful"),
         };
     }
     return KVB_OK;
@@ -270,8 +265,8 @@ find_rank_row(struct json_object *root, const char *list, const struct kvctl_tru
 
     for (size_t i = 0; i < count; i++) {
         struct json_object *row = json_object_array_get_idx(rows, i);
-        if (answer_number(row, "worker_id") == rank->worker_id &&
-            answer_number(row, "dp_rank") == rank->dp_rank) {
+        if (kvb_json_member_u64(row, "worker_id") == rank->worker_id &&
+            kvb_json_member_u64(row, "dp_rank") == rank->dp_rank) {
             return row;
         }
     }
@@ -287,9 +282,10 @@ static bool is_right(struct json_object *root, const struct kvctl_truth_rank *ra
 
     if (store) {
         return !worker &&
-               answer_number(kvb_json_member(store, "tokens"), "disk") == rank->prompt_tokens;
+               kvb_json_member_u64(kvb_json_member(store, "tokens"), "disk") == rank->prompt_tokens;
     }
-    return worker && answer_number(worker, "blocks") == rank->prompt_tokens / rank->block_size;
+    return worker &&
+           kvb_json_member_u64(worker, "blocks") == rank->prompt_tokens / rank->block_size;
 }
 
 static enum kvctl_exit query_prompt(

@@ -47,9 +47,7 @@ static size_t missing_streams(const struct bridge_pages *bridge)
     struct json_object *left_out = kvb_json_member(bridge->status, "streams_left_out");
     struct json_object *page = kvb_json_member(bridge->status, "streams");
     const size_t seen = (size_t)json_object_object_length(bridge->streams);
-    const size_t all =
-        (size_t)json_object_get_uint64(left_out) +
-        (json_object_is_type(page, json_type_array) ? json_object_array_length(page) : 0);
+    const size_t all = (size_t)json_object_get_uint64(left_out) + kvb_json_list_len(page);
 
     return all > seen ? all - seen : 0;
 }
@@ -57,8 +55,7 @@ static size_t missing_streams(const struct bridge_pages *bridge)
 static void keep_streams(struct bridge_pages *bridge)
 {
     struct json_object *page = kvb_json_member(bridge->status, "streams");
-    const size_t count =
-        json_object_is_type(page, json_type_array) ? json_object_array_length(page) : 0;
+    const size_t count = kvb_json_list_len(page);
 
     if (!kvb_json_member(bridge->status, "streams_left_out")) {
         kvb_json_drop(&bridge->streams); /* all are here */
@@ -68,9 +65,8 @@ static void keep_streams(struct bridge_pages *bridge)
         struct json_object *stream = json_object_array_get_idx(page, i);
         char key[64];
         (void)snprintf(
-            key, sizeof key, "%" PRIu64 "/%" PRIu64,
-            json_object_get_uint64(kvb_json_member(stream, "worker_id")),
-            json_object_get_uint64(kvb_json_member(stream, "dp_rank")));
+            key, sizeof key, "%" PRIu64 "/%" PRIu64, kvb_json_member_u64(stream, "worker_id"),
+            kvb_json_member_u64(stream, "dp_rank"));
         json_object_object_add(bridge->streams, key, json_object_get(stream));
     }
 }
@@ -210,8 +206,7 @@ static void append_streams(struct json_object *out, const struct bridge_pages *b
 static void
 append_pods(struct json_object *out, struct json_object *status, struct json_object *pods)
 {
-    const size_t count =
-        json_object_is_type(pods, json_type_array) ? json_object_array_length(pods) : 0;
+    const size_t count = kvb_json_list_len(pods);
 
     for (size_t i = 0; i < count; i++) {
         append_item(out, status, json_object_array_get_idx(pods, i));

@@ -154,11 +154,6 @@ static bool copy_text(struct json_object *object, const char *name, char *out, s
     return fits && text[0] != '\0';
 }
 
-static size_t pod_list_len(struct json_object *list)
-{
-    return json_object_is_type(list, json_type_array) ? json_object_array_length(list) : 0;
-}
-
 static uint64_t pod_number_of(struct json_object *object, const char *name)
 {
     uint64_t number = 0;
@@ -227,10 +222,10 @@ static void take_ports(struct reading *reading)
 
     for (size_t of = 0; of < KVB_COUNT_OF(lists); of++) {
         struct json_object *containers = kvb_json_member(reading->spec, lists[of]);
-        for (size_t i = 0; i < pod_list_len(containers); i++) {
+        for (size_t i = 0; i < kvb_json_list_len(containers); i++) {
             struct json_object *ports =
                 kvb_json_member(json_object_array_get_idx(containers, i), "ports");
-            for (size_t at = 0; at < pod_list_len(ports); at++, seen++) {
+            for (size_t at = 0; at < kvb_json_list_len(ports); at++, seen++) {
                 if (seen < kvb_max_pod_ports) {
                     take_port(reading, json_object_array_get_idx(ports, at));
                 }
@@ -307,7 +302,7 @@ static const char *argument_of(struct json_object *list, size_t at, const char *
     if (strncmp(text, name, len) == 0 && text[len] == '=') {
         return text + len + 1;
     }
-    if (strcmp(text, name) != 0 || at + 1 >= pod_list_len(list)) {
+    if (strcmp(text, name) != 0 || at + 1 >= kvb_json_list_len(list)) {
         return NULL;
     }
     struct json_object *value = json_object_array_get_idx(list, at + 1);
@@ -318,7 +313,7 @@ static const char *find_in_list(struct json_object *list, const char *name)
 {
     const char *value = NULL;
 
-    for (size_t at = 0; at < pod_list_len(list) && !value; at++) {
+    for (size_t at = 0; at < kvb_json_list_len(list) && !value; at++) {
         value = argument_of(list, at, name);
     }
     return value;
@@ -329,7 +324,7 @@ static const char *find_argument(const struct reading *reading, const char *name
     struct json_object *containers = kvb_json_member(reading->spec, "containers");
     const char *value = NULL;
 
-    for (size_t i = 0; i < pod_list_len(containers) && !value; i++) {
+    for (size_t i = 0; i < kvb_json_list_len(containers) && !value; i++) {
         struct json_object *container = json_object_array_get_idx(containers, i);
         value = find_in_list(kvb_json_member(container, "command"), name);
         value = value ? value : find_in_list(kvb_json_member(container, "args"), name);
@@ -423,7 +418,7 @@ static enum kvb_worker_ready ready_of(struct json_object *status)
 {
     struct json_object *conditions = kvb_json_member(status, "conditions");
 
-    for (size_t i = 0; i < pod_list_len(conditions); i++) {
+    for (size_t i = 0; i < kvb_json_list_len(conditions); i++) {
         struct json_object *condition = json_object_array_get_idx(conditions, i);
         if (is_ready_condition(condition, "True")) {
             return KVB_READY_YES;
@@ -442,7 +437,7 @@ static uint64_t restarts_of(struct json_object *status)
 
     for (size_t of = 0; of < KVB_COUNT_OF(lists); of++) {
         struct json_object *containers = kvb_json_member(status, lists[of]);
-        for (size_t i = 0; i < pod_list_len(containers); i++) {
+        for (size_t i = 0; i < kvb_json_list_len(containers); i++) {
             restarts += pod_number_of(json_object_array_get_idx(containers, i), "restartCount");
         }
     }

@@ -1,7 +1,6 @@
 #include "kvctl/top/draw.h"
 
 #include "core/clock.h"
-#include "core/own.h"
 #include "kvctl/top/canvas.h"
 #include "kvctl/top/columns.h"
 #include "kvctl/top/keys.h"

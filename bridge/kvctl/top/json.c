@@ -30,7 +30,7 @@ size_t kvctl_top_list(struct json_object *object, const char *name, struct json_
     struct json_object *list = kvb_json_member(object, name);
 
     *out_list = list;
-    return json_object_is_type(list, json_type_array) ? json_object_array_length(list) : 0;
+    return kvb_json_list_len(list);
 }
 
 bool kvctl_top_u64(struct json_object *object, const char *name, uint64_t *out_value)

@@ -2,9 +2,7 @@
 
 #include "kvctl/top/model.h"
 
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 /* What keys change in the view.
  *

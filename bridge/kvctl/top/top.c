@@ -1,5 +1,4 @@
 #include "core/clock.h"
-#include "core/own.h"
 #include "kvctl/kvctl.h"
 #include "kvctl/top/columns.h"
 #include "kvctl/top/draw.h"

@@ -57,6 +57,23 @@ struct json_object *kvb_json_member(struct json_object *object, const char *name
     return value;
 }
 
+const char *kvb_json_member_text(struct json_object *object, const char *name)
+{
+    struct json_object *value = kvb_json_member(object, name);
+
+    return json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
+}
+
+uint64_t kvb_json_member_u64(struct json_object *object, const char *name)
+{
+    return json_object_get_uint64(kvb_json_member(object, name));
+}
+
+size_t kvb_json_list_len(struct json_object *list)
+{
+    return json_object_is_type(list, json_type_array) ? json_object_array_length(list) : 0;
+}
+
 kvb_status kvb_json_text(struct json_object *value, char *out, size_t size)
 {
     if (!json_object_is_type(value, json_type_string)) {

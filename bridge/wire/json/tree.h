@@ -29,6 +29,15 @@ void kvb_json_drop(struct json_object **root);
 /* The member if it is present and not null; else NULL. */
 struct json_object *kvb_json_member(struct json_object *object, const char *name);
 
+/* The member if it is a string; else "".  The object keeps it. */
+const char *kvb_json_member_text(struct json_object *object, const char *name);
+
+/* The member as an integer; 0 if it is none, or negative. */
+uint64_t kvb_json_member_u64(struct json_object *object, const char *name);
+
+/* The elements of an array; 0 for anything else. */
+size_t kvb_json_list_len(struct json_object *list);
+
 /* Copies a string without NULs inside into out (size bytes with the NUL).
  * KVB_BAD_INPUT  not a string, or a longer one */
 kvb_status kvb_json_text(struct json_object *value, char *out, size_t size);

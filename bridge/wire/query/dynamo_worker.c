@@ -88,13 +88,6 @@ kvb_status kvb_dynamo_remove_encode(const struct kvb_dynamo_worker *worker, stru
 
 /* ---- Reading ---- */
 
-static const char *dynamo_text_of(struct json_object *object, const char *name)
-{
-    struct json_object *value = kvb_json_member(object, name);
-
-    return json_object_is_type(value, json_type_string) ? json_object_get_string(value) : "";
-}
-
 /* 0 without it. */
 static uint64_t number_of(struct json_object *object, const char *name, uint64_t max)
 {
@@ -119,12 +112,12 @@ static void visit_select_worker(struct json_object *entry, kvb_dynamo_visitor vi
     struct kvb_dynamo_listed listed = {
         .api = KVB_DYNAMO_SELECT_SERVICE,
         .dp_rank = (uint32_t)number_of(entry, "data_parallel_start_rank", UINT32_MAX),
-        .events = dynamo_text_of(entry, "kv_events_endpoint"),
-        .model = dynamo_text_of(entry, "model_name"),
+        .events = kvb_json_member_text(entry, "kv_events_endpoint"),
+        .model = kvb_json_member_text(entry, "model_name"),
         .block_size = number_of(entry, "block_size", UINT64_MAX),
         .why = unused_reason_of(entry),
-        .replay = dynamo_text_of(entry, "replay_endpoint"),
-        .address = dynamo_text_of(entry, "endpoint"),
+        .replay = kvb_json_member_text(entry, "replay_endpoint"),
+        .address = kvb_json_member_text(entry, "endpoint"),
         .max_batched_tokens = number_of(entry, "max_num_batched_tokens", UINT64_MAX),
     };
 
@@ -138,7 +131,7 @@ static void visit_indexer_worker(struct json_object *entry, kvb_dynamo_visitor v
 {
     struct json_object *endpoints = kvb_json_member(entry, "endpoints");
     struct kvb_dynamo_listed listed = { .api = KVB_DYNAMO_INDEXER,
-                                        .model = dynamo_text_of(entry, "model_name"),
+                                        .model = kvb_json_member_text(entry, "model_name"),
                                         .block_size = number_of(entry, "block_size", UINT64_MAX),
                                         .why = "" };
 
@@ -217,7 +210,7 @@ void kvb_dynamo_reason_decode(kvb_span answer, struct kvb_detail *out_reason)
     }
     if (json_object_is_type(root, json_type_object)) {
         const char *reason = unused_reason_of(root);
-        const char *text = reason[0] != '\0' ? reason : dynamo_text_of(root, "error");
+        const char *text = reason[0] != '\0' ? reason : kvb_json_member_text(root, "error");
         take_reason(text, strlen(text), out_reason);
     }
 }

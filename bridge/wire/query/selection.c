@@ -1,9 +1,7 @@
 #include "wire/query/selection.h"
 
-#include "core/hash.h"
 #include "core/limits.h"
 #include "core/utf8.h"
-#include "wire/json/writer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,8 +152,7 @@ static kvb_status read_candidates(
     if (!list) {
         return KVB_OK;
     }
-    const size_t count =
-        json_object_is_type(list, json_type_array) ? json_object_array_length(list) : 0;
+    const size_t count = kvb_json_list_len(list);
     if (count == 0 || count > kvb_max_query_candidates) {
         return refuse_candidates(list, detail);
     }
