@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/id_table.h"
 #include "core/ref.h"
 #include "core/status.h"
 #include "kvfleet/engine/content_log.h"
@@ -9,7 +10,7 @@
 /* What the blocks of an engine hold: one node for each block content, whatever
  * the number of its physical copies; the parent is the block before it.
  *
- *     table   [ 3 ][ - ][ 0 ][ - ] ...     engine hash -> node, linear probing
+ *     table   engine hash -> node
  *     nodes   [ hash, parent, copies ... ][ ... ] ...
  *     tokens  [ node 0's ][ node 1's ] ...      block_size each
  *
@@ -18,7 +19,7 @@
  * children, so there are no more nodes than physical blocks.)
  *
  * Threads: the caller locks.
- * Memory:  48 + 4 * block_size bytes a node, all taken at the start. */
+ * Memory:  40 + 4 * block_size bytes a node, taken at the start, and the table. */
 
 enum { kvb_no_node = 0x7fffffff, kvb_no_block = 0x7fffffff };
 
@@ -33,10 +34,9 @@ struct kvb_prefix_node {
 };
 
 struct kvb_prefix_tree {
-    struct kvb_prefix_node *nodes; /* owned, like tokens and table */
+    struct kvb_prefix_node *nodes; /* owned, like tokens */
     uint32_t *tokens;
-    uint32_t *table;
-    uint32_t table_mask;
+    struct kvb_id_table table;
     uint32_t capacity;
     uint32_t used;       /* nodes */
     uint32_t first_free; /* a node; kvb_no_node when full */
@@ -56,7 +56,8 @@ uint32_t kvb_prefix_tree_find(const struct kvb_prefix_tree *tree, kvb_engine_has
 
 /* Finds the node, or makes one without copies: give it one, or drop it.
  * parent is a node that is in use, or kvb_no_node.
- * KVB_TOO_LARGE  all nodes are used */
+ * KVB_TOO_LARGE  all nodes are used
+ * KVB_NO_MEMORY  nothing changed */
 kvb_status kvb_prefix_tree_put(
     struct kvb_prefix_tree *tree, uint32_t parent, const struct kvb_block_content *content,
     uint32_t *out_node);
