@@ -2,8 +2,6 @@
 
 #include "core/status.h"
 
-#include <stddef.h>
-
 /* NKeys of NATS users: Ed25519 keys as text.  The public key is derived from the seed:
  *
  *     SUAM...   base32( 'S' and 'U': 2 bytes | seed: 32 bytes | CRC-16/XMODEM, little-endian )

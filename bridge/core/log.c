@@ -2,7 +2,6 @@
 
 #include "core/clock.h"
 #include "core/log_writer.h"
-#include "core/own.h"
 #include "core/utf8.h"
 
 #include <stdarg.h>

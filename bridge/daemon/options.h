@@ -5,7 +5,6 @@
 #include "core/status.h"
 
 #include <stdbool.h>
-#include <stdio.h>
 
 /* The command line that both daemons share:
  *

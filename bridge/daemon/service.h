@@ -9,7 +9,6 @@
 #include "load/worker_load.h"
 #include "model/stream.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

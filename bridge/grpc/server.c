@@ -2,7 +2,6 @@
 
 #include "core/clock.h"
 #include "core/limits.h"
-#include "core/own.h"
 #include "core/ring.h"
 #include "daemon/http_access.h"
 #include "grpc/tls.h"

@@ -1,5 +1,4 @@
 #include "core/array.h"
-#include "core/limits.h"
 #include "index/inside.h"
 
 #include <assert.h>

@@ -5,7 +5,6 @@
 #include "core/ref.h"
 #include "core/status.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,6 +1,5 @@
 #include "wire/router/books.h"
 #include "core/clock.h"
-#include "core/limits.h"
 #include "core/own.h"
 #include "kvaggregator/inside.h"
 

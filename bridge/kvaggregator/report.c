@@ -1,5 +1,4 @@
 #include "core/clock.h"
-#include "core/limits.h"
 #include "kvaggregator/inside.h"
 
 static const uint64_t process_every_ns = KVB_NS_PER_S;

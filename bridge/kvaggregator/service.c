@@ -1,5 +1,4 @@
 #include "core/clock.h"
-#include "core/limits.h"
 #include "core/own.h"
 #include "kvaggregator/inside.h"
 #include "wire/json/scan.h"

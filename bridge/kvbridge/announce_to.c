@@ -3,7 +3,6 @@
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/hash.h"
-#include "core/limits.h"
 #include "core/own.h"
 #include "core/thread.h"
 #include "ingest/http/fetch.h"

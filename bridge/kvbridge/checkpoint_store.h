@@ -4,8 +4,6 @@
 #include "core/status.h"
 #include "stream/checkpoint/checkpoint.h"
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* The checkpoints of a bridge's streams, one file each, in one directory.

@@ -1,4 +1,3 @@
-#include "core/url_show.h"
 #include "ingest/http/fetch.h"
 #include "kvbridge/config.h"
 

@@ -6,7 +6,6 @@
 #include "kvbridge/bridge.h"
 #include "kvbridge/config.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

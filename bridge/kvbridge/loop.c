@@ -1,5 +1,4 @@
 #include "core/clock.h"
-#include "core/limits.h"
 #include "kvbridge/inside.h"
 
 #include <unistd.h>

@@ -3,7 +3,6 @@
 #include "ingest/zmq/curve.h"
 #include "kvbridge/inside.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,4 @@
 #include "core/clock.h"
-#include "core/limits.h"
 #include "kvbridge/inside.h"
 #include "wire/load/json.h"
 #include "wire/router/bridge_status.h"

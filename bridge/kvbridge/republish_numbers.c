@@ -3,7 +3,6 @@
 #include "core/hash.h"
 #include "core/little_endian.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>

@@ -23,8 +23,6 @@
  *
  * Threads: kvb_sync_responder_receive() on nats.c's thread; the rest on the owner's. */
 
-struct kvb_pending_sync;
-
 /* The stream of a rank, borrowed; NULL: this bridge does not have it. */
 typedef const struct kvb_stream *(*kvb_sync_find)(
     void *context, uint64_t worker_id, uint32_t dp_rank);

@@ -4,7 +4,6 @@
 #include "wire/json/tree.h"
 #include "wire/json/writer.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

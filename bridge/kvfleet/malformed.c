@@ -1,7 +1,5 @@
 #include "kvfleet/malformed.h"
 
-#include "core/own.h"
-
 #include <assert.h>
 #include <string.h>
 

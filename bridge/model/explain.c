@@ -1,7 +1,5 @@
 #include "model/explain.h"
 
-#include "core/own.h"
-
 #include <stdlib.h>
 
 /* clang-format off */

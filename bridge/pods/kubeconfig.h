@@ -4,8 +4,6 @@
 #include "core/status.h"
 #include "model/worker_facts.h"
 
-#include <stddef.h>
-
 /* Reads a kubeconfig, the file in which kubectl finds API servers and users.
  *
  *     current-context: c

@@ -6,8 +6,6 @@
 #include "model/stream.h"
 #include "model/worker_facts.h"
 
-#include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* One pod of Kubernetes: the fields that a reader of its engine needs, and the rules that find them

@@ -7,7 +7,6 @@
 
 #include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 /* Splits an answer of the Kubernetes API into its objects, as its bytes arrive, so that a list of
  * thousands of pods needs the memory of one.

@@ -1,5 +1,4 @@
 #include "core/clock.h"
-#include "core/limits.h"
 #include "replica/inside.h"
 
 #include <string.h>

@@ -3,7 +3,6 @@
 #include "replica/follower.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* One iteration of the event loop that owns the index: the order of its work, whether NATS works,

@@ -3,7 +3,6 @@
 #include "model/load.h"
 #include "stream/stream.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* Compares what an engine's metrics page says about its cache with the list of one stream, and

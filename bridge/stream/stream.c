@@ -1,6 +1,5 @@
 #include "stream/stream.h"
 
-#include "core/limits.h"
 #include "stream/inside.h"
 
 #include <stdlib.h>

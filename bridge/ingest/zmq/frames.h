@@ -3,7 +3,6 @@
 #include "core/span.h"
 #include "core/status.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* Parses and makes the frames of messages, without a socket.

@@ -2,7 +2,6 @@
 
 #include "core/status.h"
 
-#include <stddef.h>
 #include <stdint.h>
 #include <zmq.h>
 

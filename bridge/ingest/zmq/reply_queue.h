@@ -4,7 +4,6 @@
 #include "core/status.h"
 #include "ingest/zmq/message.h"
 
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 

@@ -3,7 +3,6 @@
 #include "core/status.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* The options of every socket to an engine; private to ingest/zmq/.

@@ -1,7 +1,5 @@
 #include "kvaggregator/answers/selection.h"
 
-#include "core/own.h"
-
 #include <stdio.h>
 #include <string.h>
 

@@ -3,7 +3,6 @@
 #include "core/ref.h"
 #include "core/status.h"
 
-#include <stddef.h>
 #include <stdint.h>
 
 /* What one block of a simulated engine holds, and what makes it another block than one of the

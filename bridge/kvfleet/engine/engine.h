@@ -7,7 +7,6 @@
 #include "model/load.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 /* One rank of a simulated vLLM: scheduler, paged cache, prefix reuse, events.

@@ -4,7 +4,6 @@
 #include "core/status.h"
 #include "model/event_batch.h"
 
-#include <stddef.h>
 #include <stdint.h>
 
 /* Adds what a block cache does to a batch, in vLLM's shapes.

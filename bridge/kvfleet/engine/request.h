@@ -4,7 +4,6 @@
 #include "core/status.h"
 
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
 
 struct kvb_request_progress;

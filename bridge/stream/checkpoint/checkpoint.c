@@ -1,6 +1,5 @@
 #include "stream/checkpoint/checkpoint.h"
 
-#include "core/limits.h"
 #include "core/little_endian.h"
 #include "stream/checkpoint/inside.h"
 #include "stream/inside.h"

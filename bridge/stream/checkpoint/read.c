@@ -1,6 +1,5 @@
 #include "core/limits.h"
 #include "core/little_endian.h"
-#include "core/own.h"
 #include "stream/checkpoint/inside.h"
 #include "stream/inside.h"
 #include "stream/mirror/inside.h"

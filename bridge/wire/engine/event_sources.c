@@ -3,7 +3,6 @@
 #include "core/own.h"
 #include "core/utf8.h"
 #include "wire/json/tree.h"
-#include "wire/json/writer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

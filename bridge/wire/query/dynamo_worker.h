@@ -7,7 +7,6 @@
 #include "model/worker_facts.h"
 #include "wire/query/registration.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* How a worker is registered at a Dynamo service over HTTP.  There are two:

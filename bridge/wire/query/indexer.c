@@ -2,7 +2,6 @@
 
 #include "core/decimal.h"
 #include "core/limits.h"
-#include "core/own.h"
 #include "model/worker_facts.h"
 #include "wire/protobuf/message.h"
 

@@ -5,7 +5,6 @@
 #include "core/own.h"
 #include "core/utf8.h"
 #include "wire/json/tree.h"
-#include "wire/json/writer.h"
 #include "wire/query/selection.h"
 
 #include <inttypes.h>
