@@ -1,13 +1,14 @@
-"""Asks the aggregator about a prompt that an engine holds, and compares the whole list
-of workers with what all engines hold.  With --own-ids before the rest each rank has a worker
-id of its own, as in etc/compose/kvbridge.cfg.
+"""Queries the aggregator for a prompt that an engine holds, and compares the whole list
+of workers with what all engines hold.  --own-ids, as the first argument: each rank has a
+separate worker id, as in etc/compose/kvbridge.cfg.
 
-    ask.py HOST:PORT STREAMS QUESTION TRUTH...   makes the question from what the truth
-                                                 sockets said, and saves it; all streams
-                                                 must become EXACT, and the answer true
-    ask.py HOST:PORT STREAMS QUESTION            asks it again while NATS is away: all
-                                                 streams must become STALE, and what was
-                                                 known is still answered
+    ask.py HOST:PORT STREAMS QUERY TRUTH...   makes the query from the answers of the fleets'
+                                              truth sockets, and saves it in the file QUERY.
+                                              All streams must become EXACT, and the answer
+                                              must match what the engines hold.
+    ask.py HOST:PORT STREAMS QUERY            repeats the saved query while NATS is away.  All
+                                              streams must become STALE, and the last known
+                                              list is still answered.
 """
 
 import http.client
@@ -23,7 +24,7 @@ DEADLINE_S = 40
 
 
 class NotYet(Exception):
-    """May become true."""
+    """A check failed that may succeed later."""
 
 
 def call(address, path, body=None):
@@ -38,7 +39,7 @@ def call(address, path, body=None):
 # ---- What the engines hold ----------------------------------------------------------
 
 
-HASH_SEED = 1337  # of the names, as proto/README.md has them
+HASH_SEED = 1337  # of block names: proto/README.md
 
 
 def block_hash(parent, tokens, salt=None):
@@ -50,7 +51,7 @@ def block_hash(parent, tokens, salt=None):
 
 
 class Rank:
-    """One line of the command truth: which blocks a rank holds, behind which others."""
+    """One line of the answer to `truth`: the blocks of a rank, and which block each one follows."""
 
     def __init__(self, line, has_own_ids):
         worker, rank = line["worker_id"], line["dp_rank"]
@@ -117,7 +118,7 @@ def states_of(address, count, wanted):
     other = [f"{s['worker_id']}/{s['dp_rank']} {s['state']}({s['reason']})"
              for s in streams if (s["state"], s["reason"]) != wanted]
     if len(streams) != count or other:
-        raise NotYet(f"{len(streams)} of {count} streams; not {wanted[0]}: {', '.join(other)}")
+        raise NotYet(f"{len(streams)} of {count} streams are listed; not {wanted[0]}: {', '.join(other)}")
     return streams
 
 
@@ -133,9 +134,9 @@ def check_exact(address, count, question, ranks):
     for rank in ranks:
         held, told = rank.held_of(question["token_ids"]), listed.pop(rank.name, 0)
         if told > held or (told < held and rank.name not in doubtful):
-            raise NotYet(f"worker {'/'.join(rank.name)} holds {held} tokens, listed are {told}")
+            raise NotYet(f"worker {'/'.join(rank.name)} holds {held} tokens; {told} are listed")
     if listed:
-        raise NotYet(f"workers are listed that are not there: {listed}")
+        raise NotYet(f"unknown workers are listed: {listed}")
     return listed_of(call(address, "/query", question))
 
 
@@ -145,7 +146,7 @@ def check_stale(address, count, question, _):
     listed = listed_of(answer)
     for worker, rank in listed:
         if answer.get("states", {}).get(worker, {}).get(rank) != "STALE(nats_away)":
-            raise NotYet(f"worker {worker}/{rank} is answered without STALE")
+            raise NotYet(f"the answer does not say that worker {worker}/{rank} is STALE")
     return listed
 
 
@@ -174,9 +175,9 @@ def main(*arguments):
     listed = wait_for(check_exact if truths else check_stale, address, int(streams), question, ranks)
     best = sorted(listed.items(), key=lambda item: -item[1])
     if not best or best[0][1] == 0:
-        sys.exit(f"ask: nobody is listed for a prompt of {len(question['token_ids'])} tokens")
+        sys.exit(f"ask: no worker is listed for a prompt of {len(question['token_ids'])} tokens")
     print(f"         {streams} streams {'EXACT' if truths else 'STALE(nats_away)'}; a prompt of "
-          f"{len(question['token_ids'])} tokens: {len(best)} ranks hold some; worker/rank tokens:",
+          f"{len(question['token_ids'])} tokens: {len(best)} ranks hold a part; worker/rank and tokens held:",
           ", ".join(f"{'/'.join(name)} {tokens}" for name, tokens in best[:3]))
 
 

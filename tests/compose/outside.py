@@ -1,12 +1,13 @@
-"""Reads the stack's NATS from outside, as a Dynamo router does (dynamo.py), and compares what
-it has with what the engines hold.
+"""Reads NATS as a Dynamo router does (dynamo.py), from outside of the stack, and compares the
+result with what the engines hold.
 
     outside.py NATS_URL
 
-Say a line on stdin, wait for its line on stdout, which begins with ok or with no:
+Each command is a line on stdin; its answer is a line on stdout, which begins with "ok" or "no":
 
-    truth FILE...   what the truth sockets of all fleets said while they stand still: the
-                    index must become equal, the load be read, a decision's hit rate true
+    truth FILE...   The files contain the answers of all fleets' truth sockets, while the fleets are
+                    stopped.  The index must become equal to them, the load of each worker must
+                    be readable, and the hit rate of a routing decision must be correct.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ LOAD = f"namespace.{dynamo.NAMESPACE}.component.{dynamo.COMPONENT}.load_metrics"
 
 
 class NotYet(Exception):
-    """May become true."""
+    """A check failed that may succeed later."""
 
 
 class Outside:
@@ -35,7 +36,7 @@ class Outside:
         self.indexer = dynamo.Indexer()
         self.undecodable = []
         self.hit_rates = []
-        self.loads = {}  # worker -> the newest plain figures
+        self.loads = {}  # worker -> its newest metrics on load_metrics
 
     async def listen(self):
         await self.client.subscribe(dynamo.EVENTS, cb=self.on_event, pending_msgs_limit=1 << 20)
@@ -67,15 +68,15 @@ class Outside:
             gone, missing = listed - rank.hashes, rank.hashes - listed
             if gone or missing:
                 raise NotYet(
-                    f"worker {rank.name[0]}: {len(gone)} blocks are listed that it does not hold, "
-                    f"{len(missing)} of {len(rank.hashes)} are missing")
+                    f"worker {rank.name[0]}: {len(gone)} blocks are listed that it does not hold; "
+                    f"{len(missing)} of its {len(rank.hashes)} blocks are not listed")
         strangers = {worker for worker, blocks in self.indexer.lookup.items() if blocks}
         strangers -= {int(rank.name[0]) for rank in ranks}
         if strangers:
-            raise NotYet(f"workers are listed that are not there: {strangers}")
+            raise NotYet(f"unknown workers are listed: {strangers}")
 
     async def scrape(self):
-        """All answers of one request within Dynamo's own patience."""
+        """The answers to one request, within the time that Dynamo waits."""
         inbox, answers = self.client.new_inbox(), []
         subscription = await self.client.subscribe(inbox)
         await self.client.publish(dynamo.STATS, b"", reply=inbox)
@@ -92,16 +93,16 @@ class Outside:
         figures = await self.scrape()
         workers = {int(rank.name[0]) for rank in ranks}
         if set(figures) != workers:
-            raise NotYet(f"the scrape shows the load of {sorted(figures)}, not of {sorted(workers)}")
+            raise NotYet(f"$SRV.STATS has the load of workers {sorted(figures)}, not of {sorted(workers)}")
         for worker, metrics in figures.items():
             if metrics != self.loads.get(worker):
                 raise NotYet(
-                    f"worker {worker}: the scrape shows {metrics}, load_metrics {self.loads.get(worker)}")
+                    f"worker {worker}: $SRV.STATS has {metrics}, load_metrics has {self.loads.get(worker)}")
             if metrics["kv_total_blocks"] == 0:
                 raise NotYet(f"worker {worker} has no blocks")
 
     async def check_route(self, ranks):
-        """A decision names a worker, and how much of the prompt that worker held."""
+        """The hit rate that a decision publishes must be the share that its worker holds."""
         prompt, size = ask.best_prompt(ranks), ranks[0].block_size
         self.hit_rates.clear()
         question = json.dumps({"token_ids": prompt}).encode()
@@ -110,25 +111,26 @@ class Outside:
         held = {int(rank.name[0]): rank.held_of(prompt) // size for rank in ranks}
         want = (chosen["worker_id"], len(prompt) // size, held.get(chosen["worker_id"]))
         if want not in self.hit_rates:
-            raise NotYet(f"hit rates {self.hit_rates}, not {want}")
+            raise NotYet(f"the published hit rates are {self.hit_rates}, expected is {want}")
         scores = self.indexer.find_matches(prompt, size)
         for worker, blocks in held.items():
             if scores.get(worker, 0) < blocks:
-                raise NotYet(f"worker {worker} holds {blocks} blocks of a prompt, found {scores.get(worker, 0)}")
+                raise NotYet(
+                    f"worker {worker} holds {blocks} blocks of a prompt; the index finds {scores.get(worker, 0)}")
 
     async def check(self, ranks):
         for look in (self.check_index, self.check_load, self.check_route):
             await wait_for(look, ranks, self)
-        return (f"{len(ranks)} workers, {sum(len(rank.hashes) for rank in ranks)} blocks, after "
-                f"{self.indexer.events} events; the load of each; hit rate {self.hit_rates[-1][2]} of "
-                f"{self.hit_rates[-1][1]} blocks")
+        return (f"{len(ranks)} workers with {sum(len(rank.hashes) for rank in ranks)} blocks are correct after "
+                f"{self.indexer.events} events, and so is their load; the last hit rate is "
+                f"{self.hit_rates[-1][2]} of {self.hit_rates[-1][1]} blocks")
 
 
 async def wait_for(look, ranks, outside):
     deadline = time.monotonic() + DEADLINE_S
     while True:
         if outside.undecodable:
-            raise NotYet(f"{len(outside.undecodable)} messages that Dynamo cannot read: {outside.undecodable[0]}")
+            raise NotYet(f"Dynamo cannot read {len(outside.undecodable)} messages: {outside.undecodable[0]}")
         try:
             return await look(ranks)
         except (NotYet, dynamo.Undecodable, nats.errors.Error, KeyError) as error:
@@ -140,7 +142,7 @@ async def wait_for(look, ranks, outside):
 async def answer(outside, line):
     word, *paths = line.split()
     if word != "truth" or not paths:
-        return f"no such command: {line!r}"
+        return f"no: unknown command {line!r}"
     try:
         return "ok " + await outside.check(ask.read_truth(paths, has_own_ids=True))
     except NotYet as error:

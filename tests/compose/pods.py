@@ -1,15 +1,16 @@
-"""Pods that are containers: a bridge follows them by the Kubernetes API while they are updated,
-replaced and drained under load, and while the API server is away or refuses the token.
+"""Pods that are real containers.  A bridge follows them through the Kubernetes API while they are
+updated, replaced and drained under load, and while the API server is away or refuses the token.
 
     pods.py --image IMAGE --folder FOLDER -- COMPOSE...
 
-COMPOSE: the command with its files, docker-compose.yml and pods.yml, and its project; KVB_PODS, in the
-environment, begins the addresses of the pods' network.  This program is the cluster: the API server,
-the kubelet that starts containers and says what became of them, and the controllers.
+COMPOSE is the compose command with its files (docker-compose.yml and pods.yml) and its project.
+KVB_PODS, in the environment, is the first part of the addresses of the pods' network.  This program
+plays the cluster: the API server, the kubelet, which starts containers and reports their status, and the
+controllers.
 
-Judged all the time, by the matrix's oracle: no list of the aggregator has a block that its engine has
-given up, or whose pod is gone, for more than LIMIT_S.  After each change the members of the bridge and of
-the aggregator must be the cluster's within LIMIT_S of the moment at which the API says so."""
+The oracle of the fault matrix checks all the time that no list of the aggregator has a block for more
+than LIMIT_S after its engine dropped it or its pod went.  After each change, the workers of the bridge and
+of the aggregator must be those of the cluster within LIMIT_S after the API has reported it."""
 
 import argparse
 import dataclasses
@@ -32,7 +33,7 @@ from pod_store import container, engine_pod, pod_status  # noqa: E402
 
 LIMIT_S = 2.0
 AWAY_S = 30
-# The bridge asks an unreachable server once a second, plus or minus 20 %.
+# The bridge tries an unreachable server once a second, plus or minus 20 %.
 COMES_BACK_S = 1.5
 EVENTS_PORT, REPLAY_PORT = 20000, 20001
 BLOCKS = 512
@@ -61,7 +62,7 @@ def run(*words, seconds=60, env=None):
 
 
 def wait_until(what, condition, seconds):
-    """Returns the seconds that it took."""
+    """Returns how many seconds it took."""
     began = time.monotonic()
     while not condition():
         if time.monotonic() - began > seconds:
@@ -87,7 +88,7 @@ class Pod:
 
 
 class Engines(truth.Fleet):
-    """What all containers hold, and what ended ones held. The caller holds the oracle's lock."""
+    """What the engines in all containers hold, and what ended ones held. The caller holds the oracle's lock."""
 
     def __init__(self):
         super().__init__([], 1)
@@ -117,8 +118,8 @@ class Engines(truth.Fleet):
         self.streams[pod.stream] = truth.Content()
 
     def end(self, pod):
-        """Stops storing, so that the content at the end of its process is known. Until the pod is
-        gone it counts as an engine that does not answer."""
+        """Makes the engine stop storing, so that its content at the end of its process is known. Until
+        gone() is called, it counts as an engine that does not answer."""
         pod.door.send(["drain"])
         pod.door.answers()
         self.follow()
@@ -159,12 +160,12 @@ class Cluster:
         self.engines = Engines()
         self.oracle = None
         self.pods = {}  # by name
-        self.expected = set()  # streams, as the API says
+        self.expected = set()  # streams of the pods that the API reports
         self.count = 0
-        # Seconds after the API has reported it.
+        # Durations in seconds, each from the report of the API on.
         self.added, self.left, self.marked, self.exact = [], [], [], []
 
-    # ---- What is not engines
+    # ---- Everything but the engines
 
     def start(self):
         self.up("nats")
@@ -196,8 +197,8 @@ class Cluster:
     # ---- Kubelet and controllers
 
     def create(self, address=None, node="node-a"):
-        """Creates a pod with its container; the API reports Running as soon as that runs. Does not
-        wait."""
+        """Creates a pod and its container. The API reports the pod as Running as soon as the container
+        runs. Does not wait for the bridge."""
         self.count += 1
         name = f"vllm-{self.count}-{self.project}"
         address = address or f"{self.prefix}.{10 + self.count}"
@@ -216,7 +217,7 @@ class Cluster:
         self.pods[name] = pod
         with self.oracle.lock:
             self.engines.add(pod)
-        # Its list goes through the engine's history first, and says SYNCING.
+        # The bridge first replays the engine's history; meanwhile the list is SYNCING.
         self.oracle.begin_fault({pod.stream})
         self.api.pods.patch("inference", name, {"status": pod_status(address, "Running", ready=True)})
         self.expected.add(pod.stream)
@@ -224,7 +225,7 @@ class Cluster:
 
     @staticmethod
     def open_door(path):
-        """It listens shortly after the file exists."""
+        """The engine listens shortly after the file exists."""
         deadline = time.monotonic() + 5
         while True:
             try:
@@ -235,7 +236,7 @@ class Cluster:
                 time.sleep(0.01)
 
     def mark(self, pod):
-        """Deletes the pod: it is draining from now on."""
+        """Deletes the pod with a grace period: from now on it is draining."""
         self.api.pods.delete("inference", pod.name, grace_s=30)
 
     def end(self, pod):
@@ -255,7 +256,7 @@ class Cluster:
     # ---- What the aggregator says
 
     def is_gone(self, stream):
-        """A stream of a removed pod is DOWN, so its list is in no answer, and kept for a while."""
+        """Whether the stream is of a removed pod and DOWN: then its list is kept for a while, but is in no answer."""
         return stream not in self.engines.pods and self.watcher.states.get(stream, ("",))[0] == "DOWN"
 
     def members(self):
@@ -265,7 +266,7 @@ class Cluster:
         return self.members() == self.expected and self.read_pods() == self.expected
 
     def read_pods(self):
-        """The streams of the bridge, also those whose engine does not answer."""
+        """The streams of the bridge, including those whose engine does not answer."""
         rows = ask.call(f"{self.prefix}.250:9401", "/state")["streams"]
         return {(row["worker_id"], row["dp_rank"]) for row in rows}
 
@@ -273,20 +274,20 @@ class Cluster:
         return all(self.watcher.states.get(stream, ("",))[0] == "EXACT" for stream in self.expected)
 
     def expect_members(self, times, seconds=10):
-        """Waits longer than LIMIT_S, so that the report shows how late it was."""
+        """Waits longer than LIMIT_S, so that the report shows how late the change was."""
         times.append(self.wait_members(seconds))
 
     def wait_members(self, seconds):
         began = time.monotonic()
         while not self.are_members_right():
             if time.monotonic() - began > seconds:
-                raise Failed(f"after {seconds} s the pods are {self.expected}, the bridge reads {self.read_pods()}, the "
-                             f"aggregator's members are {self.members()}")
+                raise Failed(f"after {seconds} s the pods are {self.expected}, the bridge has {self.read_pods()}, the "
+                             f"aggregator has {self.members()}")
             time.sleep(0.005)
         return time.monotonic() - began
 
     def rows(self, streams):
-        """Of the aggregator's /streams, by stream."""
+        """Rows of the aggregator's /streams, by stream."""
         rows = ask.call(f"127.0.0.1:{self.aggregator.port}", "/streams")["streams"]
         return {(row["worker_id"], row["dp_rank"]): row for row in rows if (row["worker_id"], row["dp_rank"]) in streams}
 
@@ -297,8 +298,8 @@ class Cluster:
         return [sum(row["blocks"].values()) for row in self.rows(streams).values()] or [0]
 
     def ask_for(self, pod, avoided):
-        """A prompt that this draining pod holds is found there, and a request goes to another
-        worker."""
+        """A query must find a prompt in the draining pod that holds it; a request with that prompt must be
+        routed to another worker."""
         [line] = self.oracle.command(f"truth {pod.stream[0]}")
         rank = ask.Rank(line, False)
         question = {"token_ids": rank.prompt}
@@ -312,11 +313,11 @@ class Cluster:
         for _ in range(20):
             chosen = ask.call(address, "/route", {**question, "dry_run": True})
             if (chosen["worker_id"], chosen["dp_rank"]) in avoided:
-                raise Failed(f"{pod.name} is draining, and a request goes there")
-        return f"a prompt of {len(rank.prompt)} tokens found there and sent elsewhere"
+                raise Failed(f"{pod.name} is draining, but a request was routed there")
+        return f"a prompt of {len(rank.prompt)} tokens was found there and routed elsewhere"
 
     def wait_exact(self, seconds=15):
-        """Seconds that it took."""
+        """Returns how many seconds it took."""
         took = wait_until("all members are EXACT", self.are_exact, seconds)
         self.oracle.end_fault()
         return took
@@ -328,7 +329,7 @@ class Cluster:
         while wrong and time.monotonic() < deadline:
             wrong = self.oracle.compare(self.aggregator)
         if wrong:
-            raise Failed(f"not what the engines hold: {'; '.join(wrong)}")
+            raise Failed(f"the index differs from the engines: {'; '.join(wrong)}")
         with self.oracle.lock:
             blocks = sum(len(names) for names in self.engines.whole_truth().values())
         self.check_answers()
@@ -336,8 +337,8 @@ class Cluster:
         return blocks
 
     def check_answers(self):
-        """Queries a prompt of each engine: the answer has as many tokens as it holds, and no worker
-        that is not a pod."""
+        """Queries a prompt of each engine: the answer must have as many tokens as the engine holds, and only
+        workers that are pods."""
         for line in self.oracle.command("truth"):
             rank = ask.Rank(line, False)
             scores = ask.call(f"127.0.0.1:{self.aggregator.port}", "/query", {"token_ids": rank.prompt})["scores"]
@@ -345,7 +346,7 @@ class Cluster:
             if not found <= self.expected or scores.get(rank.name[0], {}).get("0", 0) < len(rank.prompt):
                 raise Failed(f"a prompt of worker {rank.name[0]}: {scores}")
 
-    # ---- Changes of members, each until it shows
+    # ---- Changes of the pods; each waits until bridge and aggregator follow
 
     def add(self, **where):
         pod = self.create(**where)
@@ -358,7 +359,7 @@ class Cluster:
         self.expect_members(self.left)
 
     def force(self, pod):
-        """Deleted without grace: the pod is gone while its container still runs."""
+        """Deletes the pod without a grace period: it is gone while its container still runs."""
         with self.oracle.lock:
             self.engines.end(pod)
         self.forget(pod)
@@ -375,11 +376,11 @@ def begin(cluster):
         cluster.create()
     cluster.wait_members(20)
     cluster.wait_exact()
-    return f"{cluster.compare()} blocks, all as the engines hold them"
+    return f"{cluster.compare()} blocks, equal to what the engines hold"
 
 
 def roll(cluster):
-    """A rolling update with one extra pod and none missing; every second one is forced."""
+    """A rolling update with maxSurge 1 and maxUnavailable 0; every second old pod is deleted without grace."""
     for at, old in enumerate(list(cluster.pods.values())):
         cluster.add()
         if at % 2:
@@ -391,15 +392,15 @@ def roll(cluster):
 
 
 def reuse(cluster):
-    """The address of a removed pod is given to another pod at once."""
+    """A new pod gets the address of a removed pod at once."""
     for _ in range(3):
         old = next(iter(cluster.pods.values()))
         cluster.mark(old)
         cluster.end(old)
         new = cluster.add(address=old.address)
         if new.uid == old.uid or new.stream == old.stream:
-            raise Failed("it is the same pod")
-    return f"3 addresses given on, each to a pod of another name and UID; {cluster.compare()} blocks"
+            raise Failed(f"{new.name} has the UID or the worker id of the removed pod")
+    return f"3 addresses were reused, each by a pod with another name and UID; {cluster.compare()} blocks"
 
 
 def applied(cluster):
@@ -407,7 +408,7 @@ def applied(cluster):
 
 
 def lose_api(cluster):
-    """A pod is created meanwhile; no other member may change."""
+    """While the API server is away, one pod is created; no list may change its state."""
     kept, before = set(cluster.expected), time.monotonic_ns()
     cluster.api.go_away()
     began = time.monotonic()
@@ -420,45 +421,45 @@ def lose_api(cluster):
         time.sleep(0.05)
     moved = applied(cluster) - ids
     if moved <= 0:
-        raise Failed("no event came while the API server was away")
+        raise Failed("no event arrived while the API server was away")
     fell = [change for change in cluster.watcher.changes if change[0] > before and change[1] in kept and change[2] != "EXACT"]
     if fell:
-        raise Failed(f"lists fell while the API server was away: {fell[:3]}")
+        raise Failed(f"lists were no longer EXACT while the API server was away: {fell[:3]}")
     asked = len(cluster.api.requests)
     cluster.api.come_back()
-    back = wait_until("the bridge asks again", lambda: len(cluster.api.requests) > asked, COMES_BACK_S)
+    back = wait_until("the bridge sends a request again", lambda: len(cluster.api.requests) > asked, COMES_BACK_S)
     cluster.expected.add(new.stream)
     cluster.expect_members(cluster.added)
     cluster.wait_exact()
-    return (f"{AWAY_S} s: {len(kept)} members stayed EXACT, {moved} events; asked again {back:.1f} s after the return, "
-            f"the new pod a member {cluster.added[-1]:.2f} s later; {cluster.compare()} blocks")
+    return (f"away for {AWAY_S} s: {len(kept)} pods stayed EXACT, {moved} events arrived; the next request came {back:.1f} s "
+            f"after the return, and the bridge had the new pod {cluster.added[-1]:.2f} s later; {cluster.compare()} blocks")
 
 
 def rotate_token(cluster):
-    """The new token is in the file; the bridge notices when the old one is refused."""
+    """The file has a new token; the bridge reads it when the old one is refused."""
     cluster.api.new_token()
     cluster.api.expire()
     refused = cluster.api.counts["watch 401"] + cluster.api.counts["list 401"]
     asked = len(cluster.api.requests)
     cluster.api.cut_watches()
-    wait_until("the bridge asks again", lambda: len(cluster.api.requests) > asked, 5)
+    wait_until("the bridge sends a request again", lambda: len(cluster.api.requests) > asked, 5)
     cluster.add()
     refused = cluster.api.counts["watch 401"] + cluster.api.counts["list 401"] - refused
     old = next(iter(cluster.pods.values()))
     cluster.mark(old)
     cluster.remove(old)
-    return f"{refused} requests refused; {cluster.compare()} blocks"
+    return f"{refused} requests were refused; {cluster.compare()} blocks"
 
 
 def drain_node(cluster):
-    """Its pods are marked for deletion: they stay members with their blocks, and get no more
-    requests."""
+    """The pods of a node are marked for deletion: they keep their blocks, but no request is routed to
+    them."""
     drained = [cluster.add(node="node-b") for _ in range(2)]
     streams = {pod.stream for pod in drained}
-    wait_until("they hold something", lambda: min(cluster.blocks_of(streams)) >= 64, 20)
+    wait_until("the new pods hold 64 blocks each", lambda: min(cluster.blocks_of(streams)) >= 64, 20)
     for pod in drained:
         cluster.mark(pod)
-    took = wait_until("the aggregator says that they are draining", lambda: cluster.draining() == streams, 10)
+    took = wait_until("the aggregator shows them as draining", lambda: cluster.draining() == streams, 10)
     cluster.oracle.command("pause")
     asked = [cluster.ask_for(pod, streams) for pod in drained]
     cluster.oracle.command("resume")
@@ -467,7 +468,7 @@ def drain_node(cluster):
     for pod in drained:
         cluster.remove(pod)
     cluster.marked.append(took)
-    return f"2 pods said to be draining after {took:.2f} s; {', '.join(asked)}; {cluster.compare()} blocks"
+    return f"2 pods were shown as draining after {took:.2f} s; {', '.join(asked)}; {cluster.compare()} blocks"
 
 
 SCENES = {"begin": begin, "roll": roll, "reuse": reuse, "api": lose_api, "token": rotate_token, "drain": drain_node}
@@ -478,16 +479,16 @@ def judge(cluster):
     if found.trouble:
         raise Failed("; ".join(found.trouble))
     if found.violations:
-        raise Failed(f"{len(found.violations)} blocks were listed that were gone for too long, such as {found.violations[0]}")
-    say(f"judged {found.judged} blocks in {found.samples} lists; none was listed for longer than {found.oldest_s:.2f} s "
-        "after it was gone")
-    late = {"a new pod": cluster.added, "a pod that is gone": cluster.left, "a pod marked for deletion": cluster.marked}
+        raise Failed(f"{len(found.violations)} blocks were listed for too long after their removal, such as {found.violations[0]}")
+    say(f"checked {found.judged} blocks in {found.samples} lists; the longest time that a block was listed after its removal: "
+        f"{found.oldest_s:.2f} s")
+    late = {"new pods": cluster.added, "removed pods": cluster.left, "pods marked for deletion": cluster.marked}
     for what, times in late.items():
-        say(f"bridge and aggregator know of {what}: {len(times)} times, after {max(times, default=0):.2f} s at most")
-    say(f"a new pod is EXACT: after {max(cluster.exact, default=0):.2f} s at most; {len(cluster.api.requests)} requests to the API")
+        say(f"{len(times)} {what}: bridge and aggregator followed within {max(times, default=0):.2f} s")
+    say(f"new pods were EXACT within {max(cluster.exact, default=0):.2f} s; {len(cluster.api.requests)} requests to the API")
     worst = max((seconds for times in late.values() for seconds in times), default=0)
     if worst > LIMIT_S:
-        raise Failed(f"members were wrong for {worst:.2f} s")
+        raise Failed(f"bridge or aggregator followed a change only after {worst:.2f} s; allowed are {LIMIT_S} s")
 
 
 def main():
