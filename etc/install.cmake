@@ -1,11 +1,11 @@
-# The part of `cmake --install` that needs to know the prefix, which may be given as
-# late as on its command line: configuration, and units that name their programs.
-# From the caller: KVB_BINDIR, KVB_SYSCONFDIR, KVB_BUILD; DESTDIR stands before all.
+# The part of `cmake --install` that depends on the prefix, which may be given on its command
+# line: the configuration, and the units with the paths of the programs.  The caller sets
+# KVB_BINDIR, KVB_SYSCONFDIR and KVB_BUILD.  DESTDIR is put before every path.
 
-get_filename_component(prefix ${CMAKE_INSTALL_PREFIX} ABSOLUTE) # units name no other paths
+get_filename_component(prefix ${CMAKE_INSTALL_PREFIX} ABSOLUTE) # units need absolute paths
 
-# The programs look in /etc without --config; a prefix of one's own has its
-# own etc, which the units name.
+# Without --config the programs read /etc/kvbridge.  Another prefix than /usr has a separate etc,
+# whose path is in the units.
 if(IS_ABSOLUTE "${KVB_SYSCONFDIR}")
   set(sysconfdir ${KVB_SYSCONFDIR}/kvbridge)
 elseif(prefix MATCHES "^/usr(/local)?/?$")

@@ -1,5 +1,5 @@
-# Sourced by etc/quickstart and by the scripts in tests/, from the top of the tree: the Debian 12
-# packages that the project needs, and a function that installs what is missing.
+# Sourced by etc/quickstart and by the scripts in tests/, from the top folder: the Debian 12
+# packages that the project needs, and a function that installs the missing ones.
 
 # To build the programs.
 packages_build=(
@@ -7,7 +7,7 @@ packages_build=(
     libnats-dev libzmq3-dev libcurl4-openssl-dev libc-ares-dev libmsgpack-dev libprotobuf-c-dev libconfig-dev
     libmicrohttpd-dev libnghttp2-dev libgnutls28-dev libjson-c-dev libyaml-dev libssl-dev libncurses-dev libxxhash-dev
 )
-# To run them: the server that they meet on.
+# To run them.
 packages_run=(nats-server)
 # To test them.
 packages_test=(
@@ -15,14 +15,14 @@ packages_test=(
     groff-base iproute2 man-db strace systemd
     chromium fonts-dejavu-core curl nftables
 )
-# To build the Debian package, and to install it where nothing is.
+# To build the Debian package, and to install it in a minimal root.
 packages_package=(dpkg-dev file debootstrap)
 
-# Prints those of "$@" that are not installed.
+# Prints the packages of "$@" that are not installed.
 packages_missing() {
     local name
     for name in "$@"; do
-        # "ii" or "hi" (held): installed.  Anything else, unknown names included, is missing.
+        # "ii" and "hi" (held) are installed.  Anything else is missing, also unknown names.
         case $(dpkg-query -W -f '${db:Status-Abbrev}' "$name" 2>/dev/null || true) in
         ?i*) ;;
         *) echo "$name" ;;
@@ -30,9 +30,8 @@ packages_missing() {
     done
 }
 
-# What runs as root.  Debian's nats-server package would start a service and start it
-# again at each boot: whoever only tries us out does not ask for that.  policy-rc.d is
-# Debian's way to say so.
+# Runs as root.  Debian's nats-server package starts a service, now and at each boot, which
+# nobody needs who only tries this project.  policy-rc.d is Debian's way to prevent the start.
 packages_as_root='
     set -eu
     export DEBIAN_FRONTEND=noninteractive
@@ -41,8 +40,8 @@ packages_as_root='
         trap "rm -f $policy" EXIT
         printf "#!/bin/sh\nexit 101\n" >"$policy" && chmod 755 "$policy"
     fi
-    # A list that cannot be refreshed is no reason to give up: the install says more.
-    apt-get update -qq || echo "apt-get update failed; trying with the lists as they are"
+    # The installation may succeed with old package lists; else its error says more.
+    apt-get update -qq || echo "apt-get update failed; trying with the present package lists"
     apt-get install -y -qq --no-install-recommends -o Dpkg::Use-Pty=0 "$@"
     case " $* " in
     *" nats-server "*)
@@ -51,11 +50,11 @@ packages_as_root='
     esac
 '
 
-# Installs those of "$@" that are missing; asks apt for nothing when none is.
+# Installs the packages of "$@" that are missing.  Does not call apt when none is.
 packages_install() {
     local missing=() as_root=()
     if ! command -v dpkg-query >/dev/null; then
-        echo "this is not Debian: install the like of: $*" >&2
+        echo "this is not Debian: install the equivalent of these packages: $*" >&2
         return 1
     fi
     mapfile -t missing < <(packages_missing "$@")
@@ -66,12 +65,12 @@ packages_install() {
     echo "installing ${missing[*]} (log: build/apt.log)"
     if [ "$(id -u)" -ne 0 ]; then
         if ! command -v sudo >/dev/null; then
-            echo "not root and no sudo here.  As root: apt-get install ${missing[*]}" >&2
+            echo "installing needs root or sudo.  Run as root: apt-get install ${missing[*]}" >&2
             return 1
         fi
         as_root=(sudo)
     fi
-    # sudo asks for its password on the terminal, not on stderr.
+    # sudo asks for the password on the terminal, so it is not in the log.
     "${as_root[@]}" sh -c "$packages_as_root" sh "${missing[@]}" </dev/null >build/apt.log 2>&1 || {
         tail -n 20 build/apt.log >&2
         echo "apt-get failed: see above and build/apt.log; then try again" >&2

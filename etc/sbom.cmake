@@ -1,9 +1,9 @@
 # The software bill of materials of the installed programs: CycloneDX 1.5 as JSON.
 # usage: cmake -DVERSION=... -DPROGRAMS=a,b -DOUT=FILE -P sbom.cmake
 #
-# Components are the shared libraries that the dynamic linker of this machine loads for the programs,
-# as the Debian packages that own them; without dpkg the libraries' file names, which have no version.
-# There is no time and no random number in it: the same build on the same system gives the same bytes.
+# The components are the shared libraries that the dynamic linker of this machine loads for the
+# programs, given as the Debian packages that own them; without dpkg as file names without version.
+# It contains no time and no random number: the same build on the same system gives the same bytes.
 
 cmake_minimum_required(VERSION 3.25)
 string(REPLACE "," ";" programs "${PROGRAMS}")

@@ -1,5 +1,5 @@
-# Debian wants a changelog in each package; ours is the history of the repository.
-# Dated by SOURCE_DATE_EPOCH where it is set.
+# Debian requires a changelog in each package; this one refers to the history of the repository.
+# Its date is SOURCE_DATE_EPOCH, if that is set.
 string(TIMESTAMP date "%a, %d %b %Y %H:%M:%S +0000" UTC)
 set(folder ${CPACK_TEMPORARY_DIRECTORY}/usr/share/doc/${CPACK_PACKAGE_NAME})
 file(WRITE ${folder}/changelog

@@ -1,24 +1,24 @@
-# The Debian package, one for all: `cpack -G DEB` in a release build.  Its files are
-# those of `cmake --install` for /usr; tests/package/run installs and removes it.
+# The Debian package with all programs: `cpack -G DEB` in a release build.  It has the files of
+# `cmake --install` with the prefix /usr.  tests/package/run tests it.
 
 set(KVB_MAINTAINER "kvbridge maintainers <maintainers@kvbridge.invalid>" CACHE STRING
-    "Who answers for the Debian package")
+    "The maintainer of the Debian package")
 
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME kvbridge)
 set(CPACK_PACKAGE_CONTACT ${KVB_MAINTAINER})
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "KV-cache events of LLM inference engines, published to routers over NATS")
 set(CPACK_PACKAGE_DESCRIPTION
-"kvbridge takes the KV-cache events and load figures that inference engines
-publish over ZMQ to NATS; kvaggregator follows them and tells routers which
-worker already holds the longest prefix of a prompt.  kvctl asks questions, and
-kvfleet simulates engines.
+"kvbridge reads the KV-cache events and load figures that inference engines
+publish over ZMQ, and publishes them on NATS.  kvaggregator indexes them and
+tells routers which worker already holds the longest prefix of a prompt.  kvctl
+sends queries, and kvfleet simulates engines.
 
-Both daemons come as systemd services that are neither enabled nor started:
-write /etc/kvbridge/kvbridge.cfg or kvaggregator.cfg first.  They need a
-nats-server, here or elsewhere.")
+Both daemons are systemd services that are neither enabled nor started at the
+installation: edit /etc/kvbridge/kvbridge.cfg or kvaggregator.cfg first.  They
+need a nats-server on any host.")
 
-# Staged by DESTDIR, so that a prefix of /usr means /etc.
+# With DESTDIR, because only then the configuration is in /etc for the prefix /usr.
 set(CPACK_SET_DESTDIR ON)
 set(CPACK_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)

@@ -1,26 +1,26 @@
 #!/usr/bin/env python3
-"""A reverse proxy for engines that speak OpenAI's API: each completion goes to the worker that
+"""A reverse proxy for engines with OpenAI's API: each completion is sent to the worker that
 kvaggregator chooses for its prompt.
 
     client --POST /v1/completions--> proxy --POST /route--------> kvaggregator
                                        |  <-- address, request_id
-                                       +--- the request --------> that worker, bytes passed on
+                                       +--- the request --------> that worker, unchanged
                                        +--- POST /first_token,
                                             POST /finished -----> kvaggregator
 
 Each worker needs its `address` in kvbridge's configuration ("http://10.0.0.7:8000").  A prompt
-of token ids is routed as it is.  A text, and the messages of a chat, are turned into token ids
-by the first worker that answers POST /tokenize (vLLM, SGLang); where none does so in time the
-request is routed by load alone, and the header x-kvbridge-tokens: none says so.
+of token ids is routed as it is.  A text, and the messages of a chat, are converted to token ids
+by the first worker that answers POST /tokenize (vLLM, SGLang).  If none answers in time, the
+request is routed by load alone, and the answer has the header x-kvbridge-tokens: none.
 
-How many tokens of the prompt came from the cache, as the engine says in its answer (vLLM:
+If the engine's answer has the number of prompt tokens that came from the cache (vLLM:
 --enable-prompt-tokens-details, SGLang: --enable-cache-report; in streams only with
-stream_options.include_usage), is reported with the end of the request: kvaggregator compares it
-with what it promised.
+stream_options.include_usage), it is reported with the end of the request, and kvaggregator
+compares it with what the lists promised.
 
-A worker that cannot be reached is passed over for the next best one, as long as nothing was sent
-to the client.  Where a worker has several ranks, the header X-data-parallel-rank names the chosen
-one (vLLM).  An example: no TLS, no rate limits.
+If a worker cannot be reached, the request goes to the next best one, as long as nothing was sent
+to the client.  If a worker has several ranks, the header X-data-parallel-rank has the chosen one
+(vLLM).  This is an example, without TLS and rate limits.
 
     pip install aiohttp
     etc/examples/proxy.py --listen 127.0.0.1:8080 --aggregator http://127.0.0.1:9402
@@ -37,15 +37,15 @@ import time
 import aiohttp
 from aiohttp import web
 
-TOKENIZE_S = 0.05  # of a prompt: longer than that costs more than a cached prefix gains
+TOKENIZE_S = 0.05  # a longer wait costs more than a cached prefix gains
 ROUTE_S = 2.0
 CONNECT_S = 2.0
-WORKERS_S = 1.0  # for so long a list of workers is used again
+WORKERS_S = 1.0  # how long a list of workers is used
 MAX_BODY_BYTES = 64 << 20
 MAX_TRIES = 3
-CACHED_TOKENS = re.compile(rb'"cached_tokens":\s*(\d+)')  # in `usage`, which ends an answer
+CACHED_TOKENS = re.compile(rb'"cached_tokens":\s*(\d+)')  # in `usage`, at the end of an answer
 USAGE_BYTES = 4096
-DRAIN_S = 20.0  # after SIGTERM, for completions under way
+DRAIN_S = 20.0  # how long running completions may take after SIGTERM
 RANK = "x-data-parallel-rank"  # vLLM computes the request on this rank
 HOP_BY_HOP = {
     "connection", "content-length", "host", "keep-alive", "proxy-authenticate", "proxy-authorization", "te",
@@ -56,7 +56,7 @@ log = logging.getLogger("proxy")
 
 
 class Refusal(Exception):
-    """What the client is told in place of a completion."""
+    """The error that the client gets in place of a completion."""
 
     def __init__(self, status, sentence):
         super().__init__(sentence)
@@ -67,7 +67,7 @@ class Refusal(Exception):
 
 
 class Aggregator:
-    """The three questions that a router has for kvaggregator."""
+    """The three requests of a router to kvaggregator."""
 
     def __init__(self, session, url, token):
         self.session, self.url = session, url
@@ -86,7 +86,7 @@ class Aggregator:
             raise Refusal(503, "kvaggregator does not answer") from error
 
     async def route(self, model, tokens):
-        """The workers as (address, rank), the best first, and the request's id.  rank: None where it is the only one."""
+        """The workers as (address, rank), the best first, and the request's id.  rank is None for a worker with one rank."""
         body = {"token_ids": tokens} | ({"model": model} if model else {})
         if not tokens:
             body["policy"] = "least_requests"
@@ -108,20 +108,20 @@ class Aggregator:
         if time.monotonic() >= self.known_until:
             if self.renewal is None or self.renewal.done():
                 self.renewal = asyncio.ensure_future(self._renew())
-            await asyncio.shield(self.renewal)  # it goes on when who waits for it gives up
+            await asyncio.shield(self.renewal)  # so that it continues if this caller is cancelled
         return self.known
 
     async def _renew(self):
         try:
             status, text = await self._ask("GET", "/streams")
         except Refusal:
-            return  # the list before is as good as any
+            return  # the old list is still used
         if status == 200:
             self.known = json.loads(text)["streams"]
             self.known_until = time.monotonic() + WORKERS_S
 
     async def report(self, path, request_id, **more):
-        """Lost is not lost for good: a request leaves the books when its time is over."""
+        """Failures are only logged: kvaggregator drops a request after its ttl_ms."""
         try:
             await self._ask("POST", path, {"request_id": request_id, **more})
         except Refusal as refusal:
@@ -129,7 +129,7 @@ class Aggregator:
 
 
 def is_routed_by_all(body):
-    """False: what decides about cached tokens is not all in the tokens that we route by."""
+    """False: the engine's cache hits depend on more than the tokens that kvaggregator got."""
     texts = [message.get("content") for message in body.get("messages") or [] if isinstance(message, dict)]
     return not any(body.get(key) for key in ("prompt_logprobs", "cache_salt")) and all(
         text is None or isinstance(text, str) for text in texts)
@@ -138,10 +138,10 @@ def is_routed_by_all(body):
 class Proxy:
     def __init__(self, session, aggregator):
         self.session, self.aggregator = session, aggregator
-        self.reports = {}  # the newest one under way, by request; asyncio keeps no reference itself
+        self.reports = {}  # the newest running report, by request; asyncio itself keeps no reference
 
     def report(self, path, request_id, **more):
-        """After the report before: a first token after the end would be one of an unknown request."""
+        """Sent after the previous report: kvaggregator does not know a request any more after its end."""
         before = self.reports.get(request_id)
         task = self.reports[request_id] = asyncio.ensure_future(self._report(path, request_id, before, more))
         task.add_done_callback(lambda done: self.reports.get(request_id) is done and self.reports.pop(request_id))
@@ -152,7 +152,7 @@ class Proxy:
         await self.aggregator.report(path, request_id, **more)
 
     async def tokens_of(self, body):
-        """Token ids of the prompt.  None: no engine said in time."""
+        """Token ids of the prompt.  None: no engine answered in time."""
         prompt = body.get("prompt")
         if isinstance(prompt, list) and prompt and all(type(token) is int for token in prompt):
             return prompt
@@ -173,7 +173,7 @@ class Proxy:
                     if answer.status == 200:
                         return (await answer.json())["tokens"]
             except (aiohttp.ClientError, KeyError, TypeError, ValueError):
-                continue  # the next one may know
+                continue  # try the next one
         return None
 
     async def complete(self, request):
@@ -182,12 +182,12 @@ class Proxy:
         try:
             body = json.loads(payload)
             if not isinstance(body, dict):
-                raise ValueError("the body is no object")
+                raise ValueError("the body is not an object")
         except ValueError as error:
             raise Refusal(400, f"not JSON: {error}") from error
         tokens = await self.tokens_of(body)
         workers, request_id = await self.aggregator.route(body.get("model"), tokens or [])
-        served = {}  # by which address, and the end of its answer
+        served = {}  # the address that served it, and the end of its answer
         try:
             return await self._forward(request, payload, workers[:MAX_TRIES], request_id, tokens, served)
         finally:

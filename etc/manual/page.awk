@@ -1,8 +1,8 @@
-# Writes a manual page: a page of this folder, and for its line @HELP@ or @KEYS@ what the
-# program's --help says, so that neither can forget what the other says.
+# Writes a manual page: copies a page of this folder, and replaces its line @HELP@ or @KEYS@ by
+# the output of the program's --help, so that both always agree.
 # usage: awk -v program=PATH -v version=V -f page.awk PAGE
 
-# What roff would take for its own, or print as another character.
+# Escapes what roff would interpret, or print as another character.
 function escaped(text) {
     gsub(/\\/, "\\e", text)
     gsub(/-/, "\\-", text)
@@ -25,12 +25,13 @@ function section(title) {
     open_section = title
 }
 
-# "NAME REST": the name bold, the rest in its font.
+# Writes a term of a list: the name in bold, the rest in `font`.
 function term(name, rest, font) {
     print ".TP\n\\fB" escaped(name) "\\fR" (rest == "" ? "" : font escaped(rest) "\\fR")
 }
 
-# "check FILE   reads ...", "-c, --config=FILE   Read ...": a term, two blanks, its text.
+# Reads a row such as "check FILE   reads ..." or "-c, --config=FILE   Read ...": a term, at least
+# two blanks, its text.
 function row(line,   gap, words, name) {
     words = trimmed(line)
     gap = match(words, /  +/) ? RSTART : length(words) + 1
@@ -48,13 +49,13 @@ function help_line(line) {
     } else if (line == "") {
         is_parted = 1
     } else if (line ~ /^Mandatory or optional/) {
-        return # argp says it of every program
+        return # argp adds this sentence to every --help
     } else if (sub(/^Exit status: /, "", line)) {
         section("EXIT STATUS")
         print escaped(line)
     } else if (line ~ /^ +(-., )?--/) {
         section("OPTIONS")
-        if (is_parted && has_groups) print ".SS \"Also:\"" # not of the group before
+        if (is_parted && has_groups) print ".SS \"Also:\"" # the options that belong to no group
         is_parted = 0
         row(line)
     } else if (line ~ /^ [^ ].*:$/) {
@@ -91,7 +92,7 @@ function key_line(line,   gap) {
         else if (is_keys && $0 == "@KEYS@") key_line(line)
         else if (!is_keys && $0 == "@HELP@") help_line(line)
     }
-    if (!lines) exit 1 # the program did not run
+    if (!lines) exit 1 # the program failed
     next
 }
 
