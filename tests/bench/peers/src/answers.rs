@@ -1,13 +1,14 @@
-//! What was answered, and how quickly.
+//! The checksum of answers, and the measurement of time and memory.
 
-/// One number for all answers of a replay, as `../index/replay.h` defines it: the sum of
-/// depth * (2 * worker + 1) over an answer, and from answer to answer a multiplication.
+/// A checksum of all answers of a replay, as `../index/replay.h` defines it: each answer has the sum
+/// of depth * (2 * worker + 1); before that sum is added, the checksum is multiplied.
 pub struct Answers {
     pub checksum: u64,
-    /// Of each worker, from the last answer that named it: as a router would keep it.
+    /// For each worker, the depth of the last answer that contained it.  Stored because a router
+    /// would store it, too.
     depths: Vec<u32>,
     sum: u64,
-    /// Of each answer, where they are kept.
+    /// The sum of each answer, if they are recorded.
     pub sums: Option<Vec<u64>>,
 }
 
@@ -40,18 +41,18 @@ impl Answers {
     }
 }
 
-/// Processor time of all threads of this process.
+/// CPU time of all threads of this process.
 pub fn cpu_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: it writes to `now`, and nothing else.
+    // SAFETY: the call writes only to `now`.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut now) };
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
-/// Processor time of this process so far: in its own code, and in the kernel.
+/// CPU time of this process so far, in user mode and in the kernel.
 #[derive(Clone, Copy)]
 pub struct Usage {
     user_us: i64,
@@ -60,7 +61,7 @@ pub struct Usage {
 
 impl Usage {
     pub fn now() -> Usage {
-        // SAFETY: all zeros are a valid rusage; getrusage writes to it, and nothing else.
+        // SAFETY: all zeros are a valid rusage, and getrusage writes only to it.
         let usage = unsafe {
             let mut usage: libc::rusage = std::mem::zeroed();
             libc::getrusage(libc::RUSAGE_SELF, &mut usage);
@@ -73,7 +74,7 @@ impl Usage {
         }
     }
 
-    /// The kernel's share since then, percent; none where there is too little to tell.
+    /// The kernel's share of the CPU time since `self`, in percent; None below 10 ms of CPU time.
     pub fn kernel_percent_since(self) -> Option<f64> {
         let now = Usage::now();
         let (user, kernel) = (now.user_us - self.user_us, now.kernel_us - self.kernel_us);
@@ -81,13 +82,13 @@ impl Usage {
     }
 }
 
-/// The value that `permille` of them do not exceed; 0 of none.
+/// The value that `permille` of the values do not exceed; 0 if there are none.
 pub fn percentile(sorted: &[u64], permille: usize) -> u64 {
     let rank = (sorted.len() * permille).div_ceil(1000).max(1) - 1;
     sorted.get(rank).copied().unwrap_or(0)
 }
 
-/// Of this process, resident.
+/// Resident memory of this process.
 pub fn resident_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages = text

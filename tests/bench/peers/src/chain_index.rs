@@ -1,7 +1,7 @@
-//! `kv_index::ShardedChainIndex`, driven as lanes of its own pool drive it: a lane map for each
-//! worker, events applied as they come, lookups by `score_into`, which allocates nothing.  A
-//! `ChainIndex` takes 1,024 workers; with one shard it is that.  A lane is a thread: with two, each
-//! has the events of half of the workers, and every other query.
+//! `kv_index::ShardedChainIndex`, used as the lanes of the crate's pool use it: a lane map for each
+//! worker, events applied in order, lookups by `score_into`, which allocates nothing.  One shard is
+//! a `ChainIndex`, which is limited to 1,024 workers.  A lane is a thread.  With two lanes, each
+//! applies the events of half of the workers and answers every second query.
 
 use kv_index::{ChainBlockMap, ContentHash, SequenceHash, ShardedChainIndex, StoredBlock};
 
@@ -12,13 +12,13 @@ use crate::peer::Peer;
 const MOST_WORKERS: u32 = 1024; // of a shard
 const AHEAD: usize = 2; // steps
 
-/// What a step brings lies in the cache when its turn comes: as of ours, `../index/replay.c`.
+/// Prefetches the data of a step, as `../index/replay.c` does for our index.
 #[inline]
 fn fetch<T>(items: &[T]) {
     #[cfg(target_arch = "x86_64")]
     for line in items.chunks(64 / size_of::<T>()) {
         use core::arch::x86_64::{_mm_prefetch, _MM_HINT_T0};
-        // SAFETY: asks for memory that a slice has, and does nothing else.
+        // SAFETY: only prefetches memory of a slice.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(line.as_ptr().cast()) };
     }
 }
@@ -41,7 +41,7 @@ enum Step<'a> {
     },
 }
 
-/// Blocks of all steps one after the other, in the types of the crate.
+/// The steps, and their blocks one after the other, in the types of the crate.
 #[derive(Default)]
 pub struct Prepared<'a> {
     steps: Vec<Step<'a>>,
@@ -109,16 +109,16 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// What lanes share.
+/// What the lanes share.
 struct Shared {
     index: ShardedChainIndex,
     ids: Vec<u32>,
     workers_a_shard: u32,
 }
 
-/// What one has alone.
+/// What each lane has alone.
 struct Lane {
-    maps: Vec<ChainBlockMap>, // of each worker; of others they stay empty
+    maps: Vec<ChainBlockMap>, // by worker; empty for workers of other lanes
     refused: u64,
 }
 
@@ -162,7 +162,7 @@ impl<const LANES: usize> Chain<LANES> {
 }
 
 impl Shared {
-    /// Workers are numbered as they come, shard by shard.
+    /// Workers got consecutive numbers, shard by shard.
     #[inline]
     fn worker_of(&self, id: u32) -> u32 {
         ShardedChainIndex::shard_of(id) as u32 * self.workers_a_shard

@@ -1,4 +1,4 @@
-//! A corpus of the bench (`../parts/corpus.h` draws its layout), whole in memory.
+//! A corpus of the bench in memory; `../parts/corpus.h` has its layout.
 
 use std::fs::File;
 use std::io::{Error, ErrorKind, Read, Result};
@@ -11,7 +11,7 @@ const PARENT_FLAG: u64 = 1 << 8;
 pub struct Corpus {
     pub workers: u32,
     pub block_operations: u64,
-    /// Blocks that are held at its end, once for each worker, if it stores none twice.
+    /// (Worker, block) pairs held at its end, if no worker stores a block twice.
     pub memberships: u64,
     words: Vec<u64>,
 }
@@ -36,7 +36,7 @@ pub enum Record<'a> {
 }
 
 impl Record<'_> {
-    /// How many hashes it counts as: a block that is stored is one.
+    /// How many block operations it counts as.
     pub fn blocks(&self) -> usize {
         match self {
             Record::Query { tokens } => tokens.len(),
@@ -46,7 +46,7 @@ impl Record<'_> {
     }
 }
 
-/// Some of a corpus, in its order.
+/// Consecutive records of a corpus.
 #[derive(Clone)]
 pub struct Records<'a> {
     left: &'a [u64],
@@ -55,7 +55,7 @@ pub struct Records<'a> {
 impl<'a> Iterator for Records<'a> {
     type Item = Record<'a>;
 
-    /// None too where what is left is no record.
+    /// Also None if the remaining words are not a complete record.
     fn next(&mut self) -> Option<Record<'a>> {
         let (head, rest) = self.left.split_at_checked(RECORD_WORDS)?;
         let count = usize::try_from(head[1]).ok()?;
@@ -91,7 +91,7 @@ impl<'a> Iterator for Records<'a> {
 }
 
 impl<'a> Records<'a> {
-    /// Each record by itself.
+    /// Splits the records into single ones.
     pub fn singly(mut self) -> impl Iterator<Item = Records<'a>> {
         std::iter::from_fn(move || {
             let begin = self.left;
@@ -101,7 +101,7 @@ impl<'a> Records<'a> {
         })
     }
 
-    /// Cut where the kind of records changes.
+    /// Splits the records where their kind changes.
     pub fn runs(mut self) -> Vec<Records<'a>> {
         let mut runs = Vec::new();
 
@@ -119,7 +119,7 @@ impl<'a> Records<'a> {
 fn not_a_corpus(path: &str) -> Error {
     Error::new(
         ErrorKind::InvalidData,
-        format!("{path}: not a whole corpus"),
+        format!("{path}: not a complete corpus"),
     )
 }
 
@@ -146,7 +146,7 @@ fn read_words(path: &str) -> Result<Vec<u64>> {
     Ok(words)
 }
 
-/// By worker, in blocks; none where there is no such worker.
+/// Updates the number of blocks held by each worker; None if the worker does not exist.
 fn count_held(held: &mut [u64], record: &Record<'_>) -> Option<()> {
     match *record {
         Record::Query { .. } => {}
@@ -160,7 +160,7 @@ fn count_held(held: &mut [u64], record: &Record<'_>) -> Option<()> {
 }
 
 impl Corpus {
-    /// Reads and checks all of it.
+    /// Reads the file and checks all records.
     pub fn load(path: &str) -> Result<Corpus> {
         let words = read_words(path)?;
         let mut corpus = Corpus {

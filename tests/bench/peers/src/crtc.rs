@@ -1,6 +1,6 @@
-//! `ConcurrentRadixTreeCompressed` of dynamo-kv-router behind its own `ThreadPoolIndexer`, the
-//! one public way to apply an event: events go through a queue to the pool's threads, lookups
-//! run on the thread that asks, as in the crate's own router.
+//! `ConcurrentRadixTreeCompressed` of dynamo-kv-router behind its `ThreadPoolIndexer`, which is the
+//! only public way to apply an event: events go through a queue to the pool's threads, lookups run
+//! on the calling thread, as in the crate's router.
 
 use dynamo_kv_router::indexer::{KvIndexerInterface, SyncIndexer, ThreadPoolIndexer};
 use dynamo_kv_router::protocols::{
@@ -15,10 +15,10 @@ use crate::answers::Answers;
 use crate::corpus::{Record, Records};
 use crate::peer::Peer;
 
-const BLOCK_TOKENS: u32 = 16; // the pool wants to know; of use for queries by tokens only
-const MOST_QUEUED: u64 = 1024; // events, while memory is measured
+const BLOCK_TOKENS: u32 = 16; // the pool requires it, but uses it only for queries by tokens
+const MAX_QUEUED: u64 = 1024; // events, while memory is measured
 
-/// Events own their blocks: each is made before the clock runs, and given away.
+/// An event owns its blocks.  It is made before the clock runs, and moved into the queue.
 pub enum Step {
     Query(Vec<LocalBlockHash>),
     Event(RouterEvent),
@@ -86,7 +86,7 @@ impl Crtc {
                 threads,
                 BLOCK_TOKENS,
             ),
-            runtime: runtime.expect("something to wait with"),
+            runtime: runtime.expect("a runtime"),
             refused: 0,
         }
     }
@@ -95,7 +95,7 @@ impl Crtc {
         self.refused += u64::from(self.pool.enqueue_event(event).is_err());
     }
 
-    /// Until all events so far are applied.
+    /// Waits until all events so far are applied.
     fn drain(&mut self) {
         self.refused += u64::from(self.runtime.block_on(self.pool.flush_and_wait()).is_err());
     }
@@ -133,7 +133,7 @@ impl Peer for Crtc {
                 }
                 (Step::Query(_), None) => {}
             }
-            if number % MOST_QUEUED == 0 {
+            if number % MAX_QUEUED == 0 {
                 self.drain();
             }
         }

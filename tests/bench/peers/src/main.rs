@@ -1,6 +1,6 @@
 //! bench_peers PEER CORPUS WHAT [SECONDS]: replays a corpus of the bench through another index
-//! and prints figures as the other programs of the bench do.  ../README.md says how each index
-//! is used, and what is measured.
+//! and prints figures in the format of the bench's other programs.  ../README.md describes how each
+//! index is used and what is measured.
 
 mod answers;
 mod chain_index;
@@ -42,7 +42,7 @@ fn measure<P: Peer>(
     }
 }
 
-/// As many as there are cores, up to what the crate's own router takes.
+/// One for each core, at most 4.
 fn event_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |cores| cores.get().min(4))
 }

@@ -1,4 +1,4 @@
-//! What is measured of every index in the same way.
+//! The interface of an index, and the measurements that are the same for each.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -7,27 +7,27 @@ use crate::answers::{percentile, resident_bytes, Answers, Usage};
 use crate::corpus::{Corpus, Records};
 
 pub trait Peer {
-    /// Records in the index's own types.
+    /// Records in the types of the index.
     type Prepared<'a>;
     type Question<'a>;
 
     fn prepare(records: Records<'_>) -> Self::Prepared<'_>;
 
-    /// As fast as it goes; when it returns, every event is applied.
+    /// Applies all records as fast as possible.  When it returns, every event is applied.
     fn replay(&mut self, prepared: Self::Prepared<'_>, is_events_only: bool, answers: &mut Answers);
 
-    /// The same step by step, nothing made beforehand: with answers, each query finds all events
-    /// before it applied; without, no queries.
+    /// Converts and applies the records one by one.  With `answers`, each query sees exactly the
+    /// events before it; without, queries are skipped.
     fn fill(&mut self, records: Records<'_>, answers: Option<&mut Answers>);
 
     fn question(tokens: &[u64]) -> Self::Question<'_>;
     fn ask(&self, question: &Self::Question<'_>, answers: &mut Answers);
 
-    /// Events that the index would not take.
+    /// How many events the index refused.
     fn refused(&self) -> u64;
 
-    /// All that it holds, as values, which the last call lets go: how many (worker, block) pairs
-    /// those were, and the seconds until they were there.  None: it cannot.
+    /// Lists all that the index holds.  Returns the number of (worker, block) pairs and how many
+    /// seconds it took.  None: the index cannot.
     fn dump(&mut self) -> Option<(u64, f64)> {
         None
     }
@@ -37,7 +37,7 @@ pub struct Figure {
     pub name: String,
     pub value: f64,
     pub unit: &'static str,
-    /// The kernel's share of the processor time while it was measured.
+    /// The kernel's share of the CPU time of the measurement, in percent.
     pub kernel_percent: Option<f64>,
 }
 
@@ -50,7 +50,7 @@ pub fn figure(name: String, value: f64, unit: &'static str, began: Usage) -> Fig
     }
 }
 
-/// index.query.p99 of the fleet of 128, index.query.1000.p99 of others: as bench_index has it.
+/// A name as bench_index has it: index.query.p99 with 128 workers, index.query.1000.p99 with 1,000.
 fn name_of(row: &str, workers: u32, rest: &str) -> String {
     match workers {
         128 => format!("index.{row}{rest}"),
@@ -64,7 +64,7 @@ pub fn tell_refused(peer: &impl Peer) {
     }
 }
 
-/// Again and again, each time into a new index, for as long as `seconds`; the rates of all.
+/// Replays the corpus into new indexes until `seconds` are over.  Returns the rate of each replay.
 pub fn throughput<P: Peer>(
     make: impl Fn() -> P,
     corpus: &Corpus,
@@ -100,8 +100,9 @@ pub fn throughput<P: Peer>(
     figures
 }
 
-/// Every query sees the index as it was then: the checksum of bench_index, without its lowest
-/// 11 bits, as a double holds 53.  Into the file: the sum of each answer.
+/// Replays the corpus so that each query sees exactly the events before it.  Returns the checksum
+/// without its lowest 11 bits, as bench_index does, because a double has 53 bits.  Writes the sum of
+/// each answer to the file.
 pub fn answers<P: Peer>(mut peer: P, corpus: &Corpus, path: Option<&str>) -> Vec<Figure> {
     let mut answers = Answers::new(corpus.workers);
     let usage = Usage::now();
@@ -116,14 +117,15 @@ pub fn answers<P: Peer>(mut peer: P, corpus: &Corpus, path: Option<&str>) -> Vec
         .flat_map(|sum| sum.to_le_bytes())
         .collect();
     if let Some(Err(error)) = path.map(|path| std::fs::write(path, bytes)) {
-        eprintln!("the answers could not be kept: {error}");
+        eprintln!("the sums of the answers cannot be written: {error}");
     }
     let name = format!("index.conversation.{}.checksum", corpus.workers);
     let checksum = (answers.checksum >> 11) as f64;
     vec![figure(name, checksum, "checksum", usage)]
 }
 
-/// ns for each (worker, block) of what all events left, again and again.
+/// The time of a dump after all events, in ns a (worker, block) pair, repeated until `seconds` are
+/// over.
 pub fn dump<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figure> {
     let began = Instant::now();
     let mut figures = Vec::new();
@@ -148,10 +150,10 @@ pub fn dump<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figure> 
     figures
 }
 
-/// What an index takes that was filled by all events, and how long each query takes then.
+/// The memory of an index after all events, and the time of each query then.
 pub fn quiet<P: Peer>(make: impl Fn() -> P, corpus: &Corpus) -> Vec<Figure> {
     let mut answers = Answers::new(corpus.workers);
-    let mut took_ns = vec![u64::MAX; corpus.queries().count()]; // resident before we count
+    let mut took_ns = vec![u64::MAX; corpus.queries().count()]; // written, so that `before` includes it
     let before = resident_bytes();
     let usage = Usage::now();
     let mut peer = make();
@@ -160,7 +162,7 @@ pub fn quiet<P: Peer>(make: impl Fn() -> P, corpus: &Corpus) -> Vec<Figure> {
     let bytes = resident_bytes().saturating_sub(before) as f64;
     for (tokens, took_ns) in corpus.queries().zip(&mut took_ns) {
         let question = P::question(tokens);
-        black_box(tokens.iter().fold(0, |sum, token| sum ^ token)); // into the cache, where a decoder leaves it
+        black_box(tokens.iter().fold(0, |sum, token| sum ^ token)); // brings it into the cache, as a decoder would
         let start = Instant::now();
         peer.ask(&question, &mut answers);
         *took_ns = start.elapsed().as_nanos() as u64;

@@ -1,4 +1,4 @@
-//! What is measured on a scene (`../corpus/bench_scenes.c`), as `../index/rows_scene.c` does it.
+//! Measurements on a scene (`../corpus/bench_scenes.c`), in the same way as `../index/rows_scene.c`.
 
 use std::time::Instant;
 
@@ -8,7 +8,8 @@ use crate::peer::{figure, tell_refused, Figure, Peer};
 
 const MOST_QUERIES: usize = 1 << 16;
 
-/// What a run is called, how many it is of, its unit, and units in a second.
+/// For a run of records: the names of its figures, the number of items by which its time is divided,
+/// the unit, and how many units a second has.  None for queries.
 fn about(run: &Records<'_>) -> Option<(&'static [&'static str], usize, &'static str, f64)> {
     let blocks: usize = run.clone().map(|record| record.blocks()).sum();
 
@@ -16,7 +17,7 @@ fn about(run: &Records<'_>) -> Option<(&'static [&'static str], usize, &'static 
         Record::Query { .. } => None,
         Record::Store { .. } => Some((&["store"], blocks, "ns/block", 1e9)),
         Record::Remove { .. } => Some((&["remove"], blocks, "ns/block", 1e9)),
-        // It is gone from answers once nothing is left to do.
+        // These indexes clear at once, so both figures are the same.
         Record::Clear { .. } => Some((
             &["clear.at_once", "clear.all"],
             run.clone().count(),
@@ -26,7 +27,8 @@ fn about(run: &Records<'_>) -> Option<(&'static [&'static str], usize, &'static 
     }
 }
 
-/// The runs after the first again and again, each until all of it is applied.
+/// Fills the index with the first run, then measures the other runs in turn, each until all its
+/// events are applied, until `seconds` are over.
 pub fn rounds<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figure> {
     let runs = corpus.records().runs();
     let mut answers = Answers::new(corpus.workers);
@@ -55,7 +57,7 @@ pub fn rounds<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figure
     figures
 }
 
-/// Its queries in turn, after its events.
+/// Measures each query of the corpus after all events are applied.
 pub fn queries<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figure> {
     let questions: Vec<_> = corpus.queries().map(P::question).collect();
     let mut answers = Answers::new(corpus.workers);
@@ -82,8 +84,7 @@ pub fn queries<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figur
         .into()
 }
 
-/// ms of processor time that the worst of the stores took, all threads together, until it was
-/// applied.
+/// The CPU time of all threads, in ms, until the most expensive store was applied.
 fn worst_store<P: Peer>(mut peer: P, corpus: &Corpus) -> f64 {
     let stores = corpus.records().runs().swap_remove(0);
     let mut answers = Answers::new(corpus.workers);
@@ -99,8 +100,8 @@ fn worst_store<P: Peer>(mut peer: P, corpus: &Corpus) -> f64 {
     worst_ns as f64 / 1e6
 }
 
-/// Each time into a new index; of the run in which the worst was least: what an index does
-/// itself it does in every run.
+/// Repeats worst_store() with new indexes and returns the least result: work of the index itself
+/// occurs in every repetition, noise of the machine does not.
 pub fn growth<P: Peer>(make: impl Fn() -> P, corpus: &Corpus, seconds: f64) -> Vec<Figure> {
     let (began, usage) = (Instant::now(), Usage::now());
     let mut least = worst_store(make(), corpus);
