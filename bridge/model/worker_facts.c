@@ -30,12 +30,6 @@ kvb_status kvb_worker_role_find(const char *name, enum kvb_worker_role *out_role
     return KVB_NOT_FOUND;
 }
 
-bool kvb_worker_address_is_valid(const char *address)
-{
-    return strnlen(address, kvb_worker_address_bytes + 1) <= kvb_worker_address_bytes &&
-           kvb_utf8_is_plain(address);
-}
-
 bool kvb_worker_tokenize_is_valid(const char *url)
 {
     static const char *const schemes[] = { "http://", "https://" };

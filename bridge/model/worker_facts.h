@@ -58,10 +58,6 @@ const char *kvb_worker_role_name(enum kvb_worker_role role);
 /* KVB_NOT_FOUND: there is no such role. */
 kvb_status kvb_worker_role_find(const char *name, enum kvb_worker_role *out_role);
 
-/* Whether the text is a valid address: at most kvb_worker_address_bytes of UTF-8 without control
- * characters.  "" is valid. */
-bool kvb_worker_address_is_valid(const char *address);
-
 /* Whether the text is "" or the begin of a URL to which a path such as /tokenize can be appended:
  * http:// or https://, a host, perhaps a port and a path, no slash at the end, no query, and no
  * user, because what a worker publishes is public.  At most kvb_worker_address_bytes. */

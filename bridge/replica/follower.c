@@ -337,11 +337,6 @@ size_t kvb_followers_limit(const struct kvb_followers *followers)
     return followers->names.limit;
 }
 
-size_t kvb_followers_count(const struct kvb_followers *followers)
-{
-    return followers->names.count;
-}
-
 uint64_t kvb_followers_generation(const struct kvb_followers *followers)
 {
     return followers->generation;

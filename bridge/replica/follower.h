@@ -185,7 +185,6 @@ const struct kvb_follower *
 kvb_followers_find(const struct kvb_followers *followers, const struct kvb_stream_id *id);
 /* The key of a number that is in use; borrowed until the next change. */
 struct kvb_stream_key kvb_followers_key(const struct kvb_followers *followers, uint32_t number);
-size_t kvb_followers_count(const struct kvb_followers *followers);
 
 /* Changes whenever a stream is added or removed: borrowed pointers, and any order computed from the
  * streams, are then invalid. */

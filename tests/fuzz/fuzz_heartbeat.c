@@ -1,4 +1,5 @@
 #include "core/own.h"
+#include "core/utf8.h"
 #include "wire/router/heartbeat.h"
 
 #include <stdlib.h>
@@ -31,7 +32,7 @@ static bool are_settled(const struct kvb_worker_facts *facts)
     const char *role = kvb_labels_find(&facts->labels, "role");
     enum kvb_worker_role found = KVB_ROLE_NONE;
 
-    return kvb_worker_address_is_valid(facts->address) &&
+    return kvb_utf8_is_plain(facts->address) &&
            (!address || address[0] == '\0' || facts->address[0] != '\0') &&
            (!role || kvb_worker_role_find(role, &found) != KVB_OK || facts->role != KVB_ROLE_NONE);
 }

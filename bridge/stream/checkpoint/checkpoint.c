@@ -277,18 +277,3 @@ kvb_status kvb_checkpoint_save_step(
     *out_is_done = is_last;
     return KVB_OK;
 }
-
-kvb_status kvb_stream_save(
-    struct kvb_stream *stream, const struct kvb_advertised_names *advertised, struct kvb_buf *out)
-{
-    struct kvb_checkpoint_save save = { 0 };
-    bool is_done = false;
-
-    KVB_TRY(kvb_checkpoint_save_begin(&save, stream, advertised));
-    kvb_status status = KVB_OK;
-    while (status == KVB_OK && !is_done) {
-        status = kvb_checkpoint_save_step(&save, kvb_checkpoint_step_items, out, &is_done);
-    }
-    kvb_checkpoint_save_end(&save);
-    return status;
-}

@@ -67,10 +67,6 @@ kvb_status kvb_checkpoint_save_step(
 /* Ends a save, after success and failure.  {0} is fine. */
 void kvb_checkpoint_save_end(struct kvb_checkpoint_save *save);
 
-/* Makes a whole checkpoint at once.  Errors as above. */
-kvb_status kvb_stream_save(
-    struct kvb_stream *stream, const struct kvb_advertised_names *advertised, struct kvb_buf *out);
-
 /* ---- Restoring ---- */
 
 struct kvb_checkpoint_source {

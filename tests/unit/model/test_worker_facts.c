@@ -22,22 +22,6 @@ static void a_role_is_found_by_its_name(void **state)
     assert_string_equal(kvb_worker_role_name(KVB_ROLE_COUNT), "");
 }
 
-static void an_address_is_plain_text_of_at_most_255_bytes(void **state)
-{
-    (void)state;
-    char text[kvb_worker_address_bytes + 2];
-
-    assert_true(kvb_worker_address_is_valid(""));
-    assert_true(kvb_worker_address_is_valid("http://10.0.0.7:8000"));
-    assert_false(kvb_worker_address_is_valid("http://a\n"));
-    assert_false(kvb_worker_address_is_valid("http://\xff"));
-    memset(text, 'a', sizeof text);
-    text[kvb_worker_address_bytes + 1] = '\0';
-    assert_false(kvb_worker_address_is_valid(text));
-    text[kvb_worker_address_bytes] = '\0';
-    assert_true(kvb_worker_address_is_valid(text));
-}
-
 static void tokenize_is_the_beginning_of_a_url(void **state)
 {
     (void)state;
@@ -195,7 +179,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_role_is_found_by_its_name),
-        cmocka_unit_test(an_address_is_plain_text_of_at_most_255_bytes),
         cmocka_unit_test(tokenize_is_the_beginning_of_a_url),
         cmocka_unit_test(labels_of_these_names_fill_role_and_address),
         cmocka_unit_test(a_label_that_contradicts_a_fact_is_refused),

@@ -174,6 +174,16 @@ void assert_state(
     assert_string_equal(kvb_stream_reason_name(found->reason), kvb_stream_reason_name(reason));
 }
 
+size_t count_followed(const struct scene *scene)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < kvb_followers_limit(scene->followers); i++) {
+        count += kvb_followers_at(scene->followers, i) != NULL;
+    }
+    return count;
+}
+
 uint64_t blocks_in(const struct scene *scene, enum kvb_tier tier)
 {
     return kvb_followers_blocks(scene->followers, follower(scene), tier);

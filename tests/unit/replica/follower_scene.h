@@ -55,6 +55,7 @@ const struct kvb_follower *follower(const struct scene *scene);
 void assert_state(
     const struct scene *scene, enum kvb_stream_state state, enum kvb_stream_reason reason);
 void assert_blocks(const struct scene *scene, uint64_t blocks);
+size_t count_followed(const struct scene *scene);
 uint64_t blocks_in(const struct scene *scene, enum kvb_tier tier);
 struct kvb_follower_counters counters_of(const struct scene *scene);
 

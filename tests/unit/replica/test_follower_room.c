@@ -63,7 +63,7 @@ static void streams_without_heartbeats_are_forgotten_after_their_last_event(void
     assert_true(is_followed(&scene, 1) && !is_followed(&scene, 2));
     scene.now_ns += 40 * S;
     kvb_followers_tick(scene.followers, scene.now_ns);
-    assert_int_equal(kvb_followers_count(scene.followers), 0);
+    assert_int_equal(count_followed(&scene), 0);
     kvb_prefix_index_count(scene.index, &counters);
     assert_int_equal(counters.memberships, 0);
     assert_int_equal(counters_of(&scene).forgotten, 2);
@@ -97,14 +97,14 @@ static void one_too_many_replaces_the_one_silent_for_longest(void **state)
     assert_true(is_followed(&scene, 1) && !is_followed(&scene, 2) && is_followed(&scene, 3));
     for (uint64_t worker = 10; worker < 1000; worker++) {
         store_as(&scene, worker);
-        assert_int_equal(kvb_followers_count(scene.followers), 2);
+        assert_int_equal(count_followed(&scene), 2);
     }
     assert_true(is_followed(&scene, 998) && is_followed(&scene, 999));
     assert_ok(beat_of_worker(&scene, 998)); /* now it has heartbeats */
     store_as(&scene, 2000);
     store_as(&scene, 2001);
     assert_true(is_followed(&scene, 998) && !is_followed(&scene, 999));
-    assert_int_equal(kvb_followers_count(scene.followers), 3);
+    assert_int_equal(count_followed(&scene), 3);
     end(&scene);
 }
 

@@ -324,7 +324,7 @@ static void streams_down_for_long_are_forgotten_and_their_slots_freed(void **sta
     scene.now_ns += 1;
     kvb_followers_tick(scene.followers, scene.now_ns);
     assert_null(follower(&scene));
-    assert_int_equal(kvb_followers_count(scene.followers), 0);
+    assert_int_equal(count_followed(&scene), 0);
     kvb_prefix_index_count(scene.index, &counters);
     assert_int_equal(counters.memberships, 0);
     end(&scene);
@@ -451,7 +451,7 @@ static void a_stream_above_the_ceiling_is_refused_and_counted(void **state)
     assert_int_equal(
         kvb_followers_apply(scene.followers, &other, &scene.batch, scene.now_ns), KVB_TOO_LARGE);
     assert_int_equal(counters_of(&scene).streams_refused, 1);
-    assert_int_equal(kvb_followers_count(scene.followers), 1);
+    assert_int_equal(count_followed(&scene), 1);
     end(&scene);
 }
 

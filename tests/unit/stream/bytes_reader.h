@@ -1,6 +1,6 @@
 #pragma once
 
-#include "core/status.h"
+#include "stream/checkpoint/checkpoint.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -23,4 +23,20 @@ static inline kvb_status read_bytes(void *context, void *to, size_t bytes)
     reader->bytes += bytes;
     reader->len -= bytes;
     return KVB_OK;
+}
+
+/* Makes a whole checkpoint at once.  Errors as kvb_checkpoint_save_step(). */
+static inline kvb_status save_stream(
+    struct kvb_stream *stream, const struct kvb_advertised_names *advertised, struct kvb_buf *out)
+{
+    struct kvb_checkpoint_save save = { 0 };
+    bool is_done = false;
+
+    KVB_TRY(kvb_checkpoint_save_begin(&save, stream, advertised));
+    kvb_status status = KVB_OK;
+    while (status == KVB_OK && !is_done) {
+        status = kvb_checkpoint_save_step(&save, kvb_checkpoint_step_items, out, &is_done);
+    }
+    kvb_checkpoint_save_end(&save);
+    return status;
 }

@@ -10,7 +10,7 @@ enum { max_bytes = 64 << 20 };
 void save_whole(struct kvb_stream *stream, struct kvb_buf *bytes)
 {
     kvb_buf_init(bytes, max_bytes);
-    assert_ok(kvb_stream_save(stream, NULL, bytes));
+    assert_ok(save_stream(stream, NULL, bytes));
 }
 
 kvb_status restore_from(

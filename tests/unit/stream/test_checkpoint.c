@@ -2,6 +2,7 @@
 #include "kvb_test.h"
 
 #include "batch_maker.h"
+#include "bytes_reader.h"
 #include "checkpoint_bytes.h"
 #include "core/clock.h"
 #include "stream_world.h"
@@ -238,7 +239,7 @@ static void names_that_readers_hold_are_restored(void **state)
         assert_ok(kvb_advertised_add(advertised, (kvb_block_hash){ name }));
     }
     kvb_buf_init(&bytes, 1 << 20);
-    assert_ok(kvb_stream_save(world.stream, advertised, &bytes));
+    assert_ok(save_stream(world.stream, advertised, &bytes));
     const struct kvb_stream_options options = stream_world_options(true);
     kvb_stream_free(world.stream);
     assert_ok(kvb_stream_new(&options, &world.stream));
@@ -296,12 +297,12 @@ static void there_is_nothing_to_save_before_the_first_batch_or_without_replays(v
 
     kvb_buf_init(&bytes, 1 << 20);
     stream_world_begin(&world, true);
-    assert_int_equal(kvb_stream_save(world.stream, NULL, &bytes), KVB_NOT_FOUND);
+    assert_int_equal(save_stream(world.stream, NULL, &bytes), KVB_NOT_FOUND);
     stream_world_end(&world);
     stream_world_begin(&world, false);
     give(&world, KVB_INPUT_UP);
     live(&world, 0, first_incarnation, 1);
-    assert_int_equal(kvb_stream_save(world.stream, NULL, &bytes), KVB_NOT_FOUND);
+    assert_int_equal(save_stream(world.stream, NULL, &bytes), KVB_NOT_FOUND);
     stream_world_end(&world);
     kvb_buf_done(&bytes);
 }
@@ -364,7 +365,7 @@ static void survives_every_failed_allocation(void **state)
         assert_true(n < 100);
         kvb_buf_init(&bytes, 1 << 20);
         fail_alloc_after(n);
-        status = kvb_stream_save(world.stream, NULL, &bytes);
+        status = save_stream(world.stream, NULL, &bytes);
         fail_alloc_after(-1);
         assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
         if (status != KVB_OK) {
