@@ -218,18 +218,34 @@ static bool has_spill_for(struct kvb_line_table *table, const struct kvb_table_l
     return kvb_region_reach(&table->spill, need * sizeof(struct kvb_table_line)) == KVB_OK;
 }
 
-/* Whether the item's hash has the bit.  Computes the hash when the tag is 1, because a tag of 1 may
- * stand for 0. */
-static bool has_bit(
-    const struct kvb_line_table *table, const struct kvb_table_line *line, uint32_t cell,
+/* Returns those of the cells whose items' hashes have the bit. */
+static uint32_t with_hash_bit(
+    const struct kvb_line_table *table, const struct kvb_table_line *line, uint32_t cells,
     uint64_t bit)
 {
-    const uint16_t tag = line->tags[cell];
+    uint32_t with = 0;
 
-    if (bit >> kvb_line_tag_shift != 0 && tag != 1) {
-        return (uint64_t)tag << kvb_line_tag_shift & bit;
+    for (; cells != 0; cells &= cells - 1) {
+        const uint32_t id = line->ids[kvb_line_first(cells)];
+        with |= table->hash_of(table->context, id) & bit ? cells & -cells : 0;
     }
-    return table->hash_of(table->context, line->ids[cell]) & bit;
+    return with;
+}
+
+/* The same of all cells.  Reads the tags, where they have the bit: branches that depend on a hash
+ * are mispredicted often.  Computes the hash when the tag is 1, because a tag of 1 may stand for 0.
+ */
+static uint32_t
+cells_with_bit(const struct kvb_line_table *table, const struct kvb_table_line *line, uint64_t bit)
+{
+    const uint16_t in_tag = (uint16_t)(bit >> kvb_line_tag_shift);
+
+    if (in_tag == 0) {
+        return with_hash_bit(table, line, taken_cells(line), bit);
+    }
+    const uint32_t cells = kvb_line_matches(line, in_tag, in_tag);
+    const uint32_t unsure = in_tag == 1 ? kvb_line_hits(line, 1) : 0;
+    return (cells & ~unsure) | with_hash_bit(table, line, unsure, bit);
 }
 
 /* Moves the items that belong to the new line `to` out of this line.  *moved counts them. */
@@ -237,11 +253,8 @@ static void move_cells(
     struct kvb_line_table *table, struct kvb_table_line *line, struct kvb_table_line *to,
     uint64_t bit, uint32_t *moved)
 {
-    for (uint32_t taken = taken_cells(line); taken != 0; taken &= taken - 1) {
-        const uint32_t cell = kvb_line_first(taken);
-        if (!has_bit(table, line, cell, bit)) {
-            continue;
-        }
+    for (uint32_t left = cells_with_bit(table, line, bit); left != 0; left &= left - 1) {
+        const uint32_t cell = kvb_line_first(left);
         if (*moved < kvb_line_cells) {
             set_cell(to, *moved, line->tags[cell], line->ids[cell]);
         } else {

@@ -136,27 +136,36 @@ static inline uint32_t kvb_line_first(uint32_t cells)
     return bit < 8 ? bit : bit - 6;
 }
 
-/* Returns the cells that have this tag. */
-static inline uint32_t kvb_line_hits(const struct kvb_table_line *line, uint16_t tag)
+/* Returns the cells whose tag has these bits where `mask` has ones. */
+static inline uint32_t
+kvb_line_matches(const struct kvb_table_line *line, uint16_t tag, uint16_t mask)
 {
 #if defined(__SSE2__)
     /* Broadcasts a pair of 16-bit tags.  For a single tag gcc 12 emits a store of two bytes and a
      * load of four, which prevents store forwarding. */
     const __m128i wanted = _mm_set1_epi32((int)(tag * UINT32_C(0x10001)));
+    const __m128i masks = _mm_set1_epi32((int)(mask * UINT32_C(0x10001)));
     const __m128i low = _mm_loadu_si128((const __m128i *)(const void *)line->tags);
     const __m128i high = _mm_loadu_si128((const __m128i *)(const void *)(line->tags + 2));
-    const __m128i both =
-        _mm_packs_epi16(_mm_cmpeq_epi16(low, wanted), _mm_cmpeq_epi16(high, wanted));
+    const __m128i both = _mm_packs_epi16(
+        _mm_cmpeq_epi16(_mm_and_si128(low, masks), wanted),
+        _mm_cmpeq_epi16(_mm_and_si128(high, masks), wanted));
 
     return (uint32_t)_mm_movemask_epi8(both) & kvb_line_all; /* tags 0 to 7, then 2 to 9 */
 #else
-    uint32_t hits = 0;
+    uint32_t matches = 0;
 
     for (uint32_t i = 0; i < kvb_line_cells; i++) {
-        hits |= (uint32_t)(line->tags[i] == tag) << (i < 8 ? i : i + 6);
+        matches |= (uint32_t)((line->tags[i] & mask) == tag) << (i < 8 ? i : i + 6);
     }
-    return hits;
+    return matches;
 #endif
+}
+
+/* Returns the cells that have this tag. */
+static inline uint32_t kvb_line_hits(const struct kvb_table_line *line, uint16_t tag)
+{
+    return kvb_line_matches(line, tag, UINT16_MAX);
 }
 
 static inline struct kvb_line_probe
