@@ -24,6 +24,7 @@ enum {
      * third server: nats.c gives up two silent ones after connect_timeout_ms each, and resolvers
      * count in whole seconds, too.  So it comes between two of them. */
     dial_wait_each_ms = 2600,
+    no_spins = 0,
     max_dials = 4, /* threads, including those of dials that were given up but have not ended */
 };
 
@@ -85,8 +86,19 @@ check_login(const struct kvb_bus_login *login, const char *url, struct kvb_detai
     return kvb_login_apply(login, url, trial, detail);
 }
 
+/* nats.c is started by its first call, and then waits for its locks in a loop of some 50 us.  In a
+ * responder the threads that read, deliver and answer take turns with each message, and the one
+ * that holds a lock may wait for this core: there a lock is waited for asleep. */
+static void open_nats(bool is_responder)
+{
+    if (is_responder) {
+        (void)nats_Open(no_spins); /* a failure returns with the next call of nats.c */
+    }
+}
+
 kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct kvb_detail *detail)
 {
+    open_nats(options->sends_at_once);
     if (!options->url || !kvb_server_url_is_valid(options->url)) {
         char shown[128];
         kvb_detail_set(
