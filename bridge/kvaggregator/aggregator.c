@@ -139,6 +139,7 @@ static kvb_status make_rings(struct kvb_aggregator *aggregator)
     }
     KVB_TRY(kvb_ring_new(
         aggregator->config->limits.event_ring, kvb_aggregator_drop_event, &aggregator->events));
+    KVB_TRY(kvb_aggregator_make_long_queries(aggregator));
     return kvb_ring_new(
         aggregator->config->limits.query_ring, kvb_aggregator_drop_query, &aggregator->queries);
 }
@@ -327,6 +328,8 @@ static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb
     KVB_TRY(open_aggregator_bus(aggregator, detail));
     KVB_TRY(kvb_aggregator_open_service(aggregator));
     KVB_TRY(kvb_aggregator_name_self(aggregator));
+    KVB_TRY(
+        kvb_thread_start(&aggregator->long_thread, kvb_aggregator_read_long_queries, aggregator));
     KVB_TRY(kvb_aggregator_open_group(aggregator));
     atomic_store(&aggregator->turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_aggregator_http(aggregator, detail));
@@ -416,6 +419,8 @@ static void stop_threads(struct kvb_aggregator *aggregator)
     kvb_aggregator_leave_group(aggregator); /* while queries are still answered; the next too */
     kvb_http_stop(aggregator->http);
     kvb_grpc_stop(aggregator->grpc);
+    close_ring(aggregator->long_queries);
+    kvb_thread_join(&aggregator->long_thread);
     kvb_tokenizer_close(aggregator->tokenizer); /* what comes back is still answered */
     atomic_store(&aggregator->is_stopping, true);
     kvb_byte_budget_close(&aggregator->event_bytes); /* waiting handlers return */
@@ -451,6 +456,7 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     kvb_tokenizer_free(aggregator->tokenizer);
     kvb_ring_free(aggregator->tokenized);
     kvb_ring_free(aggregator->queries);
+    kvb_ring_free(aggregator->long_queries);
     kvb_grpc_free(aggregator->grpc); /* none of its calls is left */
     kvb_ring_free(aggregator->events);
     kvb_dashboard_free(aggregator->dashboard);

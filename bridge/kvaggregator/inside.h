@@ -143,6 +143,8 @@ struct kvb_aggregator {
     struct kvb_dashboard *dashboard;
     struct kvb_ring *events;
     struct kvb_ring *queries;
+    struct kvb_ring *long_queries; /* their prompts are not read yet */
+    struct kvb_thread long_thread;
     struct kvb_tokenizer *tokenizer; /* NULL: off */
     struct kvb_ring *tokenized;      /* queries of text that come back from it; NULL: off */
     uint64_t received_since_ns;      /* messages wait in nats.c since then, or 0; each its */
@@ -231,6 +233,10 @@ void kvb_aggregator_close_books(struct kvb_aggregator *aggregator);
 
 /* On nats.c's threads. */
 void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *message);
+
+/* The thread that reads long prompts, which ends when their ring is closed and empty. */
+kvb_status kvb_aggregator_make_long_queries(struct kvb_aggregator *aggregator);
+void *kvb_aggregator_read_long_queries(void *context);
 
 /* On HTTP threads. */
 void kvb_aggregator_answer_http(

@@ -6,6 +6,7 @@
 #include "kvaggregator/inside.h"
 #include "wire/query/json.h"
 
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,9 +14,12 @@
 
 enum {
     part_wait_s = 2,
-    min_part_bytes = 32 << 10, /* a smaller part of an answer is not worth a thread switch */
-    max_part_turns = 256,      /* most turns for one part */
-    long_prompt_tokens = 4096  /* from here on a prompt is hashed by the requester's thread */
+    min_part_bytes = 32 << 10,     /* a smaller part of an answer is not worth a thread switch */
+    max_part_turns = 256,          /* most turns for one part */
+    long_prompt_tokens = 4096,     /* from here on a prompt is hashed by the requester's thread */
+    long_payload_bytes = 64 << 10, /* from here on a request over NATS is read by a thread of its
+                                      own */
+    max_long_payloads = 64         /* that wait for it, some 64 MiB at most */
 };
 
 /* A query in the query ring.
@@ -53,6 +57,7 @@ struct pending_query {
     struct kvb_detail detail;          /* why not */
     const char *reply;                 /* into text */
     kvb_span payload;                  /* into text; of a query without a prompt */
+    struct kvb_bus_kept unread;        /* a long request, until its prompt is read */
     char text[];                       /* copies of what the requester's thread has borrowed */
 };
 
@@ -94,6 +99,7 @@ static void free_pending(struct pending_query *pending)
     kvb_query_done(&pending->query);
     free_order(pending->order);
     free(pending->tokens);
+    kvb_bus_kept_drop(&pending->unread);
     kvb_dump_done(&pending->context.dump);
     if (pending->budget) {
         kvb_byte_budget_give(pending->budget, pending->bytes);
@@ -497,6 +503,27 @@ refuse_over_nats(struct kvb_aggregator *aggregator, const char *reply, const cha
     }
 }
 
+static void refuse_nats_query(
+    struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, const char *reply,
+    kvb_status status)
+{
+    kvb_aggregator_note_request(aggregator, kind, 0, sentence_of(status));
+    count_query(aggregator, refused_query_counter(status));
+    refuse_over_nats(aggregator, reply, sentence_of(status));
+}
+
+/* Takes ownership of the query. */
+static void submit_nats_query(struct kvb_aggregator *aggregator, struct pending_query *pending)
+{
+    const kvb_status status = submit_pending(aggregator, pending);
+
+    if (status != KVB_OK) {
+        refuse_nats_query(aggregator, pending->kind, pending->reply, status);
+        free_pending(pending);
+    }
+}
+
+/* Without the prompt. */
 static struct pending_query *
 copy_nats_query(const struct kvb_query_kind *kind, const struct kvb_bus_message *message)
 {
@@ -516,10 +543,58 @@ copy_nats_query(const struct kvb_query_kind *kind, const struct kvb_bus_message 
     pending->reply = pending->text;
     pending->payload =
         (kvb_span){ .data = (const uint8_t *)pending->text + reply_bytes, .len = payload_bytes };
-    if (has_prompt) {
-        pending->read = kvb_query_json_decode(message->payload, &pending->query, &pending->detail);
-    }
     return pending;
+}
+
+static void read_nats_prompt(struct pending_query *pending, kvb_span payload)
+{
+    if (kvb_query_kind_has_prompt(pending->kind)) {
+        pending->read = kvb_query_json_decode(payload, &pending->query, &pending->detail);
+    }
+}
+
+/* ---- Long prompts over NATS are read by a thread of their own ----
+ *
+ * 700 KB of token ids take some 0.5 ms, for which all requests behind them on nats.c's thread would
+ * wait. */
+
+kvb_status kvb_aggregator_make_long_queries(struct kvb_aggregator *aggregator)
+{
+    return kvb_ring_new(max_long_payloads, kvb_aggregator_drop_query, &aggregator->long_queries);
+}
+
+/* True: that thread has the query.  When too many wait for it, the caller reads the prompt. */
+static bool leave_long_query(
+    struct kvb_aggregator *aggregator, struct pending_query *pending,
+    const struct kvb_bus_message *message)
+{
+    if (message->payload.len < long_payload_bytes || !kvb_query_kind_has_prompt(pending->kind) ||
+        kvb_bus_message_keep(message, &pending->unread) != KVB_OK) {
+        return false;
+    }
+    return kvb_ring_put(aggregator->long_queries, pending) == KVB_OK;
+}
+
+void *kvb_aggregator_read_long_queries(void *context)
+{
+    struct kvb_aggregator *aggregator = context;
+    struct pollfd queries = { .fd = kvb_ring_fd(aggregator->long_queries), .events = POLLIN };
+    kvb_status status = KVB_AGAIN;
+    void *item = NULL;
+
+    (void)pthread_setname_np(pthread_self(), "kvb-prompts"); /* for top -H; else unnamed */
+    while (status != KVB_CLOSED) {
+        status = kvb_ring_take(aggregator->long_queries, &item);
+        if (status == KVB_OK) {
+            struct pending_query *pending = item;
+            read_nats_prompt(pending, pending->unread.payload);
+            kvb_bus_kept_drop(&pending->unread);
+            submit_nats_query(aggregator, pending);
+        } else if (status == KVB_AGAIN) {
+            (void)poll(&queries, 1, -1);
+        }
+    }
+    return NULL;
 }
 
 /* Finds the kind of query.  The id of this aggregator at the end of the subject is ignored.  NULL:
@@ -561,14 +636,11 @@ void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *m
         return;
     }
     struct pending_query *pending = copy_nats_query(kind, message);
-    const kvb_status status = pending ? submit_pending(aggregator, pending) : KVB_NO_MEMORY;
-    if (status != KVB_OK) {
-        if (pending) {
-            free_pending(pending);
-        }
-        kvb_aggregator_note_request(aggregator, kind, 0, sentence_of(status));
-        count_query(aggregator, refused_query_counter(status));
-        refuse_over_nats(aggregator, message->reply, sentence_of(status));
+    if (!pending) {
+        refuse_nats_query(aggregator, kind, message->reply, KVB_NO_MEMORY);
+    } else if (!leave_long_query(aggregator, pending, message)) {
+        read_nats_prompt(pending, message->payload);
+        submit_nats_query(aggregator, pending);
     }
 }
 

@@ -68,6 +68,16 @@ def test_match_over_nats_is_best_first(asked):
     ]
 
 
+def test_long_prompts_over_nats_are_answered_as_short_ones(asked):
+    bus, long = asked.scene.bus(), PROMPT + list(range(50_000))
+    for query, blocks in ((PROMPT, 6), (long, len(long) // BLOCK), (long[1:], len(long[1:]) // BLOCK)):
+        answer = json.loads(bus.request(f"{ROUTER}.kv_match", json.dumps({"token_ids": query}).encode()))
+        held = [] if query[0] != PROMPT[0] else [(1, 4), (2, 2)]
+        assert answer["blocks"] == blocks and [(w["worker_id"], w["blocks"]) for w in answer["workers"]] == held
+    answer = json.loads(bus.request(f"{ROUTER}.kv_match", json.dumps({"token_ids": [*long, -1]}).encode()))
+    assert f"token_ids[{len(long)}]" in answer["error"]
+
+
 def test_route_goes_to_the_worker_that_holds_most(asked):
     bus = asked.scene.bus()
     hits = bus.watch(f"{ROUTER}.kv-hit-rate")

@@ -190,6 +190,118 @@ static void a_full_ring_is_busy_and_keeps_no_bytes(void **state)
     drop_half(&half); /* checks that all bytes were released */
 }
 
+/* ---- Long prompts over NATS ---- */
+
+/* 64 KiB and more. */
+static void make_long_query(struct kvb_buf *buf)
+{
+    kvb_buf_init(buf, 1 << 20);
+    assert_ok(kvb_buf_append_text(buf, "{\"token_ids\":[1"));
+    for (int i = 1; i < 40000; i++) {
+        assert_ok(kvb_buf_append_text(buf, ",1"));
+    }
+    assert_ok(kvb_buf_append_text(buf, "]}"));
+}
+
+static void make_half_with_long_queries(struct half *half)
+{
+    make_half(half);
+    open_bus(half);
+    kvb_byte_budget_init(&half->aggregator.query_bytes, 1 << 20);
+    assert_ok(kvb_aggregator_make_long_queries(&half->aggregator));
+}
+
+/* The thread ends when all are read. */
+static void read_long_queries(struct half *half)
+{
+    kvb_ring_close(half->aggregator.long_queries);
+    assert_null(kvb_aggregator_read_long_queries(&half->aggregator));
+}
+
+static void drop_half_with_long_queries(struct half *half)
+{
+    kvb_ring_free(half->aggregator.long_queries);
+    drop_half(half); /* checks that all bytes were released */
+}
+
+static void a_long_prompt_is_read_by_its_own_thread(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_buf body;
+    struct kvb_buf short_body;
+    make_half_with_long_queries(&half);
+    make_long_query(&body);
+    kvb_buf_init(&short_body, 4096);
+    assert_ok(kvb_buf_append_text(&short_body, "{\"token_ids\":[1]}"));
+
+    on_message(&half, &body);
+    assert_int_equal(kvb_ring_count(half.aggregator.long_queries), 1);
+    on_message(&half, &short_body); /* does not wait for it */
+    assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
+    const size_t short_bytes = half.aggregator.query_bytes.taken_bytes;
+    read_long_queries(&half);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries), 2);
+    assert_true(half.aggregator.query_bytes.taken_bytes >= short_bytes + 40000 * sizeof(uint32_t));
+    on_message(&half, &body); /* the ring is closed: read at once */
+    assert_int_equal(kvb_ring_count(half.aggregator.queries), 3);
+    kvb_buf_done(&body);
+    kvb_buf_done(&short_body);
+    drop_half_with_long_queries(&half);
+}
+
+static void a_long_prompt_that_finds_no_place_is_read_at_once(void **state)
+{
+    enum { places = 64 };
+    (void)state;
+    struct half half;
+    struct kvb_buf body;
+    make_half_with_long_queries(&half);
+    make_long_query(&body);
+
+    for (int i = 0; i < places + 1; i++) {
+        on_message(&half, &body);
+    }
+    assert_int_equal(kvb_ring_count(half.aggregator.long_queries), places);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
+    kvb_buf_done(&body);
+    drop_half_with_long_queries(&half);
+}
+
+static void a_long_prompt_without_memory_for_a_copy_is_read_at_once(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_buf body;
+    make_half_with_long_queries(&half);
+    make_long_query(&body);
+
+    fail_alloc_after(1); /* the query is the first */
+    on_message(&half, &body);
+    fail_alloc_after(-1);
+    assert_int_equal(kvb_ring_count(half.aggregator.long_queries), 0);
+    kvb_buf_done(&body);
+    drop_half_with_long_queries(&half);
+}
+
+static void a_long_prompt_for_which_there_is_no_memory_is_refused(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_buf body;
+    make_half_with_long_queries(&half);
+    kvb_byte_budget_init(&half.aggregator.query_bytes, 1 << 16);
+    make_long_query(&body);
+
+    on_message(&half, &body); /* alone it is accepted */
+    on_message(&half, &body);
+    read_long_queries(&half);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
+    assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
+    kvb_buf_done(&body);
+    drop_half_with_long_queries(&half);
+}
+
 /* ---- The rest of a message that was applied in part ---- */
 
 static void leave_rest(struct half *half, uint64_t worker_id)
@@ -350,6 +462,10 @@ int main(void)
         cmocka_unit_test(waiting_queries_are_bounded_in_bytes_too),
         cmocka_unit_test(an_http_query_above_the_bound_gets_the_reason),
         cmocka_unit_test(a_full_ring_is_busy_and_keeps_no_bytes),
+        cmocka_unit_test(a_long_prompt_is_read_by_its_own_thread),
+        cmocka_unit_test(a_long_prompt_that_finds_no_place_is_read_at_once),
+        cmocka_unit_test(a_long_prompt_without_memory_for_a_copy_is_read_at_once),
+        cmocka_unit_test(a_long_prompt_for_which_there_is_no_memory_is_refused),
         cmocka_unit_test(errors_in_the_rest_of_a_message_are_counted_by_kind),
         cmocka_unit_test(applied_messages_give_their_bytes_back_before_the_thread_waits),
         cmocka_unit_test(many_applied_messages_give_their_bytes_back_at_once),
