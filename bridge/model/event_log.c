@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { first_capacity = 64, wall_bits = 62 };
+enum { first_capacity = 8, wall_bits = 62 };
 
 struct logged_note {
     uint64_t origin : 64 - wall_bits;

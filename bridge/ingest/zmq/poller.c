@@ -83,7 +83,7 @@ static int fd_of(void *socket)
 }
 
 /* What epoll stores for a descriptor. */
-static uint64_t epoll_tag(size_t owner, unsigned kind)
+static uint64_t descriptor_tag(size_t owner, unsigned kind)
 {
     return (uint64_t)kind << 32U | owner;
 }
@@ -103,7 +103,8 @@ kvb_poller_add_socket(struct kvb_poller *poller, size_t owner, unsigned kind, vo
     if (at->socket_count == sockets_an_owner) {
         return KVB_TOO_LARGE;
     }
-    KVB_TRY(watch_descriptor(poller, epoll_tag(owner, kind), fd_of(socket), EPOLLIN | EPOLLET));
+    KVB_TRY(
+        watch_descriptor(poller, descriptor_tag(owner, kind), fd_of(socket), EPOLLIN | EPOLLET));
     at->sockets[at->socket_count++] = (struct watched){ .socket = socket, .kind = kind };
     at->drained &= ~kind; /* no edge reports earlier input */
     heat(poller, owner);
@@ -126,7 +127,7 @@ void kvb_poller_drop_socket(struct kvb_poller *poller, size_t owner, void *socke
 
 kvb_status kvb_poller_add_fd(struct kvb_poller *poller, size_t owner, int fd)
 {
-    return watch_descriptor(poller, epoll_tag(owner, kvb_ready_live), fd, EPOLLIN);
+    return watch_descriptor(poller, descriptor_tag(owner, kvb_ready_live), fd, EPOLLIN);
 }
 
 void kvb_poller_set_pending(struct kvb_poller *poller, size_t owner, unsigned kinds)
