@@ -128,7 +128,8 @@ static void note_clear(struct stream_step *step)
     }
 }
 
-static kvb_status note_skip(struct stream_step *step, const struct kvb_engine_event *event)
+[[gnu::cold, gnu::noinline]] static kvb_status
+note_skip(struct stream_step *step, const struct kvb_engine_event *event)
 {
     struct kvb_stream *stream = step->stream;
     const enum kvb_skip skip = event->skip;
@@ -289,7 +290,7 @@ apply_event_slice(struct stream_step *step, const struct kvb_event_batch *batch,
 
 /* Keeps the rest of the batch for the next steps.  Without memory for a copy, the rest is
  * applied at once. */
-static bool keep_rest(
+[[gnu::cold, gnu::noinline]] static bool keep_rest(
     struct stream_step *step, const struct stream_arrival *arrival, size_t next,
     const struct batch_origin *origin)
 {
@@ -348,7 +349,7 @@ kvb_status kvb_stream_go_on(struct stream_step *step)
     return status;
 }
 
-static kvb_status apply_poison(struct stream_step *step)
+[[gnu::cold, gnu::noinline]] static kvb_status apply_poison(struct stream_step *step)
 {
     step->stream->counters.poison++;
     return kvb_stream_restart_list(step, KVB_REASON_POISON);
