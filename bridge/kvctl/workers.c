@@ -206,21 +206,8 @@ static void append_streams(struct json_object *out, const struct bridge_pages *b
 static void
 append_pods(struct json_object *out, struct json_object *status, struct json_object *pods)
 {
-    const size_t count = kvb_json_list_len(pods);
-
-    for (size_t i = 0; i < count; i++) {
+    for (size_t i = 0; i < kvb_json_list_len(pods); i++) {
         append_item(out, status, json_object_array_get_idx(pods, i));
-    }
-}
-
-static void append_watch(struct json_object *out, struct json_object *status)
-{
-    struct json_object *watch = kvb_json_member(status, "kubernetes");
-
-    if (watch) {
-        json_object_object_add(
-            watch, "bridge_id", json_object_get(kvb_json_member(status, "bridge_id")));
-        json_object_array_add(out, json_object_get(watch));
     }
 }
 
@@ -284,8 +271,8 @@ static void show_workers(const struct statuses *statuses, bool is_json)
         struct json_object *status = statuses->bridges[i].status;
         struct json_object *watch = kvb_json_member(status, "kubernetes");
         append_streams(workers, &statuses->bridges[i]);
-        append_pods(pods, status, watch ? kvb_json_member(watch, "not_taken") : NULL);
-        append_watch(watches, status);
+        append_pods(pods, status, kvb_json_member(watch, "not_taken"));
+        append_item(watches, status, watch);
         say_unlisted(&statuses->bridges[i]);
     }
     json_object_object_add(root, "workers", workers);
