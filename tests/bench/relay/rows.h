@@ -21,7 +21,8 @@ kvb_status rows_latency(struct relay_bench *bench);
 kvb_status rows_workers(struct relay_bench *bench);
 
 /* scale.publishers.{files,resident,idle,intake,lost}: a bridge that reads 2,048 publishers, 1,024
- * workers of two ranks each, while they say nothing and while each sends 5 batches a second. */
+ * workers of two ranks each, while they say nothing and while each sends 5 batches a second; the
+ * latter against a program that receives and drops the same (plain_sub.c). */
 kvb_status rows_publishers(struct relay_bench *bench);
 
 /* relay.memory.block: bytes resident for one held block; relay.memory.connection: for
