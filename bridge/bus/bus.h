@@ -182,7 +182,8 @@ typedef void (*kvb_bus_handler)(void *context, const struct kvb_bus_message *mes
 
 /* Wildcards allowed.  The subscription is made again after each reconnect, and its queue
  * holds at most 1,048,576 messages and 256 MiB.  While there is no connection, it is made
- * as soon as there is one.
+ * as soon as there is one.  Waits for a renewal of the login that is under way, as _drain() and
+ * _unsubscribe() do: milliseconds, at most 9.5 s where the server answers slowly.
  * Not from a handler.  The caller owns *out_subscription.  KVB_BAD_INPUT, KVB_IO,
  * KVB_NO_MEMORY */
 kvb_status kvb_bus_subscribe(

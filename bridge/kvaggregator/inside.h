@@ -400,7 +400,7 @@ kvb_status kvb_aggregator_open_group(struct kvb_aggregator *aggregator);
 void kvb_aggregator_step_group(struct kvb_aggregator *aggregator, uint64_t now_ns);
 
 /* Leaves the group for good and waits, at most 3 s, until all requests that were received are in
- * the query ring.  On the main thread, while the index thread runs. */
+ * the query ring, or the one of long queries.  On the main thread, while the index thread runs. */
 void kvb_aggregator_leave_group(struct kvb_aggregator *aggregator);
 void kvb_aggregator_close_group(struct kvb_aggregator *aggregator);
 void kvb_aggregator_done_group(struct kvb_aggregator *aggregator);

@@ -268,22 +268,6 @@ static void a_long_prompt_that_finds_no_place_is_read_at_once(void **state)
     drop_half_with_long_queries(&half);
 }
 
-static void a_long_prompt_without_memory_for_a_copy_is_read_at_once(void **state)
-{
-    (void)state;
-    struct half half;
-    struct kvb_buf body;
-    make_half_with_long_queries(&half);
-    make_long_query(&body);
-
-    fail_alloc_after(1); /* the query is the first */
-    on_message(&half, &body);
-    fail_alloc_after(-1);
-    assert_int_equal(kvb_ring_count(half.aggregator.long_queries), 0);
-    kvb_buf_done(&body);
-    drop_half_with_long_queries(&half);
-}
-
 static void a_long_prompt_for_which_there_is_no_memory_is_refused(void **state)
 {
     (void)state;
@@ -464,7 +448,6 @@ int main(void)
         cmocka_unit_test(a_full_ring_is_busy_and_keeps_no_bytes),
         cmocka_unit_test(a_long_prompt_is_read_by_its_own_thread),
         cmocka_unit_test(a_long_prompt_that_finds_no_place_is_read_at_once),
-        cmocka_unit_test(a_long_prompt_without_memory_for_a_copy_is_read_at_once),
         cmocka_unit_test(a_long_prompt_for_which_there_is_no_memory_is_refused),
         cmocka_unit_test(errors_in_the_rest_of_a_message_are_counted_by_kind),
         cmocka_unit_test(applied_messages_give_their_bytes_back_before_the_thread_waits),
