@@ -199,8 +199,10 @@ GOALS = [
     Goal("query.http.rate.cpu", "CPU time of one, against the echo's", "ratio", ">=", 0.60),
     Goal("query.nats.rate", "the same over NATS, answers/s with one core", "ratio", ">=", 0.60),
     Goal("query.nats.rate.cpu", "CPU time of one, against the echo's", "ratio", ">=", 0.60),
-    Goal("query.http.long.p99", "beside prompts of 131,072 tokens, against without: at most 1.3 times", "ratio", ">=", 0.77),
-    Goal("query.nats.long.p99", "the same over NATS", "ratio", ">=", 0.77),
+    # The large message itself delays the echo's small ones, too.
+    Goal("query.http.long.rise", "p99 beside prompts of 131,072 tokens against without, against an echo's: at most 1.3 times",
+         "ratio", ">=", 0.77),
+    Goal("query.nats.long.rise", "the same over NATS", "ratio", ">=", 0.77),
     Goal("query.grpc.p99", "the same over gRPC, as sgl-router asks, us", "value", "<=", 2000),
     Goal("start.serving", "an aggregator: from exec to its first answer, ms", "value", "<=", 100),
     Goal("start.ready", "from exec to ready; heartbeats of all bridges take 1,200 of it, ms", "value", "<=", 1500),

@@ -191,7 +191,8 @@ static void open_line(const struct asking *asking, struct line *line)
 
     switch (asking->way) {
     case ASK_HTTP:
-        INTAKE_MUST(web_open(&line->web, scene->port) ? KVB_OK : KVB_IO);
+        INTAKE_MUST(
+            web_open(&line->web, asking->port ? asking->port : scene->port) ? KVB_OK : KVB_IO);
         break;
     case ASK_NATS:
         INTAKE_MUST(kvb_bus_open(&options, &line->bus, &detail));

@@ -42,6 +42,7 @@ struct asking {
     struct scene *scene;               /* all three borrowed */
     const struct questions *questions; /* asked in turn */
     enum asking_way way;
+    uint16_t port;       /* over HTTP; 0: the aggregator's */
     const char *subject; /* over NATS */
     uint64_t questions_a_second;
     double seconds;

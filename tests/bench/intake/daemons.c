@@ -197,7 +197,7 @@ struct situation {
     const char *name; /* of its figures; NULL: it has none */
     uint64_t burst;   /* block operations at once */
     enum asking_way way;
-    const char *subject; /* that is asked over NATS */
+    bool is_echo; /* asked of bench_echo */
     enum beside beside;
 };
 
@@ -206,27 +206,28 @@ struct trial {
     struct situation ours;
     struct situation theirs;
     const char *against; /* NULL: there are no turns */
+    bool has_rise;       /* both also of bench_echo: how much its latencies rise is the floor */
 };
 
 /* clang-format off */
 static const struct trial trials[] = {
-    { { "query.http",       100,          ASK_HTTP, NULL,  NOTHING }, { 0 }, NULL },
-    { { "query.nats",       100,          ASK_NATS, MATCH, NOTHING },
-      { "query.echo",       100,          ASK_NATS, ECHO,  NOTHING }, "echo" },
-    { { "query.http.burst", burst_blocks, ASK_HTTP, NULL,  NOTHING }, { 0 }, NULL },
-    { { "query.nats.burst", burst_blocks, ASK_NATS, MATCH, NOTHING },
-      { "query.echo.burst", burst_blocks, ASK_NATS, ECHO,  NOTHING }, "echo" },
-    { { "query.http.dump",  100,          ASK_HTTP, NULL,  DUMPS }, { 0 }, NULL },
-    { { "query.http.long",  100,          ASK_HTTP, NULL,  LONG_PROMPTS },
-      { NULL,               100,          ASK_HTTP, NULL,  NOTHING }, "without" },
-    { { "query.nats.long",  100,          ASK_NATS, MATCH, LONG_PROMPTS },
-      { NULL,               100,          ASK_NATS, MATCH, NOTHING }, "without" },
+    { { "query.http",       100,          ASK_HTTP, false, NOTHING }, { 0 }, NULL, false },
+    { { "query.nats",       100,          ASK_NATS, false, NOTHING },
+      { "query.echo",       100,          ASK_NATS, true,  NOTHING }, "echo", false },
+    { { "query.http.burst", burst_blocks, ASK_HTTP, false, NOTHING }, { 0 }, NULL, false },
+    { { "query.nats.burst", burst_blocks, ASK_NATS, false, NOTHING },
+      { "query.echo.burst", burst_blocks, ASK_NATS, true,  NOTHING }, "echo", false },
+    { { "query.http.dump",  100,          ASK_HTTP, false, DUMPS }, { 0 }, NULL, false },
+    { { "query.http.long",  100,          ASK_HTTP, false, LONG_PROMPTS },
+      { NULL,               100,          ASK_HTTP, false, NOTHING }, "without", true },
+    { { "query.nats.long",  100,          ASK_NATS, false, LONG_PROMPTS },
+      { NULL,               100,          ASK_NATS, false, NOTHING }, "without", true },
     /* The last: from then on workers have addresses, which makes other answers longer. */
-    { { "query.grpc",       100,          ASK_GRPC, NULL,  NOTHING }, { 0 }, NULL },
+    { { "query.grpc",       100,          ASK_GRPC, false, NOTHING }, { 0 }, NULL, false },
 };
 /* clang-format on */
 
-enum { turns = 5, max_long_samples = 1 << 14 };
+enum { turns = 5, max_sides = 4, max_long_samples = 1 << 14 };
 
 /* Somebody who asks for all there is, again and again, or for long prompts, at a rate. */
 struct bystander {
@@ -234,6 +235,7 @@ struct bystander {
     const struct questions *questions;
     enum beside beside;
     enum asking_way way;
+    const struct responder *responder;
     atomic_bool is_stopping;
     pthread_t thread;
     uint32_t samples_ns[max_long_samples]; /* of the long prompts */
@@ -267,8 +269,8 @@ static void ask_long(struct bystander *bystander, struct web *web)
             INTAKE_MUST(web_ask(web, kvb_buf_span(&each->post)) == 200 ? KVB_OK : KVB_IO);
         } else {
             INTAKE_MUST(kvb_bus_request(
-                bystander->scene->bus, MATCH, kvb_buf_span(&each->body), request_timeout_ms,
-                count_bytes, &probe, &detail));
+                bystander->scene->bus, bystander->responder->subject, kvb_buf_span(&each->body),
+                request_timeout_ms, count_bytes, &probe, &detail));
         }
         bystander->samples_ns[bystander->count++] = (uint32_t)(kvb_clock_monotonic_ns() - from_ns);
     }
@@ -279,7 +281,7 @@ static void *stand_by(void *context)
     struct bystander *bystander = context;
     struct web web = { .fd = -1 };
 
-    INTAKE_MUST(web_open(&web, bystander->scene->port) ? KVB_OK : KVB_IO);
+    INTAKE_MUST(web_open(&web, bystander->responder->port) ? KVB_OK : KVB_IO);
     if (bystander->beside == DUMPS) {
         dump_all(bystander, &web);
     } else {
@@ -307,10 +309,14 @@ static void run_situation(
                              .rate = blocks_a_second,
                              .burst = situation->burst,
                              .seconds = seconds + 0.5 };
+    const struct responder responder = { .port = situation->is_echo ? play->echoes.http.port
+                                                                    : play->scene.port,
+                                         .subject = situation->is_echo ? ECHO : MATCH };
     const struct asking asking = { .scene = &play->scene,
                                    .questions = &play->questions,
                                    .way = situation->way,
-                                   .subject = situation->subject,
+                                   .port = responder.port,
+                                   .subject = responder.subject,
                                    .questions_a_second = questions_a_second,
                                    .seconds = seconds };
     struct bystander *bystander = &play->bystander;
@@ -325,7 +331,8 @@ static void run_situation(
         *bystander = (struct bystander){ .scene = &play->scene,
                                          .questions = &play->questions,
                                          .beside = situation->beside,
-                                         .way = situation->way };
+                                         .way = situation->way,
+                                         .responder = &responder };
         INTAKE_MUST(
             pthread_create(&bystander->thread, NULL, stand_by, bystander) == 0 ? KVB_OK : KVB_IO);
     }
@@ -379,26 +386,54 @@ say_theirs(const struct trial *trial, const char *percentile, const double their
     bench_figure_rounds(name, theirs_us, turns, "us");
 }
 
+/* How many times as long the small ones take, against the same of the echo. */
+static void say_rise(const struct trial *trial, double p99_us[max_sides][turns])
+{
+    double ours[turns];
+    double echo[turns];
+    char name[64];
+
+    for (size_t i = 0; i < turns; i++) {
+        ours[i] = p99_us[0][i] / p99_us[1][i];
+        echo[i] = p99_us[2][i] / p99_us[3][i];
+    }
+    (void)snprintf(name, sizeof name, "%s.rise", trial->ours.name);
+    bench_figure_turns(
+        name,
+        &(struct bench_turns){ .against = "echo",
+                               .ours = ours,
+                               .theirs = echo,
+                               .count = turns,
+                               .is_less_better = true },
+        "times");
+}
+
 static void run_in_turns(struct play *play, const struct trial *trial)
 {
-    const struct situation *sides[] = { &trial->ours, &trial->theirs };
-    double p50_us[2][turns];
-    double p99_us[2][turns];
+    struct situation sides[max_sides] = { trial->ours, trial->theirs, trial->ours, trial->theirs };
+    const size_t count = trial->has_rise ? max_sides : max_sides / 2;
+    double p50_us[max_sides][turns];
+    double p99_us[max_sides][turns];
 
+    sides[2].is_echo = sides[3].is_echo = true;
     bench_measure(play->scene.aggregator);
-    for (size_t i = 0; i < (size_t)2 * turns; i++) {
+    for (size_t i = 0; i < count * turns; i++) {
+        const size_t side = i % count;
         struct asked asked;
-        run_situation(play, sides[i % 2], play->intake->bench.seconds / turns, &asked);
-        p50_us[i % 2][i / 2] = bench_percentile(asked.samples_ns, asked.count, 500) / 1e3;
-        p99_us[i % 2][i / 2] = bench_percentile(asked.samples_ns, asked.count, 990) / 1e3;
+        run_situation(play, &sides[side], play->intake->bench.seconds / turns, &asked);
+        p50_us[side][i / count] = bench_percentile(asked.samples_ns, asked.count, 500) / 1e3;
+        p99_us[side][i / count] = bench_percentile(asked.samples_ns, asked.count, 990) / 1e3;
         bench_progress(
-            "%s, %s: p50 %.0f us, p99 %.0f us of %zu; an answer has %.0f bytes", trial->ours.name,
-            i % 2 == 0 ? "ours" : trial->against, p50_us[i % 2][i / 2], p99_us[i % 2][i / 2],
-            asked.count, asked.answer_bytes);
+            "%s, %s%s: p50 %.0f us, p99 %.0f us of %zu; an answer has %.0f bytes", trial->ours.name,
+            side < 2 ? "" : "of the echo, ", side % 2 == 0 ? "ours" : trial->against,
+            p50_us[side][i / count], p99_us[side][i / count], asked.count, asked.answer_bytes);
         asked_done(&asked);
     }
     say_turns(trial, "p50", p50_us[0], p50_us[1]);
     say_turns(trial, "p99", p99_us[0], p99_us[1]);
+    if (trial->has_rise) {
+        say_rise(trial, p99_us);
+    }
     if (trial->theirs.name) {
         bench_measured((struct bench_usage){ 0 }); /* not of the aggregator */
         say_theirs(trial, "p50", p50_us[1]);
@@ -440,15 +475,15 @@ static void run_rate(struct play *play, const char *name, enum asking_way way)
 /* By the names of its figures: that of a trial begins others, too. */
 static bool is_situation_wanted(const struct intake *intake, const struct situation *situation)
 {
-    char p50[64];
-    char p99[64];
+    static const char *const ends[] = { "p50", "p99", "rise" };
+    char figure[64];
+    bool is_any = false;
 
-    if (!situation->name) {
-        return false;
+    for (size_t i = 0; situation->name && i < KVB_COUNT_OF(ends); i++) {
+        (void)snprintf(figure, sizeof figure, "%s.%s", situation->name, ends[i]);
+        is_any |= bench_wants(&intake->bench, figure);
     }
-    (void)snprintf(p50, sizeof p50, "%s.p50", situation->name);
-    (void)snprintf(p99, sizeof p99, "%s.p99", situation->name);
-    return bench_wants(&intake->bench, p50) || bench_wants(&intake->bench, p99);
+    return is_any;
 }
 
 static bool is_wanted(const struct intake *intake, const struct trial *trial)
