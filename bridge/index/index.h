@@ -264,8 +264,9 @@ bool kvb_prefix_index_reclaim(struct kvb_prefix_index *index, size_t extents);
 
 /* Populates memory for `spare` nodes more than there are, some 60 bytes each, and at most about
  * `bytes` of it in one call.  Returns whether any is left.  It affects no answer and no limit;
- * memory for more nodes is populated when they are stored.  Populating 2 MiB takes 0.1 ms, or a
- * millisecond on a virtual machine. */
+ * memory for more nodes is populated when they are stored.  Populating 2 MiB takes 0.1 ms, or up to
+ * 5 ms on a virtual machine whose host has no memory behind it yet.  No call does less, because a
+ * huge page is populated as a whole. */
 bool kvb_prefix_index_prepare(struct kvb_prefix_index *index, size_t spare, size_t bytes);
 
 /* ---- Counting ---- */

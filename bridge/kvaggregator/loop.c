@@ -13,7 +13,7 @@
 enum { expired_a_tick = 4096, expired_blocks_a_tick = 1 << 16 }; /* a few ms at most */
 enum {
     reclaimed_a_turn = 250,     /* extents of the index; takes well under 250 us */
-    populated_a_turn = 2 << 20, /* bytes of the index's memory; takes 0.1 to 1 ms */
+    populated_a_turn = 2 << 20, /* bytes of the index's memory; takes 0.1 to 5 ms */
     min_spare_nodes = 1 << 16,  /* populated ahead: an eighth of what the index has, at least */
     max_spare_nodes = 1 << 20,  /* this, and at most this, which is some 64 MB */
     rest_wait_ms = 1000         /* for the answers to waiting requests, at the end */
