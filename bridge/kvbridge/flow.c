@@ -218,8 +218,7 @@ size_t kvb_bridge_receive(void *context, struct kvb_served *served)
 }
 
 /* Each batch is decoded before its predecessor is applied: decoding prefetches the memory that
- * applying needs, which arrives meanwhile.  What only its predecessor's names tell arrives while
- * the next one is decoded. */
+ * applying needs, which arrives meanwhile. */
 void kvb_bridge_apply_received(void *context, struct kvb_served *served, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
@@ -235,9 +234,6 @@ void kvb_bridge_apply_received(void *context, struct kvb_served *served, uint64_
         }
         if (i > 0) {
             step_batch(&bridge->ingest, rank, KVB_INPUT_LIVE, &inputs[(i - 1) % 2], now_ns);
-        }
-        if (i < received->count && inputs[i % 2].batch) {
-            kvb_stream_expect_next(rank->served.stream, inputs[i % 2].batch);
         }
     }
 }

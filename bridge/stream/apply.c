@@ -128,8 +128,7 @@ static void note_clear(struct stream_step *step)
     }
 }
 
-[[gnu::cold, gnu::noinline]] static kvb_status
-note_skip(struct stream_step *step, const struct kvb_engine_event *event)
+static kvb_status note_skip(struct stream_step *step, const struct kvb_engine_event *event)
 {
     struct kvb_stream *stream = step->stream;
     const enum kvb_skip skip = event->skip;
@@ -290,7 +289,7 @@ apply_event_slice(struct stream_step *step, const struct kvb_event_batch *batch,
 
 /* Keeps the rest of the batch for the next steps.  Without memory for a copy, the rest is
  * applied at once. */
-[[gnu::cold, gnu::noinline]] static bool keep_rest(
+static bool keep_rest(
     struct stream_step *step, const struct stream_arrival *arrival, size_t next,
     const struct batch_origin *origin)
 {
@@ -349,7 +348,7 @@ kvb_status kvb_stream_go_on(struct stream_step *step)
     return status;
 }
 
-[[gnu::cold, gnu::noinline]] static kvb_status apply_poison(struct stream_step *step)
+static kvb_status apply_poison(struct stream_step *step)
 {
     step->stream->counters.poison++;
     return kvb_stream_restart_list(step, KVB_REASON_POISON);

@@ -44,7 +44,7 @@ classify_batch(const struct kvb_stream *stream, const struct stream_arrival *arr
 }
 
 /* The missing batches cannot be recovered: restart the list with this batch. */
-[[gnu::cold, gnu::noinline]] static kvb_status go_on_from(
+static kvb_status go_on_from(
     struct stream_step *step, const struct stream_arrival *arrival, enum disposition placement,
     enum kvb_stream_reason cause)
 {
@@ -54,8 +54,7 @@ classify_batch(const struct kvb_stream *stream, const struct stream_arrival *arr
     return kvb_stream_apply(step, arrival);
 }
 
-[[gnu::cold, gnu::noinline]] static void
-count_gap(struct kvb_stream *stream, const struct stream_arrival *arrival)
+static void count_gap(struct kvb_stream *stream, const struct stream_arrival *arrival)
 {
     /* how many came before the first is not known: some engines count from a clock */
     const uint64_t missed = stream->has_last ? arrival->seq - stream->last_seq - 1 : 0;
@@ -68,8 +67,7 @@ static kvb_status apply_buffered_as_suffix(struct stream_step *step, enum kvb_st
 
 /* Buffers a live batch until the replay ends.  When the buffer is full the replay is given up:
  * the buffered batches become the beginning of a new list. */
-[[gnu::cold, gnu::noinline]] static kvb_status
-hold_batch(struct stream_step *step, const struct stream_arrival *arrival)
+static kvb_status hold_batch(struct stream_step *step, const struct stream_arrival *arrival)
 {
     struct kvb_stream *stream = step->stream;
 
@@ -111,8 +109,7 @@ static void ration_odd(struct kvb_stream *stream, uint64_t now_ns)
 
 /* Buffers a live batch until the unfinished one is applied.  When the buffer is full the batch is
  * dropped: the next batch, or a probe, shows the gap. */
-[[gnu::cold, gnu::noinline]] static void
-hold_behind(struct kvb_stream *stream, const struct stream_arrival *arrival)
+static void hold_behind(struct kvb_stream *stream, const struct stream_arrival *arrival)
 {
     const struct replay *replay = &stream->replay;
     const bool waits_for_replay =
@@ -791,10 +788,12 @@ static void look_whether_behind(struct kvb_stream *stream)
     }
 }
 
-/* All inputs but live batches, out of whose way the code of the others is kept. */
-[[gnu::noinline]] static kvb_status
-take_other_input(struct stream_step *step, const struct stream_arrival *arrival)
+static kvb_status take_input(struct stream_step *step)
 {
+    const struct stream_arrival arrival = { .seq = step->in->seq,
+                                            .fingerprint = step->in->fingerprint,
+                                            .batch = step->in->batch };
+
     switch (step->in->kind) {
     case KVB_INPUT_UP:
         KVB_TRY(settle_unfinished(step));
@@ -802,10 +801,10 @@ take_other_input(struct stream_step *step, const struct stream_arrival *arrival)
     case KVB_INPUT_DOWN:
         return take_down(step);
     case KVB_INPUT_LIVE:
-        break;
+        return take_live(step, &arrival);
     case KVB_INPUT_REPLAY:
         KVB_TRY(finish_applying(step));
-        return take_reply_batch(step, arrival);
+        return take_reply_batch(step, &arrival);
     case KVB_INPUT_REPLAY_END:
         KVB_TRY(finish_applying(step));
         return take_replay_end(step);
@@ -820,16 +819,6 @@ take_other_input(struct stream_step *step, const struct stream_arrival *arrival)
         return take_tick(step);
     }
     return KVB_OK;
-}
-
-static kvb_status take_input(struct stream_step *step)
-{
-    const struct stream_arrival arrival = { .seq = step->in->seq,
-                                            .fingerprint = step->in->fingerprint,
-                                            .batch = step->in->batch };
-
-    return step->in->kind == KVB_INPUT_LIVE ? take_live(step, &arrival)
-                                            : take_other_input(step, &arrival);
 }
 
 [[gnu::hot]] kvb_status kvb_stream_step(

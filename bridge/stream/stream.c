@@ -93,12 +93,6 @@ kvb_stream_expect(const struct kvb_stream *stream, const struct kvb_event_batch 
     kvb_mirror_expect_batch(stream->mirror, batch);
 }
 
-[[gnu::hot]] void
-kvb_stream_expect_next(const struct kvb_stream *stream, const struct kvb_event_batch *batch)
-{
-    kvb_mirror_expect_name(stream->mirror, batch);
-}
-
 /* ---- State ---- */
 
 /* Rows of the table of states; the first whose condition holds gives the stream's state. */

@@ -140,9 +140,6 @@ void kvb_stream_output_done(struct kvb_stream_output *output);
  * the batch contains. */
 void kvb_stream_expect(const struct kvb_stream *stream, const struct kvb_event_batch *batch);
 
-/* The same for the batch that is to be applied next, some time before it is. */
-void kvb_stream_expect_next(const struct kvb_stream *stream, const struct kvb_event_batch *batch);
-
 /* The caller suspects that the engine has restarted: the next TICK requests a probe, unless a
  * replay runs or a pause after failed replays has not ended.  Without a replay endpoint nothing can
  * prove the list: the next TICK restarts it. */

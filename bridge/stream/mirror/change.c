@@ -50,7 +50,7 @@ announce_removed_block(struct mirror_change *change, kvb_block_hash block, unsig
     return kvb_router_batch_add_block(out, block, (kvb_tokens_hash){ 0 });
 }
 
-[[gnu::noinline]] static kvb_status
+static kvb_status
 publish_removed_name(struct mirror_change *change, kvb_block_hash block, unsigned list)
 {
     KVB_TRY(kvb_mirror_note_held(change->mirror, block, list, false));
@@ -168,8 +168,7 @@ void kvb_mirror_set_tree(struct kvb_mirror *mirror, struct kvb_block_tree *tree)
 
 /* Removes all names from the list, because the group that begins to count in it holds none of
  * them. */
-[[gnu::cold, gnu::noinline]] static kvb_status
-empty_list(struct mirror_change *change, unsigned list)
+static kvb_status empty_list(struct mirror_change *change, unsigned list)
 {
     struct kvb_mirror *mirror = change->mirror;
 

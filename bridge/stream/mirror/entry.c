@@ -215,34 +215,6 @@ void kvb_mirror_expect_batch(const struct kvb_mirror *mirror, const struct kvb_e
     }
 }
 
-/* True: fewer blocks are stored than are looked up ahead within a Stored, so that the memory of the
- * first name would be waited for; and its parent gives the name. */
-static bool is_worth_naming(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
-{
-    return mirror->entry_count >= worth_looking && mirror->hashes != KVB_HASHES_ENGINE &&
-           event->kind == KVB_EVENT_STORED && event->hash_count > 0 &&
-           event->hash_count < block_distance && event->token_count > 0 && event->has_parent &&
-           event->salt.len == 0;
-}
-
-void kvb_mirror_expect_name(const struct kvb_mirror *mirror, const struct kvb_event_batch *batch)
-{
-    const struct kvb_engine_event *event = batch->events;
-
-    if (batch->event_count == 0 || !is_worth_naming(mirror, event)) {
-        return;
-    }
-    const uint32_t group = kvb_mirror_group_place(mirror, kvb_mirror_group_number(event));
-    const uint32_t id = kvb_mirror_find(mirror, group, event->parent);
-    if (id == KVB_NO_ID || mirror->entries[id].placement != placement_rooted) {
-        return;
-    }
-    const struct mirror_entry *parent = &mirror->entries[id];
-    const kvb_tokens_hash tokens =
-        kvb_tokens_hash_of_event(batch, event, 0, kvb_mirror_context(mirror, parent)->seed);
-    kvb_mirror_expect(mirror, kvb_block_hash_next(kvb_mirror_block(mirror, parent), tokens));
-}
-
 void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block)
 {
     if (mirror->entry_count >= worth_looking) {

@@ -192,7 +192,7 @@ static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine
     return KVB_OK;
 }
 
-[[gnu::noinline]] static kvb_status remove_blocks(struct mirror_change *change)
+static kvb_status remove_blocks(struct mirror_change *change)
 {
     const struct kvb_engine_event *event = change->event;
 
@@ -207,7 +207,7 @@ static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine
     return KVB_OK;
 }
 
-[[gnu::noinline]] static kvb_status clear_tier(struct mirror_change *change)
+static kvb_status clear_tier(struct mirror_change *change)
 {
     struct kvb_mirror *mirror = change->mirror;
     const enum kvb_tier tier = change->event->tier;
@@ -227,7 +227,7 @@ static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine
     return KVB_OK;
 }
 
-[[gnu::noinline]] static kvb_status clear_all(struct mirror_change *change)
+static kvb_status clear_all(struct mirror_change *change)
 {
     clear_mirror(change->mirror);
     return kvb_router_batch_add_event(

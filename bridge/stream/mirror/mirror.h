@@ -93,10 +93,6 @@ void kvb_mirror_begin_batch(struct kvb_mirror *mirror, const struct kvb_router_b
 /* Prefetches the memory that the first few dozen hashes of the batch will need. */
 void kvb_mirror_expect_batch(const struct kvb_mirror *mirror, const struct kvb_event_batch *batch);
 
-/* Prefetches the memory that the name of the batch's first block will need, where its parent is
- * known: after the batches before it are applied. */
-void kvb_mirror_expect_name(const struct kvb_mirror *mirror, const struct kvb_event_batch *batch);
-
 /* Hashing this many tokens takes as long as looking up one block: one unit of work. */
 enum { kvb_mirror_tokens_a_unit = 64 };
 

@@ -191,7 +191,7 @@ static bool is_same_content(
     return KVB_OK;
 }
 
-[[gnu::noinline]] static kvb_status remove_all_copies(struct mirror_change *change, uint32_t id)
+static kvb_status remove_all_copies(struct mirror_change *change, uint32_t id)
 {
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
         KVB_TRY(kvb_mirror_change_copies(change, id, (enum kvb_tier)tier, (struct copies){ 0, 0 }));
@@ -212,7 +212,7 @@ is_refused(const struct mirror_change *change, const struct mirror_block *block,
 
 /* Gives a waiting or unplaced entry its name, and publishes the tiers that hold it.  The entry is
  * removed when its name has the maximum number of entries already. */
-[[gnu::noinline]] static kvb_status
+static kvb_status
 name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block *named)
 {
     bool is_name_new = false;
@@ -250,7 +250,7 @@ static kvb_status insert_entry(
 
 /* Replaces the entry of an engine hash that now has other content.  Its copies are removed, but
  * kept if only its name was known before. */
-[[gnu::noinline]] static kvb_status replace(
+static kvb_status replace(
     struct mirror_change *change, uint32_t *id, const struct mirror_block *stored, bool is_name_new)
 {
     struct kvb_mirror *mirror = change->mirror;
@@ -429,7 +429,7 @@ block_at(const struct mirror_change *change, uint32_t i, const struct place *pla
     return block;
 }
 
-[[gnu::noinline]] static kvb_status store_window_part(struct mirror_change *change)
+static kvb_status store_window_part(struct mirror_change *change)
 {
     const struct kvb_engine_event *event = change->event;
     struct event_progress *progress = change->progress;
@@ -478,8 +478,7 @@ static kvb_status place_in_windows(struct mirror_change *change, uint32_t id)
 /* ---- Naming waiting entries ---- */
 
 /* Names child `id` of `parent`, which now has its name. */
-[[gnu::noinline]] static kvb_status
-name_child(struct mirror_change *change, uint32_t parent, uint32_t id)
+static kvb_status name_child(struct mirror_change *change, uint32_t parent, uint32_t id)
 {
     const struct kvb_mirror *mirror = change->mirror;
     const struct mirror_entry *entry = &mirror->entries[id];
@@ -519,7 +518,7 @@ group_of_entry(const struct kvb_mirror *mirror, const struct mirror_entry *entry
 }
 
 /* Names the entries of window groups with the same hash. */
-[[gnu::noinline]] static kvb_status place_windows_of(struct mirror_change *change, uint32_t id)
+static kvb_status place_windows_of(struct mirror_change *change, uint32_t id)
 {
     const struct kvb_mirror *mirror = change->mirror;
     const struct mirror_entry *entry = &mirror->entries[id];
