@@ -18,7 +18,7 @@ COUNTED = {"B", "MB", "allocations in 10 million events", "allocations/10M event
            "requests", "streams", "wrong answers"}
 MORE_IS_BETTER = {"M block operations/s", "batches/s", "events/s", "questions/s", "of sent"}
 LESS_IS_BETTER = COUNTED | {
-    "", "% of a core", "MB/s", "ms", "ms/s", "ns/batch", "ns/block", "s", "s/10M blocks", "us", "us a worker"}
+    "", "% of a core", "MB/s", "ms", "ms/s", "ns/batch", "ns/block", "s", "s/10M blocks", "times", "us", "us a worker"}
 CHECKSUM = "checksum"
 
 
