@@ -198,9 +198,10 @@ static void an_engine_that_fails_or_is_silent_is_passed_over(void **state)
 
     for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
         struct world world;
-        /* A silent one is waited for as long as the deadline allows. */
+        /* A silent one is waited for until half of the deadline.  The deadline is before the end of
+         * its request, so a second engine that is asked only after that end is asked too late. */
         const bool is_silent = strcmp(bad[i], "/hangs") == 0;
-        open_world(&world, is_silent ? 1000 : patience_ms, "127.0.0.0/8");
+        open_world(&world, is_silent ? kvb_tokenize_late_ms - 100 : patience_ms, "127.0.0.0/8");
         assert_tokens(ask(&world, "{\"a\":1}", bad[i], "/good"));
         assert_int_equal(world.values[tokenize_requests], 2);
         /* That engine is now requested second, so the answer arrives without it. */
