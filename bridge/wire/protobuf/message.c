@@ -37,6 +37,25 @@ kvb_status kvb_proto_varint(struct kvb_proto_scan *scan, uint64_t *out_value)
     return read_long_varint(scan, out_value);
 }
 
+size_t kvb_proto_varint_bytes(uint64_t value)
+{
+    size_t bytes = 1;
+
+    for (; value >= 0x80; value >>= 7) {
+        bytes++;
+    }
+    return bytes;
+}
+
+uint8_t *kvb_proto_write_varint(uint8_t *at, uint64_t value)
+{
+    for (; value >= 0x80; value >>= 7) {
+        *at++ = (uint8_t)(value | 0x80);
+    }
+    *at++ = (uint8_t)value;
+    return at;
+}
+
 static kvb_status
 take_field_bytes(struct kvb_proto_scan *scan, uint64_t len, struct kvb_proto_field *field)
 {

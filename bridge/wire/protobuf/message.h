@@ -9,8 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Walks the fields of protobuf messages without allocating, checks messages of peers before
- * protobuf-c unpacks them, and maps our enums to the numbers on the wire.
+/* Walks the fields of protobuf messages without allocating, writes varints, checks messages of
+ * peers before protobuf-c unpacks them, and maps our enums to the numbers on the wire.
  *
  *     | tag | len |   bytes   | tag | varint | tag | ...
  *      ^ at                                           ^ end
@@ -42,6 +42,12 @@ kvb_status kvb_proto_next(struct kvb_proto_scan *scan, struct kvb_proto_field *o
 
 /* Reads the next varint of a packed column; errors as above. */
 kvb_status kvb_proto_varint(struct kvb_proto_scan *scan, uint64_t *out_value);
+
+/* The length of a number as a varint: 1 to 10. */
+size_t kvb_proto_varint_bytes(uint64_t value);
+
+/* Writes it at `at`; returns the place after it. */
+uint8_t *kvb_proto_write_varint(uint8_t *at, uint64_t value);
 
 /* Checks the fields of a message, but not messages inside them.
  * KVB_BAD_INPUT  not protobuf, a group, or more than max_fields fields.  (Our

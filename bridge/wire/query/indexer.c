@@ -128,37 +128,16 @@ enum {
     match_bytes = kvb_worker_address_bytes + 2 * kvb_decimal_bytes + 4 * (1 + varint_bytes)
 };
 
-static size_t varint_length(uint64_t value)
-{
-    size_t len = 1;
-
-    while (value >= 0x80) {
-        value >>= 7;
-        len++;
-    }
-    return len;
-}
-
-static uint8_t *put_varint(uint8_t *at, uint64_t value)
-{
-    while (value >= 0x80) {
-        *at++ = (uint8_t)(value | 0x80);
-        value >>= 7;
-    }
-    *at++ = (uint8_t)value;
-    return at;
-}
-
 static uint8_t *put_uint_field(uint8_t *at, unsigned number, uint64_t value)
 {
     *at++ = (uint8_t)(number << 3 | KVB_PROTO_VARINT);
-    return put_varint(at, value);
+    return kvb_proto_write_varint(at, value);
 }
 
 static uint8_t *put_bytes_head(uint8_t *at, unsigned number, size_t len)
 {
     *at++ = (uint8_t)(number << 3 | KVB_PROTO_BYTES);
-    return put_varint(at, len);
+    return kvb_proto_write_varint(at, len);
 }
 
 static uint8_t *put_text_field(uint8_t *at, unsigned number, const char *text, size_t len)
@@ -182,8 +161,9 @@ static kvb_status put_match(const struct kvb_indexer_match *match, struct kvb_bu
     char worker_id[2 * kvb_decimal_bytes + 1];
     const size_t address_len = strnlen(match->address, kvb_worker_address_bytes);
     const size_t id_len = write_worker_id(match, worker_id);
-    const size_t len = 1 + varint_length(address_len) + address_len + 1 +
-                       varint_length(match->blocks) + 1 + varint_length(id_len) + id_len;
+    const size_t len = 1 + kvb_proto_varint_bytes(address_len) + address_len + 1 +
+                       kvb_proto_varint_bytes(match->blocks) + 1 + kvb_proto_varint_bytes(id_len) +
+                       id_len;
 
     KVB_TRY(kvb_buf_reserve(out, match_bytes));
     uint8_t *at = put_bytes_head(out->data + out->len, response_matches, len);

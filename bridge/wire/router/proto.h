@@ -10,7 +10,10 @@
  * which identifies the profile. */
 
 /* Appends one message with events at .. at + count - 1 of the batch, whose
- * event_ids must be consecutive.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
+ * event_ids must be consecutive.  On failure *out is unchanged.
+ * KVB_TOO_LARGE  the message may not fit below the buffer's ceiling: up to 128 bytes more than it
+ *                has are required, as kvb_router_proto_room() counts
+ * KVB_NO_MEMORY */
 kvb_status kvb_router_proto_encode(
     const struct kvb_router_batch *batch, size_t at, size_t count, struct kvb_buf *out);
 

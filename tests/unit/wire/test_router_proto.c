@@ -4,6 +4,8 @@
 #include "core/own.h"
 #include "fail_alloc.h"
 #include "kvb_test.h"
+#include "kvbridge.pb-c.h"
+#include "wire/protobuf/message.h"
 #include "wire/router/json.h"
 #include "wire/router_sample.h"
 
@@ -93,6 +95,136 @@ static void decodes_what_it_encoded([[maybe_unused]] void **state)
         assert_int_equal(out.data[0], 0x0a);
         assert_ok(kvb_router_proto_decode(kvb_buf_span(&out), &got));
         assert_same_batch(&batch, &got);
+    }
+}
+
+/* ---- The same batch, by protobuf-c ---- */
+
+/* The columns of some events.  Larger than any batch of these tests. */
+struct columns {
+    uint32_t forms[16], counts[16];
+    uint64_t parents[16], blocks[1 << 15], tokens[1 << 15];
+};
+
+static void add_to_columns(
+    Kvb__KvEventBatch *message, const struct kvb_router_batch *batch,
+    const struct kvb_router_event *event)
+{
+    static const uint32_t kinds[] = {
+        [KVB_ROUTER_STORED] = 1, [KVB_ROUTER_REMOVED] = 2, [KVB_ROUTER_CLEARED] = 3
+    };
+    static const uint32_t tiers[] = { [KVB_TIER_DEVICE] = 0,
+                                      [KVB_TIER_HOST] = 1,
+                                      [KVB_TIER_DISK] = 2,
+                                      [KVB_TIER_EXTERNAL] = 3,
+                                      [KVB_LIST_WINDOW] = 4 };
+
+    message->forms[message->n_forms++] =
+        kinds[event->kind] + 4 * tiers[event->tier] + 32 * event->has_parent;
+    message->block_counts[message->n_block_counts++] = event->block_count;
+    if (event->has_parent) {
+        message->parents[message->n_parents++] = event->parent.value;
+    }
+    for (uint32_t i = event->block_at; i < event->block_at + event->block_count; i++) {
+        message->block_hashes[message->n_block_hashes++] = batch->blocks[i].value;
+        if (event->kind == KVB_ROUTER_STORED) {
+            message->tokens_hashes[message->n_tokens_hashes++] = batch->tokens[i].value;
+        }
+    }
+}
+
+static void
+pack_by_protobuf_c(struct kvb_router_batch *batch, size_t at, size_t count, struct kvb_buf *out)
+{
+    static struct columns columns;
+    Kvb__KvEventBatch message;
+
+    kvb__kv_event_batch__init(&message);
+    message.epoch.data = batch->epoch.bytes;
+    message.epoch.len = sizeof batch->epoch.bytes;
+    message.worker_id = batch->worker_id;
+    message.dp_rank = batch->dp_rank;
+    message.first_event_id = batch->events[at].event_id;
+    message.forms = columns.forms;
+    message.block_counts = columns.counts;
+    message.parents = columns.parents;
+    message.block_hashes = columns.blocks;
+    message.tokens_hashes = columns.tokens;
+    for (size_t i = at; i < at + count; i++) {
+        add_to_columns(&message, batch, &batch->events[i]);
+    }
+    kvb_buf_reset(out);
+    assert_ok(kvb_proto_pack(&message.base, out));
+}
+
+static void assert_written_as_by_protobuf_c(struct kvb_router_batch *batch, size_t at, size_t count)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf expected = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf got = { 0 };
+
+    kvb_buf_init(&expected, 1 << 20);
+    kvb_buf_init(&got, 1 << 20);
+    pack_by_protobuf_c(batch, at, count, &expected);
+    assert_ok(kvb_router_proto_encode(batch, at, count, &got));
+    assert_int_equal(got.len, expected.len);
+    assert_memory_equal(got.data, expected.data, expected.len);
+}
+
+/* Random parts of random batches. */
+static void writes_the_bytes_of_protobuf_c([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    uint64_t seed = 11;
+
+    for (int round = 0; round < 20000; round++) {
+        sample_batch(&seed, &batch);
+        const size_t at = sample_next(&seed) % batch.event_count;
+        const size_t count = 1 + sample_next(&seed) % (batch.event_count - at);
+        assert_written_as_by_protobuf_c(&batch, at, count);
+    }
+}
+
+/* A number that is 0 is omitted, in each combination. */
+static void omits_what_protobuf_c_omits([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { .has_epoch = true };
+    struct kvb_router_event cleared = { .kind = KVB_ROUTER_CLEARED };
+
+    for (unsigned which = 0; which < 8; which++) {
+        kvb_router_batch_reset(&batch);
+        batch.has_epoch = true;
+        batch.worker_id = which & 1 ? INT64_MAX : 0;
+        batch.dp_rank = which & 2 ? UINT32_MAX : 0;
+        cleared.event_id = which & 4 ? UINT64_MAX : 0;
+        assert_ok(kvb_router_batch_add_event(&batch, &cleared));
+        assert_written_as_by_protobuf_c(&batch, 0, 1);
+    }
+}
+
+/* Counts and lengths of columns around the ends of one and two bytes of a varint. */
+static void writes_long_columns_as_protobuf_c([[maybe_unused]] void **state)
+{
+    static const uint32_t counts[] = { 15, 16, 17, 127, 128, 129, 2047, 2048, 16383, 16384 };
+    const struct kvb_router_event events[] = {
+        { .kind = KVB_ROUTER_STORED, .has_parent = true, .parent = { UINT64_MAX }, .event_id = 1 },
+        { .kind = KVB_ROUTER_REMOVED, .tier = KVB_LIST_WINDOW, .event_id = 2 },
+    };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(counts); i++) {
+        kvb_router_batch_reset(&batch);
+        batch.has_epoch = true;
+        for (size_t event = 0; event < KVB_COUNT_OF(events); event++) {
+            assert_ok(kvb_router_batch_add_event(&batch, &events[event]));
+            for (uint32_t block = 0; block < counts[i]; block++) {
+                const kvb_tokens_hash tokens = { event == 0 ? block + 1 : 0 };
+                assert_ok(kvb_router_batch_add_block(&batch, (kvb_block_hash){ block }, tokens));
+            }
+        }
+        for (size_t event = 0; event < KVB_COUNT_OF(events); event++) {
+            assert_written_as_by_protobuf_c(&batch, event, 1);
+        }
+        assert_written_as_by_protobuf_c(&batch, 0, KVB_COUNT_OF(events));
     }
 }
 
@@ -308,15 +440,47 @@ static void refuses_a_message_of_countless_fields([[maybe_unused]] void **state)
 static void leaves_the_buffer_as_it_was_when_it_is_full([[maybe_unused]] void **state)
 {
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    size_t refused = 0;
 
     make_golden(&batch);
-    kvb_buf_init(&out, sizeof golden);
-    assert_ok(kvb_buf_append_text(&out, "x"));
-    assert_int_equal(kvb_router_proto_encode(&batch, 0, 3, &out), KVB_TOO_LARGE);
-    assert_int_equal(out.len, 1);
-    kvb_buf_reset(&out);
-    assert_ok(kvb_router_proto_encode(&batch, 0, 3, &out));
+    for (size_t ceiling = 1; ceiling <= sizeof golden + 1 + 128; ceiling++) {
+        KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+        kvb_buf_init(&out, ceiling);
+        assert_ok(kvb_buf_append_text(&out, "x"));
+        if (kvb_router_proto_encode(&batch, 0, 3, &out) == KVB_OK) {
+            assert_int_equal(out.len, 1 + sizeof golden);
+        } else {
+            assert_int_equal(out.len, 1);
+            refused = ceiling;
+        }
+    }
+    assert_in_range(refused, sizeof golden, sizeof golden + 128);
+}
+
+/* Events of 0 and of 1 block, whose columns have the most bytes for what they count. */
+static void writes_into_its_room_whatever_counts_that_much([[maybe_unused]] void **state)
+{
+    static const size_t sizes[] = { 1024, 4096, 48 << 10, 1 << 20 };
+
+    for (size_t i = 0; i < 2 * KVB_COUNT_OF(sizes); i++) {
+        KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { .has_epoch = true };
+        KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+        const size_t blocks = i % 2;
+        struct kvb_router_event event = { .has_parent = true, .event_id = 1 };
+
+        batch.worker_id = INT64_MAX;
+        batch.dp_rank = UINT32_MAX;
+        for (size_t left = kvb_router_proto_room(sizes[i / 2]); left > blocks; left -= 1 + blocks) {
+            assert_ok(kvb_router_batch_add_event(&batch, &event));
+            if (blocks > 0) {
+                assert_ok(kvb_router_batch_add_block(
+                    &batch, (kvb_block_hash){ 1 }, (kvb_tokens_hash){ 1 }));
+            }
+            event.event_id++;
+        }
+        kvb_buf_init(&out, sizes[i / 2]);
+        assert_ok(kvb_router_proto_encode(&batch, 0, batch.event_count, &out));
+    }
 }
 
 static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
@@ -360,6 +524,9 @@ int main(void)
         cmocka_unit_test(writes_and_reads_the_numbers_of_the_contract),
         cmocka_unit_test(packs_a_part_of_a_batch),
         cmocka_unit_test(decodes_what_it_encoded),
+        cmocka_unit_test(writes_the_bytes_of_protobuf_c),
+        cmocka_unit_test(omits_what_protobuf_c_omits),
+        cmocka_unit_test(writes_long_columns_as_protobuf_c),
         cmocka_unit_test(json_and_protobuf_of_one_event_decode_equal),
         cmocka_unit_test(refuses_a_payload_that_begins_like_no_profile),
         cmocka_unit_test(reads_columns_in_pieces),
@@ -372,6 +539,7 @@ int main(void)
         cmocka_unit_test(refuses_a_message_that_is_cut),
         cmocka_unit_test(refuses_a_message_of_countless_fields),
         cmocka_unit_test(leaves_the_buffer_as_it_was_when_it_is_full),
+        cmocka_unit_test(writes_into_its_room_whatever_counts_that_much),
         cmocka_unit_test(survives_every_allocation_that_fails),
         cmocka_unit_test(takes_no_memory_for_a_message_like_the_one_before),
     };
