@@ -8,16 +8,6 @@
 #include <assert.h>
 #include <string.h>
 
-/* Writes straight into the memory of a buffer: each text and number costs one comparison and no
- * second copy.  Between two calls of make_piece_room() at most the head of a stored event (160
- * bytes) or one block is written. */
-struct piece {
-    char *at, *end;    /* in the buffer's memory */
-    bool is_too_large; /* it does not fit below the buffer's ceiling; nothing is written any more */
-};
-
-enum { max_put_at_once = 192, room_at_once = 1024 };
-
 static const uint64_t max_worker_id = INT64_MAX; /* readers store it as an i64 */
 
 /* Dynamo's names of the tiers; its name for the host differs from ours. */
@@ -34,170 +24,111 @@ const char *kvb_router_json_tier(enum kvb_tier tier)
 
 /* ---- encode ------------------------------------------------------------------ */
 
-[[gnu::cold, gnu::noinline]] static void cut_piece(struct piece *piece)
+/* An event is written through a pointer, which stays in a register, into memory that was reserved
+ * for the longest text that it can have:
+ *
+ *     {"worker_id":W,"storage_tier":"S","event":{"event_id":I,"data":         event_text_bytes,
+ *     {"stored":{"parent_hash":P,"blocks":[                                   with the end
+ *     {"block_hash":B,"tokens_hash":T},                                       block_text_bytes each
+ *     ]}},"dp_rank":R}} */
+enum { event_text_bytes = 256, block_text_bytes = 72 };
+
+size_t kvb_router_json_room(size_t blocks)
 {
-    piece->is_too_large = true;
-    piece->end = piece->at;
+    return event_text_bytes + blocks * block_text_bytes;
 }
 
-static inline void put_piece_bytes(struct piece *piece, const char *bytes, size_t len)
+static inline char *put_event_text(char *at, const char *text)
 {
-    if ((size_t)(piece->end - piece->at) < len) {
-        cut_piece(piece);
-        return;
+    const size_t len = strlen(text);
+
+    memcpy(at, text, len); /* NOLINT(bugprone-not-null-terminated-result) */
+    return at + len;
+}
+
+static inline char *put_event_number(char *at, const char *before, uint64_t value)
+{
+    at = put_event_text(at, before);
+    return at + kvb_decimal_write(at, value);
+}
+
+/* Each item of a list ends with a comma; the last one has none. */
+static char *end_list(char *at, uint32_t items)
+{
+    return put_event_text(at - (items > 0), "]}}");
+}
+
+static char *
+put_stored(char *at, const struct kvb_router_batch *batch, const struct kvb_router_event *event)
+{
+    const uint32_t end = event->block_at + event->block_count;
+
+    at = event->has_parent
+             ? put_event_number(at, "{\"stored\":{\"parent_hash\":", event->parent.value)
+             : put_event_text(at, "{\"stored\":{\"parent_hash\":null");
+    at = put_event_text(at, ",\"blocks\":[");
+    for (uint32_t i = event->block_at; i < end; i++) {
+        at = put_event_number(at, "{\"block_hash\":", batch->blocks[i].value);
+        at = put_event_number(at, ",\"tokens_hash\":", batch->tokens[i].value);
+        at = put_event_text(at, "},");
     }
-    memcpy(piece->at, bytes, len);
-    piece->at += len;
+    return end_list(at, event->block_count);
 }
 
-static inline void put_piece_text(struct piece *piece, const char *text)
+static char *
+put_removed(char *at, const struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
-    put_piece_bytes(piece, text, strlen(text));
-}
+    const uint32_t end = event->block_at + event->block_count;
 
-/* Writes a comma before all items but the first. */
-static void put_piece_comma(struct piece *piece, uint32_t number)
-{
-    put_piece_bytes(piece, ",", number > 0);
-}
-
-[[gnu::hot]] static void put_u64(struct piece *piece, uint64_t value)
-{
-    char digits[kvb_decimal_bytes];
-
-    if (piece->end - piece->at >= kvb_decimal_bytes) {
-        piece->at += kvb_decimal_write(piece->at, value);
-    } else { /* just below the ceiling */
-        put_piece_bytes(piece, digits, kvb_decimal_write(digits, value));
+    at = put_event_text(at, "{\"removed\":{\"block_hashes\":[");
+    for (uint32_t i = event->block_at; i < end; i++) {
+        at = put_event_number(at, "", batch->blocks[i].value);
+        *at++ = ',';
     }
+    return end_list(at, event->block_count);
 }
 
-/* What was written becomes part of the buffer.  False: it does not fit. */
-static bool flush_piece(const struct piece *piece, struct kvb_buf *out)
+static char *
+put_event_data(char *at, const struct kvb_router_batch *batch, const struct kvb_router_event *event)
 {
-    out->len = (size_t)(piece->at - (char *)out->data);
-    return !piece->is_too_large;
-}
-
-/* Takes the free memory at the buffer's end, as much as its ceiling allows. */
-static kvb_status begin_piece(struct piece *piece, struct kvb_buf *out)
-{
-    const size_t left = out->ceiling - out->len;
-
-    KVB_TRY(kvb_buf_reserve(out, left < room_at_once ? left : room_at_once));
-    piece->at = (char *)out->data + out->len;
-    piece->end = (char *)out->data + out->capacity;
-    return KVB_OK;
-}
-
-[[gnu::cold, gnu::noinline]] static kvb_status grow_piece(struct piece *piece, struct kvb_buf *out)
-{
-    return flush_piece(piece, out) ? begin_piece(piece, out) : KVB_TOO_LARGE;
-}
-
-static inline kvb_status make_piece_room(struct piece *piece, struct kvb_buf *out)
-{
-    return piece->end - piece->at < max_put_at_once ? grow_piece(piece, out) : KVB_OK;
-}
-
-static void put_event_head(
-    struct piece *piece, const struct kvb_router_batch *batch, const struct kvb_router_event *event)
-{
-    put_piece_text(piece, "{\"worker_id\":");
-    put_u64(piece, batch->worker_id);
-    /* A clear applies to all tiers, so it names none. */
-    if (event->tier != KVB_TIER_DEVICE && event->kind != KVB_ROUTER_CLEARED) {
-        put_piece_text(piece, ",\"storage_tier\":\"");
-        put_piece_text(piece, tier_words[event->tier]);
-        put_piece_text(piece, "\"");
+    switch (event->kind) {
+    case KVB_ROUTER_STORED:
+        return put_stored(at, batch, event);
+    case KVB_ROUTER_REMOVED:
+        return put_removed(at, batch, event);
+    case KVB_ROUTER_CLEARED:
+        break;
     }
-    put_piece_text(piece, ",\"event\":{\"event_id\":");
-    put_u64(piece, event->event_id);
-    put_piece_text(piece, ",\"data\":");
+    return put_event_text(at, "\"cleared\"");
 }
 
-[[gnu::hot]] static kvb_status put_stored(
-    struct piece *piece, const struct kvb_router_batch *batch, const struct kvb_router_event *event,
-    struct kvb_buf *out)
+/* A clear applies to all tiers, so it names none. */
+static bool has_tier_text(const struct kvb_router_event *event)
 {
-    put_piece_text(piece, "{\"stored\":{\"parent_hash\":");
-    if (event->has_parent) {
-        put_u64(piece, event->parent.value);
-    } else {
-        put_piece_text(piece, "null");
-    }
-    put_piece_text(piece, ",\"blocks\":[");
-    for (uint32_t i = 0; i < event->block_count; i++) {
-        KVB_TRY(make_piece_room(piece, out));
-        put_piece_comma(piece, i);
-        put_piece_text(piece, "{\"block_hash\":");
-        put_u64(piece, batch->blocks[event->block_at + i].value);
-        put_piece_text(piece, ",\"tokens_hash\":");
-        put_u64(piece, batch->tokens[event->block_at + i].value);
-        put_piece_text(piece, "}");
-    }
-    KVB_TRY(make_piece_room(piece, out));
-    put_piece_text(piece, "]}}");
-    return KVB_OK;
-}
-
-static kvb_status put_removed(
-    struct piece *piece, const struct kvb_router_batch *batch, const struct kvb_router_event *event,
-    struct kvb_buf *out)
-{
-    put_piece_text(piece, "{\"removed\":{\"block_hashes\":[");
-    for (uint32_t i = 0; i < event->block_count; i++) {
-        KVB_TRY(make_piece_room(piece, out));
-        put_piece_comma(piece, i);
-        put_u64(piece, batch->blocks[event->block_at + i].value);
-    }
-    KVB_TRY(make_piece_room(piece, out));
-    put_piece_text(piece, "]}}");
-    return KVB_OK;
-}
-
-static kvb_status put_cleared(
-    struct piece *piece, [[maybe_unused]] const struct kvb_router_batch *batch,
-    [[maybe_unused]] const struct kvb_router_event *event, [[maybe_unused]] struct kvb_buf *out)
-{
-    put_piece_text(piece, "\"cleared\"");
-    return KVB_OK;
-}
-
-[[gnu::hot]] static kvb_status
-put_event_json(const struct kvb_router_batch *batch, size_t at, struct kvb_buf *out)
-{
-    static kvb_status (*const put_data[])(
-        struct piece *, const struct kvb_router_batch *, const struct kvb_router_event *,
-        struct kvb_buf *) = {
-        [KVB_ROUTER_STORED] = put_stored,
-        [KVB_ROUTER_REMOVED] = put_removed,
-        [KVB_ROUTER_CLEARED] = put_cleared,
-    };
-    const struct kvb_router_event *event = &batch->events[at];
-    struct piece piece = { .is_too_large = false };
-
-    KVB_TRY(begin_piece(&piece, out));
-    put_event_head(&piece, batch, event);
-    KVB_TRY(put_data[event->kind](&piece, batch, event, out));
-    KVB_TRY(make_piece_room(&piece, out));
-    put_piece_text(&piece, ",\"dp_rank\":");
-    put_u64(&piece, batch->dp_rank);
-    put_piece_text(&piece, "}}");
-    return flush_piece(&piece, out) ? KVB_OK : KVB_TOO_LARGE;
+    return event->tier != KVB_TIER_DEVICE && event->kind != KVB_ROUTER_CLEARED;
 }
 
 [[gnu::hot]] kvb_status
 kvb_router_json_encode(const struct kvb_router_batch *batch, size_t at, struct kvb_buf *out)
 {
-    const size_t before = out->len;
+    const struct kvb_router_event *event = &batch->events[at];
 
     assert(at < batch->event_count);
-    const kvb_status status = put_event_json(batch, at, out);
-    if (status != KVB_OK) {
-        out->len = before;
+    KVB_TRY(kvb_buf_reserve(out, kvb_router_json_room(event->block_count)));
+    char *end = (char *)out->data + out->len;
+    end = put_event_number(end, "{\"worker_id\":", batch->worker_id);
+    if (has_tier_text(event)) {
+        end = put_event_text(end, ",\"storage_tier\":\"");
+        end = put_event_text(end, tier_words[event->tier]);
+        *end++ = '"';
     }
-    return status;
+    end = put_event_number(end, ",\"event\":{\"event_id\":", event->event_id);
+    end = put_event_text(end, ",\"data\":");
+    end = put_event_data(end, batch, event);
+    end = put_event_number(end, ",\"dp_rank\":", batch->dp_rank);
+    end = put_event_text(end, "}}");
+    out->len = (size_t)(end - (char *)out->data);
+    return KVB_OK;
 }
 
 /* ---- decode ------------------------------------------------------------------ */

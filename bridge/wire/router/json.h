@@ -17,8 +17,11 @@
  * the window list. */
 const char *kvb_router_json_tier(enum kvb_tier tier);
 
-/* Appends event number `at` of the batch.  KVB_TOO_LARGE, KVB_NO_MEMORY: as
- * kvb_buf_append(); *out is unchanged. */
+/* Returns the length that the text of an event of so many blocks does not exceed. */
+size_t kvb_router_json_room(size_t blocks);
+
+/* Appends event number `at` of the batch.  Reserves kvb_router_json_room() bytes for it.
+ * KVB_TOO_LARGE, KVB_NO_MEMORY: as kvb_buf_reserve(); *out is unchanged. */
 kvb_status
 kvb_router_json_encode(const struct kvb_router_batch *batch, size_t at, struct kvb_buf *out);
 

@@ -347,6 +347,35 @@ static void refuses_every_message_that_is_cut([[maybe_unused]] void **state)
     }
 }
 
+/* The longest event text, in a buffer that has room for its bound and no more. */
+static void the_longest_text_fits_the_memory_that_is_reserved([[maybe_unused]] void **state)
+{
+    enum { blocks = 40 };
+    kvb_block_hash names[blocks];
+    kvb_tokens_hash tokens[blocks];
+    struct kvb_router_event event = { .event_id = UINT64_MAX,
+                                      .kind = KVB_ROUTER_STORED,
+                                      .has_parent = true,
+                                      .parent = { UINT64_MAX },
+                                      .block_count = blocks };
+    const struct kvb_router_batch batch = { .worker_id = UINT64_MAX,
+                                            .dp_rank = UINT32_MAX,
+                                            .events = &event,
+                                            .event_count = 1,
+                                            .blocks = names,
+                                            .tokens = tokens };
+
+    memset(names, 0xff, sizeof names);
+    memset(tokens, 0xff, sizeof tokens);
+    for (event.tier = KVB_TIER_DEVICE; event.tier <= KVB_LIST_WINDOW; event.tier++) {
+        KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+        kvb_buf_init(&out, kvb_router_json_room(blocks));
+        assert_ok(kvb_router_json_encode(&batch, 0, &out));
+        assert_true(out.len > blocks * 70);
+        assert_true(out.len <= kvb_router_json_room(blocks));
+    }
+}
+
 static void leaves_the_buffer_as_it_was_when_it_is_full([[maybe_unused]] void **state)
 {
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
@@ -354,16 +383,17 @@ static void leaves_the_buffer_as_it_was_when_it_is_full([[maybe_unused]] void **
 
     make_vectors(&batch);
     read_vector("B ", 0, expected, sizeof expected);
-    for (size_t ceiling = 1; ceiling <= strlen(expected) + 1; ceiling++) {
+    const size_t room = kvb_router_json_room(batch.events[0].block_count);
+    for (size_t ceiling = 1; ceiling <= room + 1; ceiling++) {
         KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
         kvb_buf_init(&out, ceiling);
         assert_ok(kvb_buf_append_text(&out, "x"));
-        if (ceiling <= strlen(expected)) {
+        if (ceiling <= room) {
             assert_int_equal(kvb_router_json_encode(&batch, 0, &out), KVB_TOO_LARGE);
             assert_int_equal(out.len, 1);
         } else {
             assert_ok(kvb_router_json_encode(&batch, 0, &out));
-            assert_int_equal(out.len, ceiling);
+            assert_int_equal(out.len, 1 + strlen(expected));
         }
     }
 }
@@ -405,6 +435,7 @@ int main(void)
         cmocka_unit_test(refuses_a_message_above_the_ceiling),
         cmocka_unit_test(decodes_what_it_encoded),
         cmocka_unit_test(refuses_every_message_that_is_cut),
+        cmocka_unit_test(the_longest_text_fits_the_memory_that_is_reserved),
         cmocka_unit_test(leaves_the_buffer_as_it_was_when_it_is_full),
         cmocka_unit_test(survives_every_allocation_that_fails),
     };
