@@ -10,6 +10,18 @@ static const uint64_t republish_turn_ns = 2 * KVB_NS_PER_MS; /* limit: as above 
 
 /* ---- Sockets ---- */
 
+/* Before the thread waits for input.  While many engines send seldom, it lets their batches gather
+ * first: stream/coalesce.h. */
+static void pause_for_input(struct kvb_bridge *bridge)
+{
+    const uint64_t pause_ns =
+        kvb_coalescing_pause_ns(&bridge->ingest.server.coalescing, kvb_clock_monotonic_ns());
+
+    if (pause_ns > 0) {
+        kvb_poller_pause(pause_ns);
+    }
+}
+
 /* Published events are flushed only when no input is left: a burst fills nats.c's buffer, and a
  * single event is sent at once. */
 static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more)
@@ -18,6 +30,7 @@ static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more)
 
     if (kvb_poller_is_idle(bridge->ingest.poller) && !has_more) {
         kvb_bus_flush_soon(bridge->publisher.bus);
+        pause_for_input(bridge);
         status = kvb_poller_wait(bridge->ingest.poller, poll_ms);
     }
     if (status != KVB_OK) {

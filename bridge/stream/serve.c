@@ -194,6 +194,9 @@ void kvb_serve_live(struct kvb_server *server, struct kvb_served *rank, uint64_t
     const bool has_batches = server->world->receive(server->context, rank) > 0;
 
     follow_connection(server, rank, now_ns);
+    if (has_batches) {
+        kvb_coalescing_note(&server->coalescing, &rank->live_window);
+    }
     rank->live_runs += has_batches;
     server->live_runs += has_batches;
     if (kvb_turn_is_quarantined(&rank->turn)) {

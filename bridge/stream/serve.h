@@ -1,6 +1,7 @@
 #pragma once
 
 #include "stream/advertiser.h"
+#include "stream/coalesce.h"
 #include "stream/stream.h"
 #include "stream/turn.h"
 #include "stream/visits.h"
@@ -122,6 +123,7 @@ struct kvb_served {
     struct kvb_advertiser advertiser;
     struct kvb_turn turn;
     uint64_t live_runs;     /* times that live batches were received */
+    uint64_t live_window;   /* for kvb_coalescing_note() */
     uint64_t replay_due_ns; /* no replay before: the engine's host name is being resolved */
     struct kvb_visit visit;
     uint64_t tick_ns; /* no tick before */
@@ -185,6 +187,7 @@ struct kvb_server {
     void *context;
     struct kvb_agenda agenda;
     struct kvb_visits visits;
+    struct kvb_coalescing coalescing;
     bool is_mute;         /* nothing may be published */
     uint64_t wall_us;     /* set by the caller; gives a new epoch its first event id */
     uint64_t live_runs;   /* of all ranks */

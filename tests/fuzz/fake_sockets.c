@@ -453,6 +453,11 @@ kvb_status kvb_poller_wait(struct kvb_poller *poller, int timeout_ms)
     return KVB_OK;
 }
 
+void kvb_poller_pause(uint64_t pause_ns)
+{
+    (void)pause_ns;
+}
+
 bool kvb_poller_is_idle(const struct kvb_poller *poller)
 {
     (void)poller;

@@ -1,10 +1,13 @@
 #include "ingest/zmq/poller.h"
 
+#include "core/clock.h"
+
 #include <errno.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <time.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -230,6 +233,14 @@ kvb_status kvb_poller_wait(struct kvb_poller *poller, int timeout_ms)
         take_poll_event(poller, events[i].data.u64);
     }
     return KVB_OK;
+}
+
+void kvb_poller_pause(uint64_t pause_ns)
+{
+    const struct timespec pause = { .tv_sec = (time_t)(pause_ns / KVB_NS_PER_S),
+                                    .tv_nsec = (long)(pause_ns % KVB_NS_PER_S) };
+
+    (void)clock_nanosleep(CLOCK_MONOTONIC, 0, &pause, NULL); /* a signal makes it shorter */
 }
 
 bool kvb_poller_is_idle(const struct kvb_poller *poller)

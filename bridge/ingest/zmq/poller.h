@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* Waits for input on any of a bridge's sockets and descriptors.
  *
@@ -51,6 +52,9 @@ void kvb_poller_set_drained(struct kvb_poller *poller, size_t owner, unsigned ki
 /* Returns when an owner is ready, after timeout_ms, or on a signal.
  * KVB_IO  epoll_wait() failed; this call has waited timeout_ms instead, and checked every owner */
 kvb_status kvb_poller_wait(struct kvb_poller *poller, int timeout_ms);
+
+/* Sleeps; what comes meanwhile is found by the next wait. */
+void kvb_poller_pause(uint64_t pause_ns);
 
 /* True when the last wait found nothing ready. */
 bool kvb_poller_is_idle(const struct kvb_poller *poller);

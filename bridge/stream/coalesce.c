@@ -1,0 +1,44 @@
+#include "stream/coalesce.h"
+
+#include "core/clock.h"
+
+#include <stdbool.h>
+
+static const uint64_t window_ns = 10 * KVB_NS_PER_MS;
+static const uint64_t longest_pause_ns = KVB_NS_PER_MS;
+
+/* Above 2,000 runs a second a pause gathers two or more of them on average. */
+static const uint64_t run_spacing_ns = KVB_NS_PER_S / 2000;
+
+/* Engines that send at random times have some repeats.  Up to an eighth, a stream's next batch
+ * comes after some 80 ms on average. */
+enum { runs_a_repeat = 8 };
+
+void kvb_coalescing_note(struct kvb_coalescing *coalescing, uint64_t *newest)
+{
+    const uint64_t window = coalescing->windows + 1;
+
+    coalescing->runs++;
+    coalescing->repeats += *newest == window;
+    *newest = window;
+}
+
+static uint64_t decide_pause_ns(const struct kvb_coalescing *coalescing, uint64_t lasted_ns)
+{
+    const bool are_many = coalescing->runs >= lasted_ns / run_spacing_ns;
+    const bool are_seldom = coalescing->repeats <= coalescing->runs / runs_a_repeat;
+
+    return are_many && are_seldom ? longest_pause_ns : 0;
+}
+
+uint64_t kvb_coalescing_pause_ns(struct kvb_coalescing *coalescing, uint64_t now_ns)
+{
+    const uint64_t lasted_ns = now_ns - coalescing->began_ns;
+
+    if (lasted_ns >= window_ns) {
+        *coalescing = (struct kvb_coalescing){ .windows = coalescing->windows + 1,
+                                               .began_ns = now_ns,
+                                               .pause_ns = decide_pause_ns(coalescing, lasted_ns) };
+    }
+    return coalescing->pause_ns;
+}
