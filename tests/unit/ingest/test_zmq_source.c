@@ -22,7 +22,10 @@ struct world {
     struct kvb_zmq *zmq;
     struct kvb_poller *poller;
     struct kvb_source *source;
+    uint64_t deadline_ns; /* of the whole test */
 };
+
+enum { test_s = 50, send_ms = 10000 };
 
 /* LINGER is set before anybody connects: libzmq 4.3.4 hangs in zmq_ctx_term when it is set while
  * a peer leaves (zeromq/libzmq#3252). */
@@ -36,13 +39,16 @@ static void *open_socket(void *context, int type)
     return socket;
 }
 
-/* An XPUB that reports each subscription, also a repeated one of the same prefix. */
+/* An XPUB that reports each subscription, also a repeated one of the same prefix.  A send that a
+ * full queue blocks fails. */
 static void *open_publisher(void *context)
 {
     const int yes = 1;
+    const int wait_ms = send_ms;
     void *socket = open_socket(context, ZMQ_XPUB);
 
     assert_int_equal(zmq_setsockopt(socket, ZMQ_XPUB_VERBOSE, &yes, sizeof yes), 0);
+    assert_int_equal(zmq_setsockopt(socket, ZMQ_SNDTIMEO, &wait_ms, sizeof wait_ms), 0);
     return socket;
 }
 
@@ -59,7 +65,8 @@ begin_requests(struct world *world, size_t max_replay_bytes, enum kvb_replay_req
 {
     struct kvb_detail detail = { .text = "" };
 
-    *world = (struct world){ .context = zmq_ctx_new() };
+    *world = (struct world){ .context = zmq_ctx_new(),
+                             .deadline_ns = kvb_clock_monotonic_ns() + test_s * KVB_NS_PER_S };
     world->pub = open_publisher(world->context);
     world->router = open_socket(world->context, ZMQ_ROUTER);
     bind_anywhere(world->pub, world->events);
@@ -129,10 +136,12 @@ static void publish(struct world *world, const char *topic, uint64_t seq, const 
     assert_true(zmq_send(world->pub, payload, strlen(payload), 0) >= 0);
 }
 
-/* Waits until the source has an item of this kind; fails after 10 s. */
+/* Waits until the source has an item of this kind; fails after 10 s, and when the time of the test
+ * is over: a connection that breaks again and again always has one. */
 static void wait_ready(struct world *world, unsigned kind)
 {
-    const uint64_t deadline_ns = kvb_clock_monotonic_ns() + 10 * KVB_NS_PER_S;
+    const uint64_t wait_ns = kvb_clock_monotonic_ns() + 10 * KVB_NS_PER_S;
+    const uint64_t deadline_ns = wait_ns < world->deadline_ns ? wait_ns : world->deadline_ns;
     unsigned ready = 0;
 
     while (!(ready & kind)) {
