@@ -53,7 +53,7 @@ static inline char *put_event_number(char *at, const char *before, uint64_t valu
 }
 
 /* Each item of a list ends with a comma; the last one has none. */
-static char *end_list(char *at, uint32_t items)
+static char *end_items(char *at, uint32_t items)
 {
     return put_event_text(at - (items > 0), "]}}");
 }
@@ -72,7 +72,7 @@ put_stored(char *at, const struct kvb_router_batch *batch, const struct kvb_rout
         at = put_event_number(at, ",\"tokens_hash\":", batch->tokens[i].value);
         at = put_event_text(at, "},");
     }
-    return end_list(at, event->block_count);
+    return end_items(at, event->block_count);
 }
 
 static char *
@@ -85,7 +85,7 @@ put_removed(char *at, const struct kvb_router_batch *batch, const struct kvb_rou
         at = put_event_number(at, "", batch->blocks[i].value);
         *at++ = ',';
     }
-    return end_list(at, event->block_count);
+    return end_items(at, event->block_count);
 }
 
 static char *
