@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Makes a corpus of a chat trace: a fleet of workers with a cache each serves the trace's
- * requests, and what an index would hear of it is written down.
+/* Makes a corpus of a chat trace: a simulated fleet of workers, each with a cache, serves the
+ * trace's requests. The queries and events that an index would receive are written down.
  *
  *     for each lap, each row, each copy:
  *         a worker is drawn
@@ -18,8 +18,8 @@
  *         store   those of them that it lacked
  *         remove, store  for each block of the answer, singly
  *
- * Copies share no block, so a row comes up in `copies` prompt trees at once.  Laps repeat
- * the trace with other ids, each prompt's first excepted (the system prompt): a short
+ * Copies share no block, so a row of the trace is in `copies` prompt trees at once.  Laps repeat
+ * the trace with other ids, except the first id of each prompt (the system prompt), so a short
  * trace becomes a long one of the same shape.  A hash id of the trace, 512 tokens, becomes
  * `length` blocks. */
 struct plan {
@@ -350,7 +350,7 @@ int main(int argc, char **argv)
         { "--length", "N        blocks for each hash id, that is 512 tokens (4)", take_length },
         { "--cache", "N         blocks that each worker keeps (16384)", take_cache },
         { "--rows", "N          only the first rows of the trace (all)", take_rows },
-        { "--seed", "N          of the rng that draw workers (42)", take_seed },
+        { "--seed", "N          of the random numbers that choose workers (42)", take_seed },
     };
     /* clang-format on */
     const struct bench_about about = {

@@ -178,7 +178,7 @@ static void scene_clear(struct scene *scene)
     chain_done(&parts[own_part]);
 }
 
-/* ---- staircase, deep: one prompt is asked for ---- */
+/* ---- staircase, deep: one prompt is queried ---- */
 
 static void scene_staircase(struct scene *scene)
 {
@@ -250,7 +250,7 @@ static void scene_fleet(struct scene *scene)
     talk_done(&talk);
 }
 
-/* ---- waiting, collide: what an engine may publish to make an index slow ----
+/* ---- waiting, collide: what an engine may publish that makes an index slow ----
  *
  * The first worker holds one prompt; the second is the hostile one, and is cleared each time. */
 
@@ -344,7 +344,7 @@ static void scene_collide_fibonacci(struct scene *scene)
     put_colliding(scene, collide_fibonacci);
 }
 
-/* ---- own_names: a corpus whose workers call equal blocks otherwise ---- */
+/* ---- own_names: a corpus whose workers have different names for equal blocks ---- */
 
 static void scene_own_names(struct scene *scene)
 {

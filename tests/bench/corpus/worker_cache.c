@@ -60,7 +60,7 @@ void worker_cache_release(struct worker_cache *cache, uint32_t place)
     head->older = place;
 }
 
-/* The idle place that goes first, emptied; all in use: WORKER_NO_PLACE. */
+/* Empties the idle place that is evicted first; WORKER_NO_PLACE when all are in use. */
 static uint32_t evict(struct worker_cache *cache, kvb_block_hash *evicted, size_t *evicted_count)
 {
     const uint32_t place = cache->places[cache->capacity].newer;

@@ -5,15 +5,15 @@
 
 #include <stdint.h>
 
-/* The blocks that one worker keeps: the least recently used goes first.
+/* The blocks that one worker keeps; the least recently used is evicted first.
  *
  *     place   0      1      2    ...  capacity-1   capacity
  *            [block][block][free]    [block]      [head of the rings]
  *
  *     idle ring:  head <-> used longest ago <-> ... <-> used last <-> head
- *     free places hang behind each other by `newer`
+ *     free places are a list, linked by `newer`
  *
- * A place in use by the request at hand is in neither.
+ * A place that the current request uses is in neither.
  * Threads: the caller locks.
  * Memory:  16 bytes a place, and the table's cells. */
 struct worker_place {

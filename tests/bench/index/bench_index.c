@@ -24,7 +24,7 @@ struct row {
 static const struct row rows[] = {
     { "index.wide", row_wide },           /* 10,000 workers hold one prompt of 64 blocks */
     { "index.wide_long", row_wide_long }, /* of 512 */
-    { "index.clear", row_clear },         /* one of 1,000 workers forgets all */
+    { "index.clear", row_clear },         /* one of 1,000 workers is cleared */
     { "index.staircase", row_staircase }, /* 999 depths in one answer */
     { "index.deep", row_deep },           /* a query of 6,250 blocks */
     { "index.growth", row_growth },       /* the worst store while it grows */

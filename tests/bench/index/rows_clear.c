@@ -2,7 +2,7 @@
 #include "index/chain.h"
 #include "index/rows.h"
 
-/* ---- index.clear: one of 1,000 workers of 16,384 blocks forgets all of them ----
+/* ---- index.clear: one of 1,000 workers of 16,384 blocks is cleared ----
  *
  * Each worker holds 128 prompts of 128 blocks; the first half of each prompt is held by
  * all workers, the rest by it alone. */
@@ -83,7 +83,7 @@ static void measure_single(const struct bench *bench, struct cleared *cleared)
     } while (count < max_clears && bench_seconds_since(began_ns) < bench->seconds);
 
     bench_figure_percentile("index.clear.at_once", at_once_ns, count, 500);
-    /* The median of the worst of each clear: a single one is the machine's, not ours. */
+    /* The median of each clear's worst slice, because the machine sometimes interrupts one. */
     bench_figure_percentile("index.clear.slice", slice_ns, count, 500);
     bench_figure_percentile("index.clear.all", all_ns, count, 500);
 }

@@ -9,7 +9,7 @@
 
 enum { max_replays = 15, max_queries = 1 << 20 };
 
-/* What several replays of one corpus gave. */
+/* The results of several replays of one corpus. */
 struct replays {
     double rates[max_replays]; /* M block operations/s */
     size_t count;
@@ -26,7 +26,8 @@ replay_once(const struct bench_corpus *corpus, bool is_events_only, struct repla
 
     replay_init(&replay, corpus->workers);
     replay_prepare(&replay);
-    const struct bench_usage began = bench_usage_of(0); /* making an index is not in it */
+    const struct bench_usage began =
+        bench_usage_of(0); /* the time to make an index is not included */
     const double seconds = replay_corpus(&replay, corpus, is_events_only);
     replays->used = bench_usage_plus(replays->used, bench_usage_between(began, bench_usage_of(0)));
     replays->rates[replays->count++] = (double)replay.block_operations / seconds / 1e6;
@@ -79,7 +80,7 @@ void row_own_names(const struct bench *bench, struct bench_corpus *corpus)
 
 /* ---- index.query, index.bytes_per_membership ---- */
 
-/* Brings a question into the cache, where a decoder leaves it. */
+/* Brings a query's hashes into the cache, where a decoder leaves them. */
 static void read_question(const struct bench_record *record)
 {
     static volatile uint64_t read;
@@ -92,7 +93,7 @@ static void read_question(const struct bench_record *record)
     (void)read;
 }
 
-/* All queries of the corpus in its order, one by one, on the index that its end left. */
+/* All queries of the corpus in its order, one by one, on the index after its last event. */
 static size_t
 time_queries(struct replay *replay, const struct bench_corpus *corpus, uint32_t *out_ns)
 {

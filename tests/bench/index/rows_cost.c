@@ -8,7 +8,7 @@
 /* ---- index.cost.W: the same blocks and events, dealt to more and more workers ----
  *
  * Each prompt has 32 blocks that all workers hold and 64 of one worker alone.  An event
- * takes the oldest prompt of a worker out and brings a new one in. */
+ * removes the oldest prompt of a worker and stores a new one. */
 enum { cost_blocks = 1280000, cost_shared = 32, cost_own = 64 };
 
 struct costs {
@@ -33,7 +33,7 @@ static void bring(struct costs *costs, uint32_t worker, size_t number)
     chain_store(&costs->replay, worker, &costs->own, 0, costs->own.count);
 }
 
-/* ns per block of events; making the blocks is not in it. */
+/* ns per block of events; the time to make the blocks is not included. */
 static double change_all(struct costs *costs, size_t *numbers, size_t events, uint64_t *rng)
 {
     uint64_t took_ns = 0;

@@ -5,11 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- index.holes: are answers exact, whatever is missing in the middle? ----
+/* ---- index.holes: are answers exact when blocks in the middle of a prompt are missing? ----
  *
  * 60 prompts in 12 families share some of their beginnings.  Workers store any part of a
- * prompt (also one whose beginning they lack), lose any blocks of it, are cleared.  A dull
- * reference holds one byte for each (worker, block); each query compares all workers. */
+ * prompt (also one whose beginning they lack), lose any blocks of it, are cleared.  A simple
+ * reference model holds one byte for each (worker, block); each query compares all workers. */
 enum {
     holes_workers = 130, /* more than two words of a set */
     families = 12,

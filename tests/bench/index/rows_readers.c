@@ -9,11 +9,11 @@
 
 /* ---- index.readers: do queries wait behind bursts of events? ----
  *
- * One thread owns the index, as in kvaggregator: it answers what was asked, then applies
- * one event, and so on.  100,000 block operations a second arrive in bursts, ten a second;
- * queries come one by one, 2,000 a second on average, at random.  A query's time counts
- * from when it came, so that waiting is in it.  All times are CPU time of the thread: were
- * they not, a busy machine that stops it for 4 ms twice a second would be all that p99 says.
+ * One thread owns the index, as in kvaggregator: it answers the queries that have arrived, then
+ * applies one event, and so on.  100,000 block operations a second arrive in bursts, ten a
+ * second; queries arrive one by one, 2,000 a second on average, at random times.  A query's time
+ * includes its waiting.  All times are CPU time of the thread: in wall time, a busy machine that
+ * stops the thread for 4 ms twice a second would decide the p99.
  *
  *     events   |||||||||          |||||||||          |||||||||
  *     queries    |    | ||      |    |      |  | ||     |    |

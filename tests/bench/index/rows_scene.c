@@ -53,7 +53,8 @@ struct times {
 
 struct rounds {
     struct times store_ns, remove_ns;  /* a block */
-    struct times clear_us, cleared_us; /* a clear: until no answer names it; and swept */
+    struct times clear_us, cleared_us; /* a clear: until no answer lists the worker, and until its
+                                          memory is reclaimed */
 };
 
 static void note(struct times *times, double value)
@@ -175,7 +176,7 @@ void row_scene_growth(const struct bench *bench, struct bench_corpus *corpus)
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     double min_ms = worst_store_ms(corpus);
 
-    /* What it does itself it does in every run; the machine interrupts now and then. */
+    /* The index's own work is the same in every run; the machine interrupts some of them. */
     while (bench_seconds_since(began_ns) < bench->seconds) {
         const double worst_ms = worst_store_ms(corpus);
         min_ms = worst_ms < min_ms ? worst_ms : min_ms;

@@ -67,7 +67,7 @@ static double load_all(struct replay *source)
         bench_must(
             kvb_prefix_index_walk(source->index, source->slots[i], load_run, &loader), "a load");
         if (kvb_prefix_index_slot_blocks(target.index, target.slots[i]) != loader.blocks) {
-            bench_fail("index.snapshot: not all that was loaded is there");
+            bench_fail("index.snapshot: the second index lacks blocks of the first");
         }
     }
     const double seconds = bench_seconds_since(began_ns);

@@ -14,7 +14,7 @@ enum { max_rounds = 201 };
 struct wide {
     struct replay replay;
     struct chain chain;
-    uint32_t *order; /* owned; in which workers come, drawn anew */
+    uint32_t *order; /* owned; the order of the workers, drawn anew in each round */
     size_t *lost;    /* owned; blocks of the tail that each loses */
     uint64_t rng;
 };

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 /* A conversation of one worker: a shared system prompt, earlier turns below it, and the user's next
- * turn, which nobody holds. */
+ * turn, which no worker holds. */
 enum talk_part { talk_system, talk_said, talk_next, talk_parts };
 
 struct talk {

@@ -40,7 +40,7 @@ enum asking_way { ASK_HTTP, ASK_NATS, ASK_GRPC };
 
 struct asking {
     struct scene *scene;               /* all three borrowed */
-    const struct questions *questions; /* asked in turn */
+    const struct questions *questions; /* sent in turn */
     enum asking_way way;
     uint16_t port;       /* over HTTP; 0: the aggregator's */
     const char *subject; /* over NATS */

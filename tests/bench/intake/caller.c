@@ -107,7 +107,7 @@ static void put_request(struct caller *caller, kvb_span message)
     }
 }
 
-/* What the frames say that have come whole. */
+/* What the frames that have arrived completely contain. */
 struct seen {
     size_t bytes; /* of the answer */
     bool is_over;
@@ -162,7 +162,7 @@ size_t caller_ask(struct caller *caller, kvb_span message)
     if (!send_sent(caller)) {
         return 0;
     }
-    while (!seen.is_over) { /* ends: the answer does, or the connection */
+    while (!seen.is_over) { /* terminates: the answer ends, or the connection does */
         if (!read_frames(caller, &seen)) {
             return 0;
         }

@@ -83,7 +83,7 @@ void intake_nats(const struct intake *intake)
 
 /* ==== query.* ==== */
 
-/* ---- The floor: answers of the same size from somebody who does nothing for them ---- */
+/* ---- The baseline: answers of the same size from a program that does no work for them ---- */
 
 #define ECHO "bench.echo"
 #define MATCH "namespace.dynamo.component.Router.kv_match"
@@ -130,7 +130,7 @@ static bool is_http_answered(void *context)
     return is_open;
 }
 
-/* The mean size of the aggregator's answers to all questions, in bytes. */
+/* The mean size of the aggregator's answers to all requests, in bytes. */
 static uint64_t http_answer_bytes(const struct scene *scene, const struct questions *questions)
 {
     struct web web;
@@ -189,15 +189,15 @@ static void end_echoes(struct echoes *echoes)
 
 /* ---- Latencies ---- */
 
-/* What somebody else asks meanwhile. */
+/* What another client requests meanwhile. */
 enum beside { NOTHING, DUMPS, LONG_PROMPTS };
 
-/* What is asked, and what else happens meanwhile. */
+/* What is requested, and what else happens meanwhile. */
 struct situation {
     const char *name; /* of its figures; NULL: it has none */
     uint64_t burst;   /* block operations at once */
     enum asking_way way;
-    bool is_echo; /* asked of bench_echo */
+    bool is_echo; /* sent to bench_echo */
     enum beside beside;
 };
 
@@ -206,7 +206,8 @@ struct trial {
     struct situation ours;
     struct situation theirs;
     const char *against; /* NULL: there are no turns */
-    bool has_rise;       /* both also of bench_echo: how much its latencies rise is the floor */
+    bool
+        has_rise; /* both also with bench_echo, because the rise of its latencies is the baseline */
 };
 
 /* clang-format off */
@@ -229,7 +230,7 @@ static const struct trial trials[] = {
 
 enum { turns = 5, max_sides = 4, max_long_samples = 1 << 14 };
 
-/* Somebody who asks for all there is, again and again, or for long prompts, at a rate. */
+/* A client that requests dumps one after the other, or long prompts at a rate. */
 struct bystander {
     struct scene *scene;
     const struct questions *questions;
@@ -291,7 +292,7 @@ static void *stand_by(void *context)
     return NULL;
 }
 
-/* What a run of bench_intake has while it asks. */
+/* The state of a run of bench_intake while it sends requests. */
 struct play {
     const struct intake *intake;
     struct scene scene;

@@ -63,7 +63,7 @@ static void answer_nats(void *context, const struct kvb_bus_message *message)
 {
     const struct echo *echo = context;
 
-    if (message->reply) { /* not sent: the asker's time limit notices */
+    if (message->reply) { /* not sent: the client's time limit notices */
         (void)kvb_bus_publish(
             echo->bus, message->reply, (kvb_span){ .data = echo->answer, .len = echo->bytes });
     }

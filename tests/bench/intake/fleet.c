@@ -397,7 +397,8 @@ kvb_status fleet_list(struct fleet *fleet, uint32_t worker, struct kvb_buf *out)
     KVB_TRY(list_prefixes(fleet, worker, &chain));
     KVB_TRY(list_prompts(fleet, worker, &chain));
     for (size_t i = 0; i < fleet->batch.event_count; i++) {
-        fleet->batch.events[i].event_id = i; /* means nothing, but ids of a message follow on */
+        fleet->batch.events[i].event_id =
+            i; /* has no meaning here, but the ids of a message must be consecutive */
     }
     return kvb_sync_reply_encode(&reply, out);
 }

@@ -12,7 +12,7 @@
 /* What bridges of a fleet publish, made up from one seed, with the truth beside it.
  *
  * A prompt is a system prefix that many share and a body of its own, then a few
- * decoded blocks, told one by one:
+ * decoded blocks, published one by one:
  *
  *     [ prefix of its group: 16 ][ body: 48 ][ decoded ][ decoded ] ...
  *       stored once a worker       one run     one run each
@@ -61,7 +61,7 @@ struct fleet_worker {
 
 struct fleet {
     struct fleet_options options;
-    bool has_addresses;           /* heartbeats say them, and that engines name the blocks */
+    bool has_addresses; /* in heartbeats, which then also say that engines name the blocks */
     struct fleet_worker *workers; /* owned */
     uint64_t random;
     uint32_t next_worker;
@@ -100,13 +100,13 @@ kvb_status fleet_make(struct fleet *fleet, uint64_t blocks, struct fleet_round *
 void fleet_heartbeat(
     const struct fleet *fleet, uint32_t worker, struct kvb_heartbeat *out_heartbeat);
 
-/* One chunk of what a bridge answers when it is asked for the worker's list: the bodies of
+/* One chunk of a bridge's answer to a request for the worker's list: the bodies of
  * its prompts from number *prompt on, which becomes the next chunk's; at fleet.options.held
  * the list ends.  Nobody else holds any of them.  Appends to out. */
 kvb_status fleet_list_chunk(
     struct fleet *fleet, uint32_t worker, uint32_t chunk, uint32_t *prompt, struct kvb_buf *out);
 
-/* What a bridge answers when it is asked for all that the worker holds: one chunk, of the state
+/* A bridge's answer to a request for all that the worker holds: one chunk, of the state
  * after the last message that was made.  Appends to out. */
 kvb_status fleet_list(struct fleet *fleet, uint32_t worker, struct kvb_buf *out);
 

@@ -61,7 +61,7 @@ static uint64_t process_cpu_ns(pid_t pid)
     return (uint64_t)time.tv_sec * KVB_NS_PER_S + (uint64_t)time.tv_nsec;
 }
 
-/* ---- Asking, `rate_in_flight` at a time ---- */
+/* ---- Requesting, `rate_in_flight` at a time ---- */
 
 struct load {
     const struct questions *questions;
@@ -92,10 +92,10 @@ static size_t next_question(struct load *load)
     return load->asked++ % question_prompts;
 }
 
-/* One connection, which has one question under way. */
+/* One connection, with one request under way. */
 struct channel {
     struct web web;
-    size_t expected; /* bytes of the answer; 0: its head has not come yet */
+    size_t expected; /* bytes of the answer; 0: its header has not arrived yet */
 };
 
 static void ask_on_channel(struct load *load, struct channel *channel)
@@ -141,7 +141,7 @@ static void load_http(struct load *load)
         fds[i] = (struct pollfd){ .fd = channels[i].web.fd, .events = POLLIN };
         ask_on_channel(load, &channels[i]);
     }
-    while (load->in_flight > 0) { /* ends: each answer comes, or the program fails */
+    while (load->in_flight > 0) { /* terminates: each answer arrives, or the program fails */
         INTAKE_MUST(poll(fds, rate_in_flight, answer_ms) > 0 ? KVB_OK : KVB_IO);
         for (size_t i = 0; i < rate_in_flight; i++) {
             if (!fds[i].revents || !read_channel(&channels[i])) {

@@ -164,7 +164,7 @@ static void start_aggregator(struct scene *scene, const struct intake *intake)
     char log[path_bytes];
 
     INTAKE_MUST(free_port(&scene->port));
-    if (bench_wants(&intake->bench, "query.grpc.p99")) { /* a build of before may be measured */
+    if (bench_wants(&intake->bench, "query.grpc.p99")) { /* an older build may be measured */
         INTAKE_MUST(free_port(&scene->grpc_port));
     }
     INTAKE_MUST(folder_make(scene->folder));
@@ -209,7 +209,7 @@ void scene_restart(struct scene *scene, const struct intake *intake)
 void scene_end(struct scene *scene)
 {
     kvb_bus_close(scene->bus);
-    (void)process_end(scene->aggregator, SIGTERM, patience_ms, NULL); /* or killed then */
+    (void)process_end(scene->aggregator, SIGTERM, patience_ms, NULL); /* after that it is killed */
     nats_server_kill(&scene->server);
     folder_remove(scene->folder);
 }

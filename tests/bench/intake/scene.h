@@ -20,7 +20,7 @@ struct scene {
     uint16_t grpc_port;    /* 0: none */
     char folder[64];       /* its configuration and log */
     uint64_t exec_ns;      /* when it was started, and was ready */
-    uint64_t answering_ns; /* the first answer of /readyz, whatever it says */
+    uint64_t answering_ns; /* the first answer of /readyz, of any status */
     uint64_t ready_ns;     /* the first 200 */
     struct kvb_bus *bus;   /* of the bridges */
 };
@@ -61,7 +61,7 @@ void scene_send_heartbeats(struct scene *scene, const struct fleet *fleet);
 /* Waits until the aggregator has applied this many events. */
 void scene_wait_applied(const struct scene *scene, uint64_t events);
 
-/* A thread that publishes what was made before, each at its time: `rate` block operations
+/* A thread that publishes messages made before, each at its time: `rate` block operations
  * a second, `burst` of them at once, and a heartbeat every millisecond, workers in turn. */
 struct utterance {
     uint64_t after_ns; /* since the thread began */

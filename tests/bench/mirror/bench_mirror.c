@@ -4,8 +4,8 @@
 
 #include <stdio.h>
 
-/* The rows mirror.*: what a block costs the bridge in its list of what an engine holds, in
- * memory and in time, tokens hashed, digest and transitions included.
+/* The rows mirror.*: what a block costs in the bridge's list of what an engine holds, in memory
+ * and in time. The hashes of its tokens, the digest and the published events are included.
  *
  * A prompt is one Stored of its first part, then Storeds of one block each, as decoding
  * makes them; the engine evicts the oldest prompt, its last block first. */

@@ -101,7 +101,7 @@ struct bench bench_begin(int argc, char **argv, const struct bench_about *about)
     }
     bench.names = argv + first_name;
 #ifndef __OPTIMIZE__
-    bench_progress("%s: built without optimisation; its figures say nothing", argv[0]);
+    bench_progress("%s: built without optimisation; its figures have no meaning", argv[0]);
 #endif
     return bench;
 }
@@ -140,7 +140,7 @@ bool bench_read_number(const char *value, uint64_t max, uint64_t *out)
 
 /* ---- Figures ---- */
 
-/* What the figures to come say of the kernel. */
+/* The kernel's share that the next figures report. */
 static struct {
     bool is_running; /* until the next figure */
     pid_t pid;
@@ -165,7 +165,7 @@ void bench_measured(struct bench_usage usage)
 struct beside {
     const char *against; /* NULL: nothing */
     double against_value, ratio;
-    size_t rounds; /* 0: not said, as are spreads that are NAN */
+    size_t rounds; /* 0: not printed, like spreads that are NAN */
     double spread, ratio_spread;
     const char *more; /* JSON; NULL: none */
 };

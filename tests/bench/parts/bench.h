@@ -8,15 +8,15 @@
 #include <stdint.h>
 
 /* What the programs of the bench have in common: their options, the clock that bounds a
- * row, and the one way to say a figure.
+ * row, and the output of figures.
  *
  *     bench_x [--seconds N] [--small] [NAME...]
  *
  * stdout: one JSON object a figure, one a line; stderr: progress and trouble.  A name is
  * that of a row or of a figure, or how such names begin; none means all.
  * Threads: only the thread that made it; figures and progress from any one at a time.
- * Memory:  nothing grows.  A bench that cannot go on says why and ends with 1: there is
- *          nobody to return an error to. */
+ * Memory:  nothing grows.  A bench that cannot continue prints why and ends with 1, so
+ *          functions return no errors. */
 struct bench {
     const char *program;
     double seconds; /* for each row; what must run once may take longer */
@@ -83,9 +83,9 @@ void bench_figure_turns(const char *name, const struct bench_turns *turns, const
 void bench_figure_percentile(
     const char *name, const uint32_t *samples_ns, size_t count, unsigned permille);
 
-/* What is measured begins now.  The figures after it say the kernel's share of the processor time
- * of this process (pid 0), or of another, from here to the first of them.  Without it they say
- * none. */
+/* What is measured begins now.  The figures after this call have the kernel's share of the
+ * processor time of this process (pid 0), or of another, from here to the first of them.  Without
+ * this call they have none. */
 void bench_measure(pid_t pid);
 
 /* The same of a measurement that is over, or of several together. */
@@ -122,7 +122,7 @@ double bench_median(double *values, size_t count);
  * three. */
 double bench_spread(double *values, size_t count);
 
-/* What two readings of the clock cost, ns: it is in each time of a single thing. */
+/* What two readings of the clock cost, ns: each measured time includes it. */
 uint32_t bench_clock_ns(void);
 
 /* Of this process, resident. */

@@ -67,7 +67,9 @@ static void read_file(const char *path, int fd, size_t bytes, struct bench_corpu
     if (corpus->memory == MAP_FAILED) {
         bench_fail("%s: no memory for %zu bytes", path, bytes);
     }
-    (void)madvise(corpus->memory, corpus->memory_bytes, MADV_HUGEPAGE); /* a wish */
+    (void)madvise(
+        corpus->memory, corpus->memory_bytes,
+        MADV_HUGEPAGE); /* advice, which the kernel may ignore */
     for (size_t got = 0; got < bytes;) {
         const ssize_t more = read(fd, (char *)corpus->memory + got, bytes - got);
         if (more <= 0) {
@@ -100,7 +102,7 @@ static void check_records(const char *path, const struct bench_corpus *corpus)
     for (const uint64_t *at = corpus->begin; at < corpus->end; records++) {
         struct bench_record record;
         if (!is_whole(corpus, at)) {
-            bench_fail("%s: record %llu is not one", path, (unsigned long long)records);
+            bench_fail("%s: record %llu is invalid", path, (unsigned long long)records);
         }
         at = bench_corpus_next(at, &record);
         block_operations += record.count;

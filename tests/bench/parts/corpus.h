@@ -22,7 +22,7 @@
  *     record ...
  *
  * A block operation is one hash of a query, a Stored or a Removed: a block stored counts
- * once.  All workers name equal blocks equally.
+ * once.  All workers have the same names for equal blocks.
  *
  * Threads: the caller locks.
  * Memory:  the whole file, in huge pages where there are any: a page fault or a page walk

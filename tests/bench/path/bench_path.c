@@ -10,7 +10,7 @@
  *                           what the way allocated from a publisher's socket to a nats-server:
  *                           our code, and inside them libzmq, libnats and C++'s new (libzmq's)
  *
- * Each time is the best of as many rounds as fit: what disturbs a machine only ever adds. */
+ * Each time is the best of as many rounds as fit, because other load only makes a round longer. */
 #include "feed.h"
 #include "memory.h"
 #include "parts/bench.h"
@@ -125,7 +125,7 @@ static void encode_json(struct path *path)
     }
 }
 
-/* ---- Rounds: each tells the whole feed once; returns what is timed, in ns ---- */
+/* ---- Rounds: each processes the whole feed once; returns what is timed, in ns ---- */
 
 static uint64_t round_of_decoding(struct path *path)
 {
@@ -286,7 +286,7 @@ static void count_socket_row(const struct socket_row *row, uint64_t events)
 
     bench_measure(0);
     if (!bench_run_sockets(row->profile, events, note_allocations, before)) {
-        bench_fail("%s: no nats-server, or the way is blocked", row->name);
+        bench_fail("%s: nats-server cannot be started, or no events arrive there", row->name);
     }
     note_allocations(after);
     for (int i = 0; i < bench_owners; i++) {

@@ -5,14 +5,14 @@
 
 #include <stddef.h>
 
-/* What an engine says, as bytes, made before anything is timed: prompts of 64 blocks of
+/* What an engine publishes, as bytes, made before anything is timed: prompts of 64 blocks of
  * 16 tokens, block after block, and a Cleared at the end, so that the same batches can be
- * told again and again.
+ * published again and again.
  *
  *     [ stored ][ stored ] ... [ stored ][ cleared ]
  *
- * Tokens are drawn so that small numbers are frequent, as a tokenizer's are: their bytes
- * cannot be foretold. */
+ * Tokens are random, and small numbers are frequent, as a tokenizer's are: the processor cannot
+ * predict how many bytes the next one has. */
 enum { bench_feed_batches = 1 << 14 };
 
 struct bench_feed {

@@ -19,7 +19,7 @@ void *__libc_memalign(size_t alignment, size_t bytes);
 
 static struct owner {
     const char *name;
-    const char *file; /* how its path goes on behind the last slash */
+    const char *file; /* how its file name begins */
     uintptr_t from, to;
     _Atomic uint64_t calls;
 } owners[bench_owners] = {
@@ -67,7 +67,7 @@ static int note_library(struct dl_phdr_info *info, size_t size, void *context)
 
 void bench_find_owners(void)
 {
-    (void)dl_iterate_phdr(note_library, NULL); /* 0 from each: it goes through all */
+    (void)dl_iterate_phdr(note_library, NULL); /* each call returns 0, so that all are visited */
 }
 
 static void count(struct owner *owner)

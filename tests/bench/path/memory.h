@@ -2,7 +2,7 @@
 
 #include <stdint.h>
 
-/* Who asks for memory, and how often.
+/* Which code allocates memory, and how often.
  *
  *     our code --wrapped by the linker--> counted as ours ----+
  *     libzmq, libnats, ... ---------> malloc of this program: counted by whose code calls

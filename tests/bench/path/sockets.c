@@ -22,19 +22,20 @@
 
 enum { wait_ms = 100, patience_ms = 10000, message_blocks = 1, grown_events = 1 << 19 };
 
-/* ---- The engine: a process that says the feed again and again until it is killed ---- */
+/* ---- The engine: a process that publishes the feed again and again until it is killed ---- */
 
 static void say(void *pub, uint64_t seq, kvb_span payload)
 {
     uint8_t seq_frame[8];
 
     kvb_frames_write_seq(seq, seq_frame);
-    (void)zmq_send(pub, "", 0, ZMQ_SNDMORE); /* waits where the bridge is slower; else it ends */
+    (void)zmq_send(
+        pub, "", 0, ZMQ_SNDMORE); /* waits while the bridge is slower, and ends when it is gone */
     (void)zmq_send(pub, seq_frame, sizeof seq_frame, ZMQ_SNDMORE);
     (void)zmq_send(pub, payload.data, payload.len, 0);
 }
 
-/* Begins when somebody subscribes: the bridge sees the history from its first batch. */
+/* Begins when the bridge subscribes, so that it receives the history from its first batch. */
 __attribute__((noreturn)) static void be_engine(const struct bench_feed *feed, const char *endpoint)
 {
     const int yes = 1;
@@ -208,7 +209,7 @@ static kvb_status publish_events(struct way *way, uint64_t events)
 bool bench_run_sockets(
     enum kvb_profile profile, uint64_t events, void (*begin)(void *context), void *context)
 {
-    struct way *way = calloc(1, sizeof *way); /* the feed's places alone are 128 KiB */
+    struct way *way = calloc(1, sizeof *way); /* the offsets of the feed alone take 128 KiB */
 
     if (!way) {
         return false;

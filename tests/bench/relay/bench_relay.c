@@ -9,8 +9,8 @@
  *
  *     engine (PUB) --> a relay, in a process of its own --> nats-server --> subscriber
  *
- * The same bytes through ours, in both profiles, and through what ours are measured
- * against: the relay that passes bytes through unread, and the one in Python. */
+ * The same bytes go through our bridge, in both profiles, and through the relays that it is
+ * measured against: one that passes bytes on unread, and one in Python. */
 
 static void stop(int signal)
 {

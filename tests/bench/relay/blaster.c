@@ -76,7 +76,7 @@ void engine_send_head(struct engine *engine)
     for (int i = 0; i < 8; i++) {
         seq[i] = (uint8_t)(engine->next_seq >> (56 - 8 * i));
     }
-    /* PUB never blocks and never says no: what is lost is missed by the reader */
+    /* PUB never blocks and reports no loss: the reader notices what is missing */
     (void)zmq_send(engine->socket, topic, sizeof topic - 1, ZMQ_SNDMORE);
     (void)zmq_send(engine->socket, seq, sizeof seq, ZMQ_SNDMORE);
     engine->next_seq++;
@@ -106,7 +106,7 @@ static void wait_for_room(struct blast *blast, uint64_t sent)
 
     atomic_store(&blast->wanted, enough);
     while (atomic_load(&blast->arrived) < enough && !atomic_load(&blast->is_over)) {
-        (void)sem_wait(&blast->has_room); /* cut short by a signal: we look again */
+        (void)sem_wait(&blast->has_room); /* interrupted by a signal: the loop checks again */
     }
     atomic_store(&blast->wanted, 0);
 }

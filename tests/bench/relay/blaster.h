@@ -11,19 +11,19 @@
 #include <stdint.h>
 
 /* The engines' side: PUB sockets as vLLM has them (topic, number, batch), and a thread
- * that sends as fast as what it sends arrives.
+ * that sends as fast as its batches arrive.
  *
  *     blaster's thread --> PUB --> the relay --> nats-server --> reader
  *            ^                                                     |
  *            +----------- arrived, at most `window` behind --------+
  *
- * Why a window: PUB drops above its high-water mark and says nothing, so a free-running
- * engine measures how fast a relay loses.  With a bounded number of batches under way
- * nothing is ever dropped (the socket's own mark is off), every part of the way is kept
- * busy, and the rate is the highest at which all arrives, found in one go. */
+ * Why a window: PUB drops silently above its high-water mark, so an engine without a limit
+ * measures how fast a relay loses.  With a bounded number of batches under way nothing is
+ * dropped (the socket has no high-water mark of its own), every program stays busy, and the
+ * rate is the highest at which all batches arrive, found in a single run. */
 
-/* XPUB is PUB on the wire; it also tells when somebody has subscribed, so that number 0
- * is not lost.  Undone by engine_close(). */
+/* XPUB is PUB on the wire; it also reports subscriptions, so that number 0 is sent when
+ * somebody has subscribed and is not lost.  Undone by engine_close(). */
 struct engine {
     void *socket; /* owned */
     uint64_t next_seq;
@@ -37,7 +37,7 @@ kvb_status engine_open(
     void *zmq_context, uint64_t io_threads, const struct engine *before, struct engine *out_engine);
 void engine_close(struct engine *engine);
 
-/* Returns when somebody has subscribed; KVB_AGAIN after timeout_ms. */
+/* Returns when a relay has subscribed; KVB_AGAIN after timeout_ms. */
 kvb_status engine_wait(struct engine *engine, int timeout_ms);
 
 /* The topic and the next number: two of the three frames of a message. */
@@ -46,7 +46,7 @@ void engine_send_head(struct engine *engine);
 enum { blast_ring = 1 << 16 }; /* more than any window */
 
 struct blast {
-    struct engine *engines; /* borrowed; they speak in turn */
+    struct engine *engines; /* borrowed; they send in turn */
     size_t engine_count;
     const struct script *script; /* borrowed */
     uint64_t window;             /* batches under way, at most */

@@ -16,7 +16,8 @@
 
 enum { path_bytes = 256, max_sockets = 8192, subscribe_ms = 30000, look_ms = 50, stop_ms = 10000 };
 
-/* A port beside a free one is mostly taken where many connections ended within the last minute. */
+/* Where many connections ended within the last minute, the port after a free one is often in use.
+ */
 enum { tries_each = 100 };
 
 static const char *const names[contender_kinds] = {
@@ -195,7 +196,7 @@ static kvb_status open_engines(const struct stage *stage, size_t count, struct c
     return contender->engine_count == count ? KVB_OK : KVB_IO;
 }
 
-/* Runs until it is ended; a relay that cannot begin says so and ends. */
+/* Runs until it is ended; a relay that cannot start prints why and ends. */
 static kvb_status wait_for_subscription(struct contender *contender, struct engine *engine)
 {
     const uint64_t until_ns = kvb_clock_monotonic_ns() + subscribe_ms * KVB_NS_PER_MS;
@@ -264,7 +265,7 @@ static void say_why(const struct stage *stage, enum contender_kind kind)
     (void)snprintf(path, sizeof path, "%s/%s.log", stage->server.folder, names[kind]);
     (void)file_read(path, text, sizeof text); /* none, or longer: what there is */
     text[sizeof text - 1] = '\0';
-    bench_progress("%s does not come up: %s", names[kind], text);
+    bench_progress("%s does not start: %s", names[kind], text);
 }
 
 kvb_status contender_start(
@@ -303,8 +304,8 @@ kvb_status contender_start(
     return KVB_OK;
 }
 
-/* All are killed: a bridge that is asked to stop would first publish, for nobody, that nothing is
- * held any more. */
+/* All are killed, because a bridge that stops at SIGTERM first publishes that nothing is held any
+ * more, which nobody reads here. */
 void contender_stop(struct contender *contender)
 {
     if (contender->pid > 0) {

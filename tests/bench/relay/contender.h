@@ -11,8 +11,8 @@
 #include <sys/types.h>
 
 /* One nats-server, and the relays that are compared on it, each with engines and a
- * subject of its own.  All of a comparison run at once and are measured in turn: whoever
- * is not measured waits in its poll. */
+ * subject of its own.  All of a comparison run at once and are measured in turn: the
+ * others wait in poll(). */
 
 struct stage_programs {
     const char *bridge; /* kvbridge */
@@ -53,7 +53,7 @@ struct contender {
     pid_t pid;              /* 0: it does not run */
     struct engine *engines; /* owned */
     size_t engine_count;
-    const struct script *script; /* what they say; borrowed, NULL before the first word */
+    const struct script *script; /* what they send; borrowed, NULL before the first batch */
     char subject[128];
     uint16_t http_port;          /* of a bridge; 0: none */
     char republished_events[64]; /* of contender_republish, like the next two */

@@ -60,7 +60,8 @@ say_result(const char *what, int round, enum contender_kind kind, const struct r
     }
 }
 
-/* Whoever has no turn waits in its poll: a turn's ticks of 10 ms would be too few. */
+/* The kernel counts processor time in ticks of 10 ms, too few in one turn; relays that have no turn
+ * wait in poll() and add nothing. */
 static void begin_usage(const struct field *field, struct results *results)
 {
     for (enum contender_kind kind = 0; kind < contender_kinds; kind++) {

@@ -16,7 +16,7 @@
  *
  * A figure is the median of the rounds; a ratio is the median of the rounds' ratios. */
 
-enum { rounds = 9 }; /* odd: the middle one is one that was */
+enum { rounds = 9 }; /* odd, so that the median is one of the values */
 
 /* What the groups of rows share. */
 struct relay_bench {
@@ -29,8 +29,8 @@ struct field {
     bool runs[contender_kinds];
 };
 
-/* Starts and warms up those that are wanted; without Python that one is left out, and
- * said so.  On failure too field_stop() follows.
+/* Starts and warms up those that are wanted; without Python that relay is left out, and a
+ * line says so.  On failure too field_stop() follows.
  * KVB_IO, KVB_NO_MEMORY, KVB_CLOSED; KVB_AGAIN: one does not come up */
 kvb_status field_start(
     const struct relay_bench *bench, const bool is_wanted[contender_kinds],
@@ -51,7 +51,7 @@ kvb_status field_run(
 /* Selects a number of a result. */
 typedef double (*picker)(const struct run_result *result);
 
-/* Which of its numbers a figure is of, and against whom. */
+/* Which number a figure shows, and which relay it is compared with. */
 struct field_figure {
     enum contender_kind ours, against;
     picker pick;

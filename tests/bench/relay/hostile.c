@@ -60,7 +60,7 @@ static kvb_status write_clear(struct writer *writer)
     return end_batch(writer, KVB_DIALECT_VLLM_0_22);
 }
 
-/* One Stored, a batch of its own, of what stands in hashes and tokens. */
+/* One Stored, in a batch of its own, of the blocks in hashes and tokens. */
 static kvb_status write_run(struct writer *writer, size_t count)
 {
     const struct kvb_stored_run run = { .hashes = writer->hashes,

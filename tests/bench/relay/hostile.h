@@ -15,7 +15,7 @@
  *
  *     tierclear  two Stored of 200,000 blocks, then 60,000 AllBlocksCleared of a tier
  *                that holds nothing: a walk over all blocks for each would be 24 billion steps
- *     waiting    300,000 Stored of one block, all children of a parent that nobody stored
+ *     waiting    300,000 Stored of one block, all children of a parent that was never stored
  *     collide    one Stored of 300,000 hashes that splitmix64 without a key puts in one line
  *                of a table
  *

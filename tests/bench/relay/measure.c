@@ -12,7 +12,8 @@ enum {
     max_samples = 1 << 20,
 };
 
-static const uint64_t silence_ns = 200 * KVB_NS_PER_MS; /* who says nothing for so long is done */
+static const uint64_t silence_ns =
+    200 * KVB_NS_PER_MS; /* a relay that is silent for so long is done */
 static const uint64_t republished_silence_ns = KVB_NS_PER_S;
 static const uint64_t lost_ns = measure_lost_ms * KVB_NS_PER_MS;
 static const uint64_t warm_up_ns = 30 * KVB_NS_PER_S;

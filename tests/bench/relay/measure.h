@@ -10,14 +10,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* One run of one relay: its engines speak, a subscriber counts. */
+/* One run of one relay: its engines send, a subscriber counts. */
 
 struct run_options {
     const struct script *script;
     uint64_t batches_a_second; /* 0: as many as arrive */
     uint64_t max_kept_batches; /* 0: until the time is over */
     uint64_t duration_ns;
-    uint64_t only_worker; /* 0: whatever arrives; others may speak too, in protobuf */
+    uint64_t
+        only_worker; /* 0: whatever arrives. Otherwise other workers may publish too, in protobuf */
 };
 
 struct run_result {
@@ -34,7 +35,7 @@ struct run_result {
 /* Messages that take longer count as lost. */
 enum { measure_lost_ms = 10000 };
 
-/* Speaks until everything that is sent is told, whatever the relay does at its start.
+/* Sends until everything that is sent arrives, whatever the relay does at its start.
  * KVB_AGAIN: that never happens */
 kvb_status measure_warm_up(
     const struct stage *stage, struct contender *contender, const struct script *script);

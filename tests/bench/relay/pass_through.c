@@ -9,9 +9,9 @@
 #include <sys/prctl.h>
 #include <zmq.h>
 
-/* The relay against which ours are measured: what libzmq and nats.c cost when nothing is
- * done with the bytes.  One publish a message, buffered; written out when the input runs
- * dry, as the bridge does.
+/* The relay that our bridge is measured against: what libzmq and nats.c cost when nothing is
+ * done with the bytes.  It publishes each message into nats.c's buffer, and flushes when no input
+ * is left, as the bridge does.
  *
  *     bench_pass_through FILE URL SUBJECT     FILE: an endpoint a line
  *
@@ -71,7 +71,7 @@ static void pass_all(struct relay *relay)
 
     for (;;) {
         if (zmq_poll(&item, 1, -1) < 0) {
-            continue; /* a signal that did not end us */
+            continue; /* interrupted by a signal */
         }
         while (pass_one(relay)) {
         }

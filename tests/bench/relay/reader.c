@@ -19,7 +19,7 @@ enum {
 /* ---- What a message holds ---- */
 
 struct found {
-    uint64_t worker; /* 0: not said */
+    uint64_t worker; /* 0: not given */
     uint64_t first_id;
     uint64_t events;
     bool has_id;
@@ -86,7 +86,7 @@ static bool take_field(kvb_span *rest, struct found *found)
 }
 
 /* KvEventBatch: epoch 1, worker_id 2, dp_rank 3, first_event_id 4, forms 5, which are
- * one byte each; what stands behind them is not looked at. */
+ * one byte each; the fields behind them are not read. */
 static struct found look_into_protobuf(kvb_span rest)
 {
     struct found found = { .has_id = false };
@@ -195,7 +195,7 @@ static kvb_status take(struct reader *reader)
     return begins_with(line, "PING") ? send_text(reader, "PONG\r\n") : KVB_OK;
 }
 
-/* Moves what is left to the front, so that a message that is cut now fits later. */
+/* Moves the rest to the front, so that the remainder of an incomplete message fits behind it. */
 static void make_room(struct reader *reader)
 {
     const kvb_span rest = unread(reader);

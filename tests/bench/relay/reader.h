@@ -7,8 +7,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A NATS subscriber that counts, as cheap as one can be: the socket, and the protocol's
- * text read in place.  A client library here would cost more than some relays do.
+/* A NATS subscriber that counts, as cheaply as possible: a socket, and the protocol's text
+ * read in place.  A client library here would cost more than some relays do.
  *
  * It counts events, of which each batch of a script makes one:
  *
@@ -28,7 +28,7 @@ struct reader {
     uint64_t bytes;        /* of payloads */
     uint64_t next_id;      /* 0: whatever comes */
     uint64_t jumps;        /* ids that were not the next */
-    uint64_t only_worker;  /* protobuf: what others say is not counted; 0: all is */
+    uint64_t only_worker;  /* protobuf: events of other workers are not counted; 0: all are */
     bool has_many_streams; /* ids are of several: not compared */
 };
 

@@ -8,7 +8,7 @@
 enum {
     wait_ms = 20,
     answer_ms = 10000,
-    most_at_once = 4096, /* messages, so that whoever waits for arrivals is told */
+    most_at_once = 4096, /* messages, so that a thread that waits for arrivals is woken */
     frames = 3,
     number_bytes = 8,
 };

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* A reader of a bridge's republished events that counts, as cheap as one can be: SUB, and the
- * payloads searched for the names of events and of their hashes.
+/* A reader of a bridge's republished events that counts, as cheaply as possible: a SUB socket, and
+ * the payloads searched for the names of events and of their hashes.
  *
  * What a bridge republishes of a script does not have the script's batches, so their number is
  * taken from what was stored since the last Cleared, with which each lap of a script begins:
@@ -38,6 +38,6 @@ kvb_status republished_read(struct republished *reader);
 /* Batches of the script that have arrived, in all laps. */
 uint64_t republished_position(const struct republished *reader, const struct script *script);
 
-/* Asks for everything, as a reader that knows nothing does, and returns at the end mark: all is
- * announced then.  KVB_AGAIN: no end mark came; KVB_IO */
+/* Requests everything, as a new reader does, and returns at the end mark, when all is announced.
+ * KVB_AGAIN: no end mark came; KVB_IO */
 kvb_status republished_ask_for_all(const struct republished *reader, const char *replay);

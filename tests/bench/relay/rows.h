@@ -3,7 +3,7 @@
 #include "core/status.h"
 #include "field.h"
 
-/* The groups of rows: each runs what is wanted of it, on the stage that is there.
+/* The groups of rows: each runs those of its rows that are wanted, on this stage.
  * KVB_IO, KVB_NO_MEMORY, KVB_AGAIN, KVB_CLOSED: as the parts they are made of */
 
 /* relay.{protobuf,json}.{1,8}block: batches a second of which all arrive.
@@ -16,24 +16,24 @@ kvb_status rows_rate(struct relay_bench *bench);
 kvb_status rows_latency(struct relay_bench *bench);
 
 /* relay.workers.{10,100,1000}: processor time for one batch at so many engines, which
- * together say as much at each number; against that of 10.  .rest: processor time while
- * they say nothing. */
+ * together send the same rate at each number; against that of 10.  .rest: processor time while
+ * they are silent. */
 kvb_status rows_workers(struct relay_bench *bench);
 
 /* scale.publishers.{files,resident,idle,intake,lost}: a bridge that reads 2,048 publishers, 1,024
- * workers of two ranks each, while they say nothing and while each sends 5 batches a second; the
+ * workers of two ranks each, while they are silent and while each sends 5 batches a second; the
  * latter against a program that receives and drops the same (plain_sub.c). */
 kvb_status rows_publishers(struct relay_bench *bench);
 
 /* relay.memory.block: bytes resident for one held block; relay.memory.connection: for
- * one engine more. */
+ * each further engine. */
 kvb_status rows_memory(struct relay_bench *bench);
 
 /* relay.beside_hostile.{tierclear,waiting,collide}.p99: from one engine's send to the
- * subscriber while another engine of the bridge makes work as hostile.h says.
+ * subscriber while another engine of the bridge behaves as hostile.h describes.
  *     .max          the worst sample
- *     .applied      how much of what the hostile one said was applied, 0 .. 1
- *     .quarantines  how often the bridge stopped listening to it */
+ *     .applied      the share of the hostile engine's events that was applied, 0 .. 1
+ *     .quarantines  how often the bridge quarantined it */
 kvb_status rows_beside_hostile(struct relay_bench *bench);
 
 /* republish.*: the same engines' batches to a reader of republished events.

@@ -9,12 +9,12 @@
 #include <zmq.h>
 
 /* Two engines of one bridge.  The first one's batches are measured, at a rate that costs next to
- * nothing; the second one is hostile, and says nothing for a fifth of the row: what the machine
- * does by itself stands beside the figure.  Nothing of the one's way to the bridge is the other's:
- * ZeroMQ would send the first one's batches behind the other's megabytes.
+ * nothing.  The second one is hostile, and silent for a fifth of the row: the latency of that time
+ * is printed beside the figure.  The two share no socket and no I/O thread, because ZeroMQ would
+ * otherwise send the first one's batches behind the other's megabytes.
  *
- * A scene comes each second, for one that came every 10 s could hold up 1 % of the batches
- * without being in their p99. */
+ * A scene is sent each second, because one that is sent every 10 s could delay 1 % of the batches
+ * without affecting their p99. */
 enum {
     good = 0,
     bad = 1,
@@ -22,13 +22,13 @@ enum {
     good_worker = 1, /* of the engines' ids, which begin with 1 */
     pool_blocks = 1 << 10,
     batches_a_second = 200,
-    quiet_parts = 5, /* one of so many is without the hostile one */
+    quiet_parts = 5, /* one part of so many is without the hostile engine */
     taken_ms = 5000,
     max_page_bytes = 4 << 20,
     name_bytes = 64,
 };
 
-/* What the bridge has done with what the hostile engine said. */
+/* What the bridge has done with the hostile engine's batches. */
 struct account {
     uint64_t applied; /* batches */
     uint64_t unread;
@@ -47,9 +47,9 @@ struct beside {
     uint64_t scenes_sent;
 };
 
-/* ---- What the bridge says of it ---- */
+/* ---- The bridge's counters ---- */
 
-/* The page counts both engines' batches; of the measured one's none is left when this is asked. */
+/* The page counts both engines' batches; those of the measured one have all arrived by then. */
 static kvb_status read_account(const struct contender *contender, struct account *out_account)
 {
     const uint64_t others = contender->engines[good].next_seq;
@@ -113,7 +113,7 @@ measure_beside(struct beside *beside, const struct stage *stage, struct run_opti
     return status;
 }
 
-/* ---- Saying it ---- */
+/* ---- Its figures ---- */
 
 static void
 print_value(const struct beside *beside, const char *tail, double value, const char *unit)
@@ -125,7 +125,7 @@ print_value(const struct beside *beside, const char *tail, double value, const c
     bench_figure(name, value, unit);
 }
 
-/* What never came took as long as it was waited for. */
+/* A batch that never arrived counts with the time that it was waited for. */
 static double ms_of(const struct run_result *result, double us)
 {
     return result->lost > 0 ? measure_lost_ms : us / 1000;

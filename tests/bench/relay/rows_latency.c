@@ -5,7 +5,7 @@
 
 enum { pool_blocks = 1 << 16, name_bytes = 64 };
 
-/* The one of the goals has no number in its names. */
+/* The rate that has goals has no number in the names of its figures. */
 static const struct {
     uint64_t batches_a_second;
     const char *name;

@@ -3,7 +3,7 @@
 #include "rows.h"
 
 /* One engine that stores a script without an end, and 256 engines that hold next to
- * nothing: what is resident more than before is theirs. */
+ * nothing: the growth of the resident memory is theirs. */
 enum { max_blocks = 1 << 20, blocks_a_second = 1 << 18, blocks_per_batch = 8, engines = 256 };
 
 static const uint64_t patience_ns = 60 * KVB_NS_PER_S;
@@ -20,7 +20,8 @@ static kvb_status make_script(const struct relay_bench *bench, struct script *ou
         out_script);
 }
 
-/* What a bridge of so many engines takes that were heard, and hold next to nothing. */
+/* The memory of a bridge of so many engines, each of which has sent a batch and holds next to
+ * nothing. */
 static kvb_status measure_idle(
     const struct relay_bench *bench, const struct script *script, size_t count,
     struct contender *contender, uint64_t *out_bytes)

@@ -4,8 +4,8 @@
 #include "rows.h"
 
 /* As many workers as a bridge takes, each with two ranks; every rank is a PUB socket.  All of them
- * are in this process, which says next to nothing for each: libzmq's thread answers the
- * bridge's pings, and one thread sends. */
+ * are in this process, which spends little on each: libzmq's thread answers the bridge's pings,
+ * and one thread sends. */
 enum {
     publishers = 2048,
     ranks_a_worker = 2,

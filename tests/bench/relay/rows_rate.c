@@ -38,7 +38,7 @@ static bool wants_shape(const struct relay_bench *bench, size_t blocks)
     return wants(bench, contender_protobuf, blocks, "") || wants(bench, contender_json, blocks, "");
 }
 
-/* Who is wanted for any row; false: nobody is. */
+/* The relays that a wanted row needs; false: none. */
 static bool choose(const struct relay_bench *bench, bool is_wanted[contender_kinds])
 {
     for (size_t i = 0; i < KVB_COUNT_OF(ours); i++) {

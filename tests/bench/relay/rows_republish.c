@@ -85,7 +85,7 @@ static kvb_status make_script(size_t blocks, struct script *out_script)
         out_script);
 }
 
-/* Relays know a script by its address: both live as long as they do. */
+/* Relays compare scripts by address, so both scripts live as long as the relays. */
 static kvb_status run_shapes(const struct relay_bench *bench)
 {
     static const bool is_wanted[contender_kinds] = {
@@ -111,8 +111,8 @@ static kvb_status run_rates(const struct relay_bench *bench)
 
 /* ---- A million blocks ----
  *
- * The first engine is republished and stores them.  Then a reader asks for all, and meanwhile the
- * batches of the second engine are measured, on their way to NATS. */
+ * The first engine is republished and stores them.  Then a reader requests all of them, and
+ * meanwhile the batches of the second engine are measured, on their way to NATS. */
 
 enum {
     big = 0,
@@ -215,7 +215,7 @@ static void *ask_and_read(void *context)
     return NULL;
 }
 
-/* How the other engine speaks. */
+/* How the other engine sends. */
 static struct run_options other_options(const struct million *million)
 {
     const uint64_t ms = million->bench->options.is_small ? small_window_ms : window_ms;
@@ -254,7 +254,7 @@ measure_announcement(struct million *million, const struct stage *stage, size_t 
     return KVB_OK;
 }
 
-/* Readers may ask as often as they like: what they get is announced once in 10 s. */
+/* Readers may send many requests, but blocks are announced at most every 10 s. */
 static kvb_status wait_for_next(const struct stage *stage, struct million *million, uint64_t ms)
 {
     struct contender view = view_of(million, other);

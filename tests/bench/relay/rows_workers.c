@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 /* Each engine is a connection and a stream of its own, and holds few blocks; together
- * they say `batches_a_second`, whatever their number. */
+ * they send `batches_a_second`, whatever their number. */
 enum {
     pool_blocks = 1 << 10,
     batches_a_second = 20000,
@@ -19,8 +19,8 @@ enum {
 /* 10,000 engines would need 50,000 open files in the bridge and as many here. */
 static const size_t numbers[] = { 10, 100, 1000 };
 
-/* A bridge for each number.  All run at once and take turns: whoever has no turn waits in its
- * poll. */
+/* A bridge for each number.  All run at once and are measured in turns; the others wait in
+ * poll(). */
 struct crew {
     struct contender contender;
     double rest_ms; /* a second */

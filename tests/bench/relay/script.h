@@ -6,13 +6,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What an engine says, encoded once and said again and again:
+/* What an engine publishes, encoded once and sent again and again:
  *
  *     [ Cleared ][ Stored ][ Stored ] ... [ Stored ]   and from the beginning
  *                 \___ until its pool is full ____/
  *
- * A block that is stored again changes nothing, and readers are told nothing; so the
- * pool is cleared first.  Then each batch makes exactly one event, and the n-th event
+ * A block that is stored again changes nothing, and nothing is published; so the pool is
+ * cleared first.  Then each batch makes exactly one event, and the n-th event
  * that arrives is of the n-th batch that was sent.
  *
  * Threads: none of its own; any number of readers.

@@ -144,7 +144,7 @@ static void say_load(struct play *play)
     bridges_set_load_rate(&play->bridges, 0);
 }
 
-/* The rate is what arrived: a machine that cannot publish so much says so. */
+/* The rate is what arrived: on a machine that cannot publish so much it is lower. */
 static void say_intake(struct play *play)
 {
     const double seconds = play->intake->bench.seconds;
@@ -204,7 +204,7 @@ static void say_questions(struct play *play)
     questions_drop(&questions);
 }
 
-/* Now and then, and after all that was asked. */
+/* Now and then, and after all requests. */
 static void say_not_exact(const struct play *play)
 {
     const double workers = play->fleet.options.workers;
@@ -213,7 +213,7 @@ static void say_not_exact(const struct play *play)
     bench_figure("scale.streams.not_exact", workers - count_exact(&play->scene) + lost, "streams");
 }
 
-/* A new aggregator, while events go on: each stream comes by kv_sync. */
+/* A new aggregator, while events continue: it gets each stream by kv_sync. */
 static void say_cold_start(struct play *play)
 {
     bench_progress("a new aggregator");

@@ -30,7 +30,7 @@ static void publish_round(struct bridges *bridges)
     atomic_fetch_add(&bridges->event_bytes, round->bytes.len);
 }
 
-/* What one worker's next request leaves: some ten events. */
+/* The events of one worker's next request, some ten. */
 static void publish_next(struct bridges *bridges)
 {
     INTAKE_MUST(fleet_make(bridges->fleet, 1, &bridges->round));

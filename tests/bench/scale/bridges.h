@@ -16,7 +16,7 @@
  *     loads_a_second               the load figures of a worker, workers in turn
  *     on kv_sync                   the stream's whole list
  *
- * An aggregator finds every stream EXACT, and one that comes late gets all it missed.  The
+ * An aggregator finds every stream EXACT, and one that starts late gets all that it missed.  The
  * fleet's state is always that of the last message that was published, because whoever
  * makes messages publishes them under the same lock.
  *
