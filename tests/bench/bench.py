@@ -117,7 +117,7 @@ def goals_of(options):
 
 
 def names_peers(one):
-    """Does it name comparisons with peers, and nothing else?"""
+    """Does it select only comparisons with peers?"""
     named = [goal.is_peer for goal in GOALS if is_wanted(goal.name, [one])]
     return ".vs_" in one and bool(named) and all(named)
 
@@ -387,7 +387,7 @@ def corpus_words(options):
 
 
 def is_compared(name, options):
-    """Is a row of the former run one that this one has, too?"""
+    """Is this row of the former run one that this run measures, too?"""
     return is_wanted(name, options.only) and (options.peers or not is_of_peers(name))
 
 
@@ -401,7 +401,7 @@ def former_of(options):
         refuse(f"--compare {error}")
     figures = [figure for figure in figures if is_compared(figure["name"], options)]
     if not figures:
-        refuse(f"--compare {options.compare}: has none of the rows that are asked for")
+        refuse(f"--compare {options.compare}: has none of the selected rows")
     return figures
 
 

@@ -1,8 +1,8 @@
 """What got slower than in a former run, and what got faster: beyond the spread of both.
 
 A row that was measured against something in turns is compared by its ratio, which the machine changes least; every
-other one by its value.  A change counts when it is larger than the larger of both spreads and than LEAST.  A spread that
-nobody measured is taken as UNKNOWN."""
+other one by its value.  A change counts when it is larger than the larger of both spreads and than LEAST.  A missing
+spread counts as UNKNOWN."""
 
 import dataclasses
 import math
@@ -10,10 +10,10 @@ import math
 import machine
 from report import number
 
-LEAST = 0.03  # two quiet runs of the same programs differ by so much
+LEAST = 0.03  # two runs of the same programs on a quiet machine differ by so much
 UNKNOWN = 0.15
 
-# What is counted has no spread: the machine does not change it.
+# Counts have no spread, because the machine does not change them.
 COUNTED = {"B", "MB", "allocations in 10 million events", "allocations/10M events", "batches", "bytes", "files", "members",
            "requests", "streams", "wrong answers"}
 MORE_IS_BETTER = {"M block operations/s", "batches/s", "events/s", "questions/s", "of sent"}
@@ -70,7 +70,7 @@ def change_of(former, now):
     by_ratio = former["ratio"] is not None and now["ratio"] is not None and former["against"] == now["against"]
     what = "ratio" if by_ratio else "value"
     if not by_ratio and unit not in MORE_IS_BETTER | LESS_IS_BETTER:
-        return Change(name, f"cannot be compared: nobody says whether more {unit} is better", 1.0, 0, is_other=True)
+        return Change(name, f"cannot be compared: it is not known whether more {unit} is better", 1.0, 0, is_other=True)
     times = times_better(former[what], now[what], by_ratio or unit in MORE_IS_BETTER)
     limit = limit_of(former, now, what)
     words = f"{number(former[what])} -> {number(now[what])} {'of ' + now['against'] if by_ratio else unit}"
@@ -94,13 +94,13 @@ def changes_of(former, now):
 
 
 def missing_of(former, now, is_expected):
-    """Rows of the former run that this one was to have."""
+    """Rows of the former run that this run should have."""
     names = {figure["name"] for figure in now}
     return [figure["name"] for figure in former if is_expected(figure["name"]) and figure["name"] not in names]
 
 
 def lines_of(path, former, now, is_expected):
-    """(lines for people, is all as fast as it was)"""
+    """(lines to print, is everything as fast as before)"""
     changes = changes_of(former, now)
     slower = [change for change in changes if change.is_slower]
     faster = [change for change in changes if change.is_faster]

@@ -61,7 +61,7 @@ APART = ("scale", "discovery", "startup", "strangers", "republish", "worth")
 # ---- Goals ---------------------------------------------------------------------
 
 
-MAX_SPREAD = 0.15  # of what a goal is about: above it the row is not called met
+MAX_SPREAD = 0.15  # of the value or ratio that a goal is about; above it the row does not count as met
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ PEER_RATIOS = {  # what, and how many times better
     "index.query.10000.p99": ("10,000 workers", 1),
     "index.bytes_per_membership.resident": ("memory, 128 workers", 1),
     "index.bytes_per_membership.1000.resident": ("memory, 1,000 workers", 1),
-    "index.own_names.128": ("128 workers that name blocks each its own way", 1),
+    "index.own_names.128": ("128 workers, each with its own names for blocks", 1),
     "index.own_names.1000": ("1,000 such workers", 1),
     "index.wide.lose": ("10,000 workers lose tails of 64 blocks", 1),
     "index.wide.store": ("and store them again", 1),
@@ -113,7 +113,7 @@ PEER_RATIOS = {  # what, and how many times better
     "index.growth.worst": ("the worst store up to 8 million blocks", 1),
     "index.growth.one_worker.worst": ("the same, all of them one worker's", 1),
 }
-# Nothing to be compared with: it gives other answers there.
+# Not compared: it gives other answers there.
 WRONG_ANSWERS = {"index.own_names.128.vs_crtc", "index.own_names.1000.vs_crtc"}
 
 
@@ -162,7 +162,7 @@ GOALS = [
     Goal("index.bytes_per_membership", "memory for each (worker, block), 128 workers, bytes", "value", "<=", 59),
     Goal("index.bytes_per_membership.1000", "the same, 1,000 workers, bytes", "value", "<=", 52),
     Goal("index.readers.p99", "a query while 100,000 block operations/s arrive, us", "value", "<=", 1000),
-    Goal("index.own_names.128", "128 workers that name blocks each its own way, M/s", "value", ">=", 25),
+    Goal("index.own_names.128", "128 workers, each with its own names for blocks, M/s", "value", ">=", 25),
     Goal("index.wide.lose", "10,000 workers hold 64 blocks; each loses a tail, ns a block", "value", "<=", 100),
     Goal("index.wide.store", "and stores it again, ns a block", "value", "<=", 60),
     Goal("index.wide_long.lose", "the same with 512 blocks, ns a block", "value", "<=", 100),
@@ -203,7 +203,7 @@ GOALS = [
     Goal("query.http.long.rise", "p99 beside prompts of 131,072 tokens against without, against an echo's: at most 1.3 times",
          "ratio", ">=", 0.77),
     Goal("query.nats.long.rise", "the same over NATS", "ratio", ">=", 0.77),
-    Goal("query.grpc.p99", "the same over gRPC, as sgl-router asks, us", "value", "<=", 2000),
+    Goal("query.grpc.p99", "the same over gRPC, as sgl-router requests it, us", "value", "<=", 2000),
     Goal("start.serving", "an aggregator: from exec to its first answer, ms", "value", "<=", 100),
     Goal("start.ready", "from exec to ready; heartbeats of all bridges take 1,200 of it, ms", "value", "<=", 1500),
     Goal("start.snapshot", "10 million blocks from bridges' answers into the index, s", "value", "<=", 2),
@@ -216,7 +216,7 @@ GOALS = [
          ">=", 2, True),
     Goal("index.beside_hog.1000.vs_chainindex", "the same of 1,000", "ratio", ">=", 1.5, True),
     Goal("index.holes.wrong", "wrong answers of 6.5 million on prompts with holes", "value", "<=", 0),
-    # Against the relay that reads nothing; .vs_python against the one that a user would write.
+    # Against the relay that passes bytes on unread; .vs_python against the one in Python.
     Goal("relay.protobuf.1block", "bridge, protobuf, batches of one block", "ratio", ">=", 0.85),
     Goal("relay.protobuf.1block.vs_python", "the same, against Python", "ratio", ">=", 15),
     Goal("relay.protobuf.8block", "bridge, protobuf, batches of 8 blocks", "ratio", ">=", 0.85),

@@ -35,7 +35,7 @@ PANELS = (
     Panel("Bridge: engine to subscriber, 10,000 batches/s; shorter is better", (
         ("relay.latency.p50", "p50"),
         ("relay.latency.p99", "p99"))),
-    Panel("Aggregator: a question of 64 blocks, 100,000 block operations/s arriving; shorter is better", (
+    Panel("Aggregator: a query of 64 blocks, 100,000 block operations/s arriving; shorter is better", (
         ("query.http.p50", "HTTP, p50"),
         ("query.http.p99", "HTTP, p99"),
         ("query.nats.p50", "NATS, p50"),

@@ -22,7 +22,7 @@ TABLE = (
     ("the same of 1,000 workers",
      "{index.conversation.1000.vs_chainindex} M/s; {index.conversation.1000.vs_chainindex:ratio} and "
      "{index.conversation.1000.vs_crtc:ratio} times", "2.5 times both", "index.conversation.1000"),
-    ("workers that name blocks each its own way",
+    ("workers, each with its own names for blocks",
      "{index.own_names.128} M/s, beside {index.conversation.128} with common names", "25 M/s", "index.own_names.128"),
     ("a query of that index while no events arrive", "p50 {index.query.p50} us, p99 {index.query.p99} us", "p99 2.5 us",
      "index.query"),
@@ -33,7 +33,7 @@ TABLE = (
     ("10,000 workers hold one prompt; each loses its end, and stores it again",
      "{index.wide.lose} and {index.wide.store} ns a block", "100 and 60 ns", "index.wide"),
     ("a worker of 16,384 blocks is cleared",
-     "{index.clear.at_once} us; swept up in slices of at most {index.clear.slice} us", "500 us; 1 ms", "index.clear"),
+     "{index.clear.at_once} us; its memory is reclaimed in slices of at most {index.clear.slice} us", "500 us; 1 ms", "index.clear"),
     ("a query that 999 workers answer with 999 depths; one of 6,250 blocks",
      "{index.staircase.p50} us; {index.deep.p50} us", "10 us; 3.5 us", "index.staircase, .deep"),
     ("the worst store while an index grows to 8 million blocks", "{index.growth.worst} ms", "1 ms", "index.growth"),

@@ -1,9 +1,9 @@
-"""2,000 pods at once: what it costs a bridge to find them and to go on watching them.
+"""2,000 pods at once: what it costs a bridge to find them and to continue watching them.
 
     discovery.py --seconds N [--small] [NAME...]
 
 The API server is that of the end-to-end tests (tests/e2e/kube_api.py), in this process; so are the
-engines, one XPUB socket that listens at an address of 127.0.0.0/8 for each pod and is told of every
+engines, one XPUB socket that listens at an address of 127.0.0.0/8 for each pod and receives every
 subscription.  nats-server and kvbridge (in the folder KVB_BIN) are processes of their own.  Prints the rows
 discovery.*, one JSON object a line; ../README.md says what they mean."""
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The relay that somebody would write: pyzmq's and nats-py's asyncio, msgspec, json, one
-publish a message, as the manuals of each show it.  Its events are named as the bridge names
-them, so far as a batch says it; nothing is hashed, compared or remembered.  (Whoever takes
-many batches from the socket at each wake-up and never waits in between gets about twice
-as far.)
+"""The relay that a user would write in Python: the asyncio of pyzmq and nats-py, msgspec, json,
+and one publish for each message, as their manuals show it.  It publishes events in the form of the
+bridge's, with what a batch contains; nothing is hashed, compared or remembered.  (A relay that takes
+many batches from the socket at each wake-up and never waits in between reaches about twice the
+rate.)
 
     relay.py FILE URL SUBJECT     FILE: an endpoint a line"""
 

@@ -3,9 +3,9 @@
     startup.py --seconds N [--small] [NAME...]
 
 kvfleet simulates the engines, which fill their caches and then pause; a first bridge writes the checkpoints. Then a
-bridge is started on them, some times. nats-server, kvfleet and kvbridge (in the folder KVB_BIN) are processes of
+bridge is started on them several times. nats-server, kvfleet and kvbridge (in the folder KVB_BIN) are processes of
 their own. Prints the rows startup.*, one JSON object a line; ../README.md says what they mean. --seconds has no
-effect: the starts take as long as they take, and after the last one all is silent for SILENT_S."""
+effect: the starts take as long as they take, and after the last one all engines are silent for SILENT_S."""
 
 import argparse
 import json
@@ -98,7 +98,7 @@ class Place:
         return len({row[1] for row in rows if row[3] == ESTABLISHED and int(row[1][-4:], 16) in self.ports})
 
     def wait_full(self):
-        """Until a second brings hardly any block more."""
+        """Waits until a second brings hardly any further blocks."""
         held = -1
         while held < 0.99 * (now := self.ask("stats")[-1]["held_blocks"]) or now == 0:
             held = now
@@ -114,7 +114,7 @@ def is_exact(bridge):
 
 
 def write_checkpoints(place):
-    """Every rank's, after its last batch."""
+    """Has a bridge write a checkpoint of every rank after its last batch."""
     bridge = place.start_bridge()
     place.wait_full()
     place.ask("pause")
@@ -154,7 +154,7 @@ def measure_idle(place, silent_s, idle_s):
     daemons = place.start_bridge(silent), place.start_aggregator()
     for daemon in daemons:
         programs.wait_for("all streams are EXACT", lambda: is_exact(daemon), DEADLINE_S)
-    progress(f"startup: all is silent for {silent_s + idle_s} s ...")
+    progress(f"startup: all engines are silent for {silent_s + idle_s} s ...")
     time.sleep(silent_s)
     before = [cpu_ns(daemon) for daemon in daemons]
     time.sleep(idle_s)

@@ -4,7 +4,7 @@
 
 The strangers are a process of their own, open at most 1,000 connections a second, and never finish: half a
 header over HTTP (strangers.http), half of a TLS handshake or all of its first flight over HTTPS (strangers.tls).
-nats-server, kvbridge and kvaggregator (in the folder KVB_BIN) are processes, too.  The client sends one query
+nats-server, kvbridge and kvaggregator (in the folder KVB_BIN) are further processes.  The client sends one query
 after the other, in turns without and with the strangers.  Prints one JSON object a line; ../README.md says what
 the rows mean."""
 
@@ -42,7 +42,7 @@ def progress(text):
 
 
 def figure(name, pick, beside, alone):
-    """Of turns; the values are of all requests together, the ratio is that of the turns."""
+    """A figure of several turns: the values are of all requests together, the ratio is the median of the turns."""
     of_turns = rounds.turns([pick(turn) for turn in beside], [pick(turn) for turn in alone], is_less_better=True)
     row = {"name": name, "value": round(pick(sum(beside, [])), 6), "unit": "ms", "against": "without strangers",
            "against_value": round(pick(sum(alone, [])), 6), **of_turns}
@@ -90,7 +90,7 @@ class Place:
 
     def __init__(self, folder, is_tls):
         self.ca = authority.Authority(folder) if is_tls else None
-        self.context = self.ca.context() if is_tls else None  # made once, as by clients that ask more than once
+        self.context = self.ca.context() if is_tls else None  # made once, as by a client that sends several requests
         security = f'token_file = "{folder}/token"; '
         if is_tls:
             self.ca.sign("server")
