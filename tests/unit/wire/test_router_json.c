@@ -325,6 +325,24 @@ static void decodes_what_it_encoded([[maybe_unused]] void **state)
     }
 }
 
+/* A clear is of all tiers, so the tier of its event is not written. */
+static void writes_no_tier_of_a_clear([[maybe_unused]] void **state)
+{
+    static const char expected[] =
+        "{\"worker_id\":7,\"event\":{\"event_id\":3,\"data\":\"cleared\",\"dp_rank\":0}}";
+    const struct kvb_router_event cleared = { .kind = KVB_ROUTER_CLEARED,
+                                              .tier = KVB_TIER_HOST,
+                                              .event_id = 3 };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { .worker_id = 7 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+
+    kvb_buf_init(&out, 4096);
+    assert_ok(kvb_router_batch_add_event(&batch, &cleared));
+    assert_ok(kvb_router_json_encode(&batch, 0, &out));
+    assert_int_equal(out.len, strlen(expected));
+    assert_memory_equal(out.data, expected, out.len);
+}
+
 static void refuses_every_message_that_is_cut([[maybe_unused]] void **state)
 {
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
@@ -434,6 +452,7 @@ int main(void)
         cmocka_unit_test(refuses_depth_without_using_the_stack),
         cmocka_unit_test(refuses_a_message_above_the_ceiling),
         cmocka_unit_test(decodes_what_it_encoded),
+        cmocka_unit_test(writes_no_tier_of_a_clear),
         cmocka_unit_test(refuses_every_message_that_is_cut),
         cmocka_unit_test(the_longest_text_fits_the_memory_that_is_reserved),
         cmocka_unit_test(leaves_the_buffer_as_it_was_when_it_is_full),
