@@ -38,7 +38,7 @@ size_t kvb_router_json_room(size_t blocks)
     return event_text_bytes + blocks * block_text_bytes;
 }
 
-static inline char *put_event_text(char *at, const char *text)
+[[gnu::always_inline]] static inline char *put_event_text(char *at, const char *text)
 {
     const size_t len = strlen(text);
 
@@ -46,7 +46,8 @@ static inline char *put_event_text(char *at, const char *text)
     return at + len;
 }
 
-static inline char *put_event_number(char *at, const char *before, uint64_t value)
+[[gnu::always_inline]] static inline char *
+put_event_number(char *at, const char *before, uint64_t value)
 {
     at = put_event_text(at, before);
     return at + kvb_decimal_write(at, value);
