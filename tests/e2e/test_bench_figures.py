@@ -307,11 +307,11 @@ def test_with_json_stdout_is_figures_alone(kept):
 
 
 @pytest.mark.parametrize("text, words", [
-    ("", "has none of the rows that are asked for"),
+    ("", "has none of the selected rows"),
     ("no JSON\n", "not the figures of a run"),
     ("[1, 2]\n", "a line is no figure"),
     ('{"name": "index.deep.p50"}\n', "a line is no figure"),
-    (json.dumps(figure("relay.latency.p50", 1)) + "\n", "has none of the rows that are asked for")])
+    (json.dumps(figure("relay.latency.p50", 1)) + "\n", "has none of the selected rows")])
 def test_a_file_that_is_no_run_is_refused_before_anything_is_measured(tmp_path, text, words):
     (tmp_path / "bad.jsonl").write_text(text)
     done = subprocess.run([TREE / "tests/bench/run", "--only", "index.deep", "--compare", tmp_path / "bad.jsonl"],
