@@ -49,9 +49,9 @@ kvb_status kvb_truth_format(const struct kvb_truth *truth, struct kvb_buf *out);
  *      ["stored",5000,HASH,PARENT,[5,6]],["removed",6000,HASH],["cleared",7000]]}
  *
  * Times are of the monotonic clock; hashes are the engine's own, so that a change can
- * name what an earlier one told; PARENT is HASH itself at a root; a salt follows the tokens where
+ * name what an earlier one listed; PARENT is HASH itself at a root; a salt follows the tokens where
  * there is one.  lost: changes that are no longer kept: read the truth anew.  At most 10,000
- * changes: ask again from next; fewer: the list is complete at now_ns.
+ * changes: request the rest from next; fewer: the list is complete at now_ns.
  *
  * KVB_TOO_LARGE, KVB_NO_MEMORY  as above */
 struct kvb_changes_head {

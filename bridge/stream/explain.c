@@ -429,7 +429,7 @@ static void note_event(
 static void note_clear_event(struct explaining *explaining, const struct kvb_traced_event *traced)
 {
     if (traced->note.origin == KVB_ORIGIN_ANNOUNCED) {
-        return; /* readers are told to begin anew; nothing has changed */
+        return; /* readers get an empty list and then the same one; the engine changed nothing */
     }
     for (size_t i = 0; explaining->clear.verdict == KVB_TRACE_NOTHING &&
                        i < explaining->out->row_count * KVB_LIST_COUNT;

@@ -122,7 +122,7 @@ enum { ctrl_b = 2, ctrl_f = 6, ctrl_l = 12, escape = 0x1b, erase_byte = 0x7f };
 
 struct binding {
     int keys[4];
-    struct kvctl_top_key_help help; /* keys NULL: told with the row before */
+    struct kvctl_top_key_help help; /* keys NULL: described with the row before */
     void (*act)(struct kvctl_top_view *view);
 };
 
