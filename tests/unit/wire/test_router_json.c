@@ -389,7 +389,7 @@ static void the_longest_text_fits_the_memory_that_is_reserved([[maybe_unused]] v
         KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
         kvb_buf_init(&out, kvb_router_json_room(blocks));
         assert_ok(kvb_router_json_encode(&batch, 0, &out));
-        assert_true(out.len > blocks * 70);
+        assert_true(out.len > (size_t)blocks * 70);
         assert_true(out.len <= kvb_router_json_room(blocks));
     }
 }
