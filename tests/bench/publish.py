@@ -46,7 +46,7 @@ TABLE = (
      "0.85; 15 times", "relay.protobuf.8block"),
     ("a bridge, JSON, batches of 1 and of 8 blocks",
      "{relay.json.1block:k} and {relay.json.8block:k} k/s; {relay.json.1block:ratio} and {relay.json.8block:ratio} of "
-     "the relay in C", "0.60; 0.45", "relay.json"),
+     "the relay in C", "0.75; 0.65", "relay.json"),
     ("from an engine's send to a NATS subscriber, 10,000 batches/s",
      "p50 {relay.latency.p50} us, p99 {relay.latency.p99} us; the relay in C {relay.latency.p50:against} "
      "and {relay.latency.p99:against}", "1.3 and 1.5 times that", "relay.latency"),

@@ -14,10 +14,13 @@
  * A chain begins at its share of the run.  Each further turn is sent pause_us after the turn before
  * it is finished, and its prompt begins with that turn's prompt and answer.
  *
- *     conversation  the rows of a chat trace (Mooncake's format), a chain each, at the trace's
- * times; `fleets` copies of it that share nothing but the first block of all prompts heads
- * generated: prompts of a shared head (system prompt) and a short question agents        generated:
- * chains of calls; each prompt is the one before, the answer, and what a tool returned
+ * Workloads:
+ *
+ * - conversation: the rows of a chat trace (Mooncake's format), one chain each, at the trace's
+ *   times; `fleets` copies of it, which share nothing but the first block of all prompts
+ * - heads, generated: each prompt is a shared head (system prompt) and a short question
+ * - agents, generated: chains of calls; each prompt is the previous prompt, its answer, and the
+ *   result of a tool
  *
  * Threads: the caller locks.  Memory: 16 bytes a block, 40 a turn.  No memory ends the program. */
 struct worth_turn {
