@@ -61,7 +61,7 @@ def load(name):
         frames.append(bytes.fromhex(payload))
     probes = [json.loads(line) for line in lines(name, "probes.jsonl")]
     points = [(seq, list(those)) for seq, those in itertools.groupby(probes, lambda p: p["after_seq"])]
-    assert len(points) >= 20 and points == sorted(points, key=lambda point: point[0])
+    assert len(points) >= 14 and points == sorted(points, key=lambda point: point[0])
     return Capture(name, meta["block_size"], topic, frames, points)
 
 
@@ -124,6 +124,7 @@ class Tally:
         self.states = collections.Counter()  # state of the stream at each probe
         self.held = Count()
         self.hits = Count()
+        self.host = Count()  # the device's prefix and what the host's tier continues, where recorded
         self.has_hits = True
 
     def add(self, probe, answer, worker_id, state):
@@ -134,15 +135,19 @@ class Tally:
         self.states[state] += 1
         self.held.add(held, probe["held_tokens"], probe, state == "EXACT")
         self.hits.add(hit, probe["hit_tokens"], probe, state == "EXACT")
+        if "host_tokens" in probe:
+            cpu = answer["instances"].get(str(worker_id), {}).get("cpu", 0)
+            self.host.add(cpu, probe["host_tokens"], probe, state == "EXACT")
 
     def row(self, title):
         states = " ".join(f"{name}:{count}" for name, count in sorted(self.states.items()))
-        return [title, self.probes, *self.held.row(), *self.hits.row(), "yes" if self.has_hits else "no", states]
+        counts = [*self.held.row(), *self.hits.row(), *self.host.row()]
+        return [title, self.probes, *counts, "yes" if self.has_hits else "no", states]
 
 
 HEAD = [
     "capture", "probes",
-    *(f"{what} {kind}" for what in ("held", "hit") for kind in ("exact", "over", "flag", "short", "bound")),
+    *(f"{what} {kind}" for what in ("held", "hit", "host") for kind in ("exact", "over", "flag", "short", "bound")),
     "hits said", "states",
 ]
 
