@@ -544,7 +544,8 @@ open_page(struct bridge_ingest *ingest, struct bridge_load *load, struct kvb_det
                                               .url = settings->load.prometheus,
                                               .period_ms = settings->load.scrape_ms,
                                               .timeout_ms = kvb_scrape_timeout_ms,
-                                              .block_size = settings->block_size };
+                                              .block_size = settings->block_size,
+                                              .model = settings->model };
 
     if (settings->load.prometheus[0] == '\0') {
         return KVB_OK;

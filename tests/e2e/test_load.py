@@ -303,6 +303,39 @@ def test_counters_that_restart_give_valid_rates(scene, web):
     assert rates <= {0.5, 0, 0.75}
 
 
+def test_rows_of_one_rank_side_by_side_are_chosen_or_added(scene, web):
+    """Rows of front-end processes, priorities, pipeline stages and another model."""
+    sgl = 'engine_type="unified",model_name="m",tp_rank="0",pp_rank='
+    pids = "".join(
+        f'vllm:kv_cache_usage_perc{{engine="0",model_name="m",pid="{pid}"}} {usage}\n'
+        for pid, usage in ((277, 0), (273, 0.65), (271, 0))
+    )
+    processes = page(5, 2, blocks=1001).replace("vllm:kv_cache_usage_perc", "vllm:other") + pids
+    pages = {
+        "pids": (processes, {"kv_active_blocks": 650}),
+        "priorities": (
+            f'sglang:num_queue_reqs{{{sgl}"0"}} 4\nsglang:num_queue_reqs{{{sgl}"0",priority="1"}} 1\n',
+            {"num_requests_waiting": 4},
+        ),
+        "stages": (
+            f'sglang:num_queue_reqs{{{sgl}"0"}} 6\nsglang:num_queue_reqs{{{sgl}"1"}} 0\n',
+            {"num_requests_waiting": 6},
+        ),
+        "models": (
+            page(5, 2, 0.65, blocks=1001) + page(1, 0, 0.1, blocks=1001).replace('"m"', '"other"'),
+            {"num_requests_waiting": 2, "kv_active_blocks": 650},
+        ),
+    }
+    rows = []
+    for worker_id, (name, (text, _)) in enumerate(pages.items(), 1):
+        web.pages[f"/{name}"] = text
+        rows.append(row(worker_id, prometheus=web.url(f"/{name}"), scrape_ms=100))
+    loads = Loads(scene)
+    scene.bridge(*rows)
+    for worker_id, (_, figures) in enumerate(pages.values(), 1):
+        loads.wait((worker_id, 0), **figures)
+
+
 # ---- The coordinator -----------------------------------------------------------------
 
 

@@ -113,7 +113,7 @@ kvb_status kvb_scraper_add(
     for (size_t i = 0; i < max_targets; i++) {
         struct target *one = &scraper->targets[i];
         if (one->key == 0) {
-            KVB_TRY(kvb_engine_page_new(target->block_size, &one->page));
+            KVB_TRY(kvb_engine_page_new(target->block_size, target->model, &one->page));
             one->key = target->key;
             return KVB_OK;
         }

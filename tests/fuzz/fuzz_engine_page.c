@@ -65,7 +65,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct kvb_engine_page *one = NULL;
     struct kvb_engine_page *other = NULL;
 
-    if (kvb_engine_page_new(16, &one) == KVB_OK && kvb_engine_page_new(16, &other) == KVB_OK) {
+    if (kvb_engine_page_new(16, "m", &one) == KVB_OK &&
+        kvb_engine_page_new(16, "m", &other) == KVB_OK) {
         read_page(one, (kvb_span){ data, size }, size ? size : 1, &whole);
         read_page(other, (kvb_span){ data, size }, piece, &cut);
         if (whole.status != cut.status || whole.count != cut.count ||

@@ -304,7 +304,7 @@ kvb_status kvb_scraper_add(
     added->next_ns =
         kvb_clock_monotonic_ns() + added->period_ns * (scraper->added++ % spread) / spread;
     (void)snprintf(added->url, sizeof added->url, "%s", target->url);
-    if (kvb_engine_page_new(target->block_size, &added->page) != KVB_OK) {
+    if (kvb_engine_page_new(target->block_size, target->model, &added->page) != KVB_OK) {
         free_scrape_target(added);
         return KVB_NO_MEMORY;
     }

@@ -19,7 +19,7 @@
  * has answered or timed out, and does not delay the others.
  *
  * Threads: only the thread that made it.
- * Memory:  250 bytes for each rank, and 40 KiB for each page being read. */
+ * Memory:  900 bytes for each rank, and 40 KiB for each page being read. */
 struct kvb_resolver;
 struct kvb_scraper;
 
@@ -32,6 +32,7 @@ struct kvb_scrape_target {
     uint32_t period_ms;  /* from start to start */
     uint32_t timeout_ms; /* of one page; kvb_scrape_timeout_ms */
     uint32_t block_size; /* as for kvb_engine_page_new() */
+    const char *model;   /* the same; borrowed for the call */
 };
 
 struct kvb_scrape_result {

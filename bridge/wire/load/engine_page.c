@@ -6,6 +6,7 @@
 #include "wire/load/prometheus_text.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,32 +37,41 @@ enum series {
     series_count
 };
 
+/* How rows of one series and rank that stand side by side become one value.  See choose_value(). */
+enum side_by_side {
+    of_parts, /* each row has a part (one priority's requests): the sum.  Rows of several processes
+               * are copies of the engine's value, some of them old: the largest */
+    of_counted, /* each row, also each process, counted its own: the sum */
+    of_levels   /* a share or a size of one cache: the largest */
+};
+
 /* clang-format off */
 static const struct row_of_series {
     const char *name;
     bool is_ratio; /* else a count */
+    enum side_by_side beside;
 } names[series_count] = {
-    [running]       = { "vllm:num_requests_running",            false },
-    [waiting]       = { "vllm:num_requests_waiting",            false },
-    [usage]         = { "vllm:kv_cache_usage_perc",             true },
-    [usage_old]     = { "vllm:gpu_cache_usage_perc",            true },
-    [hits]          = { "vllm:prefix_cache_hits_total",         false },
-    [hits_old]      = { "vllm:gpu_prefix_cache_hits_total",     false },
-    [queries]       = { "vllm:prefix_cache_queries_total",      false },
-    [queries_old]   = { "vllm:gpu_prefix_cache_queries_total",  false },
-    [config]        = { "vllm:cache_config_info",               false },
-    [sleep_state]   = { "vllm:engine_sleep_state",              false },
-    [started]       = { "process_start_time_seconds",           false },
-    [sgl_running]   = { "sglang:num_running_reqs",              false },
-    [sgl_waiting]   = { "sglang:num_queue_reqs",                false },
-    [sgl_usage]     = { "sglang:token_usage",                   true },
-    [sgl_tokens]    = { "sglang:max_total_num_tokens",          false },
-    [sgl_page_size] = { "sglang:page_size",                     false },
-    [sgl_hit_rate]  = { "sglang:cache_hit_rate",                true },
-    [sgl_used_tokens]      = { "sglang:kv_used_tokens",         false },
-    [sgl_evictable_tokens] = { "sglang:kv_evictable_tokens",    false },
-    [sgl_prefilled] = { "sglang:realtime_tokens_total",         false },
-    [sgl_cached]    = { NULL, false }, /* of the line above, with another label */
+    [running]       = { "vllm:num_requests_running",            false, of_parts },
+    [waiting]       = { "vllm:num_requests_waiting",            false, of_parts },
+    [usage]         = { "vllm:kv_cache_usage_perc",             true, of_levels },
+    [usage_old]     = { "vllm:gpu_cache_usage_perc",            true, of_levels },
+    [hits]          = { "vllm:prefix_cache_hits_total",         false, of_counted },
+    [hits_old]      = { "vllm:gpu_prefix_cache_hits_total",     false, of_counted },
+    [queries]       = { "vllm:prefix_cache_queries_total",      false, of_counted },
+    [queries_old]   = { "vllm:gpu_prefix_cache_queries_total",  false, of_counted },
+    [config]        = { "vllm:cache_config_info",               false, of_levels },
+    [sleep_state]   = { "vllm:engine_sleep_state",              false, of_levels },
+    [started]       = { "process_start_time_seconds",           false, of_levels },
+    [sgl_running]   = { "sglang:num_running_reqs",              false, of_parts },
+    [sgl_waiting]   = { "sglang:num_queue_reqs",                false, of_parts },
+    [sgl_usage]     = { "sglang:token_usage",                   true, of_levels },
+    [sgl_tokens]    = { "sglang:max_total_num_tokens",          false, of_levels },
+    [sgl_page_size] = { "sglang:page_size",                     false, of_levels },
+    [sgl_hit_rate]  = { "sglang:cache_hit_rate",                true, of_levels },
+    [sgl_used_tokens]      = { "sglang:kv_used_tokens",         false, of_levels },
+    [sgl_evictable_tokens] = { "sglang:kv_evictable_tokens",    false, of_levels },
+    [sgl_prefilled] = { "sglang:realtime_tokens_total",         false, of_counted },
+    [sgl_cached]    = { NULL, false, of_counted }, /* of the line above, with another label */
 };
 /* clang-format on */
 
@@ -71,6 +81,15 @@ struct cache_config {
     uint64_t block_size;
     uint64_t size_tokens;
     bool is_prefix_caching_off;
+    bool is_disputed; /* two lines for the rank have different numbers */
+};
+
+/* Which of several rows of one series and rank says more; all 0: none yet. */
+struct standing {
+    bool is_of_model;   /* model_name is the worker's model */
+    uint64_t rank_sum;  /* of tp_rank, pp_rank and all other labels *_rank */
+    uint32_t labels;    /* all others that have a value */
+    bool is_of_process; /* one of them is pid */
 };
 
 /* The states of vllm:engine_sleep_state that are 1, as bits. */
@@ -81,9 +100,11 @@ struct row {
     bool has_rank;
     bool is_known; /* a finished page had this rank */
     uint32_t rank;
-    uint32_t tp_rank; /* SGLang: the lowest one so far */
+    bool is_of_model; /* a line on this page names the worker's model */
+    bool is_of_other; /* a line on this page names another model */
     unsigned present; /* bit 1 << series for each value present */
     double values[series_count];
+    struct standing standings[series_count]; /* of the values present */
     struct cache_config config;
     unsigned sleep;     /* bits of enum sleep_bit */
     double hits_before; /* on the last finished page */
@@ -99,6 +120,8 @@ struct kvb_engine_page {
     struct kvb_load_sample *samples; /* owned: room for row_capacity */
     size_t sample_capacity;
     double started_s; /* on this page; 0: none */
+    bool has_model;   /* a line on this page names the worker's model */
+    char model[kvb_model_bytes + 1];
     uint64_t refused;
     uint64_t resets;
 };
@@ -113,6 +136,11 @@ static enum series series_of(kvb_span name)
         }
     }
     return series_count;
+}
+
+static bool has(const struct row *row, enum series series)
+{
+    return (row->present & (1U << series)) != 0;
 }
 
 /* Reads digits only; false: "None", or another text. */
@@ -185,14 +213,25 @@ has_label_value(const struct kvb_prometheus_sample *sample, const char *key, con
     return kvb_prometheus_label(sample, key, &text) && kvb_span_is(text, value);
 }
 
+/* "None" of one process does not hide the number of another. */
+static void keep_number(struct cache_config *cache, uint64_t *field, uint64_t number)
+{
+    cache->is_disputed |= *field != 0 && number != 0 && *field != number;
+    *field = number > *field ? number : *field;
+}
+
 static void keep_config(struct row *row, const struct kvb_prometheus_sample *sample)
 {
-    row->config = (struct cache_config){
-        .gpu_blocks = number_of_label(sample, "num_gpu_blocks"),
-        .block_size = number_of_label(sample, "block_size"),
-        .size_tokens = number_of_label(sample, "kv_cache_size_tokens"),
-        .is_prefix_caching_off = has_label_value(sample, "enable_prefix_caching", "False"),
-    };
+    struct cache_config *cache = &row->config;
+    const bool is_off = has_label_value(sample, "enable_prefix_caching", "False");
+
+    if (!has(row, config)) {
+        *cache = (struct cache_config){ .is_prefix_caching_off = is_off };
+    }
+    keep_number(cache, &cache->gpu_blocks, number_of_label(sample, "num_gpu_blocks"));
+    keep_number(cache, &cache->block_size, number_of_label(sample, "block_size"));
+    keep_number(cache, &cache->size_tokens, number_of_label(sample, "kv_cache_size_tokens"));
+    cache->is_prefix_caching_off &= is_off;
 }
 
 static void keep_sleep_state(struct row *row, const struct kvb_prometheus_sample *sample)
@@ -211,24 +250,84 @@ static void keep_sleep_state(struct row *row, const struct kvb_prometheus_sample
     }
 }
 
-/* All tensor-parallel ranks of a rank report the same values, so one of them is used.  KVB_AGAIN:
- * this sample is from another one. */
-static kvb_status
-choose_tp_rank(const struct kvb_prometheus_sample *sample, bool has_rank, struct row *row)
+static bool ends_with_rank(kvb_span key)
 {
-    uint32_t tp_rank = 0;
-    const kvb_status status = read_rank_label(sample, "tp_rank", &tp_rank);
+    static const char end[] = "_rank";
+    const size_t len = sizeof end - 1;
 
-    if (status == KVB_BAD_INPUT) {
-        return status;
+    return key.len > len && memcmp(key.data + key.len - len, end, len) == 0;
+}
+
+/* rank_key is the label that names the row itself.  KVB_BAD_INPUT: tp_rank is no number. */
+static kvb_status read_standing(
+    const struct kvb_engine_page *page, const struct kvb_prometheus_sample *sample,
+    const char *rank_key, struct standing *out_standing)
+{
+    struct standing standing = { 0 };
+    kvb_span labels = sample->labels;
+    kvb_span key;
+    kvb_span value;
+
+    while (kvb_prometheus_next_label(&labels, &key, &value)) {
+        if (value.len == 0 || kvb_span_is(key, rank_key)) {
+            continue; /* an empty label is no label */
+        }
+        uint64_t rank = 0;
+        const bool is_rank = ends_with_rank(key);
+        if (is_rank && read_label_number(value, &rank) && rank <= UINT32_MAX) {
+            standing.rank_sum += rank;
+        } else if (is_rank && kvb_span_is(key, "tp_rank")) {
+            return KVB_BAD_INPUT;
+        } else if (kvb_span_is(key, "model_name") && kvb_span_is(value, page->model)) {
+            standing.is_of_model = true;
+        } else {
+            standing.is_of_process |= kvb_span_is(key, "pid");
+            standing.labels++;
+        }
     }
-    if (tp_rank > 0 && (!has_rank || (row->present != 0 && tp_rank > row->tp_rank))) {
-        return KVB_AGAIN;
+    *out_standing = standing;
+    return KVB_OK;
+}
+
+/* Negative: a row of standing `one` is used and one of `other` is not; 0: they stand side by side.
+ *
+ *     model     a page may have several engines: the worker's model before another
+ *     ranks     the ranks of tensor parallelism have the same values, and of the stages of a
+ *               pipeline the first has the queue: the lowest
+ *     labels    a row for each priority stands beside one for all: the one with the fewest labels,
+ *               which no label, known or not, limits to a part */
+static int compare_standing(const struct standing *one, const struct standing *other)
+{
+    if (one->is_of_model != other->is_of_model) {
+        return one->is_of_model ? -1 : 1;
     }
-    if (tp_rank < row->tp_rank) {
-        row->present = 0;
+    if (one->rank_sum != other->rank_sum) {
+        return one->rank_sum < other->rank_sum ? -1 : 1;
     }
-    row->tp_rank = tp_rank;
+    return (one->labels > other->labels) - (one->labels < other->labels);
+}
+
+/* Independent of the order of the rows on the page. */
+static kvb_status
+choose_value(struct row *row, enum series series, const struct standing *standing, double value)
+{
+    double *chosen = &row->values[series];
+    struct standing *before = &row->standings[series];
+    const int order = has(row, series) ? compare_standing(standing, before) : -1;
+
+    if (order < 0) {
+        *chosen = value;
+        *before = *standing;
+        row->present |= 1U << series;
+    } else if (order == 0) {
+        const bool is_sum = names[series].beside == of_counted ||
+                            (names[series].beside == of_parts && !standing->is_of_process);
+        const double sum = *chosen + value;
+        if (is_sum && !kvb_load_can_be(names[series].is_ratio, sum)) {
+            return KVB_BAD_INPUT;
+        }
+        *chosen = is_sum ? sum : (value > *chosen ? value : *chosen);
+    }
     return KVB_OK;
 }
 
@@ -246,6 +345,8 @@ static kvb_status keep_sample(
     struct kvb_engine_page *page, enum series series, const struct kvb_prometheus_sample *sample)
 {
     const bool is_sglang = series >= sgl_running;
+    const char *rank_key = is_sglang ? "dp_rank" : "engine";
+    struct standing standing;
     struct row *row = NULL;
     uint32_t rank = 0;
 
@@ -253,29 +354,32 @@ static kvb_status keep_sample(
         return KVB_BAD_INPUT;
     }
     if (series == started) {
-        page->started_s = sample->value;
+        page->started_s = sample->value > page->started_s ? sample->value : page->started_s;
         return KVB_OK;
     }
-    const kvb_status found = read_rank_label(sample, is_sglang ? "dp_rank" : "engine", &rank);
+    const kvb_status found = read_rank_label(sample, rank_key, &rank);
     if (found == KVB_BAD_INPUT) {
         return found;
     }
+    KVB_TRY(read_standing(page, sample, rank_key, &standing));
     KVB_TRY(find_page_row(page, found == KVB_OK, rank, &row));
-    if (is_sglang) {
-        const kvb_status chosen = choose_tp_rank(sample, row->has_rank, row);
-        if (chosen != KVB_OK) {
-            return chosen == KVB_AGAIN ? KVB_OK : chosen;
-        }
+    /* Without dp_rank, tensor rank 0 speaks for the engine, and no other does. */
+    uint32_t tp_rank = 0;
+    if (is_sglang && !row->has_rank && read_rank_label(sample, "tp_rank", &tp_rank) == KVB_OK &&
+        tp_rank > 0) {
+        return KVB_OK;
     }
-    row->values[series] = sample->value;
-    row->present |= 1U << series;
     if (series == config) {
-        keep_config(row, sample);
+        keep_config(row, sample); /* its labels are its values, so that none of them is a part */
     }
     if (series == sleep_state) {
         keep_sleep_state(row, sample);
     }
-    return KVB_OK;
+    kvb_span model = { .len = 0 };
+    page->has_model |= standing.is_of_model;
+    row->is_of_model |= standing.is_of_model;
+    row->is_of_other |= !standing.is_of_model && kvb_prometheus_label(sample, "model_name", &model);
+    return choose_value(row, series, &standing, sample->value);
 }
 
 static kvb_status take_page_line(void *context, kvb_span line)
@@ -302,11 +406,6 @@ static kvb_status take_page_line(void *context, kvb_span line)
 }
 
 /* ---- Figures ---- */
-
-static bool has(const struct row *row, enum series series)
-{
-    return (row->present & (1U << series)) != 0;
-}
 
 /* Whether the rank has a value besides its cache configuration and its sleep. */
 static bool is_alive(const struct row *row)
@@ -443,7 +542,8 @@ static bool is_total_sure(const struct row *row, const struct cache_config *cach
     if (has(row, sgl_tokens)) {
         return has(row, sgl_page_size);
     }
-    return cache && ((cache->size_tokens > 0 && cache->block_size > 0) || ranks == 1);
+    return cache && !cache->is_disputed &&
+           ((cache->size_tokens > 0 && cache->block_size > 0) || ranks == 1);
 }
 
 /* SGLang has no series of a mode before its first token. */
@@ -505,6 +605,17 @@ static bool is_given(const struct row *row)
     return row->present != 0;
 }
 
+/* Of a page that names the worker's model, ranks of other models alone are another engine's. */
+static void drop_other_engines(struct kvb_engine_page *page)
+{
+    for (size_t i = 0; page->has_model && i < page->row_count; i++) {
+        struct row *row = &page->rows[i];
+        if (row->is_of_other && !row->is_of_model) {
+            row->present = 0;
+        }
+    }
+}
+
 static bool is_row_known(const struct row *row)
 {
     return row->is_known;
@@ -528,6 +639,7 @@ kvb_status kvb_engine_page_end(
     KVB_TRY(kvb_text_lines_end(&page->lines));
     page->refused += page->lines.too_long;
     page->lines.too_long = 0;
+    drop_other_engines(page);
     keep_rows(page, is_given);
     const size_t ranks = count_alive(page);
     if (ranks == 0) {
@@ -568,7 +680,8 @@ struct kvb_engine_page_counts kvb_engine_page_count(const struct kvb_engine_page
 
 /* ---- Creating and freeing ---- */
 
-kvb_status kvb_engine_page_new(uint32_t block_size, struct kvb_engine_page **out_page)
+kvb_status
+kvb_engine_page_new(uint32_t block_size, const char *model, struct kvb_engine_page **out_page)
 {
     struct kvb_engine_page *page = calloc(1, sizeof *page);
 
@@ -576,6 +689,7 @@ kvb_status kvb_engine_page_new(uint32_t block_size, struct kvb_engine_page **out
         return KVB_NO_MEMORY;
     }
     page->block_size = block_size;
+    (void)snprintf(page->model, sizeof page->model, "%s", model);
     kvb_text_lines_init(&page->lines, take_page_line, page);
     *out_page = page;
     return KVB_OK;
@@ -597,9 +711,11 @@ void kvb_engine_page_begin(struct kvb_engine_page *page)
     kvb_text_lines_reset(&page->lines);
     keep_rows(page, is_row_known);
     page->started_s = 0;
+    page->has_model = false;
     for (size_t i = 0; i < page->row_count; i++) {
         page->rows[i].present = 0;
-        page->rows[i].tp_rank = 0;
+        page->rows[i].is_of_model = false;
+        page->rows[i].is_of_other = false;
         page->rows[i].sleep = 0;
     }
 }

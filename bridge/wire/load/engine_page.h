@@ -26,7 +26,7 @@
  * queries since the previous page; without queries it is 0.  If the page is the first, or its
  * counters decreased (a restart), it covers all queries that they count.
  *
- * SGLang, from tp_rank 0; if dp_rank is given, from the lowest tp_rank of each dp_rank:
+ * SGLang, where dp_rank is the rank; without it only tp_rank 0 is read:
  *
  *     sglang:num_running_reqs, sglang:num_queue_reqs, sglang:token_usage,
  *     sglang:max_total_num_tokens / page size, sglang:cache_hit_rate
@@ -35,15 +35,23 @@
  * process_start_time_seconds, which has no rank, holds for all ranks of its page.  vLLM leaves it
  * out where several processes make one page.
  *
+ * Several rows of one series and rank: those of the worker's model, of them those of the lowest
+ * tp_rank, pp_rank and so on, of them those with the fewest further labels.  Where still several
+ * stand side by side, requests and counters are added, of shares and sizes the largest is used, and
+ * of requests with a pid too, because each process repeats the engine's value.  The order of the
+ * rows never matters.
+ *
  * Names must match exactly.  A value that is NaN or out of range is ignored and counted.
  *
  * Threads: the caller locks.
- * Memory:  250 bytes per rank, at most kvb_max_ranks, and a line. */
+ * Memory:  900 bytes per rank, at most kvb_max_ranks, and a line. */
 struct kvb_engine_page;
 
-/* block_size: SGLang's page size in tokens, used when the page does not contain it.
+/* block_size: SGLang's page size in tokens, used when the page does not contain it.  model: of the
+ * worker, at most kvb_model_bytes, copied; "": not known.
  * KVB_NO_MEMORY. */
-kvb_status kvb_engine_page_new(uint32_t block_size, struct kvb_engine_page **out_page);
+kvb_status
+kvb_engine_page_new(uint32_t block_size, const char *model, struct kvb_engine_page **out_page);
 /* NULL is fine. */
 void kvb_engine_page_free(struct kvb_engine_page *page);
 

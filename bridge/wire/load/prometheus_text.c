@@ -229,17 +229,28 @@ kvb_status kvb_prometheus_read(kvb_span line, struct kvb_prometheus_sample *out_
     return KVB_OK;
 }
 
+bool kvb_prometheus_next_label(kvb_span *labels, kvb_span *out_key, kvb_span *out_value)
+{
+    struct scan scan = scan_of(*labels);
+
+    if (!take_label(&scan, out_key, out_value)) {
+        return false;
+    }
+    (void)take_byte(&scan, ',');
+    *labels = (kvb_span){ .data = scan.at, .len = (size_t)(scan.end - scan.at) };
+    return true;
+}
+
 bool kvb_prometheus_label(
     const struct kvb_prometheus_sample *sample, const char *key, kvb_span *out_value)
 {
-    struct scan scan = scan_of(sample->labels);
+    kvb_span labels = sample->labels;
     kvb_span name = { .len = 0 };
 
-    while (take_label(&scan, &name, out_value)) {
+    while (kvb_prometheus_next_label(&labels, &name, out_value)) {
         if (kvb_span_is(name, key)) {
             return true;
         }
-        (void)take_byte(&scan, ',');
     }
     return false;
 }

@@ -64,3 +64,7 @@ kvb_status kvb_prometheus_read(kvb_span line, struct kvb_prometheus_sample *out_
 /* The raw value of a label, with its escapes.  False: there is no such label. */
 bool kvb_prometheus_label(
     const struct kvb_prometheus_sample *sample, const char *key, kvb_span *out_value);
+
+/* Takes the next label from the front of *labels, which begins as the labels of a sample.  False:
+ * there is none. */
+bool kvb_prometheus_next_label(kvb_span *labels, kvb_span *out_key, kvb_span *out_value);

@@ -53,7 +53,8 @@ static void add_with(
                                               .url = web_server_url(world->server, path, url),
                                               .period_ms = period_ms,
                                               .timeout_ms = timeout_ms,
-                                              .block_size = 16 };
+                                              .block_size = 16,
+                                              .model = "m" };
 
     assert_ok(kvb_scraper_add(world->scraper, &target, NULL));
 }
@@ -217,7 +218,7 @@ static void an_invalid_address_is_refused(void **state)
     (void)state;
     static char url[2000] = "http://h/";
     struct world world = open_world();
-    struct kvb_scrape_target target = { .url = "tcp://h:1", .period_ms = 20 };
+    struct kvb_scrape_target target = { .url = "tcp://h:1", .period_ms = 20, .model = "m" };
     struct kvb_detail detail;
 
     assert_int_equal(kvb_scraper_add(world.scraper, &target, &detail), KVB_BAD_CONFIG);

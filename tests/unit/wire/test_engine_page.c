@@ -32,7 +32,7 @@ static struct kvb_engine_page *new_page(uint32_t block_size)
 {
     struct kvb_engine_page *page = NULL;
 
-    assert_ok(kvb_engine_page_new(block_size, &page));
+    assert_ok(kvb_engine_page_new(block_size, "m", &page));
     return page;
 }
 
@@ -449,7 +449,12 @@ static void sglangs_data_parallel_ranks_are_distinguished(void **state)
     (void)state;
     const struct want want[] = {
         { active | waiting, true, 0, { .request_active_slots = 1, .num_requests_waiting = 5 } },
-        { active | waiting, true, 1, { .request_active_slots = 2, .num_requests_waiting = 6 } },
+        { active | waiting | usage,
+          true,
+          1,
+          { .request_active_slots = 2,
+            .num_requests_waiting = 6,
+            .gpu_cache_usage_perc = 0.875F } },
     };
     struct kvb_engine_page *page = new_page(64);
 
@@ -457,7 +462,7 @@ static void sglangs_data_parallel_ranks_are_distinguished(void **state)
         assert_page(
             page,
             SGL("num_running_reqs", "dp_rank=\"0\",tp_rank=\"0\"", "1")
-                SGL("token_usage", "dp_rank=\"1\",tp_rank=\"3\"", "0.9")
+                SGL("token_usage", "dp_rank=\"1\",tp_rank=\"3\"", "0.875")
                     SGL("num_running_reqs", "dp_rank=\"1\",tp_rank=\"3\"", "9")
                         SGL("num_running_reqs", "dp_rank=\"1\",tp_rank=\"2\"", "2")
                             SGL("num_queue_reqs", "dp_rank=\"0\",tp_rank=\"0\"", "5")
@@ -467,6 +472,122 @@ static void sglangs_data_parallel_ranks_are_distinguished(void **state)
             2, want);
     }
     kvb_engine_page_free(page);
+}
+
+/* ---- Rows side by side ---- */
+
+#define VLLM(name, labels, value) "vllm:" name "{engine=\"0\"," labels "} " value "\n"
+
+/* Feeds the lines in the given order and in the reverse one. */
+static void assert_either_order(const char *const *lines, const struct want *want)
+{
+    size_t count = 0;
+
+    while (lines[count]) {
+        count++;
+    }
+    for (int is_reversed = 0; is_reversed < 2; is_reversed++) {
+        struct kvb_engine_page *page = new_page(1);
+        char text[2048] = "";
+        for (size_t i = 0; i < count; i++) {
+            const size_t len = strlen(text);
+            (void)snprintf(
+                text + len, sizeof text - len, "%s", lines[is_reversed ? count - 1 - i : i]);
+        }
+        assert_page(page, text, 1, want);
+        assert_int_equal(kvb_engine_page_count(page).refused, 0);
+        kvb_engine_page_free(page);
+    }
+}
+
+static void rows_that_differ_in_a_label_do_not_depend_on_their_order(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *lines[7];
+        struct want want;
+    } cases[] = {
+        /* vLLM's front ends: each process repeats the engine's value, or an old one, or 0 */
+        { { VLLM("kv_cache_usage_perc", "pid=\"7\"", "0.0"),
+            VLLM("kv_cache_usage_perc", "pid=\"8\"", "0.625"),
+            VLLM("kv_cache_usage_perc", "pid=\"9\"", "0.5"),
+            VLLM("num_requests_running", "pid=\"7\"", "5"),
+            VLLM("num_requests_running", "pid=\"8\"", "4") },
+          { usage | active,
+            true,
+            0,
+            { .request_active_slots = 5, .gpu_cache_usage_perc = 0.625F } } },
+        /* counters are each process's own */
+        { { VLLM("num_requests_running", "pid=\"7\"", "0"),
+            VLLM("prefix_cache_queries_total", "pid=\"7\"", "60"),
+            VLLM("prefix_cache_queries_total", "pid=\"8\"", "40"),
+            VLLM("prefix_cache_hits_total", "pid=\"7\"", "20"),
+            VLLM("prefix_cache_hits_total", "pid=\"8\"", "30") },
+          { active | hit_rate, true, 0, { .gpu_prefix_cache_hit_rate = 0.5F } } },
+        /* one for all priorities beside one for each; either may be there alone */
+        { { SGL("num_queue_reqs", "tp_rank=\"0\",priority=\"1\"", "1"),
+            SGL("num_queue_reqs", "tp_rank=\"0\"", "4"),
+            SGL("num_queue_reqs", "tp_rank=\"0\",priority=\"2\"", "3"),
+            SGL("num_running_reqs", "tp_rank=\"0\",priority=\"1\"", "2"),
+            SGL("num_running_reqs", "tp_rank=\"0\",priority=\"2\"", "7") },
+          { active | waiting,
+            false,
+            0,
+            { .request_active_slots = 9, .num_requests_waiting = 4 } } },
+        /* an empty label is no label */
+        { { SGL("num_queue_reqs", "tp_rank=\"0\",priority=\"\"", "4"),
+            SGL("num_queue_reqs", "tp_rank=\"0\",priority=\"2\"", "3") },
+          { waiting, false, 0, { .num_requests_waiting = 4 } } },
+        /* the first stage of a pipeline has the queue */
+        { { SGL("num_queue_reqs", "tp_rank=\"0\",pp_rank=\"1\"", "0"),
+            SGL("num_queue_reqs", "tp_rank=\"0\",pp_rank=\"0\"", "6"),
+            SGL("num_running_reqs", "tp_rank=\"0\",pp_rank=\"0\"", "8"),
+            SGL("num_running_reqs", "tp_rank=\"0\",pp_rank=\"1\"", "8"),
+            SGL("num_running_reqs", "tp_rank=\"0\",pp_rank=\"0\",moe_ep_rank=\"1\"", "7"),
+            SGL("token_usage", "tp_rank=\"0\",pp_rank=\"first\"", "0.5") },
+          { active | waiting | usage,
+            false,
+            0,
+            { .request_active_slots = 8,
+              .num_requests_waiting = 6,
+              .gpu_cache_usage_perc = 0.5F } } },
+        /* another engine's rows on the page */
+        { { VLLM("num_requests_waiting", "model_name=\"other\"", "9"),
+            VLLM("num_requests_waiting", "model_name=\"m\"", "2"),
+            VLLM("kv_cache_usage_perc", "model_name=\"m\"", "0.25"),
+            VLLM("kv_cache_usage_perc", "model_name=\"other\"", "0.75"),
+            "vllm:num_requests_waiting{engine=\"1\",model_name=\"other\"} 8\n" },
+          { waiting | usage,
+            true,
+            0,
+            { .num_requests_waiting = 2, .gpu_cache_usage_perc = 0.25F } } },
+        /* several models, none of them the worker's: all that the page has */
+        { { VLLM("num_requests_waiting", "model_name=\"a\"", "9"),
+            VLLM("num_requests_waiting", "model_name=\"b\"", "2"),
+            VLLM("kv_cache_usage_perc", "model_name=\"a\"", "0.25"),
+            VLLM("kv_cache_usage_perc", "model_name=\"b\"", "0.75") },
+          { waiting | usage,
+            true,
+            0,
+            { .num_requests_waiting = 11, .gpu_cache_usage_perc = 0.75F } } },
+        /* a label that nobody knows */
+        { { VLLM("num_requests_waiting", "shade=\"red\"", "1"),
+            VLLM("num_requests_waiting", "shade=\"blue\"", "2"),
+            VLLM("num_requests_running", "shade=\"red\"", "1"),
+            "vllm:num_requests_running{engine=\"0\"} 5\n" },
+          { active | waiting, true, 0, { .request_active_slots = 5, .num_requests_waiting = 3 } } },
+        /* one process does not know the blocks yet */
+        { { CONFIG("engine=\"0\",pid=\"7\",num_gpu_blocks=\"101\""),
+            CONFIG("engine=\"0\",pid=\"8\",num_gpu_blocks=\"None\""),
+            VLLM("kv_cache_usage_perc", "pid=\"7\"", "0.5") },
+          { used | total | usage,
+            true,
+            0,
+            { .kv_active_blocks = 50, .kv_total_blocks = 101, .gpu_cache_usage_perc = 0.5F } } },
+    };
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        assert_either_order(cases[i].lines, &cases[i].want);
+    }
 }
 
 /* ---- Counters of the prefix cache ---- */
@@ -615,7 +736,8 @@ static void a_total_is_certain_if_it_is_the_ranks_own(void **state)
         bool is_sure;
     } rows[] = {
         { BLOCKS("") RANK("0"), true },
-        { BLOCKS("") RANK("0") "\n" RANK("1"), false }, /* of both ranks */
+        { BLOCKS("") RANK("0") "\n" RANK("1"), false },                  /* of both ranks */
+        { BLOCKS("") RANK("0") CONFIG("num_gpu_blocks=\"63\""), false }, /* which? */
         { BLOCKS("block_size=\"16\",kv_cache_size_tokens=\"512\",") RANK("0") "\n" RANK("1"),
           true },
         { RANK("0"), false },
@@ -663,7 +785,7 @@ static void survives_every_allocation_failing(void **state)
         struct kvb_engine_page *page = NULL;
         size_t count = 0;
         fail_alloc_after(n);
-        status = kvb_engine_page_new(16, &page);
+        status = kvb_engine_page_new(16, "m", &page);
         if (status == KVB_OK) {
             status = feed(page, RANK("0") RANK("1") "vllm:num_requests_wait");
         }
@@ -693,6 +815,7 @@ int main(void)
         cmocka_unit_test(of_sglang_the_first_tensor_rank_is_read),
         cmocka_unit_test(sglangs_page_size_is_used_if_it_is_reported),
         cmocka_unit_test(sglangs_data_parallel_ranks_are_distinguished),
+        cmocka_unit_test(rows_that_differ_in_a_label_do_not_depend_on_their_order),
         cmocka_unit_test(the_counters_of_the_prefix_cache_are_read),
         cmocka_unit_test(sglang_counts_computed_and_cached_tokens),
         cmocka_unit_test(the_recorded_engine_is_awake_and_names_its_process),
