@@ -21,7 +21,6 @@ static const char *const forms[KVB_SUBJECT_COUNT] = {
     [KVB_SUBJECT_SYNC]              = "P.kv_sync.*.*",
     [KVB_SUBJECT_REFRESH]           = "P.kv_refresh",
     [KVB_SUBJECT_EXPLAIN]           = "P.kv_explain.*.*",
-    [KVB_SUBJECT_REGISTER]          = "P.kv_register.{id}",
     [KVB_SUBJECT_MATCH]             = "R.kv_match",
     [KVB_SUBJECT_ROUTE]             = "R.kv_route",
     [KVB_SUBJECT_GET]               = "R.kv_get.*",

@@ -19,7 +19,6 @@ enum kvb_contract_subject {
     KVB_SUBJECT_SYNC,
     KVB_SUBJECT_REFRESH,
     KVB_SUBJECT_EXPLAIN,
-    KVB_SUBJECT_REGISTER, /* registrations, to one bridge or to all: wire/query/forward.h */
     KVB_SUBJECT_MATCH,
     KVB_SUBJECT_ROUTE,
     KVB_SUBJECT_GET,

@@ -43,13 +43,11 @@ static const struct subject_use uses[] = {
     { BRIDGE, subscribes, KVB_SUBJECT_BRIDGE_STATUS,  ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_HANDOVER,       ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_HEARTBEAT,      KVB_SETTING_STANDBY, 0 },
-    { BRIDGE, subscribes, KVB_SUBJECT_REGISTER,       KVB_SETTING_REGISTER, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_SERVICES,       ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_SERVICE_KIND,   ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_SERVICE_ONE,    ALWAYS, 0 },
 
     { AGGREGATOR, publishes,  KVB_SUBJECT_SYNC,              ALWAYS, ALWAYS },
-    { AGGREGATOR, publishes,  KVB_SUBJECT_REGISTER,          KVB_SETTING_REGISTER, 0 },
     { AGGREGATOR, publishes,  KVB_SUBJECT_ECHO,              ALWAYS, ALWAYS },
     { AGGREGATOR, publishes,  KVB_SUBJECT_ROUTED,            ALWAYS, 0 },
     { AGGREGATOR, publishes,  KVB_SUBJECT_AGGREGATOR_STATUS, ALWAYS, 0 },

@@ -25,8 +25,7 @@ enum kvb_permission_setting {
     KVB_SETTING_JSON = 2,
     KVB_SETTING_PROTOBUF = 4,
     KVB_SETTING_STANDBY = 8,
-    KVB_SETTING_HIT_RATE_ALIAS = 16,
-    KVB_SETTING_REGISTER = 32
+    KVB_SETTING_HIT_RATE_ALIAS = 16
 };
 
 struct kvb_permission {

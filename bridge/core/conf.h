@@ -61,10 +61,19 @@ struct kvb_conf_key {
     const char *help;      /* one or more lines of at most 72 bytes */
 };
 
+/* A key or a whole group of an earlier version.  A file that has it gets an error with `instead`.
+ */
+struct kvb_conf_removed {
+    const char *path;
+    const char *instead; /* what serves in its place: a whole sentence, without a stop */
+};
+
 struct kvb_conf_table {
     const struct kvb_conf_key *keys;
     size_t count;
     size_t bytes; /* size of the struct that the offsets refer to */
+    const struct kvb_conf_removed *removed;
+    size_t removed_count;
 };
 
 /* Sets offset and size of the field for a row's value. */

@@ -371,6 +371,24 @@ struct group {
 
 static void check_group(const struct group *group, const config_setting_t *setting, const char *at);
 
+/* The key has no row: it is of an earlier version, or a mistake. */
+static void report_unknown(
+    const struct group *group, const config_setting_t *member, const char *path, const char *full)
+{
+    const unsigned line = config_setting_source_line(member);
+    struct kvb_detail detail;
+
+    for (size_t i = 0; i < group->table->removed_count; i++) {
+        const struct kvb_conf_removed *removed = &group->table->removed[i];
+        if (strcmp(removed->path, path) == 0) {
+            kvb_detail_set(&detail, "this key is gone: %s", removed->instead);
+            kvb_conf_add_error(group->conf, line, full, detail.text);
+            return;
+        }
+    }
+    kvb_conf_add_error(group->conf, line, full, "unknown key: --help lists the known ones");
+}
+
 static void check_member(const struct group *group, const config_setting_t *member, const char *at)
 {
     char path[path_bytes];
@@ -380,9 +398,7 @@ static void check_member(const struct group *group, const config_setting_t *memb
     (void)snprintf(full, sizeof full, "%s%s", group->prefix, path);
     switch (find_key_row(group->table, path)) {
     case match_none:
-        kvb_conf_add_error(
-            group->conf, config_setting_source_line(member), full,
-            "unknown key: --help lists the known ones");
+        report_unknown(group, member, path, full);
         break;
     case match_key:
         break;

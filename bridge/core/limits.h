@@ -51,7 +51,6 @@ enum {
 
     /* a query */
     kvb_max_register_bytes = 1 << 14,      /* body of a worker's registration */
-    kvb_max_forward_calls = 2,             /* registrations on their way to a bridge; above: 503 */
     kvb_max_event_sources_bytes = 4 << 20, /* an engine's list of its event sockets */
     kvb_max_query_body_bytes = 16 << 20,
     kvb_max_query_tokens = 1 << 21,

@@ -251,13 +251,8 @@ static kvb_status count_http_connections(
 /* The status page contains no data: its script requests the data with the token that the user
  * enters. */
 static const struct kvb_http_path_rule path_rules[] = {
-    { "/livez", KVB_HTTP_OPEN },
-    { "/readyz", KVB_HTTP_OPEN },
-    { "/", KVB_HTTP_OPEN },
-    { "/metrics", KVB_HTTP_OF_METRICS },
-    { "/register", KVB_HTTP_OF_REGISTER },
-    { "/unregister", KVB_HTTP_OF_REGISTER },
-    { NULL, KVB_HTTP_GUARDED },
+    { "/livez", KVB_HTTP_OPEN },         { "/readyz", KVB_HTTP_OPEN }, { "/", KVB_HTTP_OPEN },
+    { "/metrics", KVB_HTTP_OF_METRICS }, { NULL, KVB_HTTP_GUARDED },
 };
 
 static kvb_status open_aggregator_http(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
@@ -271,7 +266,6 @@ static kvb_status open_aggregator_http(struct kvb_aggregator *aggregator, struct
     const struct kvb_http_options options = {
         .listen = aggregator->config->http,
         .security = &aggregator->config->http_security,
-        .register_token_file = aggregator->config->registering.token_file,
         .rules = path_rules,
         .max_body_bytes = aggregator->config->limits.max_query_body_bytes,
         .threads = http_threads,
@@ -323,7 +317,6 @@ static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb
     KVB_TRY(make_query_context(aggregator));
     KVB_TRY(make_dashboard(aggregator));
     KVB_TRY(make_rings(aggregator));
-    KVB_TRY(kvb_aggregator_open_forward(aggregator));
     KVB_TRY(kvb_aggregator_open_tokenizer(aggregator));
     KVB_TRY(open_aggregator_bus(aggregator, detail));
     KVB_TRY(kvb_aggregator_open_service(aggregator));
@@ -448,7 +441,6 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     kvb_bus_end_renewal(aggregator->bus);
     stop_threads(aggregator);
     kvb_bus_close(aggregator->bus);
-    kvb_aggregator_close_forward(aggregator);
     if (aggregator->update_fd >= 0) {
         (void)close(aggregator->update_fd); /* nothing to lose */
     }

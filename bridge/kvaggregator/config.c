@@ -3,7 +3,6 @@
 #include "bus/subject.h"
 #include "core/limits.h"
 #include "core/own.h"
-#include "daemon/bearer_token.h"
 
 #include <string.h>
 
@@ -139,15 +138,6 @@ static const struct kvb_conf_key keys[] = {
     { "grpc.tls.client_ca_file", KVB_CONF_STRING, "", 0, FIELD(grpc.security.client_ca_file),
       .help = "PEM file of the authority that signs client certificates; each client must\n"
               "show one.  Empty: not required." },
-    { "register.token_file", KVB_CONF_STRING, "", 0, FIELD(registering.token_file),
-      .help = "Path of a file with the token that a POST to /register or /unregister must\n"
-              "carry; empty: nobody may register here.  Such a request is forwarded to a\n"
-              "bridge, whose register.token_file must hold the same token." },
-    { "register.namespace", KVB_CONF_STRING, "", 0, FIELD(registering.name_space),
-      .help = "The namespace of the bridges to which they are forwarded; empty:\n"
-              "subscribe.namespace.  Where that is \"*\", a request may name one." },
-    { "register.component", KVB_CONF_STRING, "", 0, FIELD(registering.component),
-      .help = "Their component; empty: subscribe.component, in the same way." },
     { "tokenize.networks", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(tokenize.networks),
       .take_text = take_tokenize_network,
       .help = "Networks, such as 10.0.0.0/8, of the engines that may be asked for the tokens\n"
@@ -170,8 +160,13 @@ static const struct kvb_conf_key keys[] = {
 #undef FIELD
 /* clang-format on */
 
+static const struct kvb_conf_removed removed[] = {
+    { "register", "workers register at a bridge, whose register.token_file permits it" },
+};
+
 static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys),
-                                             sizeof(struct kvb_aggregator_config) };
+                                             sizeof(struct kvb_aggregator_config), removed,
+                                             KVB_COUNT_OF(removed) };
 
 void kvb_aggregator_config_done(struct kvb_aggregator_config *config)
 {
@@ -232,36 +227,6 @@ static void check_queue_group(struct kvb_conf *conf, const char *group)
 }
 
 static void
-check_register_name(struct kvb_conf *conf, const char *key, const char *name, const char *followed)
-{
-    if (name[0] == '\0') {
-        return;
-    }
-    kvb_config_check_name(conf, key, name, false);
-    if (strcmp(followed, "*") != 0 && strcmp(followed, name) != 0) {
-        kvb_conf_error(
-            conf, key, "this aggregator follows %.64s only: name that, or leave it empty",
-            followed);
-    }
-}
-
-static void check_register_keys(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
-{
-    char token[kvb_bearer_token_bytes];
-    struct kvb_detail detail = { .text = "" };
-    const char *path = config->registering.token_file;
-
-    if (path[0] != '\0' && kvb_bearer_token_read(path, token, &detail) != KVB_OK) {
-        kvb_conf_error(conf, "register.token_file", "%s", detail.text);
-    }
-    explicit_bzero(token, sizeof token);
-    check_register_name(
-        conf, "register.namespace", config->registering.name_space, config->subscribe.name_space);
-    check_register_name(
-        conf, "register.component", config->registering.component, config->subscribe.component);
-}
-
-static void
 check_aggregator_config(struct kvb_conf *conf, const struct kvb_aggregator_config *config)
 {
     kvb_config_check_nats(conf, &config->nats);
@@ -272,7 +237,6 @@ check_aggregator_config(struct kvb_conf *conf, const struct kvb_aggregator_confi
     check_queue_group(conf, config->router.queue_group);
     kvb_config_check_listener(conf, KVB_LISTENER_HTTP, config->http, &config->http_security);
     kvb_config_check_listener(conf, KVB_LISTENER_GRPC, config->grpc.listen, &config->grpc.security);
-    check_register_keys(conf, config);
     check_default(conf, config);
     check_times(conf, config);
     check_audit(conf, config);

@@ -67,11 +67,6 @@ struct kvb_aggregator_config {
         struct kvb_http_security security;    /* `tls` and `insecure` in the file; no token_file */
     } grpc;
     struct {
-        char token_file[kvb_config_path_bytes]; /* "": nobody may register */
-        char name_space[kvb_name_bytes + 1];    /* "": subscribe's; the next too */
-        char component[kvb_name_bytes + 1];
-    } registering;
-    struct {
         struct kvb_networks networks; /* empty: off */
         uint32_t deadline_ms;
         uint64_t cache_bytes; /* 0: no cache */

@@ -17,7 +17,6 @@
 #include "kvaggregator/byte_budget.h"
 #include "kvaggregator/metrics.h"
 #include "kvaggregator/permissions.h"
-#include "kvaggregator/registrars.h"
 #include "load/peers.h"
 #include "load/tracker.h"
 #include "model/router_batch.h"
@@ -117,8 +116,7 @@ struct received_pool {
     size_t applied_bytes; /* of event_bytes, not given back yet */
 };
 
-struct aggregator_forward; /* kvaggregator/forward.c */
-struct pending_query;      /* kvaggregator/queries.c */
+struct pending_query; /* kvaggregator/queries.c */
 
 struct kvb_aggregator {
     const struct kvb_aggregator_config *config; /* borrowed, like log */
@@ -136,7 +134,6 @@ struct kvb_aggregator {
     _Atomic uint64_t echoes_received;
     struct aggregator_group group;
     struct books_subscription books[KVB_BOOKS_SUBJECT_COUNT];
-    struct aggregator_forward *forward;
     struct kvb_http *http;
     struct kvb_grpc *grpc;
     struct aggregator_service service;
@@ -256,20 +253,6 @@ void kvb_aggregator_drop_query(void *item);
 
 /* Frees unfinished long answers, after the index thread has ended. */
 void kvb_aggregator_drop_unfinished(struct kvb_aggregator *aggregator);
-
-/* ---- kvaggregator/forward.c: registrations, for a bridge ---- */
-
-kvb_status kvb_aggregator_open_forward(struct kvb_aggregator *aggregator);
-void kvb_aggregator_close_forward(struct kvb_aggregator *aggregator);
-
-/* A kvb_http_handler; context is the aggregator.  On HTTP threads. */
-void kvb_aggregator_forward(
-    void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer);
-
-/* On nats.c's thread: token is the end of the reply subject.  False: it is none of a registration.
- */
-bool kvb_aggregator_take_forwarded(
-    struct kvb_aggregator *aggregator, const char *token, kvb_span payload);
 
 /* Starts the tokenizer, if the configuration permits networks. */
 kvb_status kvb_aggregator_open_tokenizer(struct kvb_aggregator *aggregator);

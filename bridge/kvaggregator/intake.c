@@ -488,9 +488,6 @@ void kvb_aggregator_receive_answer(void *context, const struct kvb_bus_message *
     const char *last = strrchr(message->subject, '.');
     struct received head = { .kind = &answer_kind };
 
-    if (last && kvb_aggregator_take_forwarded(aggregator, last + 1, message->payload)) {
-        return;
-    }
     if (!last || message->payload.len == 0) {
         return; /* no bridge subscribes there: the request times out */
     }

@@ -113,9 +113,6 @@
     X(load_published, COUNTER, "kvb_load_stats_published_total", "", "Load statistics published") \
     X(publish_failures, COUNTER, "kvb_publish_failures_total", "", "Messages that could not be published on NATS") \
     X(offers_left_out, COUNTER, "kvb_register_offers_left_out_total", "", "Bridges that offered to take a registration and were not considered, because more than 64 of the component did: a worker that one of these reads already may be read twice. Divide the bridges into components") \
-    X(forwarded_done, COUNTER, "kvb_register_forwarded_total", "outcome=\"done\"", "Requests to /register and /unregister, by outcome: done, refused = 4xx, failed = no bridge took it, or none answered. A rise of failed means that bridges do not take registrations, or do not answer") \
-    X(forwarded_refused, COUNTER, "kvb_register_forwarded_total", "outcome=\"refused\"", "Requests to /register and /unregister, by outcome: done, refused = 4xx, failed = no bridge took it, or none answered. A rise of failed means that bridges do not take registrations, or do not answer") \
-    X(forwarded_failed, COUNTER, "kvb_register_forwarded_total", "outcome=\"failed\"", "Requests to /register and /unregister, by outcome: done, refused = 4xx, failed = no bridge took it, or none answered. A rise of failed means that bridges do not take registrations, or do not answer") \
     KVB_SERVICE_METRICS(X) \
     KVB_HTTP_METRICS(X) \
     KVB_GRPC_METRICS(X) \

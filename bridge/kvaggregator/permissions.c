@@ -17,6 +17,5 @@ void kvb_aggregator_subject_names(
 
 unsigned kvb_aggregator_permission_settings(const struct kvb_aggregator_config *config)
 {
-    return (config->router.hit_rate_alias ? KVB_SETTING_HIT_RATE_ALIAS : 0U) |
-           (config->registering.token_file[0] ? KVB_SETTING_REGISTER : 0U);
+    return config->router.hit_rate_alias ? KVB_SETTING_HIT_RATE_ALIAS : 0U;
 }

@@ -484,8 +484,6 @@ void kvb_aggregator_answer_http(
         .not_ready = kvb_aggregator_not_ready(aggregator, &why),
         .share = &aggregator->group.share,
         .not_live = kvb_aggregator_not_live(aggregator),
-        .forward = kvb_aggregator_forward,
-        .forward_context = aggregator,
     };
     kvb_http_route_answer(route, &here, request, answer);
 }

@@ -166,7 +166,6 @@ static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detai
     atomic_store(&bridge->shown.turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_bridge_http(bridge, detail));
     KVB_TRY(start_ingest_thread(bridge));
-    KVB_TRY(kvb_bridge_open_forwarded(bridge));
     KVB_TRY(kvb_bridge_announce_to(
         bridge, bridge->config->announce_to, bridge->config->announce_count));
     return kvb_bridge_open_discovery(bridge);
@@ -195,7 +194,6 @@ kvb_status kvb_bridge_start(
     kvb_detail_set(&bridge->shown.not_ready, "starting");
     (void)pthread_mutex_init(&bridge->shown.text_lock, NULL); /* none fails without attributes */
     (void)pthread_rwlock_init(&bridge->shown.sets_lock, NULL);
-    (void)pthread_mutex_init(&bridge->forwarded.lock, NULL);
     kvb_profile_guard_init(&bridge->publisher.guard, bridge->bridge_id, config->publish.profile);
     const kvb_status status = start_bridge_parts(bridge, detail);
     if (status != KVB_OK) {
@@ -255,7 +253,6 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     }
     kvb_bus_end_renewal(bridge->publisher.bus);
     kvb_http_stop(bridge->shown.http);
-    kvb_bridge_close_forwarded(&bridge->forwarded);
     kvb_kubernetes_stop(bridge->membership.kubernetes);
     kvb_dns_list_stop(bridge->membership.dns_list);
     kvb_discovery_stop(bridge->membership.discovery);
@@ -286,7 +283,6 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     kvb_profile_guard_done(&bridge->publisher.guard);
     (void)pthread_rwlock_destroy(&bridge->shown.sets_lock);
     (void)pthread_mutex_destroy(&bridge->shown.text_lock);
-    (void)pthread_mutex_destroy(&bridge->forwarded.lock);
     kvb_buf_done(&bridge->shown.state_text);
     kvb_buf_done(&bridge->publisher.status);
     kvb_buf_done(&bridge->publisher.buf);

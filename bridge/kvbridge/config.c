@@ -241,7 +241,7 @@ static const struct kvb_conf_key worker_keys[] = {
 #undef FIELD
 
 static const struct kvb_conf_table worker_table = {
-    worker_keys, KVB_COUNT_OF(worker_keys), sizeof(struct kvb_worker_config)
+    .keys = worker_keys, .count = KVB_COUNT_OF(worker_keys), .bytes = sizeof(struct kvb_worker_config)
 };
 
 #define FIELD(field) KVB_CONF_FIELD(struct kvb_announce_config, field)
@@ -260,7 +260,7 @@ static const struct kvb_conf_key announce_keys[] = {
 #undef FIELD
 
 static const struct kvb_conf_table announce_table = {
-    announce_keys, KVB_COUNT_OF(announce_keys), sizeof(struct kvb_announce_config)
+    .keys = announce_keys, .count = KVB_COUNT_OF(announce_keys), .bytes = sizeof(struct kvb_announce_config)
 };
 
 #define FIELD(field) KVB_CONF_FIELD(struct kvb_bridge_config, field)
@@ -502,11 +502,13 @@ static const struct kvb_conf_key generated_keys[] = {
 };
 /* clang-format on */
 
-static const struct kvb_conf_table generated_table = { generated_keys, 1,
-                                                       sizeof(struct generated_workers) };
+static const struct kvb_conf_table generated_table = { .keys = generated_keys,
+                                                       .count = 1,
+                                                       .bytes = sizeof(struct generated_workers) };
 
-static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys),
-                                             sizeof(struct kvb_bridge_config) };
+static const struct kvb_conf_table table = { .keys = keys,
+                                             .count = KVB_COUNT_OF(keys),
+                                             .bytes = sizeof(struct kvb_bridge_config) };
 
 void kvb_bridge_config_done(struct kvb_bridge_config *config)
 {

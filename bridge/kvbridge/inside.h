@@ -16,7 +16,6 @@
 #include "ingest/zmq/source.h"
 #include "kvbridge/announce_to.h"
 #include "kvbridge/bridge.h"
-#include "kvbridge/challenges.h"
 #include "kvbridge/checkpoint_store.h"
 #include "kvbridge/config.h"
 #include "kvbridge/discovery.h"
@@ -320,15 +319,6 @@ struct bridge_standby {
     uint64_t next_log_ns;
 };
 
-/* Registrations that aggregators forward. */
-struct bridge_forwarded {
-    struct kvb_bus_subscription *lookups; /* owned; NULL: nobody may register; the next too */
-    struct kvb_bus_subscription *requests;
-    char name[kvb_forward_bridge_bytes]; /* the end of our subject */
-    pthread_mutex_t lock;                /* protects challenges */
-    struct kvb_challenges challenges;
-};
-
 struct kvb_bridge {
     const struct kvb_bridge_config *config; /* borrowed, like log */
     struct kvb_log *log;
@@ -343,7 +333,6 @@ struct kvb_bridge {
     struct bridge_refresh refresh;
     struct bridge_explain explain;
     struct bridge_standby standby;
-    struct bridge_forwarded forwarded;
 
     struct kvb_thread thread; /* ingest */
     int wake_fd;              /* eventfd: stop, and commands */
@@ -690,13 +679,6 @@ void kvb_bridge_answer_drain(
 void kvb_bridge_answer_undrain(
     struct kvb_bridge *bridge, const struct kvb_http_request *request,
     struct kvb_http_answer *answer);
-
-/* ---- kvbridge/register_responder.c: registrations that aggregators forward ---- */
-
-/* After the ingest thread was started: it answers. */
-kvb_status kvb_bridge_open_forwarded(struct kvb_bridge *bridge);
-/* Before the ingest thread ends. */
-void kvb_bridge_close_forwarded(struct bridge_forwarded *forwarded);
 
 /* ---- kvbridge/http.c ---- */
 void kvb_bridge_answer(

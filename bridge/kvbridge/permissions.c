@@ -17,6 +17,5 @@ void kvb_bridge_subject_names(const struct kvb_bridge_config *config, struct kvb
 unsigned kvb_bridge_permission_settings(const struct kvb_bridge_config *config)
 {
     return (config->publish.profile == KVB_PROFILE_JSON ? KVB_SETTING_JSON : KVB_SETTING_PROTOBUF) |
-           (config->publish.standby ? KVB_SETTING_STANDBY : 0U) |
-           (config->registering.token_file[0] ? KVB_SETTING_REGISTER : 0U);
+           (config->publish.standby ? KVB_SETTING_STANDBY : 0U);
 }

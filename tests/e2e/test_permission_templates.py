@@ -12,7 +12,6 @@ import nats.errors
 import pytest
 
 import engine
-import marked
 import programs
 from conftest import NAMESPACE, PUBLISH, ROUTER, SERVERS, SNAPSHOT, worker
 from programs import wait_for
@@ -21,7 +20,6 @@ pytestmark = pytest.mark.no_nats
 
 TOP = pathlib.Path(__file__).resolve().parents[2]
 PROMPT = list(range(48))
-REGISTER = "register-token-0123456789"
 
 
 def kvctl(*words):
@@ -92,10 +90,6 @@ class Fleet:
     def __init__(self, scene, profile):
         self.scene, self.profile = scene, profile
         self.engine, self.feed = scene.engine(), scene.load_feed()
-        token = scene.folder / "register"
-        token.write_text(marked.mark(REGISTER) + "\n")
-        token.chmod(0o640)
-        self.register = f'register = {{ token_file = "{token}"; }};\n'
         self.configs = {
             name: bridge_config(scene, f"{name}:p@", self.engine, self.feed, name == "standby", profile)
             for name in ("primary", "standby")}
@@ -113,11 +107,11 @@ class Fleet:
 
     def start(self, name):
         text, port = self.configs[name]
-        return self.scene.daemon("kvbridge", text + self.register, port, name)
+        return self.scene.daemon("kvbridge", text, port, name)
 
     def start_aggregator(self, at):
         return self.scene.aggregator(
-            f"aggregator{at}", wait=False, user=f"aggregator{at}:p@", router="hit_rate_alias = true;", extra=self.register)
+            f"aggregator{at}", wait=False, user=f"aggregator{at}:p@", router="hit_rate_alias = true;")
 
     def daemons(self):
         return [self.primary, self.standby, *self.aggregators]
@@ -211,14 +205,6 @@ def test_all_programs_work_with_their_permissions(scene):
     wait_for("the standby yielded", lambda: fleet.standby.metric("kvb_standby_yields_total") > 0)
     wait_for("the standby has published its handover", lambda: f"{PUBLISH}.kv_handover" in seen)
     fleet.is_exact()
-
-    # A registration is forwarded, and taken back.
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {REGISTER}"}
-    for path, status in (("register", 201), ("unregister", 200)):
-        answer = fleet.aggregators[0].http(
-            "POST", f"/{path}?namespace={NAMESPACE}&component=VllmWorker",
-            {"instance_id": 8, "endpoint": scene.engine().events, "model_name": "m", "block_size": 16}, headers)
-        assert answer[0] == status, answer
     fleet.none_is_denied()
 
 

@@ -20,20 +20,6 @@ ban "${call}(sprintf|vsprintf|strcpy|strcat|strncpy|strncat|strtok|atoi|atol|ato
 ban "${call}s?rand ?\\(" 'banned: hidden state; take a seed' '\.[ch]$' '^$'
 ban "${call}u?sleep ?\\(" 'banned outside tests: wait on a condition with a deadline' \
     '^bridge/.*\.[ch]$' '^$'
-# Identifiers are made of the field's words: bridge/README.md has the list.
-ban '\b([a-z0-9]+_)*(dull|desk|luck|surplus|waiter|vouched|fruitless|flaw|figures|heard|news|blind|pulse|seam|told|retell)(_[a-z0-9]+)+\b' \
-    'a home-made word: see Words in bridge/README.md' '^bridge/.*\.[ch]$' '^$'
-ban '\b([a-z0-9]+_)+(dull|desk|luck|surplus|waiter|vouched|fruitless|flaw|figures|heard|news|blind|pulse|seam|told|retell)\b' \
-    'a home-made word: see Words in bridge/README.md' '^bridge/.*\.[ch]$' '^$'
-# `asked_blocks` is a field of the status page, a question is DNS's own.
-ban '\b([a-z0-9]+_)*(ask|asks|asking|asker|askers|keeper|comers)(_[a-z0-9]+)+\b' \
-    'a request or a query, a requester, a connection manager' '^bridge/.*\.[ch]$' '^$'
-ban '\b([a-z0-9]+_)+(ask|asks|asked|asking|asker|askers|keeper|comers)\b' \
-    'a request or a query, a requester, a connection manager' '^bridge/.*\.[ch]$' '^$'
-ban '\bkvb_(question|view|asked)(_[a-z0-9]+)*\b' \
-    'a query, a query context' '^bridge/.*\.[ch]$' '/(metrics|prometheus)\.h$'
-ban '\b([a-z0-9]+_)*(paged|odd|aside)(_[a-z0-9]+)+\b|\b([a-z0-9]+_)+(paged|odd|aside)\b' \
-    'a per-slot page, an overflow alias' '^bridge/index/.*\.[ch]$' '^$'
 ban '\b(TO[D]O|FIX[M]E|X[X]X|HA[C]K)\b' 'say it in an issue, or do it' '.' '^tests/data/'
 ban '(\.\./sh[a]red|/wo[r]k/|/ro[o]t/|/ho[m]e/[a-z])' 'a path of one machine' '.' '^tests/data/'
 # Not the C of the protocol buffers compiler, not a vendored copy.

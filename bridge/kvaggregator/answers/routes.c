@@ -297,14 +297,6 @@ static kvb_status readyz(struct exchange *exchange)
     return KVB_OK;
 }
 
-static kvb_status forward(struct exchange *exchange)
-{
-    const struct kvb_http_route_context *context = exchange->context;
-
-    context->forward(context->forward_context, exchange->request, exchange->answer);
-    return KVB_OK;
-}
-
 static kvb_status metrics(struct exchange *exchange)
 {
     exchange->answer->content_type = KVB_PROMETHEUS_TYPE;
@@ -413,8 +405,6 @@ static const struct kvb_http_route routes[] = {
     { "POST", "/route",         true,  route, kvb_query_json_decode },
     { "POST", "/finished",      true,  finished, kvb_request_json_decode },
     { "POST", "/first_token",   true,  first_token, kvb_request_json_decode },
-    { "POST", "/register",      false, forward, NULL },
-    { "POST", "/unregister",    false, forward, NULL },
     { "GET",  "/workers",       true,  workers, NULL },
     { "GET",  "/streams",       true,  streams, NULL },
     { "GET",  "/load",          true,  answer_load_request, NULL },
@@ -428,6 +418,28 @@ static const struct kvb_http_route routes[] = {
     { "GET",  "/metrics",       false, metrics, NULL },
 };
 /* clang-format on */
+
+/* Paths of earlier versions, and what serves in their place. */
+static const struct gone_path {
+    const char *path;
+    const char *instead;
+} gone_paths[] = {
+    { "/register", "gone: workers register at a bridge, with POST /register there" },
+    { "/unregister",
+      "gone: workers are unregistered at their bridge, with POST /unregister there" },
+};
+
+/* True: the path is one of them, and the answer says so. */
+static bool is_gone(const char *path, struct kvb_http_answer *answer)
+{
+    for (size_t i = 0; i < KVB_COUNT_OF(gone_paths); i++) {
+        if (strcmp(gone_paths[i].path, path) == 0) {
+            answer_sentence(answer, 410, gone_paths[i].instead, "\n");
+            return true;
+        }
+    }
+    return false;
+}
 
 static bool is_post(const struct kvb_http_route *found)
 {
@@ -451,7 +463,9 @@ kvb_http_route_find(const struct kvb_http_request *request, struct kvb_http_answ
         }
     }
     if (!found) {
-        set_answer_type(answer, 404, NULL);
+        if (!is_gone(request->path, answer)) {
+            set_answer_type(answer, 404, NULL);
+        }
         return NULL;
     }
     if (!fits_method(found, request->method)) {

@@ -36,8 +36,6 @@ struct kvb_http_route_context {
     const char *not_ready;               /* what /readyz answers with 503; NULL: ready */
     const struct kvb_exact_share *share; /* borrowed: what /readyz?exact= compares with */
     const char *not_live;                /* what /livez answers with 503; NULL: live */
-    kvb_http_handler forward;            /* answers /register and /unregister */
-    void *forward_context;               /* borrowed */
     /* written by POST /route */
     bool has_decision;
     struct kvb_route_decision decision;

@@ -134,24 +134,6 @@ static void a_bridge_needs_what_its_configuration_uses(void **state)
     assert_true(plain.answers_requests);
 }
 
-static void registrations_need_permissions_only_where_they_are_on(void **state)
-{
-    static const char subject[] = "namespace.a.component.w.kv_register.7";
-    const struct kvb_permissions bridge = made(KVB_CLIENT_BRIDGE, KVB_SETTING_REGISTER);
-    const struct kvb_permissions closed = made(KVB_CLIENT_BRIDGE, KVB_SETTING_PROTOBUF);
-    const struct kvb_permissions aggregator = made(KVB_CLIENT_AGGREGATOR, KVB_SETTING_REGISTER);
-    const struct kvb_permissions other = made(KVB_CLIENT_AGGREGATOR, 0);
-
-    (void)state;
-    assert_true(has(&bridge, false, subject));
-    assert_false(has(&bridge, true, subject));
-    assert_false(has(&closed, false, subject));
-    assert_true(has(&aggregator, true, subject));
-    assert_false(has(&aggregator, false, subject));
-    assert_false(has(&other, true, subject));
-    assert_false(is_vital(&bridge, false, subject));
-}
-
 static void a_wide_subject_replaces_those_that_it_includes(void **state)
 {
     struct kvb_subject_names wide = names;
@@ -227,7 +209,6 @@ int main(void)
         cmocka_unit_test(fills_in_the_subjects_of_the_contract),
         cmocka_unit_test(refuses_missing_and_unsafe_names),
         cmocka_unit_test(a_bridge_needs_what_its_configuration_uses),
-        cmocka_unit_test(registrations_need_permissions_only_where_they_are_on),
         cmocka_unit_test(a_wide_subject_replaces_those_that_it_includes),
         cmocka_unit_test(routers_and_readers_get_only_permissions_that_they_use),
         cmocka_unit_test(an_operator_asks_and_reads_and_changes_nothing),

@@ -49,7 +49,7 @@ static const struct kvb_conf_key thing_keys[] = {
 #undef FIELD
 
 static const struct kvb_conf_table thing_table = {
-    thing_keys, KVB_COUNT_OF(thing_keys), sizeof(struct thing)
+    .keys = thing_keys, .count = KVB_COUNT_OF(thing_keys), .bytes = sizeof(struct thing)
 };
 
 #define FIELD(field) KVB_CONF_FIELD(struct sample, field)
@@ -68,7 +68,13 @@ static const struct kvb_conf_key keys[] = {
 #undef FIELD
 /* clang-format on */
 
-static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys), sizeof(struct sample) };
+static const struct kvb_conf_removed removed[] = {
+    { "former", "use text" },
+    { "a.former", "a.text serves for it" },
+};
+
+static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys), sizeof(struct sample),
+                                             removed, KVB_COUNT_OF(removed) };
 
 /* ---- Reading a text, and the errors that it must give -------------------------------------- */
 
@@ -202,6 +208,14 @@ static void unknown_keys_are_errors_at_every_depth(void **state)
         "1: tex: unknown key", "3: a.text2: unknown key", "4: a.b.bigger: unknown key",
         "6: other: unknown key", "9: things[0].load.slot: unknown key",
         "9: things[0].a: unknown key");
+}
+
+static void a_key_of_an_earlier_version_says_what_serves_in_its_place(void **state)
+{
+    (void)state;
+    assert_wrong(
+        "former = { any = 1; };\na = { former = 2; };\n", "1: former: this key is gone: use text",
+        "2: a.former: this key is gone: a.text serves for it");
 }
 
 static void wrong_types_are_errors_with_a_remedy(void **state)
@@ -578,6 +592,7 @@ int main(void)
         cmocka_unit_test(every_type_is_read),
         cmocka_unit_test(empty_groups_and_lists_are_fine),
         cmocka_unit_test(unknown_keys_are_errors_at_every_depth),
+        cmocka_unit_test(a_key_of_an_earlier_version_says_what_serves_in_its_place),
         cmocka_unit_test(wrong_types_are_errors_with_a_remedy),
         cmocka_unit_test(values_out_of_range_are_errors),
         cmocka_unit_test(integers_that_libconfig_would_cut_are_errors),

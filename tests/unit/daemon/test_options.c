@@ -14,7 +14,9 @@ static const struct kvb_conf_table *keys(void)
                                                   .fallback = "1",
                                                   .max = 9,
                                                   .help = "It is\n\"the\" key." } };
-    static const struct kvb_conf_table table = { rows, 1, sizeof(uint32_t) };
+    static const struct kvb_conf_table table = { .keys = rows,
+                                                 .count = 1,
+                                                 .bytes = sizeof(uint32_t) };
 
     return &table;
 }

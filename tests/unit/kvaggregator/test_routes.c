@@ -137,6 +137,8 @@ static const struct exchange exchanges[] = {
       "{\"token_ids\":[1],\"model_name\":\"m\"}",
       422, "text/plain; charset=utf-8", WRONG, "block_hashes" },
     { "unknown path", "GET", "/nope", json, "", 404, NULL, "", NULL },
+    { "a path of an earlier version", "POST", "/register", json, "{}", 410, "text/plain; charset=utf-8",
+      "gone: workers register at a bridge, with POST /register there\n", NULL },
     { "healthz", "GET", "/healthz", json, "", 404, NULL, "", NULL },
     { "health", "GET", "/health", json, "", 200, NULL, "", NULL },
 };
