@@ -160,6 +160,11 @@ static const struct kvb_conf_key worker_keys[] = {
               "external: complete, incomplete, or detect: a tier counts as complete from\n"
               "its first removal on.  The list of a tier that is not is\n"
               "UNVERIFIED(no_removals); that of the device is not affected." },
+    { "speculative_drop", KVB_CONF_U32, "0", 0, kvb_max_speculative_drop, FIELD(speculative_drop),
+      .help = "Blocks by which the engine gives a request less than it holds: 1 for vLLM\n"
+              "with EAGLE or MTP, up to 0.32, and from 0.33 on where the blocks' hashes\n"
+              "have no lookahead (disable_lookahead_block_hashes, or a KV connector).\n"
+              "Ignored while the blocks have lookahead." },
     { "store", KVB_CONF_BOOL, "false", 0, 0, FIELD(store),
       .help = "true: this is not an engine but a store that all workers share, so no\n"
               "request is routed to it.  Implied by replay_request = mooncake, and by\n"
@@ -275,6 +280,8 @@ static const struct kvb_conf_table announce_table = {
       .name_of = worker_hashes_name, .help = "See workers.hashes." },                              \
     { group ".ranks", KVB_CONF_U32, "1", 1, kvb_max_ranks, FIELD(worker.ranks),                    \
       .help = "See workers.ranks." },                                                              \
+    { group ".speculative_drop", KVB_CONF_U32, "0", 0, kvb_max_speculative_drop,                   \
+      FIELD(worker.speculative_drop), .help = "See workers.speculative_drop." },                   \
     { group ".topic", KVB_CONF_STRING, "", 0, FIELD(worker.topic), .help = "See workers.topic." }, \
     { group ".curve.server_key_file", KVB_CONF_STRING, "", 0,                                      \
       FIELD(worker.curve.server_key_file), .help = "See workers.curve.server_key_file." },         \

@@ -110,6 +110,7 @@ struct kvb_worker_config {
     enum kvb_replay_request replay_request;
     enum kvb_tier unknown_medium; /* the tier of blocks with an unknown medium */
     enum kvb_offload_removals offload_removals;
+    uint32_t speculative_drop; /* blocks; see kvb_stream_options */
     /* Heartbeats publish these.  A worker whose facts alone differ is the same:
      * kvb_members_compare().
      */

@@ -73,6 +73,7 @@ static kvb_status open_stream(
         .dp_rank = rank->dp_rank,
         .block_size = worker->block_size,
         .total_blocks = worker->total_blocks,
+        .speculative_drop = worker->speculative_drop,
         .has_replay = worker->replay[0] != '\0',
         .is_store = kvb_worker_is_store(worker),
         .offload_removals = worker->offload_removals,

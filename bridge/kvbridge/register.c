@@ -102,6 +102,7 @@ static kvb_status make_worker(
     struct kvb_worker_config worker = { .id = who->worker_id,
                                         .is_id_made = !who->has_worker_id,
                                         .block_size = who->block_size,
+                                        .speculative_drop = who->speculative_drop,
                                         .first_rank = who->dp_rank,
                                         .ranks = 1,
                                         .has_own_addresses = true,

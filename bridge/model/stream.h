@@ -152,11 +152,14 @@ struct kvb_heartbeat {
     struct kvb_tier_shape shapes[kvb_max_tier_shapes];
     size_t shape_count;
     uint32_t window_tokens; /* size of the sliding window; 0: the model has none */
-    uint32_t period_ms;     /* between heartbeats without a change; 0, from old bridges: 1000 */
-    bool is_paired;         /* the engine hashes pairs of tokens: see proto/README.md */
-    bool is_store;          /* a store that all workers share; it takes no requests */
-    bool is_bye;            /* the bridge is stopping, or yields to another bridge */
-    bool is_standby;        /* the bridge is a standby: it yields to a bridge that is not */
+    /* Blocks at the end of a held prefix that the engine does not use: EAGLE and MTP without
+     * lookahead hashes. */
+    uint32_t speculative_drop;
+    uint32_t period_ms; /* between heartbeats without a change; 0, from old bridges: 1000 */
+    bool is_paired;     /* the engine hashes pairs of tokens: see proto/README.md */
+    bool is_store;      /* a store that all workers share; it takes no requests */
+    bool is_bye;        /* the bridge is stopping, or yields to another bridge */
+    bool is_standby;    /* the bridge is a standby: it yields to a bridge that is not */
     bool has_missing_at_most;
     uint64_t publisher; /* identifies the publishing process; 0: an old bridge */
     uint64_t digest_seed;

@@ -245,6 +245,12 @@ static struct kvb_block_shape main_shape(const struct kvb_stream *stream)
                : (struct kvb_block_shape){ .block_size = stream->options.block_size };
 }
 
+/* With lookahead hashes the engine drops nothing: its last block is the one without a name. */
+static uint32_t speculative_drop(const struct kvb_stream *stream)
+{
+    return main_shape(stream).lookahead > 0 ? 0 : stream->options.speculative_drop;
+}
+
 static bool has_same_shapes(const struct stream_description *a, const struct stream_description *b)
 {
     return a->window_tokens == b->window_tokens && a->shape_count == b->shape_count &&
@@ -308,6 +314,7 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
         .shape_count = counts->shape_count,
         .window_tokens = kvb_mirror_window_tokens(stream->mirror),
         .is_paired = kvb_mirror_is_paired(stream->mirror),
+        .speculative_drop = speculative_drop(stream),
         .is_store = stream->options.is_store || stream->has_objects,
         .doubtful = counts->doubtful,
         .digest_seed = stream->digest_seed,

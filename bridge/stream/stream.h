@@ -68,7 +68,10 @@ struct kvb_stream_options {
     uint64_t worker_id;
     uint32_t dp_rank;
     char model[kvb_model_bytes + 1];
-    uint32_t block_size;   /* for heartbeats, until the engine's events show the real one */
+    uint32_t block_size; /* for heartbeats, until the engine's events show the real one */
+    /* Blocks at the end of a held prefix that the engine does not use, while its blocks have no
+     * lookahead. */
+    uint32_t speculative_drop;
     uint64_t total_blocks; /* device blocks of the engine; 0 = not known */
     bool has_replay;       /* false: the stream is UNVERIFIED, never EXACT */
     bool is_store;         /* the source is a store, whatever its events show */

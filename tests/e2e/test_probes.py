@@ -72,11 +72,11 @@ RUNS = [
     Row("vllm-0.33-mm"),
     Row("vllm-0.33-dcp2"),
     # speculation
-    Row("vllm-0.28.0-eagle", over=70),
-    Row("vllm-0.33-spec-drop", over=73),
-    Row("vllm-0.33-spec-lookahead"),
-    Row("vllm-0.33-eagle-hybrid", over=21),
-    Row("vllm-0.33-mamba-eagle", over=10),
+    Row("vllm-0.28.0-eagle", more="speculative_drop = 1;"),
+    Row("vllm-0.33-spec-drop", more="speculative_drop = 1;"),
+    Row("vllm-0.33-spec-lookahead", more="speculative_drop = 1;"),  # ignored: its hashes have lookahead
+    Row("vllm-0.33-eagle-hybrid", more="speculative_drop = 1;"),
+    Row("vllm-0.33-mamba-eagle", more="speculative_drop = 1;"),
     # groups
     Row("vllm-0.20.2-hybrid", replay="old", short=6),
     Row("vllm-0.30.0-twowindows", short=27, states=("UNVERIFIED(groups)",)),

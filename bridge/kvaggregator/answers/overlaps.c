@@ -201,6 +201,12 @@ static size_t min_of(size_t a, size_t b)
     return a < b ? a : b;
 }
 
+/* What is left of these blocks where the engine speculates. */
+static size_t drop_of(const struct kvb_overlap *overlap, size_t blocks)
+{
+    return blocks > overlap->drop ? blocks - overlap->drop : 0;
+}
+
 /* The names of the query's blocks, in the naming of the stream's window list.  NULL: unknown,
  * because the list uses the engine's names and the query has only tokens. */
 static const kvb_block_hash *names_for(struct noting *noting, const struct kvb_overlap *overlap)
@@ -227,8 +233,11 @@ note_hybrid(struct noting *noting, uint32_t at, struct kvb_block_shape shape, ui
     if (!names) {
         return;
     }
-    const size_t usable = kvb_usable_blocks(follower->window, names, depth, need);
-    const size_t given = min_of(depth, hit_blocks_max(noting, overlap));
+    /* The full-attention groups look one block past the most that a request takes, and drop it. */
+    const size_t most = hit_blocks_max(noting, overlap) + (overlap->drop > 0);
+    const size_t held = drop_of(overlap, depth);
+    const size_t given = drop_of(overlap, min_of(depth, most));
+    const size_t usable = kvb_usable_blocks(follower->window, names, held, need);
     const size_t hit = kvb_usable_blocks(follower->window, names, given, need);
     note_tokens(&noting->ctx->listing, at, KVB_TIER_DEVICE, (uint64_t)usable * shape.block_size);
     note_hit(overlap, (uint64_t)hit * shape.block_size);
@@ -240,11 +249,12 @@ static void note_plain(
 {
     struct kvb_overlap *overlap = &noting->ctx->listing.streams[at];
 
-    note_tokens(&noting->ctx->listing, at, tier, (uint64_t)depth * shape.block_size);
     if (tier == KVB_TIER_DEVICE) {
-        const size_t hit = min_of(depth, hit_blocks_max(noting, overlap));
+        const size_t hit = drop_of(overlap, min_of(depth, hit_blocks_max(noting, overlap)));
         note_hit(overlap, (uint64_t)hit * shape.block_size);
+        depth = (uint32_t)drop_of(overlap, depth);
     }
+    note_tokens(&noting->ctx->listing, at, tier, (uint64_t)depth * shape.block_size);
 }
 
 static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)

@@ -272,6 +272,7 @@ static void list_query_stream(struct kvb_query_context *ctx, uint32_t number)
                               .shape = shape,
                               .is_plain = is_plain,
                               .is_paired = heartbeat->is_paired,
+                              .drop = heartbeat->speculative_drop,
                               .is_store = heartbeat->is_store };
     if (!heartbeat->is_store) {
         note_worker(listing, listing->count);

@@ -32,6 +32,8 @@
  * overlap.  A query of hashes is matched with each stream's device shape, and cannot match tiers of
  * other shapes.
  *
+ * Where the engine drops blocks while it speculates, the device's prefix ends that much earlier.
+ *
  * For a hybrid model, the device's prefix is shortened to what its sliding-window groups can use
  * (kvb_usable_blocks()).
  *
@@ -55,6 +57,7 @@ struct kvb_overlap {
     bool is_plain; /* all tiers have that shape, and there is no window */
     bool is_paired;
     bool is_store;
+    uint32_t drop;         /* the device's speculative_drop, in blocks */
     size_t request_blocks; /* complete blocks of the query in that shape */
     uint64_t tokens[KVB_TIER_COUNT];
     uint64_t max_tokens; /* the longest of them */

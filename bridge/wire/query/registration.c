@@ -109,6 +109,17 @@ read_registered_block_size(const struct reading *reading, struct kvb_registratio
     return is_there ? KVB_OK : missing(reading, "block_size");
 }
 
+static kvb_status read_registered_drop(const struct reading *reading, struct kvb_registration *out)
+{
+    bool is_there = false;
+    uint64_t drop = 0;
+
+    KVB_TRY(read_registration_number(
+        reading, "speculative_drop", 0, kvb_max_speculative_drop, &is_there, &drop));
+    out->speculative_drop = (uint32_t)drop;
+    return KVB_OK;
+}
+
 static kvb_status read_registered_rank(const struct reading *reading, struct kvb_registration *out)
 {
     uint64_t dp_rank = 0;
@@ -252,6 +263,7 @@ static kvb_status read_registration(const struct reading *reading, struct kvb_re
     }
     KVB_TRY(read_registered_model(reading, true, out));
     KVB_TRY(read_registered_block_size(reading, out));
+    KVB_TRY(read_registered_drop(reading, out));
     KVB_TRY(read_registered_rank(reading, out));
     KVB_TRY(read_registered_role(reading, out));
     KVB_TRY(read_registered_labels(reading, out));

@@ -23,6 +23,7 @@ struct kvb_registration {
     char model[kvb_model_bytes + 1];
     char lora[kvb_model_bytes + 1];
     uint32_t block_size;
+    uint32_t speculative_drop; /* as the worker's key */
     bool has_rank;
     uint32_t dp_rank;
     struct kvb_worker_facts facts; /* address, tokenize, role, labels */
@@ -35,11 +36,11 @@ struct kvb_registration {
  *     Mooncake's conductor           {"instance_id":"vllm-1","endpoint":...,"type":"vLLM",
  *         "replay_endpoint":...,"modelname":"m","block_size":16,"dp_rank":0,"lora_name":...}
  *
- * and "topic", "address", "tokenize", "role" and "labels", which kvbridge adds.  Labels with the
- * names address and role mean these fields.  An id in quotes that is not a number is replaced by
- * its hash, below 2^53.  A tenant or a salt is not supported and is refused, because queries would
- * find blocks that cannot be used.  Unknown fields are skipped.  Sources: ai-dynamo-runtime 1.6.1
- * as recorded; conductor-ctrl's API documentation. Threads: any thread.
+ * and "topic", "address", "tokenize", "role", "labels" and "speculative_drop", which kvbridge adds.
+ * Labels with the names address and role mean these fields.  An id in quotes that is not a number
+ * is replaced by its hash, below 2^53.  A tenant or a salt is not supported and is refused, because
+ * queries would find blocks that cannot be used.  Unknown fields are skipped.  Sources:
+ * ai-dynamo-runtime 1.6.1 as recorded; conductor-ctrl's API documentation. Threads: any thread.
  *
  * KVB_BAD_INPUT  not JSON                                                   (HTTP 400)
  * KVB_NOT_FOUND  JSON, but a field is missing or wrong; detail names it     (HTTP 422)

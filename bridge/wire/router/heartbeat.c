@@ -13,7 +13,7 @@
 
 enum {
     max_message_bytes = 4096, /* ours have at most 2180 */
-    max_fields = 64,          /* 40 kinds, and up to 16 labels; the rest is for newer versions */
+    max_fields = 64,          /* 42 kinds, and up to 16 labels; the rest is for newer versions */
     digest_words = 2          /* per tier: low, high */
 };
 
@@ -189,6 +189,15 @@ static void fill_facts(
     message->tokenize = facts->tokenize;
 }
 
+/* Readers of older versions would promise what the engine does not give. */
+static bool is_beyond_older(const struct kvb_heartbeat *heartbeat)
+{
+    const bool claims =
+        heartbeat->state == KVB_STREAM_EXACT || heartbeat->state == KVB_STREAM_PARTIAL;
+
+    return claims && heartbeat->speculative_drop > 0;
+}
+
 static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbeat *message)
 {
     assert((unsigned)heartbeat->state < KVB_STREAM_STATE_COUNT);
@@ -200,6 +209,12 @@ static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbe
     message->reason =
         (Kvb__StreamHeartbeat__Reason)reasons[older != KVB_REASON_NONE ? older : heartbeat->reason];
     message->newer_reason = older != KVB_REASON_NONE ? reasons[heartbeat->reason] : 0;
+    if (is_beyond_older(heartbeat)) {
+        message->newer_state = states[heartbeat->state];
+        message->newer_reason = reasons[heartbeat->reason];
+        message->state = KVB__STREAM_HEARTBEAT__STATE__UNVERIFIED;
+        message->reason = KVB__STREAM_HEARTBEAT__REASON__GROUPS;
+    }
     message->profile = (Kvb__StreamHeartbeat__Profile)profiles[heartbeat->profile];
     message->hashes = (Kvb__StreamHeartbeat__Hashes)hash_kinds[heartbeat->hashes];
     message->doubtful = heartbeat->doubtful;
@@ -232,6 +247,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     message.window_tokens = copy.window_tokens;
     message.period_ms = copy.period_ms;
     message.paired = copy.is_paired;
+    message.speculative_drop = copy.speculative_drop;
     message.store = copy.is_store;
     message.bye = copy.is_bye;
     message.publisher = copy.publisher;
@@ -416,6 +432,9 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
     kvb_json_write_pair_u64(json, "window_tokens", heartbeat->window_tokens);
     kvb_json_write_pair_u64(json, "period_ms", heartbeat->period_ms);
     kvb_json_write_pair_bool(json, "paired", heartbeat->is_paired);
+    if (heartbeat->speculative_drop > 0) {
+        kvb_json_write_pair_u64(json, "speculative_drop", heartbeat->speculative_drop);
+    }
     kvb_json_write_pair_bool(json, "store", heartbeat->is_store);
     kvb_json_write_pair_text(json, "hashes", kvb_hashes_name(heartbeat->hashes));
     kvb_json_write_pair_text(json, "profile", kvb_profile_name(heartbeat->profile));
@@ -441,11 +460,22 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
 
 /* ---- decode ------------------------------------------------------------------ */
 
-/* A newer reason of an even newer version: the older one in its place still holds. */
-static void read_newer_reason(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+/* Newer ones of an even newer version: the older ones in their place still hold. */
+static void read_newer(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
 {
     unsigned reason = 0;
+    unsigned state = 0;
 
+    if (message->newer_state != 0) {
+        if (kvb_proto_number_find(states, KVB_COUNT_OF(states), message->newer_state, &state) ==
+                KVB_OK &&
+            kvb_proto_number_find(reasons, KVB_COUNT_OF(reasons), message->newer_reason, &reason) ==
+                KVB_OK) {
+            heartbeat->state = (enum kvb_stream_state)state;
+            heartbeat->reason = (enum kvb_stream_reason)reason;
+        }
+        return;
+    }
     if (message->newer_reason != 0 &&
         kvb_proto_number_find(reasons, KVB_COUNT_OF(reasons), message->newer_reason, &reason) ==
             KVB_OK) {
@@ -468,7 +498,7 @@ static kvb_status read_trust(const Kvb__StreamHeartbeat *message, struct kvb_hea
     heartbeat->reason = (enum kvb_stream_reason)reason;
     heartbeat->profile = (enum kvb_profile)profile;
     heartbeat->hashes = (enum kvb_hashes)hashes;
-    read_newer_reason(message, heartbeat);
+    read_newer(message, heartbeat);
     return KVB_OK;
 }
 
@@ -615,6 +645,7 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
         .window_tokens = message->window_tokens,
         .period_ms = message->period_ms,
         .is_paired = message->paired,
+        .speculative_drop = message->speculative_drop,
         .is_store = message->store,
         .is_bye = message->bye,
         .publisher = message->publisher,

@@ -82,6 +82,7 @@ static void beat(struct scene *scene, const struct lists *lists)
         .lookahead = lists->shape.lookahead,
         .window_tokens = lists->window_tokens,
         .is_paired = lists->is_paired,
+        .speculative_drop = lists->speculative_drop,
         .is_store = lists->is_store,
         .shapes = { { KVB_TIER_DEVICE, lists->shape }, { KVB_TIER_HOST, lists->host_shape } },
         .shape_count = lists->host ? 2 : 1,

@@ -15,6 +15,7 @@ struct lists {
     const char *host; /* NULL: none */
     enum kvb_hashes hashes;
     bool is_paired;
+    uint32_t speculative_drop;
     bool is_store;
 };
 

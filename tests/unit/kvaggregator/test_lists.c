@@ -289,6 +289,69 @@ static void pairs_leave_out_one_token_more_than_lookahead_does(void **state)
     scene_done(&scene);
 }
 
+/* ---- Speculation ---- */
+
+static void an_engine_that_speculates_gives_one_block_less(void **state)
+{
+    (void)state;
+    const struct lists eagle = {
+        .worker_id = 5, .shape = { 16, 0 }, .device = "1111", .speculative_drop = 1
+    };
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &eagle);
+    query_tokens(&scene, 200);
+    assert_device(&scene, 5, 48, 48);
+    query_tokens(&scene, 64); /* 3 blocks may be taken, and one of them is dropped */
+    assert_device(&scene, 5, 48, 32);
+    query_tokens(&scene, 17); /* one block may be taken */
+    assert_int_equal(overlap_of(&scene, 5)->hit_tokens, 0);
+    scene_done(&scene);
+}
+
+/* The tiers behind the device are not the engine's own lookup. */
+static void other_tiers_drop_nothing(void **state)
+{
+    (void)state;
+    const struct lists eagle = { .worker_id = 5,
+                                 .shape = { 16, 0 },
+                                 .device = "11",
+                                 .host_shape = { 16, 0 },
+                                 .host = "111",
+                                 .speculative_drop = 1 };
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &eagle);
+    query_tokens(&scene, 200);
+    assert_int_equal(overlap_of(&scene, 5)->tokens[KVB_TIER_DEVICE], 16);
+    assert_int_equal(overlap_of(&scene, 5)->tokens[KVB_TIER_HOST], 48);
+    assert_int_equal(overlap_of(&scene, 5)->hit_tokens, 16);
+    scene_done(&scene);
+}
+
+/* The full-attention group looks one block past the most that a request takes, and drops that. */
+static void a_hybrid_model_drops_before_its_windows_are_asked(void **state)
+{
+    (void)state;
+    const struct lists eagle = { .worker_id = 5,
+                                 .shape = { 16, 0 },
+                                 .device = "11111",
+                                 .window = "01110",
+                                 .window_tokens = 33,
+                                 .speculative_drop = 1 };
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &eagle);
+    query_tokens(&scene, 200);
+    assert_device(&scene, 5, 64, 64);
+    query_tokens(&scene, 64); /* 3 blocks may be taken, the fourth is dropped */
+    assert_device(&scene, 5, 48, 48);
+    scene_done(&scene);
+}
+
 /* ---- Shapes ---- */
 
 static const struct lists chunked = {
@@ -552,6 +615,9 @@ int main(void)
         cmocka_unit_test(random_lists_agree_with_the_rule),
         cmocka_unit_test(the_last_token_is_never_a_hit),
         cmocka_unit_test(pairs_leave_out_one_token_more_than_lookahead_does),
+        cmocka_unit_test(an_engine_that_speculates_gives_one_block_less),
+        cmocka_unit_test(other_tiers_drop_nothing),
+        cmocka_unit_test(a_hybrid_model_drops_before_its_windows_are_asked),
         cmocka_unit_test(a_tier_of_larger_blocks_counts_in_tokens),
         cmocka_unit_test(blocks_of_a_shape_that_the_tier_does_not_have_are_not_found),
         cmocka_unit_test(hashes_say_nothing_about_tiers_of_another_shape),

@@ -346,24 +346,25 @@ static void new_facts_in_a_heartbeat_change_the_traits(void **state)
     uint64_t traits = 0;
 
     make_exact(&scene, 1);
-    struct kvb_heartbeat beats[6];
-    for (size_t i = 0; i < 6; i++) { /* each adds a fact to the one before */
+    struct kvb_heartbeat beats[7];
+    for (size_t i = 0; i < 7; i++) { /* each adds a fact to the one before */
         beats[i] = i > 0 ? beats[i - 1] : beat_of(1, first_id + 1, 1);
         beats[i].window_tokens = i > 0 ? 64 : 0;
         beats[i].hashes = i > 1 ? KVB_HASHES_ENGINE : KVB_HASHES_CANONICAL;
         beats[i].is_paired = i > 2;
         beats[i].is_store = i > 3;
         beats[i].shape_count = i > 4;
+        beats[i].speculative_drop = i > 5;
     }
-    for (size_t i = 0; i < 6; i++) {
+    for (size_t i = 0; i < 7; i++) {
         beat_as(&scene, &beats[i]);
         assert_int_not_equal(kvb_followers_traits(scene.followers), traits);
         traits = kvb_followers_traits(scene.followers);
         beat_as(&scene, &beats[i]);
         assert_int_equal(kvb_followers_traits(scene.followers), traits);
     }
-    beats[5].shapes[0].shape.block_size = 256;
-    beat_as(&scene, &beats[5]);
+    beats[6].shapes[0].shape.block_size = 256;
+    beat_as(&scene, &beats[6]);
     assert_int_not_equal(kvb_followers_traits(scene.followers), traits);
     end(&scene);
 }

@@ -267,6 +267,30 @@ static void the_newest_tokens_say_whether_they_are_pairs(void **state)
     stream_world_end(&world);
 }
 
+/* vLLM 0.33 drops nothing with hashes that have lookahead. */
+static void blocks_with_lookahead_are_not_dropped(void **state)
+{
+    (void)state;
+    struct kvb_stream_options options = stream_world_options(true);
+    struct kvb_stream *stream = NULL;
+    struct kvb_heartbeat beat;
+    struct stream_world world = { 0 };
+
+    options.speculative_drop = 1;
+    assert_ok(kvb_stream_new(&options, &stream));
+    kvb_stream_heartbeat(stream, &beat);
+    assert_int_equal(beat.speculative_drop, 1);
+    world.stream = stream;
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    give(&world, KVB_INPUT_REPLAY_END);
+    add_stored(&world.batch, NULL, &(uint64_t){ 900 }, &(uint32_t){ 900 }, 1);
+    last_event(&world.batch)->lookahead = 1;
+    give_live(&world, 0);
+    assert_int_equal(beat_of(&world).speculative_drop, 0);
+    stream_world_end(&world);
+}
+
 static void another_incarnation_may_have_other_tokens(void **state)
 {
     (void)state;
@@ -408,6 +432,7 @@ int main(void)
         cmocka_unit_test(an_unplaced_block_counts_as_missing),
         cmocka_unit_test(the_newest_tokens_say_whether_they_are_pairs),
         cmocka_unit_test(another_incarnation_may_have_other_tokens),
+        cmocka_unit_test(blocks_with_lookahead_are_not_dropped),
         cmocka_unit_test(an_object_of_a_pool_makes_the_stream_a_store_for_good),
         cmocka_unit_test(a_worker_configured_as_a_store_is_one),
         cmocka_unit_test(an_incomplete_list_takes_no_store_as_proof_of_a_copy),

@@ -78,6 +78,7 @@ static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbea
     assert_int_equal(a->lookahead, b->lookahead);
     assert_int_equal(a->period_ms, b->period_ms);
     assert_int_equal(a->is_paired, b->is_paired);
+    assert_int_equal(a->speculative_drop, b->speculative_drop);
     assert_int_equal(a->is_store, b->is_store);
     assert_int_equal(a->is_bye, b->is_bye);
     assert_true(a->publisher == b->publisher);
@@ -498,6 +499,41 @@ static void a_newer_reason_stands_beside_one_that_old_readers_know([[maybe_unuse
     }
 }
 
+/* Old readers would promise the blocks that the engine drops: to them the list is not proven. */
+static void only_readers_that_know_the_drop_may_claim_the_list([[maybe_unused]] void **state)
+{
+    for (int i = 0; i < KVB_STREAM_STATE_COUNT; i++) {
+        KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+        struct kvb_heartbeat heartbeat = full();
+        const bool claims = i == KVB_STREAM_EXACT || i == KVB_STREAM_PARTIAL;
+        heartbeat.speculative_drop = 1;
+        heartbeat.state = (enum kvb_stream_state)i;
+        heartbeat.reason = claims ? KVB_REASON_NONE : KVB_REASON_SILENT;
+        assert_round_trip(&heartbeat);
+        encode_into(&heartbeat, &out);
+        assert_int_equal(out.data[state_at], claims ? 4 : i + 1);
+        assert_int_equal(out.data[reason_at], claims ? 21 : 15);
+    }
+}
+
+static void a_state_of_a_later_version_leaves_the_older_one([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_heartbeat heartbeat = full();
+    struct kvb_heartbeat got = { 0 };
+    const uint8_t newer[] = { 0xd8, 0x02, 2 };
+
+    heartbeat.speculative_drop = 1;
+    heartbeat.state = KVB_STREAM_EXACT;
+    encode_into(&heartbeat, &out);
+    uint8_t *at = memmem(out.data, out.len, newer, sizeof newer);
+    assert_non_null(at);
+    at[2] = 99;
+    assert_ok(kvb_heartbeat_decode(kvb_buf_span(&out), &got));
+    assert_int_equal((int)got.state, KVB_STREAM_UNVERIFIED);
+    assert_int_equal((int)got.reason, KVB_REASON_GROUPS);
+}
+
 static void tiers_carry_reasons_of_their_own([[maybe_unused]] void **state)
 {
     struct kvb_heartbeat heartbeat = full();
@@ -685,6 +721,8 @@ int main(void)
         cmocka_unit_test(json_says_null_for_an_unknown_number_of_missing_blocks),
         cmocka_unit_test(json_says_when_it_does_not_fit),
         cmocka_unit_test(a_newer_reason_stands_beside_one_that_old_readers_know),
+        cmocka_unit_test(only_readers_that_know_the_drop_may_claim_the_list),
+        cmocka_unit_test(a_state_of_a_later_version_leaves_the_older_one),
         cmocka_unit_test(tiers_carry_reasons_of_their_own),
         cmocka_unit_test(tiers_and_reasons_of_newer_versions_are_read),
         cmocka_unit_test(refuses_values_that_cannot_be),

@@ -106,6 +106,8 @@ static void an_id_may_be_digits_in_quotes_or_missing(void **state)
     assert_false(none.has_worker_id);
     assert_false(none.has_rank);
     assert_string_equal(none.topic, "kv");
+    assert_int_equal(none.speculative_drop, 0);
+    assert_int_equal(read_good(BODY(",\"speculative_drop\":1")).speculative_drop, 1);
 }
 
 static void names_the_field_that_is_wrong(void **state)
@@ -131,6 +133,9 @@ static void names_the_field_that_is_wrong(void **state)
     read_bad(
         BODY(",\"dp_rank\":128"), KVB_NOT_FOUND, "dp_rank: expected a whole number from 0 to 127");
     read_bad(BODY(",\"dp_rank\":-1"), KVB_NOT_FOUND, "dp_rank: expected");
+    read_bad(
+        BODY(",\"speculative_drop\":65"), KVB_NOT_FOUND,
+        "speculative_drop: expected a whole number from 0 to 64");
     read_bad(BODY(",\"dp_rank\":1.5"), KVB_NOT_FOUND, "dp_rank: expected");
     read_bad(BODY(",\"instance_id\":9223372036854775808"), KVB_NOT_FOUND, "instance_id: expected");
     read_bad(
