@@ -166,8 +166,6 @@ static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detai
     atomic_store(&bridge->shown.turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_bridge_http(bridge, detail));
     KVB_TRY(start_ingest_thread(bridge));
-    KVB_TRY(kvb_bridge_announce_to(
-        bridge, bridge->config->announce_to, bridge->config->announce_count));
     return kvb_bridge_open_discovery(bridge);
 }
 
@@ -256,9 +254,7 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     kvb_kubernetes_stop(bridge->membership.kubernetes);
     kvb_dns_list_stop(bridge->membership.dns_list);
     kvb_discovery_stop(bridge->membership.discovery);
-    kvb_announce_to_stop(atomic_load(&bridge->membership.announce_to));
     stop_thread(bridge);
-    kvb_announce_to_free(atomic_load(&bridge->membership.announce_to));
     kvb_kubernetes_free(bridge->membership.kubernetes);
     kvb_dns_list_free(bridge->membership.dns_list);
     kvb_discovery_free(bridge->membership.discovery);

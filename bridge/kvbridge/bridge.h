@@ -132,10 +132,5 @@ kvb_status kvb_bridge_take_list(
     struct kvb_bridge *bridge, uint32_t origin, const struct kvb_worker_config *workers,
     size_t count, enum kvb_bridge_taken *out_taken, struct kvb_membership_result *out_answer);
 
-/* Replaces the services at which republished ranks are registered: at the start and SIGHUP, on one
- * thread.  KVB_NO_MEMORY, KVB_IO */
-kvb_status kvb_bridge_announce_to(
-    struct kvb_bridge *bridge, const struct kvb_announce_config *services, size_t count);
-
 /* Publishes a goodbye for every stream, flushes, and frees the bridge.  NULL is fine. */
 void kvb_bridge_stop(struct kvb_bridge *bridge);

@@ -249,25 +249,6 @@ static const struct kvb_conf_table worker_table = {
     .keys = worker_keys, .count = KVB_COUNT_OF(worker_keys), .bytes = sizeof(struct kvb_worker_config)
 };
 
-#define FIELD(field) KVB_CONF_FIELD(struct kvb_announce_config, field)
-
-static const struct kvb_conf_key announce_keys[] = {
-    { "dynamo", KVB_CONF_STRING, "", 0, FIELD(dynamo),
-      .help = "HTTP URL of a select_service (port 8092) or a stand-alone indexer (8090);\n"
-              "empty: this group is ignored." },
-    { "host", KVB_CONF_STRING, "", 0, FIELD(host),
-      .help = "Host or address at which the service reaches a socket that listens on all\n"
-              "interfaces; empty: this host's name." },
-    { "max_batched_tokens", KVB_CONF_U32, "0", 0, UINT32_MAX - 1, FIELD(max_batched_tokens),
-      .help = "max_num_batched_tokens of the engines, which select_service needs to queue;\n"
-              "0: not known." },
-};
-#undef FIELD
-
-static const struct kvb_conf_table announce_table = {
-    .keys = announce_keys, .count = KVB_COUNT_OF(announce_keys), .bytes = sizeof(struct kvb_announce_config)
-};
-
 #define FIELD(field) KVB_CONF_FIELD(struct kvb_bridge_config, field)
 
 /* Keys that apply to all workers of one source, DNS or Kubernetes. */
@@ -368,12 +349,6 @@ static const struct kvb_conf_key keys[] = {
     { "watch_files", KVB_CONF_BOOL, "false", 0, 0, FIELD(watch_files),
       .help = "true: a change of this file or of workers_file has the effect of SIGHUP.\n"
               "This also works for a mounted ConfigMap of Kubernetes." },
-    { "announce_to", KVB_CONF_LIST, NULL, 0, kvb_max_announce_services, .items = &announce_table,
-      .offset = offsetof(struct kvb_bridge_config, announce_to),
-      .count_offset = offsetof(struct kvb_bridge_config, announce_count),
-      .otherwise = "none",
-      .help = "Dynamo services at which the sockets of `republish` are registered.  SIGHUP\n"
-              "reads the list again." },
     { "dns.name", KVB_CONF_STRING, "", 0, FIELD(dns.name),
       .help = "A DNS name whose addresses are engines, such as a headless Service.  Each\n"
               "address is a worker.  A worker is removed when three answers in a row lack\n"
@@ -513,9 +488,13 @@ static const struct kvb_conf_table generated_table = { .keys = generated_keys,
                                                        .count = 1,
                                                        .bytes = sizeof(struct generated_workers) };
 
-static const struct kvb_conf_table table = { .keys = keys,
-                                             .count = KVB_COUNT_OF(keys),
-                                             .bytes = sizeof(struct kvb_bridge_config) };
+static const struct kvb_conf_removed removed[] = {
+    { "announce_to", "etc/examples/announce.py registers republished ranks at Dynamo's services" },
+};
+
+static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys),
+                                             sizeof(struct kvb_bridge_config), removed,
+                                             KVB_COUNT_OF(removed) };
 
 void kvb_bridge_config_done(struct kvb_bridge_config *config)
 {
@@ -935,7 +914,6 @@ static kvb_status check_bridge_config(struct kvb_conf *conf, const struct kvb_br
     check_discovery(conf, config);
     kvb_dns_list_check(conf, &config->dns);
     kvb_bridge_config_check_republish(conf, config);
-    kvb_bridge_config_check_announce(conf, config);
     check_pages(conf, config);
     KVB_TRY(check_ids(conf, config));
     return check_endpoints(conf, config);

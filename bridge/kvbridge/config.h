@@ -62,16 +62,6 @@ struct kvb_republish_config {
     bool is_of_rank; /* the addresses are those of one rank: nothing is added to them */
 };
 
-/* A Dynamo service at which republished ranks are registered. */
-struct kvb_announce_config {
-    char dynamo[kvb_config_url_bytes];  /* its HTTP URL, without a path */
-    char host[kvb_endpoint_host_bytes]; /* of sockets that listen on all interfaces; "": this
-                                           host's name */
-    uint32_t max_batched_tokens;        /* of one step of the engines; 0: not known */
-};
-
-enum { kvb_max_announce_services = 8 };
-
 /* Who gave the addresses of a worker.  Networks restrict addresses from a registration or an
  * engine, but not the operator's own. */
 enum kvb_address_source {
@@ -102,7 +92,6 @@ struct kvb_worker_config {
     char topic[kvb_config_topic_bytes]; /* prefix */
     bool bind;                          /* bind the SUB socket: the engine connects */
     struct kvb_curve_config curve;
-    bool is_id_of_rank;     /* of a single rank: it had an id of its own in `ids` */
     bool is_id_made;        /* computed from the address, not configured */
     bool is_discovered;     /* the engine has answered, so `ranks` is known */
     bool has_own_addresses; /* the addresses of one rank: no rank is added to the ports */
@@ -192,8 +181,6 @@ struct kvb_bridge_config {
     size_t worker_count;                      /* 0 .. kvb_max_workers */
     char workers_file[kvb_config_path_bytes]; /* its workers are appended to `workers`; "": none */
     bool watch_files; /* a changed configuration or workers_file acts as SIGHUP */
-    struct kvb_announce_config *announce_to; /* owned */
-    size_t announce_count;                   /* 0 .. kvb_max_announce_services */
     struct kvb_dns_config dns;
     struct kvb_kubernetes_config kubernetes;
     struct {
@@ -244,10 +231,6 @@ void kvb_bridge_config_check_readers_curve(
 
 /* The same of the groups `republish` of all workers. */
 void kvb_bridge_config_check_republish(
-    struct kvb_conf *conf, const struct kvb_bridge_config *config);
-
-/* Checks the list `announce_to`. */
-void kvb_bridge_config_check_announce(
     struct kvb_conf *conf, const struct kvb_bridge_config *config);
 
 /* Are its events republished? */

@@ -14,7 +14,6 @@
 #include "ingest/zmq/load_source.h"
 #include "ingest/zmq/poller.h"
 #include "ingest/zmq/source.h"
-#include "kvbridge/announce_to.h"
 #include "kvbridge/bridge.h"
 #include "kvbridge/checkpoint_store.h"
 #include "kvbridge/config.h"
@@ -270,12 +269,10 @@ struct bridge_membership {
     size_t next_republished;    /* whose turn is first */
     struct bridge_load **loads; /* owned: room for kvb_max_workers */
     size_t load_count;
-    struct membership_work *work;                /* owned: kvbridge/membership.c */
-    struct kvb_discovery *discovery;             /* owned */
-    struct kvb_dns_list *dns_list;               /* owned; NULL: none is configured */
-    struct kvb_kubernetes *kubernetes;           /* owned; NULL: no pods are watched */
-    struct kvb_announce_to *_Atomic announce_to; /* owned; NULL: there was no service yet */
-    uint64_t announced_hash;                     /* of the ranks that it has; the ingest thread's */
+    struct membership_work *work;      /* owned: kvbridge/membership.c */
+    struct kvb_discovery *discovery;   /* owned */
+    struct kvb_dns_list *dns_list;     /* owned; NULL: none is configured */
+    struct kvb_kubernetes *kubernetes; /* owned; NULL: no pods are watched */
 };
 
 /* Sums over all ranks, for /metrics. */
@@ -399,16 +396,6 @@ const char *kvb_bridge_republish_trouble(const struct bridge_rank *rank);
 
 /* Of a rank that is republished. */
 struct kvb_block_tree *kvb_bridge_tree(const struct bridge_rank *rank);
-
-/* ---- kvbridge/announce.c: republished ranks, registered at Dynamo services ---- */
-
-/* On the ingest thread, with each status: tells which ranks there are. */
-void kvb_bridge_announce_ranks(struct kvb_bridge *bridge);
-
-/* Returns how many services there are; reports borrow statuses. */
-size_t kvb_bridge_report_announce(
-    const struct kvb_bridge *bridge, struct kvb_announce_status statuses[kvb_max_announce_services],
-    struct kvb_announce_report reports[kvb_max_announce_services]);
 
 /* ---- kvbridge/republish_tokens.c: tokens beside a checkpoint ---- */
 

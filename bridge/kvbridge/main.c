@@ -82,12 +82,6 @@ static void take_new_config(struct reloader *reloader, const struct kvb_bridge_c
             answer.why.text[0] ? answer.why.text : kvb_status_name(status), NULL);
         return;
     }
-    if (kvb_bridge_announce_to(reloader->bridge, config->announce_to, config->announce_count) !=
-        KVB_OK) {
-        kvb_log_write(
-            reloader->log, KVB_LOG_ERROR, "kvbridge",
-            "announce_to has no effect: out of memory or threads", NULL);
-    }
     kvb_conf_differences(
         kvb_bridge_config_keys(), reloader->config, config, say_needs_restart, reloader);
     say_taken(reloader, &answer);

@@ -70,7 +70,6 @@ make_member_rank(const struct kvb_worker_config *worker, uint32_t at, struct kvb
 
     *out = *worker;
     out->id = kvb_worker_id_of_rank(worker, at);
-    out->is_id_of_rank = worker->id_count > 0;
     memset(out->ids, 0, sizeof out->ids);
     out->id_count = 0;
     out->first_rank = worker->first_rank + at;

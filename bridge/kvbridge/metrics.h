@@ -91,11 +91,6 @@
     X(checkpoints_too_large, COUNTER, "kvb_checkpoints_refused_total", "reason=\"too_large\"", "Checkpoints found at the start but not used, by reason") \
     X(checkpoints_no_memory, COUNTER, "kvb_checkpoints_refused_total", "reason=\"no_memory\"", "Checkpoints found at the start but not used, by reason") \
     X(checkpoint_pause, REAL_GAUGE, "kvb_checkpoint_pause_seconds", "", "The longest time that ingest stopped for a part of a checkpoint, in seconds") \
-    X(announce_done, COUNTER, "kvb_announce_requests_total", "outcome=\"done\"", "Requests to the Dynamo services of announce_to, by outcome: done, refused = 4xx, failed = no answer, or 5xx. A rise of refused means that a service rejects a rank, a rise of failed that it cannot be reached; /state has the reason") \
-    X(announce_refused, COUNTER, "kvb_announce_requests_total", "outcome=\"refused\"", "Requests to the Dynamo services of announce_to, by outcome: done, refused = 4xx, failed = no answer, or 5xx. A rise of refused means that a service rejects a rank, a rise of failed that it cannot be reached; /state has the reason") \
-    X(announce_failed, COUNTER, "kvb_announce_requests_total", "outcome=\"failed\"", "Requests to the Dynamo services of announce_to, by outcome: done, refused = 4xx, failed = no answer, or 5xx. A rise of refused means that a service rejects a rank, a rise of failed that it cannot be reached; /state has the reason") \
-    X(announce_wanted, GAUGE, "kvb_announce_ranks_wanted", "", "Republished ranks to be registered at the services of announce_to, counted once for each service") \
-    X(announce_present, GAUGE, "kvb_announce_ranks_registered", "", "Of these, those that the services have. Fewer than wanted for more than 10 s: see announce_to in /state") \
     X(republish_batches, COUNTER, "kvb_republish_batches_total", "", "Batches republished for readers of engines, announcements and empty ones too") \
     X(republish_bytes, COUNTER, "kvb_republish_bytes_total", "", "Bytes of their payloads; each reader receives as many") \
     X(republish_announcements, COUNTER, "kvb_republish_announcements_total", "", "Times that all blocks of a rank were republished once more, for readers that knew nothing") \

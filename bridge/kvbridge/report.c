@@ -345,10 +345,6 @@ static kvb_status make_status(
         report_pods(bridge->membership.kubernetes, now_ns, &pods);
         report.kubernetes = &pods.report;
     }
-    struct kvb_announce_status announced[kvb_max_announce_services];
-    struct kvb_announce_report announce[kvb_max_announce_services];
-    report.announce_count = kvb_bridge_report_announce(bridge, announced, announce);
-    report.announce = announce;
     kvb_buf_reset(&bridge->publisher.status);
     const kvb_status status = kvb_bridge_status_encode(&report, &bridge->publisher.status);
     free(report.loads);
@@ -491,5 +487,4 @@ void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
     if (is_connected) {
         publish_status(bridge, now_ns, is_publishing);
     }
-    kvb_bridge_announce_ranks(bridge);
 }

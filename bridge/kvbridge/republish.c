@@ -506,6 +506,7 @@ void kvb_bridge_report_republish(const struct bridge_rank *rank, struct kvb_repu
 
     *out = (struct kvb_republish_report){
         .events = rank->settings.republish.events,
+        .replay = rank->settings.republish.replay,
         .is_encrypted = has_reader_keys(rank),
         .refused = republish->refused,
         .blocks = tree->shown,

@@ -1,4 +1,5 @@
-"""Are the sockets of `republish` registered at Dynamo's services over HTTP, kept registered, and removed at the end?
+"""Does etc/examples/announce.py register the sockets of `republish` at Dynamo's services over HTTP, keep them registered,
+and take them back at its end?
 
 The services here answer as those of ai-dynamo-runtime 1.6.1 did when they were recorded
 (tests/data/vectors/dynamo-select-service-http-1.6.1.txt, dynamo-indexer-http-1.6.1.txt). With KVB_DYNAMO_PYTHON
@@ -8,7 +9,9 @@ import http.client
 import http.server
 import json
 import os
+import pathlib
 import re
+import sys
 import threading
 
 import pytest
@@ -20,6 +23,7 @@ from programs import wait_for
 from test_members import reload
 from test_republish import MORE, SIZE
 
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 PYTHON = os.environ.get("KVB_DYNAMO_PYTHON")
 
 
@@ -28,8 +32,6 @@ class Service:
 
     def __init__(self, port=0):
         self.workers, self.requests = {}, []
-        self.may_remove = threading.Event()  # while it is not set, DELETE waits
-        self.may_remove.set()
         service = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -41,8 +43,6 @@ class Service:
                 if body is not None:
                     assert self.headers["Content-Type"] == "application/json"
                 service.requests.append((self.command, self.path, body))
-                if self.command == "DELETE":
-                    service.may_remove.wait(60)
                 code, value = service.answer(self.command, self.path, body)
                 text = b"" if value is None else json.dumps(value).encode()
                 self.send_response(code)
@@ -61,7 +61,6 @@ class Service:
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def close(self):
-        self.may_remove.set()
         self.server.shutdown()
         self.server.server_close()
 
@@ -71,6 +70,8 @@ class Service:
 
 class Select(Service):
     """select_service: POST replaces the worker of that id."""
+
+    option = "--select-service"
 
     def answer(self, method, path, body):
         if (method, path) == ("GET", "/workers"):
@@ -94,6 +95,8 @@ class Select(Service):
 
 class Indexer(Service):
     """The stand-alone indexer: an instance has ranks."""
+
+    option = "--indexer"
 
     def answer(self, method, path, body):
         if path == "/workers":
@@ -132,96 +135,69 @@ def row(one, worker_id, ports, more="", host="127.0.0.1"):
     return worker(one, worker_id, block_size=SIZE, more=MORE.format(*at(host, ports), "") + more)
 
 
-def announcing(*services, host=""):
-    rows = ", ".join(f'{{ dynamo = "http://127.0.0.1:{one.port}"; {host} }}' for one in services)
-    return f"announce_to = ( {rows} );\n"
-
-
-def rewrite(bridge, workers, services):
+def rewrite(bridge, workers):
     path = bridge.process.args[-1]
     with open(path, encoding="utf-8") as file:
         text = re.sub(r"workers = \(\n.*?\n\);\nhttp", lambda _: "workers = (\n  " + ",\n  ".join(
             "{ " + one + " }" for one in workers) + "\n);\nhttp", file.read(), flags=re.DOTALL)
-    text = re.sub(r"announce_to = .*\n", lambda _: services, text)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
 
 
-def state_of(bridge):
-    return {one["dynamo"]: one for one in bridge.get("/state")["announce_to"]}
+def announcing(scene, bridge, *services, name="announce", host="127.0.0.1"):
+    options = [word for one in services for word in (one.option, f"http://127.0.0.1:{one.port}")]
+    one = scene.start(name, [
+        sys.executable, ROOT / "etc/examples/announce.py", "--bridge", f"http://127.0.0.1:{bridge.port}",
+        "--host", host, "--period", "0.1", "--max-batched-tokens", "8192", *options])
+    one.is_ours = False
+    return one
 
 
-def test_ranks_are_registered_at_both_kinds_and_removed(scene):
+def test_ranks_are_registered_at_both_kinds_and_taken_back(scene):
     select, indexer = scene.engine_of(Select), scene.engine_of(Indexer)
-    one, two = scene.engine(), scene.engine()
     first, second = free_ports(), free_ports()
-    rows = [row(one, 7, first, 'address = "http://10.0.0.1:8000";'), row(two, 8, second, host="0.0.0.0")]
-    bridge = scene.bridge(*rows, limits=announcing(select, indexer, host='host = "127.0.0.2"; max_batched_tokens = 8192;'))
+    rows = [row(scene.engine(), 7, first, 'address = "http://10.0.0.1:8000";'),
+            row(scene.engine(), 8, second, host="0.0.0.0")]
+    bridge = scene.bridge(*rows)
+    program = announcing(scene, bridge, select, indexer, host="127.0.0.2")
     sockets = {(7, 0): at("127.0.0.1", first), (8, 0): at("127.0.0.2", second)}
     for service in (select, indexer):
-        wait_for("both are registered", lambda one=service: one.sockets() == sockets)
+        wait_for("both are registered", lambda one=service: one.sockets() == sockets, 60)
     assert select.workers[7] == {
         "worker_id": 7, "model_name": "m", "endpoint": "http://10.0.0.1:8000", "routing_group": "default",
         "kv_events_endpoint": sockets[7, 0][0], "replay_endpoint": sockets[7, 0][1], "block_size": SIZE,
         "data_parallel_start_rank": 0, "data_parallel_size": 1, "max_num_batched_tokens": 8192, "lifecycle": "schedulable"}
-    assert indexer.changes()[0][:2] == ("POST", "/workers") and len(indexer.changes()) == 3
-    wait_for("/state shows the registrations", lambda: [
-        (one["api"], one["failing"], one["wanted"], one["registered"]) for one in state_of(bridge).values()] == [
-            ("select_service", False, 2, 2), ("indexer", False, 2, 2)])
-    assert state_of(bridge)[f"http://127.0.0.1:{select.port}"]["why"] == "endpoint is required"
-    assert bridge.metric("kvb_announce_ranks_registered") == 4
 
-    # SIGHUP removes one worker and one service.
-    rewrite(bridge, rows[:1], announcing(indexer, host='host = "127.0.0.2"; max_batched_tokens = 8192;'))
+    # SIGHUP removes a worker; who was killed finds what it registered, and nothing is sent twice.
+    rewrite(bridge, rows[:1])
     reload(bridge)
-    wait_for("all is taken back at one", lambda: select.sockets() == {})
-    wait_for("and one worker at the other", lambda: set(indexer.sockets()) == {(7, 0)})
-    wait_for("/state shows the remaining service", lambda: list(state_of(bridge)) == [f"http://127.0.0.1:{indexer.port}"])
-
-    # A bridge that was killed finds its earlier registrations.
-    before = len(indexer.changes())
-    bridge.kill()
-    bridge = scene.bridge(*rows[:1], name="again", limits=announcing(indexer))
-    wait_for("the bridge has found its registration", lambda: bridge.metric("kvb_announce_ranks_registered") == 1)
-    assert len(indexer.changes()) == before
-    assert bridge.stop() == 0
-    assert indexer.sockets() == {}
+    for service in (select, indexer):
+        wait_for("one worker is left", lambda one=service: set(one.sockets()) == {(7, 0)}, 60)
+    before = [len(one.changes()) for one in (select, indexer)]
+    rounds = len(indexer.requests)
+    program.kill()
+    program = announcing(scene, bridge, select, indexer, name="again", host="127.0.0.2")
+    wait_for("it has asked twice", lambda: len(indexer.requests) >= rounds + 2, 60)
+    assert [len(one.changes()) for one in (select, indexer)] == before
+    assert program.stop() == 0
+    assert select.sockets() == indexer.sockets() == {}
 
 
-def test_a_service_that_is_away_or_refuses_is_requested_again(scene):
+def test_a_service_that_is_away_restarts_or_has_other_sockets_gets_ours(scene):
     port = programs.free_port()
-    absent = type("Absent", (), {"port": port})
-    bridge = scene.bridge(row(scene.engine(), 7, free_ports()), limits=announcing(absent))
-    url = f"http://127.0.0.1:{port}"
-    wait_for("the service fails", lambda: state_of(bridge)[url]["failing"])
-    assert bridge.metric("kvb_announce_requests_total", outcome="failed") > 0
-    wait_for("the log says so", lambda: "a Dynamo service cannot be asked: trying again" in bridge.text())
+    bridge = scene.bridge(row(scene.engine(), 7, free_ports()))
+    program = announcing(scene, bridge, type("Absent", (), {"port": port, "option": "--indexer"}))
+    wait_for("the service is away", lambda: "trying again" in program.text(), 60)
     service = scene.engine_of(Indexer, port=port)
     service.workers[7, 0] = {"endpoint": "tcp://10.9.9.9:1", "replay_endpoint": "", "model_name": "m", "block_size": SIZE}
-    wait_for("another one's sockets are replaced", lambda: service.sockets().get((7, 0), " ")[0].startswith("tcp://127."))
-    assert [one[1] for one in service.changes()] == ["/unregister", "/register"]
-    wait_for("/state shows the registration", lambda: state_of(bridge)[url]["registered"] == 1)
-    service.close()
-    assert bridge.stop() == 0
-
-
-def test_a_service_that_is_put_back_while_it_is_left_keeps_its_ranks(scene):
-    select = scene.engine_of(Select)
-    rows = [row(scene.engine(), 7, free_ports())]
-    bridge = scene.bridge(*rows, limits=announcing(select))
-    wait_for("it is registered", lambda: state_of(bridge)[f"http://127.0.0.1:{select.port}"]["registered"] == 1)
-
-    select.may_remove.clear()
-    rewrite(bridge, rows, announcing())
-    reload(bridge)
-    wait_for("it is being removed", lambda: select.changes()[-1][0] == "DELETE")
-    rewrite(bridge, rows, announcing(select))
-    reload(bridge)
-    wait_for("it is there", lambda: [one["registered"] for one in bridge.get("/state")["announce_to"]] == [1])
-    select.may_remove.set()
-    # Long before the next list, which is read every 10 s.
-    wait_for("it is registered again", lambda: select.changes()[-1][0] == "POST" and select.workers, 5)
-    assert [one[0] for one in select.changes()] == ["POST", "DELETE", "POST"]
+    wait_for("another one's sockets are replaced", lambda: service.sockets().get((7, 0), " ")[0].startswith("tcp://127."), 60)
+    service.workers.clear()
+    wait_for("a service that has restarted has them again", lambda: (7, 0) in service.sockets(), 60)
+    bridge.kill()
+    wait_for("the bridge is away", lambda: "what is registered stays" in program.text(), 60)
+    assert (7, 0) in service.sockets()
+    assert program.stop() == 0
+    assert service.sockets() == {}
 
 
 # ---- With the real programs ------------------------------------------------------------------
@@ -229,6 +205,7 @@ def test_a_service_that_is_put_back_while_it_is_left_keeps_its_ranks(scene):
 
 class Real:
     def __init__(self, scene, module, name, port=None):
+        self.option = "--select-service" if module == "select_service" else "--indexer"
         self.port = port or programs.free_port()
         self.program = scene.start(name, [PYTHON, "-m", f"dynamo.{module}", "--port", self.port, "--threads", "1"])
         self.program.is_ours = False
@@ -263,7 +240,8 @@ def test_the_real_services_list_the_held_blocks(scene):
     vllm = scene.engine()
     select, indexer = Real(scene, "select_service", "select"), Real(scene, "indexer", "indexer")
     rows = [row(vllm, 7, free_ports(), 'address = "http://10.0.0.1:8000";')]
-    bridge = scene.bridge(*rows, limits=announcing(select, indexer))
+    bridge = scene.bridge(*rows)
+    program = announcing(scene, bridge, select, indexer)
     tokens = list(range(100, 100 + 5 * SIZE))
     vllm.publish(engine.batch(engine.MapForm.stored([1, 2, 3], tokens[:3 * SIZE], SIZE), rank=0))
     wait_for("the indexer lists the blocks", lambda: held(indexer, tokens) == 3 * SIZE, 30)
@@ -278,9 +256,11 @@ def test_the_real_services_list_the_held_blocks(scene):
     wait_for("the indexer knows four", lambda: held(indexer, tokens) == 4 * SIZE, 40)
     wait_for("select_service knows four", lambda: chosen(select, tokens) == (7, 4 * SIZE), 40)
     bridge.kill()
-    bridge = scene.bridge(*rows, name="again", limits=announcing(select, indexer))
+    bridge = scene.bridge(*rows, name="again")
+    program.kill()
+    program = announcing(scene, bridge, select, indexer, name="announce again")
     vllm.publish(engine.batch(engine.MapForm.removed(4), rank=0))
     wait_for("the indexer knows three", lambda: held(indexer, tokens) == 3 * SIZE, 40)
 
-    assert bridge.stop() == 0
+    assert program.stop() == 0
     assert select.ask("GET", "/workers") == (200, []) and indexer.ask("GET", "/workers") == (200, [])

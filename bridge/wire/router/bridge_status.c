@@ -91,6 +91,9 @@ write_republish(struct kvb_json_writer *json, const struct kvb_republish_report 
     kvb_json_write_key(json, "republish");
     kvb_json_write_begin(json, '{');
     kvb_json_write_pair_text(json, "events", republish->events);
+    if (republish->replay[0] != '\0') {
+        kvb_json_write_pair_text(json, "replay", republish->replay);
+    }
     if (republish->is_encrypted) {
         kvb_json_write_pair_bool(json, "curve", true);
         kvb_json_write_pair_u64(json, "handshakes_failed", republish->refused);
@@ -180,25 +183,6 @@ write_kubernetes(struct kvb_json_writer *json, const struct kvb_kubernetes_repor
     kvb_json_write_end(json, '}');
 }
 
-static void write_announce(
-    struct kvb_json_writer *json, const struct kvb_announce_report *reports, size_t count)
-{
-    kvb_json_write_pair_begin(json, "announce_to", '[');
-    for (size_t i = 0; i < count; i++) {
-        kvb_json_write_begin(json, '{');
-        kvb_json_write_pair_text(json, "dynamo", reports[i].dynamo);
-        kvb_json_write_pair_text(json, "api", reports[i].api);
-        kvb_json_write_pair_bool(json, "failing", reports[i].is_failing);
-        kvb_json_write_pair_u64(json, "wanted", reports[i].wanted);
-        kvb_json_write_pair_u64(json, "registered", reports[i].registered);
-        if (reports[i].why[0] != '\0') {
-            kvb_json_write_pair_text(json, "why", reports[i].why);
-        }
-        kvb_json_write_end(json, '}');
-    }
-    kvb_json_write_end(json, ']');
-}
-
 static void write_lists(struct kvb_json_writer *json, const struct kvb_bridge_report *report)
 {
     kvb_json_write_pair_begin(json, "streams", '[');
@@ -226,9 +210,6 @@ kvb_status kvb_bridge_status_encode(const struct kvb_bridge_report *report, stru
     write_lists(&json, report);
     if (report->kubernetes) {
         write_kubernetes(&json, report->kubernetes);
-    }
-    if (report->announce_count > 0) {
-        write_announce(&json, report->announce, report->announce_count);
     }
     kvb_json_write_pair_text(&json, "bridge_id", report->bridge_id);
     kvb_json_write_pair_text(&json, "version", report->version);

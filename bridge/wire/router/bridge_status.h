@@ -16,7 +16,8 @@ enum { kvb_bridge_id_bytes = 64 };
 
 /* The events of a stream that are republished for readers of engine events. */
 struct kvb_republish_report {
-    const char *events;   /* address; borrowed, like `why`; NULL: they are not republished */
+    const char *events;   /* address; borrowed, like the other texts; NULL: not republished */
+    const char *replay;   /* address; "": none */
     bool is_encrypted;    /* its sockets use CURVE */
     uint64_t refused;     /* with CURVE, handshakes of readers that failed */
     uint64_t blocks;      /* blocks that readers know */
@@ -105,16 +106,6 @@ struct kvb_kubernetes_report {
     size_t not_taken_count;
 };
 
-/* A Dynamo service at which republished ranks are registered. */
-struct kvb_announce_report {
-    const char *dynamo; /* its URL; borrowed, like the other texts */
-    const char *api;    /* "select_service", "indexer", "unknown" */
-    bool is_failing;
-    uint64_t wanted;
-    uint64_t registered; /* of these */
-    const char *why;     /* why it fails, or does not use a rank; "": it does not, or does */
-};
-
 struct kvb_bridge_report {
     char bridge_id[kvb_bridge_id_bytes + 1];
     const char *version; /* borrowed, like the two below */
@@ -137,8 +128,6 @@ struct kvb_bridge_report {
     struct kvb_load_source_report *loads; /* borrowed */
     size_t load_count;
     const struct kvb_kubernetes_report *kubernetes; /* borrowed; NULL: no pods are watched */
-    const struct kvb_announce_report *announce;     /* borrowed */
-    size_t announce_count;
 };
 
 /* The part of a bridge's status that the other bridges compare with their own. */

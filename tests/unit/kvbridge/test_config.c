@@ -225,29 +225,6 @@ static void mistakes_in_keys_of_readers_are_named(void **state)
         "4: workers[0].republish.curve.server_key_file: unknown key");
 }
 
-/* Writes a file of three lines. */
-#define REPUBLISHED                                                                                \
-    PUBLISH "workers = (" WORKER(                                                                  \
-        "1", "events = \"tcp://h:1\"; address = \"http://h:8000\"; "                               \
-             "republish = { events = \"tcp://127.0.0.1:5657\"; };") ");\n"
-
-static void services_to_announce_to_are_checked(void **state)
-{
-    (void)state;
-    struct kvb_bridge_config config = read_good(
-        REPUBLISHED "announce_to = ( { dynamo = \"http://d:8092\"; }, { host = \"h\"; } );");
-
-    assert_int_equal(config.announce_count, 2);
-    assert_string_equal(config.announce_to[0].dynamo, "http://d:8092");
-    kvb_bridge_config_done(&config);
-    assert_wrong(
-        REPUBLISHED "announce_to = ( { dynamo = \"d:8092\"; } );",
-        "3: announce_to[0].dynamo: expected http://host:port or https://host:port");
-    assert_wrong(
-        REPUBLISHED "announce_to = ( { dynamo = \"http://d:1\"; }, { dynamo = \"http://d:1\"; } );",
-        "3: announce_to[1].dynamo: is there twice: leave one out");
-}
-
 /* A pool whose events contain no tokens, beside engines whose events do. */
 static void hashes_may_differ_by_worker(void **state)
 {
@@ -891,7 +868,6 @@ int main(void)
         cmocka_unit_test(republishing_beyond_this_host_is_a_warning),
         cmocka_unit_test(with_keys_of_readers_any_address_is_accepted),
         cmocka_unit_test(mistakes_in_keys_of_readers_are_named),
-        cmocka_unit_test(services_to_announce_to_are_checked),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -43,7 +43,6 @@ static void each_rank_has_its_own_id_and_addresses(void **state)
     assert_int_equal(members.ranks[0].id, 7);
     assert_int_equal(members.ranks[1].id, 9);
     assert_int_equal(members.ranks[1].id_count, 0);
-    assert_true(members.ranks[1].is_id_of_rank);
     assert_int_equal(members.ranks[1].first_rank, 4);
     assert_int_equal(members.ranks[1].ranks, 1);
     assert_string_equal(members.ranks[0].events, "tcp://h:5560");

@@ -161,47 +161,6 @@ static void a_load_source_shows_what_is_known_of_it(void **state)
     kvb_buf_done(&out);
 }
 
-static void a_service_shows_what_is_registered_there(void **state)
-{
-    static const struct kvb_announce_report services[] = {
-        { .dynamo = "http://d:8092",
-          .api = "select_service",
-          .wanted = 2,
-          .registered = 2,
-          .why = "" },
-        { .dynamo = "http://e:1",
-          .api = "unknown",
-          .is_failing = true,
-          .wanted = 2,
-          .why = "away" },
-    };
-    const struct kvb_bridge_report report = { .version = "v",
-                                              .name_space = "n",
-                                              .component = "c",
-                                              .announce = services,
-                                              .announce_count = 2 };
-    const struct kvb_bridge_report without = { .version = "v",
-                                               .name_space = "n",
-                                               .component = "c" };
-    struct kvb_buf buf;
-
-    (void)state;
-    kvb_buf_init(&buf, 4096);
-    assert_ok(kvb_bridge_status_encode(&report, &buf));
-    assert_ok(kvb_buf_append(&buf, "", 1));
-    assert_non_null(strstr(
-        (const char *)buf.data,
-        "\"announce_to\":[{\"dynamo\":\"http://d:8092\",\"api\":\"select_service\","
-        "\"failing\":false,\"wanted\":2,\"registered\":2},"
-        "{\"dynamo\":\"http://e:1\",\"api\":\"unknown\",\"failing\":true,\"wanted\":2,"
-        "\"registered\":0,\"why\":\"away\"}]"));
-    kvb_buf_reset(&buf);
-    assert_ok(kvb_bridge_status_encode(&without, &buf));
-    assert_ok(kvb_buf_append(&buf, "", 1));
-    assert_null(strstr((const char *)buf.data, "announce_to"));
-    kvb_buf_done(&buf);
-}
-
 static void note_watched(void *context, uint64_t worker_id, uint32_t dp_rank)
 {
     *(uint64_t *)context += 100 * worker_id + dp_rank;
@@ -293,7 +252,6 @@ int main(void)
         cmocka_unit_test(a_status_names_the_bridge_and_its_profile),
         cmocka_unit_test(a_page_lists_its_streams_alone),
         cmocka_unit_test(a_stream_shows_what_an_operator_should_correct),
-        cmocka_unit_test(a_service_shows_what_is_registered_there),
         cmocka_unit_test(a_load_source_shows_what_is_known_of_it),
         cmocka_unit_test(a_standby_with_a_smaller_id_names_what_it_watches),
         cmocka_unit_test(an_invalid_status_is_refused),
