@@ -57,8 +57,22 @@ refuse_exact_share(struct kvb_http_answer *answer, unsigned status, const char *
     (void)kvb_buf_append_text(&answer->body, sentence); /* on failure the status is sent alone */
 }
 
+/* True: it is reached now, or was when it was asked for before. */
+static bool is_reached(struct kvb_exact_share *share, double wanted, bool is_now)
+{
+    double kept = atomic_load(&share->kept);
+
+    if (share->keeps && wanted <= kept) {
+        return true;
+    }
+    /* Two questions at the same time: the larger share is kept. */
+    while (is_now && wanted > kept && !atomic_compare_exchange_weak(&share->kept, &kept, wanted)) {
+    }
+    return is_now;
+}
+
 bool kvb_exact_share_refuses(
-    const struct kvb_exact_share *share, const char *query, struct kvb_http_answer *answer)
+    struct kvb_exact_share *share, const char *query, struct kvb_http_answer *answer)
 {
     struct kvb_detail sentence;
     uint32_t exact = 0;
@@ -75,7 +89,7 @@ bool kvb_exact_share_refuses(
         break;
     }
     kvb_exact_share_get(share, &exact, &streams);
-    if ((double)exact >= wanted * (double)streams) {
+    if (is_reached(share, wanted, (double)exact >= wanted * (double)streams)) {
         return false;
     }
     kvb_detail_set(

@@ -179,7 +179,7 @@ static void count_streams(struct kvb_aggregator *aggregator)
     facts->incomplete = 0;
     for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
         const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
-        if (follower && follower->state != KVB_STREAM_DOWN) {
+        if (follower && kvb_stream_is_counted(follower->state, follower->reason)) {
             facts->streams++;
             facts->exact += follower->state == KVB_STREAM_EXACT;
             facts->incomplete += is_incomplete(follower);
@@ -346,6 +346,7 @@ void kvb_aggregator_init_group(struct kvb_aggregator *aggregator)
     kvb_cond_init_monotonic(&group->changed);
     group->readiness =
         (struct kvb_readiness){ .min_exact_share = aggregator->config->router.ready_exact };
+    group->share.keeps = true;
     atomic_init(&group->shown_cause, KVB_UNREADY_NOT_CONNECTED);
 }
 

@@ -227,7 +227,7 @@ struct ranks_reported {
     bool updates; /* its values on /metrics */
     struct bridge_totals totals;
     uint32_t exact;
-    uint32_t not_down;
+    uint32_t counted; /* kvb_stream_is_counted() */
 };
 
 static void fill_next_report(void *context, size_t at, struct kvb_stream_report *out)
@@ -237,7 +237,7 @@ static void fill_next_report(void *context, size_t at, struct kvb_stream_report 
 
     fill_rank_report(reported->bridge, rank, reported->now_ns, out);
     reported->exact += out->beat.state == KVB_STREAM_EXACT;
-    reported->not_down += out->beat.state != KVB_STREAM_DOWN;
+    reported->counted += kvb_stream_is_counted(out->beat.state, out->beat.reason);
     kvb_bridge_look_for_checkpoint(reported->bridge, rank, reported->now_ns);
     if (reported->updates) {
         kvb_bridge_update_rank(
@@ -248,7 +248,7 @@ static void fill_next_report(void *context, size_t at, struct kvb_stream_report 
 /* All ranks were reported. */
 static void take_reported(struct kvb_bridge *bridge, const struct ranks_reported *reported)
 {
-    kvb_exact_share_set(&bridge->shown.share, reported->exact, reported->not_down);
+    kvb_exact_share_set(&bridge->shown.share, reported->exact, reported->counted);
     if (reported->updates) {
         kvb_bridge_show_totals(bridge, &reported->totals);
     }

@@ -17,6 +17,14 @@ const char *kvb_stream_state_name(enum kvb_stream_state state)
     return (unsigned)state < KVB_STREAM_STATE_COUNT ? names[state] : "UNKNOWN";
 }
 
+bool kvb_stream_is_counted(enum kvb_stream_state state, enum kvb_stream_reason reason)
+{
+    const bool waits_for_engine = state == KVB_STREAM_UNVERIFIED &&
+                                  (reason == KVB_REASON_NO_BASE || reason == KVB_REASON_ASLEEP);
+
+    return state != KVB_STREAM_DOWN && !waits_for_engine;
+}
+
 const char *kvb_stream_reason_name(enum kvb_stream_reason reason)
 {
     static const char *const names[KVB_REASON_COUNT] = {

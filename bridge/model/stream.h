@@ -69,6 +69,11 @@ bool kvb_epoch_is_same(const kvb_epoch *one, const kvb_epoch *other);
 
 /* "EXACT", ...: the name in answers and on screens.  Never NULL. */
 const char *kvb_stream_state_name(enum kvb_stream_state state);
+/* False: the stream does not count for the share of streams that are EXACT.  Its engine is absent
+ * or sleeps, or only the engine's next batch can prove the list, and that takes a request: an
+ * aggregator that waited for it would keep the requests away for which the engine waits. */
+bool kvb_stream_is_counted(enum kvb_stream_state state, enum kvb_stream_reason reason);
+
 /* "gone", ...; "" for none.  Never NULL. */
 const char *kvb_stream_reason_name(enum kvb_stream_reason reason);
 

@@ -36,27 +36,11 @@ static void advance_picture(
 
 /* ---- The share of streams that are EXACT ---- */
 
-static bool
-is_share_small(const struct kvb_readiness *readiness, const struct kvb_readiness_facts *facts)
+static bool has_share(struct kvb_readiness *readiness, const struct kvb_readiness_facts *facts)
 {
-    return (double)facts->exact < readiness->min_exact_share * (double)facts->streams;
-}
-
-/* A member waits before it leaves: each leave and join costs all aggregators messages, and a repair
- * usually takes milliseconds. */
-static bool is_share_missed(
-    struct kvb_readiness *readiness, const struct kvb_readiness_facts *facts, uint64_t now_ns)
-{
-    const uint64_t patience_ns = kvb_readiness_patience_ms * KVB_NS_PER_MS;
-
-    if (!is_share_small(readiness, facts)) {
-        readiness->share_ns = 0;
-        return false;
-    }
-    if (readiness->share_ns == 0) {
-        readiness->share_ns = now_ns;
-    }
-    return readiness->group != KVB_GROUP_MEMBER || now_ns - readiness->share_ns >= patience_ns;
+    readiness->has_share |=
+        (double)facts->exact >= readiness->min_exact_share * (double)facts->streams;
+    return readiness->has_share;
 }
 
 /* ---- Ready or not ---- */
@@ -93,7 +77,7 @@ static enum kvb_readiness_cause find_unready_cause(
     case KVB_PICTURE_COMPLETE:
         break;
     }
-    return is_share_missed(readiness, facts, now_ns) ? KVB_UNREADY_SHARE : KVB_READY;
+    return has_share(readiness, facts) ? KVB_READY : KVB_UNREADY_SHARE;
 }
 
 const char *kvb_readiness_cause_text(enum kvb_readiness_cause cause)

@@ -8,8 +8,7 @@
  * each request to one member of that group.
  *
  * The picture is complete when the lists of all streams that are known one heartbeat period after
- * the start have been fetched.  A fleet without streams has a complete picture too.  Streams that
- * are DOWN are not counted.
+ * the start have been fetched.  A fleet without streams has a complete picture too.
  *
  *     picture                 until                                    ready
  *     NONE                    nats-server confirms the subscriptions   no
@@ -23,8 +22,11 @@
  * confirmed: all aggregators lose the same nats-server at the same time, and an old picture is
  * better than none.
  *
- * If min_exact_share is above 0, at least that share of the streams must be EXACT.  A member leaves
- * only after the share has been too small for kvb_readiness_patience_ms.
+ * If min_exact_share is above 0, at least that share of the streams must be EXACT once.  After that
+ * only a loss of NATS ends it: what makes a stream less than EXACT is seen by all aggregators at
+ * the same time, and if all of them left, no request would reach the engines and make them EXACT
+ * again. For the same reason a stream that waits for its engine is not counted;
+ * kvb_stream_is_counted().
  *
  * The membership; a thread of the caller carries out its actions:
  *
@@ -43,7 +45,6 @@
 enum {
     kvb_readiness_heartbeats_ms = 1200, /* bridges heartbeat every 1,000 ms */
     kvb_readiness_lists_ms = 10000,     /* so a bridge that never answers does not block it */
-    kvb_readiness_patience_ms = 1000,
     kvb_readiness_retry_ms = 1000
 };
 
@@ -84,7 +85,7 @@ struct kvb_readiness_facts {
     bool is_stopping;
     bool is_connected;
     bool is_subscribed; /* nats-server has confirmed the subscriptions of this connection */
-    size_t streams;     /* without those that are DOWN */
+    size_t streams;     /* those for which kvb_stream_is_counted() */
     size_t exact;       /* of them */
     size_t incomplete;  /* of them: their lists are being fetched from their bridges */
 };
@@ -94,7 +95,7 @@ struct kvb_readiness {
     enum kvb_readiness_cause cause;
     enum kvb_picture picture;
     uint64_t picture_ns; /* when the picture changed last */
-    uint64_t share_ns;   /* since when the share has been too small; 0: it is not */
+    bool has_share;      /* the share was reached once */
     enum kvb_group_state group;
     uint64_t retry_ns; /* earliest time of the next JOIN */
 };

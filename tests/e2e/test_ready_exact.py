@@ -1,16 +1,26 @@
-"""Does /readyz?exact= wait for the lists of the workers, through a restart of the aggregator and of the bridge, and does
-a bridge of many streams say goodbye for each of them long before a pod is killed?"""
+"""Does /readyz?exact= wait for the lists of the workers, through a restart of the aggregator and of the bridge, without
+waiting for engines that wait for requests, and does a bridge of many streams say goodbye for each of them long before a pod is killed?"""
 
 import json
+import signal
 import time
 
 import pytest
 
+import engine
 from conftest import PUBLISH, worker
 from programs import wait_for
 from test_fleet import start_bridge, start_fleet
 
 GRACE_S = 30  # the default of terminationGracePeriodSeconds
+
+
+WAITS = ("UNVERIFIED", "no_base")
+PROBE = 0.95  # etc/kubernetes/aggregator/deployment.yaml
+
+
+def one_block(one, number):
+    one.publish(engine.batch(engine.stored([number], range(number * 16, number * 16 + 16), 16)))
 
 
 def ready(daemon, share):
@@ -43,21 +53,92 @@ def test_an_aggregator_that_starts_again_is_ready_when_its_streams_are_exact(sce
 
 def test_a_share_that_is_not_reached_is_reported(scene):
     one, other = scene.engine(), scene.engine()
-    aggregator = scene.aggregator()
     bridge = scene.bridge(worker(one, 1), worker(other, 2, replay=False), heartbeat_ms=100)
-    wait_for("one of two is EXACT", lambda: sorted(s["state"] for s in aggregator.get("/streams")["streams"]) ==
-             sorted(s["state"] for s in bridge.get("/state")["streams"]) and len(aggregator.get("/streams")["streams"]) == 2)
-    states = [s["state"] for s in aggregator.get("/streams")["streams"]]
-    exact = states.count("EXACT")
+    one_block(one, 1)
+    wait_for("one of two is EXACT", lambda: [s["state"] for s in bridge.get("/state")["streams"]] == ["EXACT", "UNVERIFIED"], 60)
+    aggregator = scene.aggregator()  # it is asked for a share only when it knows both
+    assert sorted(aggregator.states()) == [("EXACT", ""), ("UNVERIFIED", "no_replay")]
     for daemon in (aggregator, bridge):
         wait_for("/readyz shows the share", lambda d=daemon: ready(d, 1) == (
-            503, f"{exact} of 2 streams are EXACT, a share of {exact / 2:.3f}; 1 is asked for\n"))
+            503, "1 of 2 streams are EXACT, a share of 0.500; 1 is asked for\n"), 60)
         assert daemon.is_ready(), "without the question it is ready"
         assert ready(daemon, 0)[0] == 200
     other.go_away()
     wait_for("the stream is DOWN", lambda: "DOWN" in [s["state"] for s in aggregator.get("/streams")["streams"]])
-    if exact:
-        wait_for("an absent worker does not count", lambda: ready(aggregator, 1)[0] == 200)
+    wait_for("an absent worker does not count", lambda: ready(aggregator, 1)[0] == 200)
+
+
+def working_fleet(scene, count):
+    """A bridge and its engines; each has published live what its replay contains."""
+    engines = [scene.engine(repeats=False) for _ in range(count)]
+    bridge = scene.bridge(*(worker(one, number) for number, one in enumerate(engines, 1)))
+    wait_for("all are connected", lambda: all(s["state"] == "UNVERIFIED" for s in bridge.get("/state")["streams"]), 60)
+    for number, one in enumerate(engines, 1):
+        one_block(one, number)
+    wait_for("all are EXACT", lambda: all(s["state"] == "EXACT" for s in bridge.get("/state")["streams"]), 60)
+    return bridge, engines
+
+
+def test_a_fresh_fleet_has_no_requests_to_wait_for(scene):
+    """Each engine waits for a request, and requests wait for an aggregator that is ready."""
+    engines = [scene.engine() for _ in range(3)]
+    bridge = scene.bridge(*(worker(one, number) for number, one in enumerate(engines, 1)))
+    aggregator = scene.aggregator()
+    wait_for("all wait for their engines", lambda: aggregator.states() == [WAITS] * 3, 60)
+    for daemon in (aggregator, bridge):
+        wait_for("nothing is waited for", lambda d=daemon: ready(d, 1)[0] == 200, 60)
+
+
+def test_a_new_engine_takes_no_aggregator_out_of_service(scene):
+    bridge, engines = working_fleet(scene, 11)
+    aggregator = scene.aggregator()
+    wait_for("11 of 11", lambda: ready(aggregator, PROBE)[0] == 200 and len(aggregator.states()) == 11, 60)
+    new = scene.engine()
+    rows = ",".join("{ " + worker(one, number) + " }" for number, one in enumerate([*engines, new], 1))
+    path = scene.folder / "kvbridge.cfg"
+    text = path.read_text()
+    path.write_text(text[: text.index("workers = (")] + f"workers = ( {rows} );\n" + text[text.index("http = "):])
+    bridge.process.send_signal(signal.SIGHUP)
+    wait_for("11 of 12", lambda: sorted(aggregator.states()) == sorted([("EXACT", "")] * 11 + [WAITS]), 60)
+    late = scene.aggregator("late")
+    wait_for("a new aggregator does not wait for it", lambda: ready(late, 1)[0] == 200, 60)
+    assert len(late.states()) == 12 and ready(aggregator, PROBE)[0] == 200
+
+
+def test_a_bridge_that_restarts_beside_idle_engines_takes_no_aggregator_out_of_service(scene):
+    bridge, engines = working_fleet(scene, 3)
+    aggregator = scene.aggregator()
+    wait_for("ready", lambda: ready(aggregator, PROBE)[0] == 200 and aggregator.is_exact(3), 60)
+    seen = []
+
+    def asked():
+        seen.append(ready(aggregator, PROBE))
+        return seen[-1]
+
+    bridge.kill()
+    again = scene.bridge(*(worker(one, number) for number, one in enumerate(engines, 1)), name="again", wait=False)
+    wait_for("the lists wait for their engines", lambda: asked() and aggregator.states() == [WAITS] * 3, 60)
+    assert all(s["blocks"]["device"] == 1 for s in again.get("/state")["streams"]), "replayed, and not proven"
+    assert {status for status, _ in seen} == {200}, seen
+    late = scene.aggregator("late")
+    wait_for("a new aggregator is ready, too", lambda: ready(late, PROBE)[0] == 200, 60)
+
+
+def test_an_aggregator_that_was_ready_stays_ready(scene):
+    """What is wrong with an engine is wrong for all aggregators at the same time; a lost nats-server is not kept."""
+    one = scene.engine()
+    bridge = scene.bridge(worker(one, 1))
+    one_block(one, 1)
+    wait_for("EXACT", lambda: bridge.get("/state")["streams"][0]["state"] == "EXACT", 60)
+    aggregator = scene.aggregator()
+    wait_for("ready", lambda: ready(aggregator, PROBE)[0] == 200 and aggregator.is_exact(), 60)
+    one.publish(b"not msgpack")
+    wait_for("PARTIAL is counted", lambda: ready(bridge, PROBE)[0] == 503 and
+             aggregator.states() == [("PARTIAL", "poison")], 60)
+    wait_for("a larger share was never asked for", lambda: ready(aggregator, 1)[0] == 503, 60)
+    assert ready(aggregator, PROBE)[0] == 200
+    scene.started[0].kill()
+    wait_for("NATS is lost", lambda: ready(aggregator, PROBE)[0] == 503, 60)
 
 
 @pytest.mark.parametrize("text", ["", "1.1", "-0.5", "half", "nan", "inf", "0x1", "0.5.5", " 1", "0." + "9" * 40, "95%25"])

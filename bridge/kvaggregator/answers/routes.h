@@ -29,13 +29,13 @@
 struct kvb_http_route;
 
 struct kvb_http_route_context {
-    struct kvb_query_context *ctx;       /* NULL: the route needs none */
-    const struct kvb_query *query;       /* the parsed body; borrowed */
-    const struct kvb_metrics *metrics;   /* borrowed */
-    struct kvb_dashboard *dashboard;     /* borrowed */
-    const char *not_ready;               /* what /readyz answers with 503; NULL: ready */
-    const struct kvb_exact_share *share; /* borrowed: what /readyz?exact= compares with */
-    const char *not_live;                /* what /livez answers with 503; NULL: live */
+    struct kvb_query_context *ctx;     /* NULL: the route needs none */
+    const struct kvb_query *query;     /* the parsed body; borrowed */
+    const struct kvb_metrics *metrics; /* borrowed */
+    struct kvb_dashboard *dashboard;   /* borrowed */
+    const char *not_ready;             /* what /readyz answers with 503; NULL: ready */
+    struct kvb_exact_share *share;     /* borrowed: what /readyz?exact= compares with */
+    const char *not_live;              /* what /livez answers with 503; NULL: live */
     /* written by POST /route */
     bool has_decision;
     struct kvb_route_decision decision;

@@ -3,19 +3,27 @@
 
 #include <string.h>
 
-static unsigned status_of(uint32_t exact, uint32_t streams, const char *query, const char *sentence)
+static unsigned
+ask(struct kvb_exact_share *share, uint32_t exact, uint32_t streams, const char *query,
+    const char *sentence)
 {
-    struct kvb_exact_share share = { 0 };
     struct kvb_http_answer answer = { .status = 200 };
 
     kvb_buf_init(&answer.body, 1024);
-    kvb_exact_share_set(&share, exact, streams);
-    const bool refuses = kvb_exact_share_refuses(&share, query, &answer);
+    kvb_exact_share_set(share, exact, streams);
+    const bool refuses = kvb_exact_share_refuses(share, query, &answer);
     assert_int_equal(refuses, answer.status != 200);
     assert_ok(kvb_buf_append(&answer.body, "", 1));
     assert_string_equal((const char *)answer.body.data, sentence);
     kvb_buf_done(&answer.body);
     return answer.status;
+}
+
+static unsigned status_of(uint32_t exact, uint32_t streams, const char *query, const char *sentence)
+{
+    struct kvb_exact_share share = { 0 };
+
+    return ask(&share, exact, streams, query, sentence);
 }
 
 static void a_request_without_a_share_is_never_refused(void **state)
@@ -45,6 +53,28 @@ static void a_share_that_is_not_reached_is_reported(void **state)
         503);
 }
 
+static void a_share_that_was_reached_stays_reached_where_it_is_kept(void **state)
+{
+    struct kvb_exact_share kept = { .keeps = true };
+    struct kvb_exact_share present = { .keeps = false };
+    static const char sentence[] =
+        "0 of 20 streams are EXACT, a share of 0.000; 0.95 is asked for\n";
+
+    (void)state;
+    assert_int_equal(ask(&kept, 0, 20, "exact=0.95", sentence), 503);
+    assert_int_equal(ask(&kept, 20, 20, "", ""), 200); /* nothing was asked for */
+    assert_int_equal(ask(&kept, 0, 20, "exact=0.95", sentence), 503);
+    assert_int_equal(ask(&kept, 19, 20, "exact=0.95", ""), 200);
+    assert_int_equal(ask(&kept, 0, 20, "exact=0.95", ""), 200);
+    assert_int_equal(ask(&kept, 0, 20, "exact=0.5", ""), 200);
+    assert_int_equal(
+        ask(&kept, 19, 20, "exact=1",
+            "19 of 20 streams are EXACT, a share of 0.950; 1 is asked for\n"),
+        503); /* a larger share was not reached */
+    assert_int_equal(ask(&present, 20, 20, "exact=0.95", ""), 200);
+    assert_int_equal(ask(&present, 0, 20, "exact=0.95", sentence), 503);
+}
+
 static void a_value_that_is_no_share_is_refused(void **state)
 {
     (void)state;
@@ -66,6 +96,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_without_a_share_is_never_refused),
         cmocka_unit_test(a_share_that_is_not_reached_is_reported),
+        cmocka_unit_test(a_share_that_was_reached_stays_reached_where_it_is_kept),
         cmocka_unit_test(a_value_that_is_no_share_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
