@@ -211,6 +211,11 @@ void kvb_bus_unsubscribe(struct kvb_bus_subscription *subscription);
 /* Messages that nats.c dropped because the handler was too slow. */
 uint64_t kvb_bus_dropped(struct kvb_bus_subscription *subscription);
 
+/* How many messages of the subscription nats.c has received, and from how many of them the handler
+ * has returned.  Any thread. */
+uint64_t kvb_bus_arrived(struct kvb_bus_subscription *subscription);
+uint64_t kvb_bus_handled(struct kvb_bus_subscription *subscription);
+
 /* The number of received messages that wait behind this one; for use inside a handler. */
 uint64_t kvb_bus_waiting(const struct kvb_bus_message *message);
 

@@ -24,9 +24,10 @@ struct delivery {
     struct kvb_bus_subscription *subscription; /* borrowed */
     natsSubscription *nats;                    /* on `link` */
     struct kvb_link *link;                     /* holds one use */
-    bool is_held;      /* messages wait for the end of the old link; under the lock */
-    bool is_discarded; /* messages are not handled; under the lock */
-    bool is_over;      /* nats.c calls the handler no more; under the lock */
+    bool is_held;             /* messages wait for the end of the old link; under the lock */
+    bool is_discarded;        /* messages are not handled; under the lock */
+    bool is_over;             /* nats.c calls the handler no more; under the lock */
+    _Atomic uint64_t handled; /* messages that the handler is done with */
 
     /* Messages that were handled and wait to be freed; used by the delivery thread only. */
     natsMsg *read[max_read_messages]; /* owned */
@@ -54,6 +55,7 @@ struct kvb_bus_subscription {
     struct delivery *current; /* owned; NULL between links */
     struct delivery *joining; /* owned; on the link that will replace the current one */
     uint64_t dropped_before;  /* number dropped on earlier links */
+    uint64_t handled_before;  /* number handled on them */
 
     _Atomic bool is_moving;   /* at least one of the next three is in use */
     bool is_noting;           /* hashes of old messages are stored; lock, like the next two */
@@ -177,6 +179,7 @@ on_nats_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg, void 
     if (native) { /* else the handler has kept it */
         put_read(delivery, msg, message.payload.len);
     }
+    delivery->handled++;
 }
 
 /* Not as a natsMsg: nats.c can free one only while it is in use. */
@@ -303,6 +306,7 @@ static void end_delivery(struct delivery *delivery)
     pthread_mutex_lock(&subscription->lock);
     wait_until_over(delivery);
     subscription->dropped_before += dropped_on(delivery);
+    subscription->handled_before += delivery->handled;
     pthread_mutex_unlock(&subscription->lock);
     kvb_link_bury(delivery->link, delivery->nats);
     kvb_link_release(delivery->link);
@@ -661,6 +665,35 @@ uint64_t kvb_bus_dropped(struct kvb_bus_subscription *subscription)
     const uint64_t dropped = subscription->dropped_before + dropped_on(subscription->current);
     pthread_mutex_unlock(&subscription->lock);
     return dropped;
+}
+
+/* nats.c counts a message as delivered before it calls the handler. */
+static uint64_t arrived_on(const struct delivery *delivery)
+{
+    int waiting = 0;
+    int64_t delivered = 0;
+    const bool is_known =
+        delivery && natsSubscription_GetStats(
+                        delivery->nats, &waiting, NULL, NULL, NULL, &delivered, NULL) == NATS_OK;
+
+    return is_known ? (uint64_t)waiting + (uint64_t)delivered : 0;
+}
+
+uint64_t kvb_bus_arrived(struct kvb_bus_subscription *subscription)
+{
+    pthread_mutex_lock(&subscription->lock);
+    const uint64_t arrived = subscription->handled_before + arrived_on(subscription->current);
+    pthread_mutex_unlock(&subscription->lock);
+    return arrived;
+}
+
+uint64_t kvb_bus_handled(struct kvb_bus_subscription *subscription)
+{
+    pthread_mutex_lock(&subscription->lock);
+    const uint64_t handled =
+        subscription->handled_before + (subscription->current ? subscription->current->handled : 0);
+    pthread_mutex_unlock(&subscription->lock);
+    return handled;
 }
 
 uint64_t kvb_bus_waiting(const struct kvb_bus_message *message)

@@ -131,7 +131,9 @@ struct kvb_aggregator {
     char inbox[2 * 16 + 1]; /* answers of bridges: {prefix}.{inbox}.{token in hex} */
     struct kvb_bus_subscription *echo;
     char echo_subject[kvb_subject_bytes];
-    _Atomic uint64_t echoes_received;
+    _Atomic uint64_t echo_mark;     /* messages of `received` that had come before it returned */
+    _Atomic uint64_t echo_returned; /* the number of the newest echo that has */
+    uint64_t echo_settled;          /* the index thread's own */
     struct aggregator_group group;
     struct books_subscription books[KVB_BOOKS_SUBJECT_COUNT];
     struct kvb_http *http;

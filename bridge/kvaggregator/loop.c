@@ -31,18 +31,27 @@ enum {
  * of NATS from a fault of the bridges: when all bridges are silent and the echo does not arrive
  * either, NATS has failed.  Its payload names the connection: the first one received proves that
  * the server has processed the subscriptions, which were sent before it; messages published earlier
- * may be missed. */
+ * may be missed.  It also has a number: all that the server sent before that echo is read, and is
+ * in the event ring as soon as nats.c's other thread has handed it over. */
+
+struct echo {
+    uint64_t connects;
+    uint64_t number;
+};
 
 static void receive_echo(void *context, const struct kvb_bus_message *message)
 {
     struct kvb_aggregator *aggregator = context;
-    uint64_t connects = 0;
+    struct echo echo;
 
-    if (message->payload.len == sizeof connects) {
-        memcpy(&connects, message->payload.data, sizeof connects);
-        atomic_store_explicit(&aggregator->connects_subscribed, connects, memory_order_relaxed);
+    if (message->payload.len != sizeof echo) {
+        return; /* not ours */
     }
-    aggregator->echoes_received++;
+    memcpy(&echo, message->payload.data, sizeof echo);
+    atomic_store_explicit(&aggregator->connects_subscribed, echo.connects, memory_order_relaxed);
+    aggregator->echo_mark = kvb_bus_arrived(aggregator->received); /* before its number is seen */
+    aggregator->echo_returned = echo.number;
+    (void)eventfd_write(aggregator->update_fd, 1); /* lists may lag until it is known here */
 }
 
 kvb_status kvb_aggregator_open_sync(struct kvb_aggregator *aggregator)
@@ -58,20 +67,32 @@ kvb_status kvb_aggregator_open_sync(struct kvb_aggregator *aggregator)
         aggregator->bus, subject, kvb_aggregator_receive_answer, aggregator, &aggregator->answers);
 }
 
-static bool publish_echo(void *context)
+static bool publish_echo(void *context, uint64_t number)
 {
     const struct kvb_aggregator *aggregator = context;
-    const uint64_t connects = kvb_bus_connects(aggregator->bus);
-    const kvb_span payload = { .data = (const uint8_t *)&connects, .len = sizeof connects };
+    const struct echo echo = { .connects = kvb_bus_connects(aggregator->bus), .number = number };
+    const kvb_span payload = { .data = (const uint8_t *)&echo, .len = sizeof echo };
 
     return kvb_bus_publish(aggregator->bus, aggregator->echo_subject, payload) == KVB_OK;
 }
 
-static uint64_t echoes_received(void *context)
+static uint64_t newest_echo(void *context)
 {
     struct kvb_aggregator *aggregator = context;
 
-    return aggregator->echoes_received;
+    return aggregator->echo_returned;
+}
+
+/* The mark may be that of a newer echo already, which is only later. */
+static uint64_t settled_echo(void *context)
+{
+    struct kvb_aggregator *aggregator = context;
+    const uint64_t returned = aggregator->echo_returned;
+
+    if (kvb_bus_handled(aggregator->received) >= aggregator->echo_mark) {
+        aggregator->echo_settled = returned;
+    }
+    return aggregator->echo_settled;
 }
 
 static kvb_status
@@ -175,7 +196,8 @@ const struct kvb_replica_world kvb_aggregator_world = {
     .is_connected = is_bus_connected,
     .connects = bus_connects,
     .send_echo = publish_echo,
-    .echoes = echoes_received,
+    .echoes = newest_echo,
+    .settled_echo = settled_echo,
     .dropped = dropped_messages,
     .take_message = kvb_aggregator_take_message,
     .lag_ns = kvb_aggregator_lag_ns,

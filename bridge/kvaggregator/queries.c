@@ -829,6 +829,11 @@ static void answer_call(struct kvb_aggregator *aggregator, struct pending_query 
         kvb_grpc_call_finish(call, KVB_GRPC_DEADLINE_EXCEEDED);
         return;
     }
+    if (aggregator->turn.behind_echo > 0) { /* these answers have no states that could say STALE */
+        count_query(aggregator, kvb_aggregator_queries_failed);
+        kvb_grpc_call_finish(call, KVB_GRPC_UNAVAILABLE);
+        return;
+    }
     const kvb_status status =
         kvb_answer_indexer(&aggregator->ctx, &pending->query, kvb_grpc_call_message(call), &gaps);
     kvb_metric_add(&aggregator->metrics, kvb_aggregator_grpc_without_address, gaps.without_address);

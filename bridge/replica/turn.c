@@ -7,6 +7,49 @@ static const uint64_t echo_every_ns = 500 * KVB_NS_PER_MS;
 static const uint64_t echo_wait_ns = 1500 * KVB_NS_PER_MS;
 static const uint64_t lag_begins_ns = KVB_NS_PER_S;
 static const uint64_t lag_ends_ns = KVB_NS_PER_S / 4;
+static const uint64_t queries_wait_ns = KVB_NS_PER_S / 2;
+
+/* ---- Pauses of this process ---- */
+
+/* Messages may have waited for as long as the thread did not run.  What the clock said before is
+ * compared in each turn and within it, because the process may be stopped anywhere. */
+static void watch_pause(struct kvb_replica_turn *turn, uint64_t now_ns)
+{
+    const bool was_paused = turn->looked_ns > 0 && now_ns - turn->looked_ns >= lag_begins_ns;
+
+    turn->looked_ns = now_ns;
+    if (was_paused) { /* the next echo is sent after the pause; those before prove nothing */
+        turn->behind_echo = turn->echo_number + 1;
+        turn->behind_ns = now_ns;
+        turn->settled_ns = 0;
+        turn->next_echo_ns = 0;
+    }
+}
+
+/* True until all that waited during the pause is applied.  lag_ns: of the oldest message that is
+ * not. */
+static bool is_behind(struct kvb_replica_turn *turn, uint64_t lag_ns, uint64_t now_ns)
+{
+    if (turn->behind_echo == 0) {
+        return false;
+    }
+    if (turn->settled_ns == 0 && turn->world->settled_echo(turn->context) >= turn->behind_echo) {
+        turn->settled_ns = now_ns;
+    }
+    const bool is_applied =
+        turn->settled_ns > 0 && (lag_ns == 0 || now_ns - lag_ns > turn->settled_ns);
+    if (is_applied) {
+        turn->behind_echo = 0;
+    }
+    return !is_applied;
+}
+
+/* Without NATS there is nothing to wait for. */
+static bool are_queries_held(const struct kvb_replica_turn *turn, uint64_t now_ns)
+{
+    return turn->behind_echo > 0 && turn->was_connected &&
+           now_ns - turn->behind_ns < queries_wait_ns;
+}
 
 /* ---- NATS ---- */
 
@@ -14,8 +57,12 @@ static const uint64_t lag_ends_ns = KVB_NS_PER_S / 4;
 static void send_echo(struct kvb_replica_turn *turn, uint64_t received, uint64_t now_ns)
 {
     turn->next_echo_ns = now_ns + echo_every_ns;
-    if (turn->world->send_echo(turn->context) && received >= turn->echoes_sent) {
-        turn->echoes_sent = received + 1;
+    if (!turn->world->send_echo(turn->context, turn->echo_number + 1)) {
+        return;
+    }
+    turn->echo_number++;
+    if (received >= turn->echo_awaited) {
+        turn->echo_awaited = turn->echo_number;
         turn->echo_sent_ns = now_ns;
     }
 }
@@ -25,10 +72,10 @@ static bool is_echoed(struct kvb_replica_turn *turn, uint64_t connects, uint64_t
     const uint64_t received = turn->world->echoes(turn->context);
 
     if (connects != turn->connects_seen) { /* echoes of the old connection will not arrive */
-        turn->echoes_sent = received;
+        turn->echo_awaited = received;
         turn->next_echo_ns = 0;
     }
-    const bool is_missing = received < turn->echoes_sent;
+    const bool is_missing = received < turn->echo_awaited;
     if (now_ns >= turn->next_echo_ns) {
         send_echo(turn, received, now_ns);
     }
@@ -74,7 +121,8 @@ void kvb_replica_watch_lag(struct kvb_replica_turn *turn, uint64_t now_ns)
 {
     const uint64_t lag_ns = turn->world->lag_ns(turn->context, now_ns);
 
-    turn->is_lagging = lag_ns >= (turn->is_lagging ? lag_ends_ns : lag_begins_ns);
+    turn->is_lagging = is_behind(turn, lag_ns, now_ns) ||
+                       lag_ns >= (turn->is_lagging ? lag_ends_ns : lag_begins_ns);
     kvb_followers_set_lagging(turn->followers, turn->is_lagging, now_ns);
 }
 
@@ -112,7 +160,7 @@ static void tick(struct kvb_replica_turn *turn, uint64_t now_ns)
 bool kvb_replica_turn_is_current(const struct kvb_replica_turn *turn, uint64_t now_ns)
 {
     const struct kvb_replica_world *world = turn->world;
-    const bool is_silent = world->echoes(turn->context) < turn->echoes_sent &&
+    const bool is_silent = world->echoes(turn->context) < turn->echo_awaited &&
                            now_ns - turn->echo_sent_ns >= echo_wait_ns;
 
     return turn->was_connected && world->is_connected(turn->context) &&
@@ -124,11 +172,14 @@ bool kvb_replica_take_turn(struct kvb_replica_turn *turn, uint64_t *out_now_ns)
 {
     uint64_t now_ns = turn->world->clock_ns(turn->context);
 
+    watch_pause(turn, now_ns);
     watch_nats(turn, now_ns);
     const bool had_messages = take_due_messages(turn, now_ns);
     now_ns = turn->world->clock_ns(turn->context); /* one message may take seconds */
+    watch_pause(turn, now_ns);
     kvb_replica_watch_lag(turn, now_ns);
-    const bool had_queries = turn->world->answer_queries(turn->context);
+    const bool had_queries =
+        !are_queries_held(turn, now_ns) && turn->world->answer_queries(turn->context);
     send_requests(turn, now_ns);
     tick(turn, now_ns);
     *out_now_ns = now_ns;

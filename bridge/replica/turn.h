@@ -20,6 +20,17 @@
  * Lag is the time that the oldest message has waited.  From 1 s on all lists are STALE(lagging),
  * until it is below 0.25 s.
  *
+ * A message counts from when this process has read it.  A process that did not run for a while
+ * (SIGSTOP, a paused container) has read nothing meanwhile: its first turn finds no message,
+ * although some have waited for as long in the connection.  So after a pause of 1 s all lists are
+ * STALE(lagging) until all that came before an echo of the first turn is applied.  Queries wait for
+ * that too, at most 0.5 s, because not every kind of answer can say STALE:
+ *
+ *     events     a b c | d e     f
+ *     here       a b c | pause | echo sent ... d e f ... echo returns | d e f are applied
+ *     lists      EXACT           STALE(lagging)                         EXACT
+ *     queries    answered        wait                                   answered
+ *
  * Pure: all I/O is in the caller's functions.  Threads: the caller locks. */
 
 /* The caller's functions. */
@@ -27,9 +38,13 @@ struct kvb_replica_world {
     uint64_t (*clock_ns)(void *context);
     bool (*is_connected)(void *context); /* connected to NATS */
     uint64_t (*connects)(void *context); /* connections made so far */
-    bool (*send_echo)(void *context);    /* false: it was not sent */
-    uint64_t (*echoes)(void *context);   /* received so far */
-    uint64_t (*dropped)(void *context);  /* messages dropped before take_message(), so far */
+    /* number identifies it; numbers grow by 1.  False: it was not sent. */
+    bool (*send_echo)(void *context, uint64_t number);
+    uint64_t (*echoes)(void *context); /* the newest that has returned; 0: none */
+    /* The newest echo that has returned and before which all messages are where take_message()
+     * finds them. */
+    uint64_t (*settled_echo)(void *context);
+    uint64_t (*dropped)(void *context); /* messages dropped before take_message(), so far */
     /* Applies the next message, or a part of it; false: there is none. */
     bool (*take_message)(void *context, uint64_t now_ns);
     uint64_t (*lag_ns)(void *context, uint64_t now_ns);
@@ -46,11 +61,16 @@ struct kvb_replica_turn {
     bool is_lagging;
     uint64_t connects_seen;
     uint64_t dropped_seen;
-    uint64_t echoes_sent;
-    uint64_t echo_sent_ns; /* when the oldest echo that has not returned was sent */
+    uint64_t echo_number;  /* of the newest echo sent */
+    uint64_t echo_awaited; /* the oldest that has not returned; or the newest, when all have */
+    uint64_t echo_sent_ns; /* when that one was sent */
     uint64_t next_echo_ns;
     uint64_t echo_silences; /* times that NATS was connected but did not return echoes, so far */
     uint64_t next_tick_ns;
+    uint64_t looked_ns;   /* when a turn last read the clock; 0: there was none */
+    uint64_t behind_echo; /* after a pause: the lists lag until this echo is settled; 0: no */
+    uint64_t behind_ns;   /* since then */
+    uint64_t settled_ns;  /* it is, and messages that came before this are applied first; or 0 */
 };
 
 /* Longest time spent on messages before queries are answered. */

@@ -30,11 +30,11 @@ static uint64_t connects(void *context)
 }
 
 /* A frozen server delivers nothing until it continues. */
-static bool send_echo(void *context)
+static bool send_echo(void *context, uint64_t number)
 {
     struct sim_aggregator *aggregator = context;
 
-    aggregator->echoes_under_way++;
+    aggregator->echo_sent = number;
     return true;
 }
 
@@ -43,10 +43,17 @@ static uint64_t echoes(void *context)
     struct sim_aggregator *aggregator = context;
 
     if (!aggregator->world->broker.is_frozen) {
-        aggregator->echoes += aggregator->echoes_under_way;
-        aggregator->echoes_under_way = 0;
+        aggregator->echo = aggregator->echo_sent;
     }
-    return aggregator->echoes;
+    return aggregator->echo;
+}
+
+/* When the process goes on, nats.c's thread has read nothing yet; it reads until the next turn. */
+static uint64_t settled_echo(void *context)
+{
+    struct sim_aggregator *aggregator = context;
+
+    return aggregator->has_unread ? 0 : echoes(context);
 }
 
 static uint64_t dropped(void *context)
@@ -111,9 +118,12 @@ static bool take_message(void *context, uint64_t now_ns)
     struct sim_world *world = aggregator->world;
     const bool answers_first = kvb_random_below(&aggregator->rng, 2) == 0;
     struct sim_mailbox *boxes[2] = { &aggregator->received, &aggregator->answers };
-    struct sim_message *message = sim_take(world, boxes[answers_first]);
 
     (void)now_ns;
+    if (aggregator->has_unread) {
+        return false;
+    }
+    struct sim_message *message = sim_take(world, boxes[answers_first]);
     if (!message) {
         message = sim_take(world, boxes[!answers_first]);
     }
@@ -132,9 +142,25 @@ static uint64_t lag_ns(void *context, uint64_t now_ns)
     return 0;
 }
 
+/* There are no queries: sim_check_lists() reads the lists itself.  But an answer of this moment may
+ * be called EXACT only if nothing waits unread for a second or longer. */
 static bool answer_queries(void *context)
 {
-    (void)context; /* there are no queries: sim_check_lists() reads the lists itself */
+    struct sim_aggregator *aggregator = context;
+    struct sim_world *world = aggregator->world;
+    const struct sim_message *oldest = aggregator->received.first;
+
+    if (!aggregator->has_unread || !oldest || world->now_ns < oldest->due_ns + KVB_NS_PER_S) {
+        return false;
+    }
+    for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
+        if (follower && follower->state == KVB_STREAM_EXACT) {
+            sim_fail(
+                world, "aggregator %zu: an answer after a pause is EXACT as of before it",
+                aggregator->number);
+        }
+    }
     return false;
 }
 
@@ -152,6 +178,7 @@ static const struct kvb_replica_world outside = {
     .connects = connects,
     .send_echo = send_echo,
     .echoes = echoes,
+    .settled_echo = settled_echo,
     .dropped = dropped,
     .take_message = take_message,
     .lag_ns = lag_ns,
@@ -185,8 +212,9 @@ void sim_aggregator_begin(struct sim_world *world, size_t number)
     aggregator->nats = (struct sim_client){ .try_ns = world->now_ns };
     aggregator->world = world;
     aggregator->number = number;
-    aggregator->echoes = 0;
-    aggregator->echoes_under_way = 0;
+    aggregator->echo = 0;
+    aggregator->echo_sent = 0;
+    aggregator->has_unread = false;
     aggregator->turn = (struct kvb_replica_turn){ .world = &outside,
                                                   .context = aggregator,
                                                   .followers = aggregator->followers,
@@ -229,5 +257,6 @@ void sim_aggregator_turn(struct sim_world *world, size_t number)
     }
     if (aggregator->is_up && !aggregator->is_frozen) {
         (void)kvb_replica_take_turn(&aggregator->turn, &now_ns);
+        aggregator->has_unread = false;
     }
 }

@@ -288,10 +288,16 @@ void sim_step_faults(struct sim_world *world)
         }
     }
     for (unsigned i = 0; i < world->bridge_count; i++) {
-        world->bridges[i].is_frozen = sim_active(world, SIM_BRIDGE_FREEZE, i) != NULL;
+        struct sim_bridge *bridge = &world->bridges[i];
+        const bool was_frozen = bridge->is_frozen;
+        bridge->is_frozen = sim_active(world, SIM_BRIDGE_FREEZE, i) != NULL;
+        bridge->has_unread |= was_frozen && !bridge->is_frozen;
     }
     for (unsigned i = 0; i < world->aggregator_count; i++) {
-        world->aggregators[i].is_frozen = sim_active(world, SIM_AGGREGATOR_FREEZE, i) != NULL;
+        struct sim_aggregator *aggregator = &world->aggregators[i];
+        const bool was_frozen = aggregator->is_frozen;
+        aggregator->is_frozen = sim_active(world, SIM_AGGREGATOR_FREEZE, i) != NULL;
+        aggregator->has_unread |= was_frozen && !aggregator->is_frozen;
     }
 }
 

@@ -295,6 +295,7 @@ struct sim_bridge {
     size_t number;
     bool is_up;
     bool is_frozen;
+    bool has_unread; /* it was frozen until now: libzmq's thread has read nothing yet */
     uint64_t up_ns;
     uint64_t wall_us; /* wall clock minus virtual time */
     struct sim_client nats;
@@ -352,8 +353,9 @@ struct sim_aggregator {
     uint64_t up_ns;
     struct kvb_replica_turn turn;
     struct sim_client nats;
-    uint64_t echoes; /* received */
-    uint64_t echoes_under_way;
+    uint64_t echo; /* the newest that came back */
+    uint64_t echo_sent;
+    bool has_unread;             /* it was frozen until now: its messages wait in the connection */
     struct sim_mailbox received; /* events, heartbeats */
     /* a separate subscription with a separate thread: no common order */
     struct sim_mailbox answers;
@@ -483,6 +485,9 @@ void sim_link_bridge_gone(struct sim_world *world, size_t number);
 /* The next report of the monitor. */
 struct kvb_connection_update sim_link_read_monitor(struct sim_world *world, size_t number);
 bool sim_link_receive(struct sim_world *world, size_t number, struct sim_flying *out);
+
+/* True: a batch that came at since_ns or before is not read yet. */
+bool sim_link_waits_since(const struct sim_world *world, size_t number, uint64_t since_ns);
 void sim_link_request(struct sim_world *world, size_t number, uint64_t from);
 void sim_link_stop_request(struct sim_link *link);
 bool sim_link_reply(struct sim_world *world, size_t number, struct sim_flying *out);

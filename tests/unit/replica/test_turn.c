@@ -12,8 +12,9 @@ struct world {
     uint64_t message_ns; /* time that one message takes */
     bool is_connected;
     uint64_t connects;
-    bool is_silent; /* echoes do not come back */
-    uint64_t echoes, echoes_sent;
+    bool is_silent;             /* echoes do not come back */
+    uint64_t echo, echoes_sent; /* the newest that came back; how many were sent */
+    bool is_unread;             /* messages before that echo are not handed over yet */
     uint64_t dropped;
     size_t messages; /* number that wait */
     uint64_t lag_ns;
@@ -51,12 +52,12 @@ static uint64_t connects(void *context)
     return world->connects;
 }
 
-static bool send_echo(void *context)
+static bool send_echo(void *context, uint64_t number)
 {
     struct world *world = context;
 
     world->echoes_sent++;
-    world->echoes += !world->is_silent;
+    world->echo = world->is_silent ? world->echo : number;
     return true;
 }
 
@@ -64,7 +65,14 @@ static uint64_t echoes(void *context)
 {
     const struct world *world = context;
 
-    return world->echoes;
+    return world->echo;
+}
+
+static uint64_t settled_echo(void *context)
+{
+    const struct world *world = context;
+
+    return world->is_unread ? 0 : world->echo;
 }
 
 static uint64_t dropped(void *context)
@@ -123,6 +131,7 @@ static const struct kvb_replica_world outside = {
     .connects = connects,
     .send_echo = send_echo,
     .echoes = echoes,
+    .settled_echo = settled_echo,
     .dropped = dropped,
     .take_message = take_message,
     .lag_ns = lag_ns,
@@ -379,6 +388,100 @@ static void lag_begins_at_a_second_and_ends_below_a_quarter(void **state)
     end(&world.scene);
 }
 
+/* ---- Pauses of the process ---- */
+
+static void after_a_pause_no_query_is_answered_from_what_was_known_before(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.is_silent = true;
+    (void)turn_after(&world, 4 * S); /* it was stopped: nothing was read, so nothing waits here */
+    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
+    assert_false(is_current_after(&world, 0));
+    (void)turn_after(&world, S / 2 - 1);
+    assert_string_equal(world.log, "tt"); /* no query was answered */
+    (void)turn_after(&world, 1);
+    assert_string_equal(world.log, "ttq"); /* they wait no longer, and the answer says STALE */
+
+    world.is_silent = false;
+    world.is_unread = true;
+    (void)turn_after(&world, S / 2); /* the echo is back before its thread has handed all over */
+    (void)turn_after(&world, 0);
+    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
+
+    world.is_unread = false;
+    world.lag_ns = S / 10;
+    (void)turn_after(&world, S / 20); /* a message of before is not applied yet */
+    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
+    (void)turn_after(&world, S / 10 + 1); /* the oldest that waits came after the echo */
+    assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&world.scene);
+}
+
+static void an_echo_of_before_the_pause_ends_nothing(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.is_silent = true;
+    (void)turn_after(&world, S / 2); /* its echo waits in the connection when the pause begins */
+    const uint64_t before = world.turn.echo_number;
+    (void)turn_after(&world, S);
+    world.echo = before;
+    (void)turn_after(&world, 0);
+    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
+    world.echo = before + 1;
+    (void)turn_after(&world, 0);
+    assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&world.scene);
+}
+
+static void a_pause_within_a_turn_is_noticed_before_its_queries(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.messages = 1;
+    world.message_ns = S;
+    world.is_silent = true;
+    (void)turn_after(&world, 0);
+    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
+    end(&world.scene);
+}
+
+static void without_nats_queries_do_not_wait_after_a_pause(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.is_connected = false;
+    (void)turn_after(&world, S);
+    assert_string_equal(world.log, "qt");
+    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
+    end(&world.scene);
+}
+
+static void a_pause_does_not_count_as_silence_of_the_bridges(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.is_silent = true;
+    (void)turn_after(&world, 60 * S);
+    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
+    world.is_silent = false;
+    (void)turn_after(&world, S / 2);
+    (void)turn_after(&world, S / 10);
+    assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&world.scene);
+}
+
 static void dropped_messages_make_lists_stale_until_they_are_proven(void **state)
 {
     (void)state;
@@ -411,6 +514,11 @@ int main(void)
         cmocka_unit_test(echoes_of_a_lost_connection_are_not_awaited),
         cmocka_unit_test(lag_begins_at_a_second_and_ends_below_a_quarter),
         cmocka_unit_test(dropped_messages_make_lists_stale_until_they_are_proven),
+        cmocka_unit_test(after_a_pause_no_query_is_answered_from_what_was_known_before),
+        cmocka_unit_test(an_echo_of_before_the_pause_ends_nothing),
+        cmocka_unit_test(a_pause_within_a_turn_is_noticed_before_its_queries),
+        cmocka_unit_test(without_nats_queries_do_not_wait_after_a_pause),
+        cmocka_unit_test(a_pause_does_not_count_as_silence_of_the_bridges),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
