@@ -231,7 +231,8 @@ static uint64_t probe_pause_ns(const struct kvb_stream *stream)
 static uint64_t probe_ns(const struct kvb_stream *stream)
 {
     const bool is_suffix = !stream->is_complete && stream->cause == KVB_REASON_REPLAY_FAILED;
-    const bool is_owed = stream->is_unproven || is_suffix || stream->origin == origin_foreign;
+    const bool is_owed = stream->is_unproven || is_suffix || stream->is_tail_unseen ||
+                         stream->origin == origin_foreign;
 
     if (stream->origin == origin_foreign && !stream->has_last) {
         return never_ns; /* every batch of the reply would be another engine's */

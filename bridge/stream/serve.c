@@ -14,6 +14,10 @@ static const uint64_t round_ns = 5 * KVB_NS_PER_MS;
  */
 static const uint64_t max_rest_ns = KVB_NS_PER_S;
 
+/* Shorter than the silence after which aggregators call a stream DOWN, however short its heartbeat
+ * is.  So the heartbeat that ends the silence is not one of before the pause. */
+static const uint64_t pause_ns = KVB_NS_PER_S;
+
 /* Aggregators reconnect at most a second after NATS is back; they do not receive what is
  * published before. */
 static const uint64_t after_connect_ns = 1200 * KVB_NS_PER_MS;
@@ -417,8 +421,23 @@ static void serve_time(struct kvb_server *server, uint64_t now_ns)
     }
 }
 
+static void follow_pause(struct kvb_server *server, uint64_t now_ns)
+{
+    const bool was_paused = server->turned_ns > 0 && now_ns - server->turned_ns >= pause_ns;
+
+    server->turned_ns = now_ns;
+    for (size_t i = 0; was_paused && i < server->world->rank_count(server->context); i++) {
+        struct kvb_served *rank = server->world->rank(server->context, i);
+        if (rank) {
+            kvb_serve_kind(server, rank, KVB_INPUT_PAUSE, now_ns);
+            kvb_serve_wake(server, rank);
+        }
+    }
+}
+
 bool kvb_serve_turn(struct kvb_server *server, uint64_t now_ns)
 {
+    follow_pause(server, now_ns);
     server->world->take_sockets(server->context, now_ns);
     const bool is_work_left = server->world->work_slices(server->context, now_ns);
 

@@ -17,7 +17,10 @@
  * A large batch is applied in slices, and other ranks are served in between.  The monitor of a
  * socket reports when its connection was made or lost.  For quarantine see stream/turn.h.
  *
- *     turn    sockets -> slices of unfinished batches -> time
+ *     turn    pause? -> sockets -> slices of unfinished batches -> time
+ *     pause   a turn begins a second or more after the one before, because this process did not run
+ *             (SIGSTOP, a paused container): no heartbeat may call a list EXACT before the engine
+ *             was asked what it has published since
  *     live    receive -> read the connection's monitor -> apply, or discard when quarantined
  *     time    a new connection to NATS? -> round: visit the ranks that are due: tick, start
  *             replays, publish; while nothing may be published, all published events count as lost
@@ -192,6 +195,7 @@ struct kvb_server {
     uint64_t wall_us;     /* set by the caller; gives a new epoch its first event id */
     uint64_t live_runs;   /* of all ranks */
     size_t max_replaying; /* most replays at once, so far */
+    uint64_t turned_ns;   /* when the newest turn began; 0: there was none */
 };
 
 /* Visits the rank in the next round.  Call it for a new rank, and after each change to its stream,

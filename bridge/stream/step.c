@@ -203,6 +203,7 @@ static kvb_status take_foreign(struct stream_step *step)
     const bool stands = stream->replay.is_probe && !stream->lists_replayed;
 
     stream->origin = origin_foreign;
+    stream->is_tail_unseen = false; /* no replay can show it; the list is not EXACT anyway */
     step->out->drops_replay = true;
     stream->replay = (struct replay){ 0 };
     kvb_stream_back_off(step);
@@ -575,6 +576,7 @@ static kvb_status take_replay_end(struct stream_step *step)
         kvb_stream_want_confirmation(step);
         return KVB_OK;
     }
+    stream->is_tail_unseen = false;
     const bool may_be_there = stream->cause == KVB_REASON_REPLAY_FAILED ||
                               (stream->cause == KVB_REASON_NO_BASE && stream->has_last);
     if (!stream->is_complete && may_be_there &&
@@ -725,6 +727,7 @@ static kvb_status take_up(struct stream_step *step)
     stream->silent_ns = step->in->now_ns;
     stream->odd_ns = 0;
     stream->back_off_ns = 0;
+    stream->is_tail_unseen = false; /* the replay that is requested now shows it, too */
     kvb_stream_note_connection(stream);
     if (stream->options.has_replay) {
         stream->replay = (struct replay){ 0 };
@@ -742,6 +745,25 @@ static kvb_status take_down(struct stream_step *step)
     stream->replay = (struct replay){ 0 };
     kvb_reorder_buffer_clear(&stream->reorder_buffer); /* dropped like batches before the next UP */
     stream->drain = drain_nothing;
+    return KVB_OK;
+}
+
+/* What came meanwhile waits in libzmq or in the network, and the monitor may not have reported yet
+ * that the engine has gone.  A list that may be EXACT is not before the engine's own replay, asked
+ * for after the pause, shows where the engine is. */
+static kvb_status take_pause(struct stream_step *step)
+{
+    struct kvb_stream *stream = step->stream;
+
+    if (!stream->options.has_replay || stream->link != engine_connected || !stream->has_last ||
+        stream->origin == origin_foreign) {
+        return KVB_OK; /* not EXACT now; after the next UP a replay is requested anyway */
+    }
+    stream->is_tail_unseen = true;
+    stream->is_restart_suspected = true; /* the next tick requests it */
+    if (replay_is_in_flight(&stream->replay)) {
+        kvb_stream_want_replay(step, stream->replay.is_probe); /* its replies may be old */
+    }
     return KVB_OK;
 }
 
@@ -815,6 +837,8 @@ static kvb_status take_input(struct stream_step *step)
         return take_quarantine(step);
     case KVB_INPUT_RELEASE:
         return take_release(step);
+    case KVB_INPUT_PAUSE:
+        return take_pause(step);
     case KVB_INPUT_TICK:
         return take_tick(step);
     }

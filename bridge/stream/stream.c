@@ -201,9 +201,10 @@ void kvb_stream_state(
     const bool is_counted_whole = stream->origin == origin_found &&
                                   missing_at_most(stream, &missing) && missing == 0 &&
                                   lists_device_only(stream);
+    const bool is_behind = stream->is_tail_unseen && !stream->is_unproven;
     /* A half-applied batch is a state that the engine never had. */
     const bool is_syncing = kvb_stream_is_syncing(stream) || stream->drain != drain_nothing ||
-                            stream->unfinished.is_there;
+                            stream->unfinished.is_there || is_behind;
     /* The list grows from live batches alone: it may lack blocks, but has no wrong ones. */
     const bool is_suffix = !stream->is_complete && stream->cause == KVB_REASON_REPLAY_FAILED;
     const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);

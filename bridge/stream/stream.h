@@ -39,6 +39,7 @@
  *                                 after 1 s, from 4 s on after a quarter of the silence, <= 1 min
  *     while a replay runs         hold live batches, apply them when it ends
  *     reconnected, unproven       DOWN until a replay has brought the last two batches
+ *     this process was stopped    SYNCING until a replay shows which batches came meanwhile
  *     asleep, cache discarded     UNVERIFIED and withdrawn until the engine clears: page_watch.h
  *     a large batch               apply a slice of it in each step; hold live batches
  *
@@ -106,6 +107,7 @@ enum kvb_stream_input_kind {
     KVB_INPUT_REPLAY_CUT, /* no more replies are accepted, although there was no END */
     KVB_INPUT_QUARANTINE, /* from here on its batches are dropped: stream/turn.h */
     KVB_INPUT_RELEASE,    /* they are accepted again */
+    KVB_INPUT_PAUSE,      /* this process did not run: what the engine sent may wait unread */
     KVB_INPUT_TICK        /* time passes: kvb_stream_due_ns() */
 };
 

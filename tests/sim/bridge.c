@@ -466,6 +466,7 @@ void sim_bridge_turn(struct sim_world *world, size_t number)
     bridge->server.wall_us = wall_us_of(bridge);
     read_pages(world, number);
     (void)kvb_serve_turn(&bridge->server, world->now_ns);
+    bridge->has_unread = false;
     for (int i = 0; i < sync_chunks_a_turn; i++) {
         sim_work_jobs(world, number);
     }

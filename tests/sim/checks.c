@@ -179,6 +179,12 @@ void sim_check_beat(
     if (beat->state != KVB_STREAM_EXACT) {
         return;
     }
+    if (world->bridges[sim_bridge_of(world, rank->stream_number)].has_unread &&
+        sim_link_waits_since(world, rank->stream_number, world->now_ns - KVB_NS_PER_S)) {
+        sim_fail(
+            world, "stream %u says EXACT after a pause, before its socket is read",
+            rank->stream_number);
+    }
     const struct sim_batch *batch = batch_at(world, rank->place);
     if (batch->held_count > advertised + beat->doubtful) {
         sim_fail(

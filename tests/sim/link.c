@@ -193,9 +193,10 @@ static void try_to_open(struct sim_world *world, size_t number)
 static void arrive(struct sim_world *world, size_t number)
 {
     struct sim_link *link = &world->links[number];
+    const struct sim_bridge *bridge = &world->bridges[sim_bridge_of(world, number)];
     struct sim_flying item;
 
-    if (link->is_deaf || world->bridges[sim_bridge_of(world, number)].is_frozen) {
+    if (link->is_deaf || bridge->is_frozen || bridge->has_unread) {
         return;
     }
     while (link->sub.count < sub_high_water && take(&link->wire, world->now_ns, &item)) {
@@ -213,7 +214,8 @@ struct kvb_connection_update sim_link_read_monitor(struct sim_world *world, size
     struct kvb_connection_update update = { .was_lost = false };
     size_t read = 0;
 
-    while (read < link->monitor_count && link->monitor[read].due_ns <= world->now_ns) {
+    while (!world->bridges[sim_bridge_of(world, number)].has_unread && read < link->monitor_count &&
+           link->monitor[read].due_ns <= world->now_ns) {
         link->is_up_reported = link->monitor[read].is_up;
         update.was_lost |= !link->is_up_reported;
         read++;
@@ -224,6 +226,13 @@ struct kvb_connection_update sim_link_read_monitor(struct sim_world *world, size
     link->monitor_count -= read;
     update.is_up = link->is_up_reported;
     return update;
+}
+
+bool sim_link_waits_since(const struct sim_world *world, size_t number, uint64_t since_ns)
+{
+    const struct sim_queue *wire = &world->links[number].wire;
+
+    return wire->count > 0 && wire->items[wire->at].due_ns <= since_ns;
 }
 
 /* libzmq's own thread continues meanwhile. */

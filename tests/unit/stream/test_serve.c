@@ -182,6 +182,7 @@ struct scene {
     uint64_t connects;
     size_t starts, stops, rounds, passed_over, applied, ticks, visits, beats;
     const struct kvb_served *visited; /* the newest */
+    enum kvb_stream_state said;       /* by the newest heartbeat */
     bool has_no_time;                 /* for more than one rank in a round */
 };
 
@@ -325,7 +326,10 @@ static bool advertise(void *context, struct kvb_served *rank, uint64_t now_ns)
 static void send_beat(void *context, struct kvb_served *rank)
 {
     struct scene *scene = context;
+    struct kvb_heartbeat beat;
 
+    kvb_stream_heartbeat(rank->stream, &beat);
+    scene->said = beat.state;
     scene->beats++;
     kvb_advertiser_beat_sent(&rank->advertiser);
 }
@@ -706,6 +710,59 @@ static void a_gap_of_an_unverified_stream_is_replayed_in_the_next_round(void **s
     end(&scene);
 }
 
+/* A batch that stores one block. */
+static void
+serve_stored(struct scene *scene, enum kvb_stream_input_kind kind, uint64_t seq, uint32_t token)
+{
+    KVB_OWN(kvb_event_batch_done) struct kvb_event_batch batch = { 0 };
+    const uint64_t hash = token;
+    struct kvb_stream_input input = { .kind = kind,
+                                      .now_ns = scene->now_ns,
+                                      .seq = seq,
+                                      .fingerprint = { .low = seq },
+                                      .batch = &batch };
+
+    add_stored(&batch, NULL, &hash, &token, 1);
+    kvb_serve_step(&scene->server, &scene->rank, &input);
+}
+
+/* Connected, announced and EXACT. */
+static void begin_exact_rank(struct scene *scene)
+{
+    begin(scene);
+    turn_after(scene, turn_ms);
+    serve_stored(scene, KVB_INPUT_REPLAY, 0, 1);
+    serve_stored(scene, KVB_INPUT_LIVE, 0, 1);
+    pass(scene, 100);
+    scene->rank.advertiser.state = KVB_ADVERTISED;
+    scene->rank.advertiser.is_beat_due = true;
+    pass(scene, turn_ms);
+    assert_int_equal(scene->said, KVB_STREAM_EXACT);
+}
+
+/* SIGSTOP for a second: the first heartbeat after it goes out before the sockets are read. */
+static void the_first_heartbeat_after_a_pause_of_the_process_is_not_exact(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin_exact_rank(&scene);
+
+    scene.beats = 0;
+    turn_after(&scene, 999);
+    assert_int_equal(scene.said, KVB_STREAM_EXACT);
+    scene.beats = 0;
+    scene.starts = 0;
+    turn_after(&scene, 1000);
+    assert_int_equal(scene.beats, 1);
+    assert_int_equal(scene.said, KVB_STREAM_SYNCING);
+    assert_int_equal(scene.starts, 1); /* the engine is asked at once */
+    serve_stored(&scene, KVB_INPUT_REPLAY, 0, 1);
+    scene.reply = KVB_SERVE_END;
+    turn_after(&scene, turn_ms);
+    assert_int_equal(scene.said, KVB_STREAM_EXACT);
+    end(&scene);
+}
+
 /* A round has time for one of them. */
 static void streams_for_which_there_was_no_time_come_first_in_the_next_round(void **state)
 {
@@ -736,6 +793,7 @@ int main(void)
         cmocka_unit_test(rounds_are_due_every_5_ms),
         cmocka_unit_test(a_round_is_due_at_once_after_a_change_or_the_end_of_a_replay),
         cmocka_unit_test(each_connection_is_seen_once_and_readers_get_time_to_connect),
+        cmocka_unit_test(the_first_heartbeat_after_a_pause_of_the_process_is_not_exact),
         cmocka_unit_test(a_replay_is_requested_once_and_ends_with_its_end),
         cmocka_unit_test(a_cut_replay_is_not_complete),
         cmocka_unit_test(an_unreadable_reply_stops_the_replay_without_an_end),

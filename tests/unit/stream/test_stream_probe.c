@@ -195,6 +195,82 @@ static void a_batch_or_a_connection_ends_the_silence(void **state)
     stream_world_end(&world);
 }
 
+/* ---- Pauses of this process ---- */
+
+static void after_a_pause_the_list_is_not_exact_until_a_replay_shows_its_tail(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_PAUSE);
+    assert_true(world.output.is_changed); /* a heartbeat says it at once */
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    live(&world, 3, first_incarnation, 4); /* others may wait behind it */
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    pass_ms(&world, 50);
+    assert_int_equal(start_wanted_replay(&world), 3);
+    replayed(&world, 3, first_incarnation, 4);
+    replayed(&world, 4, first_incarnation, 5);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    assert_int_equal(start_wanted_replay(&world), 4); /* END also follows a cut reply */
+    answer_nothing_new(&world, 4);
+    assert_int_equal(world.held_count, 5);
+    stream_world_end(&world);
+}
+
+static void replies_that_came_before_a_pause_ended_prove_nothing(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    (void)wait_for_probe(&world);
+    replayed(&world, 2, first_incarnation, 3);
+    give(&world, KVB_INPUT_PAUSE);
+    assert_true(world.output.drops_replay);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    answer_nothing_new(&world, 2);
+    stream_world_end(&world);
+}
+
+static void an_engine_that_restarted_during_a_pause_is_recognised(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_PAUSE); /* the monitor has not reported yet that the engine has gone */
+    pass_ms(&world, 50);
+    (void)start_wanted_replay(&world);
+    replayed(&world, 0, second_incarnation, 9);
+    assert_true(world.held_count <= 1);
+    assert_false(router_holds(&world, root(1)));
+    stream_world_end(&world);
+}
+
+static void a_pause_that_no_replay_ends_leaves_the_list_unverified(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    give(&world, KVB_INPUT_PAUSE);
+    pass_ms(&world, 50);
+    (void)start_wanted_replay(&world);
+    pass_ms(&world, 2100);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_REPLAY_FAILED);
+    (void)wait_for_probe(&world);
+    replayed(&world, 2, first_incarnation, 3);
+    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
+    give(&world, KVB_INPUT_REPLAY_END);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -204,6 +280,10 @@ int main(void)
         cmocka_unit_test(probes_of_a_silent_engine_pause_a_minute_at_most),
         cmocka_unit_test(a_tail_lost_in_a_long_silence_is_found_by_the_next_probe),
         cmocka_unit_test(a_batch_or_a_connection_ends_the_silence),
+        cmocka_unit_test(after_a_pause_the_list_is_not_exact_until_a_replay_shows_its_tail),
+        cmocka_unit_test(replies_that_came_before_a_pause_ended_prove_nothing),
+        cmocka_unit_test(an_engine_that_restarted_during_a_pause_is_recognised),
+        cmocka_unit_test(a_pause_that_no_replay_ends_leaves_the_list_unverified),
         cmocka_unit_test(an_engine_that_may_have_restarted_is_probed_once_although_it_publishes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
