@@ -25,6 +25,10 @@ static kvb_status append_dialect(const struct kvb_dialect_row *dialect, struct k
     if (strlen(topic) < dialect->topic.len) { /* the name ends at a NUL */
         KVB_TRY(kvb_buf_append_format(out, "    topic = \"%s\";\n", topic));
     }
+    /* A simulated store publishes all that it evicts, unlike a real one. */
+    if (dialect->events == KVB_EVENTS_REPLICAS || dialect->events == KVB_EVENTS_OBJECTS) {
+        KVB_TRY(kvb_buf_append_text(out, "    offload_removals = \"complete\";\n"));
+    }
     return dialect->fields & KVB_FIELD_TOKENS
                ? KVB_OK
                : kvb_buf_append_text(out, "    hashes = \"engine\";\n");

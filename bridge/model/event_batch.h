@@ -44,6 +44,7 @@ enum kvb_skip {
     KVB_SKIP_UNMATCHABLE,   /* keyed by something that no query can contain */
     KVB_SKIP_NO_BLOCK,      /* a partial block: fewer tokens than a block has */
     KVB_SKIP_OTHER_MODEL,   /* a block of another model, in a store that serves several models */
+    KVB_SKIP_UNKNOWN_KEY,   /* an object of a store whose key names no block */
     KVB_SKIP_COUNT
 };
 
@@ -105,6 +106,10 @@ struct kvb_engine_event {
      * Stored does not add a copy.  The object's only hash comes from the pool; if the pool sends
      * none, it comes from the text of the key. */
     uint64_t key;
+    /* Not 0: the object is one shard of its block, and `group` is the number of the shard; the
+     * block is held where one family has all its shards.  Its hash is that in the text of the key.
+     * See wire/engine/object_key.h. */
+    uint32_t family;
     kvb_engine_hash parent;
     uint32_t group;
     enum kvb_group_kind group_kind;

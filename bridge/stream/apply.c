@@ -171,14 +171,22 @@ static bool is_of_other_model(
     const kvb_span name = kvb_event_batch_text(batch, event->model_name);
     const size_t len = strlen(own);
 
-    return name.len > 0 && len > 0 && (name.len != len || memcmp(name.data, own, len) != 0);
+    if (name.len == 0 || len == 0) {
+        return false;
+    }
+    /* A key has the last part of the name alone, as in "org/model". */
+    const char *slash = strrchr(own, '/');
+    const char *last = event->family && slash ? slash + 1 : own;
+
+    return !kvb_span_is(name, own) && !kvb_span_is(name, last);
 }
 
 /* Only stores publish objects under keys.  Only stores write maps with an event_type, too,
  * unless the event is about the device tier: then an engine wrote it. */
 static bool is_of_store(const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
 {
-    return event->key != 0 || (batch->counts_from_one && event->tier != KVB_TIER_DEVICE);
+    return event->key != 0 || event->skip == KVB_SKIP_UNKNOWN_KEY ||
+           (batch->counts_from_one && event->tier != KVB_TIER_DEVICE);
 }
 
 static kvb_status apply_to_mirror(

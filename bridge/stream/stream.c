@@ -106,6 +106,7 @@ enum placement_row {
     row_unknown_event,
     row_groups,
     row_misfit,
+    row_store,
     row_no_replay,
     row_syncing,
     row_unproven_suffix,
@@ -132,6 +133,7 @@ static const struct verdict {
     [row_unknown_event]   = { KVB_STREAM_UNVERIFIED, KVB_REASON_UNKNOWN_EVENT },
     [row_groups]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS },
     [row_misfit]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_OCCUPANCY },
+    [row_store]           = { KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REMOVALS },
     [row_no_replay]       = { KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REPLAY },
     [row_syncing]         = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
     [row_unproven_suffix] = { KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED },
@@ -168,6 +170,18 @@ static bool lists_device_only(const struct kvb_stream *stream)
         others += counts->held[tier];
     }
     return others == 0;
+}
+
+static bool is_store(const struct kvb_stream *stream)
+{
+    return stream->options.is_store || stream->has_objects;
+}
+
+/* Mooncake's master evicts objects, and loses those of a client that went away, without an event.
+ * The removals that it publishes are those that somebody requested, so they prove nothing. */
+static bool is_unproven_store(const struct kvb_stream *stream)
+{
+    return is_store(stream) && stream->options.offload_removals != KVB_OFFLOAD_COMPLETE;
 }
 
 static unsigned when(bool holds, enum placement_row row)
@@ -218,8 +232,8 @@ void kvb_stream_state(
         when(stream->is_withdrawn, row_withdrawn) |
         when(stream->has_unknown_event, row_unknown_event) |
         when(kvb_mirror_has_odd_groups(stream->mirror), row_groups) |
-        when(stream->has_misfit, row_misfit) | when(!stream->options.has_replay, row_no_replay) |
-        when(is_syncing, row_syncing) |
+        when(stream->has_misfit, row_misfit) | when(is_unproven_store(stream), row_store) |
+        when(!stream->options.has_replay, row_no_replay) | when(is_syncing, row_syncing) |
         when(stream->is_unproven && is_suffix, row_unproven_suffix) |
         when(stream->is_unproven, row_unproven) | when(is_without_base(stream), row_no_base) |
         when(is_counted_whole, row_counted_whole) | when(!stream->is_complete, row_flawed) |
@@ -272,9 +286,9 @@ is_same_description(const struct stream_description *a, const struct stream_desc
 static unsigned unverified_tiers(const struct kvb_stream *stream)
 {
     const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
-    const unsigned complete[KVB_OFFLOAD_COUNT] = {
-        [KVB_OFFLOAD_DETECT] = stream->removal_tiers, [KVB_OFFLOAD_COMPLETE] = ~0U
-    };
+    const unsigned complete[KVB_OFFLOAD_COUNT] = { [KVB_OFFLOAD_DETECT] =
+                                                       is_store(stream) ? 0 : stream->removal_tiers,
+                                                   [KVB_OFFLOAD_COMPLETE] = ~0U };
     unsigned tiers = 0;
 
     for (unsigned tier = KVB_TIER_DEVICE + 1; tier < KVB_TIER_COUNT; tier++) {
@@ -316,7 +330,7 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
         .window_tokens = kvb_mirror_window_tokens(stream->mirror),
         .is_paired = kvb_mirror_is_paired(stream->mirror),
         .speculative_drop = speculative_drop(stream),
-        .is_store = stream->options.is_store || stream->has_objects,
+        .is_store = is_store(stream),
         .doubtful = counts->doubtful,
         .digest_seed = stream->digest_seed,
     };

@@ -403,7 +403,7 @@ def test_mooncakes_store_writes_maps_with_milliseconds():
     assert events == [
         event("stored", block_hashes=[2**64 - 2], tier="host", rank=0),
         event("removed", block_hashes=[42], tier="disk", rank=0),
-        event("stored", tier="host", rank=0),
+        event("skipped", reason="unknown_key", rank=0),
         event("cleared", rank=0),
     ]
 

@@ -1,10 +1,15 @@
 """A Mooncake store beside engines: are its blocks shown as shared, and is it never offered as a
 target for a request?"""
 
+import gzip
 import json
+import pathlib
+import re
 import subprocess
 
+import msgspec
 import pytest
+import zmq
 
 import contract
 import engine
@@ -171,9 +176,10 @@ def test_blocks_of_another_model_are_not_found(scene, form):
     wait_for("the metric counts the events", lambda: stage.bridge.metric("kvb_events_skipped_total", reason="other_model") == 4)
     assert stage.bridge.metric("kvb_events_skipped_total") == 4
     # Events that are skipped because of their model do not make this stream PARTIAL.
-    wait_for("both are EXACT", lambda: {
-        s["worker_id"]: s["state"] for s in stage.aggregator.get("/streams")["streams"]
-    } == {STORE: "EXACT", ENGINE: "EXACT"})
+    # A store evicts objects without saying so, so it is never EXACT.
+    wait_for("the engine is EXACT, the store is not", lambda: {
+        s["worker_id"]: (s["state"], s["reason"]) for s in stage.aggregator.get("/streams")["streams"]
+    } == {STORE: ("UNVERIFIED", "no_removals"), ENGINE: ("EXACT", "")})
     # A block without a model's name belongs to the configured model.
     stage.store.publish(form.prompt(OTHERS[:BLOCK], OTHER_NAMES[:1], "" if form is Guide else None))
     stage.shows(1, 1, OTHER_NAMES, OTHERS)
@@ -216,3 +222,93 @@ def test_check_warns_of_a_store_of_which_json_publishes_nothing(tmp_path, row):
     assert len(warned) == 1 and "store.cfg:3: " in warned[0] and 'publish.tiers = "all"' in warned[0], warned
     assert check('profile = "json";') == warned, "it is the default"
     assert check('profile = "json"; tiers = "all";') == check('profile = "protobuf";') == []
+
+
+# ---- Mooncake 0.3.14: objects that only their keys name -------------------------------------
+
+CAPTURE = pathlib.Path(__file__).parents[1] / "data" / "mooncake-0.3.14"
+
+
+def lines_of(name):
+    return gzip.decompress((CAPTURE / name).read_bytes()).decode().splitlines()
+
+
+def hash_in(key):
+    """The hash of the block that the key of an object names."""
+    if match := re.fullmatch(r".+@tp_rank:\d+@pcp\d+@dcp\d+@pp_rank:\d+@group:\d+@([0-9a-f]{64})", key):
+        return int(match[1][-16:], 16)  # vLLM
+    if match := re.fullmatch(r"([0-9a-f]{64})_\d+_[kv]", key):
+        return int(match[1][:16], 16)  # SGLang
+    return int(key, 0)
+
+
+class HeardStore(Store):
+    """Knows its subscribers: it has no replay, so what it publishes before one is there is lost."""
+
+    publisher = zmq.XPUB
+
+    def has_subscriber(self):
+        return self.pub.poll(0) and self.pub.recv()[:1] == b"\1"
+
+
+def stream_of(aggregator, worker_id):
+    rows = aggregator.get("/streams")["streams"]
+    return next((row for row in rows if row["worker_id"] == worker_id), None)
+
+
+def test_objects_of_a_real_store_are_listed_as_the_store_has_them(scene):
+    """A recorded master of 0.3.14, and the keys that it had at 12 points.  At the last of them it had
+    evicted objects of which it published nothing."""
+    frames = [line.split() for line in lines_of("frames.hex.gz")]
+    truth = [json.loads(line) for line in lines_of("truth.jsonl.gz")]
+    store, aggregator = scene.engine_of(HeardStore, topic=b""), scene.aggregator()
+    bridge = scene.bridge(worker(store, STORE, replay=False, more='hashes = "engine";'), profile="protobuf", heartbeat_ms=100)
+    wait_for("the bridge listens", store.has_subscriber)
+
+    published, held, sent = set(), [], 0
+    for point in truth:
+        for _, seq, payload in frames[sent : point["after_seq"]]:
+            store.publish(bytes.fromhex(payload), seq=int(seq, 16))
+            for event in msgspec.msgpack.decode(bytes.fromhex(payload))[1]:
+                (published.add if event["event_type"] == "stored" else published.discard)(event["object_key"])
+        sent = point["after_seq"]
+
+        def has_all():
+            of_bridge, of_aggregator = bridge.get("/state")["streams"][0], stream_of(aggregator, STORE)
+            return (of_bridge["last_seq"] == sent and of_aggregator
+                    and of_aggregator["last_event_id"] == of_bridge["event_id"])
+
+        wait_for(f"the aggregator has all up to message {sent}", has_all)
+        stream = stream_of(aggregator, STORE)
+        assert (stream["state"], stream["reason"], stream["store"]) == ("UNVERIFIED", "no_removals", True), stream
+        listed = {int(row[3]) for row in aggregator.rows()}
+        held.append({hash_in(key) for key in point["keys"]})
+        if point is truth[-1]:
+            assert held[-1] < listed == {hash_in(key) for key in published}, "nothing but what was evicted is left"
+            assert len(listed - held[-1]) == 31
+        else:
+            assert listed == held[-1], f"after message {sent}"
+    assert bridge.metric("kvb_events_skipped_total") == 0
+
+
+def test_objects_that_cannot_be_listed_are_counted_and_said(scene):
+    odd, of_others, tokenless = (scene.engine_of(HeardStore, topic=b"") for _ in range(3))
+    bridge = scene.bridge(*(
+        worker(store, STORE + at, replay=False, more=more) for at, (store, more) in enumerate([
+            (odd, 'hashes = "engine";'), (of_others, 'hashes = "engine";'), (tokenless, ""),
+        ])
+    ))
+    named = f"other@tp_rank:0@pcp0@dcp0@pp_rank:0@group:0@{'0' * 63}7"
+    for store, key in ((odd, "weights/0"), (of_others, named), (tokenless, "0x7")):
+        wait_for("the bridge listens", store.has_subscriber)
+        store.publish(Objects.batch(Objects.event("stored", object_key=key, seq_hashes=[], medium="cpu")), seq=1)
+    sentences = ("some keys of the store name no block", "all objects of the store are of other models",
+                 'the store\'s events have no tokens: set hashes = "engine"')
+    wait_for("/state says why", lambda: [
+        sentence in row.get("why", "") for sentence, row in zip(sentences, bridge.get("/state")["streams"])
+    ] == [True] * 3)
+    for sentence in sentences:
+        wait_for("the log says why", lambda: bridge.text().replace("\\", "").count(sentence) == 1)
+    counts = {reason: bridge.metric("kvb_events_skipped_total", reason=reason)
+              for reason in ("unknown_key", "other_model", "no_tokens")}
+    assert counts == {"unknown_key": 1, "other_model": 1, "no_tokens": 1}

@@ -167,13 +167,16 @@ void kvb_mirror_set_tree(struct kvb_mirror *mirror, struct kvb_block_tree *tree)
  * Finds the group of an event, and updates the lists when a new group begins to count in them. */
 
 /* Removes all names from the list, because the group that begins to count in it holds none of
- * them. */
-static kvb_status empty_list(struct mirror_change *change, unsigned list)
+ * them.  A store's names stay that another family of shards holds. */
+static kvb_status
+empty_list(struct mirror_change *change, const struct mirror_group *group, unsigned list)
 {
     struct kvb_mirror *mirror = change->mirror;
 
     for (size_t id = 0; mirror->counts.held[list] > 0 && id < mirror->entry_end; id++) {
-        if (!kvb_mirror_speaks(mirror, (uint32_t)id, list)) {
+        if (!kvb_mirror_speaks(mirror, (uint32_t)id, list) ||
+            (group->family != 0 &&
+             kvb_mirror_is_listed_without(mirror, (uint32_t)id, list, group->family))) {
             continue;
         }
         const kvb_block_hash block = kvb_mirror_block(mirror, &mirror->entries[id]);
@@ -189,7 +192,7 @@ static kvb_status join_tier(struct mirror_change *change, struct mirror_group *g
     const enum kvb_tier tier = change->event->tier;
     const unsigned list = group->kind == KVB_GROUP_WINDOW ? KVB_LIST_WINDOW : tier;
 
-    KVB_TRY(empty_list(change, list));
+    KVB_TRY(empty_list(change, group, list));
     group->tiers |= 1U << tier;
     kvb_mirror_settle_groups(&change->mirror->groups);
     return KVB_OK;

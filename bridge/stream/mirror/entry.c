@@ -14,7 +14,11 @@ enum { line_distance = 24, entry_distance = 16, block_distance = 8, worth_lookin
 kvb_block_hash kvb_mirror_block(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
 {
     if (mirror->hashes == KVB_HASHES_ENGINE) {
-        return (kvb_block_hash){ entry->engine.value };
+        const uint32_t shards = mirror->groups.shard_mask;
+        const bool is_shard =
+            shards != 0 && (shards >> kvb_mirror_context(mirror, entry)->group & 1);
+        /* the engine hash of a shard is the number of its object, which only this entry has */
+        return (kvb_block_hash){ is_shard ? entry->tokens.value : entry->engine.value };
     }
     return entry->has_parent ? kvb_block_hash_next((kvb_block_hash){ entry->parent }, entry->tokens)
                              : kvb_block_hash_root(entry->tokens);
@@ -326,6 +330,10 @@ bool kvb_mirror_decides(
     const uint32_t group = 1U << kvb_mirror_context(mirror, &mirror->entries[id])->group;
     const uint32_t others = holders_of(mirror, block, list, id).groups;
 
+    if (mirror->groups.shard_mask != 0) {
+        return !kvb_mirror_holds_all(&mirror->groups, list, others, no_family) &&
+               kvb_mirror_holds_all(&mirror->groups, list, others | group, no_family);
+    }
     return !(others & group) && ((others | group) & wanted) == wanted;
 }
 
@@ -333,6 +341,9 @@ static bool is_whole(const struct kvb_mirror *mirror, unsigned list, struct hold
 {
     const uint32_t wanted = mirror->groups.wanted[list];
 
+    if (holders.lowest != KVB_NO_ID && mirror->groups.shard_mask != 0) {
+        return kvb_mirror_holds_all(&mirror->groups, list, holders.groups, no_family);
+    }
     return holders.lowest != KVB_NO_ID && (holders.groups & wanted) == wanted;
 }
 
@@ -360,6 +371,15 @@ bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned li
     const struct holders holders =
         holders_of(mirror, kvb_mirror_block(mirror, entry), list, KVB_NO_ID);
     return holders.lowest == id && is_whole(mirror, list, holders);
+}
+
+bool kvb_mirror_is_listed_without(
+    const struct kvb_mirror *mirror, uint32_t id, unsigned list, uint32_t family)
+{
+    const kvb_block_hash block = kvb_mirror_block(mirror, &mirror->entries[id]);
+    const struct holders holders = holders_of(mirror, block, list, KVB_NO_ID);
+
+    return kvb_mirror_holds_all(&mirror->groups, list, holders.groups, family);
 }
 
 /* ---- Contexts ----

@@ -8,7 +8,10 @@
  *     window list   names that every sliding-window group holds there
  *
  * The lists of the other tiers work alike, with the full-attention groups that have stored there.
- * A group counts in a tier from its first Stored there on. */
+ * A group counts in a tier from its first Stored there on.
+ *
+ * A store's objects are shards of blocks.  Each kind of shard is a group, and the shards that one
+ * engine writes are a family: a list has a name when all groups of some family hold it. */
 
 uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number)
 {
@@ -30,14 +33,44 @@ static void note_kind(struct mirror_groups *groups, const struct mirror_group *g
     }
 }
 
+static uint32_t mask_of_family(const struct mirror_groups *groups, uint32_t family)
+{
+    uint32_t mask = 0;
+
+    for (uint32_t i = 0; i < groups->count; i++) {
+        mask |= (uint32_t)(groups->list[i].family == family) << i;
+    }
+    return mask;
+}
+
+bool kvb_mirror_holds_all(
+    const struct mirror_groups *groups, unsigned list, uint32_t held, int64_t except_family)
+{
+    const uint32_t wanted = groups->wanted[list];
+    uint32_t left = wanted;
+
+    while (left != 0) {
+        const uint32_t first = (uint32_t)__builtin_ctz(left);
+        const uint32_t family = wanted & groups->family_masks[first];
+        if ((held & family) == family && groups->list[first].family != except_family) {
+            return true;
+        }
+        left &= ~family;
+    }
+    return false;
+}
+
 void kvb_mirror_settle_groups(struct mirror_groups *groups)
 {
     memset(groups->wanted, 0, sizeof groups->wanted);
     groups->window_mask = 0;
+    groups->shard_mask = 0;
     for (uint32_t i = 0; i < groups->count; i++) {
         const struct mirror_group *group = &groups->list[i];
         const bool is_on_device = group->tiers >> KVB_TIER_DEVICE & 1;
         note_kind(groups, group);
+        groups->shard_mask |= (uint32_t)(group->family != 0) << i;
+        groups->family_masks[i] = mask_of_family(groups, group->family);
         for (size_t tier = 0; tier < KVB_TIER_COUNT && group->kind == KVB_GROUP_FULL; tier++) {
             groups->wanted[tier] |= (group->tiers >> tier & 1) << i;
         }
@@ -104,7 +137,7 @@ const char *kvb_mirror_odd_groups_why(const struct kvb_mirror *mirror)
 
 uint32_t kvb_mirror_group_number(const struct kvb_engine_event *event)
 {
-    return event->key ? 0 : event->group;
+    return event->key && !event->family ? 0 : event->group;
 }
 
 void kvb_mirror_note_odd(struct mirror_groups *groups, enum odd_groups why)
@@ -143,6 +176,7 @@ uint32_t kvb_mirror_add_group(struct kvb_mirror *mirror, const struct kvb_engine
     }
     groups->list[groups->count] =
         (struct mirror_group){ .number = kvb_mirror_group_number(event),
+                               .family = event->family,
                                .kind = event->group_kind,
                                .window_tokens = is_window ? event->window_tokens : 0 };
     kvb_mirror_settle_groups(&mirror->groups);

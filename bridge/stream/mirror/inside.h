@@ -61,6 +61,7 @@ enum { kvb_max_groups = 32 };
 
 struct mirror_group {
     uint32_t number; /* the engine's number of the group */
+    uint32_t family; /* of a store's objects, each group of which is one shard; 0: an engine's */
     enum kvb_group_kind kind;
     uint32_t window_tokens; /* for KVB_GROUP_WINDOW */
     uint32_t tiers;         /* bit t: the group has stored in tier t */
@@ -91,6 +92,10 @@ struct mirror_groups {
     /* Bit g: a name is in this list only if group g holds it. */
     uint32_t wanted[KVB_LIST_COUNT];
     uint32_t window_mask; /* bit g: group g is of KVB_GROUP_WINDOW */
+    /* Bit g: group g is a shard of a store's objects.  A name is in a list if the groups of one
+     * family hold it: of all that count in this list, those with this group's bits. */
+    uint32_t shard_mask;
+    uint32_t family_masks[kvb_max_groups];
     /* The largest window.  Several window sizes make the groups odd; the largest one requires most
      * blocks. */
     uint32_t window_tokens;
@@ -405,6 +410,10 @@ uint32_t kvb_mirror_next_of_name(
 /* True: the list has the entry's name, and this entry represents the name. */
 bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list);
 
+/* True: the list would have the entry's name without this family of shards, too. */
+bool kvb_mirror_is_listed_without(
+    const struct kvb_mirror *mirror, uint32_t id, unsigned list, uint32_t family);
+
 /* ---- What is republished; nothing happens where that is nothing ---- */
 
 /* Block i of the event, a Stored of a full-attention group, has come. */
@@ -496,6 +505,12 @@ uint32_t kvb_mirror_add_group(struct kvb_mirror *mirror, const struct kvb_engine
 
 /* Recomputes the fields that depend on the list of groups. */
 void kvb_mirror_settle_groups(struct mirror_groups *groups);
+
+/* True: of some family other than except_family, all groups that count in this list are in `held`
+ * (bit g: group g). */
+enum { no_family = -1 };
+bool kvb_mirror_holds_all(
+    const struct mirror_groups *groups, unsigned list, uint32_t held, int64_t except_family);
 void kvb_mirror_note_odd(struct mirror_groups *groups, enum odd_groups why);
 
 /* A small number for the event's block size: 1 + the index of the first shape with that size; 0 if

@@ -332,7 +332,8 @@ enum {
 static_assert((int)ends_bytes == (int)kvb_mirror_ends_bytes, "the parts fill the ends");
 
 enum { forgot_full_flag = 1, odd_groups_flag = 2, paired_flag = 4, all_ends_flags = 7 };
-enum { odd_shift = 8 }; /* the flags contain the enum odd_groups from this bit on */
+enum { family_shift = 8 }; /* the kind of a group is a byte, then comes its family of 24 bits */
+enum { odd_shift = 8 };    /* the flags contain the enum odd_groups from this bit on */
 
 /* ---- Writing the ends ---- */
 
@@ -340,7 +341,7 @@ static void put_groups(const struct mirror_groups *groups, uint8_t *to)
 {
     for (uint32_t i = 0; i < groups->count; i++, to += group_bytes) {
         kvb_le_put_u32(to, groups->list[i].number);
-        kvb_le_put_u32(to + 4, groups->list[i].kind);
+        kvb_le_put_u32(to + 4, groups->list[i].kind | groups->list[i].family << family_shift);
         kvb_le_put_u32(to + 8, groups->list[i].window_tokens);
         kvb_le_put_u32(to + 12, groups->list[i].tiers);
     }
@@ -398,8 +399,10 @@ static kvb_status take_groups(struct kvb_mirror *mirror, const uint8_t *ends)
     const enum odd_groups odd = (enum odd_groups)(flags >> odd_shift);
 
     for (uint32_t i = 0; i < count && count <= kvb_max_groups; i++, from += group_bytes) {
+        const uint32_t kind = kvb_le_get_u32(from + 4);
         const struct mirror_group group = { .number = kvb_le_get_u32(from),
-                                            .kind = (enum kvb_group_kind)kvb_le_get_u32(from + 4),
+                                            .family = kind >> family_shift,
+                                            .kind = (enum kvb_group_kind)(uint8_t)kind,
                                             .window_tokens = kvb_le_get_u32(from + 8),
                                             .tiers = kvb_le_get_u32(from + 12) };
         if ((unsigned)group.kind >= KVB_GROUP_KIND_COUNT || group.tiers >> KVB_TIER_COUNT ||

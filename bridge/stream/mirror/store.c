@@ -108,7 +108,11 @@ static kvb_block_hash stored_name_at(
     const struct mirror_change *change, uint32_t i, const struct place *place,
     struct mirror_block *block)
 {
-    const kvb_engine_hash engine = change->batch->hashes[change->event->hash_at + i];
+    const bool is_shard = change->event->family != 0;
+    const kvb_engine_hash hash = change->batch->hashes[change->event->hash_at + i];
+    /* Several objects may be the same shard of one block, those of two tenants for example: each
+     * has an entry of its own. */
+    const kvb_engine_hash engine = is_shard ? (kvb_engine_hash){ change->event->key } : hash;
 
     *block = (struct mirror_block){ .engine = engine,
                                     .group = change->group,
@@ -125,7 +129,8 @@ static kvb_block_hash stored_name_at(
         block->tokens = tokens_hash_at(change, i, place->seed);
     }
     if (block->placement == placement_rooted) {
-        block->block = stored_name_at(change->mirror, place, engine, block->tokens);
+        block->block = is_shard ? (kvb_block_hash){ hash.value }
+                                : stored_name_at(change->mirror, place, engine, block->tokens);
     }
 }
 

@@ -30,6 +30,8 @@ static const struct word keys[field_count] = {
     [field_spec_kind]         = WORD("kv_cache_spec_kind"),
     [field_locality]          = WORD("locality"),
     [field_object_key]        = WORD("mooncake_key"),
+    [field_shared_key]        = WORD("object_key"),
+    [field_tenant]            = WORD("tenant_id"),
     [field_replicas]          = WORD("replica_list"),
     [field_cache_salt]        = WORD("cache_salt"),
     [field_lookahead]         = WORD("lookahead_token_ids"),
@@ -95,6 +97,9 @@ static kvb_status read_identity(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
+    if (fields->has[field_shared_key]) {
+        return kvb_engine_read_object(batch, fields, event);
+    }
     KVB_TRY(kvb_engine_read_group(fields, event));
     KVB_TRY(kvb_engine_read_window(fields, event));
     event->skip = kvb_engine_scope(fields, event);
@@ -112,6 +117,9 @@ static kvb_status read_removed_form(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
+    if (fields->has[field_shared_key]) {
+        return kvb_engine_read_object(batch, fields, event);
+    }
     KVB_TRY(kvb_engine_read_group(fields, event));
     event->skip = kvb_engine_scope(fields, event); /* only in maps: arrays have no such field */
     if (event->skip != KVB_SKIP_NONE) {

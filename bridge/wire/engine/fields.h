@@ -21,6 +21,8 @@ enum engine_field {
     field_spec_kind,
     field_locality,
     field_object_key,
+    field_shared_key,
+    field_tenant,
     field_replicas,
     field_cache_salt,
     field_lookahead,
@@ -122,6 +124,12 @@ kvb_status kvb_engine_read_pool_store(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
 kvb_status kvb_engine_read_pool_update(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event);
+
+/* Reads an object of a Mooncake store in the form of a map: the block that its key names, or its
+ * hash if it has one.  A key that names no block makes the event a KVB_SKIP_UNKNOWN_KEY. */
+kvb_status kvb_engine_read_object(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
 

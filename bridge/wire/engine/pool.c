@@ -1,6 +1,7 @@
 #include "core/hash.h"
 #include "core/limits.h"
 #include "wire/engine/fields.h"
+#include "wire/engine/object_key.h"
 
 /* Objects of Mooncake's store, as described in its subscriber guide:
  *
@@ -145,4 +146,77 @@ kvb_status kvb_engine_read_replicas(const struct engine_fields *fields, unsigned
     }
     *out_tiers = tiers & kvb_engine_pool_tiers;
     return KVB_OK;
+}
+
+/* ---- Objects of Mooncake's main branch ----
+ *
+ *     {"event_type": "stored" or "removed", "tenant_id", "object_key", "medium",
+ *      "seq_hashes", "block_hashes", ...}
+ *
+ * An object is known by tenant, key and medium.  Mooncake 0.3.14 leaves both lists of hashes empty:
+ * then only the key names the block. */
+
+/* Hashes of the same key of two tenants differ. */
+static kvb_status read_object_number(
+    const struct engine_fields *fields, struct kvb_engine_event *event, kvb_span *out_key)
+{
+    struct kvb_mp_cursor key_at = kvb_engine_cursor_at(fields, field_shared_key);
+    struct kvb_mp_cursor tenant_at = kvb_engine_cursor_at(fields, field_tenant);
+    kvb_span tenant = { 0 };
+
+    KVB_TRY(kvb_mp_take_text(&key_at, out_key));
+    if (fields->has[field_tenant]) {
+        KVB_TRY(kvb_mp_take_text(&tenant_at, &tenant));
+    }
+    const uint64_t number =
+        kvb_hash64(*out_key, kvb_hash64(tenant.len > 0 ? tenant : kvb_span_of("default"), 0));
+    event->key = number ? number : 1; /* 0 means none */
+    return KVB_OK;
+}
+
+/* The model's name in the key, unless the event states a model itself. */
+static kvb_status read_object_model(
+    struct kvb_event_batch *batch, const struct engine_fields *fields, kvb_span in_key,
+    struct kvb_engine_event *event)
+{
+    (void)kvb_engine_read_model(batch, fields, event); /* keep the event if the name is invalid */
+    return event->model_name.len > 0
+               ? KVB_OK
+               : kvb_engine_add_text(batch, in_key, event->model_name, &event->model_name);
+}
+
+kvb_status kvb_engine_read_object(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    const bool has_lists = fields->has[field_block_hashes] || fields->has[field_seq_hashes];
+    struct kvb_object_key parts = { 0 };
+    kvb_span key = { 0 };
+
+    KVB_TRY(kvb_engine_read_medium(fields, event));
+    if (!fields->has[field_medium]) { /* a store has no device */
+        event->tier = KVB_TIER_EXTERNAL;
+        event->is_medium_unknown = true;
+    }
+    KVB_TRY(read_object_number(fields, event, &key));
+    if (has_lists) {
+        KVB_TRY(kvb_engine_read_hashes(batch, fields, event));
+    }
+    const bool has_parts = kvb_object_key_read(key, &parts) == KVB_OK;
+    if (event->hash_count > 1) { /* no object of one block: its blocks are known by their hashes */
+        event->key = 0;
+        return read_object_model(batch, fields, parts.model, event);
+    }
+    if (event->hash_count == 0 && !has_parts) {
+        event->skip = KVB_SKIP_UNKNOWN_KEY;
+        return KVB_OK;
+    }
+    if (event->hash_count == 0) {
+        KVB_TRY(add_hash(batch, event, parts.hash));
+    } else if (!has_parts) {
+        kvb_object_key_of_hash(batch->hashes[event->hash_at].value, &parts);
+    }
+    event->family = parts.family;
+    event->group = parts.shard;
+    return read_object_model(batch, fields, parts.model, event);
 }

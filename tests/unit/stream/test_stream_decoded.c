@@ -1,6 +1,7 @@
 #include "kvb_test.h"
 
 #include "batch_maker.h"
+#include "core/own.h"
 #include "stream_world.h"
 #include "wire/batch_line.h"
 #include "wire/engine/batch.h"
@@ -21,6 +22,7 @@ struct scene {
     unsigned tiers; /* tiers that are published to routers; 0: device */
     uint32_t pool_block_size;
     bool has_no_replay;
+    enum kvb_hashes hashes;
 };
 
 static void begin_scene(struct stream_world *world, const struct scene *scene)
@@ -29,6 +31,7 @@ static void begin_scene(struct stream_world *world, const struct scene *scene)
 
     options.mirror.tiers = scene->tiers ? scene->tiers : options.mirror.tiers;
     options.mirror.pool_block_size = scene->pool_block_size;
+    options.mirror.hashes = scene->hashes;
     *world = (struct stream_world){ .now_ns = 1000000000 };
     assert_ok(kvb_stream_new(&options, &world->stream));
     give(world, KVB_INPUT_UP);
@@ -506,8 +509,177 @@ static void an_update_of_an_unknown_object_is_counted(void **state)
     live_hex(&world, 0, BATCH "91 " UPDATE("a2 6b31", "91 " IN_MEMORY));
     assert_int_equal(world.held_count, 0);
     assert_int_equal(counts(&world)->no_tokens, 1);
-    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REMOVALS);
     stream_world_end(&world);
+}
+
+/* ---- A pool whose keys name blocks ---- */
+
+/* The ranks of vLLM's keys between model and hash. */
+#define RANK(number) "@tp_rank:" number "@pcp0@dcp0@pp_rank:0@group:0@"
+
+static void begin_objects(struct stream_world *world, enum kvb_tier tier)
+{
+    begin_scene(
+        world,
+        &(struct scene){ .tiers = 1U << tier, .has_no_replay = true, .hashes = KVB_HASHES_ENGINE });
+}
+
+static void live_object(
+    struct stream_world *world, const char *kind, const char *tenant, const char *key,
+    const char *medium)
+{
+    char json[512];
+    KVB_OWN(kvb_buf_done) struct kvb_buf bytes = { 0 };
+    uint64_t last = 0;
+    const bool has_last = kvb_stream_last_seq(world->stream, &last);
+
+    kvb_buf_init(&bytes, 1 << 12);
+    (void)snprintf(
+        json, sizeof json,
+        "[1700000000500, [{\"event_type\": \"%s\", \"tenant_id\": \"%s\", \"object_key\": \"%s\", "
+        "\"medium\": \"%s\", \"seq_hashes\": [], \"block_hashes\": [], \"block_size\": null}], 0]",
+        kind, tenant, key, medium);
+    pack_json(json, &bytes);
+    assert_ok(kvb_engine_batch_decode(kvb_buf_span(&bytes), &world->batch));
+    give_batch(world, KVB_INPUT_LIVE, has_last ? last + 1 : 1, first_incarnation, false);
+    assert_state(world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REMOVALS);
+}
+
+static bool lists_hash(const struct stream_world *world, uint64_t hash)
+{
+    return router_holds(world, (kvb_block_hash){ hash });
+}
+
+static void a_block_is_held_while_all_its_shards_are(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_objects(&world, KVB_TIER_HOST);
+    live_object(&world, "stored", "default", "m" RANK("0") "0000000000000005", "cpu");
+    live_object(&world, "stored", "default", "m" RANK("0") "0000000000000006", "cpu");
+    assert_int_equal(world.held_count, 2); /* one rank, as far as the keys show */
+    live_object(&world, "stored", "default", "m" RANK("1") "0000000000000005", "cpu");
+    assert_int_equal(world.held_count, 1); /* two: the other half of block 6 is missing */
+    assert_true(lists_hash(&world, 5));
+    live_object(&world, "stored", "default", "m" RANK("1") "0000000000000006", "cpu");
+    assert_int_equal(world.held_count, 2);
+    live_object(&world, "removed", "default", "m" RANK("0") "0000000000000005", "cpu");
+    assert_int_equal(world.held_count, 1);
+    /* an engine of another kind writes no ranks, and needs none */
+    live_object(&world, "stored", "default", "0x5", "cpu");
+    assert_int_equal(world.held_count, 2);
+    live_object(&world, "removed", "default", "0x5", "cpu");
+    assert_int_equal(world.held_count, 1);
+    assert_true(lists_hash(&world, 6));
+    stream_world_end(&world);
+}
+
+static void an_object_is_known_by_tenant_key_and_medium(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_objects(&world, KVB_TIER_HOST);
+    live_object(&world, "stored", "a", "5", "cpu");
+    live_object(&world, "stored", "a", "5", "cpu"); /* put again: still one object */
+    live_object(&world, "stored", "b", "5", "cpu");
+    live_object(&world, "stored", "a", "0x5", "cpu"); /* another key of the same block */
+    assert_int_equal(world.held_count, 1);
+    live_object(&world, "removed", "a", "5", "disk");
+    live_object(&world, "removed", "a", "5", "cpu");
+    live_object(&world, "removed", "a", "0x5", "cpu");
+    assert_true(lists_hash(&world, 5));
+    live_object(&world, "removed", "b", "5", "cpu");
+    assert_int_equal(world.held_count, 0);
+    assert_int_equal(counts(&world)->unknown_removed, 0);
+    stream_world_end(&world);
+}
+
+static void a_key_that_names_no_block_is_counted(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_objects(&world, KVB_TIER_HOST);
+    live_object(&world, "stored", "default", "weights", "cpu");
+    live_object(&world, "removed", "default", "weights", "cpu");
+    assert_int_equal(kvb_stream_count(world.stream)->skipped[KVB_SKIP_UNKNOWN_KEY], 2);
+    live_object(&world, "stored", "default", "n" RANK("0") "0000000000000005", "cpu");
+    assert_int_equal(kvb_stream_count(world.stream)->skipped[KVB_SKIP_OTHER_MODEL], 1);
+    assert_int_equal(world.held_count, 0);
+    stream_world_end(&world);
+}
+
+/* Random puts and removals of two engines' objects of two tenants, compared with plain tables. */
+enum { families = 2, shards = 3, tenants = 2, blocks = 6, media = 2 };
+
+struct model {
+    bool held[families][shards][tenants][blocks][media];
+    bool is_seen[families][shards][media]; /* the shard has been stored there */
+};
+
+static bool model_lists(const struct model *model, size_t block, size_t medium)
+{
+    for (size_t family = 0; family < families; family++) {
+        bool has_all = true;
+        bool has_any = false;
+        for (size_t shard = 0; shard < shards; shard++) {
+            bool is_held = false;
+            for (size_t tenant = 0; tenant < tenants; tenant++) {
+                is_held |= model->held[family][shard][tenant][block][medium];
+            }
+            has_any |= is_held;
+            has_all &= is_held || !model->is_seen[family][shard][medium];
+        }
+        if (has_any && has_all) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static void random_objects_are_listed_as_plain_tables_say(void **state)
+{
+    (void)state;
+    static const char *const names[media] = { "cpu", "disk" };
+    uint64_t random = 88172645463325252U;
+
+    for (size_t run = 0; run < 40; run++) {
+        struct stream_world world;
+        struct model model = { 0 };
+        const size_t published = run % media;
+        begin_objects(&world, published ? KVB_TIER_DISK : KVB_TIER_HOST);
+        for (size_t step = 0; step < 300; step++) {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            const size_t family = random % families;
+            const size_t shard = random / 8 % (1 + step / 60 < shards ? 1 + step / 60 : shards);
+            const size_t tenant = random / 64 % tenants;
+            const size_t block = random / 256 % blocks;
+            const size_t medium = random / 4096 % media;
+            const bool is_stored = random / 65536 % 3 > 0;
+            char key[128];
+            if (family == 0) {
+                (void)snprintf(
+                    key, sizeof key, "m@tp_rank:%zu@pcp0@dcp0@pp_rank:0@group:0@%016zx", shard,
+                    block + 1);
+            } else {
+                (void)snprintf(key, sizeof key, "%016zx%048d_%zu_k", block + 1, 0, shard);
+            }
+            live_object(
+                &world, is_stored ? "stored" : "removed", tenant ? "t" : "default", key,
+                names[medium]);
+            model.held[family][shard][tenant][block][medium] = is_stored;
+            model.is_seen[family][shard][medium] |= is_stored;
+            for (size_t at = 0; at < blocks; at++) {
+                assert_int_equal(lists_hash(&world, at + 1), model_lists(&model, at, published));
+            }
+        }
+        stream_world_end(&world);
+    }
 }
 
 int main(void)
@@ -530,6 +702,10 @@ int main(void)
         cmocka_unit_test(a_partial_block_is_kept_but_no_query_finds_it),
         cmocka_unit_test(a_key_reused_for_another_block_has_left_the_first),
         cmocka_unit_test(an_update_of_an_unknown_object_is_counted),
+        cmocka_unit_test(a_block_is_held_while_all_its_shards_are),
+        cmocka_unit_test(an_object_is_known_by_tenant_key_and_medium),
+        cmocka_unit_test(a_key_that_names_no_block_is_counted),
+        cmocka_unit_test(random_objects_are_listed_as_plain_tables_say),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

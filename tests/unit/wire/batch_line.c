@@ -57,7 +57,9 @@ static void say_extras(
 
 static void say_group(struct kvb_buf *line, const struct kvb_engine_event *event)
 {
-    if (event->has_group) {
+    if (event->family) {
+        assert_ok(kvb_buf_append_format(line, " shard"));
+    } else if (event->has_group) {
         assert_ok(kvb_buf_append_format(line, " group %u", event->group));
     }
     if (event->group_kind == KVB_GROUP_WINDOW) {
