@@ -55,6 +55,7 @@ struct rank_trouble {
     struct kvb_detail why; /* shown in /state; "": nothing */
     bool is_block_size_said;
     bool is_total_said;
+    const char *said_of_store; /* the newest sentence of kvb_bridge_store_trouble() in the log */
 };
 
 /* The newest heartbeat that was also published as JSON. */
@@ -637,6 +638,10 @@ void kvb_bridge_close_service(struct bridge_shown *shown);
 void kvb_bridge_show_loads(struct kvb_bridge *bridge); /* the data of $SRV.STATS */
 
 /* ---- kvbridge/trouble.c ---- */
+
+/* Why objects of a store are not listed, for people; NULL: all of them are. */
+const char *
+kvb_bridge_store_trouble(const struct bridge_rank *rank, const struct kvb_heartbeat *beat);
 
 /* An engine of this origin or one of its ranks has changed: queries the engine again, if it was
  * discovered. */

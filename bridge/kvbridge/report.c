@@ -215,6 +215,10 @@ static void fill_rank_report(
     if (out->beat.reason == KVB_REASON_GROUPS && out->why[0] == '\0') {
         out->why = kvb_stream_odd_groups_why(rank->served.stream);
     }
+    const char *of_store = kvb_bridge_store_trouble(rank, &out->beat);
+    if (of_store && out->why[0] == '\0') {
+        out->why = of_store;
+    }
     out->beat.facts = rank->settings.facts;
     out->beat.facts.is_draining |= rank->is_draining;
     out->has_last_seq = kvb_stream_last_seq(rank->served.stream, &out->last_seq);

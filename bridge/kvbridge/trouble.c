@@ -129,6 +129,44 @@ static void watch_total(struct kvb_bridge *bridge, struct bridge_rank *rank)
         KVB_LOG_U64(rank->settings.total_blocks), "engine", KVB_LOG_U64(held), NULL);
 }
 
+/* ---- Objects of a store that are not listed ---- */
+
+const char *
+kvb_bridge_store_trouble(const struct bridge_rank *rank, const struct kvb_heartbeat *beat)
+{
+    const struct kvb_stream_counters *counters = kvb_stream_count(rank->served.stream);
+    const uint64_t no_tokens = kvb_stream_mirror_count(rank->served.stream)->no_tokens;
+
+    if (!beat->is_store) {
+        return NULL;
+    }
+    if (beat->hashes == KVB_HASHES_CANONICAL && no_tokens > 0) {
+        return "the store's events have no tokens: set hashes = \"engine\" for this worker";
+    }
+    if (counters->skipped[KVB_SKIP_OTHER_MODEL] > 0 && counters->events_applied == 0) {
+        return "all objects of the store are of other models: compare the worker's model with the "
+               "one in their keys";
+    }
+    return counters->skipped[KVB_SKIP_UNKNOWN_KEY] > 0
+               ? "some keys of the store name no block: their objects are counted as unknown_key "
+                 "and not listed"
+               : NULL;
+}
+
+static void
+watch_store(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat)
+{
+    const char *why = kvb_bridge_store_trouble(rank, beat);
+
+    if (!why || why == rank->trouble.said_of_store) {
+        return;
+    }
+    rank->trouble.said_of_store = why;
+    kvb_log_write(
+        bridge->log, KVB_LOG_WARNING, "bridge", why, "worker", KVB_LOG_U64(rank->worker_id),
+        "dp_rank", KVB_LOG_U64(rank->dp_rank), "events", rank->settings.events, NULL);
+}
+
 /* ---- Streams ---- */
 
 void kvb_bridge_watch_state(
@@ -145,6 +183,7 @@ void kvb_bridge_watch_state(
     look_again(bridge, rank, now_ns);
     watch_block_size(bridge, rank, beat);
     watch_total(bridge, rank);
+    watch_store(bridge, rank, beat);
     const bool is_settled = now_ns - trouble->since_ns >= settled_ns;
     const bool may_speak = trouble->said_ns == 0 || now_ns - trouble->said_ns >= again_ns;
     if (is_settled && may_speak && is_update(beat->state, trouble->said)) {
