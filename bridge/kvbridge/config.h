@@ -80,7 +80,8 @@ struct kvb_worker_config {
     uint32_t block_size;         /* tokens */
     unsigned hashes;             /* AS_PUBLISHED, or 1 + enum kvb_hashes */
     char model[kvb_model_bytes + 1];
-    char lora[kvb_model_bytes + 1];      /* for events that name none; "": base model */
+    char model_rule[kvb_model_rule_bytes + 1]; /* of a pod: see kvb_pod; "": configured */
+    char lora[kvb_model_bytes + 1];            /* for events that name none; "": base model */
     char discover[kvb_config_url_bytes]; /* HTTP URL of the engine, which gives the addresses; "":
                                             configured below */
     char events[kvb_endpoint_bytes];

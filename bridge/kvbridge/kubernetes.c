@@ -468,6 +468,7 @@ kvb_status kvb_kubernetes_worker_of(
     worker.unknown_medium = KVB_TIER_EXTERNAL;
     worker.block_size = pod->block_size != 0 ? pod->block_size : config->worker.block_size;
     memcpy(worker.model, pod->model, sizeof worker.model);
+    memcpy(worker.model_rule, pod->model_rule, sizeof worker.model_rule);
     memcpy(worker.lora, pod->lora, sizeof worker.lora);
     memcpy(worker.pod_uid, pod->uid, sizeof worker.pod_uid);
     if (config->discover && pod->http_port != 0) {

@@ -195,6 +195,21 @@ static kvb_status check_limits(
     return status;
 }
 
+static void print_model_rules(const char *path, const struct kvb_kubernetes_config *of)
+{
+    const char *const labels[] = { of->rules.model_label, kvb_pod_preset_model(of->rules.preset) };
+
+    (void)printf("%s: kubernetes: the model of a pod: ", path);
+    for (size_t i = 0; i < KVB_COUNT_OF(labels); i++) {
+        if (labels[i][0] != '\0') {
+            (void)printf("label %s, else ", labels[i]);
+        }
+    }
+    (void)printf(
+        "its engine's arguments%s%s\n", of->worker.model[0] != '\0' ? ", else " : "",
+        of->worker.model);
+}
+
 int main(int argc, char **argv)
 {
     struct kvb_daemon_options options;
@@ -213,6 +228,9 @@ int main(int argc, char **argv)
     kvb_status status = kvb_bridge_config_read(options.config_path, &config, &errors);
     if (status == KVB_OK) {
         status = check_limits(options.config_path, &config, &errors);
+    }
+    if (status == KVB_OK && options.task == KVB_DAEMON_CHECK && config.kubernetes.is_on) {
+        print_model_rules(options.config_path, &config.kubernetes);
     }
     if (kvb_daemon_options_settle(&options, status, &errors, &exit_code)) {
         struct kvb_log log = { .level =

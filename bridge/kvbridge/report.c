@@ -200,6 +200,7 @@ static void fill_rank_report(
         .unrooted = kvb_stream_mirror_count(rank->served.stream)->unrooted,
         .endpoint = rank->settings.events,
         .origin = origin_name(rank->origin),
+        .model_rule = rank->settings.model_rule,
         .is_id_made = rank->settings.is_id_made,
         .configured_block_size = rank->settings.block_size,
         .is_encrypted = kvb_worker_has_curve(&rank->settings),

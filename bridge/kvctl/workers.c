@@ -214,12 +214,19 @@ append_pods(struct json_object *out, struct json_object *status, struct json_obj
 static void print_workers(struct json_object *workers)
 {
     static const struct kvctl_column columns[] = {
-        { "WORKER", "worker_id", true },   { "RANK", "dp_rank", true },
-        { "ORIGIN", "origin", false },     { "STATE", "state", false },
-        { "POD", "pod", false },           { "NODE", "node", false },
-        { "ROLE", "role", false },         { "READY", "ready", false },
-        { "DRAINING", "draining", false }, { "ADDRESS", "address", false },
-        { "EVENTS", "endpoint", false },   { "MODEL", "model", false },
+        { "WORKER", "worker_id", true },
+        { "RANK", "dp_rank", true },
+        { "ORIGIN", "origin", false },
+        { "STATE", "state", false },
+        { "POD", "pod", false },
+        { "NODE", "node", false },
+        { "ROLE", "role", false },
+        { "READY", "ready", false },
+        { "DRAINING", "draining", false },
+        { "ADDRESS", "address", false },
+        { "EVENTS", "endpoint", false },
+        { "MODEL", "model", false },
+        { "MODEL FROM", "model_rule", false },
         { "BRIDGE", "bridge_id", false },
     };
 

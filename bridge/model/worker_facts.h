@@ -25,6 +25,7 @@ enum {
     kvb_worker_address_bytes = 255,
     kvb_pod_name_bytes = 253,     /* Kubernetes' limit for pods and nodes (RFC 1123) */
     kvb_pod_namespace_bytes = 63, /* Kubernetes' limit for namespaces */
+    kvb_model_rule_bytes = 159,   /* where a model comes from: a label's key and a word */
     kvb_pod_uid_bytes = 63        /* enough for a UUID, and for the id of a static pod */
 };
 

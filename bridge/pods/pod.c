@@ -4,6 +4,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "core/utf8.h"
+#include "pods/command.h"
 #include "pods/name_hash.h"
 #include "wire/json/tree.h"
 
@@ -62,6 +63,11 @@ const char *kvb_pod_preset_name(enum kvb_pod_preset preset)
 const char *kvb_pod_preset_selector(enum kvb_pod_preset preset)
 {
     return presets[preset].selector;
+}
+
+const char *kvb_pod_preset_model(enum kvb_pod_preset preset)
+{
+    return presets[preset].model ? presets[preset].model : "";
 }
 
 /* ---- Names ---- */
@@ -171,6 +177,7 @@ struct reading {
     struct json_object *spec;
     struct json_object *status;
     struct kvb_pod *pod;
+    struct kvb_commands commands; /* owned */
     /* The container ports with these names; 0: none. */
     uint32_t events;
     uint32_t replay;
@@ -290,65 +297,12 @@ static void settle_ports(struct reading *reading)
 
 /* ---- The engine's arguments ---- */
 
-/* The value of "--name=value", or the argument after "--name"; NULL: list[at] is another
- * argument. */
-static const char *argument_of(struct json_object *list, size_t at, const char *name)
-{
-    struct json_object *argument = json_object_array_get_idx(list, at);
-    const char *text =
-        json_object_is_type(argument, json_type_string) ? json_object_get_string(argument) : "";
-    const size_t len = strlen(name);
-
-    if (strncmp(text, name, len) == 0 && text[len] == '=') {
-        return text + len + 1;
-    }
-    if (strcmp(text, name) != 0 || at + 1 >= kvb_json_list_len(list)) {
-        return NULL;
-    }
-    struct json_object *value = json_object_array_get_idx(list, at + 1);
-    return json_object_is_type(value, json_type_string) ? json_object_get_string(value) : NULL;
-}
-
-static const char *find_in_list(struct json_object *list, const char *name)
-{
-    const char *value = NULL;
-
-    for (size_t at = 0; at < kvb_json_list_len(list) && !value; at++) {
-        value = argument_of(list, at, name);
-    }
-    return value;
-}
-
-static const char *find_argument(const struct reading *reading, const char *name)
-{
-    struct json_object *containers = kvb_json_member(reading->spec, "containers");
-    const char *value = NULL;
-
-    for (size_t i = 0; i < kvb_json_list_len(containers) && !value; i++) {
-        struct json_object *container = json_object_array_get_idx(containers, i);
-        value = find_in_list(kvb_json_member(container, "command"), name);
-        value = value ? value : find_in_list(kvb_json_member(container, "args"), name);
-    }
-    return value;
-}
-
-/* The value of the first of these synonymous arguments that is present. */
-static const char *
-first_argument(const struct reading *reading, const char *const *names, size_t count)
-{
-    const char *value = NULL;
-
-    for (size_t i = 0; i < count && !value; i++) {
-        value = find_argument(reading, names[i]);
-    }
-    return value;
-}
-
 static void settle_block_size(struct reading *reading)
 {
-    static const char *const names[] = { "--block-size", "--page-size" };
-    const char *text = first_argument(reading, names, KVB_COUNT_OF(names));
+    const char *text = kvb_commands_option(&reading->commands, "--block-size");
     uint64_t number = 0;
+
+    text = text ? text : kvb_commands_option(&reading->commands, "--page-size");
 
     if (text && kvb_decimal_read(text, &number) && number <= kvb_max_block_tokens) {
         reading->pod->block_size = (uint32_t)number;
@@ -357,22 +311,38 @@ static void settle_block_size(struct reading *reading)
 
 /* ---- Labels ---- */
 
+static bool is_model(const char *model)
+{
+    return model && model[0] != '\0' && strlen(model) <= kvb_model_bytes &&
+           kvb_utf8_is_plain(model);
+}
+
 static void settle_model(struct reading *reading)
 {
-    static const char *const names[] = { "--served-model-name", "--model", "--model-path",
-                                         "serve" };
-    const char *model = tag_of(reading, reading->rules->model_label);
+    const char *const labels[] = { reading->rules->model_label, reading->preset->model };
+    struct kvb_pod *pod = reading->pod;
+    const char *kind = "label ";
+    const char *rule = NULL;
+    const char *model = NULL;
 
-    model = model ? model : tag_of(reading, reading->preset->model);
-    model = model ? model : first_argument(reading, names, KVB_COUNT_OF(names));
-    const bool fits =
-        model && model[0] != '\0' && strlen(model) <= kvb_model_bytes && kvb_utf8_is_plain(model);
-    (void)snprintf(
-        reading->pod->model, sizeof reading->pod->model, "%s",
-        fits ? model : reading->rules->model);
+    for (size_t i = 0; i < KVB_COUNT_OF(labels) && !model; i++) {
+        rule = labels[i];
+        model = tag_of(reading, rule);
+    }
+    if (!model) {
+        kind = "";
+        model = kvb_commands_model(&reading->commands, &rule);
+    }
+    if (!is_model(model)) {
+        kind = "";
+        rule = "kubernetes.model";
+        model = reading->rules->model;
+    }
+    (void)snprintf(pod->model, sizeof pod->model, "%s", model);
+    (void)snprintf(pod->model_rule, sizeof pod->model_rule, "%s%s", kind, rule);
     const char *lora = tag_of(reading, reading->preset->lora);
     if (lora && strlen(lora) <= kvb_model_bytes && kvb_utf8_is_plain(lora)) {
-        (void)snprintf(reading->pod->lora, sizeof reading->pod->lora, "%s", lora);
+        (void)snprintf(pod->lora, sizeof pod->lora, "%s", lora);
     }
 }
 
@@ -576,9 +546,16 @@ static kvb_status read_pod(
     (void)copy_text(metadata, "resourceVersion", pod.version, sizeof pod.version);
     (void)copy_text(metadata, "creationTimestamp", pod.created, sizeof pod.created);
     pod.facts.is_draining = kvb_json_member(metadata, "deletionTimestamp") != NULL;
+    const kvb_status status =
+        kvb_commands_read(kvb_json_member(reading.spec, "containers"), &reading.commands);
+    if (status != KVB_OK) {
+        kvb_commands_done(&reading.commands);
+        return status;
+    }
     settle_ports(&reading);
     settle_model(&reading);
     settle_block_size(&reading);
+    kvb_commands_done(&reading.commands);
     settle_pod_role(&reading);
     take_pod_labels(&reading);
     take_status(&reading);

@@ -20,8 +20,7 @@
  *     3  the number in the configuration, or else the default of the preset
  *
  * The model is taken from the label that the configuration names, the label that the preset names,
- * the engine's command line (vLLM, SGLang: --served-model-name, --model, --model-path, `serve
- * NAME`), or the configured default, in this order.
+ * the engine's command line (pods/command.h), or the configured default, in this order.
  *
  * Source: the Kubernetes API, core/v1 Pod; the labels of AIBrix, llm-d and Dynamo's operator.
  * Pure.  Threads: plain data; decoding: any thread. */
@@ -108,6 +107,7 @@ struct kvb_pod {
     uint32_t ports_beyond;    /* how many container ports beyond kvb_max_pod_ports were skipped */
     uint32_t labels_left_out; /* how many of rules.labels kvb_labels_add() refused */
     char model[kvb_model_bytes + 1];
+    char model_rule[kvb_model_rule_bytes + 1]; /* where the model comes from: "label KEY", ... */
     char lora[kvb_model_bytes + 1];
     struct kvb_worker_facts
         facts;       /* pod, namespace, node, role, ready, draining, labels, address */
@@ -125,6 +125,9 @@ const char *kvb_pod_state_remedy(enum kvb_pod_state state);
 
 /* The label selector that applies when the configuration has none; "": all pods. */
 const char *kvb_pod_preset_selector(enum kvb_pod_preset preset);
+
+/* The label or annotation that names the model; "": the preset has none. */
+const char *kvb_pod_preset_model(enum kvb_pod_preset preset);
 
 /* text is "name", "uid" or "label:KEY".  KVB_BAD_CONFIG: it is something else. */
 kvb_status kvb_pod_rules_take_id(struct kvb_pod_rules *rules, const char *text);

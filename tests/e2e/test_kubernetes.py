@@ -576,6 +576,45 @@ def test_kvctl_lists_workers_and_refused_pods(scene, kube, pods):
     assert answer["pods"][0]["reason"] == "phase"
 
 
+def test_what_a_pod_runs_names_its_model(scene, kube, pods):
+    runs = {
+        "one-list": {"command": ["vllm"], "args": ["serve", "Qwen/Q", "--block_size", "4"]},
+        "shell": {"command": ["/bin/sh", "-c"], "args": ["cd /w && exec vllm serve 'Qwen/Q' \\\n --block-size 4"]},
+        "entry-point": {"args": ["Qwen/Q", "--block-size=4"]},
+        "unknown": {"command": ["sh", "-c", "vllm serve $(cat /w/name)"]},
+    }
+    for name, words in runs.items():
+        ip = pods.address()
+        one = scene.engine(bind=f"tcp://{ip}:*", bind_replay=f"tcp://{ip}:*")
+        ports = {"kv_events": int(one.events.rpartition(":")[2]), "kv_replay": int(one.replay.rpartition(":")[2])}
+        kube.pods.create(engine_pod(name, ip=ip, containers=[{**container(**ports), **words}]))
+    bridge = scene.bridge(limits=config(kube, model=""))
+    wait_for("the pods are workers", has(bridge, "one-list", "shell", "entry-point"), 60)
+    wait_for("the last is not", lambda: reasons(bridge) == {"unknown": "no_model"}, 60)
+    found = {pod: (row["model"], row["block_size"], row["model_rule"]) for pod, row in names(bridge).items()}
+    assert found == {
+        "one-list": ("Qwen/Q", 4, "argument of serve"),
+        "shell": ("Qwen/Q", 4, "argument of serve"),
+        "entry-point": ("Qwen/Q", 4, "first argument"),
+    }
+    command = [programs.BIN / "kvctl", "--nats", scene.nats_url, "--namespace", NAMESPACE, "workers"]
+    text = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    assert len(re.findall(r" Qwen/Q +argument of serve ", text)) == 2, text
+
+
+@pytest.mark.no_nats
+def test_check_says_what_names_the_model_of_a_pod(tmp_path):
+    path = tmp_path / "good.cfg"
+    path.write_text(
+        'nats = { url = "nats://127.0.0.1:1"; };\npublish = { namespace = "n"; component = "c"; };\n'
+        'kubernetes = { namespaces = ("a"); preset = "llm-d"; model_label = "x/m"; model = "Qwen/Q"; };\n')
+    done = subprocess.run(
+        [programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0
+    assert ("the model of a pod: label x/m, else label llm-d.ai/model, else its engine's arguments, else Qwen/Q"
+            in done.stdout)
+
+
 @pytest.mark.no_nats
 def test_check_names_the_key_and_the_remedy(tmp_path):
     path = tmp_path / "bad.cfg"

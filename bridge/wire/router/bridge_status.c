@@ -54,6 +54,9 @@ write_stream_identity(struct kvb_json_writer *json, const struct kvb_stream_repo
         kvb_json_write_pair_bool(json, "curve", true);
     }
     kvb_json_write_pair_text(json, "model", beat->model);
+    if (stream->model_rule && stream->model_rule[0] != '\0') {
+        kvb_json_write_pair_text(json, "model_rule", stream->model_rule);
+    }
     kvb_json_write_pair_u64(json, "block_size", beat->block_size);
     if (stream->configured_block_size != beat->block_size) {
         kvb_json_write_pair_u64(json, "block_size_configured", stream->configured_block_size);

@@ -41,6 +41,7 @@ struct kvb_stream_report {
     uint64_t unrooted;
     const char *endpoint;           /* borrowed */
     const char *origin;             /* borrowed: "file", "registered", "discovered" */
+    const char *model_rule;         /* borrowed: what named a pod's model; "" or NULL: no pod */
     bool is_id_made;                /* worker_id is derived from the address: none is configured */
     uint32_t configured_block_size; /* beat has the engine's, once it is known */
     const char *role;               /* borrowed: "standby", "active"; NULL: no standby bridge */

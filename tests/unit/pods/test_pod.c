@@ -1,6 +1,7 @@
 #include "kvb_test.h"
 
 #include "core/limits.h"
+#include "core/own.h"
 #include "pods/name_hash.h"
 #include "pods/pod.h"
 
@@ -182,6 +183,135 @@ static void model_and_block_size_are_read_from_the_engines_arguments(void **stat
         &rules, ",\"labels\":{\"model\":\"c\"}", ",\"containers\":[{\"args\":[\"--model=a\"]}]",
         "");
     assert_string_equal(pod.model, "c");
+}
+
+/* As people write pods: each time the model is Qwen/Q and the blocks have 4 tokens. */
+static void commands_are_read_as_the_container_runs_them(void **state)
+{
+#define IMAGE "\"image\":\"vllm/vllm-openai\","
+    static const struct {
+        const char *container;
+        const char *rule;
+    } cases[] = {
+        { "\"command\":[\"vllm\",\"serve\"],\"args\":[\"Qwen/Q\",\"--block-size=4\"]",
+          "argument of serve" },
+        { IMAGE "\"args\":[\"Qwen/Q\",\"--block-size\",\"4\"]", "first argument" },
+        { "\"ports\":[{\"name\":\"kv-events\",\"containerPort\":5557}],"
+          "\"args\":[\"--enable-prefix-caching\",\"--port\",\"80\",\"Qwen/"
+          "Q\",\"--block_size\",\"4\"]",
+          "first argument" },
+        { IMAGE "\"args\":[\"serve\",\"Qwen/Q\",\"--block-size\",\"4\"]", "argument of serve" },
+        { "\"command\":[\"vllm\"],\"args\":[\"serve\",\"--port\",\"80\",\"--no-enable-log\","
+          "\"Qwen/Q\",\"--block_size\",\"4\"]",
+          "argument of serve" },
+        { "\"command\":[\"python3\",\"-m\",\"vllm.entrypoints.openai.api_server\"],"
+          "\"args\":[\"--model\",\"Qwen/Q\",\"--block-size\",\"4\"]",
+          "argument --model" },
+        { "\"command\":[\"python3\",\"-m\",\"sglang.launch_server\"],"
+          "\"args\":[\"--model_path=Qwen/Q\",\"--page-size\",\"4\"]",
+          "argument --model-path" },
+        { "\"command\":[\"/bin/sh\",\"-c\"],\"args\":[\"vllm serve Qwen/Q --block-size 4\"]",
+          "argument of serve" },
+        { "\"command\":[\"bash\",\"-euo\",\"pipefail\",\"-c\",\"exec vllm serve 'Qwen/'\\\"Q\\\" "
+          "--port 8000 "
+          "--block-size \\\\\\n 4 >/log 2>&1\"]",
+          "argument of serve" },
+        { "\"command\":[\"tini\",\"--\",\"bash\",\"-lc\"],\"args\":[\"# the engine\\nulimit -n "
+          "65535\\n"
+          "hf download --model Other/O && HF_HOME=/x CUDA_VISIBLE_DEVICES=0 nohup /opt/bin/vllm "
+          "serve "
+          "Qwen\\\\/Q --block-size 4 | tee /log\"]",
+          "argument of serve" },
+        { "\"command\":[\"sh\",\"-c\",\"M=Qwen; if true; then vllm serve $M/${NAME} --block-size "
+          "${SIZE:-4}; fi\"],\"env\":[{\"name\":\"NAME\",\"value\":\"Q\"}]",
+          "argument of serve" },
+        { "\"command\":[\"sh\",\"-c\",\"exec vllm serve "
+          "\\\"$@\\\"\",\"--\"],\"args\":[\"$(OF)/Q\",\"--block-size\","
+          "\"4\"],\"env\":[{\"name\":\"OF\",\"value\":\"Qwen\"}]",
+          "argument of serve" },
+        { "\"command\":[\"sh\",\"-c\",\"cat > /c.yml <<'EOF'\\nvllm serve Other/O\\nEOF\\n"
+          "bash -c 'vllm serve Qwen/Q "
+          "$MORE'\"],\"env\":[{\"name\":\"MORE\",\"value\":\"--block-size 4\"}]",
+          "argument of serve" },
+        { "\"command\":[\"sh\",\"-c\",\"python3 /app/api.py --served-model-name=Qwen/Q --model /w "
+          "--block-size 4\"]",
+          "argument --served-model-name" },
+        { "\"command\":[\"vllm\",\"serve\",\"/w\",\"--served_model_name\",\"Qwen/Q\",\"second\","
+          "\"--block-size\",\"16\",\"--block-size\",\"4\"]",
+          "argument --served-model-name" }, /* the last one counts */
+        { "\"args\":[\"--model=Other/O\"]},{\"command\":[\"vllm\",\"serve\",\"Qwen/"
+          "Q\",\"--block-size=4\"]",
+          "argument of serve" }, /* a proxy beside it */
+    };
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        char spec[1024];
+        (void)snprintf(spec, sizeof spec, ",\"containers\":[{%s}]", cases[i].container);
+        read_with(&rules, "", spec, "");
+        if (strcmp(pod.model, "Qwen/Q") != 0 || pod.block_size != 4) {
+            fail_msg("%s: %s, %u", cases[i].container, pod.model, pod.block_size);
+        }
+        assert_string_equal(pod.model_rule, cases[i].rule);
+    }
+}
+
+/* What only the container knows is not guessed. */
+static void words_that_the_pod_does_not_contain_name_no_model(void **state)
+{
+    static const char *const cases[] = {
+        "\"command\":[\"sh\",\"-c\",\"vllm serve $MODEL --port 80\"]",
+        "\"command\":[\"sh\",\"-c\",\"vllm serve $(cat /model) --port 80\"]",
+        "\"command\":[\"sh\",\"-c\",\"vllm serve `cat /model`/x --port 80\"]",
+        "\"command\":[\"sh\",\"-c\",\"vllm serve ${MODEL%/} --port 80\"]",
+        "\"command\":[\"vllm\",\"serve\",\"$(MODEL)\"],\"env\":[{\"name\":\"MODEL\",\"valueFrom\":{"
+        "}}]",
+        "\"command\":[\"sh\",\"-c\",\"vllm serve "
+        "${MODEL:-x}\"],\"env\":[{\"name\":\"MODEL\",\"valueFrom\":{}}]",
+        "\"command\":[\"sh\",\"/start.sh\",\"-c\",\"vllm serve x\"]",
+        "\"image\":\"nginx\",\"args\":[\"nginx\",\"-g\"]",
+        "\"image\":\"vllm/vllm-openai\",\"args\":[\"--port\",\"80\"]",
+        "\"command\":[\"sh\",\"-c\",\"vllm serve 'unclosed\"]",
+        "\"command\":[\"sh\",\"-c\"]",
+        "\"command\":[\"vllm\",\"serve\"]",
+        "\"command\":[\"vllm\",\"serve\",\"--port\",\"80\"]",
+    };
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        char spec[512];
+        (void)snprintf(spec, sizeof spec, ",\"containers\":[{%s}]", cases[i]);
+        read_with(&rules, "", spec, "");
+        if (strcmp(pod.model, "m") != 0) {
+            fail_msg("%s: %s", cases[i], pod.model);
+        }
+    }
+    assert_string_equal(pod.model_rule, "kubernetes.model");
+}
+
+/* Values that name each other, many times over. */
+static void a_pod_cannot_make_its_reader_work_without_end(void **state)
+{
+    static char spec[60000];
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+    size_t len = 0;
+
+    (void)state;
+    len +=
+        (size_t)snprintf(spec, sizeof spec, ",\"containers\":[{\"command\":[\"$(A)\"],\"env\":[");
+    for (char name = 'A'; name <= 'D'; name++) {
+        len +=
+            (size_t)snprintf(spec + len, sizeof spec - len, "{\"name\":\"%c\",\"value\":\"", name);
+        for (int i = 0; i < 3000; i++) {
+            len += (size_t)snprintf(spec + len, sizeof spec - len, "$(%c)", name + 1);
+        }
+        len += (size_t)snprintf(spec + len, sizeof spec - len, "\"},");
+    }
+    (void)snprintf(spec + len, sizeof spec - len, "{\"name\":\"E\",\"value\":\"\"}]}]");
+    read_with(&rules, "", spec, "");
+    assert_string_equal(pod.model, "m");
 }
 
 static void every_state_has_its_reason(void **state)
@@ -436,6 +566,9 @@ int main(void)
         cmocka_unit_test(llm_d_has_a_role_and_a_rank_for_each_active_port),
         cmocka_unit_test(dynamo_has_its_operators_labels),
         cmocka_unit_test(model_and_block_size_are_read_from_the_engines_arguments),
+        cmocka_unit_test(commands_are_read_as_the_container_runs_them),
+        cmocka_unit_test(words_that_the_pod_does_not_contain_name_no_model),
+        cmocka_unit_test(a_pod_cannot_make_its_reader_work_without_end),
         cmocka_unit_test(every_state_has_its_reason),
         cmocka_unit_test(is_draining_from_its_deletion_on_and_stays_a_worker),
         cmocka_unit_test(its_id_comes_from_its_name_its_uid_or_a_label),
