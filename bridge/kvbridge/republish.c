@@ -1,8 +1,10 @@
 #include "core/clock.h"
+#include "core/hash.h"
 #include "ingest/zmq/curve.h"
 #include "kvbridge/inside.h"
 #include "kvbridge/republish_numbers.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +30,9 @@ enum {
 struct bridge_republish {
     struct kvb_block_tree *tree; /* owned, like the next two */
     struct kvb_republisher *republisher;
-    struct kvb_event_server *server; /* NULL: an address is in use */
+    struct kvb_event_server *server;             /* NULL: an address is in use */
+    char numbers[kvb_republish_directory_bytes]; /* the directory of its numbers; "": none */
+    char numbers_name[sizeof(struct kvb_checkpoint_name)]; /* and the file's name there */
     enum kvb_republish_form form;
     bool has_input;
     bool is_reserving_failed; /* and logged */
@@ -81,22 +85,51 @@ static kvb_status open_tree(const struct kvb_bridge *bridge, struct bridge_rank 
     return KVB_OK;
 }
 
-static bool keeps_numbers(const struct kvb_bridge *bridge, const struct bridge_rank *rank)
+static bool keeps_numbers(const struct bridge_republish *republish)
 {
-    return bridge->checkpoints.store && rank->checkpoint_name.text[0] != '\0';
+    return republish->numbers[0] != '\0';
 }
 
-/* Without a directory no numbers are reserved.  The clock is above all numbers that were used,
- * because fewer than one batch a microsecond is published. */
+/* Beside the checkpoint.  Without one, the file is named by the address: that is where readers have
+ * their numbers from, and one process of the host at a time can listen there. */
+static void find_numbers(const struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    struct bridge_republish *republish = rank->republish;
+    const char *address = rank->settings.republish.events;
+
+    if (bridge->checkpoints.store && rank->checkpoint_name.text[0] != '\0') {
+        (void)snprintf(
+            republish->numbers, sizeof republish->numbers, "%s", bridge->config->checkpoint);
+        memcpy(
+            republish->numbers_name, rank->checkpoint_name.text, sizeof rank->checkpoint_name.text);
+    } else if (kvb_republish_numbers_directory(republish->numbers) == KVB_OK) {
+        const uint64_t hash =
+            kvb_hash64((kvb_span){ (const uint8_t *)address, strlen(address) }, 0);
+        (void)snprintf(
+            republish->numbers_name, sizeof republish->numbers_name,
+            "republish-%016" PRIx64 "-%" PRIu32, hash, rank->dp_rank);
+    } else {
+        republish->numbers[0] = '\0';
+        kvb_log_write(
+            bridge->log, KVB_LOG_WARNING, "bridge",
+            "numbers of republished events are kept nowhere: if the clock is set back before a "
+            "restart, readers keep blocks that are gone; set checkpoint",
+            "events", address, NULL);
+    }
+}
+
+/* Where numbers are kept nowhere, none are reserved.  The clock is above all numbers that were
+ * used unless it was set back, because fewer than one batch a microsecond is published. */
 static kvb_status open_republisher(const struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct bridge_republish *republish = rank->republish;
     struct kvb_republish_numbers numbers = { .first = kvb_clock_wall_us(), .end = UINT64_MAX };
 
-    if (keeps_numbers(bridge, rank)) {
+    find_numbers(bridge, rank);
+    if (keeps_numbers(republish)) {
         numbers = kvb_republish_numbers_begin(
-            bridge->config->checkpoint, rank->checkpoint_name.text, numbers.first,
-            kvb_republish_reserve);
+            republish->numbers, republish->numbers_name, numbers.first, kvb_republish_reserve,
+            bridge->checkpoints.store == NULL);
     }
     const struct kvb_republisher_options options = {
         .tree = republish->tree,
@@ -294,15 +327,14 @@ static void reserve_numbers(struct kvb_bridge *bridge, struct bridge_rank *rank)
     if (!kvb_republisher_wants_numbers(republish->republisher, &end)) {
         return;
     }
-    const bool has_failed =
-        kvb_republish_numbers_write(
-            bridge->config->checkpoint, rank->checkpoint_name.text, end, false) != KVB_OK;
+    const bool has_failed = kvb_republish_numbers_write(
+                                republish->numbers, republish->numbers_name, end, false) != KVB_OK;
     if (has_failed && !republish->is_reserving_failed) {
         kvb_log_write(
             bridge->log, KVB_LOG_WARNING, "bridge",
             "numbers of republished events cannot be written: after a restart readers may keep "
             "blocks that are gone until the next announcement",
-            "directory", bridge->config->checkpoint, NULL);
+            "directory", republish->numbers, NULL);
     }
     republish->is_reserving_failed = has_failed;
     kvb_republisher_reserved(republish->republisher, end);
@@ -465,13 +497,12 @@ void kvb_bridge_republish_input(struct bridge_rank *rank)
 /* ---- Closing ---- */
 
 /* After a failure the next process begins after the reserved numbers, or at the clock. */
-static void
-save_next_number(const struct kvb_bridge *bridge, const struct bridge_rank *rank, bool is_exact)
+static void save_next_number(const struct bridge_republish *republish, bool is_exact)
 {
-    if (rank->republish->republisher && keeps_numbers(bridge, rank)) {
+    if (republish->republisher && keeps_numbers(republish)) {
         (void)kvb_republish_numbers_write(
-            bridge->config->checkpoint, rank->checkpoint_name.text,
-            kvb_republisher_next_number(rank->republish->republisher), is_exact);
+            republish->numbers, republish->numbers_name,
+            kvb_republisher_next_number(republish->republisher), is_exact);
     }
 }
 
@@ -479,7 +510,7 @@ void kvb_bridge_save_numbers(struct kvb_bridge *bridge)
 {
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {
         if (bridge->membership.ranks[i]->republish) {
-            save_next_number(bridge, bridge->membership.ranks[i], true);
+            save_next_number(bridge->membership.ranks[i]->republish, true);
         }
     }
 }
@@ -573,7 +604,7 @@ void kvb_bridge_close_republish(
         send_last_clear(republish);
     }
     if (end == BRIDGE_REPUBLISH_WORKER_GONE) {
-        save_next_number(bridge, rank, false);
+        save_next_number(rank->republish, false);
     }
     if (rank->served.stream) {
         kvb_stream_set_tree(rank->served.stream, NULL);

@@ -5,7 +5,9 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -20,6 +22,10 @@ enum {
     magic = 0x4e42564b, /* "KVBN" */
     path_bytes = 4096
 };
+
+/* Batches that were numbered after the newest write that reached the disk before a crash of the
+ * machine: seconds' worth.  Readers' numbers have room for 2^31 such jumps. */
+static const uint64_t max_lost = UINT64_C(1) << 32;
 
 static uint64_t hash_bytes(const uint8_t *bytes, size_t len)
 {
@@ -47,18 +53,24 @@ static kvb_status write_path(char path[path_bytes], const char *directory, const
     return len > 0 && len < path_bytes ? KVB_OK : KVB_IO;
 }
 
+static bool is_whole(const uint8_t bytes[file_bytes])
+{
+    return kvb_le_get_u32(bytes + at_magic) == magic &&
+           kvb_le_get_u32(bytes + at_version) == version &&
+           kvb_le_get_u64(bytes + at_hash) == hash_bytes(bytes, at_hash);
+}
+
 static bool counts(const uint8_t bytes[file_bytes])
 {
     const uint64_t boot = boot_of_machine();
 
-    return kvb_le_get_u32(bytes + at_magic) == magic &&
-           kvb_le_get_u32(bytes + at_version) == version &&
-           kvb_le_get_u64(bytes + at_hash) == hash_bytes(bytes, at_hash) &&
-           (kvb_le_get_u64(bytes + at_exact) == 1 ||
-            (boot != 0 && kvb_le_get_u64(bytes + at_boot) == boot));
+    return kvb_le_get_u64(bytes + at_exact) == 1 ||
+           (boot != 0 && kvb_le_get_u64(bytes + at_boot) == boot);
 }
 
-kvb_status kvb_republish_numbers_read(const char *directory, const char *name, uint64_t *out_end)
+/* KVB_NOT_FOUND  there is no file, or it is damaged */
+static kvb_status
+read_numbers(const char *directory, const char *name, uint64_t *out_end, bool *out_counts)
 {
     char path[path_bytes];
     uint8_t bytes[file_bytes];
@@ -72,11 +84,20 @@ kvb_status kvb_republish_numbers_read(const char *directory, const char *name, u
     }
     const ssize_t len = read(file, bytes, sizeof bytes);
     (void)close(file); /* only read */
-    if (len != file_bytes || !counts(bytes)) {
+    if (len != file_bytes || !is_whole(bytes)) {
         return KVB_NOT_FOUND;
     }
     *out_end = kvb_le_get_u64(bytes + at_end);
+    *out_counts = counts(bytes);
     return KVB_OK;
+}
+
+kvb_status kvb_republish_numbers_read(const char *directory, const char *name, uint64_t *out_end)
+{
+    bool is_counting = false;
+
+    KVB_TRY(read_numbers(directory, name, out_end, &is_counting));
+    return is_counting ? KVB_OK : KVB_NOT_FOUND;
 }
 
 static kvb_status write_numbers(
@@ -111,14 +132,45 @@ kvb_republish_numbers_write(const char *directory, const char *name, uint64_t en
     return write_numbers(directory, name, end, is_exact, is_exact);
 }
 
-struct kvb_republish_numbers
-kvb_republish_numbers_begin(const char *directory, const char *name, uint64_t clock, uint64_t count)
+struct kvb_republish_numbers kvb_republish_numbers_begin(
+    const char *directory, const char *name, uint64_t clock, uint64_t count, bool from_clock)
 {
     struct kvb_republish_numbers numbers = { .first = clock };
-    const bool goes_on = kvb_republish_numbers_read(directory, name, &numbers.first) == KVB_OK;
-    const uint64_t end = numbers.first + count;
+    uint64_t used = 0;
+    bool is_counting = false;
 
+    if (read_numbers(directory, name, &used, &is_counting) == KVB_OK) {
+        used += is_counting ? 0 : max_lost;
+        numbers.first = (is_counting && !from_clock) || used > clock ? used : clock;
+    }
+    const uint64_t end = numbers.first + count;
     numbers.end =
-        write_numbers(directory, name, end, false, goes_on) == KVB_OK ? end : numbers.first;
+        write_numbers(directory, name, end, false, is_counting) == KVB_OK ? end : numbers.first;
     return numbers;
+}
+
+/* Others could make files there that number our batches, or read links of ours. */
+static bool is_ours_alone(const char *directory)
+{
+    struct stat about;
+
+    return lstat(directory, &about) == 0 && S_ISDIR(about.st_mode) && about.st_uid == geteuid() &&
+           (about.st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
+kvb_status kvb_republish_numbers_directory(char out[kvb_republish_directory_bytes])
+{
+    const char *state = secure_getenv("STATE_DIRECTORY"); /* the first, where there are several */
+    const int state_len = state ? (int)strcspn(state, ":") : 0;
+    int len = 0;
+
+    if (state_len > 0) {
+        len = snprintf(out, kvb_republish_directory_bytes, "%.*s", state_len, state);
+    } else {
+        len = snprintf(
+            out, kvb_republish_directory_bytes, "/var/tmp/kvbridge-%lu", (unsigned long)geteuid());
+        (void)mkdir(out, S_IRWXU); /* it is there, or cannot be made: looked at now */
+    }
+    const bool is_usable = len > 0 && len < kvb_republish_directory_bytes && is_ours_alone(out);
+    return is_usable ? KVB_OK : KVB_IO;
 }

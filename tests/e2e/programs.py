@@ -100,6 +100,7 @@ class Daemon(Program):
         path = folder / f"{name}.cfg"
         path.write_text(config)
         self.port = port
+        env = {"STATE_DIRECTORY": str(folder), **(env or {})}  # what it keeps is the test's own
         super().__init__(folder, name, [*prefix, BIN / program, "--config", path], env, stderr)
         self.is_ours = True
 

@@ -14,6 +14,7 @@ import zmq
 import engine
 import programs
 import readers
+from clock import Clock, build_shim
 from conftest import worker
 from test_members import reload
 
@@ -181,6 +182,24 @@ def test_numbers_continue_after_a_restart_and_a_gap_gets_a_snapshot(scene, tmp_p
         first = next(number for number in some[0].batches if number > last)
         assert first <= last + (16384 + 1 if is_killed else 100), "the jump is what was reserved"
     assert not some[2].is_stale
+
+
+def test_numbers_do_not_go_back_with_the_clock(scene, tmp_path, monkeypatch):
+    """The clock is set back by an hour while a bridge without checkpoints starts again."""
+    clock = Clock(tmp_path / "clock")
+    for name, value in clock.environment(build_shim(tmp_path)).items():
+        monkeypatch.setenv(name, value)
+    world = World(scene)
+    names = world.store(40)
+    some = [world.reader(kind) for kind in (readers.Dynamo, readers.LlmDLater, readers.Conductor, readers.Tree, readers.Plain)]
+    world.wait(*some)
+    world.end_bridge(is_killed=True)
+    clock.jump(-3600)
+    world.remove(*names[10:])
+    world.bridges += 1
+    world.bridge = world.start()
+    world.store(5)
+    world.wait(*some)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

@@ -1,10 +1,14 @@
 #include "kvb_test.h"
 
+#include "core/hash.h"
+#include "core/little_endian.h"
 #include "kvbridge/republish_numbers.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char folder[64];
@@ -84,14 +88,14 @@ static void a_process_begins_behind_the_used_numbers_and_reserves_on_disk(void *
 {
     (void)state;
     const struct kvb_republish_numbers fresh =
-        kvb_republish_numbers_begin(folder, "rank", 500, 100);
+        kvb_republish_numbers_begin(folder, "rank", 500, 100, false);
     assert_true(fresh.first == 500 && fresh.end == 600);
     assert_int_equal(read_end(), 600);
     assert_ok(kvb_republish_numbers_write(folder, "rank", 507, true));
 
     waits = 0;
     const struct kvb_republish_numbers next =
-        kvb_republish_numbers_begin(folder, "rank", 9000, 100);
+        kvb_republish_numbers_begin(folder, "rank", 9000, 100, false);
     assert_true(next.first == 507 && next.end == 607);
     assert_int_equal(waits, 1); /* otherwise the exact file would be used after a power loss */
     flip(16);                   /* as if the machine had rebooted */
@@ -102,18 +106,92 @@ static void a_reservation_does_not_wait_for_the_disk(void **state)
 {
     (void)state;
     waits = 0;
-    (void)kvb_republish_numbers_begin(folder, "rank", 500, 100); /* there is no file */
+    (void)kvb_republish_numbers_begin(folder, "rank", 500, 100, false); /* there is no file */
     assert_ok(kvb_republish_numbers_write(folder, "rank", 700, false));
     assert_int_equal(waits, 0);
     assert_ok(kvb_republish_numbers_write(folder, "rank", 700, true));
     assert_int_equal(waits, 1);
 }
 
+static uint64_t first_at(uint64_t clock, bool from_clock)
+{
+    return kvb_republish_numbers_begin(folder, "rank", clock, 100, from_clock).first;
+}
+
+static void numbers_do_not_go_back_with_the_clock(void **state)
+{
+    (void)state;
+    assert_int_equal(first_at(9000, true), 9000);
+    assert_int_equal(first_at(5000, true), 9100); /* after a kill, and the clock was set back */
+    assert_int_equal(first_at(9900, true), 9900);
+    assert_int_equal(first_at(9900, false), 10000);
+}
+
+/* Makes the file one of an earlier boot. */
+static void reboot(void)
+{
+    uint8_t bytes[40];
+    const int file = open(path, O_RDWR | O_CLOEXEC);
+
+    assert_true(file >= 0);
+    assert_int_equal(pread(file, bytes, sizeof bytes, 0), sizeof bytes);
+    bytes[16] ^= 1;
+    kvb_le_put_u64(bytes + 32, kvb_hash64((kvb_span){ .data = bytes, .len = 32 }, 0));
+    assert_int_equal(pwrite(file, bytes, sizeof bytes, 0), sizeof bytes);
+    (void)close(file);
+}
+
+/* The newest writes may not have reached the disk, and the battery of the clock may be empty. */
+static void after_a_crash_of_the_machine_numbers_jump_ahead(void **state)
+{
+    (void)state;
+    const uint64_t jump = UINT64_C(1) << 32;
+
+    assert_int_equal(first_at(9000, false), 9000);
+    reboot();
+    assert_int_equal(first_at(10, false), 9100 + jump);
+    reboot();
+    assert_int_equal(first_at(5 * jump, false), 5 * jump);
+}
+
+static void keep_directory(const char *named, mode_t mode, kvb_status wanted)
+{
+    char found[kvb_republish_directory_bytes];
+
+    assert_int_equal(chmod(folder, mode), 0);
+    assert_int_equal(setenv("STATE_DIRECTORY", named, 1), 0);
+    assert_int_equal(kvb_republish_numbers_directory(found), wanted);
+    if (wanted == KVB_OK) {
+        assert_string_equal(found, folder);
+    }
+}
+
+static void only_a_directory_that_others_cannot_write_keeps_numbers(void **state)
+{
+    (void)state;
+    char several[160];
+    char found[kvb_republish_directory_bytes];
+    char own[64];
+
+    (void)snprintf(several, sizeof several, "%s:/nowhere", folder);
+    keep_directory(folder, 0700, KVB_OK);
+    keep_directory(several, 0755, KVB_OK);
+    keep_directory(folder, 0770, KVB_IO);
+    keep_directory(folder, 0707, KVB_IO);
+    keep_directory("/nowhere", 0700, KVB_IO);
+    assert_int_equal(unsetenv("STATE_DIRECTORY"), 0);
+    assert_ok(kvb_republish_numbers_directory(found));
+    (void)snprintf(own, sizeof own, "/var/tmp/kvbridge-%lu", (unsigned long)geteuid());
+    assert_string_equal(found, own);
+    (void)rmdir(own); /* fails where another process keeps numbers there */
+}
+
 static void a_folder_that_is_not_there_is_an_error(void **state)
 {
     (void)state;
     uint64_t end = 0;
-    const struct kvb_republish_numbers none = kvb_republish_numbers_begin("/nowhere", "rank", 5, 9);
+    const struct kvb_republish_numbers none =
+        kvb_republish_numbers_begin("/nowhere", "rank", 5, 9, true);
 
     assert_true(none.first == 5 && none.end == 5);
 
@@ -129,6 +207,9 @@ int main(void)
         NUMBERS(a_corrupt_file_is_ignored),
         NUMBERS(a_process_begins_behind_the_used_numbers_and_reserves_on_disk),
         NUMBERS(a_reservation_does_not_wait_for_the_disk),
+        NUMBERS(numbers_do_not_go_back_with_the_clock),
+        NUMBERS(after_a_crash_of_the_machine_numbers_jump_ahead),
+        NUMBERS(only_a_directory_that_others_cannot_write_keeps_numbers),
         NUMBERS(a_folder_that_is_not_there_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
