@@ -35,6 +35,7 @@
 #include "stream/checkpoint/policy.h"
 #include "stream/page_watch.h"
 #include "stream/serve.h"
+#include "stream/silence.h"
 #include "stream/standby.h"
 #include "wire/router/bridge_status.h"
 
@@ -56,6 +57,11 @@ struct rank_trouble {
     bool is_block_size_said;
     bool is_total_said;
     const char *said_of_store; /* the newest sentence of kvb_bridge_store_trouble() in the log */
+    /* Why nothing comes from the engine. */
+    struct kvb_silence_page page;
+    enum kvb_silence silence;
+    enum kvb_silence silence_said; /* in the log */
+    struct kvb_detail silence_why; /* shown in /state where why has nothing */
 };
 
 /* The newest heartbeat that was also published as JSON. */
@@ -652,6 +658,14 @@ void kvb_bridge_rediscover(struct kvb_bridge *bridge, uint32_t origin);
  * to the address that it names, because then nobody listens there, and once when the engine's block
  * size differs from the configured one. */
 void kvb_bridge_watch_state(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat,
+    uint64_t now_ns);
+
+/* ---- kvbridge/silence.c ---- */
+
+/* Finds why nothing comes from the engine (stream/silence.h), notes it in the stream, and logs a
+ * fault once. */
+void kvb_bridge_watch_silence(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat,
     uint64_t now_ns);
 

@@ -270,6 +270,10 @@ static void take_signs(
 {
     const unsigned signs = kvb_page_watch_read(&rank->page_watch, rank->served.stream, reading);
 
+    kvb_silence_read_page(
+        &rank->trouble.page, &reading->sample->signs,
+        kvb_stream_count(rank->served.stream)->batches_applied, rank->settings.block_size,
+        reading->at_ns);
     kvb_serve_wake(&bridge->ingest.server, &rank->served); /* the page may have changed its state */
     if (reading->sample->signs.has_prefix) {
         rank->prefix = reading->sample->signs.prefix;

@@ -213,6 +213,9 @@ static void fill_rank_report(
         kvb_bridge_report_republish(rank, &out->republish);
     }
     kvb_stream_heartbeat(rank->served.stream, &out->beat);
+    if (out->why[0] == '\0' && out->beat.state != KVB_STREAM_EXACT) {
+        out->why = rank->trouble.silence_why.text;
+    }
     if (out->beat.reason == KVB_REASON_GROUPS && out->why[0] == '\0') {
         out->why = kvb_stream_odd_groups_why(rank->served.stream);
     }

@@ -305,6 +305,7 @@ void kvb_bridge_update_rank(
 {
     update_rank(rank, beat->state);
     kvb_bridge_watch_state(bridge, rank, beat, now_ns);
+    kvb_bridge_watch_silence(bridge, rank, beat, now_ns);
     add_rank(totals->of, rank, beat->state);
 }
 

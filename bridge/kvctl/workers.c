@@ -228,6 +228,7 @@ static void print_workers(struct json_object *workers)
         { "MODEL", "model", false },
         { "MODEL FROM", "model_rule", false },
         { "BRIDGE", "bridge_id", false },
+        { "WHY", "why", false },
     };
 
     kvctl_print_table(stdout, workers, columns, KVB_COUNT_OF(columns));

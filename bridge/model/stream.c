@@ -20,7 +20,8 @@ const char *kvb_stream_state_name(enum kvb_stream_state state)
 bool kvb_stream_is_counted(enum kvb_stream_state state, enum kvb_stream_reason reason)
 {
     const bool waits_for_engine = state == KVB_STREAM_UNVERIFIED &&
-                                  (reason == KVB_REASON_NO_BASE || reason == KVB_REASON_ASLEEP);
+                                  (reason == KVB_REASON_NO_BASE || reason == KVB_REASON_ASLEEP ||
+                                   reason == KVB_REASON_CACHING_OFF);
 
     return state != KVB_STREAM_DOWN && !waits_for_engine;
 }
@@ -57,6 +58,10 @@ const char *kvb_stream_reason_name(enum kvb_stream_reason reason)
         [KVB_REASON_ASLEEP] = "asleep",
         [KVB_REASON_OCCUPANCY] = "occupancy",
         [KVB_REASON_NO_REMOVALS] = "no_removals",
+        [KVB_REASON_NO_NUMBER] = "no_number",
+        [KVB_REASON_OTHER_TOPIC] = "other_topic",
+        [KVB_REASON_CACHING_OFF] = "caching_off",
+        [KVB_REASON_NOT_FED] = "not_fed",
     };
     return (unsigned)reason < KVB_REASON_COUNT ? names[reason] : "unknown";
 }

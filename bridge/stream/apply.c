@@ -328,7 +328,10 @@ static bool keep_rest(
     stream->has_last = true;
     stream->last_seq = done->seq;
     stream->last_connection = done->connection;
-    stream->is_received_live |= done->is_live;
+    if (done->is_live) {
+        stream->is_received_live = true;
+        stream->silence = KVB_REASON_NONE;
+    }
     stream->lists_replayed |= !is_live_here;
     kvb_stream_note_fingerprint(stream, &arrival, is_live_here);
     stream->counters.batches_applied++;

@@ -171,10 +171,11 @@ struct kvb_stream {
     enum kvb_stream_reason cause; /* why it is not complete */
     bool has_skipped;             /* a BlockStored event was not understood */
     bool has_unknown_event;
-    bool has_misfit;        /* kvb_stream_note_misfit() */
-    unsigned removal_tiers; /* bit t: a removal from tier t came, in this incarnation */
-    bool is_unproven;       /* the last probe proved nothing */
-    bool is_tail_unseen;    /* since a pause of this process no replay has shown its newest batch */
+    bool has_misfit;                /* kvb_stream_note_misfit() */
+    enum kvb_stream_reason silence; /* kvb_stream_note_silence() */
+    unsigned removal_tiers;         /* bit t: a removal from tier t came, in this incarnation */
+    bool is_unproven;               /* the last probe proved nothing */
+    bool is_tail_unseen; /* since a pause of this process no replay has shown its newest batch */
     bool is_restart_suspected; /* kvb_stream_suspect_restart(), until the next replay is wanted */
     bool has_objects; /* an event of a store came: the source counts as a store from then on */
 

@@ -106,6 +106,7 @@ enum placement_row {
     row_unknown_event,
     row_groups,
     row_misfit,
+    row_silent,
     row_store,
     row_no_replay,
     row_syncing,
@@ -133,6 +134,7 @@ static const struct verdict {
     [row_unknown_event]   = { KVB_STREAM_UNVERIFIED, KVB_REASON_UNKNOWN_EVENT },
     [row_groups]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS },
     [row_misfit]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_OCCUPANCY },
+    [row_silent]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_NONE }, /* or the silence's */
     [row_store]           = { KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REMOVALS },
     [row_no_replay]       = { KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REPLAY },
     [row_syncing]         = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
@@ -232,7 +234,9 @@ void kvb_stream_state(
         when(stream->is_withdrawn, row_withdrawn) |
         when(stream->has_unknown_event, row_unknown_event) |
         when(kvb_mirror_has_odd_groups(stream->mirror), row_groups) |
-        when(stream->has_misfit, row_misfit) | when(is_unproven_store(stream), row_store) |
+        when(stream->has_misfit, row_misfit) |
+        when(stream->silence != KVB_REASON_NONE, row_silent) |
+        when(is_unproven_store(stream), row_store) |
         when(!stream->options.has_replay, row_no_replay) | when(is_syncing, row_syncing) |
         when(stream->is_unproven && is_suffix, row_unproven_suffix) |
         when(stream->is_unproven, row_unproven) | when(is_without_base(stream), row_no_base) |
@@ -242,7 +246,9 @@ void kvb_stream_state(
     const int row = __builtin_ctz(holds);
 
     *out_state = verdicts[row].state;
-    *out_reason = row == row_flawed ? stream->cause : verdicts[row].reason;
+    *out_reason = row == row_flawed   ? stream->cause
+                  : row == row_silent ? stream->silence
+                                      : verdicts[row].reason;
 }
 
 /* The shape of the device's blocks; before the first of them, the shape that came first. */
@@ -401,6 +407,24 @@ bool kvb_stream_note_misfit(struct kvb_stream *stream)
 
     stream->has_misfit = true;
     return is_new;
+}
+
+bool kvb_stream_note_silence(struct kvb_stream *stream, enum kvb_stream_reason reason)
+{
+    const bool is_new = stream->silence != reason;
+
+    stream->silence = reason;
+    return is_new;
+}
+
+bool kvb_stream_has_live(const struct kvb_stream *stream)
+{
+    return stream->is_received_live;
+}
+
+bool kvb_stream_is_replay_foreign(const struct kvb_stream *stream)
+{
+    return stream->origin == origin_foreign;
 }
 
 bool kvb_stream_is_settled(const struct kvb_stream *stream)

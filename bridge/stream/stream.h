@@ -162,6 +162,16 @@ void kvb_stream_note_sleep(
  * already. */
 bool kvb_stream_note_misfit(struct kvb_stream *stream);
 
+/* Why no batches come live, as stream/silence.h finds it: UNVERIFIED with this reason until one
+ * does, or NONE is noted.  False: it is noted already. */
+bool kvb_stream_note_silence(struct kvb_stream *stream, enum kvb_stream_reason reason);
+
+/* True: a batch of this list came live. */
+bool kvb_stream_has_live(const struct kvb_stream *stream);
+
+/* True: the replay lacks batches that came live, so it is another engine's, or has no buffer. */
+bool kvb_stream_is_replay_foreign(const struct kvb_stream *stream);
+
 /* True: a replay is to be requested now, from *out_from.  It stays true until
  * kvb_stream_replay_started() is called. */
 bool kvb_stream_wants_replay(const struct kvb_stream *stream, uint64_t now_ns, uint64_t *out_from);

@@ -87,6 +87,8 @@ struct kvb_source {
     struct kvb_named_endpoint replay;
     bool is_unanswered; /* the newest replay request has no reply yet */
     char topic[topic_bytes];
+    bool listens_to_all; /* the SUB is also subscribed to "" */
+    struct kvb_source_strays strays;
     enum kvb_replay_request replay_request;
     struct kvb_reply_queue replies;
     bool is_cut; /* the queue was full: the rest of the replay was dropped */
@@ -127,6 +129,7 @@ static kvb_status open_event_sub(struct kvb_source *source)
     kvb_zap_write_domain(domain, source->owner);
     kvb_named_endpoint_write(&source->events, address);
     KVB_TRY(kvb_zmq_socket_open(source->context, &as, &source->sub));
+    source->listens_to_all = false;
     if (zmq_setsockopt(source->sub, ZMQ_SUBSCRIBE, source->topic, strlen(source->topic)) != 0) {
         return KVB_IO;
     }
@@ -281,6 +284,27 @@ static void fetch_ahead(kvb_span payload)
     }
 }
 
+/* A message of another topic came because the SUB listens to all. */
+static bool is_of_topic(const struct kvb_source *source, const struct kvb_frames *frames)
+{
+    const size_t len = strlen(source->topic);
+
+    return frames->frame[0].len >= len && memcmp(frames->frame[0].data, source->topic, len) == 0;
+}
+
+static void note_other_topic(struct kvb_source_strays *strays, kvb_span topic)
+{
+    const size_t room = sizeof strays->topic - 1;
+    const size_t len = topic.len < room ? topic.len : room;
+
+    strays->other_topics++;
+    for (size_t i = 0; i < len; i++) {
+        const unsigned char byte = topic.data[i];
+        strays->topic[i] = byte >= ' ' && byte <= '~' ? (char)byte : '?';
+    }
+    strays->topic[len] = '\0';
+}
+
 size_t kvb_source_receive(
     struct kvb_source *source, struct kvb_source_batch out_batches[kvb_source_run],
     uint64_t *out_refused)
@@ -302,12 +326,16 @@ size_t kvb_source_receive(
         }
         zmq->run_count++;
         batch->sender = sender_of(source, message);
-        if (kvb_frames_read_live(&message->frames, &batch->seq, &batch->payload) == KVB_OK) {
+        if (kvb_frames_read_live(&message->frames, &batch->seq, &batch->payload) != KVB_OK) {
+            source->strays.unnumbered++;
+            source->strays.frames = message->frames.count;
+            (*out_refused)++;
+        } else if (!is_of_topic(source, &message->frames)) {
+            note_other_topic(&source->strays, message->frames.frame[0]);
+        } else {
             fetch_ahead(batch->payload);
             bytes += batch->payload.len;
             batches++;
-        } else {
-            (*out_refused)++;
         }
     }
     return batches;
@@ -399,6 +427,7 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
         break;
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
         source->counters.connects++;
+        source->strays = (struct kvb_source_strays){ 0 };
         source->is_up = true;
         subscribe_new_connection(source);
         source->attempt = ATTEMPT_RUNS;
@@ -584,6 +613,22 @@ bool kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_
 const struct kvb_source_counters *kvb_source_count(const struct kvb_source *source)
 {
     return &source->counters;
+}
+
+const struct kvb_source_strays *kvb_source_strays(const struct kvb_source *source)
+{
+    return &source->strays;
+}
+
+void kvb_source_listen_to_all(struct kvb_source *source, bool listens)
+{
+    if (!source->sub || source->topic[0] == '\0' || source->listens_to_all == listens) {
+        return;
+    }
+    const int option = listens ? ZMQ_SUBSCRIBE : ZMQ_UNSUBSCRIBE;
+    if (zmq_setsockopt(source->sub, option, "", 0) == 0) { /* else: the next call tries again */
+        source->listens_to_all = listens;
+    }
 }
 
 /* ---- Replay ---- */

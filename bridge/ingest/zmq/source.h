@@ -120,6 +120,22 @@ struct kvb_source_counters {
     uint64_t refusals;        /* handshakes that failed, probably because of keys */
 };
 
+/* What came on the present connection instead of batches. */
+struct kvb_source_strays {
+    uint64_t unnumbered;   /* messages that are no numbered batches: kvb_frames_read_live() */
+    size_t frames;         /* of the newest of them */
+    uint64_t other_topics; /* messages of other topics: kvb_source_listen_to_all() */
+    char topic[64];        /* of the newest of them; printable, "" for none */
+};
+
+/* Borrowed; valid until the source is closed. */
+const struct kvb_source_strays *kvb_source_strays(const struct kvb_source *source);
+
+/* Subscribes to all topics, or to the configured one alone again.  A publisher sends only what is
+ * subscribed to, so nothing else shows that the topic is wrong.  Messages of other topics are
+ * counted and dropped. */
+void kvb_source_listen_to_all(struct kvb_source *source, bool listens);
+
 /* Why the newest handshake failed, when keys are the likely reason; "" after one has succeeded. For
  * a bound socket: "" while an engine is connected.  Static. */
 const char *kvb_source_refusal(const struct kvb_source *source);

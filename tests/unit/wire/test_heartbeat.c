@@ -481,7 +481,11 @@ static void a_newer_reason_stands_beside_one_that_old_readers_know([[maybe_unuse
         uint8_t older, newer; /* numbers in the proto file */
         enum kvb_stream_reason shown;
     } rows[] = { { KVB_REASON_ASLEEP, 16, 26, KVB_REASON_ENGINE_AWAY },
-                 { KVB_REASON_OCCUPANCY, 22, 27, KVB_REASON_NO_BASE } };
+                 { KVB_REASON_OCCUPANCY, 22, 27, KVB_REASON_NO_BASE },
+                 { KVB_REASON_NO_NUMBER, 22, 40, KVB_REASON_NO_BASE },
+                 { KVB_REASON_OTHER_TOPIC, 22, 41, KVB_REASON_NO_BASE },
+                 { KVB_REASON_CACHING_OFF, 22, 42, KVB_REASON_NO_BASE },
+                 { KVB_REASON_NOT_FED, 22, 43, KVB_REASON_NO_BASE } };
 
     for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
         KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
