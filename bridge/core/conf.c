@@ -3,6 +3,7 @@
 #include "core/conf_inside.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "core/span.h"
 
 #include <errno.h>
 #include <libconfig.h>
@@ -345,6 +346,48 @@ static unsigned line_at(const char *text, const char *at)
     return line;
 }
 
+/* The line with this number, without blanks at its ends. */
+static kvb_span line_of(const char *text, unsigned line)
+{
+    while (line > 1 && (text = strchr(text, '\n')) != NULL) {
+        text++;
+        line--;
+    }
+    if (!text) {
+        return (kvb_span){ (const uint8_t *)"", 0 };
+    }
+    text += strspn(text, " \t\r");
+    size_t len = strcspn(text, "\n");
+    while (len > 0 && strchr(" \t\r", text[len - 1])) {
+        len--;
+    }
+    return (kvb_span){ (const uint8_t *)text, len };
+}
+
+/* libconfig says "syntax error" and "duplicate setting name", and nothing else. */
+static kvb_status refuse_syntax(struct kvb_conf *conf, const char *text)
+{
+    const unsigned line = (unsigned)config_error_line(conf->tree);
+    const char *error = config_error_text(conf->tree);
+    const kvb_span found = line_of(text, line);
+    const int len = found.len < 60 ? (int)found.len : 60;
+    struct kvb_detail detail;
+
+    if (strncmp(error, "duplicate", strlen("duplicate")) == 0) {
+        kvb_detail_set(
+            &detail,
+            "duplicate setting name: \"%.*s\" gives a key of its group a second time: remove one",
+            len, (const char *)found.data);
+    } else {
+        kvb_detail_set(
+            &detail,
+            "%s at \"%.*s\": there or just before a ; a comma, a quote or a bracket is missing or "
+            "too many",
+            error, len, (const char *)found.data);
+    }
+    return refuse_conf_text(conf, line, detail.text);
+}
+
 static kvb_status parse_conf_text(struct kvb_conf *conf, char *text)
 {
     const char *why = NULL;
@@ -355,8 +398,7 @@ static kvb_status parse_conf_text(struct kvb_conf *conf, char *text)
     }
     config_init(conf->tree);
     if (config_read_string(conf->tree, text) != CONFIG_TRUE) {
-        return refuse_conf_text(
-            conf, (unsigned)config_error_line(conf->tree), config_error_text(conf->tree));
+        return refuse_syntax(conf, text);
     }
     return kvb_conf_expand(conf, config_root_setting(conf->tree));
 }

@@ -371,6 +371,64 @@ struct group {
 
 static void check_group(const struct group *group, const config_setting_t *setting, const char *at);
 
+/* ---- A misspelt key ---- */
+
+enum { max_typos = 3, max_typed = 64 };
+
+/* Levenshtein's distance, row by row.  Longer texts than max_typed count as different. */
+static size_t edit_distance(const char *one, size_t one_len, const char *other, size_t other_len)
+{
+    size_t row[max_typed + 1];
+
+    if (one_len > max_typed || other_len > max_typed) {
+        return SIZE_MAX;
+    }
+    for (size_t i = 0; i <= other_len; i++) {
+        row[i] = i;
+    }
+    for (size_t i = 1; i <= one_len; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t k = 1; k <= other_len; k++) {
+            const size_t replaced = diagonal + (one[i - 1] != other[k - 1]);
+            const size_t shorter = (row[k] < row[k - 1] ? row[k] : row[k - 1]) + 1;
+            diagonal = row[k];
+            row[k] = replaced < shorter ? replaced : shorter;
+        }
+    }
+    return row[other_len];
+}
+
+/* The length of as many parts of a path as `like` has; all of it when it has fewer. */
+static size_t parts_len(const char *path, const char *like)
+{
+    size_t len = strcspn(path, ".");
+
+    for (const char *dot = strchr(like, '.'); dot && path[len] == '.'; dot = strchr(dot + 1, '.')) {
+        len += 1 + strcspn(path + len + 1, ".");
+    }
+    return len;
+}
+
+/* Writes the key or group that the operator probably meant; "" if none is near. */
+static void
+find_nearest(const struct kvb_conf_table *table, const char *path, char out_key[path_bytes])
+{
+    const size_t len = strlen(path);
+    size_t best = len / 3 < max_typos ? len / 3 + 1 : max_typos + 1; /* fewer typos than this */
+
+    out_key[0] = '\0';
+    for (size_t i = 0; i < table->count; i++) {
+        const char *key = table->keys[i].path;
+        const size_t key_len = parts_len(key, path);
+        const size_t distance = edit_distance(path, len, key, key_len);
+        if (distance < best) {
+            best = distance;
+            (void)snprintf(out_key, path_bytes, "%.*s", (int)key_len, key);
+        }
+    }
+}
+
 /* The key has no row: it is of an earlier version, or a mistake. */
 static void report_unknown(
     const struct group *group, const config_setting_t *member, const char *path, const char *full)
@@ -386,7 +444,12 @@ static void report_unknown(
             return;
         }
     }
-    kvb_conf_add_error(group->conf, line, full, "unknown key: --help lists the known ones");
+    char nearest[path_bytes];
+    find_nearest(group->table, path, nearest);
+    kvb_detail_set(
+        &detail, "unknown key: --help lists the known ones%s%s%s", nearest[0] ? "; is it " : "",
+        nearest, nearest[0] ? " that is meant?" : "");
+    kvb_conf_add_error(group->conf, line, full, detail.text);
 }
 
 static void check_member(const struct group *group, const config_setting_t *member, const char *at)

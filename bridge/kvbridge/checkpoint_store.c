@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -347,6 +348,27 @@ kvb_status kvb_checkpoint_directory_check(const char *directory, struct kvb_deta
             directory);
     }
     return is_open_to_all ? KVB_BAD_CONFIG : KVB_OK;
+}
+
+bool kvb_checkpoint_directory_may_come(const char *directory)
+{
+    char parent[PATH_MAX];
+    struct stat about;
+
+    size_t len = strlen(directory);
+
+    if (len >= sizeof parent || stat(directory, &about) == 0 || errno != ENOENT) {
+        return false;
+    }
+    while (len > 0 && directory[len - 1] == '/') {
+        len--;
+    }
+    while (len > 0 && directory[len - 1] != '/') {
+        len--;
+    }
+    memcpy(parent, directory, len); /* without the last part */
+    parent[len] = '\0';
+    return stat(parent, &about) == 0 && S_ISDIR(about.st_mode);
 }
 
 /* The kernel releases the lock when the process ends, also after a crash. */

@@ -39,6 +39,9 @@ kvb_checkpoint_name_of(uint64_t home, uint64_t worker_id, uint32_t dp_rank);
  * read as far as the engine confirms it.  KVB_BAD_CONFIG: detail says why not. */
 kvb_status kvb_checkpoint_directory_check(const char *directory, struct kvb_detail *detail);
 
+/* True: the directory does not exist, but the one that would contain it does. */
+bool kvb_checkpoint_directory_may_come(const char *directory);
+
 /* Takes the directory for this process alone.
  * KVB_BAD_CONFIG  as above
  * KVB_AGAIN       another process uses it, perhaps one that is about to end; two processes

@@ -8,6 +8,7 @@
 #include "kvbridge/checkpoint_store.h"
 #include "kvbridge/dns_list.h"
 
+#include <arpa/inet.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -651,16 +652,65 @@ static const struct {
     size_t offset;
     bool is_per_rank;
     bool is_shared; /* several workers may name the same coordinator */
+    bool is_ours;   /* the bridge listens there: kvbridge/config_republish.c */
+    bool may_bind;  /* it listens there if `bind` is true */
 } sockets[] = {
-    { "events", offsetof(struct kvb_worker_config, events), .is_per_rank = true },
+    { "events", offsetof(struct kvb_worker_config, events), .is_per_rank = true, .may_bind = true },
     { "replay", offsetof(struct kvb_worker_config, replay), .is_per_rank = true },
-    { "republish.events", offsetof(struct kvb_worker_config, republish.events),
-      .is_per_rank = true },
-    { "republish.replay", offsetof(struct kvb_worker_config, republish.replay),
-      .is_per_rank = true },
+    { "republish.events", offsetof(struct kvb_worker_config, republish.events), .is_per_rank = true,
+      .is_ours = true },
+    { "republish.replay", offsetof(struct kvb_worker_config, republish.replay), .is_per_rank = true,
+      .is_ours = true },
     { "load.zmq", offsetof(struct kvb_worker_config, load.zmq), .is_shared = false },
     { "load.coordinator", offsetof(struct kvb_worker_config, load.coordinator), .is_shared = true },
 };
+
+/* Refuses what no socket can use.  An engine's own endpoint is often copied to its reader: what an
+ * engine binds is not what a bridge connects to. */
+static kvb_status
+check_place(const struct kvb_endpoint *endpoint, bool binds, bool may_bind, struct kvb_detail *why)
+{
+    const char *place = (const char *)endpoint->place.data;
+    const size_t len = endpoint->place.len;
+    struct in6_addr address;
+    char host[kvb_endpoint_host_bytes] = "";
+
+    if (endpoint->scheme == KVB_ENDPOINT_INPROC) {
+        kvb_detail_set(
+            why, "inproc:// reaches no other process: give the engine tcp://*:PORT or ipc://path");
+        return KVB_BAD_CONFIG;
+    }
+    if (endpoint->scheme == KVB_ENDPOINT_IPC) {
+        return KVB_OK;
+    }
+    if (len == 1 && place[0] == '*' && !binds) {
+        kvb_detail_set(
+            why,
+            "* is where an engine listens, and a bridge cannot connect to it: write the "
+            "engine's host instead of *%s",
+            may_bind ? ", or set bind = true if the engine connects to this bridge" : "");
+        return KVB_BAD_CONFIG;
+    }
+    if (place[0] != '[') {
+        if (memchr(place, ':', len)) {
+            kvb_detail_set(
+                why, "an address of IPv6 needs brackets: tcp://[%.*s]:%u", (int)len, place,
+                endpoint->port);
+            return KVB_BAD_CONFIG;
+        }
+        return KVB_OK;
+    }
+    /* A zone, as in [fe80::1%eth0], is not part of the address. */
+    if (len > 2 && len < sizeof host && place[len - 1] == ']') {
+        memcpy(host, place + 1, len - 2);
+        host[strcspn(host, "%")] = '\0';
+    }
+    if (inet_pton(AF_INET6, host, &address) != 1) {
+        kvb_detail_set(why, "in brackets: expected an address of IPv6, as in tcp://[fd00::7]:5557");
+        return KVB_BAD_CONFIG;
+    }
+    return KVB_OK;
+}
 
 /* One endpoint that the file gives. */
 struct claim {
@@ -742,7 +792,10 @@ static void claim_endpoint(
     }
     const uint32_t first = sockets[socket].is_per_rank ? worker->first_rank : 0;
     const uint32_t ranks = sockets[socket].is_per_rank ? worker->ranks : 1;
-    if (kvb_endpoint_range_of(text, first, ranks, &claim.range, &detail) != KVB_OK) {
+    const bool may_bind = sockets[socket].may_bind;
+    if (kvb_endpoint_range_of(text, first, ranks, &claim.range, &detail) != KVB_OK ||
+        (!sockets[socket].is_ours &&
+         check_place(&claim.range.base, may_bind && worker->bind, may_bind, &detail) != KVB_OK)) {
         kvb_conf_error(claims->conf, worker_key_path(key, at, claim.key), "%s", detail.text);
         return;
     }
@@ -852,7 +905,8 @@ static void check_facts(struct kvb_conf *conf, struct kvb_bridge_config *config)
 
 /* ---- All together ------------------------------------------------------------------------- */
 
-/* A missing directory is only a warning, because systemd creates it at the first start. */
+/* A missing directory is only a warning where it can be made, because systemd creates it at the
+ * first start. */
 static void check_checkpoint(struct kvb_conf *conf, const struct kvb_bridge_config *config)
 {
     struct kvb_detail detail = { .text = "" };
@@ -865,7 +919,11 @@ static void check_checkpoint(struct kvb_conf *conf, const struct kvb_bridge_conf
             conf, "checkpoint",
             "must begin with /, so that it does not depend on the working directory");
     } else if (kvb_checkpoint_directory_check(config->checkpoint, &detail) != KVB_OK) {
-        kvb_conf_warning(conf, "checkpoint", "%s", detail.text);
+        if (kvb_checkpoint_directory_may_come(config->checkpoint)) {
+            kvb_conf_warning(conf, "checkpoint", "%s", detail.text);
+        } else {
+            kvb_conf_error(conf, "checkpoint", "%s", detail.text);
+        }
     }
 }
 

@@ -25,6 +25,23 @@ enum { max_waiting = 64 };
 
 /* ---- Opening, closing ---- */
 
+/* What is wrong with the address of one worker, such as a port that another process has, keeps no
+ * other worker away. */
+static kvb_status pass_over(
+    struct kvb_bridge *bridge, const struct kvb_worker_config *settings, kvb_status status,
+    const struct kvb_detail *why)
+{
+    if (status != KVB_BAD_CONFIG && status != KVB_IO) {
+        return status;
+    }
+    kvb_log_write(
+        bridge->log, KVB_LOG_ERROR, "bridge",
+        "a rank cannot be opened: it is left out until the configuration is read again (SIGHUP)",
+        "why", why->text, "worker", KVB_LOG_U64(settings->id), "dp_rank",
+        KVB_LOG_U64(settings->first_rank), NULL);
+    return KVB_OK;
+}
+
 static kvb_status open_listed(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
     KVB_OWN(kvb_members_done) struct kvb_members members = { 0 };
@@ -33,10 +50,14 @@ static kvb_status open_listed(struct kvb_bridge *bridge, struct kvb_detail *deta
         bridge->config->workers, bridge->config->worker_count, &bridge->config->publish.labels,
         &members));
     for (size_t i = 0; i < members.rank_count; i++) {
-        KVB_TRY(kvb_bridge_open_rank(bridge, &members.ranks[i], KVB_BRIDGE_OF_FILE, detail));
+        const kvb_status status =
+            kvb_bridge_open_rank(bridge, &members.ranks[i], KVB_BRIDGE_OF_FILE, detail);
+        KVB_TRY(pass_over(bridge, &members.ranks[i], status, detail));
     }
     for (size_t i = 0; i < members.load_count; i++) {
-        KVB_TRY(kvb_bridge_open_load(bridge, &members.loads[i], KVB_BRIDGE_OF_FILE, detail));
+        const kvb_status status =
+            kvb_bridge_open_load(bridge, &members.loads[i], KVB_BRIDGE_OF_FILE, detail);
+        KVB_TRY(pass_over(bridge, &members.loads[i], status, detail));
     }
     atomic_store(&bridge->shown.stream_count, bridge->membership.rank_count);
     kvb_bridge_list_stats(bridge);

@@ -205,9 +205,18 @@ static void unknown_keys_are_errors_at_every_depth(void **state)
     assert_wrong(
         "tex = 1;\na = {\n  text2 = \"x\";\n  b = { bigger = 1; };\n};\nother = { x = 1; };\n"
         "things = (\n { id = 1; load = {\n slot = 1; }; a = 2; } );",
-        "1: tex: unknown key", "3: a.text2: unknown key", "4: a.b.bigger: unknown key",
-        "6: other: unknown key", "9: things[0].load.slot: unknown key",
+        "1: tex: unknown key: --help lists the known ones", /* nothing is near */
+        "3: a.text2: unknown key: --help lists the known ones; is it a.text that is meant?",
+        "4: a.b.bigger: unknown key", "6: other: unknown key",
+        "9: things[0].load.slot: unknown key: --help lists the known ones; is it load.slots that "
+        "is",
         "9: things[0].a: unknown key");
+    assert_wrong(
+        "color = \"red\";\nthing = ();\nti = 1;\nrtaio = 1;",
+        "1: color: unknown key: --help lists the known ones; is it colour that is meant?",
+        "2: thing: unknown key: --help lists the known ones; is it things that is meant?",
+        "3: ti: unknown key: --help lists the known ones",
+        "4: rtaio: unknown key: --help lists the known ones");
 }
 
 static void a_key_of_an_earlier_version_says_what_serves_in_its_place(void **state)
@@ -387,8 +396,12 @@ static void errors_above_the_ceiling_are_only_counted(void **state)
 static void wrong_syntax_is_reported_with_its_line(void **state)
 {
     (void)state;
-    assert_wrong("ratio = 1;\na = { text = ;\n};", "2: syntax error");
-    assert_wrong("ratio = 1;\nratio = 1;", "2: duplicate setting name");
+    assert_wrong(
+        "ratio = 1;\na = { text = ;\n};",
+        "2: syntax error at \"a = { text = ;\": there or just before");
+    assert_wrong(
+        "ratio = 1;\nratio = 1;", "2: duplicate setting name: \"ratio = 1;\" gives a key of its "
+                                  "group a second time: remove one");
     assert_wrong("ratio = 1;\na = {", "2: syntax error");
     assert_wrong("ratio = 1;\na = { text = \"x\n\n", "2: the string that begins here");
     assert_wrong(

@@ -213,6 +213,12 @@ static void a_path_that_is_no_directory_is_a_configuration_error(void **state)
         detail.text,
         "checkpoint: /nowhere: No such file or directory: create the directory, or set "
         "checkpoint = \"\"");
+    assert_true(kvb_checkpoint_directory_may_come("/nowhere"));
+    assert_true(kvb_checkpoint_directory_may_come("/tmp/nowhere//"));
+    assert_false(kvb_checkpoint_directory_may_come("/nowhere/below"));
+    assert_false(kvb_checkpoint_directory_may_come("/dev/null"));
+    assert_false(kvb_checkpoint_directory_may_come("/dev/null/below"));
+    assert_false(kvb_checkpoint_directory_may_come("/tmp"));
     assert_int_equal(kvb_checkpoint_directory_check("/dev/null", &detail), KVB_BAD_CONFIG);
 }
 

@@ -635,12 +635,50 @@ static void port_ranges_of_one_worker_must_not_overlap(void **state)
         "3 (5557 .. 5558)");
 }
 
+/* An engine's own endpoint, copied to its reader, and what no process can reach. */
+static void an_endpoint_that_nothing_can_connect_to_is_refused(void **state)
+{
+    static const struct {
+        const char *keys;
+        const char *error;
+    } rows[] = {
+        { "events = \"tcp://*:5557\";",
+          "3: workers[0].events: * is where an engine listens, and a bridge cannot connect to it: "
+          "write the engine's host instead of *, or set bind = true" },
+        { "events = \"tcp://h:5557\"; replay = \"tcp://*:6557\";",
+          "3: workers[0].replay: * is where an engine listens" },
+        { "events = \"tcp://*:5557\"; bind = true; replay = \"tcp://*:6557\";",
+          "3: workers[0].replay: * is where an engine listens" },
+        { "events = \"tcp://h:5557\"; load = { zmq = \"tcp://*:7557\"; };",
+          "3: workers[0].load.zmq: * is where an engine listens" },
+        { "events = \"inproc://kv\";", "3: workers[0].events: inproc:// reaches no other process" },
+        { "events = \"tcp://::1:5557\";",
+          "3: workers[0].events: an address of IPv6 needs brackets: tcp://[::1]:5557" },
+        { "events = \"tcp://h:5557\"; replay = \"tcp://fd00::7:6557\";",
+          "3: workers[0].replay: an address of IPv6 needs brackets: tcp://[fd00::7]:6557" },
+        { "events = \"tcp://[::1:5557\";", "3: workers[0].events: in brackets: expected" },
+        { "events = \"tcp://[h]:5557\";", "3: workers[0].events: in brackets: expected" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        char text[600];
+        (void)snprintf(
+            text, sizeof text,
+            PUBLISH "workers = (\n{ id = 1; model = \"m\"; block_size = 16; %s });", rows[i].keys);
+        assert_wrong(text, rows[i].error);
+    }
+    struct kvb_bridge_config config = read_good(
+        PUBLISH "workers = (" WORKER("1", "events = \"tcp://*:5557\"; bind = true;") "," WORKER(
+            "2", "events = \"tcp://[fe80::1%eth0]:5557\"; replay = \"tcp://[::1]:6557\";") ");");
+    kvb_bridge_config_done(&config);
+}
+
 static void port_ranges_of_different_workers_must_not_overlap(void **state)
 {
     (void)state;
     assert_wrong(
-        PUBLISH
-        "workers = (\n" WORKER("1", "events = \"tcp://*:5557\"; first_rank = 2;") ",\n" WORKER(
+        PUBLISH "workers = (\n" WORKER("1", "events = \"tcp://localhost:5557\"; first_rank = 2;") ",\n" WORKER(
             "2",
             "events = \"tcp://127.0.0.1:5559\";") ",\n" WORKER("3", "events = \"tcp://h:1\"; load = { zmq = \"tcp://localhost:5559\"; };") ");",
         "4: workers[1].events: its ports 5559 .. 5559 are also those of workers[0].events in line "
@@ -850,6 +888,7 @@ int main(void)
         cmocka_unit_test(each_rank_may_have_an_id_of_its_own),
         cmocka_unit_test(ids_need_one_unique_id_for_each_rank),
         cmocka_unit_test(port_ranges_of_one_worker_must_not_overlap),
+        cmocka_unit_test(an_endpoint_that_nothing_can_connect_to_is_refused),
         cmocka_unit_test(port_ranges_of_different_workers_must_not_overlap),
         cmocka_unit_test(adjacent_ranges_and_one_load_port_for_all_ranks_are_accepted),
         cmocka_unit_test(ranks_that_an_endpoint_cannot_express_are_errors),
