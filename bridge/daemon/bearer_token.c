@@ -8,14 +8,14 @@
 
 enum { file_bytes = 1024 };
 
-static bool is_token_word(const char *text, size_t len)
+static bool is_token_word(const char *text, size_t len, size_t min)
 {
     for (size_t i = 0; i < len; i++) {
         if (!isgraph((unsigned char)text[i])) {
             return false;
         }
     }
-    return len >= kvb_bearer_token_min && len < kvb_bearer_token_bytes;
+    return len >= min && len < kvb_bearer_token_bytes;
 }
 
 /* The length of the first line.  A NUL byte does not end it: the token would be cut there without a
@@ -30,25 +30,37 @@ static size_t first_line_len(const char *text, size_t len)
     return line;
 }
 
-kvb_status kvb_bearer_token_read(
-    const char *path, char out_token[kvb_bearer_token_bytes], struct kvb_detail *detail)
+static kvb_status read_token(
+    const char *path, size_t min, char out_token[kvb_bearer_token_bytes], struct kvb_detail *detail)
 {
     char text[file_bytes];
     size_t file_len = 0;
 
     KVB_TRY(kvb_secret_file_read(path, KVB_FILE_PRIVATE, text, sizeof text, &file_len, detail));
     const size_t len = first_line_len(text, file_len);
-    const bool is_token = is_token_word(text, len);
+    const bool is_token = is_token_word(text, len, min);
     if (is_token) {
         text[len] = '\0';
         memcpy(out_token, text, len + 1);
     } else {
         kvb_detail_set(
-            detail, "the first line of %s is no token: write %d .. %d printable bytes, no blanks",
-            path, kvb_bearer_token_min, kvb_bearer_token_bytes - 1);
+            detail, "the first line of %s is no token: write %zu .. %d printable bytes, no blanks",
+            path, min, kvb_bearer_token_bytes - 1);
     }
     explicit_bzero(text, sizeof text);
     return is_token ? KVB_OK : KVB_BAD_CONFIG;
+}
+
+kvb_status kvb_bearer_token_read(
+    const char *path, char out_token[kvb_bearer_token_bytes], struct kvb_detail *detail)
+{
+    return read_token(path, kvb_bearer_token_min, out_token, detail);
+}
+
+kvb_status
+kvb_api_key_read(const char *path, char out_key[kvb_bearer_token_bytes], struct kvb_detail *detail)
+{
+    return read_token(path, 1, out_key, detail);
 }
 
 /* Constant-time comparison: all bytes are compared, so the time reveals nothing about the token. */

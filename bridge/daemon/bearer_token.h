@@ -18,6 +18,10 @@ enum { kvb_bearer_token_bytes = 257, kvb_bearer_token_min = 16 };
 kvb_status kvb_bearer_token_read(
     const char *path, char out_token[kvb_bearer_token_bytes], struct kvb_detail *detail);
 
+/* The same for the key of another server, which may be as short as that server accepts. */
+kvb_status
+kvb_api_key_read(const char *path, char out_key[kvb_bearer_token_bytes], struct kvb_detail *detail);
+
 /* True when the header is "Bearer TOKEN".  Compares in constant time.  False for an empty token. */
 bool kvb_bearer_token_is_shown(
     const char authorization[], const char token[kvb_bearer_token_bytes]);

@@ -119,6 +119,10 @@ static const struct kvb_conf_key worker_keys[] = {
               "/server_info (SGLang 0.5.23), and reads them again after a lost\n"
               "connection.  The engine must bind tcp://*:port.  Empty: the keys below\n"
               "give them." },
+    { "discover_token_file", KVB_CONF_STRING, "", 0, FIELD(discover_token_file),
+      .help = "File with the API key that the engine's HTTP server wants, sent as a\n"
+              "bearer token with requests to `discover`; read again for each.  Empty:\n"
+              "none.  Only its owner and its group may have access." },
     { "events", KVB_CONF_STRING, NULL, 1, FIELD(events), .instead = "discover",
       .help = "The PUB socket of the engine: tcp://host:port (rank r uses port + r),\n"
               "ipc://path or inproc://name." },
@@ -402,6 +406,9 @@ static const struct kvb_conf_key keys[] = {
     { "kubernetes.discover", KVB_CONF_BOOL, "false", 0, 0, FIELD(kubernetes.discover),
       .help = "true: read ports and ranks from the engine's HTTP port, as with\n"
               "workers.discover.  An engine without these pages has the ports of its pod." },
+    { "kubernetes.discover_token_file", KVB_CONF_STRING, "", 0,
+      FIELD(kubernetes.worker.discover_token_file),
+      .help = "File with the API key for `discover`, as workers.discover_token_file." },
     { "kubernetes.tokenize", KVB_CONF_BOOL, "false", 0, 0, FIELD(kubernetes.tokenize),
       .help = "true: the pod's HTTP address is also published as the worker's `tokenize`." },
     WORKER_ROWS("kubernetes", kubernetes.worker, "16",
@@ -833,6 +840,19 @@ static void check_pages(struct kvb_conf *conf, const struct kvb_bridge_config *c
     }
 }
 
+static void
+check_api_key(struct kvb_conf *conf, const char *key, const struct kvb_worker_config *worker)
+{
+    char token[kvb_bearer_token_bytes];
+    struct kvb_detail detail = { .text = "" };
+
+    if (worker->discover_token_file[0] != '\0' &&
+        kvb_api_key_read(worker->discover_token_file, token, &detail) != KVB_OK) {
+        kvb_conf_error(conf, key, "%s", detail.text);
+    }
+    explicit_bzero(token, sizeof token);
+}
+
 /* With `discover` the engine gives these settings, so the file must not. */
 static void
 check_discovered(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
@@ -851,6 +871,7 @@ check_discovered(struct kvb_conf *conf, const struct kvb_worker_config *worker, 
     if (kvb_fetch_check_url(worker->discover, &detail) != KVB_OK) {
         kvb_conf_error(conf, worker_key_path(key, number, "discover"), "%s", detail.text);
     }
+    check_api_key(conf, worker_key_path(key, number, "discover_token_file"), worker);
     for (size_t i = 0; i < KVB_COUNT_OF(advertised); i++) {
         if (advertised[i].is_given) {
             kvb_conf_error(
@@ -865,8 +886,14 @@ static void check_discovery(struct kvb_conf *conf, const struct kvb_bridge_confi
     for (size_t i = 0; i < config->worker_count; i++) {
         if (config->workers[i].discover[0] != '\0') {
             check_discovered(conf, &config->workers[i], i);
+        } else if (config->workers[i].discover_token_file[0] != '\0') {
+            char key[key_bytes];
+            kvb_conf_error(
+                conf, worker_key_path(key, i, "discover_token_file"),
+                "is for requests to `discover`, which this worker does not have: leave it out");
         }
     }
+    check_api_key(conf, "kubernetes.discover_token_file", &config->kubernetes.worker);
 }
 
 static void settle_curves(struct kvb_conf *conf, struct kvb_bridge_config *config)

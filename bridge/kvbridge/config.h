@@ -84,6 +84,7 @@ struct kvb_worker_config {
     char lora[kvb_model_bytes + 1];            /* for events that name none; "": base model */
     char discover[kvb_config_url_bytes]; /* HTTP URL of the engine, which gives the addresses; "":
                                             configured below */
+    char discover_token_file[kvb_config_path_bytes]; /* "": the engine wants no key */
     char events[kvb_endpoint_bytes];
     char replay[kvb_endpoint_bytes]; /* "": the engine has no replay endpoint */
     bool may_connect;                /* discovered: the engine may not listen at `events` */

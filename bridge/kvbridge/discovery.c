@@ -7,6 +7,7 @@
 #include "core/own.h"
 #include "core/thread.h"
 #include "core/url_show.h"
+#include "daemon/bearer_token.h"
 #include "ingest/http/fetch.h"
 #include "kvbridge/members.h"
 #include "wire/engine/event_sources.h"
@@ -19,7 +20,8 @@
 static const uint64_t first_pause_ns = 500 * KVB_NS_PER_MS;
 static const uint64_t longest_pause_ns = 10 * KVB_NS_PER_S;
 
-enum { timeout_ms = 5000, look_ms = 200, idle_ms = 60000, url_bytes = 600, http_not_found = 404 };
+enum { timeout_ms = 5000, look_ms = 200, idle_ms = 60000, url_bytes = 600 };
+enum { http_unauthorized = 401, http_forbidden = 403, http_not_found = 404 };
 
 /* The pages that list the event sockets: vLLM's first, then SGLang's. */
 static const struct page {
@@ -365,6 +367,12 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
         status = take_target_answer(target, &why);
     } else if (end->code == http_not_found) {
         status = take_own_addresses(target, &why);
+    } else if (end->code == http_unauthorized || end->code == http_forbidden) {
+        kvb_detail_set(
+            &why, "it answers %u: %s", end->code,
+            target->worker.discover_token_file[0] == '\0'
+                ? "set discover_token_file to a file with its API key"
+                : "it does not accept the key in discover_token_file");
     }
     if (status != KVB_OK) {
         target->page = 0;
@@ -377,12 +385,27 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
 
 /* ---- The thread ---- */
 
+/* Reads the key for each request, so that a rotated one is used.  False: the file has none. */
+static bool read_api_key(struct target *target, char out_key[kvb_bearer_token_bytes])
+{
+    const char *path = target->worker.discover_token_file;
+    struct kvb_detail why = { .text = "" };
+
+    if (path[0] == '\0' || kvb_api_key_read(path, out_key, &why) == KVB_OK) {
+        return true;
+    }
+    say_trouble(target, why.text, &why);
+    return false;
+}
+
 static void start_target_fetch(struct target *target, uint64_t now_ns)
 {
     const size_t len = strlen(target->worker.discover);
     const bool has_slash = len > 0 && target->worker.discover[len - 1] == '/';
     char url[url_bytes];
+    char key[kvb_bearer_token_bytes] = "";
     const struct kvb_fetch_options options = { .url = url,
+                                               .token = key,
                                                .timeout_ms = timeout_ms,
                                                .max_bytes = kvb_max_event_sources_bytes,
                                                .networks = target->discovery->options.networks,
@@ -398,9 +421,14 @@ static void start_target_fetch(struct target *target, uint64_t now_ns)
         2 * target->pause_ns < longest_pause_ns ? 2 * target->pause_ns : longest_pause_ns;
     target->is_due = false;
     kvb_buf_reset(&target->body);
+    if (!read_api_key(target, key)) {
+        target->is_due = true; /* the file may be right after the pause */
+        return;
+    }
     if (kvb_fetch_start(target->discovery->fetcher, &options, &target->fetch) != KVB_OK) {
         target->is_due = true; /* out of memory: try after the pause */
     }
+    explicit_bzero(key, sizeof key);
 }
 
 static void tell_facts(struct target *target)

@@ -87,6 +87,25 @@ def test_two_ranks_of_a_stock_vllm_are_found(scene, api):
     assert len(lines(bridge, FOUND)) == 1
 
 
+def test_an_engine_that_wants_a_key_is_discovered_and_its_key_is_never_shown(scene, api, tmp_path):
+    one = scene.engine()
+    api.pages["/kv_event_sources"] = vllm_says("1 rank, endpoint tcp://*:0, no replay, no topic", one)
+    api.key = "sk-7"
+    key_file = tmp_path / "key"
+    key_file.write_text("sk-wrong\n")
+    key_file.chmod(0o600)
+    api.start()
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(discovered(api, more=f'discover_token_file = "{key_file}";'), profile="protobuf")
+    wait_for("it is said", lambda: "it answers 401: it does not accept the key in" in bridge.text(), 60)
+    key_file.write_text("sk-7\n")  # rotated: the next request has it
+    wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1, 60)
+    one.publish(store(1))
+    wait_for("the block is listed", lists(aggregator, 7, 1), 60)
+    shown = bridge.text() + json.dumps(bridge.get("/state"))
+    assert "sk-7" not in shown and "sk-wrong" not in shown
+
+
 def test_a_port_that_the_engine_has_drawn_is_connected_to(scene, api):
     one = scene.engine(topic=b"")
     body = vllm_says("1 rank, endpoint tcp://*:0, no replay, no topic", one)

@@ -419,12 +419,17 @@ class EngineApi:
         self.form = form
         self.sources = []
         self.asked = 0
+        self.key = ""  # that requests must show; "": none
         api = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self):
                 api.asked += 1
                 answer = api.answer(self.path)
+                if api.key and self.headers.get("Authorization") != f"Bearer {api.key}":
+                    self.send_response(401)
+                    self.send_header("Content-Length", "0")
+                    return self.end_headers()
                 body = json.dumps({"detail": "Not Found"} if answer is None else answer).encode()
                 self.send_response(404 if answer is None else 200)
                 self.send_header("Content-Length", str(len(body)))

@@ -252,6 +252,67 @@ static void put_ranks(const struct rank_bases *bases, struct kvb_event_sources *
     sources->count = bases->ranks;
 }
 
+/* One publisher: its rank's own address.  Its replay socket is on the same host. */
+static kvb_status read_publisher_of_rank(
+    struct json_object *publisher, const struct rank_bases *bases,
+    struct kvb_event_sources *sources)
+{
+    static const char scheme[] = "tcp://";
+    char endpoint[kvb_event_source_address_bytes] = "";
+    uint64_t rank = UINT64_MAX;
+
+    if (!json_object_is_type(publisher, json_type_object) ||
+        !read_source_number(publisher, "dp_rank", bases->ranks - 1, &rank) || rank == UINT64_MAX ||
+        !read_source_text(publisher, "endpoint", endpoint, sizeof endpoint)) {
+        return KVB_BAD_INPUT;
+    }
+    const char *port = strrchr(endpoint, ':');
+    if (strncmp(endpoint, scheme, sizeof scheme - 1) != 0 || port < endpoint + sizeof scheme) {
+        return KVB_BAD_INPUT;
+    }
+    struct kvb_event_source *out = &sources->sources[rank];
+    memcpy(out->endpoint, endpoint, sizeof out->endpoint);
+    if (bases->replay > 0) {
+        (void)snprintf(
+            out->replay_endpoint, sizeof out->replay_endpoint, "%.*s:%llu", (int)(port - endpoint),
+            endpoint, (unsigned long long)(bases->replay + rank));
+    }
+    return KVB_OK;
+}
+
+/* With several nodes each rank may be on another host than the one that answers. */
+static kvb_status read_publishers(
+    struct json_object *list, const struct rank_bases *bases, struct kvb_event_sources *sources,
+    struct kvb_detail *detail)
+{
+    const size_t count = kvb_json_list_len(list);
+    bool was_given[kvb_max_ranks] = { false };
+
+    if (list && !json_object_is_type(list, json_type_array)) {
+        return refuse_kv_events(detail, "publishers");
+    }
+    for (size_t i = 0; i < count; i++) {
+        struct json_object *publisher = json_object_array_get_idx(list, i);
+        if (read_publisher_of_rank(publisher, bases, sources) != KVB_OK) {
+            kvb_detail_set(
+                detail,
+                "kv_events.publishers[%zu]: expected dp_rank below dp_size and an "
+                "endpoint tcp://host:port",
+                i);
+            return KVB_BAD_INPUT;
+        }
+        const uint64_t rank = kvb_json_member_u64(publisher, "dp_rank");
+        if (was_given[rank]) {
+            kvb_detail_set(
+                detail, "kv_events.publishers: rank %llu is listed twice",
+                (unsigned long long)rank);
+            return KVB_BAD_INPUT;
+        }
+        was_given[rank] = true;
+    }
+    return KVB_OK;
+}
+
 static kvb_status read_sglang(
     struct json_object *source, struct kvb_event_sources *sources, struct kvb_detail *detail)
 {
@@ -266,7 +327,7 @@ static kvb_status read_sglang(
     }
     KVB_TRY(read_bases(source, &bases, detail));
     put_ranks(&bases, sources);
-    return KVB_OK;
+    return read_publishers(kvb_json_member(source, "publishers"), &bases, sources, detail);
 }
 
 static kvb_status note_value(struct kvb_json_scan *scan, void *context)

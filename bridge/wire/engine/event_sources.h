@@ -38,7 +38,11 @@ struct kvb_event_sources {
  * SGLang, GET /server_info: a large object; one key of it is used (0.5.23).
  *
  *     {"kv_events":{"publisher":"zmq","endpoint_host":"*","endpoint_port_base":5557,
- *                   "topic":"kv-events","dp_size":2,"replay_endpoint_port_base":5657},...}
+ *                   "topic":"kv-events","dp_size":2,"replay_endpoint_port_base":5657,
+ *                   "publishers":[{"dp_rank":1,"endpoint":"tcp://10.0.0.2:5558"}]},...}
+ *
+ * publishers, which later versions add, has the ranks of other hosts; a rank that it does not list
+ * has the host and the port above.
  *
  * The result has the addresses of each rank.  Wildcard hosts (* and 0.0.0.0) are not replaced.
  * Unknown fields are skipped.  A missing rank is rank 0.  A rank that publishes nothing

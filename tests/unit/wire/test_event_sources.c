@@ -242,6 +242,37 @@ static void a_port_above_the_last_one_is_refused(void **state)
         "kv_events.replay_endpoint_port_base");
 }
 
+#define THREE_RANKS                                                                                \
+    "{\"kv_events\":{\"publisher\":\"zmq\",\"endpoint_host\":\"*\",\"dp_size\":3,"                 \
+    "\"endpoint_port_base\":5557,\"replay_endpoint_port_base\":6557,\"publishers\":"
+
+static void ranks_of_other_hosts_have_their_addresses(void **state)
+{
+    (void)state;
+    assert_ok(kvb_event_sources_decode_server_info(
+        kvb_span_of(THREE_RANKS "[{\"dp_rank\":2,\"endpoint\":\"tcp://10.0.0.2:5600\"},"
+                                "{\"dp_rank\":1,\"endpoint\":\"tcp://[fd00::1]:5558\"}]}}"),
+        &found, NULL));
+    assert_int_equal(found.count, 3);
+    assert_source(0, 0, "tcp://*:5557", "tcp://*:6557", "");
+    assert_source(1, 1, "tcp://[fd00::1]:5558", "tcp://[fd00::1]:6558", "");
+    assert_source(2, 2, "tcp://10.0.0.2:5600", "tcp://10.0.0.2:6559", "");
+    assert_ok(
+        kvb_event_sources_decode_server_info(kvb_span_of(THREE_RANKS "null}}"), &found, NULL));
+    assert_source(2, 2, "tcp://*:5559", "tcp://*:6559", "");
+    read_bad_info(THREE_RANKS "{}}}", "kv_events.publishers is");
+    read_bad_info(
+        THREE_RANKS "[{\"dp_rank\":3,\"endpoint\":\"tcp://h:1\"}]}}", "kv_events.publishers[0]");
+    read_bad_info(THREE_RANKS "[{\"dp_rank\":1}]}}", "kv_events.publishers[0]");
+    read_bad_info(THREE_RANKS "[{\"endpoint\":\"tcp://h:1\"}]}}", "kv_events.publishers[0]");
+    read_bad_info(
+        THREE_RANKS "[{\"dp_rank\":0,\"endpoint\":\"tcp://h\"}]}}", "kv_events.publishers[0]");
+    read_bad_info(
+        THREE_RANKS "[{\"dp_rank\":1,\"endpoint\":\"tcp://h:1\"},{\"dp_rank\":1,"
+                    "\"endpoint\":\"tcp://h:2\"}]}}",
+        "rank 1 is listed twice");
+}
+
 /* It repeats the settings of each scheduler. */
 static void a_large_answer_is_read(void **state)
 {
@@ -311,6 +342,7 @@ int main(void)
         cmocka_unit_test(reads_what_vllm_answered),
         cmocka_unit_test(reads_what_sglang_answered),
         cmocka_unit_test(a_port_above_the_last_one_is_refused),
+        cmocka_unit_test(ranks_of_other_hosts_have_their_addresses),
         cmocka_unit_test(a_large_answer_is_read),
         cmocka_unit_test(an_answer_without_the_sources_is_refused_with_the_missing_key),
         cmocka_unit_test(survives_every_allocation_that_fails),
