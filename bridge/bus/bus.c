@@ -6,13 +6,17 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "core/url_show.h"
+#include "wire/json/tree.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Characters of the URL in a sentence; the rest of the buffer is for the reason. */
 enum { shown_url_chars = 100 };
+
+enum { max_acknowledgement_bytes = 512 };
 
 enum { close_flush_ms = 500, close_wait_ms = 5000, close_dial_wait_ms = 1500, close_look_ms = 50 };
 
@@ -77,6 +81,8 @@ static kvb_status copy_options(struct kvb_bus *bus, const struct kvb_bus_options
     if (options->login) {
         bus->login = *options->login;
     }
+    (void)snprintf(
+        bus->inbox_prefix, sizeof bus->inbox_prefix, "%s", kvb_bus_login_inbox(&bus->login));
     return copy_option_text(options->name ? options->name : "kvbridge", &bus->name);
 }
 
@@ -356,15 +362,77 @@ static void explain_request(
     }
 }
 
+/* {"stream":"S","seq":7}: a stream of JetStream captures the subject, and acknowledges the request
+ * before a responder answers it, or without one. */
+static bool is_acknowledgement(const natsMsg *message)
+{
+    KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
+    struct kvb_json_budget budget = { .depth = 4, .containers = 8, .values = 16 };
+    const int len = natsMsg_GetDataLength(message);
+    const kvb_span text = { (const uint8_t *)natsMsg_GetData(message), len > 0 ? (size_t)len : 0 };
+
+    return text.len <= max_acknowledgement_bytes &&
+           kvb_json_parse(text, &budget, &root) == KVB_OK &&
+           kvb_json_member_text(root, "stream")[0] != '\0' && kvb_json_member(root, "seq");
+}
+
+/* The first answer that is no acknowledgement. */
+static natsStatus
+next_answer(natsSubscription *inbox, uint32_t timeout_ms, natsMsg **out_answer, bool *out_was_kept)
+{
+    const uint64_t end_ns = kvb_clock_monotonic_ns() + timeout_ms * KVB_NS_PER_MS;
+
+    for (;;) {
+        KVB_OWN(drop_message) natsMsg *message = NULL;
+        const uint64_t now_ns = kvb_clock_monotonic_ns();
+        const int64_t left_ms = now_ns < end_ns ? (int64_t)((end_ns - now_ns) / KVB_NS_PER_MS) : 0;
+        const natsStatus status =
+            left_ms > 0 ? natsSubscription_NextMsg(&message, inbox, left_ms) : NATS_TIMEOUT;
+        if (status != NATS_OK) {
+            return status;
+        }
+        if (natsMsg_IsNoResponders(message)) {
+            return NATS_NO_RESPONDERS;
+        }
+        if (!is_acknowledgement(message)) {
+            *out_answer = message;
+            message = NULL;
+            return NATS_OK;
+        }
+        *out_was_kept = true;
+    }
+}
+
 /* Does not break the link: a timeout means a late answer, not a failed write. */
 static kvb_status send_bus_request(
     struct kvb_link *link, const char *subject, kvb_span payload, uint32_t timeout_ms,
     natsMsg **out_answer, struct kvb_detail *detail)
 {
-    const natsStatus status = natsConnection_Request(
-        out_answer, link->nats, subject, payload.data, (int)payload.len, timeout_ms);
+    natsSubscription *inbox = NULL;
+    natsInbox *unique = NULL;
+    char name[kvb_inbox_prefix_bytes + 64];
+    bool was_kept = false;
 
-    if (status != NATS_OK) {
+    natsStatus status = natsInbox_Create(&unique); /* _INBOX. and what only this one has */
+    if (status == NATS_OK) {
+        (void)snprintf(
+            name, sizeof name, "%s%s", link->bus->inbox_prefix, unique + strcspn(unique, "."));
+        status = natsConnection_SubscribeSync(&inbox, link->nats, name);
+    }
+    if (status == NATS_OK) {
+        status = natsConnection_PublishRequest(
+            link->nats, subject, name, payload.data, (int)payload.len);
+    }
+    if (status == NATS_OK) {
+        status = next_answer(inbox, timeout_ms, out_answer, &was_kept);
+    }
+    natsSubscription_Destroy(inbox);
+    natsInbox_Destroy(unique);
+    if (status == NATS_TIMEOUT && was_kept) {
+        kvb_detail_set(
+            detail, "nobody answers %s: only a stream of JetStream acknowledges the request",
+            subject);
+    } else if (status != NATS_OK) {
         explain_request(detail, subject, timeout_ms, status);
     }
     return kvb_bus_from_nats(status);

@@ -219,7 +219,8 @@ uint64_t kvb_bus_handled(struct kvb_bus_subscription *subscription);
 /* The number of received messages that wait behind this one; for use inside a handler. */
 uint64_t kvb_bus_waiting(const struct kvb_bus_message *message);
 
-/* Sends a request and passes the first answer to handler.  On failure detail says why.
+/* Sends a request and passes the first answer to handler; what JetStream acknowledges is no answer.
+ * On failure detail says why.
  * KVB_AGAIN      not connected       KVB_NOT_FOUND  no responder on that subject
  * KVB_IO         no answer in time */
 kvb_status kvb_bus_request(

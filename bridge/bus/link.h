@@ -61,11 +61,12 @@ struct kvb_link {
 };
 
 struct kvb_bus {
-    char shown_url[256];        /* without user and password, for logs */
-    char *url;                  /* owned */
-    char *name;                 /* owned */
-    struct kvb_bus_login login; /* used by the manager only, like the next two */
-    uint64_t login_print;       /* hash of the login and its files at the newest connection */
+    char shown_url[256];                       /* without user and password, for logs */
+    char *url;                                 /* owned */
+    char *name;                                /* owned */
+    struct kvb_bus_login login;                /* used by the manager only, like the next two */
+    char inbox_prefix[kvb_inbox_prefix_bytes]; /* of the login; it does not change */
+    uint64_t login_print; /* hash of the login and its files at the newest connection */
     struct kvb_certificate_notice certificate_said;
     struct kvb_bus_login *next_login; /* owned; the next dial takes it; under lock */
     uint64_t check_login_at_ns;       /* under lock */

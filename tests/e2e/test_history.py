@@ -4,13 +4,14 @@ daemons need no configuration for it."""
 
 import json
 import pathlib
+import subprocess
 import sys
 
 import pytest
 
 import contract
 import programs
-from conftest import PUBLISH
+from conftest import NAMESPACE, PUBLISH, ROUTER
 from programs import wait_for
 from test_fleet import TRACE
 
@@ -109,3 +110,21 @@ def test_a_jetstream_stream_is_the_history_of_the_engines(scene):
     wait_for("the history ends with what the engines hold", lambda: replayed() == truth)
     assert kinds >= {"stored", "removed"}, kinds
     fleet.close()
+
+
+def test_kvctl_waits_for_the_answer_behind_an_acknowledgement(scene):
+    """A stream that captures the requests of routers acknowledges each of them, before anybody answers or alone."""
+    start_jetstream(scene)
+    bus = scene.bus()
+    bus._wait(bus.client.jetstream(timeout=10).add_stream(name="REQUESTS", subjects=[f"{ROUTER}.>"]))
+
+    def load():
+        command = [programs.BIN / "kvctl", "--nats", scene.nats_url, "--namespace", NAMESPACE, "--json", "load"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    alone = load()
+    assert alone.returncode != 0
+    assert "only a stream of JetStream acknowledges the request" in alone.stderr, alone
+    scene.aggregator()
+    wait_for("the aggregator answers", lambda: load().returncode == 0, 60)
+    assert "load_avg" in json.loads(load().stdout)
