@@ -110,7 +110,8 @@ struct bridge_rank {
     /* Read by HTTP threads. */
     _Atomic uint64_t values[kvb_rank_metric_count];
     struct kvb_metrics metrics;
-    char labels[64]; /* pod_key="7",dp_rank="0" */
+    /* pod_key="7",dp_rank="0"; of a pod pod_key="namespace/name" */
+    char labels[kvb_pod_name_bytes + kvb_pod_namespace_bytes + 64];
 };
 
 /* A run of messages of one engine, or the other work of a turn on its rank. */

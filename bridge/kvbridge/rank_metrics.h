@@ -5,11 +5,12 @@
 /* The metrics of each rank of each worker, one set of values for each rank.
  *
  * The kvcache_zmq_* names, their labels and their meaning are those of AIBrix, which writes them
- * with the prefix aibrix_.  Here pod_key is the worker id, and dp_rank is added.  A message is what
+ * with the prefix aibrix_.  Here pod_key is namespace/name
+ * of a pod where both are known, else the worker id, and dp_rank is added.  A message is what
  * the engine calls a batch: one sequence number, any number of events.
  *     X(id, type, name, labels, help) */
 /* clang-format off */
-#define KVB_RANK_LABELS "pod_key = worker id, dp_rank = its data-parallel rank"
+#define KVB_RANK_LABELS "pod_key = namespace/name of its pod, else worker id; dp_rank = its data-parallel rank"
 #define KVB_RANK_TYPES ", by event_type: BLOCK_STORED, BLOCK_REMOVED, ALL_BLOCKS_CLEARED"
 #define KVB_RANK_RECEIVED \
     "Events in live messages that could be decoded; a message has one or more events" KVB_RANK_TYPES ", SKIPPED = not applied, see kvb_events_skipped_total. " KVB_RANK_LABELS
@@ -33,7 +34,7 @@
     X(processed_removed, COUNTER, "kvcache_zmq_events_processed_total", "event_type=\"BLOCK_REMOVED\"", KVB_RANK_PROCESSED) \
     X(processed_cleared, COUNTER, "kvcache_zmq_events_processed_total", "event_type=\"ALL_BLOCKS_CLEARED\"", KVB_RANK_PROCESSED) \
     X(duration, HISTOGRAM, "kvcache_zmq_event_processing_duration_seconds", "", "Time to decode, apply and publish one event, in seconds. It is measured for a run of messages and divided by the number of its events. " KVB_RANK_LABELS) \
-    X(missed, COUNTER, "kvcache_zmq_missed_events_total", "", "Messages missing in gaps of the engine's sequence numbers, counted while no replay was running; messages that a replay then brings count too. A rise means that messages are lost. " KVB_RANK_LABELS) \
+    X(missed, COUNTER, "kvcache_zmq_missed_events_total", "", "Messages missing in gaps of the engine's sequence numbers, counted while no replay was running, and newest ones that only a probe has brought; messages that a replay then brings count too. A rise means that messages are lost. " KVB_RANK_LABELS) \
     X(replay_requests, COUNTER, "kvcache_zmq_replay_requests_total", "", "Replays requested from the engine: after a connection, after a gap, and at growing pauses from a silent engine. " KVB_RANK_LABELS) \
     X(replay_success, COUNTER, "kvcache_zmq_replay_success_total", "", "Replays that the engine completed. " KVB_RANK_LABELS) \
     X(replay_failures, COUNTER, "kvcache_zmq_replay_failures_total", "", "Replays that the engine did not answer in time. A replay cut off by a lost connection counts neither as success nor as failure. " KVB_RANK_LABELS) \

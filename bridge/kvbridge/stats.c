@@ -18,12 +18,28 @@ static const uint64_t process_every_ns = KVB_NS_PER_S;
 
 /* ---- The sets of values, one a rank ---- */
 
+/* Names of Kubernetes; a label's value needs no escaping then. */
+static bool is_label_text(const char *text)
+{
+    static const char bytes[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-_";
+
+    return text[0] != '\0' && text[strspn(text, bytes)] == '\0';
+}
+
 void kvb_bridge_begin_stats(struct bridge_rank *rank)
 {
     rank->metrics = (struct kvb_metrics){ .rows = kvb_rank_metric_rows,
                                           .values = rank->values,
                                           .count = kvb_rank_metric_count };
-    /* numbers need no escaping */
+    const struct kvb_worker_facts *facts = &rank->settings.facts;
+    const bool is_pod = is_label_text(facts->pod) && is_label_text(facts->pod_namespace);
+
+    if (is_pod) {
+        (void)snprintf(
+            rank->labels, sizeof rank->labels, "pod_key=\"%s/%s\",dp_rank=\"%u\"",
+            facts->pod_namespace, facts->pod, rank->dp_rank);
+        return;
+    }
     (void)snprintf(
         rank->labels, sizeof rank->labels, "pod_key=\"%llu\",dp_rank=\"%u\"",
         (unsigned long long)rank->worker_id, rank->dp_rank);

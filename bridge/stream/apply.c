@@ -40,6 +40,7 @@ kvb_status kvb_stream_restart_list(struct stream_step *step, enum kvb_stream_rea
 
     kvb_mirror_restart(stream->mirror);
     stream->has_last = false;
+    stream->tail_first = stream->tail_end = 0;
     stream->is_received_live = false;
     stream->lists_replayed = false;
     stream->is_reconnected = false; /* nothing is left to prove */

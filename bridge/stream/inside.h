@@ -157,6 +157,11 @@ struct kvb_stream {
     uint64_t verified_seq; /* the newest batch that such a look has compared */
     uint64_t received_ns;  /* when a live batch last came, or a replay showed that there is none */
     uint64_t silent_ns;    /* since then no batch came, live or new by replay; or the connection */
+    /* Batches that a probe has brought and that have not come live yet: the numbers from tail_first
+     * to before tail_end.  They may still be under way. */
+    uint64_t tail_first;
+    uint64_t tail_end;
+    uint64_t tail_ns;      /* when the probe brought the first of them */
     uint64_t requested_ns; /* when a replay last began or was given up */
     uint64_t full_ns;      /* the newest replay from the beginning that this publisher was asked
                             * for, as far as we can tell publishers apart; 0 = never */
@@ -230,6 +235,11 @@ void kvb_stream_want_everything(struct stream_step *step);
 
 /* A request failed: the next one waits longer (exponential back-off). */
 void kvb_stream_back_off(struct stream_step *step);
+
+/* What a probe alone has brought is missed: a replayed batch begins or continues that tail; a live
+ * batch settles it up to its number. */
+void kvb_stream_note_tail(struct kvb_stream *stream, uint64_t seq, uint64_t now_ns);
+void kvb_stream_settle_tail(struct kvb_stream *stream, uint64_t live_seq);
 
 /* True when the missing batches may not be requested soon. */
 bool kvb_stream_is_put_off(const struct kvb_stream *stream, uint64_t now_ns);

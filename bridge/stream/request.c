@@ -4,6 +4,7 @@
 /* When a replay is requested, and from which batch: at most once a second, and for the whole
  * buffer at most once in ten, because the engine does not publish during a replay. */
 static const uint64_t probe_every_ns = KVB_NS_PER_S;
+static const uint64_t tail_settles_ns = KVB_NS_PER_S; /* longer than a batch is under way */
 static const uint64_t max_probe_pause_ns = 60 * KVB_NS_PER_S;
 static const uint64_t replay_deadline_ns = 2 * KVB_NS_PER_S;
 static const uint64_t full_replay_every_ns = 10 * KVB_NS_PER_S;
@@ -173,10 +174,42 @@ bool kvb_stream_is_put_off(const struct kvb_stream *stream, uint64_t now_ns)
            replay->not_before_ns > now_ns + replay_deadline_ns;
 }
 
+/* ---- The newest batches, which a probe has brought ---- */
+
+/* Batches come live in order: those below the number were lost, if a probe had to bring them. */
+static void count_lost_tail(struct kvb_stream *stream, uint64_t before)
+{
+    if (stream->tail_first < stream->tail_end && before > stream->tail_first) {
+        const uint64_t end = before < stream->tail_end ? before : stream->tail_end;
+        stream->counters.batches_missed += end - stream->tail_first;
+        stream->tail_first = end;
+    }
+}
+
+void kvb_stream_settle_tail(struct kvb_stream *stream, uint64_t live_seq)
+{
+    count_lost_tail(stream, live_seq);
+    stream->tail_first += live_seq == stream->tail_first && live_seq < stream->tail_end;
+}
+
+void kvb_stream_note_tail(struct kvb_stream *stream, uint64_t seq, uint64_t now_ns)
+{
+    if (stream->replay.is_probe) {
+        stream->tail_first = seq;
+        stream->tail_end = seq + 1;
+        stream->tail_ns = now_ns;
+    } else if (stream->tail_first < stream->tail_end && seq == stream->tail_end) {
+        stream->tail_end++;
+    }
+}
+
 void kvb_stream_replay_started(struct kvb_stream *stream, uint64_t now_ns)
 {
     struct replay *replay = &stream->replay;
 
+    if (now_ns >= stream->tail_ns + tail_settles_ns) {
+        count_lost_tail(stream, UINT64_MAX);
+    }
     replay->phase = replay_requested;
     replay->met_new_incarnation = false;
     replay->applied = 0;

@@ -138,6 +138,7 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
     }
     stream->received_ns = step->in->now_ns;
     stream->silent_ns = step->in->now_ns;
+    kvb_stream_settle_tail(stream, arrival->seq);
     if (stream->unfinished.is_there) {
         hold_behind(stream, arrival);
         return KVB_OK;
@@ -359,6 +360,7 @@ static kvb_status take_reply_batch(struct stream_step *step, const struct stream
     case batch_broken: /* the engine has no readable copy */
         replay->applied++;
         stream->silent_ns = step->in->now_ns;
+        kvb_stream_note_tail(stream, arrival->seq, step->in->now_ns);
         replay->is_probe = false;
         replay->keeps_state &= ++replay->overtakers <= max_overtakers;
         return kvb_stream_apply(step, arrival);

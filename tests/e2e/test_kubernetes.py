@@ -597,6 +597,7 @@ def test_what_a_pod_runs_names_its_model(scene, kube, pods):
         "shell": ("Qwen/Q", 4, "argument of serve"),
         "entry-point": ("Qwen/Q", 4, "first argument"),
     }
+    wait_for("its metrics name the pod", lambda: 'pod_key="inference/one-list"' in bridge.http("GET", "/metrics")[1], 60)
     command = [programs.BIN / "kvctl", "--nats", scene.nats_url, "--namespace", NAMESPACE, "workers"]
     text = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
     assert len(re.findall(r" Qwen/Q +argument of serve ", text)) == 2, text

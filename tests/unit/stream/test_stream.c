@@ -238,6 +238,47 @@ static void an_engine_is_probed_once_a_second_at_most(void **state)
     stream_world_end(&world);
 }
 
+/* Lets time pass until a probe is due, which brings `count` batches after the number `from`. */
+static void probe_brings(struct stream_world *world, uint64_t from, int count)
+{
+    uint64_t number = 0;
+
+    pass_ms(world, 1500);
+    assert_true(kvb_stream_wants_replay(world->stream, world->now_ns, &number));
+    assert_int_equal(start_wanted_replay(world), from);
+    for (int i = 0; i <= count; i++) {
+        replayed(world, from + i, first_incarnation, (int)from + i + 1);
+    }
+    end_replay(world, first_incarnation);
+}
+
+static uint64_t missed_of(const struct stream_world *world)
+{
+    return kvb_stream_count(world->stream)->batches_missed;
+}
+
+static void the_newest_batches_that_only_a_probe_brought_count_as_missed(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3); /* numbers 0 to 2 */
+    probe_brings(&world, 2, 3);
+    assert_int_equal(missed_of(&world), 0); /* they may be under way: the probe overtook them */
+    live(&world, 4, first_incarnation, 5);
+    assert_int_equal(missed_of(&world), 1); /* 3 was lost, 4 has come, 5 may still come */
+    live(&world, 6, first_incarnation, 7);
+    assert_int_equal(missed_of(&world), 2);
+    probe_brings(&world, 6, 1);
+    assert_int_equal(missed_of(&world), 2);
+    probe_brings(&world, 7, 0); /* a silent engine: nothing came in a second */
+    assert_int_equal(missed_of(&world), 3);
+    probe_brings(&world, 7, 0);
+    assert_int_equal(missed_of(&world), 3);
+    assert_int_equal(kvb_stream_count(world.stream)->gaps, 0);
+    stream_world_end(&world);
+}
+
 static void an_undecodable_batch_restarts_the_list(void **state)
 {
     (void)state;
@@ -353,6 +394,7 @@ int main(void)
         cmocka_unit_test(a_restart_with_higher_numbers_is_detected_by_the_bytes),
         cmocka_unit_test(a_lost_tail_shows_within_a_second_of_silence),
         cmocka_unit_test(an_engine_is_probed_once_a_second_at_most),
+        cmocka_unit_test(the_newest_batches_that_only_a_probe_brought_count_as_missed),
         cmocka_unit_test(an_undecodable_batch_restarts_the_list),
         cmocka_unit_test(an_undecodable_batch_is_requested_once_more),
         cmocka_unit_test(a_broken_batch_that_the_engine_did_not_keep_is_abandoned),
