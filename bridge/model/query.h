@@ -54,6 +54,8 @@ struct kvb_query {
     bool has_model; /* a query needs no model if there is only one */
     bool has_instance_id;
     uint64_t instance_id; /* the query covers only this worker */
+    bool has_dp_rank;
+    uint64_t dp_rank; /* the query covers only this rank of each worker */
     char model[kvb_model_bytes + 1];
     char lora_name[kvb_model_bytes + 1];  /* "" = base model */
     char cache_salt[kvb_model_bytes + 1]; /* "" = none */

@@ -1,6 +1,7 @@
 """Several ranks of one engine: at which port each is found, to which rank events belong, and how
 topics are filtered."""
 
+import json
 import socket
 
 import pytest
@@ -76,6 +77,29 @@ def test_each_rank_is_read_and_replayed_at_its_own_ports(scene):
     assert set(reader.blocks) == {(100 + rank, rank) for rank in engines}
     assert bridge.metric("kvb_rank_mismatches_total") == 0
     assert all(len(one.requests) > 0 for one in engines.values())
+
+
+def test_a_request_that_is_pinned_to_a_rank_is_routed_there_and_counts_there(scene):
+    engines, row = rows(scene)
+    aggregator = scene.aggregator()
+    scene.bridge(row, profile="protobuf")
+    for rank, one in engines.items():
+        one.publish(of_rank(10 * rank, rank))
+    wait_for("all ranks are known", lambda: len(aggregator.get("/streams")["streams"]) == len(engines), 60)
+    tokens = list(range(4 * BLOCK))
+
+    def route(rank, **more):
+        request = {"token_ids": tokens, "data_parallel_rank": rank, **more}
+        return json.loads(aggregator.http("POST", "/route", request)[1])
+
+    last = max(engines)
+    for _ in range(3):
+        assert route(last)["dp_rank"] == last
+    for rank in engines:
+        (score,) = route(rank, dry_run=True)["scores"]
+        assert score["dp_rank"] == rank
+        assert (score["decode_blocks"] > 0) == (rank == last), "the books of that rank alone have the requests"
+    assert f"{len(engines)} of another data_parallel_rank" in route(max(engines) + 1)["error"]
 
 
 def test_the_connection_decides_the_rank_and_not_the_batch(scene):

@@ -2,6 +2,7 @@
 
 #include "core/array.h"
 #include "core/limits.h"
+#include "core/own.h"
 #include "core/random.h"
 
 #include <stdio.h>
@@ -93,6 +94,92 @@ static const char *find_only_model(const struct kvb_query_context *ctx, bool *ou
     return !only && *ctx->default_model ? ctx->default_model : only;
 }
 
+/* How many bytes must be inserted, removed or replaced to make one text of the other
+ * (Levenshtein's distance, one row at a time). */
+static size_t distance_of(const char *one, const char *other)
+{
+    uint8_t row[kvb_model_bytes + 1];
+    const size_t columns = strlen(other);
+
+    for (size_t c = 0; c <= columns; c++) {
+        row[c] = (uint8_t)c;
+    }
+    for (size_t r = 1; one[r - 1] != '\0'; r++) {
+        uint8_t diagonal = row[0];
+        row[0] = (uint8_t)r;
+        for (size_t c = 1; c <= columns; c++) {
+            const uint8_t above = row[c];
+            const uint8_t replaced = (uint8_t)(diagonal + (one[r - 1] != other[c - 1]));
+            const uint8_t moved = (uint8_t)((above < row[c - 1] ? above : row[c - 1]) + 1);
+            row[c] = replaced < moved ? replaced : moved;
+            diagonal = above;
+        }
+    }
+    return row[columns];
+}
+
+/* The models that streams have, sorted by their distance from the one that is asked for. */
+struct known_models {
+    struct known_model {
+        const char *name; /* borrowed from a follower */
+        size_t distance;
+    } models[8];
+    size_t count;
+    size_t seen; /* different from the one before: so many are compared at most */
+};
+
+enum { max_compared_models = 256 };
+
+static void know_model(struct known_models *known, const char *asked, const char *name)
+{
+    const struct known_model new = { name, distance_of(asked, name) };
+    size_t at = known->count;
+
+    for (size_t i = 0; i < known->count; i++) {
+        if (strcmp(known->models[i].name, name) == 0) {
+            return;
+        }
+    }
+    while (at > 0 && known->models[at - 1].distance > new.distance) {
+        at--;
+    }
+    if (at == KVB_COUNT_OF(known->models)) {
+        return;
+    }
+    known->count += known->count < KVB_COUNT_OF(known->models);
+    memmove(
+        &known->models[at + 1], &known->models[at],
+        (known->count - 1 - at) * sizeof known->models[0]);
+    known->models[at] = new;
+}
+
+/* The first sentence is Dynamo's. */
+static void explain_unknown_model(
+    const struct kvb_query_context *ctx, const char *asked, struct kvb_detail *detail)
+{
+    struct known_models known = { .count = 0 };
+    const char *before = asked;
+    char names[sizeof detail->text] = "";
+
+    for (size_t i = 0; i < kvb_followers_limit(ctx->followers) && known.seen < max_compared_models;
+         i++) {
+        const struct kvb_follower *follower = kvb_followers_at(ctx->followers, i);
+        const char *name = follower ? kvb_query_context_model(ctx, follower) : "";
+        if (name[0] != '\0' && strcmp(name, before) != 0) {
+            know_model(&known, asked, name);
+            known.seen++;
+            before = name;
+        }
+    }
+    for (size_t i = 0; i < known.count; i++) {
+        const size_t len = strlen(names);
+        (void)snprintf(
+            names + len, sizeof names - len, "%s%s",
+            i > 0 ? ", " : "; known are: ", known.models[i].name);
+    }
+    kvb_detail_set(detail, "no indexer for model=%s routing_group=default%s", asked, names);
+}
+
 kvb_status kvb_query_context_find_model(
     const struct kvb_query_context *ctx, const struct kvb_query *query, const char **out_model,
     struct kvb_detail *detail)
@@ -109,7 +196,7 @@ kvb_status kvb_query_context_find_model(
         return KVB_NOT_FOUND;
     }
     if (query->has_model && !is_known_model(ctx, model)) {
-        kvb_detail_set(detail, "no indexer for model=%s routing_group=default", model);
+        explain_unknown_model(ctx, model, detail);
         return KVB_NOT_FOUND;
     }
     *out_model = model;
@@ -170,6 +257,8 @@ static bool is_stream_wanted(
     return (follower->state != KVB_STREAM_DOWN || options.with_down) &&
            (!query->has_instance_id || query->instance_id == follower->id.worker_id ||
             follower->heartbeat.is_store) &&
+           (!query->has_dp_rank || query->dp_rank == follower->id.dp_rank ||
+            follower->heartbeat.is_store) &&
            kvb_query_context_block_size(ctx, follower) > 0 &&
            strcmp(kvb_query_context_model(ctx, follower), model) == 0;
 }
@@ -180,7 +269,7 @@ static bool is_model_listed(
 {
     const struct kvb_listing *listing = &ctx->listing;
 
-    return listing->is_made && !query->has_instance_id &&
+    return listing->is_made && !query->has_instance_id && !query->has_dp_rank &&
            listing->traits == kvb_followers_traits(ctx->followers) &&
            listing->with_down == options.with_down &&
            listing->default_model == ctx->default_model &&
@@ -303,7 +392,7 @@ kvb_status kvb_query_context_list(
     listing->traits = kvb_followers_traits(ctx->followers);
     listing->default_model = ctx->default_model;
     listing->default_block_size = ctx->default_block_size;
-    listing->is_made = !query->has_instance_id;
+    listing->is_made = !query->has_instance_id && !query->has_dp_rank;
     return KVB_OK;
 }
 

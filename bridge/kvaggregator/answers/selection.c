@@ -7,6 +7,7 @@
 
 enum {
     filter_instance,
+    filter_rank,
     filter_labels,
     filter_candidates,
     filter_down,
@@ -17,6 +18,11 @@ enum {
 static bool has_instance(const struct kvb_query *query, const struct kvb_follower *follower)
 {
     return !query->has_instance_id || query->instance_id == follower->id.worker_id;
+}
+
+static bool has_rank(const struct kvb_query *query, const struct kvb_follower *follower)
+{
+    return !query->has_dp_rank || query->dp_rank == follower->id.dp_rank;
 }
 
 static bool has_labels(const struct kvb_query *query, const struct kvb_follower *follower)
@@ -47,6 +53,7 @@ static const struct filter {
     const char *removed; /* the text in "2 DOWN" */
 } filters[filter_count] = {
     [filter_instance] = { has_instance, "not instance_id" },
+    [filter_rank] = { has_rank, "of another data_parallel_rank" },
     [filter_labels] = { has_labels, "without the role or labels" },
     [filter_candidates] = { is_candidate, "not among the candidates" },
     [filter_down] = { is_not_down, "DOWN" },

@@ -381,6 +381,7 @@ static const struct number_field {
     uint64_t min, max;
     const char *expected;
 } instance_field = { "instance_id", 0, UINT64_MAX, "an integer from 0 to 2^64-1" },
+  dp_rank_field = { "data_parallel_rank", 0, UINT32_MAX, "an integer from 0 to 4294967295" },
   ttl_field = { "ttl_ms", 1, kvb_max_request_ttl_ms, "an integer from 1 to 3600000" },
   cached_field = { "cached_tokens", 0, kvb_max_query_tokens,
                    "the number of tokens of the prompt that the engine took from its cache" };
@@ -433,6 +434,8 @@ static kvb_status read_query_object(const struct reading *reading, struct kvb_qu
     KVB_TRY(read_query_name(reading, "cache_salt", query->cache_salt));
     query->has_instance_id = kvb_json_member(reading->root, instance_field.name) != NULL;
     KVB_TRY(read_query_number(reading, &instance_field, &query->instance_id));
+    query->has_dp_rank = kvb_json_member(reading->root, dp_rank_field.name) != NULL;
+    KVB_TRY(read_query_number(reading, &dp_rank_field, &query->dp_rank));
     KVB_TRY(read_query_request_id(reading, query));
     KVB_TRY(read_query_number(reading, &ttl_field, &query->ttl_ms));
     KVB_TRY(kvb_selection_json_read(reading->root, &query->selection, reading->detail));

@@ -561,7 +561,7 @@ static void every_request_subject_is_answered(void **state)
     assert_non_null(strstr(ask(&world, R "kv_match", "nonsense"), "\"error\""));
     assert_non_null(strstr(
         ask(&world, R "kv_match", "{\"token_ids\":[1],\"model\":\"zz\"}"),
-        "{\"error\":\"no indexer for model=zz routing_group=default\"}"));
+        "{\"error\":\"no indexer for model=zz routing_group=default; known are: m\"}"));
     close_world(&world);
 }
 

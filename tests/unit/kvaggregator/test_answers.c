@@ -197,6 +197,29 @@ static void the_model_may_be_left_out_if_there_is_only_one(void **state)
     scene_done(&scene);
 }
 
+static void an_unknown_model_is_answered_with_the_nearest_names(void **state)
+{
+    (void)state;
+    static const char *const names[] = { "Qwen/Qwen3-8B", "gpt-oss", "Qwen/Qwen3-32B", "m", "m" };
+    struct kvb_query query = scene_query(96, "qwen/Qwen3-8B");
+    struct kvb_detail detail = { { 0 } };
+    const char *model = NULL;
+    struct scene scene;
+    scene_empty(&scene);
+
+    for (uint64_t i = 0; i < KVB_COUNT_OF(names); i++) {
+        const struct scene_holding one = { 5 + i, 0, names[i], 16, KVB_TIER_DEVICE, 3, false };
+        scene_hold(&scene, &one);
+    }
+    assert_int_equal(
+        kvb_query_context_find_model(&scene.ctx, &query, &model, &detail), KVB_NOT_FOUND);
+    assert_string_equal(
+        detail.text, "no indexer for model=qwen/Qwen3-8B routing_group=default; known are: "
+                     "Qwen/Qwen3-8B, Qwen/Qwen3-32B, gpt-oss, m");
+    kvb_query_done(&query);
+    scene_done(&scene);
+}
+
 static void lora_and_salt_change_the_hashes(void **state)
 {
     (void)state;
@@ -1034,6 +1057,7 @@ int main(void)
         cmocka_unit_test(eagle_streams_are_queried_with_windows_of_one_token_more),
         cmocka_unit_test(streams_without_heartbeats_use_the_default_model),
         cmocka_unit_test(the_model_may_be_left_out_if_there_is_only_one),
+        cmocka_unit_test(an_unknown_model_is_answered_with_the_nearest_names),
         cmocka_unit_test(lora_and_salt_change_the_hashes),
         cmocka_unit_test(a_query_may_be_limited_to_one_worker),
         cmocka_unit_test(a_query_by_hashes_finds_the_same_as_one_by_tokens),

@@ -99,7 +99,7 @@ static const struct exchange exchanges[] = {
     { "no tokens", "POST", "/query", json, "{\"token_ids\":[],\"model_name\":\"m\"}",
       200, json, NONE, NULL },
     { "unknown model", "POST", "/query", json, "{\"token_ids\":PROMPT,\"model_name\":\"zz\"}",
-      404, json, "{\"error\":\"no indexer for model=zz routing_group=default\"}", NULL },
+      404, json, "{\"error\":\"no indexer for model=zz routing_group=default; known are: m\"}", NULL },
     { "missing tokens", "POST", "/query", json, "{\"model_name\":\"m\"}",
       422, "text/plain; charset=utf-8", WRONG, "token_ids" },
     { "no JSON", "POST", "/query", json, "x",

@@ -15,6 +15,7 @@ static void reads_token_ids_and_every_name([[maybe_unused]] void **state)
     static const char text[] =
         " {\"token_ids\":[0,4294967295,7],\"model\":\"m\",\"lora_name\":\"a\","
         "\"cache_salt\":\"s\\u00e9\",\"tenant_id\":\"t\",\"instance_id\":18446744073709551615,"
+        "\"data_parallel_rank\":3,"
         "\"new\":{\"x\":[]}}\n";
     KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
 
@@ -31,6 +32,8 @@ static void reads_token_ids_and_every_name([[maybe_unused]] void **state)
     assert_string_equal(query.cache_salt, "s\xc3\xa9");
     assert_true(query.has_instance_id);
     assert_true(query.instance_id == UINT64_MAX);
+    assert_true(query.has_dp_rank);
+    assert_int_equal(query.dp_rank, 3);
 }
 
 static void reads_hashes_as_numbers_of_both_signs_and_as_strings([[maybe_unused]] void **state)
@@ -58,6 +61,7 @@ static void reads_hashes_as_numbers_of_both_signs_and_as_strings([[maybe_unused]
         assert_memory_equal(query.hashes, expected, sizeof expected);
         assert_false(query.has_model);
         assert_false(query.has_instance_id);
+        assert_false(query.has_dp_rank);
     }
 }
 
@@ -172,6 +176,8 @@ static const struct refusal refusals[] = {
       "\"01234567890123456789012345678901234567890123456789012345678901234567890123456789"
       "0123456789012345678901234567890123456789012345678\"}",
       KVB_NOT_FOUND, "cache_salt: expected at most 128 bytes and no NUL, got 129 bytes" },
+    { "{\"token_ids\":[1],\"data_parallel_rank\":-1}", KVB_NOT_FOUND,
+      "data_parallel_rank: expected an integer from 0 to 4294967295, got -1" },
     { "{\"token_ids\":[1],\"instance_id\":-1}", KVB_NOT_FOUND,
       "instance_id: expected an integer from 0 to 2^64-1, got -1" },
     { "{\"token_ids\":[1],\"instance_id\":\"1\"}", KVB_NOT_FOUND,
