@@ -25,6 +25,7 @@
     X(skipped_unmatchable, COUNTER, "kvb_events_skipped_total", "reason=\"unmatchable\"", "Events of engines that were skipped, by reason. A rise of a bad_ reason means an engine version that is not supported") \
     X(skipped_other_model, COUNTER, "kvb_events_skipped_total", "reason=\"other_model\"", "Events of engines that were skipped, by reason. A rise of a bad_ reason means an engine version that is not supported") \
     X(skipped_unknown_key, COUNTER, "kvb_events_skipped_total", "reason=\"unknown_key\"", "Events of engines that were skipped, by reason. A rise of a bad_ reason means an engine version that is not supported") \
+    X(skipped_bad_replica, COUNTER, "kvb_events_skipped_total", "reason=\"bad_replica\"", "Events of engines that were skipped, by reason. A rise of a bad_ reason means an engine version that is not supported") \
     X(skipped_self_parent, COUNTER, "kvb_events_skipped_total", "reason=\"self_parent\"", "Events of engines that were skipped, by reason. A rise of a bad_ reason means an engine version that is not supported") \
     X(skipped_shape, COUNTER, "kvb_events_skipped_total", "reason=\"shape\"", "Events of engines that were skipped, by reason. A rise of a bad_ reason means an engine version that is not supported") \
     X(skipped_group, COUNTER, "kvb_events_skipped_total", "reason=\"group\"", "Events of engines that were skipped, by reason. A rise of a bad_ reason means an engine version that is not supported") \

@@ -234,6 +234,7 @@ static const struct counted stream_sums[] = {
     { kvb_bridge_skipped_unmatchable, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_UNMATCHABLE]) },
     { kvb_bridge_skipped_other_model, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_OTHER_MODEL]) },
     { kvb_bridge_skipped_unknown_key, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_UNKNOWN_KEY]) },
+    { kvb_bridge_skipped_bad_replica, offsetof(struct kvb_stream_counters, skipped[KVB_SKIP_BAD_REPLICA]) },
 };
 
 static const struct counted mirror_sums[] = {

@@ -20,6 +20,7 @@ const char *kvb_skip_name(enum kvb_skip skip)
         [KVB_SKIP_NO_BLOCK] = "no_block",
         [KVB_SKIP_OTHER_MODEL] = "other_model",
         [KVB_SKIP_UNKNOWN_KEY] = "unknown_key",
+        [KVB_SKIP_BAD_REPLICA] = "bad_replica",
     };
     return (unsigned)skip < KVB_SKIP_COUNT ? names[skip] : "unknown";
 }
@@ -37,6 +38,7 @@ enum kvb_skip_effect kvb_skip_effect(enum kvb_skip skip)
         [KVB_SKIP_NO_BLOCK] = KVB_EFFECT_NONE,
         [KVB_SKIP_OTHER_MODEL] = KVB_EFFECT_NONE,
         [KVB_SKIP_UNKNOWN_KEY] = KVB_EFFECT_MISSING,
+        [KVB_SKIP_BAD_REPLICA] = KVB_EFFECT_MISSING,
     };
     return (unsigned)skip < KVB_SKIP_COUNT ? effects[skip] : KVB_EFFECT_UNVERIFIED;
 }

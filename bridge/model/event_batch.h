@@ -45,6 +45,7 @@ enum kvb_skip {
     KVB_SKIP_NO_BLOCK,      /* a partial block: fewer tokens than a block has */
     KVB_SKIP_OTHER_MODEL,   /* a block of another model, in a store that serves several models */
     KVB_SKIP_UNKNOWN_KEY,   /* an object of a store whose key names no block */
+    KVB_SKIP_BAD_REPLICA,   /* a replica of an object that cannot be read; its others count */
     KVB_SKIP_COUNT
 };
 

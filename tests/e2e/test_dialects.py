@@ -360,7 +360,7 @@ def test_mooncakes_guide_writes_objects_with_key_and_replicas():
     memory, disk = ("memory", "tcp://10.0.0.1:1"), ("disk", "/data/1")
     parts = [
         BlockStoreEvent("99", [memory, disk], "m", 4096, "0xff", "254", [1, 2]),
-        BlockStoreEvent("98", [memory], "", 0, "", "", []),
+        BlockStoreEvent("98", [memory], "", 4096, "", "", []),
         BlockUpdateEvent("97", [disk]),
         RemoveAllEvent(),
     ]

@@ -25,6 +25,7 @@ OTHERS = list(range(7000, 7000 + 4 * BLOCK))
 NAMES = [name for name, _ in contract.prompt_hashes(PROMPT, BLOCK)]
 OTHER_NAMES = [name for name, _ in contract.prompt_hashes(OTHERS, BLOCK)]
 MEMORY, DISK = ("memory", "tcp://10.0.0.1:1"), ("disk", "/data/1")
+LOCAL_DISK = ("local_disk", "tcp://10.0.0.1:2")
 
 
 class Guide:
@@ -183,6 +184,15 @@ def test_blocks_of_another_model_are_not_found(scene, form):
     # A block without a model's name belongs to the configured model.
     stage.store.publish(form.prompt(OTHERS[:BLOCK], OTHER_NAMES[:1], "" if form is Guide else None))
     stage.shows(1, 1, OTHER_NAMES, OTHERS)
+
+
+def test_a_disk_and_the_disk_of_a_client_are_shown_apart(scene):
+    stage = Stage(scene, Guide, profile="protobuf")
+    stage.store.publish(Guide.prompt(PROMPT, NAMES, "m", LOCAL_DISK))
+    stage.store.publish(Guide.prompt(PROMPT[: 3 * BLOCK], NAMES[:3], "m", DISK))
+    wait_for("both are shown", lambda: stage.shared() == [
+        {STORE: {"host": 0, "disk": 3 * BLOCK, "external": 4 * BLOCK}}
+    ] * 2)
 
 
 @FORMS

@@ -74,8 +74,8 @@ kvb_status kvb_frames_read_replay(
     const kvb_span before = frames->frame[frames->count - 2];
     const bool has_seq = read_frame_seq(before, &seq);
     uint64_t payload_seq = 0;
-    const bool ends_by_payload =
-        before.len == 0 && read_frame_seq(payload, &payload_seq) && payload_seq == end_seq;
+    /* No batch is eight bytes of 0xff.  Mooncake ends so, under any number or none. */
+    const bool ends_by_payload = read_frame_seq(payload, &payload_seq) && payload_seq == end_seq;
 
     if (ends_by_payload || payload.len == 0 || (has_seq && seq == end_seq)) {
         *out_kind = KVB_REPLAY_END;

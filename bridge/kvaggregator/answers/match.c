@@ -66,6 +66,13 @@ static uint64_t tokens_up_to(const struct kvb_overlap *overlap, enum kvb_tier la
     return tokens;
 }
 
+/* "disk", and "external" where that tier holds more. */
+static char *put_row_disks(char *at, uint64_t disk, uint64_t all)
+{
+    at = put_row_pair(at, ",", "disk", disk);
+    return all > disk ? put_row_pair(at, ",", "external", all) : at;
+}
+
 static void write_overlap_tokens(
     struct kvb_json_writer *json, const struct kvb_overlap *overlap, bool with_device)
 {
@@ -80,7 +87,8 @@ static void write_overlap_tokens(
         *at++ = ',';
     }
     at = put_row_pair(at, "", "host", tokens_up_to(overlap, KVB_TIER_HOST));
-    at = put_row_pair(at, ",", "disk", tokens_up_to(overlap, KVB_TIER_EXTERNAL));
+    at = put_row_disks(
+        at, tokens_up_to(overlap, KVB_TIER_DISK), tokens_up_to(overlap, KVB_TIER_EXTERNAL));
     kvb_json_write_close(json, put_row_text(at, "}"));
 }
 
@@ -439,7 +447,7 @@ static void write_overlap_instance(
     at = put_row_pair(at, ",", "gpu", longest(ctx, from, to, KVB_TIER_DEVICE));
     at = put_row_ranks(put_row_name(at, ",", "dp"), ctx, from, to, held_on_device);
     at = put_row_pair(at, ",", "cpu", longest(ctx, from, to, KVB_TIER_HOST));
-    at = put_row_pair(at, ",", "disk", all);
+    at = put_row_disks(at, longest(ctx, from, to, KVB_TIER_DISK), all);
     kvb_json_write_close(json, put_row_text(at, "}"));
 }
 

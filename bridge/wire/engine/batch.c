@@ -53,7 +53,7 @@ static const uint8_t in_removed[] = { field_block_hashes, field_medium, field_gr
 static const uint8_t in_cleared[] = { field_medium };
 /* BlockStoreEvent; BlockUpdateEvent is a prefix of it */
 static const uint8_t in_pool[] = {
-    field_object_key, field_replicas, field_model_name, field_count, field_block_hash,
+    field_object_key, field_replicas, field_model_name, field_block_size, field_block_hash,
     field_parent_block_hash, field_token_ids
 };
 /* clang-format on */
@@ -180,29 +180,45 @@ static kvb_status add_in_tiers(
     return KVB_OK;
 }
 
+/* Counts an event of which a replica was left out. */
+static kvb_status add_bad_replica(struct kvb_event_batch *batch, const struct engine_fields *fields)
+{
+    struct kvb_engine_event skip = { .kind = KVB_EVENT_SKIPPED, .skip = KVB_SKIP_BAD_REPLICA };
+
+    return add_engine_event(batch, fields, &skip);
+}
+
 /* Adds a Stored for each tier with a replica.  Without replicas the event is skipped. */
 static kvb_status add_replicas(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
     unsigned tiers = 0;
+    bool has_bad = false;
 
-    KVB_TRY(kvb_engine_read_replicas(fields, &tiers));
-    return tiers ? add_in_tiers(batch, fields, event, tiers) : KVB_BAD_INPUT;
+    KVB_TRY(kvb_engine_read_replicas(fields, &tiers, &has_bad));
+    if (tiers == 0) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(add_in_tiers(batch, fields, event, tiers));
+    return has_bad ? add_bad_replica(batch, fields) : KVB_OK;
 }
 
 /* Adds a Stored for each tier with a replica, and then a Removed for each other tier.  In this
- * order a block that moves between tiers is always listed in at least one. */
+ * order a block that moves between tiers is always listed in at least one.  A replica that cannot
+ * be read may be in any tier, and is listed in none. */
 static kvb_status add_move(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
     unsigned tiers = 0;
+    bool has_bad = false;
 
-    KVB_TRY(kvb_engine_read_replicas(fields, &tiers));
+    KVB_TRY(kvb_engine_read_replicas(fields, &tiers, &has_bad));
     KVB_TRY(add_in_tiers(batch, fields, event, tiers));
     event->kind = KVB_EVENT_REMOVED;
-    return add_in_tiers(batch, fields, event, kvb_engine_pool_tiers & ~tiers);
+    KVB_TRY(add_in_tiers(batch, fields, event, kvb_engine_pool_tiers & ~tiers));
+    return has_bad ? add_bad_replica(batch, fields) : KVB_OK;
 }
 
 /* The known events, by the tag of most engines and by Mooncake's event_type, and the skip reason
@@ -283,6 +299,7 @@ static kvb_status find_in_array(
         return KVB_OK;
     }
     const struct event_form *form = find_event_form(tag, (kvb_span){ 0 });
+    fields->elements = count;
     fields->has_bare_ids = count < places_with_group;
     for (uint32_t place = 0; form && place < count - 1; place++) {
         const unsigned field = place < form->place_count ? form->places[place] : field_count;

@@ -330,9 +330,9 @@ static const struct word media[] = {
     WORD("CPU_TIER1",  KVB_TIER_HOST),
     WORD("CPU_TIER2",  KVB_TIER_DISK),
     WORD("DISK",       KVB_TIER_DISK),
-    WORD("LOCAL_DISK", KVB_TIER_DISK),
     WORD("NVME",       KVB_TIER_DISK),
     WORD("STORAGE",    KVB_TIER_DISK),
+    WORD("LOCAL_DISK", KVB_TIER_EXTERNAL), /* Mooncake: the disk of one client, read through it */
     WORD("EXTERNAL",   KVB_TIER_EXTERNAL),
     WORD("NETWORK",    KVB_TIER_EXTERNAL),
     WORD("REMOTE",     KVB_TIER_EXTERNAL),

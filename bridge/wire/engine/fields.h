@@ -42,6 +42,7 @@ struct engine_list {
 
 struct engine_fields {
     bool has_event_type; /* it has Mooncake's event_type */
+    uint32_t elements;   /* of an event that is an array, its tag included; 0: it is a map */
     /* The event is an array without an element for group_idx.  Its vLLM may write multimodal ids
      * as bare texts: see wire/engine/extra_keys.c. */
     bool has_bare_ids;
@@ -135,7 +136,9 @@ kvb_status kvb_engine_read_object(
 
 /* The tiers that a pool's objects may be in, and the tiers of this one: bit t is tier t. */
 extern const unsigned kvb_engine_pool_tiers;
-kvb_status kvb_engine_read_replicas(const struct engine_fields *fields, unsigned *out_tiers);
+/* *out_has_bad: a replica was left out, because it is no [medium, place]. */
+kvb_status kvb_engine_read_replicas(
+    const struct engine_fields *fields, unsigned *out_tiers, bool *out_has_bad);
 
 /* Copies a peer's text into the batch; statuses as above.  known: the same text of the previous
  * event; an equal text is not copied again, because a batch repeats the same names. */

@@ -9,9 +9,10 @@
  *                         parent_block_hash, token_ids]
  *     ["BlockUpdateEvent", key, replicas]        replicas: [[medium, place]...]
  *
- * Unset fields are "", 0 or [].  An object is one block: all token_ids are its tokens, and
- * block_size is in bytes.  An update lists all replicas that the object has from now on.  An
- * update without replicas means that the object was removed. */
+ * Unset texts are "", unset lists [].  As in the guide, a store event with fewer elements or
+ * without a block_size is refused.  An object is one block: all token_ids are its tokens, and
+ * block_size is in bytes.  An update lists all replicas that the object has from now on.  An update
+ * without replicas means that the object was removed. */
 
 const unsigned kvb_engine_pool_tiers =
     1U << KVB_TIER_HOST | 1U << KVB_TIER_DISK | 1U << KVB_TIER_EXTERNAL;
@@ -75,6 +76,20 @@ add_hash(struct kvb_event_batch *batch, struct kvb_engine_event *event, uint64_t
     return KVB_OK;
 }
 
+static kvb_status check_store_form(const struct engine_fields *fields)
+{
+    enum { elements_of_store = 8 };
+    struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_block_size);
+    uint32_t bytes = 0;
+
+    if (fields->elements > 0 && fields->elements < elements_of_store) {
+        return KVB_BAD_INPUT;
+    }
+    return fields->has[field_block_size] && kvb_mp_take_u32(&cursor, &bytes) == KVB_OK && bytes > 0
+               ? KVB_OK
+               : KVB_BAD_INPUT;
+}
+
 static kvb_status read_one_block(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
@@ -100,6 +115,7 @@ kvb_status kvb_engine_read_pool_store(
     uint64_t given = 0;
     bool is_given = false;
 
+    KVB_TRY(check_store_form(fields));
     KVB_TRY(read_pool_key(fields, event, &hash));
     KVB_TRY(take_set_hash(fields, field_block_hash, &given, &is_given));
     KVB_TRY(add_hash(batch, event, is_given ? given : hash));
@@ -120,7 +136,25 @@ kvb_status kvb_engine_read_pool_update(
     return add_hash(batch, event, hash);
 }
 
-kvb_status kvb_engine_read_replicas(const struct engine_fields *fields, unsigned *out_tiers)
+/* [medium, place] */
+static kvb_status read_replica(struct kvb_mp_cursor replica, enum kvb_tier *out_tier)
+{
+    kvb_span medium = { 0 };
+    kvb_span place = { 0 };
+    uint32_t parts = 0;
+
+    KVB_TRY(kvb_mp_take_array(&replica, &parts));
+    if (parts != 2) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(kvb_mp_take_text(&replica, &medium));
+    KVB_TRY(kvb_mp_take_text(&replica, &place));
+    (void)kvb_engine_find_tier(medium, out_tier); /* an unknown medium is external */
+    return KVB_OK;
+}
+
+kvb_status
+kvb_engine_read_replicas(const struct engine_fields *fields, unsigned *out_tiers, bool *out_has_bad)
 {
     struct kvb_mp_cursor cursor = kvb_engine_cursor_at(fields, field_replicas);
     uint32_t replicas = 0;
@@ -131,17 +165,12 @@ kvb_status kvb_engine_read_replicas(const struct engine_fields *fields, unsigned
     }
     KVB_TRY(kvb_mp_take_array(&cursor, &replicas));
     for (uint32_t i = 0; i < replicas; i++) {
-        struct kvb_mp_cursor replica = cursor;
         enum kvb_tier tier = KVB_TIER_EXTERNAL;
-        kvb_span medium = { 0 };
-        uint32_t parts = 0;
-        KVB_TRY(kvb_mp_take_array(&replica, &parts));
-        if (parts == 0) {
-            return KVB_BAD_INPUT;
+        if (read_replica(cursor, &tier) == KVB_OK) {
+            tiers |= 1U << tier;
+        } else {
+            *out_has_bad = true;
         }
-        KVB_TRY(kvb_mp_take_text(&replica, &medium));
-        (void)kvb_engine_find_tier(medium, &tier); /* an unknown medium is external */
-        tiers |= 1U << tier;
         KVB_TRY(kvb_mp_skip(&cursor));
     }
     *out_tiers = tiers & kvb_engine_pool_tiers;

@@ -97,6 +97,8 @@ static void every_form_of_the_end_marker_is_read(void **state)
         { { EMPTY, TOPIC, ALL_ONES, EMPTY }, 4 }, { { EMPTY, EMPTY, ALL_ONES }, 3 }, /* Mooncake */
         { { ID, EMPTY, ALL_ONES }, 3 },           { { EMPTY, ALL_ONES, PAYLOAD }, 3 },
         { { EMPTY, SEVEN, EMPTY }, 3 }, /* a batch has a payload */
+        { { EMPTY, SEVEN, ALL_ONES }, 3 },        { { ID, EMPTY, SEVEN, ALL_ONES }, 4 },
+        { { ID, EMPTY, ALL_ONES, ALL_ONES }, 4 }, { { EMPTY, TOPIC, ALL_ONES }, 3 },
     };
 
     for (size_t i = 0; i < sizeof ends / sizeof ends[0]; i++) {

@@ -423,7 +423,7 @@ static void a_history_from_one_is_complete_in_dialects_that_count_from_one(void 
     " " tokens " "
 #define UPDATE(key, replicas) "93 b0 426c6f636b5570646174654576656e74 " key " " replicas " "
 #define IN_MEMORY "92 a6 6d656d6f7279 a0 "
-#define ON_DISK "92 aa 6c6f63616c5f6469736b a0 "
+#define ON_DISK "92 a4 6469736b a0 "
 #define NOWHERE "90"
 
 static void an_object_of_a_pool_is_where_its_last_event_says(void **state)

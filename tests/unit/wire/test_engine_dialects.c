@@ -91,11 +91,12 @@ static void objects_of_a_pool_become_events_by_tier(void **state)
         { "92 01 91 98 " STORE KEY_42 "93 " MEMORY DISK LOCAL_DISK MODEL_512
           "a3 307837 a1 35 92 01 02",
           "stored host after 5 7 size 2 tokens 1 2 by key model m; "
-          "stored disk after 5 7 size 2 tokens 1 2 by key model m;" },
-        /* no fields are set: the hash is read from the key, and there is no parent */
-        { "92 01 91 98 " STORE KEY_42 "91 " MEMORY "a0 00 a0 a0 90",
+          "stored disk after 5 7 size 2 tokens 1 2 by key model m; "
+          "stored external after 5 7 size 2 tokens 1 2 by key model m;" },
+        /* few fields are set: the hash is read from the key, and there is no parent */
+        { "92 01 91 98 " STORE KEY_42 "91 " MEMORY "a0 10 a0 a0 90",
           "stored host root 2a size 0 tokens by key;" },
-        { "92 01 91 98 " STORE KEY_42 "91 " MEMORY "c0 c0 00 00 c0",
+        { "92 01 91 98 " STORE KEY_42 "91 " MEMORY "c0 10 00 00 c0",
           "stored host root 2a size 0 tokens by key;" },
         { "92 01 91 93 " UPDATE KEY_42 "91 " DISK,
           "stored disk root 2a size 0 tokens by key; removed host 2a by key; "
@@ -103,7 +104,7 @@ static void objects_of_a_pool_become_events_by_tier(void **state)
         { "92 01 91 93 " UPDATE KEY_42 "90",
           "removed host 2a by key; removed disk 2a by key; removed external 2a by key;" },
         /* an unknown medium: external */
-        { "92 01 91 93 " UPDATE KEY_42 "91 91 a1 78",
+        { "92 01 91 93 " UPDATE KEY_42 "91 92 a1 78 a0",
           "stored external root 2a size 0 tokens by key; removed host 2a by key; "
           "removed disk 2a by key;" },
         { "92 01 91 91 ae 52656d6f7665416c6c4576656e74", "cleared all;" },
@@ -125,9 +126,37 @@ static void an_undecodable_object_costs_what_it_may_hide(void **state)
         { "92 01 91 98 " STORE "a0 91 " MEMORY MODEL_512 "a1 37 a0 90", "skipped bad_stored;" },
         { "92 01 91 92 " UPDATE KEY_42, "skipped bad_removed;" }, /* the target is missing */
         { "92 01 91 93 " UPDATE "c0 90", "skipped bad_removed;" },
-        { "92 01 91 93 " UPDATE KEY_42 "91 90", "skipped bad_removed;" },
-        /* the second replica is invalid: nothing of the first remains */
-        { "92 01 91 93 " UPDATE KEY_42 "92 " MEMORY "05", "skipped bad_removed;" },
+        { "92 01 91 92 " UPDATE "90", "skipped bad_removed;" },
+        /* a store without a block size, or cut off */
+        { "92 01 91 98 " STORE KEY_42 "91 " MEMORY "a1 6d 00 a1 37 a0 90", "skipped bad_stored;" },
+        { "92 01 91 98 " STORE KEY_42 "91 " MEMORY "a1 6d c0 a1 37 a0 90", "skipped bad_stored;" },
+        { "92 01 91 98 " STORE KEY_42 "91 " MEMORY "a1 6d a0 a1 37 a0 90", "skipped bad_stored;" },
+        { "92 01 91 97 " STORE KEY_42 "91 " MEMORY MODEL_512 "a1 37 a0", "skipped bad_stored;" },
+        { "92 01 91 93 " STORE KEY_42 "91 " MEMORY, "skipped bad_stored;" },
+        { "92 01 91 91 " STORE, "skipped bad_stored;" },
+    };
+    CHECK_CASES(cases);
+}
+
+static void a_bad_replica_costs_no_other(void **state)
+{
+    (void)state;
+#define NO_DISKS "removed disk 2a by key; removed external 2a by key; "
+    const struct case_of_hex cases[] = {
+        { "92 01 91 98 " STORE KEY_42 "92 05 " MEMORY MODEL_512 "a1 37 a0 90",
+          "stored host root 7 size 0 tokens by key model m; skipped bad_replica;" },
+        { "92 01 91 98 " STORE KEY_42 "91 05 " MODEL_512 "a1 37 a0 90", "skipped bad_stored;" },
+        { "92 01 91 93 " UPDATE KEY_42 "92 " MEMORY "05",
+          "stored host root 2a size 0 tokens by key; " NO_DISKS "skipped bad_replica;" },
+        { "92 01 91 93 " UPDATE KEY_42 "92 " MEMORY "91 a4 6469736b",
+          "stored host root 2a size 0 tokens by key; " NO_DISKS "skipped bad_replica;" },
+        { "92 01 91 93 " UPDATE KEY_42 "92 " MEMORY "92 a4 6469736b 05",
+          "stored host root 2a size 0 tokens by key; " NO_DISKS "skipped bad_replica;" },
+        { "92 01 91 93 " UPDATE KEY_42 "92 " MEMORY "93 a4 6469736b a0 a0",
+          "stored host root 2a size 0 tokens by key; " NO_DISKS "skipped bad_replica;" },
+        /* none can be read: the object may be anywhere, and is listed nowhere */
+        { "92 01 91 93 " UPDATE KEY_42 "91 90",
+          "removed host 2a by key; " NO_DISKS "skipped bad_replica;" },
     };
     CHECK_CASES(cases);
 }
@@ -184,6 +213,7 @@ int main(void)
         cmocka_unit_test(maps_may_use_mooncakes_keys),
         cmocka_unit_test(objects_of_a_pool_become_events_by_tier),
         cmocka_unit_test(an_undecodable_object_costs_what_it_may_hide),
+        cmocka_unit_test(a_bad_replica_costs_no_other),
         cmocka_unit_test(unknown_media_are_counted_and_placed),
         cmocka_unit_test(times_are_converted_to_seconds),
         cmocka_unit_test(mooncakes_form_shows_that_it_counts_from_one),
