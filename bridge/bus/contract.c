@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* P and R stand for namespace.{namespace}.component.{component}: P with the names of the workers,
- * R with those of the router.  A request on kv_sync or kv_explain has a worker and a rank instead
+ * R with those of the router.  A request on kv_sync has a worker and a rank instead
  * of the stars.
  */
 /* clang-format off */
@@ -20,7 +20,6 @@ static const char *const forms[KVB_SUBJECT_COUNT] = {
     [KVB_SUBJECT_BRIDGE_STATUS]     = "P.bridge_status",
     [KVB_SUBJECT_SYNC]              = "P.kv_sync.*.*",
     [KVB_SUBJECT_REFRESH]           = "P.kv_refresh",
-    [KVB_SUBJECT_EXPLAIN]           = "P.kv_explain.*.*",
     [KVB_SUBJECT_MATCH]             = "R.kv_match",
     [KVB_SUBJECT_ROUTE]             = "R.kv_route",
     [KVB_SUBJECT_GET]               = "R.kv_get.*",

@@ -39,7 +39,6 @@ static const struct subject_use uses[] = {
     { BRIDGE, publishes,  KVB_SUBJECT_BRIDGE_STATUS,  ALWAYS, ALWAYS },
     { BRIDGE, subscribes, KVB_SUBJECT_SYNC,           ALWAYS, KVB_SETTING_PROTOBUF },
     { BRIDGE, subscribes, KVB_SUBJECT_REFRESH,        ALWAYS, 0 },
-    { BRIDGE, subscribes, KVB_SUBJECT_EXPLAIN,        ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_BRIDGE_STATUS,  ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_HANDOVER,       ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_HEARTBEAT,      KVB_SETTING_STANDBY, 0 },
@@ -90,7 +89,6 @@ static const struct subject_use uses[] = {
     { OPERATOR, publishes,  KVB_SUBJECT_GET,          ALWAYS, 0 },
     { OPERATOR, publishes,  KVB_SUBJECT_MATCH_OF_ONE, ALWAYS, 0 },
     { OPERATOR, publishes,  KVB_SUBJECT_GET_OF_ONE,   ALWAYS, 0 },
-    { OPERATOR, publishes,  KVB_SUBJECT_EXPLAIN,      ALWAYS, 0 },
     { OPERATOR, subscribes, KVB_SUBJECT_WORKERS,      ALWAYS, 0 },
     { OPERATOR, subscribes, KVB_SUBJECT_INBOXES,      ALWAYS, 0 },
 };

@@ -161,7 +161,6 @@ static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detai
     KVB_TRY(kvb_bridge_open_standby(bridge));
     KVB_TRY(open_sync(bridge));
     KVB_TRY(kvb_bridge_open_refresh(bridge));
-    KVB_TRY(kvb_bridge_open_explain(bridge));
     KVB_TRY(kvb_bridge_open_service(bridge));
     atomic_store(&bridge->shown.turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_bridge_http(bridge, detail));
@@ -264,14 +263,12 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     kvb_bridge_close_ranks(bridge);
     kvb_bridge_close_membership(&bridge->membership);
     kvb_bus_unsubscribe(bridge->refresh.incoming);
-    kvb_bus_unsubscribe(bridge->explain.incoming);
     kvb_bus_unsubscribe(bridge->publisher.syncs);
     kvb_bus_unsubscribe(bridge->publisher.statuses);
     kvb_bridge_unsubscribe_standby(&bridge->standby);
     kvb_bus_close(bridge->publisher.bus);
     kvb_bridge_close_standby(&bridge->standby);
     kvb_bridge_close_refresh(&bridge->refresh);
-    kvb_bridge_close_explain(&bridge->explain);
     kvb_sync_responder_done(&bridge->publisher.sync);
     kvb_event_publisher_done(&bridge->publisher.events);
     kvb_event_batch_done(&bridge->ingest.batches[0]);

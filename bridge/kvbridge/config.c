@@ -465,7 +465,7 @@ static const struct kvb_conf_key keys[] = {
     { "limits.sync_blocks", KVB_CONF_U64, "16384", 0, kvb_max_router_blocks,
       FIELD(limits.sync_blocks),
       .help = "Blocks of one rank's newest events, 16 bytes each, that are kept for\n"
-              "aggregators that missed some and for kvctl explain; 0: aggregators\n"
+              "aggregators that missed some; 0: aggregators\n"
               "receive all held blocks instead.  Below 9152, batches that arrive together\n"
               "do not share a message of protobuf." },
     { "checkpoint", KVB_CONF_STRING, "", 0, FIELD(checkpoint),

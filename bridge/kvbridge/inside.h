@@ -21,7 +21,6 @@
 #include "kvbridge/dns_list.h"
 #include "kvbridge/echo.h"
 #include "kvbridge/event_publisher.h"
-#include "kvbridge/explain_responder.h"
 #include "kvbridge/kubernetes.h"
 #include "kvbridge/metrics.h"
 #include "kvbridge/permissions.h"
@@ -211,13 +210,6 @@ struct bridge_refresh {
     struct kvb_router_batch events; /* owned: the part that is being published */
 };
 
-/* Requests of people about prompts: kvbridge/explain.c. */
-struct bridge_explain {
-    struct kvb_explain_responder responder;
-    struct kvb_bus_subscription *incoming; /* owned */
-    uint64_t not_before_ns;                /* no answer before this time */
-};
-
 /* Limits of the HTTP server. */
 enum { http_threads = 2, max_http_connections = 128 };
 
@@ -336,7 +328,6 @@ struct kvb_bridge {
     struct bridge_shown shown;
     struct bridge_checkpoints checkpoints;
     struct bridge_refresh refresh;
-    struct bridge_explain explain;
     struct bridge_standby standby;
 
     struct kvb_thread thread; /* ingest */
@@ -529,14 +520,6 @@ void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* The rank leaves. */
 void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank);
-
-/* ---- kvbridge/explain.c: why a stream lists the blocks of a prompt, or does not ---- */
-kvb_status kvb_bridge_open_explain(struct kvb_bridge *bridge);
-void kvb_bridge_close_explain(struct bridge_explain *explain);
-
-/* Called in every turn: answers one request at most.  The poller does not watch the requests: in a
- * pause they would keep the thread turning.  An idle thread turns often enough for people. */
-void kvb_bridge_explain(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* ---- kvbridge/standby.c: streams that are published only while no other bridge does ---- */
 

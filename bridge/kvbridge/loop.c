@@ -245,7 +245,6 @@ void *kvb_bridge_run(void *context)
         has_more = kvb_serve_turn(&bridge->ingest.server, now_ns);
         publish_due_status(bridge, now_ns);
         kvb_bridge_refresh(bridge, kvb_clock_monotonic_ns());
-        kvb_bridge_explain(bridge, kvb_clock_monotonic_ns());
         has_more |= kvb_sync_responder_work(
             &bridge->publisher.sync, kvb_clock_monotonic_ns(), sync_turn_ns);
         has_more |= kvb_bridge_republish(bridge, republish_turn_ns);

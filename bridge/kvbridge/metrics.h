@@ -61,8 +61,6 @@
     X(refresh_rationed, COUNTER, "kvb_refresh_requests_total", "outcome=\"rationed\"", "Streams requested on P.kv_refresh, by outcome: granted, rationed = requested again too soon, away = not announced, or its engine is unreachable, refused = the request could not be read or granted") \
     X(refresh_away, COUNTER, "kvb_refresh_requests_total", "outcome=\"away\"", "Streams requested on P.kv_refresh, by outcome: granted, rationed = requested again too soon, away = not announced, or its engine is unreachable, refused = the request could not be read or granted") \
     X(refresh_refused, COUNTER, "kvb_refresh_requests_total", "outcome=\"refused\"", "Streams requested on P.kv_refresh, by outcome: granted, rationed = requested again too soon, away = not announced, or its engine is unreachable, refused = the request could not be read or granted") \
-    X(explain_answered, COUNTER, "kvb_explain_requests_total", "outcome=\"answered\"", "Requests on P.kv_explain (kvctl explain), by outcome: answered, refused = it could not be read or answered, or came in a flood") \
-    X(explain_refused, COUNTER, "kvb_explain_requests_total", "outcome=\"refused\"", "Requests on P.kv_explain (kvctl explain), by outcome: answered, refused = it could not be read or answered, or came in a flood") \
     X(sync_requests, COUNTER, "kvb_sync_requests_total", "", "Requests of aggregators that missed events") \
     X(sync_busy, COUNTER, "kvb_sync_refused_total", "reason=\"busy\"", "Requests of aggregators that were not answered, by reason: busy, bad_input, failed") \
     X(sync_refused, COUNTER, "kvb_sync_refused_total", "reason=\"bad_input\"", "Requests of aggregators that were not answered, by reason: busy, bad_input, failed") \

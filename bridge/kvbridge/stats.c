@@ -372,7 +372,6 @@ static void update_out(struct kvb_bridge *bridge)
     kvb_metric_set(metrics, kvb_bridge_publish_failures, bridge->publisher.events.failures);
     kvb_metric_set(metrics, kvb_bridge_publishing, bridge->publisher.was_allowed);
     kvb_metric_set(metrics, kvb_bridge_refresh_refused, bridge->refresh.responder.refused);
-    kvb_metric_set(metrics, kvb_bridge_explain_refused, bridge->explain.responder.refused);
     kvb_metric_set(metrics, kvb_bridge_sync_requests, bridge->publisher.sync.requests);
     kvb_metric_set(metrics, kvb_bridge_sync_busy, bridge->publisher.sync.busy);
     kvb_metric_set(metrics, kvb_bridge_sync_refused, bridge->publisher.sync.refused);

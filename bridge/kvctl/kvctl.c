@@ -4,6 +4,7 @@
 #include "core/own.h"
 #include "wire/json/tree.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 /* kvctl: queries a kvaggregator and watches bridges.  The table of commands is at the end. */
@@ -25,6 +26,73 @@ static void print_match(struct json_object *root)
     kvctl_text_at(root, "block_size", block_size, sizeof block_size);
     printf("%s complete blocks of %s tokens; DEVICE, HOST, DISK in tokens\n", blocks, block_size);
     kvctl_print_table(stdout, kvb_json_member(root, "workers"), columns, KVB_COUNT_OF(columns));
+}
+
+static uint64_t number_at(struct json_object *object, const char *name)
+{
+    uint64_t number = 0;
+
+    (void)kvb_json_number(kvb_json_member(object, name), UINT64_MAX, &number); /* absent: 0 */
+    return number;
+}
+
+/* Appends "7/0 8/1" for the first `count` rows. */
+static void name_holders(struct json_object *rows, size_t count, struct json_object *out_row)
+{
+    char names[4096] = "nobody";
+    size_t used = 0;
+
+    for (size_t i = 0; i < count && used + 48 < sizeof names; i++) {
+        struct json_object *row = json_object_array_get_idx(rows, i);
+        used += (size_t)snprintf(
+            names + used, sizeof names - used, "%s%" PRIu64 "/%" PRIu64, i > 0 ? " " : "",
+            number_at(row, "worker_id"), number_at(row, "dp_rank"));
+    }
+    json_object_object_add(out_row, "holders", json_object_new_string(names));
+}
+
+static void add_range(struct json_object *out_rows, uint64_t from, uint64_t end, uint64_t size)
+{
+    struct json_object *row = json_object_new_object();
+    char text[64];
+
+    (void)snprintf(text, sizeof text, "%" PRIu64 "-%" PRIu64, from, end - 1);
+    json_object_object_add(row, "blocks", json_object_new_string(text));
+    (void)snprintf(text, sizeof text, "%" PRIu64 "-%" PRIu64, from * size, end * size - 1);
+    json_object_object_add(row, "tokens", json_object_new_string(text));
+    json_object_array_add(out_rows, row);
+}
+
+/* Who holds which blocks of the prompt, from its beginning on: the workers come best first, so each
+ * run of blocks is held by the first few of them. */
+static void print_match_blocks(struct json_object *root)
+{
+    static const struct kvctl_column columns[] = {
+        { "BLOCKS", "blocks", false },
+        { "TOKENS", "tokens", false },
+        { "HELD BY WORKER/RANK", "holders", false },
+    };
+    KVB_OWN(kvb_json_drop) struct json_object *ranges = json_object_new_array();
+    struct json_object *workers = kvb_json_member(root, "workers");
+    const uint64_t blocks = number_at(root, "blocks");
+    const uint64_t size = number_at(root, "block_size");
+    uint64_t from = 0;
+
+    print_match(root);
+    for (size_t count = kvb_json_list_len(workers); from < blocks; count--) {
+        struct json_object *last = count > 0 ? json_object_array_get_idx(workers, count - 1) : NULL;
+        const uint64_t own_size = last ? number_at(last, "block_size") : 0; /* where it differs */
+        const uint64_t held = last ? number_at(last, "blocks") : blocks;
+        const uint64_t end = own_size > 0 && size > 0 ? held * own_size / size : held;
+        if (end > from) {
+            add_range(ranges, from, end, size);
+            name_holders(
+                workers, count, json_object_array_get_idx(ranges, kvb_json_list_len(ranges) - 1));
+            from = end;
+        }
+    }
+    printf("\n");
+    kvctl_print_table(stdout, ranges, columns, KVB_COUNT_OF(columns));
 }
 
 static void print_route(struct json_object *root)
@@ -225,12 +293,21 @@ static enum kvctl_exit run_state(const struct kvctl_options *options)
     return request_and_show(options, &streams);
 }
 
+static enum kvctl_exit run_match(const struct kvctl_options *options)
+{
+    const struct kvctl_command match = { .tail = "kv_match",
+                                         .print = options->is_by_block ? print_match_blocks
+                                                                       : print_match,
+                                         .needs_tokens = true };
+
+    return request_and_show(options, &match);
+}
+
 const struct kvctl_command *kvctl_commands(void)
 {
     static const struct kvctl_command commands[] = {
-        { .name = "match", .tail = "kv_match", .print = print_match, .needs_tokens = true },
+        { .name = "match", .run = run_match, .needs_tokens = true },
         { .name = "route", .tail = "kv_route", .print = print_route, .needs_tokens = true },
-        { .name = "explain", .run = kvctl_explain, .needs_tokens = true },
         { .name = "load", .tail = "kv_get.load", .print = print_load },
         { .name = "state", .run = run_state },
         { .name = "streams", .tail = "kv_get.streams", .print = print_streams },

@@ -46,7 +46,8 @@ struct kvctl_options {
     const char *model;
     const char *lora;
     const char *salt;
-    uint64_t workers[kvctl_max_workers]; /* of `watch`, like the next six; `explain`: one, a rank */
+    bool is_by_block;                    /* of `match` */
+    uint64_t workers[kvctl_max_workers]; /* of `watch`, like the next six */
     size_t worker_count;                 /* 0: all */
     bool has_rank;
     uint32_t dp_rank;
@@ -101,9 +102,6 @@ enum kvctl_exit kvctl_top(const struct kvctl_options *options);
 
 /* `workers`: where bridges know their workers from, and which pods are none. */
 enum kvctl_exit kvctl_workers(const struct kvctl_options *options);
-
-/* `explain`: what a worker holds of a prompt, and why not more. */
-enum kvctl_exit kvctl_explain(const struct kvctl_options *options);
 
 /* All streams that bridges publish, of any component, as rows with namespace and component; takes
  * a second or more.  Prints errors on stderr.  On success the caller frees *out_rows with

@@ -30,6 +30,7 @@ enum option_key {
     key_model,
     key_lora,
     key_salt,
+    key_blocks,
     key_worker,
     key_rank,
     key_kind,
@@ -57,14 +58,16 @@ static const struct argp_option option_rows[] = {
       "Component of the router (Router); for watch and workers: of the workers (all)", 1 },
     { "json", key_json, NULL, 0, "Print answers unchanged, and events as JSON lines", 1 },
     { "timeout", key_timeout, "MS", 0, "Timeout for NATS and for each answer (2000)", 1 },
-    { NULL, 0, NULL, 0, "match, route and explain:", 2 },
+    { NULL, 0, NULL, 0, "match and route:", 2 },
     { "tokens", key_tokens, "1,2,3", 0, "Token ids of the prompt", 2 },
     { "tokens-file", key_tokens_file, "FILE", 0,
       "Token ids from a file: separated by blanks or commas, or a JSON array; -: stdin", 2 },
     { "model", key_model, "M", 0, "Model name; optional if there is only one model", 2 },
     { "lora", key_lora, "L", 0, "LoRA name", 2 },
     { "salt", key_salt, "S", 0, "Cache salt", 2 },
-    { NULL, 0, NULL, 0, "watch; explain has --worker and --rank, too:", 3 },
+    { "blocks", key_blocks, NULL, 0, "match: also which blocks of the prompt each worker holds",
+      2 },
+    { NULL, 0, NULL, 0, "watch:", 3 },
     { "worker", key_worker, "ID", 0, "Only this worker's events; may be repeated", 3 },
     { "rank", key_rank, "N", 0, "Only this data-parallel rank's events", 3 },
     { "dp-rank", key_rank, NULL, OPTION_ALIAS, NULL, 3 },
@@ -117,8 +120,6 @@ static const char doc[] =
     "Queries a kvaggregator, and watches what bridges publish.\n\n"
     "  match        how much of a prompt each worker holds\n"
     "  route        the worker to which a prompt is routed, and why\n"
-    "  explain      what a worker holds of a prompt, why not, since when, by which\n"
-    "               event; whether its bridge and the aggregator say the same\n"
     "  load         load of the workers\n"
     "  state        counters of the aggregator, then all streams\n"
     "  streams      all streams with their states\n"
@@ -192,6 +193,7 @@ struct option_field {
 /* clang-format off */
 static const struct option_field option_fields[] = {
     { key_all,         option_flag, FIELD(is_all),      0 },
+    { key_blocks,      option_flag, FIELD(is_by_block), 0 },
     { key_config,      option_text, FIELD(config),      0 },
     { key_component,   option_text, FIELD(component),   0 },
     { key_context,     option_text, FIELD(context),     0 },
@@ -309,9 +311,6 @@ static void check_choices(
     if (command->needs_tokens && !options->tokens == !options->tokens_file) {
         argp_error(state, "%s: give either --tokens or --tokens-file", command->name);
     }
-    if (command->run == kvctl_explain && options->worker_count != 1) {
-        argp_error(state, "explain: give one --worker ID");
-    }
     if (options->is_all && (options->kinds || options->worker_count > 0 || options->has_rank)) {
         argp_error(state, "--all shows every message: leave out --kind, --worker and --rank");
     }
@@ -321,6 +320,25 @@ static void check_choices(
     if (options->interval_ms < min_interval_ms) {
         argp_error(state, "--interval: expected at least %d", min_interval_ms);
     }
+}
+
+static void say_unknown_command(const char *name, const struct argp_state *state)
+{
+    /* Commands of earlier versions. */
+    static const struct {
+        const char *name;
+        const char *instead;
+    } gone[] = {
+        { "explain", "match --blocks, and the state and reason that `streams` shows" },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(gone); i++) {
+        if (strcmp(gone[i].name, name) == 0) {
+            argp_error(state, "%s is gone: use %s", name, gone[i].instead);
+            return;
+        }
+    }
+    argp_error(state, "no such command: \"%s\"", name);
 }
 
 static void check_words(const struct kvctl_options *options, const struct argp_state *state)
@@ -333,7 +351,7 @@ static void check_words(const struct kvctl_options *options, const struct argp_s
         return;
     }
     if (!command) {
-        argp_error(state, "no such command: \"%s\"", options->command);
+        say_unknown_command(options->command, state);
         return;
     }
     if (command->argument && command->argument[0] != '[' && !options->file) {

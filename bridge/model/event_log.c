@@ -6,20 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { first_capacity = 8, wall_bits = 62 };
-
-struct logged_note {
-    uint64_t origin : 64 - wall_bits;
-    uint64_t wall_us : wall_bits;
-};
-
-static_assert(sizeof(struct logged_note) == 8, "a word for each event");
-static_assert(KVB_ORIGIN_COUNT <= 1 << (64 - wall_bits), "its field is so wide");
+enum { first_capacity = 8 };
 
 struct kvb_event_log {
     size_t max_blocks;
     struct kvb_router_event *events; /* owned; ring, a power of two; block_at: index in `blocks` */
-    struct logged_note *notes;       /* owned; parallel to events */
     size_t event_capacity;
     uint64_t event_at; /* number of the oldest event since the log began */
     size_t event_count;
@@ -30,7 +21,6 @@ struct kvb_event_log {
     size_t block_capacity;
     size_t block_next;  /* index behind the newest event's blocks */
     size_t block_count; /* from the oldest event's first block to there, unused ones included */
-    bool has_dropped;
 };
 
 kvb_status kvb_event_log_new(size_t max_blocks, struct kvb_event_log **out_log)
@@ -53,7 +43,6 @@ void kvb_event_log_free(struct kvb_event_log *log)
         return;
     }
     free(log->events);
-    free(log->notes);
     free(log->blocks);
     free(log->tokens);
     free(log);
@@ -67,7 +56,6 @@ void kvb_event_log_clear(struct kvb_event_log *log)
     log->range_at = log->event_at;
     log->next_id = 0;
     log->block_next = log->block_count = 0;
-    log->has_dropped = true;
 }
 
 void kvb_event_log_begin_range(struct kvb_event_log *log)
@@ -125,16 +113,9 @@ static void forget_oldest_event(struct kvb_event_log *log)
     log->range_at += log->range_at == log->event_at;
     log->event_at++;
     log->event_count--;
-    log->has_dropped = true;
     if (log->event_count == 0) {
         log->block_next = 0;
     }
-}
-
-static void move_event(struct kvb_event_log *log, uint64_t number, size_t to)
-{
-    log->events[to] = log->events[event_index(log, number)];
-    log->notes[to] = log->notes[event_index(log, number)];
 }
 
 /* Doubles the rings.  An event whose index in the larger rings is another one moves there: to the
@@ -144,14 +125,12 @@ static kvb_status double_events(struct kvb_event_log *log)
     const size_t bigger = log->event_capacity > 0 ? 2 * log->event_capacity : first_capacity;
     struct kvb_router_event *events = realloc(log->events, bigger * sizeof *events);
 
-    log->events = events ? events : log->events;
-    struct logged_note *notes = events ? realloc(log->notes, bigger * sizeof *notes) : NULL;
-    if (!notes) {
+    if (!events) {
         return KVB_NO_MEMORY;
     }
-    log->notes = notes;
+    log->events = events;
     for (uint64_t at = log->event_at; at < log->event_at + log->event_count; at++) {
-        move_event(log, at, (size_t)at & (bigger - 1));
+        events[(size_t)at & (bigger - 1)] = events[event_index(log, at)];
     }
     log->event_capacity = bigger;
     return KVB_OK;
@@ -214,7 +193,7 @@ static kvb_status make_log_room(struct kvb_event_log *log, size_t blocks)
 
 [[gnu::hot]] static void put_logged_event(
     struct kvb_event_log *log, const struct kvb_router_batch *batch,
-    const struct kvb_router_event *event, struct kvb_event_note note)
+    const struct kvb_router_event *event)
 {
     const size_t index = event_index(log, log->event_at + log->event_count);
     const size_t unused = unused_before(log, event->block_count);
@@ -222,9 +201,6 @@ static kvb_status make_log_room(struct kvb_event_log *log, size_t blocks)
 
     log->events[index] = *event;
     log->events[index].block_at = (uint32_t)at;
-    log->notes[index] =
-        (struct logged_note){ .origin = (uint64_t)note.origin & ((1U << (64 - wall_bits)) - 1),
-                              .wall_us = note.wall_us & ((UINT64_C(1) << wall_bits) - 1) };
     for (size_t i = 0; i < event->block_count; i++) {
         log->blocks[at + i] = batch->blocks[event->block_at + i];
         log->tokens[at + i] = batch->tokens[event->block_at + i];
@@ -236,7 +212,7 @@ static kvb_status make_log_room(struct kvb_event_log *log, size_t blocks)
 
 void kvb_event_log_add_event(
     struct kvb_event_log *log, const struct kvb_router_batch *batch,
-    const struct kvb_router_event *event, struct kvb_event_note note)
+    const struct kvb_router_event *event)
 {
     if (log->next_id != 0 && event->event_id != log->next_id) {
         kvb_event_log_clear(log);
@@ -245,15 +221,14 @@ void kvb_event_log_add_event(
         kvb_event_log_clear(log);
         return;
     }
-    put_logged_event(log, batch, event, note);
+    put_logged_event(log, batch, event);
     log->next_id = event->event_id + 1;
 }
 
-void kvb_event_log_add(
-    struct kvb_event_log *log, const struct kvb_router_batch *batch, struct kvb_event_note note)
+void kvb_event_log_add(struct kvb_event_log *log, const struct kvb_router_batch *batch)
 {
     for (size_t i = 0; i < batch->event_count; i++) {
-        kvb_event_log_add_event(log, batch, &batch->events[i], note);
+        kvb_event_log_add_event(log, batch, &batch->events[i]);
     }
 }
 
@@ -337,37 +312,4 @@ size_t kvb_event_log_lend(
     out->tokens = log->tokens;
     out->block_count = end - out->events[0].block_at;
     return lent;
-}
-
-/* ---- The trace ---- */
-
-size_t kvb_event_log_trace_count(const struct kvb_event_log *log)
-{
-    return log->event_count;
-}
-
-bool kvb_event_log_trace_is_whole(const struct kvb_event_log *log)
-{
-    return !log->has_dropped;
-}
-
-struct kvb_traced_event kvb_event_log_traced(const struct kvb_event_log *log, size_t number)
-{
-    const struct logged_note *note = &log->notes[event_index(log, log->event_at + number)];
-
-    return (struct kvb_traced_event){ .event = *event_at(log, number),
-                                      .note = { .origin = (enum kvb_event_origin)note->origin,
-                                                .wall_us = note->wall_us } };
-}
-
-kvb_block_hash kvb_event_log_traced_block(
-    const struct kvb_event_log *log, const struct kvb_traced_event *traced, uint32_t i)
-{
-    return log->blocks[traced->event.block_at + i];
-}
-
-kvb_tokens_hash kvb_event_log_traced_tokens(
-    const struct kvb_event_log *log, const struct kvb_traced_event *traced, uint32_t i)
-{
-    return log->tokens[traced->event.block_at + i];
 }

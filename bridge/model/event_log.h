@@ -10,12 +10,12 @@
 /* The newest router events of one stream, by id: events that a reader may have missed, or events
  * that cannot be applied yet.
  *
- *     events   [ id 5 ][ id 6 ] | [ id 17 ][ id 18 ][ id 19 ] ...     rings: events, notes
+ *     events   [ id 5 ][ id 6 ] | [ id 17 ][ id 18 ][ id 19 ] ...     rings: events
  *     blocks    b b     b       |  b b b     b        b b             rings: hashes, tokens
  *              earlier epoch      the range: consecutive ids
  *
- * The range is what readers can request.  The events before it, of earlier epochs, and the origin
- * and time of each event are for people: they are the trace of the stream.
+ * The range is what readers can request.  The events before it, of earlier epochs, may still be
+ * lent.
  *
  * Bounded: a full log drops its oldest events, each with all its blocks.  An event whose id does
  * not follow the newest one drops all earlier events.  The blocks of an event lie side by side, as
@@ -23,7 +23,7 @@
  * next event has stay unused, and count as held.
  *
  * Threads: the caller locks.
- * Memory:  16 bytes a block and 40 an event, in rings that double up to their
+ * Memory:  16 bytes a block and 32 an event, in rings that double up to their
  *          ceilings and never shrink. */
 struct kvb_event_log;
 
@@ -38,31 +38,16 @@ void kvb_event_log_free(struct kvb_event_log *log);
 void kvb_event_log_clear(struct kvb_event_log *log);
 
 /* A new epoch: the range is empty, and the next event begins it with any id.  Earlier events stay
- * as trace. */
+ * until they are dropped. */
 void kvb_event_log_begin_range(struct kvb_event_log *log);
 
-/* What caused an event. */
-enum kvb_event_origin {
-    KVB_ORIGIN_LIVE,      /* a batch of the engine, as it came */
-    KVB_ORIGIN_REPLAYED,  /* a batch that the engine has sent again */
-    KVB_ORIGIN_RESTARTED, /* the list was begun anew, in this step: a restart, or a loss */
-    KVB_ORIGIN_ANNOUNCED, /* nothing has changed: what is held is published once more */
-    KVB_ORIGIN_COUNT
-};
-
-struct kvb_event_note {
-    enum kvb_event_origin origin;
-    uint64_t wall_us; /* when it was applied; 0: not known */
-};
-
-/* Appends copies of the batch's events, all with this note.  An event that has more than max_blocks
+/* Appends copies of the batch's events.  An event that has more than max_blocks
  * blocks, or for which no memory can be allocated, is dropped with all earlier ones. */
-void kvb_event_log_add(
-    struct kvb_event_log *log, const struct kvb_router_batch *batch, struct kvb_event_note note);
+void kvb_event_log_add(struct kvb_event_log *log, const struct kvb_router_batch *batch);
 /* The same for one event of a batch. */
 void kvb_event_log_add_event(
     struct kvb_event_log *log, const struct kvb_router_batch *batch,
-    const struct kvb_router_event *event, struct kvb_event_note note);
+    const struct kvb_router_event *event);
 
 /* False when the range is empty. */
 bool kvb_event_log_range(
@@ -92,27 +77,3 @@ uint64_t kvb_event_log_end(const struct kvb_event_log *log);
  * unchanged. */
 size_t kvb_event_log_lend(
     const struct kvb_event_log *log, uint64_t number, size_t count, struct kvb_router_batch *out);
-
-/* ---- The trace ---- */
-
-/* One event of the trace, with its note. */
-struct kvb_traced_event {
-    struct kvb_router_event event; /* block_at: for kvb_event_log_traced_block() */
-    struct kvb_event_note note;
-};
-
-/* How many events the log has, those before the range included. */
-size_t kvb_event_log_trace_count(const struct kvb_event_log *log);
-
-/* False once the log has dropped an event or was cleared: the trace does not go back to the
- * beginning. */
-bool kvb_event_log_trace_is_whole(const struct kvb_event_log *log);
-
-/* Event `number` of the trace, 0: the oldest; number < kvb_event_log_trace_count(). */
-struct kvb_traced_event kvb_event_log_traced(const struct kvb_event_log *log, size_t number);
-
-/* Block i of a traced event, i < event.block_count; valid until the log changes. */
-kvb_block_hash kvb_event_log_traced_block(
-    const struct kvb_event_log *log, const struct kvb_traced_event *traced, uint32_t i);
-kvb_tokens_hash kvb_event_log_traced_tokens(
-    const struct kvb_event_log *log, const struct kvb_traced_event *traced, uint32_t i);

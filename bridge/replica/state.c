@@ -141,7 +141,7 @@ bool kvb_follow_hold(
     const bool waits = kvb_follow_waits(follow);
 
     if (waits || (repair->need == need_snapshot && repair->is_requested)) {
-        kvb_event_log_add_event(repair->held, batch, event, (struct kvb_event_note){ 0 });
+        kvb_event_log_add_event(repair->held, batch, event);
     }
     return waits;
 }

@@ -191,7 +191,6 @@ struct kvb_stream {
     struct kvb_event_log *log; /* owned: the newest events, for readers that missed some */
     uint64_t epoch_first_id;
     uint64_t last_id;
-    uint64_t wall_us;     /* the newest that is known: when events of the log were applied */
     uint64_t ids_unknown; /* ids that the previous process may have used after its checkpoint */
     bool is_withdrawn;    /* an empty list was published */
     struct stream_description described; /* kvb_stream_describe() */
@@ -294,8 +293,7 @@ bool kvb_stream_is_step_full(const struct stream_step *step);
 bool kvb_stream_is_syncing(const struct kvb_stream *stream);
 
 /* Sets the ids of events and the stream's identity, and keeps the events in the log. */
-void kvb_stream_sign(
-    struct kvb_stream *stream, struct kvb_router_batch *events, enum kvb_event_origin origin);
+void kvb_stream_sign(struct kvb_stream *stream, struct kvb_router_batch *events);
 
 void kvb_stream_state(
     const struct kvb_stream *stream, enum kvb_stream_state *out_state,

@@ -860,9 +860,6 @@ static kvb_status take_input(struct stream_step *step)
     output->is_changed = kvb_stream_describe(stream);
     output->has_more = stream->share != share_quarantined &&
                        (stream->drain != drain_nothing || stream->unfinished.is_there);
-    stream->wall_us = input->wall_us;
-    kvb_stream_sign(
-        stream, &output->events,
-        input->kind == KVB_INPUT_REPLAY ? KVB_ORIGIN_REPLAYED : KVB_ORIGIN_LIVE);
+    kvb_stream_sign(stream, &output->events);
     return status;
 }

@@ -60,16 +60,7 @@ void kvb_stream_open_epoch(struct kvb_stream *stream, uint64_t wall_us, bool is_
     (void)kvb_stream_describe(stream); /* the caller that opens it announces it */
 }
 
-/* True: the events begin the list anew.  A step that does so drops its earlier events, so the
- * `cleared` comes first. */
-static bool restarts_list(const struct kvb_stream *stream, const struct kvb_router_batch *events)
-{
-    return events->event_count > 0 && events->events[0].event_id == stream->epoch_first_id &&
-           events->events[0].kind == KVB_ROUTER_CLEARED;
-}
-
-void kvb_stream_sign(
-    struct kvb_stream *stream, struct kvb_router_batch *events, enum kvb_event_origin origin)
+void kvb_stream_sign(struct kvb_stream *stream, struct kvb_router_batch *events)
 {
     events->worker_id = stream->options.worker_id;
     events->dp_rank = stream->options.dp_rank;
@@ -79,11 +70,7 @@ void kvb_stream_sign(
         events->events[i].event_id = ++stream->last_id;
     }
     if (stream->log) {
-        const bool is_restarted = origin != KVB_ORIGIN_ANNOUNCED && restarts_list(stream, events);
-        kvb_event_log_add(
-            stream->log, events,
-            (struct kvb_event_note){ .origin = is_restarted ? KVB_ORIGIN_RESTARTED : origin,
-                                     .wall_us = stream->wall_us });
+        kvb_event_log_add(stream->log, events);
     }
 }
 
@@ -471,7 +458,7 @@ static kvb_status publish_signed(void *context, struct kvb_router_batch *chunk)
 {
     const struct announcement *advertised = context;
 
-    kvb_stream_sign(advertised->stream, chunk, KVB_ORIGIN_ANNOUNCED);
+    kvb_stream_sign(advertised->stream, chunk);
     return advertised->telling->visit(advertised->telling->context, chunk);
 }
 
@@ -543,6 +530,6 @@ kvb_status kvb_stream_refresh_step(
 {
     kvb_router_batch_reset(out);
     KVB_TRY(kvb_mirror_refresh_step(stream->mirror, max_blocks, looks_a_step, out, out_is_done));
-    kvb_stream_sign(stream, out, KVB_ORIGIN_ANNOUNCED);
+    kvb_stream_sign(stream, out);
     return KVB_OK;
 }

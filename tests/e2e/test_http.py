@@ -154,6 +154,14 @@ def test_kvctl_shows_what_the_aggregator_knows(asked):
     for command in (["state"], ["load"], ["dump"], ["match", "--tokens", "1,2,3"]):
         done = kvctl(*command)
         assert done.returncode == 0 and done.stdout.strip(), (command, done)
+    done = kvctl("match", "--blocks", "--tokens", ",".join(map(str, [*PROMPT, *range(16)])))
+    assert done.returncode == 0, done.stderr
+    table = [line.split() for line in done.stdout.rsplit("\n\n", 1)[1].splitlines()]
+    assert table[0][:2] == ["BLOCKS", "TOKENS"] and table[-1][2:] == ["nobody"], table
+    held = [int(row[0].split("-")[1]) - int(row[0].split("-")[0]) + 1 for row in table[1:]]
+    assert sum(held) == len(PROMPT) // 16 + 1 and table[1][2:] == ["1/0", "2/0"], table
+    done = kvctl("explain")
+    assert done.returncode == 64 and "explain is gone: use match --blocks" in done.stderr, done
     done = kvctl("match", "--tokens", "1,x")
     assert done.returncode != 0 and "x" in done.stderr and not done.stdout, done
     done = kvctl("match", "--tokens-file", "/")

@@ -375,27 +375,6 @@ static void op_refresh(void)
         "namespace.n.component.c.kv_refresh", what & 1 ? "_INBOX.refresh.7" : NULL, next_span());
 }
 
-static void op_explain(void)
-{
-    static const char *const subjects[] = { "namespace.n.component.c.kv_explain.1.0",
-                                            "namespace.n.component.c.kv_explain.2.0",
-                                            "namespace.n.component.c.kv_explain.1.x",
-                                            "namespace.n.component.c.kv_explain.1" };
-    const uint8_t what = next_byte();
-
-    fake_bus_deliver(subjects[what & 3], what & 4 ? NULL : "_INBOX.explain.7", next_span());
-}
-
-/* A prompt that the engine may hold. */
-static void op_explain_right(void)
-{
-    static const char text[] =
-        "{\"token_ids\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16],\"from\":0}";
-
-    fake_bus_deliver(
-        "namespace.n.component.c.kv_explain.1.0", "_INBOX.explain.8", kvb_span_of(text));
-}
-
 /* A status of another bridge of the component.  Another profile stops this one, so only its end
  * may be garbage. */
 static void op_status(void)
@@ -483,7 +462,7 @@ static void (*const operations[])(void) = {
 /* Later operations have numbers of their own, so that inputs saved before keep their meaning. */
 static void operate(void)
 {
-    static void (*const later[])(void) = { op_explain_right, op_explain, op_page };
+    static void (*const later[])(void) = { op_refresh, op_refresh, op_page };
     const uint8_t which = next_byte();
     const size_t from = UINT8_MAX + 1 - KVB_COUNT_OF(later);
 

@@ -75,7 +75,6 @@ static void fills_in_the_subjects_of_the_contract(void **state)
         const char *text;
     } rows[] = {
         { KVB_SUBJECT_EVENTS, "namespace.a.component.w.kv_events" },
-        { KVB_SUBJECT_EXPLAIN, "namespace.a.component.w.kv_explain.*.*" },
         { KVB_SUBJECT_MATCH_OF_ONE, "namespace.b.component.r.kv_match.7" },
         { KVB_SUBJECT_HIT_RATE_ALIAS, "namespace.b.kv-hit-rate" },
         { KVB_SUBJECT_ECHO, "_INBOX.me.echo.0" },
@@ -172,12 +171,11 @@ static void an_operator_asks_and_reads_and_changes_nothing(void **state)
     const struct kvb_permissions operator= made(KVB_CLIENT_OPERATOR, 0);
 
     (void)state;
-    assert_true(has(&operator, true, "namespace.a.component.w.kv_explain.*.*"));
     assert_true(has(&operator, true, "namespace.b.component.r.kv_match"));
     assert_true(has(&operator, true, "namespace.b.component.r.kv_get.*.7"));
     assert_true(has(&operator, false, "namespace.a.component.w.*"));
     assert_true(has(&operator, false, "_INBOX.>"));
-    assert_int_equal(operator.count, 7);
+    assert_int_equal(operator.count, 6);
     assert_false(operator.answers_requests);
 }
 

@@ -154,7 +154,7 @@ static void a_subject_may_end_with_a_stream(void **state)
         "namespace.a.component.b.kv_sync.x.1",
         "namespace.a.component.b.kv_sync.7.1.2",
         "namespace.a.component.b.kv_sync.7.",
-        "namespace.a.component.b.kv_explain.7.1",
+        "namespace.a.component.b.kv_refresh.7.1",
         "namespace.a.component.b.kv_sync_more.7.1",
         "kv_sync.7.1",
         "namespace.a.component.b.kv_sync.7.4294967296",

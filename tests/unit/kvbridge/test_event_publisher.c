@@ -108,7 +108,7 @@ add_batch(struct kvb_event_publisher *publisher, const struct kvb_router_batch *
         kvb_event_log_begin_range(log->log);
     }
     log->next_id = batch->events[batch->event_count - 1].event_id + 1;
-    kvb_event_log_add(log->log, batch, (struct kvb_event_note){ .wall_us = 1 });
+    kvb_event_log_add(log->log, batch);
     return kvb_event_publisher_add(publisher, batch, log->log);
 }
 

@@ -25,16 +25,10 @@ static void make_event(struct kvb_router_batch *batch, uint64_t id)
     }
 }
 
-static struct kvb_event_note note_of(uint64_t id)
-{
-    return (struct kvb_event_note){ .origin = (enum kvb_event_origin)(id % KVB_ORIGIN_COUNT),
-                                    .wall_us = id * 1000 };
-}
-
 static void add_batch(struct kvb_event_log *log, const struct kvb_router_batch *batch)
 {
     for (size_t i = 0; i < batch->event_count; i++) {
-        kvb_event_log_add_event(log, batch, &batch->events[i], note_of(batch->events[i].event_id));
+        kvb_event_log_add_event(log, batch, &batch->events[i]);
     }
 }
 
@@ -255,7 +249,7 @@ static void lends_nothing_of_what_it_has_dropped(void **state)
     kvb_event_log_free(log);
 }
 
-/* ---- The trace ---- */
+/* ---- Epochs ---- */
 
 /* The reference model: the ids of all events that were ever added, and where the range begins. */
 struct all_events {
@@ -286,37 +280,29 @@ static size_t fitting(const struct all_events *all, size_t max_blocks)
     return events;
 }
 
-static void assert_traced(const struct kvb_event_log *log, size_t number, uint64_t id)
+/* How many of the newest events the log has. */
+static size_t count_kept(const struct kvb_event_log *log, size_t most)
 {
-    const struct kvb_traced_event traced = kvb_event_log_traced(log, number);
-    const struct kvb_event_note note = note_of(id);
+    struct kvb_router_batch lent = { 0 };
+    size_t kept = most;
 
-    assert_true(traced.event.event_id == id);
-    assert_int_equal(traced.event.kind, id % 7 == 0 ? KVB_ROUTER_REMOVED : KVB_ROUTER_STORED);
-    assert_int_equal(traced.event.tier, KVB_TIER_HOST);
-    assert_int_equal(traced.note.origin, note.origin);
-    assert_true(traced.note.wall_us == note.wall_us);
-    assert_int_equal(traced.event.block_count, blocks_of(id));
-    for (uint32_t i = 0; i < traced.event.block_count; i++) {
-        assert_true(kvb_event_log_traced_block(log, &traced, i).value == id * 10 + i);
+    while (kept > 0 && kvb_event_log_lend(log, kvb_event_log_end(log) - kept, kept, &lent) == 0) {
+        kept--;
     }
+    return kept;
 }
 
 static void
 assert_like_all(const struct kvb_event_log *log, const struct all_events *all, size_t max_blocks)
 {
     const size_t unused = max_blocks > max_event_blocks ? max_event_blocks : max_blocks;
-    const size_t kept = kvb_event_log_trace_count(log);
+    const size_t kept = count_kept(log, fitting(all, max_blocks));
     const size_t first = all->count - kept;
     const size_t range_at = all->range_at > first ? all->range_at : first;
     uint64_t first_id = 0;
     uint64_t last_id = 0;
 
-    assert_in_range(kept, fitting(all, max_blocks - unused), fitting(all, max_blocks));
-    assert_int_equal(kvb_event_log_trace_is_whole(log), first == 0);
-    for (size_t i = 0; i < kept; i++) {
-        assert_traced(log, i, all->ids[first + i]);
-    }
+    assert_true(kept >= fitting(all, max_blocks - unused));
     assert_int_equal(kvb_event_log_range(log, &first_id, &last_id), range_at < all->count);
     if (range_at < all->count) {
         assert_true(first_id == all->ids[range_at]);
@@ -326,7 +312,7 @@ assert_like_all(const struct kvb_event_log *log, const struct all_events *all, s
 }
 
 /* Random epochs of random lengths, with few blocks and with many. */
-static void traces_the_newest_events_of_all_epochs(void **state)
+static void keeps_the_newest_events_of_all_epochs(void **state)
 {
     (void)state;
     static const size_t sizes[] = { 1, 4, 17, 64, 300 };
@@ -357,20 +343,6 @@ static void traces_the_newest_events_of_all_epochs(void **state)
     }
 }
 
-static void a_cleared_log_has_no_trace_and_knows_it(void **state)
-{
-    (void)state;
-    struct kvb_event_log *log = log_of(100);
-
-    assert_true(kvb_event_log_trace_is_whole(log));
-    add(log, 1, 10);
-    assert_true(kvb_event_log_trace_is_whole(log));
-    kvb_event_log_clear(log);
-    assert_int_equal(kvb_event_log_trace_count(log), 0);
-    assert_false(kvb_event_log_trace_is_whole(log));
-    kvb_event_log_free(log);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -382,8 +354,7 @@ int main(void)
         cmocka_unit_test(survives_each_allocation_failing),
         cmocka_unit_test(lends_events_in_parts_that_are_batches),
         cmocka_unit_test(lends_nothing_of_what_it_has_dropped),
-        cmocka_unit_test(traces_the_newest_events_of_all_epochs),
-        cmocka_unit_test(a_cleared_log_has_no_trace_and_knows_it),
+        cmocka_unit_test(keeps_the_newest_events_of_all_epochs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
