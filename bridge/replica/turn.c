@@ -19,8 +19,9 @@ static void watch_pause(struct kvb_replica_turn *turn, uint64_t now_ns)
 
     turn->looked_ns = now_ns;
     if (was_paused) { /* the next echo is sent after the pause; those before prove nothing */
+        /* One pause after another must not hold queries for ever. */
+        turn->behind_ns = turn->behind_echo > 0 ? turn->behind_ns : now_ns;
         turn->behind_echo = turn->echo_number + 1;
-        turn->behind_ns = now_ns;
         turn->settled_ns = 0;
         turn->next_echo_ns = 0;
     }

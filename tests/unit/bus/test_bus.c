@@ -287,6 +287,37 @@ static void unsubscribe_waits_for_the_handler_that_runs(void **state)
     kvb_bus_close(bus);
 }
 
+static bool have_three_arrived(void *context)
+{
+    return kvb_bus_arrived(context) == 3;
+}
+
+static bool are_three_handled(void *context)
+{
+    return kvb_bus_handled(context) == 3;
+}
+
+static void messages_count_as_arrived_before_they_are_handled(void **state)
+{
+    const struct nats_server *server = *state;
+    struct kvb_bus_subscription *subscription = NULL;
+    struct kvb_bus *bus = open_connected(server->url);
+    struct slow slow = { 0 };
+
+    assert_ok(kvb_bus_subscribe(bus, "slow", take_time, &slow, &subscription));
+    for (int i = 0; i < 3; i++) {
+        assert_ok(kvb_bus_publish(bus, "slow", kvb_span_of("x")));
+    }
+    assert_true(wait_until(is_inside, &slow, patience_ms));
+    assert_true(wait_until(have_three_arrived, subscription, patience_ms));
+    assert_int_equal(kvb_bus_handled(subscription), 0); /* one is in the handler, two wait */
+    (void)let_leave(&slow);
+    assert_true(wait_until(are_three_handled, subscription, patience_ms));
+    assert_int_equal(kvb_bus_arrived(subscription), 3);
+    kvb_bus_unsubscribe(subscription);
+    kvb_bus_close(bus);
+}
+
 static void refuses_subjects_that_would_inject_protocol_lines(void **state)
 {
     const struct nats_server *server = *state;
@@ -779,6 +810,7 @@ int main(void)
         cmocka_unit_test(kept_messages_outlive_their_handler_and_the_bus),
         cmocka_unit_test(no_handler_runs_after_unsubscribe),
         cmocka_unit_test(unsubscribe_waits_for_the_handler_that_runs),
+        cmocka_unit_test(messages_count_as_arrived_before_they_are_handled),
         cmocka_unit_test(refuses_subjects_that_would_inject_protocol_lines),
         cmocka_unit_test(refuses_messages_above_the_servers_max_payload),
         cmocka_unit_test(a_request_gets_its_answer),

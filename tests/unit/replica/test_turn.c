@@ -453,6 +453,22 @@ static void a_pause_within_a_turn_is_noticed_before_its_queries(void **state)
     end(&world.scene);
 }
 
+/* A thread that gets hardly any time, or messages that take seconds. */
+static void pauses_in_each_turn_do_not_hold_queries_for_ever(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.is_unread = true;
+    (void)turn_after(&world, S);
+    assert_string_equal(world.log, "t");
+    (void)turn_after(&world, S);
+    (void)turn_after(&world, S);
+    assert_string_equal(world.log, "tqtqt");
+    end(&world.scene);
+}
+
 static void without_nats_queries_do_not_wait_after_a_pause(void **state)
 {
     (void)state;
@@ -517,6 +533,7 @@ int main(void)
         cmocka_unit_test(after_a_pause_no_query_is_answered_from_what_was_known_before),
         cmocka_unit_test(an_echo_of_before_the_pause_ends_nothing),
         cmocka_unit_test(a_pause_within_a_turn_is_noticed_before_its_queries),
+        cmocka_unit_test(pauses_in_each_turn_do_not_hold_queries_for_ever),
         cmocka_unit_test(without_nats_queries_do_not_wait_after_a_pause),
         cmocka_unit_test(a_pause_does_not_count_as_silence_of_the_bridges),
     };
