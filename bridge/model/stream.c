@@ -23,7 +23,9 @@ bool kvb_stream_is_counted(enum kvb_stream_state state, enum kvb_stream_reason r
                                   (reason == KVB_REASON_NO_BASE || reason == KVB_REASON_ASLEEP ||
                                    reason == KVB_REASON_CACHING_OFF);
 
-    return state != KVB_STREAM_DOWN && !waits_for_engine;
+    const bool is_store = state == KVB_STREAM_UNVERIFIED && reason == KVB_REASON_NO_REMOVALS;
+
+    return state != KVB_STREAM_DOWN && !waits_for_engine && !is_store;
 }
 
 const char *kvb_stream_reason_name(enum kvb_stream_reason reason)

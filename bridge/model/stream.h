@@ -61,7 +61,7 @@ enum kvb_stream_reason {
     KVB_REASON_AUDIT,          /* the engine delivers fewer cache hits than the list promises */
     KVB_REASON_ASLEEP,         /* the engine sleeps: its cache is discarded, without an event yet */
     KVB_REASON_OCCUPANCY,      /* the engine's memory cannot hold what is listed, or holds more */
-    KVB_REASON_NO_REMOVALS,    /* of a tier: nothing shows that its removals are published */
+    KVB_REASON_NO_REMOVALS,    /* of a tier or a store: nothing shows that all removals come */
     KVB_REASON_NO_NUMBER,      /* the engine's messages have no sequence number: they are dropped */
     KVB_REASON_OTHER_TOPIC,    /* the engine publishes under another topic than the configured */
     KVB_REASON_CACHING_OFF,    /* prefix caching is off: the engine keeps no blocks */
@@ -76,7 +76,7 @@ const char *kvb_stream_state_name(enum kvb_stream_state state);
 /* False: the stream does not count for the share of streams that are EXACT.  Its engine is absent,
  * sleeps or keeps no blocks, or only the engine's next batch can prove the list, and that takes a
  * request: an aggregator that waited for it would keep the requests away for which the engine
- * waits. */
+ * waits.  Nor does a store count that evicts without an event: it is never EXACT. */
 bool kvb_stream_is_counted(enum kvb_stream_state state, enum kvb_stream_reason reason);
 
 /* "gone", ...; "" for none.  Never NULL. */
