@@ -99,6 +99,7 @@ struct bridge_rank {
     struct kvb_newest_load load;
     struct kvb_page_watch page_watch;  /* what its metrics page says about its cache */
     struct kvb_prefix_counters prefix; /* of the newest metrics page */
+    uint32_t page_block_size;          /* of the newest metrics page; 0: it does not say */
     uint64_t prefix_asked_ns;          /* when that page was requested; 0: it is published */
     struct kvb_load_fallback known;    /* from the configuration */
     struct rank_trouble trouble;       /* what the log has reported about it */

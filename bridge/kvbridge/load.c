@@ -275,6 +275,7 @@ static void take_signs(
         kvb_stream_count(rank->served.stream)->batches_applied, rank->settings.block_size,
         reading->at_ns);
     kvb_serve_wake(&bridge->ingest.server, &rank->served); /* the page may have changed its state */
+    rank->page_block_size = reading->sample->signs.block_size;
     if (reading->sample->signs.has_prefix) {
         rank->prefix = reading->sample->signs.prefix;
         rank->prefix_asked_ns = reading->asked_ns;

@@ -133,7 +133,8 @@ static void publish_load(
 {
     struct kvb_load_report report = { .worker_id = rank->worker_id,
                                       .dp_rank = rank->dp_rank,
-                                      .load = *load };
+                                      .load = *load,
+                                      .block_size = rank->page_block_size };
 
     take_prefix(rank, now_ns, &report);
     (void)snprintf(

@@ -334,6 +334,21 @@ static void note_competing(struct field *field, const struct kvb_route_candidate
     field->count++;
 }
 
+/* An engine's page may count blocks of another size than its events: both hold the same tokens. */
+static uint64_t active_blocks_of(const struct kvb_route_candidate *candidate)
+{
+    const uint64_t active = candidate->has_load ? candidate->load.kv_active_blocks : 0;
+    const uint32_t of_load = candidate->load_block_size;
+    const uint32_t of_events = candidate->block_size;
+    uint64_t tokens = 0;
+
+    if (of_load == 0 || of_events == 0 || of_load == of_events ||
+        __builtin_mul_overflow(active, of_load, &tokens)) {
+        return active;
+    }
+    return tokens / of_events + (tokens % of_events > 0);
+}
+
 /* Second pass: computes the costs. */
 static struct field fill_costs(
     const struct kvb_route_options *options, enum rank best, const struct route_sums *sums,
@@ -344,8 +359,7 @@ static struct field fill_costs(
 
     for (size_t i = 0; i < count; i++) {
         struct kvb_route_candidate *candidate = &candidates[i];
-        const uint64_t active = candidate->has_load ? candidate->load.kv_active_blocks : 0;
-        candidate->decode_blocks = active + candidate->routed_blocks;
+        candidate->decode_blocks = active_blocks_of(candidate) + candidate->routed_blocks;
         candidate->cost = policies[options->policy].cost(options, &fleet, candidate);
         candidate->competes = best != rank_never && candidate->preference == best;
         if (candidate->competes) {

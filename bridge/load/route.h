@@ -51,7 +51,7 @@
  *     predicted predicted_blocks; differences below 0 count as 0
  *     share     expected / request_blocks
  *     pending   pending_prefill_blocks
- *     decode    kv_active_blocks + routed_blocks
+ *     decode    kv_active_blocks, in blocks of the events, + routed_blocks
  *     usage     gpu_cache_usage_perc, or kv_active_blocks / kv_total_blocks if that is 0
  *     waiting   num_requests_waiting + routed_requests: requests routed since the newest load
  *               report count as waiting, as in vLLM's client and Dynamo's selector
@@ -138,6 +138,7 @@ struct kvb_route_candidate {
     bool is_turn;       /* of the chosen one: this decision becomes its last turn */
     uint8_t preference; /* lower is better */
     struct kvb_load load;
+    uint32_t load_block_size; /* tokens in the blocks of `load`; 0: as block_size */
     uint64_t routed_blocks;   /* since that load report; without one: of all requests in flight */
     uint64_t routed_requests; /* like routed_blocks */
     /* Blocks that the worker must still compute for routed requests, until their first token or the
@@ -145,8 +146,8 @@ struct kvb_route_candidate {
     uint64_t pending_prefill_blocks;
     double prefill_blocks_per_s; /* learnt; 0: unknown */
     /* written by kvb_route_choose() */
-    double cost; /* also computed for candidates that do not compete */
-    uint64_t decode_blocks;
+    double cost;            /* also computed for candidates that do not compete */
+    uint64_t decode_blocks; /* of block_size */
 };
 
 /* Random numbers, supplied by the caller: 0 <= number < 1. */

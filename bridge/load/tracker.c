@@ -65,7 +65,9 @@ kvb_status kvb_load_tracker_report(
         sizeof *tracker->endpoints, kvb_max_streams + 1));
     KVB_TRY(kvb_stream_table_add(&tracker->names, id, &number));
     struct kvb_load_endpoint *endpoint = &tracker->endpoints[number];
-    *endpoint = (struct kvb_load_endpoint){ .id = *id, .load = report->load, .seen_ns = now_ns };
+    *endpoint = (struct kvb_load_endpoint){
+        .id = *id, .load = report->load, .block_size = report->block_size, .seen_ns = now_ns
+    };
     memcpy(endpoint->endpoint_name, report->endpoint_name, sizeof endpoint->endpoint_name);
     return KVB_OK;
 }

@@ -42,7 +42,8 @@ struct kvb_load_endpoint {
     struct kvb_stream_id id;
     char endpoint_name[kvb_name_bytes + 1];
     struct kvb_load load;
-    uint64_t seen_ns; /* when the newest load arrived */
+    uint32_t block_size; /* tokens in its blocks; 0: not known, as those of the events */
+    uint64_t seen_ns;    /* when the newest load arrived */
     bool is_stale;
 };
 

@@ -62,8 +62,10 @@ struct kvb_cache_signs {
     bool is_counter_reset;      /* a counter is smaller than on the page before */
     bool is_prefix_caching_off; /* the engine reuses no blocks, whatever its events say */
     bool counts_running;        /* vLLM: usage counts the blocks of running requests only */
-    bool is_total_sure; /* the total of blocks is this rank's own, as its engine reports it */
-    bool has_occupancy; /* SGLang: the two fields below are present */
+    uint32_t block_size; /* tokens in the page's blocks, which may be larger or smaller than those
+                            of the events; 0: the page does not say */
+    bool is_total_sure;  /* the total of blocks is this rank's own, as its engine reports it */
+    bool has_occupancy;  /* SGLang: the two fields below are present */
     uint64_t evictable_tokens; /* cached, and used by no request */
     uint64_t used_tokens;      /* used by requests, cached or not */
     bool has_prefix;           /* the counters are present */
@@ -99,7 +101,8 @@ struct kvb_load_report {
     uint32_t dp_rank;
     char endpoint_name[kvb_name_bytes + 1];
     struct kvb_load load;
-    bool has_prefix; /* in the first report after each metrics page with the counters */
+    uint32_t block_size; /* tokens in the blocks of `load`; 0: not known, as those of the events */
+    bool has_prefix;     /* in the first report after each metrics page with the counters */
     struct kvb_prefix_counters prefix;
     uint64_t prefix_age_ms; /* since that page was requested */
 };

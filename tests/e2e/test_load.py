@@ -255,7 +255,8 @@ def test_a_page_that_falls_silent_leaves_the_figures_and_comes_back(scene, web):
     aggregator = scene.aggregator(extra="load = { expire_ms = 600; };\n")
     bridge = scene.bridge(row(prometheus=web.url("/metrics"), scrape_ms=100), load_expire_ms=800)
     loads.wait((7, 0), request_active_slots=3)
-    wait_for("the aggregator has the load", lambda: aggregator.get("/load")["endpoints"])
+    (endpoint,) = wait_for("the aggregator has the load", lambda: aggregator.get("/load")["endpoints"])
+    assert endpoint["kv_block_size"] == 16  # of the page
 
     web.go_away()
     wait_for("the source is stale", lambda: sources(bridge)[7, "prometheus"]["state"] == "stale")

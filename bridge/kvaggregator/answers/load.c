@@ -28,6 +28,9 @@ write_load_endpoint(struct kvb_json_writer *json, const struct kvb_load_endpoint
 {
     kvb_json_write_begin(json, '{');
     write_load_names(json, endpoint);
+    if (endpoint->block_size > 0) {
+        kvb_json_write_pair_u64(json, "kv_block_size", endpoint->block_size);
+    }
     write_load_data(json, &endpoint->load);
     kvb_json_write_end(json, '}');
 }

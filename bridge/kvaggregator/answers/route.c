@@ -49,6 +49,7 @@ static bool fill_candidate(
     if (endpoint) { /* a stale value is still the best guess */
         out_candidate->has_load = true;
         out_candidate->load = endpoint->load;
+        out_candidate->load_block_size = endpoint->block_size;
     }
     return true;
 }

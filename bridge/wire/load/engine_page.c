@@ -567,6 +567,16 @@ static void add_prefix(const struct row *row, struct kvb_cache_signs *signs)
     }
 }
 
+/* The unit of the page's blocks; 0: the page does not say, or its lines differ. */
+static uint32_t block_size_of(const struct row *row, const struct cache_config *cache)
+{
+    const double size = has(row, sgl_page_size)        ? row->values[sgl_page_size]
+                        : cache && !cache->is_disputed ? (double)cache->block_size
+                                                       : 0;
+
+    return size >= 1 && size <= kvb_max_block_tokens ? (uint32_t)size : 0;
+}
+
 static void add_signs(
     const struct kvb_engine_page *page, const struct row *row, size_t ranks,
     struct kvb_load_sample *sample)
@@ -575,6 +585,7 @@ static void add_signs(
     struct kvb_cache_signs *signs = &sample->signs;
 
     signs->sleep = sleep_of(row);
+    signs->block_size = block_size_of(row, cache);
     signs->started_s = page->started_s;
     signs->is_prefix_caching_off = cache && cache->is_prefix_caching_off;
     signs->is_total_sure = is_total_sure(row, cache, ranks);

@@ -1,5 +1,6 @@
 #include "wire/load/json.h"
 
+#include "core/limits.h"
 #include "core/own.h"
 #include "wire/json/tree.h"
 #include "wire/json/writer.h"
@@ -82,6 +83,9 @@ kvb_status kvb_load_json_encode(const struct kvb_load_report *report, struct kvb
     kvb_json_write_pair_begin(&json, "metrics", '{');
     write_load_values(&json, &report->load, NULL);
     kvb_json_write_end(&json, '}');
+    if (report->block_size > 0) {
+        kvb_json_write_pair_u64(&json, "kv_block_size", report->block_size);
+    }
     if (report->has_prefix) {
         write_prefix_counters(&json, report);
     }
@@ -197,6 +201,12 @@ static kvb_status read_report(struct json_object *root, struct kvb_load_report *
     for (size_t i = 0; i < KVB_FIGURE_COUNT; i++) {
         KVB_TRY(read_load_figure(metrics, &kvb_load_fields[i], &report->load));
     }
+    struct json_object *size = kvb_json_member(root, "kv_block_size");
+    uint64_t block_size = 0;
+    if (size) {
+        KVB_TRY(kvb_json_number(size, kvb_max_block_tokens, &block_size));
+    }
+    report->block_size = (uint32_t)block_size;
     return read_prefix_counters(root, report);
 }
 

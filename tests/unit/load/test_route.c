@@ -1,5 +1,6 @@
 #include "kvb_test.h"
 
+#include "core/own.h"
 #include "load/route.h"
 
 static const struct kvb_route_options plain = { .policy = KVB_ROUTE_KV, .overlap_weight = 1 };
@@ -40,6 +41,27 @@ static void cost_is_weighted_prefill_plus_decode(void **state)
     assert_true(two[0].cost == 2 * 6 + 12);
     assert_true(two[1].cost == 20);
     assert_int_equal(two[0].decode_blocks, 12);
+}
+
+/* A page may count blocks of another size than the events. */
+static void load_and_overlap_are_compared_in_tokens(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t of_load;
+        uint32_t of_events;
+        uint64_t active;
+        uint64_t decode;
+    } rows[] = { { 64, 16, 7, 28 }, { 16, 64, 7, 2 }, { 16, 16, 7, 7 },
+                 { 0, 16, 7, 7 },   { 64, 0, 7, 7 },  { 64, 16, UINT64_MAX, UINT64_MAX } };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        struct kvb_route_candidate one = candidate(10, 4, rows[i].active);
+        one.load_block_size = rows[i].of_load;
+        one.block_size = rows[i].of_events;
+        assert_int_equal(choose(&plain, (struct kvb_route_random){ 0 }, &one, 1), 0);
+        assert_true(one.decode_blocks == rows[i].decode);
+    }
 }
 
 static void overlap_wins_among_equally_loaded(void **state)
@@ -265,6 +287,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cost_is_weighted_prefill_plus_decode),
+        cmocka_unit_test(load_and_overlap_are_compared_in_tokens),
         cmocka_unit_test(overlap_wins_among_equally_loaded),
         cmocka_unit_test(requests_routed_since_the_last_load_report_count),
         cmocka_unit_test(equal_candidates_take_turns),

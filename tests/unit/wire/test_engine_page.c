@@ -755,6 +755,31 @@ static void a_total_is_certain_if_it_is_the_ranks_own(void **state)
     kvb_engine_page_free(page);
 }
 
+static void the_page_says_how_many_tokens_its_blocks_have(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint32_t tokens;
+    } rows[] = {
+        { CONFIG("block_size=\"528\"") RANK("0"), 528 },
+        { CONFIG("block_size=\"None\"") RANK("0"), 0 },
+        { CONFIG("block_size=\"16\"") CONFIG("block_size=\"32\"") RANK("0"), 0 },
+        { RANK("0"), 0 },
+        { SGL("max_total_num_tokens", "tp_rank=\"0\"", "640")
+              SGL("page_size", "tp_rank=\"0\"", "64"),
+          64 },
+        { SGL("num_running_reqs", "tp_rank=\"0\"", "1") SGL("page_size", "tp_rank=\"0\"", "1e15"),
+          0 },
+    };
+    struct kvb_engine_page *page = new_page(16);
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        assert_int_equal(signs_of(page, rows[i].text).block_size, rows[i].tokens);
+    }
+    kvb_engine_page_free(page);
+}
+
 static void sglang_reports_how_much_is_cached(void **state)
 {
     (void)state;
@@ -822,6 +847,7 @@ int main(void)
         cmocka_unit_test(each_level_of_sleep_is_distinguished),
         cmocka_unit_test(a_process_and_its_counters_are_signs),
         cmocka_unit_test(a_total_is_certain_if_it_is_the_ranks_own),
+        cmocka_unit_test(the_page_says_how_many_tokens_its_blocks_have),
         cmocka_unit_test(sglang_reports_how_much_is_cached),
         cmocka_unit_test(survives_every_allocation_failing),
     };

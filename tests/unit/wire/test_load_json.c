@@ -53,6 +53,26 @@ static void writes_the_bytes_of_the_contract([[maybe_unused]] void **state)
     assert_memory_equal(out.data, text, out.len);
 }
 
+static void the_unit_of_the_blocks_is_optional([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_load_report sized = report;
+    struct kvb_load_report read = { 0 };
+
+    kvb_buf_init(&out, 4096);
+    sized.block_size = 64;
+    assert_ok(kvb_load_json_encode(&sized, &out));
+    assert_ok(kvb_buf_append(&out, "", 1));
+    assert_non_null(strstr((const char *)out.data, "5},\"kv_block_size\":64}"));
+    out.len--;
+    assert_ok(kvb_load_json_decode(kvb_buf_span(&out), &read));
+    assert_int_equal(read.block_size, 64);
+    assert_ok(kvb_load_json_decode(kvb_span_of(text), &read));
+    assert_int_equal(read.block_size, 0);
+    out.data[out.len - 3] = 'x';
+    assert_int_equal(kvb_load_json_decode(kvb_buf_span(&out), &read), KVB_BAD_INPUT);
+}
+
 static void writes_both_forms_of_a_scrape([[maybe_unused]] void **state)
 {
     static const char stats[] =
@@ -335,6 +355,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_the_bytes_of_the_contract),
+        cmocka_unit_test(the_unit_of_the_blocks_is_optional),
         cmocka_unit_test(writes_both_forms_of_a_scrape),
         cmocka_unit_test(reads_what_it_writes),
         cmocka_unit_test(decodes_what_it_encoded),
