@@ -52,6 +52,9 @@
  * A pool's object (event.key) has at most one copy in a tier: one removal removes it, however often
  * it was stored.
  *
+ * An object that is one shard of a block (event.family) is an entry of its own, under the object's
+ * number.  Its group is the shard, and a list has the name when all groups of one family hold it.
+ *
  * A Stored without tokens moves a known block to another tier.  For an unknown block only the
  * engine's name is known.  With hashes = engine the block is kept under that name, which also
  * serves as its tokens_hash and matches no query's tokens.  Otherwise the event is skipped.

@@ -314,6 +314,64 @@ static void the_reason_why_groups_are_unsupported_is_kept(void **state)
     kvb_mirror_free(mirror);
 }
 
+/* ---- Shards of a store's objects ---- */
+
+static void add_object(
+    struct kvb_event_batch *batch, bool is_stored, uint64_t block, uint32_t shard, uint32_t family)
+{
+    if (is_stored) {
+        add_stored(batch, NULL, &block, NULL, 1);
+    } else {
+        add_removed(batch, &block, 1);
+    }
+    struct kvb_engine_event *event = last_event(batch);
+    event->tier = KVB_TIER_HOST;
+    event->key = ((uint64_t)family << 40U) + block * 1000 + shard;
+    event->group = shard;
+    event->family = family;
+}
+
+static void shards_of_a_store_are_kept(void **state)
+{
+    (void)state;
+    enum { one = 0xabcdef, other_one = 1 };
+    const struct kvb_mirror_options options = { .max_blocks = 10,
+                                                .hashes = KVB_HASHES_ENGINE,
+                                                .tiers = 1U << KVB_TIER_HOST };
+    const struct kvb_digest_key key = { 0 };
+    uint8_t ends[kvb_mirror_ends_bytes];
+    struct kvb_mirror *mirror = NULL;
+    struct kvb_mirror *restored = NULL;
+    struct kvb_event_batch batch = { 0 };
+    struct kvb_buf bytes;
+
+    kvb_buf_init(&bytes, (size_t)records * kvb_mirror_record_bytes);
+    assert_ok(kvb_mirror_new(&options, &mirror));
+    assert_ok(kvb_mirror_new(&options, &restored));
+    add_object(&batch, true, 5, 100, one); /* both shards */
+    add_object(&batch, true, 5, 101, one);
+    add_object(&batch, true, 6, 100, one);       /* one of two */
+    add_object(&batch, true, 7, 200, other_one); /* the only one of its family */
+    apply_many(mirror, &batch, 1);
+    assert_int_equal(kvb_mirror_count(mirror)->held[KVB_TIER_HOST], 2);
+    const size_t count = save(mirror, &bytes, ends);
+    for (size_t i = 0; i < count; i++) {
+        assert_ok(kvb_mirror_take_record(restored, bytes.data + i * kvb_mirror_record_bytes));
+    }
+    assert_ok(kvb_mirror_settle(restored, ends, &key));
+    assert_int_equal(kvb_mirror_count(restored)->held[KVB_TIER_HOST], 2);
+    add_object(&batch, true, 6, 101, one);
+    apply_many(restored, &batch, 1);
+    assert_int_equal(kvb_mirror_count(restored)->held[KVB_TIER_HOST], 3);
+    add_object(&batch, false, 5, 101, one);
+    apply_many(restored, &batch, 1);
+    assert_int_equal(kvb_mirror_count(restored)->held[KVB_TIER_HOST], 2);
+    kvb_mirror_free(mirror);
+    kvb_mirror_free(restored);
+    kvb_event_batch_done(&batch);
+    kvb_buf_done(&bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -323,6 +381,7 @@ int main(void)
         cmocka_unit_test(many_copies_are_kept),
         cmocka_unit_test(counts_that_no_mirror_writes_are_refused),
         cmocka_unit_test(the_reason_why_groups_are_unsupported_is_kept),
+        cmocka_unit_test(shards_of_a_store_are_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
