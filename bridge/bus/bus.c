@@ -211,14 +211,40 @@ void kvb_bus_dial_failure(struct kvb_bus *bus, struct kvb_detail *out)
     pthread_mutex_unlock(&bus->lock);
 }
 
+const char *kvb_nats_remedy(const char *failure)
+{
+    static const struct {
+        const char *words;
+        const char *remedy;
+    } rows[] = {
+        { "Authorization Violation", "the server knows no such user or refuses the secret: compare "
+                                     "the login in `nats` with the server's users" },
+        { "Authentication Expired", "the credentials have ended: issue new ones" },
+        { "certificate verify failed", "nats.ca_file must have the authority of the server's "
+                                       "certificate, which must be valid and "
+                                       "name the host of nats.url" },
+        { "Secure Connection Required", "the server requires TLS: write tls:// in nats.url" },
+        { "Secure Connection not available", "the server has no TLS: write nats:// in nats.url" },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        if (strcasestr(failure, rows[i].words)) {
+            return rows[i].remedy;
+        }
+    }
+    return "";
+}
+
 void kvb_bus_explain_absence(struct kvb_bus *bus, struct kvb_detail *out)
 {
     struct kvb_detail failure;
 
     kvb_bus_dial_failure(bus, &failure);
+    const char *remedy = kvb_nats_remedy(failure.text);
     kvb_detail_set(
-        out, "not connected to NATS at %.*s: %s", shown_url_chars, bus->shown_url,
-        failure.text[0] != '\0' ? failure.text : "is nats-server running?");
+        out, "not connected to NATS at %.*s: %s%s%s", shown_url_chars, bus->shown_url,
+        failure.text[0] != '\0' ? failure.text : "is nats-server running?", remedy[0] ? "; " : "",
+        remedy);
 }
 
 uint64_t kvb_bus_renewals(const struct kvb_bus *bus)

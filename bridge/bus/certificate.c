@@ -89,7 +89,7 @@ void kvb_certificate_warn(
             sentence, sizeof sentence, "the certificate in %s %s", certificate->key, ends[state]);
         kvb_log_write(
             log, KVB_LOG_WARNING, certificate->room, sentence, "file", certificate->file,
-            "seconds_left", kvb_log_u64(left, left_s > 0 ? (uint64_t)left_s : 0), NULL);
+            "seconds_left", kvb_log_number(left, left_s > 0 ? (uint64_t)left_s : 0), NULL);
         said->state = state;
     }
 }

@@ -85,7 +85,7 @@ static void note_payload_ceiling(struct kvb_bus *bus, struct kvb_link *link)
         kvb_log_write(
             bus->log, KVB_LOG_WARNING, "bus",
             "max_payload of nats-server is below 48 KiB: raise it, or messages are lost", "url",
-            bus->shown_url, "max_payload", kvb_log_u64(text, (uint64_t)max), NULL);
+            bus->shown_url, "max_payload", kvb_log_number(text, (uint64_t)max), NULL);
         ceiling = kvb_min_nats_payload_bytes;
     } else if (max > 0 && max < kvb_max_nats_payload_bytes) {
         ceiling = (size_t)max;
@@ -119,9 +119,10 @@ static void say_failure(struct kvb_bus *bus)
         return;
     }
     bus->said_failure = bus->dial_failure;
+    const char *remedy = kvb_nats_remedy(bus->dial_failure.text);
     kvb_log_write(
         bus->log, KVB_LOG_WARNING, "bus", "not connected, trying again", "url", bus->shown_url,
-        "reason", bus->dial_failure.text, NULL);
+        "reason", bus->dial_failure.text, remedy[0] ? "remedy" : NULL, remedy, NULL);
 }
 
 /* ---- The login ---- */

@@ -150,7 +150,7 @@ static void log_trouble(
         kvb_log_write(
             bus->log, KVB_LOG_WARNING, "bus", message, "url", bus->shown_url, "subject",
             subject ? subject : "", "reason", reason ? reason : "", "count",
-            kvb_log_u64(text, count), NULL);
+            kvb_log_number(text, count), NULL);
     }
 }
 

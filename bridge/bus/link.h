@@ -152,6 +152,10 @@ kvb_status kvb_bus_from_nats(natsStatus status);
 /* The last error of nats.c on this thread, for people; never NULL. */
 const char *kvb_nats_error_words(void);
 
+/* What an operator can do about a failure that nats-server, nats.c or OpenSSL names; "" for others.
+ * Static. */
+const char *kvb_nats_remedy(const char *failure);
+
 /* Checks the URL and the login without dialing.  KVB_BAD_CONFIG: detail says why. */
 kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct kvb_detail *detail);
 

@@ -38,6 +38,26 @@ const char *kvb_log_u64(char text[24], uint64_t value)
     return text;
 }
 
+/* Precedes the digits of a number; no other value of a pair begins with it and goes on with digits
+ * alone. */
+enum { number_mark = '\1' };
+
+const char *kvb_log_number(char text[24], uint64_t value)
+{
+    text[0] = number_mark;
+    (void)snprintf(text + 1, 23, "%llu", (unsigned long long)value);
+    return text;
+}
+
+/* The digits of a value of kvb_log_number(); NULL: it is a text. */
+static const char *digits_of(const char *value)
+{
+    const bool is_number = value[0] == number_mark && value[1] != '\0' &&
+                           value[1 + strspn(value + 1, "0123456789")] == '\0';
+
+    return is_number ? value + 1 : NULL;
+}
+
 bool kvb_log_limit_due(struct kvb_log_limit *limit, uint64_t now_ns, uint64_t *out_count)
 {
     limit->suppressed++;
@@ -182,10 +202,16 @@ static void put_plain_head(struct line *line, const struct record *record)
 
 static void put_json_pair(struct line *line, const char *key, const char *value)
 {
+    const char *digits = digits_of(value);
+
     put_log_bytes(line, line->len == 0 ? "{" : ",", 1);
     put_log_quoted(line, key);
     put_log_bytes(line, ":", 1);
-    put_log_quoted(line, value);
+    if (digits) {
+        put_log_text(line, digits);
+    } else {
+        put_log_quoted(line, value);
+    }
 }
 
 static void put_json_head(struct line *line, const struct record *record)
@@ -198,10 +224,14 @@ static void put_json_head(struct line *line, const struct record *record)
 
 static void put_plain_pair(struct line *line, const char *key, const char *value)
 {
+    const char *digits = digits_of(value);
+
     put_log_bytes(line, " ", 1);
     put_log_escaped(line, key);
     put_log_bytes(line, "=", 1);
-    if (is_bare(value)) {
+    if (digits) {
+        put_log_text(line, digits);
+    } else if (is_bare(value)) {
         put_log_escaped(line, value); /* cuts it too */
     } else {
         put_log_quoted(line, value);
@@ -262,7 +292,7 @@ static size_t note_dropped(void *context, uint64_t dropped, char *text)
     char count[24];
 
     put_log_head(&line, log->is_json, &record);
-    put_pair(&line, log->is_json, "count", kvb_log_u64(count, dropped));
+    put_pair(&line, log->is_json, "count", kvb_log_number(count, dropped));
     end_log_line(&line, log->is_json);
     memcpy(text, line.text, line.len);
     return line.len;

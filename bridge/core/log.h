@@ -58,8 +58,12 @@ void kvb_log_write(
 /* Writes value in decimal into text and returns text. */
 const char *kvb_log_u64(char text[24], uint64_t value);
 
+/* The same as a value of kvb_log_write(), which writes it as a number of JSON: a text that consists
+ * of digits stays a text. */
+const char *kvb_log_number(char text[24], uint64_t value);
+
 /* The same, in memory of the enclosing block. */
-#define KVB_LOG_U64(value) kvb_log_u64((char[24]){ 0 }, (value))
+#define KVB_LOG_U64(value) kvb_log_number((char[24]){ 0 }, (value))
 
 /* "error", "warning", "info", "debug".  Never NULL. */
 const char *kvb_log_level_name(enum kvb_log_level level);

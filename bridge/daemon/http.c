@@ -1210,7 +1210,7 @@ kvb_status kvb_http_start(
     http->port = MHD_get_daemon_info(http->daemon, MHD_DAEMON_INFO_BIND_PORT)->port;
     kvb_log_write(
         options->log, KVB_LOG_INFO, "http", "listening", "address", options->listen, "port",
-        kvb_log_u64(port, http->port), NULL);
+        kvb_log_number(port, http->port), NULL);
     *out_http = http;
     return KVB_OK;
 }

@@ -1076,7 +1076,7 @@ kvb_status kvb_grpc_start(
     }
     kvb_log_write(
         options->log, KVB_LOG_INFO, "grpc", "listening", "address", options->listen, "port",
-        kvb_log_u64(port, grpc->port), "tls", grpc->tls ? "yes" : "no", NULL);
+        kvb_log_number(port, grpc->port), "tls", grpc->tls ? "yes" : "no", NULL);
     *out_grpc = grpc;
     return KVB_OK;
 }

@@ -117,7 +117,7 @@
     X(load_refused_rank, COUNTER, "kvb_load_samples_refused_total", "reason=\"rank\"", "Load messages, samples and single values refused, by reason; protocol = connections that libzmq closed because of a message above 64 KiB or bytes that are not ZMTP") \
     X(load_refused_figure, COUNTER, "kvb_load_samples_refused_total", "reason=\"figure\"", "Load messages, samples and single values refused, by reason; protocol = connections that libzmq closed because of a message above 64 KiB or bytes that are not ZMTP") \
     X(load_scheduler_samples, COUNTER, "kvb_load_scheduler_samples_total", "", "Load samples in the scheduler's format (version 1), which has only the numbers of active and waiting requests") \
-    X(load_counter_resets, COUNTER, "kvb_load_counter_resets_total", "", "Resets of counters on engines' metrics pages. A rise means that engines restart") \
+    X(load_counter_resets, COUNTER, "kvb_load_resets_total", "", "Resets of counters on engines' metrics pages. A rise means that engines restart") \
     X(load_sources_waiting, GAUGE, "kvb_load_sources", "state=\"waiting\"", "Load sources by state: waiting = no value yet, fresh, stale = silent for publish.load_expire_ms") \
     X(load_sources_fresh, GAUGE, "kvb_load_sources", "state=\"fresh\"", "Load sources by state: waiting = no value yet, fresh, stale = silent for publish.load_expire_ms") \
     X(load_sources_stale, GAUGE, "kvb_load_sources", "state=\"stale\"", "Load sources by state: waiting = no value yet, fresh, stale = silent for publish.load_expire_ms") \

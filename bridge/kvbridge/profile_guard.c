@@ -55,6 +55,8 @@ void kvb_profile_guard_receive(void *context, const struct kvb_bus_message *mess
         return;
     }
     (void)pthread_mutex_lock(&guard->lock);
+    guard->has_seen = true;
+    guard->seen = other;
     if (has_the_right(guard, &other)) {
         guard->received_ns = kvb_clock_monotonic_ns();
         guard->other = other;
@@ -68,6 +70,26 @@ uint64_t kvb_profile_guard_echoes(struct kvb_profile_guard *guard)
     const uint64_t echoes = guard->echoes;
     (void)pthread_mutex_unlock(&guard->lock);
     return echoes;
+}
+
+bool kvb_profile_guard_take_conflict(
+    struct kvb_profile_guard *guard, uint64_t now_ns, struct kvb_detail *detail)
+{
+    (void)pthread_mutex_lock(&guard->lock);
+    const bool is_new = guard->has_seen && strcmp(guard->said, guard->seen.bridge_id) != 0;
+    if (is_new) {
+        const bool is_ours_second =
+            guard->received_ns > 0 && now_ns < guard->received_ns + forget_ns;
+        memcpy(guard->said, guard->seen.bridge_id, sizeof guard->said);
+        kvb_detail_set(
+            detail,
+            "bridge %s has profile %s and this bridge, %s, has %s: one component speaks one "
+            "profile, so %s publishes nothing; change publish.profile of either",
+            guard->seen.bridge_id, guard->seen.profile_name, guard->bridge_id,
+            kvb_profile_name(guard->profile), is_ours_second ? "this one" : "the other");
+    }
+    (void)pthread_mutex_unlock(&guard->lock);
+    return is_new;
 }
 
 void kvb_profile_guard_begin(struct kvb_profile_guard *guard, uint64_t now_ns)

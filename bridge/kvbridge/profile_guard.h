@@ -27,7 +27,10 @@ struct kvb_profile_guard {
     uint64_t received_ns; /* when a bridge with precedence last sent a status; 0: never */
     bool is_publishing;   /* the newest answer */
     uint64_t echoes;      /* how many own statuses were received */
-    struct kvb_bridge_identity other; /* the sender of that status */
+    struct kvb_bridge_identity other;   /* the sender of that status */
+    bool has_seen;                      /* a status of another profile came */
+    struct kvb_bridge_identity seen;    /* the sender of the newest of them */
+    char said[kvb_bridge_id_bytes + 1]; /* whom kvb_profile_guard_take_conflict() named last */
 };
 
 void kvb_profile_guard_init(
@@ -39,6 +42,11 @@ void kvb_profile_guard_receive(void *context, const struct kvb_bus_message *mess
 
 /* How many of our own statuses NATS has delivered back to us. */
 uint64_t kvb_profile_guard_echoes(struct kvb_profile_guard *guard);
+
+/* True, once for each other bridge: it has another profile.  Detail names both bridges, and says
+ * which of them publishes; the log of both says it. */
+bool kvb_profile_guard_take_conflict(
+    struct kvb_profile_guard *guard, uint64_t now_ns, struct kvb_detail *detail);
 
 /* NATS is connected: the first call begins the listening period. */
 void kvb_profile_guard_begin(struct kvb_profile_guard *guard, uint64_t now_ns);

@@ -488,6 +488,12 @@ void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
         is_publishing = is_publishing && (!bridge->config->publish.standby ||
                                           kvb_bridge_count_published(bridge) > 0);
     }
+    struct kvb_detail conflict;
+    if (kvb_profile_guard_take_conflict(&bridge->publisher.guard, now_ns, &conflict)) {
+        kvb_log_write(
+            bridge->log, KVB_LOG_WARNING, "bridge", "two bridges of a component differ in profile",
+            "why", conflict.text, NULL);
+    }
     const struct status_page whole = { .count = bridge->membership.rank_count };
     if (make_status(bridge, now_ns, is_publishing, &whole) != KVB_OK) {
         return; /* out of memory: keep the previous status */

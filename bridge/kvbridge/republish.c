@@ -157,7 +157,8 @@ static void say_listening(const struct kvb_bridge *bridge, const struct bridge_r
     kvb_log_write(
         bridge->log, KVB_LOG_INFO, "bridge", "republishing the events of a rank", "events",
         settings->events, "replay", settings->replay, "worker",
-        kvb_log_u64(worker, rank->worker_id), "dp_rank", kvb_log_u64(dp_rank, rank->dp_rank), NULL);
+        kvb_log_number(worker, rank->worker_id), "dp_rank", kvb_log_number(dp_rank, rank->dp_rank),
+        NULL);
 }
 
 static void
@@ -169,7 +170,7 @@ say_not_listening(const struct kvb_bridge *bridge, struct bridge_rank *rank, uin
         kvb_log_write(
             bridge->log, KVB_LOG_WARNING, "bridge",
             "the events of a rank are not republished; trying again", "why",
-            rank->republish->why.text, "worker", kvb_log_u64(worker, rank->worker_id), NULL);
+            rank->republish->why.text, "worker", kvb_log_number(worker, rank->worker_id), NULL);
     }
 }
 
@@ -231,7 +232,7 @@ static void say_keys(
 
     kvb_log_write(
         bridge->log, level, "bridge", message, "why", why, "events",
-        rank->settings.republish.events, "worker", kvb_log_u64(worker, rank->worker_id), NULL);
+        rank->settings.republish.events, "worker", kvb_log_number(worker, rank->worker_id), NULL);
 }
 
 /* libzmq cannot disconnect one reader, so all connect again, and get from the ring what they have

@@ -204,13 +204,32 @@ static void on_watched_message(void *context, const struct kvb_bus_message *mess
     }
 }
 
-static void wait_for_end(struct watch *watch)
+static bool is_of_subscription(const void *context, const struct kvb_denial *denial)
 {
+    (void)context;
+    return !denial->is_publish; /* there is one */
+}
+
+/* nats-server refuses a subscription some time after the call: without this look, the command would
+ * wait for events that never come.  False: it was refused. */
+static bool wait_for_end(struct watch *watch, struct kvb_bus *bus)
+{
+    struct kvb_detail why = { .text = "" };
+    bool is_denied = false;
+
     pthread_mutex_lock(&watch->lock);
-    while (!watch->is_done) {
-        pthread_cond_wait(&watch->finished, &watch->lock);
+    while (!watch->is_done && !is_denied) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec++;
+        (void)pthread_cond_timedwait(&watch->finished, &watch->lock, &until);
+        is_denied = kvb_bus_is_denied(bus, is_of_subscription, NULL, &why);
     }
     pthread_mutex_unlock(&watch->lock);
+    if (is_denied) {
+        kvctl_say("%s: kvctl permissions operator prints what kvctl needs", why.text);
+    }
+    return !is_denied;
 }
 
 static enum kvctl_exit
@@ -224,13 +243,13 @@ watch_subject(const struct kvctl_line *line, const char *subject, struct watch *
         kvctl_say("cannot subscribe to %s: %s", subject, kvb_status_name(status));
         return kvctl_failed;
     }
-    wait_for_end(watch);
+    const bool has_ended = wait_for_end(watch, line->bus);
     const uint64_t dropped = kvb_bus_dropped(subscription);
     kvb_bus_unsubscribe(subscription);
     if (dropped > 0) {
         kvctl_say("%" PRIu64 " messages came faster than they could be shown", dropped);
     }
-    return kvctl_ok;
+    return has_ended ? kvctl_ok : kvctl_failed;
 }
 
 static void say_change(bool is_connected)

@@ -1,11 +1,14 @@
 """Are all of an operator's mistakes reported at once, with file and line, before anything starts?"""
 
 import re
+import socket
 import subprocess
 
 import pytest
 
 import programs
+from conftest import worker
+from programs import wait_for
 
 
 def check(program, tmp_path, text):
@@ -91,3 +94,17 @@ def test_every_program_prints_its_version_and_its_options(program):
     assert done.returncode == 0 and re.search(r"\d+\.\d+\.\d+", done.stdout), done
     done = subprocess.run([programs.BIN / program, "--help"], capture_output=True, text=True, timeout=30)
     assert done.returncode == 0 and "Usage" in done.stdout, done
+
+
+def test_the_address_of_one_worker_keeps_no_other_away(scene):
+    """Its port belongs to another process; --check cannot know."""
+    one, port = scene.engine(), socket.socket()
+    with port:
+        port.bind(("127.0.0.1", 0))
+        port.listen()
+        taken = f"tcp://127.0.0.1:{port.getsockname()[1]}"
+        bridge = scene.bridge(worker(one, 1), f'id = 2; model = "m"; block_size = 16; events = "{taken}"; bind = true;')
+        wait_for("the other is read", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="1") == 1, 60)
+        assert [s["worker_id"] for s in bridge.get("/state")["streams"]] == [1]
+        said = [line for line in bridge.text().splitlines() if "a rank cannot be opened" in line]
+        assert len(said) == 1 and taken in said[0] and "worker=2" in said[0], said

@@ -322,7 +322,7 @@ def test_no_answer_goes_where_routers_read_events(scene):
 def test_a_bridge_of_another_profile_publishes_nothing(scene):
     one, other = scene.engine(), scene.engine()
     reader = Reader(scene.bus())
-    scene.bridge(worker(one), profile="json")
+    first = scene.bridge(worker(one), profile="json")
     second = scene.bridge(worker(other, worker_id=8), name="second", profile="protobuf", wait=False)
     one.publish(store(1))
     other.publish(store(2))
@@ -333,6 +333,12 @@ def test_a_bridge_of_another_profile_publishes_nothing(scene):
     )
     one.publish(store(3))
     wait_for("the first goes on alone", reader.holds(1, 3))
+    names = [bridge.get("/state")["bridge_id"] for bridge in (first, second)]
+    for bridge, who in ((first, "the other"), (second, "this one")):
+        def said(b=bridge):
+            return [line for line in b.text().splitlines() if "two bridges of a component differ in profile" in line]
+        wait_for("the log has both names", said, 60)
+        assert len(said()) == 1 and all(name in said()[0] for name in names) and f"so {who} publishes nothing" in said()[0]
 
 
 @pytest.mark.sanitize

@@ -298,7 +298,7 @@ def test_counters_that_restart_give_valid_rates(scene, web):
     web.pages["/metrics"] = page(2, hits=3, queries=4)  # another incarnation
     loads.wait((7, 0), gpu_prefix_cache_hit_rate=0.75)
     loads.wait((7, 0), request_active_slots=2, gpu_prefix_cache_hit_rate=0)
-    assert bridge.metric("kvb_load_counter_resets_total") == 1
+    assert bridge.metric("kvb_load_resets_total") == 1
     assert bridge.metric("kvb_load_samples_refused_total") == 0
     rates = {figures_of(json.loads(message.data))["gpu_prefix_cache_hit_rate"] for message in loads.seen}
     assert rates <= {0.5, 0, 0.75}

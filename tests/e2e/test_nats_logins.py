@@ -89,6 +89,8 @@ def test_a_wrong_login_is_refused_and_the_log_says_so(scene, kind, reason):
         wait_for("/readyz says so, too", lambda one=daemon: reason in one.http("GET", "/readyz")[1])
         status, why = daemon.http("GET", "/readyz")
         assert (status, scene.nats_url in why) == (503, True), why
+        if kind != "certificate":
+            assert "compare the login in `nats`" in why and "compare the login" in daemon.text()
         assert not any(secret in text for secret in login.secrets for text in (why, daemon.text()))
 
 

@@ -2,12 +2,13 @@
 reports it only in an asynchronous error."""
 
 import signal
+import subprocess
 
 import pytest
 
 import engine
 from conftest import PUBLISH, ROUTER, worker
-from programs import wait_for
+from programs import BIN, wait_for
 
 pytestmark = pytest.mark.no_nats
 
@@ -117,3 +118,12 @@ def test_a_new_permission_is_noticed(scene):
     config.write_text(config.read_text().replace(f', deny: "{PUBLISH}.>"', ""))
     scene.started[0].process.send_signal(signal.SIGHUP)
     wait_for("kvbridge is ready", bridge.is_ready, 75)
+
+
+def test_kvctl_watch_ends_when_it_may_not_subscribe(scene):
+    """It would wait for ever for events that the server does not send."""
+    start(scene, ALL, 'publish: ">", subscribe: { deny: "namespace.>" }')
+    done = subprocess.run(
+        [BIN / "kvctl", "--nats", scene.url_of("a:p@"), "watch"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stdout == "", done
+    assert "subscribe to namespace.*" in done.stderr and "kvctl permissions operator" in done.stderr, done

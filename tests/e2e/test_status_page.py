@@ -298,7 +298,7 @@ def test_both_colour_schemes_can_be_read_on_any_width(scene, tab):
     backgrounds = set()
     for scheme in ("light", "dark"):
         tab.scheme(scheme)
-        for width in (1280, 360):
+        for width in (1280, 390, 360):
             tab.size(width, 900)
             show(tab, aggregator, rows=3)
             found = tab.js(CONTRAST)
@@ -306,6 +306,9 @@ def test_both_colour_schemes_can_be_read_on_any_width(scene, tab):
             weak = [(text, round(ratio, 2)) for text, ratio in found if ratio < 4.5]
             assert not weak, (scheme, width, weak)
             assert tab.js("document.documentElement.scrollWidth") <= width
+            if width < 600:  # labels stand beside their values there
+                assert not tab.js("[...document.querySelectorAll('#rows td[data-label]')].filter(cell => "
+                                  "cell.getClientRects().length && !cell.innerText.trim()).map(cell => cell.dataset.label)")
         backgrounds.add(tab.js("getComputedStyle(document.body).backgroundColor"))
     assert len(backgrounds) == 2, "the scheme is followed"
     # The notice has colours of its own, and comes last: the aggregator is gone then.

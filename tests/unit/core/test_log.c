@@ -90,15 +90,26 @@ static void writes_one_json_object(void **state)
     struct kvb_log log = open_log(true);
     char text[read_bytes];
 
-    kvb_log_write(&log, KVB_LOG_WARNING, "ingest", "lost it", "worker", "7", NULL);
+    kvb_log_write(
+        &log, KVB_LOG_WARNING, "ingest", "lost it", "worker", "7", "dp_rank",
+        KVB_LOG_U64(UINT64_MAX), "peer",
+        "\1"
+        "7x",
+        NULL);
     const size_t len = read_log(&log, text);
     json_object *object = parse_line(text, len);
+    json_object *number = json_object_object_get(object, "dp_rank");
+    assert_true(json_object_is_type(number, json_type_int));
+    assert_true(json_object_get_uint64(number) == UINT64_MAX);
+    assert_string_equal(
+        string_of(object, "peer"), "\1"
+                                   "7x");
     assert_string_equal(string_of(object, "level"), "warning");
     assert_string_equal(string_of(object, "room"), "ingest");
     assert_string_equal(string_of(object, "message"), "lost it");
     assert_string_equal(string_of(object, "worker"), "7");
     assert_matches(string_of(object, "time"), "^20.*Z$");
-    assert_int_equal(json_object_object_length(object), 5);
+    assert_int_equal(json_object_object_length(object), 7);
     json_object_put(object);
     close(log.fd);
 }

@@ -62,6 +62,35 @@ static void of_two_bridges_with_other_profiles_one_stops(void **state)
     }
 }
 
+static void a_bridge_of_another_profile_is_said_once_with_both_names(void **state)
+{
+    static const struct {
+        const char *json;
+        const char *said;
+    } rows[] = {
+        { OTHER("z", "protobuf", "true"),
+          "bridge z has profile protobuf and this bridge, me, has json: one component speaks one "
+          "profile, so this one publishes nothing" },
+        { OTHER("z", "protobuf", "false"), "so the other publishes nothing" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct kvb_profile_guard guard;
+        struct kvb_detail why = { .text = "" };
+        const uint64_t now_ns = kvb_clock_monotonic_ns();
+        kvb_profile_guard_init(&guard, "me", KVB_PROFILE_JSON);
+        on_message(&guard, OTHER("b", "json", "true"));
+        assert_false(kvb_profile_guard_take_conflict(&guard, now_ns, &why));
+        on_message(&guard, rows[i].json);
+        assert_true(kvb_profile_guard_take_conflict(&guard, now_ns, &why));
+        assert_non_null(strstr(why.text, rows[i].said));
+        on_message(&guard, rows[i].json);
+        assert_false(kvb_profile_guard_take_conflict(&guard, now_ns, &why));
+        kvb_profile_guard_done(&guard);
+    }
+}
+
 static void nothing_is_published_during_the_first_listening_period(void **state)
 {
     (void)state;
@@ -83,6 +112,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(of_two_bridges_with_other_profiles_one_stops),
+        cmocka_unit_test(a_bridge_of_another_profile_is_said_once_with_both_names),
         cmocka_unit_test(nothing_is_published_during_the_first_listening_period),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
