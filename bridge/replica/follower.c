@@ -246,7 +246,7 @@ static void forget_unheard(struct kvb_followers *followers, uint64_t now_ns)
 
 void kvb_followers_tick(struct kvb_followers *followers, uint64_t now_ns)
 {
-    if (followers->is_nats_away || followers->is_lagging) {
+    if (followers->is_nats_away || followers->is_lagging || followers->is_unread) {
         return; /* heartbeats are missing because of this process */
     }
     forget_unheard(followers, now_ns);
@@ -317,6 +317,21 @@ void kvb_followers_set_lagging(struct kvb_followers *followers, bool is_lagging,
             kvb_follow_classify(followers, follow, now_ns);
         }
     }
+}
+
+void kvb_followers_set_unread(struct kvb_followers *followers, bool is_unread, uint64_t now_ns)
+{
+    if (followers->is_unread == is_unread) {
+        return;
+    }
+    followers->is_unread = is_unread;
+    for (size_t i = 0; i < followers->names.limit; i++) {
+        struct kvb_follow *follow = follow_at(followers, i);
+        if (follow) {
+            kvb_follow_classify(followers, follow, now_ns);
+        }
+    }
+    kvb_followers_tick(followers, now_ns); /* finds those that were silent before any query does */
 }
 
 void kvb_followers_messages_dropped(struct kvb_followers *followers, uint64_t now_ns)

@@ -154,6 +154,11 @@ void kvb_followers_nats_back(struct kvb_followers *followers, uint64_t now_ns);
 /* is_lagging: received messages wait too long before they are applied. */
 void kvb_followers_set_lagging(struct kvb_followers *followers, bool is_lagging, uint64_t now_ns);
 
+/* is_unread: this process did not run for a while, and has not read yet what came meanwhile.  Lists
+ * are STALE(lagging) as above.  Afterwards the heartbeats that waited have been read, so a stream
+ * that had none of them has been silent, and is DOWN at once if that was for long enough. */
+void kvb_followers_set_unread(struct kvb_followers *followers, bool is_unread, uint64_t now_ns);
+
 /* Messages of unknown streams were dropped before they reached this process. */
 void kvb_followers_messages_dropped(struct kvb_followers *followers, uint64_t now_ns);
 

@@ -110,6 +110,7 @@ struct kvb_followers {
     uint64_t traits;     /* grows when a property changes that queries select streams by */
     bool is_nats_away;
     bool is_lagging;
+    bool is_unread;
     struct kvb_follower_counters counters;
 };
 

@@ -176,7 +176,7 @@ stale_for(const struct kvb_followers *followers, const struct kvb_follow *follow
     if (followers->is_nats_away) {
         return KVB_REASON_NATS_AWAY;
     }
-    return followers->is_lagging ? KVB_REASON_LAGGING : follow->doubt;
+    return followers->is_lagging || followers->is_unread ? KVB_REASON_LAGGING : follow->doubt;
 }
 
 /* True when the window list has blocks but the newest heartbeat knows no window yet.  Answers

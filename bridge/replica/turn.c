@@ -122,9 +122,9 @@ void kvb_replica_watch_lag(struct kvb_replica_turn *turn, uint64_t now_ns)
 {
     const uint64_t lag_ns = turn->world->lag_ns(turn->context, now_ns);
 
-    turn->is_lagging = is_behind(turn, lag_ns, now_ns) ||
-                       lag_ns >= (turn->is_lagging ? lag_ends_ns : lag_begins_ns);
+    turn->is_lagging = lag_ns >= (turn->is_lagging ? lag_ends_ns : lag_begins_ns);
     kvb_followers_set_lagging(turn->followers, turn->is_lagging, now_ns);
+    kvb_followers_set_unread(turn->followers, is_behind(turn, lag_ns, now_ns), now_ns);
 }
 
 static void send_requests(struct kvb_replica_turn *turn, uint64_t now_ns)
@@ -166,7 +166,7 @@ bool kvb_replica_turn_is_current(const struct kvb_replica_turn *turn, uint64_t n
 
     return turn->was_connected && world->is_connected(turn->context) &&
            world->connects(turn->context) == turn->connects_seen && !is_silent &&
-           !turn->is_lagging && now_ns < turn->next_tick_ns + tick_ns;
+           !turn->is_lagging && turn->behind_echo == 0 && now_ns < turn->next_tick_ns + tick_ns;
 }
 
 bool kvb_replica_take_turn(struct kvb_replica_turn *turn, uint64_t *out_now_ns)

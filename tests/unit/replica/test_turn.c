@@ -411,6 +411,7 @@ static void after_a_pause_no_query_is_answered_from_what_was_known_before(void *
     (void)turn_after(&world, 0);
     assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
 
+    beat(&world.scene, 1, first_id + 1, 1); /* one that waited */
     world.is_unread = false;
     world.lag_ns = S / 10;
     (void)turn_after(&world, S / 20); /* a message of before is not applied yet */
@@ -482,19 +483,37 @@ static void without_nats_queries_do_not_wait_after_a_pause(void **state)
     end(&world.scene);
 }
 
-static void a_pause_does_not_count_as_silence_of_the_bridges(void **state)
+static void a_stream_whose_heartbeats_waited_is_exact_after_a_pause(void **state)
 {
     (void)state;
     struct world world;
     begin_world(&world);
 
-    world.is_silent = true;
+    world.is_unread = true;
     (void)turn_after(&world, 60 * S);
+    (void)turn_after(&world, S / 5); /* a tick finds nobody silent while nothing is read */
     assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
-    world.is_silent = false;
-    (void)turn_after(&world, S / 2);
-    (void)turn_after(&world, S / 10);
+    beat(&world.scene, 1, first_id + 1, 1);
+    world.is_unread = false;
+    (void)turn_after(&world, 0);
     assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&world.scene);
+}
+
+/* Its bridge was gone during the pause, or what it sent was lost. */
+static void a_stream_without_heartbeats_in_a_pause_is_down_before_the_first_answer(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.is_unread = true;
+    (void)turn_after(&world, 4 * S);
+    world.is_unread = false;
+    world.turn.next_tick_ns = UINT64_MAX;
+    (void)turn_after(&world, 0);
+    assert_string_equal(world.log, "tq");
+    assert_state(&world.scene, KVB_STREAM_DOWN, KVB_REASON_SILENT);
     end(&world.scene);
 }
 
@@ -535,7 +554,8 @@ int main(void)
         cmocka_unit_test(a_pause_within_a_turn_is_noticed_before_its_queries),
         cmocka_unit_test(pauses_in_each_turn_do_not_hold_queries_for_ever),
         cmocka_unit_test(without_nats_queries_do_not_wait_after_a_pause),
-        cmocka_unit_test(a_pause_does_not_count_as_silence_of_the_bridges),
+        cmocka_unit_test(a_stream_whose_heartbeats_waited_is_exact_after_a_pause),
+        cmocka_unit_test(a_stream_without_heartbeats_in_a_pause_is_down_before_the_first_answer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
