@@ -233,6 +233,8 @@ static void commands_are_read_as_the_container_runs_them(void **state)
           "bash -c 'vllm serve Qwen/Q "
           "$MORE'\"],\"env\":[{\"name\":\"MORE\",\"value\":\"--block-size 4\"}]",
           "argument of serve" },
+        { "\"command\":[\"sh\",\"-c\",\"vllm serve \\\"Qwen/\\\\\\nQ\\\" --block-size 4\"]",
+          "argument of serve" }, /* a line continued inside quotes */
         { "\"command\":[\"sh\",\"-c\",\"python3 /app/api.py --served-model-name=Qwen/Q --model /w "
           "--block-size 4\"]",
           "argument --served-model-name" },
