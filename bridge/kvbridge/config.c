@@ -170,6 +170,15 @@ static const struct kvb_conf_key worker_keys[] = {
               "with EAGLE or MTP, up to 0.32, and from 0.33 on where the blocks' hashes\n"
               "have no lookahead (disable_lookahead_block_hashes, or a KV connector).\n"
               "Ignored while the blocks have lookahead." },
+    { "salts", KVB_CONF_BOOL, "true", 0, 0, FIELD(has_salts),
+      .help = "false: no request to this engine has a cache salt, an adapter or an image.\n"
+              "vLLM up to 0.16 and SGLang before 0.5.20 do not publish them: such a\n"
+              "stream is UNVERIFIED(salts) unless this is false.  Events that name them\n"
+              "are read in any case." },
+    { "sglang_hybrid", KVB_CONF_BOOL, "false", 0, 0, FIELD(is_sglang_hybrid),
+      .help = "true: an SGLang engine whose model has sliding-window or Mamba layers.\n"
+              "SGLang publishes nothing of these, so its stream is UNVERIFIED(groups).\n"
+              "The metrics page shows it too, if load.prometheus is set." },
     { "store", KVB_CONF_BOOL, "false", 0, 0, FIELD(store),
       .help = "true: this is not an engine but a store that all workers share, so no\n"
               "request is routed to it.  Implied by replay_request = mooncake, and by\n"
@@ -269,6 +278,10 @@ static const struct kvb_conf_table worker_table = {
     { group ".speculative_drop", KVB_CONF_U32, "0", 0, kvb_max_speculative_drop,                   \
       FIELD(worker.speculative_drop), .help = "See workers.speculative_drop." },                   \
     { group ".topic", KVB_CONF_STRING, "", 0, FIELD(worker.topic), .help = "See workers.topic." }, \
+    { group ".salts", KVB_CONF_BOOL, "true", 0, 0, FIELD(worker.has_salts),                        \
+      .help = "See workers.salts." },                                                              \
+    { group ".sglang_hybrid", KVB_CONF_BOOL, "false", 0, 0, FIELD(worker.is_sglang_hybrid),        \
+      .help = "See workers.sglang_hybrid." },                                                      \
     { group ".curve.server_key_file", KVB_CONF_STRING, "", 0,                                      \
       FIELD(worker.curve.server_key_file), .help = "See workers.curve.server_key_file." },         \
     { group ".curve.public_key_file", KVB_CONF_STRING, "", 0,                                      \

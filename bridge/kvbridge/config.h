@@ -102,6 +102,8 @@ struct kvb_worker_config {
     enum kvb_tier unknown_medium; /* the tier of blocks with an unknown medium */
     enum kvb_offload_removals offload_removals;
     uint32_t speculative_drop; /* blocks; see kvb_stream_options */
+    bool has_salts;        /* requests may have salts, adapters or images that events do not name */
+    bool is_sglang_hybrid; /* SGLang publishes nothing of its sliding-window or Mamba pool */
     /* Heartbeats publish these.  A worker whose facts alone differ is the same:
      * kvb_members_compare().
      */

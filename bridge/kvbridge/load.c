@@ -263,6 +263,12 @@ static const struct sign_row {
     { KVB_SIGN_OCCUPANCY, KVB_LOG_WARNING, kvb_bridge_silent_occupancy,
       "the memory of an engine contradicts its list: it has lost events before it numbered them; "
       "unverified until it clears its cache (vLLM: POST /reset_prefix_cache) or restarts" },
+    { KVB_SIGN_RESET, KVB_LOG_INFO, kvb_bridge_silent_reset,
+      "an engine has answered a request that may empty its cache, and published nothing yet: its "
+      "list is unverified until its next step" },
+    { KVB_SIGN_HIDDEN_POOLS, KVB_LOG_WARNING, kvb_bridge_metric_count,
+      "an SGLang model has a sliding-window or Mamba pool, of which its events say nothing: its "
+      "list is unverified" },
 };
 
 static void take_signs(

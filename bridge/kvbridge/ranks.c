@@ -76,6 +76,8 @@ static kvb_status open_stream(
         .speculative_drop = worker->speculative_drop,
         .has_replay = worker->replay[0] != '\0',
         .is_store = kvb_worker_is_store(worker),
+        .is_without_salts = !worker->has_salts,
+        .has_hidden_pools = worker->is_sglang_hybrid,
         .offload_removals = worker->offload_removals,
         .profile = config->publish.profile,
         .max_held_bytes = config->limits.max_held_bytes,

@@ -107,7 +107,8 @@ static kvb_status make_worker(
                                         .ranks = 1,
                                         .has_own_addresses = true,
                                         .addresses_of = KVB_ADDRESSES_OF_REGISTRATION,
-                                        .unknown_medium = KVB_TIER_EXTERNAL };
+                                        .unknown_medium = KVB_TIER_EXTERNAL,
+                                        .has_salts = true };
 
     KVB_TRY(check_address("endpoint", who->endpoint, detail));
     KVB_TRY(check_address("replay_endpoint", who->replay_endpoint, detail));

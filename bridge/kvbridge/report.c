@@ -214,11 +214,12 @@ static void fill_rank_report(
         kvb_bridge_report_republish(rank, &out->republish);
     }
     kvb_stream_heartbeat(rank->served.stream, &out->beat);
+    const char *why = kvb_stream_why(rank->served.stream, out->beat.reason);
+    if (why && out->why[0] == '\0') {
+        out->why = why;
+    }
     if (out->why[0] == '\0' && out->beat.state != KVB_STREAM_EXACT) {
         out->why = rank->trouble.silence_why.text;
-    }
-    if (out->beat.reason == KVB_REASON_GROUPS && out->why[0] == '\0') {
-        out->why = kvb_stream_odd_groups_why(rank->served.stream);
     }
     const char *of_store = kvb_bridge_store_trouble(rank, &out->beat);
     if (of_store && out->why[0] == '\0') {

@@ -29,6 +29,10 @@ static kvb_status append_dialect(const struct kvb_dialect_row *dialect, struct k
     if (dialect->events == KVB_EVENTS_REPLICAS || dialect->events == KVB_EVENTS_OBJECTS) {
         KVB_TRY(kvb_buf_append_text(out, "    offload_removals = \"complete\";\n"));
     }
+    if (dialect->events == KVB_EVENTS_ARRAYS && !(dialect->fields & KVB_FIELD_EXTRA_KEYS)) {
+        /* simulated prompts have only what the dialect names */
+        KVB_TRY(kvb_buf_append_text(out, "    salts = false;\n"));
+    }
     return dialect->fields & KVB_FIELD_TOKENS
                ? KVB_OK
                : kvb_buf_append_text(out, "    hashes = \"engine\";\n");

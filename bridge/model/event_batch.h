@@ -99,6 +99,13 @@ struct kvb_engine_event {
     bool has_group;
     bool is_paired; /* the tokens came as pairs (a,b) (b,c), as SGLang writes them for EAGLE */
     bool is_medium_unknown; /* tier is EXTERNAL; see kvb_event_batch_place_unknown() */
+    /* A Stored of an older form, which has no place for salts, adapters and media: its blocks may
+     * have them all the same. */
+    bool lacks_salts;
+    bool is_kind_unstated; /* a Stored of a group above 0 that does not say which kind it is of */
+    /* The first block's hash is Python's hash of its tokens alone, as SGLang up to 0.5.5 writes it:
+     * it does not say where in a prompt the block is. */
+    bool is_hash_of_page;
     /* Only for KVB_GROUP_WINDOW: the event omits some of the blocks that token_ids covered.  Only
      * the same hashes in the full-attention group then show the positions of its blocks.
      * token_count is then 0, and hash_count may be 0. */

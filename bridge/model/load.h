@@ -68,7 +68,9 @@ struct kvb_cache_signs {
     bool has_occupancy;  /* SGLang: the two fields below are present */
     uint64_t evictable_tokens; /* cached, and used by no request */
     uint64_t used_tokens;      /* used by requests, cached or not */
-    bool has_prefix;           /* the counters are present */
+    bool has_hidden_pools;     /* SGLang: a sliding-window or Mamba pool */
+    uint64_t reset_requests; /* vLLM: that its HTTP server has answered; 0 also without counters */
+    bool has_prefix;         /* the counters are present */
     struct kvb_prefix_counters prefix;
 };
 

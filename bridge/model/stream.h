@@ -62,6 +62,9 @@ enum kvb_stream_reason {
     KVB_REASON_ASLEEP,         /* the engine sleeps: its cache is discarded, without an event yet */
     KVB_REASON_OCCUPANCY,      /* the engine's memory cannot hold what is listed, or holds more */
     KVB_REASON_NO_REMOVALS,    /* of a tier or a store: nothing shows that all removals come */
+    KVB_REASON_SALTS,          /* its events do not name salts, adapters and media */
+    KVB_REASON_AMBIGUOUS,      /* its hashes do not name contents one to one */
+    KVB_REASON_RESET,          /* a reset of an idle engine's cache, without an event yet */
     KVB_REASON_NO_NUMBER,      /* the engine's messages have no sequence number: they are dropped */
     KVB_REASON_OTHER_TOPIC,    /* the engine publishes under another topic than the configured */
     KVB_REASON_CACHING_OFF,    /* prefix caching is off: the engine keeps no blocks */

@@ -10,6 +10,9 @@ static const uint64_t soon_ns = 10 * KVB_NS_PER_S;
 static const uint64_t first_cooldown_ns = KVB_NS_PER_S;
 static const uint64_t max_cooldown_ns = 30 * KVB_NS_PER_S;
 
+/* Batches that were on their way when a reset was noted may be older than it. */
+static const uint64_t reset_lasts_ns = KVB_NS_PER_S;
+
 void kvb_stream_next_epoch(struct kvb_stream *stream, uint64_t wall_us)
 {
     uint8_t bytes[sizeof stream->options.seed + sizeof stream->epochs];
@@ -80,6 +83,11 @@ kvb_status kvb_stream_begin_incarnation(struct stream_step *step, enum kvb_strea
     stream->verified_seq = 0;
     stream->cache = cache_published;
     stream->has_misfit = false;
+    stream->lacks_salts = false;
+    stream->is_ambiguous = false;
+    stream->has_hashes_of_pages = false;
+    stream->has_reset = false;
+    stream->unclaimed_clears = 0;
     stream->removal_tiers = 0;
     kvb_fingerprints_clear(&stream->fingerprints);
     return kvb_stream_restart_list(step, cause);
@@ -126,6 +134,8 @@ static void note_clear(struct stream_step *step)
         step->stream->cache = cache_published;
         step->stream->cleared_ns = step->in->now_ns;
         step->stream->has_misfit = false;
+        step->stream->unclaimed_clears += !step->stream->has_reset;
+        step->stream->has_reset = false;
     }
 }
 
@@ -195,6 +205,7 @@ static kvb_status apply_to_mirror(
 {
     struct kvb_stream *stream = step->stream;
     const uint64_t passed_before = passed_over(stream);
+    const uint64_t ambiguous_before = kvb_mirror_count(stream->mirror)->ambiguous;
 
     if (kvb_mirror_apply(stream->mirror, batch, at, work, &step->out->events) != KVB_OK) {
         return kvb_stream_restart_list(step, KVB_REASON_MEMORY); /* a ceiling, or memory is out */
@@ -203,6 +214,7 @@ static kvb_status apply_to_mirror(
         note_clear(step);
     }
     stream->has_skipped |= passed_over(stream) != passed_before;
+    stream->is_ambiguous |= kvb_mirror_count(stream->mirror)->ambiguous != ambiguous_before;
     return KVB_OK;
 }
 
@@ -226,6 +238,8 @@ static kvb_status begin_applied_event(
         stream->mirror, stream->is_complete && !stream->has_skipped && !stream->has_unknown_event);
     stream->counters.events_applied++;
     stream->counters.events_of[event->kind]++;
+    stream->lacks_salts |= event->lacks_salts;
+    stream->has_hashes_of_pages |= event->is_hash_of_page;
     if (event->kind == KVB_EVENT_REMOVED) {
         stream->removal_tiers |= 1U << event->tier;
     }
@@ -325,6 +339,9 @@ static bool keep_rest(
 
     if (stream->cache == cache_waking && done->is_live) {
         stream->cache = cache_published; /* awake, and nothing was cleared: the cache was kept */
+    }
+    if (done->is_live && stream->received_ns >= stream->reset_ns + reset_lasts_ns) {
+        stream->has_reset = false; /* its clear would have come before this batch, or in it */
     }
     stream->has_last = true;
     stream->last_seq = done->seq;

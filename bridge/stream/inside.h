@@ -177,9 +177,16 @@ struct kvb_stream {
     bool has_skipped;             /* a BlockStored event was not understood */
     bool has_unknown_event;
     bool has_misfit;                /* kvb_stream_note_misfit() */
-    enum kvb_stream_reason silence; /* kvb_stream_note_silence() */
+    bool lacks_salts;               /* this incarnation's events do not name salts */
+    bool is_ambiguous;              /* its hashes and contents do not belong together one to one */
+    bool has_hashes_of_pages;       /* its hashes are those of pages alone: they are no chain */
+    bool has_hidden_pools;          /* kvb_stream_note_hidden_pools() */
+    bool has_reset;                 /* kvb_stream_note_resets() */
+    uint64_t reset_ns;              /* when that was noted */
+    uint64_t unclaimed_clears;      /* live clears of all that no noted reset explains */
     unsigned removal_tiers;         /* bit t: a removal from tier t came, in this incarnation */
     bool is_unproven;               /* the last probe proved nothing */
+    enum kvb_stream_reason silence; /* kvb_stream_note_silence() */
     bool is_tail_unseen; /* since a pause of this process no replay has shown its newest batch */
     bool is_restart_suspected; /* kvb_stream_suspect_restart(), until the next replay is wanted */
     bool has_objects; /* an event of a store came: the source counts as a store from then on */

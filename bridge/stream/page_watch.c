@@ -81,6 +81,29 @@ static unsigned look_for_sleep(
     return is_discarded ? KVB_SIGN_ASLEEP : KVB_SIGN_AWAKE;
 }
 
+/* ---- Resets, pools ---- */
+
+/* The counter of a new process begins again. */
+static unsigned look_for_resets(
+    struct kvb_page_watch *watch, struct kvb_stream *stream, const struct kvb_page_reading *reading,
+    bool is_new_process)
+{
+    const uint64_t now = reading->sample->signs.reset_requests;
+    const uint64_t before =
+        is_new_process || now < watch->reset_requests ? 0 : watch->reset_requests;
+
+    watch->reset_requests = now;
+    return kvb_stream_note_resets(stream, now - before, reading->asked_ns) ? KVB_SIGN_RESET : 0;
+}
+
+static unsigned
+look_for_hidden_pools(struct kvb_stream *stream, const struct kvb_page_reading *reading)
+{
+    return reading->sample->signs.has_hidden_pools && kvb_stream_note_hidden_pools(stream)
+               ? KVB_SIGN_HIDDEN_POOLS
+               : 0;
+}
+
 /* ---- Occupancy ---- */
 
 /* What the list and the page say, in blocks of the device. */
@@ -238,6 +261,9 @@ unsigned kvb_page_watch_read(
     struct kvb_page_watch *watch, struct kvb_stream *stream, const struct kvb_page_reading *reading)
 {
     follow_incarnation(watch, stream);
-    return look_for_restart(watch, stream, reading) | look_for_sleep(watch, stream, reading) |
-           look_at_occupancy(watch, stream, reading);
+    const unsigned restart = look_for_restart(watch, stream, reading);
+
+    return restart | look_for_sleep(watch, stream, reading) |
+           look_for_resets(watch, stream, reading, restart != 0) |
+           look_for_hidden_pools(stream, reading) | look_at_occupancy(watch, stream, reading);
 }

@@ -23,11 +23,17 @@
  *     many blocks as are listed (the same)       UNVERIFIED(occupancy)
  *     SGLang caches fewer tokens than are        either of the two: UNVERIFIED(occupancy)
  *     listed, or more (the same, 45 s)
+ *     vLLM has answered more requests that may   it publishes AllBlocksCleared only with its
+ *     empty its cache than on the page before,   next step: UNVERIFIED(reset) until then
+ *     and as many clears have not come.  On the
+ *     first page: it has answered some
+ *     SGLang has a pool beside that of full      its events leave out what limits a request:
+ *     attention                                  UNVERIFIED(groups)
  *
  * No sign is a fall of vLLM's usage to 0: it counts the blocks of running requests, and is 0 on
- * every idle engine, however many blocks are cached.  The reset of an idle vLLM's cache (POST
- * /reset_prefix_cache) changes nothing on its page; its event comes with the engine's next step.  A
- * sleep of level 0 pauses requests and keeps the cache.
+ * every idle engine, however many blocks are cached.  The reset of an idle vLLM's cache is on its
+ * page only as a request that its HTTP server has answered (POST /reset_prefix_cache); one within
+ * its process is not.  A sleep of level 0 pauses requests and keeps the cache.
  *
  * A total of blocks may be wrong where it is divided by the ranks of a page, or computed with a
  * configured page size.  Then the list must first have fitted into it, at least half full, in three
@@ -47,6 +53,7 @@ struct kvb_page_watch {
     double started_s; /* the newest process that made a page; 0: none was named */
     uint64_t fell_ns; /* when counters of a page without a start time last fell; 0: never */
     enum kvb_engine_sleep sleep;
+    uint64_t reset_requests; /* on the newest page */
     uint64_t restarts; /* of the engine, as the stream counts them: others begin all below anew */
     uint64_t removals; /* removals up to the last reading */
     unsigned full_readings;   /* readings in which a full engine's list fitted into its total */
@@ -65,7 +72,9 @@ enum kvb_page_sign {
     KVB_SIGN_RESTART = 1,
     KVB_SIGN_ASLEEP = 2, /* newly */
     KVB_SIGN_AWAKE = 4,  /* again */
-    KVB_SIGN_OCCUPANCY = 8
+    KVB_SIGN_OCCUPANCY = 8,
+    KVB_SIGN_RESET = 16,
+    KVB_SIGN_HIDDEN_POOLS = 32 /* newly */
 };
 
 /* Takes one reading and notes in the stream what it has found.  Returns bits of enum kvb_page_sign.

@@ -95,6 +95,9 @@ enum placement_row {
     row_misfit,
     row_silent,
     row_store,
+    row_reset,
+    row_ambiguous,
+    row_salts,
     row_no_replay,
     row_syncing,
     row_unproven_suffix,
@@ -123,6 +126,9 @@ static const struct verdict {
     [row_misfit]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_OCCUPANCY },
     [row_silent]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_NONE }, /* or the silence's */
     [row_store]           = { KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REMOVALS },
+    [row_reset]           = { KVB_STREAM_UNVERIFIED, KVB_REASON_RESET },
+    [row_ambiguous]       = { KVB_STREAM_UNVERIFIED, KVB_REASON_AMBIGUOUS },
+    [row_salts]           = { KVB_STREAM_UNVERIFIED, KVB_REASON_SALTS },
     [row_no_replay]       = { KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REPLAY },
     [row_syncing]         = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
     [row_unproven_suffix] = { KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED },
@@ -195,6 +201,11 @@ static bool is_without_base(const struct kvb_stream *stream)
     return stream->origin == origin_foreign || (stream->origin == origin_unknown && !is_live_part);
 }
 
+static bool has_hidden_pools(const struct kvb_stream *stream)
+{
+    return stream->has_hidden_pools || stream->options.has_hidden_pools;
+}
+
 /* Called once in each step.  A row that holds sets one bit; the lowest bit is the first row. */
 void kvb_stream_state(
     const struct kvb_stream *stream, enum kvb_stream_state *out_state,
@@ -220,10 +231,12 @@ void kvb_stream_state(
         when(kvb_stream_is_cache_discarded(stream), row_asleep) |
         when(stream->is_withdrawn, row_withdrawn) |
         when(stream->has_unknown_event, row_unknown_event) |
-        when(kvb_mirror_has_odd_groups(stream->mirror), row_groups) |
+        when(kvb_mirror_has_odd_groups(stream->mirror) || has_hidden_pools(stream), row_groups) |
         when(stream->has_misfit, row_misfit) |
         when(stream->silence != KVB_REASON_NONE, row_silent) |
-        when(is_unproven_store(stream), row_store) |
+        when(is_unproven_store(stream), row_store) | when(stream->has_reset, row_reset) |
+        when(stream->is_ambiguous || stream->has_hashes_of_pages, row_ambiguous) |
+        when(stream->lacks_salts && !stream->options.is_without_salts, row_salts) |
         when(!stream->options.has_replay, row_no_replay) | when(is_syncing, row_syncing) |
         when(stream->is_unproven && is_suffix, row_unproven_suffix) |
         when(stream->is_unproven, row_unproven) | when(is_without_base(stream), row_no_base) |
@@ -355,9 +368,26 @@ const struct kvb_mirror_counts *kvb_stream_mirror_count(const struct kvb_stream 
     return kvb_mirror_count(stream->mirror);
 }
 
-const char *kvb_stream_odd_groups_why(const struct kvb_stream *stream)
+const char *kvb_stream_why(const struct kvb_stream *stream, enum kvb_stream_reason reason)
 {
-    return kvb_mirror_odd_groups_why(stream->mirror);
+    switch (reason) {
+    case KVB_REASON_GROUPS:
+        return has_hidden_pools(stream)
+                   ? "SGLang publishes the blocks of full attention alone, not those of its "
+                     "sliding-window or Mamba pool, which limit what a request can use"
+                   : kvb_mirror_odd_groups_why(stream->mirror);
+    case KVB_REASON_SALTS:
+        return "this version's events do not name cache salts, adapters and images; set salts = "
+               "false of the worker if no request has any";
+    case KVB_REASON_AMBIGUOUS:
+        return stream->has_hashes_of_pages
+                   ? "a hash names a page by its own tokens alone (SGLang up to 0.5.5): where in a "
+                     "prompt the page is, is not published"
+                   : "one hash names two contents, or two hashes name one: something that the "
+                     "events do not say tells the blocks apart";
+    default:
+        return NULL;
+    }
 }
 
 bool kvb_stream_is_withdrawn(const struct kvb_stream *stream)
@@ -412,6 +442,29 @@ bool kvb_stream_has_live(const struct kvb_stream *stream)
 bool kvb_stream_is_replay_foreign(const struct kvb_stream *stream)
 {
     return stream->origin == origin_foreign;
+}
+
+bool kvb_stream_note_resets(struct kvb_stream *stream, uint64_t resets, uint64_t asked_ns)
+{
+    const bool is_unpublished = resets > stream->unclaimed_clears;
+    const bool is_new = is_unpublished && !stream->has_reset;
+
+    if (stream->cleared_ns <= asked_ns) { /* a later one may belong to the next page's resets */
+        stream->unclaimed_clears = 0;
+    }
+    if (is_unpublished) {
+        stream->has_reset = true;
+        stream->reset_ns = asked_ns;
+    }
+    return is_new;
+}
+
+bool kvb_stream_note_hidden_pools(struct kvb_stream *stream)
+{
+    const bool is_new = !has_hidden_pools(stream);
+
+    stream->has_hidden_pools = true;
+    return is_new;
 }
 
 bool kvb_stream_is_settled(const struct kvb_stream *stream)

@@ -76,6 +76,8 @@ struct kvb_stream_options {
     uint64_t total_blocks; /* device blocks of the engine; 0 = not known */
     bool has_replay;       /* false: the stream is UNVERIFIED, never EXACT */
     bool is_store;         /* the source is a store, whatever its events show */
+    bool is_without_salts; /* no request has a salt, an adapter or an image that events leave out */
+    bool has_hidden_pools; /* as kvb_stream_note_hidden_pools() */
     enum kvb_offload_removals offload_removals;
     enum kvb_profile profile;
     size_t max_held_bytes;
@@ -172,6 +174,15 @@ bool kvb_stream_has_live(const struct kvb_stream *stream);
 /* True: the replay lacks batches that came live, so it is another engine's, or has no buffer. */
 bool kvb_stream_is_replay_foreign(const struct kvb_stream *stream);
 
+/* A metrics page that was requested at asked_ns counts so many resets of the cache more than the
+ * page before.  UNVERIFIED(reset) until a clear of all comes live for each, or a live batch a
+ * second later.  Returns whether that is new. */
+bool kvb_stream_note_resets(struct kvb_stream *stream, uint64_t resets, uint64_t asked_ns);
+
+/* The model has blocks of which no event tells: UNVERIFIED(groups) from then on.  Returns whether
+ * that is new. */
+bool kvb_stream_note_hidden_pools(struct kvb_stream *stream);
+
 /* True: a replay is to be requested now, from *out_from.  It stays true until
  * kvb_stream_replay_started() is called. */
 bool kvb_stream_wants_replay(const struct kvb_stream *stream, uint64_t now_ns, uint64_t *out_from);
@@ -258,8 +269,8 @@ struct kvb_stream_counters {
 const struct kvb_stream_counters *kvb_stream_count(const struct kvb_stream *stream);
 const struct kvb_mirror_counts *kvb_stream_mirror_count(const struct kvb_stream *stream);
 
-/* Why the cache groups make the stream UNVERIFIED(groups); see kvb_mirror_odd_groups_why(). */
-const char *kvb_stream_odd_groups_why(const struct kvb_stream *stream);
+/* A sentence about why the stream is UNVERIFIED for this reason; NULL: the reason says it all. */
+const char *kvb_stream_why(const struct kvb_stream *stream, enum kvb_stream_reason reason);
 
 /* True when an empty list was published to routers. */
 bool kvb_stream_is_withdrawn(const struct kvb_stream *stream);

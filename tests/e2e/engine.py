@@ -12,7 +12,7 @@ import zmq
 END = b"\xff" * 8
 
 
-# As in vllm/distributed/kv_events.py of vLLM 0.11 (array form).
+# As in vllm/distributed/kv_events.py of vLLM 0.17 (array form).
 class EventBatch(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     ts: float
     events: list[Any]
@@ -30,6 +30,8 @@ class BlockStored(KVCacheEvent):
     block_size: int
     lora_id: Optional[int]
     medium: Optional[str]
+    lora_name: Optional[str] = None
+    extra_keys: Optional[list[Optional[list[Any]]]] = None
 
 
 class BlockRemoved(KVCacheEvent):
@@ -77,7 +79,7 @@ def batch(*events, rank=0, ts=None):
 
 
 class ArrayForm:
-    """vLLM 0.11."""
+    """vLLM 0.17."""
 
     @staticmethod
     def stored(hashes, tokens, block_size, parent=None, medium="GPU"):

@@ -31,6 +31,10 @@ class Row:
         return f"{self.name} {self.profile}"
 
 
+NO_SALTS = "salts = false;"
+HYBRID = "sglang_hybrid = true;"
+SALTS = ("UNVERIFIED(salts)", "UNVERIFIED(ambiguous)")  # the second once a contradiction shows them
+
 RUNS = [
     Row("sglang-0.5.23-default"),
     Row("sglang-0.5.23-dynamo"),
@@ -50,22 +54,22 @@ RUNS = [
     Row("vllm-0.33-mamba-dense", "protobuf", in_bounds=14),
     Row("vllm-0.33-mamba/window-first", in_bounds=17),
     # SGLang
-    Row("sglang-0.5.2-page16", replay="old", over=3, short=39),
-    Row("sglang-0.5.5-page16", replay="old", over=1, short=30),
-    Row("sglang-0.5.6-page16", replay="old", short=51, states=("EXACT", "PARTIAL(unrooted)")),
-    Row("sglang-0.5.12-page64", replay="old"),
-    Row("sglang-0.5.12-salt", replay="old", over=2, short=30),
-    Row("sglang-0.5.12-hicache", "protobuf", replay="old", host_short=3),
-    Row("sglang-0.5.12-mamba", replay="old", over=17),
-    Row("sglang-0.5.12-swa", replay="old", over=1),
-    Row("sglang-0.5.23-swa", over=42),
-    Row("sglang-0.5.23-swa08", over=8),
+    Row("sglang-0.5.2-page16", replay="old", over=3, short=39, more=NO_SALTS, states=("UNVERIFIED(ambiguous)",)),
+    Row("sglang-0.5.5-page16", replay="old", over=1, short=30, more=NO_SALTS, states=("UNVERIFIED(ambiguous)",)),
+    Row("sglang-0.5.6-page16", replay="old", short=51, states=("UNVERIFIED(salts)",)),
+    Row("sglang-0.5.12-page64", replay="old", more=NO_SALTS),
+    Row("sglang-0.5.12-salt", replay="old", over=2, short=30, states=("UNVERIFIED(salts)",)),
+    Row("sglang-0.5.12-hicache", "protobuf", replay="old", host_short=3, more=NO_SALTS),
+    Row("sglang-0.5.12-mamba", replay="old", over=17, more=HYBRID, states=("UNVERIFIED(groups)",)),
+    Row("sglang-0.5.12-swa", replay="old", over=1, more=HYBRID, states=("UNVERIFIED(groups)",)),
+    Row("sglang-0.5.23-swa", over=42, more=HYBRID, states=("UNVERIFIED(groups)",)),
+    Row("sglang-0.5.23-swa08", over=8, more=HYBRID, states=("UNVERIFIED(groups)",)),
     # vLLM: one group of full attention
-    Row("vllm-0.9.2-salt", replay="old", over=3, short=32),
-    Row("vllm-0.10.2-bytes-salt", replay="old", over=6, short=16),
-    Row("vllm-0.11.2-copies", replay="old", short=2),
-    Row("vllm-0.13.0-salt-lora", replay="old", over=1, short=22),
-    Row("vllm-0.16.0-lora", replay="old", over=3, short=30),
+    Row("vllm-0.9.2-salt", replay="old", over=3, short=32, states=SALTS),
+    Row("vllm-0.10.2-bytes-salt", replay="old", over=6, short=16, states=SALTS),
+    Row("vllm-0.11.2-copies", replay="old", short=2, more=NO_SALTS),
+    Row("vllm-0.13.0-salt-lora", replay="old", over=1, short=22, states=SALTS),
+    Row("vllm-0.16.0-lora", replay="old", over=3, short=30, states=SALTS),
     Row("vllm-0.19.1-mm", replay="old", short=12),
     Row("vllm-0.22.1-copies", replay="old", short=2),
     Row("vllm-0.24.0-salt-lora", replay="old"),
@@ -78,7 +82,7 @@ RUNS = [
     Row("vllm-0.33-eagle-hybrid", more="speculative_drop = 1;"),
     Row("vllm-0.33-mamba-eagle", more="speculative_drop = 1;"),
     # groups
-    Row("vllm-0.20.2-hybrid", replay="old", short=6),
+    Row("vllm-0.20.2-hybrid", replay="old", short=6, states=("UNVERIFIED(groups)",)),
     Row("vllm-0.30.0-twowindows", short=27, states=("UNVERIFIED(groups)",)),
     Row("vllm-0.33-twowindows", in_bounds=3, short=31, states=("UNVERIFIED(groups)",)),
     Row("vllm-0.33-gemma3"),

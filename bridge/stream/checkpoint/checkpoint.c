@@ -137,9 +137,6 @@ put_entries(struct kvb_checkpoint_save *save, size_t max_entries, struct kvb_buf
 
 /* ---- State ---- */
 
-/* The tiers besides the device's, as bits. */
-enum { offload_tiers = 1U << KVB_TIER_HOST | 1U << KVB_TIER_DISK | 1U << KVB_TIER_EXTERNAL };
-
 static uint32_t flags_of(const struct kvb_stream *stream)
 {
     return (stream->is_complete ? state_is_complete : 0U) |
@@ -150,7 +147,12 @@ static uint32_t flags_of(const struct kvb_stream *stream)
            (stream->origin == origin_found ? state_is_origin_found : 0U) |
            (stream->cache != cache_published ? state_is_cache_discarded : 0U) |
            (stream->has_misfit ? state_has_misfit : 0U) |
-           ((stream->removal_tiers & offload_tiers) << state_removals_shift);
+           (stream->lacks_salts ? state_lacks_salts : 0U) |
+           (stream->is_ambiguous ? state_is_ambiguous : 0U) |
+           (stream->has_hashes_of_pages ? state_has_hashes_of_pages : 0U) |
+           (stream->has_hidden_pools ? state_has_hidden_pools : 0U) |
+           (stream->has_reset ? state_has_reset : 0U) |
+           ((stream->removal_tiers & kvb_offload_tiers) << state_removals_shift);
 }
 
 static void put_sums(const struct kvb_mirror *mirror, uint8_t *to)

@@ -34,7 +34,7 @@
  * batches.  Another incarnation of the engine clears it like any other list.
  *
  * Pure: no I/O.  Threads: the caller locks. */
-enum { kvb_checkpoint_format = 6, kvb_checkpoint_step_items = 16384 };
+enum { kvb_checkpoint_format = 7, kvb_checkpoint_step_items = 16384 };
 
 /* ---- Saving ---- */
 

@@ -54,8 +54,16 @@ enum state_flag {
     state_has_misfit = 128,
     /* From bit 8 on: whether a removal from the host, disk, external tier came. */
     state_removals_shift = 8 - KVB_TIER_HOST,
-    state_all_flags = 2047
+    state_lacks_salts = 2048,
+    state_is_ambiguous = 4096,
+    state_has_hashes_of_pages = 8192,
+    state_has_hidden_pools = 16384,
+    state_has_reset = 32768,
+    state_all_flags = 65535
 };
+
+/* The tiers besides the device's, as bits. */
+enum { kvb_offload_tiers = 1U << KVB_TIER_HOST | 1U << KVB_TIER_DISK | 1U << KVB_TIER_EXTERNAL };
 
 /* Offsets of the parts of a state.  The fingerprints follow, 24 bytes each. */
 enum {

@@ -228,7 +228,12 @@ static void take_over(struct kvb_stream *stream, const uint8_t *state)
     stream->has_objects = flags & state_has_objects;
     stream->cache = flags & state_is_cache_discarded ? cache_discarded : cache_published;
     stream->has_misfit = flags & state_has_misfit;
-    stream->removal_tiers = flags >> state_removals_shift;
+    stream->lacks_salts = flags & state_lacks_salts;
+    stream->is_ambiguous = flags & state_is_ambiguous;
+    stream->has_hashes_of_pages = flags & state_has_hashes_of_pages;
+    stream->has_hidden_pools = flags & state_has_hidden_pools;
+    stream->has_reset = flags & state_has_reset;
+    stream->removal_tiers = flags >> state_removals_shift & kvb_offload_tiers;
     stream->origin = flags & state_is_origin_found ? origin_found : origin_unknown;
     stream->cause = (enum kvb_stream_reason)kvb_le_get_u32(state + state_cause);
     memcpy(stream->epoch.bytes, state + state_epoch, sizeof stream->epoch.bytes);

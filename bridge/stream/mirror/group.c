@@ -127,6 +127,7 @@ const char *kvb_mirror_odd_groups_why(const struct kvb_mirror *mirror)
         [odd_window_alone] = "sliding-window groups have no full-attention group beside them",
         [odd_too_many] = "the model has more than 32 cache groups",
         [odd_block_sizes] = "the cache groups have blocks of different sizes",
+        [odd_unstated] = "a cache group does not say of which kind it is (vLLM 0.20 and 0.21)",
     };
     const enum odd_groups why = why_odd(&mirror->groups);
 
@@ -160,6 +161,7 @@ static enum odd_groups
 odd_group(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
 {
     return !kvb_group_kind_has_rule(event->group_kind) ? odd_kind
+           : event->is_kind_unstated                   ? odd_unstated
            : mirror->groups.count == kvb_max_groups    ? odd_too_many
            : event->group_kind == KVB_GROUP_WINDOW     ? odd_window(mirror, event)
                                                        : odd_none;

@@ -80,6 +80,7 @@ enum odd_groups {
     odd_window_alone, /* windows without a full-attention group */
     odd_too_many,     /* more than kvb_max_groups */
     odd_block_sizes,  /* blocks of several sizes */
+    odd_unstated,     /* several groups that do not state their kinds */
     odd_count
 };
 

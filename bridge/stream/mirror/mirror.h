@@ -166,6 +166,9 @@ struct kvb_mirror_counts {
     uint64_t unknown_parents;
     uint64_t self_parents;
     uint64_t aliases;
+    /* On the device: one hash with another content than before, or another hash of a content that
+     * is held. */
+    uint64_t ambiguous;
     uint64_t no_tokens;
     uint64_t unmatchable;
     uint64_t forgotten_doubtful;

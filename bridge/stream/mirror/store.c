@@ -215,6 +215,26 @@ is_refused(const struct mirror_change *change, const struct mirror_block *block,
            kvb_mirror_is_name_full(change->mirror, block->block, block->group);
 }
 
+/* An engine's hash and a content belong together one to one.  Where another hash of the group holds
+ * the same name on the device, something that the events do not say tells the two apart. */
+static void
+look_for_other_hash(const struct mirror_change *change, const struct mirror_block *block)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    struct kvb_line_probe probe = kvb_mirror_probe_name(mirror, block->block);
+
+    for (uint32_t id; (id = kvb_mirror_next_holder(
+                           mirror, &probe, block->block, KVB_TIER_DEVICE)) != KVB_NO_ID;) {
+        const struct mirror_entry *entry = &mirror->entries[id];
+        if (entry->engine.value != block->engine.value &&
+            kvb_mirror_context(mirror, entry)->group == block->group &&
+            kvb_mirror_key(mirror, id) == 0) {
+            mirror->counts.ambiguous++;
+            return;
+        }
+    }
+}
+
 /* Gives a waiting or unplaced entry its name, and publishes the tiers that hold it.  The entry is
  * removed when its name has the maximum number of entries already. */
 static kvb_status
@@ -225,6 +245,9 @@ name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block 
     if (is_refused(change, named, &is_name_new)) {
         change->mirror->counts.names_refused++;
         return remove_all_copies(change, id);
+    }
+    if (!is_name_new && kvb_mirror_holds(&change->mirror->entries[id], KVB_TIER_DEVICE)) {
+        look_for_other_hash(change, named);
     }
     KVB_TRY(kvb_mirror_name(change->mirror, id, named));
     KVB_TRY(kvb_mirror_publish_named(change, id));
@@ -243,6 +266,10 @@ static kvb_status insert_entry(
     uint32_t *out_id)
 {
     change->named = KVB_NO_ID;
+    if (stored->placement == placement_rooted && !is_name_new && stored->key == 0 &&
+        change->event->tier == KVB_TIER_DEVICE) {
+        look_for_other_hash(change, stored);
+    }
     KVB_TRY(kvb_mirror_insert(change->mirror, stored, out_id));
     if (stored->placement == placement_rooted) {
         change->named = *out_id;
@@ -266,6 +293,9 @@ static kvb_status replace(
         known[tier] = kvb_mirror_copies(mirror, *id, (enum kvb_tier)tier);
     }
     mirror->counts.aliases += !is_new_name;
+    mirror->counts.ambiguous += !is_new_name && stored->key == 0 &&
+                                change->event->tier == KVB_TIER_DEVICE &&
+                                known[KVB_TIER_DEVICE].max > 0;
     KVB_TRY(remove_all_copies(change, *id));
     KVB_TRY(insert_entry(change, stored, is_name_new, id));
     for (size_t tier = 0; tier < KVB_TIER_COUNT && is_new_name; tier++) {

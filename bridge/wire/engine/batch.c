@@ -48,7 +48,11 @@ static const uint8_t in_stored[] = {
     field_medium, field_lora_name, field_extra_keys, field_group_idx, field_spec_kind,
     field_spec_window, field_locality
 };
-enum { places_with_group = 10 }; /* elements of a Stored from its tag to group_idx */
+enum {
+    places_with_salts = 9,  /* elements of a Stored from its tag to extra_keys */
+    places_with_group = 10, /* to group_idx */
+    places_without_medium = 6
+};
 static const uint8_t in_removed[] = { field_block_hashes, field_medium, field_group_idx };
 static const uint8_t in_cleared[] = { field_medium };
 /* BlockStoreEvent; BlockUpdateEvent is a prefix of it */
@@ -93,6 +97,20 @@ static kvb_status read_identity(
     return KVB_OK;
 }
 
+/* Notes what the event leaves open about the device's blocks. */
+static void note_what_is_unstated(
+    const struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    if (event->tier != KVB_TIER_DEVICE || event->token_count == 0) {
+        return; /* it names blocks that other events have described */
+    }
+    event->is_kind_unstated = event->group > 0 && !fields->has[field_spec_kind];
+    event->lacks_salts = fields->places > 0 && fields->places < places_with_salts;
+    event->is_hash_of_page =
+        fields->places == places_without_medium && kvb_engine_is_hash_of_page(batch, event);
+}
+
 [[gnu::hot]] static kvb_status read_stored_form(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
@@ -110,6 +128,7 @@ static kvb_status read_identity(
     KVB_TRY(kvb_engine_read_hashes(batch, fields, event));
     KVB_TRY(kvb_engine_read_tokens(batch, fields, event));
     KVB_TRY(kvb_engine_read_parent(fields, event));
+    note_what_is_unstated(batch, fields, event);
     return read_identity(batch, fields, event);
 }
 
@@ -301,6 +320,7 @@ static kvb_status find_in_array(
     const struct event_form *form = find_event_form(tag, (kvb_span){ 0 });
     fields->elements = count;
     fields->has_bare_ids = count < places_with_group;
+    fields->places = count;
     for (uint32_t place = 0; form && place < count - 1; place++) {
         const unsigned field = place < form->place_count ? form->places[place] : field_count;
         KVB_TRY(

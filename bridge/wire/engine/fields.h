@@ -46,6 +46,7 @@ struct engine_fields {
     /* The event is an array without an element for group_idx.  Its vLLM may write multimodal ids
      * as bare texts: see wire/engine/extra_keys.c. */
     bool has_bare_ids;
+    uint32_t places;                /* of an array, its tag included; 0: the event is a map */
     bool has[field_count];          /* present, and not nil */
     struct engine_list hashes;      /* field_block_hashes, after the counted batch->hashes */
     struct engine_list tokens;      /* field_token_ids, after the counted batch->tokens */
@@ -80,6 +81,10 @@ kvb_engine_read_parent(const struct engine_fields *fields, struct kvb_engine_eve
 kvb_status kvb_engine_read_tokens(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
+/* Whether the hash of the event's first block is CPython's hash of the tuple of its tokens.  Called
+ * after hashes and tokens. */
+bool kvb_engine_is_hash_of_page(
+    const struct kvb_event_batch *batch, const struct kvb_engine_event *event);
 /* Called after the tokens: reads the lookahead tokens after each block, which the block's hash
  * also covers. */
 kvb_status kvb_engine_read_lookahead(

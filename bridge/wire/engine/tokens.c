@@ -121,6 +121,29 @@ static kvb_status read_odd_tokens(
     return KVB_OK;
 }
 
+/* The algorithm is that of CPython from 3.8 on, which is xxHash's: Objects/tupleobject.c, with each
+ * token as its own hash. */
+bool kvb_engine_is_hash_of_page(
+    const struct kvb_event_batch *batch, const struct kvb_engine_event *event)
+{
+    static const uint64_t prime_1 = UINT64_C(11400714785074694791);
+    static const uint64_t prime_2 = UINT64_C(14029467366897019727);
+    static const uint64_t prime_5 = UINT64_C(2870177450012600261);
+    static const uint64_t length_mask = UINT64_C(3527539);
+    uint64_t hash = prime_5;
+
+    if (event->hash_count == 0 || event->token_count < event->block_size || event->is_paired) {
+        return false;
+    }
+    for (uint32_t i = 0; i < event->block_size; i++) {
+        hash += batch->tokens[event->token_at + i] * prime_2;
+        hash = hash << 31 | hash >> 33;
+        hash *= prime_1;
+    }
+    hash += event->block_size ^ (prime_5 ^ length_mask);
+    return batch->hashes[event->hash_at].value == hash;
+}
+
 /* Reads [[token...]...], one list for each block, all of the same length, into out. */
 static kvb_status
 take_lookahead(struct kvb_mp_cursor *cursor, uint32_t lists, uint32_t lookahead, uint32_t *out)

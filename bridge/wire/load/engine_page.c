@@ -75,6 +75,18 @@ static const struct row_of_series {
 };
 /* clang-format on */
 
+/* SGLang's pools beside that of full attention, whose blocks no event names.  Every page has these
+ * series: one above 0 shows that the model has the pool. */
+static const char *const hidden_pools[] = {
+    "sglang:swa_token_usage",        "sglang:swa_available_tokens", "sglang:swa_evictable_tokens",
+    "sglang:swa_used_tokens",        "sglang:mamba_usage",          "sglang:mamba_available_tokens",
+    "sglang:mamba_evictable_tokens", "sglang:mamba_used_tokens",
+};
+
+/* vLLM's requests that empty the prefix cache, or may (a pause clears it unless told not to). */
+static const char *const reset_handlers[] = { "/reset_prefix_cache", "/pause", "/sleep",
+                                              "/collective_rpc" };
+
 /* The labels of cache_config_info; 0 for "None" or a missing label. */
 struct cache_config {
     uint64_t gpu_blocks;
@@ -122,6 +134,8 @@ struct kvb_engine_page {
     double started_s; /* on this page; 0: none */
     bool has_model;   /* a line on this page names the worker's model */
     char model[kvb_model_bytes + 1];
+    bool has_hidden_pools;
+    double reset_requests;
     uint64_t refused;
     uint64_t resets;
 };
@@ -382,14 +396,49 @@ static kvb_status keep_sample(
     return choose_value(row, series, &standing, sample->value);
 }
 
+static bool is_one_of(kvb_span name, const char *const *texts, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (kvb_span_is(name, texts[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_reset(const struct kvb_prometheus_sample *sample)
+{
+    kvb_span handler = { .len = 0 };
+
+    return kvb_prometheus_label(sample, "handler", &handler) &&
+           is_one_of(handler, reset_handlers, KVB_COUNT_OF(reset_handlers));
+}
+
+/* A line of the whole server, of which only these two facts are used. */
+static void take_fact(struct kvb_engine_page *page, kvb_span name, kvb_span line)
+{
+    const bool is_pool = is_one_of(name, hidden_pools, KVB_COUNT_OF(hidden_pools));
+    const bool is_request = kvb_span_is(name, "http_requests_total");
+    struct kvb_prometheus_sample sample;
+
+    if ((!is_pool && !is_request) || kvb_prometheus_read(line, &sample) != KVB_OK ||
+        !kvb_load_can_be(false, sample.value)) {
+        return;
+    }
+    page->has_hidden_pools |= is_pool && sample.value > 0;
+    page->reset_requests += is_request && is_reset(&sample) ? sample.value : 0;
+}
+
 static kvb_status take_page_line(void *context, kvb_span line)
 {
     struct kvb_engine_page *page = context;
-    enum series series = series_of(kvb_prometheus_name(line));
+    const kvb_span name = kvb_prometheus_name(line);
+    enum series series = series_of(name);
     struct kvb_prometheus_sample sample;
 
     if (series == series_count) {
-        return KVB_OK; /* most series of a page are not used */
+        take_fact(page, name, line); /* most series of a page are not used */
+        return KVB_OK;
     }
     kvb_status status = kvb_prometheus_read(line, &sample);
     if (status == KVB_OK && series == sgl_prefilled) {
@@ -587,6 +636,8 @@ static void add_signs(
     signs->sleep = sleep_of(row);
     signs->block_size = block_size_of(row, cache);
     signs->started_s = page->started_s;
+    signs->has_hidden_pools = page->has_hidden_pools;
+    signs->reset_requests = (uint64_t)page->reset_requests;
     signs->is_prefix_caching_off = cache && cache->is_prefix_caching_off;
     signs->is_total_sure = is_total_sure(row, cache, ranks);
     signs->counts_running = has(row, usage) || has(row, usage_old);
@@ -723,6 +774,8 @@ void kvb_engine_page_begin(struct kvb_engine_page *page)
     keep_rows(page, is_row_known);
     page->started_s = 0;
     page->has_model = false;
+    page->has_hidden_pools = false;
+    page->reset_requests = 0;
     for (size_t i = 0; i < page->row_count; i++) {
         page->rows[i].present = 0;
         page->rows[i].is_of_model = false;

@@ -32,8 +32,13 @@
  *     sglang:max_total_num_tokens / page size, sglang:cache_hit_rate
  *     sglang:kv_used_tokens, sglang:kv_evictable_tokens
  *
- * process_start_time_seconds, which has no rank, holds for all ranks of its page.  vLLM leaves it
- * out where several processes make one page.
+ *     sglang:swa_*, sglang:mamba_*         one of them above 0: the model has such a pool
+ *
+ * Of the whole server, for all ranks of its page:
+ *
+ *     process_start_time_seconds           vLLM leaves it out where several processes make one page
+ *     http_requests_total{handler="/reset_prefix_cache"}, and the other paths of vLLM that may
+ *                                          empty the cache: their sum
  *
  * Several rows of one series and rank: those of the worker's model, of them those of the lowest
  * tp_rank, pp_rank and so on, of them those with the fewest further labels.  Where still several

@@ -633,6 +633,142 @@ static void the_configuration_can_vouch_for_a_tier(void **state)
     }
 }
 
+/* ---- Resets of an idle engine ---- */
+
+static void assert_exact(const struct scene *scene)
+{
+    assert_state(&scene->world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+}
+
+static void assert_reset(const struct scene *scene)
+{
+    assert_state(&scene->world, KVB_STREAM_UNVERIFIED, KVB_REASON_RESET);
+}
+
+static unsigned read_resets(struct scene *scene, uint64_t requests)
+{
+    scene->page.signs.reset_requests = requests;
+    const unsigned signs = read_page(scene);
+    give(&scene->world, KVB_INPUT_TICK);
+    return signs;
+}
+
+static void give_clear(struct scene *scene)
+{
+    add_cleared(&scene->world.batch);
+    give_live(scene);
+}
+
+static void a_reset_without_its_clear_is_unverified_until_the_clear(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    assert_int_equal(read_resets(&scene, 0), 0);
+    pass_second(&scene);
+    assert_int_equal(read_resets(&scene, 1), KVB_SIGN_RESET);
+    assert_true(scene.world.output.is_changed);
+    assert_reset(&scene);
+    pass_second(&scene);
+    assert_int_equal(read_resets(&scene, 1), 0);
+    assert_reset(&scene);
+    give_clear(&scene);
+    assert_exact(&scene);
+    pass_second(&scene);
+    assert_int_equal(read_resets(&scene, 1), 0);
+    assert_exact(&scene);
+    end(&scene);
+}
+
+/* vLLM does not reset while requests run: it publishes no clear, but goes on. */
+static void a_batch_a_second_later_shows_that_there_was_no_reset(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    (void)read_resets(&scene, 0);
+    (void)read_resets(&scene, 2);
+    live(&scene.world, scene.seq++, first_incarnation, 9); /* it may have been under way */
+    assert_reset(&scene);
+    pass_second(&scene);
+    live(&scene.world, scene.seq++, first_incarnation, 10);
+    assert_exact(&scene);
+    end(&scene);
+}
+
+static void a_clear_before_the_page_accounts_for_one_reset(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    (void)read_resets(&scene, 0);
+    give_clear(&scene);
+    pass_second(&scene);
+    assert_int_equal(read_resets(&scene, 1), 0);
+    assert_exact(&scene);
+    give_clear(&scene);
+    pass_second(&scene);
+    assert_int_equal(read_resets(&scene, 3), KVB_SIGN_RESET); /* one of two was published */
+    assert_reset(&scene);
+    give_clear(&scene);
+    pass_second(&scene);
+    assert_int_equal(read_resets(&scene, 3), 0);
+    pass_second(&scene);
+    assert_int_equal(read_resets(&scene, 4), KVB_SIGN_RESET); /* no older clear is left */
+    end(&scene);
+}
+
+/* Whether the engine has published its earlier resets, nothing shows. */
+static void resets_before_the_first_page_count(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    assert_int_equal(read_resets(&scene, 5), KVB_SIGN_RESET);
+    assert_reset(&scene);
+    end(&scene);
+}
+
+static void a_new_process_counts_its_resets_anew(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    scene.page.signs.started_s = 100;
+    (void)read_resets(&scene, 0);
+    assert_int_equal(read_resets(&scene, 2), KVB_SIGN_RESET);
+    give_clear(&scene);
+    scene.page.signs.started_s = 200;
+    assert_int_equal(read_resets(&scene, 2), KVB_SIGN_RESET | KVB_SIGN_RESTART);
+    end(&scene);
+}
+
+/* ---- SGLang's pools ---- */
+
+static void a_pool_without_events_is_an_odd_group(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin(&scene);
+    assert_int_equal(read_page(&scene), 0);
+    scene.page.signs.has_hidden_pools = true;
+    assert_int_equal(read_page(&scene), KVB_SIGN_HIDDEN_POOLS);
+    give(&scene.world, KVB_INPUT_TICK);
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS);
+    assert_non_null(strstr(kvb_stream_why(scene.world.stream, KVB_REASON_GROUPS), "SGLang"));
+    scene.page.signs.has_hidden_pools = false; /* a page of another version, or an idle one */
+    assert_int_equal(read_page(&scene), 0);
+    give(&scene.world, KVB_INPUT_TICK);
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_GROUPS);
+    end(&scene);
+}
+
 /* ---- Checkpoints ---- */
 
 static void a_checkpoint_keeps_the_findings(void **state)
@@ -647,6 +783,8 @@ static void a_checkpoint_keeps_the_findings(void **state)
     store_in(&scene, KVB_TIER_DISK);
     store_in(&scene, KVB_TIER_HOST);
     assert_true(kvb_stream_note_misfit(scene.world.stream));
+    assert_true(kvb_stream_note_hidden_pools(scene.world.stream));
+    assert_true(kvb_stream_note_resets(scene.world.stream, 1, scene.world.now_ns));
     (void)read_sleep(&scene, KVB_SLEEP_DISCARDED);
     KVB_OWN(kvb_buf_done) struct kvb_buf bytes = { 0 };
     kvb_buf_init(&bytes, 1 << 20);
@@ -660,6 +798,8 @@ static void a_checkpoint_keeps_the_findings(void **state)
     assert_ok(restore_from(restored, NULL, bytes.data, bytes.len, &needs_epoch, &cause));
     assert_true(kvb_stream_is_cache_discarded(restored));
     assert_false(kvb_stream_note_misfit(restored));
+    assert_false(kvb_stream_note_hidden_pools(restored));
+    assert_false(kvb_stream_note_resets(restored, 1, scene.world.now_ns)); /* not new */
     kvb_stream_heartbeat(restored, &beat);
     assert_int_equal(beat.tier_reasons[KVB_TIER_DISK], KVB_REASON_NONE);
     assert_int_equal(beat.tier_reasons[KVB_TIER_HOST], KVB_REASON_NO_REMOVALS);
@@ -691,6 +831,12 @@ int main(void)
         cmocka_unit_test(another_incarnation_has_to_confirm_its_total_again),
         cmocka_unit_test(a_tier_without_removals_is_unverified_and_the_device_is_not),
         cmocka_unit_test(the_configuration_can_vouch_for_a_tier),
+        cmocka_unit_test(a_reset_without_its_clear_is_unverified_until_the_clear),
+        cmocka_unit_test(a_batch_a_second_later_shows_that_there_was_no_reset),
+        cmocka_unit_test(a_clear_before_the_page_accounts_for_one_reset),
+        cmocka_unit_test(resets_before_the_first_page_count),
+        cmocka_unit_test(a_new_process_counts_its_resets_anew),
+        cmocka_unit_test(a_pool_without_events_is_an_odd_group),
         cmocka_unit_test(a_checkpoint_keeps_the_findings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

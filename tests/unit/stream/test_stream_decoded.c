@@ -8,6 +8,7 @@
 #include "wire/json_pack.h"
 
 #include <stdio.h>
+#include <string.h>
 
 /* From an engine's bytes to the list: repeated, wrong and dialect-specific events, each followed to
  * its effect. Blocks have one token. */
@@ -23,6 +24,7 @@ struct scene {
     uint32_t pool_block_size;
     bool has_no_replay;
     enum kvb_hashes hashes;
+    bool has_salts; /* requests may have salts that the older arrays do not name */
 };
 
 static void begin_scene(struct stream_world *world, const struct scene *scene)
@@ -32,18 +34,24 @@ static void begin_scene(struct stream_world *world, const struct scene *scene)
     options.mirror.tiers = scene->tiers ? scene->tiers : options.mirror.tiers;
     options.mirror.pool_block_size = scene->pool_block_size;
     options.mirror.hashes = scene->hashes;
+    options.is_without_salts = !scene->has_salts;
     *world = (struct stream_world){ .now_ns = 1000000000 };
     assert_ok(kvb_stream_new(&options, &world->stream));
     give(world, KVB_INPUT_UP);
 }
 
 /* An engine that has published nothing yet. */
-static void begin_new(struct stream_world *world)
+static void begin_new_of(struct stream_world *world, const struct scene *scene)
 {
-    begin_scene(world, &(struct scene){ .tiers = 0 });
+    begin_scene(world, scene);
     (void)start_wanted_replay(world);
     give(world, KVB_INPUT_REPLAY_END);
     assert_state(world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
+}
+
+static void begin_new(struct stream_world *world)
+{
+    begin_new_of(world, &(struct scene){ .tiers = 0 });
 }
 
 static void
@@ -144,9 +152,122 @@ static void one_hash_twice_in_a_store_is_one_block(void **state)
     assert_int_equal(world.held_count, 1);
     assert_true(holds(&world, 1, 2));
     assert_int_equal(counts(&world)->aliases, 1);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_AMBIGUOUS);
     live_hex(&world, 1, BATCH "91 " GONE("05"));
     assert_int_equal(world.held_count, 0);
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_AMBIGUOUS);
     stream_world_end(&world);
+}
+
+/* A salt, an adapter or an image that the events do not name: the engine has two blocks. */
+static void two_hashes_of_one_content_are_ambiguous(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *hex;
+        enum kvb_stream_state state;
+    } rows[] = {
+        { BATCH "92 " ROOT("05", "01") ROOT("06", "02"), KVB_STREAM_EXACT },
+        { BATCH "92 " ROOT("05", "01") ROOT("05", "01"), KVB_STREAM_EXACT }, /* a copy */
+        { BATCH "93 " ROOT("05", "01") GONE("05") ROOT("06", "01"), KVB_STREAM_EXACT },
+        { BATCH "92 " ROOT("05", "01") ROOT("06", "01"), KVB_STREAM_UNVERIFIED },
+        /* the names of the children of unknown parents follow later */
+        { BATCH "93 " ROOT("05", "01") ARRAY("07", "06", "02") ARRAY("05", "08", "02"),
+          KVB_STREAM_PARTIAL },
+        { BATCH "94 " ARRAY("07", "06", "02") ROOT("07", "01") ROOT("05", "03")
+              ARRAY("05", "08", "02"),
+          KVB_STREAM_EXACT },
+        { BATCH "93 " ARRAY("07", "06", "02") ARRAY("07", "08", "02") ROOT("07", "01"),
+          KVB_STREAM_UNVERIFIED },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        struct stream_world world;
+        begin_new(&world);
+        live_hex(&world, 0, rows[i].hex);
+        assert_state(
+            &world, rows[i].state,
+            rows[i].state == KVB_STREAM_UNVERIFIED ? KVB_REASON_AMBIGUOUS
+            : rows[i].state == KVB_STREAM_PARTIAL  ? KVB_REASON_UNROOTED
+                                                   : KVB_REASON_NONE);
+        stream_world_end(&world);
+    }
+}
+
+/* ---- What a version of an engine does not publish ---- */
+
+/* 9 elements with extra_keys, which vLLM has from 0.17 on. */
+#define WITH_KEYS "99 " STORED "91 05 c0 91 01 01 c0 a3 47 50 55 c0 91 c0 "
+#define WITH_NAME "98 " STORED "91 05 c0 91 01 01 c0 a3 47 50 55 c0 "
+#define ON_HOST "98 " STORED "91 05 c0 91 01 01 c0 a3 43 50 55 c0 "
+
+static void a_version_without_salts_is_exact_only_where_there_are_none(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *hex;
+        bool has_salts;
+        enum kvb_stream_state state;
+    } rows[] = {
+        { BATCH "91 " ROOT("05", "01"), true, KVB_STREAM_UNVERIFIED },
+        { BATCH "91 " ROOT("05", "01"), false, KVB_STREAM_EXACT },
+        { BATCH "91 " WITH_NAME, true, KVB_STREAM_UNVERIFIED },
+        { BATCH "91 " WITH_NAME, false, KVB_STREAM_EXACT },
+        { BATCH "91 " WITH_KEYS, true, KVB_STREAM_EXACT },
+        { BATCH "91 " ON_HOST, true, KVB_STREAM_EXACT }, /* of the device's blocks */
+        { BATCH "91 " GONE("05"), true, KVB_STREAM_EXACT },
+    };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        struct stream_world world;
+        begin_new_of(&world, &(struct scene){ .has_salts = rows[i].has_salts });
+        live_hex(&world, 0, rows[i].hex);
+        const bool is_exact = rows[i].state == KVB_STREAM_EXACT;
+        assert_state(&world, rows[i].state, is_exact ? KVB_REASON_NONE : KVB_REASON_SALTS);
+        live_hex(&world, 1, BATCH "91 " CLEARED);
+        assert_state(&world, rows[i].state, is_exact ? KVB_REASON_NONE : KVB_REASON_SALTS);
+        stream_world_end(&world);
+    }
+}
+
+/* SGLang up to 0.5.5: the hash is Python's hash((1,)) = -6644214454873602895, and says nothing of
+ * the parent.  No promise of the operator helps. */
+static void a_hash_of_the_page_alone_is_ambiguous(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_new(&world);
+    live_hex(&world, 0, BATCH "91 96 " STORED "91 d3 a3 ca e8 f7 6f 09 9c 31 c0 91 02 01 c0 ");
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    live_hex(&world, 1, BATCH "91 96 " STORED "91 d3 a3 cb 02 27 e5 be 44 b1 07 91 01 01 c0 ");
+    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_AMBIGUOUS);
+    assert_non_null(strstr(kvb_stream_why(world.stream, KVB_REASON_AMBIGUOUS), "SGLang"));
+    stream_world_end(&world);
+}
+
+/* vLLM 0.20 and 0.21: arrays of 10 elements, up to group_idx. */
+static void groups_that_do_not_state_their_kinds_are_odd(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *group;
+        enum kvb_stream_state state;
+    } rows[] = { { "00 ", KVB_STREAM_EXACT }, { "01 ", KVB_STREAM_UNVERIFIED } };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        struct stream_world world;
+        char hex[512];
+        (void)snprintf(
+            hex, sizeof hex, BATCH "91 9a " STORED "91 05 c0 91 01 01 c0 a3 47 50 55 c0 91 c0 %s",
+            rows[i].group);
+        begin_new(&world);
+        live_hex(&world, 0, hex);
+        assert_state(
+            &world, rows[i].state,
+            rows[i].state == KVB_STREAM_EXACT ? KVB_REASON_NONE : KVB_REASON_GROUPS);
+        stream_world_end(&world);
+    }
 }
 
 /* Stored and removed, and removed and stored, within one batch. */
@@ -688,6 +809,10 @@ int main(void)
         cmocka_unit_test(a_second_copy_is_gone_with_the_second_removal),
         cmocka_unit_test(a_reannouncement_leaves_no_phantom),
         cmocka_unit_test(one_hash_twice_in_a_removal_affects_no_other_block),
+        cmocka_unit_test(two_hashes_of_one_content_are_ambiguous),
+        cmocka_unit_test(a_version_without_salts_is_exact_only_where_there_are_none),
+        cmocka_unit_test(a_hash_of_the_page_alone_is_ambiguous),
+        cmocka_unit_test(groups_that_do_not_state_their_kinds_are_odd),
         cmocka_unit_test(one_hash_twice_in_a_store_is_one_block),
         cmocka_unit_test(events_of_a_batch_apply_in_their_order),
         cmocka_unit_test(a_block_that_is_its_own_parent_affects_no_other),

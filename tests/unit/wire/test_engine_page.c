@@ -706,6 +706,58 @@ static void each_level_of_sleep_is_distinguished(void **state)
     kvb_engine_page_free(page);
 }
 
+#define REQUESTS(path, value)                                                                      \
+    "http_requests_total{handler=\"" path "\",method=\"POST\",status=\"2xx\"} " value "\n"
+
+static void requests_that_may_empty_the_cache_are_summed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        uint64_t requests;
+    } rows[] = { { REQUESTS("/v1/completions", "7.0"), 0 },
+                 { REQUESTS("/reset_prefix_cache", "2.0"), 2 },
+                 { REQUESTS("/pause", "1.0") REQUESTS("/sleep", "1.0")
+                       REQUESTS("/collective_rpc", "3.0") REQUESTS("/v1/completions", "7.0"),
+                   5 },
+                 { REQUESTS("/reset_prefix_cache", "NaN"), 0 },
+                 { "http_requests_total 4.0\n", 0 },
+                 { "", 0 } };
+    struct kvb_engine_page *page = new_page(1);
+    char text[1024];
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        (void)snprintf(text, sizeof text, "%s%s", rows[i].text, RANK("0"));
+        assert_int_equal(signs_of(page, text).reset_requests, rows[i].requests);
+    }
+    kvb_engine_page_free(page);
+}
+
+/* SGLang has these series with every model; they are 0 where there is no such pool. */
+static void a_pool_that_is_not_empty_is_a_sign(void **state)
+{
+    (void)state;
+#define SERIES(name, value) "sglang:" name "{tp_rank=\"0\"} " value "\n"
+    static const struct {
+        const char *text;
+        bool has_pools;
+    } rows[] = { { SERIES("swa_token_usage", "0.0") SERIES("mamba_usage", "0.0"), false },
+                 { SERIES("swa_token_usage", "0.25") SERIES("mamba_usage", "0.0"), true },
+                 { SERIES("swa_token_usage", "0.0") SERIES("mamba_usage", "0.5"), true },
+                 { SERIES("swa_available_tokens", "4096.0"), true },
+                 { SERIES("mamba_evictable_tokens", "1.0"), true },
+                 { SERIES("full_token_usage", "0.5"), false },
+                 { "", false } };
+    struct kvb_engine_page *page = new_page(1);
+    char text[1024];
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        (void)snprintf(text, sizeof text, "%s%s", rows[i].text, SERIES("num_running_reqs", "1.0"));
+        assert_int_equal(signs_of(page, text).has_hidden_pools, rows[i].has_pools);
+    }
+    kvb_engine_page_free(page);
+}
+
 static void a_process_and_its_counters_are_signs(void **state)
 {
     (void)state;
@@ -845,6 +897,8 @@ int main(void)
         cmocka_unit_test(sglang_counts_computed_and_cached_tokens),
         cmocka_unit_test(the_recorded_engine_is_awake_and_names_its_process),
         cmocka_unit_test(each_level_of_sleep_is_distinguished),
+        cmocka_unit_test(requests_that_may_empty_the_cache_are_summed),
+        cmocka_unit_test(a_pool_that_is_not_empty_is_a_sign),
         cmocka_unit_test(a_process_and_its_counters_are_signs),
         cmocka_unit_test(a_total_is_certain_if_it_is_the_ranks_own),
         cmocka_unit_test(the_page_says_how_many_tokens_its_blocks_have),

@@ -482,6 +482,9 @@ static void a_newer_reason_stands_beside_one_that_old_readers_know([[maybe_unuse
         enum kvb_stream_reason shown;
     } rows[] = { { KVB_REASON_ASLEEP, 16, 26, KVB_REASON_ENGINE_AWAY },
                  { KVB_REASON_OCCUPANCY, 22, 27, KVB_REASON_NO_BASE },
+                 { KVB_REASON_SALTS, 22, 29, KVB_REASON_NO_BASE },
+                 { KVB_REASON_AMBIGUOUS, 22, 30, KVB_REASON_NO_BASE },
+                 { KVB_REASON_RESET, 22, 31, KVB_REASON_NO_BASE },
                  { KVB_REASON_NO_NUMBER, 22, 40, KVB_REASON_NO_BASE },
                  { KVB_REASON_OTHER_TOPIC, 22, 41, KVB_REASON_NO_BASE },
                  { KVB_REASON_CACHING_OFF, 22, 42, KVB_REASON_NO_BASE },
