@@ -112,7 +112,6 @@
     X(group_failures, COUNTER, "kvb_queue_group_failures_total", "", "Attempts to join the queue group of requests that nats-server did not confirm; repeated after 1 s") \
     X(load_published, COUNTER, "kvb_load_stats_published_total", "", "Load statistics published") \
     X(publish_failures, COUNTER, "kvb_publish_failures_total", "", "Messages that could not be published on NATS") \
-    X(offers_left_out, COUNTER, "kvb_register_offers_left_out_total", "", "Bridges that offered to take a registration and were not considered, because more than 64 of the component did: a worker that one of these reads already may be read twice. Divide the bridges into components") \
     KVB_SERVICE_METRICS(X) \
     KVB_HTTP_METRICS(X) \
     KVB_GRPC_METRICS(X) \
