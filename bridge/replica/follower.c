@@ -331,7 +331,6 @@ void kvb_followers_set_unread(struct kvb_followers *followers, bool is_unread, u
             kvb_follow_classify(followers, follow, now_ns);
         }
     }
-    kvb_followers_tick(followers, now_ns); /* finds those that were silent before any query does */
 }
 
 void kvb_followers_messages_dropped(struct kvb_followers *followers, uint64_t now_ns)

@@ -156,7 +156,8 @@ void kvb_followers_set_lagging(struct kvb_followers *followers, bool is_lagging,
 
 /* is_unread: this process did not run for a while, and has not read yet what came meanwhile.  Lists
  * are STALE(lagging) as above.  Afterwards the heartbeats that waited have been read, so a stream
- * that had none of them has been silent, and is DOWN at once if that was for long enough. */
+ * that had none of them has been silent: the next tick makes it DOWN if that was for long enough.
+ */
 void kvb_followers_set_unread(struct kvb_followers *followers, bool is_unread, uint64_t now_ns);
 
 /* Messages of unknown streams were dropped before they reached this process. */

@@ -124,7 +124,12 @@ void kvb_replica_watch_lag(struct kvb_replica_turn *turn, uint64_t now_ns)
 
     turn->is_lagging = lag_ns >= (turn->is_lagging ? lag_ends_ns : lag_begins_ns);
     kvb_followers_set_lagging(turn->followers, turn->is_lagging, now_ns);
-    kvb_followers_set_unread(turn->followers, is_behind(turn, lag_ns, now_ns), now_ns);
+    const bool was_unread = turn->behind_echo > 0;
+    const bool is_unread = is_behind(turn, lag_ns, now_ns);
+    kvb_followers_set_unread(turn->followers, is_unread, now_ns);
+    if (was_unread && !is_unread) {
+        kvb_followers_tick(turn->followers, now_ns); /* who was silent is DOWN before any answer */
+    }
 }
 
 static void send_requests(struct kvb_replica_turn *turn, uint64_t now_ns)
