@@ -399,13 +399,13 @@ static size_t edit_distance(const char *one, size_t one_len, const char *other, 
     return row[other_len];
 }
 
-/* The length of as many parts of a path as `like` has; all of it when it has fewer. */
-static size_t parts_len(const char *path, const char *like)
+/* The length of as many parts of a row's path as the typed one has; all of it when it has fewer. */
+static size_t parts_len(const char *row, const char *typed)
 {
-    size_t len = strcspn(path, ".");
+    size_t len = strcspn(row, ".");
 
-    for (const char *dot = strchr(like, '.'); dot && path[len] == '.'; dot = strchr(dot + 1, '.')) {
-        len += 1 + strcspn(path + len + 1, ".");
+    for (const char *dot = strchr(typed, '.'); dot && row[len] == '.'; dot = strchr(dot + 1, '.')) {
+        len += 1 + strcspn(row + len + 1, ".");
     }
     return len;
 }
