@@ -131,7 +131,7 @@ static struct kvb_stream_input read_batch(
                                       .fingerprint = kvb_hash128(batch->payload, 0),
                                       .batch = events };
 
-    if (kvb_engine_batch_decode(batch->payload, events) != KVB_OK) {
+    if (kvb_engine_batch_decode_further(batch->payload, rank->has_pairs, events) != KVB_OK) {
         count(bridge, kvb_bridge_payloads_refused, 1);
         input.batch = NULL;
         return input;
@@ -139,6 +139,7 @@ static struct kvb_stream_input read_batch(
     if (events->has_rank && events->rank != rank->dp_rank) {
         count(bridge, kvb_bridge_rank_mismatches, 1); /* the connection's rank is used */
     }
+    rank->has_pairs = events->has_pairs;
     place_unknown_media(bridge, rank, events);
     kvb_stream_expect(rank->served.stream, events);
     return input;
@@ -273,6 +274,9 @@ kvb_bridge_take_reply(void *context, struct kvb_served *served, uint64_t now_ns)
     }
     if (status != KVB_OK) {
         return KVB_SERVE_NO_REPLY;
+    }
+    if (kind != KVB_REPLY_CUT) {
+        kvb_stream_note_reply_form(rank->served.stream, batch.has_topic);
     }
     if (kind != KVB_REPLY_BATCH) {
         count(bridge, kvb_bridge_replays_cut, kind == KVB_REPLY_CUT);

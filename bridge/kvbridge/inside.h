@@ -87,6 +87,7 @@ struct bridge_rank {
     bool is_leaving;
     bool is_draining; /* POST /drain: takes no new requests */
     bool is_crowded;  /* two engines are connected to its bound socket */
+    bool has_pairs;   /* its media ids come as [id, offset]: kvb_engine_batch_decode_further() */
     struct kvb_checkpoint_policy checkpoint;
     struct kvb_checkpoint_name checkpoint_name;
     bool is_tokens_due;      /* the checkpoint is on the disk, its tokens perhaps not */

@@ -94,7 +94,10 @@ struct kvb_engine_event {
     enum kvb_event_kind kind;
     enum kvb_skip skip;
     enum kvb_tier tier;
-    bool all_tiers;  /* a Cleared without a medium */
+    bool all_tiers; /* a Cleared without a medium */
+    /* Of these, one that may be about the device alone: vLLM's reset of the prefix cache leaves
+     * what is offloaded, unless it resets the connector too, and the event is the same. */
+    bool leaves_tiers;
     bool has_parent; /* else the first block begins a prompt */
     bool has_group;
     bool is_paired; /* the tokens came as pairs (a,b) (b,c), as SGLang writes them for EAGLE */
@@ -110,6 +113,11 @@ struct kvb_engine_event {
      * the same hashes in the full-attention group then show the positions of its blocks.
      * token_count is then 0, and hash_count may be 0. */
     bool is_sparse;
+    bool is_array;       /* it came as an array: its engine never announces a block again */
+    bool has_extra_keys; /* it has a list of extra keys, be they all nil */
+    /* A map with a cache group and without that list: vLLM's offload connectors write such ones,
+     * and say nothing of salt and media. */
+    bool is_of_connector;
     /* The number of a pool's object; 0: none.  A tier holds an object at most once, so a repeated
      * Stored does not add a copy.  The object's only hash comes from the pool; if the pool sends
      * none, it comes from the text of the key. */
@@ -136,6 +144,7 @@ struct kvb_engine_event {
     struct kvb_text_ref lora_name; /* len 0: the base model */
     /* Salt of the first block.  The other blocks inherit it, and so do children without a salt. */
     struct kvb_text_ref salt;
+    bool is_salt_unsure;            /* a text that was read as a media id may be the salt */
     struct kvb_text_ref model_name; /* len 0: the engine's model; a store may serve several */
 };
 
@@ -143,7 +152,8 @@ struct kvb_event_batch {
     double timestamp_s; /* the engine's clock */
     bool has_rank;
     uint32_t rank;
-    bool counts_from_one;   /* the publisher's first seq is 1, not 0 */
+    bool counts_from_one; /* the publisher's first seq is 1, not 0 */
+    bool has_pairs;       /* media ids come as [id, offset], in this batch or as known before it */
     bool has_signed_hashes; /* a hash came as a signed number, as SGLang writes them */
     uint32_t unknown_media; /* events with is_medium_unknown */
 

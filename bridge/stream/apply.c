@@ -240,6 +240,7 @@ static kvb_status begin_applied_event(
     stream->counters.events_of[event->kind]++;
     stream->lacks_salts |= event->lacks_salts;
     stream->has_hashes_of_pages |= event->is_hash_of_page;
+    stream->has_skipped |= event->is_salt_unsure; /* then its name is that of other blocks */
     if (event->kind == KVB_EVENT_REMOVED) {
         stream->removal_tiers |= 1U << event->tier;
     }

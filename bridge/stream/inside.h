@@ -127,7 +127,7 @@ struct stream_description {
     size_t shape_count;
     struct kvb_block_shape shape;
     bool is_paired, has_objects;
-    unsigned unverified_tiers; /* bit t: tier t */
+    enum kvb_stream_reason tier_reasons[KVB_TIER_COUNT];
 };
 
 struct kvb_stream {

@@ -283,24 +283,37 @@ static bool
 is_same_description(const struct stream_description *a, const struct stream_description *b)
 {
     return a->state == b->state && a->reason == b->reason && a->epochs == b->epochs &&
-           a->has_objects == b->has_objects && a->unverified_tiers == b->unverified_tiers &&
+           a->has_objects == b->has_objects &&
+           memcmp(a->tier_reasons, b->tier_reasons, sizeof a->tier_reasons) == 0 &&
            has_same_shapes(a, b);
 }
 
-/* Bit t: nothing proves the list of tier t right, because nothing shows that its removals are
- * published. The device's always are, by every engine. */
-static unsigned unverified_tiers(const struct kvb_stream *stream)
+/* Why nothing proves the list of this tier right.  The device's is the stream's. */
+static enum kvb_stream_reason tier_reason(const struct kvb_stream *stream, unsigned tier)
 {
-    const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
     const unsigned complete[KVB_OFFLOAD_COUNT] = { [KVB_OFFLOAD_DETECT] =
                                                        is_store(stream) ? 0 : stream->removal_tiers,
                                                    [KVB_OFFLOAD_COMPLETE] = ~0U };
-    unsigned tiers = 0;
 
-    for (unsigned tier = KVB_TIER_DEVICE + 1; tier < KVB_TIER_COUNT; tier++) {
-        tiers |= (unsigned)(counts->held[tier] > 0) << tier;
+    if (tier == KVB_TIER_DEVICE || stream->is_withdrawn ||
+        kvb_mirror_count(stream->mirror)->held[tier] == 0) {
+        return KVB_REASON_NONE;
     }
-    return stream->is_withdrawn ? 0 : tiers & ~complete[stream->options.offload_removals];
+    if (!(complete[stream->options.offload_removals] >> tier & 1)) {
+        return KVB_REASON_NO_REMOVALS;
+    }
+    if (kvb_mirror_unsaid_tiers(stream->mirror) >> tier & 1) {
+        return KVB_REASON_SALTS;
+    }
+    return kvb_mirror_reset_tiers(stream->mirror) >> tier & 1 ? KVB_REASON_RESET : KVB_REASON_NONE;
+}
+
+static void
+tier_reasons(const struct kvb_stream *stream, enum kvb_stream_reason out[KVB_TIER_COUNT])
+{
+    for (unsigned tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        out[tier] = tier_reason(stream, tier);
+    }
 }
 
 [[gnu::hot]] bool kvb_stream_describe(struct kvb_stream *stream)
@@ -310,9 +323,9 @@ static unsigned unverified_tiers(const struct kvb_stream *stream)
                                       .shape_count = kvb_mirror_count(stream->mirror)->shape_count,
                                       .shape = main_shape(stream),
                                       .is_paired = kvb_mirror_is_paired(stream->mirror),
-                                      .has_objects = stream->has_objects,
-                                      .unverified_tiers = unverified_tiers(stream) };
+                                      .has_objects = stream->has_objects };
 
+    tier_reasons(stream, now.tier_reasons);
     kvb_stream_state(stream, &now.state, &now.reason);
     const bool is_changed = !is_same_description(&now, &stream->described);
     if (is_changed) {
@@ -351,10 +364,7 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
         beat.tiers[tier].blocks = counts->held[tier];
         beat.tiers[tier].digest = kvb_mirror_digest(stream->mirror, (enum kvb_tier)tier)->total;
     }
-    for (unsigned tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        const bool is_unverified = (unverified_tiers(stream) >> tier & 1) != 0;
-        beat.tier_reasons[tier] = is_unverified ? KVB_REASON_NO_REMOVALS : KVB_REASON_NONE;
-    }
+    tier_reasons(stream, beat.tier_reasons);
     *out_heartbeat = beat;
 }
 
@@ -416,6 +426,11 @@ void kvb_stream_note_sleep(
     } else if (!is_discarded && stream->cache == cache_discarded) {
         stream->cache = cache_waking;
     }
+}
+
+void kvb_stream_note_reply_form(struct kvb_stream *stream, bool has_topic)
+{
+    kvb_mirror_set_repeats(stream->mirror, has_topic);
 }
 
 bool kvb_stream_note_misfit(struct kvb_stream *stream)

@@ -100,6 +100,10 @@ void kvb_stream_free(struct kvb_stream *stream);
 /* As kvb_mirror_set_tree(): after a checkpoint was restored, if there is one. */
 void kvb_stream_set_tree(struct kvb_stream *stream, struct kvb_block_tree *tree);
 
+/* Says whether the engine's replies have a topic: before 0.26, vLLM's have none, and it cannot
+ * announce a block again. */
+void kvb_stream_note_reply_form(struct kvb_stream *stream, bool has_topic);
+
 enum kvb_stream_input_kind {
     KVB_INPUT_UP,         /* the engine's socket is connected */
     KVB_INPUT_DOWN,       /* it is not */

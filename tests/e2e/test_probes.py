@@ -67,11 +67,11 @@ RUNS = [
     # vLLM: one group of full attention
     Row("vllm-0.9.2-salt", replay="old", over=3, short=32, states=SALTS),
     Row("vllm-0.10.2-bytes-salt", replay="old", over=6, short=16, states=SALTS),
-    Row("vllm-0.11.2-copies", replay="old", short=2, more=NO_SALTS),
+    Row("vllm-0.11.2-copies", replay="old", more=NO_SALTS),
     Row("vllm-0.13.0-salt-lora", replay="old", over=1, short=22, states=SALTS),
     Row("vllm-0.16.0-lora", replay="old", over=3, short=30, states=SALTS),
-    Row("vllm-0.19.1-mm", replay="old", short=12),
-    Row("vllm-0.22.1-copies", replay="old", short=2),
+    Row("vllm-0.19.1-mm", replay="old"),
+    Row("vllm-0.22.1-copies", replay="old"),
     Row("vllm-0.24.0-salt-lora", replay="old"),
     Row("vllm-0.33-mm"),
     Row("vllm-0.33-dcp2"),
@@ -92,9 +92,9 @@ RUNS = [
     Row("vllm-0.33-mamba-scheduler", in_bounds=2),
     Row("vllm-0.33-mamba-fine", short=31, states=("UNVERIFIED(groups)",)),
     # tiers: JSON has the device alone
-    Row("vllm-0.33-offload-chunk4", "protobuf", in_bounds=1, host_over=9, host_short=18),
-    Row("vllm-0.33-offload-legacy", "protobuf", host_short=15),
-    Row("vllm-0.33-offload-self", "protobuf", in_bounds=3, short=6, host_short=42),
+    Row("vllm-0.33-offload-chunk4", "protobuf", in_bounds=1, host_over=17),
+    Row("vllm-0.33-offload-legacy", "protobuf"),
+    Row("vllm-0.33-offload-self", "protobuf", in_bounds=3),
 ]
 PROFILES = ("json", "protobuf")
 PASSING = {"connecting", "replaying", "replay_failed", "no_base"}  # reasons that go away by themselves

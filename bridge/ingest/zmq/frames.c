@@ -90,6 +90,13 @@ kvb_status kvb_frames_read_replay(
     return KVB_OK;
 }
 
+bool kvb_frames_has_topic(const struct kvb_frames *frames)
+{
+    const size_t first = frames->count > 0 && frames->frame[0].len == 0 ? 1 : 0;
+
+    return frames->count == first + 3;
+}
+
 kvb_status
 kvb_frames_read_request(const struct kvb_frames *frames, kvb_span *out_identity, uint64_t *out_seq)
 {

@@ -3,6 +3,7 @@
 #include "core/span.h"
 #include "core/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Parses and makes the frames of messages, without a socket.
@@ -49,6 +50,9 @@ enum kvb_replay_frame { KVB_REPLAY_BATCH, KVB_REPLAY_END };
 kvb_status kvb_frames_read_replay(
     const struct kvb_frames *frames, enum kvb_replay_frame *out_kind, uint64_t *out_seq,
     kvb_span *out_payload);
+
+/* True: a topic stands before the seq of such a reply. */
+bool kvb_frames_has_topic(const struct kvb_frames *frames);
 
 /* Parses a replay request as a ROUTER receives it: identity | "" | seq, 8 bytes.
  * KVB_BAD_INPUT: it has another form, which engines ignore. */

@@ -43,6 +43,7 @@ static void read_reply_kind(const struct kvb_zmq_message *message, struct kvb_re
         reply->kind = kvb_reply_bad;
     } else {
         reply->kind = kind == KVB_REPLAY_END ? kvb_reply_end : kvb_reply_batch;
+        reply->has_topic = kvb_frames_has_topic(&message->frames);
     }
 }
 
@@ -87,6 +88,7 @@ kvb_status kvb_reply_queue_take(struct kvb_reply_queue *queue, struct kvb_reply 
     }
     struct kvb_reply *oldest = &queue->items[queue->first++];
     out_reply->kind = oldest->kind;
+    out_reply->has_topic = oldest->has_topic;
     out_reply->seq = oldest->seq;
     (void)zmq_msg_init(&out_reply->payload);
     (void)zmq_msg_move(&out_reply->payload, &oldest->payload);

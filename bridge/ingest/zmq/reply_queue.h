@@ -19,6 +19,7 @@ enum kvb_reply_kind { kvb_reply_batch, kvb_reply_end, kvb_reply_bad };
 
 struct kvb_reply {
     enum kvb_reply_kind kind;
+    bool has_topic;
     uint64_t seq;
     zmq_msg_t payload; /* owned */
 };

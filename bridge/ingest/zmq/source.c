@@ -759,6 +759,7 @@ kvb_status kvb_source_replay_receive(
     *out_kind = source->reply.kind == kvb_reply_end ? KVB_REPLY_END : KVB_REPLY_BATCH;
     *out_batch =
         (struct kvb_source_batch){ .seq = source->reply.seq,
+                                   .has_topic = source->reply.has_topic,
                                    .payload = { .data = zmq_msg_data(&source->reply.payload),
                                                 .len = zmq_msg_size(&source->reply.payload) } };
     return KVB_OK;

@@ -65,6 +65,7 @@ struct kvb_source_batch {
     uint64_t seq;
     kvb_span payload; /* borrowed until the next kvb_source_receive() of any source */
     int sender;       /* for kvb_source_is_of_engine() */
+    bool has_topic;   /* of a reply, or an END: a topic stands before its seq */
 };
 
 enum { kvb_source_run = 64, kvb_source_run_bytes = 256 << 10 };

@@ -271,6 +271,11 @@ struct kvb_mirror {
 
     struct mirror_groups groups;
     uint32_t tokenless_tiers; /* bit t: blocks were moved to tier t without their shapes */
+    bool never_repeats;       /* kvb_mirror_set_repeats() */
+    uint32_t reset_tiers;     /* kvb_mirror_reset_tiers() */
+    uint32_t unsaid_tiers;    /* bit t: blocks there were named without a word on salt and media */
+    bool has_extra_keys;      /* the engine's events have lists of extra keys */
+    bool has_signed_hashes;   /* it writes hashes as signed numbers, as SGLang does */
     bool is_paired;           /* kvb_mirror_is_paired() */
 
     /* Whether Stored events are real: see stream/mirror/proof.c. */

@@ -33,6 +33,8 @@ static void reset(struct kvb_mirror *mirror)
     mirror->counts.doubtful = 0;
     mirror->counts.unrooted = 0;
     mirror->counts.unplaced = 0;
+    mirror->reset_tiers = 0;
+    mirror->unsaid_tiers = 0;
     kvb_mirror_forget_shapes(mirror);
     kvb_mirror_forget_proofs(mirror);
 }
@@ -148,6 +150,8 @@ void kvb_mirror_restart(struct kvb_mirror *mirror)
     clear_mirror(mirror);
     kvb_mirror_forget_groups(mirror);
     mirror->is_paired = false;
+    mirror->has_extra_keys = false;
+    mirror->has_signed_hashes = false;
 }
 
 void kvb_mirror_set_whole(struct kvb_mirror *mirror, bool is_whole)
@@ -155,9 +159,24 @@ void kvb_mirror_set_whole(struct kvb_mirror *mirror, bool is_whole)
     mirror->is_whole = is_whole;
 }
 
+void kvb_mirror_set_repeats(struct kvb_mirror *mirror, bool may_repeat)
+{
+    mirror->never_repeats = !may_repeat;
+}
+
 bool kvb_mirror_is_paired(const struct kvb_mirror *mirror)
 {
     return mirror->is_paired;
+}
+
+uint32_t kvb_mirror_reset_tiers(const struct kvb_mirror *mirror)
+{
+    return mirror->reset_tiers;
+}
+
+uint32_t kvb_mirror_unsaid_tiers(const struct kvb_mirror *mirror)
+{
+    return mirror->has_extra_keys ? mirror->unsaid_tiers : 0;
 }
 
 const struct kvb_mirror_counts *kvb_mirror_count(const struct kvb_mirror *mirror)
@@ -207,10 +226,9 @@ static kvb_status remove_blocks(struct mirror_change *change)
     return KVB_OK;
 }
 
-static kvb_status clear_tier(struct mirror_change *change)
+static kvb_status clear_tier(struct mirror_change *change, enum kvb_tier tier)
 {
     struct kvb_mirror *mirror = change->mirror;
-    const enum kvb_tier tier = change->event->tier;
     const struct kvb_entry_set *set = &mirror->in_tier[tier];
 
     change->progress->is_unfinished = false;
@@ -227,9 +245,59 @@ static kvb_status clear_tier(struct mirror_change *change)
     return KVB_OK;
 }
 
+enum { offload_tiers = ((1U << KVB_TIER_COUNT) - 1) & ~(1U << KVB_TIER_DEVICE) };
+
+/* The tiers beyond the device that may keep their blocks through this clear.  SGLang's flush
+ * empties its host pool with the device. */
+static uint32_t tiers_left_by(const struct mirror_change *change)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+
+    return change->event->leaves_tiers && !mirror->has_signed_hashes ? offload_tiers : 0;
+}
+
+static bool is_anything_offloaded(const struct kvb_mirror *mirror)
+{
+    bool is_offloaded = false;
+
+    for (size_t tier = KVB_TIER_DEVICE + 1; tier < KVB_TIER_COUNT; tier++) {
+        is_offloaded |= kvb_entry_set_next(&mirror->in_tier[tier], 0) != KVB_NO_ID;
+    }
+    return is_offloaded;
+}
+
+/* What the other tiers held may still be there. */
+static kvb_status clear_device(struct mirror_change *change)
+{
+    struct kvb_mirror *mirror = change->mirror;
+
+    KVB_TRY(clear_tier(change, KVB_TIER_DEVICE));
+    mirror->reset_tiers = offload_tiers;
+    if (!change->progress->is_unfinished) {
+        mirror->forgot_full = false; /* the device holds none of the forgotten ones any more */
+    }
+    return KVB_OK;
+}
+
+static kvb_status clear_one_tier(struct mirror_change *change)
+{
+    KVB_TRY(clear_tier(change, change->event->tier));
+    change->mirror->reset_tiers &= ~(1U << change->event->tier);
+    change->mirror->unsaid_tiers &= ~(1U << change->event->tier);
+    return KVB_OK;
+}
+
 static kvb_status clear_all(struct mirror_change *change)
 {
-    clear_mirror(change->mirror);
+    struct kvb_mirror *mirror = change->mirror;
+    const uint32_t left = tiers_left_by(change);
+
+    if (change->progress->is_unfinished || (left != 0 && is_anything_offloaded(mirror))) {
+        return clear_device(change);
+    }
+    clear_mirror(mirror);
+    /* a list that lacks blocks does not know what these tiers held */
+    mirror->reset_tiers = mirror->is_whole ? 0 : left;
     return kvb_router_batch_add_event(
         change->out, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
 }
@@ -256,6 +324,10 @@ static kvb_status begin_mirror_event(struct mirror_change *change, bool *out_is_
     if (change->at == 0) {
         kvb_mirror_begin_proofs(mirror);
     }
+    if (change->batch->has_signed_hashes) {
+        mirror->has_signed_hashes = true;
+        mirror->reset_tiers = 0;
+    }
     return kind == KVB_EVENT_STORED || kind == KVB_EVENT_REMOVED
                ? kvb_mirror_meet_group(change, out_is_taken)
                : KVB_OK;
@@ -269,7 +341,7 @@ static kvb_status apply_part(struct mirror_change *change)
     case KVB_EVENT_REMOVED:
         return remove_blocks(change);
     case KVB_EVENT_CLEARED:
-        return change->event->all_tiers ? clear_all(change) : clear_tier(change);
+        return change->event->all_tiers ? clear_all(change) : clear_one_tier(change);
     case KVB_EVENT_SKIPPED:
         break;
     }

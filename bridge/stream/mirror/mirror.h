@@ -124,6 +124,9 @@ void kvb_mirror_restart(struct kvb_mirror *mirror);
  * true.  While false, a Stored of unknown blocks proves nothing. */
 void kvb_mirror_set_whole(struct kvb_mirror *mirror, bool is_whole);
 
+/* Says whether the engine may announce once more what it holds.  Initially true. */
+void kvb_mirror_set_repeats(struct kvb_mirror *mirror, bool may_repeat);
+
 /* Notes a Stored of a group without a rule, which was skipped. */
 void kvb_mirror_meet_other_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event);
 
@@ -143,6 +146,13 @@ const char *kvb_mirror_odd_groups_why(const struct kvb_mirror *mirror);
 /* True: the engine's newest tokens were pairs (a,b) (b,c).  False before the first tokens, and
  * after a restart. */
 bool kvb_mirror_is_paired(const struct kvb_mirror *mirror);
+
+/* Bit t, never the device's: since the engine cleared its device, nothing has shown whether what
+ * tier t held before is still there.  The entries are kept. */
+uint32_t kvb_mirror_reset_tiers(const struct kvb_mirror *mirror);
+
+/* Bit t: the engine names salts and media, but not on events of tier t that named its blocks. */
+uint32_t kvb_mirror_unsaid_tiers(const struct kvb_mirror *mirror);
 
 struct kvb_mirror_counts {
     uint64_t held[KVB_LIST_COUNT]; /* published names in each list; the fields up to `shapes` are

@@ -24,11 +24,16 @@
  * vLLM numbers groups in the order of the layers: the full-attention group is the first of some
  * models and the last of others.
  *
+ * An engine that cannot repeat blocks stores a copy with each Stored.  vLLM can from 0.26 on; it
+ * writes events as maps from 0.24 on, and a topic before its replies from 0.26 on.  SGLang cannot.
+ *
  * Rule B applies only while the mirror certainly has all that the engine holds.  An engine that
  * stores a block after a parent holds that parent and all its ancestors, so these are no longer
  * doubtful.
  *
- * These rules hold for blocks on the device.  In other tiers no Stored counts as real. */
+ * These rules hold for blocks on the device.  In other tiers a Stored of vLLM's offload connectors
+ * is real: one that stores chunks announces a block once for each chunk that has it, and removes it
+ * as often.  No other Stored counts as real there. */
 
 enum { max_proof_steps = 1 << 14 }; /* for each batch: a step is the look-up of one block */
 
@@ -121,11 +126,12 @@ static bool is_real_by_blocks(const struct mirror_change *change, uint32_t i)
     const struct kvb_mirror *mirror = change->mirror;
     const struct kvb_engine_event *event = change->event;
 
-    if (mirror->copies == KVB_COPIES_COUNTED) {
+    if (mirror->copies == KVB_COPIES_COUNTED || mirror->never_repeats ||
+        (event->is_array && event->key == 0)) {
         return true;
     }
     if (event->tier != KVB_TIER_DEVICE || event->key) {
-        return false;
+        return event->is_of_connector; /* of vLLM's offload connectors */
     }
     if (event->has_parent || (mirror->run.is_real && event->group > mirror->run.number)) {
         return true;

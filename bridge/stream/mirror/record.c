@@ -331,7 +331,18 @@ enum {
 
 static_assert((int)ends_bytes == (int)kvb_mirror_ends_bytes, "the parts fill the ends");
 
-enum { forgot_full_flag = 1, odd_groups_flag = 2, paired_flag = 4, all_ends_flags = 7 };
+enum {
+    forgot_full_flag = 1,
+    odd_groups_flag = 2,
+    paired_flag = 4,
+    extra_keys_flag = 8,
+    signed_hashes_flag = 16,
+    all_ends_flags = 31
+};
+enum {
+    reset_shift = 8,
+    unsaid_shift = 16
+};                         /* the tokenless tiers contain these from these bits on */
 enum { family_shift = 8 }; /* the kind of a group is a byte, then comes its family of 24 bits */
 enum { odd_shift = 8 };    /* the flags contain the enum odd_groups from this bit on */
 
@@ -361,7 +372,9 @@ void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_b
     const uint32_t flags = (mirror->forgot_full ? forgot_full_flag : 0U) |
                            (mirror->groups.odd != odd_none ? odd_groups_flag : 0U) |
                            (uint32_t)mirror->groups.odd << odd_shift |
-                           (mirror->is_paired ? paired_flag : 0U);
+                           (mirror->is_paired ? paired_flag : 0U) |
+                           (mirror->has_extra_keys ? extra_keys_flag : 0U) |
+                           (mirror->has_signed_hashes ? signed_hashes_flag : 0U);
 
     memset(to, 0, kvb_mirror_ends_bytes);
     kvb_le_put_u32(to + ends_entry_end, (uint32_t)mirror->entry_end);
@@ -372,7 +385,9 @@ void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_b
     }
     kvb_le_put_u64(to + ends_forgotten, mirror->counts.doubtful - mirror->link_count);
     kvb_le_put_u32(to + ends_flags, flags);
-    kvb_le_put_u32(to + ends_tokenless, mirror->tokenless_tiers);
+    kvb_le_put_u32(
+        to + ends_tokenless, mirror->tokenless_tiers | mirror->reset_tiers << reset_shift |
+                                 mirror->unsaid_tiers << unsaid_shift);
     kvb_le_put_u32(to + ends_group_count, mirror->groups.count);
     kvb_le_put_u32(to + ends_shape_count, (uint32_t)mirror->counts.shape_count);
     put_groups(&mirror->groups, to + ends_groups);
@@ -438,8 +453,12 @@ static kvb_status take_shapes(struct kvb_mirror *mirror, const uint8_t *ends)
         counts->shapes[counts->shape_count++] =
             (struct kvb_tier_shape){ (enum kvb_tier)tier, shape };
     }
-    mirror->tokenless_tiers = kvb_le_get_u32(ends + ends_tokenless);
-    return counts->shape_count == count && mirror->tokenless_tiers >> KVB_TIER_COUNT == 0 &&
+    const uint32_t tiers = kvb_le_get_u32(ends + ends_tokenless);
+    mirror->tokenless_tiers = tiers & ((1U << reset_shift) - 1);
+    mirror->reset_tiers = tiers >> reset_shift & ((1U << reset_shift) - 1);
+    mirror->unsaid_tiers = tiers >> unsaid_shift;
+    const uint32_t all = mirror->tokenless_tiers | mirror->reset_tiers | mirror->unsaid_tiers;
+    return counts->shape_count == count && all >> KVB_TIER_COUNT == 0 &&
                    is_all_zero(from, ends + ends_most_proven)
                ? KVB_OK
                : KVB_BAD_INPUT;
@@ -462,6 +481,8 @@ static kvb_status take_ends(struct kvb_mirror *mirror, const uint8_t *ends)
     }
     mirror->forgot_full = flags & forgot_full_flag;
     mirror->is_paired = flags & paired_flag;
+    mirror->has_extra_keys = flags & extra_keys_flag;
+    mirror->has_signed_hashes = flags & signed_hashes_flag;
     mirror->counts.max_proven = kvb_le_get_u64(ends + ends_most_proven);
     KVB_TRY(take_groups(mirror, ends));
     return take_shapes(mirror, ends);

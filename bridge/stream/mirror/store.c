@@ -71,14 +71,35 @@ static struct place first_store_place(struct mirror_change *change)
                            .seed = seed_of_event(change) };
 }
 
+/* True: the event's tokens give no name, because the blocks may also have a salt or media, of which
+ * it says nothing.  vLLM's offload connectors do that beside a device that always writes its list
+ * of extra keys. */
+static bool hides_content(const struct mirror_change *change)
+{
+    return change->event->is_of_connector && change->mirror->has_extra_keys;
+}
+
+/* A block beyond the device is named without a word on salt and media. */
+static void note_unsaid(struct mirror_change *change, enum placement placement)
+{
+    const struct kvb_engine_event *event = change->event;
+    const bool is_unsaid = event->tier != KVB_TIER_DEVICE && event->key == 0 &&
+                           event->token_count > 0 && !event->has_extra_keys;
+
+    if (is_unsaid && placement != placement_unmatchable) {
+        change->mirror->unsaid_tiers |= 1U << event->tier;
+    }
+}
+
 /* The tokens_hash of block i with this seed, multimodal ids included. */
 static kvb_tokens_hash tokens_hash_at(const struct mirror_change *change, uint32_t i, uint64_t seed)
 {
     const struct kvb_engine_event *event = change->event;
     const struct kvb_event_batch *batch = change->batch;
 
-    return event->token_count > 0 ? kvb_tokens_hash_of_event(batch, event, i, seed)
-                                  : (kvb_tokens_hash){ batch->hashes[event->hash_at + i].value };
+    return event->token_count > 0 && !hides_content(change)
+               ? kvb_tokens_hash_of_event(batch, event, i, seed)
+               : (kvb_tokens_hash){ batch->hashes[event->hash_at + i].value };
 }
 
 static bool is_unmatchable(const struct mirror_change *change, uint32_t i)
@@ -88,7 +109,9 @@ static bool is_unmatchable(const struct mirror_change *change, uint32_t i)
     const bool is_part =
         event->key && event->token_count > 0 && whole > 0 && event->block_size != whole;
 
-    return is_part ||
+    const bool is_hidden = hides_content(change) && change->mirror->hashes != KVB_HASHES_ENGINE;
+
+    return is_part || is_hidden ||
            (event->extra_count > 0 && change->batch->extras[event->extra_at + i].unmatchable);
 }
 
@@ -162,6 +185,16 @@ static bool is_of_place(const struct mirror_block *block, const struct place *pl
            block->parent == place->parent && block->seed == place->seed;
 }
 
+/* True: the event adds a copy of the block, and cannot say what the block is: one engine hash is
+ * one content, and the device's events have given it. */
+static bool is_copy_alone(const struct mirror_change *change, const struct mirror_entry *known)
+{
+    const struct kvb_engine_event *event = change->event;
+    const bool is_elsewhere = event->tier != KVB_TIER_DEVICE && event->key == 0;
+
+    return hides_content(change) || (is_elsewhere && known->max[KVB_TIER_DEVICE] > 0);
+}
+
 /* Same content as far as both sides know it: a parent that was forgotten or became known
  * meanwhile makes no difference. */
 static bool is_same_content(
@@ -170,6 +203,9 @@ static bool is_same_content(
 {
     const struct kvb_mirror *mirror = change->mirror;
 
+    if (is_copy_alone(change, known)) {
+        return true;
+    }
     if (known->placement == placement_unmatchable || stored->placement == placement_unmatchable) {
         return known->placement == (uint32_t)stored->placement;
     }
@@ -254,10 +290,14 @@ name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block 
     return remember_to_name_children(change->mirror, id);
 }
 
-/* True: only the engine's name of the block is known; see store_in_chain(). */
-static bool is_nameless(const struct kvb_mirror *mirror, const struct mirror_entry *entry)
+/* True: of the block, which is copied to other tiers, only the engine's hash is known. */
+static bool is_nameless(const struct mirror_change *change, const struct mirror_entry *entry)
 {
-    return mirror->hashes == KVB_HASHES_ENGINE && entry->tokens.value == entry->engine.value;
+    const bool is_hidden =
+        entry->placement == placement_unmatchable && entry->max[KVB_TIER_DEVICE] == 0;
+
+    return is_hidden || (change->mirror->hashes == KVB_HASHES_ENGINE &&
+                         entry->tokens.value == entry->engine.value);
 }
 
 /* Inserts a new entry and caches its published name in `change`. */
@@ -286,7 +326,7 @@ static kvb_status replace(
     struct mirror_change *change, uint32_t *id, const struct mirror_block *stored, bool is_name_new)
 {
     struct kvb_mirror *mirror = change->mirror;
-    const bool is_new_name = is_nameless(mirror, &mirror->entries[*id]);
+    const bool is_new_name = is_nameless(change, &mirror->entries[*id]);
     struct copies known[KVB_TIER_COUNT];
 
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
@@ -329,6 +369,7 @@ static bool is_nameless_yet(const struct mirror_entry *entry)
     }
     if (id == KVB_NO_ID || is_other) {
         mirror->counts.unmatchable += stored->placement == placement_unmatchable;
+        note_unsaid(change, stored->placement);
         KVB_TRY(
             is_other ? replace(change, &id, stored, is_name_new)
                      : insert_entry(change, stored, is_name_new, &id));
@@ -678,7 +719,9 @@ static kvb_status store_in_chain(struct mirror_change *change)
                 return KVB_OK;
             }
         }
-        kvb_mirror_republish_content(change, i);
+        if (!hides_content(change)) {
+            kvb_mirror_republish_content(change, i);
+        }
         KVB_TRY(add_copy(change, i, id));
         kvb_mirror_republish_held(change->mirror, id);
         progress->last = id;
@@ -696,6 +739,7 @@ static bool is_acceptable(struct mirror_change *change)
         mirror->counts.self_parents++;
         return false;
     }
+    mirror->has_extra_keys |= change->event->has_extra_keys;
     if (!kvb_mirror_learn_shape(mirror, change->event)) {
         mirror->counts.shapes_refused++;
         return false;

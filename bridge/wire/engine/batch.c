@@ -75,6 +75,10 @@ static kvb_status read_identity(
     const bool has_lora = fields->has[field_lora_name] || fields->has[field_lora_id];
     const bool has_salt = fields->has[field_lora_name] || fields->has[field_cache_salt];
 
+    /* vLLM's cache always writes the list, its offload connectors never do */
+    event->has_extra_keys = fields->has[field_extra_keys];
+    event->is_of_connector =
+        fields->elements == 0 && fields->has[field_group_idx] && !event->has_extra_keys;
     /* most events have none of these fields, and a test is cheaper than a call */
     if (fields->has[field_lookahead]) {
         KVB_TRY(kvb_engine_read_lookahead(batch, fields, event));
@@ -154,8 +158,19 @@ static kvb_status read_cleared(
     struct kvb_engine_event *event)
 {
     event->all_tiers = !fields->has[field_medium];
+    event->leaves_tiers = event->all_tiers && !fields->has_event_type;
     (void)kvb_engine_read_model(batch, fields, event);
     return kvb_engine_read_medium(fields, event);
+}
+
+/* A pool's clear is of all that it has. */
+static kvb_status read_pool_cleared(
+    struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
+{
+    KVB_TRY(read_cleared(batch, fields, event));
+    event->leaves_tiers = false;
+    return KVB_OK;
 }
 
 /* vLLM with tier_scoped_clear_events: a reset that leaves the offload tiers alone.  The device is
@@ -166,6 +181,7 @@ static kvb_status read_tier_cleared(
 {
     KVB_TRY(read_cleared(batch, fields, event));
     event->all_tiers = false;
+    event->leaves_tiers = false;
     return KVB_OK;
 }
 
@@ -267,7 +283,7 @@ static const struct event_form {
     { WORD("BlockUpdateEvent"), WORD(""),        KVB_EVENT_STORED,  KVB_SKIP_BAD_REMOVED,
       kvb_engine_read_pool_update, add_move,     PLACES(in_pool) },
     { WORD("RemoveAllEvent"),   WORD(""),        KVB_EVENT_CLEARED, KVB_SKIP_BAD_REMOVED,
-      read_cleared,                add_engine_event,    PLACES(in_cleared) },
+      read_pool_cleared,           add_engine_event,    PLACES(in_cleared) },
 };
 #undef PLACES
 /* clang-format on */
@@ -433,7 +449,7 @@ static kvb_status read_event_form(
     const struct engine_fields *fields)
 {
     const struct marks marks = mark(batch);
-    struct kvb_engine_event event = { 0 };
+    struct kvb_engine_event event = { .is_array = fields->elements > 0 };
     const kvb_status status = read_and_add(batch, form, fields, &event);
 
     if (status == KVB_OK && event.skip == KVB_SKIP_NONE) {
@@ -593,9 +609,16 @@ static kvb_status decode_batch(kvb_span payload, struct kvb_event_batch *batch)
     return cursor.at == cursor.end ? KVB_OK : KVB_BAD_INPUT; /* a second value, or garbage */
 }
 
-[[gnu::hot]] kvb_status kvb_engine_batch_decode(kvb_span payload, struct kvb_event_batch *batch)
+kvb_status kvb_engine_batch_decode(kvb_span payload, struct kvb_event_batch *batch)
+{
+    return kvb_engine_batch_decode_further(payload, false, batch);
+}
+
+[[gnu::hot]] kvb_status
+kvb_engine_batch_decode_further(kvb_span payload, bool has_pairs, struct kvb_event_batch *batch)
 {
     kvb_event_batch_reset(batch);
+    batch->has_pairs = has_pairs;
     const kvb_status status = decode_batch(payload, batch);
     if (status != KVB_OK) {
         kvb_event_batch_reset(batch);

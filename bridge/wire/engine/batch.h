@@ -24,3 +24,7 @@
  * KVB_TOO_LARGE  a ceiling: bytes, depth, events, hashes, tokens
  * KVB_NO_MEMORY */
 kvb_status kvb_engine_batch_decode(kvb_span payload, struct kvb_event_batch *batch);
+
+/* The same for a further message of an engine.  has_pairs: an earlier one had batch->has_pairs. */
+kvb_status
+kvb_engine_batch_decode_further(kvb_span payload, bool has_pairs, struct kvb_event_batch *batch);

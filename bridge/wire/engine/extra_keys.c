@@ -22,8 +22,10 @@
  * multimodal id as a bare text.  They are older than group_idx (#37688), so an array without an
  * element for group_idx may come from them (fields->has_bare_ids).  In such an array a text of 64
  * hexadecimal digits is an id.  Any other text is the salt in the prompt's first block, and an id
- * in the other blocks.  The limitation: with these versions a salt of 64 hexadecimal digits is not
- * recognised, nor is an id chosen by the user (a uuid) in a prompt's first block.
+ * in the other blocks.  Once the engine has written a pair [id, offset], it is none of these
+ * versions.  The limitation: before that, a salt of 64 hexadecimal digits is not recognised
+ * (event->is_salt_unsure), and with these versions an id chosen by the user (a uuid) in a prompt's
+ * first block is not.
  *
  * SGLang: cache_salt in every event, also for children; before September 2026 a map {"cache_salt":
  * "text"} in place of the LoRA name.  session_id is not part of the identity and is not read.
@@ -45,6 +47,11 @@ struct extras {
     bool begins_prompt;  /* only such a block has a salt; a block with a parent inherits it */
     bool has_named_salt; /* from cache_salt */
 };
+
+static bool has_bare_ids(const struct extras *extras)
+{
+    return extras->fields->has_bare_ids && !extras->batch->has_pairs;
+}
 
 static bool is_hex_id(kvb_span text)
 {
@@ -126,7 +133,8 @@ add_salt(struct kvb_event_batch *batch, kvb_span salt, struct kvb_engine_event *
 /* Takes the salt from a prompt's first block. */
 static kvb_status take_salt(struct extras *extras, kvb_span text)
 {
-    if (extras->fields->has_bare_ids && is_hex_id(text)) {
+    if (has_bare_ids(extras) && is_hex_id(text)) {
+        extras->event->is_salt_unsure = true;
         return add_key(extras, key_of_id(text));
     }
     if (extras->has_named_salt) {
@@ -148,7 +156,7 @@ static kvb_status take_text_item(struct extras *extras, kvb_span text, uint32_t 
     if (extras->begins_prompt) {
         return take_salt(extras, text);
     }
-    if (extras->fields->has_bare_ids) {
+    if (has_bare_ids(extras)) {
         return add_key(extras, key_of_id(text));
     }
     extras->block->unmatchable = true;
@@ -202,6 +210,27 @@ static kvb_status take_extra_keys(struct extras *extras, struct kvb_mp_cursor *c
     KVB_TRY(kvb_mp_take_array(cursor, &items));
     for (uint32_t item = 0; item < items; item++) {
         KVB_TRY(take_item(extras, cursor, item));
+    }
+    return KVB_OK;
+}
+
+/* Looks for a pair among the keys, before they are read: the salt may stand before it. */
+static kvb_status find_pair(struct kvb_event_batch *batch, struct kvb_mp_cursor cursor)
+{
+    uint32_t count = 0;
+    uint32_t items = 0;
+
+    KVB_TRY(kvb_mp_take_array(&cursor, &count));
+    for (uint32_t i = 0; i < count && !batch->has_pairs; i++) {
+        if (kvb_mp_next(&cursor) == KVB_MP_ARRAY) {
+            KVB_TRY(kvb_mp_take_array(&cursor, &items));
+        } else {
+            items = 1;
+        }
+        for (; items > 0; items--) {
+            batch->has_pairs |= kvb_mp_next(&cursor) == KVB_MP_ARRAY;
+            KVB_TRY(kvb_mp_skip(&cursor));
+        }
     }
     return KVB_OK;
 }
@@ -290,6 +319,9 @@ kvb_status kvb_engine_read_extra_keys(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
+    if (fields->has_bare_ids && !batch->has_pairs) {
+        KVB_TRY(find_pair(batch, kvb_engine_cursor_at(fields, field_extra_keys)));
+    }
     return read_extra_blocks(batch, fields, event, field_extra_keys, take_extra_keys);
 }
 

@@ -110,6 +110,28 @@ static void every_form_of_the_end_marker_is_read(void **state)
     }
 }
 
+static void a_topic_before_the_number_is_noticed(void **state)
+{
+    (void)state;
+    const struct {
+        struct kvb_frames frames;
+        bool has_topic;
+    } rows[] = {
+        { { { EMPTY, TOPIC, SEVEN, PAYLOAD }, 4 }, true },
+        { { { EMPTY, EMPTY, SEVEN, PAYLOAD }, 4 }, true }, /* an empty one */
+        { { { TOPIC, SEVEN, PAYLOAD }, 3 }, true },
+        { { { EMPTY, EMPTY, ALL_ONES, EMPTY }, 4 }, true },
+        { { { EMPTY, SEVEN, PAYLOAD }, 3 }, false },
+        { { { SEVEN, PAYLOAD }, 2 }, false },
+        { { { EMPTY, ALL_ONES, EMPTY }, 3 }, false },
+        { { { EMPTY, EMPTY, ALL_ONES }, 3 }, false }, /* Mooncake's end */
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        assert_int_equal(kvb_frames_has_topic(&rows[i].frames), rows[i].has_topic);
+    }
+}
+
 static void other_replies_are_refused(void **state)
 {
     (void)state;
@@ -349,6 +371,7 @@ int main(void)
         cmocka_unit_test(other_live_messages_are_refused),
         cmocka_unit_test(every_layout_of_a_replayed_batch_is_read),
         cmocka_unit_test(every_form_of_the_end_marker_is_read),
+        cmocka_unit_test(a_topic_before_the_number_is_noticed),
         cmocka_unit_test(other_replies_are_refused),
         cmocka_unit_test(a_seq_is_written_big_endian),
         cmocka_unit_test(a_request_has_the_form_of_the_publisher),

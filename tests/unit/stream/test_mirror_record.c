@@ -116,8 +116,9 @@ static void ends_that_no_mirror_writes_are_refused(void **state)
     /* an entry that is not doubtful is in the doubtful list */
     assert_int_equal(settle_with(8, 0), KVB_BAD_INPUT);
     assert_int_equal(settle_with(16, 0), KVB_BAD_INPUT); /* the same in the list of window blocks */
-    assert_int_equal(settle_with(at_flag_word, 8), KVB_BAD_INPUT);
+    assert_int_equal(settle_with(at_flag_word, 32), KVB_BAD_INPUT);
     assert_int_equal(settle_with(at_tokenless, 16), KVB_BAD_INPUT);
+    assert_int_equal(settle_with(at_tokenless + 1, 16), KVB_BAD_INPUT); /* reset tiers */
     assert_int_equal(settle_with(at_group_count, 0), KVB_BAD_INPUT);
     /* the same group number twice */
     assert_int_equal(settle_with(at_group_count, 2), KVB_BAD_INPUT);

@@ -129,11 +129,11 @@ static void extra_keys_become_salt_ids_or_unmatchable(void **state)
     struct kvb_event_batch batch = { 0 };
 
     /* three blocks of one token; lora "ad"; extras:
-     * ["ad", "s"]   [["img", 0], "00..00ff" (64 digits)]   [bin] */
+     * ["ad", "s"]   ["img", "00..00ff" (64 digits)]   [bin] */
     assert_ok(decode_hex(
         "92 01 91 99 " STORED "93 01 02 03 c0 93 05 06 07 01 c0 c0 a2 6164 93"
         " 92 a2 6164 a1 73"
-        " 92 92 a3 696d67 00 d9 40"
+        " 92 a3 696d67 d9 40"
         " 30303030303030303030303030306666 30303030303030303030303030303030"
         " 30303030303030303030303030303030 30303030303030303030303030303030"
         " 91 c4 01 00",

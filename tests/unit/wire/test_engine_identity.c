@@ -4,6 +4,7 @@
 #include "core/buf.h"
 #include "core/hash.h"
 #include "core/limits.h"
+#include "core/own.h"
 #include "json_pack.h"
 #include "wire/engine/batch.h"
 
@@ -473,6 +474,107 @@ static void a_hash_may_be_any_text(void **state)
     CHECK_EVENTS(cases);
 }
 
+/* The first event of a batch of one. */
+static struct kvb_engine_event decoded(const char *event)
+{
+    struct kvb_event_batch batch = { 0 };
+    struct kvb_buf bytes;
+    char json[1024];
+
+    (void)snprintf(json, sizeof json, "[1, [%s]]", event);
+    kvb_buf_init(&bytes, 1 << 16);
+    pack_json(json, &bytes);
+    assert_ok(kvb_engine_batch_decode(kvb_buf_span(&bytes), &batch));
+    const struct kvb_engine_event first = batch.events[0];
+    kvb_event_batch_done(&batch);
+    kvb_buf_done(&bytes);
+    return first;
+}
+
+static void a_pair_shows_that_a_bare_text_is_the_salt(void **state)
+{
+#define HEX16 "0123456789abcdef"
+#define HEX64 HEX16 HEX16 HEX16 HEX16
+    static const char stored[] = "[\"BlockStored\",[1,2],null,[5,6],1,null,\"GPU\",null,%s]";
+    static const struct {
+        const char *keys;
+        bool knows_pairs, is_salt, is_unsure, has_pairs;
+    } rows[] = {
+        { "[[\"" HEX64 "\"],null]", false, false, true, false },
+        { "[[\"" HEX64 "\"],null]", true, true, false, true },
+        { "[[\"" HEX64 "\"],[[\"img\",7]]]", false, true, false, true }, /* behind it */
+        { "[[\"salt\"],null]", false, true, false, false },
+        { "[null,[[\"img\",7]]]", false, false, false, true },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        struct kvb_event_batch batch = { 0 };
+        struct kvb_buf bytes;
+        char event[1024];
+        char json[2048];
+        (void)snprintf(event, sizeof event, stored, rows[i].keys);
+        (void)snprintf(json, sizeof json, "[1, [%s]]", event);
+        kvb_buf_init(&bytes, 1 << 16);
+        pack_json(json, &bytes);
+        assert_ok(
+            kvb_engine_batch_decode_further(kvb_buf_span(&bytes), rows[i].knows_pairs, &batch));
+        assert_int_equal(batch.events[0].kind, KVB_EVENT_STORED);
+        assert_int_equal(batch.events[0].salt.len > 0, rows[i].is_salt);
+        assert_int_equal(batch.events[0].is_salt_unsure, rows[i].is_unsure);
+        assert_int_equal(batch.has_pairs, rows[i].has_pairs);
+        kvb_event_batch_done(&batch);
+        kvb_buf_done(&bytes);
+    }
+}
+
+static void what_an_event_leaves_unsaid_is_known(void **state)
+{
+    static const struct {
+        const char *event;
+        bool is_of_connector, has_extra_keys;
+    } stored[] = {
+        { "{\"type\":\"BlockStored\",\"block_hashes\":[1],\"token_ids\":[5],\"block_size\":1,"
+          "\"medium\":\"CPU\",\"group_idx\":0}",
+          true, false },
+        { "{\"type\":\"BlockStored\",\"block_hashes\":[1],\"token_ids\":[5],\"block_size\":1,"
+          "\"extra_keys\":null,\"group_idx\":0}",
+          true, false },
+        { "{\"type\":\"BlockStored\",\"block_hashes\":[1],\"token_ids\":[5],\"block_size\":1,"
+          "\"extra_keys\":[null],\"group_idx\":0}",
+          false, true },
+        { "{\"type\":\"BlockStored\",\"block_hashes\":[1],\"token_ids\":[5],\"block_size\":1}",
+          false, false },
+        { "[\"BlockStored\",[1],null,[5],1,null,\"CPU\",null,null,0]", false, false },
+        { "[\"BlockStored\",[1],null,[5],1,null,\"CPU\",null,[null],0]", false, true },
+    };
+    static const struct {
+        const char *event;
+        bool all_tiers, leaves_tiers;
+    } cleared[] = {
+        { "[\"AllBlocksCleared\"]", true, true },
+        { "{\"type\":\"AllBlocksCleared\"}", true, true },
+        { "{\"type\":\"AllBlocksCleared\",\"medium\":\"CPU\"}", false, false },
+        { "{\"type\":\"TierBlocksCleared\"}", false, false },
+        { "{\"event_type\":\"cleared\"}", true, false },
+        { "[\"RemoveAllEvent\"]", true, false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(stored); i++) {
+        const struct kvb_engine_event event = decoded(stored[i].event);
+        assert_int_equal(event.kind, KVB_EVENT_STORED);
+        assert_int_equal(event.is_of_connector, stored[i].is_of_connector);
+        assert_int_equal(event.has_extra_keys, stored[i].has_extra_keys);
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(cleared); i++) {
+        const struct kvb_engine_event event = decoded(cleared[i].event);
+        assert_int_equal(event.kind, KVB_EVENT_CLEARED);
+        assert_int_equal(event.all_tiers, cleared[i].all_tiers);
+        assert_int_equal(event.leaves_tiers, cleared[i].leaves_tiers);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -492,6 +594,8 @@ int main(void)
         cmocka_unit_test(a_text_in_place_of_a_token_costs_only_its_block),
         cmocka_unit_test(an_object_names_its_model),
         cmocka_unit_test(a_hash_may_be_any_text),
+        cmocka_unit_test(what_an_event_leaves_unsaid_is_known),
+        cmocka_unit_test(a_pair_shows_that_a_bare_text_is_the_salt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
