@@ -131,7 +131,7 @@ static struct kvb_stream_input read_batch(
                                       .fingerprint = kvb_hash128(batch->payload, 0),
                                       .batch = events };
 
-    if (kvb_engine_batch_decode_further(batch->payload, rank->has_pairs, events) != KVB_OK) {
+    if (kvb_engine_batch_decode_further(batch->payload, rank->habits, events) != KVB_OK) {
         count(bridge, kvb_bridge_payloads_refused, 1);
         input.batch = NULL;
         return input;
@@ -139,7 +139,7 @@ static struct kvb_stream_input read_batch(
     if (events->has_rank && events->rank != rank->dp_rank) {
         count(bridge, kvb_bridge_rank_mismatches, 1); /* the connection's rank is used */
     }
-    rank->has_pairs = events->has_pairs;
+    rank->habits = events->habits;
     place_unknown_media(bridge, rank, events);
     kvb_stream_expect(rank->served.stream, events);
     return input;

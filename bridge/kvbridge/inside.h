@@ -85,9 +85,9 @@ struct bridge_rank {
     struct bridge_republish *republish; /* owned; NULL: its events are not republished */
     size_t readers;                     /* the poller's number of its readers, where they are */
     bool is_leaving;
-    bool is_draining; /* POST /drain: takes no new requests */
-    bool is_crowded;  /* two engines are connected to its bound socket */
-    bool has_pairs;   /* its media ids come as [id, offset]: kvb_engine_batch_decode_further() */
+    bool is_draining;                /* POST /drain: takes no new requests */
+    bool is_crowded;                 /* two engines are connected to its bound socket */
+    struct kvb_engine_habits habits; /* of its messages so far */
     struct kvb_checkpoint_policy checkpoint;
     struct kvb_checkpoint_name checkpoint_name;
     bool is_tokens_due;      /* the checkpoint is on the disk, its tokens perhaps not */

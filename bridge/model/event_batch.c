@@ -76,7 +76,7 @@ void kvb_event_batch_reset(struct kvb_event_batch *batch)
     batch->rank = 0;
     batch->counts_from_one = false;
     batch->has_signed_hashes = false;
-    batch->has_pairs = false;
+    batch->habits = (struct kvb_engine_habits){ 0 };
     batch->unknown_media = 0;
     batch->event_count = 0;
     batch->hash_count = 0;
@@ -174,7 +174,7 @@ kvb_event_batch_copy(const struct kvb_event_batch *batch, struct kvb_event_batch
                                     .has_rank = batch->has_rank,
                                     .rank = batch->rank,
                                     .counts_from_one = batch->counts_from_one,
-                                    .has_pairs = batch->has_pairs,
+                                    .habits = batch->habits,
                                     .has_signed_hashes = batch->has_signed_hashes,
                                     .unknown_media = batch->unknown_media };
     const kvb_status status = copy_arrays(batch, &copy);

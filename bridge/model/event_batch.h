@@ -148,14 +148,20 @@ struct kvb_engine_event {
     struct kvb_text_ref model_name; /* len 0: the engine's model; a store may serve several */
 };
 
+/* What the messages of one engine have shown so far of the way in which it writes them. */
+struct kvb_engine_habits {
+    bool has_pairs;     /* media ids come as [id, offset] */
+    bool has_zero_hash; /* a block has the hash 0; else a parent 0 is no parent */
+};
+
 struct kvb_event_batch {
     double timestamp_s; /* the engine's clock */
     bool has_rank;
     uint32_t rank;
-    bool counts_from_one; /* the publisher's first seq is 1, not 0 */
-    bool has_pairs;       /* media ids come as [id, offset], in this batch or as known before it */
-    bool has_signed_hashes; /* a hash came as a signed number, as SGLang writes them */
-    uint32_t unknown_media; /* events with is_medium_unknown */
+    bool counts_from_one;            /* the publisher's first seq is 1, not 0 */
+    struct kvb_engine_habits habits; /* this batch included */
+    bool has_signed_hashes;          /* a hash came as a signed number, as SGLang writes them */
+    uint32_t unknown_media;          /* events with is_medium_unknown */
 
     struct kvb_engine_event *events; /* owned, like the five below */
     kvb_engine_hash *hashes;

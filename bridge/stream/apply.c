@@ -49,6 +49,7 @@ kvb_status kvb_stream_restart_list(struct stream_step *step, enum kvb_stream_rea
     stream->is_reconnected = false; /* nothing is left to prove */
     stream->is_complete = false;
     stream->cause = cause;
+    stream->begins_with_one = false;
     stream->has_skipped = false;
     stream->has_unknown_event = false;
     stream->replay.keeps_state = false;

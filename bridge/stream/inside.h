@@ -45,6 +45,7 @@ struct replay {
     bool is_full_replay;      /* requested from 0: there is no batch to compare with */
     bool is_proven;           /* it contained the newest applied batch, or none was applied */
     bool is_walk;             /* requested from an older batch, to compare several */
+    bool looks_for_one;       /* requested from batch 1: see begins_with_one */
     uint64_t from;
     uint64_t wanted_ns;           /* since then */
     uint64_t deadline_ns;         /* in flight: no reply until then is a failure */
@@ -174,7 +175,14 @@ struct kvb_stream {
     /* Whether the list is complete. */
     bool is_complete;             /* all batches since the base were applied */
     enum kvb_stream_reason cause; /* why it is not complete */
-    bool has_skipped;             /* a BlockStored event was not understood */
+    /* The list began with batch 1, the first of a replay of everything.  Either there is no batch
+     * 0, or the engine's buffer had just dropped it; then it drops batch 1 with the next one.  So
+     * batch 1 shows that there is none, if it is still there when newer ones than one_at_seq were
+     * published. */
+    bool begins_with_one;
+    uint64_t one_at_seq; /* the newest batch when it was the first; 0: the replay has not ended */
+    bool was_empty;      /* a replay of everything brought nothing, on this connection */
+    bool has_skipped;    /* a BlockStored event was not understood */
     bool has_unknown_event;
     bool has_misfit;                /* kvb_stream_note_misfit() */
     bool lacks_salts;               /* this incarnation's events do not name salts */

@@ -44,6 +44,14 @@ static bool is_last_live(const struct kvb_stream *stream)
     return stream->has_last && kvb_fingerprints_is_live(&stream->fingerprints, stream->last_seq);
 }
 
+/* True: a replay from batch 1 on shows whether it is the engine's first. */
+static bool is_one_to_prove(const struct kvb_stream *stream)
+{
+    return stream->begins_with_one && !stream->is_complete && stream->one_at_seq > 0 &&
+           stream->last_seq > stream->one_at_seq && !stream->is_reconnected &&
+           kvb_fingerprints_has(&stream->fingerprints, 1);
+}
+
 static uint64_t from_where(const struct kvb_stream *stream)
 {
     if (!stream->has_last) {
@@ -51,6 +59,9 @@ static uint64_t from_where(const struct kvb_stream *stream)
     }
     if (stream->is_reconnected) {
         return walk_back(stream, proof_batches, 0);
+    }
+    if (stream->replay.looks_for_one) {
+        return 1;
     }
     return stream->replay.is_walk ? walk_back(stream, look_batches, stream->verified_seq)
                                   : stream->last_seq;
@@ -71,8 +82,9 @@ void kvb_stream_want_replay(struct stream_step *step, bool is_probe)
     replay->overtakers = 0;
     replay->is_proven = false;
     replay->is_full_replay = !stream->has_last;
-    replay->is_walk = stream->origin == origin_found && is_probe &&
-                      kvb_stream_is_look_due(stream, step->in->now_ns);
+    replay->looks_for_one = is_probe && is_one_to_prove(stream);
+    replay->is_walk = replay->looks_for_one || (stream->origin == origin_found && is_probe &&
+                                                kvb_stream_is_look_due(stream, step->in->now_ns));
     replay->from = from_where(stream);
     replay->not_before_ns =
         replay->is_full_replay && stream->full_ns > 0 ? stream->full_ns + full_replay_every_ns : 0;
@@ -134,6 +146,7 @@ void kvb_stream_want_everything(struct stream_step *step)
 
     kvb_stream_want_replay(step, true);
     stream->replay.is_full_replay = true;
+    stream->replay.looks_for_one = false;
     stream->replay.from = 0;
     stream->replay.not_before_ns = stream->full_ns > 0 ? stream->full_ns + full_replay_every_ns : 0;
 }
@@ -265,7 +278,7 @@ static uint64_t probe_ns(const struct kvb_stream *stream)
 {
     const bool is_suffix = !stream->is_complete && stream->cause == KVB_REASON_REPLAY_FAILED;
     const bool is_owed = stream->is_unproven || is_suffix || stream->is_tail_unseen ||
-                         stream->origin == origin_foreign;
+                         is_one_to_prove(stream) || stream->origin == origin_foreign;
 
     if (stream->origin == origin_foreign && !stream->has_last) {
         return never_ns; /* every batch of the reply would be another engine's */

@@ -193,6 +193,12 @@ static kvb_status begin_with(struct stream_step *step, const struct stream_arriv
     step->stream->replay.is_probe = false; /* the history is loading: the state changes */
     step->stream->replay.keeps_state = false;
     step->stream->cause = KVB_REASON_GONE; /* unless it is the base: apply looks */
+    step->stream->begins_with_one = arrival->seq == 1;
+    step->stream->one_at_seq = 0;
+    if (arrival->seq == 1 && step->stream->was_empty) {
+        step->stream->is_complete = true; /* it published nothing before */
+        step->stream->cause = KVB_REASON_NONE;
+    }
     return kvb_stream_apply(step, arrival);
 }
 
@@ -290,6 +296,20 @@ static void note_repeated(struct kvb_stream *stream, const struct stream_arrival
     }
 }
 
+/* The first reply to a request from batch 1 on shows whether the engine's buffer has ever dropped a
+ * batch. */
+static void note_first(struct kvb_stream *stream, uint64_t seq)
+{
+    if (!stream->replay.looks_for_one) {
+        return;
+    }
+    if (seq == 1 && !stream->is_complete) {
+        stream->is_complete = true;
+        stream->cause = KVB_REASON_NONE;
+    }
+    stream->begins_with_one = false; /* the question is settled */
+}
+
 /* The first reply must have the same bytes as the first requested batch.  If the engine's buffer
  * has wrapped past that one, a newer applied batch proves the same. */
 static kvb_status take_first_reply(struct stream_step *step, const struct stream_arrival *arrival)
@@ -302,6 +322,7 @@ static kvb_status take_first_reply(struct stream_step *step, const struct stream
         return begin_with(step, arrival);
     }
     if (kvb_fingerprints_match(&stream->fingerprints, arrival->seq, arrival->fingerprint)) {
+        note_first(stream, arrival->seq);
         note_repeated(stream, arrival);
         return KVB_OK; /* the newest batch is proven: only missed batches follow */
     }
@@ -551,6 +572,7 @@ static kvb_status take_replay_end(struct stream_step *step)
         return KVB_OK;
     }
     const bool has_answered = replay_has_answered(replay);
+    stream->was_empty |= replay->is_full_replay && !has_answered && !stream->has_last;
     replay->phase = has_answered ? replay_ended : replay_idle;
     stream->counters.replays_completed++;
     stream->back_off_ns = 0;
@@ -570,6 +592,9 @@ static kvb_status take_replay_end(struct stream_step *step)
     }
     const bool has_seen_tail = is_tail_seen(stream);
     KVB_TRY(apply_buffered(step));
+    if (stream->begins_with_one && stream->one_at_seq == 0) {
+        stream->one_at_seq = stream->last_seq;
+    }
     if (replay->phase == replay_wanted) {
         return KVB_OK;
     }
@@ -725,6 +750,7 @@ static kvb_status take_up(struct stream_step *step)
 
     stream->link = engine_connected;
     stream->connections++;
+    stream->was_empty = false;
     stream->received_ns = step->in->now_ns;
     stream->silent_ns = step->in->now_ns;
     stream->odd_ns = 0;

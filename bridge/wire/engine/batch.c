@@ -131,7 +131,7 @@ static void note_what_is_unstated(
     KVB_TRY(kvb_engine_read_medium(fields, event));
     KVB_TRY(kvb_engine_read_hashes(batch, fields, event));
     KVB_TRY(kvb_engine_read_tokens(batch, fields, event));
-    KVB_TRY(kvb_engine_read_parent(fields, event));
+    KVB_TRY(kvb_engine_read_parent(batch, fields, event));
     note_what_is_unstated(batch, fields, event);
     return read_identity(batch, fields, event);
 }
@@ -611,14 +611,14 @@ static kvb_status decode_batch(kvb_span payload, struct kvb_event_batch *batch)
 
 kvb_status kvb_engine_batch_decode(kvb_span payload, struct kvb_event_batch *batch)
 {
-    return kvb_engine_batch_decode_further(payload, false, batch);
+    return kvb_engine_batch_decode_further(payload, (struct kvb_engine_habits){ 0 }, batch);
 }
 
-[[gnu::hot]] kvb_status
-kvb_engine_batch_decode_further(kvb_span payload, bool has_pairs, struct kvb_event_batch *batch)
+[[gnu::hot]] kvb_status kvb_engine_batch_decode_further(
+    kvb_span payload, struct kvb_engine_habits habits, struct kvb_event_batch *batch)
 {
     kvb_event_batch_reset(batch);
-    batch->has_pairs = has_pairs;
+    batch->habits = habits;
     const kvb_status status = decode_batch(payload, batch);
     if (status != KVB_OK) {
         kvb_event_batch_reset(batch);

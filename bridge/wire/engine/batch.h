@@ -25,6 +25,6 @@
  * KVB_NO_MEMORY */
 kvb_status kvb_engine_batch_decode(kvb_span payload, struct kvb_event_batch *batch);
 
-/* The same for a further message of an engine.  has_pairs: an earlier one had batch->has_pairs. */
-kvb_status
-kvb_engine_batch_decode_further(kvb_span payload, bool has_pairs, struct kvb_event_batch *batch);
+/* The same for a further message of an engine.  habits: batch->habits of the one before. */
+kvb_status kvb_engine_batch_decode_further(
+    kvb_span payload, struct kvb_engine_habits habits, struct kvb_event_batch *batch);

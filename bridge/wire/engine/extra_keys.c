@@ -50,7 +50,7 @@ struct extras {
 
 static bool has_bare_ids(const struct extras *extras)
 {
-    return extras->fields->has_bare_ids && !extras->batch->has_pairs;
+    return extras->fields->has_bare_ids && !extras->batch->habits.has_pairs;
 }
 
 static bool is_hex_id(kvb_span text)
@@ -221,14 +221,14 @@ static kvb_status find_pair(struct kvb_event_batch *batch, struct kvb_mp_cursor 
     uint32_t items = 0;
 
     KVB_TRY(kvb_mp_take_array(&cursor, &count));
-    for (uint32_t i = 0; i < count && !batch->has_pairs; i++) {
+    for (uint32_t i = 0; i < count && !batch->habits.has_pairs; i++) {
         if (kvb_mp_next(&cursor) == KVB_MP_ARRAY) {
             KVB_TRY(kvb_mp_take_array(&cursor, &items));
         } else {
             items = 1;
         }
         for (; items > 0; items--) {
-            batch->has_pairs |= kvb_mp_next(&cursor) == KVB_MP_ARRAY;
+            batch->habits.has_pairs |= kvb_mp_next(&cursor) == KVB_MP_ARRAY;
             KVB_TRY(kvb_mp_skip(&cursor));
         }
     }
@@ -319,7 +319,7 @@ kvb_status kvb_engine_read_extra_keys(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event)
 {
-    if (fields->has_bare_ids && !batch->has_pairs) {
+    if (fields->has_bare_ids && !batch->habits.has_pairs) {
         KVB_TRY(find_pair(batch, kvb_engine_cursor_at(fields, field_extra_keys)));
     }
     return read_extra_blocks(batch, fields, event, field_extra_keys, take_extra_keys);

@@ -108,10 +108,12 @@ static bool read_hash_list(
         return false;
     }
     for (uint32_t i = 0; i < list->count; i++) {
+        uint64_t *hash = &batch->hashes[batch->hash_count + i].value;
         batch->has_signed_hashes |= cursor->at < cursor->end && *cursor->at == code_int64;
-        if (kvb_engine_take_hash(cursor, &batch->hashes[batch->hash_count + i].value) != KVB_OK) {
+        if (kvb_engine_take_hash(cursor, hash) != KVB_OK) {
             return false;
         }
+        batch->habits.has_zero_hash |= *hash == 0;
     }
     return true;
 }
@@ -178,14 +180,16 @@ static bool read_list_field(
     KVB_TRY(kvb_event_batch_reserve_hashes(batch, count));
     event->hash_count = count;
     for (uint32_t i = 0; i < count; i++) {
-        KVB_TRY(kvb_engine_take_hash(&cursor, &batch->hashes[batch->hash_count].value));
-        batch->hash_count++;
+        uint64_t *hash = &batch->hashes[batch->hash_count++].value;
+        KVB_TRY(kvb_engine_take_hash(&cursor, hash));
+        batch->habits.has_zero_hash |= *hash == 0;
     }
     return KVB_OK;
 }
 
-kvb_status
-kvb_engine_read_parent(const struct engine_fields *fields, struct kvb_engine_event *event)
+kvb_status kvb_engine_read_parent(
+    const struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event)
 {
     const bool is_new = !fields->has[field_parent_block_hash] && fields->has[field_parent_hash];
     const enum engine_field field = is_new ? field_parent_hash : field_parent_block_hash;
@@ -195,8 +199,10 @@ kvb_engine_read_parent(const struct engine_fields *fields, struct kvb_engine_eve
         return KVB_OK;
     }
     KVB_TRY(kvb_engine_take_hash(&cursor, &event->parent.value));
-    /* llm-d's fs_backend sends 0 for no parent, and no tokens */
-    event->has_parent = event->parent.value != 0 || event->token_count > 0;
+    /* publishers of the llm-d family write 0 for no parent; a chance hash of 64 bits is never 0,
+     * but an engine may count its blocks from 0 */
+    event->has_parent =
+        event->parent.value != 0 || (batch->habits.has_zero_hash && event->token_count > 0);
     return KVB_OK;
 }
 

@@ -76,8 +76,9 @@ kvb_status kvb_engine_find_field(
 kvb_status kvb_engine_read_hashes(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);
-kvb_status
-kvb_engine_read_parent(const struct engine_fields *fields, struct kvb_engine_event *event);
+kvb_status kvb_engine_read_parent(
+    const struct kvb_event_batch *batch, const struct engine_fields *fields,
+    struct kvb_engine_event *event);
 kvb_status kvb_engine_read_tokens(
     struct kvb_event_batch *batch, const struct engine_fields *fields,
     struct kvb_engine_event *event);

@@ -26,6 +26,58 @@ static void begin_idle(struct stream_world *world, uint64_t count)
     assert_int_equal(world->held_count, count);
 }
 
+/* ---- Publishers that count from 1 ---- */
+
+/* The engine has published nothing; then batch 1 comes, and is the first of its history. */
+static void the_first_batch_of_a_new_engine_may_be_1(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_idle(&world, 0);
+    live(&world, 1, first_incarnation, 1);
+    pass_ms(&world, 10000); /* histories are requested seldom */
+    assert_int_equal(start_wanted_replay(&world), 0);
+    replayed(&world, 1, first_incarnation, 1);
+    end_replay(&world, first_incarnation);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    assert_true(world.held_count == 1 && router_holds(&world, root(1)));
+    stream_world_end(&world);
+}
+
+/* A history that begins with 1: batch 0 may have been dropped just now.  Whether batch 1 outlives a
+ * newer one shows it. */
+static void a_history_that_begins_with_1_is_whole_if_it_still_does_later(void **state)
+{
+    (void)state;
+
+    for (uint64_t first = 1; first <= 2; first++) {
+        struct stream_world world;
+        stream_world_begin(&world, true);
+        give(&world, KVB_INPUT_UP);
+        assert_int_equal(start_wanted_replay(&world), 0);
+        replayed(&world, 1, first_incarnation, 1);
+        replayed(&world, 2, first_incarnation, 2);
+        end_replay(&world, first_incarnation);
+        live(&world, 2, first_incarnation, 2); /* found: the replay is this engine's */
+        assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
+        live(&world, 3, first_incarnation, 3);
+        pass_ms(&world, 1100);
+        assert_int_equal(start_wanted_replay(&world), 1);
+        for (uint64_t seq = first; seq <= 3; seq++) {
+            replayed(&world, seq, first_incarnation, (uint32_t)seq);
+        }
+        give(&world, KVB_INPUT_REPLAY_END);
+        if (first == 1) {
+            assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+        } else {
+            assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
+        }
+        assert_int_equal(world.held_count, 3);
+        stream_world_end(&world);
+    }
+}
+
 /* ---- Without a batch in common ---- */
 
 /* vLLM's buffer_steps = 0, or a replay port of a process that never publishes. */
@@ -493,6 +545,8 @@ static void a_checkpoint_keeps_whether_the_list_was_proven(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_first_batch_of_a_new_engine_may_be_1),
+        cmocka_unit_test(a_history_that_begins_with_1_is_whole_if_it_still_does_later),
         cmocka_unit_test(an_end_without_any_batch_proves_nothing),
         cmocka_unit_test(live_batches_of_an_engine_without_a_buffer_are_unverified),
         cmocka_unit_test(a_history_is_not_exact_before_a_live_batch_is_found_in_it),

@@ -491,6 +491,40 @@ static struct kvb_engine_event decoded(const char *event)
     return first;
 }
 
+static void a_parent_0_is_none_unless_a_block_has_the_hash_0(void **state)
+{
+#define STORED_BEHIND(hash, parent)                                                                \
+    "[\"BlockStored\",[" hash "]," parent ",[5],1,null,\"GPU\",null,[[\"s\"]]]"
+    static const struct {
+        const char *events;
+        bool has_zero_hash, has_parent, is_salted; /* of the last event */
+    } rows[] = {
+        { STORED_BEHIND("1", "0"), false, false, true },
+        { STORED_BEHIND("1", "0"), true, true, false },
+        { STORED_BEHIND("0", "null") "," STORED_BEHIND("1", "0"), false, true, false },
+        { "[\"BlockRemoved\",[0]]," STORED_BEHIND("1", "0"), false, true, false },
+        { STORED_BEHIND("1", "7"), false, true, false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        const struct kvb_engine_habits habits = { .has_zero_hash = rows[i].has_zero_hash };
+        struct kvb_event_batch batch = { 0 };
+        struct kvb_buf bytes;
+        char json[2048];
+        (void)snprintf(json, sizeof json, "[1, [%s]]", rows[i].events);
+        kvb_buf_init(&bytes, 1 << 16);
+        pack_json(json, &bytes);
+        assert_ok(kvb_engine_batch_decode_further(kvb_buf_span(&bytes), habits, &batch));
+        const struct kvb_engine_event *last = &batch.events[batch.event_count - 1];
+        assert_int_equal(last->kind, KVB_EVENT_STORED);
+        assert_int_equal(last->has_parent, rows[i].has_parent);
+        assert_int_equal(last->salt.len > 0, rows[i].is_salted);
+        kvb_event_batch_done(&batch);
+        kvb_buf_done(&bytes);
+    }
+}
+
 static void a_pair_shows_that_a_bare_text_is_the_salt(void **state)
 {
 #define HEX16 "0123456789abcdef"
@@ -517,12 +551,13 @@ static void a_pair_shows_that_a_bare_text_is_the_salt(void **state)
         (void)snprintf(json, sizeof json, "[1, [%s]]", event);
         kvb_buf_init(&bytes, 1 << 16);
         pack_json(json, &bytes);
-        assert_ok(
-            kvb_engine_batch_decode_further(kvb_buf_span(&bytes), rows[i].knows_pairs, &batch));
+        assert_ok(kvb_engine_batch_decode_further(
+            kvb_buf_span(&bytes), (struct kvb_engine_habits){ .has_pairs = rows[i].knows_pairs },
+            &batch));
         assert_int_equal(batch.events[0].kind, KVB_EVENT_STORED);
         assert_int_equal(batch.events[0].salt.len > 0, rows[i].is_salt);
         assert_int_equal(batch.events[0].is_salt_unsure, rows[i].is_unsure);
-        assert_int_equal(batch.has_pairs, rows[i].has_pairs);
+        assert_int_equal(batch.habits.has_pairs, rows[i].has_pairs);
         kvb_event_batch_done(&batch);
         kvb_buf_done(&bytes);
     }
@@ -595,6 +630,7 @@ int main(void)
         cmocka_unit_test(an_object_names_its_model),
         cmocka_unit_test(a_hash_may_be_any_text),
         cmocka_unit_test(what_an_event_leaves_unsaid_is_known),
+        cmocka_unit_test(a_parent_0_is_none_unless_a_block_has_the_hash_0),
         cmocka_unit_test(a_pair_shows_that_a_bare_text_is_the_salt),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
