@@ -40,6 +40,7 @@ enum {
     /* one stream */
     kvb_max_block_tokens = 1 << 16,
     kvb_max_lookahead_tokens = 64, /* tokens after a block that its hash also covers */
+    kvb_max_chunk_blocks = 1024,   /* device blocks in a chunk of an offload connector */
     kvb_max_speculative_drop = 64, /* blocks that an engine gives less than it holds */
     kvb_max_stream_blocks = 1 << 24,
     kvb_max_reorder_bytes = 64 << 20, /* live batches that wait for a replay */

@@ -110,6 +110,7 @@ static kvb_status make_query_context(struct kvb_aggregator *aggregator)
                    .temperature = config->router.temperature,
                    .prefix_share = config->router.prefix_share,
                    .load_std_factor = config->router.load_std_factor,
+                   .unverified_tiers = config->router.unverified_tiers,
                    .weights = config->router.weights },
         .default_model = config->subscribe.fallback.model,
         .default_block_size = config->subscribe.fallback.block_size,

@@ -62,6 +62,10 @@ static const struct kvb_conf_key keys[] = {
       .help = "weighted: the weight of a short queue." },
     { "router.weights.usage", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.weights.usage),
       .help = "weighted: the weight of free blocks." },
+    { "router.unverified_tiers", KVB_CONF_DOUBLE, "0.0", 0, 1, FIELD(router.unverified_tiers),
+      .help = "How much of a prefix counts that a worker holds only in a tier which nothing\n"
+              "proves right (unverified_tiers in /streams), such as a host tier whose\n"
+              "removals are not published: 0 nothing, 1 as much as on the device." },
     { "router.request_ttl_ms", KVB_CONF_U32, "120000", 1, kvb_max_request_ttl_ms,
       FIELD(router.request_ttl_ms),
       .help = "How long a routed request counts as in flight, in ms, if nobody reports it\n"

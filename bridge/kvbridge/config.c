@@ -179,6 +179,11 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "true: an SGLang engine whose model has sliding-window or Mamba layers.\n"
               "SGLang publishes nothing of these, so its stream is UNVERIFIED(groups).\n"
               "The metrics page shows it too, if load.prometheus is set." },
+    { "offload_chunk_blocks", KVB_CONF_U32, "0", 0, kvb_max_chunk_blocks,
+      FIELD(offload_chunk_blocks),
+      .help = "Blocks of the device in a chunk of vLLM's offload connector\n"
+              "(blocks_per_chunk), which are loaded together only.  0: as its events show;\n"
+              "they do not without self_describing_kv_events." },
     { "store", KVB_CONF_BOOL, "false", 0, 0, FIELD(store),
       .help = "true: this is not an engine but a store that all workers share, so no\n"
               "request is routed to it.  Implied by replay_request = mooncake, and by\n"

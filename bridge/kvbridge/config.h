@@ -104,6 +104,7 @@ struct kvb_worker_config {
     uint32_t speculative_drop; /* blocks; see kvb_stream_options */
     bool has_salts;        /* requests may have salts, adapters or images that events do not name */
     bool is_sglang_hybrid; /* SGLang publishes nothing of its sliding-window or Mamba pool */
+    uint32_t offload_chunk_blocks; /* see kvb_mirror_options; 0: as the events show */
     /* Heartbeats publish these.  A worker whose facts alone differ is the same:
      * kvb_members_compare().
      */

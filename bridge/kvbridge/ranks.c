@@ -87,6 +87,7 @@ static kvb_status open_stream(
                     .max_blocks = config->limits.max_stream_blocks,
                     .tiers = kvb_published_lists(config),
                     .pool_block_size = worker->block_size,
+                    .chunk_blocks = worker->offload_chunk_blocks,
                     .lora_name = worker->lora },
     };
 

@@ -109,9 +109,10 @@ struct kvb_route_options {
         double prefix;
         double queue;
         double usage;
-    } weights;              /* weighted */
-    bool avoids_unverified; /* true: UNVERIFIED workers compete only when there is no better one */
-    bool avoids_stale;      /* the same for STALE workers */
+    } weights;               /* weighted */
+    double unverified_tiers; /* the share of what only UNVERIFIED tiers hold that counts; 0 .. 1 */
+    bool avoids_unverified;  /* true: UNVERIFIED workers compete only when there is no better one */
+    bool avoids_stale;       /* the same for STALE workers */
 };
 
 /* The defaults of the configuration: policy kv, overlap_weight 1, temperature 0, prefix_share

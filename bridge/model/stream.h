@@ -168,11 +168,12 @@ struct kvb_heartbeat {
     /* Blocks at the end of a held prefix that the engine does not use: EAGLE and MTP without
      * lookahead hashes. */
     uint32_t speculative_drop;
-    uint32_t period_ms; /* between heartbeats without a change; 0, from old bridges: 1000 */
-    bool is_paired;     /* the engine hashes pairs of tokens: see proto/README.md */
-    bool is_store;      /* a store that all workers share; it takes no requests */
-    bool is_bye;        /* the bridge is stopping, or yields to another bridge */
-    bool is_standby;    /* the bridge is a standby: it yields to a bridge that is not */
+    uint32_t chunk_blocks; /* a hit beyond the device ends at a multiple of so many blocks; 0: 1 */
+    uint32_t period_ms;    /* between heartbeats without a change; 0, from old bridges: 1000 */
+    bool is_paired;        /* the engine hashes pairs of tokens: see proto/README.md */
+    bool is_store;         /* a store that all workers share; it takes no requests */
+    bool is_bye;           /* the bridge is stopping, or yields to another bridge */
+    bool is_standby;       /* the bridge is a standby: it yields to a bridge that is not */
     bool has_missing_at_most;
     uint64_t publisher; /* identifies the publishing process; 0: an old bridge */
     uint64_t digest_seed;

@@ -378,8 +378,8 @@ static bool has_other_traits(const struct kvb_follower *shown, const struct kvb_
     return !shown->has_heartbeat || has_other_shapes(old, update) ||
            old->window_tokens != update->window_tokens || old->hashes != update->hashes ||
            old->speculative_drop != update->speculative_drop ||
-           old->is_paired != update->is_paired || old->is_store != update->is_store ||
-           strcmp(old->model, update->model) != 0;
+           old->chunk_blocks != update->chunk_blocks || old->is_paired != update->is_paired ||
+           old->is_store != update->is_store || strcmp(old->model, update->model) != 0;
 }
 
 kvb_status kvb_followers_heartbeat(

@@ -128,6 +128,7 @@ struct stream_description {
     size_t shape_count;
     struct kvb_block_shape shape;
     bool is_paired, has_objects;
+    uint32_t chunk_blocks;
     enum kvb_stream_reason tier_reasons[KVB_TIER_COUNT];
 };
 

@@ -267,6 +267,14 @@ static struct kvb_block_shape main_shape(const struct kvb_stream *stream)
 }
 
 /* With lookahead hashes the engine drops nothing: its last block is the one without a name. */
+/* 0: blocks by themselves. */
+static uint32_t chunk_blocks(const struct kvb_stream *stream)
+{
+    const uint32_t blocks = kvb_mirror_chunk_blocks(stream->mirror);
+
+    return blocks > 1 ? blocks : 0;
+}
+
 static uint32_t speculative_drop(const struct kvb_stream *stream)
 {
     return main_shape(stream).lookahead > 0 ? 0 : stream->options.speculative_drop;
@@ -283,7 +291,7 @@ static bool
 is_same_description(const struct stream_description *a, const struct stream_description *b)
 {
     return a->state == b->state && a->reason == b->reason && a->epochs == b->epochs &&
-           a->has_objects == b->has_objects &&
+           a->has_objects == b->has_objects && a->chunk_blocks == b->chunk_blocks &&
            memcmp(a->tier_reasons, b->tier_reasons, sizeof a->tier_reasons) == 0 &&
            has_same_shapes(a, b);
 }
@@ -301,6 +309,9 @@ static enum kvb_stream_reason tier_reason(const struct kvb_stream *stream, unsig
     }
     if (!(complete[stream->options.offload_removals] >> tier & 1)) {
         return KVB_REASON_NO_REMOVALS;
+    }
+    if (kvb_mirror_dropped_tiers(stream->mirror) >> tier & 1) {
+        return KVB_REASON_MEMORY;
     }
     if (kvb_mirror_unsaid_tiers(stream->mirror) >> tier & 1) {
         return KVB_REASON_SALTS;
@@ -325,6 +336,7 @@ tier_reasons(const struct kvb_stream *stream, enum kvb_stream_reason out[KVB_TIE
                                       .is_paired = kvb_mirror_is_paired(stream->mirror),
                                       .has_objects = stream->has_objects };
 
+    now.chunk_blocks = chunk_blocks(stream);
     tier_reasons(stream, now.tier_reasons);
     kvb_stream_state(stream, &now.state, &now.reason);
     const bool is_changed = !is_same_description(&now, &stream->described);
@@ -349,6 +361,7 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
         .window_tokens = kvb_mirror_window_tokens(stream->mirror),
         .is_paired = kvb_mirror_is_paired(stream->mirror),
         .speculative_drop = speculative_drop(stream),
+        .chunk_blocks = chunk_blocks(stream),
         .is_store = is_store(stream),
         .doubtful = counts->doubtful,
         .digest_seed = stream->digest_seed,

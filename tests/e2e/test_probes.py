@@ -92,7 +92,7 @@ RUNS = [
     Row("vllm-0.33-mamba-scheduler", in_bounds=2),
     Row("vllm-0.33-mamba-fine", short=31, states=("UNVERIFIED(groups)",)),
     # tiers: JSON has the device alone
-    Row("vllm-0.33-offload-chunk4", "protobuf", in_bounds=1, host_over=17),
+    Row("vllm-0.33-offload-chunk4", "protobuf", in_bounds=1),
     Row("vllm-0.33-offload-legacy", "protobuf"),
     Row("vllm-0.33-offload-self", "protobuf", in_bounds=3),
 ]

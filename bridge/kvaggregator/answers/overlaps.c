@@ -254,6 +254,11 @@ static void note_plain(
         note_hit(overlap, (uint64_t)hit * shape.block_size);
         depth = (uint32_t)drop_of(overlap, depth);
     }
+    const uint32_t chunk = overlap->follower->heartbeat.chunk_blocks;
+    if (tier != KVB_TIER_DEVICE && chunk > 1 && kvb_block_shape_is_same(shape, overlap->shape)) {
+        depth -=
+            depth % chunk; /* a chunk is loaded whole; the prompt may leave it before its end */
+    }
     note_tokens(&noting->ctx->listing, at, tier, (uint64_t)depth * shape.block_size);
 }
 

@@ -13,6 +13,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The blocks of the prompt that the route counts as held.  Of what the worker holds only in tiers
+ * that nothing proves right, the share that the options say. */
+static uint64_t
+credited_blocks(const struct kvb_query_context *ctx, const struct kvb_overlap *overlap)
+{
+    const enum kvb_stream_reason *reasons = overlap->follower->heartbeat.tier_reasons;
+    uint64_t proven = 0;
+
+    for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
+        if (reasons[tier] == KVB_REASON_NONE && overlap->tokens[tier] > proven) {
+            proven = overlap->tokens[tier];
+        }
+    }
+    const double more = (double)(overlap->max_tokens - proven) * ctx->route.unverified_tiers;
+    const uint64_t blocks = (proven + (uint64_t)more) / overlap->shape.block_size;
+    return blocks < overlap->blocks ? blocks : overlap->blocks;
+}
+
 /* False: no recent heartbeat and no recent load value confirms that the worker exists.  Otherwise
  * anybody who may publish events could invent thousands of workers. */
 static bool fill_candidate(
@@ -39,7 +57,7 @@ static bool fill_candidate(
         .block_size = overlap->shape.block_size,
         .lookahead = overlap->shape.lookahead,
         .request_blocks = overlap->request_blocks,
-        .overlap_blocks = overlap->blocks,
+        .overlap_blocks = credited_blocks(ctx, overlap),
         .hit_tokens = overlap->hit_tokens,
         .routed_blocks = endpoint ? sums.routed_blocks : sums.in_flight_blocks,
         .routed_requests = endpoint ? sums.routed_requests : sums.in_flight,

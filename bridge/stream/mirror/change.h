@@ -57,7 +57,15 @@ void kvb_mirror_find_group(struct mirror_change *change);
  * is set. */
 kvb_status kvb_mirror_meet_group(struct mirror_change *change, bool *out_is_taken);
 
+/* The blocks before this one of a chunk that the event names by its last block alone, nearest
+ * first; as far as they are known.  Returns how many. */
+size_t kvb_mirror_rest_of_chunk(
+    const struct mirror_change *change, uint32_t id, uint32_t out_ids[kvb_max_chunk_blocks]);
+
 /* ---- stream/mirror/proof.c ---- */
+
+/* The parent of an entry in its group; KVB_NO_ID: it is not known, or there is none. */
+uint32_t kvb_mirror_parent(const struct kvb_mirror *mirror, uint32_t id, uint32_t group);
 
 /* True: the Stored event certainly reports new copies and is not a re-announcement.  Called when
  * its block i is already known and the blocks before i are applied. */

@@ -218,6 +218,8 @@ struct place {
 /* The progress of an event: a large one takes several calls. */
 struct event_progress {
     bool is_unfinished;
+    bool is_making_room; /* drops a tier before it begins */
+    enum kvb_tier dropped;
     bool has_new;            /* it had a block that the mirror did not have */
     bool is_judged, is_real; /* see kvb_mirror_is_real() */
     bool is_proven;          /* none of its ancestors is doubtful */
@@ -272,7 +274,11 @@ struct kvb_mirror {
     struct mirror_groups groups;
     uint32_t tokenless_tiers; /* bit t: blocks were moved to tier t without their shapes */
     bool never_repeats;       /* kvb_mirror_set_repeats() */
+    uint32_t chunk_option;    /* options' chunk_blocks */
+    uint32_t chunk_blocks;    /* the most blocks in an event that describes a chunk; 0: none yet */
+    uint32_t dropped_tiers;   /* kvb_mirror_dropped_tiers() */
     uint32_t reset_tiers;     /* kvb_mirror_reset_tiers() */
+    uint32_t removal_tiers;   /* bit t: a removal from tier t has come */
     uint32_t unsaid_tiers;    /* bit t: blocks there were named without a word on salt and media */
     bool has_extra_keys;      /* the engine's events have lists of extra keys */
     bool has_signed_hashes;   /* it writes hashes as signed numbers, as SGLang does */

@@ -33,6 +33,7 @@ static void reset(struct kvb_mirror *mirror)
     mirror->counts.doubtful = 0;
     mirror->counts.unrooted = 0;
     mirror->counts.unplaced = 0;
+    mirror->dropped_tiers = 0;
     mirror->reset_tiers = 0;
     mirror->unsaid_tiers = 0;
     kvb_mirror_forget_shapes(mirror);
@@ -77,6 +78,7 @@ kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_m
     mirror->tiers = options->tiers;
     mirror->max_blocks = options->max_blocks;
     mirror->pool_block_size = options->pool_block_size;
+    mirror->chunk_option = options->chunk_blocks;
     reset(mirror);
     *out_mirror = mirror;
     return KVB_OK;
@@ -150,6 +152,8 @@ void kvb_mirror_restart(struct kvb_mirror *mirror)
     clear_mirror(mirror);
     kvb_mirror_forget_groups(mirror);
     mirror->is_paired = false;
+    mirror->chunk_blocks = 0;
+    mirror->removal_tiers = 0;
     mirror->has_extra_keys = false;
     mirror->has_signed_hashes = false;
 }
@@ -174,6 +178,18 @@ uint32_t kvb_mirror_reset_tiers(const struct kvb_mirror *mirror)
     return mirror->reset_tiers;
 }
 
+uint32_t kvb_mirror_chunk_blocks(const struct kvb_mirror *mirror)
+{
+    const uint32_t blocks = mirror->chunk_option > 0 ? mirror->chunk_option : mirror->chunk_blocks;
+
+    return blocks > 0 ? blocks : 1;
+}
+
+uint32_t kvb_mirror_dropped_tiers(const struct kvb_mirror *mirror)
+{
+    return mirror->dropped_tiers;
+}
+
 uint32_t kvb_mirror_unsaid_tiers(const struct kvb_mirror *mirror)
 {
     return mirror->has_extra_keys ? mirror->unsaid_tiers : 0;
@@ -191,8 +207,24 @@ static struct copies one_less(struct copies copies)
     return (struct copies){ .min = copies.min > 0 ? copies.min - 1 : 0, .max = copies.max - 1 };
 }
 
+static kvb_status take_copy_of(struct mirror_change *change, uint32_t id)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    const enum kvb_tier tier = change->event->tier;
+    struct copies copies = kvb_mirror_copies(mirror, id, tier);
+
+    copies = change->event->key != 0 ? (struct copies){ 0, 0 } : one_less(copies);
+    KVB_TRY(kvb_mirror_change_copies(change, id, tier, copies));
+    if (!kvb_mirror_has_copies(&mirror->entries[id])) {
+        kvb_mirror_drop(mirror, id);
+    }
+    return KVB_OK;
+}
+
 static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine)
 {
+    uint32_t before[kvb_max_chunk_blocks];
+
     struct kvb_mirror *mirror = change->mirror;
     const enum kvb_tier tier = change->event->tier;
     const bool is_object = change->event->key != 0;
@@ -202,11 +234,12 @@ static kvb_status take_copy(struct mirror_change *change, kvb_engine_hash engine
         mirror->counts.unknown_removed += !is_object; /* stores report all tiers */
         return KVB_OK;
     }
-    struct copies copies = kvb_mirror_copies(mirror, id, tier);
-    copies = is_object ? (struct copies){ 0, 0 } : one_less(copies);
-    KVB_TRY(kvb_mirror_change_copies(change, id, tier, copies));
-    if (!kvb_mirror_has_copies(&mirror->entries[id])) {
-        kvb_mirror_drop(mirror, id);
+    const size_t count = kvb_mirror_rest_of_chunk(change, id, before);
+    KVB_TRY(take_copy_of(change, id));
+    for (size_t i = 0; i < count; i++) {
+        if (mirror->entries[before[i]].max[tier] > 0) {
+            KVB_TRY(take_copy_of(change, before[i]));
+        }
     }
     return KVB_OK;
 }
@@ -217,6 +250,7 @@ static kvb_status remove_blocks(struct mirror_change *change)
 
     struct event_progress *progress = change->progress;
 
+    change->mirror->removal_tiers |= 1U << event->tier;
     for (; progress->next < event->hash_count && kvb_mirror_may_do(change, 1); progress->next++) {
         const uint32_t at = event->hash_at + progress->next;
         kvb_mirror_look_ahead(change->mirror, change->batch, change->group, at);
@@ -282,8 +316,64 @@ static kvb_status clear_device(struct mirror_change *change)
 static kvb_status clear_one_tier(struct mirror_change *change)
 {
     KVB_TRY(clear_tier(change, change->event->tier));
+    change->mirror->dropped_tiers &= ~(1U << change->event->tier);
     change->mirror->reset_tiers &= ~(1U << change->event->tier);
     change->mirror->unsaid_tiers &= ~(1U << change->event->tier);
+    return KVB_OK;
+}
+
+/* ---- Room ----
+ *
+ * Blocks of an offload tier whose removals nobody publishes pile up until max_blocks is reached,
+ * and would take the device's list with them.  So that tier is dropped first. */
+
+static bool is_full(const struct mirror_change *change)
+{
+    const struct kvb_mirror *mirror = change->mirror;
+
+    return change->event->kind == KVB_EVENT_STORED &&
+           mirror->entry_count + change->event->hash_count > mirror->max_blocks;
+}
+
+/* The tier to drop; KVB_TIER_DEVICE: none holds anything. */
+static enum kvb_tier tier_to_drop(const struct kvb_mirror *mirror)
+{
+    enum kvb_tier chosen = KVB_TIER_DEVICE;
+
+    for (unsigned tier = KVB_TIER_DEVICE + 1; tier < KVB_TIER_COUNT; tier++) {
+        const bool has_some = kvb_entry_set_next(&mirror->in_tier[tier], 0) != KVB_NO_ID;
+        const bool is_first = chosen == KVB_TIER_DEVICE;
+        const bool is_stuck = !(mirror->removal_tiers >> tier & 1);
+        if (has_some && (is_first || (is_stuck && mirror->removal_tiers >> chosen & 1))) {
+            chosen = (enum kvb_tier)tier;
+        }
+    }
+    return chosen;
+}
+
+/* Drops tiers until the event's blocks fit, or none is left.  *out_is_done: the event may begin. */
+static kvb_status make_room(struct mirror_change *change, bool *out_is_done)
+{
+    struct kvb_mirror *mirror = change->mirror;
+    struct event_progress *progress = change->progress;
+
+    while (progress->is_making_room || is_full(change)) {
+        if (!progress->is_making_room) {
+            progress->dropped = tier_to_drop(mirror);
+            if (progress->dropped == KVB_TIER_DEVICE) {
+                break;
+            }
+            progress->is_making_room = true;
+        }
+        KVB_TRY(clear_tier(change, progress->dropped));
+        if (progress->is_unfinished) {
+            *out_is_done = false;
+            return KVB_OK;
+        }
+        progress->is_making_room = false;
+        mirror->dropped_tiers |= 1U << progress->dropped;
+    }
+    *out_is_done = true;
     return KVB_OK;
 }
 
@@ -333,11 +423,22 @@ static kvb_status begin_mirror_event(struct mirror_change *change, bool *out_is_
                : KVB_OK;
 }
 
+static kvb_status store_within_room(struct mirror_change *change)
+{
+    bool has_room = true;
+
+    /* a Stored that has begun goes on: it was checked as a whole */
+    if (!change->progress->is_unfinished || change->progress->is_making_room) {
+        KVB_TRY(make_room(change, &has_room));
+    }
+    return has_room ? kvb_mirror_store(change) : KVB_OK;
+}
+
 static kvb_status apply_part(struct mirror_change *change)
 {
     switch (change->event->kind) {
     case KVB_EVENT_STORED:
-        return kvb_mirror_store(change);
+        return store_within_room(change);
     case KVB_EVENT_REMOVED:
         return remove_blocks(change);
     case KVB_EVENT_CLEARED:

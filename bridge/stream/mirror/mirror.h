@@ -76,6 +76,7 @@ struct kvb_mirror_options {
     /* Block size of a pool's objects, whose events do not give it: no query can name an object with
      * fewer tokens.  0: any size. */
     uint32_t pool_block_size;
+    uint32_t chunk_blocks; /* kvb_mirror_chunk_blocks(); 0: as the events show */
     uint64_t hash_key;     /* key of its tables; random, see core/hash.h; never published */
     const char *lora_name; /* for events that name none; NULL or "": base model; copied */
 };
@@ -106,6 +107,9 @@ enum { kvb_mirror_tokens_a_unit = 64 };
  * removed, named or cleared costs 1, and so do kvb_mirror_tokens_a_unit of its tokens.  A larger
  * event stays unfinished: the caller applies it again, before any other, until
  * kvb_mirror_is_unfinished() returns false.  The parts do not share router events.
+ *
+ * When max_blocks would be exceeded, a tier beyond the device is dropped first: one of which no
+ * removal has come, if there is one.
  *
  * KVB_TOO_LARGE  max_blocks, or out, is full
  * KVB_NO_MEMORY  after either error the mirror may have applied a part whose transitions are
@@ -153,6 +157,15 @@ uint32_t kvb_mirror_reset_tiers(const struct kvb_mirror *mirror);
 
 /* Bit t: the engine names salts and media, but not on events of tier t that named its blocks. */
 uint32_t kvb_mirror_unsaid_tiers(const struct kvb_mirror *mirror);
+
+/* Bit t: tier t was dropped, to make room for the device's blocks within max_blocks. */
+uint32_t kvb_mirror_dropped_tiers(const struct kvb_mirror *mirror);
+
+/* The device's blocks in a chunk of the engine's offload connector, which are loaded together only.
+ * A connector that describes its chunks names all their blocks in one event.  One that does not
+ * names the last block alone; if the options say how many there are, those before it count as
+ * stored and removed with it.  1: each block by itself. */
+uint32_t kvb_mirror_chunk_blocks(const struct kvb_mirror *mirror);
 
 struct kvb_mirror_counts {
     uint64_t held[KVB_LIST_COUNT]; /* published names in each list; the fields up to `shapes` are

@@ -190,7 +190,7 @@ void kvb_mirror_begin_proofs(struct kvb_mirror *mirror)
 
 /* ---- Ancestors ---- */
 
-static uint32_t proof_parent(const struct kvb_mirror *mirror, uint32_t id, uint32_t group)
+uint32_t kvb_mirror_parent(const struct kvb_mirror *mirror, uint32_t id, uint32_t group)
 {
     const struct mirror_entry *entry = &mirror->entries[id];
     const uint32_t named =
@@ -229,7 +229,7 @@ note_doubtful_ancestors(struct mirror_change *change, uint32_t id, bool *out_is_
         if (*out_is_whole) {
             return KVB_OK;
         }
-        id = proof_parent(mirror, id, change->group);
+        id = kvb_mirror_parent(mirror, id, change->group);
     }
     return KVB_OK;
 }

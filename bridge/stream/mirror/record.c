@@ -341,9 +341,11 @@ enum {
 };
 enum {
     reset_shift = 8,
-    unsaid_shift = 16
+    unsaid_shift = 16,
+    dropped_shift = 24
 };                         /* the tokenless tiers contain these from these bits on */
 enum { family_shift = 8 }; /* the kind of a group is a byte, then comes its family of 24 bits */
+enum { chunk_shift = 16 }; /* the count of groups contains chunk_blocks from this bit on */
 enum { odd_shift = 8 };    /* the flags contain the enum odd_groups from this bit on */
 
 /* ---- Writing the ends ---- */
@@ -387,8 +389,10 @@ void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_b
     kvb_le_put_u32(to + ends_flags, flags);
     kvb_le_put_u32(
         to + ends_tokenless, mirror->tokenless_tiers | mirror->reset_tiers << reset_shift |
-                                 mirror->unsaid_tiers << unsaid_shift);
-    kvb_le_put_u32(to + ends_group_count, mirror->groups.count);
+                                 mirror->unsaid_tiers << unsaid_shift |
+                                 mirror->dropped_tiers << dropped_shift);
+    kvb_le_put_u32(
+        to + ends_group_count, mirror->groups.count | mirror->chunk_blocks << chunk_shift);
     kvb_le_put_u32(to + ends_shape_count, (uint32_t)mirror->counts.shape_count);
     put_groups(&mirror->groups, to + ends_groups);
     put_shapes(&mirror->counts, to + ends_shapes);
@@ -408,7 +412,7 @@ static bool is_all_zero(const uint8_t *from, const uint8_t *end)
 
 static kvb_status take_groups(struct kvb_mirror *mirror, const uint8_t *ends)
 {
-    const uint32_t count = kvb_le_get_u32(ends + ends_group_count);
+    const uint32_t count = kvb_le_get_u32(ends + ends_group_count) & ((1U << chunk_shift) - 1);
     const uint8_t *from = ends + ends_groups;
     const uint32_t flags = kvb_le_get_u32(ends + ends_flags);
     const enum odd_groups odd = (enum odd_groups)(flags >> odd_shift);
@@ -456,8 +460,10 @@ static kvb_status take_shapes(struct kvb_mirror *mirror, const uint8_t *ends)
     const uint32_t tiers = kvb_le_get_u32(ends + ends_tokenless);
     mirror->tokenless_tiers = tiers & ((1U << reset_shift) - 1);
     mirror->reset_tiers = tiers >> reset_shift & ((1U << reset_shift) - 1);
-    mirror->unsaid_tiers = tiers >> unsaid_shift;
-    const uint32_t all = mirror->tokenless_tiers | mirror->reset_tiers | mirror->unsaid_tiers;
+    mirror->unsaid_tiers = tiers >> unsaid_shift & ((1U << reset_shift) - 1);
+    mirror->dropped_tiers = tiers >> dropped_shift;
+    const uint32_t all = mirror->tokenless_tiers | mirror->reset_tiers | mirror->unsaid_tiers |
+                         mirror->dropped_tiers;
     return counts->shape_count == count && all >> KVB_TIER_COUNT == 0 &&
                    is_all_zero(from, ends + ends_most_proven)
                ? KVB_OK
@@ -481,6 +487,7 @@ static kvb_status take_ends(struct kvb_mirror *mirror, const uint8_t *ends)
     }
     mirror->forgot_full = flags & forgot_full_flag;
     mirror->is_paired = flags & paired_flag;
+    mirror->chunk_blocks = kvb_le_get_u32(ends + ends_group_count) >> chunk_shift;
     mirror->has_extra_keys = flags & extra_keys_flag;
     mirror->has_signed_hashes = flags & signed_hashes_flag;
     mirror->counts.max_proven = kvb_le_get_u64(ends + ends_most_proven);

@@ -406,6 +406,37 @@ static bool is_nameless_yet(const struct mirror_entry *entry)
     return kvb_mirror_change_copies(change, id, tier, copies);
 }
 
+size_t kvb_mirror_rest_of_chunk(
+    const struct mirror_change *change, uint32_t id, uint32_t out_ids[kvb_max_chunk_blocks])
+{
+    const struct kvb_mirror *mirror = change->mirror;
+    const struct kvb_engine_event *event = change->event;
+    /* a connector that has described a chunk names all blocks of each */
+    const bool names_last = event->tier != KVB_TIER_DEVICE && event->key == 0 &&
+                            event->token_count == 0 && mirror->chunk_blocks == 0;
+    size_t count = 0;
+
+    while (names_last && count + 1 < mirror->chunk_option && mirror->entries[id].has_parent) {
+        id = kvb_mirror_parent(mirror, id, change->group);
+        if (id == KVB_NO_ID) {
+            break;
+        }
+        out_ids[count++] = id;
+    }
+    return count;
+}
+
+/* Adds the copies of such a chunk, parents first. */
+static kvb_status add_chunk(struct mirror_change *change, uint32_t i, uint32_t id)
+{
+    uint32_t before[kvb_max_chunk_blocks];
+
+    for (size_t count = kvb_mirror_rest_of_chunk(change, id, before); count > 0; count--) {
+        KVB_TRY(add_copy(change, i, before[count - 1]));
+    }
+    return add_copy(change, i, id);
+}
+
 /* The end of the blocks that this call applies, at least one from progress->next on. */
 [[gnu::hot]] static uint32_t part_end(struct mirror_change *change)
 {
@@ -722,12 +753,23 @@ static kvb_status store_in_chain(struct mirror_change *change)
         if (!hides_content(change)) {
             kvb_mirror_republish_content(change, i);
         }
-        KVB_TRY(add_copy(change, i, id));
+        KVB_TRY(add_chunk(change, i, id));
         kvb_mirror_republish_held(change->mirror, id);
         progress->last = id;
     }
     progress->next = end;
     return KVB_OK;
+}
+
+static void learn_chunk(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+{
+    const bool is_described =
+        event->is_of_connector && event->tier != KVB_TIER_DEVICE && event->token_count > 0;
+
+    if (is_described && event->hash_count > mirror->chunk_blocks) {
+        mirror->chunk_blocks =
+            event->hash_count < kvb_max_chunk_blocks ? event->hash_count : kvb_max_chunk_blocks;
+    }
 }
 
 /* False: the event is skipped. */
@@ -740,6 +782,7 @@ static bool is_acceptable(struct mirror_change *change)
         return false;
     }
     mirror->has_extra_keys |= change->event->has_extra_keys;
+    learn_chunk(mirror, change->event);
     if (!kvb_mirror_learn_shape(mirror, change->event)) {
         mirror->counts.shapes_refused++;
         return false;

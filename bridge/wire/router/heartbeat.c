@@ -257,6 +257,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     message.period_ms = copy.period_ms;
     message.paired = copy.is_paired;
     message.speculative_drop = copy.speculative_drop;
+    message.chunk_blocks = copy.chunk_blocks;
     message.store = copy.is_store;
     message.bye = copy.is_bye;
     message.publisher = copy.publisher;
@@ -441,6 +442,9 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
     kvb_json_write_pair_u64(json, "window_tokens", heartbeat->window_tokens);
     kvb_json_write_pair_u64(json, "period_ms", heartbeat->period_ms);
     kvb_json_write_pair_bool(json, "paired", heartbeat->is_paired);
+    if (heartbeat->chunk_blocks > 0) {
+        kvb_json_write_pair_u64(json, "chunk_blocks", heartbeat->chunk_blocks);
+    }
     if (heartbeat->speculative_drop > 0) {
         kvb_json_write_pair_u64(json, "speculative_drop", heartbeat->speculative_drop);
     }
@@ -655,6 +659,7 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
         .period_ms = message->period_ms,
         .is_paired = message->paired,
         .speculative_drop = message->speculative_drop,
+        .chunk_blocks = message->chunk_blocks,
         .is_store = message->store,
         .is_bye = message->bye,
         .publisher = message->publisher,

@@ -174,6 +174,15 @@ void scene_unverify_tier(
     assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
 }
 
+void scene_chunk(struct scene *scene, const struct scene_holding *holding, uint32_t blocks)
+{
+    const struct kvb_stream_id id = id_of(scene, holding->worker_id, holding->dp_rank);
+    struct kvb_heartbeat heartbeat = heartbeat_of(scene, holding, false);
+
+    heartbeat.chunk_blocks = blocks;
+    assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
+}
+
 void scene_name_by_engine(
     struct scene *scene, const struct scene_holding *holding, const char *address)
 {

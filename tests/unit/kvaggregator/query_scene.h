@@ -57,6 +57,9 @@ void scene_tell(
 void scene_unverify_tier(
     struct scene *scene, const struct scene_holding *holding, enum kvb_tier tier);
 
+/* The tiers beyond the device hold chunks of so many blocks. */
+void scene_chunk(struct scene *scene, const struct scene_holding *holding, uint32_t blocks);
+
 /* The stream's next heartbeat, which says that blocks have the engine's names, and gives this
  * address of its worker. */
 void scene_name_by_engine(

@@ -458,6 +458,64 @@ static uint64_t route_once(struct scene *scene)
     return (decision.id.worker_id * 10) + decision.id.dp_rank;
 }
 
+/* The host holds 3 blocks of the prompt: of chunks, only whole ones are loaded. */
+static void a_hit_beyond_the_device_ends_with_a_chunk(void **state)
+{
+    static const struct {
+        uint32_t chunk;
+        const char *shown;
+    } rows[] = {
+        { 0, "\"cpu\":48," }, { 1, "\"cpu\":48," }, { 2, "\"cpu\":32," }, { 3, "\"cpu\":48," }
+    };
+    const struct scene_holding host = { 3, 0, "m", 16, KVB_TIER_HOST, 3, false };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct kvb_query query = scene_query(96, "m");
+        struct kvb_detail detail = { { 0 } };
+        struct kvb_buf buf = new_buf();
+        struct scene scene;
+        scene_empty(&scene);
+        scene_hold(&scene, &host);
+        scene_chunk(&scene, &host, rows[i].chunk);
+        assert_ok(kvb_answer_query(&scene.ctx, &query, false, &buf, &detail));
+        assert_has(&buf, rows[i].shown);
+        kvb_query_done(&query);
+        scene_done(&scene);
+    }
+}
+
+/* A worker that holds 3 blocks, in a tier that may list what is gone. */
+static void what_only_an_unverified_tier_holds_counts_as_configured(void **state)
+{
+    static const struct {
+        double share;
+        uint64_t blocks;
+    } rows[] = { { 0, 0 }, { 0.5, 1 }, { 1, 3 } };
+    const struct scene_holding host = { 3, 0, "m", 16, KVB_TIER_HOST, 3, false };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct kvb_query query = scene_query(96, "m");
+        struct kvb_route_decision decision = { 0 };
+        struct kvb_detail detail = { { 0 } };
+        struct kvb_buf buf = new_buf();
+        struct scene scene;
+        scene_empty(&scene);
+        scene.ctx.route.unverified_tiers = rows[i].share;
+        scene_hold(&scene, &host);
+        assert_ok(kvb_answer_route(&scene.ctx, &query, all_rows, &buf, &decision, &detail));
+        assert_int_equal(decision.overlap_blocks, 3); /* as long as nothing is against the tier */
+        scene_unverify_tier(&scene, &host, KVB_TIER_HOST);
+        kvb_buf_reset(&buf);
+        assert_ok(kvb_answer_route(&scene.ctx, &query, all_rows, &buf, &decision, &detail));
+        assert_int_equal(decision.overlap_blocks, rows[i].blocks);
+        kvb_buf_done(&buf);
+        kvb_query_done(&query);
+        scene_done(&scene);
+    }
+}
+
 static void routed_requests_count_until_the_next_load_report(void **state)
 {
     (void)state;
@@ -1066,6 +1124,8 @@ int main(void)
         cmocka_unit_test(a_tier_may_be_unverified_while_its_stream_is_exact),
         cmocka_unit_test(states_other_than_exact_are_listed_for_those_ranks_alone),
         cmocka_unit_test(route_answers_the_cheapest_with_all_scores),
+        cmocka_unit_test(a_hit_beyond_the_device_ends_with_a_chunk),
+        cmocka_unit_test(what_only_an_unverified_tier_holds_counts_as_configured),
         cmocka_unit_test(routed_requests_count_until_the_next_load_report),
         cmocka_unit_test(an_idle_fleet_without_load_takes_turns),
         cmocka_unit_test(a_burst_of_one_prompt_stays_together_while_it_is_predicted),

@@ -195,6 +195,47 @@ save(struct kvb_mirror *mirror, struct kvb_buf *out, uint8_t ends[kvb_mirror_end
     return count;
 }
 
+static void what_is_known_of_the_tiers_is_kept(void **state)
+{
+    (void)state;
+    const struct kvb_mirror_options options = { .max_blocks = 10, .tiers = 3 };
+    const struct kvb_digest_key key = { 0 };
+    const uint64_t hashes[] = { 901, 902 };
+    const uint32_t tokens[] = { 1, 2 };
+    uint8_t ends[kvb_mirror_ends_bytes];
+    struct kvb_mirror *mirror = NULL;
+    struct kvb_mirror *other = NULL;
+    struct kvb_event_batch batch = { 0 };
+    struct kvb_router_batch out = { 0 };
+    struct kvb_buf bytes;
+
+    kvb_buf_init(&bytes, (size_t)records * kvb_mirror_record_bytes);
+    assert_ok(kvb_mirror_new(&options, &mirror));
+    assert_ok(kvb_mirror_new(&options, &other));
+    add_stored(&batch, NULL, hashes, tokens, 2); /* a chunk, named before the device names salts */
+    last_event(&batch)->tier = KVB_TIER_HOST;
+    last_event(&batch)->is_of_connector = true;
+    add_cleared(&batch);
+    last_event(&batch)->leaves_tiers = true;
+    add_stored(&batch, NULL, hashes, tokens, 2);
+    last_event(&batch)->has_extra_keys = true;
+    apply_batch(mirror, &batch, &out);
+    const size_t count = save(mirror, &bytes, ends);
+    for (size_t i = 0; i < count; i++) {
+        assert_ok(kvb_mirror_take_record(other, bytes.data + i * kvb_mirror_record_bytes));
+    }
+    assert_ok(kvb_mirror_settle(other, ends, &key));
+    assert_int_equal(kvb_mirror_chunk_blocks(other), 2);
+    assert_int_equal(kvb_mirror_unsaid_tiers(other), 1U << KVB_TIER_HOST);
+    assert_int_equal(kvb_mirror_reset_tiers(other), kvb_mirror_reset_tiers(mirror));
+    assert_true(kvb_mirror_reset_tiers(other) >> KVB_TIER_HOST & 1);
+    kvb_mirror_free(mirror);
+    kvb_mirror_free(other);
+    kvb_event_batch_done(&batch);
+    kvb_router_batch_done(&out);
+    kvb_buf_done(&bytes);
+}
+
 static void many_copies_are_kept(void **state)
 {
     (void)state;
@@ -379,6 +420,7 @@ int main(void)
         cmocka_unit_test(a_record_that_no_mirror_writes_is_refused),
         cmocka_unit_test(ends_that_no_mirror_writes_are_refused),
         cmocka_unit_test(the_last_record_of_an_entry_counts),
+        cmocka_unit_test(what_is_known_of_the_tiers_is_kept),
         cmocka_unit_test(many_copies_are_kept),
         cmocka_unit_test(counts_that_no_mirror_writes_are_refused),
         cmocka_unit_test(the_reason_why_groups_are_unsupported_is_kept),

@@ -79,6 +79,7 @@ static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbea
     assert_int_equal(a->period_ms, b->period_ms);
     assert_int_equal(a->is_paired, b->is_paired);
     assert_int_equal(a->speculative_drop, b->speculative_drop);
+    assert_int_equal(a->chunk_blocks, b->chunk_blocks);
     assert_int_equal(a->is_store, b->is_store);
     assert_int_equal(a->is_bye, b->is_bye);
     assert_true(a->publisher == b->publisher);
@@ -514,6 +515,7 @@ static void only_readers_that_know_the_drop_may_claim_the_list([[maybe_unused]] 
         struct kvb_heartbeat heartbeat = full();
         const bool claims = i == KVB_STREAM_EXACT || i == KVB_STREAM_PARTIAL;
         heartbeat.speculative_drop = 1;
+        heartbeat.chunk_blocks = 4;
         heartbeat.state = (enum kvb_stream_state)i;
         heartbeat.reason = claims ? KVB_REASON_NONE : KVB_REASON_SILENT;
         assert_round_trip(&heartbeat);
