@@ -63,6 +63,7 @@ const char *kvb_stream_reason_name(enum kvb_stream_reason reason)
         [KVB_REASON_SALTS] = "salts",
         [KVB_REASON_AMBIGUOUS] = "ambiguous",
         [KVB_REASON_RESET] = "reset",
+        [KVB_REASON_UNANNOUNCED] = "unannounced",
         [KVB_REASON_NO_NUMBER] = "no_number",
         [KVB_REASON_OTHER_TOPIC] = "other_topic",
         [KVB_REASON_CACHING_OFF] = "caching_off",

@@ -65,6 +65,7 @@ enum kvb_stream_reason {
     KVB_REASON_SALTS,          /* its events do not name salts, adapters and media */
     KVB_REASON_AMBIGUOUS,      /* its hashes do not name contents one to one */
     KVB_REASON_RESET,          /* a reset of an idle engine's cache, without an event yet */
+    KVB_REASON_UNANNOUNCED,    /* the engine takes blocks into its device without an event */
     KVB_REASON_NO_NUMBER,      /* the engine's messages have no sequence number: they are dropped */
     KVB_REASON_OTHER_TOPIC,    /* the engine publishes under another topic than the configured */
     KVB_REASON_CACHING_OFF,    /* prefix caching is off: the engine keeps no blocks */

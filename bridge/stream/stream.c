@@ -106,6 +106,7 @@ enum placement_row {
     row_counted_whole,
     row_flawed,
     row_skipped,
+    row_unannounced,
     row_unrooted,
     row_exact
 };
@@ -137,6 +138,7 @@ static const struct verdict {
     [row_counted_whole]   = { KVB_STREAM_EXACT, KVB_REASON_NONE },
     [row_flawed]          = { KVB_STREAM_PARTIAL, KVB_REASON_NONE }, /* or the cause */
     [row_skipped]         = { KVB_STREAM_PARTIAL, KVB_REASON_SKIPPED },
+    [row_unannounced]     = { KVB_STREAM_PARTIAL, KVB_REASON_UNANNOUNCED },
     [row_unrooted]        = { KVB_STREAM_PARTIAL, KVB_REASON_UNROOTED },
     [row_exact]           = { KVB_STREAM_EXACT, KVB_REASON_NONE },
 };
@@ -241,8 +243,9 @@ void kvb_stream_state(
         when(stream->is_unproven && is_suffix, row_unproven_suffix) |
         when(stream->is_unproven, row_unproven) | when(is_without_base(stream), row_no_base) |
         when(is_counted_whole, row_counted_whole) | when(!stream->is_complete, row_flawed) |
-        when(stream->has_skipped, row_skipped) | when(is_unrooted, row_unrooted) |
-        when(true, row_exact);
+        when(stream->has_skipped, row_skipped) |
+        when(kvb_mirror_has_unannounced(stream->mirror), row_unannounced) |
+        when(is_unrooted, row_unrooted) | when(true, row_exact);
     const int row = __builtin_ctz(holds);
 
     *out_state = verdicts[row].state;

@@ -173,6 +173,16 @@ bool kvb_mirror_is_paired(const struct kvb_mirror *mirror)
     return mirror->is_paired;
 }
 
+bool kvb_mirror_has_unannounced(const struct kvb_mirror *mirror)
+{
+    uint32_t tiers = 0;
+
+    for (uint32_t i = 0; i < mirror->groups.count; i++) {
+        tiers |= mirror->groups.list[i].tiers;
+    }
+    return mirror->has_signed_hashes && (tiers & ~(1U << KVB_TIER_DEVICE)) != 0;
+}
+
 uint32_t kvb_mirror_reset_tiers(const struct kvb_mirror *mirror)
 {
     return mirror->reset_tiers;

@@ -167,6 +167,10 @@ uint32_t kvb_mirror_dropped_tiers(const struct kvb_mirror *mirror);
  * stored and removed with it.  1: each block by itself. */
 uint32_t kvb_mirror_chunk_blocks(const struct kvb_mirror *mirror);
 
+/* True: SGLang with a host tier (HiCache).  A page that is computed again while its node is on the
+ * host is on the device again without an event, and stores on the host are left out too. */
+bool kvb_mirror_has_unannounced(const struct kvb_mirror *mirror);
+
 struct kvb_mirror_counts {
     uint64_t held[KVB_LIST_COUNT]; /* published names in each list; the fields up to `shapes` are
                                       gauges */

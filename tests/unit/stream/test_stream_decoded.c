@@ -114,6 +114,35 @@ static void a_second_copy_is_gone_with_the_second_removal(void **state)
     " b1706172656e745f626c6f636b5f68617368 " parent " a9746f6b656e5f696473 " tokens                \
     " aa626c6f636b5f73697a65 01 "
 
+/* SGLang's hashes are signed; with a host tier it leaves out events. */
+static void an_engine_that_leaves_out_events_is_partial(void **state)
+{
+    static const struct {
+        bool is_signed;
+        const char *medium;
+        enum kvb_stream_state state;
+    } rows[] = {
+        { true, "a3 475055", KVB_STREAM_EXACT },
+        { false, "a3 435055", KVB_STREAM_EXACT },
+        { true, "a3 435055", KVB_STREAM_PARTIAL },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct stream_world world;
+        char hex[512];
+        (void)snprintf(
+            hex, sizeof hex, BATCH "91 97 " STORED "91 %s c0 91 01 01 c0 %s",
+            rows[i].is_signed ? "d3 fffffffffffffff0" : "05", rows[i].medium);
+        begin_new(&world);
+        live_hex(&world, 0, hex);
+        assert_state(
+            &world, rows[i].state,
+            rows[i].state == KVB_STREAM_PARTIAL ? KVB_REASON_UNANNOUNCED : KVB_REASON_NONE);
+        stream_world_end(&world);
+    }
+}
+
 /* An engine whose replies have no topic cannot repeat what it holds. */
 static void what_an_engine_repeats_depends_on_its_replies(void **state)
 {
@@ -831,6 +860,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_copy_is_gone_with_the_second_removal),
+        cmocka_unit_test(an_engine_that_leaves_out_events_is_partial),
         cmocka_unit_test(what_an_engine_repeats_depends_on_its_replies),
         cmocka_unit_test(a_reannouncement_leaves_no_phantom),
         cmocka_unit_test(one_hash_twice_in_a_removal_affects_no_other_block),
