@@ -416,3 +416,37 @@ def test_a_copy_on_the_host_outlives_the_one_on_the_device(scene, profile, tiers
     vllm.publish(engine.batch(engine.stored([2], tokens_of(2), BLOCK, medium="CPU")))
     wait_for("a removal has been seen", lambda: listed() == tiers - {"device"} and not shown("unverified_tiers"))
     wait_for("in sync", aggregator.is_exact)
+
+
+def test_a_publisher_that_counts_from_1_and_writes_parent_0_for_none_is_exact(scene):
+    """As publishers of the llm-d family do."""
+    simulator = scene.engine(form="old")
+    simulator.next_seq = 1
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(worker(simulator))
+    simulator.publish(engine.batch(engine.stored([11, 12], tokens_of(1, 2), BLOCK, parent=0)))
+    simulator.publish(engine.batch(engine.stored([13], tokens_of(2), BLOCK, parent=12)))
+    wait_for("the list is exact", aggregator.is_exact)
+    assert bridge.get("/state")["streams"][0]["unrooted"] == 0
+    tokens = [*tokens_of(1, 2), *tokens_of(2), 1]
+    answer = json.loads(aggregator.http("POST", "/query", {"token_ids": tokens, "model_name": "m"})[1])
+    assert answer["hits"] == {"7": {"0": 3 * BLOCK}}
+
+
+def test_a_route_does_not_count_what_a_host_stored_and_may_have_dropped(scene):
+    vllm = scene.engine()
+    aggregator = scene.aggregator()
+    scene.bridge(worker(vllm), profile="protobuf")
+    tokens = tokens_of(1)
+    vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK)))
+    vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK, medium="CPU")))
+    wait_for("both tiers", lambda: {row[2] for row in aggregator.rows()} == {"device", "host"})
+
+    def overlap():
+        answer = aggregator.http("POST", "/route", {"token_ids": [*tokens, 1], "model_name": "m", "dry_run": True})
+        return json.loads(answer[1])["overlap_blocks"]
+
+    assert overlap() == 1
+    vllm.publish(engine.batch(engine.removed(1)))
+    wait_for("the host alone", lambda: {row[2] for row in aggregator.rows()} == {"host"})
+    assert overlap() == 0
