@@ -316,7 +316,7 @@ static enum kvb_stream_reason tier_reason(const struct kvb_stream *stream, unsig
     if (kvb_mirror_dropped_tiers(stream->mirror) >> tier & 1) {
         return KVB_REASON_MEMORY;
     }
-    if (kvb_mirror_unsaid_tiers(stream->mirror) >> tier & 1) {
+    if (!stream->options.is_without_salts && kvb_mirror_unsaid_tiers(stream->mirror) >> tier & 1) {
         return KVB_REASON_SALTS;
     }
     return kvb_mirror_reset_tiers(stream->mirror) >> tier & 1 ? KVB_REASON_RESET : KVB_REASON_NONE;
