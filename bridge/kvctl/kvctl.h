@@ -40,6 +40,7 @@ struct kvctl_options {
     const char *name_space; /* NULL: dynamo; for `watch`, `workers`: all */
     const char *component;  /* NULL: Router; for `watch`, `workers`: all */
     bool is_json;
+    bool is_by_block;    /* of `match` */
     uint32_t timeout_ms; /* for connecting, and again for each answer */
     const char *tokens;
     const char *tokens_file;
