@@ -47,7 +47,6 @@ struct kvctl_options {
     const char *model;
     const char *lora;
     const char *salt;
-    bool is_by_block;                    /* of `match` */
     uint64_t workers[kvctl_max_workers]; /* of `watch`, like the next six */
     size_t worker_count;                 /* 0: all */
     bool has_rank;
