@@ -42,6 +42,7 @@ enum {
     kvb_max_lookahead_tokens = 64, /* tokens after a block that its hash also covers */
     kvb_max_chunk_blocks = 1024,   /* device blocks in a chunk of an offload connector */
     kvb_max_speculative_drop = 64, /* blocks that an engine gives less than it holds */
+    kvb_max_drop_groups = 32,      /* cache groups that do */
     kvb_max_stream_blocks = 1 << 24,
     kvb_max_reorder_bytes = 64 << 20, /* live batches that wait for a replay */
     kvb_max_reorder_batches = 1 << 16,

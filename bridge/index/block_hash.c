@@ -117,3 +117,10 @@ size_t kvb_tokens_hash_prompt(
     }
     return blocks;
 }
+
+kvb_block_hash kvb_block_hash_in_window(kvb_block_hash block, unsigned window)
+{
+    static const uint64_t odd = UINT64_C(0x9e3779b97f4a7c15); /* 2^64 / golden ratio */
+
+    return (kvb_block_hash){ block.value ^ window * odd };
+}

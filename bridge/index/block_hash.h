@@ -39,6 +39,10 @@ kvb_tokens_hash kvb_tokens_hash_of_event(
 kvb_block_hash kvb_block_hash_root(kvb_tokens_hash first);
 kvb_block_hash kvb_block_hash_next(kvb_block_hash parent, kvb_tokens_hash tokens);
 
+/* The name of a block in the window list, for the groups of window number `window` of the
+ * heartbeat.  Those of the first window are the blocks' own names. */
+kvb_block_hash kvb_block_hash_in_window(kvb_block_hash block, unsigned window);
+
 /* Hashes all complete blocks of a prompt without multimodal ids.  Returns how many hashes it wrote.
  * A block is complete when the prompt also contains its lookahead tokens.  out_tokens has room for
  * count / block_size hashes. */

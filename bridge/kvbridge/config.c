@@ -170,6 +170,16 @@ static const struct kvb_conf_key worker_keys[] = {
               "with EAGLE or MTP, up to 0.32, and from 0.33 on where the blocks' hashes\n"
               "have no lookahead (disable_lookahead_block_hashes, or a KV connector).\n"
               "Ignored while the blocks have lookahead." },
+    { "speculative_drop_groups", KVB_CONF_U64S, NULL, 0, kvb_max_drop_groups - 1,
+      FIELD(speculative_drop_groups),
+      .count_offset = offsetof(struct kvb_worker_config, speculative_drop_group_count),
+      .help = "In a model with several cache groups, the numbers (group_idx) of those that\n"
+              "drop these blocks.  None: those of full attention, where the draft model\n"
+              "is; all of them in a model of windows alone." },
+    { "attention_chunk", KVB_CONF_U32, "0", 0, INT32_MAX, FIELD(attention_chunk),
+      .help = "Tokens in a chunk of chunked local attention (attention_chunk_size in the\n"
+              "model's config.json), which its events do not give; 0: not known, such a\n"
+              "stream is UNVERIFIED(groups)." },
     { "salts", KVB_CONF_BOOL, "true", 0, 0, FIELD(has_salts),
       .help = "false: no request to this engine has a cache salt, an adapter or an image.\n"
               "vLLM up to 0.16 and SGLang before 0.5.20 do not publish them: such a\n"
@@ -282,6 +292,8 @@ static const struct kvb_conf_table worker_table = {
       .help = "See workers.ranks." },                                                              \
     { group ".speculative_drop", KVB_CONF_U32, "0", 0, kvb_max_speculative_drop,                   \
       FIELD(worker.speculative_drop), .help = "See workers.speculative_drop." },                   \
+    { group ".attention_chunk", KVB_CONF_U32, "0", 0, INT32_MAX, FIELD(worker.attention_chunk),    \
+      .help = "See workers.attention_chunk." },                                                    \
     { group ".topic", KVB_CONF_STRING, "", 0, FIELD(worker.topic), .help = "See workers.topic." }, \
     { group ".salts", KVB_CONF_BOOL, "true", 0, 0, FIELD(worker.has_salts),                        \
       .help = "See workers.salts." },                                                              \

@@ -64,6 +64,16 @@ static void put_places(
     }
 }
 
+static uint32_t drop_groups_of(const struct kvb_worker_config *worker)
+{
+    uint32_t groups = 0;
+
+    for (size_t i = 0; i < worker->speculative_drop_group_count; i++) {
+        groups |= 1U << worker->speculative_drop_groups[i];
+    }
+    return groups;
+}
+
 static kvb_status open_stream(
     struct kvb_bridge *bridge, const struct kvb_worker_config *worker, struct bridge_rank *rank)
 {
@@ -74,6 +84,7 @@ static kvb_status open_stream(
         .block_size = worker->block_size,
         .total_blocks = worker->total_blocks,
         .speculative_drop = worker->speculative_drop,
+        .speculative_drop_groups = drop_groups_of(worker),
         .has_replay = worker->replay[0] != '\0',
         .is_store = kvb_worker_is_store(worker),
         .is_without_salts = !worker->has_salts,
@@ -88,6 +99,7 @@ static kvb_status open_stream(
                     .tiers = kvb_published_lists(config),
                     .pool_block_size = worker->block_size,
                     .chunk_blocks = worker->offload_chunk_blocks,
+                    .chunk_tokens = worker->attention_chunk,
                     .lora_name = worker->lora },
     };
 

@@ -55,7 +55,7 @@ const char *kvb_group_kind_name(enum kvb_group_kind kind)
 
 bool kvb_group_kind_has_rule(enum kvb_group_kind kind)
 {
-    return kind == KVB_GROUP_FULL || kind == KVB_GROUP_WINDOW;
+    return kind == KVB_GROUP_FULL || kind == KVB_GROUP_WINDOW || kind == KVB_GROUP_CHUNKED;
 }
 
 void kvb_event_batch_done(struct kvb_event_batch *batch)

@@ -68,7 +68,7 @@ enum kvb_group_kind {
     /* The others have no rule here: how much of a prefix they allow is not known.  Checkpoints
      * contain these numbers. */
     KVB_GROUP_OTHER,   /* a kind that the reader does not know, or a window without a length */
-    KVB_GROUP_CHUNKED, /* chunked local attention */
+    KVB_GROUP_CHUNKED, /* chunked local attention: the blocks of the last chunk */
     KVB_GROUP_CROSS,   /* cross attention */
     KVB_GROUP_ENCODER, /* attention of an encoder */
     KVB_GROUP_KIND_COUNT

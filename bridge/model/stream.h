@@ -147,6 +147,16 @@ struct kvb_tier_shape {
 
 enum { kvb_max_tier_shapes = 8 }; /* of one stream */
 
+/* Cache groups of one kind that hold only a part of a prefix: index/usable.h. */
+struct kvb_window_rule {
+    uint32_t tokens; /* the sliding window, 2 for Mamba states; or the chunk; never 0 */
+    uint32_t size;   /* a block of the group, in blocks of the device's size */
+    uint32_t drop;   /* as speculative_drop, in blocks of the group */
+    bool is_chunked; /* chunked local attention */
+};
+
+enum { kvb_max_windows = 8 }; /* of one stream */
+
 /* What a bridge publishes about each of its streams, every period_ms and when it changes. */
 struct kvb_heartbeat {
     uint64_t worker_id;
@@ -165,9 +175,14 @@ struct kvb_heartbeat {
      * bridges; then all tiers have block_size and lookahead. */
     struct kvb_tier_shape shapes[kvb_max_tier_shapes];
     size_t shape_count;
-    uint32_t window_tokens; /* size of the sliding window; 0: the model has none */
-    /* Blocks at the end of a held prefix that the engine does not use: EAGLE and MTP without
-     * lookahead hashes. */
+    /* The largest sliding window or chunk; 0: the model has none.  `windows` is empty where this is
+     * the whole rule: one window beside full attention, in blocks of the same size. */
+    uint32_t window_tokens;
+    struct kvb_window_rule windows[kvb_max_windows];
+    size_t window_count;
+    bool is_without_full; /* no group of full attention: the device's list is empty */
+    /* Blocks at the end of a held prefix that the full-attention groups do not use: EAGLE and MTP
+     * without lookahead hashes. */
     uint32_t speculative_drop;
     uint32_t chunk_blocks; /* a hit beyond the device ends at a multiple of so many blocks; 0: 1 */
     uint32_t period_ms;    /* between heartbeats without a change; 0, from old bridges: 1000 */

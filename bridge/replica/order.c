@@ -371,12 +371,27 @@ static bool has_other_shapes(const struct kvb_heartbeat *old, const struct kvb_h
     return is_other;
 }
 
+static bool has_other_windows(const struct kvb_heartbeat *old, const struct kvb_heartbeat *update)
+{
+    bool is_other = old->window_tokens != update->window_tokens ||
+                    old->window_count != update->window_count ||
+                    old->is_without_full != update->is_without_full;
+
+    for (size_t i = 0; !is_other && i < update->window_count; i++) {
+        const struct kvb_window_rule *a = &old->windows[i];
+        const struct kvb_window_rule *b = &update->windows[i];
+        is_other = a->tokens != b->tokens || a->size != b->size || a->drop != b->drop ||
+                   a->is_chunked != b->is_chunked;
+    }
+    return is_other;
+}
+
 static bool has_other_traits(const struct kvb_follower *shown, const struct kvb_heartbeat *update)
 {
     const struct kvb_heartbeat *old = &shown->heartbeat;
 
     return !shown->has_heartbeat || has_other_shapes(old, update) ||
-           old->window_tokens != update->window_tokens || old->hashes != update->hashes ||
+           has_other_windows(old, update) || old->hashes != update->hashes ||
            old->speculative_drop != update->speculative_drop ||
            old->chunk_blocks != update->chunk_blocks || old->is_paired != update->is_paired ||
            old->is_store != update->is_store || strcmp(old->model, update->model) != 0;

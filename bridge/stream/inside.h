@@ -124,7 +124,8 @@ struct stream_description {
     enum kvb_stream_state state;
     enum kvb_stream_reason reason;
     uint64_t epochs;
-    uint32_t window_tokens;
+    size_t windows; /* kinds of groups with a window or chunks: each keeps its place */
+    bool has_full;
     size_t shape_count;
     struct kvb_block_shape shape;
     bool is_paired, has_objects;

@@ -269,7 +269,6 @@ static struct kvb_block_shape main_shape(const struct kvb_stream *stream)
                : (struct kvb_block_shape){ .block_size = stream->options.block_size };
 }
 
-/* With lookahead hashes the engine drops nothing: its last block is the one without a name. */
 /* 0: blocks by themselves. */
 static uint32_t chunk_blocks(const struct kvb_stream *stream)
 {
@@ -278,16 +277,48 @@ static uint32_t chunk_blocks(const struct kvb_stream *stream)
     return blocks > 1 ? blocks : 0;
 }
 
-static uint32_t speculative_drop(const struct kvb_stream *stream)
+/* What the groups with these numbers drop.  Unless it is configured which do, they are those of
+ * full attention, where the draft model is, or all of a model without them.  With lookahead hashes
+ * none does: there the last block is the one without a name. */
+static uint32_t drop_of(const struct kvb_stream *stream, uint32_t numbers, bool is_by_default)
 {
-    return main_shape(stream).lookahead > 0 ? 0 : stream->options.speculative_drop;
+    const uint32_t chosen = stream->options.speculative_drop_groups;
+    const bool drops = chosen != 0 ? (chosen & numbers) != 0 : is_by_default;
+
+    return drops && main_shape(stream).lookahead == 0 ? stream->options.speculative_drop : 0;
+}
+
+static void describe_windows(const struct kvb_stream *stream, struct kvb_heartbeat *beat)
+{
+    enum { mamba_tokens = 2 }; /* a draft model has no Mamba layers */
+    const struct kvb_mirror *mirror = stream->mirror;
+    struct kvb_window_rule *rules = beat->windows;
+    const bool has_full = kvb_mirror_has_full(mirror);
+
+    beat->window_count = kvb_mirror_windows(mirror, rules);
+    for (size_t i = 0; i < beat->window_count; i++) {
+        const uint32_t numbers = kvb_mirror_window_groups(mirror, (unsigned)i);
+        const bool may_drop = !rules[i].is_chunked && rules[i].tokens != mamba_tokens;
+        rules[i].drop = may_drop ? drop_of(stream, numbers, !has_full) : 0;
+        beat->window_tokens =
+            rules[i].tokens > beat->window_tokens ? rules[i].tokens : beat->window_tokens;
+    }
+    beat->is_without_full = beat->window_count > 0 && !has_full;
+    /* Before the first group: as if it were of full attention, and drops. */
+    const uint32_t numbers = has_full ? kvb_mirror_full_groups(mirror) : UINT32_MAX;
+    beat->speculative_drop = beat->is_without_full ? 0 : drop_of(stream, numbers, true);
+    if (beat->window_count == 1 && has_full && !rules[0].is_chunked && rules[0].size == 1 &&
+        rules[0].drop == 0) {
+        beat->window_count = 0; /* window_tokens says it all */
+        rules[0] = (struct kvb_window_rule){ 0 };
+    }
 }
 
 static bool has_same_shapes(const struct stream_description *a, const struct stream_description *b)
 {
-    return a->window_tokens == b->window_tokens && a->shape_count == b->shape_count &&
-           a->shape.block_size == b->shape.block_size && a->shape.lookahead == b->shape.lookahead &&
-           a->is_paired == b->is_paired;
+    return a->windows == b->windows && a->has_full == b->has_full &&
+           a->shape_count == b->shape_count && a->shape.block_size == b->shape.block_size &&
+           a->shape.lookahead == b->shape.lookahead && a->is_paired == b->is_paired;
 }
 
 static bool
@@ -332,8 +363,10 @@ tier_reasons(const struct kvb_stream *stream, enum kvb_stream_reason out[KVB_TIE
 
 [[gnu::hot]] bool kvb_stream_describe(struct kvb_stream *stream)
 {
+    struct kvb_window_rule rules[kvb_max_windows];
     struct stream_description now = { .epochs = stream->epochs,
-                                      .window_tokens = kvb_mirror_window_tokens(stream->mirror),
+                                      .windows = kvb_mirror_windows(stream->mirror, rules),
+                                      .has_full = kvb_mirror_has_full(stream->mirror),
                                       .shape_count = kvb_mirror_count(stream->mirror)->shape_count,
                                       .shape = main_shape(stream),
                                       .is_paired = kvb_mirror_is_paired(stream->mirror),
@@ -361,9 +394,7 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
         .hashes = stream->options.mirror.hashes,
         .profile = stream->options.profile,
         .shape_count = counts->shape_count,
-        .window_tokens = kvb_mirror_window_tokens(stream->mirror),
         .is_paired = kvb_mirror_is_paired(stream->mirror),
-        .speculative_drop = speculative_drop(stream),
         .chunk_blocks = chunk_blocks(stream),
         .is_store = is_store(stream),
         .doubtful = counts->doubtful,
@@ -374,6 +405,7 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
     memcpy(beat.shapes, counts->shapes, sizeof beat.shapes);
     beat.block_size = main_shape(stream).block_size;
     beat.lookahead = main_shape(stream).lookahead;
+    describe_windows(stream, &beat);
     kvb_stream_state(stream, &beat.state, &beat.reason);
     beat.has_missing_at_most = missing_at_most(stream, &beat.missing_at_most);
     for (size_t tier = 0; tier < KVB_LIST_COUNT && !stream->is_withdrawn; tier++) {

@@ -73,9 +73,10 @@ struct kvb_stream_options {
     /* Blocks at the end of a held prefix that the engine does not use, while its blocks have no
      * lookahead. */
     uint32_t speculative_drop;
-    uint64_t total_blocks; /* device blocks of the engine; 0 = not known */
-    bool has_replay;       /* false: the stream is UNVERIFIED, never EXACT */
-    bool is_store;         /* the source is a store, whatever its events show */
+    uint32_t speculative_drop_groups; /* bit g: group number g drops; 0: see stream.c */
+    uint64_t total_blocks;            /* device blocks of the engine; 0 = not known */
+    bool has_replay;                  /* false: the stream is UNVERIFIED, never EXACT */
+    bool is_store;                    /* the source is a store, whatever its events show */
     bool is_without_salts; /* no request has a salt, an adapter or an image that events leave out */
     bool has_hidden_pools; /* as kvb_stream_note_hidden_pools() */
     enum kvb_offload_removals offload_removals;

@@ -84,12 +84,12 @@ RUNS = [
     Row("vllm-0.33-mamba-eagle", more="speculative_drop = 1;"),
     # groups
     Row("vllm-0.20.2-hybrid", replay="old", short=6, states=("UNVERIFIED(groups)",)),
-    Row("vllm-0.30.0-twowindows", short=27, states=("UNVERIFIED(groups)",)),
-    Row("vllm-0.33-twowindows", in_bounds=3, short=31, states=("UNVERIFIED(groups)",)),
+    Row("vllm-0.30.0-twowindows"),
+    Row("vllm-0.33-twowindows", in_bounds=3),
     Row("vllm-0.33-gemma3"),
-    Row("vllm-0.33-swaonly", short=79, states=("UNVERIFIED(groups)",)),
-    Row("vllm-0.33-chunked", states=("UNVERIFIED(groups)",)),
-    Row("vllm-0.33-sizes", short=68, states=("UNVERIFIED(groups)",)),
+    Row("vllm-0.33-swaonly"),
+    Row("vllm-0.33-chunked", more="attention_chunk = 64;"),
+    Row("vllm-0.33-sizes", in_bounds=1),
     Row("vllm-0.33-mamba-scheduler", in_bounds=2),
     Row("vllm-0.33-mamba-fine", short=31, states=("UNVERIFIED(groups)",)),
     # tiers: JSON has the device alone

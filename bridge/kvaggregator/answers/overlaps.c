@@ -105,39 +105,6 @@ kvb_status kvb_query_context_names(
     return KVB_OK;
 }
 
-/* ---- How much of a held prefix a request is given ---- */
-
-size_t kvb_window_need(uint32_t window_tokens, uint32_t block_size)
-{
-    const uint64_t behind = window_tokens > 0 ? window_tokens - 1 : 0; /* without the new token */
-
-    return (size_t)((behind + block_size - 1) / block_size);
-}
-
-size_t kvb_usable_blocks(
-    const struct kvb_block_set *window, const kvb_block_hash *names, size_t count, size_t need)
-{
-    size_t run = 0;
-
-    if (need == 0) {
-        return count;
-    }
-    for (size_t at = count; at > 0; at--) {
-        run = window && kvb_block_set_has(window, names[at - 1]) ? run + 1 : 0;
-        if (run == need) {
-            return at - 1 + need;
-        }
-    }
-    return run; /* the run at the beginning of the prompt */
-}
-
-size_t kvb_hit_blocks_max(size_t tokens, uint32_t block_size, bool is_paired)
-{
-    const size_t computed = is_paired ? 2 : 1;
-
-    return tokens > computed ? (tokens - computed) / block_size : 0;
-}
-
 /* ---- Recording the results of a match ---- */
 
 struct noting {
@@ -222,23 +189,38 @@ static const kvb_block_hash *names_for(struct noting *noting, const struct kvb_o
     return noting->names;
 }
 
+/* The window list of a stream and the names of the query's blocks. */
+struct window_look {
+    const struct kvb_block_set *list; /* NULL: empty */
+    const kvb_block_hash *names;
+};
+
+static bool is_in_window(const void *context, size_t at, unsigned window)
+{
+    const struct window_look *look = context;
+
+    return look->list &&
+           kvb_block_set_has(look->list, kvb_block_hash_in_window(look->names[at], window));
+}
+
+/* Of a hybrid model, whose full-attention groups hold the first `depth` blocks. */
 static void
 note_hybrid(struct noting *noting, uint32_t at, struct kvb_block_shape shape, uint32_t depth)
 {
     struct kvb_overlap *overlap = &noting->ctx->listing.streams[at];
     const struct kvb_follower *follower = overlap->follower;
-    const size_t need = kvb_window_need(follower->heartbeat.window_tokens, shape.block_size);
-    const kvb_block_hash *names = names_for(noting, overlap);
+    const struct window_look look = { .list = follower->window,
+                                      .names = names_for(noting, overlap) };
+    const struct kvb_usable_prompt prompt = {
+        .count = noting->count, .held = depth, .has = is_in_window, .context = &look
+    };
 
-    if (!names) {
+    if (!look.names) {
         return;
     }
-    /* The full-attention groups look one block past the most that a request takes, and drop it. */
-    const size_t most = hit_blocks_max(noting, overlap) + (overlap->drop > 0);
-    const size_t held = drop_of(overlap, depth);
-    const size_t given = drop_of(overlap, min_of(depth, most));
-    const size_t usable = kvb_usable_blocks(follower->window, names, held, need);
-    const size_t hit = kvb_usable_blocks(follower->window, names, given, need);
+    const size_t usable = kvb_usable_blocks(&follower->heartbeat, &prompt, SIZE_MAX);
+    const size_t hit =
+        kvb_usable_blocks(&follower->heartbeat, &prompt, hit_blocks_max(noting, overlap));
     note_tokens(&noting->ctx->listing, at, KVB_TIER_DEVICE, (uint64_t)usable * shape.block_size);
     note_hit(overlap, (uint64_t)hit * shape.block_size);
 }
@@ -288,6 +270,20 @@ static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)
     }
 }
 
+/* Streams without full attention have no list that a match would find. */
+static void note_alone(struct noting *noting)
+{
+    const struct kvb_listing *listing = &noting->ctx->listing;
+
+    for (size_t at = 0; listing->has_alone && at < listing->count; at++) {
+        const struct kvb_overlap *overlap = &listing->streams[at];
+        if (overlap->is_alone && overlap->follower->window &&
+            (!noting->shape || kvb_block_shape_is_same(*noting->shape, overlap->shape))) {
+            note_hybrid(noting, (uint32_t)at, overlap->shape, 0);
+        }
+    }
+}
+
 /* ---- Matching ---- */
 
 static kvb_status match_tokens(struct kvb_query_context *ctx, const struct kvb_query *query)
@@ -307,6 +303,7 @@ static kvb_status match_tokens(struct kvb_query_context *ctx, const struct kvb_q
         KVB_TRY(kvb_prefix_index_match(ctx->index, ctx->hashes, noting.count, &ctx->match));
         listing->request_blocks[i] = noting.count;
         kvb_match_each(&ctx->match, note_depth, &noting);
+        note_alone(&noting);
         KVB_TRY(noting.status);
     }
     return KVB_OK;
@@ -326,6 +323,7 @@ static kvb_status match_hashes(struct kvb_query_context *ctx, const struct kvb_q
         KVB_TRY(kvb_prefix_index_match_blocks(ctx->index, noting.names, query->count, &ctx->match));
     }
     kvb_match_each(&ctx->match, note_depth, &noting);
+    note_alone(&noting);
     return noting.status;
 }
 

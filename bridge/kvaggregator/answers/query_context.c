@@ -300,6 +300,7 @@ static kvb_status make_room(struct kvb_query_context *ctx)
     listing->holder_count = 0;
     listing->shape_count = 0;
     listing->has_worker = false;
+    listing->has_alone = false;
     listing->has_several_sizes = false;
     return KVB_OK;
 }
@@ -361,8 +362,10 @@ static void list_query_stream(struct kvb_query_context *ctx, uint32_t number)
                               .shape = shape,
                               .is_plain = is_plain,
                               .is_paired = heartbeat->is_paired,
+                              .is_alone = heartbeat->is_without_full,
                               .drop = heartbeat->speculative_drop,
                               .is_store = heartbeat->is_store };
+    listing->has_alone = listing->has_alone || heartbeat->is_without_full;
     if (!heartbeat->is_store) {
         note_worker(listing, listing->count);
     }

@@ -3,6 +3,7 @@
 #include "core/status.h"
 #include "index/block_set.h"
 #include "index/index.h"
+#include "index/usable.h"
 #include "load/audit.h"
 #include "load/audit_sums.h"
 #include "load/peers.h"
@@ -57,6 +58,7 @@ struct kvb_overlap {
     bool is_plain; /* all tiers have that shape, and there is no window */
     bool is_paired;
     bool is_store;
+    bool is_alone;         /* no group of full attention */
     uint32_t drop;         /* the device's speculative_drop, in blocks */
     size_t request_blocks; /* complete blocks of the query in that shape */
     uint64_t tokens[KVB_TIER_COUNT];
@@ -96,6 +98,7 @@ struct kvb_listing {
     size_t request_blocks[kvb_listing_max_shapes]; /* blocks of this query in each shape */
     size_t shape_count;
     bool has_worker;        /* false: only stores */
+    bool has_alone;         /* a stream has no group of full attention */
     bool has_several_sizes; /* the workers' device blocks have several sizes */
     size_t first_worker;    /* position in streams */
 };
@@ -208,27 +211,3 @@ bool kvb_block_shape_is_same(struct kvb_block_shape a, struct kvb_block_shape b)
 
 /* The index of the shape in the listing; shape_count when it is absent. */
 size_t kvb_listing_find_shape(const struct kvb_listing *listing, struct kvb_block_shape shape);
-
-/* ---- How much of a held prefix an engine uses ----
- *
- * Source: the lookups of vLLM 0.33 and of SGLang 0.5.23, as recorded in tests/data/probes.
- * Threads: any thread; nothing is kept. */
-
-/* How many blocks the sliding-window groups must hold at the end of a usable prefix: the blocks in
- * the window of the next token.  0: none. */
-size_t kvb_window_need(uint32_t window_tokens, uint32_t block_size);
-
-/* For a hybrid model: how many of the blocks names[0 .. count - 1], which the full-attention groups
- * all hold, can be used.  The usable prefix ends with the last run of `need` blocks in the window
- * list; without such a run it is the run at the beginning of the prompt.
- *
- *     need 2, window list:   0 1 . . 4 5 . 7      usable: 6 blocks
- *                            0 . . . 4 . . 7      usable: 1 block
- *
- * window NULL: an empty list.  Cost: at most one look-up in the set for each block. */
-size_t kvb_usable_blocks(
-    const struct kvb_block_set *window, const kvb_block_hash *names, size_t count, size_t need);
-
-/* The most cached blocks that an engine uses for a prompt of this many tokens: it always computes
- * the last token itself, or, if is_paired (EAGLE), the last two. */
-size_t kvb_hit_blocks_max(size_t tokens, uint32_t block_size, bool is_paired);

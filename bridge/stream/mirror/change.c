@@ -86,12 +86,13 @@ publish_tier(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool
     if (!entry_decides(change, id, block, list)) {
         return KVB_OK;
     }
+    const kvb_block_hash listed = kvb_mirror_listed_name(mirror, entry, block, list);
     if (!is_held) {
-        return publish_removed_name(change, block, list);
+        return publish_removed_name(change, listed, list);
     }
-    KVB_TRY(kvb_mirror_note_held(mirror, block, list, true));
-    kvb_mirror_refresh_note_stored(mirror, entry, block, list);
-    return publish_stored(change, entry, block, list);
+    KVB_TRY(kvb_mirror_note_held(mirror, listed, list, true));
+    kvb_mirror_refresh_note_stored(mirror, entry, listed, list);
+    return publish_stored(change, entry, listed, list);
 }
 
 [[gnu::hot]] kvb_status kvb_mirror_change_copies(
@@ -167,20 +168,26 @@ void kvb_mirror_set_tree(struct kvb_mirror *mirror, struct kvb_block_tree *tree)
  * Finds the group of an event, and updates the lists when a new group begins to count in them. */
 
 /* Removes all names from the list, because the group that begins to count in it holds none of
- * them.  A store's names stay that another family of shards holds. */
+ * them; from the window list those of the group's kind.  A store's names stay that another family
+ * of shards holds. */
 static kvb_status
 empty_list(struct mirror_change *change, const struct mirror_group *group, unsigned list)
 {
     struct kvb_mirror *mirror = change->mirror;
 
     for (size_t id = 0; mirror->counts.held[list] > 0 && id < mirror->entry_end; id++) {
+        const struct mirror_entry *entry = &mirror->entries[id];
         if (!kvb_mirror_speaks(mirror, (uint32_t)id, list) ||
+            (list == KVB_LIST_WINDOW &&
+             mirror->groups.list[kvb_mirror_context(mirror, entry)->group].window !=
+                 group->window) ||
             (group->family != 0 &&
              kvb_mirror_is_listed_without(mirror, (uint32_t)id, list, group->family))) {
             continue;
         }
-        const kvb_block_hash block = kvb_mirror_block(mirror, &mirror->entries[id]);
-        KVB_TRY(publish_removed_name(change, block, list));
+        const kvb_block_hash block = kvb_mirror_block(mirror, entry);
+        KVB_TRY(
+            publish_removed_name(change, kvb_mirror_listed_name(mirror, entry, block, list), list));
     }
     return KVB_OK;
 }
@@ -190,7 +197,7 @@ empty_list(struct mirror_change *change, const struct mirror_group *group, unsig
 static kvb_status join_tier(struct mirror_change *change, struct mirror_group *group)
 {
     const enum kvb_tier tier = change->event->tier;
-    const unsigned list = group->kind == KVB_GROUP_WINDOW ? KVB_LIST_WINDOW : tier;
+    const unsigned list = group->window_tokens > 0 ? KVB_LIST_WINDOW : tier;
 
     KVB_TRY(empty_list(change, group, list));
     group->tiers |= 1U << tier;
@@ -198,11 +205,12 @@ static kvb_status join_tier(struct mirror_change *change, struct mirror_group *g
     return KVB_OK;
 }
 
-static bool is_as_known(const struct mirror_group *group, const struct kvb_engine_event *event)
+static bool is_as_known(
+    const struct kvb_mirror *mirror, const struct mirror_group *group,
+    const struct kvb_engine_event *event)
 {
-    return !event->has_group ||
-           (group->kind == event->group_kind &&
-            (group->kind != KVB_GROUP_WINDOW || group->window_tokens == event->window_tokens));
+    return !event->has_group || (group->kind == event->group_kind &&
+                                 group->window_tokens == kvb_mirror_window_of(mirror, event));
 }
 
 static void count_unmet(struct mirror_change *change)
@@ -220,7 +228,7 @@ static void count_unmet(struct mirror_change *change)
 static void set_group(struct mirror_change *change, uint32_t place)
 {
     change->group = place;
-    change->is_window = change->mirror->groups.list[place].kind == KVB_GROUP_WINDOW;
+    change->is_window = change->mirror->groups.list[place].window_tokens > 0;
 }
 
 void kvb_mirror_find_group(struct mirror_change *change)
@@ -245,7 +253,7 @@ kvb_status kvb_mirror_meet_group(struct mirror_change *change, bool *out_is_take
         return KVB_OK;
     }
     struct mirror_group *group = &mirror->groups.list[place];
-    if (is_stored && !is_as_known(group, event)) {
+    if (is_stored && !is_as_known(mirror, group, event)) {
         kvb_mirror_note_odd(&mirror->groups, odd_changed);
     }
     set_group(change, place);
@@ -253,7 +261,7 @@ kvb_status kvb_mirror_meet_group(struct mirror_change *change, bool *out_is_take
         mirror->counts.window_elsewhere += event->hash_count;
         return KVB_OK;
     }
-    *out_is_taken = kvb_group_kind_has_rule(group->kind);
+    *out_is_taken = group->kind == KVB_GROUP_FULL || group->window_tokens > 0;
     return is_stored && *out_is_taken && !(group->tiers >> event->tier & 1)
                ? join_tier(change, group)
                : KVB_OK;

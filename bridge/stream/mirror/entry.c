@@ -291,10 +291,10 @@ struct holders {
     uint32_t lowest; /* the lowest id in groups that the list needs; KVB_NO_ID: none */
 };
 
-static struct holders
-holders_of(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list, uint32_t except)
+static struct holders holders_of(
+    const struct kvb_mirror *mirror, kvb_block_hash block, enum kvb_tier tier, uint32_t wanted,
+    uint32_t except)
 {
-    const enum kvb_tier tier = tier_of_list(list);
     struct holders holders = { .lowest = KVB_NO_ID };
 
     if (mirror->entry_count == 0) {
@@ -304,11 +304,23 @@ holders_of(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list,
     for (uint32_t id; (id = next_holder(mirror, &probe, block, tier, except)) != KVB_NO_ID;) {
         const uint32_t group = 1U << kvb_mirror_context(mirror, &mirror->entries[id])->group;
         holders.groups |= group;
-        if ((group & mirror->groups.wanted[list]) && id < holders.lowest) {
+        if ((group & wanted) && id < holders.lowest) {
             holders.lowest = id;
         }
     }
     return holders;
+}
+
+/* The groups that must all hold a name so that the list has it for this group. */
+static uint32_t
+wanted_with(const struct kvb_mirror *mirror, const struct mirror_entry *entry, unsigned list)
+{
+    const struct mirror_groups *groups = &mirror->groups;
+
+    return list == KVB_LIST_WINDOW
+               ? groups->windows[groups->list[kvb_mirror_context(mirror, entry)->group].window]
+                     .wanted
+               : groups->wanted[list];
 }
 
 /* True: an entry other than `except`, of any group, holds the name in the tier. */
@@ -326,37 +338,37 @@ bool kvb_mirror_decides(
     if (mirror->groups.count == 1 && mirror->entry_count > 0) { /* most engines have one group */
         return !is_held_elsewhere(mirror, block, tier_of_list(list), id);
     }
-    const uint32_t wanted = mirror->groups.wanted[list];
+    const uint32_t wanted = wanted_with(mirror, &mirror->entries[id], list);
     const uint32_t group = 1U << kvb_mirror_context(mirror, &mirror->entries[id])->group;
-    const uint32_t others = holders_of(mirror, block, list, id).groups;
+    const uint32_t others = holders_of(mirror, block, tier_of_list(list), wanted, id).groups;
 
     if (mirror->groups.shard_mask != 0) {
-        return !kvb_mirror_holds_all(&mirror->groups, list, others, no_family) &&
-               kvb_mirror_holds_all(&mirror->groups, list, others | group, no_family);
+        return !kvb_mirror_holds_all(&mirror->groups, wanted, others, no_family) &&
+               kvb_mirror_holds_all(&mirror->groups, wanted, others | group, no_family);
     }
     return !(others & group) && ((others | group) & wanted) == wanted;
 }
 
-static bool is_whole(const struct kvb_mirror *mirror, unsigned list, struct holders holders)
+static bool is_whole(const struct kvb_mirror *mirror, uint32_t wanted, struct holders holders)
 {
-    const uint32_t wanted = mirror->groups.wanted[list];
-
     if (holders.lowest != KVB_NO_ID && mirror->groups.shard_mask != 0) {
-        return kvb_mirror_holds_all(&mirror->groups, list, holders.groups, no_family);
+        return kvb_mirror_holds_all(&mirror->groups, wanted, holders.groups, no_family);
     }
     return holders.lowest != KVB_NO_ID && (holders.groups & wanted) == wanted;
 }
 
-bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
-{
-    return is_whole(mirror, list, holders_of(mirror, block, list, KVB_NO_ID));
-}
-
+/* For the lists of the tiers, and so is kvb_mirror_lists(). */
 uint32_t kvb_mirror_speaker(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
 {
-    const struct holders holders = holders_of(mirror, block, list, KVB_NO_ID);
+    const uint32_t wanted = mirror->groups.wanted[list];
+    const struct holders holders = holders_of(mirror, block, tier_of_list(list), wanted, KVB_NO_ID);
 
-    return is_whole(mirror, list, holders) ? holders.lowest : KVB_NO_ID;
+    return is_whole(mirror, wanted, holders) ? holders.lowest : KVB_NO_ID;
+}
+
+bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list)
+{
+    return kvb_mirror_speaker(mirror, block, list) != KVB_NO_ID;
 }
 
 bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned list)
@@ -368,18 +380,31 @@ bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned li
         kvb_mirror_list_of(mirror, entry, tier) != list) {
         return false;
     }
+    const uint32_t wanted = wanted_with(mirror, entry, list);
     const struct holders holders =
-        holders_of(mirror, kvb_mirror_block(mirror, entry), list, KVB_NO_ID);
-    return holders.lowest == id && is_whole(mirror, list, holders);
+        holders_of(mirror, kvb_mirror_block(mirror, entry), tier, wanted, KVB_NO_ID);
+    return holders.lowest == id && is_whole(mirror, wanted, holders);
+}
+
+kvb_block_hash kvb_mirror_listed_name(
+    const struct kvb_mirror *mirror, const struct mirror_entry *entry, kvb_block_hash block,
+    unsigned list)
+{
+    return list == KVB_LIST_WINDOW
+               ? kvb_block_hash_in_window(
+                     block, mirror->groups.list[kvb_mirror_context(mirror, entry)->group].window)
+               : block;
 }
 
 bool kvb_mirror_is_listed_without(
     const struct kvb_mirror *mirror, uint32_t id, unsigned list, uint32_t family)
 {
-    const kvb_block_hash block = kvb_mirror_block(mirror, &mirror->entries[id]);
-    const struct holders holders = holders_of(mirror, block, list, KVB_NO_ID);
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const uint32_t wanted = wanted_with(mirror, entry, list);
+    const struct holders holders =
+        holders_of(mirror, kvb_mirror_block(mirror, entry), tier_of_list(list), wanted, KVB_NO_ID);
 
-    return kvb_mirror_holds_all(&mirror->groups, list, holders.groups, family);
+    return kvb_mirror_holds_all(&mirror->groups, wanted, holders.groups, family);
 }
 
 /* ---- Contexts ----

@@ -13,10 +13,8 @@
  * A store's objects are shards of blocks.  Each kind of shard is a group, and the shards that one
  * engine writes are a family: a list has a name when all groups of some family hold it. */
 
-uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number)
+static uint32_t place_of(const struct mirror_groups *groups, uint32_t number)
 {
-    const struct mirror_groups *groups = &mirror->groups;
-
     for (uint32_t i = 0; i < groups->count; i++) {
         if (groups->list[i].number == number) {
             return i;
@@ -25,11 +23,67 @@ uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number
     return kvb_max_groups;
 }
 
-static void note_kind(struct mirror_groups *groups, const struct mirror_group *group)
+uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number)
 {
-    groups->has_full |= group->kind == KVB_GROUP_FULL;
-    if (group->kind == KVB_GROUP_WINDOW && group->window_tokens > groups->window_tokens) {
-        groups->window_tokens = group->window_tokens;
+    return place_of(&mirror->groups, number);
+}
+
+/* A group with a window or chunks, whose length is known. */
+static bool is_partial(const struct mirror_group *group)
+{
+    return group->window_tokens > 0;
+}
+
+/* The place of the group's kind, or kvb_max_windows when there are too many. */
+static unsigned find_window(struct mirror_groups *groups, const struct mirror_group *group)
+{
+    const bool is_chunked = group->kind == KVB_GROUP_CHUNKED;
+    unsigned i = 0;
+
+    while (i < groups->window_count && (groups->windows[i].tokens != group->window_tokens ||
+                                        groups->windows[i].block_size != group->block_size ||
+                                        groups->windows[i].is_chunked != is_chunked)) {
+        i++;
+    }
+    if (i == groups->window_count && i < kvb_max_windows) {
+        groups->windows[groups->window_count++] =
+            (struct mirror_window){ .tokens = group->window_tokens,
+                                    .block_size = group->block_size,
+                                    .is_chunked = is_chunked };
+    }
+    return i;
+}
+
+static void settle_window(struct mirror_groups *groups, uint32_t at)
+{
+    struct mirror_group *group = &groups->list[at];
+    const bool is_on_device = group->tiers >> KVB_TIER_DEVICE & 1;
+
+    group->window = find_window(groups, group);
+    groups->window_mask |= 1U << at;
+    if (group->window == kvb_max_windows) {
+        group->window = 0;
+        kvb_mirror_note_odd(groups, odd_windows_differ);
+    }
+    groups->windows[group->window].groups |= 1U << at;
+    groups->windows[group->window].wanted |= (uint32_t)is_on_device << at;
+}
+
+/* The size of block that all others must be multiples of: that of full attention, which has a block
+ * for each hash.  Without it, all groups must have the same size. */
+static bool fits_size(const struct mirror_groups *groups, const struct mirror_window *window)
+{
+    const uint32_t size = groups->has_full ? groups->block_size : groups->windows[0].block_size;
+
+    return size == 0 || window->block_size == 0 || window->block_size == size ||
+           (groups->has_full && !window->is_chunked && window->block_size % size == 0);
+}
+
+static void settle_sizes(struct mirror_groups *groups)
+{
+    groups->has_odd_sizes = false;
+    for (size_t i = 0; i < groups->window_count; i++) {
+        groups->has_odd_sizes |= !fits_size(groups, &groups->windows[i]);
     }
 }
 
@@ -44,9 +98,8 @@ static uint32_t mask_of_family(const struct mirror_groups *groups, uint32_t fami
 }
 
 bool kvb_mirror_holds_all(
-    const struct mirror_groups *groups, unsigned list, uint32_t held, int64_t except_family)
+    const struct mirror_groups *groups, uint32_t wanted, uint32_t held, int64_t except_family)
 {
-    const uint32_t wanted = groups->wanted[list];
     uint32_t left = wanted;
 
     while (left != 0) {
@@ -63,34 +116,79 @@ bool kvb_mirror_holds_all(
 void kvb_mirror_settle_groups(struct mirror_groups *groups)
 {
     memset(groups->wanted, 0, sizeof groups->wanted);
+    memset(groups->windows, 0, sizeof groups->windows);
     groups->window_mask = 0;
+    groups->window_count = 0;
     groups->shard_mask = 0;
     for (uint32_t i = 0; i < groups->count; i++) {
         const struct mirror_group *group = &groups->list[i];
-        const bool is_on_device = group->tiers >> KVB_TIER_DEVICE & 1;
-        note_kind(groups, group);
+        groups->has_full |= group->kind == KVB_GROUP_FULL;
         groups->shard_mask |= (uint32_t)(group->family != 0) << i;
         groups->family_masks[i] = mask_of_family(groups, group->family);
         for (size_t tier = 0; tier < KVB_TIER_COUNT && group->kind == KVB_GROUP_FULL; tier++) {
             groups->wanted[tier] |= (group->tiers >> tier & 1) << i;
         }
-        if (group->kind == KVB_GROUP_WINDOW) {
-            groups->window_mask |= 1U << i;
-            groups->wanted[KVB_LIST_WINDOW] |= (uint32_t)is_on_device << i;
+        if (is_partial(group)) {
+            settle_window(groups, i);
         }
     }
+    settle_sizes(groups);
 }
 
-uint32_t kvb_mirror_window_tokens(const struct kvb_mirror *mirror)
+/* ---- What readers must know of them ---- */
+
+size_t kvb_mirror_windows(
+    const struct kvb_mirror *mirror, struct kvb_window_rule out_windows[kvb_max_windows])
 {
-    return mirror->groups.window_tokens;
+    const struct mirror_groups *groups = &mirror->groups;
+
+    for (size_t i = 0; i < groups->window_count; i++) {
+        const struct mirror_window *window = &groups->windows[i];
+        const uint32_t times = groups->block_size > 0 ? window->block_size / groups->block_size : 0;
+        out_windows[i] = (struct kvb_window_rule){ .tokens = window->tokens,
+                                                   .size = times > 0 ? times : 1,
+                                                   .is_chunked = window->is_chunked };
+    }
+    return groups->window_count;
+}
+
+bool kvb_mirror_has_full(const struct kvb_mirror *mirror)
+{
+    return mirror->groups.has_full;
+}
+
+static uint32_t numbers_of(const struct mirror_groups *groups, uint32_t mask)
+{
+    uint32_t numbers = 0;
+
+    for (uint32_t i = 0; i < groups->count; i++) {
+        const uint32_t number = groups->list[i].number;
+        numbers |= mask >> i & 1 && number < 32 ? 1U << number : 0;
+    }
+    return numbers;
+}
+
+uint32_t kvb_mirror_window_groups(const struct kvb_mirror *mirror, unsigned window)
+{
+    return numbers_of(&mirror->groups, mirror->groups.windows[window].groups);
+}
+
+uint32_t kvb_mirror_full_groups(const struct kvb_mirror *mirror)
+{
+    const struct mirror_groups *groups = &mirror->groups;
+    uint32_t mask = 0;
+
+    for (uint32_t i = 0; i < groups->count; i++) {
+        mask |= (uint32_t)(groups->list[i].kind == KVB_GROUP_FULL) << i;
+    }
+    return numbers_of(groups, mask);
 }
 
 static enum odd_groups why_odd(const struct mirror_groups *groups)
 {
-    const bool is_alone = groups->window_mask != 0 && !groups->has_full;
-
-    return groups->odd != odd_none ? groups->odd : is_alone ? odd_window_alone : odd_none;
+    return groups->odd != odd_none ? groups->odd
+           : groups->has_odd_sizes ? odd_block_sizes
+                                   : odd_none;
 }
 
 bool kvb_mirror_has_odd_groups(const struct kvb_mirror *mirror)
@@ -113,7 +211,6 @@ const char *kvb_mirror_odd_groups_why(const struct kvb_mirror *mirror)
 {
     static const char *const kinds[KVB_GROUP_KIND_COUNT] = {
         [KVB_GROUP_OTHER] = "a cache group of an unknown kind has no rule",
-        [KVB_GROUP_CHUNKED] = "a cache group of chunked local attention has no rule",
         [KVB_GROUP_CROSS] = "a cache group of cross attention has no rule",
         [KVB_GROUP_ENCODER] = "a cache group of encoder attention has no rule",
     };
@@ -121,10 +218,11 @@ const char *kvb_mirror_odd_groups_why(const struct kvb_mirror *mirror)
         [odd_earlier] = "a cache group without a rule was there before the restart",
         [odd_changed] = "a cache group has changed its kind or its window",
         [odd_window_unknown] = "a sliding-window group does not state its window",
-        [odd_windows_differ] =
-            "windows of different sizes, or Mamba states beside windows, have no common rule",
+        [odd_windows_differ] = "the model has windows of more than 8 sizes",
         [odd_window_names] = "sliding windows have no rule with hashes = engine",
-        [odd_window_alone] = "sliding-window groups have no full-attention group beside them",
+        [odd_chunk_unknown] =
+            "a cache group of chunked local attention does not state its chunk: set "
+            "attention_chunk of the worker",
         [odd_too_many] = "the model has more than 32 cache groups",
         [odd_block_sizes] = "the cache groups have blocks of different sizes",
         [odd_unstated] = "a cache group does not say of which kind it is (vLLM 0.20 and 0.21)",
@@ -146,44 +244,47 @@ void kvb_mirror_note_odd(struct mirror_groups *groups, enum odd_groups why)
     groups->odd = groups->odd == odd_none ? why : groups->odd;
 }
 
-static enum odd_groups
-odd_window(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
+uint32_t kvb_mirror_window_of(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
 {
-    const uint32_t known = kvb_mirror_window_tokens(mirror);
-
-    return event->window_tokens == 0                    ? odd_window_unknown
-           : mirror->hashes == KVB_HASHES_ENGINE        ? odd_window_names
-           : known > 0 && known != event->window_tokens ? odd_windows_differ
-                                                        : odd_none;
+    return event->group_kind == KVB_GROUP_WINDOW    ? event->window_tokens
+           : event->group_kind == KVB_GROUP_CHUNKED ? mirror->chunk_tokens
+                                                    : 0;
 }
 
 static enum odd_groups
 odd_group(const struct kvb_mirror *mirror, const struct kvb_engine_event *event)
 {
-    return !kvb_group_kind_has_rule(event->group_kind) ? odd_kind
-           : event->is_kind_unstated                   ? odd_unstated
-           : mirror->groups.count == kvb_max_groups    ? odd_too_many
-           : event->group_kind == KVB_GROUP_WINDOW     ? odd_window(mirror, event)
-                                                       : odd_none;
+    const uint32_t tokens = kvb_mirror_window_of(mirror, event);
+
+    return !kvb_group_kind_has_rule(event->group_kind)             ? odd_kind
+           : event->is_kind_unstated                               ? odd_unstated
+           : mirror->groups.count == kvb_max_groups                ? odd_too_many
+           : event->group_kind == KVB_GROUP_WINDOW && tokens == 0  ? odd_window_unknown
+           : event->group_kind == KVB_GROUP_CHUNKED && tokens == 0 ? odd_chunk_unknown
+           : tokens > 0 && mirror->hashes == KVB_HASHES_ENGINE     ? odd_window_names
+                                                                   : odd_none;
 }
 
 uint32_t kvb_mirror_add_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
 {
     struct mirror_groups *groups = &mirror->groups;
-    const bool is_window = event->group_kind == KVB_GROUP_WINDOW;
+    const uint32_t tokens = kvb_mirror_window_of(mirror, event);
 
     kvb_mirror_note_odd(groups, odd_group(mirror, event));
     if (groups->count == kvb_max_groups) {
         return kvb_max_groups;
     }
-    groups->list[groups->count] =
+    if (event->group_kind == KVB_GROUP_FULL && !groups->has_full && groups->count > 0) {
+        kvb_mirror_forget_shapes(mirror); /* those of windows alone */
+    }
+    groups->list[groups->count++] =
         (struct mirror_group){ .number = kvb_mirror_group_number(event),
                                .family = event->family,
                                .kind = event->group_kind,
-                               .window_tokens = is_window ? event->window_tokens : 0 };
-    kvb_mirror_settle_groups(&mirror->groups);
-    note_kind(groups, &groups->list[groups->count]);
-    return groups->count++;
+                               .window_tokens = tokens,
+                               .block_size = tokens > 0 ? event->block_size : 0 };
+    kvb_mirror_settle_groups(groups);
+    return groups->count - 1;
 }
 
 void kvb_mirror_meet_other_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
@@ -244,18 +345,46 @@ static bool add_shape_everywhere(struct kvb_mirror *mirror, const struct kvb_eng
     return has_all;
 }
 
-/* Several block sizes make the groups odd: a list needs names that all its groups hold, and a
- * window shortens the device's list, so all groups must have one size.  vLLM also stores partial
- * blocks when the groups' sizes differ.  A single group may have several sizes. */
-static void compare_sizes(struct mirror_groups *groups, const struct kvb_engine_event *event)
+/* Blocks of windows may be whole multiples of the others: they have the hash of their last part.
+ * They are named by it, so the full attention's must have come first. */
+static void compare_window_size(struct mirror_groups *groups, const struct kvb_engine_event *event)
+{
+    const uint32_t place = place_of(groups, event->group);
+
+    if (place < kvb_max_groups && event->block_size != groups->list[place].block_size) {
+        kvb_mirror_note_odd(groups, odd_block_sizes);
+    }
+}
+
+/* Several block sizes of full attention make the groups odd: a list needs names that all its groups
+ * hold.  vLLM also stores partial blocks where Mamba states are matched at a finer unit.  A single
+ * group may have several sizes. */
+static void compare_full_size(struct mirror_groups *groups, const struct kvb_engine_event *event)
+{
+    if (groups->block_size == 0) {
+        groups->block_size = event->block_size;
+        settle_sizes(groups);
+        for (size_t i = 0; i < groups->window_count; i++) {
+            const uint32_t size = groups->windows[i].block_size;
+            if (size != 0 && size != event->block_size) { /* named before by their own tokens */
+                kvb_mirror_note_odd(groups, odd_block_sizes);
+            }
+        }
+    }
+    groups->has_several_sizes |= event->block_size != groups->block_size;
+}
+
+static void compare_sizes(
+    struct mirror_groups *groups, const struct kvb_engine_event *event, bool is_partial_group)
 {
     if (event->tier != KVB_TIER_DEVICE || event->block_size == 0) {
         return;
     }
-    if (groups->block_size == 0) {
-        groups->block_size = event->block_size;
+    if (is_partial_group) {
+        compare_window_size(groups, event);
+    } else {
+        compare_full_size(groups, event);
     }
-    groups->has_several_sizes |= event->block_size != groups->block_size;
     if (groups->has_several_sizes && groups->count > 1) {
         kvb_mirror_note_odd(groups, odd_block_sizes);
     }
@@ -269,9 +398,10 @@ bool kvb_mirror_learn_shape(struct kvb_mirror *mirror, const struct kvb_engine_e
     if (event->key) { /* a pool's block size is configured */
         return true;
     }
-    compare_sizes(&mirror->groups, event);
-    if (event->group_kind == KVB_GROUP_WINDOW) {
-        return true;
+    const bool is_partial_group = kvb_mirror_window_of(mirror, event) > 0;
+    compare_sizes(&mirror->groups, event, is_partial_group);
+    if (is_partial_group && mirror->groups.has_full) {
+        return true; /* its blocks have the names of the others */
     }
     return event->token_count > 0 ? add_shape_everywhere(mirror, event)
                                   : copy_shapes(mirror, event->tier);
@@ -281,7 +411,7 @@ uint32_t kvb_mirror_size_of(const struct kvb_mirror *mirror, const struct kvb_en
 {
     const struct kvb_mirror_counts *counts = &mirror->counts;
 
-    if (event->token_count == 0 || event->key || event->group_kind == KVB_GROUP_WINDOW) {
+    if (event->token_count == 0 || event->key || kvb_mirror_window_of(mirror, event) > 0) {
         return 0;
     }
     for (uint32_t i = 0; i < counts->shape_count; i++) {

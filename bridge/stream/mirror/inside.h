@@ -63,8 +63,20 @@ struct mirror_group {
     uint32_t number; /* the engine's number of the group */
     uint32_t family; /* of a store's objects, each group of which is one shard; 0: an engine's */
     enum kvb_group_kind kind;
-    uint32_t window_tokens; /* for KVB_GROUP_WINDOW */
+    uint32_t window_tokens; /* the sliding window or the chunk; 0: it must hold all blocks */
+    uint32_t block_size;    /* of a group with a window or chunks; 0: not known */
     uint32_t tiers;         /* bit t: the group has stored in tier t */
+    unsigned window;        /* for a group with a window or chunks: its place among the kinds of
+                             * them; see struct mirror_window */
+};
+
+/* Groups with the same window or chunk, and the same size of block.  The window list has the name
+ * of a block once for each of these kinds (kvb_block_hash_in_window()) whose groups all hold it. */
+struct mirror_window {
+    uint32_t tokens, block_size;
+    bool is_chunked;
+    uint32_t groups; /* bit g: group g is of this kind */
+    uint32_t wanted; /* bit g: a name is listed for this kind only if group g holds it */
 };
 
 /* Why the lists may contain blocks that a request cannot use.  The first reason stays.
@@ -75,12 +87,12 @@ enum odd_groups {
     odd_kind,           /* a group of a kind without a rule */
     odd_changed,        /* a group that changed its kind or window */
     odd_window_unknown, /* a window without a length */
-    odd_windows_differ,
-    odd_window_names, /* windows under the engine's own names */
-    odd_window_alone, /* windows without a full-attention group */
-    odd_too_many,     /* more than kvb_max_groups */
-    odd_block_sizes,  /* blocks of several sizes */
-    odd_unstated,     /* several groups that do not state their kinds */
+    odd_windows_differ, /* more than kvb_max_windows kinds of windows */
+    odd_window_names,   /* windows under the engine's own names */
+    odd_chunk_unknown,  /* chunks of a size that is not configured */
+    odd_too_many,       /* more than kvb_max_groups */
+    odd_block_sizes,    /* blocks of several sizes */
+    odd_unstated,       /* several groups that do not state their kinds */
     odd_count
 };
 
@@ -89,17 +101,17 @@ struct mirror_groups {
     uint32_t count;
     enum odd_groups odd; /* see kvb_mirror_has_odd_groups() */
     bool has_several_sizes;
-    uint32_t block_size; /* tokens in a block of the first Stored on the device; 0: none yet */
+    bool has_odd_sizes;  /* blocks of windows that the others' sizes do not fit */
+    uint32_t block_size; /* of the first Stored of full attention on the device; 0: none yet */
     /* Bit g: a name is in this list only if group g holds it. */
     uint32_t wanted[KVB_LIST_COUNT];
-    uint32_t window_mask; /* bit g: group g is of KVB_GROUP_WINDOW */
+    uint32_t window_mask; /* bit g: group g has a window or chunks */
+    struct mirror_window windows[kvb_max_windows];
+    size_t window_count;
     /* Bit g: group g is a shard of a store's objects.  A name is in a list if the groups of one
      * family hold it: of all that count in this list, those with this group's bits. */
     uint32_t shard_mask;
     uint32_t family_masks[kvb_max_groups];
-    /* The largest window.  Several window sizes make the groups odd; the largest one requires most
-     * blocks. */
-    uint32_t window_tokens;
     bool has_full; /* some group is of KVB_GROUP_FULL */
 };
 
@@ -234,6 +246,7 @@ struct kvb_mirror {
     unsigned tiers;
     size_t max_blocks;
     uint32_t pool_block_size; /* tokens; 0: any */
+    uint32_t chunk_tokens;    /* of chunked local attention; 0: not known */
     kvb_span default_lora;    /* owned bytes; for events that name none */
 
     struct kvb_region entry_memory; /* opened with the first entry */
@@ -393,6 +406,11 @@ void kvb_mirror_expect(const struct kvb_mirror *mirror, kvb_block_hash block);
 
 /* ---- Published lists; see struct mirror_groups ---- */
 
+/* The name under which the list has the entry's block. */
+kvb_block_hash kvb_mirror_listed_name(
+    const struct kvb_mirror *mirror, const struct mirror_entry *entry, kvb_block_hash block,
+    unsigned list);
+
 /* The list in which the entry's copies in this tier count; KVB_LIST_COUNT: no published list. */
 unsigned kvb_mirror_list_of(
     const struct kvb_mirror *mirror, const struct mirror_entry *entry, enum kvb_tier tier);
@@ -402,7 +420,7 @@ unsigned kvb_mirror_list_of(
 bool kvb_mirror_decides(
     const struct kvb_mirror *mirror, uint32_t id, kvb_block_hash block, unsigned list);
 
-/* True: the list has this name. */
+/* True: the list of a tier has this name. */
 bool kvb_mirror_lists(const struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
 
 /* The entry that represents the name in the list; KVB_NO_ID: the list does not have it. */
@@ -510,6 +528,10 @@ uint32_t kvb_mirror_group_place(const struct kvb_mirror *mirror, uint32_t number
 
 /* The engine's number of the event's group.  All pool objects are in one group, because they are
  * found by their key alone. */
+/* The window or chunk of the event's group; 0: it has neither, or its length is not known. */
+uint32_t
+kvb_mirror_window_of(const struct kvb_mirror *mirror, const struct kvb_engine_event *event);
+
 uint32_t kvb_mirror_group_number(const struct kvb_engine_event *event);
 
 /* Adds the event's group, which is new.  Returns its index; kvb_max_groups: the list is full. */
@@ -518,11 +540,11 @@ uint32_t kvb_mirror_add_group(struct kvb_mirror *mirror, const struct kvb_engine
 /* Recomputes the fields that depend on the list of groups. */
 void kvb_mirror_settle_groups(struct mirror_groups *groups);
 
-/* True: of some family other than except_family, all groups that count in this list are in `held`
+/* True: of some family other than except_family, all its groups among the `wanted` are in `held`
  * (bit g: group g). */
 enum { no_family = -1 };
 bool kvb_mirror_holds_all(
-    const struct mirror_groups *groups, unsigned list, uint32_t held, int64_t except_family);
+    const struct mirror_groups *groups, uint32_t wanted, uint32_t held, int64_t except_family);
 void kvb_mirror_note_odd(struct mirror_groups *groups, enum odd_groups why);
 
 /* A small number for the event's block size: 1 + the index of the first shape with that size; 0 if

@@ -79,6 +79,7 @@ kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_m
     mirror->max_blocks = options->max_blocks;
     mirror->pool_block_size = options->pool_block_size;
     mirror->chunk_option = options->chunk_blocks;
+    mirror->chunk_tokens = options->chunk_tokens;
     reset(mirror);
     *out_mirror = mirror;
     return KVB_OK;

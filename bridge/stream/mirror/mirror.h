@@ -37,7 +37,8 @@
  * Groups.  A tier's list has a name when every full-attention group that has stored in this tier
  * holds an entry with that name there.  KVB_LIST_WINDOW has a name when every sliding-window group
  * holds it on the device.  A block of a window group has the name that the same engine hash has in
- * a full-attention group; if none has the hash, the block is unplaced.
+ * a full-attention group; if none has the hash, the block is unplaced.  Groups with windows of
+ * different lengths, or with chunks, count separately in that list: kvb_block_hash_in_window().
  *
  * Blocks of different sizes never have the same name: they are hashes of different tokens.  If a
  * child's block size differs from its parent's, no query can compute its name, and the groups count
@@ -77,6 +78,8 @@ struct kvb_mirror_options {
      * fewer tokens.  0: any size. */
     uint32_t pool_block_size;
     uint32_t chunk_blocks; /* kvb_mirror_chunk_blocks(); 0: as the events show */
+    uint32_t chunk_tokens; /* of groups with chunked local attention, whose events do not give it;
+                              0: not known */
     uint64_t hash_key;     /* key of its tables; random, see core/hash.h; never published */
     const char *lora_name; /* for events that name none; NULL or "": base model; copied */
 };
@@ -134,13 +137,23 @@ void kvb_mirror_set_repeats(struct kvb_mirror *mirror, bool may_repeat);
 /* Notes a Stored of a group without a rule, which was skipped. */
 void kvb_mirror_meet_other_group(struct kvb_mirror *mirror, const struct kvb_engine_event *event);
 
-/* The window of the sliding-window groups, in tokens; 0: there is none. */
-uint32_t kvb_mirror_window_tokens(const struct kvb_mirror *mirror);
+/* The kinds of groups with a window or chunks, with sizes and without drops.  Each keeps its place
+ * until a restart.  Returns how many there are. */
+size_t kvb_mirror_windows(
+    const struct kvb_mirror *mirror, struct kvb_window_rule out_windows[kvb_max_windows]);
+
+/* Whether there is a group of full attention: false also before the first group. */
+bool kvb_mirror_has_full(const struct kvb_mirror *mirror);
+
+/* The engine's numbers, as bits, of the groups of this kind, or of those of full attention. Numbers
+ * above 31 are left out. */
+uint32_t kvb_mirror_window_groups(const struct kvb_mirror *mirror, unsigned window);
+uint32_t kvb_mirror_full_groups(const struct kvb_mirror *mirror);
 
 /* True, until a restart: the lists may contain blocks that a request cannot use, because of the
- * groups: one of a kind without a rule, windows of different or unknown sizes, windows without a
- * full-attention group or under the engine's names, a group that changed its kind, more than 32
- * groups, or a block of another size than its parent. */
+ * groups: one of a kind without a rule, windows or chunks of unknown sizes or under the engine's
+ * names, a group that changed its kind, more than 32 groups or 8 kinds of windows, a block of
+ * another size than its parent, or blocks of windows that are not whole multiples of the others. */
 bool kvb_mirror_has_odd_groups(const struct kvb_mirror *mirror);
 
 /* Why, for people: "a cache group of cross attention has no rule".  NULL: the groups are not odd.

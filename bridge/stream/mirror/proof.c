@@ -103,13 +103,27 @@ static bool is_before_proof(const struct mirror_change *change, uint32_t *left)
     return false;
 }
 
+/* Rule B where no group of full attention is there: a re-announcement ends where a request's hit
+ * ended, and the blocks in the window before that end are held. */
+static bool ends_with_new_block(const struct mirror_change *change, uint32_t i, uint32_t *left)
+{
+    const struct kvb_engine_event *event = change->event;
+    const uint64_t size = event->block_size > 0 ? event->block_size : 1;
+    const uint64_t tokens = change->mirror->groups.list[change->group].window_tokens;
+    const uint64_t need = (tokens - 1 + size - 1) / size;
+    const uint32_t from = event->hash_count > need ? event->hash_count - (uint32_t)need : 0;
+
+    return !change->mirror->groups.has_full &&
+           holds_new_block(change, event, from > i ? from : i, left);
+}
+
 /* Rule B or C for the blocks of this event; `i` of them are applied. */
 static bool is_real_alone(const struct mirror_change *change, uint32_t i, uint32_t *left)
 {
     const struct kvb_mirror *mirror = change->mirror;
     const bool has_new = change->progress->has_new && mirror->is_whole && !mirror->forgot_full;
 
-    return change->is_window ? change->event->is_sparse
+    return change->is_window ? change->event->is_sparse || ends_with_new_block(change, i, left)
                              : has_new || holds_new_block(change, change->event, i, left);
 }
 

@@ -346,6 +346,7 @@ enum {
 };                         /* the tokenless tiers contain these from these bits on */
 enum { family_shift = 8 }; /* the kind of a group is a byte, then comes its family of 24 bits */
 enum { chunk_shift = 16 }; /* the count of groups contains chunk_blocks from this bit on */
+enum { size_shift = 8 };   /* its tiers are a byte, then comes the size of its blocks */
 enum { odd_shift = 8 };    /* the flags contain the enum odd_groups from this bit on */
 
 /* ---- Writing the ends ---- */
@@ -356,7 +357,7 @@ static void put_groups(const struct mirror_groups *groups, uint8_t *to)
         kvb_le_put_u32(to, groups->list[i].number);
         kvb_le_put_u32(to + 4, groups->list[i].kind | groups->list[i].family << family_shift);
         kvb_le_put_u32(to + 8, groups->list[i].window_tokens);
-        kvb_le_put_u32(to + 12, groups->list[i].tiers);
+        kvb_le_put_u32(to + 12, groups->list[i].tiers | groups->list[i].block_size << size_shift);
     }
 }
 
@@ -423,8 +424,13 @@ static kvb_status take_groups(struct kvb_mirror *mirror, const uint8_t *ends)
                                             .family = kind >> family_shift,
                                             .kind = (enum kvb_group_kind)(uint8_t)kind,
                                             .window_tokens = kvb_le_get_u32(from + 8),
-                                            .tiers = kvb_le_get_u32(from + 12) };
+                                            .block_size = kvb_le_get_u32(from + 12) >> size_shift,
+                                            .tiers = kvb_le_get_u32(from + 12) &
+                                                     ((1U << size_shift) - 1) };
         if ((unsigned)group.kind >= KVB_GROUP_KIND_COUNT || group.tiers >> KVB_TIER_COUNT ||
+            group.block_size > kvb_max_block_tokens ||
+            (group.window_tokens > 0 && group.kind != KVB_GROUP_WINDOW &&
+             group.kind != KVB_GROUP_CHUNKED) ||
             kvb_mirror_group_place(mirror, group.number) != kvb_max_groups) {
             return KVB_BAD_INPUT;
         }
@@ -513,7 +519,8 @@ static kvb_status count_held(struct kvb_mirror *mirror, uint32_t id)
         }
         const kvb_block_hash block = kvb_mirror_block(mirror, entry);
         if (kvb_mirror_decides(mirror, id, block, list)) {
-            KVB_TRY(kvb_mirror_note_held(mirror, block, list, true));
+            KVB_TRY(kvb_mirror_note_held(
+                mirror, kvb_mirror_listed_name(mirror, entry, block, list), list, true));
         }
     }
     return KVB_OK;
@@ -524,13 +531,13 @@ static bool is_of_its_group(const struct kvb_mirror *mirror, const struct mirror
 {
     const uint32_t place = kvb_mirror_context(mirror, entry)->group;
     const struct mirror_group *group = &mirror->groups.list[place];
-    const bool is_window = group->kind == KVB_GROUP_WINDOW;
+    const bool is_window = group->window_tokens > 0;
     uint32_t tiers = 0;
 
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
         tiers |= (uint32_t)(entry->max[tier] > 0) << tier;
     }
-    return place < mirror->groups.count && kvb_group_kind_has_rule(group->kind) &&
+    return place < mirror->groups.count && (group->kind == KVB_GROUP_FULL || is_window) &&
            (tiers & ~group->tiers) == 0 &&
            entry->placement != (is_window ? placement_waiting : placement_unplaced) &&
            kvb_mirror_context(mirror, entry)->size <= mirror->counts.shape_count &&

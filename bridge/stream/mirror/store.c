@@ -506,6 +506,15 @@ static struct place place_by_parent(const struct mirror_change *change)
     return place;
 }
 
+/* True: the group has a block only for every few hashes, so its own tokens give no name. */
+static bool is_coarse(const struct mirror_change *change)
+{
+    const struct mirror_groups *groups = &change->mirror->groups;
+    const uint32_t size = groups->list[change->group].block_size;
+
+    return size != 0 && groups->block_size != 0 && size != groups->block_size;
+}
+
 static struct place first_window_place(const struct mirror_change *change)
 {
     const struct kvb_engine_event *event = change->event;
@@ -513,7 +522,7 @@ static struct place first_window_place(const struct mirror_change *change)
     if (change->mirror->hashes == KVB_HASHES_ENGINE) { /* the hash is the name */
         return (struct place){ .placement = placement_rooted, .seed = seed_of_event(change) };
     }
-    if (event->token_count == 0) {
+    if (event->token_count == 0 || is_coarse(change)) {
         return (struct place){ .placement = placement_unplaced };
     }
     return event->has_parent
@@ -546,8 +555,8 @@ static kvb_status store_window_part(struct mirror_change *change)
     for (uint32_t i = progress->next; i < end; i++) {
         uint32_t id = KVB_NO_ID;
         kvb_mirror_look_ahead(change->mirror, change->batch, change->group, event->hash_at + i);
-        if (event->token_count > 0 &&
-            progress->last != KVB_NO_ID) { /* otherwise the blocks form no chain */
+        if (event->token_count > 0 && progress->last != KVB_NO_ID &&
+            !is_coarse(change)) { /* otherwise the blocks form no chain */
             place = place_after(change, progress->last);
         }
         const struct mirror_block block = block_at(change, i, &place);

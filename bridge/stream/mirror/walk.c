@@ -199,8 +199,10 @@ static kvb_status show_all(struct walk *walk)
         if (walk->chunk.event_count == 0 || !chunk_has_room(walk)) {
             KVB_TRY(begin_walked_event(walk, entry));
         }
+        const kvb_block_hash block = kvb_mirror_block(walk->mirror, entry);
         KVB_TRY(kvb_router_batch_add_block(
-            &walk->chunk, kvb_mirror_block(walk->mirror, entry), entry->tokens));
+            &walk->chunk, kvb_mirror_listed_name(walk->mirror, entry, block, walk->list),
+            entry->tokens));
     }
     return flush_chunk(walk);
 }
@@ -296,10 +298,11 @@ void kvb_mirror_begin_digest(struct kvb_mirror *mirror, const struct kvb_digest_
     kvb_mirror_zero_digests(mirror);
     for (unsigned list = 0; list < KVB_LIST_COUNT; list++) {
         for (size_t id = 0; mirror->counts.held[list] > 0 && id < mirror->entry_end; id++) {
+            const struct mirror_entry *entry = &mirror->entries[id];
             if (kvb_mirror_speaks(mirror, (uint32_t)id, list)) {
                 kvb_digest_add(
                     mirror->digests[list], key, (enum kvb_tier)list,
-                    kvb_mirror_block(mirror, &mirror->entries[id]));
+                    kvb_mirror_listed_name(mirror, entry, kvb_mirror_block(mirror, entry), list));
             }
         }
     }
@@ -357,7 +360,8 @@ static kvb_status show_entry(
         if (!kvb_mirror_speaks(mirror, id, list)) {
             continue;
         }
-        const kvb_block_hash block = kvb_mirror_block(mirror, entry);
+        const kvb_block_hash block =
+            kvb_mirror_listed_name(mirror, entry, kvb_mirror_block(mirror, entry), list);
         if (is_bucket_wanted(mirror, buckets, list, block)) {
             KVB_TRY(show_sliced(entry, block, list, out));
         }

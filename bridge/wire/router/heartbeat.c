@@ -12,9 +12,10 @@
 #include <string.h>
 
 enum {
-    max_message_bytes = 4096, /* ours have at most 2180 */
-    max_fields = 64,          /* 42 kinds, and up to 16 labels; the rest is for newer versions */
-    digest_words = 2          /* per tier: low, high */
+    max_message_bytes = 4096, /* ours have at most 2280 */
+    max_fields = 64,          /* 44 kinds, and up to 16 labels; the rest is for newer versions */
+    digest_words = 2,         /* per tier: low, high */
+    rule_words = 4            /* per window: tokens, chunked, size, drop */
 };
 
 static const uint32_t states[KVB_STREAM_STATE_COUNT] = {
@@ -172,6 +173,22 @@ static void fill_shapes(
     message->n_shape_lookaheads = heartbeat->shape_count;
 }
 
+static void fill_windows(
+    const struct kvb_heartbeat *heartbeat, uint32_t columns[kvb_max_windows * rule_words],
+    Kvb__StreamHeartbeat *message)
+{
+    for (size_t i = 0; i < heartbeat->window_count; i++) {
+        const struct kvb_window_rule *rule = &heartbeat->windows[i];
+        columns[i * rule_words] = rule->tokens;
+        columns[i * rule_words + 1] = rule->is_chunked;
+        columns[i * rule_words + 2] = rule->size;
+        columns[i * rule_words + 3] = rule->drop;
+    }
+    message->window_rules = columns;
+    message->n_window_rules = heartbeat->window_count * rule_words;
+    message->without_full = heartbeat->is_without_full;
+}
+
 /* The columns of protobuf-c are not const. */
 static void
 fill_labels(struct kvb_labels *labels, char *pairs[kvb_max_labels], Kvb__StreamHeartbeat *message)
@@ -206,7 +223,7 @@ static bool is_beyond_older(const struct kvb_heartbeat *heartbeat)
     const bool claims =
         heartbeat->state == KVB_STREAM_EXACT || heartbeat->state == KVB_STREAM_PARTIAL;
 
-    return claims && heartbeat->speculative_drop > 0;
+    return claims && (heartbeat->speculative_drop > 0 || heartbeat->window_count > 0);
 }
 
 static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbeat *message)
@@ -241,6 +258,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     struct tier_columns columns = { 0 };
     struct shape_columns shapes = { 0 };
     struct unverified_columns unverified = { 0 };
+    uint32_t windows[kvb_max_windows * rule_words];
     char *labels[kvb_max_labels];
     Kvb__StreamHeartbeat message;
 
@@ -268,6 +286,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     fill_trust(&copy, &message);
     fill_tiers(&copy, &columns);
     fill_shapes(&copy, &shapes, &message);
+    fill_windows(&copy, windows, &message);
     fill_unverified(&copy, &unverified, &message);
     fill_facts(&copy.facts, labels, &message);
     message.tiers = columns.tiers;
@@ -348,6 +367,26 @@ static void write_shapes(const struct kvb_heartbeat *heartbeat, struct kvb_json_
         kvb_json_write_end(json, '}');
     }
     kvb_json_write_end(json, ']');
+}
+
+/* Writes nothing where window_tokens says all. */
+static void write_windows(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json)
+{
+    if (heartbeat->window_count == 0) {
+        return;
+    }
+    kvb_json_write_pair_begin(json, "windows", '[');
+    for (size_t i = 0; i < heartbeat->window_count; i++) {
+        const struct kvb_window_rule *rule = &heartbeat->windows[i];
+        kvb_json_write_begin(json, '{');
+        kvb_json_write_pair_u64(json, "tokens", rule->tokens);
+        kvb_json_write_pair_bool(json, "chunked", rule->is_chunked);
+        kvb_json_write_pair_u64(json, "size", rule->size);
+        kvb_json_write_pair_u64(json, "drop", rule->drop);
+        kvb_json_write_end(json, '}');
+    }
+    kvb_json_write_end(json, ']');
+    kvb_json_write_pair_bool(json, "without_full", heartbeat->is_without_full);
 }
 
 /* Writes digests as 32 hexadecimal digits, the high half first: a JSON number cannot have 128
@@ -442,6 +481,7 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
     kvb_json_write_pair_u64(json, "lookahead", heartbeat->lookahead);
     write_shapes(heartbeat, json);
     kvb_json_write_pair_u64(json, "window_tokens", heartbeat->window_tokens);
+    write_windows(heartbeat, json);
     kvb_json_write_pair_u64(json, "period_ms", heartbeat->period_ms);
     kvb_json_write_pair_bool(json, "paired", heartbeat->is_paired);
     if (heartbeat->chunk_blocks > 0) {
@@ -590,6 +630,29 @@ static kvb_status read_shapes(const Kvb__StreamHeartbeat *message, struct kvb_he
     return KVB_OK;
 }
 
+/* Refuses rules that no lookup can follow. */
+static kvb_status read_windows(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+{
+    if (message->n_window_rules % rule_words != 0 ||
+        message->n_window_rules > (size_t)kvb_max_windows * rule_words ||
+        (message->without_full && message->n_window_rules == 0)) {
+        return KVB_BAD_INPUT;
+    }
+    for (size_t i = 0; i < message->n_window_rules; i += rule_words) {
+        const uint32_t *words = &message->window_rules[i];
+        if (words[0] == 0 || words[1] > 1 || words[2] == 0 || words[2] > kvb_max_block_tokens ||
+            words[3] > kvb_max_speculative_drop ||
+            (uint64_t)words[2] * heartbeat->block_size > UINT32_MAX) {
+            return KVB_BAD_INPUT;
+        }
+        heartbeat->windows[heartbeat->window_count++] = (struct kvb_window_rule){
+            .tokens = words[0], .is_chunked = words[1] == 1, .size = words[2], .drop = words[3]
+        };
+    }
+    heartbeat->is_without_full = message->without_full;
+    return message->n_window_rules == 0 || heartbeat->block_size > 0 ? KVB_OK : KVB_BAD_INPUT;
+}
+
 static kvb_status read_labels(const Kvb__StreamHeartbeat *message, struct kvb_labels *labels)
 {
     for (size_t i = 0; i < message->n_labels; i++) {
@@ -674,6 +737,7 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
     KVB_TRY(read_trust(message, &heartbeat));
     KVB_TRY(read_tiers(message, &heartbeat));
     KVB_TRY(read_shapes(message, &heartbeat));
+    KVB_TRY(read_windows(message, &heartbeat));
     KVB_TRY(read_unverified(message, &heartbeat));
     KVB_TRY(read_facts(message, &heartbeat.facts));
     if (message->missing_case == KVB__STREAM_HEARTBEAT__MISSING_MISSING_AT_MOST) {

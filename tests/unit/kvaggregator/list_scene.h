@@ -16,6 +16,7 @@ struct lists {
     enum kvb_hashes hashes;
     bool is_paired;
     uint32_t speculative_drop;
+    bool is_without_full;
     bool is_store;
 };
 

@@ -289,6 +289,28 @@ static void pairs_leave_out_one_token_more_than_lookahead_does(void **state)
     scene_done(&scene);
 }
 
+static void windows_alone_are_found_without_a_device_list(void **state)
+{
+    (void)state;
+    const struct lists alone = { .worker_id = 5,
+                                 .shape = { 16, 0 },
+                                 .window = "00110",
+                                 .window_tokens = 33,
+                                 .is_without_full = true };
+    const struct lists other = { .worker_id = 6, .shape = { 16, 0 }, .device = "11111" };
+    struct scene scene;
+    scene_empty(&scene);
+
+    hold_lists(&scene, &alone);
+    hold_lists(&scene, &other);
+    query_tokens(&scene, 200);
+    assert_device(&scene, 5, 64, 64);
+    assert_device(&scene, 6, 80, 80);
+    query_tokens(&scene, 64);
+    assert_device(&scene, 5, 64, 0);
+    scene_done(&scene);
+}
+
 /* ---- Speculation ---- */
 
 static void an_engine_that_speculates_gives_one_block_less(void **state)
@@ -615,6 +637,7 @@ int main(void)
         cmocka_unit_test(random_lists_agree_with_the_rule),
         cmocka_unit_test(the_last_token_is_never_a_hit),
         cmocka_unit_test(pairs_leave_out_one_token_more_than_lookahead_does),
+        cmocka_unit_test(windows_alone_are_found_without_a_device_list),
         cmocka_unit_test(an_engine_that_speculates_gives_one_block_less),
         cmocka_unit_test(other_tiers_drop_nothing),
         cmocka_unit_test(a_hybrid_model_drops_before_its_windows_are_asked),

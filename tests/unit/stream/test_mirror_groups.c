@@ -64,6 +64,14 @@ static size_t count_of(const struct mirror_scene *scene, unsigned list)
     return scene->lists[list].count;
 }
 
+/* The length of the first kind of windows; 0: there is none. */
+static uint32_t first_window(const struct mirror_scene *scene)
+{
+    struct kvb_window_rule windows[kvb_max_windows];
+
+    return kvb_mirror_windows(scene->mirror, windows) > 0 ? windows[0].tokens : 0;
+}
+
 static bool is_odd(const struct mirror_scene *scene)
 {
     return kvb_mirror_has_odd_groups(scene->mirror);
@@ -145,11 +153,11 @@ static void groups_outlive_a_clear_but_no_restart(void **state)
     store_window(&scene, 2, 0, 1);
     add_cleared(&scene.batch);
     mirror_scene_apply(&scene);
-    assert_int_equal(kvb_mirror_window_tokens(scene.mirror), window_tokens);
+    assert_int_equal(first_window(&scene), window_tokens);
     store_full(&scene, 0, 0, 1);
     assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 0);
     kvb_mirror_restart(scene.mirror);
-    assert_int_equal(kvb_mirror_window_tokens(scene.mirror), 0);
+    assert_int_equal(first_window(&scene), 0);
     store_full(&scene, 0, 0, 1);
     assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 1);
     mirror_scene_end(&scene);
@@ -186,7 +194,7 @@ static void blocks_of_window_groups_have_a_list_of_their_own(void **state)
     assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 4);
     assert_true(lists(&scene, KVB_LIST_WINDOW, 3));
     assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 3);
-    assert_int_equal(kvb_mirror_window_tokens(scene.mirror), window_tokens);
+    assert_int_equal(first_window(&scene), window_tokens);
     assert_shown_as_published(&scene);
     remove_of(&scene, 1, 0);
     assert_false(lists(&scene, KVB_LIST_WINDOW, 0));
@@ -312,50 +320,213 @@ static void in_other_tiers_window_blocks_are_ignored(void **state)
     mirror_scene_end(&scene);
 }
 
-/* ---- Combinations of groups without a rule (unsupported) ---- */
+/* ---- Several kinds of windows ---- */
 
-static void windows_without_a_full_group_are_unsupported(void **state)
+static void
+store_window_of(struct mirror_scene *scene, uint32_t group, uint32_t length, size_t from, size_t to)
+{
+    add_part(scene, from, to);
+    of_window_group(scene, group, length);
+    mirror_scene_apply(scene);
+}
+
+static bool lists_in_window(const struct mirror_scene *scene, size_t block, unsigned window)
+{
+    const kvb_block_hash name = name_of(tokens, block + 1);
+
+    return scene_lists(scene, KVB_LIST_WINDOW, kvb_block_hash_in_window(name, window));
+}
+
+static void windows_of_several_lengths_are_listed_apart(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+    struct kvb_window_rule windows[kvb_max_windows];
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 3);
+    store_window_of(&scene, 1, 3, 0, 3);
+    store_window_of(&scene, 2, 5, 0, 2);
+    store_window_of(&scene, 3, 3, 1, 3); /* of the kind of group 1 */
+    assert_false(is_odd(&scene));
+    assert_int_equal(kvb_mirror_windows(scene.mirror, windows), 2);
+    assert_true(windows[0].tokens == 3 && windows[0].size == 1);
+    assert_true(windows[1].tokens == 5 && windows[1].size == 1);
+    assert_true(!lists_in_window(&scene, 0, 0) && lists_in_window(&scene, 0, 1));
+    assert_true(lists_in_window(&scene, 1, 0) && lists_in_window(&scene, 1, 1));
+    assert_true(lists_in_window(&scene, 2, 0) && !lists_in_window(&scene, 2, 1));
+    assert_shown_as_published(&scene);
+    remove_of(&scene, 3, 1);
+    assert_true(!lists_in_window(&scene, 1, 0) && lists_in_window(&scene, 1, 1));
+    remove_of(&scene, 2, 1);
+    assert_false(lists_in_window(&scene, 1, 1));
+    assert_shown_as_published(&scene);
+    assert_int_equal(kvb_mirror_window_groups(scene.mirror, 0), 1U << 1 | 1U << 3);
+    assert_int_equal(kvb_mirror_window_groups(scene.mirror, 1), 1U << 2);
+    assert_int_equal(kvb_mirror_full_groups(scene.mirror), 1U << 0);
+    mirror_scene_end(&scene);
+}
+
+/* Its first Stored takes out of the list only what the groups of its kind must hold together. */
+static void a_new_window_group_leaves_the_other_kinds_alone(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 3);
+    store_window_of(&scene, 1, 3, 0, 3);
+    store_window_of(&scene, 2, 5, 0, 3);
+    store_window_of(&scene, 3, 5, 2, 3);
+    assert_true(lists_in_window(&scene, 0, 0) && !lists_in_window(&scene, 0, 1));
+    assert_true(lists_in_window(&scene, 2, 0) && lists_in_window(&scene, 2, 1));
+    assert_shown_as_published(&scene);
+    mirror_scene_end(&scene);
+}
+
+static void windows_alone_are_named_by_their_own_tokens(void **state)
 {
     (void)state;
     struct mirror_scene scene;
 
     begin(&scene);
     store_window(&scene, 0, 0, 2);
-    assert_odd(&scene, "no full-attention group");
-    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 2);
-    store_full(&scene, 1, 0, 2);
+    store_window(&scene, 0, 2, 4);
     assert_false(is_odd(&scene));
-    assert_null(kvb_mirror_odd_groups_why(scene.mirror));
+    assert_false(kvb_mirror_has_full(scene.mirror));
+    assert_int_equal(kvb_mirror_count(scene.mirror)->shapes[0].shape.block_size, 1);
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 4);
+    assert_true(lists_in_window(&scene, 3, 0));
+    assert_shown_as_published(&scene);
+    store_full(&scene, 1, 0, 2);
+    assert_true(kvb_mirror_has_full(scene.mirror) && !is_odd(&scene));
     mirror_scene_end(&scene);
 }
 
-static void windows_of_two_sizes_or_of_none_are_unsupported(void **state)
+/* Without full attention to tell a copy from a re-announcement: that one ends where a hit ended,
+ * and a hit ends with held blocks, as many as the window reaches over. */
+static void windows_alone_are_certain_when_their_last_blocks_are_new(void **state)
 {
     (void)state;
     struct mirror_scene scene;
 
-    for (uint32_t size = 0; size <= 2 * window_tokens; size += window_tokens) {
-        begin(&scene);
-        store_full(&scene, 0, 0, 1);
-        store_window(&scene, 1, 0, 1);
-        add_part(&scene, 0, 1);
-        of_window_group(&scene, 2, size);
-        mirror_scene_apply(&scene);
-        assert_int_equal(is_odd(&scene), size != window_tokens);
-        const uint32_t largest = size > window_tokens ? size : window_tokens;
-        assert_int_equal(kvb_mirror_window_tokens(scene.mirror), largest);
-        if (size == 0) {
-            assert_odd(&scene, "does not state its window");
-        } else if (size != window_tokens) {
-            assert_odd(&scene, "windows of different sizes");
-        }
-        add_cleared(&scene.batch);
-        mirror_scene_apply(&scene);
-        assert_int_equal(is_odd(&scene), size != window_tokens);
-        kvb_mirror_restart(scene.mirror);
+    mirror_scene_begin(&scene, &(struct kvb_mirror_options){ 0 });
+    store_window(&scene, 0, 0, 3);
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 3);
+    remove_of(&scene, 0, 0);
+    store_window(&scene, 0, 0, 3); /* the last two are held: perhaps announced again */
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 2);
+    remove_of(&scene, 0, 2);
+    remove_of(&scene, 0, 2);
+    store_window(&scene, 0, 0, 3);
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 3);
+    assert_shown_as_published(&scene);
+    mirror_scene_end(&scene);
+}
+
+static void store_chunk(struct mirror_scene *scene, uint32_t group, size_t from, size_t to)
+{
+    add_part(scene, from, to);
+    of_full_group(scene, group);
+    last_event(&scene->batch)->group_kind = KVB_GROUP_CHUNKED;
+    mirror_scene_apply(scene);
+}
+
+static void chunks_are_listed_where_their_size_is_configured(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+    struct kvb_window_rule windows[kvb_max_windows];
+
+    mirror_scene_begin(
+        &scene, &(struct kvb_mirror_options){ .copies = KVB_COPIES_COUNTED, .chunk_tokens = 2 });
+    store_full(&scene, 0, 0, 3);
+    store_chunk(&scene, 1, 1, 3);
+    assert_false(is_odd(&scene));
+    assert_int_equal(kvb_mirror_windows(scene.mirror, windows), 1);
+    assert_true(windows[0].is_chunked && windows[0].tokens == 2);
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 2);
+    assert_shown_as_published(&scene);
+    mirror_scene_end(&scene);
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 3);
+    store_chunk(&scene, 1, 1, 3);
+    assert_odd(&scene, "attention_chunk");
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 0);
+    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 3);
+    mirror_scene_end(&scene);
+}
+
+/* A block of two has the hash of its second half, and its name. */
+static void store_double(struct mirror_scene *scene, uint32_t group, size_t last)
+{
+    add_stored(&scene->batch, NULL, hashes + last, tokens, 1);
+    of_window_group(scene, group, window_tokens);
+    last_event(&scene->batch)->block_size = 2;
+    last_event(&scene->batch)->token_count = 2;
+    mirror_scene_apply(scene);
+}
+
+static void larger_blocks_of_a_window_have_the_name_of_their_last_part(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+    struct kvb_window_rule windows[kvb_max_windows];
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 2);
+    store_double(&scene, 1, 1);
+    assert_int_equal(kvb_mirror_windows(scene.mirror, windows), 1);
+    assert_int_equal(windows[0].size, 2);
+    assert_true(lists_in_window(&scene, 1, 0));
+    store_double(&scene, 1, 3); /* not yet in the full group */
+    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 1);
+    assert_int_equal(kvb_mirror_count(scene.mirror)->unplaced, 1);
+    store_full(&scene, 0, 2, 4);
+    assert_true(lists_in_window(&scene, 3, 0));
+    assert_false(is_odd(&scene));
+    assert_shown_as_published(&scene);
+    mirror_scene_end(&scene);
+}
+
+/* ---- Combinations of groups without a rule (unsupported) ---- */
+
+static void a_window_of_no_length_is_unsupported(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 1);
+    add_part(&scene, 0, 1);
+    of_window_group(&scene, 2, 0);
+    mirror_scene_apply(&scene);
+    assert_odd(&scene, "does not state its window");
+    add_cleared(&scene.batch);
+    mirror_scene_apply(&scene);
+    assert_true(is_odd(&scene));
+    kvb_mirror_restart(scene.mirror);
+    assert_false(is_odd(&scene));
+    mirror_scene_end(&scene);
+}
+
+static void more_kinds_of_windows_than_the_maximum_are_unsupported(void **state)
+{
+    (void)state;
+    struct mirror_scene scene;
+
+    begin(&scene);
+    store_full(&scene, 0, 0, 1);
+    for (uint32_t group = 1; group <= kvb_max_windows + 1; group++) {
         assert_false(is_odd(&scene));
-        mirror_scene_end(&scene);
+        add_part(&scene, 0, 1);
+        of_window_group(&scene, group, window_tokens + group);
+        mirror_scene_apply(&scene);
     }
+    assert_odd(&scene, "more than 8 sizes");
+    assert_shown_as_published(&scene);
+    mirror_scene_end(&scene);
 }
 
 static void a_group_that_changes_its_kind_is_unsupported(void **state)
@@ -389,17 +560,46 @@ static void windows_with_engine_names_are_unsupported(void **state)
     mirror_scene_end(&scene);
 }
 
-static void windows_of_another_block_size_are_unsupported(void **state)
+static void
+store_sized(struct mirror_scene *scene, uint32_t group, uint32_t window, uint32_t block_size)
+{
+    add_part(scene, 2, 3);
+    if (window > 0) {
+        of_sparse_window_group(scene, group, window);
+    } else {
+        of_full_group(scene, group);
+    }
+    last_event(&scene->batch)->block_size = block_size;
+    last_event(&scene->batch)->token_count = 0;
+    mirror_scene_apply(scene);
+}
+
+static void windows_whose_blocks_are_no_whole_multiples_are_unsupported(void **state)
 {
     (void)state;
+    static const struct {
+        uint32_t full, window, again; /* sizes of blocks */
+        bool is_odd;
+    } cases[] = { { 2, 4, 4, false }, { 2, 3, 3, true }, { 4, 2, 2, true }, { 2, 4, 2, true } };
     struct mirror_scene scene;
 
-    begin(&scene);
-    store_full(&scene, 0, 0, 1);
-    add_part(&scene, 2, 3);
-    of_sparse_window_group(&scene, 1, window_tokens);
-    last_event(&scene.batch)->block_size = 2;
-    mirror_scene_apply(&scene);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        begin(&scene);
+        store_sized(&scene, 0, 0, cases[i].full);
+        store_sized(&scene, 1, window_tokens, cases[i].window);
+        store_sized(&scene, 1, window_tokens, cases[i].again);
+        assert_int_equal(is_odd(&scene), cases[i].is_odd);
+        mirror_scene_end(&scene);
+    }
+    begin(&scene); /* alone */
+    store_sized(&scene, 0, window_tokens, 2);
+    assert_false(is_odd(&scene));
+    store_sized(&scene, 1, window_tokens, 4);
+    assert_odd(&scene, "blocks of different sizes");
+    mirror_scene_end(&scene);
+    begin(&scene); /* named before the full attention's blocks were there */
+    store_sized(&scene, 0, window_tokens, 4);
+    store_sized(&scene, 1, 0, 2);
     assert_odd(&scene, "blocks of different sizes");
     mirror_scene_end(&scene);
 }
@@ -412,7 +612,6 @@ static void a_group_of_an_unknown_kind_is_unsupported(void **state)
         const char *text;
     } cases[] = {
         { KVB_GROUP_OTHER, "unknown kind" },
-        { KVB_GROUP_CHUNKED, "chunked" },
         { KVB_GROUP_CROSS, "cross attention" },
         { KVB_GROUP_ENCODER, "encoder" },
     };
@@ -577,11 +776,17 @@ int main(void)
         cmocka_unit_test(a_window_block_is_unplaced_until_a_full_group_has_it),
         cmocka_unit_test(a_window_block_is_named_when_the_full_groups_block_is),
         cmocka_unit_test(in_other_tiers_window_blocks_are_ignored),
-        cmocka_unit_test(windows_without_a_full_group_are_unsupported),
-        cmocka_unit_test(windows_of_two_sizes_or_of_none_are_unsupported),
+        cmocka_unit_test(windows_of_several_lengths_are_listed_apart),
+        cmocka_unit_test(a_new_window_group_leaves_the_other_kinds_alone),
+        cmocka_unit_test(windows_alone_are_named_by_their_own_tokens),
+        cmocka_unit_test(windows_alone_are_certain_when_their_last_blocks_are_new),
+        cmocka_unit_test(chunks_are_listed_where_their_size_is_configured),
+        cmocka_unit_test(larger_blocks_of_a_window_have_the_name_of_their_last_part),
+        cmocka_unit_test(a_window_of_no_length_is_unsupported),
+        cmocka_unit_test(more_kinds_of_windows_than_the_maximum_are_unsupported),
         cmocka_unit_test(a_group_that_changes_its_kind_is_unsupported),
         cmocka_unit_test(windows_with_engine_names_are_unsupported),
-        cmocka_unit_test(windows_of_another_block_size_are_unsupported),
+        cmocka_unit_test(windows_whose_blocks_are_no_whole_multiples_are_unsupported),
         cmocka_unit_test(several_sizes_in_one_of_several_groups_are_unsupported),
         cmocka_unit_test(larger_blocks_behind_those_of_a_window_are_unsupported),
         cmocka_unit_test(a_group_of_an_unknown_kind_is_unsupported),

@@ -1,6 +1,7 @@
 #include "kvb_test.h"
 
 #include "batch_maker.h"
+#include "core/clock.h"
 #include "stream_world.h"
 
 /* What cache groups, copies and shapes do to the state of a stream, its heartbeats and its
@@ -268,6 +269,53 @@ static void the_newest_tokens_say_whether_they_are_pairs(void **state)
     stream_world_end(&world);
 }
 
+/* Windows of 3 tokens in group 1 (and full attention in group 0) of an engine that speculates. */
+static struct kvb_heartbeat beat_with_drop(uint32_t drop_groups, bool has_full)
+{
+    struct kvb_stream_options options = stream_world_options(true);
+    struct stream_world world = { .now_ns = KVB_NS_PER_S };
+    const uint64_t hash = 900;
+
+    options.speculative_drop = 1;
+    options.speculative_drop_groups = drop_groups;
+    assert_ok(kvb_stream_new(&options, &world.stream));
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    give(&world, KVB_INPUT_REPLAY_END);
+    if (has_full) {
+        add_stored(&world.batch, NULL, &hash, &(uint32_t){ 7 }, 1);
+    }
+    add_window(&world, hash, false);
+    give_live(&world, 0);
+    const struct kvb_heartbeat beat = beat_of(&world);
+    stream_world_end(&world);
+    return beat;
+}
+
+static void groups_drop_as_configured(void **state)
+{
+    (void)state;
+    static const struct {
+        uint32_t groups;
+        bool has_full;
+        uint32_t full_drop, window_drop;
+    } rows[] = {
+        { 0, true, 1, 0 },        { 0, false, 0, 1 },       { 1U << 0, true, 1, 0 },
+        { 1U << 1, true, 0, 1 },  { 3, true, 1, 1 },        { 1U << 4, true, 0, 0 },
+        { 1U << 1, false, 0, 1 }, { 1U << 4, false, 0, 0 },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const struct kvb_heartbeat beat = beat_with_drop(rows[i].groups, rows[i].has_full);
+        assert_int_equal(beat.speculative_drop, rows[i].full_drop);
+        assert_int_equal(beat.windows[0].drop, rows[i].window_drop);
+        assert_int_equal(beat.is_without_full, !rows[i].has_full);
+        assert_int_equal(beat.window_tokens, window_tokens);
+        /* one window beside full attention that drops nothing needs no rules */
+        assert_int_equal(beat.window_count, !rows[i].has_full || rows[i].window_drop > 0);
+    }
+}
+
 /* vLLM 0.33 drops nothing with hashes that have lookahead. */
 static void blocks_with_lookahead_are_not_dropped(void **state)
 {
@@ -433,6 +481,7 @@ int main(void)
         cmocka_unit_test(an_unplaced_block_counts_as_missing),
         cmocka_unit_test(the_newest_tokens_say_whether_they_are_pairs),
         cmocka_unit_test(another_incarnation_may_have_other_tokens),
+        cmocka_unit_test(groups_drop_as_configured),
         cmocka_unit_test(blocks_with_lookahead_are_not_dropped),
         cmocka_unit_test(an_object_of_a_pool_makes_the_stream_a_store_for_good),
         cmocka_unit_test(a_worker_configured_as_a_store_is_one),

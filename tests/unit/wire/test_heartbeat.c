@@ -80,6 +80,14 @@ static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbea
     assert_int_equal(a->is_paired, b->is_paired);
     assert_int_equal(a->speculative_drop, b->speculative_drop);
     assert_int_equal(a->chunk_blocks, b->chunk_blocks);
+    assert_int_equal(a->window_count, b->window_count);
+    assert_int_equal(a->is_without_full, b->is_without_full);
+    for (size_t i = 0; i < a->window_count; i++) {
+        assert_int_equal(a->windows[i].tokens, b->windows[i].tokens);
+        assert_int_equal(a->windows[i].size, b->windows[i].size);
+        assert_int_equal(a->windows[i].drop, b->windows[i].drop);
+        assert_int_equal(a->windows[i].is_chunked, b->windows[i].is_chunked);
+    }
     assert_int_equal(a->is_store, b->is_store);
     assert_int_equal(a->is_bye, b->is_bye);
     assert_true(a->publisher == b->publisher);
@@ -525,6 +533,66 @@ static void only_readers_that_know_the_drop_may_claim_the_list([[maybe_unused]] 
     }
 }
 
+static struct kvb_heartbeat with_windows(void)
+{
+    struct kvb_heartbeat heartbeat = full();
+
+    heartbeat.state = KVB_STREAM_EXACT;
+    heartbeat.reason = KVB_REASON_NONE;
+    heartbeat.window_tokens = 8192;
+    heartbeat.is_without_full = true;
+    heartbeat.window_count = 2;
+    heartbeat.windows[0] = (struct kvb_window_rule){ .tokens = 64, .size = 2, .drop = 1 };
+    heartbeat.windows[1] =
+        (struct kvb_window_rule){ .tokens = 8192, .size = 1, .is_chunked = true };
+    return heartbeat;
+}
+
+static void carries_the_rules_of_several_windows([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    const struct kvb_heartbeat heartbeat = with_windows();
+    static const uint8_t rules[] = {
+        0xe2, 0x02, 9, 64, 0, 2, 1, 0x80, 0x40, 1, 1, 0, 0xe8, 0x02, 1
+    };
+    static const char want[] =
+        "\"windows\":[{\"tokens\":64,\"chunked\":false,\"size\":2,\"drop\":1},"
+        "{\"tokens\":8192,\"chunked\":true,\"size\":1,\"drop\":0}],\"without_full\":true,";
+
+    assert_round_trip(&heartbeat);
+    encode_into(&heartbeat, &out);
+    assert_int_equal(out.data[state_at], 4); /* old readers know one window */
+    assert_int_equal(out.data[reason_at], 21);
+    assert_non_null(memmem(out.data, out.len, rules, sizeof rules));
+    KVB_OWN(kvb_buf_done) struct kvb_buf text = { 0 };
+    kvb_buf_init(&text, 4096);
+    struct kvb_json_writer json = kvb_json_writer_of(&text);
+    kvb_heartbeat_json_write(&heartbeat, &json);
+    assert_non_null(memmem(text.data, text.len, want, sizeof want - 1));
+}
+
+static void refuses_windows_that_no_lookup_can_follow([[maybe_unused]] void **state)
+{
+    static const struct {
+        size_t at; /* in the column, which begins with 64 0 2 1 */
+        uint8_t byte;
+    } rows[] = { { 0, 0 }, { 1, 2 }, { 2, 0 }, { 3, 65 }, { 3, 64 } };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+        const struct kvb_heartbeat heartbeat = with_windows();
+        struct kvb_heartbeat got = { 0 };
+        static const uint8_t head[] = { 0xe2, 0x02, 9 };
+        encode_into(&heartbeat, &out);
+        uint8_t *column = memmem(out.data, out.len, head, sizeof head);
+        assert_non_null(column);
+        column[sizeof head + rows[i].at] = rows[i].byte;
+        assert_int_equal(
+            kvb_heartbeat_decode(kvb_buf_span(&out), &got),
+            rows[i].byte == 64 ? KVB_OK : KVB_BAD_INPUT);
+    }
+}
+
 static void a_state_of_a_later_version_leaves_the_older_one([[maybe_unused]] void **state)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
@@ -732,6 +800,8 @@ int main(void)
         cmocka_unit_test(a_newer_reason_stands_beside_one_that_old_readers_know),
         cmocka_unit_test(only_readers_that_know_the_drop_may_claim_the_list),
         cmocka_unit_test(a_state_of_a_later_version_leaves_the_older_one),
+        cmocka_unit_test(carries_the_rules_of_several_windows),
+        cmocka_unit_test(refuses_windows_that_no_lookup_can_follow),
         cmocka_unit_test(tiers_carry_reasons_of_their_own),
         cmocka_unit_test(tiers_and_reasons_of_newer_versions_are_read),
         cmocka_unit_test(refuses_values_that_cannot_be),
