@@ -76,8 +76,9 @@ static bool hold_bytes(struct kvb_grpc_session *session, struct grpc_stream *str
     struct kvb_grpc_gate *gate = session->gate;
     const size_t more = bytes > stream->held_bytes ? bytes - stream->held_bytes : 0;
 
-    if (more > 0 && (gate->held_bytes + more > gate->max_held_bytes ||
-                     session->held_bytes + more > gate->max_held_bytes / 4 * 3)) {
+    /* A connection may hold as much as is left for all others: half of it alone, and however many
+     * take all that they may, something is left for the next one. */
+    if (more > 0 && session->held_bytes + gate->held_bytes + 2 * more > gate->max_held_bytes) {
         return false;
     }
     release_bytes(session, stream);

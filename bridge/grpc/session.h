@@ -69,7 +69,7 @@ struct kvb_grpc_gate {
     const char *path; /* of the method; borrowed, like context */
     size_t max_message_bytes;
     size_t max_under_way;
-    size_t max_held_bytes; /* of bodies and answers; one connection: three quarters of it */
+    size_t max_held_bytes; /* of bodies and answers; one connection: as much as it leaves */
     /* Takes a complete request; message is borrowed for the call.  KVB_GRPC_LATER: answer() will
      * be called, unless on_gone() is first.  Another status is the answer, without a message. */
     enum kvb_grpc_status (*on_request)(

@@ -34,7 +34,7 @@ static kvb_status show_event(struct decoding *decoding, size_t at)
     decoding->skips[event->skip]++;
     kvb_buf_reset(&decoding->line);
     KVB_TRY(kvb_event_write_json(&decoding->batch, at, &decoding->line));
-    printf("%.*s\n", (int)decoding->line.len, (const char *)decoding->line.data);
+    kvctl_print(stdout, "%.*s\n", (int)decoding->line.len, (const char *)decoding->line.data);
     return KVB_OK;
 }
 

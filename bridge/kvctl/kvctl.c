@@ -24,7 +24,9 @@ static void print_match(struct json_object *root)
 
     kvctl_text_at(root, "blocks", blocks, sizeof blocks);
     kvctl_text_at(root, "block_size", block_size, sizeof block_size);
-    printf("%s complete blocks of %s tokens; DEVICE, HOST, DISK in tokens\n", blocks, block_size);
+    kvctl_print(
+        stdout, "%s complete blocks of %s tokens; DEVICE, HOST, DISK in tokens\n", blocks,
+        block_size);
     kvctl_print_table(stdout, kvb_json_member(root, "workers"), columns, KVB_COUNT_OF(columns));
 }
 
@@ -114,7 +116,8 @@ static void print_route(struct json_object *root)
 
     for (size_t i = 0; i < KVB_COUNT_OF(chosen); i++) {
         kvctl_text_at(root, chosen[i].path, text, sizeof text);
-        printf("%s %s%s", chosen[i].title, text, i + 1 < KVB_COUNT_OF(chosen) ? ", " : "\n");
+        kvctl_print(
+            stdout, "%s %s%s", chosen[i].title, text, i + 1 < KVB_COUNT_OF(chosen) ? ", " : "\n");
     }
     kvctl_print_table(stdout, kvb_json_member(root, "scores"), columns, KVB_COUNT_OF(columns));
 }
@@ -138,11 +141,11 @@ static void print_load(struct json_object *root)
 
     kvctl_text_at(root, "load_avg", average, sizeof average);
     kvctl_text_at(root, "load_std", deviation, sizeof deviation);
-    printf("load_avg %s, load_std %s\n", average, deviation);
+    kvctl_print(stdout, "load_avg %s, load_std %s\n", average, deviation);
     kvctl_print_table(stdout, kvb_json_member(root, "endpoints"), columns, KVB_COUNT_OF(columns));
     struct json_object *stale = kvb_json_member(root, "stale");
     if (stale && json_object_array_length(stale) > 0) {
-        printf("silent for too long: %s\n", json_object_to_json_string(stale));
+        kvctl_print(stdout, "silent for too long: %s\n", json_object_to_json_string(stale));
     }
 }
 
@@ -222,14 +225,14 @@ static void print_rows(struct json_object *root)
 {
     const char *rows = json_object_get_string(kvb_json_member(root, "rows"));
 
-    fputs(rows ? rows : "", stdout);
+    kvctl_print(stdout, "%s", rows ? rows : "");
 }
 
 /* ---- Queries and their answers ------------------------------------------------------ */
 
 static void print_as_it_came(const struct kvb_buf *answer)
 {
-    fwrite(answer->data, 1, answer->len, stdout);
+    kvctl_put(stdout, answer->data, answer->len);
     if (answer->len == 0 || answer->data[answer->len - 1] != '\n') {
         fputs("\n", stdout);
     }
@@ -289,7 +292,7 @@ static enum kvctl_exit run_state(const struct kvctl_options *options)
     if (result != kvctl_ok || options->is_json) {
         return result;
     }
-    printf("\n");
+    kvctl_print(stdout, "\n");
     return request_and_show(options, &streams);
 }
 

@@ -6,6 +6,7 @@
 #include "core/status.h"
 
 #include <json-c/json.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -179,6 +180,17 @@ kvctl_page_taker(void *context, const struct kvb_buf *answer, struct json_object
 enum kvctl_exit kvctl_request_pages(
     const struct kvctl_line *line, const char *tail, kvb_span query, kvctl_page_taker *take,
     void *context);
+
+/* What kvctl prints may be a peer's text, which must not control the terminal.  So all of it goes
+ * through these: control characters (C0 but line ends and tabs, DEL, C1), those that change the
+ * direction of text, and bytes that are not UTF-8 become \u009b.  JSON stays JSON, because there
+ * they stand in texts only. */
+void kvctl_put(FILE *out, const void *text, size_t len);
+[[gnu::format(printf, 2, 3)]] void kvctl_print(FILE *out, const char *format, ...);
+[[gnu::format(printf, 2, 0)]] void
+kvctl_print_list(FILE *out, const char *format, va_list arguments);
+/* The length of the control character at text, or of what is not UTF-8; 0: it is neither. */
+size_t kvctl_control_at(const char *text, size_t left, unsigned *out_point);
 
 /* Prints one line on stderr, after "kvctl: ". */
 void kvctl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));

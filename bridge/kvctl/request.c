@@ -23,7 +23,7 @@ void kvctl_say(const char *format, ...)
 
     fputs("kvctl: ", stderr);
     va_start(arguments, format);
-    (void)vfprintf(stderr, format, arguments); /* a failure cannot be reported anywhere */
+    kvctl_print_list(stderr, format, arguments);
     va_end(arguments);
     fputs("\n", stderr);
 }

@@ -24,24 +24,19 @@ static struct json_object *at_path(struct json_object *object, const char *path)
     return object;
 }
 
-/* True for the UTF-8 of U+0080 to U+009F, which are control characters too. */
-static bool is_wide_control(const char *text)
-{
-    const unsigned char second = (unsigned char)text[1];
-
-    return (unsigned char)text[0] == 0xc2 && second >= 0x80 && second <= 0x9f;
-}
-
 /* Replaces control characters, because texts from peers must not control the terminal. */
 static void make_harmless(char *text)
 {
-    for (; *text; text++) {
-        const unsigned char byte = (unsigned char)*text;
-        if (byte < ' ' || byte == 0x7f) {
-            *text = '?';
-        } else if (is_wide_control(text)) {
+    unsigned point = 0;
+
+    while (*text) {
+        size_t control = kvctl_control_at(text, strlen(text), &point);
+        text += control == 0;
+        for (; control > 0; control--) {
             *text++ = '?';
-            *text = '?';
+        }
+        while (((unsigned char)*text & 0xc0U) == 0x80) { /* the rest of a longer character */
+            text++;
         }
     }
 }

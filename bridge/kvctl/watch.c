@@ -142,7 +142,7 @@ static void show_watched_event(
         kvctl_say("event %" PRIu64 " not shown: %s", event->event_id, kvb_status_name(status));
         return;
     }
-    fwrite(watch->line.data, 1, watch->line.len, stdout);
+    kvctl_put(stdout, watch->line.data, watch->line.len);
     watch->shown++;
 }
 
@@ -156,7 +156,7 @@ static void show_any_message(struct watch *watch, const struct kvb_bus_message *
         message, count > 0 ? count - watch->shown : UINT64_MAX, &watch->batch, &watch->line,
         &watch->shown);
     if (status == KVB_OK) {
-        fwrite(watch->line.data, 1, watch->line.len, stdout);
+        kvctl_put(stdout, watch->line.data, watch->line.len);
     } else {
         kvctl_say("a message on %s not shown: %s", message->subject, kvb_status_name(status));
     }

@@ -169,6 +169,22 @@ def test_all_subjects_show_windows_and_requests(engines, request):
     assert not [line for line in lines() if "error" in line]
 
 
+def test_texts_of_a_peer_do_not_control_the_terminal(scene):
+    watch = scene.start("watch", [programs.BIN / "kvctl", "--nats", scene.nats_url, "watch", "--all"])
+    watch.is_ours = False
+    evil = "\u009b2J \u202e \u2066 \x7f"
+    client = scene.bus()
+
+    def has_shown():
+        client.publish(f"{PUBLISH}.kv_heartbeat_json", json.dumps({"model": evil}, ensure_ascii=False).encode())
+        return "2J" in watch.text()
+
+    wait_for("the message is shown", has_shown)
+    line = watch.text().splitlines()[0]
+    assert line.isascii() and line.isprintable(), line
+    assert evil in json.dumps(json.loads(line), ensure_ascii=False).replace("\\u007f", "\x7f")
+
+
 def test_loss_and_return_of_nats_are_a_line_each(engines):
     watch = start(engines)
     engines.started[0].stop()
