@@ -6,7 +6,8 @@
 enum {
     /* one message of an engine */
     kvb_max_payload_bytes = 16 << 20,
-    kvb_max_depth = 8, /* nesting of msgpack values */
+    kvb_max_engine_backlog_bytes = 32 << 20, /* received and not read yet; above: disconnected */
+    kvb_max_depth = 8,                       /* nesting of msgpack values */
     kvb_max_batch_events = 1 << 16,
     kvb_max_batch_hashes = 1 << 20,
     kvb_max_batch_tokens = 1 << 22,
@@ -15,6 +16,7 @@ enum {
     kvb_max_batch_text_bytes = 1 << 20,
     kvb_max_string_bytes = 1024,          /* a LoRA name, a salt, a tag */
     kvb_max_load_payload_bytes = 1 << 16, /* one message of load values; decoded: 30 times that */
+    kvb_max_load_backlog_bytes = 4 << 20, /* received and not read yet; above: disconnected */
 
     /* one metrics page of an engine: vLLM's has some 32 KiB per rank */
     kvb_max_page_bytes = 8 << 20,

@@ -153,7 +153,8 @@ static void look_for_cut(
         kvb_bridge_count(&bridge->shown, kvb_bridge_load_refused_protocol, 1);
         refuse_load_sample(
             bridge, load, kind,
-            "protocol error: a message above 64 KiB, or bytes that are not ZMTP", now_ns);
+            "protocol error: a message above 64 KiB, bytes that are not ZMTP, or 4 MiB that wait",
+            now_ns);
         renew(load, kind, now_ns);
     }
 }

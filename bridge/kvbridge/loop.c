@@ -171,6 +171,9 @@ static void work_periodically(void *context, uint64_t now_ns)
     struct kvb_bridge *bridge = context;
 
     kvb_bridge_watch_loads(bridge, now_ns);
+    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+        kvb_source_end_floods(bridge->membership.ranks[i]->source, now_ns);
+    }
     kvb_bridge_show_loads(bridge);
     kvb_metric_set(
         &bridge->shown.metrics, kvb_bridge_replays_running_max,

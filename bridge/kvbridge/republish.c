@@ -43,6 +43,7 @@ struct bridge_republish {
     bool are_keys_due;     /* the key files are to be read again */
     uint64_t refused;      /* handshakes of readers that failed */
     struct kvb_log_backoff refused_log;
+    struct kvb_log_backoff ended_log;
 };
 
 /* ---- Opening ---- */
@@ -282,6 +283,18 @@ static void note_refused(struct kvb_bridge *bridge, struct bridge_rank *rank, ui
     }
 }
 
+static void note_ended(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+{
+    const uint64_t ended = kvb_event_server_take_ended(rank->republish->server);
+
+    kvb_metric_add(&bridge->shown.metrics, kvb_bridge_republish_readers_ended, ended);
+    if (ended > 0 && kvb_log_backoff_due(&rank->republish->ended_log, now_ns)) {
+        say_keys(
+            bridge, rank, KVB_LOG_WARNING, "a reader of republished events was disconnected",
+            "it sent more subscriptions or requests than readers do");
+    }
+}
+
 void kvb_bridge_renew_reader_keys(struct bridge_rank *rank)
 {
     if (rank->republish) {
@@ -450,6 +463,9 @@ static bool republish_rank(
         follow_proof(rank);
         if (republish->server && has_reader_keys(rank)) {
             note_refused(bridge, rank, now_ns);
+        }
+        if (republish->server) {
+            note_ended(bridge, rank, now_ns);
         }
     }
     if (republish->server && (is_look_due || republish->has_input)) {

@@ -287,7 +287,7 @@ static void show_workers(const struct statuses *statuses, bool is_json)
     json_object_object_add(root, "pods", pods);
     json_object_object_add(root, "kubernetes", watches);
     if (is_json) {
-        printf("%s\n", json_object_to_json_string_ext(root, JSON_C_TO_STRING_PLAIN));
+        kvctl_print(stdout, "%s\n", json_object_to_json_string_ext(root, JSON_C_TO_STRING_PLAIN));
         return;
     }
     print_workers(workers);

@@ -1,10 +1,12 @@
 """Events republished for routers that read engines themselves: does each kind of reader end with what the engine holds,
 through losses and restarts?  (`KVB_REPUBLISH_SEEDS=100` runs as many random worlds of each kind.)"""
 
+import contextlib
 import os
 import random
 import resource
 import signal
+import socket
 import time
 
 import msgspec
@@ -17,6 +19,7 @@ import readers
 from clock import Clock, build_shim
 from conftest import worker
 from test_members import reload
+from test_sockets import HELLO, peak_bytes, zmtp
 
 SIZE = 4
 SEEDS = int(os.environ.get("KVB_REPUBLISH_SEEDS", "1"))
@@ -326,6 +329,28 @@ def test_readers_that_never_read_delay_no_other(world):
     world.wait(late)
     assert world.bridge.metric("kvb_republish_requests_total") > 64
     context.destroy(linger=0)
+
+
+def test_a_reader_that_subscribes_without_end_is_disconnected(world):
+    """libzmq would keep 30 times what it sends, and do nothing else meanwhile."""
+    other = world.reader(readers.Dynamo)
+    world.store(10)
+    world.wait(other)
+    endless = socket.create_connection(("127.0.0.1", int(world.events.rpartition(":")[2])), timeout=10 * programs.PATIENCE)
+    endless.sendall(HELLO.replace(b"PUB", b"SUB"))
+    received = b""
+    while len(received) < 64:
+        received += endless.recv(4096)
+    random_bytes = random.Random(7).randbytes
+    with contextlib.suppress(ConnectionError):
+        while True:
+            endless.sendall(b"".join(zmtp(b"\x01" + random_bytes(1000)) for _ in range(50)))
+    endless.close()
+    programs.wait_for("it is counted", lambda: world.bridge.metric("kvb_republish_readers_ended_total") >= 1)
+    world.store(10)
+    world.wait(other)
+    assert world.bridge.metric("kvb_republish_readers_ended_total") == 1, "the other reader stays"
+    assert peak_bytes(world.bridge) < 200 << 20
 
 
 def test_the_state_shows_what_readers_have(world):

@@ -7,6 +7,7 @@ import re
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import time
 
@@ -154,6 +155,107 @@ def test_a_replay_without_a_handshake_is_abandoned_and_tried_again(scene):
         assert time.monotonic() - begun < 6 * programs.PATIENCE
         silent.close()
         again.close()
+
+
+def zmtp(*frames):
+    """One message by hand."""
+    out = b""
+    for at, body in enumerate(frames):
+        more = at + 1 < len(frames)
+        out += (bytes([more, len(body)]) if len(body) < 256
+                else bytes([2 | more]) + len(body).to_bytes(8, "big")) + body
+    return out
+
+
+def subscribed(server):
+    """Accepts the bridge, as a PUB that it has subscribed to. libzmq may connect again before the bridge has noticed
+    a loss; the bridge ends that connection, and makes its own."""
+    while True:
+        connection, _ = server.accept()
+        connection.settimeout(60 * programs.PATIENCE)
+        received = b""
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(HELLO)
+            while zmtp(b"\x01") not in received[len(GREETING):] and (data := connection.recv(4096)):
+                received += data
+        if zmtp(b"\x01") in received[len(GREETING):]:
+            return connection
+        connection.close()
+
+
+def reset(connection):
+    """Ends it as a process that was killed with unread input does."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def flood(connection):
+    """Sends 100 MB, which the bridge reads more slowly, until it stops reading or ends the connection."""
+    blocks = range(1, 301)
+    batches = [engine.batch(engine.stored(blocks, [10000 + i for i in range(16 * len(blocks))], 16)),
+               engine.batch(engine.cleared())]
+    connection.settimeout(0.5)
+    with contextlib.suppress(OSError):
+        for seq in range(0, 12000, 20):
+            connection.sendall(b"".join(
+                zmtp(b"kv", at.to_bytes(8, "big"), batches[at % 2]) for at in range(seq, seq + 20)))
+
+
+def test_an_engine_that_floods_and_resets_costs_its_connection_only(scene):
+    """libzmq aborts the process when a ping is due on a connection that has failed while its queue was full, and
+    when a full queue is read after the next connection has taken it over. Without a limit to the queue, the bridge
+    ends a connection that brings too much."""
+    other = scene.engine()
+    reader = Reader(scene.bus())
+    with accepted_engine() as server:
+        server.settimeout(60 * programs.PATIENCE)
+        bridge = scene.bridge(
+            f'id = 8; model = "m"; block_size = 16; events = "tcp://127.0.0.1:{server.getsockname()[1]}";',
+            worker(other, 7))
+        for _ in range(3):
+            connection = subscribed(server)
+            flood(connection)
+            reset(connection)
+        endless = subscribed(server)
+        frames = zmtp(bytes(60_000), b"")[:-2] * 16  # of a message whose last frame never comes
+        endless.settimeout(1)
+        with contextlib.suppress(OSError):
+            while True:
+                endless.sendall(frames)
+        endless.close()
+        again, _ = server.accept()  # the bridge lives, and connects again
+        other.publish(store(1))
+        wait_for("block 1 of the other engine", reader.holds(1))
+        assert bridge.is_running()
+        wait_for("the flood is counted",
+                 lambda: bridge.metric("kvcache_zmq_errors_total", pod_key="8", error_type="flood") >= 1)
+        assert peak_bytes(bridge) < 400 << 20
+        again.close()
+
+
+@pytest.mark.parametrize("is_load", [False, True], ids=["events", "load"])
+def test_engines_that_publish_a_burst_and_end_are_no_harm(scene, is_load):
+    """With ZMQ_IMMEDIATE, libzmq aborted the process at the second of such engines, or the fortieth."""
+    other = scene.engine()
+    reader = Reader(scene.bus())
+    with accepted_engine() as server:
+        server.settimeout(60 * programs.PATIENCE)
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        rows = [worker(other, 7, more=f'load = {{ zmq = "{address}"; }};')] if is_load else [
+            worker(other, 7), f'id = 8; model = "m"; block_size = 16; events = "{address}";']
+        bridge = scene.bridge(*rows)
+        burst = b"".join(zmtp(b"kv", i.to_bytes(8, "big"), engine.batch(store(1))) for i in range(1000))
+        for _ in range(25):
+            connection = subscribed(server)
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(burst)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(4096):
+                    pass
+            connection.close()
+        other.publish(store(2))
+        wait_for("block 2 of the other engine", reader.holds(2))
+        assert bridge.is_running()
 
 
 class PatientEngine(engine.Engine):

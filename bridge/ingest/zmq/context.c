@@ -13,8 +13,8 @@
  *                                                  a second connection for a moment
  *     load        SUB, both ends of its monitor    3 mailboxes, 1 or 2 connections
  *     replay      DEALER, at most 8 at once        the previous one may still be open
- *     readers     XPUB, ROUTER, with CURVE both    6 mailboxes, 2 listeners, some readers at both
- *                 ends of their monitors */
+ *     readers     XPUB, ROUTER, both ends of       6 mailboxes, 2 listeners, some readers at both
+ *                 their monitors */
 enum {
     sockets_per_publisher = 3,
     sockets_per_load = 3,
@@ -104,6 +104,7 @@ void kvb_zmq_free(struct kvb_zmq *zmq)
         return;
     }
     kvb_zmq_close_run(zmq);
+    kvb_reader_watch_free(zmq->reader_watch);
     for (size_t i = 0; i < kvb_max_zmq_contexts; i++) {
         kvb_zmq_socket_close(&zmq->responders[i]);
         if (zmq->contexts[i]) {

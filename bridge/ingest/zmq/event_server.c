@@ -13,19 +13,33 @@
 
 /* batches_high_water: batches that wait for one subscriber; the value is vLLM's.
  * replies_high_water: replies that wait for one reader; the caller keeps further ones.
- * max_request_bytes: of one frame of a reader; a reader that sends more is disconnected. */
+ * max_request_bytes: of one frame of a reader; a reader that sends more is disconnected.
+ * receive_buffer_bytes: of the kernel, for each reader: what it holds is read even when the reader
+ * is ended. */
 enum {
     batches_high_water = 100000,
     replies_high_water = 256,
-    requests_high_water = 1000,
     max_request_bytes = 2048,
+    receive_buffer_bytes = 8 << 10,
     seq_bytes = 8
 };
 
-/* A socket and, with CURVE, its monitor, which reports handshakes that failed. */
+/* What a reader may bring: subscriptions, or requests of 15 bytes; pings are part of it. */
+struct reader_limit {
+    uint64_t max_bytes;
+    uint64_t bytes_a_second;
+};
+
+static const struct reader_limit of_subscriber = { 32 << 10, 1 << 10 };
+static const struct reader_limit of_requester = { 1 << 20, 64 << 10 };
+
+/* A socket and its monitor.  With CURVE the monitor reports handshakes that failed, and
+ * kvb_event_server_take_refused() reads it; such readers are known.  Without it, the watch reads
+ * who connects. */
 struct server_socket {
-    void *socket;  /* owned, like the next; NULL: none */
-    void *monitor; /* not watched by the poller: kvb_event_server_take_refused() reads it */
+    void *socket; /* owned, like the next two; NULL: none */
+    void *monitor;
+    struct kvb_watched_readers *readers; /* NULL with CURVE */
 };
 
 struct kvb_event_server {
@@ -70,6 +84,17 @@ static kvb_status listen_at(void *socket, const char *address, struct kvb_detail
     return KVB_AGAIN;
 }
 
+static kvb_status watch_readers_of(
+    struct kvb_event_server *server, const struct reader_limit *limit, struct server_socket *one)
+{
+    if (!server->zmq->reader_watch) {
+        KVB_TRY(kvb_reader_watch_new(&server->zmq->reader_watch));
+    }
+    return kvb_reader_watch_add(
+        server->zmq->reader_watch, one->monitor, limit->max_bytes, limit->bytes_a_second,
+        &one->readers);
+}
+
 static kvb_status open_socket(
     struct kvb_event_server *server, const struct kvb_event_server_options *given, int type,
     const char *address, struct server_socket *out)
@@ -77,7 +102,6 @@ static kvb_status open_socket(
     void *context = kvb_zmq_context(server->zmq, server->owner);
     char domain[kvb_zap_domain_bytes];
     const struct kvb_zmq_socket_options options = { .type = type,
-                                                    .high_water = requests_high_water,
                                                     .max_bytes = max_request_bytes,
                                                     .is_ipv6 = strchr(address, '[') != NULL,
                                                     .curve = server->curve,
@@ -89,10 +113,13 @@ static kvb_status open_socket(
     kvb_zap_write_domain(domain, server->owner);
     KVB_TRY(kvb_zmq_socket_open(context, &options, &out->socket));
     KVB_TRY(set_int(out->socket, ZMQ_TCP_MAXRT, given->stalled_ms));
+    KVB_TRY(set_int(out->socket, ZMQ_RCVBUF, receive_buffer_bytes));
     KVB_TRY(type == ZMQ_XPUB ? set_xpub(out->socket) : set_router(out->socket));
-    if (server->curve) {
-        KVB_TRY(
-            kvb_zmq_monitor_open(context, out->socket, kvb_failed_handshake_events, &out->monitor));
+    KVB_TRY(kvb_zmq_monitor_open(
+        context, out->socket,
+        server->curve ? (int)kvb_failed_handshake_events : kvb_reader_watch_events, &out->monitor));
+    if (!server->curve) {
+        KVB_TRY(watch_readers_of(server, type == ZMQ_XPUB ? &of_subscriber : &of_requester, out));
     }
     return kvb_poller_add_socket(server->poller, server->owner, kvb_ready_live, out->socket);
 }
@@ -147,6 +174,8 @@ kvb_status kvb_event_server_open(
 
 static void close_socket(struct kvb_event_server *server, struct server_socket *one, int linger_ms)
 {
+    kvb_reader_watch_drop(server->zmq->reader_watch, one->readers);
+    one->readers = NULL;
     if (one->monitor) {
         kvb_zmq_monitor_close(one->socket, &one->monitor);
     }
@@ -187,7 +216,8 @@ static uint64_t count_refused(const struct server_socket *one)
     uint16_t event = 0;
     int value = 0;
 
-    while (one->monitor && kvb_zmq_monitor_next(one->monitor, &event, &value) == KVB_OK) {
+    while (one->monitor && !one->readers &&
+           kvb_zmq_monitor_next(one->monitor, &event, &value) == KVB_OK) {
         refused += (event & kvb_failed_handshake_events) != 0;
     }
     return refused;
@@ -196,6 +226,19 @@ static uint64_t count_refused(const struct server_socket *one)
 uint64_t kvb_event_server_take_refused(struct kvb_event_server *server)
 {
     return count_refused(&server->xpub) + count_refused(&server->router);
+}
+
+uint64_t kvb_event_server_take_ended(struct kvb_event_server *server)
+{
+    uint64_t ended = 0;
+
+    if (server->xpub.readers) {
+        ended += kvb_reader_watch_take_ended(server->zmq->reader_watch, server->xpub.readers);
+    }
+    if (server->router.readers) {
+        ended += kvb_reader_watch_take_ended(server->zmq->reader_watch, server->router.readers);
+    }
+    return ended;
 }
 
 /* ---- Receiving ---- */
@@ -217,6 +260,11 @@ bool kvb_event_server_receive(
 
     kvb_zmq_message_close(&server->message);
     if (kvb_zmq_message_receive(server->xpub.socket, &server->message) == KVB_OK) {
+        if (server->xpub.readers) {
+            kvb_reader_watch_subscribed(
+                server->zmq->reader_watch, server->xpub.readers,
+                zmq_msg_get(&server->message.parts[0], ZMQ_SRCFD));
+        }
         if (is_subscription(server, &server->message.frames)) {
             received.kind = KVB_EVENT_SUBSCRIBED;
         }

@@ -2,6 +2,7 @@
 
 #include "ingest/zmq/context.h"
 #include "ingest/zmq/message.h"
+#include "ingest/zmq/reader_watch.h"
 #include "ingest/zmq/source.h"
 #include "ingest/zmq/zap.h"
 
@@ -12,6 +13,7 @@ struct kvb_zmq {
     void *contexts[kvb_max_zmq_contexts];   /* owned; NULL: not opened yet */
     void *responders[kvb_max_zmq_contexts]; /* owned; ZAP sockets; NULL: not needed yet */
     struct kvb_zap_rule *rules;             /* borrowed from the sources */
+    struct kvb_reader_watch *reader_watch;  /* owned; NULL: no event server was opened yet */
     size_t publishers;                      /* there will be so many soon: kvb_zmq_expect() */
 
     /* The messages of the last receive.  All sources share this buffer, which saves memory with a

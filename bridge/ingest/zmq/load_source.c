@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "ingest/dns/named_endpoint.h"
+#include "ingest/zmq/connection.h"
 #include "ingest/zmq/inside.h"
 #include "ingest/zmq/monitor.h"
 #include "ingest/zmq/poller.h"
@@ -13,15 +14,15 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
-/* ZMQ heartbeats are off.  A load value expires when no message arrives, so a dead peer may be
- * detected later: by TCP, or when the caller opens the silent socket again. */
-enum { load_high_water = 1000, heartbeat_ms = 0 };
-
+/* No pings: a load value expires when no message arrives, so a dead peer may be detected later, by
+ * TCP or when the caller opens the silent socket again.  libzmq connects again by itself, and what
+ * an earlier connection has left is read: the newest value counts. */
 struct kvb_load_source {
     void *context;    /* borrowed */
     void *sub;        /* owned; NULL: not open */
     void *monitor;    /* owned; NULL when sub is NULL */
     uint64_t lost_ns; /* when the connection ended, if no retry followed; else 0 */
+    struct kvb_backlog backlog;
     struct kvb_named_endpoint endpoint;
     struct kvb_poller *poller; /* borrowed, like the next */
     struct kvb_resolver *resolver;
@@ -31,8 +32,6 @@ struct kvb_load_source {
 static kvb_status open_load_sub(struct kvb_load_source *source)
 {
     const struct kvb_zmq_socket_options as = { .type = ZMQ_SUB,
-                                               .high_water = load_high_water,
-                                               .heartbeat_ms = heartbeat_ms,
                                                .max_bytes = kvb_max_load_payload_bytes,
                                                .is_ipv6 =
                                                    kvb_named_endpoint_is_ipv6(&source->endpoint) };
@@ -44,7 +43,8 @@ static kvb_status open_load_sub(struct kvb_load_source *source)
         return KVB_IO;
     }
     KVB_TRY(kvb_zmq_monitor_open(
-        source->context, source->sub, ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED,
+        source->context, source->sub,
+        ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED,
         &source->monitor));
     KVB_TRY(kvb_poller_add_socket(source->poller, source->owner, kvb_ready_live, source->sub));
     return zmq_connect(source->sub, address) == 0 ? KVB_OK : KVB_BAD_CONFIG;
@@ -58,6 +58,7 @@ static void close_load_sub(struct kvb_load_source *source)
         kvb_zmq_socket_close(&source->sub);
     }
     source->lost_ns = 0;
+    source->backlog.connection = kvb_connection_none();
 }
 
 static kvb_status reopen_load_sub(struct kvb_load_source *source)
@@ -105,6 +106,12 @@ bool kvb_load_source_is_cut(struct kvb_load_source *source, uint64_t now_ns)
 
     while (source->sub && kvb_zmq_monitor_next(source->monitor, &event, &value) == KVB_OK) {
         source->lost_ns = event == ZMQ_EVENT_DISCONNECTED ? now_ns : 0;
+        source->backlog = kvb_backlog_of(event == ZMQ_EVENT_CONNECTED ? value : -1, now_ns);
+    }
+    if (kvb_backlog_is_above(&source->backlog, kvb_max_load_backlog_bytes, now_ns)) {
+        (void)kvb_connection_end(&source->backlog.connection);
+        source->backlog.connection = kvb_connection_none();
+        return true;
     }
     if (source->lost_ns == 0 || now_ns - source->lost_ns < kvb_retry_report_ms * KVB_NS_PER_MS) {
         return false;
@@ -136,6 +143,7 @@ kvb_status kvb_load_source_open(
         return KVB_NO_MEMORY;
     }
     source->poller = options->poller;
+    source->backlog.connection = kvb_connection_none();
     source->owner = options->owner;
     source->context = kvb_zmq_context(zmq, options->owner);
     source->resolver = options->resolver;
@@ -158,12 +166,24 @@ void kvb_load_source_close(struct kvb_load_source *source)
     free(source);
 }
 
+static kvb_status receive_load(struct kvb_load_source *source, struct kvb_zmq_message *out_message)
+{
+    const kvb_status status = kvb_zmq_message_receive(source->sub, out_message);
+
+    if (status == KVB_OK) {
+        kvb_backlog_take(&source->backlog, kvb_zmq_message_wire_bytes(out_message));
+    } else if (status == KVB_AGAIN) {
+        kvb_backlog_found_empty(&source->backlog);
+    }
+    return status;
+}
+
 kvb_status
 kvb_load_source_receive(struct kvb_load_source *source, struct kvb_load_sample *out_sample)
 {
     struct kvb_zmq_message message;
 
-    KVB_TRY(kvb_zmq_message_receive(source->sub, &message));
+    KVB_TRY(receive_load(source, &message));
     const kvb_span payload = message.frames.frame[message.part_count - 1];
     const kvb_status status = message.frames.count > kvb_max_frames
                                   ? KVB_BAD_INPUT
@@ -177,7 +197,7 @@ kvb_status kvb_load_source_receive_coordinator(
 {
     struct kvb_zmq_message message;
 
-    KVB_TRY(kvb_zmq_message_receive(source->sub, &message));
+    KVB_TRY(receive_load(source, &message));
     const kvb_status status = message.frames.count != 1
                                   ? KVB_BAD_INPUT
                                   : kvb_coordinator_decode(message.frames.frame[0], out_update);

@@ -49,8 +49,8 @@ kvb_status
 kvb_load_source_connect(struct kvb_load_source *source, uint64_t now_ns, const char **out_why);
 
 /* Returns true once for each connection that a protocol error has ended, for example a message
- * above kvb_max_load_payload_bytes: libzmq does not connect again.  Call it a few times a
- * second. */
+ * above kvb_max_load_payload_bytes: libzmq does not connect again.  Also for one that was ended
+ * because more than kvb_max_load_backlog_bytes waited.  Call it a few times a second. */
 bool kvb_load_source_is_cut(struct kvb_load_source *source, uint64_t now_ns);
 
 /* Closes the socket, and opens it again at the next address of its host.  Call it at growing

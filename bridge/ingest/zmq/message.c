@@ -73,3 +73,14 @@ void kvb_zmq_message_close(struct kvb_zmq_message *message)
     }
     message->part_count = 0;
 }
+
+uint64_t kvb_zmq_message_wire_bytes(const struct kvb_zmq_message *message)
+{
+    uint64_t bytes = 0;
+
+    for (size_t i = 0; i < message->part_count; i++) {
+        const size_t len = message->frames.frame[i].len;
+        bytes += len + (len > UINT8_MAX ? 9 : 2);
+    }
+    return bytes;
+}

@@ -17,3 +17,6 @@ struct kvb_zmq_message {
  * KVB_AGAIN: there is none.  KVB_IO: the socket cannot be used. */
 kvb_status kvb_zmq_message_receive(void *socket, struct kvb_zmq_message *message);
 void kvb_zmq_message_close(struct kvb_zmq_message *message);
+
+/* What it had on the wire: each frame has a header of 2 or 9 bytes. */
+uint64_t kvb_zmq_message_wire_bytes(const struct kvb_zmq_message *message);

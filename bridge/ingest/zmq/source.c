@@ -3,6 +3,7 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "ingest/dns/named_endpoint.h"
+#include "ingest/zmq/connection.h"
 #include "ingest/zmq/curve.h"
 #include "ingest/zmq/inside.h"
 #include "ingest/zmq/monitor.h"
@@ -18,7 +19,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { receive_high_water = 2000, replay_ping_ms = 200, topic_bytes = 256 };
+enum { topic_bytes = 256 };
+
+/* max_backlogs: connections of a bound SUB whose backlog is known; one is an engine's, and further
+ * ones are strangers.  drops_a_turn: messages of a lost connection that one receive drops. */
+enum { max_backlogs = 8, drops_a_turn = 4096 };
 
 static const uint64_t first_renewal_ns = kvb_retry_report_ms * KVB_NS_PER_MS;
 static const uint64_t max_renewal_ns = 30 * KVB_NS_PER_S;
@@ -76,8 +81,11 @@ struct kvb_source {
     bool is_up;             /* of a connecting SUB */
     bool is_drained;        /* a receive from the SUB has just found nothing */
     bool is_loss_new;       /* the next retry follows a loss, not a failed attempt */
+    bool is_lost;           /* the SUB has served a connection: it is replaced before the next */
     struct kvb_peers peers; /* of a bound SUB */
     struct renewal renewal; /* of a connecting SUB */
+    struct kvb_backlog backlogs[max_backlogs]; /* a connecting SUB uses the first */
+    size_t next_backlog;                       /* the place that the next connection takes */
     struct kvb_source_counters counters;
     struct kvb_curve *curve; /* owned; NULL: none */
     struct kvb_zap_rule zap; /* of a bound SUB with CURVE */
@@ -98,8 +106,8 @@ struct kvb_source {
 /* ---- Opening, closing ---- */
 
 enum {
-    followed = ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_CONNECT_RETRIED |
-               kvb_failed_handshake_events,
+    followed = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+               ZMQ_EVENT_CONNECT_RETRIED | kvb_failed_handshake_events,
     followed_when_bound = followed | ZMQ_EVENT_ACCEPTED,
 };
 
@@ -116,7 +124,6 @@ static kvb_status open_event_sub(struct kvb_source *source)
 {
     char domain[kvb_zap_domain_bytes];
     const struct kvb_zmq_socket_options as = { .type = ZMQ_SUB,
-                                               .high_water = receive_high_water,
                                                .heartbeat_ms =
                                                    kvb_zmq_ping_ms(source->zmq->publishers),
                                                .max_bytes = kvb_max_payload_bytes,
@@ -126,6 +133,10 @@ static kvb_status open_event_sub(struct kvb_source *source)
                                                .domain = source->is_bound ? domain : NULL };
     char address[kvb_zmq_address_bytes];
 
+    source->is_lost = false;
+    for (size_t i = 0; i < max_backlogs; i++) {
+        source->backlogs[i].connection = kvb_connection_none();
+    }
     kvb_zap_write_domain(domain, source->owner);
     kvb_named_endpoint_write(&source->events, address);
     KVB_TRY(kvb_zmq_socket_open(source->context, &as, &source->sub));
@@ -305,6 +316,52 @@ static void note_other_topic(struct kvb_source_strays *strays, kvb_span topic)
     strays->topic[len] = '\0';
 }
 
+static void note_taken(struct kvb_source *source, int sender, uint64_t bytes)
+{
+    for (size_t i = 0; i < max_backlogs; i++) {
+        struct kvb_backlog *backlog = &source->backlogs[i];
+        if (backlog->connection.fd >= 0 &&
+            (!source->is_bound || backlog->connection.fd == sender)) {
+            kvb_backlog_take(backlog, bytes);
+            return;
+        }
+    }
+}
+
+static void note_empty(struct kvb_source *source)
+{
+    for (size_t i = 0; i < max_backlogs; i++) {
+        kvb_backlog_found_empty(&source->backlogs[i]);
+    }
+}
+
+void kvb_source_end_floods(struct kvb_source *source, uint64_t now_ns)
+{
+    for (size_t i = 0; i < max_backlogs; i++) {
+        struct kvb_backlog *backlog = &source->backlogs[i];
+        if (backlog->connection.fd >= 0 &&
+            kvb_backlog_is_above(backlog, kvb_max_engine_backlog_bytes, now_ns)) {
+            source->counters.floods += kvb_connection_end(&backlog->connection);
+            backlog->connection = kvb_connection_none();
+        }
+    }
+}
+
+/* Drops what a lost connection has left in the SUB. */
+static void drop_leftovers(struct kvb_source *source)
+{
+    struct kvb_zmq_message message;
+
+    for (size_t i = 0; i < drops_a_turn; i++) {
+        const kvb_status status = kvb_zmq_message_receive(source->sub, &message);
+        if (status != KVB_OK) {
+            source->is_drained = status == KVB_AGAIN;
+            return;
+        }
+        kvb_zmq_message_close(&message);
+    }
+}
+
 size_t kvb_source_receive(
     struct kvb_source *source, struct kvb_source_batch out_batches[kvb_source_run],
     uint64_t *out_refused)
@@ -316,6 +373,10 @@ size_t kvb_source_receive(
     kvb_zmq_close_run(zmq);
     *out_refused = 0;
     source->is_drained = false;
+    if (source->is_lost) {
+        drop_leftovers(source);
+        return 0;
+    }
     while (zmq->run_count < kvb_source_run && bytes < kvb_source_run_bytes) {
         struct kvb_zmq_message *message = &zmq->run[zmq->run_count];
         struct kvb_source_batch *batch = &out_batches[batches];
@@ -326,6 +387,7 @@ size_t kvb_source_receive(
         }
         zmq->run_count++;
         batch->sender = sender_of(source, message);
+        note_taken(source, batch->sender, kvb_zmq_message_wire_bytes(message));
         if (kvb_frames_read_live(&message->frames, &batch->seq, &batch->payload) != KVB_OK) {
             source->strays.unnumbered++;
             source->strays.frames = message->frames.count;
@@ -338,10 +400,32 @@ size_t kvb_source_receive(
             batches++;
         }
     }
+    if (source->is_drained) {
+        note_empty(source);
+    } else {
+        kvb_source_end_floods(source, kvb_clock_monotonic_ns()); /* more waits than a run takes */
+    }
     return batches;
 }
 
 /* ---- The monitor ---- */
+
+static void note_connection(struct kvb_source *source, int fd)
+{
+    struct kvb_backlog *backlog = &source->backlogs[source->is_bound ? source->next_backlog : 0];
+
+    *backlog = kvb_backlog_of(fd, kvb_clock_monotonic_ns());
+    source->next_backlog = (source->next_backlog + 1) % max_backlogs;
+}
+
+static void note_end(struct kvb_source *source, int fd)
+{
+    for (size_t i = 0; i < max_backlogs; i++) {
+        if (source->backlogs[i].connection.fd == fd) {
+            source->backlogs[i].connection = kvb_connection_none();
+        }
+    }
+}
 
 static void note_loss(struct kvb_source *source, struct kvb_source_link *link)
 {
@@ -352,12 +436,14 @@ static void note_loss(struct kvb_source *source, struct kvb_source_link *link)
     /* without a completed handshake, it is a failed attempt and no loss */
     source->is_loss_new = counters->disconnects < counters->connects;
     counters->disconnects += source->is_loss_new;
+    source->is_lost |= source->is_loss_new && !source->is_bound;
     source->is_up = false;
     link->was_lost = true;
 }
 
-/* Makes libzmq send the subscription on a new connection, which it does when ZMQ_EVENTS is read.
- * Done before a replay is requested, so that all batches after the replay are received live. */
+/* Makes libzmq send the subscription on a new connection of a socket that has tried before, which
+ * it does when ZMQ_EVENTS is read. Done before a replay is requested, so that all batches after the
+ * replay are received live. */
 static void subscribe_new_connection(struct kvb_source *source)
 {
     int events = 0;
@@ -422,10 +508,17 @@ static void
 follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_source_link *link)
 {
     switch (event) {
+    case ZMQ_EVENT_CONNECTED:
+        note_connection(source, fd);
+        break;
     case ZMQ_EVENT_ACCEPTED:
         kvb_peers_accepted(&source->peers, fd);
+        note_connection(source, fd);
         break;
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
+        if (source->is_lost) {
+            break; /* libzmq was faster than kvb_source_renew(), which makes another connection */
+        }
         source->counters.connects++;
         source->strays = (struct kvb_source_strays){ 0 };
         source->is_up = true;
@@ -437,6 +530,7 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
         kvb_peers_shook_hands(&source->peers);
         break;
     case ZMQ_EVENT_DISCONNECTED:
+        note_end(source, fd);
         if (!source->is_bound || kvb_peers_left(&source->peers, fd)) {
             note_loss(source, link);
         }
@@ -595,6 +689,14 @@ kvb_status kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const ch
         (void)reopen_event_sub(source); /* after a failure, a later call opens it */
         return KVB_AGAIN;
     }
+    if (source->is_lost && source->renewal.retry == RETRY_NOT_OWED) {
+        /* The next connection gets a SUB of its own: what the old one still holds is another
+         * incarnation's, perhaps, and nothing tells the two apart. */
+        source->renewal.is_received = false;
+        source->renewal.quiet_ns = now_ns;
+        (void)reopen_event_sub(source); /* after a failure, a later call opens it */
+        return KVB_AGAIN;
+    }
     if ((source->is_bound && source->sub) || !is_connection_given_up(source, now_ns)) {
         return KVB_AGAIN;
     }
@@ -651,11 +753,9 @@ static kvb_status send_request(const struct kvb_source *source, uint64_t from)
 
 static kvb_status open_dealer(struct kvb_source *source)
 {
-    /* No high-water mark, because a full pipe would lose replies.  They are moved from libzmq to a
-     * bounded queue at once. */
+    /* Replies are moved from libzmq to a bounded queue at once.  No pings: a replay without a reply
+     * is given up by its deadline. */
     const struct kvb_zmq_socket_options as = { .type = ZMQ_DEALER,
-                                               .high_water = 0,
-                                               .heartbeat_ms = replay_ping_ms,
                                                .max_bytes = kvb_max_payload_bytes,
                                                .is_ipv6 =
                                                    kvb_named_endpoint_is_ipv6(&source->replay),

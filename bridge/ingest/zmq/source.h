@@ -32,9 +32,13 @@ struct kvb_poller;
  * host, both use the same address.
  *
  * Threads: only the thread that made it.
- * Memory:  at most 2,000 messages of at most 16 MiB wait inside libzmq.  libzmq drops further
- *          ones; they appear as a gap, and are repaired.  At most max_replay_bytes of a replay
- *          wait; the rest is requested again. */
+ * Each connection of a SUB that connects has a SUB of its own.  When a connection is lost, what it
+ * brought and nobody has received is dropped, and kvb_source_renew() opens the next SUB.
+ *
+ * Memory:  when more than 32 MiB wait inside libzmq over TCP, the connection is ended, and the list
+ *          is rebuilt on the next.  Over ipc:// there is no such limit: the other end is a process
+ *          of this host.  At most max_replay_bytes of a replay wait; the rest is requested again.
+ */
 struct kvb_source;
 
 struct kvb_source_options {
@@ -77,6 +81,10 @@ size_t kvb_source_receive(
     struct kvb_source *source, struct kvb_source_batch out_batches[kvb_source_run],
     uint64_t *out_refused);
 
+/* Ends a connection that has brought more than 32 MiB that were not received, messages or one that
+ * never ends.  Call it a few times a second. */
+void kvb_source_end_floods(struct kvb_source *source, uint64_t now_ns);
+
 /* What happened to the connection since the last call.  was_lost together with is_up: it was lost
  * and made again. */
 struct kvb_source_link {
@@ -91,9 +99,8 @@ struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source);
  * not bound.  Call it after the monitor was read. */
 bool kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_batch *batch);
 
-/* Connects when the host is resolved, and connects to another address of the host when one has
- * failed.
- *
+/* Connects when the host is resolved, connects to another address of the host when one has failed,
+ * and connects again after a loss.   *
  * Opens the SUB and its monitor again when libzmq has given up the connection.  After a protocol
  * error (a message above 16 MiB, another protocol or socket type at the port) libzmq never
  * reconnects.  Renewals are 1 s apart at first, doubled each time up to 30 s, until a connection
@@ -119,6 +126,7 @@ struct kvb_source_counters {
     uint64_t protocol_errors; /* connections that a protocol error ended */
     uint64_t renewals;        /* times that the SUB was opened again */
     uint64_t refusals;        /* handshakes that failed, probably because of keys */
+    uint64_t floods;          /* connections that were ended because too much waited */
 };
 
 /* What came on the present connection instead of batches. */
