@@ -324,6 +324,26 @@ const struct kvb_source_counters *kvb_source_count(const struct kvb_source *sour
     return &source->counters;
 }
 
+const struct kvb_source_strays *kvb_source_strays(const struct kvb_source *source)
+{
+    static const struct kvb_source_strays none = { .topic = "" };
+
+    (void)source;
+    return &none;
+}
+
+void kvb_source_listen_to_all(struct kvb_source *source, bool listens)
+{
+    (void)source;
+    (void)listens;
+}
+
+void kvb_source_end_floods(struct kvb_source *source, uint64_t now_ns)
+{
+    (void)source;
+    (void)now_ns;
+}
+
 const char *kvb_source_refusal(const struct kvb_source *source)
 {
     (void)source;
@@ -596,6 +616,12 @@ bool kvb_event_server_take_keys(struct kvb_event_server *server, const struct kv
 }
 
 uint64_t kvb_event_server_take_refused(struct kvb_event_server *server)
+{
+    (void)server;
+    return 0;
+}
+
+uint64_t kvb_event_server_take_ended(struct kvb_event_server *server)
 {
     (void)server;
     return 0;
