@@ -92,7 +92,7 @@ enum {
     kvb_max_republished_ranks = 1024, /* two listening sockets each */
     kvb_max_names = 1 << 14,          /* host names in a bridge's resolver: 13 MB */
     kvb_max_replays_at_once = 8,      /* a replay keeps its engine busy */
-    kvb_max_metric_ranks = 1 << 13,   /* with their own lines on a bridge's /metrics: 40 MB */
+    kvb_max_metric_ranks = 1 << 13,   /* with their own lines on a bridge's /metrics: 41 MB */
     kvb_max_index_blocks = 1 << 26,
     kvb_max_config_bytes = 16 << 20,    /* 2 KiB for each worker */
     kvb_max_grpc_connections = 256,     /* above: closes the longest idle one, or the new one */

@@ -176,11 +176,11 @@ static kvb_span make_config(char *text, size_t size)
         text, size,
         "publish = { namespace = \"n\"; component = \"c\"; profile = \"%s\"; clear = \"%s\";\n"
         "  reannounce = \"on_loss\"; };\n"
-        "workers = ( { id = 1; model = \"m\"; block_size = 4;\n"
+        "workers = ( { id = 1; model = \"m\"; block_size = 4; salts = false;\n"
         "              load = { prometheus = \"http://127.0.0.1:7001/metrics\"; };\n"
         "              events = \"tcp://127.0.0.1:5001\"; replay = \"tcp://127.0.0.1:6001\";\n"
         "              republish = { events = \"ipc:///fuzz\"; tiers = \"disk\"; }; },\n"
-        "            { id = 2; model = \"m\"; block_size = 4;\n"
+        "            { id = 2; model = \"m\"; block_size = 4; salts = false;\n"
         "              events = \"tcp://127.0.0.1:5002\"; replay = \"tcp://127.0.0.1:6002\"; } );\n"
         "limits = { max_stream_blocks = 4096; };\n"
         "http = \"\";\n",
@@ -437,7 +437,7 @@ static void op_config_other(void)
 {
     static const char only_two[] =
         "publish = { namespace = \"n\"; component = \"c\"; };\n"
-        "workers = ( { id = 2; model = \"m\"; block_size = 4;\n"
+        "workers = ( { id = 2; model = \"m\"; block_size = 4; salts = false;\n"
         "  events = \"tcp://127.0.0.1:5002\"; replay = \"tcp://127.0.0.1:6002\"; } );\n";
 
     reload((kvb_span){ (const uint8_t *)only_two, sizeof only_two - 1 });

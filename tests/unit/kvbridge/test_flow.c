@@ -455,11 +455,11 @@ static void tokens_in_pairs_are_noted_in_the_stream(void **state)
 static void objects_of_a_store_are_noted_in_the_stream(void **state)
 {
     (void)state;
-    /* [2.0, [["BlockStoreEvent", "7", [["cpu", "x"]], "", 0, "", "", []]]] */
+    /* [2.0, [["BlockStoreEvent", "7", [["cpu", "x"]], "", 64, "", "", []]]] */
     static const char object[] = "\x92\x02\x91\x98\xaf"
                                  "BlockStoreEvent\xa1"
                                  "7\x91\x92\xa3"
-                                 "cpu\xa1x\xa0\x00\xa0\xa0\x90";
+                                 "cpu\xa1x\xa0\x40\xa0\xa0\x90";
     struct kvb_bridge *bridge = begin_followed();
     struct bridge_rank *rank = bridge->membership.ranks[0];
 

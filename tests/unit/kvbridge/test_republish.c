@@ -83,6 +83,13 @@ uint64_t __wrap_kvb_event_server_take_refused(struct kvb_event_server *server)
     return 0;
 }
 
+uint64_t __wrap_kvb_event_server_take_ended(struct kvb_event_server *server);
+uint64_t __wrap_kvb_event_server_take_ended(struct kvb_event_server *server)
+{
+    (void)server;
+    return 0;
+}
+
 bool __wrap_kvb_event_server_receive(
     struct kvb_event_server *server, struct kvb_event_server_received *out_received);
 bool __wrap_kvb_event_server_receive(

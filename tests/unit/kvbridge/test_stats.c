@@ -11,7 +11,7 @@
 
 /* The metrics page of a bridge that has ranks and values but no sockets. */
 
-enum { max_page_bytes = 40000000 };
+enum { max_page_bytes = 44000000 };
 
 static const struct kvb_bridge_config config = { .limits = { .max_stream_blocks = 12345 } };
 

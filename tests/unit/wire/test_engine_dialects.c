@@ -38,7 +38,7 @@ static void every_form_of_no_parent_is_read(void **state)
     const struct case_of_hex cases[] = {
         { "92 01 91 97 " STORED "91 05 00 90 00 c0 a7 53544f52414745",
           "stored disk root 5 size 0 tokens;" },
-        { "92 01 91 95 " STORED "91 05 00 91 01 01", "stored device after 0 5 size 1 tokens 1;" },
+        { "92 01 91 95 " STORED "91 05 00 91 01 01", "stored device root 5 size 1 tokens 1;" },
         { "92 01 91 95 " STORED "91 05 07 90 00", "stored device after 7 5 size 0 tokens;" },
     };
     CHECK_CASES(cases);
