@@ -39,6 +39,15 @@ const struct kvb_mirror_counts *__wrap_kvb_stream_mirror_count(const struct kvb_
     (void)stream;
     return &held;
 }
+
+const struct kvb_stream_counters *__wrap_kvb_stream_count(const struct kvb_stream *stream);
+const struct kvb_stream_counters *__wrap_kvb_stream_count(const struct kvb_stream *stream)
+{
+    static const struct kvb_stream_counters none;
+
+    (void)stream;
+    return &none;
+}
 /* NOLINTEND(bugprone-*,cert-*,readability-*) */
 
 /* Rank 0 of worker 7, found by discovery; the log is written into a pipe. */
