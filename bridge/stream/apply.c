@@ -41,6 +41,11 @@ kvb_status kvb_stream_restart_list(struct stream_step *step, enum kvb_stream_rea
 {
     struct kvb_stream *stream = step->stream;
 
+    /* A run that was not seen from its beginning on: engines count from 0, as a rule.  If the next
+     * run's batch 0 is lost, its batch 1 must not pass for the first. */
+    if (stream->has_last && stream->first_number == first_unknown && !stream->begins_with_one) {
+        stream->first_number = first_is_zero;
+    }
     kvb_mirror_restart(stream->mirror);
     stream->has_last = false;
     stream->tail_first = stream->tail_end = 0;
@@ -347,6 +352,9 @@ static bool keep_rest(
     }
     stream->has_last = true;
     stream->last_seq = done->seq;
+    if (done->seq == 0) {
+        stream->first_number = first_is_zero;
+    }
     stream->last_connection = done->connection;
     if (done->is_live) {
         stream->is_received_live = true;

@@ -133,6 +133,10 @@ struct stream_description {
     enum kvb_stream_reason tier_reasons[KVB_TIER_COUNT];
 };
 
+/* The number of the first batch of each run of the engine.  Unknown: the one run that is known was
+ * not seen from its beginning on. */
+enum first_number { first_unknown, first_is_zero, first_is_one };
+
 struct kvb_stream {
     struct kvb_stream_options options;
     struct kvb_mirror *mirror; /* owned */
@@ -182,6 +186,7 @@ struct kvb_stream {
      * batch 1 shows that there is none, if it is still there when newer ones than one_at_seq were
      * published. */
     bool begins_with_one;
+    enum first_number first_number;
     uint64_t one_at_seq; /* the newest batch when it was the first; 0: the replay has not ended */
     bool was_empty;      /* a replay of everything brought nothing, on this connection */
     bool has_skipped;    /* a BlockStored event was not understood */

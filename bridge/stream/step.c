@@ -193,10 +193,12 @@ static kvb_status begin_with(struct stream_step *step, const struct stream_arriv
     step->stream->replay.is_probe = false; /* the history is loading: the state changes */
     step->stream->replay.keeps_state = false;
     step->stream->cause = KVB_REASON_GONE; /* unless it is the base: apply looks */
-    step->stream->begins_with_one = arrival->seq == 1;
+    step->stream->begins_with_one =
+        arrival->seq == 1 && step->stream->first_number != first_is_zero;
     step->stream->one_at_seq = 0;
-    if (arrival->seq == 1 && step->stream->was_empty) {
+    if (step->stream->begins_with_one && step->stream->was_empty) {
         step->stream->is_complete = true; /* it published nothing before */
+        step->stream->first_number = first_is_one;
         step->stream->cause = KVB_REASON_NONE;
     }
     return kvb_stream_apply(step, arrival);
@@ -305,6 +307,7 @@ static void note_first(struct kvb_stream *stream, uint64_t seq)
     }
     if (seq == 1 && !stream->is_complete) {
         stream->is_complete = true;
+        stream->first_number = first_is_one;
         stream->cause = KVB_REASON_NONE;
     }
     stream->begins_with_one = false; /* the question is settled */

@@ -291,7 +291,9 @@ void sim_step_faults(struct sim_world *world)
         struct sim_bridge *bridge = &world->bridges[i];
         const bool was_frozen = bridge->is_frozen;
         bridge->is_frozen = sim_active(world, SIM_BRIDGE_FREEZE, i) != NULL;
-        bridge->has_unread |= was_frozen && !bridge->is_frozen;
+        bridge->frozen_ns = was_frozen ? bridge->frozen_ns : world->now_ns;
+        bridge->has_unread |=
+            was_frozen && !bridge->is_frozen && world->now_ns - bridge->frozen_ns >= KVB_NS_PER_S;
     }
     for (unsigned i = 0; i < world->aggregator_count; i++) {
         struct sim_aggregator *aggregator = &world->aggregators[i];

@@ -295,7 +295,9 @@ struct sim_bridge {
     size_t number;
     bool is_up;
     bool is_frozen;
-    bool has_unread; /* it was frozen until now: libzmq's thread has read nothing yet */
+    uint64_t frozen_ns; /* since then, or when it was frozen last */
+    bool has_unread;    /* it was frozen for 1 s or more until now: libzmq's thread has read nothing
+                           yet */
     uint64_t up_ns;
     uint64_t wall_us; /* wall clock minus virtual time */
     struct sim_client nats;

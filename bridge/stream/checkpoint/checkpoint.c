@@ -152,6 +152,8 @@ static uint32_t flags_of(const struct kvb_stream *stream)
            (stream->has_hashes_of_pages ? state_has_hashes_of_pages : 0U) |
            (stream->has_hidden_pools ? state_has_hidden_pools : 0U) |
            (stream->has_reset ? state_has_reset : 0U) |
+           (stream->first_number == first_is_zero ? state_counts_from_zero : 0U) |
+           (stream->first_number == first_is_one ? state_counts_from_one : 0U) |
            ((stream->removal_tiers & kvb_offload_tiers) << state_removals_shift);
 }
 

@@ -59,7 +59,9 @@ enum state_flag {
     state_has_hashes_of_pages = 8192,
     state_has_hidden_pools = 16384,
     state_has_reset = 32768,
-    state_all_flags = 65535
+    state_counts_from_zero = 65536,
+    state_counts_from_one = 131072,
+    state_all_flags = 262143
 };
 
 /* The tiers besides the device's, as bits. */

@@ -233,6 +233,9 @@ static void take_over(struct kvb_stream *stream, const uint8_t *state)
     stream->has_hashes_of_pages = flags & state_has_hashes_of_pages;
     stream->has_hidden_pools = flags & state_has_hidden_pools;
     stream->has_reset = flags & state_has_reset;
+    stream->first_number = flags & state_counts_from_zero  ? first_is_zero
+                           : flags & state_counts_from_one ? first_is_one
+                                                           : first_unknown;
     stream->removal_tiers = flags >> state_removals_shift & kvb_offload_tiers;
     stream->origin = flags & state_is_origin_found ? origin_found : origin_unknown;
     stream->cause = (enum kvb_stream_reason)kvb_le_get_u32(state + state_cause);
