@@ -81,6 +81,9 @@ static kvb_status new_engines(struct kvb_fleet *fleet)
         options.seed = kvb_random_next(&fleet->rng);
         options.first_seq = first_seq_of(dialect);
         options.clears_first = dialect->clears_first;
+        if (dialect->events != KVB_EVENTS_MAPS || dialect->replay != KVB_REPLAY_WITH_TOPIC) {
+            options.report_probability = 0; /* such engines announce nothing again */
+        }
         fleet->ranks[at].seed = options.seed;
         KVB_TRY(kvb_engine_new(&options, &fleet->ranks[at].engine));
     }

@@ -131,7 +131,9 @@ def places(folders):
 @pytest.mark.parametrize("folder, workload, container", places(FOLDERS))
 def test_the_program_accepts_its_configuration(tmp_path, folder, workload, container):
     done = manifests.check(tmp_path, render(folder), workload, container)
-    assert done.returncode == 0 and done.stdout + done.stderr == f"{container['command'][0]}.cfg: ok\n", done
+    *said, last = (done.stdout + done.stderr).splitlines()
+    assert done.returncode == 0 and last == f"{container['command'][0]}.cfg: ok", done
+    assert all("the model of a pod: " in line for line in said), said
 
 
 @pytest.mark.parametrize("folder, workload, container", places(FOLDERS))

@@ -12,15 +12,19 @@
 #include "wire/engine/batch.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
 
 enum { wait_ms = 100, patience_ms = 10000, message_blocks = 1, grown_events = 1 << 19 };
+enum { ahead_batches = 16384 };
 
 /* ---- The engine: a process that publishes the feed again and again until it is killed ---- */
 
@@ -36,7 +40,8 @@ static void say(void *pub, uint64_t seq, kvb_span payload)
 }
 
 /* Begins when the bridge subscribes, so that it receives the history from its first batch. */
-__attribute__((noreturn)) static void be_engine(const struct bench_feed *feed, const char *endpoint)
+__attribute__((noreturn)) static void
+be_engine(const struct bench_feed *feed, const char *endpoint, const _Atomic uint64_t *taken)
 {
     const int yes = 1;
     void *context = zmq_ctx_new();
@@ -49,6 +54,11 @@ __attribute__((noreturn)) static void be_engine(const struct bench_feed *feed, c
         _exit(1);
     }
     for (uint64_t seq = 0;; seq++) {
+        /* As fast as the bridge takes them: a bridge ends the connection of an engine that floods
+         * it. */
+        while (seq > atomic_load(taken) + ahead_batches) {
+            (void)sched_yield();
+        }
         say(pub, seq, bench_feed_payload(feed, seq % bench_feed_batches));
     }
 }
@@ -57,6 +67,8 @@ __attribute__((noreturn)) static void be_engine(const struct bench_feed *feed, c
 
 struct way {
     struct bench_feed feed;
+    void *shared;            /* owned; memory that is also the engine's: */
+    _Atomic uint64_t *taken; /* in it, how many batches the bridge has received */
     pid_t engine;
     struct nats_server nats;
     struct kvb_bus *bus;
@@ -121,9 +133,12 @@ static kvb_status open_all(struct way *way, enum kvb_profile profile)
     bench_feed_make(&way->feed, message_blocks);
     KVB_TRY(free_port(&port));
     (void)snprintf(endpoint, sizeof endpoint, "tcp://127.0.0.1:%u", port);
+    way->taken =
+        mmap(NULL, sizeof *way->taken, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    KVB_TRY(way->taken != MAP_FAILED ? KVB_OK : KVB_NO_MEMORY);
     way->engine = fork(); /* before there are threads */
     if (way->engine == 0) {
-        be_engine(&way->feed, endpoint);
+        be_engine(&way->feed, endpoint, way->taken);
     }
     KVB_TRY(way->engine > 0 ? KVB_OK : KVB_IO);
     KVB_TRY(open_bus(way, profile));
@@ -136,6 +151,9 @@ static void close_all(struct way *way)
     if (way->engine > 0) {
         (void)kill(way->engine, SIGKILL);
         (void)waitpid(way->engine, NULL, 0);
+    }
+    if (way->shared) {
+        (void)munmap(way->shared, sizeof *way->taken);
     }
     kvb_source_close(way->source);
     kvb_poller_free(way->poller);
@@ -184,6 +202,7 @@ static kvb_status take_turn(struct way *way)
         (void)kvb_source_read_monitor(way->source); /* an engine that is gone shows as silence */
         for (size_t i = 0; i < received; i++) {
             KVB_TRY(take_batch(way, &batches[i]));
+            (void)atomic_fetch_add(way->taken, 1);
         }
     }
     return kvb_event_publisher_flush(&way->publisher);
