@@ -116,6 +116,7 @@ def test_a_stopped_bridge_asks_the_engine_before_it_calls_its_list_exact(world):
     before = len(world.beats)
     world.bridge.process.send_signal(signal.SIGCONT)
     wait_for("the empty list is EXACT", lambda: world.match() is None and world.aggregator.is_exact())
+    wait_for("a heartbeat after the stop", lambda: len(world.beats) > before)
     beats = [json.loads(beat.data) for beat in world.beats[before:]]
     assert [beat for beat in beats if beat["state"] == "EXACT" and beat["blocks"]["device"] > 0] == [], beats
     assert beats[0]["state"] in ("SYNCING", "DOWN"), beats
