@@ -144,10 +144,10 @@ struct kvb_stream {
     enum engine_link link;
     enum stream_share share;
     enum engine_cache cache;
+    bool has_last;       /* batches were applied, last_seq the newest of them */
     uint64_t cleared_ns; /* when a live batch last cleared all */
 
     /* The batches applied so far. */
-    bool has_last;
     uint64_t last_seq;
     uint64_t connections;     /* so far */
     uint64_t last_connection; /* the connection that delivered the last batch */
@@ -186,9 +186,9 @@ struct kvb_stream {
      * batch 1 shows that there is none, if it is still there when newer ones than one_at_seq were
      * published. */
     bool begins_with_one;
+    bool was_empty; /* a replay of everything brought nothing, on this connection */
     enum first_number first_number;
     uint64_t one_at_seq; /* the newest batch when it was the first; 0: the replay has not ended */
-    bool was_empty;      /* a replay of everything brought nothing, on this connection */
     bool has_skipped;    /* a BlockStored event was not understood */
     bool has_unknown_event;
     bool has_misfit;                /* kvb_stream_note_misfit() */

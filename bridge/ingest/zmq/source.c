@@ -310,8 +310,11 @@ static void note_other_topic(struct kvb_source_strays *strays, kvb_span topic)
 
     strays->other_topics++;
     for (size_t i = 0; i < len; i++) {
-        const unsigned char byte = topic.data[i];
-        strays->topic[i] = byte >= ' ' && byte <= '~' ? (char)byte : '?';
+        char byte = (char)topic.data[i];
+        if (byte < ' ' || byte > '~') {
+            byte = '?';
+        }
+        strays->topic[i] = byte;
     }
     strays->topic[len] = '\0';
 }

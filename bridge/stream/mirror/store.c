@@ -729,6 +729,7 @@ static struct place next_place(struct mirror_change *change)
     return last == KVB_NO_ID ? first_store_place(change) : place_after(change, last);
 }
 
+/* NOLINTBEGIN(readability-function-cognitive-complexity): one block after another, its cases */
 static kvb_status store_in_chain(struct mirror_change *change)
 {
     const struct kvb_engine_event *event = change->event;
@@ -769,6 +770,7 @@ static kvb_status store_in_chain(struct mirror_change *change)
     progress->next = end;
     return KVB_OK;
 }
+/* NOLINTEND(readability-function-cognitive-complexity) */
 
 static void learn_chunk(struct kvb_mirror *mirror, const struct kvb_engine_event *event)
 {
