@@ -50,15 +50,14 @@ static void reload_aggregator(void *context)
         kvb_aggregator_renew_login(reloader->aggregator, &config.nats.login, &why), &why);
 }
 
-static int
-run_aggregator(const struct kvb_aggregator_config *config, const char *path, struct kvb_log *log)
+static int run_aggregator(
+    const struct kvb_aggregator_config *config, const char *path, const sigset_t *signals,
+    struct kvb_log *log)
 {
     struct kvb_aggregator *aggregator = NULL;
     struct kvb_detail detail = { { 0 } };
     KVB_OWN(kvb_notify_close) struct kvb_notify notify = { .fd = -1 };
-    sigset_t signals;
 
-    kvb_daemon_block_signals(&signals);
     kvb_notify_open(&notify, log, "kvaggregator");
     const kvb_status status = kvb_aggregator_start(config, log, &aggregator, &detail);
     if (status != KVB_OK) {
@@ -78,7 +77,7 @@ run_aggregator(const struct kvb_aggregator_config *config, const char *path, str
         .reloader = &reloader,
         .reload = reload_aggregator,
     };
-    kvb_daemon_wait_for_end(&signals, &notify, &running);
+    kvb_daemon_wait_for_end(signals, &notify, &running);
     kvb_aggregator_stop(aggregator);
     return EXIT_SUCCESS;
 }
@@ -89,6 +88,7 @@ int main(int argc, char **argv)
     struct kvb_aggregator_config config = { .forget_ms = 0 };
     struct kvb_conf_errors errors = { 0 };
     int exit_code = EXIT_SUCCESS;
+    sigset_t signals;
 
     kvb_openssl_keep_at_exit();
     if (kvb_daemon_options_parse(&program, argc, argv, &options) != KVB_OK) {
@@ -96,6 +96,10 @@ int main(int argc, char **argv)
     }
     if (options.task == KVB_DAEMON_DONE) {
         return EXIT_SUCCESS;
+    }
+    if (options.task == KVB_DAEMON_RUN) {
+        /* before the file is read: a SIGHUP that comes meanwhile must reload, not end it */
+        kvb_daemon_block_signals(&signals);
     }
     const kvb_status status = kvb_aggregator_config_read(options.config_path, &config, &errors);
     if (kvb_daemon_options_settle(&options, status, &errors, &exit_code)) {
@@ -105,7 +109,7 @@ int main(int argc, char **argv)
             .fd = STDERR_FILENO,
         };
         (void)kvb_log_start(&log); /* without its thread the log waits for its reader */
-        exit_code = run_aggregator(&config, options.config_path, &log);
+        exit_code = run_aggregator(&config, options.config_path, &signals, &log);
         kvb_log_stop(&log);
     }
     kvb_aggregator_config_done(&config);

@@ -146,14 +146,12 @@ static void close_reloader(struct reloader *reloader)
 /* since: when the configuration began to be read */
 static int run_bridge(
     const struct kvb_bridge_config *config, const char *path, struct timespec since,
-    struct kvb_log *log)
+    const sigset_t *signals, struct kvb_log *log)
 {
     struct kvb_bridge *bridge = NULL;
     struct kvb_detail detail = { { 0 } };
     KVB_OWN(kvb_notify_close) struct kvb_notify notify = { .fd = -1 };
-    sigset_t signals;
 
-    kvb_daemon_block_signals(&signals);
     kvb_notify_open(&notify, log, "kvbridge");
     const kvb_status status = start_or_retry(config, log, &bridge, &detail);
     if (status == KVB_CLOSED) {
@@ -177,7 +175,7 @@ static int run_bridge(
         .reload = reload,
         .watch = &reloader.watch,
     };
-    kvb_daemon_wait_for_end(&signals, &notify, &running);
+    kvb_daemon_wait_for_end(signals, &notify, &running);
     kvb_bridge_stop(bridge);
     return EXIT_SUCCESS;
 }
@@ -216,6 +214,7 @@ int main(int argc, char **argv)
     struct kvb_bridge_config config = { 0 };
     struct kvb_conf_errors errors = { 0 };
     int exit_code = EXIT_SUCCESS;
+    sigset_t signals;
 
     kvb_openssl_keep_at_exit();
     if (kvb_daemon_options_parse(&program, argc, argv, &options) != KVB_OK) {
@@ -223,6 +222,10 @@ int main(int argc, char **argv)
     }
     if (options.task == KVB_DAEMON_DONE) {
         return EXIT_SUCCESS;
+    }
+    if (options.task == KVB_DAEMON_RUN) {
+        /* before the file is read: a SIGHUP that comes meanwhile must reload, not end it */
+        kvb_daemon_block_signals(&signals);
     }
     const struct timespec since = kvb_file_watch_now();
     kvb_status status = kvb_bridge_config_read(options.config_path, &config, &errors);
@@ -239,7 +242,7 @@ int main(int argc, char **argv)
                                .fd = 2 };
         kvb_daemon_log_warnings(&log, "kvbridge", &errors);
         (void)kvb_log_start(&log); /* without its thread the log waits for its reader */
-        exit_code = run_bridge(&config, options.config_path, since, &log);
+        exit_code = run_bridge(&config, options.config_path, since, &signals, &log);
         kvb_log_stop(&log);
     }
     kvb_bridge_config_done(&config);

@@ -34,7 +34,7 @@ ports_given = set()
 
 PORTS_A_WORKER = 2500
 # pytest's workers run in parallel, each with its own range of ports.
-first_port = 10000 + PORTS_A_WORKER * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 4)
+first_port = 10000 + PORTS_A_WORKER * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8)
 
 
 def free_port():

@@ -13,7 +13,7 @@ import pytest
 
 import marked
 from conftest import PUBLISH, worker
-from programs import free_port, wait_for
+from programs import BIN, free_port, wait_for
 from test_faults import Reader, name_of, store
 from test_notify import Manager, start
 from test_sync import PROFILES
@@ -199,6 +199,27 @@ def test_a_worker_that_leaves_takes_its_checkpoint_along(scene):
     rewrite(bridge, worker(stays, 7))
     reload(bridge)
     wait_for("one is left, and nothing else", lambda: len(list(folder.iterdir())) == 1)
+
+
+def test_sighup_before_the_file_is_read_does_not_end_the_bridge(scene):
+    vllm, port = scene.engine(), free_port()
+    path = scene.folder / "pipe.cfg"
+    os.mkfifo(path)  # the bridge waits for its file for as long as the test wants
+    text = (f'nats = {{ url = "{scene.nats_url}"; }};\npublish = {{ namespace = "dynamo"; component = "VllmWorker"; }};\n'
+            f'workers = ({{ {worker(vllm, 7)} }});\nhttp = "127.0.0.1:{port}";\n')
+    bridge = scene.start("kvbridge", [BIN / "kvbridge", "--config", path])
+
+    def holds_reloads():
+        status = pathlib.Path(f"/proc/{bridge.process.pid}/status").read_text()
+        return int(status.split("SigBlk:")[1].split()[0], 16) >> (signal.SIGHUP - 1) & 1
+
+    wait_for("SIGHUP waits", holds_reloads)
+    bridge.process.send_signal(signal.SIGHUP)
+    path.write_text(text)
+    wait_for("the bridge has started", lambda: "started" in bridge.text() or not bridge.is_running())
+    assert bridge.is_running(), bridge.text()
+    path.write_text(text)  # for the reload that waited
+    wait_for("and reads its file again", lambda: "configuration read again" in bridge.text())
 
 
 # ---- Over HTTP ----
