@@ -220,10 +220,10 @@ const char *kvb_nats_remedy(const char *failure)
         { "Authorization Violation", "the server knows no such user or refuses the secret: compare "
                                      "the login in `nats` with the server's users" },
         { "Authentication Expired", "the credentials have ended: issue new ones" },
-        { "certificate verify failed", "nats.ca_file must have the authority of the server's "
-                                       "certificate, which must be valid and "
-                                       "name the host of nats.url" },
-        { "Secure Connection Required", "the server requires TLS: write tls:// in nats.url" },
+        /* nats.c names the certificate where it does not accept that of the server */
+        { ":cert=", "nats.ca_file must have the authority of the server's "
+                    "certificate, which must be valid and "
+                    "name the host of nats.url" },
         { "Secure Connection not available", "the server has no TLS: write nats:// in nats.url" },
     };
 

@@ -158,9 +158,17 @@ def test_the_server_must_show_a_certificate_that_is_trusted(scene, case):
     bridge = bridge_at(scene, f'ca_file = "{scene.folder}/pki/{trusted}.pem"; {keys}')
     if reason:
         wait_for(f"the log says {reason}", lambda: reason in bridge.text())
+        assert 'remedy="nats.ca_file must have the authority' in bridge.text()
         assert not is_connected(bridge)
     else:
         wait_for("kvbridge is connected", lambda: is_connected(bridge))
+
+
+def test_a_server_without_tls_is_named_with_the_remedy(scene):
+    scene.start_nats()
+    bridge = bridge_at(scene, "", url=f"tls://127.0.0.1:{scene.nats_port}")
+    for shown in (bridge.text, lambda: bridge.http("GET", "/readyz")[1]):
+        wait_for("the remedy is named", lambda: "write nats:// in nats.url" in shown())
 
 
 def test_a_server_that_stops_in_the_handshake_is_named_and_keeps_nobody_from_stopping(scene):
