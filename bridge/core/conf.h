@@ -49,6 +49,8 @@ struct kvb_conf_key {
     /* Names of an enum's values 0 .. max.  A function of the enum itself fits: gcc and clang give
      * an enum without negative values the type unsigned. */
     const char *(*name_of)(unsigned value);
+    /* What serves in place of an enum's value of an earlier version; NULL: it never was one. */
+    const char *(*instead_of)(const char *name);
     const struct kvb_conf_table *items; /* of a list; the field points to the first group */
     size_t count_offset;                /* of a list or an array: its count, a size_t */
     /* For KVB_CONF_PAIRS: adds a pair to the field.  On failure detail says why. */

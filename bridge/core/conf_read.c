@@ -233,6 +233,11 @@ static void read_enum(const struct value *value)
     if (text && take_choice(value, text)) {
         return;
     }
+    const char *instead = text && value->key->instead_of ? value->key->instead_of(text) : NULL;
+    if (instead) {
+        wrong(value, "\"%s\" is gone: \"%s\" serves in its place", text, instead);
+        return;
+    }
     for (unsigned i = 0; i <= value->key->max; i++) {
         const size_t len = strlen(names);
         (void)snprintf(

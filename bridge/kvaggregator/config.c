@@ -38,30 +38,16 @@ static const struct kvb_conf_key keys[] = {
       .help = "The second part of R." },
     { "router.policy", KVB_CONF_ENUM, "kv", 0, KVB_ROUTE_POLICY_COUNT - 1, FIELD(router.policy),
       .name_of = kvb_route_policy_name,
+      .instead_of = kvb_route_policy_instead,
       .help = "How kv_route chooses a worker.  kv: lowest overlap_weight * blocks to\n"
-              "compute + blocks in use.  kv_waiting: by prefix, usage and queue, as\n"
-              "Dynamo 0.1.  least_requests: lowest 4 * waiting + running.\n"
-              "prefix_threshold: longest prefix among the less loaded workers.  weighted:\n"
-              "by prefix, queue and usage with router.weights.  ttft: least time to the\n"
-              "first token.  p2c: the less loaded of two random workers.  round_robin: in\n"
-              "turn.  random: any.  A request may name another policy." },
+              "compute + blocks in use.  least_requests: lowest 4 * waiting + running.\n"
+              "ttft: least time to the first token.  round_robin: in turn.  A request may\n"
+              "name another policy." },
     { "router.overlap_weight", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.overlap_weight),
       .help = "kv: the weight of a block that must be computed." },
     { "router.temperature", KVB_CONF_DOUBLE, "0.0", 0, 1000, FIELD(router.temperature),
       .help = "0: always the worker with the lowest cost.  Above 0: a random worker,\n"
               "those with lower costs more often." },
-    { "router.prefix_share", KVB_CONF_DOUBLE, "0.5", 0, 1, FIELD(router.prefix_share),
-      .help = "prefix_threshold: a worker is chosen for its prefix only if that is more\n"
-              "than this share of the prompt." },
-    { "router.load_std_factor", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.load_std_factor),
-      .help = "prefix_threshold: a worker is chosen for its prefix only if it has at most\n"
-              "mean + this * deviation requests." },
-    { "router.weights.prefix", KVB_CONF_DOUBLE, "3.0", 0, 1000, FIELD(router.weights.prefix),
-      .help = "weighted: the weight of the share of the prompt that the worker has." },
-    { "router.weights.queue", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.weights.queue),
-      .help = "weighted: the weight of a short queue." },
-    { "router.weights.usage", KVB_CONF_DOUBLE, "1.0", 0, 1000, FIELD(router.weights.usage),
-      .help = "weighted: the weight of free blocks." },
     { "router.unverified_tiers", KVB_CONF_DOUBLE, "0.0", 0, 1, FIELD(router.unverified_tiers),
       .help = "How much of a prefix counts that a worker holds only in a tier which nothing\n"
               "proves right (unverified_tiers in /streams), such as a host tier whose\n"
@@ -166,6 +152,14 @@ static const struct kvb_conf_key keys[] = {
 
 static const struct kvb_conf_removed removed[] = {
     { "register", "workers register at a bridge, whose register.token_file permits it" },
+    { "router.prefix_share",
+      "only the policy prefix_threshold read it; the policy kv weighs a prefix "
+      "by router.overlap_weight" },
+    { "router.load_std_factor",
+      "only the policy prefix_threshold read it; the policy kv includes the "
+      "load" },
+    { "router.weights", "only the policy weighted read it; the policy kv has "
+                        "router.overlap_weight" },
 };
 
 static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys),

@@ -32,10 +32,7 @@ struct kvb_aggregator_config {
         enum kvb_route_policy policy;
         double overlap_weight;
         double temperature;
-        double prefix_share;
-        double load_std_factor;
         double unverified_tiers;
-        struct kvb_route_weights weights;
         uint32_t request_ttl_ms;
         uint32_t predict_ms; /* 0: no predictions */
         bool hit_rate_alias;

@@ -16,8 +16,8 @@ WORKLOAD_WORDS = {"conversation": "conversation: chat trace", "heads": "heads: s
 PICTURES = ("exact", "late_100ms", "late_1000ms", "lossy_10", "no_events")
 PICTURE_WORDS = {"exact": "exact", "late_100ms": "100 ms old", "late_1000ms": "1 s old", "lossy_10": "10 % lost",
                  "no_events": "no events"}
-BLIND = ("round_robin", "random", "p2c", "least_requests")
-AWARE = ("kv", "kv_weight_8", "kv_waiting", "prefix_threshold", "weighted", "ttft")
+BLIND = ("round_robin", "least_requests")
+AWARE = ("kv", "kv_weight_8", "ttft")
 SHOWN_WORKERS = "64"
 
 
@@ -177,7 +177,7 @@ def apart(labels, distance):
 
 
 def draw_lines(runs, workload, x, y):
-    """Medians of some policies by delay and loss of events, on a logarithmic scale."""
+    """The same medians by delay and loss of events, on a logarithmic scale."""
     series = {policy: [runs[(workload, SHOWN_WORKERS, "open", picture, policy)]["value"] for picture in PICTURES]
               for policy in COLOURS if all((workload, SHOWN_WORKERS, "open", picture, policy) in runs for picture in PICTURES)}
     if not series:

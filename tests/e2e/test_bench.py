@@ -209,10 +209,10 @@ def test_the_routing_figures_in_documents_come_from_one_run(documents):
 def test_a_simulation_that_lacks_a_run_is_not_published(documents):
     lines = (TREE / "tests/bench/worth.jsonl").read_text().splitlines()
     (documents / "less.jsonl").write_text(
-        "\n".join(line for line in lines if '"worth.heads.64.open.exact.p2c"' not in line))
+        "\n".join(line for line in lines if '"worth.heads.64.open.exact.ttft"' not in line))
 
     done = run("--from", documents / "less.jsonl", "--only", "worth", "--publish", documents, status=1)
-    assert "heads.64.open.exact.p2c was not measured" in done.stderr
+    assert "heads.64.open.exact.ttft was not measured" in done.stderr
     assert (documents / "README.md").read_text() == (TREE / "README.md").read_text()
 
 

@@ -13,7 +13,7 @@ from test_members import post, registering, reload, rewrite
 BLOCK = 16
 PROMPT = list(range(5000, 5000 + 4 * BLOCK))
 PREFILL, DECODE, REGISTERED = 1, 2, 3
-POLICIES = ["kv", "kv_waiting", "least_requests", "prefix_threshold", "weighted", "ttft", "p2c", "round_robin", "random"]
+POLICIES = ["kv", "least_requests", "ttft", "round_robin"]
 
 
 class Stage:
@@ -87,7 +87,8 @@ def test_a_request_goes_to_the_workers_that_it_selects(scene):
 
 def test_each_wrong_selection_is_named(scene):
     stage = Stage(scene)
-    stage.refused(422, "policy: \"best\" is unknown; there are kv, kv_waiting", policy="best")
+    stage.refused(422, "policy: \"best\" is unknown; there are kv, least_requests, ttft", policy="best")
+    stage.refused(422, "policy: \"p2c\" is gone: \"least_requests\" serves in its place", policy="p2c")
     stage.refused(404, "no worker of the model has label role=both", role="both")
     stage.refused(404, "no worker of the model has label zone=b", labels={"zone": "b", "role": "prefill"})
     stage.refused(404, "among the 2 candidates, the first of which is 77", candidates=[77, "10.0.0.9:1"])

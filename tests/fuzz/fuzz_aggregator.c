@@ -562,7 +562,7 @@ static void op_route(void)
                                         ",\"request_id\":\"b\"",
                                         ",\"dry_run\":true",
                                         ",\"policy\":\"round_robin\"",
-                                        ",\"policy\":\"random\"",
+                                        ",\"policy\":\"ttft\"",
                                         ",\"candidates\":[1]" };
     const uint8_t block = next_byte() % fake_blocks;
 

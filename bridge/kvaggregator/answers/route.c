@@ -184,45 +184,23 @@ static void write_score(struct kvb_json_writer *json, const struct kvb_route_can
     kvb_json_write_end(json, '}');
 }
 
-static void write_choice(
-    char *text, size_t bytes, const struct kvb_route_options *options,
+static void write_reason(
+    struct kvb_json_writer *json, const struct kvb_route_options *options,
     const struct kvb_route_candidate *chosen, size_t count)
 {
     const double cost = chosen->cost;
-
-    switch (kvb_route_policy_choice(options->policy)) {
-    case KVB_ROUTE_CHOOSES_OF_TWO:
-        (void)snprintf(text, bytes, "lower cost %.9g of two drawn among %zu", cost, count);
-        return;
-    case KVB_ROUTE_CHOOSES_NEXT:
-        (void)snprintf(text, bytes, "next in turn of %zu; cost %.9g", count, cost);
-        return;
-    case KVB_ROUTE_CHOOSES_ANY:
-        (void)snprintf(text, bytes, "drawn among %zu; cost %.9g", count, cost);
-        return;
-    case KVB_ROUTE_CHOOSES_LOWEST:
-        break;
-    }
-    if (options->temperature > 0) {
-        (void)snprintf(
-            text, bytes, "drawn among %zu at temperature %.9g; cost %.9g", count,
-            options->temperature, cost);
-    } else {
-        (void)snprintf(text, bytes, "lowest cost %.9g of %zu", cost, count);
-    }
-}
-
-static void write_reason(
-    struct kvb_json_writer *json, const struct kvb_route_options *options,
-    const struct kvb_route_candidate *chosen, size_t candidate_count)
-{
     char text[128];
 
     if (!kvb_route_has_capacity(chosen)) {
+        (void)snprintf(text, sizeof text, "all of %zu are full; cost %.9g", count, cost);
+    } else if (options->policy == KVB_ROUTE_ROUND_ROBIN) {
+        (void)snprintf(text, sizeof text, "next in turn of %zu; cost %.9g", count, cost);
+    } else if (options->temperature > 0) {
         (void)snprintf(
-            text, sizeof text, "all of %zu are full; cost %.9g", candidate_count, chosen->cost);
+            text, sizeof text, "drawn among %zu at temperature %.9g; cost %.9g", count,
+            options->temperature, cost);
     } else {
-        write_choice(text, sizeof text, options, chosen, candidate_count);
+        (void)snprintf(text, sizeof text, "lowest cost %.9g of %zu", cost, count);
     }
     kvb_json_write_pair_text(json, "reason", text);
 }
@@ -386,8 +364,7 @@ kvb_status kvb_answer_route(
     struct kvb_buf *out, struct kvb_route_decision *out_decision, struct kvb_detail *detail)
 {
     const struct kvb_listing_options options = { .with_none = true };
-    const struct kvb_route_random random = { .draw = kvb_query_context_draw(ctx),
-                                             .second_draw = kvb_query_context_draw(ctx) };
+    const double draw = kvb_query_context_draw(ctx);
     struct kvb_route_options route;
     size_t count = 0;
     size_t at = 0;
@@ -397,7 +374,7 @@ kvb_status kvb_answer_route(
     KVB_TRY(make_candidates(ctx, &count));
     struct kvb_route_candidate *candidates = ctx->candidates;
     fill_predictions(ctx, query, candidates, count);
-    if (kvb_route_choose(&route, random, candidates, count, &at) != KVB_OK) {
+    if (kvb_route_choose(&route, draw, candidates, count, &at) != KVB_OK) {
         return kvb_route_explain_none(ctx, query, detail);
     }
     const struct kvb_route_candidate *chosen = &candidates[at];

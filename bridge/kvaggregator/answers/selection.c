@@ -69,8 +69,13 @@ bool kvb_selection_takes(const struct kvb_query *query, const struct kvb_followe
 
 static kvb_status refuse_policy(const char *name, struct kvb_detail *detail)
 {
+    const char *instead = kvb_route_policy_instead(name);
     char names[192] = "";
 
+    if (instead) {
+        kvb_detail_set(detail, "policy: \"%s\" is gone: \"%s\" serves in its place", name, instead);
+        return KVB_BAD_INPUT;
+    }
     for (int i = 0; i < KVB_ROUTE_POLICY_COUNT; i++) {
         const size_t len = strlen(names);
         (void)snprintf(

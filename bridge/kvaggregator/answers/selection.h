@@ -14,7 +14,8 @@
 bool kvb_selection_takes(const struct kvb_query *query, const struct kvb_follower *follower);
 
 /* The configured options, with the policy that the query names.  KVB_BAD_INPUT: the policy is
- * unknown; detail lists the known ones. */
+ * unknown, and detail lists the known ones; or it is gone, and detail names what serves in its
+ * place. */
 kvb_status kvb_route_options_for(
     const struct kvb_query_context *ctx, const struct kvb_query *query,
     struct kvb_route_options *out_options, struct kvb_detail *detail);

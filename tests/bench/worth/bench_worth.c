@@ -43,14 +43,9 @@ struct contender {
 /* round_robin comes first, because the others are compared with it. */
 static const struct contender contenders[] = {
     { "round_robin", "round_robin", 1, true },
-    { "random", "random", 1, true },
-    { "p2c", "p2c", 1, true },
     { "least_requests", "least_requests", 1, true },
     { "kv", "kv", 1, false },
     { "kv_weight_8", "kv", 8, false },
-    { "kv_waiting", "kv_waiting", 1, false },
-    { "prefix_threshold", "prefix_threshold", 1, false },
-    { "weighted", "weighted", 1, false },
     { "ttft", "ttft", 1, false },
 };
 

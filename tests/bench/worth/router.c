@@ -49,7 +49,6 @@ struct worth_router {
     struct kvb_route_candidate *candidates;
     uint64_t decisions;
     uint64_t *last_turns; /* by worker */
-    uint64_t draws;       /* of policies */
     uint64_t losses;      /* of events: its own sequence, so that policies lose the same share */
 };
 
@@ -59,10 +58,8 @@ struct worth_router *worth_router_new(const struct worth_router_options *options
     struct worth_router *router = bench_memory(1, sizeof *router);
 
     router->options = *options;
-    router->route = kvb_route_defaults;
-    router->route.policy = options->policy;
-    router->route.overlap_weight = options->overlap_weight;
-    router->draws = options->seed;
+    router->route = (struct kvb_route_options){ .policy = options->policy,
+                                                .overlap_weight = options->overlap_weight };
     router->losses = ~options->seed;
     router->ids = bench_memory(workers, sizeof *router->ids);
     router->keys = bench_memory(workers, sizeof *router->keys);
@@ -332,11 +329,9 @@ uint32_t worth_router_choose(
     (void)kvb_predictions_expire(router->predictions, now_ns, SIZE_MAX);
     (void)kvb_requests_expire(router->requests, now_ns, SIZE_MAX);
     fill_candidates(router, request, now_ns);
-    const struct kvb_route_random random = { .draw = kvb_random_unit(&router->draws),
-                                             .second_draw = kvb_random_unit(&router->draws) };
+    /* without a temperature nothing is drawn */
     bench_must(
-        kvb_route_choose(
-            &router->route, random, router->candidates, router->options.workers, &chosen),
+        kvb_route_choose(&router->route, 0, router->candidates, router->options.workers, &chosen),
         "a route");
     router->decisions++;
     if (router->candidates[chosen].is_turn) {

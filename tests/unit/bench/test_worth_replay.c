@@ -66,13 +66,14 @@ static void one_seed_gives_one_result(void **state)
     }
 }
 
-static void another_seed_draws_other_workers(void **state)
+static void another_seed_loses_other_events(void **state)
 {
     (void)state;
     struct worth_workload workload = workload_of("heads");
-    struct worth_replay_options options = options_of(&workload, KVB_ROUTE_RANDOM);
-    const uint64_t checksum = worth_replay(&options).checksum;
+    struct worth_replay_options options = options_of(&workload, KVB_ROUTE_KV);
 
+    options.router.picture = (struct worth_picture){ .name = "lossy_10", .lost_events = 0.1 };
+    const uint64_t checksum = worth_replay(&options).checksum;
     options.router.seed = 6;
     assert_int_not_equal(worth_replay(&options).checksum, checksum);
     worth_workload_done(&workload);
@@ -170,7 +171,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_seed_gives_one_result),
-        cmocka_unit_test(another_seed_draws_other_workers),
+        cmocka_unit_test(another_seed_loses_other_events),
         cmocka_unit_test(rows_of_one_time_are_spread_until_the_next),
         cmocka_unit_test(a_chain_grows_from_turn_to_turn),
         cmocka_unit_test(figures_are_within_what_can_be),

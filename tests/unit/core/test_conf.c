@@ -39,6 +39,11 @@ static const char *colour_name(unsigned value)
     return value == GREEN ? "green" : "red";
 }
 
+static const char *colour_instead(const char *name)
+{
+    return strcmp(name, "teal") == 0 ? "green" : NULL;
+}
+
 /* clang-format off */
 #define FIELD(field) KVB_CONF_FIELD(struct thing, field)
 static const struct kvb_conf_key thing_keys[] = {
@@ -60,7 +65,7 @@ static const struct kvb_conf_key keys[] = {
     { "is_on", KVB_CONF_BOOL, "true", 0, 0, FIELD(is_on), .help = "On." },
     { "ratio", KVB_CONF_DOUBLE, "0.5", 0, 2, FIELD(ratio), .help = "Ratio." },
     { "colour", KVB_CONF_ENUM, "green", 0, COLOUR_COUNT - 1, FIELD(colour),
-      .name_of = colour_name, .help = "Colour." },
+      .name_of = colour_name, .instead_of = colour_instead, .help = "Colour." },
     { "things", KVB_CONF_LIST, NULL, 0, 40, .items = &thing_table,
       .offset = offsetof(struct sample, things),
       .count_offset = offsetof(struct sample, thing_count), .help = "Things." },
@@ -225,6 +230,13 @@ static void a_key_of_an_earlier_version_says_what_serves_in_its_place(void **sta
     assert_wrong(
         "former = { any = 1; };\na = { former = 2; };\n", "1: former: this key is gone: use text",
         "2: a.former: this key is gone: a.text serves for it");
+}
+
+static void a_value_of_an_earlier_version_says_what_serves_in_its_place(void **state)
+{
+    (void)state;
+    assert_wrong(
+        "colour = \"teal\";", "1: colour: \"teal\" is gone: \"green\" serves in its place");
 }
 
 static void wrong_types_are_errors_with_a_remedy(void **state)
@@ -606,6 +618,7 @@ int main(void)
         cmocka_unit_test(empty_groups_and_lists_are_fine),
         cmocka_unit_test(unknown_keys_are_errors_at_every_depth),
         cmocka_unit_test(a_key_of_an_earlier_version_says_what_serves_in_its_place),
+        cmocka_unit_test(a_value_of_an_earlier_version_says_what_serves_in_its_place),
         cmocka_unit_test(wrong_types_are_errors_with_a_remedy),
         cmocka_unit_test(values_out_of_range_are_errors),
         cmocka_unit_test(integers_that_libconfig_would_cut_are_errors),

@@ -672,7 +672,7 @@ static void a_request_goes_to_a_selected_worker(void **state)
         { "{\"token_ids\":[1],\"role\":\"decode\"}", 2, KVB_OK, NULL },
         { "{\"token_ids\":[1],\"labels\":{\"role\":\"decode\"}}", 2, KVB_OK, NULL },
         { "{\"token_ids\":[1],\"candidates\":[9,2]}", 2, KVB_OK, NULL },
-        { "{\"token_ids\":[1],\"candidates\":[1],\"policy\":\"p2c\"}", 1, KVB_OK, NULL },
+        { "{\"token_ids\":[1],\"candidates\":[1],\"policy\":\"ttft\"}", 1, KVB_OK, NULL },
         { "{\"token_ids\":[1],\"candidates\":[\"h:3\"]}", no_worker, KVB_AGAIN,
           "no worker of the model is left: of 3 streams 2 not among the candidates, 1 draining" },
         { "{\"token_ids\":[1],\"candidates\":[\"h:3\",1],\"role\":\"decode\"}", no_worker,
@@ -684,8 +684,10 @@ static void a_request_goes_to_a_selected_worker(void **state)
         { "{\"token_ids\":[1],\"candidates\":[8,\"h:9\"]}", no_worker, KVB_NOT_FOUND,
           "no worker of the model is among the 2 candidates, the first of which is 8" },
         { "{\"token_ids\":[1],\"policy\":\"best\"}", no_worker, KVB_BAD_INPUT,
-          "policy: \"best\" is unknown; there are kv, kv_waiting, least_requests, "
-          "prefix_threshold, weighted, ttft, p2c, round_robin, random" },
+          "policy: \"best\" is unknown; there are kv, least_requests, ttft, "
+          "round_robin" },
+        { "{\"token_ids\":[1],\"policy\":\"weighted\"}", no_worker, KVB_BAD_INPUT,
+          "policy: \"weighted\" is gone: \"kv\" serves in its place" },
     };
     struct scene scene;
     scene_of_roles(&scene);

@@ -141,6 +141,18 @@ static void engines_are_sent_no_requests_unless_networks_are_listed(void **state
         "2: tokenize.deadline_ms: 0 is out of range");
 }
 
+static void policies_that_are_gone_and_their_keys_are_named(void **state)
+{
+    (void)state;
+    assert_wrong(
+        "router = { policy = \"p2c\";\n prefix_share = 0.5;\n load_std_factor = 1.0;\n"
+        " weights = { prefix = 3.0; }; };",
+        "2: router.prefix_share: this key is gone: only the policy prefix_threshold read it",
+        "3: router.load_std_factor: this key is gone: only the policy prefix_threshold read it",
+        "4: router.weights: this key is gone: only the policy weighted read it",
+        "1: router.policy: \"p2c\" is gone: \"least_requests\" serves in its place");
+}
+
 /* A blank would end the name in the protocol; the others are probably mistakes. */
 static void an_invalid_name_of_a_queue_group_is_refused(void **state)
 {
@@ -271,6 +283,7 @@ int main(void)
         cmocka_unit_test(the_sample_is_the_defaults_and_has_every_key),
         cmocka_unit_test(an_empty_file_is_enough),
         cmocka_unit_test(all_given_values_are_read),
+        cmocka_unit_test(policies_that_are_gone_and_their_keys_are_named),
         cmocka_unit_test(an_invalid_name_of_a_queue_group_is_refused),
         cmocka_unit_test(grpc_listens_on_loopback_unless_configured_otherwise),
         cmocka_unit_test(all_errors_are_reported_at_once),
