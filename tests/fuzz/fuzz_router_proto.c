@@ -13,11 +13,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* True: protobuf-c reads these bytes, and writes what it read as the same bytes. */
 static bool is_as_protobuf_c_writes(kvb_span bytes)
 {
-    KVB_OWN(kvb_proto_drop) ProtobufCMessage *message = NULL;
+    KVB_OWN(kvb_proto_arena_done) struct kvb_proto_arena arena;
+    const ProtobufCMessage *message = NULL;
     KVB_OWN(kvb_buf_done) struct kvb_buf packed = { 0 };
 
+    kvb_proto_arena_init(&arena);
     kvb_buf_init(&packed, kvb_max_payload_bytes);
-    return kvb_proto_unpack(&kvb__kv_event_batch__descriptor, bytes, 16, &message) == KVB_OK &&
+    return kvb_proto_unpack(&kvb__kv_event_batch__descriptor, bytes, 16, &arena, &message) ==
+               KVB_OK &&
            kvb_proto_pack(message, &packed) == KVB_OK && packed.len == bytes.len &&
            memcmp(packed.data, bytes.data, bytes.len) == 0;
 }

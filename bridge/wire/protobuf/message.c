@@ -1,6 +1,5 @@
 #include "wire/protobuf/message.h"
 
-#include <stdbool.h>
 #include <stdlib.h>
 
 enum { type_bits = 3, longest_varint = 10 };
@@ -28,7 +27,7 @@ static kvb_status read_long_varint(struct kvb_proto_scan *scan, uint64_t *out_va
     return KVB_BAD_INPUT;
 }
 
-kvb_status kvb_proto_varint(struct kvb_proto_scan *scan, uint64_t *out_value)
+static kvb_status read_varint(struct kvb_proto_scan *scan, uint64_t *out_value)
 {
     if (scan->at < scan->end && *scan->at < 0x80) { /* most of them */
         *out_value = *scan->at++;
@@ -72,7 +71,7 @@ kvb_status kvb_proto_next(struct kvb_proto_scan *scan, struct kvb_proto_field *o
     uint64_t tag = 0;
     uint64_t len = 0;
 
-    KVB_TRY(kvb_proto_varint(scan, &tag));
+    KVB_TRY(read_varint(scan, &tag));
     if (tag >> type_bits == 0 || tag > UINT32_MAX) {
         return KVB_BAD_INPUT;
     }
@@ -80,13 +79,13 @@ kvb_status kvb_proto_next(struct kvb_proto_scan *scan, struct kvb_proto_field *o
     switch (tag & ((1U << type_bits) - 1)) {
     case KVB_PROTO_VARINT:
         out_field->type = KVB_PROTO_VARINT;
-        return kvb_proto_varint(scan, &out_field->value);
+        return read_varint(scan, &out_field->value);
     case KVB_PROTO_FIXED64:
         out_field->type = KVB_PROTO_FIXED64;
         return take_field_bytes(scan, 8, out_field);
     case KVB_PROTO_BYTES:
         out_field->type = KVB_PROTO_BYTES;
-        KVB_TRY(kvb_proto_varint(scan, &len));
+        KVB_TRY(read_varint(scan, &len));
         return take_field_bytes(scan, len, out_field);
     case KVB_PROTO_FIXED32:
         out_field->type = KVB_PROTO_FIXED32;
@@ -112,39 +111,83 @@ kvb_status kvb_proto_guard(kvb_span bytes, size_t max_fields)
     return KVB_OK;
 }
 
-/* Records a failed allocation: a NULL from protobuf-c may mean invalid bytes or lack of memory. */
-static void *take_memory(void *has_failed, size_t size)
-{
-    void *bytes = malloc(size);
+struct kvb_proto_block {
+    struct kvb_proto_block *before; /* owned */
+    alignas(max_align_t) uint8_t bytes[];
+};
 
-    *(bool *)has_failed |= !bytes;
-    return bytes;
+enum { min_block_bytes = 16 << 10 };
+
+void kvb_proto_arena_init(struct kvb_proto_arena *arena)
+{
+    arena->at = arena->first;
+    arena->left = sizeof arena->first;
+    arena->blocks = NULL;
+    arena->has_failed = false;
 }
 
-static void give_bytes_back([[maybe_unused]] void *has_failed, void *bytes)
+void kvb_proto_arena_done(struct kvb_proto_arena *arena)
 {
-    free(bytes);
+    while (arena->blocks) {
+        struct kvb_proto_block *block = arena->blocks;
+        arena->blocks = block->before;
+        free(block);
+    }
+}
+
+/* The rest of the block before is lost: what is unpacked lives for one message. */
+static bool add_block(struct kvb_proto_arena *arena, size_t need)
+{
+    const size_t bytes = need > min_block_bytes ? need : min_block_bytes;
+    struct kvb_proto_block *block = malloc(sizeof *block + bytes);
+
+    if (!block) {
+        return false;
+    }
+    block->before = arena->blocks;
+    arena->blocks = block;
+    arena->at = block->bytes;
+    arena->left = bytes;
+    return true;
+}
+
+/* Of protobuf-c, which asks for less than the message's 16 MiB a few times over: the sum with the
+ * alignment cannot overflow. */
+static void *allocate_part(void *context, size_t bytes)
+{
+    struct kvb_proto_arena *arena = context;
+    const size_t need = (bytes + alignof(max_align_t) - 1) & ~(alignof(max_align_t) - 1);
+
+    if (need > arena->left && !add_block(arena, need)) {
+        arena->has_failed = true;
+        return NULL;
+    }
+    void *part = arena->at;
+    arena->at += need;
+    arena->left -= need;
+    return part;
+}
+
+static void keep_part([[maybe_unused]] void *context, [[maybe_unused]] void *part)
+{
+    /* kvb_proto_arena_done() frees all parts */
 }
 
 kvb_status kvb_proto_unpack(
     const ProtobufCMessageDescriptor *type, kvb_span bytes, size_t max_fields,
-    ProtobufCMessage **out_message)
+    struct kvb_proto_arena *arena, const ProtobufCMessage **out_message)
 {
-    bool has_failed = false;
-    ProtobufCAllocator allocator = { take_memory, give_bytes_back, &has_failed };
+    ProtobufCAllocator allocator = { allocate_part, keep_part, arena };
 
     KVB_TRY(kvb_proto_guard(bytes, max_fields));
-    ProtobufCMessage *message = protobuf_c_message_unpack(type, &allocator, bytes.len, bytes.data);
+    const ProtobufCMessage *message =
+        protobuf_c_message_unpack(type, &allocator, bytes.len, bytes.data);
     if (!message) {
-        return has_failed ? KVB_NO_MEMORY : KVB_BAD_INPUT;
+        /* a NULL may mean invalid bytes or lack of memory */
+        return arena->has_failed ? KVB_NO_MEMORY : KVB_BAD_INPUT;
     }
     *out_message = message;
     return KVB_OK;
-}
-
-void kvb_proto_drop(ProtobufCMessage **message)
-{
-    protobuf_c_message_free_unpacked(*message, NULL); /* with free() */
 }
 
 kvb_status kvb_proto_pack(const ProtobufCMessage *message, struct kvb_buf *out)

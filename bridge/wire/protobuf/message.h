@@ -6,6 +6,8 @@
 #include "model/tier.h"
 
 #include <protobuf-c/protobuf-c.h>
+#include <stdalign.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -40,9 +42,6 @@ struct kvb_proto_scan kvb_proto_scan_of(kvb_span bytes);
 /* Reads the next field; requires at < end.  KVB_BAD_INPUT: not a valid field. */
 kvb_status kvb_proto_next(struct kvb_proto_scan *scan, struct kvb_proto_field *out_field);
 
-/* Reads the next varint of a packed column; errors as above. */
-kvb_status kvb_proto_varint(struct kvb_proto_scan *scan, uint64_t *out_value);
-
 /* The length of a number as a varint: 1 to 10. */
 size_t kvb_proto_varint_bytes(uint64_t value);
 
@@ -54,16 +53,37 @@ uint8_t *kvb_proto_write_varint(uint8_t *at, uint64_t value);
  *                repeated numbers are packed: each column is one field.) */
 kvb_status kvb_proto_guard(kvb_span bytes, size_t max_fields);
 
+/* The memory of one unpacked message: protobuf-c takes each part from here, and all of it is freed
+ * at once.  Most messages fit the first bytes, so that unpacking them allocates nothing.  Lives on
+ * the stack of the decoder:
+ *
+ *     KVB_OWN(kvb_proto_arena_done) struct kvb_proto_arena arena;
+ *     kvb_proto_arena_init(&arena);
+ *     KVB_TRY(kvb_proto_unpack(&descriptor, bytes, max_fields, &arena, &message));
+ *
+ * Threads: one. */
+enum { kvb_proto_arena_bytes = 2048 };
+
+struct kvb_proto_block; /* memory beyond the first bytes */
+
+struct kvb_proto_arena {
+    uint8_t *at; /* of the newest block, or of the first bytes */
+    size_t left;
+    struct kvb_proto_block *blocks; /* owned; each holds the one before it */
+    bool has_failed;                /* an allocation failed */
+    alignas(max_align_t) uint8_t first[kvb_proto_arena_bytes];
+};
+
+void kvb_proto_arena_init(struct kvb_proto_arena *arena);
+void kvb_proto_arena_done(struct kvb_proto_arena *arena);
+
 /* Unpacks a message of this type with protobuf-c.  kvb_proto_guard() checks it first, because
- * protobuf-c allocates 40 bytes for each field, however small, and copies each unknown field.
- * *out_message is the generated struct, which the caller frees with kvb_proto_drop().
+ * protobuf-c takes 40 bytes for each field, however small, and copies each unknown field.
+ * *out_message is the generated struct, which lives as long as the arena.
  * KVB_BAD_INPUT, KVB_NO_MEMORY */
 kvb_status kvb_proto_unpack(
     const ProtobufCMessageDescriptor *type, kvb_span bytes, size_t max_fields,
-    ProtobufCMessage **out_message);
-
-/* For KVB_OWN; NULL inside is fine. */
-void kvb_proto_drop(ProtobufCMessage **message);
+    struct kvb_proto_arena *arena, const ProtobufCMessage **out_message);
 
 /* Appends the bytes of a generated struct.  KVB_TOO_LARGE, KVB_NO_MEMORY */
 kvb_status kvb_proto_pack(const ProtobufCMessage *message, struct kvb_buf *out);

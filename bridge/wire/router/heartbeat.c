@@ -750,11 +750,14 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
 
 kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartbeat)
 {
-    KVB_OWN(kvb_proto_drop) ProtobufCMessage *message = NULL;
+    KVB_OWN(kvb_proto_arena_done) struct kvb_proto_arena arena;
+    const ProtobufCMessage *message = NULL;
 
+    kvb_proto_arena_init(&arena);
     if (bytes.len > max_message_bytes) {
         return KVB_TOO_LARGE;
     }
-    KVB_TRY(kvb_proto_unpack(&kvb__stream_heartbeat__descriptor, bytes, max_fields, &message));
+    KVB_TRY(
+        kvb_proto_unpack(&kvb__stream_heartbeat__descriptor, bytes, max_fields, &arena, &message));
     return read_heartbeat_message((const Kvb__StreamHeartbeat *)message, out_heartbeat);
 }

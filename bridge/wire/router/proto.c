@@ -3,6 +3,7 @@
 #include "core/array.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "kvbridge.pb-c.h"
 #include "wire/protobuf/message.h"
 #include "wire/router/json.h"
 
@@ -49,9 +50,10 @@ size_t kvb_router_proto_room(size_t max_bytes)
 
 /* ---- encode ------------------------------------------------------------------ */
 
-/* Writes a KvEventBatch without protobuf-c, which takes six times as many instructions for a
- * message of one event.  One pass over the events measures the columns, then the fields are written
- * straight into the buffer's memory, in the order of their numbers:
+/* Writes a KvEventBatch without protobuf-c, which takes four times as long: 81 against 19 ns of the
+ * 331 ns that a batch of one block takes through the bridge.  One pass over the events measures the
+ * columns, then the fields are written straight into the buffer's memory, in the order of their
+ * numbers:
  *
  *     0a 10 epoch | 11 worker_id | 18 dp_rank | 21 first_event_id     a number 0 is omitted
  *     2a len | form | form ...          one byte each: the highest form is 63
@@ -234,213 +236,7 @@ static uint8_t *put_block_columns(
 
 /* ---- decode ------------------------------------------------------------------ */
 
-/* Decodes a KvEventBatch without protobuf-c, which allocates each column.  Each column is copied
- * to its final place, or stored temporarily in the batch itself.  Then the events are expanded in
- * place, from the last one to the first.  The source of an event never has a higher index than the
- * event, so no unread source is overwritten.
- *
- *     fields are read       events  [ form 0, count 0, parent 0 ][ form 1, count 1, ... ] ...
- *                           tokens  [ t0 ][ t1 ][ t2 ] ...            only of stored blocks
- *     events are expanded   events  complete, each with its own parent
- *                           tokens  [ t0 ][ t1 ] [ 0 ] [ t2 ] ...     one for every block
- *
- * A column may arrive in several pieces, or item by item, as protobuf allows. */
-
 enum { max_fields = 64 }; /* the message has 9; the rest is for newer versions */
-
-/* The part of the message that was read so far and is not stored in the batch. */
-struct message {
-    struct kvb_router_batch *batch; /* borrowed */
-    kvb_span epoch;
-    uint64_t worker_id;
-    uint32_t dp_rank;
-    uint64_t first_event_id;
-    size_t form_count, length_count, parent_count, block_count, token_count;
-};
-
-typedef kvb_status (*field_reader)(struct message *message, const struct kvb_proto_field *field);
-
-static uint64_t fixed64_at(const uint8_t *at)
-{
-    uint64_t value = 0;
-
-    memcpy(&value, at, sizeof value);
-    return value;
-}
-
-/* Single fields. */
-
-static kvb_status read_epoch(struct message *message, const struct kvb_proto_field *field)
-{
-    message->epoch = field->bytes;
-    return field->type == KVB_PROTO_BYTES ? KVB_OK : KVB_BAD_INPUT;
-}
-
-static kvb_status read_fixed64(const struct kvb_proto_field *field, uint64_t *out_value)
-{
-    if (field->type != KVB_PROTO_FIXED64) {
-        return KVB_BAD_INPUT;
-    }
-    *out_value = fixed64_at(field->bytes.data);
-    return KVB_OK;
-}
-
-static kvb_status read_worker(struct message *message, const struct kvb_proto_field *field)
-{
-    return read_fixed64(field, &message->worker_id);
-}
-
-static kvb_status read_first_id(struct message *message, const struct kvb_proto_field *field)
-{
-    return read_fixed64(field, &message->first_event_id);
-}
-
-static kvb_status read_proto_rank(struct message *message, const struct kvb_proto_field *field)
-{
-    message->dp_rank = (uint32_t)field->value;
-    return field->type == KVB_PROTO_VARINT ? KVB_OK : KVB_BAD_INPUT;
-}
-
-/* Columns. */
-
-static kvb_status reserve_events(struct kvb_router_batch *batch, size_t count)
-{
-    return kvb_array_reserve(
-        &batch->events, &batch->event_capacity, count, sizeof *batch->events,
-        kvb_max_router_events);
-}
-
-/* Reads a column of numbers; put() stores each. */
-static kvb_status read_varints(
-    struct message *message, const struct kvb_proto_field *field,
-    kvb_status (*put)(struct message *message, uint32_t value))
-{
-    struct kvb_proto_scan scan = kvb_proto_scan_of(field->bytes);
-    uint64_t value = 0;
-
-    if (field->type == KVB_PROTO_VARINT) {
-        return put(message, (uint32_t)field->value);
-    }
-    if (field->type != KVB_PROTO_BYTES) {
-        return KVB_BAD_INPUT;
-    }
-    while (scan.at < scan.end) {
-        KVB_TRY(kvb_proto_varint(&scan, &value));
-        KVB_TRY(put(message, (uint32_t)value));
-    }
-    return KVB_OK;
-}
-
-static kvb_status put_form(struct message *message, uint32_t form)
-{
-    KVB_TRY(reserve_events(message->batch, message->form_count + 1));
-    message->batch->events[message->form_count++].event_id = form; /* until it is expanded */
-    return KVB_OK;
-}
-
-static kvb_status put_length(struct message *message, uint32_t length)
-{
-    KVB_TRY(reserve_events(message->batch, message->length_count + 1));
-    message->batch->events[message->length_count++].block_count = length;
-    return KVB_OK;
-}
-
-static kvb_status read_forms(struct message *message, const struct kvb_proto_field *field)
-{
-    return read_varints(message, field, put_form);
-}
-
-static kvb_status read_lengths(struct message *message, const struct kvb_proto_field *field)
-{
-    return read_varints(message, field, put_length);
-}
-
-/* Counts the items of a fixed64 field, packed or single. */
-static kvb_status count_fixed64(const struct kvb_proto_field *field, size_t *out_count)
-{
-    const bool is_column = field->type == KVB_PROTO_BYTES || field->type == KVB_PROTO_FIXED64;
-
-    *out_count = field->bytes.len / sizeof(uint64_t);
-    return is_column && field->bytes.len % sizeof(uint64_t) == 0 ? KVB_OK : KVB_BAD_INPUT;
-}
-
-static kvb_status read_parents(struct message *message, const struct kvb_proto_field *field)
-{
-    size_t count = 0;
-
-    KVB_TRY(count_fixed64(field, &count));
-    KVB_TRY(reserve_events(message->batch, message->parent_count + count));
-    for (size_t i = 0; i < count; i++) {
-        message->batch->events[message->parent_count++].parent.value =
-            fixed64_at(field->bytes.data + (i * sizeof(uint64_t)));
-    }
-    return KVB_OK;
-}
-
-static kvb_status read_proto_blocks(struct message *message, const struct kvb_proto_field *field)
-{
-    struct kvb_router_batch *batch = message->batch;
-    size_t count = 0;
-
-    KVB_TRY(count_fixed64(field, &count));
-    KVB_TRY(kvb_array_reserve(
-        &batch->blocks, &batch->block_capacity, message->block_count + count, sizeof *batch->blocks,
-        kvb_max_router_blocks));
-    if (count > 0) {
-        memcpy(batch->blocks + message->block_count, field->bytes.data, field->bytes.len);
-        message->block_count += count;
-    }
-    return KVB_OK;
-}
-
-static kvb_status read_proto_tokens(struct message *message, const struct kvb_proto_field *field)
-{
-    struct kvb_router_batch *batch = message->batch;
-    size_t count = 0;
-
-    KVB_TRY(count_fixed64(field, &count));
-    KVB_TRY(kvb_array_reserve(
-        &batch->tokens, &batch->token_capacity, message->token_count + count, sizeof *batch->tokens,
-        kvb_max_router_blocks));
-    if (count > 0) {
-        memcpy(batch->tokens + message->token_count, field->bytes.data, field->bytes.len);
-        message->token_count += count;
-    }
-    return KVB_OK;
-}
-
-/* By field number, as stated in kvbridge.proto. */
-static const field_reader readers[] = {
-    [1] = read_epoch,    [2] = read_worker,       [3] = read_proto_rank,
-    [4] = read_first_id, [5] = read_forms,        [6] = read_lengths,
-    [7] = read_parents,  [8] = read_proto_blocks, [9] = read_proto_tokens,
-};
-
-static kvb_status read_fields(kvb_span bytes, struct message *message)
-{
-    struct kvb_proto_scan scan = kvb_proto_scan_of(bytes);
-    struct kvb_proto_field field = { 0 };
-
-    for (size_t fields = 0; scan.at < scan.end; fields++) {
-        if (fields == max_fields) {
-            return KVB_BAD_INPUT;
-        }
-        KVB_TRY(kvb_proto_next(&scan, &field));
-        if (field.number < KVB_COUNT_OF(readers)) {
-            KVB_TRY(readers[field.number](message, &field));
-        }
-    }
-    return KVB_OK;
-}
-
-/* Expanding events, from the last one. */
-
-/* How many items of the columns belong to the events before the current one. */
-struct left {
-    size_t parents;
-    size_t blocks;
-    size_t tokens;
-};
 
 static kvb_status read_form(uint32_t form, struct kvb_router_event *event)
 {
@@ -467,110 +263,118 @@ static kvb_status read_form(uint32_t form, struct kvb_router_event *event)
     return event->kind == KVB_ROUTER_CLEARED && tier != KVB_TIER_DEVICE ? KVB_BAD_INPUT : KVB_OK;
 }
 
-static kvb_status
-take_parent(const struct kvb_router_batch *batch, struct left *left, struct kvb_router_event *event)
-{
-    if (!event->has_parent) {
-        event->parent = (kvb_block_hash){ 0 };
-        return KVB_OK;
-    }
-    if (left->parents == 0) {
-        return KVB_BAD_INPUT;
-    }
-    event->parent = batch->events[--left->parents].parent;
-    return KVB_OK;
-}
-
-/* Moves the tokens of stored blocks to the indexes of their hashes, and writes zeros for removed
- * blocks.  No unread token is overwritten, unless there are more tokens than blocks. */
-static kvb_status
-take_proto_blocks(struct kvb_router_batch *batch, struct left *left, struct kvb_router_event *event)
-{
-    const size_t count = event->block_count;
-    const bool is_stored = event->kind == KVB_ROUTER_STORED;
-
-    if (count > left->blocks || (is_stored && count > left->tokens) ||
-        (event->kind == KVB_ROUTER_CLEARED && count > 0)) {
-        return KVB_BAD_INPUT;
-    }
-    left->blocks -= count;
-    left->tokens -= is_stored ? count : 0;
-    event->block_at = (uint32_t)left->blocks;
-    if (left->tokens > left->blocks) {
-        return KVB_BAD_INPUT;
-    }
-    if (count == 0) {
-        return KVB_OK; /* the array may be NULL */
-    }
-    kvb_tokens_hash *tokens = batch->tokens + left->blocks;
-    if (!is_stored) {
-        memset(tokens, 0, count * sizeof *tokens);
-    } else if (left->tokens != left->blocks) {
-        memmove(tokens, batch->tokens + left->tokens, count * sizeof *tokens);
-    }
-    return KVB_OK;
-}
-
-static kvb_status make_events(const struct message *message)
-{
-    struct kvb_router_batch *batch = message->batch;
-    struct left left = { .parents = message->parent_count,
-                         .blocks = message->block_count,
-                         .tokens = message->token_count };
-
-    for (size_t i = message->form_count; i-- > 0;) {
-        struct kvb_router_event event = { .event_id = message->first_event_id + i,
-                                          .block_count = batch->events[i].block_count };
-        KVB_TRY(read_form((uint32_t)batch->events[i].event_id, &event));
-        KVB_TRY(take_parent(batch, &left, &event));
-        KVB_TRY(take_proto_blocks(batch, &left, &event));
-        batch->events[i] = event;
-    }
-    return left.parents == 0 && left.blocks == 0 && left.tokens == 0 ? KVB_OK : KVB_BAD_INPUT;
-}
-
 /* Checks the message before its single events are read. */
-static bool is_plausible(const struct message *message)
+static bool is_plausible(const Kvb__KvEventBatch *message)
 {
     uint64_t last_id = 0;
 
     return message->epoch.len == sizeof(kvb_epoch) && message->worker_id <= INT64_MAX &&
-           message->form_count > 0 && message->form_count == message->length_count &&
-           message->parent_count <= message->form_count &&
-           message->token_count <= message->block_count &&
-           !__builtin_add_overflow(message->first_event_id, message->form_count - 1, &last_id);
+           message->n_forms > 0 && message->n_forms == message->n_block_counts &&
+           message->n_parents <= message->n_forms &&
+           message->n_tokens_hashes <= message->n_block_hashes &&
+           !__builtin_add_overflow(message->first_event_id, message->n_forms - 1, &last_id);
 }
 
-static kvb_status read_proto_message(kvb_span bytes, struct kvb_router_batch *batch)
+static kvb_status reserve_parts(const Kvb__KvEventBatch *message, struct kvb_router_batch *batch)
 {
-    struct message message = { .batch = batch };
-
-    KVB_TRY(read_fields(bytes, &message));
-    if (!is_plausible(&message)) {
-        return KVB_BAD_INPUT;
-    }
     KVB_TRY(kvb_array_reserve(
-        &batch->tokens, &batch->token_capacity, message.block_count, sizeof *batch->tokens,
+        &batch->events, &batch->event_capacity, message->n_forms, sizeof *batch->events,
+        kvb_max_router_events));
+    KVB_TRY(kvb_array_reserve(
+        &batch->blocks, &batch->block_capacity, message->n_block_hashes, sizeof *batch->blocks,
         kvb_max_router_blocks));
-    KVB_TRY(make_events(&message));
-    batch->event_count = message.form_count;
-    batch->block_count = message.block_count;
-    batch->worker_id = message.worker_id;
-    batch->dp_rank = message.dp_rank;
-    batch->has_epoch = true;
-    memcpy(batch->epoch.bytes, message.epoch.data, sizeof batch->epoch.bytes);
-    return KVB_OK;
+    return kvb_array_reserve(
+        &batch->tokens, &batch->token_capacity, message->n_block_hashes, sizeof *batch->tokens,
+        kvb_max_router_blocks);
+}
+
+/* How many items of the columns belong to the events before. */
+struct used {
+    size_t parents, blocks, tokens;
+};
+
+/* True: the columns have what this event takes of them. */
+static bool has_items(
+    const Kvb__KvEventBatch *message, const struct used *used, const struct kvb_router_event *event)
+{
+    const size_t count = event->block_count;
+
+    switch (event->kind) {
+    case KVB_ROUTER_STORED:
+        return count <= message->n_block_hashes - used->blocks &&
+               count <= message->n_tokens_hashes - used->tokens &&
+               (!event->has_parent || used->parents < message->n_parents);
+    case KVB_ROUTER_REMOVED:
+        return count <= message->n_block_hashes - used->blocks;
+    case KVB_ROUTER_CLEARED:
+        break;
+    }
+    return count == 0;
+}
+
+/* Makes the events of the columns.  The batch has a place for the tokens of each block; those of a
+ * removed one are 0. */
+static kvb_status read_columns(const Kvb__KvEventBatch *message, struct kvb_router_batch *batch)
+{
+    struct used used = { 0 };
+
+    KVB_TRY(reserve_parts(message, batch));
+    for (size_t i = 0; i < message->n_forms; i++) {
+        struct kvb_router_event event = { .event_id = message->first_event_id + i,
+                                          .block_at = (uint32_t)used.blocks,
+                                          .block_count = message->block_counts[i] };
+        const size_t bytes = event.block_count * sizeof(uint64_t);
+        KVB_TRY(read_form(message->forms[i], &event));
+        if (!has_items(message, &used, &event)) {
+            return KVB_BAD_INPUT;
+        }
+        if (event.has_parent) {
+            event.parent.value = message->parents[used.parents++];
+        }
+        if (event.block_count > 0) { /* else the arrays may be NULL */
+            memcpy(batch->blocks + used.blocks, message->block_hashes + used.blocks, bytes);
+            if (event.kind == KVB_ROUTER_STORED) {
+                memcpy(batch->tokens + used.blocks, message->tokens_hashes + used.tokens, bytes);
+                used.tokens += event.block_count;
+            } else {
+                memset(batch->tokens + used.blocks, 0, bytes);
+            }
+        }
+        used.blocks += event.block_count;
+        batch->events[i] = event;
+    }
+    return used.parents == message->n_parents && used.blocks == message->n_block_hashes &&
+                   used.tokens == message->n_tokens_hashes
+               ? KVB_OK
+               : KVB_BAD_INPUT;
 }
 
 kvb_status kvb_router_proto_decode(kvb_span bytes, struct kvb_router_batch *batch)
 {
+    KVB_OWN(kvb_proto_arena_done) struct kvb_proto_arena arena;
+    const ProtobufCMessage *unpacked = NULL;
+
+    kvb_proto_arena_init(&arena);
     kvb_router_batch_reset(batch);
     batch->worker_id = 0;
     batch->dp_rank = 0;
     if (bytes.len > kvb_max_payload_bytes) {
         return KVB_TOO_LARGE;
     }
-    return read_proto_message(bytes, batch);
+    KVB_TRY(
+        kvb_proto_unpack(&kvb__kv_event_batch__descriptor, bytes, max_fields, &arena, &unpacked));
+    const Kvb__KvEventBatch *message = (const Kvb__KvEventBatch *)unpacked;
+    if (!is_plausible(message)) {
+        return KVB_BAD_INPUT;
+    }
+    KVB_TRY(read_columns(message, batch));
+    batch->event_count = message->n_forms;
+    batch->block_count = message->n_block_hashes;
+    batch->worker_id = message->worker_id;
+    batch->dp_rank = message->dp_rank;
+    batch->has_epoch = true;
+    memcpy(batch->epoch.bytes, message->epoch.data, sizeof batch->epoch.bytes);
+    return KVB_OK;
 }
 
 /* ---- either profile ---------------------------------------------------------- */

@@ -73,12 +73,14 @@ static kvb_status read_request(const Kvb__SyncRequest *message, struct kvb_sync_
 
 kvb_status kvb_sync_request_decode(kvb_span bytes, struct kvb_sync_request *out_request)
 {
-    KVB_OWN(kvb_proto_drop) ProtobufCMessage *message = NULL;
+    KVB_OWN(kvb_proto_arena_done) struct kvb_proto_arena arena;
+    const ProtobufCMessage *message = NULL;
 
+    kvb_proto_arena_init(&arena);
     if (bytes.len > max_request_bytes) {
         return KVB_TOO_LARGE;
     }
-    KVB_TRY(kvb_proto_unpack(&kvb__sync_request__descriptor, bytes, max_fields, &message));
+    KVB_TRY(kvb_proto_unpack(&kvb__sync_request__descriptor, bytes, max_fields, &arena, &message));
     return read_request((const Kvb__SyncRequest *)message, out_request);
 }
 
@@ -249,11 +251,13 @@ static kvb_status read_sync_reply(
 kvb_status kvb_sync_reply_decode(
     kvb_span bytes, struct kvb_sync_reply_parts *parts, struct kvb_sync_reply *out_reply)
 {
-    KVB_OWN(kvb_proto_drop) ProtobufCMessage *message = NULL;
+    KVB_OWN(kvb_proto_arena_done) struct kvb_proto_arena arena;
+    const ProtobufCMessage *message = NULL;
 
+    kvb_proto_arena_init(&arena);
     if (bytes.len > kvb_max_payload_bytes) {
         return KVB_TOO_LARGE;
     }
-    KVB_TRY(kvb_proto_unpack(&kvb__sync_reply__descriptor, bytes, max_fields, &message));
+    KVB_TRY(kvb_proto_unpack(&kvb__sync_reply__descriptor, bytes, max_fields, &arena, &message));
     return read_sync_reply((const Kvb__SyncReply *)message, parts, out_reply);
 }

@@ -391,6 +391,27 @@ static void labels_of_an_old_bridge_say_role_and_address([[maybe_unused]] void *
     assert_int_equal(heartbeat.facts.labels.count, 2);
 }
 
+static struct kvb_worker_facts long_facts(void)
+{
+    struct kvb_worker_facts facts = { 0 };
+    char name[8];
+
+    facts.is_draining = true;
+    facts.role = KVB_ROLE_BOTH;
+    facts.ready = KVB_READY_YES;
+    memset(facts.address, 'a', kvb_worker_address_bytes);
+    memcpy(facts.tokenize, "http://", 7);
+    memset(facts.tokenize + 7, 't', kvb_worker_address_bytes - 7);
+    memset(facts.pod, 'p', kvb_pod_name_bytes);
+    memset(facts.pod_namespace, 's', kvb_pod_namespace_bytes);
+    memset(facts.node, 'n', kvb_pod_name_bytes);
+    for (int i = 0; i < kvb_max_labels; i++) {
+        (void)snprintf(name, sizeof name, "name%d", i);
+        assert_ok(kvb_labels_add(&facts.labels, name, "a value of 23 bytes, so", NULL));
+    }
+    return facts;
+}
+
 /* A reader older than labels must find the fields that it knows at their places, with new ones
  * behind them, within its limits of 64 fields and 4096 bytes. */
 static void facts_of_a_worker_stand_behind_what_older_readers_know([[maybe_unused]] void **state)
@@ -399,26 +420,13 @@ static void facts_of_a_worker_stand_behind_what_older_readers_know([[maybe_unuse
     KVB_OWN(kvb_buf_done) struct kvb_buf after = { 0 };
     struct kvb_heartbeat heartbeat = full();
     struct kvb_heartbeat got = { 0 };
-    char name[8];
 
     heartbeat.facts = (struct kvb_worker_facts){ 0 };
     heartbeat.publisher = 0;
     heartbeat.is_standby = false;
     memset(heartbeat.model, 'm', kvb_model_bytes);
     encode_into(&heartbeat, &before);
-    heartbeat.facts.is_draining = true;
-    heartbeat.facts.role = KVB_ROLE_BOTH;
-    heartbeat.facts.ready = KVB_READY_YES;
-    memset(heartbeat.facts.address, 'a', kvb_worker_address_bytes);
-    memcpy(heartbeat.facts.tokenize, "http://", 7);
-    memset(heartbeat.facts.tokenize + 7, 't', kvb_worker_address_bytes - 7);
-    memset(heartbeat.facts.pod, 'p', kvb_pod_name_bytes);
-    memset(heartbeat.facts.pod_namespace, 's', kvb_pod_namespace_bytes);
-    memset(heartbeat.facts.node, 'n', kvb_pod_name_bytes);
-    for (int i = 0; i < kvb_max_labels; i++) {
-        (void)snprintf(name, sizeof name, "name%d", i);
-        assert_ok(kvb_labels_add(&heartbeat.facts.labels, name, "a value of 23 bytes, so", NULL));
-    }
+    heartbeat.facts = long_facts();
     encode_into(&heartbeat, &after);
     assert_memory_equal(after.data, before.data, before.len);
     assert_ok(kvb_proto_guard(kvb_buf_span(&after), 64));
@@ -761,15 +769,19 @@ static void refuses_a_message_above_the_ceiling([[maybe_unused]] void **state)
 
 static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
 {
+    KVB_OWN(kvb_buf_done) struct kvb_buf bytes = { 0 };
+    struct kvb_heartbeat long_one = full();
     kvb_status status = KVB_NO_MEMORY;
     long n = 0;
 
+    long_one.facts = long_facts(); /* more than the decoder has room for without an allocation */
+    encode_into(&long_one, &bytes);
     for (; status != KVB_OK; n++) {
         KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
         struct kvb_heartbeat heartbeat = { 0 };
         kvb_buf_init(&out, 4096);
         fail_alloc_after(n);
-        status = kvb_heartbeat_decode((kvb_span){ golden, sizeof golden }, &heartbeat);
+        status = kvb_heartbeat_decode(kvb_buf_span(&bytes), &heartbeat);
         if (status == KVB_OK) {
             status = kvb_heartbeat_encode(&heartbeat, &out);
         }
@@ -777,7 +789,7 @@ static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
         assert_true(status == KVB_OK || (status == KVB_NO_MEMORY && out.len == 0));
         assert_true(n < 100);
     }
-    assert_true(n > 5); /* protobuf-c's own allocations were made to fail too */
+    assert_true(n > 2); /* the decoder's and the encoder's were made to fail */
 }
 
 int main(void)
