@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* What the engines of a kvfleet really hold, read from its truth socket
- * (bridge/kvfleet/truth.h); names of blocks are computed from their tokens.
+ * (tests/fleet/truth.h); names of blocks are computed from their tokens.
  *
  * Threads: the caller locks.
  * Memory:  8 bytes a block, and the tokens of one prompt a rank. */

@@ -12,7 +12,7 @@ set(CPACK_PACKAGE_DESCRIPTION
 "kvbridge reads the KV-cache events and load figures that inference engines
 publish over ZMQ, and publishes them on NATS.  kvaggregator indexes them and
 tells routers which worker already holds the longest prefix of a prompt.  kvctl
-sends queries, and kvfleet simulates engines.
+sends queries.
 
 Both daemons are systemd services that are neither enabled nor started at the
 installation: edit /etc/kvbridge/kvbridge.cfg or kvaggregator.cfg first.  They

@@ -15,7 +15,7 @@ import programs
 pytestmark = pytest.mark.no_nats
 
 FOLDER = sysconfig.get_config_var("MULTIARCH")
-PROGRAMS = ("kvbridge", "kvaggregator", "kvctl", "kvfleet")
+PROGRAMS = ("kvbridge", "kvaggregator", "kvctl")
 
 
 def text():

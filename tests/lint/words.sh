@@ -19,7 +19,7 @@ ban "${call}(sprintf|vsprintf|strcpy|strcat|strncpy|strncat|strtok|atoi|atol|ato
     'banned: no bound, no error, or a shell; see kvb_buf, snprintf, strtoull' '\.[ch]$' '^$'
 ban "${call}s?rand ?\\(" 'banned: hidden state; take a seed' '\.[ch]$' '^$'
 ban "${call}u?sleep ?\\(" 'banned outside tests: wait on a condition with a deadline' \
-    '^bridge/.*\.[ch]$' '^$'
+    '^(bridge|tests/fleet)/.*\.[ch]$' '^$'
 ban '\b(TO[D]O|FIX[M]E|X[X]X|HA[C]K)\b' 'say it in an issue, or do it' '.' '^tests/data/'
 ban '(\.\./sh[a]red|/wo[r]k/|/ro[o]t/|/ho[m]e/[a-z])' 'a path of one machine' '.' '^tests/data/'
 # Not the C of the protocol buffers compiler, not a vendored copy.

@@ -25,7 +25,7 @@ grep -qx 'ExecStart=/usr/bin/kvbridge --config /etc/kvbridge/kvbridge.cfg' \
     "$prefix.staged/usr/lib/systemd/system/kvbridge.service"
 echo "DESTDIR: the same, for /usr and /etc"
 
-for program in kvbridge kvaggregator kvctl kvfleet; do
+for program in kvbridge kvaggregator kvctl; do
     "$prefix/bin/$program" --version
 done
 # has PROGRAM WHAT PATTERN READELF_OPTION: fails if no line of readelf matches.

@@ -1,6 +1,6 @@
 #include "core/own.h"
 #include "corpus/worker_cache.h"
-#include "kvfleet/trace.h"
+#include "fleet/trace.h"
 #include "parts/bench.h"
 #include "parts/corpus.h"
 

@@ -1,7 +1,7 @@
 #include "hostile.h"
 
 #include "core/clock.h"
-#include "kvfleet/engine/event_writer.h"
+#include "fleet/engine/event_writer.h"
 #include "wire/engine/encode.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 #include "script.h"
 
 #include "core/random.h"
-#include "kvfleet/engine/event_writer.h"
+#include "fleet/engine/event_writer.h"
 #include "wire/engine/encode.h"
 
 #include <assert.h>

@@ -2,7 +2,7 @@
 
 #include "core/own.h"
 #include "core/random.h"
-#include "kvfleet/trace.h"
+#include "fleet/trace.h"
 #include "parts/bench.h"
 #include "worth/engine.h"
 
