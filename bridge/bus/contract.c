@@ -15,7 +15,6 @@ static const char *const forms[KVB_SUBJECT_COUNT] = {
     [KVB_SUBJECT_WINDOW_EVENTS]     = "P.kv_window_events",
     [KVB_SUBJECT_HEARTBEAT]         = "P.kv_heartbeat",
     [KVB_SUBJECT_HEARTBEAT_JSON]    = "P.kv_heartbeat_json",
-    [KVB_SUBJECT_HANDOVER]          = "P.kv_handover",
     [KVB_SUBJECT_LOAD]              = "P.load_metrics",
     [KVB_SUBJECT_BRIDGE_STATUS]     = "P.bridge_status",
     [KVB_SUBJECT_SYNC]              = "P.kv_sync.*.*",

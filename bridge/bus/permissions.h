@@ -24,8 +24,7 @@ enum kvb_permission_setting {
     KVB_SETTING_ALWAYS = 1, /* set by kvb_permissions_make() */
     KVB_SETTING_JSON = 2,
     KVB_SETTING_PROTOBUF = 4,
-    KVB_SETTING_STANDBY = 8,
-    KVB_SETTING_HIT_RATE_ALIAS = 16
+    KVB_SETTING_HIT_RATE_ALIAS = 8
 };
 
 struct kvb_permission {

@@ -111,8 +111,7 @@ static void advertise(
     } else {
         kvb_metric_add(&bridge->shown.metrics, kvb_bridge_announcements, 1);
     }
-    const uint64_t epoch_us = kvb_standby_epoch_us(rank->standby.floor_id, kvb_clock_wall_us());
-    if (kvb_advertiser_do(&rank->served.advertiser, action, &port, now_ns, epoch_us)) {
+    if (kvb_advertiser_do(&rank->served.advertiser, action, &port, now_ns, kvb_clock_wall_us())) {
         note_siblings(bridge, rank);
     }
 }
@@ -122,9 +121,6 @@ bool kvb_bridge_advertise_stream(void *context, struct kvb_served *served, uint6
     struct kvb_bridge *bridge = context;
     struct bridge_rank *rank = kvb_bridge_rank_of(served);
 
-    if (!kvb_bridge_publishes(bridge, rank)) {
-        return true;
-    }
     const struct kvb_advertiser_input input = {
         .now_ns = now_ns,
         .down_ns = kvb_connection_away_ns(&served->connection),
@@ -138,9 +134,6 @@ bool kvb_bridge_advertise_stream(void *context, struct kvb_served *served, uint6
 
 void kvb_bridge_say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
-    if (!kvb_bridge_publishes(bridge, rank)) {
-        return;
-    }
     advertise(bridge, rank, kvb_advertiser_last(&rank->served.advertiser), now_ns);
     kvb_bridge_beat(bridge, rank, true);
 }

@@ -1,11 +1,13 @@
 #include "kvbridge/bridge.h"
 
 #include "core/clock.h"
+#include "core/hash.h"
 #include "core/limits.h"
 #include "kvbridge/inside.h"
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <unistd.h>
@@ -66,7 +68,7 @@ static const struct kvb_stream *find_stream(void *context, uint64_t worker_id, u
     const struct kvb_bridge *bridge = context;
     const struct bridge_rank *rank = kvb_bridge_find_rank(bridge, worker_id, dp_rank);
 
-    return rank && kvb_bridge_publishes(bridge, rank) ? rank->served.stream : NULL;
+    return rank ? rank->served.stream : NULL;
 }
 
 /* A requester verifies the answer by a heartbeat, and should not have to wait for the next one. */
@@ -152,13 +154,14 @@ static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detai
 {
     KVB_TRY(kvb_bridge_open_checkpoints(bridge, detail)); /* first: the caller may wait for it */
     KVB_TRY(draw_bridge_id(bridge));
-    kvb_bridge_name_publisher(bridge);
+    bridge->publisher.id = kvb_hash64(
+        (kvb_span){ .data = (const uint8_t *)bridge->bridge_id, .len = strlen(bridge->bridge_id) },
+        0);
     KVB_TRY(open_bridge_bus(bridge, detail));
     KVB_TRY(kvb_bridge_open_rooms(bridge, detail));
     KVB_TRY(kvb_bridge_open_stats(bridge));
     KVB_TRY(kvb_bridge_open_membership(bridge, detail));
     kvb_bridge_spread_checkpoints(bridge);
-    KVB_TRY(kvb_bridge_open_standby(bridge));
     KVB_TRY(open_sync(bridge));
     KVB_TRY(kvb_bridge_open_refresh(bridge));
     KVB_TRY(kvb_bridge_open_service(bridge));
@@ -265,9 +268,7 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     kvb_bus_unsubscribe(bridge->refresh.incoming);
     kvb_bus_unsubscribe(bridge->publisher.syncs);
     kvb_bus_unsubscribe(bridge->publisher.statuses);
-    kvb_bridge_unsubscribe_standby(&bridge->standby);
     kvb_bus_close(bridge->publisher.bus);
-    kvb_bridge_close_standby(&bridge->standby);
     kvb_bridge_close_refresh(&bridge->refresh);
     kvb_sync_responder_done(&bridge->publisher.sync);
     kvb_event_publisher_done(&bridge->publisher.events);

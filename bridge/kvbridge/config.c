@@ -365,11 +365,6 @@ static const struct kvb_conf_key keys[] = {
               "coordinator for 15 s." },
     { "publish.heartbeat_ms", KVB_CONF_U32, "1000", 100, 60000, FIELD(publish.heartbeat_ms),
       .help = "How often each stream publishes its state, in ms." },
-    { "publish.standby", KVB_CONF_BOOL, "false", 0, 0, FIELD(publish.standby),
-      .help = "true: read the engines, but publish a stream only while no other bridge\n"
-              "does.  It takes over after three missing heartbeats or a goodbye of the\n"
-              "other bridge, and yields when a bridge that is no standby publishes the\n"
-              "stream again." },
     { "publish.labels", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(publish.labels),
       .take_text = take_published_label,
       .help = "Names of the labels that are published, at most 16.  Empty: all labels of\n"
@@ -527,6 +522,8 @@ static const struct kvb_conf_table generated_table = { .keys = generated_keys,
                                                        .bytes = sizeof(struct generated_workers) };
 
 static const struct kvb_conf_removed removed[] = {
+    { "publish.standby",
+      "one bridge publishes a stream; let systemd or the kubelet restart it, and set checkpoint" },
     { "announce_to", "etc/examples/announce.py registers republished ranks at Dynamo's services" },
 };
 

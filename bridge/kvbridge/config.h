@@ -183,7 +183,6 @@ struct kvb_bridge_config {
         uint32_t heartbeat_ms;
         /* Names of the published labels; none: all labels of configured and registered workers. */
         struct kvb_label_names labels;
-        bool standby; /* publish a stream only while no other bridge does */
     } publish;
     struct kvb_worker_config *workers;        /* owned */
     size_t worker_count;                      /* 0 .. kvb_max_workers */

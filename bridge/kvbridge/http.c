@@ -36,7 +36,6 @@ static void answer_ready(
 {
     (void)pthread_mutex_lock(&bridge->shown.text_lock);
     struct kvb_detail why = bridge->shown.not_ready;
-    const struct kvb_detail standing = bridge->shown.standing;
     (void)pthread_mutex_unlock(&bridge->shown.text_lock);
     const char *cause = cause_of(&bridge->shown);
     if (cause) {
@@ -46,10 +45,6 @@ static void answer_ready(
         return;
     }
     answer_text(answer, why.text[0] ? 503 : 200, why.text[0] ? why.text : "ready");
-    if (!why.text[0] && standing.text[0]) {
-        answer_text(answer, 200, "; ");
-        answer_text(answer, 200, standing.text);
-    }
     answer_text(answer, answer->status, "\n");
 }
 

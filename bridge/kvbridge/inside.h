@@ -35,7 +35,6 @@
 #include "stream/page_watch.h"
 #include "stream/serve.h"
 #include "stream/silence.h"
-#include "stream/standby.h"
 #include "wire/router/bridge_status.h"
 
 #include <stdatomic.h>
@@ -93,7 +92,6 @@ struct bridge_rank {
     bool is_tokens_due;      /* the checkpoint is on the disk, its tokens perhaps not */
     uint64_t contents_saved; /* of the tree, with the newest tokens on the disk */
     struct kvb_refresh_turn refresh;
-    struct kvb_standby standby; /* if the bridge is not a standby, only floor_id is used */
     struct rank_beat_json beat_json;
     uint64_t applied_ns; /* when the newest batch was applied or proven */
     enum kvb_tier unknown_medium;
@@ -247,6 +245,7 @@ struct bridge_publisher {
     struct kvb_event_publisher events;
     struct kvb_subject_names names;
     struct kvb_permissions permissions; /* the permissions that this bridge needs on nats-server */
+    uint64_t id;                        /* ours in heartbeats: a hash of the bridge_id */
     char heartbeat_subject[kvb_subject_bytes];
     char heartbeat_json_subject[kvb_subject_bytes];
     char load_subject[kvb_subject_bytes];
@@ -299,23 +298,6 @@ struct bridge_shown {
     pthread_mutex_t text_lock;
     struct kvb_buf state_text;   /* the newest status, under text_lock */
     struct kvb_detail not_ready; /* why not; "": ready; protected by text_lock */
-    struct kvb_detail standing; /* what a standby does; "": not a standby; protected by text_lock */
-};
-
-/* The state of a standby for all streams together; see kvbridge/standby.c. */
-struct bridge_standby {
-    struct kvb_ring *incoming; /* owned; the subscriptions too */
-    struct kvb_bus_subscription *handovers;
-    struct kvb_bus_subscription *heartbeats; /* NULL: this bridge is not a standby; the next too */
-    struct kvb_bus_subscription *statuses;
-    char handover_subject[kvb_subject_bytes];
-    uint64_t publisher;    /* our id in heartbeats */
-    _Atomic uint64_t lost; /* messages dropped because the queue was full */
-    uint64_t lost_seen;
-    uint64_t probed_ns;
-    uint64_t taken_over; /* since the last log line; the next too */
-    uint64_t yielded;
-    uint64_t next_log_ns;
 };
 
 struct kvb_bridge {
@@ -330,7 +312,6 @@ struct kvb_bridge {
     struct bridge_shown shown;
     struct bridge_checkpoints checkpoints;
     struct bridge_refresh refresh;
-    struct bridge_standby standby;
 
     struct kvb_thread thread; /* ingest */
     int wake_fd;              /* eventfd: stop, and commands */
@@ -523,44 +504,8 @@ void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns);
 /* The rank leaves. */
 void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
-/* ---- kvbridge/standby.c: streams that are published only while no other bridge does ---- */
-
-/* Before the first heartbeat: a hash of the bridge_id. */
-void kvb_bridge_name_publisher(struct kvb_bridge *bridge);
-
-kvb_status kvb_bridge_open_standby(struct kvb_bridge *bridge);
-void kvb_bridge_unsubscribe_standby(struct bridge_standby *standby);
-void kvb_bridge_close_standby(struct bridge_standby *standby); /* after the subscriptions */
-
-/* True unless this bridge is a standby and another bridge publishes the stream. */
-static inline bool
-kvb_bridge_publishes(const struct kvb_bridge *bridge, const struct bridge_rank *rank)
-{
-    return !bridge->config->publish.standby || kvb_standby_is_active(&rank->standby);
-}
-
-/* How many streams this bridge publishes: all, unless it is a standby. */
-static inline size_t kvb_bridge_count_published(const struct kvb_bridge *bridge)
-{
-    size_t count = 0;
-
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        count += kvb_bridge_publishes(bridge, bridge->membership.ranks[i]);
-    }
-    return count;
-}
-
-/* NATS is connected again. */
-void kvb_bridge_standby_connected(struct kvb_bridge *bridge, uint64_t now_ns);
-
-/* Every round in which this bridge may publish: takes streams over, and yields them. */
-void kvb_bridge_work_standby(struct kvb_bridge *bridge, uint64_t now_ns);
-
 /* ---- kvbridge/report.c: periodic messages ---- */
 
-/* Publishes the goodbye of a stream that another bridge publishes from now on, to readers and to
- * that bridge. */
-void kvb_bridge_hand_over(struct kvb_bridge *bridge, struct bridge_rank *rank);
 void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye);
 /* Publishes a heartbeat before the first event of a new epoch. */
 void kvb_bridge_beat_opening(

@@ -120,7 +120,6 @@ static void note_connected(void *context, uint64_t now_ns)
     kvb_echo_reset(&bridge->publisher.echo);
     kvb_profile_guard_begin(&bridge->publisher.guard, now_ns);
     bridge->publisher.next_status_ns = now_ns;
-    kvb_bridge_standby_connected(bridge, now_ns);
 }
 
 static bool may_publish(void *context, uint64_t now_ns)
@@ -148,7 +147,6 @@ static void publish_due(void *context, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
 
-    kvb_bridge_work_standby(bridge, now_ns);
     if (now_ns >= bridge->publisher.next_load_ns) {
         bridge->publisher.next_load_ns =
             now_ns + bridge->config->publish.load_period_ms * KVB_NS_PER_MS;

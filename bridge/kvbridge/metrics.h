@@ -75,12 +75,6 @@
     X(checkpoint_bytes, COUNTER, "kvb_checkpoint_bytes_total", "", "Bytes of checkpoints written") \
     X(checkpoint_failures, COUNTER, "kvb_checkpoint_failures_total", "", "Checkpoints that could not be written: disk full, no permission or I/O error") \
     X(checkpoints_void, COUNTER, "kvb_checkpoints_void_total", "", "Checkpoints invalidated because a new epoch was published") \
-    X(standby_watching, GAUGE, "kvb_standby_streams", "role=\"standby\"", "Streams of a bridge with publish.standby, by role: standby = another bridge publishes them, active = this one does; both 0 without publish.standby") \
-    X(standby_active, GAUGE, "kvb_standby_streams", "role=\"active\"", "Streams of a bridge with publish.standby, by role: standby = another bridge publishes them, active = this one does; both 0 without publish.standby") \
-    X(standby_take_overs, COUNTER, "kvb_standby_take_overs_total", "", "Streams that this standby began to publish because no other bridge did. A rise means that the other bridge failed or stopped") \
-    X(standby_yields, COUNTER, "kvb_standby_yields_total", "", "Streams that this standby handed back to another bridge that publishes them") \
-    X(standby_lost, COUNTER, "kvb_standby_messages_lost_total", "", "Heartbeats, statuses and handovers of other bridges that were dropped because the queue was full; each delays a take-over") \
-    X(handovers, COUNTER, "kvb_handovers_total", "", "Streams announced again because a standby handed them back to this bridge") \
     X(checkpoints_restored, COUNTER, "kvb_checkpoints_restored_total", "", "Streams restored from a checkpoint") \
     X(checkpoints_unreadable, COUNTER, "kvb_checkpoints_refused_total", "reason=\"unreadable\"", "Checkpoints found at the start but not used, by reason") \
     X(checkpoints_torn, COUNTER, "kvb_checkpoints_refused_total", "reason=\"torn\"", "Checkpoints found at the start but not used, by reason") \

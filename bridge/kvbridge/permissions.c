@@ -16,6 +16,5 @@ void kvb_bridge_subject_names(const struct kvb_bridge_config *config, struct kvb
 
 unsigned kvb_bridge_permission_settings(const struct kvb_bridge_config *config)
 {
-    return (config->publish.profile == KVB_PROFILE_JSON ? KVB_SETTING_JSON : KVB_SETTING_PROTOBUF) |
-           (config->publish.standby ? KVB_SETTING_STANDBY : 0U);
+    return config->publish.profile == KVB_PROFILE_JSON ? KVB_SETTING_JSON : KVB_SETTING_PROTOBUF;
 }

@@ -246,8 +246,6 @@ static kvb_status fill_rank(
     rank->known = (struct kvb_load_fallback){ .total_slots = settings->load.total_slots,
                                               .total_blocks = settings->total_blocks };
     rank->unknown_medium = settings->unknown_medium;
-    kvb_standby_init(
-        &rank->standby, bridge->standby.publisher, bridge->config->publish.heartbeat_ms);
     kvb_bridge_begin_stats(rank);
     KVB_TRY(kvb_bridge_take_owner(&bridge->ingest, 0, kvb_max_streams, rank, &rank->owner));
     KVB_TRY(kvb_bridge_make_room(

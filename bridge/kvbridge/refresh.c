@@ -112,8 +112,7 @@ grant(struct kvb_bridge *bridge, const struct kvb_pending_refresh *pending, uint
     struct granting all = { 0 };
 
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        if (kvb_bridge_publishes(bridge, bridge->membership.ranks[i]) &&
-            is_rank_requested(&pending->request, bridge->membership.ranks[i])) {
+        if (is_rank_requested(&pending->request, bridge->membership.ranks[i])) {
             grant_rank(&bridge->refresh, bridge->membership.ranks[i], now_ns, &all);
         }
     }
@@ -129,9 +128,6 @@ static void take_requests(struct kvb_bridge *bridge, uint64_t now_ns)
     for (int i = 0; i < requests_a_turn &&
                     kvb_refresh_responder_take(&bridge->refresh.responder, &pending) == KVB_OK;
          i++) {
-        if (bridge->config->publish.standby && kvb_bridge_count_published(bridge) == 0) {
-            continue; /* the bridge that publishes the streams answers */
-        }
         if (pending.is_bad) {
             answer_error(&bridge->publisher, &pending, pending.why.text);
         } else if (!kvb_bridge_config_refreshes(bridge->config)) {

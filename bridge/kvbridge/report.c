@@ -64,8 +64,7 @@ static void sign_beat(
     beat->facts = rank->settings.facts;
     beat->facts.is_draining |= rank->is_draining;
     beat->period_ms = bridge->config->publish.heartbeat_ms;
-    beat->publisher = bridge->standby.publisher;
-    beat->is_standby = bridge->config->publish.standby;
+    beat->publisher = bridge->publisher.id;
 }
 
 void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye)
@@ -92,25 +91,6 @@ void kvb_bridge_beat_opening(
     kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
     if (publish_beat(&bridge->publisher, rank, &beat) != KVB_OK) {
         bridge->publisher.events.failures++; /* aggregators detect and count the missing epoch */
-    }
-}
-
-/* An epoch that was never published to readers needs no end either. */
-void kvb_bridge_hand_over(struct kvb_bridge *bridge, struct bridge_rank *rank)
-{
-    struct bridge_publisher *publisher = &bridge->publisher;
-    struct kvb_heartbeat beat;
-
-    if (kvb_advertiser_is_current(&rank->served.advertiser)) {
-        kvb_bridge_beat(bridge, rank, true);
-    }
-    kvb_stream_heartbeat(rank->served.stream, &beat);
-    beat.is_bye = true;
-    sign_beat(bridge, rank, &beat);
-    kvb_buf_reset(&publisher->buf);
-    if (kvb_heartbeat_encode(&beat, &publisher->buf) != KVB_OK ||
-        publish_buf(publisher, bridge->standby.handover_subject) != KVB_OK) {
-        publisher->events.failures++;
     }
 }
 
@@ -159,8 +139,7 @@ void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns)
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {
         struct bridge_rank *rank = bridge->membership.ranks[i];
         struct kvb_load load;
-        if (kvb_bridge_publishes(bridge, rank) &&
-            kvb_newest_load_at(&rank->load, &rank->known, now_ns, &load)) {
+        if (kvb_newest_load_at(&rank->load, &rank->known, now_ns, &load)) {
             publish_load(bridge, rank, &load, now_ns);
         }
     }
@@ -184,9 +163,8 @@ static const char *origin_name(uint32_t origin)
     return names[origin < KVB_BRIDGE_OF_DISCOVERED ? origin : KVB_BRIDGE_OF_DISCOVERED];
 }
 
-static void fill_rank_report(
-    const struct kvb_bridge *bridge, const struct bridge_rank *rank, uint64_t now_ns,
-    struct kvb_stream_report *out)
+static void
+fill_rank_report(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_stream_report *out)
 {
     const struct kvb_stream_counters *counters = kvb_stream_count(rank->served.stream);
 
@@ -207,9 +185,6 @@ static void fill_rank_report(
         .is_encrypted = kvb_worker_has_curve(&rank->settings),
         .why = rank->trouble.why.text,
     };
-    if (bridge->config->publish.standby) {
-        out->role = kvb_standby_role_name(kvb_bridge_publishes(bridge, rank));
-    }
     if (rank->republish) {
         kvb_bridge_report_republish(rank, &out->republish);
     }
@@ -245,7 +220,7 @@ static void fill_next_report(void *context, size_t at, struct kvb_stream_report 
     struct ranks_reported *reported = context;
     struct bridge_rank *rank = reported->bridge->membership.ranks[at];
 
-    fill_rank_report(reported->bridge, rank, reported->now_ns, out);
+    fill_rank_report(rank, reported->now_ns, out);
     reported->exact += out->beat.state == KVB_STREAM_EXACT;
     reported->counted += kvb_stream_is_counted(out->beat.state, out->beat.reason);
     kvb_bridge_look_for_checkpoint(reported->bridge, rank, reported->now_ns);
@@ -330,7 +305,6 @@ static kvb_status make_status(
         .component = bridge->config->publish.component,
         .profile = bridge->config->publish.profile,
         .is_publishing = is_publishing,
-        .is_standby = bridge->config->publish.standby,
         .uptime_s = (now_ns - bridge->started_ns) / KVB_NS_PER_S,
         .events_published = bridge->publisher.events.events,
         .batches_received = kvb_metric_get(&bridge->shown.metrics, kvb_bridge_batches_received),
@@ -368,20 +342,12 @@ static kvb_status make_status(
 static void show_status(struct kvb_bridge *bridge, const struct kvb_detail *not_ready)
 {
     const kvb_span text = kvb_buf_span(&bridge->publisher.status);
-    struct kvb_detail standing = { .text = "" };
 
-    if (bridge->config->publish.standby) {
-        const size_t count = bridge->membership.rank_count;
-        kvb_detail_set(
-            &standing, "standby: %zu of %zu streams are left to other bridges",
-            count - kvb_bridge_count_published(bridge), count);
-    }
     (void)pthread_mutex_lock(&bridge->shown.text_lock);
     kvb_buf_reset(&bridge->shown.state_text);
     (void)kvb_buf_append(
         &bridge->shown.state_text, text.data, text.len); /* on failure it is empty */
     bridge->shown.not_ready = *not_ready;
-    bridge->shown.standing = standing;
     (void)pthread_mutex_unlock(&bridge->shown.text_lock);
 }
 
@@ -485,9 +451,6 @@ void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
         if (is_publishing) {
             look_at_permissions(bridge, now_ns, &not_ready);
         }
-        /* a bridge that publishes nothing must not block another profile */
-        is_publishing = is_publishing && (!bridge->config->publish.standby ||
-                                          kvb_bridge_count_published(bridge) > 0);
     }
     struct kvb_detail conflict;
     if (kvb_profile_guard_take_conflict(&bridge->publisher.guard, now_ns, &conflict)) {

@@ -52,7 +52,7 @@ static bool is_list_current(const struct kvb_bridge *bridge, uint64_t now_ns)
 
     return service->shown_ns > bridge->publisher.load_until_ns &&
            now_ns < service->shown_ns + show_again_ns &&
-           service->changes == bridge->membership.changes && !bridge->config->publish.standby;
+           service->changes == bridge->membership.changes;
 }
 
 void kvb_bridge_show_loads(struct kvb_bridge *bridge)
@@ -72,14 +72,9 @@ void kvb_bridge_show_loads(struct kvb_bridge *bridge)
             sizeof *service->put_aside, kvb_max_streams) == KVB_OK
             ? bridge->membership.rank_count
             : 0; /* out of memory: no worker is listed */
-    const size_t places = service->rank_count;
-    service->rank_count = 0;
-    for (size_t i = 0; i < places; i++) {
+    for (size_t i = 0; i < service->rank_count; i++) {
         const struct bridge_rank *rank = bridge->membership.ranks[i];
-        if (!kvb_bridge_publishes(bridge, rank)) {
-            continue; /* the bridge that publishes it lists it */
-        }
-        struct figure *figure = &service->put_aside[service->rank_count++];
+        struct figure *figure = &service->put_aside[i];
         *figure = (struct figure){ .worker_id = rank->worker_id,
                                    .dp_rank = rank->dp_rank,
                                    .was_received = kvb_newest_load_was_received(&rank->load) };

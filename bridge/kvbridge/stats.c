@@ -407,18 +407,6 @@ static void update_dns_list(struct kvb_bridge *bridge)
     }
 }
 
-static void update_standby(struct kvb_bridge *bridge)
-{
-    struct kvb_metrics *metrics = &bridge->shown.metrics;
-    const size_t count = bridge->membership.rank_count;
-    const size_t active = bridge->config->publish.standby ? kvb_bridge_count_published(bridge) : 0;
-
-    kvb_metric_set(metrics, kvb_bridge_standby_active, active);
-    kvb_metric_set(
-        metrics, kvb_bridge_standby_watching, bridge->config->publish.standby ? count - active : 0);
-    kvb_metric_set(metrics, kvb_bridge_standby_lost, bridge->standby.lost);
-}
-
 void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     if (now_ns >= bridge->shown.next_stats_ns) {
@@ -429,7 +417,6 @@ void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns)
         update_out(bridge);
         update_dns(bridge);
         update_dns_list(bridge);
-        update_standby(bridge);
     }
     if (now_ns >= bridge->shown.next_process_ns) {
         bridge->shown.next_process_ns = now_ns + process_every_ns;

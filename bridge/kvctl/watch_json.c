@@ -225,8 +225,8 @@ static adder find_adder(const char *subject)
         adder add;
     } forms[] = {
         { "kv_events", add_event_lines },  { "kv_window_events", add_event_lines },
-        { "kv_heartbeat", add_heartbeat }, { "kv_handover", add_heartbeat },
-        { "kv_sync", add_sync },           { "kv_refresh", add_refresh },
+        { "kv_heartbeat", add_heartbeat }, { "kv_sync", add_sync },
+        { "kv_refresh", add_refresh },
     };
     const char *tail = tail_of(subject);
 

@@ -11,7 +11,7 @@
  *
  *     P.kv_events, json or protobuf   one line an event
  *     P.kv_window_events              the same
- *     P.kv_heartbeat, P.kv_handover   the object of P.kv_heartbeat_json
+ *     P.kv_heartbeat                  the object of P.kv_heartbeat_json
  *     P.kv_sync.W.R                   the request, decoded
  *     P.kv_refresh                    the same; {} requests all streams
  *     every other subject             its JSON unchanged, on one line

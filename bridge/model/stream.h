@@ -188,8 +188,7 @@ struct kvb_heartbeat {
     uint32_t period_ms;    /* between heartbeats without a change; 0, from old bridges: 1000 */
     bool is_paired;        /* the engine hashes pairs of tokens: see proto/README.md */
     bool is_store;         /* a store that all workers share; it takes no requests */
-    bool is_bye;           /* the bridge is stopping, or yields to another bridge */
-    bool is_standby;       /* the bridge is a standby: it yields to a bridge that is not */
+    bool is_bye;           /* the bridge is stopping */
     bool has_missing_at_most;
     uint64_t publisher; /* identifies the publishing process; 0: an old bridge */
     uint64_t digest_seed;

@@ -71,15 +71,6 @@ void kvb_advertiser_void(struct kvb_advertiser *advertiser)
     move(advertiser, made_void);
 }
 
-void kvb_advertiser_mute(struct kvb_advertiser *advertiser, bool is_saving, uint64_t now_ns)
-{
-    kvb_advertiser_void(advertiser);
-    advertiser->is_republish_due = false;
-    if (advertiser->advertised && !is_saving) {
-        kvb_advertised_forget(advertiser->advertised, now_ns);
-    }
-}
-
 void kvb_advertiser_sibling_cleared(struct kvb_advertiser *advertiser)
 {
     if (kvb_advertiser_is_current(advertiser)) {

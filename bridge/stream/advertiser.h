@@ -120,10 +120,6 @@ void kvb_advertiser_void(struct kvb_advertiser *advertiser);
 /* Readers of JSON that know no ranks have cleared all ranks of the worker. */
 void kvb_advertiser_sibling_cleared(struct kvb_advertiser *advertiser);
 
-/* Another bridge publishes the stream: nothing is published until kvb_advertiser_next() is called
- * again, which then opens an epoch.  is_saving: as below. */
-void kvb_advertiser_mute(struct kvb_advertiser *advertiser, bool is_saving, uint64_t now_ns);
-
 /* ---- Actions ---- */
 
 enum kvb_advertiser_action {

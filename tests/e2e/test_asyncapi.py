@@ -120,7 +120,6 @@ def test_each_message_of_a_fleet_is_as_written(scene):
         bus.request(subject, b"")
     expected = set(addresses()) - {
         "window_events",  # of hybrid models
-        "handover",  # of pairs
         "answers", "echo",  # of the daemons' inboxes
     }
 

@@ -161,16 +161,6 @@ def test_names_of_ports_are_unique_in_a_pod(folder):
         assert len({port["name"] for port in ports}) == len({port["containerPort"] for port in ports}) == len(ports)
 
 
-def test_the_standby_differs_from_the_primary_by_one_key():
-    def lines(role):
-        things = render("deployment")
-        (workload,) = [one for one in manifests.workloads(things) if one["metadata"]["name"] == f"kvbridge-{role}"]
-        _, text = manifests.configuration(things, workload, workload["spec"]["template"]["spec"]["containers"][0])
-        return [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("#")]
-
-    assert sorted([*lines("primary"), "standby = true;"]) == sorted(lines("standby"))
-
-
 # ---- Objects that name each other ---------------------------------------------------------
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -342,7 +332,7 @@ def test_a_bridge_that_watches_pods_finds_the_engine_as_it_is():
         manifests.configuration(things, workload, container)[1] for folder in ("examples/daemonset", "daemonset", "deployment")
         for things in [render(folder)] for workload, container in manifests.ours(things)
         if container["command"][0] == "kvbridge"]
-    assert len(texts) == 4
+    assert len(texts) == 3
     ports = {"kv-events": options["events"]["endpoint"], "kv-replay": options["events"]["replay_endpoint"]}
     numbers = {name: programs.port_of(endpoint) for name, endpoint in ports.items()} | {"http": options["port"]}
     assert ports_of(workload) == numbers

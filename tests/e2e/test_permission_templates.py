@@ -49,13 +49,13 @@ def write_server(scene, users):
     return path
 
 
-def bridge_config(scene, user, one, feed, standby=False, profile="protobuf", namespace=NAMESPACE):
+def bridge_config(scene, user, one, feed, profile="protobuf", namespace=NAMESPACE):
     """The text, and the port of its HTTP."""
     port = programs.free_port()
     text = (
         f'nats = {{ url = "{scene.url_of(user)}"; }};\n'
         f'publish = {{ namespace = "{namespace}"; component = "VllmWorker"; profile = "{profile}"; heartbeat_ms = 200;'
-        f' refresh_s = 0; standby = {json.dumps(standby)}; }};\n'
+        f' refresh_s = 0; }};\n'
         "workers = ({ " + worker(one, more=f'load = {{ zmq = "{feed.endpoint}"; }};') + " });\n"
         f'http = "127.0.0.1:{port}";\n')
     return text, port
@@ -85,41 +85,35 @@ def test_a_wrong_call_is_refused(words, status, says):
 
 
 class Fleet:
-    """A pair of bridges and two aggregators, each with a user of its own."""
+    """A bridge and two aggregators, each with a user of its own."""
 
     def __init__(self, scene, profile):
         self.scene, self.profile = scene, profile
         self.engine, self.feed = scene.engine(), scene.load_feed()
-        self.configs = {
-            name: bridge_config(scene, f"{name}:p@", self.engine, self.feed, name == "standby", profile)
-            for name in ("primary", "standby")}
+        self.config = bridge_config(scene, "bridge:p@", self.engine, self.feed, profile)
         # They dial before there is a server, because its configuration is made from theirs.
-        self.primary, self.standby = self.start("primary"), self.start("standby")
+        self.bridge = scene.daemon("kvbridge", *self.config, "bridge")
         self.aggregators = [self.start_aggregator(at) for at in (0, 1)]
-        blocks = {name: block_of("bridge", "--config", scene.folder / f"{name}.cfg") for name in self.configs}
+        blocks = {"bridge": block_of("bridge", "--config", scene.folder / "bridge.cfg")}
         for at in (0, 1):
             config = scene.folder / f"aggregator{at}.cfg"
             blocks[f"aggregator{at}"] = block_of("aggregator", "--config", config)
         blocks["router"] = block_of("router", "--config", scene.folder / "aggregator0.cfg")
-        blocks["reader"] = block_of("reader", "--config", scene.folder / "primary.cfg")
+        blocks["reader"] = block_of("reader", "--config", scene.folder / "bridge.cfg")
         blocks["operator"] = block_of("operator", "--config", scene.folder / "aggregator0.cfg")
         self.nats = scene.start_nats(port=scene.nats_port, config=write_server(scene, blocks))
-
-    def start(self, name):
-        text, port = self.configs[name]
-        return self.scene.daemon("kvbridge", text, port, name)
 
     def start_aggregator(self, at):
         return self.scene.aggregator(
             f"aggregator{at}", wait=False, user=f"aggregator{at}:p@", router="hit_rate_alias = true;")
 
     def daemons(self):
-        return [self.primary, self.standby, *self.aggregators]
+        return [self.bridge, *self.aggregators]
 
     def none_is_denied(self):
         for daemon in self.daemons():
+            wait_for(f"{daemon.name} is ready", daemon.is_ready, 15)
             assert denials(daemon) == {"publish": 0, "subscribe": 0}, daemon.name
-            assert daemon.is_ready(), daemon.http("GET", "/readyz")
 
     def is_exact(self):
         wait_for("EXACT in both aggregators", lambda: all(one.is_exact() for one in self.aggregators), 20)
@@ -170,9 +164,9 @@ def test_all_programs_work_with_their_permissions(scene):
     wait_for("the alias", lambda: f"namespace.{NAMESPACE}.kv-hit-rate" in seen)
     assert any(message.subject == f"{PUBLISH}.kv_events" for message in read)
 
-    # Both services of each kind answer.
-    names = [json.loads(one)["name"] for one in free.request_many("$SRV.PING", enough=4)]
-    assert sorted(names) == ["dynamo_vllmworker"] * 2 + ["kvaggregator"] * 2
+    # The services answer.
+    names = [json.loads(one)["name"] for one in free.request_many("$SRV.PING", enough=3)]
+    assert sorted(names) == ["dynamo_vllmworker"] + ["kvaggregator"] * 2
 
     # An aggregator that starts late requests the list.
     fleet.aggregators[1].kill()
@@ -195,13 +189,6 @@ def test_all_programs_work_with_their_permissions(scene):
         wait_for("blocks are stored again", lambda: any(
             message.subject == f"{PUBLISH}.kv_events" for message in read[before:]))
 
-    # The standby takes over, and yields.
-    fleet.primary.kill()
-    wait_for("the standby took over", lambda: fleet.standby.metric("kvb_standby_take_overs_total") > 0)
-    fleet.is_exact()
-    fleet.primary = fleet.start("primary")
-    wait_for("the standby yielded", lambda: fleet.standby.metric("kvb_standby_yields_total") > 0)
-    wait_for("the standby has published its handover", lambda: f"{PUBLISH}.kv_handover" in seen)
     fleet.is_exact()
     fleet.none_is_denied()
 
@@ -344,18 +331,18 @@ def names_in_readyz(daemon, case):
 
 
 def test_each_line_of_a_bridge_is_needed(scene):
-    """Standby bridges of profile json, which use every subject; each has a namespace of its own."""
+    """Bridges of profile json, which use every subject; each has a namespace of its own."""
     assert scene.nats_url
     vllm, feed = scene.engine(), scene.load_feed()
     configs = {}
 
     def make(at):
         configs[at] = bridge_config(
-            scene, f"u{at}:p@", vllm, feed, standby=True, profile="json", namespace=f"n{at}")
+            scene, f"u{at}:p@", vllm, feed, profile="json", namespace=f"n{at}")
         (scene.folder / f"bridge{at}.cfg").write_text(configs[at][0])
 
     cases = cases_of(make, lambda at: jwt_of("bridge", "--config", scene.folder / f"bridge{at}.cfg"))
-    assert len(cases) == 1 + 7 + 8 + 1
+    assert len(cases) == 1 + 6 + 6 + 1
     scene.start_nats(port=scene.nats_port, config=write_server(scene, {one.user: one.block() for one in cases}))
     listener = Listener(scene)
     bridges = [scene.daemon("kvbridge", *configs[at], f"bridge{at}") for at in configs]
@@ -372,17 +359,9 @@ def test_each_line_of_a_bridge_is_needed(scene):
 
         return is_said
 
-    # The bridge with all permissions uses every subject on which it may publish; it yields when a
-    # primary starts.
-    handovers = [one for one in cases if not one.side or (one.side == "pub" and one.line.endswith(".kv_handover"))]
+    # The bridge with all permissions uses every subject on which it may publish.
     for subject in cases[0].permissions["pub"]["allow"]:
-        if not subject.endswith(".kv_handover"):
-            wait_for(subject, said(subject), 20)
-    for case in handovers:
-        at = cases.index(case)
-        text, port = bridge_config(scene, "", vllm, feed, profile="json", namespace=f"n{at}")
-        scene.daemon("kvbridge", text, port, f"primary{at}")
-    wait_for("the handover", lambda: "namespace.n0.component.VllmWorker.kv_handover" in listener.seen, 15)
+        wait_for(subject, said(subject), 20)
 
     for case, bridge in zip(cases, bridges):
         if case.side == "pub":
@@ -390,7 +369,7 @@ def test_each_line_of_a_bridge_is_needed(scene):
             assert case.line not in listener.seen
 
     listener.end()
-    services = listener.services("$SRV.PING", enough=len(cases) + len(handovers) - 2)
+    services = listener.services("$SRV.PING", enough=len(cases) - 2)
     assert "n0" in services
     for at, case in enumerate(cases):
         if case.side == "resp" or case.line == "$SRV.*":
@@ -404,7 +383,7 @@ def test_each_line_of_a_bridge_is_needed(scene):
     assert listener.interest(whole) == set(whole)
     removed = [line for at, case in enumerate(cases) if case.side == "sub" and case.line != "$SRV.*"
                for line in instances(at, [case.line])]
-    assert len(removed) == 7 and listener.interest(removed) == set()
+    assert len(removed) == 5 and listener.interest(removed) == set()
 
 
 def aggregator_config(scene, user, at):

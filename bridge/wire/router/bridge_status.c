@@ -70,9 +70,6 @@ static void write_stream_state(struct kvb_json_writer *json, const struct kvb_st
 
     kvb_json_write_pair_text(json, "state", kvb_stream_state_name(beat->state));
     kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(beat->reason));
-    if (stream->role) {
-        kvb_json_write_pair_text(json, "standby", stream->role);
-    }
     if (stream->why[0] != '\0') {
         kvb_json_write_pair_text(json, "why", stream->why);
     }
@@ -220,9 +217,6 @@ kvb_status kvb_bridge_status_encode(const struct kvb_bridge_report *report, stru
     kvb_json_write_pair_text(&json, "component", report->component);
     kvb_json_write_pair_text(&json, "profile", kvb_profile_name(report->profile));
     kvb_json_write_pair_bool(&json, "publishing", report->is_publishing);
-    if (report->is_standby) {
-        kvb_json_write_pair_bool(&json, "standby", true);
-    }
     kvb_json_write_pair_u64(&json, "uptime_s", report->uptime_s);
     kvb_json_write_pair_u64(&json, "events_published", report->events_published);
     kvb_json_write_pair_u64(&json, "batches_received", report->batches_received);
@@ -238,41 +232,6 @@ static kvb_status parse_status(kvb_span json, struct json_object **out_root)
                                       .values = (size_t)64 * kvb_max_streams };
 
     return kvb_json_parse(json, &budget, out_root);
-}
-
-static bool is_true(struct json_object *value)
-{
-    return json_object_is_type(value, json_type_boolean) && json_object_get_boolean(value);
-}
-
-static void visit_watched(struct json_object *stream, kvb_watched_visitor visit, void *context)
-{
-    uint64_t worker_id = 0;
-    uint64_t dp_rank = 0;
-
-    if (kvb_json_number(kvb_json_member(stream, "worker_id"), INT64_MAX, &worker_id) == KVB_OK &&
-        kvb_json_number(kvb_json_member(stream, "dp_rank"), UINT32_MAX, &dp_rank) == KVB_OK) {
-        visit(context, worker_id, (uint32_t)dp_rank);
-    }
-}
-
-kvb_status kvb_bridge_status_watched(
-    kvb_span json, const char *bridge_id, kvb_watched_visitor visit, void *context)
-{
-    KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
-    char other[kvb_bridge_id_bytes + 1];
-
-    KVB_TRY(parse_status(json, &root));
-    KVB_TRY(kvb_json_text(kvb_json_member(root, "bridge_id"), other, sizeof other));
-    struct json_object *streams = kvb_json_member(root, "streams");
-    if (!is_true(kvb_json_member(root, "standby")) || strcmp(other, bridge_id) >= 0 ||
-        !json_object_is_type(streams, json_type_array)) {
-        return KVB_OK;
-    }
-    for (size_t i = 0; i < json_object_array_length(streams); i++) {
-        visit_watched(json_object_array_get_idx(streams, i), visit, context);
-    }
-    return KVB_OK;
 }
 
 /* What stands in a JSON text with its quotes is a key and its value: within a text they are

@@ -44,7 +44,6 @@ struct kvb_stream_report {
     const char *model_rule;         /* borrowed: what named a pod's model; "" or NULL: no pod */
     bool is_id_made;                /* worker_id is derived from the address: none is configured */
     uint32_t configured_block_size; /* beat has the engine's, once it is known */
-    const char *role;               /* borrowed: "standby", "active"; NULL: no standby bridge */
     bool is_encrypted;              /* its sockets use CURVE */
     const char *why;                /* borrowed; what an operator should know; "": nothing */
     struct kvb_republish_report republish;
@@ -114,7 +113,6 @@ struct kvb_bridge_report {
     const char *component;
     enum kvb_profile profile;
     bool is_publishing;
-    bool is_standby; /* publish.standby */
     uint64_t uptime_s;
     uint64_t events_published;
     uint64_t batches_received;
@@ -150,10 +148,3 @@ kvb_status kvb_bridge_status_decode(kvb_span json, struct kvb_bridge_identity *o
 /* True when the JSON was encoded by this bridge; false: decode it.  A bridge receives its own
  * status every second, and that of a thousand streams takes 5 ms to parse. */
 bool kvb_bridge_status_is_of(kvb_span json, const char *bridge_id);
-
-typedef void (*kvb_watched_visitor)(void *context, uint64_t worker_id, uint32_t dp_rank);
-
-/* Visits the streams of a status, if its bridge is a standby with a smaller bridge_id than ours.
- * A status that would be too large for NATS lists no streams.  Errors as of decode. */
-kvb_status kvb_bridge_status_watched(
-    kvb_span json, const char *bridge_id, kvb_watched_visitor visit, void *context);

@@ -281,7 +281,6 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     message.store = copy.is_store;
     message.bye = copy.is_bye;
     message.publisher = copy.publisher;
-    message.standby = copy.is_standby;
     message.digest_seed = copy.digest_seed;
     fill_trust(&copy, &message);
     fill_tiers(&copy, &columns);
@@ -422,7 +421,6 @@ static void write_publisher(const struct kvb_heartbeat *heartbeat, struct kvb_js
 
     put_u64_hex(text, heartbeat->publisher);
     kvb_json_write_pair_text(json, "publisher", text);
-    kvb_json_write_pair_bool(json, "standby", heartbeat->is_standby);
 }
 
 static void write_set(struct kvb_json_writer *json, const char *key, const char *text)
@@ -728,7 +726,6 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
         .is_store = message->store,
         .is_bye = message->bye,
         .publisher = message->publisher,
-        .is_standby = message->standby,
         .digest_seed = message->digest_seed,
         .doubtful = message->doubtful,
     };

@@ -119,17 +119,13 @@ static void refuses_missing_and_unsafe_names(void **state)
 static void a_bridge_needs_what_its_configuration_uses(void **state)
 {
     const struct kvb_permissions plain = made(KVB_CLIENT_BRIDGE, KVB_SETTING_PROTOBUF);
-    const struct kvb_permissions json =
-        made(KVB_CLIENT_BRIDGE, KVB_SETTING_JSON | KVB_SETTING_STANDBY);
+    const struct kvb_permissions json = made(KVB_CLIENT_BRIDGE, KVB_SETTING_JSON);
 
     (void)state;
     assert_true(has(&plain, true, "namespace.a.component.w.kv_events"));
     assert_false(has(&plain, true, "namespace.a.component.w.kv_window_events"));
     assert_true(has(&json, true, "namespace.a.component.w.kv_window_events"));
-    assert_false(has(&plain, true, "namespace.a.component.w.kv_handover"));
-    assert_true(has(&json, true, "namespace.a.component.w.kv_handover"));
     assert_false(has(&plain, false, "namespace.a.component.w.kv_heartbeat"));
-    assert_true(has(&json, false, "namespace.a.component.w.kv_heartbeat"));
     assert_true(plain.answers_requests);
 }
 

@@ -50,7 +50,6 @@ static void missing_keys_have_the_documented_defaults(void **state)
     assert_int_equal(config.publish.down_clear_ms, 5000);
     assert_int_equal(config.publish.load_period_ms, 100);
     assert_int_equal(config.publish.heartbeat_ms, 1000);
-    assert_false(config.publish.standby);
     assert_string_equal(config.http, "127.0.0.1:9401");
     assert_int_equal(config.log.level, KVB_LOG_INFO);
     assert_int_equal(config.log.format, KVB_LOG_TEXT);

@@ -161,74 +161,6 @@ static void a_load_source_shows_what_is_known_of_it(void **state)
     kvb_buf_done(&out);
 }
 
-static void note_watched(void *context, uint64_t worker_id, uint32_t dp_rank)
-{
-    *(uint64_t *)context += 100 * worker_id + dp_rank;
-}
-
-static uint64_t watched(const char *text, const char *bridge_id)
-{
-    const kvb_span json = { .data = (const uint8_t *)text, .len = strlen(text) };
-    uint64_t sum = 0;
-
-    (void)!kvb_bridge_status_watched(json, bridge_id, note_watched, &sum);
-    return sum;
-}
-
-#define WATCHES(streams) "{\"bridge_id\":\"b\",\"standby\":true,\"streams\":" streams "}"
-
-static void a_standby_with_a_smaller_id_names_what_it_watches(void **state)
-{
-    (void)state;
-    struct kvb_stream_report stream = {
-        .beat = { .worker_id = 7, .dp_rank = 2 }, .endpoint = "", .origin = "", .why = ""
-    };
-    struct kvb_bridge_report report = { .bridge_id = "m",
-                                        .version = "",
-                                        .name_space = "",
-                                        .component = "",
-                                        .is_standby = true,
-                                        .fill_stream = copy_stream,
-                                        .context = &stream,
-                                        .stream_count = 1 };
-    struct kvb_buf out;
-
-    stream.role = "active";
-    kvb_buf_init(&out, 1 << 16);
-    assert_int_equal(kvb_bridge_status_encode(&report, &out), KVB_OK);
-    assert_int_equal(kvb_buf_append(&out, "", 1), KVB_OK);
-    const char *text = (const char *)out.data;
-    assert_non_null(strstr(text, "\"standby\":\"active\""));
-    assert_non_null(strstr(text, "\"standby\":true"));
-    assert_null(strstr(text, "streams_left_out"));
-    assert_int_equal(watched(text, "n"), 702);
-    assert_int_equal(watched(text, "m"), 0); /* the bridge's own status */
-    assert_int_equal(watched(text, "l"), 0);
-
-    report.stream_count = 0;
-    report.streams_left_out = 8000;
-    kvb_buf_reset(&out);
-    assert_int_equal(kvb_bridge_status_encode(&report, &out), KVB_OK);
-    assert_int_equal(kvb_buf_append(&out, "", 1), KVB_OK);
-    assert_non_null(strstr((const char *)out.data, "\"streams\":[],\"streams_left_out\":8000,"));
-    kvb_buf_done(&out);
-
-    static const char *const none[] = {
-        "",
-        "{}",
-        "[1]",
-        "{\"bridge_id\":\"b\",\"streams\":[{\"worker_id\":1,\"dp_rank\":1}]}",
-        WATCHES("7"),
-        WATCHES("[7,null]"),
-        WATCHES("[{\"worker_id\":-1,\"dp_rank\":1}]"),
-        WATCHES("[{\"worker_id\":1,\"dp_rank\":4294967296}]"),
-        WATCHES("[{\"worker_id\":\"1\",\"dp_rank\":1}]")
-    };
-    for (size_t i = 0; i < sizeof none / sizeof none[0]; i++) {
-        assert_int_equal(watched(none[i], "n"), 0);
-    }
-}
-
 static void an_invalid_status_is_refused(void **state)
 {
     (void)state;
@@ -253,7 +185,6 @@ int main(void)
         cmocka_unit_test(a_page_lists_its_streams_alone),
         cmocka_unit_test(a_stream_shows_what_an_operator_should_correct),
         cmocka_unit_test(a_load_source_shows_what_is_known_of_it),
-        cmocka_unit_test(a_standby_with_a_smaller_id_names_what_it_watches),
         cmocka_unit_test(an_invalid_status_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

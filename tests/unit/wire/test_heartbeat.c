@@ -28,7 +28,6 @@ static struct kvb_heartbeat full(void)
         .is_paired = true,
         .is_bye = true,
         .publisher = UINT64_MAX - 1,
-        .is_standby = true,
         .facts.is_draining = true,
         .has_missing_at_most = true,
         .digest_seed = 77,
@@ -91,7 +90,6 @@ static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbea
     assert_int_equal(a->is_store, b->is_store);
     assert_int_equal(a->is_bye, b->is_bye);
     assert_true(a->publisher == b->publisher);
-    assert_int_equal(a->is_standby, b->is_standby);
     assert_true(kvb_worker_facts_are_same(&a->facts, &b->facts));
     assert_int_equal(a->has_missing_at_most, b->has_missing_at_most);
     assert_true(a->missing_at_most == b->missing_at_most);
@@ -177,7 +175,6 @@ static const uint8_t golden[] = {
     0xd0, 0x01, 1,                            /* 26 store */
     0xd8, 0x01, 100,                          /* 27 period_ms */
     0xf1, 0x01, 10,  0,  0,    0, 0, 0, 0, 0, /* 30 publisher */
-    0xf8, 0x01, 1,                            /* 31 standby */
 };
 
 enum { state_at = 48, reason_at = 50, profile_at = 52, hashes_at = 54, worker_top_at = 26 };
@@ -217,7 +214,6 @@ static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void *
     assert_int_equal(heartbeat.period_ms, 100);
     assert_true(heartbeat.is_paired && heartbeat.is_store);
     assert_int_equal(heartbeat.publisher, 10);
-    assert_true(heartbeat.is_standby);
     encode_into(&heartbeat, &out);
     assert_int_equal(out.len, sizeof golden);
     assert_memory_equal(out.data, golden, sizeof golden);
@@ -233,7 +229,7 @@ static void writes_every_field_as_json([[maybe_unused]] void **state)
         "{\"tier\":\"host\",\"block_size\":256,\"lookahead\":0}],\"window_tokens\":64,"
         "\"period_ms\":250,\"paired\":true,\"store\":false,"
         "\"hashes\":\"engine\",\"profile\":\"protobuf\",\"state\":\"PARTIAL\",\"reason\":\"gone\","
-        "\"bye\":true,\"publisher\":\"fffffffffffffffe\",\"standby\":true,\"draining\":true,"
+        "\"bye\":true,\"publisher\":\"fffffffffffffffe\",\"draining\":true,"
         "\"labels\":{\"team\":\"a\",\"zone\":\"b\"},\"address\":\"http://10.0.0.7:8000\","
         "\"role\":\"prefill\",\"pod\":\"vllm-0\",\"namespace_k8s\":\"inference\","
         "\"node\":\"gpu-17\",\"ready\":false,\"tokenize\":\"http://t:1/"
@@ -423,7 +419,6 @@ static void facts_of_a_worker_stand_behind_what_older_readers_know([[maybe_unuse
 
     heartbeat.facts = (struct kvb_worker_facts){ 0 };
     heartbeat.publisher = 0;
-    heartbeat.is_standby = false;
     memset(heartbeat.model, 'm', kvb_model_bytes);
     encode_into(&heartbeat, &before);
     heartbeat.facts = long_facts();
