@@ -9,6 +9,14 @@
 
 /* kvctl: queries a kvaggregator and watches bridges.  The table of commands is at the end. */
 
+static uint64_t number_at(struct json_object *object, const char *name)
+{
+    uint64_t number = 0;
+
+    (void)kvb_json_number(kvb_json_member(object, name), UINT64_MAX, &number); /* absent: 0 */
+    return number;
+}
+
 static void print_match(struct json_object *root)
 {
     static const struct kvctl_column columns[] = {
@@ -24,18 +32,12 @@ static void print_match(struct json_object *root)
 
     kvctl_text_at(root, "blocks", blocks, sizeof blocks);
     kvctl_text_at(root, "block_size", block_size, sizeof block_size);
-    kvctl_print(
-        stdout, "%s complete blocks of %s tokens; DEVICE, HOST, DISK in tokens\n", blocks,
-        block_size);
+    kvctl_print(stdout, "%s complete blocks of %s tokens", blocks, block_size);
+    if (kvb_json_member(root, "prompt_tokens")) { /* the prompt was text */
+        kvctl_print(stdout, " in a prompt of %" PRIu64, number_at(root, "prompt_tokens"));
+    }
+    kvctl_print(stdout, "; DEVICE, HOST, DISK in tokens\n");
     kvctl_print_table(stdout, kvb_json_member(root, "workers"), columns, KVB_COUNT_OF(columns));
-}
-
-static uint64_t number_at(struct json_object *object, const char *name)
-{
-    uint64_t number = 0;
-
-    (void)kvb_json_number(kvb_json_member(object, name), UINT64_MAX, &number); /* absent: 0 */
-    return number;
 }
 
 /* Appends "7/0 8/1" for the first `count` rows. */
@@ -114,6 +116,9 @@ static void print_route(struct json_object *root)
     };
     char text[256];
 
+    if (kvb_json_member(root, "prompt_tokens")) { /* the prompt was text */
+        kvctl_print(stdout, "prompt tokens %" PRIu64 ", ", number_at(root, "prompt_tokens"));
+    }
     for (size_t i = 0; i < KVB_COUNT_OF(chosen); i++) {
         kvctl_text_at(root, chosen[i].path, text, sizeof text);
         kvctl_print(
@@ -268,7 +273,7 @@ request_and_show(const struct kvctl_options *options, const struct kvctl_command
 
     kvb_buf_init(&query, kvb_max_query_body_bytes);
     const kvb_status status =
-        command->needs_tokens ? kvctl_write_query(options, &query, &detail) : KVB_OK;
+        command->needs_prompt ? kvctl_write_query(options, &query, &detail) : KVB_OK;
     if (status != KVB_OK) {
         kvctl_say("%s", detail.text[0] ? detail.text : kvb_status_name(status));
         return kvctl_usage;
@@ -301,30 +306,55 @@ static enum kvctl_exit run_match(const struct kvctl_options *options)
     const struct kvctl_command match = { .tail = "kv_match",
                                          .print = options->is_by_block ? print_match_blocks
                                                                        : print_match,
-                                         .needs_tokens = true };
+                                         .needs_prompt = true };
 
     return request_and_show(options, &match);
 }
 
 const struct kvctl_command *kvctl_commands(void)
 {
+    /* clang-format off */
     static const struct kvctl_command commands[] = {
-        { .name = "match", .run = run_match, .needs_tokens = true },
-        { .name = "route", .tail = "kv_route", .print = print_route, .needs_tokens = true },
-        { .name = "load", .tail = "kv_get.load", .print = print_load },
-        { .name = "state", .run = run_state },
-        { .name = "streams", .tail = "kv_get.streams", .print = print_streams },
-        { .name = "audit", .tail = "kv_get.streams", .print = print_audit },
-        { .name = "dump", .tail = "kv_get.dump", .print = print_rows },
-        { .name = "workers", .run = kvctl_workers },
-        { .name = "top", .run = kvctl_top },
-        { .name = "watch", .run = kvctl_watch },
-        { .name = "verify", .run = kvctl_verify },
-        { .name = "check", .argument = "FILE", .run = kvctl_check },
-        { .name = "permissions", .argument = "ROLE", .run = kvctl_permissions },
-        { .name = "decode", .argument = "[FILE|-]", .run = kvctl_decode },
+        { .name = "match", .run = run_match, .needs_prompt = true,
+          .summary = "how much of a prompt each worker holds",
+          .more = "For example: kvctl match --text 'You are a helpful assistant.'\n" },
+        { .name = "route", .tail = "kv_route", .print = print_route, .needs_prompt = true,
+          .summary = "the worker to which a prompt is routed, and why",
+          .more = "Counts as a request until its time is over: see router.request_ttl_ms.\n" },
+        { .name = "load", .tail = "kv_get.load", .print = print_load,
+          .summary = "load of the workers" },
+        { .name = "state", .run = run_state,
+          .summary = "counters of the aggregator, then all streams" },
+        { .name = "streams", .tail = "kv_get.streams", .print = print_streams,
+          .summary = "all streams with their states" },
+        { .name = "workers", .run = kvctl_workers,
+          .summary = "where each worker comes from; pods that are not workers" },
+        { .name = "audit", .tail = "kv_get.streams", .print = print_audit,
+          .summary = "cached tokens that streams promised, and engines delivered" },
+        { .name = "dump", .tail = "kv_get.dump", .print = print_rows,
+          .summary = "all held blocks: worker rank tier hash" },
+        { .name = "check", .argument = "FILE", .run = kvctl_check,
+          .summary = "reports mistakes in a configuration file of either daemon" },
+        { .name = "decode", .argument = "[FILE|-]", .run = kvctl_decode,
+          .summary = "the events in recorded engine messages; -: stdin" },
+        { .name = "watch", .run = kvctl_watch,
+          .summary = "published events, one a line; --all: all messages" },
+        { .name = "verify", .run = kvctl_verify,
+          .summary = "compares the index with a kvfleet's engines, and pauses them" },
+        { .name = "top", .run = kvctl_top,
+          .summary = "live table of all streams; the key h shows help" },
+        { .name = "permissions", .argument = "ROLE", .run = kvctl_permissions,
+          .choices = "bridge aggregator router reader operator",
+          .summary = "what nats-server must permit a program",
+          .more = "ROLE: bridge, aggregator, router, reader or operator.\n" },
+        { .name = "completion", .argument = "bash", .choices = "bash", .run = kvctl_completion,
+          .summary = "completion of bash, to be sourced" },
+        { .name = "help", .argument = "[COMMAND]", .run = kvctl_help,
+          .summary = "this help, or that of a command" },
+        { .name = "version", .run = kvctl_version, .summary = "the version" },
         { 0 },
     };
+    /* clang-format on */
 
     return commands;
 }
@@ -334,13 +364,8 @@ int main(int argc, char **argv)
     struct kvctl_options options;
 
     kvb_openssl_keep_at_exit();
-    kvctl_options_read(argc, argv, &options);
-    for (const struct kvctl_command *command = kvctl_commands(); command->name; command++) {
-        if (strcmp(command->name, options.command) == 0) {
-            const enum kvctl_exit result =
-                command->run ? command->run(&options) : request_and_show(&options, command);
-            return fflush(stdout) == 0 ? (int)result : (int)kvctl_failed;
-        }
-    }
-    return kvctl_usage;
+    const struct kvctl_command *command = kvctl_options_read(argc, argv, &options);
+    const enum kvctl_exit result =
+        command->run ? command->run(&options) : request_and_show(&options, command);
+    return fflush(stdout) == 0 ? (int)result : (int)kvctl_failed;
 }

@@ -43,8 +43,10 @@ struct kvctl_options {
     bool is_json;
     bool is_by_block;    /* of `match` */
     uint32_t timeout_ms; /* for connecting, and again for each answer */
-    const char *tokens;
+    const char *tokens;  /* the prompt, of `match` and `route`: one of these four */
     const char *tokens_file;
+    const char *text;     /* "-": stdin, like the next one */
+    const char *messages; /* JSON */
     const char *model;
     const char *lora;
     const char *salt;
@@ -62,29 +64,40 @@ struct kvctl_options {
     const char *truth;    /* of `verify`: kvfleet's truth socket */
     const char *sample;   /* of `verify`: file to write a prompt to; NULL: none */
     uint32_t wait_ms;     /* of `verify`: for the index to become equal */
-    const char *command;
-    bool is_hex;        /* of `decode` */
-    const char *file;   /* of `check` and `decode`; the role of `permissions` */
-    const char *config; /* of `permissions`, like the next one; NULL: none */
+    bool is_hex;          /* of `decode` */
+    const char *file;     /* the word after the command; NULL: none */
+    const char *config;   /* of `permissions`, like the next one; NULL: none */
     bool is_jwt;
 };
 
-/* Reads argv; for --help, --version and wrong usage it prints and exits the program. */
-void kvctl_options_read(int argc, char **argv, struct kvctl_options *out_options);
-
 struct kvctl_command {
     const char *name;
-    const char *argument; /* name of the argument, in brackets when optional; NULL for
-                           * none */
-    bool needs_tokens;
-    const char
-        *tail; /* of a query to an aggregator whose answer is printed; NULL: run does it all */
+    const char *argument; /* name of the word after it, in brackets when optional; NULL: none */
+    const char *choices;  /* the words that this may be; NULL: others */
+    const char *summary;  /* one line of help */
+    const char *more;     /* further lines, each with its end; NULL: none */
+    bool needs_prompt;
+    const char *tail; /* of a query to an aggregator whose answer is printed; NULL: run does it */
     void (*print)(struct json_object *answer); /* for people */
     enum kvctl_exit (*run)(const struct kvctl_options *options);
 };
 
 /* The table of commands, closed by a row without a name. */
 const struct kvctl_command *kvctl_commands(void);
+
+/* ---- kvctl/options.c ---- */
+
+/* Reads argv, and returns the command.  For --help, --version and wrong usage it prints and exits
+ * the program. */
+const struct kvctl_command *
+kvctl_options_read(int argc, char **argv, struct kvctl_options *out_options);
+
+/* `help [COMMAND]`, `version`, `completion bash`: from the tables of commands and options. */
+enum kvctl_exit kvctl_help(const struct kvctl_options *options);
+enum kvctl_exit kvctl_version(const struct kvctl_options *options);
+enum kvctl_exit kvctl_completion(const struct kvctl_options *options);
+
+/* ---- Commands ---- */
 
 /* `check FILE`: reports all mistakes of a configuration file. */
 enum kvctl_exit kvctl_check(const struct kvctl_options *options);
@@ -200,8 +213,8 @@ void kvctl_say(const char *format, ...) __attribute__((format(printf, 1, 2)));
 kvb_status
 kvctl_read_file(const char *what, const char *path, struct kvb_buf *out, struct kvb_detail *detail);
 
-/* Writes {"token_ids":[...],...} from the options.  KVB_BAD_INPUT: detail names the token or
- * file; KVB_TOO_LARGE, KVB_NO_MEMORY. */
+/* Writes {"token_ids":[...],...} from the options, or "text" or "messages" in place of these.
+ * KVB_BAD_INPUT: detail names the option, token or file; KVB_TOO_LARGE, KVB_NO_MEMORY. */
 kvb_status kvctl_write_query(
     const struct kvctl_options *options, struct kvb_buf *out, struct kvb_detail *detail);
 

@@ -3,8 +3,8 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "core/url_show.h"
+#include "core/utf8.h"
 #include "kvctl/kvctl.h"
-#include "kvctl/top/json.h"
 #include "wire/json/tree.h"
 #include "wire/json/writer.h"
 
@@ -233,12 +233,24 @@ enum kvctl_exit kvctl_request_answer(
     return kvctl_ok;
 }
 
+/* Parses JSON of a peer or of the user, bounded. */
+static kvb_status parse(kvb_span text, struct json_object **out_root)
+{
+    enum { max_depth = 16, max_values = 1 << 23 };
+    struct kvb_json_budget budget = { .depth = max_depth,
+                                      .containers = max_values,
+                                      .values = max_values };
+
+    return kvb_json_parse(text, &budget, out_root);
+}
+
 enum kvctl_exit kvctl_read_answer(const struct kvb_buf *answer, struct json_object **out_root)
 {
     KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
     char text[512];
 
-    if (kvctl_top_parse(kvb_buf_span(answer), &root) != KVB_OK) {
+    if (parse(kvb_buf_span(answer), &root) != KVB_OK ||
+        !json_object_is_type(root, json_type_object)) {
         kvctl_say("the answer is no JSON object: is there another program on this subject?");
         return kvctl_failed;
     }
@@ -377,17 +389,76 @@ write_prompt_tokens(const char *text, struct kvb_json_writer *json, struct kvb_d
     return KVB_OK;
 }
 
-static kvb_status write_all_tokens(
+/* Whole UTF-8, because the writer of JSON would replace other bytes, and the prompt with them. */
+static bool is_utf8(kvb_span text)
+{
+    for (size_t at = 0; at < text.len;) {
+        const size_t len = kvb_utf8_len(text.data + at, text.len - at);
+        if (len == 0) {
+            return false;
+        }
+        at += len;
+    }
+    return true;
+}
+
+/* The messages are passed on byte for byte, once they are known to be an array. */
+static kvb_status
+write_messages(kvb_span messages, struct kvb_json_writer *json, struct kvb_detail *detail)
+{
+    KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
+
+    const kvb_status status = parse(messages, &root);
+    if (status != KVB_OK || kvb_json_list_len(root) == 0) {
+        kvb_detail_set(
+            detail, "--messages: expected a JSON array of messages, such as "
+                    "[{\"role\":\"user\",\"content\":\"Hello\"}]");
+        return status == KVB_NO_MEMORY ? status : KVB_BAD_INPUT;
+    }
+    kvb_json_write_key(json, "messages");
+    char *at = kvb_json_write_open(json, messages.len);
+    if (at) {
+        memcpy(at, messages.data, messages.len);
+        kvb_json_write_close(json, at + messages.len);
+    }
+    return json->status;
+}
+
+/* Writes the member that has the prompt. */
+static kvb_status write_prompt(
     const struct kvctl_options *options, struct kvb_json_writer *json, struct kvb_detail *detail)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf file = { 0 };
+    const char *name = options->text       ? "--text"
+                       : options->messages ? "--messages"
+                       : options->tokens   ? "--tokens"
+                                           : "--tokens-file";
+    const char *given = options->text       ? options->text
+                        : options->messages ? options->messages
+                                            : options->tokens;
+    const bool is_stdin = given && !options->tokens && strcmp(given, "-") == 0;
 
-    if (options->tokens) {
-        return write_prompt_tokens(options->tokens, json, detail);
+    if (!given || is_stdin) {
+        kvb_buf_init(&file, kvb_max_query_body_bytes);
+        KVB_TRY(read_text_file(name, is_stdin ? given : options->tokens_file, &file, detail));
+        given = (const char *)file.data;
     }
-    kvb_buf_init(&file, kvb_max_query_body_bytes);
-    KVB_TRY(read_text_file("--tokens-file", options->tokens_file, &file, detail));
-    return write_prompt_tokens((const char *)file.data, json, detail);
+    const kvb_span text = { (const uint8_t *)given, strlen(given) };
+    if (options->messages) {
+        return write_messages(text, json, detail);
+    }
+    if (options->text) {
+        if (!is_utf8(text)) {
+            kvb_detail_set(detail, "--text: not UTF-8");
+            return KVB_BAD_INPUT;
+        }
+        kvb_json_write_pair_text(json, "text", given);
+        return json->status;
+    }
+    kvb_json_write_pair_begin(json, "token_ids", '[');
+    KVB_TRY(write_prompt_tokens(given, json, detail));
+    kvb_json_write_end(json, ']');
+    return json->status;
 }
 
 static void write_given_text(struct kvb_json_writer *json, const char *key, const char *text)
@@ -403,9 +474,7 @@ kvb_status kvctl_write_query(
     struct kvb_json_writer json = kvb_json_writer_of(out);
 
     kvb_json_write_begin(&json, '{');
-    kvb_json_write_pair_begin(&json, "token_ids", '[');
-    KVB_TRY(write_all_tokens(options, &json, detail));
-    kvb_json_write_end(&json, ']');
+    KVB_TRY(write_prompt(options, &json, detail));
     write_given_text(&json, "model", options->model);
     write_given_text(&json, "lora_name", options->lora);
     write_given_text(&json, "cache_salt", options->salt);

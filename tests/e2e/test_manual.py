@@ -128,7 +128,7 @@ def test_text_that_looks_like_roff_is_escaped(tmp_path):
 
 
 def test_options_of_every_command_are_not_of_the_last_group():
-    assert re.search(r"\n   Also:\n +-\?, --help\n", rendered(page_of("kvctl.1")))
+    assert re.search(r"\n   Also:\n +-h, --help\n", rendered(page_of("kvctl.1")))
 
 
 def test_a_program_that_does_not_run_makes_no_page(tmp_path):

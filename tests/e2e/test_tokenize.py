@@ -3,6 +3,7 @@ these once? Is each failure of an engine answered in time with a 503 that names 
 
 import http.server
 import json
+import subprocess
 import threading
 import time
 
@@ -10,6 +11,7 @@ import pytest
 
 import engine
 import marked
+import programs
 from conftest import ROUTER, worker
 from programs import wait_for
 
@@ -212,6 +214,30 @@ def test_a_text_is_answered_as_its_tokens_and_tokenized_once(scene, stubs):
     got, answer = ask(aggregator, "/query_by_hash", text=TEXT)
     assert got == 422 and "missing field `block_hashes`" in answer
     assert len(stub.bodies) == 4
+
+
+def test_kvctl_sends_texts_and_chats(scene, stubs):
+    stub = stubs()
+    aggregator = start(scene, stub.url)
+    wait_for("the aggregator is in the queue group", aggregator.is_ready)
+    chat = [{"role": "user", "content": TEXT, "name": "\u00fc"}]
+
+    def kvctl(*words, stdin=None):
+        done = subprocess.run([programs.BIN / "kvctl", "--nats", scene.nats_url, *words], input=stdin, capture_output=True,
+                              text=True, timeout=30)
+        assert done.returncode == 0 and not done.stderr, done
+        return done.stdout
+
+    want = without(json.loads(kvctl("match", "--json", "--tokens", ",".join(map(str, TOKENS)))), "aggregator")
+    for words, stdin in ((["--text", TEXT], None), (["--text", "-"], TEXT),
+                         (["--messages", json.dumps(chat)], None), (["--messages", "-"], json.dumps(chat, indent=1) + "\n")):
+        answer = json.loads(kvctl("match", "--json", *words, stdin=stdin))
+        assert answer["prompt_tokens"] == len(TOKENS) and without(answer, "prompt_tokens", "aggregator") == want, words
+    assert {json.dumps(body) for body in stub.bodies} == {
+        json.dumps({"model": "m", "prompt": TEXT}), json.dumps({"model": "m", "messages": chat})}
+    assert f"tokens in a prompt of {len(TOKENS)}; DEVICE" in kvctl("match", "--text", TEXT)
+    said = kvctl("route", "--messages", json.dumps(chat))
+    assert said.startswith(f"prompt tokens {len(TOKENS)}, worker 1, rank 0, policy kv, ")
 
 
 def test_each_failure_of_an_engine_is_named_and_ends_in_time(scene, stubs):
