@@ -138,19 +138,6 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "Take only messages whose topic begins with this text." },
     { "bind", KVB_CONF_BOOL, "false", 0, 0, FIELD(bind),
       .help = "true: the bridge listens at `events`, for engines that connect to it." },
-    { "curve.server_key_file", KVB_CONF_STRING, "", 0, FIELD(curve.server_key_file),
-      .help = "File with the engine's public CURVE key, 40 characters of Z85.  CURVE\n"
-              "encrypts and authenticates events and replays, but not load.  Leave all\n"
-              "four keys empty for no encryption." },
-    { "curve.public_key_file", KVB_CONF_STRING, "", 0, FIELD(curve.public_key_file),
-      .help = "File with this bridge's public key, which must match the secret key;\n"
-              "empty: it is computed from the secret key." },
-    { "curve.secret_key_file", KVB_CONF_STRING, "", 0, FIELD(curve.secret_key_file),
-      .help = "File with this bridge's secret key.  Only its owner and its group may have\n"
-              "access (chmod 0640)." },
-    { "curve.client_keys_file", KVB_CONF_STRING, "", 0, FIELD(curve.client_keys_file),
-      .help = "With bind = true, file with the public keys of engines that may connect,\n"
-              "one a line, at most 64.  SIGHUP reads all four files again." },
     { "replay_request", KVB_CONF_ENUM, "plain", 0, KVB_REQUEST_COUNT - 1, FIELD(replay_request),
       .name_of = kvb_replay_request_name,
       .help = "The form of a replay request: plain for every engine, mooncake for stores\n"
@@ -243,20 +230,6 @@ static const struct kvb_conf_key worker_keys[] = {
     { "republish.tiers", KVB_CONF_ENUM, "device", 0, KVB_REPUBLISH_DISK, FIELD(republish.tiers),
       .name_of = republish_tiers_name,
       .help = "device, host (the device, too) or disk (all three)." },
-    { "republish.curve.public_key_file", KVB_CONF_STRING, "", 0,
-      FIELD(republish.curve.public_key_file),
-      .help = "CURVE encrypts both addresses, and only listed readers can connect.  File\n"
-              "with this bridge's public key, which must match the secret key; empty: it\n"
-              "is computed.  Leave all three keys empty for no encryption." },
-    { "republish.curve.secret_key_file", KVB_CONF_STRING, "", 0,
-      FIELD(republish.curve.secret_key_file),
-      .help = "File with this bridge's secret key.  Only its owner and its group may have\n"
-              "access (chmod 0640)." },
-    { "republish.curve.client_keys_file", KVB_CONF_STRING, "", 0,
-      FIELD(republish.curve.client_keys_file),
-      .help = "File with the public keys of readers that may connect, one a line, at most\n"
-              "64.  SIGHUP reads the three files again.  New keys disconnect nobody; after\n"
-              "any other change all readers have to connect again." },
     { "load.zmq", KVB_CONF_STRING, "", 0, FIELD(load.zmq),
       .help = "The PUB socket of the engine's load figures, one for all ranks;\n"
               "empty: none." },
@@ -274,9 +247,18 @@ static const struct kvb_conf_key worker_keys[] = {
 };
 #undef FIELD
 
-static const struct kvb_conf_table worker_table = {
-    .keys = worker_keys, .count = KVB_COUNT_OF(worker_keys), .bytes = sizeof(struct kvb_worker_config)
+#define NO_CURVE                                                                                   \
+    "no engine uses CURVE; keep the sockets on loopback (a sidecar), or encrypt the network "      \
+    "between the hosts (a mesh, WireGuard)"
+static const struct kvb_conf_removed removed_of_worker[] = {
+    { "curve", NO_CURVE },
+    { "republish.curve", NO_CURVE },
 };
+
+static const struct kvb_conf_table worker_table = { worker_keys, KVB_COUNT_OF(worker_keys),
+                                                    sizeof(struct kvb_worker_config),
+                                                    removed_of_worker,
+                                                    KVB_COUNT_OF(removed_of_worker) };
 
 #define FIELD(field) KVB_CONF_FIELD(struct kvb_bridge_config, field)
 
@@ -298,13 +280,7 @@ static const struct kvb_conf_table worker_table = {
     { group ".salts", KVB_CONF_BOOL, "true", 0, 0, FIELD(worker.has_salts),                        \
       .help = "See workers.salts." },                                                              \
     { group ".sglang_hybrid", KVB_CONF_BOOL, "false", 0, 0, FIELD(worker.is_sglang_hybrid),        \
-      .help = "See workers.sglang_hybrid." },                                                      \
-    { group ".curve.server_key_file", KVB_CONF_STRING, "", 0,                                      \
-      FIELD(worker.curve.server_key_file), .help = "See workers.curve.server_key_file." },         \
-    { group ".curve.public_key_file", KVB_CONF_STRING, "", 0,                                      \
-      FIELD(worker.curve.public_key_file), .help = "See workers.curve.public_key_file." },         \
-    { group ".curve.secret_key_file", KVB_CONF_STRING, "", 0,                                      \
-      FIELD(worker.curve.secret_key_file), .help = "See workers.curve.secret_key_file." }
+      .help = "See workers.sglang_hybrid." }
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 static const struct kvb_conf_key keys[] = {
@@ -525,6 +501,8 @@ static const struct kvb_conf_removed removed[] = {
     { "publish.standby",
       "one bridge publishes a stream; let systemd or the kubelet restart it, and set checkpoint" },
     { "announce_to", "etc/examples/announce.py registers republished ranks at Dynamo's services" },
+    { "dns.curve", NO_CURVE },
+    { "kubernetes.curve", NO_CURVE },
 };
 
 static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys),
@@ -923,17 +901,6 @@ static void check_discovery(struct kvb_conf *conf, const struct kvb_bridge_confi
     check_api_key(conf, "kubernetes.discover_token_file", &config->kubernetes.worker);
 }
 
-static void settle_curves(struct kvb_conf *conf, struct kvb_bridge_config *config)
-{
-    char key[key_bytes];
-
-    for (size_t i = 0; i < config->worker_count; i++) {
-        kvb_bridge_config_settle_curve(conf, worker_key_path(key, i, "curve"), &config->workers[i]);
-    }
-    kvb_bridge_config_settle_curve(conf, "dns.curve", &config->dns.worker);
-    kvb_bridge_config_settle_curve(conf, "kubernetes.curve", &config->kubernetes.worker);
-}
-
 static void check_facts(struct kvb_conf *conf, struct kvb_bridge_config *config)
 {
     struct kvb_detail detail = { .text = "" };
@@ -1096,7 +1063,6 @@ static kvb_status settle_config(struct kvb_conf *conf, struct kvb_bridge_config 
 {
     make_ids(config);
     check_facts(conf, config);
-    settle_curves(conf, config);
     kvb_bridge_config_settle_kubernetes(conf, config);
     kvb_bridge_config_settle_readers(conf, config);
     return check_bridge_config(conf, config);

@@ -29,17 +29,6 @@ enum { kvb_config_topic_bytes = 128 };
 /* What json publishes; protobuf publishes all tiers. */
 enum kvb_publish_tiers { KVB_PUBLISH_DEVICE, KVB_PUBLISH_ALL, KVB_PUBLISH_TIERS_COUNT };
 
-/* Key files of CURVE for the sockets to a worker, or to the readers of its republished events; all
- * paths "": not encrypted. */
-struct kvb_curve_config {
-    char server_key_file[kvb_config_path_bytes];
-    char public_key_file[kvb_config_path_bytes];
-    char secret_key_file[kvb_config_path_bytes];
-    char client_keys_file[kvb_config_path_bytes]; /* keys of engines (with bind) or of readers that
-                                                     may connect */
-    uint64_t digest; /* hash of a worker's keys as read; a different one makes a different worker */
-};
-
 /* The deepest tier that is republished; the nearer ones are, too. */
 enum kvb_republish_tiers {
     KVB_REPUBLISH_DEVICE,
@@ -58,7 +47,6 @@ struct kvb_republish_config {
     enum kvb_from_zero from_zero;
     bool announce_on_subscribe;
     enum kvb_republish_tiers tiers;
-    struct kvb_curve_config curve; /* without server_key_file and digest */
     bool is_of_rank; /* the addresses are those of one rank: nothing is added to them */
 };
 
@@ -93,9 +81,8 @@ struct kvb_worker_config {
     uint32_t ranks;
     char topic[kvb_config_topic_bytes]; /* prefix */
     bool bind;                          /* bind the SUB socket: the engine connects */
-    struct kvb_curve_config curve;
-    bool is_id_made;        /* computed from the address, not configured */
-    bool is_discovered;     /* the engine has answered, so `ranks` is known */
+    bool is_id_made;                    /* computed from the address, not configured */
+    bool is_discovered;                 /* the engine has answered, so `ranks` is known */
     bool has_own_addresses; /* the addresses of one rank: no rank is added to the ports */
     enum kvb_address_source addresses_of;
     enum kvb_replay_request replay_request;
@@ -228,15 +215,7 @@ void kvb_bridge_config_settle_readers(struct kvb_conf *conf, struct kvb_bridge_c
 /* Checks the group `kubernetes` and fills its rules. */
 void kvb_bridge_config_settle_kubernetes(struct kvb_conf *conf, struct kvb_bridge_config *config);
 
-/* Checks a group `curve`, such as "workers[2].curve", and fills its digest. */
-void kvb_bridge_config_settle_curve(
-    struct kvb_conf *conf, const char *group, struct kvb_worker_config *worker);
-
-/* Checks a group such as "workers[2].republish.curve". */
-void kvb_bridge_config_check_readers_curve(
-    struct kvb_conf *conf, const char *group, const struct kvb_curve_config *config);
-
-/* The same of the groups `republish` of all workers. */
+/* Checks the groups `republish` of all workers. */
 void kvb_bridge_config_check_republish(
     struct kvb_conf *conf, const struct kvb_bridge_config *config);
 
@@ -260,19 +239,6 @@ kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worke
 /* True: the configuration says that this is a store which all workers share.  The events of a store
  * can show it too. */
 bool kvb_worker_is_store(const struct kvb_worker_config *worker);
-
-/* True: the event and replay sockets are encrypted. */
-bool kvb_worker_has_curve(const struct kvb_worker_config *worker);
-
-/* True: some path is given. */
-bool kvb_curve_config_is_set(const struct kvb_curve_config *curve);
-
-struct kvb_curve;
-
-/* Reads the key files again.  The caller overwrites *out_curve with kvb_curve_forget().
- * KVB_BAD_CONFIG: detail names the file and its mistake. */
-kvb_status kvb_curve_config_read(
-    const struct kvb_curve_config *config, struct kvb_curve *out_curve, struct kvb_detail *detail);
 
 /* The tiers whose blocks are published, as a bit set indexed by enum kvb_tier. */
 unsigned kvb_published_lists(const struct kvb_bridge_config *config);

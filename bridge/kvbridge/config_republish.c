@@ -101,8 +101,7 @@ static void report_host_name(struct kvb_conf *conf, const char *key, const struc
 }
 
 /* An address that is none is reported with the other endpoints. */
-static void
-check_listener(struct kvb_conf *conf, const char *key, const char *text, bool is_encrypted)
+static void check_listener(struct kvb_conf *conf, const char *key, const char *text)
 {
     struct kvb_endpoint endpoint;
 
@@ -113,11 +112,11 @@ check_listener(struct kvb_conf *conf, const char *key, const char *text, bool is
         kvb_conf_error(conf, key, "inproc:// reaches no other process: use tcp:// or ipc://");
     } else if (is_host_name(&endpoint)) {
         report_host_name(conf, key, &endpoint);
-    } else if (!is_private(&endpoint) && !is_encrypted) {
+    } else if (!is_private(&endpoint)) {
         kvb_conf_warning(
             conf, key,
-            "%.64s is not loopback: token ids of prompts leave this host, unencrypted; set "
-            "republish.curve, listen at 127.0.0.1, or let only routers reach the port",
+            "%.64s is not loopback: token ids of prompts leave this host, unencrypted; "
+            "listen at 127.0.0.1, or let only routers reach the port",
             text);
     }
 }
@@ -129,14 +128,10 @@ check_worker(struct kvb_conf *conf, const struct kvb_worker_config *worker, size
     char events[key_bytes];
     char replay[key_bytes];
     char topic[key_bytes];
-    char curve[key_bytes];
-    const bool is_encrypted = kvb_curve_config_is_set(&republish->curve);
 
     (void)snprintf(events, sizeof events, "workers[%zu].republish.events", number);
     (void)snprintf(replay, sizeof replay, "workers[%zu].republish.replay", number);
     (void)snprintf(topic, sizeof topic, "workers[%zu].republish.topic", number);
-    (void)snprintf(curve, sizeof curve, "workers[%zu].republish.curve", number);
-    kvb_bridge_config_check_readers_curve(conf, curve, &republish->curve);
     if (!kvb_worker_is_republished(worker)) {
         if (republish->replay[0] != '\0') {
             kvb_conf_error(conf, events, "is missing: replay alone republishes nothing");
@@ -147,8 +142,8 @@ check_worker(struct kvb_conf *conf, const struct kvb_worker_config *worker, size
         kvb_conf_error(
             conf, events, "leave it out: a store's events have no tokens, which readers need");
     }
-    check_listener(conf, events, republish->events, is_encrypted);
-    check_listener(conf, replay, republish->replay, is_encrypted);
+    check_listener(conf, events, republish->events);
+    check_listener(conf, replay, republish->replay);
     if (republish->topic[0] == '\0' && strchr(worker->model, '@')) {
         kvb_conf_warning(
             conf, topic,

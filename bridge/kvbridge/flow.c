@@ -330,21 +330,17 @@ static void renew_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
     const char *reason = "";
     const kvb_status status = kvb_source_renew(rank->source, now_ns, &reason);
 
-    const char *refusal = kvb_source_refusal(rank->source);
-    const bool is_refused = status == KVB_AGAIN && refusal[0] != '\0';
-
     if (status == KVB_BAD_INPUT) {
         kvb_metric_add(&bridge->shown.metrics, kvb_bridge_addresses_refused, 1);
     }
-    show_link_trouble(rank, status == KVB_NOT_FOUND || status == KVB_BAD_INPUT ? reason : refusal);
-    if ((status == KVB_AGAIN && !is_refused) || !kvb_log_backoff_due(&rank->renewal_log, now_ns)) {
+    show_link_trouble(rank, status == KVB_NOT_FOUND || status == KVB_BAD_INPUT ? reason : "");
+    if (status == KVB_AGAIN || !kvb_log_backoff_due(&rank->renewal_log, now_ns)) {
         return;
     }
     kvb_log_write(
-        bridge->log, KVB_LOG_WARNING, "bridge",
-        is_refused ? "no connection to an engine: the handshake failed" : say_renewal(status),
-        "reason", is_refused ? refusal : reason, "events", rank->settings.events, "worker",
-        KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), NULL);
+        bridge->log, KVB_LOG_WARNING, "bridge", say_renewal(status), "reason", reason, "events",
+        rank->settings.events, "worker", KVB_LOG_U64(rank->worker_id), "dp_rank",
+        KVB_LOG_U64(rank->dp_rank), NULL);
 }
 
 static void say_quarantine(

@@ -362,9 +362,6 @@ bool kvb_bridge_republish(struct kvb_bridge *bridge, uint64_t max_ns);
 /* A reader has sent something. */
 void kvb_bridge_republish_input(struct bridge_rank *rank);
 
-/* The next turn reads the key files of its readers again. */
-void kvb_bridge_renew_reader_keys(struct bridge_rank *rank);
-
 /* The bridge stops, and uses no more numbers. */
 void kvb_bridge_save_numbers(struct kvb_bridge *bridge);
 

@@ -54,7 +54,6 @@ static void take_sockets(void *context, uint64_t now_ns)
     size_t owner = 0;
     unsigned ready = 0;
 
-    kvb_zmq_answer_handshakes(bridge->ingest.zmq);
     while (kvb_poller_next(bridge->ingest.poller, &owner, &ready)) {
         void *whose = bridge->ingest.owners[owner];
         if (owner == kvb_stop_owner) {

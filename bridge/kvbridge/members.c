@@ -196,7 +196,6 @@ bool kvb_members_are_same(
     const struct kvb_worker_config *one, const struct kvb_worker_config *other)
 {
     bool differs = one->has_own_addresses != other->has_own_addresses ||
-                   one->curve.digest != other->curve.digest ||
                    strcmp(one->pod_uid, other->pod_uid) != 0;
 
     kvb_conf_differences(kvb_worker_config_keys(), one, other, note_key_difference, &differs);

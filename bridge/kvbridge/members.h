@@ -45,8 +45,7 @@ void kvb_members_done(struct kvb_members *members);
 /* True: both are the same member, even if its facts differ.  A different key makes another member;
  * a different fact does not:
  *
- *     another member   every key of a worker except the three below; the content of its CURVE key
- *                      files; the pod's UID
+ *     another member   every key of a worker except the three below; the pod's UID
  *     a fact           address, role, labels; pod, namespace, node, ready, draining */
 bool kvb_members_are_same(
     const struct kvb_worker_config *one, const struct kvb_worker_config *other);

@@ -484,17 +484,6 @@ static void update_facts(
     }
 }
 
-/* The configuration was read again, and with it files whose content may be new, also of ranks in
- * other lists. */
-static void
-renew_reader_keys(const struct bridge_membership *membership, const struct bridge_command *command)
-{
-    for (size_t i = 0; command->wish.origin == KVB_BRIDGE_OF_FILE && i < membership->rank_count;
-         i++) {
-        kvb_bridge_renew_reader_keys(membership->ranks[i]);
-    }
-}
-
 static kvb_status begin_replacing(struct kvb_bridge *bridge, struct bridge_command *command)
 {
     KVB_OWN(kvb_own_free) const struct kvb_worker_facts **updates = NULL;
@@ -504,7 +493,6 @@ static kvb_status begin_replacing(struct kvb_bridge *bridge, struct bridge_comma
     KVB_TRY(check_added(bridge, command));
     KVB_TRY(keep_drains(&bridge->membership, command));
     update_facts(bridge, command, updates);
-    renew_reader_keys(&bridge->membership, command);
     return KVB_OK;
 }
 

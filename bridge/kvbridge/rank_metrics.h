@@ -17,7 +17,7 @@
 #define KVB_RANK_PROCESSED \
     "Events applied to the list of blocks, replayed ones included, so the number may exceed that of received events" KVB_RANK_TYPES ". " KVB_RANK_LABELS
 #define KVB_RANK_ERRORS \
-    "Errors, by error_type: reconnect = a failed attempt to connect to the engine, protocol = a connection closed because of a message above 16 MiB, bytes that are not ZMTP or a wrong socket type, security = a handshake that failed, certainly or probably because of CURVE keys, flood = a connection ended because 32 MiB of messages waited, consume_events = a message whose frames are not a batch, decode = a payload that cannot be decoded, " \
+    "Errors, by error_type: reconnect = a failed attempt to connect to the engine, protocol = a connection closed because of a message above 16 MiB, bytes that are not ZMTP or a wrong socket type, flood = a connection ended because 32 MiB of messages waited, consume_events = a message whose frames are not a batch, decode = a payload that cannot be decoded, " \
     "handle_event = an event that was not understood, replay_reply = a reply to a replay request that is neither a batch nor the end marker. " KVB_RANK_LABELS
 #define KVB_RANK_STATES \
     "1 for the current state of the stream's list of blocks, 0 for the others; /state gives the reason. " KVB_RANK_LABELS
@@ -40,7 +40,6 @@
     X(replay_failures, COUNTER, "kvcache_zmq_replay_failures_total", "", "Replays that the engine did not answer in time. A replay cut off by a lost connection counts neither as success nor as failure. " KVB_RANK_LABELS) \
     X(error_reconnect, COUNTER, "kvcache_zmq_errors_total", "error_type=\"reconnect\"", KVB_RANK_ERRORS) \
     X(error_protocol, COUNTER, "kvcache_zmq_errors_total", "error_type=\"protocol\"", KVB_RANK_ERRORS) \
-    X(error_security, COUNTER, "kvcache_zmq_errors_total", "error_type=\"security\"", KVB_RANK_ERRORS) \
     X(error_flood, COUNTER, "kvcache_zmq_errors_total", "error_type=\"flood\"", KVB_RANK_ERRORS) \
     X(error_consume, COUNTER, "kvcache_zmq_errors_total", "error_type=\"consume_events\"", KVB_RANK_ERRORS) \
     X(error_decode, COUNTER, "kvcache_zmq_errors_total", "error_type=\"decode\"", KVB_RANK_ERRORS) \

@@ -1,6 +1,5 @@
 #include "core/clock.h"
 #include "core/own.h"
-#include "ingest/zmq/curve.h"
 #include "kvbridge/inside.h"
 
 #include <stdio.h>
@@ -133,12 +132,6 @@ static kvb_status
 open_source(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_detail *detail)
 {
     const struct kvb_worker_config *settings = &rank->settings;
-    const bool has_curve = kvb_worker_has_curve(settings);
-    KVB_OWN(kvb_curve_forget) struct kvb_curve curve = { .client_count = 0 };
-
-    if (has_curve) {
-        KVB_TRY(kvb_curve_config_read(&settings->curve, &curve, detail));
-    }
     const struct kvb_source_options options = {
         .events = settings->events,
         .replay = settings->replay,
@@ -150,7 +143,6 @@ open_source(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_deta
         .owner = rank->owner,
         .resolver = bridge->ingest.resolver,
         .networks = networks_of(bridge->config, settings),
-        .curve = has_curve ? &curve : NULL,
     };
 
     return kvb_source_open(bridge->ingest.zmq, &options, &rank->source, detail);

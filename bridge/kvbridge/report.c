@@ -182,7 +182,6 @@ fill_rank_report(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_str
         .model_rule = rank->settings.model_rule,
         .is_id_made = rank->settings.is_id_made,
         .configured_block_size = rank->settings.block_size,
-        .is_encrypted = kvb_worker_has_curve(&rank->settings),
         .why = rank->trouble.why.text,
     };
     if (rank->republish) {

@@ -1,6 +1,5 @@
 #include "core/clock.h"
 #include "core/hash.h"
-#include "ingest/zmq/curve.h"
 #include "kvbridge/inside.h"
 #include "kvbridge/republish_numbers.h"
 
@@ -15,8 +14,6 @@
 
 static const uint64_t look_ns = 20 * KVB_NS_PER_MS; /* for what is not reported */
 static const uint64_t listen_retry_ns = KVB_NS_PER_S;
-static const uint64_t reopen_ns =
-    100 * KVB_NS_PER_MS; /* libzmq frees a closed address in between */
 
 enum {
     kept_batches = 10000, /* as vLLM keeps by default */
@@ -40,9 +37,6 @@ struct bridge_republish {
     uint64_t next_listen_ns;
     struct kvb_log_backoff listen_log;
     struct kvb_detail why; /* why it does not listen; "": it does */
-    bool are_keys_due;     /* the key files are to be read again */
-    uint64_t refused;      /* handshakes of readers that failed */
-    struct kvb_log_backoff refused_log;
     struct kvb_log_backoff ended_log;
 };
 
@@ -175,21 +169,11 @@ say_not_listening(const struct kvb_bridge *bridge, struct bridge_rank *rank, uin
     }
 }
 
-static bool has_reader_keys(const struct bridge_rank *rank)
-{
-    return kvb_curve_config_is_set(&rank->settings.republish.curve);
-}
-
-/* Without its keys the server is not opened, because anybody could read it. */
 static kvb_status open_server(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct bridge_republish *republish = rank->republish;
-    KVB_OWN(kvb_curve_forget) struct kvb_curve curve = { .client_count = 0 };
     char topic[kvb_event_topic_bytes];
 
-    if (has_reader_keys(rank)) {
-        KVB_TRY(kvb_curve_config_read(&rank->settings.republish.curve, &curve, &republish->why));
-    }
     kvb_worker_republish_topic(&rank->settings, topic);
     const struct kvb_event_server_options options = { .events = rank->settings.republish.events,
                                                       .replay = rank->settings.republish.replay,
@@ -197,9 +181,7 @@ static kvb_status open_server(struct kvb_bridge *bridge, struct bridge_rank *ran
                                                       .stalled_ms = stalled_ms,
                                                       .layout = rank->settings.republish.layout,
                                                       .poller = bridge->ingest.poller,
-                                                      .owner = rank->readers,
-                                                      .curve =
-                                                          has_reader_keys(rank) ? &curve : NULL };
+                                                      .owner = rank->readers };
     kvb_detail_set(&republish->why, "no memory for its sockets");
     return kvb_event_server_open(bridge->ingest.zmq, &options, &republish->server, &republish->why);
 }
@@ -213,7 +195,6 @@ static void listen_for_readers(struct kvb_bridge *bridge, struct bridge_rank *ra
         return;
     }
     republish->next_listen_ns = now_ns + listen_retry_ns;
-    republish->are_keys_due = false;
     if (open_server(bridge, rank) != KVB_OK) {
         say_not_listening(bridge, rank, now_ns);
         return;
@@ -223,82 +204,19 @@ static void listen_for_readers(struct kvb_bridge *bridge, struct bridge_rank *ra
     say_listening(bridge, rank);
 }
 
-/* ---- Keys of readers ---- */
-
-static void say_keys(
-    const struct kvb_bridge *bridge, const struct bridge_rank *rank, enum kvb_log_level level,
-    const char *message, const char *why)
-{
-    char worker[24];
-
-    kvb_log_write(
-        bridge->log, level, "bridge", message, "why", why, "events",
-        rank->settings.republish.events, "worker", kvb_log_number(worker, rank->worker_id), NULL);
-}
-
-/* libzmq cannot disconnect one reader, so all connect again, and get from the ring what they have
- * missed. */
-static void disconnect_readers(struct bridge_republish *republish, uint64_t now_ns)
-{
-    kvb_event_server_close(republish->server, 0);
-    republish->server = NULL;
-    republish->has_input = false;
-    republish->next_listen_ns = now_ns + reopen_ns;
-}
-
-static void take_new_keys(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
-{
-    struct bridge_republish *republish = rank->republish;
-    KVB_OWN(kvb_curve_forget) struct kvb_curve curve = { .client_count = 0 };
-    struct kvb_detail why = { .text = "" };
-
-    republish->are_keys_due = false;
-    if (!republish->server || !has_reader_keys(rank)) {
-        return; /* they are read when it listens */
-    }
-    if (kvb_curve_config_read(&rank->settings.republish.curve, &curve, &why) != KVB_OK) {
-        say_keys(
-            bridge, rank, KVB_LOG_WARNING,
-            "keys of readers of republished events cannot be read; the former ones stay", why.text);
-    } else if (!kvb_event_server_take_keys(republish->server, &curve)) {
-        say_keys(
-            bridge, rank, KVB_LOG_INFO, "readers of republished events have to connect again",
-            "a key was removed from client_keys_file, or our own key is another one");
-        disconnect_readers(republish, now_ns);
-    }
-}
-
-static void note_refused(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
-{
-    struct bridge_republish *republish = rank->republish;
-    const uint64_t refused = kvb_event_server_take_refused(republish->server);
-
-    republish->refused += refused;
-    kvb_metric_add(&bridge->shown.metrics, kvb_bridge_republish_readers_refused, refused);
-    if (refused > 0 && kvb_log_backoff_due(&republish->refused_log, now_ns)) {
-        say_keys(
-            bridge, rank, KVB_LOG_WARNING, "the handshake of a reader of republished events failed",
-            "its public key may be missing in client_keys_file, or it does not have our public "
-            "key, or it does not use CURVE");
-    }
-}
-
 static void note_ended(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
     const uint64_t ended = kvb_event_server_take_ended(rank->republish->server);
 
     kvb_metric_add(&bridge->shown.metrics, kvb_bridge_republish_readers_ended, ended);
     if (ended > 0 && kvb_log_backoff_due(&rank->republish->ended_log, now_ns)) {
-        say_keys(
-            bridge, rank, KVB_LOG_WARNING, "a reader of republished events was disconnected",
-            "it sent more subscriptions or requests than readers do");
-    }
-}
-
-void kvb_bridge_renew_reader_keys(struct bridge_rank *rank)
-{
-    if (rank->republish) {
-        rank->republish->are_keys_due = true;
+        char worker[24];
+        kvb_log_write(
+            bridge->log, KVB_LOG_WARNING, "bridge",
+            "a reader of republished events was disconnected: it sent more subscriptions or "
+            "requests than readers do",
+            "events", rank->settings.republish.events, "worker",
+            kvb_log_number(worker, rank->worker_id), NULL);
     }
 }
 
@@ -456,14 +374,8 @@ static bool republish_rank(
 
     if (is_look_due) {
         republish->next_look_ns = now_ns + look_ns;
-        if (republish->are_keys_due) {
-            take_new_keys(bridge, rank, now_ns);
-        }
         listen_for_readers(bridge, rank, now_ns);
         follow_proof(rank);
-        if (republish->server && has_reader_keys(rank)) {
-            note_refused(bridge, rank, now_ns);
-        }
         if (republish->server) {
             note_ended(bridge, rank, now_ns);
         }
@@ -555,8 +467,6 @@ void kvb_bridge_report_republish(const struct bridge_rank *rank, struct kvb_repu
     *out = (struct kvb_republish_report){
         .events = rank->settings.republish.events,
         .replay = rank->settings.republish.replay,
-        .is_encrypted = has_reader_keys(rank),
-        .refused = republish->refused,
         .blocks = tree->shown,
         .left_out = kvb_block_tree_left_out(republish->tree),
         .next_number = kvb_republisher_next_number(republish->republisher),

@@ -175,7 +175,6 @@ static void update_link(struct bridge_rank *rank)
     kvb_metric_set(&rank->metrics, kvb_rank_reconnects, link->retries);
     kvb_metric_set(&rank->metrics, kvb_rank_error_reconnect, link->failures);
     kvb_metric_set(&rank->metrics, kvb_rank_error_protocol, link->protocol_errors);
-    kvb_metric_set(&rank->metrics, kvb_rank_error_security, link->refusals);
     kvb_metric_set(&rank->metrics, kvb_rank_error_flood, link->floods);
     kvb_metric_set(
         &rank->metrics, kvb_rank_connected, kvb_connection_is_up(&rank->served.connection));

@@ -153,20 +153,15 @@ class Engine:
         self.pub = self.context.socket(self.publisher)
         self.pub.set(zmq.SNDHWM, 100_000)
         self.pub.set(zmq.LINGER, 0)
-        self.secure(self.pub)
         self.pub.bind(events)
         self.events = self.pub.get(zmq.LAST_ENDPOINT).decode()
         self.router = self.context.socket(zmq.ROUTER)
         self.router.set(zmq.LINGER, 0)
-        self.secure(self.router)
         self.router.bind(replay)
         self.replay = self.router.get(zmq.LAST_ENDPOINT).decode()
         self.stopping = threading.Event()
         self.thread = threading.Thread(target=self._serve, daemon=True)
         self.thread.start()
-
-    def secure(self, socket):
-        """For a subclass that sets CURVE keys before the socket is bound; this engine does not encrypt."""
 
     def _close_sockets(self):
         self.stopping.set()

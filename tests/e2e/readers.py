@@ -35,15 +35,14 @@ DECODER = msgspec.msgpack.Decoder(Strict, strict=True)
 
 
 class Reader:
-    """held: hash -> (parent, tokens).  secure: called with each socket before it connects."""
+    """held: hash -> (parent, tokens)."""
 
     replays = True
     is_exact = False  # it receives each batch once
     topic = b""
 
-    def __init__(self, events, replay, rank=0, block_size=4, lose=lambda: False, secure=lambda socket: None):
+    def __init__(self, events, replay, rank=0, block_size=4, lose=lambda: False):
         self.events, self.replay_at, self.rank, self.block_size, self.lose = events, replay, rank, block_size, lose
-        self.secure = secure
         self.held = {}
         self.has_cleared = False  # until this number it may have missed earlier events
         self.batches = []  # numbers of live batches
@@ -51,7 +50,6 @@ class Reader:
         self.sub = self.context.socket(zmq.SUB)
         self.sub.set(zmq.LINGER, 0)
         self.sub.set(zmq.RCVHWM, 1000)
-        self.secure(self.sub)
         self.sub.subscribe(self.topic)
         self.sub.connect(events)
         self.begin()
@@ -104,7 +102,6 @@ class Reader:
         dealer = self.context.socket(zmq.DEALER)
         dealer.set(zmq.LINGER, 0)
         dealer.set(zmq.RCVTIMEO, 20_000)
-        self.secure(dealer)
         dealer.connect(self.replay_at)
         dealer.send_multipart([b"", start.to_bytes(8, "big")])
         try:

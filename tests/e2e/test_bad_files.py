@@ -1,4 +1,4 @@
-"""Is each bad file of HTTP and of CURVE refused by --check with its key and its path, and does a
+"""Is each bad file of HTTP refused by --check with its key and its path, and does a
 running program keep its old files when one becomes bad, log that, and use the valid one afterwards?"""
 
 import os
@@ -9,12 +9,8 @@ import pytest
 
 import authority
 import programs
-from conftest import worker
 from programs import wait_for
-from test_curve import CurveEngine, Keys, is_exact
-from test_faults import Reader, store
 from test_http_access import GUARDED, REGISTER, TOKEN, put_token, register_part, start
-from test_members import reload
 
 pytestmark = pytest.mark.no_nats
 
@@ -63,17 +59,8 @@ HTTP_FILES = {
     "client_ca_file": ("clients.pem", "holds no certificate"),
     "token_file": ("token", "is no token"),
 }
-CURVE_FILES = {
-    "secret_key_file": ("secret", "has no CURVE key"),
-    "public_key_file": ("public", "has no CURVE key"),
-    "server_key_file": ("server", "has no CURVE key"),
-    "client_keys_file": ("clients", "has no CURVE key"),
-}
-SECRETS = {"key_file", "token_file", "secret_key_file"}
-
-
-def cases(files):
-    return [(key, bad) for key in files for bad in BAD if bad != SECRET or key in SECRETS]
+SECRETS = {"key_file", "token_file"}
+CASES = [(key, bad) for key in HTTP_FILES for bad in BAD if bad != SECRET or key in SECRETS]
 
 
 def is_said(text, key, path, why):
@@ -83,20 +70,13 @@ def is_said(text, key, path, why):
 
 def reason(key, bad):
     """What the log says about this file when it is bad in this way."""
-    if key in CURVE_FILES and bad == "with a NUL byte":
-        return "contains a NUL byte"
-    if key in CURVE_FILES and key != "client_keys_file" and bad == "another kind":
-        return "too long"  # for a file of one key
-    return BAD[bad][1] or {**HTTP_FILES, **CURVE_FILES}[key][1]
+    return BAD[bad][1] or HTTP_FILES[key][1]
 
 
 def check(program, config):
     """Searched by its short name, because the text is truncated to 255 bytes."""
     return subprocess.run([programs.BIN / program, "--check", "--config", config.name], cwd=config.parent,
                           capture_output=True, text=True, timeout=20, check=False)
-
-
-# ---- HTTP ----
 
 
 @pytest.fixture
@@ -112,7 +92,7 @@ def http_files(tmp_path):
     return ca
 
 
-@pytest.mark.parametrize("key, bad", cases(HTTP_FILES))
+@pytest.mark.parametrize("key, bad", CASES)
 def test_check_names_the_bad_file_of_http(tmp_path, http_files, key, bad):
     config = tmp_path / "a.cfg"
     config.write_text(f"http_security = {{ {http_files.security} }};\n")
@@ -145,7 +125,7 @@ def test_a_running_server_keeps_its_files_when_one_becomes_bad(scene, tmp_path, 
     wait_for("the daemon is ready", lambda: status_of(daemon, http_files) == 200, 15)
     path = tmp_path / HTTP_FILES[key][0]
     good = path.read_bytes()
-    for bad in [bad for one, bad in cases(HTTP_FILES) if one == key]:
+    for bad in [bad for one, bad in CASES if one == key]:
         seen = len(daemon.text())
         BAD[bad][0](path)
         wait_for(f"{bad}: the log says so", lambda: is_said(
@@ -176,60 +156,3 @@ def test_a_register_token_that_becomes_bad_is_logged_and_nobody_registers(scene,
         wait_for(f"{bad}: the log says so", lambda: is_said(
             bridge.text()[seen:], "register.token_file", path, why or "is no token"))
         remove(path)
-
-
-# ---- CURVE ----
-
-
-@pytest.fixture
-def keys(tmp_path):
-    one = Keys(tmp_path)
-    authority.Authority(one.folder).sign("other")
-    one.all = {
-        "client_keys_file": one.listening,
-        **{key: one.connecting for key in CURVE_FILES if key != "client_keys_file"},
-    }
-    return one
-
-
-@pytest.mark.parametrize("key, bad", cases(CURVE_FILES))
-def test_check_names_the_bad_file_of_curve(tmp_path, keys, key, bad):
-    config = tmp_path / "check.cfg"
-    config.write_text(
-        'publish = { namespace = "n"; component = "c"; };\n'
-        f'workers = ( {{ id = 7; model = "m"; block_size = 16; events = "tcp://127.0.0.1:9"; {keys.all[key]} }} );\n')
-    assert check("kvbridge", config).returncode == 0
-    path = keys.folder / CURVE_FILES[key][0]
-    BAD[bad][0](path)
-    done = check("kvbridge", config)
-    assert done.returncode == 78
-    assert is_said(done.stderr, f"workers[0].curve: {key}: ", path, reason(key, bad)), done.stderr
-
-
-@pytest.mark.parametrize("key", [key for key in CURVE_FILES if key != "client_keys_file"])
-def test_a_stream_keeps_its_keys_when_a_file_becomes_bad(scene, keys, key):
-    scene.start_nats()
-    reader = Reader(scene.bus())
-    vllm = scene.engine_of(CurveEngine, keys=keys.engine, allowed=[keys.bridge[0]])
-    bridge = scene.bridge(worker(vllm, more=keys.connecting))
-    vllm.publish(store(1))
-    wait_for("EXACT", is_exact(bridge))
-    path = keys.folder / CURVE_FILES[key][0]
-    good = path.read_bytes()
-    number = 1
-    for bad in [bad for one, bad in cases(CURVE_FILES) if one == key]:
-        BAD[bad][0](path)
-        said = reload(bridge)
-        assert "keeping the running one" in said
-        assert is_said(said, f"workers[0].curve: {key}: ", scene.folder, reason(key, bad)), said
-        number += 1
-        vllm.publish(store(number))
-        wait_for(f"{bad}: events are read", reader.holds(*range(1, number + 1)))
-        replace(path, good)
-        assert "configuration read again" in reload(bridge)
-    connects = bridge.metric("kvcache_zmq_connections_total")
-    BAD["nonsense"][0](path)
-    vllm.restart()
-    vllm.publish(store(90))
-    wait_for("a new connection has the old keys", reader.holds(90))
-    wait_for("the metric counts the connection", lambda: bridge.metric("kvcache_zmq_connections_total") > connects)

@@ -13,8 +13,6 @@ import programs
 import readers
 from conftest import COMPONENT, NAMESPACE
 from programs import wait_for
-from test_curve import CurveEngine, Keys
-from test_republish_curve import ReaderKeys
 
 pytestmark = [
     pytest.mark.no_nats,
@@ -160,30 +158,16 @@ def test_a_bridge_on_another_host_sends_token_ids_over_the_link(site):
     assert {number for number, _ in found} == {1, 2, 3}
 
 
-def test_curve_hides_token_ids_on_the_link(site, tmp_path):
-    keys = Keys(tmp_path)
-    vllm = site.engine(CurveEngine, keys=keys.engine, bind=f"tcp://{HOST}:*", bind_replay=f"tcp://{HOST}:*")
-    row = f'events = "{vllm.events}"; replay = "{vllm.replay}"; {keys.connecting}'
-    assert carry(site, vllm, site.cluster, row, "json", crosses=b"CURVE") == []
-
-
-@pytest.mark.parametrize("is_encrypted", [False, True])
-def test_curve_hides_what_is_republished(site, tmp_path, is_encrypted):
-    """Live and by request, to a reader on another host. Without CURVE both are found."""
-    keys = ReaderKeys(tmp_path)
+def test_what_is_republished_beyond_the_host_has_token_ids(site):
+    """Live and by request, to a reader on another host: the search finds both."""
     vllm = site.engine()
     events, replay = f"tcp://{HOST}:5657", f"tcp://{HOST}:6657"
-    curve = keys.readers if is_encrypted else ""
     row = f'events = "{vllm.events}"; replay = "{vllm.replay}";'
-    site.bridge(site.host, row + f' republish = {{ events = "{events}"; replay = "{replay}"; {curve} }};', "json")
-    secure = keys.of(keys.first) if is_encrypted else lambda socket: None
-    reader = readers.Dynamo(events, replay, block_size=BLOCK, secure=secure)
+    site.bridge(site.host, row + f' republish = {{ events = "{events}"; replay = "{replay}"; }};', "json")
+    reader = readers.Dynamo(events, replay, block_size=BLOCK)
     for number in (1, 2, 3):
         vllm.publish(store_marked(number))
     wait_for("all blocks are read", lambda: reader.read(50) and len(reader.held) == 3)
     assert list(reader.request(reader.batches[0]))
     reader.close()
-    flows = site.capture.stop()
-    found = {number for number, _ in tokens_on_line(flows, (1, 2, 3))}
-    assert found == (set() if is_encrypted else {1, 2, 3})
-    assert any(b"CURVE" in flow for flow in flows) == is_encrypted
+    assert {number for number, _ in tokens_on_line(site.capture.stop(), (1, 2, 3))} == {1, 2, 3}

@@ -344,12 +344,6 @@ void kvb_source_end_floods(struct kvb_source *source, uint64_t now_ns)
     (void)now_ns;
 }
 
-const char *kvb_source_refusal(const struct kvb_source *source)
-{
-    (void)source;
-    return "";
-}
-
 /* ---- Replays ---- */
 
 static void put_log(struct socket *socket, const struct fake_engine *engine, uint64_t from)
@@ -520,11 +514,6 @@ void kvb_zmq_expect(struct kvb_zmq *zmq, size_t publishers)
     (void)publishers;
 }
 
-void kvb_zmq_answer_handshakes(struct kvb_zmq *zmq)
-{
-    (void)zmq;
-}
-
 void kvb_zmq_free(struct kvb_zmq *zmq)
 {
     (void)zmq;
@@ -606,19 +595,6 @@ void kvb_event_server_close(struct kvb_event_server *server, int linger_ms)
 {
     (void)linger_ms;
     free(server);
-}
-
-bool kvb_event_server_take_keys(struct kvb_event_server *server, const struct kvb_curve *curve)
-{
-    (void)server;
-    (void)curve;
-    return true;
-}
-
-uint64_t kvb_event_server_take_refused(struct kvb_event_server *server)
-{
-    (void)server;
-    return 0;
 }
 
 uint64_t kvb_event_server_take_ended(struct kvb_event_server *server)

@@ -106,7 +106,6 @@ void kvb_zmq_free(struct kvb_zmq *zmq)
     kvb_zmq_close_run(zmq);
     kvb_reader_watch_free(zmq->reader_watch);
     for (size_t i = 0; i < kvb_max_zmq_contexts; i++) {
-        kvb_zmq_socket_close(&zmq->responders[i]);
         if (zmq->contexts[i]) {
             (void)zmq_ctx_term(zmq->contexts[i]); /* every socket is closed, linger is 0 */
         }
@@ -114,14 +113,9 @@ void kvb_zmq_free(struct kvb_zmq *zmq)
     free(zmq);
 }
 
-size_t kvb_zmq_context_number(size_t owner)
-{
-    return owner / owners_per_context % kvb_max_zmq_contexts;
-}
-
 void *kvb_zmq_context(struct kvb_zmq *zmq, size_t owner)
 {
-    void **place = &zmq->contexts[kvb_zmq_context_number(owner)];
+    void **place = &zmq->contexts[owner / owners_per_context % kvb_max_zmq_contexts];
 
     if (!*place) {
         void *context = zmq_ctx_new();

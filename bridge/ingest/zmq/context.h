@@ -41,10 +41,5 @@ void kvb_zmq_expect(struct kvb_zmq *zmq, size_t publishers);
  * was sent meanwhile. */
 int kvb_zmq_ping_ms(size_t publishers);
 
-/* Answers libzmq's requests whether an engine or a reader may connect to one of our listening
- * sockets with CURVE: see ingest/zmq/zap.h.  Call it at least a few times a second, because
- * handshakes wait for the answer. */
-void kvb_zmq_answer_handshakes(struct kvb_zmq *zmq);
-
 /* All sockets must be closed.  NULL is fine. */
 void kvb_zmq_free(struct kvb_zmq *zmq);

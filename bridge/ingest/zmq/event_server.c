@@ -1,6 +1,5 @@
 #include "ingest/zmq/event_server.h"
 
-#include "ingest/zmq/curve.h"
 #include "ingest/zmq/frames.h"
 #include "ingest/zmq/inside.h"
 #include "ingest/zmq/monitor.h"
@@ -33,13 +32,10 @@ struct reader_limit {
 static const struct reader_limit of_subscriber = { 32 << 10, 1 << 10 };
 static const struct reader_limit of_requester = { 1 << 20, 64 << 10 };
 
-/* A socket and its monitor.  With CURVE the monitor reports handshakes that failed, and
- * kvb_event_server_take_refused() reads it; such readers are known.  Without it, the watch reads
- * who connects. */
 struct server_socket {
-    void *socket; /* owned, like the next two; NULL: none */
-    void *monitor;
-    struct kvb_watched_readers *readers; /* NULL with CURVE */
+    void *socket;                        /* owned; NULL: none */
+    void *monitor;                       /* owned; read by the watch, which sees who connects */
+    struct kvb_watched_readers *readers; /* owned; NULL: not watched yet */
 };
 
 struct kvb_event_server {
@@ -48,8 +44,6 @@ struct kvb_event_server {
     size_t owner;
     struct server_socket xpub;
     struct server_socket router;
-    struct kvb_curve *curve; /* owned; NULL: none */
-    struct kvb_zap_rule zap; /* of both sockets */
     enum kvb_event_server_layout layout;
     size_t topic_len;
     uint8_t topic[kvb_event_topic_bytes];
@@ -100,27 +94,19 @@ static kvb_status open_socket(
     const char *address, struct server_socket *out)
 {
     void *context = kvb_zmq_context(server->zmq, server->owner);
-    char domain[kvb_zap_domain_bytes];
     const struct kvb_zmq_socket_options options = { .type = type,
                                                     .max_bytes = max_request_bytes,
-                                                    .is_ipv6 = strchr(address, '[') != NULL,
-                                                    .curve = server->curve,
-                                                    .domain = domain };
+                                                    .is_ipv6 = strchr(address, '[') != NULL };
 
     if (!context) {
         return KVB_IO;
     }
-    kvb_zap_write_domain(domain, server->owner);
     KVB_TRY(kvb_zmq_socket_open(context, &options, &out->socket));
     KVB_TRY(set_int(out->socket, ZMQ_TCP_MAXRT, given->stalled_ms));
     KVB_TRY(set_int(out->socket, ZMQ_RCVBUF, receive_buffer_bytes));
     KVB_TRY(type == ZMQ_XPUB ? set_xpub(out->socket) : set_router(out->socket));
-    KVB_TRY(kvb_zmq_monitor_open(
-        context, out->socket,
-        server->curve ? (int)kvb_failed_handshake_events : kvb_reader_watch_events, &out->monitor));
-    if (!server->curve) {
-        KVB_TRY(watch_readers_of(server, type == ZMQ_XPUB ? &of_subscriber : &of_requester, out));
-    }
+    KVB_TRY(kvb_zmq_monitor_open(context, out->socket, kvb_reader_watch_events, &out->monitor));
+    KVB_TRY(watch_readers_of(server, type == ZMQ_XPUB ? &of_subscriber : &of_requester, out));
     return kvb_poller_add_socket(server->poller, server->owner, kvb_ready_live, out->socket);
 }
 
@@ -135,14 +121,6 @@ static kvb_status open_server_sockets(
     }
     KVB_TRY(open_socket(server, options, ZMQ_ROUTER, options->replay, &server->router));
     return listen_at(server->router.socket, options->replay, detail);
-}
-
-/* Before the sockets listen, so that no reader is refused that is listed. */
-static kvb_status add_keys(struct kvb_event_server *server, const struct kvb_curve *curve)
-{
-    KVB_TRY(kvb_curve_copy(curve, &server->curve));
-    server->zap = (struct kvb_zap_rule){ .owner = server->owner, .curve = server->curve };
-    return curve ? kvb_zap_add(server->zmq, &server->zap) : KVB_OK;
 }
 
 kvb_status kvb_event_server_open(
@@ -160,10 +138,7 @@ kvb_status kvb_event_server_open(
     server->layout = options->layout;
     server->topic_len = strnlen(options->topic, sizeof server->topic);
     memcpy(server->topic, options->topic, server->topic_len);
-    kvb_status status = add_keys(server, options->curve);
-    if (status == KVB_OK) {
-        status = open_server_sockets(server, options, detail);
-    }
+    const kvb_status status = open_server_sockets(server, options, detail);
     if (status != KVB_OK) {
         kvb_event_server_close(server, 0);
         return status;
@@ -194,48 +169,14 @@ void kvb_event_server_close(struct kvb_event_server *server, int linger_ms)
     kvb_zmq_message_close(&server->message);
     close_socket(server, &server->xpub, linger_ms);
     close_socket(server, &server->router, linger_ms);
-    kvb_zap_remove(server->zmq, &server->zap);
-    kvb_curve_free(server->curve);
     free(server);
-}
-
-/* ---- Keys ---- */
-
-bool kvb_event_server_take_keys(struct kvb_event_server *server, const struct kvb_curve *curve)
-{
-    if (!kvb_curve_keeps_clients(server->curve, curve)) {
-        return false;
-    }
-    *server->curve = *curve; /* the next handshake is judged by it */
-    return true;
-}
-
-static uint64_t count_refused(const struct server_socket *one)
-{
-    uint64_t refused = 0;
-    uint16_t event = 0;
-    int value = 0;
-
-    while (one->monitor && !one->readers &&
-           kvb_zmq_monitor_next(one->monitor, &event, &value) == KVB_OK) {
-        refused += (event & kvb_failed_handshake_events) != 0;
-    }
-    return refused;
-}
-
-uint64_t kvb_event_server_take_refused(struct kvb_event_server *server)
-{
-    return count_refused(&server->xpub) + count_refused(&server->router);
 }
 
 uint64_t kvb_event_server_take_ended(struct kvb_event_server *server)
 {
-    uint64_t ended = 0;
+    uint64_t ended = kvb_reader_watch_take_ended(server->zmq->reader_watch, server->xpub.readers);
 
-    if (server->xpub.readers) {
-        ended += kvb_reader_watch_take_ended(server->zmq->reader_watch, server->xpub.readers);
-    }
-    if (server->router.readers) {
+    if (server->router.readers) { /* else: no replay socket */
         ended += kvb_reader_watch_take_ended(server->zmq->reader_watch, server->router.readers);
     }
     return ended;
@@ -260,11 +201,9 @@ bool kvb_event_server_receive(
 
     kvb_zmq_message_close(&server->message);
     if (kvb_zmq_message_receive(server->xpub.socket, &server->message) == KVB_OK) {
-        if (server->xpub.readers) {
-            kvb_reader_watch_subscribed(
-                server->zmq->reader_watch, server->xpub.readers,
-                zmq_msg_get(&server->message.parts[0], ZMQ_SRCFD));
-        }
+        kvb_reader_watch_subscribed(
+            server->zmq->reader_watch, server->xpub.readers,
+            zmq_msg_get(&server->message.parts[0], ZMQ_SRCFD));
         if (is_subscription(server, &server->message.frames)) {
             received.kind = KVB_EVENT_SUBSCRIBED;
         }

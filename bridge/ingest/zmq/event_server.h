@@ -20,8 +20,7 @@
  * has the same one.  A reader that is too slow loses batches of the XPUB above its high-water mark,
  * as with an engine.  When a reply cannot be queued, the caller sends it again.
  *
- * With CURVE only readers whose public keys are listed can connect, and all frames are encrypted.
- * Without it anybody can connect who reaches the address.
+ * Anybody can connect who reaches the address.
  *
  * ZMQ heartbeats are off, because some readers' libraries do not support them.  Instead the kernel
  * ends the TCP connection of a reader that has acknowledged or taken nothing for stalled_ms
@@ -32,9 +31,8 @@
  * Memory:  of batches that wait for subscribers, at most 100,000, and over TCP at most those of
  *          about stalled_ms, while none of them takes a little now and then.  A batch is kept once,
  *          however many it waits for, and some 200 bytes for each of these.  Of replies that wait
- *          for a reader, 256.  A reader without CURVE may bring 32 KiB of subscriptions, and 1 KiB
- *          a second from then on. */
-struct kvb_curve;
+ *          for a reader, 256.  A reader may bring 32 KiB of subscriptions, and 1 KiB a second from
+ *          then on. */
 struct kvb_event_server;
 
 enum { kvb_event_topic_bytes = 512 };
@@ -50,9 +48,8 @@ struct kvb_event_server_options {
     const char *topic;
     int stalled_ms; /* 0: the kernel's own limit, which is some 15 minutes */
     enum kvb_event_server_layout layout;
-    struct kvb_poller *poller;     /* borrowed */
-    size_t owner;                  /* number in the poller; input is kvb_ready_live */
-    const struct kvb_curve *curve; /* copied; NULL: no encryption */
+    struct kvb_poller *poller; /* borrowed */
+    size_t owner;              /* number in the poller; input is kvb_ready_live */
 };
 
 /* KVB_AGAIN      the socket cannot listen at an address: detail says why; try again later
@@ -65,18 +62,9 @@ kvb_status kvb_event_server_open(
  * is fine. */
 void kvb_event_server_close(struct kvb_event_server *server, int linger_ms);
 
-/* With CURVE: takes new keys without disconnecting anybody.  False: a reader is no longer listed or
- * our own key is another one, and nothing has changed; close the server and open it again, which
- * disconnects all readers. */
-bool kvb_event_server_take_keys(struct kvb_event_server *server, const struct kvb_curve *curve);
-
-/* Without CURVE: how many readers were disconnected since the last call, because they sent more
+/* How many readers were disconnected since the last call, because they sent more
  * than readers do (ingest/zmq/reader_watch.h). */
 uint64_t kvb_event_server_take_ended(struct kvb_event_server *server);
-
-/* With CURVE: how many handshakes have failed since the last call, because the reader does not use
- * CURVE, does not have our public key, or is not listed.  Call it a few times a second. */
-uint64_t kvb_event_server_take_refused(struct kvb_event_server *server);
 
 enum kvb_event_server_input { KVB_EVENT_SUBSCRIBED, KVB_EVENT_REQUEST, KVB_EVENT_IGNORED };
 

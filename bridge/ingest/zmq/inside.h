@@ -4,17 +4,14 @@
 #include "ingest/zmq/message.h"
 #include "ingest/zmq/reader_watch.h"
 #include "ingest/zmq/source.h"
-#include "ingest/zmq/zap.h"
 
 enum { kvb_max_zmq_contexts = 16 };
 
 /* Private to ingest/zmq/: the contexts. */
 struct kvb_zmq {
-    void *contexts[kvb_max_zmq_contexts];   /* owned; NULL: not opened yet */
-    void *responders[kvb_max_zmq_contexts]; /* owned; ZAP sockets; NULL: not needed yet */
-    struct kvb_zap_rule *rules;             /* borrowed from the sources */
-    struct kvb_reader_watch *reader_watch;  /* owned; NULL: no event server was opened yet */
-    size_t publishers;                      /* there will be so many soon: kvb_zmq_expect() */
+    void *contexts[kvb_max_zmq_contexts];  /* owned; NULL: not opened yet */
+    struct kvb_reader_watch *reader_watch; /* owned; NULL: no event server was opened yet */
+    size_t publishers;                     /* there will be so many soon: kvb_zmq_expect() */
 
     /* The messages of the last receive.  All sources share this buffer, which saves memory with a
      * thousand sources. */
@@ -25,8 +22,5 @@ struct kvb_zmq {
 /* The context for the sockets of this owner of the poller.  NULL: it cannot be opened; errno says
  * why. */
 void *kvb_zmq_context(struct kvb_zmq *zmq, size_t owner);
-
-/* The index of that context. */
-size_t kvb_zmq_context_number(size_t owner);
 
 void kvb_zmq_close_run(struct kvb_zmq *zmq);

@@ -1,8 +1,5 @@
 #include "ingest/zmq/socket.h"
 
-#include "ingest/zmq/curve.h"
-
-#include <string.h>
 #include <zmq.h>
 
 /* The timeout is of an answer to a ping.  The grace is the peer's: without a ping for the period
@@ -47,32 +44,6 @@ static kvb_status set_ints(void *socket, const struct option *options, size_t co
     return KVB_OK;
 }
 
-static kvb_status set_key(void *socket, int option, const uint8_t key[kvb_curve_key_bytes])
-{
-    return zmq_setsockopt(socket, option, key, kvb_curve_key_bytes) == 0 ? KVB_OK : KVB_IO;
-}
-
-/* After a failure the socket must not be used, because it would not encrypt. */
-static kvb_status set_curve(void *socket, const struct kvb_zmq_socket_options *options)
-{
-    const int yes = 1;
-    const struct kvb_curve *curve = options->curve;
-
-    if (!curve) {
-        return KVB_OK;
-    }
-    KVB_TRY(set_key(socket, ZMQ_CURVE_SECRETKEY, curve->secret_key));
-    if (!options->domain) {
-        KVB_TRY(set_key(socket, ZMQ_CURVE_PUBLICKEY, curve->public_key));
-        return set_key(socket, ZMQ_CURVE_SERVERKEY, curve->server_key);
-    }
-    return zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &yes, sizeof yes) == 0 &&
-                   zmq_setsockopt(
-                       socket, ZMQ_ZAP_DOMAIN, options->domain, strlen(options->domain)) == 0
-               ? KVB_OK
-               : KVB_IO;
-}
-
 static kvb_status set_options(void *socket, const struct kvb_zmq_socket_options *options)
 {
     const bool pings = options->heartbeat_ms > 0;
@@ -90,7 +61,6 @@ static kvb_status set_options(void *socket, const struct kvb_zmq_socket_options 
 
     KVB_TRY(set_ints(socket, common, sizeof common / sizeof common[0]));
     KVB_TRY(set_ints(socket, own, sizeof own / sizeof own[0]));
-    KVB_TRY(set_curve(socket, options));
     /* Otherwise one frame may announce any length, and its memory is allocated. */
     if (zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &options->max_bytes, sizeof options->max_bytes) !=
         0) {

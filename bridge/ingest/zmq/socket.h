@@ -31,15 +31,11 @@
  * owner opens another SUB.
  *
  * Threads: only the thread that made it. */
-struct kvb_curve;
-
 struct kvb_zmq_socket_options {
     int type;          /* ZMQ_SUB, ZMQ_DEALER */
     int heartbeat_ms;  /* period of pings, answered within a second; 0: no pings */
     int64_t max_bytes; /* of one frame: a peer that sends a larger one is disconnected */
     bool is_ipv6;      /* its address is an IPv6 address */
-    const struct kvb_curve *curve; /* borrowed for the call; NULL: no encryption */
-    const char *domain;            /* ZAP domain of a listening socket; NULL: it connects */
 };
 
 /* On KVB_OK the caller closes *out_socket.  KVB_IO: errno says why */

@@ -4,7 +4,6 @@
 #include "core/limits.h"
 #include "ingest/dns/named_endpoint.h"
 #include "ingest/zmq/connection.h"
-#include "ingest/zmq/curve.h"
 #include "ingest/zmq/inside.h"
 #include "ingest/zmq/monitor.h"
 #include "ingest/zmq/peers.h"
@@ -58,16 +57,6 @@ struct renewal {
 /* The outcome of the newest attempt to connect, since its host was last looked up. */
 enum attempt { ATTEMPT_RUNS, ATTEMPT_WAS_LOST /* after success */, ATTEMPT_FAILED };
 
-/* The likely reason of a failed handshake. */
-enum refusal {
-    REFUSAL_NONE,
-    REFUSAL_OF_OUR_KEY,
-    REFUSAL_NO_CURVE_THERE,
-    REFUSAL_NO_CURVE_HERE,
-    REFUSAL_CLOSED,
-    REFUSAL_OF_ITS_KEY,
-};
-
 struct kvb_source {
     struct kvb_zmq *zmq; /* borrowed, like the three below */
     void *context;
@@ -87,9 +76,6 @@ struct kvb_source {
     struct kvb_backlog backlogs[max_backlogs]; /* a connecting SUB uses the first */
     size_t next_backlog;                       /* the place that the next connection takes */
     struct kvb_source_counters counters;
-    struct kvb_curve *curve; /* owned; NULL: none */
-    struct kvb_zap_rule zap; /* of a bound SUB with CURVE */
-    enum refusal refusal;
     struct kvb_named_endpoint events;
     enum attempt attempt; /* to the address of events */
     struct kvb_named_endpoint replay;
@@ -122,22 +108,18 @@ static kvb_status open_monitor(struct kvb_source *source)
 
 static kvb_status open_event_sub(struct kvb_source *source)
 {
-    char domain[kvb_zap_domain_bytes];
     const struct kvb_zmq_socket_options as = { .type = ZMQ_SUB,
                                                .heartbeat_ms =
                                                    kvb_zmq_ping_ms(source->zmq->publishers),
                                                .max_bytes = kvb_max_payload_bytes,
                                                .is_ipv6 =
-                                                   kvb_named_endpoint_is_ipv6(&source->events),
-                                               .curve = source->curve,
-                                               .domain = source->is_bound ? domain : NULL };
+                                                   kvb_named_endpoint_is_ipv6(&source->events) };
     char address[kvb_zmq_address_bytes];
 
     source->is_lost = false;
     for (size_t i = 0; i < max_backlogs; i++) {
         source->backlogs[i].connection = kvb_connection_none();
     }
-    kvb_zap_write_domain(domain, source->owner);
     kvb_named_endpoint_write(&source->events, address);
     KVB_TRY(kvb_zmq_socket_open(source->context, &as, &source->sub));
     source->listens_to_all = false;
@@ -207,20 +189,6 @@ static kvb_status connect_first(struct kvb_source *source)
                : KVB_OK;
 }
 
-/* Copies the keys, and adds the ZAP rule of a bound SUB before it listens. */
-static kvb_status copy_curve(struct kvb_source *source, const struct kvb_curve *curve)
-{
-    KVB_TRY(kvb_curve_copy(curve, &source->curve));
-    source->zap = (struct kvb_zap_rule){ .owner = source->owner, .curve = source->curve };
-    return curve && source->is_bound ? kvb_zap_add(source->zmq, &source->zap) : KVB_OK;
-}
-
-static void drop_curve(struct kvb_source *source)
-{
-    kvb_zap_remove(source->zmq, &source->zap);
-    kvb_curve_free(source->curve);
-}
-
 kvb_status kvb_source_open(
     struct kvb_zmq *zmq, const struct kvb_source_options *options, struct kvb_source **out_source,
     struct kvb_detail *detail)
@@ -241,9 +209,6 @@ kvb_status kvb_source_open(
     (void)zmq_msg_init(&source->reply.payload); /* cannot fail */
     kvb_peers_init(&source->peers);
     kvb_status status = set_source_addresses(source, options);
-    if (status == KVB_OK) {
-        status = copy_curve(source, options->curve);
-    }
     if (status == KVB_OK) {
         status = connect_first(source);
     }
@@ -266,7 +231,6 @@ void kvb_source_close(struct kvb_source *source)
     kvb_source_replay_stop(source);
     close_event_sub(source);
     kvb_peers_done(&source->peers);
-    drop_curve(source);
     free(source);
 }
 
@@ -456,57 +420,6 @@ static void subscribe_new_connection(struct kvb_source *source)
     source->is_drained = false;
 }
 
-/* The likely reason of a failed handshake.  A client with the wrong server_key only sees that the
- * connection is closed, because the server cannot decrypt the client's first command. */
-static enum refusal classify_failure(const struct kvb_source *source, uint16_t event, int value)
-{
-    const bool is_mismatch = event == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL &&
-                             value == ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
-
-    if (source->is_bound) {
-        return source->curve ? REFUSAL_OF_ITS_KEY : REFUSAL_NONE;
-    }
-    if (is_mismatch) {
-        return source->curve ? REFUSAL_NO_CURVE_THERE : REFUSAL_NO_CURVE_HERE;
-    }
-    if (!source->curve) {
-        return REFUSAL_NONE;
-    }
-    return event == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH ? REFUSAL_OF_OUR_KEY : REFUSAL_CLOSED;
-}
-
-static void note_handshake_failure(struct kvb_source *source, uint16_t event, int value)
-{
-    const enum refusal refusal = classify_failure(source, event, value);
-
-    if (source->is_bound) {
-        kvb_peers_failed(&source->peers);
-    }
-    if (refusal != REFUSAL_NONE) {
-        source->refusal = refusal;
-        source->counters.refusals++;
-    }
-}
-
-const char *kvb_source_refusal(const struct kvb_source *source)
-{
-    static const char *const texts[] = {
-        [REFUSAL_NONE] = "",
-        [REFUSAL_OF_OUR_KEY] = "the engine refused our CURVE key: add our public key to its list",
-        [REFUSAL_NO_CURVE_THERE] =
-            "the engine does not use CURVE: give it keys, or leave `curve` out",
-        [REFUSAL_NO_CURVE_HERE] =
-            "the engine requires CURVE or another mechanism: set `curve` of this worker",
-        [REFUSAL_CLOSED] = "the engine closed the connection during the CURVE handshake: "
-                           "server_key_file may not hold its key, or it does not use CURVE",
-        [REFUSAL_OF_ITS_KEY] =
-            "the handshake of a peer that connected failed: its public key may be missing in "
-            "client_keys_file, or it does not have our public key, or it does not use CURVE",
-    };
-
-    return texts[source->refusal];
-}
-
 static void
 follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_source_link *link)
 {
@@ -529,7 +442,6 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
         source->attempt = ATTEMPT_RUNS;
         kvb_address_choice_connected(&source->events.choice);
         source->renewal.retry = RETRY_NOT_OWED;
-        source->refusal = REFUSAL_NONE;
         kvb_peers_shook_hands(&source->peers);
         break;
     case ZMQ_EVENT_DISCONNECTED:
@@ -546,9 +458,9 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
         source->is_loss_new = false;
         break;
     default:
-        if (event & kvb_failed_handshake_events) {
-            note_handshake_failure(source, event, fd);
-        } /* else: the monitor stopped */
+        if (source->is_bound && (event & kvb_failed_handshake_events) != 0) {
+            kvb_peers_failed(&source->peers);
+        } /* else: the monitor stopped, or a new attempt follows */
     }
 }
 
@@ -568,9 +480,6 @@ struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source)
     }
     source->is_drained = false;
     const size_t engines = kvb_peers_count(&source->peers);
-    if (source->is_bound && engines > 0) {
-        source->refusal = REFUSAL_NONE; /* others are only counted */
-    }
     link.is_up = source->is_bound ? engines == 1 : source->is_up;
     link.is_crowded = source->is_bound && engines > 1;
     return link;
@@ -650,14 +559,12 @@ static const char *reason_of(const struct kvb_source *source)
     if (!source->sub) {
         return "its sockets could not be opened";
     }
-    if (source->refusal != REFUSAL_NONE) {
-        return kvb_source_refusal(source);
-    }
     if (renewal->retry == RETRY_NOT_OWED) {
         return "no handshake and no new attempt for 30 s";
     }
-    return renewal->was_up ? "protocol error: a message above 16 MiB, or bytes that are not ZMTP"
-                           : "handshake failed: another protocol or socket type at this port";
+    return renewal->was_up
+               ? "protocol error: a message above 16 MiB, or bytes that are not ZMTP"
+               : "handshake failed: another protocol, socket type or ZMQ mechanism at this port";
 }
 
 static kvb_status
@@ -761,8 +668,7 @@ static kvb_status open_dealer(struct kvb_source *source)
     const struct kvb_zmq_socket_options as = { .type = ZMQ_DEALER,
                                                .max_bytes = kvb_max_payload_bytes,
                                                .is_ipv6 =
-                                                   kvb_named_endpoint_is_ipv6(&source->replay),
-                                               .curve = source->curve };
+                                                   kvb_named_endpoint_is_ipv6(&source->replay) };
     char address[kvb_zmq_address_bytes];
 
     kvb_named_endpoint_write(&source->replay, address);

@@ -9,7 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct kvb_curve;
 struct kvb_networks;
 struct kvb_resolver;
 struct kvb_poller;
@@ -52,7 +51,6 @@ struct kvb_source_options {
     size_t owner;                        /* number of this source in the poller */
     struct kvb_resolver *resolver;       /* borrowed; NULL: all hosts are numeric */
     const struct kvb_networks *networks; /* permitted addresses; borrowed; NULL: all */
-    const struct kvb_curve *curve;       /* copied; NULL: no encryption */
 };
 
 /* Succeeds even when a host is not resolved yet: kvb_source_renew() connects later.
@@ -125,7 +123,6 @@ struct kvb_source_counters {
     uint64_t cuts;            /* replays that were larger than max_replay_bytes */
     uint64_t protocol_errors; /* connections that a protocol error ended */
     uint64_t renewals;        /* times that the SUB was opened again */
-    uint64_t refusals;        /* handshakes that failed, probably because of keys */
     uint64_t floods;          /* connections that were ended because too much waited */
 };
 
@@ -144,10 +141,6 @@ const struct kvb_source_strays *kvb_source_strays(const struct kvb_source *sourc
  * subscribed to, so nothing else shows that the topic is wrong.  Messages of other topics are
  * counted and dropped. */
 void kvb_source_listen_to_all(struct kvb_source *source, bool listens);
-
-/* Why the newest handshake failed, when keys are the likely reason; "" after one has succeeded. For
- * a bound socket: "" while an engine is connected.  Static. */
-const char *kvb_source_refusal(const struct kvb_source *source);
 
 /* Borrowed; valid until the source is closed. */
 const struct kvb_source_counters *kvb_source_count(const struct kvb_source *source);

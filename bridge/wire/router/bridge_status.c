@@ -50,9 +50,6 @@ write_stream_identity(struct kvb_json_writer *json, const struct kvb_stream_repo
     kvb_json_write_pair_text(json, "endpoint", stream->endpoint);
     kvb_json_write_pair_text(json, "origin", stream->origin);
     kvb_json_write_pair_bool(json, "id_made", stream->is_id_made);
-    if (stream->is_encrypted) {
-        kvb_json_write_pair_bool(json, "curve", true);
-    }
     kvb_json_write_pair_text(json, "model", beat->model);
     if (stream->model_rule && stream->model_rule[0] != '\0') {
         kvb_json_write_pair_text(json, "model_rule", stream->model_rule);
@@ -93,10 +90,6 @@ write_republish(struct kvb_json_writer *json, const struct kvb_republish_report 
     kvb_json_write_pair_text(json, "events", republish->events);
     if (republish->replay[0] != '\0') {
         kvb_json_write_pair_text(json, "replay", republish->replay);
-    }
-    if (republish->is_encrypted) {
-        kvb_json_write_pair_bool(json, "curve", true);
-        kvb_json_write_pair_u64(json, "handshakes_failed", republish->refused);
     }
     kvb_json_write_pair_u64(json, "blocks", republish->blocks);
     kvb_json_write_pair_u64(json, "left_out", republish->left_out);

@@ -18,8 +18,6 @@ enum { kvb_bridge_id_bytes = 64 };
 struct kvb_republish_report {
     const char *events;   /* address; borrowed, like the other texts; NULL: not republished */
     const char *replay;   /* address; "": none */
-    bool is_encrypted;    /* its sockets use CURVE */
-    uint64_t refused;     /* with CURVE, handshakes of readers that failed */
     uint64_t blocks;      /* blocks that readers know */
     uint64_t left_out;    /* blocks that the engine holds and that are not sent to readers */
     uint64_t next_number; /* sequence number of the next batch */
@@ -44,7 +42,6 @@ struct kvb_stream_report {
     const char *model_rule;         /* borrowed: what named a pod's model; "" or NULL: no pod */
     bool is_id_made;                /* worker_id is derived from the address: none is configured */
     uint32_t configured_block_size; /* beat has the engine's, once it is known */
-    bool is_encrypted;              /* its sockets use CURVE */
     const char *why;                /* borrowed; what an operator should know; "": nothing */
     struct kvb_republish_report republish;
 };

@@ -1,7 +1,6 @@
 #include "kvb_test.h"
 
 #include "fail_alloc.h"
-#include "ingest/zmq/curve.h"
 #include "ingest/zmq/event_server.h"
 
 #include <netinet/in.h>
@@ -25,23 +24,17 @@ static char events[128];
 static char replay[128];
 static char folder[64];
 
-static void open_server_with(enum kvb_event_server_layout layout, const struct kvb_curve *curve)
+static void open_server(enum kvb_event_server_layout layout)
 {
     const struct kvb_event_server_options options = { .events = events,
                                                       .replay = replay,
                                                       .topic = "kv@here@model",
                                                       .layout = layout,
                                                       .poller = poller,
-                                                      .owner = owner,
-                                                      .curve = curve };
+                                                      .owner = owner };
     struct kvb_detail detail = { .text = "" };
 
     assert_ok(kvb_event_server_open(zmq, &options, &server, &detail));
-}
-
-static void open_server(enum kvb_event_server_layout layout)
-{
-    open_server_with(layout, NULL);
 }
 
 static int begin_server(void **state)
@@ -72,31 +65,7 @@ static int end_server(void **state)
     return 0;
 }
 
-struct key_pair {
-    uint8_t public[kvb_curve_key_bytes];
-    uint8_t secret[kvb_curve_key_bytes];
-};
-
-static struct key_pair make_keys(void)
-{
-    struct key_pair pair;
-    char public[41];
-    char secret[41];
-
-    assert_int_equal(zmq_curve_keypair(public, secret), 0);
-    assert_non_null(zmq_z85_decode(pair.public, public));
-    assert_non_null(zmq_z85_decode(pair.secret, secret));
-    return pair;
-}
-
-static void set_reader_key(void *socket, int option, const uint8_t *key)
-{
-    assert_int_equal(zmq_setsockopt(socket, option, key, kvb_curve_key_bytes), 0);
-}
-
-/* own: the client's keys; of_server: the server's public key. NULL: without CURVE. */
-static void *connect_reader_with(
-    int type, const char *address, const struct key_pair *own, const struct key_pair *of_server)
+static void *connect_reader(int type, const char *address)
 {
     const int limit = wait_ms;
     const int linger = 0;
@@ -105,18 +74,8 @@ static void *connect_reader_with(
     assert_non_null(socket);
     assert_int_equal(zmq_setsockopt(socket, ZMQ_RCVTIMEO, &limit, sizeof limit), 0);
     assert_int_equal(zmq_setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger), 0);
-    if (own) {
-        set_reader_key(socket, ZMQ_CURVE_PUBLICKEY, own->public);
-        set_reader_key(socket, ZMQ_CURVE_SECRETKEY, own->secret);
-        set_reader_key(socket, ZMQ_CURVE_SERVERKEY, of_server->public);
-    }
     assert_int_equal(zmq_connect(socket, address), 0);
     return socket;
-}
-
-static void *connect_reader(int type, const char *address)
-{
-    return connect_reader_with(type, address, NULL, NULL);
 }
 
 /* The next message from a reader. */
@@ -126,7 +85,6 @@ static struct kvb_event_server_received receive(void)
 
     for (int i = 0; i < wait_ms && !kvb_event_server_receive(server, &received); i++) {
         assert_ok(kvb_poller_wait(poller, 1));
-        kvb_zmq_answer_handshakes(zmq);
     }
     return received;
 }
@@ -300,106 +258,6 @@ static void a_subscriber_that_reads_nothing_is_disconnected(void **state)
     (void)zmq_close(reader);
 }
 
-static void *subscribe_with(const struct key_pair *own, const struct key_pair *of_server)
-{
-    void *reader = connect_reader_with(ZMQ_SUB, events, own, of_server);
-
-    assert_int_equal(zmq_setsockopt(reader, ZMQ_SUBSCRIBE, "", 0), 0);
-    return reader;
-}
-
-static void assert_batch(void *reader)
-{
-    assert_frame(reader, "kv@here@model", 13, false);
-    assert_frame(reader, seq_7, 8, false);
-    assert_frame(reader, payload.data, payload.len, true);
-}
-
-/* Waits for this many failed handshakes. No reader may subscribe or send a request meanwhile. */
-static void wait_refused(uint64_t count)
-{
-    struct kvb_event_server_received received;
-    uint64_t refused = 0;
-
-    for (int i = 0; i < wait_ms && refused < count; i++) {
-        assert_ok(kvb_poller_wait(poller, 1));
-        kvb_zmq_answer_handshakes(zmq);
-        assert_false(kvb_event_server_receive(server, &received));
-        refused += kvb_event_server_take_refused(server);
-    }
-    assert_true(refused >= count);
-}
-
-static struct kvb_curve curve_of(const struct key_pair *own, const struct key_pair *client)
-{
-    struct kvb_curve curve = { .client_count = 1 };
-
-    memcpy(curve.public_key, own->public, kvb_curve_key_bytes);
-    memcpy(curve.secret_key, own->secret, kvb_curve_key_bytes);
-    memcpy(curve.client_keys[0], client->public, kvb_curve_key_bytes);
-    return curve;
-}
-
-static void with_keys_only_listed_readers_receive(void **state)
-{
-    (void)state;
-    const struct key_pair own = make_keys();
-    const struct key_pair listed = make_keys();
-    const struct key_pair stranger = make_keys();
-    const struct kvb_curve curve = curve_of(&own, &listed);
-
-    open_server_with(KVB_EVENT_REPLY_TOPIC, &curve);
-    void *reader = subscribe_with(&listed, &own);
-    assert_int_equal(receive().kind, KVB_EVENT_SUBSCRIBED);
-    void *asking = connect_reader_with(ZMQ_DEALER, replay, &listed, &own);
-    send_request(asking);
-    const struct kvb_event_server_received request = receive();
-    assert_int_equal(request.kind, KVB_EVENT_REQUEST);
-    assert_int_equal(kvb_event_server_take_refused(server), 0);
-
-    void *others[] = { subscribe_with(&stranger, &own),    /* a key that is not listed */
-                       subscribe_with(&listed, &stranger), /* the public key of another server */
-                       subscribe_with(NULL, NULL),
-                       connect_reader_with(ZMQ_DEALER, replay, &stranger, &own),
-                       connect_reader_with(ZMQ_DEALER, replay, NULL, NULL) };
-    wait_refused(5);
-    assert_ok(kvb_event_server_publish(server, 7, payload));
-    assert_batch(reader);
-    assert_ok(kvb_event_server_reply(server, request.identity, 7, payload));
-    assert_frame(asking, "", 0, false);
-    assert_batch(asking);
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        assert_int_equal(zmq_recv(others[i], NULL, 0, ZMQ_DONTWAIT), -1);
-        (void)zmq_close(others[i]);
-    }
-    (void)zmq_close(asking);
-    (void)zmq_close(reader);
-}
-
-static void an_added_key_disconnects_nobody_and_a_removed_key_needs_a_new_server(void **state)
-{
-    (void)state;
-    const struct key_pair own = make_keys();
-    const struct key_pair first = make_keys();
-    const struct key_pair second = make_keys();
-    const struct kvb_curve one = curve_of(&own, &first);
-    struct kvb_curve two = curve_of(&own, &second);
-
-    open_server_with(KVB_EVENT_REPLY_TOPIC, &one);
-    void *reader = subscribe_with(&first, &own);
-    assert_int_equal(receive().kind, KVB_EVENT_SUBSCRIBED);
-    assert_false(kvb_event_server_take_keys(server, &two));
-    memcpy(two.client_keys[two.client_count++], first.public, kvb_curve_key_bytes);
-    assert_true(kvb_event_server_take_keys(server, &two));
-    void *later = subscribe_with(&second, &own);
-    assert_int_equal(receive().kind, KVB_EVENT_SUBSCRIBED);
-    assert_ok(kvb_event_server_publish(server, 7, payload));
-    assert_batch(reader);
-    assert_batch(later);
-    (void)zmq_close(reader);
-    (void)zmq_close(later);
-}
-
 static void a_foreign_address_is_an_error_and_leaves_nothing_open(void **state)
 {
     (void)state;
@@ -435,8 +293,6 @@ int main(void)
         SERVED(replies_go_to_the_reader_in_either_layout),
         SERVED(a_slow_reader_is_full_and_one_that_never_was_is_not_found),
         SERVED(a_subscriber_that_reads_nothing_is_disconnected),
-        SERVED(with_keys_only_listed_readers_receive),
-        SERVED(an_added_key_disconnects_nobody_and_a_removed_key_needs_a_new_server),
         SERVED(a_foreign_address_is_an_error_and_leaves_nothing_open),
         SERVED(survives_each_failing_allocation),
     };

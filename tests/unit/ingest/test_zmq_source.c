@@ -692,7 +692,7 @@ static void an_engine_is_received_again_after_another_socket_used_its_port(void 
     begin(&world);
     wait_until_link(&world, true);
     bind_again(&world, open_socket(world.context, ZMQ_REP));
-    assert_non_null(strstr(look_until(&world, false, 1), "another protocol or socket type"));
+    assert_non_null(strstr(look_until(&world, false, 1), "another protocol, socket type"));
     assert_true(kvb_source_count(world.source)->protocol_errors >= 1);
     bind_again(&world, open_publisher(world.context));
     (void)look_until(&world, true, 0);

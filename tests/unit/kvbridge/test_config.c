@@ -133,8 +133,7 @@ static void mistakes_in_republish_are_named(void **state)
     }
 }
 
-/* more: further keys of the group. */
-static size_t count_warnings_of_republish(const char *address, const char *more)
+static size_t count_warnings_of_republish(const char *address)
 {
     struct config_file file;
     struct kvb_conf_errors errors = { 0 };
@@ -144,9 +143,9 @@ static size_t count_warnings_of_republish(const char *address, const char *more)
 
     (void)snprintf(
         text, sizeof text,
-        PUBLISH "workers = (" WORKER(
-            "1", "events = \"tcp://h:1\"; republish = { events = \"%s\"; %s };") ");",
-        address, more);
+        PUBLISH
+        "workers = (" WORKER("1", "events = \"tcp://h:1\"; republish = { events = \"%s\"; };") ");",
+        address);
     config_file_write(&file, text, strlen(text));
     assert_ok(kvb_bridge_config_read(file.path, &config, &errors));
     for (size_t i = 0; i < errors.warning_count; i++) {
@@ -167,61 +166,28 @@ static void republishing_beyond_this_host_is_a_warning(void **state)
                                           "tcp://[::1]:5657", "ipc:///run/kv" };
 
     for (size_t i = 0; i < KVB_COUNT_OF(open); i++) {
-        assert_int_equal(count_warnings_of_republish(open[i], ""), 1);
+        assert_int_equal(count_warnings_of_republish(open[i]), 1);
     }
     for (size_t i = 0; i < KVB_COUNT_OF(closed); i++) {
-        assert_int_equal(count_warnings_of_republish(closed[i], ""), 0);
+        assert_int_equal(count_warnings_of_republish(closed[i]), 0);
     }
 }
 
-/* The keys in the manual page of zmq_curve_keypair(). */
-static const char secret_key[] = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs";
-static const char public_key[] = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID";
-
-static void with_keys_of_readers_any_address_is_accepted(void **state)
-{
-    (void)state;
-    struct config_file secret;
-    struct config_file public;
-    char more[512];
-
-    config_file_write(&secret, secret_key, strlen(secret_key));
-    assert_int_equal(chmod(secret.path, 0600), 0);
-    config_file_write(&public, public_key, strlen(public_key));
-    (void)snprintf(
-        more, sizeof more,
-        "curve = { secret_key_file = \"%s\"; public_key_file = \"%s\"; client_keys_file = "
-        "\"%s\"; };",
-        secret.path, public.path, public.path);
-    assert_int_equal(count_warnings_of_republish("tcp://*:5657", more), 0);
-    config_file_remove(&secret);
-    config_file_remove(&public);
-}
-
-static void mistakes_in_keys_of_readers_are_named(void **state)
+static void a_key_that_is_gone_is_named_with_what_serves_instead(void **state)
 {
     (void)state;
     assert_wrong(
         PUBLISH "workers = (" WORKER(
-            "1", "events = \"tcp://h:1\";\n"
-                 "republish = { events = \"tcp://*:5\";\n"
-                 "curve = { public_key_file = \"/absent\"; }; };") ");",
-        "4: workers[0].republish.curve.secret_key_file: is missing: name the file of this",
-        "4: workers[0].republish.curve.client_keys_file: is missing: name a file with the public "
-        "keys of readers");
-    assert_wrong(
-        PUBLISH "workers = (" WORKER(
-            "1", "events = \"tcp://h:1\";\n"
-                 "republish = { events = \"tcp://*:5\";\n"
-                 "curve = { secret_key_file = \"/absent\"; client_keys_file = \"/absent\"; }; "
-                 "};") ");",
-        "4: workers[0].republish.curve: secret_key_file: cannot read /absent");
-    assert_wrong(
-        PUBLISH "workers = (" WORKER(
-            "1", "events = \"tcp://h:1\";\n"
-                 "republish = { events = \"tcp://*:5\";\n"
-                 "curve = { server_key_file = \"/absent\"; }; };") ");",
-        "4: workers[0].republish.curve.server_key_file: unknown key");
+            "1",
+            "events = \"tcp://h:1\"; curve = { }; republish = { curve = { }; };") ");\n"
+                                                                                  "dns = { name = "
+                                                                                  "\"h\"; model = "
+                                                                                  "\"m\"; "
+                                                                                  "block_size = "
+                                                                                  "16; curve = { "
+                                                                                  "}; };",
+        "3: dns.curve: this key is gone: no engine uses CURVE; keep the sockets on loopback",
+        "2: workers[0].curve: this key is gone", "2: workers[0].republish.curve: this key is gone");
 }
 
 /* A pool whose events contain no tokens, beside engines whose events do. */
@@ -904,8 +870,7 @@ int main(void)
         cmocka_unit_test(republishing_is_off_unless_an_address_is_given),
         cmocka_unit_test(mistakes_in_republish_are_named),
         cmocka_unit_test(republishing_beyond_this_host_is_a_warning),
-        cmocka_unit_test(with_keys_of_readers_any_address_is_accepted),
-        cmocka_unit_test(mistakes_in_keys_of_readers_are_named),
+        cmocka_unit_test(a_key_that_is_gone_is_named_with_what_serves_instead),
         cmocka_unit_test(survives_every_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -100,13 +100,6 @@ __wrap_kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const char *
     return KVB_AGAIN;
 }
 
-const char *__wrap_kvb_source_refusal(const struct kvb_source *source);
-const char *__wrap_kvb_source_refusal(const struct kvb_source *source)
-{
-    (void)source;
-    return "";
-}
-
 size_t __wrap_kvb_bus_max_payload(const struct kvb_bus *bus);
 size_t __wrap_kvb_bus_max_payload(const struct kvb_bus *bus)
 {

@@ -207,12 +207,6 @@ static void put_uid(struct kvb_worker_config *worker)
     (void)snprintf(worker->pod_uid, sizeof worker->pod_uid, "1c8f");
 }
 
-/* Another key in the same file changes the digest. */
-static void put_curve_digest(struct kvb_worker_config *worker)
-{
-    worker->curve.digest = 5;
-}
-
 typedef void worker_change(struct kvb_worker_config *worker);
 typedef void
 changes_check(const struct kvb_member_changes *changes, const struct kvb_members *after);
@@ -244,9 +238,8 @@ assert_replaced(const struct kvb_member_changes *changes, const struct kvb_membe
 static void whatever_changes_a_rank_closes_and_opens_it(void **state)
 {
     static worker_change *const changes_of[] = {
-        put_model,          put_block_size,   put_replay, put_topic,
-        put_bind,           put_slots,        put_hashes, put_replay_request,
-        put_unknown_medium, put_total_blocks, put_uid,    put_curve_digest,
+        put_model,  put_block_size,     put_replay,         put_topic,        put_bind, put_slots,
+        put_hashes, put_replay_request, put_unknown_medium, put_total_blocks, put_uid,
     };
 
     (void)state;
