@@ -192,18 +192,22 @@ static bool is_metadata_embedded(const uint8_t *bytes)
     return false;
 }
 
+static bool is_allowed(const uint8_t *bytes)
+{
+    return !is_in_list(metadata, KVB_COUNT_OF(metadata), bytes) && !is_metadata_embedded(bytes);
+}
+
+bool kvb_address_is_allowed(const char *address)
+{
+    uint8_t bytes[kvb_network_bytes];
+
+    return read_address(address, bytes) && is_allowed(bytes);
+}
+
 bool kvb_networks_allow(const struct kvb_networks *networks, const char *address)
 {
     uint8_t bytes[kvb_network_bytes];
 
-    if (!read_address(address, bytes)) {
-        return false;
-    }
-    if (networks->count > 0 && !is_in_list(networks->items, networks->count, bytes)) {
-        return false;
-    }
-    if (networks->count > 0 && !networks->denies_metadata) {
-        return true;
-    }
-    return !is_in_list(metadata, KVB_COUNT_OF(metadata), bytes) && !is_metadata_embedded(bytes);
+    return read_address(address, bytes) && is_in_list(networks->items, networks->count, bytes) &&
+           is_allowed(bytes);
 }

@@ -6,13 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A list of IP networks (CIDR) that may be connected to.
+/* Which addresses that others give may be connected to.
  *
- * An empty list allows all addresses except metadata services of clouds, which answer with
- * credentials of the machine.  These are link-local addresses, the other rows in core/networks.c,
- * and IPv6 addresses that lead to such an IPv4 address (NAT64, 6to4).  A list that is not empty
- * allows only what it lists.  An IPv4 address that is mapped into IPv6 is handled as that IPv4
- * address.
+ * Never metadata services of clouds, which answer with credentials of the machine.  These are
+ * link-local addresses, the other rows in core/networks.c, and IPv6 addresses that lead to such an
+ * IPv4 address (NAT64, 6to4).  A list of networks (CIDR) allows the others that are in it.  An IPv4
+ * address that is mapped into IPv6 is handled as that IPv4 address.
+ *
+ * An address is numeric: "10.0.0.5", "fd00::5" or "[fe80::1%eth0]".  Any other text is not allowed.
  *
  * Threads: plain data. */
 
@@ -24,8 +25,6 @@ struct kvb_network {
 };
 
 struct kvb_networks {
-    const char *key;      /* key in the configuration, for errors; static */
-    bool denies_metadata; /* refuse metadata services even where the list contains them */
     size_t count;
     struct kvb_network items[kvb_max_networks];
 };
@@ -37,6 +36,8 @@ struct kvb_networks {
 kvb_status
 kvb_networks_add(struct kvb_networks *networks, const char *text, struct kvb_detail *detail);
 
-/* Whether a connection to the address is allowed.  address is numeric: "10.0.0.5", "fd00::5" or
- * "[fe80::1%eth0]".  Returns false for any other text. */
+/* False: a metadata service. */
+bool kvb_address_is_allowed(const char *address);
+
+/* True: it is in the list, and no metadata service. */
 bool kvb_networks_allow(const struct kvb_networks *networks, const char *address);

@@ -249,8 +249,7 @@ kvb_status kvb_aggregator_config_read(
     const char *path, struct kvb_aggregator_config *out_config, struct kvb_conf_errors *errors)
 {
     KVB_OWN(drop_aggregator_conf) struct kvb_conf *conf = NULL;
-    struct kvb_aggregator_config config = { .tokenize.networks = { .key = "tokenize.networks",
-                                                                   .denies_metadata = true } };
+    struct kvb_aggregator_config config = { 0 };
 
     KVB_TRY(kvb_conf_open(path, errors, &conf));
     KVB_TRY(kvb_conf_read(conf, &table, &config));

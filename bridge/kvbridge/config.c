@@ -57,11 +57,6 @@ static kvb_status take_published_label(void *names, const char *name, struct kvb
     return kvb_label_names_add(names, name, detail);
 }
 
-static kvb_status take_network(void *field, const char *text, struct kvb_detail *detail)
-{
-    return kvb_networks_add(field, text, detail);
-}
-
 /* Takes "*", which stands for all namespaces, or a name as in RFC 1123. */
 static kvb_status take_namespace(void *field, const char *text, struct kvb_detail *detail)
 {
@@ -444,15 +439,6 @@ static const struct kvb_conf_key keys[] = {
       .help = "Path of a file with the token that a POST to /register or /unregister must\n"
               "carry; empty: nobody may register.  Only its owner and its group may have\n"
               "access (chmod 0640)." },
-    { "register.networks", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(registering.networks),
-      .take_text = take_network,
-      .help = "Networks, such as 10.0.0.0/8, that a registered address must be in when\n"
-              "connected to; empty: any but link-local ones and others where clouds\n"
-              "answer with credentials." },
-    { "discover.networks", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(discovering.networks),
-      .take_text = take_network,
-      .help = "The same for `discover` URLs, and for the addresses that an engine\n"
-              "there gives." },
     { "limits.max_stream_blocks", KVB_CONF_U64, "4194304", 1024, kvb_max_stream_blocks,
       FIELD(limits.max_stream_blocks),
       .help = "Most blocks that are kept of one rank, about 60 bytes each." },
@@ -497,12 +483,17 @@ static const struct kvb_conf_table generated_table = { .keys = generated_keys,
                                                        .count = 1,
                                                        .bytes = sizeof(struct generated_workers) };
 
+#define NO_NETWORKS                                                                                \
+    "link-local addresses and metadata services of clouds are always refused; restrict further "   \
+    "with a firewall or a NetworkPolicy"
 static const struct kvb_conf_removed removed[] = {
     { "publish.standby",
       "one bridge publishes a stream; let systemd or the kubelet restart it, and set checkpoint" },
     { "announce_to", "etc/examples/announce.py registers republished ranks at Dynamo's services" },
     { "dns.curve", NO_CURVE },
     { "kubernetes.curve", NO_CURVE },
+    { "register.networks", NO_NETWORKS },
+    { "discover", NO_NETWORKS },
 };
 
 static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys),
@@ -1078,8 +1069,6 @@ kvb_status kvb_bridge_config_read(
     KVB_TRY(kvb_conf_open(path, errors, &conf));
     KVB_TRY(kvb_conf_read(conf, &table, &config));
     config.kubernetes.is_on &= kvb_conf_has(conf, "kubernetes");
-    config.registering.networks.key = "register.networks";
-    config.discovering.networks.key = "discover.networks";
     kvb_status status = read_workers_file(conf, &config, errors, &workers_file);
     if (status == KVB_OK) {
         status = settle_config(conf, &config);

@@ -2,7 +2,6 @@
 
 #include "core/conf.h"
 #include "core/limits.h"
-#include "core/networks.h"
 #include "core/status.h"
 #include "daemon/config_parts.h"
 #include "ingest/dns/entry.h"
@@ -50,14 +49,6 @@ struct kvb_republish_config {
     bool is_of_rank; /* the addresses are those of one rank: nothing is added to them */
 };
 
-/* Who gave the addresses of a worker.  Networks restrict addresses from a registration or an
- * engine, but not the operator's own. */
-enum kvb_address_source {
-    KVB_ADDRESSES_OF_OPERATOR,
-    KVB_ADDRESSES_OF_REGISTRATION,
-    KVB_ADDRESSES_OF_ENGINE
-};
-
 /* One engine with a PUB socket for each of the ranks first_rank .. first_rank + ranks - 1.
  * kvb_endpoint_for_rank() computes a rank's address from `events` and `replay`.  load.zmq is one
  * for all ranks. */
@@ -77,14 +68,15 @@ struct kvb_worker_config {
     char replay[kvb_endpoint_bytes]; /* "": the engine has no replay endpoint */
     bool may_connect;                /* discovered: the engine may not listen at `events` */
     bool store;                      /* a store, not an engine: see kvb_worker_is_store() */
+    bool bind;                       /* bind the SUB socket: the engine connects */
     uint32_t first_rank;
     uint32_t ranks;
     char topic[kvb_config_topic_bytes]; /* prefix */
-    bool bind;                          /* bind the SUB socket: the engine connects */
     bool is_id_made;                    /* computed from the address, not configured */
     bool is_discovered;                 /* the engine has answered, so `ranks` is known */
-    bool has_own_addresses; /* the addresses of one rank: no rank is added to the ports */
-    enum kvb_address_source addresses_of;
+    bool has_own_addresses;     /* the addresses of one rank: no rank is added to the ports */
+    bool has_foreign_addresses; /* of a registration or an engine, not of the operator: no metadata
+                                   address is connected to */
     enum kvb_replay_request replay_request;
     enum kvb_tier unknown_medium; /* the tier of blocks with an unknown medium */
     enum kvb_offload_removals offload_removals;
@@ -179,11 +171,7 @@ struct kvb_bridge_config {
     struct kvb_kubernetes_config kubernetes;
     struct {
         char token_file[kvb_config_path_bytes]; /* "": nobody may register */
-        struct kvb_networks networks;           /* where registered workers may be */
     } registering;
-    struct {
-        struct kvb_networks networks; /* where discovered engines and their sockets may be */
-    } discovering;
     struct {
         uint64_t max_stream_blocks; /* blocks in the mirror of a stream */
         uint64_t max_held_bytes;    /* batches of a stream that wait for a replay */

@@ -82,7 +82,7 @@ static kvb_status make_discovered_rank(
     out->first_rank = source->dp_rank;
     out->ranks = 1;
     out->has_own_addresses = true;
-    out->addresses_of = KVB_ADDRESSES_OF_ENGINE;
+    out->has_foreign_addresses = true;
     out->may_connect = may_connect(source->endpoint);
     return KVB_OK;
 }

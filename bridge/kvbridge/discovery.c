@@ -408,7 +408,7 @@ static void start_target_fetch(struct target *target, uint64_t now_ns)
                                                .token = key,
                                                .timeout_ms = timeout_ms,
                                                .max_bytes = kvb_max_event_sources_bytes,
-                                               .networks = target->discovery->options.networks,
+                                               .refuses_metadata = true,
                                                .on_bytes = keep_bytes,
                                                .on_end = end_target_fetch,
                                                .context = target };

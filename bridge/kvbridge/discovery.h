@@ -25,15 +25,13 @@
  *
  * Threads: one of its own, on which take is called; the functions: any thread. */
 struct kvb_discovery;
-struct kvb_networks;
 struct kvb_resolver;
 
 enum { kvb_discovery_max_lists = 8 };
 
 struct kvb_discovery_options {
-    struct kvb_log *log;                 /* borrowed; the next two too */
-    struct kvb_resolver *resolver;       /* for kvb_fetcher_new() */
-    const struct kvb_networks *networks; /* for struct kvb_fetch_options */
+    struct kvb_log *log;           /* borrowed; the next too */
+    struct kvb_resolver *resolver; /* for kvb_fetcher_new() */
     /* Replaces the ranks of the worker with this origin.  On failure *why gives the reason. */
     kvb_status (*take)(
         void *context, uint32_t origin, const struct kvb_worker_config *workers, size_t count,

@@ -327,8 +327,6 @@ kvb_status kvb_bridge_open_discovery(struct kvb_bridge *bridge)
 {
     const struct kvb_discovery_options options = { .log = bridge->log,
                                                    .resolver = bridge->ingest.resolver,
-                                                   .networks =
-                                                       &bridge->config->discovering.networks,
                                                    .take = take_discovered,
                                                    .update = update_discovered,
                                                    .context = bridge,

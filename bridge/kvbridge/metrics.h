@@ -132,7 +132,7 @@
     X(dns_list_no_name, COUNTER, "kvb_dns_list_lookups_total", "result=\"no_name\"", "Look-ups of the DNS name whose members are workers, by result") \
     X(dns_list_timeout, COUNTER, "kvb_dns_list_lookups_total", "result=\"timeout\"", "Look-ups of the DNS name whose members are workers, by result") \
     X(dns_list_failure, COUNTER, "kvb_dns_list_lookups_total", "result=\"failure\"", "Look-ups of the DNS name whose members are workers, by result") \
-    X(addresses_refused, COUNTER, "kvb_addresses_refused_total", "", "Attempts to connect to an engine that were refused because register.networks or discover.networks allows none of its addresses") \
+    X(addresses_refused, COUNTER, "kvb_addresses_refused_total", "", "Attempts to connect to an engine that were refused because others gave its address, and it is link-local or a metadata service of a cloud") \
     X(dns_questions, COUNTER, "kvb_dns_questions_total", "", "DNS queries for host names of engines") \
     X(dns_no_name, COUNTER, "kvb_dns_failures_total", "reason=\"no_name\"", "DNS queries for host names of engines that gave no address, by reason") \
     X(dns_timeout, COUNTER, "kvb_dns_failures_total", "reason=\"timeout\"", "DNS queries for host names of engines that gave no address, by reason") \

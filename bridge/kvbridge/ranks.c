@@ -115,19 +115,6 @@ static kvb_status open_stream(
     return open_advertiser(config, options.mirror.hash_key, rank);
 }
 
-static const struct kvb_networks *
-networks_of(const struct kvb_bridge_config *config, const struct kvb_worker_config *worker)
-{
-    switch (worker->addresses_of) {
-    case KVB_ADDRESSES_OF_REGISTRATION:
-        return &config->registering.networks;
-    case KVB_ADDRESSES_OF_ENGINE:
-        return &config->discovering.networks;
-    default:
-        return NULL;
-    }
-}
-
 static kvb_status
 open_source(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_detail *detail)
 {
@@ -142,7 +129,7 @@ open_source(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_deta
         .poller = bridge->ingest.poller,
         .owner = rank->owner,
         .resolver = bridge->ingest.resolver,
-        .networks = networks_of(bridge->config, settings),
+        .refuses_metadata = settings->has_foreign_addresses,
     };
 
     return kvb_source_open(bridge->ingest.zmq, &options, &rank->source, detail);

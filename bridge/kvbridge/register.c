@@ -106,7 +106,7 @@ static kvb_status make_worker(
                                         .first_rank = who->dp_rank,
                                         .ranks = 1,
                                         .has_own_addresses = true,
-                                        .addresses_of = KVB_ADDRESSES_OF_REGISTRATION,
+                                        .has_foreign_addresses = true,
                                         .unknown_medium = KVB_TIER_EXTERNAL,
                                         .has_salts = true };
 

@@ -323,7 +323,7 @@ def test_only_permitted_engines_are_requested(scene, stubs):
     assert status == 503 and answer["error"].startswith("tokenize_off: ")
     status, answer = ask(strict, text=TEXT)
     assert status == 503 and answer["error"].startswith("tokenize_unavailable: ")
-    assert "the address 127.0.0.1 is not allowed: add its network to tokenize.networks" in strict.text()
+    assert "the address 127.0.0.1 is not allowed: it is not in the list of networks" in strict.text()
     assert stub.paths == []
     assert ask(none, text=TEXT)[0] == 200
     other = scene.engine()

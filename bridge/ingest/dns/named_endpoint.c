@@ -1,5 +1,6 @@
 #include "ingest/dns/named_endpoint.h"
 
+#include "core/networks.h"
 #include "ingest/dns/resolver.h"
 
 #include <net/if.h>
@@ -49,31 +50,27 @@ kvb_named_endpoint_set(struct kvb_named_endpoint *endpoint, const char *text, bo
     return KVB_OK;
 }
 
-void kvb_named_endpoint_restrict(
-    struct kvb_named_endpoint *endpoint, const struct kvb_networks *networks)
+void kvb_named_endpoint_restrict(struct kvb_named_endpoint *endpoint)
 {
-    endpoint->networks = networks;
+    endpoint->refuses_metadata = true;
 }
 
 static kvb_status refuse_address(struct kvb_named_endpoint *endpoint, const char *address)
 {
     endpoint->choice.text[0] = '\0';
     kvb_detail_set(
-        &endpoint->why, "the address %.60s is not allowed: add its network to %s", address,
-        endpoint->networks->key);
+        &endpoint->why, "the address %.60s is not allowed: it is link-local or a metadata service",
+        address);
     return KVB_BAD_INPUT;
 }
 
-/* Checks an endpoint without a host name against the networks. */
+/* Checks an endpoint without a host name. */
 static kvb_status check_numeric(struct kvb_named_endpoint *endpoint)
 {
     char host[kvb_named_endpoint_bytes] = "";
 
-    if (!endpoint->networks || endpoint->text[0] == '\0') {
+    if (!endpoint->refuses_metadata || strncmp(endpoint->text, tcp, strlen(tcp)) != 0) {
         return KVB_OK;
-    }
-    if (strncmp(endpoint->text, tcp, strlen(tcp)) != 0) {
-        return endpoint->networks->count > 0 ? refuse_address(endpoint, endpoint->text) : KVB_OK;
     }
     const char *from = find_host(endpoint->text);
     const char *colon = strrchr(from, ':');
@@ -83,20 +80,20 @@ static kvb_status check_numeric(struct kvb_named_endpoint *endpoint)
     if (strcmp(host, "*") == 0) {
         return KVB_OK; /* libzmq refuses to connect to "*", so it is harmless */
     }
-    return kvb_networks_allow(endpoint->networks, host) ? KVB_OK : refuse_address(endpoint, host);
+    return kvb_address_is_allowed(host) ? KVB_OK : refuse_address(endpoint, host);
 }
 
-/* Removes addresses that the networks do not allow.  KVB_BAD_INPUT: none is left. */
+/* Removes addresses that are not allowed.  KVB_BAD_INPUT: none is left. */
 static kvb_status
 filter_addresses(struct kvb_named_endpoint *endpoint, struct kvb_addresses *addresses)
 {
     struct kvb_addresses allowed = { .count = 0 };
 
-    if (!endpoint->networks) {
+    if (!endpoint->refuses_metadata) {
         return KVB_OK;
     }
     for (size_t i = 0; i < addresses->count; i++) {
-        if (kvb_networks_allow(endpoint->networks, addresses->text[i])) {
+        if (kvb_address_is_allowed(addresses->text[i])) {
             kvb_addresses_add(&allowed, addresses->text[i]);
         }
     }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/networks.h"
 #include "core/status.h"
 #include "ingest/dns/entry.h"
 
@@ -23,7 +22,7 @@ struct kvb_named_endpoint {
     char text[kvb_named_endpoint_bytes]; /* as configured */
     char host[kvb_named_endpoint_bytes]; /* "": no look-up is needed */
     size_t host_at;                      /* offset of host in text */
-    const struct kvb_networks *networks; /* borrowed; NULL: any address */
+    bool refuses_metadata;               /* kvb_named_endpoint_restrict() */
     struct kvb_address_choice choice;
     struct kvb_detail why; /* why host was not resolved or its address not allowed; "": no error */
 };
@@ -32,18 +31,16 @@ struct kvb_named_endpoint {
 kvb_status
 kvb_named_endpoint_set(struct kvb_named_endpoint *endpoint, const char *text, bool is_bound);
 
-/* From now on only addresses that the networks allow are chosen.  They are checked after each
- * look-up, so a name cannot later resolve to a forbidden address.  With a list of networks,
- * endpoints other than TCP are refused.  Not for bound endpoints. */
-void kvb_named_endpoint_restrict(
-    struct kvb_named_endpoint *endpoint, const struct kvb_networks *networks);
+/* From now on metadata addresses (core/networks.h) are not chosen.  They are checked after each
+ * look-up, so a name cannot later resolve to one.  Not for bound endpoints. */
+void kvb_named_endpoint_restrict(struct kvb_named_endpoint *endpoint);
 
 /* Looks the host up and chooses an address.  has_failed: a connection to the current address has
  * failed.  *out_has_moved: the address has changed.
  * KVB_OK         there is an address
  * KVB_AGAIN      the answer has not arrived yet
  * KVB_NOT_FOUND  not resolved, see endpoint->why; the look-up is retried
- * KVB_BAD_INPUT  the networks allow none of its addresses; see endpoint->why */
+ * KVB_BAD_INPUT  none of its addresses is allowed; see endpoint->why */
 kvb_status kvb_named_endpoint_look(
     struct kvb_named_endpoint *endpoint, struct kvb_resolver *resolver, bool has_failed,
     uint64_t now_ns, bool *out_has_moved);

@@ -274,10 +274,12 @@ open_fetch_socket(void *context, curlsocktype purpose, struct curl_sockaddr *add
     (void)purpose;
     if (getnameinfo(&address->addr, address->addrlen, text, sizeof text, NULL, 0, NI_NUMERICHOST) !=
             0 ||
-        !kvb_networks_allow(networks, text)) {
+        !(networks ? kvb_networks_allow(networks, text) : kvb_address_is_allowed(text))) {
         (void)snprintf(
-            fetch->refusal, sizeof fetch->refusal,
-            "the address %.60s is not allowed: add its network to %s", text, networks->key);
+            fetch->refusal, sizeof fetch->refusal, "the address %.60s is not allowed: it is %s",
+            text,
+            networks ? "not in the list of networks, or a metadata service"
+                     : "link-local or a metadata service");
         return CURL_SOCKET_BAD;
     }
     return socket(address->family, address->socktype | SOCK_CLOEXEC, address->protocol);
@@ -343,7 +345,7 @@ static CURLcode set_up_transfer(struct kvb_fetch *fetch)
         /* libcurl reuses a connection by the certificate's path, even when the file has changed */
         bad |= curl_easy_setopt(easy, CURLOPT_MAXLIFETIME_CONN, max_connection_age_s);
     }
-    if (fetch->options.networks) {
+    if (fetch->options.refuses_metadata || fetch->options.networks) {
         bad |= curl_easy_setopt(easy, CURLOPT_OPENSOCKETDATA, fetch);
         bad |= curl_easy_setopt(easy, CURLOPT_OPENSOCKETFUNCTION, open_fetch_socket);
     }

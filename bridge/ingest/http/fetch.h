@@ -62,8 +62,10 @@ struct kvb_fetch_options {
     kvb_span json;       /* the body of the request; without bytes: none; borrowed for the call */
     bool takes_errors;   /* on_bytes is called for other codes than 200, too */
     const char *token;   /* a bearer token; NULL or "": none; borrowed for the call */
-    /* The permitted addresses.  Each address is checked before it is dialed.  Borrowed until the
-     * end; NULL: all. */
+    /* For URLs that others give: metadata addresses (core/networks.h) are refused, and with a list
+     * all that are not in it.  Each address is checked before it is dialed.  networks: borrowed
+     * until the end; NULL: no list. */
+    bool refuses_metadata;
     const struct kvb_networks *networks;
     struct kvb_fetch_pem authority;   /* that signs the server's certificate; none: the system's */
     struct kvb_fetch_pem certificate; /* of the client, like the next */

@@ -166,10 +166,12 @@ set_source_addresses(struct kvb_source *source, const struct kvb_source_options 
         kvb_named_endpoint_set(&source->replay, options->replay, false) == KVB_OK &&
         copy_endpoint_text(source->topic, sizeof source->topic, options->topic);
 
-    if (!options->bind) {
-        kvb_named_endpoint_restrict(&source->events, options->networks);
+    if (options->refuses_metadata) {
+        if (!options->bind) {
+            kvb_named_endpoint_restrict(&source->events);
+        }
+        kvb_named_endpoint_restrict(&source->replay);
     }
-    kvb_named_endpoint_restrict(&source->replay, options->networks);
     errno = fits ? 0 : ENAMETOOLONG;
     return fits ? KVB_OK : KVB_BAD_CONFIG;
 }

@@ -9,7 +9,6 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct kvb_networks;
 struct kvb_resolver;
 struct kvb_poller;
 
@@ -47,10 +46,10 @@ struct kvb_source_options {
     bool bind;          /* bind the SUB: for engines that connect */
     enum kvb_replay_request replay_request;
     size_t max_replay_bytes;
-    struct kvb_poller *poller;           /* borrowed; watches the sockets */
-    size_t owner;                        /* number of this source in the poller */
-    struct kvb_resolver *resolver;       /* borrowed; NULL: all hosts are numeric */
-    const struct kvb_networks *networks; /* permitted addresses; borrowed; NULL: all */
+    struct kvb_poller *poller;     /* borrowed; watches the sockets */
+    size_t owner;                  /* number of this source in the poller */
+    struct kvb_resolver *resolver; /* borrowed; NULL: all hosts are numeric */
+    bool refuses_metadata;         /* others gave the addresses: kvb_named_endpoint_restrict() */
 };
 
 /* Succeeds even when a host is not resolved yet: kvb_source_renew() connects later.
@@ -110,7 +109,7 @@ bool kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_
  * KVB_OK         opened again; *out_reason says why
  * KVB_AGAIN      nothing to do or to report
  * KVB_NOT_FOUND  the host cannot be resolved; a later call tries again
- * KVB_BAD_INPUT  options.networks permits none of its addresses; a later call tries again
+ * KVB_BAD_INPUT  none of its addresses is allowed; a later call tries again
  * others         the SUB could not be opened; a later call tries again */
 kvb_status kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const char **out_reason);
 

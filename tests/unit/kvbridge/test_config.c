@@ -175,19 +175,20 @@ static void republishing_beyond_this_host_is_a_warning(void **state)
 
 static void a_key_that_is_gone_is_named_with_what_serves_instead(void **state)
 {
+    static const char text[] =
+        "publish = { namespace = \"n\"; component = \"c\"; };\n"
+        "workers = ({ model = \"m\"; block_size = 16; events = \"tcp://h:1\"; curve = { };\n"
+        "             republish = { curve = { }; }; });\n"
+        "dns = { name = \"h\"; model = \"m\"; block_size = 16; curve = { }; };\n"
+        "register = { networks = (); };\n"
+        "discover = { networks = (); };\n";
+
     (void)state;
     assert_wrong(
-        PUBLISH "workers = (" WORKER(
-            "1",
-            "events = \"tcp://h:1\"; curve = { }; republish = { curve = { }; };") ");\n"
-                                                                                  "dns = { name = "
-                                                                                  "\"h\"; model = "
-                                                                                  "\"m\"; "
-                                                                                  "block_size = "
-                                                                                  "16; curve = { "
-                                                                                  "}; };",
-        "3: dns.curve: this key is gone: no engine uses CURVE; keep the sockets on loopback",
-        "2: workers[0].curve: this key is gone", "2: workers[0].republish.curve: this key is gone");
+        text, "4: dns.curve: this key is gone: no engine uses CURVE; keep the sockets on loopback",
+        "5: register.networks: this key is gone: link-local addresses and metadata services",
+        "6: discover: this key is gone", "2: workers[0].curve: this key is gone",
+        "3: workers[0].republish.curve: this key is gone");
 }
 
 /* A pool whose events contain no tokens, beside engines whose events do. */

@@ -73,7 +73,7 @@ static void open_world(struct world *world, uint32_t deadline_ms, const char *ne
 {
     static const struct kvb_metric_row rows[metric_count];
 
-    *world = (struct world){ .networks = { .key = "tokenize.networks", .denies_metadata = true } };
+    *world = (struct world){ .count = 0 };
     world->server = web_server_start(pages);
     world->metrics =
         (struct kvb_metrics){ .rows = rows, .values = world->values, .count = metric_count };
