@@ -45,7 +45,6 @@ static kvb_status make_books(struct kvb_aggregator *aggregator, uint64_t hash_ke
 
     KVB_TRY(kvb_requests_new(&requests, &aggregator->requests));
     KVB_TRY(kvb_audit_new(&audit, &aggregator->audit));
-    KVB_TRY(kvb_audit_sums_new(kvb_max_streams, hash_key, &aggregator->sums));
     return kvb_predictions_new(&predictions, &aggregator->predictions);
 }
 
@@ -100,7 +99,6 @@ static kvb_status make_query_context(struct kvb_aggregator *aggregator)
         .requests = aggregator->requests,
         .predictions = aggregator->predictions,
         .audit = aggregator->audit,
-        .sums = aggregator->sums,
         .audit_slack_blocks = config->audit.slack_blocks,
         .peers = &aggregator->peers,
         .aggregator_id = aggregator->service.identity.id,
@@ -452,7 +450,6 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     kvb_dashboard_free(aggregator->dashboard);
     kvb_query_context_done(&aggregator->ctx);
     kvb_predictions_free(aggregator->predictions);
-    kvb_audit_sums_free(aggregator->sums);
     kvb_audit_free(aggregator->audit);
     kvb_requests_free(aggregator->requests);
     kvb_load_tracker_free(aggregator->tracker);

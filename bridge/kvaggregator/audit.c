@@ -6,12 +6,6 @@
 
 static const uint64_t mark_every_ns = KVB_NS_PER_S;
 
-static void clear_audited(struct kvb_aggregator *aggregator, const struct kvb_stream_id *id)
-{
-    kvb_audit_cleared(aggregator->audit, id);
-    kvb_audit_sums_cleared(aggregator->sums, id);
-}
-
 void kvb_aggregator_audit_events(
     struct kvb_aggregator *aggregator, const struct kvb_router_batch *slice)
 {
@@ -20,14 +14,12 @@ void kvb_aggregator_audit_events(
     for (size_t i = 0; i < slice->event_count; i++) {
         const struct kvb_router_event *event = &slice->events[i];
         if (event->kind == KVB_ROUTER_CLEARED) {
-            clear_audited(aggregator, id);
+            kvb_audit_cleared(aggregator->audit, id);
         } else if (
             event->kind == KVB_ROUTER_REMOVED && event->block_count > 0 &&
             (event->tier == KVB_TIER_DEVICE || event->tier == KVB_LIST_WINDOW)) {
             kvb_requests_blocks_removed(
                 aggregator->requests, id, slice->blocks + event->block_at, event->block_count);
-            kvb_audit_sums_removed(
-                aggregator->sums, id, slice->blocks + event->block_at, event->block_count);
         }
     }
 }
@@ -41,27 +33,7 @@ void kvb_aggregator_audit_heartbeat(
 
     if (!follower || !follower->has_heartbeat ||
         !kvb_epoch_is_same(&follower->heartbeat.epoch, &heartbeat->epoch)) {
-        clear_audited(aggregator, id);
-    }
-}
-
-void kvb_aggregator_audit_page(
-    struct kvb_aggregator *aggregator, const struct kvb_stream_id *id,
-    const struct kvb_load_report *report, uint64_t now_ns)
-{
-    const struct kvb_follower *follower = kvb_followers_find(aggregator->followers, id);
-    const uint64_t age_ns = report->prefix_age_ms * KVB_NS_PER_MS;
-    struct kvb_audit_period period;
-
-    if (!report->has_prefix || !follower || !follower->is_claimed) {
-        return;
-    }
-    const struct kvb_audit_page page = { .counters = report->prefix,
-                                         .asked_ns = now_ns > age_ns ? now_ns - age_ns : 0,
-                                         .is_queue_empty = report->load.num_requests_waiting == 0,
-                                         .claim = follower->claim };
-    if (kvb_audit_sums_page(aggregator->sums, id, &page, now_ns, &period) == KVB_OK) {
-        (void)kvb_audit_add_period(aggregator->audit, id, &period, now_ns); /* refused: counted */
+        kvb_audit_cleared(aggregator->audit, id);
     }
 }
 
@@ -74,8 +46,8 @@ static void log_verdict(
     kvb_log_write(
         aggregator->log, is_doubted ? KVB_LOG_WARNING : KVB_LOG_INFO, "aggregator",
         is_doubted ? "the engine delivers fewer cached tokens than its events promise; the stream "
-                     "is UNVERIFIED(audit) until its list is cleared and its promises are kept"
-                   : "the engine delivers what its events promise again",
+                     "is UNVERIFIED(audit) until its list is cleared"
+                   : "the list that the audit contradicted was cleared",
         "namespace", id->name_space, "component", id->component, "worker_id",
         KVB_LOG_U64(id->worker_id), "dp_rank", KVB_LOG_U64(id->dp_rank), "promised_tokens",
         KVB_LOG_U64(stats->promised_tokens), "delivered_tokens",
@@ -114,8 +86,8 @@ static void clear_forgotten(struct kvb_aggregator *aggregator)
 static void mark_streams(
     struct kvb_aggregator *aggregator, const struct kvb_audit_counters *counters, uint64_t now_ns)
 {
-    const uint64_t changes = counters->alarms + counters->returns + counters->expired;
-    const bool is_due = counters->doubted > 0 && now_ns >= aggregator->next_mark_ns;
+    const uint64_t changes = counters->alarms + counters->returns;
+    const bool is_due = counters->broken > 0 && now_ns >= aggregator->next_mark_ns;
 
     if (!aggregator->config->audit.marks || (changes == aggregator->marked && !is_due)) {
         return;
@@ -140,26 +112,7 @@ static const enum kvb_aggregator_metric left_out[KVB_LEFT_OUT_COUNT] = {
     [KVB_LEFT_OUT_LIST_CHANGED] = kvb_aggregator_audit_list_changed,
     [KVB_LEFT_OUT_NO_ROOM] = kvb_aggregator_audit_no_room,
 };
-
-static const enum kvb_aggregator_metric sums_resets[KVB_SUMS_RESET_COUNT] = {
-    [KVB_SUMS_OTHER_REQUESTS] = kvb_aggregator_sums_other_requests,
-    [KVB_SUMS_NOT_EXECUTED] = kvb_aggregator_sums_not_executed,
-    [KVB_SUMS_TOO_MANY] = kvb_aggregator_sums_too_many,
-    [KVB_SUMS_NO_LENGTH] = kvb_aggregator_sums_no_length,
-    [KVB_SUMS_RESTARTED] = kvb_aggregator_sums_restarted,
-};
 /* clang-format on */
-
-static void count_sums(struct kvb_aggregator *aggregator)
-{
-    struct kvb_audit_sums_counters counters;
-
-    kvb_audit_sums_count(aggregator->sums, &counters);
-    kvb_metric_set(&aggregator->metrics, kvb_aggregator_sums_balanced, counters.balanced);
-    for (size_t i = 0; i < KVB_SUMS_RESET_COUNT; i++) {
-        kvb_metric_set(&aggregator->metrics, sums_resets[i], counters.resets[i]);
-    }
-}
 
 static void
 count_audit(struct kvb_aggregator *aggregator, const struct kvb_audit_counters *counters)
@@ -174,11 +127,7 @@ count_audit(struct kvb_aggregator *aggregator, const struct kvb_audit_counters *
     kvb_metric_set(metrics, kvb_aggregator_audit_alarms, counters->alarms);
     kvb_metric_set(metrics, kvb_aggregator_audit_returns, counters->returns);
     kvb_metric_set(metrics, kvb_aggregator_audit_streams, counters->streams);
-    kvb_metric_set(metrics, kvb_aggregator_sums_streams, counters->sums);
-    kvb_metric_set(metrics, kvb_aggregator_sums_requests, counters->sum_requests);
-    kvb_metric_set(metrics, kvb_aggregator_sums_periods, counters->periods);
-    kvb_metric_set(metrics, kvb_aggregator_sums_short, counters->short_periods);
-    kvb_metric_set(metrics, kvb_aggregator_audit_doubted, counters->doubted);
+    kvb_metric_set(metrics, kvb_aggregator_audit_doubted, counters->broken);
     for (size_t i = 0; i < KVB_LEFT_OUT_COUNT; i++) {
         kvb_metric_set(metrics, left_out[i], aggregator->ctx.audit_left_out[i]);
     }
@@ -189,9 +138,7 @@ void kvb_aggregator_update_audit(struct kvb_aggregator *aggregator, uint64_t now
     struct kvb_audit_counters counters;
 
     kvb_audit_expire(aggregator->audit, now_ns);
-    kvb_audit_sums_expire(aggregator->sums, now_ns);
     kvb_audit_count(aggregator->audit, &counters);
     mark_streams(aggregator, &counters, now_ns);
     count_audit(aggregator, &counters);
-    count_sums(aggregator);
 }

@@ -176,9 +176,8 @@ struct kvb_aggregator {
     struct kvb_requests *requests;
     struct kvb_predictions *predictions;
     struct kvb_audit *audit;
-    struct kvb_audit_sums *sums; /* of streams whose engines show counters */
-    uint64_t next_mark_ns;       /* when its verdicts are compared with all streams next */
-    uint64_t marked;             /* its alarms, returns and doubted streams, as marked last */
+    uint64_t next_mark_ns; /* when its verdicts are compared with all streams next */
+    uint64_t marked;       /* its alarms, returns and doubted streams, as marked last */
     struct kvb_peers peers;
     uint64_t decisions; /* how many so far, which is the sequence number of the newest */
     uint64_t status_ns; /* when the newest status was published */
@@ -356,11 +355,6 @@ void kvb_aggregator_audit_events(
 void kvb_aggregator_audit_heartbeat(
     struct kvb_aggregator *aggregator, const struct kvb_stream_id *id,
     const struct kvb_heartbeat *heartbeat);
-
-/* Takes the counters of an engine's metrics page. */
-void kvb_aggregator_audit_page(
-    struct kvb_aggregator *aggregator, const struct kvb_stream_id *id,
-    const struct kvb_load_report *report, uint64_t now_ns);
 
 /* Once a tick: marks streams as UNVERIFIED(audit) or no longer, and updates the metrics. */
 void kvb_aggregator_update_audit(struct kvb_aggregator *aggregator, uint64_t now_ns);

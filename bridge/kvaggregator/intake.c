@@ -307,7 +307,6 @@ static kvb_status apply_load(
         aggregator->has_load_changed = true;
     }
     kvb_requests_load_reported(aggregator->requests, &envelope->id, now_ns);
-    kvb_aggregator_audit_page(aggregator, &envelope->id, &report, now_ns);
     return kvb_load_tracker_report(aggregator->tracker, &envelope->id, &report, now_ns);
 }
 

@@ -96,14 +96,12 @@ struct bridge_rank {
     uint64_t applied_ns; /* when the newest batch was applied or proven */
     enum kvb_tier unknown_medium;
     struct kvb_newest_load load;
-    struct kvb_page_watch page_watch;  /* what its metrics page says about its cache */
-    struct kvb_prefix_counters prefix; /* of the newest metrics page */
-    uint32_t page_block_size;          /* of the newest metrics page; 0: it does not say */
-    uint64_t prefix_asked_ns;          /* when that page was requested; 0: it is published */
-    struct kvb_load_fallback known;    /* from the configuration */
-    struct rank_trouble trouble;       /* what the log has reported about it */
-    bool is_busy;                      /* in the queue of ranks with slices left */
-    struct bridge_rank *next_busy;     /* the next one in that queue */
+    struct kvb_page_watch page_watch; /* what its metrics page says about its cache */
+    uint32_t page_block_size;         /* of the newest metrics page; 0: it does not say */
+    struct kvb_load_fallback known;   /* from the configuration */
+    struct rank_trouble trouble;      /* what the log has reported about it */
+    bool is_busy;                     /* in the queue of ranks with slices left */
+    struct bridge_rank *next_busy;    /* the next one in that queue */
     struct kvb_log_backoff renewal_log;
 
     /* Read by HTTP threads. */

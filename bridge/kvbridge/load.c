@@ -283,10 +283,6 @@ static void take_signs(
         reading->at_ns);
     kvb_serve_wake(&bridge->ingest.server, &rank->served); /* the page may have changed its state */
     rank->page_block_size = reading->sample->signs.block_size;
-    if (reading->sample->signs.has_prefix) {
-        rank->prefix = reading->sample->signs.prefix;
-        rank->prefix_asked_ns = reading->asked_ns;
-    }
     for (size_t i = 0; i < KVB_COUNT_OF(sign_rows); i++) {
         const struct sign_row *row = &sign_rows[i];
         if (!(signs & row->sign)) {

@@ -96,27 +96,14 @@ void kvb_bridge_beat_opening(
 
 /* ---- Load ---- */
 
-/* The counters of each page are published once. */
-static void take_prefix(struct bridge_rank *rank, uint64_t now_ns, struct kvb_load_report *report)
-{
-    const uint64_t asked_ns = rank->prefix_asked_ns;
-
-    report->has_prefix = asked_ns > 0;
-    report->prefix = rank->prefix;
-    report->prefix_age_ms = now_ns > asked_ns ? (now_ns - asked_ns) / KVB_NS_PER_MS : 0;
-    rank->prefix_asked_ns = 0;
-}
-
-static void publish_load(
-    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_load *load,
-    uint64_t now_ns)
+static void
+publish_load(struct kvb_bridge *bridge, const struct bridge_rank *rank, const struct kvb_load *load)
 {
     struct kvb_load_report report = { .worker_id = rank->worker_id,
                                       .dp_rank = rank->dp_rank,
                                       .load = *load,
                                       .block_size = rank->page_block_size };
 
-    take_prefix(rank, now_ns, &report);
     (void)snprintf(
         report.endpoint_name, sizeof report.endpoint_name, "%s",
         bridge->config->publish.endpoint_name);
@@ -137,10 +124,10 @@ void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns)
         return; /* an idle bridge does not look at each rank */
     }
     for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        struct bridge_rank *rank = bridge->membership.ranks[i];
+        const struct bridge_rank *rank = bridge->membership.ranks[i];
         struct kvb_load load;
         if (kvb_newest_load_at(&rank->load, &rank->known, now_ns, &load)) {
-            publish_load(bridge, rank, &load, now_ns);
+            publish_load(bridge, rank, &load);
         }
     }
 }

@@ -211,7 +211,6 @@ static void print_audit(struct json_object *root)
         { "EXTRA", "audit.extra_tokens", true },
         { "REQUESTS", "audit.requests", true },
         { "SHORT", "audit.short_requests", true },
-        { "BY", "audit.mode", false },
         { "NAMESPACE", "namespace", false },
         { "COMPONENT", "component", false },
     };

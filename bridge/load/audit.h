@@ -35,29 +35,12 @@
  *     distribution of the losses nor their independence is assumed.
  *     Detection: tests/unit/load/test_audit.c states and checks how soon.
  *
- * Where routers report no cached tokens, the engine's counters give what it delivered to all
- * requests of a period (load/audit_sums.h), and the same test is made on the sum.  With c_i, the
- * largest promise of the period up to request i, and C, the largest of all, the bet on a request
- * has the share promise / c_i of the full stake.  log(factor) is concave in the loss, so the
- * evidence is smallest, given the sum, if requests lost everything or nothing:
+ * A clear of the stream's list ends its evidence: what was tested is gone.
  *
- *     m = sum(promise / c_i)                  s = (promised - delivered) / C, at least 0
- *     log(evidence) = max(log(evidence), 0) + s * log(p1 / p0) + (m - s) * log((1 - p1) / (1 - p0))
- *
- * So the false-alarm rate is that of single requests.  Requests that were given more than promised
- * hide losses of others in the period: a period with more than its promise is no sign of honesty.
- * What one period has beyond its promise is set off against losses of later ones, up to 4 C: where
- * a page counts one request for another of the same length, one period gets what the next lacks.
- *
- * A broken stream is tested the other way round after its list was cleared, with the same kind of
- * bet: the factors multiply without the maximum, and the stream is kept again at 100.  A stream
- * that still loses p1 on average passes with a probability of at most 1 %.
- *
- *     KEPT --alarm--> BROKEN --cleared--> PROBATION --clean run, or no request for 600 s--> KEPT
- *                        ^------alarm--------'
+ *     KEPT --alarm--> BROKEN --cleared--> KEPT
  *
  * Threads: the caller locks.  No clock: now is an argument, monotonic ns.
- * Memory:  300 bytes a stream, for at most max_streams. */
+ * Memory:  200 bytes a stream, for at most max_streams. */
 struct kvb_audit;
 
 struct kvb_audit_options {
@@ -76,21 +59,10 @@ kvb_status kvb_audit_new(const struct kvb_audit_options *options, struct kvb_aud
 void kvb_audit_free(struct kvb_audit *audit);
 
 enum kvb_audit_verdict {
-    KVB_AUDIT_KEPT,      /* nothing contradicts the stream */
-    KVB_AUDIT_BROKEN,    /* its requests were given less than promised */
-    KVB_AUDIT_PROBATION, /* it was broken, and its list has been cleared since */
+    KVB_AUDIT_KEPT,   /* nothing contradicts the stream */
+    KVB_AUDIT_BROKEN, /* its requests were given less than promised */
     KVB_AUDIT_VERDICT_COUNT
 };
-
-/* Where the delivered tokens of a stream come from. */
-enum kvb_audit_mode {
-    KVB_AUDIT_REQUESTS, /* reports of routers, one a request */
-    KVB_AUDIT_SUM,      /* counters of the engine's metrics page */
-    KVB_AUDIT_MODE_COUNT
-};
-
-/* "requests", "sum".  Never NULL. */
-const char *kvb_audit_mode_name(enum kvb_audit_mode mode);
 
 /* "kept", ...  Never NULL. */
 const char *kvb_audit_verdict_name(enum kvb_audit_verdict verdict);
@@ -103,22 +75,6 @@ kvb_status kvb_audit_add(
     struct kvb_audit *audit, const struct kvb_stream_id *id, uint64_t promised_tokens,
     uint64_t cached_tokens, uint64_t now_ns);
 
-/* Requests of one stream in sum. */
-struct kvb_audit_period {
-    uint64_t requests; /* those with a promise */
-    uint64_t promised_tokens;
-    uint64_t cached_tokens; /* delivered to these and to requests without a promise */
-    uint64_t first_promise; /* c of the first request */
-    uint64_t max_promise;   /* C */
-    double weight;          /* m */
-};
-
-/* Tests a period.  KVB_AGAIN: it is not tested, because a request of the stream was reported with
- * cached tokens in the last 600 s.  Else as kvb_audit_add(). */
-kvb_status kvb_audit_add_period(
-    struct kvb_audit *audit, const struct kvb_stream_id *id, const struct kvb_audit_period *period,
-    uint64_t now_ns);
-
 /* The stream has cleared its list: earlier requests say nothing about the new one. */
 void kvb_audit_cleared(struct kvb_audit *audit, const struct kvb_stream_id *id);
 
@@ -127,16 +83,12 @@ void kvb_audit_expire(struct kvb_audit *audit, uint64_t now_ns);
 
 struct kvb_audit_stats {
     enum kvb_audit_verdict verdict;
-    enum kvb_audit_mode mode;  /* of the newest test */
-    uint64_t requests;         /* tested, each or in sum */
-    uint64_t short_requests;   /* those with a loss; of requests in sum it is unknown */
-    uint64_t periods;          /* tested */
-    uint64_t short_periods;    /* those with a loss */
+    uint64_t requests;         /* tested */
+    uint64_t short_requests;   /* those with a loss */
     uint64_t promised_tokens;  /* of the requests tested */
-    uint64_t delivered_tokens; /* of each request or period at most what was promised */
+    uint64_t delivered_tokens; /* of each request at most what was promised */
     uint64_t extra_tokens;     /* delivered beyond the promise */
     double evidence;           /* logarithm, as a share of the alarm's: 1 is the alarm */
-    double clean;              /* of a stream on probation, likewise: 1 ends it; may be below 0 */
 };
 
 /* False: the stream was not audited.  */
@@ -150,23 +102,18 @@ size_t kvb_audit_limit(const struct kvb_audit *audit);
 const struct kvb_stream_id *
 kvb_audit_at(const struct kvb_audit *audit, size_t number, enum kvb_audit_verdict *out_verdict);
 
+/* Of all streams. */
 struct kvb_audit_counters {
-    uint64_t
-        requests; /* each tested; all fields are counters, of all streams, but the last three */
+    uint64_t requests; /* each tested */
     uint64_t short_requests;
-    uint64_t sum_requests; /* tested in sum */
-    uint64_t periods;
-    uint64_t short_periods;
     uint64_t promised_tokens;
     uint64_t delivered_tokens;
     uint64_t extra_tokens;
     uint64_t alarms;  /* streams found broken */
-    uint64_t returns; /* streams kept again after a clean run */
-    uint64_t expired; /* streams removed because they had no request */
+    uint64_t returns; /* broken streams that cleared their lists */
     uint64_t refused; /* requests of streams beyond max_streams, or without memory */
-    uint64_t streams; /* audited now */
-    uint64_t sums;    /* of these, in sum */
-    uint64_t doubted; /* of these, broken or on probation */
+    uint64_t streams; /* audited now; a gauge, like the next */
+    uint64_t broken;
 };
 
 void kvb_audit_count(const struct kvb_audit *audit, struct kvb_audit_counters *out_counters);

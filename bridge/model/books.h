@@ -28,7 +28,6 @@ struct kvb_shared_decision {
     uint64_t sequence; /* counts the decisions of the sender, from 1 */
     char request_id[kvb_request_id_bytes + 1];
     struct kvb_stream_id stream; /* the chosen stream */
-    uint64_t prompt_tokens;      /* 0: unknown, because the query had hashes */
     uint64_t isl_blocks;         /* blocks of the prompt */
     uint64_t overlap_blocks;     /* blocks of the prompt that the stream holds */
     uint64_t blocks;             /* blocks in use that the request adds */

@@ -104,7 +104,4 @@ struct kvb_load_report {
     char endpoint_name[kvb_name_bytes + 1];
     struct kvb_load load;
     uint32_t block_size; /* tokens in the blocks of `load`; 0: not known, as those of the events */
-    bool has_prefix;     /* in the first report after each metrics page with the counters */
-    struct kvb_prefix_counters prefix;
-    uint64_t prefix_age_ms; /* since that page was requested */
 };

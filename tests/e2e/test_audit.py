@@ -78,7 +78,7 @@ class Fleet:
         wait_for(f"{name} is {value}", lambda: all(a.metric(name, **labels) == value for a in self.aggregators))
 
 
-def test_a_stream_whose_engine_delivers_less_is_unverified_until_it_is_cleared_and_clean(scene):
+def test_a_stream_whose_engine_delivers_less_is_unverified_until_it_is_cleared(scene):
     fleet = Fleet(scene, 2)
     for _ in range(4):
         fleet.serve(HONEST, PROMISE, 7)
@@ -100,10 +100,6 @@ def test_a_stream_whose_engine_delivers_less_is_unverified_until_it_is_cleared_a
         sample[-2] - sample[-1] for sample in fleet.aggregators[0].get("/history")["samples"]) == 28 * PROMISE // 10)
 
     fleet.fill(LIAR)  # the engine clears its cache and stores the blocks again
-    assert fleet.states(LIAR) == ["UNVERIFIED(audit)"] * 2
-    fleet.serve(LIAR, PROMISE, 89)
-    assert fleet.row(fleet.aggregators[0], LIAR)["audit"]["verdict"] == "probation"
-    fleet.serve(LIAR, PROMISE, 1)
     wait_for("the stream is EXACT again", lambda: fleet.states(LIAR) == ["EXACT()"] * 2)
     fleet.await_total(1, "kvb_audit_returns_total")
 

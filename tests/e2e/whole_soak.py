@@ -3,8 +3,8 @@ for as long as wanted.  Not part of the tests; run it by hand:
 
     KVB_BIN=build/release build/venv/bin/python tests/e2e/whole_soak.py --minutes 60
 
-64 engines with full caches serve requests and evict. Half of them are audited by the cached tokens that
-the router reports, half by the counters on their metrics pages. --busy of them serve BUSY times as many
+64 engines with full caches serve requests and evict. They are audited by the cached tokens that the router
+reports. --busy of them serve BUSY times as many
 requests as the others. Every few seconds an engine has a fault of the table FAULTS. Every eighth engine
 offloads to a tier whose removals it does not publish.
 
@@ -55,9 +55,8 @@ FAULTS = {
     "lost removals": ({"audit", "occupancy"}, 240, 0),  # dropped before they are numbered
     "lie": ({"audit", "occupancy"}, 600, 0),  # one request in twenty finds nothing
     "busy lie": ({"audit", "occupancy"}, 30, 0),  # of an engine with BUSY times as many requests
-    "busy lie in sum": ({"audit", "occupancy"}, 60, 0),  # the same, audited by its metrics page
 }
-LIES = ("lie", "busy lie", "busy lie in sum")
+LIES = ("lie", "busy lie")
 SILENT = ("silent reset", "lost removals", *LIES)
 BUSY = 10  # requests of a busy engine for one of the others
 
@@ -216,9 +215,6 @@ class Soak:
 
     # ---- load --------------------------------------------------------------------
 
-    def reports(self, number):
-        return number % 2 == 1
-
     def step(self, number, now):
         one = self.engines[number]
         if one.fault and now < one.fault.idle_until:
@@ -234,28 +230,19 @@ class Soak:
             return
         queue = self.waiting[number]
         queue.append((routed["request_id"], prompt))
-        if len(queue) <= self.depth(number):
-            return
-        # an engine whose page is compared is idle now and then; the others have requests waiting all the time
-        for _ in range(1 if self.reports(number) else len(queue)):
+        if len(queue) > audit_soak.WAITING:
             self.execute(number, *queue.popleft())
-
-    def depth(self, number):
-        return audit_soak.WAITING if self.reports(number) else self.random.choice((0, 0, 0, 4))
 
     def execute(self, number, request_id, prompt):
         one = self.engines[number]
         if one.fault and one.fault.kind in LIES and not one.fault.is_over and self.random.random() < 0.05:
             one.drop(prompt)
         cached = one.compute(prompt)
-        report = {"request_id": request_id, **({"cached_tokens": cached} if self.reports(number) else {})}
-        self.router.post("/finished", report)
+        self.router.post("/finished", {"request_id": request_id, "cached_tokens": cached})
         self.requests += 1
 
     def lie_of(self, one):
-        if not one.is_busy:
-            return "lie"
-        return "busy lie" if self.reports(one.number) else "busy lie in sum"
+        return "busy lie" if one.is_busy else "lie"
 
     def begin_fault(self, now):
         honest = [one for one in self.engines.values() if not one.fault]
@@ -419,7 +406,7 @@ class Soak:
         faulty = sum(one.fault is not None for one in self.engines.values())
         self.say(
             f"{seconds / 60:5.1f} min: {self.requests / seconds:.0f} requests/s, compared "
-            f"{total('kvb_audit_requests_total'):.0f} and in sum {total('kvb_audit_sum_requests_total'):.0f}; "
+            f"{total('kvb_audit_requests_total'):.0f}; "
             f"faults found {sum(map(len, self.found.values()))}, open {faulty}, late {len(self.late)}; "
             f"lists judged {self.judged}, violations {len(self.violations)}, false alarms {len(self.false_alarms)}; "
             f"{rss}, {self.cores(seconds):.2f} cores")
@@ -437,8 +424,6 @@ class Soak:
         still = [f"{one.number} {one.fault.kind}" for one in self.engines.values() if one.fault]
         self.say(f"open at the end: {still}")
         self.say(f"audit: {total('kvb_audit_short_requests_total'):.0f} short requests, "
-                 f"{total('kvb_audit_sum_short_periods_total'):.0f} of {total('kvb_audit_sum_periods_total'):.0f} short "
-                 f"periods, {total('kvb_audit_sum_balanced_pages_total'):.0f} balanced pages, "
                  f"{total('kvb_audit_alarms_total'):.0f} alarms, {total('kvb_audit_returns_total'):.0f} returns")
         honest = [row["audit"] for row in self.aggregator.get("/streams")["streams"]
                   if "audit" in row and row["audit"]["verdict"] == "kept"]

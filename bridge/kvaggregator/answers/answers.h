@@ -72,7 +72,6 @@ struct kvb_route_decision {
     const kvb_block_hash *names;
     size_t name_count;
     struct kvb_stream_id id;
-    uint64_t prompt_tokens; /* 0: unknown, because the query had hashes */
     uint64_t isl_tokens;
     uint64_t hit_tokens;
     uint64_t isl_blocks;

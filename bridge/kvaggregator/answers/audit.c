@@ -72,19 +72,11 @@ void kvb_answer_write_audit(
     }
     kvb_json_write_pair_begin(json, "audit", '{');
     kvb_json_write_pair_text(json, "verdict", kvb_audit_verdict_name(stats.verdict));
-    kvb_json_write_pair_text(json, "mode", kvb_audit_mode_name(stats.mode));
     kvb_json_write_pair_u64(json, "requests", stats.requests);
     kvb_json_write_pair_u64(json, "short_requests", stats.short_requests);
-    if (stats.periods > 0) {
-        kvb_json_write_pair_u64(json, "periods", stats.periods);
-        kvb_json_write_pair_u64(json, "short_periods", stats.short_periods);
-    }
     kvb_json_write_pair_u64(json, "promised_tokens", stats.promised_tokens);
     kvb_json_write_pair_u64(json, "delivered_tokens", stats.delivered_tokens);
     kvb_json_write_pair_u64(json, "extra_tokens", stats.extra_tokens);
     kvb_json_write_pair_number(json, "evidence", stats.evidence);
-    if (stats.verdict == KVB_AUDIT_PROBATION) {
-        kvb_json_write_pair_number(json, "clean", stats.clean);
-    }
     kvb_json_write_end(json, '}');
 }

@@ -5,7 +5,6 @@
 #include "index/index.h"
 #include "index/usable.h"
 #include "load/audit.h"
-#include "load/audit_sums.h"
 #include "load/peers.h"
 #include "load/predictions.h"
 #include "load/requests.h"
@@ -119,8 +118,7 @@ struct kvb_query_context {
     /* The books: requests in flight and predicted blocks; borrowed. */
     struct kvb_requests *requests;
     struct kvb_predictions *predictions;
-    struct kvb_audit *audit;     /* borrowed; NULL: reports are not audited */
-    struct kvb_audit_sums *sums; /* borrowed; NULL: metrics pages are not audited */
+    struct kvb_audit *audit; /* borrowed; NULL: reports are not audited */
     uint64_t audit_left_out[KVB_LEFT_OUT_COUNT];
     uint32_t audit_slack_blocks;   /* blocks of each hit that are not promised */
     const struct kvb_peers *peers; /* borrowed; NULL: none are known */

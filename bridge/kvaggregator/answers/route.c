@@ -251,7 +251,6 @@ decision_of(const struct kvb_query *query, const struct kvb_route_candidate *cho
 
     return (struct kvb_route_decision){
         .id = *chosen->key->id,
-        .prompt_tokens = has_tokens ? query->count : 0,
         .isl_tokens = has_tokens ? query->count : query->count * chosen->block_size,
         .hit_tokens = chosen->overlap_blocks * chosen->block_size,
         .isl_blocks = chosen->request_blocks,
@@ -350,10 +349,6 @@ void kvb_answer_enter_decision(
     };
 
     if (kvb_requests_add(ctx->requests, &request, ctx->now_ns) != KVB_AGAIN) {
-        if (ctx->sums) {
-            kvb_audit_sums_decided(
-                ctx->sums, &decision->id, decision->prompt_tokens, &request.promise, ctx->now_ns);
-        }
         (void)kvb_predictions_add(
             ctx->predictions, &decision->id, decision->names, decision->name_count, ctx->now_ns);
     }

@@ -61,16 +61,6 @@ static kvb_status finish_load_json(const struct kvb_json_writer *json, size_t be
     return json->status;
 }
 
-static void
-write_prefix_counters(struct kvb_json_writer *json, const struct kvb_load_report *report)
-{
-    kvb_json_write_pair_begin(json, "prefix_cache", '{');
-    kvb_json_write_pair_u64(json, "queried_tokens", report->prefix.queried_tokens);
-    kvb_json_write_pair_u64(json, "cached_tokens", report->prefix.cached_tokens);
-    kvb_json_write_pair_u64(json, "age_ms", report->prefix_age_ms);
-    kvb_json_write_end(json, '}');
-}
-
 kvb_status kvb_load_json_encode(const struct kvb_load_report *report, struct kvb_buf *out)
 {
     const size_t before = out->len;
@@ -85,9 +75,6 @@ kvb_status kvb_load_json_encode(const struct kvb_load_report *report, struct kvb
     kvb_json_write_end(&json, '}');
     if (report->block_size > 0) {
         kvb_json_write_pair_u64(&json, "kv_block_size", report->block_size);
-    }
-    if (report->has_prefix) {
-        write_prefix_counters(&json, report);
     }
     kvb_json_write_end(&json, '}');
     return finish_load_json(&json, before);
@@ -172,23 +159,6 @@ read_load_rank(struct json_object *root, struct json_object *metrics, uint32_t *
     return KVB_OK;
 }
 
-static kvb_status read_prefix_counters(struct json_object *root, struct kvb_load_report *report)
-{
-    struct json_object *value = kvb_json_member(root, "prefix_cache");
-    struct kvb_prefix_counters *prefix = &report->prefix;
-
-    if (!value) {
-        return KVB_OK;
-    }
-    KVB_TRY(kvb_json_number(
-        kvb_json_member(value, "queried_tokens"), UINT64_MAX, &prefix->queried_tokens));
-    KVB_TRY(kvb_json_number(
-        kvb_json_member(value, "cached_tokens"), prefix->queried_tokens, &prefix->cached_tokens));
-    KVB_TRY(kvb_json_number(kvb_json_member(value, "age_ms"), UINT32_MAX, &report->prefix_age_ms));
-    report->has_prefix = true;
-    return KVB_OK;
-}
-
 static kvb_status read_report(struct json_object *root, struct kvb_load_report *report)
 {
     struct json_object *metrics = kvb_json_member(root, "metrics");
@@ -207,7 +177,7 @@ static kvb_status read_report(struct json_object *root, struct kvb_load_report *
         KVB_TRY(kvb_json_number(size, kvb_max_block_tokens, &block_size));
     }
     report->block_size = (uint32_t)block_size;
-    return read_prefix_counters(root, report);
+    return KVB_OK;
 }
 
 kvb_status kvb_load_json_decode(kvb_span json, struct kvb_load_report *out_report)

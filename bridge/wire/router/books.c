@@ -58,9 +58,6 @@ kvb_books_decision_encode(const struct kvb_shared_decision *decision, struct kvb
     kvb_json_write_pair_text(&json, "component", decision->stream.component);
     kvb_json_write_pair_u64(&json, "worker_id", decision->stream.worker_id);
     kvb_json_write_pair_u64(&json, "dp_rank", decision->stream.dp_rank);
-    if (decision->prompt_tokens > 0) {
-        kvb_json_write_pair_u64(&json, "prompt_tokens", decision->prompt_tokens);
-    }
     kvb_json_write_pair_u64(&json, "isl_blocks", decision->isl_blocks);
     kvb_json_write_pair_u64(&json, "overlap_blocks", decision->overlap_blocks);
     kvb_json_write_pair_u64(&json, "blocks", decision->blocks);
@@ -272,9 +269,6 @@ static kvb_status read_decision(struct json_object *root, struct kvb_shared_deci
     KVB_TRY(read_books_u64(root, "ttl_ms", kvb_max_request_ttl_ms, &decision->ttl_ms));
     if (decision->ttl_ms == 0) {
         return KVB_BAD_INPUT;
-    }
-    if (kvb_json_member(root, "prompt_tokens")) {
-        KVB_TRY(read_books_u64(root, "prompt_tokens", max, &decision->prompt_tokens));
     }
     KVB_TRY(read_promise(root, decision));
     return read_predicted_names(root, decision); /* called last, because it allocates */

@@ -8,7 +8,7 @@
 /* The JSON of the books that aggregators share (proto/README.md, "One set of books"):
  *
  *     R.kv_routed {"version":1,"aggregator":"...","start":n,"sequence":n,"request_id":"...",
- *                           "namespace","component","worker_id","dp_rank","prompt_tokens":n,
+ *                           "namespace","component","worker_id","dp_rank",
  *                           "isl_blocks","overlap_blocks","blocks","prefill_blocks","ttl_ms",
  *                           "promised_tokens":n,"promised_block":"16 hex digits",
  *                           "first_hash","last_hash","names":"16 hex digits a block"}

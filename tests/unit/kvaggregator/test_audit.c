@@ -201,7 +201,7 @@ static void the_row_of_a_stream_shows_its_audit(void **state)
     const char *audit = strstr((const char *)buf.data, "\"audit\":");
     assert_non_null(audit);
     assert_non_null(strstr(
-        audit, "{\"verdict\":\"kept\",\"mode\":\"requests\",\"requests\":1,\"short_requests\":0,"
+        audit, "{\"verdict\":\"kept\",\"requests\":1,\"short_requests\":0,"
                "\"promised_tokens\":64,"
                "\"delivered_tokens\":64,\"extra_tokens\":16,\"evidence\":0"));
     assert_null(strstr(audit + 1, "\"audit\":")); /* for one stream */

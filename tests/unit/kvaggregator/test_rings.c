@@ -38,7 +38,6 @@ static void make_half(struct half *half)
         &(struct kvb_audit_options){
             .max_streams = 10, .honest_loss = 0.005, .lie = 0.05, .false_alarm_requests = 1e8 },
         &aggregator->audit));
-    assert_ok(kvb_audit_sums_new(10, 0, &aggregator->sums));
     aggregator->turn = (struct kvb_replica_turn){ .world = &kvb_aggregator_world,
                                                   .context = aggregator,
                                                   .followers = aggregator->followers };
@@ -72,7 +71,6 @@ static void drop_half(struct half *half)
     kvb_predictions_free(aggregator->predictions);
     kvb_requests_free(aggregator->requests);
     kvb_audit_free(aggregator->audit);
-    kvb_audit_sums_free(aggregator->sums);
     kvb_followers_free(aggregator->followers);
     kvb_router_batch_done(&aggregator->batch);
     kvb_prefix_index_free(half->index);

@@ -14,7 +14,6 @@ static struct kvb_shared_decision decision_of(void)
         .sequence = 5,
         .request_id = "r \"1\" \xc3\xa4",
         .stream = { "dynamo", "VllmWorker", UINT64_MAX, 3 },
-        .prompt_tokens = 139,
         .isl_blocks = 9,
         .overlap_blocks = 6,
         .blocks = 8,
@@ -42,7 +41,6 @@ static void a_decision_is_read_as_it_was_written(void **state)
     assert_int_equal(read.sequence, wrote.sequence);
     assert_string_equal(read.request_id, wrote.request_id);
     assert_memory_equal(&read.stream, &wrote.stream, sizeof wrote.stream);
-    assert_int_equal(read.prompt_tokens, 139);
     assert_int_equal(read.isl_blocks, wrote.isl_blocks);
     assert_int_equal(read.overlap_blocks, wrote.overlap_blocks);
     assert_int_equal(read.blocks, wrote.blocks);
@@ -72,7 +70,7 @@ static void the_json_of_a_decision_is_as_documented(void **state)
         (const char *)buf.data,
         "{\"version\":1,\"aggregator\":\"a1\",\"start\":77,\"sequence\":5,\"request_id\":\"r1\","
         "\"namespace\":\"dynamo\",\"component\":\"VllmWorker\",\"worker_id\":7,\"dp_rank\":3,"
-        "\"prompt_tokens\":139,\"isl_blocks\":9,\"overlap_blocks\":6,\"blocks\":8,\"prefill_"
+        "\"isl_blocks\":9,\"overlap_blocks\":6,\"blocks\":8,\"prefill_"
         "blocks\":3,\"ttl_ms\":1000,"
         "\"promised_tokens\":96,\"promised_block\":\"fedcba9876543210\","
         "\"first_hash\":1,\"last_hash\":1,\"names\":\"0000000000000001\"}");

@@ -126,49 +126,6 @@ static void decodes_what_it_encoded([[maybe_unused]] void **state)
     }
 }
 
-static void the_counters_of_the_prefix_cache_are_optional([[maybe_unused]] void **state)
-{
-    static const char tail[] =
-        ",\"prefix_cache\":{\"queried_tokens\":100,\"cached_tokens\":40,\"age_ms\":7}}";
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-    struct kvb_load_report some = report;
-    struct kvb_load_report got = { 0 };
-
-    some.has_prefix = true;
-    some.prefix = (struct kvb_prefix_counters){ .queried_tokens = 100, .cached_tokens = 40 };
-    some.prefix_age_ms = 7;
-    kvb_buf_init(&out, 4096);
-    assert_ok(kvb_load_json_encode(&some, &out));
-    assert_memory_equal(out.data + out.len - strlen(tail), tail, strlen(tail));
-    assert_ok(kvb_load_json_decode(kvb_buf_span(&out), &got));
-    assert_same(&some, &got);
-    assert_true(got.has_prefix);
-    assert_int_equal(got.prefix.queried_tokens, 100);
-    assert_int_equal(got.prefix.cached_tokens, 40);
-    assert_int_equal(got.prefix_age_ms, 7);
-    assert_ok(kvb_load_json_decode(kvb_span_of(text), &got));
-    assert_false(got.has_prefix);
-}
-
-static void counters_that_cannot_be_are_refused([[maybe_unused]] void **state)
-{
-    static const char *const members[] = {
-        "{\"queried_tokens\":1,\"cached_tokens\":2,\"age_ms\":0}",
-        "{\"queried_tokens\":1,\"cached_tokens\":1}",
-        "{\"queried_tokens\":-1,\"cached_tokens\":0,\"age_ms\":0}",
-        "7",
-    };
-    struct kvb_load_report got = { 0 };
-
-    for (size_t i = 0; i < KVB_COUNT_OF(members); i++) {
-        char json[1024];
-        (void)snprintf(
-            json, sizeof json, "%.*s,\"prefix_cache\":%s}", (int)(strlen(text) - 1), text,
-            members[i]);
-        assert_int_equal(kvb_load_json_decode(kvb_span_of(json), &got), KVB_BAD_INPUT);
-    }
-}
-
 static void writes_floats_short_and_always_as_json([[maybe_unused]] void **state)
 {
     static const struct {
@@ -359,8 +316,6 @@ int main(void)
         cmocka_unit_test(writes_both_forms_of_a_scrape),
         cmocka_unit_test(reads_what_it_writes),
         cmocka_unit_test(decodes_what_it_encoded),
-        cmocka_unit_test(the_counters_of_the_prefix_cache_are_optional),
-        cmocka_unit_test(counters_that_cannot_be_are_refused),
         cmocka_unit_test(writes_floats_short_and_always_as_json),
         cmocka_unit_test(escapes_a_name_that_needs_it),
         cmocka_unit_test(reads_the_nested_form_of_dynamo),
