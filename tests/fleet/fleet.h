@@ -1,10 +1,10 @@
 #pragma once
 
 #include "core/status.h"
+#include "fleet/dialects/encode.h"
 #include "fleet/engine/engine.h"
 #include "fleet/publisher.h"
 #include "fleet/trace.h"
-#include "wire/engine/encode.h"
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -2,7 +2,7 @@
 
 #include "core/span.h"
 #include "core/status.h"
-#include "wire/engine/dialect.h"
+#include "fleet/dialects/dialect.h"
 
 #include <stdbool.h>
 #include <stddef.h>

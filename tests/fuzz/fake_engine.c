@@ -1,8 +1,8 @@
 #include "fake_engine.h"
 
 #include "core/buf.h"
+#include "fleet/dialects/encode.h"
 #include "index/block_hash.h"
-#include "wire/engine/encode.h"
 
 #include <stdlib.h>
 #include <string.h>

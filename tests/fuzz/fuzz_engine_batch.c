@@ -3,7 +3,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "engine_same.h"
-#include "wire/engine/encode.h"
+#include "fleet/dialects/encode.h"
 
 #include <stdlib.h>
 

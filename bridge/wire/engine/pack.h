@@ -1,28 +1,31 @@
 #pragma once
 
+#include "core/buf.h"
+#include "core/span.h"
+#include "core/status.h"
 #include "model/event_batch.h"
-#include "wire/engine/dialect.h"
 
 #include <msgpack.h>
-#include <stddef.h>
 
-/* Functions that the encoders of engine events share.  They return no status: the packer's sink
- * keeps the first failure. */
-
-/* The event being written, with its batch and dialect. */
-struct engine_source {
-    const struct kvb_dialect_row *dialect;
-    const struct kvb_event_batch *batch;
-    const struct kvb_engine_event *event;
+/* What writers of engine events share: that of republished events here, and those of the dialects
+ * of simulated engines (tests/fleet/dialects).
+ *
+ * They return no status, and the results of msgpack-c are ignored: the sink keeps the first
+ * failure, after which nothing is written. */
+struct kvb_pack_sink {
+    struct kvb_buf *out; /* borrowed */
+    kvb_status status;
 };
+
+/* The packer appends to sink->out from now on. */
+void kvb_pack_begin(msgpack_packer *packer, struct kvb_pack_sink *sink);
 
 void kvb_pack_text(msgpack_packer *packer, const char *text);
 
-/* A Mooncake event has one block, so an event becomes one Mooncake event for each of its blocks;
- * count returns how many. */
-size_t kvb_pack_mooncake_count(const struct engine_source *source);
-void kvb_pack_mooncake_replicas(msgpack_packer *packer, const struct engine_source *source);
-void kvb_pack_mooncake_objects(msgpack_packer *packer, const struct engine_source *source);
+/* nil if it is empty. */
+void kvb_pack_span(msgpack_packer *packer, kvb_span text);
 
-/* The batch's time in milliseconds since 1970, as a Mooncake store writes it. */
-uint64_t kvb_pack_milliseconds(const struct kvb_event_batch *batch);
+/* The tokens of a Stored, each in its shortest form. */
+void kvb_pack_tokens(
+    msgpack_packer *packer, const struct kvb_event_batch *batch,
+    const struct kvb_engine_event *event);

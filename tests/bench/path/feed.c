@@ -1,7 +1,7 @@
 #include "feed.h"
 
 #include "core/hash.h"
-#include "wire/engine/encode.h"
+#include "fleet/dialects/encode.h"
 
 #include <stdlib.h>
 

@@ -1,8 +1,8 @@
 #include "hostile.h"
 
 #include "core/clock.h"
+#include "fleet/dialects/encode.h"
 #include "fleet/engine/event_writer.h"
-#include "wire/engine/encode.h"
 
 #include <errno.h>
 #include <stdbool.h>

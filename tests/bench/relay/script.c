@@ -1,8 +1,8 @@
 #include "script.h"
 
 #include "core/random.h"
+#include "fleet/dialects/encode.h"
 #include "fleet/engine/event_writer.h"
-#include "wire/engine/encode.h"
 
 #include <assert.h>
 #include <stdlib.h>

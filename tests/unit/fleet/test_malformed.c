@@ -2,10 +2,10 @@
 
 #include "core/limits.h"
 #include "core/own.h"
+#include "fleet/dialects/encode.h"
 #include "kvb_test.h"
 #include "model/event_batch.h"
 #include "wire/engine/batch.h"
-#include "wire/engine/encode.h"
 
 #include <string.h>
 

@@ -220,6 +220,30 @@ static void the_decoder_reads_it_and_knows_signed_hashes(void **state)
     kvb_buf_done(&bytes);
 }
 
+static void an_adapter_is_named_in_both_forms(void **state)
+{
+    (void)state;
+    struct kvb_event_batch decoded = { .has_rank = false };
+    struct kvb_engine_event *event = add_stored(KVB_TIER_DEVICE, 0, 1, 4);
+    struct kvb_buf bytes;
+
+    add_hash(event, a);
+    assert_ok(kvb_event_batch_add_text(
+        &batch, (kvb_span){ (const uint8_t *)"tuned", 5 }, &event->lora_name));
+    kvb_buf_init(&bytes, 4096);
+    for (int form = KVB_REPUBLISH_MAP; form <= KVB_REPUBLISH_ARRAY; form++) {
+        kvb_buf_reset(&bytes);
+        assert_ok(
+            kvb_republished_batch_encode(&batch, (enum kvb_republish_form)form, false, &bytes));
+        assert_ok(kvb_engine_batch_decode(kvb_buf_span(&bytes), &decoded));
+        const kvb_span name = kvb_event_batch_text(&decoded, decoded.events[0].lora_name);
+        assert_int_equal(name.len, 5);
+        assert_memory_equal(name.data, "tuned", 5);
+    }
+    kvb_event_batch_done(&decoded);
+    kvb_buf_done(&bytes);
+}
+
 int main(void)
 {
 #define ENCODED(test) cmocka_unit_test_setup(test, begin_batch)
@@ -234,6 +258,7 @@ int main(void)
         ENCODED(each_token_takes_its_shortest_form),
         ENCODED(tokens_that_find_no_room_are_an_error),
         ENCODED(a_signed_hash),
+        ENCODED(an_adapter_is_named_in_both_forms),
         ENCODED(the_decoder_reads_it_and_knows_signed_hashes),
     };
     return cmocka_run_group_tests(tests, NULL, end_batch);

@@ -1,4 +1,4 @@
-#include "wire/engine/dialect.h"
+#include "fleet/dialects/dialect.h"
 
 #include "model/tier.h"
 

@@ -38,9 +38,7 @@ enum kvb_event_form {
 
 enum kvb_hash_form {
     KVB_HASH_U64,
-    KVB_HASH_I64,       /* the same bits, signed */
-    KVB_HASH_FIXED_U64, /* always 9 bytes, because some readers accept no shorter form */
-    KVB_HASH_FIXED_I64,
+    KVB_HASH_I64,   /* the same bits, signed */
     KVB_HASH_BYTES, /* 32 bytes; the last 8 are the hash, big-endian */
     KVB_HASH_TEXT   /* "0x..." */
 };

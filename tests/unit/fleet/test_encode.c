@@ -4,8 +4,8 @@
 #include "../../fuzz/engine_same.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "fleet/dialects/encode.h"
 #include "wire/engine/batch.h"
-#include "wire/engine/encode.h"
 #include "wire/msgpack/cursor.h"
 
 #include <stdio.h>

@@ -1,9 +1,9 @@
-#include "wire/engine/dialect.h"
+#include "fleet/dialects/dialect.h"
 
 #include "core/own.h"
+#include "fleet/dialects/encode.h"
 #include "kvb_test.h"
-#include "vector_file.h"
-#include "wire/engine/encode.h"
+#include "wire/vector_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>

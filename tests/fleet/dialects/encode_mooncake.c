@@ -1,6 +1,6 @@
-#include "wire/engine/pack.h"
-
 #include "core/own.h"
+#include "fleet/dialects/source.h"
+#include "wire/engine/pack.h"
 
 #include <inttypes.h>
 #include <stdio.h>
