@@ -156,24 +156,10 @@ static void print_load(struct json_object *root)
 
 static void print_streams(struct json_object *root)
 {
-    static const struct kvctl_column columns[] = {
-        { "WORKER", "worker_id", true },
-        { "RANK", "dp_rank", true },
-        { "STATE", "state", false },
-        { "REASON", "reason", false },
-        { "DEVICE", "blocks.device", true },
-        { "HOST", "blocks.host", true },
-        { "DISK", "blocks.disk", true },
-        { "DOUBTFUL", "doubtful", true },
-        { "MISSING<=", "missing_at_most", true },
-        { "LAST EVENT", "last_event_id", true },
-        { "SIZE", "block_size", true },
-        { "MODEL", "model", false },
-        { "NAMESPACE", "namespace", false },
-        { "COMPONENT", "component", false },
-    };
+    size_t count = 0;
+    const struct kvctl_column *columns = kvctl_stream_columns(&count);
 
-    kvctl_print_table(stdout, kvb_json_member(root, "streams"), columns, KVB_COUNT_OF(columns));
+    kvctl_print_table(stdout, kvb_json_member(root, "streams"), columns, count);
 }
 
 /* The rows of audited streams, each with "kept": what was delivered, in percent of the promise. */
@@ -341,7 +327,9 @@ const struct kvctl_command *kvctl_commands(void)
         { .name = "verify", .run = kvctl_verify,
           .summary = "compares the index with a kvfleet's engines, and pauses them" },
         { .name = "top", .run = kvctl_top,
-          .summary = "live table of all streams; the key h shows help" },
+          .summary = "live table of all streams",
+          .more = "q quit, / filter, Esc no filter, < > sort by the column beside, r reverse,\n"
+                  "arrows PgUp PgDn Home End scroll, Ctrl-L draw again.\n" },
         { .name = "permissions", .argument = "ROLE", .run = kvctl_permissions,
           .choices = "bridge aggregator router reader operator",
           .summary = "what nats-server must permit a program",

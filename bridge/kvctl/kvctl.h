@@ -57,8 +57,7 @@ struct kvctl_options {
     unsigned kinds;       /* of enum kvctl_kind */
     uint64_t count;       /* events to show, lines with is_all; 0: unlimited */
     bool is_all;          /* every subject, as JSON lines */
-    bool is_once;         /* of `top`, like the next three */
-    uint32_t interval_ms; /* between pictures */
+    uint32_t interval_ms; /* of `top`, like the next two: between pictures */
     const char *sort;     /* title of a column; NULL: the first */
     const char *filter;   /* NULL: none */
     const char *truth;    /* of `verify`: kvfleet's truth socket */
@@ -111,7 +110,7 @@ enum kvctl_exit kvctl_decode(const struct kvctl_options *options);
 /* `verify`: compares the index with what the engines of a kvfleet hold. */
 enum kvctl_exit kvctl_verify(const struct kvctl_options *options);
 
-/* `top`: a live screen of the fleet, or one picture of it. */
+/* `top`: the table of `streams` on a terminal, drawn again and again. */
 enum kvctl_exit kvctl_top(const struct kvctl_options *options);
 
 /* `workers`: where bridges know their workers from, and which pods are none. */
@@ -181,6 +180,10 @@ kvb_status kvctl_request(
 enum kvctl_exit kvctl_request_answer(
     const struct kvctl_line *line, const char *tail, kvb_span query, struct kvb_buf *answer);
 
+/* Parses an answer, which must be an object.  The caller frees *out_root with kvb_json_drop().
+ * KVB_BAD_INPUT, KVB_TOO_LARGE, KVB_NO_MEMORY */
+kvb_status kvctl_parse(kvb_span text, struct json_object **out_root);
+
 /* Parses an answer; one with "error" is a failure, which is printed on stderr.  The caller
  * frees *out_root with kvb_json_drop(). */
 enum kvctl_exit kvctl_read_answer(const struct kvb_buf *answer, struct json_object **out_root);
@@ -225,6 +228,9 @@ struct kvctl_column {
     const char *path; /* "tokens.device": members from the row down */
     bool is_right;    /* numbers */
 };
+
+/* The columns of `streams`, which `top` shows too. */
+const struct kvctl_column *kvctl_stream_columns(size_t *out_count);
 
 /* Prints an array of objects as an aligned table; "(none)" for an empty one.  A missing value
  * is printed as "-", a control character as "?". */

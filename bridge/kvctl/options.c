@@ -51,7 +51,7 @@ static const struct group_row groups[group_count] = {
     [group_nats] = { NULL, CONNECTING, true },
     [group_names] = { NULL, CONNECTING " permissions", true },
     [group_json] = { NULL, "match route load state streams audit dump workers watch verify check",
-                     true },
+                     false },
     [group_prompt] = { "match and route:", "match route", false },
     [group_match] = { "match:", "match", false },
     [group_watch] = { "watch:", "watch", false },
@@ -126,8 +126,6 @@ static const struct option_row rows[] = {
       "All messages of the namespace, as JSON lines with\n"
       "their \"subject\": events, heartbeats, load,\nstatus, hit rates, requests" },
 
-    { "once", NULL, NULL, group_top, option_flag, FIELD(is_once), 0,
-      "Print the screen once and exit: for scripts, and\nrequired without a terminal" },
     { "interval", "MS", NULL, group_top, option_u32, FIELD(interval_ms), max_interval_ms,
       "Time between screens, 200 to 60000 (1000)" },
     { "sort", "COLUMN", NULL, group_top, option_text, FIELD(sort), 0,
@@ -187,6 +185,7 @@ struct gone_row {
 static const struct gone_row gone[] = {
     { "explain", "match --blocks, and the state and reason that `streams` shows" },
     { "--dp-rank", "--rank" },
+    { "--once", "the command `streams`" },
 };
 
 /* Whether the word is one of `words`, which stand between blanks. */
@@ -299,32 +298,37 @@ static void print_overview(void)
            "message, 64 wrong usage, 78 wrong configuration.\n");
 }
 
-/* One screen: the options of this command first, then those that it shares with others. */
+/* Prints a blank line and the command's options, those that all commands take or the others. */
+static void print_rows_of(const struct kvctl_command *command, bool is_common)
+{
+    bool is_first = true;
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        const enum group group = rows[i].group;
+        if (is_of(&rows[i], command->name) && group != group_login &&
+            groups[group].is_common == is_common) {
+            printf("%s", is_first ? "\n" : "");
+            print_row(&rows[i]);
+            is_first = false;
+        }
+    }
+}
+
+/* One screen. */
 static void print_help_of(const struct kvctl_command *command)
 {
-    const bool connects = has_word(CONNECTING, command->name);
-    bool has_options = connects;
+    bool has_options = false;
 
     for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
         has_options = has_options || is_of(&rows[i], command->name);
     }
     printf(
-        "Usage: kvctl %s%s%s%s\n%s\n", command->name, has_options ? " [OPTION...]" : "",
-        command->argument ? " " : "", command->argument ? command->argument : "", command->summary);
-    printf("%s", command->more ? command->more : "");
-    for (int common = 0; common < 2; common++) {
-        bool is_first = true;
-        for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
-            const enum group group = rows[i].group;
-            if (is_of(&rows[i], command->name) && group != group_login &&
-                groups[group].is_common == (common == 1)) {
-                printf("%s", is_first ? "\n" : "");
-                print_row(&rows[i]);
-                is_first = false;
-            }
-        }
-    }
-    if (connects) {
+        "Usage: kvctl %s%s%s%s\n%s\n%s", command->name, has_options ? " [OPTION...]" : "",
+        command->argument ? " " : "", command->argument ? command->argument : "", command->summary,
+        command->more ? command->more : "");
+    print_rows_of(command, false);
+    print_rows_of(command, true);
+    if (has_word(CONNECTING, command->name)) {
         printf("\nOptions of the login to NATS, such as --user and --credentials: kvctl --help\n");
     }
 }
@@ -554,49 +558,71 @@ static void check_together(const struct kvctl_command *command, const struct kvc
     }
 }
 
+/* Of getopt_long(), in place of the number of a row. */
+enum { first_key = 0x100, max_rows = KVB_COUNT_OF(rows) };
+
+/* getopt_long() has found something wrong in the word before optind. */
+[[gnu::noreturn]] static void refuse_option(int key, char **argv)
+{
+    if (key == ':') {
+        refuse(NULL, "%s: expected a value", argv[optind - 1]);
+    }
+    if (optopt >= first_key) {
+        refuse(NULL, "--%s takes no value", rows[optopt - first_key].name);
+    }
+    if (optopt > 0) {
+        refuse(NULL, "no such option: -%c", optopt);
+    }
+    refuse_unknown("option", argv[optind - 1]);
+}
+
+/* Stores all options, and leaves the words for optind.  Returns whether help is wanted. */
+static bool
+read_options(int argc, char **argv, struct kvctl_options *options, bool is_given[max_rows])
+{
+    struct option longs[max_rows + 3] = { { "help", no_argument, NULL, 'h' },
+                                          { "version", no_argument, NULL, 'V' } };
+    bool wants_help = false;
+    int key = 0;
+
+    for (int i = 0; i < max_rows; i++) {
+        longs[i + 2] =
+            (struct option){ rows[i].name, rows[i].value ? required_argument : no_argument, NULL,
+                             first_key + i };
+    }
+    opterr = 0; /* we say what is wrong */
+    while ((key = getopt_long(argc, argv, ":hV", longs, NULL)) != -1) {
+        switch (key) {
+        case 'h':
+            wants_help = true;
+            break;
+        case 'V':
+            (void)kvctl_version(options);
+            exit(kvctl_ok);
+        case ':':
+        case '?':
+            refuse_option(key, argv);
+        default:
+            is_given[key - first_key] = true;
+            store(&rows[key - first_key], optarg, options);
+            break;
+        }
+    }
+    return wants_help;
+}
+
 const struct kvctl_command *
 kvctl_options_read(int argc, char **argv, struct kvctl_options *out_options)
 {
-    enum { first_key = 0x100 }; /* of the option in row 0 */
-    struct option longs[KVB_COUNT_OF(rows) + 3] = { { "help", no_argument, NULL, 'h' },
-                                                    { "version", no_argument, NULL, 'V' } };
-    bool is_given[KVB_COUNT_OF(rows)] = { false };
-    bool wants_help = false;
-    int key = 0;
+    bool is_given[max_rows] = { false };
 
     *out_options = (struct kvctl_options){
         .timeout_ms = default_timeout_ms,
         .wait_ms = default_wait_ms,
         .interval_ms = default_interval_ms,
     };
-    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
-        longs[i + 2] =
-            (struct option){ rows[i].name, rows[i].value ? required_argument : no_argument, NULL,
-                             first_key + (int)i };
-    }
-    opterr = 0; /* we say what is wrong */
-    while ((key = getopt_long(argc, argv, ":hV", longs, NULL)) != -1) {
-        if (key == 'h') {
-            wants_help = true;
-        } else if (key == 'V') {
-            (void)kvctl_version(out_options);
-            exit(kvctl_ok);
-        } else if (key == ':') {
-            refuse(NULL, "%s: expected a value", argv[optind - 1]);
-        } else if (key == '?' && optopt >= first_key) {
-            refuse(NULL, "--%s takes no value", rows[optopt - first_key].name);
-        } else if (key == '?' && optopt > 0) {
-            refuse(NULL, "no such option: -%c", optopt);
-        } else if (key == '?') {
-            refuse_unknown("option", argv[optind - 1]);
-        } else {
-            is_given[key - first_key] = true;
-            store(&rows[key - first_key], optarg, out_options);
-        }
-    }
-
-    /* getopt has moved the words behind the options. */
-    const char *name = optind < argc ? argv[optind++] : NULL;
+    const bool wants_help = read_options(argc, argv, out_options, is_given);
+    const char *name = argv[optind]; /* getopt has moved the words behind the options */
     if (wants_help) {
         out_options->file = name;
         (void)kvctl_help(out_options);
@@ -609,11 +635,11 @@ kvctl_options_read(int argc, char **argv, struct kvctl_options *out_options)
     if (!command) {
         refuse_unknown("command", name);
     }
-    out_options->file = optind < argc ? argv[optind++] : NULL;
-    if (optind < argc) {
-        refuse(name, "one word too many: \"%s\"", argv[optind]);
+    out_options->file = argv[optind + 1];
+    if (out_options->file && argv[optind + 2]) {
+        refuse(name, "one word too many: \"%s\"", argv[optind + 2]);
     }
-    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+    for (size_t i = 0; i < max_rows; i++) {
         if (is_given[i] && !groups[rows[i].group].is_common && !is_of(&rows[i], name)) {
             refuse(
                 name, "%s has no option --%s, which is for %s", name, rows[i].name,

@@ -233,8 +233,8 @@ enum kvctl_exit kvctl_request_answer(
     return kvctl_ok;
 }
 
-/* Parses JSON of a peer or of the user, bounded. */
-static kvb_status parse(kvb_span text, struct json_object **out_root)
+/* Of a peer or of the user: bounded. */
+static kvb_status parse_any(kvb_span text, struct json_object **out_root)
 {
     enum { max_depth = 16, max_values = 1 << 23 };
     struct kvb_json_budget budget = { .depth = max_depth,
@@ -244,13 +244,25 @@ static kvb_status parse(kvb_span text, struct json_object **out_root)
     return kvb_json_parse(text, &budget, out_root);
 }
 
+kvb_status kvctl_parse(kvb_span text, struct json_object **out_root)
+{
+    KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
+
+    KVB_TRY(parse_any(text, &root));
+    if (!json_object_is_type(root, json_type_object)) {
+        return KVB_BAD_INPUT;
+    }
+    *out_root = root;
+    root = NULL;
+    return KVB_OK;
+}
+
 enum kvctl_exit kvctl_read_answer(const struct kvb_buf *answer, struct json_object **out_root)
 {
     KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
     char text[512];
 
-    if (parse(kvb_buf_span(answer), &root) != KVB_OK ||
-        !json_object_is_type(root, json_type_object)) {
+    if (kvctl_parse(kvb_buf_span(answer), &root) != KVB_OK) {
         kvctl_say("the answer is no JSON object: is there another program on this subject?");
         return kvctl_failed;
     }
@@ -408,7 +420,7 @@ write_messages(kvb_span messages, struct kvb_json_writer *json, struct kvb_detai
 {
     KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
 
-    const kvb_status status = parse(messages, &root);
+    const kvb_status status = parse_any(messages, &root);
     if (status != KVB_OK || kvb_json_list_len(root) == 0) {
         kvb_detail_set(
             detail, "--messages: expected a JSON array of messages, such as "
@@ -424,23 +436,42 @@ write_messages(kvb_span messages, struct kvb_json_writer *json, struct kvb_detai
     return json->status;
 }
 
+/* The option that has the prompt, and whether its value is the prompt itself: else it is a file. */
+static const char *
+find_prompt(const struct kvctl_options *options, const char **out_value, bool *out_is_inline)
+{
+    const struct {
+        const char *name;
+        const char *value;
+    } given[] = {
+        { "--tokens", options->tokens },
+        { "--text", options->text },
+        { "--messages", options->messages },
+        { "--tokens-file", options->tokens_file },
+    };
+    size_t i = 0;
+
+    while (i + 1 < KVB_COUNT_OF(given) && !given[i].value) {
+        i++;
+    }
+    const char *value = given[i].value;
+    *out_value = value;
+    *out_is_inline = options->tokens || (!options->tokens_file && value && strcmp(value, "-") != 0);
+    return given[i].name;
+}
+
 /* Writes the member that has the prompt. */
 static kvb_status write_prompt(
     const struct kvctl_options *options, struct kvb_json_writer *json, struct kvb_detail *detail)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf file = { 0 };
-    const char *name = options->text       ? "--text"
-                       : options->messages ? "--messages"
-                       : options->tokens   ? "--tokens"
-                                           : "--tokens-file";
-    const char *given = options->text       ? options->text
-                        : options->messages ? options->messages
-                                            : options->tokens;
-    const bool is_stdin = given && !options->tokens && strcmp(given, "-") == 0;
+    const char *given = NULL;
+    bool is_inline = false;
+    const char *name = find_prompt(options, &given, &is_inline);
 
-    if (!given || is_stdin) {
+    if (!is_inline) {
         kvb_buf_init(&file, kvb_max_query_body_bytes);
-        KVB_TRY(read_text_file(name, is_stdin ? given : options->tokens_file, &file, detail));
+        KVB_TRY(read_text_file(name, given, &file, detail));
         given = (const char *)file.data;
     }
     const kvb_span text = { (const uint8_t *)given, strlen(given) };

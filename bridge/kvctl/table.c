@@ -1,5 +1,6 @@
 #include "kvctl/kvctl.h"
 
+#include "core/own.h"
 #include "wire/json/tree.h"
 
 #include <string.h>
@@ -117,6 +118,29 @@ void kvctl_print_table(
             print_cell(out, text, widths[i], columns[i].is_right, i + 1 == count);
         }
     }
+}
+
+const struct kvctl_column *kvctl_stream_columns(size_t *out_count)
+{
+    static const struct kvctl_column columns[] = {
+        { "WORKER", "worker_id", true },
+        { "RANK", "dp_rank", true },
+        { "STATE", "state", false },
+        { "REASON", "reason", false },
+        { "DEVICE", "blocks.device", true },
+        { "HOST", "blocks.host", true },
+        { "DISK", "blocks.disk", true },
+        { "DOUBTFUL", "doubtful", true },
+        { "MISSING<=", "missing_at_most", true },
+        { "LAST EVENT", "last_event_id", true },
+        { "SIZE", "block_size", true },
+        { "MODEL", "model", false },
+        { "NAMESPACE", "namespace", false },
+        { "COMPONENT", "component", false },
+    };
+
+    *out_count = KVB_COUNT_OF(columns);
+    return columns;
 }
 
 /* ---- Trees --------------------------------------------------------------------------- */

@@ -1,4 +1,4 @@
-"""Does kvctl top show the fleet on any terminal, also while NATS is away, and does it restore the
+"""Does kvctl top show the streams on any terminal, also while NATS or the aggregator is away, and does it restore the
 terminal however it ends?"""
 
 import contextlib
@@ -12,24 +12,32 @@ import pytest
 
 import engine
 import programs
-from conftest import PUBLISH, ROUTER, worker
+from conftest import ROUTER, worker
 from programs import PATIENCE, wait_for
 from terminal import Terminal
 from test_faults import BLOCK, tokens_of
 
 KVCTL = programs.BIN / "kvctl"
+TITLES = re.compile(r"LAST EVENT|[A-Z]+(?:<=)?")
 
 
 def store(*numbers):
     return engine.batch(*(engine.stored([n], tokens_of(n), BLOCK) for n in numbers))
 
 
-def publish_load(bus, worker_id, active, waiting, used):
-    bus.publish(f"{PUBLISH}.load_metrics", json.dumps({
-        "worker_id": worker_id, "dp_rank": 0, "endpoint_name": "generate", "metrics": {
-            "request_active_slots": active, "request_total_slots": 256, "kv_active_blocks": used,
-            "kv_total_blocks": 100, "gpu_cache_usage_perc": used / 100,
-            "gpu_prefix_cache_hit_rate": 0.5, "num_requests_waiting": waiting}}).encode())
+def stand_in(scene, *pages):
+    """An aggregator that gives these pages of streams."""
+    bus = scene.bus()
+
+    async def reply(message):
+        await message.respond(json.dumps(pages[json.loads(message.data)["from"]], ensure_ascii=False).encode())
+
+    bus._wait(bus.client.subscribe(f"{ROUTER}.kv_get.streams", cb=reply))
+    bus.flush()
+
+
+def stream(number, **more):
+    return {"worker_id": number, "dp_rank": 0, "state": "EXACT", "reason": "", **more}
 
 
 @pytest.fixture
@@ -60,16 +68,21 @@ def top(request, scene):
     assert not reports, b"\n".join(reports).decode(errors="replace")
 
 
-def row_of(terminal, worker_id):
-    """The cells of a worker's line by the titles above them; {} when there is no such line."""
-    titles = None
-    for line in terminal.lines:
+def rows_of(text):
+    """[{title: cell}] of a table of streams, on a screen or printed."""
+    titles, found = None, []
+    for line in text.splitlines():
         words = line.split()
         if words and words[0].startswith("WORKER"):
-            titles = [word.rstrip("^v") for word in words]
-        elif titles and words and words[0] == str(worker_id) and len(words) == len(titles):
-            return dict(zip(titles, words))
-    return {}
+            titles = TITLES.findall(line)
+        elif titles and words and words[0].isdecimal() and len(words) == len(titles):
+            found.append(dict(zip(titles, words)))
+    return found
+
+
+def row_of(terminal, worker_id):
+    """The cells of a worker's line by the titles above them; {} when there is no such line."""
+    return next((row for row in rows_of(terminal.text()) if row["WORKER"] == str(worker_id)), {})
 
 
 def see_seconds_pass(screen, count):
@@ -92,146 +105,115 @@ def costs_little(screen):
     assert len(screen.raw) - written < 2000 * PATIENCE
 
 
-def once(scene, *options, env=None):
-    return subprocess.run(
-        [KVCTL, "--nats", scene.nats_url, "top", "--once", *options], capture_output=True,
-        text=True, timeout=30 * PATIENCE, stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
-
-
 # ---- What is shown ------------------------------------------------------------------------
 
 
 @pytest.mark.sanitize
-def test_the_fleet_s_numbers_are_shown(fleet, top):
-    bus, screen = fleet.bus(), top()
-
-    def loads_shown():
-        publish_load(bus, 7, 12, 3, 40)
-        publish_load(bus, 8, 1, 0, 60)
-        row = row_of(screen, 7)
-        return row.get("LOAD") == "0.40" and row.get("ACTIVE") == "12" and row["RECON"] != "-"
-
-    wait_for("all of worker 7", loads_shown)
-    row = row_of(screen, 7)
-    assert (row["RANK"], row["STATE"], row["BLOCKS"]) == ("0", "EXACT", "2"), row
-    assert (row["WAIT"], row["RECON"]) == ("3", "0"), row
-    assert row_of(screen, 8)["BLOCKS"] == "1"
-    text = screen.text()
-    assert "NATS connected" in text and "aggregator 0" in text and "1 bridge" in text
-    assert "2 streams  2 EXACT" in text and "3 blocks held" in text
-    assert "load 0.500 std 0.141" in text and "13 active 3 waiting" in text
-    assert "engines' 50%" in text and "reconnects 0 engines 0 NATS" in text
+def test_it_shows_what_kvctl_streams_prints_and_what_changes(fleet, top):
+    screen = top(columns=160)
+    screen.wait("both workers", lambda _: row_of(screen, 7).get("STATE") == row_of(screen, 8).get("STATE") == "EXACT")
+    printed = subprocess.run([KVCTL, "--nats", fleet.nats_url, "streams"], capture_output=True, text=True, timeout=30).stdout
+    assert "MISSING<=" in printed
+    screen.wait("the same table", lambda text: rows_of(text) == rows_of(printed))
+    assert "2 streams  2 EXACT" in screen.text() and row_of(screen, 7)["DEVICE"] == "2"
+    fleet.vllm7.publish(store(4, 5))
+    screen.wait("two blocks more", lambda _: row_of(screen, 7).get("DEVICE") == "4")
 
 
-def test_rates_hits_and_reconnects_are_counted(fleet, top):
-    bus, screen = fleet.bus(), top()
-    screen.see("hit rate -")
-    question = {"token_ids": tokens_of(1) + tokens_of(9), "model": "m"}
-    bus.request(f"{ROUTER}.kv_route", json.dumps(question).encode())
-    screen.see("hit rate 50% (1 routed)")
-
-    def events_shown():
-        fleet.vllm7.publish(store(5))
-        fleet.vllm7.publish(engine.batch(engine.removed(5)))
-        return float(row_of(screen, 7).get("EVENTS/S", "-").replace("-", "0")) > 0
-
-    wait_for("events of worker 7", events_shown)
-    fleet.vllm8.restart()
-    wait_for("worker 8 has reconnected", lambda: row_of(screen, 8).get("RECON") == "1", 20)
-    assert row_of(screen, 7)["RECON"] == "0"
-    screen.see("reconnects 1 engines 0 NATS")
+def test_a_terminal_of_80_columns_has_whole_columns_alone(scene, top):
+    stand_in(scene, {"streams": [stream(2**63 - 1, last_event_id=12345678901, model="m" * 40), stream(7, state="DOWN", reason="connecting")]})
+    screen = top()
+    screen.wait("both rows", lambda text: len(rows_of(text)) == 2)
+    lines = screen.lines
+    assert len(lines) == 24 and lines[2].split()[0] == "WORKER^" and not lines[1] and lines[23].startswith("1-2 of 2 by WORKER  q quit")
+    assert rows_of(screen.text())[0]["WORKER"] == "7" and row_of(screen, 2**63 - 1)["STATE"] == "EXACT"
+    titles = TITLES.findall(lines[2])
+    assert titles[:4] == ["WORKER", "RANK", "STATE", "REASON"] and "MODEL" not in titles
+    assert not any("m" in line for line in lines[3:5] if "DOWN" not in line), "no part of a column"
 
 
-def test_terminal_escape_sequences_are_not_shown(scene, top):
-    bus, screen = scene.bus(), top()
-    evil = "\033]0;owned\a\033[31m\u009b2J\r\n"
-    status = {"bridge_id": evil, "profile": "json", "streams": [
-        {"worker_id": 5, "dp_rank": 0, "state": evil, "reason": evil, "blocks": {"device": 1}}]}
+def test_all_pages_are_shown(scene, top):
+    stand_in(scene, {"streams": [stream(1)], "next": 1}, {"streams": [stream(2)]})
+    screen = top()
+    screen.wait("both pages", lambda text: "2 streams" in text and [row["WORKER"] for row in rows_of(text)] == ["1", "2"])
 
-    def shown():
-        bus.publish(f"{PUBLISH}.bridge_status", json.dumps(status, ensure_ascii=False).encode())
-        return "1 bridge" in screen.text() and "?]0;owned" in screen.text()
 
-    wait_for("the stream is listed", shown)
+def test_control_characters_of_peers_are_not_printed(scene, top):
+    evil = "\033]0;owned\a\033[31m\u009b2J\r\n\u202e\u00fc"
+    stand_in(scene, {"streams": [stream(5, reason=evil, model=evil), stream(6, state=evil)]})
+    screen = top(columns=200)
+    screen.see("?]0;owned??[31m??2J??????")
     assert b"\033]" not in screen.raw and b"\a" not in screen.raw and b"\xc2\x9b" not in screen.raw
+    assert b"\xe2\x80" not in screen.raw, "nor marks of direction"
+
+
+def test_an_error_of_the_aggregator_is_shown(scene, top):
+    stand_in(scene, {"error": "busy\033[2J"})
+    top().see("busy?[2J")
 
 
 # ---- Keys -----------------------------------------------------------------------------------
 
 
 def order(screen):
-    return [int(m[1]) for line in screen.lines if (m := re.match(r" +([78]) +0 ", line))]
+    return [int(row["WORKER"]) for row in rows_of(screen.text())]
 
 
-def test_keys_sort_filter_pause_help_and_quit(fleet, top):
+def test_keys_sort_filter_and_quit(fleet, top):
     screen = top()
     screen.wait("both rows", lambda _: order(screen) == [7, 8])
     screen.press("r")
-    screen.wait("the other way round", lambda _: order(screen) == [8, 7])
-    screen.press("B")
-    screen.wait("most blocks first", lambda text: "BLOCKSv" in text and order(screen) == [7, 8])
-    screen.press("B")
-    screen.wait("fewest first", lambda text: "BLOCKS^" in text and order(screen) == [8, 7])
-    screen.press("\033[C")
-    screen.see("LOADv")
+    screen.wait("the other way round", lambda text: "WORKERv" in text and order(screen) == [8, 7])
+    screen.press("<")
+    screen.see("by COMPONENT")
+    screen.press("\033OC")
+    screen.wait("from the last column to the first", lambda text: "WORKER^" in text and order(screen) == [7, 8])
+    for _ in range(4):
+        screen.press(">")
+    screen.wait("fewest blocks first", lambda text: "DEVICE^" in text and order(screen) == [8, 7])
 
     screen.press("/8")
     screen.see("filter: 8_")
-    screen.press(" exact\r")
-    screen.wait("worker 8 alone", lambda text: '"8 exact"' in text and order(screen) == [8])
+    screen.press("9\x7f eXact\r")
+    screen.wait("worker 8 alone", lambda text: '1-1 of 1 "8 eXact" by' in text and order(screen) == [8])
+    screen.press("/ nonsense\r")
+    screen.see("none of this filter")
     screen.press("\033")
-    screen.wait("no filter", lambda text: "1-2 of 2" in text)
-
-    screen.press("h")
-    screen.see("sort by EVENTS/S")
-    screen.press("h")
-    screen.see("WORKER")
-
-    screen.press("p")
-    screen.see("PAUSED")
-    fleet.vllm8.publish(store(4, 5, 6))
-    wait_for("the aggregator knows more", lambda: fleet.agg.metric("kvb_index_blocks") == 6)
-    screen.press("r")  # keys still work on the paused picture
-    screen.see("LOAD^")
-    see_seconds_pass(screen, 2)
-    assert "3 blocks held" in screen.text()
-    screen.press("p")
-    screen.see("6 blocks held")
+    screen.wait("no filter", lambda text: "1-2 of 2 by " in text)
 
     screen.press("q")
     assert screen.end() == 0 and screen.is_restored()
 
 
+def test_options_sort_and_filter(fleet, top):
+    screen = top("--sort", "device", "--filter", "m exact")
+    screen.wait("fewest blocks first", lambda text: "DEVICE^" in text and '2 of 2 "m exact"' in text and order(screen) == [8, 7])
+
+
+def test_whole_numbers_are_sorted_as_numbers(scene, top):
+    stand_in(scene, {"streams": [stream(n) for n in (10, 9, 2**64 - 1, 2**63, 100)]})
+    screen = top()
+    screen.wait("the smallest first", lambda _: order(screen) == [9, 10, 100, 2**63, 2**64 - 1])
+
+
 def test_more_streams_than_lines_are_scrolled(scene, top):
-    bus, screen = scene.bus(), top(rows=12)
-    status = {"bridge_id": "b", "profile": "json", "streams": [
-        {"worker_id": n, "dp_rank": 0, "state": "EXACT", "reason": "", "events": 0} for n in range(1, 101)]}
-
-    def shown():
-        bus.publish(f"{PUBLISH}.bridge_status", json.dumps(status).encode())
-        return "of 100" in screen.text()
-
-    wait_for("a hundred streams", shown)
+    stand_in(scene, {"streams": [stream(n) for n in range(1, 101)]})
+    screen = top(rows=12)
+    screen.see("of 100")
     page = int(re.search(r"1-(\d+) of 100", screen.text())[1])
+    assert page == 8
     screen.press("\033[6~")
     screen.see(f"{page + 1}-{2 * page} of 100")
-    screen.press("\033[A")
+    screen.press("\033OA")
     screen.see(f"{page}-{2 * page - 1} of 100")
-    screen.press("G")
-    screen.see(f"{101 - page}-100 of 100")
-    screen.press("g")
+    screen.press("\033[5~")
     screen.see(f"1-{page} of 100")
-    # For each TERM: xterm, its application mode, rxvt, the Linux console.
-    for down, up in [("\033[B", "\033[A"), ("\033OB", "\033OA")]:
-        screen.press(down)
-        screen.see(f"2-{page + 1} of 100")
-        screen.press(up)
-        screen.see(f"1-{page} of 100")
-    for end, home in [("\033[F", "\033[H"), ("\033OF", "\033OH"), ("\033[4~", "\033[1~"), ("\033[8~", "\033[7~")]:
-        screen.press(end)
-        screen.see(f"{101 - page}-100 of 100")
-        screen.press(home)
-        screen.see(f"1-{page} of 100")
+    screen.press("\033OB")
+    screen.see(f"2-{page + 1} of 100")
+    screen.press("\033OF")
+    screen.see(f"{101 - page}-100 of 100")
+    screen.press("\033OH")
+    screen.see(f"1-{page} of 100")
 
 
 # ---- Terminals --------------------------------------------------------------------------------
@@ -240,14 +222,14 @@ def test_more_streams_than_lines_are_scrolled(scene, top):
 @pytest.mark.sanitize
 def test_any_size_and_every_change_of_it(fleet, top):
     screen = top(columns=20, rows=10)
-    screen.wait("worker and state", lambda _: row_of(screen, 7) == {"WORKER": "7", "STATE": "EXACT"})
+    screen.wait("worker, rank and state", lambda _: row_of(screen, 7) == {"WORKER": "7", "RANK": "0", "STATE": "EXACT"})
     for columns, rows in [(80, 5), (80, 4), (80, 3), (80, 2), (80, 1), (1, 1), (20, 3), (200, 50), (8, 24)]:
         screen.resize(columns, rows)
         # Pictures are told apart by their bytes, because a small screen may have no clock.
         before = len(screen.raw)
         wait_for("a picture of that size", lambda: screen.pump() or screen.raw[before:].count(b"\033[2J"))
     screen.resize(100, 30)
-    screen.wait("all of it again", lambda _: row_of(screen, 8).get("BLOCKS") == "1")
+    screen.wait("all of it again", lambda _: row_of(screen, 8).get("DEVICE") == "1")
     screen.wait("keys on the last line", lambda _: screen.lines[29].startswith("1-2 of 2"))
 
 
@@ -258,13 +240,6 @@ def test_colours_are_for_terminals_that_want_them(fleet, top):
     screen = top(env={"NO_COLOR": "1"})
     screen.see("EXACT")
     assert not re.search(rb"\033\[\d*[1-9]m", screen.raw)
-
-
-def test_a_terminal_that_no_list_has_is_driven_as_xterm_is(fleet, top):
-    screen = top(env={"TERM": "unheard-of"})
-    screen.wait("worker 7", lambda _: row_of(screen, 7).get("STATE") == "EXACT")
-    screen.press("q")
-    assert screen.end() == 0 and screen.is_restored()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
@@ -280,14 +255,6 @@ def test_ctrl_c_ends_it_and_restores_the_terminal(scene, top):
     screen.see("no streams yet")
     screen.press("\x03")
     assert screen.end() == 0 and screen.is_restored()
-
-
-@pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGABRT])
-def test_a_crash_restores_the_terminal_too(scene, top, number):
-    screen = top()
-    screen.see("no streams yet")
-    screen.process.send_signal(number)
-    assert screen.end() == -number and screen.is_restored()
 
 
 def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_takes_it_back(scene, top):
@@ -335,55 +302,20 @@ def test_without_keys_it_still_draws(scene, top):
     assert screen.end() == 0 and screen.is_restored()
 
 
-# ---- Scripts ------------------------------------------------------------------------------------
-
-
-@pytest.mark.sanitize
-def test_once_prints_one_picture_without_escapes(fleet):
-    done = once(fleet)
-    assert done.returncode == 0, done.stderr
-    assert "\033" not in done.stdout and "\r" not in done.stdout and done.stderr == ""
-    assert done.stdout.count("kvctl top") == 1 and "2 streams  2 EXACT" in done.stdout
-    assert re.search(r"^ *7 +0 EXACT +- +0\.0 ", done.stdout, re.M), done.stdout
-    done = once(fleet, "--sort", "blocks", "--filter", "exact 8")
-    assert "BLOCKSv" in done.stdout and not re.search(r"^ *7 ", done.stdout, re.M)
-    assert once(fleet, "--sort", "nonsense").returncode == 64
-
-
-def test_once_as_json_is_one_object(fleet):
-    done = once(fleet, "--json")
-    assert done.returncode == 0 and done.stdout.count("\n") == 1, done.stderr
-    said = json.loads(done.stdout)
-    assert said["nats_connected"] and said["aggregator_answers"]
-    assert said["totals"]["states"]["EXACT"] == 2 and said["totals"]["blocks"] == 3
-    assert [(row["worker_id"], row["state"], row["blocks"]) for row in said["streams"]] == [
-        (7, "EXACT", 2), (8, "EXACT", 1)]
-    assert said["streams"][0]["events_per_s"] == 0 and said["streams"][0]["reconnects"] == 0
-
-
-def test_once_without_an_aggregator_fails_with_the_reason(scene):
-    scene.bridge(worker(scene.engine(), 7))
-    done = once(scene)
-    assert done.returncode == 1
-    assert "nobody answers for dynamo/Router: is it running?" in done.stderr
-    assert re.search(r"^ *7 +0 ", done.stdout, re.M), "what the bridge says is shown"
-
-
 @pytest.mark.no_nats
-def test_no_terminal_is_a_clear_error(scene):
+def test_no_terminal_is_a_clear_error():
     argv = [KVCTL, "--nats", "nats://127.0.0.1:1", "top"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
-    assert (done.returncode, done.stdout) == (64, "") and "give --once" in done.stderr
-    done = subprocess.run([*argv, "--json"], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 64 and "--json needs --once" in done.stderr
+    assert (done.returncode, done.stdout) == (64, "") and "which stdout is not (or TERM is dumb): use `kvctl streams`" in done.stderr
+    done = subprocess.run([*argv, "--once"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 64 and "--once is gone: use the command `streams`" in done.stderr
 
 
-def test_a_dumb_terminal_is_a_clear_error(scene, top):
-    screen = top(env={"TERM": "dumb"})
-    assert screen.end() == 64 and b"\033" not in screen.raw
-    screen = top("--once", env={"TERM": "dumb"})
-    assert screen.end() == 1 and b"\033" not in screen.raw
-    screen.see("no streams yet")
+@pytest.mark.parametrize("name", ["dumb", "unheard-of", ""])
+def test_a_terminal_that_cannot_be_drawn_on_is_a_clear_error(scene, top, name):
+    screen = top(env={"TERM": name}, columns=120)
+    assert screen.end() in (1, 64) and b"\033" not in screen.raw
+    screen.see("use `kvctl streams`")
 
 
 # ---- Absences --------------------------------------------------------------------------------------
@@ -394,16 +326,12 @@ def test_an_absence_of_nats_is_shown_and_ends_by_itself(fleet, top):
     screen.wait("worker 7", lambda _: row_of(screen, 7).get("STATE") == "EXACT")
     nats = fleet.started[0]
     nats.stop()
-    screen.see("NATS is away, trying again")
-    screen.see("STALE")
+    screen.see("NATS is away, trying again; what stands below is")
     with costs_little(screen):
-        screen.wait("the age grows", lambda text: int(re.search(r"STALE (\d+) s", text)[1]) >= 4, 15)
+        screen.wait("the age grows", lambda text: int(re.search(r"below is (\d+) s old", text)[1]) >= 4, 15)
     assert row_of(screen, 7).get("STATE") == "EXACT", "the last picture stays"
     fleet.start_nats(fleet.nats_port)
-    screen.see("NATS connected", 20)
-    screen.wait("worker 7 again", lambda text: "STALE" not in text and "away" not in text
-                and row_of(screen, 7).get("STATE") == "EXACT", 20)
-    screen.see("1 NATS", 20)  # the bridge has reconnected too, and its messages show it
+    screen.wait("worker 7 again", lambda text: " old" not in text and row_of(screen, 7).get("STATE") == "EXACT", 20)
 
 
 def test_an_idle_screen_costs_next_to_nothing(fleet, top):
@@ -413,15 +341,20 @@ def test_an_idle_screen_costs_next_to_nothing(fleet, top):
         see_seconds_pass(screen, 4)
 
 
+def test_without_an_aggregator_it_says_why(scene, top):
+    screen = top("--component", "Nobody")
+    screen.see("nobody answers for dynamo/Nobody: is kvaggregator running?")
+    assert "old" not in screen.text() and "no streams yet" in screen.text()
+
+
 def test_a_silent_aggregator_is_shown_and_its_successor_used(fleet, top):
     screen = top()
     screen.wait("worker 7", lambda _: row_of(screen, 7))
     fleet.agg.stop()
-    screen.see("aggregator silent for")
-    screen.see("nobody answers for dynamo/Router")
-    assert row_of(screen, 7), "bridges still say what they know"
+    screen.see("nobody answers for dynamo/Router: is kvaggregator running?; what stands below is")
+    assert row_of(screen, 7), "the last picture stays"
     fleet.aggregator(name="another")
-    screen.wait("answers again", lambda text: "silent" not in text and "aggregator 0" in text, 20)
+    screen.wait("answers again", lambda text: "nobody answers" not in text and row_of(screen, 7).get("STATE") == "EXACT", 20)
 
 
 def test_a_stuck_aggregator_does_not_stop_the_keys(fleet, top):
@@ -429,9 +362,9 @@ def test_a_stuck_aggregator_does_not_stop_the_keys(fleet, top):
     screen.wait("worker 7", lambda _: row_of(screen, 7))
     fleet.agg.process.send_signal(signal.SIGSTOP)
     try:
-        screen.see("within 2000 ms", 15)
-        screen.press("h")
-        screen.see("sort by EVENTS/S", 1)
+        screen.see("no answer within 2000 ms", 15)
+        screen.press("r")
+        screen.see("WORKERv", 1)
         screen.press("q")
         wait_for("the terminal is restored at once", screen.is_restored, 1)
         assert screen.end() == 0
