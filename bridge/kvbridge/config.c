@@ -147,11 +147,14 @@ static const struct kvb_conf_key worker_keys[] = {
               "external: complete, incomplete, or detect: a tier counts as complete from\n"
               "its first removal on.  The list of a tier that is not is\n"
               "UNVERIFIED(no_removals); that of the device is not affected." },
-    { "speculative_drop", KVB_CONF_U32, "0", 0, kvb_max_speculative_drop, FIELD(speculative_drop),
+    { "speculative_drop", KVB_CONF_U32, NULL, 0, kvb_max_speculative_drop, FIELD(speculative_drop),
+      .otherwise = "found",
       .help = "Blocks by which the engine gives a request less than it holds: 1 for vLLM\n"
               "with EAGLE or MTP, up to 0.32, and from 0.33 on where the blocks' hashes\n"
               "have no lookahead (disable_lookahead_block_hashes, or a KV connector).\n"
-              "Ignored while the blocks have lookahead." },
+              "Ignored while the blocks have lookahead.  Without the key it is found, if\n"
+              "/server_info or the pod's arguments name the method; if the metrics page\n"
+              "shows speculation of an unknown method: UNVERIFIED(speculation)." },
     { "speculative_drop_groups", KVB_CONF_U64S, NULL, 0, kvb_max_drop_groups - 1,
       FIELD(speculative_drop_groups),
       .count_offset = offsetof(struct kvb_worker_config, speculative_drop_group_count),
@@ -267,8 +270,9 @@ static const struct kvb_conf_table worker_table = { worker_keys, KVB_COUNT_OF(wo
       .name_of = worker_hashes_name, .help = "See workers.hashes." },                              \
     { group ".ranks", KVB_CONF_U32, "1", 1, kvb_max_ranks, FIELD(worker.ranks),                    \
       .help = "See workers.ranks." },                                                              \
-    { group ".speculative_drop", KVB_CONF_U32, "0", 0, kvb_max_speculative_drop,                   \
-      FIELD(worker.speculative_drop), .help = "See workers.speculative_drop." },                   \
+    { group ".speculative_drop", KVB_CONF_U32, NULL, 0, kvb_max_speculative_drop,                  \
+      FIELD(worker.speculative_drop), .otherwise = "found",                                        \
+      .help = "See workers.speculative_drop." },                                                   \
     { group ".attention_chunk", KVB_CONF_U32, "0", 0, INT32_MAX, FIELD(worker.attention_chunk),    \
       .help = "See workers.attention_chunk." },                                                    \
     { group ".topic", KVB_CONF_STRING, "", 0, FIELD(worker.topic), .help = "See workers.topic." }, \

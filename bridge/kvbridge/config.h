@@ -80,7 +80,7 @@ struct kvb_worker_config {
     enum kvb_replay_request replay_request;
     enum kvb_tier unknown_medium; /* the tier of blocks with an unknown medium */
     enum kvb_offload_removals offload_removals;
-    uint32_t speculative_drop; /* blocks; see kvb_stream_options */
+    uint32_t speculative_drop; /* blocks, or KVB_DROP_DETECT; see kvb_stream_options */
     uint64_t speculative_drop_groups[kvb_max_drop_groups];
     size_t speculative_drop_group_count;
     uint32_t attention_chunk; /* tokens; 0: not known */

@@ -54,6 +54,7 @@ struct rank_trouble {
     struct kvb_detail why; /* shown in /state; "": nothing */
     bool is_block_size_said;
     bool is_total_said;
+    const char *said_of_speculation; /* the newest sentence in the log; NULL: none */
     const char *said_of_store; /* the newest sentence of kvb_bridge_store_trouble() in the log */
     /* Why nothing comes from the engine. */
     struct kvb_silence_page page;
@@ -325,6 +326,9 @@ void kvb_bridge_close_ranks(struct kvb_bridge *bridge);
 kvb_status kvb_bridge_open_rank(
     struct kvb_bridge *bridge, const struct kvb_worker_config *settings, uint32_t origin,
     struct kvb_detail *detail);
+
+/* Tells the stream what the rank's facts say about its engine's speculation. */
+void kvb_bridge_note_speculation(struct bridge_rank *rank);
 
 /* Removes rank `at` and all references to it.  The last rank takes its index. */
 void kvb_bridge_remove_rank(struct kvb_bridge *bridge, size_t at);

@@ -462,6 +462,7 @@ set_facts(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_
         kvb_stream_suspect_restart(rank->served.stream);
     }
     rank->settings.facts = *facts;
+    kvb_bridge_note_speculation(rank);
     beat_at_once(bridge, rank);
 }
 

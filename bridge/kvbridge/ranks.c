@@ -73,6 +73,16 @@ static uint32_t drop_groups_of(const struct kvb_worker_config *worker)
     return groups;
 }
 
+void kvb_bridge_note_speculation(struct bridge_rank *rank)
+{
+    const struct kvb_worker_facts *facts = &rank->settings.facts;
+
+    kvb_stream_note_speculation(
+        rank->served.stream, KVB_SPECULATION_OF_ARGUMENTS, facts->speculation_of_arguments);
+    kvb_stream_note_speculation(
+        rank->served.stream, KVB_SPECULATION_OF_SERVER_INFO, facts->speculation_of_server);
+}
+
 static kvb_status open_stream(
     struct kvb_bridge *bridge, const struct kvb_worker_config *worker, struct bridge_rank *rank)
 {
@@ -112,6 +122,7 @@ static kvb_status open_stream(
         return KVB_IO;
     }
     KVB_TRY(kvb_stream_new(&options, &rank->served.stream));
+    kvb_bridge_note_speculation(rank);
     return open_advertiser(config, options.mirror.hash_key, rank);
 }
 

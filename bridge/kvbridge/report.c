@@ -139,6 +139,19 @@ static uint64_t reconnects(uint64_t connects)
     return connects > 1 ? connects - 1 : 0;
 }
 
+static void fill_speculation(const struct kvb_stream *stream, struct kvb_speculation_report *out)
+{
+    const struct kvb_speculation_finding finding = kvb_stream_speculation(stream);
+
+    *out = (struct kvb_speculation_report){
+        .is_shown = finding.source != KVB_SPECULATION_OF_NOTHING,
+        .is_undecided = finding.speculation == KVB_SPECULATION_UNDECIDED,
+        .drop = finding.drop,
+        .source = kvb_speculation_source_name(finding.source),
+        .why = finding.why,
+    };
+}
+
 static const char *origin_name(uint32_t origin)
 {
     static const char *const names[] = { [KVB_BRIDGE_OF_FILE] = "file",
@@ -188,6 +201,7 @@ fill_rank_report(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_str
     }
     out->beat.facts = rank->settings.facts;
     out->beat.facts.is_draining |= rank->is_draining;
+    fill_speculation(rank->served.stream, &out->speculation);
     out->has_last_seq = kvb_stream_last_seq(rank->served.stream, &out->last_seq);
 }
 

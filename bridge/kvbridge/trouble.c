@@ -167,6 +167,50 @@ watch_store(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kv
         "dp_rank", KVB_LOG_U64(rank->dp_rank), "events", rank->settings.events, NULL);
 }
 
+/* ---- Speculation ---- */
+
+/* The ranks of a worker are one engine: one line is enough. */
+static bool
+was_said_of_worker(const struct kvb_bridge *bridge, const struct bridge_rank *rank, const char *why)
+{
+    bool was_said = false;
+
+    for (size_t i = 0; i < bridge->membership.rank_count && !was_said; i++) {
+        const struct bridge_rank *other = bridge->membership.ranks[i];
+        was_said = other != rank && other->worker_id == rank->worker_id &&
+                   other->trouble.said_of_speculation == why;
+    }
+    return was_said;
+}
+
+/* An engine that does not speculate is worth a line only after one that said otherwise.  Before the
+ * first block its hashes may still turn out to have lookahead. */
+static void watch_speculation(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    const struct kvb_speculation_finding finding = kvb_stream_speculation(rank->served.stream);
+    const bool keeps = finding.speculation == KVB_SPECULATION_KEEPS ||
+                       finding.speculation == KVB_SPECULATION_UNKNOWN;
+    const bool is_undecided = finding.speculation == KVB_SPECULATION_UNDECIDED;
+    const char *said = rank->trouble.said_of_speculation;
+
+    if (finding.why == said || finding.source == KVB_SPECULATION_OF_CONFIG || (keeps && !said) ||
+        kvb_stream_mirror_count(rank->served.stream)->shape_count == 0) {
+        return;
+    }
+    rank->trouble.said_of_speculation = finding.why;
+    if (was_said_of_worker(bridge, rank, finding.why)) {
+        return;
+    }
+    kvb_log_write(
+        bridge->log, is_undecided ? KVB_LOG_WARNING : KVB_LOG_INFO, "bridge",
+        is_undecided ? "it is not known whether an engine gives requests a block less than it "
+                       "holds: its list is unverified"
+        : keeps      ? "an engine gives requests all blocks that it holds"
+                     : "an engine gives requests a block less than it holds: hits are answered so",
+        "why", finding.why, "source", kvb_speculation_source_name(finding.source), "worker",
+        KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), NULL);
+}
+
 /* ---- Streams ---- */
 
 void kvb_bridge_watch_state(
@@ -184,6 +228,7 @@ void kvb_bridge_watch_state(
     watch_block_size(bridge, rank, beat);
     watch_total(bridge, rank);
     watch_store(bridge, rank, beat);
+    watch_speculation(bridge, rank);
     const bool is_settled = now_ns - trouble->since_ns >= settled_ns;
     const bool may_speak = trouble->said_ns == 0 || now_ns - trouble->said_ns >= again_ns;
     if (is_settled && may_speak && is_update(beat->state, trouble->said)) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "model/speculation.h"
 #include "model/stream.h"
 
 #include <stdbool.h>
@@ -66,9 +67,10 @@ struct kvb_cache_signs {
                             of the events; 0: the page does not say */
     bool is_total_sure;  /* the total of blocks is this rank's own, as its engine reports it */
     bool has_occupancy;  /* SGLang: the two fields below are present */
-    uint64_t evictable_tokens; /* cached, and used by no request */
-    uint64_t used_tokens;      /* used by requests, cached or not */
-    bool has_hidden_pools;     /* SGLang: a sliding-window or Mamba pool */
+    uint64_t evictable_tokens;        /* cached, and used by no request */
+    uint64_t used_tokens;             /* used by requests, cached or not */
+    bool has_hidden_pools;            /* SGLang: a sliding-window or Mamba pool */
+    enum kvb_speculation speculation; /* vLLM: KEEPS: none; UNDECIDED: by an unnamed method */
     uint64_t reset_requests; /* vLLM: that its HTTP server has answered; 0 also without counters */
     bool has_prefix;         /* the counters are present */
     struct kvb_prefix_counters prefix;

@@ -23,9 +23,11 @@ bool kvb_stream_is_counted(enum kvb_stream_state state, enum kvb_stream_reason r
                                   (reason == KVB_REASON_NO_BASE || reason == KVB_REASON_ASLEEP ||
                                    reason == KVB_REASON_CACHING_OFF);
 
-    const bool is_store = state == KVB_STREAM_UNVERIFIED && reason == KVB_REASON_NO_REMOVALS;
+    const bool waits_for_operator =
+        state == KVB_STREAM_UNVERIFIED &&
+        (reason == KVB_REASON_NO_REMOVALS || reason == KVB_REASON_SPECULATION);
 
-    return state != KVB_STREAM_DOWN && !waits_for_engine && !is_store;
+    return state != KVB_STREAM_DOWN && !waits_for_engine && !waits_for_operator;
 }
 
 const char *kvb_stream_reason_name(enum kvb_stream_reason reason)
@@ -68,6 +70,7 @@ const char *kvb_stream_reason_name(enum kvb_stream_reason reason)
         [KVB_REASON_OTHER_TOPIC] = "other_topic",
         [KVB_REASON_CACHING_OFF] = "caching_off",
         [KVB_REASON_NOT_FED] = "not_fed",
+        [KVB_REASON_SPECULATION] = "speculation",
     };
     return (unsigned)reason < KVB_REASON_COUNT ? names[reason] : "unknown";
 }

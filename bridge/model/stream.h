@@ -70,6 +70,7 @@ enum kvb_stream_reason {
     KVB_REASON_OTHER_TOPIC,    /* the engine publishes under another topic than the configured */
     KVB_REASON_CACHING_OFF,    /* prefix caching is off: the engine keeps no blocks */
     KVB_REASON_NOT_FED,        /* the engine works, and publishes nothing */
+    KVB_REASON_SPECULATION,    /* nobody says whether it gives a block less than it holds */
     KVB_REASON_COUNT
 };
 
@@ -80,7 +81,8 @@ const char *kvb_stream_state_name(enum kvb_stream_state state);
 /* False: the stream does not count for the share of streams that are EXACT.  Its engine is absent,
  * sleeps or keeps no blocks, or only the engine's next batch can prove the list, and that takes a
  * request: an aggregator that waited for it would keep the requests away for which the engine
- * waits.  Nor does a store count that evicts without an event: it is never EXACT. */
+ * waits.  Nor does a store count that evicts without an event: it is never EXACT; nor an engine of
+ * which only its operator can say how it speculates. */
 bool kvb_stream_is_counted(enum kvb_stream_state state, enum kvb_stream_reason reason);
 
 /* "gone", ...; "" for none.  Never NULL. */

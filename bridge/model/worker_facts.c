@@ -143,6 +143,8 @@ bool kvb_worker_facts_are_same(
 {
     return one->role == other->role && one->ready == other->ready &&
            one->is_draining == other->is_draining && one->restarts == other->restarts &&
+           one->speculation_of_arguments == other->speculation_of_arguments &&
+           one->speculation_of_server == other->speculation_of_server &&
            strcmp(one->address, other->address) == 0 &&
            strcmp(one->tokenize, other->tokenize) == 0 && strcmp(one->pod, other->pod) == 0 &&
            strcmp(one->pod_namespace, other->pod_namespace) == 0 &&

@@ -2,6 +2,7 @@
 
 #include "core/status.h"
 #include "model/labels.h"
+#include "model/speculation.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,7 +50,9 @@ struct kvb_worker_facts {
     enum kvb_worker_role role;
     enum kvb_worker_ready ready;
     bool is_draining;  /* takes no new requests; its blocks stay listed */
-    uint64_t restarts; /* of all containers of its pod; not in heartbeats */
+    uint64_t restarts; /* of all containers of its pod; not in heartbeats, like the next two */
+    enum kvb_speculation speculation_of_arguments; /* by its command line */
+    enum kvb_speculation speculation_of_server;    /* by its own answer to /server_info */
     struct kvb_labels labels;
 };
 

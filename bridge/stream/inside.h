@@ -130,6 +130,7 @@ struct stream_description {
     struct kvb_block_shape shape;
     bool is_paired, has_objects;
     uint32_t chunk_blocks;
+    uint32_t drop; /* of speculation */
     enum kvb_stream_reason tier_reasons[KVB_TIER_COUNT];
 };
 
@@ -191,13 +192,14 @@ struct kvb_stream {
     uint64_t one_at_seq; /* the newest batch when it was the first; 0: the replay has not ended */
     bool has_skipped;    /* a BlockStored event was not understood */
     bool has_unknown_event;
-    bool has_misfit;                /* kvb_stream_note_misfit() */
-    bool lacks_salts;               /* this incarnation's events do not name salts */
-    bool is_ambiguous;              /* its hashes and contents do not belong together one to one */
-    bool has_hashes_of_pages;       /* its hashes are those of pages alone: they are no chain */
-    bool has_hidden_pools;          /* kvb_stream_note_hidden_pools() */
-    bool has_reset;                 /* kvb_stream_note_resets() */
-    uint64_t reset_ns;              /* when that was noted */
+    bool has_misfit;          /* kvb_stream_note_misfit() */
+    bool lacks_salts;         /* this incarnation's events do not name salts */
+    bool is_ambiguous;        /* its hashes and contents do not belong together one to one */
+    bool has_hashes_of_pages; /* its hashes are those of pages alone: they are no chain */
+    bool has_hidden_pools;    /* kvb_stream_note_hidden_pools() */
+    enum kvb_speculation speculation[KVB_SPECULATION_SOURCE_COUNT]; /* as each source shows it */
+    bool has_reset;                                                 /* kvb_stream_note_resets() */
+    uint64_t reset_ns;                                              /* when that was noted */
     uint64_t unclaimed_clears;      /* live clears of all that no noted reset explains */
     unsigned removal_tiers;         /* bit t: a removal from tier t came, in this incarnation */
     bool is_unproven;               /* the last probe proved nothing */

@@ -81,7 +81,7 @@ static unsigned look_for_sleep(
     return is_discarded ? KVB_SIGN_ASLEEP : KVB_SIGN_AWAKE;
 }
 
-/* ---- Resets, pools ---- */
+/* ---- Resets, pools, speculation ---- */
 
 /* The counter of a new process begins again. */
 static unsigned look_for_resets(
@@ -102,6 +102,15 @@ look_for_hidden_pools(struct kvb_stream *stream, const struct kvb_page_reading *
     return reading->sample->signs.has_hidden_pools && kvb_stream_note_hidden_pools(stream)
                ? KVB_SIGN_HIDDEN_POOLS
                : 0;
+}
+
+static void note_speculation(struct kvb_stream *stream, const struct kvb_page_reading *reading)
+{
+    const enum kvb_speculation seen = reading->sample->signs.speculation;
+
+    if (seen != KVB_SPECULATION_UNKNOWN) { /* another kind of engine, or a part of a page */
+        kvb_stream_note_speculation(stream, KVB_SPECULATION_OF_PAGE, seen);
+    }
 }
 
 /* ---- Occupancy ---- */
@@ -263,6 +272,7 @@ unsigned kvb_page_watch_read(
     follow_incarnation(watch, stream);
     const unsigned restart = look_for_restart(watch, stream, reading);
 
+    note_speculation(stream, reading);
     return restart | look_for_sleep(watch, stream, reading) |
            look_for_resets(watch, stream, reading, restart != 0) |
            look_for_hidden_pools(stream, reading) | look_at_occupancy(watch, stream, reading);

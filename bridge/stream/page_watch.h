@@ -29,6 +29,9 @@
  *     first page: it has answered some
  *     SGLang has a pool beside that of full      its events leave out what limits a request:
  *     attention                                  UNVERIFIED(groups)
+ *     vLLM counts drafts                         it speculates, by a method that the page does not
+ *                                                name: UNVERIFIED(speculation), unless that is
+ *                                                known from elsewhere
  *
  * No sign is a fall of vLLM's usage to 0: it counts the blocks of running requests, and is 0 on
  * every idle engine, however many blocks are cached.  The reset of an idle vLLM's cache is on its

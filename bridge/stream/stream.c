@@ -98,6 +98,7 @@ enum placement_row {
     row_reset,
     row_ambiguous,
     row_salts,
+    row_speculation,
     row_no_replay,
     row_syncing,
     row_unproven_suffix,
@@ -130,6 +131,7 @@ static const struct verdict {
     [row_reset]           = { KVB_STREAM_UNVERIFIED, KVB_REASON_RESET },
     [row_ambiguous]       = { KVB_STREAM_UNVERIFIED, KVB_REASON_AMBIGUOUS },
     [row_salts]           = { KVB_STREAM_UNVERIFIED, KVB_REASON_SALTS },
+    [row_speculation]     = { KVB_STREAM_UNVERIFIED, KVB_REASON_SPECULATION },
     [row_no_replay]       = { KVB_STREAM_UNVERIFIED, KVB_REASON_NO_REPLAY },
     [row_syncing]         = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
     [row_unproven_suffix] = { KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED },
@@ -208,6 +210,128 @@ static bool has_hidden_pools(const struct kvb_stream *stream)
     return stream->has_hidden_pools || stream->options.has_hidden_pools;
 }
 
+/* ---- Speculation ---- */
+
+/* The shape of the device's blocks; before the first of them, the shape that came first. */
+static struct kvb_block_shape main_shape(const struct kvb_stream *stream)
+{
+    const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
+
+    for (size_t i = 0; i < counts->shape_count; i++) {
+        if (counts->shapes[i].tier == KVB_TIER_DEVICE) {
+            return counts->shapes[i].shape;
+        }
+    }
+    return counts->shape_count > 0
+               ? counts->shapes[0].shape
+               : (struct kvb_block_shape){ .block_size = stream->options.block_size };
+}
+
+/* What is configured, else the first source that decides, else what leaves it open. */
+static enum kvb_speculation
+speculation_of(const struct kvb_stream *stream, enum kvb_speculation_source *out_source)
+{
+    enum kvb_speculation_source open = KVB_SPECULATION_OF_NOTHING;
+
+    if (stream->options.speculative_drop != KVB_DROP_DETECT) {
+        *out_source = KVB_SPECULATION_OF_CONFIG;
+        return stream->options.speculative_drop > 0 ? KVB_SPECULATION_DROPS : KVB_SPECULATION_KEEPS;
+    }
+    for (unsigned at = 0; at < KVB_SPECULATION_SOURCE_COUNT; at++) {
+        const enum kvb_speculation found = stream->speculation[at];
+        *out_source = (enum kvb_speculation_source)at;
+        if (found == KVB_SPECULATION_KEEPS || found == KVB_SPECULATION_DROPS) {
+            return found;
+        }
+        open = found == KVB_SPECULATION_UNDECIDED && open == KVB_SPECULATION_OF_NOTHING
+                   ? *out_source
+                   : open;
+    }
+    *out_source = open;
+    return stream->speculation[open];
+}
+
+static bool has_lookahead(const struct kvb_stream *stream)
+{
+    return main_shape(stream).lookahead > 0;
+}
+
+/* A list without blocks promises nothing, and its engine's first block may show lookahead. */
+static bool is_speculation_open(const struct kvb_stream *stream)
+{
+    enum kvb_speculation_source source = KVB_SPECULATION_OF_NOTHING;
+
+    return kvb_mirror_count(stream->mirror)->shape_count > 0 && !has_lookahead(stream) &&
+           speculation_of(stream, &source) == KVB_SPECULATION_UNDECIDED;
+}
+
+static uint32_t drop_in_blocks(const struct kvb_stream *stream)
+{
+    enum kvb_speculation_source source = KVB_SPECULATION_OF_NOTHING;
+    const enum kvb_speculation speculation = speculation_of(stream, &source);
+
+    if (has_lookahead(stream)) {
+        return 0; /* there the last block is the one without a name */
+    }
+    return source == KVB_SPECULATION_OF_CONFIG ? stream->options.speculative_drop
+                                               : speculation == KVB_SPECULATION_DROPS;
+}
+
+void kvb_stream_note_speculation(
+    struct kvb_stream *stream, enum kvb_speculation_source source, enum kvb_speculation found)
+{
+    stream->speculation[source] = found;
+}
+
+struct kvb_speculation_finding kvb_stream_speculation(const struct kvb_stream *stream)
+{
+    static const char *const whys[KVB_SPECULATION_SOURCE_COUNT][KVB_SPECULATION_COUNT] = {
+        [KVB_SPECULATION_OF_NOTHING] = { [KVB_SPECULATION_UNKNOWN] =
+                                             "nothing shows whether the engine speculates" },
+        [KVB_SPECULATION_OF_CONFIG] = { [KVB_SPECULATION_KEEPS] =
+                                            "speculative_drop is configured as 0",
+                                        [KVB_SPECULATION_DROPS] =
+                                            "speculative_drop is configured" },
+        [KVB_SPECULATION_OF_SERVER_INFO] = { [KVB_SPECULATION_KEEPS] =
+                                                 "the engine's /server_info names no method that "
+                                                 "drops a block",
+                                             [KVB_SPECULATION_DROPS] =
+                                                 "the engine's /server_info names a method of "
+                                                 "EAGLE or MTP",
+                                             [KVB_SPECULATION_UNDECIDED] =
+                                                 "the engine speculates, and its /server_info "
+                                                 "names a method of which it is not "
+                                                 "known whether it drops a block: set "
+                                                 "speculative_drop" },
+        [KVB_SPECULATION_OF_ARGUMENTS] = { [KVB_SPECULATION_KEEPS] = "the pod's arguments name a "
+                                                                     "method that drops no block",
+                                           [KVB_SPECULATION_DROPS] =
+                                               "the pod's arguments name a method of EAGLE or MTP",
+                                           [KVB_SPECULATION_UNDECIDED] =
+                                               "the engine speculates, and the pod's arguments do "
+                                               "not say whether its method "
+                                               "drops a block: set speculative_drop" },
+        [KVB_SPECULATION_OF_PAGE] = { [KVB_SPECULATION_KEEPS] =
+                                          "the metrics page shows no speculation",
+                                      [KVB_SPECULATION_UNDECIDED] =
+                                          "the engine speculates, and the method is not on its "
+                                          "metrics page: set "
+                                          "speculative_drop (1 for EAGLE and MTP, 0 for n-grams "
+                                          "and draft models)" },
+    };
+    struct kvb_speculation_finding finding = { .drop = drop_in_blocks(stream) };
+
+    finding.speculation = speculation_of(stream, &finding.source);
+    finding.why = whys[finding.source][finding.speculation];
+    if (has_lookahead(stream) && finding.speculation != KVB_SPECULATION_KEEPS) {
+        finding.speculation = KVB_SPECULATION_KEEPS;
+        finding.why = "the hashes of its blocks have lookahead: no block is dropped";
+    }
+    return finding;
+}
+
+/* ---- Verdict ---- */
+
 /* Called once in each step.  A row that holds sets one bit; the lowest bit is the first row. */
 void kvb_stream_state(
     const struct kvb_stream *stream, enum kvb_stream_state *out_state,
@@ -239,6 +363,7 @@ void kvb_stream_state(
         when(is_unproven_store(stream), row_store) | when(stream->has_reset, row_reset) |
         when(stream->is_ambiguous || stream->has_hashes_of_pages, row_ambiguous) |
         when(stream->lacks_salts && !stream->options.is_without_salts, row_salts) |
+        when(is_speculation_open(stream), row_speculation) |
         when(!stream->options.has_replay, row_no_replay) | when(is_syncing, row_syncing) |
         when(stream->is_unproven && is_suffix, row_unproven_suffix) |
         when(stream->is_unproven, row_unproven) | when(is_without_base(stream), row_no_base) |
@@ -254,21 +379,6 @@ void kvb_stream_state(
                                       : verdicts[row].reason;
 }
 
-/* The shape of the device's blocks; before the first of them, the shape that came first. */
-static struct kvb_block_shape main_shape(const struct kvb_stream *stream)
-{
-    const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
-
-    for (size_t i = 0; i < counts->shape_count; i++) {
-        if (counts->shapes[i].tier == KVB_TIER_DEVICE) {
-            return counts->shapes[i].shape;
-        }
-    }
-    return counts->shape_count > 0
-               ? counts->shapes[0].shape
-               : (struct kvb_block_shape){ .block_size = stream->options.block_size };
-}
-
 /* 0: blocks by themselves. */
 static uint32_t chunk_blocks(const struct kvb_stream *stream)
 {
@@ -279,13 +389,13 @@ static uint32_t chunk_blocks(const struct kvb_stream *stream)
 
 /* What the groups with these numbers drop.  Unless it is configured which do, they are those of
  * full attention, where the draft model is, or all of a model without them.  With lookahead hashes
- * none does: there the last block is the one without a name. */
+ * none does. */
 static uint32_t drop_of(const struct kvb_stream *stream, uint32_t numbers, bool is_by_default)
 {
     const uint32_t chosen = stream->options.speculative_drop_groups;
     const bool drops = chosen != 0 ? (chosen & numbers) != 0 : is_by_default;
 
-    return drops && main_shape(stream).lookahead == 0 ? stream->options.speculative_drop : 0;
+    return drops ? drop_in_blocks(stream) : 0;
 }
 
 static void describe_windows(const struct kvb_stream *stream, struct kvb_heartbeat *beat)
@@ -326,6 +436,7 @@ is_same_description(const struct stream_description *a, const struct stream_desc
 {
     return a->state == b->state && a->reason == b->reason && a->epochs == b->epochs &&
            a->has_objects == b->has_objects && a->chunk_blocks == b->chunk_blocks &&
+           a->drop == b->drop &&
            memcmp(a->tier_reasons, b->tier_reasons, sizeof a->tier_reasons) == 0 &&
            has_same_shapes(a, b);
 }
@@ -373,6 +484,7 @@ tier_reasons(const struct kvb_stream *stream, enum kvb_stream_reason out[KVB_TIE
                                       .has_objects = stream->has_objects };
 
     now.chunk_blocks = chunk_blocks(stream);
+    now.drop = drop_in_blocks(stream);
     tier_reasons(stream, now.tier_reasons);
     kvb_stream_state(stream, &now.state, &now.reason);
     const bool is_changed = !is_same_description(&now, &stream->described);
@@ -443,6 +555,8 @@ const char *kvb_stream_why(const struct kvb_stream *stream, enum kvb_stream_reas
                      "prompt the page is, is not published"
                    : "one hash names two contents, or two hashes name one: something that the "
                      "events do not say tells the blocks apart";
+    case KVB_REASON_SPECULATION:
+        return kvb_stream_speculation(stream).why;
     default:
         return NULL;
     }

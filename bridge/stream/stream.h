@@ -5,6 +5,7 @@
 #include "model/event_batch.h"
 #include "model/load.h"
 #include "model/router_batch.h"
+#include "model/speculation.h"
 #include "model/stream.h"
 #include "model/sync.h"
 #include "stream/advertised_names.h"
@@ -71,7 +72,7 @@ struct kvb_stream_options {
     char model[kvb_model_bytes + 1];
     uint32_t block_size; /* for heartbeats, until the engine's events show the real one */
     /* Blocks at the end of a held prefix that the engine does not use, while its blocks have no
-     * lookahead. */
+     * lookahead.  KVB_DROP_DETECT: as kvb_stream_note_speculation() finds. */
     uint32_t speculative_drop;
     uint32_t speculative_drop_groups; /* bit g: group number g drops; 0: see stream.c */
     uint64_t total_blocks;            /* device blocks of the engine; 0 = not known */
@@ -187,6 +188,23 @@ bool kvb_stream_note_resets(struct kvb_stream *stream, uint64_t resets, uint64_t
 /* The model has blocks of which no event tells: UNVERIFIED(groups) from then on.  Returns whether
  * that is new. */
 bool kvb_stream_note_hidden_pools(struct kvb_stream *stream);
+
+/* What a source shows of how the engine speculates; KVB_SPECULATION_UNKNOWN: nothing any more.
+ * While nothing decides whether the engine drops a block, a list with blocks is
+ * UNVERIFIED(speculation), unless their hashes have lookahead.  Without effect where
+ * speculative_drop is configured. */
+void kvb_stream_note_speculation(
+    struct kvb_stream *stream, enum kvb_speculation_source source, enum kvb_speculation found);
+
+/* What is known of it now. */
+struct kvb_speculation_finding {
+    enum kvb_speculation speculation;
+    enum kvb_speculation_source source;
+    uint32_t drop;   /* blocks of full attention; 0 also while it is undecided */
+    const char *why; /* a sentence; borrowed for ever, and the same pointer for the same sentence */
+};
+
+struct kvb_speculation_finding kvb_stream_speculation(const struct kvb_stream *stream);
 
 /* True: a replay is to be requested now, from *out_from.  It stays true until
  * kvb_stream_replay_started() is called. */

@@ -137,6 +137,17 @@ put_entries(struct kvb_checkpoint_save *save, size_t max_entries, struct kvb_buf
 
 /* ---- State ---- */
 
+/* What the engine's metrics page has shown. */
+static uint32_t page_flags_of(const struct kvb_stream *stream)
+{
+    const bool speculates =
+        stream->speculation[KVB_SPECULATION_OF_PAGE] == KVB_SPECULATION_UNDECIDED;
+
+    return (stream->has_misfit ? state_has_misfit : 0U) |
+           (stream->has_hidden_pools ? state_has_hidden_pools : 0U) |
+           (stream->has_reset ? state_has_reset : 0U) | (speculates ? state_speculates : 0U);
+}
+
 static uint32_t flags_of(const struct kvb_stream *stream)
 {
     return (stream->is_complete ? state_is_complete : 0U) |
@@ -146,12 +157,9 @@ static uint32_t flags_of(const struct kvb_stream *stream)
            (stream->has_objects ? state_has_objects : 0U) |
            (stream->origin == origin_found ? state_is_origin_found : 0U) |
            (stream->cache != cache_published ? state_is_cache_discarded : 0U) |
-           (stream->has_misfit ? state_has_misfit : 0U) |
            (stream->lacks_salts ? state_lacks_salts : 0U) |
            (stream->is_ambiguous ? state_is_ambiguous : 0U) |
-           (stream->has_hashes_of_pages ? state_has_hashes_of_pages : 0U) |
-           (stream->has_hidden_pools ? state_has_hidden_pools : 0U) |
-           (stream->has_reset ? state_has_reset : 0U) |
+           (stream->has_hashes_of_pages ? state_has_hashes_of_pages : 0U) | page_flags_of(stream) |
            (stream->first_number == first_is_zero ? state_counts_from_zero : 0U) |
            (stream->first_number == first_is_one ? state_counts_from_one : 0U) |
            ((stream->removal_tiers & kvb_offload_tiers) << state_removals_shift);

@@ -61,7 +61,8 @@ enum state_flag {
     state_has_reset = 32768,
     state_counts_from_zero = 65536,
     state_counts_from_one = 131072,
-    state_all_flags = 262143
+    state_speculates = 262144, /* by a method that its page does not name */
+    state_all_flags = 524287
 };
 
 /* The tiers besides the device's, as bits. */

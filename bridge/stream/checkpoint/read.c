@@ -233,6 +233,9 @@ static void take_over(struct kvb_stream *stream, const uint8_t *state)
     stream->has_hashes_of_pages = flags & state_has_hashes_of_pages;
     stream->has_hidden_pools = flags & state_has_hidden_pools;
     stream->has_reset = flags & state_has_reset;
+    if (flags & state_speculates) {
+        stream->speculation[KVB_SPECULATION_OF_PAGE] = KVB_SPECULATION_UNDECIDED;
+    }
     stream->first_number = flags & state_counts_from_zero  ? first_is_zero
                            : flags & state_counts_from_one ? first_is_one
                                                            : first_unknown;

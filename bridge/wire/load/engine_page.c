@@ -23,6 +23,7 @@ enum series {
     queries_old,
     config,      /* the labels are read; the value is not used */
     sleep_state, /* one line for each state, which a label names */
+    drafts,      /* that it is there says that the engine speculates */
     started,     /* of the whole page */
     sgl_running,
     sgl_waiting,
@@ -61,6 +62,7 @@ static const struct row_of_series {
     [queries_old]   = { "vllm:gpu_prefix_cache_queries_total",  false, of_counted },
     [config]        = { "vllm:cache_config_info",               false, of_levels },
     [sleep_state]   = { "vllm:engine_sleep_state",              false, of_levels },
+    [drafts]        = { "vllm:spec_decode_num_drafts_total",    false, of_counted },
     [started]       = { "process_start_time_seconds",           false, of_levels },
     [sgl_running]   = { "sglang:num_running_reqs",              false, of_parts },
     [sgl_waiting]   = { "sglang:num_queue_reqs",                false, of_parts },
@@ -456,10 +458,10 @@ static kvb_status take_page_line(void *context, kvb_span line)
 
 /* ---- Figures ---- */
 
-/* Whether the rank has a value besides its cache configuration and its sleep. */
+/* Whether the rank has a value besides its cache configuration, its sleep and its drafts. */
 static bool is_alive(const struct row *row)
 {
-    return (row->present & ~(1U << config | 1U << sleep_state)) != 0;
+    return (row->present & ~(1U << config | 1U << sleep_state | 1U << drafts)) != 0;
 }
 
 /* The value under the newer name of a series, else under the old one. */
@@ -626,6 +628,17 @@ static uint32_t block_size_of(const struct row *row, const struct cache_config *
     return size >= 1 && size <= kvb_max_block_tokens ? (uint32_t)size : 0;
 }
 
+/* A series without a rank is of all ranks. */
+static bool speculates(const struct kvb_engine_page *page, const struct row *row)
+{
+    bool is_there = has(row, drafts);
+
+    for (size_t i = 0; i < page->row_count; i++) {
+        is_there |= !page->rows[i].has_rank && has(&page->rows[i], drafts);
+    }
+    return is_there;
+}
+
 static void add_signs(
     const struct kvb_engine_page *page, const struct row *row, size_t ranks,
     struct kvb_load_sample *sample)
@@ -641,6 +654,9 @@ static void add_signs(
     signs->is_prefix_caching_off = cache && cache->is_prefix_caching_off;
     signs->is_total_sure = is_total_sure(row, cache, ranks);
     signs->counts_running = has(row, usage) || has(row, usage_old);
+    signs->speculation = !signs->counts_running  ? KVB_SPECULATION_UNKNOWN
+                         : speculates(page, row) ? KVB_SPECULATION_UNDECIDED
+                                                 : KVB_SPECULATION_KEEPS;
     signs->has_occupancy = has(row, sgl_used_tokens) && has(row, sgl_evictable_tokens);
     if (signs->has_occupancy) {
         signs->used_tokens = (uint64_t)row->values[sgl_used_tokens];

@@ -20,6 +20,7 @@
  *     vllm:cache_config_info{num_gpu_blocks, block_size, kv_cache_size_tokens,
  *                            enable_prefix_caching}
  *     vllm:engine_sleep_state{sleep_state="awake" | "weights_offloaded" | "discard_all"}
+ *     vllm:spec_decode_num_drafts_total    there, even at 0, if and only if the engine speculates
  *
  * num_gpu_blocks is the sum over the ranks of the page, so a rank has kv_cache_size_tokens /
  * block_size blocks, or without these labels num_gpu_blocks / ranks.  The hit rate covers the

@@ -116,7 +116,7 @@ static kvb_status read_registered_drop(const struct reading *reading, struct kvb
 
     KVB_TRY(read_registration_number(
         reading, "speculative_drop", 0, kvb_max_speculative_drop, &is_there, &drop));
-    out->speculative_drop = (uint32_t)drop;
+    out->speculative_drop = is_there ? (uint32_t)drop : KVB_DROP_DETECT;
     return KVB_OK;
 }
 

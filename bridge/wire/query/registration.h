@@ -23,7 +23,7 @@ struct kvb_registration {
     char model[kvb_model_bytes + 1];
     char lora[kvb_model_bytes + 1];
     uint32_t block_size;
-    uint32_t speculative_drop; /* as the worker's key */
+    uint32_t speculative_drop; /* as the worker's key; KVB_DROP_DETECT: not given */
     bool has_rank;
     uint32_t dp_rank;
     struct kvb_worker_facts facts; /* address, tokenize, role, labels */

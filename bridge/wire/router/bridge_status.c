@@ -102,6 +102,21 @@ write_republish(struct kvb_json_writer *json, const struct kvb_republish_report 
 }
 
 static void
+write_speculation(struct kvb_json_writer *json, const struct kvb_speculation_report *speculation)
+{
+    if (!speculation->is_shown) {
+        return;
+    }
+    kvb_json_write_pair_begin(json, "speculative_drop", '{');
+    if (!speculation->is_undecided) {
+        kvb_json_write_pair_u64(json, "blocks", speculation->drop);
+    }
+    kvb_json_write_pair_text(json, "source", speculation->source);
+    kvb_json_write_pair_text(json, "why", speculation->why);
+    kvb_json_write_end(json, '}');
+}
+
+static void
 write_stream_report(struct kvb_json_writer *json, const struct kvb_stream_report *stream)
 {
     kvb_json_write_begin(json, '{');
@@ -118,6 +133,7 @@ write_stream_report(struct kvb_json_writer *json, const struct kvb_stream_report
     kvb_json_write_pair_u64(json, "replays", stream->replays);
     kvb_json_write_pair_u64(json, "restarts", stream->restarts);
     kvb_json_write_pair_u64(json, "reconnects", stream->reconnects);
+    write_speculation(json, &stream->speculation);
     write_republish(json, &stream->republish);
     kvb_json_write_end(json, '}');
 }

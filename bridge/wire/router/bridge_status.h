@@ -25,8 +25,18 @@ struct kvb_republish_report {
     const char *why;      /* why readers cannot connect; "": they can */
 };
 
+/* Whether the engine gives a request less than it holds; see model/speculation.h. */
+struct kvb_speculation_report {
+    bool is_shown;      /* false: nothing is known of it */
+    bool is_undecided;  /* then there is no drop */
+    uint32_t drop;      /* blocks */
+    const char *source; /* borrowed, like the next one */
+    const char *why;
+};
+
 struct kvb_stream_report {
     struct kvb_heartbeat beat;
+    struct kvb_speculation_report speculation;
     bool has_last_seq;
     uint64_t last_seq; /* the engine's newest sequence number */
     uint64_t lag_ms;   /* time since a batch was applied or the end of the stream was verified */

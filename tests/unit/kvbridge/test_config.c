@@ -64,6 +64,7 @@ static void missing_keys_have_the_documented_defaults(void **state)
     assert_int_equal(config.publish.load_expire_ms, 3000);
     assert_int_equal(config.workers[0].ranks, 1);
     assert_false(config.workers[0].bind);
+    assert_int_equal(config.workers[0].speculative_drop, KVB_DROP_DETECT);
     kvb_bridge_config_done(&config);
     kvb_bridge_config_done(&config); /* {0} as the initial value is enough */
 }

@@ -48,6 +48,15 @@ const struct kvb_stream_counters *__wrap_kvb_stream_count(const struct kvb_strea
     (void)stream;
     return &none;
 }
+
+static struct kvb_speculation_finding found;
+
+struct kvb_speculation_finding __wrap_kvb_stream_speculation(const struct kvb_stream *stream);
+struct kvb_speculation_finding __wrap_kvb_stream_speculation(const struct kvb_stream *stream)
+{
+    (void)stream;
+    return found;
+}
 /* NOLINTEND(bugprone-*,cert-*,readability-*) */
 
 /* Rank 0 of worker 7, found by discovery; the log is written into a pipe. */
@@ -186,6 +195,52 @@ static void a_total_that_the_engine_exceeded_is_logged_once(void **state)
     end(&world);
 }
 
+static void find(enum kvb_speculation speculation, const char *why)
+{
+    found = (struct kvb_speculation_finding){ .speculation = speculation,
+                                              .source = KVB_SPECULATION_OF_PAGE,
+                                              .why = why };
+}
+
+/* One line for a worker, whose ranks are one engine, and one more for each change. */
+static void what_is_known_of_speculation_is_logged_once(void **state)
+{
+    struct world world;
+    struct bridge_rank other;
+    struct bridge_rank *ranks[] = { &world.rank, &other };
+
+    (void)state;
+    begin(&world);
+    other = world.rank;
+    other.dp_rank = 1;
+    world.bridge->membership.ranks = ranks;
+    world.bridge->membership.rank_count = 2;
+    find(KVB_SPECULATION_UNDECIDED, "unnamed");
+    watch(&world, 1, 10); /* no block yet: its hashes may have lookahead */
+    assert_int_equal(log_lines(&world.log, "why="), 0);
+    held.shape_count = 1;
+    find(KVB_SPECULATION_KEEPS, "none");
+    watch(&world, 11, 20); /* as most engines do */
+    assert_int_equal(log_lines(&world.log, "why="), 0);
+    find(KVB_SPECULATION_UNDECIDED, "unnamed");
+    watch(&world, 21, 30);
+    kvb_bridge_watch_state(world.bridge, &other, &world.beat, 31 * KVB_NS_PER_S);
+    assert_int_equal(log_lines(&world.log, "why=unnamed source=page worker=7 dp_rank=0\n"), 1);
+    find(KVB_SPECULATION_DROPS, "eagle");
+    watch(&world, 32, 40);
+    kvb_bridge_watch_state(world.bridge, &other, &world.beat, 41 * KVB_NS_PER_S);
+    assert_int_equal(log_lines(&world.log, "a block less than it holds: hits"), 1);
+    find(KVB_SPECULATION_KEEPS, "none");
+    watch(&world, 42, 50);
+    assert_int_equal(log_lines(&world.log, "all blocks that it holds"), 1);
+    find(KVB_SPECULATION_DROPS, "said"); /* the operator knows what the operator said */
+    found.source = KVB_SPECULATION_OF_CONFIG;
+    watch(&world, 51, 60);
+    assert_int_equal(log_lines(&world.log, "why="), 0);
+    held.shape_count = 0;
+    end(&world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -195,6 +250,7 @@ int main(void)
         cmocka_unit_test(trouble_ends_when_the_engine_is_connected),
         cmocka_unit_test(another_block_size_than_configured_is_logged_once),
         cmocka_unit_test(a_total_that_the_engine_exceeded_is_logged_once),
+        cmocka_unit_test(what_is_known_of_speculation_is_logged_once),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

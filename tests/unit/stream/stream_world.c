@@ -13,6 +13,7 @@ struct kvb_stream_options stream_world_options(bool has_replay)
         .dp_rank = 1,
         .model = "m",
         .block_size = 1,
+        .speculative_drop = KVB_DROP_DETECT,
         .has_replay = has_replay,
         .max_held_bytes = 1 << 20,
         .seed = "0123456789abcde",

@@ -769,6 +769,38 @@ static void a_pool_without_events_is_an_odd_group(void **state)
     end(&scene);
 }
 
+/* ---- Speculation ---- */
+
+/* The page shows that the engine speculates, and not by which method. */
+static void drafts_of_an_unknown_method_are_unverified(void **state)
+{
+    (void)state;
+    struct scene scene;
+    struct kvb_stream *stream = NULL;
+
+    begin(&scene);
+    stream = scene.world.stream;
+    scene.page.signs.speculation = KVB_SPECULATION_UNDECIDED;
+    assert_int_equal(read_page(&scene), 0);
+    give(&scene.world, KVB_INPUT_TICK);
+    assert_true(scene.world.output.is_changed);
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_SPECULATION);
+    assert_non_null(strstr(kvb_stream_why(stream, KVB_REASON_SPECULATION), "speculative_drop"));
+    assert_int_equal(kvb_stream_speculation(stream).source, KVB_SPECULATION_OF_PAGE);
+
+    scene.page.signs.speculation =
+        KVB_SPECULATION_UNKNOWN; /* a page without the engine's figures */
+    (void)read_page(&scene);
+    give(&scene.world, KVB_INPUT_TICK);
+    assert_state(&scene.world, KVB_STREAM_UNVERIFIED, KVB_REASON_SPECULATION);
+
+    scene.page.signs.speculation = KVB_SPECULATION_KEEPS; /* started again without it */
+    (void)read_page(&scene);
+    give(&scene.world, KVB_INPUT_TICK);
+    assert_state(&scene.world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    end(&scene);
+}
+
 /* ---- Checkpoints ---- */
 
 static void a_checkpoint_keeps_the_findings(void **state)
@@ -785,6 +817,7 @@ static void a_checkpoint_keeps_the_findings(void **state)
     assert_true(kvb_stream_note_misfit(scene.world.stream));
     assert_true(kvb_stream_note_hidden_pools(scene.world.stream));
     assert_true(kvb_stream_note_resets(scene.world.stream, 1, scene.world.now_ns));
+    scene.page.signs.speculation = KVB_SPECULATION_UNDECIDED;
     (void)read_sleep(&scene, KVB_SLEEP_DISCARDED);
     KVB_OWN(kvb_buf_done) struct kvb_buf bytes = { 0 };
     kvb_buf_init(&bytes, 1 << 20);
@@ -800,6 +833,7 @@ static void a_checkpoint_keeps_the_findings(void **state)
     assert_false(kvb_stream_note_misfit(restored));
     assert_false(kvb_stream_note_hidden_pools(restored));
     assert_false(kvb_stream_note_resets(restored, 1, scene.world.now_ns)); /* not new */
+    assert_int_equal(kvb_stream_speculation(restored).speculation, KVB_SPECULATION_UNDECIDED);
     kvb_stream_heartbeat(restored, &beat);
     assert_int_equal(beat.tier_reasons[KVB_TIER_DISK], KVB_REASON_NONE);
     assert_int_equal(beat.tier_reasons[KVB_TIER_HOST], KVB_REASON_NO_REMOVALS);
@@ -837,6 +871,7 @@ int main(void)
         cmocka_unit_test(resets_before_the_first_page_count),
         cmocka_unit_test(a_new_process_counts_its_resets_anew),
         cmocka_unit_test(a_pool_without_events_is_an_odd_group),
+        cmocka_unit_test(drafts_of_an_unknown_method_are_unverified),
         cmocka_unit_test(a_checkpoint_keeps_the_findings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -340,6 +340,83 @@ static void blocks_with_lookahead_are_not_dropped(void **state)
     stream_world_end(&world);
 }
 
+/* What is configured comes first, then the first source that decides. */
+static void the_first_source_that_decides_counts(void **state)
+{
+    (void)state;
+    const enum kvb_speculation none = KVB_SPECULATION_UNKNOWN, keeps = KVB_SPECULATION_KEEPS,
+                               drops = KVB_SPECULATION_DROPS, open = KVB_SPECULATION_UNDECIDED;
+    const enum kvb_speculation_source config = KVB_SPECULATION_OF_CONFIG,
+                                      server = KVB_SPECULATION_OF_SERVER_INFO,
+                                      arguments = KVB_SPECULATION_OF_ARGUMENTS,
+                                      page = KVB_SPECULATION_OF_PAGE;
+    const struct {
+        uint32_t given;
+        enum kvb_speculation server, arguments, page; /* as each shows it */
+        uint32_t drop;
+        enum kvb_speculation_source source;
+        bool is_open;
+    } rows[] = {
+        { KVB_DROP_DETECT, none, none, none, 0, KVB_SPECULATION_OF_NOTHING, false },
+        { KVB_DROP_DETECT, none, none, keeps, 0, page, false },
+        { KVB_DROP_DETECT, none, none, open, 0, page, true },
+        { KVB_DROP_DETECT, none, open, open, 0, arguments, true },
+        { KVB_DROP_DETECT, none, open, keeps, 0, page, false },
+        { KVB_DROP_DETECT, none, drops, open, 1, arguments, false },
+        { KVB_DROP_DETECT, none, drops, keeps, 1, arguments, false },
+        { KVB_DROP_DETECT, keeps, drops, open, 0, server, false },
+        { KVB_DROP_DETECT, open, drops, open, 1, arguments, false },
+        { KVB_DROP_DETECT, drops, keeps, keeps, 1, server, false },
+        { 0, drops, drops, open, 0, config, false },
+        { 2, keeps, keeps, keeps, 2, config, false },
+    };
+
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        struct kvb_stream_options options = stream_world_options(true);
+        struct stream_world world = { .now_ns = KVB_NS_PER_S };
+        options.speculative_drop = rows[i].given;
+        assert_ok(kvb_stream_new(&options, &world.stream));
+        kvb_stream_note_speculation(world.stream, server, rows[i].server);
+        kvb_stream_note_speculation(world.stream, arguments, rows[i].arguments);
+        kvb_stream_note_speculation(world.stream, page, rows[i].page);
+        give(&world, KVB_INPUT_UP);
+        (void)start_wanted_replay(&world);
+        give(&world, KVB_INPUT_REPLAY_END);
+        assert_int_not_equal(
+            beat_of(&world).reason, KVB_REASON_SPECULATION); /* nothing is listed */
+        add_stored(&world.batch, NULL, &(uint64_t){ 900 }, &(uint32_t){ 900 }, 1);
+        give_live(&world, 0);
+        const struct kvb_speculation_finding finding = kvb_stream_speculation(world.stream);
+        assert_int_equal(finding.source, rows[i].source);
+        assert_int_equal(finding.drop, rows[i].drop);
+        assert_int_equal(beat_of(&world).speculative_drop, rows[i].drop);
+        assert_int_equal(beat_of(&world).reason == KVB_REASON_SPECULATION, rows[i].is_open);
+        assert_true(strlen(finding.why) > 0);
+        stream_world_end(&world);
+    }
+}
+
+/* Hashes with lookahead make the method irrelevant. */
+static void lookahead_decides_what_no_source_does(void **state)
+{
+    (void)state;
+    struct kvb_stream_options options = stream_world_options(true);
+    struct stream_world world = { .now_ns = KVB_NS_PER_S };
+
+    assert_ok(kvb_stream_new(&options, &world.stream));
+    kvb_stream_note_speculation(world.stream, KVB_SPECULATION_OF_PAGE, KVB_SPECULATION_UNDECIDED);
+    give(&world, KVB_INPUT_UP);
+    (void)start_wanted_replay(&world);
+    give(&world, KVB_INPUT_REPLAY_END);
+    add_stored(&world.batch, NULL, &(uint64_t){ 900 }, &(uint32_t){ 900 }, 1);
+    last_event(&world.batch)->lookahead = 1;
+    give_live(&world, 0);
+    assert_int_not_equal(beat_of(&world).reason, KVB_REASON_SPECULATION);
+    assert_int_equal(kvb_stream_speculation(world.stream).speculation, KVB_SPECULATION_KEEPS);
+    assert_non_null(strstr(kvb_stream_speculation(world.stream).why, "lookahead"));
+    stream_world_end(&world);
+}
+
 static void another_incarnation_may_have_other_tokens(void **state)
 {
     (void)state;
@@ -483,6 +560,8 @@ int main(void)
         cmocka_unit_test(another_incarnation_may_have_other_tokens),
         cmocka_unit_test(groups_drop_as_configured),
         cmocka_unit_test(blocks_with_lookahead_are_not_dropped),
+        cmocka_unit_test(the_first_source_that_decides_counts),
+        cmocka_unit_test(lookahead_decides_what_no_source_does),
         cmocka_unit_test(an_object_of_a_pool_makes_the_stream_a_store_for_good),
         cmocka_unit_test(a_worker_configured_as_a_store_is_one),
         cmocka_unit_test(an_incomplete_list_takes_no_store_as_proof_of_a_copy),

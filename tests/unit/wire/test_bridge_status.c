@@ -118,6 +118,44 @@ static void a_stream_shows_what_an_operator_should_correct(void **state)
     kvb_buf_done(&out);
 }
 
+static void write_stream(struct kvb_stream_report *stream, struct kvb_buf *out)
+{
+    const struct kvb_bridge_report report = { .version = "",
+                                              .name_space = "",
+                                              .component = "",
+                                              .fill_stream = copy_stream,
+                                              .context = stream,
+                                              .stream_count = 1 };
+
+    kvb_buf_init(out, 1 << 16);
+    assert_int_equal(kvb_bridge_status_encode(&report, out), KVB_OK);
+    assert_int_equal(kvb_buf_append(out, "", 1), KVB_OK);
+}
+
+static void a_stream_shows_what_its_engine_drops_and_who_said_so(void **state)
+{
+    (void)state;
+    struct kvb_stream_report stream = { .endpoint = "", .origin = "", .why = "" };
+    struct kvb_buf out;
+
+    write_stream(&stream, &out);
+    assert_null(strstr((const char *)out.data, "speculative_drop"));
+    kvb_buf_done(&out);
+    stream.speculation = (struct kvb_speculation_report){
+        .is_shown = true, .drop = 1, .source = "page", .why = "x"
+    };
+    write_stream(&stream, &out);
+    assert_non_null(strstr(
+        (const char *)out.data,
+        "\"speculative_drop\":{\"blocks\":1,\"source\":\"page\",\"why\":\"x\"}"));
+    kvb_buf_done(&out);
+    stream.speculation.is_undecided = true;
+    write_stream(&stream, &out);
+    assert_non_null(
+        strstr((const char *)out.data, "\"speculative_drop\":{\"source\":\"page\",\"why\":\"x\"}"));
+    kvb_buf_done(&out);
+}
+
 static void a_load_source_shows_what_is_known_of_it(void **state)
 {
     (void)state;
@@ -184,6 +222,7 @@ int main(void)
         cmocka_unit_test(a_status_names_the_bridge_and_its_profile),
         cmocka_unit_test(a_page_lists_its_streams_alone),
         cmocka_unit_test(a_stream_shows_what_an_operator_should_correct),
+        cmocka_unit_test(a_stream_shows_what_its_engine_drops_and_who_said_so),
         cmocka_unit_test(a_load_source_shows_what_is_known_of_it),
         cmocka_unit_test(an_invalid_status_is_refused),
     };

@@ -758,6 +758,30 @@ static void a_pool_that_is_not_empty_is_a_sign(void **state)
     kvb_engine_page_free(page);
 }
 
+/* The counters of drafts are there from the first page on, at 0, if vLLM speculates. */
+static void counters_of_drafts_are_a_sign_of_speculation(void **state)
+{
+    (void)state;
+#define DRAFTS "vllm:spec_decode_num_drafts_total"
+#define USAGE(rank) "vllm:kv_cache_usage_perc{engine=\"" rank "\"} 0.0\n"
+    static const struct {
+        const char *text;
+        enum kvb_speculation speculation;
+    } rows[] = { { USAGE("0"), KVB_SPECULATION_KEEPS },
+                 { USAGE("0") DRAFTS "{engine=\"0\"} 0.0\n", KVB_SPECULATION_UNDECIDED },
+                 { USAGE("0") DRAFTS " 12.0\n", KVB_SPECULATION_UNDECIDED },
+                 { USAGE("0") DRAFTS "{engine=\"1\"} 12.0\n", KVB_SPECULATION_KEEPS },
+                 { USAGE("0") DRAFTS "{engine=\"0\"} NaN\n", KVB_SPECULATION_KEEPS },
+                 { USAGE("0") "vllm:spec_decode_num_drafts_created 1.0\n", KVB_SPECULATION_KEEPS },
+                 { "sglang:num_running_reqs{tp_rank=\"0\"} 1.0\n", KVB_SPECULATION_UNKNOWN } };
+    struct kvb_engine_page *page = new_page(1);
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        assert_int_equal(signs_of(page, rows[i].text).speculation, rows[i].speculation);
+    }
+    kvb_engine_page_free(page);
+}
+
 static void a_process_and_its_counters_are_signs(void **state)
 {
     (void)state;
@@ -899,6 +923,7 @@ int main(void)
         cmocka_unit_test(each_level_of_sleep_is_distinguished),
         cmocka_unit_test(requests_that_may_empty_the_cache_are_summed),
         cmocka_unit_test(a_pool_that_is_not_empty_is_a_sign),
+        cmocka_unit_test(counters_of_drafts_are_a_sign_of_speculation),
         cmocka_unit_test(a_process_and_its_counters_are_signs),
         cmocka_unit_test(a_total_is_certain_if_it_is_the_ranks_own),
         cmocka_unit_test(the_page_says_how_many_tokens_its_blocks_have),

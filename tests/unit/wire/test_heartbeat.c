@@ -500,7 +500,8 @@ static void a_newer_reason_stands_beside_one_that_old_readers_know([[maybe_unuse
                  { KVB_REASON_NO_NUMBER, 22, 40, KVB_REASON_NO_BASE },
                  { KVB_REASON_OTHER_TOPIC, 22, 41, KVB_REASON_NO_BASE },
                  { KVB_REASON_CACHING_OFF, 22, 42, KVB_REASON_NO_BASE },
-                 { KVB_REASON_NOT_FED, 22, 43, KVB_REASON_NO_BASE } };
+                 { KVB_REASON_NOT_FED, 22, 43, KVB_REASON_NO_BASE },
+                 { KVB_REASON_SPECULATION, 22, 44, KVB_REASON_NO_BASE } };
 
     for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
         KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };

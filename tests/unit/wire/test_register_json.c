@@ -106,7 +106,8 @@ static void an_id_may_be_digits_in_quotes_or_missing(void **state)
     assert_false(none.has_worker_id);
     assert_false(none.has_rank);
     assert_string_equal(none.topic, "kv");
-    assert_int_equal(none.speculative_drop, 0);
+    assert_int_equal(none.speculative_drop, KVB_DROP_DETECT);
+    assert_int_equal(read_good(BODY(",\"speculative_drop\":0")).speculative_drop, 0);
     assert_int_equal(read_good(BODY(",\"speculative_drop\":1")).speculative_drop, 1);
 }
 
