@@ -14,6 +14,7 @@
 /* json-c needs up to 800 bytes for each bracket.  A usual pod has some hundred of them, most in
  * managedFields. */
 enum { max_depth = 31, max_containers = 1 << 14, max_values = 1 << 16 };
+enum { max_speculative_values = 1 << 10 };
 
 /* ---- Presets ---- */
 
@@ -309,6 +310,75 @@ static void settle_block_size(struct reading *reading)
     }
 }
 
+/* ---- Speculation, by vLLM's arguments ---- */
+
+static const char *
+first_option(const struct kvb_commands *commands, const char *one, const char *other)
+{
+    const char *value = kvb_commands_option(commands, one);
+
+    return value ? value : kvb_commands_option(commands, other);
+}
+
+/* Options with a dot, of which vLLM makes one object.  It then ignores an object that is given as
+ * JSON. */
+static bool
+read_dotted(const struct kvb_commands *commands, struct kvb_speculative_config *out_config)
+{
+    const char *method = first_option(commands, "--speculative-config.method", "-sc.method");
+    const char *model = first_option(commands, "--speculative-config.model", "-sc.model");
+    const char *tokens = first_option(
+        commands, "--speculative-config.num-speculative-tokens", "-sc.num-speculative-tokens");
+    const char *disables = first_option(
+        commands, "--speculative-config.disable-eagle-block-drop", "-sc.disable-eagle-block-drop");
+
+    *out_config = (struct kvb_speculative_config){ .method = method ? method : "",
+                                                   .model = model ? model : "",
+                                                   .disables_drop =
+                                                       disables && strcmp(disables, "true") == 0 };
+    return method || model || tokens || disables;
+}
+
+static void read_object(struct json_object *object, struct kvb_speculative_config *out_config)
+{
+    struct json_object *disables = kvb_json_member(object, "disable_eagle_block_drop");
+    const bool is_switch = json_object_is_type(disables, json_type_boolean);
+
+    *out_config = (struct kvb_speculative_config){
+        .method = kvb_json_member_text(object, "method"),
+        .model = kvb_json_member_text(object, "model"),
+        .disables_drop = is_switch && json_object_get_boolean(disables),
+        .has_lookahead_option = kvb_json_member(object, "disable_lookahead_block_hashes") != NULL,
+    };
+}
+
+/* An object that cannot be read leaves it open what the engine makes of it.  "", "None" and null
+ * are none. */
+static enum kvb_speculation speculation_of_arguments(const struct kvb_commands *commands)
+{
+    KVB_OWN(kvb_json_drop) struct json_object *object = NULL;
+    struct kvb_json_budget budget = { .depth = max_depth,
+                                      .containers = max_speculative_values,
+                                      .values = max_speculative_values };
+    const char *json = first_option(commands, "--speculative-config", "-sc");
+    const char *method = kvb_commands_option(commands, "--spec-method");
+    const char *model = kvb_commands_option(commands, "--spec-model");
+    struct kvb_speculative_config config;
+
+    bool is_given = read_dotted(commands, &config);
+    if (!is_given && json && json[0] != '\0' && strcmp(json, "None") != 0) {
+        const kvb_span text = { (const uint8_t *)json, strlen(json) };
+        if (kvb_json_parse(text, &budget, &object) != KVB_OK) {
+            return KVB_SPECULATION_UNDECIDED;
+        }
+        is_given = object != NULL;
+        read_object(object, &config);
+    }
+    config.method = config.method[0] == '\0' && method ? method : config.method;
+    config.model = config.model[0] == '\0' && model ? model : config.model;
+    return is_given || method || model ? kvb_speculation_of(&config) : KVB_SPECULATION_UNKNOWN;
+}
+
 /* ---- Labels ---- */
 
 static bool is_model(const char *model)
@@ -555,6 +625,7 @@ static kvb_status read_pod(
     settle_ports(&reading);
     settle_model(&reading);
     settle_block_size(&reading);
+    pod.facts.speculation_of_arguments = speculation_of_arguments(&reading.commands);
     kvb_commands_done(&reading.commands);
     settle_pod_role(&reading);
     take_pod_labels(&reading);

@@ -22,6 +22,9 @@
  * The model is taken from the label that the configuration names, the label that the preset names,
  * the engine's command line (pods/command.h), or the configured default, in this order.
  *
+ * How the engine speculates is taken from vLLM's --speculative-config (-sc; as JSON or with dots),
+ * --spec-method and --spec-model: facts.speculation_of_arguments.
+ *
  * Source: the Kubernetes API, core/v1 Pod; the labels of AIBrix, llm-d and Dynamo's operator.
  * Pure.  Threads: plain data; decoding: any thread. */
 

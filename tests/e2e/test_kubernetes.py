@@ -603,6 +603,33 @@ def test_what_a_pod_runs_names_its_model(scene, kube, pods):
     assert len(re.findall(r" Qwen/Q +argument of serve ", text)) == 2, text
 
 
+def test_what_a_pod_runs_says_whether_it_drops_a_block(scene, kube, pods):
+    said = {
+        "eagle": ["--speculative-config", '{"method": "eagle3", "num_speculative_tokens": 3}'],
+        "dotted": ["--speculative-config.method", "ngram"],
+        "model-alone": ["-sc", '{"model": "Qwen/Qwen3-0.6B"}'],
+        "plain": [],
+    }
+    for name, args in said.items():
+        ip = pods.address()
+        one = pods.engines[name] = scene.engine(bind=f"tcp://{ip}:*", bind_replay=f"tcp://{ip}:*")
+        ports = {"kv_events": int(one.events.rpartition(":")[2]), "kv_replay": int(one.replay.rpartition(":")[2])}
+        inside = {**container(**ports), "command": ["vllm", "serve", "m"], "args": args}
+        kube.pods.create(engine_pod(name, ip=ip, containers=[inside]))
+    bridge = watching(scene, kube)
+    wait_for("all are workers", has(bridge, *said))
+    for number, name in enumerate(said):
+        pods.engines[name].publish(store(number + 1))
+    wait_for("all have a block", lambda: all(one["batches"] for one in names(bridge).values()))
+    found = {name: one.get("speculative_drop", {}) for name, one in names(bridge).items()}
+    assert [found[name].get("blocks") for name in said] == [1, 0, None, None], found
+    assert [found[name].get("source") for name in said] == ["pod arguments"] * 3 + [None], found
+    wait_for("no list of a drafter of unknown kind is exact", lambda: {
+        name: one["reason"] for name, one in names(bridge).items()}["model-alone"] == "speculation")
+    assert names(bridge)["eagle"]["reason"] != "speculation"
+    wait_for("the log says it", lambda: "a block less than it holds: hits are answered so" in bridge.text())
+
+
 @pytest.mark.no_nats
 def test_check_says_what_names_the_model_of_a_pod(tmp_path):
     path = tmp_path / "good.cfg"

@@ -259,6 +259,68 @@ static void commands_are_read_as_the_container_runs_them(void **state)
     }
 }
 
+/* What vLLM 0.33 takes: an object as JSON, or options with dots, which replace it. */
+static void speculation_is_found_in_the_arguments(void **state)
+{
+#define VLLM(args) "\"command\":[\"vllm\",\"serve\"],\"args\":[\"Qwen/Q\"" args "]"
+#define SC(json) VLLM(",\"--speculative-config\",\"" json "\"")
+    static const struct {
+        const char *container;
+        enum kvb_speculation found;
+    } cases[] = {
+        { VLLM(""), KVB_SPECULATION_UNKNOWN },
+        { SC("{\\\"method\\\":\\\"eagle3\\\",\\\"model\\\":\\\"x\\\"}"), KVB_SPECULATION_DROPS },
+        { VLLM(",\"-sc={\\\"method\\\":\\\"deepseek_mtp\\\"}\""), KVB_SPECULATION_DROPS },
+        { VLLM(",\"-sc\",\"{\\\"method\\\": \\\"ngram\\\"}\""), KVB_SPECULATION_KEEPS },
+        { VLLM(",\"--speculative_config={\\\"model\\\":\\\"a/EAGLE-b\\\"}\""),
+          KVB_SPECULATION_DROPS },
+        { SC("{\\\"method\\\":\\\"mtp\\\",\\\"disable_eagle_block_drop\\\":true}"),
+          KVB_SPECULATION_KEEPS },
+        { SC("{\\\"method\\\":\\\"mtp\\\",\\\"disable_eagle_block_drop\\\":\\\"true\\\"}"),
+          KVB_SPECULATION_DROPS },
+        { SC("{\\\"method\\\":\\\"dflash\\\"}"), KVB_SPECULATION_UNDECIDED },
+        { SC("{\\\"method\\\":\\\"dflash\\\",\\\"disable_lookahead_block_hashes\\\":false}"),
+          KVB_SPECULATION_KEEPS },
+        { SC("{\\\"model\\\":\\\"Qwen/Qwen3-0.6B\\\"}"), KVB_SPECULATION_UNDECIDED },
+        { SC("{}"), KVB_SPECULATION_UNDECIDED },
+        { SC("{\\\"method\\\":7}"), KVB_SPECULATION_UNDECIDED },
+        { SC("{\\\"method\\\":"), KVB_SPECULATION_UNDECIDED },
+        { SC("[1]"), KVB_SPECULATION_UNDECIDED },
+        { SC("eagle"), KVB_SPECULATION_UNDECIDED },
+        { SC("null"), KVB_SPECULATION_UNKNOWN },
+        { SC("None"), KVB_SPECULATION_UNKNOWN },
+        { SC(""), KVB_SPECULATION_UNKNOWN },
+        { VLLM(",\"--speculative-config\""), KVB_SPECULATION_UNKNOWN },
+        { VLLM(",\"--speculative-config.method\",\"eagle\""), KVB_SPECULATION_DROPS },
+        { VLLM(",\"--speculative_config.method=suffix\""), KVB_SPECULATION_KEEPS },
+        { VLLM(",\"-sc.model\",\"x/eagle3-y\",\"-sc.num_speculative_tokens=3\""),
+          KVB_SPECULATION_DROPS },
+        { VLLM(",\"--speculative-config.num_speculative_tokens\",\"3\""),
+          KVB_SPECULATION_UNDECIDED },
+        { VLLM(",\"-sc.method=eagle\",\"-sc.disable_eagle_block_drop=true\""),
+          KVB_SPECULATION_KEEPS },
+        { SC("{\\\"method\\\":\\\"eagle\\\"}\",\"-sc.method\",\"ngram"), KVB_SPECULATION_KEEPS },
+        { VLLM(",\"--spec-method\",\"eagle\",\"--spec-model=x\""), KVB_SPECULATION_DROPS },
+        { VLLM(",\"--spec-model=x/eagle3\""), KVB_SPECULATION_DROPS },
+        { "\"command\":[\"sh\",\"-c\",\"vllm serve Qwen/Q --speculative-config "
+          "'{\\\"method\\\": \\\"mtp\\\"}'\"]",
+          KVB_SPECULATION_DROPS },
+        { "\"command\":[\"sh\",\"-c\",\"vllm serve Qwen/Q -sc $SPEC\"]", KVB_SPECULATION_UNKNOWN },
+    };
+    const struct kvb_pod_rules rules = rules_of(KVB_POD_PRESET_PORTS);
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
+        char spec[1024];
+        (void)snprintf(spec, sizeof spec, ",\"containers\":[{%s}]", cases[i].container);
+        read_with(&rules, "", spec, "");
+        assert_string_equal(pod.model, "Qwen/Q");
+        if (pod.facts.speculation_of_arguments != cases[i].found) {
+            fail_msg("%s: %d", cases[i].container, (int)pod.facts.speculation_of_arguments);
+        }
+    }
+}
+
 /* What only the container knows is not guessed. */
 static void words_that_the_pod_does_not_contain_name_no_model(void **state)
 {
@@ -569,6 +631,7 @@ int main(void)
         cmocka_unit_test(dynamo_has_its_operators_labels),
         cmocka_unit_test(model_and_block_size_are_read_from_the_engines_arguments),
         cmocka_unit_test(commands_are_read_as_the_container_runs_them),
+        cmocka_unit_test(speculation_is_found_in_the_arguments),
         cmocka_unit_test(words_that_the_pod_does_not_contain_name_no_model),
         cmocka_unit_test(a_pod_cannot_make_its_reader_work_without_end),
         cmocka_unit_test(every_state_has_its_reason),
