@@ -1,5 +1,5 @@
 #include "core/own.h"
-#include "corpus/worker_cache.h"
+#include "fleet/engine/block_pool.h"
 #include "fleet/trace.h"
 #include "parts/bench.h"
 #include "parts/corpus.h"
@@ -38,11 +38,12 @@ struct request {
     kvb_block_hash *evicted;
     size_t count;
     size_t evicted_count;
+    struct kvb_event_batch eviction; /* of the place being taken */
 };
 
 struct fleet {
     const struct plan *plan;
-    struct worker_cache *caches; /* owned; one a worker */
+    struct kvb_block_pool **caches; /* owned; one a worker */
     struct request request;
     struct bench_corpus_writer writer;
     uint64_t rng;
@@ -119,31 +120,43 @@ static void write_stored(struct fleet *fleet, uint32_t worker, size_t first, siz
 }
 
 /* Puts one block into use. False when all places are in use. */
-static bool place_block(struct fleet *fleet, struct worker_cache *cache, size_t i)
+static bool place_block(struct fleet *fleet, struct kvb_block_pool *cache, size_t i)
 {
     struct request *request = &fleet->request;
-    uint32_t place = worker_cache_find(cache, request->blocks[i]);
+    const struct kvb_block_content content = { .hash = { request->blocks[i].value } };
+    uint32_t *place = &request->places[i];
 
-    if (place != WORKER_NO_PLACE) {
-        worker_cache_use(cache, place);
-    } else {
-        place =
-            worker_cache_take(cache, request->blocks[i], request->evicted, &request->evicted_count);
+    *place = kvb_block_pool_find(cache, content.hash);
+    if (*place != kvb_no_block) {
+        kvb_block_pool_hold(cache, *place);
+        return true;
     }
-    request->places[i] = place;
-    return place != WORKER_NO_PLACE;
+    kvb_event_batch_reset(&request->eviction);
+    const kvb_status status = kvb_block_pool_take(cache, &request->eviction, place);
+    if (status == KVB_AGAIN) {
+        return false;
+    }
+    bench_must(status, "a worker's cache");
+    if (request->eviction.hash_count > 0) {
+        request->evicted[request->evicted_count++].value = request->eviction.hashes[0].value;
+    }
+    bench_must(
+        kvb_block_pool_fill(cache, *place, i > 0 ? request->places[i - 1] : kvb_no_block, &content),
+        "a worker's cache");
+    return true;
 }
 
 /* Returns how many of the prompt's blocks are in use afterwards: all, if one request fits the
  * cache. */
 static size_t serve_prompt(struct fleet *fleet, uint32_t worker)
 {
-    struct worker_cache *cache = &fleet->caches[worker];
+    struct kvb_block_pool *cache = fleet->caches[worker];
     struct request *request = &fleet->request;
     size_t hit = 0;
 
     while (hit < request->count &&
-           worker_cache_find(cache, request->blocks[hit]) != WORKER_NO_PLACE) {
+           kvb_block_pool_find(cache, (kvb_engine_hash){ request->blocks[hit].value }) !=
+               kvb_no_block) {
         (void)place_block(fleet, cache, hit); /* it is there */
         hit++;
     }
@@ -165,7 +178,7 @@ static size_t serve_answer(struct fleet *fleet, uint32_t worker, uint32_t tokens
 
     for (uint64_t i = 0; i < blocks; i++) {
         add_block(request, bench_mix(~fleet->answers++));
-        if (!place_block(fleet, &fleet->caches[worker], request->count - 1)) {
+        if (!place_block(fleet, fleet->caches[worker], request->count - 1)) {
             return request->count - 1;
         }
         write_evicted(fleet, worker);
@@ -190,7 +203,7 @@ static void serve(struct fleet *fleet, const struct kvb_trace_line *row)
     }
     /* Releases the end first, so that it is evicted before the blocks in front of it. */
     while (used-- > 0) {
-        worker_cache_release(&fleet->caches[worker], request->places[used]);
+        kvb_block_pool_release(fleet->caches[worker], request->places[used]);
     }
     fleet->requests++;
 }
@@ -255,9 +268,11 @@ static void make_corpus(const struct plan *plan)
     request->blocks = bench_memory(max_request_blocks, sizeof *request->blocks);
     request->places = bench_memory(max_request_blocks, sizeof *request->places);
     request->evicted = bench_memory(max_request_blocks, sizeof *request->evicted);
-    fleet.caches = bench_memory(plan->workers, sizeof *fleet.caches);
+    fleet.caches = bench_memory(plan->workers, sizeof(struct kvb_block_pool *));
     for (uint64_t i = 0; i < plan->workers; i++) {
-        worker_cache_init(&fleet.caches[i], (uint32_t)plan->cache);
+        /* one block more than can be used */
+        bench_must(
+            kvb_block_pool_new((uint32_t)plan->cache + 1, 0, &fleet.caches[i]), "a worker's cache");
     }
 
     bench_corpus_open(&fleet.writer, plan->out, (uint32_t)plan->workers);
@@ -271,13 +286,14 @@ static void make_corpus(const struct plan *plan)
         (double)fleet.writer.block_operations / 1e6);
 
     for (uint64_t i = 0; i < plan->workers; i++) {
-        worker_cache_done(&fleet.caches[i]);
+        kvb_block_pool_free(fleet.caches[i]);
     }
-    free(fleet.caches);
+    free((void *)fleet.caches);
     free(request->tokens);
     free(request->blocks);
     free(request->places);
     free(request->evicted);
+    kvb_event_batch_done(&request->eviction);
     free(reader.text);
     free(reader.line);
 }

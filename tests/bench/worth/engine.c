@@ -9,9 +9,8 @@ void worth_engine_init(struct worth_engine *engine, const struct worth_rates *ra
     const uint32_t blocks = rates->pool_blocks;
 
     *engine = (struct worth_engine){ .rates = *rates };
-    worker_cache_init(&engine->cache, blocks);
-    engine->users = bench_memory(blocks, sizeof *engine->users);
-    engine->is_full = bench_memory(blocks, sizeof *engine->is_full);
+    /* one more than can be used, and no tokens: a block is its name */
+    bench_must(kvb_block_pool_new(blocks + 1, 0, &engine->pool), "an engine's pool");
     engine->running = bench_memory(rates->slots, sizeof(struct worth_request *));
     engine->waiting_end = &engine->waiting;
     engine->step.stored = bench_memory(rates->slots, sizeof *engine->step.stored);
@@ -25,9 +24,8 @@ void worth_engine_done(struct worth_engine *engine)
     for (uint32_t i = 0; i < engine->running_count; i++) {
         free(engine->running[i]->places);
     }
-    worker_cache_done(&engine->cache);
-    free(engine->users);
-    free(engine->is_full);
+    kvb_block_pool_free(engine->pool);
+    kvb_event_batch_done(&engine->evictions);
     free((void *)engine->running);
     free(engine->step.stored);
     free(engine->step.removed);
@@ -60,39 +58,35 @@ bool worth_engine_send(struct worth_engine *engine, struct worth_request *reques
 
 /* ---- The pool ---- */
 
-static void use_place(struct worth_engine *engine, uint32_t place)
+uint32_t worth_engine_blocks_in_use(const struct worth_engine *engine)
 {
-    if (engine->users[place]++ == 0) {
-        worker_cache_use(&engine->cache, place);
-        engine->blocks_in_use++;
-    }
+    return engine->rates.pool_blocks - kvb_block_pool_free_count(engine->pool);
 }
 
-static void release_place(struct worth_engine *engine, uint32_t place)
+static uint32_t find(const struct worth_engine *engine, kvb_block_hash block)
 {
-    if (--engine->users[place] == 0) {
-        worker_cache_release(&engine->cache, place);
-        engine->blocks_in_use--;
-    }
+    return kvb_block_pool_find(engine->pool, (kvb_engine_hash){ block.value });
+}
+
+bool worth_engine_holds(const struct worth_engine *engine, kvb_block_hash block)
+{
+    return find(engine, block) != kvb_no_block;
 }
 
 /* For a block that is still to be computed: no look-up finds it.  Room was checked before.  What
- * is evicted for it is noted as removed, unless it was never computed or another copy of it is. */
+ * is evicted for it is noted as removed, unless another copy of it is there. */
 static uint32_t take_place(struct worth_engine *engine)
 {
-    const kvb_block_hash unnamed = { bench_mix(++engine->taken_count << 32) };
     struct worth_step *step = &engine->step;
-    kvb_block_hash evicted[1];
-    size_t evicted_count = 0;
-    const uint32_t place = worker_cache_take(&engine->cache, unnamed, evicted, &evicted_count);
-    const bool was_full = engine->is_full[place];
+    uint32_t place = 0;
 
-    engine->is_full[place] = false;
-    engine->users[place] = 1;
-    engine->blocks_in_use++;
-    if (evicted_count > 0 && was_full &&
-        worker_cache_find(&engine->cache, evicted[0]) == WORKER_NO_PLACE) {
-        step->removed[step->removed_count++] = evicted[0];
+    kvb_event_batch_reset(&engine->evictions);
+    bench_must(kvb_block_pool_take(engine->pool, &engine->evictions, &place), "an engine's pool");
+    if (engine->evictions.event_count > 0) {
+        const kvb_block_hash evicted = { engine->evictions.hashes[0].value };
+        if (!worth_engine_holds(engine, evicted)) {
+            step->removed[step->removed_count++] = evicted;
+        }
     }
     return place;
 }
@@ -103,8 +97,7 @@ static uint32_t match(const struct worth_engine *engine, const struct worth_requ
     const uint32_t prompt_blocks = worth_prompt_blocks(request);
     uint32_t hits = 0;
 
-    while (hits < prompt_blocks &&
-           worker_cache_find(&engine->cache, request->blocks[hits]) != WORKER_NO_PLACE) {
+    while (hits < prompt_blocks && worth_engine_holds(engine, request->blocks[hits])) {
         hits++;
     }
     return hits > 0 && hits * worth_block_tokens == request->input_tokens ? hits - 1 : hits;
@@ -116,9 +109,9 @@ has_room(const struct worth_engine *engine, const struct worth_request *request,
     uint32_t needed = worth_all_blocks(request) - hits;
 
     for (uint32_t i = 0; i < hits; i++) {
-        needed += engine->users[worker_cache_find(&engine->cache, request->blocks[i])] == 0;
+        needed += kvb_block_pool_is_free(engine->pool, find(engine, request->blocks[i]));
     }
-    return needed <= engine->rates.pool_blocks - engine->blocks_in_use;
+    return needed <= kvb_block_pool_free_count(engine->pool);
 }
 
 static void reserve(struct worth_engine *engine, struct worth_request *request, uint32_t hits)
@@ -127,8 +120,8 @@ static void reserve(struct worth_engine *engine, struct worth_request *request, 
 
     request->places = bench_memory(all_blocks, sizeof *request->places);
     for (uint32_t i = 0; i < hits; i++) {
-        request->places[i] = worker_cache_find(&engine->cache, request->blocks[i]);
-        use_place(engine, request->places[i]);
+        request->places[i] = find(engine, request->blocks[i]);
+        kvb_block_pool_hold(engine->pool, request->places[i]);
     }
     for (uint32_t i = hits; i < all_blocks; i++) {
         request->places[i] = take_place(engine);
@@ -144,7 +137,7 @@ static void reserve(struct worth_engine *engine, struct worth_request *request, 
 static void release(struct worth_engine *engine, struct worth_request *request)
 {
     for (uint32_t i = worth_all_blocks(request); i > 0; i--) {
-        release_place(engine, request->places[i - 1]);
+        kvb_block_pool_release(engine->pool, request->places[i - 1]);
     }
     free(request->places);
     request->places = NULL;
@@ -162,8 +155,11 @@ static void note_full_blocks(struct worth_engine *engine, struct worth_request *
         return;
     }
     for (uint32_t i = first; i < end; i++) {
-        engine->is_full[request->places[i]] = true;
-        worker_cache_rename(&engine->cache, request->places[i], request->blocks[i]);
+        const struct kvb_block_content content = { .hash = { request->blocks[i].value } };
+        const uint32_t before = i > 0 ? request->places[i - 1] : kvb_no_block;
+        bench_must(
+            kvb_block_pool_fill(engine->pool, request->places[i], before, &content),
+            "an engine's pool");
     }
     request->full_blocks = end;
     step->stored[step->stored_count++] =

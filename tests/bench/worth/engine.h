@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/ref.h"
-#include "corpus/worker_cache.h"
+#include "fleet/engine/block_pool.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -19,7 +19,8 @@
  * preempted.  A block can be reused from the step on that completes it.  The last token of a
  * prompt is always computed.  The least recently used block without a user is evicted first.
  *
- * Threads: the caller locks.  Memory: 32 bytes a block of the pool.  No memory ends the program. */
+ * Threads: the caller locks.  Memory: some 90 bytes a block of the pool.  No memory ends the
+ * program. */
 enum { worth_block_tokens = 512 };
 
 struct worth_rates {
@@ -74,12 +75,9 @@ struct worth_step {
 
 struct worth_engine {
     struct worth_rates rates;
-    struct worker_cache cache;
-    uint32_t *users; /* by place */
-    bool *is_full;   /* by place: its content is computed */
-    uint32_t blocks_in_use;
-    uint64_t taken_count;
-    struct worth_request **running; /* in order of admission */
+    struct kvb_block_pool *pool;      /* owned; blocks are named by the names that routers know */
+    struct kvb_event_batch evictions; /* of the block being taken */
+    struct worth_request **running;   /* in order of admission */
     uint32_t running_count;
     struct worth_request *waiting, **waiting_end;
     uint32_t waiting_count;
@@ -90,6 +88,9 @@ struct worth_engine {
 
 void worth_engine_init(struct worth_engine *engine, const struct worth_rates *rates);
 void worth_engine_done(struct worth_engine *engine);
+
+uint32_t worth_engine_blocks_in_use(const struct worth_engine *engine);
+bool worth_engine_holds(const struct worth_engine *engine, kvb_block_hash block);
 
 /* False when the pool could never hold it. */
 bool worth_engine_send(struct worth_engine *engine, struct worth_request *request);

@@ -248,12 +248,12 @@ static void end_step(struct replay *replay, uint32_t worker)
 
 static struct kvb_load load_of(const struct worth_engine *engine)
 {
-    const double usage = (double)engine->blocks_in_use / engine->rates.pool_blocks;
+    const double usage = (double)worth_engine_blocks_in_use(engine) / engine->rates.pool_blocks;
 
     return (struct kvb_load){
         .request_active_slots = engine->running_count,
         .request_total_slots = engine->rates.slots,
-        .kv_active_blocks = engine->blocks_in_use,
+        .kv_active_blocks = worth_engine_blocks_in_use(engine),
         .kv_total_blocks = engine->rates.pool_blocks,
         .num_requests_waiting = engine->waiting_count,
         .gpu_cache_usage_perc = (float)usage,

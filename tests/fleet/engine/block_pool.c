@@ -58,8 +58,7 @@ static void remove_free(struct kvb_block_pool *pool, uint32_t block)
 kvb_status
 kvb_block_pool_new(uint32_t blocks, uint32_t block_size, struct kvb_block_pool **out_pool)
 {
-    if (blocks < 2 || blocks > kvb_max_stream_blocks || block_size == 0 ||
-        block_size > kvb_max_block_tokens) {
+    if (blocks < 2 || blocks > kvb_max_stream_blocks || block_size > kvb_max_block_tokens) {
         return KVB_BAD_INPUT;
     }
     struct kvb_block_pool *pool = calloc(1, sizeof *pool);

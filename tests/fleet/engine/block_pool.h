@@ -23,7 +23,8 @@
  * Memory:  24 bytes a block, and kvb_prefix_tree. */
 struct kvb_block_pool;
 
-/* blocks 2 .. kvb_max_stream_blocks, block_size 1 .. kvb_max_block_tokens.
+/* blocks 2 .. kvb_max_stream_blocks, block_size 0 .. kvb_max_block_tokens; 0: contents have no
+ * tokens, only names.
  * KVB_BAD_INPUT out of range, KVB_NO_MEMORY */
 kvb_status
 kvb_block_pool_new(uint32_t blocks, uint32_t block_size, struct kvb_block_pool **out_pool);

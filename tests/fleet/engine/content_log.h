@@ -12,7 +12,7 @@
  * which lives as long as the engine. */
 struct kvb_block_content {
     kvb_engine_hash hash;
-    const uint32_t *tokens; /* block_size of them */
+    const uint32_t *tokens; /* block_size of them; NULL: none */
     const char *salt;       /* of the request; NULL: none */
 };
 

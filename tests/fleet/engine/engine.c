@@ -39,7 +39,7 @@ static bool is_probability(double value)
 
 static bool options_fit(const struct kvb_engine_options *options)
 {
-    return options->max_running > 0 && options->max_running <= 1 << 16 &&
+    return options->block_size > 0 && options->max_running > 0 && options->max_running <= 1 << 16 &&
            options->max_waiting > 0 && options->max_waiting <= 1 << 16 &&
            options->step_tokens > 0 && is_probability(options->report_probability) &&
            is_probability(options->bypass_probability);

@@ -19,8 +19,9 @@ kvb_status
 kvb_prefix_tree_init(struct kvb_prefix_tree *tree, uint32_t capacity, uint32_t block_size)
 {
     tree->nodes = calloc(capacity, sizeof *tree->nodes);
-    tree->tokens = calloc((size_t)capacity * block_size, sizeof *tree->tokens);
-    if (!tree->nodes || !tree->tokens) {
+    tree->tokens =
+        block_size > 0 ? calloc((size_t)capacity * block_size, sizeof *tree->tokens) : NULL;
+    if (!tree->nodes || (block_size > 0 && !tree->tokens)) {
         return KVB_NO_MEMORY;
     }
     tree->capacity = capacity;
@@ -85,9 +86,11 @@ kvb_status kvb_prefix_tree_put(
                                                   .parent = parent,
                                                   .first_copy = kvb_no_block,
                                                   .last_copy = kvb_no_block };
-    memcpy(
-        tree->tokens + (size_t)node * tree->block_size, content->tokens,
-        tree->block_size * sizeof *content->tokens);
+    if (tree->block_size > 0) {
+        memcpy(
+            tree->tokens + (size_t)node * tree->block_size, content->tokens,
+            tree->block_size * sizeof *content->tokens);
+    }
     if (parent != kvb_no_node) {
         tree->nodes[parent].children++;
     }

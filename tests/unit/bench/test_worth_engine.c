@@ -172,7 +172,7 @@ static void check_beliefs(const struct worth_engine *engine)
     for (uint64_t owner = 1; owner <= owners; owner++) {
         for (uint64_t i = 1; i <= max_blocks; i++) {
             const kvb_block_hash block = { owner << 32 | i };
-            const bool is_held = worker_cache_find(&engine->cache, block) != WORKER_NO_PLACE;
+            const bool is_held = worth_engine_holds(engine, block);
             assert_int_equal(*belief_of(block), is_held);
             count += is_held;
         }
@@ -184,10 +184,10 @@ static void check_users(const struct worth_engine *engine)
 {
     uint32_t in_use = 0;
 
-    for (uint32_t i = 0; i < engine->rates.pool_blocks; i++) {
-        in_use += engine->users[i] > 0;
+    for (uint32_t i = 1; i <= engine->rates.pool_blocks; i++) {
+        in_use += !kvb_block_pool_is_free(engine->pool, i);
     }
-    assert_int_equal(in_use, engine->blocks_in_use);
+    assert_int_equal(in_use, worth_engine_blocks_in_use(engine));
     assert_true(in_use <= engine->rates.pool_blocks);
     assert_true(engine->running_count <= engine->rates.slots);
 }
@@ -252,7 +252,7 @@ static void random_requests_are_conserved_and_events_say_what_is_held(void **sta
         }
     }
     assert_true(hits > 0);
-    assert_int_equal(engine.blocks_in_use, 0);
+    assert_int_equal(worth_engine_blocks_in_use(&engine), 0);
     assert_true(engine.busy_us <= now_us);
     check_beliefs(&engine);
     worth_engine_done(&engine);

@@ -378,6 +378,9 @@ static void refuses_requests_that_it_could_never_serve(void **state)
     bad.blocks = 1;
     assert_int_equal(kvb_engine_new(&bad, &none), KVB_BAD_INPUT);
     bad = plain_engine;
+    bad.block_size = 0;
+    assert_int_equal(kvb_engine_new(&bad, &none), KVB_BAD_INPUT);
+    bad = plain_engine;
     bad.report_probability = 1.5;
     assert_int_equal(kvb_engine_new(&bad, &none), KVB_BAD_INPUT);
     assert_null(none);
