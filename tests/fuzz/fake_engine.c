@@ -2,6 +2,7 @@
 
 #include "core/buf.h"
 #include "fleet/dialects/encode.h"
+#include "fleet/engine/event_writer.h"
 #include "index/block_hash.h"
 
 #include <stdlib.h>
@@ -59,18 +60,6 @@ static kvb_engine_hash engine_hash(const struct fake_engine *engine, unsigned bl
     return (kvb_engine_hash){ engine->incarnation << 32 | (block + 1) };
 }
 
-static void add_event(struct kvb_event_batch *batch, const struct kvb_engine_event *event)
-{
-    need(kvb_event_batch_reserve_events(batch, 1) == KVB_OK);
-    batch->events[batch->event_count++] = *event;
-}
-
-static void add_hash(struct kvb_event_batch *batch, kvb_engine_hash hash)
-{
-    need(kvb_event_batch_reserve_hashes(batch, 1) == KVB_OK);
-    batch->hashes[batch->hash_count++] = hash;
-}
-
 static const struct fake_message *
 add_message(struct fake_engine *engine, struct kvb_event_batch *batch)
 {
@@ -92,20 +81,17 @@ add_message(struct fake_engine *engine, struct kvb_event_batch *batch)
 static const struct fake_message *store(struct fake_engine *engine, unsigned block)
 {
     struct kvb_event_batch batch = { 0 };
-    struct kvb_engine_event event = { .kind = KVB_EVENT_STORED,
-                                      .has_parent = block > 0,
-                                      .block_size = fake_block_tokens,
-                                      .hash_count = 1,
-                                      .token_count = fake_block_tokens };
+    uint32_t tokens[fake_block_tokens];
+    const kvb_engine_hash hash = engine_hash(engine, block);
+    const kvb_engine_hash parent = engine_hash(engine, block > 0 ? (block - 1) / 2 : 0);
+    const struct kvb_stored_run run = { .parent = block > 0 ? &parent : NULL,
+                                        .hashes = &hash,
+                                        .tokens = tokens,
+                                        .count = 1,
+                                        .block_size = fake_block_tokens };
 
-    if (block > 0) {
-        event.parent = engine_hash(engine, (block - 1) / 2);
-    }
-    add_hash(&batch, engine_hash(engine, block));
-    need(kvb_event_batch_reserve_tokens(&batch, fake_block_tokens) == KVB_OK);
-    fake_block_fill(block, batch.tokens);
-    batch.token_count = fake_block_tokens;
-    add_event(&batch, &event);
+    fake_block_fill(block, tokens);
+    need(kvb_event_writer_stored(&batch, &run) == KVB_OK);
     engine->held[block] = true;
     return add_message(engine, &batch);
 }
@@ -114,8 +100,7 @@ static const struct fake_message *evict(struct fake_engine *engine, unsigned blo
 {
     struct kvb_event_batch batch = { 0 };
 
-    add_hash(&batch, engine_hash(engine, block));
-    add_event(&batch, &(struct kvb_engine_event){ .kind = KVB_EVENT_REMOVED, .hash_count = 1 });
+    need(kvb_event_writer_removed(&batch, engine_hash(engine, block)) == KVB_OK);
     engine->held[block] = false;
     return add_message(engine, &batch);
 }
@@ -145,7 +130,7 @@ const struct fake_message *fake_engine_clear(struct fake_engine *engine)
     if (engine->count == fake_max_messages) {
         return NULL;
     }
-    add_event(&batch, &(struct kvb_engine_event){ .kind = KVB_EVENT_CLEARED, .all_tiers = true });
+    need(kvb_event_writer_cleared(&batch) == KVB_OK);
     memset(engine->held, 0, sizeof engine->held);
     return add_message(engine, &batch);
 }

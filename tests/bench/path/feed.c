@@ -2,12 +2,14 @@
 
 #include "core/hash.h"
 #include "fleet/dialects/encode.h"
+#include "fleet/engine/event_writer.h"
 
 #include <stdlib.h>
 
 enum {
     block_tokens = 16,
     prompt_blocks = 64,
+    max_blocks = 64, /* of a batch */
     vocabulary = 128000,
     feed_bytes_max = 64 << 20,
 };
@@ -44,32 +46,25 @@ static uint64_t name_of(size_t block)
 
 static void make_stored(struct kvb_event_batch *batch, size_t first, size_t blocks, uint64_t *rng)
 {
-    const bool has_parent = first % prompt_blocks != 0;
+    kvb_engine_hash hashes[max_blocks];
+    uint32_t tokens[max_blocks * block_tokens];
+    const kvb_engine_hash parent = { first > 0 ? name_of(first - 1) : 0 };
+    const struct kvb_stored_run run = { .parent = first % prompt_blocks != 0 ? &parent : NULL,
+                                        .hashes = hashes,
+                                        .tokens = tokens,
+                                        .count = (uint32_t)blocks,
+                                        .block_size = block_tokens };
 
-    must(kvb_event_batch_reserve_events(batch, 1));
-    must(kvb_event_batch_reserve_hashes(batch, blocks));
-    must(kvb_event_batch_reserve_tokens(batch, blocks * block_tokens));
-    batch->events[batch->event_count++] = (struct kvb_engine_event){
-        .kind = KVB_EVENT_STORED,
-        .has_parent = has_parent,
-        .parent = { has_parent ? name_of(first - 1) : 0 },
-        .block_size = block_tokens,
-        .hash_count = (uint32_t)blocks,
-        .token_count = (uint32_t)(blocks * block_tokens),
-    };
+    if (blocks > max_blocks) {
+        abort();
+    }
     for (size_t i = 0; i < blocks; i++) {
-        batch->hashes[batch->hash_count++] = (kvb_engine_hash){ name_of(first + i) };
+        hashes[i].value = name_of(first + i);
     }
     for (size_t i = 0; i < blocks * block_tokens; i++) {
-        batch->tokens[batch->token_count++] = draw_token(rng);
+        tokens[i] = draw_token(rng);
     }
-}
-
-static void make_cleared(struct kvb_event_batch *batch)
-{
-    must(kvb_event_batch_reserve_events(batch, 1));
-    batch->events[batch->event_count++] =
-        (struct kvb_engine_event){ .kind = KVB_EVENT_CLEARED, .all_tiers = true };
+    must(kvb_event_writer_stored(batch, &run));
 }
 
 void bench_feed_make(struct bench_feed *feed, size_t batch_blocks)
@@ -86,7 +81,7 @@ void bench_feed_make(struct bench_feed *feed, size_t batch_blocks)
         if (i + 1 < bench_feed_batches) {
             make_stored(&batch, i * batch_blocks, batch_blocks, &rng);
         } else {
-            make_cleared(&batch);
+            must(kvb_event_writer_cleared(&batch));
         }
         must(kvb_engine_batch_encode(&batch, KVB_DIALECT_SGLANG_MID, &feed->bytes));
     }
