@@ -35,7 +35,6 @@ static void free_bus(struct kvb_bus *bus)
     pthread_cond_destroy(&bus->changed);
     pthread_mutex_destroy(&bus->lock);
     pthread_mutex_destroy(&bus->subscribing);
-    pthread_rwlock_destroy(&bus->sending);
     (void)sem_destroy(&bus->flush_requested);
     free(bus->url);
     free(bus->name);
@@ -48,7 +47,6 @@ static struct kvb_bus *new_bus(void)
 {
     struct kvb_bus *bus = calloc(1, sizeof *bus);
     pthread_condattr_t monotonic;
-    pthread_rwlockattr_t writer_first;
 
     if (!bus) {
         return NULL;
@@ -59,12 +57,6 @@ static struct kvb_bus *new_bus(void)
     pthread_condattr_destroy(&monotonic);
     pthread_mutex_init(&bus->lock, NULL);
     pthread_mutex_init(&bus->subscribing, NULL);
-    /* Writers first, or publishers could starve the connection manager.  This kind of lock must not
-     * be read-locked twice by one thread; no publisher does. */
-    pthread_rwlockattr_init(&writer_first);
-    pthread_rwlockattr_setkind_np(&writer_first, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
-    pthread_rwlock_init(&bus->sending, &writer_first);
-    pthread_rwlockattr_destroy(&writer_first);
     (void)sem_init(&bus->flush_requested, 0, 0); /* cannot fail: 0 is a valid value */
     return bus;
 }
@@ -156,7 +148,6 @@ void kvb_bus_close(struct kvb_bus *bus)
     if (!bus) {
         return;
     }
-    kvb_bus_end_renewal(bus);
     (void)kvb_bus_flush(bus, close_flush_ms); /* not connected: nothing is buffered */
     stop_manager(bus);
     kvb_bus_retire_link(bus); /* ends the wait of a flusher for a PONG */
@@ -195,13 +186,6 @@ kvb_bus_renew(struct kvb_bus *bus, const struct kvb_bus_login *login, struct kvb
     pthread_cond_broadcast(&bus->changed);
     pthread_mutex_unlock(&bus->lock);
     return KVB_OK;
-}
-
-void kvb_bus_end_renewal(struct kvb_bus *bus)
-{
-    if (bus) {
-        atomic_store(&bus->is_renewing_over, true);
-    }
 }
 
 void kvb_bus_dial_failure(struct kvb_bus *bus, struct kvb_detail *out)
@@ -245,16 +229,6 @@ void kvb_bus_explain_absence(struct kvb_bus *bus, struct kvb_detail *out)
         out, "not connected to NATS at %.*s: %s%s%s", shown_url_chars, bus->shown_url,
         failure.text[0] != '\0' ? failure.text : "is nats-server running?", remedy[0] ? "; " : "",
         remedy);
-}
-
-uint64_t kvb_bus_renewals(const struct kvb_bus *bus)
-{
-    return atomic_load_explicit(&bus->renewals, memory_order_relaxed);
-}
-
-uint64_t kvb_bus_certificate_end(const struct kvb_bus *bus)
-{
-    return atomic_load_explicit(&bus->certificate_end_s, memory_order_relaxed);
 }
 
 size_t kvb_bus_max_payload(const struct kvb_bus *bus)
@@ -311,12 +285,15 @@ publish_one(struct kvb_link *link, const char *subject, const char *reply, kvb_s
 }
 
 /* Sends all payloads over the same link. */
-static kvb_status send_payloads(
+static kvb_status publish_payloads(
     struct kvb_bus *bus, const char *subject, const char *reply, const kvb_span *payloads,
     size_t count, size_t *out_sent)
 {
     natsStatus answer = NATS_OK;
 
+    if (!kvb_subject_is_valid(subject, false) || (reply && !kvb_subject_is_valid(reply, false))) {
+        return KVB_BAD_INPUT;
+    }
     struct kvb_link *link = kvb_link_use(bus);
     if (!link) {
         return KVB_AGAIN;
@@ -330,19 +307,6 @@ static kvb_status send_payloads(
         atomic_store_explicit(&bus->has_unwritten, true, memory_order_relaxed);
     }
     return finish_write(link, answer);
-}
-
-static kvb_status publish_payloads(
-    struct kvb_bus *bus, const char *subject, const char *reply, const kvb_span *payloads,
-    size_t count, size_t *out_sent)
-{
-    if (!kvb_subject_is_valid(subject, false) || (reply && !kvb_subject_is_valid(reply, false))) {
-        return KVB_BAD_INPUT;
-    }
-    pthread_rwlock_rdlock(&bus->sending);
-    const kvb_status status = send_payloads(bus, subject, reply, payloads, count, out_sent);
-    pthread_rwlock_unlock(&bus->sending);
-    return status;
 }
 
 kvb_status kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_span payload)

@@ -83,7 +83,7 @@ uint64_t kvb_bus_connects(const struct kvb_bus *bus);
 
 /* Uses this login from now on; NULL keeps the login and only checks its files.  When the login or
  * one of its files has changed since the connection was made, the bus makes a second connection at
- * once, and moves to it without losing a message: kvb_bus_connects() does not change.  When the
+ * once, and leaves the first for it: kvb_bus_connects() rises, and messages may be lost.  When the
  * server rejects the login, or a file cannot be used, this is logged, the first connection stays,
  * and the bus tries again every 10 s.  The bus also checks the files every 10 s without this call.
  * The inbox_prefix does not change.
@@ -92,22 +92,11 @@ uint64_t kvb_bus_connects(const struct kvb_bus *bus);
 kvb_status
 kvb_bus_renew(struct kvb_bus *bus, const struct kvb_bus_login *login, struct kvb_detail *detail);
 
-/* Stops a renewal of the login that is under way, and prevents later ones.  Call it at the end of
- * a program before kvb_bus_unsubscribe(), which would wait for the renewal.  kvb_bus_close() calls
- * it, too.  NULL is fine. */
-void kvb_bus_end_renewal(struct kvb_bus *bus);
-
 /* Why the newest attempt to connect failed; "" when it succeeded. */
 void kvb_bus_dial_failure(struct kvb_bus *bus, struct kvb_detail *out);
 
 /* Writes the sentence for /readyz: that the bus is not connected, to which URL, and why. */
 void kvb_bus_explain_absence(struct kvb_bus *bus, struct kvb_detail *out);
-
-/* The number of times that a connection was replaced without a loss. */
-uint64_t kvb_bus_renewals(const struct kvb_bus *bus);
-
-/* When our certificate ends, in seconds since 1970; 0 for none. */
-uint64_t kvb_bus_certificate_end(const struct kvb_bus *bus);
 
 /* The number of times that a server announced lame duck mode, which means that it will stop. */
 uint64_t kvb_bus_lame_ducks(const struct kvb_bus *bus);
@@ -182,10 +171,8 @@ typedef void (*kvb_bus_handler)(void *context, const struct kvb_bus_message *mes
 
 /* Wildcards allowed.  The subscription is made again after each reconnect, and its queue
  * holds at most 1,048,576 messages and 256 MiB.  While there is no connection, it is made
- * as soon as there is one.  Waits for a renewal of the login that is under way, as _drain() and
- * _unsubscribe() do: milliseconds, at most 9.5 s where the server answers slowly.
- * Not from a handler.  The caller owns *out_subscription.  KVB_BAD_INPUT, KVB_IO,
- * KVB_NO_MEMORY */
+ * as soon as there is one.  Not from a handler.  The caller owns *out_subscription.  KVB_BAD_INPUT,
+ * KVB_IO, KVB_NO_MEMORY */
 kvb_status kvb_bus_subscribe(
     struct kvb_bus *bus, const char *subject, kvb_bus_handler handler, void *context,
     struct kvb_bus_subscription **out_subscription);

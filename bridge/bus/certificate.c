@@ -1,6 +1,5 @@
 #include "bus/certificate.h"
 
-#include "core/clock.h"
 #include "core/own.h"
 #include "core/secret_file.h"
 
@@ -10,8 +9,6 @@
 #include <openssl/pem.h>
 #include <openssl/x509.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <time.h>
 
 static void drop_bio(BIO **bio)
 {
@@ -44,54 +41,11 @@ read_certificate(const char *path, X509 **out_certificate, struct kvb_detail *de
     return KVB_OK;
 }
 
-kvb_status kvb_certificate_end(const char *path, int64_t *out_unix_s, struct kvb_detail *detail)
+kvb_status kvb_certificate_check(const char *path, struct kvb_detail *detail)
 {
     KVB_OWN(drop_certificate) X509 *certificate = NULL;
-    struct tm end = { 0 };
 
-    KVB_TRY(read_certificate(path, &certificate, detail));
-    if (ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &end) != 1) {
-        kvb_detail_set(detail, "the certificate in %s has no date of its end", path);
-        return KVB_BAD_CONFIG;
-    }
-    *out_unix_s = timegm(&end);
-    return KVB_OK;
-}
-
-enum kvb_certificate_state kvb_certificate_state(int64_t end_s, int64_t now_s)
-{
-    static const int64_t soon_s = INT64_C(7) * 24 * 3600;
-
-    return end_s <= now_s            ? KVB_CERTIFICATE_ENDED
-           : end_s - now_s <= soon_s ? KVB_CERTIFICATE_ENDS_SOON
-                                     : KVB_CERTIFICATE_LASTS;
-}
-
-void kvb_certificate_warn(
-    struct kvb_log *log, const struct kvb_certificate *certificate,
-    struct kvb_certificate_notice *said)
-{
-    static const char *const ends[] = {
-        [KVB_CERTIFICATE_ENDS_SOON] = "ends within 7 days: replace it",
-        [KVB_CERTIFICATE_ENDED] = "has ended: it is accepted by nobody who verifies it: replace it",
-    };
-    const int64_t now_s = (int64_t)(kvb_clock_wall_us() / 1000000);
-    const enum kvb_certificate_state state = kvb_certificate_state(certificate->end_s, now_s);
-    const int64_t left_s = certificate->end_s - now_s;
-    char sentence[160];
-    char left[24];
-
-    if (said->end_s != certificate->end_s) {
-        *said = (struct kvb_certificate_notice){ .end_s = certificate->end_s };
-    }
-    if (state > said->state) {
-        (void)snprintf(
-            sentence, sizeof sentence, "the certificate in %s %s", certificate->key, ends[state]);
-        kvb_log_write(
-            log, KVB_LOG_WARNING, certificate->room, sentence, "file", certificate->file,
-            "seconds_left", kvb_log_number(left, left_s > 0 ? (uint64_t)left_s : 0), NULL);
-        said->state = state;
-    }
+    return read_certificate(path, &certificate, detail);
 }
 
 /* Replaces OpenSSL's password callback, which would ask on the terminal. */

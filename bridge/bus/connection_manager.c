@@ -129,29 +129,6 @@ static void say_failure(struct kvb_bus *bus)
 
 static const uint64_t check_login_ns = 10 * KVB_NS_PER_S;
 
-static void look_at_certificate(struct kvb_bus *bus)
-{
-    int64_t end_s = 0;
-
-    if (bus->login.cert_file[0] == '\0') {
-        atomic_store_explicit(&bus->certificate_end_s, 0, memory_order_relaxed);
-        return;
-    }
-    if (kvb_certificate_end(bus->login.cert_file, &end_s, NULL) != KVB_OK || end_s < 0) {
-        return;
-    }
-    atomic_store_explicit(&bus->certificate_end_s, (uint64_t)end_s, memory_order_relaxed);
-    kvb_certificate_warn(
-        bus->log,
-        &(struct kvb_certificate){
-            .room = "bus",
-            .key = "nats.cert_file",
-            .file = bus->login.cert_file,
-            .end_s = end_s,
-        },
-        &bus->certificate_said);
-}
-
 /* Called before each dial.  The hash is taken before the files are read: when a file changes in
  * between, the next check finds another hash. */
 static uint64_t take_login(struct kvb_bus *bus)
@@ -167,7 +144,6 @@ static uint64_t take_login(struct kvb_bus *bus)
         bus->login = *next;
         free(next);
     }
-    look_at_certificate(bus);
     return kvb_login_print(&bus->login);
 }
 
@@ -231,6 +207,16 @@ static void say_leaving(struct kvb_bus *bus, bool has_other)
         has_other ? "" : bus->dial_failure.text, NULL);
 }
 
+/* Makes a link that was dialed meanwhile the current one.  What the old one had under way may be
+ * lost; readers detect it, and repair their lists. */
+static void use_instead(struct kvb_bus *bus, struct kvb_link *link)
+{
+    kvb_log_backoff_end(&bus->dial_log);
+    (void)kvb_bus_flush(bus, leave_flush_ms);
+    kvb_bus_retire_link(bus);
+    make_current(bus, link);
+}
+
 /* Dials another server before it leaves this one.  When no other answers, this one is used until it
  * stops. */
 static void change_server(struct kvb_bus *bus)
@@ -242,144 +228,37 @@ static void change_server(struct kvb_bus *bus)
     say_leaving(bus, has_other);
     bus->leave_at_ns = kvb_clock_monotonic_ns() + leave_retry_ns;
     if (has_other) {
-        kvb_log_backoff_end(&bus->dial_log);
-        (void)kvb_bus_flush(bus, leave_flush_ms); /* readers detect what is lost */
-        kvb_bus_retire_link(bus);
-        make_current(bus, link);
+        use_instead(bus, link);
     }
 }
 
-/* ---- Another login: see "Renewing" in link.h ---- */
+/* ---- Another login ---- */
 
-enum { renew_pong_ms = 2000, renew_ping_ms = 250, renew_flush_ms = 500, renew_drain_ms = 5000 };
-
-static void log_login_change(struct kvb_bus *bus, bool is_done, const char *reason)
-{
-    const bool is_other = strcmp(reason, bus->said_failure.text) != 0;
-
-    if (!is_done && !is_other && !kvb_log_backoff_due(&bus->dial_log, kvb_clock_monotonic_ns())) {
-        return;
-    }
-    kvb_detail_set(&bus->said_failure, "%s", reason);
-    kvb_log_write(
-        bus->log, is_done ? KVB_LOG_INFO : KVB_LOG_WARNING, "bus",
-        is_done ? "the login has changed: a new connection has replaced the one before"
-                : "the changed login cannot be used: the connection made before stays",
-        "url", bus->shown_url, "reason", reason, NULL);
-}
-
-/* True when the server answers a PING in time.  nats.c measures its waits on the realtime clock, so
- * this makes short waits, and limits their sum on the monotonic clock. */
-static bool has_pong(const struct kvb_link *link)
-{
-    const uint64_t end_ns = kvb_clock_monotonic_ns() + renew_pong_ms * KVB_NS_PER_MS;
-    natsStatus answer = NATS_TIMEOUT;
-
-    do {
-        answer = natsConnection_FlushTimeout(link->nats, renew_ping_ms);
-    } while (answer == NATS_TIMEOUT && kvb_clock_monotonic_ns() < end_ns &&
-             !atomic_load(&link->bus->is_renewing_over));
-    return answer == NATS_OK;
-}
-
-/* Makes the new link the current one, while publishers wait.  False: the last messages published on
- * the old link may be lost. */
-static bool switch_link(struct kvb_bus *bus, struct kvb_link *link)
-{
-    pthread_rwlock_wrlock(&bus->sending);
-    const bool is_lossless = kvb_bus_flush(bus, renew_flush_ms) == KVB_OK;
-    note_payload_ceiling(bus, link);
-    pthread_mutex_lock(&bus->lock);
-    bus->link->is_broken = true; /* so that its end is not logged as a failure */
-    bus->link = link;
-    kvb_bus_watch_begin(&bus->watch, kvb_clock_monotonic_ns());
-    atomic_store_explicit(&bus->is_connected, !link->is_broken, memory_order_release);
-    pthread_cond_broadcast(&bus->changed);
-    pthread_mutex_unlock(&bus->lock);
-    pthread_rwlock_unlock(&bus->sending);
-    return is_lossless;
-}
-
-/* True when the server denies a subscription on the new link, and denied none on the current one.
- * Called after the PONG: nats.c has stored a denial by then, even if its callback comes later.
- * Denied publishes are not known before something is published. */
-static bool
-is_less_permitted(struct kvb_bus *bus, struct kvb_link *link, struct kvb_detail *out_why)
-{
-    const char *text = "";
-
-    pthread_mutex_lock(&bus->lock);
-    const bool had_denials = bus->link->denials.subscriptions > 0;
-    pthread_mutex_unlock(&bus->lock);
-    if (had_denials || natsConnection_GetLastError(link->nats, &text) != NATS_NOT_PERMITTED) {
-        return false;
-    }
-    kvb_detail_set(out_why, "%s", text);
-    return true;
-}
-
-static bool has_joined(struct kvb_bus *bus, struct kvb_link *link, struct kvb_detail *out_why)
-{
-    kvb_detail_set(out_why, "the new connection ended at once");
-    return kvb_subscriptions_join(bus, link) == KVB_OK && has_pong(link) &&
-           !is_less_permitted(bus, link, out_why);
-}
-
-/* subscribing is held.  False: the current link stays. */
-static bool replace_link(struct kvb_bus *bus, struct kvb_link *link, struct kvb_detail *out_why)
-{
-    if (!has_joined(bus, link, out_why)) {
-        kvb_subscriptions_abandon(bus);
-        return false;
-    }
-    bool is_lossless = switch_link(bus, link);
-    is_lossless &= kvb_subscriptions_move(bus, renew_drain_ms);
-    if (!has_pong(link)) { /* the watch does not run during a renewal */
-        is_lossless = false;
-        kvb_link_break(link);
-    }
-    kvb_subscriptions_release(bus);
-    atomic_fetch_add_explicit(
-        is_lossless ? &bus->renewals : &bus->connects, 1, memory_order_relaxed);
-    return true;
-}
-
-static void close_unused(struct kvb_bus *bus, struct kvb_link *link)
-{
-    pthread_mutex_lock(&bus->lock);
-    link->is_broken = true;
-    pthread_mutex_unlock(&bus->lock);
-    kvb_link_close(link);
-}
-
+/* Dials with a login that has changed, or whose files have, before it leaves the connection: one
+ * that the server refuses leaves it as it is. */
 static void check_for_new_login(struct kvb_bus *bus)
 {
-    struct kvb_link *old = bus->link; /* only this thread replaces it */
     struct kvb_link *link = NULL;
-    struct kvb_detail why = { .text = "" };
     const uint64_t print = take_login(bus);
 
     if (print == bus->login_print) {
         return;
     }
-    if (kvb_link_dial(bus, &link) != KVB_OK) {
-        log_login_change(bus, false, bus->dial_failure.text);
-        return;
-    }
-    pthread_mutex_lock(&bus->subscribing);
-    const bool is_done = replace_link(bus, link, &why);
-    pthread_mutex_unlock(&bus->subscribing);
-    if (is_done) {
+    if (kvb_link_dial(bus, &link) == KVB_OK) {
+        kvb_log_write(
+            bus->log, KVB_LOG_INFO, "bus", "the login has changed: connecting with the new one",
+            "url", bus->shown_url, NULL);
         bus->login_print = print;
-        kvb_link_note_servers(old);
-        kvb_link_close(old);
-        log_login_change(bus, true, "");
-        kvb_log_backoff_end(&bus->dial_log);
-    } else {
-        close_unused(bus, link);
-        if (!atomic_load(&bus->is_renewing_over)) {
-            log_login_change(bus, false, why.text);
-        }
+        bus->said_failure.text[0] = '\0';
+        use_instead(bus, link);
+    } else if (
+        strcmp(bus->dial_failure.text, bus->said_failure.text) != 0 ||
+        kvb_log_backoff_due(&bus->dial_log, kvb_clock_monotonic_ns())) {
+        bus->said_failure = bus->dial_failure;
+        kvb_log_write(
+            bus->log, KVB_LOG_WARNING, "bus",
+            "the changed login cannot be used: the connection made before stays", "url",
+            bus->shown_url, "reason", bus->dial_failure.text, NULL);
     }
 }
 
@@ -400,8 +279,7 @@ static bool must_leave(const struct kvb_bus *bus)
 
 static bool must_check_login(const struct kvb_bus *bus)
 {
-    return is_served(bus) && kvb_clock_monotonic_ns() >= bus->check_login_at_ns &&
-           !atomic_load(&bus->is_renewing_over);
+    return is_served(bus) && kvb_clock_monotonic_ns() >= bus->check_login_at_ns;
 }
 
 static void look_at_watch(struct kvb_bus *bus)

@@ -395,10 +395,9 @@ static const char *likely_refusal(const struct kvb_bus *bus)
     if (!kvb_login_wants_tls(&bus->login, bus->url)) {
         return NULL;
     }
-    return bus->login.cert_file[0] == '\0' ? "requires a client certificate"
-           : bus->certificate_said.state == KVB_CERTIFICATE_ENDED
-               ? "does not accept the certificate in nats.cert_file, which has ended"
-               : "does not accept the certificate in nats.cert_file";
+    return bus->login.cert_file[0] == '\0'
+               ? "requires a client certificate"
+               : "does not accept the certificate in nats.cert_file: it may have ended";
 }
 
 /* Stores why a dial failed. */

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "bus/bus.h"
-#include "bus/certificate.h"
 #include "bus/denials.h"
 #include "bus/watch.h"
 #include "core/url_show.h"
@@ -30,22 +29,12 @@
  * a thread of its own.  The connection manager limits its wait for a dial, and does not wait for a
  * close.  A dial that waits for a server is interrupted after 2.6 s.
  *
- * Renewing.  When the login or one of its files has changed, the manager dials a second link, and
- * moves to it without a loss:
+ * When the login or one of its files has changed, the manager dials a second link, and then retires
+ * the first: see kvb_bus_renew().
  *
- *     1. The manager makes the subscriptions on the new link, too.  The server confirms them by a
- *        PONG.  It must deny none of them, unless it denied some on the old link.
- *     2. Publishers wait while the old link's server confirms the messages sent so far.  Then the
- *        new link becomes the current one.
- *     3. The old link's subscriptions are drained.  Then the messages of the new link are handled,
- *        except those that also came over the old one.
- *
- * A failure in step 1 leaves the old link unchanged.  A later failure counts as a loss.
- *
- * Three locks, taken in this order:
+ * Two locks, taken in this order:
  *   subscribing  the list of subscriptions, and the link that each is made on.  It is held while
  *                nats.c is called, so the threads of nats.c never take it.
- *   sending      read lock for publishers; write lock while another link becomes the current one
  *   lock         everything else; nats.c is not called under it */
 
 /* One connection of nats.c, reference-counted. */
@@ -66,8 +55,7 @@ struct kvb_bus {
     char *name;                                /* owned */
     struct kvb_bus_login login;                /* used by the manager only, like the next two */
     char inbox_prefix[kvb_inbox_prefix_bytes]; /* of the login; it does not change */
-    uint64_t login_print; /* hash of the login and its files at the newest connection */
-    struct kvb_certificate_notice certificate_said;
+    uint64_t login_print;             /* hash of the login and its files at the newest connection */
     struct kvb_bus_login *next_login; /* owned; the next dial takes it; under lock */
     uint64_t check_login_at_ns;       /* under lock */
     bool sends_at_once;
@@ -78,8 +66,6 @@ struct kvb_bus {
     pthread_t manager;
     pthread_mutex_t subscribing;
     struct kvb_bus_subscription *subscriptions; /* linked list; the callers own its items */
-
-    pthread_rwlock_t sending;
 
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -112,15 +98,12 @@ struct kvb_bus {
     sem_t flush_requested;           /* value 0 or 1; one more to stop the thread */
     _Atomic bool is_flush_requested; /* requested but not begun */
     _Atomic bool is_flusher_stopping;
-    _Atomic bool is_renewing_over; /* no renewal may begin; one under way must end */
-    _Atomic bool has_unwritten;    /* something was published since the last flush request */
+    _Atomic bool has_unwritten; /* something was published since the last flush request */
 
     _Atomic bool is_connected;
     _Atomic uint64_t connects;
     _Atomic uint64_t lame_ducks;
-    _Atomic uint64_t renewals;
-    _Atomic uint64_t certificate_end_s; /* since 1970; 0: no certificate */
-    _Atomic size_t max_payload;         /* of the newest connection, and at most our own limit */
+    _Atomic size_t max_payload; /* of the newest connection, and at most our own limit */
 };
 
 /* ---- Threads of the bus ---- */
@@ -201,17 +184,6 @@ void kvb_link_break(struct kvb_link *link);
  * for their handlers.  subscribing is held. */
 kvb_status kvb_subscriptions_make(struct kvb_bus *bus, struct kvb_link *link);
 void kvb_subscriptions_retire(struct kvb_bus *bus);
-
-/* The steps of a renewal; subscribing is held.
- *   join()     makes the subscriptions on the new link, too; its messages wait
- *   abandon()  after a failure of join(), or instead of move(): ends those on the new link
- *   move()     drains the subscriptions of the old link, and ends them there; false: the time was
- *              not enough, and messages may be lost
- *   release()  after move(): the messages of the new link are handled from then on */
-kvb_status kvb_subscriptions_join(struct kvb_bus *bus, struct kvb_link *link);
-void kvb_subscriptions_abandon(struct kvb_bus *bus);
-bool kvb_subscriptions_move(struct kvb_bus *bus, uint32_t timeout_ms);
-void kvb_subscriptions_release(struct kvb_bus *bus);
 
 /* Detaches the remaining subscriptions from a bus that is being closed. */
 void kvb_subscriptions_orphan(struct kvb_bus *bus);

@@ -196,16 +196,12 @@ static kvb_status check_nkey(const struct kvb_bus_login *login, struct kvb_detai
 
 static kvb_status check_authority(const struct kvb_bus_login *login, struct kvb_detail *detail)
 {
-    int64_t end_s = 0;
-
-    return kvb_certificate_end(login->ca_file, &end_s, detail);
+    return kvb_certificate_check(login->ca_file, detail);
 }
 
 static kvb_status check_certificate(const struct kvb_bus_login *login, struct kvb_detail *detail)
 {
-    int64_t end_s = 0;
-
-    return kvb_certificate_end(login->cert_file, &end_s, detail);
+    return kvb_certificate_check(login->cert_file, detail);
 }
 
 static kvb_status check_private_key(const struct kvb_bus_login *login, struct kvb_detail *detail)

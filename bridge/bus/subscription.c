@@ -1,8 +1,6 @@
 #include "bus/link.h"
 #include "bus/subject.h"
 #include "core/clock.h"
-#include "core/hash.h"
-#include "core/id_table.h"
 #include "core/own.h"
 
 #include <stdatomic.h>
@@ -16,7 +14,6 @@ enum {
     max_read_bytes = 256 << 10,
     /* passed to nats.c, which uses the realtime clock; our own waits for a drain end earlier */
     longest_drain_ms = 60000,
-    max_overlap_messages = 1 << 16,
 };
 
 /* A subscription as it is made on one link. */
@@ -24,8 +21,6 @@ struct delivery {
     struct kvb_bus_subscription *subscription; /* borrowed */
     natsSubscription *nats;                    /* on `link` */
     struct kvb_link *link;                     /* holds one use */
-    bool is_held;             /* messages wait for the end of the old link; under the lock */
-    bool is_discarded;        /* messages are not handled; under the lock */
     bool is_over;             /* nats.c calls the handler no more; under the lock */
     _Atomic uint64_t handled; /* messages that the handler is done with */
 
@@ -35,12 +30,6 @@ struct delivery {
     size_t read_bytes;
 };
 
-/* While a connection is replaced without a loss, both links deliver (link.h, "Renewing"):
- *
- *     old  a b c d e |                 handled at once; their hashes are stored
- *     new      c d e f g h ...         wait until the old link has ended; then c, d, e are skipped
- *
- * Two messages with equal subject, reply subject and payload are taken for the same message. */
 struct kvb_bus_subscription {
     struct kvb_bus *bus; /* borrowed; NULL once the bus is closed */
     char *subject;       /* owned */
@@ -53,14 +42,8 @@ struct kvb_bus_subscription {
     pthread_mutex_t lock;
     pthread_cond_t finished;
     struct delivery *current; /* owned; NULL between links */
-    struct delivery *joining; /* owned; on the link that will replace the current one */
     uint64_t dropped_before;  /* number dropped on earlier links */
     uint64_t handled_before;  /* number handled on them */
-
-    _Atomic bool is_moving;   /* at least one of the next three is in use */
-    bool is_noting;           /* hashes of old messages are stored; lock, like the next two */
-    struct kvb_id_table seen; /* those hashes */
-    uint64_t overlap_left;    /* messages of the new link that are still to be looked up there */
 };
 
 /* ---- On threads of nats.c ------------------------------------------------------ */
@@ -85,76 +68,6 @@ static void put_read(struct delivery *delivery, natsMsg *msg, size_t bytes)
     }
 }
 
-static uint64_t message_hash(const struct kvb_bus_message *message)
-{
-    const char *reply = message->reply ? message->reply : "";
-    const kvb_span parts[] = {
-        { (const uint8_t *)message->subject, strlen(message->subject) + 1 },
-        { (const uint8_t *)reply, strlen(reply) + 1 },
-        message->payload,
-    };
-
-    return kvb_hash64_parts(parts, KVB_COUNT_OF(parts), 0) & ~UINT64_C(1); /* never KVB_NO_ID */
-}
-
-/* Stores the hash of a message of the old link.  Above the limit, or without memory, it is not
- * stored, and the message may be handled twice.  Handlers must ignore a message that they had. */
-static void note_seen(struct kvb_bus_subscription *subscription, uint64_t hash)
-{
-    if (subscription->seen.count < max_overlap_messages) {
-        (void)kvb_id_table_put(&subscription->seen, (uint32_t)(hash >> 32), (uint32_t)hash);
-    }
-}
-
-static bool take_seen(struct kvb_bus_subscription *subscription, uint64_t hash)
-{
-    const uint32_t high = (uint32_t)(hash >> 32);
-    size_t at = kvb_id_table_start(&subscription->seen, high);
-    uint32_t id = KVB_NO_ID;
-
-    do {
-        id = kvb_id_table_next(&subscription->seen, high, &at);
-    } while (id != KVB_NO_ID && id != (uint32_t)hash);
-    if (id != KVB_NO_ID) {
-        kvb_id_table_remove(&subscription->seen, high, id);
-    }
-    return id != KVB_NO_ID;
-}
-
-/* lock is held. */
-static void end_overlap(struct kvb_bus_subscription *subscription)
-{
-    subscription->overlap_left = 0;
-    subscription->is_noting = false;
-    kvb_id_table_done(&subscription->seen);
-    atomic_store(&subscription->is_moving, false);
-}
-
-/* True when this message is to be handled; called while a connection is replaced. */
-static bool passes_move(struct delivery *delivery, const struct kvb_bus_message *message)
-{
-    struct kvb_bus_subscription *subscription = delivery->subscription;
-    const uint64_t hash = message_hash(message);
-    bool passes = true;
-
-    pthread_mutex_lock(&subscription->lock);
-    while (delivery->is_held) {
-        pthread_cond_wait(&subscription->finished, &subscription->lock);
-    }
-    if (delivery->is_discarded) {
-        passes = false;
-    } else if (subscription->is_noting) {
-        note_seen(subscription, hash);
-    } else if (subscription->overlap_left > 0) {
-        passes = !take_seen(subscription, hash);
-        if (--subscription->overlap_left == 0) {
-            end_overlap(subscription);
-        }
-    }
-    pthread_mutex_unlock(&subscription->lock);
-    return passes;
-}
-
 static void
 on_nats_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg, void *closure)
 {
@@ -173,9 +86,7 @@ on_nats_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg, void 
 
     (void)nats;
     (void)sub;
-    if (!atomic_load(&subscription->is_moving) || passes_move(delivery, &message)) {
-        subscription->handler(subscription->context, &message);
-    }
+    subscription->handler(subscription->context, &message);
     if (native) { /* else the handler has kept it */
         put_read(delivery, msg, message.payload.len);
     }
@@ -249,7 +160,7 @@ static kvb_status subscribe_native(struct delivery *delivery)
 
 /* When *out_delivery is set in spite of a failure, the caller ends it as any other. */
 static kvb_status make_on(
-    struct kvb_bus_subscription *subscription, struct kvb_link *link, bool is_held,
+    struct kvb_bus_subscription *subscription, struct kvb_link *link,
     struct delivery **out_delivery)
 {
     struct delivery *made = calloc(1, sizeof *made);
@@ -257,7 +168,7 @@ static kvb_status make_on(
     if (!made) {
         return KVB_NO_MEMORY;
     }
-    *made = (struct delivery){ .subscription = subscription, .link = link, .is_held = is_held };
+    *made = (struct delivery){ .subscription = subscription, .link = link };
     const kvb_status status = subscribe_native(made);
     if (status != KVB_OK) {
         free(made);
@@ -329,16 +240,13 @@ static void retire(struct kvb_bus_subscription *subscription)
     if (delivery) {
         end_delivery(delivery);
     }
-    pthread_mutex_lock(&subscription->lock);
-    end_overlap(subscription);
-    pthread_mutex_unlock(&subscription->lock);
 }
 
 kvb_status kvb_subscriptions_make(struct kvb_bus *bus, struct kvb_link *link)
 {
     for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
         if (!each->is_drained) {
-            KVB_TRY(make_on(each, link, false, &each->current));
+            KVB_TRY(make_on(each, link, &each->current));
         }
     }
     return KVB_OK;
@@ -348,130 +256,6 @@ void kvb_subscriptions_retire(struct kvb_bus *bus)
 {
     for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
         retire(each);
-    }
-}
-
-/* ---- Moving to another link without a loss ---- */
-
-static void set_moving(struct kvb_bus_subscription *subscription)
-{
-    pthread_mutex_lock(&subscription->lock);
-    end_overlap(subscription); /* of an earlier move */
-    subscription->is_noting = true;
-    atomic_store(&subscription->is_moving, true);
-    pthread_mutex_unlock(&subscription->lock);
-}
-
-kvb_status kvb_subscriptions_join(struct kvb_bus *bus, struct kvb_link *link)
-{
-    for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
-        if (!each->is_drained) {
-            set_moving(each);
-            KVB_TRY(make_on(each, link, true, &each->joining));
-        }
-    }
-    return KVB_OK;
-}
-
-void kvb_subscriptions_abandon(struct kvb_bus *bus)
-{
-    for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
-        pthread_mutex_lock(&each->lock);
-        struct delivery *joining = each->joining;
-        if (joining) {
-            joining->is_discarded = true;
-            joining->is_held = false;
-            pthread_cond_broadcast(&each->finished);
-        }
-        each->joining = NULL;
-        pthread_mutex_unlock(&each->lock);
-        if (joining) {
-            end_delivery(joining);
-        }
-        pthread_mutex_lock(&each->lock);
-        end_overlap(each);
-        pthread_mutex_unlock(&each->lock);
-    }
-}
-
-static void drain_current(struct kvb_bus_subscription *subscription)
-{
-    pthread_mutex_lock(&subscription->lock);
-    const struct delivery *current = subscription->current;
-    pthread_mutex_unlock(&subscription->lock);
-    if (current) { /* stays valid: the caller holds subscribing */
-        (void)natsSubscription_DrainTimeout(current->nats, longest_drain_ms);
-    }
-}
-
-/* Waits for the end of a drain.  False: it did not end in time.  lock is held. */
-static bool wait_for_drain(struct delivery *delivery, uint64_t end_ns)
-{
-    struct kvb_bus_subscription *subscription = delivery->subscription;
-
-    while (!delivery->is_over && kvb_clock_monotonic_ns() < end_ns &&
-           !atomic_load(&subscription->bus->is_renewing_over)) {
-        const struct timespec look = kvb_bus_deadline(kvb_bus_look_ms);
-        (void)pthread_cond_timedwait(&subscription->finished, &subscription->lock, &look);
-    }
-    return delivery->is_over;
-}
-
-/* Ends the subscription on the old link after its drain.  False: messages may be lost. */
-static bool replace_current(struct kvb_bus_subscription *subscription, uint64_t end_ns)
-{
-    struct delivery *old = subscription->current;
-    bool is_lossless = true;
-
-    if (old) {
-        pthread_mutex_lock(&subscription->lock);
-        is_lossless = wait_for_drain(old, end_ns);
-        pthread_mutex_unlock(&subscription->lock);
-        (void)take_delivery(subscription);
-        end_delivery(old);
-    }
-    return is_lossless;
-}
-
-bool kvb_subscriptions_move(struct kvb_bus *bus, uint32_t timeout_ms)
-{
-    const uint64_t end_ns = kvb_clock_monotonic_ns() + timeout_ms * KVB_NS_PER_MS;
-    bool is_lossless = true;
-
-    for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
-        drain_current(each);
-    }
-    for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
-        is_lossless &= replace_current(each, end_ns);
-    }
-    return is_lossless;
-}
-
-/* The number of messages that wait in the queue, and one more: the delivery thread may hold one in
- * passes_move(). */
-static uint64_t count_overlap(const struct delivery *delivery)
-{
-    int messages = 0;
-    int bytes = 0;
-
-    return natsSubscription_GetPending(delivery->nats, &messages, &bytes) == NATS_OK
-               ? (uint64_t)messages + 1
-               : 1;
-}
-
-void kvb_subscriptions_release(struct kvb_bus *bus)
-{
-    for (struct kvb_bus_subscription *each = bus->subscriptions; each; each = each->next) {
-        pthread_mutex_lock(&each->lock);
-        if (each->joining) {
-            each->overlap_left = count_overlap(each->joining);
-            each->current = each->joining;
-            each->joining = NULL;
-            each->is_noting = false;
-            each->current->is_held = false;
-            pthread_cond_broadcast(&each->finished);
-        }
-        pthread_mutex_unlock(&each->lock);
     }
 }
 
@@ -546,7 +330,7 @@ static kvb_status make_if_there(struct kvb_bus *bus, struct kvb_bus_subscription
     if (!link) {
         return KVB_OK;
     }
-    const kvb_status status = make_on(subscription, link, false, &subscription->current);
+    const kvb_status status = make_on(subscription, link, &subscription->current);
     kvb_link_release(link);
     return status == KVB_AGAIN ? KVB_OK : status;
 }

@@ -288,9 +288,6 @@ static void show_access(const struct kvb_http *http)
 {
     if (http->metrics) {
         kvb_metric_set(
-            http->metrics, http->first_metric + count_http_certificate_end,
-            kvb_http_access_certificate_end(http->access));
-        kvb_metric_set(
             http->metrics, http->first_metric + count_http_files_rejected,
             kvb_http_access_is_rejected(http->access));
     }

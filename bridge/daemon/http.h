@@ -59,7 +59,6 @@ enum {
 #define KVB_HTTP_METRICS(X) \
     X(http_connections, GAUGE, "kvb_http_connections", "", "HTTP connections that are open") \
     X(http_held, GAUGE, "kvb_http_held_bytes", "", "Memory that bodies and answers of HTTP take, beyond 64 KiB of each connection; at most 64 MiB") \
-    X(http_certificate_end, GAUGE, "kvb_http_certificate_expires_seconds", "", "When the certificate in http_security.cert_file, or one that signed it, ends, seconds since 1970; 0: there is none") \
     X(http_files_rejected, GAUGE, "kvb_http_files_rejected", "", "1 while the files of http_security cannot be used, and what was read before stays in use") \
     X(http_refused_crowded, COUNTER, "kvb_http_refused_total", "reason=\"connections\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; malformed: a header that is none of HTTP, or above 32 KiB; request: any other 4xx") \
     X(http_refused_memory, COUNTER, "kvb_http_refused_total", "reason=\"memory\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; malformed: a header that is none of HTTP, or above 32 KiB; request: any other 4xx") \

@@ -1,6 +1,5 @@
 #include "daemon/http_access.h"
 
-#include "bus/certificate.h"
 #include "daemon/bearer_token.h"
 
 #include <pthread.h>
@@ -60,7 +59,6 @@ struct kvb_http_access {
     struct kvb_detail unreadable;       /* why the token to register is unreadable; "": it is not */
     struct file_mark marks[file_count]; /* used by the refreshing thread only, like the next */
     struct kvb_detail rejected;         /* why the newest files are unusable; "": they are used */
-    struct kvb_certificate_notice certificate_said;
 };
 
 bool kvb_http_access_is_tls(const struct kvb_http_access *access)
@@ -196,25 +194,6 @@ static void read_files_again(struct kvb_http_access *access, bool is_due)
     }
 }
 
-uint64_t kvb_http_access_certificate_end(const struct kvb_http_access *access)
-{
-    return access->material.tls ? kvb_http_tls_end(access->material.tls) : 0;
-}
-
-static void warn_of_end(struct kvb_http_access *access)
-{
-    const struct kvb_certificate certificate = {
-        .room = access->words->room,
-        .key = access->words->keys[KVB_HTTP_TLS_CERT],
-        .file = access->security->cert_file,
-        .end_s = (int64_t)kvb_http_access_certificate_end(access),
-    };
-
-    if (access->material.tls) {
-        kvb_certificate_warn(access->log, &certificate, &access->certificate_said);
-    }
-}
-
 /* Rejected files are read at each call, because the cause may be elsewhere, such as too many open
  * files. */
 void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced)
@@ -224,7 +203,6 @@ void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced)
     if (is_due || kvb_http_access_is_rejected(access)) {
         read_files_again(access, is_due);
     }
-    warn_of_end(access);
 }
 
 bool kvb_http_access_is_rejected(const struct kvb_http_access *access)

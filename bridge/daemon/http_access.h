@@ -59,15 +59,11 @@ bool kvb_http_access_is_guarded(const struct kvb_http_access *access);
 bool kvb_http_access_is_tls(const struct kvb_http_access *access);
 
 /* Reads the files again when one of them has changed, when they were rejected, or with is_forced.
- * Logs once that the certificate ends within 7 days, and once that it has ended.
- * Threads: only one, the same for the next two. */
+ * Threads: only one, the same for the next. */
 void kvb_http_access_refresh(struct kvb_http_access *access, bool is_forced);
 
 /* True while the newest files cannot be used and older ones stay in use. */
 bool kvb_http_access_is_rejected(const struct kvb_http_access *access);
-
-/* The earliest end of a certificate in the chain in use, in seconds since 1970; 0: no TLS. */
-uint64_t kvb_http_access_certificate_end(const struct kvb_http_access *access);
 
 /* The authority of client certificates at the start, as PEM, borrowed; NULL: none.  Not const,
  * because libmicrohttpd expects a void *. */

@@ -222,19 +222,6 @@ const char *kvb_http_tls_client_ca(const struct kvb_http_tls *tls)
     return tls->client_ca;
 }
 
-uint64_t kvb_http_tls_end(const struct kvb_http_tls *tls)
-{
-    uint64_t end_s = INT64_MAX;
-
-    for (unsigned i = 0; i < tls->chain_count; i++) {
-        const time_t one = gnutls_x509_crt_get_expiration_time(tls->chain[i]);
-        if (one >= 0 && (uint64_t)one < end_s) {
-            end_s = (uint64_t)one;
-        }
-    }
-    return end_s;
-}
-
 /* ---- Handshakes ----------------------------------------------------------------------- */
 
 void kvb_http_tls_show(

@@ -45,9 +45,6 @@ void kvb_http_tls_drop(struct kvb_http_tls *tls);
 /* The authority of the clients as PEM text, borrowed; NULL: there is none. */
 const char *kvb_http_tls_client_ca(const struct kvb_http_tls *tls);
 
-/* The earliest end of a certificate in the chain, in seconds since 1970. */
-uint64_t kvb_http_tls_end(const struct kvb_http_tls *tls);
-
 /* The chain and the key for a handshake, borrowed from tls until the session is freed.  GnuTLS must
  * not free them (no GNUTLS_CERT_RETR_DEINIT_ALL). */
 void kvb_http_tls_show(

@@ -32,9 +32,6 @@ void kvb_daemon_metrics_update(
     kvb_bus_denials(bus, &publishes, &subscriptions);
     kvb_metric_set(metrics, first_metric + count_log_dropped, kvb_log_dropped(log));
     kvb_metric_set(metrics, first_metric + count_nats_connects, kvb_bus_connects(bus));
-    kvb_metric_set(metrics, first_metric + count_nats_renewals, kvb_bus_renewals(bus));
-    kvb_metric_set(
-        metrics, first_metric + count_nats_certificate_end, kvb_bus_certificate_end(bus));
     kvb_metric_set(metrics, first_metric + count_nats_lame_ducks, kvb_bus_lame_ducks(bus));
     kvb_metric_set(metrics, first_metric + count_nats_denied_publish, publishes);
     kvb_metric_set(metrics, first_metric + count_nats_denied_subscribe, subscriptions);

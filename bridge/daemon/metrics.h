@@ -19,8 +19,6 @@
     X(resident, GAUGE, "process_resident_memory_bytes", "", "Resident memory of the process, in bytes") \
     X(log_dropped, COUNTER, "kvb_log_lines_dropped_total", "", "Log lines dropped because stderr was not read fast enough") \
     X(nats_connects, COUNTER, "kvb_nats_connects_total", "", "Connections made to NATS. A rise after the start means that connections are lost") \
-    X(nats_renewals, COUNTER, "kvb_nats_renewals_total", "", "Connections to NATS that were replaced without a loss because the credentials had changed") \
-    X(nats_certificate_end, GAUGE, "kvb_nats_certificate_expires_seconds", "", "Expiry time of the certificate in nats.cert_file, in seconds since 1970; 0: no certificate") \
     X(nats_lame_ducks, COUNTER, "kvb_nats_lame_ducks_total", "", "Times that nats-server announced lame duck mode: it will stop, and the client moves to another server") \
     X(nats_denied_publish, COUNTER, "kvb_nats_denied_total", "what=\"publish\"", "Publishes and subscriptions that nats-server denied, because the user lacks the permission") \
     X(nats_denied_subscribe, COUNTER, "kvb_nats_denied_total", "what=\"subscribe\"", "Publishes and subscriptions that nats-server denied, because the user lacks the permission") \

@@ -776,8 +776,6 @@ static void show_grpc_files(const struct kvb_grpc *grpc)
     const size_t first = grpc->options.first_metric;
 
     kvb_metric_set(
-        metrics, first + row_grpc_certificate_end, kvb_http_access_certificate_end(grpc->access));
-    kvb_metric_set(
         metrics, first + row_grpc_files_rejected, kvb_http_access_is_rejected(grpc->access));
 }
 

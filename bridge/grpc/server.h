@@ -70,7 +70,6 @@ enum { kvb_grpc_idle_s = 300, kvb_grpc_stop_ms = 1000, kvb_grpc_handshakes_us = 
     X(grpc_handshakes_certificate, COUNTER, "kvb_grpc_handshakes_total", "result=\"certificate\"", "TLS handshakes of gRPC, by result; certificate: the client's is missing or not valid; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate") \
     X(grpc_handshakes_alpn, COUNTER, "kvb_grpc_handshakes_total", "result=\"alpn\"", "TLS handshakes of gRPC, by result; certificate: the client's is missing or not valid; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate") \
     X(grpc_handshakes_other, COUNTER, "kvb_grpc_handshakes_total", "result=\"other\"", "TLS handshakes of gRPC, by result; certificate: the client's is missing or not valid; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate") \
-    X(grpc_certificate_end, GAUGE, "kvb_grpc_certificate_expires_seconds", "", "When the certificate in grpc.tls.cert_file, or one that signed it, ends, seconds since 1970; 0: there is none") \
     X(grpc_files_rejected, GAUGE, "kvb_grpc_files_rejected", "", "1 while the files of grpc.tls cannot be used, and what was read before stays in use")
 /* clang-format on */
 

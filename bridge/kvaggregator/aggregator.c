@@ -434,7 +434,6 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     if (!aggregator) {
         return;
     }
-    kvb_bus_end_renewal(aggregator->bus);
     stop_threads(aggregator);
     kvb_bus_close(aggregator->bus);
     if (aggregator->update_fd >= 0) {

@@ -251,7 +251,6 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     if (!bridge) {
         return;
     }
-    kvb_bus_end_renewal(bridge->publisher.bus);
     kvb_http_stop(bridge->shown.http);
     kvb_kubernetes_stop(bridge->membership.kubernetes);
     kvb_dns_list_stop(bridge->membership.dns_list);

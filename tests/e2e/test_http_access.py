@@ -2,12 +2,10 @@
 taken over while connections live on?"""
 
 import os
-import re
 import signal
 import socket
 import ssl
 import subprocess
-import time
 
 import pytest
 
@@ -247,31 +245,6 @@ def test_a_new_certificate_is_served_and_connections_live_on(scene, tmp_path, tl
     wait_for("the log says so", lambda: "keeping the running ones" in daemon.text())
     assert serial(daemon.port, tls) == third
     assert authority.request(connection, path, TOKEN)[0] == 200 and connection.sock is its_socket
-
-
-@pytest.mark.parametrize("program", GUARDED)
-def test_the_end_of_the_certificate_is_a_metric_and_a_warning(scene, tmp_path, tls, program):
-    tls.sign("server", days=6)
-    daemon = start(scene, program, tls_keys(tmp_path, "insecure = true;"))
-    wait_for("the daemon is ready", lambda: is_ready(daemon, tls.context()), 15)
-
-    def days_left():
-        text = authority.request(authority.open_connection(daemon.port, tls.context()), "/metrics")[1]
-        return (float(re.search(r"^kvb_http_certificate_expires_seconds (\S+)$", text, re.M)[1]) - time.time()) / 86400
-
-    wait_for("the end is shown", lambda: 5 < days_left() < 7)
-    warning = "the certificate in http_security.cert_file ends within 7 days"
-    wait_for("the log warns", lambda: warning in daemon.text())
-    tls.sign("server")
-    wait_for("the end of the new one is shown", lambda: days_left() > 20)
-    daemon.process.send_signal(signal.SIGHUP)
-    wait_for("SIGHUP", lambda: daemon.text().count("certificates and token read again") >= 2)
-    assert daemon.text().count(warning) == 1
-    tls.sign("server", days=-1)
-    wait_for("the log says that the certificate has ended", lambda: "cert_file has ended" in daemon.text())
-    daemon.process.send_signal(signal.SIGHUP)
-    wait_for("SIGHUP", lambda: daemon.text().count("certificates and token read again") >= 4)
-    assert daemon.text().count("cert_file has ended") == 1 and daemon.text().count(warning) == 1
 
 
 def test_a_new_client_authority_replaces_the_old_one_on_open_connections_too(scene, tmp_path, tls):

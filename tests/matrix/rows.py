@@ -653,7 +653,7 @@ ROWS = [
         conditions.check_jumped, prepare=conditions.shift_clocks, load=FAST),
     Row("F33", "keys replaced under load; then a server with a certificate of another authority, an expired one, one of "
         "another host, and a revoked key, 4 s each", identity.refuse_and_rotate, 1.5, 3,
-        "replacing loses nothing; nobody is believed who should not", identity.check_refused,
+        "all is EXACT afterwards; nobody is believed who should not", identity.check_refused,
         site=identity.SecureServer),
     Row("F34", "memory capped at what the lists are worth, NATS away 10 s, the disk of checkpoints full",
         conditions.leave_without_memory, 1.5, 5, "never killed", conditions.check_without_memory,

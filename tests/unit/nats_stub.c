@@ -30,8 +30,6 @@ static void answer_line(struct nats_stub *stub, struct nats_stub_connection *one
     if (must_sign && strncmp(line, "CONNECT", 7) == 0 && !strstr(line, "\"sig\":")) {
         send_text(one->fd, "-ERR 'Authorization Violation'\r\n");
         one->pongs_left = 0;
-    } else if (strncmp(line, "UNSUB", 5) == 0 && stub->at_unsub) {
-        send_text(one->fd, stub->at_unsub);
     } else if (strncmp(line, "PING", 4) == 0) {
         one->pongs_owed++;
         send_pongs(one);
@@ -170,13 +168,6 @@ void nats_stub_demand_signature(struct nats_stub *stub, unsigned i, const char *
 {
     pthread_mutex_lock(&stub->lock);
     stub->nonces[i] = nonce;
-    pthread_mutex_unlock(&stub->lock);
-}
-
-void nats_stub_send_at_unsub(struct nats_stub *stub, const char *text)
-{
-    pthread_mutex_lock(&stub->lock);
-    stub->at_unsub = text;
     pthread_mutex_unlock(&stub->lock);
 }
 

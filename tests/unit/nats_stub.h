@@ -29,7 +29,6 @@ struct nats_stub {
     struct nats_stub_connection connections[nats_stub_connections];
     unsigned count;
     const char *nonces[nats_stub_connections]; /* to be signed by the client; NULL: none */
-    const char *at_unsub;
 };
 
 void nats_stub_start(struct nats_stub *stub);
@@ -41,9 +40,6 @@ void nats_stub_answer(struct nats_stub *stub, unsigned i, unsigned pongs);
 
 /* Refuses connection i, which must not exist yet, unless it signs this nonce. */
 void nats_stub_demand_signature(struct nats_stub *stub, unsigned i, const char *nonce);
-
-/* The text that a connection is sent after it ends a subscription, before the next PONG. */
-void nats_stub_send_at_unsub(struct nats_stub *stub, const char *text);
 
 /* How often connection i has received this text; 0 before it exists. */
 unsigned nats_stub_received(struct nats_stub *stub, unsigned i, const char *text);

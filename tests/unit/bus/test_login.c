@@ -272,19 +272,6 @@ static void refuses_a_key_that_is_encrypted_or_of_another_certificate(void **sta
     EVP_PKEY_free(made);
 }
 
-static void a_certificate_ends_soon_for_seven_days_and_then_has_ended(void **state)
-{
-    const int64_t week_s = INT64_C(7) * 24 * 3600;
-    const int64_t now_s = INT64_C(1800000000);
-
-    (void)state;
-    assert_int_equal(kvb_certificate_state(now_s + week_s + 1, now_s), KVB_CERTIFICATE_LASTS);
-    assert_int_equal(kvb_certificate_state(now_s + week_s, now_s), KVB_CERTIFICATE_ENDS_SOON);
-    assert_int_equal(kvb_certificate_state(now_s + 1, now_s), KVB_CERTIFICATE_ENDS_SOON);
-    assert_int_equal(kvb_certificate_state(now_s, now_s), KVB_CERTIFICATE_ENDED);
-    assert_int_equal(kvb_certificate_state(0, now_s), KVB_CERTIFICATE_ENDED);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -295,7 +282,6 @@ int main(void)
         cmocka_unit_test(refuses_an_inbox_prefix_that_cannot_begin_a_subject),
         cmocka_unit_test(each_bad_file_is_named_with_the_remedy),
         cmocka_unit_test(refuses_a_key_that_is_encrypted_or_of_another_certificate),
-        cmocka_unit_test(a_certificate_ends_soon_for_seven_days_and_then_has_ended),
     };
 
     return cmocka_run_group_tests(tests, make_files, remove_files);
