@@ -29,36 +29,30 @@ static const struct listener_keys {
     const char *listen;
     const char *example;
     const char *guards; /* what closes it to who is not permitted, or opens it to all */
-    const char *cert_file, *key_file, *client_ca_file;
+    const char *cert_file, *key_file;
 } listener_keys[] = {
     [KVB_LISTENER_HTTP] = { .listen = "http",
                             .example = "127.0.0.1:9401 or [::1]:9401",
-                            .guards = "http_security.token_file or client_ca_file, or "
-                                      "http_security.insecure = true",
+                            .guards = "http_security.token_file, or http_security.insecure = true",
                             .cert_file = "http_security.cert_file",
-                            .key_file = "http_security.key_file",
-                            .client_ca_file = "http_security.client_ca_file" },
+                            .key_file = "http_security.key_file" },
     [KVB_LISTENER_GRPC] = { .listen = "grpc.listen",
                             .example = "127.0.0.1:50051 or [::1]:50051",
-                            .guards = "grpc.tls.client_ca_file, or grpc.insecure = true where the "
-                                      "network is trusted",
+                            .guards = "grpc.insecure = true where the network is trusted",
                             .cert_file = "grpc.tls.cert_file",
-                            .key_file = "grpc.tls.key_file",
-                            .client_ca_file = "grpc.tls.client_ca_file" },
+                            .key_file = "grpc.tls.key_file" },
 };
 
-/* Rejects a configuration without token and client_ca_file whose address other hosts can reach:
+/* Rejects a configuration without a token whose address other hosts can reach:
  * everyone there could send requests. */
 static void check_exposure(
     struct kvb_conf *conf, enum kvb_listener listener, const char *listen,
     const struct kvb_http_security *security)
 {
-    const bool is_guarded = security->token_file[0] || security->client_ca_file[0];
-
     if (kvb_http_listen_is_loopback(listen)) {
         return;
     }
-    if (!is_guarded && !security->insecure) {
+    if (!security->token_file[0] && !security->insecure) {
         kvb_conf_error(
             conf, listener_keys[listener].listen,
             "%.48s is not loopback: set %s; or listen on 127.0.0.1", listen,
@@ -84,12 +78,6 @@ static void check_listener_files(
         kvb_conf_error(
             conf, security->cert_file[0] ? keys->key_file : keys->cert_file,
             "cert_file and key_file belong together: give both or neither");
-        return;
-    }
-    if (security->client_ca_file[0] && !security->cert_file[0]) {
-        kvb_conf_error(
-            conf, keys->client_ca_file,
-            "clients show certificates with TLS alone: set cert_file and key_file");
         return;
     }
     /* The start reports a lack of memory. */

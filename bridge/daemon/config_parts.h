@@ -24,7 +24,6 @@ enum kvb_listener { KVB_LISTENER_HTTP, KVB_LISTENER_GRPC };
 struct kvb_http_security {
     char cert_file[kvb_config_path_bytes];
     char key_file[kvb_config_path_bytes];
-    char client_ca_file[kvb_config_path_bytes];
     char token_file[kvb_config_path_bytes];
     bool open_metrics;
     bool insecure;
@@ -83,25 +82,20 @@ const char *kvb_log_format_name(enum kvb_log_format format);
     { "http_security.cert_file", KVB_CONF_STRING, "", 0,                                           \
       KVB_CONF_FIELD(type, http_security.cert_file),                                               \
       .help = "PEM file with the server certificate and its chain: HTTPS; empty:\n"           \
-              "HTTP. This and the next three files are read again on SIGHUP and changes." },        \
+              "HTTP. This and the next two files are read again on SIGHUP." },                       \
     { "http_security.key_file", KVB_CONF_STRING, "", 0,                                            \
       KVB_CONF_FIELD(type, http_security.key_file),                                                \
       .help = "PEM file with the private key of that certificate (chmod 0640)." },                                    \
-    { "http_security.client_ca_file", KVB_CONF_STRING, "", 0,                                      \
-      KVB_CONF_FIELD(type, http_security.client_ca_file),                                          \
-      .help = "PEM file of the authority that signs client certificates; all paths\n"           \
-              "except probes and the status page require one. Empty: not required." },                \
     { "http_security.token_file", KVB_CONF_STRING, "", 0,                                          \
       KVB_CONF_FIELD(type, http_security.token_file),                                              \
       .help = "File with the bearer token that requests must carry, except probes, the\n"          \
               "status page and paths with a token of their own (chmod 0640)." },                  \
     { "http_security.open_metrics", KVB_CONF_BOOL, "false", 0, 0,                                  \
       KVB_CONF_FIELD(type, http_security.open_metrics),                                            \
-      .help = "true: /metrics requires no token and no client certificate." },                         \
+      .help = "true: /metrics requires no token." },                                               \
     { "http_security.insecure", KVB_CONF_BOOL, "false", 0, 0,                                      \
       KVB_CONF_FIELD(type, http_security.insecure),                                                \
-      .help = "true: requests need no token and no client certificate, even on an\n"               \
-              "address that is not loopback." }
+      .help = "true: requests need no token, even on an address that is not loopback." }
 
 #define KVB_CONFIG_LOG_ROWS(type)                                                                  \
     { "log.level", KVB_CONF_ENUM, "info", 0, KVB_LOG_LEVEL_COUNT - 1,                              \
@@ -112,6 +106,11 @@ const char *kvb_log_format_name(enum kvb_log_format format);
       .help = "text for people, json for programs; one line for each record, on stderr." }
 /* clang-format on */
 
+/* What serves in place of a key that is gone. */
+#define KVB_CONFIG_NO_CLIENT_CA                                                                    \
+    "require a token (http_security.token_file), or listen on loopback behind a proxy that "       \
+    "verifies the certificates of clients"
+
 /* The next functions add a configuration error when a value cannot be used.  An empty value is
  * skipped: it means "none", or the check of its own row has reported it. */
 
@@ -119,8 +118,8 @@ const char *kvb_log_format_name(enum kvb_log_format format);
 void kvb_config_check_name(
     struct kvb_conf *conf, const char *key, const char *name, bool allows_any);
 
-/* Checks the address of the listener, that requests from other hosts need a token or a certificate,
- * and the files. */
+/* Checks the address of the listener, that requests from other hosts need a token, and the files.
+ */
 void kvb_config_check_listener(
     struct kvb_conf *conf, enum kvb_listener listener, const char *listen,
     const struct kvb_http_security *security);

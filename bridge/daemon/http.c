@@ -29,7 +29,6 @@ enum {
     files_a_thread = 4,            /* two to wake the thread, the listening socket, a spare one */
     young_ms = 1000,
     watch_ms = 200,
-    refresh_ticks = 5, /* files are checked every refresh_ticks * watch_ms */
 };
 
 static const char json_type[] = "application/json";
@@ -48,14 +47,13 @@ struct kvb_http {
 
     uint64_t wait_ns;
 
-    pthread_mutex_t lock; /* slots, is_stopping, must_reload, unsent, is_settled */
+    pthread_mutex_t lock; /* slots, is_stopping, unsent, is_settled */
     struct kvb_http_slots slots;
     size_t unsent; /* exchanges whose answers come later */
     pthread_cond_t settled;
     bool is_settled; /* from now on no connection is suspended */
     pthread_cond_t stopping;
     bool is_stopping;
-    bool must_reload;
     pthread_t watch;
     bool has_watch;
 };
@@ -284,30 +282,6 @@ static kvb_status hold_body_bytes(const struct exchange *exchange, size_t bytes)
     return status;
 }
 
-static void show_access(const struct kvb_http *http)
-{
-    if (http->metrics) {
-        kvb_metric_set(
-            http->metrics, http->first_metric + count_http_files_rejected,
-            kvb_http_access_is_rejected(http->access));
-    }
-}
-
-/* Under the lock, which is released while files are read. */
-static void refresh_access(struct kvb_http *http, unsigned tick)
-{
-    const bool is_forced = http->must_reload;
-
-    if (!http->access || (!is_forced && tick % refresh_ticks != 0)) {
-        return;
-    }
-    http->must_reload = false;
-    (void)pthread_mutex_unlock(&http->lock);
-    kvb_http_access_refresh(http->access, is_forced);
-    show_access(http);
-    (void)pthread_mutex_lock(&http->lock);
-}
-
 /* ---- Answers that come later ----
  *
  * The connection is suspended: libmicrohttpd calls nothing for it until it is resumed, and then
@@ -398,27 +372,23 @@ static void settle_answers(struct kvb_http *http)
     (void)pthread_mutex_unlock(&http->lock);
 }
 
-/* The watch thread: closes connections whose deadline has passed, resumes those whose answer does
- * not come, and reads changed files. */
+/* The watch thread: closes connections whose deadline has passed, and resumes those whose answer
+ * does not come. */
 static void *watch_connections(void *context)
 {
     struct kvb_http *http = context;
     struct kvb_http_victim victim;
-    unsigned tick = 0;
 
     (void)pthread_setname_np(pthread_self(), "kvb-http-watch");
     (void)pthread_mutex_lock(&http->lock);
     while (!http->is_stopping) {
-        refresh_access(http, tick++); /* the first time at once */
         const uint64_t now_ns = kvb_clock_monotonic_ns();
         const struct timespec until = timespec_of(now_ns + watch_ms * KVB_NS_PER_MS);
         resume_late(http, http->wait_ns, now_ns);
         while (kvb_http_slots_next_late(&http->slots, now_ns, &victim)) {
             shut_down_victim(http, &victim);
         }
-        if (!http->is_stopping && !http->must_reload) {
-            (void)pthread_cond_timedwait(&http->stopping, &http->lock, &until);
-        }
+        (void)pthread_cond_timedwait(&http->stopping, &http->lock, &until);
     }
     (void)pthread_mutex_unlock(&http->lock);
     return NULL;
@@ -791,15 +761,9 @@ static enum kvb_http_verdict check_access(
     struct MHD_Connection *connection, const struct exchange *exchange, enum kvb_http_rule rule)
 {
     struct kvb_http_access *access = exchange->http->access;
-    const union MHD_ConnectionInfo *tls =
-        MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
-    uint32_t none = 0;
 
-    /* Only the thread of this connection uses `verified`. */
     return access ? kvb_http_access_check(
-                        access, rule, header_of(connection, MHD_HTTP_HEADER_AUTHORIZATION),
-                        tls ? tls->tls_session : NULL,
-                        exchange->slot ? &exchange->slot->verified : &none)
+                        access, rule, header_of(connection, MHD_HTTP_HEADER_AUTHORIZATION))
                   : KVB_HTTP_GRANTED;
 }
 
@@ -829,9 +793,6 @@ static enum MHD_Result refuse_access(
         unsigned status;
         const char *sentence;
     } rows[KVB_HTTP_VERDICT_COUNT] = {
-        [KVB_HTTP_NO_CERTIFICATE] = { MHD_HTTP_FORBIDDEN,
-                                      "a client certificate is required that an authority of "
-                                      "http_security.client_ca_file has signed" },
         [KVB_HTTP_NO_TOKEN] = { MHD_HTTP_UNAUTHORIZED, "the token is missing or wrong: send "
                                                        "Authorization: Bearer TOKEN" },
         [KVB_HTTP_REGISTER_DISABLED] = { MHD_HTTP_FORBIDDEN,
@@ -847,7 +808,7 @@ static enum MHD_Result refuse_access(
     return send_http_answer(connection, exchange);
 }
 
-/* True for a body to a path that needs no token or certificate, while others do.  Only proven
+/* True for a body to a path that needs no token, while others do.  Only proven
  * requesters may use memory for bodies. */
 static bool has_stray_body(
     struct MHD_Connection *connection, const struct exchange *exchange, enum kvb_http_rule rule)
@@ -1004,10 +965,7 @@ check_http_options(const struct kvb_http_options *options, struct kvb_detail *de
 }
 
 /* Gives GnuTLS the newest certificate for a handshake.  libmicrohttpd stores its connection as the
- * session's pointer; the connection has its slot, and the slot has the server.
- *
- * The names of client authorities are not sent to the client, because libmicrohttpd knows only
- * those of the start. */
+ * session's pointer; the connection has its slot, and the slot has the server. */
 static int on_handshake(
     gnutls_session_t session, const struct gnutls_cert_retr_st *info, gnutls_pcert_st **chain,
     unsigned *chain_count, gnutls_ocsp_data_st **ocsp, unsigned *ocsp_count, gnutls_privkey_t *key,
@@ -1021,7 +979,6 @@ static int on_handshake(
         return -1; /* no slot was free: the connection is being closed */
     }
     const struct kvb_http *http = slot->owner;
-    gnutls_certificate_send_x509_rdn_sequence(session, 1);
     *ocsp = NULL;
     *ocsp_count = 0;
     *flags = 0; /* nothing is GnuTLS's to free */
@@ -1051,7 +1008,6 @@ static struct MHD_Daemon *start_daemon(
     /* A second timeout by libmicrohttpd, in case the watch thread hangs. */
     const unsigned idle_s = 2 * (unsigned)(http->slots.options.grace_ns / KVB_NS_PER_S) + 1;
 
-    char *client_ca = is_tls ? kvb_http_access_client_ca(http->access) : NULL;
     char versions[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
     const union {
         gnutls_certificate_retrieve_function3 *call;
@@ -1060,8 +1016,6 @@ static struct MHD_Daemon *start_daemon(
     const struct MHD_OptionItem tls_options[] = {
         { MHD_OPTION_HTTPS_CERT_CALLBACK2, 0, handshake.value },
         { MHD_OPTION_HTTPS_PRIORITIES, 0, versions },
-        /* Requests a certificate; check_access() verifies it. */
-        { client_ca ? MHD_OPTION_HTTPS_MEM_TRUST : MHD_OPTION_END, 0, client_ca },
         { MHD_OPTION_END, 0, NULL },
     };
     const struct MHD_OptionItem no_options[] = { { MHD_OPTION_END, 0, NULL } };
@@ -1226,10 +1180,9 @@ size_t kvb_http_files(unsigned max_connections, unsigned threads)
 
 void kvb_http_reload(struct kvb_http *http)
 {
-    (void)pthread_mutex_lock(&http->lock);
-    http->must_reload = true;
-    (void)pthread_cond_signal(&http->stopping);
-    (void)pthread_mutex_unlock(&http->lock);
+    if (http->access) {
+        kvb_http_access_reload(http->access);
+    }
 }
 
 static void stop_watch(struct kvb_http *http)

@@ -22,11 +22,11 @@ struct sockaddr_storage;
  * new one.  When none waits, the new one is answered with 503, except on vital paths.
  *
  * With options.security the server uses TLS when certificates are configured.  It checks a request
- * when its header is complete: a request without the token or certificate that the rule of its path
- * requires (http_access.h) is refused, and its body is not read.  A connection is proven by its
+ * when its header is complete: a request without the token that the rule of its path requires
+ * (http_access.h) is refused, and its body is not read.  A connection is proven by its
  * first granted request to a guarded path (to any path when nothing is required).  Unproven
  * connections take at most half of all, and are closed first when connections run out.  Where
- * tokens or certificates are required, they have only kvb_http_unproven_grace_s for a header. While
+ * a token is required, they have only kvb_http_unproven_grace_s for a header. While
  * that half is taken, a new connection is answered when its first request is granted, else with
  * 503.
  *
@@ -59,7 +59,6 @@ enum {
 #define KVB_HTTP_METRICS(X) \
     X(http_connections, GAUGE, "kvb_http_connections", "", "HTTP connections that are open") \
     X(http_held, GAUGE, "kvb_http_held_bytes", "", "Memory that bodies and answers of HTTP take, beyond 64 KiB of each connection; at most 64 MiB") \
-    X(http_files_rejected, GAUGE, "kvb_http_files_rejected", "", "1 while the files of http_security cannot be used, and what was read before stays in use") \
     X(http_refused_crowded, COUNTER, "kvb_http_refused_total", "reason=\"connections\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; malformed: a header that is none of HTTP, or above 32 KiB; request: any other 4xx") \
     X(http_refused_memory, COUNTER, "kvb_http_refused_total", "reason=\"memory\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; malformed: a header that is none of HTTP, or above 32 KiB; request: any other 4xx") \
     X(http_refused_denied, COUNTER, "kvb_http_refused_total", "reason=\"denied\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; malformed: a header that is none of HTTP, or above 32 KiB; request: any other 4xx") \
@@ -147,7 +146,7 @@ size_t kvb_http_files(unsigned max_connections, unsigned threads);
 kvb_status kvb_http_start(
     const struct kvb_http_options *options, struct kvb_http **out_http, struct kvb_detail *detail);
 
-/* Makes a thread of the server read certificates and the token again. */
+/* Reads certificate, key and token again: kvb_http_access_reload(). */
 void kvb_http_reload(struct kvb_http *http);
 
 /* Has finish() called for a request.  Any thread; also before the handler returns, or twice. */

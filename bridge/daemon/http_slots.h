@@ -68,7 +68,6 @@ struct kvb_http_slot {
     enum kvb_http_phase phase;
     bool is_extra;
     bool is_proven;
-    uint32_t verified; /* the caller's; 0 at first */
     void *tls;         /* the caller's; NULL at first */
     void *waiting;     /* likewise */
     int fd;            /* the caller's; -1 when free */

@@ -17,8 +17,6 @@ struct kvb_http_tls {
     gnutls_pcert_st shown[kvb_http_tls_max_chain];
     unsigned shown_count;
     gnutls_privkey_t signing_key;
-    gnutls_x509_trust_list_t clients; /* NULL: no certificate is required */
-    char *client_ca;                  /* PEM; owned */
 };
 
 /* ---- Files ---------------------------------------------------------------------------- */
@@ -117,26 +115,6 @@ check_pair(const struct kvb_http_tls *tls, const char *key_path, struct kvb_deta
     return KVB_BAD_CONFIG;
 }
 
-static kvb_status
-load_clients(struct kvb_http_tls *tls, const char *path, struct kvb_detail *detail)
-{
-    KVB_OWN(drop_pem_file) struct pem_file file = { 0 };
-
-    KVB_TRY(read_pem_file(path, KVB_FILE_OF_ANYONE, &file, detail));
-    const gnutls_datum_t datum = datum_of(&file);
-    if (gnutls_x509_trust_list_init(&tls->clients, 0) < 0) {
-        return KVB_NO_MEMORY;
-    }
-    const int count =
-        gnutls_x509_trust_list_add_trust_mem(tls->clients, &datum, NULL, GNUTLS_X509_FMT_PEM, 0, 0);
-    if (count <= 0) {
-        return say_not_pem(
-            "certificate", path, count < 0 ? count : GNUTLS_E_NO_CERTIFICATE_FOUND, detail);
-    }
-    tls->client_ca = strdup(file.text);
-    return tls->client_ca ? KVB_OK : KVB_NO_MEMORY;
-}
-
 static kvb_status make_shown(struct kvb_http_tls *tls)
 {
     while (tls->shown_count < tls->chain_count) {
@@ -162,8 +140,6 @@ static kvb_status load_files(
     *out_fault = KVB_HTTP_TLS_KEY;
     KVB_TRY(load_key(tls, files->key_file, detail));
     KVB_TRY(check_pair(tls, files->key_file, detail));
-    *out_fault = KVB_HTTP_TLS_CLIENT_CA;
-    KVB_TRY(files->client_ca_file[0] ? load_clients(tls, files->client_ca_file, detail) : KVB_OK);
     return make_shown(tls);
 }
 
@@ -210,16 +186,7 @@ void kvb_http_tls_drop(struct kvb_http_tls *tls)
     if (tls->key) {
         gnutls_x509_privkey_deinit(tls->key);
     }
-    if (tls->clients) {
-        gnutls_x509_trust_list_deinit(tls->clients, 1);
-    }
-    free(tls->client_ca);
     free(tls);
-}
-
-const char *kvb_http_tls_client_ca(const struct kvb_http_tls *tls)
-{
-    return tls->client_ca;
 }
 
 /* ---- Handshakes ----------------------------------------------------------------------- */
@@ -231,41 +198,4 @@ void kvb_http_tls_show(
     *out_chain = tls->shown;
     *out_count = tls->shown_count;
     *out_key = tls->signing_key;
-}
-
-static bool is_chain_valid(const struct kvb_http_tls *tls, gnutls_x509_crt_t *chain, unsigned count)
-{
-    unsigned char use[] = GNUTLS_KP_TLS_WWW_CLIENT;
-    gnutls_typed_vdata_st purpose = { .type = GNUTLS_DT_KEY_PURPOSE_OID, .data = use };
-    unsigned faults = 0;
-
-    return gnutls_x509_trust_list_verify_crt2(
-               tls->clients, chain, count, &purpose, 1, 0, &faults, NULL) == 0 &&
-           faults == 0;
-}
-
-bool kvb_http_tls_is_client_known(const struct kvb_http_tls *tls, gnutls_session_t session)
-{
-    gnutls_x509_crt_t chain[kvb_http_tls_max_chain];
-    unsigned count = 0;
-    unsigned made = 0;
-
-    if (!tls->clients) {
-        return true;
-    }
-    const gnutls_datum_t *shown = gnutls_certificate_get_peers(session, &count);
-    if (!shown || count == 0 || count > kvb_http_tls_max_chain) {
-        return false;
-    }
-    while (made < count && gnutls_x509_crt_init(&chain[made]) == 0) {
-        made++;
-        if (gnutls_x509_crt_import(chain[made - 1], &shown[made - 1], GNUTLS_X509_FMT_DER) < 0) {
-            count = 0; /* not valid: leave the loop */
-        }
-    }
-    const bool is_known = count > 0 && made == count && is_chain_valid(tls, chain, count);
-    while (made > 0) {
-        gnutls_x509_crt_deinit(chain[--made]);
-    }
-    return is_known;
 }

@@ -4,11 +4,8 @@
 
 #include <gnutls/abstract.h>
 #include <gnutls/gnutls.h>
-#include <stdbool.h>
-#include <stdint.h>
 
-/* The TLS files of the HTTP server, read as PEM: its certificate chain and key, and the authority
- * of its clients' certificates.
+/* The TLS files of a server, read as PEM: its certificate chain and key.
  *
  * Connections refer to the one of their handshake, so that it can be replaced while older ones
  * continue.  It is freed with its last reference.
@@ -20,13 +17,12 @@ struct kvb_http_tls;
 enum { kvb_http_tls_file_bytes = 256 << 10, kvb_http_tls_max_chain = 8 };
 
 struct kvb_http_tls_files {
-    const char *cert_file;      /* the server's certificate, then those that signed it */
-    const char *key_file;       /* not readable by other users */
-    const char *client_ca_file; /* "": clients need no certificate */
+    const char *cert_file; /* the server's certificate, then those that signed it */
+    const char *key_file;  /* not readable by other users */
 };
 
 /* Which of the files is at fault. */
-enum kvb_http_tls_fault { KVB_HTTP_TLS_CERT, KVB_HTTP_TLS_KEY, KVB_HTTP_TLS_CLIENT_CA };
+enum kvb_http_tls_fault { KVB_HTTP_TLS_CERT, KVB_HTTP_TLS_KEY };
 
 /* On KVB_OK the caller has a reference, and drops it with kvb_http_tls_drop().
  * KVB_BAD_CONFIG  a file cannot be read or is not valid PEM, or the key belongs to another
@@ -42,15 +38,8 @@ struct kvb_http_tls *kvb_http_tls_ref(struct kvb_http_tls *tls);
 /* One reference less.  NULL is fine. */
 void kvb_http_tls_drop(struct kvb_http_tls *tls);
 
-/* The authority of the clients as PEM text, borrowed; NULL: there is none. */
-const char *kvb_http_tls_client_ca(const struct kvb_http_tls *tls);
-
 /* The chain and the key for a handshake, borrowed from tls until the session is freed.  GnuTLS must
  * not free them (no GNUTLS_CERT_RETR_DEINIT_ALL). */
 void kvb_http_tls_show(
     struct kvb_http_tls *tls, gnutls_pcert_st **out_chain, unsigned *out_count,
     gnutls_privkey_t *out_key);
-
-/* True when clients need no certificate, or this client has sent one that is valid now and that the
- * authority has signed for use by clients.  Verifies signatures, which takes 0.1 ms. */
-bool kvb_http_tls_is_client_known(const struct kvb_http_tls *tls, gnutls_session_t session);

@@ -25,7 +25,6 @@ enum {
     sweep_ms = 250,
     linger_ms = 1000,    /* for a client to read why its connection ends */
     young_ms = 1000,     /* a connection younger than this does not make room */
-    refresh_sweeps = 4,  /* changed files are looked for once a second */
     events_a_turn = 512, /* all connections, so that none waits behind the handshakes of others */
     backlog = 128,
     other_files = 4 /* the listening socket, epoll, two to wake it */
@@ -38,15 +37,7 @@ enum connection_phase {
     CONNECTION_LINGERING /* closed on our side: waits for the client to close its own */
 };
 
-enum grpc_end {
-    END_LATE,
-    END_IDLE,
-    END_CROWDED,
-    END_MISBEHAVED,
-    END_MEMORY,
-    END_CERTIFICATE,
-    END_SILENT
-};
+enum grpc_end { END_LATE, END_IDLE, END_CROWDED, END_MISBEHAVED, END_MEMORY, END_SILENT };
 
 struct grpc_connection {
     struct kvb_grpc *server; /* NULL: free */
@@ -86,13 +77,10 @@ struct kvb_grpc {
     int listen_fd;
     int epoll_fd;
     int wake_fd;
-    atomic_bool must_stop;
-    atomic_bool must_reload;
     struct kvb_http_access *access;  /* owned, like the next; NULL: no TLS */
     struct kvb_grpc_tls_server *tls; /* NULL: no TLS */
     struct kvb_log_limit refusals;   /* of handshakes */
-    unsigned sweeps;
-    bool is_listening; /* epoll looks at listen_fd */
+    bool is_listening;               /* epoll looks at listen_fd */
     bool is_stopping;
     uint64_t stop_ns;
     uint64_t next_sweep_ns;
@@ -419,26 +407,12 @@ static void take_received(struct grpc_connection *connection, kvb_span bytes)
     }
 }
 
-/* Of a client whose certificate the newest authority has not signed nothing more is read. */
-static bool is_still_known(struct grpc_connection *connection)
-{
-    if (!connection->tls || kvb_grpc_tls_is_client_known(connection->tls)) {
-        return true;
-    }
-    kvb_grpc_session_end(connection->session);
-    end_connection(connection, END_CERTIFICATE);
-    return false;
-}
-
 static void read_connection(struct grpc_connection *connection)
 {
     uint8_t bytes[read_bytes];
     size_t len = 0;
 
     do {
-        if (connection->phase == CONNECTION_OPEN && !is_still_known(connection)) {
-            return;
-        }
         const kvb_status status = receive_bytes(connection, bytes, sizeof bytes, &len);
         if (status != KVB_OK) {
             if (status != KVB_AGAIN) {
@@ -490,7 +464,6 @@ static void count_handshake(struct kvb_grpc *grpc, const struct kvb_grpc_tls *tl
 {
     static const size_t rows[] = {
         [KVB_GRPC_HANDSHAKE_OK] = row_grpc_handshakes_ok,
-        [KVB_GRPC_HANDSHAKE_CERTIFICATE] = row_grpc_handshakes_certificate,
         [KVB_GRPC_HANDSHAKE_ALPN] = row_grpc_handshakes_alpn,
         [KVB_GRPC_HANDSHAKE_OTHER] = row_grpc_handshakes_other,
     };
@@ -770,25 +743,6 @@ static void expire_connection(struct grpc_connection *connection)
     }
 }
 
-static void show_grpc_files(const struct kvb_grpc *grpc)
-{
-    struct kvb_metrics *metrics = grpc->options.metrics;
-    const size_t first = grpc->options.first_metric;
-
-    kvb_metric_set(
-        metrics, first + row_grpc_files_rejected, kvb_http_access_is_rejected(grpc->access));
-}
-
-static void refresh_grpc_files(struct kvb_grpc *grpc)
-{
-    const bool is_forced = atomic_exchange(&grpc->must_reload, false);
-
-    if (grpc->access && (is_forced || grpc->sweeps++ % refresh_sweeps == 0)) {
-        kvb_http_access_refresh(grpc->access, is_forced);
-        show_grpc_files(grpc);
-    }
-}
-
 static void sweep_connections(struct kvb_grpc *grpc)
 {
     for (size_t i = 0; i < grpc->slot_count; i++) {
@@ -796,7 +750,6 @@ static void sweep_connections(struct kvb_grpc *grpc)
             expire_connection(&grpc->connections[i]);
         }
     }
-    refresh_grpc_files(grpc);
     watch_listener(grpc);
     note_grpc_gauges(grpc);
     grpc->next_sweep_ns = grpc->now_ns + sweep_ms * KVB_NS_PER_MS;
@@ -821,16 +774,13 @@ static void begin_to_stop(struct kvb_grpc *grpc)
     }
 }
 
+/* kvb_grpc_stop() has been called. */
 static void take_grpc_wake(struct kvb_grpc *grpc)
 {
     eventfd_t ignored = 0;
 
     (void)eventfd_read(grpc->wake_fd, &ignored);
-    if (atomic_load(&grpc->must_stop)) {
-        begin_to_stop(grpc);
-    } else if (atomic_load(&grpc->must_reload)) {
-        grpc->next_sweep_ns = grpc->now_ns;
-    }
+    begin_to_stop(grpc);
 }
 
 /* When what was under way is answered, and that was sent. */
@@ -894,7 +844,7 @@ static bool is_grpc_over(const struct kvb_grpc *grpc)
 
 static bool has_deadlines(const struct kvb_grpc *grpc)
 {
-    return grpc->connection_count > 0 || !grpc->is_listening || grpc->access;
+    return grpc->connection_count > 0 || !grpc->is_listening;
 }
 
 static void *run_grpc(void *context)
@@ -1018,7 +968,6 @@ static kvb_status open_grpc_tls(struct kvb_grpc *grpc, struct kvb_detail *detail
         kvb_detail_set(detail, "%s: %s", key, why.text);
         return status;
     }
-    show_grpc_files(grpc);
     return kvb_grpc_tls_server_new(grpc->access, &grpc->tls);
 }
 
@@ -1089,15 +1038,11 @@ size_t kvb_grpc_files(void)
     return kvb_max_grpc_connections + kvb_max_grpc_extra + other_files;
 }
 
-static void wake_grpc(struct kvb_grpc *grpc, atomic_bool *why)
-{
-    atomic_store(why, true);
-    (void)eventfd_write(grpc->wake_fd, 1); /* full: it is readable anyway */
-}
-
 void kvb_grpc_reload(struct kvb_grpc *grpc)
 {
-    wake_grpc(grpc, &grpc->must_reload);
+    if (grpc->access) {
+        kvb_http_access_reload(grpc->access);
+    }
 }
 
 void kvb_grpc_stop(struct kvb_grpc *grpc)
@@ -1105,7 +1050,7 @@ void kvb_grpc_stop(struct kvb_grpc *grpc)
     if (!grpc || !grpc->has_thread) {
         return;
     }
-    wake_grpc(grpc, &grpc->must_stop);
+    (void)eventfd_write(grpc->wake_fd, 1); /* full: it is readable anyway */
     (void)pthread_join(grpc->thread, NULL);
     grpc->has_thread = false;
     for (size_t i = 0; i < grpc->slot_count; i++) {

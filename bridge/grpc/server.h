@@ -33,8 +33,6 @@ struct sockaddr_storage;
  * With TLS, a handshake has half of kvb_grpc_grace_s, and a connection in it makes room before all
  * others.  Handshakes cost the CPU time of a signature each, so in each turn of the thread they
  * come after the connections that are open, and end when they have taken kvb_grpc_handshakes_us.
- * Certificates are read again when they change (daemon/http_access.h); a connection whose client
- * certificate the new authority has not signed is ended when its client next sends something.
  *
  * Threads: the server has one; the handler runs on it.
  * Memory:  bodies and answers: kvb_max_grpc_held_bytes; per connection some 20 KiB, with TLS 60
@@ -60,17 +58,14 @@ enum { kvb_grpc_idle_s = 300, kvb_grpc_stop_ms = 1000, kvb_grpc_handshakes_us = 
     X(grpc_unimplemented, COUNTER, "kvb_grpc_requests_total", "status=\"unimplemented\"", "gRPC requests, by the status that was sent; none: reset by the client, given up, or no gRPC") \
     X(grpc_unavailable, COUNTER, "kvb_grpc_requests_total", "status=\"unavailable\"", "gRPC requests, by the status that was sent; none: reset by the client, given up, or no gRPC") \
     X(grpc_none, COUNTER, "kvb_grpc_requests_total", "status=\"none\"", "gRPC requests, by the status that was sent; none: reset by the client, given up, or no gRPC") \
-    X(grpc_closed_late, COUNTER, "kvb_grpc_closed_total", "reason=\"late\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets; certificate: not of the newest authority") \
-    X(grpc_closed_idle, COUNTER, "kvb_grpc_closed_total", "reason=\"idle\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets; certificate: not of the newest authority") \
-    X(grpc_closed_crowded, COUNTER, "kvb_grpc_closed_total", "reason=\"crowded\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets; certificate: not of the newest authority") \
-    X(grpc_closed_misbehaved, COUNTER, "kvb_grpc_closed_total", "reason=\"misbehaved\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets; certificate: not of the newest authority") \
-    X(grpc_closed_memory, COUNTER, "kvb_grpc_closed_total", "reason=\"memory\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets; certificate: not of the newest authority") \
-    X(grpc_closed_certificate, COUNTER, "kvb_grpc_closed_total", "reason=\"certificate\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets; certificate: not of the newest authority") \
-    X(grpc_handshakes_ok, COUNTER, "kvb_grpc_handshakes_total", "result=\"ok\"", "TLS handshakes of gRPC, by result; certificate: the client's is missing or not valid; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate") \
-    X(grpc_handshakes_certificate, COUNTER, "kvb_grpc_handshakes_total", "result=\"certificate\"", "TLS handshakes of gRPC, by result; certificate: the client's is missing or not valid; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate") \
-    X(grpc_handshakes_alpn, COUNTER, "kvb_grpc_handshakes_total", "result=\"alpn\"", "TLS handshakes of gRPC, by result; certificate: the client's is missing or not valid; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate") \
-    X(grpc_handshakes_other, COUNTER, "kvb_grpc_handshakes_total", "result=\"other\"", "TLS handshakes of gRPC, by result; certificate: the client's is missing or not valid; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate") \
-    X(grpc_files_rejected, GAUGE, "kvb_grpc_files_rejected", "", "1 while the files of grpc.tls cannot be used, and what was read before stays in use")
+    X(grpc_closed_late, COUNTER, "kvb_grpc_closed_total", "reason=\"late\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets") \
+    X(grpc_closed_idle, COUNTER, "kvb_grpc_closed_total", "reason=\"idle\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets") \
+    X(grpc_closed_crowded, COUNTER, "kvb_grpc_closed_total", "reason=\"crowded\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets") \
+    X(grpc_closed_misbehaved, COUNTER, "kvb_grpc_closed_total", "reason=\"misbehaved\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets") \
+    X(grpc_closed_memory, COUNTER, "kvb_grpc_closed_total", "reason=\"memory\"", "gRPC connections closed on their client, by reason; late: no handshake or request in time, or answers not read; misbehaved: not HTTP/2, or too many resets") \
+    X(grpc_handshakes_ok, COUNTER, "kvb_grpc_handshakes_total", "result=\"ok\"", "TLS handshakes of gRPC, by result; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate") \
+    X(grpc_handshakes_alpn, COUNTER, "kvb_grpc_handshakes_total", "result=\"alpn\"", "TLS handshakes of gRPC, by result; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate") \
+    X(grpc_handshakes_other, COUNTER, "kvb_grpc_handshakes_total", "result=\"other\"", "TLS handshakes of gRPC, by result; alpn: the client does not offer h2; other: not TLS, too old a version, or the client does not trust the server's certificate")
 /* clang-format on */
 
 /* KVB_GRPC_LATER: the handler has taken the call and will finish it.  Another status is the answer,
@@ -106,7 +101,7 @@ kvb_status kvb_grpc_start(
 /* The port on which the server listens. */
 uint16_t kvb_grpc_port(const struct kvb_grpc *grpc);
 
-/* Makes the server's thread read the certificates again. */
+/* Reads the certificate and its key again: kvb_http_access_reload(). */
 void kvb_grpc_reload(struct kvb_grpc *grpc);
 
 /* Takes no more connections, answers UNAVAILABLE to new requests, waits at most kvb_grpc_stop_ms

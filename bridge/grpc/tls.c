@@ -16,13 +16,12 @@ struct kvb_grpc_tls {
     struct kvb_grpc_tls_server *server; /* borrowed */
     gnutls_session_t session;
     struct kvb_http_tls *files; /* a reference, of the handshake; NULL: not yet */
-    uint32_t verified;          /* of kvb_http_access_check() */
     int error;                  /* with which the handshake ended; 0: none */
 };
 
 /* ---- What GnuTLS calls during a handshake ---- */
 
-/* With the newest files.  The names of authorities are not sent: a router has one certificate. */
+/* With the newest files. */
 static int choose_certificate(
     gnutls_session_t session, const struct gnutls_cert_retr_st *info, gnutls_pcert_st **chain,
     unsigned *chain_count, gnutls_ocsp_data_st **ocsp, unsigned *ocsp_count, gnutls_privkey_t *key,
@@ -49,13 +48,6 @@ static int check_client_hello(gnutls_session_t session)
     return gnutls_alpn_get_selected_protocol(session, &protocol) == 0
                ? 0
                : GNUTLS_E_NO_APPLICATION_PROTOCOL;
-}
-
-static int check_client_certificate(gnutls_session_t session)
-{
-    return kvb_grpc_tls_is_client_known(gnutls_session_get_ptr(session))
-               ? 0
-               : GNUTLS_E_CERTIFICATE_VERIFICATION_ERROR;
 }
 
 /* ---- The server ---- */
@@ -112,10 +104,6 @@ static kvb_status set_up_session(struct kvb_grpc_tls *tls, int fd)
     gnutls_transport_set_int(session, fd);
     gnutls_handshake_set_max_packet_length(session, kvb_grpc_tls_message_bytes);
     gnutls_handshake_set_post_client_hello_function(session, check_client_hello);
-    if (kvb_http_access_is_guarded(server->access)) {
-        gnutls_certificate_server_set_request(session, GNUTLS_CERT_REQUIRE);
-        gnutls_session_set_verify_function(session, check_client_certificate);
-    }
     return KVB_OK;
 }
 
@@ -177,24 +165,9 @@ bool kvb_grpc_tls_wants_write(const struct kvb_grpc_tls *tls)
 
 enum kvb_grpc_handshake kvb_grpc_tls_handshake(const struct kvb_grpc_tls *tls)
 {
-    static const struct {
-        int error;
-        enum kvb_grpc_handshake handshake;
-    } ends[] = {
-        { GNUTLS_E_SUCCESS, KVB_GRPC_HANDSHAKE_OK },
-        { GNUTLS_E_CERTIFICATE_ERROR, KVB_GRPC_HANDSHAKE_CERTIFICATE },
-        { GNUTLS_E_CERTIFICATE_VERIFICATION_ERROR, KVB_GRPC_HANDSHAKE_CERTIFICATE },
-        { GNUTLS_E_CERTIFICATE_REQUIRED, KVB_GRPC_HANDSHAKE_CERTIFICATE },
-        { GNUTLS_E_NO_CERTIFICATE_FOUND, KVB_GRPC_HANDSHAKE_CERTIFICATE },
-        { GNUTLS_E_NO_APPLICATION_PROTOCOL, KVB_GRPC_HANDSHAKE_ALPN },
-    };
-
-    for (size_t i = 0; i < KVB_COUNT_OF(ends); i++) {
-        if (ends[i].error == tls->error) {
-            return ends[i].handshake;
-        }
-    }
-    return KVB_GRPC_HANDSHAKE_OTHER;
+    return tls->error == GNUTLS_E_SUCCESS                   ? KVB_GRPC_HANDSHAKE_OK
+           : tls->error == GNUTLS_E_NO_APPLICATION_PROTOCOL ? KVB_GRPC_HANDSHAKE_ALPN
+                                                            : KVB_GRPC_HANDSHAKE_OTHER;
 }
 
 const char *kvb_grpc_tls_reason(const struct kvb_grpc_tls *tls)
@@ -202,13 +175,6 @@ const char *kvb_grpc_tls_reason(const struct kvb_grpc_tls *tls)
     const char *reason = gnutls_strerror(tls->error);
 
     return reason ? reason : "unknown";
-}
-
-bool kvb_grpc_tls_is_client_known(struct kvb_grpc_tls *tls)
-{
-    return kvb_http_access_check(
-               tls->server->access, KVB_HTTP_GUARDED, "", tls->session, &tls->verified) ==
-           KVB_HTTP_GRANTED;
 }
 
 /* ---- Bytes ---- */

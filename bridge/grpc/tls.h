@@ -16,10 +16,8 @@ struct kvb_http_access;
  *        |
  *        +--KVB_BAD_INPUT: refused; the client was sent an alert
  *
- * Each handshake uses the newest certificate and authority of daemon/http_access.h.  A client that
- * does not offer "h2" is refused before the server signs anything.  Where the configuration names
- * an authority, the handshake fails unless the client shows a certificate that it has signed.
- * There is no resumption and no renegotiation.
+ * Each handshake uses the newest certificate of daemon/http_access.h.  A client that does not offer
+ * "h2" is refused before the server signs anything.  There is no resumption and no renegotiation.
  *
  * GnuTLS reads no record ahead: as long as has_pending() is false, what was not read is in the
  * socket, and epoll reports it.
@@ -37,9 +35,8 @@ enum { kvb_grpc_tls_message_bytes = 32 << 10 };
 /* How a handshake ended. */
 enum kvb_grpc_handshake {
     KVB_GRPC_HANDSHAKE_OK,
-    KVB_GRPC_HANDSHAKE_CERTIFICATE, /* the client's is missing, or not valid */
-    KVB_GRPC_HANDSHAKE_ALPN,        /* the client does not offer "h2" */
-    KVB_GRPC_HANDSHAKE_OTHER        /* not TLS, an old version, or the client refused ours */
+    KVB_GRPC_HANDSHAKE_ALPN, /* the client does not offer "h2" */
+    KVB_GRPC_HANDSHAKE_OTHER /* not TLS, an old version, or the client refused ours */
 };
 
 /* access: borrowed until kvb_grpc_tls_server_free().  KVB_NO_MEMORY */
@@ -68,10 +65,6 @@ bool kvb_grpc_tls_wants_write(const struct kvb_grpc_tls *tls);
 /* How the handshake ended, and in words of GnuTLS, which are static. */
 enum kvb_grpc_handshake kvb_grpc_tls_handshake(const struct kvb_grpc_tls *tls);
 const char *kvb_grpc_tls_reason(const struct kvb_grpc_tls *tls);
-
-/* True as long as the client's certificate is one that the newest authority has signed and that is
- * valid now, or none is required.  Verifies again only after the files were read again. */
-bool kvb_grpc_tls_is_client_known(struct kvb_grpc_tls *tls);
 
 /* Reads one record at most; size: 16 KiB or more.
  * KVB_AGAIN  nothing is there   KVB_CLOSED  the client has ended it   KVB_IO  it is broken */

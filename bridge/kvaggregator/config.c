@@ -125,9 +125,6 @@ static const struct kvb_conf_key keys[] = {
               "without.  This and the next two are read again on SIGHUP and changes." },
     { "grpc.tls.key_file", KVB_CONF_STRING, "", 0, FIELD(grpc.security.key_file),
       .help = "PEM file with the private key of that certificate (chmod 0640)." },
-    { "grpc.tls.client_ca_file", KVB_CONF_STRING, "", 0, FIELD(grpc.security.client_ca_file),
-      .help = "PEM file of the authority that signs client certificates; each client must\n"
-              "show one.  Empty: not required." },
     { "tokenize.networks", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(tokenize.networks),
       .take_text = take_tokenize_network,
       .help = "Networks, such as 10.0.0.0/8, of the engines that may be asked for the tokens\n"
@@ -151,6 +148,8 @@ static const struct kvb_conf_key keys[] = {
 /* clang-format on */
 
 static const struct kvb_conf_removed removed[] = {
+    { "http_security.client_ca_file", KVB_CONFIG_NO_CLIENT_CA },
+    { "grpc.tls.client_ca_file", KVB_CONFIG_NO_CLIENT_CA },
     { "register", "workers register at a bridge, whose register.token_file permits it" },
     { "router.prefix_share",
       "only the policy prefix_threshold read it; the policy kv weighs a prefix "

@@ -496,6 +496,7 @@ static const struct kvb_conf_removed removed[] = {
     { "announce_to", "etc/examples/announce.py registers republished ranks at Dynamo's services" },
     { "dns.curve", NO_CURVE },
     { "kubernetes.curve", NO_CURVE },
+    { "http_security.client_ca_file", KVB_CONFIG_NO_CLIENT_CA },
     { "register.networks", NO_NETWORKS },
     { "discover", NO_NETWORKS },
 };

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -68,10 +67,9 @@ static enum kvb_http_verdict
 verdict_of(const struct scene *scene, enum kvb_http_rule rule, const char *token)
 {
     char shown[path_bytes];
-    uint32_t verified = 0;
 
     (void)snprintf(shown, sizeof shown, "Bearer %s", token);
-    return kvb_http_access_check(scene->access, rule, shown, NULL, &verified);
+    return kvb_http_access_check(scene->access, rule, shown);
 }
 
 static bool is_granted(const struct scene *scene, const char *token)
@@ -94,80 +92,39 @@ static size_t said(const struct scene *scene, const char *words)
     return count;
 }
 
-/* Makes every open() fail. Returns the former limit, which the caller sets again. */
-static rlim_t forbid_files(void)
-{
-    struct rlimit limit;
-
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    const rlim_t before = limit.rlim_cur;
-    limit.rlim_cur = 0;
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    return before;
-}
-
-static void permit_files(rlim_t files)
-{
-    struct rlimit limit;
-
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
-    limit.rlim_cur = files;
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-}
-
-static void a_changed_file_is_used(void **state)
+static void a_changed_file_is_used_after_a_reload(void **state)
 {
     struct scene scene;
 
     (void)state;
     begin(&scene);
-    kvb_http_access_refresh(scene.access, false);
-    assert_int_equal(said(&scene, "read again"), 0);
-    write_token(&scene, NEW "x");
-    kvb_http_access_refresh(scene.access, false);
-    assert_true(is_granted(&scene, NEW "x"));
-    assert_false(is_granted(&scene, OLD));
-    assert_false(kvb_http_access_is_rejected(scene.access));
-    end(&scene);
-}
-
-static void a_rejected_file_is_tried_again_without_another_change(void **state)
-{
-    struct scene scene;
-
-    (void)state;
-    begin(&scene);
-    write_token(&scene, NEW "x");
-    const rlim_t files = forbid_files();
-    kvb_http_access_refresh(scene.access, false);
-    kvb_http_access_refresh(scene.access, false);
-    permit_files(files);
-    assert_true(kvb_http_access_is_rejected(scene.access));
+    write_token(&scene, NEW);
     assert_true(is_granted(&scene, OLD));
-    assert_int_equal(said(&scene, "rejected; keeping"), 1);
-    kvb_http_access_refresh(scene.access, false);
-    assert_false(kvb_http_access_is_rejected(scene.access));
-    assert_true(is_granted(&scene, NEW "x"));
+    assert_int_equal(said(&scene, "read again"), 0);
+    kvb_http_access_reload(scene.access);
+    assert_true(is_granted(&scene, NEW));
+    assert_false(is_granted(&scene, OLD));
     assert_int_equal(said(&scene, "read again"), 1);
     end(&scene);
 }
 
-static void a_rejection_is_logged_again_for_another_reason_and_at_a_forced_reload(void **state)
+static void a_file_that_cannot_be_used_leaves_the_former_one(void **state)
 {
     struct scene scene;
 
     (void)state;
     begin(&scene);
     write_token(&scene, "short");
-    kvb_http_access_refresh(scene.access, false);
-    kvb_http_access_refresh(scene.access, false);
+    kvb_http_access_reload(scene.access);
     assert_int_equal(said(&scene, "rejected; keeping"), 1);
-    kvb_http_access_refresh(scene.access, true);
-    assert_int_equal(said(&scene, "rejected; keeping"), 2);
+    assert_true(is_granted(&scene, OLD));
     assert_int_equal(unlink(scene.security.token_file), 0);
-    kvb_http_access_refresh(scene.access, false);
-    kvb_http_access_refresh(scene.access, false);
-    assert_int_equal(said(&scene, "rejected; keeping"), 3);
+    kvb_http_access_reload(scene.access);
+    assert_int_equal(said(&scene, "rejected; keeping"), 2);
+    assert_true(is_granted(&scene, OLD));
+    write_token(&scene, NEW);
+    kvb_http_access_reload(scene.access);
+    assert_true(is_granted(&scene, NEW));
     end(&scene);
 }
 
@@ -182,9 +139,9 @@ static void without_files_nothing_is_read_again(void **state)
     (void)state;
     begin(&scene);
     assert_ok(kvb_http_access_new(&options, &access, &key, NULL));
-    kvb_http_access_refresh(access, true);
+    kvb_http_access_reload(access);
     assert_int_equal(said(&scene, "read again"), 0);
-    kvb_http_access_refresh(scene.access, true);
+    kvb_http_access_reload(scene.access);
     assert_int_equal(said(&scene, "read again"), 1);
     kvb_http_access_free(access);
     end(&scene);
@@ -222,9 +179,8 @@ static void why_the_register_token_cannot_be_read_is_logged_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_changed_file_is_used),
-        cmocka_unit_test(a_rejected_file_is_tried_again_without_another_change),
-        cmocka_unit_test(a_rejection_is_logged_again_for_another_reason_and_at_a_forced_reload),
+        cmocka_unit_test(a_changed_file_is_used_after_a_reload),
+        cmocka_unit_test(a_file_that_cannot_be_used_leaves_the_former_one),
         cmocka_unit_test(without_files_nothing_is_read_again),
         cmocka_unit_test(why_the_register_token_cannot_be_read_is_logged_once),
     };

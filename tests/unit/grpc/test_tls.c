@@ -18,12 +18,7 @@
 
 enum { pem_bytes = 8192, max_turns = 1000, record_bytes = 16 << 10, day_s = 86400 };
 
-/* ---- An authority, and what it signs, as files of a folder ---- */
-
-struct identity {
-    gnutls_x509_crt_t certificate;
-    gnutls_x509_privkey_t key;
-};
+/* ---- A certificate that signs itself, as files of a folder ---- */
 
 static void write_pem(const char *folder, const char *name, const gnutls_datum_t *pem)
 {
@@ -36,50 +31,38 @@ static void write_pem(const char *folder, const char *name, const gnutls_datum_t
     assert_int_equal(close(fd), 0);
 }
 
-/* NAME.pem and NAME.key; by: who signs it, NULL: itself, as an authority. */
-static struct identity make_identity(const char *folder, const char *name, struct identity *by)
+/* server.pem and server.key. */
+static void make_identity(const char *folder)
 {
-    struct identity made = { NULL, NULL };
+    static const char name[] = "server";
+    unsigned char serial = 1;
+    gnutls_x509_crt_t crt = NULL;
+    gnutls_x509_privkey_t key = NULL;
     gnutls_datum_t pem = { NULL, 0 };
-    char file[64];
-    static unsigned char serial;
 
-    serial++;
-    assert_int_equal(gnutls_x509_privkey_init(&made.key), 0);
+    assert_int_equal(gnutls_x509_privkey_init(&key), 0);
     assert_int_equal(
         gnutls_x509_privkey_generate(
-            made.key, GNUTLS_PK_ECDSA, GNUTLS_CURVE_TO_BITS(GNUTLS_ECC_CURVE_SECP256R1), 0),
+            key, GNUTLS_PK_ECDSA, GNUTLS_CURVE_TO_BITS(GNUTLS_ECC_CURVE_SECP256R1), 0),
         0);
-    assert_int_equal(gnutls_x509_crt_init(&made.certificate), 0);
-    gnutls_x509_crt_t crt = made.certificate;
+    assert_int_equal(gnutls_x509_crt_init(&crt), 0);
     assert_int_equal(gnutls_x509_crt_set_version(crt, 3), 0);
     assert_int_equal(gnutls_x509_crt_set_serial(crt, &serial, 1), 0);
     assert_int_equal(
-        gnutls_x509_crt_set_dn_by_oid(
-            crt, GNUTLS_OID_X520_COMMON_NAME, 0, name, (unsigned)strlen(name)),
+        gnutls_x509_crt_set_dn_by_oid(crt, GNUTLS_OID_X520_COMMON_NAME, 0, name, sizeof name - 1),
         0);
     assert_int_equal(gnutls_x509_crt_set_activation_time(crt, time(NULL) - day_s), 0);
     assert_int_equal(gnutls_x509_crt_set_expiration_time(crt, time(NULL) + day_s), 0);
-    assert_int_equal(gnutls_x509_crt_set_key(crt, made.key), 0);
-    assert_int_equal(gnutls_x509_crt_set_basic_constraints(crt, by == NULL, -1), 0);
-    struct identity *signer = by ? by : &made;
-    assert_int_equal(
-        gnutls_x509_crt_sign2(crt, signer->certificate, signer->key, GNUTLS_DIG_SHA256, 0), 0);
+    assert_int_equal(gnutls_x509_crt_set_key(crt, key), 0);
+    assert_int_equal(gnutls_x509_crt_sign2(crt, crt, key, GNUTLS_DIG_SHA256, 0), 0);
     assert_int_equal(gnutls_x509_crt_export2(crt, GNUTLS_X509_FMT_PEM, &pem), 0);
-    (void)snprintf(file, sizeof file, "%s.pem", name);
-    write_pem(folder, file, &pem);
+    write_pem(folder, "server.pem", &pem);
     gnutls_free(pem.data);
-    assert_int_equal(gnutls_x509_privkey_export2(made.key, GNUTLS_X509_FMT_PEM, &pem), 0);
-    (void)snprintf(file, sizeof file, "%s.key", name);
-    write_pem(folder, file, &pem);
+    assert_int_equal(gnutls_x509_privkey_export2(key, GNUTLS_X509_FMT_PEM, &pem), 0);
+    write_pem(folder, "server.key", &pem);
     gnutls_free(pem.data);
-    return made;
-}
-
-static void drop_identity(struct identity *identity)
-{
-    gnutls_x509_crt_deinit(identity->certificate);
-    gnutls_x509_privkey_deinit(identity->key);
+    gnutls_x509_crt_deinit(crt);
+    gnutls_x509_privkey_deinit(key);
 }
 
 /* ---- A server and a client, on the two ends of a socket ---- */
@@ -96,7 +79,7 @@ struct scene {
     int client_error; /* with which its handshake ended */
 };
 
-static void begin(struct scene *scene, bool with_clients)
+static void begin(struct scene *scene)
 {
     const struct kvb_http_access_options options = { .listener = KVB_LISTENER_GRPC,
                                                      .security = &scene->security };
@@ -105,23 +88,10 @@ static void begin(struct scene *scene, bool with_clients)
 
     memset(scene, 0, sizeof *scene);
     assert_ok(folder_make(scene->folder));
-    struct identity ca = make_identity(scene->folder, "ca", NULL);
-    struct identity stranger = make_identity(scene->folder, "stranger", NULL);
-    struct identity made[] = { make_identity(scene->folder, "server", &ca),
-                               make_identity(scene->folder, "good", &ca),
-                               make_identity(scene->folder, "foreign", &stranger) };
-    for (size_t i = 0; i < 3; i++) {
-        drop_identity(&made[i]);
-    }
-    drop_identity(&ca);
-    drop_identity(&stranger);
+    make_identity(scene->folder);
     struct kvb_http_security *security = &scene->security;
     (void)snprintf(security->cert_file, sizeof security->cert_file, "%s/server.pem", scene->folder);
     (void)snprintf(security->key_file, sizeof security->key_file, "%s/server.key", scene->folder);
-    if (with_clients) {
-        (void)snprintf(
-            security->client_ca_file, sizeof security->client_ca_file, "%s/ca.pem", scene->folder);
-    }
     assert_ok(kvb_http_access_new(&options, &scene->access, &key, &detail));
     assert_ok(kvb_grpc_tls_server_new(scene->access, &scene->server));
 }
@@ -133,23 +103,13 @@ static void connect_sockets(struct scene *scene)
     assert_ok(kvb_grpc_tls_new(scene->server, scene->fds[0], &scene->tls));
 }
 
-/* protocol: offered by ALPN; identity: of the certificate that is shown; both may be NULL. */
-static void connect_client(struct scene *scene, const char *protocol, const char *identity)
+/* protocol: offered by ALPN; NULL: none. */
+static void connect_client(struct scene *scene, const char *protocol)
 {
     char text[16] = "";
-    char certificate[128];
-    char key[128];
 
     connect_sockets(scene);
     assert_int_equal(gnutls_certificate_allocate_credentials(&scene->credentials), 0);
-    if (identity) {
-        (void)snprintf(certificate, sizeof certificate, "%s/%s.pem", scene->folder, identity);
-        (void)snprintf(key, sizeof key, "%s/%s.key", scene->folder, identity);
-        assert_int_equal(
-            gnutls_certificate_set_x509_key_file(
-                scene->credentials, certificate, key, GNUTLS_X509_FMT_PEM),
-            0);
-    }
     assert_int_equal(
         gnutls_init(&scene->client, GNUTLS_CLIENT | GNUTLS_NONBLOCK | GNUTLS_NO_SIGNAL), 0);
     assert_int_equal(gnutls_set_default_priority(scene->client), 0);
@@ -210,8 +170,8 @@ static void bytes_cross_in_both_directions_until_the_end(void **state)
     size_t len = 0;
 
     (void)state;
-    begin(&scene, false);
-    connect_client(&scene, "h2", NULL);
+    begin(&scene);
+    connect_client(&scene, "h2");
     assert_ok(shake_both(&scene));
     assert_int_equal(scene.client_error, 0);
     assert_int_equal(kvb_grpc_tls_handshake(scene.tls), KVB_GRPC_HANDSHAKE_OK);
@@ -249,8 +209,8 @@ static void a_full_socket_is_waited_for(void **state)
     for (size_t i = 0; i < total; i++) {
         sent[i] = (uint8_t)(i * 7 + i / 251);
     }
-    begin(&scene, false);
-    connect_client(&scene, "h2", NULL);
+    begin(&scene);
+    connect_client(&scene, "h2");
     assert_ok(shake_both(&scene));
     while (received < total) { /* ends: one of both sides goes on */
         const kvb_span rest = { sent + done, total - done };
@@ -279,9 +239,9 @@ static void a_client_that_does_not_offer_h2_is_refused(void **state)
     struct scene scene;
 
     (void)state;
-    begin(&scene, false);
+    begin(&scene);
     for (size_t i = 0; i < 2; i++) {
-        connect_client(&scene, offers[i], NULL);
+        connect_client(&scene, offers[i]);
         assert_int_equal(shake_both(&scene), KVB_BAD_INPUT);
         assert_int_equal(kvb_grpc_tls_handshake(scene.tls), KVB_GRPC_HANDSHAKE_ALPN);
         assert_int_equal(scene.client_error, GNUTLS_E_FATAL_ALERT_RECEIVED);
@@ -291,56 +251,13 @@ static void a_client_that_does_not_offer_h2_is_refused(void **state)
     end(&scene);
 }
 
-static void a_client_needs_a_certificate_of_the_authority(void **state)
-{
-    static const struct {
-        const char *identity;
-        kvb_status status;
-        enum kvb_grpc_handshake handshake;
-    } clients[] = {
-        { NULL, KVB_BAD_INPUT, KVB_GRPC_HANDSHAKE_CERTIFICATE },
-        { "foreign", KVB_BAD_INPUT, KVB_GRPC_HANDSHAKE_CERTIFICATE },
-        { "good", KVB_OK, KVB_GRPC_HANDSHAKE_OK },
-    };
-    struct scene scene;
-
-    (void)state;
-    begin(&scene, true);
-    for (size_t i = 0; i < sizeof clients / sizeof clients[0]; i++) {
-        connect_client(&scene, "h2", clients[i].identity);
-        assert_int_equal(shake_both(&scene), clients[i].status);
-        assert_int_equal(kvb_grpc_tls_handshake(scene.tls), clients[i].handshake);
-        disconnect(&scene);
-    }
-    end(&scene);
-}
-
-static void a_client_is_unknown_to_another_authority(void **state)
-{
-    struct scene scene;
-    char stranger[128];
-
-    (void)state;
-    begin(&scene, true);
-    connect_client(&scene, "h2", "good");
-    assert_ok(shake_both(&scene));
-    assert_true(kvb_grpc_tls_is_client_known(scene.tls));
-    (void)snprintf(stranger, sizeof stranger, "%s/stranger.pem", scene.folder);
-    assert_int_equal(rename(stranger, scene.security.client_ca_file), 0);
-    assert_true(kvb_grpc_tls_is_client_known(scene.tls)); /* it is not read yet */
-    kvb_http_access_refresh(scene.access, false);
-    assert_false(kvb_grpc_tls_is_client_known(scene.tls));
-    disconnect(&scene);
-    end(&scene);
-}
-
 static void what_is_not_tls_is_refused_and_an_end_is_no_refusal(void **state)
 {
     static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
     struct scene scene;
 
     (void)state;
-    begin(&scene, false);
+    begin(&scene);
     connect_sockets(&scene);
     assert_int_equal(kvb_grpc_tls_shake(scene.tls), KVB_AGAIN);
     assert_false(kvb_grpc_tls_wants_write(scene.tls));
@@ -363,7 +280,7 @@ static void survives_every_allocation_failing(void **state)
     kvb_status status = KVB_NO_MEMORY;
 
     (void)state;
-    begin(&scene, false);
+    begin(&scene);
     for (long n = 0; status == KVB_NO_MEMORY; n++) {
         fail_alloc_after(n);
         status = kvb_grpc_tls_server_new(scene.access, &server);
@@ -388,8 +305,6 @@ int main(void)
         cmocka_unit_test(bytes_cross_in_both_directions_until_the_end),
         cmocka_unit_test(a_full_socket_is_waited_for),
         cmocka_unit_test(a_client_that_does_not_offer_h2_is_refused),
-        cmocka_unit_test(a_client_needs_a_certificate_of_the_authority),
-        cmocka_unit_test(a_client_is_unknown_to_another_authority),
         cmocka_unit_test(what_is_not_tls_is_refused_and_an_end_is_no_refusal),
         cmocka_unit_test(survives_every_allocation_failing),
     };

@@ -735,7 +735,7 @@ static void files_of_http_security_are_checked_alone_and_together(void **state)
         { "cert_file=\"/nowhere\";", "2: http_security.key_file: cert_file and key_file" },
         { "key_file=\"/nowhere\";", "2: http_security.cert_file: cert_file and key_file" },
         { "client_ca_file=\"/nowhere\";",
-          "2: http_security.client_ca_file: clients show certificates with TLS" },
+          "2: http_security.client_ca_file: this key is gone: require a token" },
         { "token_file=\"/nowhere\";", "2: http_security.token_file: cannot read /nowhere" },
         { "cert_file=\"/nowhere\";key_file=\"/nowhere\";",
           "2: http_security.cert_file: cannot read /nowhere" },
