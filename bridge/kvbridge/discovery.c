@@ -11,6 +11,7 @@
 #include "ingest/http/fetch.h"
 #include "kvbridge/members.h"
 #include "wire/engine/event_sources.h"
+#include "wire/engine/server_info.h"
 
 #include <stdatomic.h>
 #include <stdio.h>
@@ -33,18 +34,24 @@ static const struct page {
     { "/server_info", kvb_event_sources_decode_server_info },
 };
 
+/* Asked where vLLM has given its event sockets; it answers in its development mode alone. */
+static const char info_path[] = "/server_info?config_format=json";
+
 struct target {
     struct kvb_discovery *discovery; /* borrowed */
     struct kvb_worker_config worker;
     uint32_t list;
     size_t slot; /* origin - first_origin */
     bool is_leaving;
-    bool is_updated;         /* its facts have changed since the bridge received them */
-    size_t page;             /* index in pages[] of the next request */
-    struct kvb_fetch *fetch; /* under way; NULL: none */
-    struct kvb_buf body;     /* owned */
-    bool is_due;             /* a request is due */
-    uint64_t next_ns;        /* earliest time of the next request */
+    bool is_updated;                  /* its facts have changed since the bridge received them */
+    size_t page;                      /* index in pages[] of the next request */
+    struct kvb_fetch *fetch;          /* under way; NULL: none */
+    struct kvb_buf body;              /* owned */
+    bool asks_info;                   /* body is complete; the request is for info_path */
+    struct kvb_buf info;              /* owned: the answer to it */
+    enum kvb_speculation speculation; /* by the newest of these answers */
+    bool is_due;                      /* a request is due */
+    uint64_t next_ns;                 /* earliest time of the next request */
     uint64_t pause_ns;
     struct kvb_detail said; /* the error that was logged last; "": none */
     struct kvb_log_backoff backoff;
@@ -128,6 +135,7 @@ static void free_discovery_target(struct target *target)
     if (target) {
         kvb_fetch_cancel(target->fetch);
         kvb_buf_done(&target->body);
+        kvb_buf_done(&target->info);
         free(target);
     }
 }
@@ -151,6 +159,7 @@ add_target(struct kvb_discovery *discovery, uint32_t list, const struct kvb_work
         target->is_due = true;
         target->pause_ns = first_pause_ns;
         kvb_buf_init(&target->body, kvb_max_event_sources_bytes);
+        kvb_buf_init(&target->info, kvb_max_event_sources_bytes);
         discovery->targets[slot] = target;
         return KVB_OK;
     }
@@ -300,6 +309,9 @@ static kvb_status take_target_answer(struct target *target, struct kvb_detail *w
     KVB_TRY(pages[target->page].decode(kvb_buf_span(&target->body), &discovery->sources, why));
     KVB_TRY(kvb_discovery_workers_of(
         &target->worker, &discovery->sources, discovery->workers, &count, why));
+    for (size_t i = 0; i < count; i++) {
+        discovery->workers[i].facts.speculation_of_server = target->speculation;
+    }
     KVB_TRY(options->take(
         options->context, options->first_origin + (uint32_t)target->slot, discovery->workers, count,
         why));
@@ -325,6 +337,7 @@ static kvb_status take_own_addresses(struct target *target, struct kvb_detail *w
         return KVB_NOT_FOUND;
     }
     *worker = target->worker;
+    worker->facts.speculation_of_server = target->speculation;
     memset(worker->discover, 0, sizeof worker->discover);
     KVB_TRY(options->take(
         options->context, options->first_origin + (uint32_t)target->slot, worker, 1, why));
@@ -349,7 +362,39 @@ static kvb_status keep_bytes(void *context, kvb_span bytes)
 {
     struct target *target = context;
 
-    return kvb_buf_append(&target->body, bytes.data, bytes.len);
+    return kvb_buf_append(target->asks_info ? &target->info : &target->body, bytes.data, bytes.len);
+}
+
+/* What the engine says of its speculation.  An engine outside of its development mode says nothing,
+ * which is no reason not to read it. */
+static void take_info(struct target *target, bool is_answered)
+{
+    target->speculation = KVB_SPECULATION_UNKNOWN;
+    if (is_answered) { /* not readable: unknown */
+        (void)kvb_server_info_decode(kvb_buf_span(&target->info), &target->speculation);
+    }
+    kvb_buf_done(&target->info); /* an answer of hundreds of KiB, seldom asked for */
+    kvb_buf_init(&target->info, kvb_max_event_sources_bytes);
+}
+
+/* vLLM before 0.32 in its development mode: it has /server_info, as SGLang does, without sockets.
+ */
+static bool is_info_of_vllm(struct target *target)
+{
+    return target->page > 0 &&
+           kvb_server_info_decode(kvb_buf_span(&target->body), &target->speculation) == KVB_OK;
+}
+
+/* True: the event sockets are there, and how it speculates is asked next. */
+static bool ask_info(struct target *target, const struct kvb_fetch_end *end)
+{
+    if (target->asks_info || target->page > 0 || end->outcome != KVB_FETCH_OK) {
+        return false;
+    }
+    target->asks_info = true;
+    target->next_ns = 0;
+    target->pause_ns /= 2; /* both count as one request */
+    return true;
 }
 
 static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
@@ -360,12 +405,21 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
 
     target->fetch = NULL; /* the fetcher has freed it */
     target->is_due = true;
-    if (target->is_leaving || try_next_page(target, end)) {
+    if (target->is_leaving || ask_info(target, end) ||
+        (!target->asks_info && try_next_page(target, end))) {
         return;
     }
-    if (end->outcome == KVB_FETCH_OK) {
+    if (target->asks_info) {
+        target->asks_info = false;
+        take_info(target, end->outcome == KVB_FETCH_OK);
+        status = take_target_answer(target, &why);
+    } else if (end->outcome == KVB_FETCH_OK && is_info_of_vllm(target)) {
+        status = take_own_addresses(target, &why);
+    } else if (end->outcome == KVB_FETCH_OK) {
+        target->speculation = KVB_SPECULATION_UNKNOWN; /* SGLang */
         status = take_target_answer(target, &why);
     } else if (end->code == http_not_found) {
+        target->speculation = KVB_SPECULATION_UNKNOWN;
         status = take_own_addresses(target, &why);
     } else if (end->code == http_unauthorized || end->code == http_forbidden) {
         kvb_detail_set(
@@ -415,12 +469,12 @@ static void start_target_fetch(struct target *target, uint64_t now_ns)
 
     (void)snprintf(
         url, sizeof url, "%.*s%s", (int)(len - has_slash), target->worker.discover,
-        pages[target->page].path);
+        target->asks_info ? info_path : pages[target->page].path);
     target->next_ns = now_ns + target->pause_ns;
     target->pause_ns =
         2 * target->pause_ns < longest_pause_ns ? 2 * target->pause_ns : longest_pause_ns;
     target->is_due = false;
-    kvb_buf_reset(&target->body);
+    kvb_buf_reset(target->asks_info ? &target->info : &target->body);
     if (!read_api_key(target, key)) {
         target->is_due = true; /* the file may be right after the pause */
         return;
@@ -436,9 +490,11 @@ static void tell_facts(struct target *target)
     const struct kvb_discovery_options *options = &target->discovery->options;
 
     if (target->is_updated) {
-        target->is_updated = options->update(
-                                 options->context, options->first_origin + (uint32_t)target->slot,
-                                 &target->worker.facts) != KVB_OK;
+        struct kvb_worker_facts facts = target->worker.facts;
+        facts.speculation_of_server = target->speculation;
+        target->is_updated =
+            options->update(
+                options->context, options->first_origin + (uint32_t)target->slot, &facts) != KVB_OK;
     }
 }
 

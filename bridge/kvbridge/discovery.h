@@ -10,7 +10,8 @@
 #include <stdint.h>
 
 /* Discovers the addresses of workers from the engine itself: GET {discover}/kv_event_sources, or
- * {discover}/server_info where there is no such page.
+ * {discover}/server_info where there is no such page.  How vLLM speculates is asked for as well
+ * (wire/engine/server_info.h): facts.speculation_of_server.
  *
  *     lists --set--> targets --GET, again with back-off until it answers--> ranks --take-->
  *                       ^                                                     the bridge

@@ -59,6 +59,7 @@ def lines(bridge, words):
     return [line for line in bridge.text().splitlines() if words in line]
 
 
+INFO = "/server_info?config_format=json"
 FOUND = "an engine has given its event sockets"
 CONNECTS = "an engine that connects to its endpoint cannot be subscribed to"
 
@@ -75,7 +76,7 @@ def test_two_ranks_of_a_stock_vllm_are_found(scene, api):
     wait_for("both are listed", lists(aggregator, 7, 1, 2), 20)
     assert [state(bridge, rank)["endpoint"] for rank in (0, 1)] == [one.events for one in ranks]
     wait_for("both are exact", lambda: {state(bridge, rank)["state"] for rank in (0, 1)} == {"EXACT"})
-    assert set(api.paths) == {"/kv_event_sources"}
+    assert set(api.paths) == {"/kv_event_sources", INFO}
     assert not lines(bridge, CONNECTS)
     # The engine is away for several requests and then answers the same; the log has one line about
     # it.
@@ -159,6 +160,44 @@ def test_two_ranks_of_sglang_are_found_by_its_other_page(scene, api):
     api.pages = {"/kv_event_sources": vllm_says("1 rank", other)}
     wait_for("the other engine is read", lambda: state(bridge)["endpoint"] == other.events, 30)
     assert (7, 1) not in streams(bridge, "/state")
+
+
+def speculates(method):
+    return {"vllm_config": {"speculative_config": method and {"method": method, "model": "x"}}, "vllm_env": {}}
+
+
+def test_how_vllm_speculates_is_asked_of_itself(scene, api):
+    """In its development mode; the same stream goes on when only that changes."""
+    vllm = scene.engine()
+    api.pages = {"/kv_event_sources": vllm_says("1 rank", vllm), INFO: speculates("eagle3")}
+    api.start()
+    aggregator = scene.aggregator()
+    bridge = scene.bridge(discovered(api), profile="protobuf")
+    vllm.publish(store(1))
+    wait_for("exact", lambda: state(bridge)["state"] == "EXACT", 20)
+    shown = state(bridge)["speculative_drop"]
+    assert (shown["blocks"], shown["source"]) == (1, "server_info"), shown
+    wait_for("the aggregator has it", lists(aggregator, 7, 1))
+    wait_for("the log says it", lambda: lines(bridge, "a block less than it holds: hits are answered so"))
+    for info, blocks, reason in ((speculates("ngram"), 0, ""), (speculates("new"), None, "speculation"),
+                                 ("text", None, ""), (speculates(None), 0, "")):
+        api.pages[INFO] = info
+        asked = api.paths.count(INFO)
+        vllm.go_away()
+        wait_for("it is asked again", lambda: api.paths.count(INFO) > asked, 20)
+        vllm.come_back()
+        wait_for("the answer is taken", lambda: (
+            state(bridge).get("speculative_drop", {}).get("blocks"), state(bridge)["reason"]) == (blocks, reason), 20)
+    assert state(bridge)["reconnects"] >= 4, "one stream all the time"
+    assert not lines(bridge, "does not give its event sockets")
+
+
+def test_a_server_info_without_sockets_is_none_of_sglang(scene, api):
+    """vLLM before 0.32 in its development mode has that page, too."""
+    api.pages["/server_info"] = {"vllm_config": "model='m', speculative_config=SpeculativeConfig(method='mtp', x)"}
+    api.start()
+    bridge = scene.bridge(discovered(api), profile="protobuf")
+    wait_for("the log says so", lambda: "neither /kv_event_sources (vLLM 0.32) nor /server_info" in bridge.text())
 
 
 def test_an_engine_that_has_neither_page_is_named(scene, api):

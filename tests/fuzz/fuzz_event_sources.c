@@ -1,6 +1,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "wire/engine/event_sources.h"
+#include "wire/engine/server_info.h"
 #include "wire/json/writer.h"
 
 #include <stdio.h>
@@ -91,6 +92,9 @@ static void check_answer(kvb_span json, decoder decode)
  * refused one there is a sentence, and nothing changes. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    enum kvb_speculation speculation = KVB_SPECULATION_UNKNOWN;
+
+    (void)kvb_server_info_decode((kvb_span){ data, size }, &speculation);
     const kvb_span json = { data, size };
 
     check_answer(json, kvb_event_sources_decode);
