@@ -26,20 +26,9 @@ static kvb_status flush(void *context)
     return kvb_event_publisher_flush(&to->bridge->publisher.events);
 }
 
-static void send_opening_beat(void *context, const struct kvb_heartbeat *beat)
-{
-    const struct rank_port *to = context;
-
-    if (beat) {
-        kvb_bridge_beat_opening(to->bridge, to->rank, beat);
-    }
-}
-
 static struct kvb_advertiser_port port_of(struct rank_port *to)
 {
-    return (struct kvb_advertiser_port){
-        .publish = publish_events, .flush = flush, .open = send_opening_beat, .context = to
-    };
+    return (struct kvb_advertiser_port){ .publish = publish_events, .flush = flush, .context = to };
 }
 
 static void note_siblings(struct kvb_bridge *bridge, const struct bridge_rank *rank)
@@ -63,24 +52,23 @@ static void wake_after_loss(struct kvb_bridge *bridge, struct bridge_rank *rank)
 
 /* ---- Events ---- */
 
-void kvb_bridge_publish_step(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+void kvb_bridge_publish_step(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct rank_port to = { .bridge = bridge, .rank = rank };
     const struct kvb_advertiser_port port = port_of(&to);
 
-    if (kvb_advertiser_step(&rank->served.advertiser, &rank->served.output.events, &port, now_ns)) {
+    if (kvb_advertiser_step(&rank->served.advertiser, &rank->served.output.events, &port)) {
         note_siblings(bridge, rank);
     }
 }
 
 void kvb_bridge_publish_events(
-    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events,
-    uint64_t now_ns)
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events)
 {
     struct rank_port to = { .bridge = bridge, .rank = rank };
     const struct kvb_advertiser_port port = port_of(&to);
 
-    kvb_advertiser_publish(&rank->served.advertiser, events, &port, now_ns);
+    kvb_advertiser_publish(&rank->served.advertiser, events, &port);
     wake_after_loss(bridge, rank);
 }
 
@@ -124,8 +112,7 @@ bool kvb_bridge_advertise_stream(void *context, struct kvb_served *served, uint6
     const struct kvb_advertiser_input input = {
         .now_ns = now_ns,
         .down_ns = kvb_connection_away_ns(&served->connection),
-        .is_proven = kvb_checkpoint_is_proven(&rank->checkpoint, served->stream),
-        .is_saving = kvb_bridge_is_saving(&bridge->checkpoints, rank)
+        .is_proven = kvb_checkpoint_is_proven(&rank->checkpoint, served->stream)
     };
     const enum kvb_advertiser_action action = kvb_advertiser_next(&served->advertiser, &input);
     advertise(bridge, rank, action, now_ns);

@@ -53,8 +53,7 @@ static void begin_next(struct kvb_bridge *bridge, uint64_t now_ns)
         const size_t at = (all->next_rank + i) % bridge->membership.rank_count;
         struct bridge_rank *rank = bridge->membership.ranks[at];
         if (kvb_checkpoint_begin(
-                &all->maker, &rank->checkpoint, rank->served.stream,
-                rank->served.advertiser.advertised, now_ns, period_ns) == KVB_OK) {
+                &all->maker, &rank->checkpoint, rank->served.stream, now_ns, period_ns) == KVB_OK) {
             all->rank = rank;
             all->next_rank = at + 1;
             return;
@@ -207,12 +206,6 @@ void kvb_bridge_save_all(struct kvb_bridge *bridge)
     } while (is_saving(all) && kvb_clock_monotonic_ns() < began_ns + last_saves_ns);
 }
 
-bool kvb_bridge_is_saving(
-    const struct bridge_checkpoints *checkpoints, const struct bridge_rank *rank)
-{
-    return kvb_checkpoint_is_making(&checkpoints->maker, &rank->checkpoint);
-}
-
 /* ---- Restoring ---- */
 
 static const enum kvb_bridge_metric refused[KVB_CHECKPOINT_FLAW_COUNT] = {
@@ -275,9 +268,7 @@ void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank
     }
     if (status == KVB_OK) {
         const struct kvb_checkpoint_source source = kvb_checkpoint_file_source(&file);
-        status = kvb_stream_restore(
-            rank->served.stream, rank->served.advertiser.advertised, &source, &needs_epoch,
-            &refusal);
+        status = kvb_stream_restore(rank->served.stream, &source, &needs_epoch, &refusal);
         kvb_checkpoint_file_close(&file);
     }
     if (status == KVB_OK) {

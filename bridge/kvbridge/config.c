@@ -313,11 +313,6 @@ static const struct kvb_conf_key keys[] = {
               "whose context does not show which becomes doubtful.  count: always a\n"
               "second copy, which is exact if no request sets vLLM's\n"
               "kv_cache_report_mode to \"full\"." },
-    { "publish.clear", KVB_CONF_ENUM, "event", 0, KVB_CLEAR_COUNT - 1, FIELD(publish.clear),
-      .name_of = kvb_clear_name,
-      .help = "How json reports that a stream is empty.  event: as a `cleared` event.\n"
-              "removed: as removals of all blocks, for Dynamo 0.1 to 0.3.0, which stop\n"
-              "for good at a `cleared`." },
     { "publish.reannounce", KVB_CONF_ENUM, "auto", 0, KVB_REANNOUNCE_COUNT - 1,
       FIELD(publish.reannounce), .name_of = kvb_reannounce_name,
       .help = "on_loss: publish the whole stream again when events may have been lost on\n"
@@ -491,6 +486,8 @@ static const struct kvb_conf_table generated_table = { .keys = generated_keys,
     "link-local addresses and metadata services of clouds are always refused; restrict further "   \
     "with a firewall or a NetworkPolicy"
 static const struct kvb_conf_removed removed[] = {
+    { "publish.clear",
+      "a clear is published as `cleared`, which Dynamo understands from 0.3.1 on" },
     { "publish.standby",
       "one bridge publishes a stream; let systemd or the kubelet restart it, and set checkpoint" },
     { "announce_to", "etc/examples/announce.py registers republished ranks at Dynamo's services" },

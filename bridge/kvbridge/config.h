@@ -153,7 +153,6 @@ struct kvb_bridge_config {
         enum kvb_hashes hashes;
         enum kvb_publish_tiers tiers;
         enum kvb_copies copies;
-        enum kvb_clear clear;
         enum kvb_reannounce reannounce;
         uint32_t refresh_s;     /* 0: on request only, or never: kvb_bridge_config_refreshes() */
         uint32_t down_clear_ms; /* 0: never */

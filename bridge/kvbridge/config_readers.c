@@ -33,23 +33,6 @@ static const char *reader_key_path(char text[key_bytes], size_t worker, const ch
     return text;
 }
 
-static void check_clear(struct kvb_conf *conf, const struct kvb_bridge_config *config)
-{
-    if (config->publish.clear != KVB_CLEAR_REMOVED) {
-        return;
-    }
-    if (config->publish.profile != KVB_PROFILE_JSON) {
-        kvb_conf_error(
-            conf, "publish.clear",
-            "\"removed\" is for readers of json: leave it out, or set publish.profile = \"json\"");
-    } else if (config->publish.tiers == KVB_PUBLISH_ALL) {
-        kvb_conf_error(
-            conf, "publish.tiers",
-            "\"all\" is for readers that know tiers, and publish.clear = \"removed\" for readers "
-            "that do not: leave one of them out");
-    }
-}
-
 static void
 check_shared_id(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
 {
@@ -84,7 +67,6 @@ void kvb_bridge_config_settle_readers(struct kvb_conf *conf, struct kvb_bridge_c
     const bool is_json = config->publish.profile == KVB_PROFILE_JSON;
     const bool is_device = config->publish.tiers == KVB_PUBLISH_DEVICE;
 
-    check_clear(conf, config);
     settle_refresh(conf, config);
     for (size_t i = 0; i < config->worker_count && is_json; i++) {
         check_shared_id(conf, &config->workers[i], i);

@@ -54,7 +54,7 @@ void kvb_bridge_drop_work(struct bridge_ingest *ingest, struct bridge_rank *rank
 
 /* ---- Output of a step ---- */
 
-void kvb_bridge_publish_output(void *context, struct kvb_served *served, uint64_t now_ns)
+void kvb_bridge_publish_output(void *context, struct kvb_served *served)
 {
     struct kvb_bridge *bridge = context;
     struct bridge_rank *rank = kvb_bridge_rank_of(served);
@@ -62,7 +62,7 @@ void kvb_bridge_publish_output(void *context, struct kvb_served *served, uint64_
     if (served->output.has_more) {
         join_line(&bridge->ingest, rank);
     }
-    kvb_bridge_publish_step(bridge, rank, now_ns);
+    kvb_bridge_publish_step(bridge, rank);
 }
 
 void kvb_bridge_stop_replay(void *context, struct kvb_served *served)

@@ -442,7 +442,7 @@ struct kvb_connection_update kvb_bridge_read_monitor(void *context, struct kvb_s
 enum kvb_serve_reply
 kvb_bridge_take_reply(void *context, struct kvb_served *served, uint64_t now_ns);
 void kvb_bridge_stop_replay(void *context, struct kvb_served *served);
-void kvb_bridge_publish_output(void *context, struct kvb_served *served, uint64_t now_ns);
+void kvb_bridge_publish_output(void *context, struct kvb_served *served);
 void kvb_bridge_connection_changed(void *context, struct kvb_served *served, bool is_up);
 void kvb_bridge_share_changed(
     void *context, struct kvb_served *served, enum kvb_turn_verdict verdict);
@@ -475,15 +475,14 @@ size_t kvb_bridge_report_loads(
 /* ---- kvbridge/advertise.c: publishing streams ---- */
 
 /* Publishes the events of the last step, if the stream is announced. */
-void kvb_bridge_publish_step(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
+void kvb_bridge_publish_step(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
 /* After the last step of this rank in a turn. */
 void kvb_bridge_flush_events(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
 /* Publishes events of the stream that do not come from a step. */
 void kvb_bridge_publish_events(
-    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events,
-    uint64_t now_ns);
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events);
 
 /* Announces, withdraws or republishes the stream as due.  False: the time for that is over in this
  * turn, because the sockets wait meanwhile. */
@@ -506,9 +505,6 @@ void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank
 /* ---- kvbridge/report.c: periodic messages ---- */
 
 void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye);
-/* Publishes a heartbeat before the first event of a new epoch. */
-void kvb_bridge_beat_opening(
-    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *opening);
 void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns);
 void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns);
 
@@ -529,8 +525,6 @@ void kvb_bridge_look_for_checkpoint(
 void kvb_bridge_save(struct kvb_bridge *bridge);
 /* Called at the end: writes checkpoints of all changed streams. */
 void kvb_bridge_save_all(struct kvb_bridge *bridge);
-bool kvb_bridge_is_saving(
-    const struct bridge_checkpoints *checkpoints, const struct bridge_rank *rank);
 
 /* Removes the checkpoint of a rank that is removed. */
 void kvb_bridge_drop_checkpoint(struct bridge_checkpoints *checkpoints, struct bridge_rank *rank);

@@ -9,23 +9,17 @@
 
 enum { announce_chunk_blocks = 4096 };
 
-/* The capacity is larger than the number of held blocks, because removals are kept for a while
- * too. */
-static kvb_status
-open_advertiser(const struct kvb_bridge_config *config, uint64_t hash_key, struct bridge_rank *rank)
+static void open_advertiser(const struct kvb_bridge_config *config, struct bridge_rank *rank)
 {
     const struct kvb_advertiser_options options = {
         .profile = config->publish.profile,
-        .clear = config->publish.clear,
         .reannounce = config->publish.reannounce,
         .down_clear_ns = config->publish.down_clear_ms * KVB_NS_PER_MS,
         .heartbeat_ns = config->publish.heartbeat_ms * KVB_NS_PER_MS,
         .max_chunk_blocks = announce_chunk_blocks,
-        .max_names = 2 * config->limits.max_stream_blocks,
-        .hash_key = hash_key,
     };
 
-    return kvb_advertiser_init(&rank->served.advertiser, &options, rank->served.stream);
+    kvb_advertiser_init(&rank->served.advertiser, &options, rank->served.stream);
 }
 
 /* Identifies the component, because bridges of several components may use one directory in turn. */
@@ -123,7 +117,8 @@ static kvb_status open_stream(
     }
     KVB_TRY(kvb_stream_new(&options, &rank->served.stream));
     kvb_bridge_note_speculation(rank);
-    return open_advertiser(config, options.mirror.hash_key, rank);
+    open_advertiser(config, rank);
+    return KVB_OK;
 }
 
 static kvb_status
@@ -196,7 +191,6 @@ static void drop_rank(struct bridge_ingest *ingest, struct bridge_rank *rank)
 {
     kvb_serve_drop(&rank->served);
     kvb_source_close(rank->source);
-    kvb_advertiser_done(&rank->served.advertiser);
     kvb_stream_free(rank->served.stream);
     kvb_stream_output_done(&rank->served.output);
     if (ingest->owners[rank->owner] == rank) {

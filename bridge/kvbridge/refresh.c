@@ -242,7 +242,7 @@ static void measure_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
 /* ---- Publishing ---- */
 
 /* Publishes a part of the current rank. */
-static void publish_part(struct kvb_bridge *bridge, size_t max_blocks, uint64_t now_ns)
+static void publish_part(struct kvb_bridge *bridge, size_t max_blocks)
 {
     struct bridge_refresh *refresh = &bridge->refresh;
     struct bridge_rank *rank = refresh->rank;
@@ -254,7 +254,7 @@ static void publish_part(struct kvb_bridge *bridge, size_t max_blocks, uint64_t 
         end_rank(bridge, kvb_bridge_refresh_given_up);
         return;
     }
-    kvb_bridge_publish_events(bridge, rank, &refresh->events, now_ns);
+    kvb_bridge_publish_events(bridge, rank, &refresh->events);
     kvb_bridge_flush_events(bridge, rank);
     const uint64_t bytes = bridge->publisher.events.bytes - bytes_before;
     kvb_bridge_count(&bridge->shown, kvb_bridge_refresh_blocks, refresh->events.block_count);
@@ -287,7 +287,7 @@ static void work_refresh(struct kvb_bridge *bridge, size_t max_blocks, uint64_t 
     if (refresh->rank && !is_rank_ready(refresh->rank)) {
         end_rank(bridge, kvb_bridge_refresh_given_up);
     } else if (refresh->rank) {
-        publish_part(bridge, max_blocks, now_ns);
+        publish_part(bridge, max_blocks);
     } else {
         find_work(bridge, now_ns);
     }

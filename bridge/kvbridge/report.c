@@ -82,18 +82,6 @@ void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool i
     kvb_advertiser_beat_sent(&rank->served.advertiser);
 }
 
-void kvb_bridge_beat_opening(
-    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *opening)
-{
-    struct kvb_heartbeat beat = *opening;
-
-    sign_beat(bridge, rank, &beat);
-    kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
-    if (publish_beat(&bridge->publisher, rank, &beat) != KVB_OK) {
-        bridge->publisher.events.failures++; /* aggregators detect and count the missing epoch */
-    }
-}
-
 /* ---- Load ---- */
 
 static void

@@ -112,15 +112,6 @@ const char *kvb_offload_removals_name(enum kvb_offload_removals removals)
     return (unsigned)removals < KVB_OFFLOAD_COUNT ? names[removals] : "unknown";
 }
 
-const char *kvb_clear_name(enum kvb_clear clear)
-{
-    static const char *const names[KVB_CLEAR_COUNT] = {
-        [KVB_CLEAR_EVENT] = "event",
-        [KVB_CLEAR_REMOVED] = "removed",
-    };
-    return (unsigned)clear < KVB_CLEAR_COUNT ? names[clear] : "unknown";
-}
-
 const char *kvb_reannounce_name(enum kvb_reannounce reannounce)
 {
     static const char *const names[KVB_REANNOUNCE_COUNT] = {

@@ -98,8 +98,6 @@ enum kvb_copies {
     KVB_COPIES_COUNT
 };
 
-/* How the end of a stream is published on P.kv_events: some readers stop at `cleared`. */
-enum kvb_clear { KVB_CLEAR_EVENT, KVB_CLEAR_REMOVED, KVB_CLEAR_COUNT };
 /* When a stream is republished for readers that cannot request it. */
 enum kvb_reannounce {
     KVB_REANNOUNCE_AUTO, /* on a loss in json, never in protobuf: its readers send requests */
@@ -111,7 +109,6 @@ enum kvb_reannounce {
 const char *kvb_profile_name(enum kvb_profile profile);
 const char *kvb_hashes_name(enum kvb_hashes hashes);
 const char *kvb_copies_name(enum kvb_copies copies);
-const char *kvb_clear_name(enum kvb_clear clear);
 const char *kvb_reannounce_name(enum kvb_reannounce reannounce);
 
 /* Whether an engine publishes which blocks leave the host, disk and external tiers.  Some offload

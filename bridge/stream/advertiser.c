@@ -2,8 +2,6 @@
 
 #include "core/clock.h"
 
-#include <string.h>
-
 static const uint64_t announce_again_ns = 500 * KVB_NS_PER_MS;
 
 /* Requests of aggregators cause at most five heartbeats a second of a stream. */
@@ -37,20 +35,11 @@ static bool is_gap(const struct kvb_advertiser *advertiser)
     return advertiser->state == KVB_ADVERTISED_GAP || advertiser->state == KVB_WITHDRAWN_GAP;
 }
 
-kvb_status kvb_advertiser_init(
+void kvb_advertiser_init(
     struct kvb_advertiser *advertiser, const struct kvb_advertiser_options *options,
     struct kvb_stream *stream)
 {
     *advertiser = (struct kvb_advertiser){ .options = *options, .stream = stream };
-    return options->clear == KVB_CLEAR_REMOVED
-               ? kvb_advertised_new(options->max_names, options->hash_key, &advertiser->advertised)
-               : KVB_OK;
-}
-
-void kvb_advertiser_done(struct kvb_advertiser *advertiser)
-{
-    kvb_advertised_free(advertiser->advertised);
-    advertiser->advertised = NULL;
 }
 
 void kvb_advertiser_restored(struct kvb_advertiser *advertiser, bool needs_epoch)
@@ -80,17 +69,6 @@ void kvb_advertiser_sibling_cleared(struct kvb_advertiser *advertiser)
 
 /* ---- Events ---- */
 
-/* Names are noted first: events may arrive even when their publish fails. */
-static kvb_status publish(
-    struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
-    const struct kvb_advertiser_port *port, uint64_t now_ns)
-{
-    if (advertiser->advertised) {
-        KVB_TRY(kvb_advertised_note(advertiser->advertised, events, now_ns));
-    }
-    return port->publish(port->context, events);
-}
-
 static bool has_cleared(const struct kvb_router_batch *events)
 {
     for (size_t i = 0; i < events->event_count; i++) {
@@ -103,32 +81,23 @@ static bool has_cleared(const struct kvb_router_batch *events)
 
 bool kvb_advertiser_step(
     struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
-    const struct kvb_advertiser_port *port, uint64_t now_ns)
+    const struct kvb_advertiser_port *port)
 {
     if (advertiser->state != KVB_ADVERTISED || events->event_count == 0) {
-        if (advertiser->advertised) { /* a killed previous process may have published it */
-            (void)kvb_advertised_note(advertiser->advertised, events, now_ns);
-        }
         return false; /* the next announcement contains it */
     }
-    const bool is_cleared = has_cleared(events);
-    if (is_cleared && advertiser->advertised) {
-        move(advertiser, made_void); /* the announcement removes what readers hold */
-        advertiser->not_before_ns = now_ns;
-        return false;
-    }
-    if (publish(advertiser, events, port, now_ns) != KVB_OK) {
+    if (port->publish(port->context, events) != KVB_OK) {
         move(advertiser, lost);
         return false;
     }
-    return is_cleared;
+    return has_cleared(events);
 }
 
 void kvb_advertiser_publish(
     struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
-    const struct kvb_advertiser_port *port, uint64_t now_ns)
+    const struct kvb_advertiser_port *port)
 {
-    if (publish(advertiser, events, port, now_ns) != KVB_OK) {
+    if (port->publish(port->context, events) != KVB_OK) {
         move(advertiser, lost);
     }
 }
@@ -176,13 +145,7 @@ kvb_advertiser_next(struct kvb_advertiser *advertiser, const struct kvb_advertis
         }
         return withdraws ? KVB_ADVERTISER_WITHDRAW : KVB_ADVERTISER_ANNOUNCE;
     }
-    if (advertiser->is_republish_due) {
-        return KVB_ADVERTISER_REPUBLISH;
-    }
-    if (advertiser->advertised && !input->is_saving) {
-        kvb_advertised_forget(advertiser->advertised, input->now_ns);
-    }
-    return KVB_ADVERTISER_REST;
+    return advertiser->is_republish_due ? KVB_ADVERTISER_REPUBLISH : KVB_ADVERTISER_REST;
 }
 
 enum kvb_advertiser_action kvb_advertiser_last(const struct kvb_advertiser *advertiser)
@@ -194,28 +157,19 @@ enum kvb_advertiser_action kvb_advertiser_last(const struct kvb_advertiser *adve
 
 /* ---- Publishing a whole stream ---- */
 
-struct publishing {
-    struct kvb_advertiser *advertiser;
-    const struct kvb_advertiser_port *port;
-    uint64_t now_ns;
-};
-
 static kvb_status publish_chunk(void *context, const struct kvb_router_batch *chunk)
 {
-    const struct publishing *publishing = context;
-    const struct kvb_advertiser_port *port = publishing->port;
+    const struct kvb_advertiser_port *port = context;
 
-    KVB_TRY(publish(publishing->advertiser, chunk, port, publishing->now_ns));
+    KVB_TRY(port->publish(port->context, chunk));
     return port->flush(port->context);
 }
 
 static kvb_status publish_all(
-    struct kvb_advertiser *advertiser, enum kvb_opening opening,
-    const struct kvb_advertiser_port *port, uint64_t now_ns)
+    struct kvb_advertiser *advertiser, bool opens_epoch, const struct kvb_advertiser_port *port)
 {
-    struct publishing context = { .advertiser = advertiser, .port = port, .now_ns = now_ns };
-    const struct kvb_stream_telling telling = { .opening = opening,
-                                                .advertised = advertiser->advertised,
+    struct kvb_advertiser_port context = *port;
+    const struct kvb_stream_telling telling = { .opens_epoch = opens_epoch,
                                                 .max_chunk_blocks =
                                                     advertiser->options.max_chunk_blocks,
                                                 .visit = publish_chunk,
@@ -224,31 +178,12 @@ static kvb_status publish_all(
     return kvb_stream_publish(advertiser->stream, &telling);
 }
 
-/* Removals that open an epoch take effect one by one.  Until all are sent, readers must not treat
- * their partly cleared list as the stream's list. */
-static void open_epoch(
-    struct kvb_advertiser *advertiser, bool withdraws, const struct kvb_advertiser_port *port,
-    uint64_t wall_us)
-{
-    struct kvb_heartbeat beat;
-
-    kvb_stream_open_epoch(advertiser->stream, wall_us, withdraws);
-    kvb_stream_heartbeat(advertiser->stream, &beat);
-    beat.state = KVB_STREAM_SYNCING;
-    beat.reason = KVB_REASON_REPLAYING;
-    memset(beat.tiers, 0, sizeof beat.tiers);
-    port->open(port->context, advertiser->advertised ? &beat : NULL);
-}
-
 static void announce(
     struct kvb_advertiser *advertiser, bool withdraws, const struct kvb_advertiser_port *port,
     uint64_t now_ns, uint64_t wall_us)
 {
-    const enum kvb_opening opening =
-        advertiser->advertised ? KVB_OPENING_REMOVED : KVB_OPENING_CLEARED;
-
-    open_epoch(advertiser, withdraws, port, wall_us);
-    if (publish_all(advertiser, opening, port, now_ns) == KVB_OK) {
+    kvb_stream_open_epoch(advertiser->stream, wall_us, withdraws);
+    if (publish_all(advertiser, true, port) == KVB_OK) {
         move(advertiser, withdraws ? withdrawn : announced);
     } else {
         move(advertiser, made_void);
@@ -271,7 +206,7 @@ bool kvb_advertiser_do(
         return true;
     case KVB_ADVERTISER_REPUBLISH:
         advertiser->is_republish_due = false;
-        if (publish_all(advertiser, KVB_OPENING_NONE, port, now_ns) != KVB_OK) {
+        if (publish_all(advertiser, false, port) != KVB_OK) {
             move(advertiser, lost); /* readers that already hold the blocks see only the gap */
         }
         return false;

@@ -3,7 +3,6 @@
 #include "core/status.h"
 #include "model/router_batch.h"
 #include "model/stream.h"
-#include "stream/advertised_names.h"
 #include "stream/stream.h"
 
 #include <stdbool.h>
@@ -49,19 +48,15 @@ enum kvb_advertiser_state {
 
 struct kvb_advertiser_options {
     enum kvb_profile profile;
-    enum kvb_clear clear;
     enum kvb_reannounce reannounce;
     uint64_t down_clear_ns;  /* 0: an unreachable engine's stream is never withdrawn */
     uint64_t heartbeat_ns;   /* period */
     size_t max_chunk_blocks; /* blocks of a chunk of an announcement */
-    size_t max_names;        /* names that readers may hold; KVB_CLEAR_REMOVED only */
-    uint64_t hash_key;       /* see core/hash.h; KVB_CLEAR_REMOVED only */
 };
 
 struct kvb_advertiser {
     struct kvb_advertiser_options options;
-    struct kvb_stream *stream;               /* borrowed */
-    struct kvb_advertised_names *advertised; /* owned; NULL: a clear is published as `cleared` */
+    struct kvb_stream *stream; /* borrowed */
     enum kvb_advertiser_state state;
     bool is_republish_due;  /* another rank was cleared, and some readers know no ranks */
     uint64_t not_before_ns; /* earliest time of the next announcement */
@@ -75,17 +70,12 @@ struct kvb_advertiser_port {
     /* Publishes events, in order; they may be collected until the next flush. */
     kvb_status (*publish)(void *context, const struct kvb_router_batch *events);
     kvb_status (*flush)(void *context);
-    /* A new epoch is open, and none of its events was published yet.  beat: a heartbeat to send
-     * before its events; NULL: send none. */
-    void (*open)(void *context, const struct kvb_heartbeat *beat);
     void *context;
 };
 
-/* {0} is an empty advertiser.  KVB_NO_MEMORY. */
-kvb_status kvb_advertiser_init(
+void kvb_advertiser_init(
     struct kvb_advertiser *advertiser, const struct kvb_advertiser_options *options,
     struct kvb_stream *stream);
-void kvb_advertiser_done(struct kvb_advertiser *advertiser);
 
 /* The stream was restored from a checkpoint.  needs_epoch: it needs a new epoch. */
 void kvb_advertiser_restored(struct kvb_advertiser *advertiser, bool needs_epoch);
@@ -97,13 +87,13 @@ void kvb_advertiser_restored(struct kvb_advertiser *advertiser, bool needs_epoch
  * for the worker's other ranks. */
 bool kvb_advertiser_step(
     struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
-    const struct kvb_advertiser_port *port, uint64_t now_ns);
+    const struct kvb_advertiser_port *port);
 
 /* Publishes events that do not come from a step (a refresh).  After an error, events may be
  * lost. */
 void kvb_advertiser_publish(
     struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
-    const struct kvb_advertiser_port *port, uint64_t now_ns);
+    const struct kvb_advertiser_port *port);
 
 void kvb_advertiser_flush(
     struct kvb_advertiser *advertiser, const struct kvb_advertiser_port *port);
@@ -133,7 +123,6 @@ struct kvb_advertiser_input {
     uint64_t now_ns;
     uint64_t down_ns; /* since when the engine has been unreachable; 0: it is reachable */
     bool is_proven;   /* not restored, or proven after that (stream/checkpoint/) */
-    bool is_saving;   /* a checkpoint is being made: names must be kept */
 };
 
 /* Returns the next action; the caller carries it out with kvb_advertiser_do(). */

@@ -168,7 +168,7 @@ void kvb_serve_step(
     }
     rank->advertiser.is_beat_due |= rank->output.is_changed;
     kvb_agenda_note_step(&server->agenda, input->kind, &rank->output);
-    world->publish_step(server->context, rank, input->now_ns);
+    world->publish_step(server->context, rank);
     note_due(server, rank, input->kind);
 }
 

@@ -156,7 +156,7 @@ struct kvb_serve_world {
     /* False: the engine's host name is being resolved. */
     bool (*start_replay)(void *context, struct kvb_served *rank, uint64_t from, uint64_t now_ns);
     /* Publishes the output of a step. */
-    void (*publish_step)(void *context, struct kvb_served *rank, uint64_t now_ns);
+    void (*publish_step)(void *context, struct kvb_served *rank);
     void (*connection_changed)(void *context, struct kvb_served *rank, bool is_up);
     /* Called before the stream is quarantined or released. */
     void (*share_changed)(void *context, struct kvb_served *rank, enum kvb_turn_verdict verdict);

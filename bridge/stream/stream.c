@@ -680,7 +680,6 @@ bool kvb_stream_last_seq(const struct kvb_stream *stream, uint64_t *out_seq)
 struct announcement {
     struct kvb_stream *stream;
     const struct kvb_stream_telling *telling;
-    struct kvb_router_batch opening; /* owned */
 };
 
 /* Puts the stream's identity and the next ids on the chunk and hands it on. */
@@ -694,50 +693,28 @@ static kvb_status publish_signed(void *context, struct kvb_router_batch *chunk)
 
 static kvb_status publish_cleared(struct announcement *advertised)
 {
-    KVB_TRY(kvb_router_batch_add_event(
-        &advertised->opening, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED }));
-    return publish_signed(advertised, &advertised->opening);
-}
+    struct kvb_router_batch opening = { 0 };
 
-static kvb_status announce_all_removed(struct announcement *advertised)
-{
-    const struct kvb_stream_telling *telling = advertised->telling;
-    const size_t count = kvb_advertised_count(telling->advertised);
-    size_t listed = 0;
-
-    for (size_t at = 0; at < count; at += listed) {
-        kvb_router_batch_reset(&advertised->opening);
-        KVB_TRY(kvb_advertised_list(
-            telling->advertised, at, telling->max_chunk_blocks, &advertised->opening, &listed));
-        KVB_TRY(publish_signed(advertised, &advertised->opening));
+    kvb_status status = kvb_router_batch_add_event(
+        &opening, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
+    if (status == KVB_OK) {
+        status = publish_signed(advertised, &opening);
     }
-    return KVB_OK;
-}
-
-static kvb_status publish_opening(struct announcement *advertised)
-{
-    switch (advertised->telling->opening) {
-    case KVB_OPENING_CLEARED:
-        return publish_cleared(advertised);
-    case KVB_OPENING_REMOVED:
-        return announce_all_removed(advertised);
-    case KVB_OPENING_NONE:
-        break;
-    }
-    return KVB_OK;
+    kvb_router_batch_done(&opening);
+    return status;
 }
 
 kvb_status kvb_stream_publish(struct kvb_stream *stream, const struct kvb_stream_telling *telling)
 {
     struct announcement advertised = { .stream = stream, .telling = telling };
 
-    kvb_status status = publish_opening(&advertised);
-    if (status == KVB_OK && !stream->is_withdrawn) {
-        status =
-            kvb_mirror_walk(stream->mirror, telling->max_chunk_blocks, publish_signed, &advertised);
+    if (telling->opens_epoch) {
+        KVB_TRY(publish_cleared(&advertised));
     }
-    kvb_router_batch_done(&advertised.opening);
-    return status;
+    return stream->is_withdrawn
+               ? KVB_OK
+               : kvb_mirror_walk(
+                     stream->mirror, telling->max_chunk_blocks, publish_signed, &advertised);
 }
 
 /* ---- Refresh ---- */

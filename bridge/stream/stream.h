@@ -8,7 +8,6 @@
 #include "model/speculation.h"
 #include "model/stream.h"
 #include "model/sync.h"
-#include "stream/advertised_names.h"
 #include "stream/mirror/mirror.h"
 
 #include <stdbool.h>
@@ -232,26 +231,17 @@ uint64_t kvb_stream_replay_wanted_ns(const struct kvb_stream *stream);
  * empty until the next epoch, and heartbeats report no blocks. */
 void kvb_stream_open_epoch(struct kvb_stream *stream, uint64_t wall_us, bool is_withdrawn);
 
-/* How the first events of an epoch tell readers to forget the blocks of the old one. */
-enum kvb_opening {
-    KVB_OPENING_CLEARED, /* one `cleared` */
-    KVB_OPENING_REMOVED, /* removals of all blocks that readers may hold */
-    KVB_OPENING_NONE     /* they keep their blocks: all blocks are published once more */
-};
-
 struct kvb_stream_telling {
-    enum kvb_opening opening;
-    const struct kvb_advertised_names *advertised; /* for KVB_OPENING_REMOVED; borrowed */
+    bool opens_epoch; /* `cleared` comes first; else readers keep the blocks that they hold */
     size_t max_chunk_blocks;
     /* Takes the chunks; ids are set. */
     kvb_status (*visit)(void *context, const struct kvb_router_batch *chunk);
     void *context;
 };
 
-/* Publishes the opening, then all blocks of the stream, parents first; only the opening if the
- * stream is withdrawn.  Called after kvb_stream_open_epoch(), for the first announcement and
- * whenever published events may have been lost.  Stops with the status of visit when that is not
- * KVB_OK.  KVB_NO_MEMORY. */
+/* Publishes all blocks of the stream, parents first; none if the stream is withdrawn.  Called after
+ * kvb_stream_open_epoch(), for the first announcement and whenever published events may have been
+ * lost.  Stops with the status of visit when that is not KVB_OK.  KVB_NO_MEMORY. */
 kvb_status kvb_stream_publish(struct kvb_stream *stream, const struct kvb_stream_telling *telling);
 
 /* A refresh publishes the blocks of the device tier once more, in the same epoch, a part at a time

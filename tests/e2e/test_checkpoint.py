@@ -12,7 +12,6 @@ import engine
 from conftest import PUBLISH, worker
 from programs import wait_for
 from test_faults import Reader, store
-from test_json_readers import PlainReader
 from test_sync import check
 
 
@@ -202,18 +201,6 @@ def test_an_unproven_list_is_not_published(scene, profile):
     assert len(messages) == told + 1, "nothing else"
     vllm.come_back()
     check(aggregator, 1, 2, 3)
-
-
-def test_a_killed_bridge_removes_what_its_predecessor_published(scene):
-    """For readers that do not understand `cleared`: the checkpoint has the names that they hold."""
-    reader = PlainReader(scene.bus(), knows_clear=False)
-    vllm, _, bridge = begin(scene, "json", clear="removed")
-    wait_for("the reader holds blocks 1, 2 and 3", reader.holds(1, 2, 3))
-    bridge.kill()
-    vllm.restart()
-    vllm.publish(store(9))
-    start(scene, vllm, "json", name="again", clear="removed")
-    wait_for("nothing of before", reader.holds(9))
 
 
 def test_a_checkpoint_is_void_before_another_epoch_is_published(scene):

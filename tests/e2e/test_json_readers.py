@@ -1,5 +1,5 @@
 """Do readers that know only JSON RouterEvents end with what the engines hold?  They read no
-heartbeats and send no requests, and some of them do not understand `cleared` or ranks."""
+heartbeats and send no requests, and some of them do not understand ranks."""
 
 import json
 
@@ -15,16 +15,13 @@ BLOCK = 16
 
 class PlainReader:
     """A nats-py subscriber of P.kv_events, with the blocks that it lists for each worker. It
-    ignores ranks, as Dynamo up to 0.4 does. knows_clear=False: as Dynamo 0.1 to 0.3.0, which stops
-    for good at `cleared`."""
+    ignores ranks, as Dynamo up to 0.4 does."""
 
-    def __init__(self, bus, knows_clear=True):
+    def __init__(self, bus):
         self.messages = bus.watch(f"{PUBLISH}.kv_events")
-        self.knows_clear = knows_clear
         self.held = {}  # worker -> set of block hashes
         self.clears = 0
         self.event_ids = []
-        self.most_removed = 0
 
     def _apply(self, message):
         event = json.loads(message)
@@ -32,7 +29,6 @@ class PlainReader:
         held = self.held.setdefault(event["worker_id"], set())
         self.event_ids.append(body["event_id"])
         if data == "cleared":
-            assert self.knows_clear, "a reader of Dynamo 0.3.0 has just stopped for good"
             self.clears += 1
             held.clear()
         elif "stored" in data:
@@ -41,7 +37,6 @@ class PlainReader:
             if parent is None or parent in held:
                 held.update(block["block_hash"] for block in data["stored"]["blocks"])
         else:
-            self.most_removed = max(self.most_removed, len(data["removed"]["block_hashes"]))
             held.difference_update(data["removed"]["block_hashes"])
 
     def of(self, worker_id=7):
@@ -58,14 +53,14 @@ def listed(aggregator, *numbers):
     return sorted(int(row[3]) for row in aggregator.rows()) == sorted(name_of(n) for n in numbers)
 
 
-# ---- Readers that do not understand `cleared` -----------------------------------------
+# ---- What empties a list --------------------------------------------------------------
 
 
-def removed_scene(scene):
-    reader = PlainReader(scene.bus(), knows_clear=False)
+def three_blocks(scene):
+    reader = PlainReader(scene.bus())
     vllm = scene.engine()
     aggregator = scene.aggregator()
-    bridge = scene.bridge(worker(vllm), clear="removed")
+    bridge = scene.bridge(worker(vllm))
     for number in (1, 2, 3):
         vllm.publish(store(number))
     wait_for("three blocks", reader.holds(1, 2, 3))
@@ -79,51 +74,50 @@ def check_truth(reader, aggregator, *numbers):
 
 
 @pytest.mark.sanitize
-def test_an_engines_clear_is_published_as_removals(scene):
-    reader, vllm, aggregator, _ = removed_scene(scene)
+def test_an_engines_clear_is_published(scene):
+    reader, vllm, aggregator, _ = three_blocks(scene)
     vllm.publish(engine.batch(engine.cleared()))
     check_truth(reader, aggregator)
     vllm.publish(store(4))
     check_truth(reader, aggregator, 4)
 
 
-def test_an_engines_restart_is_published_as_removals(scene):
-    reader, vllm, aggregator, _ = removed_scene(scene)
+def test_an_engines_restart_is_published(scene):
+    reader, vllm, aggregator, _ = three_blocks(scene)
     vllm.restart()
     vllm.publish(store(2))
     vllm.publish(store(9))
     check_truth(reader, aggregator, 2, 9)
 
 
-def test_an_undecodable_batch_is_published_as_removals(scene):
-    reader, vllm, _, _ = removed_scene(scene)
+def test_an_undecodable_batch_empties_the_list(scene):
+    reader, vllm, _, _ = three_blocks(scene)
     vllm.publish(b"\xc1")
     vllm.publish(store(5))
     wait_for("only what is proven", reader.holds(5))
 
 
-def test_a_bridges_stop_and_return_are_published_as_removals_and_stores(scene):
-    reader, vllm, aggregator, bridge = removed_scene(scene)
+def test_a_bridges_stop_and_return_are_published(scene):
+    reader, vllm, aggregator, bridge = three_blocks(scene)
     assert bridge.stop() == 0
     wait_for("nobody vouches for anything", reader.holds())
     vllm.publish(engine.batch(engine.removed(1)))
-    scene.bridge(worker(vllm), name="second", clear="removed")
+    scene.bridge(worker(vllm), name="second")
     check_truth(reader, aggregator, 2, 3)
 
 
-def test_a_killed_bridges_successor_publishes_removals_from_in_between(scene):
-    """The bridge ended without a goodbye; the engine's history contains the blocks that it may have
-    published."""
-    reader, vllm, aggregator, bridge = removed_scene(scene)
+def test_a_killed_bridges_successor_publishes_what_is_held_now(scene):
+    """The bridge ended without a goodbye."""
+    reader, vllm, aggregator, bridge = three_blocks(scene)
     bridge.kill()
     vllm.publish(engine.batch(engine.removed(1)))
     vllm.publish(store(4))
-    scene.bridge(worker(vllm), name="second", clear="removed")
+    scene.bridge(worker(vllm), name="second")
     check_truth(reader, aggregator, 2, 3, 4)
 
 
 def test_removals_while_nats_is_away_are_published(scene):
-    reader, vllm, aggregator, bridge = removed_scene(scene)
+    reader, vllm, aggregator, bridge = three_blocks(scene)
     nats = scene.started[0]
     nats.kill()
     wait_for("the bridge notices", lambda: not bridge.is_ready())
@@ -131,18 +125,6 @@ def test_removals_while_nats_is_away_are_published(scene):
     vllm.publish(store(4))
     scene.start_nats(scene.nats_port)
     check_truth(reader, aggregator, 2, 3, 4)
-
-
-def test_a_long_clear_goes_out_in_messages_of_512_removals(scene):
-    reader = PlainReader(scene.bus(), knows_clear=False)
-    vllm = scene.engine()
-    scene.bridge(worker(vllm), clear="removed")
-    tokens = list(range(1300 * BLOCK))
-    vllm.publish(engine.batch(engine.stored(range(1, 1301), tokens, BLOCK)))
-    wait_for("1,300 blocks", lambda: len(reader.of()) == 1300)
-    vllm.publish(engine.batch(engine.cleared()))
-    wait_for("none", reader.holds())
-    assert reader.most_removed == 512
 
 
 # ---- Readers that ignore ranks --------------------------------------------------------------
@@ -188,15 +170,13 @@ def test_each_rank_may_be_a_worker_of_its_own(scene):
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("clear", ["event", "removed"])
-def test_a_clear_of_one_rank_does_not_affect_its_siblings(scene, clear):
+def test_a_clear_of_one_rank_does_not_affect_its_siblings(scene):
     """With a shared id, `cleared` removes all ranks of the worker, so the others are published
     again."""
-    knows_clear = clear == "event"
-    reader = PlainReader(scene.bus(), knows_clear=knows_clear)
+    reader = PlainReader(scene.bus())
     (first, second), endpoints = two_ranks(scene)
     aggregator = scene.aggregator()
-    bridge = scene.bridge(row("id = 7;", endpoints), clear=clear)
+    bridge = scene.bridge(row("id = 7;", endpoints))
     first.publish(store(1))
     first.publish(store(2))
     second.publish(store(2))
@@ -213,12 +193,11 @@ def test_a_clear_of_one_rank_does_not_affect_its_siblings(scene, clear):
 # ---- An engine that is away --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("clear", ["event", "removed"])
-def test_the_blocks_of_an_engine_away_for_long_are_removed(scene, clear):
-    reader = PlainReader(scene.bus(), knows_clear=clear == "event")
+def test_the_blocks_of_an_engine_away_for_long_are_removed(scene):
+    reader = PlainReader(scene.bus())
     vllm = scene.engine()
     aggregator = scene.aggregator()
-    scene.bridge(worker(vllm), clear=clear, down_clear_ms=300)
+    scene.bridge(worker(vllm), down_clear_ms=300)
     vllm.publish(store(1))
     vllm.publish(store(2))
     wait_for("two blocks", reader.holds(1, 2))

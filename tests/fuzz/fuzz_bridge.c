@@ -174,7 +174,7 @@ static kvb_span make_config(char *text, size_t size)
 {
     const int len = snprintf(
         text, size,
-        "publish = { namespace = \"n\"; component = \"c\"; profile = \"%s\"; clear = \"%s\";\n"
+        "publish = { namespace = \"n\"; component = \"c\"; profile = \"%s\";\n"
         "  reannounce = \"on_loss\"; };\n"
         "workers = ( { id = 1; model = \"m\"; block_size = 4; salts = false;\n"
         "              load = { prometheus = \"http://127.0.0.1:7001/metrics\"; };\n"
@@ -184,7 +184,7 @@ static kvb_span make_config(char *text, size_t size)
         "              events = \"tcp://127.0.0.1:5002\"; replay = \"tcp://127.0.0.1:6002\"; } );\n"
         "limits = { max_stream_blocks = 4096; };\n"
         "http = \"\";\n",
-        world.kind & 1 ? "protobuf" : "json", (world.kind & 3) == 2 ? "removed" : "event");
+        world.kind & 1 ? "protobuf" : "json");
 
     return (kvb_span){ (const uint8_t *)text, (size_t)len };
 }

@@ -1,27 +1,20 @@
 #include "sim.h"
 
-#include <stdlib.h>
-
 /* stream/advertiser.h with a simulated NATS. Chunks are small, so that faults can occur between two
  * of them. */
 
-enum { chunk_blocks = 16, max_names = 8192 };
+enum { chunk_blocks = 16 };
 
 void sim_advertise_begin(const struct sim_world *world, struct sim_rank *rank)
 {
     const struct kvb_advertiser_options options = { .profile = world->profile,
-                                                    .clear = world->clear,
                                                     .reannounce = world->reannounce,
                                                     .down_clear_ns =
                                                         world->down_clear_ms * KVB_NS_PER_MS,
                                                     .heartbeat_ns = KVB_NS_PER_S,
-                                                    .max_chunk_blocks = chunk_blocks,
-                                                    .max_names = max_names,
-                                                    .hash_key = 1 };
+                                                    .max_chunk_blocks = chunk_blocks };
 
-    if (kvb_advertiser_init(&rank->served.advertiser, &options, rank->served.stream) != KVB_OK) {
-        abort(); /* running out of memory is not simulated */
-    }
+    kvb_advertiser_init(&rank->served.advertiser, &options, rank->served.stream);
 }
 
 /* ---- Publishing ---- */
@@ -44,11 +37,25 @@ static kvb_status publish(void *context, const struct kvb_router_batch *events)
     return KVB_OK;
 }
 
+/* The first chunk of an announcement opens an epoch. */
+static void note_epoch(const struct rank_port *to, const struct kvb_router_batch *chunk)
+{
+    struct sim_rank *rank = to->rank;
+
+    if (!sim_story_is_of(&rank->story, &chunk->epoch)) {
+        sim_story_open(&rank->story, &chunk->epoch, chunk->events[0].event_id);
+        sim_note(
+            to->world, "stream %u is announced%s", rank->stream_number,
+            kvb_stream_is_withdrawn(rank->served.stream) ? " as away" : "");
+    }
+}
+
 /* The events of a step are recorded with the step: sim_check_rank(). */
 static kvb_status publish_chunk(void *context, const struct kvb_router_batch *chunk)
 {
     const struct rank_port *to = context;
 
+    note_epoch(to, chunk);
     sim_story_take(&to->rank->story, chunk);
     return publish(context, chunk);
 }
@@ -57,23 +64,6 @@ static kvb_status flush(void *context)
 {
     (void)context; /* messages are sent at once */
     return KVB_OK;
-}
-
-static void open_epoch(void *context, const struct kvb_heartbeat *opening)
-{
-    const struct rank_port *to = context;
-    struct sim_rank *rank = to->rank;
-    struct kvb_heartbeat beat;
-
-    kvb_stream_heartbeat(rank->served.stream, &beat);
-    sim_story_open(&rank->story, &beat.epoch, beat.epoch_first_id);
-    sim_note(
-        to->world, "stream %u is announced%s", rank->stream_number,
-        kvb_stream_is_withdrawn(rank->served.stream) ? " as away" : "");
-    if (opening) {
-        sim_telling_epoch(to->world, rank, &opening->epoch);
-        sim_publish(to->world, rank->stream_number, SIM_BEAT, opening, NULL);
-    }
 }
 
 static void note_siblings(struct sim_world *world, const struct sim_rank *rank)
@@ -93,8 +83,7 @@ void sim_publish_step(struct sim_world *world, struct sim_rank *rank)
     struct rank_port to = { .world = world, .rank = rank };
     const struct kvb_advertiser_port port = { .publish = publish, .flush = flush, .context = &to };
 
-    if (kvb_advertiser_step(
-            &rank->served.advertiser, &rank->served.output.events, &port, world->now_ns)) {
+    if (kvb_advertiser_step(&rank->served.advertiser, &rank->served.output.events, &port)) {
         note_siblings(world, rank);
     }
 }
@@ -103,9 +92,9 @@ static void
 advertise(struct sim_world *world, struct sim_rank *rank, enum kvb_advertiser_action action)
 {
     struct rank_port to = { .world = world, .rank = rank };
-    const struct kvb_advertiser_port port = {
-        .publish = publish_chunk, .flush = flush, .open = open_epoch, .context = &to
-    };
+    const struct kvb_advertiser_port port = { .publish = publish_chunk,
+                                              .flush = flush,
+                                              .context = &to };
 
     if (action == KVB_ADVERTISER_REPUBLISH) {
         sim_void_checkpoint(world, rank);
@@ -122,8 +111,7 @@ void sim_advertise_stream(struct sim_world *world, struct sim_rank *rank)
     const struct kvb_advertiser_input input = {
         .now_ns = world->now_ns,
         .down_ns = kvb_connection_away_ns(&rank->served.connection),
-        .is_proven = kvb_checkpoint_is_proven(&rank->checkpoint, rank->served.stream),
-        .is_saving = sim_is_saving(world, rank)
+        .is_proven = kvb_checkpoint_is_proven(&rank->checkpoint, rank->served.stream)
     };
 
     advertise(world, rank, kvb_advertiser_next(&rank->served.advertiser, &input));

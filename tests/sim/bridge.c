@@ -132,11 +132,10 @@ static bool start_replay(void *context, struct kvb_served *served, uint64_t from
     return true;
 }
 
-static void publish_step(void *context, struct kvb_served *served, uint64_t now_ns)
+static void publish_step(void *context, struct kvb_served *served)
 {
     const struct sim_bridge *bridge = context;
 
-    (void)now_ns;
     sim_check_rank(bridge->world, rank_of(served));
     sim_publish_step(bridge->world, rank_of(served));
 }
@@ -379,7 +378,6 @@ static void open_stream(struct sim_world *world, size_t number)
 static void close_stream(struct sim_rank *rank)
 {
     kvb_serve_drop(&rank->served);
-    kvb_advertiser_done(&rank->served.advertiser);
     kvb_stream_free(rank->served.stream);
     kvb_stream_output_done(&rank->served.output);
     const struct sim_story story = rank->story;

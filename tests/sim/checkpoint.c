@@ -98,8 +98,8 @@ make_part(struct sim_world *world, struct sim_disk *disk, const struct sim_rank 
 static void begin(const struct sim_world *world, struct sim_disk *disk, struct sim_rank *rank)
 {
     if (kvb_checkpoint_begin(
-            &disk->maker, &rank->checkpoint, rank->served.stream,
-            rank->served.advertiser.advertised, world->now_ns, world->checkpoint_ns) == KVB_OK) {
+            &disk->maker, &rank->checkpoint, rank->served.stream, world->now_ns,
+            world->checkpoint_ns) == KVB_OK) {
         kvb_buf_reset(&disk->coming.bytes);
     }
 }
@@ -120,11 +120,6 @@ void sim_save(struct sim_world *world, struct sim_rank *rank)
     if (disk->maker.stage == KVB_CHECKPOINT_MAKING) {
         make_part(world, disk, rank, 1 + kvb_random_below(&disk->rng, max_items_a_turn));
     }
-}
-
-bool sim_is_saving(struct sim_world *world, const struct sim_rank *rank)
-{
-    return kvb_checkpoint_is_making(&disk_of(world, rank)->maker, &rank->checkpoint);
 }
 
 /* At a clean stop nothing waits for its period. */
@@ -235,9 +230,7 @@ void sim_restore(struct sim_world *world, struct sim_rank *rank)
     if (!file->is_there) {
         return;
     }
-    if (kvb_stream_restore(
-            rank->served.stream, rank->served.advertiser.advertised, &source, &needs_epoch,
-            &refusal) == KVB_OK) {
+    if (kvb_stream_restore(rank->served.stream, &source, &needs_epoch, &refusal) == KVB_OK) {
         take_restored(world, rank, file, needs_epoch);
         sim_note(world, "stream %u goes on after seq %lu", rank->stream_number, file->seq);
         if (file->is_spoilt) {

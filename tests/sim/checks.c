@@ -30,11 +30,9 @@ static const struct sim_batch *batch_at(const struct sim_world *world, struct si
 static void follow_story(struct sim_rank *rank)
 {
     struct kvb_heartbeat beat;
-    uint64_t epoch = 0;
 
     kvb_stream_heartbeat(rank->served.stream, &beat);
-    memcpy(&epoch, beat.epoch.bytes, sizeof epoch);
-    if (epoch != rank->story.epoch) {
+    if (!sim_story_is_of(&rank->story, &beat.epoch)) {
         sim_story_open(&rank->story, &beat.epoch, beat.epoch_first_id);
     }
     sim_story_take(&rank->story, &rank->served.output.events);

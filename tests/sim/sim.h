@@ -388,7 +388,6 @@ struct sim_world {
 
     bool is_repairable; /* no fault is injected that a replay does not repair */
     enum kvb_profile profile;
-    enum kvb_clear clear;
     enum kvb_reannounce reannounce;
     uint64_t down_clear_ms;
     size_t log_blocks;
@@ -509,7 +508,6 @@ void sim_disk_crash(struct sim_world *world, const struct sim_rank *rank);
 void sim_spoil_file(struct sim_world *world, size_t stream, uint64_t rng);
 void sim_restore(struct sim_world *world, struct sim_rank *rank);
 void sim_save(struct sim_world *world, struct sim_rank *rank);
-bool sim_is_saving(struct sim_world *world, const struct sim_rank *rank);
 void sim_save_all(struct sim_world *world, struct sim_rank *rank);
 void sim_void_checkpoint(struct sim_world *world, struct sim_rank *rank);
 void sim_telling_epoch(struct sim_world *world, struct sim_rank *rank, const kvb_epoch *epoch);
@@ -558,6 +556,7 @@ void sim_story_take(struct sim_story *story, const struct kvb_router_batch *even
  * since then. */
 void sim_story_restore(
     struct sim_story *story, const struct kvb_stream *stream, bool is_same_epoch);
+bool sim_story_is_of(const struct sim_story *story, const kvb_epoch *epoch);
 void sim_story_open(struct sim_story *story, const kvb_epoch *epoch, uint64_t first_id);
 bool sim_story_sum(
     const struct sim_story *story, const kvb_epoch *epoch, uint64_t event_id, uint64_t *out_sum);

@@ -76,6 +76,11 @@ static void hold(struct sim_story *story, uint64_t block, bool is_held)
     }
 }
 
+bool sim_story_is_of(const struct sim_story *story, const kvb_epoch *epoch)
+{
+    return story->epoch == short_epoch(epoch);
+}
+
 void sim_story_open(struct sim_story *story, const kvb_epoch *epoch, uint64_t first_id)
 {
     story->epoch = short_epoch(epoch);

@@ -75,9 +75,6 @@ static void draw_world(struct sim_world *world, uint64_t *rng)
     world->bridge_count = 1 + kvb_random_below(rng, sim_bridges);
     world->aggregator_count = 1 + kvb_random_below(rng, sim_aggregators);
     world->profile = (enum kvb_profile)kvb_random_below(rng, KVB_PROFILE_COUNT);
-    world->clear = world->profile == KVB_PROFILE_JSON && kvb_random_below(rng, 3) == 0
-                       ? KVB_CLEAR_REMOVED
-                       : KVB_CLEAR_EVENT;
     world->reannounce = (enum kvb_reannounce)kvb_random_below(rng, KVB_REANNOUNCE_COUNT);
     world->down_clear_ms = kvb_random_below(rng, 3) * 500;
     world->log_blocks = kvb_random_below(rng, 2) ? 4096 : 1 + kvb_random_below(rng, 60);

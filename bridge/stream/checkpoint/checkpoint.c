@@ -110,20 +110,6 @@ static kvb_status put_checkpoint_head(struct kvb_checkpoint_save *save, struct k
     return end_section(save, section_head, 1, at, out);
 }
 
-static kvb_status put_names(struct kvb_checkpoint_save *save, size_t count, struct kvb_buf *out)
-{
-    size_t at = 0;
-
-    KVB_TRY(begin_section(out, &at));
-    KVB_TRY(kvb_buf_reserve(out, count * name_bytes));
-    for (size_t i = 0; i < count; i++) {
-        kvb_le_put_u64(
-            out->data + out->len, kvb_advertised_at(save->advertised, save->next_name++).value);
-        out->len += name_bytes;
-    }
-    return end_section(save, section_names, count, at, out);
-}
-
 static kvb_status
 put_entries(struct kvb_checkpoint_save *save, size_t max_entries, struct kvb_buf *out)
 {
@@ -230,15 +216,13 @@ static bool is_worth_it(const struct kvb_stream *stream)
     return stream->has_last && stream->options.has_replay && !stream->unfinished.is_there;
 }
 
-kvb_status kvb_checkpoint_save_begin(
-    struct kvb_checkpoint_save *save, struct kvb_stream *stream,
-    const struct kvb_advertised_names *advertised)
+kvb_status kvb_checkpoint_save_begin(struct kvb_checkpoint_save *save, struct kvb_stream *stream)
 {
     if (!is_worth_it(stream)) {
         return KVB_NOT_FOUND;
     }
     KVB_TRY(kvb_mirror_watch(stream->mirror));
-    *save = (struct kvb_checkpoint_save){ .stream = stream, .advertised = advertised };
+    *save = (struct kvb_checkpoint_save){ .stream = stream };
     return KVB_OK;
 }
 
@@ -250,25 +234,10 @@ void kvb_checkpoint_save_end(struct kvb_checkpoint_save *save)
     *save = (struct kvb_checkpoint_save){ 0 };
 }
 
-static kvb_status
-put_next_names(struct kvb_checkpoint_save *save, size_t *room, struct kvb_buf *out)
-{
-    const size_t names =
-        save->advertised ? kvb_advertised_count(save->advertised) - save->next_name : 0;
-    const size_t count = names < *room ? names : *room;
-
-    if (count > 0) {
-        KVB_TRY(put_names(save, count, out));
-    }
-    *room -= count;
-    return KVB_OK;
-}
-
 kvb_status kvb_checkpoint_save_step(
     struct kvb_checkpoint_save *save, size_t max_items, struct kvb_buf *out, bool *out_is_done)
 {
     const bool is_first = save->chain == 0;
-    size_t room = max_items;
     size_t changed = 0;
 
     KVB_TRY(kvb_mirror_changed(save->stream->mirror, &changed));
@@ -278,10 +247,9 @@ kvb_status kvb_checkpoint_save_step(
     if (is_first) {
         KVB_TRY(put_checkpoint_head(save, out));
     }
-    KVB_TRY(put_next_names(save, &room, out));
-    const bool is_last = changed <= room;
-    if (room > 0 && changed > 0) {
-        KVB_TRY(put_entries(save, room, out));
+    const bool is_last = changed <= max_items;
+    if (changed > 0) {
+        KVB_TRY(put_entries(save, max_items, out));
     }
     if (is_last) {
         KVB_TRY(put_state(save, out));

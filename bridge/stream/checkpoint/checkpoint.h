@@ -2,7 +2,6 @@
 
 #include "core/buf.h"
 #include "core/status.h"
-#include "stream/advertised_names.h"
 #include "stream/stream.h"
 
 #include <stdbool.h>
@@ -12,7 +11,6 @@
 /* A checkpoint: one stream as bytes.  A restarted bridge continues the stream from it.
  *
  *     head      identifies the stream and its configuration by a hash for each key
- *     names     block names that readers which do not know `cleared` may hold; optional
  *     entries   of the mirror; a later entry replaces an earlier one of the same block
  *     state     newest sequence number, fingerprints, epoch, newest event id, sums
  *
@@ -41,9 +39,6 @@ enum { kvb_checkpoint_format = 7, kvb_checkpoint_step_items = 16384 };
 /* A save in progress.  {0} is a save that has ended. */
 struct kvb_checkpoint_save {
     struct kvb_stream *stream; /* borrowed; NULL: no save in progress */
-    const struct kvb_advertised_names
-        *advertised; /* borrowed, or NULL; must not lose names during the save */
-    size_t next_name;
     size_t place;
     uint64_t chain; /* the seed of the next section's hash */
 };
@@ -52,14 +47,11 @@ struct kvb_checkpoint_save {
  * KVB_NOT_FOUND  there is nothing to save: no batch was applied yet, the engine has no replay that
  *                could prove the list, or a batch is half applied
  * KVB_NO_MEMORY */
-kvb_status kvb_checkpoint_save_begin(
-    struct kvb_checkpoint_save *save, struct kvb_stream *stream,
-    const struct kvb_advertised_names *advertised);
+kvb_status kvb_checkpoint_save_begin(struct kvb_checkpoint_save *save, struct kvb_stream *stream);
 
-/* Appends the next sections, with at most max_items (1 .. kvb_checkpoint_step_items) names and
- * entries.  *out_is_done: the checkpoint is complete, and equals the stream now.
- * KVB_CLOSED     the stream was cleared since the save began, or a batch is half applied: end this
- *                save and begin another
+/* Appends the next sections, with at most max_items (1 .. kvb_checkpoint_step_items) entries.
+ * *out_is_done: the checkpoint is complete, and equals the stream now. KVB_CLOSED     the stream
+ * was cleared since the save began, or a batch is half applied: end this save and begin another
  * KVB_TOO_LARGE, KVB_NO_MEMORY  no room in out */
 kvb_status kvb_checkpoint_save_step(
     struct kvb_checkpoint_save *save, size_t max_items, struct kvb_buf *out, bool *out_is_done);
@@ -98,12 +90,9 @@ struct kvb_checkpoint_refusal {
     struct kvb_detail keys;
 };
 
-/* Restores into a stream that was just made with the options of the saved one.  `advertised` may be
- * NULL.  *out_needs_epoch: the stream must not continue the old epoch; the caller opens another
- * one.
- * KVB_BAD_INPUT  the checkpoint is refused.  *out_refusal says why.  The stream is as it was.
- *                `advertised` may contain more names than before, which is harmless. */
+/* Restores into a stream that was just made with the options of the saved one.  *out_needs_epoch:
+ * the stream must not continue the old epoch; the caller opens another one. KVB_BAD_INPUT  the
+ * checkpoint is refused.  *out_refusal says why.  The stream is as it was. */
 kvb_status kvb_stream_restore(
-    struct kvb_stream *stream, struct kvb_advertised_names *advertised,
-    const struct kvb_checkpoint_source *source, bool *out_needs_epoch,
+    struct kvb_stream *stream, const struct kvb_checkpoint_source *source, bool *out_needs_epoch,
     struct kvb_checkpoint_refusal *out_refusal);

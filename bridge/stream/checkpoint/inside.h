@@ -9,7 +9,6 @@
 /* Kinds of sections.  Each begins with the bytes "KVB" and the number of the kind. */
 enum section_kind {
     section_head = 0x0142564b,
-    section_names = 0x0242564b,
     section_entries = 0x0342564b,
     section_state = 0x0442564b
 };
@@ -39,8 +38,7 @@ enum checkpoint_key {
 enum {
     section_header_bytes = 16,
     section_hash_bytes = 16,
-    head_bytes = 8 * checkpoint_keys, /* for each key a number, or the hash of a text */
-    name_bytes = 8
+    head_bytes = 8 * checkpoint_keys /* for each key a number, or the hash of a text */
 };
 
 enum state_flag {

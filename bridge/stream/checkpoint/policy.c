@@ -88,14 +88,13 @@ bool kvb_checkpoint_is_due(
 
 kvb_status kvb_checkpoint_begin(
     struct kvb_checkpoint_maker *maker, struct kvb_checkpoint_policy *policy,
-    struct kvb_stream *stream, const struct kvb_advertised_names *advertised, uint64_t now_ns,
-    uint64_t period_ns)
+    struct kvb_stream *stream, uint64_t now_ns, uint64_t period_ns)
 {
     if (!kvb_checkpoint_is_due(policy, stream, now_ns)) {
         return KVB_NOT_FOUND;
     }
     policy->next_ns = now_ns + period_ns;
-    KVB_TRY(kvb_checkpoint_save_begin(&maker->save, stream, advertised));
+    KVB_TRY(kvb_checkpoint_save_begin(&maker->save, stream));
     maker->stage = KVB_CHECKPOINT_MAKING;
     maker->policy = policy;
     maker->is_first_part = true;

@@ -3,7 +3,6 @@
 #include "core/buf.h"
 #include "core/status.h"
 #include "model/stream.h"
-#include "stream/advertised_names.h"
 #include "stream/checkpoint/checkpoint.h"
 #include "stream/stream.h"
 
@@ -90,8 +89,7 @@ bool kvb_checkpoint_is_due(
  * KVB_NO_MEMORY */
 kvb_status kvb_checkpoint_begin(
     struct kvb_checkpoint_maker *maker, struct kvb_checkpoint_policy *policy,
-    struct kvb_stream *stream, const struct kvb_advertised_names *advertised, uint64_t now_ns,
-    uint64_t period_ns);
+    struct kvb_stream *stream, uint64_t now_ns, uint64_t period_ns);
 
 struct kvb_checkpoint_progress {
     bool is_first;

@@ -17,7 +17,6 @@ struct section {
 
 struct restore {
     struct kvb_stream *stream;
-    struct kvb_advertised_names *advertised;
     const struct kvb_checkpoint_source *source;
     struct kvb_buf bytes; /* owned: the current section */
     uint64_t chain;
@@ -82,9 +81,9 @@ static kvb_status next_section(struct restore *restore, struct section *section)
 
     section->kind = kvb_le_get_u32(header);
     section->count = kvb_le_get_u32(header + 8);
-    if (section->kind < section_head || section->kind > section_state ||
-        (section->kind - section_head) % (section_names - section_head) != 0 ||
-        bytes > kvb_max_checkpoint_section_bytes) {
+    const bool is_known = section->kind == section_head || section->kind == section_entries ||
+                          section->kind == section_state;
+    if (!is_known || bytes > kvb_max_checkpoint_section_bytes) {
         return refuse_checkpoint(restore, KVB_CHECKPOINT_CORRUPT);
     }
     if (kvb_le_get_u32(header + 4) != kvb_checkpoint_format) {
@@ -124,18 +123,6 @@ static kvb_status take_head(struct restore *restore)
     }
     return restore->refusal.keys.text[0] ? refuse_checkpoint(restore, KVB_CHECKPOINT_FOREIGN)
                                          : KVB_OK;
-}
-
-static kvb_status take_names(struct restore *restore, const struct section *section)
-{
-    if (section->payload.len != section->count * name_bytes) {
-        return refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
-    }
-    for (size_t i = 0; restore->advertised && i < section->count; i++) {
-        const kvb_block_hash block = { kvb_le_get_u64(section->payload.data + i * name_bytes) };
-        KVB_TRY(classify_restore_status(restore, kvb_advertised_add(restore->advertised, block)));
-    }
-    return KVB_OK;
 }
 
 static kvb_status take_entries(struct restore *restore, const struct section *section)
@@ -285,9 +272,6 @@ static kvb_status take_sections(struct restore *restore)
     for (;;) {
         KVB_TRY(next_section(restore, &section));
         switch (section.kind) {
-        case section_names:
-            KVB_TRY(take_names(restore, &section));
-            break;
         case section_entries:
             KVB_TRY(take_entries(restore, &section));
             break;
@@ -312,11 +296,10 @@ static void undo(struct kvb_stream *stream)
 }
 
 kvb_status kvb_stream_restore(
-    struct kvb_stream *stream, struct kvb_advertised_names *advertised,
-    const struct kvb_checkpoint_source *source, bool *out_needs_epoch,
+    struct kvb_stream *stream, const struct kvb_checkpoint_source *source, bool *out_needs_epoch,
     struct kvb_checkpoint_refusal *out_refusal)
 {
-    struct restore restore = { .stream = stream, .advertised = advertised, .source = source };
+    struct restore restore = { .stream = stream, .source = source };
 
     kvb_buf_init(
         &restore.bytes,

@@ -26,15 +26,12 @@ static void note(char what)
 /* The linker's names. NOLINTBEGIN(bugprone-*,cert-*,readability-*) */
 kvb_status __wrap_kvb_checkpoint_begin(
     struct kvb_checkpoint_maker *maker, struct kvb_checkpoint_policy *policy,
-    struct kvb_stream *stream, const struct kvb_advertised_names *advertised, uint64_t now_ns,
-    uint64_t period_ns);
+    struct kvb_stream *stream, uint64_t now_ns, uint64_t period_ns);
 kvb_status __wrap_kvb_checkpoint_begin(
     struct kvb_checkpoint_maker *maker, struct kvb_checkpoint_policy *policy,
-    struct kvb_stream *stream, const struct kvb_advertised_names *advertised, uint64_t now_ns,
-    uint64_t period_ns)
+    struct kvb_stream *stream, uint64_t now_ns, uint64_t period_ns)
 {
     (void)stream;
-    (void)advertised;
     (void)now_ns;
     (void)period_ns;
     script.looks++;

@@ -40,7 +40,6 @@ static void missing_keys_have_the_documented_defaults(void **state)
     assert_string_equal(config.publish.endpoint_name, "generate");
     assert_int_equal(config.publish.profile, KVB_PROFILE_JSON);
     assert_int_equal(config.publish.hashes, KVB_HASHES_CANONICAL);
-    assert_int_equal(config.publish.clear, KVB_CLEAR_EVENT);
     assert_int_equal(config.publish.tiers, KVB_PUBLISH_DEVICE);
     assert_false(config.workers[0].store);
     assert_int_equal(config.publish.copies, KVB_COPIES_INTERVAL);

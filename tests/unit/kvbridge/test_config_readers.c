@@ -99,20 +99,6 @@ static void all_tiers_are_published_to_readers_that_know_them(void **state)
             kvb_published_lists(&config), rows[i].is_all ? all : window | 1U << KVB_TIER_DEVICE);
         kvb_bridge_config_done(&config);
     }
-    assert_wrong(
-        TIERS("tiers = \"all\"; clear = \"removed\";") "workers = (" WORKER(
-            "1", "events = \"tcp://h:1\";") ");",
-        "1: publish.tiers: \"all\" is for readers that know tiers");
-}
-
-static void only_json_writes_a_clear_as_removals(void **state)
-{
-    (void)state;
-    assert_wrong(
-        "publish = { namespace = \"n\"; component = \"c\"; profile = \"protobuf\";\n"
-        "clear = \"removed\"; };\n"
-        "workers = (" WORKER("1", "events = \"tcp://h:1\";") ");",
-        "2: publish.clear: \"removed\" is for readers of json");
 }
 
 #define REFRESHED(more)                                                                            \
@@ -174,7 +160,6 @@ int main(void)
         cmocka_unit_test(warns_of_ranks_that_share_an_id_if_readers_may_ignore_ranks),
         cmocka_unit_test(warns_of_a_store_of_which_nothing_is_published),
         cmocka_unit_test(all_tiers_are_published_to_readers_that_know_them),
-        cmocka_unit_test(only_json_writes_a_clear_as_removals),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -300,10 +300,9 @@ static void add_random_event(struct world *world)
 
 static void announce(struct world *world)
 {
-    const struct kvb_stream_telling telling = { .opening = KVB_OPENING_CLEARED,
-                                                .max_chunk_blocks = 8,
-                                                .visit = send_events,
-                                                .context = world };
+    const struct kvb_stream_telling telling = {
+        .opens_epoch = true, .max_chunk_blocks = 8, .visit = send_events, .context = world
+    };
 
     kvb_stream_open_epoch(world->stream, world->now_ns / 1000, false);
     assert_ok(kvb_stream_publish(world->stream, &telling));

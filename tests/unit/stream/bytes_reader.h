@@ -26,13 +26,12 @@ static inline kvb_status read_bytes(void *context, void *to, size_t bytes)
 }
 
 /* Makes a whole checkpoint at once.  Errors as kvb_checkpoint_save_step(). */
-static inline kvb_status save_stream(
-    struct kvb_stream *stream, const struct kvb_advertised_names *advertised, struct kvb_buf *out)
+static inline kvb_status save_stream(struct kvb_stream *stream, struct kvb_buf *out)
 {
     struct kvb_checkpoint_save save = { 0 };
     bool is_done = false;
 
-    KVB_TRY(kvb_checkpoint_save_begin(&save, stream, advertised));
+    KVB_TRY(kvb_checkpoint_save_begin(&save, stream));
     kvb_status status = KVB_OK;
     while (status == KVB_OK && !is_done) {
         status = kvb_checkpoint_save_step(&save, kvb_checkpoint_step_items, out, &is_done);

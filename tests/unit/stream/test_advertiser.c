@@ -17,58 +17,44 @@ struct scene {
     struct kvb_advertiser_input input;
     uint64_t held[64]; /* received by the reader */
     size_t held_count;
-    size_t batches, flushes, clears, openings, beats;
-    struct kvb_heartbeat opening;
+    size_t batches, flushes, clears;
     bool is_failing; /* NATS refuses messages */
     bool is_late;    /* NATS reports an error but delivers the message */
 };
 
 static struct kvb_advertiser_options
-options_of(enum kvb_profile profile, enum kvb_clear clear, enum kvb_reannounce reannounce)
+options_of(enum kvb_profile profile, enum kvb_reannounce reannounce)
 {
     return (struct kvb_advertiser_options){ .profile = profile,
-                                            .clear = clear,
                                             .reannounce = reannounce,
                                             .down_clear_ns = 10 * s,
                                             .heartbeat_ns = s,
-                                            .max_chunk_blocks = 2,
-                                            .max_names = 64,
-                                            .hash_key = 1 };
+                                            .max_chunk_blocks = 2 };
 }
 
 static void begin(struct scene *scene, const struct kvb_advertiser_options *options)
 {
     memset(scene, 0, sizeof *scene);
     begin_exact(&scene->world, 3);
-    assert_ok(kvb_advertiser_init(&scene->advertiser, options, scene->world.stream));
+    kvb_advertiser_init(&scene->advertiser, options, scene->world.stream);
     scene->input = (struct kvb_advertiser_input){ .now_ns = 100 * s, .is_proven = true };
 }
 
 static void begin_json(struct scene *scene)
 {
-    const struct kvb_advertiser_options options =
-        options_of(KVB_PROFILE_JSON, KVB_CLEAR_EVENT, KVB_REANNOUNCE_AUTO);
-    begin(scene, &options);
-}
-
-/* Readers that do not understand `cleared`. */
-static void begin_removing(struct scene *scene)
-{
-    const struct kvb_advertiser_options options =
-        options_of(KVB_PROFILE_JSON, KVB_CLEAR_REMOVED, KVB_REANNOUNCE_AUTO);
+    const struct kvb_advertiser_options options = options_of(KVB_PROFILE_JSON, KVB_REANNOUNCE_AUTO);
     begin(scene, &options);
 }
 
 static void begin_protobuf(struct scene *scene)
 {
     const struct kvb_advertiser_options options =
-        options_of(KVB_PROFILE_PROTOBUF, KVB_CLEAR_EVENT, KVB_REANNOUNCE_AUTO);
+        options_of(KVB_PROFILE_PROTOBUF, KVB_REANNOUNCE_AUTO);
     begin(scene, &options);
 }
 
 static void end(struct scene *scene)
 {
-    kvb_advertiser_done(&scene->advertiser);
     stream_world_end(&scene->world);
 }
 
@@ -130,22 +116,9 @@ static kvb_status flush(void *context)
     return scene->is_failing ? KVB_IO : KVB_OK;
 }
 
-static void open_epoch(void *context, const struct kvb_heartbeat *beat)
-{
-    struct scene *scene = context;
-
-    scene->openings++;
-    if (beat) {
-        scene->beats++;
-        scene->opening = *beat;
-    }
-}
-
 static struct kvb_advertiser_port port_of(struct scene *scene)
 {
-    return (struct kvb_advertiser_port){
-        .publish = take, .flush = flush, .open = open_epoch, .context = scene
-    };
+    return (struct kvb_advertiser_port){ .publish = take, .flush = flush, .context = scene };
 }
 
 /* ---- Driving the advertiser ---- */
@@ -175,8 +148,7 @@ static bool publish_step(struct scene *scene)
 {
     const struct kvb_advertiser_port port = port_of(scene);
 
-    return kvb_advertiser_step(
-        &scene->advertiser, &scene->world.output.events, &port, scene->input.now_ns);
+    return kvb_advertiser_step(&scene->advertiser, &scene->world.output.events, &port);
 }
 
 static bool store(struct scene *scene, uint64_t seq)
@@ -264,8 +236,6 @@ static void a_new_stream_is_announced_once_and_holds_all(void **state)
 
     begin_advertised(&scene);
     assert_int_equal(scene.clears, 1);
-    assert_int_equal(scene.openings, 1);
-    assert_int_equal(scene.beats, 0);
     assert_true(reader_holds_all(&scene));
     assert_int_equal(scene.flushes, scene.batches); /* each chunk is published at once */
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
@@ -364,11 +334,10 @@ static void steps_are_published_to_readers_that_know_what_was_before(void **stat
 
     for (int at = 0; at < KVB_ADVERTISER_STATE_COUNT; at++) {
         struct scene scene;
-        begin_removing(&scene);
+        begin_json(&scene);
         scene.advertiser.state = (enum kvb_advertiser_state)at;
         assert_false(store(&scene, 3));
         assert_int_equal(scene.batches, published[at]);
-        assert_int_equal(kvb_advertised_count(scene.advertiser.advertised), 1); /* in both cases */
         end(&scene);
     }
 }
@@ -387,7 +356,7 @@ static void a_step_that_may_be_lost_leaves_a_gap(void **state)
     kvb_advertiser_flush(&scene.advertiser, &port);
     assert_int_equal(scene.advertiser.state, KVB_ADVERTISED_GAP);
     scene.advertiser.state = KVB_ADVERTISED;
-    kvb_advertiser_publish(&scene.advertiser, &scene.world.output.events, &port, 1);
+    kvb_advertiser_publish(&scene.advertiser, &scene.world.output.events, &port);
     assert_int_equal(scene.advertiser.state, KVB_ADVERTISED_GAP);
     end(&scene);
 }
@@ -402,41 +371,6 @@ static void a_clear_is_published_and_shown_to_siblings(void **state)
     assert_int_equal(scene.clears, 2);
     assert_int_equal(scene.held_count, 0);
     assert_int_equal(scene.advertiser.state, KVB_ADVERTISED);
-    end(&scene);
-}
-
-static void a_clear_is_published_as_removals_if_readers_do_not_understand_it(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin_removing(&scene);
-    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
-    assert_int_equal(scene.held_count, 3);
-    assert_false(clear(&scene, 3));
-    assert_int_equal(scene.held_count, 3);
-    assert_int_equal(scene.advertiser.state, KVB_UNADVERTISED);
-    assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE); /* without waiting */
-    assert_int_equal(scene.held_count, 0);
-    assert_int_equal(scene.clears, 0);
-    end(&scene);
-}
-
-static void removals_that_open_an_epoch_follow_a_heartbeat_without_blocks(void **state)
-{
-    (void)state;
-    struct scene scene;
-    struct kvb_heartbeat beat;
-
-    begin_removing(&scene);
-    (void)turn(&scene);
-    kvb_stream_heartbeat(scene.world.stream, &beat);
-    assert_int_equal(scene.beats, 1);
-    assert_int_equal(scene.opening.state, KVB_STREAM_SYNCING);
-    assert_int_equal(scene.opening.reason, KVB_REASON_REPLAYING);
-    assert_int_equal(scene.opening.tiers[KVB_TIER_DEVICE].blocks, 0);
-    assert_memory_equal(&scene.opening.epoch, &beat.epoch, sizeof beat.epoch);
-    assert_true(scene.opening.last_id < beat.epoch_first_id);
     end(&scene);
 }
 
@@ -471,7 +405,7 @@ static void after_a_loss_readers_of_json_are_sent_everything_when_they_are_back(
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
     scene.input.now_ns += s;
     assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
-    assert_int_equal(scene.openings, 2);
+    assert_int_equal(scene.clears, 2);
     end(&scene);
 }
 
@@ -490,7 +424,7 @@ static void readers_that_request_missing_events_are_sent_a_heartbeat_only(void *
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
     assert_int_equal(scene.advertiser.state, KVB_ADVERTISED);
     assert_true(kvb_advertiser_takes_beat(&scene.advertiser, scene.input.now_ns));
-    assert_int_equal(scene.openings, 1);
+    assert_int_equal(scene.clears, 1);
     end(&scene);
 }
 
@@ -504,7 +438,7 @@ static void a_loss_that_no_gap_of_ids_shows_needs_a_new_epoch(void **state)
     kvb_advertiser_void(&scene.advertiser);
     scene.input.now_ns += s;
     assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
-    assert_int_equal(scene.openings, 2);
+    assert_int_equal(scene.clears, 2);
     end(&scene);
 }
 
@@ -537,7 +471,6 @@ static void a_sibling_of_a_cleared_rank_is_republished_in_its_epoch(void **state
     scene.held_count = 0; /* the reader ignores ranks */
     kvb_advertiser_sibling_cleared(&scene.advertiser);
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REPUBLISH);
-    assert_int_equal(scene.openings, 1);
     assert_int_equal(scene.clears, 1);
     assert_true(reader_holds_all(&scene));
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
@@ -583,7 +516,7 @@ static void republishing_that_fails_leaves_a_gap(void **state)
     end(&scene);
 }
 
-/* ---- Goodbye, heartbeats, names ---- */
+/* ---- Goodbye, heartbeats ---- */
 
 static void a_goodbye_withdraws_what_readers_of_json_hold(void **state)
 {
@@ -646,29 +579,6 @@ static void a_heartbeat_that_was_not_sent_stays_due(void **state)
     end(&scene);
 }
 
-static void names_stay_while_a_checkpoint_is_made(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin_removing(&scene);
-    (void)turn(&scene);
-    kvb_router_batch_reset(&scene.world.output.events);
-    assert_ok(kvb_router_batch_add_event(
-        &scene.world.output.events, &(struct kvb_router_event){ .kind = KVB_ROUTER_REMOVED }));
-    assert_ok(
-        kvb_router_batch_add_block(&scene.world.output.events, root(1), (kvb_tokens_hash){ 0 }));
-    (void)publish_step(&scene);
-    scene.input.now_ns += 2 * kvb_advertised_leave_ns;
-    scene.input.is_saving = true;
-    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
-    assert_int_equal(kvb_advertised_count(scene.advertiser.advertised), 3);
-    scene.input.is_saving = false;
-    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
-    assert_int_equal(kvb_advertised_count(scene.advertiser.advertised), 2);
-    end(&scene);
-}
-
 /* ---- Random ---- */
 
 /* Whatever is lost, late or cleared: a reader of an ADVERTISED stream holds what the stream holds.
@@ -680,7 +590,7 @@ static void a_reader_of_an_advertised_stream_holds_the_same(void **state)
     for (uint64_t seed = 1; seed <= 300; seed++) {
         struct scene scene;
         uint64_t random = seed;
-        seed % 2 ? begin_removing(&scene) : begin_json(&scene);
+        begin_json(&scene);
         for (uint64_t seq = 3; seq < 40; seq++) {
             scene.is_failing = kvb_random_below(&random, 4) == 0;
             scene.is_late = kvb_random_below(&random, 2) == 0;
@@ -711,8 +621,6 @@ int main(void)
         cmocka_unit_test(steps_are_published_to_readers_that_know_what_was_before),
         cmocka_unit_test(a_step_that_may_be_lost_leaves_a_gap),
         cmocka_unit_test(a_clear_is_published_and_shown_to_siblings),
-        cmocka_unit_test(a_clear_is_published_as_removals_if_readers_do_not_understand_it),
-        cmocka_unit_test(removals_that_open_an_epoch_follow_a_heartbeat_without_blocks),
         cmocka_unit_test(an_announcement_that_fails_is_made_again_later),
         cmocka_unit_test(after_a_loss_readers_of_json_are_sent_everything_when_they_are_back),
         cmocka_unit_test(readers_that_request_missing_events_are_sent_a_heartbeat_only),
@@ -725,7 +633,6 @@ int main(void)
         cmocka_unit_test(a_goodbye_withdraws_what_readers_of_json_hold),
         cmocka_unit_test(heartbeats_are_sent_every_period_on_changes_and_soon_after_an_answer),
         cmocka_unit_test(a_heartbeat_that_was_not_sent_stays_due),
-        cmocka_unit_test(names_stay_while_a_checkpoint_is_made),
         cmocka_unit_test(a_reader_of_an_advertised_stream_holds_the_same),
     };
 

@@ -21,7 +21,7 @@ static bool restart_from(struct stream_world *world, const struct kvb_buf *bytes
     options.seed[0] = 'n'; /* random, and never that of the last process */
     kvb_stream_free(world->stream);
     assert_ok(kvb_stream_new(&options, &world->stream));
-    assert_ok(restore_from(world->stream, NULL, bytes->data, bytes->len, &needs_epoch, &cause));
+    assert_ok(restore_from(world->stream, bytes->data, bytes->len, &needs_epoch, &cause));
     return needs_epoch;
 }
 
@@ -222,36 +222,6 @@ static void a_withdrawn_stream_is_announced_anew(void **state)
     stream_world_end(&world);
 }
 
-static void names_that_readers_hold_are_restored(void **state)
-{
-    (void)state;
-    struct stream_world world;
-    struct kvb_advertised_names *advertised = NULL;
-    struct kvb_advertised_names *again = NULL;
-    struct kvb_buf bytes;
-    bool needs_epoch = false;
-    enum kvb_checkpoint_rejection cause = KVB_CHECKPOINT_FLAW_COUNT;
-
-    begin_exact(&world, 3);
-    assert_ok(kvb_advertised_new(100, 1, &advertised));
-    assert_ok(kvb_advertised_new(100, 1, &again));
-    for (uint64_t name = 1; name <= 40; name++) {
-        assert_ok(kvb_advertised_add(advertised, (kvb_block_hash){ name }));
-    }
-    kvb_buf_init(&bytes, 1 << 20);
-    assert_ok(save_stream(world.stream, advertised, &bytes));
-    const struct kvb_stream_options options = stream_world_options(true);
-    kvb_stream_free(world.stream);
-    assert_ok(kvb_stream_new(&options, &world.stream));
-    assert_ok(restore_from(world.stream, again, bytes.data, bytes.len, &needs_epoch, &cause));
-    assert_int_equal(kvb_advertised_count(again), 40);
-    assert_int_equal(kvb_advertised_at(again, 39).value, 40);
-    kvb_advertised_free(advertised);
-    kvb_advertised_free(again);
-    kvb_buf_done(&bytes);
-    stream_world_end(&world);
-}
-
 /* ---- The same batches, the same events ---- */
 
 static void remove_one(struct stream_world *world, uint64_t seq, enum kvb_stream_input_kind kind)
@@ -297,12 +267,12 @@ static void there_is_nothing_to_save_before_the_first_batch_or_without_replays(v
 
     kvb_buf_init(&bytes, 1 << 20);
     stream_world_begin(&world, true);
-    assert_int_equal(save_stream(world.stream, NULL, &bytes), KVB_NOT_FOUND);
+    assert_int_equal(save_stream(world.stream, &bytes), KVB_NOT_FOUND);
     stream_world_end(&world);
     stream_world_begin(&world, false);
     give(&world, KVB_INPUT_UP);
     live(&world, 0, first_incarnation, 1);
-    assert_int_equal(save_stream(world.stream, NULL, &bytes), KVB_NOT_FOUND);
+    assert_int_equal(save_stream(world.stream, &bytes), KVB_NOT_FOUND);
     stream_world_end(&world);
     kvb_buf_done(&bytes);
 }
@@ -317,7 +287,7 @@ static void a_clear_in_the_middle_ends_the_save(void **state)
 
     kvb_buf_init(&bytes, 1 << 20);
     begin_exact(&world, 50);
-    assert_ok(kvb_checkpoint_save_begin(&save, world.stream, NULL));
+    assert_ok(kvb_checkpoint_save_begin(&save, world.stream));
     assert_ok(kvb_checkpoint_save_step(&save, 10, &bytes, &is_done));
     assert_false(is_done);
     add_cleared(&world.batch);
@@ -339,7 +309,7 @@ static void no_step_exceeds_its_limit(void **state)
 
     kvb_buf_init(&bytes, 1 << 20);
     begin_exact(&world, 100);
-    assert_ok(kvb_checkpoint_save_begin(&save, world.stream, NULL));
+    assert_ok(kvb_checkpoint_save_begin(&save, world.stream));
     for (; !is_done; steps++) {
         kvb_buf_reset(&bytes);
         assert_ok(kvb_checkpoint_save_step(&save, 10, &bytes, &is_done));
@@ -365,7 +335,7 @@ static void survives_every_failed_allocation(void **state)
         assert_true(n < 100);
         kvb_buf_init(&bytes, 1 << 20);
         fail_alloc_after(n);
-        status = save_stream(world.stream, NULL, &bytes);
+        status = save_stream(world.stream, &bytes);
         fail_alloc_after(-1);
         assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
         if (status != KVB_OK) {
@@ -379,7 +349,7 @@ static void survives_every_failed_allocation(void **state)
     for (long n = 0; status != KVB_OK; n++) {
         assert_true(n < 100);
         fail_alloc_after(n);
-        status = restore_from(world.stream, NULL, bytes.data, bytes.len, &needs_epoch, &cause);
+        status = restore_from(world.stream, bytes.data, bytes.len, &needs_epoch, &cause);
         fail_alloc_after(-1);
         assert_true(status == KVB_OK || cause == KVB_CHECKPOINT_NO_MEMORY);
     }
@@ -400,7 +370,6 @@ int main(void)
         cmocka_unit_test(a_known_batch_is_still_distinguished_from_another_of_its_number),
         cmocka_unit_test(waiting_children_need_a_new_epoch),
         cmocka_unit_test(a_withdrawn_stream_is_announced_anew),
-        cmocka_unit_test(names_that_readers_hold_are_restored),
         cmocka_unit_test(queued_batches_give_the_same_events_as_single_ones),
         cmocka_unit_test(there_is_nothing_to_save_before_the_first_batch_or_without_replays),
         cmocka_unit_test(a_clear_in_the_middle_ends_the_save),

@@ -208,8 +208,7 @@ refused(const struct sample *sample, const struct kvb_stream_options *options)
 
     assert_ok(kvb_stream_new(options, &stream));
     assert_int_equal(
-        restore_from(stream, NULL, sample->bytes, sample->len, &needs_epoch, &cause),
-        KVB_BAD_INPUT);
+        restore_from(stream, sample->bytes, sample->len, &needs_epoch, &cause), KVB_BAD_INPUT);
     assert_fresh(stream, options);
     kvb_stream_free(stream);
     return cause;
@@ -354,7 +353,7 @@ static void a_checkpoint_of_another_configuration_is_foreign_and_names_the_keys(
         assert_int_equal(refused(&sample, &options), KVB_CHECKPOINT_FOREIGN);
         assert_ok(kvb_stream_new(&options, &stream));
         assert_int_equal(
-            restore_or_say_why(stream, NULL, sample.bytes, sample.len, &needs_epoch, &refusal),
+            restore_or_say_why(stream, sample.bytes, sample.len, &needs_epoch, &refusal),
             KVB_BAD_INPUT);
         assert_string_equal(refusal.keys.text, rows[i].keys);
         kvb_stream_free(stream);

@@ -40,7 +40,7 @@ static void end(struct scene *scene)
 static kvb_status begin_making(struct scene *scene)
 {
     return kvb_checkpoint_begin(
-        &scene->maker, &scene->policy, scene->world.stream, NULL, scene->now_ns, period_ns);
+        &scene->maker, &scene->policy, scene->world.stream, scene->now_ns, period_ns);
 }
 
 static kvb_status make(struct scene *scene, size_t items, struct kvb_checkpoint_progress *made)

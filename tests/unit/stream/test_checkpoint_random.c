@@ -272,7 +272,7 @@ static void end(struct scene *scene)
 static bool save_meanwhile(struct scene *scene, struct kvb_buf *bytes)
 {
     struct kvb_checkpoint_save save = { 0 };
-    kvb_status status = kvb_checkpoint_save_begin(&save, scene->other.stream, NULL);
+    kvb_status status = kvb_checkpoint_save_begin(&save, scene->other.stream);
     bool is_done = false;
 
     while (status == KVB_OK && !is_done) {
@@ -296,7 +296,7 @@ static bool restore(struct scene *scene, struct copy *copy, const struct kvb_buf
     }
     kvb_stream_free(copy->stream);
     assert_ok(kvb_stream_new(&options, &copy->stream));
-    assert_ok(restore_from(copy->stream, NULL, bytes->data, bytes->len, &needs_epoch, &cause));
+    assert_ok(restore_from(copy->stream, bytes->data, bytes->len, &needs_epoch, &cause));
     return needs_epoch;
 }
 

@@ -2,7 +2,6 @@
 
 #include "batch_maker.h"
 #include "steps.h"
-#include "stream/advertised_names.h"
 #include "stream/mirror/mirror.h"
 
 #include <stdio.h>
@@ -361,20 +360,6 @@ static uint64_t as_keys(const uint64_t *numbers, size_t count, uint64_t secret)
     return world.steps;
 }
 
-static uint64_t advertised_in_order(const uint64_t *numbers, size_t count, uint64_t secret)
-{
-    struct kvb_advertised_names *advertised = NULL;
-
-    assert_ok(kvb_advertised_new(count, secret, &advertised));
-    const uint64_t before = steps_so_far();
-    for (size_t i = 0; i < count; i++) {
-        assert_ok(kvb_advertised_add(advertised, (kvb_block_hash){ numbers[i] }));
-    }
-    const uint64_t steps = steps_so_far() - before;
-    kvb_advertised_free(advertised);
-    return steps;
-}
-
 static void numbers_collide_only_if_the_key_is_known(void **state)
 {
     (void)state;
@@ -382,7 +367,6 @@ static void numbers_collide_only_if_the_key_is_known(void **state)
     assert_keyed(as_names, UINT64_MAX);
     assert_keyed(as_parents, 0);
     assert_keyed(as_keys, 0);
-    assert_keyed(advertised_in_order, 0);
 }
 
 int main(void)

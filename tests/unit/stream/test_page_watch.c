@@ -828,7 +828,7 @@ static void a_checkpoint_keeps_the_findings(void **state)
     enum kvb_checkpoint_rejection cause;
     struct kvb_heartbeat beat;
     assert_ok(kvb_stream_new(&options, &restored));
-    assert_ok(restore_from(restored, NULL, bytes.data, bytes.len, &needs_epoch, &cause));
+    assert_ok(restore_from(restored, bytes.data, bytes.len, &needs_epoch, &cause));
     assert_true(kvb_stream_is_cache_discarded(restored));
     assert_false(kvb_stream_note_misfit(restored));
     assert_false(kvb_stream_note_hidden_pools(restored));

@@ -250,11 +250,10 @@ static bool start_replay(void *context, struct kvb_served *rank, uint64_t from, 
     return !scene->is_unresolved;
 }
 
-static void publish_step(void *context, struct kvb_served *rank, uint64_t now_ns)
+static void publish_step(void *context, struct kvb_served *rank)
 {
     (void)context;
     (void)rank;
-    (void)now_ns;
 }
 
 static void connection_changed(void *context, struct kvb_served *rank, bool is_up)
@@ -406,14 +405,13 @@ static void open_rank(struct scene *scene, struct kvb_served *rank)
                                                        .max_chunk_blocks = 2 };
 
     assert_ok(kvb_stream_new(&options, &rank->stream));
-    assert_ok(kvb_advertiser_init(&rank->advertiser, &advertiser, rank->stream));
+    kvb_advertiser_init(&rank->advertiser, &advertiser, rank->stream);
     kvb_serve_wake(&scene->server, rank);
 }
 
 static void close_rank(struct kvb_served *rank)
 {
     kvb_serve_drop(rank);
-    kvb_advertiser_done(&rank->advertiser);
     kvb_stream_output_done(&rank->output);
     kvb_stream_free(rank->stream);
 }

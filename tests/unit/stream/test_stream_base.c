@@ -528,7 +528,7 @@ static void a_checkpoint_keeps_whether_the_list_was_proven(void **state)
         save_whole(world.stream, &bytes);
         kvb_stream_free(world.stream);
         assert_ok(kvb_stream_new(&options, &world.stream));
-        assert_ok(restore_from(world.stream, NULL, bytes.data, bytes.len, &needs_epoch, &cause));
+        assert_ok(restore_from(world.stream, bytes.data, bytes.len, &needs_epoch, &cause));
         give(&world, KVB_INPUT_UP);
         assert_int_equal(start_wanted_replay(&world), 1);
         replayed(&world, 1, first_incarnation, 2);

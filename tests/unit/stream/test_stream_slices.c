@@ -379,13 +379,13 @@ static void half_a_batch_is_not_applied(void **state)
     assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
     assert_int_equal(newest_seq(&world), 0);
     assert_int_equal(kvb_stream_count(world.stream)->batches_applied, 1);
-    assert_int_equal(kvb_checkpoint_save_begin(&save, world.stream, NULL), KVB_NOT_FOUND);
+    assert_int_equal(kvb_checkpoint_save_begin(&save, world.stream), KVB_NOT_FOUND);
     (void)finish(&world);
     find_live(&world, 1, first_incarnation);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(newest_seq(&world), 1);
     assert_int_equal(world.held_count, 21);
-    assert_ok(kvb_checkpoint_save_begin(&save, world.stream, NULL));
+    assert_ok(kvb_checkpoint_save_begin(&save, world.stream));
     kvb_checkpoint_save_end(&save);
     stream_world_end(&world);
 }
@@ -402,7 +402,7 @@ static void a_save_contains_no_half_of_a_batch(void **state)
     begin_sliced(&world, 10, true);
     give(&world, KVB_INPUT_REPLAY_END);
     live(&world, 0, first_incarnation, 100);
-    assert_ok(kvb_checkpoint_save_begin(&save, world.stream, NULL));
+    assert_ok(kvb_checkpoint_save_begin(&save, world.stream));
     add_roots(&world, 20);
     give_batch(&world, KVB_INPUT_LIVE, 1, first_incarnation, false);
     assert_int_equal(kvb_checkpoint_save_step(&save, 100, &out, &is_done), KVB_CLOSED);

@@ -373,15 +373,11 @@ static kvb_status note_chunk(void *context, const struct kvb_router_batch *chunk
     return KVB_OK;
 }
 
-static void tell(
-    struct stream_world *world, enum kvb_opening opening,
-    const struct kvb_advertised_names *advertised, struct kvb_router_batch *seen)
+static void tell(struct stream_world *world, bool opens_epoch, struct kvb_router_batch *seen)
 {
-    const struct kvb_stream_telling telling = { .opening = opening,
-                                                .advertised = advertised,
-                                                .max_chunk_blocks = 2,
-                                                .visit = note_chunk,
-                                                .context = seen };
+    const struct kvb_stream_telling telling = {
+        .opens_epoch = opens_epoch, .max_chunk_blocks = 2, .visit = note_chunk, .context = seen
+    };
 
     assert_ok(kvb_stream_publish(world->stream, &telling));
 }
@@ -397,7 +393,7 @@ static void an_announcement_opens_an_epoch_and_lists_everything(void **state)
     begin_exact(&world, 3);
     kvb_stream_heartbeat(world.stream, &before);
     kvb_stream_open_epoch(world.stream, 1, false);
-    tell(&world, KVB_OPENING_CLEARED, NULL, &seen);
+    tell(&world, true, &seen);
     kvb_stream_heartbeat(world.stream, &after);
     assert_memory_not_equal(&before.epoch, &after.epoch, sizeof before.epoch);
     assert_int_equal(seen.events[0].kind, KVB_ROUTER_CLEARED);
@@ -405,43 +401,6 @@ static void an_announcement_opens_an_epoch_and_lists_everything(void **state)
     assert_true(after.epoch_first_id > before.last_id);
     assert_true(seen.events[seen.event_count - 1].event_id == after.last_id);
     assert_int_equal(seen.block_count, 3);
-    kvb_router_batch_done(&seen);
-    stream_world_end(&world);
-}
-
-/* For readers that do not understand `cleared`. */
-static void an_opening_may_be_published_as_removals_of_all_advertised_names(void **state)
-{
-    (void)state;
-    struct stream_world world;
-    struct kvb_router_batch seen = { 0 };
-    struct kvb_advertised_names *advertised = NULL;
-    struct kvb_heartbeat beat;
-
-    begin_exact(&world, 3);
-    assert_ok(kvb_advertised_new(16, 1, &advertised));
-    assert_ok(
-        kvb_router_batch_add_event(&seen, &(struct kvb_router_event){ .kind = KVB_ROUTER_STORED }));
-    for (uint32_t token = 1; token <= 5; token++) { /* two names more than are held now */
-        assert_ok(kvb_router_batch_add_block(&seen, root(token), (kvb_tokens_hash){ 0 }));
-    }
-    assert_ok(kvb_advertised_note(advertised, &seen, world.now_ns));
-    kvb_router_batch_reset(&seen);
-    kvb_stream_open_epoch(world.stream, 1, false);
-    tell(&world, KVB_OPENING_REMOVED, advertised, &seen);
-    kvb_stream_heartbeat(world.stream, &beat);
-    size_t removed = 0;
-    size_t stored = 0;
-    for (size_t i = 0; i < seen.event_count; i++) {
-        assert_true(seen.events[i].kind != KVB_ROUTER_CLEARED);
-        assert_true(seen.events[i].kind != KVB_ROUTER_REMOVED || stored == 0);
-        removed += seen.events[i].kind == KVB_ROUTER_REMOVED ? seen.events[i].block_count : 0;
-        stored += seen.events[i].kind == KVB_ROUTER_STORED ? seen.events[i].block_count : 0;
-    }
-    assert_int_equal(removed, 5);
-    assert_int_equal(stored, 3);
-    assert_true(seen.events[0].event_id == beat.epoch_first_id);
-    kvb_advertised_free(advertised);
     kvb_router_batch_done(&seen);
     stream_world_end(&world);
 }
@@ -455,14 +414,14 @@ static void a_withdrawn_stream_publishes_nothing_until_the_next_epoch(void **sta
 
     begin_exact(&world, 3);
     kvb_stream_open_epoch(world.stream, 1, true);
-    tell(&world, KVB_OPENING_CLEARED, NULL, &seen);
+    tell(&world, true, &seen);
     assert_int_equal(seen.event_count, 1);
     kvb_stream_heartbeat(world.stream, &beat);
     assert_true(beat.tiers[KVB_TIER_DEVICE].blocks == 0);
     assert_true(beat.last_id == beat.epoch_first_id);
     kvb_router_batch_reset(&seen);
     kvb_stream_open_epoch(world.stream, 1, false);
-    tell(&world, KVB_OPENING_CLEARED, NULL, &seen);
+    tell(&world, true, &seen);
     assert_int_equal(seen.block_count, 3);
     kvb_stream_heartbeat(world.stream, &beat);
     assert_true(beat.tiers[KVB_TIER_DEVICE].blocks == 3);
@@ -532,7 +491,7 @@ static void republishing_continues_in_the_same_epoch(void **state)
 
     begin_exact(&world, 3);
     kvb_stream_heartbeat(world.stream, &before);
-    tell(&world, KVB_OPENING_NONE, NULL, &seen);
+    tell(&world, false, &seen);
     kvb_stream_heartbeat(world.stream, &after);
     assert_memory_equal(&before.epoch, &after.epoch, sizeof before.epoch);
     assert_true(seen.events[0].event_id == before.last_id + 1);
@@ -628,7 +587,6 @@ int main(void)
         cmocka_unit_test(a_replay_cut_by_its_bound_continues_from_the_last_applied_batch),
         cmocka_unit_test(a_replay_that_only_repeats_itself_ends),
         cmocka_unit_test(an_announcement_opens_an_epoch_and_lists_everything),
-        cmocka_unit_test(an_opening_may_be_published_as_removals_of_all_advertised_names),
         cmocka_unit_test(a_withdrawn_stream_publishes_nothing_until_the_next_epoch),
         cmocka_unit_test(a_withdrawn_stream_is_not_exact_before_it_is_announced_again),
         cmocka_unit_test(an_unanswered_replay_is_requested_again_from_a_busy_engine_too),
