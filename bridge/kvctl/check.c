@@ -37,16 +37,18 @@ static const struct kind {
     { "kvaggregator", read_as_aggregator },
 };
 
-static kvb_status write_report(
-    const struct kind *kind, const char *path, const struct kvb_conf_errors *errors,
-    struct kvb_buf *out)
+static void
+print_json(const struct kind *kind, const char *path, const struct kvb_conf_errors *errors)
 {
-    struct kvb_json_writer json = kvb_json_writer_of(out);
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_json_writer json = kvb_json_writer_of(&out);
 
+    kvb_buf_init(&out, report_bytes);
     kvb_json_write_begin(&json, '{');
     kvb_json_write_pair_text(&json, "file", path);
     kvb_json_write_pair_text(&json, "program", kind->program);
     kvb_json_write_pair_begin(&json, "errors", '[');
+    /* More are counted than have a text. */
     for (size_t i = 0; i < errors->count && i < kvb_conf_max_errors; i++) {
         kvb_json_write_text(&json, errors->texts[i].text);
     }
@@ -57,16 +59,7 @@ static kvb_status write_report(
     }
     kvb_json_write_end(&json, ']');
     kvb_json_write_end(&json, '}');
-    return json.status;
-}
-
-static void
-print_json(const struct kind *kind, const char *path, const struct kvb_conf_errors *errors)
-{
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-
-    kvb_buf_init(&out, report_bytes);
-    if (write_report(kind, path, errors, &out) == KVB_OK) {
+    if (json.status == KVB_OK) {
         printf("%.*s\n", (int)out.len, (const char *)out.data);
     }
 }

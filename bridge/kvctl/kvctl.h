@@ -116,12 +116,6 @@ enum kvctl_exit kvctl_top(const struct kvctl_options *options);
 /* `workers`: where bridges know their workers from, and which pods are none. */
 enum kvctl_exit kvctl_workers(const struct kvctl_options *options);
 
-/* All streams that bridges publish, of any component, as rows with namespace and component; takes
- * a second or more.  Prints errors on stderr.  On success the caller frees *out_rows with
- * kvb_json_drop(). */
-enum kvctl_exit
-kvctl_streams_of_bridges(const struct kvctl_options *options, struct json_object **out_rows);
-
 /* `watch`: one line for each event, with --all also for each other message, until --count or a
  * signal. */
 enum kvctl_exit kvctl_watch(const struct kvctl_options *options);

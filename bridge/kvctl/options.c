@@ -50,7 +50,9 @@ struct group_row {
 static const struct group_row groups[group_count] = {
     [group_nats] = { NULL, CONNECTING, true },
     [group_names] = { NULL, CONNECTING " permissions", true },
-    [group_json] = { NULL, "match route load state streams audit dump workers watch verify check",
+    [group_json] = { NULL,
+                     "match route load state streams audit dump workers watch verify check "
+                     "permissions",
                      false },
     [group_prompt] = { "match and route:", "match route", false },
     [group_match] = { "match:", "match", false },
@@ -97,7 +99,7 @@ static const struct option_row rows[] = {
     { "component", "C", NULL, group_names, option_text, FIELD(component), 0,
       "Component of the router (Router); for watch and\nworkers: of the workers (all)" },
     { "json", NULL, NULL, group_json, option_flag, FIELD(is_json), 0,
-      "Print answers unchanged, and events as JSON lines" },
+      "Print JSON: answers unchanged, a line an event" },
 
     { "tokens", "1,2,3", NULL, group_prompt, option_text, FIELD(tokens), 0,
       "Token ids of the prompt" },

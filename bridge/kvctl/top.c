@@ -41,6 +41,24 @@ enum {
     key_redraw = 'L' & 0x1f
 };
 
+/* Texts are a peer's: everything but plain ASCII becomes "?", so that a byte is a cell of the
+ * terminal and none can control it. */
+static void cell_text(struct json_object *stream, const char *path, char text[cell_bytes])
+{
+    size_t len = 0;
+
+    kvctl_text_at(stream, path, text, cell_bytes);
+    for (const char *at = text; *at; at++) {
+        const bool is_plain = *at >= ' ' && *at <= '~';
+        if (is_plain) {
+            text[len++] = *at;
+        } else if (((unsigned char)*at & 0xc0U) != 0x80) { /* else a later byte of a character */
+            text[len++] = '?';
+        }
+    }
+    text[len] = '\0';
+}
+
 /* ---- The sampler ------------------------------------------------------------------------ */
 
 struct sampler {
@@ -93,7 +111,7 @@ static kvb_status ask_for_page(
         return KVB_BAD_INPUT;
     }
     if (kvb_json_member(page, "error")) {
-        kvctl_text_at(page, "error", error, sizeof error);
+        cell_text(page, "error", error);
         kvb_detail_set(detail, "%s", error);
         return KVB_AGAIN;
     }
@@ -199,6 +217,12 @@ struct row {
     char key[cell_bytes];       /* its cell in the column that is sorted by */
 };
 
+enum top_end {
+    goes_on,
+    has_quit,
+    has_failed /* the terminal is gone, or memory is out */
+};
+
 struct top {
     const struct kvctl_options *options;
     struct kvctl_line line; /* owned */
@@ -221,29 +245,10 @@ struct top {
     bool is_typing; /* the filter, into typed */
     size_t first;   /* the row on top; drawing cuts it */
     size_t page;    /* rows that fit */
-    bool has_keys;  /* stdin is a terminal too */
+    int keys_fd;    /* stdin; -1: it is no terminal */
     bool wipes;     /* before the next picture */
-    bool is_done;
-    bool is_hurt; /* the terminal is gone, or memory is out */
+    enum top_end end;
 };
-
-/* Texts are a peer's: everything but plain ASCII becomes "?", so that a byte is a cell of the
- * terminal and none can control it. */
-static void cell_text(struct json_object *stream, const char *path, char text[cell_bytes])
-{
-    size_t len = 0;
-
-    kvctl_text_at(stream, path, text, cell_bytes);
-    for (const char *at = text; *at; at++) {
-        const bool is_plain = *at >= ' ' && *at <= '~';
-        if (is_plain) {
-            text[len++] = *at;
-        } else if (((unsigned char)*at & 0xc0U) != 0x80) { /* else a later byte of a character */
-            text[len++] = '?';
-        }
-    }
-    text[len] = '\0';
-}
 
 /* Of worker, rank and texts: numbers of blocks and events have every digit in them somewhere. */
 static bool is_searched(const struct kvctl_column *column)
@@ -465,11 +470,10 @@ static void draw_foot(const struct top *top, int y, size_t row_count)
     (void)put(y, 0, A_DIM, text);
 }
 
-static void redraw(struct top *top)
+/* Curses learns of another size here, because SIGWINCH comes through signal_fd. */
+static void fit_to_terminal(int *out_height, int *out_width)
 {
     struct winsize size = { 0 };
-    int height = 0;
-    int width = 0;
 
     (void)ioctl(STDOUT_FILENO, TIOCGWINSZ, &size); /* else all 0: curses keeps its size */
     if (size.ws_row > 0 && size.ws_col > 0) {
@@ -477,12 +481,21 @@ static void redraw(struct top *top)
             size.ws_row < max_cells ? size.ws_row : max_cells,
             size.ws_col < max_cells ? size.ws_col : max_cells);
     }
-    getmaxyx(stdscr, height, width);
+    getmaxyx(stdscr, *out_height, *out_width);
+}
+
+static void redraw(struct top *top)
+{
+    int height = 0;
+    int width = 0;
+
+    fit_to_terminal(&height, &width);
     if (select_rows(top) != KVB_OK) {
-        top->is_hurt = true;
+        top->end = has_failed;
         return;
     }
     top->page = height > title_line + 2 ? (size_t)(height - title_line - 2) : 1;
+    /* Rows and page may have become fewer since the last key. */
     const size_t last = top->row_count > top->page ? top->row_count - top->page : 0;
     top->first = top->first < last ? top->first : last;
     const size_t left = top->row_count - top->first;
@@ -501,7 +514,9 @@ static void redraw(struct top *top)
     }
     (void)clearok(stdscr, top->wipes);
     top->wipes = false;
-    top->is_hurt = refresh() != OK;
+    if (refresh() != OK) {
+        top->end = has_failed;
+    }
 }
 
 /* ---- Keys ---- */
@@ -546,7 +561,7 @@ static void press(struct top *top, int key)
 {
     switch (key) {
     case 'q':
-        top->is_done = true;
+        top->end = has_quit;
         break;
     case '/':
         memcpy(top->typed, top->filter, sizeof top->typed);
@@ -596,7 +611,7 @@ static void press(struct top *top, int key)
 
 static const int caught[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT, SIGWINCH };
 
-/* Without this, a program in the background would be stopped while it gives the terminal back. */
+/* Gives the terminal back.  With SIGTTOU a program in the background would be stopped by that. */
 static void leave_screen(void)
 {
     sigset_t background;
@@ -637,7 +652,7 @@ static void take_signal(struct top *top)
         top->wipes = true;
         break;
     default:
-        top->is_done = true;
+        top->end = has_quit;
         break;
     }
 }
@@ -700,7 +715,7 @@ static void step(struct top *top)
     struct pollfd polled[sources] = {
         [wake] = { .fd = top->sampler.wake_fd, .events = POLLIN },
         [signals] = { .fd = top->signal_fd, .events = POLLIN },
-        [keys] = { .fd = top->has_keys ? STDIN_FILENO : -1, .events = POLLIN },
+        [keys] = { .fd = top->keys_fd, .events = POLLIN },
         [screen] = { .fd = STDOUT_FILENO }, /* for the end of it */
     };
 
@@ -712,7 +727,7 @@ static void step(struct top *top)
         take_signal(top);
     }
     if (polled[screen].revents || (polled[keys].revents & ~POLLIN)) {
-        top->is_hurt = true; /* hung up */
+        top->end = has_failed; /* hung up */
     } else if (polled[keys].revents) {
         for (int key = getch(); key != ERR; key = getch()) {
             if (top->is_typing) {
@@ -743,9 +758,9 @@ static enum kvctl_exit run_loop(struct top *top)
     } else {
         take_sample(top);
         redraw(top);
-        while (!top->is_done && !top->is_hurt) {
+        while (top->end == goes_on) {
             step(top);
-            if (!top->is_done && !top->is_hurt) {
+            if (top->end == goes_on) {
                 redraw(top);
             }
         }
@@ -753,7 +768,7 @@ static enum kvctl_exit run_loop(struct top *top)
     }
     stop_sampler(&top->sampler);
     kvctl_hang_up(&top->line);
-    return has_screen && top->is_done ? kvctl_ok : kvctl_failed;
+    return has_screen && top->end == has_quit ? kvctl_ok : kvctl_failed;
 }
 
 /* Finds the column with this title, case aside. */
@@ -770,7 +785,7 @@ static kvb_status find_column(const struct top *top, const char *title, size_t *
 
 enum kvctl_exit kvctl_top(const struct kvctl_options *options)
 {
-    struct top top = { .options = options, .has_keys = isatty(STDIN_FILENO) };
+    struct top top = { .options = options, .keys_fd = isatty(STDIN_FILENO) ? STDIN_FILENO : -1 };
     char subject[kvb_subject_bytes];
     sigset_t mask;
     sigset_t before;

@@ -367,19 +367,28 @@ static enum kvctl_exit look_until_clean(
     }
 }
 
-static double mean_hit_tokens(const struct kvctl_truth *truth)
+static void
+print_verdict(const struct kvctl_truth *truth, const struct verdict *verdict, bool is_json)
 {
-    return truth->requests > 0 ? (double)truth->hit_tokens / (double)truth->requests : 0.0;
-}
+    const double requests = truth->requests > 0 ? (double)truth->requests : 1;
+    const double mean_hit_tokens = (double)truth->hit_tokens / requests;
 
-static void print_verdict(const struct kvctl_truth *truth, const struct verdict *verdict)
-{
+    if (is_json) {
+        printf(
+            "{\"streams\":%zu,\"exact\":%" PRIu64 ",\"held_blocks\":%" PRIu64
+            ",\"requests\":%" PRIu64 ",\"mean_hit_tokens\":%.1f,\"asked\":%" PRIu64
+            ",\"wrong\":%" PRIu64 ",\"phantom\":%" PRIu64 ",\"missing\":%" PRIu64
+            ",\"doubtful\":%" PRIu64 "}\n",
+            truth->count, verdict->exact, truth->held_blocks, truth->requests, mean_hit_tokens,
+            verdict->asked, verdict->wrong, verdict->phantom, verdict->missing, verdict->doubtful);
+        return;
+    }
     printf(
         "streams       %" PRIu64 " of %zu in sync\n"
         "blocks held   %" PRIu64 "\n"
         "requests      %" PRIu64 ", mean hit tokens %.1f\n"
         "match         %" PRIu64 " prompts that engines hold, %" PRIu64 " answered wrongly\n",
-        verdict->exact, truth->count, truth->held_blocks, truth->requests, mean_hit_tokens(truth),
+        verdict->exact, truth->count, truth->held_blocks, truth->requests, mean_hit_tokens,
         verdict->asked, verdict->wrong);
     printf(
         "index == truth: PHANTOM %" PRIu64 " MISSING %" PRIu64, verdict->phantom, verdict->missing);
@@ -387,16 +396,6 @@ static void print_verdict(const struct kvctl_truth *truth, const struct verdict 
         printf(" (doubtful %" PRIu64 ")", verdict->doubtful);
     }
     fputs("\n", stdout);
-}
-
-static void print_verdict_json(const struct kvctl_truth *truth, const struct verdict *verdict)
-{
-    printf(
-        "{\"streams\":%zu,\"exact\":%" PRIu64 ",\"held_blocks\":%" PRIu64 ",\"requests\":%" PRIu64
-        ",\"mean_hit_tokens\":%.1f,\"asked\":%" PRIu64 ",\"wrong\":%" PRIu64 ",\"phantom\":%" PRIu64
-        ",\"missing\":%" PRIu64 ",\"doubtful\":%" PRIu64 "}\n",
-        truth->count, verdict->exact, truth->held_blocks, truth->requests, mean_hit_tokens(truth),
-        verdict->asked, verdict->wrong, verdict->phantom, verdict->missing, verdict->doubtful);
 }
 
 /* A prompt without a salt is better, because a file of tokens cannot contain the salt. */
@@ -433,25 +432,11 @@ static enum kvctl_exit write_sample_prompt(const struct kvctl_truth *truth, cons
     return kvctl_ok;
 }
 
-static enum kvctl_exit verify(const struct kvctl_line *line, const struct kvctl_truth *truth)
-{
-    struct verdict verdict = { 0 };
-
-    const enum kvctl_exit result = look_until_clean(line, truth, &verdict);
-    if (result != kvctl_ok) {
-        return result;
-    }
-    (line->options->is_json ? print_verdict_json : print_verdict)(truth, &verdict);
-    if (line->options->sample && write_sample_prompt(truth, line->options->sample) != kvctl_ok) {
-        return kvctl_failed;
-    }
-    return is_clean(truth, &verdict) ? kvctl_ok : kvctl_failed;
-}
-
 enum kvctl_exit kvctl_verify(const struct kvctl_options *options)
 {
     KVB_OWN(kvctl_hang_up) struct kvctl_line line = { 0 };
     KVB_OWN(kvctl_truth_done) struct kvctl_truth truth = { 0 };
+    struct verdict verdict = { 0 };
     struct kvb_detail detail = { 0 };
 
     const enum kvctl_exit connected = kvctl_connect(options, NULL, &line);
@@ -463,7 +448,15 @@ enum kvctl_exit kvctl_verify(const struct kvctl_options *options)
         kvctl_say("%s", detail.text);
         return kvctl_failed;
     }
-    const enum kvctl_exit result = verify(&line, &truth);
+    /* The fleet is paused now, so that its truth stays true: nothing may return before the end. */
+    enum kvctl_exit result = look_until_clean(&line, &truth, &verdict);
+    if (result == kvctl_ok) {
+        print_verdict(&truth, &verdict, options->is_json);
+        result = is_clean(&truth, &verdict) ? kvctl_ok : kvctl_failed;
+        if (options->sample && write_sample_prompt(&truth, options->sample) != kvctl_ok) {
+            result = kvctl_failed;
+        }
+    }
     if (kvctl_truth_resume(options->truth, &detail) != KVB_OK) {
         kvctl_say("the fleet stays paused: %s", detail.text);
     }

@@ -34,13 +34,6 @@ struct statuses {
     size_t refused;                           /* that cannot be read, or above the limit */
 };
 
-static const char *id_of_bridge(struct json_object *status)
-{
-    const char *id = json_object_get_string(kvb_json_member(status, "bridge_id"));
-
-    return id ? id : "";
-}
-
 /* How many streams a bridge has that no page has shown yet. */
 static size_t missing_streams(const struct bridge_pages *bridge)
 {
@@ -52,13 +45,15 @@ static size_t missing_streams(const struct bridge_pages *bridge)
     return all > seen ? all - seen : 0;
 }
 
+/* A bridge of many streams lists some in each message, in turn: keeps those of earlier ones. */
 static void keep_streams(struct bridge_pages *bridge)
 {
     struct json_object *page = kvb_json_member(bridge->status, "streams");
     const size_t count = kvb_json_list_len(page);
 
     if (!kvb_json_member(bridge->status, "streams_left_out")) {
-        kvb_json_drop(&bridge->streams); /* all are here */
+        /* All are here, so those that it has no more go. */
+        kvb_json_drop(&bridge->streams);
         bridge->streams = json_object_new_object();
     }
     for (size_t i = 0; i < count; i++) {
@@ -71,13 +66,14 @@ static void keep_streams(struct bridge_pages *bridge)
     }
 }
 
-/* Takes the status. */
+/* Takes the status, under the lock. */
 static void keep_status(struct statuses *statuses, struct json_object *status)
 {
+    const char *id = kvb_json_member_text(status, "bridge_id");
     size_t at = 0;
 
     while (at < statuses->count &&
-           strcmp(id_of_bridge(statuses->bridges[at].status), id_of_bridge(status)) != 0) {
+           strcmp(kvb_json_member_text(statuses->bridges[at].status, "bridge_id"), id) != 0) {
         at++;
     }
     if (at == max_bridges) {
@@ -121,7 +117,8 @@ static void statuses_done(struct statuses *statuses)
     (void)pthread_mutex_destroy(&statuses->lock);
 }
 
-/* Until when there is something to wait for, after the first listen_ms. */
+/* How long to wait in all for what has come until now: longer while nothing has, and while a bridge
+ * has streams that no message has shown. */
 static uint64_t wait_limit_ms(struct statuses *statuses)
 {
     size_t missing = 0;
@@ -144,7 +141,7 @@ static void await_statuses(struct statuses *statuses)
     for (;;) {
         const uint64_t waited_ms = (kvb_clock_monotonic_ns() - began_ns) / KVB_NS_PER_MS;
         const uint64_t limit_ms = wait_limit_ms(statuses);
-        if (waited_ms >= listen_ms && waited_ms >= limit_ms) {
+        if (waited_ms >= limit_ms) {
             return;
         }
         if (waited_ms > listen_ms && limit_ms == complete_ms && !is_said) {
@@ -155,6 +152,7 @@ static void await_statuses(struct statuses *statuses)
     }
 }
 
+/* Fails, and says so, when no bridge has said anything. */
 static enum kvctl_exit gather_statuses(const struct kvctl_options *options, struct statuses *out)
 {
     KVB_OWN(kvctl_hang_up) struct kvctl_line line = { 0 };
@@ -178,36 +176,29 @@ static enum kvctl_exit gather_statuses(const struct kvctl_options *options, stru
         return kvctl_failed;
     }
     await_statuses(out);
-    kvb_bus_unsubscribe(subscription);
+    kvb_bus_unsubscribe(subscription); /* from here on no handler runs, so no lock is needed */
+    if (out->refused > 0) {
+        kvctl_say("%zu statuses of bridges cannot be shown", out->refused);
+    }
+    if (out->count == 0) {
+        kvctl_say(
+            "no bridge has said anything in %d ms: is one running, with this NATS server?",
+            first_ms);
+        return kvctl_failed;
+    }
     return kvctl_ok;
 }
 
 /* ---- Showing ---- */
 
+/* Appends a worker, a pod or a watch of pods, with the bridge that it is of. */
 static void
-append_item(struct json_object *out, struct json_object *status, struct json_object *item)
+append_item(struct json_object *out, const struct bridge_pages *bridge, struct json_object *item)
 {
     if (json_object_is_type(item, json_type_object)) {
         json_object_object_add(
-            item, "bridge_id", json_object_get(kvb_json_member(status, "bridge_id")));
+            item, "bridge_id", json_object_get(kvb_json_member(bridge->status, "bridge_id")));
         json_object_array_add(out, json_object_get(item));
-    }
-}
-
-static void append_streams(struct json_object *out, const struct bridge_pages *bridge)
-{
-    json_object_object_foreach(bridge->streams, key, stream)
-    {
-        (void)key;
-        append_item(out, bridge->status, stream);
-    }
-}
-
-static void
-append_pods(struct json_object *out, struct json_object *status, struct json_object *pods)
-{
-    for (size_t i = 0; i < kvb_json_list_len(pods); i++) {
-        append_item(out, status, json_object_array_get_idx(pods, i));
     }
 }
 
@@ -257,17 +248,6 @@ static void print_pods(struct json_object *pods, struct json_object *watches)
     }
 }
 
-static void say_unlisted(const struct bridge_pages *bridge)
-{
-    const size_t missing = missing_streams(bridge);
-
-    if (missing > 0) {
-        kvctl_say(
-            "%zu ranks of %s were in no message: GET /state of it lists all", missing,
-            id_of_bridge(bridge->status));
-    }
-}
-
 static void show_workers(const struct statuses *statuses, bool is_json)
 {
     KVB_OWN(kvb_json_drop) struct json_object *root = json_object_new_object();
@@ -276,12 +256,25 @@ static void show_workers(const struct statuses *statuses, bool is_json)
     struct json_object *watches = json_object_new_array();
 
     for (size_t i = 0; i < statuses->count; i++) {
-        struct json_object *status = statuses->bridges[i].status;
-        struct json_object *watch = kvb_json_member(status, "kubernetes");
-        append_streams(workers, &statuses->bridges[i]);
-        append_pods(pods, status, kvb_json_member(watch, "not_taken"));
-        append_item(watches, status, watch);
-        say_unlisted(&statuses->bridges[i]);
+        const struct bridge_pages *bridge = &statuses->bridges[i];
+        struct json_object *watch = kvb_json_member(bridge->status, "kubernetes");
+        struct json_object *not_taken = kvb_json_member(watch, "not_taken");
+        const size_t missing = missing_streams(bridge);
+
+        json_object_object_foreach(bridge->streams, key, stream)
+        {
+            (void)key;
+            append_item(workers, bridge, stream);
+        }
+        for (size_t pod = 0; pod < kvb_json_list_len(not_taken); pod++) {
+            append_item(pods, bridge, json_object_array_get_idx(not_taken, pod));
+        }
+        append_item(watches, bridge, watch);
+        if (missing > 0) {
+            kvctl_say(
+                "%zu ranks of %s were in no message: GET /state of it lists all", missing,
+                kvb_json_member_text(bridge->status, "bridge_id"));
+        }
     }
     json_object_object_add(root, "workers", workers);
     json_object_object_add(root, "pods", pods);
@@ -294,69 +287,13 @@ static void show_workers(const struct statuses *statuses, bool is_json)
     print_pods(pods, watches);
 }
 
-/* Fails, and says so, when no bridge has said anything. */
-static enum kvctl_exit gather_some(const struct kvctl_options *options, struct statuses *out)
-{
-    const enum kvctl_exit gathered = gather_statuses(options, out);
-
-    if (gathered != kvctl_ok) {
-        return gathered;
-    }
-    if (out->refused > 0) {
-        kvctl_say("%zu statuses of bridges cannot be shown", out->refused);
-    }
-    if (out->count == 0) {
-        kvctl_say(
-            "no bridge has said anything in %d ms: is one running, with this NATS server?",
-            first_ms);
-        return kvctl_failed;
-    }
-    return kvctl_ok;
-}
-
 enum kvctl_exit kvctl_workers(const struct kvctl_options *options)
 {
     KVB_OWN(statuses_done) struct statuses statuses = { .lock = PTHREAD_MUTEX_INITIALIZER };
-    const enum kvctl_exit gathered = gather_some(options, &statuses);
+    const enum kvctl_exit gathered = gather_statuses(options, &statuses);
 
     if (gathered == kvctl_ok) {
         show_workers(&statuses, options->is_json);
     }
     return gathered;
-}
-
-/* ---- For other commands ---- */
-
-static void append_named(struct json_object *out, const struct bridge_pages *bridge)
-{
-    static const char *const names[] = { "namespace", "component" };
-
-    json_object_object_foreach(bridge->streams, key, stream)
-    {
-        (void)key;
-        for (size_t i = 0; i < KVB_COUNT_OF(names); i++) {
-            json_object_object_add(
-                stream, names[i], json_object_get(kvb_json_member(bridge->status, names[i])));
-        }
-        append_item(out, bridge->status, stream);
-    }
-}
-
-enum kvctl_exit
-kvctl_streams_of_bridges(const struct kvctl_options *options, struct json_object **out_rows)
-{
-    KVB_OWN(statuses_done) struct statuses statuses = { .lock = PTHREAD_MUTEX_INITIALIZER };
-    struct kvctl_options all = *options;
-
-    all.name_space = NULL;
-    all.component = NULL;
-    const enum kvctl_exit gathered = gather_some(&all, &statuses);
-    if (gathered != kvctl_ok) {
-        return gathered;
-    }
-    *out_rows = json_object_new_array();
-    for (size_t i = 0; i < statuses.count; i++) {
-        append_named(*out_rows, &statuses.bridges[i]);
-    }
-    return kvctl_ok;
 }
