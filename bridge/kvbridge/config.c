@@ -353,12 +353,8 @@ static const struct kvb_conf_key keys[] = {
       .help = "A DNS name whose addresses are engines, such as a headless Service.  Each\n"
               "address is a worker.  A worker is removed when three answers in a row lack\n"
               "it; failed look-ups change nothing.  Empty: none." },
-    { "dns.srv", KVB_CONF_STRING, "", 0, FIELD(dns.srv),
-      .help = "Instead of dns.name, a name with SRV records, whose targets and ports are\n"
-              "the PUB sockets of the engines, such as _kv-events._tcp.vllm-headless." },
     { "dns.port", KVB_CONF_U32, "5557", 1, UINT16_MAX, FIELD(dns.port),
-      .help = "The port of the first rank's PUB socket; rank r uses port + r.  Not used\n"
-              "with dns.srv." },
+      .help = "The port of the first rank's PUB socket; rank r uses port + r." },
     { "dns.replay_port", KVB_CONF_U32, "0", 0, UINT16_MAX, FIELD(dns.replay_port),
       .help = "The port of the first rank's replay socket; 0: the engines have none." },
     { "dns.metrics_port", KVB_CONF_U32, "0", 0, UINT16_MAX, FIELD(dns.metrics_port),
@@ -492,6 +488,7 @@ static const struct kvb_conf_removed removed[] = {
       "one bridge publishes a stream; let systemd or the kubelet restart it, and set checkpoint" },
     { "announce_to", "etc/examples/announce.py registers republished ranks at Dynamo's services" },
     { "dns.curve", NO_CURVE },
+    { "dns.srv", "dns.name with an A or AAAA record for each engine, and dns.port, serve for it" },
     { "kubernetes.curve", NO_CURVE },
     { "http_security.client_ca_file", KVB_CONFIG_NO_CLIENT_CA },
     { "register.networks", NO_NETWORKS },

@@ -106,8 +106,7 @@ struct kvb_worker_config {
 
 /* Workers that are the members of a DNS name: kvbridge/dns_list.h. */
 struct kvb_dns_config {
-    char name[kvb_host_bytes]; /* "": none; srv too */
-    char srv[kvb_host_bytes];
+    char name[kvb_host_bytes]; /* "": none */
     uint32_t port;
     uint32_t replay_port; /* 0: none; metrics_port too */
     uint32_t metrics_port;

@@ -22,21 +22,13 @@ enum {
 
 bool kvb_dns_list_is_configured(const struct kvb_dns_config *config)
 {
-    return config->name[0] != '\0' || config->srv[0] != '\0';
+    return config->name[0] != '\0';
 }
 
 void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_dns_config *config)
 {
     if (!kvb_dns_list_is_configured(config)) {
         return;
-    }
-    if (config->name[0] != '\0' && config->srv[0] != '\0') {
-        kvb_conf_error(
-            conf, "dns.srv", "leave it out, or leave out dns.name: only one of them may be set");
-    }
-    if (config->srv[0] != '\0' && config->worker.ranks > 1) {
-        kvb_conf_error(
-            conf, "dns.ranks", "leave it out: each SRV record is one worker of one rank");
     }
     if (config->worker.model[0] == '\0') {
         kvb_conf_error(conf, "dns.model", "is missing: name the model that the engines serve");
@@ -64,7 +56,7 @@ kvb_status kvb_dns_list_worker_of(
     struct kvb_worker_config worker = config->worker;
 
     KVB_TRY(kvb_endpoint_of_address(
-        "tcp", member->host, member->port, "", sizeof worker.events, worker.events));
+        "tcp", member->host, config->port, "", sizeof worker.events, worker.events));
     if (config->replay_port > 0) {
         KVB_TRY(kvb_endpoint_of_address(
             "tcp", member->host, config->replay_port, "", sizeof worker.replay, worker.replay));
@@ -101,11 +93,6 @@ struct kvb_dns_list {
     _Atomic uint64_t member_count;
 };
 
-static const char *configured_name(const struct kvb_dns_config *config)
-{
-    return config->name[0] != '\0' ? config->name : config->srv;
-}
-
 /* Logs a new result.  A name that does not exist counts as an answer without members. */
 static void say_result(struct kvb_dns_list *list, enum kvb_dns_result result)
 {
@@ -121,7 +108,7 @@ static void say_result(struct kvb_dns_list *list, enum kvb_dns_result result)
         list->options.log, result == KVB_DNS_OK ? KVB_LOG_INFO : KVB_LOG_WARNING, "dns",
         is_answer ? "the DNS name of the workers was looked up"
                   : "the DNS name of the workers cannot be looked up: all workers stay",
-        "name", configured_name(config), "result",
+        "name", config->name, "result",
         result == KVB_DNS_OK ? "it has members" : kvb_dns_result_text(result), NULL);
 }
 
@@ -145,8 +132,8 @@ static kvb_status take_members(struct kvb_dns_list *list, bool *out_is_settled)
         kvb_log_write(
             list->options.log, KVB_LOG_ERROR, "dns",
             "some workers could not be opened: they are tried again", "name",
-            configured_name(list->options.config), "why",
-            why.text[0] ? why.text : kvb_status_name(status), NULL);
+            list->options.config->name, "why", why.text[0] ? why.text : kvb_status_name(status),
+            NULL);
     }
     return status;
 }
@@ -154,13 +141,10 @@ static kvb_status take_members(struct kvb_dns_list *list, bool *out_is_settled)
 /* Does one look-up.  *is_settled: false while the bridge must be given the same list again. */
 static void look_up_members(struct kvb_dns_list *list, bool *is_settled)
 {
-    const struct kvb_dns_config *config = list->options.config;
     KVB_OWN(kvb_dns_members_done) struct kvb_dns_members found = { 0 };
     bool has_changed = false;
     const enum kvb_dns_result result =
-        config->srv[0] != '\0' ? kvb_dns_look_up_services(config->srv, list->stop_fd, &found)
-                               : kvb_dns_look_up_addresses(
-                                     config->name, (uint16_t)config->port, list->stop_fd, &found);
+        kvb_dns_look_up_addresses(list->options.config->name, list->stop_fd, &found);
 
     atomic_fetch_add(&list->results[result], 1);
     say_result(list, result);

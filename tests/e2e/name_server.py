@@ -11,18 +11,18 @@ import threading
 import pytest
 
 NO_NAME, SILENT, FAILS = "no name", "silent", "fails"
-A, AAAA, SRV = 1, 28, 33
+A, AAAA = 1, 28
 LONGEST_DATAGRAM = 512
 
 
 class NameServer:
-    """A, AAAA and SRV records over UDP, and over TCP when they are too long for UDP. It has an
+    """A and AAAA records over UDP, and over TCP when they are too long for UDP. It has an
     address of its own, because /etc/resolv.conf implies port 53."""
 
     def __init__(self, folder):
         if subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=30).returncode != 0:
             pytest.skip("a mount namespace needs root")
-        # "engine.fleet": SILENT, FAILS, or (ttl in seconds, [address, or (target, port) of an SRV record, ...])
+        # "engine.fleet": SILENT, FAILS, or (ttl in seconds, [address, ...])
         self.names = {}
         self.asked = collections.Counter()  # queries by name; A and AAAA are two queries
         self.file = folder / "resolv.conf"
@@ -105,9 +105,5 @@ class NameServer:
 
 def record_data(kind, value):
     """The data of a record of this kind; None: the value is of another kind."""
-    if isinstance(value, tuple):
-        target, port = value
-        labels = b"".join(bytes([len(label)]) + label.encode() for label in target.split("."))
-        return struct.pack(">HHH", 0, 0, port) + labels + b"\0" if kind == SRV else None
     family = socket.AF_INET6 if ":" in value else socket.AF_INET
     return socket.inet_pton(family, value) if kind == (AAAA if ":" in value else A) else None

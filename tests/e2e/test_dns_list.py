@@ -77,19 +77,6 @@ def test_members_come_stay_while_servers_fail_and_go_after_three_answers(scene, 
     wait_for("a name that does not exist has no members", lambda: not hosts(bridge))
 
 
-def test_an_srv_record_is_a_worker_at_its_target_and_port(scene, names, pods):
-    one, two, _ = pods
-    records = [("pod-0.fleet", port_of(one.events)), ("pod-1.fleet", port_of(two.events))]
-    names.names["pod-0.fleet"] = (5, [host_of(one.events)])
-    names.names["pod-1.fleet"] = (5, [host_of(two.events)])
-    names.names["_kv-events._tcp.vllm"] = (5, records)
-    bridge = start(scene, names, f'srv = "_kv-events._tcp.vllm"; replay_port = {port_of(one.replay)};')
-    wait_for("both are workers", lambda: hosts(bridge) == {"pod-0.fleet", "pod-1.fleet"})
-    one.publish(store(1))
-    two.publish(store(2))
-    wait_for("and exact", lambda: {s["state"] for s in bridge.get("/state")["streams"]} == {"EXACT"})
-
-
 def test_a_search_domain_that_fails_is_not_taken_for_an_answer(scene, names, pods):
     """In a pod a short name is tried in each search domain. When the first domain fails and the
     others do not have the name, the result is unknown."""

@@ -25,8 +25,7 @@ static const uint64_t patience_ns = 6 * KVB_NS_PER_S;
 struct lookup {
     ares_channel ares; /* owned */
     int stop_fd;
-    uint64_t end_ns; /* deadline */
-    uint16_t port;
+    uint64_t end_ns;                 /* deadline */
     struct kvb_dns_members *members; /* borrowed */
     bool is_over;                    /* the current query has ended */
     bool is_stopped;                 /* the whole look-up ends: stop_fd, or the deadline */
@@ -41,7 +40,7 @@ static void add_member(struct lookup *lookup, int family, const void *address)
     char text[kvb_address_bytes] = "";
 
     (void)inet_ntop(family, address, text, sizeof text); /* text is large enough for both */
-    (void)kvb_dns_members_add(lookup->members, text, lookup->port);
+    (void)kvb_dns_members_add(lookup->members, text);
 }
 
 static void add_host(struct lookup *lookup, const struct hostent *host)
@@ -72,19 +71,6 @@ static int read_aaaa(struct lookup *lookup, const unsigned char *bytes, int len)
         add_host(lookup, host);
         ares_free_hostent(host);
     }
-    return status;
-}
-
-/* kvb_dns_members_add() refuses a record with port 0, because nothing can connect to it. */
-static int read_srv(struct lookup *lookup, const unsigned char *bytes, int len)
-{
-    struct ares_srv_reply *records = NULL;
-    const int status = ares_parse_srv_reply(bytes, len, &records);
-
-    for (const struct ares_srv_reply *record = records; record; record = record->next) {
-        (void)kvb_dns_members_add(lookup->members, record->host, record->port);
-    }
-    ares_free_data(records);
     return status;
 }
 
@@ -122,15 +108,8 @@ static void take_aaaa(void *context, int status, int timeouts, unsigned char *by
     take_answer(context, status, bytes, len, read_aaaa);
 }
 
-static void take_srv(void *context, int status, int timeouts, unsigned char *bytes, int len)
-{
-    (void)timeouts;
-    take_answer(context, status, bytes, len, read_srv);
-}
-
 static const struct kind kind_a = { ns_t_a, take_a };
 static const struct kind kind_aaaa = { ns_t_aaaa, take_aaaa };
-static const struct kind kind_srv = { ns_t_srv, take_srv };
 
 /* ---- Waiting ---- */
 
@@ -279,27 +258,13 @@ look_up_kind(struct lookup *lookup, const struct kind *kind, const char *name)
     return result;
 }
 
-static struct lookup lookup_of(uint16_t port, int stop_fd, struct kvb_dns_members *members)
+enum kvb_dns_result
+kvb_dns_look_up_addresses(const char *name, int stop_fd, struct kvb_dns_members *out_members)
 {
-    return (struct lookup){ .stop_fd = stop_fd,
-                            .port = port,
-                            .members = members,
-                            .end_ns = kvb_clock_monotonic_ns() + patience_ns };
-}
-
-enum kvb_dns_result kvb_dns_look_up_addresses(
-    const char *name, uint16_t port, int stop_fd, struct kvb_dns_members *out_members)
-{
-    struct lookup lookup = lookup_of(port, stop_fd, out_members);
+    struct lookup lookup = { .stop_fd = stop_fd,
+                             .members = out_members,
+                             .end_ns = kvb_clock_monotonic_ns() + patience_ns };
     const enum kvb_dns_result result = look_up_kind(&lookup, &kind_a, name);
 
     return result == KVB_DNS_NO_NAME ? look_up_kind(&lookup, &kind_aaaa, name) : result;
-}
-
-enum kvb_dns_result
-kvb_dns_look_up_services(const char *name, int stop_fd, struct kvb_dns_members *out_members)
-{
-    struct lookup lookup = lookup_of(0, stop_fd, out_members);
-
-    return look_up_kind(&lookup, &kind_srv, name);
 }

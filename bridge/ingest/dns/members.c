@@ -1,5 +1,6 @@
 #include "ingest/dns/members.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,28 +27,15 @@ static kvb_status make_dns_member_room(struct kvb_dns_members *members)
     return KVB_OK;
 }
 
-/* c-ares writes any other byte of a name as an escape such as "\\000". */
-static bool is_host(const char *text)
+kvb_status kvb_dns_members_add(struct kvb_dns_members *members, const char *host)
 {
-    static const char letters[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.:";
-    const size_t len = strlen(text);
-
-    return len > 0 && len < kvb_host_bytes && strspn(text, letters) == len;
-}
-
-kvb_status kvb_dns_members_add(struct kvb_dns_members *members, const char *host, uint16_t port)
-{
-    if (!is_host(host) || port == 0) {
-        return KVB_BAD_INPUT;
-    }
     if (members->count == kvb_max_dns_members) {
         return KVB_TOO_LARGE;
     }
     KVB_TRY(make_dns_member_room(members));
     struct kvb_dns_member *member = &members->items[members->count++];
-    *member = (struct kvb_dns_member){ .port = port };
-    memcpy(member->host, host, strlen(host));
+    *member = (struct kvb_dns_member){ .misses = 0 };
+    (void)snprintf(member->host, sizeof member->host, "%s", host);
     return KVB_OK;
 }
 
@@ -55,9 +43,8 @@ static int compare_members(const void *one, const void *other)
 {
     const struct kvb_dns_member *a = one;
     const struct kvb_dns_member *b = other;
-    const int hosts = strcmp(a->host, b->host);
 
-    return hosts != 0 ? hosts : (a->port > b->port) - (a->port < b->port);
+    return strcmp(a->host, b->host);
 }
 
 /* The merged list: listed members, and absent ones that stay for now. */
@@ -72,7 +59,7 @@ static kvb_status keep_missed(struct merge *merge, const struct kvb_dns_member *
         merge->has_changed = true;
         return KVB_OK;
     }
-    const kvb_status status = kvb_dns_members_add(&merge->to, member->host, member->port);
+    const kvb_status status = kvb_dns_members_add(&merge->to, member->host);
     if (status == KVB_OK) {
         merge->to.items[merge->to.count - 1].misses = member->misses + 1;
     }
@@ -82,7 +69,7 @@ static kvb_status keep_missed(struct merge *merge, const struct kvb_dns_member *
 static kvb_status keep_listed(struct merge *merge, const struct kvb_dns_member *found, bool is_new)
 {
     merge->has_changed |= is_new;
-    return kvb_dns_members_add(&merge->to, found->host, found->port);
+    return kvb_dns_members_add(&merge->to, found->host);
 }
 
 /* Order of the next member of each list; the end of a list sorts last. */

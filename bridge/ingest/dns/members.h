@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The members of a DNS name: the hosts and ports in its answers, for example those of a headless
+/* The members of a DNS name: the addresses in its answers, for example those of a headless
  * Service of Kubernetes.
  *
  *                 listed                    not listed, 3 answers in a row
@@ -23,24 +23,21 @@
 enum { kvb_max_dns_members = 4096, kvb_dns_misses = 3 };
 
 struct kvb_dns_member {
-    char host[kvb_host_bytes]; /* numeric, or the target of an SRV record */
-    uint16_t port;
+    char host[kvb_address_bytes]; /* numeric */
     uint8_t misses;
 };
 
 struct kvb_dns_members {
-    struct kvb_dns_member *items; /* owned; sorted by host and port; NULL: none */
+    struct kvb_dns_member *items; /* owned; sorted by host; NULL: none */
     size_t count;
 };
 
 /* {0} is fine. */
 void kvb_dns_members_done(struct kvb_dns_members *members);
 
-/* Appends a member.
- * KVB_TOO_LARGE  there are kvb_max_dns_members already
- * KVB_BAD_INPUT  the host or port is missing, or the host is too long or has letters that no host
- *                has (the text becomes part of an endpoint)   KVB_NO_MEMORY */
-kvb_status kvb_dns_members_add(struct kvb_dns_members *members, const char *host, uint16_t port);
+/* Appends a member; host is numeric.
+ * KVB_TOO_LARGE  there are kvb_max_dns_members already   KVB_NO_MEMORY */
+kvb_status kvb_dns_members_add(struct kvb_dns_members *members, const char *host);
 
 /* Merges an answer.  `found` may be in any order and may have duplicates; it is sorted, without
  * duplicates, on return.  *out_has_changed: members were added or removed.  KVB_NO_MEMORY: members

@@ -375,7 +375,7 @@ static void members_of_a_dns_name_have_the_same_settings(void **state)
     struct kvb_bridge_config config = read_good(
         PUBLISH "dns = { name = \"vllm\"; port = 5557; replay_port = 6557; metrics_port = 8000;"
                 " model = \"m\"; block_size = 16; ranks = 2; };");
-    struct kvb_dns_member member = { .host = "10.0.0.7", .port = 5557 };
+    struct kvb_dns_member member = { .host = "10.0.0.7" };
     struct kvb_worker_config worker;
 
     assert_ok(kvb_dns_list_worker_of(&config.dns, &member, &worker));
@@ -393,7 +393,7 @@ static void members_of_a_dns_name_have_the_same_settings(void **state)
     const uint64_t id = worker.id;
     assert_true(id < UINT64_C(1) << 53);
 
-    member = (struct kvb_dns_member){ .host = "fd00::7", .port = 5557 };
+    member = (struct kvb_dns_member){ .host = "fd00::7" };
     assert_ok(kvb_dns_list_worker_of(&config.dns, &member, &worker));
     assert_string_equal(worker.events, "tcp://[fd00::7]:5557");
     assert_string_equal(worker.load.prometheus, "http://[fd00::7]:8000/metrics");
@@ -404,8 +404,8 @@ static void mistakes_in_dns_are_named(void **state)
 {
     (void)state;
     assert_wrong(
-        PUBLISH "dns = {\n name = \"vllm\"; srv = \"_a._tcp.vllm\";\n ranks = 2; };",
-        "3: dns.srv: leave it out, or leave out dns.name", "4: dns.ranks: leave it out: each SRV",
+        PUBLISH "dns = {\n name = \"vllm\"; srv = \"_a._tcp.vllm\"; };",
+        "3: dns.srv: this key is gone: dns.name with an A or AAAA record for each engine",
         "2: dns.model: is missing", "2: dns.block_size: is missing");
     assert_wrong(
         PUBLISH
