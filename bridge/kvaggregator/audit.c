@@ -55,6 +55,30 @@ static void log_verdict(
 }
 
 static void
+say_block_short(struct kvb_aggregator *aggregator, const struct kvb_stream_id *id, const char *why)
+{
+    kvb_log_write(
+        aggregator->log, KVB_LOG_WARNING, "aggregator",
+        "an engine delivers one block less than its events promise, again and again", "why", why,
+        "namespace", id->name_space, "component", id->component, "worker_id",
+        KVB_LOG_U64(id->worker_id), "dp_rank", KVB_LOG_U64(id->dp_rank), NULL);
+}
+
+static void say_blocks_short(struct kvb_aggregator *aggregator)
+{
+    struct kvb_audit_stats stats;
+    enum kvb_audit_verdict verdict = KVB_AUDIT_KEPT;
+
+    for (size_t i = 0; i < kvb_audit_limit(aggregator->audit); i++) {
+        const struct kvb_stream_id *id = kvb_audit_at(aggregator->audit, i, &verdict);
+        if (id && kvb_audit_take_block_short(aggregator->audit, i) &&
+            kvb_audit_find(aggregator->audit, id, &stats)) {
+            say_block_short(aggregator, id, kvb_audit_why(&stats));
+        }
+    }
+}
+
+static void
 mark_stream(struct kvb_aggregator *aggregator, const struct kvb_follower *follower, uint64_t now_ns)
 {
     struct kvb_audit_stats stats = { .verdict = KVB_AUDIT_KEPT };
@@ -139,6 +163,10 @@ void kvb_aggregator_update_audit(struct kvb_aggregator *aggregator, uint64_t now
 
     kvb_audit_expire(aggregator->audit, now_ns);
     kvb_audit_count(aggregator->audit, &counters);
+    if (counters.block_short != aggregator->said_short) {
+        aggregator->said_short = counters.block_short;
+        say_blocks_short(aggregator);
+    }
     mark_streams(aggregator, &counters, now_ns);
     count_audit(aggregator, &counters);
 }

@@ -177,6 +177,7 @@ struct kvb_aggregator {
     struct kvb_predictions *predictions;
     struct kvb_audit *audit;
     uint64_t next_mark_ns; /* when its verdicts are compared with all streams next */
+    uint64_t said_short;   /* its block_short, as logged last */
     uint64_t marked;       /* its alarms, returns and doubted streams, as marked last */
     struct kvb_peers peers;
     uint64_t decisions; /* how many so far, which is the sequence number of the newest */

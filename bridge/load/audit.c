@@ -15,6 +15,7 @@ struct audited_stream {
     struct kvb_audit_stats stats; /* without evidence, which is computed */
     double evidence;              /* natural logarithm */
     uint64_t used_ns;
+    bool is_block_short_said; /* kvb_audit_take_block_short(), since the run began */
 };
 
 struct kvb_audit {
@@ -108,7 +109,7 @@ static void count_tokens(
 
 kvb_status kvb_audit_add(
     struct kvb_audit *audit, const struct kvb_stream_id *id, uint64_t promised_tokens,
-    uint64_t cached_tokens, uint64_t now_ns)
+    uint64_t cached_tokens, uint32_t block_tokens, uint64_t now_ns)
 {
     struct audited_stream *stream = NULL;
 
@@ -127,6 +128,10 @@ kvb_status kvb_audit_add(
     audit->counters.requests++;
     audit->counters.short_requests += lost > 0;
     count_tokens(audit, &stream->stats, promised_tokens, cached_tokens);
+    const bool is_block_short = lost > 0 && lost == block_tokens;
+    stream->stats.block_short = is_block_short ? stream->stats.block_short + 1 : 0;
+    stream->is_block_short_said = stream->is_block_short_said && is_block_short;
+    audit->counters.block_short += stream->stats.block_short == kvb_audit_block_reports;
     /* Evidence never falls below 1, so that honest requests build no credit for a later lie. */
     const double loss = (double)lost / (double)promised_tokens;
     stream->evidence =
@@ -173,6 +178,15 @@ void kvb_audit_expire(struct kvb_audit *audit, uint64_t now_ns)
 
 /* ---- Reading ---- */
 
+const char *kvb_audit_why(const struct kvb_audit_stats *stats)
+{
+    return stats->block_short >= kvb_audit_block_reports
+               ? "each request is given exactly one block less than promised, as by vLLM with "
+                 "EAGLE "
+                 "or MTP: set speculative_drop = 1 of the worker"
+               : NULL;
+}
+
 bool kvb_audit_find(
     const struct kvb_audit *audit, const struct kvb_stream_id *id,
     struct kvb_audit_stats *out_stats)
@@ -186,6 +200,16 @@ bool kvb_audit_find(
     *out_stats = stream->stats;
     out_stats->evidence = fmax(stream->evidence, 0) / audit->alarm_goal;
     return true;
+}
+
+bool kvb_audit_take_block_short(struct kvb_audit *audit, size_t number)
+{
+    struct audited_stream *stream = &audit->streams[number];
+    const bool is_new =
+        stream->stats.block_short >= kvb_audit_block_reports && !stream->is_block_short_said;
+
+    stream->is_block_short_said |= is_new;
+    return is_new;
 }
 
 size_t kvb_audit_limit(const struct kvb_audit *audit)

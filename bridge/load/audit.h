@@ -67,13 +67,18 @@ enum kvb_audit_verdict {
 /* "kept", ...  Never NULL. */
 const char *kvb_audit_verdict_name(enum kvb_audit_verdict verdict);
 
+/* So many reports in a row that are short by exactly one block are the sign of an engine that gives
+ * a block less than it holds, as vLLM with EAGLE or MTP does: 4, because the alarm comes after 5.
+ */
+enum { kvb_audit_block_reports = 4 };
+
 /* Tests one request that was executed: what the stream promised, and what the engine says it took
- * from its cache, in tokens.  A promise of 0 tokens tests nothing.
- * KVB_TOO_LARGE  max_streams streams are audited already
- * KVB_NO_MEMORY */
+ * from its cache, in tokens.  A promise of 0 tokens tests nothing.  block_tokens: of the stream's
+ * blocks on the device; 0: the stream says itself that its engine drops blocks, or that it need
+ * not. KVB_TOO_LARGE  max_streams streams are audited already KVB_NO_MEMORY */
 kvb_status kvb_audit_add(
     struct kvb_audit *audit, const struct kvb_stream_id *id, uint64_t promised_tokens,
-    uint64_t cached_tokens, uint64_t now_ns);
+    uint64_t cached_tokens, uint32_t block_tokens, uint64_t now_ns);
 
 /* The stream has cleared its list: earlier requests say nothing about the new one. */
 void kvb_audit_cleared(struct kvb_audit *audit, const struct kvb_stream_id *id);
@@ -88,8 +93,12 @@ struct kvb_audit_stats {
     uint64_t promised_tokens;  /* of the requests tested */
     uint64_t delivered_tokens; /* of each request at most what was promised */
     uint64_t extra_tokens;     /* delivered beyond the promise */
+    uint64_t block_short;      /* the newest requests in a row, each short by exactly one block */
     double evidence;           /* logarithm, as a share of the alarm's: 1 is the alarm */
 };
+
+/* What an operator should do about kvb_audit_block_reports; NULL: there were not so many. */
+const char *kvb_audit_why(const struct kvb_audit_stats *stats);
 
 /* False: the stream was not audited.  */
 bool kvb_audit_find(
@@ -102,6 +111,9 @@ size_t kvb_audit_limit(const struct kvb_audit *audit);
 const struct kvb_stream_id *
 kvb_audit_at(const struct kvb_audit *audit, size_t number, enum kvb_audit_verdict *out_verdict);
 
+/* True once for each run of reports that has reached kvb_audit_block_reports. */
+bool kvb_audit_take_block_short(struct kvb_audit *audit, size_t number);
+
 /* Of all streams. */
 struct kvb_audit_counters {
     uint64_t requests; /* each tested */
@@ -109,10 +121,11 @@ struct kvb_audit_counters {
     uint64_t promised_tokens;
     uint64_t delivered_tokens;
     uint64_t extra_tokens;
-    uint64_t alarms;  /* streams found broken */
-    uint64_t returns; /* broken streams that cleared their lists */
-    uint64_t refused; /* requests of streams beyond max_streams, or without memory */
-    uint64_t streams; /* audited now; a gauge, like the next */
+    uint64_t alarms;      /* streams found broken */
+    uint64_t block_short; /* times that kvb_audit_block_reports was reached */
+    uint64_t returns;     /* broken streams that cleared their lists */
+    uint64_t refused;     /* requests of streams beyond max_streams, or without memory */
+    uint64_t streams;     /* audited now; a gauge, like the next */
     uint64_t broken;
 };
 

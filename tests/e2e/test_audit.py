@@ -104,6 +104,24 @@ def test_a_stream_whose_engine_delivers_less_is_unverified_until_it_is_cleared(s
     fleet.await_total(1, "kvb_audit_returns_total")
 
 
+def test_an_engine_that_is_short_by_one_block_each_time_has_a_remedy(scene):
+    """vLLM with EAGLE, of which neither a page nor a key says so."""
+    fleet = Fleet(scene, 1)
+    fleet.serve(HONEST, PROMISE, 4)
+    fleet.serve(LIAR, PROMISE - 16, 4)
+    wait_for("the answer names the key", lambda: "set speculative_drop = 1 of the worker" in
+             fleet.row(fleet.aggregators[0], LIAR)["audit"].get("why", ""))
+    assert "why" not in fleet.row(fleet.aggregators[0], HONEST)["audit"]
+
+    def said():
+        return [line for line in fleet.aggregators[0].text().splitlines() if "one block less than its events" in line]
+
+    wait_for("the log names it", said)
+    fleet.serve(LIAR, PROMISE - 16, 4)
+    fleet.await_total(12, "kvb_audit_requests_total")
+    assert len(said()) == 1 and f"worker_id={LIAR}" in said()[0] and "speculative_drop" in said()[0], said()
+
+
 def test_blocks_that_the_stream_removed_do_not_count_as_a_loss(scene):
     fleet = Fleet(scene, 1)
     (aggregator,) = fleet.aggregators

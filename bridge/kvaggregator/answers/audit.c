@@ -34,6 +34,18 @@ static bool is_claim_same(const struct kvb_query_context *ctx, const struct kvb_
     return follower && follower->is_claimed && follower->claim == of->promise.claim;
 }
 
+/* The size of a block that the engine may drop without saying so; 0: it says what it drops, or its
+ * hashes have lookahead. */
+static uint32_t
+droppable_tokens(const struct kvb_query_context *ctx, const struct kvb_stream_id *id)
+{
+    const struct kvb_follower *follower = kvb_followers_find(ctx->followers, id);
+    const bool is_said =
+        !follower || follower->heartbeat.speculative_drop > 0 || follower->heartbeat.lookahead > 0;
+
+    return is_said ? 0 : follower->heartbeat.block_size;
+}
+
 static void
 audit_promise(struct kvb_query_context *ctx, const struct kvb_request_promise *of, uint64_t cached)
 {
@@ -46,7 +58,9 @@ audit_promise(struct kvb_query_context *ctx, const struct kvb_request_promise *o
     } else if (!is_claim_same(ctx, of)) {
         left_out[KVB_LEFT_OUT_LIST_CHANGED]++;
     } else if (
-        kvb_audit_add(ctx->audit, &of->id, of->promise.tokens, cached, ctx->now_ns) != KVB_OK) {
+        kvb_audit_add(
+            ctx->audit, &of->id, of->promise.tokens, cached, droppable_tokens(ctx, &of->id),
+            ctx->now_ns) != KVB_OK) {
         left_out[KVB_LEFT_OUT_NO_ROOM]++;
     }
 }
@@ -78,5 +92,9 @@ void kvb_answer_write_audit(
     kvb_json_write_pair_u64(json, "delivered_tokens", stats.delivered_tokens);
     kvb_json_write_pair_u64(json, "extra_tokens", stats.extra_tokens);
     kvb_json_write_pair_number(json, "evidence", stats.evidence);
+    const char *why = kvb_audit_why(&stats);
+    if (why) {
+        kvb_json_write_pair_text(json, "why", why);
+    }
     kvb_json_write_end(json, '}');
 }

@@ -39,7 +39,7 @@ static void add(struct kvb_audit *audit, uint64_t worker_id, uint64_t cached)
 {
     const struct kvb_stream_id id = worker(worker_id);
 
-    assert_ok(kvb_audit_add(audit, &id, promise, cached, S));
+    assert_ok(kvb_audit_add(audit, &id, promise, cached, 0, S));
 }
 
 static void clear(struct kvb_audit *audit, uint64_t worker_id)
@@ -282,7 +282,7 @@ static void a_promise_of_no_blocks_is_no_evidence(void **state)
     struct kvb_audit_stats stats;
 
     (void)state;
-    assert_ok(kvb_audit_add(audit, &id, 0, 160, S));
+    assert_ok(kvb_audit_add(audit, &id, 0, 160, 0, S));
     assert_false(kvb_audit_find(audit, &id, &stats));
     assert_int_equal(counters_of(audit).requests, 0);
     kvb_audit_free(audit);
@@ -387,7 +387,7 @@ static void streams_beyond_the_limit_are_counted(void **state)
     for (unsigned i = 0; i < 64; i++) {
         add(audit, i, promise);
     }
-    assert_int_equal(kvb_audit_add(audit, &id, promise, promise, S), KVB_TOO_LARGE);
+    assert_int_equal(kvb_audit_add(audit, &id, promise, promise, 0, S), KVB_TOO_LARGE);
     assert_int_equal(counters_of(audit).refused, 1);
     kvb_audit_free(audit);
 }
@@ -417,7 +417,7 @@ static void without_memory_the_request_is_counted_as_refused(void **state)
     for (long i = 0; i < 6; i++) {
         struct kvb_audit *audit = new_audit();
         fail_alloc_after(i);
-        const kvb_status status = kvb_audit_add(audit, &id, promise, 0, S);
+        const kvb_status status = kvb_audit_add(audit, &id, promise, 0, 0, S);
         fail_alloc_after(-1);
         assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
         assert_int_equal(counters_of(audit).refused, status == KVB_NO_MEMORY);
@@ -432,6 +432,40 @@ static void verdicts_have_names(void **state)
     assert_string_equal(kvb_audit_verdict_name(KVB_AUDIT_KEPT), "kept");
     assert_string_equal(kvb_audit_verdict_name(KVB_AUDIT_BROKEN), "broken");
     assert_string_equal(kvb_audit_verdict_name(KVB_AUDIT_VERDICT_COUNT), "");
+}
+
+/* An engine with EAGLE or MTP: whatever the promise, one block of 16 tokens is missing. */
+static void short_by_one_block_again_and_again_is_named(void **state)
+{
+    struct kvb_audit *audit = new_audit();
+    const struct kvb_stream_id id = worker(1);
+    struct kvb_audit_stats stats;
+
+    (void)state;
+    for (uint64_t i = 1; i <= kvb_audit_block_reports; i++) {
+        assert_ok(kvb_audit_add(audit, &id, 160 * i, 160 * i - 16, 16, S));
+        assert_true(kvb_audit_find(audit, &id, &stats));
+        assert_int_equal(stats.block_short, i);
+        assert_int_equal(kvb_audit_why(&stats) != NULL, i == kvb_audit_block_reports);
+        assert_int_equal(kvb_audit_take_block_short(audit, 0), i == kvb_audit_block_reports);
+    }
+    assert_non_null(strstr(kvb_audit_why(&stats), "speculative_drop = 1"));
+    assert_int_equal(counters_of(audit).block_short, 1);
+    assert_ok(kvb_audit_add(audit, &id, 160, 144, 16, S));
+    assert_false(kvb_audit_take_block_short(audit, 0)); /* once */
+
+    static const struct {
+        uint64_t cached;
+        uint32_t block_tokens;
+    } others[] = { { 160, 16 }, { 128, 16 }, { 145, 16 }, { 144, 32 }, { 144, 0 }, { 176, 16 } };
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        assert_ok(kvb_audit_add(audit, &id, 160, 144, 16, S));
+        assert_ok(kvb_audit_add(audit, &id, 160, others[i].cached, others[i].block_tokens, S));
+        assert_true(kvb_audit_find(audit, &id, &stats));
+        assert_int_equal(stats.block_short, 0);
+        assert_null(kvb_audit_why(&stats));
+    }
+    kvb_audit_free(audit);
 }
 
 int main(void)
@@ -453,6 +487,7 @@ int main(void)
         cmocka_unit_test(options_out_of_range_are_refused),
         cmocka_unit_test(without_memory_the_request_is_counted_as_refused),
         cmocka_unit_test(verdicts_have_names),
+        cmocka_unit_test(short_by_one_block_again_and_again_is_named),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
