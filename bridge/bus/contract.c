@@ -12,6 +12,7 @@
 static const char *const forms[KVB_SUBJECT_COUNT] = {
     [KVB_SUBJECT_WORKERS]           = "P.*",
     [KVB_SUBJECT_EVENTS]            = "P.kv_events",
+    [KVB_SUBJECT_EVENTS_PB]         = "P.kv_events_pb",
     [KVB_SUBJECT_WINDOW_EVENTS]     = "P.kv_window_events",
     [KVB_SUBJECT_HEARTBEAT]         = "P.kv_heartbeat",
     [KVB_SUBJECT_HEARTBEAT_JSON]    = "P.kv_heartbeat_json",

@@ -30,7 +30,8 @@ struct subject_use {
  * answers them, too.  Statistics are not vital. */
 /* clang-format off */
 static const struct subject_use uses[] = {
-    { BRIDGE, publishes,  KVB_SUBJECT_EVENTS,         ALWAYS, ALWAYS },
+    { BRIDGE, publishes,  KVB_SUBJECT_EVENTS,         KVB_SETTING_JSON, ALWAYS },
+    { BRIDGE, publishes,  KVB_SUBJECT_EVENTS_PB,      KVB_SETTING_PROTOBUF, ALWAYS },
     { BRIDGE, publishes,  KVB_SUBJECT_WINDOW_EVENTS,  KVB_SETTING_JSON, ALWAYS },
     { BRIDGE, publishes,  KVB_SUBJECT_HEARTBEAT,      ALWAYS, ALWAYS },
     { BRIDGE, publishes,  KVB_SUBJECT_HEARTBEAT_JSON, ALWAYS, ALWAYS },
@@ -38,7 +39,6 @@ static const struct subject_use uses[] = {
     { BRIDGE, publishes,  KVB_SUBJECT_BRIDGE_STATUS,  ALWAYS, ALWAYS },
     { BRIDGE, subscribes, KVB_SUBJECT_SYNC,           ALWAYS, KVB_SETTING_PROTOBUF },
     { BRIDGE, subscribes, KVB_SUBJECT_REFRESH,        ALWAYS, 0 },
-    { BRIDGE, subscribes, KVB_SUBJECT_BRIDGE_STATUS,  ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_SERVICES,       ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_SERVICE_KIND,   ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_SERVICE_ONE,    ALWAYS, 0 },

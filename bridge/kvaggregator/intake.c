@@ -5,6 +5,7 @@
 #include "kvaggregator/inside.h"
 #include "wire/load/json.h"
 #include "wire/router/heartbeat.h"
+#include "wire/router/json.h"
 #include "wire/router/proto.h"
 #include "wire/router/sync.h"
 
@@ -261,9 +262,22 @@ static kvb_status apply_batch_slice(struct kvb_aggregator *aggregator, uint64_t 
     return kvb_followers_apply(aggregator->followers, &aggregator->batch_id, &slice, now_ns);
 }
 
+/* A bridge may publish both formats.  What is not used of them costs no decoding. */
+static bool
+is_unused_json(struct kvb_aggregator *aggregator, const struct envelope *envelope, kvb_span payload)
+{
+    struct kvb_stream_id id = envelope->id;
+
+    return kvb_router_json_peek(payload, &id.worker_id, &id.dp_rank) &&
+           kvb_followers_skip_json(aggregator->followers, &id);
+}
+
 static kvb_status apply_events(
     struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
 {
+    if (is_unused_json(aggregator, envelope, payload)) {
+        return KVB_OK;
+    }
     kvb_status status = decode_events(aggregator, payload);
 
     if (status == KVB_OK) {
@@ -354,6 +368,7 @@ static const struct kind answer_kind = { "kv_sync", kvb_aggregator_messages_answ
 /* clang-format off */
 static const struct kind kinds[] = {
     { "kv_events",        kvb_aggregator_messages_events,    apply_events },
+    { "kv_events_pb",     kvb_aggregator_messages_protobuf,  apply_events },
     { "kv_window_events", kvb_aggregator_messages_window,    apply_events },
     { "kv_heartbeat",     kvb_aggregator_messages_heartbeat, apply_heartbeat },
     { "load_metrics",     kvb_aggregator_messages_load,      apply_load },

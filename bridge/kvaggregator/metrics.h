@@ -13,6 +13,7 @@
 #define KVB_AGGREGATOR_METRICS(X) \
     KVB_DAEMON_METRICS(X) \
     X(messages_events, COUNTER, "kvb_messages_received_total", "kind=\"kv_events\"", "NATS messages received, by kind") \
+    X(messages_protobuf, COUNTER, "kvb_messages_received_total", "kind=\"kv_events_pb\"", "NATS messages received, by kind") \
     X(messages_window, COUNTER, "kvb_messages_received_total", "kind=\"kv_window_events\"", "NATS messages received, by kind") \
     X(messages_load, COUNTER, "kvb_messages_received_total", "kind=\"load_metrics\"", "NATS messages received, by kind") \
     X(messages_heartbeat, COUNTER, "kvb_messages_received_total", "kind=\"kv_heartbeat\"", "NATS messages received, by kind") \
@@ -27,6 +28,7 @@
     X(refused_stream, COUNTER, "kvb_messages_refused_total", "reason=\"too_many_streams\"", "NATS messages that could not be used, by reason") \
     X(refused_dropped, COUNTER, "kvb_messages_refused_total", "reason=\"dropped_by_client\"", "NATS messages that could not be used, by reason") \
     X(events_applied, COUNTER, "kvb_events_applied_total", "", "Router events applied to the index") \
+    X(events_unused, COUNTER, "kvb_events_unused_total", "", "Router events in JSON of streams whose bridge publishes protobuf too, and events in a format that the newest heartbeat does not name: dropped") \
     X(events_old, COUNTER, "kvb_events_old_total", "", "Router events received twice or too late, and dropped") \
     X(events_ahead, COUNTER, "kvb_events_ahead_total", "", "Router events refused because their ids are far beyond those that their bridge has published") \
     X(events_missed, COUNTER, "kvb_events_missed_total", "", "Router events found missing, by a gap in the ids or by a heartbeat, and requested from the bridge; late events count too. A rise means that messages are lost on NATS") \

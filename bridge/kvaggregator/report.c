@@ -106,6 +106,7 @@ static void count_followers(struct kvb_aggregator *aggregator)
 
     kvb_followers_counters(aggregator->followers, &counters);
     kvb_metric_set(metrics, kvb_aggregator_events_applied, counters.events_applied);
+    kvb_metric_set(metrics, kvb_aggregator_events_unused, counters.events_unused);
     kvb_metric_set(metrics, kvb_aggregator_events_old, counters.events_old);
     kvb_metric_set(metrics, kvb_aggregator_events_ahead, counters.events_ahead);
     kvb_metric_set(metrics, kvb_aggregator_event_holes, counters.holes);

@@ -55,12 +55,9 @@ static kvb_status open_bridge_bus(struct kvb_bridge *bridge, struct kvb_detail *
 
     KVB_TRY(make_bridge_subjects(bridge));
     KVB_TRY(kvb_bus_open(&options, &bridge->publisher.bus, detail));
-    KVB_TRY(kvb_event_publisher_init(
-        &bridge->publisher.events, bridge->publisher.bus, config->publish.profile,
-        config->publish.name_space, config->publish.component));
-    return kvb_bus_subscribe(
-        bridge->publisher.bus, bridge->publisher.status_subject, kvb_profile_guard_receive,
-        &bridge->publisher.guard, &bridge->publisher.statuses);
+    return kvb_event_publisher_init(
+        &bridge->publisher.events, bridge->publisher.bus, config->publish.formats,
+        kvb_json_lists(config), config->publish.name_space, config->publish.component);
 }
 
 static const struct kvb_stream *find_stream(void *context, uint64_t worker_id, uint32_t dp_rank)
@@ -194,7 +191,6 @@ kvb_status kvb_bridge_start(
     kvb_detail_set(&bridge->shown.not_ready, "starting");
     (void)pthread_mutex_init(&bridge->shown.text_lock, NULL); /* none fails without attributes */
     (void)pthread_rwlock_init(&bridge->shown.sets_lock, NULL);
-    kvb_profile_guard_init(&bridge->publisher.guard, bridge->bridge_id, config->publish.profile);
     const kvb_status status = start_bridge_parts(bridge, detail);
     if (status != KVB_OK) {
         kvb_bridge_stop(bridge);
@@ -266,14 +262,12 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     kvb_bridge_close_membership(&bridge->membership);
     kvb_bus_unsubscribe(bridge->refresh.incoming);
     kvb_bus_unsubscribe(bridge->publisher.syncs);
-    kvb_bus_unsubscribe(bridge->publisher.statuses);
     kvb_bus_close(bridge->publisher.bus);
     kvb_bridge_close_refresh(&bridge->refresh);
     kvb_sync_responder_done(&bridge->publisher.sync);
     kvb_event_publisher_done(&bridge->publisher.events);
     kvb_event_batch_done(&bridge->ingest.batches[0]);
     kvb_event_batch_done(&bridge->ingest.batches[1]);
-    kvb_profile_guard_done(&bridge->publisher.guard);
     (void)pthread_rwlock_destroy(&bridge->shown.sets_lock);
     (void)pthread_mutex_destroy(&bridge->shown.text_lock);
     kvb_buf_done(&bridge->shown.state_text);

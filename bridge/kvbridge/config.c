@@ -58,6 +58,20 @@ static kvb_status take_published_label(void *names, const char *name, struct kvb
 }
 
 /* Takes "*", which stands for all namespaces, or a name as in RFC 1123. */
+static kvb_status take_format(void *field, const char *text, struct kvb_detail *detail)
+{
+    unsigned *formats = field;
+
+    for (enum kvb_format format = 0; format < KVB_FORMAT_COUNT; format++) {
+        if (strcmp(text, kvb_format_name(format)) == 0) {
+            *formats |= 1U << format;
+            return KVB_OK;
+        }
+    }
+    kvb_detail_set(detail, "expected \"json\" or \"protobuf\"");
+    return KVB_BAD_CONFIG;
+}
+
 static kvb_status take_namespace(void *field, const char *text, struct kvb_detail *detail)
 {
     struct kvb_kubernetes_namespaces *list = field;
@@ -293,19 +307,19 @@ static const struct kvb_conf_key keys[] = {
               "same names." },
     { "publish.endpoint_name", KVB_CONF_STRING, "generate", 1, FIELD(publish.endpoint_name),
       .help = "The name of the workers' endpoint in load figures." },
-    { "publish.profile", KVB_CONF_ENUM, "json", 0, KVB_PROFILE_COUNT - 1, FIELD(publish.profile),
-      .name_of = kvb_profile_name,
-      .help = "The format of P.kv_events: json for routers that read RouterEvents,\n"
-              "protobuf for kvaggregator only, which is smaller and faster.  All bridges\n"
-              "of a component must use the same one." },
+    { "publish.formats", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(publish.formats),
+      .take_text = take_format,
+      .help = "How events are published.  \"json\", on P.kv_events, for routers that read\n"
+              "RouterEvents; \"protobuf\", on P.kv_events_pb, for kvaggregator, which is\n"
+              "smaller and faster; or both.  None: \"json\"." },
     { "publish.hashes", KVB_CONF_ENUM, "canonical", 0, KVB_HASHES_COUNT - 1,
       FIELD(publish.hashes), .name_of = kvb_hashes_name,
       .help = "How blocks are named.  canonical: equal prefixes have equal names in the\n"
               "whole fleet.  engine: the engine's own names." },
     { "publish.tiers", KVB_CONF_ENUM, "device", 0, KVB_PUBLISH_TIERS_COUNT - 1,
       FIELD(publish.tiers), .name_of = tiers_name,
-      .help = "The tiers that json publishes: device for readers that do not know tiers,\n"
-              "all for readers that do.  protobuf publishes all." },
+      .help = "The tiers that json has: device for readers that do not know tiers,\n"
+              "all for readers that do.  protobuf has all." },
     { "publish.copies", KVB_CONF_ENUM, "interval", 0, KVB_COPIES_COUNT - 1,
       FIELD(publish.copies), .name_of = kvb_copies_name,
       .help = "What a stored event for a block that is already held means.  interval:\n"
@@ -482,6 +496,9 @@ static const struct kvb_conf_table generated_table = { .keys = generated_keys,
     "link-local addresses and metadata services of clouds are always refused; restrict further "   \
     "with a firewall or a NetworkPolicy"
 static const struct kvb_conf_removed removed[] = {
+    { "publish.profile",
+      "publish.formats = [\"json\"], [\"protobuf\"] or both serves; protobuf is on "
+      "the subject kv_events_pb" },
     { "publish.clear",
       "a clear is published as `cleared`, which Dynamo understands from 0.3.1 on" },
     { "publish.standby",
@@ -1051,6 +1068,9 @@ static kvb_status read_workers_file(
 
 static kvb_status settle_config(struct kvb_conf *conf, struct kvb_bridge_config *config)
 {
+    if (config->publish.formats == 0) {
+        config->publish.formats = 1U << KVB_FORMAT_JSON;
+    }
     make_ids(config);
     check_facts(conf, config);
     kvb_bridge_config_settle_kubernetes(conf, config);

@@ -148,7 +148,7 @@ struct kvb_bridge_config {
         char name_space[kvb_name_bytes + 1];
         char component[kvb_name_bytes + 1];
         char endpoint_name[kvb_name_bytes + 1];
-        enum kvb_profile profile;
+        unsigned formats; /* enum kvb_format; never empty */
         enum kvb_hashes hashes;
         enum kvb_publish_tiers tiers;
         enum kvb_copies copies;
@@ -226,7 +226,9 @@ kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worke
  * can show it too. */
 bool kvb_worker_is_store(const struct kvb_worker_config *worker);
 
-/* The tiers whose blocks are published, as a bit set indexed by enum kvb_tier. */
+/* The lists whose blocks are published in JSON, and in any format, as a bit set indexed by enum
+ * kvb_tier. */
+unsigned kvb_json_lists(const struct kvb_bridge_config *config);
 unsigned kvb_published_lists(const struct kvb_bridge_config *config);
 
 /* The id of a worker without a configured one: a hash of its first rank's address, or of the URL

@@ -4,10 +4,14 @@
 
 enum { key_bytes = 64, refresh_fallback_s = 60 };
 
+static bool publishes_json(const struct kvb_bridge_config *config)
+{
+    return kvb_formats_have(config->publish.formats, KVB_FORMAT_JSON);
+}
+
 bool kvb_bridge_config_refreshes(const struct kvb_bridge_config *config)
 {
-    return config->publish.profile == KVB_PROFILE_JSON &&
-           config->publish.reannounce != KVB_REANNOUNCE_NEVER;
+    return publishes_json(config) && config->publish.reannounce != KVB_REANNOUNCE_NEVER;
 }
 
 static void settle_refresh(struct kvb_conf *conf, struct kvb_bridge_config *config)
@@ -21,8 +25,8 @@ static void settle_refresh(struct kvb_conf *conf, struct kvb_bridge_config *conf
     if (is_given && config->publish.refresh_s > 0) {
         kvb_conf_warning(
             conf, "publish.refresh_s", "has no effect %s: readers request what they lack",
-            config->publish.profile != KVB_PROFILE_JSON ? "with publish.profile = \"protobuf\""
-                                                        : "with publish.reannounce = \"never\"");
+            publishes_json(config) ? "with publish.reannounce = \"never\""
+                                   : "without \"json\" in publish.formats");
     }
     config->publish.refresh_s = 0;
 }
@@ -57,20 +61,19 @@ check_store(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_
         kvb_conf_warning(
             conf, reader_key_path(key, number, worker->store ? "store" : "replay_request"),
             "nothing of this store is published: json publishes only the device tier; set "
-            "publish.tiers = \"all\" if all readers know tiers, or publish.profile = "
-            "\"protobuf\"");
+            "publish.tiers = \"all\" if all readers know tiers, or publish.formats = "
+            "[\"protobuf\"]");
     }
 }
 
 void kvb_bridge_config_settle_readers(struct kvb_conf *conf, struct kvb_bridge_config *config)
 {
-    const bool is_json = config->publish.profile == KVB_PROFILE_JSON;
-    const bool is_device = config->publish.tiers == KVB_PUBLISH_DEVICE;
+    const bool is_device_only = (kvb_published_lists(config) & 1U << KVB_TIER_HOST) == 0;
 
     settle_refresh(conf, config);
-    for (size_t i = 0; i < config->worker_count && is_json; i++) {
+    for (size_t i = 0; i < config->worker_count && publishes_json(config); i++) {
         check_shared_id(conf, &config->workers[i], i);
-        if (is_device) {
+        if (is_device_only) {
             check_store(conf, &config->workers[i], i);
         }
     }

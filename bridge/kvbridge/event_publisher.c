@@ -8,21 +8,35 @@
 #include <string.h>
 
 kvb_status kvb_event_publisher_init(
-    struct kvb_event_publisher *publisher, struct kvb_bus *bus, enum kvb_profile profile,
-    const char *name_space, const char *component)
+    struct kvb_event_publisher *publisher, struct kvb_bus *bus, unsigned formats,
+    unsigned json_lists, const char *name_space, const char *component)
 {
     const struct kvb_subject_names names = { .workers_namespace = name_space,
                                              .workers_component = component };
 
-    *publisher = (struct kvb_event_publisher){ .bus = bus, .profile = profile };
-    kvb_buf_init(&publisher->buf, kvb_max_nats_payload_bytes);
-    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_EVENTS, &names, publisher->subject));
+    *publisher =
+        (struct kvb_event_publisher){ .bus = bus, .formats = formats, .json_lists = json_lists };
+    kvb_buf_init(&publisher->message, kvb_max_nats_payload_bytes);
+    kvb_buf_init(&publisher->texts, kvb_max_nats_payload_bytes);
+    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_EVENTS, &names, publisher->json_subject));
+    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_EVENTS_PB, &names, publisher->protobuf_subject));
     return kvb_contract_subject_make(KVB_SUBJECT_WINDOW_EVENTS, &names, publisher->window_subject);
 }
 
 void kvb_event_publisher_done(struct kvb_event_publisher *publisher)
 {
-    kvb_buf_done(&publisher->buf);
+    kvb_buf_done(&publisher->message);
+    kvb_buf_done(&publisher->texts);
+}
+
+static bool has_json(const struct kvb_event_publisher *publisher)
+{
+    return kvb_formats_have(publisher->formats, KVB_FORMAT_JSON);
+}
+
+static bool has_protobuf(const struct kvb_event_publisher *publisher)
+{
+    return kvb_formats_have(publisher->formats, KVB_FORMAT_PROTOBUF);
 }
 
 /* ---- json ---- */
@@ -38,18 +52,18 @@ static kvb_status send_json(struct kvb_event_publisher *publisher)
     }
     for (size_t i = 0; i < publisher->end_count; i++) {
         messages[i] =
-            (kvb_span){ .data = publisher->buf.data + at, .len = publisher->ends[i] - at };
+            (kvb_span){ .data = publisher->texts.data + at, .len = publisher->ends[i] - at };
         at = publisher->ends[i];
     }
     const kvb_status status = kvb_bus_publish_many(
         publisher->bus,
-        publisher->is_window_waiting ? publisher->window_subject : publisher->subject, messages,
-        publisher->end_count, &sent);
-    publisher->events += sent;
+        publisher->is_window_waiting ? publisher->window_subject : publisher->json_subject,
+        messages, publisher->end_count, &sent);
+    publisher->events += has_protobuf(publisher) ? 0 : sent; /* counted there already */
     publisher->messages += sent;
     publisher->bytes += sent > 0 ? publisher->ends[sent - 1] : 0;
     publisher->end_count = 0;
-    kvb_buf_reset(&publisher->buf);
+    kvb_buf_reset(&publisher->texts);
     return status;
 }
 
@@ -74,11 +88,15 @@ static kvb_status
 add_json(struct kvb_event_publisher *publisher, const struct kvb_router_batch *batch)
 {
     for (size_t at = 0; at < batch->event_count; at++) {
-        KVB_TRY(turn_to_subject(publisher, is_of_window(&batch->events[at])));
-        KVB_TRY(kvb_router_json_encode(batch, at, &publisher->buf));
-        publisher->ends[publisher->end_count++] = publisher->buf.len;
+        const struct kvb_router_event *event = &batch->events[at];
+        if (event->kind != KVB_ROUTER_CLEARED && (publisher->json_lists & 1U << event->tier) == 0) {
+            continue; /* readers of JSON see a gap in the ids, as they do at events of the window */
+        }
+        KVB_TRY(turn_to_subject(publisher, is_of_window(event)));
+        KVB_TRY(kvb_router_json_encode(batch, at, &publisher->texts));
+        publisher->ends[publisher->end_count++] = publisher->texts.len;
         if (publisher->end_count == kvb_publisher_waiting_messages ||
-            publisher->buf.len >= kvb_publisher_waiting_bytes) {
+            publisher->texts.len >= kvb_publisher_waiting_bytes) {
             KVB_TRY(send_json(publisher));
         }
     }
@@ -119,12 +137,13 @@ send_protobuf(struct kvb_event_publisher *publisher, const struct kvb_router_bat
 
     for (size_t at = 0; at < batch->event_count;) {
         const size_t count = events_that_fit(batch, at, max_blocks);
-        kvb_buf_reset(&publisher->buf);
-        KVB_TRY(kvb_router_proto_encode(batch, at, count, &publisher->buf));
-        KVB_TRY(kvb_bus_publish(publisher->bus, publisher->subject, kvb_buf_span(&publisher->buf)));
+        kvb_buf_reset(&publisher->message);
+        KVB_TRY(kvb_router_proto_encode(batch, at, count, &publisher->message));
+        KVB_TRY(kvb_bus_publish(
+            publisher->bus, publisher->protobuf_subject, kvb_buf_span(&publisher->message)));
         publisher->events += count;
         publisher->messages++;
-        publisher->bytes += publisher->buf.len;
+        publisher->bytes += publisher->message.len;
         at += count;
     }
     return KVB_OK;
@@ -208,14 +227,14 @@ static kvb_status add_protobuf(
     return KVB_OK;
 }
 
-/* ---- Both profiles ---- */
+/* ---- Both formats ---- */
 
 static kvb_status drop_what_waits(struct kvb_event_publisher *publisher, kvb_status why)
 {
     publisher->failures++;
     publisher->end_count = 0;
     publisher->waiting.count = 0;
-    kvb_buf_reset(&publisher->buf);
+    kvb_buf_reset(&publisher->texts);
     return why;
 }
 
@@ -226,17 +245,22 @@ kvb_status kvb_event_publisher_add(
     if (batch->event_count == 0) {
         return KVB_OK;
     }
-    const kvb_status status = publisher->profile == KVB_PROFILE_JSON
-                                  ? add_json(publisher, batch)
-                                  : add_protobuf(publisher, batch, log);
-
+    kvb_status status = KVB_OK;
+    if (has_protobuf(publisher)) {
+        status = add_protobuf(publisher, batch, log);
+    }
+    if (status == KVB_OK && has_json(publisher)) {
+        status = add_json(publisher, batch);
+    }
     return status == KVB_OK ? KVB_OK : drop_what_waits(publisher, status);
 }
 
 kvb_status kvb_event_publisher_flush(struct kvb_event_publisher *publisher)
 {
-    const kvb_status status =
-        publisher->profile == KVB_PROFILE_JSON ? send_json(publisher) : send_what_waits(publisher);
+    kvb_status status = send_what_waits(publisher); /* nothing, without protobuf */
 
+    if (status == KVB_OK) {
+        status = send_json(publisher);
+    }
     return status == KVB_OK ? KVB_OK : drop_what_waits(publisher, status);
 }

@@ -13,11 +13,11 @@
 
 struct kvb_event_log;
 
-/* Puts router events on P.kv_events in the configured profile.
+/* Publishes router events in the configured formats.
  *
- *     json       one message an event; those of the window list on P.kv_window_events, which
- *                readers of the other subject do not receive
- *     protobuf   as many events a message as follow each other in one stream
+ *     json       P.kv_events: one message an event; those of the window list on
+ *                P.kv_window_events, which readers of the other subject do not receive
+ *     protobuf   P.kv_events_pb: as many events a message as follow each other in one stream
  *
  * Events of all batches that one read of an engine's socket returns are gathered, then flushed:
  *
@@ -53,24 +53,28 @@ struct kvb_waiting_events {
 
 struct kvb_event_publisher {
     struct kvb_bus *bus; /* borrowed */
-    enum kvb_profile profile;
-    char subject[kvb_subject_bytes];
+    unsigned formats;
+    unsigned json_lists; /* what JSON has; protobuf has all */
+    char json_subject[kvb_subject_bytes];
     char window_subject[kvb_subject_bytes];
-    struct kvb_waiting_events waiting; /* protobuf's, added and not sent */
-    struct kvb_buf buf;                /* owned: the message being made, or JSON's that wait */
-    size_t ends[kvb_publisher_waiting_messages]; /* of each of those, in buf */
+    char protobuf_subject[kvb_subject_bytes];
+    struct kvb_waiting_events waiting;           /* protobuf's, added and not sent */
+    struct kvb_buf message;                      /* owned: of protobuf, being made */
+    struct kvb_buf texts;                        /* owned: JSON's that wait */
+    size_t ends[kvb_publisher_waiting_messages]; /* of each of those, in texts */
     size_t end_count;
     bool is_window_waiting; /* those are of the window list: they share a subject */
-    uint64_t events;        /* published so far */
+    uint64_t events;        /* published so far, in one format or both */
     uint64_t messages;
     uint64_t bytes; /* of their payloads */
     uint64_t failures;
 };
 
-/* KVB_BAD_INPUT  a name that is no name */
+/* formats  as of publish.formats; json_lists  the lists of JSON, as kvb_json_lists().
+ * KVB_BAD_INPUT  a name that is no name */
 kvb_status kvb_event_publisher_init(
-    struct kvb_event_publisher *publisher, struct kvb_bus *bus, enum kvb_profile profile,
-    const char *name_space, const char *component);
+    struct kvb_event_publisher *publisher, struct kvb_bus *bus, unsigned formats,
+    unsigned json_lists, const char *name_space, const char *component);
 void kvb_event_publisher_done(struct kvb_event_publisher *publisher);
 
 /* The batch's events have consecutive ids and belong to one epoch.  Waiting events are sent first

@@ -19,12 +19,10 @@
 #include "kvbridge/config.h"
 #include "kvbridge/discovery.h"
 #include "kvbridge/dns_list.h"
-#include "kvbridge/echo.h"
 #include "kvbridge/event_publisher.h"
 #include "kvbridge/kubernetes.h"
 #include "kvbridge/metrics.h"
 #include "kvbridge/permissions.h"
-#include "kvbridge/profile_guard.h"
 #include "kvbridge/rank_metrics.h"
 #include "kvbridge/refresh_plan.h"
 #include "kvbridge/refresh_responder.h"
@@ -236,11 +234,9 @@ struct bridge_ingest {
 
 /* From streams to NATS.  Only the ingest thread uses it, except for what the bus locks itself. */
 struct bridge_publisher {
-    struct kvb_bus *bus; /* owned; the next two too */
-    struct kvb_bus_subscription *statuses;
-    struct kvb_bus_subscription *syncs;
+    struct kvb_bus *bus;                /* owned */
+    struct kvb_bus_subscription *syncs; /* owned */
     struct kvb_sync_responder sync;
-    struct kvb_profile_guard guard;
     struct kvb_event_publisher events;
     struct kvb_subject_names names;
     struct kvb_permissions permissions; /* the permissions that this bridge needs on nats-server */
@@ -252,8 +248,6 @@ struct bridge_publisher {
     struct kvb_buf buf;    /* scratch space for encoding */
     struct kvb_buf status; /* the newest status */
     size_t page_end; /* the first stream of the next status, if a status needs several messages */
-    struct kvb_echo echo; /* the echo of our status */
-    uint64_t echoes_seen;
     uint64_t next_load_ns;
     uint64_t load_until_ns; /* no figure of any rank is fresh after it */
     uint64_t next_status_ns;

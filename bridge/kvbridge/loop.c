@@ -116,17 +116,13 @@ static void note_connected(void *context, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
 
-    kvb_echo_reset(&bridge->publisher.echo);
-    kvb_profile_guard_begin(&bridge->publisher.guard, now_ns);
     bridge->publisher.next_status_ns = now_ns;
 }
 
 static bool may_publish(void *context, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
-    struct kvb_detail why = { .text = "" };
-    const bool allowed = kvb_bus_is_connected(bridge->publisher.bus) &&
-                         kvb_profile_guard_allows(&bridge->publisher.guard, now_ns, &why);
+    const bool allowed = kvb_bus_is_connected(bridge->publisher.bus);
 
     if (allowed != bridge->publisher.was_allowed) {
         if (allowed) {
@@ -134,7 +130,7 @@ static bool may_publish(void *context, uint64_t now_ns)
         } else {
             kvb_log_write(
                 bridge->log, KVB_LOG_WARNING, "bridge", "not publishing", "why",
-                why.text[0] ? why.text : "not connected to NATS", NULL);
+                "not connected to NATS", NULL);
         }
         bridge->publisher.was_allowed = allowed;
         bridge->publisher.next_status_ns = now_ns;

@@ -169,7 +169,7 @@
     KVB_HTTP_METRICS(X) \
     X(wait_failures, COUNTER, "kvb_wait_failures_total", "", "Times that waiting for sockets failed in the kernel and the sockets were polled instead") \
     X(turns, COUNTER, "kvb_turns_total", "", "Turns of the ingest thread. If it does not rise, the bridge hangs") \
-    X(publishing, GAUGE, "kvb_publishing", "", "1 while the bridge may publish events; 0 without NATS, or while another bridge of the component uses another profile") \
+    X(publishing, GAUGE, "kvb_publishing", "", "1 while the bridge may publish events; 0 without NATS") \
     X(streams_syncing, GAUGE, "kvb_streams", "state=\"syncing\"", "Streams read by this bridge, by state of their lists of blocks") \
     X(streams_exact, GAUGE, "kvb_streams", "state=\"exact\"", "Streams read by this bridge, by state of their lists of blocks") \
     X(streams_partial, GAUGE, "kvb_streams", "state=\"partial\"", "Streams read by this bridge, by state of their lists of blocks") \

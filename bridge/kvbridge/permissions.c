@@ -16,5 +16,8 @@ void kvb_bridge_subject_names(const struct kvb_bridge_config *config, struct kvb
 
 unsigned kvb_bridge_permission_settings(const struct kvb_bridge_config *config)
 {
-    return config->publish.profile == KVB_PROFILE_JSON ? KVB_SETTING_JSON : KVB_SETTING_PROTOBUF;
+    const unsigned formats = config->publish.formats;
+
+    return (kvb_formats_have(formats, KVB_FORMAT_JSON) ? KVB_SETTING_JSON : 0U) |
+           (kvb_formats_have(formats, KVB_FORMAT_PROTOBUF) ? KVB_SETTING_PROTOBUF : 0U);
 }

@@ -12,7 +12,7 @@ enum { announce_chunk_blocks = 4096 };
 static void open_advertiser(const struct kvb_bridge_config *config, struct bridge_rank *rank)
 {
     const struct kvb_advertiser_options options = {
-        .profile = config->publish.profile,
+        .publishes_json = kvb_formats_have(config->publish.formats, KVB_FORMAT_JSON),
         .reannounce = config->publish.reannounce,
         .down_clear_ns = config->publish.down_clear_ms * KVB_NS_PER_MS,
         .heartbeat_ns = config->publish.heartbeat_ms * KVB_NS_PER_MS,
@@ -40,8 +40,8 @@ static void put_places(
 {
     /* Refreshes use event ids that no batch causes.  A bridge that does not begin a new epoch at
      * the start must not continue from such ids. */
-    const bool goes_on =
-        config->publish.profile == KVB_PROFILE_JSON && !kvb_bridge_config_refreshes(config);
+    const bool goes_on = kvb_formats_have(config->publish.formats, KVB_FORMAT_JSON) &&
+                         !kvb_bridge_config_refreshes(config);
     const char *const texts[KVB_PLACE_COUNT] = {
         [KVB_PLACE_NAMESPACE] = config->publish.name_space,
         [KVB_PLACE_COMPONENT] = config->publish.component,
@@ -93,7 +93,7 @@ static kvb_status open_stream(
         .is_without_salts = !worker->has_salts,
         .has_hidden_pools = worker->is_sglang_hybrid,
         .offload_removals = worker->offload_removals,
-        .profile = config->publish.profile,
+        .formats = config->publish.formats,
         .max_held_bytes = config->limits.max_held_bytes,
         .max_log_blocks = config->limits.sync_blocks,
         .mirror = { .hashes = kvb_worker_hashes(config, worker),

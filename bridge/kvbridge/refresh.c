@@ -134,8 +134,8 @@ static void take_requests(struct kvb_bridge *bridge, uint64_t now_ns)
             bridge->refresh.responder.refused++;
             answer_error(
                 &bridge->publisher, &pending,
-                "this bridge has no refreshes: use P.kv_sync, or set publish.profile = "
-                "\"json\" and publish.reannounce = \"auto\"");
+                "this bridge has no refreshes: use P.kv_sync, or set publish.formats = "
+                "[\"json\"] and publish.reannounce = \"auto\"");
         } else {
             grant(bridge, &pending, now_ns);
         }

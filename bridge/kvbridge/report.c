@@ -278,8 +278,8 @@ struct status_page {
     size_t count;
 };
 
-static kvb_status make_status(
-    struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing, const struct status_page *page)
+static kvb_status
+make_status(struct kvb_bridge *bridge, uint64_t now_ns, const struct status_page *page)
 {
     const size_t ranks = bridge->membership.rank_count;
     const bool is_whole = page->count == ranks;
@@ -291,8 +291,8 @@ static kvb_status make_status(
         .version = KVB_VERSION,
         .name_space = bridge->config->publish.name_space,
         .component = bridge->config->publish.component,
-        .profile = bridge->config->publish.profile,
-        .is_publishing = is_publishing,
+        .formats = bridge->config->publish.formats,
+        .is_publishing = kvb_bus_is_connected(bridge->publisher.bus),
         .uptime_s = (now_ns - bridge->started_ns) / KVB_NS_PER_S,
         .events_published = bridge->publisher.events.events,
         .batches_received = kvb_metric_get(&bridge->shown.metrics, kvb_bridge_batches_received),
@@ -348,39 +348,6 @@ static bool is_vital_denial(const void *context, const struct kvb_denial *denial
     return kvb_permissions_is_vital(&bridge->publisher.permissions, denial);
 }
 
-/* True: the subscription to statuses is denied, so the bridge cannot receive its own status
- * back. */
-static bool is_deaf(const void *context, const struct kvb_denial *denial)
-{
-    const struct kvb_bridge *bridge = context;
-
-    return !denial->is_publish && strcmp(denial->subject, bridge->publisher.status_subject) == 0;
-}
-
-/* Fills *out_why when NATS permissions keep the bridge from publishing or subscribing. */
-static void
-look_at_permissions(struct kvb_bridge *bridge, uint64_t now_ns, struct kvb_detail *out_why)
-{
-    const uint64_t echoes = kvb_profile_guard_echoes(&bridge->publisher.guard);
-    struct kvb_detail deaf;
-
-    if (echoes != bridge->publisher.echoes_seen) {
-        bridge->publisher.echoes_seen = echoes;
-        kvb_echo_received(&bridge->publisher.echo);
-    }
-    if (kvb_bus_is_denied(bridge->publisher.bus, is_vital_denial, bridge, out_why)) {
-        return;
-    }
-    if (kvb_echo_is_missing(&bridge->publisher.echo, now_ns) &&
-        !kvb_bus_is_denied(bridge->publisher.bus, is_deaf, bridge, &deaf)) {
-        kvb_detail_set(
-            out_why,
-            "connected to NATS, but messages published on %s do not return: check the permission "
-            "to publish there",
-            bridge->publisher.status_subject);
-    }
-}
-
 /* The next streams after those of the previous page; after the last stream it begins again with the
  * first. */
 static struct status_page next_page(struct kvb_bridge *bridge, size_t max_bytes)
@@ -398,7 +365,7 @@ static struct status_page next_page(struct kvb_bridge *bridge, size_t max_bytes)
 
 /* Shortens a status that exceeds the server's max_payload: to a page of streams, or to no streams
  * if that page is still too large. */
-static kvb_status fit_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing)
+static kvb_status fit_status(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     static const struct status_page none = { 0 };
     const size_t max_bytes = kvb_bus_max_payload(bridge->publisher.bus);
@@ -407,51 +374,28 @@ static kvb_status fit_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is
         return KVB_OK;
     }
     const struct status_page page = next_page(bridge, max_bytes);
-    KVB_TRY(make_status(bridge, now_ns, is_publishing, &page));
-    return bridge->publisher.status.len <= max_bytes
-               ? KVB_OK
-               : make_status(bridge, now_ns, is_publishing, &none);
-}
-
-/* Publishes the status made for /state. */
-static void publish_status(struct kvb_bridge *bridge, uint64_t now_ns, bool is_publishing)
-{
-    const struct kvb_buf *status = &bridge->publisher.status;
-
-    if (fit_status(bridge, now_ns, is_publishing) == KVB_OK &&
-        kvb_bus_publish(
-            bridge->publisher.bus, bridge->publisher.status_subject, kvb_buf_span(status)) ==
-            KVB_OK) { /* on failure it is sent again in 1 s */
-        kvb_echo_sent(&bridge->publisher.echo, now_ns);
-    }
+    KVB_TRY(make_status(bridge, now_ns, &page));
+    return bridge->publisher.status.len <= max_bytes ? KVB_OK : make_status(bridge, now_ns, &none);
 }
 
 void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct kvb_detail not_ready = { .text = "" };
     const bool is_connected = kvb_bus_is_connected(bridge->publisher.bus);
-    bool is_publishing = false;
 
     if (!is_connected) {
         kvb_bus_explain_absence(bridge->publisher.bus, &not_ready);
     } else {
-        is_publishing = kvb_profile_guard_allows(&bridge->publisher.guard, now_ns, &not_ready);
-        if (is_publishing) {
-            look_at_permissions(bridge, now_ns, &not_ready);
-        }
-    }
-    struct kvb_detail conflict;
-    if (kvb_profile_guard_take_conflict(&bridge->publisher.guard, now_ns, &conflict)) {
-        kvb_log_write(
-            bridge->log, KVB_LOG_WARNING, "bridge", "two bridges of a component differ in profile",
-            "why", conflict.text, NULL);
+        (void)kvb_bus_is_denied(bridge->publisher.bus, is_vital_denial, bridge, &not_ready);
     }
     const struct status_page whole = { .count = bridge->membership.rank_count };
-    if (make_status(bridge, now_ns, is_publishing, &whole) != KVB_OK) {
+    if (make_status(bridge, now_ns, &whole) != KVB_OK) {
         return; /* out of memory: keep the previous status */
     }
     show_status(bridge, &not_ready);
-    if (is_connected) {
-        publish_status(bridge, now_ns, is_publishing);
+    if (is_connected && fit_status(bridge, now_ns) == KVB_OK) {
+        (void)kvb_bus_publish(
+            bridge->publisher.bus, bridge->publisher.status_subject,
+            kvb_buf_span(&bridge->publisher.status)); /* on failure it is sent again in 1 s */
     }
 }

@@ -140,6 +140,14 @@ static kvb_status list_rank_endpoints(void *context, struct kvb_service_endpoint
 
 /* ---- Opening and closing ---- */
 
+static const char *formats_text(unsigned formats)
+{
+    if (!kvb_formats_have(formats, KVB_FORMAT_PROTOBUF)) {
+        return "json";
+    }
+    return kvb_formats_have(formats, KVB_FORMAT_JSON) ? "json,protobuf" : "protobuf";
+}
+
 static void name_service(const struct kvb_bridge *bridge, struct kvb_service *service)
 {
     const struct kvb_bridge_config *config = bridge->config;
@@ -149,7 +157,7 @@ static void name_service(const struct kvb_bridge *bridge, struct kvb_service *se
     service->facts[0] = (struct kvb_service_fact){ "namespace", config->publish.name_space };
     service->facts[1] = (struct kvb_service_fact){ "component", config->publish.component };
     service->facts[2] =
-        (struct kvb_service_fact){ "profile", kvb_profile_name(config->publish.profile) };
+        (struct kvb_service_fact){ "formats", formats_text(config->publish.formats) };
     service->facts[3] = (struct kvb_service_fact){ "bridge_id", bridge->bridge_id };
 }
 

@@ -18,16 +18,20 @@ bool kvb_worker_is_store(const struct kvb_worker_config *worker)
     return worker->store || worker->replay_request == KVB_REQUEST_MOONCAKE;
 }
 
+static const unsigned all_lists = (1U << KVB_LIST_COUNT) - 1;
+
 /* A reader of json may not know tiers, and would apply a removal from the host to the device.  The
  * window list has a subject to which such readers do not subscribe. */
+unsigned kvb_json_lists(const struct kvb_bridge_config *config)
+{
+    return config->publish.tiers == KVB_PUBLISH_ALL ? all_lists
+                                                    : 1U << KVB_LIST_WINDOW | 1U << KVB_TIER_DEVICE;
+}
+
 unsigned kvb_published_lists(const struct kvb_bridge_config *config)
 {
-    const unsigned window = 1U << KVB_LIST_WINDOW;
-    const unsigned all = (1U << KVB_TIER_COUNT) - 1;
-    const bool is_device_only =
-        config->publish.profile == KVB_PROFILE_JSON && config->publish.tiers == KVB_PUBLISH_DEVICE;
-
-    return window | (is_device_only ? 1U << KVB_TIER_DEVICE : all);
+    return kvb_formats_have(config->publish.formats, KVB_FORMAT_PROTOBUF) ? all_lists
+                                                                          : kvb_json_lists(config);
 }
 
 uint64_t kvb_worker_id_of_address(const struct kvb_worker_config *worker)

@@ -164,7 +164,8 @@ static void show_any_message(struct watch *watch, const struct kvb_bus_message *
 
 static bool is_of_events(const char *tail)
 {
-    return strcmp(tail, "kv_events") == 0 || strcmp(tail, "kv_window_events") == 0;
+    return strcmp(tail, "kv_events") == 0 || strcmp(tail, "kv_events_pb") == 0 ||
+           strcmp(tail, "kv_window_events") == 0;
 }
 
 static void show_events(struct watch *watch, const struct kvb_bus_message *message)

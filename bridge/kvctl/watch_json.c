@@ -224,8 +224,11 @@ static adder find_adder(const char *subject)
         const char *tail; /* up to the first dot in it */
         adder add;
     } forms[] = {
-        { "kv_events", add_event_lines },  { "kv_window_events", add_event_lines },
-        { "kv_heartbeat", add_heartbeat }, { "kv_sync", add_sync },
+        { "kv_events", add_event_lines },
+        { "kv_events_pb", add_event_lines },
+        { "kv_window_events", add_event_lines },
+        { "kv_heartbeat", add_heartbeat },
+        { "kv_sync", add_sync },
         { "kv_refresh", add_refresh },
     };
     const char *tail = tail_of(subject);

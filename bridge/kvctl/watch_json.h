@@ -9,7 +9,7 @@
 /* Messages of the NATS contract as JSON lines, whatever their encoding: the output of
  * `kvctl watch --all`.
  *
- *     P.kv_events, json or protobuf   one line an event
+ *     P.kv_events, P.kv_events_pb     one line an event
  *     P.kv_window_events              the same
  *     P.kv_heartbeat                  the object of P.kv_heartbeat_json
  *     P.kv_sync.W.R                   the request, decoded

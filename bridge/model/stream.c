@@ -75,13 +75,18 @@ const char *kvb_stream_reason_name(enum kvb_stream_reason reason)
     return (unsigned)reason < KVB_REASON_COUNT ? names[reason] : "unknown";
 }
 
-const char *kvb_profile_name(enum kvb_profile profile)
+const char *kvb_format_name(enum kvb_format format)
 {
-    static const char *const names[KVB_PROFILE_COUNT] = {
-        [KVB_PROFILE_JSON] = "json",
-        [KVB_PROFILE_PROTOBUF] = "protobuf",
+    static const char *const names[KVB_FORMAT_COUNT] = {
+        [KVB_FORMAT_JSON] = "json",
+        [KVB_FORMAT_PROTOBUF] = "protobuf",
     };
-    return (unsigned)profile < KVB_PROFILE_COUNT ? names[profile] : "unknown";
+    return (unsigned)format < KVB_FORMAT_COUNT ? names[format] : "unknown";
+}
+
+bool kvb_formats_have(unsigned formats, enum kvb_format format)
+{
+    return (formats & 1U << format) != 0;
 }
 
 const char *kvb_hashes_name(enum kvb_hashes hashes)

@@ -88,7 +88,9 @@ bool kvb_stream_is_counted(enum kvb_stream_state state, enum kvb_stream_reason r
 /* "gone", ...; "" for none.  Never NULL. */
 const char *kvb_stream_reason_name(enum kvb_stream_reason reason);
 
-enum kvb_profile { KVB_PROFILE_JSON, KVB_PROFILE_PROTOBUF, KVB_PROFILE_COUNT };
+/* How events are written on NATS: JSON on P.kv_events, protobuf on P.kv_events_pb.  A set of them
+ * is an unsigned with bit 1 << format. */
+enum kvb_format { KVB_FORMAT_JSON, KVB_FORMAT_PROTOBUF, KVB_FORMAT_COUNT };
 enum kvb_hashes { KVB_HASHES_CANONICAL, KVB_HASHES_ENGINE, KVB_HASHES_COUNT };
 
 /* What a Stored means for a block that is held already. */
@@ -100,13 +102,17 @@ enum kvb_copies {
 
 /* When a stream is republished for readers that cannot request it. */
 enum kvb_reannounce {
-    KVB_REANNOUNCE_AUTO, /* on a loss in json, never in protobuf: its readers send requests */
+    KVB_REANNOUNCE_AUTO, /* on a loss if json is published: readers of protobuf alone send requests
+                          */
     KVB_REANNOUNCE_ON_LOSS,
     KVB_REANNOUNCE_NEVER,
     KVB_REANNOUNCE_COUNT
 };
 
-const char *kvb_profile_name(enum kvb_profile profile);
+/* "json", "protobuf". */
+const char *kvb_format_name(enum kvb_format format);
+bool kvb_formats_have(unsigned formats, enum kvb_format format);
+
 const char *kvb_hashes_name(enum kvb_hashes hashes);
 const char *kvb_copies_name(enum kvb_copies copies);
 const char *kvb_reannounce_name(enum kvb_reannounce reannounce);
@@ -166,7 +172,7 @@ struct kvb_heartbeat {
     enum kvb_stream_state state;
     enum kvb_stream_reason reason;
     enum kvb_hashes hashes;
-    enum kvb_profile profile;
+    unsigned formats; /* that the bridge publishes; never empty */
     char model[kvb_model_bytes + 1];
     uint32_t block_size; /* tokens per block on the device */
     uint32_t lookahead;  /* lookahead tokens of those blocks */

@@ -59,6 +59,11 @@
  * Each heartbeat carries its period; a value below half a second counts as half a second,
  * one above a minute as a minute.
  *
+ * The events of a stream are taken in one format only, and those of the other are dropped: protobuf
+ * if the newest heartbeat names it, else JSON.  Before the first heartbeat it is JSON until a batch
+ * of protobuf comes; that names an epoch, so the list begins anew.  A bridge begins an epoch when
+ * it changes its formats, so what is missed on the way is noticed as any missed epoch.
+ *
  * JSON streams without heartbeats come from bridges other than kvbridge: their ids may repeat, jump
  * and go back, and all of their events are applied.  They may take at most an eighth of
  * max_streams.  A further one replaces the stream that was silent for longest.
@@ -102,6 +107,7 @@ struct kvb_follower {
     enum kvb_stream_reason reason;
     bool has_heartbeat;
     struct kvb_heartbeat heartbeat; /* the newest; all zero if there was none */
+    enum kvb_format format;         /* of the events that are applied */
     bool has_last_id;
     uint64_t last_id; /* the newest event applied */
     bool has_slot[KVB_TIER_COUNT];
@@ -131,6 +137,10 @@ void kvb_followers_free(struct kvb_followers *followers);
 kvb_status kvb_followers_apply(
     struct kvb_followers *followers, const struct kvb_stream_id *id,
     const struct kvb_router_batch *batch, uint64_t now_ns);
+
+/* True: the stream's events are taken from protobuf, so this one in JSON need not even be decoded;
+ * it is counted as unused. */
+bool kvb_followers_skip_json(struct kvb_followers *followers, const struct kvb_stream_id *id);
 
 /* Errors as kvb_followers_apply(). */
 kvb_status kvb_followers_heartbeat(
@@ -221,6 +231,7 @@ uint64_t kvb_followers_window_blocks(const struct kvb_followers *followers);
 struct kvb_follower_counters {
     uint64_t events_applied;
     uint64_t events_old;     /* dropped: repeated, or of an earlier epoch */
+    uint64_t events_unused;  /* of the format that is not taken */
     uint64_t events_ahead;   /* refused: id far above that of the newest heartbeat */
     uint64_t holes;          /* jumps of event ids */
     uint64_t events_missed;  /* missing ids, found by a jump or a heartbeat; each is counted once */

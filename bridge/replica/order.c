@@ -127,6 +127,24 @@ static bool meet_epoch_of_batch(
     return true;
 }
 
+/* False: the stream's events are taken in the other format. */
+static bool takes_format_of(struct kvb_follow *follow, const struct kvb_router_batch *batch)
+{
+    if (!follow->shown.has_heartbeat && batch->has_epoch) {
+        follow->shown.format = KVB_FORMAT_PROTOBUF;
+    }
+    return batch->has_epoch == (follow->shown.format == KVB_FORMAT_PROTOBUF);
+}
+
+bool kvb_followers_skip_json(struct kvb_followers *followers, const struct kvb_stream_id *id)
+{
+    const struct kvb_follower *follower = kvb_followers_find(followers, id);
+    const bool skips = follower && follower->format == KVB_FORMAT_PROTOBUF;
+
+    followers->counters.events_unused += skips;
+    return skips;
+}
+
 kvb_status kvb_followers_apply(
     struct kvb_followers *followers, const struct kvb_stream_id *id,
     const struct kvb_router_batch *batch, uint64_t now_ns)
@@ -136,6 +154,10 @@ kvb_status kvb_followers_apply(
     KVB_TRY(kvb_follow_get(followers, id, false, now_ns, &follow));
     if (!follow->shown.has_heartbeat) {
         kvb_follow_touch_unheard(followers, follow, now_ns);
+    }
+    if (!takes_format_of(follow, batch)) {
+        followers->counters.events_unused += batch->event_count;
+        return KVB_OK;
     }
     if (batch->has_epoch && !meet_epoch_of_batch(followers, follow, batch, now_ns)) {
         followers->counters.events_old += batch->event_count;
@@ -418,6 +440,9 @@ kvb_status kvb_followers_heartbeat(
     }
     follow->shown.has_heartbeat = true;
     follow->shown.heartbeat = *heartbeat;
+    follow->shown.format = kvb_formats_have(heartbeat->formats, KVB_FORMAT_PROTOBUF)
+                               ? KVB_FORMAT_PROTOBUF
+                               : KVB_FORMAT_JSON;
     check_heartbeat(followers, follow, heartbeat, now_ns);
     follow->alive_ns = now_ns;
     follow->bridge = heartbeat->is_bye ? bridge_stopped : bridge_alive;

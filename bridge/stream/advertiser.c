@@ -63,7 +63,7 @@ void kvb_advertiser_void(struct kvb_advertiser *advertiser)
 void kvb_advertiser_sibling_cleared(struct kvb_advertiser *advertiser)
 {
     if (kvb_advertiser_is_current(advertiser)) {
-        advertiser->is_republish_due = advertiser->options.profile == KVB_PROFILE_JSON;
+        advertiser->is_republish_due = advertiser->options.publishes_json;
     }
 }
 
@@ -114,7 +114,7 @@ void kvb_advertiser_flush(struct kvb_advertiser *advertiser, const struct kvb_ad
 static bool is_announcing_never(const struct kvb_advertiser_options *options)
 {
     return options->reannounce == KVB_REANNOUNCE_NEVER ||
-           (options->reannounce == KVB_REANNOUNCE_AUTO && options->profile == KVB_PROFILE_PROTOBUF);
+           (options->reannounce == KVB_REANNOUNCE_AUTO && !options->publishes_json);
 }
 
 static bool
@@ -150,7 +150,7 @@ kvb_advertiser_next(struct kvb_advertiser *advertiser, const struct kvb_advertis
 
 enum kvb_advertiser_action kvb_advertiser_last(const struct kvb_advertiser *advertiser)
 {
-    return advertiser->options.profile == KVB_PROFILE_JSON && advertiser->state != KVB_UNADVERTISED
+    return advertiser->options.publishes_json && advertiser->state != KVB_UNADVERTISED
                ? KVB_ADVERTISER_WITHDRAW
                : KVB_ADVERTISER_REST;
 }

@@ -47,7 +47,7 @@ enum kvb_advertiser_state {
 };
 
 struct kvb_advertiser_options {
-    enum kvb_profile profile;
+    bool publishes_json; /* to readers that cannot request what they missed */
     enum kvb_reannounce reannounce;
     uint64_t down_clear_ns;  /* 0: an unreachable engine's stream is never withdrawn */
     uint64_t heartbeat_ns;   /* period */

@@ -504,7 +504,7 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
         .epoch_first_id = stream->epoch_first_id,
         .last_id = stream->last_id,
         .hashes = stream->options.mirror.hashes,
-        .profile = stream->options.profile,
+        .formats = stream->options.formats,
         .shape_count = counts->shape_count,
         .is_paired = kvb_mirror_is_paired(stream->mirror),
         .chunk_blocks = chunk_blocks(stream),

@@ -80,7 +80,7 @@ struct kvb_stream_options {
     bool is_without_salts; /* no request has a salt, an adapter or an image that events leave out */
     bool has_hidden_pools; /* as kvb_stream_note_hidden_pools() */
     enum kvb_offload_removals offload_removals;
-    enum kvb_profile profile;
+    unsigned formats; /* in which the events are published */
     size_t max_held_bytes;
     size_t slice_work;     /* 0: kvb_stream_slice_work; the same in all bridges of a deployment */
     size_t max_log_blocks; /* blocks of the newest events, kept for readers that missed some */

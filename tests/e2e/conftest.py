@@ -110,7 +110,7 @@ class Scene:
     ):
         port = programs.free_port()
         # no refreshes for late readers: only test_refresh.py wants those
-        settings = {"profile": "json", "refresh_s": 0, **publish}
+        settings = {"formats": ["json"], "refresh_s": 0, **publish}
         extra = "".join(f' {key} = {json.dumps(value)};' for key, value in settings.items())
         rows = ",\n  ".join("{ " + row + " }" for row in workers)
         bridge = self.daemon(

@@ -63,7 +63,7 @@ class Daemons:
         self.urls = urls or {}  # name: its nats-server, when it is another one
         self.scene, self.engine = scene, scene.engine()
         self.texts = {
-            "bridge": 'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "protobuf";'
+            "bridge": 'publish = { namespace = "dynamo"; component = "VllmWorker"; formats = ["protobuf"];'
                       f' heartbeat_ms = 200; }};\nworkers = ({{ {worker(self.engine)} }});\n',
             "aggregator": 'router = { namespace = "dynamo"; component = "Router"; };\n',
         }

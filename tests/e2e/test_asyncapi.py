@@ -93,7 +93,7 @@ def test_each_message_of_a_fleet_is_as_written(scene):
     seen = bus.watch("namespace.>")
     services = bus.watch("$SRV.>")
     aggregator = scene.aggregator(router="hit_rate_alias = true;")
-    scene.bridge(worker(one, 1, more=f'load = {{ zmq = "{feed.endpoint}"; }};'))
+    scene.bridge(worker(one, 1, more=f'load = {{ zmq = "{feed.endpoint}"; }};'), formats=["json", "protobuf"])
     prompt = list(range(100, 196))
     one.publish(engine.batch(engine.stored([1, 2], prompt[:32], 16)))
     wait_for("the blocks are listed", lambda: len(aggregator.rows()) == 2)
@@ -128,7 +128,7 @@ def test_each_message_of_a_fleet_is_as_written(scene):
 
     wait_for("a message of each channel", are_all_seen)
     read = {name for name, is_read in map(check, (*seen, *services)) if is_read}
-    assert expected - read == {"heartbeat", "sync", "services", "services_of_a_kind", "one_service"}
+    assert expected - read == {"events_pb", "heartbeat", "sync", "services", "services_of_a_kind", "one_service"}
 
 
 def test_a_message_of_another_form_is_noticed():

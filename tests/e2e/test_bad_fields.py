@@ -157,7 +157,7 @@ class Stage:
         self.engines = {number: scene.engine() for number in (VICTIM, BESIDE, *spares.values())}
         self.aggregator = scene.aggregator()
         self.bridge = scene.bridge(
-            *(worker(one, number) for number, one in self.engines.items()), profile="protobuf", heartbeat_ms=100,
+            *(worker(one, number) for number, one in self.engines.items()), formats=["protobuf"], heartbeat_ms=100,
         )
         self.numbers = itertools.count(1)
         self.beside = set()

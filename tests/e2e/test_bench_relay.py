@@ -13,8 +13,8 @@ import pytest
 import programs
 
 ROWS = {
-    f"relay.{profile}.{blocks}block{tail}"
-    for profile in ("protobuf", "json") for blocks in (1, 8) for tail in ("", ".cpu", ".vs_python")
+    f"relay.{format}.{blocks}block{tail}"
+    for format in ("protobuf", "json") for blocks in (1, 8) for tail in ("", ".cpu", ".vs_python")
 } | {f"relay.latency{rate}.{part}" for rate in ("", ".1000", ".50000") for part in ("p50", "p99")}
 
 pytestmark = pytest.mark.no_nats

@@ -33,14 +33,14 @@ def check_label(label, unsent, held, listed, doubtful):
 
 
 @pytest.mark.parametrize(
-    "scene,profile", [("debian", "json"), ("current", "protobuf")], indirect=["scene"]
+    "scene,format", [("debian", "json"), ("current", "protobuf")], indirect=["scene"]
 )
-def test_live_messages_give_what_the_engine_held_at_each_label(scene, profile):
+def test_live_messages_give_what_the_engine_held_at_each_label(scene, format):
     rows = capture.frames()
     names = capture.canonical_names(rows)
     vllm = scene.engine(topic=rows[0][0])
     aggregator = scene.aggregator(block_size=capture.BLOCK_SIZE)
-    scene.bridge(worker(vllm, block_size=capture.BLOCK_SIZE), profile=profile)
+    scene.bridge(worker(vllm, block_size=capture.BLOCK_SIZE), formats=[format])
     wait_for("the empty stream waits for a first batch", lambda: is_waiting(aggregator), 15)
 
     sent = 0

@@ -25,9 +25,9 @@ def files(scene):
     return [path for path in kept(scene).iterdir() if path.suffix == ""]
 
 
-def start(scene, vllm, profile="protobuf", every_s=1, name="kvbridge", wait=True, **publish):
+def start(scene, vllm, formats=["protobuf"], every_s=1, name="kvbridge", wait=True, **publish):
     return scene.bridge(
-        worker(vllm), profile=profile, name=name, wait=wait, **publish,
+        worker(vllm), formats=[format], name=name, wait=wait, **publish,
         limits=f'checkpoint = "{kept(scene)}"; checkpoint_s = {every_s};',
     )
 
@@ -36,11 +36,11 @@ def written(bridge):
     return bridge.metric("kvb_checkpoints_written_total")
 
 
-def begin(scene, profile="protobuf", numbers=(1, 2, 3), every_s=1, **publish):
+def begin(scene, formats=["protobuf"], numbers=(1, 2, 3), every_s=1, **publish):
     """An EXACT stream whose checkpoint holds these blocks."""
     vllm = scene.engine()
     aggregator = scene.aggregator()
-    bridge = start(scene, vllm, profile, every_s, **publish)
+    bridge = start(scene, vllm, format, every_s, **publish)
     for number in numbers:
         vllm.publish(store(number))
     check(aggregator, *numbers)
@@ -84,14 +84,14 @@ def test_a_killed_bridge_continues_in_its_epoch(scene):
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("profile", ["json", "protobuf"])
-def test_an_engine_that_restarted_meanwhile_leaves_no_phantom(scene, profile):
-    vllm, aggregator, bridge = begin(scene, profile)
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_an_engine_that_restarted_meanwhile_leaves_no_phantom(scene, format):
+    vllm, aggregator, bridge = begin(scene, format)
     bridge.kill()
     vllm.restart()
     for number in (11, 12, 13, 14):
         vllm.publish(store(number))  # beyond the last batch of the checkpoint
-    again = start(scene, vllm, profile, name="again")
+    again = start(scene, vllm, format, name="again")
     check(aggregator, 11, 12, 13, 14)
     assert again.metric("kvb_checkpoints_restored_total") == 1
     assert again.metric("kvb_engine_restarts_total") == 1
@@ -185,18 +185,18 @@ def test_plain_json_is_announced_again(scene):
     check(aggregator, 2, 3)
 
 
-@pytest.mark.parametrize("profile", ["json", "protobuf"])
-def test_an_unproven_list_is_not_published(scene, profile):
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_an_unproven_list_is_not_published(scene, format):
     messages = scene.bus().watch(f"{PUBLISH}.kv_events")
-    vllm, aggregator, bridge = begin(scene, profile)
+    vllm, aggregator, bridge = begin(scene, format)
     bridge.kill()
     vllm.go_away()
     wait_for("the aggregator misses the bridge", lambda: aggregator.states() == [("DOWN", "silent")])
     told = len(messages)
-    again = start(scene, vllm, profile, name="again", down_clear_ms=3000)
+    again = start(scene, vllm, format, name="again", down_clear_ms=3000)
     wait_for("taken back", lambda: again.metric("kvb_announcements_total") == 1)
     wait_for("the aggregator has received a message", lambda: len(messages) > told)
-    if profile == "json":
+    if format == "json":
         assert '"cleared"' in messages[told].data.decode()
     assert len(messages) == told + 1, "nothing else"
     vllm.come_back()

@@ -28,7 +28,7 @@ class World:
         self.vllm = scene.engine()
         self.stored = 0
         self.aggregator = scene.aggregator(block_size=4)
-        self.bridge = scene.bridge(worker(self.vllm, block_size=4), profile="protobuf")
+        self.bridge = scene.bridge(worker(self.vllm, block_size=4), formats=["protobuf"])
         self.daemons = (self.bridge, self.aggregator)
         self.store()
         self.await_exact()

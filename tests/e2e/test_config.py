@@ -23,7 +23,7 @@ BRIDGE = """nats = { url = "nats://127.0.0.1:4222"; colour = "blue"; };
 publish = {
   namespace = "dynamo";
   component = "has a space";
-  profile = "yaml";
+  formats = ["yaml"];
   load_period_ms = "often";
 };
 workers = (
@@ -37,7 +37,7 @@ checkpoint = "/nowhere/at/all";
 """
 # Line in the configuration above: what its error must name.
 MISTAKES = {
-    1: "colour", 4: "component", 5: "profile", 6: "load_period_ms", 11: "id", 12: "id",
+    1: "colour", 4: "component", 5: "formats", 6: "load_period_ms", 11: "id", 12: "id",
     13: "block_size", 15: "checkpoint",
 }
 

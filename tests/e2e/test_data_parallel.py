@@ -82,7 +82,7 @@ def test_each_rank_is_read_and_replayed_at_its_own_ports(scene):
 def test_a_request_that_is_pinned_to_a_rank_is_routed_there_and_counts_there(scene):
     engines, row = rows(scene)
     aggregator = scene.aggregator()
-    scene.bridge(row, profile="protobuf")
+    scene.bridge(row, formats=["protobuf"])
     for rank, one in engines.items():
         one.publish(of_rank(10 * rank, rank))
     wait_for("all ranks are known", lambda: len(aggregator.get("/streams")["streams"]) == len(engines), 60)

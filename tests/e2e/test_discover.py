@@ -70,7 +70,7 @@ def test_two_ranks_of_a_stock_vllm_are_found(scene, api):
     api.pages["/kv_event_sources"] = vllm_says("2 ranks", *ranks)
     api.start()
     aggregator = scene.aggregator()
-    bridge = scene.bridge(discovered(api), profile="protobuf")
+    bridge = scene.bridge(discovered(api), formats=["protobuf"])
     for number, one in enumerate(ranks):
         one.publish(store(number + 1))
     wait_for("both are listed", lists(aggregator, 7, 1, 2), 20)
@@ -97,7 +97,7 @@ def test_an_engine_that_wants_a_key_is_discovered_and_its_key_is_never_shown(sce
     key_file.chmod(0o600)
     api.start()
     aggregator = scene.aggregator()
-    bridge = scene.bridge(discovered(api, more=f'discover_token_file = "{key_file}";'), profile="protobuf")
+    bridge = scene.bridge(discovered(api, more=f'discover_token_file = "{key_file}";'), formats=["protobuf"])
     wait_for("it is said", lambda: "it answers 401: it does not accept the key in" in bridge.text(), 60)
     key_file.write_text("sk-7\n")  # rotated: the next request has it
     wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1, 60)
@@ -114,7 +114,7 @@ def test_a_port_that_the_engine_has_drawn_is_connected_to(scene, api):
     api.pages["/kv_event_sources"] = body
     api.start()
     aggregator = scene.aggregator()
-    bridge = scene.bridge(discovered(api), profile="protobuf")
+    bridge = scene.bridge(discovered(api), formats=["protobuf"])
     wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1, 20)
     one.publish(store(1))
     wait_for("the block is listed", lists(aggregator, 7, 1), 20)
@@ -125,7 +125,7 @@ def test_an_engine_without_events_is_requested_until_it_has_some(scene, api):
     one = scene.engine()
     api.pages["/kv_event_sources"] = json.loads(VLLM["events off"])
     api.start()
-    bridge = scene.bridge(discovered(api), profile="protobuf")
+    bridge = scene.bridge(discovered(api), formats=["protobuf"])
     wait_for("the log says so", lambda: "the engine publishes no events" in bridge.text())
     api.pages["/kv_event_sources"] = vllm_says("1 rank", one)
     wait_for("the rank is found", lambda: (7, 0) in streams(bridge, "/state"), 20)
@@ -146,7 +146,7 @@ def test_two_ranks_of_sglang_are_found_by_its_other_page(scene, api):
     api.pages["/server_info"] = sglang_says("2 ranks, replay, load", ranks[0].events, ranks[0].replay)
     api.start()
     aggregator = scene.aggregator()
-    bridge = scene.bridge(discovered(api), profile="protobuf")
+    bridge = scene.bridge(discovered(api), formats=["protobuf"])
     for number, one in enumerate(ranks):
         one.publish(store(number + 1))
     wait_for("both are listed", lists(aggregator, 7, 1, 2), 20)
@@ -202,7 +202,7 @@ def test_a_server_info_without_sockets_is_none_of_sglang(scene, api):
 
 def test_an_engine_that_has_neither_page_is_named(scene, api):
     api.start()
-    bridge = scene.bridge(discovered(api), profile="protobuf")
+    bridge = scene.bridge(discovered(api), formats=["protobuf"])
     wait_for("the log says so", lambda: "neither /kv_event_sources (vLLM 0.32) nor /server_info" in bridge.text())
     wait_for("the requests start again from the first page", lambda: api.paths.count("/kv_event_sources") >= 4, 20)
     assert len(lines(bridge, "does not give its event sockets")) == 1
@@ -218,7 +218,7 @@ def test_an_engine_that_connects_is_named_once_and_found_when_it_binds(scene, ap
     with zmq.Context() as context, context.socket(zmq.PUB) as pub:
         pub.set(zmq.LINGER, 0)
         pub.connect(f"tcp://127.0.0.1:{port}")
-        bridge = scene.bridge(discovered(api), profile="protobuf")
+        bridge = scene.bridge(discovered(api), formats=["protobuf"])
         wait_for("the log says so", lambda: lines(bridge, CONNECTS), 20)
         wait_for("and shown", lambda: "bind = true" in state(bridge).get("why", ""))
         assert (state(bridge)["state"], state(bridge)["reason"]) == ("DOWN", "connecting")
@@ -234,7 +234,7 @@ def test_an_engine_that_connects_is_named_once_and_found_when_it_binds(scene, ap
 
 def test_a_wrong_block_size_is_named_once(scene):
     one = scene.engine()
-    bridge = scene.bridge(worker(one, 7).replace("block_size = 16", "block_size = 32"), profile="protobuf")
+    bridge = scene.bridge(worker(one, 7).replace("block_size = 16", "block_size = 32"), formats=["protobuf"])
     one.publish(store(1))
     wait_for("the log says so", lambda: lines(bridge, "differs from its engine's"))
     (line,) = lines(bridge, "differs from its engine's")
@@ -250,7 +250,7 @@ def test_published_facts_change_while_the_engine_does_not_answer(scene, api):
     api.pages["/kv_event_sources"] = vllm_says("2 ranks", *ranks)
     api.start()
     aggregator = scene.aggregator()
-    bridge = scene.bridge(discovered(api, more='role = "prefill";'), profile="protobuf", heartbeat_ms=60000)
+    bridge = scene.bridge(discovered(api, more='role = "prefill";'), formats=["protobuf"], heartbeat_ms=60000)
     wait_for("both have the role", lambda: [s.get("role") for s in streams(aggregator, "/streams").values()] == ["prefill"] * 2, 20)
     api.close()
     api.server = None

@@ -31,7 +31,7 @@ def host_of(endpoint):
 
 def start(scene, names, rows):
     return scene.bridge(
-        profile="protobuf", prefix=names.prefix,
+        formats=["protobuf"], prefix=names.prefix,
         limits=f'dns = {{ {rows} period_s = 1; model = "m"; block_size = 16; }};\n')
 
 

@@ -122,12 +122,13 @@ def test_an_unknown_parent_and_an_unknown_removal_change_nothing():
 
 
 def test_it_reads_a_bridge_in_json_and_refuses_one_in_protobuf(scene):
-    for component, profile in (("A", "json"), ("B", "protobuf")):
+    for component, format in (("A", "json"), ("B", "protobuf")):
         one = scene.engine()
-        messages = scene.bus().watch(f"{PUBLISH.rsplit('.', 1)[0]}.{component}.kv_events")
-        scene.bridge(worker(one, 7), name=component, component=component, profile=profile)
+        subject = "kv_events" if format == "json" else "kv_events_pb"
+        messages = scene.bus().watch(f"{PUBLISH.rsplit('.', 1)[0]}.{component}.{subject}")
+        scene.bridge(worker(one, 7), name=component, component=component, formats=[format])
         one.publish(engine.batch(engine.stored([1], tokens(1), BLOCK)))
-        if profile == "json":
+        if format == "json":
             index, applied = dynamo.Indexer(), []
 
             def look():

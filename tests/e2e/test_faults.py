@@ -319,28 +319,6 @@ def test_no_answer_goes_where_routers_read_events(scene):
     assert messages == []
 
 
-def test_a_bridge_of_another_profile_publishes_nothing(scene):
-    one, other = scene.engine(), scene.engine()
-    reader = Reader(scene.bus())
-    first = scene.bridge(worker(one), profile="json")
-    second = scene.bridge(worker(other, worker_id=8), name="second", profile="protobuf", wait=False)
-    one.publish(store(1))
-    other.publish(store(2))
-    wait_for("the first publishes", reader.holds(1))
-    wait_for(
-        "the second bridge says why it does not publish",
-        lambda: second.http("GET", "/readyz")[0] == 503 and "profile" in second.http("GET", "/readyz")[1],
-    )
-    one.publish(store(3))
-    wait_for("the first goes on alone", reader.holds(1, 3))
-    names = [bridge.get("/state")["bridge_id"] for bridge in (first, second)]
-    for bridge, who in ((first, "the other"), (second, "this one")):
-        def said(b=bridge):
-            return [line for line in b.text().splitlines() if "two bridges of a component differ in profile" in line]
-        wait_for("the log has both names", said, 60)
-        assert len(said()) == 1 and all(name in said()[0] for name in names) and f"so {who} publishes nothing" in said()[0]
-
-
 @pytest.mark.sanitize
 def test_load_figures_reach_the_router(scene):
     """A ZMQ publisher of ForwardPassMetrics, with Dynamo's names of the fields."""
@@ -383,12 +361,12 @@ def test_load_figures_reach_the_router(scene):
         context.term()
 
 
-@pytest.mark.parametrize("profile, tiers", [("protobuf", {"device", "host"}), ("json", {"device"})])
-def test_a_copy_on_the_host_outlives_the_one_on_the_device(scene, profile, tiers):
+@pytest.mark.parametrize("format, tiers", [("protobuf", {"device", "host"}), ("json", {"device"})])
+def test_a_copy_on_the_host_outlives_the_one_on_the_device(scene, format, tiers):
     """Readers of JSON may ignore tiers, so they receive only the device tier."""
     vllm = scene.engine()
     aggregator = scene.aggregator()
-    scene.bridge(worker(vllm), profile=profile)
+    scene.bridge(worker(vllm), formats=[format])
     tokens = tokens_of(1)
 
     def listed():
@@ -400,7 +378,7 @@ def test_a_copy_on_the_host_outlives_the_one_on_the_device(scene, profile, tiers
 
     vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK)))
     vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK, medium="CPU")))
-    wait_for("the tiers of the profile", lambda: listed() == tiers)
+    wait_for("the tiers of the format", lambda: listed() == tiers)
     # Only the device tier is proven: nothing shows yet that the engine publishes removals from host
     # memory.
     unverified = {"unverified_tiers": {"host": "no_removals"}} if "host" in tiers else {}
@@ -436,7 +414,7 @@ def test_a_publisher_that_counts_from_1_and_writes_parent_0_for_none_is_exact(sc
 def test_a_route_does_not_count_what_a_host_stored_and_may_have_dropped(scene):
     vllm = scene.engine()
     aggregator = scene.aggregator()
-    scene.bridge(worker(vllm), profile="protobuf")
+    scene.bridge(worker(vllm), formats=["protobuf"])
     tokens = tokens_of(1)
     vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK)))
     vllm.publish(engine.batch(engine.stored([1], tokens, BLOCK, medium="CPU")))

@@ -34,7 +34,7 @@ def test_a_generated_list_is_followed_and_the_others_go_on(scene, generated):
     path = generated(worker(goes, 8))
     aggregator = scene.aggregator()
     bridge = scene.bridge(
-        worker(stays, 7), profile="protobuf", limits=f'workers_file = "{path}"; watch_files = true;\n')
+        worker(stays, 7), formats=["protobuf"], limits=f'workers_file = "{path}"; watch_files = true;\n')
     for number, one in enumerate((stays, goes, comes)):
         one.publish(store(number))
     wait_for("both are listed", lambda: lists(aggregator, 7, 0)() and lists(aggregator, 8, 1)())
@@ -63,7 +63,7 @@ def test_a_generated_list_is_followed_and_the_others_go_on(scene, generated):
 
 def test_a_configuration_of_links_is_followed_as_kubernetes_writes_it(scene):
     one, two = scene.engine(), scene.engine()
-    bridge = scene.bridge(worker(one, 7), profile="protobuf", limits="watch_files = true;\n")
+    bridge = scene.bridge(worker(one, 7), formats=["protobuf"], limits="watch_files = true;\n")
     path = config_of(bridge)
 
     put_version(path, 1, worker(one, 7))
@@ -88,7 +88,7 @@ def put_version(path, version, row):
 
 def test_a_file_is_not_watched_unless_it_is_asked_for(scene):
     vllm = scene.engine()
-    bridge = scene.bridge(worker(vllm, 7), profile="protobuf")
+    bridge = scene.bridge(worker(vllm, 7), formats=["protobuf"])
 
     def targets():
         folder = f"/proc/{bridge.process.pid}/fd"

@@ -34,12 +34,12 @@ def verify(scene, truth, wait_ms=10_000):
     return done.returncode, json.loads(done.stdout)
 
 
-def start_bridge(scene, workers, profile):
+def start_bridge(scene, workers, format):
     port = programs.free_port()
     bridge = scene.daemon(
         "kvbridge",
         f'nats = {{ url = "{scene.nats_url}"; }};\n'
-        f'publish = {{ namespace = "dynamo"; component = "VllmWorker"; profile = "{profile}"; }};\n'
+        f'publish = {{ namespace = "dynamo"; component = "VllmWorker"; formats = ["{format}"]; }};\n'
         f'{workers}http = "127.0.0.1:{port}";\n', port,
     )
     wait_for("kvbridge is ready", bridge.is_ready, 15)
@@ -48,12 +48,12 @@ def start_bridge(scene, workers, profile):
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize(
-    "scene,profile", [("debian", "json"), ("current", "protobuf")], indirect=["scene"]
+    "scene,format", [("debian", "json"), ("current", "protobuf")], indirect=["scene"]
 )
-def test_index_and_engines_agree_under_load_and_verify_detects_a_forgery(scene, profile):
+def test_index_and_engines_agree_under_load_and_verify_detects_a_forgery(scene, format):
     truth, workers = start_fleet(scene)
     aggregator = scene.aggregator(block_size=16)
-    bridge = start_bridge(scene, workers, profile)
+    bridge = start_bridge(scene, workers, format)
     wait_for("all caches have begun to evict",
              lambda: aggregator.metric("kvb_index_blocks") > 6 * 400, 30)
 

@@ -25,7 +25,7 @@ def streams(aggregator):
     return {(row["worker_id"], row["dp_rank"]): (row["state"], row["reason"]) for row in rows}
 
 
-def start_all(scene, dialects, profile="protobuf", **options):
+def start_all(scene, dialects, formats=["protobuf"], **options):
     """Worker n speaks dialects[n - 1]; all of them go over one bridge."""
     more = [word for pair in options.items() for word in (f"--{pair[0].replace('_', '-')}", pair[1])]
     truth, workers = start_fleet(
@@ -33,7 +33,7 @@ def start_all(scene, dialects, profile="protobuf", **options):
         "--blocks", 256, *more,
     )
     aggregator = scene.aggregator(block_size=16)
-    bridge = start_bridge(scene, workers, profile)
+    bridge = start_bridge(scene, workers, format)
     clear_those_without_replays(truth, dialects)
     return truth, aggregator, bridge
 
@@ -99,10 +99,10 @@ def tokens_held(aggregator, stream, tokens, salt):
     return json.loads(text)["scores"].get(str(stream[0]), {}).get(str(stream[1]), 0)
 
 
-@pytest.mark.parametrize("profile", ["json", "protobuf"])
-def test_blocks_of_requests_with_salts_are_listed_and_found_by_their_salt(scene, profile):
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_blocks_of_requests_with_salts_are_listed_and_found_by_their_salt(scene, format):
     dialects = ["sglang-map", "sglang-map", "vllm-0.31"]
-    truth, aggregator, bridge = start_all(scene, dialects, profile, report_probability=0)
+    truth, aggregator, bridge = start_all(scene, dialects, format, report_probability=0)
     wait_for("all caches have begun to evict", lambda: min(held(truth)) > 200, 30)
     verdict = expect_the_truth(scene, truth, aggregator, dialects)
     assert verdict["asked"] > 0 and bridge.metric("kvb_events_skipped_total") == 0

@@ -16,7 +16,7 @@ from programs import wait_for
 from test_faults import store
 from test_json_readers import listed
 
-PROFILES = pytest.mark.parametrize("profile", ["json", "protobuf"])
+FORMATS = pytest.mark.parametrize("format", ["json", "protobuf"])
 HEALED_S = 3
 
 
@@ -32,14 +32,26 @@ def is_in_state(aggregator, state, reason="", worker_id=7):
     return found and (found["state"], found["reason"]) == (state, reason)
 
 
-def start(scene, profile, **publish):
+def start(scene, format, **publish):
     vllm = scene.engine()
-    bridge = scene.bridge(worker(vllm), profile=profile, **publish)
+    bridge = scene.bridge(worker(vllm), formats=[format], **publish)
     aggregator = scene.aggregator()
     for number in (1, 2):
         vllm.publish(store(number))
     wait_for("the list", lambda: listed(aggregator, 1, 2) and aggregator.is_exact())
     return vllm, bridge, aggregator
+
+
+def forge_cleared(scene, format, event_id):
+    """Publishes a `cleared` of worker 7, as its bridge would."""
+    bus = scene.bus()
+    if format == "json":
+        bus.publish(f"{PUBLISH}.kv_events", event(7, event_id, "cleared"))
+        return
+    beats = bus.watch(f"{PUBLISH}.kv_heartbeat")
+    epoch = wait_for("a heartbeat", lambda: beats and beats[0].data)[:18]
+    head = b"\x11" + (7).to_bytes(8, "little") + b"\x21" + event_id.to_bytes(8, "little")
+    bus.publish(f"{PUBLISH}.kv_events_pb", epoch + head + b"\x2a\x01\x03\x32\x01\x00")
 
 
 def event(worker_id, event_id, data):
@@ -50,12 +62,10 @@ def event(worker_id, event_id, data):
 
 
 @pytest.mark.sanitize
-@PROFILES
-def test_a_forged_cleared_is_repaired(scene, profile):
-    vllm, _, aggregator = start(scene, profile)
-    bus = scene.bus()
-    forged = event(7, row(aggregator)["last_event_id"] + 1000, "cleared")
-    bus.publish(f"{PUBLISH}.kv_events", forged)
+@FORMATS
+def test_a_forged_cleared_is_repaired(scene, format):
+    vllm, _, aggregator = start(scene, format)
+    forge_cleared(scene, format, row(aggregator)["last_event_id"] + 1000)
     wait_for("the forged event has emptied the list", lambda: row(aggregator)["blocks"]["device"] == 0)
     vllm.publish(store(3))
     wait_for("the list is repaired", lambda: listed(aggregator, 1, 2, 3) and aggregator.is_exact(), HEALED_S)
@@ -64,10 +74,10 @@ def test_a_forged_cleared_is_repaired(scene, profile):
     wait_for("later events of the bridge are applied", lambda: listed(aggregator, 1, 2, 3, 4), HEALED_S)
 
 
-@PROFILES
-def test_an_impossible_id_is_refused(scene, profile):
-    vllm, _, aggregator = start(scene, profile)
-    scene.bus().publish(f"{PUBLISH}.kv_events", event(7, 2**64 - 1, "cleared"))
+@FORMATS
+def test_an_impossible_id_is_refused(scene, format):
+    vllm, _, aggregator = start(scene, format)
+    forge_cleared(scene, format, 2**64 - 1)
     wait_for("the metric counts the event", lambda: aggregator.metric("kvb_events_ahead_total") == 1)
     assert listed(aggregator, 1, 2) and aggregator.is_exact()
     vllm.publish(store(3))
@@ -75,9 +85,9 @@ def test_an_impossible_id_is_refused(scene, profile):
 
 
 @pytest.mark.sanitize
-@PROFILES
-def test_a_heartbeat_of_a_forged_epoch_is_repaired(scene, profile):
-    vllm, _, aggregator = start(scene, profile)
+@FORMATS
+def test_a_heartbeat_of_a_forged_epoch_is_repaired(scene, format):
+    vllm, _, aggregator = start(scene, format)
     bus = scene.bus()
     beats = bus.watch(f"{PUBLISH}.kv_heartbeat")
     beat = wait_for("a heartbeat", lambda: beats and beats[0].data)
@@ -95,7 +105,7 @@ def test_a_heartbeat_of_a_forged_epoch_is_repaired(scene, profile):
 def test_workers_without_heartbeats_are_forgotten_and_not_chosen(scene):
     vllm = scene.engine()
     aggregator = scene.aggregator(extra="forget_ms = 10000;")
-    scene.bridge(worker(vllm), profile="protobuf")
+    scene.bridge(worker(vllm), formats=["protobuf"])
     vllm.publish(store(1))
     wait_for("the worker", aggregator.is_exact)
     bus = scene.bus()
@@ -124,9 +134,9 @@ def test_a_list_that_found_no_room_is_fetched_when_there_is_some(scene):
         for number in range(600):
             one.publish(store(base + number + 1))
     aggregator = scene.aggregator(extra="forget_ms = 3000; limits = { max_index_blocks = 1024; };")
-    gone = scene.bridge(worker(first, worker_id=1), name="first", profile="protobuf")
+    gone = scene.bridge(worker(first, worker_id=1), name="first", formats=["protobuf"])
     wait_for("the first", lambda: is_in_state(aggregator, "EXACT", worker_id=1))
-    scene.bridge(worker(second, worker_id=2), name="second", profile="protobuf")
+    scene.bridge(worker(second, worker_id=2), name="second", formats=["protobuf"])
     wait_for("no room", lambda: is_in_state(aggregator, "PARTIAL", "memory", worker_id=2))
     gone.stop()
     wait_for("the second is whole", lambda: is_in_state(aggregator, "EXACT", worker_id=2), 15)

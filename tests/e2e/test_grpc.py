@@ -41,7 +41,7 @@ class Served:
         self.engines = {number: scene.engine() for number in (7, 8, 9)}
         rows = [worker(one, number, block_size=BLOCK, more=address) for (number, one), address in zip(
             self.engines.items(), ('address = "http://10.0.0.1:30000";', 'address = "http://10.0.0.2:30000";', ""))]
-        self.bridge = scene.bridge(*rows, hashes="engine", heartbeat_ms=200, profile="protobuf")
+        self.bridge = scene.bridge(*rows, hashes="engine", heartbeat_ms=200, formats=["protobuf"])
         self.aggregator = scene.aggregator(
             block_size=BLOCK, extra=f'grpc = {{ listen = "127.0.0.1:{self.port}"; {extra} }};\n')
         self.router = Router(self.port)

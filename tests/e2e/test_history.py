@@ -69,7 +69,7 @@ def start_bridge(scene, workers):
     bridge = scene.daemon(
         "kvbridge",
         f'nats = {{ url = "{scene.nats_url}"; }};\n'
-        'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "json"; refresh_s = 0; };\n'
+        'publish = { namespace = "dynamo"; component = "VllmWorker"; formats = ["json"]; refresh_s = 0; };\n'
         f'{workers}http = "127.0.0.1:{port}";\n', port,
     )
     wait_for("kvbridge is ready", bridge.is_ready, 15)

@@ -10,15 +10,15 @@ from programs import wait_for
 from test_checkpoint import kept, saved_seq_is
 
 HYBRID, EAGLE = "vllm-0.33-hybrid", "sglang-0.5.23-eagle"
-PROFILES = pytest.mark.parametrize("profile", ["json", "protobuf"])
+FORMATS = pytest.mark.parametrize("format", ["json", "protobuf"])
 
 
 class Stream:
     """One capture at one engine, sent up to the last point but one."""
 
-    def __init__(self, scene, name, profile):
+    def __init__(self, scene, name, format):
         self.scene = scene
-        self.profile = profile
+        self.format = format
         self.capture = probes.load(name)
         self.engine = scene.engine(topic=self.capture.topic)
         self.aggregator = scene.aggregator()
@@ -33,7 +33,7 @@ class Stream:
         """The bridge announces its list this many times before anything else happens."""
         self.announcements = announcements
         self.bridge = self.scene.bridge(
-            worker(self.engine), profile=self.profile, name=name,
+            worker(self.engine), formats=[self.format], name=name,
             limits=f'checkpoint = "{kept(self.scene)}"; checkpoint_s = 1;',
         )
 
@@ -46,7 +46,7 @@ class Stream:
     @property
     def tells_anew(self):
         """Readers of json cannot request what they missed."""
-        return int(self.profile == "json")
+        return int(self.format == "json")
 
     def kill_nats(self):
         (nats,) = [program for program in self.scene.started if program.name.startswith("nats")]
@@ -110,10 +110,10 @@ class Stream:
         assert tally.hits.kinds["right"] > len(asked) / 2
 
 
-@PROFILES
+@FORMATS
 @pytest.mark.parametrize("name", [HYBRID, EAGLE])
-def test_a_killed_bridge_continues_with_the_same_answers(scene, name, profile):
-    stream = Stream(scene, name, profile)
+def test_a_killed_bridge_continues_with_the_same_answers(scene, name, format):
+    stream = Stream(scene, name, format)
     wait_for("a checkpoint of all batches is written", lambda: saved_seq_is(scene, stream.engine.next_seq - 1))
     stream.bridge.kill()
     stream.start_bridge_again()
@@ -122,9 +122,9 @@ def test_a_killed_bridge_continues_with_the_same_answers(scene, name, profile):
     stream.check_point(1)
 
 
-@PROFILES
-def test_batches_of_a_hybrid_engine_while_its_bridge_was_dead_are_fetched(scene, profile):
-    stream = Stream(scene, HYBRID, profile)
+@FORMATS
+def test_batches_of_a_hybrid_engine_while_its_bridge_was_dead_are_fetched(scene, format):
+    stream = Stream(scene, HYBRID, format)
     wait_for("a checkpoint of all batches is written", lambda: saved_seq_is(scene, stream.engine.next_seq - 1))
     stream.bridge.kill()
     stream.publish_up_to(stream.points[1][0])
@@ -133,27 +133,27 @@ def test_batches_of_a_hybrid_engine_while_its_bridge_was_dead_are_fetched(scene,
     assert stream.bridge.metric("kvb_checkpoints_restored_total") == 1
 
 
-@PROFILES
+@FORMATS
 @pytest.mark.parametrize("name", [HYBRID, EAGLE])
-def test_a_new_aggregator_gives_the_same_answers(scene, name, profile):
-    stream = Stream(scene, name, profile)
+def test_a_new_aggregator_gives_the_same_answers(scene, name, format):
+    stream = Stream(scene, name, format)
     stream.aggregator.kill()
     stream.start_aggregator_again()
     stream.check_same()
     stream.check_point(1)
 
 
-@PROFILES
-def test_hybrid_answers_outlive_an_outage_of_nats(scene, profile):
-    stream = Stream(scene, HYBRID, profile)
+@FORMATS
+def test_hybrid_answers_outlive_an_outage_of_nats(scene, format):
+    stream = Stream(scene, HYBRID, format)
     stream.kill_nats()
     stream.start_nats_again()
     stream.check_same()
 
 
-@PROFILES
-def test_batches_of_a_hybrid_engine_while_nats_was_away_are_published(scene, profile):
-    stream = Stream(scene, HYBRID, profile)
+@FORMATS
+def test_batches_of_a_hybrid_engine_while_nats_was_away_are_published(scene, format):
+    stream = Stream(scene, HYBRID, format)
     stream.kill_nats()
     stream.publish_up_to(stream.points[1][0])
     last = stream.points[1][0]

@@ -33,7 +33,7 @@ def test_members_are_those_of_an_informer(tmp_path, seed):
 def test_no_block_of_a_removed_pod_is_listed(scene, kube, tmp_path):
     aggregator = scene.aggregator()
     bridge = scene.bridge(
-        profile="protobuf",
+        formats=["protobuf"],
         limits=f'kubernetes = {{ namespaces = ("inference"); selector = "app=vllm"; model = "m"; api = "{kube.url}";'
         f' token_file = "{kube.token_file}"; ca_file = "{kube.ca_file}"; }};\n',
     )

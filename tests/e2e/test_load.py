@@ -192,7 +192,7 @@ def test_a_simulated_engine_reports_the_same_on_its_page_and_its_socket(scene):
     bridge = scene.daemon(
         "kvbridge",
         f'nats = {{ url = "{scene.nats_url}"; }};\n'
-        'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "json"; };\n'
+        'publish = { namespace = "dynamo"; component = "VllmWorker"; formats = ["json"]; };\n'
         f'{text}http = "127.0.0.1:{http}";\n', http,
     )
     wait_for("kvbridge is ready", bridge.is_ready, 15)

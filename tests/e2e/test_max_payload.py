@@ -38,10 +38,10 @@ def store_much(vllm):
     vllm.publish(engine.batch(*(engine.stored([100000 + i], [500000 + i], 1) for i in range(SMALL))))
 
 
-@pytest.mark.parametrize("profile", ["json", "protobuf"])
-def test_events_and_lists_are_split(small, profile):
+@pytest.mark.parametrize("format", ["json", "protobuf"])
+def test_events_and_lists_are_split(small, format):
     vllm, early = small.engine(), small.aggregator(block_size=1)
-    bridge = small.bridge(worker(vllm, block_size=1), profile=profile)
+    bridge = small.bridge(worker(vllm, block_size=1), formats=[format])
     store_much(vllm)
     await_exact(early, CHAIN + SMALL)
     late = small.aggregator("late", block_size=1)
@@ -53,7 +53,7 @@ def test_events_and_lists_are_split(small, profile):
 def test_a_new_announcement_is_split(small):
     """After an engine's restart readers of JSON get a new epoch, with all held blocks."""
     vllm = small.engine()
-    bridge = small.bridge(worker(vllm, block_size=1), profile="json")
+    bridge = small.bridge(worker(vllm, block_size=1), formats=["json"])
     aggregator = small.aggregator(block_size=1)
     store_much(vllm)
     await_exact(aggregator, CHAIN + SMALL)
@@ -68,7 +68,7 @@ def test_a_new_announcement_is_split(small):
 
 def test_answers_come_in_pages_that_fit(small):
     vllm, bus, aggregator = small.engine(), small.bus(), small.aggregator(block_size=1)
-    small.bridge(worker(vllm, block_size=1), profile="protobuf")
+    small.bridge(worker(vllm, block_size=1), formats=["protobuf"])
     store_much(vllm)
     await_exact(aggregator, CHAIN + SMALL)
     rows, page, pages = [], {}, 0
@@ -88,7 +88,7 @@ def test_answers_come_in_pages_that_fit(small):
 
 
 def test_a_status_of_many_streams_lists_them_in_turn(small):
-    """The status with the profile of a bridge must also arrive each second."""
+    """The status with the format of a bridge must also arrive each second."""
     heard = small.bus().watch("namespace.dynamo.component.VllmWorker.bridge_status")
     model = "m" * 100  # engines that do not exist
     bridge = small.bridge(*(

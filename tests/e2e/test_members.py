@@ -16,7 +16,7 @@ from conftest import PUBLISH, worker
 from programs import BIN, free_port, wait_for
 from test_faults import Reader, name_of, store
 from test_notify import Manager, start
-from test_sync import PROFILES
+from test_sync import FORMATS
 
 TOKEN = "a-token-of-the-tests"
 
@@ -85,11 +85,11 @@ class Traffic:
 
 
 @pytest.mark.sanitize
-@PROFILES
-def test_sighup_adds_and_removes_workers_without_affecting_others(scene, profile):
+@FORMATS
+def test_sighup_adds_and_removes_workers_without_affecting_others(scene, format):
     stays, goes, comes = scene.engine(), scene.engine(), scene.engine()
-    reader = Reader(scene.bus()) if profile == "json" else None
-    bridge = scene.bridge(worker(stays, 7), worker(goes, 8), profile=profile)
+    reader = Reader(scene.bus()) if format == "json" else None
+    bridge = scene.bridge(worker(stays, 7), worker(goes, 8), formats=[format])
     aggregator = scene.aggregator()
     stays.publish(store(1))
     goes.publish(store(2))
@@ -125,7 +125,7 @@ def test_sighup_adds_and_removes_workers_without_affecting_others(scene, profile
 def test_a_changed_worker_restarts_and_a_second_rank_is_only_added(scene):
     one, two, other = scene.engine(), scene.engine(), scene.engine()
     aggregator = scene.aggregator()
-    bridge = scene.bridge(worker(one, 7), worker(other, 9), profile="protobuf")
+    bridge = scene.bridge(worker(one, 7), worker(other, 9), formats=["protobuf"])
     one.publish(store(1))
     wait_for("the block is listed", lists(aggregator, 7, 1))
     rewrite(bridge, worker(one, 7, model="n"), worker(other, 9))
@@ -140,7 +140,7 @@ def test_a_changed_worker_restarts_and_a_second_rank_is_only_added(scene):
 def test_a_bound_port_is_free_for_the_worker_that_changed(scene):
     """libzmq closes sockets in the background, so the port is in use for a moment."""
     vllm = scene.engine()
-    bridge = scene.bridge(worker(vllm, 7), profile="protobuf")
+    bridge = scene.bridge(worker(vllm, 7), formats=["protobuf"])
     port = vllm.events.rsplit(":", 1)[1]
     vllm.go_away()
     for block_size in (16, 32, 64):
@@ -151,7 +151,7 @@ def test_a_bound_port_is_free_for_the_worker_that_changed(scene):
 
 def test_a_file_with_errors_changes_nothing_and_all_are_reported(scene):
     vllm = scene.engine()
-    bridge = scene.bridge(worker(vllm, 7), profile="protobuf")
+    bridge = scene.bridge(worker(vllm, 7), formats=["protobuf"])
     before = streams(bridge, "/state")
     rewrite(bridge, 'id = 7; model = "m"; block_size = 0; events = "x://y"; colour = 1;')
     said = reload(bridge)
@@ -166,11 +166,11 @@ def test_a_file_with_errors_changes_nothing_and_all_are_reported(scene):
 
 def test_keys_that_need_a_restart_are_named(scene):
     vllm = scene.engine()
-    bridge = scene.bridge(worker(vllm, 7), profile="protobuf")
+    bridge = scene.bridge(worker(vllm, 7), formats=["protobuf"])
     path = config_of(bridge)
     path.write_text(path.read_text().replace('"protobuf"', '"json"') + "log = { level = \"debug\"; };\n")
     said = reload(bridge)
-    assert "a changed key takes effect only after a restart key=publish.profile" in said
+    assert "a changed key takes effect only after a restart key=publish.formats" in said
     assert "key=log.level" in said
     assert "added=0 removed=0 changed=0 unchanged=1" in said
 
@@ -190,7 +190,7 @@ def test_a_worker_that_leaves_takes_its_checkpoint_along(scene):
     folder.mkdir()
     stays, goes = scene.engine(), scene.engine()
     bridge = scene.bridge(
-        worker(stays, 7), worker(goes, 8), profile="protobuf",
+        worker(stays, 7), worker(goes, 8), formats=["protobuf"],
         limits=f'checkpoint = "{folder}"; checkpoint_s = 1;',
     )
     stays.publish(store(1))
@@ -249,10 +249,10 @@ def registration(vllm, **more):
 
 
 @pytest.mark.sanitize
-@PROFILES
-def test_a_worker_registers_and_unregisters(scene, profile):
+@FORMATS
+def test_a_worker_registers_and_unregisters(scene, format):
     of_file, dynamo, mooncake = scene.engine(), scene.engine(), scene.engine()
-    bridge = registering(scene, worker(of_file, 7), profile=profile)
+    bridge = registering(scene, worker(of_file, 7), formats=[format])
     aggregator = scene.aggregator()
     for number, vllm in enumerate((of_file, dynamo, mooncake), 1):
         vllm.publish(store(number))
@@ -354,7 +354,7 @@ def test_a_file_may_not_use_the_id_of_a_registered_worker(scene):
 def test_two_hundred_rounds_leave_memory_and_files_where_they_were(scene):
     of_file, guest = scene.engine(), scene.engine()
     aggregator = scene.aggregator()
-    bridge = registering(scene, worker(of_file, 7), profile="protobuf")
+    bridge = registering(scene, worker(of_file, 7), formats=["protobuf"])
     for number in range(1, 400):
         guest.publish(store(number))
     of_file.publish(store(1))
@@ -390,7 +390,7 @@ def test_two_hundred_rounds_leave_memory_and_files_where_they_were(scene):
 
 def test_an_absent_engine_is_named_in_the_log_and_its_return_too(scene):
     vllm, present = scene.engine(), scene.engine()
-    bridge = scene.bridge(worker(vllm, 7), worker(present, 8), profile="protobuf")
+    bridge = scene.bridge(worker(vllm, 7), worker(present, 8), formats=["protobuf"])
 
     def said(words):
         return [line for line in bridge.text().splitlines() if words in line and "worker=7" in line]
@@ -410,7 +410,7 @@ def test_an_absent_engine_is_named_in_the_log_and_its_return_too(scene):
 
 def test_a_flapping_engine_costs_one_line_in_ten_seconds(scene):
     vllm = scene.engine()
-    bridge = scene.bridge(worker(vllm, 7), profile="protobuf")
+    bridge = scene.bridge(worker(vllm, 7), formats=["protobuf"])
     vllm.publish(store(1))
     wait_for("the stream is EXACT", lambda: bridge.metric("kvb_streams", state="exact") == 1)
     statuses, begin = scene.bus().watch(f"{PUBLISH}.bridge_status"), time.monotonic()
@@ -507,7 +507,7 @@ def discovered(api, worker_id=7, more=""):
 def test_an_engine_reports_its_ranks_and_where_they_have_moved(scene, api):
     one, two, other, plain = (scene.engine() for _ in range(4))
     aggregator = scene.aggregator()
-    bridge = scene.bridge(discovered(api, 7), worker(plain, 9), profile="protobuf")
+    bridge = scene.bridge(discovered(api, 7), worker(plain, 9), formats=["protobuf"])
     for number, vllm in enumerate((one, two, other, plain), 1):
         vllm.publish(store(number))
     wait_for("the log says that the engine does not answer", lambda: "does not give its event sockets" in bridge.text())
@@ -541,7 +541,7 @@ def test_addresses_reported_by_an_engine_may_not_collide(scene, api):
     of_file, free = scene.engine(), scene.engine()
     api.sources = [source(of_file)]
     api.start()
-    bridge = scene.bridge(worker(of_file, 9), discovered(api, 7), profile="protobuf")
+    bridge = scene.bridge(worker(of_file, 9), discovered(api, 7), formats=["protobuf"])
     wait_for("the log says that the address is refused", lambda: "is read already, as instance 9 dp_rank 0" in bridge.text())
     assert set(streams(bridge, "/state")) == {(9, 0)}
     api.sources = [{"endpoint": "nonsense"}]

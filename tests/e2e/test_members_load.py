@@ -29,7 +29,7 @@ def test_load_sources_are_added_and_removed_and_their_ranks_stay(scene, web, coo
     loads = Loads(scene)
     web.pages.update({"/one": page(3), "/two": page(4), "/other": page(5)})
     bare, beside = worker(vllm, 7), with_load(worker(other, 9), prometheus=web.url("/other"), scrape_ms=50)
-    bridge = scene.bridge(bare, worker(other, 9), profile="protobuf")
+    bridge = scene.bridge(bare, worker(other, 9), formats=["protobuf"])
     unchanged = "added=0 removed=0 changed=0 unchanged=2 failed=0"
 
     rewrite(bridge, with_load(bare, prometheus=web.url("/one"), scrape_ms=50), beside)
@@ -87,7 +87,7 @@ def test_the_ranks_of_a_coordinator_are_requested_from_the_engine(scene, api, we
     api.start()
     bridge = scene.bridge(with_load(
         discovered(api, 7), prometheus=web.url("/metrics"), scrape_ms=50, coordinator=coordinator.endpoint,
-    ), profile="protobuf")
+    ), formats=["protobuf"])
     loads.wait((7, 0), request_active_slots=3)
     coordinator.wait_for_listener()
     coordinator.say([[1, 3]])

@@ -83,7 +83,7 @@ class Material:
             daemon.process.send_signal(signal.SIGHUP)
 
 
-def daemons_with(scene, material, vllm, profile):
+def daemons_with(scene, material, vllm, format):
     ports = [programs.free_port(), programs.free_port()]
     nats = f'nats = {{ url = "{scene.nats_url}"; {material.keys(0)} }};\n'
     aggregator = scene.daemon(
@@ -92,7 +92,7 @@ def daemons_with(scene, material, vllm, profile):
         f'router = {{ namespace = "dynamo"; component = "Router"; }};\nhttp = "127.0.0.1:{ports[0]}";\n', ports[0])
     bridge = scene.daemon(
         "kvbridge",
-        nats + f'publish = {{ namespace = "dynamo"; component = "w"; profile = "{profile}"; refresh_s = 0; }};\n'
+        nats + f'publish = {{ namespace = "dynamo"; component = "w"; formats = ["{format}"]; refresh_s = 0; }};\n'
         f'workers = ( {{ {worker(vllm, 7)} }} );\nhttp = "127.0.0.1:{ports[1]}";\n', ports[1])
     for daemon in (aggregator, bridge):
         wait_for(f"{daemon.name} is ready", daemon.is_ready, 15)
@@ -120,14 +120,14 @@ def states(aggregator):
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("profile", ["json", "protobuf"])
+@pytest.mark.parametrize("format", ["json", "protobuf"])
 @pytest.mark.parametrize("kind", ["password", "token", "credentials", "nkey", "certificate"])
-def test_after_another_login_the_index_is_exact_again(scene, kind, profile):
+def test_after_another_login_the_index_is_exact_again(scene, kind, format):
     material = Material(kind, scene.folder)
     material.use(0)
     scene.start_nats(config=material.config)
     load = Load(scene.engine())
-    daemons = _, aggregator = daemons_with(scene, material, load.vllm, profile)
+    daemons = _, aggregator = daemons_with(scene, material, load.vllm, format)
     load.send()
     wait_for("the stream is EXACT", lambda: states(aggregator) == ["EXACT"], 15)
     load.start()

@@ -29,7 +29,7 @@ class World:
         self.events, self.beats = self.bus.watch(f"{PUBLISH}.kv_events"), self.bus.watch(f"{PUBLISH}.kv_heartbeat_json")
         self.engine = scene.engine()
         self.bridge = scene.bridge(worker(self.engine, block_size=BLOCK, more='address = "http://10.0.0.1:30000";'),
-                                   hashes="engine", heartbeat_ms=500, profile="protobuf")
+                                   hashes="engine", heartbeat_ms=500, formats=["protobuf"])
         self.aggregator = scene.aggregator(block_size=BLOCK, extra=f'grpc = {{ listen = "127.0.0.1:{self.grpc_port}"; }};\n')
         self.router = Router(self.grpc_port, timeout=60)
         self.engine.publish(engine.batch(engine.stored(HASHES, TOKENS, BLOCK)))

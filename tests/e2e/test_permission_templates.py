@@ -49,12 +49,12 @@ def write_server(scene, users):
     return path
 
 
-def bridge_config(scene, user, one, feed, profile="protobuf", namespace=NAMESPACE):
+def bridge_config(scene, user, one, feed, format="protobuf", namespace=NAMESPACE):
     """The text, and the port of its HTTP."""
     port = programs.free_port()
     text = (
         f'nats = {{ url = "{scene.url_of(user)}"; }};\n'
-        f'publish = {{ namespace = "{namespace}"; component = "VllmWorker"; profile = "{profile}"; heartbeat_ms = 200;'
+        f'publish = {{ namespace = "{namespace}"; component = "VllmWorker"; formats = ["{format}"]; heartbeat_ms = 200;'
         f' refresh_s = 0; }};\n'
         "workers = ({ " + worker(one, more=f'load = {{ zmq = "{feed.endpoint}"; }};') + " });\n"
         f'http = "127.0.0.1:{port}";\n')
@@ -87,10 +87,10 @@ def test_a_wrong_call_is_refused(words, status, says):
 class Fleet:
     """A bridge and two aggregators, each with a user of its own."""
 
-    def __init__(self, scene, profile):
-        self.scene, self.profile = scene, profile
+    def __init__(self, scene, format):
+        self.scene, self.format = scene, format
         self.engine, self.feed = scene.engine(), scene.load_feed()
-        self.config = bridge_config(scene, "bridge:p@", self.engine, self.feed, profile)
+        self.config = bridge_config(scene, "bridge:p@", self.engine, self.feed, format)
         # They dial before there is a server, because its configuration is made from theirs.
         self.bridge = scene.daemon("kvbridge", *self.config, "bridge")
         self.aggregators = [self.start_aggregator(at) for at in (0, 1)]
@@ -135,8 +135,8 @@ def feed_load(fleet, seen):
 
 @pytest.mark.both_servers
 def test_all_programs_work_with_their_permissions(scene):
-    profile = "protobuf" if scene.server == SERVERS["debian"] else "json"
-    fleet = Fleet(scene, profile)
+    formats = ["protobuf"] if scene.server == SERVERS["debian"] else "json"
+    fleet = Fleet(scene, format)
     seen = set()
 
     async def note(message):
@@ -183,7 +183,7 @@ def test_all_programs_work_with_their_permissions(scene):
         row["blocks"]["device"] == 4 for one in fleet.aggregators for row in one.get("/streams")["streams"]))
 
     # Blocks are stored again on request.
-    if profile == "json":
+    if format == "json":
         before = len(read)
         free.publish(f"{PUBLISH}.kv_refresh", b"")
         wait_for("blocks are stored again", lambda: any(
@@ -331,14 +331,14 @@ def names_in_readyz(daemon, case):
 
 
 def test_each_line_of_a_bridge_is_needed(scene):
-    """Bridges of profile json, which use every subject; each has a namespace of its own."""
+    """Bridges of format json, which use every subject; each has a namespace of its own."""
     assert scene.nats_url
     vllm, feed = scene.engine(), scene.load_feed()
     configs = {}
 
     def make(at):
         configs[at] = bridge_config(
-            scene, f"u{at}:p@", vllm, feed, profile="json", namespace=f"n{at}")
+            scene, f"u{at}:p@", vllm, feed, format="json", namespace=f"n{at}")
         (scene.folder / f"bridge{at}.cfg").write_text(configs[at][0])
 
     cases = cases_of(make, lambda at: jwt_of("bridge", "--config", scene.folder / f"bridge{at}.cfg"))

@@ -25,10 +25,10 @@ def start(scene, bridge, aggregator=ALL):
     scene.start_nats(config=config)
 
 
-def daemons(scene, profile="protobuf"):
+def daemons(scene, format="protobuf"):
     vllm = scene.engine()
     aggregator = scene.aggregator(wait=False, user="a:p@")
-    bridge = scene.bridge(worker(vllm), profile=profile, wait=False, user="b:p@")
+    bridge = scene.bridge(worker(vllm), formats=[format], wait=False, user="b:p@")
     vllm.publish(engine.batch(engine.stored([1], list(range(16)), 16)))
     for daemon in (bridge, aggregator):
         wait_for(f"{daemon.name} answers", lambda one=daemon: one.http("GET", "/livez")[0] == 200)
@@ -45,8 +45,8 @@ def says(daemon, what, subject):
 
 @pytest.mark.parametrize("allowed, missing", [
     ('"_INBOX.>"', "bridge_status"),
-    (f'["{PUBLISH}.bridge_status", "{PUBLISH}.kv_events", "_INBOX.>"]', "kv_heartbeat"),
-    (f'["{PUBLISH}.bridge_status", "{PUBLISH}.kv_heartbeat", "{PUBLISH}.kv_heartbeat_json"]', "kv_events"),
+    (f'["{PUBLISH}.bridge_status", "{PUBLISH}.kv_events_pb", "_INBOX.>"]', "kv_heartbeat"),
+    (f'["{PUBLISH}.bridge_status", "{PUBLISH}.kv_heartbeat", "{PUBLISH}.kv_heartbeat_json"]', "kv_events_pb"),
 ], ids=["nothing", "no-heartbeats", "no-events"])
 def test_a_bridge_that_may_not_publish_is_not_ready(scene, allowed, missing):
     start(scene, f'publish: {allowed}, subscribe: ">"')
@@ -64,13 +64,13 @@ def test_a_bridge_that_may_not_receive_requests_is_not_ready(scene):
     wait_for("/readyz names the subject", says(bridge, "subscribe to", f"{PUBLISH}.kv_sync.*.*"))
 
 
-@pytest.mark.parametrize("permissions, profile", [
+@pytest.mark.parametrize("permissions, format", [
     (f'publish: ["{PUBLISH}.>", "_INBOX.>"], subscribe: "{PUBLISH}.kv_sync.>"', "protobuf"),
     (f'publish: "{PUBLISH}.>", subscribe: {{ deny: ">" }}', "json"),
 ], ids=["protobuf", "json"])
-def test_the_minimal_permissions_of_a_bridge_are_enough(scene, permissions, profile):
+def test_the_minimal_permissions_of_a_bridge_are_enough(scene, permissions, format):
     start(scene, permissions)
-    bridge, aggregator = daemons(scene, profile)
+    bridge, aggregator = daemons(scene, format)
     wait_for("kvbridge is ready", bridge.is_ready)
     wait_for("three statuses are sent", lambda: bridge.get("/state")["uptime_s"] >= 5)
     assert bridge.is_ready()

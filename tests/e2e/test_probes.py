@@ -16,7 +16,7 @@ class Row:
     says EXACT is never allowed, and one that is too low only where the events do not tell more."""
 
     name: str
-    profile: str = "json"
+    format: str = "json"
     in_bounds: int = 0  # answers too low within their bounds: as a reader that knows nothing but the events
     more: str = ""  # further keys of the worker
     replay: str = "new"  # replies with a topic frame: vLLM from 0.26 on; "old": without
@@ -28,7 +28,7 @@ class Row:
     host_short: int = 0
 
     def __str__(self):
-        return f"{self.name} {self.profile}"
+        return f"{self.name} {self.format}"
 
 
 NO_SALTS = "salts = false;"
@@ -97,13 +97,13 @@ RUNS = [
     Row("vllm-0.33-offload-legacy", "protobuf"),
     Row("vllm-0.33-offload-self", "protobuf", in_bounds=3),
 ]
-PROFILES = ("json", "protobuf")
+FORMATS = ("json", "protobuf")
 PASSING = {"connecting", "replaying", "replay_failed", "no_base"}  # reasons that go away by themselves
 
 
 @dataclasses.dataclass
 class Run:
-    """One capture at one engine, which is one worker of the bridge with its profile."""
+    """One capture at one engine, which is one worker of the bridge with its format."""
 
     expected: Row
     capture: probes.Capture
@@ -112,12 +112,12 @@ class Run:
     tally: probes.Tally
 
     @property
-    def profile(self):
-        return self.expected.profile
+    def format(self):
+        return self.expected.format
 
     @property
     def model(self):
-        return f"{self.capture.name}-{self.profile}"
+        return f"{self.capture.name}-{self.format}"
 
     @property
     def row(self):
@@ -135,12 +135,12 @@ class Replayed:
         self.runs = [self.run_of(scene, i, row) for i, row in enumerate(RUNS)]
         self.aggregator = scene.aggregator()
         self.bridges = {
-            profile: scene.bridge(
-                *(run.row for run in self.runs if run.profile == profile),
-                name=f"kvbridge-{profile}", component=f"Worker-{profile}", profile=profile, heartbeat_ms=100,
+            format: scene.bridge(
+                *(run.row for run in self.runs if run.format == format),
+                name=f"kvbridge-{format}", component=f"Worker-{format}", formats=[format], heartbeat_ms=100,
                 wait=False,
             )
-            for profile in PROFILES
+            for format in FORMATS
         }
         wait_for("the empty streams wait for a first batch", self.are_unverified, 60)
 
@@ -167,8 +167,8 @@ class Replayed:
         """Each engine's newest message is applied, all that was published of it too, and a
         heartbeat has said since the last clear how far the list may be trusted.  The numbers are
         read before the counters, which are then not older."""
-        for profile, bridge in self.bridges.items():
-            sent = sum(run.engine.next_seq - 1 for run in self.runs if run.profile == profile)
+        for format, bridge in self.bridges.items():
+            sent = sum(run.engine.next_seq - 1 for run in self.runs if run.format == format)
             if bridge.metric("kvcache_zmq_last_sequence_id") != sent:
                 return False
         published = sum(bridge.metric("kvb_events_published_total") for bridge in self.bridges.values())

@@ -83,13 +83,13 @@ class Site:
         with self.host.entered():
             return self.scene.engine_of(kind, **options)
 
-    def bridge(self, where, row, profile):
+    def bridge(self, where, row, format):
         """Starts it in the namespace `where`."""
         with where.entered():
             return self.scene.daemon(
                 "kvbridge",
                 f'nats = {{ url = "nats://{CLUSTER}:{self.scene.nats_port}"; }};\n'
-                f'publish = {{ namespace = "{NAMESPACE}"; component = "{COMPONENT}"; profile = "{profile}"; }};\n'
+                f'publish = {{ namespace = "{NAMESPACE}"; component = "{COMPONENT}"; formats = ["{format}"]; }};\n'
                 f'workers = ( {{ id = 7; model = "m"; block_size = {BLOCK}; {row} }} );\nhttp = "";\n',
                 port=None)
 
@@ -119,13 +119,13 @@ def lists(aggregator, count):
     return is_listed
 
 
-def carry(site, vllm, where, row, profile, crosses):
+def carry(site, vllm, where, row, format, crosses):
     """Sends marked prompts on every possible way: by replay, live, and to an aggregator that starts
     late. Returns the encodings found on the link; `crosses` must be among the recorded data."""
     first = site.aggregator("kvaggregator")
     vllm.publish(store_marked(1))
     vllm.publish(store_marked(2))
-    site.bridge(where, row, profile)
+    site.bridge(where, row, format)
     wait_for("the replay is listed", lists(first, 2))
     vllm.publish(store_marked(3))
     wait_for("a live batch is listed", lists(first, 3))
@@ -143,11 +143,11 @@ def sidecar(site, address):
 
 
 @pytest.mark.parametrize(
-    ("by", "profile"), [("loopback", "json"), ("loopback", "protobuf"), ("ipc", "protobuf")])
-def test_no_token_id_leaves_the_host_of_a_sidecar(site, by, profile):
+    ("by", "format"), [("loopback", "json"), ("loopback", "protobuf"), ("ipc", "protobuf")])
+def test_no_token_id_leaves_the_host_of_a_sidecar(site, by, format):
     address = "tcp://127.0.0.1:5557" if by == "loopback" else f"ipc://{site.scene.folder}/events"
     vllm, row = sidecar(site, address)
-    assert carry(site, vllm, site.host, row, profile, crosses=b".kv_events") == []
+    assert carry(site, vllm, site.host, row, format, crosses=b".kv_events") == []
 
 
 def test_a_bridge_on_another_host_sends_token_ids_over_the_link(site):

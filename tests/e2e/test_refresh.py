@@ -184,7 +184,7 @@ def test_readers_that_can_request_events_get_no_refresh(scene):
     """For protobuf, and for json with reannounce = "never", --check says that the key has no
     effect."""
     one = scene.engine()
-    for name, publish in (("a", {"profile": "protobuf"}), ("b", {"reannounce": "never"})):
+    for name, publish in (("a", {"formats": ["protobuf"]}), ("b", {"reannounce": "never"})):
         component = f"Worker-{name}"
         bridge = scene.bridge(worker(one), name=name, component=component, refresh_s=1, **publish)
         answer = scene.bus().request(f"namespace.dynamo.component.{component}.kv_refresh", b"")

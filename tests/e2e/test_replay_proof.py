@@ -35,7 +35,7 @@ class Seen:
 
 def bridge_reading(scene, one, replay=None):
     row = worker(one, 7, replay=False, more=f'replay = "{replay or one.replay}";')
-    return scene.bridge(row, profile="protobuf", heartbeat_ms=100)
+    return scene.bridge(row, formats=["protobuf"], heartbeat_ms=100)
 
 
 @pytest.mark.sanitize

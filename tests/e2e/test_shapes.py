@@ -11,7 +11,7 @@ from conftest import ROUTER, shared_scene, worker
 from programs import wait_for
 
 BLOCK, CHUNK = 16, 256
-PROFILES = ("json", "protobuf")
+FORMATS = ("json", "protobuf")
 # LMCache's events name host memory, or no medium; in the second case readers take the chunk for the
 # device's.
 MEDIA = {"cpu": "CPU", "unsaid": None}
@@ -85,11 +85,11 @@ def script():
 
 
 class Run:
-    """One stream with its connector's medium, its bridge's profile, and its held blocks."""
+    """One stream with its connector's medium, its bridge's format, and its held blocks."""
 
-    def __init__(self, scene, worker_id, profile, medium):
-        self.profile, self.medium, self.worker_id = profile, MEDIA[medium], worker_id
-        self.model = f"{profile}-{medium}"
+    def __init__(self, scene, worker_id, format, medium):
+        self.format, self.medium, self.worker_id = format, MEDIA[medium], worker_id
+        self.model = f"{format}-{medium}"
         self.engine = scene.engine()
         self.row = worker(self.engine, worker_id, self.model, BLOCK)
         self.plain = Plain()
@@ -105,16 +105,16 @@ class Run:
 
 class Stage:
     def __init__(self, scene):
-        kinds = [(profile, medium) for profile in PROFILES for medium in MEDIA]
+        kinds = [(format, medium) for format in FORMATS for medium in MEDIA]
         self.runs = [Run(scene, i, *kind) for i, kind in enumerate(kinds, 1)]
         self.bus = scene.bus()
         self.aggregator = scene.aggregator()
         self.bridges = {
-            profile: scene.bridge(
-                *(run.row for run in self.runs if run.profile == profile), name=f"kvbridge-{profile}",
-                component=f"Worker-{profile}", profile=profile, tiers="all", heartbeat_ms=100,
+            format: scene.bridge(
+                *(run.row for run in self.runs if run.format == format), name=f"kvbridge-{format}",
+                component=f"Worker-{format}", formats=[format], tiers="all", heartbeat_ms=100,
             )
-            for profile in PROFILES
+            for format in FORMATS
         }
         wait_for("all wait for a first batch",
                  lambda: self.states() == {run.worker_id: "UNVERIFIED" for run in self.runs}, 15)
@@ -123,8 +123,8 @@ class Stage:
         return {s["worker_id"]: s["state"] for s in self.aggregator.get("/streams")["streams"]}
 
     def has_settled(self):
-        for profile, bridge in self.bridges.items():
-            sent = sum(run.engine.next_seq - 1 for run in self.runs if run.profile == profile)
+        for format, bridge in self.bridges.items():
+            sent = sum(run.engine.next_seq - 1 for run in self.runs if run.format == format)
             if bridge.metric("kvcache_zmq_last_sequence_id") != sent:
                 return False
         published = sum(bridge.metric("kvb_events_published_total") for bridge in self.bridges.values())
@@ -180,12 +180,12 @@ def standing(aggregator, worker_id):
     return {s["worker_id"]: (s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]}[worker_id]
 
 
-@pytest.mark.parametrize("profile", PROFILES)
-def test_a_ninth_block_size_is_skipped_and_counted(scene, profile):
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_ninth_block_size_is_skipped_and_counted(scene, format):
     sizes = [8 * (i + 1) for i in range(9)]
     vllm, other = scene.engine(), scene.engine()
     aggregator = scene.aggregator()
-    bridge = scene.bridge(worker(vllm, 7), worker(other, 8), profile=profile, heartbeat_ms=100)
+    bridge = scene.bridge(worker(vllm, 7), worker(other, 8), formats=[format], heartbeat_ms=100)
 
     def held(size, worker_id=7):
         prompt = [size * 1000 + i for i in range(size)]

@@ -315,7 +315,7 @@ def read_fleet(scene, workers, ranks, *options):
     bridge = scene.daemon(
         "kvbridge",
         f'nats = {{ url = "{scene.nats_url}"; }};\n'
-        f'publish = {{ namespace = "n"; component = "c"; profile = "protobuf"; }};\n'
+        f'publish = {{ namespace = "n"; component = "c"; formats = ["protobuf"]; }};\n'
         f'{listed.read_text()}http = "127.0.0.1:{port}";\n', port,
     )
     # Engines that have sent nothing stay UNVERIFIED(no_base).

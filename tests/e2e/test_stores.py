@@ -139,7 +139,7 @@ class Stage:
 
 
 @FORMS
-@pytest.mark.parametrize("publish", [{"profile": "protobuf"}, {"profile": "json", "tiers": "all"}], ids=["protobuf", "json"])
+@pytest.mark.parametrize("publish", [{"formats": ["protobuf"]}, {"formats": ["json"], "tiers": "all"}], ids=["protobuf", "json"])
 def test_a_store_is_shown_as_shared_and_never_chosen(scene, form, publish):
     stage = Stage(scene, form, **publish)
     stage.store.publish(form.prompt(PROMPT, NAMES, "m"))
@@ -169,7 +169,7 @@ def test_a_store_is_shown_as_shared_and_never_chosen(scene, form, publish):
 
 @FORMS
 def test_blocks_of_another_model_are_not_found(scene, form):
-    stage = Stage(scene, form, profile="protobuf")
+    stage = Stage(scene, form, formats=["protobuf"])
     stage.store.publish(form.prompt(OTHERS, OTHER_NAMES, "other"))
     stage.store.publish(form.prompt(PROMPT, NAMES, "m"))
     stage.shows(4, 4)
@@ -187,7 +187,7 @@ def test_blocks_of_another_model_are_not_found(scene, form):
 
 
 def test_a_disk_and_the_disk_of_a_client_are_shown_apart(scene):
-    stage = Stage(scene, Guide, profile="protobuf")
+    stage = Stage(scene, Guide, formats=["protobuf"])
     stage.store.publish(Guide.prompt(PROMPT, NAMES, "m", LOCAL_DISK))
     stage.store.publish(Guide.prompt(PROMPT[: 3 * BLOCK], NAMES[:3], "m", DISK))
     wait_for("both are shown", lambda: stage.shared() == [
@@ -199,7 +199,7 @@ def test_a_disk_and_the_disk_of_a_client_are_shown_apart(scene):
 def test_json_for_all_tiers_names_the_tier_of_a_stores_blocks(scene, form):
     bus = scene.bus()
     messages = bus.watch(f"{PUBLISH}.kv_events")
-    stage = Stage(scene, form, profile="json", tiers="all")
+    stage = Stage(scene, form, formats=["json"], tiers="all")
     stage.store.publish(form.prompt(PROMPT[: 2 * BLOCK], NAMES[:2], "m", MEMORY))
     stage.store.publish(form.prompt(OTHERS[:BLOCK], OTHER_NAMES[:1], "m", DISK))
     stage.shows(2, 2)
@@ -228,10 +228,10 @@ def test_check_warns_of_a_store_of_which_json_publishes_nothing(tmp_path, row):
         assert done.returncode == 0, done
         return [line for line in done.stderr.splitlines() if "nothing of this store is published" in line]
 
-    warned = check('profile = "json"; tiers = "device";')
+    warned = check('formats = ["json"]; tiers = "device";')
     assert len(warned) == 1 and "store.cfg:3: " in warned[0] and 'publish.tiers = "all"' in warned[0], warned
-    assert check('profile = "json";') == warned, "it is the default"
-    assert check('profile = "json"; tiers = "all";') == check('profile = "protobuf";') == []
+    assert check('formats = ["json"];') == warned, "it is the default"
+    assert check('formats = ["json"]; tiers = "all";') == check('formats = ["protobuf"];') == []
 
 
 # ---- Mooncake 0.3.14: objects that only their keys name -------------------------------------
@@ -272,7 +272,7 @@ def test_objects_of_a_real_store_are_listed_as_the_store_has_them(scene):
     frames = [line.split() for line in lines_of("frames.hex.gz")]
     truth = [json.loads(line) for line in lines_of("truth.jsonl.gz")]
     store, aggregator = scene.engine_of(HeardStore, topic=b""), scene.aggregator()
-    bridge = scene.bridge(worker(store, STORE, replay=False, more='hashes = "engine";'), profile="protobuf", heartbeat_ms=100)
+    bridge = scene.bridge(worker(store, STORE, replay=False, more='hashes = "engine";'), formats=["protobuf"], heartbeat_ms=100)
     wait_for("the bridge listens", store.has_subscriber)
 
     published, held, sent = set(), [], 0

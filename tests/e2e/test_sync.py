@@ -14,7 +14,7 @@ from programs import wait_for
 from test_faults import store
 from test_json_readers import listed
 
-PROFILES = pytest.mark.parametrize("profile", ["json", "protobuf"])
+FORMATS = pytest.mark.parametrize("format", ["json", "protobuf"])
 
 
 def repairs(aggregator, kind):
@@ -27,10 +27,10 @@ def check(aggregator, *numbers):
 
 
 @pytest.mark.sanitize
-@PROFILES
-def test_a_late_aggregator_gets_all_held_blocks(scene, profile):
+@FORMATS
+def test_a_late_aggregator_gets_all_held_blocks(scene, format):
     vllm = scene.engine()
-    bridge = scene.bridge(worker(vllm), profile=profile)
+    bridge = scene.bridge(worker(vllm), formats=[format])
     for number in range(1, 200):
         vllm.publish(store(number))
     vllm.publish(engine.batch(engine.removed(*range(1, 190))))
@@ -44,11 +44,11 @@ def test_a_late_aggregator_gets_all_held_blocks(scene, profile):
     assert bridge.metric("kvb_announcements_total") == announced, "nobody else was told anew"
 
 
-def cut_off(scene, profile, sync_blocks=16384):
+def cut_off(scene, format, sync_blocks=16384):
     """Only the aggregator's link is cut, while the engine runs."""
     vllm = scene.engine()
     bridge = scene.bridge(
-        worker(vllm), profile=profile, limits=f"limits = {{ sync_blocks = {sync_blocks}; }};"
+        worker(vllm), formats=[format], limits=f"limits = {{ sync_blocks = {sync_blocks}; }};"
     )
     proxy = Proxy(scene.nats_port)
     direct, scene.nats_port = scene.nats_port, proxy.port
@@ -68,9 +68,9 @@ def cut_off(scene, profile, sync_blocks=16384):
 
 
 @pytest.mark.sanitize
-@PROFILES
-def test_a_disconnected_aggregator_gets_the_missed_events(scene, profile):
-    vllm, bridge, aggregator, proxy = cut_off(scene, profile)
+@FORMATS
+def test_a_disconnected_aggregator_gets_the_missed_events(scene, format):
+    vllm, bridge, aggregator, proxy = cut_off(scene, format)
     check(aggregator, 2, 3, 4, 5)
     wait_for("by a range", lambda: repairs(aggregator, "range") == 1)
     assert aggregator.metric("kvb_sync_requests_total", kind="snapshot") == 0
@@ -80,9 +80,9 @@ def test_a_disconnected_aggregator_gets_the_missed_events(scene, profile):
     proxy.close()
 
 
-@PROFILES
-def test_events_that_the_bridge_forgot_are_replaced_by_a_snapshot(scene, profile):
-    _, bridge, aggregator, proxy = cut_off(scene, profile, sync_blocks=2)
+@FORMATS
+def test_events_that_the_bridge_forgot_are_replaced_by_a_snapshot(scene, format):
+    _, bridge, aggregator, proxy = cut_off(scene, format, sync_blocks=2)
     check(aggregator, 2, 3, 4, 5)
     wait_for("by a snapshot", lambda: repairs(aggregator, "snapshot") == 1)
     assert bridge.metric("kvb_announcements_total") == 1
@@ -92,7 +92,7 @@ def test_events_that_the_bridge_forgot_are_replaced_by_a_snapshot(scene, profile
 def test_a_server_that_comes_back_costs_protobuf_no_epoch(scene):
     vllm = scene.engine()
     aggregator = scene.aggregator()
-    bridge = scene.bridge(worker(vllm), profile="protobuf")
+    bridge = scene.bridge(worker(vllm), formats=["protobuf"])
     for number in (1, 2, 3):
         vllm.publish(store(number))
     check(aggregator, 1, 2, 3)
@@ -109,7 +109,7 @@ def test_after_an_answer_a_heartbeat_follows_soon(scene):
     vllm = scene.engine()
     bus = scene.bus()
     beats = bus.watch(f"{PUBLISH}.kv_heartbeat")
-    bridge = scene.bridge(worker(vllm), profile="protobuf", heartbeat_ms=60000)
+    bridge = scene.bridge(worker(vllm), formats=["protobuf"], heartbeat_ms=60000)
     vllm.publish(store(1))
     wait_for("a block", lambda: bridge.metric("kvb_blocks_held") == 1)
     wait_for("the first", lambda: len(beats) > 0)
@@ -124,7 +124,7 @@ def test_after_an_answer_a_heartbeat_follows_soon(scene):
 
 def test_a_flood_of_requests_has_to_wait_and_others_are_served(scene):
     vllm = scene.engine()
-    bridge = scene.bridge(worker(vllm), profile="protobuf")
+    bridge = scene.bridge(worker(vllm), formats=["protobuf"])
     vllm.publish(store(1))
     wait_for("a block", lambda: bridge.metric("kvb_blocks_held") == 1)
     bus = scene.bus()
@@ -168,7 +168,7 @@ class Flood:
 def test_a_flood_from_ever_new_inboxes_keeps_no_late_aggregator_from_exact(scene):
     """A snapshot of the large stream has about 100 messages; many snapshots at once are slow."""
     large, small = scene.engine(), scene.engine()
-    bridge = scene.bridge(worker(large, 8, block_size=1), worker(small), profile="protobuf")
+    bridge = scene.bridge(worker(large, 8, block_size=1), worker(small), formats=["protobuf"])
     blocks = 400_000
     for first in range(1, blocks, 100_000):
         numbers = range(first, first + 100_000)
@@ -216,7 +216,7 @@ def test_a_frozen_server_makes_no_bridge_down(scene):
     come back either. STALE at once, and never DOWN."""
     vllm = scene.engine()
     aggregator = scene.aggregator()
-    scene.bridge(worker(vllm), profile="protobuf")
+    scene.bridge(worker(vllm), formats=["protobuf"])
     vllm.publish(store(1))
     check(aggregator, 1)
     nats = scene.started[0].process

@@ -1,4 +1,4 @@
-"""Does kvctl watch print events as they pass, one a line, only the selected ones, in both profiles,
+"""Does kvctl watch print events as they pass, one a line, only the selected ones, in both formats,
 and also across an absence of NATS?"""
 
 import json
@@ -32,7 +32,7 @@ def engines(request, scene):
         worker(scene.at[7, 0], 7), worker(scene.at[8, 0], 8),
         f'id = 9L; model = "m"; block_size = {BLOCK}; first_rank = 1; '
         f'events = "{port_before(rank1.events)}"; replay = "{port_before(rank1.replay)}";',
-        profile=request.param)
+        formats=[request.param])
     return scene
 
 
@@ -44,7 +44,7 @@ def start(scene, *options, place=(7, 0)):
 
     def has_shown():
         come_and_go(scene, place, 1)
-        return "\n" in watch.text()
+        return '"kind":"stored"' in watch.text() if "--all" in options else "\n" in watch.text()
 
     wait_for("kvctl watch shows the first event", has_shown)
     return watch
@@ -147,7 +147,7 @@ def test_a_window_list_is_a_word_in_place_of_the_tier(engines):
 
 
 def test_all_subjects_show_windows_and_requests(engines, request):
-    profile = request.node.callspec.params["engines"]
+    format = request.node.callspec.params["engines"]
     watch = start(engines, "--all")
     play_hybrid(engines)
 
@@ -164,7 +164,7 @@ def test_all_subjects_show_windows_and_requests(engines, request):
     assert asked["data"] == {"worker_id": 7} and asked["reply"]
     windows = [line for line in hybrid_lines() if line["data"]["tier"] == "window"]
     assert [line["data"]["kind"] for line in windows] == ["stored", "removed"]
-    subject = "kv_window_events" if profile == "json" else "kv_events"
+    subject = "kv_window_events" if format == "json" else "kv_events_pb"
     assert {line["subject"] for line in windows} == {f"{PUBLISH}.{subject}"}
     assert not [line for line in lines() if "error" in line]
 

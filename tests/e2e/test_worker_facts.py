@@ -183,7 +183,7 @@ class Worker(msgspec.Struct):
 
 class Status(msgspec.Struct):
     bridge_id: str
-    profile: str
+    formats: list[str]
     streams: list[dict]
 
 
@@ -207,7 +207,7 @@ def test_older_readers_read_the_same_of_a_worker_with_more_facts(scene):
     assert both(Query, aggregator.http("POST", "/query", body)[1]).scores == {"1": {"0": BLOCK}, "2": {"0": BLOCK}}
     assert [row.instance_id for row in both(list[Worker], aggregator.http("GET", "/workers")[1])] == [1, 2]
     assert len(both(Status, bridge.http("GET", "/state")[1]).streams) == 2
-    assert both(Status, statuses[-1].data).profile == "json"
+    assert both(Status, statuses[-1].data).formats == ["json"]
     read = {beat.worker_id: beat for beat in (both(Beat, m.data) for m in list(beats))}
     assert read[1].labels == {"role": "prefill", "address": ADDRESS} and read[2].labels == {}
     assert streams(aggregator)[1]["role"] == "prefill" and streams(aggregator)[1]["address"] == ADDRESS

@@ -197,7 +197,7 @@ class Soak:
         self.aggregator = scene.aggregator()
         self.bridge = scene.bridge(*(
             conftest.worker(one, number, more=f'load = {{ prometheus = "{web.url(f"/{number}")}"; }};')
-            for number, one in self.engines.items()), profile="protobuf", limits=LIMITS)
+            for number, one in self.engines.items()), formats=["protobuf"], limits=LIMITS)
         wait_for("all streams are exact", lambda: self.aggregator.is_exact(options.streams), 60)
         self.router = Router(self.aggregator.port)
         self.random = random.Random(options.seed)

@@ -203,7 +203,7 @@ static struct kvb_heartbeat beat_of(const struct bridge *bridge)
                                   .epoch_first_id = bridge->first_id,
                                   .last_id = bridge->last_id,
                                   .state = KVB_STREAM_EXACT,
-                                  .profile = KVB_PROFILE_PROTOBUF,
+                                  .formats = 1U << KVB_FORMAT_PROTOBUF,
                                   .model = "m",
                                   .block_size = fake_block_tokens,
                                   .period_ms = beat_ms,
@@ -401,9 +401,9 @@ static bool is_allowed(const char *tail, kvb_span payload)
 
 static void op_raw(void)
 {
-    static const char *const tails[] = { "kv_events",    "kv_window_events",  "kv_heartbeat",
-                                         "load_metrics", "kv_heartbeat_json", "bridge_status",
-                                         "kv_sync.1.0",  "load_stats" };
+    static const char *const tails[] = { "kv_events",     "kv_events_pb", "kv_window_events",
+                                         "kv_heartbeat",  "load_metrics", "kv_heartbeat_json",
+                                         "bridge_status", "kv_sync.1.0",  "load_stats" };
     const char *tail = tails[next_byte() % KVB_COUNT_OF(tails)];
     const kvb_span payload = next_span();
     char subject[128];

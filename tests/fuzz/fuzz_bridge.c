@@ -6,8 +6,8 @@
 #include "fake_pages.h"
 #include "kvbridge/inside.h"
 #include "program.h"
+#include "wire/json/tree.h"
 #include "wire/load/json.h"
-#include "wire/router/bridge_status.h"
 #include "wire/router/heartbeat.h"
 #include "wire/router/proto.h"
 #include "wire/router/sync.h"
@@ -26,7 +26,7 @@
  *     pages of metrics -----------+
  *     requests, HTTP, configuration files ----+
  *
- * Byte 0 chooses the profile and the engines' dialect.  Then each operation is a byte and its
+ * Byte 0 chooses the formats and the engines' dialect.  Then each operation is a byte and its
  * arguments.  After the last one all is repaired: NATS is connected, the configuration is the
  * first one again, engine 1 restarts.  Then both streams have to become EXACT, and the reader's
  * sets have to be what the engines hold.  All that is published has to be readable. */
@@ -58,7 +58,7 @@ static struct {
     struct reader readers[streams];
     struct kvb_router_batch batch;
     struct kvb_sync_reply_parts parts;
-    bool is_repairing, was_disturbed;
+    bool is_repairing;
     uint64_t repair_ms;
     uint8_t kind; /* byte 0 */
 } world;
@@ -93,6 +93,9 @@ static void read_events(kvb_span payload)
     const struct kvb_router_batch *batch = &world.batch;
 
     need(kvb_router_payload_decode(payload, &world.batch) == KVB_OK);
+    if ((world.kind & 1) && !batch->has_epoch) {
+        return; /* JSON beside protobuf */
+    }
     if (batch->worker_id == 0 || batch->worker_id >= streams) {
         return; /* the stream of a registered worker */
     }
@@ -124,9 +127,11 @@ static void read_beat(kvb_span payload)
 
 static void read_status(kvb_span payload)
 {
-    struct kvb_bridge_identity identity;
+    struct kvb_json_budget budget = { .depth = 8, .containers = 1 << 10, .values = 1 << 14 };
+    struct json_object *root = NULL;
 
-    need(kvb_bridge_status_decode(payload, &identity) == KVB_OK);
+    need(kvb_json_parse(payload, &budget, &root) == KVB_OK);
+    kvb_json_drop(&root);
 }
 
 static void read_sync(kvb_span payload)
@@ -149,9 +154,9 @@ static void published(const char *subject, const char *reply, kvb_span payload)
         const char *tail;
         void (*read)(kvb_span payload);
     } kinds[] = {
-        { ".kv_events", read_events },     { ".kv_heartbeat", read_beat },
-        { ".bridge_status", read_status }, { ".load_metrics", read_load },
-        { "_INBOX.sync.7", read_sync },
+        { ".kv_events", read_events },  { ".kv_events_pb", read_events },
+        { ".kv_heartbeat", read_beat }, { ".bridge_status", read_status },
+        { ".load_metrics", read_load }, { "_INBOX.sync.7", read_sync },
     };
     const size_t len = strlen(subject);
 
@@ -172,9 +177,11 @@ static char config_path[64];
 /* workers 1 and 2, and what byte 0 chooses. */
 static kvb_span make_config(char *text, size_t size)
 {
+    static const char *const formats[] = { "\"json\"", "\"protobuf\"", "\"json\"",
+                                           "\"json\", \"protobuf\"" };
     const int len = snprintf(
         text, size,
-        "publish = { namespace = \"n\"; component = \"c\"; profile = \"%s\";\n"
+        "publish = { namespace = \"n\"; component = \"c\"; formats = [%s];\n"
         "  reannounce = \"on_loss\"; };\n"
         "workers = ( { id = 1; model = \"m\"; block_size = 4; salts = false;\n"
         "              load = { prometheus = \"http://127.0.0.1:7001/metrics\"; };\n"
@@ -184,7 +191,7 @@ static kvb_span make_config(char *text, size_t size)
         "              events = \"tcp://127.0.0.1:5002\"; replay = \"tcp://127.0.0.1:6002\"; } );\n"
         "limits = { max_stream_blocks = 4096; };\n"
         "http = \"\";\n",
-        world.kind & 1 ? "protobuf" : "json");
+        formats[world.kind & 3]);
 
     return (kvb_span){ (const uint8_t *)text, (size_t)len };
 }
@@ -375,14 +382,6 @@ static void op_refresh(void)
         "namespace.n.component.c.kv_refresh", what & 1 ? "_INBOX.refresh.7" : NULL, next_span());
 }
 
-/* A status of another bridge of the component.  Another profile stops this one, so only its end
- * may be garbage. */
-static void op_status(void)
-{
-    fake_bus_deliver("namespace.n.component.c.bridge_status", NULL, next_span());
-    world.was_disturbed = true;
-}
-
 static void op_service(void)
 {
     const uint8_t what = next_byte();
@@ -453,9 +452,9 @@ static void op_page(void)
 }
 
 static void (*const operations[])(void) = {
-    op_pass_time,   op_publish,       op_publish_other, op_lose,   op_frames,  op_payload,
-    op_far_payload, op_spoilt,        op_reply,         op_replay, op_link,    op_nats,
-    op_sync,        op_sync_right,    op_refresh,       op_status, op_service, op_http,
+    op_pass_time,   op_publish,       op_publish_other, op_lose,    op_frames,  op_payload,
+    op_far_payload, op_spoilt,        op_reply,         op_replay,  op_link,    op_nats,
+    op_sync,        op_sync_right,    op_refresh,       op_service, op_service, op_http,
     op_config_raw,  op_config_spoilt, op_config_other,
 };
 

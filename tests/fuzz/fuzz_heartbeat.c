@@ -14,7 +14,7 @@ static bool is_same(const struct kvb_heartbeat *a, const struct kvb_heartbeat *b
     return a->worker_id == b->worker_id && a->dp_rank == b->dp_rank &&
            kvb_epoch_is_same(&a->epoch, &b->epoch) && a->last_id == b->last_id &&
            a->epoch_first_id == b->epoch_first_id && a->state == b->state &&
-           a->reason == b->reason && a->hashes == b->hashes && a->profile == b->profile &&
+           a->reason == b->reason && a->hashes == b->hashes && a->formats == b->formats &&
            strcmp(a->model, b->model) == 0 && a->block_size == b->block_size &&
            a->lookahead == b->lookahead && a->shape_count == b->shape_count &&
            a->period_ms == b->period_ms && a->publisher == b->publisher && a->is_bye == b->is_bye &&

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* Whether two batches have the same content; for the fuzz targets of both profiles. */
+/* Whether two batches have the same content; for the fuzz targets of both formats. */
 
 static inline bool
 is_same_event(const struct kvb_router_batch *a, const struct kvb_router_batch *b, size_t at)

@@ -211,7 +211,7 @@ def fill(path):
 
 
 class JetStream:
-    """One nats-server that keeps P.kv_events in a stream, on a small disk."""
+    """One nats-server that keeps P.kv_events_pb in a stream, on a small disk."""
 
     # Lists are EXACT until three heartbeats are missing, and the oracle looks every 0.2 s.
     exact_limit_s = 5.0
@@ -225,7 +225,7 @@ class JetStream:
         self.start()
         self.bus = bus.Bus(stage.url_at())
         self.jetstream = self.bus.client.jetstream(timeout=2)
-        self.bus._wait(self.jetstream.add_stream(name=STREAM, subjects=[f"{PUBLISH}.kv_events"]))
+        self.bus._wait(self.jetstream.add_stream(name=STREAM, subjects=[f"{PUBLISH}.kv_events_pb"]))
 
     def start(self):
         stage = self.stage

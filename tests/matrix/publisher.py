@@ -70,7 +70,7 @@ class Visitor:
         counts = b"".join(varint(len(names)) for _, names in events)
         hashes = b"".join(fixed(name) for _, names in events for name in names)
         tokens = b"".join(fixed(name ^ 1) for kind, names in events for name in names if kind == 1)
-        self.client.send(f"{SUBJECT}.kv_events", message(
+        self.client.send(f"{SUBJECT}.kv_events_pb", message(
             (1, self.epoch), (2, ("fixed", self.worker_id)), (4, ("fixed", self.next_id)), (5, forms), (6, counts),
             (8, hashes), (9, tokens),
         ))
@@ -109,7 +109,7 @@ class Tape:
     def __init__(self, nats_port, worker_id):
         self.client = bus.Bus(f"nats://127.0.0.1:{nats_port}")
         self.worker_id = worker_id
-        self.seen = self.client.watch("namespace.*.component.*.kv_events")
+        self.seen = self.client.watch("namespace.*.component.*.kv_events_pb")
 
     def recorded(self):
         """[(subject, payload)]"""

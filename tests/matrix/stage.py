@@ -42,7 +42,7 @@ class Load:
         )
 
 
-BRIDGE_SUBJECTS = 'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "protobuf"; };\n'
+BRIDGE_SUBJECTS = 'publish = { namespace = "dynamo"; component = "VllmWorker"; formats = ["protobuf"]; };\n'
 AGGREGATOR_SUBJECTS = (
     'subscribe = { namespace = "*"; component = "*"; };\n'
     'router = { namespace = "dynamo"; component = "Router"; policy = "kv"; };\n')

@@ -7,12 +7,13 @@ enum { chunk_blocks = 16 };
 
 void sim_advertise_begin(const struct sim_world *world, struct sim_rank *rank)
 {
-    const struct kvb_advertiser_options options = { .profile = world->profile,
-                                                    .reannounce = world->reannounce,
-                                                    .down_clear_ns =
-                                                        world->down_clear_ms * KVB_NS_PER_MS,
-                                                    .heartbeat_ns = KVB_NS_PER_S,
-                                                    .max_chunk_blocks = chunk_blocks };
+    const struct kvb_advertiser_options options = {
+        .publishes_json = kvb_formats_have(world->formats, KVB_FORMAT_JSON),
+        .reannounce = world->reannounce,
+        .down_clear_ns = world->down_clear_ms * KVB_NS_PER_MS,
+        .heartbeat_ns = KVB_NS_PER_S,
+        .max_chunk_blocks = chunk_blocks
+    };
 
     kvb_advertiser_init(&rank->served.advertiser, &options, rank->served.stream);
 }

@@ -15,9 +15,6 @@ enum {
     turn_clock = 8
 };
 
-/* the listening period of the profile guard */
-static const uint64_t listen_ns = 1500 * KVB_NS_PER_MS;
-
 static uint64_t wall_us_of(const struct sim_bridge *bridge)
 {
     return bridge->world->now_ns / 1000 + bridge->wall_us;
@@ -259,18 +256,16 @@ static uint64_t nats_connects(void *context)
 
 static void connected(void *context, uint64_t now_ns)
 {
-    struct sim_bridge *bridge = context;
-
-    if (bridge->open_ns == 0) {
-        bridge->open_ns = now_ns + listen_ns;
-    }
+    (void)context;
+    (void)now_ns;
 }
 
 static bool may_publish(void *context, uint64_t now_ns)
 {
     const struct sim_bridge *bridge = context;
 
-    return bridge->nats.is_connected && bridge->open_ns > 0 && now_ns >= bridge->open_ns;
+    (void)now_ns;
+    return bridge->nats.is_connected;
 }
 
 static const struct kvb_serve_world outside = {
@@ -354,7 +349,7 @@ static void open_stream(struct sim_world *world, size_t number)
         .block_size = 4,
         .total_blocks = world->knows_total ? world->engines[number].blocks - 1 : 0,
         .has_replay = world->engines[number].has_replay,
-        .profile = world->profile,
+        .formats = world->formats,
         .max_held_bytes = 1 << 20,
         .slice_work = world->slice_work,
         .max_log_blocks = world->log_blocks,
@@ -393,7 +388,6 @@ void sim_bridge_begin(struct sim_world *world, size_t number)
     bridge->world = world;
     bridge->number = number;
     bridge->server = (struct kvb_server){ .world = &outside, .context = bridge };
-    bridge->open_ns = 0;
     for (size_t i = 0; i < world->stream_count; i++) {
         if (is_of(world, i, number)) {
             world->engines[i].full_ns = 0; /* no process remembers earlier full replays */

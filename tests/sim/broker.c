@@ -184,10 +184,11 @@ static void publish_events(
     struct sim_world *world, size_t stream, size_t aggregator,
     const struct kvb_router_batch *events)
 {
-    const bool is_json = world->profile == KVB_PROFILE_JSON;
+    const bool has_json = kvb_formats_have(world->formats, KVB_FORMAT_JSON);
+    const bool has_protobuf = kvb_formats_have(world->formats, KVB_FORMAT_PROTOBUF);
 
     /* one reply for each, without an epoch */
-    for (size_t i = 0; i < events->event_count && is_json; i++) {
+    for (size_t i = 0; i < events->event_count && has_json; i++) {
         if (can_receive(world, aggregator)) {
             struct sim_message *message = stream_message(world, stream, SIM_EVENTS);
             copy_identity(message, events);
@@ -197,7 +198,7 @@ static void publish_events(
             send(world, aggregator, &world->aggregators[aggregator].received, message);
         }
     }
-    if (!is_json && events->event_count > 0 && can_receive(world, aggregator)) {
+    if (has_protobuf && events->event_count > 0 && can_receive(world, aggregator)) {
         struct sim_message *message = stream_message(world, stream, SIM_EVENTS);
         sim_message_copy_events(message, events);
         flip(world, aggregator, message);

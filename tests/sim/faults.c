@@ -17,11 +17,7 @@ struct kind_row {
     unsigned weight;
 };
 
-enum {
-    by_silence = 1000,
-    by_guard = 1500, /* a bridge that starts listens before it publishes */
-    by_heartbeats = 2000
-};
+enum { by_silence = 1000, by_heartbeats = 2000 };
 
 /* clang-format off */
 static const struct kind_row kinds[SIM_FAULT_KINDS] = {
@@ -45,8 +41,8 @@ static const struct kind_row kinds[SIM_FAULT_KINDS] = {
     [SIM_IDLE]              = { "idle",              of_stream,     0,          3000, 2 },
     /* drawn from a generator of their own */
     [SIM_SLEEP]             = { "sleep",             of_stream,     0,          4000, 0 },
-    [SIM_BRIDGE_CRASH]      = { "bridge_crash",      of_bridge,     by_guard,   2000, 3 },
-    [SIM_BRIDGE_STOP]       = { "bridge_stop",       of_bridge,     by_guard,   2000, 2 },
+    [SIM_BRIDGE_CRASH]      = { "bridge_crash",      of_bridge,     by_silence, 2000, 3 },
+    [SIM_BRIDGE_STOP]       = { "bridge_stop",       of_bridge,     by_silence, 2000, 2 },
     [SIM_BRIDGE_FREEZE]     = { "bridge_freeze",     of_bridge,     by_silence, 4000, 2 },
     [SIM_CLOCK]             = { "clock",             of_bridge,     0,          4000, 2 },
     [SIM_NATS_DOWN]         = { "nats_down",         of_all,        0,          3000, 2 },

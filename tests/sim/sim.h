@@ -304,7 +304,6 @@ struct sim_bridge {
     struct kvb_server server;
     struct sim_flying received[sim_live];
     size_t received_count;
-    uint64_t open_ns; /* until then the profile guard listens; 0: not connected yet */
     struct sim_job jobs[sim_jobs];
     struct kvb_router_batch chunk;
     uint64_t rng;
@@ -387,7 +386,7 @@ struct sim_world {
     char failure[512];
 
     bool is_repairable; /* no fault is injected that a replay does not repair */
-    enum kvb_profile profile;
+    unsigned formats;   /* of all bridges */
     enum kvb_reannounce reannounce;
     uint64_t down_clear_ms;
     size_t log_blocks;

@@ -74,7 +74,7 @@ static void draw_world(struct sim_world *world, uint64_t *rng)
     world->stream_count = 2 + kvb_random_below(rng, 3);
     world->bridge_count = 1 + kvb_random_below(rng, sim_bridges);
     world->aggregator_count = 1 + kvb_random_below(rng, sim_aggregators);
-    world->profile = (enum kvb_profile)kvb_random_below(rng, KVB_PROFILE_COUNT);
+    world->formats = 1 + (unsigned)kvb_random_below(rng, (1U << KVB_FORMAT_COUNT) - 1);
     world->reannounce = (enum kvb_reannounce)kvb_random_below(rng, KVB_REANNOUNCE_COUNT);
     world->down_clear_ms = kvb_random_below(rng, 3) * 500;
     world->log_blocks = kvb_random_below(rng, 2) ? 4096 : 1 + kvb_random_below(rng, 60);

@@ -59,6 +59,7 @@ static void write_stream(
     kvb_json_write_pair_u64(json, "block_size", kvb_query_context_block_size(ctx, follower));
     kvb_json_write_pair_text(json, "state", kvb_stream_state_name(follower->state));
     kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(follower->reason));
+    kvb_json_write_pair_text(json, "format", kvb_format_name(follower->format));
     write_stream_blocks(json, ctx, follower);
     kvb_unverified_tiers_json_write(&follower->heartbeat, json);
     if (follower->heartbeat.is_store) {
@@ -126,8 +127,9 @@ static void write_subject(struct kvb_json_writer *json, const struct kvb_followe
     char text[(2 * kvb_name_bytes) + 64];
 
     (void)snprintf(
-        text, sizeof text, "namespace.%s.component.%s.kv_events", follower->id.name_space,
-        follower->id.component);
+        text, sizeof text, "namespace.%s.component.%s.%s", follower->id.name_space,
+        follower->id.component,
+        follower->format == KVB_FORMAT_PROTOBUF ? "kv_events_pb" : "kv_events");
     kvb_json_write_text(json, text);
 }
 
@@ -258,6 +260,7 @@ static void write_followed(struct kvb_json_writer *json, const struct kvb_query_
     kvb_followers_counters(ctx->followers, &counters);
     kvb_json_write_pair_begin(json, "followed", '{');
     kvb_json_write_pair_u64(json, "events_applied", counters.events_applied);
+    kvb_json_write_pair_u64(json, "events_unused", counters.events_unused);
     kvb_json_write_pair_u64(json, "events_old", counters.events_old);
     kvb_json_write_pair_u64(json, "holes", counters.holes);
     kvb_json_write_pair_u64(json, "heartbeats", counters.heartbeats);

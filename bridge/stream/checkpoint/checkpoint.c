@@ -34,7 +34,7 @@ const char *kvb_checkpoint_key_name(enum checkpoint_key key)
         [key_lora] = "workers.lora",
         [key_block_size] = "workers.block_size",
         [key_total_blocks] = "workers.total_blocks",
-        [key_profile] = "publish.profile",
+        [key_formats] = "publish.formats",
         [key_tiers] = "tiers",
         [key_hashes] = "hashes",
         [key_copies] = "publish.copies",
@@ -55,7 +55,8 @@ struct checkpoint_identity kvb_checkpoint_identity(const struct kvb_stream *stre
                     [key_lora] = kvb_hash64(stream->mirror->default_lora, 0),
                     [key_block_size] = options->block_size,
                     [key_total_blocks] = options->total_blocks,
-                    [key_profile] = options->profile,
+                    [key_formats] =
+                        options->formats - 1, /* 0 and 1: one format, as older files have it */
                     [key_tiers] = options->mirror.tiers,
                     [key_hashes] = options->mirror.hashes,
                     [key_copies] = options->mirror.copies },

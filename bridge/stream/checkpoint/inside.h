@@ -28,7 +28,7 @@ enum checkpoint_key {
     key_lora,
     key_block_size,
     key_total_blocks,
-    key_profile,
+    key_formats,
     key_tiers,
     key_hashes,
     key_copies,

@@ -224,7 +224,7 @@ kvb_status kvb_bridge_status_encode(const struct kvb_bridge_report *report, stru
     kvb_json_write_pair_text(&json, "version", report->version);
     kvb_json_write_pair_text(&json, "namespace", report->name_space);
     kvb_json_write_pair_text(&json, "component", report->component);
-    kvb_json_write_pair_text(&json, "profile", kvb_profile_name(report->profile));
+    kvb_formats_json_write(report->formats, &json);
     kvb_json_write_pair_bool(&json, "publishing", report->is_publishing);
     kvb_json_write_pair_u64(&json, "uptime_s", report->uptime_s);
     kvb_json_write_pair_u64(&json, "events_published", report->events_published);
@@ -232,50 +232,4 @@ kvb_status kvb_bridge_status_encode(const struct kvb_bridge_report *report, stru
     kvb_json_write_pair_u64(&json, "nats_reconnects", report->nats_reconnects);
     kvb_json_write_end(&json, '}');
     return json.status;
-}
-
-static kvb_status parse_status(kvb_span json, struct json_object **out_root)
-{
-    struct kvb_json_budget budget = { .depth = 8,
-                                      .containers = (size_t)4 * kvb_max_streams,
-                                      .values = (size_t)64 * kvb_max_streams };
-
-    return kvb_json_parse(json, &budget, out_root);
-}
-
-/* What stands in a JSON text with its quotes is a key and its value: within a text they are
- * escaped.  They follow the lists of streams. */
-bool kvb_bridge_status_is_of(kvb_span json, const char *bridge_id)
-{
-    enum { id_bytes = 128, tail_bytes = 1024 };
-    char own[id_bytes];
-    const int len = snprintf(own, sizeof own, "\"bridge_id\":\"%s\",\"version\":\"", bridge_id);
-    const size_t tail = json.len < tail_bytes ? json.len : tail_bytes;
-
-    return len > 0 && (size_t)len < sizeof own && tail > 0 &&
-           memmem(json.data + json.len - tail, tail, own, (size_t)len) != NULL;
-}
-
-kvb_status kvb_bridge_status_decode(kvb_span json, struct kvb_bridge_identity *out_identity)
-{
-    KVB_OWN(kvb_json_drop) struct json_object *root = NULL;
-    struct kvb_bridge_identity identity = { .has_profile = false };
-
-    KVB_TRY(parse_status(json, &root));
-    KVB_TRY(kvb_json_text(
-        kvb_json_member(root, "bridge_id"), identity.bridge_id, sizeof identity.bridge_id));
-    KVB_TRY(kvb_json_text(
-        kvb_json_member(root, "profile"), identity.profile_name, sizeof identity.profile_name));
-    /* without "publishing":false the bridge may be publishing */
-    struct json_object *publishing = kvb_json_member(root, "publishing");
-    identity.is_publishing =
-        !json_object_is_type(publishing, json_type_boolean) || json_object_get_boolean(publishing);
-    for (int profile = 0; profile < KVB_PROFILE_COUNT; profile++) {
-        if (strcmp(identity.profile_name, kvb_profile_name((enum kvb_profile)profile)) == 0) {
-            identity.has_profile = true;
-            identity.profile = (enum kvb_profile)profile;
-        }
-    }
-    *out_identity = identity;
-    return KVB_OK;
 }

@@ -9,8 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The status that a bridge publishes every second, for people, for dashboards, and for the other
- * bridges of its component, which must use the same profile. */
+/* The status that a bridge publishes every second, for people and dashboards. */
 
 enum { kvb_bridge_id_bytes = 64 };
 
@@ -118,7 +117,7 @@ struct kvb_bridge_report {
     const char *version; /* borrowed, like the two below */
     const char *name_space;
     const char *component;
-    enum kvb_profile profile;
+    unsigned formats; /* of P.kv_events and P.kv_events_pb */
     bool is_publishing;
     uint64_t uptime_s;
     uint64_t events_published;
@@ -136,22 +135,5 @@ struct kvb_bridge_report {
     const struct kvb_kubernetes_report *kubernetes; /* borrowed; NULL: no pods are watched */
 };
 
-/* The part of a bridge's status that the other bridges compare with their own. */
-struct kvb_bridge_identity {
-    char bridge_id[kvb_bridge_id_bytes + 1];
-    bool is_publishing;
-    bool has_profile; /* its profile is known here */
-    enum kvb_profile profile;
-    char profile_name[kvb_name_bytes + 1];
-};
-
-/* The JSON of P.bridge_status and of the bridge's GET /state.
- *
- * decode: KVB_BAD_INPUT  not JSON, or without bridge_id and profile
- * both:   KVB_TOO_LARGE, KVB_NO_MEMORY */
+/* The JSON of P.bridge_status and of the bridge's GET /state.  KVB_TOO_LARGE, KVB_NO_MEMORY. */
 kvb_status kvb_bridge_status_encode(const struct kvb_bridge_report *report, struct kvb_buf *out);
-kvb_status kvb_bridge_status_decode(kvb_span json, struct kvb_bridge_identity *out_identity);
-
-/* True when the JSON was encoded by this bridge; false: decode it.  A bridge receives its own
- * status every second, and that of a thousand streams takes 5 ms to parse. */
-bool kvb_bridge_status_is_of(kvb_span json, const char *bridge_id);

@@ -79,9 +79,9 @@ static const enum kvb_stream_reason older_reasons[KVB_REASON_COUNT] = {
     [KVB_REASON_UNANNOUNCED] = KVB_REASON_SKIPPED, [KVB_REASON_SPECULATION] = KVB_REASON_NO_BASE,
 };
 
-static const uint32_t profiles[KVB_PROFILE_COUNT] = {
-    [KVB_PROFILE_JSON] = KVB__STREAM_HEARTBEAT__PROFILE__JSON,
-    [KVB_PROFILE_PROTOBUF] = KVB__STREAM_HEARTBEAT__PROFILE__PROTOBUF,
+static const uint32_t format_numbers[KVB_FORMAT_COUNT] = {
+    [KVB_FORMAT_JSON] = KVB__STREAM_HEARTBEAT__FORMAT__JSON,
+    [KVB_FORMAT_PROTOBUF] = KVB__STREAM_HEARTBEAT__FORMAT__PROTOBUF,
 };
 
 static const uint32_t hash_kinds[KVB_HASHES_COUNT] = {
@@ -231,7 +231,6 @@ static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbe
 {
     assert((unsigned)heartbeat->state < KVB_STREAM_STATE_COUNT);
     assert((unsigned)heartbeat->reason < KVB_REASON_COUNT);
-    assert((unsigned)heartbeat->profile < KVB_PROFILE_COUNT);
     assert((unsigned)heartbeat->hashes < KVB_HASHES_COUNT);
     message->state = (Kvb__StreamHeartbeat__State)states[heartbeat->state];
     const enum kvb_stream_reason older = older_reasons[heartbeat->reason];
@@ -244,13 +243,27 @@ static void fill_trust(const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbe
         message->state = KVB__STREAM_HEARTBEAT__STATE__UNVERIFIED;
         message->reason = KVB__STREAM_HEARTBEAT__REASON__GROUPS;
     }
-    message->profile = (Kvb__StreamHeartbeat__Profile)profiles[heartbeat->profile];
     message->hashes = (Kvb__StreamHeartbeat__Hashes)hash_kinds[heartbeat->hashes];
     message->doubtful = heartbeat->doubtful;
     if (heartbeat->has_missing_at_most) {
         message->missing_case = KVB__STREAM_HEARTBEAT__MISSING_MISSING_AT_MOST;
         message->missing_at_most = heartbeat->missing_at_most;
     }
+}
+
+/* numbers: a place for each format; borrowed by the message. */
+static void fill_formats(
+    const struct kvb_heartbeat *heartbeat, Kvb__StreamHeartbeat__Format *numbers,
+    Kvb__StreamHeartbeat *message)
+{
+    message->formats = numbers;
+    for (unsigned format = 0; format < KVB_FORMAT_COUNT; format++) {
+        if (kvb_formats_have(heartbeat->formats, format)) {
+            numbers[message->n_formats++] = (Kvb__StreamHeartbeat__Format)format_numbers[format];
+        }
+    }
+    assert(message->n_formats > 0);
+    message->profile = numbers[0]; /* JSON if there is JSON: what P.kv_events has */
 }
 
 kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kvb_buf *out)
@@ -260,6 +273,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     struct shape_columns shapes = { 0 };
     struct unverified_columns unverified = { 0 };
     uint32_t windows[kvb_max_windows * rule_words];
+    Kvb__StreamHeartbeat__Format formats[KVB_FORMAT_COUNT];
     char *labels[kvb_max_labels];
     Kvb__StreamHeartbeat message;
 
@@ -284,6 +298,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     message.publisher = copy.publisher;
     message.digest_seed = copy.digest_seed;
     fill_trust(&copy, &message);
+    fill_formats(&copy, formats, &message);
     fill_tiers(&copy, &columns);
     fill_shapes(&copy, &shapes, &message);
     fill_windows(&copy, windows, &message);
@@ -331,6 +346,17 @@ static void write_tier_blocks(const struct kvb_heartbeat *heartbeat, struct kvb_
         kvb_json_write_pair_u64(json, kvb_tier_name((enum kvb_tier)i), heartbeat->tiers[i].blocks);
     }
     kvb_json_write_end(json, '}');
+}
+
+void kvb_formats_json_write(unsigned formats, struct kvb_json_writer *json)
+{
+    kvb_json_write_pair_begin(json, "formats", '[');
+    for (unsigned format = 0; format < KVB_FORMAT_COUNT; format++) {
+        if (kvb_formats_have(formats, format)) {
+            kvb_json_write_text(json, kvb_format_name(format));
+        }
+    }
+    kvb_json_write_end(json, ']');
 }
 
 void kvb_unverified_tiers_json_write(
@@ -491,7 +517,7 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
     }
     kvb_json_write_pair_bool(json, "store", heartbeat->is_store);
     kvb_json_write_pair_text(json, "hashes", kvb_hashes_name(heartbeat->hashes));
-    kvb_json_write_pair_text(json, "profile", kvb_profile_name(heartbeat->profile));
+    kvb_formats_json_write(heartbeat->formats, json);
     kvb_json_write_pair_text(json, "state", kvb_stream_state_name(heartbeat->state));
     kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(heartbeat->reason));
     kvb_json_write_pair_bool(json, "bye", heartbeat->is_bye);
@@ -537,20 +563,38 @@ static void read_newer(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
     }
 }
 
+static void read_format(uint32_t number, struct kvb_heartbeat *heartbeat)
+{
+    unsigned format = 0;
+
+    if (kvb_proto_number_find(format_numbers, KVB_FORMAT_COUNT, number, &format) == KVB_OK) {
+        heartbeat->formats |= 1U << format;
+    }
+}
+
+/* An older bridge names one format, in `profile`.  Formats of a newer version are left out. */
+static kvb_status read_formats(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
+{
+    for (size_t i = 0; i < message->n_formats; i++) {
+        read_format(message->formats[i], heartbeat);
+    }
+    if (message->n_formats == 0) {
+        read_format(message->profile, heartbeat);
+    }
+    return heartbeat->formats != 0 ? KVB_OK : KVB_BAD_INPUT;
+}
+
 static kvb_status read_trust(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
 {
     unsigned state = 0;
     unsigned reason = 0;
-    unsigned profile = 0;
     unsigned hashes = 0;
 
     KVB_TRY(kvb_proto_number_find(states, KVB_COUNT_OF(states), message->state, &state));
     KVB_TRY(kvb_proto_number_find(reasons, KVB_COUNT_OF(reasons), message->reason, &reason));
-    KVB_TRY(kvb_proto_number_find(profiles, KVB_COUNT_OF(profiles), message->profile, &profile));
     KVB_TRY(kvb_proto_number_find(hash_kinds, KVB_COUNT_OF(hash_kinds), message->hashes, &hashes));
     heartbeat->state = (enum kvb_stream_state)state;
     heartbeat->reason = (enum kvb_stream_reason)reason;
-    heartbeat->profile = (enum kvb_profile)profile;
     heartbeat->hashes = (enum kvb_hashes)hashes;
     read_newer(message, heartbeat);
     return KVB_OK;
@@ -733,6 +777,7 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
 
     KVB_TRY(read_names(message, &heartbeat));
     KVB_TRY(read_trust(message, &heartbeat));
+    KVB_TRY(read_formats(message, &heartbeat));
     KVB_TRY(read_tiers(message, &heartbeat));
     KVB_TRY(read_shapes(message, &heartbeat));
     KVB_TRY(read_windows(message, &heartbeat));

@@ -24,6 +24,9 @@ kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartb
  * proto/README.md lists the keys.  Errors stay in json->status. */
 void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json);
 
+/* Writes a member of an object: "formats":["json","protobuf"]. */
+void kvb_formats_json_write(unsigned formats, struct kvb_json_writer *json);
+
 /* Writes a member of an object, unverified_tiers, with the reason of each such tier; nothing where
  * there is none. */
 void kvb_unverified_tiers_json_write(

@@ -134,6 +134,50 @@ kvb_router_json_encode(const struct kvb_router_batch *batch, size_t at, struct k
 
 /* ---- decode ------------------------------------------------------------------ */
 
+/* Reads the digits at `at`, at most up to `end`.  NULL: there is none, or the number is too large.
+ */
+static const char *read_digits(const char *at, const char *end, uint64_t max, uint64_t *out)
+{
+    const char *const begin = at;
+    uint64_t value = 0;
+
+    for (; at < end && *at >= '0' && *at <= '9'; at++) {
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, (uint64_t)(*at - '0'), &value)) {
+            return NULL;
+        }
+    }
+    *out = value;
+    return at > begin && value <= max ? at : NULL;
+}
+
+bool kvb_router_json_peek(kvb_span json, uint64_t *out_worker_id, uint32_t *out_dp_rank)
+{
+    static const char head[] = "{\"worker_id\":";
+    static const char tail[] = ",\"dp_rank\":";
+    enum { head_bytes = sizeof head - 1, tail_bytes = sizeof tail - 1, end_bytes = 2 };
+    const char *const text = (const char *)json.data;
+    uint64_t worker_id = 0;
+    uint64_t dp_rank = 0;
+
+    if (json.len < head_bytes + tail_bytes + end_bytes + 2 || memcmp(text, head, head_bytes) != 0) {
+        return false;
+    }
+    const char *const end = text + json.len - end_bytes; /* of the digits of the rank */
+    const char *digits = end;
+    while (digits > text + head_bytes + tail_bytes && digits[-1] >= '0' && digits[-1] <= '9') {
+        digits--;
+    }
+    if (memcmp(end, "}}", end_bytes) != 0 || memcmp(digits - tail_bytes, tail, tail_bytes) != 0 ||
+        !read_digits(text + head_bytes, end, max_worker_id, &worker_id) ||
+        !read_digits(digits, end, UINT32_MAX, &dp_rank)) {
+        return false;
+    }
+    *out_worker_id = worker_id;
+    *out_dp_rank = (uint32_t)dp_rank;
+    return true;
+}
+
 /* The keys of an object may have any order, so an event is added first, and completed as its
  * fields are read. */
 struct reading {

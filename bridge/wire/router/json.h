@@ -25,6 +25,10 @@ size_t kvb_router_json_room(size_t blocks);
 kvb_status
 kvb_router_json_encode(const struct kvb_router_batch *batch, size_t at, struct kvb_buf *out);
 
+/* Reads the stream of a message that kvb_router_json_encode() has written, without its blocks.
+ * False: it is written otherwise, which does not make it invalid. */
+bool kvb_router_json_peek(kvb_span json, uint64_t *out_worker_id, uint32_t *out_dp_rank);
+
 /* Reads one message; replaces the content of *batch, which has no epoch then.  Unknown fields
  * are ignored.  A missing dp_rank is 0, a missing storage_tier is the device.
  * KVB_BAD_INPUT  not one RouterEvent: not JSON, a wrong type, more bytes after it,

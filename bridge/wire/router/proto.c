@@ -377,21 +377,21 @@ kvb_status kvb_router_proto_decode(kvb_span bytes, struct kvb_router_batch *batc
     return KVB_OK;
 }
 
-/* ---- either profile ---------------------------------------------------------- */
+/* ---- either format ----------------------------------------------------------- */
 
 kvb_status kvb_router_payload_decode(kvb_span bytes, struct kvb_router_batch *batch)
 {
     static const struct {
         uint8_t first;
         kvb_status (*decode)(kvb_span, struct kvb_router_batch *);
-    } profiles[] = {
+    } formats[] = {
         { '{', kvb_router_json_decode },
         { 0x0a, kvb_router_proto_decode },
     };
 
-    for (size_t i = 0; i < KVB_COUNT_OF(profiles) && bytes.len > 0; i++) {
-        if (bytes.data[0] == profiles[i].first) {
-            return profiles[i].decode(bytes, batch);
+    for (size_t i = 0; i < KVB_COUNT_OF(formats) && bytes.len > 0; i++) {
+        if (bytes.data[0] == formats[i].first) {
+            return formats[i].decode(bytes, batch);
         }
     }
     kvb_router_batch_reset(batch);

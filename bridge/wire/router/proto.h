@@ -7,7 +7,7 @@
 
 /* RouterEvents of one stream as a protobuf KvEventBatch (proto/kvbridge.proto): many events per
  * message, hashes in packed fixed64 columns.  Field 1 is the epoch, so the first byte is 0x0a,
- * which identifies the profile. */
+ * which no JSON has. */
 
 /* Appends one message with events at .. at + count - 1 of the batch, whose
  * event_ids must be consecutive.  On failure *out is unchanged.
@@ -26,6 +26,6 @@ size_t kvb_router_proto_room(size_t max_bytes);
  * KVB_TOO_LARGE, KVB_NO_MEMORY  (the batch is empty on each of these) */
 kvb_status kvb_router_proto_decode(kvb_span bytes, struct kvb_router_batch *batch);
 
-/* Decodes either profile, by the first byte: '{' is JSON, 0x0a protobuf.
- * KVB_BAD_INPUT  neither */
+/* Decodes either format, by the first byte: '{' is JSON, 0x0a protobuf.  The batch has an epoch
+ * only in protobuf. KVB_BAD_INPUT  neither */
 kvb_status kvb_router_payload_decode(kvb_span bytes, struct kvb_router_batch *batch);

@@ -105,7 +105,7 @@ class Place:
         port = programs.free_port()
         self.bridge = programs.Daemon(self.folder, "kvbridge", "kvbridge", (
             f'nats = {{ url = "{self.nats_url}"; }};\n'
-            'publish = { namespace = "bench"; component = "Worker"; profile = "protobuf"; };\n'
+            'publish = { namespace = "bench"; component = "Worker"; formats = ["protobuf"]; };\n'
             f'kubernetes = {{ namespaces = ("inference"); selector = "app=vllm"; model = "bench"; api = "{self.api.url}";\n'
             f'    token_file = "{self.api.token_file}"; ca_file = "{self.api.ca_file}";\n'
             f'    replay_port = 0; metrics_port = 0; }};\nhttp = "127.0.0.1:{port}";\n'), port)

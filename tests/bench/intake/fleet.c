@@ -312,7 +312,7 @@ void fleet_heartbeat(
         .last_id = here->last_id,
         .state = KVB_STREAM_EXACT,
         .hashes = KVB_HASHES_CANONICAL,
-        .profile = KVB_PROFILE_PROTOBUF,
+        .formats = 1U << KVB_FORMAT_PROTOBUF,
         .model = FLEET_MODEL,
         .block_size = fleet_block_tokens,
         .digest_seed = fleet_digest_seed,

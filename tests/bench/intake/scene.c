@@ -221,7 +221,7 @@ void scene_send_round(struct scene *scene, const struct fleet_round *round)
     for (size_t i = 0; i < round->count; i++) {
         const kvb_span bytes = { .data = round->bytes.data + round->messages[i].at,
                                  .len = round->messages[i].len };
-        INTAKE_MUST(kvb_bus_publish(scene->bus, SUBJECT("kv_events"), bytes));
+        INTAKE_MUST(kvb_bus_publish(scene->bus, SUBJECT("kv_events_pb"), bytes));
     }
 }
 
@@ -318,7 +318,8 @@ static void *talk(void *context)
         const struct utterance *here = &talker->script[i];
         wait_until_ns(begin_ns + here->after_ns);
         INTAKE_MUST(kvb_bus_publish(
-            talker->scene->bus, here->is_heartbeat ? SUBJECT("kv_heartbeat") : SUBJECT("kv_events"),
+            talker->scene->bus,
+            here->is_heartbeat ? SUBJECT("kv_heartbeat") : SUBJECT("kv_events_pb"),
             (kvb_span){ .data = talker->bytes.data + here->at, .len = here->len }));
     }
     return NULL;

@@ -60,7 +60,7 @@ static void begin_stream(struct path *path)
         .worker_id = 7,
         .block_size = 16,
         .has_replay = true,
-        .profile = KVB_PROFILE_PROTOBUF,
+        .formats = 1U << KVB_FORMAT_PROTOBUF,
         .max_held_bytes = 1 << 20,
         .max_log_blocks = 1 << 14,
         .mirror = { .max_blocks = 1 << 20, .tiers = 1U << KVB_TIER_DEVICE },
@@ -261,12 +261,12 @@ static void count_row(const struct row *row, uint64_t events)
 
 struct socket_row {
     const char *name;
-    enum kvb_profile profile;
+    enum kvb_format format;
 };
 
 static const struct socket_row with_sockets[] = {
-    { "path.allocations.sockets.protobuf", KVB_PROFILE_PROTOBUF },
-    { "path.allocations.sockets.json", KVB_PROFILE_JSON },
+    { "path.allocations.sockets.protobuf", KVB_FORMAT_PROTOBUF },
+    { "path.allocations.sockets.json", KVB_FORMAT_JSON },
 };
 
 static void note_allocations(void *context)
@@ -285,7 +285,7 @@ static void count_socket_row(const struct socket_row *row, uint64_t events)
     char name[96];
 
     bench_measure(0);
-    if (!bench_run_sockets(row->profile, events, note_allocations, before)) {
+    if (!bench_run_sockets(row->format, events, note_allocations, before)) {
         bench_fail("%s: nats-server cannot be started, or no events arrive there", row->name);
     }
     note_allocations(after);

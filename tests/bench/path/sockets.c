@@ -86,14 +86,15 @@ static bool is_up(void *context)
     return kvb_bus_is_connected(context);
 }
 
-static kvb_status open_bus(struct way *way, enum kvb_profile profile)
+static kvb_status open_bus(struct way *way, enum kvb_format format)
 {
     struct kvb_detail detail = { .text = "" };
 
     KVB_TRY(nats_server_start(&way->nats, 0, NULL));
     KVB_TRY(kvb_bus_open(&(struct kvb_bus_options){ .url = way->nats.url }, &way->bus, &detail));
     KVB_TRY(wait_until(is_up, way->bus, patience_ms) ? KVB_OK : KVB_IO);
-    return kvb_event_publisher_init(&way->publisher, way->bus, profile, "bench", "path");
+    return kvb_event_publisher_init(
+        &way->publisher, way->bus, 1U << format, UINT32_MAX, "bench", "path");
 }
 
 static kvb_status open_source(struct way *way, const char *endpoint)
@@ -109,12 +110,12 @@ static kvb_status open_source(struct way *way, const char *endpoint)
         &way->source, &detail);
 }
 
-static kvb_status open_stream(struct way *way, enum kvb_profile profile)
+static kvb_status open_stream(struct way *way, enum kvb_format format)
 {
     const struct kvb_stream_options options = {
         .worker_id = 7,
         .block_size = 16,
-        .profile = profile,
+        .formats = 1U << format,
         .max_held_bytes = 1 << 20,
         .max_log_blocks = 1 << 14,
         .mirror = { .max_blocks = 1 << 20, .tiers = 1U << KVB_TIER_DEVICE },
@@ -125,7 +126,7 @@ static kvb_status open_stream(struct way *way, enum kvb_profile profile)
     return kvb_stream_step(way->stream, &up, &way->output);
 }
 
-static kvb_status open_all(struct way *way, enum kvb_profile profile)
+static kvb_status open_all(struct way *way, enum kvb_format format)
 {
     char endpoint[64];
     uint16_t port = 0;
@@ -141,8 +142,8 @@ static kvb_status open_all(struct way *way, enum kvb_profile profile)
         be_engine(&way->feed, endpoint, way->taken);
     }
     KVB_TRY(way->engine > 0 ? KVB_OK : KVB_IO);
-    KVB_TRY(open_bus(way, profile));
-    KVB_TRY(open_stream(way, profile));
+    KVB_TRY(open_bus(way, format));
+    KVB_TRY(open_stream(way, format));
     return open_source(way, endpoint);
 }
 
@@ -226,14 +227,14 @@ static kvb_status publish_events(struct way *way, uint64_t events)
 }
 
 bool bench_run_sockets(
-    enum kvb_profile profile, uint64_t events, void (*begin)(void *context), void *context)
+    enum kvb_format format, uint64_t events, void (*begin)(void *context), void *context)
 {
     struct way *way = calloc(1, sizeof *way); /* the offsets of the feed alone take 128 KiB */
 
     if (!way) {
         return false;
     }
-    kvb_status status = open_all(way, profile);
+    kvb_status status = open_all(way, format);
     if (status == KVB_OK) {
         status = publish_events(way, grown_events);
     }

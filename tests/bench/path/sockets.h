@@ -11,4 +11,4 @@
  * Calls begin when what grows is grown; returns when at least so many events more were
  * published.  False: something of that cannot be started. */
 bool bench_run_sockets(
-    enum kvb_profile profile, uint64_t events, void (*begin)(void *context), void *context);
+    enum kvb_format format, uint64_t events, void (*begin)(void *context), void *context);

@@ -9,7 +9,7 @@
  *
  *     engine (PUB) --> a relay, in a process of its own --> nats-server --> subscriber
  *
- * The same bytes go through our bridge, in both profiles, and through the relays that it is
+ * The same bytes go through our bridge, in both formats, and through the relays that it is
  * measured against: one that passes bytes on unread, and one in Python. */
 
 static void stop(int signal)

@@ -86,7 +86,7 @@ static void write_republish(FILE *file, const struct contender *contender)
 
 static void write_config(FILE *file, const struct stage *stage, const struct contender *contender)
 {
-    const char *profile = contender->kind == contender_json ? "json" : "protobuf";
+    const char *format = contender->kind == contender_json ? "json" : "protobuf";
     char http[32] = "";
 
     if (contender->http_port > 0) {
@@ -95,10 +95,10 @@ static void write_config(FILE *file, const struct stage *stage, const struct con
     fprintf(
         file,
         "nats = { url = \"%s\"; };\n"
-        "publish = { namespace = \"bench\"; component = \"%s\"; profile = \"%s\"; refresh_s = 0; "
+        "publish = { namespace = \"bench\"; component = \"%s\"; formats = [\"%s\"]; refresh_s = 0; "
         "};\n"
         "http = \"%s\";\nworkers = (",
-        stage->server.url, names[contender->kind], profile, http);
+        stage->server.url, names[contender->kind], format, http);
     for (size_t i = 0; i < contender->engine_count; i += ranks_of(stage)) {
         fprintf(
             file, "%s\n  { id = %zuL; model = \"m\"; block_size = 16; events = \"%s\"; ranks = %u;",
@@ -275,8 +275,8 @@ kvb_status contender_start(
     struct contender contender = { .kind = kind };
 
     (void)snprintf(
-        contender.subject, sizeof contender.subject, "namespace.bench.component.%s.kv_events",
-        names[kind]);
+        contender.subject, sizeof contender.subject, "namespace.bench.component.%s.%s", names[kind],
+        kind == contender_json ? "kv_events" : "kv_events_pb");
     kvb_status status = open_engines(stage, engines, &contender);
     if (status == KVB_OK && stage->has_http) {
         status = free_port(&contender.http_port);

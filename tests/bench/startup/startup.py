@@ -77,7 +77,7 @@ class Place:
         self.bridges += 1
         return self.start(programs.Daemon, f"kvbridge{self.bridges}", "kvbridge", (
             f'nats = {{ url = "{self.nats_url}"; }};\n'
-            'publish = { namespace = "bench"; component = "Worker"; profile = "protobuf"; };\n'
+            'publish = { namespace = "bench"; component = "Worker"; formats = ["protobuf"]; };\n'
             f'http = "127.0.0.1:{port}";\n'
             f'checkpoint = "{self.folder}/checkpoints";\ncheckpoint_s = 5;\n{workers or self.workers}'), port)
 

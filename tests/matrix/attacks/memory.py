@@ -37,7 +37,7 @@ class Memory:
         row = (f'  {{ id = {self.worker_id}L; model = "fleet"; block_size = 1; '
                f'events = "{one.events}"; replay = "{one.replay}"; }}\n')
         config = (f'nats = {{ url = "nats://127.0.0.1:{link.port}"; }};\n'
-                  'publish = { namespace = "dynamo"; component = "VllmWorker"; profile = "protobuf"; };\n'
+                  'publish = { namespace = "dynamo"; component = "VllmWorker"; formats = ["protobuf"]; };\n'
                   f'workers = (\n{row});\nhttp = "127.0.0.1:{port}";\n')
         enter = ["sh", "-c", 'echo $$ >"$0" && exec "$@"', self.group / "cgroup.procs"]
         return programs.Daemon(self.stage.folder, f"small{self.runs}", "kvbridge", config, port, prefix=enter)

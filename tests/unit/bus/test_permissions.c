@@ -122,10 +122,14 @@ static void a_bridge_needs_what_its_configuration_uses(void **state)
     const struct kvb_permissions json = made(KVB_CLIENT_BRIDGE, KVB_SETTING_JSON);
 
     (void)state;
-    assert_true(has(&plain, true, "namespace.a.component.w.kv_events"));
+    assert_true(has(&plain, true, "namespace.a.component.w.kv_events_pb"));
+    assert_false(has(&plain, true, "namespace.a.component.w.kv_events"));
+    assert_true(has(&json, true, "namespace.a.component.w.kv_events"));
+    assert_false(has(&json, true, "namespace.a.component.w.kv_events_pb"));
     assert_false(has(&plain, true, "namespace.a.component.w.kv_window_events"));
     assert_true(has(&json, true, "namespace.a.component.w.kv_window_events"));
     assert_false(has(&plain, false, "namespace.a.component.w.kv_heartbeat"));
+    assert_false(has(&plain, false, "namespace.a.component.w.bridge_status"));
     assert_true(plain.answers_requests);
 }
 

@@ -177,7 +177,7 @@ static void beat(struct world *world, uint64_t worker_id)
         .epoch_first_id = 1000,
         .last_id = world->last_id,
         .state = KVB_STREAM_EXACT,
-        .profile = KVB_PROFILE_PROTOBUF,
+        .formats = 1U << KVB_FORMAT_PROTOBUF,
         .model = "m",
         .block_size = block_size,
     };
@@ -197,7 +197,7 @@ static void hold(struct world *world, uint64_t worker_id)
     fill_batch(world, &batch, worker_id);
     kvb_buf_init(&buf, 4096);
     assert_ok(kvb_router_proto_encode(&batch, 0, batch.event_count, &buf));
-    publish(world, P "kv_events", &buf);
+    publish(world, P "kv_events_pb", &buf);
     beat(world, worker_id);
 }
 
@@ -358,7 +358,7 @@ static void a_long_message_is_applied_whole_and_in_order(void **state)
     }
     kvb_buf_init(&buf, 1U << 20U);
     assert_ok(kvb_router_proto_encode(&batch, 0, batch.event_count, &buf));
-    publish(&world, P "kv_events", &buf);
+    publish(&world, P "kv_events_pb", &buf);
     beat(&world, 7); /* proves that three blocks are left, and that every event was applied */
     wait_for(&world, "/streams", "\"state\":\"EXACT\"");
     close_world(&world);
@@ -427,7 +427,7 @@ static void no_query_sees_a_part_of_an_event(void **state)
         world.last_id = first_id + 1;
         kvb_buf_init(&buf, 4096);
         assert_ok(kvb_router_proto_encode(&batch, 0, batch.event_count, &buf));
-        publish(&world, P "kv_events", &buf);
+        publish(&world, P "kv_events_pb", &buf);
         say_load(&world, 7, (uint64_t)round);
         assert_ok(kvb_bus_flush(world.bus, patience_ms));
     }
@@ -540,6 +540,41 @@ static void a_json_stream_without_heartbeats_is_unverified(void **state)
         "\"blocks\":[{\"block_hash\":5,\"tokens_hash\":6}]}},\"dp_rank\":0}}");
     wait_for(&world, "/streams", "\"state\":\"UNVERIFIED\",\"reason\":\"no_heartbeat\"");
     wait_for(&world, "/dump?format=rows", "9 0 device 5\n");
+    close_world(&world);
+}
+
+/* A stored block in JSON, as kvbridge writes it. */
+static void say_json(struct world *world, uint64_t worker_id, uint64_t id, unsigned block)
+{
+    char text[256];
+
+    (void)snprintf(
+        text, sizeof text,
+        "{\"worker_id\":%llu,\"event\":{\"event_id\":%llu,\"data\":{\"stored\":{\"parent_hash\":"
+        "null,"
+        "\"blocks\":[{\"block_hash\":%u,\"tokens_hash\":6}]}},\"dp_rank\":0}}",
+        (unsigned long long)worker_id, (unsigned long long)id, block);
+    publish_text(world, P "kv_events", text);
+}
+
+/* A bridge that publishes both: the JSON of its events is not applied beside their protobuf. */
+static void of_both_formats_protobuf_alone_is_applied(void **state)
+{
+    (void)state;
+    struct world world;
+    open_world(&world);
+
+    hold(&world, 7);
+    wait_for(&world, "/streams", "\"state\":\"EXACT\",\"reason\":\"\",\"format\":\"protobuf\"");
+    say_json(&world, 7, 1000000, 5);
+    publish_text(
+        &world, P "kv_events",
+        "{ \"worker_id\": 7, \"event\":{\"event_id\":1000001,\"data\":\"cleared\",\"dp_rank\":0}}");
+    say_json(&world, 9, 4, 5); /* of another stream: the messages before it have been applied */
+    wait_for(&world, "/dump?format=rows", "9 0 device 5\n");
+    wait_for(&world, "/streams", "\"reason\":\"no_heartbeat\",\"format\":\"json\"");
+    wait_for(&world, "/streams", "\"state\":\"EXACT\",\"reason\":\"\",\"format\":\"protobuf\"");
+    wait_for(&world, "/metrics", "kvb_events_unused_total 2\n");
     close_world(&world);
 }
 
@@ -725,6 +760,7 @@ int main(void)
         cmocka_unit_test(a_long_prompt_is_answered_the_same_each_time),
         cmocka_unit_test(window_events_of_json_change_the_window_list),
         cmocka_unit_test(a_json_stream_without_heartbeats_is_unverified),
+        cmocka_unit_test(of_both_formats_protobuf_alone_is_applied),
         cmocka_unit_test(every_request_subject_is_answered),
         cmocka_unit_test(a_route_decision_is_answered_and_published),
         cmocka_unit_test(a_change_of_load_is_published_at_once),

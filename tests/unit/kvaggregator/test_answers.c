@@ -1000,7 +1000,8 @@ static void streams_show_state_blocks_and_load(void **state)
     assert_text(
         &buf, "{\"streams\":[{\"worker_id\":1,\"dp_rank\":0,\"namespace\":\"dynamo\","
               "\"component\":\"VllmWorker\",\"model\":\"m\",\"block_size\":16,"
-              "\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":{\"device\":0,\"host\":3,\"disk\":0},"
+              "\"state\":\"EXACT\",\"reason\":\"\",\"format\":\"json\","
+              "\"blocks\":{\"device\":0,\"host\":3,\"disk\":0},"
               "\"doubtful\":0,\"missing_at_most\":null,\"last_event_id\":1001,\"load\":0.25}]}");
     scene_done(&scene);
 }

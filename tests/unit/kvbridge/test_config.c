@@ -38,7 +38,7 @@ static void missing_keys_have_the_documented_defaults(void **state)
     assert_string_equal(config.nats.url, "nats://127.0.0.1:4222");
     assert_string_equal(config.publish.name_space, "n");
     assert_string_equal(config.publish.endpoint_name, "generate");
-    assert_int_equal(config.publish.profile, KVB_PROFILE_JSON);
+    assert_int_equal(config.publish.formats, 1U << KVB_FORMAT_JSON);
     assert_int_equal(config.publish.hashes, KVB_HASHES_CANONICAL);
     assert_int_equal(config.publish.tiers, KVB_PUBLISH_DEVICE);
     assert_false(config.workers[0].store);
@@ -258,14 +258,14 @@ static void all_errors_are_reported_at_once(void **state)
     assert_wrong(
         "nats = { url = \"http://x\"; credentials = \"/nowhere/x.creds\"; };\n"
         "publish = { namespace = \"a b\"; component = 5;\n"
-        "  profile = \"xml\"; };\n"
+        "  formats = [\"xml\"]; };\n"
         "workers = (\n"
         "  { id = 9223372036854775808L; model = \"m\"; block_size = 0; events = \"x://y\"; },\n"
         "  { id = 1; model = \"m\"; block_size = 1.5; events = \"tcp://h:1\"; } );\n"
         "colour = 1;\n"
         "http = \"localhost:9401\";\n",
         "7: colour: unknown key", "2: publish.component: expected a string",
-        "3: publish.profile: expected \"json\" or \"protobuf\"",
+        "3: publish.formats: entry 0: expected \"json\" or \"protobuf\"",
         "5: workers[0].id: expected a whole number in 0 .. 9223372036854775807",
         "5: workers[0].block_size: 0 is out of range: give 1 .. 65536",
         "6: workers[1].block_size: expected a whole number", "1: nats.url: expected nats://",

@@ -34,8 +34,9 @@ static void warns_of_ranks_that_share_an_id_if_readers_may_ignore_ranks(void **s
         strstr(shared.warnings[0].text, ":3: warning: workers[0].id: 2 ranks share it"));
     assert_int_equal(own.warning_count, 0);
     assert_int_equal(
-        read_warned("publish = { namespace = \"n\"; component = \"c\"; profile = \"protobuf\"; };\n"
-                    "workers = (" RANKS("id = 7;") ");")
+        read_warned(
+            "publish = { namespace = \"n\"; component = \"c\"; formats = [\"protobuf\"]; };\n"
+            "workers = (" RANKS("id = 7;") ");")
             .warning_count,
         0);
 }
@@ -70,7 +71,7 @@ static void warns_of_a_store_of_which_nothing_is_published(void **state)
     assert_int_equal(read_store(PUBLISH, "").warning_count, 0);
     assert_int_equal(read_store(TIERS("tiers = \"all\";"), "store = true;").warning_count, 0);
     assert_int_equal(
-        read_store(TIERS("profile = \"protobuf\";"), "store = true;").warning_count, 0);
+        read_store(TIERS("formats = [\"protobuf\"];"), "store = true;").warning_count, 0);
 }
 
 static void all_tiers_are_published_to_readers_that_know_them(void **state)
@@ -85,8 +86,8 @@ static void all_tiers_are_published_to_readers_that_know_them(void **state)
         { TIERS(""), false },
         { TIERS("tiers = \"device\";"), false },
         { TIERS("tiers = \"all\";"), true },
-        { TIERS("profile = \"protobuf\";"), true },
-        { TIERS("profile = \"protobuf\"; tiers = \"device\";"), true },
+        { TIERS("formats = [\"protobuf\"];"), true },
+        { TIERS("formats = [\"protobuf\"]; tiers = \"device\";"), true },
     };
 
     for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
@@ -113,9 +114,10 @@ static void warns_of_a_refresh_that_has_no_effect(void **state)
         const char *warning; /* NULL: no warning */
     } cases[] = {
         { REFRESHED("refresh_s = 5;"), NULL },
-        { REFRESHED("profile = \"protobuf\";"), NULL },
-        { REFRESHED("refresh_s = 0; profile = \"protobuf\";"), NULL },
-        { REFRESHED("refresh_s = 5; profile = \"protobuf\";"), "with publish.profile" },
+        { REFRESHED("formats = [\"protobuf\"];"), NULL },
+        { REFRESHED("refresh_s = 0; formats = [\"protobuf\"];"), NULL },
+        { REFRESHED("refresh_s = 5; formats = [\"protobuf\"];"),
+          "without \"json\" in publish.formats" },
         { REFRESHED("refresh_s = 5; reannounce = \"never\";"), "with publish.reannounce" },
     };
 
@@ -141,7 +143,7 @@ static void refresh_needs_json_and_reannouncement(void **state)
         { REFRESHED("refresh_s = 0;"), 0, true },
         { REFRESHED("reannounce = \"on_loss\";"), 60, true },
         { REFRESHED("reannounce = \"never\";"), 0, false },
-        { REFRESHED("profile = \"protobuf\"; reannounce = \"on_loss\";"), 0, false },
+        { REFRESHED("formats = [\"protobuf\"]; reannounce = \"on_loss\";"), 0, false },
     };
 
     for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {

@@ -15,6 +15,11 @@
  * of those of the bus (--wrap). */
 enum { max_messages = 256 };
 
+static const unsigned json = 1U << KVB_FORMAT_JSON;
+static const unsigned protobuf = 1U << KVB_FORMAT_PROTOBUF;
+static const unsigned all_lists = (1U << KVB_LIST_COUNT) - 1;
+static const unsigned device_lists = 1U << KVB_TIER_DEVICE | 1U << KVB_LIST_WINDOW;
+
 static struct {
     struct kvb_router_batch messages[max_messages]; /* decoded as a reader does */
     /* number sent to the subject of window events */
@@ -46,7 +51,10 @@ kvb_status __wrap_kvb_bus_publish(struct kvb_bus *bus, const char *subject, kvb_
     const bool is_window = strcmp(subject, "namespace.a.component.b.kv_window_events") == 0;
 
     if (!is_window) {
-        assert_string_equal(subject, "namespace.a.component.b.kv_events");
+        assert_string_equal(
+            subject, payload.len > 0 && payload.data[0] == '{'
+                         ? "namespace.a.component.b.kv_events"
+                         : "namespace.a.component.b.kv_events_pb");
     }
     nats.is_window[nats.count] = is_window;
     return take_message(payload);
@@ -112,14 +120,14 @@ add_batch(struct kvb_event_publisher *publisher, const struct kvb_router_batch *
     return kvb_event_publisher_add(publisher, batch, log->log);
 }
 
-static struct kvb_event_publisher *begin(enum kvb_profile profile)
+static struct kvb_event_publisher *begin(unsigned formats)
 {
     struct kvb_event_publisher *publisher = malloc(sizeof *publisher);
 
     assert_non_null(publisher);
     nats.takes = SIZE_MAX;
     nats.max_payload = 1 << 20;
-    assert_ok(kvb_event_publisher_init(publisher, NULL, profile, "a", "b"));
+    assert_ok(kvb_event_publisher_init(publisher, NULL, formats, all_lists, "a", "b"));
     return publisher;
 }
 
@@ -186,7 +194,7 @@ static void assert_message(size_t number, uint64_t first_id, size_t events)
 static void events_added_before_a_flush_are_one_message(void **state)
 {
     (void)state;
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+    struct kvb_event_publisher *publisher = begin(protobuf);
 
     assert_ok(kvb_event_publisher_flush(publisher)); /* nothing is left */
     for (uint64_t id = 1; id <= 20; id++) {
@@ -206,7 +214,7 @@ static void events_added_before_a_flush_are_one_message(void **state)
 static void an_event_that_does_not_follow_starts_a_new_message(void **state)
 {
     (void)state;
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+    struct kvb_event_publisher *publisher = begin(protobuf);
 
     assert_ok(add(publisher, 1, 5, 1));
     assert_ok(add(publisher, 1, 7, 1)); /* an id is missing before it */
@@ -225,7 +233,7 @@ static void an_event_that_does_not_follow_starts_a_new_message(void **state)
 static void two_streams_share_no_message(void **state)
 {
     (void)state;
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+    struct kvb_event_publisher *publisher = begin(protobuf);
 
     assert_ok(add_of(publisher, 7, 0, 1, 5, 1));
     assert_ok(add_of(publisher, 7, 1, 1, 6, 1));
@@ -268,7 +276,7 @@ static void all_messages_fit_the_servers_max_payload(void **state)
 
     (void)state;
     for (size_t i = 0; i < KVB_COUNT_OF(shapes); i++) {
-        struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+        struct kvb_event_publisher *publisher = begin(protobuf);
         nats.max_payload = kvb_min_nats_payload_bytes;
         assert_ok(add_many(publisher, shapes[i].events, shapes[i].blocks));
         assert_ok(kvb_event_publisher_flush(publisher));
@@ -281,7 +289,7 @@ static void all_messages_fit_the_servers_max_payload(void **state)
 static void the_largest_event_fits_as_json(void **state)
 {
     (void)state;
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+    struct kvb_event_publisher *publisher = begin(json);
 
     nats.max_payload = kvb_min_nats_payload_bytes;
     assert_ok(add_many(publisher, 3, kvb_max_event_blocks));
@@ -293,7 +301,7 @@ static void the_largest_event_fits_as_json(void **state)
 static void waiting_events_are_bounded(void **state)
 {
     (void)state;
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+    struct kvb_event_publisher *publisher = begin(protobuf);
     const uint32_t half = kvb_publisher_waiting_blocks / 2;
 
     assert_ok(add(publisher, 1, 1, half));
@@ -313,7 +321,7 @@ static void waiting_events_are_bounded(void **state)
 static void without_a_large_log_each_batch_is_a_message(void **state)
 {
     (void)state;
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+    struct kvb_event_publisher *publisher = begin(protobuf);
     struct stream_log *small = log_of(7, 0);
 
     kvb_event_log_free(small->log);
@@ -330,7 +338,7 @@ static void without_a_large_log_each_batch_is_a_message(void **state)
 static void events_that_wait_outlive_a_slice_wherever_they_are(void **state)
 {
     (void)state;
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+    struct kvb_event_publisher *publisher = begin(protobuf);
     uint64_t id = 1;
 
     for (uint32_t blocks = 1; blocks < 60; blocks++) {
@@ -357,7 +365,7 @@ static void events_that_wait_outlive_a_slice_wherever_they_are(void **state)
 static void events_that_the_log_has_dropped_are_lost_and_counted(void **state)
 {
     (void)state;
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+    struct kvb_event_publisher *publisher = begin(protobuf);
 
     assert_ok(add(publisher, 1, 1, 1));
     kvb_event_log_clear(log_of(7, 0)->log);
@@ -374,7 +382,7 @@ static void events_that_the_log_has_dropped_are_lost_and_counted(void **state)
 static void json_has_one_message_for_each_event_in_order(void **state)
 {
     (void)state;
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+    struct kvb_event_publisher *publisher = begin(json);
     const uint64_t last = kvb_publisher_waiting_messages + 10;
 
     for (uint64_t id = 1; id <= last; id++) {
@@ -394,7 +402,7 @@ static void json_has_one_message_for_each_event_in_order(void **state)
 static void waiting_json_is_bounded_in_bytes(void **state)
 {
     (void)state;
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+    struct kvb_event_publisher *publisher = begin(json);
 
     assert_ok(add(publisher, 1, 1, 1));
     assert_int_equal(nats.count, 0);
@@ -405,11 +413,11 @@ static void waiting_json_is_bounded_in_bytes(void **state)
 
 static void messages_that_nats_refuses_are_dropped_and_counted(void **state)
 {
-    static const enum kvb_profile profiles[] = { KVB_PROFILE_JSON, KVB_PROFILE_PROTOBUF };
+    static const unsigned formats[] = { json, protobuf };
 
     (void)state;
-    for (size_t i = 0; i < KVB_COUNT_OF(profiles); i++) {
-        struct kvb_event_publisher *publisher = begin(profiles[i]);
+    for (size_t i = 0; i < KVB_COUNT_OF(formats); i++) {
+        struct kvb_event_publisher *publisher = begin(formats[i]);
         assert_ok(add(publisher, 1, 1, 1));
         nats.takes = 0;
         assert_int_equal(kvb_event_publisher_flush(publisher), KVB_AGAIN);
@@ -428,7 +436,7 @@ static void messages_that_nats_refuses_are_dropped_and_counted(void **state)
 static void after_a_failure_the_number_of_sent_messages_is_known(void **state)
 {
     (void)state;
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+    struct kvb_event_publisher *publisher = begin(json);
 
     for (uint64_t id = 1; id <= 3; id++) {
         assert_ok(add(publisher, 1, id, 1));
@@ -475,7 +483,7 @@ static void json_window_events_have_a_subject_of_their_own(void **state)
         { KVB_ROUTER_STORED, KVB_LIST_WINDOW, true },
         { KVB_ROUTER_CLEARED, KVB_TIER_DEVICE, false },
     };
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+    struct kvb_event_publisher *publisher = begin(json);
 
     for (size_t i = 0; i < KVB_COUNT_OF(events); i++) {
         add_to_list(publisher, events[i].kind, events[i].list, i + 1);
@@ -495,7 +503,7 @@ static void json_window_events_have_a_subject_of_their_own(void **state)
 static void window_events_that_nats_refuses_are_dropped_with_what_follows(void **state)
 {
     (void)state;
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_JSON);
+    struct kvb_event_publisher *publisher = begin(json);
     struct kvb_router_batch batch = { .worker_id = 7 };
     const struct kvb_router_event event = { .kind = KVB_ROUTER_REMOVED, .event_id = 2 };
 
@@ -515,7 +523,7 @@ static void window_events_that_nats_refuses_are_dropped_with_what_follows(void *
 static void protobuf_window_events_are_in_the_same_message(void **state)
 {
     (void)state;
-    struct kvb_event_publisher *publisher = begin(KVB_PROFILE_PROTOBUF);
+    struct kvb_event_publisher *publisher = begin(protobuf);
 
     add_to_list(publisher, KVB_ROUTER_STORED, KVB_TIER_DEVICE, 1);
     add_to_list(publisher, KVB_ROUTER_STORED, KVB_LIST_WINDOW, 2);
@@ -523,6 +531,82 @@ static void protobuf_window_events_are_in_the_same_message(void **state)
     assert_int_equal(nats.count, 1);
     assert_false(nats.is_window[0]);
     assert_int_equal(nats.messages[0].events[1].tier, KVB_LIST_WINDOW);
+    end(publisher);
+}
+
+/* ---- Both formats ---- */
+
+/* The messages of one format; only JSON names no epoch. */
+static size_t count_messages(bool is_protobuf)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < nats.count; i++) {
+        count += nats.messages[i].has_epoch == is_protobuf;
+    }
+    return count;
+}
+
+static void both_formats_have_every_event_and_it_is_counted_once(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(json | protobuf);
+
+    for (uint64_t id = 1; id <= 3; id++) {
+        assert_ok(add(publisher, 1, id, 2));
+    }
+    assert_int_equal(nats.count, 0);
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(count_messages(true), 1);
+    assert_int_equal(count_messages(false), 3);
+    assert_message(0, 1, 3);
+    for (size_t i = 1; i <= 3; i++) {
+        assert_message(i, i, 1);
+    }
+    assert_int_equal(publisher->events, 3);
+    assert_int_equal(publisher->messages, 4);
+    end(publisher);
+}
+
+static void json_leaves_out_lists_that_only_protobuf_has(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(json | protobuf);
+
+    publisher->json_lists = device_lists;
+    add_to_list(publisher, KVB_ROUTER_STORED, KVB_TIER_DEVICE, 1);
+    add_to_list(publisher, KVB_ROUTER_STORED, KVB_TIER_HOST, 2);
+    add_to_list(publisher, KVB_ROUTER_STORED, KVB_LIST_WINDOW, 3);
+    add_to_list(publisher, KVB_ROUTER_CLEARED, KVB_TIER_DEVICE, 4);
+    assert_ok(kvb_event_publisher_flush(publisher));
+    static const uint64_t ids[] = { 1, 3, 4 };
+    size_t texts = 0;
+    size_t events = 0;
+    for (size_t i = 0; i < nats.count; i++) {
+        if (nats.messages[i].has_epoch) {
+            events += nats.messages[i].event_count;
+        } else {
+            assert_true(texts < KVB_COUNT_OF(ids));
+            assert_int_equal(nats.messages[i].events[0].event_id, ids[texts++]);
+        }
+    }
+    assert_int_equal(texts, KVB_COUNT_OF(ids));
+    assert_int_equal(events, 4);
+    end(publisher);
+}
+
+static void a_failure_drops_what_waits_in_both_formats(void **state)
+{
+    (void)state;
+    struct kvb_event_publisher *publisher = begin(json | protobuf);
+
+    assert_ok(add(publisher, 1, 1, 1));
+    nats.takes = 0;
+    assert_int_equal(kvb_event_publisher_flush(publisher), KVB_AGAIN);
+    nats.takes = SIZE_MAX;
+    assert_ok(kvb_event_publisher_flush(publisher));
+    assert_int_equal(nats.count, 0);
+    assert_int_equal(publisher->failures, 1);
     end(publisher);
 }
 
@@ -545,6 +629,9 @@ int main(void)
         cmocka_unit_test(json_window_events_have_a_subject_of_their_own),
         cmocka_unit_test(window_events_that_nats_refuses_are_dropped_with_what_follows),
         cmocka_unit_test(protobuf_window_events_are_in_the_same_message),
+        cmocka_unit_test(both_formats_have_every_event_and_it_is_counted_once),
+        cmocka_unit_test(json_leaves_out_lists_that_only_protobuf_has),
+        cmocka_unit_test(a_failure_drops_what_waits_in_both_formats),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -149,8 +149,8 @@ static struct kvb_bridge *begin(void)
                               .values = bridge->membership.ranks[0]->values,
                               .count = kvb_rank_metric_count };
     assert_ok(kvb_stream_new(&options, &bridge->membership.ranks[0]->served.stream));
-    assert_ok(
-        kvb_event_publisher_init(&bridge->publisher.events, NULL, KVB_PROFILE_PROTOBUF, "a", "b"));
+    assert_ok(kvb_event_publisher_init(
+        &bridge->publisher.events, NULL, 1U << KVB_FORMAT_PROTOBUF, UINT32_MAX, "a", "b"));
     return bridge;
 }
 

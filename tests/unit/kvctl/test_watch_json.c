@@ -162,7 +162,9 @@ static void a_heartbeat_has_the_keys_of_its_json_form(void **state)
     KVB_OWN(kvb_buf_done) struct kvb_buf bytes;
     KVB_OWN(printed_done) struct printed printed;
     KVB_OWN(kvb_buf_done) struct kvb_buf want;
-    const struct kvb_heartbeat heartbeat = { .worker_id = 7, .model = "m", .block_size = 16 };
+    const struct kvb_heartbeat heartbeat = {
+        .worker_id = 7, .model = "m", .block_size = 16, .formats = 1U << KVB_FORMAT_JSON
+    };
 
     kvb_buf_init(&bytes, line_bytes);
     assert_ok(kvb_heartbeat_encode(&heartbeat, &bytes));

@@ -77,6 +77,7 @@ void start_batch(struct scene *scene, int epoch)
     scene->batch.worker_id = stream.worker_id;
     scene->batch.dp_rank = stream.dp_rank;
     scene->batch.has_epoch = epoch > 0;
+    scene->is_json = epoch == 0;
     scene->batch.epoch = epoch_of((uint8_t)epoch);
 }
 
@@ -134,7 +135,12 @@ struct kvb_heartbeat beat_of(int epoch, uint64_t last_id, uint64_t blocks)
 
 void beat_as(struct scene *scene, const struct kvb_heartbeat *heartbeat)
 {
-    assert_ok(kvb_followers_heartbeat(scene->followers, &stream, heartbeat, scene->now_ns));
+    struct kvb_heartbeat named = *heartbeat;
+
+    if (named.formats == 0) {
+        named.formats = 1U << (scene->is_json ? KVB_FORMAT_JSON : KVB_FORMAT_PROTOBUF);
+    }
+    assert_ok(kvb_followers_heartbeat(scene->followers, &stream, &named, scene->now_ns));
 }
 
 void beat(struct scene *scene, int epoch, uint64_t last_id, uint64_t blocks)

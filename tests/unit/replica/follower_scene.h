@@ -14,6 +14,7 @@ struct scene {
     struct kvb_prefix_index *index;
     struct kvb_followers *followers;
     struct kvb_router_batch batch;
+    bool is_json; /* the newest batch: heartbeats name its format, unless they name one */
     uint64_t now_ns;
 };
 

@@ -150,6 +150,7 @@ static void a_lost_event_after_an_opening_is_found(void **state)
     (void)state;
     struct scene scene = begin();
 
+    scene.is_json = true;
     opening(&scene, 1, first_id);
     stored(&scene, 0, first_id + 1, 5);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
@@ -209,6 +210,88 @@ static void a_gap_in_json_with_heartbeats_is_found_too(void **state)
     make_exact(&scene, 0);
     stored(&scene, 0, first_id + 9, 6);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
+    end(&scene);
+}
+
+/* ---- Formats ---- */
+
+/* The same events in the other format, as of a bridge that publishes both. */
+static void events_are_taken_in_the_format_of_the_heartbeat_alone(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+    struct kvb_heartbeat heartbeat = beat_of(1, first_id + 1, 1);
+
+    make_exact(&scene, 1);
+    stored(&scene, 0, first_id + 2, 6);
+    cleared(&scene, 0, first_id + 3);
+    assert_blocks(&scene, 1);
+    assert_int_equal(counters_of(&scene).events_unused, 2);
+    heartbeat.formats = 1U << KVB_FORMAT_JSON | 1U << KVB_FORMAT_PROTOBUF;
+    beat_as(&scene, &heartbeat);
+    assert_int_equal(follower(&scene)->format, KVB_FORMAT_PROTOBUF);
+    stored(&scene, 0, first_id + 2, 6);
+    assert_blocks(&scene, 1);
+    stored(&scene, 1, first_id + 2, 6);
+    assert_blocks(&scene, 2);
+    assert_int_equal(counters_of(&scene).events_unused, 3);
+    assert_int_equal(counters_of(&scene).holes, 0);
+    end(&scene);
+}
+
+static void protobuf_of_a_bridge_that_publishes_json_alone_is_not_taken(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    make_exact(&scene, 0);
+    stored(&scene, 1, first_id + 2, 6);
+    assert_blocks(&scene, 1);
+    assert_int_equal(counters_of(&scene).events_unused, 1);
+    stored(&scene, 0, first_id + 2, 6);
+    assert_blocks(&scene, 2);
+    end(&scene);
+}
+
+/* No heartbeat has come yet: JSON may be all that there is, until protobuf comes. */
+static void before_a_heartbeat_protobuf_replaces_json(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+
+    cleared(&scene, 0, first_id);
+    stored(&scene, 0, first_id + 1, 5);
+    assert_blocks(&scene, 1);
+    assert_int_equal(follower(&scene)->format, KVB_FORMAT_JSON);
+    stored(&scene, 1, first_id + 1, 5); /* the same again, of an epoch that begins earlier */
+    assert_int_equal(follower(&scene)->format, KVB_FORMAT_PROTOBUF);
+    stored(&scene, 0, first_id + 2, 6);
+    stored(&scene, 1, first_id + 2, 7);
+    assert_int_equal(counters_of(&scene).events_unused, 1);
+    assert_int_equal(counters_of(&scene).epochs_missed, 1);
+    end(&scene);
+}
+
+/* The bridge was restarted with other formats: a new epoch, and what came before its first
+ * heartbeat was not taken. */
+static void another_format_is_followed_from_its_heartbeat_on(void **state)
+{
+    (void)state;
+    struct scene scene = begin();
+    struct kvb_heartbeat heartbeat = beat_of(2, first_id + 101, 1);
+
+    make_exact(&scene, 1);
+    cleared(&scene, 0, first_id + 100);
+    stored(&scene, 0, first_id + 101, 9);
+    assert_blocks(&scene, 1);
+    heartbeat.epoch_first_id = first_id + 100;
+    heartbeat.formats = 1U << KVB_FORMAT_JSON;
+    beat_as(&scene, &heartbeat);
+    assert_int_equal(follower(&scene)->format, KVB_FORMAT_JSON);
+    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
+    assert_blocks(&scene, 0);
+    stored(&scene, 0, first_id + 102, 10);
+    assert_blocks(&scene, 1);
     end(&scene);
 }
 
@@ -430,6 +513,10 @@ int main(void)
         cmocka_unit_test(a_gap_in_the_ids_empties_the_stream_until_cleared),
         cmocka_unit_test(each_missing_event_is_counted_once),
         cmocka_unit_test(a_gap_in_json_with_heartbeats_is_found_too),
+        cmocka_unit_test(events_are_taken_in_the_format_of_the_heartbeat_alone),
+        cmocka_unit_test(protobuf_of_a_bridge_that_publishes_json_alone_is_not_taken),
+        cmocka_unit_test(before_a_heartbeat_protobuf_replaces_json),
+        cmocka_unit_test(another_format_is_followed_from_its_heartbeat_on),
         cmocka_unit_test(a_cleared_makes_no_gap_at_any_later_id),
         cmocka_unit_test(repeated_and_older_ids_are_dropped_and_counted),
         cmocka_unit_test(a_foreign_stream_may_skip_ids),

@@ -241,6 +241,7 @@ static void send_beat(struct world *world)
     if (queued) {
         queued->is_beat = true;
         kvb_stream_heartbeat(world->stream, &queued->beat);
+        queued->beat.formats = 1U << (world->is_json ? KVB_FORMAT_JSON : KVB_FORMAT_PROTOBUF);
     }
 }
 

@@ -179,7 +179,7 @@ static void beat(struct world *world)
         .epoch_first_id = first_id,
         .last_id = last_id(world),
         .state = KVB_STREAM_EXACT,
-        .profile = KVB_PROFILE_PROTOBUF,
+        .formats = 1U << KVB_FORMAT_PROTOBUF,
         .model = "m",
         .block_size = 16,
         .window_tokens = 64,

@@ -9,6 +9,7 @@
 struct kvb_stream_options stream_world_options(bool has_replay)
 {
     return (struct kvb_stream_options){
+        .formats = 1U << KVB_FORMAT_JSON,
         .worker_id = 7,
         .dp_rank = 1,
         .model = "m",

@@ -22,10 +22,9 @@ struct scene {
     bool is_late;    /* NATS reports an error but delivers the message */
 };
 
-static struct kvb_advertiser_options
-options_of(enum kvb_profile profile, enum kvb_reannounce reannounce)
+static struct kvb_advertiser_options options_of(bool publishes_json, enum kvb_reannounce reannounce)
 {
-    return (struct kvb_advertiser_options){ .profile = profile,
+    return (struct kvb_advertiser_options){ .publishes_json = publishes_json,
                                             .reannounce = reannounce,
                                             .down_clear_ns = 10 * s,
                                             .heartbeat_ns = s,
@@ -42,14 +41,13 @@ static void begin(struct scene *scene, const struct kvb_advertiser_options *opti
 
 static void begin_json(struct scene *scene)
 {
-    const struct kvb_advertiser_options options = options_of(KVB_PROFILE_JSON, KVB_REANNOUNCE_AUTO);
+    const struct kvb_advertiser_options options = options_of(true, KVB_REANNOUNCE_AUTO);
     begin(scene, &options);
 }
 
 static void begin_protobuf(struct scene *scene)
 {
-    const struct kvb_advertiser_options options =
-        options_of(KVB_PROFILE_PROTOBUF, KVB_REANNOUNCE_AUTO);
+    const struct kvb_advertiser_options options = options_of(false, KVB_REANNOUNCE_AUTO);
     begin(scene, &options);
 }
 

@@ -284,9 +284,9 @@ static void other_copies(struct kvb_stream_options *options)
     options->mirror.copies = KVB_COPIES_COUNTED;
 }
 
-static void other_profile(struct kvb_stream_options *options)
+static void other_formats(struct kvb_stream_options *options)
 {
-    options->profile = KVB_PROFILE_PROTOBUF;
+    options->formats = 1U << KVB_FORMAT_PROTOBUF;
 }
 
 static void other_tiers(struct kvb_stream_options *options)
@@ -333,7 +333,7 @@ static void a_checkpoint_of_another_configuration_is_foreign_and_names_the_keys(
         { other_block_size, "workers.block_size" },
         { other_total, "workers.total_blocks" },
         { other_hashes, "hashes" },
-        { other_profile, "publish.profile" },
+        { other_formats, "publish.formats" },
         { other_tiers, "tiers" },
         { other_copies, "publish.copies" },
         { other_lora, "workers.lora" },

@@ -400,7 +400,7 @@ static void open_rank(struct scene *scene, struct kvb_served *rank)
         .max_held_bytes = 1 << 20,
         .mirror = { .max_blocks = 64, .tiers = 1U << KVB_TIER_DEVICE },
     };
-    const struct kvb_advertiser_options advertiser = { .profile = KVB_PROFILE_JSON,
+    const struct kvb_advertiser_options advertiser = { .publishes_json = true,
                                                        .heartbeat_ns = KVB_NS_PER_S,
                                                        .max_chunk_blocks = 2 };
 

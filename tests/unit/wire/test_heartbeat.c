@@ -20,7 +20,7 @@ static struct kvb_heartbeat full(void)
         .state = KVB_STREAM_PARTIAL,
         .reason = KVB_REASON_GONE,
         .hashes = KVB_HASHES_ENGINE,
-        .profile = KVB_PROFILE_PROTOBUF,
+        .formats = 1U << KVB_FORMAT_PROTOBUF,
         .model = "meta-llama/Llama-3.1-8B-Instruct",
         .block_size = 16,
         .lookahead = 1,
@@ -71,7 +71,7 @@ static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbea
     assert_int_equal(a->reason, b->reason);
     assert_memory_equal(a->tier_reasons, b->tier_reasons, sizeof a->tier_reasons);
     assert_int_equal(a->hashes, b->hashes);
-    assert_int_equal(a->profile, b->profile);
+    assert_int_equal(a->formats, b->formats);
     assert_string_equal(a->model, b->model);
     assert_int_equal(a->block_size, b->block_size);
     assert_int_equal(a->lookahead, b->lookahead);
@@ -116,14 +116,14 @@ static void assert_round_trip(const struct kvb_heartbeat *heartbeat)
 
 static void decodes_what_it_encoded([[maybe_unused]] void **state)
 {
-    const struct kvb_heartbeat empty = { 0 };
+    const struct kvb_heartbeat empty = { .formats = 1U << KVB_FORMAT_JSON };
     const struct kvb_heartbeat heartbeat = full();
 
     assert_round_trip(&empty);
     assert_round_trip(&heartbeat);
 }
 
-static void carries_every_state_reason_profile_and_kind_of_hashes([[maybe_unused]] void **state)
+static void carries_every_state_reason_format_and_kind_of_hashes([[maybe_unused]] void **state)
 {
     struct kvb_heartbeat heartbeat = full();
 
@@ -135,8 +135,8 @@ static void carries_every_state_reason_profile_and_kind_of_hashes([[maybe_unused
         heartbeat.reason = (enum kvb_stream_reason)i;
         assert_round_trip(&heartbeat);
     }
-    for (int i = 0; i < KVB_PROFILE_COUNT; i++) {
-        heartbeat.profile = (enum kvb_profile)i;
+    for (unsigned formats = 1; formats < 1U << KVB_FORMAT_COUNT; formats++) {
+        heartbeat.formats = formats;
         assert_round_trip(&heartbeat);
     }
     for (int i = 0; i < KVB_HASHES_COUNT; i++) {
@@ -177,7 +177,12 @@ static const uint8_t golden[] = {
     0xf1, 0x01, 10,  0,  0,    0, 0, 0, 0, 0, /* 30 publisher */
 };
 
-enum { state_at = 48, reason_at = 50, profile_at = 52, hashes_at = 54, worker_top_at = 26 };
+/* Behind what readers before it know. */
+static const uint8_t golden_formats[] = {
+    0x82, 0x03, 1, 1, /* 48 JSON */
+};
+
+enum { state_at = 48, reason_at = 50, format_at = 52, hashes_at = 54, worker_top_at = 26 };
 enum { model_at = 57, tier_at = 71 };
 enum { lookahead_at = 107, shape_tiers_at = 111, shape_sizes_at = 116, shape_lookaheads_at = 122 };
 
@@ -194,7 +199,7 @@ static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void *
     assert_int_equal(heartbeat.last_id, 101);
     assert_int_equal(heartbeat.state, KVB_STREAM_PARTIAL);
     assert_int_equal(heartbeat.reason, KVB_REASON_UNROOTED);
-    assert_int_equal(heartbeat.profile, KVB_PROFILE_JSON);
+    assert_int_equal(heartbeat.formats, 1U << KVB_FORMAT_JSON);
     assert_int_equal(heartbeat.hashes, KVB_HASHES_CANONICAL);
     assert_string_equal(heartbeat.model, "m");
     assert_int_equal(heartbeat.block_size, 16);
@@ -215,8 +220,9 @@ static void writes_and_reads_the_numbers_of_the_contract([[maybe_unused]] void *
     assert_true(heartbeat.is_paired && heartbeat.is_store);
     assert_int_equal(heartbeat.publisher, 10);
     encode_into(&heartbeat, &out);
-    assert_int_equal(out.len, sizeof golden);
+    assert_int_equal(out.len, sizeof golden + sizeof golden_formats);
     assert_memory_equal(out.data, golden, sizeof golden);
+    assert_memory_equal(out.data + sizeof golden, golden_formats, sizeof golden_formats);
 }
 
 /* Sets every field, so that a field left out of the comparison shows. */
@@ -228,7 +234,8 @@ static void writes_every_field_as_json([[maybe_unused]] void **state)
         "\"shapes\":[{\"tier\":\"device\",\"block_size\":16,\"lookahead\":1},"
         "{\"tier\":\"host\",\"block_size\":256,\"lookahead\":0}],\"window_tokens\":64,"
         "\"period_ms\":250,\"paired\":true,\"store\":false,"
-        "\"hashes\":\"engine\",\"profile\":\"protobuf\",\"state\":\"PARTIAL\",\"reason\":\"gone\","
+        "\"hashes\":\"engine\",\"formats\":[\"protobuf\"],\"state\":\"PARTIAL\","
+        "\"reason\":\"gone\","
         "\"bye\":true,\"publisher\":\"fffffffffffffffe\",\"draining\":true,"
         "\"labels\":{\"team\":\"a\",\"zone\":\"b\"},\"address\":\"http://10.0.0.7:8000\","
         "\"role\":\"prefill\",\"pod\":\"vllm-0\",\"namespace_k8s\":\"inference\","
@@ -322,7 +329,7 @@ static void writes_and_reads_the_numbers_of_a_place([[maybe_unused]] void **stat
     assert_int_equal(heartbeat.facts.ready, KVB_READY_YES);
     assert_string_equal(heartbeat.facts.tokenize, "http://t");
     encode_into(&heartbeat, &out);
-    assert_int_equal(out.len, sizeof bytes);
+    assert_int_equal(out.len, sizeof bytes + sizeof golden_formats);
     assert_memory_equal(out.data, bytes, sizeof bytes);
 }
 
@@ -423,7 +430,7 @@ static void facts_of_a_worker_stand_behind_what_older_readers_know([[maybe_unuse
     encode_into(&heartbeat, &before);
     heartbeat.facts = long_facts();
     encode_into(&heartbeat, &after);
-    assert_memory_equal(after.data, before.data, before.len);
+    assert_memory_equal(after.data, before.data, before.len - sizeof golden_formats);
     assert_ok(kvb_proto_guard(kvb_buf_span(&after), 64));
     assert_true(after.len < 4096);
     assert_ok(kvb_heartbeat_decode(kvb_buf_span(&after), &got));
@@ -660,6 +667,24 @@ static void tiers_and_reasons_of_newer_versions_are_read([[maybe_unused]] void *
                      KVB_BAD_INPUT);
 }
 
+/* The formats are those of the field that an older bridge has, or of the newer one. */
+static void formats_are_those_that_the_bridge_names([[maybe_unused]] void **state)
+{
+    uint8_t bytes[sizeof golden + 5];
+    struct kvb_heartbeat heartbeat = { 0 };
+
+    memcpy(bytes, golden, sizeof golden);
+    bytes[format_at] = 2;
+    assert_ok(kvb_heartbeat_decode((kvb_span){ bytes, sizeof golden }, &heartbeat));
+    assert_int_equal(heartbeat.formats, 1U << KVB_FORMAT_PROTOBUF);
+    memcpy(bytes + sizeof golden, (uint8_t[]){ 0x82, 0x03, 2, 1, 9 }, 5); /* JSON and a newer one */
+    assert_ok(kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat));
+    assert_int_equal(heartbeat.formats, 1U << KVB_FORMAT_JSON);
+    bytes[sizeof bytes - 2] = 8; /* newer ones alone */
+    assert_int_equal(
+        kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat), KVB_BAD_INPUT);
+}
+
 static void refuses_values_that_cannot_be([[maybe_unused]] void **state)
 {
     static const struct {
@@ -670,8 +695,8 @@ static void refuses_values_that_cannot_be([[maybe_unused]] void **state)
         { state_at, 0, "a state that was not given" },
         { state_at, 7, "an unknown state" },
         { reason_at, 99, "an unknown reason" },
-        { profile_at, 0, "a profile that was not given" },
-        { profile_at, 3, "an unknown profile" },
+        { format_at, 0, "a format that was not given" },
+        { format_at, 3, "an unknown format" },
         { hashes_at, 0, "hashes that were not given" },
         { hashes_at, 3, "unknown hashes" },
         { worker_top_at, 0x80, "worker_id above 2^63-1" },
@@ -733,7 +758,8 @@ static void refuses_a_model_name_that_is_too_long([[maybe_unused]] void **state)
 
 static void carries_a_model_name_of_several_bytes_a_letter([[maybe_unused]] void **state)
 {
-    struct kvb_heartbeat heartbeat = { .model = "m\xc3\xa9\xe6\xa8\xa1\xf0\x9f\x98\x80" };
+    struct kvb_heartbeat heartbeat = { .formats = 1U << KVB_FORMAT_JSON,
+                                       .model = "m\xc3\xa9\xe6\xa8\xa1\xf0\x9f\x98\x80" };
 
     assert_round_trip(&heartbeat);
 }
@@ -792,7 +818,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decodes_what_it_encoded),
-        cmocka_unit_test(carries_every_state_reason_profile_and_kind_of_hashes),
+        cmocka_unit_test(formats_are_those_that_the_bridge_names),
+        cmocka_unit_test(carries_every_state_reason_format_and_kind_of_hashes),
         cmocka_unit_test(writes_and_reads_the_numbers_of_the_contract),
         cmocka_unit_test(writes_every_field_as_json),
         cmocka_unit_test(json_names_only_what_is_known_of_a_worker),

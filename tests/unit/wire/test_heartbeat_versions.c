@@ -21,7 +21,7 @@ static struct kvb_heartbeat plain_beat(void)
         .epoch_first_id = 100,
         .last_id = 105,
         .state = KVB_STREAM_EXACT,
-        .profile = KVB_PROFILE_PROTOBUF,
+        .formats = 1U << KVB_FORMAT_PROTOBUF,
         .model = "m",
         .block_size = 16,
         .period_ms = 1000,
@@ -81,11 +81,13 @@ static void an_old_reader_reads_the_same_as_before(void **state)
 {
     KVB_OWN(kvb_buf_done) struct kvb_buf before = { 0 };
     KVB_OWN(kvb_buf_done) struct kvb_buf today = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf plain = { 0 };
     KVB_OWN(kvb_buf_done) struct kvb_buf old = { 0 };
     struct kvb_heartbeat beat = plain_beat();
 
     (void)state;
-    encode(&beat, &before);
+    encode(&beat, &plain);
+    read_as_old(&plain, &before);
     beat.facts.role = KVB_ROLE_DECODE;
     beat.facts.ready = KVB_READY_YES;
     (void)snprintf(beat.facts.address, sizeof beat.facts.address, "http://10.0.0.7:8000");

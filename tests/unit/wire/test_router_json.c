@@ -325,6 +325,61 @@ static void decodes_what_it_encoded([[maybe_unused]] void **state)
     }
 }
 
+static void peeks_at_the_stream_of_what_it_encoded([[maybe_unused]] void **state)
+{
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    uint64_t seed = 43;
+
+    kvb_buf_init(&out, 1 << 16);
+    for (int round = 0; round < 2000; round++) {
+        uint64_t worker_id = 0;
+        uint32_t dp_rank = 0;
+        sample_batch(&seed, &batch);
+        batch.worker_id = sample_next(&seed) >> (1 + sample_next(&seed) % 63);
+        batch.dp_rank = (uint32_t)(sample_next(&seed) >> (32 + sample_next(&seed) % 32));
+        kvb_buf_reset(&out);
+        assert_ok(kvb_router_json_encode(&batch, sample_next(&seed) % batch.event_count, &out));
+        assert_true(kvb_router_json_peek(kvb_buf_span(&out), &worker_id, &dp_rank));
+        assert_int_equal(worker_id, batch.worker_id);
+        assert_int_equal(dp_rank, batch.dp_rank);
+        for (size_t len = 0; len < out.len && round < 50; len++) {
+            uint8_t *cut = malloc(len + 1); /* exactly, so that ASan sees a read beyond it */
+            assert_non_null(cut);
+            uint8_t *exact = realloc(cut, len ? len : 1);
+            assert_non_null(exact);
+            memcpy(exact, out.data, len);
+            assert_false(kvb_router_json_peek((kvb_span){ exact, len }, &worker_id, &dp_rank));
+            free(exact);
+        }
+    }
+}
+
+static void peeks_at_no_stream_of_what_is_written_otherwise([[maybe_unused]] void **state)
+{
+    static const char *const others[] = {
+        "",
+        "{}",
+        "{\"worker_id\":,\"event\":{\"dp_rank\":0}}",
+        "{\"worker_id\":9223372036854775808,\"event\":{\"event_id\":1,\"dp_rank\":0}}",
+        "{\"worker_id\":99999999999999999999,\"event\":{\"event_id\":1,\"dp_rank\":0}}",
+        "{\"worker_id\":7,\"event\":{\"event_id\":1,\"dp_rank\":4294967296}}",
+        "{\"worker_id\":7,\"event\":{\"event_id\":1,\"dp_rank\":}}",
+        "{\"worker_id\":7,\"event\":{\"dp_rank\":0,\"event_id\":1}}",
+        "{ \"worker_id\":7,\"event\":{\"event_id\":1,\"dp_rank\":0}}",
+        "{\"worker_id\":7,\"event\":{\"event_id\":1,\"dp_rank\":0}} ",
+        "{\"worker_id\":77777777777777777777777777777}}",
+    };
+    uint64_t worker_id = 0;
+    uint32_t dp_rank = 0;
+
+    for (size_t i = 0; i < KVB_COUNT_OF(others); i++) {
+        if (kvb_router_json_peek(kvb_span_of(others[i]), &worker_id, &dp_rank)) {
+            fail_msg("%s", others[i]);
+        }
+    }
+}
+
 /* A clear is of all tiers, so the tier of its event is not written. */
 static void writes_no_tier_of_a_clear([[maybe_unused]] void **state)
 {
@@ -452,6 +507,8 @@ int main(void)
         cmocka_unit_test(refuses_depth_without_using_the_stack),
         cmocka_unit_test(refuses_a_message_above_the_ceiling),
         cmocka_unit_test(decodes_what_it_encoded),
+        cmocka_unit_test(peeks_at_the_stream_of_what_it_encoded),
+        cmocka_unit_test(peeks_at_no_stream_of_what_is_written_otherwise),
         cmocka_unit_test(writes_no_tier_of_a_clear),
         cmocka_unit_test(refuses_every_message_that_is_cut),
         cmocka_unit_test(the_longest_text_fits_the_memory_that_is_reserved),

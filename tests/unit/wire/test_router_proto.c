@@ -252,7 +252,7 @@ static void json_and_protobuf_of_one_event_decode_equal([[maybe_unused]] void **
     }
 }
 
-static void refuses_a_payload_that_begins_like_no_profile([[maybe_unused]] void **state)
+static void refuses_a_payload_that_begins_like_no_format([[maybe_unused]] void **state)
 {
     static const char *const texts[] = {
         "", "x", " {}", "[", "\x85\xac", "\x0b", "\xef\xbb\xbf{}"
@@ -528,7 +528,7 @@ int main(void)
         cmocka_unit_test(omits_what_protobuf_c_omits),
         cmocka_unit_test(writes_long_columns_as_protobuf_c),
         cmocka_unit_test(json_and_protobuf_of_one_event_decode_equal),
-        cmocka_unit_test(refuses_a_payload_that_begins_like_no_profile),
+        cmocka_unit_test(refuses_a_payload_that_begins_like_no_format),
         cmocka_unit_test(reads_columns_in_pieces),
         cmocka_unit_test(refuses_fields_of_another_type),
         cmocka_unit_test(skips_a_field_of_a_newer_version),
