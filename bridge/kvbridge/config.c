@@ -25,24 +25,9 @@ static const char *tiers_name(unsigned value)
     return value == KVB_PUBLISH_ALL ? "all" : "device";
 }
 
-static const char *form_name(unsigned value)
+static const char *style_name(unsigned value)
 {
-    return value == KVB_REPUBLISH_MAP ? "map" : "array";
-}
-
-static const char *layout_name(unsigned value)
-{
-    return value == KVB_EVENT_REPLY_TOPIC ? "topic" : "plain";
-}
-
-static const char *from_zero_name(unsigned value)
-{
-    return value == KVB_FROM_ZERO_ANNOUNCE ? "announce" : "snapshot";
-}
-
-static const char *republish_tiers_name(unsigned value)
-{
-    static const char *const names[KVB_REPUBLISH_TIERS_COUNT] = { "device", "host", "disk" };
+    static const char *const names[KVB_REPUBLISH_STYLE_COUNT] = { "vllm", "aibrix", "dynamo" };
     return names[value];
 }
 
@@ -224,24 +209,12 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "Where they ask for what they missed, in the same forms; empty: nowhere." },
     { "republish.topic", KVB_CONF_STRING, "", 0, FIELD(republish.topic),
       .help = "The topic of all its messages; empty: kv@HOST:PORT@MODEL, which llm-d reads." },
-    { "republish.form", KVB_CONF_ENUM, "map", 0, KVB_REPUBLISH_ARRAY, FIELD(republish.form),
-      .name_of = form_name,
-      .help = "Events as map (vLLM from 0.24 on), or as array (before, and for AIBrix)." },
-    { "republish.layout", KVB_CONF_ENUM, "topic", 0, KVB_EVENT_REPLY_PLAIN,
-      FIELD(republish.layout), .name_of = layout_name,
-      .help = "Replies with the topic (vLLM from 0.26 on, llm-d), or plain (before,\n"
-              "Dynamo up to 1.3)." },
-    { "republish.from_zero", KVB_CONF_ENUM, "announce", 0, KVB_FROM_ZERO_SNAPSHOT,
-      FIELD(republish.from_zero), .name_of = from_zero_name,
-      .help = "What a request from number 0 brings: announce = all blocks once more, to all\n"
-              "readers; snapshot = to this one alone, where all are Dynamo's." },
-    { "republish.announce_on_subscribe", KVB_CONF_BOOL, "true", 0, 0,
-      FIELD(republish.announce_on_subscribe),
-      .help = "true: a new subscription brings all blocks once more, too, at most every\n"
-              "10 s; for readers that never ask." },
-    { "republish.tiers", KVB_CONF_ENUM, "device", 0, KVB_REPUBLISH_DISK, FIELD(republish.tiers),
-      .name_of = republish_tiers_name,
-      .help = "device, host (the device, too) or disk (all three)." },
+    { "republish.style", KVB_CONF_ENUM, "vllm", 0, KVB_REPUBLISH_STYLE_COUNT - 1,
+      FIELD(republish.style), .name_of = style_name,
+      .help = "What its readers take.  vllm: events as maps, as vLLM writes them from 0.24 on;\n"
+              "who subscribes, or asks from number 0, has all blocks announced to all readers,\n"
+              "at most every 10 s.  aibrix: the same with events as arrays.  dynamo: maps; who\n"
+              "asks from number 0 alone is sent all blocks, and nothing is announced." },
     { "load.zmq", KVB_CONF_STRING, "", 0, FIELD(load.zmq),
       .help = "The PUB socket of the engine's load figures, one for all ranks;\n"
               "empty: none." },
@@ -265,6 +238,11 @@ static const struct kvb_conf_key worker_keys[] = {
 static const struct kvb_conf_removed removed_of_worker[] = {
     { "curve", NO_CURVE },
     { "republish.curve", NO_CURVE },
+    { "republish.form", "republish.style says it: \"vllm\" writes maps, \"aibrix\" arrays" },
+    { "republish.layout", "replies have the topic, as those of vLLM from 0.26 on" },
+    { "republish.from_zero", "republish.style says it: \"dynamo\" answers with a snapshot" },
+    { "republish.announce_on_subscribe", "republish.style says it: all but \"dynamo\" announce" },
+    { "republish.tiers", "the blocks of the device are republished" },
 };
 
 static const struct kvb_conf_table worker_table = { worker_keys, KVB_COUNT_OF(worker_keys),

@@ -28,12 +28,18 @@ enum { kvb_config_topic_bytes = 128 };
 /* What json publishes; protobuf publishes all tiers. */
 enum kvb_publish_tiers { KVB_PUBLISH_DEVICE, KVB_PUBLISH_ALL, KVB_PUBLISH_TIERS_COUNT };
 
-/* The deepest tier that is republished; the nearer ones are, too. */
-enum kvb_republish_tiers {
-    KVB_REPUBLISH_DEVICE,
-    KVB_REPUBLISH_HOST,
-    KVB_REPUBLISH_DISK,
-    KVB_REPUBLISH_TIERS_COUNT
+/* What readers of republished events take:
+ *
+ *     style     events    who asks from number 0    who subscribes
+ *     ------    ------    ----------------------    --------------
+ *     vllm      maps      an announcement to all    the same
+ *     aibrix    arrays    the same                  the same
+ *     dynamo    maps      a snapshot, to it alone   nothing */
+enum kvb_republish_style {
+    KVB_REPUBLISH_VLLM,
+    KVB_REPUBLISH_AIBRIX,
+    KVB_REPUBLISH_DYNAMO,
+    KVB_REPUBLISH_STYLE_COUNT
 };
 
 /* Its events once more, repaired, for routers that read engines themselves. */
@@ -41,11 +47,7 @@ struct kvb_republish_config {
     char events[kvb_endpoint_bytes]; /* of rank 0; "": off */
     char replay[kvb_endpoint_bytes]; /* the same; "": none */
     char topic[kvb_config_topic_bytes];
-    enum kvb_republish_form form;
-    enum kvb_event_server_layout layout;
-    enum kvb_from_zero from_zero;
-    bool announce_on_subscribe;
-    enum kvb_republish_tiers tiers;
+    enum kvb_republish_style style;
     bool is_of_rank; /* the addresses are those of one rank: nothing is added to them */
 };
 

@@ -30,7 +30,7 @@ struct bridge_republish {
     struct kvb_event_server *server;             /* NULL: an address is in use */
     char numbers[kvb_republish_directory_bytes]; /* the directory of its numbers; "": none */
     char numbers_name[sizeof(struct kvb_checkpoint_name)]; /* and the file's name there */
-    enum kvb_republish_form form;
+    enum kvb_republish_style style;
     bool has_input;
     bool is_reserving_failed; /* and logged */
     uint64_t next_look_ns;
@@ -48,18 +48,8 @@ encode_republished(void *context, const struct kvb_event_batch *batch, struct kv
     const struct bridge_republish *republish = context;
 
     return kvb_republished_batch_encode(
-        batch, republish->form, kvb_block_tree_count(republish->tree)->has_signed_hashes, out);
-}
-
-static unsigned republished_tiers(enum kvb_republish_tiers deepest)
-{
-    static const unsigned tiers[KVB_REPUBLISH_TIERS_COUNT] = {
-        [KVB_REPUBLISH_DEVICE] = 1U << KVB_TIER_DEVICE,
-        [KVB_REPUBLISH_HOST] = 1U << KVB_TIER_DEVICE | 1U << KVB_TIER_HOST,
-        [KVB_REPUBLISH_DISK] = 1U << KVB_TIER_DEVICE | 1U << KVB_TIER_HOST | 1U << KVB_TIER_DISK,
-    };
-
-    return tiers[deepest];
+        batch, republish->style == KVB_REPUBLISH_AIBRIX ? KVB_REPUBLISH_ARRAY : KVB_REPUBLISH_MAP,
+        kvb_block_tree_count(republish->tree)->has_signed_hashes, out);
 }
 
 static kvb_status open_tree(const struct kvb_bridge *bridge, struct bridge_rank *rank)
@@ -67,7 +57,7 @@ static kvb_status open_tree(const struct kvb_bridge *bridge, struct bridge_rank 
     const struct kvb_worker_config *settings = &rank->settings;
     struct kvb_block_tree_options options = {
         .block_size = settings->block_size,
-        .tiers = republished_tiers(settings->republish.tiers),
+        .tiers = 1U << KVB_TIER_DEVICE,
         .max_blocks = bridge->config->limits.max_stream_blocks,
         .lora_name = { (const uint8_t *)settings->lora, strlen(settings->lora) },
     };
@@ -134,7 +124,8 @@ static kvb_status open_republisher(const struct kvb_bridge *bridge, struct bridg
         .block_size = rank->settings.block_size,
         .first_number = numbers.first,
         .reserved_end = numbers.end,
-        .from_zero = rank->settings.republish.from_zero,
+        .from_zero = republish->style == KVB_REPUBLISH_DYNAMO ? KVB_FROM_ZERO_SNAPSHOT
+                                                              : KVB_FROM_ZERO_ANNOUNCE,
         .max_kept_batches = kept_batches,
         .max_kept_bytes = kept_bytes,
         .max_snapshot_bytes = snapshot_bytes,
@@ -179,7 +170,6 @@ static kvb_status open_server(struct kvb_bridge *bridge, struct bridge_rank *ran
                                                       .replay = rank->settings.republish.replay,
                                                       .topic = topic,
                                                       .stalled_ms = stalled_ms,
-                                                      .layout = rank->settings.republish.layout,
                                                       .poller = bridge->ingest.poller,
                                                       .owner = rank->readers };
     kvb_detail_set(&republish->why, "no memory for its sockets");
@@ -243,7 +233,7 @@ kvb_status kvb_bridge_open_republish(struct kvb_bridge *bridge, struct bridge_ra
         return KVB_NO_MEMORY;
     }
     bridge->membership.republished_count++;
-    rank->republish->form = rank->settings.republish.form;
+    rank->republish->style = rank->settings.republish.style;
     return open_republish_parts(bridge, rank);
 }
 
@@ -311,7 +301,7 @@ static void take_reader_input(
         (void)kvb_republisher_request(
             republisher, received->identity, received->seq, now_ns); /* it counts refusals */
     } else if (
-        received->kind == KVB_EVENT_SUBSCRIBED && rank->settings.republish.announce_on_subscribe) {
+        received->kind == KVB_EVENT_SUBSCRIBED && rank->republish->style != KVB_REPUBLISH_DYNAMO) {
         kvb_republisher_subscribed(republisher, now_ns);
     }
 }

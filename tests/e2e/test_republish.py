@@ -146,8 +146,9 @@ def world(scene):
 KINDS = [readers.Dynamo, readers.LlmD, readers.LlmDLater, readers.Conductor, readers.Tree, readers.Plain]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_late_reader_has_the_held_blocks(world, kind):
+@pytest.mark.parametrize("kind, style", [*((kind, "vllm") for kind in KINDS), (readers.Dynamo, "dynamo")])
+def test_a_late_reader_has_the_held_blocks(scene, kind, style):
+    world = World(scene, more=f'style = "{style}";')
     names = world.store(5)
     world.store(3, parent=names[1])
     world.remove(names[4])
@@ -266,7 +267,7 @@ def test_the_blocks_of_a_removed_worker_are_removed(world):
     world.wait(*some)
 
 
-def ask(address, start, frames_of_end):
+def ask(address, start):
     """Yields the replies to a request one by one, without the END mark."""
     context = zmq.Context()
     dealer = context.socket(zmq.DEALER)
@@ -274,14 +275,14 @@ def ask(address, start, frames_of_end):
     dealer.connect(address)
     dealer.send_multipart([b"", start.to_bytes(8, "big")])
     replies = []
-    while not replies or replies[-1] != frames_of_end:
+    while not replies or replies[-1] != [b"", b"", readers.END, b""]:
         replies.append(dealer.recv_multipart())
     context.destroy(linger=0)
     return replies[:-1]
 
 
-def test_arrays_and_plain_replies_are_those_of_an_old_vllm(scene):
-    world = World(scene, more='form = "array"; layout = "plain"; topic = "kv-events";')
+def test_arrays_are_those_that_aibrix_reads(scene):
+    world = World(scene, more='style = "aibrix"; topic = "kv-events";')
     name = world.store(1)[0]
     context = zmq.Context()
     sub = context.socket(zmq.SUB)
@@ -297,8 +298,8 @@ def test_arrays_and_plain_replies_are_those_of_an_old_vllm(scene):
     tokens = list(world.truth[name][1])
     assert stored == [["BlockStored", [name], None, tokens, SIZE, None, "GPU", None, None, 0, "full_attention", None]]
     context.destroy(linger=0)
-    replies = ask(world.replay, int.from_bytes(number, "big"), [b"", readers.END, b""])
-    assert replies[0] == [b"", number, payload]
+    replies = ask(world.replay, int.from_bytes(number, "big"))
+    assert replies[0] == [b"", b"kv-events", number, payload]
 
 
 def test_readers_that_never_read_delay_no_other(world):

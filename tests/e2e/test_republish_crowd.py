@@ -5,7 +5,7 @@ were killed too?
     KVB_REPUBLISH_BATCHES=50000 KVB_BIN=build/release build/venv/bin/python -m pytest -q tests/e2e/test_republish_crowd.py
 
 is the large one: some minutes, 20 readers of all kinds.  Its figures are at the end of what is printed.  The small one has
-the kinds that are answered at once (`from_zero = "snapshot"`), for announcements are at most one in 10 s.
+the kinds that are answered at once (`style = "dynamo"`), for announcements are at most one in 10 s.
 """
 
 import collections
@@ -38,7 +38,7 @@ class CrowdWorld(World):
         self.leaves = collections.OrderedDict()
         self.recent = collections.deque(maxlen=64)
         self.count = collections.Counter()
-        more = 'from_zero = "snapshot";' if IS_SMALL else ""
+        more = 'style = "dynamo";' if IS_SMALL else ""
         super().__init__(scene, seed=BATCHES, more=more, directory=directory, source=scene.engine_of(EngineProcess))
 
     def publish(self, *events):

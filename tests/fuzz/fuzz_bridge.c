@@ -186,7 +186,7 @@ static kvb_span make_config(char *text, size_t size)
         "workers = ( { id = 1; model = \"m\"; block_size = 4; salts = false;\n"
         "              load = { prometheus = \"http://127.0.0.1:7001/metrics\"; };\n"
         "              events = \"tcp://127.0.0.1:5001\"; replay = \"tcp://127.0.0.1:6001\";\n"
-        "              republish = { events = \"ipc:///fuzz\"; tiers = \"disk\"; }; },\n"
+        "              republish = { events = \"ipc:///fuzz\"; style = \"aibrix\"; }; },\n"
         "            { id = 2; model = \"m\"; block_size = 4; salts = false;\n"
         "              events = \"tcp://127.0.0.1:5002\"; replay = \"tcp://127.0.0.1:6002\"; } );\n"
         "limits = { max_stream_blocks = 4096; };\n"

@@ -44,7 +44,6 @@ struct kvb_event_server {
     size_t owner;
     struct server_socket xpub;
     struct server_socket router;
-    enum kvb_event_server_layout layout;
     size_t topic_len;
     uint8_t topic[kvb_event_topic_bytes];
     struct kvb_zmq_message message; /* the newest request */
@@ -135,7 +134,6 @@ kvb_status kvb_event_server_open(
     server->zmq = zmq;
     server->poller = options->poller;
     server->owner = options->owner;
-    server->layout = options->layout;
     server->topic_len = strnlen(options->topic, sizeof server->topic);
     memcpy(server->topic, options->topic, server->topic_len);
     const kvb_status status = open_server_sockets(server, options, detail);
@@ -260,16 +258,10 @@ static kvb_status send_server_reply(
     kvb_span payload)
 {
     uint8_t number[seq_bytes];
-    kvb_span frames[5] = { identity, { .len = 0 } };
-    size_t count = 2;
+    const kvb_span frames[] = { identity, { .len = 0 }, topic, { number, sizeof number }, payload };
 
     kvb_frames_write_seq(seq, number);
-    if (server->layout == KVB_EVENT_REPLY_TOPIC) {
-        frames[count++] = topic;
-    }
-    frames[count++] = (kvb_span){ number, sizeof number };
-    frames[count++] = payload;
-    return send_server_frames(server->router.socket, frames, count);
+    return send_server_frames(server->router.socket, frames, sizeof frames / sizeof frames[0]);
 }
 
 kvb_status kvb_event_server_reply(

@@ -13,8 +13,8 @@
  *
  *     XPUB    topic | seq, 8 bytes | payload                         to all subscribers
  *     ROUTER  identity | "" | seq, 8 bytes                           a request, from a DEALER
- *             identity | "" | [topic |] seq, 8 bytes | payload       a reply
- *             identity | "" | ["" |] ff*8 | ""                       the end of the replies
+ *             identity | "" | topic | seq, 8 bytes | payload         a reply
+ *             identity | "" | "" | ff*8 | ""                         the end of the replies
  *
  * Both sockets listen; no call waits.  Each new subscription is reported, even when another reader
  * has the same one.  A reader that is too slow loses batches of the XPUB above its high-water mark,
@@ -37,17 +37,11 @@ struct kvb_event_server;
 
 enum { kvb_event_topic_bytes = 512 };
 
-enum kvb_event_server_layout {
-    KVB_EVENT_REPLY_TOPIC, /* vLLM since 0.26 */
-    KVB_EVENT_REPLY_PLAIN  /* older vLLM, SGLang */
-};
-
 struct kvb_event_server_options {
     const char *events; /* address to listen at */
     const char *replay; /* "": none */
     const char *topic;
     int stalled_ms; /* 0: the kernel's own limit, which is some 15 minutes */
-    enum kvb_event_server_layout layout;
     struct kvb_poller *poller; /* borrowed */
     size_t owner;              /* number in the poller; input is kvb_ready_live */
 };

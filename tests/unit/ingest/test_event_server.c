@@ -24,12 +24,11 @@ static char events[128];
 static char replay[128];
 static char folder[64];
 
-static void open_server(enum kvb_event_server_layout layout)
+static void open_server(void)
 {
     const struct kvb_event_server_options options = { .events = events,
                                                       .replay = replay,
                                                       .topic = "kv@here@model",
-                                                      .layout = layout,
                                                       .poller = poller,
                                                       .owner = owner };
     struct kvb_detail detail = { .text = "" };
@@ -111,7 +110,7 @@ static void subscribers_are_reported_each_time_and_get_batches(void **state)
     static const char *const prefixes[] = { "kv@", "", "kv@here@model" };
     void *readers[3];
 
-    open_server(KVB_EVENT_REPLY_TOPIC);
+    open_server();
     for (size_t i = 0; i < 3; i++) {
         readers[i] = connect_reader(ZMQ_SUB, events);
         assert_int_equal(
@@ -141,36 +140,28 @@ static void send_request(void *reader)
     assert_int_equal(zmq_send(reader, seq_7, 8, 0), 8);
 }
 
-static void replies_go_to_the_reader_in_either_layout(void **state)
+static void replies_go_to_the_reader_with_the_topic(void **state)
 {
     (void)state;
-    for (int layout = KVB_EVENT_REPLY_TOPIC; layout <= KVB_EVENT_REPLY_PLAIN; layout++) {
-        open_server((enum kvb_event_server_layout)layout);
-        void *reader = connect_reader(ZMQ_DEALER, replay);
-        assert_int_equal(zmq_send(reader, "?", 1, 0), 1); /* without the empty delimiter frame */
-        assert_int_equal(receive().kind, KVB_EVENT_IGNORED);
-        send_request(reader);
-        const struct kvb_event_server_received request = receive();
-        assert_int_equal(request.kind, KVB_EVENT_REQUEST);
-        assert_int_equal(request.seq, 7);
-        assert_ok(kvb_event_server_reply(server, request.identity, 7, payload));
-        assert_ok(kvb_event_server_end(server, request.identity));
-        assert_frame(reader, "", 0, false);
-        if (layout == KVB_EVENT_REPLY_TOPIC) {
-            assert_frame(reader, "kv@here@model", 13, false);
-        }
-        assert_frame(reader, seq_7, 8, false);
-        assert_frame(reader, payload.data, payload.len, true);
-        assert_frame(reader, "", 0, false);
-        if (layout == KVB_EVENT_REPLY_TOPIC) {
-            assert_frame(reader, "", 0, false);
-        }
-        assert_frame(reader, seq_end, 8, false);
-        assert_frame(reader, "", 0, true);
-        (void)zmq_close(reader);
-        kvb_event_server_close(server, 0);
-        server = NULL;
-    }
+    open_server();
+    void *reader = connect_reader(ZMQ_DEALER, replay);
+    assert_int_equal(zmq_send(reader, "?", 1, 0), 1); /* without the empty delimiter frame */
+    assert_int_equal(receive().kind, KVB_EVENT_IGNORED);
+    send_request(reader);
+    const struct kvb_event_server_received request = receive();
+    assert_int_equal(request.kind, KVB_EVENT_REQUEST);
+    assert_int_equal(request.seq, 7);
+    assert_ok(kvb_event_server_reply(server, request.identity, 7, payload));
+    assert_ok(kvb_event_server_end(server, request.identity));
+    assert_frame(reader, "", 0, false);
+    assert_frame(reader, "kv@here@model", 13, false);
+    assert_frame(reader, seq_7, 8, false);
+    assert_frame(reader, payload.data, payload.len, true);
+    assert_frame(reader, "", 0, false);
+    assert_frame(reader, "", 0, false);
+    assert_frame(reader, seq_end, 8, false);
+    assert_frame(reader, "", 0, true);
+    (void)zmq_close(reader);
 }
 
 /* A reader that reads nothing holds up only its own replies. */
@@ -182,7 +173,7 @@ static void a_slow_reader_is_full_and_one_that_never_was_is_not_found(void **sta
     kvb_status status = KVB_OK;
     size_t sent = 0;
 
-    open_server(KVB_EVENT_REPLY_TOPIC);
+    open_server();
     void *reader = connect_reader(ZMQ_DEALER, replay);
     send_request(reader);
     const struct kvb_event_server_received request = receive();
@@ -269,7 +260,7 @@ static void a_foreign_address_is_an_error_and_leaves_nothing_open(void **state)
     assert_int_equal(kvb_event_server_open(zmq, &options, &server, &detail), KVB_AGAIN);
     assert_non_null(strstr(detail.text, "cannot listen at tcp://192.0.2.7:7"));
     assert_null(server);
-    open_server(KVB_EVENT_REPLY_TOPIC);
+    open_server();
 }
 
 static void survives_each_failing_allocation(void **state)
@@ -290,7 +281,7 @@ int main(void)
 #define SERVED(test) cmocka_unit_test_setup_teardown(test, begin_server, end_server)
     const struct CMUnitTest tests[] = {
         SERVED(subscribers_are_reported_each_time_and_get_batches),
-        SERVED(replies_go_to_the_reader_in_either_layout),
+        SERVED(replies_go_to_the_reader_with_the_topic),
         SERVED(a_slow_reader_is_full_and_one_that_never_was_is_not_found),
         SERVED(a_subscriber_that_reads_nothing_is_disconnected),
         SERVED(a_foreign_address_is_an_error_and_leaves_nothing_open),

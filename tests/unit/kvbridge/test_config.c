@@ -82,11 +82,7 @@ static void republishing_is_off_unless_an_address_is_given(void **state)
     assert_true(kvb_worker_is_republished(&config.workers[1]));
     assert_int_equal(kvb_republished_ranks(&config), 2);
     const struct kvb_republish_config *republish = &config.workers[1].republish;
-    assert_int_equal(republish->form, KVB_REPUBLISH_MAP);
-    assert_int_equal(republish->layout, KVB_EVENT_REPLY_TOPIC);
-    assert_int_equal(republish->from_zero, KVB_FROM_ZERO_ANNOUNCE);
-    assert_true(republish->announce_on_subscribe);
-    assert_int_equal(republish->tiers, KVB_REPUBLISH_DEVICE);
+    assert_int_equal(republish->style, KVB_REPUBLISH_VLLM);
     kvb_worker_republish_topic(&config.workers[1], topic);
     assert_string_equal(topic, "kv@127.0.0.1:5657@m");
     kvb_bridge_config_done(&config);
@@ -176,19 +172,21 @@ static void republishing_beyond_this_host_is_a_warning(void **state)
 static void a_key_that_is_gone_is_named_with_what_serves_instead(void **state)
 {
     static const char text[] =
-        "publish = { namespace = \"n\"; component = \"c\"; };\n"
+        "publish = { namespace = \"n\"; component = \"c\"; standby = true; clear = \"event\"; };\n"
         "workers = ({ model = \"m\"; block_size = 16; events = \"tcp://h:1\"; curve = { };\n"
-        "             republish = { curve = { }; }; });\n"
+        "             republish = { curve = { }; form = \"map\"; }; });\n"
         "dns = { name = \"h\"; model = \"m\"; block_size = 16; curve = { }; };\n"
         "register = { networks = (); };\n"
         "discover = { networks = (); };\n";
 
     (void)state;
     assert_wrong(
-        text, "4: dns.curve: this key is gone: no engine uses CURVE; keep the sockets on loopback",
+        text, "1: publish.standby: this key is gone", "1: publish.clear: this key is gone",
+        "4: dns.curve: this key is gone: no engine uses CURVE; keep the sockets on loopback",
         "5: register.networks: this key is gone: link-local addresses and metadata services",
         "6: discover: this key is gone", "2: workers[0].curve: this key is gone",
-        "3: workers[0].republish.curve: this key is gone");
+        "3: workers[0].republish.curve: this key is gone",
+        "3: workers[0].republish.form: this key is gone: republish.style says it");
 }
 
 /* A pool whose events contain no tokens, beside engines whose events do. */
