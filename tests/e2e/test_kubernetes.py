@@ -534,8 +534,8 @@ def test_pods_above_the_ceiling_are_counted_and_the_others_stay(scene, kube, pod
     bridge = watching(scene, kube)
     wait_for("the pod is a worker", has(bridge, "a"))
     wait_for("one is beyond", lambda: state(bridge)["kubernetes"]["refused"]["ceiling"] == 1)
-    assert state(bridge)["kubernetes"]["pods"]["phase"] == MAX_PODS - 1
-    assert metric(bridge, 'kvb_kubernetes_objects_refused_total{reason="ceiling"}') == 1
+    wait_for("the others are counted", lambda: state(bridge)["kubernetes"]["pods"]["phase"] == MAX_PODS - 1)
+    wait_for("so is the one", lambda: metric(bridge, 'kvb_kubernetes_objects_refused_total{reason="ceiling"}') == 1)
     assert bridge.http("GET", "/readyz")[0] == 200
 
 
