@@ -1,7 +1,7 @@
 #include "core/clock.h"
 #include "core/random.h"
+#include "fleet/dialects/forward_pass.h"
 #include "fleet/inside.h"
-#include "wire/load/forward_pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>

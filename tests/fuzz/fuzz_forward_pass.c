@@ -2,6 +2,7 @@
 
 #include "core/limits.h"
 #include "core/own.h"
+#include "fleet/dialects/forward_pass.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "core/buf.h"
 #include "core/span.h"
 #include "core/status.h"
 #include "model/load.h"
@@ -26,7 +25,3 @@
  * KVB_TOO_LARGE  nested too deep, or above kvb_max_load_payload_bytes
  * KVB_NO_MEMORY  *out_sample is untouched on each of these */
 kvb_status kvb_forward_pass_decode(kvb_span payload, struct kvb_load_sample *out_sample);
-
-/* Appends all seven values: in the nested form if the sample has a rank, else in the flat form.
- * KVB_TOO_LARGE, KVB_NO_MEMORY  as kvb_buf_append(); *out is unchanged */
-kvb_status kvb_forward_pass_encode(const struct kvb_load_sample *sample, struct kvb_buf *out);

@@ -3,6 +3,7 @@
 
 #include "core/limits.h"
 #include "core/own.h"
+#include "fleet/dialects/forward_pass.h"
 #include "wire/load/forward_pass.h"
 
 #include <math.h>
