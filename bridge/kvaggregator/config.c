@@ -118,11 +118,11 @@ static const struct kvb_conf_key keys[] = {
       .help = "The model that is asked about, because requests over gRPC name none.\n"
               "Empty: the only one that there is; with several, nothing is matched." },
     { "grpc.insecure", KVB_CONF_BOOL, "false", 0, 0, FIELD(grpc.security.insecure),
-      .help = "true: clients need no certificate, even if grpc.listen is not loopback:\n"
-              "whoever reaches it learns who holds which blocks." },
+      .help = "true: grpc.listen may be an address that is not loopback.  Whoever reaches it\n"
+              "learns who holds which blocks." },
     { "grpc.tls.cert_file", KVB_CONF_STRING, "", 0, FIELD(grpc.security.cert_file),
       .help = "PEM file with the server certificate and its chain: gRPC over TLS; empty:\n"
-              "without.  This and the next two are read again on SIGHUP and changes." },
+              "without.  This and the next are read again on SIGHUP." },
     { "grpc.tls.key_file", KVB_CONF_STRING, "", 0, FIELD(grpc.security.key_file),
       .help = "PEM file with the private key of that certificate (chmod 0640)." },
     { "tokenize.networks", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(tokenize.networks),

@@ -38,12 +38,9 @@ class Authority:
         os.replace(self.folder / "part.pem", shown)
         return shown, key
 
-    def context(self, client=None):
-        """A TLS context with the certificates that a client trusts and shows."""
-        context = ssl.create_default_context(cafile=self.path)
-        if client:
-            context.load_cert_chain(*client)
-        return context
+    def context(self):
+        """A TLS context that trusts the authority."""
+        return ssl.create_default_context(cafile=self.path)
 
     def _openssl(self, words):
         subprocess.run(["openssl", *words.split()], cwd=self.folder, check=True, capture_output=True)
