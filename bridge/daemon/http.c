@@ -165,15 +165,10 @@ static void show_slots(const struct kvb_http *http)
  * the stream. */
 static void shut_down_victim(struct kvb_http *http, const struct kvb_http_victim *victim)
 {
-    static const enum http_metric counters[] = {
-        [KVB_HTTP_END_HEADER_LATE] = count_http_closed_header,
-        [KVB_HTTP_END_BODY_LATE] = count_http_closed_body,
-        [KVB_HTTP_END_ANSWER_LATE] = count_http_closed_answer,
-        [KVB_HTTP_END_CROWDED] = count_http_closed_crowded,
-    };
-
     if (victim->fd >= 0) {
-        count_http(http, counters[victim->why]);
+        count_http(
+            http,
+            victim->why == KVB_HTTP_END_LATE ? count_http_closed_late : count_http_closed_crowded);
         (void)shutdown(victim->fd, SHUT_RDWR);
     }
 }
@@ -431,29 +426,6 @@ static void *begin_exchange(void *context, const char *uri, struct MHD_Connectio
     return exchange;
 }
 
-/* Counts a connection closed by libmicrohttpd's own timeout; the watch thread counts others. */
-static void count_timeout(const struct exchange *exchange)
-{
-    static const struct {
-        bool is_waiting; /* for the client */
-        enum http_metric metric;
-    } ends[] = {
-        [KVB_HTTP_HEADER] = { true, count_http_closed_header },
-        [KVB_HTTP_BODY] = { true, count_http_closed_body },
-        [KVB_HTTP_ANSWER] = { true, count_http_closed_answer },
-        [KVB_HTTP_CLOSING] = { false, 0 }, /* counted already */
-    };
-
-    if (exchange->slot) {
-        (void)pthread_mutex_lock(&exchange->http->lock);
-        const enum kvb_http_phase phase = exchange->slot->phase;
-        (void)pthread_mutex_unlock(&exchange->http->lock);
-        if (ends[phase].is_waiting) {
-            count_http(exchange->http, ends[phase].metric);
-        }
-    }
-}
-
 static void end_exchange(
     void *context, struct MHD_Connection *connection, void **at,
     enum MHD_RequestTerminationCode code)
@@ -464,7 +436,7 @@ static void end_exchange(
     (void)connection;
     if (exchange) {
         if (code == MHD_REQUEST_TERMINATED_TIMEOUT_REACHED) {
-            count_timeout(exchange);
+            count_http(exchange->http, count_http_closed_late);
         }
         if (exchange->answer.parts) {
             exchange->answer.drop(exchange->answer.parts);
@@ -1005,7 +977,8 @@ static struct MHD_Daemon *start_daemon(
      * share accepts no connection even when the others are idle.  So each thread gets the whole
      * limit, and the slots limit the total.  One more for each thread may be closing. */
     const unsigned max = options->threads * (unsigned)(http->slots.slot_count + 1);
-    /* A second timeout by libmicrohttpd, in case the watch thread hangs. */
+    /* The watch thread closes sooner, also who sends or reads a byte now and then, which this does
+     * not notice. */
     const unsigned idle_s = 2 * (unsigned)(http->slots.options.grace_ns / KVB_NS_PER_S) + 1;
 
     char versions[] = "NORMAL:-VERS-ALL:+VERS-TLS1.3:+VERS-TLS1.2";
@@ -1044,9 +1017,6 @@ static kvb_status init_slots(struct kvb_http *http, const struct kvb_http_option
         options->max_held_bytes ? options->max_held_bytes : kvb_max_http_held_bytes;
     const uint64_t grace_ms =
         options->grace_ms ? options->grace_ms : kvb_http_grace_s * UINT64_C(1000);
-    const bool is_guarded = http->access && kvb_http_access_is_guarded(http->access);
-    const uint64_t unproven_ms =
-        options->grace_ms ? options->grace_ms : kvb_http_unproven_grace_s * UINT64_C(1000);
 
     return kvb_http_slots_init(
         &http->slots, &(struct kvb_http_slots_options){
@@ -1054,7 +1024,6 @@ static kvb_status init_slots(struct kvb_http *http, const struct kvb_http_option
                           .max_extra = kvb_max_http_extra,
                           .max_per_client = connections - connections / 4,
                           .max_unproven = connections - connections / 2,
-                          .unproven_grace_ns = is_guarded ? unproven_ms * KVB_NS_PER_MS : 0,
                           .owner = http,
                           .max_held_bytes = held_bytes,
                           .max_client_bytes = held_bytes - held_bytes / 4,

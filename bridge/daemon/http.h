@@ -23,12 +23,10 @@ struct sockaddr_storage;
  *
  * With options.security the server uses TLS when certificates are configured.  It checks a request
  * when its header is complete: a request without the token that the rule of its path requires
- * (http_access.h) is refused, and its body is not read.  A connection is proven by its
- * first granted request to a guarded path (to any path when nothing is required).  Unproven
- * connections take at most half of all, and are closed first when connections run out.  Where
- * a token is required, they have only kvb_http_unproven_grace_s for a header. While
- * that half is taken, a new connection is answered when its first request is granted, else with
- * 503.
+ * (http_access.h) is refused, and its body is not read.  A connection is proven by its first
+ * granted request to a guarded path (to any path when nothing is required).  Unproven connections
+ * take at most half of all, and are closed first when connections run out.  While that half is
+ * taken, a new connection is answered when its first request is granted, else with 503.
  *
  * Memory: kvb_max_http_held_bytes for all bodies and answers, and kvb_http_own_bytes for each
  * connection; above that: 503 with Retry-After.  An answer is counted when it is complete, so each
@@ -49,7 +47,6 @@ struct kvb_http_later;
 
 enum {
     kvb_http_grace_s = 10,
-    kvb_http_unproven_grace_s = 5,
     kvb_http_wait_s = 2, /* for an answer that comes later */
     kvb_http_bytes_a_second = 256 << 10
 };
@@ -64,10 +61,8 @@ enum {
     X(http_refused_denied, COUNTER, "kvb_http_refused_total", "reason=\"denied\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; malformed: a header that is none of HTTP, or above 32 KiB; request: any other 4xx") \
     X(http_refused_malformed, COUNTER, "kvb_http_refused_total", "reason=\"malformed\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; malformed: a header that is none of HTTP, or above 32 KiB; request: any other 4xx") \
     X(http_refused_request, COUNTER, "kvb_http_refused_total", "reason=\"request\"", "HTTP requests refused, by reason; connections, memory: 503 of the server itself; denied: 401 and 403; malformed: a header that is none of HTTP, or above 32 KiB; request: any other 4xx") \
-    X(http_closed_header, COUNTER, "kvb_http_closed_total", "reason=\"header_late\"", "HTTP connections closed on their client, by reason; header_late: idle ones too") \
-    X(http_closed_body, COUNTER, "kvb_http_closed_total", "reason=\"body_late\"", "HTTP connections closed on their client, by reason; header_late: idle ones too") \
-    X(http_closed_answer, COUNTER, "kvb_http_closed_total", "reason=\"answer_late\"", "HTTP connections closed on their client, by reason; header_late: idle ones too") \
-    X(http_closed_crowded, COUNTER, "kvb_http_closed_total", "reason=\"crowded\"", "HTTP connections closed on their client, by reason; header_late: idle ones too")
+    X(http_closed_late, COUNTER, "kvb_http_closed_total", "reason=\"late\"", "HTTP connections closed on their client, by reason; late: idle, or too slow with a header, a body or the reading of an answer") \
+    X(http_closed_crowded, COUNTER, "kvb_http_closed_total", "reason=\"crowded\"", "HTTP connections closed on their client, by reason; late: idle, or too slow with a header, a body or the reading of an answer")
 /* clang-format on */
 
 struct kvb_http_request {

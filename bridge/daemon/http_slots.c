@@ -234,27 +234,19 @@ static bool
 is_slot_late(const struct kvb_http_slots *slots, const struct kvb_http_slot *slot, uint64_t now_ns)
 {
     const uint64_t earned_ns = slot->moved_bytes * (KVB_NS_PER_S / slots->options.bytes_a_second);
-    const bool is_hurried =
-        !slot->is_proven && slot->phase == KVB_HTTP_HEADER && slots->options.unproven_grace_ns > 0;
-    const uint64_t grace_ns =
-        is_hurried ? slots->options.unproven_grace_ns : slots->options.grace_ns;
 
-    return now_ns - slot->since_ns >= grace_ns + earned_ns;
+    return now_ns - slot->since_ns >= slots->options.grace_ns + earned_ns;
 }
 
 bool kvb_http_slots_next_late(
     struct kvb_http_slots *slots, uint64_t now_ns, struct kvb_http_victim *out_victim)
 {
-    static const enum kvb_http_end why[] = { [KVB_HTTP_HEADER] = KVB_HTTP_END_HEADER_LATE,
-                                             [KVB_HTTP_BODY] = KVB_HTTP_END_BODY_LATE,
-                                             [KVB_HTTP_ANSWER] = KVB_HTTP_END_ANSWER_LATE };
-
     for (size_t i = 0; i < slots->slot_count; i++) {
         struct kvb_http_slot *slot = &slots->slots[i];
         const bool waits = slot->phase == KVB_HTTP_HEADER || slot->phase == KVB_HTTP_BODY ||
                            slot->phase == KVB_HTTP_ANSWER;
         if (waits && is_slot_late(slots, slot, now_ns)) {
-            *out_victim = choose_victim(slot, why[slot->phase]);
+            *out_victim = choose_victim(slot, KVB_HTTP_END_LATE);
             return true;
         }
     }

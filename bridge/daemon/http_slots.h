@@ -26,8 +26,8 @@
  * one's client if that has one.
  *
  * A connection is unproven until the caller has granted one of its requests.  Unproven connections
- * are closed first.  They have their own limit and their own grace period.  When this limit is
- * reached, a new connection is extra until one of its requests is granted.
+ * are closed first.  They have their own limit.  When it is reached, a new connection is extra
+ * until one of its requests is granted.
  *
  * Pure: no socket, no clock.  Threads: the caller locks.
  * Memory: a slot is 80 bytes. */
@@ -43,9 +43,7 @@ enum kvb_http_phase {
 
 /* Why a connection is closed. */
 enum kvb_http_end {
-    KVB_HTTP_END_HEADER_LATE,
-    KVB_HTTP_END_BODY_LATE,
-    KVB_HTTP_END_ANSWER_LATE,
+    KVB_HTTP_END_LATE,
     KVB_HTTP_END_CROWDED /* closed to make room for a new connection */
 };
 
@@ -58,8 +56,7 @@ struct kvb_http_slots_options {
     size_t max_client_bytes;
     size_t own_bytes; /* the first bytes of each connection, not counted */
     uint64_t grace_ns;
-    uint64_t unproven_grace_ns; /* for the header; 0: grace_ns */
-    uint64_t young_ns;          /* younger connections are not closed for new ones, unless extra */
+    uint64_t young_ns; /* younger connections are not closed for new ones, unless extra */
     uint64_t bytes_a_second;
     void *owner; /* the caller's; copied to each slot */
 };

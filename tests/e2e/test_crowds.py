@@ -96,7 +96,7 @@ def test_slow_headers_keep_nobody_out(served):
             assert_health(served)
             answered += served.http("POST", "/query", QUERY)[0] == 200
         assert answered > 0
-        wait_for("the others are hung up on", lambda: closed(served, "header_late") > 200, 15)
+        wait_for("the others are hung up on", lambda: closed(served, "late") > 200, 15)
         assert closed(served, "crowded") > 0
     finally:
         crowd.leave()

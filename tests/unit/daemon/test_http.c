@@ -549,7 +549,7 @@ static void a_header_sent_too_slowly_is_disconnected(void **state)
     }
     (void)!recv(fd, answer, sizeof answer, 0);
     close(fd);
-    assert_int_equal(closed_count(&room, count_http_closed_header), 1);
+    assert_int_equal(closed_count(&room, count_http_closed_late), 1);
     assert_int_equal(atomic_load(&room.calls), 0);
     kvb_http_stop(room.http);
 }
@@ -563,7 +563,7 @@ static void a_body_that_stops_is_disconnected(void **state)
     start_as(&room, (struct kvb_http_options){ .handler = echo, .grace_ms = short_ms });
     ask(&room, "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 900\r\n\r\nhalf", answer);
     assert_string_equal(answer, "");
-    assert_int_equal(closed_count(&room, count_http_closed_body), 1);
+    assert_int_equal(closed_count(&room, count_http_closed_late), 1);
     kvb_http_stop(room.http);
 }
 
@@ -583,11 +583,11 @@ static void a_client_that_reads_too_slowly_is_disconnected(void **state)
     start_as(&room, (struct kvb_http_options){ .handler = large, .grace_ms = short_ms });
     const int fd = dial(&room);
     send_text(fd, get_and_stay, sizeof get_and_stay - 1);
-    for (int i = 0; i < patience_ms && closed_count(&room, count_http_closed_answer) == 0; i++) {
+    for (int i = 0; i < patience_ms && closed_count(&room, count_http_closed_late) == 0; i++) {
         assert_int_equal(recv(fd, &byte, 1, 0), 1);
         (void)poll(NULL, 0, 10);
     }
-    assert_int_equal(closed_count(&room, count_http_closed_answer), 1);
+    assert_int_equal(closed_count(&room, count_http_closed_late), 1);
     assert_true(wait_until(is_nothing_held, &room, patience_ms));
     close(fd);
     kvb_http_stop(room.http);

@@ -251,25 +251,6 @@ static void a_proven_client_gets_no_larger_share(void **state)
     kvb_http_slots_done(&slots);
 }
 
-static void an_unproven_header_has_its_own_deadline(void **state)
-{
-    struct kvb_http_slots slots;
-
-    (void)state;
-    init(&slots);
-    slots.options.unproven_grace_ns = 3 * second;
-    struct kvb_http_slot *one = open_one(&slots, 1, 1, start_ns);
-    struct kvb_http_slot *two = open_one(&slots, 2, 2, start_ns);
-    two->is_proven = true;
-    assert_false(is_anyone_late(&slots, start_ns + 3 * second - 1));
-    kvb_http_slots_enter(one, KVB_HTTP_ANSWER, start_ns); /* only the deadline of the header */
-    assert_false(is_anyone_late(&slots, start_ns + 3 * second));
-    kvb_http_slots_enter(one, KVB_HTTP_HEADER, start_ns);
-    assert_true(next_late(&slots, start_ns + 3 * second, 1, KVB_HTTP_END_HEADER_LATE));
-    assert_false(is_anyone_late(&slots, start_ns + 10 * second - 1));
-    kvb_http_slots_done(&slots);
-}
-
 static void without_a_free_slot_no_connection_is_accepted(void **state)
 {
     struct kvb_http_slots slots;
@@ -300,7 +281,7 @@ static void a_header_sent_in_small_pieces_gets_no_more_time(void **state)
     init(&slots);
     (void)open_one(&slots, 1, 7, start_ns);
     assert_false(is_anyone_late(&slots, start_ns + 10 * second - 1));
-    assert_true(next_late(&slots, start_ns + 10 * second, 7, KVB_HTTP_END_HEADER_LATE));
+    assert_true(next_late(&slots, start_ns + 10 * second, 7, KVB_HTTP_END_LATE));
     assert_false(is_anyone_late(&slots, start_ns + 99 * second)); /* once */
     kvb_http_slots_done(&slots);
 }
@@ -323,7 +304,7 @@ static void transferred_bytes_extend_the_deadline(void **state)
     assert_false(is_anyone_late(&slots, start_ns + 110 * second - 1));
     slot->moved_bytes = 1000;
     assert_false(is_anyone_late(&slots, start_ns + 111 * second - 1));
-    assert_true(next_late(&slots, start_ns + 111 * second, 7, KVB_HTTP_END_ANSWER_LATE));
+    assert_true(next_late(&slots, start_ns + 111 * second, 7, KVB_HTTP_END_LATE));
     kvb_http_slots_enter(slot, KVB_HTTP_HEADER, start_ns + 112 * second);
     assert_int_equal(slot->phase, KVB_HTTP_CLOSING);
     kvb_http_slots_done(&slots);
@@ -338,7 +319,7 @@ static void a_body_that_stops_is_late(void **state)
     struct kvb_http_slot *slot = open_one(&slots, 1, 7, start_ns);
     kvb_http_slots_enter(slot, KVB_HTTP_BODY, start_ns);
     slot->moved_bytes = 2000;
-    assert_true(next_late(&slots, start_ns + 12 * second, 7, KVB_HTTP_END_BODY_LATE));
+    assert_true(next_late(&slots, start_ns + 12 * second, 7, KVB_HTTP_END_LATE));
     kvb_http_slots_done(&slots);
 }
 
@@ -412,7 +393,6 @@ int main(void)
         cmocka_unit_test(unproven_connections_have_a_share_and_make_room_themselves),
         cmocka_unit_test(a_proven_connection_takes_no_slot_of_the_unproven),
         cmocka_unit_test(a_proven_client_gets_no_larger_share),
-        cmocka_unit_test(an_unproven_header_has_its_own_deadline),
         cmocka_unit_test(without_a_free_slot_no_connection_is_accepted),
         cmocka_unit_test(a_header_sent_in_small_pieces_gets_no_more_time),
         cmocka_unit_test(transferred_bytes_extend_the_deadline),
