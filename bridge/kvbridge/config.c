@@ -796,6 +796,14 @@ static void claim_endpoint(
         kvb_conf_error(claims->conf, worker_key_path(key, at, claim.key), "%s", detail.text);
         return;
     }
+    if (may_bind && worker->bind && kvb_endpoint_is_host_name(&claim.range.base)) {
+        kvb_conf_warning(
+            claims->conf, worker_key_path(key, at, claim.key),
+            "with bind = true, %.*s must lead to an address of this host, else nothing can "
+            "connect: "
+            "write that address, a network interface, or *",
+            (int)claim.range.base.place.len, (const char *)claim.range.base.place.data);
+    }
     add_claim(claims, &claim);
 }
 

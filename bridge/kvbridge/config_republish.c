@@ -68,18 +68,6 @@ void kvb_worker_republish_topic(
         out_topic, kvb_event_topic_bytes, "kv@%s:%u@%s", host, endpoint.port, worker->model);
 }
 
-/* libzmq listens at an address or a network interface, and looks no name up, not even localhost. */
-static bool is_host_name(const struct kvb_endpoint *endpoint)
-{
-    const kvb_span host = endpoint->place;
-    char text[kvb_endpoint_bytes];
-    struct in_addr address;
-
-    (void)snprintf(text, sizeof text, "%.*s", (int)host.len, (const char *)host.data);
-    return endpoint->scheme == KVB_ENDPOINT_TCP && text[0] != '[' && !is_everywhere(host) &&
-           inet_pton(AF_INET, text, &address) != 1 && if_nametoindex(text) == 0;
-}
-
 /* An interface that this host lacks may come later, or be one of the host where the bridge runs. */
 static void report_host_name(struct kvb_conf *conf, const char *key, const struct kvb_endpoint *at)
 {
@@ -110,7 +98,7 @@ static void check_listener(struct kvb_conf *conf, const char *key, const char *t
     }
     if (endpoint.scheme == KVB_ENDPOINT_INPROC) {
         kvb_conf_error(conf, key, "inproc:// reaches no other process: use tcp:// or ipc://");
-    } else if (is_host_name(&endpoint)) {
+    } else if (kvb_endpoint_is_host_name(&endpoint)) {
         report_host_name(conf, key, &endpoint);
     } else if (!is_private(&endpoint)) {
         kvb_conf_warning(

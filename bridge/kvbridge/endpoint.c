@@ -3,6 +3,8 @@
 #include "core/hash.h"
 #include "core/own.h"
 
+#include <arpa/inet.h>
+#include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -194,6 +196,17 @@ static bool is_every_host(kvb_span host)
         }
     }
     return false;
+}
+
+bool kvb_endpoint_is_host_name(const struct kvb_endpoint *endpoint)
+{
+    const kvb_span host = endpoint->place;
+    char text[kvb_endpoint_bytes];
+    struct in_addr address;
+
+    (void)snprintf(text, sizeof text, "%.*s", (int)host.len, (const char *)host.data);
+    return endpoint->scheme == KVB_ENDPOINT_TCP && text[0] != '[' && !is_every_host(host) &&
+           inet_pton(AF_INET, text, &address) != 1 && if_nametoindex(text) == 0;
 }
 
 kvb_span kvb_endpoint_host_of_url(const char *url)

@@ -34,6 +34,10 @@ kvb_endpoint_parse(const char *text, struct kvb_endpoint *out_endpoint, struct k
  * False for an invalid endpoint. */
 bool kvb_endpoint_is_of_this_host(const char *text);
 
+/* True for a host that libzmq cannot listen at, because it looks no name up, not even localhost: it
+ * is neither an address, nor *, nor a network interface that this host has now. */
+bool kvb_endpoint_is_host_name(const struct kvb_endpoint *endpoint);
+
 /* The host of "http://host:8000/path"; borrowed; empty for an invalid URL. */
 kvb_span kvb_endpoint_host_of_url(const char *url);
 bool kvb_endpoint_is_this_host(kvb_span host);

@@ -298,8 +298,8 @@ void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank
     end_run(bridge, rank);
 }
 
-/* Sets the reason in /state why the engine's host name cannot be resolved, or why a handshake
- * failed; why "" removes it. */
+/* Sets the reason in /state why the engine's host name cannot be resolved, or why the bridge cannot
+ * connect or listen; why "" removes it. */
 static void show_link_trouble(struct bridge_rank *rank, const char *why)
 {
     struct rank_trouble *trouble = &rank->trouble;
@@ -333,7 +333,7 @@ static void renew_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
     if (status == KVB_BAD_INPUT) {
         kvb_metric_add(&bridge->shown.metrics, kvb_bridge_addresses_refused, 1);
     }
-    show_link_trouble(rank, status == KVB_NOT_FOUND || status == KVB_BAD_INPUT ? reason : "");
+    show_link_trouble(rank, status == KVB_OK ? "" : reason);
     if (status == KVB_AGAIN || !kvb_log_backoff_due(&rank->renewal_log, now_ns)) {
         return;
     }

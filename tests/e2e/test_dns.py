@@ -177,6 +177,15 @@ def test_a_name_that_is_made_known_later_is_found(scene, names):
     assert names.asked["engine.fleet"] <= 12
 
 
+def test_a_name_of_another_host_is_no_place_to_listen_at(scene, names):
+    names.names = {"there.fleet": (3600, ["10.9.9.9"])}
+    row = f'id = 7L; model = "m"; block_size = 16; events = "tcp://there.fleet:{programs.free_port()}"; bind = true;'
+    bridge = scene.bridge(row, prefix=names.prefix)
+    wait_for("the state says why", lambda: "cannot listen at tcp://10.9.9.9:" in stream(bridge).get("why", ""))
+    assert "Cannot assign requested address" in stream(bridge)["why"]
+    wait_for("the log says it", lambda: "cannot listen at tcp://10.9.9.9:" in bridge.text())
+
+
 def test_a_bridge_listens_at_a_name(scene, names):
     names.names = {"here.fleet": (3600, ["127.0.0.1"])}
     port = programs.free_port()

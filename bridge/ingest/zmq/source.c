@@ -67,9 +67,10 @@ struct kvb_source {
     void *monitor;
     void *dealer; /* NULL while no replay runs */
     bool is_bound;
-    bool is_up;             /* of a connecting SUB */
-    bool is_drained;        /* a receive from the SUB has just found nothing */
-    bool is_loss_new;       /* the next retry follows a loss, not a failed attempt */
+    struct kvb_detail open_why; /* why it cannot listen; "": nothing is known */
+    bool is_up;                 /* of a connecting SUB */
+    bool is_drained;            /* a receive from the SUB has just found nothing */
+    bool is_loss_new;           /* the next retry follows a loss, not a failed attempt */
     bool is_lost;           /* the SUB has served a connection: it is replaced before the next */
     struct kvb_peers peers; /* of a bound SUB */
     struct renewal renewal; /* of a connecting SUB */
@@ -129,8 +130,16 @@ static kvb_status open_event_sub(struct kvb_source *source)
     KVB_TRY(open_monitor(source));
     KVB_TRY(kvb_poller_add_socket(source->poller, source->owner, kvb_ready_live, source->sub));
     KVB_TRY(kvb_poller_add_socket(source->poller, source->owner, kvb_ready_live, source->monitor));
+    source->open_why.text[0] = '\0';
     const int failed =
         source->is_bound ? zmq_bind(source->sub, address) : zmq_connect(source->sub, address);
+    if (failed && source->is_bound) {
+        kvb_detail_set(
+            &source->open_why,
+            "cannot listen at %.200s: %s; with bind = true, events has to be an address or a "
+            "network interface of this host, or *",
+            address, zmq_strerror(errno));
+    }
     return failed ? KVB_BAD_CONFIG : KVB_OK;
 }
 
@@ -559,7 +568,7 @@ static const char *reason_of(const struct kvb_source *source)
     const struct renewal *renewal = &source->renewal;
 
     if (!source->sub) {
-        return "its sockets could not be opened";
+        return source->open_why.text[0] ? source->open_why.text : "its sockets could not be opened";
     }
     if (renewal->retry == RETRY_NOT_OWED) {
         return "no handshake and no new attempt for 30 s";
@@ -590,6 +599,7 @@ kvb_status kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const ch
     bool has_moved = false;
     const kvb_status status = follow_name(source, now_ns, &has_moved);
 
+    *out_reason = source->sub ? "" : source->open_why.text;
     if (status == KVB_NOT_FOUND || status == KVB_BAD_INPUT) {
         *out_reason = source->events.why.text;
         return status;

@@ -103,11 +103,11 @@ bool kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_
  * reconnects.  Renewals are 1 s apart at first, doubled each time up to 30 s, until a connection
  * has lasted a minute.  A bound SUB needs no renewal, because the engine connects again.
  *
- * Call it a few times a second, after kvb_source_read_monitor().  *out_reason is valid except with
- * KVB_AGAIN; it is borrowed until the source is closed.
+ * Call it a few times a second, after kvb_source_read_monitor().  *out_reason is borrowed until the
+ * next call.
  *
  * KVB_OK         opened again; *out_reason says why
- * KVB_AGAIN      nothing to do or to report
+ * KVB_AGAIN      nothing to do; *out_reason is "", or why a bound SUB cannot listen
  * KVB_NOT_FOUND  the host cannot be resolved; a later call tries again
  * KVB_BAD_INPUT  none of its addresses is allowed; a later call tries again
  * others         the SUB could not be opened; a later call tries again */

@@ -638,6 +638,45 @@ static void an_endpoint_that_nothing_can_connect_to_is_refused(void **state)
     kvb_bridge_config_done(&config);
 }
 
+/* The bridge looks a name up before it listens; which address that is, --check cannot know. */
+static void a_name_to_listen_at_is_a_warning(void **state)
+{
+    static const struct {
+        const char *keys;
+        bool is_warned;
+    } rows[] = {
+        { "events = \"tcp://myhost:5557\"; bind = true;", true },
+        { "events = \"tcp://localhost:5557\"; bind = true;", true },
+        { "events = \"tcp://myhost:5557\";", false },
+        { "events = \"tcp://*:5557\"; bind = true;", false },
+        { "events = \"tcp://lo:5557\"; bind = true;", false }, /* an interface */
+        { "events = \"tcp://127.0.0.1:5557\"; bind = true;", false },
+        { "events = \"tcp://[::1]:5557\"; bind = true;", false },
+        { "events = \"ipc:///run/kv\"; bind = true;", false },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        struct config_file file;
+        struct kvb_bridge_config config = { 0 };
+        struct kvb_conf_errors errors = { 0 };
+        char text[600];
+        (void)snprintf(
+            text, sizeof text,
+            PUBLISH "workers = (\n{ id = 1; model = \"m\"; block_size = 16; %s });", rows[i].keys);
+        config_file_write(&file, text, strlen(text));
+        assert_ok(kvb_bridge_config_read(file.path, &config, &errors));
+        config_file_remove(&file);
+        assert_int_equal(errors.count, 0);
+        assert_int_equal(errors.warning_count, rows[i].is_warned);
+        if (rows[i].is_warned) {
+            assert_non_null(strstr(
+                errors.warnings[0].text, "3: warning: workers[0].events: with bind = true, "));
+        }
+        kvb_bridge_config_done(&config);
+    }
+}
+
 static void port_ranges_of_different_workers_must_not_overlap(void **state)
 {
     (void)state;
@@ -853,6 +892,7 @@ int main(void)
         cmocka_unit_test(ids_need_one_unique_id_for_each_rank),
         cmocka_unit_test(port_ranges_of_one_worker_must_not_overlap),
         cmocka_unit_test(an_endpoint_that_nothing_can_connect_to_is_refused),
+        cmocka_unit_test(a_name_to_listen_at_is_a_warning),
         cmocka_unit_test(port_ranges_of_different_workers_must_not_overlap),
         cmocka_unit_test(adjacent_ranges_and_one_load_port_for_all_ranks_are_accepted),
         cmocka_unit_test(ranks_that_an_endpoint_cannot_express_are_errors),
