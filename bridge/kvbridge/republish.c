@@ -57,7 +57,6 @@ static kvb_status open_tree(const struct kvb_bridge *bridge, struct bridge_rank 
     const struct kvb_worker_config *settings = &rank->settings;
     struct kvb_block_tree_options options = {
         .block_size = settings->block_size,
-        .tiers = 1U << KVB_TIER_DEVICE,
         .max_blocks = bridge->config->limits.max_stream_blocks,
         .lora_name = { (const uint8_t *)settings->lora, strlen(settings->lora) },
     };

@@ -13,7 +13,7 @@ enum { block_size = 2, max_blocks = 64, max_held = 256, names = 32 };
 
 struct known {
     uint64_t hash;
-    unsigned tiers;
+    bool is_here;
 };
 
 struct reader {
@@ -30,22 +30,22 @@ static void check(bool holds)
 
 /* A tree shows at most max_blocks blocks at a time, so the place of a removed block is used again.
  */
-static unsigned *tiers_of(struct reader *reader, uint64_t hash)
+static bool *place_of(struct reader *reader, uint64_t hash)
 {
     size_t free_place = reader->count;
 
     for (size_t i = 0; i < reader->count; i++) {
         if (reader->held[i].hash == hash) {
-            return &reader->held[i].tiers;
+            return &reader->held[i].is_here;
         }
-        if (reader->held[i].tiers == 0) {
+        if (!reader->held[i].is_here) {
             free_place = i;
         }
     }
     check(free_place < max_held);
     reader->count += free_place == reader->count;
     reader->held[free_place] = (struct known){ .hash = hash };
-    return &reader->held[free_place].tiers;
+    return &reader->held[free_place].is_here;
 }
 
 static void read_hash(
@@ -54,10 +54,11 @@ static void read_hash(
 {
     const bool is_stored = event->kind == KVB_EVENT_STORED;
 
-    check(!is_stored || !has_parent || *tiers_of(reader, parent) != 0);
-    unsigned *tiers = tiers_of(reader, hash);
-    check((*tiers >> event->tier & 1) == !is_stored);
-    *tiers ^= 1U << event->tier;
+    check(event->tier == KVB_TIER_DEVICE);
+    check(!is_stored || !has_parent || *place_of(reader, parent));
+    bool *is_here = place_of(reader, hash);
+    check(*is_here != is_stored);
+    *is_here = is_stored;
 }
 
 static void read_events(struct reader *reader, const struct kvb_event_batch *batch)
@@ -76,21 +77,21 @@ static void read_events(struct reader *reader, const struct kvb_event_batch *bat
     }
 }
 
-static size_t count_entries(const struct reader *reader)
+static size_t count_held(const struct reader *reader)
 {
-    size_t entries = 0;
+    size_t held = 0;
 
     for (size_t i = 0; i < reader->count; i++) {
-        entries += (unsigned)__builtin_popcount(reader->held[i].tiers);
+        held += reader->held[i].is_here;
     }
-    return entries;
+    return held;
 }
 
 static struct kvb_block_tree *new_tree(void)
 {
-    const struct kvb_block_tree_options options = {
-        .block_size = block_size, .tiers = 7, .max_blocks = max_blocks, .hash_key = 3
-    };
+    const struct kvb_block_tree_options options = { .block_size = block_size,
+                                                    .max_blocks = max_blocks,
+                                                    .hash_key = 3 };
     struct kvb_block_tree *tree = NULL;
 
     check(kvb_block_tree_new(&options, &tree) == KVB_OK);
@@ -122,7 +123,7 @@ static void take_changes(struct kvb_block_tree *tree, struct reader *reader)
         read_events(reader, &batch);
     }
     kvb_event_batch_done(&batch);
-    check(count_entries(reader) == kvb_block_tree_count(tree)->entries);
+    check(count_held(reader) == kvb_block_tree_count(tree)->shown);
 }
 
 static void take_snapshot(struct kvb_block_tree *tree)
@@ -138,7 +139,7 @@ static void take_snapshot(struct kvb_block_tree *tree)
     kvb_block_tree_walk_end(tree);
     read_events(&reader, &batch);
     kvb_event_batch_done(&batch);
-    check(count_entries(&reader) == kvb_block_tree_count(tree)->entries);
+    check(count_held(&reader) == kvb_block_tree_count(tree)->shown);
 }
 
 static void save_and_load(const struct kvb_block_tree *tree)

@@ -23,10 +23,11 @@ struct tree_node {
     uint32_t next_changed;
     uint16_t lora; /* 0: the base model */
     uint8_t content;
-    uint8_t held, shown; /* bit t: in tier t */
-    bool is_changed;     /* in the list of changes */
-    bool has_place;      /* among the children of its parent, or among the roots */
-    bool is_detached;    /* its hash belongs to another node now; it is in no table */
+    uint8_t held; /* bit t: in tier t */
+    bool is_shown;
+    bool is_changed;  /* in the list of changes */
+    bool has_place;   /* among the children of its parent, or among the roots */
+    bool is_detached; /* its hash belongs to another node now; it is in no table */
     bool is_used;
 };
 
@@ -42,7 +43,6 @@ struct tree_lora {
 struct kvb_block_tree {
     struct kvb_hash_key hash_key;
     uint32_t block_size;
-    unsigned tiers;
     size_t max_blocks;
     uint8_t *default_lora; /* owned */
     size_t default_lora_len;
@@ -57,8 +57,8 @@ struct kvb_block_tree {
     uint32_t first_root; /* of those with a content and no parent */
 
     uint32_t first_changed, last_changed; /* first in, first out */
-    uint32_t passing; /* the children from here on are looked at, too: their parent is shown in
-                         other tiers now */
+    uint32_t passing; /* the children from here on are looked at, too: their parent was shown or
+                         removed */
     bool is_cleared;  /* readers have not been sent the Cleared yet */
     bool is_hidden;
 
@@ -85,7 +85,6 @@ static void reset_tree(struct kvb_block_tree *tree)
     tree->walk_at = KVB_NO_ID;
     tree->counts.held = 0;
     tree->counts.shown = 0;
-    tree->counts.entries = 0;
     tree->counts.nodes = 0;
 }
 
@@ -124,7 +123,6 @@ kvb_block_tree_new(const struct kvb_block_tree_options *options, struct kvb_bloc
     tree->default_lora_len = options->lora_name.len;
     tree->hash_key = kvb_hash_key_of(options->hash_key);
     tree->block_size = options->block_size;
-    tree->tiers = options->tiers;
     tree->max_blocks = options->max_blocks;
     reset_tree(tree);
     *out_tree = tree;
@@ -416,14 +414,19 @@ static void drop_node(struct kvb_block_tree *tree, uint32_t id)
 
 /* ---- What the mirror says ---- */
 
+static bool is_on_device(const struct tree_node *node)
+{
+    return node->held >> KVB_TIER_DEVICE & 1;
+}
+
 static void set_held(struct kvb_block_tree *tree, uint32_t id, unsigned tiers)
 {
     struct tree_node *node = &tree->nodes[id];
 
-    tree->counts.held -= (node->held & tree->tiers) != 0;
+    tree->counts.held -= is_on_device(node);
     tree->counts.contents += !node->held && tiers && node->content == content_showable;
     node->held = (uint8_t)tiers;
-    tree->counts.held += (node->held & tree->tiers) != 0;
+    tree->counts.held += is_on_device(node);
     queue_node(tree, id);
 }
 
@@ -571,7 +574,7 @@ static void store_content(
         return;
     }
     const struct tree_node *node = &tree->nodes[id];
-    if (node->shown || (node->content != content_unknown && node->first_child != KVB_NO_ID)) {
+    if (node->is_shown || (node->content != content_unknown && node->first_child != KVB_NO_ID)) {
         id = replace_node(tree, id);
     }
     if (id != KVB_NO_ID) {
@@ -699,15 +702,15 @@ static void add_shown_hash(struct kvb_event_batch *out, kvb_engine_hash hash)
     out->events[out->event_count - 1].hash_count++;
 }
 
-/* True when the last event is a Stored of the same tier that ends with the parent of this block. */
+/* True when the last event is a Stored that ends with the parent of this block. */
 static bool continues_shown_event(
     const struct kvb_block_tree *tree, const struct kvb_event_batch *out,
-    const struct tree_node *node, enum kvb_tier tier)
+    const struct tree_node *node)
 {
     const struct kvb_engine_event *last = last_shown_event(out);
 
-    if (!last || last->kind != KVB_EVENT_STORED || last->tier != tier ||
-        node->parent == KVB_NO_ID || last->hash_count >= kvb_max_shown_event_blocks) {
+    if (!last || last->kind != KVB_EVENT_STORED || node->parent == KVB_NO_ID ||
+        last->hash_count >= kvb_max_shown_event_blocks) {
         return false;
     }
     const struct tree_node *parent = &tree->nodes[node->parent];
@@ -716,13 +719,12 @@ static bool continues_shown_event(
 }
 
 static kvb_status begin_shown_event(
-    const struct kvb_block_tree *tree, const struct tree_node *node, enum kvb_tier tier,
-    struct kvb_event_batch *out)
+    const struct kvb_block_tree *tree, const struct tree_node *node, struct kvb_event_batch *out)
 {
     const bool has_parent = node->parent != KVB_NO_ID;
     struct kvb_engine_event event = {
         .kind = KVB_EVENT_STORED,
-        .tier = tier,
+        .tier = KVB_TIER_DEVICE,
         .has_group = true,
         .has_parent = has_parent,
         .parent = { has_parent ? tree->nodes[node->parent].hash.value : 0 },
@@ -737,15 +739,15 @@ static kvb_status begin_shown_event(
     return add_shown_event(out, &event);
 }
 
-static kvb_status write_shown_stored(
-    const struct kvb_block_tree *tree, uint32_t id, enum kvb_tier tier, struct kvb_event_batch *out)
+static kvb_status
+write_shown_stored(const struct kvb_block_tree *tree, uint32_t id, struct kvb_event_batch *out)
 {
     const struct tree_node *node = &tree->nodes[id];
 
     KVB_TRY(kvb_event_batch_reserve_hashes(out, 1));
     KVB_TRY(kvb_event_batch_reserve_tokens(out, tree->block_size));
-    if (!continues_shown_event(tree, out, node, tier)) {
-        KVB_TRY(begin_shown_event(tree, node, tier, out));
+    if (!continues_shown_event(tree, out, node)) {
+        KVB_TRY(begin_shown_event(tree, node, out));
     }
     memcpy(
         out->tokens + out->token_count, tokens_of_node(tree, id),
@@ -756,16 +758,15 @@ static kvb_status write_shown_stored(
     return KVB_OK;
 }
 
-static kvb_status
-write_shown_removed(const struct tree_node *node, enum kvb_tier tier, struct kvb_event_batch *out)
+static kvb_status write_shown_removed(const struct tree_node *node, struct kvb_event_batch *out)
 {
     const struct kvb_engine_event *last = last_shown_event(out);
 
     KVB_TRY(kvb_event_batch_reserve_hashes(out, 1));
-    if (!last || last->kind != KVB_EVENT_REMOVED || last->tier != tier ||
+    if (!last || last->kind != KVB_EVENT_REMOVED ||
         last->hash_count >= kvb_max_shown_event_blocks) {
         const struct kvb_engine_event event = { .kind = KVB_EVENT_REMOVED,
-                                                .tier = tier,
+                                                .tier = KVB_TIER_DEVICE,
                                                 .has_group = true,
                                                 .hash_at = (uint32_t)out->hash_count };
         KVB_TRY(add_shown_event(out, &event));
@@ -789,54 +790,29 @@ void kvb_block_tree_hide(struct kvb_block_tree *tree, bool is_hidden)
     }
 }
 
-/* The tiers in which children may be shown if their parent is shown in these tiers. */
-static unsigned tiers_below(unsigned shown)
+static bool is_wanted(const struct kvb_block_tree *tree, const struct tree_node *node)
 {
-    return shown ? ~((shown & -shown) - 1U) : 0;
+    return node->content == content_showable && !tree->is_hidden && is_on_device(node) &&
+           (node->parent == KVB_NO_ID || tree->nodes[node->parent].is_shown);
 }
 
-static unsigned wanted_tiers(const struct kvb_block_tree *tree, const struct tree_node *node)
-{
-    const unsigned allowed =
-        node->parent == KVB_NO_ID ? ~0U : tiers_below(tree->nodes[node->parent].shown);
-
-    return node->content == content_showable && !tree->is_hidden
-               ? node->held & tree->tiers & allowed
-               : 0;
-}
-
-static void set_shown(struct kvb_block_tree *tree, struct tree_node *node, unsigned shown)
-{
-    tree->counts.shown -= node->shown != 0;
-    tree->counts.entries -= (unsigned)__builtin_popcount(node->shown);
-    node->shown = (uint8_t)shown;
-    tree->counts.shown += node->shown != 0;
-    tree->counts.entries += (unsigned)__builtin_popcount(node->shown);
-}
-
-/* Stored comes before Removed, so that readers always know a block that moves between tiers. */
 static kvb_status
 write_difference(struct kvb_block_tree *tree, uint32_t id, struct kvb_event_batch *out)
 {
     struct tree_node *node = &tree->nodes[id];
-    const unsigned shown = node->shown;
-    const unsigned wanted = wanted_tiers(tree, node);
+    const bool shows = is_wanted(tree, node);
 
-    set_shown(tree, node, wanted);
-    if (tiers_below(shown) != tiers_below(wanted)) {
-        tree->passing = node->first_child;
+    if (shows == node->is_shown) {
+        return KVB_OK;
     }
-    for (unsigned tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        if ((wanted & ~shown) >> tier & 1) {
-            KVB_TRY(write_shown_stored(tree, id, (enum kvb_tier)tier, out));
-        }
+    node->is_shown = shows;
+    tree->passing = node->first_child;
+    if (!shows) {
+        tree->counts.shown--;
+        return write_shown_removed(node, out);
     }
-    for (unsigned tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        if ((shown & ~wanted) >> tier & 1) {
-            KVB_TRY(write_shown_removed(node, (enum kvb_tier)tier, out));
-        }
-    }
-    return KVB_OK;
+    tree->counts.shown++;
+    return write_shown_stored(tree, id, out);
 }
 
 static kvb_status take_change(struct kvb_block_tree *tree, struct kvb_event_batch *out)
@@ -850,13 +826,13 @@ static kvb_status take_change(struct kvb_block_tree *tree, struct kvb_event_batc
     }
     node->is_changed = false;
     const kvb_status status = write_difference(tree, id, out);
-    if (!node->held && !node->shown && node->first_child == KVB_NO_ID) {
+    if (!node->held && !node->is_shown && node->first_child == KVB_NO_ID) {
         drop_node(tree, id);
     }
     return status;
 }
 
-/* Queues the next child of a block whose tiers have changed for readers. */
+/* Queues the next child of a block that was shown or removed. */
 static void queue_next_child(struct kvb_block_tree *tree)
 {
     const uint32_t child = tree->passing;
@@ -898,32 +874,25 @@ kvb_status kvb_block_tree_take_changes(
 static kvb_status write_run(
     const struct kvb_block_tree *tree, uint32_t first, uint32_t end, struct kvb_event_batch *out)
 {
-    for (unsigned tier = 0; tier < KVB_TIER_COUNT; tier++) {
-        for (uint32_t id = first; id != end; id = tree->nodes[id].first_child) {
-            if (tree->nodes[id].shown >> tier & 1) {
-                KVB_TRY(write_shown_stored(tree, id, (enum kvb_tier)tier, out));
-            }
-        }
+    for (uint32_t id = first; id != end; id = tree->nodes[id].first_child) {
+        KVB_TRY(write_shown_stored(tree, id, out));
     }
     return KVB_OK;
 }
 
-/* Finds the end of the run that begins at `first`; *out_end is the node after it. */
+/* Finds the end of the run that begins at `first`, of max_blocks at most; *out_end is the node
+ * after it. */
 static void measure_run(
-    const struct kvb_block_tree *tree, uint32_t first, size_t max_blocks, size_t max_looks,
-    size_t *out_looks, uint32_t *out_end)
+    const struct kvb_block_tree *tree, uint32_t first, size_t max_blocks, size_t *out_blocks,
+    uint32_t *out_end)
 {
-    size_t blocks = 0;
-    size_t looks = 0;
     uint32_t id = first;
 
+    *out_blocks = 0;
     do {
-        blocks += (unsigned)__builtin_popcount(tree->nodes[id].shown);
-        looks++;
+        ++*out_blocks;
         id = tree->nodes[id].first_child;
-    } while (id != KVB_NO_ID && tree->nodes[id].shown && looks < max_looks &&
-             blocks + (unsigned)__builtin_popcount(tree->nodes[id].shown) <= max_blocks);
-    *out_looks = looks;
+    } while (id != KVB_NO_ID && tree->nodes[id].is_shown && *out_blocks < max_blocks);
     *out_end = id;
 }
 
@@ -945,11 +914,11 @@ static kvb_status show_run(
     uint32_t end = KVB_NO_ID;
 
     *out_looks = 1;
-    if (!tree->nodes[first].shown) {
+    if (!tree->nodes[first].is_shown) {
         tree->walk_at = skip_subtree(tree, first);
         return KVB_OK;
     }
-    measure_run(tree, first, max_blocks, max_looks, out_looks, &end);
+    measure_run(tree, first, max_blocks < max_looks ? max_blocks : max_looks, out_looks, &end);
     KVB_TRY(write_run(tree, first, end, out));
     tree->walk_at =
         end != KVB_NO_ID ? end : skip_subtree(tree, last_of_run(tree, first, *out_looks));

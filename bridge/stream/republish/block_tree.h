@@ -17,17 +17,16 @@
  * One node per engine hash:
  *
  *     root - a - b - c        held:  tiers in which the mirror has the block
- *             \- d            shown: tiers in which readers have the block, by the events so far
+ *             \- d            shown: readers have the block, by the events so far
  *
  * Readers hash tokens themselves and skip a block whose parent they do not know.  So a block is
  * shown only if its tokens are known and its parent is shown:
  *
- *     wanted = held, of the published tiers
- *              if the content can be shown, and the block has no parent or
- *              the parent is shown in this tier or in a nearer one
+ *     wanted = held on the device, the content can be shown, and the block has no parent or
+ *              the parent is shown
  *
  * Each call for changes makes `shown` equal to `wanted` for some more nodes, parents first, and
- * writes the difference as events: each block enters a tier once and leaves it once.  A block is
+ * writes the difference as events: each block is stored once and removed once.  A block is
  * removed together with its parent, and is stored again when the parent is.  So readers that
  * followed the changes have exactly what a snapshot contains.
  *
@@ -47,7 +46,6 @@ enum { kvb_max_shown_loras = 1024, kvb_max_shown_event_blocks = 1 << 16 };
 
 struct kvb_block_tree_options {
     uint32_t block_size; /* tokens; blocks of another size are left out */
-    unsigned tiers;      /* bit t: tier t is published */
     size_t max_blocks;   /* nodes: blocks, and ancestors that are not held */
     uint64_t hash_key;   /* of the table; random */
     kvb_span lora_name;  /* where the events name none; copied */
@@ -68,7 +66,8 @@ void kvb_block_tree_store(
     struct kvb_block_tree *tree, const struct kvb_event_batch *batch,
     const struct kvb_engine_event *event, uint32_t i);
 
-/* The block is now held in these tiers (a bit each). */
+/* The block is now held in these tiers (a bit each); of the others than the device its tokens are
+ * kept, for its return. */
 void kvb_block_tree_hold(struct kvb_block_tree *tree, kvb_engine_hash engine, unsigned tiers);
 
 /* Nothing is held.  The next changes begin with a Cleared. */
@@ -109,18 +108,16 @@ kvb_status kvb_block_tree_take_changes(
 void kvb_block_tree_walk_begin(struct kvb_block_tree *tree);
 void kvb_block_tree_walk_end(struct kvb_block_tree *tree);
 
-/* Appends the next blocks, max_blocks at most (a block in two tiers counts twice; one node is
- * always taken), looking at max_looks nodes at most.  *out_is_done: there are no more.
- * KVB_CLOSED     the tree was cleared since the beginning, or a hash has other content now
- * KVB_TOO_LARGE, KVB_NO_MEMORY of out */
+/* Appends the next blocks, max_blocks at most (one node is always taken), looking at max_looks
+ * nodes at most.  *out_is_done: there are no more. KVB_CLOSED     the tree was cleared since the
+ * beginning, or a hash has other content now KVB_TOO_LARGE, KVB_NO_MEMORY of out */
 kvb_status kvb_block_tree_walk(
     struct kvb_block_tree *tree, size_t max_blocks, size_t max_looks, struct kvb_event_batch *out,
     bool *out_is_done);
 
 struct kvb_block_tree_counts {
-    uint64_t held;    /* blocks in a published tier; the first five are gauges */
-    uint64_t shown;   /* of them, those that readers have */
-    uint64_t entries; /* the same; a block in two tiers counts twice */
+    uint64_t held;  /* blocks on the device; the first four are gauges */
+    uint64_t shown; /* of them, those that readers have */
     uint64_t nodes;
     uint64_t bytes;         /* memory of nodes and tokens */
     bool has_signed_hashes; /* the engine's hashes came as signed numbers */

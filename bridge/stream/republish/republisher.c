@@ -422,8 +422,8 @@ static void give_up_building(struct kvb_republisher *republisher, uint64_t now_n
  * cannot have so many. */
 static size_t fitting_quota(const struct kvb_republisher *republisher, uint64_t room)
 {
-    const uint64_t entries = kvb_block_tree_count(republisher->options.tree)->entries;
-    const uint64_t least = (entries + room - 1) / room;
+    const uint64_t blocks = kvb_block_tree_count(republisher->options.tree)->shown;
+    const uint64_t least = (blocks + room - 1) / room;
     const uint64_t max = kvb_max_batch_tokens / republisher->options.block_size;
 
     return least > max ? 0 : least > republisher->quota ? (size_t)least : republisher->quota;

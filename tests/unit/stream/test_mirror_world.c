@@ -157,9 +157,9 @@ static void begin(struct model *model, unsigned seed, bool is_counted)
     for (size_t i = 0; i < prompts; i++) {
         make_prompt(model, i);
     }
-    const struct kvb_block_tree_options options = {
-        .block_size = 1, .tiers = 1, .max_blocks = max_blocks, .hash_key = seed
-    };
+    const struct kvb_block_tree_options options = { .block_size = 1,
+                                                    .max_blocks = max_blocks,
+                                                    .hash_key = seed };
     assert_int_equal(kvb_block_tree_new(&options, &model->tree), KVB_OK);
     kvb_mirror_set_tree(model->scene.mirror, model->tree);
 }

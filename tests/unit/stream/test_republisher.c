@@ -127,9 +127,9 @@ static const kvb_span reader_identity = { identity, sizeof identity };
 
 static void open_tree(struct world *world)
 {
-    const struct kvb_block_tree_options options = {
-        .block_size = block_size, .tiers = 1, .max_blocks = max_names, .hash_key = 5
-    };
+    const struct kvb_block_tree_options options = { .block_size = block_size,
+                                                    .max_blocks = max_names,
+                                                    .hash_key = 5 };
 
     assert_ok(kvb_block_tree_new(&options, &world->tree));
     kvb_block_tree_clear(
