@@ -225,7 +225,7 @@ def test_tokens_survive_a_restart_though_the_engine_has_forgotten_them(scene, tm
     world.store(1, parent=names[-1])
     world.remove(list(world.truth)[-1])
     world.wait(*some)
-    assert world.bridge.metric("kvb_republish_blocks_left_out") == 0
+    programs.wait_for("nothing is left out", lambda: world.bridge.metric("kvb_republish_blocks_left_out") == 0)
 
 
 def test_a_restored_list_is_not_shown_before_its_engine_has_proven_it(scene, tmp_path):
