@@ -57,6 +57,7 @@ enum {
     /* a query */
     kvb_max_register_bytes = 1 << 14,      /* body of a worker's registration */
     kvb_max_event_sources_bytes = 4 << 20, /* an engine's list of its event sockets */
+    kvb_max_model_list_bytes = 1 << 20,    /* an engine's list of its models and adapters */
     kvb_max_query_body_bytes = 16 << 20,
     kvb_max_query_tokens = 1 << 21,
     kvb_max_indexer_bytes = 8 << 20,        /* one request over gRPC: a million hashes */

@@ -293,11 +293,11 @@ bool kvb_query_kind_has_prompt(const struct kvb_query_kind *kind);
 
 /* A request and its answer. */
 struct kvb_query_call {
-    const struct kvb_query *query; /* borrowed, like payload; only for kinds with a prompt */
-    kvb_status read;               /* result of decoding the query */
-    struct kvb_detail detail;      /* why it could not be read, or answered */
-    kvb_span payload;              /* for a query without a prompt */
-    struct kvb_buf *out;           /* borrowed; the answer, or {"error":...}, is appended */
+    struct kvb_query *query;  /* borrowed, like payload; only for kinds with a prompt */
+    kvb_status read;          /* result of decoding the query */
+    struct kvb_detail detail; /* why it could not be read, or answered */
+    kvb_span payload;         /* for a query without a prompt */
+    struct kvb_buf *out;      /* borrowed; the answer, or {"error":...}, is appended */
     size_t max_bytes; /* limit of one message; set when it is answered; the next field too */
     size_t max_rows;
     bool has_decision; /* out: a route was chosen */

@@ -1,5 +1,6 @@
 #include "core/clock.h"
 #include "core/limits.h"
+#include "kvaggregator/answers/selection.h"
 #include "kvaggregator/inside.h"
 #include "wire/query/text.h"
 
@@ -54,7 +55,8 @@ static void consider_engine(struct choice *choice, const char *url, unsigned ran
 
 /* All engines of one model make the same tokens of a text.  The search begins at another follower
  * for each query, so that all of them are asked in turn, and ends with the second fresh one. */
-static struct choice choose_engines(struct kvb_aggregator *aggregator, const char *model)
+static struct choice
+choose_engines(struct kvb_aggregator *aggregator, const struct kvb_query *query, const char *model)
 {
     const struct kvb_query_context *ctx = &aggregator->ctx;
     const size_t limit = kvb_followers_limit(ctx->followers);
@@ -64,7 +66,8 @@ static struct choice choose_engines(struct kvb_aggregator *aggregator, const cha
     for (size_t i = 0; i < limit; i++) {
         const struct kvb_follower *follower = kvb_followers_at(ctx->followers, (begin + i) % limit);
         const unsigned rank = follower ? rank_of_engine(follower) : worst_rank + 1;
-        if (rank <= worst_rank && strcmp(kvb_query_context_model(ctx, follower), model) == 0) {
+        if (rank <= worst_rank && strcmp(kvb_query_context_model(ctx, follower), model) == 0 &&
+            kvb_selection_serves(query, follower)) {
             consider_engine(&choice, follower->heartbeat.facts.tokenize, rank);
         }
         if (choice.urls[kvb_tokenize_urls - 1] &&
@@ -106,11 +109,12 @@ enum kvb_tokenize_outcome kvb_aggregator_request_tokens(
     if (aggregator->texts_waiting >= kvb_max_tokenize_requests) {
         return KVB_TOKENIZE_BUSY;
     }
-    const struct choice choice = choose_engines(aggregator, model);
+    const struct choice choice = choose_engines(aggregator, query, model);
     if (!choice.urls[0]) {
         return KVB_TOKENIZE_NO_ENGINE;
     }
-    const enum kvb_tokenize_outcome outcome = fill_order(&choice, model, query, order);
+    const char *name = query->served_name[0] != '\0' ? query->served_name : model;
+    const enum kvb_tokenize_outcome outcome = fill_order(&choice, name, query, order);
     if (outcome != KVB_TOKENIZE_OK) {
         return outcome;
     }

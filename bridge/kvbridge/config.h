@@ -244,8 +244,13 @@ const struct kvb_conf_table *kvb_worker_config_keys(void);
 /* The published worker id of the rank with index `at`, 0 .. ranks - 1. */
 uint64_t kvb_worker_id_of_rank(const struct kvb_worker_config *worker, uint32_t at);
 
-/* How many load sources the worker has; each needs one connection. */
+/* How many load sources the worker has, and whether its list of models is read elsewhere; each
+ * needs one connection. */
 size_t kvb_worker_load_sources(const struct kvb_worker_config *worker);
+
+/* Where the engine lists the names that it serves: {discover}/v1/models, or the same beside a
+ * metrics page whose path ends in /metrics.  "": not known.  out has kvb_max_page_url_bytes. */
+void kvb_worker_models_url(const struct kvb_worker_config *worker, char *out);
 
 /* {0} is fine. */
 void kvb_bridge_config_done(struct kvb_bridge_config *config);

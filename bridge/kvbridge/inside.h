@@ -97,6 +97,7 @@ struct bridge_rank {
     struct kvb_newest_load load;
     struct kvb_page_watch page_watch; /* what its metrics page says about its cache */
     uint32_t page_block_size;         /* of the newest metrics page; 0: it does not say */
+    struct kvb_served_names names;    /* the engine's own list; {0}: not known */
     struct kvb_load_fallback known;   /* from the configuration */
     struct rank_trouble trouble;      /* what the log has reported about it */
     bool is_busy;                     /* in the queue of ranks with slices left */
@@ -153,6 +154,10 @@ struct bridge_load {
     uint64_t list_until_ns; /* the list has changed: its engine is queried until this time */
     struct kvb_log_limit list_limit;
     uint64_t scrape_key; /* key of its metrics page; 0: none */
+    uint64_t models_key; /* key of its list of models; 0: none */
+    bool were_models_refused;
+    uint32_t names_left_out; /* of its newest list */
+    struct kvb_log_backoff models_log;
     struct bridge_feed feeds[KVB_LOAD_SOURCE_KIND_COUNT];
 };
 
@@ -337,6 +342,9 @@ kvb_status kvb_bridge_make_room(
 
 /* The open files of the bridge that are not sockets of ZMQ: those of HTTP. */
 size_t kvb_bridge_other_files(const struct kvb_bridge_config *config);
+
+/* Makes a heartbeat due in this turn, so that new facts and names are published at once. */
+void kvb_bridge_beat_at_once(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
 /* NULL: there is none. */
 struct bridge_rank *

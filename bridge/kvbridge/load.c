@@ -12,6 +12,9 @@ static const uint64_t list_settles_ns = 30 * KVB_NS_PER_S;
 /* How many periods may pass before a source counts as silent. */
 enum { periods_of_a_life = 3 };
 
+/* Adapters are loaded and unloaded while an engine runs, and seldom. */
+enum { models_period_ms = 5000 };
+
 /* The metric that counts samples of each kind of source. */
 static const enum kvb_bridge_metric samples_of[KVB_LOAD_SOURCE_KIND_COUNT] = {
     [KVB_LOAD_OF_ZMQ] = kvb_bridge_load_samples_zmq,
@@ -487,10 +490,120 @@ static void take_page(
     }
 }
 
+/* ---- Lists of models ---- */
+
+static enum kvb_bridge_metric models_metric(const struct kvb_scrape_result *result)
+{
+    static const enum kvb_bridge_metric metrics[KVB_FETCH_OUTCOME_COUNT] = {
+        [KVB_FETCH_OK] = kvb_bridge_model_lists_ok,
+        [KVB_FETCH_UNREACHABLE] = kvb_bridge_model_lists_unreachable,
+        [KVB_FETCH_LATE] = kvb_bridge_model_lists_unreachable,
+        [KVB_FETCH_CODE] = kvb_bridge_model_lists_code,
+        [KVB_FETCH_TOO_LARGE] = kvb_bridge_model_lists_refused,
+        [KVB_FETCH_STOPPED] = kvb_bridge_model_lists_refused,
+    };
+
+    return result->is_foreign ? kvb_bridge_model_lists_refused : metrics[result->outcome];
+}
+
+static void log_models(
+    struct kvb_bridge *bridge, const struct bridge_load *load, enum kvb_log_level level,
+    const char *what, const char *why)
+{
+    kvb_log_write(
+        bridge->log, level, "bridge", what, "worker",
+        KVB_LOG_U64(kvb_worker_id_of_rank(&load->settings, 0)), "why", why, NULL);
+}
+
+/* An engine that does not answer is said elsewhere, and one without the page is no fault. */
+static bool is_list_refused(const struct kvb_scrape_result *result)
+{
+    enum { not_found = 404 };
+
+    switch (result->outcome) {
+    case KVB_FETCH_OK:
+        return result->is_foreign;
+    case KVB_FETCH_UNREACHABLE:
+    case KVB_FETCH_LATE:
+        return false;
+    case KVB_FETCH_CODE:
+        return result->code != not_found;
+    default:
+        return true;
+    }
+}
+
+/* Says it at once and then at growing intervals, and its end. */
+static void say_models_refused(
+    struct kvb_bridge *bridge, struct bridge_load *load, const struct kvb_scrape_result *result,
+    uint64_t now_ns)
+{
+    if (is_list_refused(result)) {
+        if (kvb_log_backoff_due(&load->models_log, now_ns)) {
+            load->were_models_refused = true;
+            log_models(
+                bridge, load, KVB_LOG_WARNING,
+                "an engine's list of models cannot be read: requests may name only adapters that "
+                "its events have named",
+                result->why.text);
+        }
+    } else if (load->were_models_refused && result->outcome == KVB_FETCH_OK) {
+        load->were_models_refused = false;
+        kvb_log_backoff_end(&load->models_log);
+        log_models(bridge, load, KVB_LOG_INFO, "an engine's list of models is read again", "");
+    }
+}
+
+static void say_names_left_out(
+    struct kvb_bridge *bridge, struct bridge_load *load, const struct kvb_served_names *names)
+{
+    if (names->left_out != load->names_left_out && names->left_out > 0) {
+        struct kvb_detail why;
+        kvb_detail_set(
+            &why, "%u names are left out: at most %d, in %d bytes", names->left_out,
+            kvb_max_served_names, kvb_served_names_bytes);
+        log_models(
+            bridge, load, KVB_LOG_WARNING,
+            "an engine serves more names than a heartbeat carries: requests for the others are not "
+            "found, unless events have named them",
+            why.text);
+    }
+    load->names_left_out = names->left_out;
+}
+
+static void set_names(
+    struct kvb_bridge *bridge, const struct bridge_load *load, const struct kvb_served_names *names)
+{
+    const struct kvb_worker_config *worker = &load->settings;
+
+    for (uint32_t at = 0; at < worker->ranks; at++) {
+        struct bridge_rank *rank = load_rank(bridge, load, worker->first_rank + at);
+        if (rank && !kvb_served_names_are_same(&rank->names, names)) {
+            rank->names = *names;
+            kvb_bridge_beat_at_once(bridge, rank);
+        }
+    }
+}
+
+/* An engine that does not answer keeps its names: it may be busy, and one that is gone is DOWN. */
+static void take_models(
+    struct kvb_bridge *bridge, struct bridge_load *load, const struct kvb_scrape_result *result,
+    uint64_t now_ns)
+{
+    const bool has_answered = result->outcome == KVB_FETCH_OK || result->code > 0;
+
+    kvb_bridge_count(&bridge->shown, models_metric(result), 1);
+    say_models_refused(bridge, load, result, now_ns);
+    if (has_answered) {
+        say_names_left_out(bridge, load, &result->names);
+        set_names(bridge, load, &result->names);
+    }
+}
+
 static struct bridge_load *load_of_key(struct bridge_membership *membership, uint64_t key)
 {
     for (size_t i = 0; i < membership->load_count; i++) {
-        if (membership->loads[i]->scrape_key == key) {
+        if (membership->loads[i]->scrape_key == key || membership->loads[i]->models_key == key) {
             return membership->loads[i];
         }
     }
@@ -506,7 +619,9 @@ void kvb_bridge_take_pages(struct kvb_bridge *bridge, uint64_t now_ns)
     }
     while (kvb_scraper_take(bridge->ingest.scraper, &result) == KVB_OK) {
         struct bridge_load *load = load_of_key(&bridge->membership, result->key);
-        if (load) {
+        if (load && load->models_key == result->key) {
+            take_models(bridge, load, result, now_ns);
+        } else if (load) {
             take_page(bridge, load, result, now_ns);
         }
         free(result);
@@ -543,27 +658,45 @@ static kvb_status start_scraper(struct bridge_ingest *ingest)
     return KVB_OK;
 }
 
-/* Starts the scrape thread with the first page. */
-static kvb_status
-open_page(struct bridge_ingest *ingest, struct bridge_load *load, struct kvb_detail *detail)
+/* Starts the scrape thread with the first page.  Without a URL *out_key stays 0. */
+static kvb_status open_page(
+    struct bridge_ingest *ingest, struct kvb_scrape_target target, uint64_t *out_key,
+    struct kvb_detail *detail)
 {
-    const struct kvb_worker_config *settings = &load->settings;
-    const struct kvb_scrape_target target = { .key = ++ingest->scrape_keys,
-                                              .url = settings->load.prometheus,
-                                              .period_ms = settings->load.scrape_ms,
-                                              .timeout_ms = kvb_scrape_timeout_ms,
-                                              .block_size = settings->block_size,
-                                              .model = settings->model };
-
-    if (settings->load.prometheus[0] == '\0') {
+    if (target.url[0] == '\0') {
         return KVB_OK;
     }
     if (!ingest->scraper) {
         KVB_TRY(start_scraper(ingest));
     }
+    target.key = ++ingest->scrape_keys;
     KVB_TRY(kvb_scraper_add(ingest->scraper, &target, detail));
-    load->scrape_key = target.key;
+    *out_key = target.key;
     return KVB_OK;
+}
+
+static kvb_status
+open_pages(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail *detail)
+{
+    const struct kvb_worker_config *settings = &load->settings;
+    char models_url[kvb_max_page_url_bytes];
+    const struct kvb_scrape_target metrics = { .page = KVB_SCRAPE_METRICS,
+                                               .url = settings->load.prometheus,
+                                               .period_ms = settings->load.scrape_ms,
+                                               .timeout_ms = kvb_scrape_timeout_ms,
+                                               .block_size = settings->block_size,
+                                               .model = settings->model };
+    const struct kvb_scrape_target models = { .page = KVB_SCRAPE_MODELS,
+                                              .url = models_url,
+                                              .key_file = settings->discover_token_file,
+                                              .refuses_metadata = settings->discover[0] != '\0',
+                                              .period_ms = models_period_ms,
+                                              .timeout_ms = kvb_scrape_timeout_ms,
+                                              .model = settings->model };
+
+    kvb_worker_models_url(settings, models_url);
+    KVB_TRY(open_page(&bridge->ingest, metrics, &load->scrape_key, detail));
+    return open_page(&bridge->ingest, models, &load->models_key, detail);
 }
 
 static void open_feeds(struct kvb_bridge *bridge, struct bridge_load *load)
@@ -594,6 +727,9 @@ static void drop_load(struct bridge_ingest *ingest, struct bridge_load *load)
         0) { /* without memory the page is still read, and its results are dropped */
         (void)kvb_scraper_remove(ingest->scraper, load->scrape_key);
     }
+    if (load->models_key != 0) {
+        (void)kvb_scraper_remove(ingest->scraper, load->models_key);
+    }
     if (load->owner != 0) { /* 0 would be the number of a rank */
         ingest->owners[load->owner] = NULL;
     }
@@ -613,7 +749,7 @@ fill_load(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail
     KVB_TRY(open_load_socket(&bridge->ingest, settings->load.zmq, load->owner, &load->zmq, detail));
     KVB_TRY(open_load_socket(
         &bridge->ingest, settings->load.coordinator, load->owner, &load->coordinator, detail));
-    return open_page(&bridge->ingest, load, detail);
+    return open_pages(bridge, load, detail);
 }
 
 kvb_status kvb_bridge_open_load(

@@ -444,15 +444,6 @@ static kvb_status keep_drains(struct bridge_membership *membership, struct bridg
     return KVB_OK;
 }
 
-/* Makes a heartbeat due in this turn, so that the new facts are published at once. */
-static void beat_at_once(struct kvb_bridge *bridge, struct bridge_rank *rank)
-{
-    rank->served.advertiser.is_beat_due = true;
-    rank->beat_json.sent_ns = 0; /* the JSON heartbeat too */
-    kvb_serve_wake(&bridge->ingest.server, &rank->served);
-    bridge->ingest.server.agenda.is_round_wanted = true;
-}
-
 /* Probes an engine at once when its container has restarted: its connection may not show the
  * restart. */
 static void
@@ -463,7 +454,7 @@ set_facts(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_
     }
     rank->settings.facts = *facts;
     kvb_bridge_note_speculation(rank);
-    beat_at_once(bridge, rank);
+    kvb_bridge_beat_at_once(bridge, rank);
 }
 
 /* In the order of list_ranks(). */
@@ -569,7 +560,7 @@ static kvb_status mark_draining(struct kvb_bridge *bridge, struct bridge_command
         struct bridge_rank *rank = bridge->membership.ranks[i];
         if (is_rank_wanted(&command->wish, rank)) {
             rank->is_draining = command->wish.kind == KVB_BRIDGE_DRAIN;
-            beat_at_once(bridge, rank);
+            kvb_bridge_beat_at_once(bridge, rank);
             command->answer.marked++;
         }
     }

@@ -173,6 +173,14 @@ kvb_status kvb_bridge_make_room(
     return kvb_zmq_raise_limits(&size, detail);
 }
 
+void kvb_bridge_beat_at_once(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    rank->served.advertiser.is_beat_due = true;
+    rank->beat_json.sent_ns = 0; /* the JSON heartbeat too */
+    kvb_serve_wake(&bridge->ingest.server, &rank->served);
+    bridge->ingest.server.agenda.is_round_wanted = true;
+}
+
 struct bridge_rank *
 kvb_bridge_find_rank(const struct kvb_bridge *bridge, uint64_t worker_id, uint32_t dp_rank)
 {

@@ -58,9 +58,28 @@ static kvb_status publish_beat(
     return KVB_OK;
 }
 
+/* The engine's own list says what it serves now; where it is not known or was cut, the adapters
+ * that events have named count too. */
+static void put_names(const struct bridge_rank *rank, struct kvb_served_names *names)
+{
+    const struct kvb_served_names of_events = *names;
+    struct kvb_served_name one;
+
+    *names = rank->names;
+    if (kvb_served_names_are_all(names)) {
+        return;
+    }
+    names->left_out += of_events.left_out;
+    for (size_t at = 0; kvb_served_names_next(&of_events, &at, &one);) {
+        (void)kvb_served_names_add(/* it counts those that it has no room for */
+                                   names, one.kind, kvb_span_of(one.name));
+    }
+}
+
 static void sign_beat(
     const struct kvb_bridge *bridge, const struct bridge_rank *rank, struct kvb_heartbeat *beat)
 {
+    put_names(rank, &beat->names);
     beat->facts = rank->settings.facts;
     beat->facts.is_draining |= rank->is_draining;
     beat->period_ms = bridge->config->publish.heartbeat_ms;

@@ -304,6 +304,10 @@ static void add_rank(uint64_t *totals, const struct bridge_rank *rank, enum kvb_
     if (rank->republish) {
         add_republish(totals, rank);
     }
+    totals[kvb_bridge_served_names_left_out] +=
+        rank->names.left_out + (kvb_served_names_are_all(&rank->names)
+                                    ? 0
+                                    : kvb_stream_adapters(rank->served.stream)->left_out);
     totals[kvb_bridge_blocks_held] += rank_blocks(rank);
     totals[kvb_bridge_streams_quarantined] += kvb_turn_is_quarantined(&rank->served.turn);
 }
@@ -341,6 +345,8 @@ void kvb_bridge_show_totals(struct kvb_bridge *bridge, const struct bridge_total
     kvb_metric_set(metrics, kvb_bridge_republish_left_out, totals[kvb_bridge_republish_left_out]);
     kvb_metric_set(metrics, kvb_bridge_republish_deaf, totals[kvb_bridge_republish_deaf]);
     kvb_metric_set(metrics, kvb_bridge_blocks_held, totals[kvb_bridge_blocks_held]);
+    kvb_metric_set(
+        metrics, kvb_bridge_served_names_left_out, totals[kvb_bridge_served_names_left_out]);
     kvb_metric_set(metrics, kvb_bridge_streams_quarantined, totals[kvb_bridge_streams_quarantined]);
 }
 

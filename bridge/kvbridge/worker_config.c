@@ -2,6 +2,7 @@
 #include "kvbridge/config.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 /* Values that are derived from the keys of one worker. */
@@ -63,6 +64,28 @@ uint64_t kvb_worker_id_of_rank(const struct kvb_worker_config *worker, uint32_t 
 
 size_t kvb_worker_load_sources(const struct kvb_worker_config *worker)
 {
-    return (worker->load.zmq[0] != '\0') + (worker->load.prometheus[0] != '\0') +
-           (worker->load.coordinator[0] != '\0');
+    const bool has_page = worker->load.prometheus[0] != '\0' || worker->discover[0] != '\0';
+
+    return (worker->load.zmq[0] != '\0') + has_page + (worker->load.coordinator[0] != '\0');
+}
+
+void kvb_worker_models_url(const struct kvb_worker_config *worker, char *out)
+{
+    static const char page[] = "/metrics";
+    const bool is_discovered = worker->discover[0] != '\0';
+    const char *url = is_discovered ? worker->discover : worker->load.prometheus;
+    size_t len = strlen(url);
+
+    if (is_discovered) {
+        len -= len > 0 && url[len - 1] == '/';
+    } else {
+        const bool is_beside =
+            len >= sizeof page - 1 && strcmp(url + len - (sizeof page - 1), page) == 0;
+        len = is_beside ? len - (sizeof page - 1) : 0;
+    }
+    const int written =
+        snprintf(out, kvb_max_page_url_bytes, len > 0 ? "%.*s/v1/models" : "", (int)len, url);
+    if (written >= kvb_max_page_url_bytes) {
+        out[0] = '\0';
+    }
 }

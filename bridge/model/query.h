@@ -57,6 +57,9 @@ struct kvb_query {
     bool has_dp_rank;
     uint64_t dp_rank; /* the query covers only this rank of each worker */
     char model[kvb_model_bytes + 1];
+    /* Another name by which the query asked for `model`, as kvb_query_context_find_model() found
+     * it: only workers that serve it are meant.  "" = none. */
+    char served_name[kvb_model_bytes + 1];
     char lora_name[kvb_model_bytes + 1];  /* "" = base model */
     char cache_salt[kvb_model_bytes + 1]; /* "" = none */
     /* The next two belong to a request that is to be routed, or that was routed. */

@@ -2,6 +2,7 @@
 
 #include "core/hash.h"
 #include "core/ref.h"
+#include "model/served_names.h"
 #include "model/tier.h"
 #include "model/worker_facts.h"
 
@@ -204,4 +205,5 @@ struct kvb_heartbeat {
      * of the device tier; NONE: nothing is wrong with the tier alone. */
     enum kvb_stream_reason tier_reasons[KVB_TIER_COUNT];
     struct kvb_worker_facts facts; /* of the worker */
+    struct kvb_served_names names; /* by which requests may ask for the model */
 };

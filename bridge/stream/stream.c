@@ -514,6 +514,7 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
     };
 
     memcpy(beat.model, stream->options.model, sizeof beat.model);
+    beat.names = *kvb_mirror_adapters(stream->mirror);
     memcpy(beat.shapes, counts->shapes, sizeof beat.shapes);
     beat.block_size = main_shape(stream).block_size;
     beat.lookahead = main_shape(stream).lookahead;
@@ -531,6 +532,11 @@ void kvb_stream_heartbeat(const struct kvb_stream *stream, struct kvb_heartbeat 
 const struct kvb_stream_counters *kvb_stream_count(const struct kvb_stream *stream)
 {
     return &stream->counters;
+}
+
+const struct kvb_served_names *kvb_stream_adapters(const struct kvb_stream *stream)
+{
+    return kvb_mirror_adapters(stream->mirror);
 }
 
 const struct kvb_mirror_counts *kvb_stream_mirror_count(const struct kvb_stream *stream)

@@ -280,6 +280,7 @@ struct kvb_stream_counters {
 
 /* Borrowed; valid until the stream is freed. */
 const struct kvb_stream_counters *kvb_stream_count(const struct kvb_stream *stream);
+const struct kvb_served_names *kvb_stream_adapters(const struct kvb_stream *stream);
 const struct kvb_mirror_counts *kvb_stream_mirror_count(const struct kvb_stream *stream);
 
 /* A sentence about why the stream is UNVERIFIED for this reason; NULL: the reason says it all. */

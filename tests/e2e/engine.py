@@ -294,3 +294,13 @@ class LoadFeed:
     def close(self):
         self.pub.close()
         self.context.term()
+
+
+def model_list(root, names, adapters=()):
+    """The body of /v1/models as vLLM 0.33 writes it: the names of the base model, then its adapters."""
+    cards = [(name, root, None) for name in names] + [(name, f"/loras/{name}", names[0]) for name in adapters]
+    return {"object": "list", "data": [
+        {"id": name, "object": "model", "created": 1767225600, "owned_by": "vllm", "root": where, "parent": parent,
+         "max_model_len": 4096 if parent is None else None,
+         "permission": [{"id": "modelperm-1", "object": "model_permission", "allow_sampling": True, "group": None}]}
+        for name, where, parent in cards]}

@@ -2,8 +2,11 @@
 
 #include "core/clock.h"
 #include "ingest/http/scraper.h"
+#include "model/stream.h"
+#include "wire/engine/model_list.h"
 #include "wire/load/engine_page.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,8 +14,9 @@ enum { max_targets = 8, max_results = 16, fake_pages_fd = 1000 };
 
 struct target {
     uint64_t key;                 /* 0: free */
-    struct kvb_engine_page *page; /* owned */
+    struct kvb_engine_page *page; /* owned; NULL: a list of models */
     struct kvb_engine_page_counts seen;
+    char model[kvb_model_bytes + 1];
 };
 
 struct kvb_scraper {
@@ -55,6 +59,23 @@ read_fake_page(struct target *target, enum kvb_fetch_outcome outcome, kvb_span t
     return result;
 }
 
+static struct kvb_scrape_result *
+read_fake_list(const struct target *target, enum kvb_fetch_outcome outcome, kvb_span text)
+{
+    struct kvb_scrape_result *result = calloc(1, sizeof *result);
+
+    if (!result) {
+        abort();
+    }
+    result->key = target->key;
+    result->outcome = outcome;
+    result->at_ns = kvb_clock_monotonic_ns();
+    result->is_foreign =
+        outcome == KVB_FETCH_OK &&
+        kvb_model_list_decode(text, target->model, &result->names, &result->why) != KVB_OK;
+    return result;
+}
+
 void fake_pages_deliver(enum kvb_fetch_outcome outcome, kvb_span text)
 {
     for (size_t i = 0; the_scraper && i < max_targets; i++) {
@@ -65,7 +86,9 @@ void fake_pages_deliver(enum kvb_fetch_outcome outcome, kvb_span text)
         if (the_scraper->count == max_results) {
             the_scraper->lost++;
         } else {
-            the_scraper->results[the_scraper->count++] = read_fake_page(target, outcome, text);
+            the_scraper->results[the_scraper->count++] =
+                target->page ? read_fake_page(target, outcome, text)
+                             : read_fake_list(target, outcome, text);
         }
     }
 }
@@ -113,7 +136,10 @@ kvb_status kvb_scraper_add(
     for (size_t i = 0; i < max_targets; i++) {
         struct target *one = &scraper->targets[i];
         if (one->key == 0) {
-            KVB_TRY(kvb_engine_page_new(target->block_size, target->model, &one->page));
+            if (target->page == KVB_SCRAPE_METRICS) {
+                KVB_TRY(kvb_engine_page_new(target->block_size, target->model, &one->page));
+            }
+            (void)snprintf(one->model, sizeof one->model, "%s", target->model);
             one->key = target->key;
             return KVB_OK;
         }

@@ -21,7 +21,8 @@ static bool is_same(const struct kvb_heartbeat *a, const struct kvb_heartbeat *b
            a->has_missing_at_most == b->has_missing_at_most &&
            a->missing_at_most == b->missing_at_most && a->doubtful == b->doubtful &&
            memcmp(a->tiers, b->tiers, sizeof a->tiers) == 0 &&
-           kvb_worker_facts_are_same(&a->facts, &b->facts);
+           kvb_worker_facts_are_same(&a->facts, &b->facts) &&
+           kvb_served_names_are_same(&a->names, &b->names);
 }
 
 /* A role or an address among the labels is also in the field of its own, whoever wrote the message.

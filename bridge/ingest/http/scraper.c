@@ -1,9 +1,13 @@
 #include "ingest/http/scraper.h"
 
+#include "core/buf.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/ring.h"
+#include "core/secret_file.h"
 #include "core/thread.h"
+#include "model/stream.h"
+#include "wire/engine/model_list.h"
 #include "wire/load/engine_page.h"
 
 #include <poll.h>
@@ -15,10 +19,13 @@
 enum {
     max_waiting = 4 * kvb_max_workers,
     idle_ms = 1000,
-    spread = 16 /* the first requests are spread over the period in this many steps */
+    spread = 16, /* the first requests are spread over the period in this many steps */
+    max_key_file_path = 1024,
+    max_key_bytes = 257 /* with the NUL */
 };
 
-/* One engine.  Its page is parsed by `page` as it arrives. */
+/* One page of one engine.  A metrics page is parsed by `page` as it arrives, a list of models when
+ * it is whole. */
 struct target {
     struct target *next;
     struct kvb_scraper *scraper;
@@ -26,10 +33,14 @@ struct target {
     uint64_t period_ns;
     uint64_t next_ns;
     uint32_t timeout_ms;
-    struct kvb_engine_page *page; /* owned */
-    struct kvb_fetch *fetch;      /* under way; or NULL */
+    struct kvb_engine_page *page; /* owned; NULL: a list of models */
+    struct kvb_buf body;          /* owned; of a list of models */
+    bool refuses_metadata;
+    struct kvb_fetch *fetch; /* under way; or NULL */
     struct kvb_engine_page_counts seen;
     char url[kvb_max_page_url_bytes];
+    char key_file[max_key_file_path];
+    char model[kvb_model_bytes + 1];
 };
 
 /* A change by the owner.  target NULL: remove the key; else add the target. */
@@ -54,6 +65,7 @@ static void free_scrape_target(struct target *target)
     if (target) {
         kvb_fetch_cancel(target->fetch);
         kvb_engine_page_free(target->page);
+        kvb_buf_done(&target->body);
         free(target);
     }
 }
@@ -80,8 +92,11 @@ static struct kvb_scrape_result *
 make_result(struct target *target, const struct kvb_load_sample *samples, size_t count)
 {
     struct kvb_scrape_result *result = calloc(1, sizeof *result + count * sizeof *samples);
-    const struct kvb_engine_page_counts now = kvb_engine_page_count(target->page);
+    struct kvb_engine_page_counts now = { 0 };
 
+    if (target->page) {
+        now = kvb_engine_page_count(target->page);
+    }
     if (!result) {
         return NULL;
     }
@@ -115,9 +130,30 @@ say_what_came(const struct kvb_fetch_end *end, kvb_status page, struct kvb_scrap
 
 static kvb_status take_page_bytes(void *context, kvb_span bytes)
 {
-    const struct target *target = context;
+    struct target *target = context;
 
-    return kvb_engine_page_feed(target->page, bytes);
+    return target->page ? kvb_engine_page_feed(target->page, bytes)
+                        : kvb_buf_append(&target->body, bytes.data, bytes.len);
+}
+
+/* The end of a list of models. */
+static void take_list_end(struct target *target, const struct kvb_fetch_end *end)
+{
+    struct kvb_scrape_result *result = make_result(target, NULL, 0);
+
+    if (result) {
+        result->outcome = end->outcome;
+        result->code = end->code;
+        result->why = end->why;
+        result->took_ns = end->took_ns;
+        result->at_ns = kvb_clock_monotonic_ns();
+        if (end->outcome == KVB_FETCH_OK) {
+            result->is_foreign = kvb_model_list_decode(
+                                     kvb_buf_span(&target->body), target->model, &result->names,
+                                     &result->why) != KVB_OK;
+        }
+    }
+    put_result(target->scraper, result);
 }
 
 static void take_end(void *context, const struct kvb_fetch_end *end)
@@ -128,32 +164,61 @@ static void take_end(void *context, const struct kvb_fetch_end *end)
     size_t count = 0;
 
     target->fetch = NULL; /* freed by the fetcher */
+    if (!target->page) {
+        take_list_end(target, end);
+        return;
+    }
     if (end->outcome == KVB_FETCH_OK) {
         status = kvb_engine_page_end(target->page, &samples, &count);
     }
     struct kvb_scrape_result *result = make_result(target, samples, count);
     if (result) {
         say_what_came(end, status, result);
+        result->code = end->code;
         result->took_ns = end->took_ns;
         result->at_ns = kvb_clock_monotonic_ns();
     }
     put_result(target->scraper, result);
 }
 
+/* The file is read for each request, so that a rotated key is used.  False: it has none, which is
+ * the result. */
+static bool read_key(struct target *target, char out_key[max_key_bytes])
+{
+    struct kvb_detail why = { .text = "" };
+
+    if (target->key_file[0] == '\0' ||
+        kvb_secret_file_read_line(
+            target->key_file, KVB_FILE_PRIVATE, out_key, max_key_bytes, &why) == KVB_OK) {
+        return true;
+    }
+    take_end(target, &(struct kvb_fetch_end){ .outcome = KVB_FETCH_CODE, .why = why });
+    return false;
+}
+
 static void start_scrape(struct target *target, uint64_t now_ns)
 {
+    char key[max_key_bytes] = "";
     const struct kvb_fetch_options options = { .url = target->url,
+                                               .token = key,
                                                .timeout_ms = target->timeout_ms,
-                                               .max_bytes = kvb_max_page_bytes,
+                                               .max_bytes = target->page ? kvb_max_page_bytes
+                                                                         : kvb_max_model_list_bytes,
+                                               .refuses_metadata = target->refuses_metadata,
                                                .on_bytes = take_page_bytes,
                                                .on_end = take_end,
                                                .context = target };
 
     target->next_ns = now_ns + target->period_ns;
-    kvb_engine_page_begin(target->page);
-    if (kvb_fetch_start(target->scraper->fetcher, &options, &target->fetch) != KVB_OK) {
+    if (target->page) {
+        kvb_engine_page_begin(target->page);
+    }
+    kvb_buf_reset(&target->body);
+    if (read_key(target, key) &&
+        kvb_fetch_start(target->scraper->fetcher, &options, &target->fetch) != KVB_OK) {
         put_result(target->scraper, NULL); /* out of memory: tried again after a period */
     }
+    explicit_bzero(key, sizeof key);
 }
 
 /* ---- The thread ---- */
@@ -304,7 +369,14 @@ kvb_status kvb_scraper_add(
     added->next_ns =
         kvb_clock_monotonic_ns() + added->period_ns * (scraper->added++ % spread) / spread;
     (void)snprintf(added->url, sizeof added->url, "%s", target->url);
-    if (kvb_engine_page_new(target->block_size, target->model, &added->page) != KVB_OK) {
+    (void)snprintf(/* fits: a path of the configuration */
+                   added->key_file, sizeof added->key_file, "%s",
+                   target->key_file ? target->key_file : "");
+    (void)snprintf(added->model, sizeof added->model, "%s", target->model);
+    added->refuses_metadata = target->refuses_metadata;
+    kvb_buf_init(&added->body, kvb_max_model_list_bytes);
+    if (target->page == KVB_SCRAPE_METRICS &&
+        kvb_engine_page_new(target->block_size, target->model, &added->page) != KVB_OK) {
         free_scrape_target(added);
         return KVB_NO_MEMORY;
     }

@@ -38,8 +38,8 @@
  * one that was searched when the list is empty.  Each row has its own block_size when the workers
  * have several. */
 kvb_status kvb_answer_match(
-    struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
-    struct kvb_buf *out, struct kvb_detail *detail);
+    struct kvb_query_context *ctx, struct kvb_query *query, size_t max_rows, struct kvb_buf *out,
+    struct kvb_detail *detail);
 
 /* POST /query, in the format of Dynamo's stand-alone indexer, in tokens:
  *
@@ -55,8 +55,8 @@ kvb_status kvb_answer_match(
  * load.  "states":{worker:{rank:"PARTIAL(gone)"}} lists states other than EXACT.
  * "workers":{worker:{address, role, ...}} has the published facts of the listed workers. */
 kvb_status kvb_answer_query(
-    struct kvb_query_context *ctx, const struct kvb_query *query, bool with_down,
-    struct kvb_buf *out, struct kvb_detail *detail);
+    struct kvb_query_context *ctx, struct kvb_query *query, bool with_down, struct kvb_buf *out,
+    struct kvb_detail *detail);
 
 /* A route decision, for R.kv-hit-rate, for the books of all aggregators (requests in flight and
  * predicted blocks) and for metrics. */
@@ -87,8 +87,8 @@ struct kvb_route_decision {
  * KVB_NOT_FOUND  no worker of the model has the label, or is a candidate; detail names it
  * KVB_BAD_INPUT  the policy is unknown; detail lists the known ones */
 kvb_status kvb_answer_route(
-    struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
-    struct kvb_buf *out, struct kvb_route_decision *out_decision, struct kvb_detail *detail);
+    struct kvb_query_context *ctx, struct kvb_query *query, size_t max_rows, struct kvb_buf *out,
+    struct kvb_route_decision *out_decision, struct kvb_detail *detail);
 
 /* Enters a decision in the books: requests in flight, and predicted blocks.  is_shared: another
  * aggregator made it. */

@@ -83,7 +83,7 @@ static size_t keep_best_ranks(struct kvb_indexer_match *matches, size_t count)
 }
 
 kvb_status kvb_answer_indexer(
-    struct kvb_query_context *ctx, const struct kvb_query *query, struct kvb_buf *out,
+    struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_buf *out,
     struct kvb_indexer_gaps *out_gaps)
 {
     const struct kvb_listing_options any_order = { .ordered = 1 };

@@ -25,5 +25,5 @@ struct kvb_indexer_gaps {
  * first block, or the model is not known.
  * KVB_TOO_LARGE, KVB_NO_MEMORY: what was appended is to be thrown away */
 kvb_status kvb_answer_indexer(
-    struct kvb_query_context *ctx, const struct kvb_query *query, struct kvb_buf *out,
+    struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_buf *out,
     struct kvb_indexer_gaps *out_gaps);

@@ -283,8 +283,8 @@ static void write_overlap_worker(
 }
 
 kvb_status kvb_answer_match(
-    struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
-    struct kvb_buf *out, struct kvb_detail *detail)
+    struct kvb_query_context *ctx, struct kvb_query *query, size_t max_rows, struct kvb_buf *out,
+    struct kvb_detail *detail)
 {
     const struct kvb_listing_options options = { .ordered = max_rows };
 
@@ -585,8 +585,8 @@ static void write_tier_states(struct kvb_json_writer *json, const struct kvb_que
 }
 
 kvb_status kvb_answer_query(
-    struct kvb_query_context *ctx, const struct kvb_query *query, bool with_down,
-    struct kvb_buf *out, struct kvb_detail *detail)
+    struct kvb_query_context *ctx, struct kvb_query *query, bool with_down, struct kvb_buf *out,
+    struct kvb_detail *detail)
 {
     const struct kvb_listing_options options = { .with_down = with_down, .by_id = true };
 

@@ -484,8 +484,8 @@ static void note_head(struct kvb_query_context *ctx, const struct kvb_query *que
 }
 
 kvb_status kvb_query_context_overlaps(
-    struct kvb_query_context *ctx, const struct kvb_query *query,
-    struct kvb_listing_options options, struct kvb_detail *detail)
+    struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_listing_options options,
+    struct kvb_detail *detail)
 {
     const char *model = NULL;
 

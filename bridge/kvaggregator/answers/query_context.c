@@ -118,7 +118,8 @@ static size_t distance_of(const char *one, const char *other)
     return row[columns];
 }
 
-/* The models that streams have, sorted by their distance from the one that is asked for. */
+/* The models that streams have, and the names that workers serve, sorted by their distance from the
+ * name that is asked for. */
 struct known_models {
     struct known_model {
         const char *name; /* borrowed from a follower */
@@ -153,11 +154,25 @@ static void know_model(struct known_models *known, const char *asked, const char
     known->models[at] = new;
 }
 
+static void know_served_names(
+    struct known_models *known, const char *asked, const struct kvb_served_names *names)
+{
+    struct kvb_served_name one;
+
+    for (size_t at = 0;
+         known->seen < max_compared_models && kvb_served_names_next(names, &at, &one);
+         known->seen++) {
+        know_model(known, asked, one.name);
+    }
+}
+
 /* The first sentence is Dynamo's. */
 static void explain_unknown_model(
     const struct kvb_query_context *ctx, const char *asked, struct kvb_detail *detail)
 {
     struct known_models known = { .count = 0 };
+    static const struct kvb_served_names no_names = { 0 };
+    const struct kvb_served_names *names_before = &no_names;
     const char *before = asked;
     char names[sizeof detail->text] = "";
 
@@ -165,10 +180,17 @@ static void explain_unknown_model(
          i++) {
         const struct kvb_follower *follower = kvb_followers_at(ctx->followers, i);
         const char *name = follower ? kvb_query_context_model(ctx, follower) : "";
-        if (name[0] != '\0' && strcmp(name, before) != 0) {
+        if (name[0] == '\0') {
+            continue;
+        }
+        if (strcmp(name, before) != 0) {
             know_model(&known, asked, name);
             known.seen++;
             before = name;
+        }
+        if (!kvb_served_names_are_same(names_before, &follower->heartbeat.names)) {
+            names_before = &follower->heartbeat.names;
+            know_served_names(&known, asked, names_before);
         }
     }
     for (size_t i = 0; i < known.count; i++) {
@@ -180,8 +202,75 @@ static void explain_unknown_model(
     kvb_detail_set(detail, "no indexer for model=%s routing_group=default%s", asked, names);
 }
 
+/* What workers serve under a name that no model has. */
+struct served_model {
+    const char *model; /* borrowed from a follower; NULL: nothing */
+    enum kvb_served_kind kind;
+};
+
+static const char *const kind_names[KVB_SERVED_KIND_COUNT] = {
+    [KVB_SERVED_NAME] = "a name",
+    [KVB_SERVED_ADAPTER] = "an adapter",
+};
+
+/* KVB_BAD_INPUT: workers of several models serve it, or as different things. */
+static kvb_status find_served_model(
+    const struct kvb_query_context *ctx, const char *asked, struct served_model *out_found,
+    struct kvb_detail *detail)
+{
+    struct served_model found = { .model = NULL };
+
+    for (size_t i = 0; i < kvb_followers_limit(ctx->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(ctx->followers, i);
+        struct served_model here = { .model = NULL };
+        if (!follower || follower->heartbeat.model[0] == '\0' ||
+            !kvb_served_names_find(&follower->heartbeat.names, kvb_span_of(asked), &here.kind)) {
+            continue;
+        }
+        here.model = follower->heartbeat.model;
+        if (found.model && (found.kind != here.kind || strcmp(found.model, here.model) != 0)) {
+            kvb_detail_set(
+                detail,
+                "model: \"%.40s\" is %s of %.40s and %s of %.40s: ask for one of these models, and "
+                "for an adapter by lora_name",
+                asked, kind_names[found.kind], found.model, kind_names[here.kind], here.model);
+            return KVB_BAD_INPUT;
+        }
+        found = here;
+    }
+    *out_found = found;
+    return KVB_OK;
+}
+
+/* Makes a query for a model of one for a name that workers serve.  KVB_NOT_FOUND: nobody does. */
+static kvb_status take_served_name(
+    const struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_detail *detail)
+{
+    struct served_model found;
+
+    KVB_TRY(find_served_model(ctx, query->model, &found, detail));
+    if (!found.model) {
+        explain_unknown_model(ctx, query->model, detail);
+        return KVB_NOT_FOUND;
+    }
+    if (found.kind == KVB_SERVED_ADAPTER && strcmp(query->lora_name, query->model) != 0) {
+        if (query->lora_name[0] != '\0') {
+            kvb_detail_set(
+                detail, "lora_name: \"%.40s\", but model names the adapter \"%.40s\": give one",
+                query->lora_name, query->model);
+            return KVB_BAD_INPUT;
+        }
+        memcpy(query->lora_name, query->model, sizeof query->lora_name);
+        free(query->hashes_ahead); /* they are those of another adapter */
+        query->hashes_ahead = NULL;
+    }
+    memcpy(query->served_name, query->model, sizeof query->served_name);
+    (void)snprintf(query->model, sizeof query->model, "%s", found.model); /* fits */
+    return KVB_OK;
+}
+
 kvb_status kvb_query_context_find_model(
-    const struct kvb_query_context *ctx, const struct kvb_query *query, const char **out_model,
+    const struct kvb_query_context *ctx, struct kvb_query *query, const char **out_model,
     struct kvb_detail *detail)
 {
     bool has_several = false;
@@ -196,8 +285,7 @@ kvb_status kvb_query_context_find_model(
         return KVB_NOT_FOUND;
     }
     if (query->has_model && !is_known_model(ctx, model)) {
-        explain_unknown_model(ctx, model, detail);
-        return KVB_NOT_FOUND;
+        KVB_TRY(take_served_name(ctx, query, detail)); /* query->model, to which model points */
     }
     *out_model = model;
     return KVB_OK;

@@ -165,11 +165,13 @@ kvb_query_context_model(const struct kvb_query_context *ctx, const struct kvb_fo
 uint32_t kvb_query_context_block_size(
     const struct kvb_query_context *ctx, const struct kvb_follower *follower);
 
-/* Finds the model that the query means.
- * KVB_NOT_FOUND  no stream has it; detail has the text of Dynamo's indexer
- * KVB_BAD_INPUT  it names none and there are several: detail names the field */
+/* Finds the model that the query means: the one that it names, or that workers serve under that
+ * name (model/served_names.h).  In the second case it becomes a query for that model: served_name
+ * is the name that it had, and for an adapter lora_name too. KVB_NOT_FOUND  no stream has it;
+ * detail has the text of Dynamo's indexer KVB_BAD_INPUT  it names none and there are several, the
+ * name means several, or lora_name is not the adapter that it names: detail names the field */
 kvb_status kvb_query_context_find_model(
-    const struct kvb_query_context *ctx, const struct kvb_query *query, const char **out_model,
+    const struct kvb_query_context *ctx, struct kvb_query *query, const char **out_model,
     struct kvb_detail *detail);
 
 /* Fills ctx->head and ctx->overlaps: the overlap_count workers, most tokens first, then lowest id,
@@ -177,8 +179,8 @@ kvb_status kvb_query_context_find_model(
  * instance_id says.
  * KVB_NOT_FOUND, KVB_BAD_INPUT  as kvb_query_context_find_model()   KVB_NO_MEMORY */
 kvb_status kvb_query_context_overlaps(
-    struct kvb_query_context *ctx, const struct kvb_query *query,
-    struct kvb_listing_options options, struct kvb_detail *detail);
+    struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_listing_options options,
+    struct kvb_detail *detail);
 
 /* The canonical names of the query's blocks of this shape; borrowed until the next call or query.
  * After kvb_query_context_overlaps() of the same query.  KVB_NO_MEMORY. */

@@ -355,8 +355,8 @@ void kvb_answer_enter_decision(
 }
 
 kvb_status kvb_answer_route(
-    struct kvb_query_context *ctx, const struct kvb_query *query, size_t max_rows,
-    struct kvb_buf *out, struct kvb_route_decision *out_decision, struct kvb_detail *detail)
+    struct kvb_query_context *ctx, struct kvb_query *query, size_t max_rows, struct kvb_buf *out,
+    struct kvb_route_decision *out_decision, struct kvb_detail *detail)
 {
     const struct kvb_listing_options options = { .with_none = true };
     const double draw = kvb_query_context_draw(ctx);

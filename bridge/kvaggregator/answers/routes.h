@@ -30,7 +30,7 @@ struct kvb_http_route;
 
 struct kvb_http_route_context {
     struct kvb_query_context *ctx;     /* NULL: the route needs none */
-    const struct kvb_query *query;     /* the parsed body; borrowed */
+    struct kvb_query *query;           /* the parsed body; borrowed */
     const struct kvb_metrics *metrics; /* borrowed */
     struct kvb_dashboard *dashboard;   /* borrowed */
     const char *not_ready;             /* what /readyz answers with 503; NULL: ready */

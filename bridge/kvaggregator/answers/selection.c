@@ -8,6 +8,7 @@
 enum {
     filter_instance,
     filter_rank,
+    filter_name,
     filter_labels,
     filter_candidates,
     filter_down,
@@ -23,6 +24,15 @@ static bool has_instance(const struct kvb_query *query, const struct kvb_followe
 static bool has_rank(const struct kvb_query *query, const struct kvb_follower *follower)
 {
     return !query->has_dp_rank || query->dp_rank == follower->id.dp_rank;
+}
+
+bool kvb_selection_serves(const struct kvb_query *query, const struct kvb_follower *follower)
+{
+    const struct kvb_served_names *names = &follower->heartbeat.names;
+    enum kvb_served_kind kind = KVB_SERVED_NAME;
+
+    return query->served_name[0] == '\0' || !kvb_served_names_are_all(names) ||
+           kvb_served_names_find(names, kvb_span_of(query->served_name), &kind);
 }
 
 static bool has_labels(const struct kvb_query *query, const struct kvb_follower *follower)
@@ -54,6 +64,7 @@ static const struct filter {
 } filters[filter_count] = {
     [filter_instance] = { has_instance, "not instance_id" },
     [filter_rank] = { has_rank, "of another data_parallel_rank" },
+    [filter_name] = { kvb_selection_serves, "that do not serve the name" },
     [filter_labels] = { has_labels, "without the role or labels" },
     [filter_candidates] = { is_candidate, "not among the candidates" },
     [filter_down] = { is_not_down, "DOWN" },
@@ -62,7 +73,8 @@ static const struct filter {
 
 bool kvb_selection_takes(const struct kvb_query *query, const struct kvb_follower *follower)
 {
-    return has_labels(query, follower) && is_candidate(query, follower);
+    return kvb_selection_serves(query, follower) && has_labels(query, follower) &&
+           is_candidate(query, follower);
 }
 
 /* ---- The policy ---- */
@@ -213,7 +225,7 @@ describe_removed(const size_t counts[filter_count], size_t workers, struct kvb_d
 }
 
 kvb_status kvb_route_explain_none(
-    const struct kvb_query_context *ctx, const struct kvb_query *query, struct kvb_detail *detail)
+    const struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_detail *detail)
 {
     size_t counts[filter_count] = { 0 };
     const char *model = NULL;

@@ -9,8 +9,12 @@
 /* Applies what a request selects (struct kvb_selection): workers and a route policy.  Explains why
  * no worker is left.  Threads: only the thread that owns the query context. */
 
-/* True: the labels and candidates of the query select the worker, which may still be DOWN or
- * draining. */
+/* True: the worker serves the name by which the query asks for its model.  A worker whose list of
+ * names is not known, or not whole, may serve it. */
+bool kvb_selection_serves(const struct kvb_query *query, const struct kvb_follower *follower);
+
+/* True: it does, and the labels and candidates of the query select the worker, which may still be
+ * DOWN or draining. */
 bool kvb_selection_takes(const struct kvb_query *query, const struct kvb_follower *follower);
 
 /* The configured options, with the policy that the query names.  KVB_BAD_INPUT: the policy is
@@ -24,4 +28,4 @@ kvb_status kvb_route_options_for(
  * KVB_NOT_FOUND  no worker of the model has the label, or is among the candidates
  * KVB_AGAIN      such workers exist; detail counts for which reasons they are excluded */
 kvb_status kvb_route_explain_none(
-    const struct kvb_query_context *ctx, const struct kvb_query *query, struct kvb_detail *detail);
+    const struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_detail *detail);

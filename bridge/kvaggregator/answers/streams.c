@@ -67,6 +67,7 @@ static void write_stream(
         kvb_json_write_bool(json, true);
     }
     kvb_worker_facts_json_write(&follower->heartbeat.facts, json);
+    kvb_served_names_json_write(&follower->heartbeat.names, json);
     kvb_json_write_pair_u64(json, "doubtful", follower->heartbeat.doubtful);
     write_follower_missing(json, follower);
     kvb_json_write_pair_u64(json, "last_event_id", follower->last_id);

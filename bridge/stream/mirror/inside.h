@@ -316,6 +316,7 @@ struct kvb_mirror {
     size_t pending_capacity;
 
     struct kvb_mirror_counts counts;
+    struct kvb_served_names adapters; /* that events have named, and the configured one */
     struct kvb_digest_key digest_key;
     struct kvb_digest *digests[KVB_LIST_COUNT]; /* owned; NULL: the list was empty so far */
 };

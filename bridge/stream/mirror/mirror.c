@@ -71,6 +71,10 @@ kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_m
         free(mirror);
         return status;
     }
+    if (mirror->default_lora.len > 0) {
+        (void)kvb_served_names_add(/* a name that no request can have is of no use here */
+                                   &mirror->adapters, KVB_SERVED_ADAPTER, mirror->default_lora);
+    }
     mirror->hash_key = kvb_hash_key_of(options->hash_key);
     mirror->hashes = options->hashes;
     mirror->copies = options->copies;
@@ -204,6 +208,11 @@ uint32_t kvb_mirror_dropped_tiers(const struct kvb_mirror *mirror)
 uint32_t kvb_mirror_unsaid_tiers(const struct kvb_mirror *mirror)
 {
     return mirror->has_extra_keys ? mirror->unsaid_tiers : 0;
+}
+
+const struct kvb_served_names *kvb_mirror_adapters(const struct kvb_mirror *mirror)
+{
+    return &mirror->adapters;
 }
 
 const struct kvb_mirror_counts *kvb_mirror_count(const struct kvb_mirror *mirror)

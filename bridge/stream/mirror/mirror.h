@@ -184,6 +184,10 @@ uint32_t kvb_mirror_chunk_blocks(const struct kvb_mirror *mirror);
  * host is on the device again without an event, and stores on the host are left out too. */
 bool kvb_mirror_has_unannounced(const struct kvb_mirror *mirror);
 
+/* The LoRA adapters that events have named since the mirror was made, and options.lora_name.  An
+ * engine that only numbers its adapters has none here. */
+const struct kvb_served_names *kvb_mirror_adapters(const struct kvb_mirror *mirror);
+
 struct kvb_mirror_counts {
     uint64_t held[KVB_LIST_COUNT]; /* published names in each list; the fields up to `shapes` are
                                       gauges */

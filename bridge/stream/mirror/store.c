@@ -3,13 +3,30 @@
 #include "core/array.h"
 #include "index/block_hash.h"
 
+#include <string.h>
+
 enum { max_ahead = 8 };
+
+/* Keeps the name, by which requests may ask for the adapter.  An adapter that the event only
+ * numbers has a name that was made of the number (wire/engine/fields.c). */
+static void note_adapter(struct kvb_mirror *mirror, kvb_span name)
+{
+    static const char numbered[] = "lora_id:";
+    const size_t len = sizeof numbered - 1;
+
+    if (name.len < len || memcmp(name.data, numbered, len) != 0) {
+        (void)kvb_served_names_add(&mirror->adapters, KVB_SERVED_ADAPTER, name); /* counts it */
+    }
+}
 
 /* The seed from the event's own adapter and salt. */
 static uint64_t seed_of_event(const struct mirror_change *change)
 {
     const kvb_span named = kvb_event_batch_text(change->batch, change->event->lora_name);
 
+    if (named.len > 0) {
+        note_adapter(change->mirror, named);
+    }
     return kvb_block_seed(
         named.len > 0 ? named : change->mirror->default_lora,
         kvb_event_batch_text(change->batch, change->event->salt));

@@ -12,8 +12,8 @@
 #include <string.h>
 
 enum {
-    max_message_bytes = 4096, /* ours have at most 2280 */
-    max_fields = 64,          /* 44 kinds, and up to 16 labels; the rest is for newer versions */
+    max_message_bytes = 4096, /* ours have at most 3400 */
+    max_fields = 64,          /* 46 kinds, and up to 16 labels; the rest is for newer versions */
     digest_words = 2,         /* per tier: low, high */
     rule_words = 4            /* per window: tokens, chunked, size, drop */
 };
@@ -218,6 +218,37 @@ static void fill_facts(
     message->tokenize = facts->tokenize;
 }
 
+/* The columns of the names that the engine serves; its texts are those of the heartbeat. */
+struct name_columns {
+    Kvb__ServedNames message;
+    char *names[kvb_max_served_names];
+    char *adapters[kvb_max_served_names];
+};
+
+static void fill_names(
+    struct kvb_served_names *names, struct name_columns *columns, Kvb__StreamHeartbeat *message)
+{
+    struct kvb_served_name one;
+
+    if (!names->is_listed && names->count == 0 && names->left_out == 0) {
+        return;
+    }
+    kvb__served_names__init(&columns->message);
+    columns->message.names = columns->names;
+    columns->message.adapters = columns->adapters;
+    columns->message.listed = names->is_listed;
+    columns->message.left_out = names->left_out;
+    for (size_t at = 0; kvb_served_names_next(names, &at, &one);) {
+        char *text = names->text + (one.name - names->text); /* writable */
+        if (one.kind == KVB_SERVED_ADAPTER) {
+            columns->adapters[columns->message.n_adapters++] = text;
+        } else {
+            columns->names[columns->message.n_names++] = text;
+        }
+    }
+    message->served_names = &columns->message;
+}
+
 /* Readers of older versions would promise what the engine does not give. */
 static bool is_beyond_older(const struct kvb_heartbeat *heartbeat)
 {
@@ -275,6 +306,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     uint32_t windows[kvb_max_windows * rule_words];
     Kvb__StreamHeartbeat__Format formats[KVB_FORMAT_COUNT];
     char *labels[kvb_max_labels];
+    struct name_columns names;
     Kvb__StreamHeartbeat message;
 
     kvb__stream_heartbeat__init(&message);
@@ -304,6 +336,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     fill_windows(&copy, windows, &message);
     fill_unverified(&copy, &unverified, &message);
     fill_facts(&copy.facts, labels, &message);
+    fill_names(&copy.names, &names, &message);
     message.tiers = columns.tiers;
     message.n_tiers = columns.count;
     message.tier_blocks = columns.blocks;
@@ -483,6 +516,34 @@ void kvb_worker_facts_json_write(const struct kvb_worker_facts *facts, struct kv
     write_place(facts, json);
 }
 
+static void write_names_of_kind(
+    const struct kvb_served_names *names, enum kvb_served_kind kind, const char *key,
+    struct kvb_json_writer *json)
+{
+    struct kvb_served_name one;
+
+    kvb_json_write_pair_begin(json, key, '[');
+    for (size_t at = 0; kvb_served_names_next(names, &at, &one);) {
+        if (one.kind == kind) {
+            kvb_json_write_text(json, one.name);
+        }
+    }
+    kvb_json_write_end(json, ']');
+}
+
+void kvb_served_names_json_write(const struct kvb_served_names *names, struct kvb_json_writer *json)
+{
+    if (!names->is_listed && names->count == 0 && names->left_out == 0) {
+        return;
+    }
+    kvb_json_write_pair_begin(json, "served_names", '{');
+    write_names_of_kind(names, KVB_SERVED_NAME, "names", json);
+    write_names_of_kind(names, KVB_SERVED_ADAPTER, "adapters", json);
+    kvb_json_write_pair_bool(json, "listed", names->is_listed);
+    kvb_json_write_pair_u64(json, "left_out", names->left_out);
+    kvb_json_write_end(json, '}');
+}
+
 void kvb_labels_json_write(const struct kvb_labels *labels, struct kvb_json_writer *json)
 {
     char name[kvb_label_name_bytes + 1];
@@ -526,6 +587,7 @@ void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_
     kvb_json_write_key(json, "labels");
     kvb_labels_json_write(&heartbeat->facts.labels, json);
     write_place(&heartbeat->facts, json);
+    kvb_served_names_json_write(&heartbeat->names, json);
     write_tier_blocks(heartbeat, json);
     kvb_unverified_tiers_json_write(heartbeat, json);
     kvb_json_write_pair_u64(json, "doubtful", heartbeat->doubtful);
@@ -744,6 +806,32 @@ static kvb_status read_facts(const Kvb__StreamHeartbeat *message, struct kvb_wor
     return KVB_OK;
 }
 
+static kvb_status read_served(
+    char *const *texts, size_t count, enum kvb_served_kind kind, struct kvb_served_names *names)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (kvb_served_names_add(names, kind, kvb_span_of(texts[i])) != KVB_OK) {
+            return KVB_BAD_INPUT;
+        }
+    }
+    return KVB_OK;
+}
+
+static kvb_status
+read_served_names(const Kvb__StreamHeartbeat *message, struct kvb_served_names *names)
+{
+    const Kvb__ServedNames *served = message->served_names;
+
+    if (!served) {
+        return KVB_OK;
+    }
+    KVB_TRY(read_served(served->names, served->n_names, KVB_SERVED_NAME, names));
+    KVB_TRY(read_served(served->adapters, served->n_adapters, KVB_SERVED_ADAPTER, names));
+    names->is_listed = served->listed;
+    names->left_out = served->left_out;
+    return KVB_OK;
+}
+
 static kvb_status read_names(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat *heartbeat)
 {
     if (message->worker_id > INT64_MAX || message->epoch.len != sizeof heartbeat->epoch.bytes) {
@@ -783,6 +871,7 @@ read_heartbeat_message(const Kvb__StreamHeartbeat *message, struct kvb_heartbeat
     KVB_TRY(read_windows(message, &heartbeat));
     KVB_TRY(read_unverified(message, &heartbeat));
     KVB_TRY(read_facts(message, &heartbeat.facts));
+    KVB_TRY(read_served_names(message, &heartbeat.names));
     if (message->missing_case == KVB__STREAM_HEARTBEAT__MISSING_MISSING_AT_MOST) {
         heartbeat.has_missing_at_most = true;
         heartbeat.missing_at_most = message->missing_at_most;

@@ -11,8 +11,9 @@
  *
  * decode: KVB_BAD_INPUT  not such a message, or an invalid value: an unknown
  *                        state, a worker_id above 2^63-1, an invalid label
- *                        (model/labels.h), or a name of a model, an address or
- *                        a name of a pod that is too long
+ *                        (model/labels.h), a name of a model, an address or
+ *                        a name of a pod that is too long, or served names
+ *                        that are invalid or too many (model/served_names.h)
  * both:   KVB_TOO_LARGE, KVB_NO_MEMORY */
 kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kvb_buf *out);
 kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartbeat);
@@ -37,6 +38,10 @@ void kvb_unverified_tiers_json_write(
  * A fact that is not known is omitted; draining is omitted if false. */
 void kvb_worker_facts_json_write(
     const struct kvb_worker_facts *facts, struct kvb_json_writer *json);
+
+/* Writes a member of an object, served_names; nothing where none are known. */
+void kvb_served_names_json_write(
+    const struct kvb_served_names *names, struct kvb_json_writer *json);
 
 /* {name:value,...} */
 void kvb_labels_json_write(const struct kvb_labels *labels, struct kvb_json_writer *json);

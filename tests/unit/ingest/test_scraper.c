@@ -19,6 +19,8 @@ static const struct web_page pages[] = {
     { "/metrics", web_answers, RANK("0", "3") RANK("1", "5") },
     { "/parts", web_in_parts, RANK("0", "7") },
     { "/other", web_answers, "up 1\n" },
+    { "/v1/models", web_answers, "{\"data\":[{\"id\":\"m\"},{\"id\":\"lora\",\"parent\":\"m\"}]}" },
+    { "/two", web_answers, "{\"data\":[{\"id\":\"a\"},{\"id\":\"b\"}]}" },
     { "/busy", web_refuses, "" },
     { "/cut", web_cuts, RANK("0", "9") },
     { "/hangs", web_hangs, "" },
@@ -112,6 +114,50 @@ static void a_page_is_read_repeatedly(void **state)
     }
     assert_int_equal(kvb_scraper_lost(world.scraper), 0);
     assert_true(kvb_clock_monotonic_ns() - from_ns < patience_ms / 2 * KVB_NS_PER_MS);
+    close_world(&world);
+}
+
+static struct kvb_scrape_result *
+models_at(struct world *world, uint64_t key, const char *path, const char *key_file)
+{
+    char url[128];
+    const struct kvb_scrape_target target = { .key = key,
+                                              .page = KVB_SCRAPE_MODELS,
+                                              .url = web_server_url(world->server, path, url),
+                                              .key_file = key_file,
+                                              .period_ms = 20,
+                                              .timeout_ms = patience_ms,
+                                              .model = "m" };
+
+    assert_ok(kvb_scraper_add(world->scraper, &target, NULL));
+    return next_of(world, key);
+}
+
+static void a_list_of_models_is_read(void **state)
+{
+    (void)state;
+    struct world world = open_world();
+    enum kvb_served_kind kind = KVB_SERVED_NAME;
+
+    struct kvb_scrape_result *result = models_at(&world, 1, "/v1/models", NULL);
+    assert_int_equal(result->outcome, KVB_FETCH_OK);
+    assert_true(result->names.is_listed && !result->is_foreign);
+    assert_true(kvb_served_names_find(&result->names, kvb_span_of("lora"), &kind));
+    assert_int_equal(result->count, 0);
+    free(result);
+    result = models_at(&world, 2, "/two", NULL);
+    assert_true(result->is_foreign && !result->names.is_listed);
+    assert_non_null(strstr(result->why.text, "several base models"));
+    free(result);
+    result = models_at(&world, 3, "/busy", NULL);
+    assert_int_equal(result->outcome, KVB_FETCH_CODE);
+    assert_true(result->code >= 400);
+    free(result);
+    result = models_at(&world, 4, "/v1/models", "/nonexistent/key");
+    assert_int_equal(result->outcome, KVB_FETCH_CODE); /* no request is made */
+    assert_int_equal(result->code, 0);
+    assert_non_null(strstr(result->why.text, "/nonexistent/key"));
+    free(result);
     close_world(&world);
 }
 
@@ -234,6 +280,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_page_is_read_repeatedly),
+        cmocka_unit_test(a_list_of_models_is_read),
         cmocka_unit_test(every_failure_has_its_reason),
         cmocka_unit_test(a_slow_engine_delays_no_other),
         cmocka_unit_test(a_target_that_hangs_is_reported_late_and_requested_again),

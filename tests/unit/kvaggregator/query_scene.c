@@ -99,13 +99,15 @@ add_blocks(struct scene *scene, struct kvb_router_batch *batch, const struct sce
     const uint32_t width = holding->block_size + holding->is_eagle;
     uint32_t tokens[max_tokens];
     kvb_block_hash block = { 0 };
+    const uint64_t seed =
+        kvb_block_seed(kvb_span_of(scene->adapter ? scene->adapter : ""), kvb_span_of(""));
 
     assert_ok(kvb_router_batch_add_event(batch, &stored));
     for (uint32_t i = 0; i < holding->count; i++) {
         for (uint32_t n = 0; n < width; n++) {
             tokens[n] = 100 + (i * holding->block_size) + n;
         }
-        const kvb_tokens_hash hash = kvb_tokens_hash_of(tokens, width, NULL, 0, 1337);
+        const kvb_tokens_hash hash = kvb_tokens_hash_of(tokens, width, NULL, 0, seed);
         block = i == 0 ? kvb_block_hash_root(hash) : kvb_block_hash_next(block, hash);
         assert_ok(kvb_router_batch_add_block(batch, block, hash));
     }
@@ -161,6 +163,23 @@ void scene_tell(
     struct kvb_heartbeat heartbeat = heartbeat_of(scene, holding, false);
 
     heartbeat.facts = *facts;
+    assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
+}
+
+void scene_serve(
+    struct scene *scene, const struct scene_holding *holding, bool is_listed,
+    const char *const names[])
+{
+    const struct kvb_stream_id id = id_of(scene, holding->worker_id, holding->dp_rank);
+    struct kvb_heartbeat heartbeat = heartbeat_of(scene, holding, false);
+
+    heartbeat.names.is_listed = is_listed;
+    for (size_t i = 0; names[i]; i++) {
+        const bool is_adapter = names[i][0] == '+';
+        assert_ok(kvb_served_names_add(
+            &heartbeat.names, is_adapter ? KVB_SERVED_ADAPTER : KVB_SERVED_NAME,
+            kvb_span_of(names[i] + is_adapter)));
+    }
     assert_ok(kvb_followers_heartbeat(scene->followers, &id, &heartbeat, now_ns));
 }
 

@@ -13,7 +13,8 @@ struct scene {
     struct kvb_predictions *predictions;
     struct kvb_query_context ctx;
     uint64_t event_id;
-    const char *component; /* of what holds blocks from now on */
+    const char *component; /* of what holds blocks from now on, like the next */
+    const char *adapter;   /* whose blocks they are; NULL: the base model's */
 };
 
 enum { scene_block_size = 16, scene_now_s = 100 };
@@ -52,6 +53,12 @@ void scene_label(
 /* The stream's next heartbeat, with these facts of its worker. */
 void scene_tell(
     struct scene *scene, const struct scene_holding *holding, const struct kvb_worker_facts *facts);
+
+/* The stream's next heartbeat: the worker serves these names too, each with a `+` in front if it is
+ * an adapter.  The last one is NULL. */
+void scene_serve(
+    struct scene *scene, const struct scene_holding *holding, bool is_listed,
+    const char *const names[]);
 
 /* The stream's next heartbeat, which says that removals from this tier have not been seen. */
 void scene_unverify_tier(

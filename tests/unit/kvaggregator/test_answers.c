@@ -894,7 +894,7 @@ static void a_dry_run_changes_nothing(void **state)
     scene_done(&scene);
 }
 
-static uint64_t route_and_finish(struct scene *scene, const struct kvb_query *query)
+static uint64_t route_and_finish(struct scene *scene, struct kvb_query *query)
 {
     struct kvb_buf buf = new_buf();
     struct kvb_route_decision decision = { 0 };

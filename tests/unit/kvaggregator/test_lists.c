@@ -472,7 +472,7 @@ static const struct lists store = {
 static void assert_answer(
     struct scene *scene,
     kvb_status (*answer)(
-        struct kvb_query_context *ctx, const struct kvb_query *query, struct kvb_buf *out,
+        struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_buf *out,
         struct kvb_detail *detail),
     const char *expected)
 {
@@ -489,14 +489,14 @@ static void assert_answer(
 }
 
 static kvb_status query(
-    struct kvb_query_context *ctx, const struct kvb_query *asked, struct kvb_buf *out,
+    struct kvb_query_context *ctx, struct kvb_query *asked, struct kvb_buf *out,
     struct kvb_detail *detail)
 {
     return kvb_answer_query(ctx, asked, false, out, detail);
 }
 
 static kvb_status match(
-    struct kvb_query_context *ctx, const struct kvb_query *asked, struct kvb_buf *out,
+    struct kvb_query_context *ctx, struct kvb_query *asked, struct kvb_buf *out,
     struct kvb_detail *detail)
 {
     return kvb_answer_match(ctx, asked, 10, out, detail);

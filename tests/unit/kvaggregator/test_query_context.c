@@ -9,7 +9,7 @@
 static const struct kvb_listing_options only_holders = { 0 };
 static const struct kvb_listing_options all = { .with_none = true, .with_down = true };
 
-static void ask(struct scene *scene, const struct kvb_query *query, struct kvb_listing_options how)
+static void ask(struct scene *scene, struct kvb_query *query, struct kvb_listing_options how)
 {
     struct kvb_detail detail = { { 0 } };
 

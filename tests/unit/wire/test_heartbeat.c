@@ -48,6 +48,10 @@ static struct kvb_heartbeat full(void)
     (void)snprintf(heartbeat.facts.node, sizeof heartbeat.facts.node, "gpu-17");
     assert_ok(kvb_labels_add(&heartbeat.facts.labels, "zone", "b", NULL));
     assert_ok(kvb_labels_add(&heartbeat.facts.labels, "team", "a", NULL));
+    heartbeat.names.is_listed = true;
+    heartbeat.names.left_out = 2;
+    assert_ok(kvb_served_names_add(&heartbeat.names, KVB_SERVED_NAME, kvb_span_of("chat")));
+    assert_ok(kvb_served_names_add(&heartbeat.names, KVB_SERVED_ADAPTER, kvb_span_of("sql")));
     return heartbeat;
 }
 
@@ -91,6 +95,8 @@ static void assert_same(const struct kvb_heartbeat *a, const struct kvb_heartbea
     assert_int_equal(a->is_bye, b->is_bye);
     assert_true(a->publisher == b->publisher);
     assert_true(kvb_worker_facts_are_same(&a->facts, &b->facts));
+    assert_true(kvb_served_names_are_same(&a->names, &b->names));
+    assert_int_equal(a->names.left_out, b->names.left_out);
     assert_int_equal(a->has_missing_at_most, b->has_missing_at_most);
     assert_true(a->missing_at_most == b->missing_at_most);
     assert_true(a->digest_seed == b->digest_seed);
@@ -239,8 +245,9 @@ static void writes_every_field_as_json([[maybe_unused]] void **state)
         "\"bye\":true,\"publisher\":\"fffffffffffffffe\",\"draining\":true,"
         "\"labels\":{\"team\":\"a\",\"zone\":\"b\"},\"address\":\"http://10.0.0.7:8000\","
         "\"role\":\"prefill\",\"pod\":\"vllm-0\",\"namespace_k8s\":\"inference\","
-        "\"node\":\"gpu-17\",\"ready\":false,\"tokenize\":\"http://t:1/"
-        "v\",\"blocks\":{\"device\":5,"
+        "\"node\":\"gpu-17\",\"ready\":false,\"tokenize\":\"http://t:1/v\","
+        "\"served_names\":{\"names\":[\"chat\"],\"adapters\":[\"sql\"],\"listed\":true,"
+        "\"left_out\":2},\"blocks\":{\"device\":5,"
         "\"host\":0,\"disk\":0,"
         "\"external\":18446744073709551615,\"window\":11},\"doubtful\":4,\"missing_at_most\":0,"
         "\"last_event_id\":18446744073709551615,\"epoch_first_id\":1700000000000000,"
@@ -273,6 +280,7 @@ static void json_names_only_what_is_known_of_a_worker([[maybe_unused]] void **st
     struct kvb_heartbeat heartbeat = full();
 
     heartbeat.facts = (struct kvb_worker_facts){ .ready = KVB_READY_YES };
+    heartbeat.names = (struct kvb_served_names){ 0 };
     kvb_buf_init(&out, 4096);
     struct kvb_json_writer json = kvb_json_writer_of(&out);
     kvb_heartbeat_json_write(&heartbeat, &json);
@@ -425,10 +433,19 @@ static void facts_of_a_worker_stand_behind_what_older_readers_know([[maybe_unuse
     struct kvb_heartbeat got = { 0 };
 
     heartbeat.facts = (struct kvb_worker_facts){ 0 };
+    heartbeat.names = (struct kvb_served_names){ 0 };
     heartbeat.publisher = 0;
     memset(heartbeat.model, 'm', kvb_model_bytes);
     encode_into(&heartbeat, &before);
     heartbeat.facts = long_facts();
+    heartbeat.names.is_listed = true;
+    heartbeat.names.left_out = UINT32_MAX;
+    for (int i = 0; i < kvb_max_served_names; i++) {
+        char served[16] = "";
+        (void)snprintf(served, sizeof served, "adapter-%05d", i); /* 16 bytes of text: full */
+        assert_ok(kvb_served_names_add(&heartbeat.names, KVB_SERVED_ADAPTER, kvb_span_of(served)));
+    }
+    assert_int_equal(heartbeat.names.bytes, kvb_served_names_bytes);
     encode_into(&heartbeat, &after);
     assert_memory_equal(after.data, before.data, before.len - sizeof golden_formats);
     assert_ok(kvb_proto_guard(kvb_buf_span(&after), 64));
@@ -464,6 +481,71 @@ static void refuses_labels_that_are_none([[maybe_unused]] void **state)
     assert_int_equal(/* given twice */
                      kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat),
                      KVB_BAD_INPUT);
+}
+
+/* The field and the numbers in it. */
+static void writes_and_reads_the_numbers_of_served_names([[maybe_unused]] void **state)
+{
+    static const uint8_t served[] = {
+        0x82, 0x03, 1,   1, /* 48 JSON */
+        0x92, 0x03, 10,     /* 50 served_names */
+        0x0a, 1,    'n',    /* 1 names */
+        0x12, 1,    'a',    /* 2 adapters */
+        0x18, 1,            /* 3 listed */
+        0x20, 5,            /* 4 left_out */
+    };
+    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
+    struct kvb_heartbeat heartbeat = { 0 };
+    uint8_t bytes[sizeof golden + sizeof served];
+    enum kvb_served_kind kind = KVB_SERVED_NAME;
+
+    memcpy(bytes, golden, sizeof golden);
+    memcpy(bytes + sizeof golden, served, sizeof served);
+    assert_ok(kvb_heartbeat_decode((kvb_span){ bytes, sizeof bytes }, &heartbeat));
+    assert_true(kvb_served_names_find(&heartbeat.names, kvb_span_of("n"), &kind));
+    assert_int_equal(kind, KVB_SERVED_NAME);
+    assert_true(kvb_served_names_find(&heartbeat.names, kvb_span_of("a"), &kind));
+    assert_int_equal(kind, KVB_SERVED_ADAPTER);
+    assert_true(heartbeat.names.is_listed);
+    assert_int_equal(heartbeat.names.left_out, 5);
+    encode_into(&heartbeat, &out);
+    assert_int_equal(out.len, sizeof bytes);
+    assert_memory_equal(out.data, bytes, sizeof bytes);
+}
+
+static void refuses_served_names_that_are_none([[maybe_unused]] void **state)
+{
+    static const struct {
+        uint8_t bytes[12];
+        size_t len;
+    } rows[] = {
+        { { 0x92, 0x03, 2, 0x0a, 0 }, 5 },       /* empty */
+        { { 0x92, 0x03, 3, 0x0a, 1, '\n' }, 6 }, /* a control character */
+        { { 0x92, 0x03, 3, 0x12, 1, 0xff }, 6 }, /* not UTF-8 */
+        { { 0x92, 0x03, 3, 0x12, 9, 'a' }, 6 },  /* longer than its message */
+        { { 0x92, 0x03, 1, 0x0b }, 4 },          /* a group */
+        { { 0x90, 0x03, 1 }, 3 },                /* a number in place of the message */
+    };
+    struct kvb_heartbeat heartbeat = { 0 };
+    uint8_t many[4 + 3 * (kvb_max_served_names + 1)] = { 0x92, 0x03, 0xc3, 1 }; /* 195 bytes */
+    uint8_t longest[7 + kvb_served_name_bytes + 1] = { 0x92, 0x03, 0x84, 1, 0x0a, 0x81, 1 };
+
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        assert_int_equal(decode_with(rows[i].bytes, rows[i].len, &heartbeat), KVB_BAD_INPUT);
+    }
+    for (size_t i = 0; i <= kvb_max_served_names; i++) {
+        many[4 + 3 * i] = 0x0a;
+        many[5 + 3 * i] = 1;
+        many[6 + 3 * i] = (uint8_t)('0' + i);
+    }
+    assert_int_equal(decode_with(many, sizeof many, &heartbeat), KVB_BAD_INPUT);
+    many[2] = 0xc0;
+    assert_ok(decode_with(many, sizeof many - 3, &heartbeat)); /* as many as there may be */
+    memset(longest + 7, 'n', kvb_served_name_bytes + 1);
+    assert_int_equal(decode_with(longest, sizeof longest, &heartbeat), KVB_BAD_INPUT);
+    longest[2]--;
+    longest[5]--;
+    assert_ok(decode_with(longest, sizeof longest - 1, &heartbeat));
 }
 
 static void json_says_null_for_an_unknown_number_of_missing_blocks([[maybe_unused]] void **state)
@@ -830,6 +912,8 @@ int main(void)
         cmocka_unit_test(facts_of_a_worker_stand_behind_what_older_readers_know),
         cmocka_unit_test(a_tokenize_that_is_no_url_is_read_as_none),
         cmocka_unit_test(refuses_labels_that_are_none),
+        cmocka_unit_test(writes_and_reads_the_numbers_of_served_names),
+        cmocka_unit_test(refuses_served_names_that_are_none),
         cmocka_unit_test(json_says_null_for_an_unknown_number_of_missing_blocks),
         cmocka_unit_test(json_says_when_it_does_not_fit),
         cmocka_unit_test(a_newer_reason_stands_beside_one_that_old_readers_know),
