@@ -172,7 +172,7 @@ def test_how_vllm_speculates_is_asked_of_itself(scene, api):
     api.pages = {"/kv_event_sources": vllm_says("1 rank", vllm), INFO: speculates("eagle3")}
     api.start()
     aggregator = scene.aggregator()
-    bridge = scene.bridge(discovered(api), profile="protobuf")
+    bridge = scene.bridge(discovered(api), formats=["protobuf"])
     vllm.publish(store(1))
     wait_for("exact", lambda: state(bridge)["state"] == "EXACT", 20)
     shown = state(bridge)["speculative_drop"]
@@ -196,7 +196,7 @@ def test_a_server_info_without_sockets_is_none_of_sglang(scene, api):
     """vLLM before 0.32 in its development mode has that page, too."""
     api.pages["/server_info"] = {"vllm_config": "model='m', speculative_config=SpeculativeConfig(method='mtp', x)"}
     api.start()
-    bridge = scene.bridge(discovered(api), profile="protobuf")
+    bridge = scene.bridge(discovered(api), formats=["protobuf"])
     wait_for("the log says so", lambda: "neither /kv_event_sources (vLLM 0.32) nor /server_info" in bridge.text())
 
 

@@ -40,7 +40,7 @@ def test_drafts_of_an_unknown_method_are_no_exact_list(scene, web):
     web.pages["/metrics"] = page(0) + DRAFTS
     vllm = scene.engine()
     load = f'load = {{ prometheus = "{web.url("/metrics")}"; scrape_ms = 50; }};'
-    bridge = scene.bridge(worker(vllm, more=load), profile="protobuf")
+    bridge = scene.bridge(worker(vllm, more=load), formats=["protobuf"])
     aggregator = scene.aggregator()
     vllm.publish(store(1))
     wait_for("unverified", is_in(bridge, "UNVERIFIED", "speculation"), 20)
