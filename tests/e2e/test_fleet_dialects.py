@@ -25,7 +25,7 @@ def streams(aggregator):
     return {(row["worker_id"], row["dp_rank"]): (row["state"], row["reason"]) for row in rows}
 
 
-def start_all(scene, dialects, formats=["protobuf"], **options):
+def start_all(scene, dialects, format="protobuf", **options):
     """Worker n speaks dialects[n - 1]; all of them go over one bridge."""
     more = [word for pair in options.items() for word in (f"--{pair[0].replace('_', '-')}", pair[1])]
     truth, workers = start_fleet(

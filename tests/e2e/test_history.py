@@ -84,6 +84,8 @@ def test_a_jetstream_stream_is_the_history_of_the_engines(scene):
     fleet, workers = start_fleet(scene)
     aggregator = scene.aggregator(block_size=16, model="fleet")
     bridge = start_bridge(scene, workers)
+    # else the first `cleared` of a rank has the blocks of the worker's other rank stored again
+    wait_for("all lists are announced", lambda: bridge.metric("kvb_announcements_total") >= len(fleet.stats()))
     fleet.say("resume")
     wait_for("the engines have evicted blocks", lambda: sum(
         row["held_blocks"] for row in fleet.stats().values()) > 6 * 200 and history.messages() > 300, 40)

@@ -36,6 +36,9 @@ def test_a_late_aggregator_gets_all_held_blocks(scene, format):
     vllm.publish(engine.batch(engine.removed(*range(1, 190))))
     wait_for("the bridge holds the blocks", lambda: bridge.metric("kvb_blocks_held") == 10)
     wait_for("the bridge's list is proven", lambda: bridge.metric("kvb_streams", state="exact") == 1)
+    early = scene.aggregator(name="early")
+    check(early, *range(190, 200))  # all of it is published
+    early.stop()
     vllm.forget(keep=1)  # the engine itself can no longer replay it
     announced = bridge.metric("kvb_announcements_total")
     aggregator = scene.aggregator()
