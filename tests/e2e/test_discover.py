@@ -118,7 +118,8 @@ def test_a_port_that_the_engine_has_drawn_is_connected_to(scene, api):
     wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1, 20)
     one.publish(store(1))
     wait_for("the block is listed", lists(aggregator, 7, 1), 20)
-    assert state(bridge)["reason"] == "no_replay" and "why" not in state(bridge)
+    wait_for("the status says what is missing", lambda: state(bridge)["reason"] == "no_replay")
+    assert "why" not in state(bridge)
 
 
 def test_an_engine_without_events_is_requested_until_it_has_some(scene, api):
