@@ -304,7 +304,7 @@ kvb_status kvb_heartbeat_encode(const struct kvb_heartbeat *heartbeat, struct kv
     struct shape_columns shapes = { 0 };
     struct unverified_columns unverified = { 0 };
     uint32_t windows[kvb_max_windows * rule_words];
-    Kvb__StreamHeartbeat__Format formats[KVB_FORMAT_COUNT];
+    Kvb__StreamHeartbeat__Format formats[KVB_FORMAT_COUNT] = { 0 };
     char *labels[kvb_max_labels];
     struct name_columns names;
     Kvb__StreamHeartbeat message;
