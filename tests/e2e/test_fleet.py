@@ -4,6 +4,7 @@ aggregator lists, and must find a deliberate error."""
 import json
 import pathlib
 import signal
+import struct
 import subprocess
 
 import pytest
@@ -65,22 +66,39 @@ def test_index_and_engines_agree_under_load_and_verify_detects_a_forgery(scene, 
 
     # A forger announces two blocks for a worker of the fleet. The bridge, which would correct that
     # within milliseconds, does not answer.
+    epoch = epoch_of(scene, 2, 0)
     bridge.process.send_signal(signal.SIGSTOP)
-    wait_for("the lie is listed", lambda: tell_a_lie(scene, aggregator), 30)
+    wait_for("the lie is listed", lambda: tell_a_lie(scene, aggregator, format, epoch), 30)
     status, verdict = verify(scene, truth, wait_ms=0)
     bridge.process.send_signal(signal.SIGCONT)
     assert status == 1, verdict
     assert verdict["phantom"] >= 2, verdict
 
 
-def tell_a_lie(scene, aggregator):
+def epoch_of(scene, worker_id, dp_rank):
+    seen = scene.bus().watch(f"{PUBLISH}.kv_heartbeat_json")
+
+    def newest():
+        beats = [json.loads(message.data) for message in seen]
+        return [beat["epoch"] for beat in beats if (beat["worker_id"], beat["dp_rank"]) == (worker_id, dp_rank)]
+
+    return bytes.fromhex(wait_for("a heartbeat of the stream", newest)[-1])
+
+
+def tell_a_lie(scene, aggregator, format, epoch):
     """Two blocks that no engine holds, as the next event of a stream; True when they are listed."""
     before = row_of(aggregator, 2, 0)
     event_id = before["last_event_id"] + 1
-    blocks = [{"block_hash": number, "tokens_hash": number} for number in (1, 2)]
-    stored = {"stored": {"parent_hash": None, "blocks": blocks}}
-    lie = {"worker_id": 2, "event": {"event_id": event_id, "data": stored}}
-    scene.bus().publish(f"{PUBLISH}.kv_events", json.dumps(lie).encode())
+    if format == "json":
+        blocks = [{"block_hash": number, "tokens_hash": number} for number in (1, 2)]
+        stored = {"stored": {"parent_hash": None, "blocks": blocks}}
+        lie = json.dumps({"worker_id": 2, "event": {"event_id": event_id, "data": stored}}).encode()
+        scene.bus().publish(f"{PUBLISH}.kv_events", lie)
+    else:
+        hashes = struct.pack("<QQ", 1, 2)
+        head = b"\x0a\x10" + epoch + b"\x11" + struct.pack("<Q", 2) + b"\x21" + struct.pack("<Q", event_id)
+        lie = head + b"\x2a\x01\x01\x32\x01\x02\x42\x10" + hashes + b"\x4a\x10" + hashes
+        scene.bus().publish(f"{PUBLISH}.kv_events_pb", lie)
     after = wait_for("the next event", lambda: row_of(aggregator, 2, 0, since=event_id))
     return after["blocks"]["device"] == before["blocks"]["device"] + 2
 
