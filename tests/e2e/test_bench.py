@@ -72,7 +72,7 @@ def test_a_simulated_fleet_gives_the_same_figures_again(short):
         return figures_of(run(*short, "--only", "worth.agents.8.open", "--json").stdout)
 
     first = figures()
-    assert len([figure for figure in first if "checksum" in figure]) >= 50 and first == figures()
+    assert len([figure for figure in first if "checksum" in figure]) >= 20 and first == figures()
 
 
 def test_the_table_says_goal_figure_and_whether_it_is_met(short):
