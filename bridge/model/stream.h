@@ -192,7 +192,7 @@ struct kvb_heartbeat {
     uint32_t speculative_drop;
     uint32_t chunk_blocks; /* a hit beyond the device ends at a multiple of so many blocks; 0: 1 */
     uint32_t period_ms;    /* between heartbeats without a change; 0, from old bridges: 1000 */
-    bool is_paired;        /* the engine hashes pairs of tokens: see proto/README.md */
+    bool is_paired;        /* the engine hashes pairs of tokens: see proto/states.md */
     bool is_store;         /* a store that all workers share; it takes no requests */
     bool is_bye;           /* the bridge is stopping */
     bool has_missing_at_most;

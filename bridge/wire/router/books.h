@@ -5,7 +5,7 @@
 #include "core/status.h"
 #include "model/books.h"
 
-/* The JSON of the books that aggregators share (proto/README.md, "One set of books"):
+/* The JSON of the books that aggregators share (proto/asking.md, "One set of books"):
  *
  *     R.kv_routed {"version":1,"aggregator":"...","start":n,"sequence":n,"request_id":"...",
  *                           "namespace","component","worker_id","dp_rank",

@@ -22,7 +22,7 @@ kvb_status kvb_heartbeat_decode(kvb_span bytes, struct kvb_heartbeat *out_heartb
  *
  *     {"worker_id":7,"dp_rank":0,"model":"m","block_size":16,...,"state":"EXACT",...}
  *
- * proto/README.md lists the keys.  Errors stay in json->status. */
+ * proto/states.md lists the keys.  Errors stay in json->status. */
 void kvb_heartbeat_json_write(const struct kvb_heartbeat *heartbeat, struct kvb_json_writer *json);
 
 /* Writes a member of an object: "formats":["json","protobuf"]. */
