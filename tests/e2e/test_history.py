@@ -29,7 +29,7 @@ def start_jetstream(scene):
 
 
 class History:
-    """A client of the stream; etc/README.md does the same with the nats command."""
+    """A client of the stream; etc/monitoring.md does the same with the nats command."""
 
     def __init__(self, bus):
         self.bus = bus

@@ -526,7 +526,7 @@ def is_part_of(part, whole):
 
 
 def test_the_readme_shows_a_part_of_the_example():
-    (text,) = re.findall(r"^```yaml\n(.*?)^```$", (manifests.TREE / "README.md").read_text(), re.M | re.S)
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", (manifests.TREE / "etc/kubernetes/README.md").read_text(), re.M | re.S)
     ((workload, _, _),) = manifests.engines(render("examples/sidecar"))
     shown, spec = yaml.safe_load(text), workload["spec"]["template"]["spec"]
     assert len(shown["initContainers"]) == len(shown["containers"]) == 1 and is_part_of(shown, spec)

@@ -1,5 +1,5 @@
 """Is everything that the daemons publish on NATS readable with only the plain NATS protocol, or
-with kvctl? The commands for operators are taken from etc/README.md."""
+with kvctl? The commands for operators are taken from etc/monitoring.md."""
 
 import json
 import pathlib
@@ -18,7 +18,7 @@ from programs import wait_for
 
 BLOCK = 16
 PROMPT = list(range(3 * BLOCK))
-README = pathlib.Path(__file__).parents[2] / "etc" / "README.md"
+PAGE = pathlib.Path(__file__).parents[2] / "etc" / "monitoring.md"
 LOAD = {
     "request_active_slots": 7, "request_total_slots": 256, "kv_active_blocks": 1000, "kv_total_blocks": 4096,
     "num_requests_waiting": 5, "gpu_cache_usage_perc": 0.25, "gpu_prefix_cache_hit_rate": 0.5,
@@ -26,7 +26,7 @@ LOAD = {
 
 
 def documented_lines():
-    block = README.read_text().split("## Watching NATS")[1].split("```")[1]
+    block = PAGE.read_text().split("## Watching NATS")[1].split("```")[1]
     return [line.split("   # ")[0].rsplit("    # ")[0].rstrip() for line in block.strip().splitlines()]
 
 

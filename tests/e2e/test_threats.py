@@ -1,4 +1,4 @@
-"""Does each threat in etc/README.md name a control, and tests that exist? Does SECURITY.md say how to
+"""Does each threat in etc/security.md name a control, and tests that exist? Does SECURITY.md say how to
 report a weakness?"""
 
 import pathlib
@@ -12,8 +12,8 @@ TREE = pathlib.Path(__file__).resolve().parents[2]
 
 
 def rows():
-    text = (TREE / "etc" / "README.md").read_text()
-    table = text.partition("\n**Threats.**")[2].partition("\n\n")[2].partition("\n\n")[0]
+    text = (TREE / "etc" / "security.md").read_text()
+    table = text.partition("\n## Threats\n")[2].partition("\n\n")[2].partition("\n\n")[0]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
 
 

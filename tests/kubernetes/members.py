@@ -1,4 +1,4 @@
-"""Which pods are workers, and what is known of each, by the documented rules alone (etc/README.md):
+"""Which pods are workers, and what is known of each, by the documented rules alone (etc/kubernetes/README.md):
 the simple second opinion that kvbridge's members are compared with."""
 
 from pod_events import is_ready
