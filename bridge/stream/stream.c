@@ -86,6 +86,7 @@ kvb_stream_expect(const struct kvb_stream *stream, const struct kvb_event_batch 
 enum placement_row {
     row_connecting,
     row_away,
+    row_overloading,
     row_overloaded,
     row_life_unproven,
     row_asleep,
@@ -120,6 +121,7 @@ static const struct verdict {
     [row_connecting]      = { KVB_STREAM_DOWN, KVB_REASON_CONNECTING },
     [row_away]            = { KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY },
     [row_life_unproven]   = { KVB_STREAM_DOWN, KVB_REASON_CONNECTING },
+    [row_overloading]     = { KVB_STREAM_DOWN, KVB_REASON_OVERLOAD }, /* batches are dropped */
     [row_overloaded]      = { KVB_STREAM_PARTIAL, KVB_REASON_OVERLOAD },
     [row_asleep]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP },
     [row_withdrawn]       = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
@@ -353,6 +355,7 @@ void kvb_stream_state(
         when(stream->link == engine_connecting, row_connecting) |
         when(stream->link != engine_connected, row_away) |
         when(kvb_stream_is_incarnation_unproven(stream), row_life_unproven) |
+        when(stream->share != share_served && !stream->is_withdrawn, row_overloading) |
         when(stream->share != share_served, row_overloaded) |
         when(kvb_stream_is_cache_discarded(stream), row_asleep) |
         when(stream->is_withdrawn, row_withdrawn) |
