@@ -215,7 +215,7 @@ def test_a_checkpoint_is_void_before_another_epoch_is_published(scene):
     again = start(scene, vllm, name="again")
     check(aggregator, 4)
     assert again.metric("kvb_checkpoints_restored_total") == 0
-    assert again.metric("kvb_announcements_total") == 1, "of the old epoch nothing goes on"
+    wait_for("of the old epoch nothing goes on", lambda: again.metric("kvb_announcements_total") == 1)
 
 
 def test_files_are_private_and_inside_the_directory(scene):

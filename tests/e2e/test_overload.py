@@ -71,6 +71,7 @@ def test_others_are_served_within_a_large_batch(scene, is_live):
     bridge = scene.bridge(worker(good, 7, block_size=4), worker(bad, 8, block_size=1))
     bad.publish(engine.batch(engine.cleared()))
     wait_for("both are EXACT", lambda: {state_of(bridge, one) for one in (7, 8)} == {"EXACT"})
+    wait_for("both are announced", lambda: set(workers_of(list(seen))) == {7, 8}, 30)
     seen.clear()
     bad.publish(payload, live=is_live)
     if not is_live:

@@ -162,7 +162,8 @@ def test_all_programs_work_with_their_permissions(scene):
     for subject in ("kv-hit-rate", "kv_routed"):
         wait_for(f"R.{subject}", lambda tail=subject: f"{ROUTER}.{tail}" in seen)
     wait_for("the alias", lambda: f"namespace.{NAMESPACE}.kv-hit-rate" in seen)
-    assert any(message.subject == f"{PUBLISH}.kv_events" for message in read)
+    events = f"{PUBLISH}.kv_events" if format == "json" else f"{PUBLISH}.kv_events_pb"
+    wait_for("the reader's events", lambda: any(message.subject == events for message in read))
 
     # The services answer.
     names = [json.loads(one)["name"] for one in free.request_many("$SRV.PING", enough=3)]
@@ -412,7 +413,7 @@ def test_each_line_of_an_aggregator_is_needed(scene):
     bridge = scene.daemon("kvbridge", *bridge_config(scene, "", vllm, feed, namespace="w"), "bridge")
     wait_for("kvbridge is ready", bridge.is_ready, 15)
     vllm.publish(engine.batch(engine.stored([1, 2, 3], PROMPT, 16)))
-    wait_for("the bridge publishes", lambda: "namespace.w.component.VllmWorker.kv_events" in listener.seen)
+    wait_for("the bridge publishes", lambda: "namespace.w.component.VllmWorker.kv_events_pb" in listener.seen)
     aggregators = [scene.daemon("kvaggregator", *configs[at], f"aggregator{at}") for at in configs]
     wait_for("the aggregator with all permissions is ready", aggregators[0].is_ready, 20)
     wait_for("EXACT", aggregators[0].is_exact)
