@@ -128,7 +128,7 @@ is_away(const struct kvb_advertiser *advertiser, const struct kvb_advertiser_inp
 }
 
 /* A restored stream publishes once more what the last process published after the checkpoint, with
- * the same ids.  Until it has caught up, an event that no batch made would take one of these ids. */
+ * the same ids.  Until it has caught up, an event that no batch made would take one of them. */
 static bool may_republish(const struct kvb_advertiser *advertiser)
 {
     return advertiser->is_republish_due && kvb_stream_is_settled(advertiser->stream);
