@@ -44,9 +44,9 @@ struct kvb_commands {
 kvb_status kvb_commands_read(struct json_object *containers, struct kvb_commands *out_commands);
 void kvb_commands_done(struct kvb_commands *commands);
 
-/* The value of the option "--name" or "-name" as an engine reads it: "--name value" or "--name=value",
- * underscores are dashes, the last one of a command counts.  NULL: it is not there, or its value is
- * not known. */
+/* The value of the option "--name" or "-name" as an engine reads it: "--name value" or
+ * "--name=value", underscores are dashes, the last one of a command counts.  NULL: it is not there,
+ * or its value is not known. */
 const char *kvb_commands_option(const struct kvb_commands *commands, const char *name);
 
 /* The model that the engine serves, by the first of these rules that names one; NULL: none does.

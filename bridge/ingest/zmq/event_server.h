@@ -41,7 +41,7 @@ struct kvb_event_server_options {
     const char *events; /* address to listen at */
     const char *replay; /* "": none */
     const char *topic;
-    int stalled_ms; /* 0: the kernel's own limit, which is some 15 minutes */
+    int stalled_ms;            /* 0: the kernel's own limit, which is some 15 minutes */
     struct kvb_poller *poller; /* borrowed */
     size_t owner;              /* number in the poller; input is kvb_ready_live */
 };
