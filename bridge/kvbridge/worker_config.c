@@ -83,9 +83,8 @@ void kvb_worker_models_url(const struct kvb_worker_config *worker, char *out)
             len >= sizeof page - 1 && strcmp(url + len - (sizeof page - 1), page) == 0;
         len = is_beside ? len - (sizeof page - 1) : 0;
     }
-    const int written =
-        snprintf(out, kvb_max_page_url_bytes, len > 0 ? "%.*s/v1/models" : "", (int)len, url);
-    if (written >= kvb_max_page_url_bytes) {
+    const int written = snprintf(out, kvb_max_page_url_bytes, "%.*s/v1/models", (int)len, url);
+    if (len == 0 || written >= kvb_max_page_url_bytes) {
         out[0] = '\0';
     }
 }
