@@ -79,15 +79,15 @@ struct kvb_worker_config {
     bool has_own_addresses;     /* the addresses of one rank: no rank is added to the ports */
     bool has_foreign_addresses; /* of a registration or an engine, not of the operator: no metadata
                                    address is connected to */
+    bool has_salts;        /* requests may have salts, adapters or images that events do not name */
+    bool is_sglang_hybrid; /* SGLang publishes nothing of its sliding-window or Mamba pool */
     enum kvb_replay_request replay_request;
     enum kvb_tier unknown_medium; /* the tier of blocks with an unknown medium */
     enum kvb_offload_removals offload_removals;
     uint32_t speculative_drop; /* blocks, or KVB_DROP_DETECT; see kvb_stream_options */
     uint64_t speculative_drop_groups[kvb_max_drop_groups];
     size_t speculative_drop_group_count;
-    uint32_t attention_chunk; /* tokens; 0: not known */
-    bool has_salts;        /* requests may have salts, adapters or images that events do not name */
-    bool is_sglang_hybrid; /* SGLang publishes nothing of its sliding-window or Mamba pool */
+    uint32_t attention_chunk;      /* tokens; 0: not known */
     uint32_t offload_chunk_blocks; /* see kvb_mirror_options; 0: as the events show */
     /* Heartbeats publish these.  A worker whose facts alone differ is the same:
      * kvb_members_compare().

@@ -91,6 +91,11 @@ struct kvb_text_ref {
 };
 
 struct kvb_engine_event {
+    /* The number of a pool's object; 0: none.  A tier holds an object at most once, so a repeated
+     * Stored does not add a copy.  The object's only hash comes from the pool; if the pool sends
+     * none, it comes from the text of the key. */
+    uint64_t key;
+    kvb_engine_hash parent; /* where has_parent */
     enum kvb_event_kind kind;
     enum kvb_skip skip;
     enum kvb_tier tier;
@@ -118,15 +123,10 @@ struct kvb_engine_event {
     /* A map with a cache group and without that list: vLLM's offload connectors write such ones,
      * and say nothing of salt and media. */
     bool is_of_connector;
-    /* The number of a pool's object; 0: none.  A tier holds an object at most once, so a repeated
-     * Stored does not add a copy.  The object's only hash comes from the pool; if the pool sends
-     * none, it comes from the text of the key. */
-    uint64_t key;
     /* Not 0: the object is one shard of its block, and `group` is the number of the shard; the
      * block is held where one family has all its shards.  Its hash is that in the text of the key.
      * See wire/engine/object_key.h. */
     uint32_t family;
-    kvb_engine_hash parent;
     uint32_t group;
     enum kvb_group_kind group_kind;
     uint32_t window_tokens; /* only for KVB_GROUP_WINDOW; 0: not given */

@@ -213,8 +213,7 @@ static void unknown_keys_are_errors_at_every_depth(void **state)
         "1: tex: unknown key: --help lists the known ones", /* nothing is near */
         "3: a.text2: unknown key: --help lists the known ones; is it a.text that is meant?",
         "4: a.b.bigger: unknown key", "6: other: unknown key",
-        "9: things[0].load.slot: unknown key: --help lists the known ones; is it load.slots that "
-        "is",
+        "9: things[0].load.slot: unknown key: --help lists the known ones; is it load.slots",
         "9: things[0].a: unknown key");
     assert_wrong(
         "color = \"red\";\nthing = ();\nti = 1;\nrtaio = 1;",

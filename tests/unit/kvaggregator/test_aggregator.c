@@ -369,11 +369,11 @@ static void a_long_message_is_applied_whole_and_in_order(void **state)
 /* Queries on a thread of its own, over HTTP or NATS, until it is told to stop. */
 struct querier {
     struct world world; /* its own copy: aggregator and bus are shared, the answer is not */
-    bool is_nats;
     atomic_bool *is_over;
-    unsigned whole, none; /* answers with all blocks of the prompt, with none */
-    bool has_half;
     pthread_t thread;
+    unsigned whole, none; /* answers with all blocks of the prompt, with none */
+    bool is_nats;
+    bool has_half;
 };
 
 static void *query_again_and_again(void *context)
