@@ -106,7 +106,7 @@ def test_spec_decode_stats_and_rank_are_there(answer):
 
 @pytest.mark.parametrize("read", READERS.values(), ids=READERS.keys())
 def test_the_example_in_the_documentation_is_read(answer, read):
-    contract = pathlib.Path(__file__).parents[2] / "proto" / "README.md"
+    contract = pathlib.Path(__file__).parents[2] / "proto" / "services.md"
     (line,) = [row for row in contract.read_text().splitlines() if row.startswith('{') and "stats_response" in row]
     whole = {**FIGURES, "gpu_prefix_cache_hit_rate": 1.0}
     assert scrape.scrape([line], SERVICE, read) == {0x1A2B3C: whole}

@@ -26,7 +26,7 @@ QUERY = json.dumps({"model": "m", "token_ids": TOKENS}).encode()
 class World:
     def __init__(self, scene):
         self.scene, self.grpc_port, self.bus = scene, programs.free_port(), scene.bus()
-        self.events, self.beats = self.bus.watch(f"{PUBLISH}.kv_events"), self.bus.watch(f"{PUBLISH}.kv_heartbeat_json")
+        self.events, self.beats = self.bus.watch(f"{PUBLISH}.kv_events_pb"), self.bus.watch(f"{PUBLISH}.kv_heartbeat_json")
         self.engine = scene.engine()
         self.bridge = scene.bridge(worker(self.engine, block_size=BLOCK, more='address = "http://10.0.0.1:30000";'),
                                    hashes="engine", heartbeat_ms=500, formats=["protobuf"])
