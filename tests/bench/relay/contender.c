@@ -80,7 +80,7 @@ static void write_endpoints(FILE *file, const struct contender *contender)
 static void write_republish(FILE *file, const struct contender *contender)
 {
     fprintf(
-        file, " republish = { events = \"%s\"; replay = \"%s\"; style = \"dynamo\"; };",
+        file, " republish = { events = \"%s\"; replay = \"%s\"; style = \"vllm\"; };",
         contender->republished_events, contender->republished_replay);
 }
 
