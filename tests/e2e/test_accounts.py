@@ -88,6 +88,8 @@ class Daemons:
         bridge = self.start("bridge")
         self.engine.publish(engine.batch(engine.stored([1, 2, 3], PROMPT, 16)))
         wait_for("EXACT at the bridge", lambda: bridge.get("/state")["streams"][0]["state"] == "EXACT")
+        # 1.2 s after the bridge has connected; an earlier aggregator would receive it
+        wait_for("the list is announced", lambda: bridge.metric("kvb_events_published_total") > 0)
         aggregator = self.start("aggregator")
         wait_for("EXACT", aggregator.is_exact, 20)
         wait_for("the list was requested", lambda: aggregator.metric("kvb_sync_repairs_total") > 0)
@@ -106,7 +108,8 @@ def is_asked_and_silent_elsewhere(router, events):
     """A router is answered, and messages that it publishes in place of a bridge reach nobody."""
     answer = json.loads(router.request(f"{ROUTER}.kv_match", json.dumps({"model": "m", "token_ids": PROMPT}).encode()))
     assert answer["workers"][0]["tokens"]["device"] == 48, answer
-    router.publish(f"{PUBLISH}.kv_events", b"forged")
+    for subject in ("kv_events", "kv_events_pb"):
+        router.publish(f"{PUBLISH}.{subject}", b"forged")
     before = len(events)
     wait_for("two heartbeats later", lambda: len(events) > before + 2)
     assert b"forged" not in [message.data for message in events]
@@ -126,7 +129,8 @@ def test_bridges_have_an_account_of_their_own(scene):
     scene.start_nats(port=scene.nats_port, config=config)
     events = scene.bus(credentials=files["reader"]).watch(f"{PUBLISH}.*")
     daemons.run()
-    wait_for("the reader reads", lambda: any(message.subject == f"{PUBLISH}.kv_events" for message in events))
+    wait_for("the reader reads", lambda: any(
+        message.subject == f"{PUBLISH}.kv_events_pb" for message in events))
     is_asked_and_silent_elsewhere(scene.bus(credentials=files["router"]), events)
 
 
