@@ -40,6 +40,7 @@ enum replay_phase {
 struct replay {
     enum replay_phase phase;
     bool is_probe;            /* no batch was known to be missing */
+    bool shows_tail;          /* what it brings was not known to be missing: see tail_first */
     bool keeps_state;         /* no batch is known to be missing now: the state does not change */
     bool met_new_incarnation; /* in its answers */
     bool is_full_replay;      /* requested from 0: there is no batch to compare with */
@@ -259,8 +260,8 @@ void kvb_stream_want_everything(struct stream_step *step);
 /* A request failed: the next one waits longer (exponential back-off). */
 void kvb_stream_back_off(struct stream_step *step);
 
-/* What a probe alone has brought is missed: a replayed batch begins or continues that tail; a live
- * batch settles it up to its number. */
+/* What a probe alone has brought is missed: a replayed batch begins or continues that tail, unless
+ * it has come live, too, and is held; a live batch settles it up to its number. */
 void kvb_stream_note_tail(struct kvb_stream *stream, uint64_t seq, uint64_t now_ns);
 void kvb_stream_settle_tail(struct kvb_stream *stream, uint64_t live_seq);
 

@@ -65,6 +65,12 @@ size_t kvb_reorder_buffer_count(const struct kvb_reorder_buffer *buffer)
     return buffer->end - buffer->first;
 }
 
+bool kvb_reorder_buffer_spans(const struct kvb_reorder_buffer *buffer, uint64_t seq)
+{
+    return buffer->first < buffer->end && seq >= buffer->items[buffer->first].seq &&
+           seq <= buffer->items[buffer->end - 1].seq;
+}
+
 const struct kvb_reordered_batch *kvb_reorder_buffer_oldest(const struct kvb_reorder_buffer *buffer)
 {
     return buffer->first < buffer->end ? &buffer->items[buffer->first] : NULL;

@@ -42,6 +42,9 @@ kvb_status kvb_reorder_buffer_add(
 
 size_t kvb_reorder_buffer_count(const struct kvb_reorder_buffer *buffer);
 
+/* True for the numbers from that of the oldest item to that of the newest. */
+bool kvb_reorder_buffer_spans(const struct kvb_reorder_buffer *buffer, uint64_t seq);
+
 /* The oldest, borrowed until the next change; NULL when empty. */
 const struct kvb_reordered_batch *
 kvb_reorder_buffer_oldest(const struct kvb_reorder_buffer *buffer);

@@ -207,12 +207,18 @@ void kvb_stream_settle_tail(struct kvb_stream *stream, uint64_t live_seq)
 
 void kvb_stream_note_tail(struct kvb_stream *stream, uint64_t seq, uint64_t now_ns)
 {
-    if (stream->replay.is_probe) {
+    const bool continues = !stream->replay.is_probe && stream->tail_first < stream->tail_end &&
+                           seq == stream->tail_end;
+
+    stream->replay.shows_tail |= stream->replay.is_probe;
+    if (kvb_reorder_buffer_spans(&stream->reorder_buffer, seq)) {
+        kvb_stream_settle_tail(stream, seq);
+    } else if (continues) {
+        stream->tail_end++;
+    } else if (stream->replay.shows_tail) {
         stream->tail_first = seq;
         stream->tail_end = seq + 1;
         stream->tail_ns = now_ns;
-    } else if (stream->tail_first < stream->tail_end && seq == stream->tail_end) {
-        stream->tail_end++;
     }
 }
 
@@ -225,6 +231,7 @@ void kvb_stream_replay_started(struct kvb_stream *stream, uint64_t now_ns)
     }
     replay->phase = replay_requested;
     replay->met_new_incarnation = false;
+    replay->shows_tail = false;
     replay->applied = 0;
     replay->is_verified = !replay->is_full_replay && stream->is_received_live;
     replay->buffered_before = kvb_reorder_buffer_count(&stream->reorder_buffer);

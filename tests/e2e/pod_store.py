@@ -185,7 +185,7 @@ class Pods:
 
     # ---- Changes
 
-    def create(self, pod, namespace=None):
+    def create(self, pod, namespace=None, age_s=0):
         pod = copy.deepcopy(pod)
         meta = pod.setdefault("metadata", {})
         meta["namespace"] = namespace or meta.get("namespace") or "default"
@@ -198,7 +198,7 @@ class Pods:
             if key in self.pods:
                 raise Refusal(409, "AlreadyExists", f'pods "{key[1]}" already exists')
             meta.setdefault("uid", str(uuid.UUID(int=self.random.getrandbits(128), version=4)))
-            meta["creationTimestamp"] = timestamp()
+            meta["creationTimestamp"] = timestamp(-age_s)
             pod = {"kind": "Pod", "apiVersion": "v1", **pod}
             pod.setdefault("spec", {}).setdefault("containers", [])
             pod.setdefault("status", {}).setdefault("phase", "Pending")

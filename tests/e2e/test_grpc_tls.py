@@ -116,6 +116,8 @@ def test_a_new_certificate_is_served_and_connections_live_on(served, tmp_path):
         served.ca.sign("server")
         served.aggregator.process.send_signal(signal.SIGHUP)
         wait_for("a good one is taken", lambda: served.serial() not in (first, second))
+        # Strangers have their certificate before the server has counted their handshakes.
+        wait_for("only the router is connected", lambda: served.aggregator.metric("kvb_grpc_connections") == 1)
         before = served.handshakes("ok")
         assert router.match([1]) == [] and served.handshakes("ok") == before, "on its connection of before"
 

@@ -279,6 +279,45 @@ static void the_newest_batches_that_only_a_probe_brought_count_as_missed(void **
     stream_world_end(&world);
 }
 
+static void batches_that_came_live_during_a_probe_are_not_missed(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    pass_ms(&world, 1500);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    live(&world, 4, first_incarnation, 5); /* 3 was lost */
+    live(&world, 5, first_incarnation, 6);
+    for (int number = 2; number <= 6; number++) {
+        replayed(&world, number, first_incarnation, number + 1);
+    }
+    end_replay(&world, first_incarnation);
+    live(&world, 6, first_incarnation, 7); /* overtaken by the probe */
+    live(&world, 7, first_incarnation, 8);
+    assert_int_equal(missed_of(&world), 1);
+    assert_int_equal(world.held_count, 8);
+    stream_world_end(&world);
+}
+
+static void a_batch_that_overtakes_the_reply_to_a_probe_is_not_missed(void **state)
+{
+    (void)state;
+    struct stream_world world;
+
+    begin_exact(&world, 3);
+    pass_ms(&world, 1500);
+    assert_int_equal(start_wanted_replay(&world), 2);
+    live(&world, 3, first_incarnation, 4);
+    replayed(&world, 2, first_incarnation, 3);
+    replayed(&world, 3, first_incarnation, 4);
+    end_replay(&world, first_incarnation);
+    live(&world, 4, first_incarnation, 5);
+    assert_int_equal(missed_of(&world), 0);
+    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    stream_world_end(&world);
+}
+
 static void an_undecodable_batch_restarts_the_list(void **state)
 {
     (void)state;
@@ -395,6 +434,8 @@ int main(void)
         cmocka_unit_test(a_lost_tail_shows_within_a_second_of_silence),
         cmocka_unit_test(an_engine_is_probed_once_a_second_at_most),
         cmocka_unit_test(the_newest_batches_that_only_a_probe_brought_count_as_missed),
+        cmocka_unit_test(batches_that_came_live_during_a_probe_are_not_missed),
+        cmocka_unit_test(a_batch_that_overtakes_the_reply_to_a_probe_is_not_missed),
         cmocka_unit_test(an_undecodable_batch_restarts_the_list),
         cmocka_unit_test(an_undecodable_batch_is_requested_once_more),
         cmocka_unit_test(a_broken_batch_that_the_engine_did_not_keep_is_abandoned),
