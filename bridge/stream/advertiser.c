@@ -129,9 +129,10 @@ is_away(const struct kvb_advertiser *advertiser, const struct kvb_advertiser_inp
 
 /* A restored stream publishes once more what the last process published after the checkpoint, with
  * the same ids.  Until it has caught up, an event that no batch made would take one of them. */
-static bool may_republish(const struct kvb_advertiser *advertiser)
+static bool
+may_republish(const struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input)
 {
-    return advertiser->is_republish_due && kvb_stream_is_settled(advertiser->stream);
+    return advertiser->is_republish_due && input->is_proven;
 }
 
 enum kvb_advertiser_action
@@ -152,7 +153,7 @@ kvb_advertiser_next(struct kvb_advertiser *advertiser, const struct kvb_advertis
         }
         return withdraws ? KVB_ADVERTISER_WITHDRAW : KVB_ADVERTISER_ANNOUNCE;
     }
-    return may_republish(advertiser) ? KVB_ADVERTISER_REPUBLISH : KVB_ADVERTISER_REST;
+    return may_republish(advertiser, input) ? KVB_ADVERTISER_REPUBLISH : KVB_ADVERTISER_REST;
 }
 
 enum kvb_advertiser_action kvb_advertiser_last(const struct kvb_advertiser *advertiser)
@@ -249,7 +250,7 @@ uint64_t kvb_advertiser_due_ns(
     const uint64_t away_ns = input->down_ns + advertiser->options.down_clear_ns;
 
     if (advertiser->state != (withdraws ? KVB_WITHDRAWN : KVB_ADVERTISED) ||
-        may_republish(advertiser)) {
+        may_republish(advertiser, input)) {
         return 0;
     }
     return input->down_ns > 0 && !withdraws && away_ns > input->now_ns && away_ns < beat_ns

@@ -154,10 +154,6 @@ def test_a_fleet_of_stores_is_verified_by_its_shared_blocks(scene):
     assert [row["store"] for row in aggregator.get("/streams")["streams"]] == [True, True]
 
 
-def restarts(bridge):
-    return bridge.metric("kvb_engine_restarts_total")
-
-
 def test_engines_of_all_dialects_are_followed_through_restarts_and_losses(scene):
     dialects = DIALECTS
     truth, aggregator, bridge = start_all(scene, dialects)
@@ -169,7 +165,6 @@ def test_engines_of_all_dialects_are_followed_through_restarts_and_losses(scene)
     wait_for("the engines have filled their caches again", lambda: min(held(truth)) > 100, 30)
     clear_those_without_replays(truth, dialects)  # not earlier: the batch might have been published before the bridge connected
     wait_for("and once more", lambda: min(held(truth)) > 50, 30)
-    wait_for("the bridge has seen the restarts", lambda: restarts(bridge) >= len(dialects), 30)
     expect_the_truth(scene, truth, aggregator, dialects)
     assert bridge.metric("kvb_batches_refused_total") == 0
 

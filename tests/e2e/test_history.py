@@ -55,11 +55,11 @@ class History:
 def start_fleet(scene):
     truth, workers = scene.folder / "truth", scene.folder / "workers"
     scene.start("kvfleet", [
-        programs.BIN / "kvfleet", "--workers", 3, "--ranks", 2, "--blocks", 256, "--rate", 60,
+        programs.BIN / "kvfleet", "--workers", 6, "--ranks", 1, "--blocks", 256, "--rate", 60,
         "--trace", TRACE, "--truth", truth, "--config-out", workers,
     ])
     wait_for("kvfleet has bound its sockets", lambda: workers.exists() and workers.read_text())
-    fleet = Fleet([truth], 3)
+    fleet = Fleet([truth], 6)
     fleet.say("pause")
     return fleet, workers.read_text()
 
@@ -84,7 +84,7 @@ def test_a_jetstream_stream_is_the_history_of_the_engines(scene):
     fleet, workers = start_fleet(scene)
     aggregator = scene.aggregator(block_size=16, model="fleet")
     bridge = start_bridge(scene, workers)
-    # else the first `cleared` of a rank has the blocks of the worker's other rank stored again
+    # one rank a worker: a `cleared` of one would have the blocks of the others stored again
     wait_for("all lists are announced", lambda: bridge.metric("kvb_announcements_total") >= len(fleet.stats()))
     fleet.say("resume")
     wait_for("the engines have evicted blocks", lambda: sum(
