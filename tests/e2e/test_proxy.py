@@ -62,6 +62,11 @@ class Stage:
     def is_listed(self, prompt, tokens, model="m"):
         return f":{tokens}" in self.aggregator.http("POST", "/query", {"model": model, "token_ids": prompt})[1]
 
+    def is_exact(self, prompt):
+        """Of the ranks that hold it."""
+        answer = self.aggregator.http("POST", "/query", {"model": "m", "token_ids": prompt})[1]
+        return "states" not in json.loads(answer)
+
     def request(self, path, body):
         answer = request(self.proxy, "POST", path, body)
         self.wait_for_the_end()
@@ -148,6 +153,8 @@ def test_a_prompt_goes_where_it_is_held(stage):
         prompt = list(range(first, first + 64))
         assert cached(stage.complete(prompt)) == 0
         wait_for("the prompt is listed", lambda: stage.is_listed(prompt, 64))
+        # else nothing is promised: the first batch of a rank is looked for in its replay
+        wait_for("its rank is EXACT", lambda: stage.is_exact(prompt))
         assert cached(stage.complete(prompt + [7])) == 64
     assert stage.fleet.total("requests_finished") == [4] * 4
     assert stage.fleet.total("hit_tokens") == [128] * 4
