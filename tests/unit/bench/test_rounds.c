@@ -168,7 +168,7 @@ static void another_process_has_processor_time_of_its_own(void **state)
     assert_true(gone.user_ns == 0 && gone.kernel_ns == 0);
 }
 
-int main(void)
+SUITE(rounds)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_spread_is_the_interquartile_range_over_the_median),

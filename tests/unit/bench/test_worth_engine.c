@@ -259,7 +259,7 @@ static void random_requests_are_conserved_and_events_say_what_is_held(void **sta
     free(samples);
 }
 
-int main(void)
+SUITE(worth_engine)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_sent_again_is_reused_but_for_its_last_block),

@@ -167,7 +167,7 @@ static void a_picture_is_as_old_as_it_says(void **state)
     assert_int_equal(choose_after_store(lost, 9000000), 0);
 }
 
-int main(void)
+SUITE(worth_replay)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_seed_gives_one_result),

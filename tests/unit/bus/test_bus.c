@@ -800,7 +800,7 @@ static void subscriptions_may_be_ended_after_the_bus(void **state)
     kvb_bus_unsubscribe(subscription);
 }
 
-int main(void)
+SUITE(bus)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refuses_invalid_urls_and_unusable_files),

@@ -124,7 +124,7 @@ static void a_decoded_login_applies_to_all_servers(void **state)
     kvb_bus_close(open_bus(options.url));
 }
 
-int main(void)
+SUITE(bus_login)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_credentials_do_not_stop_reconnecting),

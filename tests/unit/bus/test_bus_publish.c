@@ -100,7 +100,7 @@ static void a_single_message_arrives_when_it_is_flushed(void **state)
     kvb_bus_close(bus);
 }
 
-int main(void)
+SUITE(bus_publish)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_are_published_in_order_up_to_one_that_is_refused),

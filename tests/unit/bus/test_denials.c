@@ -169,7 +169,7 @@ static void a_long_subject_is_truncated(void **state)
     assert_int_equal(strlen(denials.items[0].subject), kvb_subject_bytes - 1);
 }
 
-int main(void)
+SUITE(denials)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_what_was_denied),

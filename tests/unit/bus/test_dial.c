@@ -182,7 +182,7 @@ static void a_login_that_nats_c_failed_to_sign_is_repeated_at_once(void **state)
     close(log.fd);
 }
 
-int main(void)
+SUITE(dial)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_server_that_says_nothing_is_dialed_again_and_again),

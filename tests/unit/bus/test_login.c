@@ -272,7 +272,7 @@ static void refuses_a_key_that_is_encrypted_or_of_another_certificate(void **sta
     EVP_PKEY_free(made);
 }
 
-int main(void)
+SUITE(login)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepts_no_login_or_one_of_each_kind),

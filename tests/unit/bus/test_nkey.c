@@ -74,7 +74,7 @@ static void says_why_a_seed_is_refused_and_does_not_repeat_it(void **state)
     }
 }
 
-int main(void)
+SUITE(nkey)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(derives_the_public_key_of_a_seed),

@@ -53,7 +53,7 @@ static void threads_may_use_openssl_until_the_process_ends(void **state)
     }
 }
 
-int main(void)
+SUITE(openssl_exit)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(threads_may_use_openssl_until_the_process_ends),

@@ -200,7 +200,7 @@ static void a_denial_is_vital_where_the_table_says_so(void **state)
     assert_false(is_vital(&aggregator, true, "namespace.b.component.r.load_stats"));
 }
 
-int main(void)
+SUITE(permissions)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_subject_includes_another),

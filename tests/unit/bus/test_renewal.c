@@ -158,7 +158,7 @@ static void closing_does_not_wait_for_a_server_that_does_not_answer(void **state
     assert_true(kvb_clock_monotonic_ns() - began_ns < 2 * KVB_NS_PER_S);
 }
 
-int main(void)
+SUITE(renewal)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_changed_file_makes_a_new_connection_with_the_subscriptions),

@@ -117,7 +117,7 @@ static void a_login_that_cannot_be_sent_is_an_error(void **state)
     assert_non_null(strstr(kvb_server_url_login_fault(url), "longer than 255"));
 }
 
-int main(void)
+SUITE(server_url)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_server_is_first_in_some_orders),

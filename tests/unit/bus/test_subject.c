@@ -178,7 +178,7 @@ static void a_subject_may_end_with_a_stream(void **state)
     assert_true(worker == UINT64_MAX && rank == UINT32_MAX);
 }
 
-int main(void)
+SUITE(subject)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(makes_the_subjects_of_the_contract),

@@ -122,7 +122,7 @@ static void a_new_connection_has_no_ping_to_answer(void **state)
     assert_int_equal(look_until(&watch, &now_ns, start_ns + 2500 * ms), KVB_BUS_WATCH_PING);
 }
 
-int main(void)
+SUITE(watch)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pings_a_second_after_the_last_ping),

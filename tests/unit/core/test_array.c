@@ -80,7 +80,7 @@ static void keeps_the_old_items_when_an_allocation_fails(void **state)
     free(items);
 }
 
-int main(void)
+SUITE(array)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grows_by_doubling_and_keeps_what_was_written),

@@ -96,7 +96,7 @@ static void a_zeroed_buf_may_be_freed(void **state)
     assert_null(buf.data);
 }
 
-int main(void)
+SUITE(buf)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(appends_bytes_text_numbers_and_formats),

@@ -32,7 +32,7 @@ static void clocks_advance(void **state)
     assert_true(kvb_clock_wall_us() > 1700000000000000);
 }
 
-int main(void)
+SUITE(clock)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(formats_time_as_rfc_3339_in_utc),

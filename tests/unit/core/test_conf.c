@@ -609,7 +609,7 @@ static void survives_every_allocation_failing(void **state)
     config_file_remove(&file);
 }
 
-int main(void)
+SUITE(conf)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_file_gives_the_defaults),

@@ -65,7 +65,7 @@ static void reads_digits_and_nothing_else(void **state)
     }
 }
 
-int main(void)
+SUITE(decimal)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(powers_of_ten_and_their_neighbours_are_written),

@@ -69,7 +69,7 @@ static void parts_hash_as_their_concatenation(void **state)
     assert_true(kvb_hash64_parts(NULL, 0, 1337) == kvb_hash64((kvb_span){ 0 }, 1337));
 }
 
-int main(void)
+SUITE(hash)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_the_published_vector),

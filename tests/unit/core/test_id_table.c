@@ -111,7 +111,7 @@ static void a_failed_growth_changes_nothing(void **state)
     kvb_id_table_done(&table);
 }
 
-int main(void)
+SUITE(id_table)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_table_finds_nothing),

@@ -267,7 +267,7 @@ static void a_large_table_that_is_emptied_frees_its_memory(void **state)
     assert_int_equal(table.line_count, 0);
 }
 
-int main(void)
+SUITE(line_table)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_its_items_and_nothing_else),

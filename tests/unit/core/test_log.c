@@ -326,7 +326,7 @@ static void names_levels_and_numbers(void **state)
     assert_string_equal(kvb_log_u64(text, UINT64_MAX), "18446744073709551615");
 }
 
-int main(void)
+SUITE(log)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_one_plain_line),

@@ -139,7 +139,7 @@ static void the_last_lines_are_written_before_the_end(void **state)
     (void)close(world.reader);
 }
 
-int main(void)
+SUITE(log_writer)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writing_a_line_never_waits_for_the_reader),

@@ -109,7 +109,7 @@ static void a_duration_of_several_is_shared_evenly(void **state)
     assert_int_equal(values[histogram_id + kvb_metric_buckets], 30000);
 }
 
-int main(void)
+SUITE(metric)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_up_and_can_be_set),

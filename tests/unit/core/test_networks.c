@@ -140,7 +140,7 @@ static void a_list_that_contains_metadata_allows_none_of_it(void **state)
     assert_false(kvb_networks_allow(&none, "10.0.0.5"));
 }
 
-int main(void)
+SUITE(networks)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(link_local_and_metadata_alone_are_refused),

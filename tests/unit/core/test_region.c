@@ -112,7 +112,7 @@ static void without_memory_nothing_is_populated(void **state)
     kvb_region_close(&region);
 }
 
-int main(void)
+SUITE(region)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_growth_is_whole_pages_of_any_kernel),

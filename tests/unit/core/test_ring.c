@@ -263,7 +263,7 @@ static void agrees_with_an_array(void **state)
     kvb_ring_free(ring);
 }
 
-int main(void)
+SUITE(ring)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gives_items_back_in_the_order_of_insertion),

@@ -121,7 +121,7 @@ static void only_a_regular_file_is_read(void **state)
     assert_int_equal(rmdir(path), 0);
 }
 
-int main(void)
+SUITE(secret_file)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_is_read_whole_or_by_its_first_line),

@@ -105,7 +105,7 @@ static void a_few_of_many_cost_little_more_than_one_comparison_each(void **state
     free(items);
 }
 
-int main(void)
+SUITE(sort_first)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_items_are_those_of_a_full_sort),

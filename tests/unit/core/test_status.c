@@ -36,7 +36,7 @@ static void try_returns_at_once_on_failure_and_goes_on_otherwise(void **state)
     assert_int_equal(reached, 1);
 }
 
-int main(void)
+SUITE(status)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_status_has_a_name_of_its_own),

@@ -50,7 +50,7 @@ static void a_wait_uses_the_monotonic_clock(void **state)
     pthread_cond_destroy(&condition);
 }
 
-int main(void)
+SUITE(thread)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_thread_runs_and_is_joined_once),

@@ -62,7 +62,7 @@ static void urls_that_do_not_fit_are_left_out(void **state)
     assert_string_equal(kvb_urls_show("nats://a:1,b", shown, 11), "nats://a:1");
 }
 
-int main(void)
+SUITE(url_show)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_url_is_shown_without_its_secrets),

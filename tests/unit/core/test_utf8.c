@@ -65,7 +65,7 @@ static void a_truncated_character_is_invalid(void **state)
     }
 }
 
-int main(void)
+SUITE(utf8)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_three_bytes_are_read_as_the_definition_says),

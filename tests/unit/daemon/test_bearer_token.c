@@ -114,7 +114,7 @@ static void a_text_that_is_no_token_is_refused(void **state)
     }
 }
 
-int main(void)
+SUITE(bearer_token)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_needs_the_whole_token_and_its_scheme),

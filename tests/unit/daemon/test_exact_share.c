@@ -91,7 +91,7 @@ static void a_value_that_is_no_share_is_refused(void **state)
     }
 }
 
-int main(void)
+SUITE(exact_share)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_without_a_share_is_never_refused),

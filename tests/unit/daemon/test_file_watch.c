@@ -203,7 +203,7 @@ static void without_a_file_nothing_is_ever_due(void **state)
     assert_false(kvb_file_watch_has_changed(&watch, UINT64_MAX - 1));
 }
 
-int main(void)
+SUITE(file_watch)
 {
     /* As kvb_daemon_block_signals() does. */
     sigset_t signals;

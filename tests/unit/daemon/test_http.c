@@ -1093,7 +1093,7 @@ static void a_wrong_or_used_address_is_refused_with_a_reason(void **state)
     kvb_http_stop(NULL);
 }
 
-int main(void)
+SUITE(http)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_get_reaches_the_handler_with_path_and_query_apart),

@@ -176,7 +176,7 @@ static void why_the_register_token_cannot_be_read_is_logged_once(void **state)
     end(&scene);
 }
 
-int main(void)
+SUITE(http_access)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_changed_file_is_used_after_a_reload),

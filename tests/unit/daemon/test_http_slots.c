@@ -381,7 +381,7 @@ static void an_oversized_answer_passes_when_it_is_alone(void **state)
     kvb_http_slots_done(&slots);
 }
 
-int main(void)
+SUITE(http_slots)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_longest_idle_connection_makes_room),

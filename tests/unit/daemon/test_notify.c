@@ -136,7 +136,7 @@ static void the_longest_update_fits(void **state)
     assert_true(strlen(text) + strlen("WATCHDOG=1\n") < kvb_notify_text_bytes);
 }
 
-int main(void)
+SUITE(notify)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ready_is_sent_once_and_not_before_the_first_iteration),

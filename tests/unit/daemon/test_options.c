@@ -210,7 +210,7 @@ static void lack_of_memory_is_reported_and_is_no_configuration_error(void **stat
     assert_string_equal(captured.err, "etc/x.cfg: no_memory\n");
 }
 
-int main(void)
+SUITE(options)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_options_it_runs_with_the_usual_file),

@@ -206,7 +206,7 @@ static void survives_each_allocation_failing(void **state)
     }
 }
 
-int main(void)
+SUITE(prometheus)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_table_is_a_page_with_each_help_and_type_line_once),

@@ -312,7 +312,7 @@ static void survives_every_failing_allocation(void **state)
     }
 }
 
-int main(void)
+SUITE(service)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_ping_is_answered_with_the_identity),

@@ -344,7 +344,7 @@ static void ids_differ(void **state)
     assert_int_equal(strlen(one.started), strlen("2026-08-01T13:44:05.678Z"));
 }
 
-int main(void)
+SUITE(service_responder)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_by_all_three_names),

@@ -213,7 +213,7 @@ static void a_request_without_memory_is_refused_whole(void **state)
     kvb_completion_request_done(&request);
 }
 
-int main(void)
+SUITE(completion)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_is_a_text_or_token_ids_or_one_of_these_in_a_list),

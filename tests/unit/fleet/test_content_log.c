@@ -95,7 +95,7 @@ static void survives_each_failing_allocation(void **state)
     assert_ok(status);
 }
 
-int main(void)
+SUITE(content_log)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_additions_and_removals_with_the_callers_time),

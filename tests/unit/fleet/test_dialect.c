@@ -146,7 +146,7 @@ static void every_row_gives_decodable_bytes(void **state)
     }
 }
 
-int main(void)
+SUITE(dialect)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bytes_equal_those_of_the_engines_own_encoders),

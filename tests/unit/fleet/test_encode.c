@@ -565,7 +565,7 @@ static void survives_every_allocation_failing(void **state)
     kvb_event_batch_done(&batch);
 }
 
-int main(void)
+SUITE(encode)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_batch_written_in_any_dialect_is_read_back),

@@ -556,7 +556,7 @@ static void a_restart_ends_a_watched_request_before_its_last_token(void **state)
     kvb_engine_free(engine);
 }
 
-int main(void)
+SUITE(engine)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_log_of_contents_tells_the_truth),

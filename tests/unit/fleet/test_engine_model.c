@@ -203,7 +203,7 @@ static void a_step_that_runs_out_of_memory_loses_no_event(void **state)
     assert_true(fail_at > 20);
 }
 
-int main(void)
+SUITE(engine_model)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_interval_rule_never_lists_what_is_not_held),

@@ -433,7 +433,7 @@ static void replaces_an_existing_file_only_if_it_is_a_socket(void **state)
     (void)close(fd);
 }
 
-int main(void)
+SUITE(fleet)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(makes_requests_at_its_rate_and_publishes_every_batch),

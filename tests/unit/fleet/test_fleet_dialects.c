@@ -168,7 +168,7 @@ static void the_configured_share_of_payloads_is_malformed(void **state)
     tear_down(&fixture);
 }
 
-int main(void)
+SUITE(fleet_dialects)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_idle_engine_publishes_empty_batches_if_its_dialect_does),

@@ -91,7 +91,7 @@ static void a_payload_that_does_not_fit_leaves_the_buffer_unchanged(void **state
     assert_int_equal(out.len, 2);
 }
 
-int main(void)
+SUITE(malformed)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_is_refused_in_every_dialect),

@@ -148,7 +148,7 @@ static void reports_which_address_it_cannot_use(void **state)
     kvb_metrics_page_stop(page);
 }
 
-int main(void)
+SUITE(metrics_page)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_each_rank_as_vllm_does),

@@ -370,7 +370,7 @@ static void a_used_port_is_reported(void **state)
     tear_down(&fixture);
 }
 
-int main(void)
+SUITE(publisher)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(publishes_topic_sequence_and_payload),

@@ -412,7 +412,7 @@ static void reports_which_port_it_cannot_use(void **state)
     scene_end(&scene);
 }
 
-int main(void)
+SUITE(serve)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_second_request_finds_the_blocks_of_the_first),

@@ -252,7 +252,7 @@ static void survives_each_failing_allocation(void **state)
     assert_ok(status);
 }
 
-int main(void)
+SUITE(trace)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_a_line),

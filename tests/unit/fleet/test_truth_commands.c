@@ -181,7 +181,7 @@ static void writes_how_many_changes_are_no_longer_kept(void **state)
     kvb_content_log_done(&log);
 }
 
-int main(void)
+SUITE(truth_commands)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_changes_with_their_times),

@@ -544,7 +544,7 @@ static void says_that_its_port_is_taken(void **state)
     stop_scene(&scene);
 }
 
-int main(void)
+SUITE(server)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_from_another_thread),

@@ -976,7 +976,7 @@ static void survives_each_failing_allocation(void **state)
     assert_true(allocations > 10);
 }
 
-int main(void)
+SUITE(session)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_with_a_message_and_trailers),

@@ -299,7 +299,7 @@ static void survives_every_allocation_failing(void **state)
     end(&scene);
 }
 
-int main(void)
+SUITE(tls)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bytes_cross_in_both_directions_until_the_end),

@@ -258,7 +258,7 @@ static void a_short_prompt_has_no_block(void **state)
     assert_int_equal(hash.value, 42);
 }
 
-int main(void)
+SUITE(block_hash)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_vector_holds),

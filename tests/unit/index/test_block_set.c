@@ -179,7 +179,7 @@ static void a_cleared_set_holds_no_memory_and_can_be_filled_again(void **state)
     kvb_block_set_clear(&set);
 }
 
-int main(void)
+SUITE(block_set)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_empty_set_has_nothing),

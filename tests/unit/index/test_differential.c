@@ -554,7 +554,7 @@ static error_t take_option(int key, char *text, struct argp_state *state)
     return 0;
 }
 
-int main(int argc, char **argv)
+SUITE(differential)
 {
     static const struct argp argp = { options, take_option, NULL, NULL, NULL, NULL, NULL };
     const struct CMUnitTest tests[] = {

@@ -258,7 +258,7 @@ static void a_note_ends_when_either_set_changes(void **state)
     empty(world);
 }
 
-int main(void)
+SUITE(holder_set)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_arrays_of_bools),

@@ -153,7 +153,7 @@ static void both_pass_through_the_same_whole_extents(void **state)
     }
 }
 
-int main(void)
+SUITE(prefix_compare)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(both_count_the_same_common_nodes),

@@ -190,7 +190,7 @@ static void a_reclaim_that_waits_for_memory_leaves_no_name_behind(void **state)
     assert_true(waits > 0);
 }
 
-int main(void)
+SUITE(prefix_holders)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(storing_again_takes_no_more_memory),

@@ -549,7 +549,7 @@ static void a_query_by_names_follows_parents(void **state)
 
 #define TRAP(name) cmocka_unit_test_setup_teardown(name, scene_set_up, scene_tear_down)
 
-int main(void)
+SUITE(prefix_index)
 {
     const struct CMUnitTest tests[] = {
         TRAP(an_empty_index_matches_nothing),

@@ -69,7 +69,7 @@ static void chosen_contents_collide_only_if_the_key_is_known(void **state)
     assert_key_parts(false);
 }
 
-int main(void)
+SUITE(prefix_key)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chosen_names_collide_only_if_the_key_is_known),

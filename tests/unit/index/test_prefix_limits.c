@@ -649,7 +649,7 @@ static void the_reported_memory_is_that_of_extents_and_tables(void **state)
     drop_long_run(&made);
 }
 
-int main(void)
+SUITE(prefix_limits)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_out_of_range_are_refused),

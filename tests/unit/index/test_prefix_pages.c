@@ -200,7 +200,7 @@ static void each_slot_keeps_its_name_of_the_parent_it_continued_from(void **stat
 
 #define TEST(test) cmocka_unit_test_setup_teardown(test, scene_set_up, scene_tear_down)
 
-int main(void)
+SUITE(prefix_pages)
 {
     const struct CMUnitTest tests[] = {
         TEST(each_slot_is_walked_in_its_own_names),

@@ -219,7 +219,7 @@ static void a_walk_includes_orphans(void **state)
 
 #define TRAP(name) cmocka_unit_test_setup_teardown(name, scene_set_up, scene_tear_down)
 
-int main(void)
+SUITE(prefix_walk)
 {
     const struct CMUnitTest tests[] = {
         TRAP(a_walk_shows_a_chain_as_one_run),

@@ -423,7 +423,7 @@ static void a_walk_ends_when_its_slot_is_cleared(void **state)
     end(&world);
 }
 
-int main(void)
+SUITE(prefix_walk_random)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_walk_makes_an_equal_index),

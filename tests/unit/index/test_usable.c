@@ -312,7 +312,7 @@ static void a_request_of_pairs_computes_its_last_pair(void **state)
     assert_int_equal(kvb_hit_blocks_max(34, 16, true), 2);
 }
 
-int main(void)
+SUITE(usable)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_window_reaches_back_from_the_next_token),

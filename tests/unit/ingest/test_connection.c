@@ -123,7 +123,7 @@ static void of_other_sockets_the_bytes_are_not_known(void **state)
     (void)close(fds[1]);
 }
 
-int main(void)
+SUITE(connection)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_waits_is_what_has_arrived_and_was_not_taken),

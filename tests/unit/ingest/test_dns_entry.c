@@ -202,7 +202,7 @@ static void each_result_has_a_text(void **state)
     }
 }
 
-int main(void)
+SUITE(dns_entry)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_name_is_queried_once_until_the_answer),

@@ -165,7 +165,7 @@ static void an_allocation_that_fails_changes_nothing(void **state)
     assert_members(&members, LIST("a", "b", "c", "d"));
 }
 
-int main(void)
+SUITE(dns_members)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(members_are_sorted_and_unique),

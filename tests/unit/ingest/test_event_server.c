@@ -276,7 +276,7 @@ static void survives_each_failing_allocation(void **state)
     kvb_event_server_close(NULL, 0);
 }
 
-int main(void)
+SUITE(event_server)
 {
 #define SERVED(test) cmocka_unit_test_setup_teardown(test, begin_server, end_server)
     const struct CMUnitTest tests[] = {

@@ -363,7 +363,7 @@ static void a_request_has_an_identity_an_empty_frame_and_a_sequence_number(void 
     }
 }
 
-int main(void)
+SUITE(frames)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_has_an_identity_an_empty_frame_and_a_sequence_number),

@@ -485,7 +485,7 @@ static void survives_every_allocation_failing(void **state)
     }
 }
 
-int main(void)
+SUITE(http_fetch)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_outcome_has_its_name),

@@ -96,7 +96,7 @@ static void a_text_that_is_too_long_is_refused(void **state)
     assert_int_equal(kvb_named_endpoint_set(&endpoint, text, false), KVB_TOO_LARGE);
 }
 
-int main(void)
+SUITE(named_endpoint)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_names_are_looked_up),

@@ -128,7 +128,7 @@ static void a_descriptor_number_may_be_reused(void **state)
     kvb_peers_done(&peers);
 }
 
-int main(void)
+SUITE(peers)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stray_connections_are_no_engines),

@@ -275,7 +275,7 @@ static void a_failing_wait_neither_spins_nor_stalls(void **state)
     kvb_poller_free(poller); /* the test has closed its descriptor already */
 }
 
-int main(void)
+SUITE(poller)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(only_ready_sockets_are_reported),

@@ -206,7 +206,7 @@ static void a_name_that_found_no_memory_is_queried_later(void **state)
     kvb_resolver_free(resolver);
 }
 
-int main(void)
+SUITE(resolver)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_have_their_addresses),

@@ -276,7 +276,7 @@ static void an_invalid_address_is_refused(void **state)
     close_world(&world);
 }
 
-int main(void)
+SUITE(scraper)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_page_is_read_repeatedly),

@@ -711,7 +711,7 @@ static void publishers_are_pinged_250_times_a_second_altogether(void **state)
     assert_int_equal(kvb_zmq_ping_ms(2048), 4000); /* a frozen engine is found within 5 s */
 }
 
-int main(void)
+SUITE(zmq_source)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(live_batches_come_in_order_and_odd_messages_are_counted),

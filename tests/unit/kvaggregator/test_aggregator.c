@@ -750,7 +750,7 @@ static void stops_in_time_while_it_is_being_flooded(void **state)
     close_world(&world);
 }
 
-int main(void)
+SUITE(aggregator)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_of_a_bridge_are_matched_over_nats_and_http),

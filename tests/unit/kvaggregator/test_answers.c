@@ -1106,7 +1106,7 @@ static void survives_every_failing_allocation(void **state)
     }
 }
 
-int main(void)
+SUITE(answers)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(match_lists_every_holder_best_first),

@@ -240,7 +240,7 @@ static void the_row_of_a_stream_shows_its_audit(void **state)
     drop_scene(&scene);
 }
 
-int main(void)
+SUITE(audit)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_decision_promises_the_hit_of_its_stream),

@@ -274,7 +274,7 @@ static void survives_every_allocation_failing(void **state)
     assert_ok(status);
 }
 
-int main(void)
+SUITE(config)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_sample_is_the_defaults_and_has_every_key),

@@ -308,7 +308,7 @@ static void answers_survive_each_allocation_failing(void **state)
     scene_done(&scene);
 }
 
-int main(void)
+SUITE(dashboard)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(history_has_one_row_a_second),

@@ -266,7 +266,7 @@ static void leaves_out_a_stream_that_went_down_meanwhile(void **state)
     scene_done(&scene);
 }
 
-int main(void)
+SUITE(dump_peers)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(leaves_out_blocks_that_may_no_longer_be_held),

@@ -148,7 +148,7 @@ static void a_dump_without_room_ends_with_its_first_turn(void **state)
     scene_done(&scene);
 }
 
-int main(void)
+SUITE(dump_turns)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_long_dump_takes_several_turns_and_is_whole),

@@ -243,7 +243,7 @@ static void survives_each_failing_allocation(void **state)
     }
 }
 
-int main(void)
+SUITE(indexer)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(lists_workers_by_blocks_with_their_best_rank),

@@ -128,7 +128,7 @@ static void streams_show_the_window_list_and_whether_they_are_a_store(void **sta
     scene_done(&scene);
 }
 
-int main(void)
+SUITE(list_pages)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_name_the_blocks_of_the_window_list),

@@ -624,7 +624,7 @@ static void a_store_has_no_part_in_the_head(void **state)
     scene_done(&scene);
 }
 
-int main(void)
+SUITE(lists)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hybrid_model_can_use_a_prefix_only_with_its_window),

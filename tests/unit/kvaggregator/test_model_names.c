@@ -256,7 +256,7 @@ static void hashes_made_ahead_are_made_again_for_an_adapter(void **state)
     scene_done(&scene);
 }
 
-int main(void)
+SUITE(model_names)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_name_means_the_base_model),

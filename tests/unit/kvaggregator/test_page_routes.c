@@ -192,7 +192,7 @@ static void a_cached_page_is_not_sent_again(void **state)
     kvb_buf_done(&answer.body);
 }
 
-int main(void)
+SUITE(page_routes)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(history_begins_after_the_given_second),

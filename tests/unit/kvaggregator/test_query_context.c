@@ -256,7 +256,7 @@ static void the_best_are_in_order_and_no_stream_is_missing(void **state)
     scene_done(&scene);
 }
 
-int main(void)
+SUITE(query_context)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_query_leaves_nothing_in_the_next_answer),

@@ -438,7 +438,7 @@ static void waiting_before_the_ring_counts_from_the_first_message_that_did(void 
     drop_half_that_received(&half);
 }
 
-int main(void)
+SUITE(rings)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(waiting_queries_are_bounded_in_bytes_too),

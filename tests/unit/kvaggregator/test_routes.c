@@ -510,7 +510,7 @@ static void parameter_names_must_match_completely(void **state)
     assert_false(kvb_http_parameter("a=12345678", "a", out, sizeof out));
 }
 
-int main(void)
+SUITE(routes)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_equal_those_of_the_recorded_indexer),

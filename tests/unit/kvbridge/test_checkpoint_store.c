@@ -231,7 +231,7 @@ static void file_names_consist_of_numbers(void **state)
         "ffffffffffffffff-9223372036854775807-4294967295");
 }
 
-int main(void)
+SUITE(checkpoint_store)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_become_one_private_file),

@@ -154,7 +154,7 @@ static void refresh_needs_json_and_reannouncement(void **state)
     }
 }
 
-int main(void)
+SUITE(config_readers)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(warns_of_a_refresh_that_has_no_effect),

@@ -140,7 +140,7 @@ static void the_host_is_extracted_from_a_url(void **state)
     }
 }
 
-int main(void)
+SUITE(discovered)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_rank_has_the_reported_port_on_the_host_that_reported_it),

@@ -153,7 +153,7 @@ static void sockets_that_clash_have_one_hash(void **state)
     assert_true(hash_of("ipc:///tmp/kv") != hash_of("inproc:///tmp/kv"));
 }
 
-int main(void)
+SUITE(endpoint)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adds_the_rank_to_a_tcp_port),

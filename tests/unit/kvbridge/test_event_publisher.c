@@ -611,7 +611,7 @@ static void a_failure_drops_what_waits_in_both_formats(void **state)
     end(publisher);
 }
 
-int main(void)
+SUITE(event_publisher)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_added_before_a_flush_are_one_message),

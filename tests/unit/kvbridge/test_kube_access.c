@@ -173,7 +173,7 @@ static void an_encrypted_key_is_refused_without_a_prompt(void **state)
     }
 }
 
-int main(void)
+SUITE(kube_access)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(credentials_that_cannot_be_read_again_stay),

@@ -149,7 +149,7 @@ static void mistakes_name_the_key_and_the_remedy(void **state)
     assert_wrong("watch_s = 5;", "kubernetes.watch_s");
 }
 
-int main(void)
+SUITE(kubernetes)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pod_is_a_worker_with_its_addresses),

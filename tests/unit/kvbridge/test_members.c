@@ -357,7 +357,7 @@ static void without_memory_nothing_is_made(void **state)
     }
 }
 
-int main(void)
+SUITE(members)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_rank_has_its_own_id_and_addresses),

@@ -158,7 +158,7 @@ static void ranks_without_room_for_their_readers_are_left_out(void **state)
     end(&world);
 }
 
-int main(void)
+SUITE(membership_decide)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(readers_of_ranks_that_stay_or_come_have_sockets),

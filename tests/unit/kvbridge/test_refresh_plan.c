@@ -242,7 +242,7 @@ static void a_round_reports_how_long_it_took(void **state)
     assert_int_equal(plan.round, 3);
 }
 
-int main(void)
+SUITE(refresh_plan)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_reader_that_joins_at_any_time_has_all_within_the_period),

@@ -87,7 +87,7 @@ static void a_flood_is_dropped_and_counted(void **state)
     kvb_refresh_responder_done(&responder);
 }
 
-int main(void)
+SUITE(refresh_responder)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_has_a_reply_subject_or_none),

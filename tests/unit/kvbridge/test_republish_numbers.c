@@ -199,7 +199,7 @@ static void a_folder_that_is_not_there_is_an_error(void **state)
     assert_int_equal(kvb_republish_numbers_read("/nowhere", "rank", &end), KVB_NOT_FOUND);
 }
 
-int main(void)
+SUITE(republish_numbers)
 {
 #define NUMBERS(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
     const struct CMUnitTest tests[] = {

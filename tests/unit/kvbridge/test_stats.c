@@ -104,7 +104,7 @@ static void without_memory_nothing_is_opened(void **state)
     assert_int_equal(status, KVB_NO_MEMORY);
 }
 
-int main(void)
+SUITE(stats)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_rank_has_lines_of_its_own),

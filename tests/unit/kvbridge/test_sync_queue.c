@@ -224,7 +224,7 @@ static void nobody_waits(void **state)
     assert_null(kvb_sync_queue_next(&world.queue));
 }
 
-int main(void)
+SUITE(sync_queue)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_requester_that_comes_back_later_is_returning),

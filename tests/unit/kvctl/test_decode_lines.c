@@ -237,7 +237,7 @@ static void a_line_above_the_ceiling_affects_no_other_line(void **state)
     kvb_buf_done(&out);
 }
 
-int main(void)
+SUITE(decode_lines)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_vector_becomes_the_events_that_are_written_beside_it),

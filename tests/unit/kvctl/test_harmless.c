@@ -64,7 +64,7 @@ static void a_text_of_another_size_is_printed_whole(void **state)
     free(shown);
 }
 
-int main(void)
+SUITE(harmless)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_controls_a_terminal_is_escaped),

@@ -445,7 +445,7 @@ static void watch_all_prints_every_message_as_json(void **state)
     assert_contains(run.err, "--all shows every message");
 }
 
-int main(void)
+SUITE(kvctl)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(match_prints_an_aligned_table),

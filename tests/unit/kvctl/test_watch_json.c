@@ -248,7 +248,7 @@ static void survives_every_allocation_that_fails(void **state)
     assert_true(n > 3);
 }
 
-int main(void)
+SUITE(watch_json)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_in_protobuf_are_a_line_each),

@@ -468,7 +468,7 @@ static void short_by_one_block_again_and_again_is_named(void **state)
     kvb_audit_free(audit);
 }
 
-int main(void)
+SUITE(audit)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_loss_spread_evenly_is_detected_soon),

@@ -243,7 +243,7 @@ static void agrees_with_a_reference_list(void **state)
     kvb_history_free(history);
 }
 
-int main(void)
+SUITE(history)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_recorded_before_the_first_second_is_over),

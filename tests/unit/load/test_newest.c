@@ -149,7 +149,7 @@ static void shares_of_any_count_stay_in_it(void **state)
     assert_true(kvb_load_active_blocks(0.5, UINT64_MAX) == UINT64_C(1) << 63);
 }
 
-int main(void)
+SUITE(newest)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_known_at_first),

@@ -230,7 +230,7 @@ static void one_leads_whatever_happens_to_the_others(void **state)
     }
 }
 
-int main(void)
+SUITE(peers)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_ready_one_with_the_lowest_id_leads),

@@ -446,7 +446,7 @@ static void a_policy_that_is_gone_names_one_that_is_there(void **state)
     assert_null(kvb_route_policy_instead("best"));
 }
 
-int main(void)
+SUITE(policies)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_policy_chooses_by_its_formula),

@@ -426,7 +426,7 @@ static void agrees_with_a_reference_table_under_faults(void **state)
     }
 }
 
-int main(void)
+SUITE(predictions)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_routed_prompt_is_predicted_for_its_worker_only),

@@ -615,7 +615,7 @@ static void without_memory_no_request_is_entered_partly(void **state)
     }
 }
 
-int main(void)
+SUITE(requests)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_load_report_includes_requests_routed_before_it),

@@ -271,7 +271,7 @@ static void policies_have_names(void **state)
     assert_int_equal(kvb_route_policy_find("best", &policy), KVB_NOT_FOUND);
 }
 
-int main(void)
+SUITE(route)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cost_is_weighted_prefill_plus_decode),

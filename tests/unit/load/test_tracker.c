@@ -177,7 +177,7 @@ static void survives_every_failing_allocation(void **state)
     }
 }
 
-int main(void)
+SUITE(tracker)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(load_is_active_by_total_and_zero_without_a_total),

@@ -123,7 +123,7 @@ static void ids_that_readers_cannot_parse_are_left_out(void **state)
     assert_true(workers[0].worker_id == INT64_MAX);
 }
 
-int main(void)
+SUITE(worker_load)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_worker_of_one_rank_keeps_its_load_and_rank),

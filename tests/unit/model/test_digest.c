@@ -85,7 +85,7 @@ static void worker_rank_tier_seed_and_count_all_change_the_digest(void **state)
     }
 }
 
-int main(void)
+SUITE(digest)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adding_and_removing_cancel_in_any_order),

@@ -195,7 +195,7 @@ static void copying_survives_every_allocation_failing(void **state)
     kvb_event_batch_done(&batch);
 }
 
-int main(void)
+SUITE(event_batch)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_its_content_while_arrays_are_reallocated),

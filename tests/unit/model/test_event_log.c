@@ -343,7 +343,7 @@ static void keeps_the_newest_events_of_all_epochs(void **state)
     }
 }
 
-int main(void)
+SUITE(event_log)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_back_what_was_added),

@@ -155,7 +155,7 @@ static void equal_labels_have_equal_bytes(void **state)
     }
 }
 
-int main(void)
+SUITE(labels)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(labels_are_found_by_name_and_kept_in_order),

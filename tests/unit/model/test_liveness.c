@@ -15,7 +15,7 @@ static void a_thread_without_an_iteration_for_ten_seconds_hangs(void **state)
     assert_null(kvb_liveness_cause(turned_ns, turned_ns - 1));
 }
 
-int main(void)
+SUITE(liveness)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_thread_without_an_iteration_for_ten_seconds_hangs),

@@ -127,7 +127,7 @@ static void survives_each_failing_allocation(void **state)
     assert_ok(status);
 }
 
-int main(void)
+SUITE(replay_buffer)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keeps_the_newest_batches),

@@ -108,7 +108,7 @@ static void survives_every_allocation_failing(void **state)
     assert_ok(status);
 }
 
-int main(void)
+SUITE(router_batch)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_belong_to_the_event_before_them),

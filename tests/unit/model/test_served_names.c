@@ -97,7 +97,7 @@ static void only_whole_lists_of_the_engine_are_all(void **state)
     assert_false(kvb_served_names_are_same(&of_events, &listed));
 }
 
-int main(void)
+SUITE(served_names)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_are_found_with_their_kind),

@@ -100,7 +100,7 @@ static void every_source_has_a_name(void **state)
     assert_string_equal(kvb_speculation_source_name(KVB_SPECULATION_SOURCE_COUNT), "unknown");
 }
 
-int main(void)
+SUITE(speculation)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(methods_that_read_hidden_states_drop_a_block),

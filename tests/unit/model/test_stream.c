@@ -20,7 +20,7 @@ static void a_stream_that_waits_for_its_engine_is_not_counted(void **state)
     }
 }
 
-int main(void)
+SUITE(stream)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_that_waits_for_its_engine_is_not_counted),

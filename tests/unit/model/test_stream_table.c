@@ -161,7 +161,7 @@ static void each_key_gives_different_hashes(void **state)
     kvb_stream_table_done(&other);
 }
 
-int main(void)
+SUITE(stream_table)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_key_gives_different_hashes),

@@ -175,7 +175,7 @@ static void each_fact_makes_a_difference(void **state)
     }
 }
 
-int main(void)
+SUITE(worker_facts)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_role_is_found_by_its_name),

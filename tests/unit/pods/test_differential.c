@@ -512,7 +512,7 @@ static const struct argp_option options[] = {
     { 0 },
 };
 
-int main(int argc, char **argv)
+SUITE(differential)
 {
     static const struct argp argp = { options, take_option, NULL, NULL, NULL, NULL, NULL };
     const struct CMUnitTest tests[] = {

@@ -188,7 +188,7 @@ static void survives_every_failed_allocation(void **state)
     }
 }
 
-int main(void)
+SUITE(kubeconfig)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_what_the_current_context_names),

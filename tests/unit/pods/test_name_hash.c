@@ -25,7 +25,7 @@ static void equals_dynamos_hash_of_the_name(void **state)
     }
 }
 
-int main(void)
+SUITE(name_hash)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(equals_dynamos_hash_of_the_name),

@@ -622,7 +622,7 @@ static void an_ipv6_address_is_in_brackets(void **state)
     assert_string_equal(pod.facts.address, "http://[fd00::7]:8000");
 }
 
-int main(void)
+SUITE(pod)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(named_container_ports_come_first),

@@ -161,7 +161,7 @@ static void an_envelope_that_is_too_large_is_refused(void **state)
     assert_int_equal(kvb_pod_splitter_envelope(&splitter, &envelope), KVB_TOO_LARGE);
 }
 
-int main(void)
+SUITE(splitter)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(finds_the_items_of_a_list_and_its_envelope_however_it_is_split),

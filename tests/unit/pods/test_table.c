@@ -260,7 +260,7 @@ static void without_memory_nothing_is_put_or_settled(void **state)
     assert_int_equal(verdict_of(&pods, "01"), KVB_POD_TAKEN);
 }
 
-int main(void)
+SUITE(table)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_list_removes_what_it_no_longer_has),

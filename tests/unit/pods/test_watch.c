@@ -343,7 +343,7 @@ static void any_inputs_in_any_order_keep_it_going(void **state)
     }
 }
 
-int main(void)
+SUITE(watch)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(refused_watches_are_repeated_less_and_less_often),

@@ -143,7 +143,7 @@ static void a_seed_that_changes_during_a_snapshot_is_used(void **state)
     assert_proven_by(0, 43);
 }
 
-int main(void)
+SUITE(buckets)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(differing_blocks_are_replaced),

@@ -497,7 +497,7 @@ static void a_claim_ends_when_the_list_is_emptied_or_no_longer_claimed(void **st
     end(&scene);
 }
 
-int main(void)
+SUITE(follower)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_complete_epoch_and_an_equal_heartbeat_give_the_bridges_state),

@@ -279,7 +279,7 @@ static void an_epoch_forged_in_a_heartbeat_is_left_again_whatever_its_period(voi
     assert_found_back(&scene);
 }
 
-int main(void)
+SUITE(follower_forged)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ids_far_ahead_of_the_heartbeat_are_refused_and_counted),

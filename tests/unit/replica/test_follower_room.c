@@ -219,7 +219,7 @@ static void a_list_that_does_not_fit_is_requested_after_its_pause(void **state)
     end(&scene);
 }
 
-int main(void)
+SUITE(follower_room)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(streams_without_heartbeats_are_forgotten_after_their_last_event),

@@ -525,7 +525,7 @@ static void survives_every_failing_allocation_and_lists_a_subset(void **state)
     }
 }
 
-int main(void)
+SUITE(follower_time)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_new_epoch_in_a_heartbeat_without_its_cleared_is_joined_late),

@@ -369,7 +369,7 @@ static void new_facts_in_a_heartbeat_change_the_traits(void **state)
     end(&scene);
 }
 
-int main(void)
+SUITE(follower_window)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(window_events_change_the_window_list_and_no_slot),

@@ -288,7 +288,7 @@ static void each_cause_has_a_text(void **state)
     }
 }
 
-int main(void)
+SUITE(readiness)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_idle_fleet_is_joined_after_a_heartbeat_period),

@@ -439,7 +439,7 @@ static void an_id_that_goes_back_changes_nothing(void **state)
     end(&scene);
 }
 
-int main(void)
+SUITE(repair)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_gap_is_filled_while_the_list_is_kept),

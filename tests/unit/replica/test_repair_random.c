@@ -528,7 +528,7 @@ static void an_exact_list_is_correct_through_losses_and_recovers(void **state)
     assert_true(exact_rounds / seeds > lossy_rounds / 2);
 }
 
-int main(void)
+SUITE(repair_random)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_exact_list_is_correct_through_losses_and_recovers),

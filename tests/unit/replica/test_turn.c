@@ -532,7 +532,7 @@ static void dropped_messages_make_lists_stale_until_they_are_proven(void **state
     end(&world.scene);
 }
 
-int main(void)
+SUITE(turn)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(messages_come_before_queries_and_time_comes_last),

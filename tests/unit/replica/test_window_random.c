@@ -439,7 +439,7 @@ static void an_exact_window_list_is_correct_through_losses_and_recovers(void **s
     assert_true(exact_rounds / seeds > lossy_rounds / 4);
 }
 
-int main(void)
+SUITE(window_random)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_exact_window_list_is_correct_through_losses_and_recovers),

@@ -606,7 +606,7 @@ static void a_reader_of_an_advertised_stream_holds_the_same(void **state)
     }
 }
 
-int main(void)
+SUITE(advertiser)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_transition_is_that_of_the_table),

@@ -741,7 +741,7 @@ static void refuses_impossible_sizes(void **state)
     kvb_block_tree_free(NULL);
 }
 
-int main(void)
+SUITE(block_tree)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shows_each_block_once_and_its_removal_once),

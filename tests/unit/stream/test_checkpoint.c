@@ -357,7 +357,7 @@ static void survives_every_failed_allocation(void **state)
     stream_world_end(&world);
 }
 
-int main(void)
+SUITE(checkpoint)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_restored_list_is_not_exact_until_the_engine_proves_it),

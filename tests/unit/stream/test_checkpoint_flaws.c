@@ -372,7 +372,7 @@ static void more_blocks_than_the_stream_may_hold_are_refused(void **state)
     free(sample.bytes);
 }
 
-int main(void)
+SUITE(checkpoint_flaws)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_kind_is_refused_with_its_reason),

@@ -443,7 +443,7 @@ static void the_file_on_the_disk_has_the_published_epoch_and_list(void **state)
     assert_true(written > 1000);
 }
 
-int main(void)
+SUITE(checkpoint_policy)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_transition_is_that_of_the_table),

@@ -430,7 +430,7 @@ static void a_restored_stream_behaves_as_if_never_interrupted(void **state)
     assert_true(restored > seeds / 2);
 }
 
-int main(void)
+SUITE(checkpoint_random)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_restored_stream_behaves_as_if_never_interrupted),

@@ -131,7 +131,7 @@ static void a_burst_after_a_long_rest_is_served_at_once(void **state)
     assert_int_equal(pause_us(&scene), 0);
 }
 
-int main(void)
+SUITE(coalesce)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_engines_that_send_seldom_make_it_pause),

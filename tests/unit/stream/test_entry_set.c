@@ -103,7 +103,7 @@ static void without_memory_nothing_changes(void **state)
     kvb_entry_set_done(&set);
 }
 
-int main(void)
+SUITE(entry_set)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(holds_what_was_added_and_not_removed),

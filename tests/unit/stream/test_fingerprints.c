@@ -118,7 +118,7 @@ static void without_memory_the_newest_batch_of_a_slot_stays(void **state)
     kvb_fingerprints_clear(&ring);
 }
 
-int main(void)
+SUITE(fingerprints)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(remembers_as_much_as_a_table_of_full_capacity),

@@ -530,7 +530,7 @@ static void refuses_more_blocks_than_its_ceiling(void **state)
     end_world(&world);
 }
 
-int main(void)
+SUITE(mirror)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_chain_is_published_under_rolling_names),

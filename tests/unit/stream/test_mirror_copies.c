@@ -597,7 +597,7 @@ static void survives_every_allocation_failing(void **state)
     assert_ok(status);
 }
 
-int main(void)
+SUITE(mirror_copies)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_store_behind_a_parent_is_a_second_copy),

@@ -761,7 +761,7 @@ static void one_shape_too_many_is_skipped(void **state)
     mirror_scene_end(&scene);
 }
 
-int main(void)
+SUITE(mirror_groups)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_block_is_listed_while_all_full_groups_hold_it),

@@ -376,7 +376,7 @@ static void a_salt_of_each_prompt_is_freed_with_it(void **state)
     end_world(&world);
 }
 
-int main(void)
+SUITE(mirror_large)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_blocks_are_held_under_rolling_names),

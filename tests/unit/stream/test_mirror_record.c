@@ -414,7 +414,7 @@ static void shards_of_a_store_are_kept(void **state)
     kvb_buf_done(&bytes);
 }
 
-int main(void)
+SUITE(mirror_record)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_record_that_no_mirror_writes_is_refused),

@@ -432,7 +432,7 @@ static void without_memory_a_refresh_reports_it(void **state)
     uproot(world);
 }
 
-int main(void)
+SUITE(mirror_refresh)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_late_reader_has_exactly_the_held_blocks),

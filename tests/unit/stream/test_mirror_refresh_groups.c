@@ -118,7 +118,7 @@ static void a_group_that_appears_during_a_refresh_empties_the_list(void **state)
     uproot(world);
 }
 
-int main(void)
+SUITE(mirror_refresh_groups)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_block_kept_by_one_group_only_is_published_again),

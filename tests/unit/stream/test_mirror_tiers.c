@@ -367,7 +367,7 @@ static void a_host_that_fills_the_mirror_is_dropped_before_the_device(void **sta
     mirror_scene_end(&scene);
 }
 
-int main(void)
+SUITE(mirror_tiers)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_host_adds_copies_to_what_the_device_names),

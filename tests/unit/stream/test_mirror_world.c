@@ -575,7 +575,7 @@ static void counted_copies_are_exact_without_reannouncements(void **state)
     assert_int_equal(sums[2], 0);
 }
 
-int main(void)
+SUITE(mirror_world)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_engines_are_listed_correctly),

@@ -840,7 +840,7 @@ static void a_checkpoint_keeps_the_findings(void **state)
     kvb_stream_free(restored);
 }
 
-int main(void)
+SUITE(page_watch)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_discarded_cache_is_unverified_until_the_engine_clears),

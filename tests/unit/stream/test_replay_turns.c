@@ -143,7 +143,7 @@ static void a_completed_proof_makes_room_for_the_next(void **state)
     expect_round((size_t[]){ 6 }, 1);
 }
 
-int main(void)
+SUITE(replay_turns)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(the_stream_that_waited_longest_goes_first, end_fleet),

@@ -924,7 +924,7 @@ static void survives_each_failing_allocation(void **state)
     kvb_republisher_free(NULL);
 }
 
-int main(void)
+SUITE(republisher)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_kind_of_reader_has_the_correct_blocks_in_random_worlds),

@@ -781,7 +781,7 @@ static void streams_for_which_there_was_no_time_come_first_in_the_next_round(voi
     end(&scene);
 }
 
-int main(void)
+SUITE(serve)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_transition_is_that_of_the_table),

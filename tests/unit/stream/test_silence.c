@@ -140,7 +140,7 @@ static void each_cause_names_what_is_at_fault(void **state)
     }
 }
 
-int main(void)
+SUITE(silence)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_cause_that_holds_is_found),

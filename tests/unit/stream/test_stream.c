@@ -417,7 +417,7 @@ static void late_copies_do_not_keep_a_failed_replay_from_being_repeated(void **s
     stream_world_end(&world);
 }
 
-int main(void)
+SUITE(stream)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_is_down_until_the_engine_connects),

@@ -542,7 +542,7 @@ static void a_checkpoint_keeps_whether_the_list_was_proven(void **state)
     }
 }
 
-int main(void)
+SUITE(stream_base)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_first_batch_of_a_new_engine_may_be_1),

@@ -856,7 +856,7 @@ static void random_objects_are_listed_as_plain_tables_say(void **state)
     }
 }
 
-int main(void)
+SUITE(stream_decoded)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_second_copy_is_gone_with_the_second_removal),

@@ -544,7 +544,7 @@ static void a_repair_includes_the_window_list(void **state)
     stream_world_end(&world);
 }
 
-int main(void)
+SUITE(stream_groups)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_group_of_no_known_kind_makes_the_stream_unverified_until_a_rebuild),

@@ -210,7 +210,7 @@ static void a_first_reply_that_begins_another_incarnation_is_not_requested_again
     stream_world_end(&world);
 }
 
-int main(void)
+SUITE(stream_life)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_list_is_not_used_until_the_engine_proves_its_incarnation),

@@ -271,7 +271,7 @@ static void a_pause_that_no_replay_ends_leaves_the_list_unverified(void **state)
     stream_world_end(&world);
 }
 
-int main(void)
+SUITE(stream_probe)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_probe_that_overtakes_a_live_batch_costs_no_state),

@@ -301,7 +301,7 @@ static void the_list_is_correct_or_not_exact(void **state)
     assert_true(exact > seeds / 10); /* a stream that is always PARTIAL would be useless */
 }
 
-int main(void)
+SUITE(stream_random)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_list_is_correct_or_not_exact),

@@ -320,7 +320,7 @@ static void an_unproven_partial_list_stays_partial(void **state)
     stream_world_end(&world);
 }
 
-int main(void)
+SUITE(stream_replay)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_cut_replay_is_requested_again_from_the_gap),

@@ -714,7 +714,7 @@ static void slices_survive_each_allocation_failing(void **state)
     }
 }
 
-int main(void)
+SUITE(stream_slices)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(slices_of_any_size_give_the_list_of_the_whole_batch),

@@ -568,7 +568,7 @@ static void a_total_that_the_engine_exceeded_proves_nothing(void **state)
     stream_world_end(&world);
 }
 
-int main(void)
+SUITE(stream_states)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_late_repeated_batch_costs_one_request_and_nothing_else),

@@ -123,7 +123,7 @@ static void forgotten_and_future_events_are_not_sent(void **state)
     stream_world_end(&world);
 }
 
-int main(void)
+SUITE(stream_sync)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_snapshot_names_the_event_at_which_its_walk_began),

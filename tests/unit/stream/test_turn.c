@@ -117,7 +117,7 @@ static void half_a_minute_within_the_share_resets_the_wait(void **state)
     assert_int_equal(wait_for_release(&loop), 1);
 }
 
-int main(void)
+SUITE(turn)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_within_its_share_is_served_for_ever),

@@ -109,7 +109,7 @@ static void it_agrees_with_an_array_of_times(void **state)
     }
 }
 
-int main(void)
+SUITE(visits)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_is_taken_once_when_its_time_has_come),

@@ -250,7 +250,7 @@ static void survives_every_allocation_failing(void **state)
     }
 }
 
-int main(void)
+SUITE(cache)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_least_recently_used_goes_first),

@@ -308,7 +308,7 @@ static void a_stop_ends_waiting_orders(void **state)
     close_world(&world);
 }
 
-int main(void)
+SUITE(tokenizer)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_text_is_requested_once),

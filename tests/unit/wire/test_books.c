@@ -200,7 +200,7 @@ static void without_memory_nothing_is_read(void **state)
     kvb_buf_done(&buf);
 }
 
-int main(void)
+SUITE(books)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_decision_is_read_as_it_was_written),

@@ -194,7 +194,7 @@ static void a_load_source_shows_what_is_known_of_it(void **state)
     kvb_buf_done(&out);
 }
 
-int main(void)
+SUITE(bridge_status)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_status_names_the_bridge_and_its_formats),

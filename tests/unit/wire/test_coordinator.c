@@ -162,7 +162,7 @@ static void too_many_ranks_are_refused(void **state)
         kvb_coordinator_decode((kvb_span){ large, sizeof large }, &update), KVB_TOO_LARGE);
 }
 
-int main(void)
+SUITE(coordinator)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_recorded_run_is_read_by_rank),

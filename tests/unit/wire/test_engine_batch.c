@@ -289,7 +289,7 @@ static void survives_every_allocation_failing(void **state)
     free(text);
 }
 
-int main(void)
+SUITE(engine_batch)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_invalid_event_affects_no_other),

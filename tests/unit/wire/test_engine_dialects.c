@@ -205,7 +205,7 @@ static void mooncakes_form_shows_that_it_counts_from_one(void **state)
     kvb_event_batch_done(&batch);
 }
 
-int main(void)
+SUITE(engine_dialects)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_form_of_a_hash_is_read),

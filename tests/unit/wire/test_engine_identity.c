@@ -609,7 +609,7 @@ static void what_an_event_leaves_unsaid_is_known(void **state)
     }
 }
 
-int main(void)
+SUITE(engine_identity)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sglang_names_the_salt_on_every_event),

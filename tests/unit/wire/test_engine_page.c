@@ -900,7 +900,7 @@ static void survives_every_allocation_failing(void **state)
     }
 }
 
-int main(void)
+SUITE(engine_page)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_recorded_data_parallel_run_is_read_by_rank),

@@ -170,7 +170,7 @@ static void hashes_equal_those_of_the_relay(void **state)
     free(text);
 }
 
-int main(void)
+SUITE(engine_recordings)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_message_given_to_the_relay_is_decoded_as_expected),

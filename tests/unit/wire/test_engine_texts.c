@@ -208,7 +208,7 @@ static void a_block_size_beyond_the_ceiling_is_refused_without_tokens_too(void *
     kvb_event_batch_done(&batch);
 }
 
-int main(void)
+SUITE(engine_texts)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_bare_text_is_a_salt_only_at_the_beginning_of_a_prompt),

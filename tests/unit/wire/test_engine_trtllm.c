@@ -118,7 +118,7 @@ static void removals_and_the_rest_are_read_to_the_end(void **state)
     assert_int_equal(batch->events[2].kind, KVB_EVENT_CLEARED);
 }
 
-int main(void)
+SUITE(engine_trtllm)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_are_equal_by_tokens_media_and_adapter),

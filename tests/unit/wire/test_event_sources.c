@@ -331,7 +331,7 @@ static void survives_every_allocation_that_fails(void **state)
     }
 }
 
-int main(void)
+SUITE(event_sources)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_an_array_and_sorts_it),

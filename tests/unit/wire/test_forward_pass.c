@@ -387,7 +387,7 @@ static void survives_every_allocation_failing(void **state)
     }
 }
 
-int main(void)
+SUITE(forward_pass)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_each_form),

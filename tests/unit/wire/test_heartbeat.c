@@ -896,7 +896,7 @@ static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
     assert_true(n > 2); /* the decoder's and the encoder's were made to fail */
 }
 
-int main(void)
+SUITE(heartbeat)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decodes_what_it_encoded),

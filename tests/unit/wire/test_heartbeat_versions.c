@@ -151,7 +151,7 @@ static void labels_of_an_old_bridge_give_role_and_address(void **state)
     assert_string_equal(beat.facts.pod, "");
 }
 
-int main(void)
+SUITE(heartbeat_versions)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_old_reader_reads_the_same_as_before),

@@ -218,7 +218,7 @@ static void survives_each_failing_allocation(void **state)
     free(vector.bytes);
 }
 
-int main(void)
+SUITE(indexer)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_the_requests_of_sgl_router),

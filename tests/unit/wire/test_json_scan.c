@@ -215,7 +215,7 @@ static void a_run_stops_at_its_maximum(void **state)
     assert_ptr_equal(scan.at, text + 6);
 }
 
-int main(void)
+SUITE(json_scan)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_run_reads_what_single_numbers_read),

@@ -222,7 +222,7 @@ static void survives_every_failing_allocation(void **state)
     }
 }
 
-int main(void)
+SUITE(json_writer)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_have_the_digits_of_printf),

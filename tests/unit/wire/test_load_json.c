@@ -308,7 +308,7 @@ static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
     }
 }
 
-int main(void)
+SUITE(load_json)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_the_bytes_of_the_contract),

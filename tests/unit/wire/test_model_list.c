@@ -125,7 +125,7 @@ static void names_beyond_the_bounds_and_names_that_are_none_are_counted(void **s
     assert_false(kvb_served_names_are_all(&names));
 }
 
-int main(void)
+SUITE(model_list)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(vllm_lists_second_names_and_adapters),

@@ -423,7 +423,7 @@ static void an_empty_input_has_no_value(void **state)
     assert_null(cursor.at);
 }
 
-int main(void)
+SUITE(mp_cursor)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(knows_the_type_of_every_first_byte),

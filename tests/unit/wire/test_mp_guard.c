@@ -187,7 +187,7 @@ static void comes_back_up_after_a_nested_value(void **state)
     assert_int_equal(guard_hex("939201910281039104", 3, &used), KVB_BAD_INPUT);
 }
 
-int main(void)
+SUITE(mp_guard)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepts_every_form_with_its_exact_length),

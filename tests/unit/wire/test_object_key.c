@@ -119,7 +119,7 @@ static void shards_of_a_block_are_of_one_family(void **state)
     }
 }
 
-int main(void)
+SUITE(object_key)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_block_is_named_as_the_engines_events_name_it),

@@ -249,7 +249,7 @@ static void survives_every_allocation_failing(void **state)
     }
 }
 
-int main(void)
+SUITE(prometheus_text)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_samples),

@@ -96,7 +96,7 @@ static void survives_every_allocation_failing(void **state)
     assert_ok(status);
 }
 
-int main(void)
+SUITE(prompt_json)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_a_prompt_and_its_blocks),

@@ -372,7 +372,7 @@ static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
     assert_true(n > 1);
 }
 
-int main(void)
+SUITE(query_json)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_token_ids_and_every_name),

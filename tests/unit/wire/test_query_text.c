@@ -181,7 +181,7 @@ static void only_a_whole_answer_is_taken([[maybe_unused]] void **state)
     }
 }
 
-int main(void)
+SUITE(query_text)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_text_is_copied_byte_for_byte),

@@ -83,7 +83,7 @@ static void a_long_body_is_not_read(void **state)
     assert_ok(decode(body, &request, &why));
 }
 
-int main(void)
+SUITE(refresh_json)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_request_names_the_streams),

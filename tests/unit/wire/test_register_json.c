@@ -198,7 +198,7 @@ static void survives_every_allocation_that_fails(void **state)
     }
 }
 
-int main(void)
+SUITE(register_json)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_the_body_that_dynamo_sends),

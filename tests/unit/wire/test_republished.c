@@ -244,7 +244,7 @@ static void an_adapter_is_named_in_both_forms(void **state)
     kvb_buf_done(&bytes);
 }
 
-int main(void)
+SUITE(republished)
 {
 #define ENCODED(test) cmocka_unit_test_setup(test, begin_batch)
     const struct CMUnitTest tests[] = {

@@ -493,7 +493,7 @@ static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
     }
 }
 
-int main(void)
+SUITE(router_json)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_the_bytes_that_dynamo_writes),

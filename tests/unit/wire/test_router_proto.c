@@ -518,7 +518,7 @@ static void takes_no_memory_for_a_message_like_the_one_before([[maybe_unused]] v
     assert_int_equal(batch.event_count, 3);
 }
 
-int main(void)
+SUITE(router_proto)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_and_reads_the_numbers_of_the_contract),

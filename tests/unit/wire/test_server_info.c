@@ -98,7 +98,7 @@ static void other_answers_are_refused(void **state)
     free(large);
 }
 
-int main(void)
+SUITE(server_info)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_method_that_the_engine_uses_is_read),

@@ -142,7 +142,7 @@ static void stops_before_every_other_code(void **state)
     }
 }
 
-int main(void)
+SUITE(small_integers)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_what_the_reference_reads),

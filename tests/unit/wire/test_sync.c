@@ -257,7 +257,7 @@ static void sums_of_all_lists_fit_the_smallest_ceiling(void **state)
     kvb_buf_done(&buf);
 }
 
-int main(void)
+SUITE(sync)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_reply_with_the_maximum_of_blocks_fits),

@@ -1,4 +1,4 @@
-#include "steps.h"
+#include "cost/steps.h"
 #include "kvb_test.h"
 
 #include "core/hash.h"

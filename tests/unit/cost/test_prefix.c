@@ -1,8 +1,8 @@
 #include "kvb_test.h"
 
+#include "cost/steps.h"
 #include "index/block_set.h"
 #include "index/index.h"
-#include "steps.h"
 
 /* The cost of a store or a removal depends on the number of changes alone, whatever else waits or
  * is held, and whoever chose the numbers. */
@@ -261,7 +261,7 @@ static void numbers_collide_only_if_the_key_is_known(void **state)
     assert_keyed(in_a_set, 0);
 }
 
-int main(void)
+SUITE(prefix)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_of_one_block_cost_the_same_each),

@@ -1,7 +1,7 @@
 #include "kvb_test.h"
 
-#include "batch_maker.h"
-#include "steps.h"
+#include "cost/steps.h"
+#include "stream/batch_maker.h"
 #include "stream/mirror/mirror.h"
 
 #include <stdio.h>
@@ -369,7 +369,7 @@ static void numbers_collide_only_if_the_key_is_known(void **state)
     assert_keyed(as_keys, 0);
 }
 
-int main(void)
+SUITE(mirror)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_cost_of_a_tiers_clear_depends_on_its_blocks_only),
