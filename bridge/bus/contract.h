@@ -2,7 +2,7 @@
 
 #include "bus/subject.h"
 
-/* The subjects that programs publish on and subscribe to (proto/README.md).  The daemons and
+/* The subjects that programs publish on and subscribe to (proto/asyncapi.yaml).  The daemons and
  * `kvctl permissions` make their subjects from this table.
  *
  * Threads: any thread. */

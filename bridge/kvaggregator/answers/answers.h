@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The JSON answers of the aggregator; proto/asking.md lists every key.  The same functions serve
+/* The JSON answers of the aggregator; proto/openapi.yaml lists the keys.  The same functions serve
  * NATS and HTTP.
  *
  * Each function appends to `out`; after a failure the caller discards what was appended.
