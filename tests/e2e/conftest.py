@@ -256,4 +256,5 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "both_servers: run with Debian's and with a current nats-server")
     config.addinivalue_line("markers", "no_nats: the test starts nats-server itself, or not at all")
     config.addinivalue_line("markers", "sanitize: also run on sanitized programs")
+    config.addinivalue_line("markers", "first: a scene of what tests/run answers with")
     config.addinivalue_line("markers", "quickstart: builds and runs etc/quickstart")

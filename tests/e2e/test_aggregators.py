@@ -204,6 +204,7 @@ def test_an_unknown_id_is_answered_by_nobody_at_once(scene):
     assert time.monotonic() - begin < 10, "not after the timeout"
 
 
+@pytest.mark.first
 def test_without_a_group_every_aggregator_answers(scene):
     aggregators = [scene.aggregator(f"kvaggregator{number}", router='queue_group = "";') for number in range(2)]
     bus = scene.bus()

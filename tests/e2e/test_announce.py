@@ -153,6 +153,7 @@ def announcing(scene, bridge, *services, name="announce", host="127.0.0.1"):
     return one
 
 
+@pytest.mark.first
 def test_ranks_are_registered_at_both_kinds_and_taken_back(scene):
     select, indexer = scene.engine_of(Select), scene.engine_of(Indexer)
     first, second = free_ports(), free_ports()

@@ -88,6 +88,7 @@ def check(message):
     return name, True
 
 
+@pytest.mark.first
 def test_each_message_of_a_fleet_is_as_written(scene):
     one, feed, bus = scene.engine(), scene.load_feed(), scene.bus()
     seen = bus.watch("namespace.>")

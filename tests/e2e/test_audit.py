@@ -6,6 +6,7 @@ import json
 import subprocess
 
 import engine
+import pytest
 from conftest import ROUTER, worker
 from programs import BIN, wait_for
 
@@ -78,6 +79,7 @@ class Fleet:
         wait_for(f"{name} is {value}", lambda: all(a.metric(name, **labels) == value for a in self.aggregators))
 
 
+@pytest.mark.first
 def test_a_stream_whose_engine_delivers_less_is_unverified_until_it_is_cleared(scene):
     fleet = Fleet(scene, 2)
     for _ in range(4):

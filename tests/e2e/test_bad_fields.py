@@ -194,6 +194,7 @@ def stage(tmp_path_factory):
         yield Stage(scene)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", [*CASES, *GROUP_CASES])
 def test_a_bad_field_costs_only_its_event(stage, name):
     fields, outcome = {**CASES, **GROUP_CASES}[name]

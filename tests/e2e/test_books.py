@@ -6,6 +6,7 @@ import json
 import time
 
 import engine
+import pytest
 from conftest import ROUTER, worker
 from programs import wait_for
 
@@ -75,6 +76,7 @@ def books_of(fleet, tokens):
     return rows
 
 
+@pytest.mark.first
 def test_each_decision_is_entered_by_all_and_published_once(scene):
     fleet = Fleet(scene, 3, router="predict_ms = 60000;")
     fleet.empty()

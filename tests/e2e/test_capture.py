@@ -32,6 +32,7 @@ def check_label(label, unsent, held, listed, doubtful):
     assert len(missing) <= doubtful, f"{label}: {len(missing)} missing, {doubtful} doubtful"
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     "scene,format", [("debian", "json"), ("current", "protobuf")], indirect=["scene"]
 )
@@ -53,6 +54,7 @@ def test_live_messages_give_what_the_engine_held_at_each_label(scene, format):
                     only_stream(aggregator)["doubtful"])
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("label", LABELS[1:])
 def test_a_replay_gives_what_the_engine_held(scene, label):
     """The same when the bridge starts late and has only the replay."""

@@ -61,6 +61,7 @@ def saved_seq_is(scene, seq):
     return int.from_bytes(state[:8], "little") == seq and state[48] & 32
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 def test_a_killed_bridge_continues_in_its_epoch(scene):
     vllm, aggregator, bridge = begin(scene)
@@ -83,6 +84,7 @@ def test_a_killed_bridge_continues_in_its_epoch(scene):
     assert vllm.requests[asked] in (1, 2), "asked from the two newest batches of the checkpoint"
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 def test_an_engine_that_restarted_meanwhile_leaves_no_phantom(scene, format):
@@ -111,6 +113,7 @@ SPOILT = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @pytest.mark.parametrize("how", SPOILT)
 def test_a_corrupt_checkpoint_is_refused_and_the_list_fetched_again(scene, how):

@@ -42,6 +42,7 @@ MISTAKES = {
 }
 
 
+@pytest.mark.first
 def test_all_errors_of_a_bridge_are_reported_at_once_with_their_lines(tmp_path):
     path, done = check("kvbridge", tmp_path, BRIDGE)
     assert done.returncode == 78, done
@@ -77,6 +78,7 @@ def test_a_file_that_is_no_configuration_or_missing_is_named(tmp_path, program):
     assert done.returncode == 78 and "none.cfg" in done.stderr, done
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("program", ["kvbridge", "kvaggregator"])
 def test_the_shipped_configuration_is_good(program):
     import pathlib

@@ -86,6 +86,7 @@ def assert_health(daemon):
         wait_for(f"an answer to {path}", lambda path=path: daemon.http("GET", path)[0] == 200, 3)
 
 
+@pytest.mark.first
 def test_slow_headers_keep_nobody_out(served):
     crowd = Crowd(served.port, 600, b"GET /livez HTTP/1.1\r\nHost: x\r\n", b"X: y\r\n")
     try:

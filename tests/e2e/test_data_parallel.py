@@ -63,6 +63,7 @@ def rows(scene):
     return engines, row
 
 
+@pytest.mark.first
 def test_each_rank_is_read_and_replayed_at_its_own_ports(scene):
     reader = Reader(scene.bus())
     engines, row = rows(scene)

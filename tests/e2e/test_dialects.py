@@ -13,6 +13,8 @@ from programs import BIN
 TS = 1700000000.5
 Hash = typing.Union[bytes, int]
 
+pytestmark = pytest.mark.first
+
 
 class Array(msgspec.Struct, array_like=True, omit_defaults=True, gc=False):
     pass

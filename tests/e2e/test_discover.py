@@ -64,6 +64,7 @@ FOUND = "an engine has given its event sockets"
 CONNECTS = "an engine that connects to its endpoint cannot be subscribed to"
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 def test_two_ranks_of_a_stock_vllm_are_found(scene, api):
     ranks = [scene.engine(), scene.engine()]
@@ -139,6 +140,7 @@ def sglang_says(name, events, replay):
     return {"model_path": "m", "page_size": 16, "kv_events": part, "internal_states": [{"load": {}}]}
 
 
+@pytest.mark.first
 def test_two_ranks_of_sglang_are_found_by_its_other_page(scene, api):
     events, replays = two_free_ports(), two_free_ports()
     ranks = [

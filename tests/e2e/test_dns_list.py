@@ -43,6 +43,7 @@ def lookups(bridge, result):
     return bridge.metric("kvb_dns_list_lookups_total", result=result)
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 def test_members_come_stay_while_servers_fail_and_go_after_three_answers(scene, names, pods):
     one, two, three = pods

@@ -121,6 +121,7 @@ def test_an_unknown_parent_and_an_unknown_removal_change_nothing():
 # ---- Against a bridge --------------------------------------------------------------------
 
 
+@pytest.mark.first
 def test_it_reads_a_bridge_in_json_and_refuses_one_in_protobuf(scene):
     for component, format in (("A", "json"), ("B", "protobuf")):
         one = scene.engine()

@@ -129,6 +129,7 @@ def published_by_relay():
     return [n for n, row in INPUTS.items() if row[2] and n != CUT]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("number", published_by_relay(), ids=lambda n: f"{n}-{INPUTS[n][0]}")
 def test_where_the_relay_published_our_blocks_and_hashes_are_equal(said, number):
     expected, why = DIFFERENCES.get(number, (INPUTS[number][2], "equal"))

@@ -65,6 +65,7 @@ def at(answer, place):
     return answer
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("place,key,kind", KEYS, ids=[".".join(map(str, (*p, k))) for p, k, _ in KEYS])
 def test_every_key_is_there_with_its_type(answer, place, key, kind):
     value = at(answer, place)[key]

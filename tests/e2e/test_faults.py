@@ -45,6 +45,7 @@ class Reader(contract.HeldBlocks):
         return lambda: self.names() == {name_of(n) for n in numbers}
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @pytest.mark.parametrize("form", ["old", "new"])
 def test_a_gap_is_repaired_by_an_inclusive_replay_in_order(scene, form):
@@ -68,6 +69,7 @@ def test_a_gap_is_repaired_by_an_inclusive_replay_in_order(scene, form):
     wait_for("both are counted", lambda: bridge.metric("kvb_batches_missed_total") == 2)
 
 
+@pytest.mark.first
 def test_a_lost_tail_on_an_idle_engine_is_found(scene):
     reader = Reader(scene.bus())
     vllm = scene.engine()
@@ -88,6 +90,7 @@ def three_blocks(scene):
     return reader, vllm
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 def test_a_restarted_engine_is_cleared_first(scene):
     reader, vllm = three_blocks(scene)
@@ -98,6 +101,7 @@ def test_a_restarted_engine_is_cleared_first(scene):
     assert reader.log[before] == "cleared"
 
 
+@pytest.mark.first
 def test_a_restarted_engine_that_stays_silent_is_cleared(scene):
     reader, vllm = three_blocks(scene)
     vllm.restart()
@@ -160,6 +164,7 @@ def test_a_withdrawn_list_is_announced_again_when_its_incarnation_is_proven(scen
     assert len(again) == 1, "blocks of the life that was over were told again"
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("unseen", [1, 3, 4], ids=["behind-us", "at-our-seq", "past-our-seq"])
 def test_a_restart_is_detected_by_fingerprints_not_by_numbers(scene, unseen):
     """Before the bridge reconnects, the new process publishes fewer batches than the old one, as
@@ -193,6 +198,7 @@ def refused(bridge):
     )
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @pytest.mark.parametrize("payload", BAD_PAYLOADS.values(), ids=BAD_PAYLOADS.keys())
 def test_an_undecodable_batch_is_counted_and_the_next_is_applied(scene, payload):
@@ -250,6 +256,7 @@ def says_nats(daemon):
     return status == 503 and "NATS" in text
 
 
+@pytest.mark.first
 @pytest.mark.no_nats
 @pytest.mark.both_servers
 def test_daemons_start_without_nats_and_connect_when_it_comes(scene):

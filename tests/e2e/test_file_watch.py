@@ -28,6 +28,7 @@ def ids(bridge):
     return {worker_id for worker_id, _ in streams(bridge, "/state")}
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 def test_a_generated_list_is_followed_and_the_others_go_on(scene, generated):
     stays, comes, goes = scene.engine(), scene.engine(), scene.engine()

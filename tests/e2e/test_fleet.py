@@ -47,6 +47,7 @@ def start_bridge(scene, workers, format):
     return bridge
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @pytest.mark.parametrize(
     "scene,format", [("debian", "json"), ("current", "protobuf")], indirect=["scene"]

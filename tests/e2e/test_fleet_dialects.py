@@ -72,6 +72,7 @@ def held(truth):
     return [row["held_blocks"] for row in say(truth, "stats") if "worker_id" in row]
 
 
+@pytest.mark.first
 def test_a_fleet_of_all_dialects_is_listed_correctly(scene):
     dialects = DIALECTS
     truth, aggregator, bridge = start_all(scene, dialects)

@@ -47,6 +47,7 @@ class Cache:
         return self.form.cleared()
 
 
+@pytest.mark.first
 @pytest.mark.both_servers
 @pytest.mark.sanitize
 @pytest.mark.parametrize("form", [engine.ArrayForm, engine.MapForm], ids=["array", "map"])

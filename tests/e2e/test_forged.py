@@ -61,6 +61,7 @@ def event(worker_id, event_id, data):
 # ---- Events that no bridge has published ----
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @FORMATS
 def test_a_forged_cleared_is_repaired(scene, format):

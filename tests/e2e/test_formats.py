@@ -44,6 +44,7 @@ class Dynamo:
         return set(self.index.lookup.get(worker_id, {})) == {name_of(number) for number in numbers}
 
 
+@pytest.mark.first
 @SETTINGS
 @pytest.mark.both_servers
 def test_each_subject_has_its_format_and_all_readers_the_same_blocks(scene, formats):

@@ -74,6 +74,7 @@ def test_the_hashes_are_those_of_sglang():
     assert Request(hashes=HASHES).SerializeToString() == vector("request_4")
 
 
+@pytest.mark.first
 def test_answers_to_the_byte(served):
     served.fill()
     assert served.router.call(vector("request_4")) == vector("response_3_1"), "worker 9 has no address"

@@ -67,6 +67,7 @@ def served(scene, tmp_path):
     return Served(scene, tmp_path)
 
 
+@pytest.mark.first
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1")
 def test_a_router_that_trusts_the_authority_is_answered(served, tmp_path):
     with served.router() as router:

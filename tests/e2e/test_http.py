@@ -36,6 +36,7 @@ def post(aggregator, path, body):
     return status, text
 
 
+@pytest.mark.first
 def test_query_has_the_shape_of_dynamos_indexer(asked):
     status, text = post(asked, "/query", {"token_ids": PROMPT, "model_name": "m"})
     assert status == 200, text
@@ -60,6 +61,7 @@ def test_another_prompt_matches_nobody(asked):
     assert (status, json.loads(text)["scores"]) == (200, {})
 
 
+@pytest.mark.first
 def test_match_over_nats_is_best_first(asked):
     answer = json.loads(asked.scene.bus().request(f"{ROUTER}.kv_match", json.dumps({"token_ids": PROMPT}).encode()))
     assert answer["block_size"] == BLOCK and answer["blocks"] == 6
@@ -78,6 +80,7 @@ def test_long_prompts_over_nats_are_answered_as_short_ones(asked):
     assert f"token_ids[{len(long)}]" in answer["error"]
 
 
+@pytest.mark.first
 def test_route_goes_to_the_worker_that_holds_most(asked):
     bus = asked.scene.bus()
     hits = bus.watch(f"{ROUTER}.kv-hit-rate")
@@ -110,6 +113,7 @@ BAD = {
 }
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("case", BAD.values(), ids=BAD.keys())
 def test_a_bad_query_is_refused_with_a_reason(asked, case):
     path, body, expected, word = case
@@ -140,6 +144,7 @@ def test_the_wrong_content_type_is_415(asked):
     assert status == 415
 
 
+@pytest.mark.first
 def test_kvctl_shows_what_the_aggregator_knows(asked):
     url = asked.scene.nats_url
 

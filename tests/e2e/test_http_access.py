@@ -57,6 +57,7 @@ def get(daemon, path, token=None):
 # ---- Tokens ------------------------------------------------------------------------
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("program", GUARDED)
 def test_everything_but_probes_and_the_page_requires_the_token(scene, tmp_path, program):
     scene.start_nats()
@@ -177,6 +178,7 @@ def is_ready(daemon, context):
     return authority.request(authority.open_connection(daemon.port, context), "/readyz")[0] == 200
 
 
+@pytest.mark.first
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1")
 @pytest.mark.parametrize("program", GUARDED)
 def test_https_speaks_tls_1_2_or_newer_alone(scene, tmp_path, tls, program):

@@ -110,6 +110,7 @@ class Stream:
         assert tally.hits.kinds["right"] > len(asked) / 2
 
 
+@pytest.mark.first
 @FORMATS
 @pytest.mark.parametrize("name", [HYBRID, EAGLE])
 def test_a_killed_bridge_continues_with_the_same_answers(scene, name, format):

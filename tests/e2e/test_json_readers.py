@@ -82,6 +82,7 @@ def test_an_engines_clear_is_published(scene):
     check_truth(reader, aggregator, 4)
 
 
+@pytest.mark.first
 def test_an_engines_restart_is_published(scene):
     reader, vllm, aggregator, _ = three_blocks(scene)
     vllm.restart()

@@ -94,6 +94,7 @@ def watching(scene, kube, published=(), **keys):
 # ---- Pods come and go --------------------------------------------------------------------
 
 
+@pytest.mark.first
 def test_pods_that_run_are_workers_and_leave_with_their_blocks(scene, kube, pods):
     aggregator = scene.aggregator()
     pods.start("a")

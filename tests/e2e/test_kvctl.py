@@ -26,6 +26,7 @@ def options_in(text):
 # ---- Help ---------------------------------------------------------------------------------
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("command", COMMANDS.split())
 def test_each_command_has_a_help_of_its_own_on_one_screen(command):
     said = kvctl("help", command)

@@ -62,6 +62,7 @@ class Stage:
         assert why in self.nats(**selection)["error"]
 
 
+@pytest.mark.first
 def test_a_request_goes_to_the_workers_that_it_selects(scene):
     stage = Stage(scene)
     shown = {worker_id: stream.get("labels") for worker_id, stream in stage.streams().items()}

@@ -143,6 +143,7 @@ def page(active, waiting=0, usage=0.0, hits=0, queries=0, engine=0, blocks=101):
 # ---- A real engine -------------------------------------------------------------------
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 def test_the_recorded_data_parallel_run_comes_out_by_rank(scene, web, coordinator):
     web.pages["/metrics"] = (CAPTURE / "metrics-dp2.txt").read_text()
@@ -173,6 +174,7 @@ def test_the_recorded_data_parallel_run_comes_out_by_rank(scene, web, coordinato
     wait_for("the coordinator is fresh", lambda: sources(bridge)[7, "coordinator"]["state"] == "fresh")
 
 
+@pytest.mark.first
 def test_a_simulated_engine_reports_the_same_on_its_page_and_its_socket(scene):
     workers = scene.folder / "workers"
     port = programs.free_port()

@@ -128,6 +128,7 @@ def places(folders):
     return found
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("folder, workload, container", places(FOLDERS))
 def test_the_program_accepts_its_configuration(tmp_path, folder, workload, container):
     done = manifests.check(tmp_path, render(folder), workload, container)

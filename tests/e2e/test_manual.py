@@ -55,6 +55,7 @@ def sections(text):
 OPTION = re.compile(r"^ +((?:-.)?(?:, )?--[a-z-]+(?:=[^ \n]+)?)", re.MULTILINE)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("name", PAGES[:3])
 def test_a_page_has_the_options_of_help_and_no_others(name):
     in_help = OPTION.findall(help_of(name.split(".")[0]).split("\nConfiguration keys:")[0])

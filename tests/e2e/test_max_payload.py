@@ -38,6 +38,7 @@ def store_much(vllm):
     vllm.publish(engine.batch(*(engine.stored([100000 + i], [500000 + i], 1) for i in range(SMALL))))
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 def test_events_and_lists_are_split(small, format):
     vllm, early = small.engine(), small.aggregator(block_size=1)

@@ -84,6 +84,7 @@ class Traffic:
         return self.stored
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @FORMATS
 def test_sighup_adds_and_removes_workers_without_affecting_others(scene, format):
@@ -248,6 +249,7 @@ def registration(vllm, **more):
     return {"endpoint": vllm.events, "replay_endpoint": vllm.replay, "model_name": "m", "block_size": 16, **more}
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @FORMATS
 def test_a_worker_registers_and_unregisters(scene, format):

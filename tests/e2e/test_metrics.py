@@ -56,6 +56,7 @@ def wait_until_above(daemon, name, floor, **labels):
     wait_for(f"{name} {labels} is above {floor}", lambda: zmq(daemon, name, **labels) > floor, 15)
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 def test_each_message_is_counted_once(scene):
     vllm = scene.engine(repeats=False)

@@ -118,6 +118,7 @@ def test_keys_and_types_are_those_of_a_service_of_nats_py(asked, verb):
         foreign["metadata"] = answer["metadata"] = {}
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("verb", READ)
 def test_nats_py_reads_the_answers(asked, verb):
     for answer in ask(asked, f"$SRV.{verb}", enough=3):

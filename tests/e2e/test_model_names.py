@@ -76,6 +76,7 @@ class Doors:
         return answers[0]
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 def test_names_of_engines_are_resolved_over_http_and_nats(scene):
     one, two, three = scene.engine(), scene.engine(), scene.engine()

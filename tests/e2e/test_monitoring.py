@@ -98,6 +98,7 @@ def test_the_reader_of_expressions_sees_every_selector():
         assert not missing(right, samples), right
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("rule", RULES, ids=[rule["alert"] for rule in RULES])
 def test_an_alert_uses_existing_metrics_and_says_what_to_do(samples, rule):
     assert missing(rule["expr"], samples) == []

@@ -50,6 +50,7 @@ def is_connected(daemon):
     return daemon.metric("kvb_nats_connected") == 1
 
 
+@pytest.mark.first
 @pytest.mark.both_servers
 @pytest.mark.sanitize
 @pytest.mark.parametrize("kind", KINDS)

@@ -119,6 +119,7 @@ def states(aggregator):
     return [stream["state"] for stream in aggregator.get("/streams")["streams"]]
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @pytest.mark.parametrize("format", ["json", "protobuf"])
 @pytest.mark.parametrize("kind", ["password", "token", "credentials", "nkey", "certificate"])

@@ -36,6 +36,7 @@ def is_refused(bridge, address):
     )
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("host, address", [
     ("169.254.169.254", "169.254.169.254"), ("[fe80::1]", "[fe80::1]"), ("[fd00:ec2::254]", "[fd00:ec2::254]"),
     ("192.0.0.192", "192.0.0.192"), ("[64:ff9b::a9fe:a9fe]", "[64:ff9b::a9fe:a9fe]"),

@@ -107,6 +107,7 @@ def hung_thread(process, name):
         ptrace(PTRACE_DETACH)
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @pytest.mark.parametrize("program", DAEMONS)
 def test_a_daemon_reports_ready_then_keep_alives_then_stopping(scene, program, manager):

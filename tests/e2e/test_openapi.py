@@ -98,6 +98,7 @@ def example_of(operation, other):
     return example
 
 
+@pytest.mark.first
 def test_each_path_answers_as_written(daemons):
     assert sorted(ORDER) == sorted(operations()), "a path without a test, or a test without a path"
     for key in ORDER:

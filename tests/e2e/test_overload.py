@@ -61,6 +61,7 @@ def state_of(bridge, worker_id):
     return next(s["state"] for s in bridge.get("/state")["streams"] if s["worker_id"] == worker_id)
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @pytest.mark.parametrize("is_live", [True, False], ids=["live", "replayed"])
 def test_others_are_served_within_a_large_batch(scene, is_live):

@@ -133,6 +133,7 @@ def feed_load(fleet, seen):
     return is_fed
 
 
+@pytest.mark.first
 @pytest.mark.both_servers
 def test_all_programs_work_with_their_permissions(scene):
     format = "protobuf" if scene.server == SERVERS["debian"] else "json"

@@ -201,6 +201,7 @@ def test_the_documented_commands_are_the_tested_ones():
     assert not any("#" in line for line in lines), lines
 
 
+@pytest.mark.first
 def test_watch_all_decodes_every_message(fleet):
     lines = [json.loads(line) for line in run_kvctl(fleet, ["--nats", "x", "watch", "--all"])]
     assert not [line for line in lines if "data" not in line], "everything can be read"

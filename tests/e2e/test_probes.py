@@ -211,6 +211,7 @@ def check(count, in_bounds, over=0, short=0):
     assert count.kinds["short_in_bounds"] <= in_bounds, count.examples
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("row", RUNS, ids=str)
 def test_scores_equal_the_blocks_of_the_engine(tallies, record_property, row):
     tally = tallies[row]
@@ -220,6 +221,7 @@ def test_scores_equal_the_blocks_of_the_engine(tallies, record_property, row):
     check(tally.held, row.in_bounds, row.over, row.short)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("row", RUNS, ids=str)
 def test_hits_are_those_of_the_engine(tallies, row):
     tally = tallies[row]
@@ -227,6 +229,7 @@ def test_hits_are_those_of_the_engine(tallies, row):
     check(tally.hits, row.in_bounds, row.over, row.short)
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("row", [row for row in RUNS if "offload" in row.name or "hicache" in row.name], ids=str)
 def test_the_host_continues_as_the_engine_does(tallies, row):
     tally = tallies[row]

@@ -142,6 +142,7 @@ def sidecar(site, address):
     return vllm, f'events = "{address}"; bind = true; replay = "{vllm.replay}";'
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("by", "format"), [("loopback", "json"), ("loopback", "protobuf"), ("ipc", "protobuf")])
 def test_no_token_id_leaves_the_host_of_a_sidecar(site, by, format):

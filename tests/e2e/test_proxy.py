@@ -147,6 +147,7 @@ def cached(answer):
     return json.loads(answer[2])["usage"]["prompt_tokens_details"]["cached_tokens"]
 
 
+@pytest.mark.first
 def test_a_prompt_goes_where_it_is_held(stage):
     # A hit follows each new prompt, and all ranks still get new prompts in turn.
     for first in range(1_000, 9_000, 1_000):

@@ -53,6 +53,7 @@ def start_vllm(scene, options):
     return {key: port_of(re.search(rf'{key} = "(.*?)"', text)[1]) for key in ("events", "replay", "address")}
 
 
+@pytest.mark.first
 def test_your_own_vllm_answers_as_printed(scene):
     options = vllm_options()
     assert options["block_size"] == BLOCK and options["events"]["topic"] == "kv-events"  # kvfleet's defaults

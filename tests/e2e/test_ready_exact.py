@@ -27,6 +27,7 @@ def ready(daemon, share):
     return daemon.http("GET", f"/readyz?exact={share}")
 
 
+@pytest.mark.first
 def test_an_aggregator_that_starts_again_is_ready_when_its_streams_are_exact(scene):
     _, workers = start_fleet(scene)
     aggregator = scene.aggregator()

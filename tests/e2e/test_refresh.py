@@ -96,6 +96,7 @@ def idle_fleet(scene, streams=STREAMS, **publish):
     return early, aggregator, engines, bridge
 
 
+@pytest.mark.first
 def test_a_late_reader_has_all_within_one_period(scene):
     period_s = 6
     early, aggregator, _, bridge = idle_fleet(scene, refresh_s=period_s)

@@ -38,6 +38,7 @@ def bridge_reading(scene, one, replay=None):
     return scene.bridge(row, formats=["protobuf"], heartbeat_ms=100)
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 def test_an_engine_that_keeps_nothing_is_never_exact(scene):
     """vLLM's buffer_steps = 0: the END of its replays means nothing."""
@@ -54,6 +55,7 @@ def test_an_engine_that_keeps_nothing_is_never_exact(scene):
     assert not seen.was_exact()
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @pytest.mark.parametrize("ahead", [0, 30])
 def test_a_replay_port_of_another_engine_proves_nothing(scene, ahead):

@@ -146,6 +146,7 @@ def world(scene):
 KINDS = [readers.Dynamo, readers.LlmD, readers.LlmDLater, readers.Conductor, readers.Tree, readers.Plain]
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("kind, style", [*((kind, "vllm") for kind in KINDS), (readers.Dynamo, "dynamo")])
 def test_a_late_reader_has_the_held_blocks(scene, kind, style):
     world = World(scene, more=f'style = "{style}";')
@@ -158,6 +159,7 @@ def test_a_late_reader_has_the_held_blocks(scene, kind, style):
     world.wait(reader, seconds=5)
 
 
+@pytest.mark.first
 def test_a_gap_is_filled_with_the_missed_batches(world):
     world.store(2)
     reader = world.reader(readers.Dynamo)
@@ -245,6 +247,7 @@ def test_a_restored_list_is_not_shown_before_its_engine_has_proven_it(scene, tmp
     world.wait(reader)
 
 
+@pytest.mark.first
 def test_an_engine_that_restarts_is_cleared(world):
     world.store(4)
     some = [world.reader(kind) for kind in (readers.Dynamo, readers.LlmD, readers.Tree)]

@@ -35,6 +35,7 @@ def bridge_at(scene, nats, *workers, more=""):
     )
 
 
+@pytest.mark.first
 def test_a_password_in_a_url_is_shown_nowhere(scene):
     scene.start_nats()
     vllm, bus = scene.engine(), scene.bus()

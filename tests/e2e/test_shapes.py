@@ -148,6 +148,7 @@ def stage(tmp_path_factory):
         yield Stage(scene)
 
 
+@pytest.mark.first
 def test_blocks_and_chunks_are_answered_by_tier_after_each_event(stage):
     steps = script()
     seen = set()

@@ -6,6 +6,7 @@ import subprocess
 
 
 import engine
+import pytest
 from conftest import worker
 from programs import BIN, free_port, wait_for
 from web import Web
@@ -49,6 +50,7 @@ def page(caching, queries, hits):
             f'vllm:prefix_cache_hits_total{{engine="0",model_name="m"}} {hits}\n')
 
 
+@pytest.mark.first
 def test_each_cause_of_silence_has_its_own_reason(scene):
     idle, off, unfed, topic = (scene.engine(repeats=False) for _ in range(4))
     dumb = scene.engine(repeats=False)

@@ -73,6 +73,7 @@ def readings(web, path, count):
     wait_for("pages are read", lambda: web.asked.get(path, 0) > before + count)
 
 
+@pytest.mark.first
 def test_an_engine_that_sleeps_lists_nothing_until_it_has_cleared(scene, web):
     vllm, aggregator = scene.engine(), scene.aggregator()
     web.pages["/7"] = page()

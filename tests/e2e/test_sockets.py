@@ -44,6 +44,7 @@ def raw(address):
     return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10)
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 def test_a_peer_without_a_handshake_is_no_engine(scene):
     reader = Reader(scene.bus())
@@ -128,6 +129,7 @@ def accepted_engine():
         yield server
 
 
+@pytest.mark.first
 def test_a_frozen_engine_is_detected_by_heartbeats(scene):
     with accepted_engine() as server:
         bridge = scene.bridge(

@@ -35,6 +35,7 @@ def lines(bridge, words):
     return [line for line in bridge.text().splitlines() if words in line]
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 def test_drafts_of_an_unknown_method_are_no_exact_list(scene, web):
     web.pages["/metrics"] = page(0) + DRAFTS

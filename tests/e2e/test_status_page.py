@@ -93,6 +93,7 @@ def fleet(scene, workers=2):
 # ---- What is shown ------------------------------------------------------------------
 
 
+@pytest.mark.first
 def test_shows_the_fleets_numbers_and_their_past(scene, tab):
     aggregator, _ = fleet(scene)
     bus = scene.bus()

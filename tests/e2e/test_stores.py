@@ -138,6 +138,7 @@ class Stage:
         self.is_known = True
 
 
+@pytest.mark.first
 @FORMS
 @pytest.mark.parametrize("publish", [{"formats": ["protobuf"]}, {"formats": ["json"], "tiers": "all"}], ids=["protobuf", "json"])
 def test_a_store_is_shown_as_shared_and_never_chosen(scene, form, publish):

@@ -26,6 +26,7 @@ def check(aggregator, *numbers):
     wait_for("the list is EXACT", aggregator.is_exact)
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @FORMATS
 def test_a_late_aggregator_gets_all_held_blocks(scene, format):
@@ -70,6 +71,7 @@ def cut_off(scene, format, sync_blocks=16384):
     return vllm, bridge, aggregator, proxy
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 @FORMATS
 def test_a_disconnected_aggregator_gets_the_missed_events(scene, format):

@@ -160,6 +160,7 @@ def without(answer, *keys):
     return {key: value for key, value in answer.items() if key not in keys}
 
 
+@pytest.mark.first
 def test_a_text_is_answered_as_its_tokens_and_tokenized_once(scene, stubs):
     stub = stubs()
     aggregator, bus = start(scene, stub.url), scene.bus()

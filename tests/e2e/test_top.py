@@ -108,6 +108,7 @@ def costs_little(screen):
 # ---- What is shown ------------------------------------------------------------------------
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 def test_it_shows_what_kvctl_streams_prints_and_what_changes(fleet, top):
     screen = top(columns=160)

@@ -73,6 +73,7 @@ def events(watch):
     return {(int(m[1]), int(m[2]), m[4]) for m in matches}
 
 
+@pytest.mark.first
 @pytest.mark.sanitize
 def test_every_event_is_a_line(engines):
     watch = start(engines)

@@ -5,6 +5,7 @@ import json
 import typing
 
 import msgspec
+import pytest
 
 import engine
 from conftest import PUBLISH, ROUTER, worker
@@ -31,6 +32,7 @@ def fill(*engines):
         one.publish(engine.batch(engine.stored([1], PROMPT[:BLOCK], BLOCK)))
 
 
+@pytest.mark.first
 def test_address_role_and_labels_are_in_every_answer(scene):
     one, other, third = scene.engine(), scene.engine(), scene.engine()
     aggregator, bus = scene.aggregator(), scene.bus()
