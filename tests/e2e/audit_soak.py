@@ -78,7 +78,7 @@ class Refused(Exception):
 
 class Router:
     def __init__(self, port):
-        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
 
     def post(self, path, body):
         self.connection.request("POST", path, body=json.dumps(body), headers={"Content-Type": "application/json"})
@@ -102,7 +102,7 @@ class Soak:
         self.engines = {number + 1: scene.engine_of(CachingEngine) for number in range(options.streams)}
         self.aggregator = scene.aggregator()
         scene.bridge(*(conftest.worker(one, number) for number, one in self.engines.items()))
-        wait_for("all streams are exact", lambda: self.aggregator.is_exact(options.streams), 60)
+        wait_for("all streams are exact", lambda: self.aggregator.is_exact(options.streams))
         self.router = Router(self.aggregator.port)
         self.random = random.Random(options.seed)
         self.waiting = {number: collections.deque() for number in self.engines}

@@ -72,7 +72,7 @@ class Browser:
             raise
 
     def _attach(self):
-        target = wait_for("the browser has a tab", self._find_tab, 30)
+        target = wait_for("the browser has a tab", self._find_tab)
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
@@ -126,7 +126,7 @@ class Browser:
 
     def open(self, url):
         self.call("Page.navigate", url=url)
-        wait_for("the page is loaded", lambda: self.js("document.readyState") == "complete", 15)
+        wait_for("the page is loaded", lambda: self.js("document.readyState") == "complete")
 
     def js(self, expression):
         """The value of an expression; of a promise, its result."""

@@ -15,7 +15,7 @@ class Bus:
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.client = self._wait(nats.connect(
-            url, connect_timeout=5, allow_reconnect=True, reconnect_time_wait=0.1,
+            url, connect_timeout=30, allow_reconnect=True, reconnect_time_wait=0.1,
             max_reconnect_attempts=-1, user_credentials=credentials and str(credentials),
         ))
 
@@ -38,10 +38,10 @@ class Bus:
         """Publishes without waiting for the server."""
         self._wait(self.client.publish(subject, payload, reply=reply))
 
-    def request(self, subject, payload, timeout=5):
+    def request(self, subject, payload, timeout=30):
         return self._wait(self.client.request(subject, payload, timeout=timeout)).data
 
-    def request_many(self, subject, payload=b"", enough=1, seconds=5):
+    def request_many(self, subject, payload=b"", enough=1, seconds=60):
         """All answers to one request. Waits until `enough` have arrived, and then for the duration
         of a PING, so that an answer too many is seen too."""
         inbox = self.client.new_inbox()
@@ -61,4 +61,4 @@ class Bus:
         self.loop.close()
 
     def _wait(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout=30)
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(timeout=60)

@@ -122,7 +122,7 @@ class Scene:
             port, name, prefix,
         )
         if wait:
-            programs.wait_for("kvbridge is ready", bridge.is_ready, 15)
+            programs.wait_for("kvbridge is ready", bridge.is_ready)
         return bridge
 
     def aggregator(self, name="kvaggregator", model="m", block_size=16, wait=True, extra="", router="", user=""):
@@ -137,7 +137,7 @@ class Scene:
             port, name,
         )
         if wait:
-            programs.wait_for("kvaggregator is ready", aggregator.is_ready, 15)
+            programs.wait_for("kvaggregator is ready", aggregator.is_ready)
         return aggregator
 
     # ---- the end -------------------------------------------------------------

@@ -56,7 +56,7 @@ def chain(tokens, block_size, extra_key=None):
 class Router:
     """A channel as sgl-router has one."""
 
-    def __init__(self, port, timeout=5.0, credentials=None):
+    def __init__(self, port, timeout=30.0, credentials=None):
         """credentials: of grpc.ssl_channel_credentials()."""
         options = [("grpc.max_send_message_length", 64 << 20), ("grpc.max_receive_message_length", 64 << 20),
                    ("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]

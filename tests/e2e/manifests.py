@@ -161,7 +161,7 @@ def check(folder, things, workload, container):
     (folder / f"{program}.cfg").write_text(text)
     return subprocess.run(
         [programs.BIN / program, "--config", f"{program}.cfg", "--check"], cwd=folder, capture_output=True, text=True,
-        timeout=30, env={**os.environ, **environment(container)})
+        timeout=60, env={**os.environ, **environment(container)})
 
 
 def value_of(text, key):

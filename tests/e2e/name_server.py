@@ -20,7 +20,7 @@ class NameServer:
     address of its own, because /etc/resolv.conf implies port 53."""
 
     def __init__(self, folder):
-        if subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=30).returncode != 0:
+        if subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=60).returncode != 0:
             pytest.skip("a mount namespace needs root")
         # "engine.fleet": SILENT, FAILS, or (ttl in seconds, [address, ...])
         self.names = {}

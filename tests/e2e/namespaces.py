@@ -54,7 +54,7 @@ class Namespace:
 
     def ip(self, *words):
         with self.entered():
-            subprocess.run(["ip", *words], check=True, capture_output=True, timeout=20)
+            subprocess.run(["ip", *words], check=True, capture_output=True, timeout=60)
 
     def close(self):
         os.close(self.fd)

@@ -91,7 +91,7 @@ class Daemons:
         # 1.2 s after the bridge has connected; an earlier aggregator would receive it
         wait_for("the list is announced", lambda: bridge.metric("kvb_events_published_total") > 0)
         aggregator = self.start("aggregator")
-        wait_for("EXACT", aggregator.is_exact, 20)
+        wait_for("EXACT", aggregator.is_exact)
         wait_for("the list was requested", lambda: aggregator.metric("kvb_sync_repairs_total") > 0)
         assert aggregator.get("/streams")["streams"][0]["blocks"]["device"] == 3
         for daemon in (bridge, aggregator):
@@ -100,7 +100,7 @@ class Daemons:
 
     def start(self, name):
         daemon = self.scene.daemon(f"kv{name}", self.path(name).read_text(), self.ports[name], name)
-        wait_for(f"{name} is ready", daemon.is_ready, 20)
+        wait_for(f"{name} is ready", daemon.is_ready)
         return daemon
 
 
@@ -190,10 +190,10 @@ def test_an_auth_callout_hands_out_the_permissions(scene):
     known = callout.permissions.pop("bridge")
     scene.started[0].kill()
     scene.start_nats(port=scene.nats_port, config=config)
-    wait_for("the bridge is refused", lambda: callout.refused > 0, 20)
+    wait_for("the bridge is refused", lambda: callout.refused > 0)
     assert not bridge.is_ready()
     callout.permissions["bridge"] = known
-    wait_for("the bridge is let in", bridge.is_ready, 20)
+    wait_for("the bridge is let in", bridge.is_ready)
 
 
 # ---- A leaf node ----

@@ -168,17 +168,17 @@ def test_a_member_joins_with_the_share_of_exact_streams_and_stays(scene):
     bridge = scene.bridge(worker(one, 1))
     one.publish(engine.batch(engine.stored([1], prompt(1)[:BLOCK], BLOCK)))
     one.publish(b"not msgpack")  # POISON: PARTIAL
-    wait_for("PARTIAL", lambda: bridge.get("/state")["streams"][0]["state"] == "PARTIAL", 60)
+    wait_for("PARTIAL", lambda: bridge.get("/state")["streams"][0]["state"] == "PARTIAL")
     aggregator = scene.aggregator(router="ready_exact = 1.0;", wait=False)
-    wait_for("too small a share", lambda: "0 of 1 streams" in aggregator.http("GET", "/readyz")[1], 60)
+    wait_for("too small a share", lambda: "0 of 1 streams" in aggregator.http("GET", "/readyz")[1])
     assert not is_member(aggregator)
     one.restart()
     one.publish(engine.batch(engine.stored([1], prompt(1)[:BLOCK], BLOCK)))
-    wait_for("a member", lambda: is_member(aggregator), 60)
+    wait_for("a member", lambda: is_member(aggregator))
     one.publish(b"not msgpack")
-    wait_for("PARTIAL again", lambda: aggregator.states()[0][0] == "PARTIAL", 60)
+    wait_for("PARTIAL again", lambda: aggregator.states()[0][0] == "PARTIAL")
     turns = aggregator.metric("kvb_turns_total")
-    wait_for("it has been counted", lambda: aggregator.metric("kvb_turns_total") > turns + 3, 60)
+    wait_for("it has been counted", lambda: aggregator.metric("kvb_turns_total") > turns + 3)
     assert is_member(aggregator) and aggregator.is_ready()
 
 
@@ -229,7 +229,7 @@ def test_kvctl_asks_a_second_time_only_where_nobody_answers(scene):
         before = received()
         done = subprocess.run(
             [programs.BIN / "kvctl", "--nats", scene.nats_url, "--timeout", "1000", "load"],
-            capture_output=True, text=True, timeout=30, check=False)
+            capture_output=True, text=True, timeout=60, check=False)
         return done, received() - before
 
     done, requests = kvctl()

@@ -249,7 +249,7 @@ def test_a_wrong_call_is_refused(words):
 def test_peers_without_cargo_are_refused_before_anything_is_measured(tmp_path):
     for name in ("bash", "dirname"):
         (tmp_path / name).symlink_to(shutil.which(name))
-    done = subprocess.run([TREE / "tests/bench/run", "--peers"], capture_output=True, text=True, timeout=20,
+    done = subprocess.run([TREE / "tests/bench/run", "--peers"], capture_output=True, text=True, timeout=60,
                           env={"PATH": str(tmp_path), "KVB_BIN": str(programs.BIN)})
 
     assert done.returncode == 64 and "cargo" in done.stderr, done

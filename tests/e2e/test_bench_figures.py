@@ -30,7 +30,7 @@ def figure(name, value, unit="us", ratio=None, against="other", **more):
 
 
 def run(*words, status=0):
-    done = subprocess.run([TREE / "tests/bench/run", *map(str, words)], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([TREE / "tests/bench/run", *map(str, words)], capture_output=True, text=True, timeout=60)
     assert done.returncode == status, (done.returncode, done.stdout, done.stderr)
     return done
 
@@ -315,6 +315,6 @@ def test_with_json_stdout_is_figures_alone(kept):
 def test_a_file_that_is_no_run_is_refused_before_anything_is_measured(tmp_path, text, words):
     (tmp_path / "bad.jsonl").write_text(text)
     done = subprocess.run([TREE / "tests/bench/run", "--only", "index.deep", "--compare", tmp_path / "bad.jsonl"],
-                          capture_output=True, text=True, timeout=30, env={**os.environ, "KVB_BIN": "/no-such"})
+                          capture_output=True, text=True, timeout=60, env={**os.environ, "KVB_BIN": "/no-such"})
 
     assert done.returncode == 64 and words in done.stderr and "--compare" in done.stderr, done

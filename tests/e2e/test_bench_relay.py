@@ -59,10 +59,10 @@ def test_without_python_its_rows_are_left_out():
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_all_that_was_started(how):
     process = start("--seconds", 600, "--python", "none", "relay.json.1block")
-    programs.wait_for("server, pass-through and bridge run", lambda: len(children_of(process)) == 3, 30)
+    programs.wait_for("server, pass-through and bridge run", lambda: len(children_of(process)) == 3)
     children = children_of(process)
     process.send_signal(how)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
 
     programs.wait_for("all are gone", lambda: not any(pathlib.Path(f"/proc/{child}").exists() for child in children))
 

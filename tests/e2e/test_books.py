@@ -30,8 +30,8 @@ class Fleet:
         for one in self.engines:
             one.publish(engine.batch(engine.AllBlocksCleared()))
         for aggregator in self.aggregators:
-            wait_for("all workers are known", lambda: len(aggregator.get("/streams")["streams"]) == workers, 20)
-            wait_for("all workers have heartbeats", lambda: self.scores(aggregator) == workers, 20)
+            wait_for("all workers are known", lambda: len(aggregator.get("/streams")["streams"]) == workers)
+            wait_for("all workers have heartbeats", lambda: self.scores(aggregator) == workers)
         self.settled()
 
     def aggregator(self, number):
@@ -40,8 +40,8 @@ class Fleet:
     def settled(self):
         """All have received messages of all others, and one leads."""
         wait_for("all have received messages of each other", lambda: all(
-            a.metric("kvb_other_aggregators") == len(self.aggregators) - 1 for a in self.aggregators), 20)
-        wait_for("one leads", lambda: self.leaders() == 1, 20)
+            a.metric("kvb_other_aggregators") == len(self.aggregators) - 1 for a in self.aggregators))
+        wait_for("one leads", lambda: self.leaders() == 1)
 
     def leaders(self):
         return sum(a.metric("kvb_aggregator_leads") for a in self.aggregators)
@@ -52,7 +52,7 @@ class Fleet:
 
     def empty(self):
         wait_for("no request is in flight", lambda: [
-            a.metric("kvb_requests_in_flight") for a in self.aggregators] == [0] * len(self.aggregators), 20)
+            a.metric("kvb_requests_in_flight") for a in self.aggregators] == [0] * len(self.aggregators))
 
     def route(self, aggregator, tokens, **more):
         status, text = aggregator.http("POST", "/route", {"token_ids": tokens, "model": "m", **more})
@@ -93,7 +93,7 @@ def test_each_decision_is_entered_by_all_and_published_once(scene):
     assert [a.metric("kvb_decisions_missing_total") for a in fleet.aggregators] == [0] * 3
     wait_for("the hit rates came", lambda: len(hits) >= count)
     before = len(loads)
-    wait_for("load_stats goes on", lambda: len(loads) >= before + 3, 20)
+    wait_for("load_stats goes on", lambda: len(loads) >= before + 3)
     fleet.bus.flush()
     assert len(hits) == count
     wait_for("one leads", lambda: fleet.leaders() == 1)
@@ -135,13 +135,13 @@ def test_another_one_publishes_load_stats_when_the_leader_is_killed(scene):
     leader = next(a for a in fleet.aggregators if a.metric("kvb_aggregator_leads") == 1)
     fleet.aggregators.remove(leader)
     loads = fleet.bus.watch(f"{ROUTER}.load_stats")
-    wait_for("load_stats is published", lambda: len(loads) > 0, 20)
+    wait_for("load_stats is published", lambda: len(loads) > 0)
     leader.kill()
     leader.is_ours = False  # a process that was killed ends with this status
     wait_for("another one leads", lambda: fleet.leaders() == 1, QUIET_S + 20)
     published = [a.metric("kvb_load_stats_published_total") for a in fleet.aggregators]
     wait_for("the new leader publishes", lambda: sum(
-        a.metric("kvb_load_stats_published_total") for a in fleet.aggregators) > sum(published), 20)
+        a.metric("kvb_load_stats_published_total") for a in fleet.aggregators) > sum(published))
     # A stopping aggregator says goodbye, so the last one leads at once.
     leader = next(a for a in fleet.aggregators if a.metric("kvb_aggregator_leads") == 1)
     fleet.aggregators.remove(leader)
@@ -167,12 +167,12 @@ def test_a_burst_through_two_is_distributed_as_by_one(scene):
     by_two = workers_of_a_burst(fleet, 24, prompt(1, 12))
     stopped = fleet.aggregators.pop()
     assert stopped.stop() == 0
-    wait_for("the other one is gone", lambda: fleet.aggregators[0].metric("kvb_other_aggregators") == 0, 20)
-    wait_for("the remaining one leads", lambda: fleet.leaders() == 1, 20)
+    wait_for("the other one is gone", lambda: fleet.aggregators[0].metric("kvb_other_aggregators") == 0)
+    wait_for("the remaining one leads", lambda: fleet.leaders() == 1)
     fresh = fleet.aggregators[0]
     assert fresh.stop() == 0
     fleet.aggregators = [fleet.aggregator(9)]
-    wait_for("all workers are candidates", lambda: fleet.scores(fleet.aggregators[0]) == WORKERS, 20)
+    wait_for("all workers are candidates", lambda: fleet.scores(fleet.aggregators[0]) == WORKERS)
     fleet.empty()
     by_one = workers_of_a_burst(fleet, 24, prompt(1, 12))
     # Among equal costs each aggregator uses its own turn, so one or two requests go elsewhere.
@@ -186,7 +186,7 @@ def test_a_burst_of_one_new_prompt_lands_on_few_workers(scene):
     fleet.empty()
     aggregator = fleet.aggregators[0]
     # A `cleared` that arrives during the burst would end the predictions for its worker.
-    wait_for("all lists are exact", lambda: aggregator.is_exact(8), 20)
+    wait_for("all lists are exact", lambda: aggregator.is_exact(8))
     chosen = [fleet.route(aggregator, prompt(1, 128))["worker_id"] for _ in range(200)]
     assert len(set(chosen)) <= 2, chosen
     # When the worker stores the prompt, its blocks are no longer predicted there.
@@ -201,7 +201,7 @@ def test_a_burst_of_one_new_prompt_lands_on_few_workers(scene):
         return answer["scores"].get(str(first)) == {"0": len(tokens)} and first not in [
             p["worker_id"] for p in answer["predicted"]]
 
-    wait_for("the prompt is held, and no longer predicted", is_stored, 20)
+    wait_for("the prompt is held, and no longer predicted", is_stored)
 
 
 def test_a_report_to_any_aggregator_reaches_all(scene):
@@ -268,4 +268,4 @@ def test_foreign_books_have_no_effect(scene):
     wait_for("the twin is noticed", lambda: aggregator.metric("kvb_aggregator_same_id") == 1)
     assert "another aggregator has the id of this one" in aggregator.text()
     assert fleet.route(aggregator, prompt(1, 4))["worker_id"]
-    wait_for("the other aggregator with this id is gone", lambda: aggregator.metric("kvb_aggregator_same_id") == 0, 20)
+    wait_for("the other aggregator with this id is gone", lambda: aggregator.metric("kvb_aggregator_same_id") == 0)

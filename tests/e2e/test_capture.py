@@ -42,7 +42,7 @@ def test_live_messages_give_what_the_engine_held_at_each_label(scene, format):
     vllm = scene.engine(topic=rows[0][0])
     aggregator = scene.aggregator(block_size=capture.BLOCK_SIZE)
     scene.bridge(worker(vllm, block_size=capture.BLOCK_SIZE), formats=[format])
-    wait_for("the empty stream waits for a first batch", lambda: is_waiting(aggregator), 15)
+    wait_for("the empty stream waits for a first batch", lambda: is_waiting(aggregator))
 
     sent = 0
     for label, last_seq, unsent, held in capture.labels():
@@ -66,7 +66,7 @@ def test_a_replay_gives_what_the_engine_held(scene, label):
         vllm.publish(payload, live=False)
     aggregator = scene.aggregator(block_size=capture.BLOCK_SIZE)
     scene.bridge(worker(vllm, block_size=capture.BLOCK_SIZE))
-    wait_for("the stream is in sync", aggregator.is_exact, 15)
+    wait_for("the stream is in sync", aggregator.is_exact)
     settle(scene, aggregator, last_seq)
     check_label(label, unsent, {names[block] for block in held}, dump(aggregator),
                 only_stream(aggregator)["doubtful"])

@@ -79,7 +79,7 @@ def test_a_frozen_server_is_found_after_a_jump(world, jump_s):
     world.scene.started[0].process.send_signal(signal.SIGSTOP)
     try:
         for daemon in world.daemons:
-            wait_for(f"{daemon.name} misses NATS", lambda one=daemon: not one.is_ready(), 6)
+            wait_for(f"{daemon.name} misses NATS", lambda one=daemon: not one.is_ready())
     finally:
         world.scene.started[0].process.send_signal(signal.SIGCONT)
     world.store()

@@ -15,7 +15,7 @@ def check(program, tmp_path, text):
     path = tmp_path / "bad.cfg"
     path.write_text(text)
     return path, subprocess.run(
-        [programs.BIN / program, "--config", path, "--check"], capture_output=True, text=True, timeout=30
+        [programs.BIN / program, "--config", path, "--check"], capture_output=True, text=True, timeout=60
     )
 
 
@@ -62,7 +62,7 @@ def test_a_daemon_refuses_to_start_on_them_too(tmp_path, program):
     path = tmp_path / "bad.cfg"
     path.write_text('nats = { uri = "nats://127.0.0.1:4222"; };\n')
     done = subprocess.run(
-        [programs.BIN / program, "--config", path], capture_output=True, text=True, timeout=30
+        [programs.BIN / program, "--config", path], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 78 and f"{path}:1: " in done.stderr and "uri" in done.stderr, done
 
@@ -73,7 +73,7 @@ def test_a_file_that_is_no_configuration_or_missing_is_named(tmp_path, program):
     assert done.returncode == 78 and str(path) in done.stderr, done
     done = subprocess.run(
         [programs.BIN / program, "--config", tmp_path / "none.cfg", "--check"],
-        capture_output=True, text=True, timeout=30,
+        capture_output=True, text=True, timeout=60,
     )
     assert done.returncode == 78 and "none.cfg" in done.stderr, done
 
@@ -85,16 +85,16 @@ def test_the_shipped_configuration_is_good(program):
 
     shipped = pathlib.Path(__file__).resolve().parents[2] / "etc" / f"{program}.cfg"
     done = subprocess.run(
-        [programs.BIN / program, "--config", shipped, "--check"], capture_output=True, text=True, timeout=30
+        [programs.BIN / program, "--config", shipped, "--check"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done
 
 
 @pytest.mark.parametrize("program", ["kvbridge", "kvaggregator", "kvctl", "kvfleet"])
 def test_every_program_prints_its_version_and_its_options(program):
-    done = subprocess.run([programs.BIN / program, "--version"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([programs.BIN / program, "--version"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and re.search(r"\d+\.\d+\.\d+", done.stdout), done
-    done = subprocess.run([programs.BIN / program, "--help"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([programs.BIN / program, "--help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and "Usage" in done.stdout, done
 
 
@@ -106,7 +106,7 @@ def test_the_address_of_one_worker_keeps_no_other_away(scene):
         port.listen()
         taken = f"tcp://127.0.0.1:{port.getsockname()[1]}"
         bridge = scene.bridge(worker(one, 1), f'id = 2; model = "m"; block_size = 16; events = "{taken}"; bind = true;')
-        wait_for("the other is read", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="1") == 1, 60)
+        wait_for("the other is read", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="1") == 1)
         assert [s["worker_id"] for s in bridge.get("/state")["streams"]] == [1]
         said = [line for line in bridge.text().splitlines() if "a rank cannot be opened" in line]
         assert len(said) == 1 and taken in said[0] and "worker=2" in said[0], said

@@ -83,7 +83,7 @@ def served(scene):
 def assert_health(daemon):
     """A probe that arrives while the crowd is still connecting may have to be repeated."""
     for path in ("/livez", "/readyz"):
-        wait_for(f"an answer to {path}", lambda path=path: daemon.http("GET", path)[0] == 200, 3)
+        wait_for(f"an answer to {path}", lambda path=path: daemon.http("GET", path)[0] == 200)
 
 
 @pytest.mark.first
@@ -91,13 +91,13 @@ def test_slow_headers_keep_nobody_out(served):
     crowd = Crowd(served.port, 600, b"GET /livez HTTP/1.1\r\nHost: x\r\n", b"X: y\r\n")
     try:
         assert_health(served)
-        wait_for("a question is answered", lambda: served.http("POST", "/query", QUERY)[0] == 200, 5)
+        wait_for("a question is answered", lambda: served.http("POST", "/query", QUERY)[0] == 200)
         began, answered = time.monotonic(), 0
         while time.monotonic() < began + 3:
             assert_health(served)
             answered += served.http("POST", "/query", QUERY)[0] == 200
         assert answered > 0
-        wait_for("the others are hung up on", lambda: closed(served, "late") > 200, 15)
+        wait_for("the others are hung up on", lambda: closed(served, "late") > 200)
         assert closed(served, "crowded") > 0
     finally:
         crowd.leave()
@@ -116,7 +116,7 @@ def test_unfinished_bodies_take_bounded_memory(served):
         assert_health(served)
         status, _ = served.http("POST", "/query", QUERY)
         assert status == 200, "a small body has room of its own"
-        wait_for("the connections are closed", lambda: served.metric("kvb_http_held_bytes") == 0, 60)
+        wait_for("the connections are closed", lambda: served.metric("kvb_http_held_bytes") == 0)
     finally:
         crowd.leave()
 
@@ -146,7 +146,7 @@ def hold(scene, blocks):
     for first in range(1, blocks, 50_000):
         numbers = range(first, min(first + 50_000, blocks + 1))
         vllm.publish(engine.batch(engine.stored(numbers, numbers, 1)))
-    wait_for("all blocks", lambda: aggregator.metric("kvb_index_blocks") == blocks, 30)
+    wait_for("all blocks", lambda: aggregator.metric("kvb_index_blocks") == blocks)
     return aggregator
 
 
@@ -188,7 +188,7 @@ def test_queries_are_answered_between_the_parts_of_dumps(scene):
     for reader in readers:
         reader.start()
     try:
-        wait_for("two dumps", lambda: len(read) >= 2, 30)
+        wait_for("two dumps", lambda: len(read) >= 2)
         assert aggregator.metric("kvb_turns_total") - before > 15
         for _ in range(20):
             assert aggregator.http("POST", "/query", QUERY)[0] == 200
@@ -206,8 +206,8 @@ def test_the_bridge_is_as_strict(scene):
     crowd = Crowd(bridge.port, 250, b"GET /state HTTP/1.1\r\nHost: x\r\n", b"X: y\r\n")
     try:
         assert_health(bridge)
-        wait_for("a page is read", lambda: bridge.http("GET", "/metrics")[0] == 200, 5)
-        wait_for("the state is", lambda: bridge.http("GET", "/state")[0] == 200, 5)
+        wait_for("a page is read", lambda: bridge.http("GET", "/metrics")[0] == 200)
+        wait_for("the state is", lambda: bridge.http("GET", "/state")[0] == 200)
     finally:
         crowd.leave()
 

@@ -86,7 +86,7 @@ def test_a_request_that_is_pinned_to_a_rank_is_routed_there_and_counts_there(sce
     scene.bridge(row, formats=["protobuf"])
     for rank, one in engines.items():
         one.publish(of_rank(10 * rank, rank))
-    wait_for("all ranks are known", lambda: len(aggregator.get("/streams")["streams"]) == len(engines), 60)
+    wait_for("all ranks are known", lambda: len(aggregator.get("/streams")["streams"]) == len(engines))
     tokens = list(range(4 * BLOCK))
 
     def route(rank, **more):

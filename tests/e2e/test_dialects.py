@@ -30,7 +30,7 @@ class TaggedMap(msgspec.Struct, omit_defaults=True, gc=False, tag=True):
 
 def decode(data, *options, fails=False):
     """-> (events, the summary)"""
-    done = subprocess.run([BIN / "kvctl", "decode", *options], input=data, capture_output=True, timeout=30)
+    done = subprocess.run([BIN / "kvctl", "decode", *options], input=data, capture_output=True, timeout=60)
     assert done.returncode == (1 if fails else 0), done
     events = [json.loads(line) for line in done.stdout.splitlines()]
     return events, done.stderr.decode().splitlines()[-1]
@@ -464,7 +464,7 @@ def test_lines_of_digits_and_files_are_read(tmp_path):
     file = tmp_path / "lines"
     file.write_text(f"{good}\n\nnamed|{len(good) // 2}|{good.upper()}\nshort|3|{good}\nodd|abc\n")
     done = subprocess.run(
-        [BIN / "kvctl", "decode", "--hex", file], capture_output=True, text=True, timeout=30
+        [BIN / "kvctl", "decode", "--hex", file], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1
     assert [json.loads(line) for line in done.stdout.splitlines()] == 2 * [event("cleared", rank=1)]
@@ -484,5 +484,5 @@ def test_every_event_of_a_real_engines_recording_is_decoded():
 
 
 def test_a_missing_file_is_reported(tmp_path):
-    done = subprocess.run([BIN / "kvctl", "decode", tmp_path / "none"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([BIN / "kvctl", "decode", tmp_path / "none"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "No such file" in done.stderr and not done.stdout

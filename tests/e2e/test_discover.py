@@ -74,7 +74,7 @@ def test_two_ranks_of_a_stock_vllm_are_found(scene, api):
     bridge = scene.bridge(discovered(api), formats=["protobuf"])
     for number, one in enumerate(ranks):
         one.publish(store(number + 1))
-    wait_for("both are listed", lists(aggregator, 7, 1, 2), 20)
+    wait_for("both are listed", lists(aggregator, 7, 1, 2))
     assert [state(bridge, rank)["endpoint"] for rank in (0, 1)] == [one.events for one in ranks]
     wait_for("both are exact", lambda: {state(bridge, rank)["state"] for rank in (0, 1)} == {"EXACT"})
     assert set(api.paths) - {"/v1/models"} == {"/kv_event_sources", INFO}
@@ -83,9 +83,9 @@ def test_two_ranks_of_a_stock_vllm_are_found(scene, api):
     # it.
     ranks[0].go_away()
     asked = api.asked
-    wait_for("the engine is requested repeatedly", lambda: api.asked >= asked + 4, 20)
+    wait_for("the engine is requested repeatedly", lambda: api.asked >= asked + 4)
     ranks[0].come_back()
-    wait_for("the stream is EXACT again", lambda: state(bridge)["state"] == "EXACT", 20)
+    wait_for("the stream is EXACT again", lambda: state(bridge)["state"] == "EXACT")
     assert len(lines(bridge, FOUND)) == 1
 
 
@@ -99,11 +99,11 @@ def test_an_engine_that_wants_a_key_is_discovered_and_its_key_is_never_shown(sce
     api.start()
     aggregator = scene.aggregator()
     bridge = scene.bridge(discovered(api, more=f'discover_token_file = "{key_file}";'), formats=["protobuf"])
-    wait_for("it is said", lambda: "it answers 401: it does not accept the key in" in bridge.text(), 60)
+    wait_for("it is said", lambda: "it answers 401: it does not accept the key in" in bridge.text())
     key_file.write_text("sk-7\n")  # rotated: the next request has it
-    wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1, 60)
+    wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1)
     one.publish(store(1))
-    wait_for("the block is listed", lists(aggregator, 7, 1), 60)
+    wait_for("the block is listed", lists(aggregator, 7, 1))
     shown = bridge.text() + json.dumps(bridge.get("/state"))
     assert "sk-7" not in shown and "sk-wrong" not in shown
 
@@ -116,9 +116,9 @@ def test_a_port_that_the_engine_has_drawn_is_connected_to(scene, api):
     api.start()
     aggregator = scene.aggregator()
     bridge = scene.bridge(discovered(api), formats=["protobuf"])
-    wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1, 20)
+    wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1)
     one.publish(store(1))
-    wait_for("the block is listed", lists(aggregator, 7, 1), 20)
+    wait_for("the block is listed", lists(aggregator, 7, 1))
     wait_for("the status says what is missing", lambda: state(bridge)["reason"] == "no_replay")
     assert "why" not in state(bridge)
 
@@ -130,7 +130,7 @@ def test_an_engine_without_events_is_requested_until_it_has_some(scene, api):
     bridge = scene.bridge(discovered(api), formats=["protobuf"])
     wait_for("the log says so", lambda: "the engine publishes no events" in bridge.text())
     api.pages["/kv_event_sources"] = vllm_says("1 rank", one)
-    wait_for("the rank is found", lambda: (7, 0) in streams(bridge, "/state"), 20)
+    wait_for("the rank is found", lambda: (7, 0) in streams(bridge, "/state"))
 
 
 def sglang_says(name, events, replay):
@@ -152,7 +152,7 @@ def test_two_ranks_of_sglang_are_found_by_its_other_page(scene, api):
     bridge = scene.bridge(discovered(api), formats=["protobuf"])
     for number, one in enumerate(ranks):
         one.publish(store(number + 1))
-    wait_for("both are listed", lists(aggregator, 7, 1, 2), 20)
+    wait_for("both are listed", lists(aggregator, 7, 1, 2))
     wait_for("both are exact", lambda: {state(bridge, rank)["state"] for rank in (0, 1)} == {"EXACT"})
     assert api.paths[:2] == ["/kv_event_sources", "/server_info"]
     assert not lines(bridge, "does not give its event sockets")
@@ -161,7 +161,7 @@ def test_two_ranks_of_sglang_are_found_by_its_other_page(scene, api):
     ranks[1].go_away()
     other = scene.engine()
     api.pages = {"/kv_event_sources": vllm_says("1 rank", other)}
-    wait_for("the other engine is read", lambda: state(bridge)["endpoint"] == other.events, 30)
+    wait_for("the other engine is read", lambda: state(bridge)["endpoint"] == other.events)
     assert (7, 1) not in streams(bridge, "/state")
 
 
@@ -177,7 +177,7 @@ def test_how_vllm_speculates_is_asked_of_itself(scene, api):
     aggregator = scene.aggregator()
     bridge = scene.bridge(discovered(api), formats=["protobuf"])
     vllm.publish(store(1))
-    wait_for("exact", lambda: state(bridge)["state"] == "EXACT", 20)
+    wait_for("exact", lambda: state(bridge)["state"] == "EXACT")
     shown = state(bridge)["speculative_drop"]
     assert (shown["blocks"], shown["source"]) == (1, "server_info"), shown
     wait_for("the aggregator has it", lists(aggregator, 7, 1))
@@ -187,10 +187,10 @@ def test_how_vllm_speculates_is_asked_of_itself(scene, api):
         api.pages[INFO] = info
         asked = api.paths.count(INFO)
         vllm.go_away()
-        wait_for("it is asked again", lambda: api.paths.count(INFO) > asked, 20)
+        wait_for("it is asked again", lambda: api.paths.count(INFO) > asked)
         vllm.come_back()
         wait_for("the answer is taken", lambda: (
-            state(bridge).get("speculative_drop", {}).get("blocks"), state(bridge)["reason"]) == (blocks, reason), 20)
+            state(bridge).get("speculative_drop", {}).get("blocks"), state(bridge)["reason"]) == (blocks, reason))
     assert state(bridge)["reconnects"] >= 4, "one stream all the time"
     assert not lines(bridge, "does not give its event sockets")
 
@@ -207,7 +207,7 @@ def test_an_engine_that_has_neither_page_is_named(scene, api):
     api.start()
     bridge = scene.bridge(discovered(api), formats=["protobuf"])
     wait_for("the log says so", lambda: "neither /kv_event_sources (vLLM 0.32) nor /server_info" in bridge.text())
-    wait_for("the requests start again from the first page", lambda: api.paths.count("/kv_event_sources") >= 4, 20)
+    wait_for("the requests start again from the first page", lambda: api.paths.count("/kv_event_sources") >= 4)
     assert len(lines(bridge, "does not give its event sockets")) == 1
 
 
@@ -222,7 +222,7 @@ def test_an_engine_that_connects_is_named_once_and_found_when_it_binds(scene, ap
         pub.set(zmq.LINGER, 0)
         pub.connect(f"tcp://127.0.0.1:{port}")
         bridge = scene.bridge(discovered(api), formats=["protobuf"])
-        wait_for("the log says so", lambda: lines(bridge, CONNECTS), 20)
+        wait_for("the log says so", lambda: lines(bridge, CONNECTS))
         wait_for("and shown", lambda: "bind = true" in state(bridge).get("why", ""))
         assert (state(bridge)["state"], state(bridge)["reason"]) == ("DOWN", "connecting")
         (line,) = lines(bridge, CONNECTS)
@@ -230,7 +230,7 @@ def test_an_engine_that_connects_is_named_once_and_found_when_it_binds(scene, ap
     # Configured to bind, it listens on the same port.
     one = scene.engine(bind=f"tcp://127.0.0.1:{port}")
     one.publish(store(1))
-    wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1, 20)
+    wait_for("the engine is connected", lambda: bridge.metric("kvcache_zmq_connection_status", pod_key="7") == 1)
     wait_for("the state shows no trouble", lambda: "why" not in state(bridge))
     assert len(lines(bridge, CONNECTS)) == 1
 
@@ -254,7 +254,7 @@ def test_published_facts_change_while_the_engine_does_not_answer(scene, api):
     api.start()
     aggregator = scene.aggregator()
     bridge = scene.bridge(discovered(api, more='role = "prefill";'), formats=["protobuf"], heartbeat_ms=60000)
-    wait_for("both have the role", lambda: [s.get("role") for s in streams(aggregator, "/streams").values()] == ["prefill"] * 2, 20)
+    wait_for("both have the role", lambda: [s.get("role") for s in streams(aggregator, "/streams").values()] == ["prefill"] * 2)
     api.close()
     api.server = None
     asked = api.asked

@@ -29,10 +29,10 @@ class Indexer:
         self.port = programs.free_port()
         self.program = scene.start(name, [PYTHON, "-m", "dynamo.indexer", "--port", self.port, "--threads", "1"])
         self.program.is_ours = False
-        programs.wait_for("the indexer answers", lambda: self.ask("GET", "/health")[0] == 200, 30)
+        programs.wait_for("the indexer answers", lambda: self.ask("GET", "/health")[0] == 200)
 
     def ask(self, method, path, body=None):
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path, json.dumps(body) if body else None, {"Content-Type": "application/json"})
             answer = connection.getresponse()
@@ -93,9 +93,9 @@ class DynamoWorld(World):
         """Waits until each indexer and the aggregator give the right answer for each prompt."""
         for tokens, held in self.prompts():
             right = {"7": {"0": held}} if held else {}
-            programs.wait_for(f"{right} of the aggregator", lambda: self.answer(tokens) == right, 30)
+            programs.wait_for(f"{right} of the aggregator", lambda: self.answer(tokens) == right)
             for one in self.indexers:
-                programs.wait_for(f"{right} of {one.program.name}", lambda: one.scores(tokens) == right, 30)
+                programs.wait_for(f"{right} of {one.program.name}", lambda: one.scores(tokens) == right)
 
     def answer(self, tokens):
         status, text = self.aggregator.http("POST", "/query", {"token_ids": tokens, "model_name": "m"})

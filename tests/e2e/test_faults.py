@@ -271,11 +271,10 @@ def test_daemons_start_without_nats_and_connect_when_it_comes(scene):
 
     scene.start_nats(port)
     for daemon in (bridge, aggregator):
-        wait_for(f"{daemon.name} is ready", daemon.is_ready, 15)
+        wait_for(f"{daemon.name} is ready", daemon.is_ready)
     wait_for(
         "the block is listed",
         lambda: aggregator.http("GET", "/dump?format=rows")[1].split()[-1:] == [str(name_of(1))],
-        15,
     )
 
 

@@ -43,7 +43,7 @@ def start_bridge(scene, workers, format):
         f'publish = {{ namespace = "dynamo"; component = "VllmWorker"; formats = ["{format}"]; }};\n'
         f'{workers}http = "127.0.0.1:{port}";\n', port,
     )
-    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready)
     return bridge
 
 
@@ -57,7 +57,7 @@ def test_index_and_engines_agree_under_load_and_verify_detects_a_forgery(scene, 
     aggregator = scene.aggregator(block_size=16)
     bridge = start_bridge(scene, workers, format)
     wait_for("all caches have begun to evict",
-             lambda: aggregator.metric("kvb_index_blocks") > 6 * 400, 30)
+             lambda: aggregator.metric("kvb_index_blocks") > 6 * 400)
 
     status, verdict = verify(scene, truth)
     assert status == 0, verdict
@@ -69,7 +69,7 @@ def test_index_and_engines_agree_under_load_and_verify_detects_a_forgery(scene, 
     # within milliseconds, does not answer.
     epoch = epoch_of(scene, 2, 0)
     bridge.process.send_signal(signal.SIGSTOP)
-    wait_for("the lie is listed", lambda: tell_a_lie(scene, aggregator, format, epoch), 30)
+    wait_for("the lie is listed", lambda: tell_a_lie(scene, aggregator, format, epoch))
     status, verdict = verify(scene, truth, wait_ms=0)
     bridge.process.send_signal(signal.SIGCONT)
     assert status == 1, verdict
@@ -115,10 +115,10 @@ def test_engines_restarted_and_reset_under_load_are_followed(scene):
     truth, workers = start_fleet(scene)
     aggregator = scene.aggregator(block_size=16)
     start_bridge(scene, workers, "protobuf")
-    wait_for("the caches fill", lambda: aggregator.metric("kvb_index_blocks") > 1500, 30)
+    wait_for("the caches fill", lambda: aggregator.metric("kvb_index_blocks") > 1500)
     for command in ("restart 1 0", "restart 2 1 same", "reset 3 0", "drop 3 1 20"):
         say(truth, command)
-    wait_for("the withheld batches are over", lambda: withheld(truth) >= 20, 30)
+    wait_for("the withheld batches are over", lambda: withheld(truth) >= 20)
     status, verdict = verify(scene, truth)
     assert status == 0, verdict
 

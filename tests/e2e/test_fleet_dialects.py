@@ -52,7 +52,7 @@ def wait_until_proven(aggregator, dialects):
         (worker, rank): ("UNVERIFIED", "no_replay") if name in NEVER_REPLAYED else ("EXACT", "")
         for worker, name in enumerate(dialects, 1) for rank in (0, 1)
     }
-    wait_for("live batches have proven the lists", lambda: streams(aggregator) == wanted, 30)
+    wait_for("live batches have proven the lists", lambda: streams(aggregator) == wanted)
 
 
 def expect_the_truth(scene, truth, aggregator, dialects):
@@ -76,7 +76,7 @@ def held(truth):
 def test_a_fleet_of_all_dialects_is_listed_correctly(scene):
     dialects = DIALECTS
     truth, aggregator, bridge = start_all(scene, dialects)
-    wait_for("all caches have begun to evict", lambda: min(held(truth)) > 200, 30)
+    wait_for("all caches have begun to evict", lambda: min(held(truth)) > 200)
     verdict = expect_the_truth(scene, truth, aggregator, dialects)
     assert verdict["held_blocks"] > 400 * len(dialects)
     assert bridge.metric("kvb_batches_refused_total") == 0
@@ -115,7 +115,7 @@ def tokens_held(aggregator, stream, tokens, salt):
 def test_blocks_of_requests_with_salts_are_listed_and_found_by_their_salt(scene, format):
     dialects = ["sglang-map", "sglang-map", "vllm-0.31"]
     truth, aggregator, bridge = start_all(scene, dialects, format, report_probability=0)
-    wait_for("all caches have begun to evict", lambda: min(held(truth)) > 200, 30)
+    wait_for("all caches have begun to evict", lambda: min(held(truth)) > 200)
     verdict = expect_the_truth(scene, truth, aggregator, dialects)
     assert verdict["asked"] > 0 and bridge.metric("kvb_events_skipped_total") == 0
 
@@ -148,7 +148,7 @@ def test_blocks_of_requests_with_salts_are_listed_and_found_by_their_salt(scene,
 
 def test_a_fleet_of_stores_is_verified_by_its_shared_blocks(scene):
     truth, aggregator, _ = start_all(scene, ["mooncake-a"])
-    wait_for("blocks are held", lambda: min(held(truth)) > 100, 30)
+    wait_for("blocks are held", lambda: min(held(truth)) > 100)
     wait_until_proven(aggregator, ["mooncake-a"])
     status, verdict = verify(scene, truth)
     assert (status, verdict["asked"], verdict["wrong"]) == (0, 2, 0), verdict
@@ -158,14 +158,14 @@ def test_a_fleet_of_stores_is_verified_by_its_shared_blocks(scene):
 def test_engines_of_all_dialects_are_followed_through_restarts_and_losses(scene):
     dialects = DIALECTS
     truth, aggregator, bridge = start_all(scene, dialects)
-    wait_for("all caches fill", lambda: min(held(truth)) > 100, 30)
+    wait_for("all caches fill", lambda: min(held(truth)) > 100)
     for worker, name in enumerate(dialects, 1):
         say(truth, f"restart {worker} 0")
         if name not in NEVER_REPLAYED:
             say(truth, f"drop {worker} 1 5")
-    wait_for("the engines have filled their caches again", lambda: min(held(truth)) > 100, 30)
+    wait_for("the engines have filled their caches again", lambda: min(held(truth)) > 100)
     clear_those_without_replays(truth, dialects)  # not earlier: the batch might have been published before the bridge connected
-    wait_for("and once more", lambda: min(held(truth)) > 50, 30)
+    wait_for("and once more", lambda: min(held(truth)) > 50)
     expect_the_truth(scene, truth, aggregator, dialects)
     assert bridge.metric("kvb_batches_refused_total") == 0
 
@@ -177,7 +177,7 @@ def test_each_malformed_payload_affects_only_one_stream(scene):
     ).stdout.split()
     assert len(kinds) == len(set(kinds)) == 24
     others = {(1, 1): ("EXACT", ""), (2, 0): ("EXACT", ""), (2, 1): ("EXACT", "")}
-    wait_for("all are known", lambda: streams(aggregator) == {(1, 0): ("EXACT", ""), **others}, 15)
+    wait_for("all are known", lambda: streams(aggregator) == {(1, 0): ("EXACT", ""), **others})
 
     for kind in kinds:
         before = refused(bridge)
@@ -205,10 +205,10 @@ def test_a_fleet_with_malformed_payloads_everywhere_lists_no_phantom(scene):
     dialects = DIALECTS
     truth, aggregator, bridge = start_all(scene, dialects, malformed="all", malformed_every=20)
     sent = lambda: sum(row.get("malformed", 0) for row in say(truth, "stats"))
-    wait_for("many were sent", lambda: sent() >= 4 * len(dialects), 30)
+    wait_for("many were sent", lambda: sent() >= 4 * len(dialects))
     _, verdict = verify(scene, truth)
     assert (verdict["phantom"], verdict["wrong"]) == (0, 0), verdict
     assert refused(bridge) >= sent() - 2 * len(dialects), "the last may wait for a replay"
     # A malformed payload is requested again (SYNCING) before its list is PARTIAL.
     lasting = {("PARTIAL", "poison"), ("EXACT", ""), ("UNVERIFIED", "no_replay")}
-    wait_for("every list is back", lambda: set(streams(aggregator).values()) <= lasting, 30)
+    wait_for("every list is back", lambda: set(streams(aggregator).values()) <= lasting)

@@ -125,7 +125,7 @@ def test_a_bridge_restarts_with_other_formats(scene, before, after, sign):
     vllm.publish(engine.batch(engine.removed(1)))
     second = scene.bridge(worker(vllm), name="second", formats=after, limits=limits)
     vllm.publish(store(3))
-    wait_for("after", lambda: listed(aggregator, 2, 3) and aggregator.is_exact(), 20)
+    wait_for("after", lambda: listed(aggregator, 2, 3) and aggregator.is_exact())
     wait_for("the other format", lambda: formats_of(aggregator) == {7: taken(after)})
     vllm.publish(store(4))
     wait_for("what follows", lambda: listed(aggregator, 2, 3, 4) and aggregator.is_exact())

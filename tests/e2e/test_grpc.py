@@ -212,7 +212,7 @@ class Raw:
     def flush(self):
         self.raw(self.h2.data_to_send())
 
-    def raw(self, data, seconds=30):
+    def raw(self, data, seconds=60):
         """Sends all of it, because half a frame would corrupt the next ones. Gives up when the
         server has closed the connection, or reads nothing for this long."""
         waits = self.socket.gettimeout()
@@ -257,7 +257,7 @@ class Raw:
         self.flush()
         return stream
 
-    def until(self, what, condition, seconds=15):
+    def until(self, what, condition, seconds=60):
         def turn():
             if not condition():
                 self.read()
@@ -395,7 +395,7 @@ def test_a_slow_preface_and_what_is_not_http2(served):
 
     sent = []
     with contextlib.closing(slow):
-        wait_for("the connection is closed", is_closed, 20)
+        wait_for("the connection is closed", is_closed)
     assert time.monotonic() - begun > 5
     with contextlib.closing(socket.create_connection(("127.0.0.1", served.port))) as one:
         one.settimeout(10)
@@ -453,7 +453,7 @@ def test_bodies_of_many_take_no_more_than_their_share(served):
             one.socket.settimeout(0.005)
             streams = [one.ask() for _ in range(8)]
             left = dict.fromkeys(streams, 0)
-            wait_for("all bodies are sent or refused", lambda: push(one, left, body), 60)
+            wait_for("all bodies are sent or refused", lambda: push(one, left, body))
             assert served.aggregator.metric("kvb_grpc_held_bytes") <= 64 << 20
             assert served.router.call(vector("request_4")) == vector("response_3_1")
             statuses += [one.status(stream) for stream in streams]

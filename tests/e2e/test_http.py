@@ -150,7 +150,7 @@ def test_kvctl_shows_what_the_aggregator_knows(asked):
 
     def kvctl(*words):
         return subprocess.run(
-            [programs.BIN / "kvctl", "--nats", url, *words], capture_output=True, text=True, timeout=30
+            [programs.BIN / "kvctl", "--nats", url, *words], capture_output=True, text=True, timeout=60
         )
 
     done = kvctl("--json", "match", "--tokens", ",".join(map(str, PROMPT)))
@@ -176,7 +176,7 @@ def test_kvctl_shows_what_the_aggregator_knows(asked):
 def test_kvctl_names_the_remedy_without_a_server():
     done = subprocess.run(
         [programs.BIN / "kvctl", "--nats", f"nats://127.0.0.1:{programs.free_port()}", "state"],
-        capture_output=True, text=True, timeout=30,
+        capture_output=True, text=True, timeout=60,
     )
     assert done.returncode != 0 and "nats" in done.stderr.lower() and not done.stdout, done
 
@@ -185,7 +185,7 @@ def test_tls_in_the_url_is_never_spoken_in_clear(scene):
     """The nats-server of the scene does not support TLS."""
     url = scene.nats_url.replace("nats://", "tls://me:secret@")
     done = subprocess.run(
-        [programs.BIN / "kvctl", "--nats", url, "state"], capture_output=True, text=True, timeout=30
+        [programs.BIN / "kvctl", "--nats", url, "state"], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1 and "does not answer" in done.stderr, done
     assert "secret" not in done.stderr, done

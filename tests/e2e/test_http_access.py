@@ -63,7 +63,7 @@ def test_everything_but_probes_and_the_page_requires_the_token(scene, tmp_path, 
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, program, f'token_file = "{tmp_path}/token";')
-    wait_for("the daemon is ready without a token", daemon.is_ready, 15)
+    wait_for("the daemon is ready without a token", daemon.is_ready)
     for path in (*GUARDED[program], "/metrics", "/nowhere"):
         for wrong in (None, OTHER, TOKEN + "x", TOKEN[:-1], REGISTER):
             assert get(daemon, path, wrong) == 401, (path, wrong)
@@ -81,7 +81,7 @@ def test_registering_and_querying_have_a_token_each(scene, tmp_path):
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
     bridge = start(scene, "kvbridge", f'token_file = "{tmp_path}/token";')
-    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready)
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
     for path in ("/register", "/unregister", "/drain", "/undrain"):
         assert bridge.http("POST", path, "{}", headers)[0] == 401, path
@@ -93,7 +93,7 @@ def test_metrics_may_be_open(scene, tmp_path):
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, "kvaggregator", f'token_file = "{tmp_path}/token"; open_metrics = true;')
-    wait_for("the daemon is ready", daemon.is_ready, 15)
+    wait_for("the daemon is ready", daemon.is_ready)
     assert (get(daemon, "/metrics"), get(daemon, "/streams")) == (200, 401)
 
 
@@ -101,7 +101,7 @@ def test_a_new_token_replaces_the_old_one_and_a_bad_file_does_not(scene, tmp_pat
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, "kvaggregator", f'token_file = "{tmp_path}/token"; open_metrics = true;')
-    wait_for("the daemon is ready", daemon.is_ready, 15)
+    wait_for("the daemon is ready", daemon.is_ready)
     assert get(daemon, "/streams", TOKEN) == 200
     put_token(tmp_path / "token", OTHER)
     daemon.process.send_signal(signal.SIGHUP)
@@ -122,7 +122,7 @@ def test_no_body_is_read_before_the_token(scene, tmp_path):
     scene.start_nats()
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, "kvaggregator", f'token_file = "{tmp_path}/token";')
-    wait_for("the daemon is ready", daemon.is_ready, 15)
+    wait_for("the daemon is ready", daemon.is_ready)
     for path, status in (("/query", b"401"), ("/livez", b"413")):
         for length in ("Content-Length: 1000000", "Transfer-Encoding: chunked"):
             with socket.create_connection(("127.0.0.1", daemon.port), 5) as client:
@@ -144,7 +144,7 @@ def test_another_address_than_loopback_requires_a_guard_or_the_word_insecure(sce
     scene.started.remove(done)
     for security in ("insecure = true;", f'token_file = "{tmp_path}/token";'):
         daemon = start(scene, program, security, listen="0.0.0.0")
-        wait_for("the daemon is ready", daemon.is_ready, 15)
+        wait_for("the daemon is ready", daemon.is_ready)
 
 
 def test_check_names_a_key_that_is_not_the_certificates(scene, tmp_path):
@@ -184,7 +184,7 @@ def is_ready(daemon, context):
 def test_https_speaks_tls_1_2_or_newer_alone(scene, tmp_path, tls, program):
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, program, tls_keys(tmp_path, f'token_file = "{tmp_path}/token";'))
-    wait_for("the daemon is ready", lambda: is_ready(daemon, tls.context()), 15)
+    wait_for("the daemon is ready", lambda: is_ready(daemon, tls.context()))
     path = GUARDED[program][0]
     for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
         context = tls.context()
@@ -213,7 +213,7 @@ def serial(port, ca):
 def test_a_new_certificate_is_served_and_connections_live_on(scene, tmp_path, tls, program):
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, program, tls_keys(tmp_path, f'token_file = "{tmp_path}/token";'))
-    wait_for("the daemon is ready", lambda: is_ready(daemon, tls.context()), 15)
+    wait_for("the daemon is ready", lambda: is_ready(daemon, tls.context()))
     connection = authority.open_connection(daemon.port, tls.context())
     path = GUARDED[program][0]
     assert authority.request(connection, path, TOKEN)[0] == 200

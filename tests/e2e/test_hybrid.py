@@ -56,7 +56,7 @@ class Stream:
     def start_nats_again(self):
         self.scene.start_nats(self.scene.nats_port)
         self.announcements += self.tells_anew
-        wait_for("both are back", lambda: self.bridge.is_ready() and self.aggregator.is_ready(), 20)
+        wait_for("both are back", lambda: self.bridge.is_ready() and self.aggregator.is_ready())
 
     def publish_up_to(self, last_seq):
         while self.engine.next_seq <= last_seq:
@@ -74,7 +74,7 @@ class Stream:
         )
 
     def settle(self):
-        wait_for("bridge and aggregator have applied all messages", self.has_settled, 20)
+        wait_for("bridge and aggregator have applied all messages", self.has_settled)
 
     def ask(self, asked):
         """[(probe, answer)]."""

@@ -270,7 +270,7 @@ def test_with_reannounce_never_the_ids_show_the_loss(scene):
     wait_for("two blocks", reader.holds(1, 2))
     clears, seen = reader.clears, len(reader.event_ids)
     lose_nats(scene, bridge, vllm)
-    wait_for("the bridge publishes again", bridge.is_ready, 15)
+    wait_for("the bridge publishes again", bridge.is_ready)
     wait_for("the reader is back too", lambda: bus.client.is_connected)
     bus.flush()  # so it receives again
     vllm.publish(store(4))

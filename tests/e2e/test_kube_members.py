@@ -52,7 +52,7 @@ def test_no_block_of_a_removed_pod_is_listed(scene, kube, tmp_path):
             return not trouble
 
         try:
-            wait_for("bridge and aggregator show the pods", is_so, 30)
+            wait_for("bridge and aggregator show the pods", is_so)
         except AssertionError as error:
             raise AssertionError("\n".join([str(error), *trouble, *run.said])) from None
 

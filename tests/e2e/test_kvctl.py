@@ -13,7 +13,7 @@ COMMANDS = "match route load state streams workers audit dump check decode watch
 
 
 def kvctl(*words, status=0):
-    done = subprocess.run([KVCTL, *words], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([KVCTL, *words], capture_output=True, text=True, timeout=60)
     assert done.returncode == status, done
     assert not (done.stderr if status == 0 else done.stdout), done
     return done.stderr if status else done.stdout
@@ -90,7 +90,7 @@ def completed(*words):
     script = ("complete() { :; }; source <(\"$1\" completion bash); shift\n"
               "compopt() { echo nofiles; }\n"
               "COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _kvctl; printf '%s\\n' \"${COMPREPLY[@]}\"")
-    done = subprocess.run(["bash", "--norc", "-c", script, "bash", KVCTL, "kvctl", *split], capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "--norc", "-c", script, "bash", KVCTL, "kvctl", *split], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and not done.stderr, done
     lines = [line for line in done.stdout.splitlines() if line]
     return [line for line in lines if line != "nofiles"], "nofiles" not in lines
@@ -131,4 +131,4 @@ def test_the_completion_is_built_and_it_is_what_kvctl_prints():
     if not built.exists():
         pytest.skip("KVB_BIN is no build folder with all targets")
     assert built.read_text() == kvctl("completion", "bash")
-    subprocess.run(["bash", "--norc", "-ec", f"source {built}; complete -p kvctl"], check=True, timeout=30)
+    subprocess.run(["bash", "--norc", "-ec", f"source {built}; complete -p kvctl"], check=True, timeout=60)

@@ -177,5 +177,5 @@ def test_wrong_labels_in_the_file_are_named(tmp_path, labels, why):
         'nats = { url = "nats://127.0.0.1:4222"; };\npublish = { namespace = "d"; component = "W"; };\n'
         f'workers = ( {{ id = 1; model = "m"; block_size = 16; events = "tcp://127.0.0.1:19997"; {labels} }} );\n'
     )
-    done = subprocess.run([programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True, timeout=60)
     assert done.returncode != 0 and why in done.stderr, done

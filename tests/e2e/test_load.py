@@ -197,13 +197,13 @@ def test_a_simulated_engine_reports_the_same_on_its_page_and_its_socket(scene):
         'publish = { namespace = "dynamo"; component = "VllmWorker"; formats = ["json"]; };\n'
         f'{text}http = "127.0.0.1:{http}";\n', http,
     )
-    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready)
     for worker_id in ids:
         for rank in (0, 1):
-            wait_for(f"load of {worker_id}/{rank}", lambda: loads.look().get((worker_id, rank), {}).get("kv_active_blocks"), 20)
+            wait_for(f"load of {worker_id}/{rank}", lambda: loads.look().get((worker_id, rank), {}).get("kv_active_blocks"))
             assert loads.newest[worker_id, rank]["kv_total_blocks"] == 256
     wait_for("something is found in the caches", lambda: any(
-        load["gpu_prefix_cache_hit_rate"] > 0 for load in loads.look().values()), 20)
+        load["gpu_prefix_cache_hit_rate"] > 0 for load in loads.look().values()))
     assert bridge.metric("kvb_load_samples_refused_total") == 0
     assert fleet.is_running()
 
@@ -226,7 +226,7 @@ def test_a_slow_page_delays_no_other_and_failures_are_distinguished(scene, web):
 
     loads.wait((1, 0), request_active_slots=3)
     asked, began = web.asked["/good"], time.monotonic()
-    wait_for("the good page is read twenty times more", lambda: web.asked["/good"] >= asked + 20, 30)
+    wait_for("the good page is read twenty times more", lambda: web.asked["/good"] >= asked + 20)
     # If they waited for the page that hangs, they would be read only every five seconds.
     assert time.monotonic() - began < 20 * programs.PATIENCE, "it waits for nobody"
     loads.wait((4, 0), request_active_slots=5)
@@ -240,7 +240,7 @@ def test_a_slow_page_delays_no_other_and_failures_are_distinguished(scene, web):
     wait_for("each failing source is stale and has a reason", lambda: all(
         sources(bridge)[worker, "prometheus"]["state"] == "stale"
         and sources(bridge)[worker, "prometheus"]["why"]
-        and words in sources(bridge)[worker, "prometheus"]["why"] for worker, words in why.items()), 15)
+        and words in sources(bridge)[worker, "prometheus"]["why"] for worker, words in why.items()))
     for outcome in ("ok", "late", "too_large", "foreign", "unreachable", "code"):
         assert bridge.metric("kvb_scrapes_total", outcome=outcome) > 0, outcome
     assert bridge.metric("kvb_load_samples_refused_total", reason="figure") > 0
@@ -468,7 +468,7 @@ def test_a_load_message_above_the_limit_is_counted_and_the_next_one_is_read(scen
     for count in (1, 2):
         feed.pub.send(bytes(1 << 20))
         wait_for("the metric counts the error", lambda: protocol_errors(bridge) == count)
-        wait_for("figures are read again", lambda: fed(count + 1), 30)
+        wait_for("figures are read again", lambda: fed(count + 1))
     wait_for("the log says why", lambda: "a message above 64 KiB, bytes that are not ZMTP" in bridge.text())
     assert protocol_errors(bridge) == 2
 
@@ -482,7 +482,7 @@ def test_an_engine_that_is_away_for_a_while_is_no_protocol_error(scene, coordina
     loads.wait((7, 0), num_requests_waiting=1)
     coordinator.socket.unbind(coordinator.endpoint)
     coordinator.socket.close()
-    wait_for("the log says that the source is silent", lambda: "a load source is silent" in bridge.text(), 30)
+    wait_for("the log says that the source is silent", lambda: "a load source is silent" in bridge.text())
     assert protocol_errors(bridge) == 0
 
 

@@ -427,7 +427,7 @@ def test_vllm_and_its_sidecar_work_together_as_configured(scene):
     bridge, aggregator = (
         scene.daemon(name, here(texts[name]), ports[name], prefix=prefixes[name]) for name in ("kvbridge", "kvaggregator"))
     for daemon in (bridge, aggregator):
-        wait_for(f"{daemon.name} is ready", daemon.is_ready, 15)
+        wait_for(f"{daemon.name} is ready", daemon.is_ready)
     tokens = list(range(2 * options["block_size"]))
     vllm.publish(engine.batch(engine.MapForm.stored([1, 2], tokens, options["block_size"])))
     query = {"model": options["model"], "token_ids": tokens}
@@ -442,7 +442,7 @@ def test_vllm_and_its_sidecar_work_together_as_configured(scene):
             wait_for(key, lambda: daemon.http("GET", container[key]["httpGet"]["path"])[0] == 200)
 
     assert bridge.stop() == 0, "as the kubelet stops it"
-    wait_for("the goodbye", lambda: "bridge_stopped" in aggregator.http("GET", "/streams")[1], 2)
+    wait_for("the goodbye", lambda: "bridge_stopped" in aggregator.http("GET", "/streams")[1])
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="sets the host name in a namespace of its own")
@@ -460,7 +460,7 @@ def test_each_pod_has_a_worker_id_of_its_own(scene):
         pod = scene.daemon(
             "kvbridge", here, port, name,
             prefix=[*with_environment(container), "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', name])
-        wait_for(f"{name} is ready", pod.is_ready, 15)
+        wait_for(f"{name} is ready", pod.is_ready)
         (stream,) = wait_for("the pod's stream is shown", lambda: pod.get("/state")["streams"])
         ids.add(stream["worker_id"])
     assert len(ids) == 2
@@ -506,9 +506,9 @@ def test_the_role_is_all_that_a_bridge_needs_to_read_its_pods(scene, kube):
         assert old in text
         text = text.replace(old, new)
     bridge = scene.daemon("kvbridge", text, port, prefix=with_environment(container))
-    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready)
 
-    (stream,) = wait_for("the pod of this node is read", lambda: bridge.get("/state")["streams"], 15)
+    (stream,) = wait_for("the pod of this node is read", lambda: bridge.get("/state")["streams"])
     assert stream["origin"] == "kubernetes" and stream["endpoint"] == vllm.events
     tokens = list(range(options["block_size"]))
     vllm.publish(engine.batch(engine.MapForm.stored([1], tokens, options["block_size"])))

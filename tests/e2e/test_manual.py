@@ -13,7 +13,7 @@ WORDS = pathlib.Path(__file__).resolve().parents[2] / "etc/manual"
 
 
 def run(*argv):
-    done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([str(word) for word in argv], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and not done.stderr, done
     return done.stdout
 
@@ -34,7 +34,7 @@ def rendered(page):
     every line."""
     done = subprocess.run(
         ["groff", "-man", "-Tascii", "-P-cbou", "-rLL=1000n", "-ww"], input=page, capture_output=True,
-        text=True, timeout=30,
+        text=True, timeout=60,
     )
     assert done.returncode == 0 and not done.stderr, done
     return done.stdout
@@ -97,7 +97,7 @@ def test_a_page_has_its_sections_and_no_roff_is_wrong_in_it(name):
     assert set(wanted) <= set(text) and all(any(lines) for lines in text.values()), text.keys()
     done = subprocess.run(
         ["man", "--warnings", "-E", "UTF-8", "-l", "-"], input=page, capture_output=True, text=True,
-        timeout=30,
+        timeout=60,
     )
     assert done.returncode == 0 and not done.stderr, done
 
@@ -134,4 +134,4 @@ def test_options_of_every_command_are_not_of_the_last_group():
 
 def test_a_program_that_does_not_run_makes_no_page(tmp_path):
     argv = ["awk", "-v", f"program={tmp_path}/none", "-f", WORDS / "page.awk", WORDS / "kvctl.1"]
-    assert subprocess.run(argv, capture_output=True, timeout=30).returncode == 1
+    assert subprocess.run(argv, capture_output=True, timeout=60).returncode == 1

@@ -29,7 +29,7 @@ def await_exact(aggregator, blocks):
         streams = aggregator.get("/streams")["streams"]
         return [(s["state"], s["blocks"]["device"]) for s in streams] == [("EXACT", blocks)]
 
-    wait_for(f"{aggregator.name}: EXACT with {blocks} blocks", holds, 20)
+    wait_for(f"{aggregator.name}: EXACT with {blocks} blocks", holds)
 
 
 def store_much(vllm):
@@ -62,7 +62,7 @@ def test_a_new_announcement_is_split(small):
     nats.kill()
     wait_for("NATS is missed", lambda: not bridge.is_ready())
     small.start_nats(small.nats_port, small.folder / "nats.conf")
-    wait_for("the stream is announced again", lambda: bridge.metric("kvb_announcements_total") >= 2, 20)
+    wait_for("the stream is announced again", lambda: bridge.metric("kvb_announcements_total") >= 2)
     await_exact(aggregator, CHAIN + SMALL)
     assert bridge.metric("kvb_publish_failures_total") == 0
 
@@ -95,7 +95,7 @@ def test_a_status_of_many_streams_lists_them_in_turn(small):
     bridge = small.bridge(*(
         f'id = {number}; model = "{model}"; block_size = 16; events = "tcp://127.1.{number // 200}.{number % 200 + 1}:1";'
         for number in range(1, 301)))
-    wait_for("a status is received", lambda: any(json.loads(m.data).get("publishing") for m in heard), 20)
+    wait_for("a status is received", lambda: any(json.loads(m.data).get("publishing") for m in heard))
     assert len(bridge.get("/state")["streams"]) == 300
     done = subprocess.run(
         [BIN / "kvctl", "--nats", small.nats_url, "--json", "workers"], capture_output=True, text=True,

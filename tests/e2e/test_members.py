@@ -405,7 +405,7 @@ def test_an_absent_engine_is_named_in_the_log_and_its_return_too(scene):
     (line,) = said("a stream is DOWN or PARTIAL")
     assert line.startswith("warning") and "state=DOWN reason=" in line and vllm.events in line
     vllm.come_back()
-    wait_for("and is back", lambda: said("a stream has recovered"), 15)
+    wait_for("and is back", lambda: said("a stream has recovered"))
     assert said("a stream has recovered")[0].startswith("info")
     assert "worker=8" not in bridge.text()
 
@@ -515,13 +515,13 @@ def test_an_engine_reports_its_ranks_and_where_they_have_moved(scene, api):
     wait_for("the log says that the engine does not answer", lambda: "does not give its event sockets" in bridge.text())
     api.sources = [source(two, 1), source(one, 0, buffer_steps=10000)]
     api.start()  # not earlier, because requests are repeated until the engine answers
-    wait_for("both ranks are listed", lists(aggregator, 7, 1, 2), 20)
+    wait_for("both ranks are listed", lists(aggregator, 7, 1, 2))
     assert streams(bridge, "/state")[7, 1]["origin"] == "discovered"
     # Started again elsewhere, with one rank more.
     one.go_away()
     api.sources = [source(other, 0), source(two, 1), source(one, 2)]
-    wait_for("rank 0 is read at its new address", lambda: streams(bridge, "/state")[7, 0]["endpoint"] == other.events, 20)
-    wait_for("the new list", lists(aggregator, 7, 3, 2), 20)
+    wait_for("rank 0 is read at its new address", lambda: streams(bridge, "/state")[7, 0]["endpoint"] == other.events)
+    wait_for("the new list", lists(aggregator, 7, 3, 2))
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="7", dp_rank="1") == 1, "rank 1 did not notice"
     assert bridge.metric("kvcache_zmq_connections_total", pod_key="9") == 1
     # The file is read again without a change, so nothing happens.
@@ -535,7 +535,7 @@ def test_an_engine_reports_its_ranks_and_where_they_have_moved(scene, api):
     asked = api.asked
     for dp_rank in (1, 2):
         wait_for("the removed stream is DOWN", lambda: state_of(aggregator, 7, dp_rank) == "DOWN")
-    wait_for("the remaining stream is EXACT", lambda: state_of(aggregator, 7) == "EXACT", 20)
+    wait_for("the remaining stream is EXACT", lambda: state_of(aggregator, 7) == "EXACT")
     assert api.asked == asked, "nobody asks any more"
 
 
@@ -547,8 +547,8 @@ def test_addresses_reported_by_an_engine_may_not_collide(scene, api):
     wait_for("the log says that the address is refused", lambda: "is read already, as instance 9 dp_rank 0" in bridge.text())
     assert set(streams(bridge, "/state")) == {(9, 0)}
     api.sources = [{"endpoint": "nonsense"}]
-    wait_for("the log says that the address is invalid", lambda: "nonsense is not a socket address" in bridge.text(), 20)
+    wait_for("the log says that the address is invalid", lambda: "nonsense is not a socket address" in bridge.text())
     api.sources = []
-    wait_for("and none", lambda: "publishes no events" in bridge.text(), 20)
+    wait_for("and none", lambda: "publishes no events" in bridge.text())
     api.sources = [source(free)]
-    wait_for("the engine is found when its answer is valid", lambda: (7, 0) in streams(bridge, "/state"), 30)
+    wait_for("the engine is found when its answer is valid", lambda: (7, 0) in streams(bridge, "/state"))

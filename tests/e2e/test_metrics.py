@@ -48,12 +48,12 @@ def zmq(daemon, name, **labels):
 
 def wait_until(daemon, name, expected, **labels):
     wait_for(
-        f"{name} {labels} becomes {expected}", lambda: zmq(daemon, name, **labels) == expected, 15
+        f"{name} {labels} becomes {expected}", lambda: zmq(daemon, name, **labels) == expected
     )
 
 
 def wait_until_above(daemon, name, floor, **labels):
-    wait_for(f"{name} {labels} is above {floor}", lambda: zmq(daemon, name, **labels) > floor, 15)
+    wait_for(f"{name} {labels} is above {floor}", lambda: zmq(daemon, name, **labels) > floor)
 
 
 @pytest.mark.first

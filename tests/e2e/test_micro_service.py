@@ -222,7 +222,7 @@ def test_a_flood_is_dropped_above_its_budget(scene):
         answered = bridge.metric("kvb_service_requests_total")
         return answered + bridge.metric("kvb_service_refused_total") == 30_000 and answered
 
-    answered = wait_for("all are answered or dropped", all_heard, 20)
+    answered = wait_for("all are answered or dropped", all_heard)
     assert bridge.metric("kvb_service_refused_total", reason="busy") > 0, answered
     assert len(bus.request_many(f"$SRV.PING.{BRIDGE}", enough=1)) == 1
     assert bridge.is_ready()
@@ -266,7 +266,7 @@ def test_the_alias_is_a_key_that_check_validates(tmp_path):
         path = tmp_path / "a.cfg"
         path.write_text(f'router = {{ namespace = "d"; component = "R";\n hit_rate_alias = {text}; }};\n')
         return subprocess.run(
-            [programs.BIN / "kvaggregator", "--config", path, "--check"], capture_output=True, text=True, timeout=30
+            [programs.BIN / "kvaggregator", "--config", path, "--check"], capture_output=True, text=True, timeout=60
         )
 
     assert check("true").returncode == 0

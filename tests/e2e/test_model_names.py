@@ -90,8 +90,8 @@ def test_names_of_engines_are_resolved_over_http_and_nats(scene):
     one.publish(engine.batch(chain(1, 3)))
     two.publish(engine.batch(chain(1, 1), chain(11, 2, "sql-lora")))
     three.publish(engine.batch(chain(1, 1), chain(11, 1, "only-in-events"), chain(21, 1, "sql-lora")))
-    wait_for("all are EXACT", lambda: aggregator.is_exact(3), 20)
-    wait_for("the lists are known", lambda: [served(aggregator).get(n, {}).get("listed") for n in (1, 2)] == [True] * 2, 20)
+    wait_for("all are EXACT", lambda: aggregator.is_exact(3))
+    wait_for("the lists are known", lambda: [served(aggregator).get(n, {}).get("listed") for n in (1, 2)] == [True] * 2)
     assert served(aggregator) == {
         1: {"names": ["chat"], "adapters": ["sql-lora"], "listed": True, "left_out": 0},
         2: {"names": [], "adapters": ["sql-lora", "en-lora"], "listed": True, "left_out": 0},
@@ -121,14 +121,14 @@ def test_names_of_engines_are_resolved_over_http_and_nats(scene):
 
     # An adapter is loaded and another unloaded while the engines run.
     api.serves("chat", adapters=["new-lora"])
-    wait_for("the list is read again", lambda: served(aggregator)[1]["adapters"] == ["new-lora"], 20)
+    wait_for("the list is read again", lambda: served(aggregator)[1]["adapters"] == ["new-lora"])
     assert doors.routed("sql-lora") == (2, [2, 3])
     assert doors.routed("new-lora")[1] == [1, 3]
 
     # An answer that is no list: then only what events have named is known.
     other.pages["/v1/models"] = '{"object":"list","data":[{"id":"a"},{"id":"b"}]}'
     wait_for("the events' names are left", lambda: served(aggregator)[2] == {
-        "names": [], "adapters": ["sql-lora"], "listed": False, "left_out": 0}, 20)
+        "names": [], "adapters": ["sql-lora"], "listed": False, "left_out": 0})
     assert bridge.metric("kvb_model_lists_total", outcome="refused") >= 1
     assert bridge.metric("kvb_model_lists_total", outcome="ok") >= 3
     assert "its list of models has several base models, and none of them is m" in bridge.text()
@@ -136,7 +136,7 @@ def test_names_of_engines_are_resolved_over_http_and_nats(scene):
 
     # More names than a heartbeat carries: counted and said, and a worker with such a list may serve any.
     other.serves(adapters=[f"lora-{i}" for i in range(70)])
-    wait_for("the long list is read", lambda: served(aggregator)[2]["listed"], 20)
+    wait_for("the long list is read", lambda: served(aggregator)[2]["listed"])
     assert len(served(aggregator)[2]["adapters"]) == 64
     assert served(aggregator)[2]["left_out"] >= 6
     wait_for("they are counted", lambda: bridge.metric("kvb_served_names_left_out") == 6)
@@ -156,8 +156,8 @@ def test_a_discovered_engine_is_asked_with_its_key(scene, tmp_path):
     api.start()
     aggregator = scene.aggregator()
     bridge = scene.bridge(discovered(api, more=f'discover_token_file = "{key_file}";'), formats=["protobuf"])
-    wait_for("its names are known", lambda: (served(aggregator).get(7) or {}).get("adapters") == ["sql-lora"], 60)
+    wait_for("its names are known", lambda: (served(aggregator).get(7) or {}).get("adapters") == ["sql-lora"])
     key_file.write_text("sk-old\n")
-    wait_for("the list cannot be read", lambda: bridge.metric("kvb_model_lists_total", outcome="code") > 0, 60)
-    wait_for("nothing is known", lambda: served(aggregator)[7] is None, 60)
+    wait_for("the list cannot be read", lambda: bridge.metric("kvb_model_lists_total", outcome="code") > 0)
+    wait_for("nothing is known", lambda: served(aggregator)[7] is None)
     assert "sk-" not in bridge.text()

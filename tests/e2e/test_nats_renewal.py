@@ -95,7 +95,7 @@ def daemons_with(scene, material, vllm, format):
         nats + f'publish = {{ namespace = "dynamo"; component = "w"; formats = ["{format}"]; refresh_s = 0; }};\n'
         f'workers = ( {{ {worker(vllm, 7)} }} );\nhttp = "127.0.0.1:{ports[1]}";\n', ports[1])
     for daemon in (aggregator, bridge):
-        wait_for(f"{daemon.name} is ready", daemon.is_ready, 15)
+        wait_for(f"{daemon.name} is ready", daemon.is_ready)
     return bridge, aggregator
 
 
@@ -130,7 +130,7 @@ def test_after_another_login_the_index_is_exact_again(scene, kind, format):
     load = Load(scene.engine())
     daemons = _, aggregator = daemons_with(scene, material, load.vllm, format)
     load.send()
-    wait_for("the stream is EXACT", lambda: states(aggregator) == ["EXACT"], 15)
+    wait_for("the stream is EXACT", lambda: states(aggregator) == ["EXACT"])
     load.start()
     for i in range(1, RENEWALS + 1):
         before = {daemon: daemon.metric("kvb_nats_connects_total") for daemon in daemons}
@@ -217,7 +217,7 @@ def test_a_login_that_cannot_be_used_leaves_the_connection(scene, kind, nonsense
         if has_signal:
             daemon.process.send_signal(signal.SIGHUP)
         wait_for(f"the log of {daemon.name} says so",
-                 lambda one=daemon: re.search(f"the changed login cannot be used.*{why}", one.text()), 15)
+                 lambda one=daemon: re.search(f"the changed login cannot be used.*{why}", one.text()))
     load = Load(vllm)
     load.send()
     wait_for("events pass", lambda: aggregator.metric("kvb_index_blocks") == 1)
@@ -247,4 +247,4 @@ def test_a_changed_file_is_noticed_without_a_signal(scene):
     scene.start_nats(config=material.config)
     bridge, _ = daemons_with(scene, material, scene.engine(), "json")
     material.use(1)
-    wait_for("kvbridge has the new login", lambda: bridge.metric("kvb_nats_connects_total") == 2, 15)
+    wait_for("kvbridge has the new login", lambda: bridge.metric("kvb_nats_connects_total") == 2)

@@ -44,7 +44,7 @@ def is_refused(bridge, address):
 def test_link_local_and_metadata_are_refused(scene, host, address):
     scene.start_nats()
     bridge = start_bridge(scene, worker(scene.engine(), 1))
-    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready)
     register(bridge, f"tcp://{host}:5557")
     wait_for("the address is refused and counted", lambda: is_refused(bridge, address))
     wait_for("/state says why", lambda: f"{address} is not allowed" in bridge.http("GET", "/state")[1])
@@ -55,7 +55,7 @@ def test_any_other_address_is_connected_to(scene, host):
     scene.start_nats()
     vllm = scene.engine()
     bridge = start_bridge(scene, worker(scene.engine(), 1))
-    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready)
     register(bridge, f"tcp://{host}:{vllm.events.rsplit(':', 1)[1]}")
 
     def is_read():

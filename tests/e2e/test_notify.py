@@ -48,7 +48,7 @@ class Manager:
         self.heard.append((time.monotonic(), lines))
         return lines
 
-    def wait_for(self, line, seconds=10.0):
+    def wait_for(self, line, seconds=60.0):
         """Waits for a message with a matching line; returns the messages up to it."""
         deadline = time.monotonic() + seconds * programs.PATIENCE
         on_the_way = []

@@ -72,18 +72,18 @@ def test_others_are_served_within_a_large_batch(scene, is_live):
     bridge = scene.bridge(worker(good, 7, block_size=4), worker(bad, 8, block_size=1))
     bad.publish(engine.batch(engine.cleared()))
     wait_for("both are EXACT", lambda: {state_of(bridge, one) for one in (7, 8)} == {"EXACT"})
-    wait_for("both are announced", lambda: set(workers_of(list(seen))) == {7, 8}, 30)
+    wait_for("both are announced", lambda: set(workers_of(list(seen))) == {7, 8})
     seen.clear()
     bad.publish(payload, live=is_live)
     if not is_live:
         bad.publish(engine.batch(engine.stored([LARGE + 1], [LARGE], 1)))  # shows the gap
-    wait_for("the batch is applied", lambda: workers_of(list(seen)).count(8) >= LARGE, 60)
+    wait_for("the batch is applied", lambda: workers_of(list(seen)).count(8) >= LARGE)
     feed.stop()
     workers = workers_of(list(seen))
     first = workers.index(8)
     last = len(workers) - 1 - workers[::-1].index(8)
     assert 7 in workers[first:last], "nobody else was served within the batch"
-    wait_for("EXACT", lambda: state_of(bridge, 8) == "EXACT", 30)
+    wait_for("EXACT", lambda: state_of(bridge, 8) == "EXACT")
 
 
 @pytest.mark.parametrize("made", [orphans, tier_clears])
@@ -96,11 +96,11 @@ def test_events_that_change_little_cost_little(scene, made):
     for name in ("first", "second"):
         bridge = scene.bridge(worker(good, 7, block_size=4), worker(bad, 8, block_size=1), name=name)
         applied = lambda: bridge.metric("kvb_batches_applied_total") > 0 and 8 in workers_of(list(seen))
-        wait_for("the batch is applied", applied, 60)
-        wait_for("the other is EXACT", lambda: state_of(bridge, 7) == "EXACT", 30)
+        wait_for("the batch is applied", applied)
+        wait_for("the other is EXACT", lambda: state_of(bridge, 7) == "EXACT")
         turns, before = bridge.metric("kvb_turns_total"), len(seen)
-        wait_for("turns", lambda: bridge.metric("kvb_turns_total") > turns + 20, 30)
-        wait_for("events of the other", lambda: 7 in workers_of(seen[before:]), 30)
+        wait_for("turns", lambda: bridge.metric("kvb_turns_total") > turns + 20)
+        wait_for("events of the other", lambda: 7 in workers_of(seen[before:]))
         assert bridge.http("GET", "/livez") == (200, "ok\n")
         bridge.kill()
         seen.clear()
@@ -137,7 +137,7 @@ def test_a_working_thread_that_hangs_is_reported(scene, program):
     assert daemon.http("GET", "/livez") == (200, "ok\n")
     with Held(daemon.process.pid, thread):
         began = time.monotonic()
-        wait_for("/livez fails", lambda: daemon.http("GET", "/livez")[0] == 503, 30)
+        wait_for("/livez fails", lambda: daemon.http("GET", "/livez")[0] == 503)
         assert time.monotonic() - began > 5, "a thread may take a while"
         assert "no turn for 10 s" in daemon.http("GET", "/livez")[1]
         assert daemon.http("GET", "/readyz")[0] == 503
@@ -189,18 +189,18 @@ def test_a_stream_above_its_share_is_quarantined_and_comes_back(scene):
         row = rows()[8]
         return (row["state"], row["reason"], row["blocks"]["device"]) == ("PARTIAL", "overload", 0)
 
-    wait_for("the stream is quarantined and its list withdrawn", is_withdrawn, 60)
+    wait_for("the stream is quarantined and its list withdrawn", is_withdrawn)
     assert bridge.metric("kvb_quarantines_total") >= 1
     wait_for("the other goes on", lambda: rows()[7]["state"] == "EXACT")
     held = rows()[7]["blocks"]["device"]
     wait_for("and grows", lambda: rows()[7]["blocks"]["device"] > held)
     flood.stop()
-    wait_for("the quarantine is over", lambda: bridge.metric("kvb_streams_quarantined") == 0, 60)
+    wait_for("the quarantine is over", lambda: bridge.metric("kvb_streams_quarantined") == 0)
     bad.publish(engine.batch(engine.cleared(), engine.stored([2], [2], 1)))
 
     def is_served_again():
         bad.publish(engine.batch())  # EXACT needs a batch that arrived live and by replay
         return (rows()[8]["state"], rows()[8]["blocks"]["device"]) == ("EXACT", 1)
 
-    wait_for("the stream is served again", is_served_again, 60)
+    wait_for("the stream is served again", is_served_again)
     feed.stop()

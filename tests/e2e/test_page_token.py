@@ -17,7 +17,7 @@ def served(scene, tmp_path):
     ca.sign("server")
     put_token(tmp_path / "token", TOKEN)
     daemon = start(scene, "kvaggregator", tls_keys(tmp_path, f'token_file = "{tmp_path}/token";'))
-    wait_for("the aggregator is ready", lambda: is_ready(daemon, ca.context()), 15)
+    wait_for("the aggregator is ready", lambda: is_ready(daemon, ca.context()))
     daemon.ca = ca
     return daemon
 

@@ -112,11 +112,11 @@ class Fleet:
 
     def none_is_denied(self):
         for daemon in self.daemons():
-            wait_for(f"{daemon.name} is ready", daemon.is_ready, 15)
+            wait_for(f"{daemon.name} is ready", daemon.is_ready)
             assert denials(daemon) == {"publish": 0, "subscribe": 0}, daemon.name
 
     def is_exact(self):
-        wait_for("EXACT in both aggregators", lambda: all(one.is_exact() for one in self.aggregators), 20)
+        wait_for("EXACT in both aggregators", lambda: all(one.is_exact() for one in self.aggregators))
 
 
 def as_router(fleet, *words, user="router"):
@@ -148,7 +148,7 @@ def test_all_programs_work_with_their_permissions(scene):
     free.flush()
     read = reader.watch(f"{PUBLISH}.*")
     for daemon in fleet.daemons():
-        wait_for(f"{daemon.name} is ready", daemon.is_ready, 15)
+        wait_for(f"{daemon.name} is ready", daemon.is_ready)
     fleet.engine.publish(engine.batch(engine.stored([1, 2, 3], PROMPT, 16)))
     fleet.is_exact()
     wait_for("load is published", feed_load(fleet, seen))
@@ -229,7 +229,7 @@ def test_a_requester_cannot_make_a_daemon_send_commands(scene):
     bridge = scene.daemon("kvbridge", text, port, "bridge")
     scene.start_nats(port=scene.nats_port, config=write_server(
         scene, {"bridge": block_of("bridge", "--config", scene.folder / "bridge.cfg")}))
-    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready)
     bus = scene.bus()
     seen = bus.watch("$JS.API.>")
     for at, (subject, payload) in enumerate(
@@ -318,7 +318,7 @@ class Listener:
 
     def services(self, subject, enough):
         """namespace -> id, of the services that answer."""
-        answers = [json.loads(one) for one in self.bus.request_many(subject, enough=enough, seconds=10)]
+        answers = [json.loads(one) for one in self.bus.request_many(subject, enough=enough)]
         return {one["metadata"]["namespace"]: one["id"] for one in answers}
 
 
@@ -363,11 +363,11 @@ def test_each_line_of_a_bridge_is_needed(scene):
 
     # The bridge with all permissions uses every subject on which it may publish.
     for subject in cases[0].permissions["pub"]["allow"]:
-        wait_for(subject, said(subject), 20)
+        wait_for(subject, said(subject))
 
     for case, bridge in zip(cases, bridges):
         if case.side == "pub":
-            wait_for(f"/readyz names {case.line}", names_in_readyz(bridge, case), 15)
+            wait_for(f"/readyz names {case.line}", names_in_readyz(bridge, case))
             assert case.line not in listener.seen
 
     listener.end()
@@ -412,11 +412,11 @@ def test_each_line_of_an_aggregator_is_needed(scene):
     scene.start_nats(port=scene.nats_port, config=write_server(scene, {one.user: one.block() for one in cases}))
     listener = Listener(scene)
     bridge = scene.daemon("kvbridge", *bridge_config(scene, "", vllm, feed, namespace="w"), "bridge")
-    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready)
     vllm.publish(engine.batch(engine.stored([1, 2, 3], PROMPT, 16)))
     wait_for("the bridge publishes", lambda: "namespace.w.component.VllmWorker.kv_events_pb" in listener.seen)
     aggregators = [scene.daemon("kvaggregator", *configs[at], f"aggregator{at}") for at in configs]
-    wait_for("the aggregator with all permissions is ready", aggregators[0].is_ready, 20)
+    wait_for("the aggregator with all permissions is ready", aggregators[0].is_ready)
     wait_for("EXACT", aggregators[0].is_exact)
 
     # The requests that each gets over HTTP make it publish.
@@ -434,7 +434,7 @@ def test_each_line_of_an_aggregator_is_needed(scene):
     vital = ("_INBOX", "namespace.w.")
     for case, one in zip(cases, aggregators):
         if case.side in SIDES and case.line.startswith(vital):
-            wait_for(f"/readyz names {case.line}", names_in_readyz(one, case), 15)
+            wait_for(f"/readyz names {case.line}", names_in_readyz(one, case))
         elif case.side == "pub":
             others = {line for line in case.permissions["pub"]["allow"] if line.startswith("namespace.r")}
             wait_for("the others are published", lambda rest=others: rest <= listener.seen)
@@ -510,7 +510,7 @@ def test_each_line_of_an_operator_is_needed(scene):
     scene.start_nats(port=scene.nats_port, config=write_server(scene, {one.user: one.block() for one in operators}))
     bridge = scene.daemon("kvbridge", *bridge_config(scene, "", vllm, feed), "bridge")
     aggregator = scene.aggregator()
-    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready)
     vllm.publish(engine.batch(engine.stored([1, 2, 3], PROMPT, 16)))
     wait_for("EXACT", aggregator.is_exact)
     listener = Listener(scene)

@@ -142,7 +142,7 @@ class Replayed:
             )
             for format in FORMATS
         }
-        wait_for("the empty streams wait for a first batch", self.are_unverified, 60)
+        wait_for("the empty streams wait for a first batch", self.are_unverified)
 
     @staticmethod
     def run_of(scene, i, row):
@@ -184,7 +184,7 @@ class Replayed:
         due = [run for run in self.runs if number < len(run.capture.points)]
         for run in due:
             run.publish_up_to(run.capture.points[number][0])
-        wait_for(f"point {number} is applied", self.has_settled, 60)
+        wait_for(f"point {number} is applied", self.has_settled)
         states = self.states()
         asker = probes.Asker(self.aggregator)
         for run in due:

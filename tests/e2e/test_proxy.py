@@ -232,7 +232,7 @@ def test_a_client_that_leaves_ends_its_request(stage):
     connection.sock.close()
     connection.close()
     stage.wait_for_the_end()
-    wait_for("the engine has aborted the request", lambda: sum(stage.fleet.total("running")) == 0, seconds=3)
+    wait_for("the engine has aborted the request", lambda: sum(stage.fleet.total("running")) == 0)
 
 
 def test_an_unreachable_worker_is_skipped(stage, unreachable):

@@ -96,5 +96,5 @@ def test_quickstart_says_which_program_failed_and_stops_the_rest():
 
 
 def test_quickstart_refuses_what_it_does_not_know():
-    done = subprocess.run([ROOT / "etc/quickstart", "--secods", "3"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([ROOT / "etc/quickstart", "--secods", "3"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 64 and "--seconds N" in done.stderr, done

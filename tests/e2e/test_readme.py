@@ -73,15 +73,15 @@ def test_your_own_vllm_answers_as_printed(scene):
     aggregator = scene.daemon("kvaggregator", replaced(
         aggregator_config, {4222: scene.nats_port, 9402: aggregator_port}), aggregator_port)
     for daemon in (bridge, aggregator):
-        wait_for(f"{daemon.name} is ready", daemon.is_ready, 15)
+        wait_for(f"{daemon.name} is ready", daemon.is_ready)
 
     wait_for("the bridge has connected", lambda: aggregator.states())
     prompt, completion, query = replaced(REQUESTS, {8000: ports["address"], 9402: aggregator_port}).splitlines()
-    subprocess.run(["bash", "-ec", f"{prompt}\n{completion} --fail"], check=True, timeout=20)
+    subprocess.run(["bash", "-ec", f"{prompt}\n{completion} --fail"], check=True, timeout=60)
 
     def answer():
         done = subprocess.run(
-            ["bash", "-ec", f"{prompt}\n{query} --fail --silent"], check=True, timeout=20, stdout=subprocess.PIPE)
+            ["bash", "-ec", f"{prompt}\n{query} --fail --silent"], check=True, timeout=60, stdout=subprocess.PIPE)
         return json.loads(done.stdout)
 
     wait_for(f"{ANSWER}, not {answer()}", lambda: answer() == json.loads(ANSWER))

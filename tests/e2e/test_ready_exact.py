@@ -33,7 +33,7 @@ def test_an_aggregator_that_starts_again_is_ready_when_its_streams_are_exact(sce
     aggregator = scene.aggregator()
     assert ready(aggregator, 0.95) == (200, "ready\n"), "an idle fleet has nothing to wait for"
     bridge = start_bridge(scene, workers, "protobuf")
-    wait_for("all are EXACT", lambda: aggregator.metric("kvb_streams", state="exact") == 6, 30)
+    wait_for("all are EXACT", lambda: aggregator.metric("kvb_streams", state="exact") == 6)
     wait_for("the aggregator is ready with a share of 1, too", lambda: ready(aggregator, 1)[0] == 200)
     assert ready(bridge, 0.95)[0] == 200
     assert aggregator.stop() == 0
@@ -46,7 +46,7 @@ def test_an_aggregator_that_starts_again_is_ready_when_its_streams_are_exact(sce
         seen.append((before, *ready(again, 0.95)))
         return seen[-1][1] == 200
 
-    wait_for("the new one is ready", is_ready, 30)
+    wait_for("the new one is ready", is_ready)
     assert again.metric("kvb_streams", state="exact") == 6
     assert [status for _, status, _ in seen[:-1]] == [503] * (len(seen) - 1), seen
     assert again.http("GET", "/readyz") == (200, "ready\n")
@@ -56,12 +56,12 @@ def test_a_share_that_is_not_reached_is_reported(scene):
     one, other = scene.engine(), scene.engine()
     bridge = scene.bridge(worker(one, 1), worker(other, 2, replay=False), heartbeat_ms=100)
     one_block(one, 1)
-    wait_for("one of two is EXACT", lambda: [s["state"] for s in bridge.get("/state")["streams"]] == ["EXACT", "UNVERIFIED"], 60)
+    wait_for("one of two is EXACT", lambda: [s["state"] for s in bridge.get("/state")["streams"]] == ["EXACT", "UNVERIFIED"])
     aggregator = scene.aggregator()  # it is asked for a share only when it knows both
     assert sorted(aggregator.states()) == [("EXACT", ""), ("UNVERIFIED", "no_replay")]
     for daemon in (aggregator, bridge):
         wait_for("/readyz shows the share", lambda d=daemon: ready(d, 1) == (
-            503, "1 of 2 streams are EXACT, a share of 0.500; 1 is asked for\n"), 60)
+            503, "1 of 2 streams are EXACT, a share of 0.500; 1 is asked for\n"))
         assert daemon.is_ready(), "without the question it is ready"
         assert ready(daemon, 0)[0] == 200
     other.go_away()
@@ -73,10 +73,10 @@ def working_fleet(scene, count):
     """A bridge and its engines; each has published live what its replay contains."""
     engines = [scene.engine(repeats=False) for _ in range(count)]
     bridge = scene.bridge(*(worker(one, number) for number, one in enumerate(engines, 1)))
-    wait_for("all are connected", lambda: all(s["state"] == "UNVERIFIED" for s in bridge.get("/state")["streams"]), 60)
+    wait_for("all are connected", lambda: all(s["state"] == "UNVERIFIED" for s in bridge.get("/state")["streams"]))
     for number, one in enumerate(engines, 1):
         one_block(one, number)
-    wait_for("all are EXACT", lambda: all(s["state"] == "EXACT" for s in bridge.get("/state")["streams"]), 60)
+    wait_for("all are EXACT", lambda: all(s["state"] == "EXACT" for s in bridge.get("/state")["streams"]))
     return bridge, engines
 
 
@@ -85,31 +85,31 @@ def test_a_fresh_fleet_has_no_requests_to_wait_for(scene):
     engines = [scene.engine() for _ in range(3)]
     bridge = scene.bridge(*(worker(one, number) for number, one in enumerate(engines, 1)))
     aggregator = scene.aggregator()
-    wait_for("all wait for their engines", lambda: aggregator.states() == [WAITS] * 3, 60)
+    wait_for("all wait for their engines", lambda: aggregator.states() == [WAITS] * 3)
     for daemon in (aggregator, bridge):
-        wait_for("nothing is waited for", lambda d=daemon: ready(d, 1)[0] == 200, 60)
+        wait_for("nothing is waited for", lambda d=daemon: ready(d, 1)[0] == 200)
 
 
 def test_a_new_engine_takes_no_aggregator_out_of_service(scene):
     bridge, engines = working_fleet(scene, 11)
     aggregator = scene.aggregator()
-    wait_for("11 of 11", lambda: ready(aggregator, PROBE)[0] == 200 and len(aggregator.states()) == 11, 60)
+    wait_for("11 of 11", lambda: ready(aggregator, PROBE)[0] == 200 and len(aggregator.states()) == 11)
     new = scene.engine()
     rows = ",".join("{ " + worker(one, number) + " }" for number, one in enumerate([*engines, new], 1))
     path = scene.folder / "kvbridge.cfg"
     text = path.read_text()
     path.write_text(text[: text.index("workers = (")] + f"workers = ( {rows} );\n" + text[text.index("http = "):])
     bridge.process.send_signal(signal.SIGHUP)
-    wait_for("11 of 12", lambda: sorted(aggregator.states()) == sorted([("EXACT", "")] * 11 + [WAITS]), 60)
+    wait_for("11 of 12", lambda: sorted(aggregator.states()) == sorted([("EXACT", "")] * 11 + [WAITS]))
     late = scene.aggregator("late")
-    wait_for("a new aggregator does not wait for it", lambda: ready(late, 1)[0] == 200, 60)
+    wait_for("a new aggregator does not wait for it", lambda: ready(late, 1)[0] == 200)
     assert len(late.states()) == 12 and ready(aggregator, PROBE)[0] == 200
 
 
 def test_a_bridge_that_restarts_beside_idle_engines_takes_no_aggregator_out_of_service(scene):
     bridge, engines = working_fleet(scene, 3)
     aggregator = scene.aggregator()
-    wait_for("ready", lambda: ready(aggregator, PROBE)[0] == 200 and aggregator.is_exact(3), 60)
+    wait_for("ready", lambda: ready(aggregator, PROBE)[0] == 200 and aggregator.is_exact(3))
     seen = []
 
     def asked():
@@ -118,11 +118,11 @@ def test_a_bridge_that_restarts_beside_idle_engines_takes_no_aggregator_out_of_s
 
     bridge.kill()
     again = scene.bridge(*(worker(one, number) for number, one in enumerate(engines, 1)), name="again", wait=False)
-    wait_for("the lists wait for their engines", lambda: asked() and aggregator.states() == [WAITS] * 3, 60)
+    wait_for("the lists wait for their engines", lambda: asked() and aggregator.states() == [WAITS] * 3)
     assert all(s["blocks"]["device"] == 1 for s in again.get("/state")["streams"]), "replayed, and not proven"
     assert {status for status, _ in seen} == {200}, seen
     late = scene.aggregator("late")
-    wait_for("a new aggregator is ready, too", lambda: ready(late, PROBE)[0] == 200, 60)
+    wait_for("a new aggregator is ready, too", lambda: ready(late, PROBE)[0] == 200)
 
 
 def test_an_aggregator_that_was_ready_stays_ready(scene):
@@ -130,16 +130,16 @@ def test_an_aggregator_that_was_ready_stays_ready(scene):
     one = scene.engine()
     bridge = scene.bridge(worker(one, 1))
     one_block(one, 1)
-    wait_for("EXACT", lambda: bridge.get("/state")["streams"][0]["state"] == "EXACT", 60)
+    wait_for("EXACT", lambda: bridge.get("/state")["streams"][0]["state"] == "EXACT")
     aggregator = scene.aggregator()
-    wait_for("ready", lambda: ready(aggregator, PROBE)[0] == 200 and aggregator.is_exact(), 60)
+    wait_for("ready", lambda: ready(aggregator, PROBE)[0] == 200 and aggregator.is_exact())
     one.publish(b"not msgpack")
     wait_for("PARTIAL is counted", lambda: ready(bridge, PROBE)[0] == 503 and
-             aggregator.states() == [("PARTIAL", "poison")], 60)
-    wait_for("a larger share was never asked for", lambda: ready(aggregator, 1)[0] == 503, 60)
+             aggregator.states() == [("PARTIAL", "poison")])
+    wait_for("a larger share was never asked for", lambda: ready(aggregator, 1)[0] == 503)
     assert ready(aggregator, PROBE)[0] == 200
     scene.started[0].kill()
-    wait_for("NATS is lost", lambda: ready(aggregator, PROBE)[0] == 503, 60)
+    wait_for("NATS is lost", lambda: ready(aggregator, PROBE)[0] == 503)
 
 
 @pytest.mark.parametrize("text", ["", "1.1", "-0.5", "half", "nan", "inf", "0x1", "0.5.5", " 1", "0." + "9" * 40, "95%25"])
@@ -156,7 +156,7 @@ def test_many_streams_say_goodbye_within_the_grace_period(scene):
     aggregator = scene.aggregator()
     beats = scene.bus().watch(f"{PUBLISH}.kv_heartbeat_json")
     bridge = start_bridge(scene, workers, "protobuf")
-    wait_for("all streams are known", lambda: aggregator.metric("kvb_streams") == 256, 30)
+    wait_for("all streams are known", lambda: aggregator.metric("kvb_streams") == 256)
     began = time.monotonic()
     assert bridge.stop(GRACE_S) == 0
     took = time.monotonic() - began
@@ -164,8 +164,8 @@ def test_many_streams_say_goodbye_within_the_grace_period(scene):
     def said():
         return {(b["worker_id"], b["dp_rank"]) for b in (json.loads(m.data) for m in list(beats)) if b["bye"]}
 
-    wait_for("each stream has said goodbye", lambda: len(said()) == 256, 2)
+    wait_for("each stream has said goodbye", lambda: len(said()) == 256)
     wait_for("the aggregator has received all goodbyes", lambda: {
-        (s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]} == {("DOWN", "bridge_stopped")}, 2)
+        (s["state"], s["reason"]) for s in aggregator.get("/streams")["streams"]} == {("DOWN", "bridge_stopped")})
     print(f"256 streams said goodbye in {took:.2f} s")
     assert took < GRACE_S / 3

@@ -91,8 +91,8 @@ def idle_fleet(scene, streams=STREAMS, **publish):
     bridge = scene.bridge(*(worker(one, 7 + i) for i, one in enumerate(engines)), **publish)
     for number, one in enumerate(engines):
         fill(one, number)
-    wait_for("all blocks", lambda: early.count() == streams * BLOCKS, 30)
-    wait_for("kvaggregator is sure", lambda: aggregator.is_exact(streams), 15)
+    wait_for("all blocks", lambda: early.count() == streams * BLOCKS)
+    wait_for("kvaggregator is sure", lambda: aggregator.is_exact(streams))
     return early, aggregator, engines, bridge
 
 
@@ -128,7 +128,7 @@ def test_a_request_gets_all_blocks_at_once(scene):
     assert answer.pop("bridge_id")
     assert answer == {"streams": STREAMS, "blocks": STREAMS * BLOCKS, "rationed": 0, "away": 0}
     came = time.monotonic()
-    wait_for("the late reader has all blocks", lambda: late.count() == STREAMS * BLOCKS, 10)
+    wait_for("the late reader has all blocks", lambda: late.count() == STREAMS * BLOCKS)
     took = time.monotonic() - came
     assert took < 4, took
     assert late.blocks() == truth and late.clears == 0 and late.ignored == 0
@@ -205,9 +205,9 @@ def test_a_late_reader_is_correct_while_blocks_come_and_go(scene):
         if number % 3 == 0:
             first.publish(engine.batch(engine.removed(number - 50)) if number >= 150 else store(number))
     told = bridge.metric("kvb_refresh_streams_total")
-    wait_for("two rounds", lambda: bridge.metric("kvb_refresh_streams_total") >= told + 4, 15)
-    wait_for("kvaggregator is sure", lambda: aggregator.is_exact(2), 15)
-    wait_for("the late reader holds what is listed", lambda: late.blocks() == listed(aggregator), 10)
+    wait_for("two rounds", lambda: bridge.metric("kvb_refresh_streams_total") >= told + 4)
+    wait_for("kvaggregator is sure", lambda: aggregator.is_exact(2))
+    wait_for("the late reader holds what is listed", lambda: late.blocks() == listed(aggregator))
 
 
 def test_an_absent_engine_is_not_refreshed(scene):

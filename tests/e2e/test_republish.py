@@ -68,7 +68,7 @@ class World:
                 again = time.monotonic() + 5
             return self.has_tokens_of_checkpoint() and self.written_ns("*[0-9]") > began
 
-        programs.wait_for("a checkpoint and its tokens are written", has_them, 30)
+        programs.wait_for("a checkpoint and its tokens are written", has_them)
 
     def end_bridge(self, is_killed):
         if is_killed and self.directory:
@@ -121,7 +121,7 @@ class World:
 
     # ---- Comparing ----
 
-    def wait(self, *some, seconds=40):
+    def wait(self, *some, seconds=60):
         deadline = time.monotonic() + seconds * programs.PATIENCE
         for one in some:
             while one.held != self.truth:
@@ -156,7 +156,7 @@ def test_a_late_reader_has_the_held_blocks(scene, kind, style):
     reader = world.reader(kind)
     world.wait(reader)
     world.store(2, parent=names[2])
-    world.wait(reader, seconds=5)
+    world.wait(reader)
 
 
 @pytest.mark.first
@@ -169,7 +169,7 @@ def test_a_gap_is_filled_with_the_missed_batches(world):
         world.store()
         reader.read(200)
     reader.lose = lambda: False
-    world.wait(reader, seconds=5)  # the next empty batch reveals the gap
+    world.wait(reader)  # the next empty batch reveals the gap
     assert world.bridge.metric("kvb_republish_snapshots_total") == 0
 
 
@@ -448,7 +448,7 @@ def run_random_world(world, kind, lossy):
             world.restart_engine()
         reader.read(20)
     reader.lose = lambda: False
-    world.wait(reader, seconds=60)
+    world.wait(reader)
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

@@ -94,7 +94,7 @@ class CrowdWorld(World):
         which cover a second or two here."""
         began = time.time_ns()
         self.store_prompt()
-        programs.wait_for("a checkpoint is written", lambda: self.written_ns("*[0-9]") > began, 20)
+        programs.wait_for("a checkpoint is written", lambda: self.written_ns("*[0-9]") > began)
         self.end_bridge(is_killed)
         for _ in range(MISSED):
             self.step()

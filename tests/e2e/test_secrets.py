@@ -45,7 +45,7 @@ def test_a_password_in_a_url_is_shown_nowhere(scene):
         worker(vllm, 7, more=f'load = {{ prometheus = "http://scrape:{SECRET}@127.0.0.1:1/metrics"; }};'),
         f'id = 8; model = "m"; block_size = 16; discover = "http://find:{SECRET}@127.0.0.1:1";',
     )
-    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready)
     wait_for("the log names the page", lambda: "http://127.0.0.1:1/metrics" in bridge.text())
     wait_for("the log names the engine", lambda: "discover=http://127.0.0.1:1 " in bridge.text())
     wait_for("the status names the page", lambda: any(b"127.0.0.1:1/metrics" in m.data for m in seen))
@@ -99,7 +99,7 @@ def test_a_marked_secret_is_found_on_each_page(scene, tmp_path):
     ca.sign("server")
     put_token(tmp_path / "token", TOKEN)
     aggregator = start(scene, "kvaggregator", tls_keys(tmp_path, f'token_file = "{tmp_path}/token";'))
-    wait_for("the aggregator is ready", lambda: is_ready_over_tls(aggregator, ca.context()), 15)
+    wait_for("the aggregator is ready", lambda: is_ready_over_tls(aggregator, ca.context()))
     assert marked.shown(aggregator) == []
     for words, page in (("process_start_time_seconds", "/metrics"), ('"streams":', "/streams")):
         marked.secrets = {TOKEN, words}
@@ -137,7 +137,7 @@ def test_a_server_with_a_trusted_certificate_is_connected_to(scene):
         scene, f'url = "tls://u:p%40%3A%2F@127.0.0.1:{scene.nats_port}"; ca_file = "{ca.path}";',
         worker(vllm, 7),
     )
-    wait_for("kvbridge is ready", bridge.is_ready, 15)
+    wait_for("kvbridge is ready", bridge.is_ready)
 
 
 # ---- stderr ----
@@ -162,7 +162,7 @@ def test_a_log_that_nobody_reads_does_not_delay_the_stop(scene):
     process = subprocess.Popen([programs.BIN / "kvbridge", "--config", path], stderr=writer)
     os.close(writer)
     try:
-        wait_for("kvbridge is ready", lambda: is_ready(port), 15)
+        wait_for("kvbridge is ready", lambda: is_ready(port))
         process.terminate()
         assert process.wait(15) == 0
     finally:
@@ -172,7 +172,7 @@ def test_a_log_that_nobody_reads_does_not_delay_the_stop(scene):
 
 
 def is_ready(port):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", "/readyz")
         return connection.getresponse().status == 200

@@ -117,7 +117,7 @@ class Stage:
             for format in FORMATS
         }
         wait_for("all wait for a first batch",
-                 lambda: self.states() == {run.worker_id: "UNVERIFIED" for run in self.runs}, 15)
+                 lambda: self.states() == {run.worker_id: "UNVERIFIED" for run in self.runs})
 
     def states(self):
         return {s["worker_id"]: s["state"] for s in self.aggregator.get("/streams")["streams"]}

@@ -86,7 +86,7 @@ def test_each_cause_of_silence_has_its_own_reason(scene):
         (7, "DOWN", "connecting", "bind must be false"),
     ]
     for row in expected:
-        wait_for(f"worker {row[0]} is {row[2]}", lambda r=row: work() and seen.is_said(*r), 60)
+        wait_for(f"worker {row[0]} is {row[2]}", lambda r=row: work() and seen.is_said(*r))
     for row in expected[1:]:
         words = [word.replace('"', '\\"') for word in row[3:]]
         assert len(seen.lines(f"worker={row[0]}", *words)) == 1, seen.lines()
@@ -100,11 +100,11 @@ def test_each_cause_of_silence_has_its_own_reason(scene):
     topic.topic = b"kv_events"
     topic.publish(block(903))
     dumb.publish(block(904))
-    wait_for("of the other topic batches are missing", lambda: seen.is_said(4, "PARTIAL", "gone"), 60)
+    wait_for("of the other topic batches are missing", lambda: seen.is_said(4, "PARTIAL", "gone"))
     for number in (1, 2, 3):
-        wait_for(f"worker {number} is EXACT", lambda n=number: seen.is_said(n, "EXACT", ""), 60)
+        wait_for(f"worker {number} is EXACT", lambda n=number: seen.is_said(n, "EXACT", ""))
         assert "why" not in seen.row(number)
-    wait_for("numbered batches are read", lambda: seen.is_said(5, "UNVERIFIED", "no_replay"), 60)
+    wait_for("numbered batches are read", lambda: seen.is_said(5, "UNVERIFIED", "no_replay"))
 
 
 def test_a_replay_of_another_engine_is_named(scene):
@@ -112,8 +112,8 @@ def test_a_replay_of_another_engine_is_named(scene):
     for number in (101, 102):
         other.publish(block(number))
     seen = Seen(scene, worker(one, 1).replace(one.replay, other.replay))
-    wait_for("its list waits for a live batch", lambda: seen.is_said(1, "UNVERIFIED", "no_base", "by replay"), 60)
+    wait_for("its list waits for a live batch", lambda: seen.is_said(1, "UNVERIFIED", "no_base", "by replay"))
     for number in (1, 2, 3):
         one.publish(block(number))
-    wait_for("the address is named", lambda: seen.is_said(1, "UNVERIFIED", "no_base", other.replay, "another engine"), 60)
+    wait_for("the address is named", lambda: seen.is_said(1, "UNVERIFIED", "no_base", other.replay, "another engine"))
     assert len(seen.lines("worker=1", other.replay)) == 1

@@ -57,7 +57,7 @@ def state_of(aggregator, worker_id=7):
     return (rows[0]["state"], rows[0]["reason"], rows[0]["blocks"]["device"]) if rows else None
 
 
-def wait_state(aggregator, *state, worker_id=7, seconds=10):
+def wait_state(aggregator, *state, worker_id=7, seconds=60):
     wait_for(f"{worker_id} is {state}", lambda: state_of(aggregator, worker_id) == state, seconds)
 
 
@@ -128,7 +128,7 @@ def test_a_reset_of_an_idle_vllm_is_unverified_until_it_is_published(scene, web)
     def goes_on():
         vllm.publish(engine.batch(*stored(3)))
         return state_of(aggregator)[0] == "EXACT"
-    wait_for("the engine goes on without a clear", goes_on, 60)
+    wait_for("the engine goes on without a clear", goes_on)
 
 
 def test_a_sliding_window_pool_of_sglang_is_unverified(scene, web):
@@ -147,7 +147,7 @@ def test_a_sliding_window_pool_of_sglang_is_unverified(scene, web):
 
     def workers_with_the_reason():
         return {s["worker_id"] for s in bridge.get("/state")["streams"] if "SGLang" in s.get("why", "")}
-    wait_for("the state says why", lambda: workers_with_the_reason() == {2, 3}, 60)
+    wait_for("the state says why", lambda: workers_with_the_reason() == {2, 3})
     readings(web, "/1", 2)
     assert state_of(aggregator, 1) == ("EXACT", "", 1)
 

@@ -44,7 +44,7 @@ def test_drafts_of_an_unknown_method_are_no_exact_list(scene, web):
     bridge = scene.bridge(worker(vllm, more=load), formats=["protobuf"])
     aggregator = scene.aggregator()
     vllm.publish(store(1))
-    wait_for("unverified", is_in(bridge, "UNVERIFIED", "speculation"), 20)
+    wait_for("unverified", is_in(bridge, "UNVERIFIED", "speculation"))
     wait_for("so says the aggregator", lambda: streams(aggregator, "/streams")[7, 0].get("reason") == "speculation")
     shown = state(bridge)["speculative_drop"]
     assert shown["source"] == "page" and "blocks" not in shown and "set speculative_drop" in shown["why"], shown

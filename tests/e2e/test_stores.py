@@ -224,7 +224,7 @@ def test_check_warns_of_a_store_of_which_json_publishes_nothing(tmp_path, row):
             f'workers = ( {{ id = 9; model = "m"; block_size = 16; events = "tcp://127.0.0.1:19997"; {row} }} );\n'
         )
         done = subprocess.run(
-            [programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True, timeout=30
+            [programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 0, done
         return [line for line in done.stderr.splitlines() if "nothing of this store is published" in line]

@@ -113,7 +113,7 @@ def costs_little(screen):
 def test_it_shows_what_kvctl_streams_prints_and_what_changes(fleet, top):
     screen = top(columns=160)
     screen.wait("both workers", lambda _: row_of(screen, 7).get("STATE") == row_of(screen, 8).get("STATE") == "EXACT")
-    printed = subprocess.run([KVCTL, "--nats", fleet.nats_url, "streams"], capture_output=True, text=True, timeout=30).stdout
+    printed = subprocess.run([KVCTL, "--nats", fleet.nats_url, "streams"], capture_output=True, text=True, timeout=60).stdout
     assert "MISSING<=" in printed
     screen.wait("the same table", lambda text: rows_of(text) == rows_of(printed))
     assert "2 streams  2 EXACT" in screen.text() and row_of(screen, 7)["DEVICE"] == "2"
@@ -305,9 +305,9 @@ def test_without_keys_it_still_draws(scene, top):
 @pytest.mark.no_nats
 def test_no_terminal_is_a_clear_error():
     argv = [KVCTL, "--nats", "nats://127.0.0.1:1", "top"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (64, "") and "which stdout is not (or TERM is dumb): use `kvctl streams`" in done.stderr
-    done = subprocess.run([*argv, "--once"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([*argv, "--once"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 64 and "--once is gone: use the command `streams`" in done.stderr
 
 
@@ -366,7 +366,7 @@ def test_a_stuck_aggregator_does_not_stop_the_keys(fleet, top):
         screen.press("r")
         screen.see("WORKERv", 1)
         screen.press("q")
-        wait_for("the terminal is restored at once", screen.is_restored, 1)
+        wait_for("the terminal is restored at once", screen.is_restored)
         assert screen.end() == 0
     finally:
         fleet.agg.process.send_signal(signal.SIGCONT)

@@ -191,13 +191,13 @@ def test_loss_and_return_of_nats_are_a_line_each(engines):
     engines.started[0].stop()
     wait_for("the loss is reported", lambda: "NATS is away" in watch.text())
     engines.start_nats(engines.nats_port)
-    wait_for("the return is reported", lambda: "NATS is back" in watch.text(), 20)
+    wait_for("the return is reported", lambda: "NATS is back" in watch.text())
 
     def shown_again():
         come_and_go(engines, (8, 0), 3)
         return f"{name_of(3):016x}" in watch.text()
 
-    wait_for("events are shown again", shown_again, 20)
+    wait_for("events are shown again", shown_again)
     assert watch.is_running()
     said = [line for line in watch.text().splitlines() if not LINE.match(line)]
     assert said == ["kvctl: NATS is away, waiting for it: what is published meanwhile is missed",

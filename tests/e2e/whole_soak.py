@@ -198,7 +198,7 @@ class Soak:
         self.bridge = scene.bridge(*(
             conftest.worker(one, number, more=f'load = {{ prometheus = "{web.url(f"/{number}")}"; }};')
             for number, one in self.engines.items()), formats=["protobuf"], limits=LIMITS)
-        wait_for("all streams are exact", lambda: self.aggregator.is_exact(options.streams), 60)
+        wait_for("all streams are exact", lambda: self.aggregator.is_exact(options.streams))
         self.router = Router(self.aggregator.port)
         self.random = random.Random(options.seed)
         self.waiting = {number: collections.deque() for number in self.engines}
