@@ -198,10 +198,8 @@ def test_a_restarted_server_has_the_group_again(scene):
 def test_an_unknown_id_is_answered_by_nobody_at_once(scene):
     scene.aggregator()
     bus = scene.bus()
-    begin = time.monotonic()
-    with pytest.raises(nats.errors.NoRespondersError):
-        bus.request(f"{ROUTER}.kv_match.{'0' * 32}", b"{}", timeout=20)
-    assert time.monotonic() - begin < 10, "not after the timeout"
+    with pytest.raises(nats.errors.NoRespondersError):  # not TimeoutError
+        bus.request(f"{ROUTER}.kv_match.{'0' * 32}", b"{}", timeout=60)
 
 
 @pytest.mark.first

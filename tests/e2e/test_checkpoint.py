@@ -263,9 +263,7 @@ def test_a_bridge_that_waits_for_its_predecessor_can_be_stopped(scene):
     vllm, _, bridge = begin(scene)
     other = start(scene, vllm, name="other", wait=False)
     wait_for("the second bridge waits", lambda: waits(other) == 1)
-    began = time.monotonic()
     assert other.stop() == 0
-    assert time.monotonic() - began < 2
     assert bridge.is_ready()
 
 

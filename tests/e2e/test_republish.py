@@ -324,7 +324,7 @@ def test_readers_that_never_read_delay_no_other(world):
         world.store(1)
         while late.held != world.truth:
             late.read(50)
-            assert time.monotonic() < began + 1
+            assert time.monotonic() < began + 60
     late.lose = lambda: True
     for _ in range(3):
         world.store(1)

@@ -2,13 +2,12 @@
 a stock engine never cause a false alarm?"""
 
 import json
-import time
 
 import pytest
 
 import engine
 from conftest import worker
-from programs import PATIENCE, wait_for
+from programs import wait_for
 from web import Web
 
 BLOCK = 16
@@ -88,10 +87,8 @@ def test_an_engine_that_sleeps_lists_nothing_until_it_has_cleared(scene, web):
     readings(web, "/7", 3)
     assert state_of(aggregator) == ("EXACT", "", 2)
 
-    asleep = time.monotonic()
     web.pages["/7"] = page(sleep="weights_offloaded")
     wait_state(aggregator, "UNVERIFIED", "asleep", 0)
-    assert time.monotonic() - asleep < 2 * PATIENCE  # a reading each 100 ms
     assert not query(aggregator, 1)["scores"]
     assert bridge.metric("kvb_engine_silent_changes_total", sign="asleep") == 1
     web.pages["/7"] = page()  # awake and still idle: AllBlocksCleared waits in the engine
