@@ -14,11 +14,10 @@ import time
 
 import compare
 import machine
-import picture
 import publish
 import report
 import worth
-from goals import APART, GOALS, PROGRAMS, is_of_peers
+from rows import APART, GOALS, PROGRAMS, ROWS, is_of_peers
 
 HERE = pathlib.Path(__file__).resolve().parent
 TREE = HERE.parents[1]
@@ -48,14 +47,12 @@ def parse():
     parser.add_argument("--only", action="append", default=[], metavar="NAME",
                         help="rows whose names begin so; may be given several times")
     parser.add_argument("--json", action="store_true", help="one JSON object a figure, one a line, as they come")
-    parser.add_argument("--markdown", action="store_true", help="the table as Markdown")
     parser.add_argument("--compare", type=pathlib.Path, metavar="FILE",
                         help="say what is slower and what is faster than in a former run, beyond the spread of both; FILE is "
                              "what --json printed then, or its build/bench/figures.jsonl; 1 when something is slower")
-    parser.add_argument("--picture", type=pathlib.Path, metavar="FILE", help="draw the figures into this SVG file")
     parser.add_argument("--publish", type=pathlib.Path, nargs="?", const=TREE, metavar="TREE",
                         help="write the figures of a whole run into README.md, tests/bench/README.md and "
-                             "tests/bench/figures.* of the tree (this one); those of --only worth into README.md "
+                             "tests/bench/figures.jsonl of the tree (this one); those of --only worth into README.md "
                              "and tests/bench/worth.*")
     parser.add_argument("--corpus", metavar="FILE",
                         help="a chat trace (.jsonl), or a corpus that bench_corpus wrote (default: a trace made long "
@@ -66,7 +63,7 @@ def parse():
     parser.add_argument("--out", type=pathlib.Path, default=TREE / "build/bench", metavar="FOLDER",
                         help="where corpora and the figures of the run go (build/bench)")
     parser.add_argument("--strict", action="store_true", help="end with 3 when a goal is missed")
-    parser.add_argument("--list", action="store_true", help="the goals there are, measuring nothing")
+    parser.add_argument("--list", action="store_true", help="the rows there are: unit, goal and question; measures nothing")
     parser.add_argument("--from", dest="saved", metavar="FILE",
                         help="measure nothing: the figures of a run, which lie in build/bench/figures.jsonl")
     try:
@@ -85,8 +82,6 @@ def check(options):
     for name, path in (("--corpus", options.corpus), ("--from", options.saved), ("--compare", options.compare)):
         if path and not (os.path.isfile(path) and os.access(path, os.R_OK)):
             refuse(f"{name} {path}: cannot be read")
-    if options.picture and not options.picture.parent.is_dir():
-        refuse(f"--picture {options.picture}: no such folder")
     is_whole = not options.only and (options.peers or options.saved)
     if options.publish and (options.small or not (is_whole or options.only == ["worth"])):
         refuse("--publish: the figures of a whole run, with --peers and without --only or --small; or of --only worth")
@@ -122,14 +117,18 @@ def names_peers(one):
     return ".vs_" in one and bool(named) and all(named)
 
 
+def rows_for(program, options):
+    return [row for row in program.rows if any(touches(name, options.only) for name in row.names)]
+
+
 def programs_of(options):
-    known = [row for program in PROGRAMS for row in program.rows] + [goal.name for goal in GOALS]
+    known = [name for row in ROWS for name in (*row.names, *row.figure_names)] + [goal.name for goal in GOALS]
     for one in options.only:
         if not any(touches(name, [one]) for name in known):
-            refuse(f"--only {one}: no such row; --list names those that have a goal, tests/bench/README.md all")
+            refuse(f"--only {one}: no such row; --list names all")
         if not options.peers and names_peers(one):
             refuse(f"--only {one}: measured with --peers only")
-    wanted = [program for program in PROGRAMS if any(touches(row, options.only) for row in program.rows)]
+    wanted = [program for program in PROGRAMS if rows_for(program, options)]
     if not options.peers and all(program.is_peer for program in wanted):
         refuse(f"--only {' '.join(options.only)}: measured with --peers only")
     return [program for program in wanted if options.peers or not program.is_peer]
@@ -298,17 +297,17 @@ def corpus_of(trace, workers, folder, out):
 
 
 def corpora_of(program, options, folder):
-    if not any(touches(row, options.only) for row in program.corpus_rows):
-        return []
-    if options.corpus and is_corpus(options.corpus):
+    corpora = sorted({row.corpus for row in rows_for(program, options)} - {0})
+    if corpora and options.corpus and is_corpus(options.corpus):
         return [options.corpus]
-    return [corpus_of(options.corpus or TRACE, workers, folder, options.out.resolve()) for workers in program.corpora]
+    return [corpus_of(options.corpus or TRACE, workers, folder, options.out.resolve()) for workers in corpora]
 
 
 def words_for(program, options, folder):
-    names = [row for row in program.rows if is_wanted(row, options.only)]
+    rows = [name for row in program.rows for name in row.names]
+    names = [name for name in rows if is_wanted(name, options.only)]
     # Names more specific than a row are left to the program, which knows the figures of its rows.
-    names += [one for one in options.only if any(one.startswith(row) and one != row for row in program.rows)]
+    names += [one for one in options.only if any(one.startswith(name) and one != name for name in rows)]
     words = ["--seconds", format(options.seconds, "g")] + ["--small"] * (options.small and not program.is_peer)
     for corpus in corpora_of(program, options, folder):
         words += ["--corpus", corpus]
@@ -362,17 +361,13 @@ def measure(options):
     folder = build()
     watch = machine.Watch()
     for program in programs:
-        say(f"{pathlib.Path(program.path).name}: {', '.join(words_for_people(program, options))}")
+        say(f"{pathlib.Path(program.path).name}: {', '.join(row.name for row in rows_for(program, options))}")
         try:
             measure_one(program, options, folder, watch, take)
         except Failed as error:
             wrong.append(str(error))
             say(f"tests/bench/run: {error}")
     return figures, wrong
-
-
-def words_for_people(program, options):
-    return [row for row in program.rows if touches(row, options.only)]
 
 
 def corpus_words(options):
@@ -415,7 +410,8 @@ def compare_with(former, figures, options):
 def main():
     options = parse()
     if options.list:
-        print("\n".join(report.goal_lines(goals_of(options) if options.only else GOALS)))
+        print("\n".join(report.list_lines(row for row in ROWS if not options.only or any(
+            touches(name, options.only) for name in row.names))))
         return 0
     wrong, former = [], former_of(options)
     if options.saved:
@@ -430,12 +426,9 @@ def main():
              or any(figure["name"] == goal.name for figure in figures)]
     is_worth = bool(figures) and all(figure["name"].startswith("worth.") for figure in figures)
     if is_worth and not options.json:
-        worth.print_table(run_words, figures, goals, options.markdown)
+        worth.print_table(run_words, figures, goals)
     elif not options.json or options.saved:
-        printer = report.print_json if options.json else report.print_markdown if options.markdown else report.print_table
-        printer(run_words, figures, goals)
-    if options.picture:
-        options.picture.write_text((worth if is_worth else picture).draw(run_words, figures))
+        (report.print_json if options.json else report.print_table)(run_words, figures, goals)
     if options.publish and not wrong:
         (worth if is_worth else publish).publish(options.publish, run_words, figures, goals)
     missed = report.missed(figures, goals)

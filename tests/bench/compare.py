@@ -14,11 +14,10 @@ LEAST = 0.03  # two runs of the same programs on a quiet machine differ by so mu
 UNKNOWN = 0.15
 
 # Counts have no spread, because the machine does not change them.
-COUNTED = {"B", "MB", "allocations in 10 million events", "allocations/10M events", "batches", "bytes", "files", "members",
-           "requests", "streams", "wrong answers"}
-MORE_IS_BETTER = {"M block operations/s", "batches/s", "events/s", "questions/s", "of sent"}
-LESS_IS_BETTER = COUNTED | {
-    "", "% of a core", "MB/s", "ms", "ms/s", "ns/batch", "ns/block", "s", "s/10M blocks", "times", "us", "us a worker"}
+COUNTED = {"allocations in 10 million events", "bytes", "of blocks", "threads"}
+MORE_IS_BETTER = {"M block operations/s", "batches/s", "of blocks"}
+LESS_IS_BETTER = {"allocations in 10 million events", "bytes", "threads",
+                  "% of a core", "ms", "ns/batch", "s", "s/10M blocks", "us", "wake-ups/s"}
 CHECKSUM = "checksum"
 
 

@@ -6,7 +6,7 @@ import pathlib
 import platform
 
 import machine
-from goals import APART, MAX_SPREAD
+from rows import APART, MAX_SPREAD
 
 
 def number(value):
@@ -41,15 +41,26 @@ def kernel_words(figure):
     return "" if percent is None else f"kernel {percent:.0f} %"
 
 
+AGAINST = {"chainindex": "ChainIndex", "crtc": "CRTC", "python": "Python", "protobuf": "protobuf"}
+
+
 def goal_words(goal, unit=""):
-    return f"{goal.comparison} {number(goal.bound)}{' ' + unit if unit and goal.what == 'value' else ''}" + (
-        " (ratio)" if goal.what == "ratio" else "")
+    bound = f"{goal.comparison} {goal.bound:,g}"
+    if goal.what == "ratio":
+        return f"{bound} of {AGAINST[goal.name.rpartition('.vs_')[2]]}" if ".vs_" in goal.name else f"ratio {bound}"
+    return f"{bound} {unit}" if unit else bound
 
 
-def goal_lines(goals):
-    width = max((len(goal.name) for goal in goals), default=0)
-    return [f"{goal.name:{width}}  {goal_words(goal):18}  {goal.text}{' (--peers)' * goal.is_peer}"
-            f"{' (--only)' * goal.name.startswith(APART)}" for goal in goals]
+def list_lines(rows):
+    """A figure a line; the question stands at the first of its row."""
+    lines = []
+    for row in rows:
+        for i, figure in enumerate(row.figures):
+            goals = "; ".join(goal_words(goal) for goal in figure.goals)
+            question = row.question + " (--only)" * row.name.startswith(APART) if i == 0 else ""
+            lines.append((row.name + figure.tail, figure.unit, goals, question))
+    widths = [max(len(line[i]) for line in lines) for i in range(3)]
+    return ["  ".join((*(word.ljust(width) for word, width in zip(line, widths)), line[3])).rstrip() for line in lines]
 
 
 def verdict(goal, figure):
@@ -60,9 +71,9 @@ def verdict(goal, figure):
     return "spread" if goal.is_too_wide(figure) else "yes"
 
 
-def rows(figures, goals):
-    """(name, what it is, goal, figure, ratio, spread, kernel, machine, met) in words.  A figure may have two
-    goals; goals without a figure come last."""
+def table_of(figures, goals):
+    """(name, goal, figure, ratio, spread, kernel, machine, met) in words.  A figure may have two goals; goals without a
+    figure come last."""
     table, seen = [], set()
     for figure in figures:
         if figure["unit"] == "checksum":
@@ -72,35 +83,26 @@ def rows(figures, goals):
         ratio = f"{number(figure['ratio'])} of {figure['against']}" if figure["against"] else ""
         for goal in own:
             table.append((
-                figure["name"], goal.text if goal else "", goal_words(goal, figure["unit"]) if goal else "",
+                figure["name"], goal_words(goal, figure["unit"]) if goal else "",
                 f"{number(figure['value'])} {figure['unit']}", ratio, spread_words(figure).removeprefix("spread "),
                 kernel_words(figure).removeprefix("kernel "), machine.busy_words(figure), verdict(goal, figure)))
     for goal in goals:
         if goal.name not in seen:
-            table.append((goal.name, goal.text, goal_words(goal), "not measured", "", "", "", "", "-"))
+            table.append((goal.name, goal_words(goal), "not measured", "", "", "", "", "-"))
     return table
 
 
-HEAD = ("row", "what", "goal", "figure", "ratio", "spread", "kernel", "machine", "met")
+HEAD = ("figure of a row", "goal", "value", "ratio", "spread", "kernel", "machine", "met")
 
 
 def print_table(about, figures, goals):
     for line in about_lines(about, figures):
         print(line)
-    table = [HEAD, *rows(figures, goals)]
+    table = [HEAD, *table_of(figures, goals)]
     widths = [max(len(row[i]) for row in table) for i in range(len(HEAD))]
     print()
     for row in table:
         print("  ".join(word.ljust(width) for word, width in zip(row, widths)).rstrip())
-    print(f"\n{summary(figures, goals)}")
-
-
-def print_markdown(about, figures, goals):
-    for line in about_lines(about, figures):
-        print("- " + line)
-    print("\n| " + " | ".join(HEAD) + " |\n|" + " --- |" * len(HEAD))
-    for row in rows(figures, goals):
-        print("| " + " | ".join((f"`{row[0]}`", *row[1:])) + " |")
     print(f"\n{summary(figures, goals)}")
 
 

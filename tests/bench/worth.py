@@ -45,7 +45,7 @@ HEAD = ("workload", "workers", "loop", "picture", "policy", "hit rate", "TTFT p5
 
 
 # The same whatever the machine does: no spread, no kernel time.
-GOAL_HEAD = (*report.HEAD[:5], report.HEAD[-1])
+GOAL_HEAD = (*report.HEAD[:4], report.HEAD[-1])
 
 
 def run_rows(figures):
@@ -55,27 +55,22 @@ def run_rows(figures):
 
 def goal_rows(figures, goals):
     compared = [figure for figure in figures if "hit_rate" not in figure]
-    return [(*row[:5], row[-1]) for row in report.rows(compared, goals)]
+    return [(*row[:4], row[-1]) for row in report.table_of(compared, goals)]
 
 
-def print_rows(head, rows, is_markdown):
-    if is_markdown:
-        print("| " + " | ".join(head) + " |\n|" + " --- |" * len(head))
-        for row in rows:
-            print("| " + " | ".join(row) + " |")
-        return
+def print_rows(head, rows):
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     for row in (head, *rows):
         print("  ".join(word.ljust(width) for word, width in zip(row, widths)).rstrip())
 
 
-def print_table(about, figures, goals, is_markdown):
+def print_table(about, figures, goals):
     for line in report.about_lines(about, figures):
-        print(("- " if is_markdown else "") + line)
+        print(line)
     print()
-    print_rows(HEAD, run_rows(figures), is_markdown)
+    print_rows(HEAD, run_rows(figures))
     print()
-    print_rows(GOAL_HEAD, goal_rows(figures, goals), is_markdown)
+    print_rows(GOAL_HEAD, goal_rows(figures, goals))
     print(f"\n{report.summary(figures, goals)}")
 
 

@@ -4,7 +4,6 @@ slower, and does a row say that the machine was busy?"""
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 
@@ -14,10 +13,10 @@ TREE = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TREE / "tests/bench"), str(TREE / "tests/bench/peers")]
 
 import compare  # noqa: E402
-import goals  # noqa: E402
 import machine  # noqa: E402
 import peers  # noqa: E402
 import report  # noqa: E402
+import rows  # noqa: E402
 
 pytestmark = pytest.mark.no_nats
 
@@ -49,8 +48,8 @@ def kept(tmp_path):
 # ---- Met or not ----------------------------------------------------------------------
 
 
-RATIO = goals.Goal("index.cost.100", "an event", "ratio", ">=", 0.67)
-VALUE = goals.Goal("index.query.p99", "a query", "value", "<=", 2.5)
+RATIO = rows.Goal("relay.latency.p99", "ratio", ">=", 0.67)
+VALUE = rows.Goal("index.query.p99", "value", "<=", 2.5)
 
 
 @pytest.mark.parametrize("goal, one, verdict", [
@@ -83,10 +82,10 @@ def test_the_table_says_spread_kernel_time_and_a_busy_machine(kept):
 # ---- Other indexes -------------------------------------------------------------------
 
 
-def told(capsys, unit, our_rounds, their_rounds, row=peers.scene_row("rounds", {}), **more):
+def told(capsys, unit, our_rounds, their_rounds, **more):
     sides = [[[{"value": value, "unit": unit, **more} for value in values] for values in rounds]
              for rounds in (our_rounds, their_rounds)]
-    peers.tell("index.x", row, sides[0], "crtc", sides[1], None)
+    peers.tell("index.x", sides[0], "crtc", sides[1])
     return json.loads(capsys.readouterr().out)
 
 
@@ -100,73 +99,6 @@ def test_a_ratio_against_a_peer_is_the_median_of_the_rounds(capsys):
 def test_a_ratio_against_a_peer_is_above_one_where_less_is_better(capsys):
     one = told(capsys, "us", [[1], [1], [1]], [[3], [4], [3]], kernel_percent=12.5)
     assert one["ratio"] == 3 and one["kernel_percent"] == one["against_kernel_percent"] == 12.5
-
-
-def test_of_growth_the_least_is_the_figure_and_the_ratio_is_of_rounds(capsys):
-    one = told(capsys, "ms", [[2], [1], [2]], [[4], [4], [8]], row=peers.SCENES["growth"])
-    assert (one["value"], one["against_value"], one["ratio"]) == (1, 4, 4)
-
-
-def test_a_peer_that_refuses_is_named_so(capsys):
-    one = told(capsys, "us", [[2], [1], [2]], [[4], [4], [8]], row=peers.SCENES["waiting"])
-    assert one["against"] == "CRTC (refuses them)"
-
-
-# ---- Beside a hog ----------------------------------------------------------------------
-
-
-@pytest.fixture
-def hog(tmp_path, monkeypatch):
-    """A bench_hog that copies nothing; returns a function that gives its process number, once it runs."""
-    (tmp_path / "tests").mkdir()
-    pid = tmp_path / "pid"
-    os.mkfifo(pid)
-    script = tmp_path / "tests/bench_hog"
-    script.write_text(f'#!/bin/sh\necho "$$ $*" > {pid}\nexec sleep 60\n')
-    script.chmod(0o755)
-    monkeypatch.setenv("KVB_BIN", str(tmp_path))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1})
-    pinned = []
-    monkeypatch.setattr(os, "sched_setaffinity", lambda _pid, cores: pinned.append(list(cores)))
-    return lambda: pid.read_text().split(), pinned
-
-
-def is_running(pid):
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def test_what_is_measured_has_the_cores_that_the_hog_has_not(hog):
-    told_by_hog, pinned = hog
-    with peers.beside_hog():
-        pid, *words = told_by_hog()
-        assert words[:2] == ["--cpu", "1"] and pinned == [[0]] and is_running(pid)
-    assert pinned == [[0], [0, 1]] and not is_running(pid)
-
-
-def test_a_hog_ends_with_a_row_that_fails(hog):
-    told_by_hog, pinned = hog
-    with pytest.raises(ZeroDivisionError), peers.beside_hog():
-        pid, *_ = told_by_hog()
-        raise ZeroDivisionError
-    assert pinned[-1] == [0, 1] and not is_running(pid)
-
-
-def test_a_row_whose_hog_ended_early_is_no_figure(hog):
-    told_by_hog, _pinned = hog
-    with pytest.raises(peers.Failed, match="before the row did"), peers.beside_hog():
-        pid, *_ = told_by_hog()
-        os.kill(int(pid), signal.SIGKILL)
-        os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)
-
-
-def test_with_one_core_there_is_no_row_beside_a_hog(hog, monkeypatch):
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0})
-    with pytest.raises(peers.Failed, match="two cores"), peers.beside_hog():
-        pass
 
 
 # ---- What else the machine did -------------------------------------------------------
@@ -242,9 +174,9 @@ def one_change(former, now):
     (figure("a", 10, "batches/s", spread=0.05), figure("a", 9, "batches/s", spread=0.05), "slower"),
     (figure("a", 10, "batches/s", spread=0.05), figure("a", 11, "batches/s", spread=0.05), "faster"),
     (figure("a", 60, "bytes"), figure("a", 62, "bytes"), "slower"),
-    (figure("a", 0, "wrong answers"), figure("a", 1, "wrong answers"), "slower"),
-    (figure("a", 1, "wrong answers"), figure("a", 0, "wrong answers"), "faster"),
-    (figure("a", 0, "wrong answers"), figure("a", 0, "wrong answers"), "same"),
+    (figure("a", 0, "threads"), figure("a", 1, "threads"), "slower"),
+    (figure("a", 1, "threads"), figure("a", 0, "threads"), "faster"),
+    (figure("a", 0, "threads"), figure("a", 0, "threads"), "same"),
     (figure("a", 7, "checksum"), figure("a", 7, "checksum"), "same"),
     (figure("a", 7, "checksum"), figure("a", 8, "checksum"), "other"),
     (figure("a", 7, "us"), figure("a", 7, "ms"), "other"),
@@ -259,10 +191,16 @@ def test_a_change_counts_beyond_the_spread(former, now, kind):
     assert one_change(former, now) == kind
 
 
-def test_every_unit_of_the_published_run_has_a_direction():
-    _about, figures = report.load(TREE / "tests/bench/figures.jsonl")
-    units = {one["unit"] for one in figures} - {compare.CHECKSUM}
+def test_every_unit_of_a_row_has_a_direction():
+    units = {one.unit for row in rows.ROWS for one in row.figures}
     assert units <= compare.MORE_IS_BETTER | compare.LESS_IS_BETTER
+
+
+def test_every_published_figure_has_a_unit_of_its_row():
+    units = {name + one.tail: one.unit for row in rows.ROWS for name in row.names for one in row.figures}
+    _about, figures = report.load(TREE / "tests/bench/figures.jsonl")
+    for one in figures:
+        assert one["unit"] == compare.CHECKSUM or one["unit"] == units[one["name"].partition(".vs_")[0]], one
 
 
 def test_a_run_is_as_fast_as_itself():
@@ -271,38 +209,38 @@ def test_a_run_is_as_fast_as_itself():
 
 
 def test_what_got_slower_is_said_and_fails(kept):
-    former = kept("former.jsonl", figure("index.deep.p50", 1.5, spread=0.02), figure("index.staircase.p50", 4.0, spread=0.02),
-                  figure("index.clear.all", 300, spread=0.02))
-    now = kept("now.jsonl", figure("index.deep.p50", 1.8, spread=0.02, others_percent=90.0, steal_percent=0.0),
-               figure("index.staircase.p50", 3.0, spread=0.02), figure("index.clear.all", 301, spread=0.02))
+    former = kept("former.jsonl", figure("index.query.p50", 1.5, spread=0.02), figure("index.query.p99", 4.0, spread=0.02),
+                  figure("index.growth.worst", 300, spread=0.02))
+    now = kept("now.jsonl", figure("index.query.p50", 1.8, spread=0.02, others_percent=90.0, steal_percent=0.0),
+               figure("index.query.p99", 3.0, spread=0.02), figure("index.growth.worst", 301, spread=0.02))
     lines = run("--from", now, "--compare", former, "--only", "index", status=1).stdout.splitlines()
 
-    assert "slower  index.deep.p50: 1.5 -> 1.8 us, -17 % (spread 3 %); the machine was busy now" in lines
-    assert "faster  index.staircase.p50: 4 -> 3 us, +33 % (spread 3 %)" in lines
+    assert "slower  index.query.p50: 1.5 -> 1.8 us, -17 % (spread 3 %); the machine was busy now" in lines
+    assert "faster  index.query.p99: 4 -> 3 us, +33 % (spread 3 %)" in lines
     assert lines[-1] == f"3 rows compared with {former}: 1 slower, 1 faster, 0 of another kind, 0 missing; 0 rows are new"
 
 
 def test_what_is_faster_alone_does_not_fail(kept):
-    former, now = kept("former.jsonl", figure("index.deep.p50", 1.5)), kept("now.jsonl", figure("index.deep.p50", 1.0))
-    assert "faster  index.deep.p50" in run("--from", now, "--compare", former).stdout
+    former, now = kept("former.jsonl", figure("index.query.p50", 1.5)), kept("now.jsonl", figure("index.query.p50", 1.0))
+    assert "faster  index.query.p50" in run("--from", now, "--compare", former).stdout
 
 
 def test_a_row_that_is_missing_is_said_and_fails(kept):
-    former = kept("former.jsonl", figure("index.deep.p50", 1.5), figure("index.staircase.p50", 4.0),
-                  figure("index.deep.p50.vs_crtc", 1.5, ratio=2.0))
-    now = kept("now.jsonl", figure("index.deep.p50", 1.5))
+    former = kept("former.jsonl", figure("index.query.p50", 1.5), figure("index.query.p99", 4.0),
+                  figure("index.query.p50.vs_crtc", 1.5, ratio=2.0))
+    now = kept("now.jsonl", figure("index.query.p50", 1.5))
 
     text = run("--from", now, "--compare", former, status=1).stdout
-    assert f"missing index.staircase.p50: {former} has it, this run does not" in text
+    assert f"missing index.query.p99: {former} has it, this run does not" in text
     assert "vs_crtc" not in text, "measured with --peers only"
-    run("--from", now, "--compare", former, "--only", "index.deep", status=0)
+    run("--from", now, "--compare", former, "--only", "index.query.p50", status=0)
 
 
 def test_with_json_stdout_is_figures_alone(kept):
-    former, now = kept("former.jsonl", figure("index.deep.p50", 1.5)), kept("now.jsonl", figure("index.deep.p50", 1.5))
+    former, now = kept("former.jsonl", figure("index.query.p50", 1.5)), kept("now.jsonl", figure("index.query.p50", 1.5))
     done = run("--from", now, "--compare", former, "--json")
 
-    assert [json.loads(line)["name"] for line in done.stdout.splitlines()] == ["index.deep.p50"]
+    assert [json.loads(line)["name"] for line in done.stdout.splitlines()] == ["index.query.p50"]
     assert "1 rows compared" in done.stderr
 
 
@@ -310,11 +248,11 @@ def test_with_json_stdout_is_figures_alone(kept):
     ("", "has none of the selected rows"),
     ("no JSON\n", "not the figures of a run"),
     ("[1, 2]\n", "a line is no figure"),
-    ('{"name": "index.deep.p50"}\n', "a line is no figure"),
+    ('{"name": "index.query.p50"}\n', "a line is no figure"),
     (json.dumps(figure("relay.latency.p50", 1)) + "\n", "has none of the selected rows")])
 def test_a_file_that_is_no_run_is_refused_before_anything_is_measured(tmp_path, text, words):
     (tmp_path / "bad.jsonl").write_text(text)
-    done = subprocess.run([TREE / "tests/bench/run", "--only", "index.deep", "--compare", tmp_path / "bad.jsonl"],
+    done = subprocess.run([TREE / "tests/bench/run", "--only", "index.query.p50", "--compare", tmp_path / "bad.jsonl"],
                           capture_output=True, text=True, timeout=60, env={**os.environ, "KVB_BIN": "/no-such"})
 
     assert done.returncode == 64 and words in done.stderr and "--compare" in done.stderr, done

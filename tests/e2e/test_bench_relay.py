@@ -15,7 +15,7 @@ import programs
 ROWS = {
     f"relay.{format}.{blocks}block{tail}"
     for format in ("protobuf", "json") for blocks in (1, 8) for tail in ("", ".cpu", ".vs_python")
-} | {f"relay.latency{rate}.{part}" for rate in ("", ".1000", ".50000") for part in ("p50", "p99")}
+} | {"relay.latency.p50", "relay.latency.p99"}
 
 pytestmark = pytest.mark.no_nats
 
@@ -45,11 +45,11 @@ def test_every_row_against_another_relay_gives_a_figure():
     assert all(figure["value"] > 0 and figure["ratio"] > 0 for figure in figures.values()), figures
 
 
-def test_cost_and_memory_give_figures():
-    figures = figures_of("relay.workers", "relay.memory")
+def test_memory_gives_figures():
+    figures = figures_of("relay.memory")
 
-    assert {"relay.workers.10", "relay.workers.1000", "relay.memory.block"} <= figures.keys()
-    assert figures["relay.workers.1000"]["ratio"] > 0
+    assert figures.keys() == {"relay.memory.block", "relay.memory.connection"}
+    assert all(figure["value"] > 0 for figure in figures.values()), figures
 
 
 def test_without_python_its_rows_are_left_out():

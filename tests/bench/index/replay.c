@@ -92,9 +92,6 @@ void replay_record(struct replay *replay, const struct bench_record *record)
     case bench_store:
         store(replay, record);
         break;
-    case bench_clear:
-        kvb_prefix_index_slot_clear(replay->index, replay->slots[record->worker]);
-        break;
     case bench_remove:
     case bench_kind_count: /* no record is one */
         bench_must(

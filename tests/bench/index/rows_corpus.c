@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { max_replays = 15, max_queries = 1 << 20 };
+enum { max_replays = 15, max_queries = 1 << 20, row_name_bytes = 64 };
 
 /* The results of several replays of one corpus. */
 struct replays {
@@ -19,8 +19,7 @@ struct replays {
 
 /* Each time into a new index, whose memory is populated as an aggregator does it when it is idle,
  * for workers of this size. */
-static void
-replay_once(const struct bench_corpus *corpus, bool is_events_only, struct replays *replays)
+static void replay_once(const struct bench_corpus *corpus, struct replays *replays)
 {
     struct replay replay;
 
@@ -28,7 +27,7 @@ replay_once(const struct bench_corpus *corpus, bool is_events_only, struct repla
     replay_prepare(&replay);
     const struct bench_usage began =
         bench_usage_of(0); /* the time to make an index is not included */
-    const double seconds = replay_corpus(&replay, corpus, is_events_only);
+    const double seconds = replay_corpus(&replay, corpus, false);
     replays->used = bench_usage_plus(replays->used, bench_usage_between(began, bench_usage_of(0)));
     replays->rates[replays->count++] = (double)replay.block_operations / seconds / 1e6;
     replays->checksum = replay.checksum;
@@ -36,46 +35,25 @@ replay_once(const struct bench_corpus *corpus, bool is_events_only, struct repla
 }
 
 /* Repeats as long as the row may take; the figure is the median. */
-static void measure_replay(
-    const struct bench *bench, const struct bench_corpus *corpus, bool is_events_only,
-    const char *row)
+void row_conversation(const struct bench *bench, const struct bench_corpus *corpus)
 {
     char name[row_name_bytes];
+    char checked[row_name_bytes + 16];
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     struct replays replays = { 0 };
 
-    (void)snprintf(name, sizeof name, "index.%s.%" PRIu32, row, corpus->workers);
+    (void)snprintf(name, sizeof name, "index.conversation.%" PRIu32, corpus->workers);
     do {
-        replay_once(corpus, is_events_only, &replays);
+        replay_once(corpus, &replays);
         bench_progress_now_and_then(
             "%s: replay %zu, %.1f M/s", name, replays.count, replays.rates[replays.count - 1]);
     } while (replays.count < max_replays && bench_seconds_since(began_ns) < bench->seconds);
 
     bench_measured(replays.used);
     bench_figure_rounds(name, replays.rates, replays.count, "M block operations/s");
-    if (!is_events_only) {
-        char checked[row_name_bytes + 16];
-        (void)snprintf(checked, sizeof checked, "%s.checksum", name);
-        /* A double holds 53 bits. */
-        bench_figure(checked, (double)(replays.checksum >> 11), "checksum");
-    }
-}
-
-void row_conversation(const struct bench *bench, struct bench_corpus *corpus)
-{
-    measure_replay(bench, corpus, false, "conversation");
-}
-
-void row_events(const struct bench *bench, struct bench_corpus *corpus)
-{
-    measure_replay(bench, corpus, true, "events");
-}
-
-/* Every worker has its own names for equal blocks; the answers must be the same. */
-void row_own_names(const struct bench *bench, struct bench_corpus *corpus)
-{
-    bench_corpus_rename(corpus);
-    measure_replay(bench, corpus, false, "own_names");
+    (void)snprintf(checked, sizeof checked, "%s.checksum", name);
+    /* A double holds 53 bits. */
+    bench_figure(checked, (double)(replays.checksum >> 11), "checksum");
 }
 
 /* ---- index.query, index.bytes_per_membership ---- */
@@ -121,7 +99,6 @@ static void measure_queries(
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     double half_us[max_replays];
     double rare_us[max_replays];
-    char name[row_name_bytes];
     size_t times = 0;
 
     bench_measure(0);
@@ -130,32 +107,30 @@ static void measure_queries(
         half_us[times] = bench_percentile(took_ns, count, 500) / 1e3;
         rare_us[times] = bench_percentile(took_ns, count, 990) / 1e3;
         bench_progress_now_and_then(
-            "index.query: %zu queries one by one, %" PRIu32
-            " workers, p99 %.2f us; the clock's own "
-            "%" PRIu32 " ns are in each",
-            count, corpus->workers, rare_us[times], bench_clock_ns());
+            "index.query: %zu queries one by one, p99 %.2f us; the clock's own %" PRIu32
+            " ns are in each",
+            count, rare_us[times], bench_clock_ns());
         times++;
     } while (times < max_replays && bench_seconds_since(began_ns) < bench->seconds);
-    row_name(name, "query", corpus->workers, ".p50");
-    bench_figure_rounds(name, half_us, times, "us");
-    row_name(name, "query", corpus->workers, ".p99");
-    bench_figure_rounds(name, rare_us, times, "us");
+    bench_figure_rounds("index.query.p50", half_us, times, "us");
+    bench_figure_rounds("index.query.p99", rare_us, times, "us");
 }
 
+/* What the process grew by, for each (worker, block) held. */
 static void say_memory(const struct replay *replay, size_t resident_bytes)
 {
     struct kvb_index_counters counters;
-    char name[row_name_bytes];
 
     kvb_prefix_index_count(replay->index, &counters);
-    const double memberships = (double)counters.memberships;
-    row_name(name, "bytes_per_membership", replay->workers, "");
-    bench_figure(name, (double)kvb_prefix_index_bytes(replay->index) / memberships, "bytes");
-    row_name(name, "bytes_per_membership", replay->workers, ".resident");
-    bench_figure(name, (double)resident_bytes / memberships, "bytes");
+    bench_progress(
+        "index.bytes_per_membership: %.1f by the index's own count",
+        (double)kvb_prefix_index_bytes(replay->index) / (double)counters.memberships);
+    bench_figure(
+        "index.bytes_per_membership.resident",
+        (double)resident_bytes / (double)counters.memberships, "bytes");
 }
 
-void row_quiet(const struct bench *bench, struct bench_corpus *corpus)
+void row_quiet(const struct bench *bench, const struct bench_corpus *corpus)
 {
     uint32_t *took_ns = bench_memory(max_queries, sizeof *took_ns);
     struct replay replay;

@@ -37,10 +37,10 @@ static void make_call(struct kvb_buf *out, const uint32_t tokens[fleet_query_tok
 }
 
 /* The body of POST /query and of kv_match. */
-static void make_body(struct kvb_buf *out, const uint32_t *tokens, size_t count)
+static void make_body(struct kvb_buf *out, const uint32_t tokens[fleet_query_tokens])
 {
     INTAKE_MUST(kvb_buf_append_text(out, "{\"model_name\":\"" FLEET_MODEL "\",\"token_ids\":["));
-    for (size_t n = 0; n < count; n++) {
+    for (size_t n = 0; n < fleet_query_tokens; n++) {
         INTAKE_MUST(kvb_buf_append_format(out, "%s%u", n > 0 ? "," : "", tokens[n]));
     }
     INTAKE_MUST(kvb_buf_append_text(out, "]}"));
@@ -57,36 +57,14 @@ void questions_make(struct questions *questions, struct fleet *fleet)
         kvb_buf_init(&questions->posts[i], 1U << 20U);
         kvb_buf_init(&questions->calls[i], 1U << 20U);
         fleet_query(fleet, tokens);
-        make_body(body, tokens, fleet_query_tokens);
+        make_body(body, tokens);
         web_make_post(&questions->posts[i], "/query", kvb_buf_span(body));
         make_call(&questions->calls[i], tokens);
     }
 }
 
-void questions_make_long(struct questions *questions, struct fleet *fleet)
-{
-    uint32_t *tokens = bench_memory(long_prompt_tokens, sizeof *tokens);
-
-    for (uint32_t i = 0; i < long_prompts; i++) {
-        struct long_question *question = &questions->longs[i];
-        kvb_buf_init(&question->body, 1U << 21U);
-        kvb_buf_init(&question->post, 1U << 21U);
-        fleet_query(fleet, tokens);
-        for (uint32_t n = fleet_query_tokens; n < long_prompt_tokens; n++) {
-            tokens[n] = (uint32_t)(bench_mix((uint64_t)i << 32U | n) % fleet_max_token);
-        }
-        make_body(&question->body, tokens, long_prompt_tokens);
-        web_make_post(&question->post, "/query", kvb_buf_span(&question->body));
-    }
-    free(tokens);
-}
-
 void questions_drop(struct questions *questions)
 {
-    for (size_t i = 0; i < long_prompts; i++) {
-        kvb_buf_done(&questions->longs[i].body);
-        kvb_buf_done(&questions->longs[i].post);
-    }
     for (size_t i = 0; i < question_prompts; i++) {
         kvb_buf_done(&questions->bodies[i]);
         kvb_buf_done(&questions->posts[i]);
@@ -191,8 +169,7 @@ static void open_line(const struct asking *asking, struct line *line)
 
     switch (asking->way) {
     case ASK_HTTP:
-        INTAKE_MUST(
-            web_open(&line->web, asking->port ? asking->port : scene->port) ? KVB_OK : KVB_IO);
+        INTAKE_MUST(web_open(&line->web, scene->port) ? KVB_OK : KVB_IO);
         break;
     case ASK_NATS:
         INTAKE_MUST(kvb_bus_open(&options, &line->bus, &detail));

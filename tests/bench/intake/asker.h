@@ -10,30 +10,17 @@
 /* Routers that query an aggregator about prompts at a given rate, and the latency of each answer. A
  * step that fails ends the program. */
 
-enum {
-    question_prompts = 256,
-    question_timeout_ms = 5000,
-    long_prompts = 4,
-    long_prompt_tokens = 131072
-};
-
-/* A prompt of long_prompt_tokens tokens, of which some worker holds the first 64 blocks. */
-struct long_question {
-    struct kvb_buf body;
-    struct kvb_buf post; /* the same for HTTP */
-};
+enum { question_prompts = 256, question_timeout_ms = 5000 };
 
 /* Requests that are sent repeatedly, made before the measurement begins. */
 struct questions {
     struct kvb_buf bodies[question_prompts];
-    struct kvb_buf posts[question_prompts];   /* the same for HTTP: POST /query */
-    struct kvb_buf calls[question_prompts];   /* the same for gRPC: the names of the blocks */
-    struct long_question longs[long_prompts]; /* empty without questions_make_long() */
+    struct kvb_buf posts[question_prompts]; /* the same for HTTP: POST /query */
+    struct kvb_buf calls[question_prompts]; /* the same for gRPC: the names of the blocks */
 };
 
 /* Makes requests about prompts, each of which some worker holds. */
 void questions_make(struct questions *questions, struct fleet *fleet);
-void questions_make_long(struct questions *questions, struct fleet *fleet);
 void questions_drop(struct questions *questions);
 
 enum asking_way { ASK_HTTP, ASK_NATS, ASK_GRPC };
@@ -42,7 +29,6 @@ struct asking {
     struct scene *scene;               /* all three borrowed */
     const struct questions *questions; /* sent in turn */
     enum asking_way way;
-    uint16_t port;       /* over HTTP; 0: the aggregator's */
     const char *subject; /* over NATS */
     uint64_t questions_a_second;
     double seconds;

@@ -1,17 +1,15 @@
 #include "core/own.h"
 #include "intake/intake.h"
 
-/* The aggregator's side: decoding, followers, index, queries meanwhile, start. */
+/* The aggregator's side: events, queries meanwhile, start. */
 
 /* clang-format off */
 static const struct intake_row rows[] = {
-    { "intake.decode",      intake_decode },
-    { "intake.whole",       intake_whole },
-    { "intake.allocations", intake_count_allocations },
-    { "intake.nats",        intake_nats },
-    { "query",              intake_queries },
-    { "start.serving",      intake_serving },
-    { "start.snapshot",     intake_snapshot },
+    { "intake.whole",   intake_whole },
+    { "intake.nats",    intake_nats },
+    { "query",          intake_queries },
+    { "start.ready",    intake_ready },
+    { "start.snapshot", intake_snapshot },
 };
 /* clang-format on */
 

@@ -7,43 +7,32 @@
 
 #include <inttypes.h>
 #include <signal.h>
-#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 /* A real nats-server and a real kvaggregator share the machine's cores with the bench. */
 
 enum {
     questions_a_second = 2000,
     blocks_a_second = 100000,
-    burst_blocks = 50000,
-    long_prompts_a_second = 20,
+    blocks_at_once = 100,
     request_timeout_ms = 5000
 };
 
-/* ---- start.serving, start.ready ---- */
+/* ---- start.ready ---- */
 
-static double ms_between(uint64_t from_ns, uint64_t to_ns)
-{
-    return (double)(to_ns - from_ns) / 1e6;
-}
-
-void intake_serving(const struct intake *intake)
+void intake_ready(const struct intake *intake)
 {
     enum { starts = 7 };
-    double serving[starts];
-    double ready[starts];
+    double ready_ms[starts];
     const size_t count = intake->bench.is_small ? 2 : starts;
 
     for (size_t i = 0; i < count; i++) {
         struct scene scene;
         scene_begin(&scene, intake);
-        serving[i] = ms_between(scene.exec_ns, scene.answering_ns);
-        ready[i] = ms_between(scene.exec_ns, scene.ready_ns);
+        ready_ms[i] = (double)(scene.ready_ns - scene.exec_ns) / 1e6;
         scene_end(&scene);
     }
-    bench_figure_rounds("start.serving", serving, count, "ms");
-    bench_figure_rounds("start.ready", ready, count, "ms");
+    bench_figure_rounds("start.ready", ready_ms, count, "ms");
 }
 
 /* ---- intake.nats ---- */
@@ -189,109 +178,6 @@ static void end_echoes(struct echoes *echoes)
 
 /* ---- Latencies ---- */
 
-/* What another client requests meanwhile. */
-enum beside { NOTHING, DUMPS, LONG_PROMPTS };
-
-/* What is requested, and what else happens meanwhile. */
-struct situation {
-    const char *name; /* of its figures; NULL: it has none */
-    uint64_t burst;   /* block operations at once */
-    enum asking_way way;
-    bool is_echo; /* sent to bench_echo */
-    enum beside beside;
-};
-
-/* What is measured, and against what, in turns. */
-struct trial {
-    struct situation ours;
-    struct situation theirs;
-    const char *against; /* NULL: there are no turns */
-    bool
-        has_rise; /* both also with bench_echo, because the rise of its latencies is the baseline */
-};
-
-/* clang-format off */
-static const struct trial trials[] = {
-    { { "query.http",       100,          ASK_HTTP, false, NOTHING }, { 0 }, NULL, false },
-    { { "query.nats",       100,          ASK_NATS, false, NOTHING },
-      { "query.echo",       100,          ASK_NATS, true,  NOTHING }, "echo", false },
-    { { "query.http.burst", burst_blocks, ASK_HTTP, false, NOTHING }, { 0 }, NULL, false },
-    { { "query.nats.burst", burst_blocks, ASK_NATS, false, NOTHING },
-      { "query.echo.burst", burst_blocks, ASK_NATS, true,  NOTHING }, "echo", false },
-    { { "query.http.dump",  100,          ASK_HTTP, false, DUMPS }, { 0 }, NULL, false },
-    { { "query.http.long",  100,          ASK_HTTP, false, LONG_PROMPTS },
-      { NULL,               100,          ASK_HTTP, false, NOTHING }, "without", true },
-    { { "query.nats.long",  100,          ASK_NATS, false, LONG_PROMPTS },
-      { NULL,               100,          ASK_NATS, false, NOTHING }, "without", true },
-    /* The last: from then on workers have addresses, which makes other answers longer. */
-    { { "query.grpc",       100,          ASK_GRPC, false, NOTHING }, { 0 }, NULL, false },
-};
-/* clang-format on */
-
-enum { turns = 5, max_sides = 4, max_long_samples = 1 << 14 };
-
-/* A client that requests dumps one after the other, or long prompts at a rate. */
-struct bystander {
-    struct scene *scene;
-    const struct questions *questions;
-    enum beside beside;
-    enum asking_way way;
-    const struct responder *responder;
-    atomic_bool is_stopping;
-    pthread_t thread;
-    uint32_t samples_ns[max_long_samples]; /* of the long prompts */
-    size_t count;
-};
-
-static void dump_all(struct bystander *bystander, struct web *web)
-{
-    static const char request[] = "GET /dump?format=rows HTTP/1.1\r\nHost: bench\r\n\r\n";
-
-    while (!atomic_load(&bystander->is_stopping)) {
-        /* 200, or 503 when it is larger than an answer may be: as much work */
-        (void)web_ask(
-            web, (kvb_span){ .data = (const uint8_t *)request, .len = sizeof request - 1 });
-    }
-}
-
-static void ask_long(struct bystander *bystander, struct web *web)
-{
-    const uint64_t every_ns = KVB_NS_PER_S / long_prompts_a_second;
-    uint64_t due_ns = kvb_clock_monotonic_ns();
-
-    while (!atomic_load(&bystander->is_stopping) && bystander->count < max_long_samples) {
-        const struct long_question *each =
-            &bystander->questions->longs[bystander->count % long_prompts];
-        struct probe probe = { 0 };
-        struct kvb_detail detail;
-        wait_until_ns(due_ns += every_ns);
-        const uint64_t from_ns = kvb_clock_monotonic_ns();
-        if (bystander->way == ASK_HTTP) {
-            INTAKE_MUST(web_ask(web, kvb_buf_span(&each->post)) == 200 ? KVB_OK : KVB_IO);
-        } else {
-            INTAKE_MUST(kvb_bus_request(
-                bystander->scene->bus, bystander->responder->subject, kvb_buf_span(&each->body),
-                request_timeout_ms, count_bytes, &probe, &detail));
-        }
-        bystander->samples_ns[bystander->count++] = (uint32_t)(kvb_clock_monotonic_ns() - from_ns);
-    }
-}
-
-static void *stand_by(void *context)
-{
-    struct bystander *bystander = context;
-    struct web web = { .fd = -1 };
-
-    INTAKE_MUST(web_open(&web, bystander->responder->port) ? KVB_OK : KVB_IO);
-    if (bystander->beside == DUMPS) {
-        dump_all(bystander, &web);
-    } else {
-        ask_long(bystander, &web);
-    }
-    web_close(&web);
-    return NULL;
-}
-
 /* The state of a run of bench_intake while it sends requests. */
 struct play {
     const struct intake *intake;
@@ -299,198 +185,137 @@ struct play {
     struct fleet fleet;
     struct questions questions;
     struct echoes echoes;
-    struct bystander bystander;
 };
 
-static void run_situation(
-    struct play *play, const struct situation *situation, double seconds, struct asked *out_asked)
+/* Events arrive meanwhile, whoever answers. */
+static void ask_meanwhile(
+    struct play *play, enum asking_way way, const char *subject, double seconds,
+    struct asked *out_asked)
 {
     struct talker talker = { .scene = &play->scene,
                              .fleet = &play->fleet,
                              .rate = blocks_a_second,
-                             .burst = situation->burst,
+                             .burst = blocks_at_once,
                              .seconds = seconds + 0.5 };
-    const struct responder responder = { .port = situation->is_echo ? play->echoes.http.port
-                                                                    : play->scene.port,
-                                         .subject = situation->is_echo ? ECHO : MATCH };
     const struct asking asking = { .scene = &play->scene,
                                    .questions = &play->questions,
-                                   .way = situation->way,
-                                   .port = responder.port,
-                                   .subject = responder.subject,
+                                   .way = way,
+                                   .subject = subject,
                                    .questions_a_second = questions_a_second,
                                    .seconds = seconds };
-    struct bystander *bystander = &play->bystander;
 
-    if (situation->way == ASK_GRPC) {
-        play->fleet.has_addresses = true;
-        scene_send_heartbeats(&play->scene, &play->fleet);
-        INTAKE_MUST(kvb_bus_flush(play->scene.bus, request_timeout_ms)); /* before the first */
-    }
     talker_begin(&talker);
-    if (situation->beside != NOTHING) {
-        *bystander = (struct bystander){ .scene = &play->scene,
-                                         .questions = &play->questions,
-                                         .beside = situation->beside,
-                                         .way = situation->way,
-                                         .responder = &responder };
-        INTAKE_MUST(
-            pthread_create(&bystander->thread, NULL, stand_by, bystander) == 0 ? KVB_OK : KVB_IO);
-    }
     ask(&asking, out_asked);
     talker_end(&talker);
-    if (situation->beside != NOTHING) {
-        atomic_store(&bystander->is_stopping, true);
-        (void)pthread_join(bystander->thread, NULL);
-    }
-    if (situation->beside == LONG_PROMPTS) {
-        bench_progress(
-            "long prompts: p50 %.0f us, p99 %.0f us of %zu",
-            bench_percentile(bystander->samples_ns, bystander->count, 500) / 1e3,
-            bench_percentile(bystander->samples_ns, bystander->count, 990) / 1e3, bystander->count);
-    }
 }
 
-static void run_alone(struct play *play, const struct trial *trial)
+static void run_alone(struct play *play, const char *row, enum asking_way way)
 {
     struct asked asked;
 
     bench_measure(play->scene.aggregator);
-    run_situation(play, &trial->ours, play->intake->bench.seconds, &asked);
-    asked_say(&asked, trial->ours.name);
+    ask_meanwhile(play, way, NULL, play->intake->bench.seconds, &asked);
+    asked_say(&asked, row);
     asked_done(&asked);
 }
 
-static void say_turns(
-    const struct trial *trial, const char *percentile, const double ours_us[turns],
-    const double theirs_us[turns])
+static void run_http(struct play *play)
 {
-    char name[64];
-
-    (void)snprintf(name, sizeof name, "%s.%s", trial->ours.name, percentile);
-    bench_figure_turns(
-        name,
-        &(struct bench_turns){ .against = trial->against,
-                               .ours = ours_us,
-                               .theirs = theirs_us,
-                               .count = turns,
-                               .is_less_better = true },
-        "us");
+    run_alone(play, "query.http", ASK_HTTP);
 }
 
-static void
-say_theirs(const struct trial *trial, const char *percentile, const double theirs_us[turns])
+/* The last: from then on workers have addresses, which makes other answers longer. */
+static void run_grpc(struct play *play)
 {
-    char name[64];
-
-    (void)snprintf(name, sizeof name, "%s.%s", trial->theirs.name, percentile);
-    bench_figure_rounds(name, theirs_us, turns, "us");
+    play->fleet.has_addresses = true;
+    scene_send_heartbeats(&play->scene, &play->fleet);
+    INTAKE_MUST(kvb_bus_flush(play->scene.bus, request_timeout_ms)); /* before the first */
+    run_alone(play, "query.grpc", ASK_GRPC);
 }
 
-/* How many times as long the small ones take, against the same of the echo. */
-static void say_rise(const struct trial *trial, double p99_us[max_sides][turns])
-{
-    double ours[turns];
-    double echo[turns];
-    char name[64];
+/* ---- Over NATS, against the echo ---- */
 
-    for (size_t i = 0; i < turns; i++) {
-        ours[i] = p99_us[0][i] / p99_us[1][i];
-        echo[i] = p99_us[2][i] / p99_us[3][i];
-    }
-    (void)snprintf(name, sizeof name, "%s.rise", trial->ours.name);
-    bench_figure_turns(
-        name,
-        &(struct bench_turns){ .against = "echo",
-                               .ours = ours,
-                               .theirs = echo,
-                               .count = turns,
-                               .is_less_better = true },
-        "times");
+enum { side_ours, side_echo, sides, nats_rounds = 5 };
+enum { number_p50, number_p99 };
+
+static kvb_status take_side(void *context, size_t side, double out_numbers[bench_max_numbers])
+{
+    struct play *play = context;
+    const char *subject = side == side_ours ? MATCH : ECHO;
+    struct asked asked;
+
+    ask_meanwhile(play, ASK_NATS, subject, play->intake->bench.seconds / nats_rounds, &asked);
+    out_numbers[number_p50] = bench_percentile(asked.samples_ns, asked.count, 500) / 1e3;
+    out_numbers[number_p99] = bench_percentile(asked.samples_ns, asked.count, 990) / 1e3;
+    bench_progress(
+        "query.nats, %s: p50 %.0f us, p99 %.0f us of %zu; an answer has %.0f bytes",
+        side == side_ours ? "ours" : "echo", out_numbers[number_p50], out_numbers[number_p99],
+        asked.count, asked.answer_bytes);
+    asked_done(&asked);
+    return KVB_OK;
 }
 
-static void run_in_turns(struct play *play, const struct trial *trial)
+static void run_nats(struct play *play)
 {
-    struct situation sides[max_sides] = { trial->ours, trial->theirs, trial->ours, trial->theirs };
-    const size_t count = trial->has_rise ? max_sides : max_sides / 2;
-    double p50_us[max_sides][turns];
-    double p99_us[max_sides][turns];
+    static struct bench_turns turns;
+    struct bench_versus versus = {
+        .ours = side_ours, .theirs = side_echo, .against = "echo", .is_less_better = true
+    };
 
-    sides[2].is_echo = sides[3].is_echo = true;
+    turns = (struct bench_turns){
+        .sides = sides, .rounds = nats_rounds, .take = take_side, .context = play
+    };
     bench_measure(play->scene.aggregator);
-    for (size_t i = 0; i < count * turns; i++) {
-        const size_t side = i % count;
-        struct asked asked;
-        run_situation(play, &sides[side], play->intake->bench.seconds / turns, &asked);
-        p50_us[side][i / count] = bench_percentile(asked.samples_ns, asked.count, 500) / 1e3;
-        p99_us[side][i / count] = bench_percentile(asked.samples_ns, asked.count, 990) / 1e3;
-        bench_progress(
-            "%s, %s%s: p50 %.0f us, p99 %.0f us of %zu; an answer has %.0f bytes", trial->ours.name,
-            side < 2 ? "" : "of the echo, ", side % 2 == 0 ? "ours" : trial->against,
-            p50_us[side][i / count], p99_us[side][i / count], asked.count, asked.answer_bytes);
-        asked_done(&asked);
-    }
-    say_turns(trial, "p50", p50_us[0], p50_us[1]);
-    say_turns(trial, "p99", p99_us[0], p99_us[1]);
-    if (trial->has_rise) {
-        say_rise(trial, p99_us);
-    }
-    if (trial->theirs.name) {
-        bench_measured((struct bench_usage){ 0 }); /* not of the aggregator */
-        say_theirs(trial, "p50", p50_us[1]);
-        say_theirs(trial, "p99", p99_us[1]);
-    }
+    INTAKE_MUST(bench_take_turns(&turns));
+    versus.number = number_p50;
+    bench_figure_turns("query.nats.p50", &turns, &versus, "us");
+    versus.number = number_p99;
+    bench_figure_turns("query.nats.p99", &turns, &versus, "us");
 }
 
-/* ---- Rates ---- */
-
-/* clang-format off */
-static const struct {
-    const char *name;
-    enum asking_way way;
-} rate_rows[] = {
-    { "query.http.rate", ASK_HTTP },
-    { "query.nats.rate", ASK_NATS },
-};
-/* clang-format on */
+/* ---- What an answer costs ---- */
 
 /* No events arrive, only heartbeats. */
-static void run_rate(struct play *play, const char *name, enum asking_way way)
+static void
+run_rate(struct play *play, const char *row, enum asking_way way, const struct responder *theirs)
 {
     const struct responder ours = { .pid = play->scene.aggregator,
                                     .port = play->scene.port,
                                     .subject = MATCH };
-    const struct responder *theirs = way == ASK_HTTP ? &play->echoes.http : &play->echoes.nats;
     const double seconds = play->intake->bench.seconds;
     struct talker talker = {
         .scene = &play->scene, .fleet = &play->fleet, .burst = 1, .seconds = seconds + 0.5
     };
 
     talker_begin(&talker);
-    rate_measure(&play->scene, &play->questions, way, &ours, theirs, name, seconds);
+    rate_measure(&play->scene, &play->questions, way, &ours, theirs, row, seconds);
     talker_end(&talker);
+}
+
+static void run_http_rate(struct play *play)
+{
+    run_rate(play, "query.http.rate.cpu", ASK_HTTP, &play->echoes.http);
+}
+
+static void run_nats_rate(struct play *play)
+{
+    run_rate(play, "query.nats.rate.cpu", ASK_NATS, &play->echoes.nats);
 }
 
 /* ---- All of them ---- */
 
-/* By the names of its figures: that of a trial begins others, too. */
-static bool is_situation_wanted(const struct intake *intake, const struct situation *situation)
-{
-    static const char *const ends[] = { "p50", "p99", "rise" };
-    char figure[64];
-    bool is_any = false;
-
-    for (size_t i = 0; situation->name && i < KVB_COUNT_OF(ends); i++) {
-        (void)snprintf(figure, sizeof figure, "%s.%s", situation->name, ends[i]);
-        is_any |= bench_wants(&intake->bench, figure);
-    }
-    return is_any;
-}
-
-static bool is_wanted(const struct intake *intake, const struct trial *trial)
-{
-    return is_situation_wanted(intake, &trial->ours) || is_situation_wanted(intake, &trial->theirs);
-}
+/* clang-format off */
+static const struct {
+    const char *figures[2]; /* names */
+    void (*run)(struct play *play);
+} query_rows[] = {
+    { { "query.http.rate.cpu", "query.http.rate.cpu" }, run_http_rate },
+    { { "query.nats.rate.cpu", "query.nats.rate.cpu" }, run_nats_rate },
+    { { "query.http.p50",      "query.http.p99" },      run_http },
+    { { "query.nats.p50",      "query.nats.p99" },      run_nats },
+    { { "query.grpc.p50",      "query.grpc.p99" },      run_grpc },
+};
+/* clang-format on */
 
 static void begin_play(struct play *play, const struct intake *intake)
 {
@@ -511,7 +336,6 @@ static void begin_play(struct play *play, const struct intake *intake)
     scene_wait_applied(&play->scene, round.events);
     fleet_round_done(&round);
     questions_make(&play->questions, &play->fleet);
-    questions_make_long(&play->questions, &play->fleet);
     begin_echoes(&play->echoes, &play->scene, &play->questions);
 }
 
@@ -528,19 +352,10 @@ void intake_queries(const struct intake *intake)
     static struct play play;
 
     begin_play(&play, intake);
-    for (size_t i = 0; i < KVB_COUNT_OF(rate_rows); i++) {
-        if (bench_wants(&intake->bench, rate_rows[i].name)) {
-            run_rate(&play, rate_rows[i].name, rate_rows[i].way);
-        }
-    }
-    for (size_t i = 0; i < KVB_COUNT_OF(trials); i++) {
-        if (!is_wanted(intake, &trials[i])) {
-            continue;
-        }
-        if (trials[i].against) {
-            run_in_turns(&play, &trials[i]);
-        } else {
-            run_alone(&play, &trials[i]);
+    for (size_t i = 0; i < KVB_COUNT_OF(query_rows); i++) {
+        if (bench_wants(&intake->bench, query_rows[i].figures[0]) ||
+            bench_wants(&intake->bench, query_rows[i].figures[1])) {
+            query_rows[i].run(&play);
         }
     }
     end_play(&play);

@@ -3,23 +3,18 @@
 #include "index/index.h"
 #include "intake/fleet.h"
 #include "intake/intake.h"
-#include "kvbridge.pb-c.h"
-#include "parts/allocations.h"
 #include "replica/follower.h"
 #include "wire/router/proto.h"
 #include "wire/router/sync.h"
 
 #include <stdbool.h>
 #include <stdlib.h>
-#include <string.h>
 
 /* The work of the index thread for a message, without threads and sockets. */
 
 enum {
     round_blocks = 500000,
     snapshot_blocks = 10000000,
-    events_counted = 10000000,
-    max_samples = 1000
 };
 
 static const struct fleet_options conversation = {
@@ -92,103 +87,6 @@ static void check_lists(struct ours *ours, const struct fleet *fleet)
             INTAKE_MUST(KVB_BAD_INPUT);
         }
     }
-}
-
-/* ---- intake.decode ---- */
-
-static double decode_round(const struct fleet_round *round, struct kvb_router_batch *batch)
-{
-    const uint64_t begin_ns = kvb_clock_monotonic_ns();
-
-    for (size_t i = 0; i < round->count; i++) {
-        INTAKE_MUST(kvb_router_proto_decode(span_of(round, i), batch));
-    }
-    return (double)(kvb_clock_monotonic_ns() - begin_ns) / (double)round->blocks;
-}
-
-static double unpack_round(const struct fleet_round *round)
-{
-    const uint64_t begin_ns = kvb_clock_monotonic_ns();
-
-    for (size_t i = 0; i < round->count; i++) {
-        const kvb_span bytes = span_of(round, i);
-        Kvb__KvEventBatch *message = kvb__kv_event_batch__unpack(NULL, bytes.len, bytes.data);
-        INTAKE_MUST(message ? KVB_OK : KVB_BAD_INPUT);
-        kvb__kv_event_batch__free_unpacked(message, NULL);
-    }
-    return (double)(kvb_clock_monotonic_ns() - begin_ns) / (double)round->blocks;
-}
-
-/* A round of messages of one block each, as a quiet engine makes them. */
-static void make_short_messages(struct fleet_round *round)
-{
-    enum { messages = 10000 };
-    struct kvb_router_batch batch = { .worker_id = 7, .has_epoch = true };
-
-    round->messages = calloc(messages, sizeof *round->messages);
-    INTAKE_MUST(round->messages ? KVB_OK : KVB_NO_MEMORY);
-    for (size_t i = 0; i < messages; i++) {
-        const struct kvb_router_event event = { .event_id = i + 1,
-                                                .has_parent = true,
-                                                .parent = { bench_mix(i) } };
-        const size_t at = round->bytes.len;
-        kvb_router_batch_reset(&batch);
-        batch.has_epoch = true;
-        INTAKE_MUST(kvb_router_batch_add_event(&batch, &event));
-        INTAKE_MUST(kvb_router_batch_add_block(
-            &batch, (kvb_block_hash){ bench_mix(i + 1) }, (kvb_tokens_hash){ bench_mix(~i) }));
-        INTAKE_MUST(kvb_router_proto_encode(&batch, 0, 1, &round->bytes));
-        round->messages[round->count++] =
-            (struct fleet_message){ .at = at, .len = round->bytes.len - at };
-    }
-    round->blocks = round->count;
-    kvb_router_batch_done(&batch);
-}
-
-static void
-measure_decode(const struct intake *intake, const char *name, const struct fleet_round *round)
-{
-    double *ours = calloc(2 * (size_t)max_samples, sizeof *ours);
-    double *library = ours + max_samples;
-    struct kvb_router_batch batch = { 0 };
-    size_t samples = 0;
-
-    INTAKE_MUST(ours ? KVB_OK : KVB_NO_MEMORY);
-    const uint64_t end_ns =
-        kvb_clock_monotonic_ns() + (uint64_t)(intake->bench.seconds / 2 * (double)KVB_NS_PER_S);
-    bench_measure(0);
-    while (samples < max_samples && (samples < 3 || kvb_clock_monotonic_ns() < end_ns)) {
-        ours[samples] = decode_round(round, &batch);
-        library[samples++] = unpack_round(round);
-    }
-    bench_figure_turns(
-        name,
-        &(struct bench_turns){ .against = "protobuf-c unpack",
-                               .ours = ours,
-                               .theirs = library,
-                               .count = samples,
-                               .is_less_better = true },
-        "ns/block");
-    kvb_router_batch_done(&batch);
-    free(ours);
-}
-
-void intake_decode(const struct intake *intake)
-{
-    struct fleet fleet;
-    struct fleet_round round;
-    struct fleet_round short_round;
-
-    INTAKE_MUST(fleet_init(&fleet, &conversation));
-    fleet_round_init(&round);
-    fleet_round_init(&short_round);
-    INTAKE_MUST(fleet_make(&fleet, round_blocks, &round));
-    make_short_messages(&short_round);
-    measure_decode(intake, "intake.decode", &round);
-    measure_decode(intake, "intake.decode.1block", &short_round);
-    fleet_round_done(&short_round);
-    fleet_round_done(&round);
-    fleet_done(&fleet);
 }
 
 /* ---- intake.whole ---- */
@@ -272,37 +170,41 @@ struct whole {
     struct fleet_round round;
     struct ours ours;
     struct alone alone;
-    double ours_rate[max_samples]; /* M block operations/s of each round since it is full */
-    double alone_rate[max_samples];
-    size_t rounds;
 };
 
-static void run_whole(struct whole *whole, const struct intake *intake)
-{
-    uint64_t warm = blocks_when_full(&whole->fleet.options);
+enum { side_ours, side_alone, sides };
 
-    for (uint64_t spent_ns = 0; (double)spent_ns < intake->bench.seconds * (double)KVB_NS_PER_S;) {
-        INTAKE_MUST(fleet_make(&whole->fleet, round_blocks, &whole->round));
-        const uint64_t ours_ns = take_round(&whole->ours, &whole->round);
-        const uint64_t alone_ns = apply_round_alone(&whole->alone, &whole->round);
-        if (warm > whole->round.blocks) {
-            warm -= whole->round.blocks;
-            continue;
-        }
-        if (spent_ns == 0) {
-            bench_measure(0);
-        }
-        if (whole->rounds < max_samples) {
-            const double operations = (double)whole->round.blocks * 1e3;
-            whole->ours_rate[whole->rounds] = operations / (double)ours_ns;
-            whole->alone_rate[whole->rounds++] = operations / (double)alone_ns;
-        }
-        spent_ns += ours_ns;
+/* M block operations/s.  The index alone gets what ours has got before it. */
+static kvb_status take_side(void *context, size_t side, double out_numbers[bench_max_numbers])
+{
+    struct whole *whole = context;
+    uint64_t spent_ns = 0;
+
+    if (side == side_ours) {
+        KVB_TRY(fleet_make(&whole->fleet, round_blocks, &whole->round));
+        spent_ns = take_round(&whole->ours, &whole->round);
+    } else {
+        spent_ns = apply_round_alone(&whole->alone, &whole->round);
+    }
+    out_numbers[0] = (double)whole->round.blocks * 1e3 / (double)spent_ns;
+    return KVB_OK;
+}
+
+/* Rounds until all workers hold what they can. */
+static void fill(struct whole *whole)
+{
+    const uint64_t full = blocks_when_full(&whole->fleet.options);
+    double ignored[bench_max_numbers];
+
+    for (uint64_t blocks = 0; blocks < full; blocks += whole->round.blocks) {
+        INTAKE_MUST(take_side(whole, side_ours, ignored));
+        INTAKE_MUST(take_side(whole, side_alone, ignored));
     }
 }
 
 void intake_whole(const struct intake *intake)
 {
+    static struct bench_turns turns;
     struct whole whole = { 0 };
 
     INTAKE_MUST(fleet_init(&whole.fleet, &conversation));
@@ -310,63 +212,23 @@ void intake_whole(const struct intake *intake)
     begin_ours(&whole.ours, false);
     begin_alone(&whole.alone, conversation.workers);
     receive_heartbeats(&whole.ours, &whole.fleet);
-    run_whole(&whole, intake);
+    fill(&whole);
+    bench_measure(0);
+    turns = (struct bench_turns){ .sides = sides,
+                                  .rounds = bench_max_rounds,
+                                  .seconds = intake->bench.seconds,
+                                  .take = take_side,
+                                  .context = &whole };
+    INTAKE_MUST(bench_take_turns(&turns));
     check_lists(&whole.ours, &whole.fleet);
     bench_figure_turns(
-        "intake.whole",
-        &(struct bench_turns){ .against = "index alone",
-                               .ours = whole.ours_rate,
-                               .theirs = whole.alone_rate,
-                               .count = whole.rounds },
+        "intake.whole", &turns,
+        &(struct bench_versus){ .ours = side_ours, .theirs = side_alone, .against = "index alone" },
         "M block operations/s");
     end_alone(&whole.alone);
     end_ours(&whole.ours);
     fleet_round_done(&whole.round);
     fleet_done(&whole.fleet);
-}
-
-/* ---- intake.allocations ---- */
-
-void intake_count_allocations(const struct intake *intake)
-{
-    const struct fleet_options talkative = { .workers = intake->bench.is_small ? 8 : 128,
-                                             .held = 200,
-                                             .pool = 8192,
-                                             .groups = 64,
-                                             .decoded = fleet_max_decoded };
-    const uint64_t wanted = intake->bench.is_small ? events_counted / 100 : events_counted;
-    uint64_t warm = 4 * blocks_when_full(&talkative);
-    uint64_t events = 0;
-    uint64_t allocations = 0;
-    struct fleet fleet;
-    struct fleet_round round;
-    struct ours ours;
-
-    INTAKE_MUST(fleet_init(&fleet, &talkative));
-    fleet_round_init(&round);
-    begin_ours(&ours, false);
-    receive_heartbeats(&ours, &fleet);
-    while (events < wanted) {
-        INTAKE_MUST(fleet_make(&fleet, round_blocks, &round));
-        const uint64_t before = bench_own_allocations();
-        (void)take_round(&ours, &round);
-        if (warm > round.blocks) {
-            warm -= round.blocks;
-            continue;
-        }
-        events += round.events;
-        allocations += bench_own_allocations() - before;
-    }
-    check_lists(&ours, &fleet);
-    bench_progress(
-        "%llu allocations in %llu events", (unsigned long long)allocations,
-        (unsigned long long)events);
-    bench_figure(
-        "intake.allocations", (double)allocations * events_counted / (double)events,
-        "allocations/10M events");
-    end_ours(&ours);
-    fleet_round_done(&round);
-    fleet_done(&fleet);
 }
 
 /* ---- start.snapshot ---- */
@@ -430,24 +292,14 @@ static void drop_lists(struct lists *lists)
 struct loading {
     struct ours ours;
     struct kvb_sync_reply_parts parts;
-    uint64_t decode_ns;
-    uint64_t apply_ns;
-    uint64_t longest_ns; /* that one chunk held the thread */
 };
 
 static void take_chunk(struct loading *loading, uint64_t token, kvb_span bytes)
 {
     struct kvb_sync_reply reply;
-    const uint64_t begin_ns = kvb_clock_monotonic_ns();
 
     INTAKE_MUST(kvb_sync_reply_decode(bytes, &loading->parts, &reply));
-    const uint64_t decoded_ns = kvb_clock_monotonic_ns();
     kvb_followers_reply(loading->ours.followers, token, &reply, 2);
-    const uint64_t end_ns = kvb_clock_monotonic_ns();
-    loading->decode_ns += decoded_ns - begin_ns;
-    loading->apply_ns += end_ns - decoded_ns;
-    loading->longest_ns =
-        end_ns - begin_ns > loading->longest_ns ? end_ns - begin_ns : loading->longest_ns;
 }
 
 static void
@@ -492,9 +344,6 @@ void intake_snapshot(const struct intake *intake)
     const double whole_s = (double)(kvb_clock_monotonic_ns() - begin_ns) * scale / 1e9;
     check_lists(&loading.ours, &lists.fleet);
     bench_figure("start.snapshot", whole_s, "s/10M blocks");
-    bench_figure("start.snapshot.decode", (double)loading.decode_ns * scale / 1e9, "s/10M blocks");
-    bench_figure("start.snapshot.apply", (double)loading.apply_ns * scale / 1e9, "s/10M blocks");
-    bench_figure("start.snapshot.longest", (double)loading.longest_ns / 1e6, "ms");
     kvb_sync_reply_parts_done(&loading.parts);
     end_ours(&loading.ours);
     drop_lists(&lists);

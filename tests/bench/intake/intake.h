@@ -25,12 +25,10 @@ int intake_main(
 #define INTAKE_MUST(expression) bench_must((expression), #expression)
 
 /* ---- direct.c: in one thread, without sockets ---- */
-void intake_decode(const struct intake *intake);
 void intake_whole(const struct intake *intake);
-void intake_count_allocations(const struct intake *intake);
 void intake_snapshot(const struct intake *intake);
 
 /* ---- daemons.c: a real nats-server and a real kvaggregator ---- */
-void intake_serving(const struct intake *intake);
+void intake_ready(const struct intake *intake);
 void intake_nats(const struct intake *intake);
 void intake_queries(const struct intake *intake);

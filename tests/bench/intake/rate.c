@@ -26,7 +26,9 @@ static void pin(pid_t pid, const cpu_set_t *cores)
     (void)snprintf(path, sizeof path, "/proc/%d/task", pid);
     DIR *tasks = opendir(path);
     INTAKE_MUST(tasks ? KVB_OK : KVB_IO);
-    for (struct dirent *each = readdir(tasks); each; each = readdir(tasks)) {
+    /* glibc's readdir() is safe when each thread has a DIR of its own. */
+    for (const struct dirent *each = NULL;
+         (each = readdir(tasks));) { /* NOLINT(concurrency-mt-unsafe) */
         const pid_t task = (pid_t)strtol(each->d_name, NULL, 10);
         if (task > 0) { /* fails when the thread has just ended */
             (void)sched_setaffinity(task, sizeof *cores, cores);
@@ -68,7 +70,6 @@ struct load {
     const struct responder *responder;
     uint64_t end_ns;
     _Atomic uint64_t asked;
-    _Atomic uint64_t answered; /* until end_ns */
     _Atomic unsigned in_flight;
     /* over NATS */
     struct kvb_bus *bus;
@@ -78,12 +79,6 @@ struct load {
 static bool is_over(const struct load *load)
 {
     return kvb_clock_monotonic_ns() >= load->end_ns;
-}
-
-static void note_answer(struct load *load)
-{
-    load->in_flight--;
-    load->answered += !is_over(load);
 }
 
 static size_t next_question(struct load *load)
@@ -147,7 +142,7 @@ static void load_http(struct load *load)
             if (!fds[i].revents || !read_channel(&channels[i])) {
                 continue;
             }
-            note_answer(load);
+            load->in_flight--;
             if (is_over(load)) {
                 fds[i].fd = -1;
             } else {
@@ -174,7 +169,7 @@ static void take_rate_answer(void *context, const struct kvb_bus_message *messag
     struct load *load = context;
 
     INTAKE_MUST(message->payload.len > 0 ? KVB_OK : KVB_BAD_INPUT);
-    note_answer(load);
+    load->in_flight--;
     if (!is_over(load)) {
         ask_over_nats(load);
     }
@@ -212,53 +207,46 @@ static void load_nats(struct load *load, const struct scene *scene, double secon
 
 /* ---- In turns ---- */
 
-struct rate {
-    double a_second;
-    double cpu_us;
+struct rates {
+    const struct scene *scene;
+    const struct questions *questions;
+    enum asking_way way;
+    const struct responder *responders[2]; /* ours, theirs */
+    double seconds;                        /* of a turn */
 };
 
-static struct rate measure_once(
-    const struct scene *scene, const struct questions *questions, enum asking_way way,
-    const struct responder *responder, double seconds)
+static kvb_status take_rate(void *context, size_t side, double out_numbers[bench_max_numbers])
 {
+    const struct rates *rates = context;
+    const struct responder *responder = rates->responders[side];
     const uint64_t begin_ns = kvb_clock_monotonic_ns();
     const uint64_t cpu_ns = process_cpu_ns(responder->pid);
-    struct load load = { .questions = questions,
+    struct load load = { .questions = rates->questions,
                          .responder = responder,
-                         .end_ns = begin_ns + (uint64_t)(seconds * (double)KVB_NS_PER_S) };
+                         .end_ns = begin_ns + (uint64_t)(rates->seconds * (double)KVB_NS_PER_S) };
 
-    if (way == ASK_HTTP) {
+    if (rates->way == ASK_HTTP) {
         load_http(&load);
     } else {
-        load_nats(&load, scene, seconds);
+        load_nats(&load, rates->scene, rates->seconds);
     }
-    const double cpu_us = (double)(process_cpu_ns(responder->pid) - cpu_ns) / 1e3;
-    INTAKE_MUST(load.answered > 0 ? KVB_OK : KVB_IO);
-    return (struct rate){ .a_second = (double)load.answered / seconds,
-                          .cpu_us = cpu_us / (double)load.asked };
-}
-
-static void say_rate(
-    const char *name, const char *unit, bool is_less_better, const double ours[rate_rounds],
-    const double theirs[rate_rounds])
-{
-    bench_figure_turns(
-        name,
-        &(struct bench_turns){ .against = "echo",
-                               .ours = ours,
-                               .theirs = theirs,
-                               .count = rate_rounds,
-                               .is_less_better = is_less_better },
-        unit);
+    out_numbers[0] = (double)(process_cpu_ns(responder->pid) - cpu_ns) / 1e3 / (double)load.asked;
+    bench_progress(
+        "%s: %.0f answers a second, %.1f us each", side == 0 ? "ours" : "echo",
+        (double)load.asked / rates->seconds, out_numbers[0]);
+    return KVB_OK;
 }
 
 void rate_measure(
     const struct scene *scene, const struct questions *questions, enum asking_way way,
     const struct responder *ours, const struct responder *theirs, const char *row, double seconds)
 {
-    double rates[2][rate_rounds];
-    double cpus[2][rate_rounds];
-    char cpu_row[path_bytes];
+    static struct bench_turns turns;
+    struct rates rates = { .scene = scene,
+                           .questions = questions,
+                           .way = way,
+                           .responders = { ours, theirs },
+                           .seconds = seconds / (2 * rate_rounds) };
     cpu_set_t all;
     cpu_set_t one;
     cpu_set_t others;
@@ -269,16 +257,14 @@ void rate_measure(
     pin(theirs->pid, &one);
     pin(getpid(), &others);
     pin(scene->server.pid, &others);
-    for (size_t i = 0; i < (size_t)2 * rate_rounds; i++) {
-        const struct rate rate = measure_once(
-            scene, questions, way, i % 2 == 0 ? ours : theirs, seconds / (2 * rate_rounds));
-        rates[i % 2][i / 2] = rate.a_second;
-        cpus[i % 2][i / 2] = rate.cpu_us;
-    }
+    turns = (struct bench_turns){
+        .sides = 2, .rounds = rate_rounds, .take = take_rate, .context = &rates
+    };
+    INTAKE_MUST(bench_take_turns(&turns));
     pin(ours->pid, &all);
     pin(getpid(), &all);
     pin(scene->server.pid, &all);
-    (void)snprintf(cpu_row, sizeof cpu_row, "%s.cpu", row);
-    say_rate(row, "questions/s", false, rates[0], rates[1]);
-    say_rate(cpu_row, "us", true, cpus[0], cpus[1]);
+    bench_figure_turns(
+        row, &turns,
+        &(struct bench_versus){ .theirs = 1, .against = "echo", .is_less_better = true }, "us");
 }

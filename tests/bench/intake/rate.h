@@ -5,14 +5,13 @@
 
 #include <sys/types.h>
 
-/* How many requests a second a responder answers that has one core for itself, and what one of
- * them costs it.
+/* What an answer costs a responder that has one core for itself.
  *
  * Requests are sent as fast as they are answered, `rate_in_flight` at a time; the clients and
  * nats-server are on the other cores.  On a machine with one core they share it.  A step that
  * fails ends the program. */
 
-enum { rate_in_flight = 32, rate_rounds = 5 };
+enum { rate_in_flight = 32, rate_rounds = 9 };
 
 struct responder {
     pid_t pid;
@@ -20,8 +19,7 @@ struct responder {
     const char *subject; /* over NATS; borrowed */
 };
 
-/* Reports ROW, requests a second, and ROW.cpu, us of the responder's process for one; both against
- * the other responder, in turns: a ratio is the median of the rounds' ratios. */
+/* Reports the row: us of the responder's process for one answer, against the other responder. */
 void rate_measure(
     const struct scene *scene, const struct questions *questions, enum asking_way way,
     const struct responder *ours, const struct responder *theirs, const char *row, double seconds);

@@ -136,9 +136,6 @@ static bool is_ready(void *context)
     const unsigned status =
         web_ask(&web, span_of_text("GET /readyz HTTP/1.1\r\nHost: bench\r\n\r\n"));
     web_close(&web);
-    if (scene->answering_ns == 0) {
-        scene->answering_ns = kvb_clock_monotonic_ns();
-    }
     return status == 200;
 }
 
@@ -172,7 +169,6 @@ static void start_aggregator(struct scene *scene, const struct intake *intake)
     (void)snprintf(log, sizeof log, "%s/log", scene->folder);
     write_config(scene, config);
     const char *const argv[] = { intake->aggregator, "--config", config, NULL };
-    scene->answering_ns = 0;
     scene->exec_ns = kvb_clock_monotonic_ns();
     INTAKE_MUST(process_start(argv, log, &scene->aggregator));
     if (!wait_until(is_ready, scene, patience_ms)) {

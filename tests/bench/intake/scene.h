@@ -16,13 +16,12 @@
 struct scene {
     struct nats_server server;
     pid_t aggregator;
-    uint16_t port;         /* of its HTTP */
-    uint16_t grpc_port;    /* 0: none */
-    char folder[64];       /* its configuration and log */
-    uint64_t exec_ns;      /* when it was started, and was ready */
-    uint64_t answering_ns; /* the first answer of /readyz, of any status */
-    uint64_t ready_ns;     /* the first 200 */
-    struct kvb_bus *bus;   /* of the bridges */
+    uint16_t port;       /* of its HTTP */
+    uint16_t grpc_port;  /* 0: none */
+    char folder[64];     /* its configuration and log */
+    uint64_t exec_ns;    /* when it was started */
+    uint64_t ready_ns;   /* the first 200 of /readyz */
+    struct kvb_bus *bus; /* of the bridges */
 };
 
 /* Returns when /readyz says that the aggregator is ready. */

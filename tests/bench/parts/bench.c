@@ -249,29 +249,45 @@ void bench_figure_rounds(const char *name, const double *values, size_t count, c
     print_figure(name, median, unit, &beside);
 }
 
-static double ratio_of(const struct bench_turns *turns, size_t i)
+kvb_status bench_take_turns(struct bench_turns *turns)
 {
-    const double better = turns->is_less_better ? turns->theirs[i] : turns->ours[i];
-    const double base = turns->is_less_better ? turns->ours[i] : turns->theirs[i];
+    const uint64_t began_ns = kvb_clock_monotonic_ns();
 
-    return base > 0 ? better / base : 0;
+    turns->done = 0;
+    while (turns->done < turns->rounds &&
+           (turns->seconds == 0 || bench_seconds_since(began_ns) < turns->seconds)) {
+        for (size_t side = 0; side < turns->sides; side++) {
+            double numbers[bench_max_numbers] = { 0 };
+            KVB_TRY(turns->take(turns->context, side, numbers));
+            for (size_t i = 0; i < bench_max_numbers; i++) {
+                turns->numbers[side][i][turns->done] = numbers[i];
+            }
+        }
+        turns->done++;
+    }
+    return KVB_OK;
 }
 
-void bench_figure_turns(const char *name, const struct bench_turns *turns, const char *unit)
+void bench_figure_turns(
+    const char *name, const struct bench_turns *turns, const struct bench_versus *versus,
+    const char *unit)
 {
-    double *ratios = bench_memory(turns->count > 0 ? turns->count : 1, sizeof *ratios);
-    struct beside beside = { .against = turns->against, .rounds = turns->count };
+    const double *ours = turns->numbers[versus->ours][versus->number];
+    const double *theirs = turns->numbers[versus->theirs][versus->number];
+    struct beside beside = { .against = versus->against, .rounds = turns->done };
+    double ratios[bench_max_rounds];
     double their_spread = 0;
 
-    for (size_t i = 0; i < turns->count; i++) {
-        ratios[i] = ratio_of(turns, i);
+    for (size_t i = 0; i < turns->done; i++) {
+        const double better = versus->is_less_better ? theirs[i] : ours[i];
+        const double base = versus->is_less_better ? ours[i] : theirs[i];
+        ratios[i] = base > 0 ? better / base : 0;
     }
-    const double median = median_of(turns->ours, turns->count, &beside.spread);
-    beside.against_value = median_of(turns->theirs, turns->count, &their_spread);
-    beside.ratio = bench_median(ratios, turns->count);
-    beside.ratio_spread = bench_spread(ratios, turns->count);
+    const double median = median_of(ours, turns->done, &beside.spread);
+    beside.against_value = median_of(theirs, turns->done, &their_spread);
+    beside.ratio = bench_median(ratios, turns->done);
+    beside.ratio_spread = bench_spread(ratios, turns->done);
     print_figure(name, median, unit, &beside);
-    free(ratios);
 }
 
 void bench_figure_percentile(
@@ -283,7 +299,7 @@ void bench_figure_percentile(
     double of_parts[parts];
 
     memcpy(copy, samples_ns, count * sizeof *copy);
-    if (count / parts * (1000 - permille) >= min_above * 1000) {
+    if (count / parts * (1000 - permille) >= (size_t)min_above * 1000) {
         for (size_t i = 0; i < parts; i++) {
             of_parts[i] = bench_percentile(copy + i * (count / parts), count / parts, permille);
         }

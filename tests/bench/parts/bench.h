@@ -59,7 +59,7 @@ void bench_figure(const char *name, double value, const char *unit);
 /* more: further fields of the figure, as JSON. */
 void bench_figure_with(const char *name, double value, const char *unit, const char *more);
 
-/* ratio: above 1, ours is better. */
+/* ratio: above 1, ours is better.  Where nothing varies: else turns are taken, below. */
 void bench_figure_against(
     const char *name, double value, const char *unit, const char *against, double against_value,
     double ratio);
@@ -67,16 +67,42 @@ void bench_figure_against(
 /* The median of rounds, with their spread. */
 void bench_figure_rounds(const char *name, const double *values, size_t count, const char *unit);
 
-/* Rounds in which both sides took turns.  The values are medians; the ratio is the median of the
- * rounds' ratios, with their spread.  A round in which the other side has 0 has a ratio of 0. */
+/* ---- Turns: the one way in which a figure is compared with another ----
+ *
+ * What disturbs the machine disturbs all sides:
+ *
+ *     round 1   side 0   side 1   ...
+ *     round 2   side 0   side 1   ...
+ *
+ * A value is the median of the rounds; a ratio is the median of the rounds' ratios. */
+enum { bench_max_sides = 5, bench_max_numbers = 4, bench_max_rounds = 99 };
+
 struct bench_turns {
-    const char *against;
-    const double *ours, *theirs; /* borrowed */
-    size_t count;
-    bool is_less_better; /* the ratio is then theirs / ours */
+    size_t sides;
+    size_t rounds;  /* at most */
+    double seconds; /* after so long no further round begins; 0: all rounds */
+
+    /* Measures one side once.  Numbers that it leaves are 0. */
+    kvb_status (*take)(void *context, size_t side, double out_numbers[bench_max_numbers]);
+    void *context;
+
+    size_t done; /* rounds */
+    double numbers[bench_max_sides][bench_max_numbers][bench_max_rounds];
 };
 
-void bench_figure_turns(const char *name, const struct bench_turns *turns, const char *unit);
+/* Returns what take() returns when that is not KVB_OK. */
+kvb_status bench_take_turns(struct bench_turns *turns);
+
+struct bench_versus {
+    size_t ours, theirs; /* sides */
+    size_t number;       /* of those that take() gave */
+    const char *against;
+    bool is_less_better; /* the ratio is then theirs / ours; 0 where it divides by 0 */
+};
+
+void bench_figure_turns(
+    const char *name, const struct bench_turns *turns, const struct bench_versus *versus,
+    const char *unit);
 
 /* A percentile, in us, of samples in the order in which they were taken.  The spread is that
  * of the same percentile of nine consecutive parts of them; of few samples there is none. */

@@ -25,13 +25,12 @@ struct head {
 };
 _Static_assert(sizeof(struct head) == record_words * sizeof(uint64_t), "no padding");
 
-static const uint32_t kind_mask = 3; /* whatever it leaves is a kind */
-_Static_assert(bench_kind_count == 4, "each has its words below");
+enum { kind_mask = 3 }; /* leaves one value that no kind has */
 static const uint32_t parent_flag = 1 << 8;
 
-/* Hashes that a record of each kind has for one block; a clear has no block. */
-static const size_t words_a_block[bench_kind_count] = {
-    [bench_query] = 1, [bench_store] = 2, [bench_remove] = 1, [bench_clear] = 1
+/* Hashes that a record of each kind has for one block. */
+static const size_t words_a_block[kind_mask + 1] = {
+    [bench_query] = 1, [bench_store] = 2, [bench_remove] = 1
 };
 
 const uint64_t *bench_corpus_next(const uint64_t *at, struct bench_record *out_record)
@@ -90,7 +89,7 @@ static bool is_whole(const struct bench_corpus *corpus, const uint64_t *at)
     }
     memcpy(&head, at, sizeof head);
     const uint32_t kind = head.kind_and_flags & kind_mask;
-    return head.worker < corpus->workers && (head.count > 0) == (kind != bench_clear) &&
+    return kind < bench_kind_count && head.worker < corpus->workers && head.count > 0 &&
            head.count <= (left - record_words) / words_a_block[kind];
 }
 
@@ -154,43 +153,11 @@ void bench_corpus_done(struct bench_corpus *corpus)
     *corpus = (struct bench_corpus){ 0 };
 }
 
-/* ---- Renaming ---- */
-
-static void rename_record(uint64_t *at)
-{
-    struct head head;
-    memcpy(&head, at, sizeof head);
-    const uint64_t own = bench_mix(head.worker + UINT64_C(1));
-
-    if ((head.kind_and_flags & kind_mask) == bench_query) {
-        return;
-    }
-    if (head.kind_and_flags & parent_flag) {
-        head.parent = bench_mix(head.parent ^ own);
-        memcpy(at, &head, sizeof head);
-    }
-    for (uint64_t *name = at + record_words; name < at + record_words + head.count; name++) {
-        *name = bench_mix(*name ^ own);
-    }
-}
-
-void bench_corpus_rename(struct bench_corpus *corpus)
-{
-    uint64_t *const words = corpus->memory;
-    struct bench_record record;
-
-    for (const uint64_t *at = corpus->begin; at < corpus->end;) {
-        uint64_t *const writable = words + (at - words);
-        at = bench_corpus_next(at, &record);
-        rename_record(writable);
-    }
-}
-
 /* ---- Writing ---- */
 
 static void put(struct bench_corpus_writer *writer, const void *bytes, size_t count)
 {
-    if (count > 0 && fwrite(bytes, 1, count, writer->file) != count) { /* a clear has no hashes */
+    if (fwrite(bytes, 1, count, writer->file) != count) {
         bench_fail("%s: cannot be written", writer->path);
     }
 }

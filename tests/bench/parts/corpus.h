@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-/* A corpus: queries, Stored, Removed and Cleared events of a fleet, in the order in which
+/* A corpus: queries, Stored and Removed events of a fleet, in the order in which
  * they happened, so that every contender replays the same bytes.
  *
  * All little-endian, all in words of 8 bytes:
@@ -18,7 +18,6 @@
  *              query:  count x tokens hash
  *              store:  count x block hash, then count x tokens hash
  *              remove: count x block hash
- *              clear:  nothing, and the count is 0
  *     record ...
  *
  * A block operation is one hash of a query, a Stored or a Removed: a block stored counts
@@ -27,7 +26,7 @@
  * Threads: the caller locks.
  * Memory:  the whole file, in huge pages where there are any: a page fault or a page walk
  *          while it is replayed would be measured too. */
-enum bench_kind { bench_query, bench_store, bench_remove, bench_clear, bench_kind_count };
+enum bench_kind { bench_query, bench_store, bench_remove, bench_kind_count };
 
 struct bench_corpus {
     uint32_t workers;
@@ -35,16 +34,13 @@ struct bench_corpus {
     uint64_t block_operations;
     const uint64_t *begin; /* of the first record */
     const uint64_t *end;
-    void *memory; /* owned; NULL of a part of another one */
+    void *memory; /* owned */
     size_t memory_bytes;
 };
 
 /* Reads and checks the whole file; an error in it ends the program. */
 struct bench_corpus bench_corpus_load(const char *path);
 void bench_corpus_done(struct bench_corpus *corpus);
-
-/* Gives each worker its own names for its blocks, in memory. */
-void bench_corpus_rename(struct bench_corpus *corpus);
 
 /* The content of a record; arrays are borrowed from the corpus. */
 struct bench_record {

@@ -3,16 +3,13 @@
  *     payload --decode--> events --step: mirror, digest, log--> router events --encode--> payload
  *
  *     path.decode.*         bytes to events
- *     path.step.*           events to router events, fingerprint included
- *     path.encode.*         router events to bytes
  *     path.whole.*          all of it
- *     path.allocations.*    what all of it allocated in 10 million events, after some rounds; and
- *                           what the way allocated from a publisher's socket to a nats-server:
- *                           our code, and inside them libzmq, libnats and C++'s new (libzmq's)
+ *     path.allocations.*    how often our code allocated in 10 million events, from a publisher's
+ *                           socket to a nats-server, once what grows is grown
  *
  * Each time is the best of as many rounds as fit, because other load only makes a round longer. */
 #include "feed.h"
-#include "memory.h"
+#include "parts/allocations.h"
 #include "parts/bench.h"
 #include "sockets.h"
 
@@ -43,7 +40,6 @@ struct path {
     struct kvb_stream_output output;
     struct kvb_buf message;
     uint64_t seq;
-    uint64_t told; /* events */
 };
 
 static void step(struct path *path, struct kvb_stream_input *input)
@@ -107,7 +103,6 @@ static void step_batch(struct path *path, size_t at)
                                           .seq = path->seq++,
                                           .fingerprint = kvb_hash128(payload, 0),
                                           .batch = &path->batch });
-    path->told += path->output.events.event_count;
 }
 
 static void encode_protobuf(struct path *path)
@@ -159,40 +154,6 @@ static uint64_t round_with_json(struct path *path)
     return round_of_all(path, encode_json);
 }
 
-/* Encodes the same batch this many times: the second one, because it has a parent. */
-static uint64_t round_of_encoding(struct path *path, void (*encode)(struct path *))
-{
-    for (size_t i = path->told; i < 2; i++) {
-        decode(path, i);
-        step_batch(path, i);
-    }
-    const uint64_t began_ns = kvb_clock_monotonic_ns();
-    for (size_t i = 0; i < bench_feed_batches; i++) {
-        encode(path);
-    }
-    return kvb_clock_monotonic_ns() - began_ns;
-}
-
-static uint64_t round_of_protobuf(struct path *path)
-{
-    return round_of_encoding(path, encode_protobuf);
-}
-
-static uint64_t round_of_json(struct path *path)
-{
-    return round_of_encoding(path, encode_json);
-}
-
-static void skip_encoding(struct path *path)
-{
-    (void)path;
-}
-
-static uint64_t round_of_steps(struct path *path)
-{
-    return round_of_all(path, skip_encoding) - round_of_decoding(path);
-}
-
 /* ---- Rows ---- */
 
 struct row {
@@ -204,24 +165,11 @@ struct row {
 static const struct row timed[] = {
     { "path.decode.1block", 1, round_of_decoding },
     { "path.decode.8block", 8, round_of_decoding },
-    { "path.step.1block", 1, round_of_steps },
-    { "path.step.8block", 8, round_of_steps },
-    { "path.encode.protobuf.1block", 1, round_of_protobuf },
-    { "path.encode.protobuf.8block", 8, round_of_protobuf },
-    { "path.encode.json.1block", 1, round_of_json },
-    { "path.encode.json.8block", 8, round_of_json },
     { "path.whole.protobuf.1block", 1, round_with_protobuf },
     { "path.whole.protobuf.8block", 8, round_with_protobuf },
     { "path.whole.json.1block", 1, round_with_json },
     { "path.whole.json.8block", 8, round_with_json },
 };
-
-static const struct row counted[] = {
-    { "path.allocations.protobuf", 1, round_with_protobuf },
-    { "path.allocations.json", 1, round_with_json },
-};
-
-static const char allocations_unit[] = "allocations in 10 million events";
 
 static void time_row(const struct row *row, double seconds)
 {
@@ -239,61 +187,31 @@ static void time_row(const struct row *row, double seconds)
     end(&path);
 }
 
-static void count_row(const struct row *row, uint64_t events)
-{
-    struct path path;
-
-    begin(&path, row->batch_blocks);
-    for (int i = 0; i < 8; i++) {
-        (void)row->round(&path); /* what grows, grows until its rings are full */
-    }
-    path.told = 0;
-    const uint64_t before = bench_allocations(bench_ours);
-    bench_measure(0);
-    while (path.told < events) {
-        (void)row->round(&path);
-    }
-    bench_figure(row->name, (double)(bench_allocations(bench_ours) - before), allocations_unit);
-    end(&path);
-}
-
 /* ---- With the sockets ---- */
 
-struct socket_row {
+static const struct {
     const char *name;
     enum kvb_format format;
-};
-
-static const struct socket_row with_sockets[] = {
-    { "path.allocations.sockets.protobuf", KVB_FORMAT_PROTOBUF },
-    { "path.allocations.sockets.json", KVB_FORMAT_JSON },
+} counted[] = {
+    { "path.allocations.protobuf", KVB_FORMAT_PROTOBUF },
+    { "path.allocations.json", KVB_FORMAT_JSON },
 };
 
 static void note_allocations(void *context)
 {
-    uint64_t *counts = context;
-
-    for (int i = 0; i < bench_owners; i++) {
-        counts[i] = bench_allocations((enum bench_owner)i);
-    }
+    *(uint64_t *)context = bench_own_allocations();
 }
 
-static void count_socket_row(const struct socket_row *row, uint64_t events)
+static void count_allocations(const char *name, enum kvb_format format, uint64_t events)
 {
-    uint64_t before[bench_owners];
-    uint64_t after[bench_owners];
-    char name[96];
+    uint64_t before = 0;
 
     bench_measure(0);
-    if (!bench_run_sockets(row->format, events, note_allocations, before)) {
-        bench_fail("%s: nats-server cannot be started, or no events arrive there", row->name);
+    if (!bench_run_sockets(format, events, note_allocations, &before)) {
+        bench_fail("%s: nats-server cannot be started, or no events arrive there", name);
     }
-    note_allocations(after);
-    for (int i = 0; i < bench_owners; i++) {
-        (void)snprintf(
-            name, sizeof name, "%s.%s", row->name, bench_owner_name((enum bench_owner)i));
-        bench_figure(name, (double)(after[i] - before[i]), allocations_unit);
-    }
+    bench_figure(
+        name, (double)(bench_own_allocations() - before), "allocations in 10 million events");
 }
 
 int main(int argc, char **argv)
@@ -303,7 +221,6 @@ int main(int argc, char **argv)
     const uint64_t events = bench_size(&bench, counted_events);
     const size_t timed_rows = KVB_COUNT_OF(timed);
 
-    bench_find_owners();
     for (size_t i = 0; i < timed_rows; i++) {
         if (bench_wants(&bench, timed[i].name)) {
             bench_progress("%s", timed[i].name);
@@ -313,13 +230,7 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < KVB_COUNT_OF(counted); i++) {
         if (bench_wants(&bench, counted[i].name)) {
             bench_progress("%s", counted[i].name);
-            count_row(&counted[i], events);
-        }
-    }
-    for (size_t i = 0; i < KVB_COUNT_OF(with_sockets); i++) {
-        if (bench_wants(&bench, with_sockets[i].name)) {
-            bench_progress("%s", with_sockets[i].name);
-            count_socket_row(&with_sockets[i], events);
+            count_allocations(counted[i].name, counted[i].format, events);
         }
     }
     return 0;

@@ -47,8 +47,6 @@ static kvb_status run_all(struct relay_bench *bench)
 {
     KVB_TRY(rows_rate(bench));
     KVB_TRY(rows_latency(bench));
-    KVB_TRY(rows_beside_hostile(bench));
-    KVB_TRY(rows_workers(bench));
     KVB_TRY(rows_publishers(bench));
     KVB_TRY(rows_republish(bench));
     return rows_memory(bench);

@@ -26,8 +26,7 @@ static void write_endpoint_after(const struct engine *before, char out[64])
     }
 }
 
-kvb_status engine_open(
-    void *zmq_context, uint64_t io_threads, const struct engine *before, struct engine *out_engine)
+kvb_status engine_open(void *zmq_context, const struct engine *before, struct engine *out_engine)
 {
     const int none = 0;
     struct engine engine = { .socket = zmq_socket(zmq_context, ZMQ_XPUB) };
@@ -40,7 +39,6 @@ kvb_status engine_open(
     write_endpoint_after(before, endpoint);
     if (zmq_setsockopt(engine.socket, ZMQ_SNDHWM, &none, sizeof none) != 0 ||
         zmq_setsockopt(engine.socket, ZMQ_LINGER, &none, sizeof none) != 0 ||
-        zmq_setsockopt(engine.socket, ZMQ_AFFINITY, &io_threads, sizeof io_threads) != 0 ||
         zmq_bind(engine.socket, endpoint) != 0 ||
         zmq_getsockopt(engine.socket, ZMQ_LAST_ENDPOINT, engine.endpoint, &size) != 0) {
         engine_close(&engine);
@@ -69,8 +67,9 @@ kvb_status engine_wait(struct engine *engine, int timeout_ms)
     return zmq_recv(engine->socket, subscription, sizeof subscription, 0) >= 0 ? KVB_OK : KVB_IO;
 }
 
-void engine_send_head(struct engine *engine)
+static void send_next(struct engine *engine, const struct script *script)
 {
+    const kvb_span batch = script_batch(script, engine->next_batch);
     uint8_t seq[8];
 
     for (int i = 0; i < 8; i++) {
@@ -80,13 +79,6 @@ void engine_send_head(struct engine *engine)
     (void)zmq_send(engine->socket, topic, sizeof topic - 1, ZMQ_SNDMORE);
     (void)zmq_send(engine->socket, seq, sizeof seq, ZMQ_SNDMORE);
     engine->next_seq++;
-}
-
-static void send_next(struct engine *engine, const struct script *script)
-{
-    const kvb_span batch = script_batch(script, engine->next_batch);
-
-    engine_send_head(engine);
     (void)zmq_send(engine->socket, batch.data, batch.len, 0);
     engine->next_batch = (engine->next_batch + 1) % script->count;
 }

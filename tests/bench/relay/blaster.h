@@ -31,17 +31,13 @@ struct engine {
     char endpoint[64]; /* tcp://127.0.0.1:PORT */
 };
 
-/* On any port of 127.0.0.1, or on the one after that of `before` (NULL: any).  io_threads: bits of
- * the context's that may serve it; 0: all.  KVB_IO: the port is taken, for one */
-kvb_status engine_open(
-    void *zmq_context, uint64_t io_threads, const struct engine *before, struct engine *out_engine);
+/* On any port of 127.0.0.1, or on the one after that of `before` (NULL: any).  KVB_IO: the port is
+ * taken, for one */
+kvb_status engine_open(void *zmq_context, const struct engine *before, struct engine *out_engine);
 void engine_close(struct engine *engine);
 
 /* Returns when a relay has subscribed; KVB_AGAIN after timeout_ms. */
 kvb_status engine_wait(struct engine *engine, int timeout_ms);
-
-/* The topic and the next number: two of the three frames of a message. */
-void engine_send_head(struct engine *engine);
 
 enum { blast_ring = 1 << 16 }; /* more than any window */
 

@@ -26,7 +26,6 @@ static const char *const names[contender_kinds] = {
     [contender_json] = "json",
     [contender_republish] = "republish",
     [contender_python] = "python",
-    [contender_plain_sub] = "plain SUBs",
 };
 
 const char *contender_name(enum contender_kind kind)
@@ -87,18 +86,14 @@ static void write_republish(FILE *file, const struct contender *contender)
 static void write_config(FILE *file, const struct stage *stage, const struct contender *contender)
 {
     const char *format = contender->kind == contender_json ? "json" : "protobuf";
-    char http[32] = "";
 
-    if (contender->http_port > 0) {
-        (void)snprintf(http, sizeof http, "127.0.0.1:%u", contender->http_port);
-    }
     fprintf(
         file,
         "nats = { url = \"%s\"; };\n"
         "publish = { namespace = \"bench\"; component = \"%s\"; formats = [\"%s\"]; refresh_s = 0; "
         "};\n"
-        "http = \"%s\";\nworkers = (",
-        stage->server.url, names[contender->kind], format, http);
+        "http = \"\";\nworkers = (",
+        stage->server.url, names[contender->kind], format);
     for (size_t i = 0; i < contender->engine_count; i += ranks_of(stage)) {
         fprintf(
             file, "%s\n  { id = %zuL; model = \"m\"; block_size = 16; events = \"%s\"; ranks = %u;",
@@ -149,18 +144,11 @@ static kvb_status start_process(const struct stage *stage, struct contender *con
                                  contender->subject, NULL };
     const char *const python[] = { stage->programs.python, KVB_BENCH_PYTHON_RELAY, path,
                                    stage->server.url,      contender->subject,     NULL };
-    const char *const plain_sub[] = { KVB_BENCH_PLAIN_SUB, path, NULL };
     const char *const *const programs[contender_kinds] = {
-        [contender_pass_through] = pass, [contender_protobuf] = bridge,
-        [contender_json] = bridge,       [contender_republish] = bridge,
-        [contender_python] = python,     [contender_plain_sub] = plain_sub
+        [contender_pass_through] = pass, [contender_protobuf] = bridge, [contender_json] = bridge,
+        [contender_republish] = bridge,  [contender_python] = python,
     };
     return process_start(programs[contender->kind], log_path, &contender->pid);
-}
-
-static uint64_t io_threads_of(const struct stage *stage, size_t engine)
-{
-    return stage->io_threads > 0 ? UINT64_C(1) << (engine % stage->io_threads) : 0;
 }
 
 /* The ranks of one worker, behind those that are open.  KVB_AGAIN: a port of the row is taken. */
@@ -170,8 +158,7 @@ static kvb_status open_worker(const struct stage *stage, struct contender *conte
 
     for (size_t i = first; i < first + ranks_of(stage); i++) {
         const struct engine *before = i > first ? &contender->engines[i - 1] : NULL;
-        const kvb_status status = engine_open(
-            stage->zmq_context, io_threads_of(stage, i), before, &contender->engines[i]);
+        const kvb_status status = engine_open(stage->zmq_context, before, &contender->engines[i]);
         if (status != KVB_OK) {
             while (i-- > first) {
                 engine_close(&contender->engines[i]);
@@ -278,9 +265,6 @@ kvb_status contender_start(
         contender.subject, sizeof contender.subject, "namespace.bench.component.%s.%s", names[kind],
         kind == contender_json ? "kv_events" : "kv_events_pb");
     kvb_status status = open_engines(stage, engines, &contender);
-    if (status == KVB_OK && stage->has_http) {
-        status = free_port(&contender.http_port);
-    }
     if (status == KVB_OK && kind == contender_republish) {
         status = choose_addresses(&contender);
     }

@@ -21,9 +21,7 @@ struct stage_programs {
 
 struct stage {
     void *zmq_context;
-    unsigned io_threads;       /* of zmq_context: engines get them in turn; 0: any of them */
     unsigned ranks;            /* of a worker, whose engines have ports in a row; 0: one */
-    bool has_http;             /* bridges answer HTTP */
     struct nats_server server; /* its folder takes the relays' files and logs too */
     struct stage_programs programs;
 };
@@ -41,7 +39,6 @@ enum contender_kind {
     contender_json,      /* kvbridge */
     contender_republish, /* kvbridge, which republishes its first engine */
     contender_python,
-    contender_plain_sub, /* publishes nothing: see measure_swallowed() */
     contender_kinds
 };
 
@@ -55,7 +52,6 @@ struct contender {
     size_t engine_count;
     const struct script *script; /* what they send; borrowed, NULL before the first batch */
     char subject[128];
-    uint16_t http_port;          /* of a bridge; 0: none */
     char republished_events[64]; /* of contender_republish, like the next two */
     char republished_replay[64];
     struct republished republished; /* what is counted, in place of what arrives on NATS */

@@ -43,8 +43,15 @@ void field_stop(struct field *field)
     }
 }
 
+struct running {
+    const struct relay_bench *bench;
+    struct field *field;
+    const char *what;
+    struct run_options options;
+};
+
 static void
-say_result(const char *what, int round, enum contender_kind kind, const struct run_result *result)
+say_result(const struct running *running, enum contender_kind kind, const struct run_result *result)
 {
     char delay[64] = "";
 
@@ -53,84 +60,70 @@ say_result(const char *what, int round, enum contender_kind kind, const struct r
             delay, sizeof delay, ", p50 %.0f us, p99 %.0f us", result->p50_us, result->p99_us);
     }
     bench_progress(
-        "%s, round %d: %-12s %9.0f batches/s, %6.0f ns CPU, %4.0f bytes%s", what, round + 1,
-        contender_name(kind), result->batches_a_second, result->cpu_ns, result->bytes, delay);
+        "%s, round %zu: %-12s %9.0f batches/s, %6.0f ns CPU, %4.0f bytes%s", running->what,
+        running->field->turns.done + 1, contender_name(kind), result->batches_a_second,
+        result->cpu_ns, result->bytes, delay);
     if (result->lost > 0) {
         bench_progress("  LOST %" PRIu64 " of them: it counts as 0", result->lost);
     }
 }
 
-/* The kernel counts processor time in ticks of 10 ms, too few in one turn; relays that have no turn
- * wait in poll() and add nothing. */
-static void begin_usage(const struct field *field, struct results *results)
+static kvb_status take_run(void *context, size_t kind, double out_numbers[bench_max_numbers])
 {
-    for (enum contender_kind kind = 0; kind < contender_kinds; kind++) {
-        if (field->runs[kind]) {
-            results->used[kind] = bench_usage_of(field->contenders[kind].pid);
-        }
-    }
-}
+    struct running *running = context;
+    struct run_result result = { .lost = 0 };
 
-static void end_usage(const struct field *field, struct results *results)
-{
-    for (enum contender_kind kind = 0; kind < contender_kinds; kind++) {
-        if (field->runs[kind]) {
-            results->used[kind] = bench_usage_between(
-                results->used[kind], bench_usage_of(field->contenders[kind].pid));
-        }
+    if (!running->field->runs[kind]) {
+        return KVB_OK;
     }
+    KVB_TRY(measure_run(
+        &running->bench->stage, &running->field->contenders[kind], &running->options, &result));
+    say_result(running, (enum contender_kind)kind, &result);
+    out_numbers[field_rate] = result.lost > 0 ? 0 : result.batches_a_second;
+    out_numbers[field_cpu] = result.cpu_ns;
+    out_numbers[field_p50] = result.p50_us;
+    out_numbers[field_p99] = result.p99_us;
+    return KVB_OK;
 }
 
 kvb_status field_run(
     const struct relay_bench *bench, struct field *field, const char *what,
-    const struct run_options *options, struct results *out_results)
+    const struct run_options *options)
 {
-    enum { max_in_one_row = 3 }; /* the relay, and the two it is compared with */
-    const double run_s = bench->options.seconds / max_in_one_row / rounds;
-    struct run_options each = *options;
+    /* Odd rounds, so that the median is one of the values; in one row a relay, and the two that it
+     * is compared with. */
+    enum { rounds = 9, max_in_one_row = 3 };
+    struct running running = { .bench = bench, .field = field, .what = what, .options = *options };
 
-    each.duration_ns = (uint64_t)(run_s * (double)KVB_NS_PER_S);
-    *out_results = (struct results){ 0 };
-    begin_usage(field, out_results);
-    for (int round = 0; round < rounds; round++) {
-        for (enum contender_kind kind = 0; kind < contender_kinds; kind++) {
-            struct run_result *result = &out_results->of[kind][round];
-            if (!field->runs[kind]) {
-                continue;
-            }
-            KVB_TRY(measure_run(&bench->stage, &field->contenders[kind], &each, result));
-            say_result(what, round, kind, result);
-            if (result->lost > 0) {
-                result->batches_a_second = 0;
-            }
-        }
+    running.options.duration_ns =
+        (uint64_t)(bench->options.seconds / max_in_one_row / rounds * (double)KVB_NS_PER_S);
+    field->turns = (struct bench_turns){
+        .sides = contender_kinds, .rounds = rounds, .take = take_run, .context = &running
+    };
+    /* The kernel counts processor time in ticks of 10 ms, too few in one turn; relays that have no
+     * turn wait in poll() and add nothing. */
+    for (enum contender_kind kind = 0; kind < contender_kinds; kind++) {
+        field->used[kind] = bench_usage_of(field->contenders[kind].pid);
     }
-    end_usage(field, out_results);
+    KVB_TRY(bench_take_turns(&field->turns));
+    for (enum contender_kind kind = 0; kind < contender_kinds; kind++) {
+        field->used[kind] =
+            bench_usage_between(field->used[kind], bench_usage_of(field->contenders[kind].pid));
+    }
     return KVB_OK;
 }
 
-static void
-pick_all(const struct results *results, enum contender_kind kind, picker pick, double out[rounds])
+void field_say(const struct field *field, const char *name, const struct field_figure *figure)
 {
-    for (int round = 0; round < rounds; round++) {
-        out[round] = pick(&results->of[kind][round]);
-    }
-}
+    static const char *const units[] = {
+        [field_rate] = "batches/s", [field_cpu] = "ns/batch", [field_p50] = "us", [field_p99] = "us"
+    };
+    const struct bench_versus versus = { .ours = figure->ours,
+                                         .theirs = figure->against,
+                                         .number = figure->number,
+                                         .against = contender_name(figure->against),
+                                         .is_less_better = figure->number != field_rate };
 
-void field_say(const struct results *results, const char *name, const struct field_figure *figure)
-{
-    double ours[rounds];
-    double theirs[rounds];
-
-    pick_all(results, figure->ours, figure->pick, ours);
-    pick_all(results, figure->against, figure->pick, theirs);
-    bench_measured(results->used[figure->ours]);
-    bench_figure_turns(
-        name,
-        &(struct bench_turns){ .against = contender_name(figure->against),
-                               .ours = ours,
-                               .theirs = theirs,
-                               .count = rounds,
-                               .is_less_better = figure->is_less_better },
-        figure->unit);
+    bench_measured(field->used[figure->ours]);
+    bench_figure_turns(name, &field->turns, &versus, units[figure->number]);
 }

@@ -6,17 +6,11 @@
 #include "parts/bench.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
-/* Several relays on one stage, measured in turn, so that what disturbs the machine
- * disturbs all of them:
- *
- *     round 1   pass-through   protobuf   json   python
- *     round 2   pass-through   protobuf   json   python     ...
- *
- * A figure is the median of the rounds; a ratio is the median of the rounds' ratios. */
+/* Several relays on one stage, which take turns (bench_take_turns()). */
 
-enum { rounds = 9 }; /* odd, so that the median is one of the values */
+/* What a run gives: numbers of a turn. */
+enum field_number { field_rate, field_cpu, field_p50, field_p99 };
 
 /* What the groups of rows share. */
 struct relay_bench {
@@ -27,6 +21,8 @@ struct relay_bench {
 struct field {
     struct contender contenders[contender_kinds];
     bool runs[contender_kinds];
+    struct bench_turns turns;                 /* of the last field_run(); a side is a kind */
+    struct bench_usage used[contender_kinds]; /* processor time meanwhile */
 };
 
 /* Starts and warms up those that are wanted; without Python that relay is left out, and a
@@ -37,26 +33,15 @@ kvb_status field_start(
     const struct script *script, struct field *out_field);
 void field_stop(struct field *field);
 
-/* What each relay did in each round, and the processor time of its process. */
-struct results {
-    struct run_result of[contender_kinds][rounds];
-    struct bench_usage used[contender_kinds];
-};
-
 /* Runs all rounds. A run that lost something is reported and has a rate of 0. */
 kvb_status field_run(
     const struct relay_bench *bench, struct field *field, const char *what,
-    const struct run_options *options, struct results *out_results);
-
-/* Selects a number of a result. */
-typedef double (*picker)(const struct run_result *result);
+    const struct run_options *options);
 
 /* Which number a figure shows, and which relay it is compared with. */
 struct field_figure {
     enum contender_kind ours, against;
-    picker pick;
-    const char *unit;
-    bool is_less_better;
+    enum field_number number;
 };
 
-void field_say(const struct results *results, const char *name, const struct field_figure *figure);
+void field_say(const struct field *field, const char *name, const struct field_figure *figure);

@@ -15,7 +15,7 @@ enum {
 static const uint64_t silence_ns =
     200 * KVB_NS_PER_MS; /* a relay that is silent for so long is done */
 static const uint64_t republished_silence_ns = KVB_NS_PER_S;
-static const uint64_t lost_ns = measure_lost_ms * KVB_NS_PER_MS;
+static const uint64_t lost_ns = 10 * KVB_NS_PER_S; /* messages that take longer are lost */
 static const uint64_t warm_up_ns = 30 * KVB_NS_PER_S;
 
 /* ---- Latencies ---- */
@@ -54,7 +54,6 @@ static void sum_up_latencies(const struct samples *samples, struct run_result *r
         const size_t p99 = samples->count * 99 / 100;
         result->p50_us = (double)samples->ns[p50] / 1000;
         result->p99_us = (double)samples->ns[p99] / 1000;
-        result->max_us = (double)samples->ns[samples->count - 1] / 1000;
     }
 }
 
@@ -204,7 +203,6 @@ kvb_status measure_run(
     set_blast(&following.blast, contender, options);
     KVB_TRY(open_following(stage, contender, &following));
     following.reader.has_many_streams = contender->engine_count > 1;
-    following.reader.only_worker = options->only_worker;
     if (options->batches_a_second > 0) {
         following.samples.ns = calloc(max_samples, sizeof *following.samples.ns);
     }
@@ -212,44 +210,6 @@ kvb_status measure_run(
     free(following.samples.ns);
     reader_close(&following.reader);
     return status;
-}
-
-/* ---- A run of which nothing arrives ---- */
-
-/* Keeps the window open until the blaster has sent all. */
-static kvb_status let_all_be_sent(struct blast *blast)
-{
-    static const struct timespec moment = { .tv_nsec = 5 * KVB_NS_PER_MS };
-
-    while (!atomic_load(&blast->is_over)) {
-        if (atomic_load(&stage_is_over)) {
-            return KVB_CLOSED;
-        }
-        blast_note_arrived(blast, atomic_load(&blast->sent) - atomic_load(&blast->arrived));
-        (void)nanosleep(&moment, NULL); /* early is no harm */
-    }
-    return KVB_OK;
-}
-
-kvb_status measure_swallowed(
-    struct contender *contender, const struct run_options *options, struct run_result *out_result)
-{
-    const uint64_t cpu_before_ns = contender_cpu_ns(contender);
-    struct blast blast;
-
-    set_blast(&blast, contender, options);
-    KVB_TRY(blast_begin(&blast));
-    const kvb_status status = let_all_be_sent(&blast);
-    blast_end(&blast);
-    KVB_TRY(status);
-    const double took_ns = (double)(kvb_clock_monotonic_ns() - blast.began_ns);
-    const double sent = (double)atomic_load(&blast.sent);
-    *out_result =
-        (struct run_result){ .batches = atomic_load(&blast.sent),
-                             .batches_a_second = sent * 1e9 / took_ns,
-                             .cpu_ns =
-                                 (double)(contender_cpu_ns(contender) - cpu_before_ns) / sent };
-    return KVB_OK;
 }
 
 /* ---- At rest ---- */

@@ -17,8 +17,6 @@ struct run_options {
     uint64_t batches_a_second; /* 0: as many as arrive */
     uint64_t max_kept_batches; /* 0: until the time is over */
     uint64_t duration_ns;
-    uint64_t
-        only_worker; /* 0: whatever arrives. Otherwise other workers may publish too, in protobuf */
 };
 
 struct run_result {
@@ -29,11 +27,7 @@ struct run_result {
     double bytes;  /* of NATS payload, for one batch */
     double p50_us; /* from the engine's send to the subscriber; only at a given rate */
     double p99_us;
-    double max_us;
 };
-
-/* Messages that take longer count as lost. */
-enum { measure_lost_ms = 10000 };
 
 /* Sends until everything that is sent arrives, whatever the relay does at its start.
  * KVB_AGAIN: that never happens */
@@ -45,11 +39,6 @@ kvb_status measure_warm_up(
 kvb_status measure_run(
     const struct stage *stage, struct contender *contender, const struct run_options *options,
     struct run_result *out_result);
-
-/* The same of a program that publishes nothing: what was sent counts as arrived.  options: with a
- * rate.  KVB_IO, KVB_NO_MEMORY, KVB_CLOSED */
-kvb_status measure_swallowed(
-    struct contender *contender, const struct run_options *options, struct run_result *out_result);
 
 /* What its process uses while its engines are silent: processor time in milliseconds a second.
  * KVB_CLOSED: stage_is_over */

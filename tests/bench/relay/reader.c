@@ -19,7 +19,6 @@ enum {
 /* ---- What a message holds ---- */
 
 struct found {
-    uint64_t worker; /* 0: not given */
     uint64_t first_id;
     uint64_t events;
     bool has_id;
@@ -50,7 +49,7 @@ static bool skip(kvb_span *rest, size_t bytes)
     return true;
 }
 
-enum { varint = 0, fixed64 = 1, length = 2, worker_id = 2, first_event_id = 4, forms = 5 };
+enum { varint = 0, fixed64 = 1, length = 2, first_event_id = 4, forms = 5 };
 
 /* False at the end, and where it is no protobuf. */
 static bool take_field(kvb_span *rest, struct found *found)
@@ -64,9 +63,6 @@ static bool take_field(kvb_span *rest, struct found *found)
     const uint32_t field = tag >> 3;
     switch (tag & 7) {
     case fixed64:
-        if (field == worker_id && rest->len >= sizeof found->worker) {
-            memcpy(&found->worker, rest->data, sizeof found->worker);
-        }
         if (field == first_event_id && rest->len >= sizeof found->first_id) {
             memcpy(&found->first_id, rest->data, sizeof found->first_id);
             found->has_id = true;
@@ -124,9 +120,6 @@ static void count(struct reader *reader, kvb_span payload)
 {
     const struct found found = look_into(payload);
 
-    if (reader->only_worker != 0 && found.worker != reader->only_worker) {
-        return;
-    }
     if (found.has_id && !reader->has_many_streams) {
         reader->jumps += reader->next_id != 0 && found.first_id != reader->next_id;
         reader->next_id = found.first_id + found.events;

@@ -28,7 +28,6 @@ struct reader {
     uint64_t bytes;        /* of payloads */
     uint64_t next_id;      /* 0: whatever comes */
     uint64_t jumps;        /* ids that were not the next */
-    uint64_t only_worker;  /* protobuf: events of other workers are not counted; 0: all are */
     bool has_many_streams; /* ids are of several: not compared */
 };
 

@@ -3,6 +3,8 @@
 #include "core/own.h"
 #include "rows.h"
 
+#include <inttypes.h>
+
 /* As many workers as a bridge takes, each with two ranks; every rank is a PUB socket.  All of them
  * are in this process, which spends little on each: libzmq's thread answers the bridge's pings,
  * and one thread sends. */
@@ -17,11 +19,8 @@ enum {
 
 struct figures {
     size_t publishers;
-    size_t files;
-    double resident_mb;
     double idle_percent; /* of a core */
     double intake_percent;
-    double plain_percent; /* of the same batches, received and dropped */
     struct run_result run;
 };
 
@@ -30,37 +29,16 @@ static double percent_of_core(const struct run_result *run)
     return run->cpu_ns * run->batches_a_second / 1e7;
 }
 
-static struct run_options
-run_of(const struct relay_bench *bench, const struct script *script, const struct figures *figures)
-{
-    return (struct run_options){
-        .script = script,
-        .batches_a_second = batches_a_second_each * figures->publishers,
-        .duration_ns = (uint64_t)(bench->options.seconds * (double)KVB_NS_PER_S),
-    };
-}
-
-/* The same engines' batches at the same rate, in the same run. */
-static kvb_status measure_plain_subs(
-    const struct relay_bench *bench, const struct stage *stage, const struct script *script,
-    struct figures *figures)
-{
-    KVB_OWN(contender_stop) struct contender contender = { .pid = 0 };
-    const struct run_options options = run_of(bench, script, figures);
-    struct run_result run = { .batches = 0 };
-
-    KVB_TRY(contender_start(stage, contender_plain_sub, figures->publishers, &contender));
-    KVB_TRY(measure_swallowed(&contender, &options, &run));
-    figures->plain_percent = percent_of_core(&run);
-    return KVB_OK;
-}
-
 static kvb_status measure_publishers(
     const struct relay_bench *bench, const struct stage *stage, const struct script *script,
     struct figures *out_figures)
 {
     KVB_OWN(contender_stop) struct contender contender = { .pid = 0 };
-    const struct run_options options = run_of(bench, script, out_figures);
+    const struct run_options options = {
+        .script = script,
+        .batches_a_second = batches_a_second_each * out_figures->publishers,
+        .duration_ns = (uint64_t)(bench->options.seconds * (double)KVB_NS_PER_S),
+    };
     double idle_ms = 0;
 
     KVB_TRY(contender_start(stage, contender_protobuf, out_figures->publishers, &contender));
@@ -71,25 +49,17 @@ static kvb_status measure_publishers(
     bench_measured(bench_usage_between(began, bench_usage_of(contender.pid)));
     out_figures->idle_percent = idle_ms / 10;
     out_figures->intake_percent = percent_of_core(&out_figures->run);
-    out_figures->files = contender_open_files(&contender);
-    out_figures->resident_mb = (double)contender_resident_bytes(&contender) / 1e6;
-    return KVB_OK;
-}
-
-static void print(const struct figures *figures)
-{
     bench_progress(
-        "%zu publishers: %.0f batches/s, %.0f ns of the bridge for each, p99 %.0f us",
-        figures->publishers, figures->run.batches_a_second, figures->run.cpu_ns,
-        figures->run.p99_us);
-    bench_figure("scale.publishers.files", (double)figures->files, "files");
-    bench_figure("scale.publishers.resident", figures->resident_mb, "MB");
-    bench_figure("scale.publishers.idle", figures->idle_percent, "% of a core");
-    bench_figure_against(
-        "scale.publishers.intake", figures->intake_percent, "% of a core",
-        contender_name(contender_plain_sub), figures->plain_percent,
-        figures->plain_percent / figures->intake_percent);
-    bench_figure("scale.publishers.lost", (double)figures->run.lost, "batches");
+        "%zu publishers: %.0f batches/s, %.0f ns of the bridge for each, p99 %.0f us; %zu open "
+        "files, %.0f MB",
+        out_figures->publishers, out_figures->run.batches_a_second, out_figures->run.cpu_ns,
+        out_figures->run.p99_us, contender_open_files(&contender),
+        (double)contender_resident_bytes(&contender) / 1e6);
+    if (out_figures->run.lost > 0) {
+        bench_progress("  LOST %" PRIu64 " of them", out_figures->run.lost);
+        return KVB_AGAIN;
+    }
+    return KVB_OK;
 }
 
 kvb_status rows_publishers(struct relay_bench *bench)
@@ -109,8 +79,7 @@ kvb_status rows_publishers(struct relay_bench *bench)
     (void)kvb_file_limit_raise(files_a_publisher * figures.publishers + spare_files);
     bench_progress("starting protobuf with %zu publishers", figures.publishers);
     KVB_TRY(measure_publishers(bench, &stage, &script, &figures));
-    bench_progress("starting %s", contender_name(contender_plain_sub));
-    KVB_TRY(measure_plain_subs(bench, &stage, &script, &figures));
-    print(&figures);
+    bench_figure("scale.publishers.idle", figures.idle_percent, "% of a core");
+    bench_figure("scale.publishers.intake", figures.intake_percent, "% of a core");
     return KVB_OK;
 }

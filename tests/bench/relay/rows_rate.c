@@ -8,16 +8,6 @@ enum { pool_blocks = 1 << 16, name_bytes = 64 };
 static const enum contender_kind ours[] = { contender_protobuf, contender_json };
 static const size_t shapes[] = { 1, 8 };
 
-static double pick_rate(const struct run_result *result)
-{
-    return result->batches_a_second;
-}
-
-static double pick_cpu(const struct run_result *result)
-{
-    return result->cpu_ns;
-}
-
 static const char *
 name_row(char out[name_bytes], enum contender_kind kind, size_t blocks, const char *tail)
 {
@@ -51,37 +41,17 @@ static bool choose(const struct relay_bench *bench, bool is_wanted[contender_kin
     return is_wanted[contender_pass_through];
 }
 
-static void print_rate(
-    const struct results *results, enum contender_kind kind, enum contender_kind against,
-    const char *name)
+static void print_rows(const struct field *field, enum contender_kind kind, size_t blocks)
 {
-    field_say(
-        results, name,
-        &(struct field_figure){
-            .ours = kind, .against = against, .pick = pick_rate, .unit = "batches/s" });
-}
-
-static void print_cpu(const struct results *results, enum contender_kind kind, const char *name)
-{
-    field_say(
-        results, name,
-        &(struct field_figure){ .ours = kind,
-                                .against = contender_pass_through,
-                                .pick = pick_cpu,
-                                .unit = "ns/batch",
-                                .is_less_better = true });
-}
-
-static void print_rows(
-    const struct field *field, const struct results *results, enum contender_kind kind,
-    size_t blocks)
-{
+    struct field_figure figure = { .ours = kind, .against = contender_pass_through };
     char name[name_bytes];
 
-    print_rate(results, kind, contender_pass_through, name_row(name, kind, blocks, ""));
-    print_cpu(results, kind, name_row(name, kind, blocks, ".cpu"));
+    field_say(field, name_row(name, kind, blocks, ""), &figure);
+    figure.number = field_cpu;
+    field_say(field, name_row(name, kind, blocks, ".cpu"), &figure);
     if (field->runs[contender_python]) {
-        print_rate(results, kind, contender_python, name_row(name, kind, blocks, ".vs_python"));
+        figure = (struct field_figure){ .ours = kind, .against = contender_python };
+        field_say(field, name_row(name, kind, blocks, ".vs_python"), &figure);
     }
 }
 
@@ -89,14 +59,13 @@ static kvb_status
 run_shape(const struct relay_bench *bench, struct field *field, const struct script *script)
 {
     const size_t blocks = script->blocks_per_batch;
-    struct results results;
     char what[32];
 
     (void)snprintf(what, sizeof what, "%zu-block", blocks);
-    KVB_TRY(field_run(bench, field, what, &(struct run_options){ .script = script }, &results));
+    KVB_TRY(field_run(bench, field, what, &(struct run_options){ .script = script }));
     for (size_t i = 0; i < KVB_COUNT_OF(ours); i++) {
         if (wants(bench, ours[i], blocks, "")) {
-            print_rows(field, &results, ours[i], blocks);
+            print_rows(field, ours[i], blocks);
         }
     }
     return KVB_OK;

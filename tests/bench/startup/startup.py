@@ -4,7 +4,7 @@
 
 kvfleet simulates the engines, which fill their caches and then pause; a first bridge writes the checkpoints. Then a
 bridge is started on them several times. nats-server, kvfleet and kvbridge (in the folder KVB_BIN) are processes of
-their own. Prints the rows startup.*, one JSON object a line; ../README.md says what they mean. --seconds has no
+their own. Prints the rows startup.*, one JSON object a line; ../rows.py says what they are. --seconds has no
 effect: the starts take as long as they take, and after the last one all engines are silent for SILENT_S."""
 
 import argparse
@@ -129,36 +129,48 @@ def write_checkpoints(place):
 
 
 def measure_start(place):
-    """(s until all are connected, s until all are EXACT, share of the checkpoints that were used)."""
+    """(s until all are connected, s until all are EXACT); each checkpoint must have been used."""
     began = time.monotonic()
     bridge = place.start_bridge()
     programs.wait_for("all sockets are connected", lambda: place.connected() >= place.streams, DEADLINE_S)
     sockets_s = time.monotonic() - began
     programs.wait_for("all streams are EXACT", lambda: is_exact(bridge), DEADLINE_S)
     exact_s = time.monotonic() - began
-    restored = bridge.metric("kvb_checkpoints_restored_total") / place.streams
+    restored = bridge.metric("kvb_checkpoints_restored_total")
     bridge.stop(60)
-    progress(f"startup: {sockets_s:.2f} s to the sockets, {exact_s:.2f} s to EXACT, {100 * restored:.0f} % restored")
-    return sockets_s, exact_s, restored
+    progress(f"startup: {sockets_s:.2f} s to the sockets, {exact_s:.2f} s to EXACT")
+    if restored < place.streams:
+        sys.exit(f"startup: only {restored:.0f} of {place.streams} checkpoints were used")
+    return sockets_s, exact_s
+
+
+def tasks_of(daemon):
+    return list(pathlib.Path(f"/proc/{daemon.process.pid}/task").iterdir())
 
 
 def cpu_ns(daemon):
-    tasks = pathlib.Path(f"/proc/{daemon.process.pid}/task").glob("*/schedstat")
-    return sum(int(task.read_text().split()[0]) for task in tasks)
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks_of(daemon))
+
+
+def wakeups(daemon):
+    """How often its threads have waited for something, and got it."""
+    return sum(int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)", (task / "status").read_text(), re.M)[1])
+               for task in tasks_of(daemon))
 
 
 def measure_idle(place, silent_s, idle_s):
-    """% of a core of (a bridge, an aggregator) that have nothing to do.  The bridge does not read the engines' load:
-    kvfleet sends it ten times a second, of each rank."""
+    """(% of a core, threads, wake-ups a second) of (a bridge, an aggregator) that have nothing to do.  The bridge does not
+    read the engines' load: kvfleet sends it ten times a second, of each rank."""
     silent = "\n".join(line for line in place.workers.splitlines() if "load = {" not in line)
     daemons = place.start_bridge(silent), place.start_aggregator()
     for daemon in daemons:
         programs.wait_for("all streams are EXACT", lambda: is_exact(daemon), DEADLINE_S)
     progress(f"startup: all engines are silent for {silent_s + idle_s} s ...")
     time.sleep(silent_s)
-    before = [cpu_ns(daemon) for daemon in daemons]
+    before = [(cpu_ns(daemon), wakeups(daemon)) for daemon in daemons]
     time.sleep(idle_s)
-    return [(cpu_ns(daemon) - ns) / idle_s / 1e7 for daemon, ns in zip(daemons, before)]
+    return [((cpu_ns(daemon) - ns) / idle_s / 1e7, len(tasks_of(daemon)), (wakeups(daemon) - woken) / idle_s)
+            for daemon, (ns, woken) in zip(daemons, before)]
 
 
 def main():
@@ -174,15 +186,16 @@ def main():
         place = Place(pathlib.Path(folder), *((2, 64) if options.small else (WORKERS, BLOCKS)))
         try:
             write_checkpoints(place)
-            sockets, exact, restored = zip(*(measure_start(place) for _ in range(STARTS)))
-            bridge, aggregator = measure_idle(place, *((1, 1) if options.small else (SILENT_S, IDLE_S)))
+            sockets, exact = zip(*(measure_start(place) for _ in range(STARTS)))
+            idle = measure_idle(place, *((1, 1) if options.small else (SILENT_S, IDLE_S)))
         finally:
             place.close()
     figure("startup.sockets", statistics.median(sockets), "s")
     figure("startup.exact", statistics.median(exact), "s")
-    figure("startup.restored", 100 * min(restored), "%")
-    figure("startup.idle.bridge", bridge, "%")
-    figure("startup.idle.aggregator", aggregator, "%")
+    for what, (percent, threads, woken) in zip(("bridge", "aggregator"), idle):
+        figure(f"startup.idle.{what}", percent, "% of a core")
+        figure(f"startup.idle.{what}.threads", threads, "threads")
+        figure(f"startup.idle.{what}.wakeups", woken, "wake-ups/s")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
-/* What tests/bench says beside a figure: how its rounds differ, and the kernel's share. */
+/* How tests/bench compares, and what it says beside a figure: how its rounds differ, the kernel's
+ * share. */
 
 /* What say() prints; the caller frees it. */
 static char *printed(void (*say)(void))
@@ -72,20 +73,78 @@ static void a_median_of_zero_has_a_spread_of_all_or_nothing(void **state)
 static const double ours[] = { 30, 32, 28, 15, 15 };
 static const double theirs[] = { 15, 16, 14, 7.5, 7.5 };
 
+enum { last_to_fail = 7 };
+
+struct turns {
+    size_t taken;
+    size_t fails_at; /* 0: never */
+    char order[16];  /* of sides */
+};
+
+static kvb_status take(void *context, size_t side, double out_numbers[bench_max_numbers])
+{
+    struct turns *turns = context;
+    const size_t round = turns->taken / 2;
+
+    turns->order[turns->taken++] = (char)('0' + side);
+    out_numbers[1] = side == 0 ? ours[round] : theirs[round];
+    return turns->taken == turns->fails_at ? KVB_AGAIN : KVB_OK;
+}
+
+static struct bench_turns take_all(struct turns *turns, double seconds)
+{
+    struct bench_turns all = {
+        .sides = 2, .rounds = 5, .seconds = seconds, .take = take, .context = turns
+    };
+
+    assert_int_equal(bench_take_turns(&all), turns->fails_at > 0 ? KVB_AGAIN : KVB_OK);
+    return all;
+}
+
+static void sides_are_measured_in_turns(void **state)
+{
+    struct turns turns = { .taken = 0 };
+
+    (void)state;
+    assert_int_equal(take_all(&turns, 0).done, 5);
+    assert_string_equal(turns.order, "0101010101");
+}
+
+static void no_round_begins_when_the_time_is_over(void **state)
+{
+    struct turns turns = { .taken = 0 };
+
+    (void)state;
+    assert_int_equal(take_all(&turns, 1e-9).done, 0);
+}
+
+static void a_side_that_fails_ends_the_rounds(void **state)
+{
+    struct turns turns = { .fails_at = last_to_fail };
+
+    (void)state;
+    assert_int_equal(take_all(&turns, 0).done, 3);
+    assert_int_equal(turns.taken, last_to_fail);
+}
+
 static void say_turns(void)
 {
+    struct turns turns = { .taken = 0 };
+    const struct bench_turns all = take_all(&turns, 0);
+
     bench_figure_turns(
-        "rate",
-        &(struct bench_turns){ .against = "them", .ours = ours, .theirs = theirs, .count = 5 },
-        "M/s");
+        "rate", &all, &(struct bench_versus){ .theirs = 1, .number = 1, .against = "them" }, "M/s");
 }
 
 static void say_turns_of_time(void)
 {
+    struct turns turns = { .taken = 0 };
+    const struct bench_turns all = take_all(&turns, 0);
+
     bench_figure_turns(
-        "time",
-        &(struct bench_turns){
-            .against = "them", .ours = ours, .theirs = theirs, .count = 5, .is_less_better = true },
+        "time", &all,
+        &(struct bench_versus){
+            .theirs = 1, .number = 1, .against = "them", .is_less_better = true },
         "ns");
 }
 
@@ -175,6 +234,9 @@ SUITE(rounds)
         cmocka_unit_test(one_round_of_many_that_is_far_off_changes_no_spread),
         cmocka_unit_test(two_rounds_have_no_spread),
         cmocka_unit_test(a_median_of_zero_has_a_spread_of_all_or_nothing),
+        cmocka_unit_test(sides_are_measured_in_turns),
+        cmocka_unit_test(no_round_begins_when_the_time_is_over),
+        cmocka_unit_test(a_side_that_fails_ends_the_rounds),
         cmocka_unit_test(a_ratio_is_the_median_of_the_rounds_ratios),
         cmocka_unit_test(a_ratio_above_one_is_better_where_less_is_better_too),
         cmocka_unit_test(a_percentile_has_the_spread_of_its_ninths),

@@ -41,17 +41,6 @@ impl Answers {
     }
 }
 
-/// CPU time of all threads of this process.
-pub fn cpu_ns() -> u64 {
-    let mut now = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    // SAFETY: the call writes only to `now`.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut now) };
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
-}
-
 /// CPU time of this process so far, in user mode and in the kernel.
 #[derive(Clone, Copy)]
 pub struct Usage {

@@ -36,9 +36,6 @@ enum Step<'a> {
         begin: usize,
         end: usize,
     },
-    Clear {
-        worker: u32,
-    },
 }
 
 /// The steps, and their blocks one after the other, in the types of the crate.
@@ -62,7 +59,7 @@ impl<'a> Prepared<'a> {
             Some(Step::Query(tokens)) => fetch(tokens),
             Some(&Step::Store { begin, end, .. }) => fetch(&self.stored[begin..end]),
             Some(&Step::Remove { begin, end, .. }) => fetch(&self.removed[begin..end]),
-            Some(Step::Clear { .. }) | None => {}
+            None => {}
         }
     }
 
@@ -104,7 +101,6 @@ impl<'a> Prepared<'a> {
                     end: self.removed.len(),
                 }
             }
-            Record::Clear { worker } => Step::Clear { worker },
         });
     }
 }
@@ -154,9 +150,7 @@ impl<const LANES: usize> Chain<LANES> {
     fn lane_of(record: &Record<'_>, queries: usize) -> usize {
         match *record {
             Record::Query { .. } => queries % LANES,
-            Record::Store { worker, .. }
-            | Record::Remove { worker, .. }
-            | Record::Clear { worker } => worker as usize % LANES,
+            Record::Store { worker, .. } | Record::Remove { worker, .. } => worker as usize % LANES,
         }
     }
 }
@@ -198,17 +192,13 @@ impl Shared {
                 self.index
                     .apply_removed(id, &prepared.removed[begin..end], map);
             }
-            Step::Clear { worker } => {
-                let (id, map) = (self.ids[worker as usize], &mut lane.maps[worker as usize]);
-                self.index.apply_cleared(id, map);
-            }
         }
     }
 
-    fn replay(&self, lane: &mut Lane, prepared: &Prepared<'_>, mut answers: Option<&mut Answers>) {
+    fn replay(&self, lane: &mut Lane, prepared: &Prepared<'_>, answers: &mut Answers) {
         for (i, step) in prepared.steps.iter().enumerate() {
             prepared.fetch(prepared.steps.get(i + AHEAD));
-            self.apply(lane, prepared, step, answers.as_deref_mut());
+            self.apply(lane, prepared, step, Some(answers));
         }
     }
 
@@ -242,24 +232,18 @@ impl<const LANES: usize> Peer for Chain<LANES> {
         prepared
     }
 
-    fn replay(
-        &mut self,
-        prepared: [Prepared<'_>; LANES],
-        is_events_only: bool,
-        answers: &mut Answers,
-    ) {
+    fn replay(&mut self, prepared: [Prepared<'_>; LANES], answers: &mut Answers) {
         let shared = &self.shared;
-        let wanted = !is_events_only;
 
         if let ([lane], [prepared]) = (&mut self.lanes[..], &prepared[..]) {
-            shared.replay(lane, prepared, wanted.then_some(answers));
+            shared.replay(lane, prepared, answers);
             return;
         }
         std::thread::scope(|scope| {
             for (lane, prepared) in self.lanes.iter_mut().zip(&prepared) {
                 scope.spawn(move || {
                     let mut answers = Answers::new(lane.maps.len() as u32);
-                    shared.replay(lane, prepared, wanted.then_some(&mut answers));
+                    shared.replay(lane, prepared, &mut answers);
                 });
             }
         });

@@ -30,9 +30,6 @@ pub enum Record<'a> {
         worker: u32,
         blocks: &'a [u64],
     },
-    Clear {
-        worker: u32,
-    },
 }
 
 impl Record<'_> {
@@ -41,13 +38,11 @@ impl Record<'_> {
         match self {
             Record::Query { tokens } => tokens.len(),
             Record::Store { blocks, .. } | Record::Remove { blocks, .. } => blocks.len(),
-            Record::Clear { .. } => 0,
         }
     }
 }
 
 /// Consecutive records of a corpus.
-#[derive(Clone)]
 pub struct Records<'a> {
     left: &'a [u64],
 }
@@ -83,36 +78,10 @@ impl<'a> Iterator for Records<'a> {
                 },
                 rest,
             ),
-            _ => (Record::Clear { worker }, hashes.is_empty().then_some(rest)?),
+            _ => return None,
         };
         self.left = rest;
         Some(record)
-    }
-}
-
-impl<'a> Records<'a> {
-    /// Splits the records into single ones.
-    pub fn singly(mut self) -> impl Iterator<Item = Records<'a>> {
-        std::iter::from_fn(move || {
-            let begin = self.left;
-            self.next()?;
-            let (record, _) = begin.split_at(begin.len() - self.left.len());
-            Some(Records { left: record })
-        })
-    }
-
-    /// Splits the records where their kind changes.
-    pub fn runs(mut self) -> Vec<Records<'a>> {
-        let mut runs = Vec::new();
-
-        while !self.left.is_empty() {
-            let begin = self.left;
-            let kind = begin[0] & 3;
-            while self.left.first().is_some_and(|word| word & 3 == kind) && self.next().is_some() {}
-            let (run, _) = begin.split_at(begin.len() - self.left.len());
-            runs.push(Records { left: run });
-        }
-        runs
     }
 }
 
@@ -154,7 +123,6 @@ fn count_held(held: &mut [u64], record: &Record<'_>) -> Option<()> {
             *held.get_mut(worker as usize)? += blocks.len() as u64
         }
         Record::Remove { worker, blocks } => *held.get_mut(worker as usize)? -= blocks.len() as u64,
-        Record::Clear { worker } => *held.get_mut(worker as usize)? = 0,
     }
     Some(())
 }

@@ -2,13 +2,12 @@
 //! only public way to apply an event: events go through a queue to the pool's threads, lookups run
 //! on the calling thread, as in the crate's router.
 
-use dynamo_kv_router::indexer::{KvIndexerInterface, SyncIndexer, ThreadPoolIndexer};
+use dynamo_kv_router::indexer::{SyncIndexer, ThreadPoolIndexer};
 use dynamo_kv_router::protocols::{
     ExternalSequenceBlockHash, KvCacheEvent, KvCacheEventData, KvCacheRemoveData, KvCacheStoreData,
     KvCacheStoredBlockData, LocalBlockHash, RouterEvent,
 };
 use dynamo_kv_router::ConcurrentRadixTreeCompressed;
-use std::time::Instant;
 use tokio::runtime::Runtime;
 
 use crate::answers::Answers;
@@ -67,7 +66,6 @@ fn step_of(record: &Record<'_>, number: u64) -> Step {
             tokens,
         } => event(worker, number, stored(parent, blocks, tokens)),
         Record::Remove { worker, blocks } => event(worker, number, removed(blocks)),
-        Record::Clear { worker } => event(worker, number, KvCacheEventData::Cleared),
     }
 }
 
@@ -112,11 +110,10 @@ impl Peer for Crtc {
             .collect()
     }
 
-    fn replay(&mut self, prepared: Vec<Step>, is_events_only: bool, answers: &mut Answers) {
+    fn replay(&mut self, prepared: Vec<Step>, answers: &mut Answers) {
         for step in prepared {
             match step {
-                Step::Query(question) if !is_events_only => self.ask(&question, answers),
-                Step::Query(_) => {}
+                Step::Query(question) => self.ask(&question, answers),
                 Step::Event(event) => self.give(event),
             }
         }
@@ -155,16 +152,5 @@ impl Peer for Crtc {
 
     fn refused(&self) -> u64 {
         self.refused
-    }
-
-    fn dump(&mut self) -> Option<(u64, f64)> {
-        let start = Instant::now();
-        let events = self.runtime.block_on(self.pool.dump_events()).ok()?;
-        let took = start.elapsed().as_secs_f64();
-        let blocks_of = |event: &RouterEvent| match &event.event.data {
-            KvCacheEventData::Stored(stored) => stored.blocks.len() as u64,
-            _ => 0,
-        };
-        Some((events.iter().map(blocks_of).sum(), took))
     }
 }

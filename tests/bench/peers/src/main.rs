@@ -7,7 +7,6 @@ mod chain_index;
 mod corpus;
 mod crtc;
 mod peer;
-mod scene;
 
 use std::process::ExitCode;
 
@@ -17,7 +16,7 @@ use crtc::Crtc;
 use peer::{Figure, Peer};
 
 const USAGE: &str = "bench_peers chainindex|two_chainindex|crtc CORPUS \
-    conversation|events|quiet|dump|rounds|queries|growth [SECONDS]\n\
+    conversation|quiet [SECONDS]\n\
     bench_peers PEER CORPUS answers [FILE]";
 
 fn measure<P: Peer>(
@@ -31,13 +30,8 @@ fn measure<P: Peer>(
     }
     let seconds = rest.map_or(Some(0.0), |word| word.parse().ok())?;
     match what {
-        "conversation" => Some(peer::throughput(make, corpus, false, seconds)),
-        "events" => Some(peer::throughput(make, corpus, true, seconds)),
+        "conversation" => Some(peer::throughput(make, corpus, seconds)),
         "quiet" => Some(peer::quiet(make, corpus)),
-        "dump" => Some(peer::dump(make(), corpus, seconds)),
-        "rounds" => Some(scene::rounds(make(), corpus, seconds)),
-        "queries" => Some(scene::queries(make(), corpus, seconds)),
-        "growth" => Some(scene::growth(make, corpus, seconds)),
         _ => None,
     }
 }

@@ -14,7 +14,7 @@ pub trait Peer {
     fn prepare(records: Records<'_>) -> Self::Prepared<'_>;
 
     /// Applies all records as fast as possible.  When it returns, every event is applied.
-    fn replay(&mut self, prepared: Self::Prepared<'_>, is_events_only: bool, answers: &mut Answers);
+    fn replay(&mut self, prepared: Self::Prepared<'_>, answers: &mut Answers);
 
     /// Converts and applies the records one by one.  With `answers`, each query sees exactly the
     /// events before it; without, queries are skipped.
@@ -25,12 +25,6 @@ pub trait Peer {
 
     /// How many events the index refused.
     fn refused(&self) -> u64;
-
-    /// Lists all that the index holds.  Returns the number of (worker, block) pairs and how many
-    /// seconds it took.  None: the index cannot.
-    fn dump(&mut self) -> Option<(u64, f64)> {
-        None
-    }
 }
 
 pub struct Figure {
@@ -41,7 +35,7 @@ pub struct Figure {
     pub kernel_percent: Option<f64>,
 }
 
-pub fn figure(name: String, value: f64, unit: &'static str, began: Usage) -> Figure {
+fn figure(name: String, value: f64, unit: &'static str, began: Usage) -> Figure {
     Figure {
         name,
         value,
@@ -50,34 +44,15 @@ pub fn figure(name: String, value: f64, unit: &'static str, began: Usage) -> Fig
     }
 }
 
-/// A name as bench_index has it: index.query.p99 with 128 workers, index.query.1000.p99 with 1,000.
-fn name_of(row: &str, workers: u32, rest: &str) -> String {
-    match workers {
-        128 => format!("index.{row}{rest}"),
-        _ => format!("index.{row}.{workers}{rest}"),
-    }
-}
-
-pub fn tell_refused(peer: &impl Peer) {
+fn tell_refused(peer: &impl Peer) {
     if peer.refused() > 0 {
         eprintln!("{} events were refused", peer.refused());
     }
 }
 
 /// Replays the corpus into new indexes until `seconds` are over.  Returns the rate of each replay.
-pub fn throughput<P: Peer>(
-    make: impl Fn() -> P,
-    corpus: &Corpus,
-    is_events_only: bool,
-    seconds: f64,
-) -> Vec<Figure> {
-    let row = if is_events_only {
-        "events"
-    } else {
-        "conversation"
-    };
-    let asked: u64 = corpus.queries().map(|tokens| tokens.len() as u64).sum();
-    let blocks = corpus.block_operations - if is_events_only { asked } else { 0 };
+pub fn throughput<P: Peer>(make: impl Fn() -> P, corpus: &Corpus, seconds: f64) -> Vec<Figure> {
+    let name = format!("index.conversation.{}", corpus.workers);
     let began = Instant::now();
     let mut figures = Vec::new();
 
@@ -86,16 +61,11 @@ pub fn throughput<P: Peer>(
         let prepared = P::prepare(corpus.records());
         let usage = Usage::now();
         let start = Instant::now();
-        peer.replay(prepared, is_events_only, &mut answers);
-        let rate = blocks as f64 / start.elapsed().as_secs_f64() / 1e6;
-        eprintln!("index.{row}.{}: {rate:.1} M/s", corpus.workers);
+        peer.replay(prepared, &mut answers);
+        let rate = corpus.block_operations as f64 / start.elapsed().as_secs_f64() / 1e6;
+        eprintln!("{name}: {rate:.1} M/s");
         tell_refused(&peer);
-        figures.push(figure(
-            format!("index.{row}.{}", corpus.workers),
-            rate,
-            "M block operations/s",
-            usage,
-        ));
+        figures.push(figure(name.clone(), rate, "M block operations/s", usage));
     }
     figures
 }
@@ -124,32 +94,6 @@ pub fn answers<P: Peer>(mut peer: P, corpus: &Corpus, path: Option<&str>) -> Vec
     vec![figure(name, checksum, "checksum", usage)]
 }
 
-/// The time of a dump after all events, in ns a (worker, block) pair, repeated until `seconds` are
-/// over.
-pub fn dump<P: Peer>(mut peer: P, corpus: &Corpus, seconds: f64) -> Vec<Figure> {
-    let began = Instant::now();
-    let mut figures = Vec::new();
-
-    peer.fill(corpus.records(), None);
-    tell_refused(&peer);
-    while figures.is_empty() || began.elapsed().as_secs_f64() < seconds {
-        let usage = Usage::now();
-        let Some((blocks, took)) = peer.dump() else {
-            break;
-        };
-        if blocks != corpus.memberships {
-            eprintln!("the dump has {blocks} of {} blocks", corpus.memberships);
-        }
-        figures.push(figure(
-            format!("index.dump.{}", corpus.workers),
-            took * 1e9 / blocks.max(1) as f64,
-            "ns/block",
-            usage,
-        ));
-    }
-    figures
-}
-
 /// The memory of an index after all events, and the time of each query then.
 pub fn quiet<P: Peer>(make: impl Fn() -> P, corpus: &Corpus) -> Vec<Figure> {
     let mut answers = Answers::new(corpus.workers);
@@ -173,22 +117,12 @@ pub fn quiet<P: Peer>(make: impl Fn() -> P, corpus: &Corpus) -> Vec<Figure> {
     tell_refused(&peer);
     vec![
         figure(
-            name_of("bytes_per_membership", corpus.workers, ".resident"),
+            "index.bytes_per_membership.resident".into(),
             a_membership,
             "bytes",
             usage,
         ),
-        figure(
-            name_of("query", corpus.workers, ".p50"),
-            microseconds(500),
-            "us",
-            usage,
-        ),
-        figure(
-            name_of("query", corpus.workers, ".p99"),
-            microseconds(990),
-            "us",
-            usage,
-        ),
+        figure("index.query.p50".into(), microseconds(500), "us", usage),
+        figure("index.query.p99".into(), microseconds(990), "us", usage),
     ]
 }
