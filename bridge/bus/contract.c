@@ -18,6 +18,7 @@ static const char *const forms[KVB_SUBJECT_COUNT] = {
     [KVB_SUBJECT_HEARTBEAT_JSON]    = "P.kv_heartbeat_json",
     [KVB_SUBJECT_LOAD]              = "P.load_metrics",
     [KVB_SUBJECT_BRIDGE_STATUS]     = "P.bridge_status",
+    [KVB_SUBJECT_BRIDGE_STREAMS]    = "P.bridge_streams",
     [KVB_SUBJECT_SYNC]              = "P.kv_sync.*.*",
     [KVB_SUBJECT_REFRESH]           = "P.kv_refresh",
     [KVB_SUBJECT_MATCH]             = "R.kv_match",

@@ -16,6 +16,7 @@ enum kvb_contract_subject {
     KVB_SUBJECT_HEARTBEAT_JSON,
     KVB_SUBJECT_LOAD,
     KVB_SUBJECT_BRIDGE_STATUS,
+    KVB_SUBJECT_BRIDGE_STREAMS, /* of bridges, for bridges */
     KVB_SUBJECT_SYNC,
     KVB_SUBJECT_REFRESH,
     KVB_SUBJECT_MATCH,

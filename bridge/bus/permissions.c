@@ -37,6 +37,8 @@ static const struct subject_use uses[] = {
     { BRIDGE, publishes,  KVB_SUBJECT_HEARTBEAT_JSON, ALWAYS, ALWAYS },
     { BRIDGE, publishes,  KVB_SUBJECT_LOAD,           ALWAYS, ALWAYS },
     { BRIDGE, publishes,  KVB_SUBJECT_BRIDGE_STATUS,  ALWAYS, ALWAYS },
+    { BRIDGE, publishes,  KVB_SUBJECT_BRIDGE_STREAMS, ALWAYS, 0 },
+    { BRIDGE, subscribes, KVB_SUBJECT_BRIDGE_STREAMS, ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_SYNC,           ALWAYS, KVB_SETTING_PROTOBUF },
     { BRIDGE, subscribes, KVB_SUBJECT_REFRESH,        ALWAYS, 0 },
     { BRIDGE, subscribes, KVB_SUBJECT_SERVICES,       ALWAYS, 0 },

@@ -151,6 +151,7 @@ static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detai
 {
     KVB_TRY(kvb_bridge_open_checkpoints(bridge, detail)); /* first: the caller may wait for it */
     KVB_TRY(draw_bridge_id(bridge));
+    kvb_rival_table_init(&bridge->rivals.table, bridge->bridge_id);
     bridge->publisher.id = kvb_hash64(
         (kvb_span){ .data = (const uint8_t *)bridge->bridge_id, .len = strlen(bridge->bridge_id) },
         0);
@@ -161,6 +162,7 @@ static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detai
     kvb_bridge_spread_checkpoints(bridge);
     KVB_TRY(open_sync(bridge));
     KVB_TRY(kvb_bridge_open_refresh(bridge));
+    KVB_TRY(kvb_bridge_open_rivals(bridge));
     KVB_TRY(kvb_bridge_open_service(bridge));
     atomic_store(&bridge->shown.turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_bridge_http(bridge, detail));
@@ -260,9 +262,11 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     kvb_bridge_close_checkpoints(&bridge->checkpoints);
     kvb_bridge_close_ranks(bridge);
     kvb_bridge_close_membership(&bridge->membership);
+    kvb_bus_unsubscribe(bridge->rivals.incoming);
     kvb_bus_unsubscribe(bridge->refresh.incoming);
     kvb_bus_unsubscribe(bridge->publisher.syncs);
     kvb_bus_close(bridge->publisher.bus);
+    kvb_rival_table_done(&bridge->rivals.table);
     kvb_bridge_close_refresh(&bridge->refresh);
     kvb_sync_responder_done(&bridge->publisher.sync);
     kvb_event_publisher_done(&bridge->publisher.events);

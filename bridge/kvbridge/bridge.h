@@ -12,7 +12,7 @@
 /* A running kvbridge: reads the sockets of engines and publishes on NATS.
  *
  *     ingest thread   owns sockets, decoder, streams, publisher; woken by zmq_poll
- *     nats.c          connection callbacks, bridge_status of other bridges
+ *     nats.c          connection callbacks, requests, streams of other bridges
  *     HTTP threads    read atomics, and a text made by the ingest thread
  *
  * It starts without engines and without nats-server, which may start later. */

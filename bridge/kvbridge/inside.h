@@ -26,6 +26,7 @@
 #include "kvbridge/rank_metrics.h"
 #include "kvbridge/refresh_plan.h"
 #include "kvbridge/refresh_responder.h"
+#include "kvbridge/rival_table.h"
 #include "kvbridge/sync_responder.h"
 #include "load/newest.h"
 #include "model/load.h"
@@ -212,6 +213,16 @@ struct bridge_refresh {
     struct kvb_router_batch events; /* owned: the part that is being published */
 };
 
+/* Other bridges that publish streams of this one. */
+struct bridge_rivals {
+    struct kvb_rival_table table;
+    struct kvb_bus_subscription *incoming; /* owned */
+    char subject[kvb_subject_bytes];
+    uint64_t next_look_ns;
+    uint64_t listed_ns;      /* when the own streams were published; 0: at the next look */
+    uint64_t listed_changes; /* of membership, at that time */
+};
+
 /* Limits of the HTTP server. */
 enum { http_threads = 2, max_http_connections = 128 };
 
@@ -310,6 +321,7 @@ struct kvb_bridge {
     struct bridge_shown shown;
     struct bridge_checkpoints checkpoints;
     struct bridge_refresh refresh;
+    struct bridge_rivals rivals;
 
     struct kvb_thread thread; /* ingest */
     int wake_fd;              /* eventfd: stop, and commands */
@@ -503,6 +515,14 @@ void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns);
 
 /* The rank leaves. */
 void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank);
+
+/* ---- kvbridge/rivals.c: other bridges that publish streams of this one ---- */
+/* After the ranks.  Its subscription and its table are closed with the bridge. */
+kvb_status kvb_bridge_open_rivals(struct kvb_bridge *bridge);
+/* Called in every turn: logs rivals, and publishes which streams this bridge has. */
+void kvb_bridge_watch_rivals(struct kvb_bridge *bridge, uint64_t now_ns);
+/* NATS is connected: what was published before may be lost. */
+void kvb_bridge_list_streams_soon(struct kvb_bridge *bridge);
 
 /* ---- kvbridge/report.c: periodic messages ---- */
 

@@ -117,6 +117,7 @@ static void note_connected(void *context, uint64_t now_ns)
     struct kvb_bridge *bridge = context;
 
     bridge->publisher.next_status_ns = now_ns;
+    kvb_bridge_list_streams_soon(bridge);
 }
 
 static bool may_publish(void *context, uint64_t now_ns)
@@ -240,6 +241,7 @@ void *kvb_bridge_run(void *context)
         atomic_store_explicit(&bridge->shown.turned_ns, now_ns, memory_order_relaxed);
         has_more = kvb_serve_turn(&bridge->ingest.server, now_ns);
         publish_due_status(bridge, now_ns);
+        kvb_bridge_watch_rivals(bridge, now_ns);
         kvb_bridge_refresh(bridge, kvb_clock_monotonic_ns());
         has_more |= kvb_sync_responder_work(
             &bridge->publisher.sync, kvb_clock_monotonic_ns(), sync_turn_ns);

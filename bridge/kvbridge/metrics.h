@@ -66,6 +66,8 @@
     X(sync_refused, COUNTER, "kvb_sync_refused_total", "reason=\"bad_input\"", "Requests of aggregators that were not answered, by reason: busy, bad_input, failed") \
     X(sync_failures, COUNTER, "kvb_sync_refused_total", "reason=\"failed\"", "Requests of aggregators that were not answered, by reason: busy, bad_input, failed") \
     X(sync_chunks, COUNTER, "kvb_sync_chunks_total", "", "Messages sent in answer to requests of aggregators") \
+    X(rivals, GAUGE, "kvb_rival_bridges", "", "Other bridges that publish streams of this one now. Above 0 means a misconfiguration; the log names both") \
+    X(rivals_refused, COUNTER, "kvb_rival_messages_refused_total", "", "Messages of other bridges about their streams that could not be read, or of more than 16 rivals") \
     X(quarantines, COUNTER, "kvb_quarantines_total", "", "Quarantines begun: the events of one stream took more than half of the ingest thread's time for seconds. A rise means an overload by one engine") \
     X(streams_quarantined, GAUGE, "kvb_streams_quarantined", "", "Streams in quarantine now; their state is PARTIAL(overload)") \
     X(batches_unread, COUNTER, "kvb_batches_unread_total", "", "Batches dropped unread during a quarantine; a replay brings them back") \

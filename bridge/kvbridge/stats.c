@@ -380,6 +380,7 @@ static void update_out(struct kvb_bridge *bridge)
     kvb_metric_set(metrics, kvb_bridge_refresh_refused, bridge->refresh.responder.refused);
     kvb_metric_set(metrics, kvb_bridge_sync_requests, bridge->publisher.sync.requests);
     kvb_metric_set(metrics, kvb_bridge_sync_busy, bridge->publisher.sync.busy);
+    kvb_metric_set(metrics, kvb_bridge_rivals_refused, bridge->rivals.table.refused);
     kvb_metric_set(metrics, kvb_bridge_sync_refused, bridge->publisher.sync.refused);
     kvb_metric_set(metrics, kvb_bridge_sync_failures, bridge->publisher.sync.failures);
     kvb_metric_set(metrics, kvb_bridge_sync_chunks, bridge->publisher.sync.chunks);

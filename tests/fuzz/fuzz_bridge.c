@@ -8,6 +8,7 @@
 #include "program.h"
 #include "wire/json/tree.h"
 #include "wire/load/json.h"
+#include "wire/router/bridge_streams.h"
 #include "wire/router/heartbeat.h"
 #include "wire/router/proto.h"
 #include "wire/router/sync.h"
@@ -134,6 +135,13 @@ static void read_status(kvb_span payload)
     kvb_json_drop(&root);
 }
 
+static void read_streams(kvb_span payload)
+{
+    static struct kvb_bridge_streams of_bridge;
+
+    need(kvb_bridge_streams_decode(payload, &of_bridge) == KVB_OK);
+}
+
 static void read_sync(kvb_span payload)
 {
     struct kvb_sync_reply reply;
@@ -154,9 +162,10 @@ static void published(const char *subject, const char *reply, kvb_span payload)
         const char *tail;
         void (*read)(kvb_span payload);
     } kinds[] = {
-        { ".kv_events", read_events },  { ".kv_events_pb", read_events },
-        { ".kv_heartbeat", read_beat }, { ".bridge_status", read_status },
-        { ".load_metrics", read_load }, { "_INBOX.sync.7", read_sync },
+        { ".kv_events", read_events },       { ".kv_events_pb", read_events },
+        { ".kv_heartbeat", read_beat },      { ".bridge_status", read_status },
+        { ".load_metrics", read_load },      { "_INBOX.sync.7", read_sync },
+        { ".bridge_streams", read_streams },
     };
     const size_t len = strlen(subject);
 
@@ -382,6 +391,11 @@ static void op_refresh(void)
         "namespace.n.component.c.kv_refresh", what & 1 ? "_INBOX.refresh.7" : NULL, next_span());
 }
 
+static void op_streams(void)
+{
+    fake_bus_deliver("namespace.n.component.c.bridge_streams", NULL, next_span());
+}
+
 static void op_service(void)
 {
     const uint8_t what = next_byte();
@@ -461,7 +475,7 @@ static void (*const operations[])(void) = {
 /* Later operations have numbers of their own, so that inputs saved before keep their meaning. */
 static void operate(void)
 {
-    static void (*const later[])(void) = { op_refresh, op_refresh, op_page };
+    static void (*const later[])(void) = { op_streams, op_refresh, op_refresh, op_page };
     const uint8_t which = next_byte();
     const size_t from = UINT8_MAX + 1 - KVB_COUNT_OF(later);
 

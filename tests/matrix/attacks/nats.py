@@ -81,7 +81,7 @@ class HostileClient:
     def garbage_everywhere(self):
         worker, rank = self.streams[0]
         subjects = [f"{COMPONENT}.{last}" for last in (
-            "kv_events", "kv_events_pb", "kv_window_events", "kv_heartbeat", "load_metrics", "bridge_status", f"kv_sync.{worker}.{rank}",
+            "kv_events", "kv_events_pb", "kv_window_events", "kv_heartbeat", "load_metrics", "bridge_status", "bridge_streams", f"kv_sync.{worker}.{rank}",
             "kv_sync.99999999999999999999.0", "kv_sync.1.x", "kv_refresh")] + [
             f"{ROUTER}.{last}" for last in ("kv_match", "kv_route", "kv_get.state", "kv_get.dump", "kv_get.zzz")] + [
             "namespace.a*b.component.W.kv_events", f"namespace.{'x' * 65}.component.W.kv_events"]
