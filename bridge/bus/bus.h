@@ -21,8 +21,11 @@
  * configured or announced server accepts a connection, and then changes to that one.  The change
  * counts as a loss.  For two minutes the server that was left is dialed last.
  *
- * Threads: publish, request, subscribe from any thread; handlers run on threads
- * of nats.c and must not wait for the bus. */
+ * All handlers of the process run on one thread of nats.c, one call at a time.  It passes messages
+ * on in the order in which they came over the connection, also between subscriptions.  So a handler
+ * must not wait: it would delay every other subscription.
+ *
+ * Threads: publish, request, subscribe from any thread. */
 struct kvb_bus;
 
 enum { kvb_login_text_bytes = 256, kvb_inbox_prefix_bytes = 65 };
@@ -198,12 +201,8 @@ void kvb_bus_unsubscribe(struct kvb_bus_subscription *subscription);
 /* Messages that nats.c dropped because the handler was too slow. */
 uint64_t kvb_bus_dropped(struct kvb_bus_subscription *subscription);
 
-/* How many messages of the subscription nats.c has received, and from how many of them the handler
- * has returned.  Any thread. */
-uint64_t kvb_bus_arrived(struct kvb_bus_subscription *subscription);
-uint64_t kvb_bus_handled(struct kvb_bus_subscription *subscription);
-
-/* The number of received messages that wait behind this one; for use inside a handler. */
+/* The number of received messages of its subscription that wait behind this one; for use inside a
+ * handler. */
 uint64_t kvb_bus_waiting(const struct kvb_bus_message *message);
 
 /* Sends a request and passes the first answer to handler; what JetStream acknowledges is no answer.

@@ -8,7 +8,7 @@
  * Threads: any thread. */
 
 enum kvb_contract_subject {
-    KVB_SUBJECT_WORKERS,   /* P.*: all subjects of a component, in one subscription */
+    KVB_SUBJECT_WORKERS,   /* P.*: all subjects of a component, for who reads along */
     KVB_SUBJECT_EVENTS,    /* JSON */
     KVB_SUBJECT_EVENTS_PB, /* protobuf */
     KVB_SUBJECT_WINDOW_EVENTS,

@@ -353,6 +353,9 @@ static kvb_status make_options(struct kvb_link *link, natsOptions **out_options)
     KVB_TRY(kvb_bus_from_nats(set_servers(options, bus)));
     KVB_TRY(kvb_bus_from_nats(natsOptions_SetName(options, bus->name)));
     KVB_TRY(kvb_bus_from_nats(natsOptions_SetSendAsap(options, bus->sends_at_once)));
+    /* One thread for all subscriptions keeps their messages in the order of the connection.  It is
+     * a pool of nats.c with as many threads as it is told, which is one. */
+    KVB_TRY(kvb_bus_from_nats(natsOptions_UseGlobalMessageDelivery(options, true)));
     KVB_TRY(kvb_bus_from_nats(set_times(options)));
     KVB_TRY(kvb_bus_from_nats(set_callbacks(link, options)));
     KVB_TRY(kvb_login_apply(&bus->login, bus->url, options, &bus->dial_failure));

@@ -6,8 +6,7 @@
 
 enum direction { publishes, subscribes };
 
-/* One row for each use of a subject.  A row whose subject includes other subjects comes before
- * them. */
+/* One row for each use of a subject. */
 struct subject_use {
     enum kvb_client_role role;
     enum direction direction;
@@ -54,7 +53,11 @@ static const struct subject_use uses[] = {
     { AGGREGATOR, publishes,  KVB_SUBJECT_LOAD_STATS,        ALWAYS, 0 },
     { AGGREGATOR, publishes,  KVB_SUBJECT_HIT_RATE,          ALWAYS, 0 },
     { AGGREGATOR, publishes,  KVB_SUBJECT_HIT_RATE_ALIAS,    KVB_SETTING_HIT_RATE_ALIAS, 0 },
-    { AGGREGATOR, subscribes, KVB_SUBJECT_WORKERS,           ALWAYS, ALWAYS },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_EVENTS,            ALWAYS, ALWAYS },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_EVENTS_PB,         ALWAYS, ALWAYS },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_WINDOW_EVENTS,     ALWAYS, ALWAYS },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_HEARTBEAT,         ALWAYS, ALWAYS },
+    { AGGREGATOR, subscribes, KVB_SUBJECT_LOAD,              ALWAYS, ALWAYS },
     { AGGREGATOR, subscribes, KVB_SUBJECT_ECHO,              ALWAYS, ALWAYS },
     { AGGREGATOR, subscribes, KVB_SUBJECT_ANSWERS,           ALWAYS, ALWAYS },
     { AGGREGATOR, subscribes, KVB_SUBJECT_MATCH,             ALWAYS, 0 },
@@ -100,18 +103,6 @@ static const struct subject_use uses[] = {
 #undef OPERATOR
 #undef ALWAYS
 
-static bool
-includes_subject(const struct kvb_permissions *permissions, bool is_publish, const char *subject)
-{
-    for (size_t i = 0; i < permissions->count; i++) {
-        const struct kvb_permission *item = &permissions->items[i];
-        if (item->is_publish == is_publish && kvb_subject_includes(item->subject, subject)) {
-            return true;
-        }
-    }
-    return false;
-}
-
 static kvb_status add_permission(
     struct kvb_permissions *permissions, const struct subject_use *use,
     const struct kvb_subject_names *names, unsigned settings)
@@ -120,9 +111,6 @@ static kvb_status add_permission(
                                          .is_vital = (use->vital_if & settings) != 0 };
 
     KVB_TRY(kvb_contract_subject_make(use->subject, names, permission.subject));
-    if (includes_subject(permissions, permission.is_publish, permission.subject)) {
-        return KVB_OK;
-    }
     if (permissions->count == kvb_max_permissions) {
         return KVB_TOO_LARGE; /* the table above has more rows than the list has places */
     }

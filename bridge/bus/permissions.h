@@ -45,9 +45,8 @@ struct kvb_permissions {
  * limited, because each page of a list is a message. */
 enum { kvb_permission_answer_s = 120 };
 
-/* Writes the fewest permissions that a program of this role needs.  A subject that another one
- * includes is left out.  settings: a mask of enum kvb_permission_setting.  KVB_BAD_INPUT: a name is
- * not valid or missing. */
+/* Writes the permissions that a program of this role needs.  settings: a mask of enum
+ * kvb_permission_setting.  KVB_BAD_INPUT: a name is not valid or missing. */
 kvb_status kvb_permissions_make(
     enum kvb_client_role role, const struct kvb_subject_names *names, unsigned settings,
     struct kvb_permissions *out);

@@ -3,7 +3,6 @@
 #include "core/clock.h"
 #include "core/own.h"
 
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,8 +20,7 @@ struct delivery {
     struct kvb_bus_subscription *subscription; /* borrowed */
     natsSubscription *nats;                    /* on `link` */
     struct kvb_link *link;                     /* holds one use */
-    bool is_over;             /* nats.c calls the handler no more; under the lock */
-    _Atomic uint64_t handled; /* messages that the handler is done with */
+    bool is_over; /* nats.c calls the handler no more; under the lock */
 
     /* Messages that were handled and wait to be freed; used by the delivery thread only. */
     natsMsg *read[max_read_messages]; /* owned */
@@ -43,10 +41,9 @@ struct kvb_bus_subscription {
     pthread_cond_t finished;
     struct delivery *current; /* owned; NULL between links */
     uint64_t dropped_before;  /* number dropped on earlier links */
-    uint64_t handled_before;  /* number handled on them */
 };
 
-/* ---- On threads of nats.c ------------------------------------------------------ */
+/* ---- On the delivery thread of nats.c ----------------------------------------------- */
 
 static void free_read(struct delivery *delivery)
 {
@@ -90,7 +87,6 @@ on_nats_message(natsConnection *nats, natsSubscription *sub, natsMsg *msg, void 
     if (native) { /* else the handler has kept it */
         put_read(delivery, msg, message.payload.len);
     }
-    delivery->handled++;
 }
 
 /* Not as a natsMsg: nats.c can free one only while it is in use. */
@@ -217,7 +213,6 @@ static void end_delivery(struct delivery *delivery)
     pthread_mutex_lock(&subscription->lock);
     wait_until_over(delivery);
     subscription->dropped_before += dropped_on(delivery);
-    subscription->handled_before += delivery->handled;
     pthread_mutex_unlock(&subscription->lock);
     kvb_link_bury(delivery->link, delivery->nats);
     kvb_link_release(delivery->link);
@@ -449,35 +444,6 @@ uint64_t kvb_bus_dropped(struct kvb_bus_subscription *subscription)
     const uint64_t dropped = subscription->dropped_before + dropped_on(subscription->current);
     pthread_mutex_unlock(&subscription->lock);
     return dropped;
-}
-
-/* nats.c counts a message as delivered before it calls the handler. */
-static uint64_t arrived_on(const struct delivery *delivery)
-{
-    int waiting = 0;
-    int64_t delivered = 0;
-    const bool is_known =
-        delivery && natsSubscription_GetStats(
-                        delivery->nats, &waiting, NULL, NULL, NULL, &delivered, NULL) == NATS_OK;
-
-    return is_known ? (uint64_t)waiting + (uint64_t)delivered : 0;
-}
-
-uint64_t kvb_bus_arrived(struct kvb_bus_subscription *subscription)
-{
-    pthread_mutex_lock(&subscription->lock);
-    const uint64_t arrived = subscription->handled_before + arrived_on(subscription->current);
-    pthread_mutex_unlock(&subscription->lock);
-    return arrived;
-}
-
-uint64_t kvb_bus_handled(struct kvb_bus_subscription *subscription)
-{
-    pthread_mutex_lock(&subscription->lock);
-    const uint64_t handled =
-        subscription->handled_before + (subscription->current ? subscription->current->handled : 0);
-    pthread_mutex_unlock(&subscription->lock);
-    return handled;
 }
 
 uint64_t kvb_bus_waiting(const struct kvb_bus_message *message)

@@ -18,7 +18,7 @@ enum {
     own_files = 64, /* open beside HTTP: NATS, log, rings, epoll, timers */
     min_connections = 32,
     heartbeat_ms = 1000,         /* the period of bridges */
-    max_event_bytes = 256 << 20, /* bytes of messages in the event ring */
+    max_event_bytes = 512 << 20, /* of messages in the event ring, with what each takes besides */
     max_slots = KVB_TIER_COUNT * kvb_max_streams
 };
 
@@ -172,18 +172,6 @@ static kvb_status make_aggregator_subjects(struct kvb_aggregator *aggregator)
                : KVB_OK;
 }
 
-/* One subscription for events, heartbeats and load, so that NATS keeps their order. */
-static kvb_status subscribe_subjects(struct kvb_aggregator *aggregator)
-{
-    char subject[kvb_subject_bytes];
-
-    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_WORKERS, &aggregator->names, subject));
-    KVB_TRY(kvb_bus_subscribe(
-        aggregator->bus, subject, kvb_aggregator_receive, aggregator, &aggregator->received));
-    KVB_TRY(kvb_aggregator_open_sync(aggregator));
-    return kvb_aggregator_open_books(aggregator);
-}
-
 /* Called on a thread of the bus: wakes the index thread, which then need not wait for its next
  * tick. */
 static void note_update(void *context, bool is_connected)
@@ -207,7 +195,7 @@ static kvb_status open_aggregator_bus(struct kvb_aggregator *aggregator, struct 
 
     KVB_TRY(make_aggregator_subjects(aggregator));
     KVB_TRY(kvb_bus_open(&options, &aggregator->bus, detail));
-    return subscribe_subjects(aggregator);
+    return kvb_aggregator_open_intake(aggregator);
 }
 
 /* Health probes may cause a restart of this process, so they must always be answered. */
@@ -412,7 +400,6 @@ static void stop_threads(struct kvb_aggregator *aggregator)
     kvb_thread_join(&aggregator->long_thread);
     kvb_tokenizer_close(aggregator->tokenizer); /* what comes back is still answered */
     atomic_store(&aggregator->is_stopping, true);
-    kvb_byte_budget_close(&aggregator->event_bytes); /* waiting handlers return */
     close_ring(aggregator->events);
     close_ring(aggregator->queries);
     if (aggregator->thread.is_running) {
@@ -421,10 +408,7 @@ static void stop_threads(struct kvb_aggregator *aggregator)
     }
     kvb_service_responder_close(aggregator->service.responder);
     kvb_aggregator_close_group(aggregator);
-    kvb_aggregator_close_books(aggregator);
-    kvb_bus_unsubscribe(aggregator->echo);
-    kvb_bus_unsubscribe(aggregator->answers);
-    kvb_bus_unsubscribe(aggregator->received);
+    kvb_aggregator_close_intake(aggregator);
 }
 
 /* Stops everything in the reverse order of the start.  The aggregator may be only partly

@@ -160,7 +160,7 @@ void kvb_aggregator_share_decision(
     kvb_buf_reset(&aggregator->buf);
     if (kvb_books_decision_encode(&shared, &aggregator->buf) == KVB_OK) {
         kvb_aggregator_publish(
-            aggregator, aggregator->books[KVB_BOOKS_ROUTED].subject,
+            aggregator, aggregator->intakes[KVB_INTAKE_ROUTED].subject,
             kvb_buf_span(&aggregator->buf));
     }
 }
@@ -169,15 +169,15 @@ void kvb_aggregator_share_report(
     struct kvb_aggregator *aggregator, enum kvb_request_report_kind kind,
     const struct kvb_query *query)
 {
-    const enum books_subject subject =
-        kind == KVB_REQUEST_FINISHED ? KVB_BOOKS_FINISHED : KVB_BOOKS_FIRST_TOKEN;
+    const enum intake_kind subject =
+        kind == KVB_REQUEST_FINISHED ? KVB_INTAKE_FINISHED : KVB_INTAKE_FIRST_TOKEN;
     struct kvb_shared_report report = kvb_answer_report_of(query);
 
     report.sender = aggregator->peers.self;
     kvb_buf_reset(&aggregator->buf);
     if (kvb_books_report_encode(&report, &aggregator->buf) == KVB_OK) {
         kvb_aggregator_publish(
-            aggregator, aggregator->books[subject].subject, kvb_buf_span(&aggregator->buf));
+            aggregator, aggregator->intakes[subject].subject, kvb_buf_span(&aggregator->buf));
     }
 }
 
@@ -197,7 +197,7 @@ static void publish_books_status(struct kvb_aggregator *aggregator, bool is_read
     kvb_buf_reset(&aggregator->buf);
     if (kvb_books_status_encode(&status, &aggregator->buf) == KVB_OK) {
         kvb_aggregator_publish(
-            aggregator, aggregator->books[KVB_BOOKS_STATUS].subject,
+            aggregator, aggregator->intakes[KVB_INTAKE_STATUS].subject,
             kvb_buf_span(&aggregator->buf));
     }
 }

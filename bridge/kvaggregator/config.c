@@ -104,9 +104,9 @@ static const struct kvb_conf_key keys[] = {
     { "limits.max_query_body_bytes", KVB_CONF_U64, "16777216", 1024, kvb_max_query_body_bytes,
       FIELD(limits.max_query_body_bytes),
       .help = "Longest body of a request; longer ones are answered with 413." },
-    { "limits.event_ring", KVB_CONF_U32, "65536", 64, max_ring_items, FIELD(limits.event_ring),
-      .help = "Most messages from NATS that wait for the index; beyond it nats.c\n"
-              "holds back." },
+    { "limits.event_ring", KVB_CONF_U32, "262144", 64, max_ring_items, FIELD(limits.event_ring),
+      .help = "Most messages from NATS that wait for the index; beyond it they are\n"
+              "dropped, and fetched from the bridges afterwards." },
     { "limits.query_ring", KVB_CONF_U32, "1024", 1, max_ring_items, FIELD(limits.query_ring),
       .help = "Most queries that wait for the index; beyond it they are answered\n"
               "with 503." },

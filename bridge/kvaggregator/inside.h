@@ -60,21 +60,33 @@ struct aggregator_service {
     struct query_counts shown[kvb_query_kind_count]; /* the responder's */
 };
 
-/* The subjects of the books that aggregators share. */
-enum books_subject {
-    KVB_BOOKS_ROUTED,
-    KVB_BOOKS_FINISHED,
-    KVB_BOOKS_FIRST_TOKEN,
-    KVB_BOOKS_STATUS,
-    KVB_BOOKS_SUBJECT_COUNT
+/* What the index thread applies, a subscription each. */
+enum intake_kind {
+    KVB_INTAKE_EVENTS,
+    KVB_INTAKE_EVENTS_PB,
+    KVB_INTAKE_WINDOW_EVENTS,
+    KVB_INTAKE_HEARTBEATS,
+    KVB_INTAKE_LOAD,
+    KVB_INTAKE_ANSWERS,
+    KVB_INTAKE_ROUTED, /* this and the next three: the books that aggregators share */
+    KVB_INTAKE_FINISHED,
+    KVB_INTAKE_FIRST_TOKEN,
+    KVB_INTAKE_STATUS,
+    KVB_INTAKE_ECHO,
+    KVB_INTAKE_COUNT
 };
 
-struct books_subscription {
+struct intake {
     struct kvb_aggregator *aggregator;         /* borrowed */
     struct kvb_bus_subscription *subscription; /* owned */
-    size_t number;                             /* enum books_subject */
+    enum intake_kind kind;
     char subject[kvb_subject_bytes];
-    uint64_t since_ns; /* messages wait in nats.c since then, or 0; its delivery thread's own */
+};
+
+/* What an aggregator sends itself: see loop.c. */
+struct kvb_echo {
+    uint64_t connects; /* of the connection that it was sent on */
+    uint64_t number;
 };
 
 /* The membership in the queue group of requests; see kvaggregator/group.c. */
@@ -126,16 +138,13 @@ struct kvb_aggregator {
     struct kvb_permissions permissions; /* needed on nats-server */
 
     struct kvb_bus *bus; /* owned; all fields below too */
-    struct kvb_bus_subscription *received;
-    struct kvb_bus_subscription *answers;
-    char inbox[2 * 16 + 1]; /* answers of bridges: {prefix}.{inbox}.{token in hex} */
-    struct kvb_bus_subscription *echo;
-    char echo_subject[kvb_subject_bytes];
-    _Atomic uint64_t echo_mark;     /* messages of `received` that had come before it returned */
+    struct intake intakes[KVB_INTAKE_COUNT];
+    char inbox[2 * 16 + 1];         /* answers of bridges: {prefix}.{inbox}.{token in hex} */
     _Atomic uint64_t echo_returned; /* the number of the newest echo that has */
-    uint64_t echo_settled;          /* the index thread's own */
+    uint64_t echo_applied; /* and that came out of the event ring; the index thread's own */
+    _Atomic uint64_t lost; /* messages that found no room in the ring, or no memory, so far */
+    uint64_t lost_seen;    /* as the followers know; the index thread's own */
     struct aggregator_group group;
-    struct books_subscription books[KVB_BOOKS_SUBJECT_COUNT];
     struct kvb_http *http;
     struct kvb_grpc *grpc;
     struct aggregator_service service;
@@ -146,8 +155,6 @@ struct kvb_aggregator {
     struct kvb_thread long_thread;
     struct kvb_tokenizer *tokenizer; /* NULL: off */
     struct kvb_ring *tokenized;      /* queries of text that come back from it; NULL: off */
-    uint64_t received_since_ns;      /* messages wait in nats.c since then, or 0; each its */
-    uint64_t answers_since_ns;       /* delivery thread's own */
     struct kvb_byte_budget event_bytes;
     struct received_pool received_pool;
     struct kvb_byte_budget query_bytes;
@@ -208,10 +215,15 @@ struct kvb_aggregator {
 
 /* ---- kvaggregator/intake.c: from NATS to followers and tracker ---- */
 
-/* On nats.c's thread. */
+/* Subscribes to all that the index thread applies.  On failure the caller still closes. */
+kvb_status kvb_aggregator_open_intake(struct kvb_aggregator *aggregator);
+void kvb_aggregator_close_intake(struct kvb_aggregator *aggregator);
+
+/* The handler of all its subscriptions, on nats.c's thread; the context is a struct intake. */
 void kvb_aggregator_receive(void *context, const struct kvb_bus_message *message);
 
-void kvb_aggregator_receive_answer(void *context, const struct kvb_bus_message *message);
+/* Messages that nats.c dropped before, so far. */
+uint64_t kvb_aggregator_dropped(const struct kvb_aggregator *aggregator);
 
 /* The functions of kvb_replica_world for messages. */
 bool kvb_aggregator_take_message(void *context, uint64_t now_ns);
@@ -224,13 +236,9 @@ void kvb_aggregator_drop_event(void *item);
 void kvb_aggregator_init_pool(struct kvb_aggregator *aggregator);
 void kvb_aggregator_done_pool(struct kvb_aggregator *aggregator);
 
-/* The subscriptions to the books that aggregators share. */
-kvb_status kvb_aggregator_open_books(struct kvb_aggregator *aggregator);
-void kvb_aggregator_close_books(struct kvb_aggregator *aggregator);
-
 /* ---- kvaggregator/queries.c: queries and answers ---- */
 
-/* On nats.c's threads. */
+/* On nats.c's thread. */
 void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *message);
 
 /* The thread that reads long prompts, which ends when their ring is closed and empty. */
@@ -365,7 +373,6 @@ void kvb_aggregator_update_audit(struct kvb_aggregator *aggregator, uint64_t now
 /* The functions that replica/turn.h calls; their context is the aggregator. */
 extern const struct kvb_replica_world kvb_aggregator_world;
 
-kvb_status kvb_aggregator_open_sync(struct kvb_aggregator *aggregator);
 void *kvb_aggregator_run(void *context);
 
 /* ---- kvaggregator/group.c: the queue group of requests over NATS ---- */

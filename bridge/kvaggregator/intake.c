@@ -13,14 +13,22 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { max_spare = 1024, max_applied_bytes = 256 << 10 };
+enum {
+    max_spare = 1024,
+    max_applied_bytes = 256 << 10,
+    /* of a message in the event ring beside its payload: struct received, and natsMsg with subject
+     * and reply */
+    item_bytes = 512,
+    no_counter = kvb_aggregator_metric_count
+};
 
 /* A message in the event ring, which owns it as nats.c has received it. */
 struct received {
     const struct kind *kind;
     struct kvb_stream_id names; /* of the subject; worker and rank are the payload's */
-    uint64_t token;             /* of an answer */
+    uint64_t token;             /* of an answer; the number of an echo */
     uint64_t arrived_ns;
+    uint64_t lost_before; /* messages that found no room before this one */
     struct kvb_bus_kept kept;
     struct received *next; /* in the pool */
 };
@@ -33,11 +41,18 @@ struct envelope {
 };
 
 struct kind {
-    const char *tail;
-    enum kvb_aggregator_metric counter;
-    kvb_status (*apply)(
-        struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload,
-        uint64_t now_ns);
+    const char *name;
+    enum kvb_contract_subject subject;
+    unsigned counter; /* enum kvb_aggregator_metric, or no_counter */
+    size_t max_bytes;
+    /* On nats.c's thread: takes from the message what the payload does not say.  False: it is not
+     * one of ours. */
+    bool (*read_head)(
+        struct kvb_aggregator *aggregator, const struct kvb_bus_message *message,
+        struct received *out_head);
+    kvb_status (*apply)(/* on the index thread */
+                        struct kvb_aggregator *aggregator, struct envelope *envelope,
+                        kvb_span payload, uint64_t now_ns);
 };
 
 void kvb_aggregator_drop_event(void *item)
@@ -122,7 +137,7 @@ static void put_applied(struct kvb_aggregator *aggregator, struct received *rece
     struct received_pool *pool = &aggregator->received_pool;
 
     pool->applied[pool->applied_count++] = received;
-    pool->applied_bytes += received->kept.payload.len;
+    pool->applied_bytes += item_bytes + received->kept.payload.len;
     if (pool->applied_count == kvb_aggregator_applied_messages ||
         pool->applied_bytes > max_applied_bytes) {
         release_applied(aggregator);
@@ -363,198 +378,197 @@ static kvb_status apply_status(
     return kvb_aggregator_take_status(aggregator, payload, now_ns);
 }
 
-static const struct kind answer_kind = { "kv_sync", kvb_aggregator_messages_answers, apply_answer };
-
-/* clang-format off */
-static const struct kind kinds[] = {
-    { "kv_events",        kvb_aggregator_messages_events,    apply_events },
-    { "kv_events_pb",     kvb_aggregator_messages_protobuf,  apply_events },
-    { "kv_window_events", kvb_aggregator_messages_window,    apply_events },
-    { "kv_heartbeat",     kvb_aggregator_messages_heartbeat, apply_heartbeat },
-    { "load_metrics",     kvb_aggregator_messages_load,      apply_load },
-};
-/* clang-format on */
-
-/* clang-format off */
-static const struct kind books_kinds[KVB_BOOKS_SUBJECT_COUNT] = {
-    [KVB_BOOKS_ROUTED] = { "kv_routed", kvb_aggregator_messages_routed, apply_decision },
-    [KVB_BOOKS_FINISHED] = { "kv_finished", kvb_aggregator_messages_finished, apply_finished },
-    [KVB_BOOKS_FIRST_TOKEN] =
-        { "kv_first_token", kvb_aggregator_messages_first_token, apply_first_token },
-    [KVB_BOOKS_STATUS] = { "aggregator_status", kvb_aggregator_messages_status, apply_status },
-};
-/* clang-format on */
-
-static const struct kind *find_kind(const char *tail)
+static kvb_status apply_echo(
+    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
 {
-    for (size_t i = 0; i < KVB_COUNT_OF(kinds); i++) {
-        if (strcmp(kinds[i].tail, tail) == 0) {
-            return &kinds[i];
-        }
-    }
-    return NULL;
+    (void)payload;
+    (void)now_ns;
+    aggregator->echo_applied = envelope->token;
+    return KVB_OK;
 }
 
-/* ---- On nats.c's thread ---- */
+/* ---- On nats.c's thread ----
+ *
+ *     connection --> events, heartbeats, echoes ... --> event ring --> index thread
+ *                |                                        | full: dropped, and counted
+ *                +-> requests (queries.c)
+ *
+ * One thread for all subscriptions, in the order of the connection: so a heartbeat stays behind the
+ * events that it counts, and an echo behind all that came before it.  The thread never waits,
+ * because requests would wait with it. */
 
-/* NULL: no memory. */
-static struct received *keep_message(
-    struct received_pool *pool, const struct received *head, const struct kvb_bus_message *message)
+static bool read_names(
+    struct kvb_aggregator *aggregator, const struct kvb_bus_message *message,
+    struct received *out_head)
 {
-    struct received *received = take_spare(pool);
-
-    if (received) {
-        *received = *head;
-        if (kvb_bus_message_keep(message, &received->kept) != KVB_OK) {
-            free(received);
-            return NULL;
-        }
-    }
-    return received;
-}
-
-/* The arrival time of a message.  While the ring was full, messages waited in nats.c, which does
- * not record when they came.  None of them is older than the first that had to wait. */
-static uint64_t message_arrival(uint64_t *since_ns, const struct kvb_bus_message *message)
-{
-    const uint64_t arrived_ns = *since_ns > 0 ? *since_ns : kvb_clock_monotonic_ns();
-
-    if (*since_ns > 0 && kvb_bus_waiting(message) == 0) {
-        *since_ns = 0;
-    }
-    return arrived_ns;
-}
-
-static kvb_status take_message_bytes(
-    struct kvb_aggregator *aggregator, size_t bytes, uint64_t arrived_ns, uint64_t *since_ns)
-{
-    const kvb_status status = kvb_byte_budget_try(&aggregator->event_bytes, bytes);
-
-    if (status != KVB_AGAIN) {
-        return status;
-    }
-    *since_ns = arrived_ns;
-    return kvb_byte_budget_take(&aggregator->event_bytes, bytes);
-}
-
-static kvb_status
-put_in_ring(struct kvb_aggregator *aggregator, struct received *received, uint64_t *since_ns)
-{
-    const uint64_t arrived_ns = received->arrived_ns;
-    const kvb_status status = kvb_ring_put(aggregator->events, received);
-
-    if (status != KVB_AGAIN) {
-        return status;
-    }
-    *since_ns = arrived_ns;
-    return kvb_ring_put_wait(aggregator->events, received);
-}
-
-/* Waits for room; nats.c queues further messages up to its own limit.  A message that is lost here
- * leaves a gap in the event ids of its stream, which its follower detects. */
-static void hand_message_over(
-    struct kvb_aggregator *aggregator, const struct received *head,
-    const struct kvb_bus_message *message, uint64_t *since_ns)
-{
-    const size_t bytes = message->payload.len;
-
-    if (take_message_bytes(aggregator, bytes, head->arrived_ns, since_ns) != KVB_OK) {
-        return; /* stopping */
-    }
-    struct received *received = keep_message(&aggregator->received_pool, head, message);
-    if (!received) {
-        count_intake(aggregator, kvb_aggregator_refused_no_memory);
-        kvb_byte_budget_give(&aggregator->event_bytes, bytes);
-        return;
-    }
-    if (put_in_ring(aggregator, received, since_ns) != KVB_OK) {
-        kvb_byte_budget_give(&aggregator->event_bytes, bytes);
-        kvb_aggregator_drop_event(received); /* stopping */
-    }
-}
-
-void kvb_aggregator_receive(void *context, const struct kvb_bus_message *message)
-{
-    struct kvb_aggregator *aggregator = context;
-    struct received head = { .kind = NULL };
     const char *tail = NULL;
 
-    if (kvb_subject_split(message->subject, head.names.name_space, head.names.component, &tail) !=
+    if (kvb_subject_split(
+            message->subject, out_head->names.name_space, out_head->names.component, &tail) !=
         KVB_OK) {
         count_intake(aggregator, kvb_aggregator_refused_bad_input);
-        return;
+        return false;
     }
-    head.kind = find_kind(tail);
-    if (!head.kind) {
-        return; /* kv_heartbeat_json, bridge_status, requests, foreign messages: not read */
-    }
-    if (message->payload.len > kvb_max_payload_bytes) {
-        count_intake(aggregator, kvb_aggregator_refused_too_large);
-        return;
-    }
-    head.arrived_ns = message_arrival(&aggregator->received_since_ns, message);
-    hand_message_over(aggregator, &head, message, &aggregator->received_since_ns);
+    return true;
 }
 
-void kvb_aggregator_receive_answer(void *context, const struct kvb_bus_message *message)
+static bool read_token(
+    struct kvb_aggregator *aggregator, const struct kvb_bus_message *message,
+    struct received *out_head)
 {
-    struct kvb_aggregator *aggregator = context;
     const char *last = strrchr(message->subject, '.');
-    struct received head = { .kind = &answer_kind };
 
+    (void)aggregator;
     if (!last || message->payload.len == 0) {
-        return; /* no bridge subscribes there: the request times out */
+        return false; /* no bridge subscribes there: the request times out */
     }
-    if (message->payload.len > kvb_max_payload_bytes) {
-        count_intake(aggregator, kvb_aggregator_refused_too_large);
-        return;
-    }
-    head.token = strtoull(last + 1, NULL, 16);
-    head.arrived_ns = message_arrival(&aggregator->answers_since_ns, message);
-    hand_message_over(aggregator, &head, message, &aggregator->answers_since_ns);
+    out_head->token = strtoull(last + 1, NULL, 16);
+    return true;
 }
 
-static void receive_books(void *context, const struct kvb_bus_message *message)
+static bool read_nothing(
+    struct kvb_aggregator *aggregator, const struct kvb_bus_message *message,
+    struct received *out_head)
 {
-    struct books_subscription *books = context;
-    struct kvb_aggregator *aggregator = books->aggregator;
-    struct received head = { .kind = &books_kinds[books->number] };
-
-    if (message->payload.len > kvb_max_nats_payload_bytes) {
-        count_intake(aggregator, kvb_aggregator_refused_too_large);
-        return;
-    }
-    head.arrived_ns = message_arrival(&books->since_ns, message);
-    hand_message_over(aggregator, &head, message, &books->since_ns);
+    (void)aggregator;
+    (void)message;
+    (void)out_head;
+    return true;
 }
 
-/* ---- Subscriptions to the books ---- */
+/* That an echo has returned is known at once, also while the ring is long or full: NATS works. */
+static bool note_echo(
+    struct kvb_aggregator *aggregator, const struct kvb_bus_message *message,
+    struct received *out_head)
+{
+    struct kvb_echo echo;
 
-static const enum kvb_contract_subject books_subjects[KVB_BOOKS_SUBJECT_COUNT] = {
-    [KVB_BOOKS_ROUTED] = KVB_SUBJECT_ROUTED,
-    [KVB_BOOKS_FINISHED] = KVB_SUBJECT_FINISHED,
-    [KVB_BOOKS_FIRST_TOKEN] = KVB_SUBJECT_FIRST_TOKEN,
-    [KVB_BOOKS_STATUS] = KVB_SUBJECT_AGGREGATOR_STATUS,
+    if (message->payload.len != sizeof echo) {
+        return false; /* not ours */
+    }
+    memcpy(&echo, message->payload.data, sizeof echo);
+    atomic_store_explicit(&aggregator->connects_subscribed, echo.connects, memory_order_relaxed);
+    aggregator->echo_returned = echo.number;
+    out_head->token = echo.number;
+    return true;
+}
+
+#define EVENT_BYTES kvb_max_payload_bytes
+#define BOOKS_BYTES kvb_max_nats_payload_bytes
+
+/* clang-format off */
+static const struct kind kinds[KVB_INTAKE_COUNT] = {
+    [KVB_INTAKE_EVENTS]        = { "kv_events",         KVB_SUBJECT_EVENTS,            kvb_aggregator_messages_events,      EVENT_BYTES, read_names,   apply_events },
+    [KVB_INTAKE_EVENTS_PB]     = { "kv_events_pb",      KVB_SUBJECT_EVENTS_PB,         kvb_aggregator_messages_protobuf,    EVENT_BYTES, read_names,   apply_events },
+    [KVB_INTAKE_WINDOW_EVENTS] = { "kv_window_events",  KVB_SUBJECT_WINDOW_EVENTS,     kvb_aggregator_messages_window,      EVENT_BYTES, read_names,   apply_events },
+    [KVB_INTAKE_HEARTBEATS]    = { "kv_heartbeat",      KVB_SUBJECT_HEARTBEAT,         kvb_aggregator_messages_heartbeat,   EVENT_BYTES, read_names,   apply_heartbeat },
+    [KVB_INTAKE_LOAD]          = { "load_metrics",      KVB_SUBJECT_LOAD,              kvb_aggregator_messages_load,        EVENT_BYTES, read_names,   apply_load },
+    [KVB_INTAKE_ANSWERS]       = { "kv_sync",           KVB_SUBJECT_ANSWERS,           kvb_aggregator_messages_answers,     EVENT_BYTES, read_token,   apply_answer },
+    [KVB_INTAKE_ROUTED]        = { "kv_routed",         KVB_SUBJECT_ROUTED,            kvb_aggregator_messages_routed,      BOOKS_BYTES, read_nothing, apply_decision },
+    [KVB_INTAKE_FINISHED]      = { "kv_finished",       KVB_SUBJECT_FINISHED,          kvb_aggregator_messages_finished,    BOOKS_BYTES, read_nothing, apply_finished },
+    [KVB_INTAKE_FIRST_TOKEN]   = { "kv_first_token",    KVB_SUBJECT_FIRST_TOKEN,       kvb_aggregator_messages_first_token, BOOKS_BYTES, read_nothing, apply_first_token },
+    [KVB_INTAKE_STATUS]        = { "aggregator_status", KVB_SUBJECT_AGGREGATOR_STATUS, kvb_aggregator_messages_status,      BOOKS_BYTES, read_nothing, apply_status },
+    [KVB_INTAKE_ECHO]          = { "echo",              KVB_SUBJECT_ECHO,              no_counter,                          BOOKS_BYTES, note_echo,    apply_echo },
 };
+/* clang-format on */
 
-kvb_status kvb_aggregator_open_books(struct kvb_aggregator *aggregator)
+#undef EVENT_BYTES
+#undef BOOKS_BYTES
+
+/* Owned by the caller, with its message.  KVB_AGAIN: no room.  KVB_NO_MEMORY. */
+static kvb_status keep_message(
+    struct kvb_aggregator *aggregator, const struct received *head,
+    const struct kvb_bus_message *message, struct received **out_received)
 {
-    for (size_t i = 0; i < KVB_BOOKS_SUBJECT_COUNT; i++) {
-        struct books_subscription *books = &aggregator->books[i];
-        books->aggregator = aggregator;
-        books->number = i;
-        KVB_TRY(kvb_contract_subject_make(books_subjects[i], &aggregator->names, books->subject));
+    const size_t bytes = item_bytes + message->payload.len;
+
+    KVB_TRY(kvb_byte_budget_try(&aggregator->event_bytes, bytes));
+    struct received *received = take_spare(&aggregator->received_pool);
+    if (received) {
+        *received = *head;
+        if (kvb_bus_message_keep(message, &received->kept) == KVB_OK) {
+            *out_received = received;
+            return KVB_OK;
+        }
+        free(received);
+    }
+    kvb_byte_budget_give(&aggregator->event_bytes, bytes);
+    return KVB_NO_MEMORY;
+}
+
+static kvb_status hand_message_over(
+    struct kvb_aggregator *aggregator, const struct received *head,
+    const struct kvb_bus_message *message)
+{
+    struct received *received = NULL;
+
+    KVB_TRY(keep_message(aggregator, head, message, &received));
+    const kvb_status status = kvb_ring_put(aggregator->events, received);
+    if (status != KVB_OK) {
+        kvb_byte_budget_give(&aggregator->event_bytes, item_bytes + received->kept.payload.len);
+        kvb_aggregator_drop_event(received);
+    }
+    return status;
+}
+
+/* What is lost here leaves a gap in the event ids of its stream, or a heartbeat behind it does, and
+ * the follower requests it from the bridge.  The next message that finds room says that some were
+ * lost, so until then no list is EXACT. */
+void kvb_aggregator_receive(void *context, const struct kvb_bus_message *message)
+{
+    const struct intake *intake = context;
+    struct kvb_aggregator *aggregator = intake->aggregator;
+    struct received head = { .kind = &kinds[intake->kind] };
+
+    if (!head.kind->read_head(aggregator, message, &head)) {
+        return;
+    }
+    if (message->payload.len > head.kind->max_bytes) {
+        count_intake(aggregator, kvb_aggregator_refused_too_large);
+        return;
+    }
+    head.arrived_ns = kvb_clock_monotonic_ns();
+    head.lost_before = aggregator->lost;
+    const kvb_status status = hand_message_over(aggregator, &head, message);
+    if (status == KVB_AGAIN || status == KVB_NO_MEMORY) { /* else taken, or it is stopping */
+        count_intake(
+            aggregator, status == KVB_AGAIN ? kvb_aggregator_refused_ring_full
+                                            : kvb_aggregator_refused_no_memory);
+        aggregator->lost++;
+    }
+}
+
+/* ---- Subscriptions ---- */
+
+kvb_status kvb_aggregator_open_intake(struct kvb_aggregator *aggregator)
+{
+    for (size_t i = 0; i < KVB_INTAKE_COUNT; i++) {
+        struct intake *intake = &aggregator->intakes[i];
+        intake->aggregator = aggregator;
+        intake->kind = (enum intake_kind)i;
+        KVB_TRY(kvb_contract_subject_make(kinds[i].subject, &aggregator->names, intake->subject));
         KVB_TRY(kvb_bus_subscribe(
-            aggregator->bus, books->subject, receive_books, books, &books->subscription));
+            aggregator->bus, intake->subject, kvb_aggregator_receive, intake,
+            &intake->subscription));
     }
     return KVB_OK;
 }
 
-void kvb_aggregator_close_books(struct kvb_aggregator *aggregator)
+void kvb_aggregator_close_intake(struct kvb_aggregator *aggregator)
 {
-    for (size_t i = 0; i < KVB_BOOKS_SUBJECT_COUNT; i++) {
-        kvb_bus_unsubscribe(aggregator->books[i].subscription);
+    for (size_t i = 0; i < KVB_INTAKE_COUNT; i++) {
+        kvb_bus_unsubscribe(aggregator->intakes[i].subscription);
     }
+}
+
+uint64_t kvb_aggregator_dropped(const struct kvb_aggregator *aggregator)
+{
+    uint64_t dropped = 0;
+
+    for (size_t i = 0; i < KVB_INTAKE_COUNT; i++) {
+        dropped += kvb_bus_dropped(aggregator->intakes[i].subscription);
+    }
+    return dropped;
 }
 
 /* ---- Applying ---- */
@@ -584,8 +598,17 @@ static void log_refusal(
         kvb_log_write(
             aggregator->log, KVB_LOG_WARNING, "aggregator", "messages refused", "count",
             KVB_LOG_U64(times), "namespace", received->names.name_space, "component",
-            received->names.component, "kind", received->kind->tail, "last_reason",
+            received->names.component, "kind", received->kind->name, "last_reason",
             kvb_status_name(status), NULL);
+    }
+}
+
+/* Lost messages have no stream: all lists must be proven again. */
+static void note_lost(struct kvb_aggregator *aggregator, uint64_t lost, uint64_t now_ns)
+{
+    if (lost != aggregator->lost_seen) {
+        aggregator->lost_seen = lost;
+        kvb_followers_messages_dropped(aggregator->followers, now_ns);
     }
 }
 
@@ -593,7 +616,10 @@ static void take_one(struct kvb_aggregator *aggregator, struct received *receive
 {
     struct envelope envelope = { .id = received->names, .token = received->token };
 
-    count_intake(aggregator, received->kind->counter);
+    note_lost(aggregator, received->lost_before, now_ns);
+    if (received->kind->counter != no_counter) {
+        count_intake(aggregator, (enum kvb_aggregator_metric)received->kind->counter);
+    }
     aggregator->batch_arrived_ns = received->arrived_ns;
     const kvb_status status =
         received->kind->apply(aggregator, &envelope, received->kept.payload, now_ns);
@@ -626,7 +652,8 @@ bool kvb_aggregator_take_message(void *context, uint64_t now_ns)
         return true;
     }
     if (kvb_ring_take(aggregator->events, &item) != KVB_OK) {
-        release_applied(aggregator); /* before the wait for the next message */
+        note_lost(aggregator, aggregator->lost, now_ns); /* nothing came after them */
+        release_applied(aggregator);                     /* before the wait for the next message */
         return false;
     }
     take_one(aggregator, item, now_ns);

@@ -31,49 +31,18 @@ enum {
  * of NATS from a fault of the bridges: when all bridges are silent and the echo does not arrive
  * either, NATS has failed.  Its payload names the connection: the first one received proves that
  * the server has processed the subscriptions, which were sent before it; messages published earlier
- * may be missed.  It also has a number: all that the server sent before that echo is read, and is
- * in the event ring as soon as nats.c's other thread has handed it over. */
-
-struct echo {
-    uint64_t connects;
-    uint64_t number;
-};
-
-static void receive_echo(void *context, const struct kvb_bus_message *message)
-{
-    struct kvb_aggregator *aggregator = context;
-    struct echo echo;
-
-    if (message->payload.len != sizeof echo) {
-        return; /* not ours */
-    }
-    memcpy(&echo, message->payload.data, sizeof echo);
-    atomic_store_explicit(&aggregator->connects_subscribed, echo.connects, memory_order_relaxed);
-    aggregator->echo_mark = kvb_bus_arrived(aggregator->received); /* before its number is seen */
-    aggregator->echo_returned = echo.number;
-    (void)eventfd_write(aggregator->update_fd, 1); /* lists may lag until it is known here */
-}
-
-kvb_status kvb_aggregator_open_sync(struct kvb_aggregator *aggregator)
-{
-    char subject[kvb_subject_bytes];
-
-    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_ANSWERS, &aggregator->names, subject));
-    KVB_TRY(
-        kvb_contract_subject_make(KVB_SUBJECT_ECHO, &aggregator->names, aggregator->echo_subject));
-    KVB_TRY(kvb_bus_subscribe(
-        aggregator->bus, aggregator->echo_subject, receive_echo, aggregator, &aggregator->echo));
-    return kvb_bus_subscribe(
-        aggregator->bus, subject, kvb_aggregator_receive_answer, aggregator, &aggregator->answers);
-}
+ * may be missed.  It also has a number, and passes through the event ring behind all that the
+ * server sent before it: once it has come out, all of that is applied. */
 
 static bool publish_echo(void *context, uint64_t number)
 {
     const struct kvb_aggregator *aggregator = context;
-    const struct echo echo = { .connects = kvb_bus_connects(aggregator->bus), .number = number };
+    const struct kvb_echo echo = { .connects = kvb_bus_connects(aggregator->bus),
+                                   .number = number };
     const kvb_span payload = { .data = (const uint8_t *)&echo, .len = sizeof echo };
 
-    return kvb_bus_publish(aggregator->bus, aggregator->echo_subject, payload) == KVB_OK;
+    return kvb_bus_publish(
+               aggregator->bus, aggregator->intakes[KVB_INTAKE_ECHO].subject, payload) == KVB_OK;
 }
 
 static uint64_t newest_echo(void *context)
@@ -83,16 +52,11 @@ static uint64_t newest_echo(void *context)
     return aggregator->echo_returned;
 }
 
-/* The mark may be that of a newer echo already, which is only later. */
-static uint64_t settled_echo(void *context)
+static uint64_t applied_echo(void *context)
 {
-    struct kvb_aggregator *aggregator = context;
-    const uint64_t returned = aggregator->echo_returned;
+    const struct kvb_aggregator *aggregator = context;
 
-    if (kvb_bus_handled(aggregator->received) >= aggregator->echo_mark) {
-        aggregator->echo_settled = returned;
-    }
-    return aggregator->echo_settled;
+    return aggregator->echo_applied;
 }
 
 static kvb_status
@@ -145,12 +109,13 @@ static uint64_t bus_connects(void *context)
     return kvb_bus_connects(aggregator->bus);
 }
 
-/* nats.c drops messages when its queue is full. */
 static uint64_t dropped_messages(void *context)
 {
-    const struct kvb_aggregator *aggregator = context;
+    struct kvb_aggregator *aggregator = context;
+    const uint64_t dropped = kvb_aggregator_dropped(aggregator);
 
-    return kvb_bus_dropped(aggregator->received);
+    kvb_metric_set(&aggregator->metrics, kvb_aggregator_refused_dropped, dropped);
+    return dropped;
 }
 
 /* Ends the predictions of workers that are DOWN: they will store nothing.  A tick reads all streams
@@ -197,7 +162,7 @@ const struct kvb_replica_world kvb_aggregator_world = {
     .connects = bus_connects,
     .send_echo = publish_echo,
     .echoes = newest_echo,
-    .settled_echo = settled_echo,
+    .applied_echo = applied_echo,
     .dropped = dropped_messages,
     .take_message = kvb_aggregator_take_message,
     .lag_ns = kvb_aggregator_lag_ns,

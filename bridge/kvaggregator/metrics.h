@@ -26,6 +26,7 @@
     X(refused_too_large, COUNTER, "kvb_messages_refused_total", "reason=\"too_large\"", "NATS messages that could not be used, by reason") \
     X(refused_no_memory, COUNTER, "kvb_messages_refused_total", "reason=\"no_memory\"", "NATS messages that could not be used, by reason") \
     X(refused_stream, COUNTER, "kvb_messages_refused_total", "reason=\"too_many_streams\"", "NATS messages that could not be used, by reason") \
+    X(refused_ring_full, COUNTER, "kvb_messages_refused_total", "reason=\"ring_full\"", "NATS messages that could not be used, by reason") \
     X(refused_dropped, COUNTER, "kvb_messages_refused_total", "reason=\"dropped_by_client\"", "NATS messages that could not be used, by reason") \
     X(events_applied, COUNTER, "kvb_events_applied_total", "", "Router events applied to the index") \
     X(events_unused, COUNTER, "kvb_events_unused_total", "", "Router events in JSON of streams whose bridge publishes protobuf too, and events in a format that the newest heartbeat does not name: dropped") \
@@ -113,7 +114,7 @@
     X(turns, COUNTER, "kvb_turns_total", "", "Turns of the index thread. If it does not rise, the aggregator hangs") \
     X(echo_silences, COUNTER, "kvb_nats_echo_silences_total", "", "Times that NATS was connected but did not deliver our own messages back") \
     X(event_ring, GAUGE, "kvb_event_ring_messages", "", "Messages that wait for the index thread") \
-    X(event_ring_limit, GAUGE, "kvb_event_ring_limit_messages", "", "The most messages that can wait for the index thread: limits.event_ring. Beyond it nats.c buffers up to 256 MiB, then drops") \
+    X(event_ring_limit, GAUGE, "kvb_event_ring_limit_messages", "", "The most messages that can wait for the index thread: limits.event_ring. Beyond it they are dropped, and their streams repaired") \
     X(event_lag, REAL_GAUGE, "kvb_event_lag_seconds", "", "How long the oldest message that is not applied has waited, in seconds; above 1 s all streams are STALE(lagging)") \
     X(events_behind, GAUGE, "kvb_stream_behind_events_max", "", "Events that are published, according to heartbeats, but not applied here: the largest number of all streams") \
     X(streams_syncing, GAUGE, "kvb_streams", "state=\"syncing\"", "Streams followed, by state") \

@@ -488,7 +488,7 @@ void kvb_aggregator_answer_http(
     kvb_http_route_answer(route, &here, request, answer);
 }
 
-/* ---- On nats.c's threads ---- */
+/* ---- On nats.c's thread ---- */
 
 static void
 refuse_over_nats(struct kvb_aggregator *aggregator, const char *reply, const char *sentence)
@@ -631,6 +631,11 @@ void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *m
         refuse_over_nats(
             aggregator, message->reply,
             "unknown query: there are kv_match, kv_route and kv_get.{state,load,streams,dump}");
+        return;
+    }
+    /* Events wait behind requests on this thread: those that are too many are refused unread. */
+    if (kvb_bus_waiting(message) >= aggregator->config->limits.query_ring) {
+        refuse_nats_query(aggregator, kind, message->reply, KVB_AGAIN);
         return;
     }
     struct pending_query *pending = copy_nats_query(kind, message);

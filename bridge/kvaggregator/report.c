@@ -241,7 +241,6 @@ void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t n
     count_states(aggregator);
     count_index(aggregator);
     kvb_metric_set(metrics, kvb_aggregator_event_ring, kvb_ring_count(aggregator->events));
-    kvb_metric_set(metrics, kvb_aggregator_refused_dropped, kvb_bus_dropped(aggregator->received));
 }
 
 /* ---- The status page ---- */

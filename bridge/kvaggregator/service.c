@@ -240,7 +240,7 @@ void kvb_query_kind_answer(
     (void)kvb_http_write_error(error, call->out);
 }
 
-/* ---- The micro-service, on nats.c's threads ---- */
+/* ---- The micro-service, on nats.c's thread ---- */
 
 /* "kv_get.state" is the endpoint kv_get_state: a name has no dots. */
 static void name_endpoint(const char *tail, struct kvb_service_endpoint *endpoint)

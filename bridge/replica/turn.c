@@ -22,27 +22,17 @@ static void watch_pause(struct kvb_replica_turn *turn, uint64_t now_ns)
         /* One pause after another must not hold queries for ever. */
         turn->behind_ns = turn->behind_echo > 0 ? turn->behind_ns : now_ns;
         turn->behind_echo = turn->echo_number + 1;
-        turn->settled_ns = 0;
         turn->next_echo_ns = 0;
     }
 }
 
-/* True until all that waited during the pause is applied.  lag_ns: of the oldest message that is
- * not. */
-static bool is_behind(struct kvb_replica_turn *turn, uint64_t lag_ns, uint64_t now_ns)
+/* True until all that waited during the pause is applied. */
+static bool is_behind(struct kvb_replica_turn *turn)
 {
-    if (turn->behind_echo == 0) {
-        return false;
-    }
-    if (turn->settled_ns == 0 && turn->world->settled_echo(turn->context) >= turn->behind_echo) {
-        turn->settled_ns = now_ns;
-    }
-    const bool is_applied =
-        turn->settled_ns > 0 && (lag_ns == 0 || now_ns - lag_ns > turn->settled_ns);
-    if (is_applied) {
+    if (turn->world->applied_echo(turn->context) >= turn->behind_echo) {
         turn->behind_echo = 0;
     }
-    return !is_applied;
+    return turn->behind_echo > 0;
 }
 
 /* Without NATS there is nothing to wait for. */
@@ -125,7 +115,7 @@ void kvb_replica_watch_lag(struct kvb_replica_turn *turn, uint64_t now_ns)
     turn->is_lagging = lag_ns >= (turn->is_lagging ? lag_ends_ns : lag_begins_ns);
     kvb_followers_set_lagging(turn->followers, turn->is_lagging, now_ns);
     const bool was_unread = turn->behind_echo > 0;
-    const bool is_unread = is_behind(turn, lag_ns, now_ns);
+    const bool is_unread = is_behind(turn);
     kvb_followers_set_unread(turn->followers, is_unread, now_ns);
     if (was_unread && !is_unread) {
         kvb_followers_tick(turn->followers, now_ns); /* who was silent is DOWN before any answer */

@@ -27,7 +27,7 @@
  * that too, at most 0.5 s, because not every kind of answer can say STALE:
  *
  *     events     a b c | d e     f
- *     here       a b c | pause | echo sent ... d e f ... echo returns | d e f are applied
+ *     here       a b c | pause | echo sent ... d e f are applied, then the echo
  *     lists      EXACT           STALE(lagging)                         EXACT
  *     queries    answered        wait                                   answered
  *
@@ -40,11 +40,10 @@ struct kvb_replica_world {
     uint64_t (*connects)(void *context); /* connections made so far */
     /* number identifies it; numbers grow by 1.  False: it was not sent. */
     bool (*send_echo)(void *context, uint64_t number);
-    uint64_t (*echoes)(void *context); /* the newest that has returned; 0: none */
-    /* The newest echo that has returned and before which all messages are where take_message()
-     * finds them. */
-    uint64_t (*settled_echo)(void *context);
-    uint64_t (*dropped)(void *context); /* messages dropped before take_message(), so far */
+    uint64_t (*echoes)(void *context);       /* the newest that has returned; 0: none */
+    uint64_t (*applied_echo)(void *context); /* the newest that has, and all messages before it are
+                                                applied */
+    uint64_t (*dropped)(void *context);      /* messages dropped before take_message(), so far */
     /* Applies the next message, or a part of it; false: there is none. */
     bool (*take_message)(void *context, uint64_t now_ns);
     uint64_t (*lag_ns)(void *context, uint64_t now_ns);
@@ -68,9 +67,8 @@ struct kvb_replica_turn {
     uint64_t echo_silences; /* times that NATS was connected but did not return echoes, so far */
     uint64_t next_tick_ns;
     uint64_t looked_ns;   /* when a turn last read the clock; 0: there was none */
-    uint64_t behind_echo; /* after a pause: the lists lag until this echo is settled; 0: no */
+    uint64_t behind_echo; /* after a pause: the lists lag until this echo is applied; 0: no */
     uint64_t behind_ns;   /* since then */
-    uint64_t settled_ns;  /* it is, and messages that came before this are applied first; or 0 */
 };
 
 /* Longest time spent on messages before queries are answered. */

@@ -412,7 +412,7 @@ def test_each_line_of_an_aggregator_is_needed(scene):
         (scene.folder / f"aggregator{at}.cfg").write_text(configs[at][0])
 
     cases = cases_of(make, lambda at: jwt_of("aggregator", "--config", scene.folder / f"aggregator{at}.cfg"))
-    assert len(cases) == 1 + 9 + 16 + 1
+    assert len(cases) == 1 + 9 + 20 + 1
     scene.start_nats(port=scene.nats_port, config=write_server(scene, {one.user: one.block() for one in cases}))
     listener = Listener(scene)
     bridge = scene.daemon("kvbridge", *bridge_config(scene, "", vllm, feed, namespace="w"), "bridge")

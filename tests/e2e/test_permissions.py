@@ -91,7 +91,7 @@ def test_a_denied_answer_does_not_make_the_bridge_unready(scene):
 
 @pytest.mark.parametrize("permissions, what, subject", [
     ('publish: ">", subscribe: ["namespace.*.component.*.kv_heartbeat", "_INBOX.>"]',
-     "subscribe to", "namespace.*.component.*.*:"),
+     "subscribe to", "namespace.*.component.*."),
     ('publish: { allow: ">", deny: "_INBOX.>" }, subscribe: ">"', "publish on", "_INBOX."),
     ('publish: ">", subscribe: "namespace.>"', "subscribe to", "_INBOX."),
 ], ids=["no-events", "no-echo", "no-inbox"])

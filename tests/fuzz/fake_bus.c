@@ -251,19 +251,6 @@ uint64_t kvb_bus_dropped(struct kvb_bus_subscription *subscription)
     return 0;
 }
 
-/* A message is handled as soon as it comes. */
-uint64_t kvb_bus_arrived(struct kvb_bus_subscription *subscription)
-{
-    (void)subscription;
-    return 0;
-}
-
-uint64_t kvb_bus_handled(struct kvb_bus_subscription *subscription)
-{
-    (void)subscription;
-    return 0;
-}
-
 kvb_status
 kvb_bus_message_keep(const struct kvb_bus_message *message, struct kvb_bus_kept *out_kept)
 {

@@ -318,7 +318,7 @@ static json_object *parse(kvb_span text)
 
 static void published(const char *subject, const char *reply, kvb_span payload)
 {
-    if (strcmp(subject, world.aggregator->echo_subject) == 0) {
+    if (strcmp(subject, world.aggregator->intakes[KVB_INTAKE_ECHO].subject) == 0) {
         fake_bus_deliver(subject, NULL, payload);
         return;
     }

@@ -49,7 +49,7 @@ static uint64_t echoes(void *context)
 }
 
 /* When the process goes on, nats.c's thread has read nothing yet; it reads until the next turn. */
-static uint64_t settled_echo(void *context)
+static uint64_t applied_echo(void *context)
 {
     struct sim_aggregator *aggregator = context;
 
@@ -110,8 +110,7 @@ static void apply_message(struct sim_world *world, size_t number, const struct s
     sim_check_lists(world, number, false);
 }
 
-/* Events and heartbeats have two subscriptions, each with a thread of nats.c: either may be faster.
- */
+/* Of events and answers, either may come first. */
 static bool take_message(void *context, uint64_t now_ns)
 {
     struct sim_aggregator *aggregator = context;
@@ -178,7 +177,7 @@ static const struct kvb_replica_world outside = {
     .connects = connects,
     .send_echo = send_echo,
     .echoes = echoes,
-    .settled_echo = settled_echo,
+    .applied_echo = applied_echo,
     .dropped = dropped,
     .take_message = take_message,
     .lag_ns = lag_ns,

@@ -7,7 +7,7 @@
 
 /* One nats-server and the connections to it.  Messages of one client reach one subscription of
  * another in order, and some may be lost. Two subscriptions (events and answers) have no common
- * order, because nats.c reads each on its own thread. */
+ * order here, which is more than nats.c's one delivery thread permits. */
 
 static const uint64_t ping_gives_up_ns = 2500 * KVB_NS_PER_MS;
 

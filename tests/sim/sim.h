@@ -358,7 +358,7 @@ struct sim_aggregator {
     uint64_t echo_sent;
     bool has_unread;             /* it was frozen until now: its messages wait in the connection */
     struct sim_mailbox received; /* events, heartbeats */
-    /* a separate subscription with a separate thread: no common order */
+    /* a separate subscription: no common order here */
     struct sim_mailbox answers;
     struct sim_mailbox requests_sent;
     struct kvb_prefix_index *index;  /* owned */

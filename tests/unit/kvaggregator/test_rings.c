@@ -10,7 +10,10 @@
 /* The rings between the threads of an aggregator, tested without threads: an aggregator of which
  * only these parts are made. */
 
+enum { places = 16 };
+
 struct half {
+    struct kvb_aggregator_config config;
     struct kvb_aggregator aggregator;
     struct kvb_prefix_index *index;
 };
@@ -20,7 +23,8 @@ static void make_half(struct half *half)
     struct kvb_aggregator *aggregator = &half->aggregator;
     const struct kvb_prefix_index_options index = { .max_nodes = 100, .max_slots = 10 };
 
-    *half = (struct half){ 0 };
+    *half = (struct half){ .config.limits.query_ring = places };
+    aggregator->config = &half->config;
     assert_ok(kvb_prefix_index_new(&index, &half->index));
     const struct kvb_followers_options followers = { .max_streams = 10,
                                                      .heartbeat_ms = 1000,
@@ -41,8 +45,8 @@ static void make_half(struct half *half)
     aggregator->turn = (struct kvb_replica_turn){ .world = &kvb_aggregator_world,
                                                   .context = aggregator,
                                                   .followers = aggregator->followers };
-    assert_ok(kvb_ring_new(16, kvb_aggregator_drop_query, &aggregator->queries));
-    assert_ok(kvb_ring_new(16, kvb_aggregator_drop_event, &aggregator->events));
+    assert_ok(kvb_ring_new(places, kvb_aggregator_drop_query, &aggregator->queries));
+    assert_ok(kvb_ring_new(places, kvb_aggregator_drop_event, &aggregator->events));
     kvb_aggregator_init_pool(aggregator);
     kvb_byte_budget_init(&aggregator->query_bytes, 1 << 16);
     (void)pthread_mutex_init(&aggregator->service.lock, NULL);
@@ -250,17 +254,17 @@ static void a_long_prompt_is_read_by_its_own_thread(void **state)
 
 static void a_long_prompt_that_finds_no_place_is_read_at_once(void **state)
 {
-    enum { places = 64 };
+    enum { long_places = 64 };
     (void)state;
     struct half half;
     struct kvb_buf body;
     make_half_with_long_queries(&half);
     make_long_query(&body);
 
-    for (int i = 0; i < places + 1; i++) {
+    for (int i = 0; i < long_places + 1; i++) {
         on_message(&half, &body);
     }
-    assert_int_equal(kvb_ring_count(half.aggregator.long_queries), places);
+    assert_int_equal(kvb_ring_count(half.aggregator.long_queries), long_places);
     assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
     kvb_buf_done(&body);
     drop_half_with_long_queries(&half);
@@ -323,15 +327,28 @@ static void errors_in_the_rest_of_a_message_are_counted_by_kind(void **state)
 
 /* ---- Lag ---- */
 
+static void receive(struct half *half, enum intake_kind kind, const char *subject, kvb_span payload)
+{
+    struct intake intake = { .aggregator = &half->aggregator, .kind = kind };
+    const struct kvb_bus_message message = { .subject = subject, .payload = payload };
+
+    kvb_aggregator_receive(&intake, &message);
+}
+
 static void receive_event(struct half *half)
 {
     static const char event[] = "{\"worker_id\":1,\"event\":{\"event_id\":1,\"data\":\"cleared\"}}";
-    const struct kvb_bus_message message = {
-        .subject = "namespace.dynamo.component.W.kv_events",
-        .payload = { .data = (const uint8_t *)event, .len = sizeof event - 1 },
-    };
 
-    kvb_aggregator_receive(&half->aggregator, &message);
+    receive(half, KVB_INTAKE_EVENTS, "namespace.dynamo.component.W.kv_events", kvb_span_of(event));
+}
+
+static void receive_echo(struct half *half, uint64_t number)
+{
+    const struct kvb_echo echo = { .connects = 1, .number = number };
+
+    receive(
+        half, KVB_INTAKE_ECHO, "_INBOX.me.echo.0",
+        (kvb_span){ .data = (const uint8_t *)&echo, .len = sizeof echo });
 }
 
 static const char *state_after(struct half *half, uint64_t now_ns)
@@ -423,18 +440,99 @@ static void the_rest_of_a_message_has_waited_as_long_as_its_beginning(void **sta
     drop_half_that_received(&half);
 }
 
-/* A message that found no room waited in nats.c, for an unknown time. */
-static void waiting_before_the_ring_counts_from_the_first_message_that_did(void **state)
+/* ---- Losses ---- */
+
+/* Its list can be proven, and so become doubtful. */
+static void hear_of_stream(struct half *half)
+{
+    const struct kvb_stream_id id = { .name_space = "dynamo", .component = "W", .worker_id = 1 };
+    const struct kvb_heartbeat heartbeat = { .worker_id = 1, .last_id = 1 };
+
+    assert_ok(kvb_followers_heartbeat(half->aggregator.followers, &id, &heartbeat, 1));
+}
+
+static const char *reason_now(const struct half *half)
+{
+    return kvb_stream_reason_name(kvb_followers_at(half->aggregator.followers, 0)->reason);
+}
+
+static void what_finds_no_room_in_the_ring_is_dropped_and_counted(void **state)
 {
     (void)state;
     struct half half;
     make_half_with_echo(&half);
-    const uint64_t now_ns = kvb_clock_monotonic_ns();
 
-    half.aggregator.received_since_ns = now_ns - 2 * KVB_NS_PER_S;
+    hear_of_stream(&half);
+    assert_string_not_equal(reason_now(&half), "lagging");
+    for (int i = 0; i < places + 3; i++) {
+        receive_event(&half); /* returns: other subscriptions share its thread */
+    }
+    assert_int_equal(kvb_ring_count(half.aggregator.events), places);
+    assert_int_equal(metric(&half, kvb_aggregator_refused_ring_full), 3);
+    take_messages(&half, 1);
+    assert_string_equal(reason_now(&half), "lagging"); /* also when nothing comes after them */
+    assert_int_equal(half.aggregator.event_bytes.taken_bytes, 0);
     receive_event(&half);
-    assert_int_equal(half.aggregator.received_since_ns, 0); /* no message waits behind it */
-    assert_string_equal(state_after(&half, now_ns), "lagging");
+    assert_int_equal(metric(&half, kvb_aggregator_refused_ring_full), 3);
+    drop_half_that_received(&half);
+}
+
+/* A heartbeat from before a loss may prove a list, one from behind it may not. */
+static void a_loss_is_known_where_it_happened_among_the_messages(void **state)
+{
+    (void)state;
+    struct half half;
+    make_half_with_echo(&half);
+
+    hear_of_stream(&half);
+    for (int i = 0; i < places + 1; i++) {
+        receive_event(&half);
+    }
+    assert_true(kvb_aggregator_take_message(&half.aggregator, 1));
+    receive_event(&half); /* the first one behind the loss */
+    for (int i = 0; i < places - 1; i++) {
+        assert_true(kvb_aggregator_take_message(&half.aggregator, 1));
+    }
+    assert_string_not_equal(reason_now(&half), "lagging");
+    assert_true(kvb_aggregator_take_message(&half.aggregator, 1));
+    assert_string_equal(reason_now(&half), "lagging");
+    drop_half_that_received(&half);
+}
+
+static void bytes_and_memory_that_are_short_lose_messages_too(void **state)
+{
+    (void)state;
+    struct half half;
+    make_half_with_echo(&half);
+
+    half.aggregator.event_bytes.limit_bytes = 1; /* alone it is accepted */
+    receive_event(&half);
+    receive_event(&half);
+    assert_int_equal(metric(&half, kvb_aggregator_refused_ring_full), 1);
+    half.aggregator.event_bytes.limit_bytes = 1 << 16;
+    fail_alloc_after(0);
+    receive_event(&half);
+    receive_event(&half); /* the first one may have used what was spare */
+    fail_alloc_after(-1);
+    assert_true(metric(&half, kvb_aggregator_refused_no_memory) > 0);
+    assert_int_equal(half.aggregator.lost, 1 + metric(&half, kvb_aggregator_refused_no_memory));
+    drop_half_that_received(&half);
+}
+
+static void an_echo_is_applied_behind_all_that_came_before_it(void **state)
+{
+    (void)state;
+    struct half half;
+    make_half_with_echo(&half);
+
+    receive_event(&half);
+    receive_echo(&half, 7);
+    receive_event(&half);
+    assert_int_equal(half.aggregator.echo_returned, 7); /* NATS works, however long the ring is */
+    assert_true(kvb_aggregator_take_message(&half.aggregator, 1));
+    assert_int_equal(half.aggregator.echo_applied, 0);
+    assert_true(kvb_aggregator_take_message(&half.aggregator, 1));
+    assert_int_equal(half.aggregator.echo_applied, 7);
     drop_half_that_received(&half);
 }
 
@@ -452,7 +550,10 @@ SUITE(rings)
         cmocka_unit_test(many_applied_messages_give_their_bytes_back_at_once),
         cmocka_unit_test(a_message_that_waits_for_more_than_a_second_is_lag),
         cmocka_unit_test(the_rest_of_a_message_has_waited_as_long_as_its_beginning),
-        cmocka_unit_test(waiting_before_the_ring_counts_from_the_first_message_that_did),
+        cmocka_unit_test(what_finds_no_room_in_the_ring_is_dropped_and_counted),
+        cmocka_unit_test(a_loss_is_known_where_it_happened_among_the_messages),
+        cmocka_unit_test(bytes_and_memory_that_are_short_lose_messages_too),
+        cmocka_unit_test(an_echo_is_applied_behind_all_that_came_before_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
