@@ -309,23 +309,6 @@ static void open_world(struct world *world)
 
 /* ---- Tests ---- */
 
-static void blocks_of_a_bridge_are_matched_over_nats_and_http(void **state)
-{
-    (void)state;
-    struct world world;
-    open_world(&world);
-
-    hold(&world, 7);
-    wait_for(&world, "/streams", "EXACT");
-    assert_non_null(strstr(
-        ask(&world, R "kv_match", PROMPT),
-        "\"blocks\":2,\"workers\":[{\"worker_id\":7,\"dp_rank\":0,"));
-    const char *answer = http(&world, "POST", "/query", PROMPT);
-    assert_int_equal(strncmp(answer, "HTTP/1.1 200", 12), 0);
-    assert_non_null(strstr(answer, "{\"scores\":{\"7\":{\"0\":32}}"));
-    close_world(&world);
-}
-
 /* One message with so many events that it takes several turns, with a removal at its end. */
 static void a_long_message_is_applied_whole_and_in_order(void **state)
 {
@@ -476,32 +459,6 @@ static void an_idle_index_is_queried_without_waking_its_thread(void **state)
     }
 }
 
-/* From the second one on its hashes are made by the thread that has received it. */
-static void a_long_prompt_is_answered_the_same_each_time(void **state)
-{
-    enum { tokens = 5000, body_bytes = 32768 };
-    (void)state;
-    static char body[body_bytes];
-    struct world world;
-    size_t len = 0;
-    open_world(&world);
-
-    hold(&world, 7);
-    wait_for(&world, "/streams", "EXACT");
-    for (unsigned i = 0; i < tokens; i++) {
-        len += (size_t)snprintf(
-            body + len, sizeof body - len, "%s%u", i == 0 ? "{\"token_ids\":[" : ",", 100 + i);
-    }
-    (void)snprintf(body + len, sizeof body - len, "]}");
-    for (int i = 0; i < 3; i++) {
-        assert_non_null(strstr(
-            ask(&world, R "kv_match", body), "\"blocks\":312,\"workers\":[{\"worker_id\":7,"));
-        assert_non_null(strstr(world.answer, "\"device\":48,"));
-        assert_non_null(strstr(ask(&world, R "kv_match", PROMPT), "\"device\":32,"));
-    }
-    close_world(&world);
-}
-
 /* json says them on a subject of their own; a clear on the other is of both lists. */
 static void window_events_of_json_change_the_window_list(void **state)
 {
@@ -528,56 +485,6 @@ static void window_events_of_json_change_the_window_list(void **state)
     close_world(&world);
 }
 
-static void a_json_stream_without_heartbeats_is_unverified(void **state)
-{
-    (void)state;
-    struct world world;
-    open_world(&world);
-
-    publish_text(
-        &world, P "kv_events",
-        "{\"worker_id\":9,\"event\":{\"event_id\":4,\"data\":{\"stored\":{\"parent_hash\":null,"
-        "\"blocks\":[{\"block_hash\":5,\"tokens_hash\":6}]}},\"dp_rank\":0}}");
-    wait_for(&world, "/streams", "\"state\":\"UNVERIFIED\",\"reason\":\"no_heartbeat\"");
-    wait_for(&world, "/dump?format=rows", "9 0 device 5\n");
-    close_world(&world);
-}
-
-/* A stored block in JSON, as kvbridge writes it. */
-static void say_json(struct world *world, uint64_t worker_id, uint64_t id, unsigned block)
-{
-    char text[256];
-
-    (void)snprintf(
-        text, sizeof text,
-        "{\"worker_id\":%llu,\"event\":{\"event_id\":%llu,\"data\":{\"stored\":{\"parent_hash\":"
-        "null,"
-        "\"blocks\":[{\"block_hash\":%u,\"tokens_hash\":6}]}},\"dp_rank\":0}}",
-        (unsigned long long)worker_id, (unsigned long long)id, block);
-    publish_text(world, P "kv_events", text);
-}
-
-/* A bridge that publishes both: the JSON of its events is not applied beside their protobuf. */
-static void of_both_formats_protobuf_alone_is_applied(void **state)
-{
-    (void)state;
-    struct world world;
-    open_world(&world);
-
-    hold(&world, 7);
-    wait_for(&world, "/streams", "\"state\":\"EXACT\",\"reason\":\"\",\"format\":\"protobuf\"");
-    say_json(&world, 7, 1000000, 5);
-    publish_text(
-        &world, P "kv_events",
-        "{ \"worker_id\": 7, \"event\":{\"event_id\":1000001,\"data\":\"cleared\",\"dp_rank\":0}}");
-    say_json(&world, 9, 4, 5); /* of another stream: the messages before it have been applied */
-    wait_for(&world, "/dump?format=rows", "9 0 device 5\n");
-    wait_for(&world, "/streams", "\"reason\":\"no_heartbeat\",\"format\":\"json\"");
-    wait_for(&world, "/streams", "\"state\":\"EXACT\",\"reason\":\"\",\"format\":\"protobuf\"");
-    wait_for(&world, "/metrics", "kvb_events_unused_total 2\n");
-    close_world(&world);
-}
-
 static void every_request_subject_is_answered(void **state)
 {
     (void)state;
@@ -597,34 +504,6 @@ static void every_request_subject_is_answered(void **state)
     assert_non_null(strstr(
         ask(&world, R "kv_match", "{\"token_ids\":[1],\"model\":\"zz\"}"),
         "{\"error\":\"no indexer for model=zz routing_group=default; known are: m\"}"));
-    close_world(&world);
-}
-
-static bool has_hit_rate(void *context)
-{
-    struct world *world = context;
-
-    pthread_mutex_lock(&world->inbox.lock);
-    const bool has = world->inbox.hit_rates > 1;
-    pthread_mutex_unlock(&world->inbox.lock);
-    return has;
-}
-
-static void a_route_decision_is_answered_and_published(void **state)
-{
-    (void)state;
-    struct world world;
-    open_world(&world);
-
-    hold(&world, 7);
-    wait_for(&world, "/streams", "EXACT");
-    assert_non_null(strstr(ask(&world, R "kv_route", PROMPT), "{\"worker_id\":7,\"dp_rank\":0,"));
-    assert_non_null(strstr(http(&world, "POST", "/route", PROMPT), "{\"worker_id\":7,"));
-    assert_true(wait_until(has_hit_rate, &world, patience_ms));
-    assert_string_equal(
-        world.inbox.hit_text, "{\"worker_id\":7,\"isl_tokens\":33,\"hit_tokens\":32,"
-                              "\"isl_blocks\":2,\"overlap_blocks\":2}");
-    wait_for(&world, "/metrics", "\nkvb_route_decisions_total 2\n");
     close_world(&world);
 }
 
@@ -655,85 +534,6 @@ static void a_change_of_load_is_published_at_once(void **state)
     close_world(&world);
 }
 
-static void bad_messages_are_counted_and_the_next_one_is_applied(void **state)
-{
-    (void)state;
-    struct world world;
-    open_world(&world);
-
-    publish_text(&world, P "kv_events", "nonsense");
-    publish_text(&world, P "kv_events", "{}");
-    publish_text(&world, P "kv_heartbeat", "\x08");
-    publish_text(&world, P "load_metrics", "[]");
-    publish_text(&world, P "bridge_status", "ignored");
-    publish_text(&world, P "kv_heartbeat_json", "ignored");
-    hold(&world, 7);
-    wait_for(&world, "/streams", "EXACT");
-    wait_for(&world, "/metrics", "kvb_messages_refused_total{reason=\"bad_input\"} 4\n");
-    wait_for(&world, "/metrics", "kvb_messages_received_total{kind=\"kv_heartbeat\"} 2\n");
-    close_world(&world);
-}
-
-static void without_nats_it_starts_and_reports_why_it_is_not_ready(void **state)
-{
-    (void)state;
-    struct world world = { 0 };
-    char url[64];
-    uint16_t port = 0;
-
-    pthread_mutex_init(&world.inbox.lock, NULL);
-    assert_ok(free_port(&port));
-    (void)snprintf(url, sizeof url, "nats://127.0.0.1:%u", (unsigned)port);
-    set_config(&world, url);
-    start_aggregator(&world);
-    const char *answer = http(&world, "GET", "/readyz", "");
-    assert_int_equal(strncmp(answer, "HTTP/1.1 503", 12), 0);
-    assert_non_null(strstr(answer, "not connected to NATS"));
-    assert_ok(nats_server_start(&world.server, port, NULL));
-    wait_for(&world, "/readyz", "ready\n");
-    close_world(&world);
-}
-
-static void after_a_loss_of_nats_a_stream_is_stale_until_its_heartbeat(void **state)
-{
-    (void)state;
-    struct world world;
-    open_world(&world);
-    const uint16_t port = world.server.port;
-
-    hold(&world, 7);
-    wait_for(&world, "/streams", "EXACT");
-    nats_server_kill(&world.server);
-    wait_for(&world, "/streams", "\"state\":\"STALE\",\"reason\":\"nats_away\"");
-    assert_ok(nats_server_start(&world.server, port, NULL));
-    wait_for(&world, "/readyz", "ready\n");
-    assert_true(wait_until(is_connected, world.bus, patience_ms));
-    assert_non_null(strstr(http(&world, "GET", "/streams", ""), "STALE"));
-    beat(&world, 7);
-    wait_for(&world, "/streams", "EXACT");
-    close_world(&world);
-}
-
-static void an_unknown_path_is_404_and_a_long_body_413(void **state)
-{
-    (void)state;
-    struct world world;
-    open_world(&world);
-    char body[512];
-
-    world.config.http[0] = '\0'; /* read only at the start */
-    assert_int_equal(strncmp(http(&world, "GET", "/nope", ""), "HTTP/1.1 404", 12), 0);
-    assert_int_equal(strncmp(http(&world, "GET", "/query", ""), "HTTP/1.1 405", 12), 0);
-    memset(body, ' ', sizeof body - 1);
-    body[sizeof body - 1] = '\0';
-    kvb_aggregator_stop(world.aggregator);
-    set_config(&world, world.server.url);
-    world.config.limits.max_query_body_bytes = 100;
-    start_aggregator(&world);
-    assert_int_equal(strncmp(http(&world, "POST", "/query", body), "HTTP/1.1 413", 12), 0);
-    close_world(&world);
-}
-
 static void stops_in_time_while_it_is_being_flooded(void **state)
 {
     (void)state;
@@ -753,21 +553,12 @@ static void stops_in_time_while_it_is_being_flooded(void **state)
 SUITE(aggregator)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks_of_a_bridge_are_matched_over_nats_and_http),
         cmocka_unit_test(a_long_message_is_applied_whole_and_in_order),
         cmocka_unit_test(no_query_sees_a_part_of_an_event),
         cmocka_unit_test(an_idle_index_is_queried_without_waking_its_thread),
-        cmocka_unit_test(a_long_prompt_is_answered_the_same_each_time),
         cmocka_unit_test(window_events_of_json_change_the_window_list),
-        cmocka_unit_test(a_json_stream_without_heartbeats_is_unverified),
-        cmocka_unit_test(of_both_formats_protobuf_alone_is_applied),
         cmocka_unit_test(every_request_subject_is_answered),
-        cmocka_unit_test(a_route_decision_is_answered_and_published),
         cmocka_unit_test(a_change_of_load_is_published_at_once),
-        cmocka_unit_test(bad_messages_are_counted_and_the_next_one_is_applied),
-        cmocka_unit_test(without_nats_it_starts_and_reports_why_it_is_not_ready),
-        cmocka_unit_test(after_a_loss_of_nats_a_stream_is_stale_until_its_heartbeat),
-        cmocka_unit_test(an_unknown_path_is_404_and_a_long_body_413),
         cmocka_unit_test(stops_in_time_while_it_is_being_flooded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -82,97 +82,6 @@ static void match_without_a_hit_still_describes_the_query(void **state)
 
 /* ---- Which streams are listed ---- */
 
-static size_t count_overlaps(struct scene *scene, const char *model, struct kvb_listing_options ask)
-{
-    struct kvb_query query = scene_query(96, model);
-    struct kvb_detail detail = { { 0 } };
-
-    assert_ok(kvb_query_context_overlaps(&scene->ctx, &query, ask, &detail));
-    kvb_query_done(&query);
-    return scene->ctx.overlap_count;
-}
-
-static void streams_that_are_down_are_listed_only_on_request(void **state)
-{
-    (void)state;
-    const struct scene_holding holding = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
-    struct scene scene;
-    scene_empty(&scene);
-
-    scene_hold(&scene, &holding);
-    assert_int_equal(count_overlaps(&scene, "m", (struct kvb_listing_options){ 0 }), 1);
-    scene_bye(&scene, &holding);
-    assert_int_equal(count_overlaps(&scene, "m", (struct kvb_listing_options){ 0 }), 0);
-    assert_int_equal(
-        count_overlaps(&scene, "m", (struct kvb_listing_options){ .with_down = true }), 1);
-    scene_done(&scene);
-}
-
-static void only_streams_of_the_model_are_listed(void **state)
-{
-    (void)state;
-    const struct scene_holding other = { 5, 0, "other", 16, KVB_TIER_DEVICE, 3, false };
-    struct scene scene;
-    scene_recorded(&scene);
-
-    scene_hold(&scene, &other);
-    assert_int_equal(count_overlaps(&scene, "m", (struct kvb_listing_options){ 0 }), 3);
-    assert_int_equal(count_overlaps(&scene, "other", (struct kvb_listing_options){ 0 }), 1);
-    scene_done(&scene);
-}
-
-static void a_query_is_hashed_for_each_block_size_in_use(void **state)
-{
-    (void)state;
-    const struct scene_holding wide = { 5, 0, "m", 32, KVB_TIER_DEVICE, 3, false };
-    struct scene scene;
-    scene_recorded(&scene);
-
-    scene_hold(&scene, &wide);
-    assert_int_equal(count_overlaps(&scene, "m", (struct kvb_listing_options){ 0 }), 4);
-    const struct kvb_overlap *best = &scene.ctx.overlaps[0];
-    /* 3 * 32 tokens in one stream, 4 * 16 in the other */
-    assert_int_equal(best->follower->id.worker_id, 5);
-    assert_int_equal(best->blocks, 3);
-    assert_int_equal(best->request_blocks, 3);
-    assert_int_equal(scene.ctx.overlaps[1].request_blocks, 6);
-    scene_done(&scene);
-}
-
-static void eagle_streams_are_queried_with_windows_of_one_token_more(void **state)
-{
-    (void)state;
-    const struct scene_holding eagle = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, true };
-    struct kvb_query query = scene_query(48, "m");
-    struct kvb_detail detail = { { 0 } };
-    struct scene scene;
-    scene_empty(&scene);
-
-    scene_hold(&scene, &eagle);
-    assert_ok(
-        kvb_query_context_overlaps(&scene.ctx, &query, (struct kvb_listing_options){ 0 }, &detail));
-    /* the third block lacks the second token of its last pair */
-    assert_int_equal(scene.ctx.overlaps[0].request_blocks, 2);
-    assert_int_equal(scene.ctx.overlaps[0].blocks, 2);
-    kvb_query_done(&query);
-    scene_done(&scene);
-}
-
-static void streams_without_heartbeats_use_the_default_model(void **state)
-{
-    (void)state;
-    const struct scene_holding foreign = { 5, 0, NULL, 16, KVB_TIER_DEVICE, 3, false };
-    struct scene scene;
-    scene_empty(&scene);
-
-    scene.ctx.default_model = "fallback";
-    scene.ctx.default_block_size = 16;
-    scene_hold(&scene, &foreign);
-    assert_int_equal(count_overlaps(&scene, "fallback", (struct kvb_listing_options){ 0 }), 1);
-    assert_int_equal(count_overlaps(&scene, NULL, (struct kvb_listing_options){ 0 }), 1);
-    scene_done(&scene);
-}
-
 static void the_model_may_be_left_out_if_there_is_only_one(void **state)
 {
     (void)state;
@@ -197,93 +106,6 @@ static void the_model_may_be_left_out_if_there_is_only_one(void **state)
     scene_done(&scene);
 }
 
-static void an_unknown_model_is_answered_with_the_nearest_names(void **state)
-{
-    (void)state;
-    static const char *const names[] = { "Qwen/Qwen3-8B", "gpt-oss", "Qwen/Qwen3-32B", "m", "m" };
-    struct kvb_query query = scene_query(96, "qwen/Qwen3-8B");
-    struct kvb_detail detail = { { 0 } };
-    const char *model = NULL;
-    struct scene scene;
-    scene_empty(&scene);
-
-    for (uint64_t i = 0; i < KVB_COUNT_OF(names); i++) {
-        const struct scene_holding one = { 5 + i, 0, names[i], 16, KVB_TIER_DEVICE, 3, false };
-        scene_hold(&scene, &one);
-    }
-    assert_int_equal(
-        kvb_query_context_find_model(&scene.ctx, &query, &model, &detail), KVB_NOT_FOUND);
-    assert_string_equal(
-        detail.text, "no indexer for model=qwen/Qwen3-8B routing_group=default; known are: "
-                     "Qwen/Qwen3-8B, Qwen/Qwen3-32B, gpt-oss, m");
-    kvb_query_done(&query);
-    scene_done(&scene);
-}
-
-static void lora_and_salt_change_the_hashes(void **state)
-{
-    (void)state;
-    struct kvb_query query = scene_query(96, "m");
-    struct kvb_detail detail = { { 0 } };
-    const struct kvb_listing_options ask = { 0 };
-    struct scene scene;
-    scene_recorded(&scene);
-
-    memcpy(query.lora_name, "adapter", sizeof "adapter");
-    assert_ok(kvb_query_context_overlaps(&scene.ctx, &query, ask, &detail));
-    assert_int_equal(scene.ctx.overlap_count, 0);
-    query.lora_name[0] = '\0';
-    memcpy(query.cache_salt, "salt", sizeof "salt");
-    assert_ok(kvb_query_context_overlaps(&scene.ctx, &query, ask, &detail));
-    assert_int_equal(scene.ctx.overlap_count, 0);
-    kvb_query_done(&query);
-    scene_done(&scene);
-}
-
-static void a_query_may_be_limited_to_one_worker(void **state)
-{
-    (void)state;
-    struct kvb_query query = scene_query(96, "m");
-    struct kvb_detail detail = { { 0 } };
-    struct scene scene;
-    scene_recorded(&scene);
-
-    query.has_instance_id = true;
-    query.instance_id = 2;
-    assert_ok(
-        kvb_query_context_overlaps(&scene.ctx, &query, (struct kvb_listing_options){ 0 }, &detail));
-    assert_int_equal(scene.ctx.overlap_count, 2);
-    kvb_query_done(&query);
-    scene_done(&scene);
-}
-
-static void a_query_by_hashes_finds_the_same_as_one_by_tokens(void **state)
-{
-    (void)state;
-    struct kvb_query query = scene_query(96, "m");
-    struct kvb_detail detail = { { 0 } };
-    uint64_t hashes[6];
-    struct scene scene;
-    scene_recorded(&scene);
-
-    assert_ok(
-        kvb_query_context_overlaps(&scene.ctx, &query, (struct kvb_listing_options){ 0 }, &detail));
-    for (size_t i = 0; i < 6; i++) {
-        hashes[i] = scene.ctx.hashes[i].value;
-    }
-    struct kvb_query hashed = { .form = KVB_QUERY_TOKENS_HASHES,
-                                .has_model = true,
-                                .model = "m",
-                                .hashes = hashes,
-                                .count = 6 };
-    assert_ok(kvb_query_context_overlaps(
-        &scene.ctx, &hashed, (struct kvb_listing_options){ 0 }, &detail));
-    assert_int_equal(scene.ctx.overlap_count, 3);
-    assert_int_equal(scene.ctx.overlaps[0].blocks, 4);
-    kvb_query_done(&query);
-    scene_done(&scene);
-}
-
 static void assert_has(struct kvb_buf *buf, const char *part)
 {
     assert_ok(kvb_buf_append(buf, "", 1));
@@ -294,26 +116,6 @@ static void assert_has(struct kvb_buf *buf, const char *part)
 }
 
 /* ---- Tiers ---- */
-
-static void cpu_and_disk_are_cumulative(void **state)
-{
-    (void)state;
-    const struct scene_holding host = { 3, 0, "m", 16, KVB_TIER_HOST, 3, false };
-    struct kvb_query query = scene_query(96, "m");
-    struct kvb_detail detail = { { 0 } };
-    struct kvb_buf buf = new_buf();
-    struct scene scene;
-    scene_empty(&scene);
-
-    scene_hold(&scene, &host);
-    assert_ok(kvb_answer_query(&scene.ctx, &query, false, &buf, &detail));
-    assert_text(
-        &buf, "{\"scores\":{\"3\":{}},\"frequencies\":[],\"instances\":{\"3\":{"
-              "\"longest_matched\":48,\"gpu\":0,\"dp\":{},\"cpu\":48,\"disk\":48}},"
-              "\"hits\":{\"3\":{}}}");
-    kvb_query_done(&query);
-    scene_done(&scene);
-}
 
 /* By id the ranks of one component are all before those of the other. */
 static void ranks_of_two_components_with_one_worker_id_are_merged(void **state)
@@ -516,46 +318,6 @@ static void what_only_an_unverified_tier_holds_counts_as_configured(void **state
     }
 }
 
-static void routed_requests_count_until_the_next_load_report(void **state)
-{
-    (void)state;
-    struct scene scene;
-    scene_recorded(&scene);
-
-    scene_load(&scene, 1, 0, 0);
-    scene_load(&scene, 2, 0, 0);
-    scene_load(&scene, 2, 1, 0);
-    assert_int_equal(route_once(&scene), 10); /* cost 2 against 5 and 4 */
-    assert_int_equal(route_once(&scene), 21); /* 2 + 6 against 5 and 4 */
-    assert_int_equal(route_once(&scene), 20);
-    scene_load(&scene, 1, 0, 0);
-    assert_int_equal(route_once(&scene), 10);
-    scene_done(&scene);
-}
-
-/* A burst of requests with one new prompt. The workers are idle, so all but one would compute the
- * prompt needlessly. */
-static void a_burst_of_one_prompt_stays_together_while_it_is_predicted(void **state)
-{
-    (void)state;
-    const struct scene_holding one = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
-    const struct scene_holding two = { 2, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
-    struct scene scene;
-    scene_empty(&scene);
-
-    scene_predict(&scene);
-    scene_hold(&scene, &one);
-    scene_hold(&scene, &two);
-    const uint64_t first = route_once(&scene);
-    for (unsigned i = 0; i < 2; i++) {
-        /* the other worker would have to compute 4 blocks */
-        assert_int_equal(route_once(&scene), first);
-    }
-    scene.ctx.now_ns += 3 * KVB_NS_PER_S; /* the prediction did not come true */
-    assert_int_not_equal(route_once(&scene), first);
-    scene_done(&scene);
-}
-
 static void predicted_blocks_are_shown_separately_from_held_ones(void **state)
 {
     (void)state;
@@ -580,22 +342,6 @@ static void predicted_blocks_are_shown_separately_from_held_ones(void **state)
         &before, ",\"predicted\":[{\"worker_id\":1,\"dp_rank\":0,\"blocks\":4,\"tokens\":64}]}");
     kvb_buf_done(&after);
     kvb_query_done(&query);
-    scene_done(&scene);
-}
-
-static void an_idle_fleet_without_load_takes_turns(void **state)
-{
-    (void)state;
-    const struct scene_holding one = { 1, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
-    const struct scene_holding two = { 2, 0, "m", 16, KVB_TIER_DEVICE, 2, false };
-    struct scene scene;
-    scene_empty(&scene);
-
-    scene_hold(&scene, &one);
-    scene_hold(&scene, &two);
-    const uint64_t first = route_once(&scene);
-    assert_int_not_equal(route_once(&scene), first);
-    assert_int_equal(route_once(&scene), first);
     scene_done(&scene);
 }
 
@@ -719,10 +465,6 @@ static const struct kvb_worker_facts pod = { .address = "http://10.0.0.7:8000",
                                              .node = "gpu-17",
                                              .ready = KVB_READY_YES };
 
-#define POD                                                                                        \
-    "\"address\":\"http://10.0.0.7:8000\",\"role\":\"both\",\"pod\":\"vllm-0\","                   \
-    "\"namespace_k8s\":\"inference\",\"node\":\"gpu-17\",\"ready\":true"
-
 /* Worker 1 is a pod; nothing is known of worker 2. */
 static void scene_of_pod(struct scene *scene)
 {
@@ -731,56 +473,6 @@ static void scene_of_pod(struct scene *scene)
         scene_hold(scene, &told[i]);
     }
     scene_tell(scene, &told[0], &pod);
-}
-
-static void rows_of_answers_contain_the_facts_of_their_worker(void **state)
-{
-    (void)state;
-    struct scene scene;
-    struct kvb_query query = scene_query(96, "m");
-    struct kvb_detail detail = { { 0 } };
-    struct kvb_buf buf = new_buf();
-    scene_of_pod(&scene);
-
-    assert_ok(kvb_answer_match(&scene.ctx, &query, all_rows, &buf, &detail));
-    assert_has(
-        &buf, "\"hit_tokens\":64," POD "},{\"worker_id\":2,\"dp_rank\":0,\"namespace\":\"dynamo\","
-              "\"component\":\"VllmWorker\",\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":2,"
-              "\"percent\":33.3333333,\"doubtful\":0,"
-              "\"tokens\":{\"device\":32,\"host\":32,\"disk\":32},\"hit_tokens\":32},{");
-    buf = new_buf();
-    assert_ok(kvb_answer_query(&scene.ctx, &query, false, &buf, &detail));
-    assert_has(&buf, "\"workers\":{\"1\":{" POD "}}}");
-    buf = new_buf();
-    assert_ok(kvb_answer_streams(&scene.ctx, 0, all_rows, &buf));
-    assert_has(&buf, "}," POD ",\"doubtful\":0,");
-    buf = new_buf();
-    assert_ok(kvb_answer_workers(&scene.ctx, &buf));
-    assert_has(&buf, "\"status\":\"active\"}}," POD "},{\"instance_id\":2,");
-    kvb_query_done(&query);
-    scene_done(&scene);
-}
-
-static void a_route_contains_its_workers_facts_and_the_addresses_of_the_others(void **state)
-{
-    (void)state;
-    struct scene scene;
-    struct kvb_query query = scene_query(96, "m");
-    struct kvb_route_decision decision = { 0 };
-    struct kvb_detail detail = { { 0 } };
-    struct kvb_buf buf = new_buf();
-    scene_of_pod(&scene);
-
-    assert_ok(kvb_answer_route(&scene.ctx, &query, all_rows, &buf, &decision, &detail));
-    assert_int_equal(decision.id.worker_id, 1);
-    assert_has(&buf, "of 3\"," POD ",");
-    buf = new_buf();
-    assert_ok(kvb_answer_route(&scene.ctx, &query, all_rows, &buf, &decision, &detail));
-    assert_int_equal(decision.id.worker_id, 2); /* a worker without known facts */
-    assert_has(
-        &buf, "{\"worker_id\":1,\"dp_rank\":0,\"address\":\"http://10.0.0.7:8000\",\"cost\":8,");
-    kvb_query_done(&query);
-    scene_done(&scene);
 }
 
 static void a_worker_is_draining_when_all_its_ranks_are(void **state)
@@ -960,52 +652,6 @@ static void route_never_chooses_a_worker_that_is_down(void **state)
 
 /* ---- The rest ---- */
 
-static void load_lists_endpoints_averages_and_stale_ones(void **state)
-{
-    (void)state;
-    struct kvb_buf buf = new_buf();
-    struct scene scene;
-    scene_empty(&scene);
-
-    scene_load(&scene, 9, 0, 50);
-    (void)kvb_load_tracker_expire(scene.tracker, (scene_now_s + 3) * KVB_NS_PER_S);
-    scene_load(&scene, 1, 0, 20);
-    scene_load(&scene, 1, 1, 40);
-    assert_ok(kvb_answer_load(&scene.ctx, all_rows, &buf));
-    assert_text(
-        &buf,
-        "{\"endpoints\":[{\"worker_id\":1,\"dp_rank\":0,\"name\":\"generate\",\"data\":{"
-        "\"request_active_slots\":0,\"request_total_slots\":8,\"kv_active_blocks\":20,"
-        "\"kv_total_blocks\":100,\"gpu_cache_usage_perc\":0,\"gpu_prefix_cache_hit_rate\":0,"
-        "\"num_requests_waiting\":2}},{\"worker_id\":1,\"dp_rank\":1,\"name\":\"generate\","
-        "\"data\":{\"request_active_slots\":0,\"request_total_slots\":8,\"kv_active_blocks\":40,"
-        "\"kv_total_blocks\":100,\"gpu_cache_usage_perc\":0,\"gpu_prefix_cache_hit_rate\":0,"
-        "\"num_requests_waiting\":2}}],\"worker_ids\":[1],\"load_avg\":0.3,"
-        "\"load_std\":0.141421356,\"stale\":[{\"worker_id\":9,\"dp_rank\":0,"
-        "\"name\":\"generate\"}]}");
-    scene_done(&scene);
-}
-
-static void streams_show_state_blocks_and_load(void **state)
-{
-    (void)state;
-    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_HOST, 3, false };
-    struct kvb_buf buf = new_buf();
-    struct scene scene;
-    scene_empty(&scene);
-
-    scene_hold(&scene, &holding);
-    scene_load(&scene, 1, 0, 25);
-    assert_ok(kvb_answer_streams(&scene.ctx, 0, all_rows, &buf));
-    assert_text(
-        &buf, "{\"streams\":[{\"worker_id\":1,\"dp_rank\":0,\"namespace\":\"dynamo\","
-              "\"component\":\"VllmWorker\",\"model\":\"m\",\"block_size\":16,"
-              "\"state\":\"EXACT\",\"reason\":\"\",\"format\":\"json\","
-              "\"blocks\":{\"device\":0,\"host\":3,\"disk\":0},"
-              "\"doubtful\":0,\"missing_at_most\":null,\"last_event_id\":1001,\"load\":0.25}]}");
-    scene_done(&scene);
-}
-
 static void streams_are_listed_in_pages(void **state)
 {
     (void)state;
@@ -1023,58 +669,6 @@ static void streams_are_listed_in_pages(void **state)
     assert_non_null(strstr((const char *)last.data, "\"worker_id\":2,\"dp_rank\":1"));
     kvb_buf_done(&first);
     kvb_buf_done(&last);
-    scene_done(&scene);
-}
-
-static size_t count_lines(const struct kvb_buf *buf)
-{
-    size_t lines = 0;
-
-    for (size_t i = 0; i < buf->len; i++) {
-        lines += buf->data[i] == '\n';
-    }
-    return lines;
-}
-
-static void rows_name_every_held_block_once_whatever_the_page_size(void **state)
-{
-    (void)state;
-    struct scene scene;
-    scene_recorded(&scene);
-
-    struct kvb_buf whole = new_buf();
-    struct kvb_dump_place place = { 0 };
-    assert_ok(kvb_answer_dump_rows(&scene.ctx, 1 << 20, &place, &whole));
-    assert_true(place.is_end);
-    assert_int_equal(count_lines(&whole), 7);
-    for (size_t page_bytes = 1; page_bytes < 300; page_bytes += 37) {
-        struct kvb_buf pages = new_buf();
-        place = (struct kvb_dump_place){ 0 };
-        while (!place.is_end) {
-            assert_ok(kvb_answer_dump_rows(&scene.ctx, page_bytes, &place, &pages));
-        }
-        assert_int_equal(pages.len, whole.len);
-        assert_memory_equal(pages.data, whole.data, whole.len);
-        kvb_buf_done(&pages);
-    }
-    kvb_buf_done(&whole);
-    scene_done(&scene);
-}
-
-static void each_page_but_the_last_has_a_cursor(void **state)
-{
-    (void)state;
-    struct scene scene;
-    scene_recorded(&scene);
-
-    struct kvb_buf page = new_buf();
-    assert_ok(kvb_answer_dump_page(&scene.ctx, 1, (struct kvb_dump_place){ 0 }, &page));
-    assert_ok(kvb_buf_append(&page, "", 1));
-    assert_non_null(strstr((const char *)page.data, "\\n\",\"stream\":0,\"row\":"));
-    kvb_buf_reset(&page);
-    assert_ok(kvb_answer_dump_page(
-        &scene.ctx, 1 << 20, (struct kvb_dump_place){ .stream = 2, .row = UINT64_MAX }, &page));
-    assert_text(&page, "{\"rows\":\"\"}");
     scene_done(&scene);
 }
 
@@ -1112,42 +706,23 @@ SUITE(answers)
         cmocka_unit_test(match_lists_every_holder_best_first),
         cmocka_unit_test(match_counts_the_rows_that_it_left_out),
         cmocka_unit_test(match_without_a_hit_still_describes_the_query),
-        cmocka_unit_test(streams_that_are_down_are_listed_only_on_request),
-        cmocka_unit_test(only_streams_of_the_model_are_listed),
-        cmocka_unit_test(a_query_is_hashed_for_each_block_size_in_use),
-        cmocka_unit_test(eagle_streams_are_queried_with_windows_of_one_token_more),
-        cmocka_unit_test(streams_without_heartbeats_use_the_default_model),
         cmocka_unit_test(the_model_may_be_left_out_if_there_is_only_one),
-        cmocka_unit_test(an_unknown_model_is_answered_with_the_nearest_names),
-        cmocka_unit_test(lora_and_salt_change_the_hashes),
-        cmocka_unit_test(a_query_may_be_limited_to_one_worker),
-        cmocka_unit_test(a_query_by_hashes_finds_the_same_as_one_by_tokens),
-        cmocka_unit_test(cpu_and_disk_are_cumulative),
         cmocka_unit_test(ranks_of_two_components_with_one_worker_id_are_merged),
         cmocka_unit_test(a_tier_may_be_unverified_while_its_stream_is_exact),
         cmocka_unit_test(states_other_than_exact_are_listed_for_those_ranks_alone),
         cmocka_unit_test(route_answers_the_cheapest_with_all_scores),
         cmocka_unit_test(a_hit_beyond_the_device_ends_with_a_chunk),
         cmocka_unit_test(what_only_an_unverified_tier_holds_counts_as_configured),
-        cmocka_unit_test(routed_requests_count_until_the_next_load_report),
-        cmocka_unit_test(an_idle_fleet_without_load_takes_turns),
-        cmocka_unit_test(a_burst_of_one_prompt_stays_together_while_it_is_predicted),
         cmocka_unit_test(predicted_blocks_are_shown_separately_from_held_ones),
         cmocka_unit_test(a_worker_without_heartbeats_is_chosen_only_with_a_fresh_load),
         cmocka_unit_test(a_request_goes_to_a_selected_worker),
-        cmocka_unit_test(rows_of_answers_contain_the_facts_of_their_worker),
-        cmocka_unit_test(a_route_contains_its_workers_facts_and_the_addresses_of_the_others),
         cmocka_unit_test(a_worker_is_draining_when_all_its_ranks_are),
         cmocka_unit_test(a_route_of_long_addresses_has_fewer_rows),
         cmocka_unit_test(a_query_lists_only_selected_workers),
         cmocka_unit_test(a_dry_run_changes_nothing),
         cmocka_unit_test(new_prompts_between_hits_go_to_both_workers),
         cmocka_unit_test(route_never_chooses_a_worker_that_is_down),
-        cmocka_unit_test(load_lists_endpoints_averages_and_stale_ones),
-        cmocka_unit_test(streams_show_state_blocks_and_load),
         cmocka_unit_test(streams_are_listed_in_pages),
-        cmocka_unit_test(rows_name_every_held_block_once_whatever_the_page_size),
-        cmocka_unit_test(each_page_but_the_last_has_a_cursor),
         cmocka_unit_test(survives_every_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

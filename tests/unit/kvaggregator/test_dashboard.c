@@ -123,40 +123,7 @@ static void history_has_one_row_a_second(void **state)
     kvb_dashboard_free(dashboard);
 }
 
-static void history_names_the_statistic(void **state)
-{
-    (void)state;
-    struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_ACTIVE_BLOCKS);
-    char out[text_bytes];
-
-    history(dashboard, 0, NULL, out);
-    assert_non_null(strstr(out, "\"load_statistic\":\"active_blocks\""));
-    kvb_dashboard_free(dashboard);
-}
-
 /* ---- The list of streams ---- */
-
-static void nothing_is_listed_before_the_first_viewer(void **state)
-{
-    (void)state;
-    struct scene scene;
-    scene_recorded(&scene);
-    struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_USAGE);
-    char out[text_bytes];
-
-    kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(0));
-    overview(dashboard, "", all, 10, out);
-    assert_string_equal(
-        out, "{\"age_ms\":null,\"states\":{\"SYNCING\":0,\"EXACT\":0,\"PARTIAL\":0,"
-             "\"UNVERIFIED\":0,\"STALE\":0,\"DOWN\":0},\"streams\":[],\"matching\":0}");
-    kvb_dashboard_renew(dashboard, &scene.ctx, at_ms(100));
-    overview(dashboard, "", all, 110, out);
-    assert_non_null(strstr(out, "{\"age_ms\":10,\"states\":{\"SYNCING\":0,\"EXACT\":3,"));
-    assert_int_equal(times(out, "\"worker_id\":"), 3);
-    assert_non_null(strstr(out, "],\"matching\":3}"));
-    kvb_dashboard_free(dashboard);
-    scene_done(&scene);
-}
 
 static void the_list_is_updated_only_while_somebody_looks(void **state)
 {
@@ -312,8 +279,6 @@ SUITE(dashboard)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(history_has_one_row_a_second),
-        cmocka_unit_test(history_names_the_statistic),
-        cmocka_unit_test(nothing_is_listed_before_the_first_viewer),
         cmocka_unit_test(the_list_is_updated_only_while_somebody_looks),
         cmocka_unit_test(streams_in_trouble_come_first),
         cmocka_unit_test(a_filter_needs_all_its_words_in_any_case),

@@ -177,36 +177,6 @@ static void leaves_out_streams_that_are_down(void **state)
     scene_done(&scene);
 }
 
-static void an_unknown_model_or_an_empty_fleet_gives_an_empty_answer(void **state)
-{
-    struct scene scene;
-
-    (void)state;
-    scene_empty(&scene);
-    assert_false(assert_answer(&scene, 4, NULL, "").has_several_models);
-    assert_answer(&scene, 4, "m", "");
-    hold(&scene, 1, 0, KVB_TIER_DEVICE, 2);
-    assert_answer(&scene, 4, "another", "");
-    scene_done(&scene);
-}
-
-/* Equal tokens have equal hashes in all models. */
-static void several_models_need_a_named_one(void **state)
-{
-    struct scene scene;
-    struct scene_holding other = holding_of(2, 0, KVB_TIER_DEVICE, 3);
-
-    (void)state;
-    scene_empty(&scene);
-    other.model = "other";
-    hold_at(&scene, &other, "http://w2");
-    hold(&scene, 1, 0, KVB_TIER_DEVICE, 2);
-    assert_true(assert_answer(&scene, 4, NULL, "").has_several_models);
-    assert_false(
-        assert_answer(&scene, 4, "other", "http://w2=3(2/0) best=3 read=4").has_several_models);
-    scene_done(&scene);
-}
-
 static void returns_an_address_as_configured(void **state)
 {
     struct scene scene;
@@ -251,8 +221,6 @@ SUITE(indexer)
         cmocka_unit_test(matches_only_streams_with_engine_names),
         cmocka_unit_test(leaves_out_and_counts_workers_without_an_address),
         cmocka_unit_test(leaves_out_streams_that_are_down),
-        cmocka_unit_test(an_unknown_model_or_an_empty_fleet_gives_an_empty_answer),
-        cmocka_unit_test(several_models_need_a_named_one),
         cmocka_unit_test(returns_an_address_as_configured),
         cmocka_unit_test(survives_each_failing_allocation),
     };

@@ -51,36 +51,6 @@ static void a_hybrid_model_can_use_a_prefix_only_with_its_window(void **state)
     scene_done(&scene);
 }
 
-/* The device list has all 5 blocks of the prompt. A request can reuse at most 4 of them, because it
- * computes its last token, and a prefix of 4 blocks lacks its window. */
-static void the_hit_leaves_out_the_last_token(void **state)
-{
-    (void)state;
-    struct scene scene;
-    scene_empty(&scene);
-
-    hold_lists(&scene, &hybrid);
-    query_tokens(&scene, 80);
-    assert_device(&scene, 5, 80, 32);
-    query_tokens(&scene, 81);
-    assert_device(&scene, 5, 80, 80);
-    scene_done(&scene);
-}
-
-static void an_empty_window_list_leaves_nothing_to_use(void **state)
-{
-    (void)state;
-    struct lists lists = hybrid;
-    struct scene scene;
-    scene_empty(&scene);
-
-    lists.window = NULL;
-    hold_lists(&scene, &lists);
-    query_tokens(&scene, 200);
-    assert_device(&scene, 5, 0, 0);
-    scene_done(&scene);
-}
-
 static void a_window_list_of_another_prompt_is_of_no_use(void **state)
 {
     (void)state;
@@ -247,23 +217,6 @@ static void random_lists_agree_with_the_rule(void **state)
 }
 
 /* ---- Reported hits of a request ---- */
-
-static void the_last_token_is_never_a_hit(void **state)
-{
-    (void)state;
-    const struct lists whole = { .worker_id = 5, .shape = plain, .device = "1111" };
-    struct scene scene;
-    scene_empty(&scene);
-
-    hold_lists(&scene, &whole);
-    query_tokens(&scene, 64);
-    assert_device(&scene, 5, 64, 48);
-    query_tokens(&scene, 65);
-    assert_device(&scene, 5, 64, 64);
-    query_tokens(&scene, 16);
-    assert_device(&scene, 5, 16, 0);
-    scene_done(&scene);
-}
 
 /* The same shape of block gives another hit: with SGLang's pairs one token more is computed. */
 static void pairs_leave_out_one_token_more_than_lookahead_does(void **state)
@@ -469,66 +422,6 @@ static const struct lists store = {
     .is_store = true,
 };
 
-static void assert_answer(
-    struct scene *scene,
-    kvb_status (*answer)(
-        struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_buf *out,
-        struct kvb_detail *detail),
-    const char *expected)
-{
-    struct kvb_query query = scene_query(96, "m");
-    struct kvb_detail detail = { { 0 } };
-    struct kvb_buf buf;
-
-    kvb_buf_init(&buf, kvb_max_answer_bytes);
-    assert_ok(answer(&scene->ctx, &query, &buf, &detail));
-    assert_ok(kvb_buf_append(&buf, "", 1));
-    assert_string_equal((const char *)buf.data, expected);
-    kvb_buf_done(&buf);
-    kvb_query_done(&query);
-}
-
-static kvb_status query(
-    struct kvb_query_context *ctx, struct kvb_query *asked, struct kvb_buf *out,
-    struct kvb_detail *detail)
-{
-    return kvb_answer_query(ctx, asked, false, out, detail);
-}
-
-static kvb_status match(
-    struct kvb_query_context *ctx, struct kvb_query *asked, struct kvb_buf *out,
-    struct kvb_detail *detail)
-{
-    return kvb_answer_match(ctx, asked, 10, out, detail);
-}
-
-#define SHARED                                                                                     \
-    "\"shared\":[{\"worker_id\":90,\"dp_rank\":0,\"state\":\"EXACT\",\"reason\":\"\","             \
-    "\"tokens\":{\"host\":64,\"disk\":64}}]"
-
-static void a_store_is_a_shared_cache_and_no_worker(void **state)
-{
-    (void)state;
-    const struct lists worker = { .worker_id = 5, .shape = plain, .device = "11" };
-    struct scene scene;
-    scene_empty(&scene);
-
-    hold_lists(&scene, &store);
-    hold_lists(&scene, &worker);
-    assert_answer(
-        &scene, query,
-        "{\"scores\":{\"5\":{\"0\":32}},\"frequencies\":[],\"instances\":{\"5\":{"
-        "\"longest_matched\":32,\"gpu\":32,\"dp\":{\"0\":32},\"cpu\":32,\"disk\":32}},"
-        "\"hits\":{\"5\":{\"0\":32}}," SHARED "}");
-    assert_answer(
-        &scene, match,
-        "{\"block_size\":16,\"blocks\":6,\"workers\":["
-        "{\"worker_id\":5,\"dp_rank\":0,\"namespace\":\"dynamo\",\"component\":\"VllmWorker\","
-        "\"state\":\"EXACT\",\"reason\":\"\",\"blocks\":2,\"percent\":33.3333333,\"doubtful\":0,"
-        "\"tokens\":{\"device\":32,\"host\":32,\"disk\":32},\"hit_tokens\":32}]," SHARED "}");
-    scene_done(&scene);
-}
-
 /* Whatever the order in which they are found. */
 static void stores_and_workers_take_nobodys_place(void **state)
 {
@@ -628,14 +521,11 @@ SUITE(lists)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_hybrid_model_can_use_a_prefix_only_with_its_window),
-        cmocka_unit_test(the_hit_leaves_out_the_last_token),
-        cmocka_unit_test(an_empty_window_list_leaves_nothing_to_use),
         cmocka_unit_test(a_window_list_of_another_prompt_is_of_no_use),
         cmocka_unit_test(a_query_by_hashes_finds_the_same_of_a_hybrid_model),
         cmocka_unit_test(engine_names_are_found_only_by_engine_names),
         cmocka_unit_test(every_failing_allocation_of_a_query_is_reported),
         cmocka_unit_test(random_lists_agree_with_the_rule),
-        cmocka_unit_test(the_last_token_is_never_a_hit),
         cmocka_unit_test(pairs_leave_out_one_token_more_than_lookahead_does),
         cmocka_unit_test(windows_alone_are_found_without_a_device_list),
         cmocka_unit_test(an_engine_that_speculates_gives_one_block_less),
@@ -644,7 +534,6 @@ SUITE(lists)
         cmocka_unit_test(a_tier_of_larger_blocks_counts_in_tokens),
         cmocka_unit_test(blocks_of_a_shape_that_the_tier_does_not_have_are_not_found),
         cmocka_unit_test(hashes_say_nothing_about_tiers_of_another_shape),
-        cmocka_unit_test(a_store_is_a_shared_cache_and_no_worker),
         cmocka_unit_test(stores_and_workers_take_nobodys_place),
         cmocka_unit_test(a_store_is_no_candidate_of_a_route),
         cmocka_unit_test(one_worker_can_load_from_every_store),

@@ -73,18 +73,6 @@ static void assert_routed(struct scene *scene, const char *model, const char *wa
     kvb_query_done(&query);
 }
 
-static void a_second_name_means_the_base_model(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene);
-
-    scene_serve(&scene, &one, true, NAMES("chat", "+sql"));
-    assert_found(&scene, "chat", "1:64");
-    assert_routed(&scene, "chat", "1, 4 blocks");
-    scene_done(&scene);
-}
-
 static void an_adapter_means_its_own_blocks(void **state)
 {
     (void)state;
@@ -96,18 +84,6 @@ static void an_adapter_means_its_own_blocks(void **state)
     assert_found(&scene, "sql", "2:32");
     assert_routed(&scene, "sql", "2, 2 blocks");
     assert_found(&scene, "m", "1:64");
-    scene_done(&scene);
-}
-
-static void adapters_that_only_events_have_named_count_too(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene);
-
-    scene_serve(&scene, &two, false, NAMES("+sql"));
-    assert_found(&scene, "sql", "2:32");
-    assert_routed(&scene, "sql", "2, 2 blocks");
     scene_done(&scene);
 }
 
@@ -130,32 +106,6 @@ static void a_worker_whose_list_lacks_the_name_is_no_candidate(void **state)
     scene_label(&scene, &one, NULL, true);
     scene_serve(&scene, &two, true, NAMES("chat", "+sql"));
     assert_routed(&scene, "chat", "2, 0 blocks"); /* the other one is draining */
-    scene_done(&scene);
-}
-
-static void the_error_says_that_the_others_do_not_serve_the_name(void **state)
-{
-    (void)state;
-    struct kvb_query query = scene_query(96, "chat");
-    struct kvb_route_decision decision;
-    struct kvb_detail detail = { .text = "" };
-    struct kvb_buf out;
-    struct scene scene;
-    begin(&scene);
-
-    kvb_buf_init(&out, kvb_max_answer_bytes);
-    scene_serve(&scene, &one, true, NAMES("chat"));
-    scene_serve(&scene, &two, true, NAMES("+sql"));
-    query.has_instance_id = true;
-    query.instance_id = 2;
-    assert_int_equal(
-        kvb_answer_route(&scene.ctx, &query, kvb_max_streams, &out, &decision, &detail), KVB_AGAIN);
-    assert_string_equal(
-        detail.text,
-        "no worker of the model is left: of 2 streams 1 not instance_id, 1 that do not "
-        "serve the name");
-    kvb_buf_done(&out);
-    kvb_query_done(&query);
     scene_done(&scene);
 }
 
@@ -197,43 +147,6 @@ static void a_name_of_several_models_is_refused(void **state)
     scene_done(&scene);
 }
 
-static void an_unknown_name_is_answered_with_the_nearest_names(void **state)
-{
-    (void)state;
-    struct scene scene;
-    begin(&scene);
-
-    scene_serve(&scene, &one, true, NAMES("chat", "+sql-lora"));
-    scene_serve(&scene, &two, true, NAMES("chat", "+sql-lora"));
-    assert_found(
-        &scene, "sql_lora",
-        "no indexer for model=sql_lora routing_group=default; known are: sql-lora, m, chat");
-    scene_done(&scene);
-}
-
-static void a_query_may_name_the_adapter_twice(void **state)
-{
-    (void)state;
-    struct kvb_query query = scene_query(96, "sql");
-    struct kvb_detail detail = { .text = "" };
-    const char *model = NULL;
-    struct scene scene;
-    begin(&scene);
-
-    scene_serve(&scene, &two, true, NAMES("+sql"));
-    (void)snprintf(query.lora_name, sizeof query.lora_name, "other");
-    assert_int_equal(
-        kvb_query_context_find_model(&scene.ctx, &query, &model, &detail), KVB_BAD_INPUT);
-    assert_string_equal(
-        detail.text, "lora_name: \"other\", but model names the adapter \"sql\": give one");
-    assert_string_equal(query.model, "sql"); /* nothing has changed */
-    (void)snprintf(query.lora_name, sizeof query.lora_name, "sql");
-    assert_ok(kvb_query_context_find_model(&scene.ctx, &query, &model, &detail));
-    assert_string_equal(model, "m");
-    kvb_query_done(&query);
-    scene_done(&scene);
-}
-
 /* Hashes that were made before the name was known are those of the base model. */
 static void hashes_made_ahead_are_made_again_for_an_adapter(void **state)
 {
@@ -259,15 +172,10 @@ static void hashes_made_ahead_are_made_again_for_an_adapter(void **state)
 SUITE(model_names)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_second_name_means_the_base_model),
         cmocka_unit_test(an_adapter_means_its_own_blocks),
-        cmocka_unit_test(adapters_that_only_events_have_named_count_too),
         cmocka_unit_test(a_worker_whose_list_lacks_the_name_is_no_candidate),
-        cmocka_unit_test(the_error_says_that_the_others_do_not_serve_the_name),
         cmocka_unit_test(a_base_model_comes_before_another_name),
         cmocka_unit_test(a_name_of_several_models_is_refused),
-        cmocka_unit_test(an_unknown_name_is_answered_with_the_nearest_names),
-        cmocka_unit_test(a_query_may_name_the_adapter_twice),
         cmocka_unit_test(hashes_made_ahead_are_made_again_for_an_adapter),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

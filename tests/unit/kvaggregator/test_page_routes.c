@@ -75,25 +75,6 @@ static void assert_refused(struct kvb_dashboard *dashboard, const char *path, co
     kvb_buf_done(&answer.body);
 }
 
-static void history_begins_after_the_given_second(void **state)
-{
-    (void)state;
-    struct kvb_dashboard *dashboard = new_dashboard(3);
-
-    struct kvb_http_answer answer = get_of(dashboard, "/history", "since=2");
-    assert_int_equal(answer.status, 200);
-    assert_non_null(strstr(text_of(&answer), "\"samples\":[[3,0,0,0,43,0,0,0,0,0,0,0,0,0,0]]}"));
-    kvb_buf_done(&answer.body);
-    answer = get_of(dashboard, "/history", "");
-    assert_non_null(strstr(text_of(&answer), "\"samples\":[[1,0,"));
-    kvb_buf_done(&answer.body);
-    assert_refused(dashboard, "/history", "since=-1");
-    assert_refused(dashboard, "/history", "since=");
-    assert_refused(dashboard, "/history", "since=1x");
-    assert_refused(dashboard, "/history", "since=99999999999999999999");
-    kvb_dashboard_free(dashboard);
-}
-
 static void overview_filters_by_decoded_words(void **state)
 {
     (void)state;
@@ -195,7 +176,6 @@ static void a_cached_page_is_not_sent_again(void **state)
 SUITE(page_routes)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(history_begins_after_the_given_second),
         cmocka_unit_test(overview_filters_by_decoded_words),
         cmocka_unit_test(browsers_must_not_store_data),
         cmocka_unit_test(the_page_permits_only_its_own_code),

@@ -67,21 +67,6 @@ static void a_limit_to_one_worker_ends_with_its_query(void **state)
     scene_done(&scene);
 }
 
-static void the_next_query_sees_a_new_stream(void **state)
-{
-    (void)state;
-    struct scene scene;
-    scene_recorded(&scene);
-
-    for (uint64_t worker = 10; worker < 60; worker++) {
-        const struct scene_holding holding = { worker, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
-        const size_t before = count_holders(&scene, "m");
-        scene_hold(&scene, &holding);
-        assert_int_equal(count_holders(&scene, "m"), before + 1);
-    }
-    scene_done(&scene);
-}
-
 static void the_next_query_sees_a_change_of_model(void **state)
 {
     (void)state;
@@ -158,37 +143,6 @@ static void hashes_made_ahead_are_used(void **state)
     scene_done(&scene);
 }
 
-static void the_next_query_sees_a_stream_go_down_and_return(void **state)
-{
-    (void)state;
-    const struct scene_holding holding = { 5, 0, "m", 16, KVB_TIER_DEVICE, 3, false };
-    struct scene scene;
-    scene_recorded(&scene);
-
-    for (int round = 0; round < 2; round++) {
-        scene_hold(&scene, &holding);
-        assert_int_equal(count_holders(&scene, "m"), 4);
-        scene_bye(&scene, &holding);
-        assert_int_equal(count_holders(&scene, "m"), 3);
-    }
-    scene_done(&scene);
-}
-
-static void a_first_heartbeat_gives_a_stream_its_model(void **state)
-{
-    (void)state;
-    struct scene_holding holding = { 5, 0, NULL, 16, KVB_TIER_DEVICE, 3, false };
-    struct scene scene;
-    scene_recorded(&scene);
-
-    scene_hold(&scene, &holding);
-    assert_int_equal(count_holders(&scene, "m"), 3);
-    holding.model = "m";
-    scene_hold(&scene, &holding);
-    assert_int_equal(count_holders(&scene, "m"), 4);
-    scene_done(&scene);
-}
-
 /* The head of the answer is about the best stream, or about the first one if no stream holds
  * anything. */
 static void the_head_is_complete_without_a_holder(void **state)
@@ -261,13 +215,10 @@ SUITE(query_context)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_query_leaves_nothing_in_the_next_answer),
         cmocka_unit_test(a_limit_to_one_worker_ends_with_its_query),
-        cmocka_unit_test(the_next_query_sees_a_new_stream),
         cmocka_unit_test(the_next_query_sees_a_change_of_model),
         cmocka_unit_test(the_next_query_sees_a_change_of_block_size),
         cmocka_unit_test(hashes_made_ahead_change_no_answer),
         cmocka_unit_test(hashes_made_ahead_are_used),
-        cmocka_unit_test(the_next_query_sees_a_stream_go_down_and_return),
-        cmocka_unit_test(a_first_heartbeat_gives_a_stream_its_model),
         cmocka_unit_test(the_head_is_complete_without_a_holder),
         cmocka_unit_test(the_best_are_in_order_and_no_stream_is_missing),
     };

@@ -143,36 +143,6 @@ static void waiting_queries_are_bounded_in_bytes_too(void **state)
     drop_half(&half);
 }
 
-static void an_http_query_above_the_bound_gets_the_reason(void **state)
-{
-    (void)state;
-    const struct kvb_http_request request = { .method = "POST",
-                                              .path = "/query",
-                                              .query = "",
-                                              .content_type = "application/json",
-                                              .authorization = "",
-                                              .if_none_match = "" };
-    struct kvb_http_request with_body = request;
-    struct kvb_http_answer answer = { 0 };
-    struct half half;
-    struct kvb_buf body;
-    make_half(&half);
-    open_bus(&half);
-    make_large_query(&body);
-    kvb_buf_init(&answer.body, 4096);
-
-    on_message(&half, &body);
-    with_body.body = kvb_buf_span(&body);
-    kvb_aggregator_answer_http(&half.aggregator, &with_body, &answer);
-    assert_int_equal(answer.status, 503);
-    assert_ok(kvb_buf_append(&answer.body, "", 1));
-    assert_non_null(strstr((const char *)answer.body.data, "too large"));
-    assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
-    kvb_buf_done(&answer.body);
-    kvb_buf_done(&body);
-    drop_half(&half);
-}
-
 static void a_full_ring_is_busy_and_keeps_no_bytes(void **state)
 {
     (void)state;
@@ -224,32 +194,6 @@ static void drop_half_with_long_queries(struct half *half)
 {
     kvb_ring_free(half->aggregator.long_queries);
     drop_half(half); /* checks that all bytes were released */
-}
-
-static void a_long_prompt_is_read_by_its_own_thread(void **state)
-{
-    (void)state;
-    struct half half;
-    struct kvb_buf body;
-    struct kvb_buf short_body;
-    make_half_with_long_queries(&half);
-    make_long_query(&body);
-    kvb_buf_init(&short_body, 4096);
-    assert_ok(kvb_buf_append_text(&short_body, "{\"token_ids\":[1]}"));
-
-    on_message(&half, &body);
-    assert_int_equal(kvb_ring_count(half.aggregator.long_queries), 1);
-    on_message(&half, &short_body); /* does not wait for it */
-    assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
-    const size_t short_bytes = half.aggregator.query_bytes.taken_bytes;
-    read_long_queries(&half);
-    assert_int_equal(kvb_ring_count(half.aggregator.queries), 2);
-    assert_true(half.aggregator.query_bytes.taken_bytes >= short_bytes + 40000 * sizeof(uint32_t));
-    on_message(&half, &body); /* the ring is closed: read at once */
-    assert_int_equal(kvb_ring_count(half.aggregator.queries), 3);
-    kvb_buf_done(&body);
-    kvb_buf_done(&short_body);
-    drop_half_with_long_queries(&half);
 }
 
 static void a_long_prompt_that_finds_no_place_is_read_at_once(void **state)
@@ -407,25 +351,6 @@ static void many_applied_messages_give_their_bytes_back_at_once(void **state)
     drop_half_that_received(&half);
 }
 
-static void a_message_that_waits_for_more_than_a_second_is_lag(void **state)
-{
-    (void)state;
-    struct half half;
-    make_half_with_echo(&half);
-
-    assert_string_equal(state_after(&half, UINT64_MAX), "no_heartbeat"); /* no message waits */
-    receive_event(&half);
-    receive_event(&half);
-    const uint64_t received_ns = kvb_clock_monotonic_ns();
-    assert_string_equal(state_after(&half, received_ns), "no_heartbeat");
-    assert_string_equal(state_after(&half, received_ns + KVB_NS_PER_S), "lagging");
-    /* still waiting */
-    assert_string_equal(state_after(&half, received_ns + KVB_NS_PER_S / 2), "lagging");
-    take_messages(&half, kvb_clock_monotonic_ns());
-    assert_string_equal(state_after(&half, received_ns + 9 * KVB_NS_PER_S), "no_heartbeat");
-    drop_half_that_received(&half);
-}
-
 static void the_rest_of_a_message_has_waited_as_long_as_its_beginning(void **state)
 {
     (void)state;
@@ -540,15 +465,12 @@ SUITE(rings)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(waiting_queries_are_bounded_in_bytes_too),
-        cmocka_unit_test(an_http_query_above_the_bound_gets_the_reason),
         cmocka_unit_test(a_full_ring_is_busy_and_keeps_no_bytes),
-        cmocka_unit_test(a_long_prompt_is_read_by_its_own_thread),
         cmocka_unit_test(a_long_prompt_that_finds_no_place_is_read_at_once),
         cmocka_unit_test(a_long_prompt_for_which_there_is_no_memory_is_refused),
         cmocka_unit_test(errors_in_the_rest_of_a_message_are_counted_by_kind),
         cmocka_unit_test(applied_messages_give_their_bytes_back_before_the_thread_waits),
         cmocka_unit_test(many_applied_messages_give_their_bytes_back_at_once),
-        cmocka_unit_test(a_message_that_waits_for_more_than_a_second_is_lag),
         cmocka_unit_test(the_rest_of_a_message_has_waited_as_long_as_its_beginning),
         cmocka_unit_test(what_finds_no_room_in_the_ring_is_dropped_and_counted),
         cmocka_unit_test(a_loss_is_known_where_it_happened_among_the_messages),

@@ -393,41 +393,6 @@ static void query_lists_streams_that_are_down_on_request(void **state)
     scene_done(&scene);
 }
 
-static void route_decides_and_publishes_the_decision(void **state)
-{
-    (void)state;
-    struct scene scene;
-    scene_recorded(&scene);
-    struct kvb_http_route_context context = { .ctx = &scene.ctx };
-    char *body = spell("{\"token_ids\":PROMPT,\"model\":\"m\"}");
-    const struct kvb_http_request request = request_of("POST", "/route", json, body);
-
-    struct kvb_http_answer answer = query_with(&context, &request);
-    assert_int_equal(answer.status, 200);
-    assert_non_null(strstr(text_of(&answer), "{\"worker_id\":1,\"dp_rank\":0,"));
-    assert_true(context.has_decision);
-    assert_int_equal(context.decision.overlap_blocks, 4);
-    kvb_buf_done(&answer.body);
-    free(body);
-    scene_done(&scene);
-}
-
-static void route_with_all_down_is_503(void **state)
-{
-    (void)state;
-    const struct scene_holding holding = { 1, 0, "m", 16, KVB_TIER_DEVICE, 1, false };
-    struct scene scene;
-    scene_empty(&scene);
-
-    scene_hold(&scene, &holding);
-    scene_bye(&scene, &holding);
-    struct kvb_http_answer answer = ask(&scene, "POST", "/route", "{\"token_ids\":[1]}");
-    assert_int_equal(answer.status, 503);
-    assert_string_equal(text_of(&answer), "{\"error\":\"no worker of the model is up\"}");
-    kvb_buf_done(&answer.body);
-    scene_done(&scene);
-}
-
 static void several_models_and_none_named_is_422(void **state)
 {
     (void)state;
@@ -462,39 +427,6 @@ static void an_answer_that_does_not_fit_is_503(void **state)
     scene_done(&scene);
 }
 
-static void readyz_gives_the_reason(void **state)
-{
-    (void)state;
-    struct kvb_http_route_context context = { .not_ready = "not connected to NATS" };
-    const struct kvb_http_request request = request_of("GET", "/readyz", "", "");
-
-    struct kvb_http_answer answer = query_with(&context, &request);
-    assert_int_equal(answer.status, 503);
-    assert_string_equal(text_of(&answer), "not connected to NATS\n");
-    kvb_buf_done(&answer.body);
-    context.not_ready = NULL;
-    answer = query_with(&context, &request);
-    assert_int_equal(answer.status, 200);
-    kvb_buf_done(&answer.body);
-}
-
-static void metrics_are_a_prometheus_page(void **state)
-{
-    (void)state;
-    static const struct kvb_metric_row rows[] = { { "kvb_x_total", "", "X", KVB_METRIC_COUNTER } };
-    _Atomic uint64_t values[1] = { 3 };
-    const struct kvb_metrics metrics = { .rows = rows, .values = values, .count = 1 };
-    struct kvb_http_route_context context = { .metrics = &metrics };
-    const struct kvb_http_request request = request_of("GET", "/metrics", "", "");
-
-    struct kvb_http_answer answer = query_with(&context, &request);
-    assert_int_equal(answer.status, 200);
-    assert_memory_equal(
-        answer.content_type, "text/plain; version=0.0.4", strlen("text/plain; version=0.0.4"));
-    assert_non_null(strstr(text_of(&answer), "kvb_x_total 3\n"));
-    kvb_buf_done(&answer.body);
-}
-
 static void parameter_names_must_match_completely(void **state)
 {
     (void)state;
@@ -521,12 +453,8 @@ SUITE(routes)
         cmocka_unit_test(dump_takes_a_model_and_a_format),
         cmocka_unit_test(streams_are_listed_in_order_after_additions_and_removals),
         cmocka_unit_test(query_lists_streams_that_are_down_on_request),
-        cmocka_unit_test(route_decides_and_publishes_the_decision),
-        cmocka_unit_test(route_with_all_down_is_503),
         cmocka_unit_test(several_models_and_none_named_is_422),
         cmocka_unit_test(an_answer_that_does_not_fit_is_503),
-        cmocka_unit_test(readyz_gives_the_reason),
-        cmocka_unit_test(metrics_are_a_prometheus_page),
         cmocka_unit_test(parameter_names_must_match_completely),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
