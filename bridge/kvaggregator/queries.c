@@ -19,7 +19,8 @@ enum {
     long_prompt_tokens = 4096,     /* from here on a prompt is hashed by the requester's thread */
     long_payload_bytes = 64 << 10, /* from here on a request over NATS is read by a thread of its
                                       own */
-    max_long_payloads = 64         /* that wait for it, some 64 MiB at most */
+    max_long_payloads = 64,        /* that wait for it, some 64 MiB at most */
+    max_unread = 16384             /* requests of a subject that wait in nats.c, half a second */
 };
 
 /* A query in the query ring.
@@ -633,8 +634,9 @@ void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *m
             "unknown query: there are kv_match, kv_route and kv_get.{state,load,streams,dump}");
         return;
     }
-    /* Events wait behind requests on this thread: those that are too many are refused unread. */
-    if (kvb_bus_waiting(message) >= aggregator->config->limits.query_ring) {
+    /* Events wait behind requests on this thread, and lists lag from a second on: where so many
+     * wait, this one is refused unread. */
+    if (kvb_bus_waiting(message) > max_unread) {
         refuse_nats_query(aggregator, kind, message->reply, KVB_AGAIN);
         return;
     }

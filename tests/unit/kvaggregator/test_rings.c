@@ -13,7 +13,6 @@
 enum { places = 16 };
 
 struct half {
-    struct kvb_aggregator_config config;
     struct kvb_aggregator aggregator;
     struct kvb_prefix_index *index;
 };
@@ -23,8 +22,7 @@ static void make_half(struct half *half)
     struct kvb_aggregator *aggregator = &half->aggregator;
     const struct kvb_prefix_index_options index = { .max_nodes = 100, .max_slots = 10 };
 
-    *half = (struct half){ .config.limits.query_ring = places };
-    aggregator->config = &half->config;
+    *half = (struct half){ 0 };
     assert_ok(kvb_prefix_index_new(&index, &half->index));
     const struct kvb_followers_options followers = { .max_streams = 10,
                                                      .heartbeat_ms = 1000,
