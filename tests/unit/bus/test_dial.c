@@ -1,7 +1,6 @@
 #include "bus/bus.h"
 #include "core/clock.h"
 #include "core/own.h"
-#include "nats_stub.h"
 #include "process.h"
 
 #include "kvb_test.h"
@@ -10,9 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -82,11 +79,6 @@ static bool has_first(void *context)
     return atomic_load(&((struct mute_server *)context)->count) >= 1;
 }
 
-static bool is_up(void *context)
-{
-    return kvb_bus_is_connected(context);
-}
-
 static struct kvb_bus *open_to(const struct mute_server *server)
 {
     const struct kvb_bus_options options = { .url = server->url, .name = "test" };
@@ -95,8 +87,6 @@ static struct kvb_bus *open_to(const struct mute_server *server)
     assert_ok(kvb_bus_open(&options, &bus, NULL));
     return bus;
 }
-
-static const char seed[] = "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY\n";
 
 /* ---- Tests ------------------------------------------------------------------------------------
  */
@@ -152,42 +142,11 @@ static void closing_does_not_wait_for_a_handshake(void **state)
     stop_mute(&server);
 }
 
-/* The signature of "nonce80" by this seed begins with a byte 0. */
-static void a_login_that_nats_c_failed_to_sign_is_repeated_at_once(void **state)
-{
-    struct nats_stub stub;
-    struct kvb_bus_login login = { .nkey_seed_file = "/tmp/kvb-seed-XXXXXX" };
-    struct kvb_log log = { .level = KVB_LOG_WARNING, .fd = memfd_create("log", MFD_CLOEXEC) };
-    struct kvb_bus *bus = NULL;
-    char text[64] = "";
-
-    (void)state;
-    nats_stub_start(&stub);
-    nats_stub_demand_signature(&stub, 0, "nonce80");
-    nats_stub_demand_signature(&stub, 1, "nonce81");
-    const int fd = mkstemp(login.nkey_seed_file);
-    assert_int_equal(write(fd, seed, sizeof seed - 1), sizeof seed - 1);
-    close(fd);
-    const struct kvb_bus_options options = {
-        .url = stub.url, .name = "test", .login = &login, .log = &log
-    };
-    assert_ok(kvb_bus_open(&options, &bus, NULL));
-    assert_true(wait_until(is_up, bus, patience_ms));
-    assert_int_equal(nats_stub_received(&stub, 0, "\"sig\":"), 0);
-    assert_int_equal(nats_stub_received(&stub, 1, "\"sig\":"), 1);
-    assert_int_equal(pread(log.fd, text, sizeof text, 0), 0);
-    kvb_bus_close(bus);
-    nats_stub_stop(&stub);
-    unlink(login.nkey_seed_file);
-    close(log.fd);
-}
-
 SUITE(dial)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_server_that_says_nothing_is_dialed_again_and_again),
         cmocka_unit_test(closing_does_not_wait_for_a_handshake),
-        cmocka_unit_test(a_login_that_nats_c_failed_to_sign_is_repeated_at_once),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
