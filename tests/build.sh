@@ -1,4 +1,4 @@
-# Sourced by tests/sim/run and tests/matrix/run, from the top of the tree.
+# Sourced by tests/sim/run, from the top of the tree.
 
 # build_release NAME TARGET...: these targets in build/release.  What was said lies in
 # build/log/NAME-build.txt, its end is shown when it fails.

@@ -4,6 +4,7 @@ of everything; on failure all logs are printed."""
 import contextlib
 import json
 import pathlib
+import re
 import shutil
 import sys
 
@@ -100,8 +101,8 @@ class Scene:
         self.started.append(program)
         return program
 
-    def daemon(self, program, config, port, name=None, prefix=()):
-        daemon = programs.Daemon(self.folder, name or program, program, config, port, prefix)
+    def daemon(self, program, config, port, name=None, **options):
+        daemon = programs.Daemon(self.folder, name or program, program, config, port, **options)
         self.started.append(daemon)
         return daemon
 
@@ -119,7 +120,7 @@ class Scene:
             f'publish = {{ namespace = "{NAMESPACE}"; component = "{component}";{extra} }};\n'
             f"workers = (\n  {rows}\n);\n"
             f'http = "127.0.0.1:{port}";\n{limits}',
-            port, name, prefix,
+            port, name, prefix=prefix,
         )
         if wait:
             programs.wait_for("kvbridge is ready", bridge.is_ready)
@@ -252,9 +253,26 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("scene", ["debian", "current"], indirect=True)
 
 
+# Such tests need long, or a Docker engine. They run when -m names one of their marks, or the command line their file.
+ASKED_FOR = {"matrix", "compose", "pods"}
+
+
+def pytest_collection_modifyitems(config, items):
+    said = set(re.findall(r"\w+", config.option.markexpr or ""))
+    files = {pathlib.Path(argument.partition("::")[0]).name for argument in config.args}
+    left_out = [item for item in items if (marks := {mark.name for mark in item.iter_markers()}) & ASKED_FOR
+                and not marks & said and item.path.name not in files]
+    if left_out:
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
 def pytest_configure(config):
     config.addinivalue_line("markers", "both_servers: run with Debian's and with a current nats-server")
     config.addinivalue_line("markers", "no_nats: the test starts nats-server itself, or not at all")
     config.addinivalue_line("markers", "sanitize: also run on sanitized programs")
     config.addinivalue_line("markers", "first: a scene of what tests/run answers with")
+    config.addinivalue_line("markers", "matrix: a fault against real programs, judged by an oracle")
+    config.addinivalue_line("markers", "compose: the stacks of containers")
+    config.addinivalue_line("markers", "pods: random events in a simulated Kubernetes cluster")
     config.addinivalue_line("markers", "quickstart: builds and runs etc/quickstart")

@@ -54,6 +54,22 @@ def free_port():
         return port
 
 
+def free_ports(count):
+    """The first of so many in a row."""
+    while True:
+        base = free_port()
+        rest = range(base + 1, base + count)
+        try:
+            for port in rest:
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        if ports_given.isdisjoint(rest):
+            ports_given.update(rest)
+            return base
+
+
 def port_of(address):
     return int(address.rsplit(":", 1)[1])
 

@@ -6,18 +6,15 @@ import os
 import pathlib
 import shutil
 import subprocess
-import sys
 
 import pytest
 
 from conftest import PUBLISH
+from matrix.publisher import message, varint
 from programs import wait_for
 
 TREE = pathlib.Path(__file__).resolve().parents[2]
-sys.path.append(str(TREE / "tests" / "matrix"))
-
-from publisher import message, varint  # noqa: E402
-PROJECT = TREE / "tests" / "dynamo_dump"
+PROJECT = TREE / "tests" / "e2e" / "dynamo_dump"
 TARGET = TREE / "build" / "dynamo_dump"
 
 # By the name of each tier here: its name in messages, and in Dynamo's crate.

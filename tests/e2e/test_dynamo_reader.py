@@ -1,20 +1,18 @@
-"""Is the reader that tests/compose uses outside its stack (compose/dynamo.py) as strict as
+"""Is the reader that test_compose.py uses outside its stack (dynamo.py) as strict as
 Dynamo's? It must refuse messages that end a KvIndexer, accept those that Dynamo itself writes, and
-keep its index by Dynamo's rules. Otherwise a successful run of tests/compose would prove nothing."""
+keep its index by Dynamo's rules. Otherwise a successful run of test_compose.py would prove nothing."""
 
 import json
 import pathlib
-import sys
 
 import pytest
 
+import dynamo
 import engine
 from conftest import PUBLISH, worker
 from programs import wait_for
 
 TESTS = pathlib.Path(__file__).parents[1]
-sys.path.append(str(TESTS / "compose"))
-import dynamo  # noqa: E402
 
 BLOCK = 16
 CLEARED = b'{"worker_id":1,"event":{"event_id":1,"data":"cleared"}}'

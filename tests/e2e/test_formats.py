@@ -1,21 +1,16 @@
 """Do readers of JSON and aggregators find the same blocks, whichever formats each bridge publishes?
 JSON is on P.kv_events, protobuf on P.kv_events_pb, and an aggregator takes each stream from one."""
 
-import pathlib
 import signal
-import sys
 
 import pytest
 
+import dynamo
 import engine
 from conftest import PUBLISH, worker
 from programs import wait_for
 from test_faults import BLOCK, Reader, name_of, store, tokens_of
 from test_json_readers import listed
-
-TESTS = pathlib.Path(__file__).parents[1]
-sys.path.append(str(TESTS / "compose"))
-import dynamo  # noqa: E402
 
 BOTH = ["json", "protobuf"]
 SETTINGS = pytest.mark.parametrize("formats", [["json"], ["protobuf"], BOTH], ids=["json", "protobuf", "both"])

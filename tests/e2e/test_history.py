@@ -3,21 +3,16 @@ reader that knows nothing but JSON RouterEvents, and compared with what the engi
 daemons need no configuration for it."""
 
 import json
-import pathlib
 import subprocess
-import sys
 
 import pytest
 
 import contract
 import programs
 from conftest import NAMESPACE, PUBLISH, ROUTER
+from matrix.truth import Fleet
 from programs import wait_for
 from test_fleet import TRACE
-
-sys.path.append(str(pathlib.Path(__file__).resolve().parents[1] / "matrix"))
-
-from truth import Fleet  # noqa: E402
 
 STREAM, SUBJECT = "KV_EVENTS", f"{PUBLISH}.kv_events"
 

@@ -1,33 +1,75 @@
-"""Are kvbridge's members the pods of a cluster, whatever happens there?  The differential of
-tests/kubernetes, with few seeds here; and a run with engines, in which a listed block of a removed
-pod would be noticed."""
+"""Are kvbridge's members the pods of a cluster, whatever happens there?  Random events from seeds (pods/pod_events.py); after
+each 20 of them all settles, and the members must be those of an informer of kubernetes-asyncio, by the documented rules
+(pods/members.py).  And a run with engines, in which a listed block of a removed pod would be noticed.
 
-import pathlib
-import sys
+Not part of a plain run: `-m pods`, one seed with `-k '[17]'`. KVB_POD_SEEDS: how many seeds, of 1,000 events each."""
+
+import collections
+import contextlib
+import os
 
 import pytest
 
+import kube_api
+from kube_informer import Informer, key_of
 from pod_store import Selection
+from pods.addresses import Addresses
+from pods.members import Rules, differences
+from pods.pod_events import Cluster
 from programs import wait_for
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "kubernetes"))
+pytestmark = pytest.mark.pods
 
-from addresses import Addresses  # noqa: E402
-from differential import Place  # noqa: E402
-from members import Rules, differences  # noqa: E402
+SEEDS = range(1, 1 + int(os.environ.get("KVB_POD_SEEDS", "3")))
+EVENTS, SETTLE_EVERY = 1000, 20
+SELECTOR = "app=vllm"
+LOG_SIZE = 300  # size of the API server's log: a bridge that was away for long has to list again
+LABELS = ["zone", "model"]  # that are published with a worker
+# What the bridge watches, and the model of pods that name none.
+VIEWS = (("inference", "", "m"), (None, "", ""), (None, "spec.nodeName=node-1", "m"))
 
 
-SANITIZED = pytest.mark.sanitize
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.sanitize), *SEEDS[1:]])
+def test_members_are_those_of_an_informer(scene, tmp_path, seed):
+    namespace, fields, model = VIEWS[seed % len(VIEWS)]
+    history = collections.deque(maxlen=3 * SETTLE_EVERY)
+    with contextlib.ExitStack() as stack:
+        kube = kube_api.Api(tmp_path / "kube", log_size=LOG_SIZE, seed=seed)
+        stack.callback(kube.close)
+        informer = Informer(kube, namespace, SELECTOR, fields, page=7)
+        stack.callback(informer.close)
+        bridge = scene.bridge(labels=LABELS, wait=False, limits=(
+            f'kubernetes = {{ namespaces = ("{namespace or "*"}"); selector = "{SELECTOR}"; field_selector = "{fields}";'
+            f' model = "{model}"; model_label = "model"; api = "{kube.url}"; token_file = "{kube.token_file}";'
+            f' ca_file = "{kube.ca_file}"; }};\n'))
+        wait_for("kvbridge answers", lambda: bridge.http("GET", "/state")[0] == 200)
+        cluster = Cluster(kube, seed, f"127.{10 + seed % 100}.1", history.append)
+        cluster.clear()
+        rules, selection, compared = Rules(model=model, labels=LABELS), Selection(namespace, SELECTOR, fields), 0
+        for number in range(1, EVENTS + 1):
+            cluster.step()
+            if number % SETTLE_EVERY == 0:
+                cluster.calm()
+                truth = {key_of(pod): pod for pod in kube.pods.all(selection)}
+                wait_for("the informer has all pods", lambda: informer.check().pods() == truth)
+                compared += settle(bridge, rules.members(informer.pods().values()), history)
+        assert compared > 0
 
 
-@pytest.mark.no_nats
-@pytest.mark.parametrize("seed", [pytest.param(1, marks=SANITIZED), 2, 3])
-def test_members_are_those_of_an_informer(tmp_path, seed):
-    place = Place(tmp_path, seed)
+def settle(bridge, expected, said):
+    """Waits until the members are these; returns how many."""
+    trouble = []
+
+    def is_equal():
+        assert bridge.is_running()
+        trouble[:] = differences(expected, bridge.get("/state"))
+        return not trouble
+
     try:
-        place.run(seed, 1000)
-    finally:
-        place.close()
+        wait_for("the members are the informer's", is_equal)
+    except AssertionError as error:
+        raise AssertionError("\n".join([str(error), *trouble, *said])) from None
+    return len(expected)
 
 
 def test_no_block_of_a_removed_pod_is_listed(scene, kube, tmp_path):

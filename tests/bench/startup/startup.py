@@ -19,10 +19,10 @@ import tempfile
 import time
 
 TESTS = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(TESTS / "e2e"), str(TESTS / "matrix")]
+sys.path.insert(0, str(TESTS / "e2e"))
 
 import programs  # noqa: E402
-from truth import Door  # noqa: E402
+from matrix.truth import Door  # noqa: E402
 
 WORKERS = 125
 RANKS = 8

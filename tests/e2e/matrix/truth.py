@@ -52,7 +52,7 @@ class Door:
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(20)
+        self.socket.settimeout(60)
         self.socket.connect(str(path))
         self.lines = self.socket.makefile("rb")
         self.rows = msgspec.json.Decoder()
@@ -84,20 +84,45 @@ class Fleet:
         self.doors = [Door(path) for path in paths]
         self.workers_each = workers_each
         self.streams = {}
+        self.away = set()  # doors of processes that are frozen or dead: in their engines nothing happens
 
     def close(self):
         for door in self.doors:
             door.close()
 
+    def door_of(self, worker):
+        return self.doors[(worker - 1) // self.workers_each]
+
     def doors_of(self, command):
-        """A command names one worker, or is for all."""
+        """A command names one worker, or is for all that answer."""
         words = command.split()
-        return [self.doors[(int(words[1]) - 1) // self.workers_each]] if len(words) > 1 else self.doors
+        return [self.door_of(int(words[1]))] if len(words) > 1 else [door for door in self.doors if door not in self.away]
+
+    def stop_asking(self, at):
+        """Pauses a process of engines, and asks it nothing more: everything that happened in it is known."""
+        self.doors[at].send(["pause"])
+        self.doors[at].answers()
+        self.follow()
+        self.away.add(self.doors[at])
+
+    def ask_again(self, at, path=None):
+        """It goes on; path: a new process has taken its place, whose engines hold nothing yet."""
+        self.away.discard(self.doors[at])
+        if path is None:
+            self.say("resume")
+            return
+        self.doors[at].close()
+        self.doors[at] = Door(path)
+        for (worker, _), content in self.streams.items():
+            if self.door_of(worker) is self.doors[at]:
+                content.clear(time.monotonic_ns())
+                content.names, content.next = {}, 0
 
     def say(self, *commands):
         """The answers of all commands, in order."""
         for door in self.doors:
-            door.send([command for command in commands if door in self.doors_of(command)])
+            if asked := [command for command in commands if door in self.doors_of(command)]:
+                door.send(asked)
         return [answer for command in commands for door in self.doors_of(command) for answer in door.answers()]
 
     def stats(self):
@@ -109,7 +134,7 @@ class Fleet:
 
     def follow(self):
         """Reads the additions and removals up to now, for every stream."""
-        asked = list(self.streams)
+        asked = [stream for stream in self.streams if self.door_of(stream[0]) not in self.away]
         while asked:
             answers = []
             for at in range(0, len(asked), 8):  # few enough for the socket's buffers

@@ -4,9 +4,9 @@ at random from a seed: is no removed block listed, and everything else again?"""
 import random
 import time
 
-from engines import EVENTS_PORT, REPLAY_PORT, Engine, Judge
 from pod_store import container, engine_pod
-from worker_id import worker_id
+from pods.engines import EVENTS_PORT, REPLAY_PORT, Engine, Judge
+from pods.members import worker_id
 
 NAMESPACE = "inference"
 PODS = 5

@@ -2,26 +2,21 @@
 their blocks; and a judge that continuously checks what an aggregator lists.
 
 A block that a worker does not hold, because its engine dropped it or because its pod is gone, may
-be listed for 2 s, unless the list is DOWN.  While no pods are watched, because the API server is away,
+be listed for LISTED_S, unless the list is DOWN.  While no pods are watched, because the API server is away,
 nobody can know that the address of a pod is another's by now: the time begins after that.  And a list that is not
 EXACT may hold what its engine once held, but nothing of the pod before."""
 
-import pathlib
-import sys
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "matrix"))
+import programs
+from matrix.oracle import LISTED_S, Asker, read_states
+from matrix.stage import TRACE
+from matrix.truth import Content, Door, S
+from pods.members import worker_id
+from programs import wait_for
 
-import programs  # noqa: E402
-from oracle import Asker, read_states  # noqa: E402
-from programs import wait_for  # noqa: E402
-from truth import Content, Door, S  # noqa: E402
-from worker_id import worker_id  # noqa: E402
-
-TRACE = pathlib.Path(__file__).resolve().parents[1] / "data/conversation_trace.jsonl"
 EVENTS_PORT, REPLAY_PORT = 7000, 7001
-LISTED_S = 2.0
 SAMPLE_S = 0.1
 
 

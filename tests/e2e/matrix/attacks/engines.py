@@ -9,8 +9,8 @@ import msgspec
 import zmq
 
 import engine
-from attacks import Attack
-from liar import poisons
+from matrix.attacks import Attack
+from matrix.liar import poisons
 from programs import wait_for
 
 MASK = (1 << 64) - 1

@@ -15,10 +15,10 @@ import time
 import pytest
 
 import programs
-from attacks import Attack
-from attacks.engines import MOST_PAUSE_S, HostileEngine, follow
-from attacks.memory import Memory, attacks as attacks_on_memory
 from clock import Clock, build_shim
+from matrix.attacks import Attack
+from matrix.attacks.engines import MOST_PAUSE_S, HostileEngine, follow
+from matrix.attacks.memory import Memory, attacks as attacks_on_memory
 from name_server import SILENT, NameServer
 from programs import wait_for
 from web import Web
@@ -116,7 +116,7 @@ class Host:
     def _set_up_disk(self):
         """The bridge of the hostile engines keeps its checkpoints on a small disk."""
         folder = self.stage.checkpoints(0).resolve()
-        options = f"size={DISK_BYTES}"
+        options = f"mode=700,size={DISK_BYTES}"
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], check=True, capture_output=True)
         self.disk = folder
         self.stage.keeps_checkpoints = True

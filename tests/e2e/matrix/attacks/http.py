@@ -5,7 +5,7 @@ import random
 import socket
 import time
 
-from attacks import Attack
+from matrix.attacks import Attack
 from programs import wait_for
 
 

@@ -9,8 +9,8 @@ import msgspec
 import zmq
 
 import engine
-from attacks.engines import MOST_PAUSE_S, HostileEngine, from_fresh_starts, follow
-from liar import poisons
+from matrix.attacks.engines import MOST_PAUSE_S, HostileEngine, from_fresh_starts, follow
+from matrix.liar import poisons
 from programs import port_of, wait_for
 from proxy import Proxy
 

@@ -7,8 +7,8 @@ import time
 
 import engine
 import programs
-from attacks import Attack
-from attacks.engines import MOST_PAUSE_S, HostileEngine
+from matrix.attacks import Attack
+from matrix.attacks.engines import MOST_PAUSE_S, HostileEngine
 from programs import wait_for
 from proxy import Proxy
 

@@ -6,8 +6,8 @@ import socket
 import struct
 import time
 
-from attacks import Attack
-from publisher import fixed, message, varint
+from matrix.attacks import Attack
+from matrix.publisher import fixed, message, varint
 
 COMPONENT = "namespace.dynamo.component.VllmWorker"
 ROUTER = "namespace.dynamo.component.Router"
