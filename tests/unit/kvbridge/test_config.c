@@ -736,31 +736,6 @@ static const char *http_text(char text[512], const char *listen, const char *sec
     return text;
 }
 
-static void a_listener_that_is_not_loopback_needs_a_token_or_says_insecure(void **state)
-{
-    (void)state;
-    static const char *const exposed[] = { "0.0.0.0:9401", "[::]:9401", "10.0.0.7:9401",
-                                           "[fe80::1]:9401", "[::ffff:10.0.0.7]:9401" };
-    static const char *const local[] = { "127.0.0.1:9401", "[::1]:9401",
-                                         "[::ffff:127.0.0.1]:9401" };
-    char text[512];
-
-    for (size_t i = 0; i < KVB_COUNT_OF(exposed); i++) {
-        char error[128];
-        (void)snprintf(
-            error, sizeof error, "2: http: %s is not loopback: set http_security.token_file",
-            exposed[i]);
-        assert_wrong(http_text(text, exposed[i], ""), error);
-        struct kvb_bridge_config config =
-            read_good(http_text(text, exposed[i], "http_security={insecure=true;};"));
-        kvb_bridge_config_done(&config);
-    }
-    for (size_t i = 0; i < KVB_COUNT_OF(local); i++) {
-        struct kvb_bridge_config config = read_good(http_text(text, local[i], ""));
-        kvb_bridge_config_done(&config);
-    }
-}
-
 static void files_of_http_security_are_checked_alone_and_together(void **state)
 {
     (void)state;
@@ -898,7 +873,6 @@ SUITE(config)
         cmocka_unit_test(ranks_that_an_endpoint_cannot_express_are_errors),
         cmocka_unit_test(names_must_fit_into_a_subject),
         cmocka_unit_test(http_is_an_address_with_a_port_or_off),
-        cmocka_unit_test(a_listener_that_is_not_loopback_needs_a_token_or_says_insecure),
         cmocka_unit_test(files_of_http_security_are_checked_alone_and_together),
         cmocka_unit_test(a_whole_list_of_clashes_is_bounded),
         cmocka_unit_test(workers_of_a_workers_file_come_last),

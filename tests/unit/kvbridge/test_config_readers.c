@@ -1,5 +1,4 @@
 #include "config_text.h"
-#include "core/own.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -42,37 +41,6 @@ static void warns_of_ranks_that_share_an_id_if_readers_may_ignore_ranks(void **s
 }
 
 #define TIERS(more) "publish = { namespace = \"n\"; component = \"c\"; " more " };\n"
-
-/* A warning about a store on line 3. */
-static struct kvb_conf_errors read_store(const char *publish, const char *more)
-{
-    char text[512];
-
-    (void)snprintf(
-        text, sizeof text,
-        "%sworkers = (\n{ id = 1; model = \"m\"; block_size = 16; events = \"tcp://h:1\"; %s } );",
-        publish, more);
-    return read_warned(text);
-}
-
-static void warns_of_a_store_of_which_nothing_is_published(void **state)
-{
-    (void)state;
-    struct kvb_conf_errors errors = read_store(PUBLISH, "store = true;");
-
-    assert_int_equal(errors.warning_count, 1);
-    assert_non_null(strstr(
-        errors.warnings[0].text,
-        ":3: warning: workers[0].store: nothing of this store is published: json publishes only "
-        "the device tier; set publish.tiers = \"all\""));
-    errors = read_store(PUBLISH, "replay_request = \"mooncake\";");
-    assert_int_equal(errors.warning_count, 1);
-    assert_non_null(strstr(errors.warnings[0].text, "workers[0].replay_request: nothing of this"));
-    assert_int_equal(read_store(PUBLISH, "").warning_count, 0);
-    assert_int_equal(read_store(TIERS("tiers = \"all\";"), "store = true;").warning_count, 0);
-    assert_int_equal(
-        read_store(TIERS("formats = [\"protobuf\"];"), "store = true;").warning_count, 0);
-}
 
 static void all_tiers_are_published_to_readers_that_know_them(void **state)
 {
@@ -160,7 +128,6 @@ SUITE(config_readers)
         cmocka_unit_test(warns_of_a_refresh_that_has_no_effect),
         cmocka_unit_test(refresh_needs_json_and_reannouncement),
         cmocka_unit_test(warns_of_ranks_that_share_an_id_if_readers_may_ignore_ranks),
-        cmocka_unit_test(warns_of_a_store_of_which_nothing_is_published),
         cmocka_unit_test(all_tiers_are_published_to_readers_that_know_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,29 +28,6 @@ static const struct kvb_event_sources two = {
     .count = 2,
 };
 
-static void each_rank_has_the_reported_port_on_the_host_that_reported_it(void **state)
-{
-    const struct kvb_worker_config worker = worker_at("http://engine:8000");
-    size_t count = 0;
-
-    (void)state;
-    assert_ok(kvb_discovery_workers_of(&worker, &two, advertised, &count, NULL));
-    assert_int_equal(count, 3);
-    assert_string_equal(advertised[0].events, "tcp://engine:41001");
-    assert_string_equal(advertised[0].replay, "tcp://engine:41003");
-    assert_string_equal(advertised[0].topic, "kv");
-    assert_true(advertised[0].has_own_addresses);
-    assert_int_equal(advertised[0].id, 7);
-    assert_int_equal(advertised[1].first_rank, 3);
-    /* the reported address contains a host */
-    assert_string_equal(advertised[1].events, "tcp://10.0.0.9:41002");
-    assert_string_equal(advertised[1].replay, "");
-    assert_string_equal(advertised[1].load.zmq, "");
-    assert_string_equal(advertised[1].load.prometheus, "");
-    assert_true(advertised[2].is_discovered); /* used by its load source */
-    assert_int_equal(advertised[2].ranks, 4);
-}
-
 static void there_is_one_id_for_each_rank_or_one_for_all(void **state)
 {
     struct kvb_worker_config worker = worker_at("http://engine:8000");
@@ -143,7 +120,6 @@ static void the_host_is_extracted_from_a_url(void **state)
 SUITE(discovered)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_rank_has_the_reported_port_on_the_host_that_reported_it),
         cmocka_unit_test(there_is_one_id_for_each_rank_or_one_for_all),
         cmocka_unit_test(an_invalid_address_is_refused),
         cmocka_unit_test(without_a_star_the_engine_may_connect_instead_of_listening),

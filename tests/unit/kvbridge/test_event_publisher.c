@@ -3,7 +3,6 @@
 #include "bus_publish.h"
 
 #include "core/limits.h"
-#include "core/own.h"
 #include "kvbridge/event_publisher.h"
 #include "model/event_log.h"
 #include "wire/router/json.h"
@@ -230,24 +229,6 @@ static void an_event_that_does_not_follow_starts_a_new_message(void **state)
     end(publisher);
 }
 
-/* Even if ids and epoch continue: those of two streams may do so by chance. */
-static void two_streams_share_no_message(void **state)
-{
-    (void)state;
-    struct kvb_event_publisher *publisher = begin(protobuf);
-
-    assert_ok(add_of(publisher, 7, 0, 1, 5, 1));
-    assert_ok(add_of(publisher, 7, 1, 1, 6, 1));
-    assert_ok(add_of(publisher, 8, 1, 1, 7, 1));
-    assert_ok(kvb_event_publisher_flush(publisher));
-    assert_int_equal(nats.count, 3);
-    assert_int_equal(nats.messages[0].dp_rank, 0);
-    assert_int_equal(nats.messages[1].dp_rank, 1);
-    assert_int_equal(nats.messages[1].worker_id, 7);
-    assert_int_equal(nats.messages[2].worker_id, 8);
-    end(publisher);
-}
-
 /* Adds stored events from id 1 on, in one batch. */
 static kvb_status add_many(struct kvb_event_publisher *publisher, uint64_t events, uint32_t blocks)
 {
@@ -380,25 +361,6 @@ static void events_that_the_log_has_dropped_are_lost_and_counted(void **state)
     end(publisher);
 }
 
-static void json_has_one_message_for_each_event_in_order(void **state)
-{
-    (void)state;
-    struct kvb_event_publisher *publisher = begin(json);
-    const uint64_t last = kvb_publisher_waiting_messages + 10;
-
-    for (uint64_t id = 1; id <= last; id++) {
-        assert_ok(add(publisher, 1, id, 2));
-    }
-    assert_int_equal(nats.count, kvb_publisher_waiting_messages);
-    assert_ok(kvb_event_publisher_flush(publisher));
-    assert_int_equal(nats.count, last);
-    for (uint64_t id = 1; id <= last; id++) {
-        assert_message(id - 1, id, 1);
-    }
-    assert_int_equal(publisher->messages, last);
-    end(publisher);
-}
-
 /* A large event is published without waiting for others to fill the buffer. */
 static void waiting_json_is_bounded_in_bytes(void **state)
 {
@@ -521,53 +483,7 @@ static void window_events_that_nats_refuses_are_dropped_with_what_follows(void *
     end(publisher);
 }
 
-static void protobuf_window_events_are_in_the_same_message(void **state)
-{
-    (void)state;
-    struct kvb_event_publisher *publisher = begin(protobuf);
-
-    add_to_list(publisher, KVB_ROUTER_STORED, KVB_TIER_DEVICE, 1);
-    add_to_list(publisher, KVB_ROUTER_STORED, KVB_LIST_WINDOW, 2);
-    assert_ok(kvb_event_publisher_flush(publisher));
-    assert_int_equal(nats.count, 1);
-    assert_false(nats.is_window[0]);
-    assert_int_equal(nats.messages[0].events[1].tier, KVB_LIST_WINDOW);
-    end(publisher);
-}
-
 /* ---- Both formats ---- */
-
-/* The messages of one format; only JSON names no epoch. */
-static size_t count_messages(bool is_protobuf)
-{
-    size_t count = 0;
-
-    for (size_t i = 0; i < nats.count; i++) {
-        count += nats.messages[i].has_epoch == is_protobuf;
-    }
-    return count;
-}
-
-static void both_formats_have_every_event_and_it_is_counted_once(void **state)
-{
-    (void)state;
-    struct kvb_event_publisher *publisher = begin(json | protobuf);
-
-    for (uint64_t id = 1; id <= 3; id++) {
-        assert_ok(add(publisher, 1, id, 2));
-    }
-    assert_int_equal(nats.count, 0);
-    assert_ok(kvb_event_publisher_flush(publisher));
-    assert_int_equal(count_messages(true), 1);
-    assert_int_equal(count_messages(false), 3);
-    assert_message(0, 1, 3);
-    for (size_t i = 1; i <= 3; i++) {
-        assert_message(i, i, 1);
-    }
-    assert_int_equal(publisher->events, 3);
-    assert_int_equal(publisher->messages, 4);
-    end(publisher);
-}
 
 static void json_leaves_out_lists_that_only_protobuf_has(void **state)
 {
@@ -597,43 +513,23 @@ static void json_leaves_out_lists_that_only_protobuf_has(void **state)
     end(publisher);
 }
 
-static void a_failure_drops_what_waits_in_both_formats(void **state)
-{
-    (void)state;
-    struct kvb_event_publisher *publisher = begin(json | protobuf);
-
-    assert_ok(add(publisher, 1, 1, 1));
-    nats.takes = 0;
-    assert_int_equal(kvb_event_publisher_flush(publisher), KVB_AGAIN);
-    nats.takes = SIZE_MAX;
-    assert_ok(kvb_event_publisher_flush(publisher));
-    assert_int_equal(nats.count, 0);
-    assert_int_equal(publisher->failures, 1);
-    end(publisher);
-}
-
 SUITE(event_publisher)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_added_before_a_flush_are_one_message),
         cmocka_unit_test(an_event_that_does_not_follow_starts_a_new_message),
-        cmocka_unit_test(two_streams_share_no_message),
         cmocka_unit_test(all_messages_fit_the_servers_max_payload),
         cmocka_unit_test(the_largest_event_fits_as_json),
         cmocka_unit_test(waiting_events_are_bounded),
         cmocka_unit_test(without_a_large_log_each_batch_is_a_message),
         cmocka_unit_test(events_that_wait_outlive_a_slice_wherever_they_are),
         cmocka_unit_test(events_that_the_log_has_dropped_are_lost_and_counted),
-        cmocka_unit_test(json_has_one_message_for_each_event_in_order),
         cmocka_unit_test(waiting_json_is_bounded_in_bytes),
         cmocka_unit_test(messages_that_nats_refuses_are_dropped_and_counted),
         cmocka_unit_test(after_a_failure_the_number_of_sent_messages_is_known),
         cmocka_unit_test(json_window_events_have_a_subject_of_their_own),
         cmocka_unit_test(window_events_that_nats_refuses_are_dropped_with_what_follows),
-        cmocka_unit_test(protobuf_window_events_are_in_the_same_message),
-        cmocka_unit_test(both_formats_have_every_event_and_it_is_counted_once),
         cmocka_unit_test(json_leaves_out_lists_that_only_protobuf_has),
-        cmocka_unit_test(a_failure_drops_what_waits_in_both_formats),
     };
     on_bus_publish = publish_one;
     return cmocka_run_group_tests(tests, NULL, NULL);

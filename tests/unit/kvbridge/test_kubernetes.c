@@ -5,7 +5,6 @@
 #include "kvbridge/kubernetes.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define BEGIN "publish = { namespace = \"n\"; component = \"c\"; };\n"
@@ -103,25 +102,6 @@ static void with_tokenize_its_http_address_is_published_for_texts(void **state)
     assert_string_equal(worker.facts.tokenize, "");
 }
 
-static void with_discover_the_engine_reports_its_addresses(void **state)
-{
-    KVB_OWN(kvb_bridge_config_done)
-    struct kvb_bridge_config config = config_of("discover = true;");
-    struct kvb_pod pod = pod_at("10.0.0.7");
-    struct kvb_worker_config worker;
-
-    (void)state;
-    assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
-    assert_string_equal(worker.discover, "http://10.0.0.7:8000");
-    /* used if the engine does not report them */
-    assert_string_equal(worker.events, "tcp://10.0.0.7:5557");
-    /* the pod has no port to send the request to */
-    pod.http_port = 0;
-    assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
-    assert_string_equal(worker.discover, "");
-    assert_string_equal(worker.events, "tcp://10.0.0.7:5557");
-}
-
 static void an_empty_group_is_enough_and_can_be_turned_off(void **state)
 {
     KVB_OWN(kvb_bridge_config_done) struct kvb_bridge_config config = config_of("");
@@ -133,30 +113,12 @@ static void an_empty_group_is_enough_and_can_be_turned_off(void **state)
     assert_wrong("enabled = false;", "is empty: add a group, or set workers_file, kubernetes");
 }
 
-static void mistakes_name_the_key_and_the_remedy(void **state)
-{
-    (void)state;
-    assert_wrong("preset = \"gke\";", "kubernetes.preset: ");
-    assert_wrong("id_from = \"ip\";", "kubernetes.id_from: expected name, uid or label:KEY");
-    assert_wrong("namespaces = (\"*\", \"a\");", "\"*\" stands for all namespaces: give it alone");
-    assert_wrong("namespaces = (\"a\", \"a\");", "has a name twice");
-    assert_wrong("namespaces = (\"A_b\");", "a namespace has 1 to 63 letters of a-z 0-9 -");
-    assert_wrong("api = \"https://h:1\";", "kubernetes.namespaces: is empty");
-    assert_wrong(
-        "api = \"h:1\"; namespaces = (\"a\");", "kubernetes.api: expected https://host:port");
-    assert_wrong("token_file = \"token\";", "kubernetes.token_file: must begin with /");
-    assert_wrong("events_port = 65536;", "kubernetes.events_port");
-    assert_wrong("watch_s = 5;", "kubernetes.watch_s");
-}
-
 SUITE(kubernetes)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pod_is_a_worker_with_its_addresses),
         cmocka_unit_test(with_tokenize_its_http_address_is_published_for_texts),
-        cmocka_unit_test(with_discover_the_engine_reports_its_addresses),
         cmocka_unit_test(an_empty_group_is_enough_and_can_be_turned_off),
-        cmocka_unit_test(mistakes_name_the_key_and_the_remedy),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

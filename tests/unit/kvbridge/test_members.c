@@ -5,7 +5,6 @@
 #include "kvbridge/members.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static struct kvb_worker_config worker_of(uint64_t id, unsigned port, uint32_t ranks)
 {
@@ -27,82 +26,6 @@ static struct kvb_members members_of(const struct kvb_worker_config *workers, si
     return members;
 }
 
-static void each_rank_has_its_own_id_and_addresses(void **state)
-{
-    struct kvb_worker_config worker = worker_of(0, 5557, 2);
-
-    (void)state;
-    worker.ids[0] = 7;
-    worker.ids[1] = 9;
-    worker.id_count = 2;
-    worker.first_rank = 3;
-    worker.load.total_slots = 256;
-    KVB_OWN(kvb_members_done) struct kvb_members members = members_of(&worker, 1);
-    assert_int_equal(members.rank_count, 2);
-    assert_int_equal(members.load_count, 0);
-    assert_int_equal(members.ranks[0].id, 7);
-    assert_int_equal(members.ranks[1].id, 9);
-    assert_int_equal(members.ranks[1].id_count, 0);
-    assert_int_equal(members.ranks[1].first_rank, 4);
-    assert_int_equal(members.ranks[1].ranks, 1);
-    assert_string_equal(members.ranks[0].events, "tcp://h:5560");
-    assert_string_equal(members.ranks[1].events, "tcp://h:5561");
-    assert_string_equal(members.ranks[1].replay, "tcp://h:6561");
-    assert_int_equal(members.ranks[1].load.total_slots, 256);
-}
-
-static void addresses_of_a_single_rank_stay_as_they_are(void **state)
-{
-    struct kvb_worker_config worker = worker_of(7, 5557, 1);
-
-    (void)state;
-    worker.first_rank = 3;
-    worker.has_own_addresses = true;
-    KVB_OWN(kvb_members_done) struct kvb_members members = members_of(&worker, 1);
-    assert_string_equal(members.ranks[0].events, "tcp://h:5557");
-    assert_string_equal(members.ranks[0].replay, "tcp://h:6557");
-}
-
-static void a_source_of_load_stands_for_all_ranks_of_its_worker(void **state)
-{
-    struct kvb_worker_config workers[4] = { worker_of(6, 5547, 1), worker_of(7, 5557, 1),
-                                            worker_of(8, 5567, 2), worker_of(9, 5577, 1) };
-
-    (void)state;
-    (void)snprintf(workers[1].load.prometheus, sizeof workers[1].load.prometheus, "http://h/m");
-    (void)snprintf(workers[2].load.zmq, sizeof workers[2].load.zmq, "tcp://h:7557");
-    (void)snprintf(workers[3].load.coordinator, sizeof workers[3].load.coordinator, "tcp://h:1");
-    workers[1].load.scrape_ms = 500;
-    KVB_OWN(kvb_members_done) struct kvb_members members = members_of(workers, 4);
-    assert_int_equal(members.rank_count, 5);
-    assert_int_equal(members.load_count, 3);
-    assert_int_equal(members.loads[0].id, 7);
-    assert_int_equal(members.loads[1].id, 8);
-    assert_int_equal(members.loads[1].ranks, 2);
-    assert_int_equal(members.loads[2].id, 9);
-    /* Ranks must not contain these: a change of the load source would reopen them. */
-    assert_string_equal(members.ranks[1].load.prometheus, "");
-    assert_int_equal(members.ranks[1].load.scrape_ms, 0);
-    assert_string_equal(members.ranks[3].load.zmq, "");
-    assert_string_equal(members.ranks[4].load.coordinator, "");
-}
-
-/* Its ranks are unknown before that. */
-static void a_worker_to_be_discovered_has_load_after_the_discovery(void **state)
-{
-    struct kvb_worker_config worker = worker_of(7, 5557, 2);
-
-    (void)state;
-    (void)snprintf(worker.discover, sizeof worker.discover, "http://h:8000");
-    (void)snprintf(worker.load.prometheus, sizeof worker.load.prometheus, "http://h:8000/metrics");
-    KVB_OWN(kvb_members_done) struct kvb_members before = members_of(&worker, 1);
-    assert_int_equal(before.rank_count + before.load_count, 0);
-    worker.is_discovered = true;
-    KVB_OWN(kvb_members_done) struct kvb_members after = members_of(&worker, 1);
-    assert_int_equal(after.rank_count, 0);
-    assert_int_equal(after.load_count, 1);
-}
-
 /* ---- Two lists ---- */
 
 static struct kvb_member_changes
@@ -116,40 +39,6 @@ compare(const struct kvb_members *old, const struct kvb_members *new)
     }
     assert_ok(kvb_members_compare(list, old->rank_count, new->ranks, new->rank_count, &changes));
     return changes;
-}
-
-static void removed_ranks_are_closed_and_added_ones_opened(void **state)
-{
-    const struct kvb_worker_config old[2] = { worker_of(7, 5557, 2), worker_of(8, 5567, 1) };
-    const struct kvb_worker_config new[2] = { worker_of(9, 5577, 1), worker_of(7, 5557, 2) };
-    KVB_OWN(kvb_members_done) struct kvb_members before = members_of(old, 2);
-    KVB_OWN(kvb_members_done) struct kvb_members after = members_of(new, 2);
-    KVB_OWN(kvb_member_changes_done) struct kvb_member_changes changes = compare(&before, &after);
-
-    (void)state;
-    assert_int_equal(changes.same, 2);
-    assert_int_equal(changes.gone, 1);
-    assert_int_equal(changes.added, 1);
-    assert_int_equal(changes.changed, 0);
-    assert_false(changes.is_removed[0] || changes.is_removed[1]);
-    assert_true(changes.is_removed[2]);
-    assert_true(changes.is_added[0]);
-    assert_false(changes.is_added[1] || changes.is_added[2]);
-}
-
-/* One rank more or less does not affect the others. */
-static void a_worker_grows_rank_by_rank(void **state)
-{
-    const struct kvb_worker_config two = worker_of(7, 5557, 2);
-    const struct kvb_worker_config three = worker_of(7, 5557, 3);
-    KVB_OWN(kvb_members_done) struct kvb_members before = members_of(&two, 1);
-    KVB_OWN(kvb_members_done) struct kvb_members after = members_of(&three, 1);
-    KVB_OWN(kvb_member_changes_done) struct kvb_member_changes more = compare(&before, &after);
-    KVB_OWN(kvb_member_changes_done) struct kvb_member_changes fewer = compare(&after, &before);
-
-    (void)state;
-    assert_true(more.same == 2 && more.added == 1 && more.gone == 0 && more.is_added[2]);
-    assert_true(fewer.same == 2 && fewer.added == 0 && fewer.gone == 1 && fewer.is_removed[2]);
 }
 
 static void put_model(struct kvb_worker_config *worker)
@@ -246,65 +135,6 @@ static void whatever_changes_a_rank_closes_and_opens_it(void **state)
     check_each_change(changes_of, KVB_COUNT_OF(changes_of), assert_replaced);
 }
 
-static void put_address(struct kvb_worker_config *worker)
-{
-    (void)snprintf(worker->facts.address, sizeof worker->facts.address, "http://h:8000");
-}
-
-static void put_role(struct kvb_worker_config *worker)
-{
-    worker->facts.role = KVB_ROLE_DECODE;
-}
-
-static void put_label(struct kvb_worker_config *worker)
-{
-    assert_ok(kvb_labels_add(&worker->facts.labels, "zone", "b", NULL));
-}
-
-static void put_pod(struct kvb_worker_config *worker)
-{
-    (void)snprintf(worker->facts.pod, sizeof worker->facts.pod, "vllm-0");
-    worker->facts.ready = KVB_READY_YES;
-    worker->facts.is_draining = true;
-}
-
-static void
-assert_updated(const struct kvb_member_changes *changes, const struct kvb_members *after)
-{
-    assert_true(changes->changed == 0 && changes->same == 2 && changes->updated == 2);
-    assert_false(changes->is_removed[0] || changes->is_added[0]);
-    assert_ptr_equal(changes->updates[1], &after->ranks[1].facts);
-    KVB_OWN(kvb_member_changes_done) struct kvb_member_changes none = compare(after, after);
-    assert_true(none.same == 2 && none.updated == 0 && !none.updates[0]);
-}
-
-static void a_changed_fact_leaves_a_rank_open(void **state)
-{
-    static worker_change *const changes_of[] = { put_address, put_role, put_label, put_pod };
-
-    (void)state;
-    check_each_change(changes_of, KVB_COUNT_OF(changes_of), assert_updated);
-}
-
-static void only_published_labels_are_facts_of_a_member(void **state)
-{
-    struct kvb_worker_config worker = worker_of(7, 5557, 1);
-    struct kvb_label_names names = { 0 };
-    struct kvb_members members = { 0 };
-
-    (void)state;
-    put_label(&worker);
-    assert_ok(kvb_labels_add(&worker.facts.labels, "team", "a", NULL));
-    assert_ok(kvb_label_names_add(&names, "zone", NULL));
-    assert_ok(kvb_members_of(&worker, 1, &names, &members));
-    assert_int_equal(members.ranks[0].facts.labels.count, 1);
-    assert_string_equal(kvb_labels_find(&members.ranks[0].facts.labels, "zone"), "b");
-    kvb_members_done(&members);
-    assert_ok(kvb_members_of(&worker, 1, &all_labels, &members));
-    assert_int_equal(members.ranks[0].facts.labels.count, 2);
-    kvb_members_done(&members);
-}
-
 /* Another way to write the same ranks: the second worker as a pod of its own. */
 static void the_same_ranks_in_other_groups_are_unchanged(void **state)
 {
@@ -360,15 +190,7 @@ static void without_memory_nothing_is_made(void **state)
 SUITE(members)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_rank_has_its_own_id_and_addresses),
-        cmocka_unit_test(addresses_of_a_single_rank_stay_as_they_are),
-        cmocka_unit_test(a_source_of_load_stands_for_all_ranks_of_its_worker),
-        cmocka_unit_test(a_worker_to_be_discovered_has_load_after_the_discovery),
-        cmocka_unit_test(removed_ranks_are_closed_and_added_ones_opened),
-        cmocka_unit_test(a_worker_grows_rank_by_rank),
         cmocka_unit_test(whatever_changes_a_rank_closes_and_opens_it),
-        cmocka_unit_test(a_changed_fact_leaves_a_rank_open),
-        cmocka_unit_test(only_published_labels_are_facts_of_a_member),
         cmocka_unit_test(the_same_ranks_in_other_groups_are_unchanged),
         cmocka_unit_test(each_rank_and_load_knows_its_worker),
         cmocka_unit_test(without_memory_nothing_is_made),

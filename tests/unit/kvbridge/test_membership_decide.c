@@ -122,21 +122,6 @@ static void readers_of_ranks_that_stay_or_come_have_sockets(void **state)
     end(&world);
 }
 
-static void ranks_without_room_for_their_readers_are_refused(void **state)
-{
-    struct world world;
-
-    (void)state;
-    begin(&world);
-    add_open(&world, 1, true);
-    add_wanted(&world, 1, true);
-    add_wanted(&world, 2, true);
-    limits.max_readers = 1;
-    assert_int_equal(kvb_bridge_decide(world.bridge, &world.command), KVB_TOO_LARGE);
-    assert_string_equal(world.command.answer.why.text, "too few files");
-    end(&world);
-}
-
 /* A list of which a part may be left out: of pods, for example. */
 static void ranks_without_room_for_their_readers_are_left_out(void **state)
 {
@@ -162,7 +147,6 @@ SUITE(membership_decide)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(readers_of_ranks_that_stay_or_come_have_sockets),
-        cmocka_unit_test(ranks_without_room_for_their_readers_are_refused),
         cmocka_unit_test(ranks_without_room_for_their_readers_are_left_out),
     };
 

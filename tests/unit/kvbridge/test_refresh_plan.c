@@ -230,18 +230,6 @@ static void a_stream_is_refreshed_on_request_once_in_ten_seconds(void **state)
     assert_true(turn.is_requested);
 }
 
-static void a_round_reports_how_long_it_took(void **state)
-{
-    (void)state;
-    struct kvb_refresh_plan plan;
-
-    kvb_refresh_plan_init(&plan, 60, 5);
-    assert_int_equal(plan.round, 1);
-    assert_int_equal(kvb_refresh_plan_next_round(&plan, 100), 0);
-    assert_int_equal(kvb_refresh_plan_next_round(&plan, 150), 50);
-    assert_int_equal(plan.round, 3);
-}
-
 SUITE(refresh_plan)
 {
     const struct CMUnitTest tests[] = {
@@ -253,7 +241,6 @@ SUITE(refresh_plan)
         cmocka_unit_test(without_a_period_only_requests_are_answered),
         cmocka_unit_test(no_burst_follows_a_pause),
         cmocka_unit_test(a_stream_is_refreshed_on_request_once_in_ten_seconds),
-        cmocka_unit_test(a_round_reports_how_long_it_took),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

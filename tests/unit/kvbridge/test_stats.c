@@ -54,25 +54,6 @@ static bool says(const struct kvb_buf *page, const char *line)
     return memmem(page->data, page->len, line, strlen(line)) != NULL;
 }
 
-static void each_rank_has_lines_of_its_own(void **state)
-{
-    KVB_OWN(drop_bridge) struct kvb_bridge *bridge = bridge_of(2);
-    KVB_OWN(kvb_buf_done) struct kvb_buf page = { 0 };
-
-    (void)state;
-    assert_ok(kvb_bridge_open_stats(bridge));
-    kvb_bridge_list_stats(bridge);
-    kvb_metric_set(&bridge->membership.ranks[1]->metrics, kvb_rank_missed, 3);
-    kvb_buf_init(&page, kvb_max_answer_bytes);
-    assert_ok(kvb_bridge_metrics_page(&bridge->shown, &page));
-    assert_true(says(
-        &page, "\nkvcache_zmq_missed_events_total{pod_key=\"9223372036854775807\",dp_rank=\"0\"} 0"
-               "\nkvcache_zmq_missed_events_total{pod_key=\"9223372036854775807\",dp_rank=\"1\"} "
-               "3\n"));
-    assert_true(says(&page, "\nkvb_streams_unlisted 0\n"));
-    assert_true(says(&page, "\nkvb_stream_blocks_limit 12345\n"));
-}
-
 /* Every label and every value has its maximum length. */
 static void the_largest_page_fits_an_answer_and_counts_what_it_leaves_out(void **state)
 {
@@ -107,7 +88,6 @@ static void without_memory_nothing_is_opened(void **state)
 SUITE(stats)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_rank_has_lines_of_its_own),
         cmocka_unit_test(the_largest_page_fits_an_answer_and_counts_what_it_leaves_out),
         cmocka_unit_test(without_memory_nothing_is_opened),
     };
