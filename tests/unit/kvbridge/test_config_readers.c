@@ -1,4 +1,5 @@
 #include "config_text.h"
+#include "core/own.h"
 
 #include <stdio.h>
 #include <string.h>

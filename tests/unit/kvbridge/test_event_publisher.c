@@ -3,6 +3,7 @@
 #include "bus_publish.h"
 
 #include "core/limits.h"
+#include "core/own.h"
 #include "kvbridge/event_publisher.h"
 #include "model/event_log.h"
 #include "wire/router/json.h"
