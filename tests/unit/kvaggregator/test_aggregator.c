@@ -351,7 +351,7 @@ static void a_long_message_is_applied_whole_and_in_order(void **state)
 
 /* Queries on a thread of its own, over HTTP or NATS, until it is told to stop. */
 struct querier {
-    struct world world; /* its own copy: aggregator and bus are shared, the answer is not */
+    struct world world; /* its own: aggregator and bus are shared, the answer is not */
     atomic_bool *is_over;
     pthread_t thread;
     unsigned whole, none; /* answers with all blocks of the prompt, with none */
@@ -379,7 +379,8 @@ static void begin_querier(
     struct querier *querier, const struct world *world, bool is_nats, atomic_bool *is_over)
 {
     *querier = (struct querier){ .is_nats = is_nats, .is_over = is_over };
-    querier->world = *world;
+    querier->world.aggregator = world->aggregator;
+    querier->world.bus = world->bus;
     assert_int_equal(pthread_create(&querier->thread, NULL, query_again_and_again, querier), 0);
 }
 

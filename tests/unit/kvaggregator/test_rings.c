@@ -309,8 +309,8 @@ static void make_half_with_echo(struct half *half)
 
 static void drop_half_that_received(struct half *half)
 {
-    kvb_byte_budget_done(&half->aggregator.event_bytes);
     drop_half(half);
+    kvb_byte_budget_done(&half->aggregator.event_bytes);
 }
 
 static void applied_messages_give_their_bytes_back_before_the_thread_waits(void **state)
