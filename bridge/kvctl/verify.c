@@ -24,9 +24,13 @@
 
 enum { retry_ms = 100 };
 
+/* A replay that finds a batch sent before the pause takes less. */
+static const uint64_t proof_ns = 5 * KVB_NS_PER_S;
+
 struct verdict {
     uint64_t streams; /* followed */
     uint64_t exact;
+    uint64_t no_base; /* UNVERIFIED(no_base): no batch has proven the list yet */
     uint64_t phantom;
     uint64_t missing;
     uint64_t doubtful; /* held, not listed, and reported as doubtful */
@@ -40,6 +44,7 @@ struct listed {
     uint64_t worker_id;
     uint32_t dp_rank;
     bool is_exact;
+    bool has_no_base;
     uint64_t doubtful;
     uint64_t *names; /* owned; of its blocks, in no order */
     size_t count;
@@ -83,11 +88,13 @@ static kvb_status take_streams(struct picture *picture, struct json_object *page
         kvb_max_streams));
     for (size_t i = 0; i < more; i++) {
         struct json_object *row = json_object_array_get_idx(rows, i);
-        const char *state = json_object_get_string(kvb_json_member(row, "state"));
+        const char *state = kvb_json_member_text(row, "state");
+        const char *reason = kvb_json_member_text(row, "reason");
         picture->streams[picture->count++] = (struct listed){
             .worker_id = kvb_json_member_u64(row, "worker_id"),
             .dp_rank = (uint32_t)kvb_json_member_u64(row, "dp_rank"),
-            .is_exact = state && strcmp(state, "EXACT") == 0,
+            .is_exact = strcmp(state, "EXACT") == 0,
+            .has_no_base = strcmp(reason, "no_base") == 0,
             .doubtful = kvb_json_member_u64(row, "doubtful"),
         };
     }
@@ -220,6 +227,7 @@ static struct verdict compare_truth(const struct kvctl_truth *truth, struct pict
 
     for (size_t i = 0; i < picture->count; i++) {
         verdict.exact += picture->streams[i].is_exact ? 1 : 0;
+        verdict.no_base += picture->streams[i].has_no_base ? 1 : 0;
         listed += picture->streams[i].count;
     }
     for (size_t i = 0; i < truth->count; i++) {
@@ -352,15 +360,32 @@ look_once(const struct kvctl_line *line, const struct kvctl_truth *truth, struct
     return is_clean(truth, verdict) ? query_prompts(line, truth, &picture, verdict) : kvctl_ok;
 }
 
-/* Repeats the comparison until both are equal or --wait has passed; the fleet is paused. */
+/* All is right but for lists that only their engine's next batch can prove. */
+static bool lacks_batches_only(const struct kvctl_truth *truth, const struct verdict *verdict)
+{
+    return verdict->no_base > 0 && verdict->streams == truth->count &&
+           verdict->exact + verdict->no_base == truth->count && verdict->phantom == 0 &&
+           verdict->missing == 0;
+}
+
+/* Repeats the comparison until both are equal or --wait has passed; the fleet is paused, so what
+ * only its next batch can prove is not waited for. */
 static enum kvctl_exit look_until_clean(
     const struct kvctl_line *line, const struct kvctl_truth *truth, struct verdict *verdict)
 {
     const uint64_t end_ns = kvb_clock_monotonic_ns() + (line->options->wait_ms * KVB_NS_PER_MS);
+    uint64_t proven_ns = 0; /* when a list was proven, or something else was wrong */
+    uint64_t no_base = 0;
 
     for (;;) {
         const enum kvctl_exit result = look_once(line, truth, verdict);
-        if (result != kvctl_ok || is_clean(truth, verdict) || kvb_clock_monotonic_ns() >= end_ns) {
+        const uint64_t now_ns = kvb_clock_monotonic_ns();
+        if (!lacks_batches_only(truth, verdict) || verdict->no_base != no_base) {
+            proven_ns = now_ns;
+        }
+        no_base = verdict->no_base;
+        if (result != kvctl_ok || is_clean(truth, verdict) || now_ns >= end_ns ||
+            now_ns - proven_ns >= proof_ns) {
             return result;
         }
         (void)poll(NULL, 0, retry_ms); /* a signal only shortens the wait */
@@ -375,12 +400,13 @@ print_verdict(const struct kvctl_truth *truth, const struct verdict *verdict, bo
 
     if (is_json) {
         printf(
-            "{\"streams\":%zu,\"exact\":%" PRIu64 ",\"held_blocks\":%" PRIu64
-            ",\"requests\":%" PRIu64 ",\"mean_hit_tokens\":%.1f,\"asked\":%" PRIu64
-            ",\"wrong\":%" PRIu64 ",\"phantom\":%" PRIu64 ",\"missing\":%" PRIu64
-            ",\"doubtful\":%" PRIu64 "}\n",
-            truth->count, verdict->exact, truth->held_blocks, truth->requests, mean_hit_tokens,
-            verdict->asked, verdict->wrong, verdict->phantom, verdict->missing, verdict->doubtful);
+            "{\"streams\":%zu,\"exact\":%" PRIu64 ",\"no_base\":%" PRIu64
+            ",\"held_blocks\":%" PRIu64 ",\"requests\":%" PRIu64
+            ",\"mean_hit_tokens\":%.1f,\"asked\":%" PRIu64 ",\"wrong\":%" PRIu64
+            ",\"phantom\":%" PRIu64 ",\"missing\":%" PRIu64 ",\"doubtful\":%" PRIu64 "}\n",
+            truth->count, verdict->exact, verdict->no_base, truth->held_blocks, truth->requests,
+            mean_hit_tokens, verdict->asked, verdict->wrong, verdict->phantom, verdict->missing,
+            verdict->doubtful);
         return;
     }
     printf(
@@ -452,6 +478,12 @@ enum kvctl_exit kvctl_verify(const struct kvctl_options *options)
     enum kvctl_exit result = look_until_clean(&line, &truth, &verdict);
     if (result == kvctl_ok) {
         print_verdict(&truth, &verdict, options->is_json);
+        if (verdict.no_base > 0) {
+            kvctl_say(
+                "%" PRIu64 " streams are UNVERIFIED(no_base): the fleet was paused before a batch "
+                "had proven their lists. Let it answer some requests, and verify again",
+                verdict.no_base);
+        }
         result = is_clean(&truth, &verdict) ? kvctl_ok : kvctl_failed;
         if (options->sample && write_sample_prompt(&truth, options->sample) != kvctl_ok) {
             result = kvctl_failed;

@@ -76,6 +76,26 @@ def test_index_and_engines_agree_under_load_and_verify_detects_a_forgery(scene, 
     assert verdict["phantom"] >= 2, verdict
 
 
+def test_verify_does_not_wait_for_what_a_paused_fleet_cannot_prove(scene):
+    """The bridge reads what was sent before it began, in replays, and gets no batch afterwards."""
+    truth, workers = start_fleet(scene)
+    wait_for("each engine has published", lambda: all(row["batches"] > 0 for row in say(truth, "stats")))
+    say(truth, "drain")
+    aggregator = scene.aggregator(block_size=16)
+    start_bridge(scene, workers, "protobuf")
+    wait_for("all is listed, and not proven", lambda: aggregator.states() == [("UNVERIFIED", "no_base")] * 6)
+    done = subprocess.run(
+        [programs.BIN / "kvctl", "--nats", scene.nats_url, "--json", "verify", "--truth", truth, "--wait", "300000"],
+        capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done
+    verdict = json.loads(done.stdout)
+    assert (verdict["exact"], verdict["no_base"], verdict["phantom"], verdict["missing"]) == (0, 6, 0, 0), verdict
+    assert "6 streams are UNVERIFIED(no_base): the fleet was paused before" in done.stderr
+    wait_for("a fleet that goes on proves its lists", lambda: aggregator.is_exact(6))
+    status, verdict = verify(scene, truth)
+    assert status == 0 and verdict["no_base"] == 0, verdict
+
+
 def epoch_of(scene, worker_id, dp_rank):
     seen = scene.bus().watch(f"{PUBLISH}.kv_heartbeat_json")
 
