@@ -25,6 +25,10 @@ static void the_sample_reads_without_error_and_has_every_key(void **state)
     assert_int_equal(config.worker_count, 2);
     assert_int_equal(config.workers[0].ranks, 2);
     assert_true(config.workers[1].id == UINT64_C(9007199254740993));
+    /* Whoever copies it has it found. */
+    assert_int_equal(config.workers[0].speculative_drop, KVB_DROP_DETECT);
+    assert_int_equal(config.kubernetes.worker.speculative_drop, KVB_DROP_DETECT);
+    assert_int_equal(config.dns.worker.speculative_drop, KVB_DROP_DETECT);
     kvb_bridge_config_done(&config);
     assert_sample_has_every_key("kvbridge.cfg", kvb_bridge_config_keys());
 }
