@@ -108,6 +108,7 @@ int main(int argc, char **argv)
             .is_json = config.log.format == KVB_LOG_JSON,
             .fd = STDERR_FILENO,
         };
+        kvb_daemon_log_warnings(&log, "kvaggregator", &errors);
         (void)kvb_log_start(&log); /* without its thread the log waits for its reader */
         exit_code = run_aggregator(&config, options.config_path, &signals, &log);
         kvb_log_stop(&log);
