@@ -92,6 +92,7 @@ enum {
     kvb_max_streams = 1 << 16,
     kvb_max_republished_ranks = 1024, /* two listening sockets each */
     kvb_max_names = 1 << 14,          /* host names in a bridge's resolver: 13 MB */
+    kvb_max_lookups = 32,             /* of names at once; a thread each */
     kvb_max_replays_at_once = 8,      /* a replay keeps its engine busy */
     kvb_max_metric_ranks = 1 << 13,   /* with their own lines on a bridge's /metrics: 41 MB */
     kvb_max_index_blocks = 1 << 26,

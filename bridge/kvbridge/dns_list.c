@@ -15,7 +15,8 @@
 
 enum {
     scrape_ms = 1000, /* the default of workers[].load.scrape_ms */
-    retry_ms = 1000   /* the next attempt after workers that could not be opened */
+    retry_ms = 1000,  /* the next attempt after workers that could not be opened */
+    look_ms = 20      /* how often a look-up under way is asked whether it is over */
 };
 
 /* ---- The configuration ---- */
@@ -138,13 +139,38 @@ static kvb_status take_members(struct kvb_dns_list *list, bool *out_is_settled)
     return status;
 }
 
+static bool is_stopping_within(const struct kvb_dns_list *list, int wait_ms)
+{
+    struct pollfd stop = { .fd = list->stop_fd, .events = POLLIN };
+
+    return poll(&stop, 1, wait_ms) > 0;
+}
+
+/* A stop does not wait for the name servers. */
+static enum kvb_dns_result
+look_up_name(const struct kvb_dns_list *list, struct kvb_dns_members *out_found)
+{
+    struct kvb_lookup *lookup = NULL;
+    enum kvb_dns_result result = KVB_DNS_FAILURE;
+
+    if (kvb_lookup_start(list->options.config->name, KVB_LOOKUP_MEMBERS, &lookup) != KVB_OK) {
+        return KVB_DNS_FAILURE;
+    }
+    while (kvb_lookup_take(lookup, &result, out_found) == KVB_AGAIN) {
+        if (is_stopping_within(list, look_ms)) {
+            kvb_lookup_drop(lookup);
+            return KVB_DNS_FAILURE;
+        }
+    }
+    return result;
+}
+
 /* Does one look-up.  *is_settled: false while the bridge must be given the same list again. */
 static void look_up_members(struct kvb_dns_list *list, bool *is_settled)
 {
     KVB_OWN(kvb_dns_members_done) struct kvb_dns_members found = { 0 };
     bool has_changed = false;
-    const enum kvb_dns_result result =
-        kvb_dns_look_up_addresses(list->options.config->name, list->stop_fd, &found);
+    const enum kvb_dns_result result = look_up_name(list, &found);
 
     atomic_fetch_add(&list->results[result], 1);
     say_result(list, result);
@@ -159,13 +185,6 @@ static void look_up_members(struct kvb_dns_list *list, bool *is_settled)
         *is_settled = false;
         *is_settled = take_members(list, is_settled) == KVB_OK && *is_settled;
     }
-}
-
-static bool is_stopping_within(const struct kvb_dns_list *list, int wait_ms)
-{
-    struct pollfd stop = { .fd = list->stop_fd, .events = POLLIN };
-
-    return poll(&stop, 1, wait_ms) > 0;
 }
 
 static void *run_dns_list(void *context)

@@ -137,13 +137,11 @@
     X(dns_list_members, GAUGE, "kvb_dns_list_members", "", "Members of the DNS name whose members are workers") \
     X(dns_list_ok, COUNTER, "kvb_dns_list_lookups_total", "result=\"ok\"", "Look-ups of the DNS name whose members are workers, by result") \
     X(dns_list_no_name, COUNTER, "kvb_dns_list_lookups_total", "result=\"no_name\"", "Look-ups of the DNS name whose members are workers, by result") \
-    X(dns_list_timeout, COUNTER, "kvb_dns_list_lookups_total", "result=\"timeout\"", "Look-ups of the DNS name whose members are workers, by result") \
     X(dns_list_failure, COUNTER, "kvb_dns_list_lookups_total", "result=\"failure\"", "Look-ups of the DNS name whose members are workers, by result") \
     X(addresses_refused, COUNTER, "kvb_addresses_refused_total", "", "Attempts to connect to an engine that were refused because others gave its address, and it is link-local or a metadata service of a cloud") \
-    X(dns_questions, COUNTER, "kvb_dns_questions_total", "", "DNS queries for host names of engines") \
-    X(dns_no_name, COUNTER, "kvb_dns_failures_total", "reason=\"no_name\"", "DNS queries for host names of engines that gave no address, by reason") \
-    X(dns_timeout, COUNTER, "kvb_dns_failures_total", "reason=\"timeout\"", "DNS queries for host names of engines that gave no address, by reason") \
-    X(dns_failure, COUNTER, "kvb_dns_failures_total", "reason=\"failure\"", "DNS queries for host names of engines that gave no address, by reason") \
+    X(dns_questions, COUNTER, "kvb_dns_questions_total", "", "Look-ups of host names of engines") \
+    X(dns_no_name, COUNTER, "kvb_dns_failures_total", "reason=\"no_name\"", "Look-ups of host names of engines that gave no address, by reason") \
+    X(dns_failure, COUNTER, "kvb_dns_failures_total", "reason=\"failure\"", "Look-ups of host names of engines that gave no address, by reason") \
     X(kubernetes_lists, COUNTER, "kvb_kubernetes_requests_total", "verb=\"list\"", "Requests to the Kubernetes API, by verb; a list takes one request for each 500 pods") \
     X(kubernetes_watches, COUNTER, "kvb_kubernetes_requests_total", "verb=\"watch\"", "Requests to the Kubernetes API, by verb; a list takes one request for each 500 pods") \
     X(kubernetes_relists, COUNTER, "kvb_kubernetes_relists_total", "", "Lists of pods after the first one of a namespace. A rise means that the API server forgets versions or refuses watches") \

@@ -393,7 +393,6 @@ static void update_dns(struct kvb_bridge *bridge)
 
     kvb_metric_set(metrics, kvb_bridge_dns_questions, counters.questions);
     kvb_metric_set(metrics, kvb_bridge_dns_no_name, counters.results[KVB_DNS_NO_NAME]);
-    kvb_metric_set(metrics, kvb_bridge_dns_timeout, counters.results[KVB_DNS_TIMEOUT]);
     kvb_metric_set(metrics, kvb_bridge_dns_failure, counters.results[KVB_DNS_FAILURE]);
 }
 
@@ -402,7 +401,6 @@ static void update_dns_list(struct kvb_bridge *bridge)
     static const size_t of_result[KVB_DNS_RESULT_COUNT] = {
         [KVB_DNS_OK] = kvb_bridge_dns_list_ok,
         [KVB_DNS_NO_NAME] = kvb_bridge_dns_list_no_name,
-        [KVB_DNS_TIMEOUT] = kvb_bridge_dns_list_timeout,
         [KVB_DNS_FAILURE] = kvb_bridge_dns_list_failure,
     };
     const struct kvb_dns_list_counters counters = kvb_dns_list_count(bridge->membership.dns_list);

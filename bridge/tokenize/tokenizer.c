@@ -21,7 +21,7 @@
 enum {
     idle_ms = 1000,
     cooldown_rows = 256,
-    other_files = 24, /* of the ring, the resolver with its name servers, and libcurl's own */
+    other_files = 24 + 2 * kvb_max_lookups, /* of the ring, look-ups, and libcurl's own */
     url_bytes = kvb_worker_address_bytes + sizeof "/tokenize"
 };
 

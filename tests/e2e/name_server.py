@@ -17,14 +17,15 @@ LONGEST_DATAGRAM = 512
 
 class NameServer:
     """A and AAAA records over UDP, and over TCP when they are too long for UDP. It has an
-    address of its own, because /etc/resolv.conf implies port 53."""
+    address of its own, because /etc/resolv.conf implies port 53. A look-up of a silent name
+    fails after `attempts` (5 at most) queries of `timeout_s` (30 at most)."""
 
     def __init__(self, folder):
         if subprocess.run(["unshare", "--mount", "true"], capture_output=True, timeout=60).returncode != 0:
             pytest.skip("a mount namespace needs root")
         # "engine.fleet": SILENT, FAILS, or (ttl in seconds, [address, ...])
         self.names = {}
-        self.asked = collections.Counter()  # queries by name; A and AAAA are two queries
+        self.asked = collections.Counter()  # queries by name: A; AAAA if there is no A record
         self.file = folder / "resolv.conf"
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         while True:
@@ -36,12 +37,16 @@ class NameServer:
                 pytest.skip("port 53 needs root")
             except OSError:
                 continue
-        self.file.write_text(f"nameserver {self.address}\n")
+        self.configure(timeout_s=2)
         self.listener = socket.create_server((self.address, 53))
         self.streams = 0  # connections
         self.threads = [threading.Thread(target=run, daemon=True) for run in (self._serve, self._serve_streams)]
         for thread in self.threads:
             thread.start()
+
+    def configure(self, more="", timeout_s=2, attempts=2):
+        """Programs that run read this before their next look-up."""
+        self.file.write_text(f"nameserver {self.address}\n{more}\noptions attempts:{attempts} timeout:{timeout_s}\n")
 
     @property
     def prefix(self):

@@ -1,6 +1,8 @@
-"""Engines configured by name: does a silent name server delay nothing else? are names queried only
-as often as their TTL requires, and is an engine found after it has moved?"""
+"""Engines configured by name: does a silent name server delay nothing else? are names looked up
+only when something is to be connected, each 5 s at most, and is an engine found after it has
+moved?"""
 
+import time
 import types
 
 import pytest
@@ -22,6 +24,9 @@ def web(scene):
     return one
 
 
+FRESH_S = 5  # for so long a name is not looked up again
+
+
 def named(one, host):
     """The addresses of the engine, with this host name."""
     return types.SimpleNamespace(
@@ -40,7 +45,7 @@ def is_exact(bridge, worker_id=7):
 @pytest.mark.sanitize
 def test_a_silent_name_server_delays_nothing_and_no_stop(scene, names, web):
     names.names = {"good.fleet": (3600, ["127.0.0.1"]), "silent.fleet": SILENT}
-    hosts = []
+    begun, hosts = time.monotonic(), []
 
     def load_page(request):
         hosts.append(request.headers["Host"])
@@ -72,26 +77,31 @@ def test_a_silent_name_server_delays_nothing_and_no_stop(scene, names, web):
         pages = len(hosts)
         feed.send({"request_active_slots": number, "request_total_slots": 99, "num_requests_waiting": 0})
         vllm.publish(store(number))
-        # a wait for the name server would take 3 s for each user of the name
         wait_for(f"block {number}", lambda: name_of(number) in reader.names())
         wait_for("a page more", lambda: len(hosts) > pages)
-        return names.asked["silent.fleet"] >= 8 and bridge.metric("kvb_dns_failures_total", reason="timeout") >= 2
+        return names.asked["silent.fleet"] >= 4 and bridge.metric("kvb_dns_failures_total", reason="failure") >= 2
 
     wait_for("block 0", lambda: vllm.publish(store(0)) is None or stream(bridge)["state"] == "EXACT")
     wait_for("the silent name was asked for twice", is_asked_twice)
     assert stream(bridge)["state"] == "EXACT"
     assert set(hosts) == {f"good.fleet:{web.port}"}
     assert sources(bridge)[7, "prometheus"]["state"] == sources(bridge)[7, "zmq"]["state"] == "fresh"
-    why = "the name silent.fleet cannot be resolved: no name server answers"
+    why = "the name silent.fleet cannot be resolved: the name servers do not answer, or fail"
     assert stream(bridge, 8)["why"] == why
-    assert sources(bridge)[8, "zmq"]["why"] == sources(bridge)[8, "prometheus"]["why"] == why
-    assert names.asked["good.fleet"] == 2, "A and AAAA, once for ZMQ and pages together"
+    wait_for("the load sources say why", lambda: sources(bridge)[8, "zmq"]["why"] == sources(bridge)[8, "prometheus"]["why"] == why)
+    most = 1 + (time.monotonic() - begun) / FRESH_S
+    assert names.asked["good.fleet"] <= most, "for ZMQ and pages together"
     assert "an engine's host name cannot be resolved; trying again" in bridge.text()
 
-    # A query is sent now and gets no answer; nothing may wait for it.
+    # The next look-up lasts longer than this test waits for anything.
+    failures = bridge.metric("kvb_dns_failures_total", reason="failure")
+    wait_for("a look-up ends", lambda: bridge.metric("kvb_dns_failures_total", reason="failure") > failures)
+    names.configure(timeout_s=30, attempts=5)
     asked = names.asked["silent.fleet"]
     wait_for("the silent name is queried again", lambda: names.asked["silent.fleet"] > asked)
-    assert bridge.stop(2.0) == 0
+    is_asked_twice()
+    assert names.asked["silent.fleet"] <= asked + 2, "it is under way"
+    assert bridge.stop() == 0
 
 
 def test_an_idle_stream_sends_no_queries(scene, names):
@@ -105,7 +115,7 @@ def test_an_idle_stream_sends_no_queries(scene, names):
     wait_for("all are EXACT", lambda: bridge.metric("kvb_streams", state="exact") == 10)
     asked = names.asked["good.fleet"]
     beats = scene.bus().watch("*.*.component.*.kv_heartbeat_json")
-    wait_for("three TTLs pass", lambda: len(beats) >= 10 * 3)
+    wait_for("the answer is old", lambda: len(beats) >= 10 * (FRESH_S + 2))
     assert names.asked["good.fleet"] == asked
 
 
@@ -125,21 +135,22 @@ def test_an_engine_that_has_moved_is_found_and_one_that_is_there_is_kept(scene, 
 
     names.names["engine.fleet"] = (1, ["127.0.0.2"])
     beats = scene.bus().watch("*.*.component.*.kv_heartbeat_json")
-    wait_for("the TTL passes", lambda: len(beats) >= 3)
+    wait_for("the answer is old", lambda: len(beats) >= FRESH_S + 2)
     old.publish(store(2))
     wait_for("the old connection goes on", reader.holds(1, 2))
-    assert names.asked["engine.fleet"] == 2
+    assert names.asked["engine.fleet"] == 1
 
     old.go_away()
     wait_for("the engine at the new address is read and replayed", reader.holds(5))
     wait_for("EXACT", is_exact(bridge))
     assert new.requests
-    assert names.asked["engine.fleet"] <= 8, "a question a second at most"
+    assert names.asked["engine.fleet"] <= 5
 
 
 @pytest.mark.sanitize
 def test_each_address_of_a_name_is_tried(scene, names):
     names.names = {"engine.fleet": (3600, ["127.0.0.3", "127.0.0.4", "127.0.0.1"])}
+    begun = time.monotonic()
     vllm = scene.engine()
     reader = Reader(scene.bus())
     bridge = scene.bridge(worker(named(vllm, "engine.fleet")), prefix=names.prefix)
@@ -150,7 +161,7 @@ def test_each_address_of_a_name_is_tried(scene, names):
     vllm.restart()
     vllm.publish(store(2))
     wait_for("block 2 arrives from the address that worked before", reader.holds(2))
-    assert names.asked["engine.fleet"] == 2
+    assert names.asked["engine.fleet"] <= 1 + (time.monotonic() - begun) / FRESH_S
 
 
 @pytest.mark.sanitize

@@ -58,10 +58,10 @@ def test_members_come_stay_while_servers_fail_and_go_after_three_answers(scene, 
     ids = {host_of(s["endpoint"]): s["worker_id"] for s in bridge.get("/state")["streams"]}
     wait_for("the blocks of the second pod are listed", lambda: rows_of(aggregator, ids[addresses[1]]) == {name_of(1)})
 
-    for trouble, result in ((FAILS, "failure"), (SILENT, "timeout")):
+    for trouble, times in ((FAILS, 4), (SILENT, 2)):
         names.names[NAME] = trouble
-        before = lookups(bridge, result)
-        wait_for(f"look-ups fail: {trouble}", lambda: lookups(bridge, result) >= before + (4 if result == "failure" else 1))
+        before = lookups(bridge, "failure")
+        wait_for(f"look-ups fail: {trouble}", lambda: lookups(bridge, "failure") >= before + times)
         assert hosts(bridge) == set(addresses[:2]), "all stay"
         assert "cannot be looked up" in bridge.text()
 
@@ -81,16 +81,26 @@ def test_members_come_stay_while_servers_fail_and_go_after_three_answers(scene, 
 def test_a_search_domain_that_fails_is_not_taken_for_an_answer(scene, names, pods):
     """In a pod a short name is tried in each search domain. When the first domain fails and the
     others do not have the name, the result is unknown."""
-    names.file.write_text(f"nameserver {names.address}\nsearch inference.svc svc\noptions ndots:5\n")
+    names.configure("search inference.svc svc\noptions ndots:5", timeout_s=1)
     full = f"{NAME}.inference.svc"
     names.names[full] = (5, [host_of(pods[0].events)])
     bridge = start(scene, names, f'name = "{NAME}"; port = {port_of(pods[0].events)};')
     wait_for("the pod is found in the search domain", lambda: len(hosts(bridge)) == 1)
-    names.names[full] = FAILS
-    before = lookups(bridge, "failure")
-    wait_for("the look-ups fail", lambda: lookups(bridge, "failure") >= before + 4)
-    assert len(hosts(bridge)) == 1
-    assert lookups(bridge, "no_name") == 0
+    for trouble in (FAILS, SILENT):
+        names.names[full] = trouble
+        before = lookups(bridge, "failure")
+        wait_for("the look-ups fail", lambda: lookups(bridge, "failure") >= before + 4)
+        assert len(hosts(bridge)) == 1
+        assert lookups(bridge, "no_name") == 0
+
+
+@pytest.mark.sanitize
+def test_a_look_up_under_way_delays_no_stop(scene, names):
+    names.names[NAME] = SILENT
+    names.configure(timeout_s=30, attempts=5)
+    bridge = start(scene, names, f'name = "{NAME}"; port = 9;')
+    wait_for("the name is asked for", lambda: names.asked[NAME] >= 1)
+    assert bridge.stop() == 0
 
 
 def test_a_thousand_members_come_over_tcp_and_v6_counts_where_there_is_no_v4(scene, names):

@@ -110,10 +110,19 @@ static size_t read_name(const uint8_t *packet, size_t len, char out_name[name_by
     return at + 5 - header_bytes; /* the root label, type, class */
 }
 
+static bool is_name_of(const struct name_row *row, const char *name)
+{
+    const char *end = row->name + 1;
+
+    return row->name[0] != '*'           ? strcasecmp(row->name, name) == 0
+           : strlen(name) >= strlen(end) ? strcasecmp(name + strlen(name) - strlen(end), end) == 0
+                                         : false;
+}
+
 static const struct name_row *find_row(const struct name_server *server, const char *name)
 {
     for (const struct name_row *row = server->rows; row->name; row++) {
-        if (strcasecmp(row->name, name) == 0) {
+        if (is_name_of(row, name)) {
             return row;
         }
     }
@@ -124,20 +133,10 @@ static const struct name_row *find_row(const struct name_server *server, const c
 static size_t write_record(const struct name_row *row, uint8_t type, uint8_t *out)
 {
     const bool is_ipv6 = strchr(row->address, ':') != NULL;
-    const uint8_t head[] = { 0xc0,
-                             header_bytes,
-                             0,
-                             type,
-                             0,
-                             1,
-                             (uint8_t)(row->ttl_s >> 24),
-                             (uint8_t)(row->ttl_s >> 16),
-                             (uint8_t)(row->ttl_s >> 8),
-                             (uint8_t)row->ttl_s,
-                             0,
-                             is_ipv6 ? 16 : 4 };
+    const uint8_t head[] = { 0xc0, header_bytes,    0, type, 0, 1, 0, 0, 0, 1, /* TTL in seconds */
+                             0,    is_ipv6 ? 16 : 4 };
 
-    if (type != (is_ipv6 ? type_aaaa : type_a)) {
+    if (row->address[0] == '\0' || type != (is_ipv6 ? type_aaaa : type_a)) {
         return 0;
     }
     memcpy(out, head, sizeof head);
@@ -152,7 +151,7 @@ static size_t answer(const struct name_row *row, uint8_t *packet, size_t questio
     size_t record = 0;
     uint8_t code = row ? 0 : code_nxdomain;
 
-    if (row && row->manner == name_fails) {
+    if (row && (row->manner == name_fails || (row->manner == name_half_fails && type == type_a))) {
         code = code_servfail;
     } else if (row) {
         record = write_record(row, type, packet + len);

@@ -10,16 +10,16 @@
  * the thread that started it. */
 
 enum name_manner {
-    name_has,   /* the address, as A or AAAA; no record of the other type */
-    name_fails, /* SERVFAIL */
-    name_silent /* does not answer */
+    name_has,        /* the address, as A or AAAA; no record of the other type */
+    name_fails,      /* SERVFAIL */
+    name_half_fails, /* SERVFAIL for A; the address as AAAA, if it has one */
+    name_silent      /* does not answer */
 };
 
 struct name_row {
-    const char *name;    /* "engine-1.fleet" */
+    const char *name;    /* "engine-1.fleet"; "*.fleet": each name that ends so */
     const char *address; /* "127.0.0.1", "::1" */
     enum name_manner manner;
-    uint32_t ttl_s;
 };
 
 struct name_server;

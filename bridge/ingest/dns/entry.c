@@ -5,8 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const uint32_t min_ttl_s = 1;
-static const uint32_t max_ttl_s = 300;
+/* The C library does not say how long an answer is valid.  Kubernetes says 5 s of its own names. */
+static const uint64_t fresh_ns = 5 * KVB_NS_PER_S;
 static const uint64_t first_pause_ns = KVB_NS_PER_S;
 static const uint64_t max_pause_ns = 30 * KVB_NS_PER_S;
 
@@ -22,20 +22,9 @@ bool kvb_address_is_ipv6(const char *text)
 
 void kvb_addresses_add(struct kvb_addresses *addresses, const char *text)
 {
-    size_t at = addresses->count;
-
-    while (at > 0 && !kvb_address_is_ipv6(text) && kvb_address_is_ipv6(addresses->text[at - 1])) {
-        at--;
+    if (addresses->count < kvb_max_addresses) {
+        (void)snprintf(addresses->text[addresses->count++], kvb_address_bytes, "%s", text);
     }
-    if (at == kvb_max_addresses) {
-        return;
-    }
-    const bool is_full = addresses->count == kvb_max_addresses;
-    addresses->count += !is_full;
-    memmove(
-        addresses->text[at + 1], addresses->text[at],
-        (addresses->count - at - 1) * sizeof addresses->text[0]);
-    (void)snprintf(addresses->text[at], kvb_address_bytes, "%s", text);
 }
 
 /* The position of the address; addresses->count: it is not in the list. */
@@ -56,8 +45,7 @@ const char *kvb_dns_result_text(enum kvb_dns_result result)
     static const char *const texts[KVB_DNS_RESULT_COUNT] = {
         [KVB_DNS_OK] = "not answered yet",
         [KVB_DNS_NO_NAME] = "no such name, or no address of it",
-        [KVB_DNS_TIMEOUT] = "no name server answers",
-        [KVB_DNS_FAILURE] = "the name servers refuse or fail",
+        [KVB_DNS_FAILURE] = "the name servers do not answer, or fail",
     };
 
     return result < KVB_DNS_RESULT_COUNT ? texts[result] : "unknown";
@@ -73,16 +61,13 @@ bool kvb_dns_entry_query(struct kvb_dns_entry *entry, uint64_t now_ns)
 }
 
 void kvb_dns_entry_answered(
-    struct kvb_dns_entry *entry, const struct kvb_addresses *addresses, uint32_t ttl_s,
-    uint64_t now_ns)
+    struct kvb_dns_entry *entry, const struct kvb_addresses *addresses, uint64_t now_ns)
 {
-    const uint32_t at_most_s = ttl_s < max_ttl_s ? ttl_s : max_ttl_s;
-
     entry->addresses = *addresses;
     entry->result = KVB_DNS_OK;
     entry->is_queried = false;
     entry->pause_ns = 0;
-    entry->next_ns = now_ns + (at_most_s > min_ttl_s ? at_most_s : min_ttl_s) * KVB_NS_PER_S;
+    entry->next_ns = now_ns + fresh_ns;
 }
 
 void kvb_dns_entry_failed(struct kvb_dns_entry *entry, enum kvb_dns_result result, uint64_t now_ns)

@@ -1,270 +1,208 @@
 #include "ingest/dns/lookup.h"
 
-#include "core/clock.h"
-#include "ingest/dns/inside.h"
-
-#include <ares.h>
 #include <arpa/inet.h>
-#include <arpa/nameser.h>
 #include <netdb.h>
-#include <poll.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <resolv.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    /* Timeouts of one name server: 1 s, then 2 s. */
-    first_timeout_ms = 1000,
-    tries = 2,
-};
+/* For one answer.  DNS ends at 64 KiB, some 4,000 addresses, and a hostent has a pointer for
+ * each. */
+enum { answer_bytes = 256 << 10 };
 
-/* The time limit of one look-up with all its search domains. */
-static const uint64_t patience_ns = 6 * KVB_NS_PER_S;
-
-/* One look-up: its queries run one after another. */
-struct lookup {
-    ares_channel ares; /* owned */
-    int stop_fd;
-    uint64_t end_ns;                 /* deadline */
-    struct kvb_dns_members *members; /* borrowed */
-    bool is_over;                    /* the current query has ended */
-    bool is_stopped;                 /* the whole look-up ends: stop_fd, or the deadline */
+struct kvb_lookup {
+    atomic_uint owners;  /* the caller and the thread */
+    atomic_bool is_done; /* the thread no longer writes result and found */
     enum kvb_dns_result result;
+    struct kvb_dns_members found; /* owned */
+    enum kvb_lookup_kind kind;
+    char name[kvb_host_bytes];
 };
 
-/* ---- Answers ---- */
-
-/* Without memory the member is left out, like a member beyond kvb_max_dns_members. */
-static void add_member(struct lookup *lookup, int family, const void *address)
+static void release(struct kvb_lookup *lookup)
 {
-    char text[kvb_address_bytes] = "";
-
-    (void)inet_ntop(family, address, text, sizeof text); /* text is large enough for both */
-    (void)kvb_dns_members_add(lookup->members, text);
-}
-
-static void add_host(struct lookup *lookup, const struct hostent *host)
-{
-    for (char **address = host->h_addr_list; *address; address++) {
-        add_member(lookup, host->h_addrtype, *address);
+    if (atomic_fetch_sub(&lookup->owners, 1) == 1) {
+        kvb_dns_members_done(&lookup->found);
+        free(lookup);
     }
 }
 
-static int read_a(struct lookup *lookup, const unsigned char *bytes, int len)
-{
-    struct hostent *host = NULL;
-    const int status = ares_parse_a_reply(bytes, len, &host, NULL, NULL);
+/* ---- On the thread ---- */
 
-    if (status == ARES_SUCCESS) {
-        add_host(lookup, host);
-        ares_free_hostent(host);
+/* NULL: none, and *out_why says why.  A function of its own, which tests/tsan.supp names.
+ *
+ * getaddrinfo() does not serve: with glibc 2.36 it says "no such name" when the name servers fail
+ * at a question for IPv4 alone, or at one of its two questions for both families.  A failure must
+ * not look like an answer: an engine would lose its address, or its place in the list. */
+static struct hostent *ask_c_library(
+    const char *name, int family, struct hostent *host, char answer[answer_bytes], int *out_why)
+{
+    struct hostent *found = NULL;
+
+    *out_why = NETDB_INTERNAL;
+    (void)gethostbyname2_r(name, family, host, answer, answer_bytes, &found, out_why);
+    return found;
+}
+
+/* Asks for the addresses of one family and appends them. */
+static enum kvb_dns_result look_up(struct kvb_lookup *lookup, const char *name, int family)
+{
+    struct hostent host;
+    int why = NETDB_INTERNAL;
+    char *answer = malloc(answer_bytes);
+
+    if (!answer) {
+        return KVB_DNS_FAILURE;
     }
-    return status;
-}
-
-static int read_aaaa(struct lookup *lookup, const unsigned char *bytes, int len)
-{
-    struct hostent *host = NULL;
-    const int status = ares_parse_aaaa_reply(bytes, len, &host, NULL, NULL);
-
-    if (status == ARES_SUCCESS) {
-        add_host(lookup, host);
-        ares_free_hostent(host);
+    const struct hostent *found = ask_c_library(name, family, &host, answer, &why);
+    for (char **address = found ? found->h_addr_list : NULL; address && *address; address++) {
+        char text[kvb_address_bytes] = "";
+        (void)inet_ntop(family, *address, text, sizeof text); /* text is large enough for both */
+        /* without memory, and beyond kvb_max_dns_members, an address is left out */
+        (void)kvb_dns_members_add(&lookup->found, text);
     }
-    return status;
+    free(answer);
+    if (found) {
+        return lookup->found.count > 0 ? KVB_DNS_OK : KVB_DNS_FAILURE;
+    }
+    return why == HOST_NOT_FOUND || why == NO_DATA ? KVB_DNS_NO_NAME : KVB_DNS_FAILURE;
 }
 
-static void end_lookup(struct lookup *lookup, int status)
-{
-    lookup->is_over = true;
-    lookup->result = status == ARES_SUCCESS && lookup->members->count > 0
-                         ? KVB_DNS_OK
-                         : kvb_dns_result_of(status);
-}
-
-typedef int read_answer(struct lookup *lookup, const unsigned char *bytes, int len);
-
-static void
-take_answer(struct lookup *lookup, int status, unsigned char *bytes, int len, read_answer *read)
-{
-    end_lookup(lookup, status == ARES_SUCCESS ? read(lookup, bytes, len) : status);
-}
-
-/* A record type, and what takes its answer. */
-struct kind {
-    int type;
-    ares_callback take;
+/* A domain of resolv.conf(5); "" stands for the name alone. */
+struct domain {
+    char text[kvb_host_bytes];
 };
 
-static void take_a(void *context, int status, int timeouts, unsigned char *bytes, int len)
+/* Writes the domains in which the name is searched, in their order.  Returns how many; 0: the
+ * settings could not be read. */
+static size_t read_domains(const char *name, bool is_full, struct domain out_domains[MAXDNSRCH + 1])
 {
-    (void)timeouts;
-    take_answer(context, status, bytes, len, read_a);
+    struct __res_state settings = { .options = 0 };
+    unsigned dots = 0;
+    size_t count = 0;
+
+    if (res_ninit(&settings) != 0) {
+        return 0;
+    }
+    for (const char *at = name; *at; at++) {
+        dots += *at == '.';
+    }
+    const bool is_first = is_full || dots >= settings.ndots;
+    if (is_first) {
+        out_domains[count++].text[0] = '\0';
+    }
+    for (size_t i = 0; !is_full && i < MAXDNSRCH && settings.dnsrch[i]; i++) {
+        /* "search ." stands in containers' files: it is the name alone */
+        const char *text = strcmp(settings.dnsrch[i], ".") == 0 ? "" : settings.dnsrch[i];
+        (void)snprintf(out_domains[count++].text, kvb_host_bytes, "%s", text);
+    }
+    if (!is_first) {
+        out_domains[count++].text[0] = '\0';
+    }
+    res_nclose(&settings);
+    return count;
 }
 
-static void take_aaaa(void *context, int status, int timeouts, unsigned char *bytes, int len)
+/* Searches as the C library does, whose own search forgets a failure in one domain when the name
+ * does not exist in the next one. */
+static enum kvb_dns_result search(struct kvb_lookup *lookup, int family)
 {
-    (void)timeouts;
-    take_answer(context, status, bytes, len, read_aaaa);
-}
+    struct domain domains[MAXDNSRCH + 1];
+    const size_t len = strlen(lookup->name);
+    const bool is_full = len > 0 && lookup->name[len - 1] == '.';
+    const size_t count = read_domains(lookup->name, is_full, domains);
+    enum kvb_dns_result worst = count > 0 ? KVB_DNS_NO_NAME : KVB_DNS_FAILURE;
 
-static const struct kind kind_a = { ns_t_a, take_a };
-static const struct kind kind_aaaa = { ns_t_aaaa, take_aaaa };
-
-/* ---- Waiting ---- */
-
-/* One less than c-ares offers: for the last socket ARES_GETSOCK_WRITABLE would shift 1 into the
- * sign bit of an int. */
-enum { lookup_max_sockets = ARES_GETSOCK_MAXNUM - 1 };
-
-static int lookup_wait_ms(const struct lookup *lookup, uint64_t now_ns)
-{
-    struct timeval most = { .tv_sec = (time_t)((lookup->end_ns - now_ns) / KVB_NS_PER_S),
-                            .tv_usec = 999999 };
-    struct timeval left;
-    const struct timeval *wait = ares_timeout(lookup->ares, &most, &left);
-
-    return (int)(wait->tv_sec * 1000 + wait->tv_usec / 1000 + 1);
-}
-
-static void
-work_sockets(const struct lookup *lookup, const ares_socket_t *sockets, const struct pollfd *polled)
-{
-    ares_process_fd(lookup->ares, ARES_SOCKET_BAD, ARES_SOCKET_BAD); /* only timeouts */
-    for (size_t i = 0; i < lookup_max_sockets && !lookup->is_over; i++) {
-        const bool is_in = polled[i].revents & (POLLIN | POLLERR | POLLHUP);
-        const bool is_out = polled[i].revents & POLLOUT;
-        if (is_in || is_out) {
-            ares_process_fd(
-                lookup->ares, is_in ? sockets[i] : ARES_SOCKET_BAD,
-                is_out ? sockets[i] : ARES_SOCKET_BAD);
+    for (size_t i = 0; i < count && worst != KVB_DNS_OK; i++) {
+        char full[2 * kvb_host_bytes + 2];
+        const char *domain = domains[i].text;
+        /* with the dot at the end the C library does not search */
+        (void)snprintf(
+            full, sizeof full, "%.*s%s%.*s.", (int)(len - is_full), lookup->name,
+            domain[0] ? "." : "", kvb_host_bytes - 1, domain);
+        const enum kvb_dns_result result = look_up(lookup, full, family);
+        if (result != KVB_DNS_NO_NAME) {
+            worst = result;
         }
-    }
-}
-
-/* False: stop_fd is readable, or the deadline has passed. */
-static bool wait_for_lookup(const struct lookup *lookup)
-{
-    ares_socket_t sockets[lookup_max_sockets];
-    struct pollfd polled[lookup_max_sockets + 1];
-    const int wants = ares_getsock(lookup->ares, sockets, lookup_max_sockets);
-    const uint64_t now_ns = kvb_clock_monotonic_ns();
-
-    if (now_ns >= lookup->end_ns) {
-        return false;
-    }
-    for (int i = 0; i < lookup_max_sockets; i++) {
-        const bool is_in = ARES_GETSOCK_READABLE(wants, i);
-        const bool is_out = ARES_GETSOCK_WRITABLE(wants, i);
-        polled[i] =
-            (struct pollfd){ .fd = is_in || is_out ? sockets[i] : -1,
-                             .events = (short)((is_in ? POLLIN : 0) | (is_out ? POLLOUT : 0)) };
-    }
-    polled[lookup_max_sockets] = (struct pollfd){ .fd = lookup->stop_fd, .events = POLLIN };
-    (void)poll(
-        polled, lookup_max_sockets + 1, lookup_wait_ms(lookup, now_ns)); /* EINTR: called again */
-    if (polled[lookup_max_sockets].revents) {
-        return false;
-    }
-    work_sockets(lookup, sockets, polled);
-    return true;
-}
-
-/* ---- Looking up ---- */
-
-static void query_name(struct lookup *lookup, const struct kind *kind, const char *name)
-{
-    lookup->is_over = false;
-    lookup->result = KVB_DNS_FAILURE;
-    ares_query(lookup->ares, name, ns_c_in, kind->type, kind->take, lookup);
-    while (!lookup->is_over && wait_for_lookup(lookup)) {
-    }
-    if (!lookup->is_over) {
-        ares_cancel(lookup->ares);
-        lookup->is_stopped = true;
-        lookup->result = KVB_DNS_FAILURE;
-    }
-}
-
-/* Looks up name.domain, or name alone when domain is NULL.  True: it was found, or the look-up must
- * end.  Otherwise *worst keeps a failure that is no proof of absence. */
-static bool try_name(
-    struct lookup *lookup, const struct kind *kind, const char *name, const char *domain,
-    enum kvb_dns_result *worst)
-{
-    char full[2 * kvb_host_bytes];
-
-    (void)snprintf(full, sizeof full, "%s%s%s", name, domain ? "." : "", domain ? domain : "");
-    query_name(lookup, kind, full);
-    if (lookup->result != KVB_DNS_OK && lookup->result != KVB_DNS_NO_NAME) {
-        *worst = lookup->result;
-    }
-    return lookup->result == KVB_DNS_OK || lookup->is_stopped;
-}
-
-static int count_dots(const char *name)
-{
-    int dots = 0;
-
-    for (; *name; name++) {
-        dots += *name == '.';
-    }
-    return dots;
-}
-
-/* Tries the search domains of resolv.conf(5) in order.  ares_search() is not used: it forgets a
- * failure of a server in one domain when the name does not exist in the next domain, and a failure
- * must not look like an answer. */
-static enum kvb_dns_result
-search(struct lookup *lookup, const struct kind *kind, const char *name, struct ares_options *given)
-{
-    const size_t len = strlen(name);
-    const bool is_full = len > 0 && name[len - 1] == '.';
-    const bool is_first = is_full || count_dots(name) >= given->ndots;
-    enum kvb_dns_result worst = KVB_DNS_NO_NAME;
-
-    if (is_first && try_name(lookup, kind, name, NULL, &worst)) {
-        return lookup->result;
-    }
-    for (int i = 0; i < given->ndomains && !is_full; i++) {
-        if (try_name(lookup, kind, name, given->domains[i], &worst)) {
-            return lookup->result;
-        }
-    }
-    if (!is_first && try_name(lookup, kind, name, NULL, &worst)) {
-        return lookup->result;
     }
     return worst;
 }
 
-static enum kvb_dns_result
-look_up_kind(struct lookup *lookup, const struct kind *kind, const char *name)
+/* IPv6 only where there is no IPv4: engines listen on IPv4 by default, and of a host that
+ * /etc/hosts knows by an IPv4 address, no name server need be asked. */
+static void *run_lookup(void *context)
 {
-    struct ares_options options = { .timeout = first_timeout_ms, .tries = tries };
-    struct ares_options given = { .ndots = 1 };
-    enum kvb_dns_result result = KVB_DNS_FAILURE;
-    int mask = 0;
+    struct kvb_lookup *lookup = context;
+    const bool is_host = lookup->kind == KVB_LOOKUP_HOST;
 
-    if (!kvb_dns_is_library_ready() ||
-        ares_init_options(&lookup->ares, &options, ARES_OPT_TIMEOUTMS | ARES_OPT_TRIES) !=
-            ARES_SUCCESS) {
-        return KVB_DNS_FAILURE;
+    (void)pthread_setname_np(pthread_self(), "kvb-lookup"); /* for top -H; may fail */
+    lookup->result = is_host ? look_up(lookup, lookup->name, AF_INET) : search(lookup, AF_INET);
+    if (lookup->result == KVB_DNS_NO_NAME) {
+        lookup->result =
+            is_host ? look_up(lookup, lookup->name, AF_INET6) : search(lookup, AF_INET6);
     }
-    if (ares_save_options(lookup->ares, &given, &mask) == ARES_SUCCESS) {
-        result = search(lookup, kind, name, &given);
-        ares_destroy_options(&given);
-    }
-    ares_destroy(lookup->ares);
-    return result;
+    atomic_store(&lookup->is_done, true);
+    release(lookup);
+    return NULL;
 }
 
-enum kvb_dns_result
-kvb_dns_look_up_addresses(const char *name, int stop_fd, struct kvb_dns_members *out_members)
-{
-    struct lookup lookup = { .stop_fd = stop_fd,
-                             .members = out_members,
-                             .end_ns = kvb_clock_monotonic_ns() + patience_ns };
-    const enum kvb_dns_result result = look_up_kind(&lookup, &kind_a, name);
+/* ---- The caller's side ---- */
 
-    return result == KVB_DNS_NO_NAME ? look_up_kind(&lookup, &kind_aaaa, name) : result;
+static bool start_detached(struct kvb_lookup *lookup)
+{
+    pthread_attr_t detached;
+    pthread_t id;
+
+    (void)pthread_attr_init(&detached); /* cannot fail with glibc, like the next */
+    (void)pthread_attr_setdetachstate(&detached, PTHREAD_CREATE_DETACHED);
+    const bool is_started = pthread_create(&id, &detached, run_lookup, lookup) == 0;
+    (void)pthread_attr_destroy(&detached);
+    return is_started;
+}
+
+kvb_status
+kvb_lookup_start(const char *name, enum kvb_lookup_kind kind, struct kvb_lookup **out_lookup)
+{
+    const size_t len = strlen(name);
+
+    if (len >= kvb_host_bytes) {
+        return KVB_TOO_LARGE;
+    }
+    struct kvb_lookup *lookup = calloc(1, sizeof *lookup);
+    if (!lookup) {
+        return KVB_NO_MEMORY;
+    }
+    lookup->kind = kind;
+    memcpy(lookup->name, name, len + 1);
+    atomic_store(&lookup->owners, 2);
+    if (!start_detached(lookup)) {
+        free(lookup);
+        return KVB_IO;
+    }
+    *out_lookup = lookup;
+    return KVB_OK;
+}
+
+kvb_status kvb_lookup_take(
+    struct kvb_lookup *lookup, enum kvb_dns_result *out_result, struct kvb_dns_members *out_found)
+{
+    if (!atomic_load(&lookup->is_done)) {
+        return KVB_AGAIN;
+    }
+    *out_result = lookup->result;
+    *out_found = lookup->found;
+    lookup->found = (struct kvb_dns_members){ 0 };
+    release(lookup);
+    return KVB_OK;
+}
+
+void kvb_lookup_drop(struct kvb_lookup *lookup)
+{
+    if (lookup) {
+        release(lookup);
+    }
 }

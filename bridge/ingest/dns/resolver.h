@@ -6,19 +6,20 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Looks host names up in a thread of its own, for libzmq and libcurl.  Their own look-ups use
- * getaddrinfo(), which blocks a thread and everything that it serves while a name server is silent.
+/* Looks host names up for libzmq and libcurl.  While a name server is silent, libzmq's own look-up
+ * would block its thread with all connections.  libcurl's own would start a thread for each
+ * transfer, without limit, and wait for it when the transfer is given up.
  *
- *     any thread                       resolver thread (c-ares)
- *       look(host) --- query due --->    UDP, TCP  <--->  name servers
- *          |                                |
- *          +---- answer <--- entries <------+        one entry a name, see ingest/dns/entry.h
+ *     any thread
+ *       look(host) ---- query due ----> queue ----> at most kvb_max_lookups at once,
+ *          |                                        each on a thread: ingest/dns/lookup.h
+ *          +---- answer <--- entries <----------------+
+ *                            one a name: ingest/dns/entry.h
  *
- * c-ares uses /etc/hosts and the servers, search domains and ndots of /etc/resolv.conf, which is
- * read again when it has changed.  Names that only a module of the C library resolves (mdns,
- * myhostname) are not found.  "localhost" and numeric addresses need no query.
+ * Each call also takes the answers that have arrived for other names, and starts what waits.
+ * "localhost" and numeric addresses need no look-up.
  *
- * Threads: one of its own, started by the first query; the functions: any thread.
+ * Threads: any thread.
  * Memory:  about 0.8 KiB a name, kvb_max_names at most.  A full table drops names that were not
  *          looked up for 10 minutes. */
 struct kvb_resolver;
@@ -30,16 +31,16 @@ struct kvb_dns_answer {
 };
 
 struct kvb_resolver_counters {
-    uint64_t questions; /* queries sent */
+    uint64_t questions; /* look-ups begun */
     uint64_t results[KVB_DNS_RESULT_COUNT];
 };
 
-/* KVB_NO_MEMORY, KVB_IO: c-ares cannot be initialised, or no descriptor is left */
+/* KVB_NO_MEMORY */
 kvb_status kvb_resolver_new(struct kvb_resolver **out_resolver);
-/* Drops the queries under way; never waits for a name server.  NULL is fine. */
+/* Drops the look-ups under way; never waits for a name server.  NULL is fine. */
 void kvb_resolver_free(struct kvb_resolver *resolver);
 
-/* Returns what is known about the host, and has a query sent when one is due.  Never blocks.  With
+/* Returns what is known about the host, and has it looked up when that is due.  Never blocks.  With
  * resolver NULL only localhost is known. */
 void kvb_resolver_look(
     struct kvb_resolver *resolver, const char *host, uint64_t now_ns,

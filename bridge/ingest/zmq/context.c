@@ -24,7 +24,8 @@ enum {
     sockets_for_replays = 4 * kvb_max_replays_at_once,
     sockets_for_readers = 6 * kvb_max_republished_ranks,
     descriptors_for_replays = 2 * sockets_for_replays,
-    own_descriptors = 128, /* for NATS, pages, checkpoints, log, epoll, timers */
+    own_descriptors =
+        128 + 2 * kvb_max_lookups, /* also for NATS, pages, checkpoints, log, timers */
     spare_sockets = 64,
     owners_per_context = 256,
     descriptors_per_context = 8, /* for its threads */

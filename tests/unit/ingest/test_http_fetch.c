@@ -432,7 +432,7 @@ static void a_host_that_is_a_name_is_reached_by_its_address(void **state)
 static void a_silent_name_server_delays_a_fetch_only_to_its_time_limit(void **state)
 {
     (void)state;
-    const struct name_row rows[] = { { "silent.fleet", "", name_silent, 0 }, { .name = NULL } };
+    const struct name_row rows[] = { { "silent.fleet", "", name_silent }, { .name = NULL } };
     struct kvb_resolver *resolver = NULL;
     struct kvb_fetcher *fetcher = NULL;
     struct seen late = { .len = 0 };
