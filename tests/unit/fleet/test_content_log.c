@@ -20,35 +20,6 @@ store(struct kvb_content_log *log, uint64_t hash, uint64_t parent, const uint32_
     kvb_content_log_stored(log, &content, hash_of(parent));
 }
 
-static void records_additions_and_removals_with_the_callers_time(void **state)
-{
-    (void)state;
-    struct kvb_content_log log = { 0 };
-
-    assert_ok(kvb_content_log_init(&log, 8, 2));
-    log.now_ns = 100;
-    store(&log, 1, 1, tokens);
-    store(&log, 2, 1, tokens + 2);
-    log.now_ns = 200;
-    kvb_content_log_removed(&log, hash_of(2));
-    kvb_content_log_cleared(&log);
-
-    assert_int_equal(kvb_content_log_first(&log), 0);
-    assert_int_equal(log.next, 4);
-    const struct kvb_content_change *second = kvb_content_log_at(&log, 1);
-    assert_int_equal(second->kind, KVB_CONTENT_STORED);
-    assert_int_equal(second->at_ns, 100);
-    assert_string_equal(second->salt, "even");
-    assert_null(kvb_content_log_at(&log, 0)->salt);
-    assert_int_equal(second->hash.value, 2);
-    assert_int_equal(second->parent.value, 1);
-    assert_memory_equal(kvb_content_log_tokens(&log, 1), tokens + 2, 2 * sizeof *tokens);
-    assert_int_equal(kvb_content_log_at(&log, 2)->kind, KVB_CONTENT_REMOVED);
-    assert_int_equal(kvb_content_log_at(&log, 2)->at_ns, 200);
-    assert_int_equal(kvb_content_log_at(&log, 3)->kind, KVB_CONTENT_CLEARED);
-    kvb_content_log_done(&log);
-}
-
 static void forgets_the_oldest_when_full(void **state)
 {
     (void)state;
@@ -64,19 +35,6 @@ static void forgets_the_oldest_when_full(void **state)
         assert_int_equal(kvb_content_log_at(&log, i)->hash.value, i);
         assert_memory_equal(kvb_content_log_tokens(&log, i), tokens + i % 5, 2 * sizeof *tokens);
     }
-    kvb_content_log_done(&log);
-}
-
-static void a_log_of_size_zero_only_counts(void **state)
-{
-    (void)state;
-    struct kvb_content_log log = { 0 };
-
-    assert_ok(kvb_content_log_init(&log, 0, 2));
-    store(&log, 1, 1, tokens);
-    kvb_content_log_cleared(&log);
-    assert_int_equal(log.next, 2);
-    assert_int_equal(kvb_content_log_first(&log), 2);
     kvb_content_log_done(&log);
 }
 
@@ -98,9 +56,7 @@ static void survives_each_failing_allocation(void **state)
 SUITE(content_log)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(records_additions_and_removals_with_the_callers_time),
         cmocka_unit_test(forgets_the_oldest_when_full),
-        cmocka_unit_test(a_log_of_size_zero_only_counts),
         cmocka_unit_test(survives_each_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

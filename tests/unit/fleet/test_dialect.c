@@ -116,43 +116,11 @@ static void objects_are_maps_with_both_kinds_of_hashes(void **state)
              "912a"));
 }
 
-static void every_dialect_is_found_by_its_name(void **state)
-{
-    (void)state;
-    enum kvb_dialect found = KVB_DIALECT_COUNT;
-
-    for (int i = 0; i < KVB_DIALECT_COUNT; i++) {
-        assert_ok(kvb_dialect_find(kvb_dialect_row_of((enum kvb_dialect)i)->name, &found));
-        assert_int_equal(found, i);
-    }
-    assert_int_equal(kvb_dialect_find("vllm-9.99", &found), KVB_NOT_FOUND);
-    assert_int_equal(found, KVB_DIALECT_COUNT - 1);
-    /* vLLM is the default, so its family need not be given */
-    assert_ok(kvb_dialect_find("0.11", &found));
-    assert_int_equal(found, KVB_DIALECT_VLLM_0_11);
-    assert_int_equal(kvb_dialect_find("2025", &found), KVB_NOT_FOUND);
-}
-
-static void every_row_gives_decodable_bytes(void **state)
-{
-    (void)state;
-    for (int i = 0; i < KVB_DIALECT_COUNT; i++) {
-        const struct kvb_dialect_row *row = kvb_dialect_row_of((enum kvb_dialect)i);
-        assert_non_null(row->name);
-        assert_non_null(row->topic.data);
-        for (int tier = 0; tier < KVB_TIER_COUNT; tier++) {
-            assert_non_null(row->media[tier]);
-        }
-    }
-}
-
 SUITE(dialect)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bytes_equal_those_of_the_engines_own_encoders),
         cmocka_unit_test(objects_are_maps_with_both_kinds_of_hashes),
-        cmocka_unit_test(every_dialect_is_found_by_its_name),
-        cmocka_unit_test(every_row_gives_decodable_bytes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

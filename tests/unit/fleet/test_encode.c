@@ -496,20 +496,6 @@ static void a_sparse_window_is_written_as_such(void **state)
     kvb_event_batch_done(&again);
 }
 
-static void appends_to_existing_bytes(void **state)
-{
-    (void)state;
-    const struct kvb_event_batch batch = { .timestamp_s = 1 };
-    struct kvb_buf bytes;
-
-    kvb_buf_init(&bytes, 100);
-    assert_ok(kvb_buf_append_text(&bytes, "head"));
-    assert_ok(kvb_engine_batch_encode(&batch, KVB_DIALECT_VLLM_0_31, &bytes));
-    assert_int_equal(bytes.len, 4 + 12);
-    assert_memory_equal(bytes.data, "head", 4);
-    kvb_buf_done(&bytes);
-}
-
 /* ---- Ceilings and failing allocations ---- */
 
 static void a_failed_write_leaves_the_buffer_as_it_was(void **state)
@@ -570,7 +556,6 @@ SUITE(encode)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_batch_written_in_any_dialect_is_read_back),
         cmocka_unit_test(a_sparse_window_is_written_as_such),
-        cmocka_unit_test(appends_to_existing_bytes),
         cmocka_unit_test(a_failed_write_leaves_the_buffer_as_it_was),
         cmocka_unit_test(survives_every_allocation_failing),
     };

@@ -54,40 +54,6 @@ static void announces_a_block_of_output_with_its_parent(void **state)
     kvb_engine_free(engine);
 }
 
-static void an_idle_engine_makes_no_batch(void **state)
-{
-    (void)state;
-    struct kvb_engine *engine = engine_with(&plain_engine);
-    const struct kvb_event_batch *batch = NULL;
-    uint64_t seq = 0;
-
-    assert_int_equal(kvb_engine_step(engine, 0, &batch, &seq), KVB_AGAIN);
-    struct kvb_truth truth = truth_of(engine);
-    assert_false(truth.has_seq);
-    assert_int_equal(truth.count, 0);
-    kvb_truth_done(&truth);
-    kvb_engine_free(engine);
-}
-
-static void numbers_batches_from_zero_without_a_gap(void **state)
-{
-    (void)state;
-    struct kvb_engine *engine = engine_with(&plain_engine);
-
-    for (uint64_t expected = 0; expected < 20; expected++) {
-        const struct kvb_event_batch *batch = NULL;
-        uint64_t seq = 99;
-        admit(engine, (uint32_t)expected * 100, 9, 1);
-        assert_ok(kvb_engine_step(engine, 0, &batch, &seq));
-        assert_int_equal(seq, expected);
-    }
-    struct kvb_truth truth = truth_of(engine);
-    assert_true(truth.has_seq);
-    assert_int_equal(truth.seq, 19);
-    kvb_truth_done(&truth);
-    kvb_engine_free(engine);
-}
-
 static void reuses_a_prefix_without_an_event(void **state)
 {
     (void)state;
@@ -318,74 +284,6 @@ static void numbers_begin_as_configured_and_some_may_be_skipped(void **state)
     kvb_engine_free(engine);
 }
 
-static void each_incarnation_may_begin_with_a_cleared(void **state)
-{
-    (void)state;
-    struct kvb_engine_options options = plain_engine;
-    options.clears_first = true;
-    struct kvb_engine *engine = engine_with(&options);
-
-    for (int life = 0; life < 2; life++) {
-        admit(engine, 100, 10, 5);
-        const struct kvb_event_batch *batch = step(engine);
-        assert_int_equal(batch->events[0].kind, KVB_EVENT_CLEARED);
-        assert_true(batch->events[0].all_tiers);
-        assert_int_equal(batch->events[1].kind, KVB_EVENT_STORED);
-        kvb_engine_restart(engine, 8);
-    }
-    kvb_engine_free(engine);
-}
-
-static void usage_counts_blocks_in_use_and_is_zero_when_idle(void **state)
-{
-    (void)state;
-    struct kvb_engine *engine = engine_with(&plain_engine);
-    struct kvb_engine_stats stats = { 0 };
-
-    admit(engine, 100, 31, 4);
-    (void)step(engine);
-    kvb_engine_stats(engine, &stats);
-    assert_int_equal(stats.load.request_active_slots, 1);
-    assert_int_equal(stats.load.request_total_slots, 8);
-    assert_int_equal(stats.load.kv_active_blocks, 8);
-    assert_int_equal(stats.load.kv_total_blocks, 65);
-    assert_true(stats.load.gpu_cache_usage_perc == 8.0F / 64.0F);
-
-    run_dry(engine, NULL);
-    kvb_engine_stats(engine, &stats);
-    assert_true(stats.load.gpu_cache_usage_perc == 0);
-    assert_true(stats.held_blocks > 0);
-    kvb_engine_free(engine);
-}
-
-static void refuses_requests_that_it_could_never_serve(void **state)
-{
-    (void)state;
-    const uint32_t tokens[300] = { 0 };
-    struct kvb_engine *engine = engine_with(&plain_engine);
-    struct kvb_engine_options bad = plain_engine;
-    struct kvb_engine *none = NULL;
-
-    assert_int_equal(kvb_engine_admit(engine, tokens, 0, 1), KVB_BAD_INPUT);
-    assert_int_equal(kvb_engine_admit(engine, tokens, 1, 0), KVB_BAD_INPUT);
-    assert_int_equal(kvb_engine_admit(engine, tokens, 256, 1), KVB_TOO_LARGE);
-    for (uint32_t i = 0; i < plain_engine.max_waiting; i++) {
-        admit(engine, i, 1, 1);
-    }
-    assert_int_equal(kvb_engine_admit(engine, tokens, 1, 1), KVB_AGAIN);
-    kvb_engine_free(engine);
-
-    bad.blocks = 1;
-    assert_int_equal(kvb_engine_new(&bad, &none), KVB_BAD_INPUT);
-    bad = plain_engine;
-    bad.block_size = 0;
-    assert_int_equal(kvb_engine_new(&bad, &none), KVB_BAD_INPUT);
-    bad = plain_engine;
-    bad.report_probability = 1.5;
-    assert_int_equal(kvb_engine_new(&bad, &none), KVB_BAD_INPUT);
-    assert_null(none);
-}
-
 static void the_same_seed_gives_the_same_run(void **state)
 {
     (void)state;
@@ -478,31 +376,6 @@ static void step_quietly(struct kvb_engine *engine)
     assert_true(status == KVB_OK || status == KVB_AGAIN);
 }
 
-static void a_watched_request_shows_its_hit_and_one_token_a_step(void **state)
-{
-    (void)state;
-    struct kvb_engine *engine = engine_with(&plain_engine);
-    struct watched first;
-    struct watched second;
-
-    admit_watched(engine, &first, 100, 10);
-    assert_false(first.progress.is_started);
-    for (uint32_t made = 1; made <= watched_output; made++) {
-        assert_false(first.progress.is_over);
-        step_quietly(engine);
-        assert_int_equal(first.progress.output_count, made);
-    }
-    assert_true(first.progress.is_over);
-    assert_int_equal(first.progress.cached_tokens, 0);
-    admit_watched(engine, &second, 100, 10);
-    step_quietly(engine);
-    assert_true(second.progress.is_started);
-    assert_int_equal(second.progress.cached_tokens, 8); /* two complete blocks */
-    kvb_engine_free(engine);
-    assert_true(second.progress.is_over);
-    assert_int_equal(second.progress.output_count, 1);
-}
-
 /* A reset restarts the request. Its own blocks are gone, and were no hit at the first start. */
 static void the_hit_is_that_of_the_first_start(void **state)
 {
@@ -521,49 +394,12 @@ static void the_hit_is_that_of_the_first_start(void **state)
     kvb_engine_free(engine);
 }
 
-static void an_abandoned_request_ends_with_the_next_step(void **state)
-{
-    (void)state;
-    struct kvb_engine *engine = engine_with(&plain_engine);
-    struct watched watched;
-
-    admit_watched(engine, &watched, 100, 10);
-    step_quietly(engine);
-    watched.progress.is_abandoned = true;
-    step_quietly(engine);
-    assert_true(watched.progress.is_over);
-    assert_no_block_in_use(engine);
-    struct kvb_truth truth = truth_of(engine);
-    assert_int_equal(truth.count, 2); /* the blocks that it computed stay: 11 tokens */
-    kvb_truth_done(&truth);
-    kvb_engine_free(engine);
-}
-
-static void a_restart_ends_a_watched_request_before_its_last_token(void **state)
-{
-    (void)state;
-    struct kvb_engine *engine = engine_with(&plain_engine);
-    struct watched running;
-    struct watched waiting;
-
-    admit_watched(engine, &running, 100, 10);
-    step_quietly(engine);
-    admit_watched(engine, &waiting, 200, 10);
-    kvb_engine_restart(engine, 9);
-    assert_true(running.progress.is_over && waiting.progress.is_over);
-    assert_int_equal(running.progress.output_count, 1);
-    assert_int_equal(waiting.progress.output_count, 0);
-    kvb_engine_free(engine);
-}
-
 SUITE(engine)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_log_of_contents_tells_the_truth),
         cmocka_unit_test(announces_a_prompt_as_one_run_of_whole_blocks),
         cmocka_unit_test(announces_a_block_of_output_with_its_parent),
-        cmocka_unit_test(an_idle_engine_makes_no_batch),
-        cmocka_unit_test(numbers_batches_from_zero_without_a_gap),
         cmocka_unit_test(reuses_a_prefix_without_an_event),
         cmocka_unit_test(a_prompt_of_whole_blocks_makes_a_second_copy_of_its_last),
         cmocka_unit_test(a_salt_is_in_each_event_and_separates_prefixes),
@@ -573,14 +409,8 @@ SUITE(engine)
         cmocka_unit_test(a_reset_under_load_starts_the_running_requests_again),
         cmocka_unit_test(a_restart_numbers_from_zero_and_holds_nothing),
         cmocka_unit_test(numbers_begin_as_configured_and_some_may_be_skipped),
-        cmocka_unit_test(each_incarnation_may_begin_with_a_cleared),
-        cmocka_unit_test(usage_counts_blocks_in_use_and_is_zero_when_idle),
-        cmocka_unit_test(refuses_requests_that_it_could_never_serve),
         cmocka_unit_test(the_same_seed_gives_the_same_run),
-        cmocka_unit_test(a_watched_request_shows_its_hit_and_one_token_a_step),
         cmocka_unit_test(the_hit_is_that_of_the_first_start),
-        cmocka_unit_test(an_abandoned_request_ends_with_the_next_step),
-        cmocka_unit_test(a_restart_ends_a_watched_request_before_its_last_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,8 +7,6 @@
 #include "model/event_batch.h"
 #include "wire/engine/batch.h"
 
-#include <string.h>
-
 /* A BlockStored of one block and a BlockRemoved, as the dialect encodes them. */
 static void write_good(enum kvb_dialect dialect, struct kvb_buf *out)
 {
@@ -51,52 +49,10 @@ static void every_kind_is_refused_in_every_dialect(void **state)
     }
 }
 
-static void every_kind_differs_and_is_found_by_its_name(void **state)
-{
-    (void)state;
-    KVB_OWN(kvb_buf_done) struct kvb_buf good = { 0 };
-    struct kvb_buf made[kvb_malformed_kinds];
-    size_t found = 0;
-
-    kvb_buf_init(&good, kvb_max_payload_bytes);
-    write_good(KVB_DIALECT_VLLM_0_31, &good);
-    for (size_t kind = 0; kind < kvb_malformed_kinds; kind++) {
-        assert_ok(kvb_malformed_find(kvb_malformed_name(kind), &found));
-        assert_int_equal(found, kind);
-        kvb_buf_init(&made[kind], kvb_max_payload_bytes);
-        assert_ok(kvb_malformed_make(kind, kvb_buf_span(&good), &made[kind]));
-        for (size_t other = 0; other < kind; other++) {
-            assert_false(
-                made[other].len == made[kind].len &&
-                memcmp(made[other].data, made[kind].data, made[kind].len) == 0);
-        }
-    }
-    for (size_t kind = 0; kind < kvb_malformed_kinds; kind++) {
-        kvb_buf_done(&made[kind]);
-    }
-    assert_int_equal(kvb_malformed_find("good", &found), KVB_NOT_FOUND);
-}
-
-static void a_payload_that_does_not_fit_leaves_the_buffer_unchanged(void **state)
-{
-    (void)state;
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-    const kvb_span good = { (const uint8_t *)"0123456789", 10 };
-    size_t twice = 0;
-
-    kvb_buf_init(&out, 19);
-    assert_ok(kvb_malformed_find("twice", &twice));
-    assert_ok(kvb_buf_append(&out, "ab", 2));
-    assert_int_equal(kvb_malformed_make(twice, good, &out), KVB_TOO_LARGE);
-    assert_int_equal(out.len, 2);
-}
-
 SUITE(malformed)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_kind_is_refused_in_every_dialect),
-        cmocka_unit_test(every_kind_differs_and_is_found_by_its_name),
-        cmocka_unit_test(a_payload_that_does_not_fit_leaves_the_buffer_unchanged),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

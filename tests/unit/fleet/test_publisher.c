@@ -1,7 +1,6 @@
 #include "fleet/publisher.h"
 
 #include "core/clock.h"
-#include "core/own.h"
 #include "kvb_test.h"
 
 #include <stdio.h>
@@ -261,41 +260,6 @@ static void mooncake_answers_both_forms_of_request_with_its_own_end(void **state
     tear_down(&fixture);
 }
 
-static void without_replays_the_port_is_not_used(void **state)
-{
-    (void)state;
-    struct fixture fixture;
-    struct fixture second;
-
-    set_up(&fixture, KVB_REPLAY_NEVER);
-    (void)subscribe(&fixture);
-    second = (struct fixture){ .context = fixture.context };
-    assert_ok(start_at(&second, (uint16_t)(fixture.port + 1), KVB_REPLAY_NEVER));
-    kvb_publisher_stop(second.publisher);
-    tear_down(&fixture);
-}
-
-static void a_topic_may_be_empty_or_hold_a_nul(void **state)
-{
-    (void)state;
-    const struct {
-        kvb_span topic;
-        const char *received;
-    } cases[] = {
-        { { (const uint8_t *)"kv\0x", 4 }, "kv00x|000000000000ab|batch 24930" },
-        { { (const uint8_t *)"", 0 }, "|000000000000ab|batch 24930" },
-    };
-
-    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
-        struct fixture fixture;
-        set_up_with(&fixture, KVB_REPLAY_WITHOUT_TOPIC, cases[i].topic);
-        (void)subscribe(&fixture);
-        send_batch(&fixture, 0x6162, true);
-        assert_received(fixture.sub, cases[i].received);
-        tear_down(&fixture);
-    }
-}
-
 /* Requests that vLLM's ROUTER does not answer: the first answer to arrive is that to the good
  * request behind them. */
 static void ignores_requests_of_another_shape(void **state)
@@ -321,55 +285,6 @@ static void ignores_requests_of_another_shape(void **state)
     tear_down(&fixture);
 }
 
-static void a_withheld_batch_is_replayed_but_not_published(void **state)
-{
-    (void)state;
-    struct fixture fixture;
-
-    set_up(&fixture, KVB_REPLAY_WITHOUT_TOPIC);
-    (void)subscribe(&fixture);
-    send_batch(&fixture, 64, false);
-    send_batch(&fixture, 65, true);
-    assert_received(fixture.sub, "kv-events|00000000000000A|batch 65");
-
-    void *dealer = connect_to(&fixture, ZMQ_DEALER, (uint16_t)(fixture.port + 1));
-    ask(dealer, 64);
-    assert_received(dealer, "|00000000000000@|batch 64");
-    assert_received(dealer, "|00000000000000A|batch 65");
-    assert_int_equal(zmq_close(dealer), 0);
-    tear_down(&fixture);
-}
-
-static void a_restart_forgets_the_buffer_and_serves_the_same_ports(void **state)
-{
-    (void)state;
-    struct fixture fixture;
-
-    set_up(&fixture, KVB_REPLAY_WITHOUT_TOPIC);
-    (void)subscribe(&fixture);
-    assert_ok(kvb_publisher_restart(fixture.publisher));
-    wait_until_drained(&fixture);
-    (void)subscribe(&fixture); /* the SUB has reconnected */
-
-    struct kvb_publisher_counts counts = { 0 };
-    kvb_publisher_counts(fixture.publisher, &counts);
-    assert_int_equal(counts.failures, 0);
-    tear_down(&fixture);
-}
-
-static void a_used_port_is_reported(void **state)
-{
-    (void)state;
-    struct fixture fixture;
-    struct fixture second;
-
-    set_up(&fixture, KVB_REPLAY_WITHOUT_TOPIC);
-    second = (struct fixture){ .context = fixture.context };
-    assert_int_equal(start_at(&second, fixture.port, KVB_REPLAY_WITHOUT_TOPIC), KVB_AGAIN);
-    assert_null(second.publisher);
-    tear_down(&fixture);
-}
-
 SUITE(publisher)
 {
     const struct CMUnitTest tests[] = {
@@ -377,12 +292,7 @@ SUITE(publisher)
         cmocka_unit_test(replays_in_the_old_layout),
         cmocka_unit_test(replays_in_the_new_layout),
         cmocka_unit_test(mooncake_answers_both_forms_of_request_with_its_own_end),
-        cmocka_unit_test(without_replays_the_port_is_not_used),
-        cmocka_unit_test(a_topic_may_be_empty_or_hold_a_nul),
         cmocka_unit_test(ignores_requests_of_another_shape),
-        cmocka_unit_test(a_withheld_batch_is_replayed_but_not_published),
-        cmocka_unit_test(a_restart_forgets_the_buffer_and_serves_the_same_ports),
-        cmocka_unit_test(a_used_port_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

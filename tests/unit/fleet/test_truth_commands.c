@@ -49,68 +49,6 @@ static void writes_blocks_with_their_tokens_and_parents(void **state)
     assert_text(&out, expected);
 }
 
-static void writes_hashes_of_blocks_if_events_contain_no_tokens(void **state)
-{
-    (void)state;
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-    struct kvb_truth_block blocks[3];
-    struct kvb_truth truth = sample(blocks);
-
-    truth.by_hash = true;
-    truth.count = 1;
-    blocks[0].hash.value = UINT64_MAX;
-    kvb_buf_init(&out, 1000);
-    assert_ok(kvb_truth_format(&truth, &out));
-    assert_text(
-        &out, "{\"worker_id\":9223372036854775807,\"dp_rank\":1,\"seq\":41,\"unsent\":2,"
-              "\"block_size\":2,\"by_hash\":true,\"blocks\":[{\"hash\":18446744073709551615,"
-              "\"tokens\":[5,6],\"parent\":-1,\"copies\":0}]}\n");
-}
-
-static void writes_the_salt_of_a_block(void **state)
-{
-    (void)state;
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-    struct kvb_truth_block blocks[3];
-    struct kvb_truth truth = sample(blocks);
-
-    truth.count = 2;
-    blocks[0].salt = "tenant";
-    kvb_buf_init(&out, 1000);
-    assert_ok(kvb_truth_format(&truth, &out));
-    assert_text(
-        &out, "{\"worker_id\":9223372036854775807,\"dp_rank\":1,\"seq\":41,\"unsent\":2,"
-              "\"block_size\":2,\"blocks\":["
-              "{\"tokens\":[5,6],\"parent\":-1,\"copies\":0,\"salt\":\"tenant\"},"
-              "{\"tokens\":[7,8],\"parent\":0,\"copies\":2}]}\n");
-}
-
-static void writes_minus_one_before_the_first_batch(void **state)
-{
-    (void)state;
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-    const struct kvb_truth truth = { .worker_id = 3, .block_size = 16 };
-
-    kvb_buf_init(&out, 1000);
-    assert_ok(kvb_truth_format(&truth, &out));
-    assert_text(
-        &out, "{\"worker_id\":3,\"dp_rank\":0,\"seq\":-1,\"unsent\":0,\"block_size\":16,"
-              "\"blocks\":[]}\n");
-}
-
-static void stops_at_every_ceiling(void **state)
-{
-    (void)state;
-    struct kvb_truth_block blocks[3];
-    const struct kvb_truth truth = sample(blocks);
-
-    for (size_t ceiling = 0; ceiling < sizeof expected - 1; ceiling++) {
-        KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-        kvb_buf_init(&out, ceiling);
-        assert_int_equal(kvb_truth_format(&truth, &out), KVB_TOO_LARGE);
-    }
-}
-
 static void survives_each_failing_allocation(void **state)
 {
     (void)state;
@@ -160,37 +98,11 @@ static void writes_changes_with_their_times(void **state)
     kvb_content_log_done(&log);
 }
 
-static void writes_how_many_changes_are_no_longer_kept(void **state)
-{
-    (void)state;
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-    struct kvb_content_log log = { 0 };
-    struct kvb_changes_head later = head;
-
-    log_of_a_life(&log);
-    kvb_content_log_cleared(&log); /* number 4 takes the place of number 0 */
-    kvb_buf_init(&out, 1000);
-    assert_ok(kvb_changes_format(&head, &log, &out));
-    assert_non_null(memmem(out.data, out.len, "\"lost\":1,\"next\":5", 17));
-    kvb_buf_reset(&out);
-    later.since = 4;
-    assert_ok(kvb_changes_format(&later, &log, &out));
-    assert_text(
-        &out, "{\"worker_id\":7,\"dp_rank\":1,\"now_ns\":70,\"lost\":0,\"next\":5,\"changes\":["
-              "[\"cleared\",60]]}\n");
-    kvb_content_log_done(&log);
-}
-
 SUITE(truth_commands)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_changes_with_their_times),
-        cmocka_unit_test(writes_how_many_changes_are_no_longer_kept),
         cmocka_unit_test(writes_blocks_with_their_tokens_and_parents),
-        cmocka_unit_test(writes_hashes_of_blocks_if_events_contain_no_tokens),
-        cmocka_unit_test(writes_the_salt_of_a_block),
-        cmocka_unit_test(writes_minus_one_before_the_first_batch),
-        cmocka_unit_test(stops_at_every_ceiling),
         cmocka_unit_test(survives_each_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
