@@ -439,23 +439,15 @@ static kvb_status note_walked(void *context, struct kvb_router_batch *chunk)
     return KVB_OK;
 }
 
-/* A tree of three prompts: 1-2-3-4, 1-2-5, 6. */
-static void a_walk_shows_all_parents_first(void **state)
+/* Walks with chunks of each size up to `count`, the number of blocks held. */
+static void assert_parents_first(const struct world *world, size_t count)
 {
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
     struct kvb_router_batch all = { 0 };
-    const uint64_t hashes[] = { 901, 902, 903, 904 };
-    const uint32_t tokens[] = { 1, 2, 3, 4 };
 
-    add_stored(&world.batch, NULL, hashes, tokens, 4);
-    add_stored(&world.batch, &hashes[1], &(uint64_t){ 905 }, &(uint32_t){ 5 }, 1);
-    add_stored(&world.batch, NULL, &(uint64_t){ 906 }, &(uint32_t){ 6 }, 1);
-    apply(&world);
-    for (size_t chunk = 1; chunk <= 7; chunk++) {
+    for (size_t chunk = 1; chunk <= count + 1; chunk++) {
         kvb_router_batch_reset(&all);
-        assert_ok(kvb_mirror_walk(world.mirror, chunk, note_walked, &all));
-        assert_int_equal(all.block_count, 6);
+        assert_ok(kvb_mirror_walk(world->mirror, chunk, note_walked, &all));
+        assert_int_equal(all.block_count, count);
         for (size_t i = 0; i < all.event_count; i++) {
             bool is_known = !all.events[i].has_parent;
             for (size_t b = 0; b < all.events[i].block_at; b++) {
@@ -465,6 +457,34 @@ static void a_walk_shows_all_parents_first(void **state)
         }
     }
     kvb_router_batch_done(&all);
+}
+
+/* A tree of three prompts: 1-2-3-4, 1-2-5, 6. */
+static void a_walk_shows_all_parents_first(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+    const uint64_t hashes[] = { 901, 902, 903, 904 };
+    const uint32_t tokens[] = { 1, 2, 3, 4 };
+
+    add_stored(&world.batch, NULL, hashes, tokens, 4);
+    add_stored(&world.batch, &hashes[1], &(uint64_t){ 905 }, &(uint32_t){ 5 }, 1);
+    add_stored(&world.batch, NULL, &(uint64_t){ 906 }, &(uint32_t){ 6 }, 1);
+    apply(&world);
+    assert_parents_first(&world, 6);
+    end_world(&world);
+}
+
+static void a_walk_shows_a_parent_before_a_child_that_took_an_earlier_place(void **state)
+{
+    (void)state;
+    struct world world = new_world(KVB_HASHES_CANONICAL);
+
+    store(&world, NULL, 901, 1);
+    store(&world, NULL, 902, 2);
+    remove_one(&world, 901);
+    store(&world, &(uint64_t){ 902 }, 903, 3); /* in the entry of 901 */
+    assert_parents_first(&world, 2);
     end_world(&world);
 }
 
@@ -554,6 +574,7 @@ SUITE(mirror)
         cmocka_unit_test(clearing_one_tier_leaves_the_others),
         cmocka_unit_test(doubtful_blocks_have_a_ceiling_but_stay_in_the_sum),
         cmocka_unit_test(a_walk_shows_all_parents_first),
+        cmocka_unit_test(a_walk_shows_a_parent_before_a_child_that_took_an_earlier_place),
         cmocka_unit_test(refuses_more_blocks_than_its_ceiling),
         cmocka_unit_test(survives_every_allocation_failing),
     };
