@@ -120,42 +120,6 @@ static void a_file_that_is_written_or_replaced_has_changed_once(void **state)
     remove_folder(folder.path);
 }
 
-/* Makes a new version of a Kubernetes ConfigMap: a new folder, and the link ..data, which is
- * replaced by a rename. */
-static void put_version(const struct folder *folder, const char *name, const char *text)
-{
-    char path[128];
-    char link[128];
-
-    (void)snprintf(path, sizeof path, "%s/%s", folder->path, name);
-    assert_int_equal(mkdir(path, 0755), 0);
-    (void)snprintf(path, sizeof path, "%s/%s/a.cfg", folder->path, name);
-    write_file(path, text);
-    (void)snprintf(link, sizeof link, "%s/..data_tmp", folder->path);
-    assert_int_equal(symlink(name, link), 0);
-    assert_int_equal(rename(link, folder->link), 0);
-}
-
-static void a_config_map_changes_by_the_rename_of_a_link(void **state)
-{
-    (void)state;
-    KVB_OWN(kvb_file_watch_close) struct kvb_file_watch watch = { .fd = -1 };
-    struct folder folder;
-
-    open_folder(&folder);
-    put_version(&folder, "..1", "same size");
-    assert_int_equal(symlink("..data/a.cfg", folder.file), 0);
-    watch_one(&watch, folder.file);
-    for (int i = 2; i < 5; i++) {
-        char name[16];
-        (void)snprintf(name, sizeof name, "..%d", i);
-        put_version(&folder, name, "SAME SIZE");
-        assert_true(has_changed_soon(&watch));
-        assert_false(has_changed_soon(&watch));
-    }
-    remove_folder(folder.path);
-}
-
 static void a_change_during_the_read_is_noticed(void **state)
 {
     (void)state;
@@ -213,7 +177,6 @@ SUITE(file_watch)
 
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_file_that_is_written_or_replaced_has_changed_once),
-        cmocka_unit_test(a_config_map_changes_by_the_rename_of_a_link),
         cmocka_unit_test(a_change_during_the_read_is_noticed),
         cmocka_unit_test(without_inotify_files_are_compared_every_ten_seconds),
         cmocka_unit_test(without_a_file_nothing_is_ever_due),

@@ -51,11 +51,6 @@ static void begin_with(struct scene *scene, const char *register_token_file)
     assert_ok(kvb_http_access_new(&options, &scene->access, &key, &detail));
 }
 
-static void begin(struct scene *scene)
-{
-    begin_with(scene, NULL);
-}
-
 static void end(struct scene *scene)
 {
     kvb_http_access_free(scene->access);
@@ -72,11 +67,6 @@ verdict_of(const struct scene *scene, enum kvb_http_rule rule, const char *token
     return kvb_http_access_check(scene->access, rule, shown);
 }
 
-static bool is_granted(const struct scene *scene, const char *token)
-{
-    return verdict_of(scene, KVB_HTTP_GUARDED, token) == KVB_HTTP_GRANTED;
-}
-
 /* How often the log contains this text. */
 static size_t said(const struct scene *scene, const char *words)
 {
@@ -90,61 +80,6 @@ static size_t said(const struct scene *scene, const char *words)
         count++;
     }
     return count;
-}
-
-static void a_changed_file_is_used_after_a_reload(void **state)
-{
-    struct scene scene;
-
-    (void)state;
-    begin(&scene);
-    write_token(&scene, NEW);
-    assert_true(is_granted(&scene, OLD));
-    assert_int_equal(said(&scene, "read again"), 0);
-    kvb_http_access_reload(scene.access);
-    assert_true(is_granted(&scene, NEW));
-    assert_false(is_granted(&scene, OLD));
-    assert_int_equal(said(&scene, "read again"), 1);
-    end(&scene);
-}
-
-static void a_file_that_cannot_be_used_leaves_the_former_one(void **state)
-{
-    struct scene scene;
-
-    (void)state;
-    begin(&scene);
-    write_token(&scene, "short");
-    kvb_http_access_reload(scene.access);
-    assert_int_equal(said(&scene, "rejected; keeping"), 1);
-    assert_true(is_granted(&scene, OLD));
-    assert_int_equal(unlink(scene.security.token_file), 0);
-    kvb_http_access_reload(scene.access);
-    assert_int_equal(said(&scene, "rejected; keeping"), 2);
-    assert_true(is_granted(&scene, OLD));
-    write_token(&scene, NEW);
-    kvb_http_access_reload(scene.access);
-    assert_true(is_granted(&scene, NEW));
-    end(&scene);
-}
-
-static void without_files_nothing_is_read_again(void **state)
-{
-    struct scene scene;
-    struct kvb_http_access *access = NULL;
-    const struct kvb_http_security none = { .insecure = true };
-    const struct kvb_http_access_options options = { .security = &none, .log = &scene.log };
-    const char *key = "";
-
-    (void)state;
-    begin(&scene);
-    assert_ok(kvb_http_access_new(&options, &access, &key, NULL));
-    kvb_http_access_reload(access);
-    assert_int_equal(said(&scene, "read again"), 0);
-    kvb_http_access_reload(scene.access);
-    assert_int_equal(said(&scene, "read again"), 1);
-    kvb_http_access_free(access);
-    end(&scene);
 }
 
 static void why_the_register_token_cannot_be_read_is_logged_once(void **state)
@@ -179,9 +114,6 @@ static void why_the_register_token_cannot_be_read_is_logged_once(void **state)
 SUITE(http_access)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_changed_file_is_used_after_a_reload),
-        cmocka_unit_test(a_file_that_cannot_be_used_leaves_the_former_one),
-        cmocka_unit_test(without_files_nothing_is_read_again),
         cmocka_unit_test(why_the_register_token_cannot_be_read_is_logged_once),
     };
 

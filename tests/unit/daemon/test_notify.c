@@ -79,32 +79,6 @@ static void a_keep_alive_is_sent_at_half_of_the_limit_after_an_iteration(void **
     assert_string_equal(tell(&update, 2000, &liveness), "WATCHDOG=1\n");
 }
 
-static void no_keep_alive_is_sent_for_a_thread_without_iterations(void **state)
-{
-    (void)state;
-    struct kvb_notify_update update;
-    struct kvb_liveness liveness = first;
-
-    begin(&update, limit_us);
-    assert_string_equal(tell(&update, 1000, &liveness), "");
-    assert_string_equal(tell(&update, 60000, &liveness), "");
-    liveness.is_connected = true; /* a change of the status does not hide it either */
-    assert_null(strstr(tell(&update, 61000, &liveness), "WATCHDOG"));
-    liveness.turns = 2; /* the thread works again, and is reported at the next check */
-    assert_string_equal(tell(&update, 61001, &liveness), "WATCHDOG=1\n");
-}
-
-static void without_a_watchdog_no_keep_alives_are_sent(void **state)
-{
-    (void)state;
-    struct kvb_notify_update update;
-    struct kvb_liveness liveness = first;
-
-    begin(&update, 0);
-    liveness.turns = 2;
-    assert_string_equal(tell(&update, 3600000, &liveness), "");
-}
-
 static void checks_come_several_times_a_keep_alive_and_quickly_during_the_start(void **state)
 {
     (void)state;
@@ -142,8 +116,6 @@ SUITE(notify)
         cmocka_unit_test(ready_is_sent_once_and_not_before_the_first_iteration),
         cmocka_unit_test(status_is_sent_when_it_changes_and_at_most_every_three_seconds),
         cmocka_unit_test(a_keep_alive_is_sent_at_half_of_the_limit_after_an_iteration),
-        cmocka_unit_test(no_keep_alive_is_sent_for_a_thread_without_iterations),
-        cmocka_unit_test(without_a_watchdog_no_keep_alives_are_sent),
         cmocka_unit_test(checks_come_several_times_a_keep_alive_and_quickly_during_the_start),
         cmocka_unit_test(the_longest_update_fits),
     };

@@ -98,55 +98,6 @@ static void settle(
     restore(&out, stdout, captured->out);
 }
 
-static void without_options_it_runs_with_the_usual_file(void **state)
-{
-    (void)state;
-    struct captured captured;
-
-    parse(&captured, "kvx");
-    assert_ok(captured.status);
-    assert_int_equal(captured.options.task, KVB_DAEMON_RUN);
-    assert_string_equal(captured.options.config_path, "etc/x.cfg");
-    assert_false(captured.options.has_log_level);
-    assert_string_equal(captured.out, "");
-}
-
-static void options_are_read(void **state)
-{
-    (void)state;
-    struct captured captured;
-
-    parse(&captured, "kvx --config=a.cfg --check --log-level debug");
-    assert_ok(captured.status);
-    assert_int_equal(captured.options.task, KVB_DAEMON_CHECK);
-    assert_true(captured.options.has_log_level);
-    assert_int_equal(captured.options.log_level, KVB_LOG_DEBUG);
-    parse(&captured, "kvx -c b.cfg --log-level error");
-    assert_ok(captured.status);
-    assert_int_equal(captured.options.log_level, KVB_LOG_ERROR);
-}
-
-static void version_and_help_are_answered_on_stdout(void **state)
-{
-    (void)state;
-    struct captured captured;
-
-    parse(&captured, "kvx --version");
-    assert_ok(captured.status);
-    assert_int_equal(captured.options.task, KVB_DAEMON_DONE);
-    assert_string_equal(captured.out, "kvx " KVB_VERSION "\n");
-    parse(&captured, "kvx --help");
-    assert_ok(captured.status);
-    assert_int_equal(captured.options.task, KVB_DAEMON_DONE);
-    assert_non_null(strstr(captured.out, "--log-level=LEVEL"));
-    assert_non_null(strstr(captured.out, "What it is for."));
-    const char *end = strstr(captured.out, "\nConfiguration keys:\n");
-    assert_non_null(end);
-    assert_string_equal(
-        end,
-        "\nConfiguration keys:\n  the.key = 1\n      It is\n      \"the\" key.\n      0 .. 9\n");
-}
-
 static void mistakes_are_reported_on_stderr(void **state)
 {
     (void)state;
@@ -166,38 +117,6 @@ static void mistakes_are_reported_on_stderr(void **state)
     }
 }
 
-static void a_good_configuration_runs_or_is_reported_ok(void **state)
-{
-    (void)state;
-    const struct kvb_conf_errors errors = { 0 };
-    struct captured captured;
-
-    settle(&captured, KVB_DAEMON_RUN, KVB_OK, &errors);
-    assert_true(captured.goes_on);
-    assert_string_equal(captured.out, "");
-    settle(&captured, KVB_DAEMON_CHECK, KVB_OK, &errors);
-    assert_false(captured.goes_on);
-    assert_int_equal(captured.exit, 0);
-    assert_string_equal(captured.out, "etc/x.cfg: ok\n");
-}
-
-static void a_bad_configuration_ends_with_78_and_all_errors(void **state)
-{
-    (void)state;
-    const struct kvb_conf_errors errors = {
-        .count = 2, .texts = { { "etc/x.cfg:1: a: is wrong" }, { "etc/x.cfg:2: b: is wrong" } }
-    };
-    struct captured captured;
-
-    for (int task = KVB_DAEMON_RUN; task <= KVB_DAEMON_CHECK; task++) {
-        settle(&captured, (enum kvb_daemon_task)task, KVB_BAD_CONFIG, &errors);
-        assert_false(captured.goes_on);
-        assert_int_equal(captured.exit, 78);
-        assert_string_equal(captured.err, "etc/x.cfg:1: a: is wrong\netc/x.cfg:2: b: is wrong\n");
-        assert_string_equal(captured.out, "");
-    }
-}
-
 static void lack_of_memory_is_reported_and_is_no_configuration_error(void **state)
 {
     (void)state;
@@ -213,12 +132,7 @@ static void lack_of_memory_is_reported_and_is_no_configuration_error(void **stat
 SUITE(options)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_options_it_runs_with_the_usual_file),
-        cmocka_unit_test(options_are_read),
-        cmocka_unit_test(version_and_help_are_answered_on_stdout),
         cmocka_unit_test(mistakes_are_reported_on_stderr),
-        cmocka_unit_test(a_good_configuration_runs_or_is_reported_ok),
-        cmocka_unit_test(a_bad_configuration_ends_with_78_and_all_errors),
         cmocka_unit_test(lack_of_memory_is_reported_and_is_no_configuration_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -46,17 +46,6 @@ static void a_table_is_a_page_with_each_help_and_type_line_once(void **state)
     assert_text(&out, page);
 }
 
-static void a_table_without_rows_is_an_empty_page(void **state)
-{
-    const struct kvb_metrics metrics = { 0 };
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-
-    (void)state;
-    kvb_buf_init(&out, 16);
-    assert_ok(kvb_prometheus_table(&metrics, &out));
-    assert_int_equal(out.len, 0);
-}
-
 static void values_read_back_equal(void **state)
 {
     static const struct kvb_metric_row row = { "x", "", "X.", KVB_METRIC_REAL_GAUGE };
@@ -165,16 +154,6 @@ static void sets_share_help_and_type_lines_and_keep_their_labels(void **state)
     assert_text(&out, streams_page);
 }
 
-static void no_set_is_an_empty_page(void **state)
-{
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-
-    (void)state;
-    kvb_buf_init(&out, 16);
-    assert_ok(kvb_prometheus_sets(NULL, 0, &out));
-    assert_int_equal(out.len, 0);
-}
-
 static void a_page_above_the_ceiling_is_refused(void **state)
 {
     _Atomic uint64_t values[] = { UINT64_MAX, 3, 0, 1 };
@@ -210,10 +189,8 @@ SUITE(prometheus)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_table_is_a_page_with_each_help_and_type_line_once),
-        cmocka_unit_test(a_table_without_rows_is_an_empty_page),
         cmocka_unit_test(values_read_back_equal),
         cmocka_unit_test(sets_share_help_and_type_lines_and_keep_their_labels),
-        cmocka_unit_test(no_set_is_an_empty_page),
         cmocka_unit_test(a_page_above_the_ceiling_is_refused),
         cmocka_unit_test(survives_each_allocation_failing),
     };

@@ -80,25 +80,6 @@ static void assert_answer(
     "\"num_requests\":0,\"num_errors\":0,\"last_error\":\"\",\"processing_time\":0,"               \
     "\"average_processing_time\":0,"
 
-static void a_ping_is_answered_with_the_identity(void **state)
-{
-    (void)state;
-    assert_answer(NULL, KVB_SERVICE_PING, HEAD("ping") "}");
-}
-
-static void info_lists_endpoints(void **state)
-{
-    (void)state;
-    const struct kvb_service_endpoints list = list_of(&loaded, 1);
-    const struct kvb_service_endpoints nobody = list_of(&loaded, 0);
-
-    assert_answer(
-        &list, KVB_SERVICE_INFO,
-        HEAD("info") ",\"description\":\"a bridge\",\"endpoints\":[" NAMES "\"metadata\":{}}]}");
-    assert_answer(
-        &nobody, KVB_SERVICE_INFO, HEAD("info") ",\"description\":\"a bridge\",\"endpoints\":[]}");
-}
-
 /* Compared byte by byte: shares with a decimal point, counts without, flat and nested form, null
  * for the rank of a worker with several ranks. */
 static void stats_carry_the_load_flat_and_nested(void **state)
@@ -118,18 +99,6 @@ static void stats_carry_the_load_flat_and_nested(void **state)
                       "\"kv_stats\":{\"kv_active_blocks\":1000,\"kv_total_blocks\":4096,"
                       "\"gpu_cache_usage_perc\":0.25,\"gpu_prefix_cache_hit_rate\":1.0},"
                       "\"spec_decode_stats\":null}}]}");
-}
-
-static void a_worker_without_load_has_no_data(void **state)
-{
-    (void)state;
-    const struct kvb_worker_load silent = { .worker_id = 0x1a2b3c };
-    const struct kvb_service_endpoints list = list_of(&silent, 1);
-
-    assert_answer(
-        &list, KVB_SERVICE_STATS,
-        HEAD("stats") ",\"started\":\"2026-08-01T13:44:05.678Z\",\"endpoints\":[" NAMES COUNTS
-                      "\"data\":null}]}");
 }
 
 static void fill_question(const void *context, size_t i, struct kvb_service_endpoint *out_endpoint)
@@ -200,26 +169,6 @@ static void the_longest_names_fit(void **state)
     kvb_service_name_worker(made, INT64_MAX, &endpoint);
     assert_int_equal(strlen(endpoint.name), strlen(made) + strlen("-load_metrics-") + 16);
     assert_non_null(strstr(endpoint.subject, ".load_metrics-7fffffffffffffff"));
-}
-
-static void verbs_must_match_completely(void **state)
-{
-    (void)state;
-    static const char *const names[] = { "PING", "INFO", "STATS" };
-    static const char *const unknown[] = { "", "PIN", "PINGS", "ping", "SCHEMA", ".PING", "INFO " };
-    enum kvb_service_verb verb = KVB_SERVICE_PING;
-
-    for (int i = 0; i < KVB_SERVICE_VERB_COUNT; i++) {
-        char text[64];
-        (void)snprintf(text, sizeof text, "%s.name.id", names[i]);
-        assert_ok(kvb_service_verb_find(text, &verb));
-        assert_int_equal(verb, i);
-        assert_ok(kvb_service_verb_find(names[i], &verb));
-        assert_int_equal(verb, i);
-    }
-    for (size_t i = 0; i < KVB_COUNT_OF(unknown); i++) {
-        assert_int_equal(kvb_service_verb_find(unknown[i], &verb), KVB_NOT_FOUND);
-    }
 }
 
 /* ---- Long lists ---- */
@@ -315,14 +264,10 @@ static void survives_every_failing_allocation(void **state)
 SUITE(service)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_ping_is_answered_with_the_identity),
-        cmocka_unit_test(info_lists_endpoints),
         cmocka_unit_test(stats_carry_the_load_flat_and_nested),
-        cmocka_unit_test(a_worker_without_load_has_no_data),
         cmocka_unit_test(stats_tell_errors_and_the_average),
         cmocka_unit_test(names_follow_dynamos_rules),
         cmocka_unit_test(the_longest_names_fit),
-        cmocka_unit_test(verbs_must_match_completely),
         cmocka_unit_test(long_lists_are_sent_in_parts),
         cmocka_unit_test(the_ceiling_of_the_buffer_ends_a_part_too),
         cmocka_unit_test(survives_every_failing_allocation),
