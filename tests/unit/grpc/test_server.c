@@ -502,48 +502,6 @@ static void a_new_connection_gets_the_place_of_an_unproven_one(void **state)
     stop_scene(&scene);
 }
 
-static void says_why_to_whoever_does_not_speak_http2(void **state)
-{
-    struct scene scene = { 0 };
-    struct client client;
-
-    (void)state;
-    start_scene(&scene, (struct limits){ 0 });
-    open_client(&client, &scene);
-    assert_int_equal(send(client.fd, "GET / HTTP/1.1\r\n\r\n\r\n\r\n\r\n", 24, 0), 24);
-    while (!client.is_over) {
-        read_client(&client);
-    }
-    assert_int_equal(kvb_metric_get(&scene.metrics, count_grpc_closed_misbehaved), 1);
-    close_client(&client);
-    stop_scene(&scene);
-}
-
-static void says_that_its_port_is_taken(void **state)
-{
-    struct scene scene = { 0 };
-    struct kvb_grpc *second = NULL;
-    struct kvb_detail detail = { "" };
-    struct sockaddr_in taken = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    struct sockaddr_storage address = { 0 };
-    const struct kvb_grpc_options options = { .address = &address,
-                                              .listen = "127.0.0.1:50051",
-                                              .path = "/x.Y/Z",
-                                              .max_under_way = 1,
-                                              .handler = take_call,
-                                              .context = &scene,
-                                              .metrics = &scene.metrics };
-
-    (void)state;
-    start_scene(&scene, (struct limits){ 0 });
-    taken.sin_port = htons(kvb_grpc_port(scene.grpc));
-    memcpy(&address, &taken, sizeof taken);
-    assert_int_equal(kvb_grpc_start(&options, &second, &detail), KVB_IO);
-    assert_string_equal(
-        detail.text, "grpc: cannot listen on \"127.0.0.1:50051\": Address already in use");
-    stop_scene(&scene);
-}
-
 SUITE(server)
 {
     const struct CMUnitTest tests[] = {
@@ -554,8 +512,6 @@ SUITE(server)
         cmocka_unit_test(closes_who_sends_no_request),
         cmocka_unit_test(closes_an_idle_connection),
         cmocka_unit_test(a_new_connection_gets_the_place_of_an_unproven_one),
-        cmocka_unit_test(says_why_to_whoever_does_not_speak_http2),
-        cmocka_unit_test(says_that_its_port_is_taken),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

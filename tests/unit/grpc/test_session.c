@@ -342,21 +342,6 @@ static void answers_with_a_message_and_trailers(void **state)
     drop_scene(scene);
 }
 
-static void an_empty_message_is_five_bytes(void **state)
-{
-    struct scene *scene = new_scene();
-    const int32_t stream = send_good(scene);
-
-    (void)state;
-    pump(scene);
-    answer(scene, stream, "");
-    pump(scene);
-    assert_int_equal(call_of(scene, stream)->grpc_status, 0);
-    assert_int_equal(call_of(scene, stream)->answer_len, 5);
-    assert_memory_equal(call_of(scene, stream)->answer, "\0\0\0\0\0", 5);
-    drop_scene(scene);
-}
-
 static void answers_in_any_order(void **state)
 {
     struct scene *scene = new_scene();
@@ -380,41 +365,6 @@ static void answers_in_any_order(void **state)
         "1",
         6);
     drop_scene(scene);
-}
-
-static void takes_bytes_one_by_one_and_bodies_in_pieces(void **state)
-{
-    struct scene *scene = new_scene();
-    const int32_t stream =
-        send_request(scene, &(struct request){ .body = good, .len = sizeof good, .piece = 1 });
-
-    (void)state;
-    pump_pieces(scene, 1);
-    assert_int_equal(scene->request_count, 1);
-    assert_int_equal(scene->request_bytes, 3);
-    answer(scene, stream, "x");
-    pump_pieces(scene, 1);
-    assert_int_equal(call_of(scene, stream)->grpc_status, 0);
-    drop_scene(scene);
-}
-
-/* The windows of HTTP/2 begin at 64 KiB: this side must open them. */
-static void takes_the_longest_message(void **state)
-{
-    struct scene *scene = new_scene();
-    uint8_t *body = calloc(1, message_max + 5);
-
-    (void)state;
-    assert_non_null(body);
-    body[1] = message_max >> 24;
-    body[2] = message_max >> 16 & 0xff;
-    send_request(scene, &(struct request){ .body = body, .len = message_max + 5 });
-    pump(scene);
-    assert_int_equal(scene->request_count, 1);
-    assert_int_equal(scene->request_bytes, message_max);
-    assert_int_equal(scene->gate.held_bytes, 0); /* only while it arrives */
-    drop_scene(scene);
-    free(body);
 }
 
 /* ---- Refusals ---- */
@@ -551,26 +501,6 @@ static void an_answer_at_once_takes_no_place(void **state)
 
 /* ---- Ceilings ---- */
 
-static void refuses_above_32_requests_under_way(void **state)
-{
-    struct scene *scene = new_scene();
-    int32_t streams[under_way_max + 1];
-
-    (void)state;
-    for (size_t i = 0; i <= under_way_max; i++) {
-        streams[i] = send_good(scene);
-    }
-    pump(scene);
-    assert_int_equal(scene->request_count, under_way_max);
-    assert_int_equal(call_of(scene, streams[under_way_max])->grpc_status, 8);
-    answer(scene, streams[5], "");
-    const int32_t next = send_good(scene);
-    pump(scene);
-    assert_int_equal(call_of(scene, next)->grpc_status, none); /* under way */
-    assert_int_equal(scene->request_count, under_way_max + 1);
-    drop_scene(scene);
-}
-
 /* A reset does not free the place of a request, because its look-up still runs. */
 static void a_reset_request_keeps_its_place(void **state)
 {
@@ -589,30 +519,6 @@ static void a_reset_request_keeps_its_place(void **state)
     assert_int_equal(scene->gate.under_way, under_way_max);
     assert_int_equal(scene->status_count[0], under_way_max);
     assert_int_equal(kvb_grpc_session_streams(scene->session), 0);
-    drop_scene(scene);
-}
-
-static void more_than_64_streams_are_refused(void **state)
-{
-    struct scene *scene = new_scene();
-    int32_t streams[kvb_grpc_max_streams + 1];
-
-    (void)state;
-    for (size_t i = 0; i <= kvb_grpc_max_streams; i++) { /* before it has read our settings */
-        streams[i] =
-            send_request(scene, &(struct request){ .body = good, .len = 1, .is_open_ended = true });
-    }
-    while (to_session(scene, SIZE_MAX)) {
-    }
-    assert_int_equal(kvb_grpc_session_streams(scene->session), kvb_grpc_max_streams);
-    while (to_client(scene)) {
-    }
-    const struct call *last = call_of(scene, streams[kvb_grpc_max_streams]);
-    assert_true(last->is_closed);
-    assert_int_equal(last->code, NGHTTP2_REFUSED_STREAM);
-    assert_int_equal(
-        nghttp2_session_get_remote_settings(scene->client, NGHTTP2_SETTINGS_MAX_CONCURRENT_STREAMS),
-        kvb_grpc_max_streams);
     drop_scene(scene);
 }
 
@@ -861,18 +767,6 @@ static void the_end_of_a_connection_tells_of_each_request(void **state)
     drop_scene(scene);
 }
 
-static void says_that_bytes_are_not_http2(void **state)
-{
-    struct scene *scene = new_scene();
-
-    (void)state;
-    assert_int_equal(
-        kvb_grpc_session_receive(
-            scene->session, kvb_span_of("GET / HTTP/1.1\r\nhost: index\r\n\r\n"), scene->now_ns),
-        KVB_CLOSED);
-    drop_scene(scene);
-}
-
 /* ---- grpc-timeout ---- */
 
 static void reads_timeouts(void **state)
@@ -980,18 +874,13 @@ SUITE(session)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_with_a_message_and_trailers),
-        cmocka_unit_test(an_empty_message_is_five_bytes),
         cmocka_unit_test(answers_in_any_order),
-        cmocka_unit_test(takes_bytes_one_by_one_and_bodies_in_pieces),
-        cmocka_unit_test(takes_the_longest_message),
         cmocka_unit_test(refuses_with_the_status_that_a_router_understands),
         cmocka_unit_test(takes_each_kind_of_grpc),
         cmocka_unit_test(refuses_before_the_body_is_there),
         cmocka_unit_test(a_deadline_counts_from_the_header),
         cmocka_unit_test(an_answer_at_once_takes_no_place),
-        cmocka_unit_test(refuses_above_32_requests_under_way),
         cmocka_unit_test(a_reset_request_keeps_its_place),
-        cmocka_unit_test(more_than_64_streams_are_refused),
         cmocka_unit_test(bodies_take_no_more_memory_than_there_is),
         cmocka_unit_test(an_answer_without_memory_is_a_status),
         cmocka_unit_test(a_header_has_an_end),
@@ -1004,7 +893,6 @@ SUITE(session)
         cmocka_unit_test(a_header_that_does_not_end_closes_the_connection),
         cmocka_unit_test(ends_a_connection_with_all_its_requests),
         cmocka_unit_test(the_end_of_a_connection_tells_of_each_request),
-        cmocka_unit_test(says_that_bytes_are_not_http2),
         cmocka_unit_test(reads_timeouts),
         cmocka_unit_test(survives_each_failing_allocation),
     };

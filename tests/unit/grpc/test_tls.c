@@ -251,28 +251,6 @@ static void a_client_that_does_not_offer_h2_is_refused(void **state)
     end(&scene);
 }
 
-static void what_is_not_tls_is_refused_and_an_end_is_no_refusal(void **state)
-{
-    static const char preface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-    struct scene scene;
-
-    (void)state;
-    begin(&scene);
-    connect_sockets(&scene);
-    assert_int_equal(kvb_grpc_tls_shake(scene.tls), KVB_AGAIN);
-    assert_false(kvb_grpc_tls_wants_write(scene.tls));
-    assert_int_equal(send(scene.fds[1], preface, sizeof preface - 1, 0), sizeof preface - 1);
-    assert_int_equal(kvb_grpc_tls_shake(scene.tls), KVB_BAD_INPUT);
-    assert_int_equal(kvb_grpc_tls_handshake(scene.tls), KVB_GRPC_HANDSHAKE_OTHER);
-    assert_true(strlen(kvb_grpc_tls_reason(scene.tls)) > 0);
-    disconnect(&scene);
-    connect_sockets(&scene);
-    assert_int_equal(close(scene.fds[1]), 0);
-    assert_int_equal(kvb_grpc_tls_shake(scene.tls), KVB_IO);
-    disconnect(&scene);
-    end(&scene);
-}
-
 static void survives_every_allocation_failing(void **state)
 {
     struct scene scene;
@@ -305,7 +283,6 @@ SUITE(tls)
         cmocka_unit_test(bytes_cross_in_both_directions_until_the_end),
         cmocka_unit_test(a_full_socket_is_waited_for),
         cmocka_unit_test(a_client_that_does_not_offer_h2_is_refused),
-        cmocka_unit_test(what_is_not_tls_is_refused_and_an_end_is_no_refusal),
         cmocka_unit_test(survives_every_allocation_failing),
     };
 
