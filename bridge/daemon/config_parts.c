@@ -38,13 +38,13 @@ static const struct listener_keys {
                             .key_file = "http_security.key_file" },
     [KVB_LISTENER_GRPC] = { .listen = "grpc.listen",
                             .example = "127.0.0.1:50051 or [::1]:50051",
-                            .guards = "grpc.tls.cert_file and key_file, or grpc.insecure = true",
+                            .guards = "grpc.insecure = true where the network is trusted",
                             .cert_file = "grpc.tls.cert_file",
                             .key_file = "grpc.tls.key_file" },
 };
 
 /* Rejects a configuration without a token whose address other hosts can reach:
- * everyone there could send requests.  gRPC has no token: TLS opens it, with a warning. */
+ * everyone there could send requests. */
 static void check_exposure(
     struct kvb_conf *conf, enum kvb_listener listener, const char *listen,
     const struct kvb_http_security *security)
@@ -52,13 +52,7 @@ static void check_exposure(
     if (kvb_http_listen_is_loopback(listen)) {
         return;
     }
-    if (listener == KVB_LISTENER_GRPC && security->cert_file[0] && !security->insecure) {
-        kvb_conf_warning(
-            conf, listener_keys[listener].listen,
-            "%.48s is not loopback, and TLS verifies no client: whoever reaches it learns who "
-            "holds which blocks; grpc.insecure = true says that this is meant",
-            listen);
-    } else if (!security->token_file[0] && !security->insecure) {
+    if (!security->token_file[0] && !security->insecure) {
         kvb_conf_error(
             conf, listener_keys[listener].listen,
             "%.48s is not loopback: set %s; or listen on 127.0.0.1", listen,

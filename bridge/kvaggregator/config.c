@@ -118,9 +118,8 @@ static const struct kvb_conf_key keys[] = {
       .help = "The model that is asked about, because requests over gRPC name none.\n"
               "Empty: the only one that there is; with several, nothing is matched." },
     { "grpc.insecure", KVB_CONF_BOOL, "false", 0, 0, FIELD(grpc.security.insecure),
-      .help = "true: grpc.listen may be an address that is not loopback, also without grpc.tls.\n"
-              "Whoever reaches it learns who holds which blocks: with grpc.tls alone the\n"
-              "start warns of that." },
+      .help = "true: grpc.listen may be an address that is not loopback.  Whoever reaches it\n"
+              "learns who holds which blocks." },
     { "grpc.tls.cert_file", KVB_CONF_STRING, "", 0, FIELD(grpc.security.cert_file),
       .help = "PEM file with the server certificate and its chain: gRPC over TLS; empty:\n"
               "without.  This and the next are read again on SIGHUP." },

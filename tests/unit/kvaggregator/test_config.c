@@ -209,7 +209,7 @@ static void grpc_listens_on_loopback_unless_configured_otherwise(void **state)
     }
     assert_wrong(
         "grpc = { listen = \"0.0.0.0:50051\"; };",
-        "1: grpc.listen: 0.0.0.0:50051 is not loopback: set grpc.tls.cert_file and key_file, or");
+        "1: grpc.listen: 0.0.0.0:50051 is not loopback: set grpc.insecure = true where");
     assert_wrong(
         "grpc = { listen = \"[::]:50051\"; };\nhttp_security = { insecure = true; };",
         "1: grpc.listen: [::]:50051 is not loopback");
@@ -222,39 +222,6 @@ static void grpc_listens_on_loopback_unless_configured_otherwise(void **state)
     assert_wrong(
         "grpc = { listen = \"[::1]:0\";\n tls = { cert_file = \"a.pem\"; }; };",
         "2: grpc.tls.key_file: cert_file and key_file belong together");
-}
-
-/* The certificate is a file that is not there, so that one error is left. */
-static void grpc_over_tls_may_listen_beyond_loopback_with_a_warning(void **state)
-{
-    static const struct {
-        const char *keys;
-        bool is_warned;
-    } rows[] = {
-        { "listen = \"0.0.0.0:50051\";", true },
-        { "listen = \"[::]:50051\";", true },
-        { "listen = \"0.0.0.0:50051\"; insecure = true;", false },
-        { "listen = \"127.0.0.1:50051\";", false },
-    };
-
-    (void)state;
-    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
-        struct config_file file;
-        struct kvb_conf_errors errors = { 0 };
-        struct kvb_aggregator_config config = { .forget_ms = 0 };
-        char text[200];
-        (void)snprintf(
-            text, sizeof text,
-            "grpc = { tls = { cert_file = \"/none/a.pem\"; key_file = \"/none/a.key\"; }; %s };",
-            rows[i].keys);
-        config_file_write(&file, text, strlen(text));
-        assert_int_equal(kvb_aggregator_config_read(file.path, &config, &errors), KVB_BAD_CONFIG);
-        assert_errors(&file, &errors, (const char *const[]){ "1: grpc.tls.", NULL });
-        assert_int_equal(errors.warning_count, rows[i].is_warned);
-        assert_true(
-            !rows[i].is_warned || strstr(errors.warnings[0].text, "grpc.insecure = true says"));
-        config_file_remove(&file);
-    }
 }
 
 static void a_default_model_and_its_block_size_belong_together(void **state)
@@ -316,7 +283,6 @@ SUITE(config)
         cmocka_unit_test(policies_that_are_gone_and_their_keys_are_named),
         cmocka_unit_test(an_invalid_name_of_a_queue_group_is_refused),
         cmocka_unit_test(grpc_listens_on_loopback_unless_configured_otherwise),
-        cmocka_unit_test(grpc_over_tls_may_listen_beyond_loopback_with_a_warning),
         cmocka_unit_test(all_errors_are_reported_at_once),
         cmocka_unit_test(a_default_model_and_its_block_size_belong_together),
         cmocka_unit_test(a_load_is_forgotten_only_after_it_expires),
