@@ -6,7 +6,6 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Runs kvctl as a program, against a real nats-server and answers that the test writes. */
 
@@ -171,39 +170,6 @@ static void an_error_in_the_answer_goes_to_stderr(void **state)
     assert_string_equal(run.err, "kvctl: no model m\n");
 }
 
-static void a_dump_is_requested_in_pages(void **state)
-{
-    const struct nats_server *server = *state;
-    struct fake fake = { .answers = { "{\"rows\":\"7 0 device 1\\n\",\"stream\":0,\"row\":1}",
-                                      "{\"rows\":\"7 0 device 2\\n\"}" } };
-    struct run run;
-
-    start_fake(&fake, server->url, "namespace.dynamo.component.Router.kv_get.dump");
-    kvctl(&run, server->url, WORDS("dump"));
-    stop_fake(&fake);
-    assert_int_equal(run.exit, 0);
-    assert_string_equal(run.out, "7 0 device 1\n7 0 device 2\n");
-    assert_string_equal(fake.questions[0], "");
-    assert_string_equal(fake.questions[1], "{\"stream\":0,\"row\":1}");
-}
-
-static void state_is_a_list_of_paths_and_then_the_streams(void **state)
-{
-    const struct nats_server *server = *state;
-    struct fake fake = { .answers = { "{\"version\":\"1\",\"index\":{\"blocks\":12,\"ghosts\":0}}",
-                                      "{\"streams\":[{\"worker_id\":7,\"dp_rank\":1,"
-                                      "\"state\":\"PARTIAL\",\"reason\":\"gone\"}]}" } };
-    struct run run;
-
-    start_fake(&fake, server->url, "namespace.dynamo.component.Router.kv_get.*");
-    kvctl(&run, server->url, WORDS("state"));
-    stop_fake(&fake);
-    assert_int_equal(run.exit, 0);
-    assert_contains(run.out, "version       1\nindex.blocks  12\nindex.ghosts  0\n\n");
-    assert_contains(run.out, "PARTIAL");
-    assert_contains(run.out, "gone");
-}
-
 static void a_missing_aggregator_is_an_error_with_a_remedy(void **state)
 {
     const struct nats_server *server = *state;
@@ -245,6 +211,7 @@ static void wrong_usage_exits_64(void **state)
         { "top", "--once", NULL },
         { "top", "--sort", "nonsense", NULL },
         { "watch", "--namespace", "a b", NULL },
+        { "watch", "--all", "--rank", "1", NULL },
         { "load", "--namespace", "*", NULL },
         { "load", "--timeout", "soon", NULL },
         { "load", "--nats", "http://h", NULL },
@@ -344,123 +311,17 @@ static void check_distinguishes_the_configurations_of_the_two_programs(void **st
     folder_remove(folder);
 }
 
-/* ---- watch ---- */
-
-static bool has_subscriber(void *context)
-{
-    struct kvb_bus *bus = context;
-    static const char *const events[] = {
-        "no event at all",
-        "{\"worker_id\":8,\"event\":{\"event_id\":1,\"data\":\"cleared\",\"dp_rank\":0}}",
-        "{\"worker_id\":7,\"event\":{\"event_id\":5,\"data\":{\"removed\":{\"block_hashes\":[255]}}"
-        ","
-        "\"dp_rank\":2}}",
-        ("{\"worker_id\":7,\"event\":{\"event_id\":6,\"data\":{\"stored\":{\"parent_hash\":1,"
-         "\"blocks\":[{\"block_hash\":18446744073709551615,\"tokens_hash\":3}]}},\"dp_rank\":2}}"),
-    };
-
-    for (size_t i = 0; i < KVB_COUNT_OF(events); i++) {
-        (void)kvb_bus_publish(/* repeated until kvctl has printed them */
-                              bus, "namespace.n.component.c.kv_events",
-                              (kvb_span){ (const uint8_t *)events[i], strlen(events[i]) });
-    }
-    return false;
-}
-
-/* Publishes while kvctl watches; kvctl ends by --count. */
-static void watch(struct run *run, const struct nats_server *server, const char *const words[])
-{
-    const struct kvb_bus_options options = { .url = server->url, .name = "fake" };
-    const char *argv[max_words] = { KVB_KVCTL, "--nats", server->url, "watch" };
-    struct kvb_bus *bus = NULL;
-    char folder[64];
-    char log[96];
-    size_t n = 4;
-    pid_t pid = 0;
-
-    assert_ok(kvb_bus_open(&options, &bus, NULL));
-    assert_true(wait_until(is_up, bus, patience_ms));
-    assert_ok(folder_make(folder));
-    (void)snprintf(log, sizeof log, "%s/log", folder);
-    while (*words) {
-        argv[n++] = *words++;
-    }
-    assert_ok(process_start(argv, log, &pid));
-    const uint32_t turns = 200;
-    kvb_status ended = KVB_AGAIN;
-    for (uint32_t i = 0; i < turns && ended != KVB_OK; i++) {
-        (void)wait_until(has_subscriber, bus, 5);
-        ended = process_has_ended(pid, &run->exit) ? KVB_OK : KVB_AGAIN;
-    }
-    assert_ok(ended);
-    assert_ok(file_read(log, run->out, sizeof run->out));
-    folder_remove(folder);
-    kvb_bus_close(bus);
-}
-
-static void watch_prints_a_line_for_each_event(void **state)
-{
-    struct run run;
-
-    watch(&run, *state, WORDS("--worker", "7", "--kind", "stored", "--count", "1"));
-    assert_int_equal(run.exit, 0);
-    assert_contains(
-        run.out, " n/c worker 7 rank 2 event 6 stored device 1 block ffffffffffffffff after "
-                 "0000000000000001\n");
-    assert_null(strstr(run.out, "worker 8"));
-    assert_null(strstr(run.out, "removed"));
-}
-
-static void watch_prints_json_lines(void **state)
-{
-    struct run run;
-
-    watch(&run, *state, WORDS("--json", "--kind", "removed", "--kind", "cleared", "--count", "2"));
-    assert_int_equal(run.exit, 0);
-    assert_contains(
-        run.out, "{\"namespace\":\"n\",\"component\":\"c\",\"worker_id\":8,\"dp_rank\":0,"
-                 "\"event_id\":1,\"kind\":\"cleared\",\"blocks\":[]}\n");
-    assert_contains(
-        run.out, "{\"namespace\":\"n\",\"component\":\"c\",\"worker_id\":7,\"dp_rank\":2,"
-                 "\"event_id\":5,\"kind\":\"removed\",\"tier\":\"device\","
-                 "\"blocks\":[{\"block_hash\":255}]}\n");
-}
-
-static void watch_all_prints_every_message_as_json(void **state)
-{
-    struct run run;
-
-    watch(&run, *state, WORDS("--all", "--namespace", "n", "--count", "4"));
-    assert_int_equal(run.exit, 0);
-    assert_contains(
-        run.out, "{\"subject\":\"namespace.n.component.c.kv_events\",\"bytes\":15,"
-                 "\"error\":\"bad_input\"}\n");
-    assert_contains(
-        run.out, "{\"subject\":\"namespace.n.component.c.kv_events\",\"data\":{\"worker_id\":8,"
-                 "\"dp_rank\":0,\"event_id\":1,\"kind\":\"cleared\",\"blocks\":[]}}\n");
-    kvctl(&run, *state, WORDS("watch", "--all", "--namespace", "a b"));
-    assert_int_equal(run.exit, 64);
-    kvctl(&run, *state, WORDS("watch", "--all", "--rank", "1"));
-    assert_int_equal(run.exit, 64);
-    assert_contains(run.err, "--all shows every message");
-}
-
 SUITE(kvctl)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(match_prints_an_aligned_table),
         cmocka_unit_test(json_is_printed_unchanged),
         cmocka_unit_test(an_error_in_the_answer_goes_to_stderr),
-        cmocka_unit_test(a_dump_is_requested_in_pages),
-        cmocka_unit_test(state_is_a_list_of_paths_and_then_the_streams),
         cmocka_unit_test(a_missing_aggregator_is_an_error_with_a_remedy),
         cmocka_unit_test(wrong_usage_exits_64),
         cmocka_unit_test(tokens_can_be_read_from_a_file),
         cmocka_unit_test(check_reports_errors_and_exits_78),
         cmocka_unit_test(check_distinguishes_the_configurations_of_the_two_programs),
-        cmocka_unit_test(watch_prints_a_line_for_each_event),
-        cmocka_unit_test(watch_prints_json_lines),
-        cmocka_unit_test(watch_all_prints_every_message_as_json),
     };
 
     return cmocka_run_group_tests(tests, nats_server_for_group, nats_server_after_group);

@@ -110,31 +110,6 @@ static void no_more_lines_are_printed_than_asked_for(void **state)
     assert_int_equal(strncmp((const char *)printed.out.data, event_lines, printed.out.len - 1), 0);
 }
 
-static void an_event_in_json_is_a_line_of_the_same_form(void **state)
-{
-    (void)state;
-
-    assert_prints(
-        P "kv_events", NULL,
-        kvb_span_of("{\"worker_id\":7,\"storage_tier\":\"host_pinned\",\"event\":{\"event_id\":5,"
-                    "\"data\":{\"removed\":{\"block_hashes\":[8]}},\"dp_rank\":2}}"),
-        "{\"subject\":\"" P "kv_events\",\"data\":{\"worker_id\":7,\"dp_rank\":2,\"event_id\":5,"
-        "\"kind\":\"removed\",\"tier\":\"host\",\"blocks\":[{\"block_hash\":8}]}}\n");
-}
-
-static void an_event_of_the_window_list_is_a_line_of_the_same_form(void **state)
-{
-    (void)state;
-
-    assert_prints(
-        P "kv_window_events", NULL,
-        kvb_span_of("{\"worker_id\":7,\"storage_tier\":\"window\",\"event\":{\"event_id\":5,"
-                    "\"data\":{\"removed\":{\"block_hashes\":[8]}},\"dp_rank\":2}}"),
-        "{\"subject\":\"" P "kv_window_events\",\"data\":{\"worker_id\":7,\"dp_rank\":2,"
-        "\"event_id\":5,\"kind\":\"removed\",\"tier\":\"window\","
-        "\"blocks\":[{\"block_hash\":8}]}}\n");
-}
-
 static void a_request_for_a_refresh_says_whose_blocks(void **state)
 {
     (void)state;
@@ -253,8 +228,6 @@ SUITE(watch_json)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(events_in_protobuf_are_a_line_each),
         cmocka_unit_test(no_more_lines_are_printed_than_asked_for),
-        cmocka_unit_test(an_event_in_json_is_a_line_of_the_same_form),
-        cmocka_unit_test(an_event_of_the_window_list_is_a_line_of_the_same_form),
         cmocka_unit_test(a_request_for_a_refresh_says_whose_blocks),
         cmocka_unit_test(a_heartbeat_has_the_keys_of_its_json_form),
         cmocka_unit_test(json_is_printed_unchanged_on_one_line),
