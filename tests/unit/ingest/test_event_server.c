@@ -101,7 +101,6 @@ static void assert_frame(void *socket, const void *bytes, size_t len, bool is_la
 }
 
 static const uint8_t seq_7[8] = { [7] = 7 };
-static const uint8_t seq_end[8] = { 255, 255, 255, 255, 255, 255, 255, 255 };
 static const kvb_span payload = { (const uint8_t *)"payload", 7 };
 
 static void subscribers_are_reported_each_time_and_get_batches(void **state)
@@ -138,30 +137,6 @@ static void send_request(void *reader)
 {
     assert_int_equal(zmq_send(reader, "", 0, ZMQ_SNDMORE), 0);
     assert_int_equal(zmq_send(reader, seq_7, 8, 0), 8);
-}
-
-static void replies_go_to_the_reader_with_the_topic(void **state)
-{
-    (void)state;
-    open_server();
-    void *reader = connect_reader(ZMQ_DEALER, replay);
-    assert_int_equal(zmq_send(reader, "?", 1, 0), 1); /* without the empty delimiter frame */
-    assert_int_equal(receive().kind, KVB_EVENT_IGNORED);
-    send_request(reader);
-    const struct kvb_event_server_received request = receive();
-    assert_int_equal(request.kind, KVB_EVENT_REQUEST);
-    assert_int_equal(request.seq, 7);
-    assert_ok(kvb_event_server_reply(server, request.identity, 7, payload));
-    assert_ok(kvb_event_server_end(server, request.identity));
-    assert_frame(reader, "", 0, false);
-    assert_frame(reader, "kv@here@model", 13, false);
-    assert_frame(reader, seq_7, 8, false);
-    assert_frame(reader, payload.data, payload.len, true);
-    assert_frame(reader, "", 0, false);
-    assert_frame(reader, "", 0, false);
-    assert_frame(reader, seq_end, 8, false);
-    assert_frame(reader, "", 0, true);
-    (void)zmq_close(reader);
 }
 
 /* A reader that reads nothing holds up only its own replies. */
@@ -249,20 +224,6 @@ static void a_subscriber_that_reads_nothing_is_disconnected(void **state)
     (void)zmq_close(reader);
 }
 
-static void a_foreign_address_is_an_error_and_leaves_nothing_open(void **state)
-{
-    (void)state;
-    struct kvb_event_server_options options = {
-        .events = "tcp://192.0.2.7:7", .replay = "", .topic = "t", .poller = poller, .owner = owner
-    };
-    struct kvb_detail detail = { .text = "" };
-
-    assert_int_equal(kvb_event_server_open(zmq, &options, &server, &detail), KVB_AGAIN);
-    assert_non_null(strstr(detail.text, "cannot listen at tcp://192.0.2.7:7"));
-    assert_null(server);
-    open_server();
-}
-
 static void survives_each_failing_allocation(void **state)
 {
     (void)state;
@@ -281,10 +242,8 @@ SUITE(event_server)
 #define SERVED(test) cmocka_unit_test_setup_teardown(test, begin_server, end_server)
     const struct CMUnitTest tests[] = {
         SERVED(subscribers_are_reported_each_time_and_get_batches),
-        SERVED(replies_go_to_the_reader_with_the_topic),
         SERVED(a_slow_reader_is_full_and_one_that_never_was_is_not_found),
         SERVED(a_subscriber_that_reads_nothing_is_disconnected),
-        SERVED(a_foreign_address_is_an_error_and_leaves_nothing_open),
         SERVED(survives_each_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

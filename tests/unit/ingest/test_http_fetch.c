@@ -282,60 +282,6 @@ static void a_reader_may_end_a_stream(void **state)
     web_server_stop(server);
 }
 
-/* Twenty servers that hang, and one that answers at once. */
-static void a_server_that_hangs_delays_no_other(void **state)
-{
-    (void)state;
-    enum { hanging = 20 };
-    struct web_server *server = web_server_start(pages);
-    struct kvb_fetcher *fetcher = NULL;
-    static struct seen slow[hanging];
-    struct seen seen = { .len = 0 };
-    char url[128];
-
-    memset(slow, 0, sizeof slow);
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
-    for (size_t i = 0; i < hanging; i++) {
-        (void)start(fetcher, web_server_url(server, "/hangs", url), patience_ms, &slow[i]);
-    }
-    (void)start(fetcher, web_server_url(server, "/ok", url), patience_ms, &seen);
-    work_until_ended(fetcher, &seen);
-    assert_int_equal(seen.end.outcome, KVB_FETCH_OK);
-    assert_true(seen.end.took_ns < patience_ms / 2 * KVB_NS_PER_MS);
-    for (size_t i = 0; i < hanging; i++) {
-        assert_int_equal(slow[i].ends, 0);
-    }
-    kvb_fetcher_free(fetcher); /* the twenty are still under way */
-    for (size_t i = 0; i < hanging; i++) {
-        assert_int_equal(slow[i].ends, 0);
-    }
-    web_server_stop(server);
-}
-
-/* The fetch may end before the first wait; then the test must not wait for it. */
-static void a_closed_port_is_unreachable(void **state)
-{
-    (void)state;
-    struct web_server *server = web_server_start(pages);
-    struct kvb_fetcher *fetcher = NULL;
-    struct seen seen = { .len = 0 };
-    char url[128];
-
-    (void)web_server_url(server, "/ok", url);
-    web_server_stop(server);
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
-    (void)start(fetcher, url, patience_ms, &seen);
-    const uint64_t from_ns = kvb_clock_monotonic_ns();
-    while (seen.ends == 0) {
-        assert_ok(kvb_fetcher_work(fetcher, patience_ms));
-    }
-    assert_true(kvb_clock_monotonic_ns() - from_ns < patience_ms / 2 * KVB_NS_PER_MS);
-    assert_int_equal(seen.end.outcome, KVB_FETCH_UNREACHABLE);
-    assert_int_equal(seen.end.code, 0);
-    assert_non_null(strstr(seen.end.why.text, "connect"));
-    kvb_fetcher_free(fetcher);
-}
-
 static void a_cancelled_fetch_reports_nothing(void **state)
 {
     (void)state;
@@ -496,8 +442,6 @@ SUITE(http_fetch)
         cmocka_unit_test(a_stream_may_last_longer_than_its_time_limit),
         cmocka_unit_test(an_endless_body_ends_at_the_ceiling),
         cmocka_unit_test(a_reader_may_end_a_stream),
-        cmocka_unit_test(a_server_that_hangs_delays_no_other),
-        cmocka_unit_test(a_closed_port_is_unreachable),
         cmocka_unit_test(a_cancelled_fetch_reports_nothing),
         cmocka_unit_test(a_wake_ends_the_wait),
         cmocka_unit_test(only_http_is_spoken),

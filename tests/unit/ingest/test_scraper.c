@@ -1,7 +1,6 @@
 #include "kvb_test.h"
 
 #include "core/clock.h"
-#include "core/own.h"
 #include "ingest/http/scraper.h"
 #include "web_server.h"
 
@@ -18,13 +17,10 @@ enum { patience_ms = 20000 };
 static const struct web_page pages[] = {
     { "/metrics", web_answers, RANK("0", "3") RANK("1", "5") },
     { "/parts", web_in_parts, RANK("0", "7") },
-    { "/other", web_answers, "up 1\n" },
     { "/v1/models", web_answers, "{\"data\":[{\"id\":\"m\"},{\"id\":\"lora\",\"parent\":\"m\"}]}" },
     { "/two", web_answers, "{\"data\":[{\"id\":\"a\"},{\"id\":\"b\"}]}" },
     { "/busy", web_refuses, "" },
-    { "/cut", web_cuts, RANK("0", "9") },
     { "/hangs", web_hangs, "" },
-    { "/endless", web_endless, "vllm:num_requests_running{engine=\"0\"} 9\n" },
     { .path = NULL },
 };
 
@@ -91,32 +87,6 @@ static struct kvb_scrape_result *next_of(struct world *world, uint64_t key)
     return result;
 }
 
-static void a_page_is_read_repeatedly(void **state)
-{
-    (void)state;
-    struct world world = open_world();
-
-    const uint64_t from_ns = kvb_clock_monotonic_ns();
-    add(&world, 7, "/metrics", 20);
-    for (int i = 0; i < 20; i++) {
-        struct kvb_scrape_result *result = next(&world);
-        assert_int_equal(result->key, 7);
-        assert_int_equal(result->outcome, KVB_FETCH_OK);
-        assert_false(result->is_foreign);
-        assert_string_equal(result->why.text, "");
-        assert_int_equal(result->count, 2);
-        assert_int_equal(result->refused, 2);
-        assert_int_equal(result->samples[0].load.request_active_slots, 3);
-        assert_int_equal(result->samples[1].load.request_active_slots, 5);
-        assert_int_equal(result->samples[1].dp_rank, 1);
-        assert_true(result->took_ns > 0 && result->at_ns <= kvb_clock_monotonic_ns());
-        free(result);
-    }
-    assert_int_equal(kvb_scraper_lost(world.scraper), 0);
-    assert_true(kvb_clock_monotonic_ns() - from_ns < patience_ms / 2 * KVB_NS_PER_MS);
-    close_world(&world);
-}
-
 static struct kvb_scrape_result *
 models_at(struct world *world, uint64_t key, const char *path, const char *key_file)
 {
@@ -161,77 +131,6 @@ static void a_list_of_models_is_read(void **state)
     close_world(&world);
 }
 
-static void every_failure_has_its_reason(void **state)
-{
-    (void)state;
-    const struct {
-        const char *path;
-        enum kvb_fetch_outcome outcome;
-        bool is_foreign;
-        const char *why;
-    } cases[] = {
-        { "/other", KVB_FETCH_OK, true, "names no load" },
-        { "/busy", KVB_FETCH_CODE, false, "HTTP 503" },
-        { "/nowhere", KVB_FETCH_CODE, false, "HTTP 404" },
-        { "/cut", KVB_FETCH_UNREACHABLE, false, "remaining" },
-        { "/endless", KVB_FETCH_TOO_LARGE, false, "more than 8388608 bytes" },
-        { "/parts", KVB_FETCH_OK, false, "" },
-    };
-    struct world world = open_world();
-
-    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
-        add(&world, i, cases[i].path, 1000);
-    }
-    for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
-        struct kvb_scrape_result *result = next(&world);
-        assert_true(result->key < KVB_COUNT_OF(cases));
-        assert_int_equal(result->outcome, cases[result->key].outcome);
-        assert_int_equal(result->is_foreign, cases[result->key].is_foreign);
-        assert_non_null(strstr(result->why.text, cases[result->key].why));
-        assert_int_equal(result->count, result->why.text[0] ? 0 : 1);
-        assert_ok(kvb_scraper_remove(world.scraper, result->key));
-        free(result);
-    }
-    close_world(&world);
-}
-
-/* Ten pages hang; the eleventh is still read in its period. */
-static void a_slow_engine_delays_no_other(void **state)
-{
-    (void)state;
-    struct world world = open_world();
-
-    for (uint64_t key = 1; key <= 10; key++) {
-        add(&world, key, "/hangs", 20);
-    }
-    add(&world, 11, "/metrics", 20);
-    const uint64_t from_ns = kvb_clock_monotonic_ns();
-    for (int i = 0; i < 10; i++) {
-        struct kvb_scrape_result *result = next(&world);
-        assert_int_equal(result->key, 11); /* no other target has a result */
-        assert_int_equal(result->count, 2);
-        free(result);
-    }
-    assert_true(kvb_clock_monotonic_ns() - from_ns < patience_ms / 2 * KVB_NS_PER_MS);
-    close_world(&world); /* while the ten are under way */
-}
-
-static void a_target_that_hangs_is_reported_late_and_requested_again(void **state)
-{
-    (void)state;
-    struct world world = open_world();
-
-    add_with(&world, 1, "/hangs", 20, 200);
-    for (int i = 0; i < 2; i++) {
-        struct kvb_scrape_result *result = next(&world);
-        assert_int_equal(result->outcome, KVB_FETCH_LATE);
-        assert_non_null(strstr(result->why.text, "200 ms"));
-        assert_true(result->took_ns >= 190 * KVB_NS_PER_MS);
-        free(result);
-    }
-    close_world(&world);
-}
-
 static void a_removed_target_gives_no_more_results(void **state)
 {
     (void)state;
@@ -259,33 +158,11 @@ static void a_removed_target_gives_no_more_results(void **state)
     kvb_scraper_stop(NULL);
 }
 
-static void an_invalid_address_is_refused(void **state)
-{
-    (void)state;
-    static char url[2000] = "http://h/";
-    struct world world = open_world();
-    struct kvb_scrape_target target = { .url = "tcp://h:1", .period_ms = 20, .model = "m" };
-    struct kvb_detail detail;
-
-    assert_int_equal(kvb_scraper_add(world.scraper, &target, &detail), KVB_BAD_CONFIG);
-    assert_non_null(strstr(detail.text, "http://"));
-    memset(url + 9, 'x', sizeof url - 10);
-    target.url = url;
-    assert_int_equal(kvb_scraper_add(world.scraper, &target, &detail), KVB_BAD_CONFIG);
-    assert_non_null(strstr(detail.text, "1023 bytes"));
-    close_world(&world);
-}
-
 SUITE(scraper)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_page_is_read_repeatedly),
         cmocka_unit_test(a_list_of_models_is_read),
-        cmocka_unit_test(every_failure_has_its_reason),
-        cmocka_unit_test(a_slow_engine_delays_no_other),
-        cmocka_unit_test(a_target_that_hangs_is_reported_late_and_requested_again),
         cmocka_unit_test(a_removed_target_gives_no_more_results),
-        cmocka_unit_test(an_invalid_address_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -161,59 +161,6 @@ static void wait_until_link(struct world *world, bool is_up)
     }
 }
 
-static void live_batches_come_in_order_and_odd_messages_are_counted(void **state)
-{
-    (void)state;
-    struct world world;
-    struct kvb_source_batch batches[kvb_source_run];
-    uint64_t refused = 0;
-    uint64_t refused_now = 0;
-    size_t count = 0;
-
-    begin(&world);
-    wait_for_subscription(&world);
-    publish(&world, "kv-events", 41, "one");
-    assert_true(zmq_send(world.pub, "kv", 2, 0) >= 0); /* a message of one frame */
-    publish(&world, "other", 99, "not ours");
-    publish(&world, "kv", 42, "two");
-    while (count + refused < 3) {
-        wait_ready(&world, kvb_ready_live);
-        const size_t got = kvb_source_receive(world.source, batches, &refused_now);
-        for (size_t i = 0; i < got; i++) {
-            assert_int_equal(batches[i].seq, 41 + count + i);
-        }
-        count += got;
-        refused += refused_now;
-    }
-    assert_int_equal(count, 2);
-    assert_int_equal(refused, 1);
-    end(&world);
-}
-
-static void the_monitor_reports_that_the_engine_connects_and_leaves(void **state)
-{
-    (void)state;
-    struct world world;
-
-    begin(&world);
-    wait_until_link(&world, true);
-    const struct kvb_source_counters *counters = kvb_source_count(world.source);
-    assert_int_equal(counters->connects, 1);
-    assert_int_equal(counters->disconnects, 0);
-    (void)zmq_close(world.pub);
-    world.pub = NULL;
-    wait_until_link(&world, false);
-    assert_int_equal(counters->disconnects, 1);
-    while (counters->retries < 2) {
-        wait_ready(&world, kvb_ready_live);
-        (void)kvb_source_read_monitor(world.source);
-    }
-    assert_int_equal(counters->connects, 1);
-    assert_int_equal(counters->disconnects, 1);
-    assert_int_equal(counters->failures, counters->retries - 1); /* one of them reports the loss */
-    end(&world);
-}
-
 static void
 next_reply(struct world *world, enum kvb_source_reply *out_kind, struct kvb_source_batch *out_batch)
 {
@@ -225,45 +172,6 @@ next_reply(struct world *world, enum kvb_source_reply *out_kind, struct kvb_sour
         status = kvb_source_replay_receive(world->source, out_kind, out_batch);
     }
     assert_ok(status);
-}
-
-static void a_replay_request_has_the_engines_form_and_its_replies_are_read(void **state)
-{
-    (void)state;
-    struct world world;
-    uint8_t id[64];
-    uint8_t request[16];
-    const uint8_t want[] = { 0, 0, 0, 0, 0, 0, 0, 5 };
-    const uint8_t end_seq[] = { 255, 255, 255, 255, 255, 255, 255, 255 };
-    enum kvb_source_reply kind = KVB_REPLY_END;
-    struct kvb_source_batch batch = { 0 };
-
-    begin(&world);
-    set_deadline(world.router);
-    assert_ok(kvb_source_replay_start(world.source, 5));
-    const int id_len = zmq_recv(world.router, id, sizeof id, 0);
-    assert_true(id_len > 0);
-    assert_int_equal(zmq_recv(world.router, request, sizeof request, 0), 0);
-    assert_int_equal(zmq_recv(world.router, request, sizeof request, 0), 8);
-    assert_memory_equal(request, want, 8);
-
-    (void)zmq_send(world.router, id, (size_t)id_len, ZMQ_SNDMORE);
-    (void)zmq_send(world.router, "", 0, ZMQ_SNDMORE);
-    (void)zmq_send(world.router, want, 8, ZMQ_SNDMORE);
-    (void)zmq_send(world.router, "five", 4, 0);
-    (void)zmq_send(world.router, id, (size_t)id_len, ZMQ_SNDMORE);
-    (void)zmq_send(world.router, "", 0, ZMQ_SNDMORE);
-    (void)zmq_send(world.router, end_seq, 8, ZMQ_SNDMORE);
-    (void)zmq_send(world.router, "", 0, 0);
-    next_reply(&world, &kind, &batch);
-    assert_int_equal(kind, KVB_REPLY_BATCH);
-    assert_int_equal(batch.seq, 5);
-    assert_memory_equal(batch.payload.data, "five", 4);
-    next_reply(&world, &kind, &batch);
-    assert_int_equal(kind, KVB_REPLY_END);
-    kvb_source_replay_stop(world.source);
-    assert_int_equal(kvb_source_replay_receive(world.source, &kind, &batch), KVB_AGAIN);
-    end(&world);
 }
 
 /* libzmq would retry the connection for ever, and nobody would know why nothing arrives. */
@@ -284,55 +192,6 @@ static void a_replay_without_open_files_is_refused(void **state)
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_ok(kvb_source_replay_start(world.source, 0));
     end(&world);
-}
-
-static void a_request_to_a_mooncake_store_has_an_id(void **state)
-{
-    (void)state;
-    struct world world;
-    uint8_t id[64];
-    uint8_t frame[16];
-    const uint8_t want[] = { 0, 0, 0, 0, 0, 0, 0, 5 };
-    enum kvb_source_reply kind = KVB_REPLY_END;
-    struct kvb_source_batch batch = { 0 };
-
-    begin_requests(&world, 1 << 20, KVB_REQUEST_MOONCAKE);
-    set_deadline(world.router);
-    assert_ok(kvb_source_replay_start(world.source, 5));
-    const int id_len = zmq_recv(world.router, id, sizeof id, 0);
-    assert_true(id_len > 0);
-    assert_true(zmq_recv(world.router, frame, sizeof frame, 0) > 0);
-    assert_int_equal(zmq_recv(world.router, frame, sizeof frame, 0), 0);
-    assert_int_equal(zmq_recv(world.router, frame, sizeof frame, 0), 8);
-    assert_memory_equal(frame, want, 8);
-
-    (void)zmq_send(world.router, id, (size_t)id_len, ZMQ_SNDMORE);
-    (void)zmq_send(world.router, "", 0, ZMQ_SNDMORE);
-    (void)zmq_send(world.router, want, 8, ZMQ_SNDMORE);
-    (void)zmq_send(world.router, "five", 4, 0);
-    next_reply(&world, &kind, &batch);
-    assert_int_equal(kind, KVB_REPLY_BATCH);
-    assert_int_equal(batch.seq, 5);
-    end(&world);
-}
-
-static void an_invalid_endpoint_is_refused_with_a_reason(void **state)
-{
-    (void)state;
-    struct kvb_zmq *zmq = NULL;
-    struct kvb_source *source = NULL;
-    struct kvb_detail detail = { .text = "" };
-    struct kvb_poller *poller = NULL;
-
-    assert_ok(kvb_zmq_new(&zmq));
-    assert_ok(kvb_poller_new(1, &poller));
-    const struct kvb_source_options options = {
-        .events = "nonsense", .replay = "", .topic = "", .poller = poller
-    };
-    assert_int_equal(kvb_source_open(zmq, &options, &source, &detail), KVB_BAD_CONFIG);
-    assert_non_null(strstr(detail.text, "nonsense"));
-    kvb_poller_free(poller);
-    kvb_zmq_free(zmq);
 }
 
 /* ---- Bounds ---- */
@@ -714,11 +573,7 @@ static void publishers_are_pinged_250_times_a_second_altogether(void **state)
 SUITE(zmq_source)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(live_batches_come_in_order_and_odd_messages_are_counted),
-        cmocka_unit_test(the_monitor_reports_that_the_engine_connects_and_leaves),
-        cmocka_unit_test(a_replay_request_has_the_engines_form_and_its_replies_are_read),
         cmocka_unit_test(a_replay_without_open_files_is_refused),
-        cmocka_unit_test(a_request_to_a_mooncake_store_has_an_id),
         cmocka_unit_test(a_replay_larger_than_its_bound_is_cut),
         cmocka_unit_test(two_replies_are_queued_however_large_they_are),
         cmocka_unit_test(an_engine_that_publishes_a_burst_and_ends_is_no_harm),
@@ -730,7 +585,6 @@ SUITE(zmq_source)
         cmocka_unit_test(an_engine_that_is_away_is_left_to_libzmq),
         cmocka_unit_test(an_engine_is_received_again_after_another_socket_used_its_port),
         cmocka_unit_test(publishers_are_pinged_250_times_a_second_altogether),
-        cmocka_unit_test(an_invalid_endpoint_is_refused_with_a_reason),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
