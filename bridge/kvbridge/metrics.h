@@ -69,7 +69,7 @@
     X(rivals, GAUGE, "kvb_rival_bridges", "", "Other bridges that publish streams of this one now. Above 0 means a misconfiguration; the log names both") \
     X(rivals_refused, COUNTER, "kvb_rival_messages_refused_total", "", "Messages of other bridges about their streams that could not be read, or of more than 16 rivals") \
     X(quarantines, COUNTER, "kvb_quarantines_total", "", "Quarantines begun: the events of one stream took more than half of the ingest thread's time for seconds. A rise means an overload by one engine") \
-    X(streams_quarantined, GAUGE, "kvb_streams_quarantined", "", "Streams in quarantine now; their state is PARTIAL(overload)") \
+    X(streams_quarantined, GAUGE, "kvb_streams_quarantined", "", "Streams in quarantine now; their state is DOWN(engine_away)") \
     X(batches_unread, COUNTER, "kvb_batches_unread_total", "", "Batches dropped unread during a quarantine; a replay brings them back") \
     X(announcements, COUNTER, "kvb_announcements_total", "", "Streams announced as a whole") \
     X(retellings, COUNTER, "kvb_retellings_total", "", "Streams republished because another rank of the same worker was cleared") \

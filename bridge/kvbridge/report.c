@@ -189,7 +189,9 @@ fill_rank_report(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_str
         .model_rule = rank->settings.model_rule,
         .is_id_made = rank->settings.is_id_made,
         .configured_block_size = rank->settings.block_size,
-        .why = rank->trouble.why.text,
+        .why = kvb_turn_is_quarantined(&rank->served.turn)
+                   ? "quarantined: its events took more than half of the bridge's thread"
+                   : rank->trouble.why.text,
     };
     if (rank->republish) {
         kvb_bridge_report_republish(rank, &out->republish);

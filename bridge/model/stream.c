@@ -56,7 +56,6 @@ const char *kvb_stream_reason_name(enum kvb_stream_reason reason)
         [KVB_REASON_TWO_BRIDGES] = "two_bridges",
         [KVB_REASON_GROUPS] = "groups",
         [KVB_REASON_NO_BASE] = "no_base",
-        [KVB_REASON_OVERLOAD] = "overload",
         [KVB_REASON_LAGGING] = "lagging",
         [KVB_REASON_AUDIT] = "audit",
         [KVB_REASON_ASLEEP] = "asleep",

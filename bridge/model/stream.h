@@ -49,7 +49,7 @@ enum kvb_stream_reason {
     KVB_REASON_JOINED_LATE,    /* the aggregator joined after the epoch began */
     KVB_REASON_DIFFERS,        /* at the same event, the content differs from the bridge's digest */
     KVB_REASON_SILENT,         /* three heartbeats are missing */
-    KVB_REASON_ENGINE_AWAY,    /* the engine's socket is disconnected */
+    KVB_REASON_ENGINE_AWAY,    /* the engine's socket is disconnected, or it is in quarantine */
     KVB_REASON_BRIDGE_STOPPED, /* the bridge announced that it stops */
     KVB_REASON_NATS_AWAY,      /* NATS is disconnected */
     KVB_REASON_MEMORY,         /* a ceiling was reached */
@@ -57,7 +57,6 @@ enum kvb_stream_reason {
     KVB_REASON_GROUPS,         /* a cache group of an unknown kind */
     KVB_REASON_NO_BASE,        /* nothing shows that the replay is this engine's and goes back to
                                 * its beginning */
-    KVB_REASON_OVERLOAD,       /* its batches take too much time, so they are delayed */
     KVB_REASON_LAGGING,        /* the aggregator is behind, or messages were dropped */
     KVB_REASON_AUDIT,          /* the engine delivers fewer cache hits than the list promises */
     KVB_REASON_ASLEEP,         /* the engine sleeps: its cache is discarded, without an event yet */

@@ -123,7 +123,6 @@ is_away(const struct kvb_advertiser *advertiser, const struct kvb_advertiser_inp
     const uint64_t limit_ns = advertiser->options.down_clear_ns;
 
     return (limit_ns > 0 && input->down_ns > 0 && input->now_ns - input->down_ns >= limit_ns) ||
-           kvb_stream_is_overloaded(advertiser->stream) ||
            kvb_stream_is_cache_discarded(advertiser->stream);
 }
 

@@ -25,10 +25,10 @@
  *     announced  a new epoch was opened, and all that is held was published in it
  *     withdrawn  a new epoch was opened, in which nothing is held
  *
- * A stream is withdrawn when its engine was unreachable for down_clear_ns, while it is
- * overloaded, and while its engine has discarded its cache without an event.  It is announced
- * when its engine has proven that it is still the incarnation whose blocks are listed: nothing may
- * be published of an earlier incarnation.
+ * A stream is withdrawn when its engine was unreachable for down_clear_ns, and while its engine has
+ * discarded its cache without an event.  It is announced when its engine has proven that it is
+ * still the incarnation whose blocks are listed: nothing may be published of an earlier
+ * incarnation.
  *
  * A restored stream (stream/checkpoint/) begins in ADVERTISED_GAP: the same epoch, the next
  * id.  Where readers request what they lack, nothing needs to be published.  Where they do not,

@@ -99,14 +99,6 @@ enum engine_link {
     engine_away
 };
 
-/* Whether the stream is served.
- *
- *     served -- QUARANTINE --> quarantined -- RELEASE --> catching up --+
- *        ^                         ^--------- QUARANTINE ------'        |
- *        +---------------- all that came meanwhile was fetched ---------+
- */
-enum stream_share { share_served, share_quarantined, share_catching_up };
-
 /* Whether the engine has discarded its cache without an event.
  *
  *     published --- it sleeps ---> discarded --- it is awake ---> waking
@@ -144,7 +136,6 @@ struct kvb_stream {
     struct kvb_mirror *mirror; /* owned */
 
     enum engine_link link;
-    enum stream_share share;
     enum engine_cache cache;
     bool has_last;       /* batches were applied, last_seq the newest of them */
     uint64_t cleared_ns; /* when a live batch last cleared all */

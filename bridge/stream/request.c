@@ -155,8 +155,7 @@ bool kvb_stream_wants_replay(const struct kvb_stream *stream, uint64_t now_ns, u
 {
     *out_from = stream->replay.from;
     return stream->replay.phase == replay_wanted && stream->link == engine_connected &&
-           stream->share != share_quarantined && !stream->unfinished.is_there &&
-           now_ns >= stream->replay.not_before_ns;
+           !stream->unfinished.is_there && now_ns >= stream->replay.not_before_ns;
 }
 
 bool kvb_stream_is_incarnation_unproven(const struct kvb_stream *stream)
@@ -342,9 +341,6 @@ static bool has_work(const struct kvb_stream *stream)
 
 uint64_t kvb_stream_due_ns(const struct kvb_stream *stream)
 {
-    if (stream->share == share_quarantined) {
-        return never_ns;
-    }
     if (has_work(stream)) {
         return 0;
     }

@@ -124,11 +124,11 @@ static uint64_t sooner(uint64_t one, uint64_t other)
 }
 
 /* When the rank must be visited again.  While its engine is away its link is renewed at each tick,
- * and while it is quarantined its release is looked for. */
+ * and the end of a quarantine is looked for. */
 static uint64_t due_of(const struct kvb_served *rank, uint64_t now_ns)
 {
     const bool is_up = kvb_connection_is_up(&rank->connection);
-    const bool is_ticked = !is_up || rank->is_woken || kvb_turn_is_quarantined(&rank->turn);
+    const bool is_ticked = !is_up || rank->is_woken;
     const struct kvb_advertiser_input input = { .now_ns = now_ns,
                                                 .down_ns =
                                                     kvb_connection_away_ns(&rank->connection) };
@@ -181,12 +181,14 @@ void kvb_serve_kind(
 }
 
 /* Called after receiving, before the batches are applied: the monitor may report that the
- * connection was lost in between. */
+ * connection was lost in between.  A quarantined rank is served as if it was lost: DOWN at once,
+ * and after the release a replay proves its engine and brings what it missed. */
 static void follow_connection(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns)
 {
     struct kvb_connection_update update = server->world->read_monitor(server->context, rank);
     enum kvb_stream_input_kind kind = KVB_INPUT_TICK;
 
+    update.is_up &= !kvb_turn_is_quarantined(&rank->turn);
     while (kvb_connection_next(&rank->connection, &update, now_ns, &kind)) {
         kvb_serve_kind(server, rank, kind, now_ns);
         server->world->connection_changed(server->context, rank, kind == KVB_INPUT_UP);
@@ -257,9 +259,7 @@ void kvb_serve_share(
 
     if (verdict != KVB_TURN_GO_ON) {
         server->world->share_changed(server->context, rank, verdict);
-        kvb_serve_kind(
-            server, rank, verdict == KVB_TURN_QUARANTINE ? KVB_INPUT_QUARANTINE : KVB_INPUT_RELEASE,
-            now_ns);
+        follow_connection(server, rank, now_ns);
     }
 }
 

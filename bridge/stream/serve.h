@@ -15,7 +15,8 @@
  * daemon and the simulator run the same code.
  *
  * A large batch is applied in slices, and other ranks are served in between.  The monitor of a
- * socket reports when its connection was made or lost.  For quarantine see stream/turn.h.
+ * socket reports when its connection was made or lost.  A rank in quarantine (stream/turn.h)
+ * is served as if its connection was lost.
  *
  *     turn    pause? -> sockets -> slices of unfinished batches -> time
  *     pause   a turn begins a second or more after the one before, because this process did not run

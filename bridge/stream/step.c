@@ -130,9 +130,6 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
 {
     struct kvb_stream *stream = step->stream;
 
-    if (stream->share == share_quarantined) {
-        return KVB_OK; /* the replay after the release brings it */
-    }
     if (stream->link != engine_connected && stream->options.has_replay) {
         return KVB_OK; /* its incarnation is unknown; the replay after the next UP brings it */
     }
@@ -718,9 +715,6 @@ static kvb_status take_tick(struct stream_step *step)
     const struct replay *replay = &stream->replay;
     const uint64_t now_ns = step->in->now_ns;
 
-    if (stream->share == share_quarantined) {
-        return KVB_OK;
-    }
     if (stream->unfinished.is_there) {
         return go_on_applying(step);
     }
@@ -800,49 +794,6 @@ static kvb_status take_pause(struct stream_step *step)
     return KVB_OK;
 }
 
-/* An unfinished batch stays unfinished until the release, so that its list is not lost. */
-static kvb_status take_quarantine(struct stream_step *step)
-{
-    struct kvb_stream *stream = step->stream;
-
-    stream->share = share_quarantined;
-    step->out->drops_replay |= replay_is_in_flight(&stream->replay);
-    stream->replay = (struct replay){ 0 };
-    kvb_reorder_buffer_clear(&stream->reorder_buffer);
-    stream->drain = drain_nothing;
-    return KVB_OK;
-}
-
-/* Batches that came during the quarantine are requested; without a replay endpoint they are lost.
- */
-static kvb_status take_release(struct stream_step *step)
-{
-    struct kvb_stream *stream = step->stream;
-
-    stream->share = share_catching_up;
-    stream->silent_ns = step->in->now_ns;
-    KVB_TRY(settle_unfinished(step));
-    if (!stream->options.has_replay) {
-        return stream->has_last ? kvb_stream_restart_list(step, KVB_REASON_GONE) : KVB_OK;
-    }
-    if (stream->link == engine_connected) {
-        stream->replay = (struct replay){ 0 };
-        kvb_stream_want_replay(step, false);
-    }
-    return KVB_OK;
-}
-
-/* Caught up: no batch is left to request or to apply. */
-static void look_whether_behind(struct kvb_stream *stream)
-{
-    const bool is_behind = stream->link != engine_connected || kvb_stream_is_syncing(stream) ||
-                           stream->drain != drain_nothing || stream->unfinished.is_there;
-
-    if (stream->share == share_catching_up && !is_behind) {
-        stream->share = share_served;
-    }
-}
-
 static kvb_status take_input(struct stream_step *step)
 {
     const struct stream_arrival arrival = { .seq = step->in->seq,
@@ -866,10 +817,6 @@ static kvb_status take_input(struct stream_step *step)
     case KVB_INPUT_REPLAY_CUT:
         KVB_TRY(finish_applying(step));
         return take_replay_cut(step);
-    case KVB_INPUT_QUARANTINE:
-        return take_quarantine(step);
-    case KVB_INPUT_RELEASE:
-        return take_release(step);
     case KVB_INPUT_PAUSE:
         return take_pause(step);
     case KVB_INPUT_TICK:
@@ -887,10 +834,8 @@ static kvb_status take_input(struct stream_step *step)
     kvb_router_batch_reset(&output->events);
     output->drops_replay = false;
     const kvb_status status = take_input(&step);
-    look_whether_behind(stream);
     output->is_changed = kvb_stream_describe(stream);
-    output->has_more = stream->share != share_quarantined &&
-                       (stream->drain != drain_nothing || stream->unfinished.is_there);
+    output->has_more = stream->drain != drain_nothing || stream->unfinished.is_there;
     kvb_stream_sign(stream, &output->events);
     return status;
 }

@@ -86,8 +86,6 @@ kvb_stream_expect(const struct kvb_stream *stream, const struct kvb_event_batch 
 enum placement_row {
     row_connecting,
     row_away,
-    row_overloading,
-    row_overloaded,
     row_life_unproven,
     row_asleep,
     row_withdrawn,
@@ -121,8 +119,6 @@ static const struct verdict {
     [row_connecting]      = { KVB_STREAM_DOWN, KVB_REASON_CONNECTING },
     [row_away]            = { KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY },
     [row_life_unproven]   = { KVB_STREAM_DOWN, KVB_REASON_CONNECTING },
-    [row_overloading]     = { KVB_STREAM_DOWN, KVB_REASON_OVERLOAD }, /* batches are dropped */
-    [row_overloaded]      = { KVB_STREAM_PARTIAL, KVB_REASON_OVERLOAD },
     [row_asleep]          = { KVB_STREAM_UNVERIFIED, KVB_REASON_ASLEEP },
     [row_withdrawn]       = { KVB_STREAM_SYNCING, KVB_REASON_REPLAYING },
     [row_unknown_event]   = { KVB_STREAM_UNVERIFIED, KVB_REASON_UNKNOWN_EVENT },
@@ -355,8 +351,6 @@ void kvb_stream_state(
         when(stream->link == engine_connecting, row_connecting) |
         when(stream->link != engine_connected, row_away) |
         when(kvb_stream_is_incarnation_unproven(stream), row_life_unproven) |
-        when(stream->share != share_served && !stream->is_withdrawn, row_overloading) |
-        when(stream->share != share_served, row_overloaded) |
         when(kvb_stream_is_cache_discarded(stream), row_asleep) |
         when(stream->is_withdrawn, row_withdrawn) |
         when(stream->has_unknown_event, row_unknown_event) |
@@ -574,11 +568,6 @@ const char *kvb_stream_why(const struct kvb_stream *stream, enum kvb_stream_reas
 bool kvb_stream_is_withdrawn(const struct kvb_stream *stream)
 {
     return stream->is_withdrawn;
-}
-
-bool kvb_stream_is_overloaded(const struct kvb_stream *stream)
-{
-    return stream->share != share_served;
 }
 
 bool kvb_stream_is_cache_discarded(const struct kvb_stream *stream)

@@ -34,7 +34,6 @@
  *     live, seq <= last           same hash: a duplicate; else: hold it, ask
  *     live, cannot be read        hold it, ask: the engine may have a good copy
  *     live, not connected         drop it: the replay after UP has it
- *     quarantined                 drop all, say PARTIAL(overload); a replay after the release
  *     quiet for 1 s, reconnected  ask (the newest batches may be lost); while it stays quiet, again
  *                                 after 1 s, from 4 s on after a quarter of the silence, <= 1 min
  *     while a replay runs         hold live batches, apply them when it ends
@@ -112,8 +111,6 @@ enum kvb_stream_input_kind {
     KVB_INPUT_REPLAY,     /* a batch from the replay socket */
     KVB_INPUT_REPLAY_END, /* the engine says that the replay is complete */
     KVB_INPUT_REPLAY_CUT, /* no more replies are accepted, although there was no END */
-    KVB_INPUT_QUARANTINE, /* from here on its batches are dropped: stream/turn.h */
-    KVB_INPUT_RELEASE,    /* they are accepted again */
     KVB_INPUT_PAUSE,      /* this process did not run: what the engine sent may wait unread */
     KVB_INPUT_TICK        /* time passes: kvb_stream_due_ns() */
 };
@@ -288,10 +285,6 @@ const char *kvb_stream_why(const struct kvb_stream *stream, enum kvb_stream_reas
 
 /* True when an empty list was published to routers. */
 bool kvb_stream_is_withdrawn(const struct kvb_stream *stream);
-
-/* True while the stream is quarantined, and until it has caught up.  Its list is old, so an empty
- * list is to be published. */
-bool kvb_stream_is_overloaded(const struct kvb_stream *stream);
 
 /* True while the engine has discarded its cache without an event: an empty list is to be
  * published. */

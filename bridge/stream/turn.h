@@ -10,10 +10,11 @@
  *        +---------------------- the back-off has passed <--------------------+
  *
  * The share is half of the thread's time, counted in windows of one second.  Other streams' events
- * stay fast because batches are applied in slices and all streams take turns.  The quarantine is
- * for a stream that never catches up: its list would be old, and readers would not know.  The
- * back-off is 1 s.  It doubles, up to 30 s, for a stream that exceeds its share again for 2 s, and
- * is reset after 30 s within the share.
+ * stay fast in the bridge because batches are applied in slices and all streams take turns.  The
+ * quarantine is for the aggregators: they take longer for an event than the bridge, so that one
+ * engine that occupies the whole thread makes all lists of all of them STALE(lagging) for as long
+ * as it does.  The back-off is 1 s.  It doubles, up to 30 s, for a stream that exceeds its share
+ * again for 2 s, and is reset after 30 s within the share.
  *
  * Pure: time is an argument.  Threads: the caller locks. */
 struct kvb_turn {

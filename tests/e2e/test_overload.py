@@ -57,8 +57,16 @@ def workers_of(messages):
     return [7 if b'"worker_id":7,' in message.data else 8 for message in messages]
 
 
+def stream_of(bridge, worker_id):
+    return next(s for s in bridge.get("/state")["streams"] if s["worker_id"] == worker_id)
+
+
 def state_of(bridge, worker_id):
-    return next(s["state"] for s in bridge.get("/state")["streams"] if s["worker_id"] == worker_id)
+    return stream_of(bridge, worker_id)["state"]
+
+
+def why_of(bridge, worker_id):
+    return stream_of(bridge, worker_id).get("why", "")
 
 
 @pytest.mark.first
@@ -185,12 +193,12 @@ def test_a_stream_above_its_share_is_quarantined_and_comes_back(scene):
 
     flood = Flood(bad, bridge)
 
-    def is_withdrawn():
-        row = rows()[8]
-        return (row["state"], row["reason"], row["blocks"]["device"]) == ("PARTIAL", "overload", 0)
+    def is_quarantined():
+        return (rows()[8]["state"], rows()[8]["reason"]) == ("DOWN", "engine_away")
 
-    wait_for("the stream is quarantined and its list withdrawn", is_withdrawn)
+    wait_for("the stream is quarantined, and DOWN", is_quarantined)
     assert bridge.metric("kvb_quarantines_total") >= 1
+    wait_for("the reason is said", lambda: "quarantined" in why_of(bridge, 8))
     wait_for("the other goes on", lambda: rows()[7]["state"] == "EXACT")
     held = rows()[7]["blocks"]["device"]
     wait_for("and grows", lambda: rows()[7]["blocks"]["device"] > held)

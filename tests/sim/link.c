@@ -370,6 +370,9 @@ static void serve(struct sim_world *world, size_t number)
     }
     const bool is_crossed = sim_active(world, SIM_REPLAY_CROSSED, (unsigned)number) != NULL;
     engine->may_be_hole |= is_crossed;
+    if (is_crossed) {
+        engine->full_ns = 0; /* after another engine's answer this one is a new publisher */
+    }
     engine->may_be_gone |= begins_with_hole(engine, link->request_from);
     const size_t by = is_crossed ? (number + 1) % world->stream_count : engine->replay_by;
     if (by == number && !sim_active(world, SIM_REPLAY_CUT, (unsigned)number)) {

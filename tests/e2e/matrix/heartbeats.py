@@ -11,7 +11,7 @@ REASONS = (
     "", "connecting", "replaying", "gone", "hole", "poison", "skipped", "unrooted", "no_replay",
     "replay_failed", "unknown_event", "no_heartbeat", "missed_events", "joined_late", "differs",
     "silent", "engine_away", "bridge_stopped", "nats_away", "memory",
-    "two_bridges", "groups", "no_base", "overload",
+    "two_bridges", "groups", "no_base",
 )
 
 

@@ -291,17 +291,6 @@ static void without_a_limit_an_engine_is_never_withdrawn(void **state)
     end(&scene);
 }
 
-static void an_overloaded_stream_is_withdrawn(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin_advertised(&scene);
-    give(&scene.world, KVB_INPUT_QUARANTINE);
-    assert_int_equal(turn(&scene), KVB_ADVERTISER_WITHDRAW);
-    end(&scene);
-}
-
 /* The engine wakes and clears its cache; then its content is announced. */
 static void the_list_of_an_engine_that_sleeps_is_withdrawn_until_it_has_cleared(void **state)
 {
@@ -614,7 +603,6 @@ SUITE(advertiser)
         cmocka_unit_test(nothing_is_announced_before_the_engine_is_proven),
         cmocka_unit_test(an_engine_that_is_away_for_long_is_withdrawn_until_it_is_proven),
         cmocka_unit_test(without_a_limit_an_engine_is_never_withdrawn),
-        cmocka_unit_test(an_overloaded_stream_is_withdrawn),
         cmocka_unit_test(the_list_of_an_engine_that_sleeps_is_withdrawn_until_it_has_cleared),
         cmocka_unit_test(steps_are_published_to_readers_that_know_what_was_before),
         cmocka_unit_test(a_step_that_may_be_lost_leaves_a_gap),

@@ -566,6 +566,64 @@ static void live_batches_are_applied_or_skipped(void **state)
     end(&scene);
 }
 
+/* ---- Quarantine ---- */
+
+static enum kvb_stream_state state_of(const struct scene *scene, enum kvb_stream_reason *out_reason)
+{
+    struct kvb_heartbeat beat;
+
+    kvb_stream_heartbeat(scene->rank.stream, &beat);
+    *out_reason = beat.reason;
+    return beat.state;
+}
+
+/* Ten seconds, in each of which the rank takes all of the time and others are served. */
+static void take_all_of_the_time(struct scene *scene)
+{
+    for (uint64_t second = 1; second <= 11; second++) {
+        assert_true(kvb_connection_is_up(&scene->rank.connection));
+        kvb_turn_use(&scene->rank.turn, KVB_NS_PER_S);
+        kvb_serve_share(&scene->server, &scene->rank, second, second * KVB_NS_PER_S, scene->now_ns);
+    }
+}
+
+static void a_quarantined_stream_is_down_as_if_its_engine_was_away(void **state)
+{
+    (void)state;
+    struct scene scene;
+    enum kvb_stream_reason reason = KVB_REASON_NONE;
+    begin(&scene);
+
+    turn_after(&scene, 10);
+    take_all_of_the_time(&scene);
+    assert_int_equal(state_of(&scene, &reason), KVB_STREAM_DOWN);
+    assert_int_equal(reason, KVB_REASON_ENGINE_AWAY);
+    turn_after(&scene, 10); /* the socket is connected all the time */
+    assert_int_equal(state_of(&scene, &reason), KVB_STREAM_DOWN);
+    assert_int_equal(scene.passed_over, 1);
+    end(&scene);
+}
+
+static void a_released_stream_requests_what_it_missed(void **state)
+{
+    (void)state;
+    struct scene scene;
+    enum kvb_stream_reason reason = KVB_REASON_NONE;
+    begin(&scene);
+
+    turn_after(&scene, 10);
+    scene.reply = KVB_SERVE_END; /* of its first replay */
+    turn_after(&scene, 10);
+    take_all_of_the_time(&scene);
+    turn_after(&scene, 10);
+    scene.starts = 0;
+    kvb_serve_share(&scene.server, &scene.rank, 12, 12 * KVB_NS_PER_S, scene.now_ns);
+    turn_after(&scene, 10);
+    assert_int_equal(scene.starts, 1);
+    assert_int_equal(state_of(&scene, &reason), KVB_STREAM_SYNCING);
+    end(&scene);
+}
+
 /* ---- Rest ---- */
 
 static const uint64_t turn_ms = 10;
@@ -623,18 +681,13 @@ static void a_stream_that_is_woken_is_ticked_and_visited_in_the_next_round(void 
     end(&scene);
 }
 
-/* Its link is renewed, and its release looked for, at each tick. */
-static void a_stream_that_is_away_or_quarantined_is_ticked_every_50_ms(void **state)
+/* Its link is renewed, and the end of a quarantine looked for, at each tick. */
+static void a_stream_that_is_away_is_ticked_every_50_ms(void **state)
 {
     (void)state;
     struct scene scene;
     begin_silent(&scene);
 
-    scene.rank.turn.until_ns = UINT64_MAX;
-    kvb_serve_wake(&scene.server, &scene.rank);
-    pass(&scene, 1000);
-    assert_in_range(scene.ticks, 16, 21);
-    scene.rank.turn.until_ns = 0;
     scene.update = (struct kvb_connection_update){ .was_lost = true };
     scene.ticks = 0;
     pass(&scene, 1000);
@@ -800,9 +853,11 @@ SUITE(serve)
         cmocka_unit_test(events_published_before_a_new_connection_count_as_lost),
         cmocka_unit_test(while_publishing_is_denied_all_events_count_as_lost),
         cmocka_unit_test(live_batches_are_applied_or_skipped),
+        cmocka_unit_test(a_quarantined_stream_is_down_as_if_its_engine_was_away),
+        cmocka_unit_test(a_released_stream_requests_what_it_missed),
         cmocka_unit_test(a_silent_stream_is_visited_for_heartbeats_and_probes_alone),
         cmocka_unit_test(a_stream_that_is_woken_is_ticked_and_visited_in_the_next_round),
-        cmocka_unit_test(a_stream_that_is_away_or_quarantined_is_ticked_every_50_ms),
+        cmocka_unit_test(a_stream_that_is_away_is_ticked_every_50_ms),
         cmocka_unit_test(a_stream_is_withdrawn_as_soon_as_its_engine_was_away_for_long),
         cmocka_unit_test(after_a_pause_of_publishing_all_streams_are_visited),
         cmocka_unit_test(a_gap_of_an_unverified_stream_is_replayed_in_the_next_round),

@@ -571,110 +571,6 @@ static void a_reply_within_a_batch_is_applied_after_it(void **state)
     stream_world_end(&world);
 }
 
-/* ---- Quarantine ---- */
-
-static void a_quarantined_stream_applies_nothing_and_reports_it(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-    uint64_t from = 0;
-
-    begin_exact(&world, 3);
-    give(&world, KVB_INPUT_QUARANTINE);
-    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_OVERLOAD);
-    assert_true(kvb_stream_is_overloaded(world.stream));
-    live(&world, 3, first_incarnation, 4);
-    pass_ms(&world, 40000);
-    assert_int_equal(world.held_count, 3);
-    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
-    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_OVERLOAD); /* until its list is withdrawn */
-    kvb_stream_open_epoch(world.stream, 1, true);
-    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_OVERLOAD);
-    stream_world_end(&world);
-}
-
-/* The list is outdated until it has caught up. */
-static void a_released_stream_requests_what_it_missed(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-
-    begin_exact(&world, 3);
-    give(&world, KVB_INPUT_QUARANTINE);
-    live(&world, 3, first_incarnation, 4);
-    give(&world, KVB_INPUT_RELEASE);
-    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_OVERLOAD);
-    assert_int_equal(start_wanted_replay(&world), 2);
-    give_batch(&world, KVB_INPUT_REPLAY, 2, first_incarnation, false);
-    replayed(&world, 3, first_incarnation, 4);
-    assert_true(kvb_stream_is_overloaded(world.stream));
-    end_replay(&world, first_incarnation);
-    assert_false(kvb_stream_is_overloaded(world.stream));
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_int_equal(world.held_count, 4);
-    assert_int_equal(kvb_stream_count(world.stream)->clears, 0);
-    stream_world_end(&world);
-}
-
-static void a_quarantine_ends_the_replay_and_keeps_its_batches(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-
-    begin_sliced(&world, 10, true);
-    replayed(&world, 0, first_incarnation, 100);
-    add_roots(&world, 20);
-    give_batch(&world, KVB_INPUT_REPLAY, 1, first_incarnation, false);
-    give(&world, KVB_INPUT_QUARANTINE);
-    assert_true(world.output.drops_replay);
-    assert_false(world.output.has_more); /* the unfinished batch waits too */
-    give(&world, KVB_INPUT_TICK);
-    assert_int_equal(world.held_count, 6);
-    give(&world, KVB_INPUT_RELEASE);
-    assert_true(world.output.has_more);
-    (void)finish(&world);
-    assert_int_equal(world.held_count, 21);
-    assert_int_equal(start_wanted_replay(&world), 1);
-    stream_world_end(&world);
-}
-
-static void without_replays_a_release_restarts_the_list(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-
-    begin_within(&world, false);
-    give(&world, KVB_INPUT_QUARANTINE);
-    give(&world, KVB_INPUT_RELEASE);
-    assert_true(world.saw_cleared);
-    assert_false(world.output.has_more);
-    assert_int_equal(world.held_count, 0);
-    assert_false(kvb_stream_is_overloaded(world.stream));
-    stream_world_end(&world);
-}
-
-/* The connection is lost and restored during the quarantine. */
-static void a_quarantine_outlasts_a_connection(void **state)
-{
-    (void)state;
-    static struct stream_world world;
-    uint64_t from = 0;
-
-    begin_exact(&world, 3);
-    give(&world, KVB_INPUT_QUARANTINE);
-    give(&world, KVB_INPUT_DOWN);
-    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_ENGINE_AWAY);
-    give(&world, KVB_INPUT_UP);
-    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_OVERLOAD);
-    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
-    give(&world, KVB_INPUT_DOWN);
-    give(&world, KVB_INPUT_RELEASE);
-    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
-    give(&world, KVB_INPUT_UP);
-    assert_int_equal(start_wanted_replay(&world), 1);
-    stream_world_end(&world);
-}
-
 /* ---- Memory ---- */
 
 /* Without memory for a copy the batch is applied at once. Whatever fails, the list is that of the
@@ -735,11 +631,6 @@ SUITE(stream_slices)
         cmocka_unit_test(a_new_connection_within_the_first_batch_restarts_the_list),
         cmocka_unit_test(a_replay_does_not_time_out_within_a_batch),
         cmocka_unit_test(a_reply_within_a_batch_is_applied_after_it),
-        cmocka_unit_test(a_quarantined_stream_applies_nothing_and_reports_it),
-        cmocka_unit_test(a_released_stream_requests_what_it_missed),
-        cmocka_unit_test(a_quarantine_ends_the_replay_and_keeps_its_batches),
-        cmocka_unit_test(without_replays_a_release_restarts_the_list),
-        cmocka_unit_test(a_quarantine_outlasts_a_connection),
         cmocka_unit_test(slices_survive_each_allocation_failing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
