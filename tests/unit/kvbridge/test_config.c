@@ -531,15 +531,6 @@ static void load_sources_may_be_shared(void **state)
     kvb_bridge_config_done(&config);
 }
 
-static void a_worker_id_is_used_once(void **state)
-{
-    (void)state;
-    assert_wrong(
-        PUBLISH "workers = (\n" WORKER("7", "events = \"tcp://h:1\";") ",\n" WORKER(
-            "8", "events = \"tcp://h:2\";") ",\n" WORKER("\"7\"", "events = \"tcp://h:3\";") ");",
-        "5: workers[2].id: worker id 7 is used in line 3 already");
-}
-
 static void worker_ids_go_up_to_the_maximum_of_routers(void **state)
 {
     (void)state;
@@ -591,16 +582,6 @@ static void ids_need_one_unique_id_for_each_rank(void **state)
     assert_wrong(
         PUBLISH "workers = (\n" RANKS("ids = 7;") ");",
         "3: workers[0].ids: expected numbers ( 1, 2 )");
-}
-
-static void port_ranges_of_one_worker_must_not_overlap(void **state)
-{
-    (void)state;
-    assert_wrong(
-        PUBLISH "workers = (\n" WORKER(
-            "1", "events = \"tcp://h:5557\";\nreplay = \"tcp://h:5558\"; ranks = 2;") ");",
-        "4: workers[0].replay: its ports 5558 .. 5559 are also those of workers[0].events in line "
-        "3 (5557 .. 5558)");
 }
 
 /* An engine's own endpoint, copied to its reader, and what no process can reach. */
@@ -865,11 +846,9 @@ SUITE(config)
         cmocka_unit_test(loopback_addresses_give_another_id_on_another_host),
         cmocka_unit_test(a_derived_id_that_is_used_already_is_an_error),
         cmocka_unit_test(register_token_files_are_checked),
-        cmocka_unit_test(a_worker_id_is_used_once),
         cmocka_unit_test(worker_ids_go_up_to_the_maximum_of_routers),
         cmocka_unit_test(each_rank_may_have_an_id_of_its_own),
         cmocka_unit_test(ids_need_one_unique_id_for_each_rank),
-        cmocka_unit_test(port_ranges_of_one_worker_must_not_overlap),
         cmocka_unit_test(an_endpoint_that_nothing_can_connect_to_is_refused),
         cmocka_unit_test(a_name_to_listen_at_is_a_warning),
         cmocka_unit_test(port_ranges_of_different_workers_must_not_overlap),
