@@ -1,5 +1,6 @@
 """The programs of a row: nats-server, engines under load, two bridges, aggregators, the oracle."""
 
+import collections
 import dataclasses
 import functools
 import pathlib
@@ -285,7 +286,7 @@ class Stage(Scene):
             self.fleet, {(worker, 0): engine.content for worker, engine in self.liars}, self.aggregators,
             self.nats_port, self.is_hostile, judges_exact)
         streams = self.load.workers * self.load.ranks + len(self.liars) + len(self.hostile)
-        wait_for("all streams wait for a first batch", lambda: all(
+        self.wait_for_states("all streams wait for a first batch", lambda: all(
             len(w.states) == streams and all(row[:2] in self.before_any for row in w.states.values())
             for w in self.oracle.watchers))
         wait_for("all streams have a heartbeat", lambda: len(self.oracle.heartbeats.last) == streams)
@@ -293,9 +294,16 @@ class Stage(Scene):
         for _, engine in self.liars:
             engine.begin()
         wait_for("the caches are warm", self.is_warm)
-        wait_for("all streams are EXACT", lambda: all(
+        self.wait_for_states("all streams are EXACT", lambda: all(
             self.is_exact(w, {stream for stream in w.states if not self.is_hostile(stream)})
             for w in self.oracle.watchers))
+
+    def wait_for_states(self, what, holds):
+        try:
+            wait_for(what, holds)
+        except AssertionError as error:
+            states = collections.Counter(row[:2] for _, _, row in self.oracle.all_states())
+            raise AssertionError(f"{error}: {states}") from None
 
     # An engine that has published nothing is unknown; one that publishes earlier may be EXACT.
     before_any = (("UNVERIFIED", "no_base"), ("EXACT", ""))
