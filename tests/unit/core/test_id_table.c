@@ -18,14 +18,6 @@ static size_t count_of(const struct kvb_id_table *table, uint32_t hash, uint32_t
     return found;
 }
 
-static void an_empty_table_finds_nothing(void **state)
-{
-    (void)state;
-    const struct kvb_id_table table = { 0 };
-
-    assert_int_equal(count_of(&table, 7, 1), 0);
-}
-
 /* A table wiped at its creation would overwrite what this test writes into a free cell. */
 static void an_empty_table_is_not_wiped(void **state)
 {
@@ -114,7 +106,6 @@ static void a_failed_growth_changes_nothing(void **state)
 SUITE(id_table)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_table_finds_nothing),
         cmocka_unit_test(an_empty_table_is_not_wiped),
         cmocka_unit_test(agrees_with_an_array),
         cmocka_unit_test(ids_of_one_hash_are_found_in_the_order_of_insertion),

@@ -15,42 +15,6 @@ static bool is_readable(const struct kvb_ring *ring)
     return poll(&look, 1, 0) == 1;
 }
 
-static void gives_items_back_in_the_order_of_insertion(void **state)
-{
-    (void)state;
-    struct kvb_ring *ring = NULL;
-    int items[5] = { 0 };
-    void *got = NULL;
-
-    assert_ok(kvb_ring_new(3, NULL, &ring));
-    for (int i = 0; i < 5; i++) { /* wraps around the end */
-        assert_ok(kvb_ring_put(ring, &items[i]));
-        assert_int_equal(kvb_ring_count(ring), 1);
-        assert_ok(kvb_ring_take(ring, &got));
-        assert_ptr_equal(got, &items[i]);
-    }
-    assert_int_equal(kvb_ring_take(ring, &got), KVB_AGAIN);
-    kvb_ring_free(ring);
-}
-
-static void refuses_when_full(void **state)
-{
-    (void)state;
-    struct kvb_ring *ring = NULL;
-    int item = 0;
-    void *got = NULL;
-
-    assert_ok(kvb_ring_new(2, NULL, &ring));
-    assert_ok(kvb_ring_put(ring, &item));
-    assert_ok(kvb_ring_put(ring, &item));
-    assert_int_equal(kvb_ring_put(ring, &item), KVB_AGAIN);
-    assert_int_equal(kvb_ring_put(ring, &item), KVB_AGAIN);
-    assert_int_equal(kvb_ring_count(ring), 2);
-    assert_ok(kvb_ring_take(ring, &got));
-    assert_ok(kvb_ring_put(ring, &item));
-    kvb_ring_free(ring);
-}
-
 static void is_readable_while_not_empty_or_closed(void **state)
 {
     (void)state;
@@ -266,8 +230,6 @@ static void agrees_with_an_array(void **state)
 SUITE(ring)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gives_items_back_in_the_order_of_insertion),
-        cmocka_unit_test(refuses_when_full),
         cmocka_unit_test(is_readable_while_not_empty_or_closed),
         cmocka_unit_test(a_closed_ring_gives_out_the_rest_and_takes_no_more),
         cmocka_unit_test(frees_the_items_that_are_left),
