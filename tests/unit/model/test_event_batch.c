@@ -46,16 +46,6 @@ static void assert_filled(const struct kvb_event_batch *batch, size_t n)
     }
 }
 
-static void keeps_its_content_while_arrays_are_reallocated(void **state)
-{
-    (void)state;
-    struct kvb_event_batch batch = { 0 };
-
-    assert_ok(fill(&batch, 1000));
-    assert_filled(&batch, 1000);
-    kvb_event_batch_done(&batch);
-}
-
 static void a_reset_batch_needs_no_new_memory(void **state)
 {
     (void)state;
@@ -91,18 +81,6 @@ static void a_copy_is_equal_and_independent(void **state)
     kvb_event_batch_done(&copy);
 }
 
-static void an_empty_batch_is_copied_and_freed(void **state)
-{
-    (void)state;
-    struct kvb_event_batch batch = { 0 };
-    struct kvb_event_batch copy = { 0 };
-
-    assert_ok(kvb_event_batch_copy(&batch, &copy));
-    assert_int_equal(kvb_event_batch_bytes(&copy), sizeof copy);
-    kvb_event_batch_done(&copy);
-    kvb_event_batch_done(&batch);
-}
-
 static void refuses_texts_and_arrays_above_their_ceilings(void **state)
 {
     (void)state;
@@ -130,18 +108,6 @@ static void refuses_texts_and_arrays_above_their_ceilings(void **state)
     assert_int_equal(kvb_event_batch_reserve_keys(&batch, kvb_max_batch_keys + 1), KVB_TOO_LARGE);
     kvb_event_batch_done(&batch);
     free(text);
-}
-
-static void an_empty_text_has_no_bytes(void **state)
-{
-    (void)state;
-    struct kvb_event_batch batch = { 0 };
-    struct kvb_text_ref ref = { 7, 7 };
-
-    assert_ok(kvb_event_batch_add_text(&batch, (kvb_span){ 0 }, &ref));
-    assert_int_equal(ref.len, 0);
-    assert_null(kvb_event_batch_text(&batch, ref).data);
-    kvb_event_batch_done(&batch);
 }
 
 static void every_skip_has_a_name_and_a_list_of_what_it_may_hide(void **state)
@@ -198,12 +164,9 @@ static void copying_survives_every_allocation_failing(void **state)
 SUITE(event_batch)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(keeps_its_content_while_arrays_are_reallocated),
         cmocka_unit_test(a_reset_batch_needs_no_new_memory),
         cmocka_unit_test(a_copy_is_equal_and_independent),
-        cmocka_unit_test(an_empty_batch_is_copied_and_freed),
         cmocka_unit_test(refuses_texts_and_arrays_above_their_ceilings),
-        cmocka_unit_test(an_empty_text_has_no_bytes),
         cmocka_unit_test(every_skip_has_a_name_and_a_list_of_what_it_may_hide),
         cmocka_unit_test(filling_survives_every_allocation_failing),
         cmocka_unit_test(copying_survives_every_allocation_failing),
