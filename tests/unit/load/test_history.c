@@ -35,36 +35,6 @@ static void assert_near(double value, double expected)
     assert_true(value > expected - 1e-6 && value < expected + 1e-6);
 }
 
-static void nothing_is_recorded_before_the_first_second_is_over(void **state)
-{
-    (void)state;
-    struct kvb_history *history = history_of(capacity);
-    struct kvb_history_sample samples[capacity];
-
-    assert_false(kvb_history_is_due(history, at(0.99)));
-    add_events(history, 5, 0.99);
-    assert_int_equal(kvb_history_copy(history, 0, samples), 0);
-    assert_true(kvb_history_is_due(history, at(1)));
-    kvb_history_free(history);
-}
-
-static void one_sample_a_second_is_kept(void **state)
-{
-    (void)state;
-    struct kvb_history *history = history_of(capacity);
-    struct kvb_history_sample samples[capacity];
-
-    for (int tenth = 0; tenth <= 50; tenth++) {
-        add_events(history, (uint64_t)tenth * 10, tenth / 10.0);
-    }
-    assert_int_equal(kvb_history_copy(history, 0, samples), 5);
-    for (size_t i = 0; i < 5; i++) {
-        assert_int_equal(samples[i].second, i + 1);
-        assert_near(samples[i].events_per_s, 100);
-    }
-    kvb_history_free(history);
-}
-
 static void a_rate_is_divided_by_the_time_that_has_passed(void **state)
 {
     (void)state;
@@ -111,51 +81,6 @@ static void counters_become_differences_and_gauges_are_copied(void **state)
     assert_int_equal(samples[0].streams[KVB_STREAM_EXACT], 7);
     assert_int_equal(samples[0].streams[KVB_STREAM_DOWN], 1);
     assert_int_equal(samples[0].streams[KVB_STREAM_PARTIAL], 0);
-    kvb_history_free(history);
-}
-
-static void the_oldest_is_evicted_when_it_is_full(void **state)
-{
-    (void)state;
-    struct kvb_history *history = history_of(3);
-    struct kvb_history_sample samples[3];
-
-    for (uint64_t second = 1; second <= 10; second++) {
-        add_events(history, second, (double)second);
-        assert_int_equal(kvb_history_copy(history, 0, samples), second < 3 ? second : 3);
-    }
-    assert_int_equal(samples[0].second, 8);
-    assert_int_equal(samples[1].second, 9);
-    assert_int_equal(samples[2].second, 10);
-    kvb_history_free(history);
-}
-
-static void only_newer_samples_are_copied(void **state)
-{
-    (void)state;
-    struct kvb_history *history = history_of(3);
-    struct kvb_history_sample samples[3];
-
-    for (uint64_t second = 1; second <= 10; second++) {
-        add_events(history, second, (double)second);
-    }
-    assert_int_equal(kvb_history_copy(history, 9, samples), 1);
-    assert_int_equal(samples[0].second, 10);
-    assert_int_equal(kvb_history_copy(history, 10, samples), 0);
-    assert_int_equal(kvb_history_copy(history, 2, samples), 3);
-    kvb_history_free(history);
-}
-
-static void a_reader_that_is_ahead_gets_all_samples(void **state)
-{
-    (void)state;
-    struct kvb_history *history = history_of(capacity);
-    struct kvb_history_sample samples[capacity];
-
-    add_events(history, 1, 1);
-    add_events(history, 2, 2);
-    assert_int_equal(kvb_history_copy(history, 3, samples), 2);
-    assert_int_equal(kvb_history_copy(history, UINT64_MAX, samples), 2);
     kvb_history_free(history);
 }
 
@@ -246,13 +171,8 @@ static void agrees_with_a_reference_list(void **state)
 SUITE(history)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_recorded_before_the_first_second_is_over),
-        cmocka_unit_test(one_sample_a_second_is_kept),
         cmocka_unit_test(a_rate_is_divided_by_the_time_that_has_passed),
         cmocka_unit_test(counters_become_differences_and_gauges_are_copied),
-        cmocka_unit_test(the_oldest_is_evicted_when_it_is_full),
-        cmocka_unit_test(only_newer_samples_are_copied),
-        cmocka_unit_test(a_reader_that_is_ahead_gets_all_samples),
         cmocka_unit_test(has_a_ceiling),
         cmocka_unit_test(survives_each_allocation_failing),
         cmocka_unit_test(agrees_with_a_reference_list),

@@ -362,33 +362,6 @@ choose(enum kvb_route_policy policy, struct kvb_route_candidate *candidates, siz
     return chosen;
 }
 
-static void blocks_expected_soon_count_as_held_and_pending_ones_as_to_be_computed(void **state)
-{
-    (void)state;
-    struct kvb_route_candidate two[2] = { idle(0, 0), idle(1, 4) };
-
-    two[0].predicted_blocks = 20;
-    assert_int_equal(choose(KVB_ROUTE_KV, two, 2), 0);
-    assert_true(two[0].cost == 0 && two[1].cost == 6);
-    two[0].pending_prefill_blocks = 20; /* the same blocks: computed once */
-    assert_int_equal(choose(KVB_ROUTE_KV, two, 2), 0);
-    two[0].pending_prefill_blocks = 27;
-    assert_int_equal(choose(KVB_ROUTE_KV, two, 2), 1);
-    assert_true(two[0].cost == 7);
-}
-
-static void routed_requests_count_as_waiting(void **state)
-{
-    (void)state;
-    struct kvb_route_candidate two[2] = { idle(0, 0), idle(1, 0) };
-
-    two[0].routed_requests = 1;
-    two[1].load.request_active_slots = 3;
-    assert_int_equal(choose(KVB_ROUTE_LEAST_REQUESTS, two, 2), 1);
-    two[1].load.request_active_slots = 5;
-    assert_int_equal(choose(KVB_ROUTE_LEAST_REQUESTS, two, 2), 0);
-}
-
 static void round_robin_skips_nobody_whatever_the_order_of_the_candidates(void **state)
 {
     (void)state;
@@ -405,17 +378,6 @@ static void round_robin_skips_nobody_whatever_the_order_of_the_candidates(void *
         memmove(three, three + 1, 2 * sizeof *three);
         three[2] = first;
     }
-}
-
-static void a_worker_of_unknown_rate_counts_as_the_mean(void **state)
-{
-    (void)state;
-    struct kvb_route_candidate three[3] = { idle(0, 0), idle(1, 0), idle(2, 0) };
-
-    three[0].prefill_blocks_per_s = 10;
-    three[1].prefill_blocks_per_s = 30;
-    assert_int_equal(choose(KVB_ROUTE_TTFT, three, 3), 1);
-    assert_true(three[0].cost == 1.0 && three[2].cost == 0.5);
 }
 
 static void each_policy_is_found_by_its_name(void **state)
@@ -451,10 +413,7 @@ SUITE(policies)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_policy_chooses_by_its_formula),
         cmocka_unit_test(a_temperature_reaches_all_that_compete_and_no_other),
-        cmocka_unit_test(blocks_expected_soon_count_as_held_and_pending_ones_as_to_be_computed),
-        cmocka_unit_test(routed_requests_count_as_waiting),
         cmocka_unit_test(round_robin_skips_nobody_whatever_the_order_of_the_candidates),
-        cmocka_unit_test(a_worker_of_unknown_rate_counts_as_the_mean),
         cmocka_unit_test(each_policy_is_found_by_its_name),
         cmocka_unit_test(a_policy_that_is_gone_names_one_that_is_there),
     };

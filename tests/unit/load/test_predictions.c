@@ -82,47 +82,6 @@ static struct kvb_prediction_counters counters_of(const struct kvb_predictions *
     return counters;
 }
 
-static void a_routed_prompt_is_predicted_for_its_worker_only(void **state)
-{
-    (void)state;
-    struct kvb_predictions *predictions = new_predictions(ttl_ns);
-
-    predict(predictions, 1, 0, 5, S);
-    assert_int_equal(beyond(predictions, 1, 0, 5, S), 15);
-    assert_int_equal(beyond(predictions, 1, 0, 7, S), 13);
-    assert_int_equal(beyond(predictions, 1, 0, prompt_blocks, S), 0);
-    /* block 4 is neither held nor predicted */
-    assert_int_equal(beyond(predictions, 1, 0, 4, S), 0);
-    assert_int_equal(beyond(predictions, 2, 0, 5, S), 0);
-    assert_int_equal(beyond(predictions, 1, 1, 5, S), 0);
-    kvb_predictions_free(predictions);
-}
-
-static void a_common_beginning_is_predicted_for_both_prompts(void **state)
-{
-    (void)state;
-    struct kvb_predictions *predictions = new_predictions(ttl_ns);
-
-    predict(predictions, 1, 0, 0, S);
-    assert_int_equal(beyond(predictions, 1, 1, 0, S), 2);
-    kvb_predictions_free(predictions);
-}
-
-static void no_prediction_outlives_its_ttl(void **state)
-{
-    (void)state;
-    struct kvb_predictions *predictions = new_predictions(ttl_ns);
-
-    predict(predictions, 1, 0, 0, S);
-    assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns - 1), prompt_blocks);
-    assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), 0); /* expired, but not freed yet */
-    assert_true(kvb_predictions_expire(predictions, S + ttl_ns, 5));
-    assert_false(kvb_predictions_expire(predictions, S + ttl_ns, prompt_blocks));
-    assert_int_equal(counters_of(predictions).blocks, 0);
-    assert_int_equal(counters_of(predictions).expired, prompt_blocks);
-    kvb_predictions_free(predictions);
-}
-
 static void repeated_decisions_do_not_keep_a_prediction_alive(void **state)
 {
     (void)state;
@@ -134,42 +93,6 @@ static void repeated_decisions_do_not_keep_a_prediction_alive(void **state)
     assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), 0);
     predict(predictions, 1, 0, 0, S + ttl_ns); /* its TTL begins again */
     assert_int_equal(beyond(predictions, 1, 0, 0, S + ttl_ns), prompt_blocks);
-    kvb_predictions_free(predictions);
-}
-
-static void stored_blocks_are_no_longer_predicted(void **state)
-{
-    (void)state;
-    struct kvb_predictions *predictions = new_predictions(ttl_ns);
-    const struct kvb_stream_id one = worker(1);
-    const struct kvb_stream_id two = worker(2);
-
-    predict(predictions, 1, 0, 0, S);
-    kvb_predictions_stored(predictions, &two, prompt(0), 10);
-    assert_int_equal(beyond(predictions, 1, 0, 0, S), prompt_blocks);
-    kvb_predictions_stored(predictions, &one, prompt(0), 10);
-    assert_int_equal(beyond(predictions, 1, 0, 10, S), 10);
-    assert_int_equal(beyond(predictions, 1, 0, 0, S), 0); /* stored, and removed again */
-    assert_int_equal(counters_of(predictions).confirmed, 10);
-    kvb_predictions_free(predictions);
-}
-
-static void a_removed_worker_takes_its_predictions_along(void **state)
-{
-    (void)state;
-    struct kvb_predictions *predictions = new_predictions(ttl_ns);
-    const struct kvb_stream_id one = worker(1);
-
-    predict(predictions, 1, 0, 0, S);
-    predict(predictions, 2, 0, 0, S);
-    kvb_predictions_retire(predictions, &one);
-    assert_int_equal(beyond(predictions, 1, 0, 0, S), 0);
-    assert_int_equal(beyond(predictions, 2, 0, 0, S), prompt_blocks);
-    predict(predictions, 1, 0, 0, S + 1); /* the worker is back */
-    assert_int_equal(beyond(predictions, 1, 0, 0, S + 1), prompt_blocks);
-    assert_int_equal(counters_of(predictions).retired, prompt_blocks);
-    (void)kvb_predictions_expire(predictions, 99 * S, 1000);
-    assert_int_equal(counters_of(predictions).blocks, 0);
     kvb_predictions_free(predictions);
 }
 
@@ -429,12 +352,7 @@ static void agrees_with_a_reference_table_under_faults(void **state)
 SUITE(predictions)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_routed_prompt_is_predicted_for_its_worker_only),
-        cmocka_unit_test(a_common_beginning_is_predicted_for_both_prompts),
-        cmocka_unit_test(no_prediction_outlives_its_ttl),
         cmocka_unit_test(repeated_decisions_do_not_keep_a_prediction_alive),
-        cmocka_unit_test(stored_blocks_are_no_longer_predicted),
-        cmocka_unit_test(a_removed_worker_takes_its_predictions_along),
         cmocka_unit_test(a_new_epoch_ends_the_predictions_of_the_one_before),
         cmocka_unit_test(zero_ttl_predicts_nothing),
         cmocka_unit_test(without_room_the_oldest_are_evicted),

@@ -80,50 +80,6 @@ static struct kvb_request_counters counters_of(const struct kvb_requests *reques
     return counters;
 }
 
-static void a_load_report_includes_requests_routed_before_it(void **state)
-{
-    (void)state;
-    struct kvb_requests *requests = new_requests();
-
-    assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 0, false }, S));
-    assert_ok(add(requests, (struct routed){ "b", 1, 5, 5, 0, false }, S));
-    struct kvb_request_sums sums = sums_of(requests, 1, true, S);
-    assert_int_equal(sums.routed_blocks, 15);
-    assert_int_equal(sums.pending_prefill_blocks, 13);
-    assert_int_equal(sums.in_flight, 2);
-    report(requests, 1, 2 * S);
-    assert_ok(add(requests, (struct routed){ "c", 1, 3, 2, 0, false }, 2 * S));
-    sums = sums_of(requests, 1, true, 2 * S);
-    assert_int_equal(sums.routed_blocks, 3);
-    assert_int_equal(sums.pending_prefill_blocks, 2);
-    assert_int_equal(sums.in_flight_blocks, 18);
-    assert_int_equal(sums_of(requests, 2, true, 2 * S).in_flight, 0);
-    kvb_requests_free(requests);
-}
-
-static void a_request_that_is_finished_costs_nothing(void **state)
-{
-    (void)state;
-    struct kvb_requests *requests = new_requests();
-
-    assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 0, false }, S));
-    report(requests, 1, 2 * S);
-    assert_ok(add(requests, (struct routed){ "b", 1, 5, 4, 0, false }, 2 * S));
-    assert_ok(kvb_requests_finish(requests, "a", 3 * S)); /* a report of an earlier round */
-    struct kvb_request_sums sums = sums_of(requests, 1, true, 3 * S);
-    assert_int_equal(sums.routed_blocks, 5);
-    assert_int_equal(sums.in_flight_blocks, 5);
-    assert_int_equal(sums.pending_prefill_blocks, 4);
-    assert_ok(kvb_requests_finish(requests, "b", 3 * S));
-    sums = sums_of(requests, 1, true, 3 * S);
-    assert_int_equal(sums.routed_blocks, 0);
-    assert_int_equal(sums.in_flight_blocks, 0);
-    assert_int_equal(sums.pending_prefill_blocks, 0);
-    assert_int_equal(kvb_requests_finish(requests, "b", 3 * S), KVB_NOT_FOUND);
-    assert_int_equal(counters_of(requests).finished_unknown, 1);
-    kvb_requests_free(requests);
-}
-
 static void without_a_load_requests_count_until_they_end(void **state)
 {
     (void)state;
@@ -141,33 +97,6 @@ static void without_a_load_requests_count_until_they_end(void **state)
     kvb_requests_free(requests);
 }
 
-static void prefill_ends_with_a_reported_first_token(void **state)
-{
-    (void)state;
-    struct kvb_requests *requests = new_requests();
-
-    assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 0, false }, S));
-    assert_ok(kvb_requests_first_token(requests, "a", 2 * S));
-    assert_ok(kvb_requests_first_token(requests, "a", 2 * S)); /* repeated: nothing changes */
-    assert_ok(add(requests, (struct routed){ "b", 1, 5, 5, 0, false }, 2 * S));
-    assert_ok(add(requests, (struct routed){ "c", 2, 7, 7, 0, false }, 2 * S));
-    report(requests, 1, 3 * S);
-    struct kvb_request_sums sums = sums_of(requests, 1, true, 3 * S);
-    assert_int_equal(sums.pending_prefill_blocks, 5); /* the load report does not end it */
-    assert_int_equal(sums.routed_blocks, 0);
-    assert_int_equal(sums.in_flight_blocks, 15);
-    assert_ok(kvb_requests_first_token(requests, "b", 4 * S));
-    assert_int_equal(sums_of(requests, 1, true, 4 * S).pending_prefill_blocks, 0);
-    assert_int_equal(sums_of(requests, 2, false, 4 * S).pending_prefill_blocks, 7);
-    /* the first token of c is never reported: it ends after 60 s */
-    assert_false(kvb_requests_expire(requests, 62 * S, 10));
-    assert_int_equal(sums_of(requests, 2, false, 62 * S).pending_prefill_blocks, 0);
-    assert_int_equal(sums_of(requests, 2, false, 62 * S).in_flight_blocks, 7);
-    assert_int_equal(kvb_requests_first_token(requests, "z", 62 * S), KVB_NOT_FOUND);
-    assert_int_equal(counters_of(requests).first_tokens_unknown, 1);
-    kvb_requests_free(requests);
-}
-
 static void routers_that_stop_reporting_first_tokens_are_noticed(void **state)
 {
     (void)state;
@@ -180,21 +109,6 @@ static void routers_that_stop_reporting_first_tokens_are_noticed(void **state)
     assert_int_equal(sums_of(requests, 1, true, 61 * S).pending_prefill_blocks, 8);
     report(requests, 1, 61 * S);
     assert_int_equal(sums_of(requests, 1, true, 61 * S).pending_prefill_blocks, 0);
-    kvb_requests_free(requests);
-}
-
-static void a_repeated_request_replaces_the_earlier_decision(void **state)
-{
-    (void)state;
-    struct kvb_requests *requests = new_requests();
-
-    assert_ok(add(requests, (struct routed){ "a", 1, 10, 8, 0, false }, S));
-    assert_ok(add(requests, (struct routed){ "a", 2, 10, 6, 0, false }, 2 * S));
-    assert_int_equal(sums_of(requests, 1, true, 2 * S).routed_blocks, 0);
-    assert_int_equal(sums_of(requests, 1, true, 2 * S).pending_prefill_blocks, 0);
-    assert_int_equal(sums_of(requests, 2, true, 2 * S).routed_blocks, 10);
-    assert_int_equal(counters_of(requests).repeated, 1);
-    assert_int_equal(counters_of(requests).in_flight, 1);
     kvb_requests_free(requests);
 }
 
@@ -618,12 +532,8 @@ static void without_memory_no_request_is_entered_partly(void **state)
 SUITE(requests)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_load_report_includes_requests_routed_before_it),
-        cmocka_unit_test(a_request_that_is_finished_costs_nothing),
         cmocka_unit_test(without_a_load_requests_count_until_they_end),
-        cmocka_unit_test(prefill_ends_with_a_reported_first_token),
         cmocka_unit_test(routers_that_stop_reporting_first_tokens_are_noticed),
-        cmocka_unit_test(a_repeated_request_replaces_the_earlier_decision),
         cmocka_unit_test(a_decision_that_comes_after_its_end_is_dropped),
         cmocka_unit_test(the_rate_is_blocks_divided_by_busy_time),
         cmocka_unit_test(without_room_the_request_that_ends_first_is_evicted),

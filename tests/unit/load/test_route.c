@@ -30,19 +30,6 @@ static size_t choose(
     return chosen;
 }
 
-static void cost_is_weighted_prefill_plus_decode(void **state)
-{
-    (void)state;
-    const struct kvb_route_options options = { .overlap_weight = 2 };
-    struct kvb_route_candidate two[2] = { candidate(10, 4, 7), candidate(10, 0, 0) };
-
-    two[0].routed_blocks = 5;
-    assert_int_equal(choose(&options, 0, two, 2), 1);
-    assert_true(two[0].cost == 2 * 6 + 12);
-    assert_true(two[1].cost == 20);
-    assert_int_equal(two[0].decode_blocks, 12);
-}
-
 /* A page may count blocks of another size than the events. */
 static void load_and_overlap_are_compared_in_tokens(void **state)
 {
@@ -62,25 +49,6 @@ static void load_and_overlap_are_compared_in_tokens(void **state)
         assert_int_equal(choose(&plain, 0, &one, 1), 0);
         assert_true(one.decode_blocks == rows[i].decode);
     }
-}
-
-static void overlap_wins_among_equally_loaded(void **state)
-{
-    (void)state;
-    struct kvb_route_candidate three[3] = { candidate(10, 1, 5), candidate(10, 9, 5),
-                                            candidate(10, 3, 5) };
-
-    three[1].last_turn = 9;
-    assert_int_equal(choose(&plain, 0, three, 3), 1);
-}
-
-static void requests_routed_since_the_last_load_report_count(void **state)
-{
-    (void)state;
-    struct kvb_route_candidate two[2] = { candidate(10, 9, 5), candidate(10, 8, 5) };
-
-    two[0].routed_blocks = 10;
-    assert_int_equal(choose(&plain, 0, two, 2), 1);
 }
 
 /* Decides as the router does: the number of the decision becomes the last turn of the chosen
@@ -168,55 +136,6 @@ static void requests_for_another_model_do_not_shift_the_turns(void **state)
     }
 }
 
-static void a_worker_that_is_down_is_never_chosen(void **state)
-{
-    (void)state;
-    struct kvb_route_candidate two[2] = { candidate(10, 10, 0), candidate(10, 0, 900) };
-    size_t chosen = 0;
-
-    two[0].state = KVB_STREAM_DOWN;
-    assert_int_equal(choose(&plain, 0, two, 2), 1);
-    two[1].state = KVB_STREAM_DOWN;
-    assert_int_equal(kvb_route_choose(&plain, 0, two, 2, &chosen), KVB_NOT_FOUND);
-    assert_int_equal(kvb_route_choose(&plain, 0, two, 0, &chosen), KVB_NOT_FOUND);
-}
-
-static void a_full_worker_is_chosen_only_when_all_are_full(void **state)
-{
-    (void)state;
-    struct kvb_route_candidate three[3] = { candidate(10, 10, 5), candidate(10, 9, 5),
-                                            candidate(10, 0, 800) };
-
-    three[0].load.request_active_slots = 10;
-    three[1].load.kv_total_blocks = 5;
-    assert_int_equal(choose(&plain, 0, three, 3), 2);
-    three[2].load.request_active_slots = 10;
-    assert_int_equal(choose(&plain, 0, three, 3), 0);
-}
-
-/* A policy weighs how much a worker holds, not how sure that is. */
-static void lists_that_are_not_exact_count_in_full(void **state)
-{
-    (void)state;
-    static const enum kvb_stream_state states[] = { KVB_STREAM_PARTIAL, KVB_STREAM_UNVERIFIED,
-                                                    KVB_STREAM_STALE };
-    struct kvb_route_candidate two[2] = { candidate(10, 9, 0), candidate(10, 10, 0) };
-
-    for (size_t i = 0; i < KVB_COUNT_OF(states); i++) {
-        two[1].state = states[i];
-        assert_int_equal(choose(&plain, 0, two, 2), 1);
-    }
-}
-
-static void a_worker_without_load_counts_as_idle(void **state)
-{
-    (void)state;
-    struct kvb_route_candidate two[2] = { candidate(10, 0, 1), candidate(10, 0, 999) };
-
-    two[1].has_load = false;
-    assert_int_equal(choose(&plain, 0, two, 2), 1);
-}
-
 /* Costs 0, 5, 10: normalised 0, 0.5, 1; at temperature 0.5 the weights are
  * 1, e^-1, e^-2, so the shares are 0.665, 0.245, 0.090. */
 static void temperature_draws_by_softmax_over_the_normalised_cost(void **state)
@@ -236,60 +155,15 @@ static void temperature_draws_by_softmax_over_the_normalised_cost(void **state)
     assert_in_range(hits[2], 899, 902);
 }
 
-static void random_choice_leaves_out_down_and_full_workers(void **state)
-{
-    (void)state;
-    const struct kvb_route_options hot = { .overlap_weight = 1, .temperature = 100 };
-    struct kvb_route_candidate three[3] = { candidate(10, 10, 0), candidate(10, 5, 0),
-                                            candidate(10, 0, 0) };
-
-    three[0].state = KVB_STREAM_DOWN;
-    three[2].load.kv_active_blocks = 1000;
-    for (size_t i = 0; i < 1000; i++) {
-        const double draw = (double)i / 1000;
-        assert_int_equal(choose(&hot, draw, three, 3), 1);
-    }
-}
-
-static void overlap_above_the_request_costs_nothing_below_zero(void **state)
-{
-    (void)state;
-    struct kvb_route_candidate one[1] = { candidate(3, 8, 0) };
-
-    assert_int_equal(choose(&plain, 0, one, 1), 0);
-    assert_true(one[0].cost == 0);
-}
-
-static void policies_have_names(void **state)
-{
-    (void)state;
-    enum kvb_route_policy policy = KVB_ROUTE_POLICY_COUNT;
-
-    assert_ok(kvb_route_policy_find("kv", &policy));
-    assert_int_equal(policy, KVB_ROUTE_KV);
-    assert_string_equal(kvb_route_policy_name(policy), "kv");
-    assert_int_equal(kvb_route_policy_find("best", &policy), KVB_NOT_FOUND);
-}
-
 SUITE(route)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cost_is_weighted_prefill_plus_decode),
         cmocka_unit_test(load_and_overlap_are_compared_in_tokens),
-        cmocka_unit_test(overlap_wins_among_equally_loaded),
-        cmocka_unit_test(requests_routed_since_the_last_load_report_count),
         cmocka_unit_test(equal_candidates_take_turns),
         cmocka_unit_test(hits_between_new_prompts_do_not_shift_the_turns),
         cmocka_unit_test(a_choice_decided_by_load_is_a_turn),
         cmocka_unit_test(requests_for_another_model_do_not_shift_the_turns),
-        cmocka_unit_test(a_worker_that_is_down_is_never_chosen),
-        cmocka_unit_test(a_full_worker_is_chosen_only_when_all_are_full),
-        cmocka_unit_test(lists_that_are_not_exact_count_in_full),
-        cmocka_unit_test(a_worker_without_load_counts_as_idle),
         cmocka_unit_test(temperature_draws_by_softmax_over_the_normalised_cost),
-        cmocka_unit_test(random_choice_leaves_out_down_and_full_workers),
-        cmocka_unit_test(overlap_above_the_request_costs_nothing_below_zero),
-        cmocka_unit_test(policies_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
