@@ -390,18 +390,6 @@ static void refuses_a_place_that_is_none([[maybe_unused]] void **state)
     }
 }
 
-/* Heartbeats of bridges older than these fields. */
-static void labels_of_an_old_bridge_say_role_and_address([[maybe_unused]] void **state)
-{
-    struct kvb_heartbeat heartbeat = { 0 };
-    static const uint8_t labels[] = { 0xe2, 0x01, 9, 'a', 'd', 'd', 'r', 'e', 's', 's', '=', 'x',
-                                      0xe2, 0x01, 9, 'r', 'o', 'l', 'e', '=', 'b', 'o', 't', 'h' };
-    assert_ok(decode_with(labels, sizeof labels, &heartbeat));
-    assert_string_equal(heartbeat.facts.address, "x");
-    assert_int_equal(heartbeat.facts.role, KVB_ROLE_BOTH);
-    assert_int_equal(heartbeat.facts.labels.count, 2);
-}
-
 static struct kvb_worker_facts long_facts(void)
 {
     struct kvb_worker_facts facts = { 0 };
@@ -421,37 +409,6 @@ static struct kvb_worker_facts long_facts(void)
         assert_ok(kvb_labels_add(&facts.labels, name, "a value of 23 bytes, so", NULL));
     }
     return facts;
-}
-
-/* A reader older than labels must find the fields that it knows at their places, with new ones
- * behind them, within its limits of 64 fields and 4096 bytes. */
-static void facts_of_a_worker_stand_behind_what_older_readers_know([[maybe_unused]] void **state)
-{
-    KVB_OWN(kvb_buf_done) struct kvb_buf before = { 0 };
-    KVB_OWN(kvb_buf_done) struct kvb_buf after = { 0 };
-    struct kvb_heartbeat heartbeat = full();
-    struct kvb_heartbeat got = { 0 };
-
-    heartbeat.facts = (struct kvb_worker_facts){ 0 };
-    heartbeat.names = (struct kvb_served_names){ 0 };
-    heartbeat.publisher = 0;
-    memset(heartbeat.model, 'm', kvb_model_bytes);
-    encode_into(&heartbeat, &before);
-    heartbeat.facts = long_facts();
-    heartbeat.names.is_listed = true;
-    heartbeat.names.left_out = UINT32_MAX;
-    for (int i = 0; i < kvb_max_served_names; i++) {
-        char served[16] = "";
-        (void)snprintf(served, sizeof served, "adapter-%05d", i); /* 16 bytes of text: full */
-        assert_ok(kvb_served_names_add(&heartbeat.names, KVB_SERVED_ADAPTER, kvb_span_of(served)));
-    }
-    assert_int_equal(heartbeat.names.bytes, kvb_served_names_bytes);
-    encode_into(&heartbeat, &after);
-    assert_memory_equal(after.data, before.data, before.len - sizeof golden_formats);
-    assert_ok(kvb_proto_guard(kvb_buf_span(&after), 64));
-    assert_true(after.len < 4096);
-    assert_ok(kvb_heartbeat_decode(kvb_buf_span(&after), &got));
-    assert_same(&heartbeat, &got);
 }
 
 static void refuses_labels_that_are_none([[maybe_unused]] void **state)
@@ -560,17 +517,6 @@ static void json_says_null_for_an_unknown_number_of_missing_blocks([[maybe_unuse
     assert_ok(json.status);
     assert_ok(kvb_buf_append(&out, "", 1));
     assert_non_null(strstr((const char *)out.data, "\"missing_at_most\":null,"));
-}
-
-static void json_says_when_it_does_not_fit([[maybe_unused]] void **state)
-{
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-    const struct kvb_heartbeat heartbeat = full();
-
-    kvb_buf_init(&out, 200);
-    struct kvb_json_writer json = kvb_json_writer_of(&out);
-    kvb_heartbeat_json_write(&heartbeat, &json);
-    assert_int_equal(json.status, KVB_TOO_LARGE);
 }
 
 /* Field 38 contains the reason. Field 7, which old readers know, contains a value that they accept.
@@ -908,14 +854,11 @@ SUITE(heartbeat)
         cmocka_unit_test(writes_and_reads_the_numbers_of_a_place),
         cmocka_unit_test(a_role_and_a_readiness_of_a_newer_version_are_unknown),
         cmocka_unit_test(refuses_a_place_that_is_none),
-        cmocka_unit_test(labels_of_an_old_bridge_say_role_and_address),
-        cmocka_unit_test(facts_of_a_worker_stand_behind_what_older_readers_know),
         cmocka_unit_test(a_tokenize_that_is_no_url_is_read_as_none),
         cmocka_unit_test(refuses_labels_that_are_none),
         cmocka_unit_test(writes_and_reads_the_numbers_of_served_names),
         cmocka_unit_test(refuses_served_names_that_are_none),
         cmocka_unit_test(json_says_null_for_an_unknown_number_of_missing_blocks),
-        cmocka_unit_test(json_says_when_it_does_not_fit),
         cmocka_unit_test(a_newer_reason_stands_beside_one_that_old_readers_know),
         cmocka_unit_test(only_readers_that_know_the_drop_may_claim_the_list),
         cmocka_unit_test(a_state_of_a_later_version_leaves_the_older_one),

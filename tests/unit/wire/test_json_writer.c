@@ -32,21 +32,6 @@ static void write_sample(struct kvb_json_writer *json)
     kvb_json_write_end(json, '}');
 }
 
-static void separates_values_with_commas_only(void **state)
-{
-    (void)state;
-    struct kvb_buf buf;
-    kvb_buf_init(&buf, 4096);
-    struct kvb_json_writer json = kvb_json_writer_of(&buf);
-
-    write_sample(&json);
-    assert_ok(json.status);
-    assert_text(
-        &buf, "{\"worker_id\":18446744073709551615,\"list\":[1,true,null,{}],\"7\":0.25,"
-              "\"name\":\"m\"}");
-    kvb_buf_done(&buf);
-}
-
 static void assert_written(const char *text, size_t len, const char *expected)
 {
     struct kvb_buf buf;
@@ -112,28 +97,6 @@ static void numbers_have_the_digits_of_printf(void **state)
     }
 }
 
-static void what_is_written_through_a_pointer_is_a_value_as_any_other(void **state)
-{
-    (void)state;
-    struct kvb_buf buf;
-    kvb_buf_init(&buf, 64);
-    struct kvb_json_writer json = kvb_json_writer_of(&buf);
-
-    kvb_json_write_begin(&json, '[');
-    for (int i = 0; i < 3; i++) {
-        char *at = kvb_json_write_open(&json, 10);
-        assert_non_null(at);
-        *at = (char)('0' + i);
-        kvb_json_write_close(&json, at + 1);
-    }
-    kvb_json_write_null(&json);
-    kvb_json_write_end(&json, ']');
-    assert_text(&buf, "[0,1,2,null]");
-    assert_null(kvb_json_write_open(&json, 64)); /* beyond the ceiling */
-    assert_int_equal(json.status, KVB_TOO_LARGE);
-    kvb_buf_done(&buf);
-}
-
 static void infinity_and_nan_are_written_as_null(void **state)
 {
     (void)state;
@@ -191,19 +154,6 @@ static void any_bytes_give_a_valid_json_string(void **state)
     }
 }
 
-static void the_first_failure_is_kept(void **state)
-{
-    (void)state;
-    struct kvb_buf buf;
-    kvb_buf_init(&buf, 10);
-    struct kvb_json_writer json = kvb_json_writer_of(&buf);
-
-    write_sample(&json);
-    assert_int_equal(json.status, KVB_TOO_LARGE);
-    assert_true(buf.len <= 10);
-    kvb_buf_done(&buf);
-}
-
 static void survives_every_failing_allocation(void **state)
 {
     (void)state;
@@ -226,14 +176,11 @@ SUITE(json_writer)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_have_the_digits_of_printf),
-        cmocka_unit_test(what_is_written_through_a_pointer_is_a_value_as_any_other),
-        cmocka_unit_test(separates_values_with_commas_only),
         cmocka_unit_test(escapes_the_characters_that_json_requires),
         cmocka_unit_test(replaces_bytes_that_are_no_utf8),
         cmocka_unit_test(infinity_and_nan_are_written_as_null),
         cmocka_unit_test(whole_numbers_are_written_as_printf_would),
         cmocka_unit_test(any_bytes_give_a_valid_json_string),
-        cmocka_unit_test(the_first_failure_is_kept),
         cmocka_unit_test(survives_every_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -7,45 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- The type of the next value ---- */
-
-static enum kvb_mp_type type_of(uint8_t code)
-{
-    const struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ &code, 1 });
-
-    return kvb_mp_next(&cursor);
-}
-
-static void knows_the_type_of_every_first_byte(void **state)
-{
-    (void)state;
-    /* clang-format off */
-    const struct {
-        unsigned first;
-        unsigned last;
-        enum kvb_mp_type type;
-    } ranges[] = {
-        { 0x00, 0x7f, KVB_MP_INTEGER }, { 0x80, 0x8f, KVB_MP_MAP },
-        { 0x90, 0x9f, KVB_MP_ARRAY },   { 0xa0, 0xbf, KVB_MP_TEXT },
-        { 0xc0, 0xc0, KVB_MP_NIL },     { 0xc1, 0xc1, KVB_MP_OTHER },
-        { 0xc2, 0xc3, KVB_MP_BOOL },    { 0xc4, 0xc6, KVB_MP_BYTES },
-        { 0xc7, 0xc9, KVB_MP_OTHER },   { 0xca, 0xcb, KVB_MP_FLOAT },
-        { 0xcc, 0xd3, KVB_MP_INTEGER }, { 0xd4, 0xd8, KVB_MP_OTHER },
-        { 0xd9, 0xdb, KVB_MP_TEXT },    { 0xdc, 0xdd, KVB_MP_ARRAY },
-        { 0xde, 0xdf, KVB_MP_MAP },     { 0xe0, 0xff, KVB_MP_INTEGER },
-    };
-    /* clang-format on */
-    unsigned code = 0;
-
-    for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
-        assert_int_equal(code, ranges[i].first);
-        for (; code <= ranges[i].last; code++) {
-            assert_int_equal(type_of((uint8_t)code), ranges[i].type);
-        }
-    }
-    assert_int_equal(code, 256);
-}
-
 /* ---- Reading values, with each reader ---- */
 
 /* The result of each reader of numbers for one value. */
@@ -301,141 +262,14 @@ static void refuses_a_value_cut_at_any_byte_and_stays(void **state)
     }
 }
 
-/* A reader of another type; no two of these accept the same value. */
-static void refuses_values_of_another_type_and_stays(void **state)
-{
-    (void)state;
-    const char *const others[] = { "c0", "c2", "c1", "d40161", "c7000161" };
-    const size_t alone[] = { 0, 1, 5, 6, 7, 8 }; /* nil integer text bytes array map */
-    const size_t kinds = sizeof alone / sizeof alone[0];
-
-    for (size_t i = 0; i < taker_count; i++) {
-        for (size_t k = 0; k < sizeof others / sizeof others[0]; k++) {
-            size_t len = 0;
-            uint8_t *bytes = bytes_of_hex(others[k], &len);
-            struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
-            const bool is_its_own = i == 0 && k == 0;
-            assert_int_equal(takers[i].take(&cursor), is_its_own ? KVB_OK : KVB_BAD_INPUT);
-            assert_true(cursor.at == bytes + is_its_own);
-            free(bytes);
-        }
-    }
-    for (size_t pair = 0; pair < kinds * kinds; pair++) {
-        const size_t of = alone[pair / kinds];
-        const size_t by = alone[pair % kinds];
-        size_t len = 0;
-        uint8_t *bytes = bytes_of_hex(takers[of].values[0], &len);
-        struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
-        assert_int_equal(takers[by].take(&cursor), of == by ? KVB_OK : KVB_BAD_INPUT);
-        free(bytes);
-    }
-}
-
 /* ---- Strings and containers ---- */
-
-static void text_and_bytes_are_borrowed_from_where_they_stand(void **state)
-{
-    (void)state;
-    const uint8_t bytes[] = { 0xa2, 'h', 'i', 0xc4, 3, 1, 2, 3, 0xd9, 0, 0xc0 };
-    struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, sizeof bytes });
-    kvb_span span = { 0 };
-
-    assert_ok(kvb_mp_take_text(&cursor, &span));
-    assert_true(span.data == bytes + 1 && span.len == 2);
-    assert_ok(kvb_mp_take_bytes(&cursor, &span));
-    assert_true(span.data == bytes + 5 && span.len == 3);
-    assert_ok(kvb_mp_take_text(&cursor, &span));
-    assert_int_equal(span.len, 0);
-    assert_false(kvb_mp_take_nil(&(struct kvb_mp_cursor){ bytes, bytes + 1 }));
-    assert_true(kvb_mp_take_nil(&cursor));
-    assert_false(kvb_mp_take_nil(&cursor)); /* the cursor is at the end */
-    assert_int_equal(kvb_mp_next(&cursor), KVB_MP_OTHER);
-}
-
-static void a_length_beyond_the_end_is_refused(void **state)
-{
-    (void)state;
-    const char *const lies[] = { "bf61", "d9ff61", "daffff61", "dbffffffff61" };
-
-    for (size_t i = 0; i < sizeof lies / sizeof lies[0]; i++) {
-        size_t len = 0;
-        uint8_t *bytes = bytes_of_hex(lies[i], &len);
-        struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
-        assert_int_equal(take_text(&cursor), KVB_BAD_INPUT);
-        assert_int_equal(kvb_mp_skip(&cursor), KVB_BAD_INPUT);
-        assert_true(cursor.at == bytes);
-        free(bytes);
-    }
-}
-
-static uint32_t count_in(const char *hex, kvb_status (*take)(struct kvb_mp_cursor *, uint32_t *))
-{
-    size_t len = 0;
-    uint8_t *bytes = bytes_of_hex(hex, &len);
-    struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
-    uint32_t count = 0;
-
-    assert_ok(take(&cursor, &count));
-    assert_true(cursor.at == cursor.end);
-    free(bytes);
-    return count;
-}
-
-static void counts_of_every_width_are_read(void **state)
-{
-    (void)state;
-    assert_int_equal(count_in("90", kvb_mp_take_array), 0);
-    assert_int_equal(count_in("9f", kvb_mp_take_array), 15);
-    assert_int_equal(count_in("dcffff", kvb_mp_take_array), 65535);
-    assert_int_equal(count_in("ddffffffff", kvb_mp_take_array), UINT32_MAX);
-    assert_int_equal(count_in("80", kvb_mp_take_map), 0);
-    assert_int_equal(count_in("8f", kvb_mp_take_map), 15);
-    assert_int_equal(count_in("deffff", kvb_mp_take_map), 65535);
-    assert_int_equal(count_in("dfffffffff", kvb_mp_take_map), UINT32_MAX);
-}
-
-static void skips_one_value_whatever_is_in_it(void **state)
-{
-    (void)state;
-    size_t len = 0;
-    /* [1, {2: "a"}], then 3 */
-    uint8_t *bytes = bytes_of_hex("92018102a16103", &len);
-    struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ bytes, len });
-    uint32_t value = 0;
-
-    assert_ok(kvb_mp_skip(&cursor));
-    assert_ok(kvb_mp_take_u32(&cursor, &value));
-    assert_int_equal(value, 3);
-    assert_int_equal(kvb_mp_skip(&cursor), KVB_BAD_INPUT); /* the cursor is at the end */
-    free(bytes);
-}
-
-static void an_empty_input_has_no_value(void **state)
-{
-    (void)state;
-    struct kvb_mp_cursor cursor = kvb_mp_cursor_of((kvb_span){ NULL, 0 });
-
-    assert_int_equal(kvb_mp_next(&cursor), KVB_MP_OTHER);
-    for (size_t i = 0; i < taker_count; i++) {
-        assert_int_equal(takers[i].take(&cursor), KVB_BAD_INPUT);
-    }
-    assert_int_equal(kvb_mp_skip(&cursor), KVB_BAD_INPUT);
-    assert_null(cursor.at);
-}
 
 SUITE(mp_cursor)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(knows_the_type_of_every_first_byte),
         cmocka_unit_test(takes_numbers_of_every_width_at_their_borders),
         cmocka_unit_test(takes_lists_of_numbers_and_nothing_else),
         cmocka_unit_test(refuses_a_value_cut_at_any_byte_and_stays),
-        cmocka_unit_test(refuses_values_of_another_type_and_stays),
-        cmocka_unit_test(text_and_bytes_are_borrowed_from_where_they_stand),
-        cmocka_unit_test(a_length_beyond_the_end_is_refused),
-        cmocka_unit_test(counts_of_every_width_are_read),
-        cmocka_unit_test(skips_one_value_whatever_is_in_it),
-        cmocka_unit_test(an_empty_input_has_no_value),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -306,25 +306,6 @@ static void refuses_a_message_above_the_ceiling([[maybe_unused]] void **state)
     assert_int_equal(kvb_router_json_decode(huge, &batch), KVB_TOO_LARGE);
 }
 
-static void decodes_what_it_encoded([[maybe_unused]] void **state)
-{
-    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
-    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch got = { 0 };
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-    uint64_t seed = 42;
-
-    kvb_buf_init(&out, 1 << 16);
-    for (int round = 0; round < 20000; round++) {
-        sample_batch(&seed, &batch);
-        const size_t at = sample_next(&seed) % batch.event_count;
-        kvb_buf_reset(&out);
-        assert_ok(kvb_router_json_encode(&batch, at, &out));
-        assert_ok(kvb_router_json_decode(kvb_buf_span(&out), &got));
-        assert_int_equal(got.event_count, 1);
-        assert_same_event(&batch, at, &got, 0);
-    }
-}
-
 static void peeks_at_the_stream_of_what_it_encoded([[maybe_unused]] void **state)
 {
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
@@ -449,28 +430,6 @@ static void the_longest_text_fits_the_memory_that_is_reserved([[maybe_unused]] v
     }
 }
 
-static void leaves_the_buffer_as_it_was_when_it_is_full([[maybe_unused]] void **state)
-{
-    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
-    char expected[2048];
-
-    make_vectors(&batch);
-    read_vector("B ", 0, expected, sizeof expected);
-    const size_t room = kvb_router_json_room(batch.events[0].block_count);
-    for (size_t ceiling = 1; ceiling <= room + 1; ceiling++) {
-        KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-        kvb_buf_init(&out, ceiling);
-        assert_ok(kvb_buf_append_text(&out, "x"));
-        if (ceiling <= room) {
-            assert_int_equal(kvb_router_json_encode(&batch, 0, &out), KVB_TOO_LARGE);
-            assert_int_equal(out.len, 1);
-        } else {
-            assert_ok(kvb_router_json_encode(&batch, 0, &out));
-            assert_int_equal(out.len, 1 + strlen(expected));
-        }
-    }
-}
-
 static void survives_every_allocation_that_fails([[maybe_unused]] void **state)
 {
     char line[2048];
@@ -506,13 +465,11 @@ SUITE(router_json)
         cmocka_unit_test(reads_the_largest_numbers),
         cmocka_unit_test(refuses_depth_without_using_the_stack),
         cmocka_unit_test(refuses_a_message_above_the_ceiling),
-        cmocka_unit_test(decodes_what_it_encoded),
         cmocka_unit_test(peeks_at_the_stream_of_what_it_encoded),
         cmocka_unit_test(peeks_at_no_stream_of_what_is_written_otherwise),
         cmocka_unit_test(writes_no_tier_of_a_clear),
         cmocka_unit_test(refuses_every_message_that_is_cut),
         cmocka_unit_test(the_longest_text_fits_the_memory_that_is_reserved),
-        cmocka_unit_test(leaves_the_buffer_as_it_was_when_it_is_full),
         cmocka_unit_test(survives_every_allocation_that_fails),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

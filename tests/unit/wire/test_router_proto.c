@@ -1,6 +1,5 @@
 #include "wire/router/proto.h"
 
-#include "core/limits.h"
 #include "core/own.h"
 #include "fail_alloc.h"
 #include "kvb_test.h"
@@ -78,24 +77,6 @@ static void packs_a_part_of_a_batch([[maybe_unused]] void **state)
     assert_int_equal(got.event_count, 2);
     assert_same_event(&batch, 1, &got, 0);
     assert_same_event(&batch, 2, &got, 1);
-}
-
-static void decodes_what_it_encoded([[maybe_unused]] void **state)
-{
-    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
-    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch got = { 0 };
-    KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-    uint64_t seed = 7;
-
-    kvb_buf_init(&out, 1 << 16);
-    for (int round = 0; round < 20000; round++) {
-        sample_batch(&seed, &batch);
-        kvb_buf_reset(&out);
-        assert_ok(kvb_router_proto_encode(&batch, 0, batch.event_count, &out));
-        assert_int_equal(out.data[0], 0x0a);
-        assert_ok(kvb_router_proto_decode(kvb_buf_span(&out), &got));
-        assert_same_batch(&batch, &got);
-    }
 }
 
 /* ---- The same batch, by protobuf-c ---- */
@@ -437,26 +418,6 @@ static void refuses_a_message_of_countless_fields([[maybe_unused]] void **state)
     free(bytes);
 }
 
-static void leaves_the_buffer_as_it_was_when_it_is_full([[maybe_unused]] void **state)
-{
-    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch batch = { 0 };
-    size_t refused = 0;
-
-    make_golden(&batch);
-    for (size_t ceiling = 1; ceiling <= sizeof golden + 1 + 128; ceiling++) {
-        KVB_OWN(kvb_buf_done) struct kvb_buf out = { 0 };
-        kvb_buf_init(&out, ceiling);
-        assert_ok(kvb_buf_append_text(&out, "x"));
-        if (kvb_router_proto_encode(&batch, 0, 3, &out) == KVB_OK) {
-            assert_int_equal(out.len, 1 + sizeof golden);
-        } else {
-            assert_int_equal(out.len, 1);
-            refused = ceiling;
-        }
-    }
-    assert_in_range(refused, sizeof golden, sizeof golden + 128);
-}
-
 /* Events of 0 and of 1 block, whose columns have the most bytes for what they count. */
 static void writes_into_its_room_whatever_counts_that_much([[maybe_unused]] void **state)
 {
@@ -523,7 +484,6 @@ SUITE(router_proto)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(writes_and_reads_the_numbers_of_the_contract),
         cmocka_unit_test(packs_a_part_of_a_batch),
-        cmocka_unit_test(decodes_what_it_encoded),
         cmocka_unit_test(writes_the_bytes_of_protobuf_c),
         cmocka_unit_test(omits_what_protobuf_c_omits),
         cmocka_unit_test(writes_long_columns_as_protobuf_c),
@@ -538,7 +498,6 @@ SUITE(router_proto)
         cmocka_unit_test(refuses_event_ids_that_wrap),
         cmocka_unit_test(refuses_a_message_that_is_cut),
         cmocka_unit_test(refuses_a_message_of_countless_fields),
-        cmocka_unit_test(leaves_the_buffer_as_it_was_when_it_is_full),
         cmocka_unit_test(writes_into_its_room_whatever_counts_that_much),
         cmocka_unit_test(survives_every_allocation_that_fails),
         cmocka_unit_test(takes_no_memory_for_a_message_like_the_one_before),
