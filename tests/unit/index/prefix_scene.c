@@ -46,8 +46,8 @@ int scene_tear_down(void **state)
     return 0;
 }
 
-kvb_status
-scene_try_store(struct scene *scene, size_t s, char parent, const char *names, const char *contents)
+void scene_store(
+    struct scene *scene, size_t s, char parent, const char *names, const char *contents)
 {
     kvb_block_hash blocks[longest];
     kvb_tokens_hash tokens[longest];
@@ -65,13 +65,7 @@ scene_try_store(struct scene *scene, size_t s, char parent, const char *names, c
                                        .tokens = tokens,
                                        .count = count };
     memset(scene->changed, 2, sizeof scene->changed);
-    return kvb_prefix_index_store(scene->index, scene->slot[s], &run, scene->changed);
-}
-
-void scene_store(
-    struct scene *scene, size_t s, char parent, const char *names, const char *contents)
-{
-    assert_ok(scene_try_store(scene, s, parent, names, contents));
+    assert_ok(kvb_prefix_index_store(scene->index, scene->slot[s], &run, scene->changed));
 }
 
 void scene_take(struct scene *scene, size_t s, const char *names)

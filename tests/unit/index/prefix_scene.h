@@ -30,9 +30,6 @@ int scene_tear_down(void **state);
 struct kvb_index_counters scene_counted(const struct scene *scene);
 size_t scene_blocks_of(const struct scene *scene, size_t s);
 
-/* scene_store() calls scene_try_store(), which must succeed. */
-kvb_status scene_try_store(
-    struct scene *scene, size_t s, char parent, const char *names, const char *contents);
 void scene_store(
     struct scene *scene, size_t s, char parent, const char *names, const char *contents);
 void scene_take(struct scene *scene, size_t s, const char *names);

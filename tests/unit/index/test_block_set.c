@@ -19,34 +19,6 @@ static kvb_block_hash block(uint64_t value)
     return (kvb_block_hash){ value };
 }
 
-static void an_empty_set_has_nothing(void **state)
-{
-    (void)state;
-    struct kvb_block_set set = set_of(10);
-
-    assert_false(kvb_block_set_has(&set, block(0)));
-    assert_false(kvb_block_set_has(&set, block(7)));
-    assert_false(kvb_block_set_remove(&set, block(7)));
-    assert_int_equal(set.cell_count, 0);
-    kvb_block_set_clear(&set);
-}
-
-static void a_block_that_comes_twice_is_there_once(void **state)
-{
-    (void)state;
-    struct kvb_block_set set = set_of(10);
-    bool is_new = false;
-
-    assert_ok(kvb_block_set_add(&set, block(7), &is_new));
-    assert_true(is_new);
-    assert_ok(kvb_block_set_add(&set, block(7), &is_new));
-    assert_false(is_new);
-    assert_int_equal(set.count, 1);
-    assert_true(kvb_block_set_remove(&set, block(7)));
-    assert_false(kvb_block_set_has(&set, block(7)));
-    kvb_block_set_clear(&set);
-}
-
 /* ---- Against a plain array ---- */
 
 enum { names = 400, operations = 200000 };
@@ -163,31 +135,12 @@ static void a_failed_growth_changes_nothing(void **state)
     kvb_block_set_clear(&set);
 }
 
-static void a_cleared_set_holds_no_memory_and_can_be_filled_again(void **state)
-{
-    (void)state;
-    struct kvb_block_set set = set_of(100);
-
-    for (uint64_t i = 0; i < 100; i++) {
-        assert_ok(kvb_block_set_add(&set, block(i), NULL));
-    }
-    kvb_block_set_clear(&set);
-    assert_int_equal(set.count, 0);
-    assert_int_equal(set.cell_count, 0);
-    assert_ok(kvb_block_set_add(&set, block(5), NULL));
-    assert_int_equal(set.count, 1);
-    kvb_block_set_clear(&set);
-}
-
 SUITE(block_set)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_empty_set_has_nothing),
-        cmocka_unit_test(a_block_that_comes_twice_is_there_once),
         cmocka_unit_test(agrees_with_an_array),
         cmocka_unit_test(a_full_set_refuses_and_stays_as_it_is),
         cmocka_unit_test(a_failed_growth_changes_nothing),
-        cmocka_unit_test(a_cleared_set_holds_no_memory_and_can_be_filled_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -150,64 +150,6 @@ static void agrees_with_arrays_of_bools(void **state)
     one_incarnation(2, 3);
 }
 
-static void equal_sets_have_one_number_however_they_were_made(void **state)
-{
-    static const uint32_t ways[][5] = { { 1, 2, 600, 7, 7 },
-                                        { 600, 7, 2, 7, 1 },
-                                        { 7, 2, 7, 1, 600 } };
-
-    (void)state;
-    struct world *world = make_world(5, 3);
-    for (uint32_t node = 0; node < KVB_COUNT_OF(ways); node++) {
-        for (size_t i = 0; i < KVB_COUNT_OF(ways[node]); i++) {
-            assert_ok(turn(world, node, ways[node][i])); /* 7 is added and removed */
-        }
-    }
-    compare(world);
-    empty(world);
-}
-
-static void a_set_of_one_node_is_edited_in_place(void **state)
-{
-    (void)state;
-    struct world *world = make_world(3, 1);
-
-    for (uint32_t holder = 0; holder < 3; holder++) {
-        assert_ok(turn(world, 0, holder));
-    }
-    const kvb_set_id before = world->set[0];
-    assert_ok(turn(world, 0, 3));
-    assert_int_equal(world->set[0], before);
-    copy(world, 0, 1);
-    assert_ok(turn(world, 0, 4));
-    assert_int_not_equal(world->set[0], before); /* the other node still has it */
-    assert_int_equal(world->set[1], before);
-    compare(world);
-    empty(world);
-}
-
-static void a_set_of_adjacent_nodes_is_edited_in_place(void **state)
-{
-    (void)state;
-    struct world *world = make_world(7, 1);
-
-    for (uint32_t holder = 0; holder < 3; holder++) {
-        assert_ok(turn(world, 1, holder));
-    }
-    copy(world, 1, 2);
-    copy(world, 1, 5);
-    const kvb_set_id before = world->set[1];
-    assert_int_equal(edit(world, 2, 0, false), 0); /* node 5 has it too */
-    assert_ok(turn(world, 5, 0));
-    assert_int_equal(edit(world, 2, 0, false), 0); /* it would be equal to the set of node 5 */
-    assert_int_equal(edit(world, 1, 3, true), 2);
-    assert_int_equal(edit(world, 2, 3, false), 2);
-    assert_int_equal(edit(world, 2, 3, false), 0); /* the holder is not in it */
-    assert_int_equal(world->set[1], before);
-    compare(world);
-    empty(world);
-}
-
 /* When there is no memory for a new set, the old one must stay as it was. */
 static void survives_the_failure_of_each_growth(void **state)
 {
@@ -262,9 +204,6 @@ SUITE(holder_set)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(agrees_with_arrays_of_bools),
-        cmocka_unit_test(equal_sets_have_one_number_however_they_were_made),
-        cmocka_unit_test(a_set_of_one_node_is_edited_in_place),
-        cmocka_unit_test(a_set_of_adjacent_nodes_is_edited_in_place),
         cmocka_unit_test(survives_the_failure_of_each_growth),
         cmocka_unit_test(a_note_ends_when_either_set_changes),
     };

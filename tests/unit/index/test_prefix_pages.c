@@ -27,35 +27,6 @@ static void assert_walk(struct scene *scene, size_t s, const char *expected)
     assert_string_equal(text, expected);
 }
 
-static void each_slot_is_walked_in_its_own_names(void **state)
-{
-    struct scene *scene = *state;
-
-    scene_store(scene, 0, no_parent, "ABCD", "abcd");
-    scene_store(scene, 1, no_parent, "WXYZ", "abcd");
-    scene_store(scene, 2, no_parent, "ABC", "abc");
-    assert_walk(scene, 0, "/ABCD;");
-    assert_walk(scene, 1, "/WXYZ;");
-    assert_walk(scene, 2, "/ABC;");
-    assert_int_equal(scene_depth_by_names(scene, 1, "WXYZ"), 4);
-    assert_int_equal(scene_depth_by_names(scene, 1, "ABCD"), 0);
-    assert_int_equal(scene_depth(scene, 1, "abcd"), 4);
-}
-
-static void names_of_another_slot_take_nothing_away(void **state)
-{
-    struct scene *scene = *state;
-
-    scene_store(scene, 0, no_parent, "ABCD", "abcd");
-    scene_store(scene, 1, no_parent, "WXYZ", "abcd");
-    scene_take(scene, 1, "ABCD");
-    scene_take(scene, 0, "WXYZ");
-    assert_int_equal(scene_counted(scene).unknown_removed, 8);
-    scene_take(scene, 1, "ZY");
-    assert_walk(scene, 1, "/WX;");
-    assert_walk(scene, 0, "/ABCD;");
-}
-
 /* A block below a removed one keeps the name that its slot gave its parent, whatever is stored
  * later. */
 static void a_block_below_a_hole_remembers_its_parents_name(void **state)
@@ -71,32 +42,6 @@ static void a_block_below_a_hole_remembers_its_parents_name(void **state)
     assert_int_equal(scene_depth_by_names(scene, 1, "WQY"), 3);
     scene_take(scene, 1, "Q");
     assert_walk(scene, 1, "/W;XY;");
-    assert_int_equal(scene_depth(scene, 1, "abc"), 1);
-}
-
-static void a_name_of_its_own_and_another_are_two(void **state)
-{
-    struct scene *scene = *state;
-
-    scene_store(scene, 0, no_parent, "AB", "ab");
-    scene_store(scene, 1, no_parent, "WX", "ab");
-    scene_store(scene, 1, 'W', "Y", "b");
-    assert_int_equal(scene_blocks_of(scene, 1), 3);
-    scene_take(scene, 1, "X");
-    assert_int_equal(scene_depth(scene, 1, "ab"), 2);
-    scene_take(scene, 1, "Y");
-    assert_int_equal(scene_depth(scene, 1, "ab"), 1);
-}
-
-static void a_name_of_its_own_may_come_to_mean_other_content(void **state)
-{
-    struct scene *scene = *state;
-
-    scene_store(scene, 0, no_parent, "ABC", "abc");
-    scene_store(scene, 1, no_parent, "WXY", "abc");
-    scene_store(scene, 1, 'W', "X", "z");
-    assert_int_equal(scene_counted(scene).aliases, 1);
-    assert_int_equal(scene_depth(scene, 1, "az"), 2);
     assert_int_equal(scene_depth(scene, 1, "abc"), 1);
 }
 
@@ -117,19 +62,6 @@ static void names_of_its_own_continue_as_canonical_ones(void **state)
     assert_int_equal(scene_counted(scene).nodes, 2);
 }
 
-static void a_clear_removes_a_slots_names(void **state)
-{
-    struct scene *scene = *state;
-
-    scene_store(scene, 0, no_parent, "ABC", "abc");
-    scene_store(scene, 1, no_parent, "WXY", "abc");
-    kvb_prefix_index_slot_clear(scene->index, scene->slot[1]);
-    scene_store(scene, 1, no_parent, "XWY", "abc");
-    assert_false(kvb_prefix_index_reclaim(scene->index, SIZE_MAX));
-    assert_walk(scene, 1, "/XWY;");
-    assert_int_equal(scene_depth_by_names(scene, 1, "XWY"), 3);
-}
-
 /* Slot 1 once had its own name for a. One removal takes slot 0's last own name and then its
  * canonical name for a, after which no slot needs a. */
 static void canonical_names_are_removed_after_the_last_own_name(void **state)
@@ -145,31 +77,6 @@ static void canonical_names_are_removed_after_the_last_own_name(void **state)
     assert_int_equal(scene_blocks_of(scene, 0), 0);
     assert_int_equal(scene_counted(scene).nodes, 1);
     assert_int_equal(scene_counted(scene).ghosts, 0);
-}
-
-/* More slots with the same name than one page has room for. */
-static void many_slots_may_use_the_same_own_name(void **state)
-{
-    struct scene *scene = *state;
-
-    scene_store(scene, 0, no_parent, "ABC", "abc");
-    for (size_t s = 1; s < slots; s++) {
-        scene_store(scene, s, no_parent, "WXY", "abc");
-    }
-    for (size_t s = 1; s < slots; s++) {
-        assert_walk(scene, s, "/WXY;");
-        assert_int_equal(scene_depth_by_names(scene, s, "WXY"), 3);
-    }
-    scene_take(scene, 1, "YX");
-    scene_store(scene, slots - 1, 'W', "X", "z");
-    assert_int_equal(scene_counted(scene).aliases, 1);
-    assert_walk(scene, 1, "/W;");
-    assert_walk(scene, 2, "/WXY;");
-    assert_int_equal(scene_depth(scene, slots - 1, "az"), 2);
-    scene_take(scene, slots - 1, "YXW");
-    assert_int_equal(scene_blocks_of(scene, slots - 1), 0);
-    scene_store(scene, 1, 'W', "XY", "bc");
-    assert_walk(scene, 1, "/WXY;");
 }
 
 /* Two slots continue from the same block, which neither calls by its canonical name. Slot 1 goes
@@ -203,15 +110,9 @@ static void each_slot_keeps_its_name_of_the_parent_it_continued_from(void **stat
 SUITE(prefix_pages)
 {
     const struct CMUnitTest tests[] = {
-        TEST(each_slot_is_walked_in_its_own_names),
-        TEST(names_of_another_slot_take_nothing_away),
         TEST(a_block_below_a_hole_remembers_its_parents_name),
-        TEST(a_name_of_its_own_and_another_are_two),
-        TEST(a_name_of_its_own_may_come_to_mean_other_content),
         TEST(names_of_its_own_continue_as_canonical_ones),
-        TEST(a_clear_removes_a_slots_names),
         TEST(canonical_names_are_removed_after_the_last_own_name),
-        TEST(many_slots_may_use_the_same_own_name),
         TEST(each_slot_keeps_its_name_of_the_parent_it_continued_from),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

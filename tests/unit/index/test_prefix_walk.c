@@ -42,31 +42,6 @@ static kvb_status walk(struct scene *scene, size_t s, struct shown *shown)
     return kvb_prefix_index_walk(scene->index, scene->slot[s], show, shown);
 }
 
-static void a_walk_shows_a_chain_as_one_run(void **state)
-{
-    struct scene *scene = *state;
-    struct shown shown = { .stop_after = SIZE_MAX };
-
-    scene_store(scene, 0, no_parent, "A", "a");
-    scene_store(scene, 0, 'A', "BC", "bc");
-    scene_store(scene, 1, no_parent, "AX", "ax");
-    assert_ok(walk(scene, 0, &shown));
-    assert_string_equal(shown.text, "/ABC;");
-}
-
-static void a_run_below_a_hole_names_its_unheld_parent(void **state)
-{
-    struct scene *scene = *state;
-    struct shown shown = { .stop_after = SIZE_MAX };
-
-    scene_store(scene, 0, no_parent, "ABCD", "abcd");
-    scene_take(scene, 0, "AC");
-    assert_ok(walk(scene, 0, &shown));
-    assert_int_equal(shown.runs, 2);
-    assert_non_null(strstr(shown.text, "AB;"));
-    assert_non_null(strstr(shown.text, "CD;"));
-}
-
 /* Slot 1 was the first to store b, and calls its parent P.  Slot 2 stores a and b in one run. */
 static void a_run_below_a_hole_names_its_parent_as_its_slot_did(void **state)
 {
@@ -80,28 +55,6 @@ static void a_run_below_a_hole_names_its_parent_as_its_slot_did(void **state)
     scene_take(scene, 2, "A");
     assert_ok(walk(scene, 2, &shown));
     assert_string_equal(shown.text, "AB;");
-}
-
-static void a_visitor_stops_the_walk(void **state)
-{
-    struct scene *scene = *state;
-    struct shown shown = { .stop_after = 1 };
-
-    scene_store(scene, 0, no_parent, "AB", "ab");
-    scene_store(scene, 0, no_parent, "X", "x");
-    scene_store(scene, 0, no_parent, "Y", "y");
-    assert_int_equal(walk(scene, 0, &shown), KVB_CLOSED);
-    assert_int_equal(shown.runs, 2);
-}
-
-static void a_walk_of_an_empty_slot_shows_nothing(void **state)
-{
-    struct scene *scene = *state;
-    struct shown shown = { .stop_after = SIZE_MAX };
-
-    scene_store(scene, 1, no_parent, "AB", "ab");
-    assert_ok(walk(scene, 0, &shown));
-    assert_int_equal(shown.runs, 0);
 }
 
 static struct scene copy_of(struct scene *scene, size_t s)
@@ -142,23 +95,6 @@ static void a_walk_does_not_hang_a_block_below_a_name_that_moved(void **state)
     drop_copy(&copy);
 }
 
-static void a_walk_of_two_names_shows_both(void **state)
-{
-    struct scene *scene = *state;
-
-    scene_store(scene, 0, no_parent, "AB", "ab");
-    scene_store(scene, 0, no_parent, "XY", "ab");
-    scene_store(scene, 0, 'Y', "C", "c");
-    struct scene copy = copy_of(scene, 0);
-    assert_int_equal(scene_blocks_of(&copy, 0), 5);
-    assert_int_equal(scene_depth(&copy, 0, "abc"), 3);
-    scene_take(&copy, 0, "A");
-    assert_int_equal(scene_depth(&copy, 0, "abc"), 3);
-    scene_take(&copy, 0, "X");
-    assert_int_equal(scene_depth(&copy, 0, "abc"), 0);
-    drop_copy(&copy);
-}
-
 /* C is below B and B below C. A single run of both would name its own parent. */
 static void a_walk_of_a_circle_can_be_stored(void **state)
 {
@@ -172,67 +108,14 @@ static void a_walk_of_a_circle_can_be_stored(void **state)
     drop_copy(&copy);
 }
 
-/* A store that opens a circle in the index must open it in the copy too. */
-static void a_circle_can_be_opened_in_a_copy_too(void **state)
-{
-    struct scene *scene = *state;
-
-    scene_store(scene, 0, 'B', "A", "a");
-    scene_store(scene, 0, 'A', "B", "b");
-    struct scene copy = copy_of(scene, 0);
-    scene_store(scene, 0, no_parent, "B", "b");
-    scene_store(&copy, 0, no_parent, "B", "b");
-    assert_int_equal(scene_depth(scene, 0, "ba"), 2);
-    assert_int_equal(scene_depth(&copy, 0, "ba"), 2);
-    drop_copy(&copy);
-}
-
-static void a_block_of_two_names_is_shown_once_by_each(void **state)
-{
-    struct scene *scene = *state;
-    struct shown shown = { .stop_after = SIZE_MAX };
-
-    scene_store(scene, 0, no_parent, "A", "a");
-    scene_store(scene, 0, no_parent, "B", "a");
-    scene_store(scene, 0, 'P', "C", "c"); /* so it is below a placeholder */
-    scene_store(scene, 0, 'P', "D", "c");
-    assert_ok(walk(scene, 0, &shown));
-    assert_int_equal(shown.runs, 4);
-    assert_int_equal(strlen(shown.text), strlen("/A;/B;PC;PD;"));
-    assert_non_null(strstr(shown.text, "/A;"));
-    assert_non_null(strstr(shown.text, "/B;"));
-    assert_non_null(strstr(shown.text, "PC;"));
-    assert_non_null(strstr(shown.text, "PD;"));
-}
-
-static void a_walk_includes_orphans(void **state)
-{
-    struct scene *scene = *state;
-
-    scene_store(scene, 0, 'A', "BC", "bc");
-    struct scene copy = copy_of(scene, 0);
-    assert_int_equal(scene_blocks_of(&copy, 0), 2);
-    scene_store(&copy, 0, no_parent, "A", "a");
-    assert_int_equal(scene_depth(&copy, 0, "abc"), 3);
-    drop_copy(&copy);
-}
-
 #define TRAP(name) cmocka_unit_test_setup_teardown(name, scene_set_up, scene_tear_down)
 
 SUITE(prefix_walk)
 {
     const struct CMUnitTest tests[] = {
-        TRAP(a_walk_shows_a_chain_as_one_run),
-        TRAP(a_run_below_a_hole_names_its_unheld_parent),
         TRAP(a_run_below_a_hole_names_its_parent_as_its_slot_did),
-        TRAP(a_visitor_stops_the_walk),
-        TRAP(a_walk_of_an_empty_slot_shows_nothing),
         TRAP(a_walk_does_not_hang_a_block_below_a_name_that_moved),
-        TRAP(a_walk_of_two_names_shows_both),
         TRAP(a_walk_of_a_circle_can_be_stored),
-        TRAP(a_circle_can_be_opened_in_a_copy_too),
-        TRAP(a_block_of_two_names_is_shown_once_by_each),
-        TRAP(a_walk_includes_orphans),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
