@@ -93,63 +93,11 @@ static void sums_of_another_seed_are_no_answer(void **state)
 
 /* ---- The digest of a snapshot is computed while it arrives ---- */
 
-static void beat_with_seed(struct scene *scene, uint64_t seed)
-{
-    const struct kvb_digest_key other = { .worker_id = 7, .dp_rank = 1, .seed = seed };
-    struct kvb_heartbeat beat = beat_of(1, first_id + 1, 1);
-    struct kvb_digest digest = { .total = { 0 } };
-
-    kvb_digest_add(&digest, &other, KVB_TIER_DEVICE, (kvb_block_hash){ 6 });
-    beat.digest_seed = seed;
-    beat.tiers[KVB_TIER_DEVICE].digest = digest.total;
-    beat_as(scene, &beat);
-}
-
-static void assert_proven_by(uint64_t seed_before, uint64_t seed_after)
-{
-    struct scene scene = begin_requests();
-    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 1);
-
-    beat_with_seed(&scene, seed_before);
-    const struct kvb_follower_request ask = asked(&scene, KVB_SYNC_SNAPSHOT);
-    start_batch(&scene, 1);
-    add(&scene, KVB_ROUTER_STORED, 0, 6, KVB_TIER_DEVICE);
-    reply.is_last = false;
-    answer(&scene, &ask, &reply);
-    if (seed_after != seed_before) {
-        beat_with_seed(&scene, seed_after);
-    }
-    start_batch(&scene, 1);
-    add(&scene, KVB_ROUTER_STORED, 0, 6, KVB_TIER_DEVICE); /* published twice, counted once */
-    reply.is_last = true;
-    reply.chunk = 1;
-    answer(&scene, &ask, &reply);
-    beat_with_seed(&scene, seed_after);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&scene);
-}
-
-static void a_snapshot_is_proven_by_its_digest(void **state)
-{
-    (void)state;
-    assert_proven_by(42, 42);
-    assert_proven_by(0, 0);
-}
-
-static void a_seed_that_changes_during_a_snapshot_is_used(void **state)
-{
-    (void)state;
-    assert_proven_by(42, 43);
-    assert_proven_by(0, 43);
-}
-
 SUITE(buckets)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(differing_blocks_are_replaced),
         cmocka_unit_test(sums_of_another_seed_are_no_answer),
-        cmocka_unit_test(a_snapshot_is_proven_by_its_digest),
-        cmocka_unit_test(a_seed_that_changes_during_a_snapshot_is_used),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -4,23 +4,6 @@
 
 /* ---- Becoming exact ---- */
 
-static void a_complete_epoch_and_an_equal_heartbeat_give_the_bridges_state(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    cleared(&scene, 1, first_id);
-    assert_state(&scene, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_HEARTBEAT);
-    stored(&scene, 1, first_id + 1, 5);
-    beat(&scene, 1, first_id + 1, 1);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_int_equal(follower(&scene)->heartbeat.doubtful, 2);
-    stored(&scene, 1, first_id + 2, 6);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_blocks(&scene, 2);
-    end(&scene);
-}
-
 static void the_bridges_own_reason_is_taken_over(void **state)
 {
     (void)state;
@@ -32,17 +15,6 @@ static void the_bridges_own_reason_is_taken_over(void **state)
     heartbeat.reason = KVB_REASON_GONE;
     beat_as(&scene, &heartbeat);
     assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_GONE);
-    end(&scene);
-}
-
-static void json_becomes_exact_by_its_first_heartbeat(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    make_exact(&scene, 0);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_blocks(&scene, 1);
     end(&scene);
 }
 
@@ -66,117 +38,7 @@ static void a_stream_first_seen_in_the_middle_is_joined_late_until_cleared(void 
     end(&scene);
 }
 
-static void json_first_seen_in_the_middle_is_joined_late(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    stored(&scene, 0, first_id + 50, 5);
-    beat(&scene, 1, first_id + 50, 30);
-    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
-    end(&scene);
-}
-
-static void an_idle_stream_known_by_its_heartbeat_alone_is_joined_late(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    beat(&scene, 1, first_id + 50, 30);
-    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
-    stored(&scene, 1, first_id + 51, 5);
-    assert_int_equal(counters_of(&scene).holes, 0);
-    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
-    end(&scene);
-}
-
-static void a_late_joiner_with_as_many_blocks_as_the_bridge_is_exact(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    beat(&scene, 1, first_id + 50, 0);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&scene);
-}
-
-/* ---- Epochs that begin without `cleared` ---- */
-
-/* No event of the epoch has been published yet. */
-static void opening(struct scene *scene, int epoch, uint64_t next_id)
-{
-    struct kvb_heartbeat heartbeat = beat_of(epoch, next_id - 1, 0);
-
-    heartbeat.epoch_first_id = next_id;
-    heartbeat.state = KVB_STREAM_SYNCING;
-    heartbeat.reason = KVB_REASON_REPLAYING;
-    beat_as(scene, &heartbeat);
-}
-
-static void an_epoch_that_its_heartbeat_opens_needs_no_cleared(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-    struct kvb_heartbeat heartbeat = beat_of(2, first_id + 501, 1);
-
-    make_exact(&scene, 0);
-    opening(&scene, 2, first_id + 500);
-    assert_blocks(&scene, 0);
-    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
-    removed(&scene, 0, first_id + 500, 5); /* blocks that other readers may hold */
-    stored(&scene, 0, first_id + 501, 6);
-    heartbeat.epoch_first_id = first_id + 500;
-    beat_as(&scene, &heartbeat);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_blocks(&scene, 1);
-    assert_int_equal(counters_of(&scene).epochs_missed, 0);
-    end(&scene);
-}
-
-static void a_stream_that_begins_with_an_opening_heartbeat_is_complete(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    opening(&scene, 1, first_id);
-    stored(&scene, 0, first_id, 5);
-    beat(&scene, 1, first_id, 1);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&scene);
-}
-
-static void a_lost_event_after_an_opening_is_found(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    scene.is_json = true;
-    opening(&scene, 1, first_id);
-    stored(&scene, 0, first_id + 1, 5);
-    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
-    end(&scene);
-}
-
 /* ---- Gaps and repeated events ---- */
-
-static void a_gap_in_the_ids_empties_the_stream_until_cleared(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    make_exact(&scene, 1);
-    stored(&scene, 1, first_id + 3, 6);
-    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
-    assert_blocks(&scene, 1); /* the missing event may have removed block 5 */
-    assert_int_equal(counters_of(&scene).holes, 1);
-    stored(&scene, 1, first_id + 4, 8);
-    beat(&scene, 1, first_id + 4, 3);
-    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
-    cleared(&scene, 1, first_id + 5);
-    beat(&scene, 1, first_id + 5, 0);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&scene);
-}
 
 static void each_missing_event_is_counted_once(void **state)
 {
@@ -199,17 +61,6 @@ static void each_missing_event_is_counted_once(void **state)
     cleared(&scene, 2, first_id + 900);
     stored(&scene, 2, first_id + 902, 8);
     assert_int_equal(counters_of(&scene).events_missed, 6);
-    end(&scene);
-}
-
-static void a_gap_in_json_with_heartbeats_is_found_too(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    make_exact(&scene, 0);
-    stored(&scene, 0, first_id + 9, 6);
-    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
     end(&scene);
 }
 
@@ -292,21 +143,6 @@ static void another_format_is_followed_from_its_heartbeat_on(void **state)
     assert_blocks(&scene, 0);
     stored(&scene, 0, first_id + 102, 10);
     assert_blocks(&scene, 1);
-    end(&scene);
-}
-
-static void a_cleared_makes_no_gap_at_any_later_id(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    make_exact(&scene, 1);
-    cleared(&scene, 1, first_id + 500);
-    stored(&scene, 1, first_id + 501, 8);
-    assert_int_equal(counters_of(&scene).holes, 0);
-    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_NONE);
-    beat(&scene, 1, first_id + 501, 1);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&scene);
 }
 
@@ -428,19 +264,6 @@ static void one_heartbeat_ahead_is_tolerated_and_two_mean_missed_events(void **s
     end(&scene);
 }
 
-static void a_heartbeat_that_was_overtaken_changes_nothing(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    make_exact(&scene, 1);
-    stored(&scene, 1, first_id + 2, 6);
-    beat(&scene, 1, first_id + 1, 1);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_blocks(&scene, 2);
-    end(&scene);
-}
-
 /* ---- The audit ---- */
 
 static void doubt(struct scene *scene, bool is_doubted)
@@ -500,31 +323,19 @@ static void a_claim_ends_when_the_list_is_emptied_or_no_longer_claimed(void **st
 SUITE(follower)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_complete_epoch_and_an_equal_heartbeat_give_the_bridges_state),
         cmocka_unit_test(the_bridges_own_reason_is_taken_over),
-        cmocka_unit_test(json_becomes_exact_by_its_first_heartbeat),
         cmocka_unit_test(a_stream_first_seen_in_the_middle_is_joined_late_until_cleared),
-        cmocka_unit_test(json_first_seen_in_the_middle_is_joined_late),
-        cmocka_unit_test(an_idle_stream_known_by_its_heartbeat_alone_is_joined_late),
-        cmocka_unit_test(a_late_joiner_with_as_many_blocks_as_the_bridge_is_exact),
-        cmocka_unit_test(an_epoch_that_its_heartbeat_opens_needs_no_cleared),
-        cmocka_unit_test(a_stream_that_begins_with_an_opening_heartbeat_is_complete),
-        cmocka_unit_test(a_lost_event_after_an_opening_is_found),
-        cmocka_unit_test(a_gap_in_the_ids_empties_the_stream_until_cleared),
         cmocka_unit_test(each_missing_event_is_counted_once),
-        cmocka_unit_test(a_gap_in_json_with_heartbeats_is_found_too),
         cmocka_unit_test(events_are_taken_in_the_format_of_the_heartbeat_alone),
         cmocka_unit_test(protobuf_of_a_bridge_that_publishes_json_alone_is_not_taken),
         cmocka_unit_test(before_a_heartbeat_protobuf_replaces_json),
         cmocka_unit_test(another_format_is_followed_from_its_heartbeat_on),
-        cmocka_unit_test(a_cleared_makes_no_gap_at_any_later_id),
         cmocka_unit_test(repeated_and_older_ids_are_dropped_and_counted),
         cmocka_unit_test(a_foreign_stream_may_skip_ids),
         cmocka_unit_test(a_heartbeat_after_unexplained_jumps_empties_the_stream),
         cmocka_unit_test(different_counts_at_the_last_id_are_counted_once),
         cmocka_unit_test(counts_are_compared_tier_by_tier),
         cmocka_unit_test(one_heartbeat_ahead_is_tolerated_and_two_mean_missed_events),
-        cmocka_unit_test(a_heartbeat_that_was_overtaken_changes_nothing),
         cmocka_unit_test(a_broken_stream_is_unverified_instead_of_exact),
         cmocka_unit_test(a_claim_ends_when_the_list_is_emptied_or_no_longer_claimed),
     };

@@ -180,23 +180,6 @@ static void a_forged_id_without_effect_is_reverted_without_a_repair(void **state
     end(&scene);
 }
 
-/* The forged message may be the heartbeat. */
-static void a_forged_heartbeat_behind_the_bridge_has_no_effect(void **state)
-{
-    (void)state;
-    struct scene scene = begin_exact();
-
-    scene.now_ns += S;
-    say_truth(&scene, first_id - 1);
-    assert_blocks(&scene, 1);
-    send_sums(&scene, first_id + 1);
-    assert_requests_nothing(&scene);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    stored(&scene, 1, first_id + 2, 6);
-    assert_int_equal(counters_of(&scene).holes, 0);
-    end(&scene);
-}
-
 static void without_a_repair_the_bridge_is_followed_from_its_heartbeat_on(void **state)
 {
     (void)state;
@@ -288,7 +271,6 @@ SUITE(follower_forged)
         cmocka_unit_test(a_forged_event_is_repaired_within_two_heartbeats),
         cmocka_unit_test(two_heartbeats_behind_prove_a_forgery),
         cmocka_unit_test(a_forged_id_without_effect_is_reverted_without_a_repair),
-        cmocka_unit_test(a_forged_heartbeat_behind_the_bridge_has_no_effect),
         cmocka_unit_test(without_a_repair_the_bridge_is_followed_from_its_heartbeat_on),
         cmocka_unit_test(a_restored_bridge_that_catches_up_is_no_forgery),
         cmocka_unit_test(an_epoch_forged_in_an_event_is_left_again),

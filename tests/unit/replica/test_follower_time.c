@@ -5,34 +5,6 @@
 
 /* ---- Epochs ---- */
 
-static void a_new_epoch_in_a_heartbeat_without_its_cleared_is_joined_late(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-    struct kvb_heartbeat heartbeat = beat_of(2, 5050, 9);
-
-    make_exact(&scene, 1);
-    heartbeat.epoch_first_id = 5000;
-    beat_as(&scene, &heartbeat);
-    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
-    /* an event of the old epoch, and of another incarnation of the engine */
-    assert_blocks(&scene, 0);
-    assert_int_equal(counters_of(&scene).epochs_missed, 1);
-    end(&scene);
-}
-
-static void a_new_epoch_in_events_without_its_cleared_is_joined_late(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    make_exact(&scene, 1);
-    stored(&scene, 2, 5050, 9);
-    assert_blocks(&scene, 1);
-    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
-    end(&scene);
-}
-
 static void json_continues_into_a_new_epoch_whose_cleared_arrived(void **state)
 {
     (void)state;
@@ -152,27 +124,6 @@ static void a_goodbye_ends_the_report_of_two_bridges_at_once(void **state)
     begin_with_two_bridges(&scene);
     bye.is_bye = true;
     beat_as(&scene, &bye);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&scene);
-}
-
-static void an_epoch_with_lower_ids_is_followed_from_its_heartbeat(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-    struct kvb_heartbeat heartbeat = beat_of(2, 501, 1);
-
-    make_exact(&scene, 0); /* JSON: after a clock was set back, new events look old */
-    cleared(&scene, 0, 500);
-    stored(&scene, 0, 501, 9);
-    heartbeat.epoch_first_id = 500;
-    beat_as(&scene, &heartbeat);
-    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_JOINED_LATE);
-    assert_blocks(&scene, 0);
-    cleared(&scene, 0, 502);
-    heartbeat.last_id = 502;
-    heartbeat.tiers[KVB_TIER_DEVICE].blocks = 0;
-    beat_as(&scene, &heartbeat);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&scene);
 }
@@ -378,19 +329,6 @@ static void a_silence_just_before_the_loss_of_nats_is_not_the_bridges(void **sta
     end(&scene);
 }
 
-static void a_stream_silent_for_long_stays_down_without_nats(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    make_exact(&scene, 1);
-    kvb_followers_tick(scene.followers, scene.now_ns + (3 * S));
-    scene.now_ns += 6 * S;
-    kvb_followers_nats_away(scene.followers, scene.now_ns);
-    assert_state(&scene, KVB_STREAM_DOWN, KVB_REASON_SILENT);
-    end(&scene);
-}
-
 static void after_a_reconnect_silence_counts_anew_and_exact_must_be_proven(void **state)
 {
     (void)state;
@@ -407,34 +345,6 @@ static void after_a_reconnect_silence_counts_anew_and_exact_must_be_proven(void 
     assert_state(&scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
     beat(&scene, 1, first_id + 2, 2);
     assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&scene);
-}
-
-static void after_a_reconnect_events_published_meanwhile_are_missing(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    make_exact(&scene, 1);
-    kvb_followers_nats_away(scene.followers, scene.now_ns);
-    kvb_followers_nats_back(scene.followers, scene.now_ns);
-    beat(&scene, 1, first_id + 20, 9);
-    assert_state(&scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
-    beat(&scene, 1, first_id + 20, 9);
-    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_MISSED_EVENTS);
-    end(&scene);
-}
-
-static void after_a_reconnect_a_silent_stream_goes_down(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    make_exact(&scene, 1);
-    kvb_followers_nats_away(scene.followers, scene.now_ns);
-    kvb_followers_nats_back(scene.followers, scene.now_ns);
-    kvb_followers_tick(scene.followers, scene.now_ns + (3 * S));
-    assert_state(&scene, KVB_STREAM_DOWN, KVB_REASON_SILENT);
     end(&scene);
 }
 
@@ -528,15 +438,12 @@ static void survives_every_failing_allocation_and_lists_a_subset(void **state)
 SUITE(follower_time)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_new_epoch_in_a_heartbeat_without_its_cleared_is_joined_late),
-        cmocka_unit_test(a_new_epoch_in_events_without_its_cleared_is_joined_late),
         cmocka_unit_test(json_continues_into_a_new_epoch_whose_cleared_arrived),
         cmocka_unit_test(late_messages_of_an_old_epoch_have_no_effect),
         cmocka_unit_test(an_old_epoch_is_followed_when_the_new_one_is_silent),
         cmocka_unit_test(a_second_bridge_is_reported_until_it_is_silent),
         cmocka_unit_test(the_bridge_that_stays_is_followed_at_once),
         cmocka_unit_test(a_goodbye_ends_the_report_of_two_bridges_at_once),
-        cmocka_unit_test(an_epoch_with_lower_ids_is_followed_from_its_heartbeat),
         cmocka_unit_test(three_missing_heartbeats_mean_down_and_the_blocks_stay),
         cmocka_unit_test(three_heartbeats_are_those_of_the_streams_own_period),
         cmocka_unit_test(an_impossible_period_is_limited),
@@ -548,10 +455,7 @@ SUITE(follower_time)
         cmocka_unit_test(an_absent_engine_is_not_forgotten_while_its_bridge_sends_heartbeats),
         cmocka_unit_test(without_nats_all_lists_are_stale_and_kept_however_long),
         cmocka_unit_test(a_silence_just_before_the_loss_of_nats_is_not_the_bridges),
-        cmocka_unit_test(a_stream_silent_for_long_stays_down_without_nats),
         cmocka_unit_test(after_a_reconnect_silence_counts_anew_and_exact_must_be_proven),
-        cmocka_unit_test(after_a_reconnect_events_published_meanwhile_are_missing),
-        cmocka_unit_test(after_a_reconnect_a_silent_stream_goes_down),
         cmocka_unit_test(a_stream_above_the_ceiling_is_refused_and_counted),
         cmocka_unit_test(a_full_index_makes_the_stream_partial_memory),
         cmocka_unit_test(a_slot_leads_back_to_its_stream_and_tier),

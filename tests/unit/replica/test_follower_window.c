@@ -1,4 +1,3 @@
-#include "fail_alloc.h"
 #include "follower_scene.h"
 #include "kvb_test.h"
 
@@ -78,34 +77,6 @@ static void window_events_change_the_window_list_and_no_slot(void **state)
     end(&scene);
 }
 
-static void cleared_empties_the_window_list_too(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    make_exact(&scene, 1);
-    window_stored(&scene, first_id + 2, 5);
-    cleared(&scene, 1, first_id + 3);
-    assert_int_equal(blocks_in(&scene, KVB_LIST_WINDOW), 0);
-    assert_int_equal(kvb_followers_window_blocks(scene.followers), 0);
-    end(&scene);
-}
-
-static void a_different_count_of_window_blocks_is_a_difference(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    make_exact(&scene, 1);
-    window_stored(&scene, first_id + 2, 5);
-    struct kvb_heartbeat beat = window_beat(first_id + 2, 2);
-    beat_as(&scene, &beat);
-    assert_state(&scene, KVB_STREAM_PARTIAL, KVB_REASON_DIFFERS);
-    /* no bridge to request a repair from */
-    assert_int_equal(blocks_in(&scene, KVB_LIST_WINDOW), 0);
-    end(&scene);
-}
-
 static void window_lists_share_a_ceiling(void **state)
 {
     (void)state;
@@ -147,75 +118,6 @@ static struct kvb_heartbeat digest_beat(uint64_t last_id, const uint64_t *blocks
     return beat;
 }
 
-static void the_window_list_is_proven_by_its_digest(void **state)
-{
-    (void)state;
-    static const uint64_t blocks[] = { 5, 6 };
-    struct scene scene = begin_requests();
-
-    make_exact(&scene, 1);
-    struct kvb_heartbeat beat = digest_beat(first_id + 1, blocks, 0);
-    beat_as(&scene, &beat);
-    window_stored(&scene, first_id + 2, 5);
-    window_stored(&scene, first_id + 3, 6);
-    window_stored(&scene, first_id + 4, 7);
-    start_batch(&scene, 1);
-    add(&scene, KVB_ROUTER_REMOVED, first_id + 5, 7, KVB_LIST_WINDOW);
-    say(&scene);
-    beat = digest_beat(first_id + 5, blocks, 2);
-    beat_as(&scene, &beat);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    beat.digest_seed = 0; /* and a bridge without window lists */
-    beat_as(&scene, &beat);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&scene);
-}
-
-/* The window list of the follower is {6}, the bridge's {9}. */
-static struct scene begin_differing(void)
-{
-    static const uint64_t its[] = { 9 };
-    struct scene scene = begin_requests();
-    struct kvb_heartbeat beat = digest_beat(first_id + 2, its, 1);
-
-    make_exact(&scene, 1);
-    window_stored(&scene, first_id + 2, 6);
-    beat_as(&scene, &beat);
-    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_DIFFERS);
-    return scene;
-}
-
-static void buckets_of_the_window_list_are_repaired(void **state)
-{
-    (void)state;
-    static const uint64_t its[] = { 9 };
-    struct scene scene = begin_differing();
-    struct kvb_digest device = { .total = { 0 } };
-    struct kvb_digest window = { .total = { 0 } };
-
-    kvb_digest_add(&device, &key, KVB_TIER_DEVICE, (kvb_block_hash){ 5 });
-    kvb_digest_add(&window, &key, KVB_LIST_WINDOW, (kvb_block_hash){ 9 });
-    const struct kvb_follower_request digest = asked(&scene, KVB_SYNC_DIGEST);
-    struct kvb_sync_reply sums = reply_of(KVB_SYNC_SUMS, first_id + 2);
-    sums.digest_seed = key.seed;
-    sums.sums[KVB_TIER_DEVICE] = device.buckets;
-    sums.sums[KVB_LIST_WINDOW] = window.buckets;
-    start_batch(&scene, 1);
-    answer(&scene, &digest, &sums);
-    assert_int_equal(counters_of(&scene).buckets_differ, 2);
-    const struct kvb_follower_request ask = asked(&scene, KVB_SYNC_SNAPSHOT);
-    start_batch(&scene, 1);
-    add(&scene, KVB_ROUTER_STORED, 0, 9, KVB_LIST_WINDOW);
-    struct kvb_sync_reply blocks = reply_of(KVB_SYNC_BLOCKS, first_id + 2);
-    answer(&scene, &ask, &blocks);
-    assert_true(has_window_block(&scene, 9) && !has_window_block(&scene, 6));
-    assert_blocks(&scene, 1);
-    struct kvb_heartbeat beat = digest_beat(first_id + 2, its, 1);
-    beat_as(&scene, &beat);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&scene);
-}
-
 /* A stream whose beginning was missed, and the first chunk of its snapshot. */
 static struct kvb_follower_request begin_snapshot(struct scene *scene, bool is_last)
 {
@@ -231,26 +133,6 @@ static struct kvb_follower_request begin_snapshot(struct scene *scene, bool is_l
     reply.is_last = is_last;
     answer(scene, &ask, &reply);
     return ask;
-}
-
-static void a_snapshot_brings_the_window_list_at_its_last_chunk(void **state)
-{
-    (void)state;
-    struct scene scene = begin_requests();
-
-    const struct kvb_follower_request ask = begin_snapshot(&scene, false);
-    assert_int_equal(blocks_in(&scene, KVB_LIST_WINDOW), 0);
-    assert_int_equal(kvb_followers_window_blocks(scene.followers), 1); /* into the hidden list */
-    start_batch(&scene, 1);
-    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 2);
-    reply.chunk = 1;
-    answer(&scene, &ask, &reply);
-    assert_true(has_window_block(&scene, 9));
-    assert_int_equal(kvb_followers_window_blocks(scene.followers), 1);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    window_stored(&scene, first_id + 3, 10); /* into the list that is in use now */
-    assert_int_equal(blocks_in(&scene, KVB_LIST_WINDOW), 2);
-    end(&scene);
 }
 
 static void the_hidden_list_is_freed_when_the_snapshot_fails(void **state)
@@ -279,62 +161,6 @@ static void lists_of_a_stream_that_is_forgotten_are_freed(void **state)
     assert_null(follower(&scene));
     assert_int_equal(kvb_followers_window_blocks(scene.followers), 0);
     end(&scene);
-}
-
-/* ---- Memory ---- */
-
-static void every_failing_allocation_leaves_a_subset(void **state)
-{
-    (void)state;
-
-    for (long n = 0;; n++) {
-        struct scene scene = begin();
-        start_batch(&scene, 1);
-        add(&scene, KVB_ROUTER_CLEARED, first_id, 0, KVB_TIER_DEVICE);
-        add(&scene, KVB_ROUTER_STORED, first_id + 1, 5, KVB_LIST_WINDOW);
-        add(&scene, KVB_ROUTER_STORED, first_id + 2, 6, KVB_LIST_WINDOW);
-        fail_alloc_after(n);
-        const kvb_status status =
-            kvb_followers_apply(scene.followers, &stream, &scene.batch, scene.now_ns);
-        fail_alloc_after(-1);
-        const uint64_t refused = counters_of(&scene).blocks_refused;
-        if (status == KVB_OK) {
-            assert_int_equal(blocks_in(&scene, KVB_LIST_WINDOW), 2 - refused);
-        }
-        end(&scene);
-        if (status == KVB_OK && refused == 0) {
-            assert_true(n > 3); /* including those of the digest, the list and its cells */
-            return;
-        }
-    }
-}
-
-static void a_snapshot_survives_every_failing_allocation(void **state)
-{
-    (void)state;
-
-    for (long n = 0;; n++) {
-        static const uint64_t its[] = { 9 };
-        struct scene scene = begin_requests();
-        struct kvb_heartbeat beat = digest_beat(first_id + 2, its, 1);
-        beat_as(&scene, &beat);
-        const struct kvb_follower_request ask = asked(&scene, KVB_SYNC_SNAPSHOT);
-        start_batch(&scene, 1);
-        add(&scene, KVB_ROUTER_STORED, 0, 5, KVB_TIER_DEVICE);
-        add(&scene, KVB_ROUTER_STORED, 0, 9, KVB_LIST_WINDOW);
-        struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 2);
-        fail_alloc_after(n);
-        answer(&scene, &ask, &reply);
-        fail_alloc_after(-1);
-        const bool is_taken = counters_of(&scene).snapshots_taken == 1;
-        assert_int_equal(blocks_in(&scene, KVB_LIST_WINDOW), is_taken);
-        assert_int_equal(kvb_followers_window_blocks(scene.followers), is_taken);
-        end(&scene);
-        if (is_taken) {
-            assert_true(n > 3);
-            return;
-        }
-    }
 }
 
 /* ---- What answers depend on ---- */
@@ -373,16 +199,9 @@ SUITE(follower_window)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(window_events_change_the_window_list_and_no_slot),
-        cmocka_unit_test(cleared_empties_the_window_list_too),
-        cmocka_unit_test(a_different_count_of_window_blocks_is_a_difference),
         cmocka_unit_test(window_lists_share_a_ceiling),
-        cmocka_unit_test(the_window_list_is_proven_by_its_digest),
-        cmocka_unit_test(buckets_of_the_window_list_are_repaired),
-        cmocka_unit_test(a_snapshot_brings_the_window_list_at_its_last_chunk),
         cmocka_unit_test(the_hidden_list_is_freed_when_the_snapshot_fails),
         cmocka_unit_test(lists_of_a_stream_that_is_forgotten_are_freed),
-        cmocka_unit_test(every_failing_allocation_leaves_a_subset),
-        cmocka_unit_test(a_snapshot_survives_every_failing_allocation),
         cmocka_unit_test(new_facts_in_a_heartbeat_change_the_traits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

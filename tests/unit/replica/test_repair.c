@@ -24,30 +24,6 @@ static void pass(struct scene *scene, uint64_t milliseconds)
 
 /* ---- Ranges ---- */
 
-static void a_gap_is_filled_while_the_list_is_kept(void **state)
-{
-    (void)state;
-    struct scene scene = begin_requests();
-
-    make_exact(&scene, 1);
-    stored(&scene, 1, first_id + 4, 8); /* 2 and 3 are missing */
-    assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_MISSED_EVENTS);
-    assert_blocks(&scene, 1);
-    const struct kvb_follower_request ask = asked(&scene, KVB_SYNC_RANGE);
-    assert_true(ask.request.from_id == first_id + 2 && ask.request.to_id == first_id + 3);
-    assert_requests_nothing(&scene); /* one request at a time */
-    start_batch(&scene, 1);
-    add(&scene, KVB_ROUTER_STORED, first_id + 2, 6, KVB_TIER_DEVICE);
-    add(&scene, KVB_ROUTER_REMOVED, first_id + 3, 5, KVB_TIER_DEVICE);
-    struct kvb_sync_reply reply = reply_of(KVB_SYNC_EVENTS, first_id + 4);
-    answer(&scene, &ask, &reply);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* proven blocks stay proven */
-    assert_blocks(&scene, 2);                                /* events 6 and 8 */
-    beat(&scene, 1, first_id + 4, 2);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&scene);
-}
-
 static void a_gap_that_is_not_filled_costs_the_list_before_it_becomes_false(void **state)
 {
     (void)state;
@@ -66,45 +42,6 @@ static void a_gap_that_is_not_filled_costs_the_list_before_it_becomes_false(void
     end(&scene);
 }
 
-/* After a loss of NATS the first message is a heartbeat with `blocks` blocks, at the event that the
- * answer ends with. */
-static void heartbeat_before_its_events(struct scene *scene, uint64_t blocks)
-{
-    make_exact(scene, 1);
-    kvb_followers_nats_away(scene->followers, scene->now_ns);
-    kvb_followers_nats_back(scene->followers, scene->now_ns);
-    beat(scene, 1, first_id + 2, blocks);
-    const struct kvb_follower_request ask = asked(scene, KVB_SYNC_RANGE);
-    stored(scene, 1, first_id + 3, 7); /* during the repair */
-    start_batch(scene, 1);
-    add(scene, KVB_ROUTER_STORED, first_id + 2, 6, KVB_TIER_DEVICE);
-    struct kvb_sync_reply reply = reply_of(KVB_SYNC_EVENTS, first_id + 3);
-    answer(scene, &ask, &reply);
-}
-
-static void a_heartbeat_received_before_its_events_proves_them_when_they_arrive(void **state)
-{
-    (void)state;
-    struct scene scene = begin_requests();
-
-    heartbeat_before_its_events(&scene, 2);
-    assert_blocks(&scene, 3);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE); /* the next heartbeat is not needed */
-    end(&scene);
-}
-
-static void a_heartbeat_of_another_list_proves_no_later_events(void **state)
-{
-    (void)state;
-    struct scene scene = begin_requests();
-
-    heartbeat_before_its_events(&scene, 3);
-    assert_state(&scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
-    beat(&scene, 1, first_id + 3, 3);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&scene);
-}
-
 static void a_range_that_lacks_an_event_is_not_applied(void **state)
 {
     (void)state;
@@ -120,30 +57,6 @@ static void a_range_that_lacks_an_event_is_not_applied(void **state)
     assert_blocks(&scene, 1);
     assert_int_equal(counters_of(&scene).requests_failed, 1);
     assert_state(&scene, KVB_STREAM_SYNCING, KVB_REASON_MISSED_EVENTS);
-    end(&scene);
-}
-
-static void events_that_the_bridge_forgot_are_replaced_by_a_snapshot(void **state)
-{
-    (void)state;
-    struct scene scene = begin_requests();
-
-    make_exact(&scene, 1);
-    stored(&scene, 1, first_id + 3, 8);
-    const struct kvb_follower_request range = asked(&scene, KVB_SYNC_RANGE);
-    start_batch(&scene, 1);
-    struct kvb_sync_reply gone = reply_of(KVB_SYNC_GONE, first_id + 3);
-    answer(&scene, &range, &gone);
-    const struct kvb_follower_request ask = asked(&scene, KVB_SYNC_SNAPSHOT);
-    stored(&scene, 1, first_id + 4, 9); /* during the snapshot */
-    start_batch(&scene, 1);
-    add(&scene, KVB_ROUTER_STORED, 0, 6, KVB_TIER_DEVICE);
-    add(&scene, KVB_ROUTER_STORED, 1, 8, KVB_TIER_DEVICE);
-    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 3);
-    answer(&scene, &ask, &reply);
-    assert_blocks(&scene, 3); /* 6, 8, and 9 from the events after the barrier */
-    beat(&scene, 1, first_id + 4, 3);
-    assert_state(&scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&scene);
 }
 
@@ -318,40 +231,6 @@ static void a_snapshot_that_stops_half_way_is_discarded(void **state)
     end(&scene);
 }
 
-/* The bridge's walk had passed the block before its removal. */
-static void events_that_a_snapshot_may_lack_are_applied_after_it(void **state)
-{
-    (void)state;
-    struct scene scene = begin_requests();
-    const struct kvb_follower_request ask = join_late(&scene);
-    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 50);
-
-    removed(&scene, 1, first_id + 51, 6);
-    put_two_blocks(&scene);
-    reply.last_id = first_id + 51;
-    answer(&scene, &ask, &reply);
-    assert_blocks(&scene, 0);
-    assert_int_equal(follower(&scene)->last_id, first_id + 51);
-    end(&scene);
-}
-
-static void events_between_a_snapshot_and_waiting_events_are_requested(void **state)
-{
-    (void)state;
-    struct scene scene = begin_requests();
-    const struct kvb_follower_request ask = join_late(&scene);
-    struct kvb_sync_reply reply = reply_of(KVB_SYNC_BLOCKS, first_id + 50);
-
-    stored(&scene, 1, first_id + 51, 9);
-    put_two_blocks(&scene);
-    reply.barrier_id = first_id + 48;
-    answer(&scene, &ask, &reply);
-    const struct kvb_follower_request range = asked(&scene, KVB_SYNC_RANGE);
-    assert_int_equal(range.request.from_id, first_id + 49);
-    assert_int_equal(range.request.to_id, first_id + 50);
-    end(&scene);
-}
-
 /* Part of the snapshot was walked after the event that the heartbeat describes. */
 static void a_heartbeat_from_before_the_end_of_a_snapshot_does_not_invalidate_it(void **state)
 {
@@ -442,18 +321,12 @@ static void an_id_that_goes_back_changes_nothing(void **state)
 SUITE(repair)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_gap_is_filled_while_the_list_is_kept),
         cmocka_unit_test(a_gap_that_is_not_filled_costs_the_list_before_it_becomes_false),
-        cmocka_unit_test(a_heartbeat_received_before_its_events_proves_them_when_they_arrive),
-        cmocka_unit_test(a_heartbeat_of_another_list_proves_no_later_events),
         cmocka_unit_test(a_range_that_lacks_an_event_is_not_applied),
-        cmocka_unit_test(events_that_the_bridge_forgot_are_replaced_by_a_snapshot),
         cmocka_unit_test(events_that_waited_while_nats_was_away_are_not_listed),
         cmocka_unit_test(a_late_joiner_shows_nothing_of_half_a_snapshot),
         cmocka_unit_test(a_forged_or_incomplete_answer_is_refused_counted_and_requested_again),
         cmocka_unit_test(a_snapshot_that_stops_half_way_is_discarded),
-        cmocka_unit_test(events_that_a_snapshot_may_lack_are_applied_after_it),
-        cmocka_unit_test(events_between_a_snapshot_and_waiting_events_are_requested),
         cmocka_unit_test(a_heartbeat_from_before_the_end_of_a_snapshot_does_not_invalidate_it),
         cmocka_unit_test(a_busy_bridge_is_sent_no_request_for_as_long_as_it_says),
         cmocka_unit_test(a_bridge_that_never_answers_gets_fewer_and_fewer_requests),

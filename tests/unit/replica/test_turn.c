@@ -165,20 +165,6 @@ static bool turn_after(struct world *world, uint64_t ns)
 
 /* ---- Order ---- */
 
-static void messages_come_before_queries_and_time_comes_last(void **state)
-{
-    (void)state;
-    struct world world;
-    begin_world(&world);
-
-    world.messages = 2;
-    assert_true(turn_after(&world, S));
-    assert_string_equal(world.log, "mmqt");
-    assert_false(turn_after(&world, 0)); /* nothing is left, so the thread may wait */
-    assert_string_equal(world.log, "mmqtq");
-    end(&world.scene);
-}
-
 static void queries_wait_for_few_messages_however_many_there_are(void **state)
 {
     (void)state;
@@ -193,35 +179,7 @@ static void queries_wait_for_few_messages_however_many_there_are(void **state)
     end(&world.scene);
 }
 
-static void requests_are_sent_in_the_turn_that_found_the_gap(void **state)
-{
-    (void)state;
-    struct world world;
-    begin_world(&world);
-
-    stored(&world.scene, 1, first_id + 5, 9); /* a gap */
-    world.is_connected = false;
-    (void)turn_after(&world, 0);
-    assert_int_equal(world.requests, 0);
-    world.is_connected = true;
-    (void)turn_after(&world, KVB_NS_PER_MS);
-    assert_true(world.requests > 0);
-    end(&world.scene);
-}
-
 /* ---- NATS ---- */
-
-static void a_lost_connection_makes_lists_stale(void **state)
-{
-    (void)state;
-    struct world world;
-    begin_world(&world);
-
-    world.is_connected = false;
-    (void)turn_after(&world, 0);
-    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
-    end(&world.scene);
-}
 
 static void a_connection_replaced_between_two_turns_counts_as_a_loss(void **state)
 {
@@ -259,20 +217,6 @@ static void a_server_that_delivers_nothing_is_away_after_one_and_a_half_seconds(
     (void)turn_after(&world, S / 2); /* one that comes back is enough */
     (void)turn_after(&world, 0);
     assert_true(world.turn.was_connected);
-    end(&world.scene);
-}
-
-static void echoes_are_sent_twice_a_second(void **state)
-{
-    (void)state;
-    struct world world;
-    begin_world(&world);
-    const uint64_t before = world.echoes_sent;
-
-    for (int i = 0; i < 100; i++) {
-        (void)turn_after(&world, S / 20);
-    }
-    assert_int_equal(world.echoes_sent - before, 10);
     end(&world.scene);
 }
 
@@ -336,35 +280,6 @@ static void a_turn_is_not_current_when_the_connection_has_changed(void **state)
     end(&world.scene);
 }
 
-static void a_turn_is_not_current_once_an_echo_is_late(void **state)
-{
-    (void)state;
-    struct world world;
-    begin_world(&world);
-
-    world.is_silent = true;
-    (void)turn_after(&world, S / 2); /* the first echo that is lost */
-    for (int i = 0; i < 14; i++) {
-        (void)turn_after(&world, S / 10);
-    }
-    assert_true(is_current_after(&world, S / 10 - 1));
-    assert_false(is_current_after(&world, 1));
-    end(&world.scene);
-}
-
-static void a_turn_is_not_current_while_lists_lag(void **state)
-{
-    (void)state;
-    struct world world;
-    begin_world(&world);
-
-    world.lag_ns = S;
-    (void)turn_after(&world, 0);
-    world.lag_ns = 0; /* the next turn ends STALE(lagging) */
-    assert_false(is_current_after(&world, 0));
-    end(&world.scene);
-}
-
 /* ---- Lag and drops ---- */
 
 static void lag_begins_at_a_second_and_ends_below_a_quarter(void **state)
@@ -420,39 +335,6 @@ static void after_a_pause_no_query_is_answered_from_what_was_known_before(void *
     end(&world.scene);
 }
 
-static void an_echo_of_before_the_pause_ends_nothing(void **state)
-{
-    (void)state;
-    struct world world;
-    begin_world(&world);
-
-    world.is_silent = true;
-    (void)turn_after(&world, S / 2); /* its echo waits in the connection when the pause begins */
-    const uint64_t before = world.turn.echo_number;
-    (void)turn_after(&world, S);
-    world.echo = before;
-    (void)turn_after(&world, 0);
-    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
-    world.echo = before + 1;
-    (void)turn_after(&world, 0);
-    assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&world.scene);
-}
-
-static void a_pause_within_a_turn_is_noticed_before_its_queries(void **state)
-{
-    (void)state;
-    struct world world;
-    begin_world(&world);
-
-    world.messages = 1;
-    world.message_ns = S;
-    world.is_silent = true;
-    (void)turn_after(&world, 0);
-    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
-    end(&world.scene);
-}
-
 /* A thread that gets hardly any time, or messages that take seconds. */
 static void pauses_in_each_turn_do_not_hold_queries_for_ever(void **state)
 {
@@ -466,53 +348,6 @@ static void pauses_in_each_turn_do_not_hold_queries_for_ever(void **state)
     (void)turn_after(&world, S);
     (void)turn_after(&world, S);
     assert_string_equal(world.log, "tqtqt");
-    end(&world.scene);
-}
-
-static void without_nats_queries_do_not_wait_after_a_pause(void **state)
-{
-    (void)state;
-    struct world world;
-    begin_world(&world);
-
-    world.is_connected = false;
-    (void)turn_after(&world, S);
-    assert_string_equal(world.log, "qt");
-    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
-    end(&world.scene);
-}
-
-static void a_stream_whose_heartbeats_waited_is_exact_after_a_pause(void **state)
-{
-    (void)state;
-    struct world world;
-    begin_world(&world);
-
-    world.is_unread = true;
-    (void)turn_after(&world, 60 * S);
-    (void)turn_after(&world, S / 5); /* a tick finds nobody silent while nothing is read */
-    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
-    beat(&world.scene, 1, first_id + 1, 1);
-    world.is_unread = false;
-    (void)turn_after(&world, 0);
-    assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    end(&world.scene);
-}
-
-/* Its bridge was gone during the pause, or what it sent was lost. */
-static void a_stream_without_heartbeats_in_a_pause_is_down_before_the_first_answer(void **state)
-{
-    (void)state;
-    struct world world;
-    begin_world(&world);
-
-    world.is_unread = true;
-    (void)turn_after(&world, 4 * S);
-    world.is_unread = false;
-    world.turn.next_tick_ns = UINT64_MAX;
-    (void)turn_after(&world, 0);
-    assert_string_equal(world.log, "tq");
-    assert_state(&world.scene, KVB_STREAM_DOWN, KVB_REASON_SILENT);
     end(&world.scene);
 }
 
@@ -534,27 +369,16 @@ static void dropped_messages_make_lists_stale_until_they_are_proven(void **state
 SUITE(turn)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(messages_come_before_queries_and_time_comes_last),
         cmocka_unit_test(queries_wait_for_few_messages_however_many_there_are),
-        cmocka_unit_test(requests_are_sent_in_the_turn_that_found_the_gap),
         cmocka_unit_test(a_turn_is_current_until_its_tick_is_a_period_late),
         cmocka_unit_test(a_turn_is_not_current_when_the_connection_has_changed),
-        cmocka_unit_test(a_turn_is_not_current_once_an_echo_is_late),
-        cmocka_unit_test(a_turn_is_not_current_while_lists_lag),
-        cmocka_unit_test(a_lost_connection_makes_lists_stale),
         cmocka_unit_test(a_connection_replaced_between_two_turns_counts_as_a_loss),
         cmocka_unit_test(a_server_that_delivers_nothing_is_away_after_one_and_a_half_seconds),
-        cmocka_unit_test(echoes_are_sent_twice_a_second),
         cmocka_unit_test(echoes_of_a_lost_connection_are_not_awaited),
         cmocka_unit_test(lag_begins_at_a_second_and_ends_below_a_quarter),
         cmocka_unit_test(dropped_messages_make_lists_stale_until_they_are_proven),
         cmocka_unit_test(after_a_pause_no_query_is_answered_from_what_was_known_before),
-        cmocka_unit_test(an_echo_of_before_the_pause_ends_nothing),
-        cmocka_unit_test(a_pause_within_a_turn_is_noticed_before_its_queries),
         cmocka_unit_test(pauses_in_each_turn_do_not_hold_queries_for_ever),
-        cmocka_unit_test(without_nats_queries_do_not_wait_after_a_pause),
-        cmocka_unit_test(a_stream_whose_heartbeats_waited_is_exact_after_a_pause),
-        cmocka_unit_test(a_stream_without_heartbeats_in_a_pause_is_down_before_the_first_answer),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
