@@ -4,7 +4,6 @@
 #include "fail_alloc.h"
 #include "stream/republish/block_tree.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* The tree is tested with a strict reader.  It applies each event as the contract says.  It fails
@@ -159,90 +158,6 @@ static void read_snapshot(struct kvb_block_tree *tree, struct reader *reader)
     kvb_event_batch_done(&batch);
 }
 
-static void shows_each_block_once_and_its_removal_once(void **state)
-{
-    (void)state;
-    struct kvb_block_tree *tree = new_tree(100);
-    struct reader reader = { 0 };
-
-    store_and_hold(tree, 1, 0);
-    store_and_hold(tree, 2, 1);
-    store_and_hold(tree, 2, 1); /* a second copy, or a repetition */
-    read_changes(tree, &reader);
-    assert_true(reader.has[1]);
-    assert_true(reader.has[2]);
-    hold(tree, 2, 0);
-    hold(tree, 2, 0);
-    read_changes(tree, &reader);
-    assert_false(reader.has[2]);
-    assert_int_equal(kvb_block_tree_count(tree)->shown, 1);
-    kvb_block_tree_free(tree);
-}
-
-static void a_chain_is_one_event(void **state)
-{
-    (void)state;
-    struct kvb_block_tree *tree = new_tree(100);
-    struct kvb_event_batch batch = { 0 };
-
-    for (uint64_t hash = 1; hash < 9; hash++) {
-        store_and_hold(tree, hash, hash - 1);
-    }
-    assert_ok(kvb_block_tree_take_changes(tree, 100, 100, &batch));
-    assert_int_equal(batch.event_count, 1);
-    assert_int_equal(batch.events[0].hash_count, 8);
-    kvb_event_batch_done(&batch);
-    kvb_block_tree_free(tree);
-}
-
-static void a_block_waits_for_its_parent_and_is_removed_with_it(void **state)
-{
-    (void)state;
-    struct kvb_block_tree *tree = new_tree(100);
-    struct reader reader = { 0 };
-
-    store_and_hold(tree, 3, 2);
-    store_and_hold(tree, 2, 1);
-    read_changes(tree, &reader);
-    assert_int_equal(kvb_block_tree_count(tree)->held, 2);
-    assert_int_equal(kvb_block_tree_count(tree)->shown, 0);
-    store_and_hold(tree, 1, 0);
-    read_changes(tree, &reader);
-    assert_true(reader.has[3]);
-    hold(tree, 1, 0);
-    read_changes(tree, &reader);
-    assert_false(reader.has[2]);
-    assert_false(reader.has[3]);
-    hold(tree, 1, 1); /* its tokens are known already */
-    read_changes(tree, &reader);
-    assert_true(reader.has[3]);
-    kvb_block_tree_free(tree);
-}
-
-static void a_block_is_shown_while_the_device_holds_it(void **state)
-{
-    (void)state;
-    struct kvb_block_tree *tree = new_tree(100);
-    struct reader reader = { 0 };
-
-    store(tree, 1, 0);
-    hold(tree, 1, 1U << KVB_TIER_HOST);
-    store(tree, 2, 1);
-    hold(tree, 2, 1U << KVB_TIER_DEVICE | 1U << KVB_TIER_DISK);
-    read_changes(tree, &reader);
-    assert_false(reader.has[1] || reader.has[2]);
-    hold(tree, 1, 1U << KVB_TIER_DEVICE | 1U << KVB_TIER_HOST);
-    read_changes(tree, &reader);
-    assert_true(reader.has[1] && reader.has[2]);
-    hold(tree, 1, 1U << KVB_TIER_HOST);
-    read_changes(tree, &reader);
-    assert_false(reader.has[1] || reader.has[2]);
-    hold(tree, 1, 1U << KVB_TIER_DEVICE); /* its tokens were kept */
-    read_changes(tree, &reader);
-    assert_true(reader.has[1] && reader.has[2]);
-    kvb_block_tree_free(tree);
-}
-
 static void blocks_that_readers_would_misread_are_left_out_with_their_descendants(void **state)
 {
     (void)state;
@@ -272,26 +187,6 @@ static void blocks_that_readers_would_misread_are_left_out_with_their_descendant
         assert_int_equal(kvb_block_tree_count(tree)->shown, 1);
         kvb_block_tree_free(tree);
     }
-}
-
-static void other_content_under_a_known_hash_is_removed_and_stored(void **state)
-{
-    (void)state;
-    struct kvb_block_tree *tree = new_tree(100);
-    struct kvb_event_batch batch = { 0 };
-
-    store_and_hold(tree, 1, 0);
-    store_and_hold(tree, 2, 0);
-    assert_ok(kvb_block_tree_take_changes(tree, 100, 100, &batch));
-    kvb_event_batch_reset(&batch);
-    store_and_hold(tree, 2, 1); /* below another parent */
-    assert_ok(kvb_block_tree_take_changes(tree, 100, 100, &batch));
-    assert_int_equal(batch.event_count, 2);
-    assert_int_equal(batch.events[0].kind, KVB_EVENT_REMOVED);
-    assert_int_equal(batch.events[1].kind, KVB_EVENT_STORED);
-    assert_true(batch.events[1].has_parent);
-    kvb_event_batch_done(&batch);
-    kvb_block_tree_free(tree);
 }
 
 /* An engine never has such a block.  The node must be freed when it is no longer held. */
@@ -409,31 +304,6 @@ static void blocks_that_find_no_room_are_left_out_and_counted(void **state)
     store_and_hold(tree, 5, 0);
     read_changes(tree, &reader);
     assert_true(reader.has[5]);
-    kvb_block_tree_free(tree);
-}
-
-static void a_clear_ends_a_snapshot_and_is_shown_once(void **state)
-{
-    (void)state;
-    struct kvb_block_tree *tree = new_tree(100);
-    struct kvb_event_batch batch = { 0 };
-    struct reader reader = { 0 };
-    bool is_done = false;
-
-    store_and_hold(tree, 1, 0);
-    store_and_hold(tree, 2, 1);
-    read_changes(tree, &reader);
-    kvb_block_tree_walk_begin(tree);
-    assert_ok(kvb_block_tree_walk(tree, 1, 10, &batch, &is_done));
-    kvb_block_tree_clear(tree);
-    store_and_hold(tree, 7, 0);
-    assert_int_equal(kvb_block_tree_walk(tree, 1, 10, &batch, &is_done), KVB_CLOSED);
-    kvb_block_tree_walk_end(tree);
-    read_changes(tree, &reader);
-    assert_true(reader.has_cleared);
-    assert_false(reader.has[1]);
-    assert_true(reader.has[7]);
-    kvb_event_batch_done(&batch);
     kvb_block_tree_free(tree);
 }
 
@@ -744,19 +614,13 @@ static void refuses_impossible_sizes(void **state)
 SUITE(block_tree)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shows_each_block_once_and_its_removal_once),
-        cmocka_unit_test(a_chain_is_one_event),
-        cmocka_unit_test(a_block_waits_for_its_parent_and_is_removed_with_it),
-        cmocka_unit_test(a_block_is_shown_while_the_device_holds_it),
         cmocka_unit_test(blocks_that_readers_would_misread_are_left_out_with_their_descendants),
-        cmocka_unit_test(other_content_under_a_known_hash_is_removed_and_stored),
         cmocka_unit_test(a_block_that_is_its_own_parent_is_left_out_and_dropped),
         cmocka_unit_test(blocks_in_a_circle_are_left_out_and_dropped),
         cmocka_unit_test(a_circle_ends_with_a_better_parent),
         cmocka_unit_test(blocks_left_out_are_never_below_none),
         cmocka_unit_test(adapters_are_named_and_split_events),
         cmocka_unit_test(blocks_that_find_no_room_are_left_out_and_counted),
-        cmocka_unit_test(a_clear_ends_a_snapshot_and_is_shown_once),
         cmocka_unit_test(a_strict_reader_has_the_correct_blocks_in_random_worlds),
         cmocka_unit_test(a_restored_tree_shows_the_same_blocks),
         cmocka_unit_test(a_block_not_held_at_the_save_counts_as_new),

@@ -1,7 +1,5 @@
 #include "kvb_test.h"
 
-#include "core/clock.h"
-#include "core/random.h"
 #include "stream/coalesce.h"
 
 enum { max_engines = 2048, turn_us = 100 };
@@ -52,25 +50,6 @@ static void many_engines_that_send_seldom_make_it_pause(void **state)
     assert_int_equal(run(&scene, 1000, 20, 100), 1000);
 }
 
-static void few_engines_are_served_at_once(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    assert_int_equal(run(&scene, 64, 25, 1000), 0); /* 1,600 a second */
-    assert_int_equal(run(&scene, 1, 100, 1000), 0);
-}
-
-static void a_fast_engine_is_served_at_once(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-
-    assert_int_equal(run(&scene, 1, 10000, 100), 0);
-    assert_int_equal(run(&scene, 1, 50000, 100), 0);
-    assert_int_equal(run(&scene, 100, 200, 100), 0); /* each two times in a window */
-}
-
 /* A fast engine beside many slow ones makes up an eighth of the runs, or does not count. */
 static void a_fast_engine_among_many_is_served_at_once(void **state)
 {
@@ -84,24 +63,6 @@ static void a_fast_engine_among_many_is_served_at_once(void **state)
         }
     }
     assert_int_equal(pause_us(&scene), 0);
-}
-
-static void engines_that_send_at_random_times_make_it_pause(void **state)
-{
-    (void)state;
-    struct scene scene = begin();
-    uint64_t rng = 7;
-    unsigned paused = 0;
-
-    for (unsigned window = 0; window < 1000; window++) {
-        for (unsigned i = 0; i < 102; i++) {
-            kvb_coalescing_note(
-                &scene.coalescing, &scene.newest[kvb_random_below(&rng, max_engines)]);
-        }
-        scene.now_us += 10000;
-        paused += pause_us(&scene) > 0;
-    }
-    assert_in_range(paused, 995, 1000);
 }
 
 /* One window decides, and the next one takes it back. */
@@ -135,10 +96,7 @@ SUITE(coalesce)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_engines_that_send_seldom_make_it_pause),
-        cmocka_unit_test(few_engines_are_served_at_once),
-        cmocka_unit_test(a_fast_engine_is_served_at_once),
         cmocka_unit_test(a_fast_engine_among_many_is_served_at_once),
-        cmocka_unit_test(engines_that_send_at_random_times_make_it_pause),
         cmocka_unit_test(it_ends_when_engines_fall_silent),
         cmocka_unit_test(a_burst_after_a_long_rest_is_served_at_once),
     };

@@ -6,8 +6,6 @@
 #include "index/block_hash.h"
 #include "stream/mirror/mirror.h"
 
-#include <string.h>
-
 struct world {
     struct kvb_mirror *mirror;
     struct kvb_event_batch batch;
@@ -62,92 +60,6 @@ static uint64_t held(const struct world *world)
     return kvb_mirror_count(world->mirror)->held[KVB_TIER_DEVICE];
 }
 
-static void a_chain_is_published_under_rolling_names(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-    const uint64_t hashes[] = { 901, 902, 903 };
-    const uint32_t tokens[] = { 1, 2, 3 };
-
-    add_stored(&world.batch, NULL, hashes, tokens, 3);
-    apply(&world);
-    assert_one_event(&world, KVB_ROUTER_STORED, 3);
-    assert_false(world.out.events[0].has_parent);
-    for (size_t i = 0; i < 3; i++) {
-        assert_true(world.out.blocks[i].value == name_of(tokens, i + 1).value);
-    }
-    end_world(&world);
-}
-
-static void a_child_names_its_parent(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-    const uint32_t path[] = { 1, 2 };
-
-    store(&world, NULL, 901, 1);
-    store(&world, &(uint64_t){ 901 }, 902, 2);
-    assert_one_event(&world, KVB_ROUTER_STORED, 1);
-    assert_true(world.out.events[0].has_parent);
-    assert_true(world.out.events[0].parent.value == name_of(path, 1).value);
-    assert_true(world.out.blocks[0].value == name_of(path, 2).value);
-    end_world(&world);
-}
-
-static void removals_of_a_batch_share_one_event(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-
-    store(&world, NULL, 901, 1);
-    store(&world, NULL, 902, 2);
-    add_removed(&world.batch, &(uint64_t){ 901 }, 1);
-    add_removed(&world.batch, &(uint64_t){ 902 }, 1);
-    apply(&world);
-    assert_one_event(&world, KVB_ROUTER_REMOVED, 2);
-    assert_int_equal(held(&world), 0);
-    end_world(&world);
-}
-
-/* Stored twice and removed once: it may be two copies or a re-announcement. The block is not listed
- * but counted as doubtful until something decides it. */
-static void a_second_store_and_one_removal_leave_a_doubtful_block(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-
-    store(&world, NULL, 901, 1);
-    store(&world, NULL, 901, 1);
-    assert_int_equal(world.out.event_count, 0);
-    assert_int_equal(kvb_mirror_count(world.mirror)->duplicate_stored, 1);
-    remove_one(&world, 901);
-    assert_one_event(&world, KVB_ROUTER_REMOVED, 1);
-    assert_int_equal(kvb_mirror_count(world.mirror)->doubtful, 1);
-    assert_int_equal(held(&world), 0);
-
-    store(&world, NULL, 901, 1);
-    assert_one_event(&world, KVB_ROUTER_STORED, 1);
-    assert_int_equal(kvb_mirror_count(world.mirror)->doubtful, 0);
-
-    remove_one(&world, 901);
-    remove_one(&world, 901);
-    assert_int_equal(kvb_mirror_count(world.mirror)->doubtful, 0);
-    remove_one(&world, 901);
-    assert_int_equal(kvb_mirror_count(world.mirror)->unknown_removed, 1);
-    end_world(&world);
-}
-
-static void an_unknown_removal_is_counted_and_nothing_else(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-
-    remove_one(&world, 901);
-    assert_int_equal(world.out.event_count, 0);
-    assert_int_equal(kvb_mirror_count(world.mirror)->unknown_removed, 1);
-    end_world(&world);
-}
-
 static void a_block_without_its_parent_waits_and_is_published_parents_first(void **state)
 {
     (void)state;
@@ -169,20 +81,6 @@ static void a_block_without_its_parent_waits_and_is_published_parents_first(void
     end_world(&world);
 }
 
-static void a_waiting_block_can_be_removed(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-
-    store(&world, &(uint64_t){ 901 }, 902, 2);
-    remove_one(&world, 902);
-    assert_int_equal(world.out.event_count, 0);
-    assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
-    store(&world, NULL, 901, 1);
-    assert_int_equal(held(&world), 1);
-    end_world(&world);
-}
-
 static void engine_names_need_no_parent(void **state)
 {
     (void)state;
@@ -192,23 +90,6 @@ static void engine_names_need_no_parent(void **state)
     assert_one_event(&world, KVB_ROUTER_STORED, 1);
     assert_true(world.out.blocks[0].value == 902);
     assert_true(world.out.events[0].parent.value == 901);
-    end_world(&world);
-}
-
-/* Two prompts that differ only in the salt of their first block. */
-static void a_child_inherits_the_salt(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-    const uint32_t two = 2;
-    const kvb_span salt = { .data = (const uint8_t *)"tenant-a", .len = 8 };
-    const uint64_t seed = kvb_block_seed((kvb_span){ 0 }, salt);
-
-    add_stored(&world.batch, NULL, &(uint64_t){ 901 }, &(uint32_t){ 1 }, 1);
-    assert_ok(kvb_event_batch_add_text(&world.batch, salt, &last_event(&world.batch)->salt));
-    apply(&world);
-    store(&world, &(uint64_t){ 901 }, 902, two);
-    assert_true(world.out.tokens[0].value == kvb_tokens_hash_of(&two, 1, NULL, 0, seed).value);
     end_world(&world);
 }
 
@@ -249,24 +130,6 @@ static void a_child_of_a_waiting_block_inherits_the_salt(void **state)
     apply(&world);
     assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
     assert_int_equal(held(&world), 3);
-    end_world(&world);
-}
-
-static void another_tier_is_kept_but_not_published(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-
-    store(&world, NULL, 901, 1);
-    add_stored(&world.batch, NULL, &(uint64_t){ 901 }, &(uint32_t){ 1 }, 1);
-    last_event(&world.batch)->tier = KVB_TIER_HOST;
-    apply(&world);
-    assert_int_equal(world.out.event_count, 0);
-    add_removed(&world.batch, &(uint64_t){ 901 }, 1);
-    last_event(&world.batch)->tier = KVB_TIER_HOST;
-    apply(&world);
-    assert_int_equal(world.out.event_count, 0);
-    assert_int_equal(held(&world), 1);
     end_world(&world);
 }
 
@@ -364,23 +227,6 @@ static void blocks_that_no_query_can_name_are_kept_apart(void **state)
     assert_int_equal(world.out.event_count, 0);
     assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
     assert_int_equal(kvb_mirror_count(world.mirror)->unmatchable, 2);
-    end_world(&world);
-}
-
-static void clearing_forgets_everything_and_says_so(void **state)
-{
-    (void)state;
-    struct world world = new_world(KVB_HASHES_CANONICAL);
-
-    store(&world, NULL, 901, 1);
-    store(&world, &(uint64_t){ 555 }, 556, 2);
-    add_cleared(&world.batch);
-    apply(&world);
-    assert_one_event(&world, KVB_ROUTER_CLEARED, 0);
-    assert_int_equal(held(&world), 0);
-    assert_int_equal(kvb_mirror_count(world.mirror)->unrooted, 0);
-    remove_one(&world, 901);
-    assert_int_equal(world.out.event_count, 0);
     end_world(&world);
 }
 
@@ -553,24 +399,15 @@ static void refuses_more_blocks_than_its_ceiling(void **state)
 SUITE(mirror)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_chain_is_published_under_rolling_names),
-        cmocka_unit_test(a_child_names_its_parent),
-        cmocka_unit_test(removals_of_a_batch_share_one_event),
-        cmocka_unit_test(a_second_store_and_one_removal_leave_a_doubtful_block),
-        cmocka_unit_test(an_unknown_removal_is_counted_and_nothing_else),
         cmocka_unit_test(a_block_without_its_parent_waits_and_is_published_parents_first),
-        cmocka_unit_test(a_waiting_block_can_be_removed),
         cmocka_unit_test(engine_names_need_no_parent),
-        cmocka_unit_test(a_child_inherits_the_salt),
         cmocka_unit_test(a_child_with_a_salt_of_its_own_uses_it),
         cmocka_unit_test(a_child_of_a_waiting_block_inherits_the_salt),
-        cmocka_unit_test(another_tier_is_kept_but_not_published),
         cmocka_unit_test(a_tokenless_store_moves_known_blocks_only),
         cmocka_unit_test(with_engine_names_a_tokenless_store_is_a_block),
         cmocka_unit_test(a_block_that_names_itself_as_parent_is_refused_whole),
         cmocka_unit_test(an_engine_hash_with_other_content_takes_the_new_content),
         cmocka_unit_test(blocks_that_no_query_can_name_are_kept_apart),
-        cmocka_unit_test(clearing_forgets_everything_and_says_so),
         cmocka_unit_test(clearing_one_tier_leaves_the_others),
         cmocka_unit_test(doubtful_blocks_have_a_ceiling_but_stay_in_the_sum),
         cmocka_unit_test(a_walk_shows_all_parents_first),

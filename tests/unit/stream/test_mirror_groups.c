@@ -1,8 +1,6 @@
 #include "kvb_test.h"
 
 #include "batch_maker.h"
-#include "core/limits.h"
-#include "core/status.h"
 #include "index/block_hash.h"
 #include "mirror_scene.h"
 
@@ -89,42 +87,6 @@ static void assert_odd(const struct mirror_scene *scene, const char *text)
 
 /* ---- Full-attention groups ---- */
 
-static void a_block_is_listed_while_all_full_groups_hold_it(void **state)
-{
-    (void)state;
-    struct mirror_scene scene;
-
-    begin(&scene);
-    store_full(&scene, 0, 0, 1);
-    store_full(&scene, 1, 0, 1);
-    store_full(&scene, 0, 1, 2);
-    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 1);
-    store_full(&scene, 1, 1, 2);
-    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 2);
-    assert_shown_as_published(&scene);
-    remove_of(&scene, 0, 0);
-    assert_false(lists(&scene, KVB_TIER_DEVICE, 0));
-    remove_of(&scene, 1, 1);
-    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 0);
-    assert_false(is_odd(&scene));
-    mirror_scene_end(&scene);
-}
-
-static void a_new_group_removes_blocks_that_it_does_not_hold_from_the_list(void **state)
-{
-    (void)state;
-    struct mirror_scene scene;
-
-    begin(&scene);
-    store_full(&scene, 0, 0, 3);
-    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 3);
-    store_full(&scene, 1, 0, 1);
-    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 1);
-    assert_true(lists(&scene, KVB_TIER_DEVICE, 0));
-    assert_shown_as_published(&scene);
-    mirror_scene_end(&scene);
-}
-
 /* An offload connector stores, in a tier of its own, only blocks of one group. */
 static void a_group_counts_only_in_tiers_in_which_it_stores(void **state)
 {
@@ -181,80 +143,6 @@ static void one_tier_is_cleared_in_all_groups(void **state)
 }
 
 /* ---- Window groups ---- */
-
-static void blocks_of_window_groups_have_a_list_of_their_own(void **state)
-{
-    (void)state;
-    struct mirror_scene scene;
-
-    begin(&scene);
-    store_full(&scene, 0, 0, 3);
-    store_window(&scene, 1, 0, 3);
-    store_window(&scene, 1, 3, 4); /* named by its parent and its tokens */
-    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 4);
-    assert_true(lists(&scene, KVB_LIST_WINDOW, 3));
-    assert_int_equal(count_of(&scene, KVB_TIER_DEVICE), 3);
-    assert_int_equal(first_window(&scene), window_tokens);
-    assert_shown_as_published(&scene);
-    remove_of(&scene, 1, 0);
-    assert_false(lists(&scene, KVB_LIST_WINDOW, 0));
-    assert_true(lists(&scene, KVB_TIER_DEVICE, 0));
-    remove_of(&scene, 0, 1);
-    assert_true(lists(&scene, KVB_LIST_WINDOW, 1));
-    assert_false(lists(&scene, KVB_TIER_DEVICE, 1));
-    assert_false(is_odd(&scene));
-    mirror_scene_end(&scene);
-}
-
-static void a_window_block_is_listed_while_all_window_groups_hold_it(void **state)
-{
-    (void)state;
-    struct mirror_scene scene;
-
-    begin(&scene);
-    store_full(&scene, 0, 0, 3);
-    store_window(&scene, 1, 0, 3);
-    store_window(&scene, 2, 1, 2);
-    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 1);
-    assert_true(lists(&scene, KVB_LIST_WINDOW, 1));
-    assert_shown_as_published(&scene);
-    mirror_scene_end(&scene);
-}
-
-static void the_full_group_identifies_blocks_of_a_sparse_window(void **state)
-{
-    (void)state;
-    struct mirror_scene scene;
-
-    begin(&scene);
-    store_full(&scene, 0, 0, 4);
-    store_sparse(&scene, 1, 2);
-    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 1);
-    assert_true(lists(&scene, KVB_LIST_WINDOW, 2));
-    mirror_scene_end(&scene);
-}
-
-/* The prompt has a salt, which the full group's block knows. */
-static void a_window_block_has_its_prompts_salt(void **state)
-{
-    (void)state;
-    struct mirror_scene scene;
-    const kvb_span salt = { .data = (const uint8_t *)"tenant-a", .len = 8 };
-    const uint64_t seed = kvb_block_seed((kvb_span){ 0 }, salt);
-    const kvb_block_hash name = kvb_block_hash_root(kvb_tokens_hash_of(tokens, 1, NULL, 0, seed));
-
-    begin(&scene);
-    add_part(&scene, 0, 1);
-    assert_ok(kvb_event_batch_add_text(&scene.batch, salt, &last_event(&scene.batch)->salt));
-    mirror_scene_apply(&scene);
-    store_sparse(&scene, 1, 0);
-    assert_true(scene_lists(&scene, KVB_LIST_WINDOW, name));
-    store_window(&scene, 1, 1, 2);
-    const kvb_block_hash child =
-        kvb_block_hash_next(name, kvb_tokens_hash_of(&tokens[1], 1, NULL, 0, seed));
-    assert_true(scene_lists(&scene, KVB_LIST_WINDOW, child));
-    mirror_scene_end(&scene);
-}
 
 /* A block that no full group has is in no list, but its removal is recognised. */
 static void a_window_block_is_unplaced_until_a_full_group_has_it(void **state)
@@ -381,25 +269,6 @@ static void a_new_window_group_leaves_the_other_kinds_alone(void **state)
     assert_true(lists_in_window(&scene, 0, 0) && !lists_in_window(&scene, 0, 1));
     assert_true(lists_in_window(&scene, 2, 0) && lists_in_window(&scene, 2, 1));
     assert_shown_as_published(&scene);
-    mirror_scene_end(&scene);
-}
-
-static void windows_alone_are_named_by_their_own_tokens(void **state)
-{
-    (void)state;
-    struct mirror_scene scene;
-
-    begin(&scene);
-    store_window(&scene, 0, 0, 2);
-    store_window(&scene, 0, 2, 4);
-    assert_false(is_odd(&scene));
-    assert_false(kvb_mirror_has_full(scene.mirror));
-    assert_int_equal(kvb_mirror_count(scene.mirror)->shapes[0].shape.block_size, 1);
-    assert_int_equal(count_of(&scene, KVB_LIST_WINDOW), 4);
-    assert_true(lists_in_window(&scene, 3, 0));
-    assert_shown_as_published(&scene);
-    store_full(&scene, 1, 0, 2);
-    assert_true(kvb_mirror_has_full(scene.mirror) && !is_odd(&scene));
     mirror_scene_end(&scene);
 }
 
@@ -764,21 +633,14 @@ static void one_shape_too_many_is_skipped(void **state)
 SUITE(mirror_groups)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_block_is_listed_while_all_full_groups_hold_it),
-        cmocka_unit_test(a_new_group_removes_blocks_that_it_does_not_hold_from_the_list),
         cmocka_unit_test(a_group_counts_only_in_tiers_in_which_it_stores),
         cmocka_unit_test(groups_outlive_a_clear_but_no_restart),
         cmocka_unit_test(one_tier_is_cleared_in_all_groups),
-        cmocka_unit_test(blocks_of_window_groups_have_a_list_of_their_own),
-        cmocka_unit_test(a_window_block_is_listed_while_all_window_groups_hold_it),
-        cmocka_unit_test(the_full_group_identifies_blocks_of_a_sparse_window),
-        cmocka_unit_test(a_window_block_has_its_prompts_salt),
         cmocka_unit_test(a_window_block_is_unplaced_until_a_full_group_has_it),
         cmocka_unit_test(a_window_block_is_named_when_the_full_groups_block_is),
         cmocka_unit_test(in_other_tiers_window_blocks_are_ignored),
         cmocka_unit_test(windows_of_several_lengths_are_listed_apart),
         cmocka_unit_test(a_new_window_group_leaves_the_other_kinds_alone),
-        cmocka_unit_test(windows_alone_are_named_by_their_own_tokens),
         cmocka_unit_test(windows_alone_are_certain_when_their_last_blocks_are_new),
         cmocka_unit_test(chunks_are_listed_where_their_size_is_configured),
         cmocka_unit_test(larger_blocks_of_a_window_have_the_name_of_their_last_part),

@@ -141,30 +141,6 @@ static void ends_that_no_mirror_writes_are_refused(void **state)
     assert_int_equal(settle_with(at_most_proven, 0), KVB_BAD_INPUT);
 }
 
-/* Each record of an entry replaces the one before. */
-static void the_last_record_of_an_entry_counts(void **state)
-{
-    (void)state;
-    const struct kvb_mirror_options options = { .max_blocks = 10, .tiers = 1 };
-    const struct kvb_digest_key key = { 0 };
-    uint8_t record[kvb_mirror_record_bytes];
-    uint8_t ends[kvb_mirror_ends_bytes];
-    struct kvb_mirror *mirror = NULL;
-
-    assert_ok(kvb_mirror_new(&options, &mirror));
-    make_ends(ends);
-    make_record(record);
-    record[at_flags] = 4 | 2;
-    record[at_least] = 0;
-    assert_ok(kvb_mirror_take_record(mirror, record)); /* doubtful in the first record */
-    make_record(record);
-    assert_ok(kvb_mirror_take_record(mirror, record));
-    assert_ok(kvb_mirror_settle(mirror, ends, &key));
-    assert_int_equal(kvb_mirror_count(mirror)->doubtful, 0);
-    assert_int_equal(kvb_mirror_count(mirror)->held[KVB_TIER_DEVICE], 1);
-    kvb_mirror_free(mirror);
-}
-
 /* ---- More copies than a byte can count ---- */
 
 enum { many = 300, records = 16 };
@@ -419,7 +395,6 @@ SUITE(mirror_record)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_record_that_no_mirror_writes_is_refused),
         cmocka_unit_test(ends_that_no_mirror_writes_are_refused),
-        cmocka_unit_test(the_last_record_of_an_entry_counts),
         cmocka_unit_test(what_is_known_of_the_tiers_is_kept),
         cmocka_unit_test(many_copies_are_kept),
         cmocka_unit_test(counts_that_no_mirror_writes_are_refused),

@@ -217,99 +217,6 @@ static struct world *planted(void)
     return world;
 }
 
-static void a_chain_is_one_event(void **state)
-{
-    (void)state;
-    struct world *world = planted();
-    struct kvb_router_batch advertised = { 0 };
-    bool is_done = false;
-
-    for (int n = 0; n < 20; n++) {
-        plant(world, n - 1, n);
-    }
-    look_up_truth(world);
-    assert_ok(kvb_mirror_refresh_begin(world->mirror));
-    assert_ok(kvb_mirror_refresh_step(world->mirror, 100, 1000, &advertised, &is_done));
-    assert_true(is_done);
-    assert_int_equal(advertised.event_count, 1);
-    assert_false(advertised.events[0].has_parent);
-    assert_int_equal(advertised.block_count, 20);
-    kvb_router_batch_done(&advertised);
-    uproot(world);
-}
-
-/* The parent of a block that waits on the path is removed, so the block must not be published. */
-static void a_removed_parent_keeps_its_children_from_being_published(void **state)
-{
-    (void)state;
-    struct world *world = planted();
-
-    for (int n = 0; n < 4; n++) {
-        plant(world, n - 1, n);
-    }
-    memset(&world->late, 0, sizeof world->late);
-    look_up_truth(world);
-    assert_ok(kvb_mirror_refresh_begin(world->mirror));
-    assert_false(step(world, 2, 1000));
-    assert_true(world->late.has[1]);
-    add_removed(&world->batch, &(uint64_t){ engine_name(1, false) }, 1);
-    apply(world);
-    assert_true(step(world, 100, 1000));
-    assert_true(world->late.has[0]);
-    assert_false(world->late.has[1] || world->late.has[2] || world->late.has[3]);
-    plant(world, 0, 1); /* the parent is back, so a refresh from the beginning has all of them */
-    look_up_truth(world);
-    assert_ok(kvb_mirror_refresh_begin(world->mirror));
-    assert_true(step(world, 100, 1000));
-    assert_true(world->late.has[1] && world->late.has[2] && world->late.has[3]);
-    uproot(world);
-}
-
-/* A free entry, which the refresh has passed, is used for the child of a block that is not
- * published yet: the reader ignores the child's live event. */
-static void a_block_that_came_too_early_for_the_reader_is_published_in_the_next_round(void **state)
-{
-    (void)state;
-    struct world *world = planted();
-
-    plant(world, -1, 0);
-    plant(world, -1, 1);
-    plant(world, -1, 2);
-    add_removed(&world->batch, &(uint64_t){ engine_name(0, false) }, 1);
-    apply(world);
-    memset(&world->late, 0, sizeof world->late);
-    look_up_truth(world);
-    assert_ok(kvb_mirror_refresh_begin(world->mirror));
-    assert_false(step(world, 1, 1000)); /* publishes block 1 */
-    plant(world, 2, 3);
-    assert_int_equal(world->late.ignored, 1);
-    assert_true(step(world, 100, 1000));
-    assert_true(world->late.has[1] && world->late.has[2] && world->late.has[3]);
-    uproot(world);
-}
-
-/* The reader has the block from the live event. */
-static void a_block_that_the_reader_has_is_not_published_again(void **state)
-{
-    (void)state;
-    struct world *world = planted();
-    struct kvb_router_batch advertised = { 0 };
-    bool is_done = false;
-
-    plant(world, -1, 0);
-    plant(world, -1, 1);
-    look_up_truth(world);
-    assert_ok(kvb_mirror_refresh_begin(world->mirror));
-    assert_false(step(world, 1, 1000));
-    plant(world, 0, 2);
-    assert_ok(kvb_mirror_refresh_step(world->mirror, 100, 1000, &advertised, &is_done));
-    assert_true(is_done);
-    assert_int_equal(advertised.block_count, 1);
-    assert_int_equal(advertised.blocks[0].value, world->nodes[1].name);
-    kvb_router_batch_done(&advertised);
-    uproot(world);
-}
-
 static void add_named(struct world *world, int parent, int n)
 {
     const uint64_t name = engine_name(parent, false);
@@ -317,33 +224,6 @@ static void add_named(struct world *world, int parent, int n)
     add_stored(
         &world->batch, parent >= 0 ? &name : NULL, &(uint64_t){ engine_name(n, false) },
         &(uint32_t){ (uint32_t)n }, 1);
-}
-
-/* Blocks published before a `cleared` do not count as published after it. */
-static void a_clear_restarts_the_refresh(void **state)
-{
-    (void)state;
-    struct world *world = malloc(sizeof *world);
-
-    assert_non_null(world);
-    begin_world(world, &(struct life){ 1, false, KVB_HASHES_ENGINE, one_group });
-    for (int n = 0; n < 3; n++) {
-        add_named(world, n - 1, n);
-    }
-    apply(world);
-    memset(&world->late, 0, sizeof world->late);
-    look_up_truth(world);
-    assert_ok(kvb_mirror_refresh_begin(world->mirror));
-    assert_false(step(world, 2, 1000));
-    add_cleared(&world->batch);
-    add_named(world, 0, 1); /* ignored: its parent arrives later */
-    apply(world);
-    add_named(world, -1, 0);
-    apply(world);
-    assert_false(world->late.has[1]);
-    assert_true(step(world, 100, 1000));
-    assert_true(world->late.has[0] && world->late.has[1] && !world->late.has[2]);
-    uproot(world);
 }
 
 static void a_refresh_ends_in_a_circle_of_blocks(void **state)
@@ -387,21 +267,6 @@ static void a_refresh_ends_under_endless_changes(void **state)
     uproot(world);
 }
 
-static void other_tiers_are_not_advertised(void **state)
-{
-    (void)state;
-    struct world *world = planted();
-
-    add_stored(&world->batch, NULL, &(uint64_t){ 1 }, &(uint32_t){ 1 }, 1);
-    last_event(&world->batch)->tier = KVB_TIER_HOST;
-    apply(world);
-    look_up_truth(world);
-    assert_ok(kvb_mirror_refresh_begin(world->mirror));
-    assert_true(step(world, 100, 1000));
-    assert_int_equal(kvb_mirror_count(world->mirror)->held[KVB_TIER_DEVICE], 0);
-    uproot(world);
-}
-
 /* Every allocation fails once: the refresh reports it, and the mirror is unchanged. */
 static void without_memory_a_refresh_reports_it(void **state)
 {
@@ -437,14 +302,8 @@ SUITE(mirror_refresh)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_late_reader_has_exactly_the_held_blocks),
         cmocka_unit_test(a_late_reader_has_all_blocks_that_a_query_finds),
-        cmocka_unit_test(a_chain_is_one_event),
-        cmocka_unit_test(a_removed_parent_keeps_its_children_from_being_published),
-        cmocka_unit_test(a_block_that_came_too_early_for_the_reader_is_published_in_the_next_round),
-        cmocka_unit_test(a_block_that_the_reader_has_is_not_published_again),
-        cmocka_unit_test(a_clear_restarts_the_refresh),
         cmocka_unit_test(a_refresh_ends_in_a_circle_of_blocks),
         cmocka_unit_test(a_refresh_ends_under_endless_changes),
-        cmocka_unit_test(other_tiers_are_not_advertised),
         cmocka_unit_test(without_memory_a_refresh_reports_it),
     };
 

@@ -130,19 +130,6 @@ static void many_gaps_leave_room_for_proofs(void **state)
     expect_round((size_t[]){ 20, 21 }, 2);
 }
 
-/* After its proof the replay counts in the other queue until it ends. */
-static void a_completed_proof_makes_room_for_the_next(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < 10; i++) {
-        add_proof(i, i);
-    }
-    expect_round((size_t[]){ 0, 1, 2, 3, 4, 5 }, 6);
-    expect_round(NULL, 0);
-    replayed(&worlds[3], 1, first_incarnation, 2);
-    expect_round((size_t[]){ 6 }, 1);
-}
-
 SUITE(replay_turns)
 {
     const struct CMUnitTest tests[] = {
@@ -150,7 +137,6 @@ SUITE(replay_turns)
         cmocka_unit_test_teardown(proofs_go_first_then_gaps_then_histories_then_probes, end_fleet),
         cmocka_unit_test_teardown(a_thousand_reconnections_leave_room_for_a_gap, end_fleet),
         cmocka_unit_test_teardown(many_gaps_leave_room_for_proofs, end_fleet),
-        cmocka_unit_test_teardown(a_completed_proof_makes_room_for_the_next, end_fleet),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -558,77 +558,6 @@ static void numbers_increase_by_one_and_a_quiet_second_is_an_empty_batch(void **
     assert_int_equal(lines[0].events_bytes, 0);
 }
 
-static void a_request_within_the_ring_gets_the_published_batches(void **state)
-{
-    (void)state;
-    publish(5);
-    request(first_number + 3);
-    assert_int_equal(collect(&scene, lines, 100), 3);
-    assert_int_equal(lines[0].number, first_number + 3);
-    assert_true(lines[0].events_bytes > 0);
-    assert_int_equal(lines[1].number, first_number + 4);
-    assert_int_equal(lines[2].kind, KVB_REPUBLISH_END);
-}
-
-static void a_request_that_missed_nothing_gets_only_the_end_mark(void **state)
-{
-    (void)state;
-    publish(2);
-    request(first_number + 2);
-    assert_int_equal(collect(&scene, lines, 100), 1);
-    assert_int_equal(lines[0].kind, KVB_REPUBLISH_END);
-    request(UINT64_MAX);
-    assert_int_equal(collect(&scene, lines, 100), 1);
-    assert_int_equal(lines[0].kind, KVB_REPUBLISH_END);
-}
-
-static void a_request_beyond_the_ring_gets_a_snapshot_under_the_missing_numbers(void **state)
-{
-    (void)state;
-    publish((size_t)3 * kept_batches);
-    request(first_number + 1);
-    const size_t room = (size_t)3 * kept_batches - 1;
-    assert_int_equal(collect(&scene, lines, 1000), room + 1);
-    for (size_t i = 0; i < room; i++) {
-        assert_int_equal(lines[i].number, first_number + 1 + i);
-        assert_int_equal(lines[i].events_bytes > 0, i == 0); /* the others are empty */
-    }
-    assert_int_equal(lines[room].kind, KVB_REPUBLISH_END);
-}
-
-/* An event has 24 bytes, and 8 more for each block; a Cleared has no blocks. */
-static void a_snapshot_is_merged_into_few_numbers(void **state)
-{
-    (void)state;
-    scene.options.max_kept_bytes = 8; /* too few bytes for any batch: the ring stays empty */
-    close_republisher(&scene);
-    open_republisher(&scene);
-    for (int i = 0; i < 3000; i++) { /* more than one batch can contain */
-        store_one();
-    }
-    const size_t batches = collect(&scene, lines, 100);
-    assert_int_equal(batches, 2);
-    request(lines[batches - 1].number);
-    assert_int_equal(collect(&scene, lines, 100), 2);
-    assert_int_equal(lines[0].number, first_number + 1);
-    assert_int_equal(lines[0].events_bytes, 24 + 3000 * 32);
-    assert_int_equal(lines[1].kind, KVB_REPUBLISH_END);
-}
-
-static void a_request_from_zero_gets_the_end_mark_then_all_get_an_announcement(void **state)
-{
-    (void)state;
-    publish(3);
-    request(0);
-    assert_int_equal(collect(&scene, lines, 100), 1);
-    assert_int_equal(lines[0].kind, KVB_REPUBLISH_END);
-    scene.time.now_ns += 50 * KVB_NS_PER_MS;
-    assert_int_equal(collect(&scene, lines, 100), 1);
-    assert_int_equal(lines[0].kind, KVB_REPUBLISH_LIVE);
-    assert_int_equal(lines[0].number, first_number + 3);
-    assert_int_equal(lines[0].events_bytes, 24 + 3 * 32);
-}
-
 static void requests_from_zero_share_the_announcement_that_follows(void **state)
 {
     (void)state;
@@ -664,58 +593,6 @@ static void a_request_too_far_back_causes_an_announcement(void **state)
     assert_int_equal(kvb_republisher_count(scene.republisher)->snapshots, 1);
 }
 
-static void a_request_from_zero_may_get_a_snapshot_under_the_newest_numbers(void **state)
-{
-    (void)state;
-    scene.options.from_zero = KVB_FROM_ZERO_SNAPSHOT;
-    close_republisher(&scene);
-    open_republisher(&scene);
-    publish(3);
-    request(0);
-    assert_int_equal(collect(&scene, lines, 100), 2);
-    assert_int_equal(lines[0].number, first_number + 2);
-    assert_int_equal(lines[0].events_bytes, 24 + 3 * 32);
-    assert_int_equal(lines[1].kind, KVB_REPUBLISH_END);
-}
-
-static void a_snapshot_shows_one_point_in_time_and_changes_follow(void **state)
-{
-    (void)state;
-    struct kvb_republish_action action;
-
-    publish((size_t)3 * kept_batches);
-    request(first_number);
-    kvb_republisher_live(scene.republisher, &scene.time, &action); /* begins the snapshot */
-    assert_int_equal(action.kind, KVB_REPUBLISH_NOTHING);
-    store_one();
-    assert_int_equal(collect(&scene, lines, 1000), (size_t)3 * kept_batches + 2);
-    size_t live = 0;
-    for (size_t i = 0; i < (size_t)3 * kept_batches + 2; i++) {
-        live += lines[i].kind == KVB_REPUBLISH_LIVE;
-        if (lines[i].kind == KVB_REPUBLISH_LIVE) {
-            assert_int_equal(lines[i].number, first_number + (size_t)3 * kept_batches);
-        }
-    }
-    assert_int_equal(live, 1);
-}
-
-static void a_newer_request_replaces_the_answer_under_way(void **state)
-{
-    (void)state;
-    struct kvb_republish_action action;
-
-    publish(10);
-    request(first_number);
-    kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
-    assert_int_equal(action.kind, KVB_REPUBLISH_REPLY);
-    kvb_republisher_sent(scene.republisher, action.client, KVB_REPUBLISH_SENT, scene.time.now_ns);
-    request(first_number + 9);
-    assert_int_equal(collect(&scene, lines, 100), 3);
-    assert_int_equal(lines[0].kind, KVB_REPUBLISH_END);
-    assert_int_equal(lines[1].number, first_number + 9);
-    assert_int_equal(lines[2].kind, KVB_REPUBLISH_END);
-}
-
 /* One reader whose answer is being sent, one whose snapshot is being made, and one that waits for
  * its own. */
 static void at_the_stop_each_waiting_reader_is_sent_its_end_mark(void **state)
@@ -738,33 +615,6 @@ static void at_the_stop_each_waiting_reader_is_sent_its_end_mark(void **state)
         assert_int_equal(lines[i].kind, KVB_REPUBLISH_END);
     }
     assert_int_equal(kvb_republisher_count(scene.republisher)->clients, 0);
-}
-
-static void a_slow_reader_overtaken_by_the_ring_continues_with_a_snapshot(void **state)
-{
-    (void)state;
-    struct kvb_republish_action action;
-
-    publish(10);
-    request(first_number);
-    for (int i = 0; i < 2; i++) {
-        kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
-        kvb_republisher_sent(
-            scene.republisher, action.client, KVB_REPUBLISH_SENT, scene.time.now_ns);
-    }
-    kvb_republisher_reply(scene.republisher, scene.time.now_ns, &action);
-    kvb_republisher_sent(scene.republisher, action.client, KVB_REPUBLISH_FULL, scene.time.now_ns);
-    for (size_t i = 0; i < (size_t)3 * kept_batches; i++) {
-        store_one();
-        kvb_republisher_live(scene.republisher, &scene.time, &action);
-    }
-    scene.time.now_ns += 10 * KVB_NS_PER_MS;
-    const size_t count = collect(&scene, lines, 1000);
-    assert_int_equal(count, 10 + (size_t)3 * kept_batches - 2 + 1);
-    for (size_t i = 0; i + 1 < count; i++) {
-        assert_int_equal(lines[i].number, first_number + 2 + i);
-    }
-    assert_int_equal(lines[count - 1].kind, KVB_REPUBLISH_END);
 }
 
 static void a_reader_that_reads_nothing_or_has_left_is_dropped(void **state)
@@ -832,29 +682,6 @@ static void without_reserved_numbers_nothing_is_published(void **state)
     assert_false(kvb_republisher_wants_numbers(scene.republisher, &end));
     assert_int_equal(collect(&scene, lines, 100), 1);
     assert_int_equal(lines[0].number, first_number + 2);
-}
-
-static void a_clear_during_an_announcement_causes_another(void **state)
-{
-    (void)state;
-    struct kvb_republish_action action;
-
-    for (int i = 0; i < 4000; i++) {
-        store_one();
-    }
-    (void)collect(&scene, lines, 100);
-    kvb_republisher_subscribed(scene.republisher, scene.time.now_ns);
-    scene.time.now_ns += 50 * KVB_NS_PER_MS;
-    for (int i = 0; i < 2; i++) { /* the announcement begins, with the first of two batches */
-        kvb_republisher_live(scene.republisher, &scene.time, &action);
-    }
-    assert_int_equal(action.kind, KVB_REPUBLISH_LIVE);
-    kvb_block_tree_clear(scene.tree);
-    store_one();
-    (void)collect(&scene, lines, 100);
-    scene.time.now_ns += KVB_NS_PER_S;
-    (void)collect(&scene, lines, 100);
-    assert_int_equal(kvb_republisher_count(scene.republisher)->announcements, 2);
 }
 
 static void a_batch_that_cannot_be_encoded_is_a_gap_that_a_snapshot_fills(void **state)
@@ -930,23 +757,13 @@ SUITE(republisher)
         cmocka_unit_test(each_kind_of_reader_has_the_correct_blocks_in_random_worlds),
 #define SCENE(test) cmocka_unit_test_setup_teardown(test, begin_scene, end_scene)
         SCENE(numbers_increase_by_one_and_a_quiet_second_is_an_empty_batch),
-        SCENE(a_request_within_the_ring_gets_the_published_batches),
-        SCENE(a_request_that_missed_nothing_gets_only_the_end_mark),
-        SCENE(a_request_beyond_the_ring_gets_a_snapshot_under_the_missing_numbers),
-        SCENE(a_snapshot_is_merged_into_few_numbers),
-        SCENE(a_request_from_zero_gets_the_end_mark_then_all_get_an_announcement),
         SCENE(requests_from_zero_share_the_announcement_that_follows),
         SCENE(a_request_too_far_back_causes_an_announcement),
-        SCENE(a_request_from_zero_may_get_a_snapshot_under_the_newest_numbers),
-        SCENE(a_snapshot_shows_one_point_in_time_and_changes_follow),
-        SCENE(a_newer_request_replaces_the_answer_under_way),
         SCENE(at_the_stop_each_waiting_reader_is_sent_its_end_mark),
-        SCENE(a_slow_reader_overtaken_by_the_ring_continues_with_a_snapshot),
         SCENE(a_reader_that_reads_nothing_or_has_left_is_dropped),
         SCENE(readers_and_snapshots_are_bounded),
         SCENE(without_reserved_numbers_nothing_is_published),
         SCENE(a_batch_that_cannot_be_encoded_is_a_gap_that_a_snapshot_fills),
-        SCENE(a_clear_during_an_announcement_causes_another),
         SCENE(survives_each_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

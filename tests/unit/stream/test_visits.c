@@ -18,58 +18,6 @@ static void set(struct kvb_visits *visits, struct kvb_visit *visit, uint64_t ms)
     kvb_visits_set(visits, visit, ms * KVB_NS_PER_MS);
 }
 
-static void each_is_taken_once_when_its_time_has_come(void **state)
-{
-    (void)state;
-    struct kvb_visits visits = { 0 };
-    struct kvb_visit one = { 0 };
-    struct kvb_visit other = { 0 };
-
-    assert_null(take(&visits, begin_ms));
-    set(&visits, &one, begin_ms + 100);
-    set(&visits, &other, begin_ms + 20);
-    assert_null(take(&visits, begin_ms + 19));
-    assert_ptr_equal(take(&visits, begin_ms + 20), &other);
-    assert_null(take(&visits, begin_ms + 99));
-    assert_ptr_equal(take(&visits, begin_ms + 1000), &one);
-    assert_null(take(&visits, begin_ms + 3000));
-}
-
-/* Also one that is set while the others of its slot are visited. */
-static void a_time_that_has_passed_comes_with_the_next_take(void **state)
-{
-    (void)state;
-    struct kvb_visits visits = { 0 };
-    struct kvb_visit visit = { 0 };
-
-    set(&visits, &visit, 0); /* before time is known */
-    assert_ptr_equal(take(&visits, begin_ms), &visit);
-    set(&visits, &visit, 0);
-    assert_ptr_equal(take(&visits, begin_ms), &visit);
-    set(&visits, &visit, begin_ms + 1);
-    assert_null(take(&visits, begin_ms + 1)); /* never too early */
-    assert_ptr_equal(take(&visits, begin_ms + slot_ms), &visit);
-}
-
-static void the_newest_time_counts_and_one_that_is_dropped_does_not_come(void **state)
-{
-    (void)state;
-    struct kvb_visits visits = { 0 };
-    struct kvb_visit one = { 0 };
-    struct kvb_visit other = { 0 };
-
-    (void)take(&visits, begin_ms);
-    set(&visits, &one, begin_ms + 500);
-    set(&visits, &one, begin_ms + 10);
-    set(&visits, &other, begin_ms + 10);
-    kvb_visits_drop(&other);
-    kvb_visits_drop(&other);
-    struct kvb_visit *first = take(&visits, begin_ms + 600);
-    assert_ptr_equal(first, &one);
-    assert_null(first->then);
-    kvb_visits_drop(&one); /* it is in no slot */
-}
-
 static void a_time_beyond_the_turn_comes_within_it(void **state)
 {
     (void)state;
@@ -112,9 +60,6 @@ static void it_agrees_with_an_array_of_times(void **state)
 SUITE(visits)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_is_taken_once_when_its_time_has_come),
-        cmocka_unit_test(a_time_that_has_passed_comes_with_the_next_take),
-        cmocka_unit_test(the_newest_time_counts_and_one_that_is_dropped_does_not_come),
         cmocka_unit_test(a_time_beyond_the_turn_comes_within_it),
         cmocka_unit_test(it_agrees_with_an_array_of_times),
     };
