@@ -172,74 +172,6 @@ static void begin_advertised(struct scene *scene)
 
 /* ---- States ---- */
 
-enum transition { by_loss, by_void, by_resume, by_announcement, by_withdrawal };
-
-static void pass(struct scene *scene, enum transition transition)
-{
-    switch (transition) {
-    case by_loss:
-        kvb_advertiser_lost(&scene->advertiser, 0);
-        break;
-    case by_void:
-        kvb_advertiser_void(&scene->advertiser);
-        break;
-    case by_resume:
-        scene->input.is_proven = false; /* nothing may be announced in this state */
-        (void)kvb_advertiser_next(&scene->advertiser, &scene->input);
-        break;
-    case by_announcement:
-        (void)carry_out(scene, KVB_ADVERTISER_ANNOUNCE);
-        break;
-    case by_withdrawal:
-        (void)carry_out(scene, KVB_ADVERTISER_WITHDRAW);
-        break;
-    }
-}
-
-static void each_transition_is_that_of_the_table(void **state)
-{
-    (void)state;
-    const enum kvb_advertiser_state none = KVB_UNADVERTISED;
-    const enum kvb_advertiser_state advertised = KVB_ADVERTISED;
-    const enum kvb_advertiser_state gone = KVB_WITHDRAWN;
-    const enum kvb_advertiser_state advertised_gap = KVB_ADVERTISED_GAP;
-    const enum kvb_advertiser_state gone_gap = KVB_WITHDRAWN_GAP;
-    const struct {
-        enum kvb_advertiser_state from;
-        enum kvb_advertiser_state to[5]; /* by loss, void, resume, announcement, withdrawal */
-    } rows[] = {
-        { none, { none, none, none, advertised, gone } },
-        { advertised, { advertised_gap, none, advertised, advertised, gone } },
-        { gone, { gone_gap, none, gone, advertised, gone } },
-        { advertised_gap, { advertised_gap, none, advertised, advertised, gone } },
-        { gone_gap, { gone_gap, none, gone, advertised, gone } },
-    };
-
-    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
-        for (int transition = 0; transition < 5; transition++) {
-            struct scene scene;
-            begin_protobuf(&scene);
-            scene.advertiser.state = rows[row].from;
-            pass(&scene, (enum transition)transition);
-            assert_int_equal(scene.advertiser.state, rows[row].to[transition]);
-            end(&scene);
-        }
-    }
-}
-
-static void a_new_stream_is_announced_once_and_holds_all(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin_advertised(&scene);
-    assert_int_equal(scene.clears, 1);
-    assert_true(reader_holds_all(&scene));
-    assert_int_equal(scene.flushes, scene.batches); /* each chunk is published at once */
-    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
-    end(&scene);
-}
-
 static void nothing_is_announced_before_the_engine_is_proven(void **state)
 {
     (void)state;
@@ -279,18 +211,6 @@ static void an_engine_that_is_away_for_long_is_withdrawn_until_it_is_proven(void
     end(&scene);
 }
 
-static void without_a_limit_an_engine_is_never_withdrawn(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin_advertised(&scene);
-    scene.advertiser.options.down_clear_ns = 0;
-    scene.input.down_ns = 1;
-    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
-    end(&scene);
-}
-
 /* The engine wakes and clears its cache; then its content is announced. */
 static void the_list_of_an_engine_that_sleeps_is_withdrawn_until_it_has_cleared(void **state)
 {
@@ -313,40 +233,6 @@ static void the_list_of_an_engine_that_sleeps_is_withdrawn_until_it_has_cleared(
 }
 
 /* ---- Steps ---- */
-
-static void steps_are_published_to_readers_that_know_what_was_before(void **state)
-{
-    (void)state;
-    static const size_t published[KVB_ADVERTISER_STATE_COUNT] = { [KVB_ADVERTISED] = 1 };
-
-    for (int at = 0; at < KVB_ADVERTISER_STATE_COUNT; at++) {
-        struct scene scene;
-        begin_json(&scene);
-        scene.advertiser.state = (enum kvb_advertiser_state)at;
-        assert_false(store(&scene, 3));
-        assert_int_equal(scene.batches, published[at]);
-        end(&scene);
-    }
-}
-
-static void a_step_that_may_be_lost_leaves_a_gap(void **state)
-{
-    (void)state;
-    struct scene scene;
-    const struct kvb_advertiser_port port = port_of(&scene);
-
-    begin_advertised(&scene);
-    scene.is_failing = true;
-    assert_false(store(&scene, 3));
-    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED_GAP);
-    scene.advertiser.state = KVB_ADVERTISED;
-    kvb_advertiser_flush(&scene.advertiser, &port);
-    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED_GAP);
-    scene.advertiser.state = KVB_ADVERTISED;
-    kvb_advertiser_publish(&scene.advertiser, &scene.world.output.events, &port);
-    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED_GAP);
-    end(&scene);
-}
 
 static void a_clear_is_published_and_shown_to_siblings(void **state)
 {
@@ -476,33 +362,6 @@ static void a_sibling_is_not_republished_to_readers_that_know_ranks(void **state
     end(&scene);
 }
 
-/* The announcement will contain everything. */
-static void a_sibling_that_is_to_be_announced_is_not_republished(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin_json(&scene);
-    kvb_advertiser_sibling_cleared(&scene.advertiser);
-    assert_true(carry_out(&scene, turn(&scene)));
-    scene.input.now_ns += s;
-    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
-    end(&scene);
-}
-
-static void republishing_that_fails_leaves_a_gap(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin_advertised(&scene);
-    scene.is_failing = true;
-    kvb_advertiser_sibling_cleared(&scene.advertiser);
-    assert_int_equal(turn(&scene), KVB_ADVERTISER_REPUBLISH);
-    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED_GAP);
-    end(&scene);
-}
-
 /* ---- Goodbye, heartbeats ---- */
 
 static void a_goodbye_withdraws_what_readers_of_json_hold(void **state)
@@ -598,14 +457,9 @@ static void a_reader_of_an_advertised_stream_holds_the_same(void **state)
 SUITE(advertiser)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_transition_is_that_of_the_table),
-        cmocka_unit_test(a_new_stream_is_announced_once_and_holds_all),
         cmocka_unit_test(nothing_is_announced_before_the_engine_is_proven),
         cmocka_unit_test(an_engine_that_is_away_for_long_is_withdrawn_until_it_is_proven),
-        cmocka_unit_test(without_a_limit_an_engine_is_never_withdrawn),
         cmocka_unit_test(the_list_of_an_engine_that_sleeps_is_withdrawn_until_it_has_cleared),
-        cmocka_unit_test(steps_are_published_to_readers_that_know_what_was_before),
-        cmocka_unit_test(a_step_that_may_be_lost_leaves_a_gap),
         cmocka_unit_test(a_clear_is_published_and_shown_to_siblings),
         cmocka_unit_test(an_announcement_that_fails_is_made_again_later),
         cmocka_unit_test(after_a_loss_readers_of_json_are_sent_everything_when_they_are_back),
@@ -614,8 +468,6 @@ SUITE(advertiser)
         cmocka_unit_test(a_restored_stream_continues_if_readers_request_missing_events),
         cmocka_unit_test(a_sibling_of_a_cleared_rank_is_republished_in_its_epoch),
         cmocka_unit_test(a_sibling_is_not_republished_to_readers_that_know_ranks),
-        cmocka_unit_test(a_sibling_that_is_to_be_announced_is_not_republished),
-        cmocka_unit_test(republishing_that_fails_leaves_a_gap),
         cmocka_unit_test(a_goodbye_withdraws_what_readers_of_json_hold),
         cmocka_unit_test(heartbeats_are_sent_every_period_on_changes_and_soon_after_an_answer),
         cmocka_unit_test(a_heartbeat_that_was_not_sent_stays_due),

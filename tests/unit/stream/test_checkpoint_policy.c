@@ -67,65 +67,6 @@ static void begin_on_disk(struct scene *scene)
     scene->now_ns += period_ns;
 }
 
-/* ---- States ---- */
-
-enum transition { by_making, by_writing, by_failing, by_closing, by_void };
-
-static void pass(struct scene *scene, enum transition transition)
-{
-    static const kvb_status outcomes[] = {
-        [by_writing] = KVB_OK, [by_failing] = KVB_IO, [by_closing] = KVB_CLOSED
-    };
-
-    switch (transition) {
-    case by_making:
-        make_whole(scene);
-        break;
-    case by_writing:
-    case by_failing:
-    case by_closing:
-        scene->maker.stage = KVB_CHECKPOINT_STORING;
-        scene->maker.policy = &scene->policy;
-        kvb_checkpoint_written(&scene->maker, outcomes[transition]);
-        assert_int_equal(scene->maker.stage, KVB_CHECKPOINT_IDLE);
-        break;
-    case by_void: {
-        const bool was_there = scene->policy.state != KVB_CHECKPOINT_NONE;
-        assert_int_equal(kvb_checkpoint_becomes_void(&scene->policy), was_there);
-        break;
-    }
-    }
-}
-
-static void each_transition_is_that_of_the_table(void **state)
-{
-    (void)state;
-    const enum kvb_checkpoint_state none = KVB_CHECKPOINT_NONE;
-    const enum kvb_checkpoint_state disk = KVB_CHECKPOINT_ON_DISK;
-    const enum kvb_checkpoint_state first = KVB_CHECKPOINT_WRITING;
-    const enum kvb_checkpoint_state next = KVB_CHECKPOINT_REPLACING;
-    const struct {
-        enum kvb_checkpoint_state from;
-        enum kvb_checkpoint_state to[5]; /* by making, writing, failing, closing, void */
-    } rows[] = {
-        { none, { first, none, none, none, none } },
-        { first, { first, disk, none, none, none } },
-        { disk, { next, disk, disk, disk, none } },
-        { next, { next, disk, disk, disk, none } },
-    };
-
-    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
-        for (int transition = 0; transition < 5; transition++) {
-            struct scene scene;
-            begin(&scene);
-            scene.policy.state = rows[row].from;
-            pass(&scene, (enum transition)transition);
-            assert_int_equal(scene.policy.state, rows[row].to[transition]);
-            end(&scene);
-        }
-    }
-}
-
 /* ---- When a checkpoint is made ---- */
 
 static void a_checkpoint_is_made_when_it_is_due_and_the_stream_has_changed(void **state)
@@ -187,27 +128,6 @@ static void a_stream_that_cannot_be_saved_waits_a_period(void **state)
     end(&scene);
 }
 
-static void the_first_and_the_last_part_are_marked(void **state)
-{
-    (void)state;
-    struct scene scene;
-    struct kvb_checkpoint_progress made = { .is_last = false };
-    size_t firsts = 0;
-    size_t parts = 0;
-
-    begin(&scene);
-    assert_ok(begin_making(&scene));
-    while (!made.is_last) {
-        assert_true(kvb_checkpoint_is_making(&scene.maker, &scene.policy));
-        assert_ok(make(&scene, 1, &made));
-        firsts += made.is_first;
-        assert_int_equal(made.is_first, parts++ == 0);
-    }
-    assert_true(parts > 1 && firsts == 1);
-    assert_false(kvb_checkpoint_is_making(&scene.maker, &scene.policy));
-    end(&scene);
-}
-
 static void a_stream_that_is_cleared_meanwhile_begins_again_in_a_second(void **state)
 {
     (void)state;
@@ -241,41 +161,6 @@ static void a_checkpoint_that_could_not_be_written_is_made_again_in_a_period(voi
     assert_int_equal(begin_making(&scene), KVB_NOT_FOUND);
     scene.now_ns += period_ns;
     assert_ok(begin_making(&scene));
-    end(&scene);
-}
-
-static void at_the_stop_a_changed_stream_is_due_at_once(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin_on_disk(&scene);
-    scene.now_ns -= s;
-    live(&scene.world, 5, first_incarnation, 6);
-    kvb_checkpoint_hurry(&scene.policy, scene.now_ns);
-    assert_ok(begin_making(&scene));
-    kvb_checkpoint_give_up(&scene.maker, scene.now_ns);
-    assert_int_equal(scene.maker.stage, KVB_CHECKPOINT_IDLE);
-    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_ON_DISK);
-    end(&scene);
-}
-
-static void a_stream_may_leave_while_its_checkpoint_is_made_or_written(void **state)
-{
-    (void)state;
-    struct scene scene;
-
-    begin(&scene);
-    assert_ok(begin_making(&scene));
-    kvb_checkpoint_forget(&scene.maker, &scene.policy);
-    assert_int_equal(scene.maker.stage, KVB_CHECKPOINT_IDLE);
-    scene.now_ns += period_ns;
-    make_whole(&scene);
-    kvb_checkpoint_forget(&scene.maker, &scene.policy);
-    assert_int_equal(scene.maker.stage, KVB_CHECKPOINT_STORING); /* the writer is busy */
-    kvb_checkpoint_written(&scene.maker, KVB_OK);
-    /* the stream is no longer polled */
-    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_WRITING);
     end(&scene);
 }
 
@@ -446,16 +331,12 @@ static void the_file_on_the_disk_has_the_published_epoch_and_list(void **state)
 SUITE(checkpoint_policy)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_transition_is_that_of_the_table),
         cmocka_unit_test(a_checkpoint_is_made_when_it_is_due_and_the_stream_has_changed),
         cmocka_unit_test(another_epoch_is_a_change),
         cmocka_unit_test(a_base_that_was_found_is_a_change),
         cmocka_unit_test(a_stream_that_cannot_be_saved_waits_a_period),
-        cmocka_unit_test(the_first_and_the_last_part_are_marked),
         cmocka_unit_test(a_stream_that_is_cleared_meanwhile_begins_again_in_a_second),
         cmocka_unit_test(a_checkpoint_that_could_not_be_written_is_made_again_in_a_period),
-        cmocka_unit_test(at_the_stop_a_changed_stream_is_due_at_once),
-        cmocka_unit_test(a_stream_may_leave_while_its_checkpoint_is_made_or_written),
         cmocka_unit_test(events_of_another_epoch_make_a_checkpoint_void),
         cmocka_unit_test(void_covers_the_file_on_the_disk_and_the_one_being_written),
         cmocka_unit_test(a_restored_checkpoint_is_on_the_disk_and_not_proven),

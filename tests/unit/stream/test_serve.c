@@ -5,8 +5,6 @@
 #include "core/own.h"
 #include "stream/serve.h"
 
-#include <string.h>
-
 /* ---- Connections ---- */
 
 static const enum kvb_connection_state new = KVB_CONNECTION_NEW;
@@ -101,29 +99,6 @@ static void a_restored_stream_is_away_until_its_engine_connects(void **state)
 }
 
 /* ---- What is due ---- */
-
-static void ticks_are_due_every_50_ms(void **state)
-{
-    (void)state;
-    struct kvb_agenda agenda = { .connects_seen = 0 };
-
-    assert_true(kvb_agenda_takes_tick(&agenda, 100 * KVB_NS_PER_MS));
-    assert_false(kvb_agenda_takes_tick(&agenda, 150 * KVB_NS_PER_MS - 1));
-    assert_true(kvb_agenda_takes_tick(&agenda, 157 * KVB_NS_PER_MS));
-    assert_false(
-        kvb_agenda_takes_tick(&agenda, 200 * KVB_NS_PER_MS)); /* a late tick moves the next one */
-    assert_true(kvb_agenda_takes_tick(&agenda, 207 * KVB_NS_PER_MS));
-}
-
-static void rounds_are_due_every_5_ms(void **state)
-{
-    (void)state;
-    struct kvb_agenda agenda = { .connects_seen = 0 };
-
-    assert_true(kvb_agenda_takes_round(&agenda, 100 * KVB_NS_PER_MS));
-    assert_false(kvb_agenda_takes_round(&agenda, 105 * KVB_NS_PER_MS - 1));
-    assert_true(kvb_agenda_takes_round(&agenda, 105 * KVB_NS_PER_MS));
-}
 
 static bool is_sooner_after(enum kvb_stream_input_kind kind, struct kvb_stream_output output)
 {
@@ -840,8 +815,6 @@ SUITE(serve)
         cmocka_unit_test(each_transition_is_that_of_the_table),
         cmocka_unit_test(an_engine_is_away_since_its_connection_was_lost),
         cmocka_unit_test(a_restored_stream_is_away_until_its_engine_connects),
-        cmocka_unit_test(ticks_are_due_every_50_ms),
-        cmocka_unit_test(rounds_are_due_every_5_ms),
         cmocka_unit_test(a_round_is_due_at_once_after_a_change_or_the_end_of_a_replay),
         cmocka_unit_test(each_connection_is_seen_once_and_readers_get_time_to_connect),
         cmocka_unit_test(the_first_heartbeat_after_a_pause_of_the_process_is_not_exact),

@@ -1,7 +1,6 @@
 #include "kvb_test.h"
 
 #include "batch_maker.h"
-#include "core/clock.h"
 #include "stream_world.h"
 
 static void a_stream_is_down_until_the_engine_connects(void **state)
@@ -18,17 +17,6 @@ static void a_stream_is_down_until_the_engine_connects(void **state)
     stream_world_end(&world);
 }
 
-static void a_replay_from_the_first_batch_is_exact(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    begin_exact(&world, 3);
-    live(&world, 3, first_incarnation, 4);
-    assert_true(router_holds(&world, root(4)));
-    stream_world_end(&world);
-}
-
 static void an_engine_that_published_nothing_is_exact_from_its_first_batch_on(void **state)
 {
     (void)state;
@@ -41,26 +29,6 @@ static void an_engine_that_published_nothing_is_exact_from_its_first_batch_on(vo
     find_live(&world, 0, first_incarnation);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 1);
-    stream_world_end(&world);
-}
-
-static void live_batches_wait_while_a_replay_runs(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    stream_world_begin(&world, true);
-    give(&world, KVB_INPUT_UP);
-    (void)start_wanted_replay(&world);
-    live(&world, 2, first_incarnation, 3);
-    assert_int_equal(world.held_count, 0);
-    replayed(&world, 0, first_incarnation, 1);
-    replayed(&world, 1, first_incarnation, 2);
-    end_replay(&world, first_incarnation);
-    assert_int_equal(world.held_count, 3);
-    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
-    find_live(&world, 2, first_incarnation);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 }
 
@@ -80,30 +48,6 @@ static void a_replay_without_the_first_batches_is_partial(void **state)
     add_cleared(&world.batch);
     give_batch(&world, KVB_INPUT_LIVE, 42, first_incarnation, false);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    stream_world_end(&world);
-}
-
-static void a_gap_is_filled_before_what_follows_is_applied(void **state)
-{
-    (void)state;
-    struct stream_world world;
-    const uint64_t stored_first = 905;
-
-    begin_exact(&world, 3);
-    add_removed(&world.batch, &stored_first, 1); /* seq 5 removes what seq 4 stored */
-    give_batch(&world, KVB_INPUT_LIVE, 5, first_incarnation, false);
-    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
-    assert_int_equal(start_wanted_replay(&world), 2); /* the first number, inclusive */
-    replayed(&world, 2, first_incarnation, 3);
-    replayed(&world, 3, first_incarnation, 4);
-    replayed(&world, 4, first_incarnation, 5);
-    end_replay(&world, first_incarnation);
-    assert_false(world.saw_cleared); /* the epoch stays */
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_true(router_holds(&world, root(4)));
-    assert_false(router_holds(&world, root(5)));
-    assert_int_equal(kvb_stream_count(world.stream)->gaps, 1);
-    assert_int_equal(kvb_stream_count(world.stream)->batches_missed, 2);
     stream_world_end(&world);
 }
 
@@ -138,40 +82,6 @@ static void a_block_without_its_parent_makes_the_list_partial(void **state)
     add_removed(&world.batch, &(uint64_t){ 556 }, 1);
     give_batch(&world, KVB_INPUT_LIVE, 2, first_incarnation, false);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    stream_world_end(&world);
-}
-
-static void a_duplicate_is_dropped(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    begin_exact(&world, 3);
-    live(&world, 1, first_incarnation, 2);
-    assert_int_equal(world.output.events.event_count, 0);
-    /* including the one of begin_exact() */
-    assert_int_equal(kvb_stream_count(world.stream)->duplicates, 2);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    stream_world_end(&world);
-}
-
-static void a_restart_clears_and_is_followed_from_its_beginning(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    begin_exact(&world, 3);
-    live(&world, 0, second_incarnation, 11);
-    assert_int_equal(start_wanted_replay(&world), 2);
-    give(&world, KVB_INPUT_REPLAY_END); /* the new incarnation has no batch 2 */
-    assert_true(world.saw_cleared);
-    assert_int_equal(start_wanted_replay(&world), 0);
-    replayed(&world, 0, second_incarnation, 11);
-    end_replay(&world, second_incarnation);
-    live(&world, 0, second_incarnation, 11);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_int_equal(world.held_count, 1);
-    assert_true(router_holds(&world, root(11)));
     stream_world_end(&world);
 }
 
@@ -300,24 +210,6 @@ static void batches_that_came_live_during_a_probe_are_not_missed(void **state)
     stream_world_end(&world);
 }
 
-static void a_batch_that_overtakes_the_reply_to_a_probe_is_not_missed(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    begin_exact(&world, 3);
-    pass_ms(&world, 1500);
-    assert_int_equal(start_wanted_replay(&world), 2);
-    live(&world, 3, first_incarnation, 4);
-    replayed(&world, 2, first_incarnation, 3);
-    replayed(&world, 3, first_incarnation, 4);
-    end_replay(&world, first_incarnation);
-    live(&world, 4, first_incarnation, 5);
-    assert_int_equal(missed_of(&world), 0);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    stream_world_end(&world);
-}
-
 static void an_undecodable_batch_restarts_the_list(void **state)
 {
     (void)state;
@@ -395,52 +287,23 @@ static void batches_that_arrive_while_disconnected_wait_for_the_replay(void **st
     stream_world_end(&world);
 }
 
-/* Late copies of batches from before the restart look like further restarts. */
-static void late_copies_do_not_keep_a_failed_replay_from_being_repeated(void **state)
-{
-    (void)state;
-    struct stream_world world;
-    uint64_t from = 0;
-
-    begin_exact(&world, 3);
-    live(&world, 5, first_incarnation, 6);
-    (void)start_wanted_replay(&world);
-    for (uint32_t seq = 20; seq > 6; seq--) {
-        live(&world, seq, second_incarnation, seq);
-    }
-    live(&world, 2, second_incarnation, 3);
-    live(&world, 1, second_incarnation, 2);
-    pass_ms(&world, 2100); /* never answered */
-    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
-    pass_ms(&world, 1100);
-    assert_true(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
-    stream_world_end(&world);
-}
-
 SUITE(stream)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stream_is_down_until_the_engine_connects),
-        cmocka_unit_test(a_replay_from_the_first_batch_is_exact),
         cmocka_unit_test(an_engine_that_published_nothing_is_exact_from_its_first_batch_on),
-        cmocka_unit_test(live_batches_wait_while_a_replay_runs),
         cmocka_unit_test(a_replay_without_the_first_batches_is_partial),
-        cmocka_unit_test(a_gap_is_filled_before_what_follows_is_applied),
         cmocka_unit_test(a_jump_to_the_largest_number_does_not_wrap_the_counter),
         cmocka_unit_test(a_block_without_its_parent_makes_the_list_partial),
-        cmocka_unit_test(a_duplicate_is_dropped),
-        cmocka_unit_test(a_restart_clears_and_is_followed_from_its_beginning),
         cmocka_unit_test(a_restart_with_higher_numbers_is_detected_by_the_bytes),
         cmocka_unit_test(a_lost_tail_shows_within_a_second_of_silence),
         cmocka_unit_test(an_engine_is_probed_once_a_second_at_most),
         cmocka_unit_test(the_newest_batches_that_only_a_probe_brought_count_as_missed),
         cmocka_unit_test(batches_that_came_live_during_a_probe_are_not_missed),
-        cmocka_unit_test(a_batch_that_overtakes_the_reply_to_a_probe_is_not_missed),
         cmocka_unit_test(an_undecodable_batch_restarts_the_list),
         cmocka_unit_test(an_undecodable_batch_is_requested_once_more),
         cmocka_unit_test(a_broken_batch_that_the_engine_did_not_keep_is_abandoned),
         cmocka_unit_test(batches_that_arrive_while_disconnected_wait_for_the_replay),
-        cmocka_unit_test(late_copies_do_not_keep_a_failed_replay_from_being_repeated),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,5 @@
 #include "kvb_test.h"
 
-#include "batch_maker.h"
 #include "checkpoint_bytes.h"
 #include "stream_world.h"
 
@@ -96,29 +95,6 @@ static void an_end_without_any_batch_proves_nothing(void **state)
     stream_world_end(&world);
 }
 
-static void live_batches_of_an_engine_without_a_buffer_are_unverified(void **state)
-{
-    (void)state;
-    struct stream_world world;
-    uint64_t from = 0;
-
-    begin_idle(&world, 0);
-    live(&world, 50, first_incarnation, 51); /* the 50 batches before them are lost */
-    for (int i = 0; i < 20; i++) {
-        if (kvb_stream_wants_replay(world.stream, world.now_ns, &from)) {
-            (void)start_wanted_replay(&world);
-            give(&world, KVB_INPUT_REPLAY_END);
-        }
-        pass_ms(&world, 50);
-    }
-    assert_state(&world, KVB_STREAM_UNVERIFIED, KVB_REASON_NO_BASE);
-    assert_true(world.held_count == 1 && router_holds(&world, root(51)));
-    live(&world, 51, first_incarnation, 52);
-    live(&world, 52, first_incarnation, 53);
-    assert_int_equal(world.held_count, 3);
-    stream_world_end(&world);
-}
-
 static void a_history_is_not_exact_before_a_live_batch_is_found_in_it(void **state)
 {
     (void)state;
@@ -135,21 +111,6 @@ static void a_history_is_not_exact_before_a_live_batch_is_found_in_it(void **sta
     find_live(&world, 3, first_incarnation);
     assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     assert_int_equal(world.held_count, 4);
-    stream_world_end(&world);
-}
-
-static void a_live_batch_queued_during_the_replay_that_contains_it_is_found(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    stream_world_begin(&world, true);
-    give(&world, KVB_INPUT_UP);
-    (void)start_wanted_replay(&world);
-    give_life(&world, 3, first_incarnation, 1);
-    live(&world, 2, first_incarnation, 3);
-    give(&world, KVB_INPUT_REPLAY_END);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
     stream_world_end(&world);
 }
 
@@ -455,23 +416,6 @@ static void an_end_right_after_the_proof_is_requested_once_more(void **state)
     stream_world_end(&world);
 }
 
-static void an_empty_history_of_another_incarnation_is_requested_once(void **state)
-{
-    (void)state;
-    struct stream_world world;
-    uint64_t from = 0;
-
-    begin_exact(&world, 3);
-    give(&world, KVB_INPUT_DOWN);
-    give(&world, KVB_INPUT_UP);
-    (void)start_wanted_replay(&world);
-    give(&world, KVB_INPUT_REPLAY_END);
-    assert_int_equal(start_wanted_replay(&world), 0);
-    give(&world, KVB_INPUT_REPLAY_END);
-    assert_false(kvb_stream_wants_replay(world.stream, world.now_ns, &from));
-    stream_world_end(&world);
-}
-
 static void live_batches_before_a_reconnection_prove_nothing_after_it(void **state)
 {
     (void)state;
@@ -548,9 +492,7 @@ SUITE(stream_base)
         cmocka_unit_test(the_first_batch_of_a_new_engine_may_be_1),
         cmocka_unit_test(a_history_that_begins_with_1_is_whole_if_it_still_does_later),
         cmocka_unit_test(an_end_without_any_batch_proves_nothing),
-        cmocka_unit_test(live_batches_of_an_engine_without_a_buffer_are_unverified),
         cmocka_unit_test(a_history_is_not_exact_before_a_live_batch_is_found_in_it),
-        cmocka_unit_test(a_live_batch_queued_during_the_replay_that_contains_it_is_found),
         cmocka_unit_test(a_list_of_another_engine_is_rebuilt_from_live_batches),
         cmocka_unit_test(an_engine_with_higher_numbers_is_another_engine_too),
         cmocka_unit_test(a_replay_by_the_right_engine_is_used_later),
@@ -563,7 +505,6 @@ SUITE(stream_base)
         cmocka_unit_test(an_equal_earlier_batch_does_not_prove_the_same_incarnation),
         cmocka_unit_test(a_reconnection_to_the_same_incarnation_keeps_the_proof),
         cmocka_unit_test(an_end_right_after_the_proof_is_requested_once_more),
-        cmocka_unit_test(an_empty_history_of_another_incarnation_is_requested_once),
         cmocka_unit_test(live_batches_before_a_reconnection_prove_nothing_after_it),
         cmocka_unit_test(a_single_batch_proves_the_incarnation),
         cmocka_unit_test(a_checkpoint_keeps_whether_the_list_was_proven),

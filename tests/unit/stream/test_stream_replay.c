@@ -1,7 +1,5 @@
 #include "kvb_test.h"
 
-#include "batch_maker.h"
-#include "core/clock.h"
 #include "stream_world.h"
 
 static void a_cut_replay_is_requested_again_from_the_gap(void **state)
@@ -54,30 +52,6 @@ static void an_end_counts_only_when_nothing_follows(void **state)
     stream_world_end(&world);
 }
 
-/* Queued batches of the earlier incarnation must not be applied after the new one began. */
-static void queued_batches_of_a_former_incarnation_are_dropped(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    begin_exact(&world, 3);
-    give(&world, KVB_INPUT_DOWN);
-    live(&world, 5, first_incarnation, 6); /* of the incarnation before the loss */
-    give(&world, KVB_INPUT_UP);
-    assert_int_equal(start_wanted_replay(&world), 1);
-    give(&world, KVB_INPUT_REPLAY_END);
-    assert_int_equal(start_wanted_replay(&world), 0);
-    for (uint32_t seq = 0; seq < 5; seq++) {
-        replayed(&world, seq, second_incarnation, 11 + seq);
-    }
-    end_replay(&world, second_incarnation);
-    live(&world, 4, second_incarnation, 15);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_false(router_holds(&world, root(6)));
-    assert_int_equal(world.held_count, 5);
-    stream_world_end(&world);
-}
-
 /* The same before anything was applied, when no fingerprint can distinguish incarnations. */
 static void batches_of_a_lost_connection_do_not_follow_the_first_replay(void **state)
 {
@@ -124,47 +98,6 @@ static void without_a_replay_a_reconnection_restarts_the_list(void **state)
     give(&world, KVB_INPUT_UP);
     assert_true(world.saw_cleared);
     assert_int_equal(world.held_count, 0);
-    stream_world_end(&world);
-}
-
-/* All replies above the engine's high-water mark are dropped, END included. */
-static void a_replay_that_loses_its_end_is_continued(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    stream_world_begin(&world, true);
-    give(&world, KVB_INPUT_UP);
-    (void)start_wanted_replay(&world);
-    replayed(&world, 0, first_incarnation, 1);
-    replayed(&world, 1, first_incarnation, 2);
-    pass_ms(&world, 600);
-    assert_state(&world, KVB_STREAM_SYNCING, KVB_REASON_REPLAYING);
-    assert_int_equal(start_wanted_replay(&world), 1);
-    replayed(&world, 1, first_incarnation, 2);
-    replayed(&world, 2, first_incarnation, 3);
-    end_replay(&world, first_incarnation);
-    live(&world, 2, first_incarnation, 3);
-    assert_state(&world, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    assert_int_equal(world.held_count, 3);
-    assert_int_equal(kvb_stream_count(world.stream)->replays_failed, 0);
-    stream_world_end(&world);
-}
-
-static void a_batch_that_no_replay_has_is_a_gap(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    begin_exact(&world, 3);
-    live(&world, 4, first_incarnation, 5);
-    (void)start_wanted_replay(&world);
-    replayed(&world, 2, first_incarnation, 3);
-    replayed(&world, 4, first_incarnation, 5); /* requested from 2, received 4: 3 is missing */
-    assert_true(world.saw_cleared);
-    end_replay(&world, first_incarnation);
-    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_HOLE);
-    assert_int_equal(world.held_count, 1);
     stream_world_end(&world);
 }
 
@@ -307,37 +240,20 @@ static void a_replay_that_is_not_permitted_soon_is_left_out_for_now(void **state
     stream_world_end(&world);
 }
 
-static void an_unproven_partial_list_stays_partial(void **state)
-{
-    (void)state;
-    struct stream_world world;
-
-    gap_without_answer(&world);
-    pass_ms(&world, 1100);
-    (void)start_wanted_replay(&world);
-    pass_ms(&world, 2100); /* the probe is not answered either */
-    assert_state(&world, KVB_STREAM_PARTIAL, KVB_REASON_REPLAY_FAILED);
-    stream_world_end(&world);
-}
-
 SUITE(stream_replay)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_cut_replay_is_requested_again_from_the_gap),
         cmocka_unit_test(an_end_counts_only_when_nothing_follows),
-        cmocka_unit_test(queued_batches_of_a_former_incarnation_are_dropped),
         cmocka_unit_test(batches_of_a_lost_connection_do_not_follow_the_first_replay),
         cmocka_unit_test(a_failed_replay_does_not_prove_an_empty_engine),
         cmocka_unit_test(without_a_replay_a_reconnection_restarts_the_list),
-        cmocka_unit_test(a_replay_that_loses_its_end_is_continued),
-        cmocka_unit_test(a_batch_that_no_replay_has_is_a_gap),
         cmocka_unit_test(a_replay_that_never_answers_ends_at_its_deadline),
         cmocka_unit_test(an_unanswered_probe_leaves_the_list_unverified),
         cmocka_unit_test(batches_that_arrive_before_the_next_request_are_not_lost),
         cmocka_unit_test(a_live_batch_outweighs_unproven_answers),
         cmocka_unit_test(batches_left_out_by_an_unanswered_replay_are_requested_again),
         cmocka_unit_test(a_replay_that_is_not_permitted_soon_is_left_out_for_now),
-        cmocka_unit_test(an_unproven_partial_list_stays_partial),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
