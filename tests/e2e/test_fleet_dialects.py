@@ -34,15 +34,21 @@ def start_all(scene, dialects, format="protobuf", **options):
     )
     aggregator = scene.aggregator(block_size=16)
     bridge = start_bridge(scene, workers, format)
-    clear_those_without_replays(truth, dialects)
+    clear_those_without_replays(truth, bridge, dialects)
     return truth, aggregator, bridge
 
 
-def clear_those_without_replays(truth, dialects):
-    for worker, name in enumerate(dialects, 1):
-        for rank in (0, 1):
-            if name in NEVER_REPLAYED:
-                say(truth, f"reset {worker} {rank}")
+def clear_those_without_replays(truth, bridge, dialects):
+    """What they published before somebody listened is known to nobody until they clear their caches."""
+    blind = {(worker, rank) for worker, name in enumerate(dialects, 1) for rank in (0, 1) if name in NEVER_REPLAYED}
+
+    def are_heard():
+        rows = bridge.get("/state")["streams"]
+        return blind <= {(row["worker_id"], row["dp_rank"]) for row in rows if row["batches"] > 0}
+
+    wait_for("the bridge hears the engines without replays", are_heard)
+    for worker, rank in blind:
+        say(truth, f"reset {worker} {rank}")
 
 
 def wait_until_proven(aggregator, dialects):
@@ -164,7 +170,7 @@ def test_engines_of_all_dialects_are_followed_through_restarts_and_losses(scene)
         if name not in NEVER_REPLAYED:
             say(truth, f"drop {worker} 1 5")
     wait_for("the engines have filled their caches again", lambda: min(held(truth)) > 100)
-    clear_those_without_replays(truth, dialects)  # not earlier: the batch might have been published before the bridge connected
+    clear_those_without_replays(truth, bridge, dialects)  # not earlier: the batch might have been published before the bridge connected
     wait_for("and once more", lambda: min(held(truth)) > 50)
     expect_the_truth(scene, truth, aggregator, dialects)
     assert bridge.metric("kvb_batches_refused_total") == 0
