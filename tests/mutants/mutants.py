@@ -17,7 +17,7 @@ import time
 from mutate import choose, find_mutations
 from workshop import HERE, TREE, Broken, Workshop, cpu_of_children
 
-DAEMONS = ["sim", "fuzz.bridge", "fuzz.aggregator"]  # have the code of many rooms
+WHOLE = ["sim", "fuzz.bridge", "fuzz.aggregator", "kvbridge", "kvaggregator"]  # have the code of many rooms
 
 
 def parse():
@@ -127,10 +127,10 @@ def changed_lines(base):
 
 
 def suites_of(workshop, name):
-    """The room's own suites first: they are quick.  Then what has the file's code of the daemons."""
+    """The room's own first: they are quick.  Then the others that have the file's code."""
     own = name.split("/")[1]
     rooms = [own] if f"unit.{own}" in workshop.targets else []
-    return rooms + [suite for suite in DAEMONS if workshop.links(suite, name)]
+    return rooms + [suite for suite in WHOLE if suite != own and workshop.links(suite, name)]
 
 
 def try_change(workshop, name, mutation, suites):
