@@ -54,6 +54,9 @@ def test_each_subject_has_its_format_and_all_readers_the_same_blocks(scene, form
     wait_for("the aggregator has the blocks", lambda: listed(aggregator, *left) and aggregator.is_exact())
     if "json" in formats:
         wait_for("the router has them", lambda: router.holds(7, *left))
+    if "protobuf" in formats:
+        wait_for("they are published in protobuf too", lambda: binary)
+    bus.flush()
     assert bool(router.messages) == ("json" in formats)
     assert bool(binary) == ("protobuf" in formats)
     assert all(message.data[:1] == b"\n" for message in list(binary))
