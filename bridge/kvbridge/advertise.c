@@ -1,5 +1,13 @@
 #include "core/clock.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/checkpoints.h"
+#include "kvbridge/ingest.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/publisher.h"
+#include "kvbridge/rank.h"
+#include "kvbridge/shown.h"
+#include "stream/advertiser.h"
+#include "stream/stream.h"
 
 /* What stream/advertiser.h decides, published on NATS. */
 
@@ -16,14 +24,14 @@ static kvb_status publish_events(void *context, const struct kvb_router_batch *e
 
     kvb_bridge_telling_epoch(to->bridge, to->rank, &events->epoch);
     return kvb_event_publisher_add(
-        &to->bridge->publisher.events, events, kvb_stream_log(to->rank->served.stream));
+        &to->bridge->publisher->events, events, kvb_stream_log(to->rank->served.stream));
 }
 
 static kvb_status flush(void *context)
 {
     const struct rank_port *to = context;
 
-    return kvb_event_publisher_flush(&to->bridge->publisher.events);
+    return kvb_event_publisher_flush(&to->bridge->publisher->events);
 }
 
 static struct kvb_advertiser_port port_of(struct rank_port *to)
@@ -33,11 +41,11 @@ static struct kvb_advertiser_port port_of(struct rank_port *to)
 
 static void note_siblings(struct kvb_bridge *bridge, const struct bridge_rank *rank)
 {
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        struct bridge_rank *sibling = bridge->membership.ranks[i];
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        struct bridge_rank *sibling = bridge->membership->ranks[i];
         if (sibling != rank && sibling->worker_id == rank->worker_id) {
             kvb_advertiser_sibling_cleared(&sibling->served.advertiser);
-            kvb_serve_wake(&bridge->ingest.server, &sibling->served);
+            kvb_serve_wake(&bridge->ingest->server, &sibling->served);
         }
     }
 }
@@ -46,7 +54,7 @@ static void note_siblings(struct kvb_bridge *bridge, const struct bridge_rank *r
 static void wake_after_loss(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     if (!kvb_advertiser_is_current(&rank->served.advertiser)) {
-        kvb_serve_wake(&bridge->ingest.server, &rank->served);
+        kvb_serve_wake(&bridge->ingest->server, &rank->served);
     }
 }
 
@@ -95,9 +103,9 @@ static void advertise(
     }
     if (action == KVB_ADVERTISER_REPUBLISH) {
         kvb_bridge_void_checkpoint(bridge, rank); /* no batch makes these ids */
-        kvb_metric_add(&bridge->shown.metrics, kvb_bridge_retellings, 1);
+        kvb_metric_add(&bridge->shown->metrics, kvb_bridge_retellings, 1);
     } else {
-        kvb_metric_add(&bridge->shown.metrics, kvb_bridge_announcements, 1);
+        kvb_metric_add(&bridge->shown->metrics, kvb_bridge_announcements, 1);
     }
     if (kvb_advertiser_do(&rank->served.advertiser, action, &port, now_ns, kvb_clock_wall_us())) {
         note_siblings(bridge, rank);

@@ -1,9 +1,22 @@
 #include "kvbridge/bridge.h"
 
+#include "bus/permissions.h"
+#include "bus/subject.h"
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/limits.h"
-#include "kvbridge/inside.h"
+#include "daemon/http_access.h"
+#include "kvbridge/checkpoints.h"
+#include "kvbridge/discovery.h"
+#include "kvbridge/dns_list.h"
+#include "kvbridge/ingest.h"
+#include "kvbridge/kubernetes.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/publisher.h"
+#include "kvbridge/refresh.h"
+#include "kvbridge/rivals.h"
+#include "kvbridge/shown.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +44,7 @@ static kvb_status draw_bridge_id(struct kvb_bridge *bridge)
 
 static kvb_status make_bridge_subjects(struct kvb_bridge *bridge)
 {
-    struct bridge_publisher *publisher = &bridge->publisher;
+    struct bridge_publisher *publisher = bridge->publisher;
     const struct kvb_subject_names *names = &publisher->names;
 
     kvb_bridge_subject_names(bridge->config, &publisher->names);
@@ -54,9 +67,9 @@ static kvb_status open_bridge_bus(struct kvb_bridge *bridge, struct kvb_detail *
                                              .log = bridge->log };
 
     KVB_TRY(make_bridge_subjects(bridge));
-    KVB_TRY(kvb_bus_open(&options, &bridge->publisher.bus, detail));
+    KVB_TRY(kvb_bus_open(&options, &bridge->publisher->bus, detail));
     return kvb_event_publisher_init(
-        &bridge->publisher.events, bridge->publisher.bus, config->publish.formats,
+        &bridge->publisher->events, bridge->publisher->bus, config->publish.formats,
         kvb_json_lists(config), config->publish.name_space, config->publish.component);
 }
 
@@ -76,7 +89,7 @@ static void want_beat(void *context, uint64_t worker_id, uint32_t dp_rank)
 
     if (rank) {
         rank->served.advertiser.is_beat_wanted = true;
-        kvb_serve_wake(&bridge->ingest.server, &rank->served);
+        kvb_serve_wake(&bridge->ingest->server, &rank->served);
     }
 }
 
@@ -85,15 +98,15 @@ static kvb_status open_sync(struct kvb_bridge *bridge)
 {
     char subject[kvb_subject_bytes];
 
-    bridge->publisher.sync.bus = bridge->publisher.bus;
-    bridge->publisher.sync.find = find_stream;
-    bridge->publisher.sync.answered = want_beat;
-    bridge->publisher.sync.context = bridge;
-    KVB_TRY(kvb_sync_responder_init(&bridge->publisher.sync));
-    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_SYNC, &bridge->publisher.names, subject));
+    bridge->publisher->sync.bus = bridge->publisher->bus;
+    bridge->publisher->sync.find = find_stream;
+    bridge->publisher->sync.answered = want_beat;
+    bridge->publisher->sync.context = bridge;
+    KVB_TRY(kvb_sync_responder_init(&bridge->publisher->sync));
+    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_SYNC, &bridge->publisher->names, subject));
     return kvb_bus_subscribe(
-        bridge->publisher.bus, subject, kvb_sync_responder_receive, &bridge->publisher.sync,
-        &bridge->publisher.syncs);
+        bridge->publisher->bus, subject, kvb_sync_responder_receive, &bridge->publisher->sync,
+        &bridge->publisher->syncs);
 }
 
 /* Health probes, which may decide to restart this process, must always be answered. */
@@ -122,12 +135,13 @@ static kvb_status open_bridge_http(struct kvb_bridge *bridge, struct kvb_detail 
                                               .max_connections = max_http_connections,
                                               .vital = vital_paths,
                                               .log = bridge->log,
-                                              .metrics = &bridge->shown.metrics,
+                                              .metrics = &bridge->shown->metrics,
                                               .first_metric = kvb_bridge_http_connections,
                                               .handler = kvb_bridge_answer,
                                               .context = bridge };
 
-    return bridge->config->http[0] ? kvb_http_start(&options, &bridge->shown.http, detail) : KVB_OK;
+    return bridge->config->http[0] ? kvb_http_start(&options, &bridge->shown->http, detail)
+                                   : KVB_OK;
 }
 
 static kvb_status start_ingest_thread(struct kvb_bridge *bridge)
@@ -136,12 +150,12 @@ static kvb_status start_ingest_thread(struct kvb_bridge *bridge)
     if (bridge->wake_fd < 0) {
         return KVB_IO;
     }
-    KVB_TRY(kvb_poller_add_fd(bridge->ingest.poller, kvb_stop_owner, bridge->wake_fd));
+    KVB_TRY(kvb_poller_add_fd(bridge->ingest->poller, kvb_stop_owner, bridge->wake_fd));
     KVB_TRY(kvb_poller_add_fd(
-        bridge->ingest.poller, kvb_sync_owner, kvb_sync_responder_fd(&bridge->publisher.sync)));
+        bridge->ingest->poller, kvb_sync_owner, kvb_sync_responder_fd(&bridge->publisher->sync)));
     KVB_TRY(kvb_poller_add_fd(
-        bridge->ingest.poller, kvb_refresh_owner,
-        kvb_refresh_responder_fd(&bridge->refresh.responder)));
+        bridge->ingest->poller, kvb_refresh_owner,
+        kvb_refresh_responder_fd(&bridge->refresh->responder)));
     KVB_TRY(kvb_thread_start(&bridge->thread, kvb_bridge_run, bridge));
     atomic_store(&bridge->is_running, true);
     return KVB_OK;
@@ -151,8 +165,8 @@ static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detai
 {
     KVB_TRY(kvb_bridge_open_checkpoints(bridge, detail)); /* first: the caller may wait for it */
     KVB_TRY(draw_bridge_id(bridge));
-    kvb_rival_table_init(&bridge->rivals.table, bridge->bridge_id);
-    bridge->publisher.id = kvb_hash64(
+    kvb_rival_table_init(&bridge->rivals->table, bridge->bridge_id);
+    bridge->publisher->id = kvb_hash64(
         (kvb_span){ .data = (const uint8_t *)bridge->bridge_id, .len = strlen(bridge->bridge_id) },
         0);
     KVB_TRY(open_bridge_bus(bridge, detail));
@@ -164,35 +178,60 @@ static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detai
     KVB_TRY(kvb_bridge_open_refresh(bridge));
     KVB_TRY(kvb_bridge_open_rivals(bridge));
     KVB_TRY(kvb_bridge_open_service(bridge));
-    atomic_store(&bridge->shown.turned_ns, kvb_clock_monotonic_ns());
+    atomic_store(&bridge->shown->turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_bridge_http(bridge, detail));
     KVB_TRY(start_ingest_thread(bridge));
     return kvb_bridge_open_discovery(bridge);
+}
+
+/* A bridge and its parts. */
+struct whole {
+    struct kvb_bridge bridge; /* must be first: the bridge is freed as a whole */
+    struct bridge_ingest ingest;
+    struct bridge_publisher publisher;
+    struct bridge_membership membership;
+    struct bridge_shown shown;
+    struct bridge_checkpoints checkpoints;
+    struct bridge_refresh refresh;
+    struct bridge_rivals rivals;
+};
+
+static struct kvb_bridge *join_parts(struct whole *whole)
+{
+    whole->bridge = (struct kvb_bridge){ .ingest = &whole->ingest,
+                                         .publisher = &whole->publisher,
+                                         .membership = &whole->membership,
+                                         .shown = &whole->shown,
+                                         .checkpoints = &whole->checkpoints,
+                                         .refresh = &whole->refresh,
+                                         .rivals = &whole->rivals };
+    return &whole->bridge;
 }
 
 kvb_status kvb_bridge_start(
     const struct kvb_bridge_config *config, struct kvb_log *log, struct kvb_bridge **out_bridge,
     struct kvb_detail *detail)
 {
-    struct kvb_bridge *bridge = calloc(1, sizeof *bridge);
+    struct whole *whole = calloc(1, sizeof *whole);
 
-    if (!bridge) {
+    if (!whole) {
         return KVB_NO_MEMORY;
     }
+    struct kvb_bridge *bridge = join_parts(whole);
     bridge->config = config;
     bridge->log = log;
     bridge->wake_fd = -1;
     bridge->started_ns = kvb_clock_monotonic_ns();
-    bridge->ingest.server = (struct kvb_server){ .world = &kvb_bridge_world, .context = bridge };
-    bridge->shown.metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
-                                                  .values = bridge->shown.values,
-                                                  .count = kvb_bridge_metric_count };
-    kvb_buf_init(&bridge->publisher.buf, kvb_max_nats_payload_bytes);
-    kvb_buf_init(&bridge->publisher.status, kvb_max_state_bytes);
-    kvb_buf_init(&bridge->shown.state_text, kvb_max_state_bytes);
-    kvb_detail_set(&bridge->shown.not_ready, "starting");
-    (void)pthread_mutex_init(&bridge->shown.text_lock, NULL); /* none fails without attributes */
-    (void)pthread_rwlock_init(&bridge->shown.sets_lock, NULL);
+    bridge->ingest->server = (struct kvb_server){ .world = &kvb_bridge_world, .context = bridge };
+    bridge->shown->metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
+                                                   .values = bridge->shown->values,
+                                                   .count = kvb_bridge_metric_count };
+    kvb_buf_init(&bridge->publisher->buf, kvb_max_nats_payload_bytes);
+    kvb_buf_init(&bridge->publisher->status, kvb_max_state_bytes);
+    kvb_buf_init(&bridge->shown->state_text, kvb_max_state_bytes);
+    kvb_detail_set(&bridge->shown->not_ready, "starting");
+    (void)pthread_mutex_init(&bridge->shown->text_lock, NULL); /* none fails without attributes */
+    (void)pthread_rwlock_init(&bridge->shown->sets_lock, NULL);
     const kvb_status status = start_bridge_parts(bridge, detail);
     if (status != KVB_OK) {
         kvb_bridge_stop(bridge);
@@ -204,29 +243,29 @@ kvb_status kvb_bridge_start(
 
 void kvb_bridge_reload_http(struct kvb_bridge *bridge)
 {
-    if (bridge->shown.http) {
-        kvb_http_reload(bridge->shown.http);
+    if (bridge->shown->http) {
+        kvb_http_reload(bridge->shown->http);
     }
 }
 
 kvb_status kvb_bridge_renew_login(
     struct kvb_bridge *bridge, const struct kvb_bus_login *login, struct kvb_detail *detail)
 {
-    return kvb_bus_renew(bridge->publisher.bus, login, detail);
+    return kvb_bus_renew(bridge->publisher->bus, login, detail);
 }
 
 uint16_t kvb_bridge_http_port(const struct kvb_bridge *bridge)
 {
-    return bridge->shown.http ? kvb_http_port(bridge->shown.http) : 0;
+    return bridge->shown->http ? kvb_http_port(bridge->shown->http) : 0;
 }
 
 void kvb_bridge_liveness(const struct kvb_bridge *bridge, struct kvb_liveness *out_liveness)
 {
-    const struct kvb_metrics *metrics = &bridge->shown.metrics;
+    const struct kvb_metrics *metrics = &bridge->shown->metrics;
 
     *out_liveness = (struct kvb_liveness){
         .turns = kvb_metric_get(metrics, kvb_bridge_turns),
-        .streams = atomic_load(&bridge->shown.stream_count),
+        .streams = atomic_load(&bridge->shown->stream_count),
         .exact = kvb_metric_get(metrics, kvb_bridge_streams_exact),
         .is_connected = kvb_metric_get(metrics, kvb_bridge_nats_connected) != 0,
     };
@@ -249,34 +288,34 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     if (!bridge) {
         return;
     }
-    kvb_http_stop(bridge->shown.http);
-    kvb_kubernetes_stop(bridge->membership.kubernetes);
-    kvb_dns_list_stop(bridge->membership.dns_list);
-    kvb_discovery_stop(bridge->membership.discovery);
+    kvb_http_stop(bridge->shown->http);
+    kvb_kubernetes_stop(bridge->membership->kubernetes);
+    kvb_dns_list_stop(bridge->membership->dns_list);
+    kvb_discovery_stop(bridge->membership->discovery);
     stop_thread(bridge);
-    kvb_kubernetes_free(bridge->membership.kubernetes);
-    kvb_dns_list_free(bridge->membership.dns_list);
-    kvb_discovery_free(bridge->membership.discovery);
-    kvb_bridge_close_stats(&bridge->shown);
-    kvb_bridge_close_service(&bridge->shown);
-    kvb_bridge_close_checkpoints(&bridge->checkpoints);
+    kvb_kubernetes_free(bridge->membership->kubernetes);
+    kvb_dns_list_free(bridge->membership->dns_list);
+    kvb_discovery_free(bridge->membership->discovery);
+    kvb_bridge_close_stats(bridge->shown);
+    kvb_bridge_close_service(bridge->shown);
+    kvb_bridge_close_checkpoints(bridge->checkpoints);
     kvb_bridge_close_ranks(bridge);
-    kvb_bridge_close_membership(&bridge->membership);
-    kvb_bus_unsubscribe(bridge->rivals.incoming);
-    kvb_bus_unsubscribe(bridge->refresh.incoming);
-    kvb_bus_unsubscribe(bridge->publisher.syncs);
-    kvb_bus_close(bridge->publisher.bus);
-    kvb_rival_table_done(&bridge->rivals.table);
-    kvb_bridge_close_refresh(&bridge->refresh);
-    kvb_sync_responder_done(&bridge->publisher.sync);
-    kvb_event_publisher_done(&bridge->publisher.events);
-    kvb_event_batch_done(&bridge->ingest.batches[0]);
-    kvb_event_batch_done(&bridge->ingest.batches[1]);
-    (void)pthread_rwlock_destroy(&bridge->shown.sets_lock);
-    (void)pthread_mutex_destroy(&bridge->shown.text_lock);
-    kvb_buf_done(&bridge->shown.state_text);
-    kvb_buf_done(&bridge->publisher.status);
-    kvb_buf_done(&bridge->publisher.buf);
+    kvb_bridge_close_membership(bridge->membership);
+    kvb_bus_unsubscribe(bridge->rivals->incoming);
+    kvb_bus_unsubscribe(bridge->refresh->incoming);
+    kvb_bus_unsubscribe(bridge->publisher->syncs);
+    kvb_bus_close(bridge->publisher->bus);
+    kvb_rival_table_done(&bridge->rivals->table);
+    kvb_bridge_close_refresh(bridge->refresh);
+    kvb_sync_responder_done(&bridge->publisher->sync);
+    kvb_event_publisher_done(&bridge->publisher->events);
+    kvb_event_batch_done(&bridge->ingest->batches[0]);
+    kvb_event_batch_done(&bridge->ingest->batches[1]);
+    (void)pthread_rwlock_destroy(&bridge->shown->sets_lock);
+    (void)pthread_mutex_destroy(&bridge->shown->text_lock);
+    kvb_buf_done(&bridge->shown->state_text);
+    kvb_buf_done(&bridge->publisher->status);
+    kvb_buf_done(&bridge->publisher->buf);
     if (bridge->wake_fd >= 0) {
         (void)close(bridge->wake_fd);
     }

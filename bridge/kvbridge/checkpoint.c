@@ -1,5 +1,11 @@
+#include "stream/checkpoint/checkpoint.h"
 #include "core/clock.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/checkpoints.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/rank.h"
+#include "kvbridge/shown.h"
+#include "stream/advertiser.h"
 
 /* Carries out what stream/checkpoint/policy.h decides: one stream at a time, some entries in each
  * turn, so that engines wait at most a millisecond.  Another thread waits for the disk. */
@@ -12,8 +18,8 @@ enum { items_a_turn = kvb_checkpoint_step_items / 2 };
 
 static void remove_file(struct kvb_bridge *bridge, const struct bridge_rank *rank)
 {
-    kvb_checkpoint_store_void(bridge->checkpoints.store, &rank->checkpoint_name);
-    kvb_bridge_count(&bridge->shown, kvb_bridge_checkpoints_void, 1);
+    kvb_checkpoint_store_void(bridge->checkpoints->store, &rank->checkpoint_name);
+    kvb_bridge_count(bridge->shown, kvb_bridge_checkpoints_void, 1);
 }
 
 void kvb_bridge_void_checkpoint(struct kvb_bridge *bridge, struct bridge_rank *rank)
@@ -36,22 +42,22 @@ void kvb_bridge_telling_epoch(
 void kvb_bridge_look_for_checkpoint(
     struct kvb_bridge *bridge, const struct bridge_rank *rank, uint64_t now_ns)
 {
-    bridge->checkpoints.is_due |=
+    bridge->checkpoints->is_due |=
         kvb_checkpoint_is_due(&rank->checkpoint, rank->served.stream, now_ns);
 }
 
 /* Begins the checkpoint of the next rank, in turn. */
 static void begin_next(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    struct bridge_checkpoints *all = &bridge->checkpoints;
+    struct bridge_checkpoints *all = bridge->checkpoints;
     const uint64_t period_ns = bridge->config->checkpoint_s * KVB_NS_PER_S;
 
     if (!all->is_due && !all->is_stopping) {
         return;
     }
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        const size_t at = (all->next_rank + i) % bridge->membership.rank_count;
-        struct bridge_rank *rank = bridge->membership.ranks[at];
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        const size_t at = (all->next_rank + i) % bridge->membership->rank_count;
+        struct bridge_rank *rank = bridge->membership->ranks[at];
         if (kvb_checkpoint_begin(
                 &all->maker, &rank->checkpoint, rank->served.stream, now_ns, period_ns) == KVB_OK) {
             all->rank = rank;
@@ -64,13 +70,13 @@ static void begin_next(struct kvb_bridge *bridge, uint64_t now_ns)
 
 static void make_part(struct kvb_bridge *bridge, struct kvb_buf *room, uint64_t now_ns)
 {
-    struct bridge_checkpoints *all = &bridge->checkpoints;
+    struct bridge_checkpoints *all = bridge->checkpoints;
     struct kvb_checkpoint_progress made = { .is_last = false };
 
     if (kvb_checkpoint_step(&all->maker, items_a_turn, room, now_ns, &made) != KVB_OK) {
         return;
     }
-    kvb_metric_add(&bridge->shown.metrics, kvb_bridge_checkpoint_bytes, room->len);
+    kvb_metric_add(&bridge->shown->metrics, kvb_bridge_checkpoint_bytes, room->len);
     kvb_checkpoint_store_push(
         all->store, &all->rank->checkpoint_name,
         (made.is_first ? KVB_CHECKPOINT_FIRST : 0U) | (made.is_last ? KVB_CHECKPOINT_LAST : 0U));
@@ -80,8 +86,8 @@ static void say_failed(struct kvb_bridge *bridge, const struct kvb_detail *why, 
 {
     uint64_t times = 0;
 
-    kvb_bridge_count(&bridge->shown, kvb_bridge_checkpoint_failures, 1);
-    if (kvb_log_limit_due(&bridge->checkpoints.limit, now_ns, &times)) {
+    kvb_bridge_count(bridge->shown, kvb_bridge_checkpoint_failures, 1);
+    if (kvb_log_limit_due(&bridge->checkpoints->limit, now_ns, &times)) {
         kvb_log_write(
             bridge->log, KVB_LOG_WARNING, "bridge", "a checkpoint was not written", "why",
             why->text, "times", KVB_LOG_U64(times), NULL);
@@ -91,7 +97,7 @@ static void say_failed(struct kvb_bridge *bridge, const struct kvb_detail *why, 
 /* Takes the outcome of the checkpoint that was written. */
 static void take_outcome(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    struct bridge_checkpoints *all = &bridge->checkpoints;
+    struct bridge_checkpoints *all = bridge->checkpoints;
     struct kvb_detail why = { .text = "" };
     const kvb_status outcome = kvb_checkpoint_store_take_outcome(all->store, &why);
 
@@ -99,7 +105,7 @@ static void take_outcome(struct kvb_bridge *bridge, uint64_t now_ns)
         return;
     }
     if (outcome == KVB_OK) {
-        kvb_bridge_count(&bridge->shown, kvb_bridge_checkpoints_written, 1);
+        kvb_bridge_count(bridge->shown, kvb_bridge_checkpoints_written, 1);
         if (all->maker.policy) { /* else the rank has left */
             kvb_bridge_want_tokens(all->rank);
         }
@@ -122,7 +128,7 @@ static void work_tokens(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct kvb_detail why = { .text = "" };
 
-    if (bridge->checkpoints.tokens.stage == BRIDGE_TOKENS_MAKING) {
+    if (bridge->checkpoints->tokens.stage == BRIDGE_TOKENS_MAKING) {
         kvb_bridge_save_tokens(bridge);
     } else if (!kvb_bridge_take_tokens_outcome(bridge, &why)) {
         say_failed(bridge, &why, now_ns);
@@ -133,18 +139,18 @@ static void work_tokens(struct kvb_bridge *bridge, uint64_t now_ns)
  * those of one large rank might take the time that is left for the checkpoints of all others. */
 static void begin_something(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    if (!bridge->checkpoints.is_stopping && kvb_bridge_begin_tokens(bridge)) {
+    if (!bridge->checkpoints->is_stopping && kvb_bridge_begin_tokens(bridge)) {
         return;
     }
     begin_next(bridge, now_ns);
-    if (bridge->checkpoints.maker.stage == KVB_CHECKPOINT_IDLE) {
+    if (bridge->checkpoints->maker.stage == KVB_CHECKPOINT_IDLE) {
         (void)kvb_bridge_begin_tokens(bridge); /* if any are due */
     }
 }
 
 static void save_part(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    struct bridge_checkpoints *all = &bridge->checkpoints;
+    struct bridge_checkpoints *all = bridge->checkpoints;
 
     if (all->tokens.stage != BRIDGE_TOKENS_IDLE) {
         work_tokens(bridge, now_ns);
@@ -173,22 +179,22 @@ static bool is_saving(const struct bridge_checkpoints *all)
 
 void kvb_bridge_save(struct kvb_bridge *bridge)
 {
-    const bool was_saving = is_saving(&bridge->checkpoints);
+    const bool was_saving = is_saving(bridge->checkpoints);
     const uint64_t now_ns = kvb_clock_monotonic_ns();
 
-    if (!bridge->checkpoints.store) {
+    if (!bridge->checkpoints->store) {
         return;
     }
     save_part(bridge, now_ns);
-    if (was_saving || is_saving(&bridge->checkpoints)) {
-        note_pause(&bridge->shown, now_ns);
+    if (was_saving || is_saving(bridge->checkpoints)) {
+        note_pause(bridge->shown, now_ns);
     }
 }
 
 /* This may wait for the disk, because at the stop no engine has to wait. */
 void kvb_bridge_save_all(struct kvb_bridge *bridge)
 {
-    struct bridge_checkpoints *all = &bridge->checkpoints;
+    struct bridge_checkpoints *all = bridge->checkpoints;
     const uint64_t began_ns = kvb_clock_monotonic_ns();
 
     if (!all->store) {
@@ -197,8 +203,8 @@ void kvb_bridge_save_all(struct kvb_bridge *bridge)
     all->is_stopping = true;
     kvb_bridge_postpone_tokens(&all->tokens);
     kvb_checkpoint_give_up(&all->maker, began_ns);
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        kvb_checkpoint_hurry(&bridge->membership.ranks[i]->checkpoint, began_ns);
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        kvb_checkpoint_hurry(&bridge->membership->ranks[i]->checkpoint, began_ns);
     }
     do {
         (void)kvb_checkpoint_store_wait(all->store);
@@ -227,13 +233,13 @@ static void refuse(
 {
     const bool has_keys = refusal->keys.text[0] != '\0';
 
-    kvb_bridge_count(&bridge->shown, refused[refusal->cause], 1);
+    kvb_bridge_count(bridge->shown, refused[refusal->cause], 1);
     kvb_log_write(
         bridge->log, KVB_LOG_WARNING, "bridge",
         "checkpoint refused: the list is fetched from the engine", "file",
         rank->checkpoint_name.text, "why", kvb_checkpoint_rejection_name(refusal->cause),
         has_keys ? "changed" : NULL, refusal->keys.text, NULL);
-    kvb_checkpoint_store_void(bridge->checkpoints.store, &rank->checkpoint_name);
+    kvb_checkpoint_store_void(bridge->checkpoints->store, &rank->checkpoint_name);
 }
 
 static void take_restored(struct bridge_shown *shown, struct bridge_rank *rank, bool needs_epoch)
@@ -250,19 +256,19 @@ void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank
     struct kvb_checkpoint_refusal refusal = { .cause = KVB_CHECKPOINT_UNREADABLE };
     bool needs_epoch = true;
 
-    if (!bridge->checkpoints.store) {
+    if (!bridge->checkpoints->store) {
         return;
     }
     rank->checkpoint_name = kvb_checkpoint_name_of(home, rank->worker_id, rank->dp_rank);
     if (!kvb_worker_is_republished(&rank->settings)) {
-        kvb_bridge_void_tokens(&bridge->checkpoints, rank); /* of an earlier configuration */
+        kvb_bridge_void_tokens(bridge->checkpoints, rank); /* of an earlier configuration */
     } else if (!kvb_bridge_has_tokens(bridge, rank)) {
         /* The engine's replay has tokens, of as many blocks as it goes back. */
-        kvb_checkpoint_store_void(bridge->checkpoints.store, &rank->checkpoint_name);
+        kvb_checkpoint_store_void(bridge->checkpoints->store, &rank->checkpoint_name);
         return;
     }
     kvb_status status =
-        kvb_checkpoint_file_open(bridge->checkpoints.store, &rank->checkpoint_name, &file);
+        kvb_checkpoint_file_open(bridge->checkpoints->store, &rank->checkpoint_name, &file);
     if (status == KVB_NOT_FOUND) {
         return;
     }
@@ -272,7 +278,7 @@ void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank
         kvb_checkpoint_file_close(&file);
     }
     if (status == KVB_OK) {
-        take_restored(&bridge->shown, rank, needs_epoch);
+        take_restored(bridge->shown, rank, needs_epoch);
     } else {
         refuse(bridge, rank, &refusal);
     }
@@ -296,7 +302,7 @@ kvb_status kvb_bridge_open_checkpoints(struct kvb_bridge *bridge, struct kvb_det
 {
     const char *directory = bridge->config->checkpoint;
 
-    return directory[0] ? kvb_checkpoint_store_open(directory, &bridge->checkpoints.store, detail)
+    return directory[0] ? kvb_checkpoint_store_open(directory, &bridge->checkpoints->store, detail)
                         : KVB_OK;
 }
 
@@ -304,9 +310,9 @@ void kvb_bridge_spread_checkpoints(struct kvb_bridge *bridge)
 {
     const uint64_t period_ns = bridge->config->checkpoint_s * KVB_NS_PER_S;
 
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        bridge->membership.ranks[i]->checkpoint.next_ns =
-            bridge->started_ns + period_ns * (i + 1) / bridge->membership.rank_count;
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        bridge->membership->ranks[i]->checkpoint.next_ns =
+            bridge->started_ns + period_ns * (i + 1) / bridge->membership->rank_count;
     }
 }
 

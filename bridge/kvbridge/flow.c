@@ -1,5 +1,10 @@
 #include "core/clock.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/ingest.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/publisher.h"
+#include "kvbridge/shown.h"
+#include "stream/stream.h"
+#include "stream/turn.h"
 #include "wire/engine/batch.h"
 
 /* Longest time for one rank's replies in a turn: other engines wait, and libzmq buffers the other
@@ -11,7 +16,7 @@ static const uint64_t work_turn_ns = 4 * KVB_NS_PER_MS;
 
 static void count(struct kvb_bridge *bridge, enum kvb_bridge_metric metric, uint64_t more)
 {
-    kvb_metric_add(&bridge->shown.metrics, metric, more);
+    kvb_metric_add(&bridge->shown->metrics, metric, more);
 }
 
 /* ---- The list of ranks with slices left ---- */
@@ -60,7 +65,7 @@ void kvb_bridge_publish_output(void *context, struct kvb_served *served)
     struct bridge_rank *rank = kvb_bridge_rank_of(served);
 
     if (served->output.has_more) {
-        join_line(&bridge->ingest, rank);
+        join_line(bridge->ingest, rank);
     }
     kvb_bridge_publish_step(bridge, rank);
 }
@@ -85,9 +90,9 @@ static void begin_run(struct bridge_ingest *ingest)
 static void end_run(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     kvb_bridge_flush_events(bridge, rank);
-    const uint64_t took_ns = kvb_clock_monotonic_ns() - bridge->ingest.run.began_ns;
+    const uint64_t took_ns = kvb_clock_monotonic_ns() - bridge->ingest->run.began_ns;
 
-    kvb_bridge_count_run(rank, &bridge->ingest.run, took_ns);
+    kvb_bridge_count_run(rank, &bridge->ingest->run, took_ns);
     kvb_turn_use(&rank->served.turn, took_ns);
 }
 
@@ -191,7 +196,7 @@ void kvb_bridge_connection_changed(void *context, struct kvb_served *served, boo
 /* Keeps the received batches that come from the rank's engine, in order, and counts the others. */
 static void keep_own(struct kvb_bridge *bridge, const struct bridge_rank *rank)
 {
-    struct bridge_received *received = &bridge->ingest.received;
+    struct bridge_received *received = &bridge->ingest->received;
     size_t own = 0;
 
     for (size_t i = 0; i < received->count; i++) {
@@ -209,9 +214,9 @@ size_t kvb_bridge_receive(void *context, struct kvb_served *served)
     struct bridge_rank *rank = kvb_bridge_rank_of(served);
     uint64_t refused = 0;
     const size_t received =
-        kvb_source_receive(rank->source, bridge->ingest.received.batches, &refused);
+        kvb_source_receive(rank->source, bridge->ingest->received.batches, &refused);
 
-    bridge->ingest.received.count = received;
+    bridge->ingest->received.count = received;
     count(bridge, kvb_bridge_batches_received, received + refused);
     count(bridge, kvb_bridge_frames_refused, refused);
     kvb_metric_add(&rank->metrics, kvb_rank_error_consume, refused);
@@ -224,17 +229,17 @@ void kvb_bridge_apply_received(void *context, struct kvb_served *served, uint64_
 {
     struct kvb_bridge *bridge = context;
     struct bridge_rank *rank = kvb_bridge_rank_of(served);
-    const struct bridge_received *received = &bridge->ingest.received;
+    const struct bridge_received *received = &bridge->ingest->received;
     struct kvb_stream_input inputs[2];
 
     keep_own(bridge, rank);
     for (size_t i = 0; i < received->count + 1; i++) {
         if (i < received->count) {
             inputs[i % 2] =
-                read_batch(bridge, rank, &received->batches[i], &bridge->ingest.batches[i % 2]);
+                read_batch(bridge, rank, &received->batches[i], &bridge->ingest->batches[i % 2]);
         }
         if (i > 0) {
-            step_batch(&bridge->ingest, rank, KVB_INPUT_LIVE, &inputs[(i - 1) % 2], now_ns);
+            step_batch(bridge->ingest, rank, KVB_INPUT_LIVE, &inputs[(i - 1) % 2], now_ns);
         }
     }
 }
@@ -244,13 +249,13 @@ void kvb_bridge_pass_over_received(void *context, struct kvb_served *served)
     struct kvb_bridge *bridge = context;
 
     keep_own(bridge, kvb_bridge_rank_of(served));
-    count(bridge, kvb_bridge_batches_unread, bridge->ingest.received.count);
+    count(bridge, kvb_bridge_batches_unread, bridge->ingest->received.count);
 }
 
 void kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
-    begin_run(&bridge->ingest);
-    kvb_serve_live(&bridge->ingest.server, &rank->served, now_ns);
+    begin_run(bridge->ingest);
+    kvb_serve_live(&bridge->ingest->server, &rank->served, now_ns);
     end_run(bridge, rank);
 }
 
@@ -262,10 +267,10 @@ kvb_bridge_take_reply(void *context, struct kvb_served *served, uint64_t now_ns)
     enum kvb_source_reply kind = KVB_REPLY_END;
     struct kvb_source_batch batch = { .seq = 0 };
 
-    if (bridge->ingest.has_reply && kvb_clock_monotonic_ns() >= bridge->ingest.replies_until_ns) {
+    if (bridge->ingest->has_reply && kvb_clock_monotonic_ns() >= bridge->ingest->replies_until_ns) {
         return KVB_SERVE_NO_REPLY;
     }
-    bridge->ingest.has_reply = true;
+    bridge->ingest->has_reply = true;
     const kvb_status status = kvb_source_replay_receive(rank->source, &kind, &batch);
     if (status == KVB_BAD_INPUT) {
         count(bridge, kvb_bridge_replies_refused, 1);
@@ -282,18 +287,18 @@ kvb_bridge_take_reply(void *context, struct kvb_served *served, uint64_t now_ns)
         count(bridge, kvb_bridge_replays_cut, kind == KVB_REPLY_CUT);
         return kind == KVB_REPLY_CUT ? KVB_SERVE_CUT : KVB_SERVE_END;
     }
-    struct kvb_stream_input input = read_batch(bridge, rank, &batch, &bridge->ingest.batches[0]);
-    step_batch(&bridge->ingest, rank, KVB_INPUT_REPLAY, &input, now_ns);
+    struct kvb_stream_input input = read_batch(bridge, rank, &batch, &bridge->ingest->batches[0]);
+    step_batch(bridge->ingest, rank, KVB_INPUT_REPLAY, &input, now_ns);
     return KVB_SERVE_BATCH;
 }
 
 void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
-    begin_run(&bridge->ingest);
+    begin_run(bridge->ingest);
     kvb_source_replay_drain(rank->source);
-    bridge->ingest.replies_until_ns = kvb_clock_monotonic_ns() + replies_turn_ns;
-    bridge->ingest.has_reply = false;
-    kvb_serve_replies(&bridge->ingest.server, &rank->served, now_ns);
+    bridge->ingest->replies_until_ns = kvb_clock_monotonic_ns() + replies_turn_ns;
+    bridge->ingest->has_reply = false;
+    kvb_serve_replies(&bridge->ingest->server, &rank->served, now_ns);
     kvb_source_replay_drain(rank->source);
     end_run(bridge, rank);
 }
@@ -331,7 +336,7 @@ static void renew_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
     const kvb_status status = kvb_source_renew(rank->source, now_ns, &reason);
 
     if (status == KVB_BAD_INPUT) {
-        kvb_metric_add(&bridge->shown.metrics, kvb_bridge_addresses_refused, 1);
+        kvb_metric_add(&bridge->shown->metrics, kvb_bridge_addresses_refused, 1);
     }
     show_link_trouble(rank, status == KVB_OK ? "" : reason);
     if (status == KVB_AGAIN || !kvb_log_backoff_due(&rank->renewal_log, now_ns)) {
@@ -366,12 +371,12 @@ void kvb_bridge_share_changed(
 
 void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
-    const uint64_t others = bridge->ingest.server.live_runs - rank->served.live_runs;
+    const uint64_t others = bridge->ingest->server.live_runs - rank->served.live_runs;
 
     renew_link(bridge, rank, now_ns);
-    begin_run(&bridge->ingest);
-    kvb_serve_share(&bridge->ingest.server, &rank->served, others, now_ns, now_ns);
-    kvb_serve_tick(&bridge->ingest.server, &rank->served, now_ns);
+    begin_run(bridge->ingest);
+    kvb_serve_share(&bridge->ingest->server, &rank->served, others, now_ns, now_ns);
+    kvb_serve_tick(&bridge->ingest->server, &rank->served, now_ns);
     end_run(bridge, rank);
 }
 
@@ -383,13 +388,13 @@ bool kvb_bridge_work_slices(void *context, uint64_t now_ns)
     const uint64_t began_ns =
         kvb_clock_monotonic_ns(); /* now_ns was read before the sockets were served */
 
-    for (now_ns = began_ns; bridge->ingest.first_busy && now_ns < began_ns + work_turn_ns;
+    for (now_ns = began_ns; bridge->ingest->first_busy && now_ns < began_ns + work_turn_ns;
          now_ns = kvb_clock_monotonic_ns()) {
-        struct bridge_rank *rank = bridge->ingest.first_busy;
-        kvb_bridge_drop_work(&bridge->ingest, rank);
-        begin_run(&bridge->ingest);
-        kvb_serve_kind(&bridge->ingest.server, &rank->served, KVB_INPUT_TICK, now_ns);
+        struct bridge_rank *rank = bridge->ingest->first_busy;
+        kvb_bridge_drop_work(bridge->ingest, rank);
+        begin_run(bridge->ingest);
+        kvb_serve_kind(&bridge->ingest->server, &rank->served, KVB_INPUT_TICK, now_ns);
         end_run(bridge, rank);
     }
-    return bridge->ingest.first_busy != NULL;
+    return bridge->ingest->first_busy != NULL;
 }

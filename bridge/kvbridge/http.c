@@ -1,6 +1,9 @@
 #include "core/clock.h"
+#include "core/own.h"
 #include "daemon/prometheus.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/shown.h"
+#include "model/liveness.h"
 
 #include <string.h>
 
@@ -23,7 +26,7 @@ static void answer_live(
     struct kvb_bridge *bridge, const struct kvb_http_request *request,
     struct kvb_http_answer *answer)
 {
-    const char *cause = cause_of(&bridge->shown);
+    const char *cause = cause_of(bridge->shown);
 
     (void)request;
     answer_text(answer, cause ? 503 : 200, cause ? cause : "ok");
@@ -34,14 +37,14 @@ static void answer_ready(
     struct kvb_bridge *bridge, const struct kvb_http_request *request,
     struct kvb_http_answer *answer)
 {
-    (void)pthread_mutex_lock(&bridge->shown.text_lock);
-    struct kvb_detail why = bridge->shown.not_ready;
-    (void)pthread_mutex_unlock(&bridge->shown.text_lock);
-    const char *cause = cause_of(&bridge->shown);
+    (void)pthread_mutex_lock(&bridge->shown->text_lock);
+    struct kvb_detail why = bridge->shown->not_ready;
+    (void)pthread_mutex_unlock(&bridge->shown->text_lock);
+    const char *cause = cause_of(bridge->shown);
     if (cause) {
         kvb_detail_set(&why, "%s", cause);
     }
-    if (!why.text[0] && kvb_exact_share_refuses(&bridge->shown.share, request->query, answer)) {
+    if (!why.text[0] && kvb_exact_share_refuses(&bridge->shown->share, request->query, answer)) {
         return;
     }
     answer_text(answer, why.text[0] ? 503 : 200, why.text[0] ? why.text : "ready");
@@ -53,7 +56,7 @@ static void answer_metrics(
     struct kvb_http_answer *answer)
 {
     (void)request;
-    answer->status = kvb_bridge_metrics_page(&bridge->shown, &answer->body) == KVB_OK ? 200 : 500;
+    answer->status = kvb_bridge_metrics_page(bridge->shown, &answer->body) == KVB_OK ? 200 : 500;
     answer->content_type = KVB_PROMETHEUS_TYPE;
 }
 
@@ -62,10 +65,10 @@ static void answer_state_page(
     struct kvb_http_answer *answer)
 {
     (void)request;
-    (void)pthread_mutex_lock(&bridge->shown.text_lock);
-    const kvb_span text = kvb_buf_span(&bridge->shown.state_text);
+    (void)pthread_mutex_lock(&bridge->shown->text_lock);
+    const kvb_span text = kvb_buf_span(&bridge->shown->state_text);
     const kvb_status status = kvb_buf_append(&answer->body, text.data, text.len);
-    (void)pthread_mutex_unlock(&bridge->shown.text_lock);
+    (void)pthread_mutex_unlock(&bridge->shown->text_lock);
     answer->status = status == KVB_OK && text.len > 0 ? 200 : 503;
     answer->content_type = "application/json";
 }

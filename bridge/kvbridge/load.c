@@ -1,5 +1,14 @@
 #include "core/clock.h"
-#include "kvbridge/inside.h"
+#include "core/own.h"
+#include "ingest/http/fetch.h"
+#include "kvbridge/ingest.h"
+#include "kvbridge/loads.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/publisher.h"
+#include "kvbridge/shown.h"
+#include "stream/stream.h"
+#include "wire/load/coordinator.h"
 
 #include <stdlib.h>
 
@@ -153,7 +162,7 @@ static void look_for_cut(
     struct kvb_load_source *source = source_of(load, kind);
 
     if (source && kvb_load_source_is_cut(source, now_ns)) {
-        kvb_bridge_count(&bridge->shown, kvb_bridge_load_refused_protocol, 1);
+        kvb_bridge_count(bridge->shown, kvb_bridge_load_refused_protocol, 1);
         refuse_load_sample(
             bridge, load, kind,
             "protocol error: a message above 64 KiB, bytes that are not ZMTP, or 4 MiB that wait",
@@ -166,8 +175,8 @@ void kvb_bridge_watch_loads(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     uint64_t states[KVB_LOAD_SOURCE_STATE_COUNT] = { 0 };
 
-    for (size_t i = 0; i < bridge->membership.load_count; i++) {
-        struct bridge_load *load = bridge->membership.loads[i];
+    for (size_t i = 0; i < bridge->membership->load_count; i++) {
+        struct bridge_load *load = bridge->membership->loads[i];
         for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
             struct bridge_feed *feed = &load->feeds[kind];
             if (!feed->is_there) {
@@ -186,11 +195,11 @@ void kvb_bridge_watch_loads(struct kvb_bridge *bridge, uint64_t now_ns)
         }
     }
     kvb_metric_set(
-        &bridge->shown.metrics, kvb_bridge_load_sources_waiting, states[KVB_LOAD_SOURCE_WAITING]);
+        &bridge->shown->metrics, kvb_bridge_load_sources_waiting, states[KVB_LOAD_SOURCE_WAITING]);
     kvb_metric_set(
-        &bridge->shown.metrics, kvb_bridge_load_sources_fresh, states[KVB_LOAD_SOURCE_FRESH]);
+        &bridge->shown->metrics, kvb_bridge_load_sources_fresh, states[KVB_LOAD_SOURCE_FRESH]);
     kvb_metric_set(
-        &bridge->shown.metrics, kvb_bridge_load_sources_stale, states[KVB_LOAD_SOURCE_STALE]);
+        &bridge->shown->metrics, kvb_bridge_load_sources_stale, states[KVB_LOAD_SOURCE_STALE]);
 }
 
 static void fill_load_report(
@@ -284,7 +293,8 @@ static void take_signs(
         &rank->trouble.page, &reading->sample->signs,
         kvb_stream_count(rank->served.stream)->batches_applied, rank->settings.block_size,
         reading->at_ns);
-    kvb_serve_wake(&bridge->ingest.server, &rank->served); /* the page may have changed its state */
+    kvb_serve_wake(
+        &bridge->ingest->server, &rank->served); /* the page may have changed its state */
     rank->page_block_size = reading->sample->signs.block_size;
     for (size_t i = 0; i < KVB_COUNT_OF(sign_rows); i++) {
         const struct sign_row *row = &sign_rows[i];
@@ -292,7 +302,7 @@ static void take_signs(
             continue;
         }
         if (row->metric != kvb_bridge_metric_count) {
-            kvb_bridge_count(&bridge->shown, row->metric, 1);
+            kvb_bridge_count(bridge->shown, row->metric, 1);
         }
         kvb_log_write(
             bridge->log, row->level, "bridge", row->what, "worker", KVB_LOG_U64(rank->worker_id),
@@ -336,12 +346,12 @@ static size_t keep_samples(
         struct bridge_rank *rank = rank_of_sample(bridge, load, &samples[i]);
         if (rank) {
             kvb_newest_load_take(&rank->load, &samples[i], kind, now_ns, life_ns);
-            note_life(&bridge->publisher, now_ns + life_ns);
+            note_life(bridge->publisher, now_ns + life_ns);
             kept++;
         }
     }
-    kvb_bridge_count(&bridge->shown, samples_of[kind], kept);
-    kvb_bridge_count(&bridge->shown, kvb_bridge_load_refused_rank, sample_count - kept);
+    kvb_bridge_count(bridge->shown, samples_of[kind], kept);
+    kvb_bridge_count(bridge->shown, kvb_bridge_load_refused_rank, sample_count - kept);
     if (kept > 0) {
         on_load_sample(bridge, load, kind, now_ns, life_ns);
     }
@@ -358,13 +368,13 @@ static void take_messages(struct kvb_bridge *bridge, struct bridge_load *load, u
     for (int i = 0; i < kvb_source_run; i++) {
         const kvb_status status = kvb_load_source_receive(load->zmq, &sample);
         if (status == KVB_BAD_INPUT) {
-            kvb_bridge_count(&bridge->shown, kvb_bridge_load_refused_message, 1);
+            kvb_bridge_count(bridge->shown, kvb_bridge_load_refused_message, 1);
             refuse_load_sample(bridge, load, kind, "a message is not ForwardPassMetrics", now_ns);
         } else if (status != KVB_OK) {
             return;
         } else {
             kvb_bridge_count(
-                &bridge->shown, kvb_bridge_load_scheduler_samples, sample.is_of_scheduler);
+                bridge->shown, kvb_bridge_load_scheduler_samples, sample.is_of_scheduler);
             (void)keep_samples(bridge, load, kind, &sample, 1, now_ns, expire_ns(bridge));
         }
     }
@@ -412,18 +422,18 @@ static void take_coordinator(struct kvb_bridge *bridge, struct bridge_load *load
 {
     const enum kvb_load_source_kind kind = KVB_LOAD_OF_COORDINATOR;
     const uint64_t life_ns = incarnation_of(bridge, coordinator_period_ns);
-    struct kvb_coordinator_update *update = &bridge->ingest.coordinator_update;
+    struct kvb_coordinator_update *update = &bridge->ingest->coordinator_update;
 
     for (int i = 0; i < kvb_source_run; i++) {
         const kvb_status status = kvb_load_source_receive_coordinator(load->coordinator, update);
         if (status == KVB_BAD_INPUT) {
-            kvb_bridge_count(&bridge->shown, kvb_bridge_load_refused_message, 1);
+            kvb_bridge_count(bridge->shown, kvb_bridge_load_refused_message, 1);
             refuse_load_sample(
                 bridge, load, kind, "a message is not one of vLLM's coordinator", now_ns);
         } else if (status != KVB_OK) {
             return;
         } else if (update->has_ranks) {
-            kvb_bridge_count(&bridge->shown, kvb_bridge_load_refused_figure, update->refused);
+            kvb_bridge_count(bridge->shown, kvb_bridge_load_refused_figure, update->refused);
             follow_list(bridge, load, update->rank_count, now_ns);
             drop_ranks(bridge, load, update->rank_count);
             (void)keep_samples(bridge, load, kind, update->samples, update->count, now_ns, life_ns);
@@ -474,9 +484,9 @@ static void take_page(
 {
     const enum kvb_load_source_kind kind = KVB_LOAD_OF_PROMETHEUS;
 
-    kvb_bridge_count(&bridge->shown, scrape_metric(result), 1);
-    kvb_bridge_count(&bridge->shown, kvb_bridge_load_refused_figure, result->refused);
-    kvb_bridge_count(&bridge->shown, kvb_bridge_load_counter_resets, result->resets);
+    kvb_bridge_count(bridge->shown, scrape_metric(result), 1);
+    kvb_bridge_count(bridge->shown, kvb_bridge_load_refused_figure, result->refused);
+    kvb_bridge_count(bridge->shown, kvb_bridge_load_counter_resets, result->resets);
     if (result->count == 0) {
         refuse_load_sample(bridge, load, kind, result->why.text, now_ns);
         return;
@@ -592,7 +602,7 @@ static void take_models(
 {
     const bool has_answered = result->outcome == KVB_FETCH_OK || result->code > 0;
 
-    kvb_bridge_count(&bridge->shown, models_metric(result), 1);
+    kvb_bridge_count(bridge->shown, models_metric(result), 1);
     say_models_refused(bridge, load, result, now_ns);
     if (has_answered) {
         say_names_left_out(bridge, load, &result->names);
@@ -614,11 +624,11 @@ void kvb_bridge_take_pages(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct kvb_scrape_result *result = NULL;
 
-    if (!bridge->ingest.scraper) {
+    if (!bridge->ingest->scraper) {
         return;
     }
-    while (kvb_scraper_take(bridge->ingest.scraper, &result) == KVB_OK) {
-        struct bridge_load *load = load_of_key(&bridge->membership, result->key);
+    while (kvb_scraper_take(bridge->ingest->scraper, &result) == KVB_OK) {
+        struct bridge_load *load = load_of_key(bridge->membership, result->key);
         if (load && load->models_key == result->key) {
             take_models(bridge, load, result, now_ns);
         } else if (load) {
@@ -627,7 +637,8 @@ void kvb_bridge_take_pages(struct kvb_bridge *bridge, uint64_t now_ns)
         free(result);
     }
     kvb_metric_set(
-        &bridge->shown.metrics, kvb_bridge_scrapes_lost, kvb_scraper_lost(bridge->ingest.scraper));
+        &bridge->shown->metrics, kvb_bridge_scrapes_lost,
+        kvb_scraper_lost(bridge->ingest->scraper));
 }
 
 /* ---- Opening and closing ---- */
@@ -695,8 +706,8 @@ open_pages(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detai
                                               .model = settings->model };
 
     kvb_worker_models_url(settings, models_url);
-    KVB_TRY(open_page(&bridge->ingest, metrics, &load->scrape_key, detail));
-    return open_page(&bridge->ingest, models, &load->models_key, detail);
+    KVB_TRY(open_page(bridge->ingest, metrics, &load->scrape_key, detail));
+    return open_page(bridge->ingest, models, &load->models_key, detail);
 }
 
 static void open_feeds(struct kvb_bridge *bridge, struct bridge_load *load)
@@ -743,12 +754,12 @@ fill_load(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail
     const size_t sources = kvb_worker_load_sources(settings);
 
     KVB_TRY(kvb_bridge_take_owner(
-        &bridge->ingest, kvb_first_load_owner, kvb_max_workers, load, &load->owner));
+        bridge->ingest, kvb_first_load_owner, kvb_max_workers, load, &load->owner));
     KVB_TRY(kvb_bridge_make_room(bridge, &(struct kvb_zmq_size){ .loads = sources }, detail));
     open_feeds(bridge, load);
-    KVB_TRY(open_load_socket(&bridge->ingest, settings->load.zmq, load->owner, &load->zmq, detail));
+    KVB_TRY(open_load_socket(bridge->ingest, settings->load.zmq, load->owner, &load->zmq, detail));
     KVB_TRY(open_load_socket(
-        &bridge->ingest, settings->load.coordinator, load->owner, &load->coordinator, detail));
+        bridge->ingest, settings->load.coordinator, load->owner, &load->coordinator, detail));
     return open_pages(bridge, load, detail);
 }
 
@@ -765,27 +776,27 @@ kvb_status kvb_bridge_open_load(
     (void)kvb_url_show(settings->load.prometheus, load->shown_url, sizeof load->shown_url);
     const kvb_status status = fill_load(bridge, load, detail);
     if (status != KVB_OK) {
-        drop_load(&bridge->ingest, load);
+        drop_load(bridge->ingest, load);
         return status;
     }
     load->origin = origin;
-    bridge->membership.loads[bridge->membership.load_count++] = load;
+    bridge->membership->loads[bridge->membership->load_count++] = load;
     return KVB_OK;
 }
 
 void kvb_bridge_close_load(struct kvb_bridge *bridge, size_t at)
 {
-    struct bridge_load *load = bridge->membership.loads[at];
+    struct bridge_load *load = bridge->membership->loads[at];
 
-    bridge->membership.loads[at] = bridge->membership.loads[--bridge->membership.load_count];
-    drop_load(&bridge->ingest, load);
+    bridge->membership->loads[at] = bridge->membership->loads[--bridge->membership->load_count];
+    drop_load(bridge->ingest, load);
 }
 
 void kvb_bridge_close_loads(struct kvb_bridge *bridge)
 {
-    for (size_t i = 0; i < bridge->membership.load_count; i++) {
-        drop_load(&bridge->ingest, bridge->membership.loads[i]);
+    for (size_t i = 0; i < bridge->membership->load_count; i++) {
+        drop_load(bridge->ingest, bridge->membership->loads[i]);
     }
-    kvb_scraper_stop(bridge->ingest.scraper);
-    free((void *)bridge->membership.loads);
+    kvb_scraper_stop(bridge->ingest->scraper);
+    free((void *)bridge->membership->loads);
 }

@@ -1,5 +1,15 @@
 #include "core/clock.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/checkpoints.h"
+#include "kvbridge/ingest.h"
+#include "kvbridge/loads.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/publisher.h"
+#include "kvbridge/refresh.h"
+#include "kvbridge/republish.h"
+#include "kvbridge/rivals.h"
+#include "kvbridge/shown.h"
+#include "stream/coalesce.h"
 
 #include <unistd.h>
 
@@ -15,7 +25,7 @@ static const uint64_t republish_turn_ns = 2 * KVB_NS_PER_MS; /* limit: as above 
 static void pause_for_input(struct kvb_bridge *bridge)
 {
     const uint64_t pause_ns =
-        kvb_coalescing_pause_ns(&bridge->ingest.server.coalescing, kvb_clock_monotonic_ns());
+        kvb_coalescing_pause_ns(&bridge->ingest->server.coalescing, kvb_clock_monotonic_ns());
 
     if (pause_ns > 0) {
         kvb_poller_pause(pause_ns);
@@ -26,15 +36,15 @@ static void pause_for_input(struct kvb_bridge *bridge)
  * single event is sent at once. */
 static void wait_for_sockets(struct kvb_bridge *bridge, bool has_more)
 {
-    kvb_status status = kvb_poller_wait(bridge->ingest.poller, 0);
+    kvb_status status = kvb_poller_wait(bridge->ingest->poller, 0);
 
-    if (kvb_poller_is_idle(bridge->ingest.poller) && !has_more) {
-        kvb_bus_flush_soon(bridge->publisher.bus);
+    if (kvb_poller_is_idle(bridge->ingest->poller) && !has_more) {
+        kvb_bus_flush_soon(bridge->publisher->bus);
         pause_for_input(bridge);
-        status = kvb_poller_wait(bridge->ingest.poller, poll_ms);
+        status = kvb_poller_wait(bridge->ingest->poller, poll_ms);
     }
     if (status != KVB_OK) {
-        kvb_metric_add(&bridge->shown.metrics, kvb_bridge_wait_failures, 1);
+        kvb_metric_add(&bridge->shown->metrics, kvb_bridge_wait_failures, 1);
     }
 }
 
@@ -54,8 +64,8 @@ static void take_sockets(void *context, uint64_t now_ns)
     size_t owner = 0;
     unsigned ready = 0;
 
-    while (kvb_poller_next(bridge->ingest.poller, &owner, &ready)) {
-        void *whose = bridge->ingest.owners[owner];
+    while (kvb_poller_next(bridge->ingest->poller, &owner, &ready)) {
+        void *whose = bridge->ingest->owners[owner];
         if (owner == kvb_stop_owner) {
             take_wake(bridge);
         }
@@ -94,8 +104,8 @@ static bool start_replay(void *context, struct kvb_served *served, uint64_t from
     if (status != KVB_TOO_LARGE) {
         return status != KVB_AGAIN;
     }
-    kvb_metric_add(&bridge->shown.metrics, kvb_bridge_replays_no_files, 1);
-    if (kvb_log_backoff_due(&bridge->ingest.files_log, now_ns)) {
+    kvb_metric_add(&bridge->shown->metrics, kvb_bridge_replays_no_files, 1);
+    if (kvb_log_backoff_due(&bridge->ingest->files_log, now_ns)) {
         kvb_log_write(
             bridge->log, KVB_LOG_ERROR, "bridge",
             "no replay: the limit of open files is reached; raise it (LimitNOFILE= of the unit, "
@@ -109,23 +119,23 @@ static uint64_t nats_connects(void *context)
 {
     const struct kvb_bridge *bridge = context;
 
-    return kvb_bus_connects(bridge->publisher.bus);
+    return kvb_bus_connects(bridge->publisher->bus);
 }
 
 static void note_connected(void *context, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
 
-    bridge->publisher.next_status_ns = now_ns;
+    bridge->publisher->next_status_ns = now_ns;
     kvb_bridge_list_streams_soon(bridge);
 }
 
 static bool may_publish(void *context, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
-    const bool allowed = kvb_bus_is_connected(bridge->publisher.bus);
+    const bool allowed = kvb_bus_is_connected(bridge->publisher->bus);
 
-    if (allowed != bridge->publisher.was_allowed) {
+    if (allowed != bridge->publisher->was_allowed) {
         if (allowed) {
             kvb_log_write(bridge->log, KVB_LOG_INFO, "bridge", "publishing", NULL);
         } else {
@@ -133,8 +143,8 @@ static bool may_publish(void *context, uint64_t now_ns)
                 bridge->log, KVB_LOG_WARNING, "bridge", "not publishing", "why",
                 "not connected to NATS", NULL);
         }
-        bridge->publisher.was_allowed = allowed;
-        bridge->publisher.next_status_ns = now_ns;
+        bridge->publisher->was_allowed = allowed;
+        bridge->publisher->next_status_ns = now_ns;
     }
     return allowed;
 }
@@ -143,8 +153,8 @@ static void publish_due(void *context, uint64_t now_ns)
 {
     struct kvb_bridge *bridge = context;
 
-    if (now_ns >= bridge->publisher.next_load_ns) {
-        bridge->publisher.next_load_ns =
+    if (now_ns >= bridge->publisher->next_load_ns) {
+        bridge->publisher->next_load_ns =
             now_ns + bridge->config->publish.load_period_ms * KVB_NS_PER_MS;
         kvb_bridge_publish_loads(bridge, now_ns);
     }
@@ -165,13 +175,13 @@ static void work_periodically(void *context, uint64_t now_ns)
     struct kvb_bridge *bridge = context;
 
     kvb_bridge_watch_loads(bridge, now_ns);
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        kvb_source_end_floods(bridge->membership.ranks[i]->source, now_ns);
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        kvb_source_end_floods(bridge->membership->ranks[i]->source, now_ns);
     }
     kvb_bridge_show_loads(bridge);
     kvb_metric_set(
-        &bridge->shown.metrics, kvb_bridge_replays_running_max,
-        bridge->ingest.server.max_replaying);
+        &bridge->shown->metrics, kvb_bridge_replays_running_max,
+        bridge->ingest->server.max_replaying);
     kvb_bridge_update_metrics(bridge, now_ns);
 }
 
@@ -179,14 +189,14 @@ static size_t rank_count(void *context)
 {
     const struct kvb_bridge *bridge = context;
 
-    return bridge->membership.rank_count;
+    return bridge->membership->rank_count;
 }
 
 static struct kvb_served *served_rank(void *context, size_t number)
 {
     const struct kvb_bridge *bridge = context;
 
-    return &bridge->membership.ranks[number]->served;
+    return &bridge->membership->ranks[number]->served;
 }
 
 const struct kvb_serve_world kvb_bridge_world = {
@@ -216,15 +226,15 @@ const struct kvb_serve_world kvb_bridge_world = {
 
 static void publish_goodbyes(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        kvb_bridge_say_goodbye(bridge, bridge->membership.ranks[i], now_ns);
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        kvb_bridge_say_goodbye(bridge, bridge->membership->ranks[i], now_ns);
     }
 }
 
 static void publish_due_status(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    if (now_ns >= bridge->publisher.next_status_ns) {
-        bridge->publisher.next_status_ns = now_ns + status_ns;
+    if (now_ns >= bridge->publisher->next_status_ns) {
+        bridge->publisher->next_status_ns = now_ns + status_ns;
         kvb_bridge_publish_status(bridge, now_ns);
     }
 }
@@ -238,19 +248,19 @@ void *kvb_bridge_run(void *context)
     while (!atomic_load(&bridge->is_stopping)) {
         wait_for_sockets(bridge, has_more);
         const uint64_t now_ns = kvb_clock_monotonic_ns();
-        atomic_store_explicit(&bridge->shown.turned_ns, now_ns, memory_order_relaxed);
-        has_more = kvb_serve_turn(&bridge->ingest.server, now_ns);
+        atomic_store_explicit(&bridge->shown->turned_ns, now_ns, memory_order_relaxed);
+        has_more = kvb_serve_turn(&bridge->ingest->server, now_ns);
         publish_due_status(bridge, now_ns);
         kvb_bridge_watch_rivals(bridge, now_ns);
         kvb_bridge_refresh(bridge, kvb_clock_monotonic_ns());
         has_more |= kvb_sync_responder_work(
-            &bridge->publisher.sync, kvb_clock_monotonic_ns(), sync_turn_ns);
+            &bridge->publisher->sync, kvb_clock_monotonic_ns(), sync_turn_ns);
         has_more |= kvb_bridge_republish(bridge, republish_turn_ns);
         has_more |= kvb_bridge_work_membership(bridge, kvb_clock_monotonic_ns());
         kvb_bridge_save(bridge);
-        kvb_metric_add(&bridge->shown.metrics, kvb_bridge_turns, 1); /* for the watchdog */
+        kvb_metric_add(&bridge->shown->metrics, kvb_bridge_turns, 1); /* for the watchdog */
     }
-    if (bridge->publisher.was_allowed) {
+    if (bridge->publisher->was_allowed) {
         publish_goodbyes(bridge, kvb_clock_monotonic_ns());
     }
     kvb_bridge_save_all(bridge);

@@ -1,6 +1,16 @@
 #include "kvbridge/membership.h"
 #include "core/clock.h"
 #include "core/own.h"
+#include "kvbridge/commands.h"
+#include "kvbridge/discovery.h"
+#include "kvbridge/dns_list.h"
+#include "kvbridge/ingest.h"
+#include "kvbridge/kubernetes.h"
+#include "kvbridge/loads.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/publisher.h"
+#include "kvbridge/rank.h"
+#include "kvbridge/shown.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -59,7 +69,7 @@ static kvb_status open_listed(struct kvb_bridge *bridge, struct kvb_detail *deta
             kvb_bridge_open_load(bridge, &members.loads[i], KVB_BRIDGE_OF_FILE, detail);
         KVB_TRY(pass_over(bridge, &members.loads[i], status, detail));
     }
-    atomic_store(&bridge->shown.stream_count, bridge->membership.rank_count);
+    atomic_store(&bridge->shown->stream_count, bridge->membership->rank_count);
     kvb_bridge_list_stats(bridge);
     return KVB_OK;
 }
@@ -76,22 +86,22 @@ static kvb_status make_kubernetes(struct kvb_bridge *bridge)
 {
     const struct kvb_kubernetes_options options = { .config = &bridge->config->kubernetes,
                                                     .log = bridge->log,
-                                                    .resolver = bridge->ingest.resolver,
-                                                    .metrics = &bridge->shown.metrics,
+                                                    .resolver = bridge->ingest->resolver,
+                                                    .metrics = &bridge->shown->metrics,
                                                     .take = take_pods,
                                                     .context = bridge };
 
-    return options.config->is_on ? kvb_kubernetes_new(&options, &bridge->membership.kubernetes)
+    return options.config->is_on ? kvb_kubernetes_new(&options, &bridge->membership->kubernetes)
                                  : KVB_OK;
 }
 
 kvb_status kvb_bridge_open_membership(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
-    bridge->membership.work = calloc(1, sizeof *bridge->membership.work);
-    if (!bridge->membership.work) {
+    bridge->membership->work = calloc(1, sizeof *bridge->membership->work);
+    if (!bridge->membership->work) {
         return KVB_NO_MEMORY;
     }
-    KVB_TRY(kvb_ring_new(max_waiting, NULL, &bridge->membership.work->commands));
+    KVB_TRY(kvb_ring_new(max_waiting, NULL, &bridge->membership->work->commands));
     KVB_TRY(make_kubernetes(bridge));
     return open_listed(bridge, detail);
 }
@@ -137,10 +147,10 @@ static void forget_command(struct membership_work *members)
 
 static void end(struct kvb_bridge *bridge, kvb_status status)
 {
-    struct bridge_command *command = bridge->membership.work->command;
+    struct bridge_command *command = bridge->membership->work->command;
 
-    stay(&bridge->membership); /* unmarks ranks that a refused command wanted to remove */
-    forget_command(bridge->membership.work);
+    stay(bridge->membership); /* unmarks ranks that a refused command wanted to remove */
+    forget_command(bridge->membership->work);
     if (command->wish.kind != KVB_BRIDGE_LOOK_UP) { /* /state shows the current ranks */
         kvb_bridge_publish_status(bridge, kvb_clock_monotonic_ns());
     }
@@ -156,7 +166,7 @@ static void end(struct kvb_bridge *bridge, kvb_status status)
 /* Takes the next command unless one is under way.  False: there is none. */
 static bool has_command(struct kvb_bridge *bridge)
 {
-    struct membership_work *members = bridge->membership.work;
+    struct membership_work *members = bridge->membership->work;
     void *item = NULL;
 
     if (members->command) {
@@ -179,11 +189,11 @@ bool kvb_bridge_work_membership(struct kvb_bridge *bridge, uint64_t now_ns)
 
     while (step == member_step_again && kvb_clock_monotonic_ns() < now_ns + work_ns) {
         if (!has_command(bridge)) {
-            return kvb_ring_count(bridge->membership.work->commands) > 0;
+            return kvb_ring_count(bridge->membership->work->commands) > 0;
         }
         step = kvb_bridge_take_step(bridge, now_ns);
         if (step == member_step_done) {
-            end(bridge, bridge->membership.work->command->answer.failed > 0 ? KVB_IO : KVB_OK);
+            end(bridge, bridge->membership->work->command->answer.failed > 0 ? KVB_IO : KVB_OK);
             step = member_step_again;
         }
     }
@@ -214,7 +224,7 @@ static kvb_status pass_command(struct kvb_bridge *bridge, struct bridge_command 
     if (!atomic_load(&bridge->is_running)) {
         return refuse_command(command, KVB_AGAIN, "the bridge is starting");
     }
-    if (kvb_ring_put(bridge->membership.work->commands, command) != KVB_OK) {
+    if (kvb_ring_put(bridge->membership->work->commands, command) != KVB_OK) {
         return refuse_command(command, KVB_AGAIN, "too many requests are waiting: try again later");
     }
     (void)!write(bridge->wake_fd, &one, sizeof one); /* on failure the thread wakes within 20 ms */
@@ -256,13 +266,13 @@ kvb_status kvb_bridge_take_list(
 
     wish.out_taken = out_taken;
     KVB_TRY(
-        kvb_discovery_foresee(bridge->membership.discovery, origin, workers, count, is_removed));
+        kvb_discovery_foresee(bridge->membership->discovery, origin, workers, count, is_removed));
     const kvb_status status =
         kvb_bridge_request_membership(bridge, &wish, workers, count, out_answer);
     if (status != KVB_OK && status != KVB_IO) {
         return status;
     }
-    KVB_TRY(kvb_discovery_set(bridge->membership.discovery, origin, workers, count));
+    KVB_TRY(kvb_discovery_set(bridge->membership->discovery, origin, workers, count));
     return status;
 }
 
@@ -319,25 +329,25 @@ static kvb_status open_dns_list(struct kvb_bridge *bridge)
     };
 
     return kvb_dns_list_is_configured(options.config)
-               ? kvb_dns_list_start(&options, &bridge->membership.dns_list)
+               ? kvb_dns_list_start(&options, &bridge->membership->dns_list)
                : KVB_OK;
 }
 
 kvb_status kvb_bridge_open_discovery(struct kvb_bridge *bridge)
 {
     const struct kvb_discovery_options options = { .log = bridge->log,
-                                                   .resolver = bridge->ingest.resolver,
+                                                   .resolver = bridge->ingest->resolver,
                                                    .take = take_discovered,
                                                    .update = update_discovered,
                                                    .context = bridge,
                                                    .lists = KVB_BRIDGE_OF_DISCOVERED,
                                                    .first_origin = KVB_BRIDGE_OF_DISCOVERED };
 
-    KVB_TRY(kvb_discovery_start(&options, &bridge->membership.discovery));
+    KVB_TRY(kvb_discovery_start(&options, &bridge->membership->discovery));
     KVB_TRY(kvb_discovery_set(
-        bridge->membership.discovery, KVB_BRIDGE_OF_FILE, bridge->config->workers,
+        bridge->membership->discovery, KVB_BRIDGE_OF_FILE, bridge->config->workers,
         bridge->config->worker_count));
     KVB_TRY(open_dns_list(bridge));
-    return bridge->membership.kubernetes ? kvb_kubernetes_start(bridge->membership.kubernetes)
-                                         : KVB_OK;
+    return bridge->membership->kubernetes ? kvb_kubernetes_start(bridge->membership->kubernetes)
+                                          : KVB_OK;
 }

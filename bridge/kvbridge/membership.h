@@ -1,48 +1,44 @@
 #pragma once
 
-#include "core/ring.h"
-#include "kvbridge/inside.h"
-#include "kvbridge/members.h"
+#include "core/status.h"
 
-#include <pthread.h>
 #include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
-/* The commands that add and remove ranks.  Internal to the membership*.c files. */
+/* The ranks and load sources of a bridge, and where they come from. */
 
-struct bridge_command {
-    struct kvb_membership_request wish;
-    const struct kvb_members *wanted; /* borrowed; NULL from KVB_BRIDGE_UPDATE on */
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool is_done;
-    kvb_status status;
-    struct kvb_membership_result answer;
+struct kvb_bridge;
+struct bridge_rank;
+struct bridge_load;
+struct membership_work;
+struct kvb_discovery;
+struct kvb_dns_list;
+struct kvb_kubernetes;
+
+/* All ranks and load sources, and the sources of their changes. */
+struct bridge_membership {
+    struct bridge_rank **ranks; /* owned: room for kvb_max_streams, rank_count in use */
+    size_t rank_count;
+    uint64_t changes;           /* ranks added or removed so far */
+    size_t republished_count;   /* ranks whose events are republished */
+    size_t next_republished;    /* whose turn is first */
+    struct bridge_load **loads; /* owned: room for kvb_max_workers */
+    size_t load_count;
+    struct membership_work *work;      /* owned: kvbridge/membership.c */
+    struct kvb_discovery *discovery;   /* owned */
+    struct kvb_dns_list *dns_list;     /* owned; NULL: none is configured */
+    struct kvb_kubernetes *kubernetes; /* owned; NULL: no pods are watched */
 };
 
-/* The current command and its progress. */
-struct membership_work {
-    struct kvb_ring *commands;      /* owned */
-    struct bridge_command *command; /* borrowed from the waiting thread; NULL: none */
-    bool *ranks_come;               /* owned; one for each rank of command->wanted */
-    bool *loads_come;
-    bool *are_draining; /* owned; ranks of command->wanted that replace a draining one */
-    size_t next_rank;   /* the next rank of command->wanted to open */
-    size_t next_load;
-    uint64_t give_up_ns; /* when to give up the rank that fails to open; 0: none fails */
-    uint64_t waits_ns;   /* since when the thread waits for readers of metrics; 0: it does not */
-};
+/* ---- kvbridge/membership.c: adding and removing ranks ---- */
 
-/* ---- kvbridge/membership_decide.c ---- */
+/* Opens the ranks of the file, before the ingest thread runs. */
+kvb_status kvb_bridge_open_membership(struct kvb_bridge *bridge, struct kvb_detail *detail);
+void kvb_bridge_close_membership(struct bridge_membership *membership);
 
-/* Marks the removed and the added ranks, or gives the reason why the command is rejected. */
-kvb_status kvb_bridge_decide(struct kvb_bridge *bridge, struct bridge_command *command);
+/* Starts discovery after the ingest thread; it ends before that thread. */
+kvb_status kvb_bridge_open_discovery(struct kvb_bridge *bridge);
 
-/* ---- kvbridge/membership_step.c ---- */
-
-enum member_step {
-    member_step_done,  /* nothing is left to do */
-    member_step_again, /* one rank or load source was closed or opened */
-    member_step_later  /* another thread holds the lock: try again in the next turn */
-};
-
-enum member_step kvb_bridge_take_step(struct kvb_bridge *bridge, uint64_t now_ns);
+/* Works on requests, a part in each turn.  True: there is more to do. */
+bool kvb_bridge_work_membership(struct kvb_bridge *bridge, uint64_t now_ns);

@@ -1,6 +1,14 @@
 #include "core/limits.h"
 #include "core/own.h"
+#include "daemon/http.h"
+#include "ingest/zmq/context.h"
+#include "kvbridge/commands.h"
+#include "kvbridge/ingest.h"
+#include "kvbridge/loads.h"
 #include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/rank.h"
+#include "stream/stream.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -215,7 +223,7 @@ static void add_rank_sockets(
 
 static kvb_status check_room(struct kvb_bridge *bridge, struct bridge_command *command)
 {
-    const struct bridge_membership *membership = &bridge->membership;
+    const struct bridge_membership *membership = bridge->membership;
     const struct kvb_members *wanted = command->wanted;
     struct kvb_zmq_size size = { .loads = kvb_bridge_load_sources(membership),
                                  .others = kvb_bridge_other_files(bridge->config) };
@@ -234,7 +242,7 @@ static kvb_status check_room(struct kvb_bridge *bridge, struct bridge_command *c
     if (kvb_zmq_raise_limits(&size, &command->answer.why) != KVB_OK) {
         return KVB_TOO_LARGE;
     }
-    kvb_zmq_expect(bridge->ingest.zmq, size.publishers);
+    kvb_zmq_expect(bridge->ingest->zmq, size.publishers);
     return KVB_OK;
 }
 
@@ -263,7 +271,7 @@ static void leave_out(struct bridge_membership *membership, struct bridge_comman
 /* Leaves out the last half of the added ranks, repeatedly, until the rest fits. */
 static void fit_into_room(struct kvb_bridge *bridge, struct bridge_command *command)
 {
-    struct bridge_membership *membership = &bridge->membership;
+    struct bridge_membership *membership = bridge->membership;
     const struct kvb_members *wanted = command->wanted;
     size_t max = count_coming(membership, wanted);
 
@@ -281,7 +289,7 @@ static void fit_into_room(struct kvb_bridge *bridge, struct bridge_command *comm
 
 static kvb_status check_added(struct kvb_bridge *bridge, struct bridge_command *command)
 {
-    struct bridge_membership *membership = &bridge->membership;
+    struct bridge_membership *membership = bridge->membership;
     const struct kvb_members *wanted = command->wanted;
     KVB_OWN(neighbours_done) struct neighbours neighbours = { 0 };
 
@@ -464,8 +472,8 @@ static void update_facts(
 {
     size_t at = 0;
 
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        struct bridge_rank *rank = bridge->membership.ranks[i];
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        struct bridge_rank *rank = bridge->membership->ranks[i];
         if (rank->origin != command->wish.origin) {
             continue;
         }
@@ -480,10 +488,10 @@ static kvb_status begin_replacing(struct kvb_bridge *bridge, struct bridge_comma
 {
     KVB_OWN(kvb_own_free) const struct kvb_worker_facts **updates = NULL;
 
-    KVB_TRY(compare_with_ranks(&bridge->membership, command, &updates));
-    KVB_TRY(compare_loads(&bridge->membership, command));
+    KVB_TRY(compare_with_ranks(bridge->membership, command, &updates));
+    KVB_TRY(compare_loads(bridge->membership, command));
     KVB_TRY(check_added(bridge, command));
-    KVB_TRY(keep_drains(&bridge->membership, command));
+    KVB_TRY(keep_drains(bridge->membership, command));
     update_facts(bridge, command, updates);
     return KVB_OK;
 }
@@ -493,8 +501,8 @@ static kvb_status update_list(struct kvb_bridge *bridge, struct bridge_command *
     struct kvb_worker_facts facts = *command->wish.facts;
 
     kvb_members_limit_facts(&facts, &bridge->config->publish.labels);
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        struct bridge_rank *rank = bridge->membership.ranks[i];
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        struct bridge_rank *rank = bridge->membership->ranks[i];
         if (rank->origin == command->wish.origin &&
             !kvb_worker_facts_are_same(&rank->settings.facts, &facts)) {
             set_facts(bridge, rank, &facts);
@@ -506,7 +514,7 @@ static kvb_status update_list(struct kvb_bridge *bridge, struct bridge_command *
 
 static kvb_status begin_registering(struct kvb_bridge *bridge, struct bridge_command *command)
 {
-    struct membership_work *members = bridge->membership.work;
+    struct membership_work *members = bridge->membership->work;
 
     members->ranks_come = calloc(1, sizeof *members->ranks_come);
     if (!members->ranks_come) {
@@ -514,7 +522,7 @@ static kvb_status begin_registering(struct kvb_bridge *bridge, struct bridge_com
     }
     members->ranks_come[0] = true;
     command->answer.added = 1;
-    KVB_TRY(check_block_size(&bridge->membership, command, &command->wanted->ranks[0]));
+    KVB_TRY(check_block_size(bridge->membership, command, &command->wanted->ranks[0]));
     return check_added(bridge, command);
 }
 
@@ -530,8 +538,8 @@ static kvb_status begin_forgetting(struct kvb_bridge *bridge, struct bridge_comm
 {
     const struct bridge_rank *of_file = NULL;
 
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        struct bridge_rank *rank = bridge->membership.ranks[i];
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        struct bridge_rank *rank = bridge->membership->ranks[i];
         if (!is_rank_wanted(&command->wish, rank)) {
             continue;
         }
@@ -556,8 +564,8 @@ static kvb_status begin_forgetting(struct kvb_bridge *bridge, struct bridge_comm
 /* Marks ranks of any list.  A rank that is already marked counts too. */
 static kvb_status mark_draining(struct kvb_bridge *bridge, struct bridge_command *command)
 {
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        struct bridge_rank *rank = bridge->membership.ranks[i];
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        struct bridge_rank *rank = bridge->membership->ranks[i];
         if (is_rank_wanted(&command->wish, rank)) {
             rank->is_draining = command->wish.kind == KVB_BRIDGE_DRAIN;
             kvb_bridge_beat_at_once(bridge, rank);
@@ -573,10 +581,10 @@ static kvb_status mark_draining(struct kvb_bridge *bridge, struct bridge_command
 
 static kvb_status count_ranks_of(struct kvb_bridge *bridge, struct bridge_command *command)
 {
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        command->answer.marked += is_rank_wanted(&command->wish, bridge->membership.ranks[i]);
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        command->answer.marked += is_rank_wanted(&command->wish, bridge->membership->ranks[i]);
     }
-    command->answer.same = bridge->membership.rank_count;
+    command->answer.same = bridge->membership->rank_count;
     return KVB_OK;
 }
 

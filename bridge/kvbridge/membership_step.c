@@ -1,5 +1,13 @@
 #include "core/clock.h"
+#include "kvbridge/checkpoints.h"
+#include "kvbridge/commands.h"
+#include "kvbridge/ingest.h"
+#include "kvbridge/loads.h"
 #include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/publisher.h"
+#include "kvbridge/refresh.h"
+#include "kvbridge/shown.h"
 
 /* One step of a command: closes or opens one rank or load source. */
 
@@ -11,9 +19,9 @@ static const uint64_t open_again_ns = 2 * KVB_NS_PER_S;
 /* False: an HTTP thread is reading the values; try again in the next turn. */
 static bool lock_values(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    struct membership_work *members = bridge->membership.work;
+    struct membership_work *members = bridge->membership->work;
 
-    if (pthread_rwlock_trywrlock(&bridge->shown.sets_lock) == 0) {
+    if (pthread_rwlock_trywrlock(&bridge->shown->sets_lock) == 0) {
         members->waits_ns = 0;
         return true;
     }
@@ -24,21 +32,21 @@ static bool lock_values(struct kvb_bridge *bridge, uint64_t now_ns)
         return false;
     }
     members->waits_ns = 0;
-    return pthread_rwlock_wrlock(&bridge->shown.sets_lock) == 0;
+    return pthread_rwlock_wrlock(&bridge->shown->sets_lock) == 0;
 }
 
 /* Publishes the changed list of ranks and unlocks the values.  The caller has locked them. */
 static void list_ranks_anew(struct kvb_bridge *bridge)
 {
     kvb_bridge_list_stats(bridge);
-    (void)pthread_rwlock_unlock(&bridge->shown.sets_lock);
-    atomic_store(&bridge->shown.stream_count, bridge->membership.rank_count);
-    bridge->ingest.server.agenda.is_round_wanted = true;
+    (void)pthread_rwlock_unlock(&bridge->shown->sets_lock);
+    atomic_store(&bridge->shown->stream_count, bridge->membership->rank_count);
+    bridge->ingest->server.agenda.is_round_wanted = true;
 }
 
 static void say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
-    if (bridge->publisher.was_allowed) {
+    if (bridge->publisher->was_allowed) {
         kvb_bridge_say_goodbye(bridge, rank, now_ns);
         return;
     }
@@ -50,10 +58,10 @@ static void say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uin
 
 static void close_rank(struct kvb_bridge *bridge, size_t at)
 {
-    struct bridge_rank *rank = bridge->membership.ranks[at];
+    struct bridge_rank *rank = bridge->membership->ranks[at];
 
-    kvb_bridge_drop_checkpoint(&bridge->checkpoints, rank);
-    kvb_bridge_drop_work(&bridge->ingest, rank);
+    kvb_bridge_drop_checkpoint(bridge->checkpoints, rank);
+    kvb_bridge_drop_work(bridge->ingest, rank);
     kvb_bridge_drop_refresh(bridge, rank);
     kvb_bridge_remove_rank(bridge, at);
 }
@@ -61,20 +69,20 @@ static void close_rank(struct kvb_bridge *bridge, size_t at)
 /* Closes one rank or load source.  Done: none is marked. */
 static enum member_step close_one(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    for (size_t i = 0; i < bridge->membership.load_count; i++) {
-        if (bridge->membership.loads[i]->is_leaving) {
+    for (size_t i = 0; i < bridge->membership->load_count; i++) {
+        if (bridge->membership->loads[i]->is_leaving) {
             kvb_bridge_close_load(bridge, i);
             return member_step_again;
         }
     }
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        if (!bridge->membership.ranks[i]->is_leaving) {
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        if (!bridge->membership->ranks[i]->is_leaving) {
             continue;
         }
         if (!lock_values(bridge, now_ns)) {
             return member_step_later;
         }
-        say_goodbye(bridge, bridge->membership.ranks[i], now_ns);
+        say_goodbye(bridge, bridge->membership->ranks[i], now_ns);
         close_rank(bridge, i);
         list_ranks_anew(bridge);
         return member_step_again;
@@ -96,7 +104,7 @@ static enum member_step classify_opening(
     struct kvb_bridge *bridge, const struct kvb_worker_config *settings, kvb_status status,
     uint64_t now_ns)
 {
-    struct membership_work *members = bridge->membership.work;
+    struct membership_work *members = bridge->membership->work;
     struct kvb_membership_result *answer = &members->command->answer;
 
     if (status != KVB_OK && members->give_up_ns == 0) {
@@ -115,7 +123,7 @@ static enum member_step classify_opening(
 
 static enum member_step open_rank(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    struct membership_work *members = bridge->membership.work;
+    struct membership_work *members = bridge->membership->work;
     const struct kvb_worker_config *settings = &members->command->wanted->ranks[members->next_rank];
 
     if (!lock_values(bridge, now_ns)) {
@@ -124,7 +132,7 @@ static enum member_step open_rank(struct kvb_bridge *bridge, uint64_t now_ns)
     const kvb_status status = kvb_bridge_open_rank(
         bridge, settings, members->command->wish.origin, &members->command->answer.why);
     if (status == KVB_OK && members->are_draining) {
-        bridge->membership.ranks[bridge->membership.rank_count - 1]->is_draining =
+        bridge->membership->ranks[bridge->membership->rank_count - 1]->is_draining =
             members->are_draining[members->next_rank];
     }
     list_ranks_anew(bridge);
@@ -135,7 +143,7 @@ static enum member_step open_rank(struct kvb_bridge *bridge, uint64_t now_ns)
 
 static enum member_step open_load(struct kvb_bridge *bridge)
 {
-    struct membership_work *members = bridge->membership.work;
+    struct membership_work *members = bridge->membership->work;
     const struct kvb_worker_config *settings = &members->command->wanted->loads[members->next_load];
     const kvb_status status = kvb_bridge_open_load(
         bridge, settings, members->command->wish.origin, &members->command->answer.why);
@@ -150,7 +158,7 @@ static enum member_step open_load(struct kvb_bridge *bridge)
 
 static enum member_step open_one(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    struct membership_work *members = bridge->membership.work;
+    struct membership_work *members = bridge->membership->work;
     const struct kvb_members *wanted = members->command->wanted;
 
     if (!wanted) {

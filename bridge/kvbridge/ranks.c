@@ -1,6 +1,15 @@
 #include "core/clock.h"
 #include "core/own.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/bridge.h"
+#include "kvbridge/checkpoints.h"
+#include "kvbridge/ingest.h"
+#include "kvbridge/loads.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/republish.h"
+#include "kvbridge/shown.h"
+#include "stream/advertiser.h"
+#include "stream/stream.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,13 +141,13 @@ open_source(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_deta
         .bind = settings->bind,
         .replay_request = settings->replay_request,
         .max_replay_bytes = bridge->config->limits.max_replay_bytes,
-        .poller = bridge->ingest.poller,
+        .poller = bridge->ingest->poller,
         .owner = rank->owner,
-        .resolver = bridge->ingest.resolver,
+        .resolver = bridge->ingest->resolver,
         .refuses_metadata = settings->has_foreign_addresses,
     };
 
-    return kvb_source_open(bridge->ingest.zmq, &options, &rank->source, detail);
+    return kvb_source_open(bridge->ingest->zmq, &options, &rank->source, detail);
 }
 
 /* ---- Places ---- */
@@ -164,7 +173,7 @@ size_t kvb_bridge_other_files(const struct kvb_bridge_config *config)
 kvb_status kvb_bridge_make_room(
     const struct kvb_bridge *bridge, const struct kvb_zmq_size *more, struct kvb_detail *detail)
 {
-    const struct bridge_membership *membership = &bridge->membership;
+    const struct bridge_membership *membership = bridge->membership;
     const struct kvb_zmq_size size = { .publishers = membership->rank_count + more->publishers,
                                        .loads = kvb_bridge_load_sources(membership) + more->loads,
                                        .readers = membership->republished_count + more->readers,
@@ -177,15 +186,15 @@ void kvb_bridge_beat_at_once(struct kvb_bridge *bridge, struct bridge_rank *rank
 {
     rank->served.advertiser.is_beat_due = true;
     rank->beat_json.sent_ns = 0; /* the JSON heartbeat too */
-    kvb_serve_wake(&bridge->ingest.server, &rank->served);
-    bridge->ingest.server.agenda.is_round_wanted = true;
+    kvb_serve_wake(&bridge->ingest->server, &rank->served);
+    bridge->ingest->server.agenda.is_round_wanted = true;
 }
 
 struct bridge_rank *
 kvb_bridge_find_rank(const struct kvb_bridge *bridge, uint64_t worker_id, uint32_t dp_rank)
 {
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        struct bridge_rank *rank = bridge->membership.ranks[i];
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        struct bridge_rank *rank = bridge->membership->ranks[i];
         if (rank->worker_id == worker_id && rank->dp_rank == dp_rank) {
             return rank;
         }
@@ -218,8 +227,7 @@ open_readers(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_det
         return KVB_OK;
     }
     const kvb_status status = kvb_bridge_take_owner(
-        &bridge->ingest, kvb_first_republish_owner, kvb_max_republished_ranks, rank,
-        &rank->readers);
+        bridge->ingest, kvb_first_republish_owner, kvb_max_republished_ranks, rank, &rank->readers);
     if (status != KVB_OK) {
         kvb_detail_set(
             detail, "republish: at most %d ranks in one bridge", kvb_max_republished_ranks);
@@ -239,7 +247,7 @@ static kvb_status fill_rank(
                                               .total_blocks = settings->total_blocks };
     rank->unknown_medium = settings->unknown_medium;
     kvb_bridge_begin_stats(rank);
-    KVB_TRY(kvb_bridge_take_owner(&bridge->ingest, 0, kvb_max_streams, rank, &rank->owner));
+    KVB_TRY(kvb_bridge_take_owner(bridge->ingest, 0, kvb_max_streams, rank, &rank->owner));
     KVB_TRY(kvb_bridge_make_room(
         bridge,
         &(struct kvb_zmq_size){ .publishers = 1, .readers = kvb_worker_is_republished(settings) },
@@ -262,25 +270,25 @@ kvb_status kvb_bridge_open_rank(
     const kvb_status status = fill_rank(bridge, rank, settings, detail);
     if (status != KVB_OK) {
         kvb_bridge_close_republish(bridge, rank, BRIDGE_REPUBLISH_STOP);
-        drop_rank(&bridge->ingest, rank);
+        drop_rank(bridge->ingest, rank);
         return status;
     }
     rank->origin = origin;
-    bridge->membership.ranks[bridge->membership.rank_count++] =
+    bridge->membership->ranks[bridge->membership->rank_count++] =
         rank; /* cannot fail: the rank has a number */
-    bridge->membership.changes++;
-    kvb_serve_wake(&bridge->ingest.server, &rank->served);
+    bridge->membership->changes++;
+    kvb_serve_wake(&bridge->ingest->server, &rank->served);
     return KVB_OK;
 }
 
 void kvb_bridge_remove_rank(struct kvb_bridge *bridge, size_t at)
 {
-    struct bridge_rank *rank = bridge->membership.ranks[at];
+    struct bridge_rank *rank = bridge->membership->ranks[at];
 
-    bridge->membership.ranks[at] = bridge->membership.ranks[--bridge->membership.rank_count];
-    bridge->membership.changes++;
+    bridge->membership->ranks[at] = bridge->membership->ranks[--bridge->membership->rank_count];
+    bridge->membership->changes++;
     kvb_bridge_close_republish(bridge, rank, BRIDGE_REPUBLISH_WORKER_GONE);
-    drop_rank(&bridge->ingest, rank);
+    drop_rank(bridge->ingest, rank);
 }
 
 /* ---- All ranks ---- */
@@ -310,29 +318,29 @@ kvb_bridge_raise_limits(const struct kvb_bridge_config *config, struct kvb_detai
 kvb_status kvb_bridge_open_rooms(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
     KVB_TRY(kvb_bridge_raise_limits(bridge->config, detail));
-    bridge->membership.ranks = calloc(kvb_max_streams, sizeof(struct bridge_rank *));
-    bridge->membership.loads = calloc(kvb_max_workers, sizeof(struct bridge_load *));
-    bridge->ingest.owners = calloc(kvb_bridge_owners, sizeof(void *));
-    if (!bridge->membership.ranks || !bridge->membership.loads || !bridge->ingest.owners) {
+    bridge->membership->ranks = calloc(kvb_max_streams, sizeof(struct bridge_rank *));
+    bridge->membership->loads = calloc(kvb_max_workers, sizeof(struct bridge_load *));
+    bridge->ingest->owners = calloc(kvb_bridge_owners, sizeof(void *));
+    if (!bridge->membership->ranks || !bridge->membership->loads || !bridge->ingest->owners) {
         return KVB_NO_MEMORY;
     }
-    KVB_TRY(kvb_resolver_new(&bridge->ingest.resolver));
-    KVB_TRY(kvb_zmq_new(&bridge->ingest.zmq));
-    kvb_zmq_expect(bridge->ingest.zmq, size_of(bridge->config).publishers);
-    return kvb_poller_new(kvb_bridge_owners, &bridge->ingest.poller);
+    KVB_TRY(kvb_resolver_new(&bridge->ingest->resolver));
+    KVB_TRY(kvb_zmq_new(&bridge->ingest->zmq));
+    kvb_zmq_expect(bridge->ingest->zmq, size_of(bridge->config).publishers);
+    return kvb_poller_new(kvb_bridge_owners, &bridge->ingest->poller);
 }
 
 /* Publishes nothing, because the bridge has already published its goodbyes or was never started. */
 void kvb_bridge_close_ranks(struct kvb_bridge *bridge)
 {
     kvb_bridge_close_loads(bridge);
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        kvb_bridge_close_republish(bridge, bridge->membership.ranks[i], BRIDGE_REPUBLISH_STOP);
-        drop_rank(&bridge->ingest, bridge->membership.ranks[i]);
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        kvb_bridge_close_republish(bridge, bridge->membership->ranks[i], BRIDGE_REPUBLISH_STOP);
+        drop_rank(bridge->ingest, bridge->membership->ranks[i]);
     }
-    free(bridge->ingest.owners);
-    free((void *)bridge->membership.ranks);
-    kvb_poller_free(bridge->ingest.poller);
-    kvb_zmq_free(bridge->ingest.zmq);
-    kvb_resolver_free(bridge->ingest.resolver); /* no socket or metrics page uses it any more */
+    free(bridge->ingest->owners);
+    free((void *)bridge->membership->ranks);
+    kvb_poller_free(bridge->ingest->poller);
+    kvb_zmq_free(bridge->ingest->zmq);
+    kvb_resolver_free(bridge->ingest->resolver); /* no socket or metrics page uses it any more */
 }

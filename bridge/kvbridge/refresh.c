@@ -1,7 +1,16 @@
+#include "kvbridge/refresh.h"
+#include "bus/subject.h"
 #include "core/clock.h"
 #include "core/own.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/publisher.h"
+#include "kvbridge/rank.h"
+#include "kvbridge/shown.h"
+#include "stream/advertiser.h"
+#include "stream/stream.h"
 #include "wire/json/writer.h"
+#include "wire/query/refresh.h"
 
 /* Publishes all held blocks again, for routers that read JSON, start late and send no requests:
  *
@@ -75,11 +84,11 @@ static void answer_granted(
     kvb_json_write_pair_u64(&json, "away", all->away);
     kvb_json_write_end(&json, '}');
     if (json.status == KVB_OK) {
-        answer_refresh(&bridge->publisher, pending, kvb_buf_span(&buf));
+        answer_refresh(bridge->publisher, pending, kvb_buf_span(&buf));
     }
-    kvb_bridge_count(&bridge->shown, kvb_bridge_refresh_granted, all->streams);
-    kvb_bridge_count(&bridge->shown, kvb_bridge_refresh_rationed, all->rationed);
-    kvb_bridge_count(&bridge->shown, kvb_bridge_refresh_away, all->away);
+    kvb_bridge_count(bridge->shown, kvb_bridge_refresh_granted, all->streams);
+    kvb_bridge_count(bridge->shown, kvb_bridge_refresh_rationed, all->rationed);
+    kvb_bridge_count(bridge->shown, kvb_bridge_refresh_away, all->away);
 }
 
 static void grant_rank(
@@ -111,9 +120,9 @@ grant(struct kvb_bridge *bridge, const struct kvb_pending_refresh *pending, uint
 {
     struct granting all = { 0 };
 
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        if (is_rank_requested(&pending->request, bridge->membership.ranks[i])) {
-            grant_rank(&bridge->refresh, bridge->membership.ranks[i], now_ns, &all);
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        if (is_rank_requested(&pending->request, bridge->membership->ranks[i])) {
+            grant_rank(bridge->refresh, bridge->membership->ranks[i], now_ns, &all);
         }
     }
     if (all.streams + all.rationed + all.away > 0 || !pending->request.has_worker_id) {
@@ -126,14 +135,14 @@ static void take_requests(struct kvb_bridge *bridge, uint64_t now_ns)
     struct kvb_pending_refresh pending;
 
     for (int i = 0; i < requests_a_turn &&
-                    kvb_refresh_responder_take(&bridge->refresh.responder, &pending) == KVB_OK;
+                    kvb_refresh_responder_take(&bridge->refresh->responder, &pending) == KVB_OK;
          i++) {
         if (pending.is_bad) {
-            answer_error(&bridge->publisher, &pending, pending.why.text);
+            answer_error(bridge->publisher, &pending, pending.why.text);
         } else if (!kvb_bridge_config_refreshes(bridge->config)) {
-            bridge->refresh.responder.refused++;
+            bridge->refresh->responder.refused++;
             answer_error(
-                &bridge->publisher, &pending,
+                bridge->publisher, &pending,
                 "this bridge has no refreshes: use P.kv_sync, or set publish.formats = "
                 "[\"json\"] and publish.reannounce = \"auto\"");
         } else {
@@ -146,14 +155,14 @@ static void take_requests(struct kvb_bridge *bridge, uint64_t now_ns)
 
 static void end_rank(struct kvb_bridge *bridge, enum kvb_bridge_metric outcome)
 {
-    kvb_stream_refresh_end(bridge->refresh.rank->served.stream);
-    bridge->refresh.rank = NULL;
-    kvb_bridge_count(&bridge->shown, outcome, 1);
+    kvb_stream_refresh_end(bridge->refresh->rank->served.stream);
+    bridge->refresh->rank = NULL;
+    kvb_bridge_count(bridge->shown, outcome, 1);
 }
 
 static void begin_rank(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    bridge->refresh.rank = rank;
+    bridge->refresh->rank = rank;
     if (kvb_stream_refresh_begin(rank->served.stream) != KVB_OK) {
         end_rank(bridge, kvb_bridge_refresh_given_up);
     }
@@ -162,7 +171,7 @@ static void begin_rank(struct kvb_bridge *bridge, struct bridge_rank *rank)
 /* Takes a turn.  A stream that holds nothing, or must not be published now, is skipped. */
 static bool take_turn(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    const uint64_t round = bridge->refresh.plan.round;
+    const uint64_t round = bridge->refresh->plan.round;
 
     if (rank->refresh.round == round) {
         return false;
@@ -177,16 +186,16 @@ static bool take_wish(struct kvb_bridge *bridge, struct bridge_rank *rank)
         return false;
     }
     rank->refresh.is_requested = false;
-    bridge->refresh.asked--;
+    bridge->refresh->asked--;
     return is_rank_ready(rank) && refresh_blocks(rank) > 0;
 }
 
 static void end_refresh_round(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    const uint64_t took_ns = kvb_refresh_plan_next_round(&bridge->refresh.plan, now_ns);
+    const uint64_t took_ns = kvb_refresh_plan_next_round(&bridge->refresh->plan, now_ns);
 
     kvb_metric_set_real(
-        &bridge->shown.metrics, kvb_bridge_refresh_round, (double)took_ns / (double)KVB_NS_PER_S);
+        &bridge->shown->metrics, kvb_bridge_refresh_round, (double)took_ns / (double)KVB_NS_PER_S);
 }
 
 /* Searches from *next on, at most once over all ranks.  False: no rank was taken. */
@@ -194,9 +203,10 @@ static bool find_next_rank(
     struct kvb_bridge *bridge, size_t *next,
     bool (*take)(struct kvb_bridge *bridge, struct bridge_rank *rank))
 {
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        struct bridge_rank *rank = bridge->membership.ranks[*next % bridge->membership.rank_count];
-        *next = (*next + 1) % bridge->membership.rank_count;
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        struct bridge_rank *rank =
+            bridge->membership->ranks[*next % bridge->membership->rank_count];
+        *next = (*next + 1) % bridge->membership->rank_count;
         if (take(bridge, rank)) {
             begin_rank(bridge, rank);
             return true;
@@ -208,7 +218,7 @@ static bool find_next_rank(
 /* Chooses the next rank.  Requested ranks come first, and do not change the order of the round. */
 static void find_work(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    struct bridge_refresh *refresh = &bridge->refresh;
+    struct bridge_refresh *refresh = bridge->refresh;
 
     refresh->is_wished = refresh->asked > 0;
     if (refresh->is_wished) {
@@ -225,18 +235,18 @@ static void measure_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
     uint64_t all = 0;
     uint64_t largest = 0;
 
-    if (now_ns < bridge->refresh.next_measure_ns) {
+    if (now_ns < bridge->refresh->next_measure_ns) {
         return;
     }
-    bridge->refresh.next_measure_ns = now_ns + measure_ns;
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        const uint64_t blocks = is_rank_ready(bridge->membership.ranks[i])
-                                    ? refresh_blocks(bridge->membership.ranks[i])
+    bridge->refresh->next_measure_ns = now_ns + measure_ns;
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        const uint64_t blocks = is_rank_ready(bridge->membership->ranks[i])
+                                    ? refresh_blocks(bridge->membership->ranks[i])
                                     : 0;
         all += blocks;
         largest = blocks > largest ? blocks : largest;
     }
-    kvb_refresh_plan_measure(&bridge->refresh.plan, all, largest);
+    kvb_refresh_plan_measure(&bridge->refresh->plan, all, largest);
 }
 
 /* ---- Publishing ---- */
@@ -244,9 +254,9 @@ static void measure_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
 /* Publishes a part of the current rank. */
 static void publish_part(struct kvb_bridge *bridge, size_t max_blocks)
 {
-    struct bridge_refresh *refresh = &bridge->refresh;
+    struct bridge_refresh *refresh = bridge->refresh;
     struct bridge_rank *rank = refresh->rank;
-    const uint64_t bytes_before = bridge->publisher.events.bytes;
+    const uint64_t bytes_before = bridge->publisher->events.bytes;
     const size_t max = max_blocks < step_blocks ? max_blocks : step_blocks;
     bool is_done = false;
 
@@ -256,9 +266,9 @@ static void publish_part(struct kvb_bridge *bridge, size_t max_blocks)
     }
     kvb_bridge_publish_events(bridge, rank, &refresh->events);
     kvb_bridge_flush_events(bridge, rank);
-    const uint64_t bytes = bridge->publisher.events.bytes - bytes_before;
-    kvb_bridge_count(&bridge->shown, kvb_bridge_refresh_blocks, refresh->events.block_count);
-    kvb_bridge_count(&bridge->shown, kvb_bridge_refresh_bytes, bytes);
+    const uint64_t bytes = bridge->publisher->events.bytes - bytes_before;
+    kvb_bridge_count(bridge->shown, kvb_bridge_refresh_blocks, refresh->events.block_count);
+    kvb_bridge_count(bridge->shown, kvb_bridge_refresh_bytes, bytes);
     kvb_refresh_plan_published(
         &refresh->plan, refresh->events.block_count, bytes, refresh->is_wished);
     if (is_done) {
@@ -269,7 +279,7 @@ static void publish_part(struct kvb_bridge *bridge, size_t max_blocks)
 /* How many blocks may be published now; 0: none. */
 static size_t allows(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    struct bridge_refresh *refresh = &bridge->refresh;
+    struct bridge_refresh *refresh = bridge->refresh;
     /* a requested rank waits for the current one, which is then refreshed faster */
     const bool is_requested = refresh->asked > 0 || (refresh->rank && refresh->is_wished);
 
@@ -282,7 +292,7 @@ static size_t allows(struct kvb_bridge *bridge, uint64_t now_ns)
 
 static void work_refresh(struct kvb_bridge *bridge, size_t max_blocks, uint64_t now_ns)
 {
-    struct bridge_refresh *refresh = &bridge->refresh;
+    struct bridge_refresh *refresh = bridge->refresh;
 
     if (refresh->rank && !is_rank_ready(refresh->rank)) {
         end_rank(bridge, kvb_bridge_refresh_given_up);
@@ -295,11 +305,11 @@ static void work_refresh(struct kvb_bridge *bridge, size_t max_blocks, uint64_t 
 
 static void note_work(struct kvb_bridge *bridge, uint64_t now_ns, uint64_t took_ns)
 {
-    struct kvb_metrics *metrics = &bridge->shown.metrics;
+    struct kvb_metrics *metrics = &bridge->shown->metrics;
     const double before_s = kvb_metric_get_real(metrics, kvb_bridge_refresh_seconds);
 
     kvb_metric_set_real(metrics, kvb_bridge_refresh_seconds, before_s + (double)took_ns / 1e9);
-    kvb_refresh_plan_rest(&bridge->refresh.plan, now_ns, took_ns);
+    kvb_refresh_plan_rest(&bridge->refresh->plan, now_ns, took_ns);
 }
 
 void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns)
@@ -307,7 +317,7 @@ void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns)
     uint64_t end_ns = now_ns;
 
     take_requests(bridge, now_ns);
-    if (!bridge->publisher.was_allowed || !kvb_bridge_config_refreshes(bridge->config)) {
+    if (!bridge->publisher->was_allowed || !kvb_bridge_config_refreshes(bridge->config)) {
         return;
     }
     measure_ranks(bridge, now_ns);
@@ -327,10 +337,10 @@ void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns)
 
 void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    if (bridge->refresh.rank == rank) {
+    if (bridge->refresh->rank == rank) {
         end_rank(bridge, kvb_bridge_refresh_given_up);
     }
-    bridge->refresh.asked -= rank->refresh.is_requested;
+    bridge->refresh->asked -= rank->refresh.is_requested;
 }
 
 kvb_status kvb_bridge_open_refresh(struct kvb_bridge *bridge)
@@ -339,12 +349,12 @@ kvb_status kvb_bridge_open_refresh(struct kvb_bridge *bridge)
     char subject[kvb_subject_bytes];
 
     kvb_refresh_plan_init(
-        &bridge->refresh.plan, config->publish.refresh_s, kvb_clock_monotonic_ns());
-    KVB_TRY(kvb_refresh_responder_init(&bridge->refresh.responder));
-    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_REFRESH, &bridge->publisher.names, subject));
+        &bridge->refresh->plan, config->publish.refresh_s, kvb_clock_monotonic_ns());
+    KVB_TRY(kvb_refresh_responder_init(&bridge->refresh->responder));
+    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_REFRESH, &bridge->publisher->names, subject));
     return kvb_bus_subscribe(
-        bridge->publisher.bus, subject, kvb_refresh_responder_receive, &bridge->refresh.responder,
-        &bridge->refresh.incoming);
+        bridge->publisher->bus, subject, kvb_refresh_responder_receive, &bridge->refresh->responder,
+        &bridge->refresh->incoming);
 }
 
 void kvb_bridge_close_refresh(struct bridge_refresh *refresh)

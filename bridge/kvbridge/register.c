@@ -1,5 +1,7 @@
 #include "core/own.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/bridge.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/shown.h"
 #include "wire/json/writer.h"
 #include "wire/query/registration.h"
 

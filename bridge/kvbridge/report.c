@@ -1,5 +1,21 @@
+#include "bus/denials.h"
+#include "bus/permissions.h"
 #include "core/clock.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/bridge.h"
+#include "kvbridge/checkpoints.h"
+#include "kvbridge/kubernetes.h"
+#include "kvbridge/loads.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/publisher.h"
+#include "kvbridge/rank.h"
+#include "kvbridge/republish.h"
+#include "kvbridge/shown.h"
+#include "pods/pod.h"
+#include "stream/advertiser.h"
+#include "stream/stream.h"
+#include "stream/turn.h"
+#include "wire/json/writer.h"
 #include "wire/load/json.h"
 #include "wire/router/bridge_status.h"
 #include "wire/router/heartbeat.h"
@@ -83,7 +99,7 @@ static void sign_beat(
     beat->facts = rank->settings.facts;
     beat->facts.is_draining |= rank->is_draining;
     beat->period_ms = bridge->config->publish.heartbeat_ms;
-    beat->publisher = bridge->publisher.id;
+    beat->publisher = bridge->publisher->id;
 }
 
 void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye)
@@ -94,8 +110,8 @@ void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool i
     beat.is_bye = is_bye;
     sign_beat(bridge, rank, &beat);
     kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
-    if (publish_beat(&bridge->publisher, rank, &beat) != KVB_OK) {
-        bridge->publisher.events.failures++;
+    if (publish_beat(bridge->publisher, rank, &beat) != KVB_OK) {
+        bridge->publisher->events.failures++;
         return;
     }
     kvb_advertiser_beat_sent(&rank->served.advertiser);
@@ -114,24 +130,24 @@ publish_load(struct kvb_bridge *bridge, const struct bridge_rank *rank, const st
     (void)snprintf(
         report.endpoint_name, sizeof report.endpoint_name, "%s",
         bridge->config->publish.endpoint_name);
-    kvb_buf_reset(&bridge->publisher.buf);
-    if (kvb_load_json_encode(&report, &bridge->publisher.buf) != KVB_OK ||
+    kvb_buf_reset(&bridge->publisher->buf);
+    if (kvb_load_json_encode(&report, &bridge->publisher->buf) != KVB_OK ||
         kvb_bus_publish(
-            bridge->publisher.bus, bridge->publisher.load_subject,
-            kvb_buf_span(&bridge->publisher.buf)) != KVB_OK) {
-        bridge->publisher.events.failures++;
+            bridge->publisher->bus, bridge->publisher->load_subject,
+            kvb_buf_span(&bridge->publisher->buf)) != KVB_OK) {
+        bridge->publisher->events.failures++;
         return;
     }
-    bridge->publisher.events.messages++;
+    bridge->publisher->events.messages++;
 }
 
 void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    if (now_ns >= bridge->publisher.load_until_ns) {
+    if (now_ns >= bridge->publisher->load_until_ns) {
         return; /* an idle bridge does not look at each rank */
     }
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        const struct bridge_rank *rank = bridge->membership.ranks[i];
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        const struct bridge_rank *rank = bridge->membership->ranks[i];
         struct kvb_load load;
         if (kvb_newest_load_at(&rank->load, &rank->known, now_ns, &load)) {
             publish_load(bridge, rank, &load);
@@ -227,7 +243,7 @@ struct ranks_reported {
 static void fill_next_report(void *context, size_t at, struct kvb_stream_report *out)
 {
     struct ranks_reported *reported = context;
-    struct bridge_rank *rank = reported->bridge->membership.ranks[at];
+    struct bridge_rank *rank = reported->bridge->membership->ranks[at];
 
     fill_rank_report(rank, reported->now_ns, out);
     reported->exact += out->beat.state == KVB_STREAM_EXACT;
@@ -242,7 +258,7 @@ static void fill_next_report(void *context, size_t at, struct kvb_stream_report 
 /* All ranks were reported. */
 static void take_reported(struct kvb_bridge *bridge, const struct ranks_reported *reported)
 {
-    kvb_exact_share_set(&bridge->shown.share, reported->exact, reported->counted);
+    kvb_exact_share_set(&bridge->shown->share, reported->exact, reported->counted);
     if (reported->updates) {
         kvb_bridge_show_totals(bridge, &reported->totals);
     }
@@ -302,7 +318,7 @@ struct status_page {
 static kvb_status
 make_status(struct kvb_bridge *bridge, uint64_t now_ns, const struct status_page *page)
 {
-    const size_t ranks = bridge->membership.rank_count;
+    const size_t ranks = bridge->membership->rank_count;
     const bool is_whole = page->count == ranks;
     struct ranks_reported reported = { .bridge = bridge,
                                        .now_ns = now_ns,
@@ -313,18 +329,18 @@ make_status(struct kvb_bridge *bridge, uint64_t now_ns, const struct status_page
         .name_space = bridge->config->publish.name_space,
         .component = bridge->config->publish.component,
         .formats = bridge->config->publish.formats,
-        .is_publishing = kvb_bus_is_connected(bridge->publisher.bus),
+        .is_publishing = kvb_bus_is_connected(bridge->publisher->bus),
         .uptime_s = (now_ns - bridge->started_ns) / KVB_NS_PER_S,
-        .events_published = bridge->publisher.events.events,
-        .batches_received = kvb_metric_get(&bridge->shown.metrics, kvb_bridge_batches_received),
-        .nats_reconnects = reconnects(kvb_bus_connects(bridge->publisher.bus)),
+        .events_published = bridge->publisher->events.events,
+        .batches_received = kvb_metric_get(&bridge->shown->metrics, kvb_bridge_batches_received),
+        .nats_reconnects = reconnects(kvb_bus_connects(bridge->publisher->bus)),
         .fill_stream = fill_next_report,
         .context = &reported,
         .first_stream = page->first,
         .stream_count = page->count,
         .streams_left_out = ranks - page->count,
         .loads = calloc(
-            KVB_LOAD_SOURCE_KIND_COUNT * bridge->membership.load_count + 1, sizeof *report.loads),
+            KVB_LOAD_SOURCE_KIND_COUNT * bridge->membership->load_count + 1, sizeof *report.loads),
     };
 
     if (!report.loads) {
@@ -332,14 +348,14 @@ make_status(struct kvb_bridge *bridge, uint64_t now_ns, const struct status_page
     }
     memcpy(report.bridge_id, bridge->bridge_id, sizeof report.bridge_id);
     report.load_count =
-        is_whole ? kvb_bridge_report_loads(&bridge->membership, now_ns, report.loads) : 0;
+        is_whole ? kvb_bridge_report_loads(bridge->membership, now_ns, report.loads) : 0;
     struct pods_reported pods;
-    if (bridge->membership.kubernetes) {
-        report_pods(bridge->membership.kubernetes, now_ns, &pods);
+    if (bridge->membership->kubernetes) {
+        report_pods(bridge->membership->kubernetes, now_ns, &pods);
         report.kubernetes = &pods.report;
     }
-    kvb_buf_reset(&bridge->publisher.status);
-    const kvb_status status = kvb_bridge_status_encode(&report, &bridge->publisher.status);
+    kvb_buf_reset(&bridge->publisher->status);
+    const kvb_status status = kvb_bridge_status_encode(&report, &bridge->publisher->status);
     free(report.loads);
     if (is_whole) {
         take_reported(bridge, &reported);
@@ -350,14 +366,14 @@ make_status(struct kvb_bridge *bridge, uint64_t now_ns, const struct status_page
 /* Copies the status, and why the bridge is not ready, to where HTTP threads read them. */
 static void show_status(struct kvb_bridge *bridge, const struct kvb_detail *not_ready)
 {
-    const kvb_span text = kvb_buf_span(&bridge->publisher.status);
+    const kvb_span text = kvb_buf_span(&bridge->publisher->status);
 
-    (void)pthread_mutex_lock(&bridge->shown.text_lock);
-    kvb_buf_reset(&bridge->shown.state_text);
+    (void)pthread_mutex_lock(&bridge->shown->text_lock);
+    kvb_buf_reset(&bridge->shown->state_text);
     (void)kvb_buf_append(
-        &bridge->shown.state_text, text.data, text.len); /* on failure it is empty */
-    bridge->shown.not_ready = *not_ready;
-    (void)pthread_mutex_unlock(&bridge->shown.text_lock);
+        &bridge->shown->state_text, text.data, text.len); /* on failure it is empty */
+    bridge->shown->not_ready = *not_ready;
+    (void)pthread_mutex_unlock(&bridge->shown->text_lock);
 }
 
 /* True: the bridge cannot work without this permission.  Denials of answer subjects do not count,
@@ -366,21 +382,21 @@ static bool is_vital_denial(const void *context, const struct kvb_denial *denial
 {
     const struct kvb_bridge *bridge = context;
 
-    return kvb_permissions_is_vital(&bridge->publisher.permissions, denial);
+    return kvb_permissions_is_vital(&bridge->publisher->permissions, denial);
 }
 
 /* The next streams after those of the previous page; after the last stream it begins again with the
  * first. */
 static struct status_page next_page(struct kvb_bridge *bridge, size_t max_bytes)
 {
-    const size_t ranks = bridge->membership.rank_count;
-    const size_t rank_bytes = bridge->publisher.status.len / (ranks + 1) + 1;
+    const size_t ranks = bridge->membership->rank_count;
+    const size_t rank_bytes = bridge->publisher->status.len / (ranks + 1) + 1;
     const size_t room =
         max_bytes / 4 * 3 / rank_bytes; /* reserve, because some rows are longer than the mean */
-    const size_t first = bridge->publisher.page_end < ranks ? bridge->publisher.page_end : 0;
+    const size_t first = bridge->publisher->page_end < ranks ? bridge->publisher->page_end : 0;
     const size_t count = room < ranks - first ? room : ranks - first;
 
-    bridge->publisher.page_end = first + count;
+    bridge->publisher->page_end = first + count;
     return (struct status_page){ .first = first, .count = count };
 }
 
@@ -389,34 +405,34 @@ static struct status_page next_page(struct kvb_bridge *bridge, size_t max_bytes)
 static kvb_status fit_status(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     static const struct status_page none = { 0 };
-    const size_t max_bytes = kvb_bus_max_payload(bridge->publisher.bus);
+    const size_t max_bytes = kvb_bus_max_payload(bridge->publisher->bus);
 
-    if (bridge->publisher.status.len <= max_bytes) {
+    if (bridge->publisher->status.len <= max_bytes) {
         return KVB_OK;
     }
     const struct status_page page = next_page(bridge, max_bytes);
     KVB_TRY(make_status(bridge, now_ns, &page));
-    return bridge->publisher.status.len <= max_bytes ? KVB_OK : make_status(bridge, now_ns, &none);
+    return bridge->publisher->status.len <= max_bytes ? KVB_OK : make_status(bridge, now_ns, &none);
 }
 
 void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct kvb_detail not_ready = { .text = "" };
-    const bool is_connected = kvb_bus_is_connected(bridge->publisher.bus);
+    const bool is_connected = kvb_bus_is_connected(bridge->publisher->bus);
 
     if (!is_connected) {
-        kvb_bus_explain_absence(bridge->publisher.bus, &not_ready);
+        kvb_bus_explain_absence(bridge->publisher->bus, &not_ready);
     } else {
-        (void)kvb_bus_is_denied(bridge->publisher.bus, is_vital_denial, bridge, &not_ready);
+        (void)kvb_bus_is_denied(bridge->publisher->bus, is_vital_denial, bridge, &not_ready);
     }
-    const struct status_page whole = { .count = bridge->membership.rank_count };
+    const struct status_page whole = { .count = bridge->membership->rank_count };
     if (make_status(bridge, now_ns, &whole) != KVB_OK) {
         return; /* out of memory: keep the previous status */
     }
     show_status(bridge, &not_ready);
     if (is_connected && fit_status(bridge, now_ns) == KVB_OK) {
         (void)kvb_bus_publish(
-            bridge->publisher.bus, bridge->publisher.status_subject,
-            kvb_buf_span(&bridge->publisher.status)); /* on failure it is sent again in 1 s */
+            bridge->publisher->bus, bridge->publisher->status_subject,
+            kvb_buf_span(&bridge->publisher->status)); /* on failure it is sent again in 1 s */
     }
 }

@@ -1,7 +1,14 @@
+#include "kvbridge/republish.h"
 #include "core/clock.h"
 #include "core/hash.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/checkpoints.h"
+#include "kvbridge/ingest.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/rank.h"
 #include "kvbridge/republish_numbers.h"
+#include "kvbridge/shown.h"
+#include "stream/stream.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -81,7 +88,7 @@ static void find_numbers(const struct kvb_bridge *bridge, struct bridge_rank *ra
     struct bridge_republish *republish = rank->republish;
     const char *address = rank->settings.republish.events;
 
-    if (bridge->checkpoints.store && rank->checkpoint_name.text[0] != '\0') {
+    if (bridge->checkpoints->store && rank->checkpoint_name.text[0] != '\0') {
         (void)snprintf(
             republish->numbers, sizeof republish->numbers, "%s", bridge->config->checkpoint);
         memcpy(
@@ -113,7 +120,7 @@ static kvb_status open_republisher(const struct kvb_bridge *bridge, struct bridg
     if (keeps_numbers(republish)) {
         numbers = kvb_republish_numbers_begin(
             republish->numbers, republish->numbers_name, numbers.first, kvb_republish_reserve,
-            bridge->checkpoints.store == NULL);
+            bridge->checkpoints->store == NULL);
     }
     const struct kvb_republisher_options options = {
         .tree = republish->tree,
@@ -169,10 +176,11 @@ static kvb_status open_server(struct kvb_bridge *bridge, struct bridge_rank *ran
                                                       .replay = rank->settings.republish.replay,
                                                       .topic = topic,
                                                       .stalled_ms = stalled_ms,
-                                                      .poller = bridge->ingest.poller,
+                                                      .poller = bridge->ingest->poller,
                                                       .owner = rank->readers };
     kvb_detail_set(&republish->why, "no memory for its sockets");
-    return kvb_event_server_open(bridge->ingest.zmq, &options, &republish->server, &republish->why);
+    return kvb_event_server_open(
+        bridge->ingest->zmq, &options, &republish->server, &republish->why);
 }
 
 /* The address of a worker that has just left is free again when libzmq has closed it. */
@@ -197,7 +205,7 @@ static void note_ended(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
 {
     const uint64_t ended = kvb_event_server_take_ended(rank->republish->server);
 
-    kvb_metric_add(&bridge->shown.metrics, kvb_bridge_republish_readers_ended, ended);
+    kvb_metric_add(&bridge->shown->metrics, kvb_bridge_republish_readers_ended, ended);
     if (ended > 0 && kvb_log_backoff_due(&rank->republish->ended_log, now_ns)) {
         char worker[24];
         kvb_log_write(
@@ -231,7 +239,7 @@ kvb_status kvb_bridge_open_republish(struct kvb_bridge *bridge, struct bridge_ra
     if (!rank->republish) {
         return KVB_NO_MEMORY;
     }
-    bridge->membership.republished_count++;
+    bridge->membership->republished_count++;
     rank->republish->style = rank->settings.republish.style;
     return open_republish_parts(bridge, rank);
 }
@@ -382,25 +390,25 @@ static bool republish_rank(
 
 bool kvb_bridge_republish(struct kvb_bridge *bridge, uint64_t max_ns)
 {
-    const size_t count = bridge->membership.rank_count;
+    const size_t count = bridge->membership->rank_count;
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     uint64_t now_ns = began_ns;
     bool has_more = false;
 
-    if (bridge->membership.republished_count == 0) {
+    if (bridge->membership->republished_count == 0) {
         return false;
     }
     for (size_t i = 0; i < count; i++) {
         struct bridge_rank *rank =
-            bridge->membership.ranks[(bridge->membership.next_republished + i) % count];
+            bridge->membership->ranks[(bridge->membership->next_republished + i) % count];
         if (!rank->republish) {
             continue;
         }
         has_more |= republish_rank(bridge, rank, now_ns, began_ns + max_ns);
         now_ns = kvb_clock_monotonic_ns();
         if (now_ns >= began_ns + max_ns) { /* the next turn begins with the next rank */
-            bridge->membership.next_republished =
-                (bridge->membership.next_republished + i + 1) % count;
+            bridge->membership->next_republished =
+                (bridge->membership->next_republished + i + 1) % count;
             return true;
         }
     }
@@ -426,9 +434,9 @@ static void save_next_number(const struct bridge_republish *republish, bool is_e
 
 void kvb_bridge_save_numbers(struct kvb_bridge *bridge)
 {
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        if (bridge->membership.ranks[i]->republish) {
-            save_next_number(bridge->membership.ranks[i]->republish, true);
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        if (bridge->membership->ranks[i]->republish) {
+            save_next_number(bridge->membership->ranks[i]->republish, true);
         }
     }
 }
@@ -533,5 +541,5 @@ void kvb_bridge_close_republish(
     kvb_block_tree_free(republish->tree);
     free(republish);
     rank->republish = NULL;
-    bridge->membership.republished_count--;
+    bridge->membership->republished_count--;
 }

@@ -1,6 +1,12 @@
 #include "core/hash.h"
 #include "core/little_endian.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/checkpoints.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/rank.h"
+#include "kvbridge/republish.h"
+#include "kvbridge/shown.h"
+#include "stream/checkpoint/checkpoint.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,14 +62,14 @@ void kvb_bridge_want_tokens(struct bridge_rank *rank)
 
 bool kvb_bridge_begin_tokens(struct kvb_bridge *bridge)
 {
-    struct bridge_tokens *tokens = &bridge->checkpoints.tokens;
+    struct bridge_tokens *tokens = &bridge->checkpoints->tokens;
 
-    if (bridge->membership.republished_count == 0) {
+    if (bridge->membership->republished_count == 0) {
         return false;
     }
-    for (size_t i = 0; i < bridge->membership.rank_count && tokens->stage == BRIDGE_TOKENS_IDLE;
+    for (size_t i = 0; i < bridge->membership->rank_count && tokens->stage == BRIDGE_TOKENS_IDLE;
          i++) {
-        struct bridge_rank *rank = bridge->membership.ranks[i];
+        struct bridge_rank *rank = bridge->membership->ranks[i];
         if (is_tokens_save_due(rank)) {
             *tokens = (struct bridge_tokens){ .stage = BRIDGE_TOKENS_MAKING,
                                               .rank = rank,
@@ -116,7 +122,7 @@ static void give_up_tokens(struct bridge_tokens *tokens)
 
 static void make_tokens_part(struct kvb_bridge *bridge, struct kvb_buf *room)
 {
-    struct bridge_tokens *tokens = &bridge->checkpoints.tokens;
+    struct bridge_tokens *tokens = &bridge->checkpoints->tokens;
     const struct kvb_checkpoint_name name = tokens_name_of(tokens->rank);
     const bool is_first = !tokens->has_head;
     const bool is_last = tokens->place == SIZE_MAX;
@@ -134,17 +140,17 @@ static void make_tokens_part(struct kvb_bridge *bridge, struct kvb_buf *room)
     if (is_last) {
         tokens->stage = BRIDGE_TOKENS_STORING;
     }
-    kvb_metric_add(&bridge->shown.metrics, kvb_bridge_checkpoint_bytes, room->len);
+    kvb_metric_add(&bridge->shown->metrics, kvb_bridge_checkpoint_bytes, room->len);
     kvb_checkpoint_store_push(
-        bridge->checkpoints.store, &name,
+        bridge->checkpoints->store, &name,
         (is_first ? KVB_CHECKPOINT_FIRST : 0U) | (is_last ? KVB_CHECKPOINT_LAST : 0U));
 }
 
 bool kvb_bridge_take_tokens_outcome(struct kvb_bridge *bridge, struct kvb_detail *out_why)
 {
-    struct bridge_tokens *tokens = &bridge->checkpoints.tokens;
+    struct bridge_tokens *tokens = &bridge->checkpoints->tokens;
     const kvb_status outcome =
-        kvb_checkpoint_store_take_outcome(bridge->checkpoints.store, out_why);
+        kvb_checkpoint_store_take_outcome(bridge->checkpoints->store, out_why);
 
     if (outcome == KVB_AGAIN) {
         return true;
@@ -158,7 +164,7 @@ bool kvb_bridge_take_tokens_outcome(struct kvb_bridge *bridge, struct kvb_detail
 
 void kvb_bridge_save_tokens(struct kvb_bridge *bridge)
 {
-    struct kvb_buf *room = kvb_checkpoint_store_room(bridge->checkpoints.store);
+    struct kvb_buf *room = kvb_checkpoint_store_room(bridge->checkpoints->store);
 
     if (room) {
         make_tokens_part(bridge, room);
@@ -195,7 +201,7 @@ static kvb_status open_tokens(
 {
     const struct kvb_checkpoint_name name = tokens_name_of(rank);
 
-    return kvb_checkpoint_file_open(bridge->checkpoints.store, &name, out_file);
+    return kvb_checkpoint_file_open(bridge->checkpoints->store, &name, out_file);
 }
 
 bool kvb_bridge_has_tokens(const struct kvb_bridge *bridge, const struct bridge_rank *rank)
@@ -248,7 +254,7 @@ void kvb_bridge_restore_tokens(struct kvb_bridge *bridge, struct bridge_rank *ra
     uint8_t *bytes = NULL;
     uint64_t number = 0;
 
-    if (!bridge->checkpoints.store || open_tokens(bridge, rank, &file) != KVB_OK) {
+    if (!bridge->checkpoints->store || open_tokens(bridge, rank, &file) != KVB_OK) {
         return;
     }
     const struct kvb_checkpoint_source source = kvb_checkpoint_file_source(&file);

@@ -1,5 +1,12 @@
+#include "kvbridge/rivals.h"
 #include "core/clock.h"
-#include "kvbridge/inside.h"
+#include "daemon/http.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/publisher.h"
+#include "kvbridge/rank.h"
+#include "kvbridge/shown.h"
+#include "wire/router/bridge_streams.h"
 
 /* Publishes which streams this bridge has, and logs other bridges that have one of them.
  *
@@ -22,9 +29,9 @@ static struct kvb_bridge_stream own_stream(const void *context, size_t at)
 /* KVB_AGAIN: not connected. */
 static kvb_status publish_streams(struct kvb_bridge *bridge)
 {
-    const struct bridge_membership *membership = &bridge->membership;
-    struct bridge_rivals *rivals = &bridge->rivals;
-    struct kvb_buf *buf = &bridge->publisher.buf;
+    const struct bridge_membership *membership = bridge->membership;
+    struct bridge_rivals *rivals = bridge->rivals;
+    struct kvb_buf *buf = &bridge->publisher->buf;
     size_t count = 0;
 
     if (rivals->listed_changes != membership->changes) {
@@ -38,8 +45,8 @@ static kvb_status publish_streams(struct kvb_bridge *bridge)
         const size_t some = left < kvb_bridge_streams_most ? left : kvb_bridge_streams_most;
         kvb_buf_reset(buf);
         KVB_TRY(kvb_bridge_streams_encode(bridge->bridge_id, own + at, some, buf));
-        KVB_TRY(kvb_bus_publish(bridge->publisher.bus, rivals->subject, kvb_buf_span(buf)));
-        bridge->publisher.events.messages++;
+        KVB_TRY(kvb_bus_publish(bridge->publisher->bus, rivals->subject, kvb_buf_span(buf)));
+        bridge->publisher->events.messages++;
     }
     return KVB_OK;
 }
@@ -65,18 +72,18 @@ log_rival(struct kvb_bridge *bridge, enum kvb_rival_change change, const struct 
 
 static bool is_list_due(const struct kvb_bridge *bridge, bool is_heard, uint64_t now_ns)
 {
-    const struct bridge_rivals *rivals = &bridge->rivals;
+    const struct bridge_rivals *rivals = bridge->rivals;
     const uint64_t since_ns = now_ns - rivals->listed_ns;
     /* Spread, because bridges that lost the same server have begun at once. */
-    const uint64_t pause_ns = quiet_ns + (bridge->publisher.id % 8) * KVB_NS_PER_S;
+    const uint64_t pause_ns = quiet_ns + (bridge->publisher->id % 8) * KVB_NS_PER_S;
 
     return rivals->listed_ns == 0 || is_heard || since_ns >= pause_ns ||
-           (since_ns >= changed_ns && rivals->listed_changes != bridge->membership.changes);
+           (since_ns >= changed_ns && rivals->listed_changes != bridge->membership->changes);
 }
 
 void kvb_bridge_watch_rivals(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    struct bridge_rivals *rivals = &bridge->rivals;
+    struct bridge_rivals *rivals = bridge->rivals;
     enum kvb_rival_change change;
     struct kvb_rival rival;
     size_t found = 0;
@@ -89,7 +96,7 @@ void kvb_bridge_watch_rivals(struct kvb_bridge *bridge, uint64_t now_ns)
         log_rival(bridge, change, &rival);
     }
     const bool is_heard = kvb_rival_table_count(&rivals->table, &found) > 0;
-    kvb_metric_set(&bridge->shown.metrics, kvb_bridge_rivals, found);
+    kvb_metric_set(&bridge->shown->metrics, kvb_bridge_rivals, found);
     if (is_list_due(bridge, is_heard, now_ns) && publish_streams(bridge) == KVB_OK) {
         rivals->listed_ns = now_ns;
     }
@@ -97,18 +104,18 @@ void kvb_bridge_watch_rivals(struct kvb_bridge *bridge, uint64_t now_ns)
 
 void kvb_bridge_list_streams_soon(struct kvb_bridge *bridge)
 {
-    bridge->rivals.listed_ns = 0;
-    bridge->rivals.next_look_ns = 0;
+    bridge->rivals->listed_ns = 0;
+    bridge->rivals->next_look_ns = 0;
 }
 
 kvb_status kvb_bridge_open_rivals(struct kvb_bridge *bridge)
 {
-    struct bridge_rivals *rivals = &bridge->rivals;
+    struct bridge_rivals *rivals = bridge->rivals;
 
     rivals->listed_changes = UINT64_MAX; /* none */
     KVB_TRY(kvb_contract_subject_make(
-        KVB_SUBJECT_BRIDGE_STREAMS, &bridge->publisher.names, rivals->subject));
+        KVB_SUBJECT_BRIDGE_STREAMS, &bridge->publisher->names, rivals->subject));
     return kvb_bus_subscribe(
-        bridge->publisher.bus, rivals->subject, kvb_rival_table_receive, &rivals->table,
+        bridge->publisher->bus, rivals->subject, kvb_rival_table_receive, &rivals->table,
         &rivals->incoming);
 }

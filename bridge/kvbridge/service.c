@@ -1,8 +1,14 @@
 #include "daemon/service.h"
+
 #include "core/array.h"
 #include "core/clock.h"
 #include "core/limits.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/publisher.h"
+#include "kvbridge/rank.h"
+#include "kvbridge/shown.h"
+#include "load/worker_load.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -48,32 +54,32 @@ struct figure {
 /* True: what was put aside would be the same again, because no figure is fresh. */
 static bool is_list_current(const struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    const struct bridge_service *service = bridge->shown.service;
+    const struct bridge_service *service = bridge->shown->service;
 
-    return service->shown_ns > bridge->publisher.load_until_ns &&
+    return service->shown_ns > bridge->publisher->load_until_ns &&
            now_ns < service->shown_ns + show_again_ns &&
-           service->changes == bridge->membership.changes;
+           service->changes == bridge->membership->changes;
 }
 
 void kvb_bridge_show_loads(struct kvb_bridge *bridge)
 {
-    struct bridge_service *service = bridge->shown.service;
+    struct bridge_service *service = bridge->shown->service;
     const uint64_t now_ns = kvb_clock_monotonic_ns();
 
     if (is_list_current(bridge, now_ns)) {
         return;
     }
-    service->changes = bridge->membership.changes;
+    service->changes = bridge->membership->changes;
     (void)pthread_mutex_lock(&service->lock);
     service->shown_ns = now_ns;
     service->rank_count =
         kvb_array_reserve(
-            &service->put_aside, &service->capacity, bridge->membership.rank_count,
+            &service->put_aside, &service->capacity, bridge->membership->rank_count,
             sizeof *service->put_aside, kvb_max_streams) == KVB_OK
-            ? bridge->membership.rank_count
+            ? bridge->membership->rank_count
             : 0; /* out of memory: no worker is listed */
     for (size_t i = 0; i < service->rank_count; i++) {
-        const struct bridge_rank *rank = bridge->membership.ranks[i];
+        const struct bridge_rank *rank = bridge->membership->ranks[i];
         struct figure *figure = &service->put_aside[i];
         *figure = (struct figure){ .worker_id = rank->worker_id,
                                    .dp_rank = rank->dp_rank,
@@ -152,7 +158,7 @@ static void name_service(const struct kvb_bridge *bridge, struct kvb_service *se
 {
     const struct kvb_bridge_config *config = bridge->config;
 
-    memcpy(service->name, bridge->publisher.names.service, sizeof service->name);
+    memcpy(service->name, bridge->publisher->names.service, sizeof service->name);
     service->description = "kvbridge: KV-cache events and load of inference engines";
     service->facts[0] = (struct kvb_service_fact){ "namespace", config->publish.name_space };
     service->facts[1] = (struct kvb_service_fact){ "component", config->publish.component };
@@ -168,18 +174,18 @@ kvb_status kvb_bridge_open_service(struct kvb_bridge *bridge)
     if (!service) {
         return KVB_NO_MEMORY;
     }
-    bridge->shown.service = service;                /* it is freed even after a failure */
+    bridge->shown->service = service;               /* it is freed even after a failure */
     (void)pthread_mutex_init(&service->lock, NULL); /* cannot fail without attributes */
     KVB_TRY(kvb_service_identify(&service->service));
     name_service(bridge, &service->service);
     service->life_ns = bridge->config->publish.load_expire_ms * KVB_NS_PER_MS;
     kvb_bridge_show_loads(bridge);
     const struct kvb_service_responder_options options = {
-        .bus = bridge->publisher.bus,
+        .bus = bridge->publisher->bus,
         .service = &service->service,
         .list = list_rank_endpoints,
         .context = service,
-        .metrics = &bridge->shown.metrics,
+        .metrics = &bridge->shown->metrics,
         .first_metric = kvb_bridge_service_ping,
     };
     return kvb_service_responder_open(&options, &service->responder);

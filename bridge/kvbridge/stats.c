@@ -1,6 +1,20 @@
 #include "core/clock.h"
 #include "core/limits.h"
-#include "kvbridge/inside.h"
+#include "core/own.h"
+#include "daemon/metrics.h"
+#include "ingest/dns/entry.h"
+#include "kvbridge/dns_list.h"
+#include "kvbridge/ingest.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/publisher.h"
+#include "kvbridge/refresh.h"
+#include "kvbridge/republish.h"
+#include "kvbridge/rivals.h"
+#include "kvbridge/shown.h"
+#include "stream/mirror/mirror.h"
+#include "stream/stream.h"
+#include "stream/turn.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -47,29 +61,30 @@ void kvb_bridge_begin_stats(struct bridge_rank *rank)
 
 void kvb_bridge_list_stats(struct kvb_bridge *bridge)
 {
-    const size_t count = bridge->membership.rank_count < kvb_max_metric_ranks
-                             ? bridge->membership.rank_count
+    const size_t count = bridge->membership->rank_count < kvb_max_metric_ranks
+                             ? bridge->membership->rank_count
                              : kvb_max_metric_ranks;
 
     for (size_t i = 0; i < count; i++) {
-        bridge->shown.rank_sets[i] =
-            (struct kvb_prometheus_set){ .labels = bridge->membership.ranks[i]->labels,
-                                         .metrics = bridge->membership.ranks[i]->metrics };
+        bridge->shown->rank_sets[i] =
+            (struct kvb_prometheus_set){ .labels = bridge->membership->ranks[i]->labels,
+                                         .metrics = bridge->membership->ranks[i]->metrics };
     }
-    bridge->shown.rank_set_count = count;
+    bridge->shown->rank_set_count = count;
     kvb_metric_set(
-        &bridge->shown.metrics, kvb_bridge_streams_unlisted, bridge->membership.rank_count - count);
+        &bridge->shown->metrics, kvb_bridge_streams_unlisted,
+        bridge->membership->rank_count - count);
 }
 
 kvb_status kvb_bridge_open_stats(struct kvb_bridge *bridge)
 {
-    bridge->shown.rank_sets = calloc(kvb_max_metric_ranks, sizeof *bridge->shown.rank_sets);
-    if (!bridge->shown.rank_sets) {
+    bridge->shown->rank_sets = calloc(kvb_max_metric_ranks, sizeof *bridge->shown->rank_sets);
+    if (!bridge->shown->rank_sets) {
         return KVB_NO_MEMORY;
     }
-    kvb_daemon_metrics_begin(&bridge->shown.metrics, kvb_bridge_build);
+    kvb_daemon_metrics_begin(&bridge->shown->metrics, kvb_bridge_build);
     kvb_metric_set(
-        &bridge->shown.metrics, kvb_bridge_blocks_limit, bridge->config->limits.max_stream_blocks);
+        &bridge->shown->metrics, kvb_bridge_blocks_limit, bridge->config->limits.max_stream_blocks);
     return KVB_OK;
 }
 
@@ -332,7 +347,7 @@ void kvb_bridge_update_rank(
 
 void kvb_bridge_show_totals(struct kvb_bridge *bridge, const struct bridge_totals *sums)
 {
-    struct kvb_metrics *metrics = &bridge->shown.metrics;
+    struct kvb_metrics *metrics = &bridge->shown->metrics;
     const uint64_t *totals = sums->of;
 
     set_totals(metrics, totals, stream_sums, KVB_COUNT_OF(stream_sums));
@@ -352,7 +367,7 @@ void kvb_bridge_show_totals(struct kvb_bridge *bridge, const struct bridge_total
 
 bool kvb_bridge_updates_with_status(const struct kvb_bridge *bridge)
 {
-    return bridge->membership.rank_count > max_ranks_an_update;
+    return bridge->membership->rank_count > max_ranks_an_update;
 }
 
 static void update_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
@@ -360,8 +375,8 @@ static void update_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
     struct bridge_totals totals = { 0 };
     struct kvb_heartbeat beat;
 
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
-        struct bridge_rank *rank = bridge->membership.ranks[i];
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        struct bridge_rank *rank = bridge->membership->ranks[i];
         kvb_stream_heartbeat(rank->served.stream, &beat);
         kvb_bridge_update_rank(bridge, rank, &beat, now_ns, &totals);
     }
@@ -370,26 +385,26 @@ static void update_ranks(struct kvb_bridge *bridge, uint64_t now_ns)
 
 static void update_out(struct kvb_bridge *bridge)
 {
-    struct kvb_metrics *metrics = &bridge->shown.metrics;
+    struct kvb_metrics *metrics = &bridge->shown->metrics;
 
-    kvb_daemon_metrics_update(metrics, kvb_bridge_build, bridge->log, bridge->publisher.bus);
-    kvb_metric_set(metrics, kvb_bridge_events_published, bridge->publisher.events.events);
-    kvb_metric_set(metrics, kvb_bridge_messages_published, bridge->publisher.events.messages);
-    kvb_metric_set(metrics, kvb_bridge_publish_failures, bridge->publisher.events.failures);
-    kvb_metric_set(metrics, kvb_bridge_publishing, bridge->publisher.was_allowed);
-    kvb_metric_set(metrics, kvb_bridge_refresh_refused, bridge->refresh.responder.refused);
-    kvb_metric_set(metrics, kvb_bridge_sync_requests, bridge->publisher.sync.requests);
-    kvb_metric_set(metrics, kvb_bridge_sync_busy, bridge->publisher.sync.busy);
-    kvb_metric_set(metrics, kvb_bridge_rivals_refused, bridge->rivals.table.refused);
-    kvb_metric_set(metrics, kvb_bridge_sync_refused, bridge->publisher.sync.refused);
-    kvb_metric_set(metrics, kvb_bridge_sync_failures, bridge->publisher.sync.failures);
-    kvb_metric_set(metrics, kvb_bridge_sync_chunks, bridge->publisher.sync.chunks);
+    kvb_daemon_metrics_update(metrics, kvb_bridge_build, bridge->log, bridge->publisher->bus);
+    kvb_metric_set(metrics, kvb_bridge_events_published, bridge->publisher->events.events);
+    kvb_metric_set(metrics, kvb_bridge_messages_published, bridge->publisher->events.messages);
+    kvb_metric_set(metrics, kvb_bridge_publish_failures, bridge->publisher->events.failures);
+    kvb_metric_set(metrics, kvb_bridge_publishing, bridge->publisher->was_allowed);
+    kvb_metric_set(metrics, kvb_bridge_refresh_refused, bridge->refresh->responder.refused);
+    kvb_metric_set(metrics, kvb_bridge_sync_requests, bridge->publisher->sync.requests);
+    kvb_metric_set(metrics, kvb_bridge_sync_busy, bridge->publisher->sync.busy);
+    kvb_metric_set(metrics, kvb_bridge_rivals_refused, bridge->rivals->table.refused);
+    kvb_metric_set(metrics, kvb_bridge_sync_refused, bridge->publisher->sync.refused);
+    kvb_metric_set(metrics, kvb_bridge_sync_failures, bridge->publisher->sync.failures);
+    kvb_metric_set(metrics, kvb_bridge_sync_chunks, bridge->publisher->sync.chunks);
 }
 
 static void update_dns(struct kvb_bridge *bridge)
 {
-    struct kvb_metrics *metrics = &bridge->shown.metrics;
-    const struct kvb_resolver_counters counters = kvb_resolver_count(bridge->ingest.resolver);
+    struct kvb_metrics *metrics = &bridge->shown->metrics;
+    const struct kvb_resolver_counters counters = kvb_resolver_count(bridge->ingest->resolver);
 
     kvb_metric_set(metrics, kvb_bridge_dns_questions, counters.questions);
     kvb_metric_set(metrics, kvb_bridge_dns_no_name, counters.results[KVB_DNS_NO_NAME]);
@@ -403,18 +418,18 @@ static void update_dns_list(struct kvb_bridge *bridge)
         [KVB_DNS_NO_NAME] = kvb_bridge_dns_list_no_name,
         [KVB_DNS_FAILURE] = kvb_bridge_dns_list_failure,
     };
-    const struct kvb_dns_list_counters counters = kvb_dns_list_count(bridge->membership.dns_list);
+    const struct kvb_dns_list_counters counters = kvb_dns_list_count(bridge->membership->dns_list);
 
-    kvb_metric_set(&bridge->shown.metrics, kvb_bridge_dns_list_members, counters.members);
+    kvb_metric_set(&bridge->shown->metrics, kvb_bridge_dns_list_members, counters.members);
     for (size_t i = 0; i < KVB_DNS_RESULT_COUNT; i++) {
-        kvb_metric_set(&bridge->shown.metrics, of_result[i], counters.results[i]);
+        kvb_metric_set(&bridge->shown->metrics, of_result[i], counters.results[i]);
     }
 }
 
 void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns)
 {
-    if (now_ns >= bridge->shown.next_stats_ns) {
-        bridge->shown.next_stats_ns = now_ns + update_every_ns;
+    if (now_ns >= bridge->shown->next_stats_ns) {
+        bridge->shown->next_stats_ns = now_ns + update_every_ns;
         if (!kvb_bridge_updates_with_status(bridge)) {
             update_ranks(bridge, now_ns);
         }
@@ -422,8 +437,8 @@ void kvb_bridge_update_metrics(struct kvb_bridge *bridge, uint64_t now_ns)
         update_dns(bridge);
         update_dns_list(bridge);
     }
-    if (now_ns >= bridge->shown.next_process_ns) {
-        bridge->shown.next_process_ns = now_ns + process_every_ns;
-        kvb_daemon_metrics_measure(&bridge->shown.metrics, kvb_bridge_build);
+    if (now_ns >= bridge->shown->next_process_ns) {
+        bridge->shown->next_process_ns = now_ns + process_every_ns;
+        kvb_daemon_metrics_measure(&bridge->shown->metrics, kvb_bridge_build);
     }
 }

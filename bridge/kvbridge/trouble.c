@@ -1,5 +1,10 @@
 #include "core/clock.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/bridge.h"
+#include "kvbridge/discovery.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/rank.h"
+#include "stream/stream.h"
 
 static const uint64_t settled_ns = KVB_NS_PER_S; /* shorter changes are not logged */
 static const uint64_t again_ns = 10 * KVB_NS_PER_S;
@@ -73,7 +78,7 @@ static void watch_reach(struct kvb_bridge *bridge, struct bridge_rank *rank, uin
 void kvb_bridge_rediscover(struct kvb_bridge *bridge, uint32_t origin)
 {
     if (origin >= KVB_BRIDGE_OF_DISCOVERED) {
-        kvb_discovery_retry(bridge->membership.discovery, origin);
+        kvb_discovery_retry(bridge->membership->discovery, origin);
     }
 }
 
@@ -175,8 +180,8 @@ was_said_of_worker(const struct kvb_bridge *bridge, const struct bridge_rank *ra
 {
     bool was_said = false;
 
-    for (size_t i = 0; i < bridge->membership.rank_count && !was_said; i++) {
-        const struct bridge_rank *other = bridge->membership.ranks[i];
+    for (size_t i = 0; i < bridge->membership->rank_count && !was_said; i++) {
+        const struct bridge_rank *other = bridge->membership->ranks[i];
         was_said = other != rank && other->worker_id == rank->worker_id &&
                    other->trouble.said_of_speculation == why;
     }

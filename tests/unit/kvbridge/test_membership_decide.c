@@ -1,6 +1,9 @@
+#include "ingest/zmq/context.h"
 #include "kvb_test.h"
-
-#include "kvbridge/membership.h"
+#include "kvbridge/commands.h"
+#include "kvbridge/ingest.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/rank.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +36,8 @@ enum { max_ranks = 8 };
 /* A bridge that reads some ranks, and the list of those that it is to read. */
 struct world {
     struct kvb_bridge *bridge;
+    struct bridge_membership membership;
+    struct bridge_ingest ingest;
     struct kvb_bridge_config config;
     struct membership_work work;
     struct bridge_rank open[max_ranks];
@@ -60,9 +65,11 @@ static void begin(struct world *world)
     world->bridge = calloc(1, sizeof *world->bridge);
     assert_non_null(world->bridge);
     world->bridge->config = &world->config;
-    world->bridge->membership.ranks = world->ranks;
-    world->bridge->membership.work = &world->work;
-    assert_ok(kvb_zmq_new(&world->bridge->ingest.zmq));
+    world->bridge->membership = &world->membership;
+    world->bridge->ingest = &world->ingest;
+    world->membership.ranks = world->ranks;
+    world->membership.work = &world->work;
+    assert_ok(kvb_zmq_new(&world->ingest.zmq));
     world->wanted = (struct kvb_members){ .ranks = world->wanted_ranks,
                                           .worker_of_rank = world->worker_of_rank };
     world->command.wanted = &world->wanted;
@@ -71,7 +78,7 @@ static void begin(struct world *world)
 
 static void end(struct world *world)
 {
-    kvb_zmq_free(world->bridge->ingest.zmq);
+    kvb_zmq_free(world->ingest.zmq);
     free(world->work.ranks_come);
     free(world->work.loads_come);
     free(world->work.are_draining);
@@ -81,7 +88,7 @@ static void end(struct world *world)
 static void add_open(struct world *world, uint64_t id, bool is_republished)
 {
     static char sockets; /* only whether there are any matters */
-    const size_t at = world->bridge->membership.rank_count++;
+    const size_t at = world->membership.rank_count++;
 
     world->open[at] = (struct bridge_rank){
         .settings = rank_of(id, is_republished),

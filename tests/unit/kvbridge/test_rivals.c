@@ -1,9 +1,14 @@
 #include "bus_publish.h"
-#include "log_pipe.h"
-
 #include "core/clock.h"
 #include "core/own.h"
-#include "kvbridge/inside.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/publisher.h"
+#include "kvbridge/rank.h"
+#include "kvbridge/rivals.h"
+#include "kvbridge/shown.h"
+#include "log_pipe.h"
+#include "wire/router/bridge_streams.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,6 +36,10 @@ static kvb_status take_message(const char *subject, kvb_span payload)
 
 struct world {
     struct kvb_bridge *bridge;
+    struct bridge_membership membership;
+    struct bridge_publisher publisher;
+    struct bridge_rivals rivals;
+    struct bridge_shown shown;
     struct bridge_rank *ranks; /* owned */
     struct bridge_rank **list; /* owned */
     struct log_pipe log;
@@ -51,9 +60,9 @@ static void set_ranks(struct world *world, size_t count)
         world->ranks[i].dp_rank = (uint32_t)(count - 1 - i);
         world->list[i] = &world->ranks[i];
     }
-    world->bridge->membership.ranks = world->list;
-    world->bridge->membership.rank_count = count;
-    world->bridge->membership.changes++;
+    world->bridge->membership->ranks = world->list;
+    world->bridge->membership->rank_count = count;
+    world->bridge->membership->changes++;
 }
 
 static void begin(struct world *world)
@@ -63,14 +72,18 @@ static void begin(struct world *world)
     assert_non_null(world->bridge);
     struct kvb_bridge *bridge = world->bridge;
     bridge->log = &world->log.log;
-    bridge->shown.metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
-                                                  .values = bridge->shown.values,
-                                                  .count = kvb_bridge_metric_count };
+    bridge->membership = &world->membership;
+    bridge->publisher = &world->publisher;
+    bridge->rivals = &world->rivals;
+    bridge->shown = &world->shown;
+    bridge->shown->metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
+                                                   .values = bridge->shown->values,
+                                                   .count = kvb_bridge_metric_count };
     (void)snprintf(bridge->bridge_id, sizeof bridge->bridge_id, "me-1-ab");
-    (void)snprintf(bridge->rivals.subject, sizeof bridge->rivals.subject, "s");
-    bridge->rivals.listed_changes = UINT64_MAX;
-    kvb_rival_table_init(&bridge->rivals.table, bridge->bridge_id);
-    kvb_buf_init(&bridge->publisher.buf, 1 << 16);
+    (void)snprintf(bridge->rivals->subject, sizeof bridge->rivals->subject, "s");
+    bridge->rivals->listed_changes = UINT64_MAX;
+    kvb_rival_table_init(&bridge->rivals->table, bridge->bridge_id);
+    kvb_buf_init(&bridge->publisher->buf, 1 << 16);
     on_bus_publish = take_message;
     is_connected = true;
     published = 0;
@@ -80,8 +93,8 @@ static void begin(struct world *world)
 
 static void end(struct world *world)
 {
-    kvb_rival_table_done(&world->bridge->rivals.table);
-    kvb_buf_done(&world->bridge->publisher.buf);
+    kvb_rival_table_done(&world->bridge->rivals->table);
+    kvb_buf_done(&world->bridge->publisher->buf);
     log_pipe_close(&world->log);
     free(world->ranks);
     free(world->list);
@@ -91,7 +104,7 @@ static void end(struct world *world)
 static void hear(struct world *world, const char *json)
 {
     kvb_rival_table_hear(
-        &world->bridge->rivals.table, kvb_span_of(json), world->now_s * KVB_NS_PER_S);
+        &world->bridge->rivals->table, kvb_span_of(json), world->now_s * KVB_NS_PER_S);
 }
 
 /* So many seconds pass.  In each of them `json` is heard, unless it is NULL.  Returns how many
@@ -112,7 +125,7 @@ static size_t pass(struct world *world, uint64_t seconds, const char *json)
 
 static uint64_t rivals(const struct world *world)
 {
-    return kvb_metric_get(&world->bridge->shown.metrics, kvb_bridge_rivals);
+    return kvb_metric_get(&world->bridge->shown->metrics, kvb_bridge_rivals);
 }
 
 static const char *const shared = "{\"bridge_id\":\"other-2-cd\",\"streams\":[[5,0],[1,1],[1,0]]}";
@@ -139,7 +152,7 @@ static void bridges_that_begin_at_once_do_not_stay_together(void **state)
 
     (void)state;
     begin(&world);
-    world.bridge->publisher.id = 7;
+    world.bridge->publisher->id = 7;
     assert_int_equal(pass(&world, 1, NULL), 1);
     assert_int_equal(pass(&world, 36, NULL), 0);
     assert_int_equal(pass(&world, 1, NULL), 1);
@@ -279,7 +292,7 @@ static void other_streams_and_the_own_message_change_nothing(void **state)
     assert_int_equal(pass(&world, 20, foreign), 0);
     assert_int_equal(pass(&world, 9, own), 0);
     assert_int_equal(log_lines(&world.log, "other"), 0);
-    assert_int_equal(world.bridge->rivals.table.refused, 0);
+    assert_int_equal(world.bridge->rivals->table.refused, 0);
     end(&world);
 }
 
@@ -290,7 +303,7 @@ static void what_is_no_list_is_counted(void **state)
     (void)state;
     begin(&world);
     (void)pass(&world, 3, "{\"bridge_id\":\"x\"}");
-    assert_int_equal(world.bridge->rivals.table.refused, 3);
+    assert_int_equal(world.bridge->rivals->table.refused, 3);
     end(&world);
 }
 
@@ -310,7 +323,7 @@ static void more_rivals_than_places_are_counted(void **state)
         }
         (void)pass(&world, 1, NULL);
     }
-    assert_int_equal(world.bridge->rivals.table.refused, 20 * 3);
+    assert_int_equal(world.bridge->rivals->table.refused, 20 * 3);
     assert_int_equal(rivals(&world), kvb_rivals_most);
     (void)pass(&world, 30, NULL);
     assert_int_equal(rivals(&world), 0);

@@ -1,10 +1,12 @@
 #include "core/limits.h"
 #include "core/own.h"
-#include "kvbridge/config.h"
-#include "kvbridge/inside.h"
-
 #include "fail_alloc.h"
 #include "kvb_test.h"
+#include "kvbridge/config.h"
+#include "kvbridge/membership.h"
+#include "kvbridge/parts.h"
+#include "kvbridge/rank.h"
+#include "kvbridge/shown.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,32 +23,40 @@ static struct kvb_bridge *bridge_of(size_t ranks)
 
     assert_non_null(bridge);
     bridge->config = &config;
-    bridge->shown.metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
-                                                  .values = bridge->shown.values,
-                                                  .count = kvb_bridge_metric_count };
-    assert_int_equal(pthread_rwlock_init(&bridge->shown.sets_lock, NULL), 0);
-    bridge->membership.ranks = calloc(ranks, sizeof(struct bridge_rank *));
-    assert_non_null(bridge->membership.ranks);
-    bridge->membership.rank_count = ranks;
+    bridge->shown = calloc(1, sizeof *bridge->shown);
+    bridge->membership = calloc(1, sizeof *bridge->membership);
+    assert_non_null(bridge->shown);
+    assert_non_null(bridge->membership);
+    bridge->shown->metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
+                                                   .values = bridge->shown->values,
+                                                   .count = kvb_bridge_metric_count };
+    assert_int_equal(pthread_rwlock_init(&bridge->shown->sets_lock, NULL), 0);
+    bridge->membership->ranks = calloc(ranks, sizeof(struct bridge_rank *));
+    assert_non_null(bridge->membership->ranks);
+    bridge->membership->rank_count = ranks;
     for (size_t i = 0; i < ranks; i++) {
-        bridge->membership.ranks[i] = calloc(1, sizeof *bridge->membership.ranks[i]);
-        assert_non_null(bridge->membership.ranks[i]);
-        bridge->membership.ranks[i]->worker_id = (uint64_t)INT64_MAX - i / kvb_max_ranks;
-        bridge->membership.ranks[i]->dp_rank = (uint32_t)(i % kvb_max_ranks);
-        kvb_bridge_begin_stats(bridge->membership.ranks[i]);
+        bridge->membership->ranks[i] = calloc(1, sizeof *bridge->membership->ranks[i]);
+        assert_non_null(bridge->membership->ranks[i]);
+        bridge->membership->ranks[i]->worker_id = (uint64_t)INT64_MAX - i / kvb_max_ranks;
+        bridge->membership->ranks[i]->dp_rank = (uint32_t)(i % kvb_max_ranks);
+        kvb_bridge_begin_stats(bridge->membership->ranks[i]);
     }
     return bridge;
 }
 
-static void drop_bridge(struct kvb_bridge **bridge)
+static void drop_bridge(struct kvb_bridge **owned)
 {
-    kvb_bridge_close_stats(&(*bridge)->shown);
-    for (size_t i = 0; i < (*bridge)->membership.rank_count; i++) {
-        free((*bridge)->membership.ranks[i]);
+    struct kvb_bridge *bridge = *owned;
+
+    kvb_bridge_close_stats(bridge->shown);
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
+        free(bridge->membership->ranks[i]);
     }
-    free((void *)(*bridge)->membership.ranks);
-    (void)pthread_rwlock_destroy(&(*bridge)->shown.sets_lock);
-    free(*bridge);
+    free((void *)bridge->membership->ranks);
+    (void)pthread_rwlock_destroy(&bridge->shown->sets_lock);
+    free(bridge->membership);
+    free(bridge->shown);
+    free(bridge);
 }
 
 static bool says(const struct kvb_buf *page, const char *line)
@@ -63,13 +73,13 @@ static void the_largest_page_fits_an_answer_and_counts_what_it_leaves_out(void *
     (void)state;
     assert_ok(kvb_bridge_open_stats(bridge));
     kvb_bridge_list_stats(bridge);
-    for (size_t i = 0; i < bridge->membership.rank_count; i++) {
+    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
         for (size_t id = 0; id < kvb_rank_metric_count; id++) {
-            kvb_metric_set(&bridge->membership.ranks[i]->metrics, id, UINT64_MAX - 1 - i);
+            kvb_metric_set(&bridge->membership->ranks[i]->metrics, id, UINT64_MAX - 1 - i);
         }
     }
     kvb_buf_init(&page, kvb_max_answer_bytes);
-    assert_ok(kvb_bridge_metrics_page(&bridge->shown, &page));
+    assert_ok(kvb_bridge_metrics_page(bridge->shown, &page));
     assert_in_range(page.len, max_page_bytes / 2, max_page_bytes);
     assert_true(says(&page, "\nkvb_streams_unlisted 5\n"));
 }

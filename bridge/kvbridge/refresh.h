@@ -1,0 +1,41 @@
+#pragma once
+
+#include "bus/bus.h"
+#include "core/status.h"
+#include "kvbridge/refresh_plan.h"
+#include "kvbridge/refresh_responder.h"
+#include "model/router_batch.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* All held blocks are stored again, for routers that start late. */
+
+struct kvb_bridge;
+struct bridge_rank;
+
+/* Refreshes: all held blocks are stored again, one stream after another. */
+struct bridge_refresh {
+    struct kvb_refresh_responder responder;
+    struct kvb_bus_subscription *incoming; /* owned */
+    struct kvb_refresh_plan plan;
+    struct bridge_rank *rank; /* the rank that is being refreshed; NULL: none */
+    bool is_wished;           /* the refresh was requested */
+    size_t asked;             /* requested ranks that still wait */
+    size_t next_requested;    /* where the search for a requested rank continues */
+    size_t next_rank;      /* where the search for a rank without a turn in this round continues */
+    uint64_t next_look_ns; /* no search before this time */
+    uint64_t next_measure_ns;
+    struct kvb_router_batch events; /* owned: the part that is being published */
+};
+
+/* ---- kvbridge/refresh.c: all held blocks are stored again, for routers that start late ---- */
+kvb_status kvb_bridge_open_refresh(struct kvb_bridge *bridge);
+void kvb_bridge_close_refresh(struct bridge_refresh *refresh);
+
+/* Called in every turn: takes requests, and stores a part of a stream again when that is due. */
+void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns);
+
+/* The rank leaves. */
+void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank);
