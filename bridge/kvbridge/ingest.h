@@ -57,7 +57,7 @@ struct bridge_ingest {
     struct kvb_poller *poller;
     struct kvb_scraper *scraper; /* NULL: no worker has a metrics page */
     void **owners;               /* for each number its rank or load, borrowed; NULL: free */
-    uint64_t scrape_keys;        /* how many keys were given so far */
+    uint64_t page_keys;          /* keys of pages that were given so far */
     struct kvb_coordinator_update coordinator_update; /* scratch space for decoding; the next too */
     struct kvb_event_batch batches[2];
     struct bridge_run run; /* the current run */

@@ -37,7 +37,7 @@ static uint64_t expire_ns(const struct kvb_bridge *bridge)
 }
 
 /* How long figures of a source that sends once a period stay valid. */
-static uint64_t incarnation_of(const struct kvb_bridge *bridge, uint64_t period_ns)
+static uint64_t lifetime_ns(const struct kvb_bridge *bridge, uint64_t period_ns)
 {
     const uint64_t life_ns = periods_of_a_life * period_ns;
 
@@ -84,7 +84,8 @@ static void warn(
     }
 }
 
-static void on_load_sample(
+/* Figures have come: the source is fresh until so much time has passed. */
+static void note_fresh(
     struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
     uint64_t now_ns, uint64_t life_ns)
 {
@@ -102,7 +103,7 @@ static void on_load_sample(
     feed->why.text[0] = '\0';
 }
 
-static void refuse_load_sample(
+static void note_refused(
     struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
     const char *why, uint64_t now_ns)
 {
@@ -163,7 +164,7 @@ static void look_for_cut(
 
     if (source && kvb_load_source_is_cut(source, now_ns)) {
         kvb_bridge_count(bridge->shown, kvb_bridge_load_refused_protocol, 1);
-        refuse_load_sample(
+        note_refused(
             bridge, load, kind,
             "protocol error: a message above 64 KiB, bytes that are not ZMTP, or 4 MiB that wait",
             now_ns);
@@ -184,6 +185,7 @@ void kvb_bridge_watch_loads(struct kvb_bridge *bridge, uint64_t now_ns)
             }
             connect_source(load, kind, now_ns);
             look_for_cut(bridge, load, kind, now_ns);
+            /* Its figures stay valid until they expire by themselves; only the source is stale. */
             if (feed->state != KVB_LOAD_SOURCE_STALE && now_ns >= feed->until_ns) {
                 feed->state = KVB_LOAD_SOURCE_STALE;
                 warn(bridge, load, kind, "a load source is silent", now_ns);
@@ -202,25 +204,6 @@ void kvb_bridge_watch_loads(struct kvb_bridge *bridge, uint64_t now_ns)
         &bridge->shown->metrics, kvb_bridge_load_sources_stale, states[KVB_LOAD_SOURCE_STALE]);
 }
 
-static void fill_load_report(
-    const struct bridge_load *load, enum kvb_load_source_kind kind, uint64_t now_ns,
-    struct kvb_load_source_report *out)
-{
-    const struct bridge_feed *feed = &load->feeds[kind];
-
-    *out = (struct kvb_load_source_report){
-        .worker_id = kvb_worker_id_of_rank(&load->settings, 0),
-        .kind = kind,
-        .state = feed->state,
-        .was_received = feed->received_ns > 0,
-        .age_ms = now_ns > feed->received_ns ? (now_ns - feed->received_ns) / KVB_NS_PER_MS : 0,
-        .refused = feed->refused,
-        .ranks = kind == KVB_LOAD_OF_COORDINATOR ? load->listed : 0,
-        .address = address_of(load, kind),
-        .why = feed->why.text,
-    };
-}
-
 size_t kvb_bridge_report_loads(
     const struct bridge_membership *membership, uint64_t now_ns, struct kvb_load_source_report *out)
 {
@@ -229,9 +212,23 @@ size_t kvb_bridge_report_loads(
     for (size_t i = 0; i < membership->load_count; i++) {
         const struct bridge_load *load = membership->loads[i];
         for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
-            if (load->feeds[kind].is_there) {
-                fill_load_report(load, kind, now_ns, &out[reports++]);
+            const struct bridge_feed *feed = &load->feeds[kind];
+            if (!feed->is_there) {
+                continue;
             }
+            /* Figures of this turn may be newer than now_ns, which was read at its beginning. */
+            const uint64_t age_ns = now_ns > feed->received_ns ? now_ns - feed->received_ns : 0;
+            out[reports++] = (struct kvb_load_source_report){
+                .worker_id = kvb_worker_id_of_rank(&load->settings, 0),
+                .kind = kind,
+                .state = feed->state,
+                .was_received = feed->received_ns > 0,
+                .age_ms = age_ns / KVB_NS_PER_MS,
+                .refused = feed->refused,
+                .ranks = kind == KVB_LOAD_OF_COORDINATOR ? load->listed : 0,
+                .address = address_of(load, kind),
+                .why = feed->why.text,
+            };
         }
     }
     return reports;
@@ -284,7 +281,8 @@ static const struct sign_row {
       "list is unverified" },
 };
 
-static void take_signs(
+/* What the page of one rank says beside its load. */
+static void read_signs(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_page_reading *reading)
 {
     const unsigned signs = kvb_page_watch_read(&rank->page_watch, rank->served.stream, reading);
@@ -293,9 +291,9 @@ static void take_signs(
         &rank->trouble.page, &reading->sample->signs,
         kvb_stream_count(rank->served.stream)->batches_applied, rank->settings.block_size,
         reading->at_ns);
-    kvb_serve_wake(
-        &bridge->ingest->server, &rank->served); /* the page may have changed its state */
     rank->page_block_size = reading->sample->signs.block_size;
+    /* What was noted may have changed the stream's state, and no step follows to show it. */
+    kvb_serve_wake(&bridge->ingest->server, &rank->served);
     for (size_t i = 0; i < KVB_COUNT_OF(sign_rows); i++) {
         const struct sign_row *row = &sign_rows[i];
         if (!(signs & row->sign)) {
@@ -310,50 +308,27 @@ static void take_signs(
     }
 }
 
-static void take_page_signs(
-    struct kvb_bridge *bridge, const struct bridge_load *load,
-    const struct kvb_scrape_result *result)
-{
-    for (size_t i = 0; i < result->count; i++) {
-        struct bridge_rank *rank = rank_of_sample(bridge, load, &result->samples[i]);
-        if (rank) {
-            take_signs(
-                bridge, rank,
-                &(struct kvb_page_reading){ .sample = &result->samples[i],
-                                            .asked_ns = result->at_ns - result->took_ns,
-                                            .at_ns = result->at_ns });
-        }
-    }
-}
-
-/* ---- Counting ---- */
-
-static void note_life(struct bridge_publisher *publisher, uint64_t until_ns)
-{
-    publisher->load_until_ns =
-        until_ns > publisher->load_until_ns ? until_ns : publisher->load_until_ns;
-}
-
 /* Keeps samples of ranks that this bridge reads; returns how many.  Another bridge may read the
  * others. */
 static size_t keep_samples(
     struct kvb_bridge *bridge, struct bridge_load *load, enum kvb_load_source_kind kind,
     const struct kvb_load_sample *samples, size_t sample_count, uint64_t now_ns, uint64_t life_ns)
 {
+    uint64_t *load_until_ns = &bridge->publisher->load_until_ns;
     size_t kept = 0;
 
     for (size_t i = 0; i < sample_count; i++) {
         struct bridge_rank *rank = rank_of_sample(bridge, load, &samples[i]);
         if (rank) {
             kvb_newest_load_take(&rank->load, &samples[i], kind, now_ns, life_ns);
-            note_life(bridge->publisher, now_ns + life_ns);
             kept++;
         }
     }
     kvb_bridge_count(bridge->shown, samples_of[kind], kept);
     kvb_bridge_count(bridge->shown, kvb_bridge_load_refused_rank, sample_count - kept);
     if (kept > 0) {
-        on_load_sample(bridge, load, kind, now_ns, life_ns);
+        *load_until_ns = now_ns + life_ns > *load_until_ns ? now_ns + life_ns : *load_until_ns;
+        note_fresh(bridge, load, kind, now_ns, life_ns);
     }
     return kept;
 }
@@ -369,7 +344,7 @@ static void take_messages(struct kvb_bridge *bridge, struct bridge_load *load, u
         const kvb_status status = kvb_load_source_receive(load->zmq, &sample);
         if (status == KVB_BAD_INPUT) {
             kvb_bridge_count(bridge->shown, kvb_bridge_load_refused_message, 1);
-            refuse_load_sample(bridge, load, kind, "a message is not ForwardPassMetrics", now_ns);
+            note_refused(bridge, load, kind, "a message is not ForwardPassMetrics", now_ns);
         } else if (status != KVB_OK) {
             return;
         } else {
@@ -421,15 +396,14 @@ follow_list(struct kvb_bridge *bridge, struct bridge_load *load, uint32_t there,
 static void take_coordinator(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns)
 {
     const enum kvb_load_source_kind kind = KVB_LOAD_OF_COORDINATOR;
-    const uint64_t life_ns = incarnation_of(bridge, coordinator_period_ns);
+    const uint64_t life_ns = lifetime_ns(bridge, coordinator_period_ns);
     struct kvb_coordinator_update *update = &bridge->ingest->coordinator_update;
 
     for (int i = 0; i < kvb_source_run; i++) {
         const kvb_status status = kvb_load_source_receive_coordinator(load->coordinator, update);
         if (status == KVB_BAD_INPUT) {
             kvb_bridge_count(bridge->shown, kvb_bridge_load_refused_message, 1);
-            refuse_load_sample(
-                bridge, load, kind, "a message is not one of vLLM's coordinator", now_ns);
+            note_refused(bridge, load, kind, "a message is not one of vLLM's coordinator", now_ns);
         } else if (status != KVB_OK) {
             return;
         } else if (update->has_ranks) {
@@ -437,8 +411,8 @@ static void take_coordinator(struct kvb_bridge *bridge, struct bridge_load *load
             follow_list(bridge, load, update->rank_count, now_ns);
             drop_ranks(bridge, load, update->rank_count);
             (void)keep_samples(bridge, load, kind, update->samples, update->count, now_ns, life_ns);
-            on_load_sample(
-                bridge, load, kind, now_ns, life_ns); /* also if no rank is read by this bridge */
+            /* Also when this bridge reads none of the listed ranks. */
+            note_fresh(bridge, load, kind, now_ns, life_ns);
         }
     }
 }
@@ -469,33 +443,36 @@ static enum kvb_bridge_metric scrape_metric(const struct kvb_scrape_result *resu
     return result->is_foreign ? kvb_bridge_scrapes_foreign : metrics[result->outcome];
 }
 
-/* A reading that takes longer than its period makes the next one late. */
-static uint64_t
-life_of_page(const struct kvb_bridge *bridge, const struct bridge_load *load, uint64_t took_ns)
-{
-    const uint64_t period_ns = load->settings.load.scrape_ms * KVB_NS_PER_MS;
-
-    return incarnation_of(bridge, took_ns > period_ns ? took_ns : period_ns);
-}
-
 static void take_page(
     struct kvb_bridge *bridge, struct bridge_load *load, const struct kvb_scrape_result *result,
     uint64_t now_ns)
 {
     const enum kvb_load_source_kind kind = KVB_LOAD_OF_PROMETHEUS;
+    const uint64_t period_ns = load->settings.load.scrape_ms * KVB_NS_PER_MS;
 
     kvb_bridge_count(bridge->shown, scrape_metric(result), 1);
     kvb_bridge_count(bridge->shown, kvb_bridge_load_refused_figure, result->refused);
     kvb_bridge_count(bridge->shown, kvb_bridge_load_counter_resets, result->resets);
     if (result->count == 0) {
-        refuse_load_sample(bridge, load, kind, result->why.text, now_ns);
+        note_refused(bridge, load, kind, result->why.text, now_ns);
         return;
     }
-    take_page_signs(bridge, load, result);
-    const uint64_t life_ns = life_of_page(bridge, load, result->took_ns);
+    for (size_t i = 0; i < result->count; i++) {
+        struct bridge_rank *rank = rank_of_sample(bridge, load, &result->samples[i]);
+        if (rank) {
+            read_signs(
+                bridge, rank,
+                &(struct kvb_page_reading){ .sample = &result->samples[i],
+                                            .asked_ns = result->at_ns - result->took_ns,
+                                            .at_ns = result->at_ns });
+        }
+    }
+    /* A reading that takes longer than its period makes the next one late. */
+    const uint64_t life_ns =
+        lifetime_ns(bridge, result->took_ns > period_ns ? result->took_ns : period_ns);
     if (keep_samples(bridge, load, kind, result->samples, result->count, result->at_ns, life_ns) ==
         0) {
-        refuse_load_sample(
+        note_refused(
             bridge, load, kind, "the metrics page has none of the configured ranks", now_ns);
     }
 }
@@ -610,14 +587,18 @@ static void take_models(
     }
 }
 
-static struct bridge_load *load_of_key(struct bridge_membership *membership, uint64_t key)
+/* The key of a page: the number of its load among the owners, below a number that no other page
+ * has had.  So a result that comes after its page was closed finds nothing. */
+static uint64_t next_page_key(struct bridge_ingest *ingest, const struct bridge_load *load)
 {
-    for (size_t i = 0; i < membership->load_count; i++) {
-        if (membership->loads[i]->scrape_key == key || membership->loads[i]->models_key == key) {
-            return membership->loads[i];
-        }
-    }
-    return NULL; /* it was removed meanwhile */
+    return ++ingest->page_keys * kvb_bridge_owners + load->owner;
+}
+
+static struct bridge_load *load_of_key(const struct bridge_ingest *ingest, uint64_t key)
+{
+    struct bridge_load *load = ingest->owners[key % kvb_bridge_owners];
+
+    return load && (load->scrape_key == key || load->models_key == key) ? load : NULL;
 }
 
 void kvb_bridge_take_pages(struct kvb_bridge *bridge, uint64_t now_ns)
@@ -628,7 +609,7 @@ void kvb_bridge_take_pages(struct kvb_bridge *bridge, uint64_t now_ns)
         return;
     }
     while (kvb_scraper_take(bridge->ingest->scraper, &result) == KVB_OK) {
-        struct bridge_load *load = load_of_key(bridge->membership, result->key);
+        struct bridge_load *load = load_of_key(bridge->ingest, result->key);
         if (load && load->models_key == result->key) {
             take_models(bridge, load, result, now_ns);
         } else if (load) {
@@ -671,8 +652,8 @@ static kvb_status start_scraper(struct bridge_ingest *ingest)
 
 /* Starts the scrape thread with the first page.  Without a URL *out_key stays 0. */
 static kvb_status open_page(
-    struct bridge_ingest *ingest, struct kvb_scrape_target target, uint64_t *out_key,
-    struct kvb_detail *detail)
+    struct bridge_ingest *ingest, const struct bridge_load *load, struct kvb_scrape_target target,
+    uint64_t *out_key, struct kvb_detail *detail)
 {
     if (target.url[0] == '\0') {
         return KVB_OK;
@@ -680,7 +661,7 @@ static kvb_status open_page(
     if (!ingest->scraper) {
         KVB_TRY(start_scraper(ingest));
     }
-    target.key = ++ingest->scrape_keys;
+    target.key = next_page_key(ingest, load);
     KVB_TRY(kvb_scraper_add(ingest->scraper, &target, detail));
     *out_key = target.key;
     return KVB_OK;
@@ -706,18 +687,8 @@ open_pages(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detai
                                               .model = settings->model };
 
     kvb_worker_models_url(settings, models_url);
-    KVB_TRY(open_page(bridge->ingest, metrics, &load->scrape_key, detail));
-    return open_page(bridge->ingest, models, &load->models_key, detail);
-}
-
-static void open_feeds(struct kvb_bridge *bridge, struct bridge_load *load)
-{
-    const uint64_t until_ns = kvb_clock_monotonic_ns() + incarnation_of(bridge, 0);
-
-    for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
-        load->feeds[kind] = (struct bridge_feed){ .is_there = address_of(load, kind)[0] != '\0',
-                                                  .until_ns = until_ns };
-    }
+    KVB_TRY(open_page(bridge->ingest, load, metrics, &load->scrape_key, detail));
+    return open_page(bridge->ingest, load, models, &load->models_key, detail);
 }
 
 size_t kvb_bridge_load_sources(const struct bridge_membership *membership)
@@ -734,8 +705,8 @@ static void drop_load(struct bridge_ingest *ingest, struct bridge_load *load)
 {
     kvb_load_source_close(load->zmq);
     kvb_load_source_close(load->coordinator);
-    if (load->scrape_key !=
-        0) { /* without memory the page is still read, and its results are dropped */
+    if (load->scrape_key != 0) {
+        /* Without memory the page is still read, and its results find no load. */
         (void)kvb_scraper_remove(ingest->scraper, load->scrape_key);
     }
     if (load->models_key != 0) {
@@ -752,11 +723,15 @@ fill_load(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail
 {
     const struct kvb_worker_config *settings = &load->settings;
     const size_t sources = kvb_worker_load_sources(settings);
+    const uint64_t until_ns = kvb_clock_monotonic_ns() + lifetime_ns(bridge, 0);
 
     KVB_TRY(kvb_bridge_take_owner(
         bridge->ingest, kvb_first_load_owner, kvb_max_workers, load, &load->owner));
     KVB_TRY(kvb_bridge_make_room(bridge, &(struct kvb_zmq_size){ .loads = sources }, detail));
-    open_feeds(bridge, load);
+    for (enum kvb_load_source_kind kind = 0; kind < KVB_LOAD_SOURCE_KIND_COUNT; kind++) {
+        load->feeds[kind] = (struct bridge_feed){ .is_there = address_of(load, kind)[0] != '\0',
+                                                  .until_ns = until_ns };
+    }
     KVB_TRY(open_load_socket(bridge->ingest, settings->load.zmq, load->owner, &load->zmq, detail));
     KVB_TRY(open_load_socket(
         bridge->ingest, settings->load.coordinator, load->owner, &load->coordinator, detail));
