@@ -33,6 +33,25 @@ static const uint64_t max_silence_ns = 30 * KVB_NS_PER_S;
 /* After a connection has lasted so long, the next renewal begins with the shortest pause. */
 static const uint64_t steady_ns = 60 * KVB_NS_PER_S;
 
+/* The connection of a SUB that connects.  A SUB serves one connection: what waits in it after a
+ * loss may be another incarnation's than what comes next, and nothing tells the two apart.
+ *
+ *     CLOSED ---- the host has an address: a SUB is opened ----------> TRYING
+ *     TRYING ---- handshake -----> UP ---- disconnected ---> LOST ---- libzmq tries again --> STALE
+ *     TRYING ---- libzmq tries again ----> FAILED ---- the host is looked up ---> TRYING
+ *     STALE, FAILED with another address, or given up by libzmq: a new SUB -----> TRYING
+ *     no address, or the SUB cannot be opened ----------------------------------> CLOSED
+ *
+ * A bound SUB is TRYING from when it listens: struct kvb_peers has its connections. */
+enum link {
+    LINK_CLOSED, /* there is no SUB */
+    LINK_TRYING,
+    LINK_FAILED, /* the newest attempt: another address of the host may be better */
+    LINK_UP,
+    LINK_LOST, /* what it has brought and nobody has received is dropped; in STALE too */
+    LINK_STALE /* libzmq connects the old SUB again, and a new one is to take its place */
+};
+
 /* Whether a report of libzmq that it connects again is still expected:
  *
  *     NOT_OWED -- the connection ends --> OWED -- a second without a report --> MISSED
@@ -47,38 +66,31 @@ enum retry {
 /* When to open a connecting SUB again.  Times are the now_ns of kvb_source_renew(). */
 struct renewal {
     enum retry retry;
-    bool was_up;       /* the lost connection had completed its handshake */
     bool is_received;  /* the monitor sent an event since the last check */
     uint64_t quiet_ns; /* since when the monitor is silent; 0: not checked yet */
     uint64_t up_ns;    /* since when it is connected; 0: it is not */
     uint64_t pause_ns; /* before the next renewal; 0: none yet */
 };
 
-/* The outcome of the newest attempt to connect, since its host was last looked up. */
-enum attempt { ATTEMPT_RUNS, ATTEMPT_WAS_LOST /* after success */, ATTEMPT_FAILED };
-
 struct kvb_source {
-    struct kvb_zmq *zmq; /* borrowed, like the three below */
-    void *context;
-    struct kvb_poller *poller;
-    struct kvb_resolver *resolver;
+    struct kvb_zmq *zmq;           /* borrowed */
+    void *context;                 /* borrowed from zmq */
+    struct kvb_poller *poller;     /* borrowed */
+    struct kvb_resolver *resolver; /* borrowed; NULL: all hosts are numeric */
     size_t owner;
-    void *sub; /* owned, like the two below */
-    void *monitor;
-    void *dealer; /* NULL while no replay runs */
+    void *sub;     /* owned; NULL: LINK_CLOSED */
+    void *monitor; /* owned; of sub */
+    void *dealer;  /* owned; NULL while no replay runs */
     bool is_bound;
-    struct kvb_detail open_why; /* why it cannot listen; "": nothing is known */
-    bool is_up;                 /* of a connecting SUB */
-    bool is_drained;            /* a receive from the SUB has just found nothing */
-    bool is_loss_new;           /* the next retry follows a loss, not a failed attempt */
-    bool is_lost;           /* the SUB has served a connection: it is replaced before the next */
-    struct kvb_peers peers; /* of a bound SUB */
-    struct renewal renewal; /* of a connecting SUB */
+    enum link link;
+    struct kvb_detail open_why;                /* why it cannot listen; "": nothing is known */
+    bool is_drained;                           /* a receive from the SUB has just found nothing */
+    struct kvb_peers peers;                    /* of a bound SUB */
+    struct renewal renewal;                    /* of a connecting SUB */
     struct kvb_backlog backlogs[max_backlogs]; /* a connecting SUB uses the first */
     size_t next_backlog;                       /* the place that the next connection takes */
     struct kvb_source_counters counters;
     struct kvb_named_endpoint events;
-    enum attempt attempt; /* to the address of events */
     struct kvb_named_endpoint replay;
     bool is_unanswered; /* the newest replay request has no reply yet */
     char topic[topic_bytes];
@@ -117,7 +129,7 @@ static kvb_status open_event_sub(struct kvb_source *source)
                                                    kvb_named_endpoint_is_ipv6(&source->events) };
     char address[kvb_zmq_address_bytes];
 
-    source->is_lost = false;
+    source->link = LINK_TRYING;
     for (size_t i = 0; i < max_backlogs; i++) {
         source->backlogs[i].connection = kvb_connection_none();
     }
@@ -158,6 +170,7 @@ static void close_event_sub(struct kvb_source *source)
         kvb_zmq_monitor_close(source->sub, &source->monitor);
     }
     close_watched(source, &source->sub);
+    source->link = LINK_CLOSED;
 }
 
 static bool copy_endpoint_text(char *out, size_t size, const char *text)
@@ -351,7 +364,7 @@ size_t kvb_source_receive(
     kvb_zmq_close_run(zmq);
     *out_refused = 0;
     source->is_drained = false;
-    if (source->is_lost) {
+    if (source->link == LINK_LOST || source->link == LINK_STALE) {
         drop_leftovers(source);
         return 0;
     }
@@ -410,13 +423,29 @@ static void note_loss(struct kvb_source *source, struct kvb_source_link *link)
     struct kvb_source_counters *counters = &source->counters;
 
     source->renewal.retry = RETRY_OWED;
-    source->renewal.was_up = source->is_up;
-    /* without a completed handshake, it is a failed attempt and no loss */
-    source->is_loss_new = counters->disconnects < counters->connects;
-    counters->disconnects += source->is_loss_new;
-    source->is_lost |= source->is_loss_new && !source->is_bound;
-    source->is_up = false;
     link->was_lost = true;
+    /* Without a completed handshake it is a failed attempt, and no loss. */
+    if (source->is_bound) {
+        counters->disconnects += counters->disconnects < counters->connects;
+    } else if (source->link == LINK_UP) {
+        counters->disconnects++;
+        source->link = LINK_LOST;
+    }
+}
+
+/* libzmq tries again to connect, after a loss or a failed attempt. */
+static void note_retry(struct kvb_source *source)
+{
+    source->counters.retries++;
+    source->renewal.retry = RETRY_NOT_OWED;
+    if (source->link == LINK_LOST) {
+        source->link = LINK_STALE;
+        return;
+    }
+    source->counters.failures++;
+    if (source->link == LINK_TRYING) {
+        source->link = LINK_FAILED;
+    }
 }
 
 /* Makes libzmq send the subscription on a new connection of a socket that has tried before, which
@@ -443,14 +472,13 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
         note_connection(source, fd);
         break;
     case ZMQ_EVENT_HANDSHAKE_SUCCEEDED:
-        if (source->is_lost) {
+        if (source->link == LINK_LOST || source->link == LINK_STALE) {
             break; /* libzmq was faster than kvb_source_renew(), which makes another connection */
         }
+        source->link = source->is_bound ? source->link : LINK_UP;
         source->counters.connects++;
         source->strays = (struct kvb_source_strays){ 0 };
-        source->is_up = true;
         subscribe_new_connection(source);
-        source->attempt = ATTEMPT_RUNS;
         kvb_address_choice_connected(&source->events.choice);
         source->renewal.retry = RETRY_NOT_OWED;
         kvb_peers_shook_hands(&source->peers);
@@ -462,11 +490,7 @@ follow_monitor(struct kvb_source *source, uint16_t event, int fd, struct kvb_sou
         }
         break;
     case ZMQ_EVENT_CONNECT_RETRIED:
-        source->counters.retries++;
-        source->renewal.retry = RETRY_NOT_OWED;
-        source->counters.failures += !source->is_loss_new;
-        source->attempt = source->is_loss_new ? ATTEMPT_WAS_LOST : ATTEMPT_FAILED;
-        source->is_loss_new = false;
+        note_retry(source);
         break;
     default:
         if (source->is_bound && (event & kvb_failed_handshake_events) != 0) {
@@ -491,7 +515,7 @@ struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source)
     }
     source->is_drained = false;
     const size_t engines = kvb_peers_count(&source->peers);
-    link.is_up = source->is_bound ? engines == 1 : source->is_up;
+    link.is_up = source->is_bound ? engines == 1 : source->link == LINK_UP;
     link.is_crowded = source->is_bound && engines > 1;
     return link;
 }
@@ -514,15 +538,17 @@ static kvb_status look_up(struct kvb_source *source, bool has_failed, uint64_t n
 /* Without a connection: looks the host up, and takes the next address after a failed attempt. */
 static kvb_status follow_name(struct kvb_source *source, uint64_t now_ns, bool *out_has_moved)
 {
-    const bool has_failed = source->attempt == ATTEMPT_FAILED;
-    const bool is_trying = source->sub && source->attempt == ATTEMPT_RUNS;
+    const bool has_failed = source->link == LINK_FAILED;
 
     *out_has_moved = false;
-    if (source->is_up || is_trying || (source->is_bound && source->sub)) {
+    if (!has_failed && source->link != LINK_CLOSED && source->link != LINK_STALE) {
         return KVB_OK;
     }
-    source->attempt = ATTEMPT_RUNS;
-    return look_up(source, has_failed, now_ns, out_has_moved);
+    KVB_TRY(look_up(source, has_failed, now_ns, out_has_moved));
+    if (has_failed) {
+        source->link = LINK_TRYING; /* libzmq goes on by itself if the address is the same */
+    }
+    return KVB_OK;
 }
 
 static kvb_status reopen_event_sub(struct kvb_source *source)
@@ -542,7 +568,7 @@ static bool is_connection_given_up(struct kvb_source *source, uint64_t now_ns)
 {
     struct renewal *renewal = &source->renewal;
 
-    if (source->is_up) {
+    if (source->link == LINK_UP) {
         renewal->quiet_ns = 0;
         renewal->up_ns = renewal->up_ns == 0 ? now_ns : renewal->up_ns;
         renewal->pause_ns = now_ns - renewal->up_ns >= steady_ns ? 0 : renewal->pause_ns;
@@ -573,7 +599,7 @@ static const char *reason_of(const struct kvb_source *source)
     if (renewal->retry == RETRY_NOT_OWED) {
         return "no handshake and no new attempt for 30 s";
     }
-    return renewal->was_up
+    return source->link == LINK_LOST
                ? "protocol error: a message above 16 MiB, or bytes that are not ZMTP"
                : "handshake failed: another protocol, socket type or ZMQ mechanism at this port";
 }
@@ -605,15 +631,8 @@ kvb_status kvb_source_renew(struct kvb_source *source, uint64_t now_ns, const ch
         return status;
     }
     KVB_TRY(status);
-    if (has_moved) {
-        source->renewal.retry = RETRY_NOT_OWED; /* the old one was for the old address */
-        source->renewal.quiet_ns = 0;
-        (void)reopen_event_sub(source); /* after a failure, a later call opens it */
-        return KVB_AGAIN;
-    }
-    if (source->is_lost && source->renewal.retry == RETRY_NOT_OWED) {
-        /* The next connection gets a SUB of its own: what the old one still holds is another
-         * incarnation's, perhaps, and nothing tells the two apart. */
+    if (has_moved || source->link == LINK_STALE) {
+        source->renewal.retry = RETRY_NOT_OWED; /* what was owed was owed to the old SUB */
         source->renewal.is_received = false;
         source->renewal.quiet_ns = now_ns;
         (void)reopen_event_sub(source); /* after a failure, a later call opens it */

@@ -29,10 +29,10 @@ struct kvb_poller;
  * name up again, and the next attempt uses the next address.  When events and replay have the same
  * host, both use the same address.
  *
- * Threads: only the thread that made it.
  * Each connection of a SUB that connects has a SUB of its own.  When a connection is lost, what it
  * brought and nobody has received is dropped, and kvb_source_renew() opens the next SUB.
  *
+ * Threads: only the thread that made it.
  * Memory:  when more than 32 MiB wait inside libzmq over TCP, the connection is ended, and the list
  *          is rebuilt on the next.  Over ipc:// there is no such limit: the other end is a process
  *          of this host.  At most max_replay_bytes of a replay wait; the rest is requested again.
@@ -97,7 +97,8 @@ struct kvb_source_link kvb_source_read_monitor(struct kvb_source *source);
 bool kvb_source_is_of_engine(struct kvb_source *source, const struct kvb_source_batch *batch);
 
 /* Connects when the host is resolved, connects to another address of the host when one has failed,
- * and connects again after a loss.   *
+ * and connects again after a loss.
+ *
  * Opens the SUB and its monitor again when libzmq has given up the connection.  After a protocol
  * error (a message above 16 MiB, another protocol or socket type at the port) libzmq never
  * reconnects.  Renewals are 1 s apart at first, doubled each time up to 30 s, until a connection
