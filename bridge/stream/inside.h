@@ -133,7 +133,8 @@ enum first_number { first_unknown, first_is_zero, first_is_one };
 
 struct kvb_stream {
     struct kvb_stream_options options;
-    struct kvb_mirror *mirror; /* owned */
+    struct kvb_mirror *mirror;  /* owned */
+    struct kvb_picture refresh; /* owned; of the device tier, while one is under way */
 
     enum engine_link link;
     enum engine_cache cache;

@@ -40,6 +40,7 @@ void kvb_stream_free(struct kvb_stream *stream)
     if (!stream) {
         return;
     }
+    kvb_picture_end(&stream->refresh); /* before the mirror, which knows it */
     kvb_mirror_free(stream->mirror);
     kvb_event_log_free(stream->log);
     kvb_reorder_buffer_done(&stream->reorder_buffer);
@@ -675,44 +676,55 @@ bool kvb_stream_last_seq(const struct kvb_stream *stream, uint64_t *out_seq)
 
 /* ---- Announcing ---- */
 
-struct announcement {
-    struct kvb_stream *stream;
-    const struct kvb_stream_telling *telling;
-};
-
 /* Puts the stream's identity and the next ids on the chunk and hands it on. */
-static kvb_status publish_signed(void *context, struct kvb_router_batch *chunk)
+static kvb_status publish_signed(
+    struct kvb_stream *stream, const struct kvb_stream_telling *telling,
+    struct kvb_router_batch *chunk)
 {
-    const struct announcement *advertised = context;
-
-    kvb_stream_sign(advertised->stream, chunk);
-    return advertised->telling->visit(advertised->telling->context, chunk);
+    kvb_stream_sign(stream, chunk);
+    const kvb_status status = telling->visit(telling->context, chunk);
+    kvb_router_batch_reset(chunk);
+    return status;
 }
 
-static kvb_status publish_cleared(struct announcement *advertised)
+static kvb_status publish_all(
+    struct kvb_stream *stream, const struct kvb_stream_telling *telling,
+    struct kvb_router_batch *chunk)
 {
-    struct kvb_router_batch opening = { 0 };
+    const struct kvb_picture_part part = { .max_blocks = telling->max_chunk_blocks,
+                                           .max_looks = SIZE_MAX };
+    struct kvb_picture picture = { 0 };
+    bool is_done = false;
 
-    kvb_status status = kvb_router_batch_add_event(
-        &opening, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
-    if (status == KVB_OK) {
-        status = publish_signed(advertised, &opening);
+    kvb_status status = kvb_picture_begin(
+        &picture, stream->mirror, KVB_PICTURE_PARENTS_FIRST, kvb_picture_all_lists);
+    while (status == KVB_OK && !is_done) {
+        status = kvb_picture_step(&picture, stream->mirror, &part, chunk, &is_done);
+        if (status == KVB_OK && chunk->event_count > 0) {
+            status = publish_signed(stream, telling, chunk);
+        }
     }
-    kvb_router_batch_done(&opening);
+    kvb_picture_end(&picture);
     return status;
 }
 
 kvb_status kvb_stream_publish(struct kvb_stream *stream, const struct kvb_stream_telling *telling)
 {
-    struct announcement advertised = { .stream = stream, .telling = telling };
+    struct kvb_router_batch chunk = { 0 };
+    kvb_status status = KVB_OK;
 
     if (telling->opens_epoch) {
-        KVB_TRY(publish_cleared(&advertised));
+        status = kvb_router_batch_add_event(
+            &chunk, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
+        if (status == KVB_OK) {
+            status = publish_signed(stream, telling, &chunk);
+        }
     }
-    return stream->is_withdrawn
-               ? KVB_OK
-               : kvb_mirror_walk(
-                     stream->mirror, telling->max_chunk_blocks, publish_signed, &advertised);
+    if (status == KVB_OK && !stream->is_withdrawn) {
+        status = publish_all(stream, telling, &chunk);
+    }
+    kvb_router_batch_done(&chunk);
+    return status;
 }
 
 /* ---- Refresh ---- */
@@ -722,19 +734,23 @@ enum { looks_a_step = 2048 };
 
 kvb_status kvb_stream_refresh_begin(struct kvb_stream *stream)
 {
-    return kvb_mirror_refresh_begin(stream->mirror);
+    kvb_picture_end(&stream->refresh);
+    return kvb_picture_begin(
+        &stream->refresh, stream->mirror, KVB_PICTURE_FROM_ROOTS, 1U << KVB_TIER_DEVICE);
 }
 
 void kvb_stream_refresh_end(struct kvb_stream *stream)
 {
-    kvb_mirror_refresh_end(stream->mirror);
+    kvb_picture_end(&stream->refresh);
 }
 
 kvb_status kvb_stream_refresh_step(
     struct kvb_stream *stream, size_t max_blocks, struct kvb_router_batch *out, bool *out_is_done)
 {
+    const struct kvb_picture_part part = { .max_blocks = max_blocks, .max_looks = looks_a_step };
+
     kvb_router_batch_reset(out);
-    KVB_TRY(kvb_mirror_refresh_step(stream->mirror, max_blocks, looks_a_step, out, out_is_done));
+    KVB_TRY(kvb_picture_step(&stream->refresh, stream->mirror, &part, out, out_is_done));
     kvb_stream_sign(stream, out);
     return KVB_OK;
 }

@@ -9,6 +9,7 @@
 #include "model/stream.h"
 #include "model/sync.h"
 #include "stream/mirror/mirror.h"
+#include "stream/mirror/picture.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -242,7 +243,7 @@ struct kvb_stream_telling {
 kvb_status kvb_stream_publish(struct kvb_stream *stream, const struct kvb_stream_telling *telling);
 
 /* A refresh publishes the blocks of the device tier once more, in the same epoch, a part at a time
- * between steps; see kvb_mirror_refresh_begin().  It must not run while the stream is withdrawn,
+ * between steps; see stream/mirror/picture.h.  It must not run while the stream is withdrawn,
  * nor where the events of a step are not published at once.  The event ids of a refresh do not come
  * from batches, so a stream that is restored from a checkpoint must open an epoch before it
  * publishes.  KVB_NO_MEMORY. */
@@ -317,10 +318,10 @@ bool kvb_stream_last_seq(const struct kvb_stream *stream, uint64_t *out_seq);
  * engine's events.  {0} to begin with. */
 struct kvb_sync_job {
     struct kvb_sync_request request;
-    kvb_epoch epoch;     /* the stream's epoch at the start; a new epoch ends the job */
-    uint64_t barrier_id; /* snapshot, digest */
-    uint64_t next_id;    /* range */
-    size_t place;        /* snapshot: the position in the mirror */
+    kvb_epoch epoch;            /* the stream's epoch at the start; a new epoch ends the job */
+    uint64_t barrier_id;        /* snapshot, digest */
+    uint64_t next_id;           /* range */
+    struct kvb_picture picture; /* snapshot */
     uint32_t chunk;
 };
 

@@ -1,8 +1,8 @@
 #include "stream/inside.h"
 
-/* Entries read for each block that may be found.  Most entries of a mirror are listed, but a
+/* Entries looked at for each block that may be found.  Most entries of a mirror are listed, but a
  * request for few buckets finds few. */
-enum { entries_a_block = 4 };
+enum { looks_a_block = 4 };
 
 void kvb_sync_job_begin(
     struct kvb_sync_job *job, const struct kvb_stream *stream,
@@ -11,7 +11,8 @@ void kvb_sync_job_begin(
     *job = (struct kvb_sync_job){ .request = *request,
                                   .epoch = stream->epoch,
                                   .barrier_id = stream->last_id,
-                                  .next_id = request->from_id };
+                                  .next_id = request->from_id,
+                                  .picture = { .lists = kvb_picture_all_lists } };
 }
 
 static void finish_reply(struct kvb_sync_reply *reply, enum kvb_sync_answer answer)
@@ -69,19 +70,21 @@ static kvb_status step_snapshot(
     struct kvb_router_batch *events, struct kvb_sync_reply *reply)
 {
     const struct kvb_bucket_set *buckets = job->request.has_buckets ? &job->request.buckets : NULL;
-    const size_t entries = buckets ? entries_a_block * max_blocks : max_blocks;
+    const struct kvb_picture_part part = {
+        .max_blocks = max_blocks,
+        .max_looks = buckets ? looks_a_block * max_blocks : max_blocks,
+        .buckets = buckets,
+    };
+    bool is_done = stream->is_withdrawn; /* readers treat it as empty */
 
-    if (stream->is_withdrawn) {
-        job->place = SIZE_MAX; /* readers treat it as empty */
-    } else {
-        KVB_TRY(
-            kvb_mirror_slice(stream->mirror, buckets, entries, max_blocks, &job->place, events));
+    if (!is_done) {
+        KVB_TRY(kvb_picture_step(&job->picture, stream->mirror, &part, events, &is_done));
     }
     for (size_t i = 0; i < events->event_count; i++) {
         events->events[i].event_id = i; /* ids of a message must be consecutive */
     }
     reply->answer = KVB_SYNC_BLOCKS;
-    reply->is_last = job->place == SIZE_MAX;
+    reply->is_last = is_done;
     return KVB_OK;
 }
 

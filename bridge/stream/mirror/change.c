@@ -7,32 +7,27 @@ event_has_room(const struct kvb_router_event *event, enum kvb_router_kind kind, 
            event->block_count < kvb_max_event_blocks;
 }
 
-/* True: the block can be appended to the last stored event, because it is the child of that event's
- * last block.  In the window list blocks have no parents. */
-static bool
-continues_last(const struct mirror_change *change, const struct mirror_entry *entry, unsigned list)
+/* The window list is a set: there no block has a parent, and any follows any. */
+[[gnu::hot]] kvb_status kvb_mirror_add_stored(
+    struct kvb_router_batch *out, size_t first_event, const struct mirror_entry *entry,
+    kvb_block_hash block, unsigned list)
 {
-    const struct kvb_router_batch *out = change->out;
+    const bool has_parent = entry->has_parent && list != KVB_LIST_WINDOW;
+    const struct kvb_router_event *last =
+        out->event_count > first_event ? &out->events[out->event_count - 1] : NULL;
+    const bool continues =
+        last && event_has_room(last, KVB_ROUTER_STORED, list) &&
+        (list == KVB_LIST_WINDOW || (has_parent && last->block_count > 0 &&
+                                     out->blocks[out->block_count - 1].value == entry->parent));
 
-    if (out->event_count == change->first_out) {
-        return false;
+    if (!continues) {
+        const struct kvb_router_event event = { .kind = KVB_ROUTER_STORED,
+                                                .tier = (enum kvb_tier)list,
+                                                .has_parent = has_parent,
+                                                .parent = { has_parent ? entry->parent : 0 } };
+        KVB_TRY(kvb_router_batch_add_event(out, &event));
     }
-    const struct kvb_router_event *last = &out->events[out->event_count - 1];
-    const bool is_child =
-        list == KVB_LIST_WINDOW || (entry->has_parent && last->block_count > 0 &&
-                                    out->blocks[out->block_count - 1].value == entry->parent);
-    return is_child && event_has_room(last, KVB_ROUTER_STORED, list);
-}
-
-static kvb_status publish_stored(
-    struct mirror_change *change, const struct mirror_entry *entry, kvb_block_hash block,
-    unsigned list)
-{
-    if (!continues_last(change, entry, list)) {
-        const struct kvb_router_event event = kvb_mirror_stored_event(entry, list);
-        KVB_TRY(kvb_router_batch_add_event(change->out, &event));
-    }
-    return kvb_router_batch_add_block(change->out, block, entry->tokens);
+    return kvb_router_batch_add_block(out, block, entry->tokens);
 }
 
 /* Appends to the last removed event of the batch: engines send removals one by one. */
@@ -54,7 +49,7 @@ static kvb_status
 publish_removed_name(struct mirror_change *change, kvb_block_hash block, unsigned list)
 {
     KVB_TRY(kvb_mirror_note_held(change->mirror, block, list, false));
-    kvb_mirror_refresh_note_removed(change->mirror, block, list);
+    kvb_mirror_tell_removed(change->mirror, block, list);
     return announce_removed_block(change, block, list);
 }
 
@@ -91,8 +86,8 @@ publish_tier(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool
         return publish_removed_name(change, listed, list);
     }
     KVB_TRY(kvb_mirror_note_held(mirror, listed, list, true));
-    kvb_mirror_refresh_note_stored(mirror, entry, listed, list);
-    return publish_stored(change, entry, listed, list);
+    kvb_mirror_tell_stored(mirror, entry, listed, list);
+    return kvb_mirror_add_stored(change->out, change->first_out, entry, listed, list);
 }
 
 [[gnu::hot]] kvb_status kvb_mirror_change_copies(
@@ -104,7 +99,7 @@ publish_tier(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool
 
     KVB_TRY(kvb_mirror_set_copies(mirror, id, tier, copies));
     if (was_held && !is_held) {
-        kvb_mirror_refresh_note_left(mirror, id, tier);
+        kvb_mirror_tell_left(mirror, id, tier);
     }
     return was_held == is_held ? KVB_OK : publish_tier(change, id, tier, is_held);
 }

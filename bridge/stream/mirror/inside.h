@@ -7,6 +7,7 @@
 #include "core/region.h"
 #include "stream/mirror/entry_set.h"
 #include "stream/mirror/mirror.h"
+#include "stream/mirror/picture.h"
 
 #include <assert.h>
 #include <stdbool.h>
@@ -204,21 +205,6 @@ struct changed_entries {
     bool is_void; /* the mirror was emptied while it was written */
 };
 
-/* The state of a refresh; see stream/mirror/refresh.c. */
-struct mirror_refresh {
-    size_t words;   /* length of `sent` and of `seen`; 0: no refresh */
-    uint64_t *sent; /* owned; bit per entry: readers since the beginning of the refresh have it */
-    uint64_t *seen; /* owned; bit per entry: it was on a path of this round */
-    uint32_t *path; /* owned: entries, each the child of the next one */
-    size_t path_count, path_capacity;
-    bool is_path_whole; /* its last entry has no parent, or one that was sent */
-    size_t place;       /* the next entry of the round */
-    unsigned rounds;
-    bool has_sent;   /* a block was sent in this round */
-    bool is_changed; /* a stored event arrived in this round */
-    bool is_lost;    /* out of memory: `sent` is no longer complete */
-};
-
 /* The position of the next block of a Stored: its parent and seed. */
 struct place {
     enum placement placement;
@@ -308,7 +294,7 @@ struct kvb_mirror {
 
     size_t batch_out; /* router events before this one come from earlier batches */
     struct changed_entries changed;
-    struct mirror_refresh refresh;
+    struct kvb_picture *pictures; /* those under way that it must tell; borrowed, linked */
 
     struct event_progress progress;
     uint32_t *pending; /* owned: entries whose waiting children are to be named */
@@ -496,19 +482,6 @@ kvb_mirror_note_held(struct kvb_mirror *mirror, kvb_block_hash block, unsigned l
 /* Makes the digests those of empty lists. */
 void kvb_mirror_zero_digests(struct kvb_mirror *mirror);
 
-/* A stored event of the list that begins with this entry's block.  In the window list it has no
- * parent, because that list is a set without chains. */
-static inline struct kvb_router_event
-kvb_mirror_stored_event(const struct mirror_entry *entry, unsigned list)
-{
-    const bool has_parent = entry->has_parent && list != KVB_LIST_WINDOW;
-
-    return (struct kvb_router_event){ .kind = KVB_ROUTER_STORED,
-                                      .tier = (enum kvb_tier)list,
-                                      .has_parent = has_parent,
-                                      .parent = { has_parent ? entry->parent : 0 } };
-}
-
 /* ---- stream/mirror/waiting.c ---- */
 
 /* Adds a waiting entry to the list of its parent's engine hash.  KVB_NO_MEMORY, KVB_TOO_LARGE: it
@@ -623,19 +596,33 @@ void kvb_mirror_link_drop(struct kvb_mirror *mirror, uint32_t id);
 /* Removes the entry from the list and drops its link. */
 void kvb_mirror_unlink(struct kvb_mirror *mirror, uint32_t id);
 
-/* ---- stream/mirror/refresh.c: changes during a refresh; no effect without one ---- */
+/* ---- stream/mirror/change.c ---- */
+
+/* Appends the block to the last event of `out`, if that is one of the list's, from number
+ * first_event on, and ends with the block's parent; else to a new one. */
+kvb_status kvb_mirror_add_stored(
+    struct kvb_router_batch *out, size_t first_event, const struct mirror_entry *entry,
+    kvb_block_hash block, unsigned list);
+
+/* ---- stream/mirror/picture.c ---- */
+
+/* The next entry of a picture; KVB_NO_ID: all was shown, or *looks is 0.  Each entry that is looked
+ * at costs one.  KVB_NO_MEMORY. */
+kvb_status kvb_picture_next(
+    struct kvb_picture *picture, const struct kvb_mirror *mirror, size_t *looks, uint32_t *out_id);
+
+/* What pictures under way must know; no effect without one: */
 
 /* A stored event of the entry is published. */
-void kvb_mirror_refresh_note_stored(
+void kvb_mirror_tell_stored(
     struct kvb_mirror *mirror, const struct mirror_entry *entry, kvb_block_hash block,
     unsigned list);
 
 /* The entry no longer holds its block in the tier. */
-void kvb_mirror_refresh_note_left(struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
+void kvb_mirror_tell_left(struct kvb_mirror *mirror, uint32_t id, enum kvb_tier tier);
 
 /* A removal of the name from the list is published. */
-void kvb_mirror_refresh_note_removed(
-    struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
+void kvb_mirror_tell_removed(struct kvb_mirror *mirror, kvb_block_hash block, unsigned list);
 
 /* All entries are dropped. */
-void kvb_mirror_refresh_clear(struct kvb_mirror *mirror);
+void kvb_mirror_tell_cleared(struct kvb_mirror *mirror);

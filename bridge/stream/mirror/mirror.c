@@ -102,6 +102,7 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     if (!mirror) {
         return;
     }
+    assert(!mirror->pictures);
     kvb_line_table_close(&mirror->names);
     kvb_id_table_done(&mirror->by_parent);
     kvb_id_table_done(&mirror->by_waiting);
@@ -125,7 +126,6 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     for (size_t list = 0; list < KVB_LIST_COUNT; list++) {
         free(mirror->digests[list]);
     }
-    kvb_mirror_refresh_end(mirror);
     free(mirror);
 }
 
@@ -145,7 +145,7 @@ static void clear_mirror(struct kvb_mirror *mirror)
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
         kvb_entry_set_clear(&mirror->in_tier[tier], mirror->entry_end);
     }
-    kvb_mirror_refresh_clear(mirror);
+    kvb_mirror_tell_cleared(mirror);
     reset(mirror);
 }
 

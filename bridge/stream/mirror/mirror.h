@@ -6,7 +6,6 @@
 #include "model/event_batch.h"
 #include "model/router_batch.h"
 #include "model/stream.h"
-#include "model/sync.h"
 #include "stream/republish/block_tree.h"
 
 #include <stddef.h>
@@ -227,53 +226,3 @@ void kvb_mirror_begin_digest(struct kvb_mirror *mirror, const struct kvb_digest_
 /* The digest of the published part of the tier's list, or of KVB_LIST_WINDOW.  Borrowed; the next
  * change of the mirror changes it. */
 const struct kvb_digest *kvb_mirror_digest(const struct kvb_mirror *mirror, enum kvb_tier tier);
-
-/* May set the ids of the chunk's events and what precedes them: the walk reads neither. */
-typedef kvb_status (*kvb_mirror_visitor)(void *context, struct kvb_router_batch *chunk);
-
-/* Passes all published blocks to `visit` as stored events, parents before children, in chunks of at
- * most max_chunk_blocks (>= 1) blocks; those of the window list without parents, in any order.  The
- * mirror must not change during the walk.  Returns at once what `visit` returns, unless that is
- * KVB_OK.  Cost: O(n), and about 24 bytes a block during the walk.  KVB_NO_MEMORY. */
-kvb_status kvb_mirror_walk(
-    const struct kvb_mirror *mirror, size_t max_chunk_blocks, kvb_mirror_visitor visit,
-    void *context);
-
-/* One step of a walk during which the mirror may change.  Visits the next max_entries entries from
- * *place on (initially 0) and appends the blocks that they hold now to out, as stored events in no
- * particular order.  Stops after max_blocks (>= 1) blocks and those of one more entry.  buckets not
- * NULL: only blocks of these buckets.  *place is SIZE_MAX at the end.
- *
- * A reader that applies all steps, and then every event published since the walk began, in order,
- * has what the mirror held at the last of these events.  KVB_TOO_LARGE, KVB_NO_MEMORY: out is full;
- * *place has not moved. */
-kvb_status kvb_mirror_slice(
-    const struct kvb_mirror *mirror, const struct kvb_bucket_set *buckets, size_t max_entries,
-    size_t max_blocks, size_t *place, struct kvb_router_batch *out);
-
-/* ---- Storing all again ----
- *
- * For readers that start late and know only stored, removed and cleared events.  All blocks held in
- * the device tier are sent once more as stored events, a part at a time, while the mirror changes.
- *
- *     begin    step, step, ... with kvb_mirror_apply() between them    is_done    end
- *
- * Each block that is sent is held at that moment, and its parent (if it has one) was sent before
- * it since the refresh began.  Consider a reader that begins empty, ignores stored events with an
- * unknown parent, and receives the events of kvb_mirror_apply() and of the steps in their order.
- * At the end it has every block that is held, except blocks below a parent that is not held: such
- * readers ignore those, and no query finds them.  A reader that had all blocks before still does.
- *
- * Memory: 2 bits for each entry, and 4 bytes for each block of the current chain. */
-
-/* Begins a refresh; ends a current one first.  KVB_NO_MEMORY. */
-kvb_status kvb_mirror_refresh_begin(struct kvb_mirror *mirror);
-void kvb_mirror_refresh_end(struct kvb_mirror *mirror);
-bool kvb_mirror_is_refreshing(const struct kvb_mirror *mirror);
-
-/* Appends to out until it has max_blocks blocks, or until max_looks entries were visited, about 0.1
- * us each.  Every event appended to out between steps must be published.  KVB_NO_MEMORY,
- * KVB_TOO_LARGE: the caller discards out and ends the refresh. */
-kvb_status kvb_mirror_refresh_step(
-    struct kvb_mirror *mirror, size_t max_blocks, size_t max_looks, struct kvb_router_batch *out,
-    bool *out_is_done);

@@ -93,3 +93,25 @@ kvb_block_hash name_of(const uint32_t *path, size_t depth)
     }
     return name;
 }
+
+kvb_status
+show_all(struct kvb_mirror *mirror, size_t max_chunk_blocks, visit_chunk visit, void *context)
+{
+    const struct kvb_picture_part part = { .max_blocks = max_chunk_blocks, .max_looks = SIZE_MAX };
+    struct kvb_picture picture = { 0 };
+    struct kvb_router_batch chunk = { 0 };
+    bool is_done = false;
+
+    kvb_status status =
+        kvb_picture_begin(&picture, mirror, KVB_PICTURE_PARENTS_FIRST, kvb_picture_all_lists);
+    while (status == KVB_OK && !is_done) {
+        kvb_router_batch_reset(&chunk);
+        status = kvb_picture_step(&picture, mirror, &part, &chunk, &is_done);
+        if (status == KVB_OK) {
+            status = visit(context, &chunk);
+        }
+    }
+    kvb_picture_end(&picture);
+    kvb_router_batch_done(&chunk);
+    return status;
+}

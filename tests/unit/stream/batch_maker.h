@@ -1,6 +1,7 @@
 #pragma once
 
 #include "stream/mirror/mirror.h"
+#include "stream/mirror/picture.h"
 
 /* Makes engine batches by hand for the tests of this room, with one token a block. tokens NULL:
  * BlockStored without tokens. */
@@ -20,6 +21,12 @@ kvb_status apply_event(
 /* Resets out, applies all events of the batch, which must succeed, and empties the batch. */
 void apply_batch(
     struct kvb_mirror *mirror, struct kvb_event_batch *batch, struct kvb_router_batch *out);
+
+/* Passes all listed blocks to `visit`, parents first, in chunks of at most max_chunk_blocks.  Stops
+ * with the status of `visit` when that is not KVB_OK.  KVB_NO_MEMORY. */
+typedef kvb_status (*visit_chunk)(void *context, struct kvb_router_batch *chunk);
+kvb_status
+show_all(struct kvb_mirror *mirror, size_t max_chunk_blocks, visit_chunk visit, void *context);
 
 /* The event added last, which the caller may change. */
 struct kvb_engine_event *last_event(struct kvb_event_batch *batch);

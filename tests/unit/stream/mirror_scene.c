@@ -89,7 +89,7 @@ bool scene_lists(const struct mirror_scene *scene, unsigned list, kvb_block_hash
     return find(&scene->lists[list], name) < scene->lists[list].count;
 }
 
-/* ---- The same lists by walk, slices and digest ---- */
+/* ---- The same lists by pictures of each order, and by digest ---- */
 
 static kvb_status take_in_chunk(void *context, struct kvb_router_batch *chunk)
 {
@@ -122,19 +122,23 @@ static void assert_digests(const struct mirror_scene *scene)
 void assert_shown_as_published(const struct mirror_scene *scene)
 {
     static struct scene_list lists[KVB_LIST_COUNT];
-    struct kvb_router_batch sliced = { 0 };
+    const struct kvb_picture_part part = { .max_blocks = 5, .max_looks = 7 };
+    struct kvb_picture picture = { .lists = kvb_picture_all_lists };
+    struct kvb_router_batch shown = { 0 };
+    bool is_done = false;
 
     memset(lists, 0, sizeof lists);
-    assert_ok(kvb_mirror_walk(scene->mirror, 3, take_in_chunk, lists));
+    assert_ok(show_all(scene->mirror, 3, take_in_chunk, lists));
     assert_same_lists(scene, lists);
 
     memset(lists, 0, sizeof lists);
-    for (size_t place = 0; place != SIZE_MAX;) {
-        kvb_router_batch_reset(&sliced);
-        assert_ok(kvb_mirror_slice(scene->mirror, NULL, 5, 5, &place, &sliced));
-        take_in(lists, &sliced);
+    while (!is_done) {
+        kvb_router_batch_reset(&shown);
+        assert_ok(kvb_picture_step(&picture, scene->mirror, &part, &shown, &is_done));
+        assert_in_range(shown.block_count, 0, part.max_blocks);
+        take_in(lists, &shown);
     }
-    kvb_router_batch_done(&sliced);
+    kvb_router_batch_done(&shown);
     assert_same_lists(scene, lists);
     assert_digests(scene);
     kvb_mirror_begin_digest(scene->mirror, &key);

@@ -59,6 +59,7 @@ void begin_world(struct world *world, const struct life *life)
 
 void end_world(struct world *world)
 {
+    kvb_picture_end(&world->picture);
     kvb_mirror_free(world->mirror);
     kvb_event_batch_done(&world->batch);
     kvb_router_batch_done(&world->out);
@@ -111,7 +112,7 @@ static kvb_status see(void *context, struct kvb_router_batch *chunk)
 void look_up_truth(struct world *world)
 {
     memset(&world->truth, 0, sizeof world->truth);
-    assert_ok(kvb_mirror_walk(world->mirror, 64, see, world));
+    assert_ok(show_all(world->mirror, 64, see, world));
 }
 
 /* ---- What the engine does ---- */
@@ -121,7 +122,7 @@ void apply(struct world *world)
     apply_batch(world->mirror, &world->batch, &world->out);
     on_message(world, &world->early, &world->out, false);
     on_message(world, &world->late, &world->out, false);
-    if (kvb_mirror_is_refreshing(world->mirror) && world->out.event_count > 0) {
+    if (world->picture.mirror && world->out.event_count > 0) {
         look_up_truth(world);
     }
 }
@@ -149,13 +150,20 @@ void add_to_group(struct world *world, size_t group, int n, bool is_alias)
 
 /* ---- Refreshes ---- */
 
+void begin_refresh(struct world *world)
+{
+    assert_ok(kvb_picture_begin(
+        &world->picture, world->mirror, KVB_PICTURE_FROM_ROOTS, 1U << KVB_TIER_DEVICE));
+}
+
 bool step(struct world *world, size_t max_blocks, size_t max_looks)
 {
     struct kvb_router_batch advertised = { 0 };
     const size_t ignored = world->late.ignored;
     bool is_done = false;
 
-    assert_ok(kvb_mirror_refresh_step(world->mirror, max_blocks, max_looks, &advertised, &is_done));
+    const struct kvb_picture_part part = { .max_blocks = max_blocks, .max_looks = max_looks };
+    assert_ok(kvb_picture_step(&world->picture, world->mirror, &part, &advertised, &is_done));
     assert_true(advertised.block_count <= max_blocks);
     for (size_t i = 0; i < advertised.event_count; i++) {
         assert_int_equal(advertised.events[i].tier, KVB_TIER_DEVICE);

@@ -56,9 +56,10 @@ struct world {
     struct node nodes[max_nodes];
     int by_name[places]; /* node + 1, in the slot of its name or behind it; 0: free */
     struct kvb_mirror *mirror;
+    struct kvb_picture picture; /* of its refresh */
     struct kvb_event_batch batch;
     struct kvb_router_batch out;
-    struct reader truth; /* what kvb_mirror_walk() shows */
+    struct reader truth; /* what a picture of the mirror at rest shows */
     struct reader early; /* received everything */
     struct reader late;  /* received everything since the refresh began */
 };
@@ -86,6 +87,8 @@ void add_to_group(struct world *world, size_t group, int n, bool is_alias);
 void apply(struct world *world);
 
 /* ---- Refreshes ---- */
+
+void begin_refresh(struct world *world);
 
 void look_up_truth(struct world *world);
 

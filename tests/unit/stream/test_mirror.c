@@ -271,7 +271,7 @@ static void doubtful_blocks_have_a_ceiling_but_stay_in_the_sum(void **state)
     end_world(&world);
 }
 
-static kvb_status note_walked(void *context, struct kvb_router_batch *chunk)
+static kvb_status note_shown(void *context, struct kvb_router_batch *chunk)
 {
     struct kvb_router_batch *all = context;
 
@@ -285,14 +285,14 @@ static kvb_status note_walked(void *context, struct kvb_router_batch *chunk)
     return KVB_OK;
 }
 
-/* Walks with chunks of each size up to `count`, the number of blocks held. */
+/* Shows all with chunks of each size up to `count`, the number of blocks held. */
 static void assert_parents_first(const struct world *world, size_t count)
 {
     struct kvb_router_batch all = { 0 };
 
     for (size_t chunk = 1; chunk <= count + 1; chunk++) {
         kvb_router_batch_reset(&all);
-        assert_ok(kvb_mirror_walk(world->mirror, chunk, note_walked, &all));
+        assert_ok(show_all(world->mirror, chunk, note_shown, &all));
         assert_int_equal(all.block_count, count);
         for (size_t i = 0; i < all.event_count; i++) {
             bool is_known = !all.events[i].has_parent;
@@ -306,7 +306,7 @@ static void assert_parents_first(const struct world *world, size_t count)
 }
 
 /* A tree of three prompts: 1-2-3-4, 1-2-5, 6. */
-static void a_walk_shows_all_parents_first(void **state)
+static void all_blocks_are_shown_parents_first(void **state)
 {
     (void)state;
     struct world world = new_world(KVB_HASHES_CANONICAL);
@@ -321,7 +321,7 @@ static void a_walk_shows_all_parents_first(void **state)
     end_world(&world);
 }
 
-static void a_walk_shows_a_parent_before_a_child_that_took_an_earlier_place(void **state)
+static void a_parent_is_shown_before_a_child_that_took_an_earlier_place(void **state)
 {
     (void)state;
     struct world world = new_world(KVB_HASHES_CANONICAL);
@@ -344,7 +344,7 @@ static kvb_status do_everything(struct world *world)
         status = apply_event(world->mirror, &world->batch, at, UINT64_MAX, &world->out);
     }
     if (status == KVB_OK) {
-        status = kvb_mirror_walk(world->mirror, 2, note_walked, &all);
+        status = show_all(world->mirror, 2, note_shown, &all);
     }
     kvb_router_batch_done(&all);
     return status;
@@ -410,8 +410,8 @@ SUITE(mirror)
         cmocka_unit_test(blocks_that_no_query_can_name_are_kept_apart),
         cmocka_unit_test(clearing_one_tier_leaves_the_others),
         cmocka_unit_test(doubtful_blocks_have_a_ceiling_but_stay_in_the_sum),
-        cmocka_unit_test(a_walk_shows_all_parents_first),
-        cmocka_unit_test(a_walk_shows_a_parent_before_a_child_that_took_an_earlier_place),
+        cmocka_unit_test(all_blocks_are_shown_parents_first),
+        cmocka_unit_test(a_parent_is_shown_before_a_child_that_took_an_earlier_place),
         cmocka_unit_test(refuses_more_blocks_than_its_ceiling),
         cmocka_unit_test(survives_every_allocation_failing),
     };

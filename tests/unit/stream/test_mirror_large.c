@@ -219,7 +219,7 @@ static kvb_status note_chunk(void *context, struct kvb_router_batch *chunk)
     return KVB_OK;
 }
 
-static void a_walk_shows_each_of_many_blocks_once_and_after_its_parent(void **state)
+static void each_of_many_blocks_is_shown_once_and_after_its_parent(void **state)
 {
     (void)state;
     static struct walked walked;
@@ -231,7 +231,7 @@ static void a_walk_shows_each_of_many_blocks_once_and_after_its_parent(void **st
     each_prompt(&world, thin_out);
     memset(&walked, 0, sizeof walked);
     walked.world = &world;
-    assert_ok(kvb_mirror_walk(world.mirror, 100, note_chunk, &walked));
+    assert_ok(show_all(world.mirror, 100, note_chunk, &walked));
     assert_int_equal(walked.count, kvb_mirror_count(world.mirror)->held[KVB_TIER_DEVICE]);
     end_world(&world);
 }
@@ -243,7 +243,7 @@ static kvb_status count_blocks(void *context, struct kvb_router_batch *chunk)
 }
 
 /* An engine may publish such events under its own names. */
-static void a_walk_includes_blocks_in_a_circle(void **state)
+static void blocks_in_a_circle_are_shown_too(void **state)
 {
     (void)state;
     struct world world = new_world(KVB_HASHES_ENGINE, (size_t)prompts * blocks);
@@ -255,7 +255,7 @@ static void a_walk_includes_blocks_in_a_circle(void **state)
             &(uint32_t){ 1 }, 1);
     }
     apply(&world);
-    assert_ok(kvb_mirror_walk(world.mirror, 100, count_blocks, &count));
+    assert_ok(show_all(world.mirror, 100, count_blocks, &count));
     assert_int_equal(count, 3);
     end_world(&world);
 }
@@ -302,26 +302,27 @@ static void no_event_is_longer_than_a_message_may_be(void **state)
     apply(&world);
     assert_ok(follow_chain(&applied, &world.out));
     assert_int_equal(applied.blocks, chain);
-    assert_ok(
-        kvb_mirror_walk(world.mirror, (size_t)8 * kvb_max_event_blocks, follow_chain, &walked));
+    assert_ok(show_all(world.mirror, (size_t)8 * kvb_max_event_blocks, follow_chain, &walked));
     assert_int_equal(walked.blocks, chain);
     end_world(&world);
 }
 
-/* Two blocks end the slice, although it may examine more entries. */
-static void a_slice_has_at_most_the_requested_number_of_blocks(void **state)
+/* Three blocks end the step, although it may look at more entries. */
+static void a_step_has_at_most_the_requested_number_of_blocks(void **state)
 {
     struct world world = new_world(KVB_HASHES_ENGINE, (size_t)prompts * blocks);
     struct kvb_router_batch out = { 0 };
-    size_t place = 0;
+    const struct kvb_picture_part part = { .max_blocks = 3, .max_looks = 1000 };
+    struct kvb_picture picture = { .lists = kvb_picture_all_lists };
+    bool is_done = false;
     size_t count = 0;
 
     (void)state;
     store_prompt(&world, 0);
     apply(&world);
-    while (place != SIZE_MAX) {
+    while (!is_done) {
         kvb_router_batch_reset(&out);
-        assert_ok(kvb_mirror_slice(world.mirror, NULL, 1000, 3, &place, &out));
+        assert_ok(kvb_picture_step(&picture, world.mirror, &part, &out, &is_done));
         assert_in_range(out.block_count, 0, 3);
         count += out.block_count;
     }
@@ -381,10 +382,10 @@ SUITE(mirror_large)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_blocks_are_held_under_rolling_names),
         cmocka_unit_test(many_blocks_are_held_under_the_engines_names),
-        cmocka_unit_test(a_walk_shows_each_of_many_blocks_once_and_after_its_parent),
-        cmocka_unit_test(a_walk_includes_blocks_in_a_circle),
+        cmocka_unit_test(each_of_many_blocks_is_shown_once_and_after_its_parent),
+        cmocka_unit_test(blocks_in_a_circle_are_shown_too),
         cmocka_unit_test(no_event_is_longer_than_a_message_may_be),
-        cmocka_unit_test(a_slice_has_at_most_the_requested_number_of_blocks),
+        cmocka_unit_test(a_step_has_at_most_the_requested_number_of_blocks),
         cmocka_unit_test(a_salt_of_each_prompt_is_freed_with_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

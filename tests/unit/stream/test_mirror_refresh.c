@@ -146,7 +146,7 @@ static void refresh(struct world *world)
     memset(&world->late, 0, sizeof world->late);
     world->favourite = (int)draw(world, max_nodes);
     look_up_truth(world);
-    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    begin_refresh(world);
     while (!step(world, 1 + draw(world, 9), 1 + draw(world, 6))) {
         steps++;
         for (uint32_t i = draw(world, 4); steps < busy_steps && i > 0; i--) {
@@ -154,7 +154,7 @@ static void refresh(struct world *world)
         }
         assert_true(steps < max_steps);
     }
-    kvb_mirror_refresh_end(world->mirror);
+    kvb_picture_end(&world->picture);
     check(world, &world->late);
 }
 
@@ -240,7 +240,7 @@ static void a_refresh_ends_in_a_circle_of_blocks(void **state)
     apply(world);
     memset(&world->late, 0, sizeof world->late);
     look_up_truth(world);
-    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    begin_refresh(world);
     assert_true(step(world, 100, 1000));
     assert_false(world->late.has[0] || world->late.has[3]);
     uproot(world);
@@ -257,7 +257,7 @@ static void a_refresh_ends_under_endless_changes(void **state)
         plant(world, -1, n);
     }
     look_up_truth(world);
-    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    begin_refresh(world);
     while (!step(world, 100, 1)) {
         add_removed(&world->batch, &(uint64_t){ engine_name(7, false) }, 1);
         apply(world);
@@ -271,6 +271,7 @@ static void a_refresh_ends_under_endless_changes(void **state)
 static void without_memory_a_refresh_reports_it(void **state)
 {
     (void)state;
+    const struct kvb_picture_part part = { .max_blocks = 1000, .max_looks = 1000 };
     struct world *world = planted();
     bool has_failed = true;
 
@@ -282,15 +283,16 @@ static void without_memory_a_refresh_reports_it(void **state)
         struct kvb_router_batch advertised = { 0 };
         bool is_done = false;
         fail_alloc_after(at);
-        kvb_status status = kvb_mirror_refresh_begin(world->mirror);
+        kvb_status status = kvb_picture_begin(
+            &world->picture, world->mirror, KVB_PICTURE_FROM_ROOTS, 1U << KVB_TIER_DEVICE);
         while (status == KVB_OK && !is_done) {
-            status = kvb_mirror_refresh_step(world->mirror, 1000, 1000, &advertised, &is_done);
+            status = kvb_picture_step(&world->picture, world->mirror, &part, &advertised, &is_done);
         }
         fail_alloc_after(-1);
         has_failed = status != KVB_OK;
         assert_true(!has_failed || status == KVB_NO_MEMORY);
         assert_true(has_failed || advertised.block_count == 100);
-        kvb_mirror_refresh_end(world->mirror);
+        kvb_picture_end(&world->picture);
         kvb_router_batch_done(&advertised);
         assert_true(at < 100);
     }

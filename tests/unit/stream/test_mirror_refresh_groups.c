@@ -55,7 +55,7 @@ static void begin_late(struct world *world)
 {
     memset(&world->late, 0, sizeof world->late);
     look_up_truth(world);
-    assert_ok(kvb_mirror_refresh_begin(world->mirror));
+    begin_refresh(world);
     assert_false(step(world, 2, 1000));
     assert_true(world->late.has[0] && world->late.has[1] && !world->late.has[3]);
 }

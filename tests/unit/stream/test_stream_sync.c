@@ -26,7 +26,7 @@ static void begin(struct stream_world *world)
 static struct kvb_sync_job
 job_of(const struct stream_world *world, const struct kvb_sync_request *request)
 {
-    struct kvb_sync_job job = { .place = 0 };
+    struct kvb_sync_job job = { .chunk = 0 };
 
     kvb_sync_job_begin(&job, world->stream, request);
     return job;
@@ -56,8 +56,8 @@ answer_to_range(const struct stream_world *world, kvb_epoch epoch, uint64_t from
     return next_chunk(world, &job, 1000).answer;
 }
 
-/* The part of the list that was already walked does not contain later changes. */
-static void a_snapshot_names_the_event_at_which_its_walk_began(void **state)
+/* The part of the list that was already shown does not contain later changes. */
+static void a_snapshot_names_the_event_at_which_it_began(void **state)
 {
     (void)state;
     const struct kvb_sync_request request = { .kind = KVB_SYNC_SNAPSHOT };
@@ -126,7 +126,7 @@ static void forgotten_and_future_events_are_not_sent(void **state)
 SUITE(stream_sync)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_snapshot_names_the_event_at_which_its_walk_began),
+        cmocka_unit_test(a_snapshot_names_the_event_at_which_it_began),
         cmocka_unit_test(a_new_epoch_ends_the_snapshot_of_the_old_one),
         cmocka_unit_test(only_events_of_the_requested_epoch_are_sent),
         cmocka_unit_test(forgotten_and_future_events_are_not_sent),

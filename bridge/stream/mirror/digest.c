@@ -1,0 +1,63 @@
+#include "stream/mirror/inside.h"
+
+#include <stdlib.h>
+
+/* Counts and digests of the published lists. */
+
+/* All zero. */
+static const struct kvb_digest empty_digest;
+
+void kvb_mirror_zero_digests(struct kvb_mirror *mirror)
+{
+    for (size_t list = 0; list < KVB_LIST_COUNT; list++) {
+        if (mirror->digests[list]) {
+            *mirror->digests[list] = empty_digest;
+        }
+    }
+}
+
+/* Most streams use one list of five, so a digest is allocated with the first name of its list. */
+static kvb_status open_digest(struct kvb_mirror *mirror, unsigned list)
+{
+    if (!mirror->digests[list]) {
+        mirror->digests[list] = calloc(1, sizeof *mirror->digests[list]);
+    }
+    return mirror->digests[list] ? KVB_OK : KVB_NO_MEMORY;
+}
+
+kvb_status
+kvb_mirror_note_held(struct kvb_mirror *mirror, kvb_block_hash block, unsigned list, bool is_held)
+{
+    KVB_TRY(open_digest(mirror, list));
+    struct kvb_digest *digest = mirror->digests[list];
+
+    if (is_held) {
+        mirror->counts.held[list]++;
+        kvb_digest_add(digest, &mirror->digest_key, (enum kvb_tier)list, block);
+    } else {
+        mirror->counts.held[list]--;
+        kvb_digest_subtract(digest, &mirror->digest_key, (enum kvb_tier)list, block);
+    }
+    return KVB_OK;
+}
+
+void kvb_mirror_begin_digest(struct kvb_mirror *mirror, const struct kvb_digest_key *key)
+{
+    mirror->digest_key = *key;
+    kvb_mirror_zero_digests(mirror);
+    for (unsigned list = 0; list < KVB_LIST_COUNT; list++) {
+        for (size_t id = 0; mirror->counts.held[list] > 0 && id < mirror->entry_end; id++) {
+            const struct mirror_entry *entry = &mirror->entries[id];
+            if (kvb_mirror_speaks(mirror, (uint32_t)id, list)) {
+                kvb_digest_add(
+                    mirror->digests[list], key, (enum kvb_tier)list,
+                    kvb_mirror_listed_name(mirror, entry, kvb_mirror_block(mirror, entry), list));
+            }
+        }
+    }
+}
+
+const struct kvb_digest *kvb_mirror_digest(const struct kvb_mirror *mirror, enum kvb_tier tier)
+{
+    return mirror->digests[tier] ? mirror->digests[tier] : &empty_digest;
+}
