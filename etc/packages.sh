@@ -5,7 +5,7 @@
 packages_build=(
     gcc libc6-dev cmake make pkg-config protobuf-c-compiler
     libnats-dev libzmq3-dev libcurl4-openssl-dev libmsgpack-dev libprotobuf-c-dev libconfig-dev
-    libmicrohttpd-dev libnghttp2-dev libgnutls28-dev libjson-c-dev libyaml-dev libssl-dev libncurses-dev libxxhash-dev
+    libmicrohttpd-dev libnghttp2-dev libgnutls28-dev libjson-c-dev libyaml-dev libuv1-dev libssl-dev libncurses-dev libxxhash-dev
 )
 # To run them.
 packages_run=(nats-server)

@@ -2,6 +2,7 @@
 
 #include "bus/link.h"
 #include "bus/subject.h"
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
@@ -80,11 +81,23 @@ static kvb_status copy_options(struct kvb_bus *bus, const struct kvb_bus_options
 
 /* ---- Opening and closing ---------------------------------------------------------- */
 
-static kvb_status no_thread(struct kvb_bus *bus, struct kvb_detail *detail)
+static void remove_bus_job(struct kvb_bus *bus)
 {
-    kvb_detail_set(detail, "cannot start a thread for the connection to NATS");
-    free_bus(bus);
-    return KVB_IO;
+    kvb_job_remove(bus->job);
+    kvb_control_free(bus->own_control);
+    bus->job = NULL;
+    bus->own_control = NULL;
+}
+
+static kvb_status add_bus_job(struct kvb_bus *bus, struct kvb_control *control)
+{
+    const struct kvb_job_options options = { .turn = kvb_bus_look, .context = bus };
+
+    if (!control) {
+        KVB_TRY(kvb_control_new(&bus->own_control));
+        KVB_TRY(kvb_control_start(bus->own_control));
+    }
+    return kvb_job_add(control ? control : bus->own_control, &options, &bus->job);
 }
 
 kvb_status kvb_bus_open(
@@ -95,30 +108,38 @@ kvb_status kvb_bus_open(
     if (!bus) {
         return KVB_NO_MEMORY;
     }
-    const kvb_status status = copy_options(bus, options);
+    kvb_status status = copy_options(bus, options);
+    if (status == KVB_OK) {
+        status = add_bus_job(bus, options->control);
+    }
+    if (status == KVB_OK) {
+        status = kvb_flusher_start(bus);
+    }
     if (status != KVB_OK) {
+        if (status == KVB_IO) {
+            kvb_detail_set(detail, "cannot start a thread for the connection to NATS");
+        }
+        remove_bus_job(bus);
         free_bus(bus);
         return status;
     }
-    if (kvb_flusher_start(bus) != KVB_OK) {
-        return no_thread(bus, detail);
-    }
-    if (pthread_create(&bus->manager, NULL, kvb_bus_keep, bus) != 0) {
-        kvb_flusher_stop(bus);
-        pthread_join(bus->flusher, NULL);
-        return no_thread(bus, detail);
-    }
     *out_bus = bus;
+    kvb_job_wake(bus->job); /* dials */
     return KVB_OK;
 }
 
+/* Afterwards the job is gone, which kvb_bus_wake_manager() knows by is_stopping. */
 static void stop_manager(struct kvb_bus *bus)
 {
     pthread_mutex_lock(&bus->lock);
     bus->is_stopping = true;
     pthread_cond_broadcast(&bus->changed);
+    while (bus->is_manager_running) {
+        pthread_cond_wait(&bus->changed, &bus->lock);
+    }
     pthread_mutex_unlock(&bus->lock);
-    pthread_join(bus->manager, NULL);
+    kvb_thread_join(&bus->manager);
+    remove_bus_job(bus);
 }
 
 /* True when all links, dials and the flusher have ended, so that nats.c calls back no more.  False
@@ -183,7 +204,7 @@ kvb_bus_renew(struct kvb_bus *bus, const struct kvb_bus_login *login, struct kvb
         bus->next_login = copy;
     }
     bus->check_login_at_ns = 0;
-    pthread_cond_broadcast(&bus->changed);
+    kvb_bus_wake_manager(bus);
     pthread_mutex_unlock(&bus->lock);
     return KVB_OK;
 }

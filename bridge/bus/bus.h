@@ -27,6 +27,7 @@
  *
  * Threads: publish, request, subscribe from any thread. */
 struct kvb_bus;
+struct kvb_control;
 
 enum { kvb_login_text_bytes = 256, kvb_inbox_prefix_bytes = 65 };
 
@@ -57,6 +58,7 @@ kvb_status kvb_bus_login_check(
 const char *kvb_bus_login_inbox(const struct kvb_bus_login *login);
 
 struct kvb_bus_options {
+    struct kvb_control *control;       /* borrowed; NULL: the bus starts one of its own */
     const char *url;                   /* "nats://127.0.0.1:4222", or several with commas */
     const char *name;                  /* shown by the server, e.g. "kvbridge" */
     const struct kvb_bus_login *login; /* copied; NULL for none */

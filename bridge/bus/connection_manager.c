@@ -1,5 +1,6 @@
 #include "bus/link.h"
 #include "bus/login.h"
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/limits.h"
 
@@ -7,12 +8,6 @@
 #include <string.h>
 
 /* ---- The connection manager: dials, and reports changes ---- */
-
-/* The state that was last passed to on_change; used by this thread only. */
-struct reported {
-    bool is_connected;
-    uint64_t connects;
-};
 
 static void report_change(struct kvb_bus *bus, bool is_connected)
 {
@@ -25,32 +20,38 @@ static void report_change(struct kvb_bus *bus, bool is_connected)
 }
 
 /* Reports each change once, including a loss that ended before this thread woke. */
-static void publish_changes(struct kvb_bus *bus, struct reported *reported)
+static void publish_changes(struct kvb_bus *bus)
 {
-    const struct reported now = {
+    const struct kvb_bus_reported was = bus->reported;
+    const struct kvb_bus_reported now = {
         .is_connected = kvb_bus_is_connected(bus),
         .connects = kvb_bus_connects(bus),
     };
-    const bool was_replaced = now.connects != reported->connects;
+    const bool was_replaced = now.connects != was.connects;
 
-    if (reported->is_connected && (!now.is_connected || was_replaced)) {
+    if (was.is_connected && (!now.is_connected || was_replaced)) {
         report_change(bus, false);
     }
-    if (now.is_connected && (!reported->is_connected || was_replaced)) {
+    if (now.is_connected && (!was.is_connected || was_replaced)) {
         report_change(bus, true);
     }
-    *reported = now;
+    pthread_mutex_lock(&bus->lock);
+    bus->reported = now;
+    pthread_mutex_unlock(&bus->lock);
 }
 
-static bool has_update(const struct kvb_bus *bus, const struct reported *reported)
+static bool has_update(const struct kvb_bus *bus)
 {
-    return kvb_bus_is_connected(bus) != reported->is_connected ||
-           kvb_bus_connects(bus) != reported->connects;
+    return kvb_bus_is_connected(bus) != bus->reported.is_connected ||
+           kvb_bus_connects(bus) != bus->reported.connects;
 }
+
+static const struct kvb_backoff_range between_dials = { .first_ns = 100 * KVB_NS_PER_MS,
+                                                        .longest_ns = KVB_NS_PER_S };
 
 static void wait_before_dialing(struct kvb_bus *bus)
 {
-    const struct timespec deadline = kvb_bus_deadline(kvb_bus_retry_ms(bus, bus->failed_dials));
+    const struct timespec deadline = kvb_bus_deadline(kvb_bus_retry_ms(bus));
 
     pthread_mutex_lock(&bus->lock);
     while (!bus->is_stopping && pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline) == 0) {
@@ -158,10 +159,10 @@ static void dial_link(struct kvb_bus *bus)
 {
     struct kvb_link *link = NULL;
 
-    if (bus->failed_dials > 0) {
+    if (bus->pauses.pause_ns > 0) {
         wait_before_dialing(bus);
     }
-    bus->failed_dials++;
+    (void)kvb_backoff_fail(&bus->pauses, &between_dials, kvb_clock_monotonic_ns());
     const uint64_t print = take_login(bus);
     const kvb_status status = kvb_link_dial(bus, &link);
     show_failure(bus, status);
@@ -262,11 +263,23 @@ static void check_for_new_login(struct kvb_bus *bus)
     }
 }
 
-/* ---- The steps of the manager ---- */
+/* ---- The steps of the manager ----
+ *
+ *     control thread: a look every 250 ms --- a step is due ---> thread kvb-nats: steps
+ *            ^                                                      |
+ *            +----------------- no step is left: the thread ends ---+
+ *
+ * A step may wait for a server, so it runs on a thread, which lasts as long as there are steps. */
 
-enum manager_step { manager_stop, manager_dial, manager_change, manager_renew, manager_report };
+enum manager_step {
+    manager_rest,
+    manager_dial,
+    manager_change,
+    manager_renew,
+    manager_report,
+};
 
-/* lock is held, as in the next three. */
+/* lock is held, as in the next four. */
 static bool is_served(const struct kvb_bus *bus)
 {
     return bus->link && !bus->link->is_broken;
@@ -298,27 +311,14 @@ static void look_at_watch(struct kvb_bus *bus)
     }
 }
 
-static enum manager_step next_step(struct kvb_bus *bus, const struct reported *reported)
+static enum manager_step next_step(const struct kvb_bus *bus)
 {
-    enum manager_step step = manager_stop;
-
-    pthread_mutex_lock(&bus->lock);
-    while (!bus->is_stopping && is_served(bus) && !must_leave(bus) && !must_check_login(bus) &&
-           !has_update(bus, reported)) {
-        const struct timespec deadline = kvb_bus_deadline(kvb_bus_look_ms);
-        (void)pthread_cond_timedwait(&bus->changed, &bus->lock, &deadline);
-        if (is_served(bus)) {
-            look_at_watch(bus);
-        }
-    }
-    if (!bus->is_stopping) {
-        step = has_update(bus, reported) ? manager_report
-               : must_leave(bus)         ? manager_change
-               : is_served(bus)          ? manager_renew
-                                         : manager_dial;
-    }
-    pthread_mutex_unlock(&bus->lock);
-    return step;
+    return bus->is_stopping        ? manager_rest
+           : has_update(bus)       ? manager_report
+           : !is_served(bus)       ? manager_dial
+           : must_leave(bus)       ? manager_change
+           : must_check_login(bus) ? manager_renew
+                                   : manager_rest;
 }
 
 static void say_silence(struct kvb_bus *bus)
@@ -334,20 +334,35 @@ static void say_silence(struct kvb_bus *bus)
     }
 }
 
-void *kvb_bus_keep(void *argument)
+/* The next step; manager_rest: none is left, and the thread counts as ended. */
+static enum manager_step take_step(struct kvb_bus *bus)
+{
+    pthread_mutex_lock(&bus->lock);
+    const enum manager_step step = next_step(bus);
+    bus->is_manager_running = step != manager_rest;
+    if (step == manager_rest) {
+        pthread_cond_broadcast(&bus->changed); /* a closer waits for it */
+        kvb_bus_wake_manager(bus);
+    }
+    pthread_mutex_unlock(&bus->lock);
+    return step;
+}
+
+static void *keep_connected(void *argument)
 {
     struct kvb_bus *bus = argument;
-    struct reported reported = { 0 };
 
     (void)pthread_setname_np(pthread_self(), "kvb-nats"); /* for top -H; may fail */
     for (;;) {
-        switch (next_step(bus, &reported)) {
-        case manager_stop:
+        switch (take_step(bus)) {
+        case manager_rest:
             return NULL;
         case manager_report:
             say_silence(bus);
-            publish_changes(bus, &reported);
-            bus->failed_dials = reported.is_connected ? 1 : bus->failed_dials;
+            publish_changes(bus);
+            if (bus->reported.is_connected) { /* after a loss, not all clients dial at once */
+                bus->pauses = (struct kvb_backoff){ .pause_ns = between_dials.first_ns };
+            }
             break;
         case manager_change:
             change_server(bus);
@@ -361,4 +376,27 @@ void *kvb_bus_keep(void *argument)
             break;
         }
     }
+}
+
+uint64_t kvb_bus_look(void *context, uint64_t now_ns)
+{
+    struct kvb_bus *bus = context;
+
+    pthread_mutex_lock(&bus->lock);
+    if (is_served(bus)) {
+        look_at_watch(bus);
+    }
+    const bool must_start = !bus->is_manager_running && next_step(bus) != manager_rest;
+    bus->is_manager_running |= must_start;
+    pthread_mutex_unlock(&bus->lock);
+    if (must_start) {
+        kvb_thread_join(&bus->manager); /* it has ended, if there was one */
+        if (kvb_thread_start(&bus->manager, keep_connected, bus) != KVB_OK) {
+            pthread_mutex_lock(&bus->lock);
+            bus->is_manager_running = false; /* the next look tries again */
+            pthread_cond_broadcast(&bus->changed);
+            pthread_mutex_unlock(&bus->lock);
+        }
+    }
+    return now_ns + kvb_bus_look_ms * KVB_NS_PER_MS;
 }

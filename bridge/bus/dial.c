@@ -1,6 +1,7 @@
 #include "bus/link.h"
 #include "bus/login.h"
 #include "bus/server_url.h"
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/own.h"
@@ -15,8 +16,6 @@
 enum {
     connect_timeout_ms = 1000,
     write_deadline_ms = 200,
-    max_retry_ms = 1000,
-    first_retry_ms = 100,
     max_servers = 128,
     max_discovered_bytes = 4096,
     dial_wait_ms = 15000, /* a resolver gives up after 10 s */
@@ -123,14 +122,10 @@ static uint64_t dial_random(const struct kvb_bus *bus, uint64_t now_ns)
     return kvb_hash64(seed, (uint64_t)(uintptr_t)bus ^ (uint64_t)getpid());
 }
 
-uint32_t kvb_bus_retry_ms(const struct kvb_bus *bus, unsigned attempt)
+uint32_t kvb_bus_retry_ms(const struct kvb_bus *bus)
 {
-    const unsigned doublings = attempt > 4 ? 4 : attempt - (attempt > 0);
-    uint32_t max_ms = (uint32_t)first_retry_ms << doublings;
+    const uint32_t max_ms = (uint32_t)(bus->pauses.pause_ns / KVB_NS_PER_MS);
 
-    if (max_ms > max_retry_ms) {
-        max_ms = max_retry_ms;
-    }
     return max_ms / 2 + (uint32_t)(dial_random(bus, kvb_clock_monotonic_ns()) % (max_ms / 2 + 1));
 }
 
@@ -240,7 +235,7 @@ static void on_lame_duck(natsConnection *nats, void *closure)
     pthread_mutex_lock(&bus->lock);
     const bool is_new = !link->is_lame;
     link->is_lame = true;
-    pthread_cond_broadcast(&bus->changed);
+    kvb_bus_wake_manager(bus);
     pthread_mutex_unlock(&bus->lock);
     if (is_new) {
         atomic_fetch_add_explicit(&bus->lame_ducks, 1, memory_order_relaxed);

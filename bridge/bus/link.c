@@ -1,4 +1,5 @@
 #include "bus/link.h"
+#include "control/control.h"
 #include "core/clock.h"
 
 #include <stdlib.h>
@@ -32,6 +33,13 @@ struct timespec kvb_bus_deadline(uint32_t wait_ms)
 
     return (struct timespec){ .tv_sec = (time_t)(at_ns / KVB_NS_PER_S),
                               .tv_nsec = (long)(at_ns % KVB_NS_PER_S) };
+}
+
+void kvb_bus_wake_manager(struct kvb_bus *bus)
+{
+    if (!bus->is_stopping) {
+        kvb_job_wake(bus->job);
+    }
 }
 
 struct kvb_link *kvb_link_use(struct kvb_bus *bus)
@@ -132,6 +140,7 @@ void kvb_link_break(struct kvb_link *link)
     if (bus->link == link) {
         atomic_store_explicit(&bus->is_connected, false, memory_order_release);
         pthread_cond_broadcast(&bus->changed);
+        kvb_bus_wake_manager(bus);
     }
     pthread_mutex_unlock(&bus->lock);
 }

@@ -3,6 +3,8 @@
 #include "bus/bus.h"
 #include "bus/denials.h"
 #include "bus/watch.h"
+#include "core/backoff.h"
+#include "core/thread.h"
 #include "core/url_show.h"
 
 #include <nats/nats.h>
@@ -24,6 +26,8 @@
  *
  * A server that announces lame duck mode still serves for a while.  Meanwhile the manager dials
  * another server once a second.  It retires the link when one of them accepts a connection.
+ *
+ * The manager is a job of the control thread, and a thread while it has steps to do.
  *
  * Dialing and closing may wait long for a name server, a TLS handshake or a PONG, so each runs on
  * a thread of its own.  The connection manager limits its wait for a dial, and does not wait for a
@@ -49,6 +53,12 @@ struct kvb_link {
     struct kvb_denials denials;
 };
 
+/* What was last passed to on_change. */
+struct kvb_bus_reported {
+    bool is_connected;
+    uint64_t connects;
+};
+
 struct kvb_bus {
     char shown_url[256];                       /* without user and password, for logs */
     char *url;                                 /* owned */
@@ -63,7 +73,9 @@ struct kvb_bus {
     void (*on_change)(void *context, bool is_connected);
     void *context;
 
-    pthread_t manager;
+    struct kvb_control *own_control; /* owned; NULL: the options named one */
+    struct kvb_job *job;             /* owned; its turns are kvb_bus_look() */
+    struct kvb_thread manager;       /* started and joined by the job, and at last by the closer */
     pthread_mutex_t subscribing;
     struct kvb_bus_subscription *subscriptions; /* linked list; the callers own its items */
 
@@ -76,7 +88,9 @@ struct kvb_bus {
     struct kvb_bus_watch watch;    /* of the current link */
     uint64_t denied_publishes;     /* over all links */
     uint64_t denied_subscriptions; /* over all links */
-    unsigned failed_dials;         /* since the last connection; used by the manager only */
+    struct kvb_backoff pauses; /* of dials since the last connection; used by the manager only */
+    struct kvb_bus_reported reported; /* changed by the manager only, like the one above */
+    bool is_manager_running;
     bool is_stopping;
     bool is_silent; /* the watch gave the link up, and this is not logged yet */
     struct kvb_log_limit slow_log;
@@ -108,8 +122,12 @@ struct kvb_bus {
 
 /* ---- Threads of the bus ---- */
 
-/* The main function of the connection manager; its argument is the bus. */
-void *kvb_bus_keep(void *argument);
+/* A turn of the bus's job: looks whether the server answers, and starts the connection manager when
+ * it has something to do. */
+uint64_t kvb_bus_look(void *context, uint64_t now_ns);
+
+/* Brings such a turn soon, unless the bus is closing.  lock is held. */
+void kvb_bus_wake_manager(struct kvb_bus *bus);
 
 /* Detaches the current link and closes it.  Returns after its subscriptions have ended, so that no
  * handler runs on two links at once.  Called by the connection manager, or after joining it. */
@@ -142,9 +160,8 @@ const char *kvb_nats_remedy(const char *failure);
 /* Checks the URL and the login without dialing.  KVB_BAD_CONFIG: detail says why. */
 kvb_status kvb_bus_check_options(const struct kvb_bus_options *options, struct kvb_detail *detail);
 
-/* Milliseconds to wait before attempt number `attempt` (from 1): half fixed,
- * half random, at most 1,000. */
-uint32_t kvb_bus_retry_ms(const struct kvb_bus *bus, unsigned attempt);
+/* Milliseconds to wait before the next dial: half of its pause, and a random part of the other. */
+uint32_t kvb_bus_retry_ms(const struct kvb_bus *bus);
 
 /* Makes a link that is connected but not yet current.  The caller owns one use of *out_link.
  * Gives up after a time limit, and at once when the bus stops; the dial then ends on its own

@@ -17,8 +17,11 @@ enum {
     max_escape_bytes = 6,            /* \u001f */
     max_character_bytes = 4,         /* UTF-8 */
     limit_period_s = 10,             /* repeated messages are summarised this often */
-    max_backoff_s = 600,             /* the longest pause of a kvb_log_backoff */
 };
+
+/* Of one lasting problem. */
+static const struct kvb_backoff_range between_lines = { .first_ns = limit_period_s * KVB_NS_PER_S,
+                                                        .longest_ns = 600 * KVB_NS_PER_S };
 
 static const char *const level_names[KVB_LOG_LEVEL_COUNT] = {
     [KVB_LOG_ERROR] = "error",
@@ -72,24 +75,16 @@ bool kvb_log_limit_due(struct kvb_log_limit *limit, uint64_t now_ns, uint64_t *o
 
 bool kvb_log_backoff_due(struct kvb_log_backoff *backoff, uint64_t now_ns)
 {
-    const uint64_t doubled_ns = 2 * backoff->pause_ns;
-
-    if (backoff->next_ns > 0 && now_ns < backoff->next_ns) {
+    if (!kvb_backoff_is_due(&backoff->lines, now_ns)) {
         return false;
     }
-    backoff->pause_ns = backoff->pause_ns == 0                      ? limit_period_s * KVB_NS_PER_S
-                        : doubled_ns < max_backoff_s * KVB_NS_PER_S ? doubled_ns
-                                                                    : max_backoff_s * KVB_NS_PER_S;
-    backoff->next_ns = now_ns + backoff->pause_ns;
+    (void)kvb_backoff_fail(&backoff->lines, &between_lines, now_ns);
     return true;
 }
 
 void kvb_log_backoff_end(struct kvb_log_backoff *backoff)
 {
-    if (backoff->pause_ns > 0) {
-        backoff->next_ns -= backoff->pause_ns - limit_period_s * KVB_NS_PER_S;
-        backoff->pause_ns = 0;
-    }
+    kvb_backoff_end(&backoff->lines, &between_lines);
 }
 
 /* ---- One line; allocates nothing, because memory may be out ------------------------- */

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/backoff.h"
 #include "core/status.h"
 
 #include <stdbool.h>
@@ -81,8 +82,7 @@ bool kvb_log_limit_due(struct kvb_log_limit *limit, uint64_t now_ns, uint64_t *o
 /* Exponential backoff for a lasting problem, such as an unreachable engine.  The first line is due
  * at once, the next after 10 s, 20 s, 40 s, and so on, up to 10 min.  {0} is the initial state. */
 struct kvb_log_backoff {
-    uint64_t next_ns;  /* monotonic; 0 = nothing logged yet */
-    uint64_t pause_ns; /* pause after the newest line */
+    struct kvb_backoff lines;
 };
 
 /* Returns true when a line is due.  The caller locks. */

@@ -1,5 +1,6 @@
 #include "daemon/http.h"
 
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
@@ -47,15 +48,12 @@ struct kvb_http {
 
     uint64_t wait_ns;
 
-    pthread_mutex_t lock; /* slots, is_stopping, unsent, is_settled */
+    pthread_mutex_t lock; /* slots, unsent, is_settled */
     struct kvb_http_slots slots;
     size_t unsent; /* exchanges whose answers come later */
     pthread_cond_t settled;
-    bool is_settled; /* from now on no connection is suspended */
-    pthread_cond_t stopping;
-    bool is_stopping;
-    pthread_t watch;
-    bool has_watch;
+    bool is_settled;       /* from now on no connection is suspended */
+    struct kvb_job *watch; /* owned */
 };
 
 /* In the order of KVB_HTTP_METRICS. */
@@ -213,7 +211,11 @@ static struct kvb_http_slot *open_slot(struct kvb_http *http, struct MHD_Connect
         count_http(http, count_http_closed_crowded);
     }
     show_slots(http);
+    const bool is_first = http->slots.open_count == 1;
     (void)pthread_mutex_unlock(&http->lock);
+    if (is_first) { /* the watch rests while there is none */
+        kvb_job_wake(http->watch);
+    }
     return slot;
 }
 
@@ -367,26 +369,21 @@ static void settle_answers(struct kvb_http *http)
     (void)pthread_mutex_unlock(&http->lock);
 }
 
-/* The watch thread: closes connections whose deadline has passed, and resumes those whose answer
+/* A turn of the watch: closes connections whose deadline has passed, and resumes those whose answer
  * does not come. */
-static void *watch_connections(void *context)
+static uint64_t watch_connections(void *context, uint64_t now_ns)
 {
     struct kvb_http *http = context;
     struct kvb_http_victim victim;
 
-    (void)pthread_setname_np(pthread_self(), "kvb-http-watch");
     (void)pthread_mutex_lock(&http->lock);
-    while (!http->is_stopping) {
-        const uint64_t now_ns = kvb_clock_monotonic_ns();
-        const struct timespec until = timespec_of(now_ns + watch_ms * KVB_NS_PER_MS);
-        resume_late(http, http->wait_ns, now_ns);
-        while (kvb_http_slots_next_late(&http->slots, now_ns, &victim)) {
-            shut_down_victim(http, &victim);
-        }
-        (void)pthread_cond_timedwait(&http->stopping, &http->lock, &until);
+    resume_late(http, http->wait_ns, now_ns);
+    while (kvb_http_slots_next_late(&http->slots, now_ns, &victim)) {
+        shut_down_victim(http, &victim);
     }
+    const bool is_empty = http->slots.open_count == 0;
     (void)pthread_mutex_unlock(&http->lock);
-    return NULL;
+    return is_empty ? UINT64_MAX : now_ns + watch_ms * KVB_NS_PER_MS;
 }
 
 /* ---- Callbacks of libmicrohttpd, on its threads ------------------------------------- */
@@ -1041,7 +1038,6 @@ static void init_locks(struct kvb_http *http)
     (void)pthread_mutex_init(&http->lock, NULL); /* none of these can fail with glibc */
     (void)pthread_condattr_init(&monotonic);
     (void)pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
-    (void)pthread_cond_init(&http->stopping, &monotonic);
     (void)pthread_cond_init(&http->settled, &monotonic);
     (void)pthread_condattr_destroy(&monotonic);
 }
@@ -1083,10 +1079,9 @@ static kvb_status start_threads(
     struct kvb_http *http, const struct kvb_http_options *options,
     const struct sockaddr_storage *address, struct kvb_detail *detail)
 {
-    if (pthread_create(&http->watch, NULL, watch_connections, http) != 0) {
-        return KVB_IO;
-    }
-    http->has_watch = true;
+    const struct kvb_job_options watch = { .turn = watch_connections, .context = http };
+
+    KVB_TRY(kvb_job_add(options->control, &watch, &http->watch));
     errno = 0;
     http->daemon = start_daemon(http, options, address);
     return http->daemon ? KVB_OK : listen_failed(options->listen, errno, detail);
@@ -1154,17 +1149,6 @@ void kvb_http_reload(struct kvb_http *http)
     }
 }
 
-static void stop_watch(struct kvb_http *http)
-{
-    if (http->has_watch) {
-        (void)pthread_mutex_lock(&http->lock);
-        http->is_stopping = true;
-        (void)pthread_cond_signal(&http->stopping);
-        (void)pthread_mutex_unlock(&http->lock);
-        (void)pthread_join(http->watch, NULL);
-    }
-}
-
 void kvb_http_stop(struct kvb_http *http)
 {
     if (!http) {
@@ -1174,10 +1158,9 @@ void kvb_http_stop(struct kvb_http *http)
         settle_answers(http);
         MHD_stop_daemon(http->daemon);
     }
-    stop_watch(http);
+    kvb_job_remove(http->watch);
     kvb_http_slots_done(&http->slots);
     kvb_http_access_free(http->access);
-    (void)pthread_cond_destroy(&http->stopping);
     (void)pthread_cond_destroy(&http->settled);
     (void)pthread_mutex_destroy(&http->lock);
     free(http);

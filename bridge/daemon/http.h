@@ -40,6 +40,7 @@ struct sockaddr_storage;
  *
  * Threads: the handler runs on any of the server's threads, several at once; finish() and next() on
  * the thread of their connection. */
+struct kvb_control;
 struct kvb_http;
 
 /* A request whose answer may come later. */
@@ -113,11 +114,12 @@ struct kvb_http_path_rule {
 };
 
 struct kvb_http_options {
-    const char *listen;       /* "127.0.0.1:9402"; port 0 picks a free one */
-    size_t max_body_bytes;    /* above: 413 with an error text */
-    unsigned threads;         /* 1 .. 16 */
-    unsigned max_connections; /* 0: kvb_max_http_connections */
-    const char *const *vital; /* paths answered even when full; ends with NULL; static or NULL */
+    struct kvb_control *control; /* closes connections whose time is over; borrowed until the end */
+    const char *listen;          /* "127.0.0.1:9402"; port 0 picks a free one */
+    size_t max_body_bytes;       /* above: 413 with an error text */
+    unsigned threads;            /* 1 .. 16 */
+    unsigned max_connections;    /* 0: kvb_max_http_connections */
+    const char *const *vital;    /* paths answered even when full; ends with NULL; static or NULL */
     const struct kvb_http_security *security; /* NULL: nothing is required; borrowed until the end,
                                                  like the next two */
     const char *register_token_file;          /* "" or NULL: none */

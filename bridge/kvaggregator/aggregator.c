@@ -1,5 +1,6 @@
 #include "kvaggregator/aggregator.h"
 
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/file_limit.h"
 #include "core/limits.h"
@@ -185,7 +186,8 @@ static void note_update(void *context, bool is_connected)
 static kvb_status open_aggregator_bus(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
 {
     const struct kvb_nats_config *nats = &aggregator->config->nats;
-    const struct kvb_bus_options options = { .url = nats->url,
+    const struct kvb_bus_options options = { .control = aggregator->control,
+                                             .url = nats->url,
                                              .name = "kvaggregator",
                                              .login = &nats->login,
                                              .sends_at_once = true,
@@ -248,6 +250,7 @@ static kvb_status open_aggregator_http(struct kvb_aggregator *aggregator, struct
     }
     KVB_TRY(count_http_connections(aggregator, &max_connections, detail));
     const struct kvb_http_options options = {
+        .control = aggregator->control,
         .listen = aggregator->config->http,
         .security = &aggregator->config->http_security,
         .rules = path_rules,
@@ -297,6 +300,8 @@ static kvb_status open_aggregator_grpc(struct kvb_aggregator *aggregator, struct
 /* The index thread is started last.  Until then only this thread reads bus and subscriptions. */
 static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
 {
+    KVB_TRY(kvb_control_new(&aggregator->control));
+    KVB_TRY(kvb_control_start(aggregator->control));
     KVB_TRY(make_state(aggregator));
     KVB_TRY(make_query_context(aggregator));
     KVB_TRY(make_dashboard(aggregator));
@@ -420,6 +425,7 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     }
     stop_threads(aggregator);
     kvb_bus_close(aggregator->bus);
+    kvb_control_free(aggregator->control); /* all of its jobs are removed */
     if (aggregator->update_fd >= 0) {
         (void)close(aggregator->update_fd); /* nothing to lose */
     }

@@ -137,7 +137,8 @@ struct kvb_aggregator {
     struct kvb_subject_names names;
     struct kvb_permissions permissions; /* needed on nats-server */
 
-    struct kvb_bus *bus; /* owned; all fields below too */
+    struct kvb_control *control; /* owned; all fields below too */
+    struct kvb_bus *bus;
     struct intake intakes[KVB_INTAKE_COUNT];
     char inbox[2 * 16 + 1];         /* answers of bridges: {prefix}.{inbox}.{token in hex} */
     _Atomic uint64_t echo_returned; /* the number of the newest echo that has */

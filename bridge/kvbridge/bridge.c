@@ -2,6 +2,7 @@
 
 #include "bus/permissions.h"
 #include "bus/subject.h"
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/limits.h"
@@ -61,7 +62,8 @@ static kvb_status make_bridge_subjects(struct kvb_bridge *bridge)
 static kvb_status open_bridge_bus(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
     const struct kvb_bridge_config *config = bridge->config;
-    const struct kvb_bus_options options = { .url = config->nats.url,
+    const struct kvb_bus_options options = { .control = bridge->control,
+                                             .url = config->nats.url,
                                              .name = "kvbridge",
                                              .login = &config->nats.login,
                                              .log = bridge->log };
@@ -126,7 +128,8 @@ static const struct kvb_http_path_rule path_rules[] = {
 static kvb_status open_bridge_http(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
     const char *register_token_file = bridge->config->registering.token_file;
-    const struct kvb_http_options options = { .listen = bridge->config->http,
+    const struct kvb_http_options options = { .control = bridge->control,
+                                              .listen = bridge->config->http,
                                               .security = &bridge->config->http_security,
                                               .register_token_file = register_token_file,
                                               .rules = path_rules,
@@ -163,7 +166,9 @@ static kvb_status start_ingest_thread(struct kvb_bridge *bridge)
 
 static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
-    KVB_TRY(kvb_bridge_open_checkpoints(bridge, detail)); /* first: the caller may wait for it */
+    KVB_TRY(kvb_control_new(&bridge->control));
+    KVB_TRY(kvb_control_start(bridge->control));
+    KVB_TRY(kvb_bridge_open_checkpoints(bridge, detail)); /* early: the caller may wait for it */
     KVB_TRY(draw_bridge_id(bridge));
     kvb_rival_table_init(&bridge->rivals->table, bridge->bridge_id);
     bridge->publisher->id = kvb_hash64(
@@ -305,6 +310,7 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     kvb_bus_unsubscribe(bridge->refresh->incoming);
     kvb_bus_unsubscribe(bridge->publisher->syncs);
     kvb_bus_close(bridge->publisher->bus);
+    kvb_control_free(bridge->control); /* all of its jobs are removed */
     kvb_rival_table_done(&bridge->rivals->table);
     kvb_bridge_close_refresh(bridge->refresh);
     kvb_sync_responder_done(&bridge->publisher->sync);

@@ -560,8 +560,7 @@ static void *run_discovery(void *context)
     (void)pthread_setname_np(pthread_self(), "kvb-discover"); /* for top -H; else unnamed */
     while (!atomic_load(&discovery->is_stopping)) {
         const int wait_ms = turn(discovery);
-        (void)kvb_fetcher_work(
-            discovery->fetcher, wait_ms); /* on failure the next turn tries again */
+        kvb_fetcher_run(discovery->fetcher, wait_ms);
     }
     return NULL;
 }
@@ -578,7 +577,7 @@ kvb_discovery_start(const struct kvb_discovery_options *options, struct kvb_disc
     }
     discovery->options = *options;
     (void)pthread_mutex_init(&discovery->lock, NULL); /* cannot fail without attributes */
-    kvb_status status = kvb_fetcher_new(options->resolver, &discovery->fetcher);
+    kvb_status status = kvb_fetcher_new(NULL, options->resolver, &discovery->fetcher);
     if (status == KVB_OK) {
         status = kvb_thread_start(&discovery->thread, run_discovery, discovery);
     }

@@ -349,7 +349,7 @@ static void end_pod_answer(void *context, const struct kvb_fetch_end *end)
         now_ns);
     if (input == KVB_WATCH_PAGE && source->watch.pages == 0) {
         kvb_detail_set(&kubernetes->why, "the list of pods is too long: it is given up");
-    } else if (input == KVB_WATCH_ENDED && source->watch.failures > 0) {
+    } else if (input == KVB_WATCH_ENDED && source->watch.failures.pause_ns > 0) {
         kvb_detail_set(&kubernetes->why, "the API server ends watches at once, without an event");
     }
 }
@@ -837,8 +837,7 @@ static void *run_kubernetes(void *context)
     (void)pthread_setname_np(pthread_self(), "kvb-kubernetes"); /* for top -H; may fail */
     while (!atomic_load(&kubernetes->is_stopping)) {
         kubernetes_turn(kubernetes);
-        /* On failure the next turn tries again. */
-        (void)kvb_fetcher_work(kubernetes->fetcher, wait_of_turn(kubernetes));
+        kvb_fetcher_run(kubernetes->fetcher, wait_of_turn(kubernetes));
     }
     return NULL;
 }
@@ -857,7 +856,7 @@ kvb_kubernetes_new(const struct kvb_kubernetes_options *options, struct kvb_kube
     kvb_buf_init(&kubernetes->url, url_bytes);
     kubernetes->sources = calloc(kvb_max_pod_sources, sizeof *kubernetes->sources);
     const kvb_status status = kubernetes->sources
-                                  ? kvb_fetcher_new(options->resolver, &kubernetes->fetcher)
+                                  ? kvb_fetcher_new(NULL, options->resolver, &kubernetes->fetcher)
                                   : KVB_NO_MEMORY;
     if (status != KVB_OK) {
         kvb_kubernetes_free(kubernetes);

@@ -18,6 +18,10 @@ static const uint64_t coordinator_period_ns = 5 * KVB_NS_PER_S;
 /* The coordinator's list may change before the engines themselves report it. */
 static const uint64_t list_settles_ns = 30 * KVB_NS_PER_S;
 
+/* Of the socket of a source from which nothing comes. */
+static const struct kvb_backoff_range between_renewals = { .first_ns = 10 * KVB_NS_PER_S,
+                                                           .longest_ns = 600 * KVB_NS_PER_S };
+
 /* How many periods may pass before a source counts as silent. */
 enum { periods_of_a_life = 3 };
 
@@ -96,7 +100,7 @@ static void note_fresh(
         kvb_log_backoff_end(&feed->backoff);
         log_load_source(bridge, load, kind, KVB_LOG_INFO, "a load source sends again", "");
     }
-    kvb_log_backoff_end(&feed->renewal);
+    kvb_backoff_end(&feed->renewals, &between_renewals);
     feed->state = KVB_LOAD_SOURCE_FRESH;
     feed->received_ns = now_ns;
     feed->until_ns = now_ns + life_ns;
@@ -150,8 +154,10 @@ static void renew(struct bridge_load *load, enum kvb_load_source_kind kind, uint
     struct bridge_feed *feed = &load->feeds[kind];
     struct kvb_load_source *source = source_of(load, kind);
 
-    if (source && kvb_log_backoff_due(&feed->renewal, now_ns)) {
-        (void)kvb_load_source_renew(source, now_ns); /* on failure it is tried again later */
+    if (source && kvb_backoff_is_due(&feed->renewals, now_ns)) {
+        (void)kvb_backoff_fail(
+            &feed->renewals, &between_renewals, now_ns); /* until a sample comes */
+        (void)kvb_load_source_renew(source, now_ns);
     }
 }
 
@@ -635,11 +641,12 @@ static kvb_status open_load_socket(
     return endpoint[0] ? kvb_load_source_open(ingest->zmq, &options, out_source, detail) : KVB_OK;
 }
 
-static kvb_status start_scraper(struct bridge_ingest *ingest)
+static kvb_status start_scraper(struct kvb_bridge *bridge)
 {
+    struct bridge_ingest *ingest = bridge->ingest;
     struct kvb_scraper *scraper = NULL;
 
-    KVB_TRY(kvb_scraper_start(ingest->resolver, &scraper));
+    KVB_TRY(kvb_scraper_start(bridge->control, ingest->resolver, &scraper));
     const kvb_status status =
         kvb_poller_add_fd(ingest->poller, kvb_pages_owner, kvb_scraper_fd(scraper));
     if (status != KVB_OK) {
@@ -650,16 +657,18 @@ static kvb_status start_scraper(struct bridge_ingest *ingest)
     return KVB_OK;
 }
 
-/* Starts the scrape thread with the first page.  Without a URL *out_key stays 0. */
+/* Starts the scraper with the first page.  Without a URL *out_key stays 0. */
 static kvb_status open_page(
-    struct bridge_ingest *ingest, const struct bridge_load *load, struct kvb_scrape_target target,
+    struct kvb_bridge *bridge, const struct bridge_load *load, struct kvb_scrape_target target,
     uint64_t *out_key, struct kvb_detail *detail)
 {
+    struct bridge_ingest *ingest = bridge->ingest;
+
     if (target.url[0] == '\0') {
         return KVB_OK;
     }
     if (!ingest->scraper) {
-        KVB_TRY(start_scraper(ingest));
+        KVB_TRY(start_scraper(bridge));
     }
     target.key = next_page_key(ingest, load);
     KVB_TRY(kvb_scraper_add(ingest->scraper, &target, detail));
@@ -687,8 +696,8 @@ open_pages(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detai
                                               .model = settings->model };
 
     kvb_worker_models_url(settings, models_url);
-    KVB_TRY(open_page(bridge->ingest, load, metrics, &load->scrape_key, detail));
-    return open_page(bridge->ingest, load, models, &load->models_key, detail);
+    KVB_TRY(open_page(bridge, load, metrics, &load->scrape_key, detail));
+    return open_page(bridge, load, models, &load->models_key, detail);
 }
 
 size_t kvb_bridge_load_sources(const struct bridge_membership *membership)

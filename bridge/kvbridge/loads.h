@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/backoff.h"
 #include "core/log.h"
 #include "core/url_show.h"
 #include "ingest/zmq/load_source.h"
@@ -26,7 +27,7 @@ struct bridge_feed {
     struct kvb_detail why; /* why the newest message was refused; "": it was not */
     bool was_said;         /* the log has reported the error */
     struct kvb_log_backoff backoff;
-    struct kvb_log_backoff renewal; /* when its socket is opened again */
+    struct kvb_backoff renewals; /* when its socket is opened again */
 };
 
 /* The load sources of one worker; their samples are kept for the ranks in settings. */

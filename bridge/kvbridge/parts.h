@@ -21,6 +21,7 @@
  *     shown.h        what HTTP and $SRV show                             any thread
  */
 
+struct kvb_control;
 struct bridge_ingest;
 struct bridge_publisher;
 struct bridge_membership;
@@ -34,6 +35,7 @@ struct kvb_bridge {
     struct kvb_log *log;
     char bridge_id[kvb_bridge_id_bytes + 1];
     uint64_t started_ns;
+    struct kvb_control *control; /* owned; timers, HTTP, files: control/control.h */
 
     /* Freed with the bridge: kvbridge/bridge.c. */
     struct bridge_ingest *ingest;

@@ -325,7 +325,7 @@ kvb_status kvb_bridge_open_rooms(struct kvb_bridge *bridge, struct kvb_detail *d
         return KVB_NO_MEMORY;
     }
     KVB_TRY(kvb_resolver_new(&bridge->ingest->resolver));
-    KVB_TRY(kvb_zmq_new(&bridge->ingest->zmq));
+    KVB_TRY(kvb_zmq_new(bridge->control, &bridge->ingest->zmq));
     kvb_zmq_expect(bridge->ingest->zmq, size_of(bridge->config).publishers);
     return kvb_poller_new(kvb_bridge_owners, &bridge->ingest->poller);
 }

@@ -9,15 +9,15 @@
 #include <stdio.h>
 #include <string.h>
 
-static const uint64_t first_pause_ns = 500 * KVB_NS_PER_MS;
-static const uint64_t longest_pause_ns = 30 * KVB_NS_PER_S;
+static const struct kvb_backoff_range between_requests = { .first_ns = 500 * KVB_NS_PER_MS,
+                                                           .longest_ns = 30 * KVB_NS_PER_S };
 static const uint64_t away_pause_ns = KVB_NS_PER_S;
 static const uint64_t silence_ns = 30 * KVB_NS_PER_S;
 
 /* A watch that ends sooner than this without a line has failed. */
 static const uint64_t shortest_watch_ns = KVB_NS_PER_S;
 
-enum { page_items = 500, max_retry_after_s = 300, max_doublings = 6 };
+enum { page_items = 500, max_retry_after_s = 300 };
 
 /* A random value from 80 to 120 per cent of the mean. */
 static uint64_t jitter(struct kvb_watch *watch, uint64_t mean)
@@ -66,9 +66,8 @@ kvb_status kvb_watch_item(struct kvb_watch *watch)
 void kvb_watch_line(struct kvb_watch *watch, const char *version)
 {
     watch->has_lines = true;
-    watch->failures = 0;
-    watch->gones = 0;
-    watch->refusals = 0;
+    watch->failures = watch->gones = watch->refusals = (struct kvb_backoff){ 0 };
+    watch->is_gone = false;
     watch->away_ns = 0;
     if (version[0] != '\0') {
         (void)snprintf(watch->page.version, sizeof watch->page.version, "%s", version);
@@ -110,27 +109,22 @@ static bool fits(enum kvb_watch_state state, enum kvb_watch_input input)
     return state == KVB_WATCH_LISTING || (state == KVB_WATCH_WATCHING && input >= KVB_WATCH_ENDED);
 }
 
-static uint64_t pause_of(struct kvb_watch *watch, unsigned times)
-{
-    const unsigned doublings = times > max_doublings ? max_doublings : times;
-    const uint64_t pause_ns = first_pause_ns << doublings;
-
-    return jitter(watch, pause_ns < longest_pause_ns ? pause_ns : longest_pause_ns);
-}
-
-static uint64_t wait_of(struct kvb_watch *watch, enum pause pause, uint32_t retry_after_s)
+static uint64_t
+wait_of(struct kvb_watch *watch, enum pause pause, uint32_t retry_after_s, uint64_t now_ns)
 {
     const uint32_t at_least_s =
         retry_after_s < max_retry_after_s ? retry_after_s : max_retry_after_s;
     uint64_t wait_ns = 0;
 
     if (pause == pause_failed) {
-        wait_ns = pause_of(watch, watch->failures++);
+        wait_ns = jitter(watch, kvb_backoff_fail(&watch->failures, &between_requests, now_ns));
     } else if (pause == pause_gone) {
-        wait_ns = watch->gones == 0 ? 0 : pause_of(watch, watch->gones - 1);
-        watch->gones++;
+        wait_ns = watch->is_gone
+                      ? jitter(watch, kvb_backoff_fail(&watch->gones, &between_requests, now_ns))
+                      : 0;
+        watch->is_gone = true;
     } else if (pause == pause_refused) {
-        wait_ns = pause_of(watch, watch->refusals++);
+        wait_ns = jitter(watch, kvb_backoff_fail(&watch->refusals, &between_requests, now_ns));
     } else if (pause == pause_away) {
         wait_ns = jitter(watch, away_pause_ns);
     }
@@ -180,12 +174,12 @@ void kvb_watch_step(
     const struct transition *transition = &transitions[watch->state][input];
     if (input <= KVB_WATCH_LISTED) {
         watch->page = *page;
-        watch->away_ns =
-            watch->refusals == 0 ? 0 : watch->away_ns; /* else: watches are still refused */
-        watch->failures = 0;
+        watch->away_ns = watch->refusals.pause_ns == 0
+                             ? 0
+                             : watch->away_ns; /* else: watches are still refused */
+        watch->failures = (struct kvb_backoff){ 0 };
     } else if (input == KVB_WATCH_ENDED && watch->state == KVB_WATCH_WATCHING) {
-        watch->failures = 0;
-        watch->refusals = 0;
+        watch->failures = watch->refusals = (struct kvb_backoff){ 0 };
     } else if (input != KVB_WATCH_GONE && watch->away_ns == 0) {
         watch->away_ns = now_ns;
     }
@@ -194,7 +188,7 @@ void kvb_watch_step(
         watch->pages = 0;
         watch->items = 0;
     }
-    watch->due_ns = now_ns + wait_of(watch, transition->pause, retry_after_s);
+    watch->due_ns = now_ns + wait_of(watch, transition->pause, retry_after_s, now_ns);
     watch->state = transition->next;
 }
 

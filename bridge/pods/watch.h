@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/backoff.h"
 #include "core/buf.h"
 #include "core/status.h"
 #include "pods/pod.h"
@@ -67,13 +68,15 @@ struct kvb_watch {
     uint64_t silent_ns;  /* when an open watch counts as lost */
     uint32_t mean_s;     /* mean of the random timeoutSeconds */
     uint32_t timeout_s;  /* timeoutSeconds of the newest watch */
-    unsigned failures;   /* consecutive */
-    unsigned gones;      /* consecutive */
-    unsigned refusals;   /* refused watches since one brought a line or lasted to its end */
-    bool has_lines;      /* the watch has brought a line */
-    size_t pages;        /* pages of the current list, so far */
-    size_t items;        /* pods of the current list, so far */
-    uint64_t away_ns;    /* since when the server has not answered; 0: it answers */
+    /* Their pauses grow apart; {0}: none since a line came, or as kvb_watch_step() says. */
+    struct kvb_backoff failures;
+    struct kvb_backoff gones;
+    struct kvb_backoff refusals; /* of watches */
+    bool is_gone;                /* the newest one was: the first is followed at once */
+    bool has_lines;              /* the watch has brought a line */
+    size_t pages;                /* pages of the current list, so far */
+    size_t items;                /* pods of the current list, so far */
+    uint64_t away_ns;            /* since when the server has not answered; 0: it answers */
     uint64_t random;
     struct kvb_pod_page page; /* the version seen last, and the token of the next page */
 };

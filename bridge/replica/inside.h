@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/backoff.h"
 #include "model/digest.h"
 #include "model/event_log.h"
 #include "model/stream_table.h"
@@ -27,13 +28,12 @@ enum follow_need {
 /* The repair of a stream: what is needed, and the request for it. */
 struct follow_repair {
     enum follow_need need;
-    uint64_t since_ns;      /* when the need arose */
-    bool is_requested;      /* a request is under way */
-    uint32_t request;       /* its number, part of the token */
-    uint64_t deadline_ns;   /* when its next chunk must arrive */
-    uint64_t not_before_ns; /* earliest time of the next request */
+    uint64_t since_ns;           /* when the need arose */
+    bool is_requested;           /* a request is under way */
+    uint32_t request;            /* its number, part of the token */
+    uint64_t deadline_ns;        /* when its next chunk must arrive */
+    struct kvb_backoff requests; /* whether the newest one failed, when the next may be sent */
     uint32_t next_chunk;
-    unsigned failures;          /* in a row */
     unsigned rounds;            /* ranges requested for the same hole */
     struct kvb_event_log *held; /* owned: the reorder buffer, or events after a snapshot */
     struct kvb_bucket_set buckets;

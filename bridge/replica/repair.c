@@ -16,8 +16,8 @@
 
 static const uint64_t chunk_wait_ns = KVB_NS_PER_S;
 static const uint64_t stand_still_ns = 1500 * KVB_NS_PER_MS; /* a list may be wrong for 2 s */
-static const uint64_t first_pause_ns = 100 * KVB_NS_PER_MS;
-static const uint64_t max_pause_ns = 10 * KVB_NS_PER_S;
+static const struct kvb_backoff_range between_requests = { .first_ns = 100 * KVB_NS_PER_MS,
+                                                           .longest_ns = 10 * KVB_NS_PER_S };
 static const uint64_t scan_every_ns = 5 * KVB_NS_PER_MS;
 
 enum { max_open_requests = 16, max_rounds = 5 };
@@ -112,8 +112,8 @@ static bool request_repair(
     struct kvb_follow *follow = &followers->follows[number];
     struct follow_repair *repair = &follow->repair;
 
-    if (repair->need == need_nothing || repair->is_requested || now_ns < repair->not_before_ns ||
-        !is_up(followers, follow)) {
+    if (repair->need == need_nothing || repair->is_requested ||
+        !kvb_backoff_is_due(&repair->requests, now_ns) || !is_up(followers, follow)) {
         return false;
     }
     if (!kvb_repair_can_hold(repair) ||
@@ -164,13 +164,10 @@ bool kvb_followers_next_request(
 void kvb_repair_fail(struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
 {
     struct follow_repair *repair = &follow->repair;
-    uint64_t pause_ns = first_pause_ns << (repair->failures < 8 ? repair->failures : 8);
 
     kvb_repair_stop_request(followers, repair);
     followers->counters.requests_failed++;
-    repair->failures++;
-    pause_ns = pause_ns < max_pause_ns ? pause_ns : max_pause_ns;
-    repair->not_before_ns = now_ns + pause_ns;
+    (void)kvb_backoff_fail(&repair->requests, &between_requests, now_ns);
     kvb_follow_classify(followers, follow, now_ns);
 }
 
@@ -180,7 +177,7 @@ finish_range(struct kvb_followers *followers, struct kvb_follow *follow, uint64_
     struct follow_repair *repair = &follow->repair;
 
     kvb_repair_stop_request(followers, repair);
-    repair->failures = 0;
+    repair->requests = (struct kvb_backoff){ 0 };
     if (kvb_repair_apply_buffered(followers, follow, UINT64_MAX)) {
         followers->counters.ranges_filled++;
         kvb_follow_need_nothing(followers, follow);
@@ -285,7 +282,8 @@ static void take_busy(
     const uint64_t pause_ns = reply->retry_ms * KVB_NS_PER_MS;
 
     kvb_repair_stop_request(followers, &follow->repair);
-    follow->repair.not_before_ns = now_ns + (pause_ns < max_pause_ns ? pause_ns : max_pause_ns);
+    follow->repair.requests.next_ns =
+        now_ns + (pause_ns < between_requests.longest_ns ? pause_ns : between_requests.longest_ns);
 }
 
 typedef void (*take_answer)(

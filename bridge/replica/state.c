@@ -34,8 +34,7 @@ static void need(struct kvb_followers *followers, struct kvb_follow *follow, enu
 void kvb_follow_need_nothing(struct kvb_followers *followers, struct kvb_follow *follow)
 {
     need(followers, follow, need_nothing);
-    follow->repair.failures = 0;
-    follow->repair.not_before_ns = 0;
+    follow->repair.requests = (struct kvb_backoff){ 0 };
 }
 
 bool kvb_repair_can_hold(struct follow_repair *repair)
@@ -50,8 +49,7 @@ void kvb_follow_need_snapshot(
         return;
     }
     if (follow->repair.need != need_snapshot) {
-        follow->repair.failures = 0; /* a new kind of request: no backoff yet */
-        follow->repair.not_before_ns = 0;
+        follow->repair.requests = (struct kvb_backoff){ 0 }; /* a new kind of request */
     }
     need(followers, follow, need_snapshot);
     follow->repair.since_ns = now_ns;
@@ -128,8 +126,7 @@ void kvb_follow_request_again(
     struct kvb_followers *followers, struct kvb_follow *follow, uint64_t now_ns)
 {
     kvb_repair_stop_request(followers, &follow->repair);
-    follow->repair.failures = 0;
-    follow->repair.not_before_ns = now_ns;
+    follow->repair.requests = (struct kvb_backoff){ .next_ns = now_ns };
     follow->repair.since_ns = now_ns;
 }
 
@@ -212,7 +209,8 @@ verdict_of(const struct kvb_followers *followers, const struct kvb_follow *follo
                                                          : KVB_REASON_DIFFERS };
     }
     if (follow->loss != KVB_REASON_NONE) {
-        const bool is_coming = follow->repair.need == need_snapshot && follow->repair.failures == 0;
+        const bool is_coming =
+            follow->repair.need == need_snapshot && follow->repair.requests.pause_ns == 0;
         return (struct verdict){ is_coming ? KVB_STREAM_SYNCING : KVB_STREAM_PARTIAL,
                                  follow->loss };
     }

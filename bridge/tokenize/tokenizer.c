@@ -12,7 +12,6 @@
 #include "tokenize/cache.h"
 #include "wire/query/text.h"
 
-#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -557,9 +556,7 @@ static void *run_tokenizer(void *context)
         step_jobs(tokenizer, now_ns, &next_ns);
         set_row(tokenizer, row_tokenize_waiting, tokenizer->count);
         const int wait_ms = next_ns > now_ns ? (int)((next_ns - now_ns) / KVB_NS_PER_MS) + 1 : 0;
-        if (kvb_fetcher_work(tokenizer->fetcher, wait_ms) != KVB_OK) {
-            (void)poll(NULL, 0, 1); /* libcurl failed: do not spin */
-        }
+        kvb_fetcher_run(tokenizer->fetcher, wait_ms);
     }
     while (tokenizer->jobs) {
         struct job *job = tokenizer->jobs;
@@ -579,7 +576,7 @@ static kvb_status open_tokenizer(struct kvb_tokenizer *tokenizer)
         options->cache_bytes, options->cache_age_ns, options->seed, &tokenizer->cache));
     KVB_TRY(kvb_ring_new(kvb_max_tokenize_requests, NULL, &tokenizer->orders));
     KVB_TRY(kvb_resolver_new(&tokenizer->resolver));
-    KVB_TRY(kvb_fetcher_new(tokenizer->resolver, &tokenizer->fetcher));
+    KVB_TRY(kvb_fetcher_new(NULL, tokenizer->resolver, &tokenizer->fetcher));
     KVB_TRY(kvb_fetcher_limit(tokenizer->fetcher, kvb_max_tokenize_connections));
     return kvb_thread_start(&tokenizer->thread, run_tokenizer, tokenizer);
 }

@@ -100,8 +100,10 @@ bool fake_pages_are_there(void)
 
 /* ---- ingest/http/scraper.h ---- */
 
-kvb_status kvb_scraper_start(struct kvb_resolver *resolver, struct kvb_scraper **out_scraper)
+kvb_status kvb_scraper_start(
+    struct kvb_control *control, struct kvb_resolver *resolver, struct kvb_scraper **out_scraper)
 {
+    (void)control;
     (void)resolver;
     the_scraper = calloc(1, sizeof *the_scraper);
     *out_scraper = the_scraper;

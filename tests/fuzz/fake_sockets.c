@@ -502,8 +502,9 @@ kvb_status kvb_zmq_raise_limits(const struct kvb_zmq_size *size, struct kvb_deta
     return KVB_OK;
 }
 
-kvb_status kvb_zmq_new(struct kvb_zmq **out_zmq)
+kvb_status kvb_zmq_new(struct kvb_control *control, struct kvb_zmq **out_zmq)
 {
+    (void)control;
     *out_zmq = NULL;
     return KVB_OK;
 }

@@ -7,8 +7,8 @@
 
 /* The C library does not say how long an answer is valid.  Kubernetes says 5 s of its own names. */
 static const uint64_t fresh_ns = 5 * KVB_NS_PER_S;
-static const uint64_t first_pause_ns = KVB_NS_PER_S;
-static const uint64_t max_pause_ns = 30 * KVB_NS_PER_S;
+static const struct kvb_backoff_range between_queries = { .first_ns = KVB_NS_PER_S,
+                                                          .longest_ns = 30 * KVB_NS_PER_S };
 
 /* libzmq itself retries an address once a second. */
 static const uint64_t move_pause_ns = KVB_NS_PER_S;
@@ -53,7 +53,7 @@ const char *kvb_dns_result_text(enum kvb_dns_result result)
 
 bool kvb_dns_entry_query(struct kvb_dns_entry *entry, uint64_t now_ns)
 {
-    if (entry->is_queried || now_ns < entry->next_ns) {
+    if (entry->is_queried || !kvb_backoff_is_due(&entry->queries, now_ns)) {
         return false;
     }
     entry->is_queried = true;
@@ -66,21 +66,17 @@ void kvb_dns_entry_answered(
     entry->addresses = *addresses;
     entry->result = KVB_DNS_OK;
     entry->is_queried = false;
-    entry->pause_ns = 0;
-    entry->next_ns = now_ns + fresh_ns;
+    entry->queries = (struct kvb_backoff){ .next_ns = now_ns + fresh_ns };
 }
 
 void kvb_dns_entry_failed(struct kvb_dns_entry *entry, enum kvb_dns_result result, uint64_t now_ns)
 {
-    const uint64_t doubled_ns = entry->pause_ns == 0 ? first_pause_ns : 2 * entry->pause_ns;
-
     if (result == KVB_DNS_NO_NAME) {
         entry->addresses.count = 0;
     }
     entry->result = result;
     entry->is_queried = false;
-    entry->pause_ns = doubled_ns < max_pause_ns ? doubled_ns : max_pause_ns;
-    entry->next_ns = now_ns + entry->pause_ns;
+    (void)kvb_backoff_fail(&entry->queries, &between_queries, now_ns);
 }
 
 /* ---- Which address ---- */

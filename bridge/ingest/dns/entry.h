@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/backoff.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -42,8 +44,7 @@ struct kvb_dns_entry {
     struct kvb_addresses addresses; /* count 0: not known */
     enum kvb_dns_result result;     /* result of the newest answer; KVB_DNS_OK before the first */
     bool is_queried;                /* a query is under way */
-    uint64_t next_ns;               /* earliest time of the next query */
-    uint64_t pause_ns; /* pause after the newest failure; 0: the newest query succeeded */
+    struct kvb_backoff queries;     /* next_ns: also the end of an answer's 5 s */
 };
 
 /* True when a query is due: the caller sends it and then calls one of the next two. */

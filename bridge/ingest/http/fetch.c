@@ -1,5 +1,6 @@
 #include "ingest/http/fetch.h"
 
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/networks.h"
 #include "ingest/dns/resolver.h"
@@ -20,11 +21,14 @@ enum { max_idle_connections = 1024 };
 static const long max_connection_age_s = 10;
 
 /* How often a waiting fetch checks whether its host is resolved. */
-enum { look_ms = 20 };
+static const uint64_t look_ns = 20 * KVB_NS_PER_MS;
 
 struct kvb_fetcher {
-    struct kvb_resolver *resolver; /* borrowed */
+    struct kvb_control *own_loop;  /* owned; NULL: the job is another's */
+    struct kvb_job *job;           /* borrowed, unless there is an own loop */
+    struct kvb_resolver *resolver; /* borrowed; NULL: all hosts are numeric */
     CURLM *multi;                  /* owned */
+    uint64_t timer_ns;             /* when libcurl wants to be called; UINT64_MAX: never */
     struct kvb_fetch *first;       /* owned, a list */
     size_t waiting;                /* number of fetches that wait for the resolver */
 };
@@ -78,7 +82,80 @@ static bool is_curl_ready(void)
     return pthread_once(&once, init_global) == 0 && global_state == CURLE_OK;
 }
 
-kvb_status kvb_fetcher_new(struct kvb_resolver *resolver, struct kvb_fetcher **out_fetcher)
+/* ---- What libcurl waits for ---- */
+
+static void on_ready(void *context, int fd, bool is_readable, bool is_writable)
+{
+    struct kvb_fetcher *fetcher = context;
+    const int ready = (is_readable ? CURL_CSELECT_IN : 0) | (is_writable ? CURL_CSELECT_OUT : 0);
+    int running = 0;
+
+    /* it fails without memory, and then each transfer that it concerns ends with an error */
+    (void)curl_multi_socket_action(fetcher->multi, fd, ready, &running);
+}
+
+/* Callback of libcurl: what it waits for at this socket has changed.  -1 ends its transfers. */
+static int watch_socket(CURL *easy, curl_socket_t fd, int what, void *context, void *watched)
+{
+    struct kvb_fetcher *fetcher = context;
+    struct kvb_fd_watch *watch = watched;
+
+    (void)easy;
+    if (what == CURL_POLL_REMOVE) {
+        kvb_fd_watch_free(watch);
+        return 0;
+    }
+    if (!watch) {
+        const struct kvb_fd_watch_options options = { .fd = fd,
+                                                      .on_ready = on_ready,
+                                                      .context = fetcher };
+        if (kvb_fd_watch_new(fetcher->job, &options, &watch) != KVB_OK) {
+            return -1;
+        }
+        (void)curl_multi_assign(fetcher->multi, fd, watch); /* cannot fail: libcurl knows fd */
+    }
+    kvb_fd_watch_set(watch, what & CURL_POLL_IN, what & CURL_POLL_OUT);
+    return 0;
+}
+
+/* Callback of libcurl: it wants to be called in so many ms; -1: not at all. */
+static int note_timer(CURLM *multi, long wait_ms, void *context)
+{
+    struct kvb_fetcher *fetcher = context;
+
+    (void)multi;
+    fetcher->timer_ns =
+        wait_ms < 0 ? UINT64_MAX : kvb_clock_monotonic_ns() + (uint64_t)wait_ms * KVB_NS_PER_MS;
+    return 0;
+}
+
+static uint64_t own_turn(void *context, uint64_t now_ns)
+{
+    return kvb_fetcher_work(context, now_ns);
+}
+
+static kvb_status make_own_loop(struct kvb_fetcher *fetcher)
+{
+    const struct kvb_job_options options = { .turn = own_turn, .context = fetcher };
+
+    KVB_TRY(kvb_control_new(&fetcher->own_loop));
+    return kvb_job_add(fetcher->own_loop, &options, &fetcher->job);
+}
+
+static CURLMcode set_up_multi(struct kvb_fetcher *fetcher)
+{
+    CURLMcode bad = CURLM_OK;
+
+    bad |= curl_multi_setopt(fetcher->multi, CURLMOPT_MAXCONNECTS, (long)max_idle_connections);
+    bad |= curl_multi_setopt(fetcher->multi, CURLMOPT_SOCKETFUNCTION, watch_socket);
+    bad |= curl_multi_setopt(fetcher->multi, CURLMOPT_SOCKETDATA, fetcher);
+    bad |= curl_multi_setopt(fetcher->multi, CURLMOPT_TIMERFUNCTION, note_timer);
+    bad |= curl_multi_setopt(fetcher->multi, CURLMOPT_TIMERDATA, fetcher);
+    return bad;
+}
+
+kvb_status kvb_fetcher_new(
+    struct kvb_job *job, struct kvb_resolver *resolver, struct kvb_fetcher **out_fetcher)
 {
     if (!is_curl_ready()) {
         return KVB_IO;
@@ -87,13 +164,18 @@ kvb_status kvb_fetcher_new(struct kvb_resolver *resolver, struct kvb_fetcher **o
     if (!fetcher) {
         return KVB_NO_MEMORY;
     }
+    fetcher->job = job;
     fetcher->resolver = resolver;
+    fetcher->timer_ns = UINT64_MAX;
     fetcher->multi = curl_multi_init();
-    if (!fetcher->multi ||
-        curl_multi_setopt(fetcher->multi, CURLMOPT_MAXCONNECTS, (long)max_idle_connections) !=
-            CURLM_OK) {
+    kvb_status status =
+        fetcher->multi && set_up_multi(fetcher) == CURLM_OK ? KVB_OK : KVB_NO_MEMORY;
+    if (status == KVB_OK && !job) {
+        status = make_own_loop(fetcher);
+    }
+    if (status != KVB_OK) {
         kvb_fetcher_free(fetcher);
-        return KVB_NO_MEMORY;
+        return status;
     }
     *out_fetcher = fetcher;
     return KVB_OK;
@@ -153,6 +235,10 @@ void kvb_fetcher_free(struct kvb_fetcher *fetcher)
     }
     if (fetcher->multi) {
         (void)curl_multi_cleanup(fetcher->multi);
+    }
+    if (fetcher->own_loop) {
+        kvb_job_remove(fetcher->job);
+        kvb_control_free(fetcher->own_loop);
     }
     free(fetcher);
 }
@@ -479,7 +565,7 @@ static kvb_status begin_when_resolved(struct kvb_fetch *fetch, uint64_t now_ns)
     return begin_transfer(fetch, now_ns);
 }
 
-/* Succeeds when the host cannot be resolved: kvb_fetcher_work() then calls on_end. */
+/* Succeeds when the host cannot be resolved: a later turn calls on_end. */
 static kvb_status set_up_fetch(struct kvb_fetch *fetch)
 {
     KVB_TRY(read_host(fetch));
@@ -523,6 +609,7 @@ kvb_status kvb_fetch_start(
     }
     fetcher->first = fetch;
     *out_fetch = fetch;
+    kvb_job_wake(fetcher->job); /* libcurl has set its timer */
     return KVB_OK;
 }
 
@@ -610,27 +697,25 @@ static bool step_waiting(struct kvb_fetch *fetch, uint64_t now_ns)
     return true;
 }
 
-/* Continues the fetches that wait for the resolver; returns how many have ended: 0 or 1.  on_end
- * may start or cancel others, so the walk stops after one end.  The next call continues. */
-static size_t step_all_waiting(struct kvb_fetcher *fetcher)
+/* Continues the fetches that wait for the resolver.  True: one has ended.  on_end may start or
+ * cancel others, so the walk stops there.  The next call continues. */
+static bool step_all_waiting(struct kvb_fetcher *fetcher, uint64_t now_ns)
 {
-    const uint64_t now_ns = kvb_clock_monotonic_ns();
     struct kvb_fetch *fetch = fetcher->waiting > 0 ? next_waiting(fetcher->first) : NULL;
 
     while (fetch) {
         struct kvb_fetch *next = next_waiting(fetch->next);
         if (step_waiting(fetch, now_ns)) {
-            return 1;
+            return true;
         }
         fetch = next;
     }
-    return 0;
+    return false;
 }
 
-/* Ends the finished transfers; returns their number. */
-static size_t end_all_done(struct kvb_fetcher *fetcher)
+/* Ends the finished transfers. */
+static void end_all_done(struct kvb_fetcher *fetcher)
 {
-    size_t ended = 0;
     int left = 0;
 
     for (const CURLMsg *message = NULL; (message = curl_multi_info_read(fetcher->multi, &left));) {
@@ -638,37 +723,32 @@ static size_t end_all_done(struct kvb_fetcher *fetcher)
         if (message->msg == CURLMSG_DONE &&
             curl_easy_getinfo(message->easy_handle, CURLINFO_PRIVATE, &fetch) == CURLE_OK) {
             end_transfer((struct kvb_fetch *)(void *)fetch, message->data.result);
-            ended++;
         }
     }
-    return ended;
 }
 
-kvb_status kvb_fetcher_work(struct kvb_fetcher *fetcher, int wait_ms)
+uint64_t kvb_fetcher_work(struct kvb_fetcher *fetcher, uint64_t now_ns)
 {
     int running = 0;
 
-    if (step_all_waiting(fetcher) > 0) {
-        return KVB_OK;
+    const bool has_more = step_all_waiting(fetcher, now_ns);
+    if (now_ns >= fetcher->timer_ns) {
+        fetcher->timer_ns = UINT64_MAX; /* before the call, which sets the next one */
+        (void)curl_multi_socket_action(fetcher->multi, CURL_SOCKET_TIMEOUT, 0, &running);
     }
-    if (fetcher->waiting > 0 && wait_ms > look_ms) {
-        wait_ms = look_ms;
-    }
-    if (curl_multi_perform(fetcher->multi, &running) != CURLM_OK) {
-        return KVB_IO;
-    }
-    if (end_all_done(fetcher) > 0) {
-        return KVB_OK; /* after on_end the caller may have work to do */
-    }
-    if (curl_multi_poll(fetcher->multi, NULL, 0, wait_ms, NULL) != CURLM_OK ||
-        curl_multi_perform(fetcher->multi, &running) != CURLM_OK) {
-        return KVB_IO;
-    }
-    (void)end_all_done(fetcher);
-    return KVB_OK;
+    end_all_done(fetcher);
+    const uint64_t look_at_ns = has_more               ? now_ns
+                                : fetcher->waiting > 0 ? now_ns + look_ns
+                                                       : UINT64_MAX;
+    return fetcher->timer_ns < look_at_ns ? fetcher->timer_ns : look_at_ns;
+}
+
+void kvb_fetcher_run(struct kvb_fetcher *fetcher, int wait_ms)
+{
+    kvb_control_run_once(fetcher->own_loop, wait_ms);
 }
 
 void kvb_fetcher_wake(struct kvb_fetcher *fetcher)
 {
-    (void)curl_multi_wakeup(fetcher->multi); /* on failure the wait ends by its time limit */
+    kvb_job_wake(fetcher->job);
 }

@@ -7,10 +7,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Many requests at once over HTTP(S), with libcurl's multi interface.
+/* Many requests at once over HTTP(S), with libcurl's multi interface, for a job of the control
+ * thread, whose turns call kvb_fetcher_work():
  *
  *     kvb_fetch_start(a) --+                         +--> a: on_bytes, on_bytes, on_end
  *     kvb_fetch_start(b) --+--> kvb_fetcher_work() --+--> b: on_end, no answer in time
+ *                                  |      ^
+ *                   its next time  v      | a turn of the job
+ *                          libcurl's sockets, libcurl's timer
  *
  * Redirects are not followed, and proxies of the environment are not used, so that only the host
  * in the URL is contacted.  Connections are kept for reuse.
@@ -18,10 +22,11 @@
  * The resolver looks up names.  libcurl's own look-ups would delay all fetches, and the end of the
  * process, while a name server does not answer.
  *
- * Threads: only the thread that calls kvb_fetcher_work(); kvb_fetcher_wake(): any thread.
+ * Threads: the control thread; making one: any.
  * Memory:  about 20 KiB for each fetch under way; the caller stores bodies. */
 struct kvb_fetcher;
 struct kvb_fetch;
+struct kvb_job;
 struct kvb_networks;
 struct kvb_resolver;
 
@@ -82,17 +87,19 @@ struct kvb_fetch_options {
     void *context;
 };
 
-/* resolver: borrowed; NULL: all hosts are numeric.
+/* job: borrowed, and not woken before this returns; NULL: the fetcher has a loop of its own, which
+ * kvb_fetcher_run() runs.  resolver: borrowed; NULL: all hosts are numeric.
  * KVB_NO_MEMORY, KVB_IO  libcurl could not be set up */
-kvb_status kvb_fetcher_new(struct kvb_resolver *resolver, struct kvb_fetcher **out_fetcher);
+kvb_status kvb_fetcher_new(
+    struct kvb_job *job, struct kvb_resolver *resolver, struct kvb_fetcher **out_fetcher);
 /* Limits the connections, those that wait for reuse included; further fetches wait.  Before the
  * first fetch.  KVB_IO. */
 kvb_status kvb_fetcher_limit(struct kvb_fetcher *fetcher, unsigned max_connections);
-/* Cancels all fetches.  NULL is fine. */
+/* Cancels all fetches.  At the end of its job.  NULL is fine. */
 void kvb_fetcher_free(struct kvb_fetcher *fetcher);
 
 /* On KVB_OK *out_fetch may be cancelled until on_end was called.  No callback is called before the
- * next kvb_fetcher_work().
+ * next turn, for which the job is woken.
  * KVB_BAD_CONFIG  not a valid URL with http or https   KVB_NO_MEMORY */
 kvb_status kvb_fetch_start(
     struct kvb_fetcher *fetcher, const struct kvb_fetch_options *options,
@@ -101,11 +108,14 @@ kvb_status kvb_fetch_start(
 /* Must not be called from a callback.  NULL is fine. */
 void kvb_fetch_cancel(struct kvb_fetch *fetch);
 
-/* Sends, receives and calls the callbacks.  Waits at most wait_ms for input, and returns at once
- * when a fetch has ended.  KVB_IO */
-kvb_status kvb_fetcher_work(struct kvb_fetcher *fetcher, int wait_ms);
+/* In each turn: goes on with what has waited for its time or its host, and calls on_end of those
+ * that have ended.  Returns when the next turn is due for it, as a turn does. */
+uint64_t kvb_fetcher_work(struct kvb_fetcher *fetcher, uint64_t now_ns);
 
-/* Ends the wait of kvb_fetcher_work(), or its next wait. */
+/* Of a fetcher without a job, on a thread that may also wait for other things: works until a fetch
+ * has ended or it is woken, at most wait_ms. */
+void kvb_fetcher_run(struct kvb_fetcher *fetcher, int wait_ms);
+/* Ends kvb_fetcher_run(), or its next call.  Any thread. */
 void kvb_fetcher_wake(struct kvb_fetcher *fetcher);
 
 /* Checks the form of the URL.  KVB_BAD_CONFIG: it cannot be fetched, detail says why. */

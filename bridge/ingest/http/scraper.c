@@ -1,16 +1,15 @@
 #include "ingest/http/scraper.h"
 
+#include "control/control.h"
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/ring.h"
 #include "core/secret_file.h"
-#include "core/thread.h"
 #include "model/stream.h"
 #include "wire/engine/model_list.h"
 #include "wire/load/engine_page.h"
 
-#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +17,6 @@
 
 enum {
     max_waiting = 4 * kvb_max_workers,
-    idle_ms = 1000,
     spread = 16, /* the first requests are spread over the period in this many steps */
     max_key_file_path = 1024,
     max_key_bytes = 257 /* with the NUL */
@@ -53,10 +51,9 @@ struct kvb_scraper {
     struct kvb_ring *commands; /* owned, like all below */
     struct kvb_ring *results;
     struct kvb_fetcher *fetcher;
-    struct target *first; /* used by the thread only */
+    struct kvb_job *job;
+    struct target *first; /* used by the job only */
     unsigned added;       /* used by the owner only */
-    struct kvb_thread thread;
-    atomic_bool is_stopping;
     _Atomic uint64_t lost;
 };
 
@@ -221,7 +218,7 @@ static void start_scrape(struct target *target, uint64_t now_ns)
     explicit_bzero(key, sizeof key);
 }
 
-/* ---- The thread ---- */
+/* ---- The job ---- */
 
 static void drop_key(struct kvb_scraper *scraper, uint64_t key)
 {
@@ -252,61 +249,66 @@ static void take_commands(struct kvb_scraper *scraper)
     }
 }
 
-/* Starts the fetches that are due; returns the time in ms until the next one is due. */
-static int start_due(struct kvb_scraper *scraper)
+/* Starts the fetches that are due; returns when the next one is. */
+static uint64_t start_due(struct kvb_scraper *scraper, uint64_t now_ns)
 {
-    const uint64_t now_ns = kvb_clock_monotonic_ns();
-    uint64_t wait_ns = idle_ms * KVB_NS_PER_MS;
+    uint64_t due_ns = UINT64_MAX;
 
     for (struct target *target = scraper->first; target; target = target->next) {
-        if (target->fetch) {
-            continue; /* its end ends the wait */
-        }
-        if (now_ns >= target->next_ns) {
+        if (!target->fetch && now_ns >= target->next_ns) {
             start_scrape(target, now_ns);
-        } else if (target->next_ns - now_ns < wait_ns) {
-            wait_ns = target->next_ns - now_ns;
+        }
+        if (!target->fetch && target->next_ns < due_ns) { /* else its end brings a turn */
+            due_ns = target->next_ns;
         }
     }
-    return (int)(wait_ns / KVB_NS_PER_MS) + 1;
+    return due_ns;
 }
 
-static void *run_scraper(void *context)
+static uint64_t scraper_turn(void *context, uint64_t now_ns)
 {
     struct kvb_scraper *scraper = context;
 
-    (void)pthread_setname_np(pthread_self(), "kvb-scrape"); /* for top -H; may fail */
-    while (!atomic_load(&scraper->is_stopping)) {
-        take_commands(scraper);
-        const int wait_ms = start_due(scraper);
-        if (kvb_fetcher_work(scraper->fetcher, wait_ms) != KVB_OK) {
-            (void)poll(NULL, 0, wait_ms); /* libcurl failed: do not spin */
-        }
-    }
+    take_commands(scraper);
+    const uint64_t fetches_ns = kvb_fetcher_work(scraper->fetcher, now_ns);
+    const uint64_t due_ns = start_due(scraper, now_ns);
+    return due_ns < fetches_ns ? due_ns : fetches_ns;
+}
+
+static void end_scraper(void *context)
+{
+    struct kvb_scraper *scraper = context;
+
     while (scraper->first) {
         drop_key(scraper, scraper->first->key);
     }
-    return NULL;
+    kvb_fetcher_free(scraper->fetcher);
 }
 
 /* ---- The owner ---- */
 
-static kvb_status open_all(struct kvb_scraper *scraper, struct kvb_resolver *resolver)
+static kvb_status
+open_all(struct kvb_scraper *scraper, struct kvb_control *control, struct kvb_resolver *resolver)
 {
+    const struct kvb_job_options options = { .turn = scraper_turn,
+                                             .end = end_scraper,
+                                             .context = scraper };
+
     KVB_TRY(kvb_ring_new(max_waiting, free_command, &scraper->commands));
     KVB_TRY(kvb_ring_new(max_waiting, free, &scraper->results));
-    KVB_TRY(kvb_fetcher_new(resolver, &scraper->fetcher));
-    return kvb_thread_start(&scraper->thread, run_scraper, scraper);
+    KVB_TRY(kvb_job_add(control, &options, &scraper->job));
+    return kvb_fetcher_new(scraper->job, resolver, &scraper->fetcher);
 }
 
-kvb_status kvb_scraper_start(struct kvb_resolver *resolver, struct kvb_scraper **out_scraper)
+kvb_status kvb_scraper_start(
+    struct kvb_control *control, struct kvb_resolver *resolver, struct kvb_scraper **out_scraper)
 {
     struct kvb_scraper *scraper = calloc(1, sizeof *scraper);
 
     if (!scraper) {
         return KVB_NO_MEMORY;
     }
-    const kvb_status status = open_all(scraper, resolver);
+    const kvb_status status = open_all(scraper, control, resolver);
     if (status != KVB_OK) {
         kvb_scraper_stop(scraper);
         return status;
@@ -320,14 +322,9 @@ void kvb_scraper_stop(struct kvb_scraper *scraper)
     if (!scraper) {
         return;
     }
-    if (scraper->thread.is_running) {
-        atomic_store(&scraper->is_stopping, true);
-        kvb_fetcher_wake(scraper->fetcher);
-        kvb_thread_join(&scraper->thread);
-    }
+    kvb_job_remove(scraper->job);
     kvb_ring_free(scraper->commands);
     kvb_ring_free(scraper->results);
-    kvb_fetcher_free(scraper->fetcher);
     free(scraper);
 }
 
@@ -346,7 +343,7 @@ static kvb_status send_command(struct kvb_scraper *scraper, struct target *targe
         free_command(command);
         return status;
     }
-    kvb_fetcher_wake(scraper->fetcher);
+    kvb_job_wake(scraper->job);
     return KVB_OK;
 }
 

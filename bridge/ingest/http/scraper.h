@@ -9,10 +9,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Reads pages of engines periodically, their /metrics and their lists of models (/v1/models), all
- * in one thread:
+/* Reads pages of engines periodically, their /metrics and their lists of models (/v1/models), as a
+ * job of the control thread:
  *
- *     owner                          scrape thread
+ *     owner                          control thread
  *       add, remove   --ring-->        many GET at once; pages are parsed as they arrive
  *       take          <--ring--        one result for each page: samples or names, or the
  *                                      reason why there are none
@@ -22,6 +22,7 @@
  *
  * Threads: only the thread that made it.
  * Memory:  900 bytes for each rank, and 40 KiB for each page being read; the bytes of a list. */
+struct kvb_control;
 struct kvb_resolver;
 struct kvb_scraper;
 
@@ -59,7 +60,8 @@ struct kvb_scrape_result {
 };
 
 /* resolver: as for kvb_fetcher_new().  KVB_NO_MEMORY, KVB_IO */
-kvb_status kvb_scraper_start(struct kvb_resolver *resolver, struct kvb_scraper **out_scraper);
+kvb_status kvb_scraper_start(
+    struct kvb_control *control, struct kvb_resolver *resolver, struct kvb_scraper **out_scraper);
 /* Cancels requests under way.  NULL is fine. */
 void kvb_scraper_stop(struct kvb_scraper *scraper);
 

@@ -74,13 +74,14 @@ static bool is_sized(void *context)
            zmq_ctx_set(context, ZMQ_IO_THREADS, 1) == 0;
 }
 
-kvb_status kvb_zmq_new(struct kvb_zmq **out_zmq)
+kvb_status kvb_zmq_new(struct kvb_control *control, struct kvb_zmq **out_zmq)
 {
     struct kvb_zmq *zmq = calloc(1, sizeof *zmq);
 
     if (!zmq) {
         return KVB_NO_MEMORY;
     }
+    zmq->control = control;
     *out_zmq = zmq;
     return KVB_OK;
 }

@@ -14,6 +14,7 @@
  * share of kvb_max_streams, because publishers are added at run time and a context cannot grow.
  *
  * Threads: only the thread that uses the sockets. */
+struct kvb_control;
 struct kvb_zmq;
 
 struct kvb_zmq_size {
@@ -27,8 +28,9 @@ struct kvb_zmq_size {
  * KVB_BAD_CONFIG  the hard limit is too low; detail says how many are needed, and the remedy */
 kvb_status kvb_zmq_raise_limits(const struct kvb_zmq_size *size, struct kvb_detail *detail);
 
-/* KVB_NO_MEMORY */
-kvb_status kvb_zmq_new(struct kvb_zmq **out_zmq);
+/* control: watches the readers of event servers; borrowed until the end; NULL: there are none.
+ * KVB_NO_MEMORY */
+kvb_status kvb_zmq_new(struct kvb_control *control, struct kvb_zmq **out_zmq);
 
 /* How many publishers there will be soon: the more, the more rarely each of them is pinged.  Call
  * it before their sockets are opened; sockets that are open keep their period. */

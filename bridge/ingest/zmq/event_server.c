@@ -81,7 +81,7 @@ static kvb_status watch_readers_of(
     struct kvb_event_server *server, const struct reader_limit *limit, struct server_socket *one)
 {
     if (!server->zmq->reader_watch) {
-        KVB_TRY(kvb_reader_watch_new(&server->zmq->reader_watch));
+        KVB_TRY(kvb_reader_watch_new(server->zmq->control, &server->zmq->reader_watch));
     }
     return kvb_reader_watch_add(
         server->zmq->reader_watch, one->monitor, limit->max_bytes, limit->bytes_a_second,

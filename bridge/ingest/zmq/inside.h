@@ -9,6 +9,7 @@ enum { kvb_max_zmq_contexts = 16 };
 
 /* Private to ingest/zmq/: the contexts. */
 struct kvb_zmq {
+    struct kvb_control *control;           /* borrowed; NULL: no event server is opened */
     void *contexts[kvb_max_zmq_contexts];  /* owned; NULL: not opened yet */
     struct kvb_reader_watch *reader_watch; /* owned; NULL: no event server was opened yet */
     size_t publishers;                     /* there will be so many soon: kvb_zmq_expect() */

@@ -1,18 +1,21 @@
 #include "ingest/zmq/reader_watch.h"
 
+#include "control/control.h"
 #include "core/clock.h"
-#include "core/thread.h"
 #include "ingest/zmq/connection.h"
 #include "ingest/zmq/monitor.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <time.h>
 
-/* look_ms: while somebody is connected; what a reader brings meanwhile is read before it is ended.
- * rest_ms: while nobody is. */
-enum { max_readers = 256, max_subscriptions = 1000, look_ms = 5, rest_ms = 10 };
+enum { max_readers = 256, max_subscriptions = 1000 };
+
+/* While somebody is connected; what a reader brings meanwhile is read before it is ended. */
+static const uint64_t look_ns = 5 * KVB_NS_PER_MS;
+
+/* While nobody is. */
+static const uint64_t rest_ns = 10 * KVB_NS_PER_MS;
 
 const int kvb_reader_watch_events = ZMQ_EVENT_ACCEPTED | ZMQ_EVENT_DISCONNECTED;
 
@@ -34,10 +37,8 @@ struct kvb_watched_readers {
 };
 
 struct kvb_reader_watch {
-    struct kvb_thread thread;
+    struct kvb_job *job;  /* owned */
     pthread_mutex_t lock; /* guards all below */
-    pthread_cond_t wake;
-    bool is_stopping;
     struct kvb_watched_readers *first;
 };
 
@@ -125,45 +126,30 @@ static bool look_at_readers(struct kvb_watched_readers *of, uint64_t now_ns)
     return has_readers;
 }
 
-static void wait_a_while(struct kvb_reader_watch *watch, uint64_t wait_ms)
-{
-    struct timespec until;
-
-    (void)clock_gettime(CLOCK_MONOTONIC, &until);
-    const uint64_t ns = (uint64_t)until.tv_nsec + wait_ms * KVB_NS_PER_MS;
-    until.tv_sec += (time_t)(ns / KVB_NS_PER_S);
-    until.tv_nsec = (long)(ns % KVB_NS_PER_S);
-    (void)pthread_cond_timedwait(&watch->wake, &watch->lock, &until);
-}
-
-static void *watch_readers(void *context)
+static uint64_t watch_readers(void *context, uint64_t now_ns)
 {
     struct kvb_reader_watch *watch = context;
+    bool has_readers = false;
 
-    (void)pthread_setname_np(pthread_self(), "kvb-readers"); /* for top -H; may fail */
     (void)pthread_mutex_lock(&watch->lock);
-    while (!watch->is_stopping) {
-        bool has_readers = false;
-        const uint64_t now_ns = kvb_clock_monotonic_ns();
-        for (struct kvb_watched_readers *of = watch->first; of; of = of->next) {
-            has_readers |= look_at_readers(of, now_ns);
-        }
-        wait_a_while(watch, has_readers ? look_ms : rest_ms);
+    const bool has_sockets = watch->first != NULL;
+    for (struct kvb_watched_readers *of = watch->first; of; of = of->next) {
+        has_readers |= look_at_readers(of, now_ns);
     }
     (void)pthread_mutex_unlock(&watch->lock);
-    return NULL;
+    return has_sockets ? now_ns + (has_readers ? look_ns : rest_ns) : UINT64_MAX;
 }
 
-kvb_status kvb_reader_watch_new(struct kvb_reader_watch **out_watch)
+kvb_status kvb_reader_watch_new(struct kvb_control *control, struct kvb_reader_watch **out_watch)
 {
     struct kvb_reader_watch *watch = calloc(1, sizeof *watch);
+    const struct kvb_job_options job = { .turn = watch_readers, .context = watch };
 
     if (!watch) {
         return KVB_NO_MEMORY;
     }
     (void)pthread_mutex_init(&watch->lock, NULL);
-    kvb_cond_init_monotonic(&watch->wake);
-    const kvb_status status = kvb_thread_start(&watch->thread, watch_readers, watch);
+    const kvb_status status = kvb_job_add(control, &job, &watch->job);
     if (status != KVB_OK) {
         kvb_reader_watch_free(watch);
         return status;
@@ -177,12 +163,7 @@ void kvb_reader_watch_free(struct kvb_reader_watch *watch)
     if (!watch) {
         return;
     }
-    (void)pthread_mutex_lock(&watch->lock);
-    watch->is_stopping = true;
-    (void)pthread_cond_signal(&watch->wake);
-    (void)pthread_mutex_unlock(&watch->lock);
-    kvb_thread_join(&watch->thread);
-    (void)pthread_cond_destroy(&watch->wake);
+    kvb_job_remove(watch->job);
     (void)pthread_mutex_destroy(&watch->lock);
     free(watch);
 }
@@ -203,6 +184,7 @@ kvb_status kvb_reader_watch_add(
     readers->next = watch->first;
     watch->first = readers;
     (void)pthread_mutex_unlock(&watch->lock);
+    kvb_job_wake(watch->job);
     *out_readers = readers;
     return KVB_OK;
 }

@@ -9,19 +9,20 @@
  * libzmq keeps each subscription of a reader in a tree, some 30 bytes for each byte, and puts all
  * that have arrived into it before anything else is done with the socket.  So one reader that sends
  * subscriptions without end would stop the thread that owns the socket, and fill the memory.  The
- * watch has a thread of its own, which learns from the monitor who connects, and from the kernel
- * how much each connection has brought.
+ * watch is a job of the control thread: it learns from the monitor who connects, and from the
+ * kernel how much each connection has brought.
  *
  * A reader may bring a sum at once, and so much a second from then on; it may subscribe 1,000
  * times, and once a second more.  Above it is disconnected.  So are readers beyond 256 of one
  * socket.  Over ipc:// only subscriptions and readers are limited.
  *
- * Threads: the caller's, and one of its own, which ends with the watch.  All calls lock. */
+ * Threads: any.  All calls lock. */
+struct kvb_control;
 struct kvb_reader_watch;
 struct kvb_watched_readers; /* of one socket */
 
-/* KVB_NO_MEMORY, KVB_IO: no thread */
-kvb_status kvb_reader_watch_new(struct kvb_reader_watch **out_watch);
+/* control: borrowed until the end.  KVB_NO_MEMORY */
+kvb_status kvb_reader_watch_new(struct kvb_control *control, struct kvb_reader_watch **out_watch);
 /* No sockets may be watched any more.  NULL is fine. */
 void kvb_reader_watch_free(struct kvb_reader_watch *watch);
 

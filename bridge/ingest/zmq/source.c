@@ -1,5 +1,6 @@
 #include "ingest/zmq/source.h"
 
+#include "core/backoff.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "ingest/dns/named_endpoint.h"
@@ -24,8 +25,9 @@ enum { topic_bytes = 256 };
  * ones are strangers.  drops_a_turn: messages of a lost connection that one receive drops. */
 enum { max_backlogs = 8, drops_a_turn = 4096 };
 
-static const uint64_t first_renewal_ns = kvb_retry_report_ms * KVB_NS_PER_MS;
-static const uint64_t max_renewal_ns = 30 * KVB_NS_PER_S;
+static const struct kvb_backoff_range between_renewals = { .first_ns =
+                                                               kvb_retry_report_ms * KVB_NS_PER_MS,
+                                                           .longest_ns = 30 * KVB_NS_PER_S };
 
 /* While libzmq tries to connect, it reports an event at least every 5 s. */
 static const uint64_t max_silence_ns = 30 * KVB_NS_PER_S;
@@ -66,10 +68,10 @@ enum retry {
 /* When to open a connecting SUB again.  Times are the now_ns of kvb_source_renew(). */
 struct renewal {
     enum retry retry;
-    bool is_received;  /* the monitor sent an event since the last check */
-    uint64_t quiet_ns; /* since when the monitor is silent; 0: not checked yet */
-    uint64_t up_ns;    /* since when it is connected; 0: it is not */
-    uint64_t pause_ns; /* before the next renewal; 0: none yet */
+    bool is_received;          /* the monitor sent an event since the last check */
+    uint64_t quiet_ns;         /* since when the monitor is silent; 0: not checked yet */
+    uint64_t up_ns;            /* since when it is connected; 0: it is not */
+    struct kvb_backoff pauses; /* counted from quiet_ns, not from the renewal before */
 };
 
 struct kvb_source {
@@ -571,7 +573,9 @@ static bool is_connection_given_up(struct kvb_source *source, uint64_t now_ns)
     if (source->link == LINK_UP) {
         renewal->quiet_ns = 0;
         renewal->up_ns = renewal->up_ns == 0 ? now_ns : renewal->up_ns;
-        renewal->pause_ns = now_ns - renewal->up_ns >= steady_ns ? 0 : renewal->pause_ns;
+        if (now_ns - renewal->up_ns >= steady_ns) {
+            renewal->pauses = (struct kvb_backoff){ 0 };
+        }
         return false;
     }
     renewal->up_ns = 0;
@@ -579,12 +583,13 @@ static bool is_connection_given_up(struct kvb_source *source, uint64_t now_ns)
         renewal->is_received = false;
         renewal->quiet_ns = now_ns;
     }
-    if (renewal->retry == RETRY_OWED && now_ns - renewal->quiet_ns >= first_renewal_ns) {
+    if (renewal->retry == RETRY_OWED && now_ns - renewal->quiet_ns >= between_renewals.first_ns) {
         renewal->retry = RETRY_MISSED;
         source->counters.protocol_errors++;
     }
-    const uint64_t wait_ns =
-        renewal->pause_ns > first_renewal_ns ? renewal->pause_ns : first_renewal_ns;
+    const uint64_t wait_ns = renewal->pauses.pause_ns > between_renewals.first_ns
+                                 ? renewal->pauses.pause_ns
+                                 : between_renewals.first_ns;
     const bool is_idle = renewal->retry != RETRY_NOT_OWED || !source->sub;
     return now_ns - renewal->quiet_ns >= (is_idle ? wait_ns : max_silence_ns);
 }
@@ -608,14 +613,12 @@ static kvb_status
 renew_connection(struct kvb_source *source, uint64_t now_ns, const char **out_reason)
 {
     struct renewal *renewal = &source->renewal;
-    const uint64_t doubled_ns = renewal->pause_ns == 0 ? first_renewal_ns : 2 * renewal->pause_ns;
     bool has_moved = false;
 
     *out_reason = reason_of(source);
     source->counters.renewals++;
-    *renewal = (struct renewal){
-        .pause_ns = doubled_ns < max_renewal_ns ? doubled_ns : max_renewal_ns,
-    };
+    *renewal = (struct renewal){ .pauses = renewal->pauses };
+    (void)kvb_backoff_fail(&renewal->pauses, &between_renewals, now_ns);
     KVB_TRY(look_up(source, true, now_ns, &has_moved));
     return reopen_event_sub(source);
 }

@@ -101,7 +101,7 @@ static kvb_status open_source(struct way *way, const char *endpoint)
 {
     struct kvb_detail detail = { .text = "" };
 
-    KVB_TRY(kvb_zmq_new(&way->zmq));
+    KVB_TRY(kvb_zmq_new(NULL, &way->zmq));
     KVB_TRY(kvb_poller_new(1, &way->poller));
     return kvb_source_open(
         way->zmq,

@@ -1,3 +1,4 @@
+#include "control/control.h"
 #include "core/limits.h"
 #include "core/own.h"
 #include "daemon/http.h"
@@ -79,12 +80,29 @@ wait_inside(void *context, const struct kvb_http_request *request, struct kvb_ht
     atomic_fetch_add(&room->calls, 1);
 }
 
+/* Of all servers here. */
+static struct kvb_control *control;
+
+static int start_control(void **state)
+{
+    (void)state;
+    return kvb_control_new(&control) == KVB_OK && kvb_control_start(control) == KVB_OK ? 0 : -1;
+}
+
+static int stop_control(void **state)
+{
+    (void)state;
+    kvb_control_free(control);
+    return 0;
+}
+
 static void start_as(struct room *room, struct kvb_http_options options)
 {
     struct kvb_detail detail = { 0 };
 
     room->metrics =
         (struct kvb_metrics){ .rows = rows, .values = room->values, .count = metric_count };
+    options.control = control;
     options.listen = "127.0.0.1:0";
     options.max_body_bytes = options.max_body_bytes ? options.max_body_bytes : max_body;
     options.threads = 4;
@@ -934,6 +952,7 @@ static void open_waiters(struct waiters *waiters, struct kvb_http_options option
 {
     struct kvb_detail detail = { 0 };
 
+    options.control = control;
     options.listen = "127.0.0.1:0";
     options.max_body_bytes = max_body;
     options.threads = 4;
@@ -1067,7 +1086,9 @@ static void a_wrong_or_used_address_is_refused_with_a_reason(void **state)
     static const char *const bad[] = { "",           "9402",   "127.0.0.1",       "127.0.0.1:",
                                        ":9402",      "host:1", "127.0.0.1:70000", "[::1:80",
                                        "127.0.0.1:x" };
-    struct kvb_http_options options = { .max_body_bytes = 1, .threads = 1, .handler = echo };
+    struct kvb_http_options options = {
+        .control = control, .max_body_bytes = 1, .threads = 1, .handler = echo
+    };
     struct kvb_detail detail = { 0 };
     struct kvb_http *http = NULL;
     struct room room = { 0 };
@@ -1128,5 +1149,5 @@ SUITE(http)
         cmocka_unit_test(a_wrong_or_used_address_is_refused_with_a_reason),
     };
 
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, start_control, stop_control);
 }

@@ -1,5 +1,6 @@
 #include "kvb_test.h"
 
+#include "control/control.h"
 #include "fail_alloc.h"
 #include "ingest/zmq/event_server.h"
 
@@ -16,6 +17,7 @@
 
 enum { owner = 3, max_bytes = 64, wait_ms = 10000 };
 
+static struct kvb_control *control;
 static struct kvb_zmq *zmq;
 static struct kvb_poller *poller;
 static struct kvb_event_server *server;
@@ -43,7 +45,9 @@ static int begin_server(void **state)
     assert_non_null(mkdtemp(folder));
     (void)snprintf(events, sizeof events, "ipc://%s/events", folder);
     (void)snprintf(replay, sizeof replay, "ipc://%s/replay", folder);
-    assert_ok(kvb_zmq_new(&zmq));
+    assert_ok(kvb_control_new(&control));
+    assert_ok(kvb_control_start(control));
+    assert_ok(kvb_zmq_new(control, &zmq));
     assert_ok(kvb_poller_new(8, &poller));
     context = zmq_ctx_new();
     assert_non_null(context);
@@ -57,6 +61,7 @@ static int end_server(void **state)
     server = NULL;
     kvb_poller_free(poller);
     kvb_zmq_free(zmq);
+    kvb_control_free(control);
     (void)zmq_ctx_term(context);
     (void)remove(events + strlen("ipc://"));
     (void)remove(replay + strlen("ipc://"));

@@ -1,5 +1,6 @@
 #include "kvb_test.h"
 
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/own.h"
 #include "fail_alloc.h"
@@ -85,13 +86,49 @@ start(struct kvb_fetcher *fetcher, const char *url, uint32_t timeout_ms, struct 
     return fetch;
 }
 
-static void work_until_ended(struct kvb_fetcher *fetcher, const struct seen *seen)
+/* A job with nothing but a fetcher, whose turns the test runs. */
+static struct {
+    struct kvb_control *control;
+    struct kvb_job *job;
+    struct kvb_fetcher *fetcher;
+} loop;
+
+static uint64_t work(void *context, uint64_t now_ns)
+{
+    (void)context;
+    return kvb_fetcher_work(loop.fetcher, now_ns);
+}
+
+static void end_fetcher(void *context)
+{
+    (void)context;
+    kvb_fetcher_free(loop.fetcher);
+    loop.fetcher = NULL;
+}
+
+static const struct kvb_job_options job_options = { .turn = work, .end = end_fetcher };
+
+static struct kvb_fetcher *open_fetcher(struct kvb_resolver *resolver)
+{
+    assert_ok(kvb_control_new(&loop.control));
+    assert_ok(kvb_job_add(loop.control, &job_options, &loop.job));
+    assert_ok(kvb_fetcher_new(loop.job, resolver, &loop.fetcher));
+    return loop.fetcher;
+}
+
+static void close_fetcher(void)
+{
+    kvb_job_remove(loop.job);
+    kvb_control_free(loop.control);
+}
+
+static void work_until_ended(const struct seen *seen)
 {
     const uint64_t deadline = kvb_clock_monotonic_ns() + patience_ms * KVB_NS_PER_MS;
 
     while (seen->ends == 0) {
         assert_true(kvb_clock_monotonic_ns() < deadline);
-        assert_ok(kvb_fetcher_work(fetcher, 20));
+        kvb_control_run_once(loop.control, 20);
     }
 }
 
@@ -120,12 +157,12 @@ static void each_outcome_has_its_name(void **state)
     struct kvb_fetcher *fetcher = NULL;
     char url[128];
 
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    fetcher = open_fetcher(NULL);
     for (size_t i = 0; i < KVB_COUNT_OF(cases); i++) {
         struct seen seen = { .len = 0 };
         const uint32_t patience = cases[i].outcome == KVB_FETCH_LATE ? 400 : patience_ms;
         (void)start(fetcher, web_server_url(server, cases[i].path, url), patience, &seen);
-        work_until_ended(fetcher, &seen);
+        work_until_ended(&seen);
         assert_int_equal(seen.end.outcome, cases[i].outcome);
         assert_int_equal(seen.end.code, cases[i].code);
         assert_string_equal(seen.text, cases[i].text);
@@ -133,7 +170,7 @@ static void each_outcome_has_its_name(void **state)
             fail_msg("%s: %s", cases[i].path, seen.end.why.text);
         }
     }
-    kvb_fetcher_free(fetcher);
+    close_fetcher();
     web_server_stop(server);
 }
 
@@ -146,7 +183,7 @@ static void a_token_is_sent_with_its_own_request_only(void **state)
     char url[128];
 
     (void)state;
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    fetcher = open_fetcher(NULL);
     for (size_t i = 0; i < KVB_COUNT_OF(tokens); i++) { /* on one connection */
         struct seen seen = { .len = 0 };
         struct kvb_fetch *fetch = NULL;
@@ -154,11 +191,11 @@ static void a_token_is_sent_with_its_own_request_only(void **state)
             options_of(web_server_url(server, "/whoami", url), patience_ms, &seen);
         options.token = tokens[i];
         assert_ok(kvb_fetch_start(fetcher, &options, &fetch));
-        work_until_ended(fetcher, &seen);
+        work_until_ended(&seen);
         assert_string_equal(seen.text, said[i]);
         assert_int_equal(seen.opens, 1);
     }
-    kvb_fetcher_free(fetcher);
+    close_fetcher();
     web_server_stop(server);
 }
 
@@ -170,7 +207,7 @@ static void a_body_is_posted_as_json(void **state)
     char url[128];
 
     (void)state;
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    fetcher = open_fetcher(NULL);
     assert_ok(kvb_fetcher_limit(fetcher, 1));
     for (size_t i = 0; i < 2; i++) { /* the second request uses the same connection */
         struct seen seen = { .len = 0 };
@@ -179,10 +216,10 @@ static void a_body_is_posted_as_json(void **state)
             options_of(web_server_url(server, "/post", url), patience_ms, &seen);
         options.json = kvb_span_of(body);
         assert_ok(kvb_fetch_start(fetcher, &options, &fetch));
-        work_until_ended(fetcher, &seen);
+        work_until_ended(&seen);
         assert_string_equal(seen.text, "application/json: {\"prompt\":\"a\"}");
     }
-    kvb_fetcher_free(fetcher);
+    close_fetcher();
     web_server_stop(server);
 }
 
@@ -194,12 +231,12 @@ static void a_refusal_tells_the_retry_after_and_is_no_success(void **state)
     char url[128];
 
     (void)state;
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    fetcher = open_fetcher(NULL);
     (void)start(fetcher, web_server_url(server, "/busy", url), patience_ms, &seen);
-    work_until_ended(fetcher, &seen);
+    work_until_ended(&seen);
     assert_int_equal(seen.end.retry_after_s, 7);
     assert_int_equal(seen.opens, 0);
-    kvb_fetcher_free(fetcher);
+    close_fetcher();
     web_server_stop(server);
 }
 
@@ -212,15 +249,15 @@ static void the_body_of_a_refusal_is_returned_on_request(void **state)
     char url[128];
 
     (void)state;
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    fetcher = open_fetcher(NULL);
     struct kvb_fetch_options options =
         options_of(web_server_url(server, "/busy", url), patience_ms, &seen);
     options.takes_errors = true;
     assert_ok(kvb_fetch_start(fetcher, &options, &fetch));
-    work_until_ended(fetcher, &seen);
+    work_until_ended(&seen);
     assert_int_equal(seen.end.code, 503);
     assert_string_equal(seen.text, "later");
-    kvb_fetcher_free(fetcher);
+    close_fetcher();
     web_server_stop(server);
 }
 
@@ -236,15 +273,15 @@ static void a_stream_may_last_longer_than_its_time_limit(void **state)
 
     (void)state;
     options.is_stream = true;
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    fetcher = open_fetcher(NULL);
     assert_ok(kvb_fetch_start(fetcher, &options, &fetch));
     for (const uint64_t until_ns = kvb_clock_monotonic_ns() + 300 * KVB_NS_PER_MS;
          kvb_clock_monotonic_ns() < until_ns;) {
-        assert_ok(kvb_fetcher_work(fetcher, 20));
+        kvb_control_run_once(loop.control, 20);
     }
     assert_int_equal(seen.ends, 0);
     kvb_fetch_cancel(fetch);
-    kvb_fetcher_free(fetcher);
+    close_fetcher();
     web_server_stop(server);
 }
 
@@ -256,13 +293,13 @@ static void an_endless_body_ends_at_the_ceiling(void **state)
     struct seen seen = { .len = 0 };
     char url[128];
 
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    fetcher = open_fetcher(NULL);
     (void)start(fetcher, web_server_url(server, "/endless", url), patience_ms, &seen);
-    work_until_ended(fetcher, &seen);
+    work_until_ended(&seen);
     assert_int_equal(seen.end.outcome, KVB_FETCH_TOO_LARGE);
     assert_string_equal(seen.end.why.text, "sent more than 1000 bytes");
     assert_true(seen.len > 0 && seen.len <= max_bytes);
-    kvb_fetcher_free(fetcher);
+    close_fetcher();
     web_server_stop(server);
 }
 
@@ -274,11 +311,11 @@ static void a_reader_may_end_a_stream(void **state)
     struct seen seen = { .stop_at = 50 };
     char url[128];
 
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    fetcher = open_fetcher(NULL);
     (void)start(fetcher, web_server_url(server, "/endless", url), patience_ms, &seen);
-    work_until_ended(fetcher, &seen);
+    work_until_ended(&seen);
     assert_int_equal(seen.end.outcome, KVB_FETCH_STOPPED);
-    kvb_fetcher_free(fetcher);
+    close_fetcher();
     web_server_stop(server);
 }
 
@@ -291,7 +328,7 @@ static void a_cancelled_fetch_reports_nothing(void **state)
     struct seen seen = { .len = 0 };
     char url[128];
 
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    fetcher = open_fetcher(NULL);
     struct kvb_fetch *first =
         start(fetcher, web_server_url(server, "/ok", url), patience_ms, &gone);
     struct kvb_fetch *last = start(fetcher, web_server_url(server, "/ok", url), patience_ms, &gone);
@@ -299,25 +336,11 @@ static void a_cancelled_fetch_reports_nothing(void **state)
     kvb_fetch_cancel(first);
     kvb_fetch_cancel(last);
     kvb_fetch_cancel(NULL);
-    work_until_ended(fetcher, &seen);
+    work_until_ended(&seen);
     assert_int_equal(gone.ends, 0);
     assert_int_equal(gone.len, 0);
-    kvb_fetcher_free(fetcher);
+    close_fetcher();
     web_server_stop(server);
-}
-
-static void a_wake_ends_the_wait(void **state)
-{
-    (void)state;
-    struct kvb_fetcher *fetcher = NULL;
-
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
-    kvb_fetcher_wake(fetcher);
-    const uint64_t from = kvb_clock_monotonic_ns();
-    assert_ok(kvb_fetcher_work(fetcher, patience_ms));
-    assert_true(kvb_clock_monotonic_ns() - from < patience_ms / 2 * KVB_NS_PER_MS);
-    kvb_fetcher_free(fetcher);
-    kvb_fetcher_free(NULL);
 }
 
 static void only_http_is_spoken(void **state)
@@ -330,7 +353,7 @@ static void only_http_is_spoken(void **state)
     struct kvb_fetcher *fetcher = NULL;
     struct kvb_detail detail;
 
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    fetcher = open_fetcher(NULL);
     for (size_t i = 0; i < KVB_COUNT_OF(bad); i++) {
         const struct kvb_fetch_options options = { .url = bad[i], .on_bytes = keep, .on_end = end };
         struct kvb_fetch *fetch = NULL;
@@ -341,7 +364,7 @@ static void only_http_is_spoken(void **state)
     for (size_t i = 0; i < KVB_COUNT_OF(good); i++) {
         assert_ok(kvb_fetch_check_url(good[i], NULL));
     }
-    kvb_fetcher_free(fetcher);
+    close_fetcher();
 }
 
 /* ---- Names ---- */
@@ -354,23 +377,23 @@ static void a_host_that_is_a_name_is_reached_by_its_address(void **state)
     char url[128];
     char named[160];
 
-    assert_ok(kvb_fetcher_new(NULL, &fetcher));
+    fetcher = open_fetcher(NULL);
     const char *port = strrchr(web_server_url(server, "/ok", url), ':');
     (void)snprintf(named, sizeof named, "http://localhost%s", port);
     for (int i = 0; i < 2; i++) { /* the second request uses the same connection */
         struct seen seen = { .len = 0 };
         (void)start(fetcher, named, patience_ms, &seen);
-        work_until_ended(fetcher, &seen);
+        work_until_ended(&seen);
         assert_int_equal(seen.end.outcome, KVB_FETCH_OK);
         assert_string_equal(seen.text, "hello");
     }
     struct seen seen = { .len = 0 };
     (void)start(fetcher, "http://engine-2.fleet/ok", patience_ms, &seen);
     assert_int_equal(seen.ends, 0); /* an error is reported by the next call of work */
-    work_until_ended(fetcher, &seen);
+    work_until_ended(&seen);
     assert_int_equal(seen.end.outcome, KVB_FETCH_UNREACHABLE);
     assert_non_null(strstr(seen.end.why.text, "the name engine-2.fleet cannot be resolved: "));
-    kvb_fetcher_free(fetcher);
+    close_fetcher();
     web_server_stop(server);
 }
 
@@ -391,18 +414,18 @@ static void a_silent_name_server_delays_a_fetch_only_to_its_time_limit(void **st
     name_server_settings("nameserver 127.0.53.7\n", "");
     struct name_server *names = name_server_start("127.0.53.7", rows);
     assert_ok(kvb_resolver_new(&resolver));
-    assert_ok(kvb_fetcher_new(resolver, &fetcher));
+    fetcher = open_fetcher(resolver);
     (void)start(fetcher, "http://silent.fleet/", 400, &late);
     kvb_fetch_cancel(start(fetcher, "http://silent.fleet/", 400, &cancelled));
     (void)start(fetcher, "http://127.0.0.1:1/", patience_ms, &other);
-    work_until_ended(fetcher, &other);
+    work_until_ended(&other);
     assert_int_equal(late.ends, 0);
-    work_until_ended(fetcher, &late);
+    work_until_ended(&late);
     assert_int_equal(late.end.outcome, KVB_FETCH_LATE);
     assert_string_equal(late.end.why.text, "its name was not resolved in 400 ms");
     assert_int_equal(cancelled.ends, 0);
     (void)start(fetcher, "http://silent.fleet/", patience_ms, &cancelled);
-    kvb_fetcher_free(fetcher); /* stops with one fetch under way */
+    close_fetcher(); /* stops with one fetch under way */
     kvb_resolver_free(resolver);
     name_server_stop(names);
 }
@@ -417,15 +440,16 @@ static void survives_every_allocation_failing(void **state)
         const struct kvb_fetch_options options = { .url = "http://127.0.0.1:1/",
                                                    .on_bytes = keep,
                                                    .on_end = end };
-        struct kvb_fetcher *fetcher = NULL;
         struct kvb_fetch *fetch = NULL;
+        assert_ok(kvb_control_new(&loop.control));
+        assert_ok(kvb_job_add(loop.control, &job_options, &loop.job));
         fail_alloc_after(n);
-        status = kvb_fetcher_new(NULL, &fetcher);
+        status = kvb_fetcher_new(loop.job, NULL, &loop.fetcher);
         if (status == KVB_OK) {
-            status = kvb_fetch_start(fetcher, &options, &fetch);
+            status = kvb_fetch_start(loop.fetcher, &options, &fetch);
         }
         fail_alloc_after(-1);
-        kvb_fetcher_free(fetcher);
+        close_fetcher();
         assert_true(status == KVB_OK || status == KVB_NO_MEMORY);
         assert_true(n < 50);
     }
@@ -443,7 +467,6 @@ SUITE(http_fetch)
         cmocka_unit_test(an_endless_body_ends_at_the_ceiling),
         cmocka_unit_test(a_reader_may_end_a_stream),
         cmocka_unit_test(a_cancelled_fetch_reports_nothing),
-        cmocka_unit_test(a_wake_ends_the_wait),
         cmocka_unit_test(only_http_is_spoken),
         cmocka_unit_test(survives_every_allocation_failing),
         cmocka_unit_test(a_host_that_is_a_name_is_reached_by_its_address),

@@ -1,5 +1,6 @@
 #include "kvb_test.h"
 
+#include "control/control.h"
 #include "core/clock.h"
 #include "ingest/http/scraper.h"
 #include "web_server.h"
@@ -26,6 +27,7 @@ static const struct web_page pages[] = {
 
 struct world {
     struct web_server *server;
+    struct kvb_control *control;
     struct kvb_scraper *scraper;
 };
 
@@ -33,13 +35,16 @@ static struct world open_world(void)
 {
     struct world world = { .server = web_server_start(pages) };
 
-    assert_ok(kvb_scraper_start(NULL, &world.scraper));
+    assert_ok(kvb_control_new(&world.control));
+    assert_ok(kvb_control_start(world.control));
+    assert_ok(kvb_scraper_start(world.control, NULL, &world.scraper));
     return world;
 }
 
 static void close_world(struct world *world)
 {
     kvb_scraper_stop(world->scraper);
+    kvb_control_free(world->control);
     web_server_stop(world->server);
 }
 

@@ -72,7 +72,7 @@ begin_requests(struct world *world, size_t max_replay_bytes, enum kvb_replay_req
     world->router = open_socket(world->context, ZMQ_ROUTER);
     bind_anywhere(world->pub, world->events);
     bind_anywhere(world->router, world->replay);
-    assert_ok(kvb_zmq_new(&world->zmq));
+    assert_ok(kvb_zmq_new(NULL, &world->zmq));
     assert_ok(kvb_poller_new(1, &world->poller));
     const struct kvb_source_options options = { .events = world->events,
                                                 .replay = world->replay,

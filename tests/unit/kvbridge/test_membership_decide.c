@@ -69,7 +69,7 @@ static void begin(struct world *world)
     world->bridge->ingest = &world->ingest;
     world->membership.ranks = world->ranks;
     world->membership.work = &world->work;
-    assert_ok(kvb_zmq_new(&world->ingest.zmq));
+    assert_ok(kvb_zmq_new(NULL, &world->ingest.zmq));
     world->wanted = (struct kvb_members){ .ranks = world->wanted_ranks,
                                           .worker_of_rank = world->worker_of_rank };
     world->command.wanted = &world->wanted;
