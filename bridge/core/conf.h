@@ -24,17 +24,22 @@
 
 enum kvb_conf_type {
     KVB_CONF_STRING, /* char array in the struct; min: least number of bytes */
+    KVB_CONF_TEXT,   /* const char *, borrowed until kvb_conf_close(); max: most bytes */
     KVB_CONF_U64,    /* number or decimal string; libconfig requires an L: 5000000000L */
     KVB_CONF_U32,
     KVB_CONF_BOOL,
-    KVB_CONF_DOUBLE, /* min and max are whole numbers here too */
-    KVB_CONF_ENUM,   /* by name; max: the last value */
-    KVB_CONF_LIST,   /* ( { ... }, { ... } ); min and max: how many groups */
-    KVB_CONF_U64S,   /* ( 1, 2 ), into an array of a fixed size; optional */
-    KVB_CONF_PAIRS,  /* { name = "value"; }; take_pair() adds each pair; optional */
-    KVB_CONF_TEXTS,  /* ( "a", "b" ); take_text() adds each text; optional */
+    KVB_CONF_DOUBLE,   /* min and max are whole numbers here too */
+    KVB_CONF_ENUM,     /* by name; max: the last value */
+    KVB_CONF_LIST,     /* ( { ... }, { ... } ); min and max: how many groups */
+    KVB_CONF_DEFAULTS, /* { ... }: what the groups of lists with the same `items` do not say */
+    KVB_CONF_U64S,     /* ( 1, 2 ), into an array of a fixed size; optional */
+    KVB_CONF_PAIRS,    /* { name = "value"; }; take_pair() adds each pair; optional */
+    KVB_CONF_TEXTS,    /* ( "a", "b" ); take_text() adds each text; optional */
     KVB_CONF_TYPE_COUNT
 };
+
+/* Where a key of a list's groups may stand, if there is a row KVB_CONF_DEFAULTS. */
+enum kvb_conf_scope { KVB_CONF_ANYWHERE, KVB_CONF_OF_A_GROUP, KVB_CONF_OF_DEFAULTS };
 
 struct kvb_conf_table;
 
@@ -43,7 +48,7 @@ struct kvb_conf_key {
     enum kvb_conf_type type;
     const char *fallback; /* the default, as text; NULL: none */
     uint64_t min;
-    uint64_t max; /* not for strings: the size of their array is the limit */
+    uint64_t max; /* not for KVB_CONF_STRING: the size of the array is the limit */
     size_t offset;
     size_t bytes; /* size of the field; unused for a list */
     /* Names of an enum's values 0 .. max.  A function of the enum itself fits: gcc and clang give
@@ -51,8 +56,9 @@ struct kvb_conf_key {
     const char *(*name_of)(unsigned value);
     /* What serves in place of an enum's value of an earlier version; NULL: it never was one. */
     const char *(*instead_of)(const char *name);
-    const struct kvb_conf_table *items; /* of a list; the field points to the first group */
-    size_t count_offset;                /* of a list or an array: its count, a size_t */
+    /* Of a list, whose field points to the first group; of defaults, whose field is one group. */
+    const struct kvb_conf_table *items;
+    size_t count_offset; /* of a list or an array: its count, a size_t */
     /* For KVB_CONF_PAIRS: adds a pair to the field.  On failure detail says why. */
     kvb_status (*take_pair)(
         void *field, const char *name, const char *value, struct kvb_detail *detail);
@@ -61,6 +67,7 @@ struct kvb_conf_key {
     const char *instead;   /* a key that may replace this one; NULL: none */
     const char *otherwise; /* what an absent key means, for help; not NULL: the key is optional */
     const char *help;      /* one or more lines of at most 72 bytes */
+    enum kvb_conf_scope scope;
 };
 
 /* A key or a whole group of an earlier version.  A file that has it gets an error with `instead`.
@@ -111,13 +118,16 @@ kvb_conf_open(const char *path, struct kvb_conf_errors *errors, struct kvb_conf 
 void kvb_conf_close(struct kvb_conf *conf);
 
 /* Fills *out, which must be {0}, from the file and the defaults, and adds mistakes to errors.
- * On KVB_OK, with mistakes or without, the caller frees its lists with kvb_conf_done().
- * KVB_NO_MEMORY: there is nothing to free. */
+ * `defaults`, in kvb_conf_read_more(), is the group of defaults of an earlier file, for the lists
+ * of this one. On KVB_OK, with mistakes or without, the caller frees its lists with
+ * kvb_conf_done(). KVB_NO_MEMORY: there is nothing to free. */
 kvb_status kvb_conf_read(struct kvb_conf *conf, const struct kvb_conf_table *table, void *out);
+kvb_status kvb_conf_read_more(
+    struct kvb_conf *conf, const struct kvb_conf_table *table, const void *defaults, void *out);
 void kvb_conf_done(const struct kvb_conf_table *table, void *out);
 
 /* Calls `tell` with the path of each key whose value differs.  Both structs must have been read by
- * this table.  Lists are not compared. */
+ * this table.  Lists, defaults and borrowed texts are not compared. */
 typedef void kvb_conf_report_path(void *context, const char *path);
 void kvb_conf_differences(
     const struct kvb_conf_table *table, const void *one, const void *other,

@@ -145,7 +145,8 @@ static bool has_control(const char *text)
     return *text != '\0';
 }
 
-static void read_string(const struct value *value)
+/* NULL: it is wrong. */
+static const char *checked_text(const struct value *value, size_t max_bytes)
 {
     const struct kvb_conf_key *key = value->key;
     const char *text = config_setting_get_string(value->setting);
@@ -154,12 +155,42 @@ static void read_string(const struct value *value)
         wrong(value, "expected a string in quotes");
     } else if (strlen(text) < key->min) {
         wrong(value, "is empty: give at least %" PRIu64 " bytes", key->min);
-    } else if (strlen(text) >= key->bytes) {
-        wrong(value, "is too long: at most %zu bytes", key->bytes - 1);
+    } else if (strlen(text) > max_bytes) {
+        wrong(value, "is too long: at most %zu bytes", max_bytes);
     } else if (has_control(text)) {
         wrong(value, "contains a control character: remove it");
     } else {
+        return text;
+    }
+    return NULL;
+}
+
+static void read_string(const struct value *value)
+{
+    const char *text = checked_text(value, value->key->bytes - 1);
+
+    if (text) {
         memcpy(value->field, text, strlen(text) + 1);
+    }
+}
+
+/* Puts the pointer, not the bytes. */
+static void put_text(const struct value *value, const char *text)
+{
+    memcpy(value->field, (const void *)&text, value->key->bytes);
+}
+
+static void default_text(const struct value *value)
+{
+    put_text(value, value->key->fallback);
+}
+
+static void read_text(const struct value *value)
+{
+    const char *text = checked_text(value, value->key->max);
+
+    if (text) {
+        put_text(value, text);
     }
 }
 
@@ -337,6 +368,7 @@ static const struct {
     void (*read)(const struct value *value);
 } types[KVB_CONF_TYPE_COUNT] = {
     [KVB_CONF_STRING] = { default_string, read_string },
+    [KVB_CONF_TEXT] = { default_text, read_text },
     [KVB_CONF_U64] = { default_whole, read_whole },
     [KVB_CONF_U32] = { default_whole, read_whole },
     [KVB_CONF_BOOL] = { default_bool, read_bool },
@@ -348,17 +380,33 @@ static const struct {
 
 /* ---- Unknown keys ------------------------------------------------------------------- */
 
+/* A group of the file, with its table and the prefix of its keys' paths. */
+struct group {
+    struct kvb_conf *conf;
+    const struct kvb_conf_table *table;
+    const char *prefix;        /* "", or "workers[1]." */
+    config_setting_t *setting; /* not const, because look-ups of libconfig 1.5 need it so; NULL: the
+                                  file does not have the group */
+    bool is_defaults;          /* it gives defaults to others */
+    const void *defaults;      /* a struct of the table that gives them to it; NULL: none */
+    const void *list_defaults; /* one for the groups of its lists; NULL: it has one itself, or none
+                                  is needed */
+};
+
 enum row_match { match_none, match_key, match_group };
 
 /* Whether path is the path of a row, or a group in one ("nats" in "nats.url"). */
-static enum row_match find_key_row(const struct kvb_conf_table *table, const char *path)
+static enum row_match
+find_key_row(const struct group *group, const char *path, const struct kvb_conf_key **out_key)
 {
+    const struct kvb_conf_table *table = group->table;
     const size_t len = strlen(path);
 
     for (size_t i = 0; i < table->count; i++) {
         if (strncmp(table->keys[i].path, path, len) == 0) {
             const char next = table->keys[i].path[len];
             if (next == '\0' || next == '.') {
+                *out_key = &table->keys[i];
                 return next == '.' ? match_group : match_key;
             }
         }
@@ -366,13 +414,19 @@ static enum row_match find_key_row(const struct kvb_conf_table *table, const cha
     return match_none;
 }
 
-/* A group of the file, with its table and the prefix of its keys' paths. */
-struct group {
-    struct kvb_conf *conf;
-    const struct kvb_conf_table *table;
-    const char *prefix;        /* "", or "workers[1]." */
-    config_setting_t *setting; /* not const, because look-ups of libconfig 1.5 need it so */
-};
+/* A key of a list's groups that stands where it has no meaning. */
+static void check_scope(
+    const struct group *group, const config_setting_t *member, const struct kvb_conf_key *key,
+    const char *full)
+{
+    const unsigned line = config_setting_source_line(member);
+
+    if (group->is_defaults && key->scope == KVB_CONF_OF_A_GROUP) {
+        kvb_conf_add_error(group->conf, line, full, "has no default: each group gives its own");
+    } else if (!group->is_defaults && key->scope == KVB_CONF_OF_DEFAULTS) {
+        kvb_conf_add_error(group->conf, line, full, "is a default alone: move it to `defaults`");
+    }
+}
 
 static void check_group(const struct group *group, const config_setting_t *setting, const char *at);
 
@@ -464,11 +518,13 @@ static void check_member(const struct group *group, const config_setting_t *memb
 
     (void)snprintf(path, sizeof path, "%s%.64s", at, config_setting_name(member));
     (void)snprintf(full, sizeof full, "%s%s", group->prefix, path);
-    switch (find_key_row(group->table, path)) {
+    const struct kvb_conf_key *key = NULL;
+    switch (find_key_row(group, path, &key)) {
     case match_none:
         report_unknown(group, member, path, full);
         break;
     case match_key:
+        check_scope(group, member, key, full);
         break;
     case match_group:
         if (!config_setting_is_group(member)) {
@@ -505,8 +561,9 @@ static void say_missing(const struct group *group, const struct kvb_conf_key *ke
     kvb_conf_error(group->conf, path, "is missing and has no default: add it");
 }
 
-static kvb_status
-read_items(const struct value *value, const struct kvb_conf_table *table, uint8_t *items)
+static kvb_status read_items(
+    const struct value *value, const struct kvb_conf_table *table, const void *defaults,
+    uint8_t *items)
 {
     const int count = config_setting_length(value->setting);
 
@@ -514,9 +571,11 @@ read_items(const struct value *value, const struct kvb_conf_table *table, uint8_
         char prefix[path_bytes];
         config_setting_t *item = config_setting_get_elem(value->setting, (unsigned)i);
         (void)snprintf(prefix, sizeof prefix, "%s[%d].", value->key->path, i);
-        const struct group group = {
-            .conf = value->conf, .table = table, .prefix = prefix, .setting = item
-        };
+        const struct group group = { .conf = value->conf,
+                                     .table = table,
+                                     .prefix = prefix,
+                                     .setting = item,
+                                     .defaults = defaults };
         if (!config_setting_is_group(item)) {
             wrong(value, "entry %d is no group { ... }", i);
         } else {
@@ -526,7 +585,7 @@ read_items(const struct value *value, const struct kvb_conf_table *table, uint8_
     return KVB_OK;
 }
 
-static kvb_status fill_list(const struct value *value, void *out)
+static kvb_status fill_list(const struct value *value, const void *defaults, void *out)
 {
     const struct kvb_conf_table *table = value->key->items;
     const size_t count = (size_t)config_setting_length(value->setting);
@@ -535,14 +594,14 @@ static kvb_status fill_list(const struct value *value, void *out)
     if (!items) {
         return KVB_NO_MEMORY;
     }
-    KVB_TRY(read_items(value, table, items));
+    KVB_TRY(read_items(value, table, defaults, items));
     memcpy(value->field, &items, sizeof items);
     memcpy((uint8_t *)out + value->key->count_offset, &count, sizeof count);
     items = NULL;
     return KVB_OK;
 }
 
-static kvb_status read_conf_list(const struct value *value, void *out)
+static kvb_status read_conf_list(const struct value *value, const void *defaults, void *out)
 {
     const struct kvb_conf_key *key = value->key;
 
@@ -555,7 +614,38 @@ static kvb_status read_conf_list(const struct value *value, void *out)
         wrong(value, "has %d entries: give %" PRIu64 " .. %" PRIu64, count, key->min, key->max);
         return KVB_OK;
     }
-    return fill_list(value, out);
+    return fill_list(value, defaults, out);
+}
+
+/* The file need not have the group: then it has the default of each key. */
+static kvb_status read_defaults(const struct value *value)
+{
+    char prefix[path_bytes];
+    struct group group = {
+        .conf = value->conf, .table = value->key->items, .prefix = prefix, .is_defaults = true
+    };
+
+    (void)snprintf(prefix, sizeof prefix, "%s.", value->key->path);
+    if (value->setting && !config_setting_is_group(value->setting)) {
+        wrong(value, "expected a group { ... }");
+    } else if (value->setting) {
+        group.setting = config_setting_get_member(
+            config_setting_parent(value->setting), config_setting_name(value->setting));
+    }
+    return read_group(&group, value->field);
+}
+
+/* The group of defaults for this list; NULL: there is none. */
+static const void *
+defaults_of_list(const struct group *group, const struct kvb_conf_key *list, const void *out)
+{
+    for (size_t i = 0; i < group->table->count; i++) {
+        const struct kvb_conf_key *key = &group->table->keys[i];
+        if (key->type == KVB_CONF_DEFAULTS && key->items == list->items) {
+            return (const uint8_t *)out + key->offset;
+        }
+    }
+    return group->list_defaults;
 }
 
 static void prefill(const struct value *value)
@@ -564,9 +654,61 @@ static void prefill(const struct value *value)
 
     if (value->key->fallback) {
         types[type].take_default(value);
+    } else if (type == KVB_CONF_TEXT) {
+        put_text(value, "");
     } else if (type == KVB_CONF_U64 || type == KVB_CONF_U32) {
         memset(value->field, 0xff, value->key->bytes); /* cross checks see an absent key */
     }
+}
+
+/* Copies what the group of defaults has, which may be the default of the key. */
+static void inherit(const struct group *group, const struct kvb_conf_key *key, void *out)
+{
+    const uint8_t *defaults = group->defaults;
+
+    memcpy((uint8_t *)out + key->offset, defaults + key->offset, key->bytes);
+    if (key->type == KVB_CONF_U64S) {
+        memcpy((uint8_t *)out + key->count_offset, defaults + key->count_offset, sizeof(size_t));
+    }
+}
+
+static bool has_text(const struct kvb_conf_key *key, const void *of)
+{
+    const char *text = (const char *)of + key->offset;
+
+    if (key->type == KVB_CONF_TEXT) {
+        memcpy(&text, (const uint8_t *)of + key->offset, sizeof text);
+    }
+    return text[0] != '\0';
+}
+
+/* Whether the group of defaults gives a value to a key that has none of its own. */
+static bool is_inherited(const struct group *group, const struct kvb_conf_key *key)
+{
+    static const uint8_t absent[8] = { 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff };
+
+    if (!group->defaults || key->scope == KVB_CONF_OF_A_GROUP) {
+        return false;
+    }
+    switch (key->type) {
+    case KVB_CONF_STRING:
+    case KVB_CONF_TEXT:
+        return has_text(key, group->defaults);
+    case KVB_CONF_U64:
+    case KVB_CONF_U32:
+        return memcmp((const uint8_t *)group->defaults + key->offset, absent, key->bytes) != 0;
+    default:
+        return true;
+    }
+}
+
+/* Whether the key that may replace another is in the group or its defaults. */
+static bool is_replaced(const struct group *group, const char *instead)
+{
+    const struct kvb_conf_key *key = NULL;
+
+    return config_setting_lookup(group->setting, instead) ||
+           (find_key_row(group, instead, &key) == match_key && is_inherited(group, key));
 }
 
 static bool may_be_missing(const struct group *group, const struct kvb_conf_key *key)
@@ -574,9 +716,10 @@ static bool may_be_missing(const struct group *group, const struct kvb_conf_key 
     if (key->type == KVB_CONF_LIST) {
         return key->min == 0;
     }
-    return key->fallback || key->otherwise || key->type == KVB_CONF_U64S ||
-           key->type == KVB_CONF_PAIRS || key->type == KVB_CONF_TEXTS ||
-           (key->instead && config_setting_lookup(group->setting, key->instead));
+    return group->is_defaults || is_inherited(group, key) || key->fallback || key->otherwise ||
+           key->type == KVB_CONF_U64S || key->type == KVB_CONF_PAIRS ||
+           key->type == KVB_CONF_TEXTS || key->type == KVB_CONF_DEFAULTS ||
+           (key->instead && is_replaced(group, key->instead));
 }
 
 static kvb_status
@@ -586,19 +729,24 @@ read_conf_key(const struct group *group, const struct kvb_conf_key *key, void *o
         .conf = group->conf,
         .group = group->prefix,
         .key = key,
-        .setting = config_setting_lookup(group->setting, key->path),
+        .setting = group->setting ? config_setting_lookup(group->setting, key->path) : NULL,
         .field = (uint8_t *)out + key->offset,
     };
 
+    if (key->type == KVB_CONF_DEFAULTS) {
+        return read_defaults(&value);
+    }
     prefill(&value);
     if (!value.setting) {
-        if (!may_be_missing(group, key)) {
+        if (is_inherited(group, key)) {
+            inherit(group, key, out);
+        } else if (!may_be_missing(group, key)) {
             say_missing(group, key);
         }
         return KVB_OK;
     }
     if (key->type == KVB_CONF_LIST) {
-        return read_conf_list(&value, out);
+        return read_conf_list(&value, defaults_of_list(group, key, out), out);
     }
     if (key->type == KVB_CONF_U64S) {
         read_numbers(&value, out);
@@ -610,24 +758,34 @@ read_conf_key(const struct group *group, const struct kvb_conf_key *key, void *o
 
 static kvb_status read_group(const struct group *group, void *out)
 {
-    check_group(group, group->setting, "");
+    if (group->setting) {
+        check_group(group, group->setting, "");
+    }
     for (size_t i = 0; i < group->table->count; i++) {
         KVB_TRY(read_conf_key(group, &group->table->keys[i], out));
     }
     return KVB_OK;
 }
 
-kvb_status kvb_conf_read(struct kvb_conf *conf, const struct kvb_conf_table *table, void *out)
+kvb_status kvb_conf_read_more(
+    struct kvb_conf *conf, const struct kvb_conf_table *table, const void *defaults, void *out)
 {
-    const struct group root = {
-        .conf = conf, .table = table, .prefix = "", .setting = config_root_setting(conf->tree)
-    };
+    const struct group root = { .conf = conf,
+                                .table = table,
+                                .prefix = "",
+                                .setting = config_root_setting(conf->tree),
+                                .list_defaults = defaults };
     const kvb_status status = read_group(&root, out);
 
     if (status != KVB_OK) {
         kvb_conf_done(table, out);
     }
     return status;
+}
+
+kvb_status kvb_conf_read(struct kvb_conf *conf, const struct kvb_conf_table *table, void *out)
+{
+    return kvb_conf_read_more(conf, table, NULL, out);
 }
 
 void kvb_conf_done(const struct kvb_conf_table *table, void *out)

@@ -11,13 +11,16 @@ enum { value_bytes = 128, range_bytes = 256, path_bytes = 128 };
 
 static void write_value(const struct kvb_conf_key *key, char out_text[value_bytes])
 {
-    const bool is_text = key->type == KVB_CONF_STRING || key->type == KVB_CONF_ENUM;
+    const bool is_text =
+        key->type == KVB_CONF_STRING || key->type == KVB_CONF_TEXT || key->type == KVB_CONF_ENUM;
     const char *quote = is_text ? "\"" : "";
 
     if (key->type == KVB_CONF_LIST) {
         (void)snprintf(out_text, value_bytes, " = ( { ... }, ... )");
     } else if (key->type == KVB_CONF_U64S) {
         (void)snprintf(out_text, value_bytes, " = ( ... )");
+    } else if (key->type == KVB_CONF_DEFAULTS) {
+        (void)snprintf(out_text, value_bytes, " = { ... }");
     } else if (key->type == KVB_CONF_PAIRS) {
         (void)snprintf(out_text, value_bytes, " = { name = \"value\"; ... }");
     } else if (key->type == KVB_CONF_TEXTS) {
@@ -71,21 +74,59 @@ static void print_lines(const char *text, FILE *out)
     }
 }
 
+static void print_key(const struct kvb_conf_key *key, const char *prefix, FILE *out)
+{
+    char value[value_bytes];
+    char range[range_bytes];
+
+    write_value(key, value);
+    write_range(key, range);
+    (void)fprintf(out, "  %s%s%s\n", prefix, key->path, value);
+    print_lines(key->help, out);
+    print_lines(range, out);
+}
+
+/* Names the keys of a list's groups that may stand in the defaults too, then explains those that
+ * stand there alone. */
+static void print_defaults(const struct kvb_conf_key *defaults, FILE *out)
+{
+    enum { line_bytes = 72 };
+    char prefix[path_bytes];
+    size_t len = 0; /* of the line so far */
+
+    for (size_t i = 0; i < defaults->items->count; i++) {
+        const struct kvb_conf_key *key = &defaults->items->keys[i];
+        if (key->scope != KVB_CONF_ANYWHERE) {
+            continue;
+        }
+        const bool is_full = len + 1 + strlen(key->path) > line_bytes;
+        (void)fprintf(
+            out, "%s%s%s", is_full ? "\n" : "", is_full || len == 0 ? "      " : " ", key->path);
+        len = (is_full ? 0 : len + 1) + strlen(key->path);
+    }
+    (void)fprintf(out, "\n");
+    (void)snprintf(prefix, sizeof prefix, "%s.", defaults->path);
+    for (size_t i = 0; i < defaults->items->count; i++) {
+        if (defaults->items->keys[i].scope == KVB_CONF_OF_DEFAULTS) {
+            print_key(&defaults->items->keys[i], prefix, out);
+        }
+    }
+}
+
 static void print_table(const struct kvb_conf_table *table, const char *prefix, FILE *out)
 {
     for (size_t i = 0; i < table->count; i++) {
         const struct kvb_conf_key *key = &table->keys[i];
         char path[path_bytes];
-        char value[value_bytes];
-        char range[range_bytes];
-        write_value(key, value);
-        write_range(key, range);
-        (void)fprintf(out, "  %s%s%s\n", prefix, key->path, value);
-        print_lines(key->help, out);
-        print_lines(range, out);
+        if (prefix[0] != '\0' && key->scope == KVB_CONF_OF_DEFAULTS) {
+            continue;
+        }
+        print_key(key, prefix, out);
         if (key->type == KVB_CONF_LIST) {
             (void)snprintf(path, sizeof path, "%s[].", key->path);
             print_table(key->items, path, out);
+        } else if (key->type == KVB_CONF_DEFAULTS) {
+            print_defaults(key, out);
         }
     }
 }
@@ -124,7 +165,9 @@ static bool is_same_value(const struct kvb_conf_key *key, const void *one, const
 {
     switch (key->type) {
     case KVB_CONF_LIST:
-        return true; /* the caller compares its groups */
+    case KVB_CONF_DEFAULTS:
+    case KVB_CONF_TEXT: /* it may be gone with its file */
+        return true;    /* the caller compares its groups */
     case KVB_CONF_U64S:
         return is_same_array(key, one, other);
     case KVB_CONF_STRING:

@@ -87,12 +87,14 @@ static kvb_status take_namespace(void *field, const char *text, struct kvb_detai
 static const struct kvb_conf_key worker_keys[] = {
     { "id", KVB_CONF_U64, NULL, 0, INT64_MAX, FIELD(id),
       .otherwise = "made from its address",
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "The instance id by which the router knows this engine.  Write numbers\n"
               "above 2147483647 as 5000000000L or \"5000000000\".  The default is\n"
               "computed from the address and stays the same as long as the address does;\n"
               "/state shows it." },
     { "ids", KVB_CONF_U64S, NULL, 0, INT64_MAX, FIELD(ids),
       .count_offset = offsetof(struct kvb_worker_config, id_count),
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "Instead of `id`, one id for each rank, for routers that do not know ranks:\n"
               "Dynamo up to 1.3 with json ignores ranks, or clears all ranks of a worker\n"
               "at once." },
@@ -111,19 +113,23 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "The engine's HTTP address, such as http://host:8000.  The bridge reads\n"
               "events, replay, topic and ranks from its /kv_event_sources (vLLM 0.32) or\n"
               "/server_info (SGLang 0.5.23), and reads them again after a lost\n"
-              "connection.  The engine must bind tcp://*:port.  Empty: the keys below\n"
-              "give them." },
+              "connection.  The engine must bind tcp://*:port.  \"address\": its `address`,\n"
+              "as pods and members of a DNS name have one.  Empty: other keys give them,\n"
+              "as for a pod without these pages." },
     { "discover_token_file", KVB_CONF_STRING, "", 0, FIELD(discover_token_file),
       .help = "File with the API key that the engine's HTTP server wants, sent as a\n"
               "bearer token with requests to `discover`; read again for each.  Empty:\n"
               "none.  Only its owner and its group may have access." },
     { "events", KVB_CONF_STRING, NULL, 1, FIELD(events), .instead = "discover",
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "The PUB socket of the engine: tcp://host:port (rank r uses port + r),\n"
               "ipc://path or inproc://name." },
     { "replay", KVB_CONF_STRING, "", 0, FIELD(replay),
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "The replay socket of the engine, in the same forms; empty: it has none,\n"
               "and lost events cannot be requested again." },
     { "first_rank", KVB_CONF_U32, "0", 0, kvb_max_ranks - 1, FIELD(first_rank),
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "The first data-parallel rank that this bridge reads; it is added to\n"
               "the ports." },
     { "ranks", KVB_CONF_U32, "1", 1, kvb_max_ranks, FIELD(ranks),
@@ -131,6 +137,7 @@ static const struct kvb_conf_key worker_keys[] = {
     { "topic", KVB_CONF_STRING, "", 0, FIELD(topic),
       .help = "Take only messages whose topic begins with this text." },
     { "bind", KVB_CONF_BOOL, "false", 0, 0, FIELD(bind),
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "true: the bridge listens at `events`, for engines that connect to it." },
     { "replay_request", KVB_CONF_ENUM, "plain", 0, KVB_REQUEST_COUNT - 1, FIELD(replay_request),
       .name_of = kvb_replay_request_name,
@@ -179,21 +186,24 @@ static const struct kvb_conf_key worker_keys[] = {
               "(blocks_per_chunk), which are loaded together only.  0: as its events show;\n"
               "they do not without self_describing_kv_events." },
     { "store", KVB_CONF_BOOL, "false", 0, 0, FIELD(store),
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "true: this is not an engine but a store that all workers share, so no\n"
               "request is routed to it.  Implied by replay_request = mooncake, and by\n"
               "events that only a store sends." },
     { "address", KVB_CONF_STRING, "", 0, FIELD(facts.address),
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "The URL at which routers reach the engine, such as http://10.0.0.7:8000.\n"
               "It is published unchanged, and answers to route requests contain it;\n"
               "empty: not known." },
     { "tokenize", KVB_CONF_STRING, "", 0, FIELD(facts.tokenize),
       .help = "The URL at which aggregators ask the engine for the tokens of a text, such\n"
-              "as http://10.0.0.7:8000: they POST to /tokenize there.  It is published;\n"
-              "empty: they do not ask this engine." },
+              "as http://10.0.0.7:8000: they POST to /tokenize there.  It is published.\n"
+              "\"address\": its `address`.  Empty: they do not ask this engine." },
     { "role", KVB_CONF_ENUM, "", 0, KVB_ROLE_COUNT - 1, FIELD(facts.role), .name_of = kvb_worker_role_name,
       .help = "What the engine does where prefill and decode are separate; route requests\n"
               "can select by it." },
     { "labels", KVB_CONF_PAIRS, NULL, 0, 0, FIELD(facts.labels), .take_pair = take_worker_label,
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "Names and values by which route requests select workers: at most 16, of\n"
               "512 bytes in all.  A label named address or role sets that key.  A change\n"
               "of address, tokenize, role or labels is published and does not interrupt the stream." },
@@ -201,13 +211,16 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "Blocks that the device memory of one rank holds; 0: not known.  Ignored,\n"
               "with a log line, once the engine holds more." },
     { "republish.events", KVB_CONF_STRING, "", 0, FIELD(republish.events),
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "Publish its events once more, repaired, for routers that read engines\n"
               "themselves: the address to listen at, tcp://127.0.0.1:5657 (rank r:\n"
               "port + r) or ipc://path.  Empty: off.  Token ids stay in memory then, and\n"
               "leave the host where the address is not loopback." },
     { "republish.replay", KVB_CONF_STRING, "", 0, FIELD(republish.replay),
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "Where they ask for what they missed, in the same forms; empty: nowhere." },
     { "republish.topic", KVB_CONF_STRING, "", 0, FIELD(republish.topic),
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "The topic of all its messages; empty: kv@HOST:PORT@MODEL, which llm-d reads." },
     { "republish.style", KVB_CONF_ENUM, "vllm", 0, KVB_REPUBLISH_STYLE_COUNT - 1,
       FIELD(republish.style), .name_of = style_name,
@@ -216,19 +229,33 @@ static const struct kvb_conf_key worker_keys[] = {
               "at most every 10 s.  aibrix: the same with events as arrays.  dynamo: maps; who\n"
               "asks from number 0 alone is sent all blocks, and nothing is announced." },
     { "load.zmq", KVB_CONF_STRING, "", 0, FIELD(load.zmq),
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "The PUB socket of the engine's load figures, one for all ranks;\n"
               "empty: none." },
     { "load.prometheus", KVB_CONF_STRING, "", 0, FIELD(load.prometheus),
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "The engine's metrics page, such as http://host:port/metrics, of vLLM or\n"
               "SGLang, one for all ranks; empty: none." },
     { "load.scrape_ms", KVB_CONF_U32, "1000", 50, 60000, FIELD(load.scrape_ms),
       .help = "How often the metrics page is read, in ms." },
     { "load.coordinator", KVB_CONF_STRING, "", 0, FIELD(load.coordinator),
+      .scope = KVB_CONF_OF_A_GROUP,
       .help = "The socket at which vLLM's data-parallel coordinator publishes the load of\n"
               "all ranks.  The bridge only reads it; empty: none." },
     { "load.total_slots", KVB_CONF_U64, "0", 0, UINT32_MAX, FIELD(load.total_slots),
       .help = "How many requests the engine runs at once, if its load figures do not say;\n"
               "0: not known." },
+    { "events_port", KVB_CONF_U32, NULL, 0, UINT16_MAX, FIELD(events_port),
+      .scope = KVB_CONF_OF_DEFAULTS, .otherwise = "5557",
+      .help = "The port of PUB sockets, of members of a DNS name and of pods that name\n"
+              "none; 0: such pods are not taken.  Rank r uses port + r." },
+    { "replay_port", KVB_CONF_U32, NULL, 0, UINT16_MAX, FIELD(replay_port),
+      .scope = KVB_CONF_OF_DEFAULTS, .otherwise = "pods 6557; aibrix 5558; dns, llm-d, dynamo none",
+      .help = "The same of replay sockets; 0: the engines have none." },
+    { "metrics_port", KVB_CONF_U32, NULL, 0, UINT16_MAX, FIELD(metrics_port),
+      .scope = KVB_CONF_OF_DEFAULTS, .otherwise = "pods 8000; dns none",
+      .help = "The same of HTTP: the bridge reads /metrics there.  Of members of a DNS\n"
+              "name it is the `address` too; 0: none." },
 };
 #undef FIELD
 
@@ -251,28 +278,6 @@ static const struct kvb_conf_table worker_table = { worker_keys, KVB_COUNT_OF(wo
                                                     KVB_COUNT_OF(removed_of_worker) };
 
 #define FIELD(field) KVB_CONF_FIELD(struct kvb_bridge_config, field)
-
-/* Keys that apply to all workers of one source, DNS or Kubernetes. */
-/* An argument names a field. NOLINTBEGIN(bugprone-macro-parentheses) */
-#define WORKER_ROWS(group, worker, size, of_model, of_size)                                        \
-    { group ".model", KVB_CONF_STRING, "", 0, FIELD(worker.model), .help = of_model },             \
-    { group ".block_size", KVB_CONF_U32, size, 0, kvb_max_block_tokens, FIELD(worker.block_size),  \
-      .help = of_size },                                                                           \
-    { group ".hashes", KVB_CONF_ENUM, "publish", 0, KVB_HASHES_COUNT, FIELD(worker.hashes),        \
-      .name_of = worker_hashes_name, .help = "See workers.hashes." },                              \
-    { group ".ranks", KVB_CONF_U32, "1", 1, kvb_max_ranks, FIELD(worker.ranks),                    \
-      .help = "See workers.ranks." },                                                              \
-    { group ".speculative_drop", KVB_CONF_U32, NULL, 0, kvb_max_speculative_drop,                  \
-      FIELD(worker.speculative_drop), .otherwise = "found",                                        \
-      .help = "See workers.speculative_drop." },                                                   \
-    { group ".attention_chunk", KVB_CONF_U32, "0", 0, INT32_MAX, FIELD(worker.attention_chunk),    \
-      .help = "See workers.attention_chunk." },                                                    \
-    { group ".topic", KVB_CONF_STRING, "", 0, FIELD(worker.topic), .help = "See workers.topic." }, \
-    { group ".salts", KVB_CONF_BOOL, "true", 0, 0, FIELD(worker.has_salts),                        \
-      .help = "See workers.salts." },                                                              \
-    { group ".sglang_hybrid", KVB_CONF_BOOL, "false", 0, 0, FIELD(worker.is_sglang_hybrid),        \
-      .help = "See workers.sglang_hybrid." }
-/* NOLINTEND(bugprone-macro-parentheses) */
 
 static const struct kvb_conf_key keys[] = {
     KVB_CONFIG_NATS_ROWS(struct kvb_bridge_config),
@@ -331,6 +336,10 @@ static const struct kvb_conf_key keys[] = {
       .take_text = take_published_label,
       .help = "Names of the labels that are published, at most 16.  Empty: all labels of\n"
               "configured and registered workers, and no label of a pod." },
+    { "defaults", KVB_CONF_DEFAULTS, .items = &worker_table, FIELD(defaults),
+      .help = "What a worker has that its source does not say: the groups of `workers`\n"
+              "and of workers_file, members of the DNS name, pods, registrations.  Keys\n"
+              "as in `workers`:" },
     { "workers", KVB_CONF_LIST, NULL, 0, kvb_max_workers, .items = &worker_table,
       .offset = offsetof(struct kvb_bridge_config, workers),
       .count_offset = offsetof(struct kvb_bridge_config, worker_count),
@@ -343,23 +352,14 @@ static const struct kvb_conf_key keys[] = {
               "This also works for a mounted ConfigMap of Kubernetes." },
     { "dns.name", KVB_CONF_STRING, "", 0, FIELD(dns.name),
       .help = "A DNS name whose addresses are engines, such as a headless Service.  Each\n"
-              "address is a worker.  A worker is removed when three answers in a row lack\n"
-              "it; failed look-ups change nothing.  Empty: none." },
-    { "dns.port", KVB_CONF_U32, "5557", 1, UINT16_MAX, FIELD(dns.port),
-      .help = "The port of the first rank's PUB socket; rank r uses port + r." },
-    { "dns.replay_port", KVB_CONF_U32, "0", 0, UINT16_MAX, FIELD(dns.replay_port),
-      .help = "The port of the first rank's replay socket; 0: the engines have none." },
-    { "dns.metrics_port", KVB_CONF_U32, "0", 0, UINT16_MAX, FIELD(dns.metrics_port),
-      .help = "The HTTP port of the engines.  The bridge reads /metrics there and\n"
-              "publishes this address as the worker's; 0: none." },
-    { "dns.tokenize", KVB_CONF_BOOL, "false", 0, 0, FIELD(dns.tokenize),
-      .help = "true: that address is also published as the worker's `tokenize`." },
+              "address is a worker; `defaults` gives its model, block_size and ports.  A\n"
+              "worker is removed when three answers in a row lack it; failed look-ups\n"
+              "change nothing.  Empty: none." },
     { "dns.period_s", KVB_CONF_U32, "5", 1, 3600, FIELD(dns.period_s),
       .help = "How often the name is looked up, in seconds." },
-    WORKER_ROWS("dns", dns.worker, "0", "The model that the engines serve; required.",
-                "Tokens in a block; required."),
     { "kubernetes.enabled", KVB_CONF_BOOL, "true", 0, 0, FIELD(kubernetes.is_on),
-      .help = "This group makes pods workers; false: the group is ignored." },
+      .help = "This group makes pods workers.  What their labels, annotations, ports and\n"
+              "arguments do not say is in `defaults`.  false: the group is ignored." },
     { "kubernetes.namespaces", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(kubernetes.namespaces),
       .take_text = take_namespace,
       .help = "The namespaces whose pods are watched; \"*\": all; empty: the namespace of\n"
@@ -375,28 +375,6 @@ static const struct kvb_conf_key keys[] = {
       .help = "The system whose labels and annotations give ports, model and role.\n"
               "Container ports named kv-events, kv-replay, metrics and http always\n"
               "come first." },
-    { "kubernetes.events_port", KVB_CONF_U32, NULL, 0, 65535, FIELD(kubernetes.events_port),
-      .otherwise = "5557",
-      .help = "The port of PUB sockets in pods that name none; 0: such pods are not\n"
-              "taken.  Rank r uses port + r." },
-    { "kubernetes.replay_port", KVB_CONF_U32, NULL, 0, 65535, FIELD(kubernetes.replay_port),
-      .otherwise = "6557; aibrix 5558; llm-d, dynamo none",
-      .help = "The port of replay sockets in pods that name none; 0: such pods have none." },
-    { "kubernetes.metrics_port", KVB_CONF_U32, NULL, 0, 65535, FIELD(kubernetes.metrics_port),
-      .otherwise = "8000",
-      .help = "The port of /metrics in pods that name none; 0: their metrics are\n"
-              "not read." },
-    { "kubernetes.discover", KVB_CONF_BOOL, "false", 0, 0, FIELD(kubernetes.discover),
-      .help = "true: read ports and ranks from the engine's HTTP port, as with\n"
-              "workers.discover.  An engine without these pages has the ports of its pod." },
-    { "kubernetes.discover_token_file", KVB_CONF_STRING, "", 0,
-      FIELD(kubernetes.worker.discover_token_file),
-      .help = "File with the API key for `discover`, as workers.discover_token_file." },
-    { "kubernetes.tokenize", KVB_CONF_BOOL, "false", 0, 0, FIELD(kubernetes.tokenize),
-      .help = "true: the pod's HTTP address is also published as the worker's `tokenize`." },
-    WORKER_ROWS("kubernetes", kubernetes.worker, "16",
-                "The model of pods whose labels and command line name none.",
-                "Tokens in a block, for pods whose command line does not say."),
     { "kubernetes.model_label", KVB_CONF_STRING, "", 0, FIELD(kubernetes.rules.model_label),
       .help = "Label or annotation that has the model's name; empty: the one of\n"
               "the preset." },
@@ -450,7 +428,6 @@ static const struct kvb_conf_key keys[] = {
     KVB_CONFIG_HTTP_ROWS(struct kvb_bridge_config, "127.0.0.1:9401"),
     KVB_CONFIG_LOG_ROWS(struct kvb_bridge_config),
 };
-#undef WORKER_ROWS
 #undef FIELD
 
 /* The list that workers_file contains. */
@@ -473,6 +450,8 @@ static const struct kvb_conf_table generated_table = { .keys = generated_keys,
 #define NO_NETWORKS                                                                                \
     "link-local addresses and metadata services of clouds are always refused; restrict further "   \
     "with a firewall or a NetworkPolicy"
+#define IN_DEFAULTS(key) "defaults." key " serves every source of workers"
+#define AT_ADDRESS(key) "defaults." key " = \"address\" serves every source of workers"
 static const struct kvb_conf_removed removed[] = {
     { "publish.profile",
       "publish.formats = [\"json\"], [\"protobuf\"] or both serves; protobuf is on "
@@ -483,8 +462,37 @@ static const struct kvb_conf_removed removed[] = {
       "one bridge publishes a stream; let systemd or the kubelet restart it, and set checkpoint" },
     { "announce_to", "etc/examples/announce.py registers republished ranks at Dynamo's services" },
     { "dns.curve", NO_CURVE },
-    { "dns.srv", "dns.name with an A or AAAA record for each engine, and dns.port, serve for it" },
+    { "dns.srv",
+      "dns.name with an A or AAAA record for each engine, and defaults.events_port, serve for it" },
     { "kubernetes.curve", NO_CURVE },
+    { "dns.port", IN_DEFAULTS("events_port") },
+    { "dns.model", IN_DEFAULTS("model") },
+    { "dns.block_size", IN_DEFAULTS("block_size") },
+    { "dns.hashes", IN_DEFAULTS("hashes") },
+    { "dns.ranks", IN_DEFAULTS("ranks") },
+    { "dns.speculative_drop", IN_DEFAULTS("speculative_drop") },
+    { "dns.attention_chunk", IN_DEFAULTS("attention_chunk") },
+    { "dns.topic", IN_DEFAULTS("topic") },
+    { "dns.salts", IN_DEFAULTS("salts") },
+    { "dns.sglang_hybrid", IN_DEFAULTS("sglang_hybrid") },
+    { "dns.replay_port", IN_DEFAULTS("replay_port") },
+    { "dns.metrics_port", IN_DEFAULTS("metrics_port") },
+    { "dns.tokenize", AT_ADDRESS("tokenize") },
+    { "kubernetes.events_port", IN_DEFAULTS("events_port") },
+    { "kubernetes.model", IN_DEFAULTS("model") },
+    { "kubernetes.block_size", IN_DEFAULTS("block_size") },
+    { "kubernetes.hashes", IN_DEFAULTS("hashes") },
+    { "kubernetes.ranks", IN_DEFAULTS("ranks") },
+    { "kubernetes.speculative_drop", IN_DEFAULTS("speculative_drop") },
+    { "kubernetes.attention_chunk", IN_DEFAULTS("attention_chunk") },
+    { "kubernetes.topic", IN_DEFAULTS("topic") },
+    { "kubernetes.salts", IN_DEFAULTS("salts") },
+    { "kubernetes.sglang_hybrid", IN_DEFAULTS("sglang_hybrid") },
+    { "kubernetes.replay_port", IN_DEFAULTS("replay_port") },
+    { "kubernetes.metrics_port", IN_DEFAULTS("metrics_port") },
+    { "kubernetes.tokenize", AT_ADDRESS("tokenize") },
+    { "kubernetes.discover", AT_ADDRESS("discover") },
+    { "kubernetes.discover_token_file", IN_DEFAULTS("discover_token_file") },
     { "http_security.client_ca_file", KVB_CONFIG_NO_CLIENT_CA },
     { "register.networks", NO_NETWORKS },
     { "discover", NO_NETWORKS },
@@ -851,17 +859,22 @@ check_api_key(struct kvb_conf *conf, const char *key, const struct kvb_worker_co
     explicit_bzero(token, sizeof token);
 }
 
-/* With `discover` the engine gives these settings, so the file must not. */
-static void
-check_discovered(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
+/* With `discover` the engine gives these settings, so the file must not.  What is a default may be
+ * for other workers. */
+static void check_discovered(
+    struct kvb_conf *conf, const struct kvb_worker_config *defaults,
+    const struct kvb_worker_config *worker, size_t number)
 {
     const struct {
         const char *key;
         bool is_given;
     } advertised[] = {
-        { "events", worker->events[0] != '\0' },   { "replay", worker->replay[0] != '\0' },
-        { "topic", worker->topic[0] != '\0' },     { "ranks", worker->ranks != 1 },
-        { "first_rank", worker->first_rank != 0 }, { "bind", worker->bind },
+        { "events", worker->events[0] != '\0' },
+        { "replay", worker->replay[0] != '\0' },
+        { "topic", strcmp(worker->topic, defaults->topic) != 0 },
+        { "ranks", worker->ranks != defaults->ranks },
+        { "first_rank", worker->first_rank != 0 },
+        { "bind", worker->bind },
     };
     struct kvb_detail detail = { .text = "" };
     char key[key_bytes];
@@ -869,7 +882,9 @@ check_discovered(struct kvb_conf *conf, const struct kvb_worker_config *worker, 
     if (kvb_fetch_check_url(worker->discover, &detail) != KVB_OK) {
         kvb_conf_error(conf, worker_key_path(key, number, "discover"), "%s", detail.text);
     }
-    check_api_key(conf, worker_key_path(key, number, "discover_token_file"), worker);
+    if (strcmp(worker->discover_token_file, defaults->discover_token_file) != 0) {
+        check_api_key(conf, worker_key_path(key, number, "discover_token_file"), worker);
+    }
     for (size_t i = 0; i < KVB_COUNT_OF(advertised); i++) {
         if (advertised[i].is_given) {
             kvb_conf_error(
@@ -881,39 +896,82 @@ check_discovered(struct kvb_conf *conf, const struct kvb_worker_config *worker, 
 
 static void check_discovery(struct kvb_conf *conf, const struct kvb_bridge_config *config)
 {
+    const struct kvb_worker_config *defaults = &config->defaults;
+
     for (size_t i = 0; i < config->worker_count; i++) {
-        if (config->workers[i].discover[0] != '\0') {
-            check_discovered(conf, &config->workers[i], i);
-        } else if (config->workers[i].discover_token_file[0] != '\0') {
+        const struct kvb_worker_config *worker = &config->workers[i];
+        if (worker->discover[0] != '\0') {
+            check_discovered(conf, defaults, worker, i);
+        } else if (strcmp(worker->discover_token_file, defaults->discover_token_file) != 0) {
             char key[key_bytes];
             kvb_conf_error(
                 conf, worker_key_path(key, i, "discover_token_file"),
                 "is for requests to `discover`, which this worker does not have: leave it out");
         }
     }
-    check_api_key(conf, "kubernetes.discover_token_file", &config->kubernetes.worker);
+    check_api_key(conf, "defaults.discover_token_file", defaults);
 }
 
-static void check_facts(struct kvb_conf *conf, struct kvb_bridge_config *config)
+/* ---- Facts and defaults ------------------------------------------------------------------- */
+
+/* A key that may name the worker's `address`. */
+static void settle_at_address(
+    struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number, const char *name,
+    char *field, size_t room)
+{
+    char key[key_bytes];
+
+    if (strcmp(field, KVB_AT_ADDRESS) != 0) {
+        return;
+    }
+    if (worker->facts.address[0] == '\0') {
+        kvb_conf_error(
+            conf, worker_key_path(key, number, name),
+            "is \"" KVB_AT_ADDRESS "\", and this worker has no `address`: add it");
+    }
+    (void)snprintf(field, room, "%s", worker->facts.address);
+}
+
+static void settle_facts(struct kvb_conf *conf, struct kvb_bridge_config *config)
 {
     struct kvb_detail detail = { .text = "" };
     char key[key_bytes];
 
     for (size_t i = 0; i < config->worker_count; i++) {
-        struct kvb_worker_facts *facts = &config->workers[i].facts;
+        struct kvb_worker_config *worker = &config->workers[i];
+        struct kvb_worker_facts *facts = &worker->facts;
         if (!kvb_utf8_is_plain(facts->address)) {
             kvb_conf_error(
                 conf, worker_key_path(key, i, "address"), "is not UTF-8: save the file as UTF-8");
         }
-        if (!kvb_worker_tokenize_is_valid(facts->tokenize)) {
+        if (kvb_worker_facts_settle(facts, &detail) != KVB_OK) {
+            kvb_conf_error(conf, worker_key_path(key, i, "labels"), "%s", detail.text);
+        }
+        settle_at_address(conf, worker, i, "tokenize", facts->tokenize, sizeof facts->tokenize);
+        settle_at_address(conf, worker, i, "discover", worker->discover, sizeof worker->discover);
+        if (!kvb_worker_tokenize_is_valid(facts->tokenize) &&
+            strcmp(facts->tokenize, config->defaults.facts.tokenize) != 0) {
             kvb_conf_error(
                 conf, worker_key_path(key, i, "tokenize"),
                 "expected http://host:port or https://host:port, perhaps with a path, without a "
                 "user, a query or a slash at the end");
         }
-        if (kvb_worker_facts_settle(facts, &detail) != KVB_OK) {
-            kvb_conf_error(conf, worker_key_path(key, i, "labels"), "%s", detail.text);
-        }
+    }
+}
+
+static void check_defaults(struct kvb_conf *conf, struct kvb_worker_config *defaults)
+{
+    if (defaults->discover[0] != '\0' && strcmp(defaults->discover, KVB_AT_ADDRESS) != 0) {
+        kvb_conf_error(
+            conf, "defaults.discover",
+            "expected \"" KVB_AT_ADDRESS "\": each engine is asked at its own address");
+        defaults->discover[0] = '\0';
+    }
+    if (strcmp(defaults->facts.tokenize, KVB_AT_ADDRESS) != 0 &&
+        !kvb_worker_tokenize_is_valid(defaults->facts.tokenize)) {
+        kvb_conf_error(
+            conf, "defaults.tokenize", "expected \"" KVB_AT_ADDRESS "\", or a URL for all workers");
+        defaults->facts.tokenize[0] = '\0';
     }
 }
 
@@ -984,7 +1042,7 @@ static kvb_status check_bridge_config(struct kvb_conf *conf, const struct kvb_br
     check_token(conf, config);
     check_streams(conf, config);
     check_discovery(conf, config);
-    kvb_dns_list_check(conf, &config->dns);
+    kvb_dns_list_check(conf, config);
     kvb_bridge_config_check_republish(conf, config);
     check_pages(conf, config);
     KVB_TRY(check_ids(conf, config));
@@ -1045,7 +1103,7 @@ static kvb_status read_workers_file(
     }
     KVB_TRY(kvb_conf_open(config->workers_file, errors, out_file));
     kvb_conf_continue(conf, "workers", config->worker_count, *out_file);
-    KVB_TRY(kvb_conf_read(*out_file, &generated_table, &generated));
+    KVB_TRY(kvb_conf_read_more(*out_file, &generated_table, &config->defaults, &generated));
     if (!generated.items && errors->count == 0) {
         kvb_conf_error(*out_file, "workers", "is missing: write workers = (); for an empty list");
     }
@@ -1057,8 +1115,9 @@ static kvb_status settle_config(struct kvb_conf *conf, struct kvb_bridge_config 
     if (config->publish.formats == 0) {
         config->publish.formats = 1U << KVB_FORMAT_JSON;
     }
-    make_ids(config);
-    check_facts(conf, config);
+    settle_facts(conf, config);
+    check_defaults(conf, &config->defaults);
+    make_ids(config); /* from the addresses */
     kvb_bridge_config_settle_kubernetes(conf, config);
     kvb_bridge_config_settle_readers(conf, config);
     return check_bridge_config(conf, config);

@@ -97,6 +97,11 @@ struct kvb_worker_config {
                                           */
     uint64_t total_blocks;               /* device blocks of a rank; 0: not known */
     struct kvb_republish_config republish;
+    /* Of the defaults alone: the first rank's ports of workers that a source finds by their host;
+     * 0: the engine has none; KVB_PORT_OF_SOURCE: as usual for the source. */
+    uint32_t events_port;
+    uint32_t replay_port;
+    uint32_t metrics_port;
     struct {
         char zmq[kvb_endpoint_bytes];            /* "": none; the next two too */
         char prometheus[kvb_max_page_url_bytes]; /* http://host:port/metrics */
@@ -106,15 +111,15 @@ struct kvb_worker_config {
     } load;
 };
 
+#define KVB_PORT_OF_SOURCE KVB_POD_PORT_OF_PRESET
+
+/* `discover` and `tokenize`, where they mean the worker's `address`. */
+#define KVB_AT_ADDRESS "address"
+
 /* Workers that are the members of a DNS name: kvbridge/dns_list.h. */
 struct kvb_dns_config {
     char name[kvb_host_bytes]; /* "": none */
-    uint32_t port;
-    uint32_t replay_port; /* 0: none; metrics_port too */
-    uint32_t metrics_port;
-    bool tokenize; /* publish the HTTP address as facts.tokenize too */
     uint32_t period_s;
-    struct kvb_worker_config worker; /* the settings of each; without id and addresses */
 };
 
 /* The namespaces that are watched, each with a list of its own. */
@@ -130,13 +135,7 @@ struct kvb_kubernetes_config {
     char selector[512];       /* "": the selector of the preset */
     char field_selector[256]; /* "": none */
     struct kvb_pod_rules rules;
-    uint32_t events_port; /* or KVB_POD_PORT_OF_PRESET; the next two too */
-    uint32_t replay_port;
-    uint32_t metrics_port;
     char id_from[kvb_pod_key_name_bytes + sizeof "label:"];
-    struct kvb_worker_config worker; /* settings of each pod; model and block_size are defaults */
-    bool discover;                   /* ask the engine's HTTP port for its event sockets */
-    bool tokenize;                   /* publish the HTTP address as facts.tokenize too */
     char kubeconfig[kvb_config_path_bytes]; /* "": use api, or the own cluster */
     char api[kvb_config_url_bytes];         /* "": use the own cluster */
     char token_file[kvb_config_path_bytes];
@@ -163,6 +162,8 @@ struct kvb_bridge_config {
         /* Names of the published labels; none: all labels of configured and registered workers. */
         struct kvb_label_names labels;
     } publish;
+    /* What a worker has that its source does not say, whichever source it is. */
+    struct kvb_worker_config defaults;
     struct kvb_worker_config *workers;        /* owned */
     size_t worker_count;                      /* 0 .. kvb_max_workers */
     char workers_file[kvb_config_path_bytes]; /* its workers are appended to `workers`; "": none */

@@ -101,12 +101,12 @@ void kvb_bridge_config_settle_kubernetes(struct kvb_conf *conf, struct kvb_bridg
     if (!of->is_on) {
         return;
     }
-    of->rules.events_port = of->events_port;
-    of->rules.replay_port = of->replay_port;
-    of->rules.metrics_port = of->metrics_port;
-    of->rules.ranks = of->worker.ranks;
+    of->rules.events_port = config->defaults.events_port;
+    of->rules.replay_port = config->defaults.replay_port;
+    of->rules.metrics_port = config->defaults.metrics_port;
+    of->rules.ranks = config->defaults.ranks;
     of->rules.labels = config->publish.labels;
-    memcpy(of->rules.model, of->worker.model, sizeof of->rules.model);
+    memcpy(of->rules.model, config->defaults.model, sizeof of->rules.model);
     if (kvb_pod_rules_take_id(&of->rules, of->id_from) != KVB_OK) {
         kvb_conf_error(conf, "kubernetes.id_from", "expected name, uid or label:KEY");
     }

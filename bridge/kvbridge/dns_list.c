@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 enum {
-    scrape_ms = 1000, /* the default of workers[].load.scrape_ms */
-    retry_ms = 1000,  /* the next attempt after workers that could not be opened */
-    look_ms = 20      /* how often a look-up under way is asked whether it is over */
+    usual_events_port = 5557,
+    retry_ms = 1000, /* the next attempt after workers that could not be opened */
+    look_ms = 20     /* how often a look-up under way is asked whether it is over */
 };
 
 /* ---- The configuration ---- */
@@ -26,55 +26,88 @@ bool kvb_dns_list_is_configured(const struct kvb_dns_config *config)
     return config->name[0] != '\0';
 }
 
-void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_dns_config *config)
+/* Without the key, only the PUB socket is expected. */
+static uint32_t port_of(uint32_t configured, uint32_t otherwise)
 {
-    if (!kvb_dns_list_is_configured(config)) {
+    return configured == KVB_PORT_OF_SOURCE ? otherwise : configured;
+}
+
+void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+{
+    const struct kvb_worker_config *defaults = &config->defaults;
+    const uint32_t events_port = port_of(defaults->events_port, usual_events_port);
+    const uint32_t replay_port = port_of(defaults->replay_port, 0);
+
+    if (!kvb_dns_list_is_configured(&config->dns)) {
         return;
     }
-    if (config->worker.model[0] == '\0') {
-        kvb_conf_error(conf, "dns.model", "is missing: name the model that the engines serve");
-    }
-    if (config->worker.block_size == 0) {
+    if (defaults->model[0] == '\0') {
         kvb_conf_error(
-            conf, "dns.block_size", "is missing: give the tokens in a block, such as 16");
+            conf, "defaults.model",
+            "is missing: name the model that the engines behind dns.name serve");
     }
-    if (config->tokenize && config->metrics_port == 0) {
-        kvb_conf_error(conf, "dns.tokenize", "needs dns.metrics_port, the engines' HTTP port");
-    }
-    if (config->port + config->worker.ranks - 1 > UINT16_MAX ||
-        config->replay_port + config->worker.ranks - 1 > UINT16_MAX) {
+    if (defaults->block_size == UINT32_MAX) {
         kvb_conf_error(
-            conf, "dns.ranks",
-            "the port of the last rank is beyond 65535: lower dns.port, "
-            "dns.replay_port or dns.ranks");
+            conf, "defaults.block_size",
+            "is missing: give the tokens in a block of the engines behind dns.name, such as 16");
+    }
+    if (events_port == 0) {
+        kvb_conf_error(conf, "defaults.events_port", "is 0: the engines behind dns.name need one");
+    }
+    if (port_of(defaults->metrics_port, 0) == 0) {
+        const char *const keys[][2] = { { "defaults.tokenize", defaults->facts.tokenize },
+                                        { "defaults.discover", defaults->discover } };
+        for (size_t i = 0; i < KVB_COUNT_OF(keys); i++) {
+            if (strcmp(keys[i][1], KVB_AT_ADDRESS) == 0) {
+                kvb_conf_error(
+                    conf, keys[i][0],
+                    "the engines behind dns.name have an address only with defaults.metrics_port, "
+                    "their HTTP port");
+            }
+        }
+    }
+    if (events_port + defaults->ranks - 1 > UINT16_MAX ||
+        replay_port + defaults->ranks - 1 > UINT16_MAX) {
+        kvb_conf_error(
+            conf, "defaults.ranks",
+            "the port of the last rank is beyond 65535: lower defaults.events_port, "
+            "defaults.replay_port or defaults.ranks");
+    }
+}
+
+/* Keys that may name the worker's address. */
+static void put_at_address(char *field, size_t room, const char *address)
+{
+    if (strcmp(field, KVB_AT_ADDRESS) == 0) {
+        (void)snprintf(field, room, "%s", address);
     }
 }
 
 kvb_status kvb_dns_list_worker_of(
-    const struct kvb_dns_config *config, const struct kvb_dns_member *member,
+    const struct kvb_worker_config *defaults, const struct kvb_dns_member *member,
     struct kvb_worker_config *out_worker)
 {
-    struct kvb_worker_config worker = config->worker;
+    const uint32_t events_port = port_of(defaults->events_port, usual_events_port);
+    const uint32_t replay_port = port_of(defaults->replay_port, 0);
+    const uint32_t metrics_port = port_of(defaults->metrics_port, 0);
+    struct kvb_worker_config worker = *defaults;
 
     KVB_TRY(kvb_endpoint_of_address(
-        "tcp", member->host, config->port, "", sizeof worker.events, worker.events));
-    if (config->replay_port > 0) {
+        "tcp", member->host, events_port, "", sizeof worker.events, worker.events));
+    if (replay_port > 0) {
         KVB_TRY(kvb_endpoint_of_address(
-            "tcp", member->host, config->replay_port, "", sizeof worker.replay, worker.replay));
+            "tcp", member->host, replay_port, "", sizeof worker.replay, worker.replay));
     }
-    if (config->metrics_port > 0) {
+    if (metrics_port > 0) {
         KVB_TRY(kvb_endpoint_of_address(
-            "http", member->host, config->metrics_port, "/metrics", sizeof worker.load.prometheus,
+            "http", member->host, metrics_port, "/metrics", sizeof worker.load.prometheus,
             worker.load.prometheus));
         KVB_TRY(kvb_endpoint_of_address(
-            "http", member->host, config->metrics_port, "", sizeof worker.facts.address,
+            "http", member->host, metrics_port, "", sizeof worker.facts.address,
             worker.facts.address));
     }
-    if (config->tokenize) {
-        memcpy(worker.facts.tokenize, worker.facts.address, sizeof worker.facts.tokenize);
-    }
-    worker.load.scrape_ms = scrape_ms;
-    worker.unknown_medium = KVB_TIER_EXTERNAL;
+    put_at_address(worker.facts.tokenize, sizeof worker.facts.tokenize, worker.facts.address);
+    put_at_address(worker.discover, sizeof worker.discover, worker.facts.address);
     worker.is_id_made = true;
     worker.id = kvb_worker_id_of_address(&worker);
     *out_worker = worker;
@@ -125,7 +158,7 @@ static kvb_status take_members(struct kvb_dns_list *list, bool *out_is_settled)
     }
     for (size_t i = 0; i < count; i++) {
         filled += kvb_dns_list_worker_of(
-                      list->options.config, &list->members.items[i], &workers[filled]) == KVB_OK;
+                      list->options.defaults, &list->members.items[i], &workers[filled]) == KVB_OK;
     }
     const kvb_status status =
         list->options.take(list->options.context, workers, filled, out_is_settled, &why);

@@ -25,15 +25,17 @@ struct kvb_dns_list;
 bool kvb_dns_list_is_configured(const struct kvb_dns_config *config);
 
 /* Adds an error for each key that is missing or cannot be used. */
-void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_dns_config *config);
+void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_bridge_config *config);
 
-/* Fills all of *out_worker.  KVB_TOO_LARGE: the host is too long for an endpoint. */
+/* Fills all of *out_worker from the member's address and the defaults.  KVB_TOO_LARGE: the host is
+ * too long for an endpoint. */
 kvb_status kvb_dns_list_worker_of(
-    const struct kvb_dns_config *config, const struct kvb_dns_member *member,
+    const struct kvb_worker_config *defaults, const struct kvb_dns_member *member,
     struct kvb_worker_config *out_worker);
 
 struct kvb_dns_list_options {
-    const struct kvb_dns_config *config; /* borrowed, like log */
+    const struct kvb_dns_config *config;      /* borrowed, like the next two */
+    const struct kvb_worker_config *defaults; /* what every member has */
     struct kvb_log *log;
     /* Replaces the bridge's list.  *out_is_settled: false when the same list must be given
      * again. */

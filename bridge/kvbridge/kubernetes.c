@@ -32,8 +32,8 @@ enum {
     url_bytes = 16384,
     idle_ms = 1000,
     http_unauthorized = 401,
-    scrape_ms = 1000, /* the default of workers[].load.scrape_ms */
-    max_said = 16     /* pods that are logged in one turn */
+    usual_block_size = 16,
+    max_said = 16 /* pods that are logged in one turn */
 };
 
 /* The list and watch of one namespace, or of all namespaces. */
@@ -453,25 +453,38 @@ static void work_source(struct pod_source *source, uint64_t now_ns)
 
 /* ---- The list for the bridge ---- */
 
+/* The engine's HTTP address, where a default names it. */
+static bool is_at_address(const char *field)
+{
+    return strcmp(field, KVB_AT_ADDRESS) == 0;
+}
+
 kvb_status kvb_kubernetes_worker_of(
-    const struct kvb_kubernetes_config *config, const struct kvb_pod *pod,
+    const struct kvb_worker_config *defaults, const struct kvb_pod *pod,
     struct kvb_worker_config *out_worker)
 {
-    struct kvb_worker_config worker = config->worker;
+    struct kvb_worker_config worker = *defaults;
 
     worker.id = pod->id;
     worker.ranks = pod->ranks;
     worker.facts = pod->facts;
-    if (config->tokenize) {
-        memcpy(worker.facts.tokenize, pod->facts.address, sizeof worker.facts.tokenize);
+    memcpy(
+        worker.facts.tokenize,
+        is_at_address(defaults->facts.tokenize) ? pod->facts.address : defaults->facts.tokenize,
+        sizeof worker.facts.tokenize);
+    if (pod->block_size != 0) {
+        worker.block_size = pod->block_size;
+    } else if (worker.block_size == UINT32_MAX) {
+        worker.block_size = usual_block_size;
     }
-    worker.unknown_medium = KVB_TIER_EXTERNAL;
-    worker.block_size = pod->block_size != 0 ? pod->block_size : config->worker.block_size;
     memcpy(worker.model, pod->model, sizeof worker.model);
     memcpy(worker.model_rule, pod->model_rule, sizeof worker.model_rule);
-    memcpy(worker.lora, pod->lora, sizeof worker.lora);
+    if (pod->lora[0] != '\0') {
+        memcpy(worker.lora, pod->lora, sizeof worker.lora);
+    }
     memcpy(worker.pod_uid, pod->uid, sizeof worker.pod_uid);
-    if (config->discover && pod->http_port != 0) {
+    worker.discover[0] = '\0';
+    if (is_at_address(defaults->discover) && pod->http_port != 0) {
         KVB_TRY(kvb_endpoint_of_address(
             "http", pod->ip, pod->http_port, "", sizeof worker.discover, worker.discover));
     }
@@ -485,7 +498,6 @@ kvb_status kvb_kubernetes_worker_of(
         KVB_TRY(kvb_endpoint_of_address(
             "http", pod->ip, pod->metrics_port, "/metrics", sizeof worker.load.prometheus,
             worker.load.prometheus));
-        worker.load.scrape_ms = scrape_ms;
     }
     *out_worker = worker;
     return KVB_OK;
@@ -534,7 +546,7 @@ static kvb_status make_pod_offer(const struct kvb_kubernetes *kubernetes, struct
     for (size_t i = 0; i < pods->count; i++) {
         if (pods->pods[i]->verdict == KVB_POD_TAKEN) {
             KVB_TRY(kvb_kubernetes_worker_of(
-                kubernetes->options.config, pods->pods[i], &offer->workers[offer->count]));
+                kubernetes->options.defaults, pods->pods[i], &offer->workers[offer->count]));
             offer->count++;
         }
     }

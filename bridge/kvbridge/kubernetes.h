@@ -28,6 +28,7 @@ struct kvb_resolver;
 
 struct kvb_kubernetes_options {
     const struct kvb_kubernetes_config *config; /* borrowed; all fields below too */
+    const struct kvb_worker_config *defaults;   /* what a pod does not say */
     struct kvb_log *log;
     struct kvb_resolver *resolver;
     struct kvb_metrics *metrics; /* defined in kvbridge/metrics.h */
@@ -86,5 +87,5 @@ void kvb_kubernetes_read_status(
 
 /* Converts a pod to a worker.  Pure.  KVB_TOO_LARGE: an address is too long. */
 kvb_status kvb_kubernetes_worker_of(
-    const struct kvb_kubernetes_config *config, const struct kvb_pod *pod,
+    const struct kvb_worker_config *defaults, const struct kvb_pod *pod,
     struct kvb_worker_config *out_worker);

@@ -59,6 +59,18 @@ static void say_needs_restart(void *context, const char *path)
         "a changed key takes effect only after a restart", "key", path, NULL);
 }
 
+/* Workers of the files have the new default already. */
+static void say_default_needs_restart(void *context, const char *path)
+{
+    const struct reloader *reloader = context;
+
+    kvb_log_write(
+        reloader->log, KVB_LOG_WARNING, "kvbridge",
+        "a changed default takes effect in pods, members of the DNS name and registrations only "
+        "after a restart",
+        "key", path, NULL);
+}
+
 static void say_taken(const struct reloader *reloader, const struct kvb_membership_result *answer)
 {
     kvb_log_write(
@@ -84,6 +96,9 @@ static void take_new_config(struct reloader *reloader, const struct kvb_bridge_c
     }
     kvb_conf_differences(
         kvb_bridge_config_keys(), reloader->config, config, say_needs_restart, reloader);
+    kvb_conf_differences(
+        kvb_worker_config_keys(), &reloader->config->defaults, &config->defaults,
+        say_default_needs_restart, reloader);
     say_taken(reloader, &answer);
 }
 
@@ -193,8 +208,9 @@ static kvb_status check_limits(
     return status;
 }
 
-static void print_model_rules(const char *path, const struct kvb_kubernetes_config *of)
+static void print_model_rules(const char *path, const struct kvb_bridge_config *config)
 {
+    const struct kvb_kubernetes_config *of = &config->kubernetes;
     const char *const labels[] = { of->rules.model_label, kvb_pod_preset_model(of->rules.preset) };
 
     (void)printf("%s: kubernetes: the model of a pod: ", path);
@@ -204,8 +220,8 @@ static void print_model_rules(const char *path, const struct kvb_kubernetes_conf
         }
     }
     (void)printf(
-        "its engine's arguments%s%s\n", of->worker.model[0] != '\0' ? ", else " : "",
-        of->worker.model);
+        "its engine's arguments%s%s\n", config->defaults.model[0] != '\0' ? ", else " : "",
+        config->defaults.model);
 }
 
 int main(int argc, char **argv)
@@ -233,7 +249,7 @@ int main(int argc, char **argv)
         status = check_limits(options.config_path, &config, &errors);
     }
     if (status == KVB_OK && options.task == KVB_DAEMON_CHECK && config.kubernetes.is_on) {
-        print_model_rules(options.config_path, &config.kubernetes);
+        print_model_rules(options.config_path, &config);
     }
     if (kvb_daemon_options_settle(&options, status, &errors, &exit_code)) {
         struct kvb_log log = { .level =

@@ -85,6 +85,7 @@ static kvb_status take_pods(
 static kvb_status make_kubernetes(struct kvb_bridge *bridge)
 {
     const struct kvb_kubernetes_options options = { .config = &bridge->config->kubernetes,
+                                                    .defaults = &bridge->config->defaults,
                                                     .log = bridge->log,
                                                     .resolver = bridge->ingest->resolver,
                                                     .metrics = &bridge->shown->metrics,
@@ -325,7 +326,11 @@ static kvb_status take_dns_list(
 static kvb_status open_dns_list(struct kvb_bridge *bridge)
 {
     const struct kvb_dns_list_options options = {
-        .config = &bridge->config->dns, .log = bridge->log, .take = take_dns_list, .context = bridge
+        .config = &bridge->config->dns,
+        .defaults = &bridge->config->defaults,
+        .log = bridge->log,
+        .take = take_dns_list,
+        .context = bridge,
     };
 
     return kvb_dns_list_is_configured(options.config)

@@ -97,20 +97,12 @@ static kvb_status check_address(const char *key, const char *address, struct kvb
 }
 
 /* One rank at the registered addresses; the rank is not added to their ports, as it is to those
- * of a configured worker. */
+ * of a configured worker.  What the body does not say is in the defaults. */
 static kvb_status make_worker(
-    const struct kvb_registration *who, struct kvb_worker_config *out, struct kvb_detail *detail)
+    const struct kvb_worker_config *defaults, const struct kvb_registration *who,
+    struct kvb_worker_config *out, struct kvb_detail *detail)
 {
-    struct kvb_worker_config worker = { .id = who->worker_id,
-                                        .is_id_made = !who->has_worker_id,
-                                        .block_size = who->block_size,
-                                        .speculative_drop = who->speculative_drop,
-                                        .first_rank = who->dp_rank,
-                                        .ranks = 1,
-                                        .has_own_addresses = true,
-                                        .has_foreign_addresses = true,
-                                        .unknown_medium = KVB_TIER_EXTERNAL,
-                                        .has_salts = true };
+    struct kvb_worker_config worker = *defaults;
 
     KVB_TRY(check_address("endpoint", who->endpoint, detail));
     KVB_TRY(check_address("replay_endpoint", who->replay_endpoint, detail));
@@ -118,12 +110,36 @@ static kvb_status make_worker(
         kvb_detail_set(detail, "replay_endpoint: must differ from endpoint");
         return KVB_BAD_CONFIG;
     }
+    worker.id = who->worker_id;
+    worker.is_id_made = !who->has_worker_id;
+    worker.block_size = who->block_size;
+    if (who->speculative_drop != KVB_DROP_DETECT) {
+        worker.speculative_drop = who->speculative_drop;
+    }
+    worker.first_rank = who->dp_rank;
+    worker.ranks = 1;
+    worker.has_own_addresses = true;
+    worker.has_foreign_addresses = true;
+    worker.discover[0] = '\0'; /* the body has named the addresses */
     memcpy(worker.events, who->endpoint, sizeof worker.events);
     memcpy(worker.replay, who->replay_endpoint, sizeof worker.replay);
-    memcpy(worker.topic, who->topic, sizeof worker.topic);
+    if (who->topic[0] != '\0') {
+        memcpy(worker.topic, who->topic, sizeof worker.topic);
+    }
     memcpy(worker.model, who->model, sizeof worker.model);
-    memcpy(worker.lora, who->lora, sizeof worker.lora);
+    if (who->lora[0] != '\0') {
+        memcpy(worker.lora, who->lora, sizeof worker.lora);
+    }
     worker.facts = who->facts;
+    if (worker.facts.role == KVB_ROLE_NONE) {
+        worker.facts.role = defaults->facts.role;
+    }
+    if (worker.facts.tokenize[0] == '\0') {
+        const bool is_at_address = strcmp(defaults->facts.tokenize, KVB_AT_ADDRESS) == 0;
+        memcpy(
+            worker.facts.tokenize, is_at_address ? who->facts.address : defaults->facts.tokenize,
+            sizeof worker.facts.tokenize);
+    }
     if (worker.is_id_made) {
         worker.id = kvb_worker_id_of_address(&worker);
     }
@@ -168,7 +184,7 @@ void kvb_bridge_answer_register(
     }
     kvb_status status = kvb_register_json_decode(request->body, &who, &result.why);
     if (status == KVB_OK) {
-        status = make_worker(&who, &worker, &result.why);
+        status = make_worker(&bridge->config->defaults, &who, &worker, &result.why);
     }
     if (status != KVB_OK) {
         refuse_registration(answer, status, true, &result.why);

@@ -82,9 +82,9 @@ static const struct {
     [KVB_POD_PHASE] = { "phase", "it is not Running: it has not started yet, or it has ended" },
     [KVB_POD_NO_IP] = { "no_ip", "it has no address yet" },
     [KVB_POD_NO_PORT] = { "no_port",
-        "name the container port kv-events, or set kubernetes.events_port" },
+        "name the container port kv-events, or set defaults.events_port" },
     [KVB_POD_NO_MODEL] = { "no_model",
-        "no label or argument names its model: set kubernetes.model_label or kubernetes.model" },
+        "no label or argument names its model: set kubernetes.model_label or defaults.model" },
     [KVB_POD_NO_ID] = { "no_id",
         "the label that kubernetes.id_from names is missing or is not a number" },
     [KVB_POD_RELABELLED] = { "relabelled", "its labels no longer match kubernetes.selector" },
@@ -405,7 +405,7 @@ static void settle_model(struct reading *reading)
     }
     if (!is_model(model)) {
         kind = "";
-        rule = "kubernetes.model";
+        rule = "defaults.model";
         model = reading->rules->model;
     }
     (void)snprintf(pod->model, sizeof pod->model, "%s", model);

@@ -29,10 +29,11 @@ def host_of(endpoint):
     return endpoint.removeprefix("tcp://").rsplit(":", 1)[0]
 
 
-def start(scene, names, rows):
+def start(scene, names, defaults):
     return scene.bridge(
         formats=["protobuf"], prefix=names.prefix,
-        limits=f'dns = {{ {rows} period_s = 1; model = "m"; block_size = 16; }};\n')
+        limits=f'dns = {{ name = "{NAME}"; period_s = 1; }};\n'
+               f'defaults = {{ {defaults} model = "m"; block_size = 16; }};\n')
 
 
 def hosts(bridge):
@@ -50,7 +51,7 @@ def test_members_come_stay_while_servers_fail_and_go_after_three_answers(scene, 
     addresses = [host_of(pod.events) for pod in pods]
     names.names[NAME] = (5, addresses[:2])
     aggregator = scene.aggregator()
-    bridge = start(scene, names, f'name = "{NAME}"; port = {port_of(one.events)}; replay_port = {port_of(one.replay)};')
+    bridge = start(scene, names, f'events_port = {port_of(one.events)}; replay_port = {port_of(one.replay)};')
     wait_for("both are workers", lambda: hosts(bridge) == set(addresses[:2]))
     assert {s["origin"] for s in bridge.get("/state")["streams"]} == {"dns"}
     for number, pod in enumerate(pods):
@@ -84,7 +85,7 @@ def test_a_search_domain_that_fails_is_not_taken_for_an_answer(scene, names, pod
     names.configure("search inference.svc svc\noptions ndots:5", timeout_s=1)
     full = f"{NAME}.inference.svc"
     names.names[full] = (5, [host_of(pods[0].events)])
-    bridge = start(scene, names, f'name = "{NAME}"; port = {port_of(pods[0].events)};')
+    bridge = start(scene, names, f'events_port = {port_of(pods[0].events)};')
     wait_for("the pod is found in the search domain", lambda: len(hosts(bridge)) == 1)
     for trouble in (FAILS, SILENT):
         names.names[full] = trouble
@@ -98,14 +99,14 @@ def test_a_search_domain_that_fails_is_not_taken_for_an_answer(scene, names, pod
 def test_a_look_up_under_way_delays_no_stop(scene, names):
     names.names[NAME] = SILENT
     names.configure(timeout_s=30, attempts=5)
-    bridge = start(scene, names, f'name = "{NAME}"; port = 9;')
+    bridge = start(scene, names, 'events_port = 9;')
     wait_for("the name is asked for", lambda: names.asked[NAME] >= 1)
     assert bridge.stop() == 0
 
 
 def test_a_thousand_members_come_over_tcp_and_v6_counts_where_there_is_no_v4(scene, names):
     names.names[NAME] = (5, [f"127.78.{i // 250}.{i % 250 + 1}" for i in range(1000)])
-    bridge = start(scene, names, f'name = "{NAME}"; port = 9;')
+    bridge = start(scene, names, 'events_port = 9;')
     wait_for("all are workers", lambda: bridge.metric("kvb_dns_list_members") == 1000)
     wait_for("and open", lambda: len(hosts(bridge)) == 1000)
     assert names.streams > 0, "too long for a datagram"

@@ -22,15 +22,21 @@ MAX_PODS = 8192  # kvb_max_workers
 
 
 def config(kube, **keys):
-    values = {"namespaces": ["inference"], "selector": "app=vllm", "api": kube.url, "metrics_port": 0,
-              "token_file": str(kube.token_file), "ca_file": str(kube.ca_file), "model": "m", **keys}
+    values = {"namespaces": ["inference"], "selector": "app=vllm", "api": kube.url,
+              "token_file": str(kube.token_file), "ca_file": str(kube.ca_file)}
+    defaults = {"metrics_port": 0, "model": "m"}
+    for key, value in keys.items():
+        (defaults if key in ("model", "events_port", "discover") else values)[key] = value
 
     def text(value):
         if isinstance(value, list):
             return "(" + ", ".join(json.dumps(one) for one in value) + ")"
         return json.dumps(value)
 
-    return "kubernetes = {" + " ".join(f"{key} = {text(value)};" for key, value in values.items()) + "};\n"
+    def group(name, rows):
+        return name + " = {" + " ".join(f"{key} = {text(value)};" for key, value in rows.items()) + "};\n"
+
+    return group("kubernetes", values) + group("defaults", {key: one for key, one in defaults.items() if one != ""})
 
 
 class Pods:
@@ -468,7 +474,7 @@ def test_missing_rights_of_the_role_are_reported(scene, kube):
     kube.new_token(verbs=["get"])
     bridge = scene.bridge(limits=config(kube))
     wait_for("the log says so", lambda: "the Role needs get, list and watch of pods" in bridge.text())
-    assert state(bridge)["kubernetes"]["state"] == "away"
+    wait_for("/state, too", lambda: state(bridge)["kubernetes"]["state"] == "away")
 
 
 def test_a_certificate_that_has_expired_is_an_api_that_is_away(scene, kube, pods):
@@ -636,7 +642,8 @@ def test_check_says_what_names_the_model_of_a_pod(tmp_path):
     path = tmp_path / "good.cfg"
     path.write_text(
         'nats = { url = "nats://127.0.0.1:1"; };\npublish = { namespace = "n"; component = "c"; };\n'
-        'kubernetes = { namespaces = ("a"); preset = "llm-d"; model_label = "x/m"; model = "Qwen/Q"; };\n')
+        'kubernetes = { namespaces = ("a"); preset = "llm-d"; model_label = "x/m"; };\n'
+        'defaults = { model = "Qwen/Q"; };\n')
     done = subprocess.run(
         [programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0
@@ -670,7 +677,7 @@ def test_a_pod_whose_engine_says_where_its_events_are_is_discovered(scene, kube,
                     "replay_endpoint": one.replay.replace(ip, "*"), "topic": "kv-events"}]
     api.start(ip)
     kube.pods.create(engine_pod("a", ip=ip, containers=[container(http=api.port)]))
-    bridge = watching(scene, kube, discover=True)
+    bridge = watching(scene, kube, discover="address")
     wait_for("the pod's rank is read", lambda: [
         s["pod"] for s in state(bridge)["streams"] if s["origin"] == "discovered"] == ["a"])
     kube.pods.delete("inference", "a", grace_s=0)
@@ -688,7 +695,7 @@ def test_a_pod_whose_engine_does_not_say_where_its_events_are_is_read_at_its_por
     api.start(ip)
     ports = {"kv_events": int(one.events.rpartition(":")[2]), "kv_replay": int(one.replay.rpartition(":")[2])}
     kube.pods.create(engine_pod("a", ip=ip, containers=[container(http=api.port, **ports)]))
-    bridge = watching(scene, kube, discover=True)
+    bridge = watching(scene, kube, discover="address")
     wait_for("the pod's rank is read", lambda: [
         (s["pod"], s["endpoint"]) for s in state(bridge)["streams"] if s["origin"] == "discovered"
     ] == [("a", one.events)])

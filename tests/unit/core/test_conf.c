@@ -609,6 +609,164 @@ static void survives_every_allocation_failing(void **state)
     config_file_remove(&file);
 }
 
+/* ---- Defaults of a list's groups ------------------------------------------------------------- */
+
+struct part {
+    uint64_t id;
+    const char *name;
+    uint32_t size;
+    uint64_t numbers[2];
+    size_t number_count;
+    uint32_t port;
+};
+
+struct whole {
+    struct part defaults;
+    struct part *parts;
+    size_t part_count;
+};
+
+/* clang-format off */
+#define FIELD(field) KVB_CONF_FIELD(struct part, field)
+static const struct kvb_conf_key part_keys[] = {
+    { "id", KVB_CONF_U64, NULL, 0, 9, FIELD(id), .scope = KVB_CONF_OF_A_GROUP, .help = "Number." },
+    { "name", KVB_CONF_TEXT, NULL, 1, 8, FIELD(name), .help = "Name." },
+    { "size", KVB_CONF_U32, "3", 0, 9, FIELD(size), .help = "Size." },
+    { "numbers", KVB_CONF_U64S, NULL, 0, 9, FIELD(numbers),
+      .count_offset = offsetof(struct part, number_count), .help = "Numbers." },
+    { "port", KVB_CONF_U32, "7", 1, 9, FIELD(port), .scope = KVB_CONF_OF_DEFAULTS, .help = "Port." },
+};
+#undef FIELD
+
+static const struct kvb_conf_table part_table = { .keys = part_keys,
+                                                  .count = KVB_COUNT_OF(part_keys),
+                                                  .bytes = sizeof(struct part) };
+
+static const struct kvb_conf_key whole_keys[] = {
+    { "defaults", KVB_CONF_DEFAULTS, .items = &part_table,
+      KVB_CONF_FIELD(struct whole, defaults), .help = "What parts do not say." },
+    { "parts", KVB_CONF_LIST, NULL, 0, 9, .items = &part_table,
+      .offset = offsetof(struct whole, parts), .count_offset = offsetof(struct whole, part_count),
+      .help = "Parts." },
+};
+/* clang-format on */
+
+static const struct kvb_conf_table whole_table = { .keys = whole_keys,
+                                                   .count = KVB_COUNT_OF(whole_keys),
+                                                   .bytes = sizeof(struct whole) };
+
+/* The caller closes *out_conf, from which texts are borrowed. */
+static struct whole
+read_whole(const char *text, struct kvb_conf **out_conf, struct kvb_conf_errors *errors)
+{
+    struct config_file file;
+    struct whole whole = { .part_count = 0 };
+
+    config_file_write(&file, text, strlen(text));
+    assert_ok(kvb_conf_open(file.path, errors, out_conf));
+    assert_ok(kvb_conf_read(*out_conf, &whole_table, &whole));
+    config_file_remove(&file);
+    return whole;
+}
+
+static void a_group_has_the_defaults_that_it_does_not_replace(void **state)
+{
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_conf *conf = NULL;
+
+    (void)state;
+    struct whole whole = read_whole(
+        "defaults = { name = \"all\"; numbers = (1, 2); port = 8; };\n"
+        "parts = ( { id = 1; }, { id = 2; name = \"own\"; size = 5; numbers = (3); } );\n",
+        &conf, &errors);
+    assert_int_equal(errors.count, 0);
+    assert_string_equal(whole.parts[0].name, "all");
+    assert_int_equal(whole.parts[0].size, 3);
+    assert_int_equal(whole.parts[0].number_count, 2);
+    assert_true(whole.parts[0].numbers[1] == 2);
+    assert_string_equal(whole.parts[1].name, "own");
+    assert_int_equal(whole.parts[1].size, 5);
+    assert_int_equal(whole.parts[1].number_count, 1);
+    assert_int_equal(whole.defaults.port, 8);
+    kvb_conf_done(&whole_table, &whole);
+    kvb_conf_close(conf);
+}
+
+static void without_defaults_a_group_needs_its_keys(void **state)
+{
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_conf *conf = NULL;
+
+    (void)state;
+    struct whole whole = read_whole("parts = ( { id = 1; } );\n", &conf, &errors);
+    assert_int_equal(errors.count, 1);
+    assert_non_null(strstr(errors.texts[0].text, "parts[0].name: is missing and has no default"));
+    assert_int_equal(whole.defaults.size, 3);
+    assert_string_equal(whole.defaults.name, "");
+    kvb_conf_done(&whole_table, &whole);
+    kvb_conf_close(conf);
+}
+
+static void keys_stand_where_they_have_a_meaning(void **state)
+{
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_conf *conf = NULL;
+
+    (void)state;
+    struct whole whole = read_whole(
+        "defaults = { id = 1; name = \"longer than it may be\"; };\n"
+        "parts = ( { id = 1; name = \"a\"; port = 2; } );\n",
+        &conf, &errors);
+    assert_int_equal(errors.count, 3);
+    assert_non_null(strstr(errors.texts[0].text, "1: defaults.id: has no default: each group"));
+    assert_non_null(strstr(errors.texts[1].text, "1: defaults.name: is too long: at most 8 bytes"));
+    assert_non_null(strstr(errors.texts[2].text, "2: parts[0].port: is a default alone: move it"));
+    kvb_conf_done(&whole_table, &whole);
+    kvb_conf_close(conf);
+}
+
+/* A second file has more groups of the list, and the defaults of the first. */
+static void another_file_has_the_same_defaults(void **state)
+{
+    const struct part defaults = { .name = "all", .size = 4 };
+    struct kvb_conf_errors errors = { 0 };
+    struct kvb_conf *conf = NULL;
+    struct config_file file;
+    struct whole whole = { .part_count = 0 };
+    static const char text[] = "parts = ( { id = 1; } );\n";
+    static const struct kvb_conf_table more = { .keys = &whole_keys[1],
+                                                .count = 1,
+                                                .bytes = sizeof(struct whole) };
+
+    (void)state;
+    config_file_write(&file, text, strlen(text));
+    assert_ok(kvb_conf_open(file.path, &errors, &conf));
+    assert_ok(kvb_conf_read_more(conf, &more, &defaults, &whole));
+    config_file_remove(&file);
+    assert_int_equal(errors.count, 0);
+    assert_string_equal(whole.parts[0].name, "all");
+    assert_int_equal(whole.parts[0].size, 4);
+    kvb_conf_done(&more, &whole);
+    kvb_conf_close(conf);
+}
+
+static void help_names_the_keys_that_may_be_defaults(void **state)
+{
+    char *help = NULL;
+    size_t len = 0;
+    FILE *out = open_memstream(&help, &len);
+
+    (void)state;
+    kvb_conf_help(&whole_table, out);
+    (void)fclose(out);
+    assert_non_null(strstr(
+        help, "  defaults = { ... }\n      What parts do not say.\n      name size numbers\n"
+              "  defaults.port = 7\n"));
+    assert_non_null(strstr(help, "  parts[].size = 3\n"));
+    assert_null(strstr(help, "parts[].port"));
+    free(help);
+}
+
 SUITE(conf)
 {
     const struct CMUnitTest tests[] = {
@@ -635,6 +793,11 @@ SUITE(conf)
         cmocka_unit_test(help_lists_every_key_with_default_range_and_help),
         cmocka_unit_test(strings_expand_environment_variables),
         cmocka_unit_test(survives_every_allocation_failing),
+        cmocka_unit_test(a_group_has_the_defaults_that_it_does_not_replace),
+        cmocka_unit_test(without_defaults_a_group_needs_its_keys),
+        cmocka_unit_test(keys_stand_where_they_have_a_meaning),
+        cmocka_unit_test(another_file_has_the_same_defaults),
+        cmocka_unit_test(help_names_the_keys_that_may_be_defaults),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

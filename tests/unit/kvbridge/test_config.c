@@ -27,8 +27,7 @@ static void the_sample_reads_without_error_and_has_every_key(void **state)
     assert_true(config.workers[1].id == UINT64_C(9007199254740993));
     /* Whoever copies it has it found. */
     assert_int_equal(config.workers[0].speculative_drop, KVB_DROP_DETECT);
-    assert_int_equal(config.kubernetes.worker.speculative_drop, KVB_DROP_DETECT);
-    assert_int_equal(config.dns.worker.speculative_drop, KVB_DROP_DETECT);
+    assert_int_equal(config.defaults.speculative_drop, KVB_DROP_DETECT);
     kvb_bridge_config_done(&config);
     assert_sample_has_every_key("kvbridge.cfg", kvb_bridge_config_keys());
 }
@@ -179,17 +178,23 @@ static void a_key_that_is_gone_is_named_with_what_serves_instead(void **state)
         "publish = { namespace = \"n\"; component = \"c\"; standby = true; clear = \"event\"; };\n"
         "workers = ({ model = \"m\"; block_size = 16; events = \"tcp://h:1\"; curve = { };\n"
         "             republish = { curve = { }; form = \"map\"; }; });\n"
-        "dns = { name = \"h\"; model = \"m\"; block_size = 16; curve = { }; };\n"
+        "dns = { name = \"h\"; curve = { }; port = 1; };\n"
         "register = { networks = (); };\n"
-        "discover = { networks = (); };\n";
+        "discover = { networks = (); };\n"
+        "kubernetes = { enabled = false; model = \"m\"; tokenize = true; discover = true; };\n"
+        "defaults = { model = \"m\"; block_size = 16; };\n";
 
     (void)state;
     assert_wrong(
         text, "1: publish.standby: this key is gone", "1: publish.clear: this key is gone",
         "4: dns.curve: this key is gone: no engine uses CURVE; keep the sockets on loopback",
+        "4: dns.port: this key is gone: defaults.events_port serves every source of workers",
         "5: register.networks: this key is gone: link-local addresses and metadata services",
-        "6: discover: this key is gone", "2: workers[0].curve: this key is gone",
-        "3: workers[0].republish.curve: this key is gone",
+        "6: discover: this key is gone",
+        "7: kubernetes.model: this key is gone: defaults.model serves every source of workers",
+        "7: kubernetes.tokenize: this key is gone: defaults.tokenize = \"address\" serves",
+        "7: kubernetes.discover: this key is gone: defaults.discover = \"address\" serves",
+        "2: workers[0].curve: this key is gone", "3: workers[0].republish.curve: this key is gone",
         "3: workers[0].republish.form: this key is gone: republish.style says it");
 }
 
@@ -374,21 +379,27 @@ static void members_of_a_dns_name_have_the_same_settings(void **state)
 {
     (void)state;
     KVB_OWN(kvb_bridge_config_done)
-    struct kvb_bridge_config config = read_good(
-        PUBLISH "dns = { name = \"vllm\"; port = 5557; replay_port = 6557; metrics_port = 8000;"
-                " model = \"m\"; block_size = 16; ranks = 2; };");
+    struct kvb_bridge_config config =
+        read_good(PUBLISH "dns = { name = \"vllm\"; };"
+                          "defaults = { replay_port = 6557; metrics_port = 8000; role = \"decode\";"
+                          " model = \"m\"; block_size = 16; ranks = 2; };");
     struct kvb_dns_member member = { .host = "10.0.0.7" };
     struct kvb_worker_config worker;
 
-    assert_ok(kvb_dns_list_worker_of(&config.dns, &member, &worker));
+    assert_ok(kvb_dns_list_worker_of(&config.defaults, &member, &worker));
     assert_string_equal(worker.events, "tcp://10.0.0.7:5557");
     assert_string_equal(worker.replay, "tcp://10.0.0.7:6557");
     assert_string_equal(worker.load.prometheus, "http://10.0.0.7:8000/metrics");
     assert_string_equal(worker.facts.address, "http://10.0.0.7:8000");
     assert_string_equal(worker.facts.tokenize, "");
-    config.dns.tokenize = true;
-    assert_ok(kvb_dns_list_worker_of(&config.dns, &member, &worker));
+    assert_int_equal(worker.facts.role, KVB_ROLE_DECODE);
+    assert_string_equal(worker.discover, "");
+    (void)snprintf(
+        config.defaults.facts.tokenize, sizeof config.defaults.facts.tokenize, "address");
+    (void)snprintf(config.defaults.discover, sizeof config.defaults.discover, "address");
+    assert_ok(kvb_dns_list_worker_of(&config.defaults, &member, &worker));
     assert_string_equal(worker.facts.tokenize, "http://10.0.0.7:8000");
+    assert_string_equal(worker.discover, "http://10.0.0.7:8000");
     assert_string_equal(worker.model, "m");
     assert_int_equal(worker.ranks, 2);
     assert_true(worker.is_id_made);
@@ -396,7 +407,7 @@ static void members_of_a_dns_name_have_the_same_settings(void **state)
     assert_true(id < UINT64_C(1) << 53);
 
     member = (struct kvb_dns_member){ .host = "fd00::7" };
-    assert_ok(kvb_dns_list_worker_of(&config.dns, &member, &worker));
+    assert_ok(kvb_dns_list_worker_of(&config.defaults, &member, &worker));
     assert_string_equal(worker.events, "tcp://[fd00::7]:5557");
     assert_string_equal(worker.load.prometheus, "http://[fd00::7]:8000/metrics");
     assert_true(worker.id != id);
@@ -408,11 +419,55 @@ static void mistakes_in_dns_are_named(void **state)
     assert_wrong(
         PUBLISH "dns = {\n name = \"vllm\"; srv = \"_a._tcp.vllm\"; };",
         "3: dns.srv: this key is gone: dns.name with an A or AAAA record for each engine",
-        "2: dns.model: is missing", "2: dns.block_size: is missing");
+        "1: defaults.model: is missing", "1: defaults.block_size: is missing");
     assert_wrong(
-        PUBLISH
-        "dns = { name = \"v\"; model = \"m\"; block_size = 16;\n port = 65535; ranks = 2; };",
-        "3: dns.ranks: the port of the last rank is beyond 65535");
+        PUBLISH "dns = { name = \"v\"; };\n"
+                "defaults = { model = \"m\"; block_size = 16;\n events_port = 65535; ranks = 2;\n"
+                " tokenize = \"address\"; };",
+        "5: defaults.tokenize: the engines behind dns.name have an address only with",
+        "4: defaults.ranks: the port of the last rank is beyond 65535");
+}
+
+/* ---- defaults -------------------------------------------------------------------------------- */
+
+static void workers_have_the_defaults_that_they_do_not_replace(void **state)
+{
+    (void)state;
+    KVB_OWN(kvb_bridge_config_done)
+    struct kvb_bridge_config config = read_good(
+        PUBLISH "defaults = { model = \"m\"; block_size = 32; salts = false; ranks = 2;\n"
+                " tokenize = \"address\"; load = { scrape_ms = 500; }; };\n"
+                "workers = ( { id = 1; events = \"tcp://h:1\"; address = \"http://h:8000\"; },\n"
+                " { id = 2; events = \"tcp://h:9\"; model = \"n\"; ranks = 1; salts = true;\n"
+                "   address = \"http://h:8001\"; tokenize = \"\"; },\n"
+                " { id = 3; discover = \"address\"; address = \"http://h:8002\"; } );");
+
+    assert_string_equal(config.workers[0].model, "m");
+    assert_int_equal(config.workers[0].block_size, 32);
+    assert_int_equal(config.workers[0].ranks, 2);
+    assert_false(config.workers[0].has_salts);
+    assert_string_equal(config.workers[0].facts.tokenize, "http://h:8000");
+    assert_int_equal(config.workers[0].load.scrape_ms, 500);
+    assert_string_equal(config.workers[1].model, "n");
+    assert_int_equal(config.workers[1].ranks, 1);
+    assert_true(config.workers[1].has_salts);
+    assert_string_equal(config.workers[1].facts.tokenize, "");
+    assert_string_equal(config.workers[2].discover, "http://h:8002");
+}
+
+static void mistakes_in_defaults_are_named(void **state)
+{
+    (void)state;
+    assert_wrong(
+        PUBLISH "defaults = { id = 7; discover = \"http://h\";\n tokenize = \"h\"; };\n"
+                "workers = ( " WORKER("1", "discover = \"address\";") " );",
+        "2: defaults.id: has no default: each group gives its own",
+        "4: workers[0].discover: is \"address\", and this worker has no `address`",
+        "2: defaults.discover: expected \"address\"",
+        "3: defaults.tokenize: expected \"address\", or a URL for all workers");
+    assert_wrong(
+        PUBLISH "workers = ( " WORKER("1", "events = \"tcp://h:1\"; events_port = 2;") " );",
+        "2: workers[0].events_port: is a default alone: move it to `defaults`");
 }
 
 #define UNNAMED(more) "{ model = \"m\"; block_size = 16; " more "}"
@@ -863,6 +918,8 @@ SUITE(config)
         cmocka_unit_test(a_missing_workers_file_is_an_error),
         cmocka_unit_test(members_of_a_dns_name_have_the_same_settings),
         cmocka_unit_test(mistakes_in_dns_are_named),
+        cmocka_unit_test(workers_have_the_defaults_that_they_do_not_replace),
+        cmocka_unit_test(mistakes_in_defaults_are_named),
         cmocka_unit_test(republishing_is_off_unless_an_address_is_given),
         cmocka_unit_test(mistakes_in_republish_are_named),
         cmocka_unit_test(republishing_beyond_this_host_is_a_warning),

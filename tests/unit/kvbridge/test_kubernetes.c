@@ -10,14 +10,14 @@
 #define BEGIN "publish = { namespace = \"n\"; component = \"c\"; };\n"
 
 /* The caller frees it. */
-static struct kvb_bridge_config config_of(const char *keys)
+static struct kvb_bridge_config config_of(const char *defaults)
 {
     struct config_file file;
     struct kvb_conf_errors errors = { 0 };
     struct kvb_bridge_config config = { 0 };
     char text[1024];
 
-    (void)snprintf(text, sizeof text, BEGIN "kubernetes = { %s };\n", keys);
+    (void)snprintf(text, sizeof text, BEGIN "kubernetes = { };\ndefaults = { %s };\n", defaults);
     config_file_write(&file, text, strlen(text));
     const kvb_status status = kvb_bridge_config_read(file.path, &config, &errors);
     kvb_conf_errors_print(&errors, stderr);
@@ -67,7 +67,7 @@ static void a_pod_is_a_worker_with_its_addresses(void **state)
     struct kvb_worker_config worker;
 
     (void)state;
-    assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
+    assert_ok(kvb_kubernetes_worker_of(&config.defaults, &pod, &worker));
     assert_true(worker.id == 7 && worker.ranks == 2 && worker.block_size == 32);
     assert_string_equal(worker.events, "tcp://10.0.0.7:5557");
     assert_string_equal(worker.replay, "tcp://10.0.0.7:6557");
@@ -79,26 +79,28 @@ static void a_pod_is_a_worker_with_its_addresses(void **state)
     pod.replay_port = 0;
     pod.metrics_port = 0;
     pod.block_size = 64;
-    assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
+    assert_ok(kvb_kubernetes_worker_of(&config.defaults, &pod, &worker));
     assert_string_equal(worker.events, "tcp://[fd00::7]:5557");
     assert_string_equal(worker.replay, "");
     assert_string_equal(worker.load.prometheus, "");
     assert_int_equal(worker.block_size, 64);
 }
 
-static void with_tokenize_its_http_address_is_published_for_texts(void **state)
+static void its_http_address_serves_for_texts_and_discovery(void **state)
 {
     KVB_OWN(kvb_bridge_config_done)
-    struct kvb_bridge_config config = config_of("tokenize = true;");
+    struct kvb_bridge_config config = config_of("tokenize = \"address\"; discover = \"address\";");
     struct kvb_pod pod = pod_at("10.0.0.7");
     struct kvb_worker_config worker;
 
     (void)state;
     (void)snprintf(pod.facts.address, sizeof pod.facts.address, "http://10.0.0.7:8000");
-    assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
+    assert_ok(kvb_kubernetes_worker_of(&config.defaults, &pod, &worker));
     assert_string_equal(worker.facts.tokenize, "http://10.0.0.7:8000");
-    config.kubernetes.tokenize = false;
-    assert_ok(kvb_kubernetes_worker_of(&config.kubernetes, &pod, &worker));
+    assert_string_equal(worker.discover, "http://10.0.0.7:8000");
+    assert_int_equal(worker.block_size, 16);
+    config.defaults.facts.tokenize[0] = '\0';
+    assert_ok(kvb_kubernetes_worker_of(&config.defaults, &pod, &worker));
     assert_string_equal(worker.facts.tokenize, "");
 }
 
@@ -117,7 +119,7 @@ SUITE(kubernetes)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pod_is_a_worker_with_its_addresses),
-        cmocka_unit_test(with_tokenize_its_http_address_is_published_for_texts),
+        cmocka_unit_test(its_http_address_serves_for_texts_and_discovery),
         cmocka_unit_test(an_empty_group_is_enough_and_can_be_turned_off),
     };
 

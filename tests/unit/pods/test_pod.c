@@ -354,7 +354,7 @@ static void words_that_the_pod_does_not_contain_name_no_model(void **state)
             fail_msg("%s: %s", cases[i], pod.model);
         }
     }
-    assert_string_equal(pod.model_rule, "kubernetes.model");
+    assert_string_equal(pod.model_rule, "defaults.model");
 }
 
 /* Values that name each other, many times over. */
