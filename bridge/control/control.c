@@ -11,10 +11,10 @@
 struct kvb_job {
     struct kvb_control *control; /* borrowed */
     struct kvb_job_options options;
-    struct kvb_job *next; /* in the control's list; under its lock */
-    uint64_t due_ns;      /* of the next turn; the control thread's, like the next two */
-    uv_work_t work;
-    void (*run_work)(void *context);
+    struct kvb_job *next;     /* in the control's list; under its lock */
+    uint64_t due_ns;          /* of the next turn; the control thread's, like the next two */
+    struct kvb_thread worker; /* the control thread starts and joins it */
+    void (*work)(void *context);
     atomic_bool is_working;
     atomic_bool is_woken;
     bool is_leaving; /* to be ended; under the lock, like the next */
@@ -58,6 +58,7 @@ static bool end_job(struct kvb_job *job)
     if (atomic_load(&job->is_working)) {
         return false;
     }
+    kvb_thread_join(&job->worker); /* it has ended, or is about to */
     if (job->options.end) {
         job->options.end(job->options.context);
     }
@@ -153,7 +154,6 @@ static bool is_over(struct kvb_control *control)
     for (const struct kvb_job *job = control->jobs; job; job = job->next) {
         is_working |= atomic_load(&job->is_working);
     }
-    /* libuv's own memory of the work is in the job: it has to be handed back first */
     const bool is = control->is_stopping && !is_working;
     control->is_alive = !is;
     if (is) { /* whoever waits to remove a job ends it without this thread */
@@ -198,8 +198,6 @@ kvb_status kvb_control_new(struct kvb_control **out_control)
     if (!control) {
         return KVB_NO_MEMORY;
     }
-    /* Each thread of the pool stays.  One writes all files; what an operator has set is kept. */
-    (void)setenv("UV_THREADPOOL_SIZE", "1", 0); /* NOLINT(concurrency-mt-unsafe): reads none */
     if (uv_loop_init(&control->loop) != 0) {
         free(control);
         return KVB_IO;
@@ -301,32 +299,27 @@ void kvb_job_remove(struct kvb_job *job)
     free(job);
 }
 
-static void on_work(uv_work_t *work)
+static void *run_work(void *context)
 {
-    struct kvb_job *job = work->data;
+    struct kvb_job *job = context;
 
-    job->run_work(job->options.context);
-}
-
-static void on_worked(uv_work_t *work, int status)
-{
-    struct kvb_job *job = work->data;
-
-    (void)status; /* work is never cancelled */
+    (void)pthread_setname_np(pthread_self(), "kvb-work"); /* for top -H; may fail */
+    job->work(job->options.context);
     atomic_store(&job->is_working, false);
-    atomic_store(&job->is_woken, true); /* this is the control thread: it looks at all jobs next */
+    kvb_job_wake(job); /* the job is not freed before this thread is joined */
+    return NULL;
 }
 
 kvb_status kvb_job_work(struct kvb_job *job, void (*work)(void *context))
 {
-    job->work.data = job;
-    job->run_work = work;
+    kvb_thread_join(&job->worker); /* of the work before, which has ended */
+    job->work = work;
     atomic_store(&job->is_working, true);
-    if (uv_queue_work(&job->control->loop, &job->work, on_work, on_worked) != 0) {
+    const kvb_status status = kvb_thread_start(&job->worker, run_work, job);
+    if (status != KVB_OK) {
         atomic_store(&job->is_working, false);
-        return KVB_IO;
     }
-    return KVB_OK;
+    return status;
 }
 
 bool kvb_job_is_working(const struct kvb_job *job)

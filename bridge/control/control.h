@@ -11,11 +11,11 @@
  *     another thread wakes it ---------+
  *     one of its descriptors is ready -+--> turn(now) --> when its next turn is due
  *     its time has come ---------------+
- *     its work on the pool is done ----+
+ *     its work is done ----------------+
  *
  * Turns of all jobs run one after the other, so a turn must not wait.  What waits for a disk runs
- * on libuv's pool, by kvb_job_work(); what waits for a name server, on a thread of its own
- * (ingest/dns/lookup.h).
+ * by kvb_job_work() on a thread that ends with it: libuv's pool would keep its threads, and one
+ * slow disk would keep all other work waiting.  What waits for a name server: ingest/dns/lookup.h.
  *
  * Threads: "any thread" where it says so; else only the control thread, which is the thread in
  *          turn(), end() and on_ready(), and the caller's own before kvb_control_start() and after
@@ -57,8 +57,8 @@ void kvb_job_remove(struct kvb_job *job);
 /* A turn follows soon.  Any thread. */
 void kvb_job_wake(struct kvb_job *job);
 
-/* Runs work(context of the job) on libuv's pool, and then the next turn.  Not while it is working.
- * KVB_IO */
+/* Runs work(context of the job) on a thread of its own, and then the next turn.  Not while it is
+ * working.  KVB_IO: the system has no more threads. */
 kvb_status kvb_job_work(struct kvb_job *job, void (*work)(void *context));
 bool kvb_job_is_working(const struct kvb_job *job);
 

@@ -302,7 +302,8 @@ kvb_status kvb_bridge_open_checkpoints(struct kvb_bridge *bridge, struct kvb_det
 {
     const char *directory = bridge->config->checkpoint;
 
-    return directory[0] ? kvb_checkpoint_store_open(directory, &bridge->checkpoints->store, detail)
+    return directory[0] ? kvb_checkpoint_store_open(
+                              bridge->control, directory, &bridge->checkpoints->store, detail)
                         : KVB_OK;
 }
 

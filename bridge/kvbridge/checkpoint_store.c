@@ -1,13 +1,15 @@
 #include "kvbridge/checkpoint_store.h"
 
+#include "control/control.h"
+#include "core/clock.h"
 #include "core/limits.h"
-#include "core/thread.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,16 +20,19 @@
 /* One part of a checkpoint may consist of several sections; they share a buffer. */
 enum { max_buffer_bytes = kvb_max_checkpoint_section_bytes, path_bytes = 80 };
 
+/* While the system has no thread for the work. */
+static const uint64_t retry_ns = 100 * KVB_NS_PER_MS;
+
 struct kvb_checkpoint_store {
     int directory_fd;
-    struct kvb_thread thread;
+    struct kvb_job *job; /* owned; has the files written */
 
-    /* Used by the owner while is_full is false, by the writer thread while it is true. */
+    /* Used by the owner while is_full is false, by the job's work while it is true. */
     struct kvb_buf buf;
     struct kvb_checkpoint_name name;
     unsigned parts;
 
-    /* Used by the writer thread only. */
+    /* Used by the work only. */
     int file_fd; /* -1: no file is being written */
     kvb_status status;
     struct kvb_detail detail;
@@ -37,7 +42,6 @@ struct kvb_checkpoint_store {
     bool is_full;
     bool is_void; /* the checkpoint being written was voided: do not keep it */
     bool is_directory_changed;
-    bool is_closing;
     bool has_outcome;
     kvb_status outcome;
     struct kvb_detail outcome_detail;
@@ -63,7 +67,7 @@ path_of(char path[path_bytes], const struct kvb_checkpoint_name *name, const cha
     return path;
 }
 
-/* ---- Writing: the writer thread ---- */
+/* ---- Writing: the work of the job ---- */
 
 static void fail_write(struct kvb_checkpoint_store *store, const char *what)
 {
@@ -192,7 +196,7 @@ static bool is_rubbish(const struct kvb_checkpoint_store *store, const char *nam
             strncmp(name, store->name.text, strlen(name) - strlen(".new")) != 0);
 }
 
-/* Deleting a large file takes milliseconds, so the writer thread does it. */
+/* Deleting a large file takes milliseconds, so the owner does not do it. */
 static void sweep_old_files(struct kvb_checkpoint_store *store)
 {
     const int fd = openat(store->directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -214,30 +218,40 @@ static void sweep_old_files(struct kvb_checkpoint_store *store)
     (void)closedir(directory);
 }
 
-static void *run_checkpoint_store(void *context)
+/* All that there is to do, on a thread that ends with it. */
+static void work_for_store(void *context)
 {
     struct kvb_checkpoint_store *store = context;
 
-    (void)pthread_setname_np(pthread_self(), "kvb-checkpoint"); /* for top -H; else unnamed */
     (void)pthread_mutex_lock(&store->lock);
-    while (!store->is_closing || store->is_full || store->is_directory_changed) {
+    while (store->is_full || store->is_directory_changed) {
         if (store->is_directory_changed) {
             store->is_directory_changed = false;
             (void)pthread_mutex_unlock(&store->lock);
             (void)fsync(store->directory_fd); /* else a crash may undo the renames */
             sweep_old_files(store);
             (void)pthread_mutex_lock(&store->lock);
-        } else if (store->is_full) {
+        } else {
             (void)pthread_mutex_unlock(&store->lock);
             work_store(store);
             (void)pthread_mutex_lock(&store->lock);
             hand_back(store);
-        } else {
-            (void)pthread_cond_wait(&store->changed, &store->lock);
         }
     }
     (void)pthread_mutex_unlock(&store->lock);
-    return NULL;
+}
+
+static uint64_t store_turn(void *context, uint64_t now_ns)
+{
+    struct kvb_checkpoint_store *store = context;
+
+    (void)pthread_mutex_lock(&store->lock);
+    const bool has_work = store->is_full || store->is_directory_changed;
+    (void)pthread_mutex_unlock(&store->lock);
+    if (!has_work || kvb_job_is_working(store->job)) {
+        return UINT64_MAX; /* the end of the work brings another turn */
+    }
+    return kvb_job_work(store->job, work_for_store) == KVB_OK ? UINT64_MAX : now_ns + retry_ns;
 }
 
 /* ---- Writing: the owner ---- */
@@ -273,8 +287,8 @@ void kvb_checkpoint_store_push(
     store->parts = parts;
     store->is_void = store->is_void && !(parts & KVB_CHECKPOINT_FIRST);
     store->is_full = true;
-    (void)pthread_cond_broadcast(&store->changed);
     (void)pthread_mutex_unlock(&store->lock);
+    kvb_job_wake(store->job);
 }
 
 kvb_status
@@ -301,13 +315,14 @@ void kvb_checkpoint_store_void(
     (void)pthread_mutex_lock(&store->lock);
     store->is_void |= strcmp(store->name.text, name->text) == 0;
     /* on failure there is no such file or no directory, so the next process finds none either */
-    if (renameat(
-            store->directory_fd, path_of(from, name, ""), store->directory_fd,
-            path_of(to, name, ".void")) == 0) {
-        store->is_directory_changed = true;
-        (void)pthread_cond_broadcast(&store->changed);
-    }
+    const bool is_moved = renameat(
+                              store->directory_fd, path_of(from, name, ""), store->directory_fd,
+                              path_of(to, name, ".void")) == 0;
+    store->is_directory_changed |= is_moved;
     (void)pthread_mutex_unlock(&store->lock);
+    if (is_moved) {
+        kvb_job_wake(store->job);
+    }
 }
 
 /* ---- The directory ---- */
@@ -385,9 +400,11 @@ static kvb_status lock_directory(int fd, const char *directory, struct kvb_detai
 }
 
 kvb_status kvb_checkpoint_store_open(
-    const char *directory, struct kvb_checkpoint_store **out_store, struct kvb_detail *detail)
+    struct kvb_control *control, const char *directory, struct kvb_checkpoint_store **out_store,
+    struct kvb_detail *detail)
 {
     struct kvb_checkpoint_store *store = calloc(1, sizeof *store);
+    const struct kvb_job_options job = { .turn = store_turn, .context = store };
 
     if (!store) {
         return KVB_NO_MEMORY;
@@ -402,7 +419,7 @@ kvb_status kvb_checkpoint_store_open(
         status = lock_directory(store->directory_fd, directory, detail);
     }
     if (status == KVB_OK) {
-        status = kvb_thread_start(&store->thread, run_checkpoint_store, store);
+        status = kvb_job_add(control, &job, &store->job);
     }
     if (status != KVB_OK) {
         kvb_checkpoint_store_close(store);
@@ -417,13 +434,8 @@ void kvb_checkpoint_store_close(struct kvb_checkpoint_store *store)
     if (!store) {
         return;
     }
-    if (store->thread.is_running) {
-        (void)pthread_mutex_lock(&store->lock);
-        store->is_closing = true;
-        (void)pthread_cond_broadcast(&store->changed);
-        (void)pthread_mutex_unlock(&store->lock);
-        kvb_thread_join(&store->thread);
-    }
+    kvb_job_remove(store->job);
+    work_for_store(store); /* what the job has not begun */
     if (store->file_fd >= 0) {
         (void)close(store->file_fd);
     }

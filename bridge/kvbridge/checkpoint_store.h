@@ -8,7 +8,7 @@
 
 /* The checkpoints of a bridge's streams, one file each, in one directory.
  *
- *     owner (ingest thread)              writer thread
+ *     owner (ingest thread)              work of a job (control/control.h)
  *       room -> fill -> push   ------>     write to NAME.new
  *       room: NULL while it writes         ...
  *       push the last part     ------>     write, fsync, rename to NAME, fsync directory
@@ -21,9 +21,10 @@
  * identically.  The effect survives the end of this process as soon as the call returns, and a
  * crash of the machine some ms later, when the directory has been written to the disk.
  *
- * Threads: the owner's thread calls everything; the store has one writer thread of its own.
+ * Threads: the owner's thread calls everything.
  * Memory:  one buffer, 2 MiB at most. */
 struct kvb_checkpoint_store;
+struct kvb_control;
 
 /* A file name.  It is made of numbers only, so it cannot lead out of the directory. */
 struct kvb_checkpoint_name {
@@ -48,15 +49,16 @@ bool kvb_checkpoint_directory_may_come(const char *directory);
  *                 restored from one checkpoint would publish as the same bridge
  * KVB_IO, KVB_NO_MEMORY */
 kvb_status kvb_checkpoint_store_open(
-    const char *directory, struct kvb_checkpoint_store **out_store, struct kvb_detail *detail);
+    struct kvb_control *control, const char *directory, struct kvb_checkpoint_store **out_store,
+    struct kvb_detail *detail);
 
-/* Waits for the writer thread; a checkpoint whose last part was not pushed is dropped.  NULL is
+/* Waits for what is being written; a checkpoint whose last part was not pushed is dropped.  NULL is
  * fine. */
 void kvb_checkpoint_store_close(struct kvb_checkpoint_store *store);
 
 /* ---- Writing, one checkpoint at a time ---- */
 
-/* The buffer for the next part; NULL: the writer thread still uses it. */
+/* The buffer for the next part; NULL: it is still being written. */
 struct kvb_buf *kvb_checkpoint_store_room(struct kvb_checkpoint_store *store);
 
 /* The same, but waits until the buffer is free. */
@@ -64,7 +66,7 @@ struct kvb_buf *kvb_checkpoint_store_wait(struct kvb_checkpoint_store *store);
 
 enum kvb_checkpoint_part { KVB_CHECKPOINT_FIRST = 1, KVB_CHECKPOINT_LAST = 2 };
 
-/* Hands the buffer's content to the writer thread.  parts: bits of the enum above. */
+/* Has the buffer's content written.  parts: bits of the enum above. */
 void kvb_checkpoint_store_push(
     struct kvb_checkpoint_store *store, const struct kvb_checkpoint_name *name, unsigned parts);
 

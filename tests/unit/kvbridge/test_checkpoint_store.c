@@ -1,5 +1,6 @@
 #include "kvb_test.h"
 
+#include "control/control.h"
 #include "kvbridge/checkpoint_store.h"
 #include "process.h"
 
@@ -11,6 +12,21 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+static struct kvb_control *control; /* of all tests */
+
+static int start_control(void **state)
+{
+    (void)state;
+    return kvb_control_new(&control) == KVB_OK && kvb_control_start(control) == KVB_OK ? 0 : -1;
+}
+
+static int stop_control(void **state)
+{
+    (void)state;
+    kvb_control_free(control);
+    return 0;
+}
+
 /* Each test has its own directory with a store in it. */
 struct scene {
     char directory[64];
@@ -21,7 +37,7 @@ struct scene {
 static void begin(struct scene *scene)
 {
     assert_ok(folder_make(scene->directory));
-    assert_ok(kvb_checkpoint_store_open(scene->directory, &scene->store, &scene->detail));
+    assert_ok(kvb_checkpoint_store_open(control, scene->directory, &scene->store, &scene->detail));
 }
 
 static void end(struct scene *scene)
@@ -180,10 +196,11 @@ static void a_directory_belongs_to_one_process(void **state)
     struct kvb_checkpoint_store *other = NULL;
 
     begin(&scene);
-    assert_int_equal(kvb_checkpoint_store_open(scene.directory, &other, &scene.detail), KVB_AGAIN);
+    assert_int_equal(
+        kvb_checkpoint_store_open(control, scene.directory, &other, &scene.detail), KVB_AGAIN);
     assert_non_null(strstr(scene.detail.text, "another process uses it"));
     kvb_checkpoint_store_close(scene.store);
-    assert_ok(kvb_checkpoint_store_open(scene.directory, &scene.store, &scene.detail));
+    assert_ok(kvb_checkpoint_store_open(control, scene.directory, &scene.store, &scene.detail));
     end(&scene);
 }
 
@@ -208,7 +225,8 @@ static void a_path_that_is_no_directory_is_a_configuration_error(void **state)
     struct kvb_checkpoint_store *store = NULL;
     struct kvb_detail detail = { .text = "" };
 
-    assert_int_equal(kvb_checkpoint_store_open("/nowhere", &store, &detail), KVB_BAD_CONFIG);
+    assert_int_equal(
+        kvb_checkpoint_store_open(control, "/nowhere", &store, &detail), KVB_BAD_CONFIG);
     assert_string_equal(
         detail.text,
         "checkpoint: /nowhere: No such file or directory: create the directory, or set "
@@ -244,5 +262,5 @@ SUITE(checkpoint_store)
         cmocka_unit_test(a_path_that_is_no_directory_is_a_configuration_error),
         cmocka_unit_test(file_names_consist_of_numbers),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, start_control, stop_control);
 }
