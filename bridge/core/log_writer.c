@@ -13,15 +13,19 @@
 #include <time.h>
 #include <unistd.h>
 
+/* The thread waits so long for another line before it ends. */
+static const uint64_t linger_ns = KVB_NS_PER_S;
+
 struct kvb_log_writer {
     int fd;         /* borrowed */
     int give_up_fd; /* owned; readable when the rest is given up */
     kvb_log_note *note;
     void *context;
-    struct kvb_thread thread;
     pthread_mutex_t lock; /* protects all fields below */
     pthread_cond_t filled;
     pthread_cond_t drained;
+    struct kvb_thread thread; /* the one that runs, or ended last */
+    bool has_thread;          /* it runs: it takes each line that is put now */
     bool is_stopping;
     bool is_writing;   /* the thread writes a line that it has taken from the ring */
     uint64_t dropped;  /* since the start */
@@ -105,6 +109,20 @@ static bool wait_for_room(const struct kvb_log_writer *writer)
     return ends[1].revents == 0;
 }
 
+/* False: none came for so long.  The lock is held. */
+static bool wait_for_lines(struct kvb_log_writer *writer)
+{
+    const uint64_t until_ns = kvb_clock_monotonic_ns() + linger_ns;
+    const struct timespec until = { .tv_sec = (time_t)(until_ns / KVB_NS_PER_S),
+                                    .tv_nsec = (long)(until_ns % KVB_NS_PER_S) };
+    int failed = 0;
+
+    while (writer->used == 0 && !writer->is_stopping && !failed) {
+        failed = pthread_cond_timedwait(&writer->filled, &writer->lock, &until);
+    }
+    return writer->used > 0;
+}
+
 static void *run_log_writer(void *context)
 {
     struct kvb_log_writer *writer = context;
@@ -127,26 +145,28 @@ static void *run_log_writer(void *context)
             continue;
         }
         pthread_cond_signal(&writer->drained);
-        if (writer->is_stopping) {
+        if (!wait_for_lines(writer)) {
             break;
         }
-        pthread_cond_wait(&writer->filled, &writer->lock);
     }
+    writer->has_thread = false; /* the next line starts another one */
     pthread_mutex_unlock(&writer->lock);
     return NULL;
 }
 
-/* Blocks all signals in the new thread, because the main thread waits for them. */
-static kvb_status start_log_thread(struct kvb_log_writer *writer)
+/* Blocks all signals in the new thread, because the main thread waits for them.  The lock is held:
+ * the thread before has let go of it for the last time.  Without a thread the lines wait, and the
+ * next one tries again. */
+static void start_log_thread(struct kvb_log_writer *writer)
 {
     sigset_t all;
     sigset_t before;
 
+    kvb_thread_join(&writer->thread);
     (void)sigfillset(&all);
     (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-    const kvb_status status = kvb_thread_start(&writer->thread, run_log_writer, writer);
+    writer->has_thread = kvb_thread_start(&writer->thread, run_log_writer, writer) == KVB_OK;
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return status;
 }
 
 /* ---- For its owner ---- */
@@ -177,13 +197,8 @@ kvb_log_writer_start(int fd, kvb_log_note *note, void *context, struct kvb_log_w
     writer->note = note;
     writer->context = context;
     (void)pthread_mutex_init(&writer->lock, NULL);
-    (void)pthread_cond_init(&writer->filled, NULL);
+    kvb_cond_init_monotonic(&writer->filled);
     kvb_cond_init_monotonic(&writer->drained);
-    const kvb_status status = start_log_thread(writer);
-    if (status != KVB_OK) {
-        destroy(writer);
-        return status;
-    }
     *out_writer = writer;
     return KVB_OK;
 }
@@ -206,7 +221,7 @@ void kvb_log_writer_stop(struct kvb_log_writer *writer, uint64_t wait_ns)
     pthread_mutex_lock(&writer->lock);
     writer->is_stopping = true;
     pthread_cond_signal(&writer->filled);
-    while (!is_ring_drained(writer) && !failed) {
+    while (!is_ring_drained(writer) && writer->has_thread && !failed) {
         failed = pthread_cond_timedwait(&writer->drained, &writer->lock, &until);
     }
     pthread_mutex_unlock(&writer->lock);
@@ -227,6 +242,9 @@ void kvb_log_writer_put(struct kvb_log_writer *writer, const char *line, size_t 
     } else {
         copy_in(writer, line, len);
         pthread_cond_signal(&writer->filled);
+    }
+    if (!writer->has_thread) {
+        start_log_thread(writer);
     }
     pthread_mutex_unlock(&writer->lock);
 }

@@ -6,7 +6,7 @@
 #include <stdint.h>
 
 /* Writes the lines of a log on its own thread, so that no other thread waits while nobody reads
- * stderr.
+ * stderr.  The thread is there while lines come, and ends a second later.
  *
  *     any thread --put--> [ ring of 256 KiB ] --> "kvb-log" --write(2)--> fd
  *                              | full
@@ -21,8 +21,8 @@ struct kvb_log_writer;
 
 enum { kvb_log_ring_bytes = 256 << 10, kvb_log_line_bytes = 4096 };
 
-/* Starts the writer.  On KVB_OK the caller stops *out_writer.  KVB_NO_MEMORY; KVB_IO: no thread or
- * no descriptor is free.
+/* Starts the writer.  On KVB_OK the caller stops *out_writer.  KVB_NO_MEMORY; KVB_IO: no
+ * descriptor is free.
  *
  * note(dropped, text) writes the line that reports the dropped lines into text, and returns its
  * length, at most kvb_log_line_bytes.  It is called on the writer's thread. */

@@ -3,7 +3,9 @@
 #include "core/clock.h"
 #include "core/log.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -139,6 +141,39 @@ static void the_last_lines_are_written_before_the_end(void **state)
     (void)close(world.reader);
 }
 
+static unsigned count_threads(void)
+{
+    unsigned count = 0;
+    DIR *tasks = opendir("/proc/self/task");
+
+    assert_non_null(tasks);
+    while (readdir(tasks)) {
+        count++;
+    }
+    (void)closedir(tasks);
+    return count;
+}
+
+static void its_thread_ends_while_there_are_no_lines(void **state)
+{
+    (void)state;
+    const unsigned before = count_threads();
+    const uint64_t deadline_ns = kvb_clock_monotonic_ns() + 20 * KVB_NS_PER_S;
+    struct world world;
+
+    begin(&world);
+    assert_int_equal(count_threads(), before);
+    for (int i = 0; i < 2; i++) {
+        write_lines(&world, 1);
+        free(read_until(&world, "a line number=0\n"));
+        while (count_threads() > before) {
+            assert_true(kvb_clock_monotonic_ns() < deadline_ns);
+            (void)poll(NULL, 0, 20);
+        }
+    }
+    end(&world);
+}
+
 SUITE(log_writer)
 {
     const struct CMUnitTest tests[] = {
@@ -146,6 +181,7 @@ SUITE(log_writer)
         cmocka_unit_test(dropped_lines_are_counted_and_reported_when_there_is_room_again),
         cmocka_unit_test(lines_arrive_whole_and_in_order),
         cmocka_unit_test(the_last_lines_are_written_before_the_end),
+        cmocka_unit_test(its_thread_ends_while_there_are_no_lines),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
