@@ -4,7 +4,9 @@
 #include "core/clock.h"
 #include "core/file_limit.h"
 #include "core/limits.h"
+#include "kvaggregator/doors.h"
 #include "kvaggregator/inside.h"
+#include "kvaggregator/texts.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -136,9 +138,7 @@ static kvb_status make_rings(struct kvb_aggregator *aggregator)
     }
     KVB_TRY(kvb_ring_new(
         aggregator->config->limits.event_ring, kvb_aggregator_drop_event, &aggregator->events));
-    KVB_TRY(kvb_aggregator_make_long_queries(aggregator));
-    return kvb_ring_new(
-        aggregator->config->limits.query_ring, kvb_aggregator_drop_query, &aggregator->queries);
+    return kvb_queries_open(aggregator);
 }
 
 /* Draws a random inbox name, so that other clients cannot guess where answers are sent. */
@@ -209,7 +209,7 @@ static kvb_status count_http_connections(
     const struct kvb_aggregator *aggregator, unsigned *out_max, struct kvb_detail *detail)
 {
     const size_t grpc = aggregator->config->grpc.listen[0] ? kvb_grpc_files() : 0;
-    const size_t tokenizer = aggregator->tokenizer ? kvb_tokenizer_files() : 0;
+    const size_t tokenizer = aggregator->queries.tokenizer ? kvb_tokenizer_files() : 0;
     const uint64_t need = kvb_http_files(0, http_threads) + grpc + tokenizer + own_files;
     const uint64_t limit = kvb_file_limit_raise(need);
     const uint64_t missing = limit < need ? need - limit : 0;
@@ -261,7 +261,7 @@ static kvb_status open_aggregator_http(struct kvb_aggregator *aggregator, struct
         .log = aggregator->log,
         .metrics = &aggregator->metrics,
         .first_metric = kvb_aggregator_http_connections,
-        .handler = kvb_aggregator_answer_http,
+        .handler = kvb_door_receive_http,
         .context = aggregator,
     };
 
@@ -278,7 +278,7 @@ static kvb_status open_aggregator_grpc(struct kvb_aggregator *aggregator, struct
         .path = "/kv_indexer.v1.KVIndexer/MatchExternalKvPrefix",
         .max_message_bytes = kvb_max_indexer_bytes,
         .max_under_way = kvb_max_grpc_under_way,
-        .handler = kvb_aggregator_receive_call,
+        .handler = kvb_door_receive_grpc,
         .context = aggregator,
         .log = aggregator->log,
         .metrics = &aggregator->metrics,
@@ -306,12 +306,11 @@ static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb
     KVB_TRY(make_query_context(aggregator));
     KVB_TRY(make_dashboard(aggregator));
     KVB_TRY(make_rings(aggregator));
-    KVB_TRY(kvb_aggregator_open_tokenizer(aggregator));
+    KVB_TRY(kvb_texts_open(aggregator));
     KVB_TRY(open_aggregator_bus(aggregator, detail));
     KVB_TRY(kvb_aggregator_open_service(aggregator));
     KVB_TRY(kvb_aggregator_name_self(aggregator));
-    KVB_TRY(
-        kvb_thread_start(&aggregator->long_thread, kvb_aggregator_read_long_queries, aggregator));
+    KVB_TRY(kvb_thread_start(&aggregator->queries.reader, kvb_door_read_prompts, aggregator));
     KVB_TRY(kvb_aggregator_open_group(aggregator));
     atomic_store(&aggregator->turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_aggregator_http(aggregator, detail));
@@ -337,9 +336,9 @@ kvb_status kvb_aggregator_start(
     kvb_aggregator_set_constants(aggregator);
     kvb_aggregator_init_pool(aggregator);
     kvb_byte_budget_init(&aggregator->event_bytes, max_event_bytes);
-    kvb_byte_budget_init(&aggregator->query_bytes, kvb_max_waiting_query_bytes);
+    kvb_byte_budget_init(&aggregator->queries.bytes, kvb_max_waiting_query_bytes);
     (void)pthread_mutex_init(&aggregator->service.lock, NULL); /* cannot fail without attributes */
-    (void)pthread_mutex_init(&aggregator->index_lock, NULL);
+    (void)pthread_mutex_init(&aggregator->queries.index_lock, NULL);
     kvb_buf_init(&aggregator->buf, kvb_max_answer_bytes);
     kvb_aggregator_init_group(aggregator);
     const kvb_status status = start_aggregator(aggregator, detail);
@@ -401,12 +400,12 @@ static void stop_threads(struct kvb_aggregator *aggregator)
     kvb_aggregator_leave_group(aggregator); /* while queries are still answered; the next too */
     kvb_http_stop(aggregator->http);
     kvb_grpc_stop(aggregator->grpc);
-    close_ring(aggregator->long_queries);
-    kvb_thread_join(&aggregator->long_thread);
-    kvb_tokenizer_close(aggregator->tokenizer); /* what comes back is still answered */
+    close_ring(aggregator->queries.prompts);
+    kvb_thread_join(&aggregator->queries.reader);
+    kvb_tokenizer_close(aggregator->queries.tokenizer); /* what comes back is still answered */
     atomic_store(&aggregator->is_stopping, true);
     close_ring(aggregator->events);
-    close_ring(aggregator->queries);
+    close_ring(aggregator->queries.ring);
     if (aggregator->thread.is_running) {
         kvb_thread_join(&aggregator->thread);
         kvb_aggregator_say_bye(aggregator);
@@ -414,6 +413,8 @@ static void stop_threads(struct kvb_aggregator *aggregator)
     kvb_service_responder_close(aggregator->service.responder);
     kvb_aggregator_close_group(aggregator);
     kvb_aggregator_close_intake(aggregator);
+    kvb_tokenizer_free(aggregator->queries.tokenizer);
+    kvb_queries_close(aggregator); /* while the bus is open: what is left is refused */
 }
 
 /* Stops everything in the reverse order of the start.  The aggregator may be only partly
@@ -429,11 +430,6 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     if (aggregator->update_fd >= 0) {
         (void)close(aggregator->update_fd); /* nothing to lose */
     }
-    kvb_aggregator_drop_unfinished(aggregator);
-    kvb_tokenizer_free(aggregator->tokenizer);
-    kvb_ring_free(aggregator->tokenized);
-    kvb_ring_free(aggregator->queries);
-    kvb_ring_free(aggregator->long_queries);
     kvb_grpc_free(aggregator->grpc); /* none of its calls is left */
     kvb_ring_free(aggregator->events);
     kvb_dashboard_free(aggregator->dashboard);
@@ -449,10 +445,10 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     kvb_sync_reply_parts_done(&aggregator->answer_parts);
     kvb_aggregator_done_pool(aggregator);
     kvb_byte_budget_done(&aggregator->event_bytes);
-    kvb_byte_budget_done(&aggregator->query_bytes);
+    kvb_byte_budget_done(&aggregator->queries.bytes);
     kvb_aggregator_done_group(aggregator);
     (void)pthread_mutex_destroy(&aggregator->service.lock);
-    (void)pthread_mutex_destroy(&aggregator->index_lock);
+    (void)pthread_mutex_destroy(&aggregator->queries.index_lock);
     kvb_buf_done(&aggregator->buf);
     free(aggregator);
 }

@@ -9,19 +9,18 @@
 
 /* A running kvaggregator: follows bridges on NATS and answers requests.
  *
- *     nats.c          copies each message into the bounded event ring and waits
- *                     when it is full; reads the prompts of queries, and puts
- *                     these into the query ring
- *     HTTP threads    likewise; the connection waits for the answer
- *     index thread    owns index, followers, load tracker: takes events, then
- *                     queries, in turn, a bounded part of each; publishes
- *                     load_stats and kv-hit-rate
- *
- *                     While it waits for work, the thread that receives a short
- *                     query answers it, under a lock, instead of the ring
+ *     nats.c's thread  puts each message into the bounded event ring, and drops
+ *                      and counts it when that is full; reads short requests
+ *     HTTP, gRPC       their threads read queries
+ *     index thread     owns index, followers, load tracker: takes events, then
+ *                      queries, in turn, a bounded part of each; publishes
+ *                      load_stats and kv-hit-rate
  *
  *     events  --> [ ring ] --\
- *     queries-> [ ring ] ---+--> index thread --> answers, R.load_stats
+ *     queries --> [ ring ] ---+--> index thread --> answers, R.load_stats
+ *
+ * While the index thread waits for work, the thread that has received a short query answers it
+ * (queries.h).
  *
  * It starts without nats-server, which may start later. */
 struct kvb_aggregator;

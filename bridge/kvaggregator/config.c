@@ -11,7 +11,10 @@ static kvb_status take_tokenize_network(void *field, const char *text, struct kv
     return kvb_networks_add(field, text, detail);
 }
 
-enum { max_ring_items = 1 << 20 }; /* what kvb_ring_new() takes */
+enum {
+    max_ring_items = 1 << 20,               /* what kvb_ring_new() takes */
+    max_new_queries = max_ring_items - 4096 /* the rest is for those that come again */
+};
 
 /* ---- The keys: path, type, default, range, field, help ----------------------------- */
 
@@ -107,7 +110,7 @@ static const struct kvb_conf_key keys[] = {
     { "limits.event_ring", KVB_CONF_U32, "262144", 64, max_ring_items, FIELD(limits.event_ring),
       .help = "Most messages from NATS that wait for the index; beyond it they are\n"
               "dropped, and fetched from the bridges afterwards." },
-    { "limits.query_ring", KVB_CONF_U32, "1024", 1, max_ring_items, FIELD(limits.query_ring),
+    { "limits.query_ring", KVB_CONF_U32, "1024", 1, max_new_queries, FIELD(limits.query_ring),
       .help = "Most queries that wait for the index; beyond it they are answered\n"
               "with 503." },
     KVB_CONFIG_HTTP_ROWS(struct kvb_aggregator_config, "127.0.0.1:9402"),

@@ -1,4 +1,5 @@
 #include "core/clock.h"
+#include "kvaggregator/doors.h"
 #include "kvaggregator/inside.h"
 
 #include <inttypes.h>
@@ -42,7 +43,7 @@ static kvb_status listen_on(
     names.id = aggregator->service.identity.id;
     KVB_TRY(kvb_contract_subject_make(subject, &names, made));
     return kvb_bus_subscribe_queue(
-        aggregator->bus, made, group, kvb_aggregator_receive_query, aggregator, out_subscription);
+        aggregator->bus, made, group, kvb_door_receive_nats, aggregator, out_subscription);
 }
 
 static kvb_status subscribe_shared(struct kvb_aggregator *aggregator)

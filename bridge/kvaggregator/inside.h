@@ -17,6 +17,7 @@
 #include "kvaggregator/byte_budget.h"
 #include "kvaggregator/metrics.h"
 #include "kvaggregator/permissions.h"
+#include "kvaggregator/queries.h"
 #include "load/peers.h"
 #include "load/tracker.h"
 #include "model/router_batch.h"
@@ -37,7 +38,6 @@ enum {
     kvb_aggregator_row_bytes = 512, /* room for a stream in a NATS answer; about 300 are used */
     kvb_aggregator_page_bytes = 128 << 10, /* rows of a page: under 1 ms */
     kvb_aggregator_slice_blocks = 1024,    /* blocks of a message applied at a time: about 100 us */
-    kvb_aggregator_queries_a_turn_us = 1000, /* time for queries in a turn, when events wait */
     kvb_aggregator_count_streams_ms = 100,
     kvb_aggregator_request_subjects = 3, /* kv_match, kv_route, kv_get.* */
     kvb_query_kind_count = 6
@@ -111,8 +111,6 @@ struct aggregator_group {
     bool is_denied;         /* a vital permission is denied */
 };
 
-enum { kvb_aggregator_shapes = 16 };
-
 struct received; /* kvaggregator/intake.c */
 
 enum { kvb_aggregator_applied_messages = 64 };
@@ -127,8 +125,6 @@ struct received_pool {
     size_t applied_count;
     size_t applied_bytes; /* of event_bytes, not given back yet */
 };
-
-struct pending_query; /* kvaggregator/queries.c */
 
 struct kvb_aggregator {
     const struct kvb_aggregator_config *config; /* borrowed, like log */
@@ -151,33 +147,19 @@ struct kvb_aggregator {
     struct aggregator_service service;
     struct kvb_dashboard *dashboard;
     struct kvb_ring *events;
-    struct kvb_ring *queries;
-    struct kvb_ring *long_queries; /* their prompts are not read yet */
-    struct kvb_thread long_thread;
-    struct kvb_tokenizer *tokenizer; /* NULL: off */
-    struct kvb_ring *tokenized;      /* queries of text that come back from it; NULL: off */
+    struct kvb_queries queries;
     struct kvb_byte_budget event_bytes;
     struct received_pool received_pool;
-    struct kvb_byte_budget query_bytes;
     char load_subject[kvb_subject_bytes];
     char hit_rate_subject[kvb_subject_bytes];
     char alias_subject[kvb_subject_bytes]; /* "" = none */
 
-    /* The index thread's own.  It holds index_lock, except while it waits for work: then a
-     * requester's thread may take the lock and answer its own query. */
-    pthread_mutex_t index_lock;
-    bool is_index_idle;          /* under index_lock */
-    atomic_bool is_index_wanted; /* the index thread waits for the lock: nobody else takes it */
+    /* The index thread's own, or under queries.index_lock while that waits for work. */
     struct kvb_thread thread;
-    _Atomic unsigned large_answers; /* in the making; counted by HTTP threads too */
-    int update_fd;                  /* owned; readable when the connection changed */
+    int update_fd; /* owned; readable when the connection changed */
     atomic_bool is_stopping;
     bool has_load_changed;
-    bool has_several_models;          /* and grpc.model names none: as the newest request found */
-    _Atomic uint64_t turned_ns;       /* when the newest turn began; read by HTTP threads */
-    size_t texts_waiting;             /* queries that the tokenizer has, or in `tokenized` */
-    size_t next_engine;               /* where the search for one that tokenizes begins */
-    struct pending_query *unfinished; /* owned list: long answers that are not complete */
+    _Atomic uint64_t turned_ns; /* when the newest turn began; read by HTTP threads */
     struct kvb_prefix_index *index;
     struct kvb_followers *followers;
     struct kvb_load_tracker *tracker;
@@ -203,10 +185,6 @@ struct kvb_aggregator {
     uint64_t load_published_ns;
     uint64_t next_process_ns;
     struct kvb_log_limit refusals;
-
-    /* The shapes of newest queries, by a hash of the model's name, for those who hash long prompts:
-     * block size << 32 | lookahead; 0: none yet. */
-    _Atomic uint64_t shapes[kvb_aggregator_shapes];
 
     /* Read by HTTP threads. */
     _Atomic uint64_t connects_subscribed; /* the connection that returned our message */
@@ -237,58 +215,6 @@ void kvb_aggregator_drop_event(void *item);
 void kvb_aggregator_init_pool(struct kvb_aggregator *aggregator);
 void kvb_aggregator_done_pool(struct kvb_aggregator *aggregator);
 
-/* ---- kvaggregator/queries.c: queries and answers ---- */
-
-/* On nats.c's thread. */
-void kvb_aggregator_receive_query(void *context, const struct kvb_bus_message *message);
-
-/* The thread that reads long prompts, which ends when their ring is closed and empty. */
-kvb_status kvb_aggregator_make_long_queries(struct kvb_aggregator *aggregator);
-void *kvb_aggregator_read_long_queries(void *context);
-
-/* On HTTP threads. */
-void kvb_aggregator_answer_http(
-    void *context, const struct kvb_http_request *request, struct kvb_http_answer *answer);
-
-/* On the thread of the gRPC server. */
-enum kvb_grpc_status
-kvb_aggregator_receive_call(void *context, struct kvb_grpc_call *call, kvb_span message);
-
-/* On the index thread: takes index_lock, and lets it go while the thread waits, or for good. */
-void kvb_aggregator_enter_index(struct kvb_aggregator *aggregator);
-void kvb_aggregator_leave_index(struct kvb_aggregator *aggregator);
-
-/* As kvb_replica_world calls it: answers what lies in the query ring, a turn's worth. */
-bool kvb_aggregator_take_queries(void *context);
-void kvb_aggregator_drop_query(void *item);
-
-/* Frees unfinished long answers, after the index thread has ended. */
-void kvb_aggregator_drop_unfinished(struct kvb_aggregator *aggregator);
-
-/* Starts the tokenizer, if the configuration permits networks. */
-kvb_status kvb_aggregator_open_tokenizer(struct kvb_aggregator *aggregator);
-
-/* ---- kvaggregator/texts.c: tokens of queries of text ---- */
-
-/* On the index thread.  Chooses engines of the model and submits the order, which is {0} but for
- * its owner.  Anything else than KVB_TOKENIZE_OK: the order was not taken, and has only a body to
- * free.
- */
-enum kvb_tokenize_outcome kvb_aggregator_request_tokens(
-    struct kvb_aggregator *aggregator, const struct kvb_query *query, const char *model,
-    struct kvb_tokenize_order *order);
-
-/* Counts the failure, and says in detail what is answered: "tokenize_timeout: ...". */
-void kvb_aggregator_explain_tokens(
-    struct kvb_aggregator *aggregator, const struct kvb_tokenize_result *result,
-    struct kvb_detail *detail);
-
-/* Starts the tokenizer, which gives each order back to done(), on its thread. */
-kvb_status kvb_aggregator_open_texts(
-    struct kvb_aggregator *aggregator,
-    void (*done)(
-        void *context, struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result));
-
 /* ---- kvaggregator/service.c: the kinds of query over NATS, and the micro-service ---- */
 
 struct kvb_query_kind;
@@ -300,22 +226,15 @@ const struct kvb_query_kind *kvb_query_kind_find(const char *tail);
 /* True: the payload has a query, which the receiving thread decodes: kv_match, kv_route. */
 bool kvb_query_kind_has_prompt(const struct kvb_query_kind *kind);
 
-/* A request and its answer. */
-struct kvb_query_call {
-    struct kvb_query *query;  /* borrowed, like payload; only for kinds with a prompt */
-    kvb_status read;          /* result of decoding the query */
-    struct kvb_detail detail; /* why it could not be read, or answered */
-    kvb_span payload;         /* for a query without a prompt */
-    struct kvb_buf *out;      /* borrowed; the answer, or {"error":...}, is appended */
-    size_t max_bytes; /* limit of one message; set when it is answered; the next field too */
-    size_t max_rows;
-    bool has_decision; /* out: a route was chosen */
-    struct kvb_route_decision decision;
-};
+struct kvb_pending_query;
 
-void kvb_query_kind_answer(
-    const struct kvb_query_kind *kind, struct kvb_aggregator *aggregator,
-    struct kvb_query_call *call);
+/* With the index: makes the answer of a query over NATS in its `answer`, and counts it.  What fails
+ * becomes {"error":...}. */
+void kvb_query_kind_answer(struct kvb_pending_query *pending);
+
+/* Makes {"error":sentence} its answer, and counts it.  Any thread. */
+void kvb_query_kind_fail(
+    struct kvb_pending_query *pending, uint64_t processing_ns, const char *sentence);
 
 kvb_status kvb_aggregator_open_service(struct kvb_aggregator *aggregator);
 

@@ -156,6 +156,11 @@ static void update_outputs(void *context, uint64_t now_ns)
     kvb_aggregator_update_dashboard(aggregator, now_ns);
 }
 
+static bool answer_queries(void *context)
+{
+    return kvb_queries_take(context);
+}
+
 const struct kvb_replica_world kvb_aggregator_world = {
     .clock_ns = clock_ns,
     .is_connected = is_bus_connected,
@@ -166,7 +171,7 @@ const struct kvb_replica_world kvb_aggregator_world = {
     .dropped = dropped_messages,
     .take_message = kvb_aggregator_take_message,
     .lag_ns = kvb_aggregator_lag_ns,
-    .answer_queries = kvb_aggregator_take_queries,
+    .answer_queries = answer_queries,
     .send_request = request_from_bridge,
     .tick = update_outputs,
 };
@@ -178,18 +183,17 @@ static void wait_for_work(struct kvb_aggregator *aggregator, bool is_work_left, 
 {
     struct pollfd fds[] = {
         { .fd = kvb_ring_fd(aggregator->events), .events = POLLIN },
-        { .fd = kvb_ring_fd(aggregator->queries), .events = POLLIN },
+        { .fd = kvb_ring_fd(aggregator->queries.ring), .events = POLLIN },
         { .fd = aggregator->update_fd, .events = POLLIN },
-        { .fd = aggregator->tokenized ? kvb_ring_fd(aggregator->tokenized) : -1, .events = POLLIN },
     };
     const uint64_t wait_ns =
         aggregator->turn.next_tick_ns > now_ns ? aggregator->turn.next_tick_ns - now_ns : 0;
     const int wait_ms = is_work_left ? 0 : (int)(wait_ns / KVB_NS_PER_MS);
     eventfd_t ignored = 0;
 
-    kvb_aggregator_leave_index(aggregator);
+    kvb_queries_leave_index(aggregator);
     (void)poll(fds, KVB_COUNT_OF(fds), wait_ms + 1); /* + 1: wait_ms is rounded down */
-    kvb_aggregator_enter_index(aggregator);
+    kvb_queries_enter_index(aggregator);
     if (fds[2].revents) {
         (void)eventfd_read(aggregator->update_fd, &ignored); /* each turn checks it anyway */
     }
@@ -218,7 +222,7 @@ static void answer_the_rest(struct kvb_aggregator *aggregator)
 {
     const uint64_t end_ns = kvb_clock_monotonic_ns() + rest_wait_ms * KVB_NS_PER_MS;
 
-    while (kvb_aggregator_take_queries(aggregator) && kvb_clock_monotonic_ns() < end_ns) {
+    while (kvb_queries_take(aggregator) && kvb_clock_monotonic_ns() < end_ns) {
     }
 }
 
@@ -227,7 +231,7 @@ void *kvb_aggregator_run(void *context)
     struct kvb_aggregator *aggregator = context;
 
     (void)pthread_setname_np(pthread_self(), "kvb-index"); /* for top -H; else unnamed */
-    kvb_aggregator_enter_index(aggregator);
+    kvb_queries_enter_index(aggregator);
     while (!atomic_load(&aggregator->is_stopping)) {
         uint64_t now_ns = kvb_clock_monotonic_ns();
         atomic_store_explicit(&aggregator->turned_ns, now_ns, memory_order_relaxed);
@@ -241,6 +245,6 @@ void *kvb_aggregator_run(void *context)
         }
     }
     answer_the_rest(aggregator);
-    kvb_aggregator_leave_index(aggregator);
+    kvb_queries_leave_index(aggregator);
     return NULL;
 }

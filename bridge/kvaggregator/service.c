@@ -1,6 +1,7 @@
 #include "core/clock.h"
 #include "core/own.h"
 #include "kvaggregator/inside.h"
+#include "kvaggregator/pending.h"
 #include "wire/json/scan.h"
 
 #include <stdio.h>
@@ -10,39 +11,51 @@
  * requested and answered over NATS.  nats-server gives each query to one aggregator of the queue
  * group; see kvaggregator/group.c. */
 
+/* What one message takes. */
+struct limits {
+    size_t max_bytes;
+    size_t max_rows;
+};
+
 struct kvb_query_kind {
     const char *tail;
     enum kvb_aggregator_metric counter;
     bool has_prompt;
-    kvb_status (*answer)(struct kvb_aggregator *aggregator, struct kvb_query_call *call);
+    /* Appends the answer to pending->answer.body; on failure detail may say why. */
+    kvb_status (*answer)(struct kvb_pending_query *pending, const struct limits *limits);
 };
 
 /* ---- With a prompt ---- */
 
-static kvb_status answer_match(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+static kvb_status answer_match(struct kvb_pending_query *pending, const struct limits *limits)
 {
     return kvb_answer_match(
-        &aggregator->ctx, call->query, call->max_rows, call->out, &call->detail);
+        &pending->aggregator->ctx, &pending->query, limits->max_rows, &pending->answer.body,
+        &pending->detail);
 }
 
-static kvb_status answer_route_query(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+static kvb_status answer_route_query(struct kvb_pending_query *pending, const struct limits *limits)
 {
+    struct kvb_route_decision *decision = &pending->context.decision;
+
     KVB_TRY(kvb_answer_route(
-        &aggregator->ctx, call->query, call->max_rows, call->out, &call->decision, &call->detail));
-    call->has_decision = !call->decision.is_dry_run;
+        &pending->aggregator->ctx, &pending->query, limits->max_rows, &pending->answer.body,
+        decision, &pending->detail));
+    pending->context.has_decision = !decision->is_dry_run;
     return KVB_OK;
 }
 
 /* ---- Without ---- */
 
-static kvb_status answer_state_query(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+static kvb_status answer_state_query(struct kvb_pending_query *pending, const struct limits *limits)
 {
-    return kvb_answer_state(&aggregator->ctx, call->out);
+    (void)limits;
+    return kvb_answer_state(&pending->aggregator->ctx, &pending->answer.body);
 }
 
-static kvb_status answer_load(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+static kvb_status answer_load(struct kvb_pending_query *pending, const struct limits *limits)
 {
-    return kvb_answer_load(&aggregator->ctx, call->max_rows, call->out);
+    return kvb_answer_load(&pending->aggregator->ctx, limits->max_rows, &pending->answer.body);
 }
 
 /* Where the requester wants to go on: {"from":n} or {"stream":n,"row":n}. */
@@ -97,24 +110,26 @@ static kvb_status read_page(kvb_span payload, struct page *out_page, struct kvb_
     return KVB_OK;
 }
 
-static kvb_status answer_streams(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+static kvb_status answer_streams(struct kvb_pending_query *pending, const struct limits *limits)
 {
     struct page page = { 0 };
 
-    KVB_TRY(read_page(call->payload, &page, &call->detail));
-    return kvb_answer_streams(&aggregator->ctx, page.from, call->max_rows, call->out);
+    KVB_TRY(read_page(pending->payload, &page, &pending->detail));
+    return kvb_answer_streams(
+        &pending->aggregator->ctx, page.from, limits->max_rows, &pending->answer.body);
 }
 
-static kvb_status answer_dump(struct kvb_aggregator *aggregator, struct kvb_query_call *call)
+static kvb_status answer_dump(struct kvb_pending_query *pending, const struct limits *limits)
 {
     /* their line ends are two bytes each in JSON, and names may be longer, too */
-    const size_t max = call->max_bytes * 3 / 8;
+    const size_t max = limits->max_bytes * 3 / 8;
     struct page page = { 0 };
 
-    KVB_TRY(read_page(call->payload, &page, &call->detail));
+    KVB_TRY(read_page(pending->payload, &page, &pending->detail));
     return kvb_answer_dump_page(
-        &aggregator->ctx, max < kvb_aggregator_page_bytes ? max : kvb_aggregator_page_bytes,
-        page.place, call->out);
+        &pending->aggregator->ctx,
+        max < kvb_aggregator_page_bytes ? max : kvb_aggregator_page_bytes, page.place,
+        &pending->answer.body);
 }
 
 /* ---- The table ---- */
@@ -186,58 +201,53 @@ void kvb_aggregator_note_error(
 
 /* Each answer is a JSON object; its last member becomes "aggregator":"{id}", so that the requester
  * knows whom to ask for the next page. */
-static kvb_status answer_as(
-    const struct kvb_query_kind *kind, struct kvb_aggregator *aggregator,
-    struct kvb_query_call *call)
+static kvb_status answer_as(struct kvb_pending_query *pending, const struct limits *limits)
 {
     static const char before[] = ",\"aggregator\":\"";
-    const char *id = aggregator->service.identity.id; /* needs no escapes */
+    const char *id = pending->aggregator->service.identity.id; /* needs no escapes */
+    struct kvb_buf *out = &pending->answer.body;
 
-    KVB_TRY(kind->answer(aggregator, call));
-    call->out->len--; /* the brace at the end */
-    KVB_TRY(kvb_buf_append(call->out, before, sizeof before - 1));
-    KVB_TRY(kvb_buf_append(call->out, id, strlen(id)));
-    return kvb_buf_append(call->out, "\"}", 2);
+    KVB_TRY(pending->kind->answer(pending, limits));
+    out->len--; /* the brace at the end */
+    KVB_TRY(kvb_buf_append(out, before, sizeof before - 1));
+    KVB_TRY(kvb_buf_append(out, id, strlen(id)));
+    return kvb_buf_append(out, "\"}", 2);
 }
 
-/* With long names, rows are larger than usual: then the answer is made again with fewer rows.  The
- * route is chosen only once. */
-static kvb_status answer_that_fits(
-    const struct kvb_query_kind *kind, struct kvb_aggregator *aggregator,
-    struct kvb_query_call *call)
+void kvb_query_kind_answer(struct kvb_pending_query *pending)
 {
-    call->max_bytes = kvb_bus_max_payload(aggregator->bus);
-    call->max_rows = call->max_bytes / kvb_aggregator_row_bytes;
-    kvb_status status = answer_as(kind, aggregator, call);
-    while (status == KVB_OK && call->out->len > call->max_bytes && call->max_rows > 1 &&
-           !call->has_decision) {
-        call->max_rows /= 2;
-        kvb_buf_reset(call->out);
-        status = answer_as(kind, aggregator, call);
-    }
-    return status;
-}
-
-void kvb_query_kind_answer(
-    const struct kvb_query_kind *kind, struct kvb_aggregator *aggregator,
-    struct kvb_query_call *call)
-{
+    struct kvb_aggregator *aggregator = pending->aggregator;
     const uint64_t began_ns = kvb_clock_monotonic_ns();
-    const kvb_status status =
-        call->read == KVB_OK ? answer_that_fits(kind, aggregator, call) : call->read;
-    const uint64_t processing_ns = kvb_clock_monotonic_ns() - began_ns;
+    struct limits limits = { .max_bytes = kvb_bus_max_payload(aggregator->bus) };
 
-    if (status == KVB_OK) {
-        kvb_metric_add(&aggregator->metrics, kind->counter, 1);
-        kvb_aggregator_note_request(aggregator, kind, processing_ns, NULL);
+    limits.max_rows = limits.max_bytes / kvb_aggregator_row_bytes;
+    kvb_status status = answer_as(pending, &limits);
+    /* With long names, rows are larger than usual: then the answer is made again with fewer rows.
+     * A route is chosen only once. */
+    while (status == KVB_OK && pending->answer.body.len > limits.max_bytes && limits.max_rows > 1 &&
+           !pending->context.has_decision) {
+        limits.max_rows /= 2;
+        kvb_buf_reset(&pending->answer.body);
+        status = answer_as(pending, &limits);
+    }
+    const uint64_t processing_ns = kvb_clock_monotonic_ns() - began_ns;
+    if (status != KVB_OK) {
+        const char *why = pending->detail.text;
+        kvb_query_kind_fail(pending, processing_ns, why[0] ? why : kvb_status_name(status));
         return;
     }
-    const char *error = call->detail.text[0] ? call->detail.text : kvb_status_name(status);
-    kvb_aggregator_note_request(aggregator, kind, processing_ns, error);
-    kvb_metric_add(&aggregator->metrics, kvb_aggregator_queries_failed, 1);
-    kvb_buf_reset(call->out);
+    kvb_metric_add(&aggregator->metrics, pending->kind->counter, 1);
+    kvb_aggregator_note_request(aggregator, pending->kind, processing_ns, NULL);
+}
+
+void kvb_query_kind_fail(
+    struct kvb_pending_query *pending, uint64_t processing_ns, const char *sentence)
+{
+    kvb_aggregator_note_request(pending->aggregator, pending->kind, processing_ns, sentence);
+    kvb_metric_add(&pending->aggregator->metrics, kvb_aggregator_queries_failed, 1);
+    kvb_buf_reset(&pending->answer.body);
     /* Without memory even for this, the requester runs into its own deadline. */
-    (void)kvb_http_write_error(error, call->out);
+    (void)kvb_http_write_error(sentence, &pending->answer.body);
 }
 
 /* ---- The micro-service, on nats.c's thread ---- */

@@ -1,15 +1,22 @@
+#include "kvaggregator/texts.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "kvaggregator/answers/selection.h"
 #include "kvaggregator/inside.h"
+#include "kvaggregator/pending.h"
 #include "wire/query/text.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
 
 /* Queries of text: which engine is asked for the tokens, and what is answered when none gives
- * them. */
+ * them.
+ *
+ *     index thread         request: chooses engines ---> tokenizer
+ *     kvb-tokenize         take_tokens(), or why there are none --> the ring of queries
+ *     index thread         settle: a query of tokens, which is answered like any other */
 
 /* ---- Which engines ---- */
 
@@ -61,7 +68,7 @@ choose_engines(struct kvb_aggregator *aggregator, const struct kvb_query *query,
     const struct kvb_query_context *ctx = &aggregator->ctx;
     const size_t limit = kvb_followers_limit(ctx->followers);
     struct choice choice = { .urls = { NULL } };
-    const size_t begin = limit > 0 ? aggregator->next_engine++ % limit : 0;
+    const size_t begin = limit > 0 ? aggregator->queries.next_engine++ % limit : 0;
 
     for (size_t i = 0; i < limit; i++) {
         const struct kvb_follower *follower = kvb_followers_at(ctx->followers, (begin + i) % limit);
@@ -99,14 +106,17 @@ static enum kvb_tokenize_outcome fill_order(
                                                                                : KVB_TOKENIZE_BUSY;
 }
 
-enum kvb_tokenize_outcome kvb_aggregator_request_tokens(
+/* Submits the order.  Anything else than KVB_TOKENIZE_OK: it was not taken. */
+static enum kvb_tokenize_outcome submit_order(
     struct kvb_aggregator *aggregator, const struct kvb_query *query, const char *model,
     struct kvb_tokenize_order *order)
 {
-    if (!aggregator->tokenizer) {
+    struct kvb_queries *queries = &aggregator->queries;
+
+    if (!queries->tokenizer) {
         return KVB_TOKENIZE_OFF;
     }
-    if (aggregator->texts_waiting >= kvb_max_tokenize_requests) {
+    if (queries->texts_waiting >= kvb_max_tokenize_requests) {
         return KVB_TOKENIZE_BUSY;
     }
     const struct choice choice = choose_engines(aggregator, query, model);
@@ -118,10 +128,12 @@ enum kvb_tokenize_outcome kvb_aggregator_request_tokens(
     if (outcome != KVB_TOKENIZE_OK) {
         return outcome;
     }
-    if (kvb_tokenizer_submit(aggregator->tokenizer, order) != KVB_OK) {
+    /* Once it is submitted, the tokenizer's thread may give it back at any moment. */
+    queries->texts_waiting++;
+    if (kvb_tokenizer_submit(queries->tokenizer, order) != KVB_OK) {
+        queries->texts_waiting--;
         return KVB_TOKENIZE_BUSY;
     }
-    aggregator->texts_waiting++;
     return KVB_TOKENIZE_OK;
 }
 
@@ -153,10 +165,11 @@ static void describe_failure(
     }
 }
 
-void kvb_aggregator_explain_tokens(
-    struct kvb_aggregator *aggregator, const struct kvb_tokenize_result *result,
-    struct kvb_detail *detail)
+/* Counts the failure, and says in detail what is answered: "tokenize_timeout: ...". */
+static enum kvb_text_step fail_text(struct kvb_pending_query *pending)
 {
+    struct kvb_aggregator *aggregator = pending->aggregator;
+    const struct kvb_tokenize_result *result = &pending->tokenized;
     static const enum kvb_aggregator_metric rows[KVB_TOKENIZE_OUTCOME_COUNT] = {
         [KVB_TOKENIZE_OFF] = kvb_aggregator_tokenize_off,
         [KVB_TOKENIZE_NO_ENGINE] = kvb_aggregator_tokenize_no_engine,
@@ -169,16 +182,87 @@ void kvb_aggregator_explain_tokens(
     char text[160];
 
     describe_failure(aggregator, result, text, sizeof text);
-    kvb_detail_set(detail, "%s: %s", kvb_tokenize_outcome_name(result->outcome), text);
+    kvb_detail_set(&pending->detail, "%s: %s", kvb_tokenize_outcome_name(result->outcome), text);
     kvb_metric_add(&aggregator->metrics, rows[result->outcome], 1);
+    return KVB_TEXT_FAILED;
+}
+
+/* ---- A query of text on the index thread ---- */
+
+enum kvb_text_step kvb_texts_request(struct kvb_pending_query *pending)
+{
+    const char *model = NULL;
+
+    if (pending->query.form != KVB_QUERY_TEXT) {
+        return KVB_TEXT_NOT_NEEDED;
+    }
+    if (pending->tokenized.outcome != KVB_TOKENIZE_OK) { /* as it was settled */
+        return fail_text(pending);
+    }
+    if (kvb_query_context_find_model(&pending->aggregator->ctx, &pending->query, &model, NULL) !=
+        KVB_OK) {
+        return KVB_TEXT_NOT_NEEDED; /* the answer says that its model is not known */
+    }
+    pending->order = calloc(1, sizeof *pending->order);
+    if (!pending->order) {
+        pending->tokenized.outcome = KVB_TOKENIZE_BUSY;
+        return fail_text(pending);
+    }
+    pending->order->owner = pending;
+    const enum kvb_tokenize_outcome outcome =
+        submit_order(pending->aggregator, &pending->query, model, pending->order);
+    if (outcome == KVB_TOKENIZE_OK) {
+        return KVB_TEXT_REQUESTED; /* and another thread may have it already */
+    }
+    pending->tokenized.outcome = outcome;
+    return fail_text(pending);
+}
+
+void kvb_texts_settle(struct kvb_pending_query *pending)
+{
+    struct kvb_query *query = &pending->query;
+
+    if (!pending->order || query->form != KVB_QUERY_TEXT) {
+        return; /* it does not come from the tokenizer */
+    }
+    pending->aggregator->queries.texts_waiting--;
+    if (pending->tokenized.outcome == KVB_TOKENIZE_OK) {
+        free(query->text);
+        query->text = NULL;
+        query->form = KVB_QUERY_TOKENS;
+        query->tokens = pending->tokens;
+        query->count = pending->tokenized.count;
+        query->was_text = true;
+        pending->tokens = NULL;
+    }
+}
+
+/* On the thread of the tokenizer. */
+static void take_tokens(
+    void *context, struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result)
+{
+    struct kvb_pending_query *pending = order->owner;
+    const size_t bytes = result->count * sizeof *pending->tokens;
+
+    (void)context;
+    pending->tokenized = *result;
+    if (result->outcome == KVB_TOKENIZE_OK) {
+        const bool has_room = kvb_pending_take_bytes(pending, bytes) == KVB_OK;
+        pending->tokens = has_room ? malloc(bytes) : NULL;
+        if (pending->tokens) {
+            memcpy(pending->tokens, result->tokens, bytes);
+        } else {
+            pending->tokenized.outcome = KVB_TOKENIZE_BUSY;
+        }
+    }
+    if (kvb_pending_queue_again(pending) != KVB_OK) { /* only at the end of the aggregator */
+        kvb_pending_end(pending, KVB_END_STOPPING);
+    }
 }
 
 /* ---- Opening ---- */
 
-kvb_status kvb_aggregator_open_texts(
-    struct kvb_aggregator *aggregator,
-    void (*done)(
-        void *context, struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result))
+kvb_status kvb_texts_open(struct kvb_aggregator *aggregator)
 {
     const struct kvb_aggregator_config *config = aggregator->config;
     struct kvb_tokenizer_options options = {
@@ -189,12 +273,15 @@ kvb_status kvb_aggregator_open_texts(
         .log = aggregator->log,
         .metrics = &aggregator->metrics,
         .first_metric = kvb_aggregator_tokenize_cache,
-        .done = done,
+        .done = take_tokens,
         .context = aggregator,
     };
 
+    if (config->tokenize.networks.count == 0) {
+        return KVB_OK;
+    }
     if (getrandom(&options.seed, sizeof options.seed, 0) != sizeof options.seed) {
         return KVB_IO;
     }
-    return kvb_tokenizer_start(&options, &aggregator->tokenizer);
+    return kvb_tokenizer_start(&options, &aggregator->queries.tokenizer);
 }

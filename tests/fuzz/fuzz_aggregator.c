@@ -4,6 +4,7 @@
 #include "fake_bus.h"
 #include "fake_clock.h"
 #include "fake_engine.h"
+#include "kvaggregator/doors.h"
 #include "kvaggregator/inside.h"
 #include "model/digest.h"
 #include "program.h"
@@ -578,12 +579,12 @@ static void while_waiting(void)
     fake_clock_advance_ms(1);
     while (kvb_aggregator_take_message(world.aggregator, kvb_clock_monotonic_ns())) {
     }
-    (void)kvb_aggregator_take_queries(world.aggregator);
+    (void)kvb_queries_take(world.aggregator);
 }
 
 static void wait_for_answer(struct kvb_http_answer *answer)
 {
-    while (kvb_ring_count(world.aggregator->queries) > 0 || world.aggregator->unfinished) {
+    while (kvb_ring_count(world.aggregator->queries.ring) > 0) {
         while_waiting();
     }
     answer->finish(answer->parts, answer);
@@ -626,7 +627,7 @@ static void op_http(void)
     struct kvb_http_answer answer = { .status = 0 };
 
     kvb_buf_init(&answer.body, kvb_max_answer_bytes);
-    kvb_aggregator_answer_http(world.aggregator, &request, &answer);
+    kvb_door_receive_http(world.aggregator, &request, &answer);
     if (answer.finish) {
         wait_for_answer(&answer);
     }

@@ -1,7 +1,11 @@
 #include "kvaggregator/inside.h"
 
 #include "core/clock.h"
+#include "core/limits.h"
+#include "core/own.h"
 #include "fail_alloc.h"
+#include "kvaggregator/doors.h"
+#include "kvaggregator/pending.h"
 #include "kvb_test.h"
 
 #include <stdlib.h>
@@ -14,6 +18,7 @@ enum { places = 16 };
 
 struct half {
     struct kvb_aggregator aggregator;
+    struct kvb_aggregator_config config;
     struct kvb_prefix_index *index;
 };
 
@@ -22,7 +27,8 @@ static void make_half(struct half *half)
     struct kvb_aggregator *aggregator = &half->aggregator;
     const struct kvb_prefix_index_options index = { .max_nodes = 100, .max_slots = 10 };
 
-    *half = (struct half){ 0 };
+    *half = (struct half){ .config.limits.query_ring = places };
+    aggregator->config = &half->config;
     assert_ok(kvb_prefix_index_new(&index, &half->index));
     const struct kvb_followers_options followers = { .max_streams = 10,
                                                      .heartbeat_ms = 1000,
@@ -43,10 +49,13 @@ static void make_half(struct half *half)
     aggregator->turn = (struct kvb_replica_turn){ .world = &kvb_aggregator_world,
                                                   .context = aggregator,
                                                   .followers = aggregator->followers };
-    assert_ok(kvb_ring_new(places, kvb_aggregator_drop_query, &aggregator->queries));
+    aggregator->ctx = (struct kvb_query_context){ .index = half->index,
+                                                  .followers = aggregator->followers,
+                                                  .default_model = "" };
+    assert_ok(kvb_queries_open(aggregator));
     assert_ok(kvb_ring_new(places, kvb_aggregator_drop_event, &aggregator->events));
     kvb_aggregator_init_pool(aggregator);
-    kvb_byte_budget_init(&aggregator->query_bytes, 1 << 16);
+    kvb_byte_budget_init(&aggregator->queries.bytes, 1 << 16);
     (void)pthread_mutex_init(&aggregator->service.lock, NULL);
     aggregator->metrics = (struct kvb_metrics){ .rows = kvb_aggregator_metric_rows,
                                                 .values = aggregator->values,
@@ -63,11 +72,13 @@ static void drop_half(struct half *half)
 {
     struct kvb_aggregator *aggregator = &half->aggregator;
 
-    kvb_ring_free(aggregator->queries);
+    kvb_queries_close(aggregator);
+    kvb_query_context_done(&aggregator->ctx);
     kvb_ring_free(aggregator->events);
     kvb_aggregator_done_pool(aggregator);
-    assert_int_equal(aggregator->query_bytes.taken_bytes, 0);
-    kvb_byte_budget_done(&aggregator->query_bytes);
+    assert_int_equal(aggregator->queries.bytes.taken_bytes, 0);
+    assert_int_equal(aggregator->queries.large_answers, 0);
+    kvb_byte_budget_done(&aggregator->queries.bytes);
     (void)pthread_mutex_destroy(&aggregator->service.lock);
     kvb_bus_close(aggregator->bus);
     kvb_predictions_free(aggregator->predictions);
@@ -112,7 +123,7 @@ static void on_message(struct half *half, const struct kvb_buf *body)
                                              .reply = "inbox",
                                              .payload = kvb_buf_span(body) };
 
-    kvb_aggregator_receive_query(&half->aggregator, &message);
+    kvb_door_receive_nats(&half->aggregator, &message);
 }
 
 static void waiting_queries_are_bounded_in_bytes_too(void **state)
@@ -125,17 +136,17 @@ static void waiting_queries_are_bounded_in_bytes_too(void **state)
     make_large_query(&body);
 
     on_message(&half, &body);
-    assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 1);
     on_message(&half, &body); /* there are free places, but no bytes left */
-    assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 1);
     assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
     assert_int_equal(metric(&half, kvb_aggregator_queries_refused), 0);
 
     void *item = NULL;
-    assert_ok(kvb_ring_take(half.aggregator.queries, &item));
-    kvb_aggregator_drop_query(item); /* which releases its bytes */
+    assert_ok(kvb_ring_take(half.aggregator.queries.ring, &item));
+    kvb_pending_drop(item); /* which releases its bytes */
     on_message(&half, &body);
-    assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 1);
     assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
     kvb_buf_done(&body);
     drop_half(&half);
@@ -160,6 +171,24 @@ static void a_full_ring_is_busy_and_keeps_no_bytes(void **state)
     drop_half(&half); /* checks that all bytes were released */
 }
 
+static void a_prompt_that_cannot_be_read_needs_no_index(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_buf body;
+    make_half(&half);
+    open_bus(&half);
+    kvb_buf_init(&body, 4096);
+    assert_ok(kvb_buf_append_text(&body, "{\"token_ids\":7}"));
+
+    on_message(&half, &body);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 0);
+    assert_int_equal(metric(&half, kvb_aggregator_queries_failed), 1);
+    assert_int_equal(half.aggregator.service.counts[0].errors, 1);
+    kvb_buf_done(&body);
+    drop_half(&half);
+}
+
 /* ---- Long prompts over NATS ---- */
 
 /* 64 KiB and more. */
@@ -177,21 +206,14 @@ static void make_half_with_long_queries(struct half *half)
 {
     make_half(half);
     open_bus(half);
-    kvb_byte_budget_init(&half->aggregator.query_bytes, 1 << 20);
-    assert_ok(kvb_aggregator_make_long_queries(&half->aggregator));
+    kvb_byte_budget_init(&half->aggregator.queries.bytes, 1 << 20);
 }
 
 /* The thread ends when all are read. */
 static void read_long_queries(struct half *half)
 {
-    kvb_ring_close(half->aggregator.long_queries);
-    assert_null(kvb_aggregator_read_long_queries(&half->aggregator));
-}
-
-static void drop_half_with_long_queries(struct half *half)
-{
-    kvb_ring_free(half->aggregator.long_queries);
-    drop_half(half); /* checks that all bytes were released */
+    kvb_ring_close(half->aggregator.queries.prompts);
+    assert_null(kvb_door_read_prompts(&half->aggregator));
 }
 
 static void a_long_prompt_that_finds_no_place_is_read_at_once(void **state)
@@ -206,10 +228,10 @@ static void a_long_prompt_that_finds_no_place_is_read_at_once(void **state)
     for (int i = 0; i < long_places + 1; i++) {
         on_message(&half, &body);
     }
-    assert_int_equal(kvb_ring_count(half.aggregator.long_queries), long_places);
-    assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries.prompts), long_places);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 1);
     kvb_buf_done(&body);
-    drop_half_with_long_queries(&half);
+    drop_half(&half); /* checks that all bytes were released */
 }
 
 static void a_long_prompt_for_which_there_is_no_memory_is_refused(void **state)
@@ -218,16 +240,191 @@ static void a_long_prompt_for_which_there_is_no_memory_is_refused(void **state)
     struct half half;
     struct kvb_buf body;
     make_half_with_long_queries(&half);
-    kvb_byte_budget_init(&half.aggregator.query_bytes, 1 << 16);
+    kvb_byte_budget_init(&half.aggregator.queries.bytes, 1 << 16);
     make_long_query(&body);
 
     on_message(&half, &body); /* alone it is accepted */
     on_message(&half, &body);
     read_long_queries(&half);
-    assert_int_equal(kvb_ring_count(half.aggregator.queries), 1);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 1);
     assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
     kvb_buf_done(&body);
-    drop_half_with_long_queries(&half);
+    drop_half(&half); /* checks that all bytes were released */
+}
+
+/* ---- The ends of a query over HTTP ---- */
+
+static void request_http(
+    struct half *half, const char *method, const char *path, const char *body,
+    struct kvb_http_answer *answer)
+{
+    const struct kvb_http_request request = { .method = method,
+                                              .path = path,
+                                              .query = "",
+                                              .content_type = "application/json",
+                                              .authorization = "",
+                                              .if_none_match = "",
+                                              .body = kvb_span_of(body) };
+
+    *answer = (struct kvb_http_answer){ 0 };
+    kvb_buf_init(&answer->body, kvb_max_answer_bytes);
+    kvb_door_receive_http(&half->aggregator, &request, answer);
+}
+
+/* Nobody has heard of a stream, so the answer is 404. */
+static void query_http(struct half *half, struct kvb_http_answer *answer)
+{
+    request_http(half, "POST", "/query", "{\"token_ids\":[1,2,3]}", answer);
+}
+
+static bool has_words(const struct kvb_http_answer *answer, const char *words)
+{
+    const kvb_span body = kvb_buf_span(&answer->body);
+
+    return memmem(body.data, body.len, words, strlen(words)) != NULL;
+}
+
+static void an_answered_query_is_its_connections_to_send(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_http_answer answer;
+    make_half(&half);
+
+    query_http(&half, &answer);
+    assert_non_null(answer.finish);
+    assert_true(kvb_queries_take(&half.aggregator));
+    answer.finish(answer.parts, &answer);
+    assert_int_equal(answer.status, 404);
+    assert_null(answer.drop); /* the query has ended */
+    assert_int_equal(metric(&half, kvb_aggregator_queries_failed), 1);
+    assert_int_equal(metric(&half, kvb_aggregator_queries_late), 0);
+    kvb_buf_done(&answer.body);
+    drop_half(&half); /* checks that all bytes were released */
+}
+
+static void a_connection_that_is_closed_leaves_its_query_to_the_index_thread(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_http_answer answer;
+    make_half(&half);
+
+    query_http(&half, &answer);
+    answer.drop(answer.parts);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 1);
+    assert_true(half.aggregator.queries.bytes.taken_bytes > 0);
+    assert_true(kvb_queries_take(&half.aggregator));
+    assert_int_equal(half.aggregator.queries.bytes.taken_bytes, 0);
+    kvb_buf_done(&answer.body);
+
+    query_http(&half, &answer); /* the same when it was answered before */
+    assert_true(kvb_queries_take(&half.aggregator));
+    assert_true(half.aggregator.queries.bytes.taken_bytes > 0);
+    answer.drop(answer.parts);
+    assert_int_equal(half.aggregator.queries.bytes.taken_bytes, 0);
+    kvb_buf_done(&answer.body);
+    drop_half(&half);
+}
+
+static void a_query_that_waits_too_long_is_refused_and_ends_later(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_http_answer answer;
+    make_half(&half);
+
+    query_http(&half, &answer);
+    answer.finish(answer.parts, &answer); /* the server's time for it is over */
+    assert_int_equal(answer.status, 503);
+    assert_null(answer.drop);
+    assert_int_equal(metric(&half, kvb_aggregator_queries_late), 1);
+    assert_true(kvb_queries_take(&half.aggregator));
+    assert_int_equal(half.aggregator.queries.bytes.taken_bytes, 0);
+    assert_int_equal(metric(&half, kvb_aggregator_queries_failed), 0); /* it was not answered */
+    kvb_buf_done(&answer.body);
+    drop_half(&half);
+}
+
+static void what_is_left_when_the_aggregator_stops_is_refused(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_http_answer waiting;
+    struct kvb_http_answer later;
+    make_half(&half);
+
+    query_http(&half, &waiting);
+    kvb_ring_close(half.aggregator.queries.ring);
+    query_http(&half, &later);
+    assert_null(later.finish);
+    assert_int_equal(later.status, 503);
+    assert_true(has_words(&later, "stopping"));
+    kvb_queries_close(&half.aggregator);
+    waiting.finish(waiting.parts, &waiting);
+    assert_int_equal(waiting.status, 503);
+    assert_true(has_words(&waiting, "stopping"));
+    assert_int_equal(metric(&half, kvb_aggregator_queries_refused), 2);
+    assert_int_equal(metric(&half, kvb_aggregator_queries_failed), 0); /* each is counted once */
+    kvb_buf_done(&waiting.body);
+    kvb_buf_done(&later.body);
+    drop_half(&half);
+}
+
+/* Each allocation of the way fails once. */
+static void a_query_without_memory_ends_where_it_is_received(void **state)
+{
+    (void)state;
+    bool is_over = false;
+
+    for (int n = 0; !is_over; n++) {
+        struct half half;
+        struct kvb_http_answer answer;
+        make_half(&half);
+        fail_alloc_after(n);
+        query_http(&half, &answer);
+        is_over = answer.finish != NULL;
+        if (answer.finish) {
+            fail_alloc_after(-1);
+            assert_true(kvb_queries_take(&half.aggregator));
+            answer.finish(answer.parts, &answer);
+            assert_int_equal(answer.status, 404);
+        }
+        fail_alloc_after(-1);
+        assert_true(answer.status >= 400);
+        assert_null(answer.drop);
+        assert_int_equal(
+            metric(&half, kvb_aggregator_queries_refused) +
+                metric(&half, kvb_aggregator_queries_failed),
+            1);
+        kvb_buf_done(&answer.body);
+        drop_half(&half);
+    }
+}
+
+static void a_dump_gives_its_place_among_large_answers_back(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_http_answer answers[kvb_max_large_dumps + 1];
+    make_half(&half);
+    kvb_byte_budget_init(&half.aggregator.queries.bytes, 1 << 20);
+
+    for (size_t i = 0; i < KVB_COUNT_OF(answers); i++) {
+        request_http(&half, "GET", "/dump", "", &answers[i]);
+    }
+    assert_int_equal(answers[kvb_max_large_dumps].status, 503);
+    assert_int_equal(half.aggregator.queries.large_answers, kvb_max_large_dumps);
+    while (kvb_queries_take(&half.aggregator)) {
+    }
+    for (size_t i = 0; i < kvb_max_large_dumps; i++) {
+        answers[i].finish(answers[i].parts, &answers[i]);
+        assert_int_equal(answers[i].status, 200);
+    }
+    for (size_t i = 0; i < KVB_COUNT_OF(answers); i++) {
+        kvb_buf_done(&answers[i].body);
+    }
+    drop_half(&half);
 }
 
 /* ---- The rest of a message that was applied in part ---- */
@@ -464,8 +661,15 @@ SUITE(rings)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(waiting_queries_are_bounded_in_bytes_too),
         cmocka_unit_test(a_full_ring_is_busy_and_keeps_no_bytes),
+        cmocka_unit_test(a_prompt_that_cannot_be_read_needs_no_index),
         cmocka_unit_test(a_long_prompt_that_finds_no_place_is_read_at_once),
         cmocka_unit_test(a_long_prompt_for_which_there_is_no_memory_is_refused),
+        cmocka_unit_test(an_answered_query_is_its_connections_to_send),
+        cmocka_unit_test(a_connection_that_is_closed_leaves_its_query_to_the_index_thread),
+        cmocka_unit_test(a_query_that_waits_too_long_is_refused_and_ends_later),
+        cmocka_unit_test(what_is_left_when_the_aggregator_stops_is_refused),
+        cmocka_unit_test(a_query_without_memory_ends_where_it_is_received),
+        cmocka_unit_test(a_dump_gives_its_place_among_large_answers_back),
         cmocka_unit_test(errors_in_the_rest_of_a_message_are_counted_by_kind),
         cmocka_unit_test(applied_messages_give_their_bytes_back_before_the_thread_waits),
         cmocka_unit_test(many_applied_messages_give_their_bytes_back_at_once),
