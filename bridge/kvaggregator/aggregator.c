@@ -80,9 +80,7 @@ static kvb_status make_state(struct kvb_aggregator *aggregator)
         .hash_key = index.hash_key,
     };
     KVB_TRY(kvb_followers_new(&followers, &aggregator->followers));
-    aggregator->turn = (struct kvb_replica_turn){ .world = &kvb_aggregator_world,
-                                                  .context = aggregator,
-                                                  .followers = aggregator->followers };
+    aggregator->turn = (struct kvb_replica_turn){ .followers = aggregator->followers };
     KVB_TRY(make_books(aggregator, index.hash_key));
     return kvb_load_tracker_new(&load, &aggregator->tracker);
 }

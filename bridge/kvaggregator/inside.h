@@ -201,12 +201,23 @@ void kvb_aggregator_close_intake(struct kvb_aggregator *aggregator);
 /* The handler of all its subscriptions, on nats.c's thread; the context is a struct intake. */
 void kvb_aggregator_receive(void *context, const struct kvb_bus_message *message);
 
-/* Messages that nats.c dropped before, so far. */
-uint64_t kvb_aggregator_dropped(const struct kvb_aggregator *aggregator);
+/* On the index thread: applies the next message, or a part of it; false: there is none. */
+bool kvb_aggregator_take_message(struct kvb_aggregator *aggregator, uint64_t now_ns);
 
-/* The functions of kvb_replica_world for messages. */
-bool kvb_aggregator_take_message(void *context, uint64_t now_ns);
-uint64_t kvb_aggregator_lag_ns(void *context, uint64_t now_ns);
+/* The same for at least one message, and others until then.  False: there was none. */
+bool kvb_aggregator_take_messages(
+    struct kvb_aggregator *aggregator, uint64_t now_ns, uint64_t until_ns);
+
+/* For how long the oldest message has waited here. */
+uint64_t kvb_aggregator_lag_ns(struct kvb_aggregator *aggregator, uint64_t now_ns);
+
+/* What a turn has to know: all but the facts of messages.  Any thread. */
+void kvb_aggregator_read_facts(
+    const struct kvb_aggregator *aggregator, struct kvb_replica_facts *out_facts);
+
+/* On the index thread: the time, and the facts of messages. */
+void kvb_aggregator_read_intake_facts(
+    struct kvb_aggregator *aggregator, struct kvb_replica_facts *out_facts);
 
 /* The event ring's drop function: frees a message that was not taken. */
 void kvb_aggregator_drop_event(void *item);
@@ -289,9 +300,6 @@ void kvb_aggregator_audit_heartbeat(
 void kvb_aggregator_update_audit(struct kvb_aggregator *aggregator, uint64_t now_ns);
 
 /* ---- kvaggregator/loop.c: the index thread, and requests to bridges ---- */
-
-/* The functions that replica/turn.h calls; their context is the aggregator. */
-extern const struct kvb_replica_world kvb_aggregator_world;
 
 void *kvb_aggregator_run(void *context);
 

@@ -561,13 +561,15 @@ void kvb_aggregator_close_intake(struct kvb_aggregator *aggregator)
     }
 }
 
-uint64_t kvb_aggregator_dropped(const struct kvb_aggregator *aggregator)
+/* Messages that nats.c dropped before, so far. */
+static uint64_t count_dropped(struct kvb_aggregator *aggregator)
 {
     uint64_t dropped = 0;
 
     for (size_t i = 0; i < KVB_INTAKE_COUNT; i++) {
         dropped += kvb_bus_dropped(aggregator->intakes[i].subscription);
     }
+    kvb_metric_set(&aggregator->metrics, kvb_aggregator_refused_dropped, dropped);
     return dropped;
 }
 
@@ -642,9 +644,8 @@ static void take_rest(struct kvb_aggregator *aggregator, uint64_t now_ns)
     }
 }
 
-bool kvb_aggregator_take_message(void *context, uint64_t now_ns)
+bool kvb_aggregator_take_message(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    struct kvb_aggregator *aggregator = context;
     void *item = NULL;
 
     if (has_rest(aggregator)) {
@@ -660,11 +661,21 @@ bool kvb_aggregator_take_message(void *context, uint64_t now_ns)
     return true;
 }
 
-/* ---- Lag ---- */
-
-uint64_t kvb_aggregator_lag_ns(void *context, uint64_t now_ns)
+bool kvb_aggregator_take_messages(
+    struct kvb_aggregator *aggregator, uint64_t now_ns, uint64_t until_ns)
 {
-    struct kvb_aggregator *aggregator = context;
+    if (!kvb_aggregator_take_message(aggregator, now_ns)) {
+        return false;
+    }
+    while (kvb_clock_monotonic_ns() < until_ns && kvb_aggregator_take_message(aggregator, now_ns)) {
+    }
+    return true;
+}
+
+/* ---- What a turn has to know ---- */
+
+uint64_t kvb_aggregator_lag_ns(struct kvb_aggregator *aggregator, uint64_t now_ns)
+{
     const struct received *oldest = kvb_ring_oldest(aggregator->events);
     uint64_t arrived_ns = oldest ? oldest->arrived_ns : now_ns;
 
@@ -675,4 +686,26 @@ uint64_t kvb_aggregator_lag_ns(void *context, uint64_t now_ns)
     kvb_metric_set_real(
         &aggregator->metrics, kvb_aggregator_event_lag, (double)lag_ns / (double)KVB_NS_PER_S);
     return lag_ns;
+}
+
+void kvb_aggregator_read_facts(
+    const struct kvb_aggregator *aggregator, struct kvb_replica_facts *out_facts)
+{
+    *out_facts = (struct kvb_replica_facts){
+        .now_ns = kvb_clock_monotonic_ns(),
+        .is_connected = kvb_bus_is_connected(aggregator->bus),
+        .connects = kvb_bus_connects(aggregator->bus),
+        .echo_returned = aggregator->echo_returned,
+    };
+}
+
+void kvb_aggregator_read_intake_facts(
+    struct kvb_aggregator *aggregator, struct kvb_replica_facts *out_facts)
+{
+    out_facts->now_ns = kvb_clock_monotonic_ns();
+    out_facts->lag_ns = kvb_aggregator_lag_ns(aggregator, out_facts->now_ns);
+    out_facts->echo_applied = aggregator->echo_applied;
+    if (out_facts->now_ns >= aggregator->turn.next_tick_ns) { /* takes a lock a subscription */
+        out_facts->dropped = count_dropped(aggregator);
+    }
 }

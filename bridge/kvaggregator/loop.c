@@ -34,29 +34,14 @@ enum {
  * may be missed.  It also has a number, and passes through the event ring behind all that the
  * server sent before it: once it has come out, all of that is applied. */
 
-static bool publish_echo(void *context, uint64_t number)
+static bool publish_echo(struct kvb_aggregator *aggregator, uint64_t number)
 {
-    const struct kvb_aggregator *aggregator = context;
     const struct kvb_echo echo = { .connects = kvb_bus_connects(aggregator->bus),
                                    .number = number };
     const kvb_span payload = { .data = (const uint8_t *)&echo, .len = sizeof echo };
 
     return kvb_bus_publish(
                aggregator->bus, aggregator->intakes[KVB_INTAKE_ECHO].subject, payload) == KVB_OK;
-}
-
-static uint64_t newest_echo(void *context)
-{
-    struct kvb_aggregator *aggregator = context;
-
-    return aggregator->echo_returned;
-}
-
-static uint64_t applied_echo(void *context)
-{
-    const struct kvb_aggregator *aggregator = context;
-
-    return aggregator->echo_applied;
 }
 
 static kvb_status
@@ -77,46 +62,7 @@ send_sync_request(struct kvb_aggregator *aggregator, const struct kvb_follower_r
     return kvb_bus_publish_request(aggregator->bus, subject, reply, kvb_buf_span(&aggregator->buf));
 }
 
-/* A request that could not be sent gets no answer, so the follower sends another one. */
-static void request_from_bridge(void *context, const struct kvb_follower_request *request)
-{
-    struct kvb_aggregator *aggregator = context;
-
-    if (send_sync_request(aggregator, request) != KVB_OK) {
-        kvb_metric_add(&aggregator->metrics, kvb_aggregator_publish_failures, 1);
-    }
-}
-
-/* ---- The functions that replica/turn.h calls ---- */
-
-static uint64_t clock_ns(void *context)
-{
-    (void)context;
-    return kvb_clock_monotonic_ns();
-}
-
-static bool is_bus_connected(void *context)
-{
-    const struct kvb_aggregator *aggregator = context;
-
-    return kvb_bus_is_connected(aggregator->bus);
-}
-
-static uint64_t bus_connects(void *context)
-{
-    const struct kvb_aggregator *aggregator = context;
-
-    return kvb_bus_connects(aggregator->bus);
-}
-
-static uint64_t dropped_messages(void *context)
-{
-    struct kvb_aggregator *aggregator = context;
-    const uint64_t dropped = kvb_aggregator_dropped(aggregator);
-
-    kvb_metric_set(&aggregator->metrics, kvb_aggregator_refused_dropped, dropped);
-    return dropped;
-}
+/* ---- What time brings ---- */
 
 /* Ends the predictions of workers that are DOWN: they will store nothing.  A tick reads all streams
  * only while there are predictions. */
@@ -139,9 +85,8 @@ static void expire_books(struct kvb_aggregator *aggregator, uint64_t now_ns)
     (void)kvb_requests_expire(aggregator->requests, now_ns, expired_a_tick);
 }
 
-static void update_outputs(void *context, uint64_t now_ns)
+static void update_outputs(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    struct kvb_aggregator *aggregator = context;
     struct kvb_detail why;
 
     if (kvb_load_tracker_expire(aggregator->tracker, now_ns)) {
@@ -156,25 +101,50 @@ static void update_outputs(void *context, uint64_t now_ns)
     kvb_aggregator_update_dashboard(aggregator, now_ns);
 }
 
-static bool answer_queries(void *context)
-{
-    return kvb_queries_take(context);
-}
+/* ---- The turn ---- */
 
-const struct kvb_replica_world kvb_aggregator_world = {
-    .clock_ns = clock_ns,
-    .is_connected = is_bus_connected,
-    .connects = bus_connects,
-    .send_echo = publish_echo,
-    .echoes = newest_echo,
-    .applied_echo = applied_echo,
-    .dropped = dropped_messages,
-    .take_message = kvb_aggregator_take_message,
-    .lag_ns = kvb_aggregator_lag_ns,
-    .answer_queries = answer_queries,
-    .send_request = request_from_bridge,
-    .tick = update_outputs,
-};
+/* True: there were messages or queries, so the next turn follows at once.  *out_now_ns: the time
+ * after the messages were applied. */
+static bool take_turn(struct kvb_aggregator *aggregator, uint64_t *out_now_ns)
+{
+    struct kvb_replica_turn *turn = &aggregator->turn;
+    struct kvb_replica_action action;
+    struct kvb_replica_facts facts;
+    bool had_work = false;
+
+    kvb_aggregator_read_facts(aggregator, &facts);
+    while (kvb_replica_next(turn, &facts, &action)) {
+        switch (action.kind) {
+        case KVB_REPLICA_SEND_ECHO:
+            if (publish_echo(aggregator, action.number)) {
+                kvb_replica_echo_sent(turn, action.number, &facts);
+            }
+            break;
+        case KVB_REPLICA_APPLY_MESSAGES:
+            had_work = kvb_aggregator_take_messages(aggregator, facts.now_ns, action.until_ns);
+            /* That may have taken a while; the states have to follow before queries are answered.
+             */
+            kvb_aggregator_read_intake_facts(aggregator, &facts);
+            break;
+        case KVB_REPLICA_ANSWER_QUERIES:
+            had_work = kvb_queries_take(aggregator) || had_work;
+            break;
+        case KVB_REPLICA_SEND_REQUEST:
+            /* One that could not be sent gets no answer, so the follower sends another one. */
+            if (send_sync_request(aggregator, &action.request) != KVB_OK) {
+                kvb_metric_add(&aggregator->metrics, kvb_aggregator_publish_failures, 1);
+            }
+            break;
+        case KVB_REPLICA_TICK:
+            update_outputs(aggregator, facts.now_ns);
+            break;
+        }
+    }
+    kvb_metric_set(&aggregator->metrics, kvb_aggregator_echo_silences, turn->echo_silences);
+    kvb_metric_add(&aggregator->metrics, kvb_aggregator_turns, 1); /* for the watchdog */
+    *out_now_ns = facts.now_ns;
+    return had_work;
+}
 
 /* ---- The thread ---- */
 
@@ -235,11 +205,8 @@ void *kvb_aggregator_run(void *context)
     while (!atomic_load(&aggregator->is_stopping)) {
         uint64_t now_ns = kvb_clock_monotonic_ns();
         atomic_store_explicit(&aggregator->turned_ns, now_ns, memory_order_relaxed);
-        const bool had_work = kvb_replica_take_turn(&aggregator->turn, &now_ns);
+        const bool had_work = take_turn(aggregator, &now_ns);
         kvb_aggregator_step_group(aggregator, now_ns);
-        kvb_metric_set(
-            &aggregator->metrics, kvb_aggregator_echo_silences, aggregator->turn.echo_silences);
-        kvb_metric_add(&aggregator->metrics, kvb_aggregator_turns, 1); /* for the watchdog */
         if (!had_work) {
             wait_for_work(aggregator, tidy_index(aggregator), now_ns);
         }

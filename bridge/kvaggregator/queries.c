@@ -206,6 +206,20 @@ void kvb_queries_leave_index(struct kvb_aggregator *aggregator)
     (void)pthread_mutex_unlock(&aggregator->queries.index_lock);
 }
 
+/* Under the lock.  True: the index thread, if it were woken now, would have to answer a new query
+ * next. */
+static bool is_index_free(const struct kvb_aggregator *aggregator)
+{
+    struct kvb_replica_facts facts;
+
+    if (!aggregator->queries.is_index_idle || kvb_ring_count(aggregator->events) > 0 ||
+        kvb_ring_count(aggregator->queries.ring) > 0) {
+        return false;
+    }
+    kvb_aggregator_read_facts(aggregator, &facts);
+    return kvb_replica_turn_is_current(&aggregator->turn, &facts);
+}
+
 /* True: the caller owns the index until it unlocks index_lock. */
 static bool try_index(struct kvb_aggregator *aggregator)
 {
@@ -215,10 +229,7 @@ static bool try_index(struct kvb_aggregator *aggregator)
         pthread_mutex_trylock(&queries->index_lock) != 0) {
         return false;
     }
-    /* The index thread, if it were woken now, would have to answer this query next. */
-    if (queries->is_index_idle &&
-        kvb_replica_turn_is_current(&aggregator->turn, kvb_clock_monotonic_ns()) &&
-        kvb_ring_count(aggregator->events) == 0 && kvb_ring_count(queries->ring) == 0) {
+    if (is_index_free(aggregator)) {
         return true;
     }
     (void)pthread_mutex_unlock(&queries->index_lock);

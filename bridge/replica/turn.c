@@ -8,6 +8,7 @@ static const uint64_t echo_wait_ns = 1500 * KVB_NS_PER_MS;
 static const uint64_t lag_begins_ns = KVB_NS_PER_S;
 static const uint64_t lag_ends_ns = KVB_NS_PER_S / 4;
 static const uint64_t queries_wait_ns = KVB_NS_PER_S / 2;
+static const uint64_t messages_ns = kvb_replica_messages_a_turn_us * KVB_NS_PER_MS / 1000;
 
 /* ---- Pauses of this process ---- */
 
@@ -26,15 +27,6 @@ static void watch_pause(struct kvb_replica_turn *turn, uint64_t now_ns)
     }
 }
 
-/* True until all that waited during the pause is applied. */
-static bool is_behind(struct kvb_replica_turn *turn)
-{
-    if (turn->world->applied_echo(turn->context) >= turn->behind_echo) {
-        turn->behind_echo = 0;
-    }
-    return turn->behind_echo > 0;
-}
-
 /* Without NATS there is nothing to wait for. */
 static bool are_queries_held(const struct kvb_replica_turn *turn, uint64_t now_ns)
 {
@@ -44,140 +36,139 @@ static bool are_queries_held(const struct kvb_replica_turn *turn, uint64_t now_n
 
 /* ---- NATS ---- */
 
-/* While an echo is missing further ones are sent, because a single one may be lost. */
-static void send_echo(struct kvb_replica_turn *turn, uint64_t received, uint64_t now_ns)
+/* True: the oldest echo that is awaited should have returned by now. */
+static bool is_echo_late(const struct kvb_replica_turn *turn, const struct kvb_replica_facts *facts)
 {
-    turn->next_echo_ns = now_ns + echo_every_ns;
-    if (!turn->world->send_echo(turn->context, turn->echo_number + 1)) {
-        return;
-    }
-    turn->echo_number++;
-    if (received >= turn->echo_awaited) {
-        turn->echo_awaited = turn->echo_number;
-        turn->echo_sent_ns = now_ns;
-    }
+    return facts->echo_returned < turn->echo_awaited &&
+           facts->now_ns - turn->echo_sent_ns >= echo_wait_ns;
 }
 
-static bool is_echoed(struct kvb_replica_turn *turn, uint64_t connects, uint64_t now_ns)
+static void watch_nats(struct kvb_replica_turn *turn, const struct kvb_replica_facts *facts)
 {
-    const uint64_t received = turn->world->echoes(turn->context);
+    const bool was_replaced = facts->connects != turn->connects_seen;
 
-    if (connects != turn->connects_seen) { /* echoes of the old connection will not arrive */
-        turn->echo_awaited = received;
+    if (was_replaced && facts->is_connected) { /* echoes of the old connection will not arrive */
+        turn->echo_awaited = facts->echo_returned;
         turn->next_echo_ns = 0;
     }
-    const bool is_missing = received < turn->echo_awaited;
-    if (now_ns >= turn->next_echo_ns) {
-        send_echo(turn, received, now_ns);
+    const bool is_silent = facts->is_connected && is_echo_late(turn, facts);
+    const bool works = facts->is_connected && !is_silent;
+    turn->echo_silences += is_silent && turn->was_connected;
+    /* A connection that was lost and made again between two turns is reported as both. */
+    if (turn->was_connected && (!works || was_replaced)) {
+        kvb_followers_nats_away(turn->followers, facts->now_ns);
     }
-    const bool is_late = is_missing && now_ns - turn->echo_sent_ns >= echo_wait_ns;
-    turn->echo_silences += is_late && turn->was_connected;
-    return !is_late;
+    if (works && (!turn->was_connected || was_replaced)) {
+        kvb_followers_nats_back(turn->followers, facts->now_ns);
+    }
+    turn->was_connected = works;
+    turn->connects_seen = facts->connects;
 }
 
-/* A connection that was lost and made again between two turns is reported as both. */
-static void watch_nats(struct kvb_replica_turn *turn, uint64_t now_ns)
+void kvb_replica_echo_sent(
+    struct kvb_replica_turn *turn, uint64_t number, const struct kvb_replica_facts *facts)
 {
-    const uint64_t connects = turn->world->connects(turn->context);
-    const bool is_connected =
-        turn->world->is_connected(turn->context) && is_echoed(turn, connects, now_ns);
-    const bool was_replaced = connects != turn->connects_seen;
-
-    if (turn->was_connected && (!is_connected || was_replaced)) {
-        kvb_followers_nats_away(turn->followers, now_ns);
+    /* While one is missing, that one stays the one to wait for. */
+    if (facts->echo_returned >= turn->echo_awaited) {
+        turn->echo_awaited = number;
+        turn->echo_sent_ns = facts->now_ns;
     }
-    if (is_connected && (!turn->was_connected || was_replaced)) {
-        kvb_followers_nats_back(turn->followers, now_ns);
-    }
-    turn->was_connected = is_connected;
-    turn->connects_seen = connects;
+    turn->echo_number = number;
 }
 
-/* ---- The rest of a turn ---- */
-
-static bool take_due_messages(struct kvb_replica_turn *turn, uint64_t now_ns)
+bool kvb_replica_turn_is_current(
+    const struct kvb_replica_turn *turn, const struct kvb_replica_facts *facts)
 {
-    const uint64_t until_ns = now_ns + (kvb_replica_messages_a_turn_us * KVB_NS_PER_MS / 1000);
-
-    if (!turn->world->take_message(turn->context, now_ns)) {
-        return false;
-    }
-    while (turn->world->clock_ns(turn->context) < until_ns &&
-           turn->world->take_message(turn->context, now_ns)) {
-    }
-    return true;
+    return turn->was_connected && facts->is_connected && facts->connects == turn->connects_seen &&
+           !is_echo_late(turn, facts) && !turn->is_lagging && turn->behind_echo == 0 &&
+           facts->now_ns < turn->next_tick_ns + tick_ns;
 }
 
-void kvb_replica_watch_lag(struct kvb_replica_turn *turn, uint64_t now_ns)
-{
-    const uint64_t lag_ns = turn->world->lag_ns(turn->context, now_ns);
+/* ---- Lag ---- */
 
-    turn->is_lagging = lag_ns >= (turn->is_lagging ? lag_ends_ns : lag_begins_ns);
-    kvb_followers_set_lagging(turn->followers, turn->is_lagging, now_ns);
+void kvb_replica_watch_lag(struct kvb_replica_turn *turn, const struct kvb_replica_facts *facts)
+{
+    turn->is_lagging = facts->lag_ns >= (turn->is_lagging ? lag_ends_ns : lag_begins_ns);
+    kvb_followers_set_lagging(turn->followers, turn->is_lagging, facts->now_ns);
+    /* After a pause: until all that has waited during it is applied. */
     const bool was_unread = turn->behind_echo > 0;
-    const bool is_unread = is_behind(turn);
-    kvb_followers_set_unread(turn->followers, is_unread, now_ns);
+    if (facts->echo_applied >= turn->behind_echo) {
+        turn->behind_echo = 0;
+    }
+    const bool is_unread = turn->behind_echo > 0;
+    kvb_followers_set_unread(turn->followers, is_unread, facts->now_ns);
     if (was_unread && !is_unread) {
-        kvb_followers_tick(turn->followers, now_ns); /* who was silent is DOWN before any answer */
+        kvb_followers_tick(turn->followers, facts->now_ns); /* who was silent is DOWN before any
+                                                               answer */
     }
 }
 
-static void send_requests(struct kvb_replica_turn *turn, uint64_t now_ns)
-{
-    struct kvb_follower_request due;
+/* ---- The turn ---- */
 
-    while (turn->world->is_connected(turn->context) &&
-           kvb_followers_next_request(turn->followers, now_ns, &due)) {
-        turn->world->send_request(turn->context, &due);
+/* One thought, from top to bottom.  NOLINTNEXTLINE(readability-function-size) */
+bool kvb_replica_next(
+    struct kvb_replica_turn *turn, const struct kvb_replica_facts *facts,
+    struct kvb_replica_action *out_action)
+{
+    const uint64_t now_ns = facts->now_ns;
+
+    switch (turn->step) {
+    case KVB_REPLICA_BEGIN:
+        /* First of all, so that no list is called EXACT, nor a stream DOWN, by what was known
+         * before a pause or a loss of NATS. */
+        watch_pause(turn, now_ns);
+        watch_nats(turn, facts);
+        turn->step = KVB_REPLICA_MESSAGES;
+        /* While an echo is missing further ones are sent, because a single one may be lost. */
+        if (facts->is_connected && now_ns >= turn->next_echo_ns) {
+            turn->next_echo_ns = now_ns + echo_every_ns;
+            out_action->kind = KVB_REPLICA_SEND_ECHO;
+            out_action->number = turn->echo_number + 1;
+            return true;
+        }
+        [[fallthrough]];
+    case KVB_REPLICA_MESSAGES:
+        /* Only for a while: queries must not wait for a flood of events. */
+        turn->step = KVB_REPLICA_QUERIES;
+        out_action->kind = KVB_REPLICA_APPLY_MESSAGES;
+        out_action->until_ns = now_ns + messages_ns;
+        return true;
+    case KVB_REPLICA_QUERIES:
+        /* One message may have taken seconds, and the process may have been stopped in it.  The
+         * states are brought up to date before anybody is answered by them. */
+        watch_pause(turn, now_ns);
+        kvb_replica_watch_lag(turn, facts);
+        turn->step = KVB_REPLICA_REQUESTS;
+        if (!are_queries_held(turn, now_ns)) {
+            out_action->kind = KVB_REPLICA_ANSWER_QUERIES;
+            return true;
+        }
+        [[fallthrough]];
+    case KVB_REPLICA_REQUESTS:
+        if (facts->is_connected &&
+            kvb_followers_next_request(turn->followers, now_ns, &out_action->request)) {
+            out_action->kind = KVB_REPLICA_SEND_REQUEST; /* and come here again for the next */
+            return true;
+        }
+        turn->step = KVB_REPLICA_TIME;
+        [[fallthrough]];
+    case KVB_REPLICA_TIME:
+        turn->step = KVB_REPLICA_END;
+        if (now_ns >= turn->next_tick_ns) {
+            turn->next_tick_ns = now_ns + tick_ns;
+            /* Dropped messages cannot be assigned to streams, so all have to be proven again. */
+            if (facts->dropped != turn->dropped_seen) {
+                turn->dropped_seen = facts->dropped;
+                kvb_followers_messages_dropped(turn->followers, now_ns);
+            }
+            kvb_followers_tick(turn->followers, now_ns);
+            out_action->kind = KVB_REPLICA_TICK;
+            return true;
+        }
+        [[fallthrough]];
+    case KVB_REPLICA_END:
+        break;
     }
-}
-
-/* Dropped messages cannot be assigned to streams, so all followers are notified. */
-static void watch_drops(struct kvb_replica_turn *turn, uint64_t now_ns)
-{
-    const uint64_t dropped = turn->world->dropped(turn->context);
-
-    if (dropped != turn->dropped_seen) {
-        turn->dropped_seen = dropped;
-        kvb_followers_messages_dropped(turn->followers, now_ns);
-    }
-}
-
-static void tick(struct kvb_replica_turn *turn, uint64_t now_ns)
-{
-    if (now_ns >= turn->next_tick_ns) {
-        turn->next_tick_ns = now_ns + tick_ns;
-        watch_drops(turn, now_ns);
-        kvb_followers_tick(turn->followers, now_ns);
-        turn->world->tick(turn->context, now_ns);
-    }
-}
-
-bool kvb_replica_turn_is_current(const struct kvb_replica_turn *turn, uint64_t now_ns)
-{
-    const struct kvb_replica_world *world = turn->world;
-    const bool is_silent = world->echoes(turn->context) < turn->echo_awaited &&
-                           now_ns - turn->echo_sent_ns >= echo_wait_ns;
-
-    return turn->was_connected && world->is_connected(turn->context) &&
-           world->connects(turn->context) == turn->connects_seen && !is_silent &&
-           !turn->is_lagging && turn->behind_echo == 0 && now_ns < turn->next_tick_ns + tick_ns;
-}
-
-bool kvb_replica_take_turn(struct kvb_replica_turn *turn, uint64_t *out_now_ns)
-{
-    uint64_t now_ns = turn->world->clock_ns(turn->context);
-
-    watch_pause(turn, now_ns);
-    watch_nats(turn, now_ns);
-    const bool had_messages = take_due_messages(turn, now_ns);
-    now_ns = turn->world->clock_ns(turn->context); /* one message may take seconds */
-    watch_pause(turn, now_ns);
-    kvb_replica_watch_lag(turn, now_ns);
-    const bool had_queries =
-        !are_queries_held(turn, now_ns) && turn->world->answer_queries(turn->context);
-    send_requests(turn, now_ns);
-    tick(turn, now_ns);
-    *out_now_ns = now_ns;
-    return had_messages || had_queries;
+    turn->step = KVB_REPLICA_BEGIN;
+    return false;
 }

@@ -3,69 +3,33 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The functions that replica/turn.h calls, for a simulated aggregator: mailboxes in place of NATS,
- * and virtual time. */
-
-static uint64_t clock_ns(void *context)
-{
-    const struct sim_aggregator *aggregator = context;
-
-    return aggregator->world->now_ns;
-}
+/* A simulated aggregator: it carries out the actions of replica/turn.h with mailboxes in place of
+ * NATS, and virtual time. */
 
 /* ---- NATS ---- */
 
-static bool is_connected(void *context)
+static void read_facts(struct sim_aggregator *aggregator, struct kvb_replica_facts *out_facts)
 {
-    const struct sim_aggregator *aggregator = context;
-
-    return aggregator->nats.is_connected;
-}
-
-static uint64_t connects(void *context)
-{
-    const struct sim_aggregator *aggregator = context;
-
-    return aggregator->nats.connects;
-}
-
-/* A frozen server delivers nothing until it continues. */
-static bool send_echo(void *context, uint64_t number)
-{
-    struct sim_aggregator *aggregator = context;
-
-    aggregator->echo_sent = number;
-    return true;
-}
-
-static uint64_t echoes(void *context)
-{
-    struct sim_aggregator *aggregator = context;
-
+    /* A frozen server delivers nothing until it continues. */
     if (!aggregator->world->broker.is_frozen) {
         aggregator->echo = aggregator->echo_sent;
     }
-    return aggregator->echo;
+    *out_facts = (struct kvb_replica_facts){
+        .now_ns = aggregator->world->now_ns,
+        .is_connected = aggregator->nats.is_connected,
+        .connects = aggregator->nats.connects,
+        .echo_returned = aggregator->echo,
+        /* When the process goes on, nats.c's thread has read nothing yet; it reads until the next
+         * turn. */
+        .echo_applied = aggregator->has_unread ? 0 : aggregator->echo,
+        .lag_ns = 0,  /* each turn takes all messages that are there */
+        .dropped = 0, /* the server drops messages, and reports it to nobody */
+    };
 }
 
-/* When the process goes on, nats.c's thread has read nothing yet; it reads until the next turn. */
-static uint64_t applied_echo(void *context)
+static void
+send_request(struct sim_aggregator *aggregator, const struct kvb_follower_request *request)
 {
-    struct sim_aggregator *aggregator = context;
-
-    return aggregator->has_unread ? 0 : echoes(context);
-}
-
-static uint64_t dropped(void *context)
-{
-    (void)context; /* the server drops messages, and reports it to nobody */
-    return 0;
-}
-
-static void send_request(void *context, const struct kvb_follower_request *request)
-{
-    struct sim_aggregator *aggregator = context;
-
     sim_note(
         aggregator->world, "aggregator %zu asks worker %lu rank %u: kind %d from %lu to %lu",
         aggregator->number, request->id.worker_id, request->id.dp_rank, (int)request->request.kind,
@@ -111,14 +75,12 @@ static void apply_message(struct sim_world *world, size_t number, const struct s
 }
 
 /* Of events and answers, either may come first. */
-static bool take_message(void *context, uint64_t now_ns)
+static bool take_message(struct sim_aggregator *aggregator)
 {
-    struct sim_aggregator *aggregator = context;
     struct sim_world *world = aggregator->world;
     const bool answers_first = kvb_random_below(&aggregator->rng, 2) == 0;
     struct sim_mailbox *boxes[2] = { &aggregator->received, &aggregator->answers };
 
-    (void)now_ns;
     if (aggregator->has_unread) {
         return false;
     }
@@ -134,23 +96,15 @@ static bool take_message(void *context, uint64_t now_ns)
     return true;
 }
 
-static uint64_t lag_ns(void *context, uint64_t now_ns)
-{
-    (void)context; /* each turn takes all messages that are there */
-    (void)now_ns;
-    return 0;
-}
-
 /* There are no queries: sim_check_lists() reads the lists itself.  But an answer of this moment may
  * be called EXACT only if nothing waits unread for a second or longer. */
-static bool answer_queries(void *context)
+static void answer_queries(struct sim_aggregator *aggregator)
 {
-    struct sim_aggregator *aggregator = context;
     struct sim_world *world = aggregator->world;
     const struct sim_message *oldest = aggregator->received.first;
 
     if (!aggregator->has_unread || !oldest || world->now_ns < oldest->due_ns + KVB_NS_PER_S) {
-        return false;
+        return;
     }
     for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
         const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
@@ -160,31 +114,7 @@ static bool answer_queries(void *context)
                 aggregator->number);
         }
     }
-    return false;
 }
-
-static void tick(void *context, uint64_t now_ns)
-{
-    const struct sim_aggregator *aggregator = context;
-
-    (void)now_ns;
-    sim_check_lists(aggregator->world, aggregator->number, true);
-}
-
-static const struct kvb_replica_world outside = {
-    .clock_ns = clock_ns,
-    .is_connected = is_connected,
-    .connects = connects,
-    .send_echo = send_echo,
-    .echoes = echoes,
-    .applied_echo = applied_echo,
-    .dropped = dropped,
-    .take_message = take_message,
-    .lag_ns = lag_ns,
-    .answer_queries = answer_queries,
-    .send_request = send_request,
-    .tick = tick,
-};
 
 /* ---- Start, stop and crash ---- */
 
@@ -214,9 +144,7 @@ void sim_aggregator_begin(struct sim_world *world, size_t number)
     aggregator->echo = 0;
     aggregator->echo_sent = 0;
     aggregator->has_unread = false;
-    aggregator->turn = (struct kvb_replica_turn){ .world = &outside,
-                                                  .context = aggregator,
-                                                  .followers = aggregator->followers,
+    aggregator->turn = (struct kvb_replica_turn){ .followers = aggregator->followers,
                                                   .next_tick_ns = aggregator->turn.next_tick_ns };
     sim_note(world, "aggregator %zu begins", number);
 }
@@ -246,16 +174,45 @@ void sim_aggregator_end(struct sim_world *world, size_t number)
     memset(aggregator->was_lied_to, 0, sizeof aggregator->was_lied_to);
 }
 
+static void take_turn(struct sim_aggregator *aggregator)
+{
+    struct kvb_replica_facts facts;
+    struct kvb_replica_action action;
+
+    read_facts(aggregator, &facts);
+    while (kvb_replica_next(&aggregator->turn, &facts, &action)) {
+        switch (action.kind) {
+        case KVB_REPLICA_SEND_ECHO:
+            aggregator->echo_sent = action.number;
+            kvb_replica_echo_sent(&aggregator->turn, action.number, &facts);
+            break;
+        case KVB_REPLICA_APPLY_MESSAGES:
+            while (take_message(aggregator)) { /* ends: no time passes, and nothing is sent */
+            }
+            break;
+        case KVB_REPLICA_ANSWER_QUERIES:
+            answer_queries(aggregator);
+            break;
+        case KVB_REPLICA_SEND_REQUEST:
+            send_request(aggregator, &action.request);
+            break;
+        case KVB_REPLICA_TICK:
+            sim_check_lists(aggregator->world, aggregator->number, true);
+            break;
+        }
+        read_facts(aggregator, &facts);
+    }
+    aggregator->has_unread = false;
+}
+
 void sim_aggregator_turn(struct sim_world *world, size_t number)
 {
     struct sim_aggregator *aggregator = &world->aggregators[number];
-    uint64_t now_ns = 0;
 
     if (!aggregator->is_up && world->now_ns >= aggregator->up_ns) {
         sim_aggregator_begin(world, number);
     }
     if (aggregator->is_up && !aggregator->is_frozen) {
-        (void)kvb_replica_take_turn(&aggregator->turn, &now_ns);
-        aggregator->has_unread = false;
+        take_turn(aggregator);
     }
 }

@@ -46,9 +46,8 @@ static void make_half(struct half *half)
         &(struct kvb_audit_options){
             .max_streams = 10, .honest_loss = 0.005, .lie = 0.05, .false_alarm_requests = 1e8 },
         &aggregator->audit));
-    aggregator->turn = (struct kvb_replica_turn){ .world = &kvb_aggregator_world,
-                                                  .context = aggregator,
-                                                  .followers = aggregator->followers };
+    aggregator->turn =
+        (struct kvb_replica_turn){ .followers = aggregator->followers, .next_tick_ns = UINT64_MAX };
     aggregator->ctx = (struct kvb_query_context){ .index = half->index,
                                                   .followers = aggregator->followers,
                                                   .default_model = "" };
@@ -492,7 +491,11 @@ static void receive_echo(struct half *half, uint64_t number)
 
 static const char *state_after(struct half *half, uint64_t now_ns)
 {
-    kvb_replica_watch_lag(&half->aggregator.turn, now_ns);
+    const struct kvb_replica_facts facts = { .now_ns = now_ns,
+                                             .lag_ns =
+                                                 kvb_aggregator_lag_ns(&half->aggregator, now_ns) };
+
+    kvb_replica_watch_lag(&half->aggregator.turn, &facts);
     return kvb_stream_reason_name(kvb_followers_at(half->aggregator.followers, 0)->reason);
 }
 

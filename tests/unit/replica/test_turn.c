@@ -13,6 +13,7 @@ struct world {
     bool is_connected;
     uint64_t connects;
     bool is_silent;             /* echoes do not come back */
+    bool refuses_echoes;        /* they cannot be sent */
     uint64_t echo, echoes_sent; /* the newest that came back; how many were sent */
     bool is_unread;             /* messages before that echo are not applied yet */
     uint64_t dropped;
@@ -31,136 +32,84 @@ static void note(struct world *world, char letter)
     }
 }
 
-static uint64_t clock_ns(void *context)
+static struct kvb_replica_facts facts_of(const struct world *world)
 {
-    const struct world *world = context;
-
-    return world->scene.now_ns;
+    return (struct kvb_replica_facts){ .now_ns = world->scene.now_ns,
+                                       .is_connected = world->is_connected,
+                                       .connects = world->connects,
+                                       .echo_returned = world->echo,
+                                       .echo_applied = world->is_unread ? 0 : world->echo,
+                                       .lag_ns = world->lag_ns,
+                                       .dropped = world->dropped };
 }
 
-static bool is_connected(void *context)
+static void send_echo(
+    struct world *world, const struct kvb_replica_action *action,
+    const struct kvb_replica_facts *facts)
 {
-    const struct world *world = context;
-
-    return world->is_connected;
-}
-
-static uint64_t connects(void *context)
-{
-    const struct world *world = context;
-
-    return world->connects;
-}
-
-static bool send_echo(void *context, uint64_t number)
-{
-    struct world *world = context;
-
-    world->echoes_sent++;
-    world->echo = world->is_silent ? world->echo : number;
-    return true;
-}
-
-static uint64_t echoes(void *context)
-{
-    const struct world *world = context;
-
-    return world->echo;
-}
-
-static uint64_t applied_echo(void *context)
-{
-    const struct world *world = context;
-
-    return world->is_unread ? 0 : world->echo;
-}
-
-static uint64_t dropped(void *context)
-{
-    const struct world *world = context;
-
-    return world->dropped;
-}
-
-static bool take_message(void *context, uint64_t now_ns)
-{
-    struct world *world = context;
-
-    (void)now_ns;
-    if (world->messages == 0) {
-        return false;
+    if (world->refuses_echoes) {
+        return;
     }
-    world->messages--;
-    world->scene.now_ns += world->message_ns;
-    note(world, 'm');
-    return true;
+    world->echoes_sent++;
+    world->echo = world->is_silent ? world->echo : action->number;
+    kvb_replica_echo_sent(&world->turn, action->number, facts);
 }
 
-static uint64_t lag_ns(void *context, uint64_t now_ns)
+static void apply_messages(struct world *world, uint64_t until_ns)
 {
-    const struct world *world = context;
-
-    (void)now_ns;
-    return world->lag_ns;
+    do { /* as the daemon does */
+        if (world->messages == 0) {
+            return;
+        }
+        world->messages--;
+        world->scene.now_ns += world->message_ns;
+        note(world, 'm');
+    } while (world->scene.now_ns < until_ns);
 }
 
-static bool answer_queries(void *context)
+static void take_turn(struct world *world)
 {
-    note(context, 'q');
-    return false;
+    struct kvb_replica_action action;
+    struct kvb_replica_facts facts = facts_of(world);
+
+    while (kvb_replica_next(&world->turn, &facts, &action)) {
+        switch (action.kind) {
+        case KVB_REPLICA_SEND_ECHO:
+            send_echo(world, &action, &facts);
+            break;
+        case KVB_REPLICA_APPLY_MESSAGES:
+            apply_messages(world, action.until_ns);
+            break;
+        case KVB_REPLICA_ANSWER_QUERIES:
+            note(world, 'q');
+            break;
+        case KVB_REPLICA_SEND_REQUEST:
+            world->requests++;
+            note(world, 'r');
+            break;
+        case KVB_REPLICA_TICK:
+            note(world, 't');
+            break;
+        }
+        facts = facts_of(world);
+    }
 }
-
-static void send_request(void *context, const struct kvb_follower_request *request)
-{
-    struct world *world = context;
-
-    (void)request;
-    world->requests++;
-    note(world, 'r');
-}
-
-static void tick(void *context, uint64_t now_ns)
-{
-    (void)now_ns;
-    note(context, 't');
-}
-
-static const struct kvb_replica_world outside = {
-    .clock_ns = clock_ns,
-    .is_connected = is_connected,
-    .connects = connects,
-    .send_echo = send_echo,
-    .echoes = echoes,
-    .applied_echo = applied_echo,
-    .dropped = dropped,
-    .take_message = take_message,
-    .lag_ns = lag_ns,
-    .answer_queries = answer_queries,
-    .send_request = send_request,
-    .tick = tick,
-};
 
 /* A connected aggregator with a stream that is EXACT, after a first turn. */
 static void begin_world(struct world *world)
 {
-    uint64_t now_ns = 0;
-
     *world = (struct world){ .is_connected = true, .connects = 1 };
     world->scene = begin_requests();
-    world->turn = (struct kvb_replica_turn){ .world = &outside,
-                                             .context = world,
-                                             .followers = world->scene.followers };
-    (void)kvb_replica_take_turn(&world->turn, &now_ns);
+    world->turn = (struct kvb_replica_turn){ .followers = world->scene.followers };
+    take_turn(world);
     make_exact(&world->scene, 1);
     memset(world->log, 0, sizeof world->log);
 }
 
-static bool turn_after(struct world *world, uint64_t ns)
+static void turn_after(struct world *world, uint64_t ns)
 {
-    uint64_t now_ns = 0;
-
     world->scene.now_ns += ns;
-    return kvb_replica_take_turn(&world->turn, &now_ns);
+    take_turn(world);
 }
 
 /* ---- Order ---- */
@@ -173,7 +122,7 @@ static void queries_wait_for_few_messages_however_many_there_are(void **state)
 
     world.messages = 10;
     world.message_ns = KVB_NS_PER_MS / 10; /* 2 of them take 0.2 ms */
-    assert_true(turn_after(&world, 0));
+    turn_after(&world, 0);
     assert_int_equal(world.messages, 8);
     assert_string_equal(world.log, "mmq");
     end(&world.scene);
@@ -188,11 +137,11 @@ static void a_connection_replaced_between_two_turns_counts_as_a_loss(void **stat
     begin_world(&world);
 
     world.connects++;
-    (void)turn_after(&world, 0);
+    turn_after(&world, 0);
     assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
     beat(&world.scene, 1, first_id + 1, 1);
     assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
-    (void)turn_after(&world, 0); /* the loss is not counted again */
+    turn_after(&world, 0); /* the loss is not counted again */
     assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&world.scene);
 }
@@ -204,18 +153,18 @@ static void a_server_that_delivers_nothing_is_away_after_one_and_a_half_seconds(
     begin_world(&world);
 
     world.is_silent = true;
-    (void)turn_after(&world, S / 2); /* the first echo that is lost */
+    turn_after(&world, S / 2); /* the first echo that is lost */
     for (int i = 0; i < 14; i++) {
-        (void)turn_after(&world, S / 10);
+        turn_after(&world, S / 10);
         assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     }
-    (void)turn_after(&world, S / 10);
+    turn_after(&world, S / 10);
     assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
-    (void)turn_after(&world, S / 10);
+    turn_after(&world, S / 10);
     assert_int_equal(world.turn.echo_silences, 1);
     world.is_silent = false;
-    (void)turn_after(&world, S / 2); /* one that comes back is enough */
-    (void)turn_after(&world, 0);
+    turn_after(&world, S / 2); /* one that comes back is enough */
+    turn_after(&world, 0);
     assert_true(world.turn.was_connected);
     end(&world.scene);
 }
@@ -227,13 +176,32 @@ static void echoes_of_a_lost_connection_are_not_awaited(void **state)
     begin_world(&world);
 
     world.is_silent = true;
-    (void)turn_after(&world, S / 2); /* an echo that is lost with its connection */
-    (void)turn_after(&world, 14 * S / 10);
+    turn_after(&world, S / 2); /* an echo that is lost with its connection */
+    turn_after(&world, 14 * S / 10);
     world.connects++;
-    (void)turn_after(&world, 0);
-    (void)turn_after(&world, S / 5); /* the echo of the new connection is under way */
+    turn_after(&world, 0);
+    turn_after(&world, S / 5); /* the echo of the new connection is under way */
     assert_true(world.turn.was_connected);
     assert_int_equal(world.turn.echo_silences, 0);
+    end(&world.scene);
+}
+
+static void an_echo_that_cannot_be_sent_is_not_awaited_and_tried_again(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+    const uint64_t before = world.echoes_sent;
+
+    world.refuses_echoes = true;
+    for (int i = 0; i < 40; i++) { /* 4 s */
+        turn_after(&world, S / 10);
+    }
+    assert_true(world.turn.was_connected);
+    assert_int_equal(world.echoes_sent, before);
+    world.refuses_echoes = false;
+    turn_after(&world, S / 2);
+    assert_int_equal(world.echoes_sent, before + 1);
     end(&world.scene);
 }
 
@@ -242,7 +210,8 @@ static void echoes_of_a_lost_connection_are_not_awaited(void **state)
 static bool is_current_after(struct world *world, uint64_t ns)
 {
     world->scene.now_ns += ns;
-    return kvb_replica_turn_is_current(&world->turn, world->scene.now_ns);
+    const struct kvb_replica_facts facts = facts_of(world);
+    return kvb_replica_turn_is_current(&world->turn, &facts);
 }
 
 static void a_turn_is_current_until_its_tick_is_a_period_late(void **state)
@@ -251,12 +220,12 @@ static void a_turn_is_current_until_its_tick_is_a_period_late(void **state)
     struct world world;
     begin_world(&world);
 
-    (void)turn_after(&world, S);
+    turn_after(&world, S);
     assert_true(is_current_after(&world, 0));
     assert_true(is_current_after(&world, S / 5 - 1));
     assert_false(
         is_current_after(&world, 1)); /* the thread was asleep: anything may have happened */
-    (void)turn_after(&world, 0);
+    turn_after(&world, 0);
     assert_true(is_current_after(&world, 0));
     end(&world.scene);
 }
@@ -269,11 +238,11 @@ static void a_turn_is_not_current_when_the_connection_has_changed(void **state)
 
     world.is_connected = false;
     assert_false(is_current_after(&world, 0));
-    (void)turn_after(&world, 0);
+    turn_after(&world, 0);
     assert_false(is_current_after(&world, 0));
     world.is_connected = true;
     assert_false(is_current_after(&world, 0));
-    (void)turn_after(&world, 0);
+    turn_after(&world, 0);
     assert_true(is_current_after(&world, 0));
     world.connects++;
     assert_false(is_current_after(&world, 0));
@@ -289,16 +258,16 @@ static void lag_begins_at_a_second_and_ends_below_a_quarter(void **state)
     begin_world(&world);
 
     world.lag_ns = S - 1;
-    (void)turn_after(&world, 0);
+    turn_after(&world, 0);
     assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     world.lag_ns = S;
-    (void)turn_after(&world, 0);
+    turn_after(&world, 0);
     assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
     world.lag_ns = S / 4;
-    (void)turn_after(&world, 0);
+    turn_after(&world, 0);
     assert_true(world.turn.is_lagging);
     world.lag_ns = S / 4 - 1;
-    (void)turn_after(&world, 0);
+    turn_after(&world, 0);
     assert_false(world.turn.is_lagging);
     end(&world.scene);
 }
@@ -312,25 +281,25 @@ static void after_a_pause_no_query_is_answered_from_what_was_known_before(void *
     begin_world(&world);
 
     world.is_silent = true;
-    (void)turn_after(&world, 4 * S); /* it was stopped: nothing was read, so nothing waits here */
+    turn_after(&world, 4 * S); /* it was stopped: nothing was read, so nothing waits here */
     assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
     assert_false(is_current_after(&world, 0));
-    (void)turn_after(&world, S / 2 - 1);
+    turn_after(&world, S / 2 - 1);
     assert_string_equal(world.log, "tt"); /* no query was answered */
-    (void)turn_after(&world, 1);
+    turn_after(&world, 1);
     assert_string_equal(world.log, "ttq"); /* they wait no longer, and the answer says STALE */
 
     world.is_silent = false;
     world.is_unread = true;
-    (void)turn_after(&world, S / 2); /* the echo is back, and all before it waits here */
-    (void)turn_after(&world, 0);
+    turn_after(&world, S / 2); /* the echo is back, and all before it waits here */
+    turn_after(&world, 0);
     assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
 
     beat(&world.scene, 1, first_id + 1, 1); /* one that waited */
-    (void)turn_after(&world, S / 20);
+    turn_after(&world, S / 20);
     assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
     world.is_unread = false;
-    (void)turn_after(&world, 0);
+    turn_after(&world, 0);
     assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&world.scene);
 }
@@ -343,10 +312,10 @@ static void pauses_in_each_turn_do_not_hold_queries_for_ever(void **state)
     begin_world(&world);
 
     world.is_unread = true;
-    (void)turn_after(&world, S);
+    turn_after(&world, S);
     assert_string_equal(world.log, "t");
-    (void)turn_after(&world, S);
-    (void)turn_after(&world, S);
+    turn_after(&world, S);
+    turn_after(&world, S);
     assert_string_equal(world.log, "tqtqt");
     end(&world.scene);
 }
@@ -358,10 +327,10 @@ static void dropped_messages_make_lists_stale_until_they_are_proven(void **state
     begin_world(&world);
 
     world.dropped = 3;
-    (void)turn_after(&world, S / 10);
+    turn_after(&world, S / 10);
     assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_LAGGING);
     beat(&world.scene, 1, first_id + 1, 1);
-    (void)turn_after(&world, S / 10);
+    turn_after(&world, S / 10);
     assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
     end(&world.scene);
 }
@@ -375,6 +344,7 @@ SUITE(turn)
         cmocka_unit_test(a_connection_replaced_between_two_turns_counts_as_a_loss),
         cmocka_unit_test(a_server_that_delivers_nothing_is_away_after_one_and_a_half_seconds),
         cmocka_unit_test(echoes_of_a_lost_connection_are_not_awaited),
+        cmocka_unit_test(an_echo_that_cannot_be_sent_is_not_awaited_and_tried_again),
         cmocka_unit_test(lag_begins_at_a_second_and_ends_below_a_quarter),
         cmocka_unit_test(dropped_messages_make_lists_stale_until_they_are_proven),
         cmocka_unit_test(after_a_pause_no_query_is_answered_from_what_was_known_before),
