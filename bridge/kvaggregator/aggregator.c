@@ -1,12 +1,38 @@
 #include "kvaggregator/aggregator.h"
 
+#include "bus/bus.h"
+#include "bus/subject.h"
 #include "control/control.h"
+#include "core/buf.h"
 #include "core/clock.h"
 #include "core/file_limit.h"
 #include "core/limits.h"
+#include "core/log.h"
+#include "core/metric.h"
+#include "core/ring.h"
+#include "daemon/http.h"
+#include "grpc/server.h"
+#include "index/index.h"
+#include "kvaggregator/answers/dashboard.h"
+#include "kvaggregator/answers/query_context.h"
+#include "kvaggregator/audit.h"
+#include "kvaggregator/books.h"
 #include "kvaggregator/doors.h"
-#include "kvaggregator/inside.h"
+#include "kvaggregator/group.h"
+#include "kvaggregator/intake.h"
+#include "kvaggregator/loop.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
+#include "kvaggregator/permissions.h"
+#include "kvaggregator/queries.h"
+#include "kvaggregator/report.h"
+#include "kvaggregator/service.h"
 #include "kvaggregator/texts.h"
+#include "load/audit.h"
+#include "load/predictions.h"
+#include "load/requests.h"
+#include "load/tracker.h"
+#include "replica/follower.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,8 +46,7 @@ enum {
     http_threads = 4,
     own_files = 64, /* open beside HTTP: NATS, log, rings, epoll, timers */
     min_connections = 32,
-    heartbeat_ms = 1000,         /* the period of bridges */
-    max_event_bytes = 512 << 20, /* of messages in the event ring, with what each takes besides */
+    heartbeat_ms = 1000, /* the period of bridges */
     max_slots = KVB_TIER_COUNT * kvb_max_streams
 };
 
@@ -80,7 +105,7 @@ static kvb_status make_state(struct kvb_aggregator *aggregator)
         .hash_key = index.hash_key,
     };
     KVB_TRY(kvb_followers_new(&followers, &aggregator->followers));
-    aggregator->turn = (struct kvb_replica_turn){ .followers = aggregator->followers };
+    aggregator->loop->turn = (struct kvb_replica_turn){ .followers = aggregator->followers };
     KVB_TRY(make_books(aggregator, index.hash_key));
     return kvb_load_tracker_new(&load, &aggregator->tracker);
 }
@@ -93,7 +118,7 @@ static kvb_status make_query_context(struct kvb_aggregator *aggregator)
     if (getrandom(&random, sizeof random, 0) != sizeof random) {
         return KVB_IO;
     }
-    aggregator->ctx = (struct kvb_query_context){
+    *aggregator->ctx = (struct kvb_query_context){
         .index = aggregator->index,
         .followers = aggregator->followers,
         .tracker = aggregator->tracker,
@@ -101,8 +126,8 @@ static kvb_status make_query_context(struct kvb_aggregator *aggregator)
         .predictions = aggregator->predictions,
         .audit = aggregator->audit,
         .audit_slack_blocks = config->audit.slack_blocks,
-        .peers = &aggregator->peers,
-        .aggregator_id = aggregator->service.identity.id,
+        .peers = &aggregator->books->peers,
+        .aggregator_id = aggregator->service->identity.id,
         .request_ttl_ms = config->router.request_ttl_ms,
         .route = { .policy = config->router.policy,
                    .overlap_weight = config->router.overlap_weight,
@@ -130,44 +155,31 @@ static kvb_status make_dashboard(struct kvb_aggregator *aggregator)
 
 static kvb_status make_rings(struct kvb_aggregator *aggregator)
 {
-    aggregator->update_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (aggregator->update_fd < 0) {
+    KVB_TRY(kvb_intake_init(aggregator->intake, aggregator->config->limits.event_ring));
+    aggregator->loop->update_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (aggregator->loop->update_fd < 0) {
         return KVB_IO;
     }
-    KVB_TRY(kvb_ring_new(
-        aggregator->config->limits.event_ring, kvb_aggregator_drop_event, &aggregator->events));
     return kvb_queries_open(aggregator);
-}
-
-/* Draws a random inbox name, so that other clients cannot guess where answers are sent. */
-static kvb_status name_inbox(struct kvb_aggregator *aggregator)
-{
-    uint64_t random[2];
-
-    if (getrandom(random, sizeof random, 0) != sizeof random) {
-        return KVB_IO;
-    }
-    (void)snprintf(/* fits */
-                   aggregator->inbox, sizeof aggregator->inbox, "%016" PRIx64 "%016" PRIx64,
-                   random[0], random[1]);
-    return KVB_OK;
 }
 
 static kvb_status make_aggregator_subjects(struct kvb_aggregator *aggregator)
 {
-    const struct kvb_subject_names *names = &aggregator->names;
+    const struct kvb_subject_names *names = aggregator->names;
 
-    KVB_TRY(name_inbox(aggregator));
-    kvb_aggregator_subject_names(aggregator->config, &aggregator->names);
-    aggregator->names.inbox = aggregator->inbox;
+    KVB_TRY(kvb_intake_name_inbox(aggregator->intake));
+    kvb_aggregator_subject_names(aggregator->config, aggregator->names);
+    aggregator->names->inbox = aggregator->intake->inbox;
     KVB_TRY(kvb_permissions_make(
         KVB_CLIENT_AGGREGATOR, names, kvb_aggregator_permission_settings(aggregator->config),
-        &aggregator->permissions));
-    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_LOAD_STATS, names, aggregator->load_subject));
-    KVB_TRY(kvb_contract_subject_make(KVB_SUBJECT_HIT_RATE, names, aggregator->hit_rate_subject));
+        aggregator->permissions));
+    KVB_TRY(
+        kvb_contract_subject_make(KVB_SUBJECT_LOAD_STATS, names, aggregator->report->load_subject));
+    KVB_TRY(kvb_contract_subject_make(
+        KVB_SUBJECT_HIT_RATE, names, aggregator->report->hit_rate_subject));
     return aggregator->config->router.hit_rate_alias
                ? kvb_contract_subject_make(
-                     KVB_SUBJECT_HIT_RATE_ALIAS, names, aggregator->alias_subject)
+                     KVB_SUBJECT_HIT_RATE_ALIAS, names, aggregator->report->alias_subject)
                : KVB_OK;
 }
 
@@ -178,7 +190,7 @@ static void note_update(void *context, bool is_connected)
     const struct kvb_aggregator *aggregator = context;
 
     (void)is_connected;
-    (void)eventfd_write(aggregator->update_fd, 1); /* full: it is readable anyway */
+    (void)eventfd_write(aggregator->loop->update_fd, 1); /* full: it is readable anyway */
 }
 
 static kvb_status open_aggregator_bus(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
@@ -195,7 +207,7 @@ static kvb_status open_aggregator_bus(struct kvb_aggregator *aggregator, struct 
 
     KVB_TRY(make_aggregator_subjects(aggregator));
     KVB_TRY(kvb_bus_open(&options, &aggregator->bus, detail));
-    return kvb_aggregator_open_intake(aggregator);
+    return kvb_intake_open(aggregator);
 }
 
 /* Health probes may cause a restart of this process, so they must always be answered. */
@@ -207,7 +219,7 @@ static kvb_status count_http_connections(
     const struct kvb_aggregator *aggregator, unsigned *out_max, struct kvb_detail *detail)
 {
     const size_t grpc = aggregator->config->grpc.listen[0] ? kvb_grpc_files() : 0;
-    const size_t tokenizer = aggregator->queries.tokenizer ? kvb_tokenizer_files() : 0;
+    const size_t tokenizer = aggregator->queries->tokenizer ? kvb_tokenizer_files() : 0;
     const uint64_t need = kvb_http_files(0, http_threads) + grpc + tokenizer + own_files;
     const uint64_t limit = kvb_file_limit_raise(need);
     const uint64_t missing = limit < need ? need - limit : 0;
@@ -257,7 +269,7 @@ static kvb_status open_aggregator_http(struct kvb_aggregator *aggregator, struct
         .max_connections = max_connections,
         .vital = vital_paths,
         .log = aggregator->log,
-        .metrics = &aggregator->metrics,
+        .metrics = aggregator->metrics,
         .first_metric = kvb_aggregator_http_connections,
         .handler = kvb_door_receive_http,
         .context = aggregator,
@@ -279,7 +291,7 @@ static kvb_status open_aggregator_grpc(struct kvb_aggregator *aggregator, struct
         .handler = kvb_door_receive_grpc,
         .context = aggregator,
         .log = aggregator->log,
-        .metrics = &aggregator->metrics,
+        .metrics = aggregator->metrics,
         .first_metric = kvb_aggregator_grpc_connections,
     };
 
@@ -291,54 +303,97 @@ static kvb_status open_aggregator_grpc(struct kvb_aggregator *aggregator, struct
         return KVB_BAD_CONFIG;
     }
     KVB_TRY(kvb_grpc_start(&options, &aggregator->grpc, detail));
-    aggregator->ctx.grpc_port = kvb_grpc_port(aggregator->grpc);
+    aggregator->ctx->grpc_port = kvb_grpc_port(aggregator->grpc);
     return KVB_OK;
 }
 
 /* The index thread is started last.  Until then only this thread reads bus and subscriptions. */
 static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
 {
+    KVB_TRY(make_rings(aggregator));
     KVB_TRY(kvb_control_new(&aggregator->control));
     KVB_TRY(kvb_control_start(aggregator->control));
     KVB_TRY(make_state(aggregator));
     KVB_TRY(make_query_context(aggregator));
     KVB_TRY(make_dashboard(aggregator));
-    KVB_TRY(make_rings(aggregator));
     KVB_TRY(kvb_texts_open(aggregator));
     KVB_TRY(open_aggregator_bus(aggregator, detail));
     KVB_TRY(kvb_aggregator_open_service(aggregator));
     KVB_TRY(kvb_aggregator_name_self(aggregator));
-    KVB_TRY(kvb_thread_start(&aggregator->queries.reader, kvb_door_read_prompts, aggregator));
-    KVB_TRY(kvb_aggregator_open_group(aggregator));
-    atomic_store(&aggregator->turned_ns, kvb_clock_monotonic_ns());
+    KVB_TRY(kvb_thread_start(&aggregator->queries->reader, kvb_door_read_prompts, aggregator));
+    KVB_TRY(kvb_group_open(aggregator));
+    atomic_store(&aggregator->loop->turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_aggregator_http(aggregator, detail));
     KVB_TRY(open_aggregator_grpc(aggregator, detail));
-    return kvb_thread_start(&aggregator->thread, kvb_aggregator_run, aggregator);
+    return kvb_thread_start(&aggregator->loop->thread, kvb_loop_run, aggregator);
+}
+
+/* An aggregator and its parts, in one piece of memory. */
+struct whole {
+    struct kvb_aggregator aggregator; /* first, so that they are freed with it */
+    struct kvb_intake intake;
+    struct kvb_queries queries;
+    struct kvb_loop loop;
+    struct kvb_group group;
+    struct kvb_aggregator_service service;
+    struct kvb_aggregator_books books;
+    struct kvb_audit_marks marks;
+    struct kvb_report report;
+    struct kvb_query_context ctx;
+    struct kvb_subject_names names;
+    struct kvb_permissions permissions;
+    struct kvb_metrics metrics;
+    _Atomic uint64_t values[kvb_aggregator_metric_count];
+    struct kvb_buf buf;
+};
+
+static struct kvb_aggregator *
+new_aggregator(const struct kvb_aggregator_config *config, struct kvb_log *log)
+{
+    struct whole *whole = calloc(1, sizeof *whole);
+
+    if (!whole) {
+        return NULL;
+    }
+    whole->loop.update_fd = -1;
+    whole->metrics = (struct kvb_metrics){ .rows = kvb_aggregator_metric_rows,
+                                           .values = whole->values,
+                                           .count = kvb_aggregator_metric_count };
+    whole->aggregator = (struct kvb_aggregator){
+        .config = config,
+        .log = log,
+        .intake = &whole->intake,
+        .queries = &whole->queries,
+        .loop = &whole->loop,
+        .group = &whole->group,
+        .service = &whole->service,
+        .books = &whole->books,
+        .marks = &whole->marks,
+        .report = &whole->report,
+        .ctx = &whole->ctx,
+        .names = &whole->names,
+        .permissions = &whole->permissions,
+        .metrics = &whole->metrics,
+        .buf = &whole->buf,
+    };
+    return &whole->aggregator;
 }
 
 kvb_status kvb_aggregator_start(
     const struct kvb_aggregator_config *config, struct kvb_log *log,
     struct kvb_aggregator **out_aggregator, struct kvb_detail *detail)
 {
-    struct kvb_aggregator *aggregator = calloc(1, sizeof *aggregator);
+    struct kvb_aggregator *aggregator = new_aggregator(config, log);
 
     if (!aggregator) {
         return KVB_NO_MEMORY;
     }
-    aggregator->config = config;
-    aggregator->log = log;
-    aggregator->update_fd = -1;
-    aggregator->metrics = (struct kvb_metrics){ .rows = kvb_aggregator_metric_rows,
-                                                .values = aggregator->values,
-                                                .count = kvb_aggregator_metric_count };
     kvb_aggregator_set_constants(aggregator);
-    kvb_aggregator_init_pool(aggregator);
-    kvb_byte_budget_init(&aggregator->event_bytes, max_event_bytes);
-    kvb_byte_budget_init(&aggregator->queries.bytes, kvb_max_waiting_query_bytes);
-    (void)pthread_mutex_init(&aggregator->service.lock, NULL); /* cannot fail without attributes */
-    (void)pthread_mutex_init(&aggregator->queries.index_lock, NULL);
-    kvb_buf_init(&aggregator->buf, kvb_max_answer_bytes);
-    kvb_aggregator_init_group(aggregator);
+    kvb_byte_budget_init(&aggregator->queries->bytes, kvb_max_waiting_query_bytes);
+    (void)pthread_mutex_init(&aggregator->service->lock, NULL); /* cannot fail without attributes */
+    (void)pthread_mutex_init(&aggregator->queries->index_lock, NULL);
+    kvb_buf_init(aggregator->buf, kvb_max_answer_bytes);
+    kvb_group_init(aggregator);
     const kvb_status status = start_aggregator(aggregator, detail);
     if (status != KVB_OK) {
         kvb_aggregator_stop(aggregator);
@@ -372,7 +427,7 @@ uint16_t kvb_aggregator_http_port(const struct kvb_aggregator *aggregator)
 void kvb_aggregator_liveness(
     const struct kvb_aggregator *aggregator, struct kvb_liveness *out_liveness)
 {
-    const struct kvb_metrics *metrics = &aggregator->metrics;
+    const struct kvb_metrics *metrics = aggregator->metrics;
     uint64_t streams = 0;
 
     for (size_t id = kvb_aggregator_streams_syncing; id <= kvb_aggregator_streams_down; id++) {
@@ -395,23 +450,23 @@ static void close_ring(struct kvb_ring *ring)
 
 static void stop_threads(struct kvb_aggregator *aggregator)
 {
-    kvb_aggregator_leave_group(aggregator); /* while queries are still answered; the next too */
+    kvb_group_leave(aggregator); /* while queries are still answered; the next too */
     kvb_http_stop(aggregator->http);
     kvb_grpc_stop(aggregator->grpc);
-    close_ring(aggregator->queries.prompts);
-    kvb_thread_join(&aggregator->queries.reader);
-    kvb_tokenizer_close(aggregator->queries.tokenizer); /* what comes back is still answered */
-    atomic_store(&aggregator->is_stopping, true);
-    close_ring(aggregator->events);
-    close_ring(aggregator->queries.ring);
-    if (aggregator->thread.is_running) {
-        kvb_thread_join(&aggregator->thread);
+    close_ring(aggregator->queries->prompts);
+    kvb_thread_join(&aggregator->queries->reader);
+    kvb_tokenizer_close(aggregator->queries->tokenizer); /* what comes back is still answered */
+    atomic_store(&aggregator->loop->is_stopping, true);
+    close_ring(aggregator->intake->events);
+    close_ring(aggregator->queries->ring);
+    if (aggregator->loop->thread.is_running) {
+        kvb_thread_join(&aggregator->loop->thread);
         kvb_aggregator_say_bye(aggregator);
     }
-    kvb_service_responder_close(aggregator->service.responder);
-    kvb_aggregator_close_group(aggregator);
-    kvb_aggregator_close_intake(aggregator);
-    kvb_tokenizer_free(aggregator->queries.tokenizer);
+    kvb_service_responder_close(aggregator->service->responder);
+    kvb_group_close(aggregator);
+    kvb_intake_close(aggregator);
+    kvb_tokenizer_free(aggregator->queries->tokenizer);
     kvb_queries_close(aggregator); /* while the bus is open: what is left is refused */
 }
 
@@ -425,28 +480,23 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     stop_threads(aggregator);
     kvb_bus_close(aggregator->bus);
     kvb_control_free(aggregator->control); /* all of its jobs are removed */
-    if (aggregator->update_fd >= 0) {
-        (void)close(aggregator->update_fd); /* nothing to lose */
+    if (aggregator->loop->update_fd >= 0) {
+        (void)close(aggregator->loop->update_fd); /* nothing to lose */
     }
     kvb_grpc_free(aggregator->grpc); /* none of its calls is left */
-    kvb_ring_free(aggregator->events);
     kvb_dashboard_free(aggregator->dashboard);
-    kvb_query_context_done(&aggregator->ctx);
+    kvb_query_context_done(aggregator->ctx);
     kvb_predictions_free(aggregator->predictions);
     kvb_audit_free(aggregator->audit);
     kvb_requests_free(aggregator->requests);
     kvb_load_tracker_free(aggregator->tracker);
     kvb_followers_free(aggregator->followers);
     kvb_prefix_index_free(aggregator->index);
-    kvb_router_batch_done(&aggregator->batch);
-    kvb_prompt_event_done(&aggregator->prompt);
-    kvb_sync_reply_parts_done(&aggregator->answer_parts);
-    kvb_aggregator_done_pool(aggregator);
-    kvb_byte_budget_done(&aggregator->event_bytes);
-    kvb_byte_budget_done(&aggregator->queries.bytes);
-    kvb_aggregator_done_group(aggregator);
-    (void)pthread_mutex_destroy(&aggregator->service.lock);
-    (void)pthread_mutex_destroy(&aggregator->queries.index_lock);
-    kvb_buf_done(&aggregator->buf);
+    kvb_intake_done(aggregator->intake);
+    kvb_byte_budget_done(&aggregator->queries->bytes);
+    kvb_group_done(aggregator);
+    (void)pthread_mutex_destroy(&aggregator->service->lock);
+    (void)pthread_mutex_destroy(&aggregator->queries->index_lock);
+    kvb_buf_done(aggregator->buf);
     free(aggregator);
 }

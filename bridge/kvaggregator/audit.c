@@ -1,5 +1,15 @@
+#include "kvaggregator/audit.h"
+
 #include "core/clock.h"
-#include "kvaggregator/inside.h"
+#include "core/metric.h"
+#include "kvaggregator/answers/query_context.h"
+#include "kvaggregator/config.h"
+#include "kvaggregator/intake.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
+#include "load/audit.h"
+#include "load/requests.h"
+#include "replica/follower.h"
 
 /* Carries the verdicts of load/audit.h over to the streams, and tells the audit what the streams
  * themselves have taken back. */
@@ -9,7 +19,7 @@ static const uint64_t mark_every_ns = KVB_NS_PER_S;
 void kvb_aggregator_audit_events(
     struct kvb_aggregator *aggregator, const struct kvb_router_batch *slice)
 {
-    const struct kvb_stream_id *id = &aggregator->batch_id;
+    const struct kvb_stream_id *id = &aggregator->intake->batch_id;
 
     for (size_t i = 0; i < slice->event_count; i++) {
         const struct kvb_router_event *event = &slice->events[i];
@@ -111,14 +121,14 @@ static void mark_streams(
     struct kvb_aggregator *aggregator, const struct kvb_audit_counters *counters, uint64_t now_ns)
 {
     const uint64_t changes = counters->alarms + counters->returns;
-    const bool is_due = counters->broken > 0 && now_ns >= aggregator->next_mark_ns;
+    const bool is_due = counters->broken > 0 && now_ns >= aggregator->marks->next_mark_ns;
 
-    if (!aggregator->config->audit.marks || (changes == aggregator->marked && !is_due)) {
+    if (!aggregator->config->audit.marks || (changes == aggregator->marks->marked && !is_due)) {
         return;
     }
     clear_forgotten(aggregator);
-    aggregator->marked = changes;
-    aggregator->next_mark_ns = now_ns + mark_every_ns;
+    aggregator->marks->marked = changes;
+    aggregator->marks->next_mark_ns = now_ns + mark_every_ns;
     for (size_t i = 0; i < kvb_followers_limit(aggregator->followers); i++) {
         const struct kvb_follower *follower = kvb_followers_at(aggregator->followers, i);
         if (follower) {
@@ -141,7 +151,7 @@ static const enum kvb_aggregator_metric left_out[KVB_LEFT_OUT_COUNT] = {
 static void
 count_audit(struct kvb_aggregator *aggregator, const struct kvb_audit_counters *counters)
 {
-    struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_metrics *metrics = aggregator->metrics;
 
     kvb_metric_set(metrics, kvb_aggregator_audit_requests, counters->requests);
     kvb_metric_set(metrics, kvb_aggregator_audit_short, counters->short_requests);
@@ -153,7 +163,7 @@ count_audit(struct kvb_aggregator *aggregator, const struct kvb_audit_counters *
     kvb_metric_set(metrics, kvb_aggregator_audit_streams, counters->streams);
     kvb_metric_set(metrics, kvb_aggregator_audit_doubted, counters->broken);
     for (size_t i = 0; i < KVB_LEFT_OUT_COUNT; i++) {
-        kvb_metric_set(metrics, left_out[i], aggregator->ctx.audit_left_out[i]);
+        kvb_metric_set(metrics, left_out[i], aggregator->ctx->audit_left_out[i]);
     }
 }
 
@@ -163,8 +173,8 @@ void kvb_aggregator_update_audit(struct kvb_aggregator *aggregator, uint64_t now
 
     kvb_audit_expire(aggregator->audit, now_ns);
     kvb_audit_count(aggregator->audit, &counters);
-    if (counters.block_short != aggregator->said_short) {
-        aggregator->said_short = counters.block_short;
+    if (counters.block_short != aggregator->marks->said_short) {
+        aggregator->marks->said_short = counters.block_short;
         say_blocks_short(aggregator);
     }
     mark_streams(aggregator, &counters, now_ns);

@@ -1,7 +1,21 @@
-#include "wire/router/books.h"
+#include "kvaggregator/books.h"
+
+#include "bus/bus.h"
+#include "core/buf.h"
 #include "core/clock.h"
+#include "core/log.h"
+#include "core/metric.h"
 #include "core/own.h"
-#include "kvaggregator/inside.h"
+#include "kvaggregator/answers/query_context.h"
+#include "kvaggregator/config.h"
+#include "kvaggregator/intake.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
+#include "kvaggregator/report.h"
+#include "kvaggregator/service.h"
+#include "load/predictions.h"
+#include "load/requests.h"
+#include "wire/router/books.h"
 
 #include <string.h>
 #include <sys/random.h>
@@ -26,7 +40,7 @@ enum { decision_bytes = 1024 }; /* most bytes of a decision without its names */
 
 kvb_status kvb_aggregator_name_self(struct kvb_aggregator *aggregator)
 {
-    struct kvb_books_sender *self = &aggregator->peers.self;
+    struct kvb_books_sender *self = &aggregator->books->peers.self;
     uint64_t random = 0;
 
     if (getrandom(&random, sizeof random, 0) != sizeof random) {
@@ -34,7 +48,7 @@ kvb_status kvb_aggregator_name_self(struct kvb_aggregator *aggregator)
     }
     /* Both fit: a service's id has 32 bytes. */
     _Static_assert(kvb_service_id_bytes <= sizeof self->id, "a sender's id");
-    memcpy(self->id, aggregator->service.identity.id, kvb_service_id_bytes);
+    memcpy(self->id, aggregator->service->identity.id, kvb_service_id_bytes);
     self->start = random >> 11; /* 53 bits: every JSON parser keeps them */
     return KVB_OK;
 }
@@ -44,7 +58,7 @@ kvb_status kvb_aggregator_name_self(struct kvb_aggregator *aggregator)
 static void
 count_books_message(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric metric)
 {
-    kvb_metric_add(&aggregator->metrics, metric, 1);
+    kvb_metric_add(aggregator->metrics, metric, 1);
 }
 
 /* Counts a message of another version, which is not an error. */
@@ -66,8 +80,9 @@ kvb_aggregator_take_decision(struct kvb_aggregator *aggregator, kvb_span payload
     if (status != KVB_OK) {
         return note_unread(aggregator, status);
     }
-    if (kvb_peers_classify(&aggregator->peers, &shared.sender, now_ns) == KVB_PEER_SELF ||
-        !kvb_peers_take_sequence(&aggregator->peers, &shared.sender, shared.sequence, now_ns)) {
+    if (kvb_peers_classify(&aggregator->books->peers, &shared.sender, now_ns) == KVB_PEER_SELF ||
+        !kvb_peers_take_sequence(
+            &aggregator->books->peers, &shared.sender, shared.sequence, now_ns)) {
         return KVB_OK;
     }
     struct kvb_route_decision decision = { .id = shared.stream,
@@ -81,8 +96,8 @@ kvb_aggregator_take_decision(struct kvb_aggregator *aggregator, kvb_span payload
                                            .names = shared.names,
                                            .name_count = shared.name_count };
     memcpy(decision.request_id, shared.request_id, sizeof decision.request_id);
-    aggregator->ctx.now_ns = now_ns;
-    kvb_answer_enter_decision(&aggregator->ctx, &decision, true);
+    aggregator->ctx->now_ns = now_ns;
+    kvb_answer_enter_decision(aggregator->ctx, &decision, true);
     count_books_message(aggregator, kvb_aggregator_decisions_shared);
     return KVB_OK;
 }
@@ -98,11 +113,11 @@ kvb_status kvb_aggregator_take_request_report(
         return note_unread(aggregator, status);
     }
     if (report.sender.id[0] &&
-        kvb_peers_classify(&aggregator->peers, &report.sender, now_ns) == KVB_PEER_SELF) {
+        kvb_peers_classify(&aggregator->books->peers, &report.sender, now_ns) == KVB_PEER_SELF) {
         return KVB_OK; /* already entered when it came over HTTP */
     }
-    aggregator->ctx.now_ns = now_ns;
-    (void)kvb_answer_take_report(&aggregator->ctx, &report, kind); /* unknown: counted */
+    aggregator->ctx->now_ns = now_ns;
+    (void)kvb_answer_take_report(aggregator->ctx, &report, kind); /* unknown: counted */
     return KVB_OK;
 }
 
@@ -111,20 +126,20 @@ static void log_same_id(struct kvb_aggregator *aggregator)
     kvb_log_write(
         aggregator->log, KVB_LOG_WARNING, "aggregator",
         "another aggregator has the id of this one; restart one of them", "id",
-        aggregator->peers.self.id, NULL);
+        aggregator->books->peers.self.id, NULL);
 }
 
 kvb_status
 kvb_aggregator_take_status(struct kvb_aggregator *aggregator, kvb_span payload, uint64_t now_ns)
 {
-    const bool had_same_id = kvb_peers_has_same_id(&aggregator->peers, now_ns);
+    const bool had_same_id = kvb_peers_has_same_id(&aggregator->books->peers, now_ns);
     struct kvb_aggregator_status peer;
     const kvb_status status = kvb_books_status_decode(payload, &peer);
 
     if (status != KVB_OK) {
         return note_unread(aggregator, status);
     }
-    if (kvb_peers_take_status(&aggregator->peers, &peer, now_ns) == KVB_PEER_SAME_ID &&
+    if (kvb_peers_take_status(&aggregator->books->peers, &peer, now_ns) == KVB_PEER_SAME_ID &&
         !had_same_id) {
         log_same_id(aggregator);
     }
@@ -139,8 +154,8 @@ void kvb_aggregator_share_decision(
     const size_t max_bytes = kvb_bus_max_payload(aggregator->bus);
     const size_t max_names = max_bytes > decision_bytes ? (max_bytes - decision_bytes) / 16 : 0;
     struct kvb_shared_decision shared = {
-        .sender = aggregator->peers.self,
-        .sequence = ++aggregator->decisions,
+        .sender = aggregator->books->peers.self,
+        .sequence = ++aggregator->books->decisions,
         .stream = decision->id,
         .isl_blocks = decision->isl_blocks,
         .overlap_blocks = decision->overlap_blocks,
@@ -157,11 +172,11 @@ void kvb_aggregator_share_decision(
         shared.name_count = 0; /* predictions are off */
     }
     memcpy(shared.request_id, decision->request_id, sizeof shared.request_id);
-    kvb_buf_reset(&aggregator->buf);
-    if (kvb_books_decision_encode(&shared, &aggregator->buf) == KVB_OK) {
+    kvb_buf_reset(aggregator->buf);
+    if (kvb_books_decision_encode(&shared, aggregator->buf) == KVB_OK) {
         kvb_aggregator_publish(
-            aggregator, aggregator->intakes[KVB_INTAKE_ROUTED].subject,
-            kvb_buf_span(&aggregator->buf));
+            aggregator, aggregator->intake->subscriptions[KVB_INTAKE_ROUTED].subject,
+            kvb_buf_span(aggregator->buf));
     }
 }
 
@@ -169,22 +184,23 @@ void kvb_aggregator_share_report(
     struct kvb_aggregator *aggregator, enum kvb_request_report_kind kind,
     const struct kvb_query *query)
 {
-    const enum intake_kind subject =
+    const enum kvb_intake_kind subject =
         kind == KVB_REQUEST_FINISHED ? KVB_INTAKE_FINISHED : KVB_INTAKE_FIRST_TOKEN;
     struct kvb_shared_report report = kvb_answer_report_of(query);
 
-    report.sender = aggregator->peers.self;
-    kvb_buf_reset(&aggregator->buf);
-    if (kvb_books_report_encode(&report, &aggregator->buf) == KVB_OK) {
+    report.sender = aggregator->books->peers.self;
+    kvb_buf_reset(aggregator->buf);
+    if (kvb_books_report_encode(&report, aggregator->buf) == KVB_OK) {
         kvb_aggregator_publish(
-            aggregator, aggregator->intakes[subject].subject, kvb_buf_span(&aggregator->buf));
+            aggregator, aggregator->intake->subscriptions[subject].subject,
+            kvb_buf_span(aggregator->buf));
     }
 }
 
 static void publish_books_status(struct kvb_aggregator *aggregator, bool is_ready, bool is_bye)
 {
-    struct kvb_aggregator_status status = { .sender = aggregator->peers.self,
-                                            .sequence = aggregator->decisions,
+    struct kvb_aggregator_status status = { .sender = aggregator->books->peers.self,
+                                            .sequence = aggregator->books->decisions,
                                             .is_ready = is_ready,
                                             .is_bye = is_bye };
     struct kvb_request_counters requests;
@@ -194,11 +210,11 @@ static void publish_books_status(struct kvb_aggregator *aggregator, bool is_read
     kvb_predictions_count(aggregator->predictions, &predictions);
     status.requests_in_flight = requests.in_flight;
     status.predicted_blocks = predictions.blocks;
-    kvb_buf_reset(&aggregator->buf);
-    if (kvb_books_status_encode(&status, &aggregator->buf) == KVB_OK) {
+    kvb_buf_reset(aggregator->buf);
+    if (kvb_books_status_encode(&status, aggregator->buf) == KVB_OK) {
         kvb_aggregator_publish(
-            aggregator, aggregator->intakes[KVB_INTAKE_STATUS].subject,
-            kvb_buf_span(&aggregator->buf));
+            aggregator, aggregator->intake->subscriptions[KVB_INTAKE_STATUS].subject,
+            kvb_buf_span(aggregator->buf));
     }
 }
 
@@ -211,11 +227,11 @@ void kvb_aggregator_say_bye(struct kvb_aggregator *aggregator)
 
 static void count_peers(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    struct kvb_metrics *metrics = &aggregator->metrics;
-    const struct kvb_peers *peers = &aggregator->peers;
+    struct kvb_metrics *metrics = aggregator->metrics;
+    const struct kvb_peers *peers = &aggregator->books->peers;
 
     kvb_metric_set(metrics, kvb_aggregator_other_aggregators, peers->count);
-    kvb_metric_set(metrics, kvb_aggregator_leads, aggregator->ctx.leads);
+    kvb_metric_set(metrics, kvb_aggregator_leads, aggregator->ctx->leads);
     kvb_metric_set(metrics, kvb_aggregator_same_id, kvb_peers_has_same_id(peers, now_ns));
     kvb_metric_set(metrics, kvb_aggregator_decisions_missing, peers->missing);
     kvb_metric_set(metrics, kvb_aggregator_peers_refused, peers->refused);
@@ -226,15 +242,16 @@ void kvb_aggregator_update_peers(struct kvb_aggregator *aggregator, bool is_read
     const bool is_connected = kvb_bus_is_connected(aggregator->bus);
     const uint64_t connects = kvb_bus_connects(aggregator->bus);
 
-    if (connects != aggregator->connects_listened) {
-        aggregator->connects_listened = connects;
-        aggregator->status_ns = 0;
-        kvb_peers_listen(&aggregator->peers, now_ns);
+    if (connects != aggregator->books->connects_listened) {
+        aggregator->books->connects_listened = connects;
+        aggregator->books->status_ns = 0;
+        kvb_peers_listen(&aggregator->books->peers, now_ns);
     }
-    kvb_peers_expire(&aggregator->peers, now_ns);
-    aggregator->ctx.leads = is_connected && kvb_peers_leads(&aggregator->peers, is_ready, now_ns);
-    if (is_connected && now_ns >= aggregator->status_ns + status_every_ns) {
-        aggregator->status_ns = now_ns;
+    kvb_peers_expire(&aggregator->books->peers, now_ns);
+    aggregator->ctx->leads =
+        is_connected && kvb_peers_leads(&aggregator->books->peers, is_ready, now_ns);
+    if (is_connected && now_ns >= aggregator->books->status_ns + status_every_ns) {
+        aggregator->books->status_ns = now_ns;
         publish_books_status(aggregator, is_ready, false);
     }
     count_peers(aggregator, now_ns);

@@ -1,6 +1,19 @@
+#include "kvaggregator/group.h"
+
+#include "bus/bus.h"
 #include "core/clock.h"
+#include "core/log.h"
+#include "core/metric.h"
+#include "kvaggregator/config.h"
 #include "kvaggregator/doors.h"
-#include "kvaggregator/inside.h"
+#include "kvaggregator/intake.h"
+#include "kvaggregator/loop.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
+#include "kvaggregator/permissions.h"
+#include "kvaggregator/service.h"
+#include "model/liveness.h"
+#include "replica/follower.h"
 
 #include <inttypes.h>
 #include <stdatomic.h>
@@ -20,12 +33,12 @@
  * Without a queue group the thread joins nothing, and all requests are subscribed from the start.
  */
 
-enum { join_wait_ms = 2000, leave_wait_ms = 2000, stop_wait_s = 3 };
+enum { join_wait_ms = 2000, leave_wait_ms = 2000, stop_wait_s = 3, count_streams_ms = 100 };
 
 static const struct {
     enum kvb_contract_subject shared;
     enum kvb_contract_subject own;
-} subjects[kvb_aggregator_request_subjects] = {
+} subjects[kvb_group_subjects] = {
     { KVB_SUBJECT_MATCH, KVB_SUBJECT_MATCH_OF_ONE },
     { KVB_SUBJECT_ROUTE, KVB_SUBJECT_ROUTE_OF_ONE },
     { KVB_SUBJECT_GET, KVB_SUBJECT_GET_OF_ONE },
@@ -37,10 +50,10 @@ static kvb_status listen_on(
     struct kvb_aggregator *aggregator, enum kvb_contract_subject subject, const char *group,
     struct kvb_bus_subscription **out_subscription)
 {
-    struct kvb_subject_names names = aggregator->names;
+    struct kvb_subject_names names = *aggregator->names;
     char made[kvb_subject_bytes];
 
-    names.id = aggregator->service.identity.id;
+    names.id = aggregator->service->identity.id;
     KVB_TRY(kvb_contract_subject_make(subject, &names, made));
     return kvb_bus_subscribe_queue(
         aggregator->bus, made, group, kvb_door_receive_nats, aggregator, out_subscription);
@@ -48,9 +61,9 @@ static kvb_status listen_on(
 
 static kvb_status subscribe_shared(struct kvb_aggregator *aggregator)
 {
-    struct aggregator_group *group = &aggregator->group;
+    struct kvb_group *group = aggregator->group;
 
-    for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {
+    for (size_t i = 0; i < kvb_group_subjects; i++) {
         KVB_TRY(listen_on(
             aggregator, subjects[i].shared, aggregator->config->router.queue_group,
             &group->shared[i]));
@@ -58,9 +71,9 @@ static kvb_status subscribe_shared(struct kvb_aggregator *aggregator)
     return KVB_OK;
 }
 
-static void unsubscribe_shared(struct aggregator_group *group)
+static void unsubscribe_shared(struct kvb_group *group)
 {
-    for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {
+    for (size_t i = 0; i < kvb_group_subjects; i++) {
         kvb_bus_unsubscribe(group->shared[i]);
         group->shared[i] = NULL;
     }
@@ -68,8 +81,8 @@ static void unsubscribe_shared(struct aggregator_group *group)
 
 static kvb_status subscribe_own(struct kvb_aggregator *aggregator)
 {
-    for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {
-        KVB_TRY(listen_on(aggregator, subjects[i].own, NULL, &aggregator->group.own[i]));
+    for (size_t i = 0; i < kvb_group_subjects; i++) {
+        KVB_TRY(listen_on(aggregator, subjects[i].own, NULL, &aggregator->group->own[i]));
     }
     return KVB_OK;
 }
@@ -81,27 +94,27 @@ static enum kvb_group_result join_group(struct kvb_aggregator *aggregator)
 {
     if (subscribe_shared(aggregator) == KVB_OK &&
         kvb_bus_flush(aggregator->bus, join_wait_ms) == KVB_OK) {
-        kvb_metric_add(&aggregator->metrics, kvb_aggregator_group_joins, 1);
+        kvb_metric_add(aggregator->metrics, kvb_aggregator_group_joins, 1);
         return KVB_GROUP_DONE;
     }
-    unsubscribe_shared(&aggregator->group);
-    kvb_metric_add(&aggregator->metrics, kvb_aggregator_group_failures, 1);
+    unsubscribe_shared(aggregator->group);
+    kvb_metric_add(aggregator->metrics, kvb_aggregator_group_failures, 1);
     return KVB_GROUP_FAILED;
 }
 
 /* Drains the subscriptions: requests that the server has already delivered are answered. */
 static enum kvb_group_result leave_group(struct kvb_aggregator *aggregator)
 {
-    for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {
+    for (size_t i = 0; i < kvb_group_subjects; i++) {
         /* fails without a connection; then no requests can come */
-        (void)kvb_bus_drain(aggregator->group.shared[i], leave_wait_ms);
+        (void)kvb_bus_drain(aggregator->group->shared[i], leave_wait_ms);
     }
-    unsubscribe_shared(&aggregator->group);
-    kvb_metric_add(&aggregator->metrics, kvb_aggregator_group_leaves, 1);
+    unsubscribe_shared(aggregator->group);
+    kvb_metric_add(aggregator->metrics, kvb_aggregator_group_leaves, 1);
     return KVB_GROUP_DONE;
 }
 
-static enum kvb_group_action take_action(struct aggregator_group *group)
+static enum kvb_group_action take_action(struct kvb_group *group)
 {
     (void)pthread_mutex_lock(&group->lock);
     while (group->wanted == KVB_GROUP_NOTHING && !group->is_ending) {
@@ -115,12 +128,12 @@ static enum kvb_group_action take_action(struct aggregator_group *group)
 
 static void give_result(struct kvb_aggregator *aggregator, enum kvb_group_result result)
 {
-    struct aggregator_group *group = &aggregator->group;
+    struct kvb_group *group = aggregator->group;
 
     (void)pthread_mutex_lock(&group->lock);
     group->result = result;
     (void)pthread_mutex_unlock(&group->lock);
-    (void)eventfd_write(aggregator->update_fd, 1); /* full: it is readable anyway */
+    (void)eventfd_write(aggregator->loop->update_fd, 1); /* full: it is readable anyway */
 }
 
 static void *run_group(void *context)
@@ -128,8 +141,8 @@ static void *run_group(void *context)
     struct kvb_aggregator *aggregator = context;
 
     (void)pthread_setname_np(pthread_self(), "kvb-group"); /* for top -H; else unnamed */
-    for (enum kvb_group_action action = take_action(&aggregator->group);
-         action != KVB_GROUP_NOTHING; action = take_action(&aggregator->group)) {
+    for (enum kvb_group_action action = take_action(aggregator->group); action != KVB_GROUP_NOTHING;
+         action = take_action(aggregator->group)) {
         give_result(
             aggregator,
             action == KVB_GROUP_JOIN ? join_group(aggregator) : leave_group(aggregator));
@@ -144,13 +157,13 @@ static bool is_vital(const void *context, const struct kvb_denial *denial)
 {
     const struct kvb_aggregator *aggregator = context;
 
-    return kvb_permissions_is_vital(&aggregator->permissions, denial);
+    return kvb_permissions_is_vital(aggregator->permissions, denial);
 }
 
 /* True when our own message came back on this connection. */
 static bool is_subscribed(const struct kvb_aggregator *aggregator)
 {
-    return atomic_load_explicit(&aggregator->connects_subscribed, memory_order_relaxed) ==
+    return atomic_load_explicit(&aggregator->intake->connects_subscribed, memory_order_relaxed) ==
            kvb_bus_connects(aggregator->bus);
 }
 
@@ -173,7 +186,7 @@ static bool is_incomplete(const struct kvb_follower *follower)
 
 static void count_streams(struct kvb_aggregator *aggregator)
 {
-    struct kvb_readiness_facts *facts = &aggregator->group.facts;
+    struct kvb_readiness_facts *facts = &aggregator->group->facts;
 
     facts->streams = 0;
     facts->exact = 0;
@@ -186,10 +199,11 @@ static void count_streams(struct kvb_aggregator *aggregator)
             facts->incomplete += is_incomplete(follower);
         }
     }
-    kvb_exact_share_set(&aggregator->group.share, (uint32_t)facts->exact, (uint32_t)facts->streams);
+    kvb_exact_share_set(
+        &aggregator->group->share, (uint32_t)facts->exact, (uint32_t)facts->streams);
 }
 
-static enum kvb_group_result collect_result(struct aggregator_group *group)
+static enum kvb_group_result collect_result(struct kvb_group *group)
 {
     (void)pthread_mutex_lock(&group->lock);
     const enum kvb_group_result result = group->result;
@@ -199,7 +213,7 @@ static enum kvb_group_result collect_result(struct aggregator_group *group)
 }
 
 /* Without a queue group there is no thread for the action. */
-static void want_action(struct aggregator_group *group, enum kvb_group_action action)
+static void want_action(struct kvb_group *group, enum kvb_group_action action)
 {
     (void)pthread_mutex_lock(&group->lock);
     group->wanted = action;
@@ -207,10 +221,10 @@ static void want_action(struct aggregator_group *group, enum kvb_group_action ac
     (void)pthread_mutex_unlock(&group->lock);
 }
 
-/* Publishes the state for other threads: /readyz, kvb_aggregator_leave_group(). */
+/* Publishes the state for other threads: /readyz, kvb_group_leave(). */
 static void show_membership(struct kvb_aggregator *aggregator)
 {
-    struct aggregator_group *group = &aggregator->group;
+    struct kvb_group *group = aggregator->group;
     const enum kvb_group_state state = group->readiness.group;
 
     atomic_store_explicit(&group->shown_cause, (int)group->readiness.cause, memory_order_relaxed);
@@ -219,7 +233,7 @@ static void show_membership(struct kvb_aggregator *aggregator)
     }
     if (group->thread.is_running) { /* without a queue group it is given all requests */
         const bool is_member = state == KVB_GROUP_MEMBER;
-        kvb_metric_set(&aggregator->metrics, kvb_aggregator_group_member, is_member);
+        kvb_metric_set(aggregator->metrics, kvb_aggregator_group_member, is_member);
     }
     (void)pthread_mutex_lock(&group->lock);
     atomic_store_explicit(&group->shown_state, (int)state, memory_order_relaxed);
@@ -229,7 +243,7 @@ static void show_membership(struct kvb_aggregator *aggregator)
 
 static void log_change(struct kvb_aggregator *aggregator, enum kvb_group_state before)
 {
-    const struct kvb_readiness *readiness = &aggregator->group.readiness;
+    const struct kvb_readiness *readiness = &aggregator->group->readiness;
 
     if (readiness->group == KVB_GROUP_MEMBER && before != KVB_GROUP_MEMBER) {
         kvb_log_write(
@@ -246,19 +260,19 @@ static void log_change(struct kvb_aggregator *aggregator, enum kvb_group_state b
 
 static void read_nats_facts(struct kvb_aggregator *aggregator)
 {
-    struct kvb_readiness_facts *facts = &aggregator->group.facts;
+    struct kvb_readiness_facts *facts = &aggregator->group->facts;
 
-    facts->is_stopping = atomic_load(&aggregator->group.is_leaving);
+    facts->is_stopping = atomic_load(&aggregator->group->is_leaving);
     facts->is_connected = kvb_bus_is_connected(aggregator->bus);
-    facts->is_subscribed = is_subscribed(aggregator) && !aggregator->group.is_denied;
+    facts->is_subscribed = is_subscribed(aggregator) && !aggregator->group->is_denied;
 }
 
-void kvb_aggregator_step_group(struct kvb_aggregator *aggregator, uint64_t now_ns)
+void kvb_group_step(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    struct aggregator_group *group = &aggregator->group;
+    struct kvb_group *group = aggregator->group;
 
     if (now_ns >= group->next_count_ns) { /* the rest costs little and is done in each turn */
-        group->next_count_ns = now_ns + kvb_aggregator_count_streams_ms * KVB_NS_PER_MS;
+        group->next_count_ns = now_ns + count_streams_ms * KVB_NS_PER_MS;
         group->is_denied = is_denied(aggregator);
         count_streams(aggregator);
     }
@@ -278,7 +292,8 @@ void kvb_aggregator_step_group(struct kvb_aggregator *aggregator, uint64_t now_n
 
 const char *kvb_aggregator_not_live(const struct kvb_aggregator *aggregator)
 {
-    const uint64_t turned_ns = atomic_load_explicit(&aggregator->turned_ns, memory_order_relaxed);
+    const uint64_t turned_ns =
+        atomic_load_explicit(&aggregator->loop->turned_ns, memory_order_relaxed);
 
     return kvb_liveness_cause(turned_ns, kvb_clock_monotonic_ns());
 }
@@ -289,7 +304,7 @@ static const char *explain_share(const struct kvb_aggregator *aggregator, struct
     uint32_t exact = 0;
     uint32_t streams = 0;
 
-    kvb_exact_share_get(&aggregator->group.share, &exact, &streams);
+    kvb_exact_share_get(&aggregator->group->share, &exact, &streams);
     kvb_detail_set(
         detail,
         "%" PRIu32 " of %" PRIu32 " streams are EXACT; router.ready_exact requires a share of %g",
@@ -301,7 +316,7 @@ static const char *explain_share(const struct kvb_aggregator *aggregator, struct
 static const char *
 why_not_member(const struct kvb_aggregator *aggregator, struct kvb_detail *detail)
 {
-    const struct aggregator_group *group = &aggregator->group;
+    const struct kvb_group *group = aggregator->group;
     const int cause = atomic_load_explicit(&group->shown_cause, memory_order_relaxed);
     const int state = atomic_load_explicit(&group->shown_state, memory_order_relaxed);
 
@@ -339,9 +354,9 @@ kvb_aggregator_not_ready(const struct kvb_aggregator *aggregator, struct kvb_det
 
 /* ---- Start and end ---- */
 
-void kvb_aggregator_init_group(struct kvb_aggregator *aggregator)
+void kvb_group_init(struct kvb_aggregator *aggregator)
 {
-    struct aggregator_group *group = &aggregator->group;
+    struct kvb_group *group = aggregator->group;
 
     (void)pthread_mutex_init(&group->lock, NULL); /* cannot fail without attributes */
     kvb_cond_init_monotonic(&group->changed);
@@ -351,33 +366,33 @@ void kvb_aggregator_init_group(struct kvb_aggregator *aggregator)
     atomic_init(&group->shown_cause, KVB_UNREADY_NOT_CONNECTED);
 }
 
-kvb_status kvb_aggregator_open_group(struct kvb_aggregator *aggregator)
+kvb_status kvb_group_open(struct kvb_aggregator *aggregator)
 {
-    struct aggregator_group *group = &aggregator->group;
+    struct kvb_group *group = aggregator->group;
 
     KVB_TRY(subscribe_own(aggregator));
     kvb_log_write(
         aggregator->log, KVB_LOG_INFO, "aggregator", "answers requests", "id",
-        aggregator->service.identity.id, "queue_group", aggregator->config->router.queue_group,
+        aggregator->service->identity.id, "queue_group", aggregator->config->router.queue_group,
         NULL);
     if (aggregator->config->router.queue_group[0] == '\0') {
-        kvb_metric_set(&aggregator->metrics, kvb_aggregator_group_member, 1);
+        kvb_metric_set(aggregator->metrics, kvb_aggregator_group_member, 1);
         return subscribe_shared(aggregator);
     }
     return kvb_thread_start(&group->thread, run_group, aggregator);
 }
 
-void kvb_aggregator_leave_group(struct kvb_aggregator *aggregator)
+void kvb_group_leave(struct kvb_aggregator *aggregator)
 {
-    struct aggregator_group *group = &aggregator->group;
+    struct kvb_group *group = aggregator->group;
     struct timespec deadline;
     bool is_late = false;
 
     atomic_store(&group->is_leaving, true);
-    if (!aggregator->thread.is_running || !group->thread.is_running) {
+    if (!aggregator->loop->thread.is_running || !group->thread.is_running) {
         return;
     }
-    (void)eventfd_write(aggregator->update_fd, 1); /* full: it is readable anyway */
+    (void)eventfd_write(aggregator->loop->update_fd, 1); /* full: it is readable anyway */
     (void)clock_gettime(CLOCK_MONOTONIC, &deadline);
     deadline.tv_sec += stop_wait_s;
     (void)pthread_mutex_lock(&group->lock);
@@ -387,9 +402,9 @@ void kvb_aggregator_leave_group(struct kvb_aggregator *aggregator)
     (void)pthread_mutex_unlock(&group->lock);
 }
 
-void kvb_aggregator_close_group(struct kvb_aggregator *aggregator)
+void kvb_group_close(struct kvb_aggregator *aggregator)
 {
-    struct aggregator_group *group = &aggregator->group;
+    struct kvb_group *group = aggregator->group;
 
     if (group->thread.is_running) {
         (void)pthread_mutex_lock(&group->lock);
@@ -399,13 +414,13 @@ void kvb_aggregator_close_group(struct kvb_aggregator *aggregator)
         kvb_thread_join(&group->thread);
     }
     unsubscribe_shared(group);
-    for (size_t i = 0; i < kvb_aggregator_request_subjects; i++) {
+    for (size_t i = 0; i < kvb_group_subjects; i++) {
         kvb_bus_unsubscribe(group->own[i]);
     }
 }
 
-void kvb_aggregator_done_group(struct kvb_aggregator *aggregator)
+void kvb_group_done(struct kvb_aggregator *aggregator)
 {
-    (void)pthread_cond_destroy(&aggregator->group.changed);
-    (void)pthread_mutex_destroy(&aggregator->group.lock);
+    (void)pthread_cond_destroy(&aggregator->group->changed);
+    (void)pthread_mutex_destroy(&aggregator->group->lock);
 }

@@ -1,7 +1,10 @@
 #include "core/clock.h"
 #include "core/limits.h"
+#include "core/metric.h"
 #include "kvaggregator/doors.h"
-#include "kvaggregator/inside.h"
+#include "kvaggregator/group.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
 #include "kvaggregator/pending.h"
 #include "kvaggregator/queries.h"
 
@@ -18,7 +21,7 @@ enum { part_wait_s = 2 };
 
 static void count_late(struct kvb_aggregator *aggregator)
 {
-    kvb_metric_add(&aggregator->metrics, kvb_aggregator_queries_late, 1);
+    kvb_metric_add(aggregator->metrics, kvb_aggregator_queries_late, 1);
 }
 
 /* ---- Parts ---- */
@@ -103,7 +106,7 @@ static void finish(void *parts, struct kvb_http_answer *answer)
 /* False: the limit of large answers is reached. */
 static bool enter_large(struct kvb_pending_query *pending)
 {
-    struct kvb_queries *queries = &pending->aggregator->queries;
+    struct kvb_queries *queries = pending->aggregator->queries;
 
     if (queries->large_answers++ >= kvb_max_large_dumps) {
         queries->large_answers--;
@@ -158,10 +161,10 @@ void kvb_door_receive_http(
     /* Probes, metrics and the status page are answered here whatever the index does. */
     struct kvb_detail why;
     struct kvb_http_route_context here = {
-        .metrics = &aggregator->metrics,
+        .metrics = aggregator->metrics,
         .dashboard = aggregator->dashboard,
         .not_ready = kvb_aggregator_not_ready(aggregator, &why),
-        .share = &aggregator->group.share,
+        .share = &aggregator->group->share,
         .not_live = kvb_aggregator_not_live(aggregator),
     };
     kvb_http_route_answer(route, &here, request, answer);

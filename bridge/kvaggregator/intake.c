@@ -1,19 +1,37 @@
+#include "kvaggregator/intake.h"
+
 #include "core/clock.h"
 #include "core/limits.h"
+#include "core/metric.h"
 #include "core/own.h"
+#include "core/ring.h"
 #include "index/block_hash.h"
-#include "kvaggregator/inside.h"
+#include "kvaggregator/audit.h"
+#include "kvaggregator/books.h"
+#include "kvaggregator/config.h"
+#include "kvaggregator/loop.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
+#include "kvaggregator/report.h"
+#include "load/predictions.h"
+#include "load/requests.h"
+#include "load/tracker.h"
+#include "replica/follower.h"
 #include "wire/load/json.h"
 #include "wire/router/heartbeat.h"
 #include "wire/router/json.h"
 #include "wire/router/proto.h"
 #include "wire/router/sync.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 enum {
+    max_event_bytes = 512 << 20, /* of messages in the event ring, with what each takes besides */
+    slice_blocks = 1024,         /* of a message, applied at a time: about 100 us */
     max_spare = 1024,
     max_applied_bytes = 256 << 10,
     /* of a message in the event ring beside its payload: struct received, and natsMsg with subject
@@ -55,7 +73,7 @@ struct kind {
                         kvb_span payload, uint64_t now_ns);
 };
 
-void kvb_aggregator_drop_event(void *item)
+static void drop_received(void *item)
 {
     struct received *received = item;
 
@@ -72,7 +90,7 @@ static void note_read(struct envelope *envelope, uint64_t worker_id, uint32_t dp
 
 static void count_intake(struct kvb_aggregator *aggregator, enum kvb_aggregator_metric metric)
 {
-    kvb_metric_add(&aggregator->metrics, metric, 1);
+    kvb_metric_add(aggregator->metrics, metric, 1);
 }
 
 /* ---- The pool of items ----
@@ -81,13 +99,8 @@ static void count_intake(struct kvb_aggregator *aggregator, enum kvb_aggregator_
  *       ^                                                                             |
  *       +------------------ release_applied(): 64 messages, or no more wait ----------+ */
 
-void kvb_aggregator_init_pool(struct kvb_aggregator *aggregator)
-{
-    (void)pthread_mutex_init(&aggregator->received_pool.lock, NULL); /* cannot fail with glibc */
-}
-
 /* A new one when none is spare.  NULL: no memory. */
-static struct received *take_spare(struct received_pool *pool)
+static struct received *take_spare(struct kvb_intake_pool *pool)
 {
     (void)pthread_mutex_lock(&pool->lock);
     struct received *taken = pool->spare;
@@ -100,7 +113,7 @@ static struct received *take_spare(struct received_pool *pool)
 }
 
 /* Under the lock. */
-static void put_spare(struct received_pool *pool, struct received *received)
+static void put_spare(struct kvb_intake_pool *pool, struct received *received)
 {
     if (pool->spare_count == max_spare) {
         free(received);
@@ -112,9 +125,9 @@ static void put_spare(struct received_pool *pool, struct received *received)
 }
 
 /* Frees the messages before their bytes are given back. */
-static void release_applied(struct kvb_aggregator *aggregator)
+static void release_applied(struct kvb_intake *intake)
 {
-    struct received_pool *pool = &aggregator->received_pool;
+    struct kvb_intake_pool *pool = &intake->pool;
 
     if (pool->applied_count == 0) {
         return;
@@ -127,32 +140,21 @@ static void release_applied(struct kvb_aggregator *aggregator)
         put_spare(pool, pool->applied[i]);
     }
     (void)pthread_mutex_unlock(&pool->lock);
-    kvb_byte_budget_give(&aggregator->event_bytes, pool->applied_bytes);
+    kvb_byte_budget_give(&intake->bytes, pool->applied_bytes);
     pool->applied_count = 0;
     pool->applied_bytes = 0;
 }
 
-static void put_applied(struct kvb_aggregator *aggregator, struct received *received)
+static void put_applied(struct kvb_intake *intake, struct received *received)
 {
-    struct received_pool *pool = &aggregator->received_pool;
+    struct kvb_intake_pool *pool = &intake->pool;
 
     pool->applied[pool->applied_count++] = received;
     pool->applied_bytes += item_bytes + received->kept.payload.len;
-    if (pool->applied_count == kvb_aggregator_applied_messages ||
+    if (pool->applied_count == kvb_intake_applied_messages ||
         pool->applied_bytes > max_applied_bytes) {
-        release_applied(aggregator);
+        release_applied(intake);
     }
-}
-
-void kvb_aggregator_done_pool(struct kvb_aggregator *aggregator)
-{
-    struct received_pool *pool = &aggregator->received_pool;
-
-    release_applied(aggregator);
-    while (pool->spare) {
-        free(take_spare(pool));
-    }
-    (void)pthread_mutex_destroy(&pool->lock);
 }
 
 /* ---- Events that hold prompts ---- */
@@ -207,25 +209,27 @@ static kvb_status hash_prompt(
 
 static kvb_status decode_events(struct kvb_aggregator *aggregator, kvb_span payload)
 {
-    const kvb_status status = kvb_router_payload_decode(payload, &aggregator->batch);
+    const kvb_status status = kvb_router_payload_decode(payload, &aggregator->intake->batch);
 
-    if (status != KVB_BAD_INPUT || kvb_prompt_json_decode(payload, &aggregator->prompt) != KVB_OK) {
+    if (status != KVB_BAD_INPUT ||
+        kvb_prompt_json_decode(payload, &aggregator->intake->prompt) != KVB_OK) {
         return status;
     }
     return hash_prompt(
-        &aggregator->prompt, aggregator->config->subscribe.fallback.block_size, &aggregator->batch);
+        &aggregator->intake->prompt, aggregator->config->subscribe.fallback.block_size,
+        &aggregator->intake->batch);
 }
 
 /* ---- On the index thread: each kind of message ---- */
 
 static bool has_rest(const struct kvb_aggregator *aggregator)
 {
-    return aggregator->next_event < aggregator->batch.event_count;
+    return aggregator->intake->next_event < aggregator->intake->batch.event_count;
 }
 
 static void drop_batch_rest(struct kvb_aggregator *aggregator)
 {
-    aggregator->next_event = aggregator->batch.event_count;
+    aggregator->intake->next_event = aggregator->intake->batch.event_count;
 }
 
 /* Ends the predictions of blocks that a stream has stored.  After a clear or a new epoch all of its
@@ -235,7 +239,7 @@ static void
 confirm_predictions(struct kvb_aggregator *aggregator, const struct kvb_router_batch *slice)
 {
     struct kvb_predictions *predictions = aggregator->predictions;
-    const struct kvb_stream_id *id = &aggregator->batch_id;
+    const struct kvb_stream_id *id = &aggregator->intake->batch_id;
 
     if (!kvb_predictions_any(predictions)) {
         return;
@@ -262,19 +266,20 @@ confirm_predictions(struct kvb_aggregator *aggregator, const struct kvb_router_b
  *     events  [ applied before ][ next_event: this slice ][ another time ]          */
 static kvb_status apply_batch_slice(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    struct kvb_router_batch slice = aggregator->batch; /* borrows its arrays */
+    struct kvb_router_batch slice = aggregator->intake->batch; /* borrows its arrays */
     size_t blocks = 0;
-    size_t end = aggregator->next_event;
+    size_t end = aggregator->intake->next_event;
 
-    while (end < aggregator->batch.event_count && blocks < kvb_aggregator_slice_blocks) {
-        blocks += aggregator->batch.events[end++].block_count + 1;
+    while (end < aggregator->intake->batch.event_count && blocks < slice_blocks) {
+        blocks += aggregator->intake->batch.events[end++].block_count + 1;
     }
-    slice.events += aggregator->next_event;
-    slice.event_count = end - aggregator->next_event;
-    aggregator->next_event = end;
+    slice.events += aggregator->intake->next_event;
+    slice.event_count = end - aggregator->intake->next_event;
+    aggregator->intake->next_event = end;
     confirm_predictions(aggregator, &slice);
     kvb_aggregator_audit_events(aggregator, &slice);
-    return kvb_followers_apply(aggregator->followers, &aggregator->batch_id, &slice, now_ns);
+    return kvb_followers_apply(
+        aggregator->followers, &aggregator->intake->batch_id, &slice, now_ns);
 }
 
 /* A bridge may publish both formats.  What is not used of them costs no decoding. */
@@ -296,9 +301,9 @@ static kvb_status apply_events(
     kvb_status status = decode_events(aggregator, payload);
 
     if (status == KVB_OK) {
-        note_read(envelope, aggregator->batch.worker_id, aggregator->batch.dp_rank);
-        aggregator->batch_id = envelope->id;
-        aggregator->next_event = 0;
+        note_read(envelope, aggregator->intake->batch.worker_id, aggregator->intake->batch.dp_rank);
+        aggregator->intake->batch_id = envelope->id;
+        aggregator->intake->next_event = 0;
         status = apply_batch_slice(aggregator, now_ns);
     }
     if (status != KVB_OK) {
@@ -333,7 +338,7 @@ static kvb_status apply_load(
     const struct kvb_load_endpoint *known =
         kvb_load_tracker_find(aggregator->tracker, &envelope->id);
     if (!known || known->is_stale || !kvb_load_equal(&known->load, &report.load)) {
-        aggregator->has_load_changed = true;
+        aggregator->report->has_load_changed = true;
     }
     kvb_requests_load_reported(aggregator->requests, &envelope->id, now_ns);
     return kvb_load_tracker_report(aggregator->tracker, &envelope->id, &report, now_ns);
@@ -344,7 +349,7 @@ static kvb_status apply_answer(
 {
     struct kvb_sync_reply reply;
 
-    KVB_TRY(kvb_sync_reply_decode(payload, &aggregator->answer_parts, &reply));
+    KVB_TRY(kvb_sync_reply_decode(payload, &aggregator->intake->answer_parts, &reply));
     note_read(envelope, reply.worker_id, reply.dp_rank);
     kvb_followers_reply(aggregator->followers, envelope->token, &reply, now_ns);
     return KVB_OK;
@@ -383,7 +388,7 @@ static kvb_status apply_echo(
 {
     (void)payload;
     (void)now_ns;
-    aggregator->echo_applied = envelope->token;
+    aggregator->intake->echo_applied = envelope->token;
     return KVB_OK;
 }
 
@@ -447,8 +452,9 @@ static bool note_echo(
         return false; /* not ours */
     }
     memcpy(&echo, message->payload.data, sizeof echo);
-    atomic_store_explicit(&aggregator->connects_subscribed, echo.connects, memory_order_relaxed);
-    aggregator->echo_returned = echo.number;
+    atomic_store_explicit(
+        &aggregator->intake->connects_subscribed, echo.connects, memory_order_relaxed);
+    aggregator->intake->echo_returned = echo.number;
     out_head->token = echo.number;
     return true;
 }
@@ -482,8 +488,8 @@ static kvb_status keep_message(
 {
     const size_t bytes = item_bytes + message->payload.len;
 
-    KVB_TRY(kvb_byte_budget_try(&aggregator->event_bytes, bytes));
-    struct received *received = take_spare(&aggregator->received_pool);
+    KVB_TRY(kvb_byte_budget_try(&aggregator->intake->bytes, bytes));
+    struct received *received = take_spare(&aggregator->intake->pool);
     if (received) {
         *received = *head;
         if (kvb_bus_message_keep(message, &received->kept) == KVB_OK) {
@@ -492,7 +498,7 @@ static kvb_status keep_message(
         }
         free(received);
     }
-    kvb_byte_budget_give(&aggregator->event_bytes, bytes);
+    kvb_byte_budget_give(&aggregator->intake->bytes, bytes);
     return KVB_NO_MEMORY;
 }
 
@@ -503,10 +509,10 @@ static kvb_status hand_message_over(
     struct received *received = NULL;
 
     KVB_TRY(keep_message(aggregator, head, message, &received));
-    const kvb_status status = kvb_ring_put(aggregator->events, received);
+    const kvb_status status = kvb_ring_put(aggregator->intake->events, received);
     if (status != KVB_OK) {
-        kvb_byte_budget_give(&aggregator->event_bytes, item_bytes + received->kept.payload.len);
-        kvb_aggregator_drop_event(received);
+        kvb_byte_budget_give(&aggregator->intake->bytes, item_bytes + received->kept.payload.len);
+        drop_received(received);
     }
     return status;
 }
@@ -514,9 +520,9 @@ static kvb_status hand_message_over(
 /* What is lost here leaves a gap in the event ids of its stream, or a heartbeat behind it does, and
  * the follower requests it from the bridge.  The next message that finds room says that some were
  * lost, so until then no list is EXACT. */
-void kvb_aggregator_receive(void *context, const struct kvb_bus_message *message)
+void kvb_intake_receive(void *context, const struct kvb_bus_message *message)
 {
-    const struct intake *intake = context;
+    const struct kvb_intake_subscription *intake = context;
     struct kvb_aggregator *aggregator = intake->aggregator;
     struct received head = { .kind = &kinds[intake->kind] };
 
@@ -528,36 +534,35 @@ void kvb_aggregator_receive(void *context, const struct kvb_bus_message *message
         return;
     }
     head.arrived_ns = kvb_clock_monotonic_ns();
-    head.lost_before = aggregator->lost;
+    head.lost_before = aggregator->intake->lost;
     const kvb_status status = hand_message_over(aggregator, &head, message);
     if (status == KVB_AGAIN || status == KVB_NO_MEMORY) { /* else taken, or it is stopping */
         count_intake(
             aggregator, status == KVB_AGAIN ? kvb_aggregator_refused_ring_full
                                             : kvb_aggregator_refused_no_memory);
-        aggregator->lost++;
+        aggregator->intake->lost++;
     }
 }
 
 /* ---- Subscriptions ---- */
 
-kvb_status kvb_aggregator_open_intake(struct kvb_aggregator *aggregator)
+kvb_status kvb_intake_open(struct kvb_aggregator *aggregator)
 {
     for (size_t i = 0; i < KVB_INTAKE_COUNT; i++) {
-        struct intake *intake = &aggregator->intakes[i];
+        struct kvb_intake_subscription *intake = &aggregator->intake->subscriptions[i];
         intake->aggregator = aggregator;
-        intake->kind = (enum intake_kind)i;
-        KVB_TRY(kvb_contract_subject_make(kinds[i].subject, &aggregator->names, intake->subject));
+        intake->kind = (enum kvb_intake_kind)i;
+        KVB_TRY(kvb_contract_subject_make(kinds[i].subject, aggregator->names, intake->subject));
         KVB_TRY(kvb_bus_subscribe(
-            aggregator->bus, intake->subject, kvb_aggregator_receive, intake,
-            &intake->subscription));
+            aggregator->bus, intake->subject, kvb_intake_receive, intake, &intake->subscription));
     }
     return KVB_OK;
 }
 
-void kvb_aggregator_close_intake(struct kvb_aggregator *aggregator)
+void kvb_intake_close(struct kvb_aggregator *aggregator)
 {
     for (size_t i = 0; i < KVB_INTAKE_COUNT; i++) {
-        kvb_bus_unsubscribe(aggregator->intakes[i].subscription);
+        kvb_bus_unsubscribe(aggregator->intake->subscriptions[i].subscription);
     }
 }
 
@@ -567,9 +572,9 @@ static uint64_t count_dropped(struct kvb_aggregator *aggregator)
     uint64_t dropped = 0;
 
     for (size_t i = 0; i < KVB_INTAKE_COUNT; i++) {
-        dropped += kvb_bus_dropped(aggregator->intakes[i].subscription);
+        dropped += kvb_bus_dropped(aggregator->intake->subscriptions[i].subscription);
     }
-    kvb_metric_set(&aggregator->metrics, kvb_aggregator_refused_dropped, dropped);
+    kvb_metric_set(aggregator->metrics, kvb_aggregator_refused_dropped, dropped);
     return dropped;
 }
 
@@ -596,7 +601,7 @@ static void log_refusal(
 {
     uint64_t times = 0;
 
-    if (kvb_log_limit_due(&aggregator->refusals, now_ns, &times)) {
+    if (kvb_log_limit_due(&aggregator->intake->refusals, now_ns, &times)) {
         kvb_log_write(
             aggregator->log, KVB_LOG_WARNING, "aggregator", "messages refused", "count",
             KVB_LOG_U64(times), "namespace", received->names.name_space, "component",
@@ -608,8 +613,8 @@ static void log_refusal(
 /* Lost messages have no stream: all lists must be proven again. */
 static void note_lost(struct kvb_aggregator *aggregator, uint64_t lost, uint64_t now_ns)
 {
-    if (lost != aggregator->lost_seen) {
-        aggregator->lost_seen = lost;
+    if (lost != aggregator->intake->lost_seen) {
+        aggregator->intake->lost_seen = lost;
         kvb_followers_messages_dropped(aggregator->followers, now_ns);
     }
 }
@@ -622,20 +627,20 @@ static void take_one(struct kvb_aggregator *aggregator, struct received *receive
     if (received->kind->counter != no_counter) {
         count_intake(aggregator, (enum kvb_aggregator_metric)received->kind->counter);
     }
-    aggregator->batch_arrived_ns = received->arrived_ns;
+    aggregator->intake->batch_arrived_ns = received->arrived_ns;
     const kvb_status status =
         received->kind->apply(aggregator, &envelope, received->kept.payload, now_ns);
     if (status != KVB_OK) {
         count_intake(aggregator, refused_message_counter(&envelope, status));
         log_refusal(aggregator, received, status, now_ns);
     }
-    put_applied(aggregator, received);
+    put_applied(aggregator->intake, received);
 }
 
 /* Applies the rest of a message, before the next one. */
 static void take_rest(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    const struct envelope envelope = { .id = aggregator->batch_id, .is_read = true };
+    const struct envelope envelope = { .id = aggregator->intake->batch_id, .is_read = true };
     const kvb_status status = apply_batch_slice(aggregator, now_ns);
 
     if (status != KVB_OK) { /* its stream was removed since, and there is no room for it now */
@@ -644,7 +649,7 @@ static void take_rest(struct kvb_aggregator *aggregator, uint64_t now_ns)
     }
 }
 
-bool kvb_aggregator_take_message(struct kvb_aggregator *aggregator, uint64_t now_ns)
+bool kvb_intake_take(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
     void *item = NULL;
 
@@ -652,60 +657,96 @@ bool kvb_aggregator_take_message(struct kvb_aggregator *aggregator, uint64_t now
         take_rest(aggregator, now_ns);
         return true;
     }
-    if (kvb_ring_take(aggregator->events, &item) != KVB_OK) {
-        note_lost(aggregator, aggregator->lost, now_ns); /* nothing came after them */
-        release_applied(aggregator);                     /* before the wait for the next message */
+    if (kvb_ring_take(aggregator->intake->events, &item) != KVB_OK) {
+        note_lost(aggregator, aggregator->intake->lost, now_ns); /* nothing came after them */
+        release_applied(aggregator->intake); /* before the wait for the next message */
         return false;
     }
     take_one(aggregator, item, now_ns);
     return true;
 }
 
-bool kvb_aggregator_take_messages(
-    struct kvb_aggregator *aggregator, uint64_t now_ns, uint64_t until_ns)
+bool kvb_intake_take_until(struct kvb_aggregator *aggregator, uint64_t now_ns, uint64_t until_ns)
 {
-    if (!kvb_aggregator_take_message(aggregator, now_ns)) {
+    if (!kvb_intake_take(aggregator, now_ns)) {
         return false;
     }
-    while (kvb_clock_monotonic_ns() < until_ns && kvb_aggregator_take_message(aggregator, now_ns)) {
+    while (kvb_clock_monotonic_ns() < until_ns && kvb_intake_take(aggregator, now_ns)) {
     }
     return true;
 }
 
 /* ---- What a turn has to know ---- */
 
-uint64_t kvb_aggregator_lag_ns(struct kvb_aggregator *aggregator, uint64_t now_ns)
+uint64_t kvb_intake_lag_ns(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    const struct received *oldest = kvb_ring_oldest(aggregator->events);
+    const struct received *oldest = kvb_ring_oldest(aggregator->intake->events);
     uint64_t arrived_ns = oldest ? oldest->arrived_ns : now_ns;
 
     if (has_rest(aggregator)) {
-        arrived_ns = aggregator->batch_arrived_ns;
+        arrived_ns = aggregator->intake->batch_arrived_ns;
     }
     const uint64_t lag_ns = now_ns > arrived_ns ? now_ns - arrived_ns : 0;
     kvb_metric_set_real(
-        &aggregator->metrics, kvb_aggregator_event_lag, (double)lag_ns / (double)KVB_NS_PER_S);
+        aggregator->metrics, kvb_aggregator_event_lag, (double)lag_ns / (double)KVB_NS_PER_S);
     return lag_ns;
 }
 
-void kvb_aggregator_read_facts(
+void kvb_intake_read_nats(
     const struct kvb_aggregator *aggregator, struct kvb_replica_facts *out_facts)
 {
     *out_facts = (struct kvb_replica_facts){
         .now_ns = kvb_clock_monotonic_ns(),
         .is_connected = kvb_bus_is_connected(aggregator->bus),
         .connects = kvb_bus_connects(aggregator->bus),
-        .echo_returned = aggregator->echo_returned,
+        .echo_returned = aggregator->intake->echo_returned,
     };
 }
 
-void kvb_aggregator_read_intake_facts(
+void kvb_intake_read_messages(
     struct kvb_aggregator *aggregator, struct kvb_replica_facts *out_facts)
 {
     out_facts->now_ns = kvb_clock_monotonic_ns();
-    out_facts->lag_ns = kvb_aggregator_lag_ns(aggregator, out_facts->now_ns);
-    out_facts->echo_applied = aggregator->echo_applied;
-    if (out_facts->now_ns >= aggregator->turn.next_tick_ns) { /* takes a lock a subscription */
+    out_facts->lag_ns = kvb_intake_lag_ns(aggregator, out_facts->now_ns);
+    out_facts->echo_applied = aggregator->intake->echo_applied;
+    if (out_facts->now_ns >=
+        aggregator->loop->turn.next_tick_ns) { /* takes a lock a subscription */
         out_facts->dropped = count_dropped(aggregator);
     }
+}
+
+/* ---- Beginning and end ---- */
+
+kvb_status kvb_intake_init(struct kvb_intake *intake, size_t ring_items)
+{
+    (void)pthread_mutex_init(&intake->pool.lock, NULL); /* cannot fail with glibc */
+    kvb_byte_budget_init(&intake->bytes, max_event_bytes);
+    return kvb_ring_new(ring_items, drop_received, &intake->events);
+}
+
+void kvb_intake_done(struct kvb_intake *intake)
+{
+    kvb_ring_free(intake->events);
+    release_applied(intake);
+    while (intake->pool.spare) {
+        free(take_spare(&intake->pool));
+    }
+    kvb_router_batch_done(&intake->batch);
+    kvb_prompt_event_done(&intake->prompt);
+    kvb_sync_reply_parts_done(&intake->answer_parts);
+    kvb_byte_budget_done(&intake->bytes);
+    (void)pthread_mutex_destroy(&intake->pool.lock);
+}
+
+kvb_status kvb_intake_name_inbox(struct kvb_intake *intake)
+{
+    uint64_t random[2];
+
+    if (getrandom(random, sizeof random, 0) != sizeof random) {
+        return KVB_IO;
+    }
+    (void)snprintf(/* fits */
+                   intake->inbox, sizeof intake->inbox, "%016" PRIx64 "%016" PRIx64, random[0],
+                   random[1]);
+    return KVB_OK;
 }

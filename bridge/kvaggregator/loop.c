@@ -1,6 +1,24 @@
+#include "kvaggregator/loop.h"
+
+#include "bus/bus.h"
+#include "core/buf.h"
 #include "core/clock.h"
+#include "core/metric.h"
 #include "core/own.h"
-#include "kvaggregator/inside.h"
+#include "core/ring.h"
+#include "index/index.h"
+#include "kvaggregator/audit.h"
+#include "kvaggregator/books.h"
+#include "kvaggregator/group.h"
+#include "kvaggregator/intake.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
+#include "kvaggregator/queries.h"
+#include "kvaggregator/report.h"
+#include "load/predictions.h"
+#include "load/requests.h"
+#include "load/tracker.h"
+#include "wire/router/sync.h"
 
 #include <inttypes.h>
 #include <poll.h>
@@ -41,7 +59,8 @@ static bool publish_echo(struct kvb_aggregator *aggregator, uint64_t number)
     const kvb_span payload = { .data = (const uint8_t *)&echo, .len = sizeof echo };
 
     return kvb_bus_publish(
-               aggregator->bus, aggregator->intakes[KVB_INTAKE_ECHO].subject, payload) == KVB_OK;
+               aggregator->bus, aggregator->intake->subscriptions[KVB_INTAKE_ECHO].subject,
+               payload) == KVB_OK;
 }
 
 static kvb_status
@@ -54,12 +73,12 @@ send_sync_request(struct kvb_aggregator *aggregator, const struct kvb_follower_r
     (void)snprintf(
         tail, sizeof tail, "kv_sync.%" PRIu64 ".%" PRIu32, due->id.worker_id, due->id.dp_rank);
     (void)snprintf(
-        reply, sizeof reply, "%s.%s.%016" PRIx64, aggregator->names.inbox_prefix,
-        aggregator->names.inbox, due->token);
+        reply, sizeof reply, "%s.%s.%016" PRIx64, aggregator->names->inbox_prefix,
+        aggregator->names->inbox, due->token);
     KVB_TRY(kvb_subject_make(subject, due->id.name_space, due->id.component, tail));
-    kvb_buf_reset(&aggregator->buf);
-    KVB_TRY(kvb_sync_request_encode(&due->request, &aggregator->buf));
-    return kvb_bus_publish_request(aggregator->bus, subject, reply, kvb_buf_span(&aggregator->buf));
+    kvb_buf_reset(aggregator->buf);
+    KVB_TRY(kvb_sync_request_encode(&due->request, aggregator->buf));
+    return kvb_bus_publish_request(aggregator->bus, subject, reply, kvb_buf_span(aggregator->buf));
 }
 
 /* ---- What time brings ---- */
@@ -90,7 +109,7 @@ static void update_outputs(struct kvb_aggregator *aggregator, uint64_t now_ns)
     struct kvb_detail why;
 
     if (kvb_load_tracker_expire(aggregator->tracker, now_ns)) {
-        aggregator->has_load_changed = true;
+        aggregator->report->has_load_changed = true;
     }
     expire_books(aggregator, now_ns);
     kvb_aggregator_update_peers(
@@ -107,12 +126,12 @@ static void update_outputs(struct kvb_aggregator *aggregator, uint64_t now_ns)
  * after the messages were applied. */
 static bool take_turn(struct kvb_aggregator *aggregator, uint64_t *out_now_ns)
 {
-    struct kvb_replica_turn *turn = &aggregator->turn;
+    struct kvb_replica_turn *turn = &aggregator->loop->turn;
     struct kvb_replica_action action;
     struct kvb_replica_facts facts;
     bool had_work = false;
 
-    kvb_aggregator_read_facts(aggregator, &facts);
+    kvb_intake_read_nats(aggregator, &facts);
     while (kvb_replica_next(turn, &facts, &action)) {
         switch (action.kind) {
         case KVB_REPLICA_SEND_ECHO:
@@ -121,10 +140,10 @@ static bool take_turn(struct kvb_aggregator *aggregator, uint64_t *out_now_ns)
             }
             break;
         case KVB_REPLICA_APPLY_MESSAGES:
-            had_work = kvb_aggregator_take_messages(aggregator, facts.now_ns, action.until_ns);
+            had_work = kvb_intake_take_until(aggregator, facts.now_ns, action.until_ns);
             /* That may have taken a while; the states have to follow before queries are answered.
              */
-            kvb_aggregator_read_intake_facts(aggregator, &facts);
+            kvb_intake_read_messages(aggregator, &facts);
             break;
         case KVB_REPLICA_ANSWER_QUERIES:
             had_work = kvb_queries_take(aggregator) || had_work;
@@ -132,7 +151,7 @@ static bool take_turn(struct kvb_aggregator *aggregator, uint64_t *out_now_ns)
         case KVB_REPLICA_SEND_REQUEST:
             /* One that could not be sent gets no answer, so the follower sends another one. */
             if (send_sync_request(aggregator, &action.request) != KVB_OK) {
-                kvb_metric_add(&aggregator->metrics, kvb_aggregator_publish_failures, 1);
+                kvb_metric_add(aggregator->metrics, kvb_aggregator_publish_failures, 1);
             }
             break;
         case KVB_REPLICA_TICK:
@@ -140,8 +159,8 @@ static bool take_turn(struct kvb_aggregator *aggregator, uint64_t *out_now_ns)
             break;
         }
     }
-    kvb_metric_set(&aggregator->metrics, kvb_aggregator_echo_silences, turn->echo_silences);
-    kvb_metric_add(&aggregator->metrics, kvb_aggregator_turns, 1); /* for the watchdog */
+    kvb_metric_set(aggregator->metrics, kvb_aggregator_echo_silences, turn->echo_silences);
+    kvb_metric_add(aggregator->metrics, kvb_aggregator_turns, 1); /* for the watchdog */
     *out_now_ns = facts.now_ns;
     return had_work;
 }
@@ -152,12 +171,13 @@ static bool take_turn(struct kvb_aggregator *aggregator, uint64_t *out_now_ns)
 static void wait_for_work(struct kvb_aggregator *aggregator, bool is_work_left, uint64_t now_ns)
 {
     struct pollfd fds[] = {
-        { .fd = kvb_ring_fd(aggregator->events), .events = POLLIN },
-        { .fd = kvb_ring_fd(aggregator->queries.ring), .events = POLLIN },
-        { .fd = aggregator->update_fd, .events = POLLIN },
+        { .fd = kvb_ring_fd(aggregator->intake->events), .events = POLLIN },
+        { .fd = kvb_ring_fd(aggregator->queries->ring), .events = POLLIN },
+        { .fd = aggregator->loop->update_fd, .events = POLLIN },
     };
-    const uint64_t wait_ns =
-        aggregator->turn.next_tick_ns > now_ns ? aggregator->turn.next_tick_ns - now_ns : 0;
+    const uint64_t wait_ns = aggregator->loop->turn.next_tick_ns > now_ns
+                                 ? aggregator->loop->turn.next_tick_ns - now_ns
+                                 : 0;
     const int wait_ms = is_work_left ? 0 : (int)(wait_ns / KVB_NS_PER_MS);
     eventfd_t ignored = 0;
 
@@ -165,7 +185,7 @@ static void wait_for_work(struct kvb_aggregator *aggregator, bool is_work_left, 
     (void)poll(fds, KVB_COUNT_OF(fds), wait_ms + 1); /* + 1: wait_ms is rounded down */
     kvb_queries_enter_index(aggregator);
     if (fds[2].revents) {
-        (void)eventfd_read(aggregator->update_fd, &ignored); /* each turn checks it anyway */
+        (void)eventfd_read(aggregator->loop->update_fd, &ignored); /* each turn checks it anyway */
     }
 }
 
@@ -196,17 +216,17 @@ static void answer_the_rest(struct kvb_aggregator *aggregator)
     }
 }
 
-void *kvb_aggregator_run(void *context)
+void *kvb_loop_run(void *context)
 {
     struct kvb_aggregator *aggregator = context;
 
     (void)pthread_setname_np(pthread_self(), "kvb-index"); /* for top -H; else unnamed */
     kvb_queries_enter_index(aggregator);
-    while (!atomic_load(&aggregator->is_stopping)) {
+    while (!atomic_load(&aggregator->loop->is_stopping)) {
         uint64_t now_ns = kvb_clock_monotonic_ns();
-        atomic_store_explicit(&aggregator->turned_ns, now_ns, memory_order_relaxed);
+        atomic_store_explicit(&aggregator->loop->turned_ns, now_ns, memory_order_relaxed);
         const bool had_work = take_turn(aggregator, &now_ns);
-        kvb_aggregator_step_group(aggregator, now_ns);
+        kvb_group_step(aggregator, now_ns);
         if (!had_work) {
             wait_for_work(aggregator, tidy_index(aggregator), now_ns);
         }

@@ -1,9 +1,15 @@
+#include "bus/bus.h"
+#include "bus/subject.h"
 #include "core/clock.h"
 #include "core/limits.h"
+#include "core/metric.h"
+#include "core/ring.h"
 #include "kvaggregator/doors.h"
-#include "kvaggregator/inside.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
 #include "kvaggregator/pending.h"
 #include "kvaggregator/queries.h"
+#include "kvaggregator/service.h"
 #include "wire/query/json.h"
 
 #include <poll.h>
@@ -47,7 +53,7 @@ static bool leave_to_reader(struct kvb_pending_query *here, const struct kvb_bus
         kvb_pending_keep(here, &kept) != KVB_OK) {
         return false;
     }
-    if (kvb_ring_put(here->aggregator->queries.prompts, kept) != KVB_OK) {
+    if (kvb_ring_put(here->aggregator->queries->prompts, kept) != KVB_OK) {
         read_and_submit(kept, kept->unread.payload); /* too many wait: it takes its time here */
     }
     return true;
@@ -56,7 +62,7 @@ static bool leave_to_reader(struct kvb_pending_query *here, const struct kvb_bus
 void *kvb_door_read_prompts(void *context)
 {
     const struct kvb_aggregator *aggregator = context;
-    struct kvb_ring *prompts = aggregator->queries.prompts;
+    struct kvb_ring *prompts = aggregator->queries->prompts;
     struct pollfd queries = { .fd = kvb_ring_fd(prompts), .events = POLLIN };
     kvb_status status = KVB_AGAIN;
     void *item = NULL;
@@ -79,7 +85,7 @@ void *kvb_door_read_prompts(void *context)
 static const struct kvb_query_kind *
 find_query_kind(const struct kvb_aggregator *aggregator, const char *tail)
 {
-    const char *id = aggregator->service.identity.id;
+    const char *id = aggregator->service->identity.id;
     const size_t id_len = strlen(id);
     const size_t len = strlen(tail);
     char name[kvb_subject_bytes];
@@ -101,7 +107,7 @@ void kvb_door_receive_nats(void *context, const struct kvb_bus_message *message)
 
     if (!message->reply || kvb_reply_is_refused(message->reply) ||
         kvb_subject_split(message->subject, name_space, component, &tail) != KVB_OK) {
-        kvb_metric_add(&aggregator->metrics, kvb_aggregator_queries_mute, 1);
+        kvb_metric_add(aggregator->metrics, kvb_aggregator_queries_mute, 1);
         return;
     }
     struct kvb_pending_query here = { .aggregator = aggregator,

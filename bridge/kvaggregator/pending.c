@@ -1,9 +1,14 @@
 #include "kvaggregator/pending.h"
 
 #include "core/clock.h"
+#include "core/metric.h"
+#include "core/ring.h"
 #include "core/thread.h"
 #include "grpc/server.h"
-#include "kvaggregator/inside.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
+#include "kvaggregator/queries.h"
+#include "kvaggregator/service.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -38,7 +43,7 @@ kvb_status kvb_pending_keep(struct kvb_pending_query *here, struct kvb_pending_q
 
 kvb_status kvb_pending_take_bytes(struct kvb_pending_query *pending, size_t bytes)
 {
-    KVB_TRY(kvb_byte_budget_try(&pending->aggregator->queries.bytes, bytes));
+    KVB_TRY(kvb_byte_budget_try(&pending->aggregator->queries->bytes, bytes));
     pending->bytes += bytes;
     return KVB_OK;
 }
@@ -60,7 +65,7 @@ static size_t bytes_of(const struct kvb_pending_query *pending)
 
 struct kvb_pending_query *kvb_pending_queue(struct kvb_pending_query *here)
 {
-    struct kvb_queries *queries = &here->aggregator->queries;
+    struct kvb_queries *queries = here->aggregator->queries;
     struct kvb_http_answer *const to = here->to;
     struct kvb_pending_query *kept = here;
 
@@ -95,7 +100,7 @@ kvb_status kvb_pending_queue_again(struct kvb_pending_query *pending)
     pending->state = before == KVB_PENDING_LEFT ? KVB_PENDING_LEFT : KVB_PENDING_QUEUED;
     (void)pthread_mutex_unlock(&pending->lock);
     /* Once it is in the ring it may be gone at any moment. */
-    const kvb_status status = kvb_ring_put(pending->aggregator->queries.ring, pending);
+    const kvb_status status = kvb_ring_put(pending->aggregator->queries->ring, pending);
     if (status != KVB_OK) {
         (void)pthread_mutex_lock(&pending->lock);
         pending->state = pending->state == KVB_PENDING_LEFT ? KVB_PENDING_LEFT : before;
@@ -150,7 +155,7 @@ void kvb_pending_take_answer(struct kvb_pending_query *pending, struct kvb_http_
 
     if (!pending->is_refused) { /* else it was counted by its reason */
         kvb_metric_add(
-            &pending->aggregator->metrics,
+            pending->aggregator->metrics,
             is_answered ? kvb_aggregator_queries_http : kvb_aggregator_queries_failed, 1);
     }
     kvb_buf_done(&out_answer->body);
@@ -170,7 +175,7 @@ void kvb_pending_fail(struct kvb_pending_query *pending)
         kvb_query_kind_fail(pending, 0, pending->detail.text);
         break;
     case KVB_DOOR_GRPC:
-        kvb_metric_add(&pending->aggregator->metrics, kvb_aggregator_queries_failed, 1);
+        kvb_metric_add(pending->aggregator->metrics, kvb_aggregator_queries_failed, 1);
         pending->status = KVB_GRPC_INVALID_ARGUMENT;
         break;
     }
@@ -204,7 +209,7 @@ static void refuse(struct kvb_pending_query *pending, enum kvb_pending_end why)
     const char *sentence = refusals[why].sentence;
 
     pending->is_refused = true;
-    kvb_metric_add(&pending->aggregator->metrics, refusals[why].counter, 1);
+    kvb_metric_add(pending->aggregator->metrics, refusals[why].counter, 1);
     switch (pending->door) {
     case KVB_DOOR_HTTP:
         kvb_http_refuse(&pending->answer, 503, sentence);
@@ -236,19 +241,19 @@ static void reply_over_nats(struct kvb_pending_query *pending)
         static const char why[] = "the answer is larger than nats-server's max_payload: raise "
                                   "it, or ask over HTTP";
         kvb_aggregator_note_error(aggregator, pending->kind, why);
-        kvb_metric_add(&aggregator->metrics, kvb_aggregator_queries_refused, 1);
+        kvb_metric_add(aggregator->metrics, kvb_aggregator_queries_refused, 1);
         kvb_buf_reset(body);
         (void)kvb_http_write_error(why, body); /* into memory that the answer has had */
         status = kvb_bus_publish(aggregator->bus, pending->reply, kvb_buf_span(body));
     }
     if (status != KVB_OK) {
-        kvb_metric_add(&aggregator->metrics, kvb_aggregator_publish_failures, 1);
+        kvb_metric_add(aggregator->metrics, kvb_aggregator_publish_failures, 1);
     }
 }
 
 static void free_pending(struct kvb_pending_query *pending)
 {
-    struct kvb_queries *queries = &pending->aggregator->queries;
+    struct kvb_queries *queries = pending->aggregator->queries;
 
     kvb_buf_done(&pending->answer.body);
     kvb_query_done(&pending->query);

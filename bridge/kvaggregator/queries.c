@@ -3,11 +3,22 @@
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/limits.h"
+#include "core/log.h"
+#include "core/metric.h"
 #include "core/own.h"
+#include "core/ring.h"
 #include "grpc/server.h"
 #include "kvaggregator/answers/indexer.h"
-#include "kvaggregator/inside.h"
+#include "kvaggregator/answers/query_context.h"
+#include "kvaggregator/books.h"
+#include "kvaggregator/config.h"
+#include "kvaggregator/intake.h"
+#include "kvaggregator/loop.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
 #include "kvaggregator/pending.h"
+#include "kvaggregator/report.h"
+#include "kvaggregator/service.h"
 #include "kvaggregator/texts.h"
 
 #include <string.h>
@@ -29,8 +40,9 @@ enum {
 static _Atomic uint64_t *
 shape_place(struct kvb_aggregator *aggregator, const struct kvb_query *query)
 {
-    return &aggregator->queries
-                .shapes[kvb_hash64(kvb_span_of(query->model), 0) % kvb_aggregator_shapes];
+    const uint64_t hash = kvb_hash64(kvb_span_of(query->model), 0);
+
+    return &aggregator->queries->shapes[hash % kvb_aggregator_shapes];
 }
 
 static bool is_prompt_long(const struct kvb_query *query)
@@ -67,7 +79,7 @@ static void count_left_out(struct kvb_aggregator *aggregator, struct kvb_dump *d
     };
 
     for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
-        kvb_metric_add(&aggregator->metrics, rows[i], dump->left_out[i]);
+        kvb_metric_add(aggregator->metrics, rows[i], dump->left_out[i]);
         dump->left_out[i] = 0;
     }
 }
@@ -86,9 +98,9 @@ static bool answer_http(struct kvb_aggregator *aggregator, struct kvb_pending_qu
         .if_none_match = "",
     };
 
-    context->ctx = &aggregator->ctx;
+    context->ctx = aggregator->ctx;
     context->query = &pending->query;
-    context->metrics = &aggregator->metrics;
+    context->metrics = aggregator->metrics;
     kvb_http_route_answer(pending->route, context, &request, &pending->answer);
     count_left_out(aggregator, &context->dump);
     return !context->is_unfinished || pending->answer.body.len >= min_part_bytes ||
@@ -99,10 +111,10 @@ static bool answer_http(struct kvb_aggregator *aggregator, struct kvb_pending_qu
 static void note_several_models(struct kvb_aggregator *aggregator, bool has_several)
 {
     if (has_several) {
-        kvb_metric_add(&aggregator->metrics, kvb_aggregator_grpc_several_models, 1);
+        kvb_metric_add(aggregator->metrics, kvb_aggregator_grpc_several_models, 1);
     }
-    if (has_several != aggregator->queries.has_several_models) {
-        aggregator->queries.has_several_models = has_several;
+    if (has_several != aggregator->queries->has_several_models) {
+        aggregator->queries->has_several_models = has_several;
         kvb_log_write(
             aggregator->log, has_several ? KVB_LOG_WARNING : KVB_LOG_INFO, "grpc",
             has_several ? "several models, and requests name none: nothing is matched; set "
@@ -116,12 +128,12 @@ static void answer_call(struct kvb_aggregator *aggregator, struct kvb_pending_qu
 {
     struct kvb_indexer_gaps gaps = { 0 };
     const kvb_status status = kvb_answer_indexer(
-        &aggregator->ctx, &pending->query, kvb_grpc_call_message(pending->call), &gaps);
+        aggregator->ctx, &pending->query, kvb_grpc_call_message(pending->call), &gaps);
 
-    kvb_metric_add(&aggregator->metrics, kvb_aggregator_grpc_without_address, gaps.without_address);
+    kvb_metric_add(aggregator->metrics, kvb_aggregator_grpc_without_address, gaps.without_address);
     note_several_models(aggregator, gaps.has_several_models);
     kvb_metric_add(
-        &aggregator->metrics,
+        aggregator->metrics,
         status == KVB_OK ? kvb_aggregator_queries_grpc : kvb_aggregator_queries_failed, 1);
     pending->status = status == KVB_OK          ? KVB_GRPC_OK
                       : status == KVB_BAD_INPUT ? KVB_GRPC_INVALID_ARGUMENT
@@ -146,7 +158,7 @@ static void share_books(struct kvb_aggregator *aggregator, const struct kvb_pend
 /* Long prompts of this model that arrive from now on are hashed in this shape. */
 static void note_shape(struct kvb_aggregator *aggregator, const struct kvb_query *query)
 {
-    const struct kvb_block_shape shape = aggregator->ctx.hashed_shape;
+    const struct kvb_block_shape shape = aggregator->ctx->hashed_shape;
 
     if (is_prompt_long(query)) {
         atomic_store(
@@ -184,7 +196,7 @@ static void send_answer(struct kvb_pending_query *pending)
 
     kvb_pending_end(pending, KVB_END_SENT);
     kvb_metric_observe(
-        &aggregator->metrics, kvb_aggregator_query_duration, kvb_clock_monotonic_ns() - received_ns,
+        aggregator->metrics, kvb_aggregator_query_duration, kvb_clock_monotonic_ns() - received_ns,
         1);
 }
 
@@ -192,7 +204,7 @@ static void send_answer(struct kvb_pending_query *pending)
 
 void kvb_queries_enter_index(struct kvb_aggregator *aggregator)
 {
-    struct kvb_queries *queries = &aggregator->queries;
+    struct kvb_queries *queries = aggregator->queries;
 
     atomic_store(&queries->is_index_wanted, true);
     (void)pthread_mutex_lock(&queries->index_lock);
@@ -202,8 +214,8 @@ void kvb_queries_enter_index(struct kvb_aggregator *aggregator)
 
 void kvb_queries_leave_index(struct kvb_aggregator *aggregator)
 {
-    aggregator->queries.is_index_idle = !atomic_load(&aggregator->is_stopping);
-    (void)pthread_mutex_unlock(&aggregator->queries.index_lock);
+    aggregator->queries->is_index_idle = !atomic_load(&aggregator->loop->is_stopping);
+    (void)pthread_mutex_unlock(&aggregator->queries->index_lock);
 }
 
 /* Under the lock.  True: the index thread, if it were woken now, would have to answer a new query
@@ -212,18 +224,18 @@ static bool is_index_free(const struct kvb_aggregator *aggregator)
 {
     struct kvb_replica_facts facts;
 
-    if (!aggregator->queries.is_index_idle || kvb_ring_count(aggregator->events) > 0 ||
-        kvb_ring_count(aggregator->queries.ring) > 0) {
+    if (!aggregator->queries->is_index_idle || kvb_ring_count(aggregator->intake->events) > 0 ||
+        kvb_ring_count(aggregator->queries->ring) > 0) {
         return false;
     }
-    kvb_aggregator_read_facts(aggregator, &facts);
-    return kvb_replica_turn_is_current(&aggregator->turn, &facts);
+    kvb_intake_read_nats(aggregator, &facts);
+    return kvb_replica_turn_is_current(&aggregator->loop->turn, &facts);
 }
 
 /* True: the caller owns the index until it unlocks index_lock. */
 static bool try_index(struct kvb_aggregator *aggregator)
 {
-    struct kvb_queries *queries = &aggregator->queries;
+    struct kvb_queries *queries = aggregator->queries;
 
     if (atomic_load(&queries->is_index_wanted) ||
         pthread_mutex_trylock(&queries->index_lock) != 0) {
@@ -258,11 +270,11 @@ struct kvb_pending_query *kvb_queries_submit(struct kvb_pending_query *pending)
     if (!is_answer_short(pending) || !try_index(aggregator)) {
         return kvb_pending_queue(pending);
     }
-    aggregator->ctx.now_ns = kvb_clock_monotonic_ns();
+    aggregator->ctx->now_ns = kvb_clock_monotonic_ns();
     (void)make_answer(pending); /* whole, because it is short */
-    (void)pthread_mutex_unlock(&aggregator->queries.index_lock);
+    (void)pthread_mutex_unlock(&aggregator->queries->index_lock);
     /* The index is free again while the answer is sent. */
-    kvb_metric_add(&aggregator->metrics, kvb_aggregator_queries_at_once, 1);
+    kvb_metric_add(aggregator->metrics, kvb_aggregator_queries_at_once, 1);
     send_answer(pending);
     return NULL;
 }
@@ -284,7 +296,7 @@ static enum kvb_pending_end is_still_wanted(struct kvb_pending_query *pending)
             return KVB_END_LATE;
         }
         /* these answers have no states that could say STALE */
-        return aggregator->turn.behind_echo > 0 ? KVB_END_BEHIND : KVB_END_SENT;
+        return aggregator->loop->turn.behind_echo > 0 ? KVB_END_BEHIND : KVB_END_SENT;
     }
     return KVB_END_SENT;
 }
@@ -331,8 +343,8 @@ bool kvb_queries_take(struct kvb_aggregator *aggregator)
     bool had_any = false;
     void *item = NULL;
 
-    aggregator->ctx.now_ns = began_ns;
-    while (kvb_ring_take(aggregator->queries.ring, &item) == KVB_OK) { /* ends: the time does */
+    aggregator->ctx->now_ns = began_ns;
+    while (kvb_ring_take(aggregator->queries->ring, &item) == KVB_OK) { /* ends: the time does */
         had_any = true;
         if (!go_on_with(item) || kvb_clock_monotonic_ns() >= end_ns) {
             break;
@@ -345,7 +357,7 @@ bool kvb_queries_take(struct kvb_aggregator *aggregator)
 
 kvb_status kvb_queries_open(struct kvb_aggregator *aggregator)
 {
-    struct kvb_queries *queries = &aggregator->queries;
+    struct kvb_queries *queries = aggregator->queries;
     const size_t again =
         kvb_max_tokenize_requests + kvb_max_http_connections + (size_t)racing_threads;
 
@@ -356,8 +368,8 @@ kvb_status kvb_queries_open(struct kvb_aggregator *aggregator)
 
 void kvb_queries_close(struct kvb_aggregator *aggregator)
 {
-    kvb_ring_free(aggregator->queries.ring);
-    kvb_ring_free(aggregator->queries.prompts);
-    aggregator->queries.ring = NULL;
-    aggregator->queries.prompts = NULL;
+    kvb_ring_free(aggregator->queries->ring);
+    kvb_ring_free(aggregator->queries->prompts);
+    aggregator->queries->ring = NULL;
+    aggregator->queries->prompts = NULL;
 }

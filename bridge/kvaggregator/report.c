@@ -1,5 +1,26 @@
+#include "kvaggregator/report.h"
+
+#include "bus/bus.h"
+#include "core/buf.h"
 #include "core/clock.h"
-#include "kvaggregator/inside.h"
+#include "core/log.h"
+#include "core/metric.h"
+#include "core/ring.h"
+#include "daemon/metrics.h"
+#include "index/index.h"
+#include "kvaggregator/answers/answers.h"
+#include "kvaggregator/answers/dashboard.h"
+#include "kvaggregator/answers/query_context.h"
+#include "kvaggregator/config.h"
+#include "kvaggregator/intake.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
+#include "kvaggregator/service.h"
+#include "load/history.h"
+#include "load/predictions.h"
+#include "load/requests.h"
+#include "load/tracker.h"
+#include "replica/follower.h"
 
 static const uint64_t process_every_ns = KVB_NS_PER_S;
 
@@ -9,7 +30,7 @@ void kvb_aggregator_publish(
     const kvb_status status = kvb_bus_publish(aggregator->bus, subject, payload);
 
     if (status != KVB_OK) {
-        kvb_metric_add(&aggregator->metrics, kvb_aggregator_publish_failures, 1);
+        kvb_metric_add(aggregator->metrics, kvb_aggregator_publish_failures, 1);
     }
 }
 
@@ -18,28 +39,29 @@ static bool is_load_due(const struct kvb_aggregator *aggregator, uint64_t now_ns
 {
     const uint64_t period_ns = aggregator->config->load.publish_ms * KVB_NS_PER_MS;
 
-    return aggregator->has_load_changed || now_ns - aggregator->load_published_ns >= period_ns;
+    return aggregator->report->has_load_changed ||
+           now_ns - aggregator->report->load_published_ns >= period_ns;
 }
 
 /* As many endpoints as a message takes. */
 static kvb_status make_load(struct kvb_aggregator *aggregator)
 {
     const size_t max_bytes = kvb_bus_max_payload(aggregator->bus);
-    size_t rows = max_bytes / kvb_aggregator_row_bytes;
+    size_t rows = max_bytes / kvb_query_row_bytes;
     kvb_status status = KVB_OK;
 
     do {
-        kvb_buf_reset(&aggregator->buf);
-        status = kvb_answer_load(&aggregator->ctx, rows, &aggregator->buf);
+        kvb_buf_reset(aggregator->buf);
+        status = kvb_answer_load(aggregator->ctx, rows, aggregator->buf);
         rows /= 2;
-    } while (status == KVB_OK && aggregator->buf.len > max_bytes && rows > 0);
+    } while (status == KVB_OK && aggregator->buf->len > max_bytes && rows > 0);
     return status;
 }
 
 void kvb_aggregator_publish_load(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    if (!aggregator->ctx.leads) {
-        aggregator->has_load_changed = false; /* another aggregator says so */
+    if (!aggregator->ctx->leads) {
+        aggregator->report->has_load_changed = false; /* another aggregator says so */
         return;
     }
     if (!is_load_due(aggregator, now_ns) || !kvb_bus_is_connected(aggregator->bus)) {
@@ -47,29 +69,29 @@ void kvb_aggregator_publish_load(struct kvb_aggregator *aggregator, uint64_t now
     }
     if (make_load(aggregator) == KVB_OK) {
         kvb_aggregator_publish(
-            aggregator, aggregator->load_subject, kvb_buf_span(&aggregator->buf));
-        kvb_metric_add(&aggregator->metrics, kvb_aggregator_load_published, 1);
+            aggregator, aggregator->report->load_subject, kvb_buf_span(aggregator->buf));
+        kvb_metric_add(aggregator->metrics, kvb_aggregator_load_published, 1);
     }
-    aggregator->has_load_changed = false;
-    aggregator->load_published_ns = now_ns;
+    aggregator->report->has_load_changed = false;
+    aggregator->report->load_published_ns = now_ns;
 }
 
 void kvb_aggregator_publish_decision(
     struct kvb_aggregator *aggregator, const struct kvb_route_decision *decision)
 {
-    struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_metrics *metrics = aggregator->metrics;
 
     kvb_metric_add(metrics, kvb_aggregator_routed, 1);
     kvb_metric_add(metrics, kvb_aggregator_routed_blocks, decision->isl_blocks);
     kvb_metric_add(metrics, kvb_aggregator_routed_overlap, decision->overlap_blocks);
-    kvb_buf_reset(&aggregator->buf);
-    if (kvb_answer_hit_rate(decision, &aggregator->buf) != KVB_OK) {
+    kvb_buf_reset(aggregator->buf);
+    if (kvb_answer_hit_rate(decision, aggregator->buf) != KVB_OK) {
         return;
     }
-    const kvb_span event = kvb_buf_span(&aggregator->buf);
-    kvb_aggregator_publish(aggregator, aggregator->hit_rate_subject, event);
-    if (aggregator->alias_subject[0]) {
-        kvb_aggregator_publish(aggregator, aggregator->alias_subject, event);
+    const kvb_span event = kvb_buf_span(aggregator->buf);
+    kvb_aggregator_publish(aggregator, aggregator->report->hit_rate_subject, event);
+    if (aggregator->report->alias_subject[0]) {
+        kvb_aggregator_publish(aggregator, aggregator->report->alias_subject, event);
     }
 }
 
@@ -101,7 +123,7 @@ static void log_rivals(struct kvb_aggregator *aggregator)
 
 static void count_followers(struct kvb_aggregator *aggregator)
 {
-    struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_metrics *metrics = aggregator->metrics;
     struct kvb_follower_counters counters;
 
     kvb_followers_counters(aggregator->followers, &counters);
@@ -134,7 +156,7 @@ static void count_followers(struct kvb_aggregator *aggregator)
 
 static void count_books(struct kvb_aggregator *aggregator)
 {
-    struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_metrics *metrics = aggregator->metrics;
     struct kvb_request_counters requests;
     struct kvb_prediction_counters predictions;
 
@@ -192,14 +214,14 @@ static void count_states(struct kvb_aggregator *aggregator)
         }
     }
     for (size_t i = 0; i < KVB_STREAM_STATE_COUNT; i++) {
-        kvb_metric_set(&aggregator->metrics, state_gauges[i], counts[i]);
+        kvb_metric_set(aggregator->metrics, state_gauges[i], counts[i]);
     }
-    kvb_metric_set(&aggregator->metrics, kvb_aggregator_events_behind, max_behind);
+    kvb_metric_set(aggregator->metrics, kvb_aggregator_events_behind, max_behind);
 }
 
 static void count_index(struct kvb_aggregator *aggregator)
 {
-    struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_metrics *metrics = aggregator->metrics;
     struct kvb_index_counters counters;
     struct kvb_load_stats stats;
 
@@ -219,7 +241,7 @@ static void count_index(struct kvb_aggregator *aggregator)
 
 void kvb_aggregator_set_constants(struct kvb_aggregator *aggregator)
 {
-    struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_metrics *metrics = aggregator->metrics;
     const struct kvb_aggregator_config *config = aggregator->config;
 
     kvb_daemon_metrics_begin(metrics, kvb_aggregator_build);
@@ -229,18 +251,18 @@ void kvb_aggregator_set_constants(struct kvb_aggregator *aggregator)
 
 void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
-    struct kvb_metrics *metrics = &aggregator->metrics;
+    struct kvb_metrics *metrics = aggregator->metrics;
 
     kvb_daemon_metrics_update(metrics, kvb_aggregator_build, aggregator->log, aggregator->bus);
-    if (now_ns >= aggregator->next_process_ns) {
-        aggregator->next_process_ns = now_ns + process_every_ns;
+    if (now_ns >= aggregator->report->next_process_ns) {
+        aggregator->report->next_process_ns = now_ns + process_every_ns;
         kvb_daemon_metrics_measure(metrics, kvb_aggregator_build);
     }
     count_followers(aggregator);
     count_books(aggregator);
     count_states(aggregator);
     count_index(aggregator);
-    kvb_metric_set(metrics, kvb_aggregator_event_ring, kvb_ring_count(aggregator->events));
+    kvb_metric_set(metrics, kvb_aggregator_event_ring, kvb_ring_count(aggregator->intake->events));
 }
 
 /* ---- The status page ---- */
@@ -248,7 +270,7 @@ void kvb_aggregator_update_metrics(struct kvb_aggregator *aggregator, uint64_t n
 static void
 read_history(const struct kvb_aggregator *aggregator, struct kvb_history_reading *out_reading)
 {
-    const struct kvb_metrics *metrics = &aggregator->metrics;
+    const struct kvb_metrics *metrics = aggregator->metrics;
     struct kvb_load_stats stats;
 
     kvb_load_tracker_stats(aggregator->tracker, &stats);
@@ -273,5 +295,5 @@ void kvb_aggregator_update_dashboard(struct kvb_aggregator *aggregator, uint64_t
 
     read_history(aggregator, &reading);
     kvb_dashboard_add_sample(aggregator->dashboard, &reading, now_ns);
-    kvb_dashboard_renew(aggregator->dashboard, &aggregator->ctx, now_ns);
+    kvb_dashboard_renew(aggregator->dashboard, aggregator->ctx, now_ns);
 }

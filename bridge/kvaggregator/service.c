@@ -1,7 +1,15 @@
+#include "kvaggregator/service.h"
+
+#include "bus/bus.h"
 #include "core/clock.h"
+#include "core/metric.h"
 #include "core/own.h"
-#include "kvaggregator/inside.h"
+#include "kvaggregator/answers/answers.h"
+#include "kvaggregator/config.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
 #include "kvaggregator/pending.h"
+#include "load/route.h"
 #include "wire/json/scan.h"
 
 #include <stdio.h>
@@ -10,6 +18,8 @@
 /* The aggregator as a NATS micro-service: one endpoint a kind of query, with what was
  * requested and answered over NATS.  nats-server gives each query to one aggregator of the queue
  * group; see kvaggregator/group.c. */
+
+enum { page_bytes = 128 << 10 }; /* rows of a page: under 1 ms */
 
 /* What one message takes. */
 struct limits {
@@ -30,7 +40,7 @@ struct kvb_query_kind {
 static kvb_status answer_match(struct kvb_pending_query *pending, const struct limits *limits)
 {
     return kvb_answer_match(
-        &pending->aggregator->ctx, &pending->query, limits->max_rows, &pending->answer.body,
+        pending->aggregator->ctx, &pending->query, limits->max_rows, &pending->answer.body,
         &pending->detail);
 }
 
@@ -39,7 +49,7 @@ static kvb_status answer_route_query(struct kvb_pending_query *pending, const st
     struct kvb_route_decision *decision = &pending->context.decision;
 
     KVB_TRY(kvb_answer_route(
-        &pending->aggregator->ctx, &pending->query, limits->max_rows, &pending->answer.body,
+        pending->aggregator->ctx, &pending->query, limits->max_rows, &pending->answer.body,
         decision, &pending->detail));
     pending->context.has_decision = !decision->is_dry_run;
     return KVB_OK;
@@ -50,12 +60,12 @@ static kvb_status answer_route_query(struct kvb_pending_query *pending, const st
 static kvb_status answer_state_query(struct kvb_pending_query *pending, const struct limits *limits)
 {
     (void)limits;
-    return kvb_answer_state(&pending->aggregator->ctx, &pending->answer.body);
+    return kvb_answer_state(pending->aggregator->ctx, &pending->answer.body);
 }
 
 static kvb_status answer_load(struct kvb_pending_query *pending, const struct limits *limits)
 {
-    return kvb_answer_load(&pending->aggregator->ctx, limits->max_rows, &pending->answer.body);
+    return kvb_answer_load(pending->aggregator->ctx, limits->max_rows, &pending->answer.body);
 }
 
 /* Where the requester wants to go on: {"from":n} or {"stream":n,"row":n}. */
@@ -116,7 +126,7 @@ static kvb_status answer_streams(struct kvb_pending_query *pending, const struct
 
     KVB_TRY(read_page(pending->payload, &page, &pending->detail));
     return kvb_answer_streams(
-        &pending->aggregator->ctx, page.from, limits->max_rows, &pending->answer.body);
+        pending->aggregator->ctx, page.from, limits->max_rows, &pending->answer.body);
 }
 
 static kvb_status answer_dump(struct kvb_pending_query *pending, const struct limits *limits)
@@ -127,8 +137,7 @@ static kvb_status answer_dump(struct kvb_pending_query *pending, const struct li
 
     KVB_TRY(read_page(pending->payload, &page, &pending->detail));
     return kvb_answer_dump_page(
-        &pending->aggregator->ctx,
-        max < kvb_aggregator_page_bytes ? max : kvb_aggregator_page_bytes, page.place,
+        pending->aggregator->ctx, max < page_bytes ? max : page_bytes, page.place,
         &pending->answer.body);
 }
 
@@ -163,8 +172,8 @@ bool kvb_query_kind_has_prompt(const struct kvb_query_kind *kind)
 
 /* ---- Counting ---- */
 
-static struct query_counts *
-counts_of(struct aggregator_service *service, const struct kvb_query_kind *kind)
+static struct kvb_query_counts *
+counts_of(struct kvb_aggregator_service *service, const struct kvb_query_kind *kind)
 {
     return &service->counts[kind - query_kinds];
 }
@@ -173,8 +182,8 @@ void kvb_aggregator_note_request(
     struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, uint64_t processing_ns,
     const char *error)
 {
-    struct aggregator_service *service = &aggregator->service;
-    struct query_counts *counts = counts_of(service, kind);
+    struct kvb_aggregator_service *service = aggregator->service;
+    struct kvb_query_counts *counts = counts_of(service, kind);
 
     (void)pthread_mutex_lock(&service->lock);
     counts->requests++;
@@ -188,8 +197,8 @@ void kvb_aggregator_note_request(
 void kvb_aggregator_note_error(
     struct kvb_aggregator *aggregator, const struct kvb_query_kind *kind, const char *error)
 {
-    struct aggregator_service *service = &aggregator->service;
-    struct query_counts *counts = counts_of(service, kind);
+    struct kvb_aggregator_service *service = aggregator->service;
+    struct kvb_query_counts *counts = counts_of(service, kind);
 
     (void)pthread_mutex_lock(&service->lock);
     counts->errors++;
@@ -204,7 +213,7 @@ void kvb_aggregator_note_error(
 static kvb_status answer_as(struct kvb_pending_query *pending, const struct limits *limits)
 {
     static const char before[] = ",\"aggregator\":\"";
-    const char *id = pending->aggregator->service.identity.id; /* needs no escapes */
+    const char *id = pending->aggregator->service->identity.id; /* needs no escapes */
     struct kvb_buf *out = &pending->answer.body;
 
     KVB_TRY(pending->kind->answer(pending, limits));
@@ -220,7 +229,7 @@ void kvb_query_kind_answer(struct kvb_pending_query *pending)
     const uint64_t began_ns = kvb_clock_monotonic_ns();
     struct limits limits = { .max_bytes = kvb_bus_max_payload(aggregator->bus) };
 
-    limits.max_rows = limits.max_bytes / kvb_aggregator_row_bytes;
+    limits.max_rows = limits.max_bytes / kvb_query_row_bytes;
     kvb_status status = answer_as(pending, &limits);
     /* With long names, rows are larger than usual: then the answer is made again with fewer rows.
      * A route is chosen only once. */
@@ -236,7 +245,7 @@ void kvb_query_kind_answer(struct kvb_pending_query *pending)
         kvb_query_kind_fail(pending, processing_ns, why[0] ? why : kvb_status_name(status));
         return;
     }
-    kvb_metric_add(&aggregator->metrics, pending->kind->counter, 1);
+    kvb_metric_add(aggregator->metrics, pending->kind->counter, 1);
     kvb_aggregator_note_request(aggregator, pending->kind, processing_ns, NULL);
 }
 
@@ -244,7 +253,7 @@ void kvb_query_kind_fail(
     struct kvb_pending_query *pending, uint64_t processing_ns, const char *sentence)
 {
     kvb_aggregator_note_request(pending->aggregator, pending->kind, processing_ns, sentence);
-    kvb_metric_add(&pending->aggregator->metrics, kvb_aggregator_queries_failed, 1);
+    kvb_metric_add(pending->aggregator->metrics, kvb_aggregator_queries_failed, 1);
     kvb_buf_reset(&pending->answer.body);
     /* Without memory even for this, the requester runs into its own deadline. */
     (void)kvb_http_write_error(sentence, &pending->answer.body);
@@ -273,7 +282,7 @@ fill_load_endpoint(const void *context, size_t i, struct kvb_service_endpoint *o
                    "namespace.%s.component.%s.%s", aggregator->config->router.name_space,
                    aggregator->config->router.component, tail);
     out_endpoint->queue_group = aggregator->config->router.queue_group;
-    const struct query_counts *counts = &aggregator->service.shown[i];
+    const struct kvb_query_counts *counts = &aggregator->service->shown[i];
     out_endpoint->num_requests = counts->requests;
     out_endpoint->num_errors = counts->errors;
     out_endpoint->processing_ns = counts->processing_ns;
@@ -283,7 +292,7 @@ fill_load_endpoint(const void *context, size_t i, struct kvb_service_endpoint *o
 static kvb_status list_load_endpoints(void *context, struct kvb_service_endpoints *out_list)
 {
     struct kvb_aggregator *aggregator = context;
-    struct aggregator_service *service = &aggregator->service;
+    struct kvb_aggregator_service *service = aggregator->service;
 
     (void)pthread_mutex_lock(&service->lock);
     memcpy(service->shown, service->counts, sizeof service->shown);
@@ -299,10 +308,10 @@ static kvb_status list_load_endpoints(void *context, struct kvb_service_endpoint
 kvb_status kvb_aggregator_open_service(struct kvb_aggregator *aggregator)
 {
     const struct kvb_aggregator_config *config = aggregator->config;
-    struct kvb_service *service = &aggregator->service.identity;
+    struct kvb_service *service = &aggregator->service->identity;
 
     KVB_TRY(kvb_service_identify(service));
-    memcpy(service->name, aggregator->names.service, sizeof service->name);
+    memcpy(service->name, aggregator->names->service, sizeof service->name);
     service->description = "kvaggregator: which worker holds the longest prefix of a prompt";
     service->facts[0] = (struct kvb_service_fact){ "namespace", config->router.name_space };
     service->facts[1] = (struct kvb_service_fact){ "component", config->router.component };
@@ -313,8 +322,8 @@ kvb_status kvb_aggregator_open_service(struct kvb_aggregator *aggregator)
         .service = service,
         .list = list_load_endpoints,
         .context = aggregator,
-        .metrics = &aggregator->metrics,
+        .metrics = aggregator->metrics,
         .first_metric = kvb_aggregator_service_ping,
     };
-    return kvb_service_responder_open(&options, &aggregator->service.responder);
+    return kvb_service_responder_open(&options, &aggregator->service->responder);
 }

@@ -1,9 +1,16 @@
 #include "kvaggregator/texts.h"
+
 #include "core/clock.h"
 #include "core/limits.h"
+#include "core/metric.h"
+#include "kvaggregator/answers/query_context.h"
 #include "kvaggregator/answers/selection.h"
-#include "kvaggregator/inside.h"
+#include "kvaggregator/config.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
 #include "kvaggregator/pending.h"
+#include "kvaggregator/queries.h"
+#include "replica/follower.h"
 #include "wire/query/text.h"
 
 #include <stdio.h>
@@ -65,10 +72,10 @@ static void consider_engine(struct choice *choice, const char *url, unsigned ran
 static struct choice
 choose_engines(struct kvb_aggregator *aggregator, const struct kvb_query *query, const char *model)
 {
-    const struct kvb_query_context *ctx = &aggregator->ctx;
+    const struct kvb_query_context *ctx = aggregator->ctx;
     const size_t limit = kvb_followers_limit(ctx->followers);
     struct choice choice = { .urls = { NULL } };
-    const size_t begin = limit > 0 ? aggregator->queries.next_engine++ % limit : 0;
+    const size_t begin = limit > 0 ? aggregator->queries->next_engine++ % limit : 0;
 
     for (size_t i = 0; i < limit; i++) {
         const struct kvb_follower *follower = kvb_followers_at(ctx->followers, (begin + i) % limit);
@@ -111,7 +118,7 @@ static enum kvb_tokenize_outcome submit_order(
     struct kvb_aggregator *aggregator, const struct kvb_query *query, const char *model,
     struct kvb_tokenize_order *order)
 {
-    struct kvb_queries *queries = &aggregator->queries;
+    struct kvb_queries *queries = aggregator->queries;
 
     if (!queries->tokenizer) {
         return KVB_TOKENIZE_OFF;
@@ -183,7 +190,7 @@ static enum kvb_text_step fail_text(struct kvb_pending_query *pending)
 
     describe_failure(aggregator, result, text, sizeof text);
     kvb_detail_set(&pending->detail, "%s: %s", kvb_tokenize_outcome_name(result->outcome), text);
-    kvb_metric_add(&aggregator->metrics, rows[result->outcome], 1);
+    kvb_metric_add(aggregator->metrics, rows[result->outcome], 1);
     return KVB_TEXT_FAILED;
 }
 
@@ -199,7 +206,7 @@ enum kvb_text_step kvb_texts_request(struct kvb_pending_query *pending)
     if (pending->tokenized.outcome != KVB_TOKENIZE_OK) { /* as it was settled */
         return fail_text(pending);
     }
-    if (kvb_query_context_find_model(&pending->aggregator->ctx, &pending->query, &model, NULL) !=
+    if (kvb_query_context_find_model(pending->aggregator->ctx, &pending->query, &model, NULL) !=
         KVB_OK) {
         return KVB_TEXT_NOT_NEEDED; /* the answer says that its model is not known */
     }
@@ -225,7 +232,7 @@ void kvb_texts_settle(struct kvb_pending_query *pending)
     if (!pending->order || query->form != KVB_QUERY_TEXT) {
         return; /* it does not come from the tokenizer */
     }
-    pending->aggregator->queries.texts_waiting--;
+    pending->aggregator->queries->texts_waiting--;
     if (pending->tokenized.outcome == KVB_TOKENIZE_OK) {
         free(query->text);
         query->text = NULL;
@@ -271,7 +278,7 @@ kvb_status kvb_texts_open(struct kvb_aggregator *aggregator)
         .cache_age_ns = config->tokenize.cache_s * KVB_NS_PER_S,
         .networks = &config->tokenize.networks,
         .log = aggregator->log,
-        .metrics = &aggregator->metrics,
+        .metrics = aggregator->metrics,
         .first_metric = kvb_aggregator_tokenize_cache,
         .done = take_tokens,
         .context = aggregator,
@@ -283,5 +290,5 @@ kvb_status kvb_texts_open(struct kvb_aggregator *aggregator)
     if (getrandom(&options.seed, sizeof options.seed, 0) != sizeof options.seed) {
         return KVB_IO;
     }
-    return kvb_tokenizer_start(&options, &aggregator->queries.tokenizer);
+    return kvb_tokenizer_start(&options, &aggregator->queries->tokenizer);
 }

@@ -1,11 +1,17 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "core/ring.h"
 #include "fake_bus.h"
 #include "fake_clock.h"
 #include "fake_engine.h"
+#include "kvaggregator/aggregator.h"
+#include "daemon/http.h"
 #include "kvaggregator/doors.h"
-#include "kvaggregator/inside.h"
+#include "kvaggregator/intake.h"
+#include "kvaggregator/loop.h"
+#include "kvaggregator/parts.h"
+#include "kvaggregator/queries.h"
 #include "model/digest.h"
 #include "program.h"
 #include "wire/load/json.h"
@@ -319,7 +325,7 @@ static json_object *parse(kvb_span text)
 
 static void published(const char *subject, const char *reply, kvb_span payload)
 {
-    if (strcmp(subject, world.aggregator->intakes[KVB_INTAKE_ECHO].subject) == 0) {
+    if (strcmp(subject, world.aggregator->intake->subscriptions[KVB_INTAKE_ECHO].subject) == 0) {
         fake_bus_deliver(subject, NULL, payload);
         return;
     }
@@ -498,7 +504,8 @@ static void op_answer(void)
     const uint64_t token = next_byte();
 
     (void)snprintf(
-        subject, sizeof subject, "%s.%016lx", world.aggregator->inbox, (unsigned long)token);
+        subject, sizeof subject, "%s.%016lx", world.aggregator->intake->inbox,
+        (unsigned long)token);
     fake_bus_deliver(subject, NULL, next_span());
 }
 
@@ -577,14 +584,14 @@ static void op_route(void)
 static void while_waiting(void)
 {
     fake_clock_advance_ms(1);
-    while (kvb_aggregator_take_message(world.aggregator, kvb_clock_monotonic_ns())) {
+    while (kvb_intake_take(world.aggregator, kvb_clock_monotonic_ns())) {
     }
     (void)kvb_queries_take(world.aggregator);
 }
 
 static void wait_for_answer(struct kvb_http_answer *answer)
 {
-    while (kvb_ring_count(world.aggregator->queries.ring) > 0) {
+    while (kvb_ring_count(world.aggregator->queries->ring) > 0) {
         while_waiting();
     }
     answer->finish(answer->parts, answer);
@@ -801,7 +808,7 @@ static void work_repair(void)
     }
     if (is_query_sent ||
         (world.repair_ms >= min_repair_ms && is_exact(attacked) && is_exact(left_alone))) {
-        atomic_store(&world.aggregator->is_stopping, check_answers());
+        atomic_store(&world.aggregator->loop->is_stopping, check_answers());
     }
 }
 
@@ -862,7 +869,7 @@ static void begin(void)
     struct kvb_aggregator *aggregator = NULL;
 
     fake_clock_reset();
-    fake_threads_hold(kvb_aggregator_run, while_waiting); /* each wait is one for that thread */
+    fake_threads_hold(kvb_loop_run, while_waiting); /* each wait is one for that thread */
     fake_bus_reset(&(struct fake_bus_options){ published });
     kvb_buf_init(&world.buf, 1 << 20);
     world.log = (struct kvb_log){ .level = KVB_LOG_ERROR, .fd = open("/dev/null", O_WRONLY) };

@@ -1,11 +1,21 @@
-#include "kvaggregator/inside.h"
-
+#include "bus/bus.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
+#include "core/ring.h"
 #include "fail_alloc.h"
+#include "index/index.h"
+#include "kvaggregator/config.h"
 #include "kvaggregator/doors.h"
+#include "kvaggregator/group.h"
+#include "kvaggregator/intake.h"
+#include "kvaggregator/loop.h"
+#include "kvaggregator/metrics.h"
+#include "kvaggregator/parts.h"
 #include "kvaggregator/pending.h"
+#include "kvaggregator/queries.h"
+#include "kvaggregator/report.h"
+#include "kvaggregator/service.h"
 #include "kvb_test.h"
 
 #include <stdlib.h>
@@ -19,6 +29,15 @@ enum { places = 16 };
 struct half {
     struct kvb_aggregator aggregator;
     struct kvb_aggregator_config config;
+    struct kvb_intake intake;
+    struct kvb_queries queries;
+    struct kvb_loop loop;
+    struct kvb_group group;
+    struct kvb_report report;
+    struct kvb_aggregator_service service;
+    struct kvb_query_context ctx;
+    struct kvb_metrics metrics;
+    _Atomic uint64_t values[kvb_aggregator_metric_count];
     struct kvb_prefix_index *index;
 };
 
@@ -28,7 +47,15 @@ static void make_half(struct half *half)
     const struct kvb_prefix_index_options index = { .max_nodes = 100, .max_slots = 10 };
 
     *half = (struct half){ .config.limits.query_ring = places };
-    aggregator->config = &half->config;
+    *aggregator = (struct kvb_aggregator){ .config = &half->config,
+                                           .intake = &half->intake,
+                                           .queries = &half->queries,
+                                           .loop = &half->loop,
+                                           .group = &half->group,
+                                           .report = &half->report,
+                                           .service = &half->service,
+                                           .ctx = &half->ctx,
+                                           .metrics = &half->metrics };
     assert_ok(kvb_prefix_index_new(&index, &half->index));
     const struct kvb_followers_options followers = { .max_streams = 10,
                                                      .heartbeat_ms = 1000,
@@ -46,24 +73,23 @@ static void make_half(struct half *half)
         &(struct kvb_audit_options){
             .max_streams = 10, .honest_loss = 0.005, .lie = 0.05, .false_alarm_requests = 1e8 },
         &aggregator->audit));
-    aggregator->turn =
+    aggregator->loop->turn =
         (struct kvb_replica_turn){ .followers = aggregator->followers, .next_tick_ns = UINT64_MAX };
-    aggregator->ctx = (struct kvb_query_context){ .index = half->index,
-                                                  .followers = aggregator->followers,
-                                                  .default_model = "" };
+    half->ctx = (struct kvb_query_context){ .index = half->index,
+                                            .followers = aggregator->followers,
+                                            .default_model = "" };
     assert_ok(kvb_queries_open(aggregator));
-    assert_ok(kvb_ring_new(places, kvb_aggregator_drop_event, &aggregator->events));
-    kvb_aggregator_init_pool(aggregator);
-    kvb_byte_budget_init(&aggregator->queries.bytes, 1 << 16);
-    (void)pthread_mutex_init(&aggregator->service.lock, NULL);
-    aggregator->metrics = (struct kvb_metrics){ .rows = kvb_aggregator_metric_rows,
-                                                .values = aggregator->values,
-                                                .count = kvb_aggregator_metric_count };
+    assert_ok(kvb_intake_init(aggregator->intake, places));
+    kvb_byte_budget_init(&aggregator->queries->bytes, 1 << 16);
+    (void)pthread_mutex_init(&aggregator->service->lock, NULL);
+    half->metrics = (struct kvb_metrics){ .rows = kvb_aggregator_metric_rows,
+                                          .values = half->values,
+                                          .count = kvb_aggregator_metric_count };
 }
 
 static void take_messages(struct half *half, uint64_t now_ns)
 {
-    while (kvb_aggregator_take_message(&half->aggregator, now_ns)) {
+    while (kvb_intake_take(&half->aggregator, now_ns)) {
     }
 }
 
@@ -72,19 +98,17 @@ static void drop_half(struct half *half)
     struct kvb_aggregator *aggregator = &half->aggregator;
 
     kvb_queries_close(aggregator);
-    kvb_query_context_done(&aggregator->ctx);
-    kvb_ring_free(aggregator->events);
-    kvb_aggregator_done_pool(aggregator);
-    assert_int_equal(aggregator->queries.bytes.taken_bytes, 0);
-    assert_int_equal(aggregator->queries.large_answers, 0);
-    kvb_byte_budget_done(&aggregator->queries.bytes);
-    (void)pthread_mutex_destroy(&aggregator->service.lock);
+    kvb_query_context_done(aggregator->ctx);
+    kvb_intake_done(aggregator->intake);
+    assert_int_equal(aggregator->queries->bytes.taken_bytes, 0);
+    assert_int_equal(aggregator->queries->large_answers, 0);
+    kvb_byte_budget_done(&aggregator->queries->bytes);
+    (void)pthread_mutex_destroy(&aggregator->service->lock);
     kvb_bus_close(aggregator->bus);
     kvb_predictions_free(aggregator->predictions);
     kvb_requests_free(aggregator->requests);
     kvb_audit_free(aggregator->audit);
     kvb_followers_free(aggregator->followers);
-    kvb_router_batch_done(&aggregator->batch);
     kvb_prefix_index_free(half->index);
 }
 
@@ -99,7 +123,7 @@ static void open_bus(struct half *half)
 
 static uint64_t metric(const struct half *half, enum kvb_aggregator_metric metric)
 {
-    return kvb_metric_get(&half->aggregator.metrics, metric);
+    return kvb_metric_get(half->aggregator.metrics, metric);
 }
 
 /* ---- Queries ---- */
@@ -135,17 +159,17 @@ static void waiting_queries_are_bounded_in_bytes_too(void **state)
     make_large_query(&body);
 
     on_message(&half, &body);
-    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 1);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 1);
     on_message(&half, &body); /* there are free places, but no bytes left */
-    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 1);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 1);
     assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
     assert_int_equal(metric(&half, kvb_aggregator_queries_refused), 0);
 
     void *item = NULL;
-    assert_ok(kvb_ring_take(half.aggregator.queries.ring, &item));
+    assert_ok(kvb_ring_take(half.aggregator.queries->ring, &item));
     kvb_pending_drop(item); /* which releases its bytes */
     on_message(&half, &body);
-    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 1);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 1);
     assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
     kvb_buf_done(&body);
     drop_half(&half);
@@ -181,9 +205,9 @@ static void a_prompt_that_cannot_be_read_needs_no_index(void **state)
     assert_ok(kvb_buf_append_text(&body, "{\"token_ids\":7}"));
 
     on_message(&half, &body);
-    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 0);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 0);
     assert_int_equal(metric(&half, kvb_aggregator_queries_failed), 1);
-    assert_int_equal(half.aggregator.service.counts[0].errors, 1);
+    assert_int_equal(half.aggregator.service->counts[0].errors, 1);
     kvb_buf_done(&body);
     drop_half(&half);
 }
@@ -205,13 +229,13 @@ static void make_half_with_long_queries(struct half *half)
 {
     make_half(half);
     open_bus(half);
-    kvb_byte_budget_init(&half->aggregator.queries.bytes, 1 << 20);
+    kvb_byte_budget_init(&half->aggregator.queries->bytes, 1 << 20);
 }
 
 /* The thread ends when all are read. */
 static void read_long_queries(struct half *half)
 {
-    kvb_ring_close(half->aggregator.queries.prompts);
+    kvb_ring_close(half->aggregator.queries->prompts);
     assert_null(kvb_door_read_prompts(&half->aggregator));
 }
 
@@ -227,8 +251,8 @@ static void a_long_prompt_that_finds_no_place_is_read_at_once(void **state)
     for (int i = 0; i < long_places + 1; i++) {
         on_message(&half, &body);
     }
-    assert_int_equal(kvb_ring_count(half.aggregator.queries.prompts), long_places);
-    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 1);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries->prompts), long_places);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 1);
     kvb_buf_done(&body);
     drop_half(&half); /* checks that all bytes were released */
 }
@@ -239,13 +263,13 @@ static void a_long_prompt_for_which_there_is_no_memory_is_refused(void **state)
     struct half half;
     struct kvb_buf body;
     make_half_with_long_queries(&half);
-    kvb_byte_budget_init(&half.aggregator.queries.bytes, 1 << 16);
+    kvb_byte_budget_init(&half.aggregator.queries->bytes, 1 << 16);
     make_long_query(&body);
 
     on_message(&half, &body); /* alone it is accepted */
     on_message(&half, &body);
     read_long_queries(&half);
-    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 1);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 1);
     assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
     kvb_buf_done(&body);
     drop_half(&half); /* checks that all bytes were released */
@@ -311,17 +335,17 @@ static void a_connection_that_is_closed_leaves_its_query_to_the_index_thread(voi
 
     query_http(&half, &answer);
     answer.drop(answer.parts);
-    assert_int_equal(kvb_ring_count(half.aggregator.queries.ring), 1);
-    assert_true(half.aggregator.queries.bytes.taken_bytes > 0);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 1);
+    assert_true(half.aggregator.queries->bytes.taken_bytes > 0);
     assert_true(kvb_queries_take(&half.aggregator));
-    assert_int_equal(half.aggregator.queries.bytes.taken_bytes, 0);
+    assert_int_equal(half.aggregator.queries->bytes.taken_bytes, 0);
     kvb_buf_done(&answer.body);
 
     query_http(&half, &answer); /* the same when it was answered before */
     assert_true(kvb_queries_take(&half.aggregator));
-    assert_true(half.aggregator.queries.bytes.taken_bytes > 0);
+    assert_true(half.aggregator.queries->bytes.taken_bytes > 0);
     answer.drop(answer.parts);
-    assert_int_equal(half.aggregator.queries.bytes.taken_bytes, 0);
+    assert_int_equal(half.aggregator.queries->bytes.taken_bytes, 0);
     kvb_buf_done(&answer.body);
     drop_half(&half);
 }
@@ -339,7 +363,7 @@ static void a_query_that_waits_too_long_is_refused_and_ends_later(void **state)
     assert_null(answer.drop);
     assert_int_equal(metric(&half, kvb_aggregator_queries_late), 1);
     assert_true(kvb_queries_take(&half.aggregator));
-    assert_int_equal(half.aggregator.queries.bytes.taken_bytes, 0);
+    assert_int_equal(half.aggregator.queries->bytes.taken_bytes, 0);
     assert_int_equal(metric(&half, kvb_aggregator_queries_failed), 0); /* it was not answered */
     kvb_buf_done(&answer.body);
     drop_half(&half);
@@ -354,7 +378,7 @@ static void what_is_left_when_the_aggregator_stops_is_refused(void **state)
     make_half(&half);
 
     query_http(&half, &waiting);
-    kvb_ring_close(half.aggregator.queries.ring);
+    kvb_ring_close(half.aggregator.queries->ring);
     query_http(&half, &later);
     assert_null(later.finish);
     assert_int_equal(later.status, 503);
@@ -407,13 +431,13 @@ static void a_dump_gives_its_place_among_large_answers_back(void **state)
     struct half half;
     struct kvb_http_answer answers[kvb_max_large_dumps + 1];
     make_half(&half);
-    kvb_byte_budget_init(&half.aggregator.queries.bytes, 1 << 20);
+    kvb_byte_budget_init(&half.aggregator.queries->bytes, 1 << 20);
 
     for (size_t i = 0; i < KVB_COUNT_OF(answers); i++) {
         request_http(&half, "GET", "/dump", "", &answers[i]);
     }
     assert_int_equal(answers[kvb_max_large_dumps].status, 503);
-    assert_int_equal(half.aggregator.queries.large_answers, kvb_max_large_dumps);
+    assert_int_equal(half.aggregator.queries->large_answers, kvb_max_large_dumps);
     while (kvb_queries_take(&half.aggregator)) {
     }
     for (size_t i = 0; i < kvb_max_large_dumps; i++) {
@@ -433,10 +457,10 @@ static void leave_rest(struct half *half, uint64_t worker_id)
     struct kvb_aggregator *aggregator = &half->aggregator;
     const struct kvb_router_event event = { .kind = KVB_ROUTER_CLEARED, .event_id = 1 };
 
-    kvb_router_batch_reset(&aggregator->batch);
-    assert_ok(kvb_router_batch_add_event(&aggregator->batch, &event));
-    aggregator->next_event = 0;
-    aggregator->batch_id = (struct kvb_stream_id){ .worker_id = worker_id };
+    kvb_router_batch_reset(&aggregator->intake->batch);
+    assert_ok(kvb_router_batch_add_event(&aggregator->intake->batch, &event));
+    aggregator->intake->next_event = 0;
+    aggregator->intake->batch_id = (struct kvb_stream_id){ .worker_id = worker_id };
 }
 
 static void errors_in_the_rest_of_a_message_are_counted_by_kind(void **state)
@@ -465,12 +489,13 @@ static void errors_in_the_rest_of_a_message_are_counted_by_kind(void **state)
 
 /* ---- Lag ---- */
 
-static void receive(struct half *half, enum intake_kind kind, const char *subject, kvb_span payload)
+static void
+receive(struct half *half, enum kvb_intake_kind kind, const char *subject, kvb_span payload)
 {
-    struct intake intake = { .aggregator = &half->aggregator, .kind = kind };
+    struct kvb_intake_subscription intake = { .aggregator = &half->aggregator, .kind = kind };
     const struct kvb_bus_message message = { .subject = subject, .payload = payload };
 
-    kvb_aggregator_receive(&intake, &message);
+    kvb_intake_receive(&intake, &message);
 }
 
 static void receive_event(struct half *half)
@@ -493,24 +518,18 @@ static const char *state_after(struct half *half, uint64_t now_ns)
 {
     const struct kvb_replica_facts facts = { .now_ns = now_ns,
                                              .lag_ns =
-                                                 kvb_aggregator_lag_ns(&half->aggregator, now_ns) };
+                                                 kvb_intake_lag_ns(&half->aggregator, now_ns) };
 
-    kvb_replica_watch_lag(&half->aggregator.turn, &facts);
+    kvb_replica_watch_lag(&half->aggregator.loop->turn, &facts);
     return kvb_stream_reason_name(kvb_followers_at(half->aggregator.followers, 0)->reason);
 }
 
 static void make_half_with_echo(struct half *half)
 {
     make_half(half);
-    kvb_byte_budget_init(&half->aggregator.event_bytes, 1 << 16);
+    kvb_byte_budget_init(&half->aggregator.intake->bytes, 1 << 16);
     receive_event(half);
     take_messages(half, 1);
-}
-
-static void drop_half_that_received(struct half *half)
-{
-    drop_half(half);
-    kvb_byte_budget_done(&half->aggregator.event_bytes);
 }
 
 static void applied_messages_give_their_bytes_back_before_the_thread_waits(void **state)
@@ -522,16 +541,16 @@ static void applied_messages_give_their_bytes_back_before_the_thread_waits(void 
 
     receive_event(&half);
     receive_event(&half);
-    const size_t bytes = aggregator->event_bytes.taken_bytes;
+    const size_t bytes = aggregator->intake->bytes.taken_bytes;
     assert_true(bytes > 0);
-    assert_true(kvb_aggregator_take_message(aggregator, 1));
-    assert_int_equal(aggregator->event_bytes.taken_bytes, bytes); /* freed with the next ones */
+    assert_true(kvb_intake_take(aggregator, 1));
+    assert_int_equal(aggregator->intake->bytes.taken_bytes, bytes); /* freed with the next ones */
     take_messages(&half, 1);
-    assert_int_equal(aggregator->event_bytes.taken_bytes, 0);
-    assert_int_equal(aggregator->received_pool.spare_count, 2);
+    assert_int_equal(aggregator->intake->bytes.taken_bytes, 0);
+    assert_int_equal(aggregator->intake->pool.spare_count, 2);
     receive_event(&half);
-    assert_int_equal(aggregator->received_pool.spare_count, 1); /* nothing is allocated */
-    drop_half_that_received(&half);
+    assert_int_equal(aggregator->intake->pool.spare_count, 1); /* nothing is allocated */
+    drop_half(&half);
 }
 
 static void many_applied_messages_give_their_bytes_back_at_once(void **state)
@@ -540,13 +559,13 @@ static void many_applied_messages_give_their_bytes_back_at_once(void **state)
     struct half half;
     make_half_with_echo(&half);
 
-    for (int i = 0; i < kvb_aggregator_applied_messages; i++) {
-        assert_true(half.aggregator.event_bytes.taken_bytes > 0 || i == 0);
+    for (int i = 0; i < kvb_intake_applied_messages; i++) {
+        assert_true(half.aggregator.intake->bytes.taken_bytes > 0 || i == 0);
         receive_event(&half);
-        assert_true(kvb_aggregator_take_message(&half.aggregator, 1));
+        assert_true(kvb_intake_take(&half.aggregator, 1));
     }
-    assert_int_equal(half.aggregator.event_bytes.taken_bytes, 0);
-    drop_half_that_received(&half);
+    assert_int_equal(half.aggregator.intake->bytes.taken_bytes, 0);
+    drop_half(&half);
 }
 
 static void the_rest_of_a_message_has_waited_as_long_as_its_beginning(void **state)
@@ -556,11 +575,11 @@ static void the_rest_of_a_message_has_waited_as_long_as_its_beginning(void **sta
     make_half_with_echo(&half);
 
     leave_rest(&half, 1);
-    half.aggregator.batch_arrived_ns = 1;
+    half.aggregator.intake->batch_arrived_ns = 1;
     assert_string_equal(state_after(&half, 1 + KVB_NS_PER_S), "lagging");
-    half.aggregator.next_event = half.aggregator.batch.event_count;
+    half.aggregator.intake->next_event = half.aggregator.intake->batch.event_count;
     assert_string_equal(state_after(&half, 2 * KVB_NS_PER_S), "no_heartbeat");
-    drop_half_that_received(&half);
+    drop_half(&half);
 }
 
 /* ---- Losses ---- */
@@ -590,14 +609,14 @@ static void what_finds_no_room_in_the_ring_is_dropped_and_counted(void **state)
     for (int i = 0; i < places + 3; i++) {
         receive_event(&half); /* returns: other subscriptions share its thread */
     }
-    assert_int_equal(kvb_ring_count(half.aggregator.events), places);
+    assert_int_equal(kvb_ring_count(half.aggregator.intake->events), places);
     assert_int_equal(metric(&half, kvb_aggregator_refused_ring_full), 3);
     take_messages(&half, 1);
     assert_string_equal(reason_now(&half), "lagging"); /* also when nothing comes after them */
-    assert_int_equal(half.aggregator.event_bytes.taken_bytes, 0);
+    assert_int_equal(half.aggregator.intake->bytes.taken_bytes, 0);
     receive_event(&half);
     assert_int_equal(metric(&half, kvb_aggregator_refused_ring_full), 3);
-    drop_half_that_received(&half);
+    drop_half(&half);
 }
 
 /* A heartbeat from before a loss may prove a list, one from behind it may not. */
@@ -611,15 +630,15 @@ static void a_loss_is_known_where_it_happened_among_the_messages(void **state)
     for (int i = 0; i < places + 1; i++) {
         receive_event(&half);
     }
-    assert_true(kvb_aggregator_take_message(&half.aggregator, 1));
+    assert_true(kvb_intake_take(&half.aggregator, 1));
     receive_event(&half); /* the first one behind the loss */
     for (int i = 0; i < places - 1; i++) {
-        assert_true(kvb_aggregator_take_message(&half.aggregator, 1));
+        assert_true(kvb_intake_take(&half.aggregator, 1));
     }
     assert_string_not_equal(reason_now(&half), "lagging");
-    assert_true(kvb_aggregator_take_message(&half.aggregator, 1));
+    assert_true(kvb_intake_take(&half.aggregator, 1));
     assert_string_equal(reason_now(&half), "lagging");
-    drop_half_that_received(&half);
+    drop_half(&half);
 }
 
 static void bytes_and_memory_that_are_short_lose_messages_too(void **state)
@@ -628,18 +647,19 @@ static void bytes_and_memory_that_are_short_lose_messages_too(void **state)
     struct half half;
     make_half_with_echo(&half);
 
-    half.aggregator.event_bytes.limit_bytes = 1; /* alone it is accepted */
+    half.aggregator.intake->bytes.limit_bytes = 1; /* alone it is accepted */
     receive_event(&half);
     receive_event(&half);
     assert_int_equal(metric(&half, kvb_aggregator_refused_ring_full), 1);
-    half.aggregator.event_bytes.limit_bytes = 1 << 16;
+    half.aggregator.intake->bytes.limit_bytes = 1 << 16;
     fail_alloc_after(0);
     receive_event(&half);
     receive_event(&half); /* the first one may have used what was spare */
     fail_alloc_after(-1);
     assert_true(metric(&half, kvb_aggregator_refused_no_memory) > 0);
-    assert_int_equal(half.aggregator.lost, 1 + metric(&half, kvb_aggregator_refused_no_memory));
-    drop_half_that_received(&half);
+    assert_int_equal(
+        half.aggregator.intake->lost, 1 + metric(&half, kvb_aggregator_refused_no_memory));
+    drop_half(&half);
 }
 
 static void an_echo_is_applied_behind_all_that_came_before_it(void **state)
@@ -651,12 +671,13 @@ static void an_echo_is_applied_behind_all_that_came_before_it(void **state)
     receive_event(&half);
     receive_echo(&half, 7);
     receive_event(&half);
-    assert_int_equal(half.aggregator.echo_returned, 7); /* NATS works, however long the ring is */
-    assert_true(kvb_aggregator_take_message(&half.aggregator, 1));
-    assert_int_equal(half.aggregator.echo_applied, 0);
-    assert_true(kvb_aggregator_take_message(&half.aggregator, 1));
-    assert_int_equal(half.aggregator.echo_applied, 7);
-    drop_half_that_received(&half);
+    assert_int_equal(
+        half.aggregator.intake->echo_returned, 7); /* NATS works, however long the ring is */
+    assert_true(kvb_intake_take(&half.aggregator, 1));
+    assert_int_equal(half.aggregator.intake->echo_applied, 0);
+    assert_true(kvb_intake_take(&half.aggregator, 1));
+    assert_int_equal(half.aggregator.intake->echo_applied, 7);
+    drop_half(&half);
 }
 
 SUITE(rings)
