@@ -91,7 +91,7 @@ static void want_beat(void *context, uint64_t worker_id, uint32_t dp_rank)
 
     if (rank) {
         rank->served.advertiser.is_beat_wanted = true;
-        kvb_serve_wake(&bridge->ingest->server, &rank->served);
+        kvb_serve_wake(&rank->served);
     }
 }
 
@@ -227,7 +227,6 @@ kvb_status kvb_bridge_start(
     bridge->log = log;
     bridge->wake_fd = -1;
     bridge->started_ns = kvb_clock_monotonic_ns();
-    bridge->ingest->server = (struct kvb_server){ .world = &kvb_bridge_world, .context = bridge };
     bridge->shown->metrics = (struct kvb_metrics){ .rows = kvb_bridge_metric_rows,
                                                    .values = bridge->shown->values,
                                                    .count = kvb_bridge_metric_count };
@@ -315,6 +314,7 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
     kvb_bridge_close_refresh(bridge->refresh);
     kvb_sync_responder_done(&bridge->publisher->sync);
     kvb_event_publisher_done(&bridge->publisher->events);
+    kvb_server_done(&bridge->ingest->server);
     kvb_event_batch_done(&bridge->ingest->batches[0]);
     kvb_event_batch_done(&bridge->ingest->batches[1]);
     (void)pthread_rwlock_destroy(&bridge->shown->sets_lock);

@@ -1,128 +1,60 @@
 #include "core/clock.h"
+#include "kvbridge/checkpoints.h"
 #include "kvbridge/ingest.h"
 #include "kvbridge/parts.h"
 #include "kvbridge/publisher.h"
 #include "kvbridge/shown.h"
 #include "stream/stream.h"
-#include "stream/turn.h"
 #include "wire/engine/batch.h"
+
+/* One rank's sockets: what is read there, for a run of the thread (stream/serve.h). */
 
 /* Longest time for one rank's replies in a turn: other engines wait, and libzmq buffers the other
  * replays meanwhile. */
 static const uint64_t replies_turn_ns = 2 * KVB_NS_PER_MS;
-
-/* Longest time for slices of unfinished batches in a turn: the sockets wait meanwhile. */
-static const uint64_t work_turn_ns = 4 * KVB_NS_PER_MS;
 
 static void count(struct kvb_bridge *bridge, enum kvb_bridge_metric metric, uint64_t more)
 {
     kvb_metric_add(&bridge->shown->metrics, metric, more);
 }
 
-/* ---- The list of ranks with slices left ---- */
+/* ---- A run ---- */
 
-static void join_line(struct bridge_ingest *ingest, struct bridge_rank *rank)
-{
-    if (rank->is_busy) {
-        return;
-    }
-    rank->is_busy = true;
-    rank->next_busy = NULL;
-    if (ingest->last_busy) {
-        ingest->last_busy->next_busy = rank;
-    } else {
-        ingest->first_busy = rank;
-    }
-    ingest->last_busy = rank;
-}
-
-void kvb_bridge_drop_work(struct bridge_ingest *ingest, struct bridge_rank *rank)
-{
-    struct bridge_rank *before = NULL;
-
-    if (!rank->is_busy) {
-        return;
-    }
-    for (struct bridge_rank *at = ingest->first_busy; at != rank; at = at->next_busy) {
-        before = at;
-    }
-    if (before) {
-        before->next_busy = rank->next_busy;
-    } else {
-        ingest->first_busy = rank->next_busy;
-    }
-    if (ingest->last_busy == rank) {
-        ingest->last_busy = before;
-    }
-    rank->is_busy = false;
-}
-
-/* ---- Output of a step ---- */
-
-void kvb_bridge_publish_output(void *context, struct kvb_served *served)
-{
-    struct kvb_bridge *bridge = context;
-    struct bridge_rank *rank = kvb_bridge_rank_of(served);
-
-    if (served->output.has_more) {
-        join_line(bridge->ingest, rank);
-    }
-    kvb_bridge_publish_step(bridge, rank);
-}
-
-void kvb_bridge_stop_replay(void *context, struct kvb_served *served)
-{
-    (void)context;
-    kvb_source_replay_stop(kvb_bridge_rank_of(served)->source);
-}
-
-/* ---- Input ---- */
-
-/* Reads the clocks once for a run of messages, not for each message. */
-static void begin_run(struct bridge_ingest *ingest)
+void kvb_bridge_begin_run(struct bridge_ingest *ingest)
 {
     ingest->run =
         (struct bridge_run){ .began_ns = kvb_clock_monotonic_ns(), .wall_us = kvb_clock_wall_us() };
+    ingest->server.clock_ns = ingest->run.began_ns;
     ingest->server.wall_us = ingest->run.wall_us;
+    ingest->received.count = 0;
 }
 
-/* Publishes the events of the run, and counts them. */
-static void end_run(struct kvb_bridge *bridge, struct bridge_rank *rank)
+void kvb_bridge_end_run(
+    struct bridge_ingest *ingest, struct bridge_rank *rank, uint64_t *out_took_ns)
 {
-    kvb_bridge_flush_events(bridge, rank);
-    const uint64_t took_ns = kvb_clock_monotonic_ns() - bridge->ingest->run.began_ns;
+    struct bridge_run *run = &ingest->run;
 
-    kvb_bridge_count_run(rank, &bridge->ingest->run, took_ns);
-    kvb_turn_use(&rank->served.turn, took_ns);
-}
-
-static void count_kinds(const struct kvb_event_batch *batch, uint64_t *kinds)
-{
-    for (size_t i = 0; i < batch->event_count; i++) {
-        kinds[batch->events[i].kind]++;
+    if (run->replies_until_ns > 0) {
+        kvb_source_replay_drain(rank->source); /* those that came meanwhile */
     }
+    ingest->server.clock_ns = kvb_clock_monotonic_ns();
+    *out_took_ns = ingest->server.clock_ns - run->began_ns;
+    kvb_bridge_count_run(rank, run, *out_took_ns);
 }
 
-static void note_batch(struct bridge_run *run, const struct kvb_stream_input *input)
+static void note_batch(struct bridge_run *run, const struct kvb_event_batch *batch, bool is_live)
 {
-    if (!input->batch) {
+    if (!batch) {
         run->unreadable++;
         return;
     }
-    run->events += input->batch->event_count;
-    if (input->kind == KVB_INPUT_LIVE) {
-        count_kinds(input->batch, run->live_events);
+    run->events += batch->event_count;
+    if (is_live) {
+        for (size_t i = 0; i < batch->event_count; i++) {
+            run->live_events[batch->events[i].kind]++;
+        }
         run->has_live = true;
-        run->timestamp_s = input->batch->timestamp_s;
-    }
-}
-
-static void place_unknown_media(
-    struct kvb_bridge *bridge, const struct bridge_rank *rank, struct kvb_event_batch *batch)
-{
-    if (batch->unknown_media > 0) {
-        count(bridge, kvb_bridge_unknown_media, batch->unknown_media);
-        kvb_event_batch_place_unknown(batch, rank->unknown_medium);
+        run->timestamp_s = batch->timestamp_s;
     }
 }
 
@@ -145,20 +77,27 @@ static struct kvb_stream_input read_batch(
         count(bridge, kvb_bridge_rank_mismatches, 1); /* the connection's rank is used */
     }
     rank->habits = events->habits;
-    place_unknown_media(bridge, rank, events);
+    if (events->unknown_media > 0) {
+        count(bridge, kvb_bridge_unknown_media, events->unknown_media);
+        kvb_event_batch_place_unknown(events, rank->unknown_medium);
+    }
     kvb_stream_expect(rank->served.stream, events);
     return input;
 }
 
-static void step_batch(
-    struct bridge_ingest *ingest, struct bridge_rank *rank, enum kvb_stream_input_kind kind,
-    struct kvb_stream_input *input, uint64_t now_ns)
+/* ---- Live ---- */
+
+size_t kvb_bridge_receive(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    input->kind = kind;
-    input->now_ns = now_ns;
-    kvb_serve_step(&ingest->server, &rank->served, input);
-    rank->applied_ns = now_ns;
-    note_batch(&ingest->run, input);
+    struct bridge_received *received = &bridge->ingest->received;
+    uint64_t refused = 0;
+
+    received->count = kvb_source_receive(rank->source, received->batches, &refused);
+    received->next = 0;
+    count(bridge, kvb_bridge_batches_received, received->count + refused);
+    count(bridge, kvb_bridge_frames_refused, refused);
+    kvb_metric_add(&rank->metrics, kvb_rank_error_consume, refused);
+    return received->count;
 }
 
 /* Logs once that several engines are connected to the rank's port.  Their batches cannot be
@@ -172,25 +111,6 @@ static void warn_of_crowd(struct kvb_bridge *bridge, struct bridge_rank *rank, b
             rank->settings.events, "worker", KVB_LOG_U64(rank->worker_id), NULL);
     }
     rank->is_crowded = is_crowded;
-}
-
-struct kvb_connection_update kvb_bridge_read_monitor(void *context, struct kvb_served *served)
-{
-    struct bridge_rank *rank = kvb_bridge_rank_of(served);
-    const struct kvb_source_link link = kvb_source_read_monitor(rank->source);
-
-    warn_of_crowd(context, rank, link.is_crowded);
-    return (struct kvb_connection_update){ .was_lost = link.was_lost, .is_up = link.is_up };
-}
-
-void kvb_bridge_connection_changed(void *context, struct kvb_served *served, bool is_up)
-{
-    struct bridge_rank *rank = kvb_bridge_rank_of(served);
-
-    if (is_up) {
-        kvb_log_backoff_end(&rank->renewal_log);
-        kvb_bridge_rediscover(context, rank->origin);
-    }
 }
 
 /* Keeps the received batches that come from the rank's engine, in order, and counts the others. */
@@ -208,69 +128,55 @@ static void keep_own(struct kvb_bridge *bridge, const struct bridge_rank *rank)
     received->count = own;
 }
 
-size_t kvb_bridge_receive(void *context, struct kvb_served *served)
+struct kvb_connection_update
+kvb_bridge_read_monitor(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    struct kvb_bridge *bridge = context;
-    struct bridge_rank *rank = kvb_bridge_rank_of(served);
-    uint64_t refused = 0;
-    const size_t received =
-        kvb_source_receive(rank->source, bridge->ingest->received.batches, &refused);
+    const struct kvb_source_link link = kvb_source_read_monitor(rank->source);
 
-    bridge->ingest->received.count = received;
-    count(bridge, kvb_bridge_batches_received, received + refused);
-    count(bridge, kvb_bridge_frames_refused, refused);
-    kvb_metric_add(&rank->metrics, kvb_rank_error_consume, refused);
-    return received;
+    warn_of_crowd(bridge, rank, link.is_crowded);
+    keep_own(bridge, rank);
+    return (struct kvb_connection_update){ .was_lost = link.was_lost, .is_up = link.is_up };
 }
 
 /* Each batch is decoded before its predecessor is applied: decoding prefetches the memory that
  * applying needs, which arrives meanwhile. */
-void kvb_bridge_apply_received(void *context, struct kvb_served *served, uint64_t now_ns)
+bool kvb_bridge_next_batch(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_stream_input *out_input)
 {
-    struct kvb_bridge *bridge = context;
-    struct bridge_rank *rank = kvb_bridge_rank_of(served);
-    const struct bridge_received *received = &bridge->ingest->received;
-    struct kvb_stream_input inputs[2];
+    struct bridge_ingest *ingest = bridge->ingest;
+    struct bridge_received *received = &ingest->received;
+    const size_t at = received->next;
 
-    keep_own(bridge, rank);
-    for (size_t i = 0; i < received->count + 1; i++) {
-        if (i < received->count) {
-            inputs[i % 2] =
-                read_batch(bridge, rank, &received->batches[i], &bridge->ingest->batches[i % 2]);
-        }
-        if (i > 0) {
-            step_batch(bridge->ingest, rank, KVB_INPUT_LIVE, &inputs[(i - 1) % 2], now_ns);
-        }
+    if (at == received->count) {
+        return false;
     }
+    for (size_t ahead = at == 0 ? 0 : at + 1; ahead <= at + 1 && ahead < received->count; ahead++) {
+        received->inputs[ahead % 2] =
+            read_batch(bridge, rank, &received->batches[ahead], &ingest->batches[ahead % 2]);
+    }
+    received->next++;
+    *out_input = received->inputs[at % 2];
+    note_batch(&ingest->run, out_input->batch, true);
+    rank->applied_ns = ingest->server.now_ns;
+    return true;
 }
 
-void kvb_bridge_pass_over_received(void *context, struct kvb_served *served)
-{
-    struct kvb_bridge *bridge = context;
+/* ---- Replies ---- */
 
-    keep_own(bridge, kvb_bridge_rank_of(served));
-    count(bridge, kvb_bridge_batches_unread, bridge->ingest->received.count);
-}
-
-void kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+/* Replies are moved out of libzmq at the first one that a run reads, and at its end. */
+enum kvb_serve_reply kvb_bridge_next_reply(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_stream_input *out_input)
 {
-    begin_run(bridge->ingest);
-    kvb_serve_live(&bridge->ingest->server, &rank->served, now_ns);
-    end_run(bridge, rank);
-}
-
-enum kvb_serve_reply
-kvb_bridge_take_reply(void *context, struct kvb_served *served, uint64_t now_ns)
-{
-    struct kvb_bridge *bridge = context;
-    struct bridge_rank *rank = kvb_bridge_rank_of(served);
+    struct bridge_ingest *ingest = bridge->ingest;
     enum kvb_source_reply kind = KVB_REPLY_END;
     struct kvb_source_batch batch = { .seq = 0 };
 
-    if (bridge->ingest->has_reply && kvb_clock_monotonic_ns() >= bridge->ingest->replies_until_ns) {
-        return KVB_SERVE_NO_REPLY;
+    if (ingest->run.replies_until_ns == 0) {
+        kvb_source_replay_drain(rank->source);
+        ingest->run.replies_until_ns = kvb_clock_monotonic_ns() + replies_turn_ns;
+    } else if (kvb_clock_monotonic_ns() >= ingest->run.replies_until_ns) {
+        return KVB_SERVE_NO_REPLY; /* the next turn takes the others */
     }
-    bridge->ingest->has_reply = true;
     const kvb_status status = kvb_source_replay_receive(rank->source, &kind, &batch);
     if (status == KVB_BAD_INPUT) {
         count(bridge, kvb_bridge_replies_refused, 1);
@@ -287,21 +193,23 @@ kvb_bridge_take_reply(void *context, struct kvb_served *served, uint64_t now_ns)
         count(bridge, kvb_bridge_replays_cut, kind == KVB_REPLY_CUT);
         return kind == KVB_REPLY_CUT ? KVB_SERVE_CUT : KVB_SERVE_END;
     }
-    struct kvb_stream_input input = read_batch(bridge, rank, &batch, &bridge->ingest->batches[0]);
-    step_batch(bridge->ingest, rank, KVB_INPUT_REPLAY, &input, now_ns);
+    *out_input = read_batch(bridge, rank, &batch, &ingest->batches[0]);
+    note_batch(&ingest->run, out_input->batch, false);
+    rank->applied_ns = ingest->server.now_ns;
     return KVB_SERVE_BATCH;
 }
 
-void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+/* ---- Publishing ---- */
+
+kvb_status kvb_bridge_publish_events(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events)
 {
-    begin_run(bridge->ingest);
-    kvb_source_replay_drain(rank->source);
-    bridge->ingest->replies_until_ns = kvb_clock_monotonic_ns() + replies_turn_ns;
-    bridge->ingest->has_reply = false;
-    kvb_serve_replies(&bridge->ingest->server, &rank->served, now_ns);
-    kvb_source_replay_drain(rank->source);
-    end_run(bridge, rank);
+    kvb_bridge_telling_epoch(bridge, rank, &events->epoch);
+    return kvb_event_publisher_add(
+        &bridge->publisher->events, events, kvb_stream_log(rank->served.stream));
 }
+
+/* ---- The connection ---- */
 
 /* Sets the reason in /state why the engine's host name cannot be resolved, or why the bridge cannot
  * connect or listen; why "" removes it. */
@@ -330,7 +238,7 @@ static const char *say_renewal(kvb_status status)
 
 /* Opens the first connection when its host name is resolved, and opens it again when libzmq does
  * not, as after a protocol error. */
-static void renew_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+void kvb_bridge_tend_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
 {
     const char *reason = "";
     const kvb_status status = kvb_source_renew(rank->source, now_ns, &reason);
@@ -346,55 +254,4 @@ static void renew_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
         bridge->log, KVB_LOG_WARNING, "bridge", say_renewal(status), "reason", reason, "events",
         rank->settings.events, "worker", KVB_LOG_U64(rank->worker_id), "dp_rank",
         KVB_LOG_U64(rank->dp_rank), NULL);
-}
-
-static void say_quarantine(
-    struct kvb_bridge *bridge, const struct bridge_rank *rank, enum kvb_turn_verdict verdict)
-{
-    const bool begins = verdict == KVB_TURN_QUARANTINE;
-
-    kvb_log_write(
-        bridge->log, begins ? KVB_LOG_WARNING : KVB_LOG_INFO, "bridge",
-        begins ? "an engine uses more than its share of the thread: its stream is quarantined"
-               : "the quarantine of a stream is over: a replay fetches what it missed",
-        "wait_ms", KVB_LOG_U64(rank->served.turn.back_off_ns / KVB_NS_PER_MS), "worker",
-        KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), "events",
-        rank->settings.events, NULL);
-}
-
-void kvb_bridge_share_changed(
-    void *context, struct kvb_served *served, enum kvb_turn_verdict verdict)
-{
-    count(context, kvb_bridge_quarantines, verdict == KVB_TURN_QUARANTINE);
-    say_quarantine(context, kvb_bridge_rank_of(served), verdict);
-}
-
-void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
-{
-    const uint64_t others = bridge->ingest->server.live_runs - rank->served.live_runs;
-
-    renew_link(bridge, rank, now_ns);
-    begin_run(bridge->ingest);
-    kvb_serve_share(&bridge->ingest->server, &rank->served, others, now_ns, now_ns);
-    kvb_serve_tick(&bridge->ingest->server, &rank->served, now_ns);
-    end_run(bridge, rank);
-}
-
-/* Applies slices of unfinished batches, one rank after the other (round robin), until the time is
- * over.  True: some are left. */
-bool kvb_bridge_work_slices(void *context, uint64_t now_ns)
-{
-    struct kvb_bridge *bridge = context;
-    const uint64_t began_ns =
-        kvb_clock_monotonic_ns(); /* now_ns was read before the sockets were served */
-
-    for (now_ns = began_ns; bridge->ingest->first_busy && now_ns < began_ns + work_turn_ns;
-         now_ns = kvb_clock_monotonic_ns()) {
-        struct bridge_rank *rank = bridge->ingest->first_busy;
-        kvb_bridge_drop_work(bridge->ingest, rank);
-        begin_run(bridge->ingest);
-        kvb_serve_kind(&bridge->ingest->server, &rank->served, KVB_INPUT_TICK, now_ns);
-        end_run(bridge, rank);
-    }
-    return bridge->ingest->first_busy != NULL;
 }

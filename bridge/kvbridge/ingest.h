@@ -29,13 +29,17 @@ struct bridge_run {
     uint64_t live_events[KVB_EVENT_SKIPPED + 1]; /* live events of the run, by kind */
     uint64_t unreadable;                         /* undecodable messages */
     bool has_live;
-    double timestamp_s; /* the engine's time stamp on the newest live message */
+    double timestamp_s;        /* the engine's time stamp on the newest live message */
+    uint64_t replies_until_ns; /* no reply is taken after this time; 0: none was asked for */
 };
 
 /* Live batches that kvb_bridge_receive() received and that are not applied yet. */
 struct bridge_received {
     struct kvb_source_batch batches[kvb_source_run]; /* borrowed from their source */
     size_t count;
+    size_t next; /* the next to be applied */
+    /* Of that one and the one after it, decoded. */
+    struct kvb_stream_input inputs[2];
 };
 
 /* The poller's numbers: ranks take the lowest free one, then loads, then descriptors. */
@@ -62,42 +66,45 @@ struct bridge_ingest {
     struct kvb_event_batch batches[2];
     struct bridge_run run; /* the current run */
     struct bridge_received received;
-    uint64_t replies_until_ns;      /* deadline for the replies of a rank in this turn ... */
-    bool has_reply;                 /* ... which takes at least one reply */
-    struct bridge_rank *first_busy; /* queue of ranks with a slice to apply; NULL: none */
-    struct bridge_rank *last_busy;
     struct kvb_server server;
     struct kvb_log_backoff files_log;
 };
 
 /* ---- kvbridge/loop.c ---- */
 
-/* The functions that stream/serve.h calls; their context is the bridge. */
-extern const struct kvb_serve_world kvb_bridge_world;
-
 /* The ingest thread. */
 void *kvb_bridge_run(void *context);
 
-/* ---- kvbridge/flow.c: one rank's batches, from socket to NATS ---- */
+/* ---- kvbridge/turn.c: what stream/serve.h says is done ---- */
 
-/* Receives and applies some live batches. */
-void kvb_bridge_take_live(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
-void kvb_bridge_take_replies(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
-void kvb_bridge_tick_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
+/* True: there is more to do at once. */
+bool kvb_bridge_take_turn(struct kvb_bridge *bridge, uint64_t now_ns);
 
-/* Removes the rank from the queue of ranks with slices left. */
-void kvb_bridge_drop_work(struct bridge_ingest *ingest, struct bridge_rank *rank);
+/* Publishes that all published blocks of the rank are void, between two turns: the rank is removed,
+ * or the bridge stops. */
+void kvb_bridge_say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
-/* The functions of kvb_serve_world for flow.c. */
-size_t kvb_bridge_receive(void *context, struct kvb_served *served);
-void kvb_bridge_apply_received(void *context, struct kvb_served *served, uint64_t now_ns);
-void kvb_bridge_pass_over_received(void *context, struct kvb_served *served);
-struct kvb_connection_update kvb_bridge_read_monitor(void *context, struct kvb_served *served);
-enum kvb_serve_reply
-kvb_bridge_take_reply(void *context, struct kvb_served *served, uint64_t now_ns);
-void kvb_bridge_stop_replay(void *context, struct kvb_served *served);
-void kvb_bridge_publish_output(void *context, struct kvb_served *served);
-void kvb_bridge_connection_changed(void *context, struct kvb_served *served, bool is_up);
-void kvb_bridge_share_changed(
-    void *context, struct kvb_served *served, enum kvb_turn_verdict verdict);
-bool kvb_bridge_work_slices(void *context, uint64_t now_ns);
+/* ---- kvbridge/flow.c: one rank's sockets; see stream/serve.h for the order ---- */
+
+void kvb_bridge_begin_run(struct bridge_ingest *ingest);
+void kvb_bridge_end_run(
+    struct bridge_ingest *ingest, struct bridge_rank *rank, uint64_t *out_took_ns);
+
+/* Receives some live batches, and keeps them until the run ends; returns how many. */
+size_t kvb_bridge_receive(struct kvb_bridge *bridge, struct bridge_rank *rank);
+struct kvb_connection_update
+kvb_bridge_read_monitor(struct kvb_bridge *bridge, struct bridge_rank *rank);
+
+/* The next of the received batches, borrowed until the next call; false: there is none. */
+bool kvb_bridge_next_batch(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_stream_input *out_input);
+
+/* Sets *out_input for KVB_SERVE_BATCH, borrowed until the next call. */
+enum kvb_serve_reply kvb_bridge_next_reply(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_stream_input *out_input);
+
+/* Publishes events of the rank; they may wait until the publisher is flushed. */
+kvb_status kvb_bridge_publish_events(
+    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events);
+
+void kvb_bridge_tend_link(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);

@@ -299,7 +299,7 @@ static void read_signs(
         reading->at_ns);
     rank->page_block_size = reading->sample->signs.block_size;
     /* What was noted may have changed the stream's state, and no step follows to show it. */
-    kvb_serve_wake(&bridge->ingest->server, &rank->served);
+    kvb_serve_wake(&rank->served);
     for (size_t i = 0; i < KVB_COUNT_OF(sign_rows); i++) {
         const struct sign_row *row = &sign_rows[i];
         if (!(signs & row->sign)) {

@@ -41,13 +41,13 @@ static void list_ranks_anew(struct kvb_bridge *bridge)
     kvb_bridge_list_stats(bridge);
     (void)pthread_rwlock_unlock(&bridge->shown->sets_lock);
     atomic_store(&bridge->shown->stream_count, bridge->membership->rank_count);
-    bridge->ingest->server.agenda.is_round_wanted = true;
+    bridge->ingest->server.is_round_wanted = true;
 }
 
-static void say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns)
+static void say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     if (bridge->publisher->was_allowed) {
-        kvb_bridge_say_goodbye(bridge, rank, now_ns);
+        kvb_bridge_say_goodbye(bridge, rank);
         return;
     }
     kvb_log_write(
@@ -61,7 +61,6 @@ static void close_rank(struct kvb_bridge *bridge, size_t at)
     struct bridge_rank *rank = bridge->membership->ranks[at];
 
     kvb_bridge_drop_checkpoint(bridge->checkpoints, rank);
-    kvb_bridge_drop_work(bridge->ingest, rank);
     kvb_bridge_drop_refresh(bridge, rank);
     kvb_bridge_remove_rank(bridge, at);
 }
@@ -82,7 +81,7 @@ static enum member_step close_one(struct kvb_bridge *bridge, uint64_t now_ns)
         if (!lock_values(bridge, now_ns)) {
             return member_step_later;
         }
-        say_goodbye(bridge, bridge->membership->ranks[i], now_ns);
+        say_goodbye(bridge, bridge->membership->ranks[i]);
         close_rank(bridge, i);
         list_ranks_anew(bridge);
         return member_step_again;

@@ -40,28 +40,8 @@ struct bridge_publisher {
     bool was_allowed;
 };
 
-/* ---- kvbridge/advertise.c: publishing streams ---- */
-
-/* Publishes the events of the last step, if the stream is announced. */
-void kvb_bridge_publish_step(struct kvb_bridge *bridge, struct bridge_rank *rank);
-
-/* After the last step of this rank in a turn. */
-void kvb_bridge_flush_events(struct kvb_bridge *bridge, struct bridge_rank *rank);
-
-/* Publishes events of the stream that do not come from a step. */
-void kvb_bridge_publish_events(
-    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_router_batch *events);
-
-/* Announces, withdraws or republishes the stream as due.  False: the time for that is over in this
- * turn, because the sockets wait meanwhile. */
-bool kvb_bridge_advertise_stream(void *context, struct kvb_served *served, uint64_t now_ns);
-
-/* Publishes that all published blocks of the rank are void: the rank is removed, or the bridge
- * stops. */
-void kvb_bridge_say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t now_ns);
-
 /* ---- kvbridge/report.c: periodic messages ---- */
 
-void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye);
+kvb_status kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye);
 void kvb_bridge_publish_loads(struct kvb_bridge *bridge, uint64_t now_ns);
 void kvb_bridge_publish_status(struct kvb_bridge *bridge, uint64_t now_ns);

@@ -57,7 +57,7 @@ struct rank_beat_json {
 
 /* One rank of one worker: its sockets, its stream, its newest load. */
 struct bridge_rank {
-    struct kvb_served served;          /* must be first: kvb_serve_world passes a pointer to it */
+    struct kvb_served served;          /* must be first: kvb_bridge_rank_of() */
     struct kvb_worker_config settings; /* the settings of this rank: see kvb_members_of() */
     size_t owner; /* the poller's number, and the index in bridge_ingest.owners */
     uint64_t worker_id;
@@ -84,8 +84,6 @@ struct bridge_rank {
     struct kvb_served_names names;    /* the engine's own list; {0}: not known */
     struct kvb_load_fallback known;   /* from the configuration */
     struct rank_trouble trouble;      /* what the log has reported about it */
-    bool is_busy;                     /* in the queue of ranks with slices left */
-    struct bridge_rank *next_busy;    /* the next one in that queue */
     struct kvb_log_backoff renewal_log;
 
     /* Read by HTTP threads. */

@@ -186,8 +186,8 @@ void kvb_bridge_beat_at_once(struct kvb_bridge *bridge, struct bridge_rank *rank
 {
     rank->served.advertiser.is_beat_due = true;
     rank->beat_json.sent_ns = 0; /* the JSON heartbeat too */
-    kvb_serve_wake(&bridge->ingest->server, &rank->served);
-    bridge->ingest->server.agenda.is_round_wanted = true;
+    kvb_serve_wake(&rank->served);
+    bridge->ingest->server.is_round_wanted = true;
 }
 
 struct bridge_rank *
@@ -277,7 +277,7 @@ kvb_status kvb_bridge_open_rank(
     bridge->membership->ranks[bridge->membership->rank_count++] =
         rank; /* cannot fail: the rank has a number */
     bridge->membership->changes++;
-    kvb_serve_wake(&bridge->ingest->server, &rank->served);
+    kvb_serve_add(&bridge->ingest->server, &rank->served);
     return KVB_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "bus/subject.h"
 #include "core/clock.h"
 #include "core/own.h"
+#include "kvbridge/ingest.h"
 #include "kvbridge/membership.h"
 #include "kvbridge/parts.h"
 #include "kvbridge/publisher.h"
@@ -264,8 +265,11 @@ static void publish_part(struct kvb_bridge *bridge, size_t max_blocks)
         end_rank(bridge, kvb_bridge_refresh_given_up);
         return;
     }
-    kvb_bridge_publish_events(bridge, rank, &refresh->events);
-    kvb_bridge_flush_events(bridge, rank);
+    const kvb_status added = kvb_bridge_publish_events(bridge, rank, &refresh->events);
+    const kvb_status flushed = kvb_event_publisher_flush(&bridge->publisher->events);
+    if (added != KVB_OK || flushed != KVB_OK) {
+        kvb_serve_lost(&rank->served);
+    }
     const uint64_t bytes = bridge->publisher->events.bytes - bytes_before;
     kvb_bridge_count(bridge->shown, kvb_bridge_refresh_blocks, refresh->events.block_count);
     kvb_bridge_count(bridge->shown, kvb_bridge_refresh_bytes, bytes);

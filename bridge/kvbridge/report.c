@@ -102,7 +102,7 @@ static void sign_beat(
     beat->publisher = bridge->publisher->id;
 }
 
-void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye)
+kvb_status kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool is_bye)
 {
     struct kvb_heartbeat beat;
 
@@ -110,11 +110,9 @@ void kvb_bridge_beat(struct kvb_bridge *bridge, struct bridge_rank *rank, bool i
     beat.is_bye = is_bye;
     sign_beat(bridge, rank, &beat);
     kvb_bridge_telling_epoch(bridge, rank, &beat.epoch);
-    if (publish_beat(bridge->publisher, rank, &beat) != KVB_OK) {
-        bridge->publisher->events.failures++;
-        return;
-    }
-    kvb_advertiser_beat_sent(&rank->served.advertiser);
+    const kvb_status status = publish_beat(bridge->publisher, rank, &beat);
+    bridge->publisher->events.failures += status != KVB_OK;
+    return status;
 }
 
 /* ---- Load ---- */

@@ -225,8 +225,7 @@ static kvb_status open_republish_parts(struct kvb_bridge *bridge, struct bridge_
     kvb_bridge_restore_tokens(bridge, rank);
     KVB_TRY(open_republisher(bridge, rank));
     kvb_stream_set_tree(rank->served.stream, rank->republish->tree);
-    kvb_block_tree_hide(
-        rank->republish->tree, !kvb_checkpoint_is_proven(&rank->checkpoint, rank->served.stream));
+    kvb_block_tree_hide(rank->republish->tree, !kvb_advertiser_is_proven(&rank->served.advertiser));
     return KVB_OK;
 }
 
@@ -358,7 +357,7 @@ static bool send_what_is_due(struct bridge_republish *republish, uint64_t until_
 /* Shows a restored list when its engine has proven it, or when it was replayed. */
 static void follow_proof(struct bridge_rank *rank)
 {
-    if (kvb_checkpoint_is_proven(&rank->checkpoint, rank->served.stream)) {
+    if (kvb_advertiser_is_proven(&rank->served.advertiser)) {
         kvb_block_tree_hide(rank->republish->tree, false);
     }
 }

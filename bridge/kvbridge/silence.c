@@ -69,7 +69,7 @@ void kvb_bridge_watch_silence(
         rank->source, facts.is_connected && !facts.has_live && facts.other_topics == 0);
     kvb_silence_explain(silence, &names, &trouble->silence_why);
     if (kvb_stream_note_silence(rank->served.stream, kvb_silence_reason(silence))) {
-        kvb_serve_wake(&bridge->ingest->server, &rank->served); /* the state has changed */
+        kvb_serve_wake(&rank->served); /* the state has changed */
     }
     trouble->silence = silence;
     say_silence(bridge, rank, facts.has_live);

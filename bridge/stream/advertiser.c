@@ -45,6 +45,7 @@ void kvb_advertiser_init(
 void kvb_advertiser_restored(struct kvb_advertiser *advertiser, bool needs_epoch)
 {
     advertiser->state = needs_epoch ? KVB_UNADVERTISED : KVB_ADVERTISED_GAP;
+    advertiser->waits_for_proof = true;
 }
 
 void kvb_advertiser_lost(struct kvb_advertiser *advertiser, uint64_t not_before_ns)
@@ -67,49 +68,13 @@ void kvb_advertiser_sibling_cleared(struct kvb_advertiser *advertiser)
     }
 }
 
-/* ---- Events ---- */
-
-static bool has_cleared(const struct kvb_router_batch *events)
+bool kvb_advertiser_takes_step(
+    const struct kvb_advertiser *advertiser, const struct kvb_router_batch *events)
 {
-    for (size_t i = 0; i < events->event_count; i++) {
-        if (events->events[i].kind == KVB_ROUTER_CLEARED) {
-            return true;
-        }
-    }
-    return false;
+    return advertiser->state == KVB_ADVERTISED && events->event_count > 0;
 }
 
-bool kvb_advertiser_step(
-    struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
-    const struct kvb_advertiser_port *port)
-{
-    if (advertiser->state != KVB_ADVERTISED || events->event_count == 0) {
-        return false; /* the next announcement contains it */
-    }
-    if (port->publish(port->context, events) != KVB_OK) {
-        move(advertiser, lost);
-        return false;
-    }
-    return has_cleared(events);
-}
-
-void kvb_advertiser_publish(
-    struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
-    const struct kvb_advertiser_port *port)
-{
-    if (port->publish(port->context, events) != KVB_OK) {
-        move(advertiser, lost);
-    }
-}
-
-void kvb_advertiser_flush(struct kvb_advertiser *advertiser, const struct kvb_advertiser_port *port)
-{
-    if (port->flush(port->context) != KVB_OK) {
-        move(advertiser, lost);
-    }
-}
-
-/* ---- Actions ---- */
+/* ---- What is to be published ---- */
 
 static bool is_announcing_never(const struct kvb_advertiser_options *options)
 {
@@ -126,33 +91,38 @@ is_away(const struct kvb_advertiser *advertiser, const struct kvb_advertiser_inp
            kvb_stream_is_cache_discarded(advertiser->stream);
 }
 
-/* A restored stream publishes once more what the last process published after the checkpoint, with
- * the same ids.  Until it has caught up, an event that no batch made would take one of them. */
-static bool
-may_republish(const struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input)
+bool kvb_advertiser_is_proven(struct kvb_advertiser *advertiser)
 {
-    return advertiser->is_republish_due && input->is_proven;
+    advertiser->waits_for_proof =
+        advertiser->waits_for_proof && !kvb_stream_is_settled(advertiser->stream);
+    return !advertiser->waits_for_proof;
 }
 
 enum kvb_advertiser_action
 kvb_advertiser_next(struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input)
 {
     const bool withdraws = is_away(advertiser, input);
+    const enum kvb_advertiser_state wanted = withdraws ? KVB_WITHDRAWN : KVB_ADVERTISED;
 
     if (is_gap(advertiser) && is_announcing_never(&advertiser->options)) {
         move(advertiser, resumed);
         advertiser->is_beat_due = true; /* its last id shows readers the gap */
     }
-    const enum kvb_advertiser_state wanted = withdraws ? KVB_WITHDRAWN : KVB_ADVERTISED;
-    if (advertiser->state != wanted) {
-        const bool is_proven =
-            input->is_proven && kvb_stream_replay_need(advertiser->stream) != KVB_REPLAY_PROOF;
-        if ((!withdraws && !is_proven) || input->now_ns < advertiser->not_before_ns) {
-            return KVB_ADVERTISER_REST;
-        }
-        return withdraws ? KVB_ADVERTISER_WITHDRAW : KVB_ADVERTISER_ANNOUNCE;
+    const bool is_proven = kvb_advertiser_is_proven(advertiser);
+    if (advertiser->state == wanted) {
+        return advertiser->is_republish_due && is_proven ? KVB_ADVERTISER_REPUBLISH
+                                                         : KVB_ADVERTISER_REST;
     }
-    return may_republish(advertiser, input) ? KVB_ADVERTISER_REPUBLISH : KVB_ADVERTISER_REST;
+    if (input->now_ns < advertiser->not_before_ns) {
+        return KVB_ADVERTISER_REST;
+    }
+    if (withdraws) {
+        return KVB_ADVERTISER_WITHDRAW;
+    }
+    /* Nothing is published of an incarnation that may be over. */
+    return is_proven && kvb_stream_replay_need(advertiser->stream) != KVB_REPLAY_PROOF
+               ? KVB_ADVERTISER_ANNOUNCE
+               : KVB_ADVERTISER_REST;
 }
 
 enum kvb_advertiser_action kvb_advertiser_last(const struct kvb_advertiser *advertiser)
@@ -162,63 +132,44 @@ enum kvb_advertiser_action kvb_advertiser_last(const struct kvb_advertiser *adve
                : KVB_ADVERTISER_REST;
 }
 
-/* ---- Publishing a whole stream ---- */
+/* ---- Publishing a whole list ---- */
 
-static kvb_status publish_chunk(void *context, const struct kvb_router_batch *chunk)
+kvb_status kvb_advertiser_begin(
+    struct kvb_advertiser *advertiser, enum kvb_advertiser_action action, uint64_t wall_us)
 {
-    const struct kvb_advertiser_port *port = context;
+    const bool opens_epoch = action != KVB_ADVERTISER_REPUBLISH;
 
-    KVB_TRY(port->publish(port->context, chunk));
-    return port->flush(port->context);
-}
-
-static kvb_status publish_all(
-    struct kvb_advertiser *advertiser, bool opens_epoch, const struct kvb_advertiser_port *port)
-{
-    struct kvb_advertiser_port context = *port;
-    const struct kvb_stream_telling telling = { .opens_epoch = opens_epoch,
-                                                .max_chunk_blocks =
-                                                    advertiser->options.max_chunk_blocks,
-                                                .visit = publish_chunk,
-                                                .context = &context };
-
-    return kvb_stream_publish(advertiser->stream, &telling);
-}
-
-static void announce(
-    struct kvb_advertiser *advertiser, bool withdraws, const struct kvb_advertiser_port *port,
-    uint64_t now_ns, uint64_t wall_us)
-{
-    kvb_stream_open_epoch(advertiser->stream, wall_us, withdraws);
-    if (publish_all(advertiser, true, port) == KVB_OK) {
-        move(advertiser, withdraws ? withdrawn : announced);
-    } else {
-        move(advertiser, made_void);
-    }
     advertiser->is_republish_due = false;
-    advertiser->is_beat_due = true;
-    advertiser->not_before_ns = now_ns + announce_again_ns;
+    if (opens_epoch) {
+        kvb_stream_open_epoch(advertiser->stream, wall_us, action == KVB_ADVERTISER_WITHDRAW);
+    }
+    return kvb_stream_list_begin(advertiser->stream, opens_epoch);
 }
 
-bool kvb_advertiser_do(
-    struct kvb_advertiser *advertiser, enum kvb_advertiser_action action,
-    const struct kvb_advertiser_port *port, uint64_t now_ns, uint64_t wall_us)
+kvb_status kvb_advertiser_chunk(struct kvb_advertiser *advertiser, struct kvb_router_batch *out)
 {
-    switch (action) {
-    case KVB_ADVERTISER_REST:
-        return false;
-    case KVB_ADVERTISER_ANNOUNCE:
-    case KVB_ADVERTISER_WITHDRAW:
-        announce(advertiser, action == KVB_ADVERTISER_WITHDRAW, port, now_ns, wall_us);
-        return true;
-    case KVB_ADVERTISER_REPUBLISH:
-        advertiser->is_republish_due = false;
-        if (publish_all(advertiser, false, port) != KVB_OK) {
+    return kvb_stream_list_next(advertiser->stream, advertiser->options.max_chunk_blocks, out);
+}
+
+bool kvb_advertiser_end(
+    struct kvb_advertiser *advertiser, enum kvb_advertiser_action action, kvb_status status,
+    uint64_t now_ns)
+{
+    kvb_stream_list_end(advertiser->stream);
+    if (action == KVB_ADVERTISER_REPUBLISH) {
+        if (status != KVB_OK) {
             move(advertiser, lost); /* readers that already hold the blocks see only the gap */
         }
         return false;
     }
-    return false;
+    /* Without the rest of the new epoch its ids do not show what is missing. */
+    move(
+        advertiser, status != KVB_OK                    ? made_void
+                    : action == KVB_ADVERTISER_WITHDRAW ? withdrawn
+                                                        : announced);
+    advertiser->is_beat_due = true;
+    advertiser->not_before_ns = now_ns + announce_again_ns;
+    return true;
 }
 
 /* ---- Heartbeats ---- */
@@ -249,7 +200,7 @@ uint64_t kvb_advertiser_due_ns(
     const uint64_t away_ns = input->down_ns + advertiser->options.down_clear_ns;
 
     if (advertiser->state != (withdraws ? KVB_WITHDRAWN : KVB_ADVERTISED) ||
-        may_republish(advertiser, input)) {
+        (advertiser->is_republish_due && !advertiser->waits_for_proof)) {
         return 0;
     }
     return input->down_ns > 0 && !withdraws && away_ns > input->now_ns && away_ns < beat_ns

@@ -33,9 +33,11 @@
  * A restored stream (stream/checkpoint/) begins in ADVERTISED_GAP: the same epoch, the next
  * id.  Where readers request what they lack, nothing needs to be published.  Where they do not,
  * events of the last process may have been lost with it, and at a clean stop it withdrew the
- * stream; then it is announced again.
+ * stream; then it is announced again.  It publishes once more what the last process published after
+ * the checkpoint, with the same ids.  So nothing is announced before its engine has proven itself
+ * and the stream has caught up: an event that no batch made would take one of these ids.
  *
- * Pure: no clock, no I/O; what is published goes to a port of the caller's.
+ * Pure: no clock, no I/O; the caller publishes, and says what came of it.
  * Threads: the caller locks. */
 enum kvb_advertiser_state {
     KVB_UNADVERTISED, /* also: the last announcement failed half way */
@@ -58,19 +60,12 @@ struct kvb_advertiser {
     struct kvb_advertiser_options options;
     struct kvb_stream *stream; /* borrowed */
     enum kvb_advertiser_state state;
+    bool waits_for_proof;   /* restored, and not settled since */
     bool is_republish_due;  /* another rank was cleared, and some readers know no ranks */
     uint64_t not_before_ns; /* earliest time of the next announcement */
     bool is_beat_due;       /* the state changed since the last heartbeat */
     bool is_beat_wanted;    /* an aggregator has just received an answer to its request */
     uint64_t beat_ns;       /* when the last heartbeat was due */
-};
-
-/* The functions that publish; borrowed for one call. */
-struct kvb_advertiser_port {
-    /* Publishes events, in order; they may be collected until the next flush. */
-    kvb_status (*publish)(void *context, const struct kvb_router_batch *events);
-    kvb_status (*flush)(void *context);
-    void *context;
 };
 
 void kvb_advertiser_init(
@@ -80,23 +75,16 @@ void kvb_advertiser_init(
 /* The stream was restored from a checkpoint.  needs_epoch: it needs a new epoch. */
 void kvb_advertiser_restored(struct kvb_advertiser *advertiser, bool needs_epoch);
 
+/* True: the stream was not restored, or its engine has proven since that it is still the
+ * incarnation whose blocks are listed. */
+bool kvb_advertiser_is_proven(struct kvb_advertiser *advertiser);
+
 /* ---- Events ---- */
 
-/* Publishes the events that a step of the stream made, if readers have all earlier events.
- * True: the step has cleared the stream, so kvb_advertiser_sibling_cleared() is to be called
- * for the worker's other ranks. */
-bool kvb_advertiser_step(
-    struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
-    const struct kvb_advertiser_port *port);
-
-/* Publishes events that do not come from a step (a refresh).  After an error, events may be
- * lost. */
-void kvb_advertiser_publish(
-    struct kvb_advertiser *advertiser, const struct kvb_router_batch *events,
-    const struct kvb_advertiser_port *port);
-
-void kvb_advertiser_flush(
-    struct kvb_advertiser *advertiser, const struct kvb_advertiser_port *port);
+/* True: readers have all earlier events, so those of a step are to be published.  Else they are in
+ * the next announcement. */
+bool kvb_advertiser_takes_step(
+    const struct kvb_advertiser *advertiser, const struct kvb_router_batch *events);
 
 /* ---- Losses ---- */
 
@@ -110,7 +98,7 @@ void kvb_advertiser_void(struct kvb_advertiser *advertiser);
 /* Readers of JSON that know no ranks have cleared all ranks of the worker. */
 void kvb_advertiser_sibling_cleared(struct kvb_advertiser *advertiser);
 
-/* ---- Actions ---- */
+/* ---- Whole lists ---- */
 
 enum kvb_advertiser_action {
     KVB_ADVERTISER_REST,
@@ -122,10 +110,11 @@ enum kvb_advertiser_action {
 struct kvb_advertiser_input {
     uint64_t now_ns;
     uint64_t down_ns; /* since when the engine has been unreachable; 0: it is reachable */
-    bool is_proven;   /* not restored, or proven after that (stream/checkpoint/) */
 };
 
-/* Returns the next action; the caller carries it out with kvb_advertiser_do(). */
+/* Returns what is to be published now:
+ *
+ *     begin    chunk, chunk, ... until there is none, or one was not published    end */
 enum kvb_advertiser_action
 kvb_advertiser_next(struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input);
 
@@ -135,14 +124,21 @@ kvb_advertiser_next(struct kvb_advertiser *advertiser, const struct kvb_advertis
 uint64_t kvb_advertiser_due_ns(
     const struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input);
 
-/* Carries out an action.  wall_us: where the event ids of a new epoch begin.  Before
- * KVB_ADVERTISER_REPUBLISH the caller makes the checkpoint invalid, because its event ids do not
- * come from batches.  True: as for kvb_advertiser_step(). */
-bool kvb_advertiser_do(
-    struct kvb_advertiser *advertiser, enum kvb_advertiser_action action,
-    const struct kvb_advertiser_port *port, uint64_t now_ns, uint64_t wall_us);
+/* wall_us: where the event ids of a new epoch begin.  Before KVB_ADVERTISER_REPUBLISH the caller
+ * makes the checkpoint invalid, because its event ids do not come from batches. */
+kvb_status kvb_advertiser_begin(
+    struct kvb_advertiser *advertiser, enum kvb_advertiser_action action, uint64_t wall_us);
 
-/* The bridge stops, or the rank leaves: returns the action to carry out before the goodbye.
+/* Replaces *out by the next chunk; no events: there is none.  KVB_NO_MEMORY */
+kvb_status kvb_advertiser_chunk(struct kvb_advertiser *advertiser, struct kvb_router_batch *out);
+
+/* status: KVB_OK when all was published.  True: the list was cleared, so
+ * kvb_advertiser_sibling_cleared() is to be called for the worker's other ranks. */
+bool kvb_advertiser_end(
+    struct kvb_advertiser *advertiser, enum kvb_advertiser_action action, kvb_status status,
+    uint64_t now_ns);
+
+/* The bridge stops, or the rank leaves: returns what is to be published before the goodbye.
  * Readers of JSON may know no heartbeats, and so no goodbye. */
 enum kvb_advertiser_action kvb_advertiser_last(const struct kvb_advertiser *advertiser);
 

@@ -127,6 +127,13 @@ struct stream_description {
     enum kvb_stream_reason tier_reasons[KVB_TIER_COUNT];
 };
 
+/* The whole list, while it is being published. */
+struct stream_listing {
+    bool opens_epoch;           /* `cleared` is the next chunk */
+    bool is_done;               /* no block follows */
+    struct kvb_picture picture; /* owned */
+};
+
 /* The number of the first batch of each run of the engine.  Unknown: the one run that is known was
  * not seen from its beginning on. */
 enum first_number { first_unknown, first_is_zero, first_is_one };
@@ -210,6 +217,7 @@ struct kvb_stream {
     uint64_t last_id;
     uint64_t ids_unknown; /* ids that the previous process may have used after its checkpoint */
     bool is_withdrawn;    /* an empty list was published */
+    struct stream_listing listing;
     struct stream_description described; /* kvb_stream_describe() */
 
     struct kvb_stream_counters counters;

@@ -25,9 +25,10 @@ static void insert_turn(struct kvb_replay_line *line, const struct kvb_replay_tu
 }
 
 void kvb_replay_turns_offer(
-    struct kvb_replay_turns *turns, size_t number, const struct kvb_stream *stream, uint64_t now_ns)
+    struct kvb_replay_turns *turns, struct kvb_served *rank, const struct kvb_stream *stream,
+    uint64_t now_ns)
 {
-    struct kvb_replay_turn turn = { .number = number,
+    struct kvb_replay_turn turn = { .rank = rank,
                                     .need = kvb_stream_replay_need(stream),
                                     .wanted_ns = kvb_stream_replay_wanted_ns(stream) };
     struct kvb_replay_line *line = turn.need == KVB_REPLAY_PROOF ? &turns->proofs : &turns->others;

@@ -21,8 +21,10 @@
 
 enum { kvb_max_replays_of_a_line = kvb_max_replays_at_once * 3 / 4 };
 
+struct kvb_served;
+
 struct kvb_replay_turn {
-    size_t number; /* the caller's number of the stream */
+    struct kvb_served *rank; /* borrowed */
     uint64_t from;
     enum kvb_replay_need need;
     uint64_t wanted_ns;
@@ -41,7 +43,7 @@ struct kvb_replay_turns {
 };
 
 void kvb_replay_turns_offer(
-    struct kvb_replay_turns *turns, size_t number, const struct kvb_stream *stream,
+    struct kvb_replay_turns *turns, struct kvb_served *rank, const struct kvb_stream *stream,
     uint64_t now_ns);
 
 /* Takes the next replay to request, which counts as running from now on.  False: none is wanted, or

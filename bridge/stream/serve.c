@@ -1,14 +1,10 @@
 #include "stream/serve.h"
 
 #include "core/clock.h"
-#include "stream/replay_turns.h"
 
-static const uint64_t resolve_ns = 500 * KVB_NS_PER_MS; /* most host names resolve sooner */
-
-/* ---- What is due ---- */
-
-static const uint64_t tick_ns = 50 * KVB_NS_PER_MS;
+static const uint64_t work_ns = 50 * KVB_NS_PER_MS;
 static const uint64_t round_ns = 5 * KVB_NS_PER_MS;
+static const uint64_t tick_ns = 50 * KVB_NS_PER_MS;
 
 /* The longest rest.  A hog is found by its seconds, and a missed kvb_serve_wake() is made up for.
  */
@@ -18,48 +14,17 @@ static const uint64_t max_rest_ns = KVB_NS_PER_S;
  * is.  So the heartbeat that ends the silence is not one of before the pause. */
 static const uint64_t pause_ns = KVB_NS_PER_S;
 
+/* Longest time for slices of unfinished batches in a turn: the sockets wait meanwhile. */
+static const uint64_t slices_ns = 4 * KVB_NS_PER_MS;
+
+/* Longest time for whole lists in a turn: as above. */
+static const uint64_t lists_ns = 20 * KVB_NS_PER_MS;
+
 /* Aggregators reconnect at most a second after NATS is back; they do not receive what is
  * published before. */
 static const uint64_t after_connect_ns = 1200 * KVB_NS_PER_MS;
 
-/* Wants a round when a stream has changed, or when a replay has ended and another one may start. */
-void kvb_agenda_note_step(
-    struct kvb_agenda *agenda, enum kvb_stream_input_kind kind,
-    const struct kvb_stream_output *output)
-{
-    agenda->is_round_wanted |=
-        output->is_changed || output->drops_replay || kind == KVB_INPUT_REPLAY_END;
-}
-
-bool kvb_agenda_takes_tick(struct kvb_agenda *agenda, uint64_t now_ns)
-{
-    if (now_ns < agenda->next_tick_ns) {
-        return false;
-    }
-    agenda->next_tick_ns = now_ns + tick_ns;
-    return true;
-}
-
-bool kvb_agenda_takes_round(struct kvb_agenda *agenda, uint64_t now_ns)
-{
-    if (!agenda->is_round_wanted && now_ns < agenda->next_round_ns) {
-        return false;
-    }
-    agenda->is_round_wanted = false;
-    agenda->next_round_ns = now_ns + round_ns;
-    return true;
-}
-
-bool kvb_agenda_takes_connection(
-    struct kvb_agenda *agenda, uint64_t connects, uint64_t now_ns, uint64_t *out_announce_ns)
-{
-    if (connects == agenda->connects_seen) {
-        return false;
-    }
-    agenda->connects_seen = connects;
-    *out_announce_ns = now_ns + after_connect_ns;
-    return true;
-}
+static const uint64_t resolve_ns = 500 * KVB_NS_PER_MS; /* most host names resolve sooner */
 
 /* ---- Connections ---- */
 
@@ -95,22 +60,127 @@ void kvb_connection_restored(struct kvb_connection *connection, uint64_t now_ns)
     set_away(connection, now_ns);
 }
 
-/* ---- Visits ---- */
+/* ---- Ranks ---- */
 
-static void visit_next(struct kvb_server *server, struct kvb_served *rank)
+static void visit_next(struct kvb_served *rank)
 {
-    kvb_visits_set(&server->visits, &rank->visit, 0);
+    if (rank->server) {
+        kvb_visits_set(&rank->server->visits, &rank->visit, 0);
+    }
 }
 
-void kvb_serve_wake(struct kvb_server *server, struct kvb_served *rank)
+void kvb_serve_wake(struct kvb_served *rank)
 {
     rank->is_woken = true;
-    visit_next(server, rank);
+    visit_next(rank);
+}
+
+void kvb_serve_add(struct kvb_server *server, struct kvb_served *rank)
+{
+    rank->server = server;
+    rank->next = NULL;
+    rank->before = server->last;
+    if (server->last) {
+        server->last->next = rank;
+    } else {
+        server->first = rank;
+    }
+    server->last = rank;
+    kvb_serve_wake(rank);
+}
+
+/* Ranks with slices left are served in turn. */
+static void join_line(struct kvb_server *server, struct kvb_served *rank)
+{
+    if (rank->is_in_line) {
+        return;
+    }
+    rank->is_in_line = true;
+    rank->next_in_line = NULL;
+    if (server->last_in_line) {
+        server->last_in_line->next_in_line = rank;
+    } else {
+        server->first_in_line = rank;
+    }
+    server->last_in_line = rank;
+}
+
+static void leave_line(struct kvb_server *server, struct kvb_served *rank)
+{
+    struct kvb_served *before = NULL;
+
+    if (!rank->is_in_line) {
+        return;
+    }
+    for (struct kvb_served *at = server->first_in_line; at != rank; at = at->next_in_line) {
+        before = at;
+    }
+    if (before) {
+        before->next_in_line = rank->next_in_line;
+    } else {
+        server->first_in_line = rank->next_in_line;
+    }
+    if (server->last_in_line == rank) {
+        server->last_in_line = before;
+    }
+    rank->is_in_line = false;
 }
 
 void kvb_serve_drop(struct kvb_served *rank)
 {
+    struct kvb_server *server = rank->server;
+
+    if (!server) {
+        return;
+    }
     kvb_visits_drop(&rank->visit);
+    leave_line(server, rank);
+    if (rank->before) {
+        rank->before->next = rank->next;
+    } else {
+        server->first = rank->next;
+    }
+    if (rank->next) {
+        rank->next->before = rank->before;
+    } else {
+        server->last = rank->before;
+    }
+    rank->server = NULL;
+}
+
+void kvb_serve_lost(struct kvb_served *rank)
+{
+    kvb_advertiser_lost(&rank->advertiser, 0);
+    kvb_serve_wake(rank);
+}
+
+/* The published events of all ranks may be lost, so they are announced again, not before
+ * not_before_ns. */
+static void lose_all_events(struct kvb_server *server, uint64_t not_before_ns)
+{
+    for (struct kvb_served *rank = server->first; rank; rank = rank->next) {
+        kvb_advertiser_lost(&rank->advertiser, not_before_ns);
+    }
+}
+
+static void visit_all(struct kvb_server *server)
+{
+    for (struct kvb_served *rank = server->first; rank; rank = rank->next) {
+        visit_next(rank);
+    }
+}
+
+/* Readers of JSON that know no ranks have cleared the worker's other ranks with this one. */
+static void tell_siblings(struct kvb_server *server, const struct kvb_served *cleared)
+{
+    const uint64_t worker_id = kvb_stream_worker_id(cleared->stream);
+
+    for (struct kvb_served *rank = server->first; rank; rank = rank->next) {
+        if (rank != cleared && kvb_stream_worker_id(rank->stream) == worker_id) {
+            kvb_advertiser_sibling_cleared(&rank->advertiser);
+            kvb_serve_wake(rank);
+        }
+    }
 }
 
 static struct kvb_served *rank_of(struct kvb_visit *visit)
@@ -123,324 +193,557 @@ static uint64_t sooner(uint64_t one, uint64_t other)
     return one < other ? one : other;
 }
 
-/* When the rank must be visited again.  While its engine is away its link is renewed at each tick,
- * and the end of a quarantine is looked for. */
-static uint64_t due_of(const struct kvb_served *rank, uint64_t now_ns)
+static struct kvb_advertiser_input
+advertiser_input(const struct kvb_server *server, const struct kvb_served *rank)
 {
+    return (struct kvb_advertiser_input){ .now_ns = server->now_ns,
+                                          .down_ns = kvb_connection_away_ns(&rank->connection) };
+}
+
+/* When the rank must be visited again.  While its engine is away its link is tended at each tick,
+ * and the end of a quarantine is looked for. */
+static uint64_t due_of(const struct kvb_server *server, const struct kvb_served *rank)
+{
+    const uint64_t next_tick_ns = server->now_ns + tick_ns;
     const bool is_up = kvb_connection_is_up(&rank->connection);
-    const bool is_ticked = !is_up || rank->is_woken;
-    const struct kvb_advertiser_input input = { .now_ns = now_ns,
-                                                .down_ns =
-                                                    kvb_connection_away_ns(&rank->connection) };
+    const struct kvb_advertiser_input input = advertiser_input(server, rank);
     uint64_t advertised_ns = kvb_advertiser_due_ns(&rank->advertiser, &input);
 
-    if (!is_up && advertised_ns < now_ns + tick_ns) {
-        advertised_ns = now_ns + tick_ns; /* it may wait for its engine for long */
+    if (!is_up && advertised_ns < next_tick_ns) {
+        advertised_ns = next_tick_ns; /* it may wait for its engine for long */
     }
     return sooner(
         sooner(advertised_ns, kvb_stream_due_ns(rank->stream)),
-        now_ns + (is_ticked ? tick_ns : max_rest_ns));
+        !is_up || rank->is_woken ? next_tick_ns : server->now_ns + max_rest_ns);
 }
 
-/* ---- One rank ---- */
+/* ---- Asking ---- */
 
-/* Wakes the rank when the step has made something due.  Most live batches do not. */
-static void
-note_due(struct kvb_server *server, struct kvb_served *rank, enum kvb_stream_input_kind kind)
+/* Each phase below that needs the program asks it, and finds itself called again with the answer.
+ */
+static bool ask(struct kvb_server *server, enum kvb_action_kind kind, struct kvb_served *rank)
 {
-    if (kind != KVB_INPUT_LIVE || rank->output.is_changed ||
-        !kvb_advertiser_is_current(&rank->advertiser) || kvb_stream_due_ns(rank->stream) == 0) {
-        visit_next(server, rank);
-    }
-}
-
-void kvb_serve_step(
-    struct kvb_server *server, struct kvb_served *rank, struct kvb_stream_input *input)
-{
-    const struct kvb_serve_world *world = server->world;
-
-    input->wall_us = server->wall_us;
-    if (kvb_stream_step(rank->stream, input, &rank->output) != KVB_OK) {
-        kvb_advertiser_void(&rank->advertiser);
-    }
-    if (rank->output.drops_replay) {
-        world->stop_replay(server->context, rank);
-    }
-    rank->advertiser.is_beat_due |= rank->output.is_changed;
-    kvb_agenda_note_step(&server->agenda, input->kind, &rank->output);
-    world->publish_step(server->context, rank);
-    note_due(server, rank, input->kind);
-}
-
-void kvb_serve_kind(
-    struct kvb_server *server, struct kvb_served *rank, enum kvb_stream_input_kind kind,
-    uint64_t now_ns)
-{
-    struct kvb_stream_input input = { .kind = kind, .now_ns = now_ns };
-    kvb_serve_step(server, rank, &input);
-}
-
-/* Called after receiving, before the batches are applied: the monitor may report that the
- * connection was lost in between.  A quarantined rank is served as if it was lost: DOWN at once,
- * and after the release a replay proves its engine and brings what it missed. */
-static void follow_connection(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns)
-{
-    struct kvb_connection_update update = server->world->read_monitor(server->context, rank);
-    enum kvb_stream_input_kind kind = KVB_INPUT_TICK;
-
-    update.is_up &= !kvb_turn_is_quarantined(&rank->turn);
-    while (kvb_connection_next(&rank->connection, &update, now_ns, &kind)) {
-        kvb_serve_kind(server, rank, kind, now_ns);
-        server->world->connection_changed(server->context, rank, kind == KVB_INPUT_UP);
-    }
-}
-
-void kvb_serve_live(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns)
-{
-    const bool has_batches = server->world->receive(server->context, rank) > 0;
-
-    follow_connection(server, rank, now_ns);
-    if (has_batches) {
-        kvb_coalescing_note(&server->coalescing, &rank->live_window);
-    }
-    rank->live_runs += has_batches;
-    server->live_runs += has_batches;
-    if (kvb_turn_is_quarantined(&rank->turn)) {
-        server->world->pass_over_received(server->context, rank); /* a replay repeats them */
-    } else {
-        server->world->apply_received(server->context, rank, now_ns);
-    }
-}
-
-/* False: take no more replies in this turn. */
-static bool serve_reply(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns)
-{
-    const enum kvb_serve_reply reply = server->world->take_reply(server->context, rank, now_ns);
-
-    switch (reply) {
-    case KVB_SERVE_BATCH:
-        return true;
-    case KVB_SERVE_NO_REPLY:
-        return false;
-    case KVB_SERVE_REFUSED: /* the stream fails the replay at its deadline */
-        server->world->stop_replay(server->context, rank);
-        return false;
-    case KVB_SERVE_END:
-    case KVB_SERVE_CUT:
-        break;
-    }
-    server->world->stop_replay(server->context, rank);
-    kvb_serve_kind(
-        server, rank, reply == KVB_SERVE_CUT ? KVB_INPUT_REPLAY_CUT : KVB_INPUT_REPLAY_END, now_ns);
+    server->action.kind = kind;
+    server->action.rank = rank;
     return true;
 }
 
-void kvb_serve_replies(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns)
+/* True: this is what was asked for, and it is answered. */
+static bool is_answered(struct kvb_server *server, enum kvb_action_kind kind)
 {
-    for (int i = 0; i < kvb_serve_replies_a_turn && !rank->output.has_more; i++) {
-        if (!serve_reply(server, rank, now_ns)) {
-            break;
+    if (server->action.kind != kind) {
+        return false;
+    }
+    server->action.kind = KVB_DO_NOTHING;
+    return true;
+}
+
+/* ---- One step of a stream ---- */
+
+static bool step(struct kvb_server *server, struct kvb_served *rank, struct kvb_stream_input *input)
+{
+    struct kvb_stream_output *output = &rank->output;
+
+    input->wall_us = server->wall_us;
+    if (kvb_stream_step(rank->stream, input, output) != KVB_OK) {
+        kvb_advertiser_void(&rank->advertiser);
+    }
+    if (output->has_more) {
+        join_line(server, rank);
+    }
+    rank->advertiser.is_beat_due |= output->is_changed;
+    /* A stream has changed, or a replay has ended and another one may start. */
+    server->is_round_wanted |=
+        output->is_changed || output->drops_replay || input->kind == KVB_INPUT_REPLAY_END;
+    /* Most live batches make nothing due. */
+    if (input->kind != KVB_INPUT_LIVE || output->is_changed ||
+        !kvb_advertiser_is_current(&rank->advertiser) || kvb_stream_due_ns(rank->stream) == 0) {
+        visit_next(rank);
+    }
+    server->action.stops_replay = output->drops_replay;
+    server->action.events =
+        kvb_advertiser_takes_step(&rank->advertiser, &output->events) ? &output->events : NULL;
+    server->action.status = KVB_OK;
+    return ask(server, KVB_DO_OUTPUT, rank);
+}
+
+static bool
+step_kind(struct kvb_server *server, struct kvb_served *rank, enum kvb_stream_input_kind kind)
+{
+    struct kvb_stream_input input = { .kind = kind, .now_ns = server->now_ns };
+
+    return step(server, rank, &input);
+}
+
+static bool
+step_batch(struct kvb_server *server, struct kvb_served *rank, enum kvb_stream_input_kind kind)
+{
+    server->action.input.kind = kind;
+    server->action.input.now_ns = server->now_ns;
+    return step(server, rank, &server->action.input);
+}
+
+static bool has_cleared(const struct kvb_router_batch *events)
+{
+    for (size_t i = 0; i < events->event_count; i++) {
+        if (events->events[i].kind == KVB_ROUTER_CLEARED) {
+            return true;
         }
     }
+    return false;
 }
 
-void kvb_serve_tick(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns)
+static void take_output(struct kvb_server *server)
 {
-    if (!rank->output.has_more) {
-        kvb_serve_kind(server, rank, KVB_INPUT_TICK, now_ns);
+    const struct kvb_action *action = &server->action;
+
+    if (action->status != KVB_OK) {
+        kvb_serve_lost(action->rank);
+    } else if (action->events && has_cleared(action->events)) {
+        tell_siblings(server, action->rank);
     }
 }
 
-void kvb_serve_share(
-    struct kvb_server *server, struct kvb_served *rank, uint64_t others, uint64_t clock_ns,
-    uint64_t now_ns)
-{
-    const enum kvb_turn_verdict verdict = kvb_turn_classify(&rank->turn, clock_ns, others);
+/* ---- A run ---- */
 
-    if (verdict != KVB_TURN_GO_ON) {
-        server->world->share_changed(server->context, rank, verdict);
-        follow_connection(server, rank, now_ns);
+static void begin_run(struct kvb_server *server, struct kvb_served *rank, enum kvb_run_kind kind)
+{
+    server->run = (struct kvb_run){ .phase = KVB_RUN_BEGIN, .kind = kind, .rank = rank };
+    if (kind == KVB_RUN_OF_SOCKET) {
+        server->run.has_replies = server->action.has_replies;
+        server->run.has_live = server->action.has_live;
+        server->run.reads_monitor = server->action.has_live;
     }
 }
 
-/* ---- All ranks ---- */
-
-/* Marks the published events of all ranks as possibly lost, so that they are announced again, not
- * before not_before_ns. */
-static void lose_all_events(struct kvb_server *server, uint64_t not_before_ns)
+/* Asks for the next action of the run (true), or moves on to its next phase.
+ * NOLINTNEXTLINE(readability-function-cognitive-complexity,readability-function-size): in order */
+static bool go_on_run(struct kvb_server *server)
 {
-    for (size_t i = 0; i < server->world->rank_count(server->context); i++) {
-        struct kvb_served *rank = server->world->rank(server->context, i);
-        if (rank) {
-            kvb_advertiser_lost(&rank->advertiser, not_before_ns);
+    struct kvb_run *run = &server->run;
+    struct kvb_served *rank = run->rank;
+    struct kvb_action *action = &server->action;
+
+    switch (run->phase) {
+    case KVB_RUN_OVER:
+        return false;
+
+    case KVB_RUN_BEGIN:
+        if (!is_answered(server, KVB_DO_BEGIN_RUN)) {
+            return ask(server, KVB_DO_BEGIN_RUN, rank);
+        }
+        run->phase = run->kind == KVB_RUN_OF_TICK ? KVB_RUN_SHARE : KVB_RUN_REPLIES;
+        return false;
+
+    case KVB_RUN_SHARE: {
+        /* A rank that takes more than its share of the thread's time is quarantined: DOWN at once;
+         * after the release a replay proves its engine and brings what it missed. */
+        const unsigned speed = server->share_speed > 0 ? server->share_speed : 1;
+        run->phase = KVB_RUN_REPLIES;
+        action->share = kvb_turn_classify(
+            &rank->turn, speed * server->now_ns, server->live_runs - rank->live_runs);
+        if (action->share == KVB_TURN_GO_ON) {
+            return false;
+        }
+        run->reads_monitor = true;
+        return ask(server, KVB_DO_NOTE_SHARE, rank);
+    }
+
+    case KVB_RUN_REPLIES:
+        if (is_answered(server, KVB_DO_NEXT_REPLY)) {
+            switch (action->reply) {
+            case KVB_SERVE_NO_REPLY:
+                run->has_replies = false;
+                return false;
+            case KVB_SERVE_BATCH:
+                return step_batch(server, rank, KVB_INPUT_REPLAY);
+            case KVB_SERVE_END:
+            case KVB_SERVE_CUT:
+            case KVB_SERVE_REFUSED:
+                return ask(server, KVB_DO_STOP_REPLAY, rank);
+            }
+        }
+        if (is_answered(server, KVB_DO_STOP_REPLAY)) {
+            run->has_replies = action->reply != KVB_SERVE_REFUSED;
+            /* Of a refused one the stream learns nothing: it fails the replay at its deadline. */
+            return action->reply != KVB_SERVE_REFUSED &&
+                   step_kind(
+                       server, rank,
+                       action->reply == KVB_SERVE_CUT ? KVB_INPUT_REPLAY_CUT
+                                                      : KVB_INPUT_REPLAY_END);
+        }
+        /* While a batch is unfinished, its replies wait in the source. */
+        if (run->has_replies && run->replies < kvb_serve_replies_a_turn && !rank->output.has_more) {
+            run->replies++;
+            return ask(server, KVB_DO_NEXT_REPLY, rank);
+        }
+        run->phase = KVB_RUN_RECEIVE;
+        return false;
+
+    case KVB_RUN_RECEIVE:
+        if (run->has_live && !is_answered(server, KVB_DO_RECEIVE)) {
+            return ask(server, KVB_DO_RECEIVE, rank);
+        }
+        if (run->has_live && action->count > 0) {
+            kvb_coalescing_note(&server->coalescing, &rank->live_window);
+            rank->live_runs++;
+            server->live_runs++;
+        }
+        run->phase = KVB_RUN_MONITOR;
+        return false;
+
+    case KVB_RUN_MONITOR:
+        /* After receiving, before applying: the connection may have been lost in between. */
+        if (run->reads_monitor && !is_answered(server, KVB_DO_READ_MONITOR)) {
+            return ask(server, KVB_DO_READ_MONITOR, rank);
+        }
+        run->phase = run->reads_monitor ? KVB_RUN_LINK : KVB_RUN_BATCHES;
+        run->link = action->link;
+        run->link.is_up &= !kvb_turn_is_quarantined(&rank->turn);
+        return false;
+
+    case KVB_RUN_LINK: {
+        enum kvb_stream_input_kind kind = KVB_INPUT_TICK;
+        if (is_answered(server, KVB_DO_NOTE_LINK)) {
+            return step_kind(server, rank, action->is_up ? KVB_INPUT_UP : KVB_INPUT_DOWN);
+        }
+        if (kvb_connection_next(&rank->connection, &run->link, server->now_ns, &kind)) {
+            action->is_up = kind == KVB_INPUT_UP;
+            return ask(server, KVB_DO_NOTE_LINK, rank);
+        }
+        run->phase = KVB_RUN_BATCHES;
+        return false;
+    }
+
+    case KVB_RUN_BATCHES:
+        if (run->has_live && kvb_turn_is_quarantined(&rank->turn)) {
+            run->has_live = false;
+            return ask(server, KVB_DO_PASS_OVER, rank);
+        }
+        if (is_answered(server, KVB_DO_NEXT_BATCH)) {
+            if (action->has_batch) {
+                return step_batch(server, rank, KVB_INPUT_LIVE);
+            }
+            run->has_live = false;
+        }
+        if (run->has_live) {
+            return ask(server, KVB_DO_NEXT_BATCH, rank);
+        }
+        run->phase = KVB_RUN_TICK;
+        return false;
+
+    case KVB_RUN_TICK:
+        run->phase = KVB_RUN_END;
+        if (run->kind == KVB_RUN_OF_SLICE) {
+            struct kvb_stream_input input = { .kind = KVB_INPUT_TICK, .now_ns = server->clock_ns };
+            return step(server, rank, &input);
+        }
+        /* A rank with slices left gets its ticks with them. */
+        return run->kind == KVB_RUN_OF_TICK && !rank->output.has_more &&
+               step_kind(server, rank, KVB_INPUT_TICK);
+
+    case KVB_RUN_END:
+        if (!is_answered(server, KVB_DO_END_RUN)) {
+            action->status = KVB_OK;
+            action->took_ns = 0;
+            return ask(server, KVB_DO_END_RUN, rank);
+        }
+        if (action->status != KVB_OK) {
+            kvb_serve_lost(rank);
+        }
+        kvb_turn_use(&rank->turn, action->took_ns);
+        run->phase = KVB_RUN_OVER;
+        return false;
+    }
+    return false;
+}
+
+/* ---- A whole list ---- */
+
+static bool go_on_list(struct kvb_server *server)
+{
+    struct kvb_action *action = &server->action;
+    struct kvb_served *rank = server->list_of;
+
+    if (server->list == KVB_LIST_BEGIN) {
+        if (!is_answered(server, KVB_DO_ANNOUNCE)) {
+            return ask(server, KVB_DO_ANNOUNCE, rank);
+        }
+        action->status = kvb_advertiser_begin(&rank->advertiser, action->list, server->wall_us);
+        server->list = KVB_LIST_CHUNKS;
+    } else {
+        (void)is_answered(server, KVB_DO_CHUNK);
+    }
+    if (action->status == KVB_OK) {
+        action->status = kvb_advertiser_chunk(&rank->advertiser, &server->chunk);
+        if (action->status == KVB_OK && server->chunk.event_count > 0) {
+            action->events = &server->chunk;
+            return ask(server, KVB_DO_CHUNK, rank);
         }
     }
+    if (kvb_advertiser_end(&rank->advertiser, action->list, action->status, server->now_ns)) {
+        tell_siblings(server, rank);
+    }
+    server->list = KVB_LIST_OVER;
+    return false;
 }
 
-static void wake_all(struct kvb_server *server)
+/* Publishes what the rank's advertiser says; false: nothing. */
+static bool
+begin_list(struct kvb_server *server, struct kvb_served *rank, enum kvb_advertiser_action list)
 {
-    for (size_t i = 0; i < server->world->rank_count(server->context); i++) {
-        struct kvb_served *rank = server->world->rank(server->context, i);
-        if (rank) {
-            visit_next(server, rank);
-        }
-    }
+    server->action.list = list;
+    server->list_of = rank;
+    server->list = list == KVB_ADVERTISER_REST ? KVB_LIST_OVER : KVB_LIST_BEGIN;
+    return list != KVB_ADVERTISER_REST;
 }
 
-static void tick_due(struct kvb_server *server, struct kvb_visit *due, uint64_t now_ns)
+static bool ask_for_beat(struct kvb_server *server, struct kvb_served *rank, bool is_bye)
 {
-    for (; due; due = due->then) {
-        struct kvb_served *rank = rank_of(due);
-        if (now_ns >= rank->tick_ns) {
-            rank->tick_ns = now_ns + tick_ns;
-            rank->is_woken = false;
-            server->world->tick_rank(server->context, rank, now_ns);
-        }
-    }
+    server->action.is_bye = is_bye;
+    server->action.status = KVB_OK;
+    return ask(server, KVB_DO_BEAT, rank);
 }
 
-static struct kvb_served *rank_at(struct kvb_visit *due, size_t number)
-{
-    for (; number > 0; number--) {
-        due = due->then;
-    }
-    return rank_of(due);
-}
+/* ---- A turn ---- */
 
 /* At most kvb_max_replays_at_once run in the process, because each slows down its engine.  A stream
  * whose replay is wanted or runs is due in every round. */
-static void start_replays(struct kvb_server *server, struct kvb_visit *due, uint64_t now_ns)
+static void choose_replays(struct kvb_server *server)
 {
-    const struct kvb_serve_world *world = server->world;
-    struct kvb_replay_turns turns = { .proofs = { .count = 0 } };
-    struct kvb_replay_turn turn;
-    size_t number = 0;
-
-    for (struct kvb_visit *at = due; at; at = at->then) {
-        const struct kvb_served *rank = rank_of(at);
-        if (now_ns >= rank->replay_due_ns) {
-            kvb_replay_turns_offer(&turns, number, rank->stream, now_ns);
+    server->replays = (struct kvb_replay_turns){ .proofs = { .count = 0 } };
+    for (struct kvb_visit *at = server->due; at; at = at->then) {
+        struct kvb_served *rank = rank_of(at);
+        if (server->now_ns >= rank->replay_due_ns) {
+            kvb_replay_turns_offer(&server->replays, rank, rank->stream, server->now_ns);
         }
-        number++;
     }
-    while (kvb_replay_turns_take(&turns, &turn)) {
-        struct kvb_served *rank = rank_at(due, turn.number);
-        if (!world->start_replay(server->context, rank, turn.from, now_ns)) {
-            rank->replay_due_ns = now_ns + resolve_ns; /* other ranks may replay meanwhile */
-            continue;
-        }
-        kvb_stream_replay_started(rank->stream, now_ns);
-    }
-    const size_t running = kvb_replay_turns_running(&turns);
-    server->max_replaying = running > server->max_replaying ? running : server->max_replaying;
 }
 
-/* Returns the first that was not reached in time. */
-static struct kvb_visit *
-publish_ranks(struct kvb_server *server, struct kvb_visit *due, uint64_t now_ns)
+/* After a new connection to NATS, events published before it may be lost: they are published again
+ * when readers are connected, too.  While nothing is published, all events count as lost. */
+static bool follow_nats(struct kvb_server *server)
 {
-    const struct kvb_serve_world *world = server->world;
-    struct kvb_visit *left = due;
-    bool is_time_left = true;
+    struct kvb_action *action = &server->action;
+    const bool was_mute = server->is_mute;
 
-    for (; left && is_time_left; left = left->then) {
-        is_time_left = world->advertise(server->context, rank_of(left), now_ns);
+    action->is_new_connection = action->connects != server->connects_seen;
+    server->connects_seen = action->connects;
+    server->is_mute = !action->is_connected;
+    if (action->is_new_connection) {
+        lose_all_events(server, server->now_ns + after_connect_ns);
+    } else if (server->is_mute) {
+        lose_all_events(server, 0);
     }
-    for (; due; due = due->then) {
-        struct kvb_served *rank = rank_of(due);
-        if (kvb_advertiser_takes_beat(&rank->advertiser, now_ns)) {
-            world->beat(server->context, rank);
-        }
+    if (action->is_new_connection || (was_mute && !server->is_mute)) {
+        visit_all(server);
     }
-    return left;
+    return (action->is_new_connection || was_mute != server->is_mute) &&
+           ask(server, KVB_DO_NOTE_NATS, NULL);
 }
 
 /* Those that were not reached come first in the next round, so that no stream starves. */
-static void
-rest(struct kvb_server *server, struct kvb_visit *due, struct kvb_visit *left, uint64_t now_ns)
+static void rest(struct kvb_server *server)
 {
-    for (struct kvb_visit *at = left; at; at = at->then) {
-        visit_next(server, rank_of(at));
+    for (struct kvb_visit *at = server->due_left; at; at = at->then) {
+        visit_next(rank_of(at));
     }
-    for (; due != left; due = due->then) {
-        struct kvb_served *rank = rank_of(due);
-        kvb_visits_set(&server->visits, &rank->visit, due_of(rank, now_ns));
+    for (struct kvb_visit *at = server->due; at != server->due_left; at = at->then) {
+        struct kvb_served *rank = rank_of(at);
+        kvb_visits_set(&server->visits, &rank->visit, due_of(server, rank));
     }
 }
 
-/* After a new connection to NATS, events published before it may be lost: publish them again. */
-static void follow_nats(struct kvb_server *server, uint64_t now_ns)
+/* Asks for the next action of the turn (true), or moves on to its next phase.
+ * NOLINTNEXTLINE(readability-function-cognitive-complexity,readability-function-size): in order */
+static bool go_on_turn(struct kvb_server *server)
 {
-    const uint64_t connects = server->world->connects(server->context);
-    uint64_t announce_ns = 0;
+    struct kvb_action *action = &server->action;
+    struct kvb_served *rank = NULL;
 
-    if (kvb_agenda_takes_connection(&server->agenda, connects, now_ns, &announce_ns)) {
-        server->world->connected(server->context, now_ns);
-        lose_all_events(server, announce_ns);
-        wake_all(server);
-    }
-}
+    switch (server->phase) {
+    case KVB_TURN_OVER:
+        return false;
 
-/* While nothing is published, published events count as lost. */
-static bool follow_permission(struct kvb_server *server, uint64_t now_ns)
-{
-    const bool was_mute = server->is_mute;
-
-    server->is_mute = !server->world->may_publish(server->context, now_ns);
-    if (server->is_mute) {
-        lose_all_events(server, 0);
-    } else if (was_mute) {
-        wake_all(server);
-    }
-    return !server->is_mute;
-}
-
-static void serve_round(struct kvb_server *server, bool publishes, uint64_t now_ns)
-{
-    struct kvb_visit *due = kvb_visits_take(&server->visits, now_ns);
-    struct kvb_visit *left = NULL;
-
-    tick_due(server, due, now_ns);
-    start_replays(server, due, now_ns);
-    if (publishes) {
-        server->world->publish_due(server->context, now_ns);
-        left = publish_ranks(server, due, now_ns);
-    }
-    rest(server, due, left, now_ns);
-}
-
-static void serve_time(struct kvb_server *server, uint64_t now_ns)
-{
-    follow_nats(server, now_ns);
-    if (kvb_agenda_takes_tick(&server->agenda, now_ns)) {
-        server->world->tick(server->context, now_ns);
-    }
-    const bool publishes = follow_permission(server, now_ns);
-    if (kvb_agenda_takes_round(&server->agenda, now_ns)) {
-        serve_round(server, publishes, now_ns);
-    }
-}
-
-static void follow_pause(struct kvb_server *server, uint64_t now_ns)
-{
-    const bool was_paused = server->turned_ns > 0 && now_ns - server->turned_ns >= pause_ns;
-
-    server->turned_ns = now_ns;
-    for (size_t i = 0; was_paused && i < server->world->rank_count(server->context); i++) {
-        struct kvb_served *rank = server->world->rank(server->context, i);
+    case KVB_TURN_PAUSE:
+        rank = server->at;
         if (rank) {
-            kvb_serve_kind(server, rank, KVB_INPUT_PAUSE, now_ns);
-            kvb_serve_wake(server, rank);
+            server->at = rank->next;
+            kvb_serve_wake(rank);
+            return step_kind(server, rank, KVB_INPUT_PAUSE);
         }
+        server->phase = KVB_TURN_SOCKETS;
+        return false;
+
+    case KVB_TURN_SOCKETS:
+        if (!is_answered(server, KVB_DO_NEXT_SOCKET)) {
+            return ask(server, KVB_DO_NEXT_SOCKET, NULL);
+        }
+        if (action->rank) {
+            begin_run(server, action->rank, KVB_RUN_OF_SOCKET);
+            return false;
+        }
+        server->slices_until_ns = server->clock_ns + slices_ns;
+        server->phase = KVB_TURN_SLICES;
+        return false;
+
+    case KVB_TURN_SLICES:
+        rank = server->first_in_line;
+        if (rank && server->clock_ns < server->slices_until_ns) {
+            leave_line(server, rank);
+            begin_run(server, rank, KVB_RUN_OF_SLICE);
+            return false;
+        }
+        server->has_slices = rank != NULL;
+        server->phase = KVB_TURN_NATS;
+        return false;
+
+    case KVB_TURN_NATS:
+        if (!is_answered(server, KVB_DO_ASK_NATS)) {
+            return ask(server, KVB_DO_ASK_NATS, NULL);
+        }
+        server->phase = KVB_TURN_WORK;
+        return follow_nats(server);
+
+    case KVB_TURN_WORK:
+        server->phase = KVB_TURN_ROUND;
+        if (server->now_ns < server->next_work_ns) {
+            return false;
+        }
+        server->next_work_ns = server->now_ns + work_ns;
+        return ask(server, KVB_DO_WORK, NULL);
+
+    case KVB_TURN_ROUND:
+        if (!server->is_round_wanted && server->now_ns < server->next_round_ns) {
+            server->phase = KVB_TURN_OVER;
+            return false;
+        }
+        server->is_round_wanted = false;
+        server->next_round_ns = server->now_ns + round_ns;
+        server->due = kvb_visits_take(&server->visits, server->now_ns);
+        server->due_at = server->due;
+        server->phase = KVB_TURN_TICKS;
+        return false;
+
+    case KVB_TURN_TICKS:
+        if (is_answered(server, KVB_DO_TEND_LINK)) {
+            begin_run(server, action->rank, KVB_RUN_OF_TICK);
+            return false;
+        }
+        if (!server->due_at) {
+            choose_replays(server);
+            server->phase = KVB_TURN_REPLAYS;
+            return false;
+        }
+        rank = rank_of(server->due_at);
+        server->due_at = server->due_at->then;
+        if (server->now_ns < rank->tick_ns) {
+            return false;
+        }
+        rank->tick_ns = server->now_ns + tick_ns;
+        rank->is_woken = false;
+        return ask(server, KVB_DO_TEND_LINK, rank);
+
+    case KVB_TURN_REPLAYS: {
+        struct kvb_replay_turn next;
+        if (is_answered(server, KVB_DO_START_REPLAY)) {
+            if (action->is_unresolved) { /* other ranks may replay meanwhile */
+                action->rank->replay_due_ns = server->now_ns + resolve_ns;
+            } else {
+                kvb_stream_replay_started(action->rank->stream, server->now_ns);
+            }
+        }
+        if (kvb_replay_turns_take(&server->replays, &next)) {
+            action->from = next.from;
+            action->is_unresolved = false;
+            return ask(server, KVB_DO_START_REPLAY, next.rank);
+        }
+        const size_t running = kvb_replay_turns_running(&server->replays);
+        server->max_replaying = running > server->max_replaying ? running : server->max_replaying;
+        server->due_left = server->is_mute ? NULL : server->due;
+        server->phase = server->is_mute ? KVB_TURN_REST : KVB_TURN_LOADS;
+        return false;
     }
+
+    case KVB_TURN_LOADS:
+        server->has_listed = false;
+        server->phase = KVB_TURN_LISTS;
+        return ask(server, KVB_DO_PUBLISH_LOADS, NULL);
+
+    case KVB_TURN_LISTS:
+        if (server->due_left &&
+            !(server->has_listed && server->clock_ns >= server->now_ns + lists_ns)) {
+            rank = rank_of(server->due_left);
+            server->due_left = server->due_left->then;
+            const struct kvb_advertiser_input input = advertiser_input(server, rank);
+            server->has_listed |=
+                begin_list(server, rank, kvb_advertiser_next(&rank->advertiser, &input));
+            return false;
+        }
+        server->due_at = server->due;
+        server->phase = KVB_TURN_BEATS;
+        return false;
+
+    case KVB_TURN_BEATS:
+        /* After the lists, so that the first heartbeat of a list finds it. */
+        if (is_answered(server, KVB_DO_BEAT) && action->status == KVB_OK) {
+            kvb_advertiser_beat_sent(&action->rank->advertiser);
+        }
+        while (server->due_at) {
+            rank = rank_of(server->due_at);
+            server->due_at = server->due_at->then;
+            if (kvb_advertiser_takes_beat(&rank->advertiser, server->now_ns)) {
+                return ask_for_beat(server, rank, false);
+            }
+        }
+        server->phase = KVB_TURN_REST;
+        return false;
+
+    case KVB_TURN_REST:
+        rest(server);
+        server->phase = KVB_TURN_OVER;
+        return false;
+
+    case KVB_TURN_GOODBYE:
+        server->phase = KVB_TURN_OVER;
+        return ask_for_beat(server, server->at, true);
+    }
+    return false;
 }
 
-bool kvb_serve_turn(struct kvb_server *server, uint64_t now_ns)
+void kvb_serve_begin(struct kvb_server *server, uint64_t now_ns)
 {
-    follow_pause(server, now_ns);
-    server->world->take_sockets(server->context, now_ns);
-    const bool is_work_left = server->world->work_slices(server->context, now_ns);
+    const bool was_paused = server->now_ns > 0 && now_ns - server->now_ns >= pause_ns;
 
-    serve_time(server, now_ns);
-    return is_work_left;
+    server->now_ns = now_ns;
+    server->clock_ns = now_ns;
+    server->at = was_paused ? server->first : NULL;
+    server->phase = KVB_TURN_PAUSE;
+}
+
+void kvb_serve_begin_goodbye(struct kvb_server *server, struct kvb_served *rank)
+{
+    server->at = rank;
+    server->phase = KVB_TURN_GOODBYE;
+    (void)begin_list(server, rank, kvb_advertiser_last(&rank->advertiser));
+}
+
+struct kvb_action *kvb_serve_next(struct kvb_server *server)
+{
+    bool asks = false;
+
+    if (is_answered(server, KVB_DO_OUTPUT)) {
+        take_output(server);
+    }
+    while (!asks && server->phase != KVB_TURN_OVER) {
+        asks = server->run.phase != KVB_RUN_OVER ? go_on_run(server)
+               : server->list != KVB_LIST_OVER   ? go_on_list(server)
+                                                 : go_on_turn(server);
+    }
+    return asks ? &server->action : NULL;
+}
+
+void kvb_server_done(struct kvb_server *server)
+{
+    kvb_router_batch_done(&server->chunk);
 }

@@ -2,6 +2,7 @@
 
 #include "stream/advertiser.h"
 #include "stream/coalesce.h"
+#include "stream/replay_turns.h"
 #include "stream/stream.h"
 #include "stream/turn.h"
 #include "stream/visits.h"
@@ -10,25 +11,44 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The event loop of a bridge, whose one thread serves all streams: the order of its work, and what
- * it does with each message.  Sockets, NATS and clocks are behind a table of functions, so that the
- * daemon and the simulator run the same code.
+/* One turn of a bridge's thread, which serves all streams: what is done, in which order, and what
+ * follows from it.  kvb_serve_next() says what to do next; the program does it, writes what came of
+ * it into the same action, and asks again.  So sockets, NATS and clocks are the program's alone,
+ * and the daemon and the simulator keep one order.
  *
- * A large batch is applied in slices, and other ranks are served in between.  The monitor of a
- * socket reports when its connection was made or lost.  A rank in quarantine (stream/turn.h)
- * is served as if its connection was lost.
+ *     kvb_serve_begin(&server, now_ns);
+ *     while ((action = kvb_serve_next(&server)) != NULL) {
+ *         switch (action->kind) ...
+ *     }
  *
- *     turn    pause? -> sockets -> slices of unfinished batches -> time
+ * The order; in brackets what is not done in each turn, in braces what is done for several ranks,
+ * batches or chunks:
+ *
+ *     turn    [{ a pause }]  { NEXT_SOCKET run }  { slice: run }  ASK_NATS [NOTE_NATS]
+ *             [WORK]  [round]
+ *     round   { TEND_LINK run }  { START_REPLAY }  PUBLISH_LOADS  { list }  { BEAT }
+ *     run     BEGIN_RUN  [NOTE_SHARE]  [{ NEXT_REPLY [STOP_REPLAY] }]
+ *             [RECEIVE]  [READ_MONITOR { NOTE_LINK }]  [{ NEXT_BATCH } or PASS_OVER]  END_RUN
+ *     list    ANNOUNCE  { CHUNK }
+ *
+ * OUTPUT follows each step of a stream, wherever the step is taken.
+ *
  *     pause   a turn begins a second or more after the one before, because this process did not run
  *             (SIGSTOP, a paused container): no heartbeat may call a list EXACT before the engine
  *             was asked what it has published since
- *     live    receive -> read the connection's monitor -> apply, or discard when quarantined
- *     time    a new connection to NATS? -> round: visit the ranks that are due: tick, start
- *             replays, publish; while nothing may be published, all published events count as lost
+ *     run     work on one rank, whose events are published at its end.  The monitor says that the
+ *             connection was made or lost.  It is read after the batches were received and before
+ *             they are applied, because it may show that they came from another process
+ *     slice   a part of a large batch; other ranks are served between two of them
+ *     round   every 5 ms, or at once when a stream has changed: for the ranks that are due.  While
+ *             nothing may be published, all published events count as lost, and a round ends with
+ *             the replays
  *     rest    a rank is due again with its next heartbeat, probe or change, at most a second later;
  *             until then it costs nothing
  *
- * Pure: time is an argument, and all I/O is in the caller's functions.
+ * A rank in quarantine (stream/turn.h) is served as if its connection was lost.
+ *
+ * Pure: no I/O, no clock; time is what the program says.
  * Threads: the caller locks. */
 
 /* ---- Connections ---- */
@@ -42,11 +62,7 @@
  *     AWAY     UP: KVB_INPUT_UP   -
  *
  * A connection may be lost and made again before the monitor is read.  It then becomes AWAY first
- * and UP after that, because another process may listen there now.
- *
- * The monitor is read after a run of batches was received and before they are applied, because it
- * may show that they came from another process.
- */
+ * and UP after that, because another process may listen there now. */
 enum kvb_connection_state {
     KVB_CONNECTION_NEW,
     KVB_CONNECTION_UP,
@@ -84,151 +100,230 @@ static inline uint64_t kvb_connection_away_ns(const struct kvb_connection *conne
     return connection->state == KVB_CONNECTION_AWAY ? connection->away_ns : 0;
 }
 
-/* ---- What is due ---- */
-
-/* Decides which work is due in an iteration of the thread, and what a new connection to NATS means
- * for events already published.
- *
- *     tick    every 50 ms: the caller's own periodic work; each rank has ticks of its own
- *     round   every 5 ms, or at once when a stream has changed: time passes for the streams that
- *             are due, replays are requested, streams are announced, heartbeats are sent
- */
-struct kvb_agenda {
-    uint64_t connects_seen;
-    uint64_t next_tick_ns;
-    uint64_t next_round_ns;
-    bool is_round_wanted; /* a stream has changed, was added or was removed */
-};
-
-/* Notes the output of a stream's step. */
-void kvb_agenda_note_step(
-    struct kvb_agenda *agenda, enum kvb_stream_input_kind kind,
-    const struct kvb_stream_output *output);
-
-bool kvb_agenda_takes_tick(struct kvb_agenda *agenda, uint64_t now_ns);
-bool kvb_agenda_takes_round(struct kvb_agenda *agenda, uint64_t now_ns);
-
-/* connects: how many connections to NATS were made so far.  True: there is a new connection, and
- * events published before it may be lost.  Nothing is announced before *out_announce_ns, when
- * readers are connected again. */
-bool kvb_agenda_takes_connection(
-    struct kvb_agenda *agenda, uint64_t connects, uint64_t now_ns, uint64_t *out_announce_ns);
-
 /* ---- Ranks ---- */
 
 enum { kvb_serve_replies_a_turn = 256 };
 
+struct kvb_server;
+
 /* One rank of one worker.  The caller's own struct of a rank has it as first member. */
 struct kvb_served {
-    /* The caller opens and frees stream, output and advertiser. */
-    struct kvb_stream *stream;
-    struct kvb_stream_output output;
+    struct kvb_stream *stream;       /* the caller opens and frees it */
+    struct kvb_stream_output output; /* of its newest step; the caller frees it */
     struct kvb_connection connection;
-    struct kvb_advertiser advertiser;
+    struct kvb_advertiser advertiser; /* the caller opens it */
     struct kvb_turn turn;
     uint64_t live_runs;     /* times that live batches were received */
     uint64_t live_window;   /* for kvb_coalescing_note() */
     uint64_t replay_due_ns; /* no replay before: the engine's host name is being resolved */
+    uint64_t tick_ns;       /* no tick before */
+    bool is_woken;          /* and has not been ticked since */
     struct kvb_visit visit;
-    uint64_t tick_ns; /* no tick before */
-    bool is_woken;    /* and has not been ticked since */
+
+    struct kvb_server *server;        /* borrowed; NULL: not added */
+    struct kvb_served *next, *before; /* of all ranks of the server; borrowed */
+    bool is_in_line;                 /* has slices left: it is in the server's line of such ranks */
+    struct kvb_served *next_in_line; /* borrowed */
+};
+
+/* ---- Actions ---- */
+
+enum kvb_action_kind {
+    KVB_DO_NOTHING, /* never returned */
+
+    /* ---- sockets ---- */
+    /* Which rank has something to read?  Answer: rank (NULL: none any more), has_replies,
+     * has_live. */
+    KVB_DO_NEXT_SOCKET,
+
+    /* ---- a run ---- */
+    KVB_DO_BEGIN_RUN, /* read the clocks into the server: clock_ns, wall_us */
+    /* The rank is quarantined, or released: share. */
+    KVB_DO_NOTE_SHARE,
+    /* The next reply of its replay.  Answer: reply, and the input of a batch. */
+    KVB_DO_NEXT_REPLY,
+    KVB_DO_STOP_REPLAY,  /* close its socket */
+    KVB_DO_RECEIVE,      /* live batches, and keep them for the run.  Answer: count */
+    KVB_DO_READ_MONITOR, /* Answer: link */
+    /* The connection is_up, or not: its stream takes that as its next input. */
+    KVB_DO_NOTE_LINK,
+    KVB_DO_NEXT_BATCH, /* of those received.  Answer: has_batch, and its input */
+    KVB_DO_PASS_OVER,  /* those received are not applied: a replay repeats them */
+    /* Carry out what a step has made: stops_replay; events, if not NULL, are to be published.
+     * Answer: status. */
+    KVB_DO_OUTPUT,
+    /* Flush what was published, and read the clock into clock_ns.  Answer: status, and took_ns, the
+     * time that the rank was served. */
+    KVB_DO_END_RUN,
+
+    /* ---- time ---- */
+    KVB_DO_ASK_NATS, /* Answer: is_connected, and how many connections were made: connects */
+    /* It is_connected, or not any more; is_new_connection: it was made since the last turn. */
+    KVB_DO_NOTE_NATS,
+    KVB_DO_WORK,      /* the program's own periodic work, every 50 ms */
+    KVB_DO_TEND_LINK, /* renew the rank's connection if it is given up; a tick follows */
+    /* Request a replay of the rank's engine: from.  Answer: is_unresolved. */
+    KVB_DO_START_REPLAY,
+    KVB_DO_PUBLISH_LOADS, /* if they are due */
+    /* The whole list is published: list says as what.  Read the clock into wall_us. */
+    KVB_DO_ANNOUNCE,
+    /* Publish and flush events, a part of that list; read the clock into clock_ns.
+     * Answer: status. */
+    KVB_DO_CHUNK,
+    KVB_DO_BEAT /* send a heartbeat; is_bye: the last one.  Answer: status */
 };
 
 enum kvb_serve_reply {
     KVB_SERVE_NO_REPLY, /* no reply has arrived, or the time for replies is over */
-    KVB_SERVE_BATCH,    /* a batch; already applied with kvb_serve_step() */
-    KVB_SERVE_END,      /* the replay is complete */
-    KVB_SERVE_CUT,      /* the replay is over, and some batches before its end were lost */
-    KVB_SERVE_REFUSED   /* malformed; a later END would not prove that nothing is missing */
+    KVB_SERVE_BATCH,
+    KVB_SERVE_END,    /* the replay is complete */
+    KVB_SERVE_CUT,    /* the replay is over, and some batches before its end were lost */
+    KVB_SERVE_REFUSED /* malformed; a later END would not prove that nothing is missing */
 };
 
-/* The caller's functions. */
-struct kvb_serve_world {
-    /* ---- for one rank ---- */
+/* What is to be done, and what came of it.  A kind uses the fields that it names.
+ * NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): there is one of them */
+struct kvb_action {
+    enum kvb_action_kind kind;
+    struct kvb_served *rank; /* borrowed */
 
-    /* Receives live batches and keeps them until one of the next two functions is called; returns
-     * how many. */
-    size_t (*receive)(void *context, struct kvb_served *rank);
-    void (*apply_received)(void *context, struct kvb_served *rank, uint64_t now_ns);
-    void (*pass_over_received)(void *context, struct kvb_served *rank);
-    struct kvb_connection_update (*read_monitor)(void *context, struct kvb_served *rank);
-    enum kvb_serve_reply (*take_reply)(void *context, struct kvb_served *rank, uint64_t now_ns);
-    void (*stop_replay)(void *context, struct kvb_served *rank);
-    /* False: the engine's host name is being resolved. */
-    bool (*start_replay)(void *context, struct kvb_served *rank, uint64_t from, uint64_t now_ns);
-    /* Publishes the output of a step. */
-    void (*publish_step)(void *context, struct kvb_served *rank);
-    void (*connection_changed)(void *context, struct kvb_served *rank, bool is_up);
-    /* Called before the stream is quarantined or released. */
-    void (*share_changed)(void *context, struct kvb_served *rank, enum kvb_turn_verdict verdict);
-    /* Calls kvb_serve_tick(), and does the caller's other periodic work on the rank. */
-    void (*tick_rank)(void *context, struct kvb_served *rank, uint64_t now_ns);
-    /* Does what kvb_advertiser_next() says.  False: the time for that is over in this round, which
-     * began at now_ns. */
-    bool (*advertise)(void *context, struct kvb_served *rank, uint64_t now_ns);
-    void (*beat)(void *context, struct kvb_served *rank); /* sends a heartbeat */
+    /* ---- what is to be done ---- */
+    bool stops_replay;
+    const struct kvb_router_batch *events; /* borrowed until the next action */
+    enum kvb_turn_verdict share;
+    bool is_up;
+    bool is_new_connection;
+    bool is_bye;
+    enum kvb_advertiser_action list;
+    uint64_t from;
 
-    /* ---- for all ranks ---- */
-
-    size_t (*rank_count)(void *context);
-    struct kvb_served *(*rank)(void *context, size_t number); /* NULL: there is none */
-    /* Calls kvb_serve_replies() and kvb_serve_live() for the ranks that have something to read. */
-    void (*take_sockets)(void *context, uint64_t now_ns);
-    /* Calls kvb_serve_kind(KVB_INPUT_TICK) for ranks with output.has_more until its time is over.
-     * True: some ranks still have more. */
-    bool (*work_slices)(void *context, uint64_t now_ns);
-    void (*tick)(void *context, uint64_t now_ns); /* the caller's periodic work, every 50 ms */
-    uint64_t (*connects)(void *context);          /* connections made to NATS so far */
-    void (*connected)(void *context, uint64_t now_ns);
-    bool (*may_publish)(void *context, uint64_t now_ns); /* called once a turn; may log a change */
-    /* Called in a round before the ranks that are due are advertised. */
-    void (*publish_due)(void *context, uint64_t now_ns);
+    /* ---- what came of it ---- */
+    bool has_replies, has_live;
+    enum kvb_serve_reply reply;
+    size_t count;
+    struct kvb_connection_update link;
+    bool has_batch;
+    /* Of a batch: seq, fingerprint, batch; the batch is borrowed until the next action. */
+    struct kvb_stream_input input;
+    kvb_status status; /* not KVB_OK: it may not have been published */
+    uint64_t took_ns;
+    bool is_connected;
+    uint64_t connects;
+    bool is_unresolved; /* the engine's host name is being looked up: later */
 };
 
-/* All ranks of a bridge. */
+/* ---- All ranks ---- */
+
+/* Where a turn is: the picture above, from left to right. */
+enum kvb_serve_phase {
+    KVB_TURN_OVER,
+    KVB_TURN_PAUSE,
+    KVB_TURN_SOCKETS,
+    KVB_TURN_SLICES,
+    KVB_TURN_NATS,
+    KVB_TURN_WORK,
+    KVB_TURN_ROUND,
+    KVB_TURN_TICKS,
+    KVB_TURN_REPLAYS,
+    KVB_TURN_LOADS,
+    KVB_TURN_LISTS,
+    KVB_TURN_BEATS,
+    KVB_TURN_REST,
+    KVB_TURN_GOODBYE /* a turn for one rank: its last list and its last heartbeat */
+};
+
+/* Where a run is. */
+enum kvb_run_phase {
+    KVB_RUN_OVER,
+    KVB_RUN_BEGIN,
+    KVB_RUN_SHARE,
+    KVB_RUN_REPLIES,
+    KVB_RUN_RECEIVE,
+    KVB_RUN_MONITOR,
+    KVB_RUN_LINK,
+    KVB_RUN_BATCHES,
+    KVB_RUN_TICK,
+    KVB_RUN_END
+};
+
+/* What a run is for. */
+enum kvb_run_kind { KVB_RUN_OF_SOCKET, KVB_RUN_OF_SLICE, KVB_RUN_OF_TICK };
+
+struct kvb_run {
+    enum kvb_run_phase phase;
+    enum kvb_run_kind kind;
+    struct kvb_served *rank;    /* borrowed */
+    bool has_replies, has_live; /* to read */
+    unsigned replies;           /* taken so far */
+    bool reads_monitor;
+    struct kvb_connection_update link;
+};
+
+enum kvb_list_phase { KVB_LIST_OVER, KVB_LIST_BEGIN, KVB_LIST_CHUNKS };
+
+/* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): there is one of them */
 struct kvb_server {
-    const struct kvb_serve_world *world; /* borrowed; context too */
-    void *context;
-    struct kvb_agenda agenda;
-    struct kvb_visits visits;
-    struct kvb_coalescing coalescing;
-    bool is_mute;         /* nothing may be published */
-    uint64_t wall_us;     /* set by the caller; gives a new epoch its first event id */
+    /* Set by the program: the clocks, as it read them last. */
+    uint64_t clock_ns;
+    uint64_t wall_us; /* gives a new epoch its first event id */
+    /* How many times faster the clock of quarantines runs; 0: as the other. */
+    unsigned share_speed;
+
     uint64_t live_runs;   /* of all ranks */
     size_t max_replaying; /* most replays at once, so far */
-    uint64_t turned_ns;   /* when the newest turn began; 0: there was none */
+    bool is_mute;         /* nothing may be published */
+    bool has_slices;      /* after a turn: slices are left, so take the next turn at once */
+    struct kvb_coalescing coalescing;
+
+    /* The rest is the turn's own. */
+    struct kvb_action action;
+    enum kvb_serve_phase phase;
+    struct kvb_run run;
+    enum kvb_list_phase list;
+    struct kvb_served *list_of;    /* borrowed */
+    struct kvb_router_batch chunk; /* owned: the newest of that list */
+    bool has_listed;               /* a list was published in this turn */
+    uint64_t now_ns;               /* when the turn began; 0: there was none */
+    uint64_t slices_until_ns;      /* no slice begins after this time */
+    struct kvb_served *at;         /* the rank that is next; borrowed */
+    struct kvb_visit *due;         /* those of the round; borrowed */
+    struct kvb_visit *due_at;      /* the one that is next; borrowed */
+    struct kvb_visit *due_left;    /* the first whose list was not looked at yet; borrowed */
+    struct kvb_replay_turns replays;
+    uint64_t connects_seen;
+    uint64_t next_work_ns;
+    uint64_t next_round_ns;
+    bool is_round_wanted; /* a stream has changed, was added or was removed */
+
+    struct kvb_visits visits;
+    struct kvb_served *first, *last;                 /* all ranks; borrowed */
+    struct kvb_served *first_in_line, *last_in_line; /* those with slices left; borrowed */
 };
 
-/* Visits the rank in the next round.  Call it for a new rank, and after each change to its stream,
- * its advertiser or what is published of it that is not a step.  A change without this call is
- * noticed a second later. */
-void kvb_serve_wake(struct kvb_server *server, struct kvb_served *rank);
+/* Serves the rank from now on, beginning with the next round.  The server must not be moved
+ * afterwards. */
+void kvb_serve_add(struct kvb_server *server, struct kvb_served *rank);
 
-/* Call it before the rank is freed. */
+/* Call it before the rank is freed, and between two turns.  A rank that was never added is fine. */
 void kvb_serve_drop(struct kvb_served *rank);
 
-/* Gives one input to one stream, and publishes the output. */
-void kvb_serve_step(
-    struct kvb_server *server, struct kvb_served *rank, struct kvb_stream_input *input);
-void kvb_serve_kind(
-    struct kvb_server *server, struct kvb_served *rank, enum kvb_stream_input_kind kind,
-    uint64_t now_ns);
+/* Visits the rank in the next round.  Call it after each change to its stream, its advertiser or
+ * what is published of it that is not a step.  A change without this call is noticed a second
+ * later. */
+void kvb_serve_wake(struct kvb_served *rank);
 
-/* Call it when live batches have arrived or the connection has changed. */
-void kvb_serve_live(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns);
+/* Events were published outside of a turn, and may have been lost. */
+void kvb_serve_lost(struct kvb_served *rank);
 
-/* Call it when replies of a replay have arrived. */
-void kvb_serve_replies(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns);
+/* Begins a turn at now_ns, which is not before the turn before it. */
+void kvb_serve_begin(struct kvb_server *server, uint64_t now_ns);
 
-/* The periodic tick of one rank; a rank with slices left gets ticks from work_slices() instead. */
-void kvb_serve_tick(struct kvb_server *server, struct kvb_served *rank, uint64_t now_ns);
+/* Begins a turn that publishes the end of one rank, because it leaves or the bridge stops. */
+void kvb_serve_begin_goodbye(struct kvb_server *server, struct kvb_served *rank);
 
-/* Quarantines a rank that takes more than its share of the thread's time; each quarantine is longer
- * than the last.  Call it once a second or more often.  others, clock_ns: see kvb_turn_classify();
- * in the simulator that clock runs faster than now_ns. */
-void kvb_serve_share(
-    struct kvb_server *server, struct kvb_served *rank, uint64_t others, uint64_t clock_ns,
-    uint64_t now_ns);
+/* The next action, to be carried out and answered; NULL: the turn is over.  Borrowed until the next
+ * call. */
+struct kvb_action *kvb_serve_next(struct kvb_server *server);
 
-/* Takes one turn.  True: slices are left, so the caller takes the next turn at once. */
-bool kvb_serve_turn(struct kvb_server *server, uint64_t now_ns);
+/* {0} is a server without ranks.  Ranks are dropped before. */
+void kvb_server_done(struct kvb_server *server);

@@ -41,6 +41,7 @@ void kvb_stream_free(struct kvb_stream *stream)
         return;
     }
     kvb_picture_end(&stream->refresh); /* before the mirror, which knows it */
+    kvb_stream_list_end(stream);       /* likewise */
     kvb_mirror_free(stream->mirror);
     kvb_event_log_free(stream->log);
     kvb_reorder_buffer_done(&stream->reorder_buffer);
@@ -653,6 +654,11 @@ bool kvb_stream_has_base(const struct kvb_stream *stream)
     return stream->origin == origin_found;
 }
 
+uint64_t kvb_stream_worker_id(const struct kvb_stream *stream)
+{
+    return stream->options.worker_id;
+}
+
 kvb_epoch kvb_stream_epoch(const struct kvb_stream *stream)
 {
     return stream->epoch;
@@ -674,57 +680,41 @@ bool kvb_stream_last_seq(const struct kvb_stream *stream, uint64_t *out_seq)
     return stream->has_last;
 }
 
-/* ---- Announcing ---- */
+/* ---- The whole list ---- */
 
-/* Puts the stream's identity and the next ids on the chunk and hands it on. */
-static kvb_status publish_signed(
-    struct kvb_stream *stream, const struct kvb_stream_telling *telling,
-    struct kvb_router_batch *chunk)
+kvb_status kvb_stream_list_begin(struct kvb_stream *stream, bool opens_epoch)
 {
-    kvb_stream_sign(stream, chunk);
-    const kvb_status status = telling->visit(telling->context, chunk);
-    kvb_router_batch_reset(chunk);
-    return status;
+    stream->listing =
+        (struct stream_listing){ .opens_epoch = opens_epoch, .is_done = stream->is_withdrawn };
+    return stream->is_withdrawn ? KVB_OK
+                                : kvb_picture_begin(
+                                      &stream->listing.picture, stream->mirror,
+                                      KVB_PICTURE_PARENTS_FIRST, kvb_picture_all_lists);
 }
 
-static kvb_status publish_all(
-    struct kvb_stream *stream, const struct kvb_stream_telling *telling,
-    struct kvb_router_batch *chunk)
+kvb_status
+kvb_stream_list_next(struct kvb_stream *stream, size_t max_blocks, struct kvb_router_batch *out)
 {
-    const struct kvb_picture_part part = { .max_blocks = telling->max_chunk_blocks,
-                                           .max_looks = SIZE_MAX };
-    struct kvb_picture picture = { 0 };
-    bool is_done = false;
+    const struct kvb_picture_part part = { .max_blocks = max_blocks, .max_looks = SIZE_MAX };
+    struct stream_listing *listing = &stream->listing;
 
-    kvb_status status = kvb_picture_begin(
-        &picture, stream->mirror, KVB_PICTURE_PARENTS_FIRST, kvb_picture_all_lists);
-    while (status == KVB_OK && !is_done) {
-        status = kvb_picture_step(&picture, stream->mirror, &part, chunk, &is_done);
-        if (status == KVB_OK && chunk->event_count > 0) {
-            status = publish_signed(stream, telling, chunk);
-        }
+    kvb_router_batch_reset(out);
+    if (listing->opens_epoch) { /* a chunk of its own: readers clear the list before they read on */
+        listing->opens_epoch = false;
+        KVB_TRY(kvb_router_batch_add_event(
+            out, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED }));
     }
-    kvb_picture_end(&picture);
-    return status;
+    while (out->event_count == 0 && !listing->is_done) {
+        KVB_TRY(kvb_picture_step(&listing->picture, stream->mirror, &part, out, &listing->is_done));
+    }
+    kvb_stream_sign(stream, out);
+    return KVB_OK;
 }
 
-kvb_status kvb_stream_publish(struct kvb_stream *stream, const struct kvb_stream_telling *telling)
+void kvb_stream_list_end(struct kvb_stream *stream)
 {
-    struct kvb_router_batch chunk = { 0 };
-    kvb_status status = KVB_OK;
-
-    if (telling->opens_epoch) {
-        status = kvb_router_batch_add_event(
-            &chunk, &(struct kvb_router_event){ .kind = KVB_ROUTER_CLEARED });
-        if (status == KVB_OK) {
-            status = publish_signed(stream, telling, &chunk);
-        }
-    }
-    if (status == KVB_OK && !stream->is_withdrawn) {
-        status = publish_all(stream, telling, &chunk);
-    }
-    kvb_router_batch_done(&chunk);
-    return status;
+    kvb_picture_end(&stream->listing.picture);
+    stream->listing = (struct stream_listing){ 0 };
 }
 
 /* ---- Refresh ---- */

@@ -229,18 +229,17 @@ uint64_t kvb_stream_replay_wanted_ns(const struct kvb_stream *stream);
  * empty until the next epoch, and heartbeats report no blocks. */
 void kvb_stream_open_epoch(struct kvb_stream *stream, uint64_t wall_us, bool is_withdrawn);
 
-struct kvb_stream_telling {
-    bool opens_epoch; /* `cleared` comes first; else readers keep the blocks that they hold */
-    size_t max_chunk_blocks;
-    /* Takes the chunks; ids are set. */
-    kvb_status (*visit)(void *context, const struct kvb_router_batch *chunk);
-    void *context;
-};
+/* The whole list, parents first, for readers that lack it: chunk after chunk, between two steps.
+ * Called after kvb_stream_open_epoch(), for the first announcement and whenever published events
+ * may have been lost.  opens_epoch: `cleared` comes first; else readers keep the blocks that they
+ * hold. A withdrawn stream has no more than that.  KVB_NO_MEMORY */
+kvb_status kvb_stream_list_begin(struct kvb_stream *stream, bool opens_epoch);
 
-/* Publishes all blocks of the stream, parents first; none if the stream is withdrawn.  Called after
- * kvb_stream_open_epoch(), for the first announcement and whenever published events may have been
- * lost.  Stops with the status of visit when that is not KVB_OK.  KVB_NO_MEMORY. */
-kvb_status kvb_stream_publish(struct kvb_stream *stream, const struct kvb_stream_telling *telling);
+/* Replaces *out by the next chunk, of at most max_blocks blocks, ids set; no events: there is none.
+ * KVB_NO_MEMORY */
+kvb_status
+kvb_stream_list_next(struct kvb_stream *stream, size_t max_blocks, struct kvb_router_batch *out);
+void kvb_stream_list_end(struct kvb_stream *stream);
 
 /* A refresh publishes the blocks of the device tier once more, in the same epoch, a part at a time
  * between steps; see stream/mirror/picture.h.  It must not run while the stream is withdrawn,
@@ -298,6 +297,8 @@ bool kvb_stream_is_settled(const struct kvb_stream *stream);
 /* True when a batch that came live was found in the replay, so the replay belongs to the
  * publisher. */
 bool kvb_stream_has_base(const struct kvb_stream *stream);
+
+uint64_t kvb_stream_worker_id(const struct kvb_stream *stream);
 
 /* The epoch that is published now. */
 kvb_epoch kvb_stream_epoch(const struct kvb_stream *stream);

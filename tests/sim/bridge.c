@@ -5,12 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The functions that stream/serve.h calls, for a simulated bridge: links in place of sockets, a
+/* Carries out what stream/serve.h says, for a simulated bridge: links in place of sockets, a
  * simulated NATS, and virtual time. */
 
 enum {
     sync_chunks_a_turn = 4,
-    slices_a_turn = 64,
+    slice_ns = 16000, /* so long a slice takes: a turn has 250 of them */
     /* faults are shorter than quarantines, so the clock of kvb_turn runs this many times faster */
     turn_clock = 8
 };
@@ -30,268 +30,188 @@ static bool is_of(const struct sim_world *world, size_t stream, size_t bridge)
     return sim_bridge_of(world, stream) == bridge;
 }
 
-/* ---- One rank ---- */
+/* ---- Batches ---- */
 
 static struct sim_rank *rank_of(struct kvb_served *served)
 {
     return (struct sim_rank *)(void *)served; /* served is its first member */
 }
 
-static void step_batch(
-    struct sim_bridge *bridge, struct kvb_served *served, enum kvb_stream_input_kind kind,
-    const struct sim_flying *item)
+/* The rank that has something to read: each of this bridge once in a turn. */
+static void find_socket(struct sim_bridge *bridge, struct kvb_action *action)
+{
+    struct sim_world *world = bridge->world;
+
+    action->rank = NULL;
+    while (bridge->next_socket < world->stream_count && !action->rank) {
+        const size_t number = bridge->next_socket++;
+        action->rank = is_of(world, number, bridge->number) ? &world->ranks[number].served : NULL;
+    }
+    action->has_replies = true;
+    action->has_live = true;
+}
+
+static void read_batch(
+    struct sim_bridge *bridge, const struct sim_flying *item, const char *how,
+    struct kvb_action *action)
 {
     struct sim_world *world = bridge->world;
     const struct sim_batch *batch = &world->engines[item->engine].batches[item->batch];
-    struct kvb_stream_input input = { .kind = kind,
-                                      .now_ns = world->now_ns,
-                                      .seq = batch->seq,
-                                      .fingerprint = batch->fingerprint,
-                                      .batch = &batch->batch };
 
-    if (batch->is_poison || item->is_corrupt) {
-        input.batch = NULL;
-    }
-    input.fingerprint.high ^= (uint64_t)item->is_corrupt << 63;
+    action->input = (struct kvb_stream_input){
+        .seq = batch->seq,
+        .fingerprint = batch->fingerprint,
+        .batch = batch->is_poison || item->is_corrupt ? NULL : &batch->batch,
+    };
+    action->input.fingerprint.high ^= (uint64_t)item->is_corrupt << 63;
     sim_note(
-        world, "stream %u gets %s seq %lu of life %u", rank_of(served)->stream_number,
-        kind == KVB_INPUT_LIVE ? "live" : "reply", batch->seq, batch->life);
-    kvb_serve_step(&bridge->server, served, &input);
+        world, "stream %u gets %s seq %lu of life %u", rank_of(action->rank)->stream_number, how,
+        batch->seq, batch->life);
 }
 
-static size_t receive(void *context, struct kvb_served *served)
+static void read_reply(struct sim_bridge *bridge, struct kvb_action *action)
 {
-    struct sim_bridge *bridge = context;
-    const size_t number = rank_of(served)->stream_number;
+    const unsigned number = rank_of(action->rank)->stream_number;
+    struct sim_flying item;
 
+    if (!sim_link_reply(bridge->world, number, &item)) {
+        action->reply = KVB_SERVE_NO_REPLY;
+    } else if (item.batch == UINT32_MAX) {
+        sim_note(bridge->world, "stream %u gets END%s", number, item.is_corrupt ? ", cut" : "");
+        action->reply = item.is_corrupt ? KVB_SERVE_CUT : KVB_SERVE_END;
+    } else {
+        action->reply = KVB_SERVE_BATCH;
+        read_batch(bridge, &item, "reply", action);
+    }
+}
+
+static void receive(struct sim_bridge *bridge, struct kvb_action *action)
+{
+    const size_t number = rank_of(action->rank)->stream_number;
+
+    bridge->received_at = 0;
     bridge->received_count = 0;
     while (bridge->received_count < sim_live &&
            sim_link_receive(bridge->world, number, &bridge->received[bridge->received_count])) {
         bridge->received_count++;
     }
-    return bridge->received_count;
+    action->count = bridge->received_count;
 }
 
-static void apply_received(void *context, struct kvb_served *served, uint64_t now_ns)
+static void note_link(struct sim_bridge *bridge, const struct kvb_action *action)
 {
-    struct sim_bridge *bridge = context;
-
-    (void)now_ns;
-    for (size_t i = 0; i < bridge->received_count; i++) {
-        step_batch(bridge, served, KVB_INPUT_LIVE, &bridge->received[i]);
-    }
-}
-
-static void pass_over_received(void *context, struct kvb_served *served)
-{
-    (void)context;
-    (void)served;
-}
-
-static struct kvb_connection_update read_monitor(void *context, struct kvb_served *served)
-{
-    const struct sim_bridge *bridge = context;
-
-    return sim_link_read_monitor(bridge->world, rank_of(served)->stream_number);
-}
-
-static enum kvb_serve_reply take_reply(void *context, struct kvb_served *served, uint64_t now_ns)
-{
-    struct sim_bridge *bridge = context;
-    const unsigned number = rank_of(served)->stream_number;
-    struct sim_flying item;
-
-    (void)now_ns;
-    if (!sim_link_reply(bridge->world, number, &item)) {
-        return KVB_SERVE_NO_REPLY;
-    }
-    if (item.batch == UINT32_MAX) {
-        sim_note(bridge->world, "stream %u gets END%s", number, item.is_corrupt ? ", cut" : "");
-        return item.is_corrupt ? KVB_SERVE_CUT : KVB_SERVE_END;
-    }
-    step_batch(bridge, served, KVB_INPUT_REPLAY, &item);
-    return KVB_SERVE_BATCH;
-}
-
-static void stop_replay(void *context, struct kvb_served *served)
-{
-    const struct sim_bridge *bridge = context;
-
-    sim_link_stop_request(&bridge->world->links[rank_of(served)->stream_number]);
-}
-
-static bool start_replay(void *context, struct kvb_served *served, uint64_t from, uint64_t now_ns)
-{
-    const struct sim_bridge *bridge = context;
-
-    (void)now_ns;
-    sim_link_request(bridge->world, rank_of(served)->stream_number, from);
-    return true;
-}
-
-static void publish_step(void *context, struct kvb_served *served)
-{
-    const struct sim_bridge *bridge = context;
-
-    sim_check_rank(bridge->world, rank_of(served));
-    sim_publish_step(bridge->world, rank_of(served));
-}
-
-static void connection_changed(void *context, struct kvb_served *served, bool is_up)
-{
-    const struct sim_bridge *bridge = context;
-    struct sim_rank *rank = rank_of(served);
+    struct sim_rank *rank = rank_of(action->rank);
     const struct sim_link *link = &bridge->world->links[rank->stream_number];
 
-    sim_note(bridge->world, "stream %u is %s", rank->stream_number, is_up ? "up" : "down");
-    if (is_up) {
+    sim_note(bridge->world, "stream %u is %s", rank->stream_number, action->is_up ? "up" : "down");
+    if (action->is_up) {
         rank->knows_life = link->monitor_count == 0;
         rank->up_life = link->life;
     }
 }
 
-static void share_changed(void *context, struct kvb_served *served, enum kvb_turn_verdict verdict)
+/* Virtual time stands still within a turn, but slices take some of it. */
+static void end_run(struct sim_bridge *bridge, struct kvb_action *action)
 {
-    const struct sim_bridge *bridge = context;
+    const unsigned number = rank_of(action->rank)->stream_number;
 
-    sim_note(
-        bridge->world, "stream %u is %s", rank_of(served)->stream_number,
-        verdict == KVB_TURN_QUARANTINE ? "quarantined" : "released");
-}
-
-/* ---- All ranks ---- */
-
-static size_t rank_count(void *context)
-{
-    const struct sim_bridge *bridge = context;
-
-    return bridge->world->stream_count;
-}
-
-static struct kvb_served *served_rank(void *context, size_t number)
-{
-    struct sim_bridge *bridge = context;
-
-    return is_of(bridge->world, number, bridge->number) ? &bridge->world->ranks[number].served
-                                                        : NULL;
-}
-
-/* Other streams are served in every step. */
-static void take_share(struct sim_bridge *bridge, struct sim_rank *rank)
-{
-    const struct sim_world *world = bridge->world;
-    const bool is_heavy = sim_active(bridge->world, SIM_OVERLOAD, rank->stream_number) != NULL;
-
-    kvb_turn_use(&rank->served.turn, is_heavy ? turn_clock * sim_step_ns : 0);
-    kvb_serve_share(
-        &bridge->server, &rank->served, world->steps, turn_clock * world->now_ns, world->now_ns);
-}
-
-static void take_sockets(void *context, uint64_t now_ns)
-{
-    struct sim_bridge *bridge = context;
-
-    for (size_t i = 0; i < bridge->world->stream_count; i++) {
-        struct kvb_served *served = served_rank(bridge, i);
-        if (served) {
-            kvb_serve_replies(&bridge->server, served, now_ns);
-            kvb_serve_live(&bridge->server, served, now_ns);
-            take_share(bridge, rank_of(served));
-        }
+    if (bridge->server.run.kind == KVB_RUN_OF_SLICE) {
+        bridge->server.clock_ns += slice_ns;
+    } else if (
+        bridge->server.run.kind == KVB_RUN_OF_SOCKET &&
+        sim_active(bridge->world, SIM_OVERLOAD, number)) {
+        action->took_ns = turn_clock * sim_step_ns;
+        kvb_serve_wake(action->rank); /* a stream that takes so long is always busy */
     }
 }
 
-/* Applies one slice of each stream that has one, repeatedly. */
-static bool work_slices(void *context, uint64_t now_ns)
-{
-    struct sim_bridge *bridge = context;
+/* ---- The turn ---- */
 
-    for (int round = 0; round < slices_a_turn; round++) {
-        for (size_t i = 0; i < bridge->world->stream_count; i++) {
-            struct kvb_served *served = served_rank(bridge, i);
-            if (served && served->output.has_more) {
-                kvb_serve_kind(&bridge->server, served, KVB_INPUT_TICK, now_ns);
-            }
+static void carry_out(struct sim_bridge *bridge, struct kvb_action *action)
+{
+    struct sim_world *world = bridge->world;
+    struct sim_rank *rank = action->rank ? rank_of(action->rank) : NULL;
+
+    switch (action->kind) {
+    case KVB_DO_NEXT_SOCKET:
+        find_socket(bridge, action);
+        break;
+    case KVB_DO_NOTE_SHARE:
+        sim_note(
+            world, "stream %u is %s", rank->stream_number,
+            action->share == KVB_TURN_QUARANTINE ? "quarantined" : "released");
+        break;
+    case KVB_DO_NEXT_REPLY:
+        read_reply(bridge, action);
+        break;
+    case KVB_DO_STOP_REPLAY:
+        sim_link_stop_request(&world->links[rank->stream_number]);
+        break;
+    case KVB_DO_RECEIVE:
+        receive(bridge, action);
+        break;
+    case KVB_DO_READ_MONITOR:
+        action->link = sim_link_read_monitor(world, rank->stream_number);
+        break;
+    case KVB_DO_NOTE_LINK:
+        note_link(bridge, action);
+        break;
+    case KVB_DO_NEXT_BATCH:
+        action->has_batch = bridge->received_at < bridge->received_count;
+        if (action->has_batch) {
+            read_batch(bridge, &bridge->received[bridge->received_at++], "live", action);
         }
+        break;
+    case KVB_DO_OUTPUT:
+        if (action->stops_replay) {
+            sim_link_stop_request(&world->links[rank->stream_number]);
+        }
+        sim_check_rank(world, rank);
+        if (action->events) {
+            action->status = sim_publish_events(world, rank, action->events);
+        }
+        break;
+    case KVB_DO_END_RUN:
+        end_run(bridge, action);
+        break;
+    case KVB_DO_ASK_NATS:
+        action->connects = bridge->nats.connects;
+        action->is_connected = bridge->nats.is_connected;
+        break;
+    case KVB_DO_START_REPLAY:
+        sim_link_request(world, rank->stream_number, action->from);
+        break;
+    case KVB_DO_ANNOUNCE:
+        if (action->list == KVB_ADVERTISER_REPUBLISH) {
+            sim_void_checkpoint(world, rank);
+        }
+        bridge->server.wall_us = sim_wall_us(world, rank->stream_number);
+        break;
+    case KVB_DO_CHUNK:
+        action->status = sim_publish_chunk(world, rank, action->events);
+        break;
+    case KVB_DO_BEAT:
+        sim_beat(world, rank, action->is_bye);
+        break;
+    case KVB_DO_PASS_OVER: /* what was received is forgotten */
+    case KVB_DO_BEGIN_RUN: /* its clocks were read at the beginning of the turn */
+    case KVB_DO_NOTE_NATS:
+    case KVB_DO_WORK:
+    case KVB_DO_TEND_LINK:
+    case KVB_DO_PUBLISH_LOADS:
+    case KVB_DO_NOTHING:
+        break;
     }
-    return false;
 }
 
-static void tick_rank(void *context, struct kvb_served *served, uint64_t now_ns)
+static void carry_out_all(struct sim_bridge *bridge)
 {
-    struct sim_bridge *bridge = context;
+    struct kvb_action *action = NULL;
 
-    kvb_serve_tick(&bridge->server, served, now_ns);
+    while ((action = kvb_serve_next(&bridge->server)) != NULL) {
+        carry_out(bridge, action);
+    }
 }
-
-static bool advertise(void *context, struct kvb_served *served, uint64_t now_ns)
-{
-    const struct sim_bridge *bridge = context;
-
-    (void)now_ns;
-    sim_advertise_stream(bridge->world, rank_of(served));
-    return true;
-}
-
-static void send_beat(void *context, struct kvb_served *served)
-{
-    const struct sim_bridge *bridge = context;
-
-    sim_beat(bridge->world, rank_of(served), false);
-}
-
-/* Nothing else is periodic. */
-static void do_nothing(void *context, uint64_t now_ns)
-{
-    (void)context;
-    (void)now_ns;
-}
-
-static uint64_t nats_connects(void *context)
-{
-    const struct sim_bridge *bridge = context;
-
-    return bridge->nats.connects;
-}
-
-static void connected(void *context, uint64_t now_ns)
-{
-    (void)context;
-    (void)now_ns;
-}
-
-static bool may_publish(void *context, uint64_t now_ns)
-{
-    const struct sim_bridge *bridge = context;
-
-    (void)now_ns;
-    return bridge->nats.is_connected;
-}
-
-static const struct kvb_serve_world outside = {
-    .receive = receive,
-    .apply_received = apply_received,
-    .pass_over_received = pass_over_received,
-    .read_monitor = read_monitor,
-    .take_reply = take_reply,
-    .stop_replay = stop_replay,
-    .start_replay = start_replay,
-    .publish_step = publish_step,
-    .connection_changed = connection_changed,
-    .share_changed = share_changed,
-    .tick_rank = tick_rank,
-    .advertise = advertise,
-    .beat = send_beat,
-    .rank_count = rank_count,
-    .rank = served_rank,
-    .take_sockets = take_sockets,
-    .work_slices = work_slices,
-    .tick = do_nothing,
-    .connects = nats_connects,
-    .connected = connected,
-    .may_publish = may_publish,
-    .publish_due = do_nothing,
-};
 
 /* ---- Metrics pages ---- */
 
@@ -316,8 +236,7 @@ static void read_page(struct sim_world *world, struct sim_rank *rank)
     const unsigned signs = kvb_page_watch_read(
         &rank->page_watch, rank->served.stream,
         &(struct kvb_page_reading){ &sample, world->now_ns, world->now_ns });
-    kvb_serve_wake(
-        &world->bridges[sim_bridge_of(world, rank->stream_number)].server, &rank->served);
+    kvb_serve_wake(&rank->served);
     if (signs) {
         sim_note(world, "page of stream %u: signs %x", rank->stream_number, signs);
     }
@@ -367,7 +286,7 @@ static void open_stream(struct sim_world *world, size_t number)
     rank->story.sum = 0;
     rank->story.advertised_to = 0;
     sim_restore(world, rank);
-    kvb_serve_wake(&bridge->server, &rank->served);
+    kvb_serve_add(&bridge->server, &rank->served);
 }
 
 static void close_stream(struct sim_rank *rank)
@@ -387,7 +306,7 @@ void sim_bridge_begin(struct sim_world *world, size_t number)
     bridge->nats = (struct sim_client){ .try_ns = world->now_ns };
     bridge->world = world;
     bridge->number = number;
-    bridge->server = (struct kvb_server){ .world = &outside, .context = bridge };
+    bridge->server = (struct kvb_server){ .share_speed = turn_clock };
     for (size_t i = 0; i < world->stream_count; i++) {
         if (is_of(world, i, number)) {
             world->engines[i].full_ns = 0; /* no process remembers earlier full replays */
@@ -407,6 +326,7 @@ void sim_bridge_end(struct sim_world *world, size_t number)
             sim_link_bridge_gone(world, i);
         }
     }
+    kvb_server_done(&bridge->server);
     kvb_router_batch_done(&bridge->chunk);
     memset(bridge->jobs, 0, sizeof bridge->jobs);
     bridge->is_up = false;
@@ -428,12 +348,13 @@ void sim_bridge_crash(struct sim_world *world, size_t number)
 void sim_bridge_stop(struct sim_world *world, size_t number)
 {
     struct sim_bridge *bridge = &world->bridges[number];
-    const bool is_received = may_publish(bridge, world->now_ns);
+    const bool is_received = bridge->nats.is_connected;
 
     sim_note(world, "bridge %zu stops", number);
     for (size_t i = 0; i < world->stream_count; i++) {
         if (is_of(world, i, number) && is_received) {
-            sim_say_goodbye(world, &world->ranks[i]);
+            kvb_serve_begin_goodbye(&bridge->server, &world->ranks[i].served);
+            carry_out_all(bridge);
         }
     }
     for (size_t i = 0; i < world->stream_count; i++) {
@@ -457,7 +378,10 @@ void sim_bridge_turn(struct sim_world *world, size_t number)
     }
     bridge->server.wall_us = wall_us_of(bridge);
     read_pages(world, number);
-    (void)kvb_serve_turn(&bridge->server, world->now_ns);
+    bridge->next_socket = 0;
+    bridge->server.live_runs++; /* as if another stream was served */
+    kvb_serve_begin(&bridge->server, world->now_ns);
+    carry_out_all(bridge);
     bridge->has_unread = false;
     for (int i = 0; i < sync_chunks_a_turn; i++) {
         sim_work_jobs(world, number);

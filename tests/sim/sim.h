@@ -27,7 +27,7 @@
  * Engines, streams, followers and all decisions of the two daemons are the product's own pure
  * rooms; only what they find outside (sockets, NATS, disks, clocks) is modelled here: link.c for
  * libzmq, broker.c for nats-server and nats.c, checkpoint.c for files, bridge.c and aggregator.c
- * for what stream/serve.h and replica/turn.h call.
+ * for what stream/serve.h and replica/turn.h ask for.
  *
  * Threads: one.  Memory: a few MB for one world at a time. */
 
@@ -303,7 +303,8 @@ struct sim_bridge {
     struct sim_client nats;
     struct kvb_server server;
     struct sim_flying received[sim_live];
-    size_t received_count;
+    size_t received_count, received_at;
+    size_t next_socket; /* the stream whose sockets are read next in this turn */
     struct sim_job jobs[sim_jobs];
     struct kvb_router_batch chunk;
     uint64_t rng;
@@ -513,9 +514,10 @@ void sim_telling_epoch(struct sim_world *world, struct sim_rank *rank, const kvb
 
 /* advertise.c */
 void sim_advertise_begin(const struct sim_world *world, struct sim_rank *rank);
-void sim_say_goodbye(struct sim_world *world, struct sim_rank *rank);
-void sim_publish_step(struct sim_world *world, struct sim_rank *rank);
-void sim_advertise_stream(struct sim_world *world, struct sim_rank *rank);
+kvb_status sim_publish_events(
+    struct sim_world *world, struct sim_rank *rank, const struct kvb_router_batch *events);
+kvb_status sim_publish_chunk(
+    struct sim_world *world, struct sim_rank *rank, const struct kvb_router_batch *chunk);
 void sim_beat(struct sim_world *world, struct sim_rank *rank, bool is_bye);
 
 /* sync.c */

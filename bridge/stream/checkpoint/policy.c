@@ -40,14 +40,7 @@ void kvb_checkpoint_restored(struct kvb_checkpoint_policy *policy, const struct 
 {
     policy->state = KVB_CHECKPOINT_ON_DISK;
     policy->epoch_on_disk = kvb_stream_epoch(stream);
-    policy->waits_for_proof = true;
     note_contents(policy, stream);
-}
-
-bool kvb_checkpoint_is_proven(struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream)
-{
-    policy->waits_for_proof = policy->waits_for_proof && !kvb_stream_is_settled(stream);
-    return !policy->waits_for_proof;
 }
 
 bool kvb_checkpoint_becomes_void(struct kvb_checkpoint_policy *policy)

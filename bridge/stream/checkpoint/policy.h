@@ -45,7 +45,6 @@ enum kvb_checkpoint_state {
 /* The checkpoint policy of one stream.  {0} at first. */
 struct kvb_checkpoint_policy {
     enum kvb_checkpoint_state state;
-    bool waits_for_proof;    /* restored, and not proven: the engine may have restarted */
     uint64_t next_ns;        /* the next one is not made before this time */
     uint64_t seq;            /* newest batch in the latest checkpoint */
     bool has_base;           /* kvb_stream_has_base() at that checkpoint */
@@ -55,11 +54,6 @@ struct kvb_checkpoint_policy {
 
 /* Call this when the stream was restored from the checkpoint on the disk. */
 void kvb_checkpoint_restored(struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream);
-
-/* Returns true when the stream was not restored, or its engine has proven or disproven it.  Before
- * that, nothing may be announced. */
-bool kvb_checkpoint_is_proven(
-    struct kvb_checkpoint_policy *policy, const struct kvb_stream *stream);
 
 /* Call this before publishing events that no batch made.  True: the checkpoint is void, and the
  * caller removes it before it publishes. */

@@ -1,6 +1,7 @@
 #include "kvb_test.h"
 
 #include "core/clock.h"
+#include "core/own.h"
 #include "replica/follower.h"
 #include "stream/batch_maker.h"
 #include "stream/stream.h"
@@ -219,9 +220,8 @@ static void damage(struct world *world, struct kvb_router_batch *events)
     }
 }
 
-static kvb_status send_events(void *context, const struct kvb_router_batch *events)
+static void send_events(struct world *world, const struct kvb_router_batch *events)
 {
-    struct world *world = context;
     struct queued *queued = NULL;
 
     note_truth(world, events);
@@ -230,7 +230,6 @@ static kvb_status send_events(void *context, const struct kvb_router_batch *even
         queued->events.has_epoch = !world->is_json;
         damage(world, &queued->events);
     }
-    return KVB_OK;
 }
 
 static void send_beat(struct world *world)
@@ -276,7 +275,7 @@ static void step(struct world *world, enum kvb_stream_input_kind kind, bool is_p
                                             .batch = is_poison ? NULL : &world->batch };
 
     assert_ok(kvb_stream_step(world->stream, &input, &world->output));
-    (void)send_events(world, &world->output.events);
+    send_events(world, &world->output.events);
     if (world->output.is_changed) {
         send_beat(world);
     }
@@ -301,12 +300,15 @@ static void add_random_event(struct world *world)
 
 static void announce(struct world *world)
 {
-    const struct kvb_stream_telling telling = {
-        .opens_epoch = true, .max_chunk_blocks = 8, .visit = send_events, .context = world
-    };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch chunk = { 0 };
 
     kvb_stream_open_epoch(world->stream, world->now_ns / 1000, false);
-    assert_ok(kvb_stream_publish(world->stream, &telling));
+    assert_ok(kvb_stream_list_begin(world->stream, true));
+    do {
+        assert_ok(kvb_stream_list_next(world->stream, 8, &chunk));
+        send_events(world, &chunk);
+    } while (chunk.event_count > 0);
+    kvb_stream_list_end(world->stream);
     send_beat(world);
 }
 
@@ -446,7 +448,7 @@ static void answer_probe(struct world *world)
                                                 .fingerprint = { .low = from },
                                                 .batch = &world->batch };
         assert_ok(kvb_stream_step(world->stream, &input, &world->output));
-        (void)send_events(world, &world->output.events);
+        send_events(world, &world->output.events);
         step(world, KVB_INPUT_REPLAY_END, false);
     }
 }

@@ -2,6 +2,7 @@
 
 #include "batch_maker.h"
 #include "core/clock.h"
+#include "core/own.h"
 #include "core/random.h"
 #include "stream/advertiser.h"
 #include "stream_world.h"
@@ -17,7 +18,7 @@ struct scene {
     struct kvb_advertiser_input input;
     uint64_t held[64]; /* received by the reader */
     size_t held_count;
-    size_t batches, flushes, clears;
+    size_t batches, clears;
     bool is_failing; /* NATS refuses messages */
     bool is_late;    /* NATS reports an error but delivers the message */
 };
@@ -36,7 +37,7 @@ static void begin(struct scene *scene, const struct kvb_advertiser_options *opti
     memset(scene, 0, sizeof *scene);
     begin_exact(&scene->world, 3);
     kvb_advertiser_init(&scene->advertiser, options, scene->world.stream);
-    scene->input = (struct kvb_advertiser_input){ .now_ns = 100 * s, .is_proven = true };
+    scene->input = (struct kvb_advertiser_input){ .now_ns = 100 * s };
 }
 
 static void begin_json(struct scene *scene)
@@ -95,10 +96,8 @@ static bool reader_holds_all(const struct scene *scene)
     return found == scene->held_count && found == scene->world.held_count;
 }
 
-static kvb_status take(void *context, const struct kvb_router_batch *events)
+static kvb_status take(struct scene *scene, const struct kvb_router_batch *events)
 {
-    struct scene *scene = context;
-
     scene->batches++;
     if (!scene->is_failing || scene->is_late) {
         read_events(scene, events);
@@ -106,30 +105,23 @@ static kvb_status take(void *context, const struct kvb_router_batch *events)
     return scene->is_failing ? KVB_IO : KVB_OK;
 }
 
-static kvb_status flush(void *context)
-{
-    struct scene *scene = context;
-
-    scene->flushes++;
-    return scene->is_failing ? KVB_IO : KVB_OK;
-}
-
-static struct kvb_advertiser_port port_of(struct scene *scene)
-{
-    return (struct kvb_advertiser_port){ .publish = take, .flush = flush, .context = scene };
-}
-
 /* ---- Driving the advertiser ---- */
 
-static bool carry_out(struct scene *scene, enum kvb_advertiser_action action)
+static bool publish_list(struct scene *scene, enum kvb_advertiser_action action)
 {
-    const struct kvb_advertiser_port port = port_of(scene);
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch chunk = { 0 };
     const uint64_t now_ns = scene->input.now_ns;
-    const bool shows_siblings =
-        kvb_advertiser_do(&scene->advertiser, action, &port, now_ns, now_ns / 1000);
+    kvb_status status = kvb_advertiser_begin(&scene->advertiser, action, now_ns / 1000);
 
+    while (status == KVB_OK) {
+        assert_ok(kvb_advertiser_chunk(&scene->advertiser, &chunk));
+        if (chunk.event_count == 0) {
+            break;
+        }
+        status = take(scene, &chunk);
+    }
     scene->world.last_id = kvb_stream_last_id(scene->world.stream);
-    return shows_siblings;
+    return kvb_advertiser_end(&scene->advertiser, action, status, now_ns);
 }
 
 /* Does what is due; returns what it was. */
@@ -138,28 +130,32 @@ static enum kvb_advertiser_action turn(struct scene *scene)
     const enum kvb_advertiser_action action =
         kvb_advertiser_next(&scene->advertiser, &scene->input);
 
-    (void)carry_out(scene, action);
+    if (action != KVB_ADVERTISER_REST) {
+        (void)publish_list(scene, action);
+    }
     return action;
 }
 
-static bool publish_step(struct scene *scene)
+static void publish_step(struct scene *scene)
 {
-    const struct kvb_advertiser_port port = port_of(scene);
+    const struct kvb_router_batch *events = &scene->world.output.events;
 
-    return kvb_advertiser_step(&scene->advertiser, &scene->world.output.events, &port);
+    if (kvb_advertiser_takes_step(&scene->advertiser, events) && take(scene, events) != KVB_OK) {
+        kvb_advertiser_lost(&scene->advertiser, 0);
+    }
 }
 
-static bool store(struct scene *scene, uint64_t seq)
+static void store(struct scene *scene, uint64_t seq)
 {
     live(&scene->world, seq, first_incarnation, (uint32_t)seq + 1);
-    return publish_step(scene);
+    publish_step(scene);
 }
 
-static bool clear(struct scene *scene, uint64_t seq)
+static void clear(struct scene *scene, uint64_t seq)
 {
     add_cleared(&scene->world.batch);
     give_batch(&scene->world, KVB_INPUT_LIVE, seq, first_incarnation, false);
-    return publish_step(scene);
+    publish_step(scene);
 }
 
 static void begin_advertised(struct scene *scene)
@@ -170,6 +166,15 @@ static void begin_advertised(struct scene *scene)
     scene->input.now_ns += s;
 }
 
+/* The replay after a reconnection has the last two batches. */
+static void prove(struct scene *scene)
+{
+    (void)start_wanted_replay(&scene->world);
+    replayed(&scene->world, 1, first_incarnation, 2);
+    replayed(&scene->world, 2, first_incarnation, 3);
+    end_replay(&scene->world, first_incarnation);
+}
+
 /* ---- States ---- */
 
 static void nothing_is_announced_before_the_engine_is_proven(void **state)
@@ -178,11 +183,11 @@ static void nothing_is_announced_before_the_engine_is_proven(void **state)
     struct scene scene;
 
     begin_json(&scene);
-    scene.input.is_proven = false;
-    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
-    scene.input.is_proven = true;
     give(&scene.world, KVB_INPUT_DOWN);
-    give(&scene.world, KVB_INPUT_UP); /* a new proof is needed */
+    kvb_advertiser_restored(&scene.advertiser, true);
+    assert_false(kvb_advertiser_is_proven(&scene.advertiser));
+    assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
+    give(&scene.world, KVB_INPUT_UP);
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
     assert_int_equal(scene.batches, 0);
     end(&scene);
@@ -194,7 +199,7 @@ static void an_engine_that_is_away_for_long_is_withdrawn_until_it_is_proven(void
     struct scene scene;
 
     begin_advertised(&scene);
-    scene.input.is_proven = false;
+    give(&scene.world, KVB_INPUT_DOWN);
     scene.input.down_ns = scene.input.now_ns;
     scene.input.now_ns += 10 * s - 1;
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
@@ -204,10 +209,29 @@ static void an_engine_that_is_away_for_long_is_withdrawn_until_it_is_proven(void
     assert_true(kvb_stream_is_withdrawn(scene.world.stream));
     scene.input.now_ns += s;
     scene.input.down_ns = 0;
+    give(&scene.world, KVB_INPUT_UP);
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
-    scene.input.is_proven = true;
+    prove(&scene);
     assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
     assert_true(reader_holds_all(&scene));
+    end(&scene);
+}
+
+static void a_restored_stream_is_proven_once_and_for_good(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_protobuf(&scene);
+    give(&scene.world, KVB_INPUT_DOWN);
+    assert_true(kvb_advertiser_is_proven(&scene.advertiser));
+    kvb_advertiser_restored(&scene.advertiser, true);
+    give(&scene.world, KVB_INPUT_UP);
+    assert_false(kvb_advertiser_is_proven(&scene.advertiser));
+    prove(&scene);
+    assert_true(kvb_advertiser_is_proven(&scene.advertiser));
+    give(&scene.world, KVB_INPUT_DOWN);
+    assert_true(kvb_advertiser_is_proven(&scene.advertiser));
     end(&scene);
 }
 
@@ -234,13 +258,13 @@ static void the_list_of_an_engine_that_sleeps_is_withdrawn_until_it_has_cleared(
 
 /* ---- Steps ---- */
 
-static void a_clear_is_published_and_shown_to_siblings(void **state)
+static void a_clear_is_published_in_its_epoch(void **state)
 {
     (void)state;
     struct scene scene;
 
     begin_advertised(&scene);
-    assert_true(clear(&scene, 3));
+    clear(&scene, 3);
     assert_int_equal(scene.clears, 2);
     assert_int_equal(scene.held_count, 0);
     assert_int_equal(scene.advertiser.state, KVB_ADVERTISED);
@@ -441,7 +465,11 @@ static void a_reader_of_an_advertised_stream_holds_the_same(void **state)
             scene.is_failing = kvb_random_below(&random, 4) == 0;
             scene.is_late = kvb_random_below(&random, 2) == 0;
             scene.input.down_ns = kvb_random_below(&random, 8) == 0 ? 1 : 0;
-            (void)(kvb_random_below(&random, 8) == 0 ? clear(&scene, seq) : store(&scene, seq));
+            if (kvb_random_below(&random, 8) == 0) {
+                clear(&scene, seq);
+            } else {
+                store(&scene, seq);
+            }
             scene.input.now_ns += kvb_random_below(&random, s);
             (void)turn(&scene);
             if (scene.advertiser.state == KVB_ADVERTISED) {
@@ -458,9 +486,10 @@ SUITE(advertiser)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_is_announced_before_the_engine_is_proven),
+        cmocka_unit_test(a_restored_stream_is_proven_once_and_for_good),
         cmocka_unit_test(an_engine_that_is_away_for_long_is_withdrawn_until_it_is_proven),
         cmocka_unit_test(the_list_of_an_engine_that_sleeps_is_withdrawn_until_it_has_cleared),
-        cmocka_unit_test(a_clear_is_published_and_shown_to_siblings),
+        cmocka_unit_test(a_clear_is_published_in_its_epoch),
         cmocka_unit_test(an_announcement_that_fails_is_made_again_later),
         cmocka_unit_test(after_a_loss_readers_of_json_are_sent_everything_when_they_are_back),
         cmocka_unit_test(readers_that_request_missing_events_are_sent_a_heartbeat_only),

@@ -197,27 +197,15 @@ static void void_covers_the_file_on_the_disk_and_the_one_being_written(void **st
     end(&scene);
 }
 
-static void a_restored_checkpoint_is_on_the_disk_and_not_proven(void **state)
+static void a_restored_checkpoint_is_on_the_disk(void **state)
 {
     (void)state;
     struct scene scene;
 
     begin(&scene);
-    give(&scene.world, KVB_INPUT_DOWN);
-    assert_true(kvb_checkpoint_is_proven(&scene.policy, scene.world.stream));
     kvb_checkpoint_restored(&scene.policy, scene.world.stream);
     assert_int_equal(scene.policy.state, KVB_CHECKPOINT_ON_DISK);
     assert_int_equal(begin_making(&scene), KVB_NOT_FOUND); /* nothing has changed */
-    assert_false(kvb_checkpoint_is_proven(&scene.policy, scene.world.stream));
-    give(&scene.world, KVB_INPUT_UP);
-    assert_false(kvb_checkpoint_is_proven(&scene.policy, scene.world.stream));
-    (void)start_wanted_replay(&scene.world);
-    replayed(&scene.world, 3, first_incarnation, 4);
-    replayed(&scene.world, 4, first_incarnation, 5);
-    end_replay(&scene.world, first_incarnation);
-    assert_true(kvb_checkpoint_is_proven(&scene.policy, scene.world.stream));
-    give(&scene.world, KVB_INPUT_DOWN); /* a proof is permanent */
-    assert_true(kvb_checkpoint_is_proven(&scene.policy, scene.world.stream));
     end(&scene);
 }
 
@@ -339,7 +327,7 @@ SUITE(checkpoint_policy)
         cmocka_unit_test(a_checkpoint_that_could_not_be_written_is_made_again_in_a_period),
         cmocka_unit_test(events_of_another_epoch_make_a_checkpoint_void),
         cmocka_unit_test(void_covers_the_file_on_the_disk_and_the_one_being_written),
-        cmocka_unit_test(a_restored_checkpoint_is_on_the_disk_and_not_proven),
+        cmocka_unit_test(a_restored_checkpoint_is_on_the_disk),
         cmocka_unit_test(the_file_on_the_disk_has_the_published_epoch_and_list),
     };
 

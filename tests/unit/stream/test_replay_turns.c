@@ -1,12 +1,13 @@
 #include "kvb_test.h"
 
 #include "core/clock.h"
-#include "stream/replay_turns.h"
+#include "stream/serve.h"
 #include "stream_world.h"
 
 enum { fleet = 40 };
 
 static struct stream_world worlds[fleet];
+static struct kvb_served ranks[fleet];
 
 static int end_fleet(void **state)
 {
@@ -60,12 +61,13 @@ static size_t run_round(size_t *out_numbers)
 
     for (size_t i = 0; i < fleet; i++) {
         if (worlds[i].stream) {
-            kvb_replay_turns_offer(&turns, i, worlds[i].stream, now_ns);
+            kvb_replay_turns_offer(&turns, &ranks[i], worlds[i].stream, now_ns);
         }
     }
     while (kvb_replay_turns_take(&turns, &turn)) {
-        kvb_stream_replay_started(worlds[turn.number].stream, now_ns);
-        out_numbers[count++] = turn.number;
+        const size_t number = (size_t)(turn.rank - ranks);
+        kvb_stream_replay_started(worlds[number].stream, now_ns);
+        out_numbers[count++] = number;
     }
     assert_in_range(kvb_replay_turns_running(&turns), 0, kvb_max_replays_at_once);
     return count;

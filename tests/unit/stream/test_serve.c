@@ -98,274 +98,159 @@ static void a_restored_stream_is_away_until_its_engine_connects(void **state)
     assert_int_equal(kvb_connection_away_ns(&connection), 0);
 }
 
-/* ---- What is due ---- */
-
-static bool is_sooner_after(enum kvb_stream_input_kind kind, struct kvb_stream_output output)
-{
-    struct kvb_agenda agenda = { .connects_seen = 0 };
-
-    assert_true(kvb_agenda_takes_round(&agenda, 100 * KVB_NS_PER_MS));
-    kvb_agenda_note_step(&agenda, kind, &output);
-    kvb_agenda_note_step(&agenda, KVB_INPUT_TICK, &(struct kvb_stream_output){ .has_more = true });
-    const bool is_sooner = kvb_agenda_takes_round(&agenda, 100 * KVB_NS_PER_MS + 1);
-    assert_false(kvb_agenda_takes_round(&agenda, 100 * KVB_NS_PER_MS + 2)); /* only once */
-    return is_sooner;
-}
-
-static void a_round_is_due_at_once_after_a_change_or_the_end_of_a_replay(void **state)
-{
-    (void)state;
-
-    assert_false(is_sooner_after(KVB_INPUT_LIVE, (struct kvb_stream_output){ .has_more = true }));
-    assert_true(is_sooner_after(KVB_INPUT_LIVE, (struct kvb_stream_output){ .is_changed = true }));
-    assert_true(
-        is_sooner_after(KVB_INPUT_TICK, (struct kvb_stream_output){ .drops_replay = true }));
-    assert_true(
-        is_sooner_after(KVB_INPUT_REPLAY_END, (struct kvb_stream_output){ .has_more = false }));
-}
-
-static void each_connection_is_seen_once_and_readers_get_time_to_connect(void **state)
-{
-    (void)state;
-    struct kvb_agenda agenda = { .connects_seen = 0 };
-    uint64_t announce_ns = 7;
-
-    assert_false(kvb_agenda_takes_connection(&agenda, 0, 100 * KVB_NS_PER_MS, &announce_ns));
-    assert_int_equal(announce_ns, 7);
-    assert_true(kvb_agenda_takes_connection(&agenda, 1, 100 * KVB_NS_PER_MS, &announce_ns));
-    assert_int_equal(announce_ns, 1300 * KVB_NS_PER_MS);
-    assert_false(kvb_agenda_takes_connection(&agenda, 1, 200 * KVB_NS_PER_MS, &announce_ns));
-    assert_true(kvb_agenda_takes_connection(
-        &agenda, 3, 300 * KVB_NS_PER_MS, &announce_ns)); /* two new connections at once */
-    assert_int_equal(announce_ns, 1500 * KVB_NS_PER_MS);
-    assert_false(kvb_agenda_takes_connection(&agenda, 3, 400 * KVB_NS_PER_MS, &announce_ns));
-}
-
 /* ---- Ranks ---- */
 
 static const uint64_t start_ns = 100 * KVB_NS_PER_S;
 
+/* A batch that waits to be read. */
+struct waiting {
+    bool is_there;
+    uint64_t seq;
+    struct kvb_event_batch batch; /* owned */
+};
+
 /* One rank, and a world in which a test sets what happens. */
 struct scene {
-    struct kvb_served rank; /* in its first element, whether the server delivered it */
+    struct kvb_served rank;
     struct kvb_server server;
     uint64_t now_ns;
     struct kvb_connection_update update; /* the next report of the monitor */
-    enum kvb_serve_reply reply;          /* the next reply; NO_REPLY: none */
-    bool is_unresolved;                  /* the engine's name has an address */
-    bool is_denied;                      /* publishing is denied */
+    struct waiting live, reply;
+    enum kvb_serve_reply last_reply; /* after that one; NO_REPLY: none */
+    bool is_unresolved;              /* the engine's name has no address */
+    bool is_denied;                  /* publishing is denied */
+    bool is_publishing_failing;
+    bool has_no_time; /* for more than one list in a round */
     uint64_t connects;
-    size_t starts, stops, rounds, passed_over, applied, ticks, visits, beats;
-    const struct kvb_served *visited; /* the newest */
-    enum kvb_stream_state said;       /* by the newest heartbeat */
-    bool has_no_time;                 /* for more than one rank in a round */
+    uint64_t took_ns; /* of each run */
+    size_t starts, stops, rounds, passed_over, applied, ticks, beats, lists, byes;
+    const struct kvb_served *listed; /* the newest */
+    enum kvb_stream_state said;      /* by the newest heartbeat */
+    enum kvb_action_kind done[64];   /* in the newest turn, in order */
+    size_t done_count;
 };
 
-static size_t receive(void *context, struct kvb_served *rank)
+/* Moves the batch into what the server has read. */
+static void read_waiting(struct waiting *waiting, struct kvb_action *action)
 {
-    (void)context;
-    (void)rank;
-    return 1;
+    waiting->is_there = false;
+    action->input = (struct kvb_stream_input){ .seq = waiting->seq,
+                                               .fingerprint = { .low = waiting->seq },
+                                               .batch = &waiting->batch };
 }
 
-static void apply_received(void *context, struct kvb_served *rank, uint64_t now_ns)
+static void read_reply(struct scene *scene, struct kvb_action *action)
 {
-    struct scene *scene = context;
-
-    (void)rank;
-    (void)now_ns;
-    scene->applied++;
+    if (scene->reply.is_there) {
+        action->reply = KVB_SERVE_BATCH;
+        read_waiting(&scene->reply, action);
+    } else {
+        action->reply = scene->last_reply;
+        scene->last_reply = KVB_SERVE_NO_REPLY;
+    }
 }
 
-static void pass_over_received(void *context, struct kvb_served *rank)
+static void read_live(struct scene *scene, struct kvb_action *action)
 {
-    struct scene *scene = context;
-
-    (void)rank;
-    scene->passed_over++;
+    action->has_batch = scene->live.is_there;
+    if (action->has_batch) {
+        read_waiting(&scene->live, action);
+    } else {
+        scene->applied++;
+    }
 }
 
-static struct kvb_connection_update read_monitor(void *context, struct kvb_served *rank)
+static void send_beat(struct scene *scene, const struct kvb_action *action)
 {
-    struct scene *scene = context;
-    const struct kvb_connection_update update = scene->update;
-
-    (void)rank;
-    scene->update.was_lost = false;
-    return update;
-}
-
-static enum kvb_serve_reply take_reply(void *context, struct kvb_served *rank, uint64_t now_ns)
-{
-    struct scene *scene = context;
-    const enum kvb_serve_reply reply = scene->reply;
-
-    (void)rank;
-    (void)now_ns;
-    scene->reply = KVB_SERVE_NO_REPLY;
-    return reply;
-}
-
-static void stop_replay(void *context, struct kvb_served *rank)
-{
-    struct scene *scene = context;
-
-    (void)rank;
-    scene->stops++;
-}
-
-static bool start_replay(void *context, struct kvb_served *rank, uint64_t from, uint64_t now_ns)
-{
-    struct scene *scene = context;
-
-    (void)rank;
-    (void)from;
-    (void)now_ns;
-    scene->starts++;
-    return !scene->is_unresolved;
-}
-
-static void publish_step(void *context, struct kvb_served *rank)
-{
-    (void)context;
-    (void)rank;
-}
-
-static void connection_changed(void *context, struct kvb_served *rank, bool is_up)
-{
-    (void)context;
-    (void)rank;
-    (void)is_up;
-}
-
-static void share_changed(void *context, struct kvb_served *rank, enum kvb_turn_verdict verdict)
-{
-    (void)context;
-    (void)rank;
-    (void)verdict;
-}
-
-static size_t rank_count(void *context)
-{
-    (void)context;
-    return 2; /* the second echo is another bridge's */
-}
-
-static struct kvb_served *rank_at(void *context, size_t number)
-{
-    struct scene *scene = context;
-
-    return number == 0 ? &scene->rank : NULL;
-}
-
-static void take_sockets(void *context, uint64_t now_ns)
-{
-    struct scene *scene = context;
-
-    kvb_serve_replies(&scene->server, &scene->rank, now_ns);
-    kvb_serve_live(&scene->server, &scene->rank, now_ns);
-}
-
-static bool work_slices(void *context, uint64_t now_ns)
-{
-    (void)context;
-    (void)now_ns;
-    return false;
-}
-
-static void tick(void *context, uint64_t now_ns)
-{
-    (void)context;
-    (void)now_ns;
-}
-
-static void tick_rank(void *context, struct kvb_served *rank, uint64_t now_ns)
-{
-    struct scene *scene = context;
-
-    scene->ticks++;
-    kvb_serve_tick(&scene->server, rank, now_ns);
-}
-
-static bool advertise(void *context, struct kvb_served *rank, uint64_t now_ns)
-{
-    struct scene *scene = context;
-
-    (void)now_ns;
-    scene->visits++;
-    scene->visited = rank;
-    return !scene->has_no_time;
-}
-
-static void send_beat(void *context, struct kvb_served *rank)
-{
-    struct scene *scene = context;
     struct kvb_heartbeat beat;
 
-    kvb_stream_heartbeat(rank->stream, &beat);
+    kvb_stream_heartbeat(action->rank->stream, &beat);
     scene->said = beat.state;
     scene->beats++;
-    kvb_advertiser_beat_sent(&rank->advertiser);
+    scene->byes += action->is_bye;
 }
 
-static uint64_t connects(void *context)
+static void carry_out(struct scene *scene, struct kvb_action *action)
 {
-    const struct scene *scene = context;
-
-    return scene->connects;
+    switch (action->kind) {
+    case KVB_DO_NEXT_SOCKET: /* the one rank, once in a turn */
+        action->rank = scene->done_count == 1 ? &scene->rank : NULL;
+        action->has_replies = true;
+        action->has_live = true;
+        break;
+    case KVB_DO_NEXT_REPLY:
+        read_reply(scene, action);
+        break;
+    case KVB_DO_STOP_REPLAY:
+        scene->stops++;
+        break;
+    case KVB_DO_RECEIVE:
+        action->count = 1;
+        break;
+    case KVB_DO_READ_MONITOR:
+        action->link = scene->update;
+        scene->update.was_lost = false;
+        break;
+    case KVB_DO_NEXT_BATCH:
+        read_live(scene, action);
+        break;
+    case KVB_DO_PASS_OVER:
+        scene->passed_over++;
+        break;
+    case KVB_DO_OUTPUT:
+        scene->stops += action->stops_replay;
+        action->status = action->events && scene->is_publishing_failing ? KVB_IO : KVB_OK;
+        break;
+    case KVB_DO_END_RUN:
+        action->took_ns = scene->took_ns;
+        break;
+    case KVB_DO_ASK_NATS:
+        action->connects = scene->connects;
+        action->is_connected = !scene->is_denied;
+        break;
+    case KVB_DO_TEND_LINK:
+        scene->ticks++;
+        break;
+    case KVB_DO_START_REPLAY:
+        scene->starts++;
+        action->is_unresolved = scene->is_unresolved;
+        break;
+    case KVB_DO_PUBLISH_LOADS:
+        scene->rounds++;
+        break;
+    case KVB_DO_ANNOUNCE:
+        scene->lists++;
+        scene->listed = action->rank;
+        break;
+    case KVB_DO_CHUNK:
+        action->status = scene->is_publishing_failing ? KVB_IO : KVB_OK;
+        scene->server.clock_ns += scene->has_no_time ? KVB_NS_PER_S : 0;
+        break;
+    case KVB_DO_BEAT:
+        send_beat(scene, action);
+        break;
+    default:
+        break;
+    }
 }
 
-static void connected(void *context, uint64_t now_ns)
+static void go_through(struct scene *scene)
 {
-    (void)context;
-    (void)now_ns;
+    struct kvb_action *action = NULL;
+
+    scene->done_count = 0;
+    while ((action = kvb_serve_next(&scene->server)) != NULL) {
+        assert_true(scene->done_count < KVB_COUNT_OF(scene->done));
+        scene->done[scene->done_count++] = action->kind;
+        carry_out(scene, action);
+    }
 }
-
-static bool may_publish(void *context, uint64_t now_ns)
-{
-    const struct scene *scene = context;
-
-    (void)now_ns;
-    return !scene->is_denied;
-}
-
-static void publish_due(void *context, uint64_t now_ns)
-{
-    struct scene *scene = context;
-
-    (void)now_ns;
-    scene->rounds++;
-}
-
-static const struct kvb_serve_world outside = {
-    .receive = receive,
-    .apply_received = apply_received,
-    .pass_over_received = pass_over_received,
-    .read_monitor = read_monitor,
-    .take_reply = take_reply,
-    .stop_replay = stop_replay,
-    .start_replay = start_replay,
-    .publish_step = publish_step,
-    .connection_changed = connection_changed,
-    .share_changed = share_changed,
-    .rank_count = rank_count,
-    .rank = rank_at,
-    .take_sockets = take_sockets,
-    .work_slices = work_slices,
-    .tick = tick,
-    .tick_rank = tick_rank,
-    .advertise = advertise,
-    .beat = send_beat,
-    .connects = connects,
-    .connected = connected,
-    .may_publish = may_publish,
-    .publish_due = publish_due,
-};
 
 static void turn_after(struct scene *scene, uint64_t ms)
 {
     scene->now_ns += ms * KVB_NS_PER_MS;
-    (void)kvb_serve_turn(&scene->server, scene->now_ns);
+    kvb_serve_begin(&scene->server, scene->now_ns);
+    go_through(scene);
 }
 
 static void open_rank(struct scene *scene, struct kvb_served *rank)
@@ -381,7 +266,7 @@ static void open_rank(struct scene *scene, struct kvb_served *rank)
 
     assert_ok(kvb_stream_new(&options, &rank->stream));
     kvb_advertiser_init(&rank->advertiser, &advertiser, rank->stream);
-    kvb_serve_wake(&scene->server, rank);
+    kvb_serve_add(&scene->server, rank);
 }
 
 static void close_rank(struct kvb_served *rank)
@@ -394,19 +279,28 @@ static void close_rank(struct kvb_served *rank)
 /* Connects the engine; its first replay is wanted. */
 static void begin(struct scene *scene)
 {
-    *scene = (struct scene){ .now_ns = start_ns, .connects = 1, .update = { .is_up = true } };
-    scene->server = (struct kvb_server){ .world = &outside, .context = scene };
+    *scene = (struct scene){ .now_ns = start_ns, .update = { .is_up = true } };
     open_rank(scene, &scene->rank);
 }
 
 static void end(struct scene *scene)
 {
     close_rank(&scene->rank);
+    kvb_server_done(&scene->server);
+    kvb_event_batch_done(&scene->live.batch);
+    kvb_event_batch_done(&scene->reply.batch);
 }
 
 static uint64_t completed(const struct scene *scene)
 {
     return kvb_stream_count(scene->rank.stream)->replays_completed;
+}
+
+/* A replay that runs ends in the next turn, without batches. */
+static void end_replay_at_once(struct scene *scene)
+{
+    scene->last_reply =
+        kvb_stream_is_replaying(scene->rank.stream) ? KVB_SERVE_END : KVB_SERVE_NO_REPLY;
 }
 
 /* ---- Replays ---- */
@@ -421,7 +315,7 @@ static void a_replay_is_requested_once_and_ends_with_its_end(void **state)
     turn_after(&scene, 10);
     assert_int_equal(scene.starts, 1);
     assert_int_equal(scene.server.max_replaying, 1);
-    scene.reply = KVB_SERVE_END;
+    scene.last_reply = KVB_SERVE_END;
     turn_after(&scene, 10);
     assert_int_equal(scene.stops, 1);
     assert_int_equal(completed(&scene), 1);
@@ -435,7 +329,7 @@ static void a_cut_replay_is_not_complete(void **state)
     begin(&scene);
 
     turn_after(&scene, 10);
-    scene.reply = KVB_SERVE_CUT;
+    scene.last_reply = KVB_SERVE_CUT;
     turn_after(&scene, 10);
     assert_true(scene.stops > 0);
     assert_int_equal(completed(&scene), 0);
@@ -449,7 +343,7 @@ static void an_unreadable_reply_stops_the_replay_without_an_end(void **state)
     begin(&scene);
 
     turn_after(&scene, 10);
-    scene.reply = KVB_SERVE_REFUSED;
+    scene.last_reply = KVB_SERVE_REFUSED;
     turn_after(&scene, 10);
     assert_int_equal(scene.stops, 1);
     assert_true(kvb_stream_is_replaying(scene.rank.stream)); /* until its deadline */
@@ -490,6 +384,7 @@ static void an_unresolved_name_yields_its_place_to_others_for_half_a_second(void
 
 /* ---- NATS ---- */
 
+/* A connection may have been replaced more than once since the last turn. */
 static void events_published_before_a_new_connection_count_as_lost(void **state)
 {
     (void)state;
@@ -497,13 +392,16 @@ static void events_published_before_a_new_connection_count_as_lost(void **state)
     begin(&scene);
 
     turn_after(&scene, 10);
-    scene.rank.advertiser.state = KVB_ADVERTISED;
-    turn_after(&scene, 10);
-    assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED);
-    scene.connects++;
-    turn_after(&scene, 10);
-    assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED_GAP);
-    assert_true(scene.rank.advertiser.not_before_ns > scene.now_ns); /* readers reconnect first */
+    for (uint64_t connections = 1; connections <= 2; connections++) {
+        scene.rank.advertiser.state = KVB_ADVERTISED;
+        turn_after(&scene, 10);
+        assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED);
+        scene.connects += connections;
+        turn_after(&scene, 10);
+        assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED_GAP);
+        assert_int_equal(/* readers reconnect first */
+                         scene.rank.advertiser.not_before_ns, scene.now_ns + 1200 * KVB_NS_PER_MS);
+    }
     end(&scene);
 }
 
@@ -552,14 +450,22 @@ static enum kvb_stream_state state_of(const struct scene *scene, enum kvb_stream
     return beat.state;
 }
 
-/* Ten seconds, in each of which the rank takes all of the time and others are served. */
+/* At twice the speed, so that half a second between two turns counts as one and is no pause. */
 static void take_all_of_the_time(struct scene *scene)
 {
-    for (uint64_t second = 1; second <= 11; second++) {
+    size_t seconds = 0;
+
+    scene->server.share_speed = 2;
+    scene->took_ns = KVB_NS_PER_S;
+    for (; !kvb_turn_is_quarantined(&scene->rank.turn); seconds++) {
         assert_true(kvb_connection_is_up(&scene->rank.connection));
-        kvb_turn_use(&scene->rank.turn, KVB_NS_PER_S);
-        kvb_serve_share(&scene->server, &scene->rank, second, second * KVB_NS_PER_S, scene->now_ns);
+        assert_true(seconds < 13);
+        scene->server.live_runs++; /* others are served, too */
+        kvb_serve_wake(&scene->rank);
+        end_replay_at_once(scene);
+        turn_after(scene, 500);
     }
+    assert_true(seconds >= 10);
 }
 
 static void a_quarantined_stream_is_down_as_if_its_engine_was_away(void **state)
@@ -587,13 +493,12 @@ static void a_released_stream_requests_what_it_missed(void **state)
     begin(&scene);
 
     turn_after(&scene, 10);
-    scene.reply = KVB_SERVE_END; /* of its first replay */
+    scene.last_reply = KVB_SERVE_END; /* of its first replay */
     turn_after(&scene, 10);
     take_all_of_the_time(&scene);
     turn_after(&scene, 10);
     scene.starts = 0;
-    kvb_serve_share(&scene.server, &scene.rank, 12, 12 * KVB_NS_PER_S, scene.now_ns);
-    turn_after(&scene, 10);
+    turn_after(&scene, 500);
     assert_int_equal(scene.starts, 1);
     assert_int_equal(state_of(&scene, &reason), KVB_STREAM_SYNCING);
     end(&scene);
@@ -607,8 +512,7 @@ static const uint64_t turn_ms = 10;
 static void pass(struct scene *scene, uint64_t ms)
 {
     for (uint64_t at = 0; at < ms; at += turn_ms) {
-        scene->reply =
-            kvb_stream_is_replaying(scene->rank.stream) ? KVB_SERVE_END : KVB_SERVE_NO_REPLY;
+        end_replay_at_once(scene);
         turn_after(scene, turn_ms);
     }
 }
@@ -621,7 +525,6 @@ static void begin_silent(struct scene *scene)
     scene->rank.advertiser.state = KVB_ADVERTISED;
     pass(scene, 60000);
     scene->ticks = 0;
-    scene->visits = 0;
     scene->beats = 0;
     scene->starts = 0;
 }
@@ -635,12 +538,11 @@ static void a_silent_stream_is_visited_for_heartbeats_and_probes_alone(void **st
     pass(&scene, 10000);
     assert_in_range(scene.beats, 9, 10);
     assert_true(scene.starts <= 1);
-    assert_true(scene.visits <= 2 * scene.beats + 10 * scene.starts);
-    assert_true(scene.ticks <= scene.visits);
+    assert_true(scene.ticks <= 2 * scene.beats + 10 * scene.starts);
     end(&scene);
 }
 
-static void a_stream_that_is_woken_is_ticked_and_visited_in_the_next_round(void **state)
+static void a_stream_that_is_woken_is_ticked_in_the_next_round(void **state)
 {
     (void)state;
     struct scene scene;
@@ -648,11 +550,9 @@ static void a_stream_that_is_woken_is_ticked_and_visited_in_the_next_round(void 
 
     pass(&scene, 300);
     scene.ticks = 0;
-    scene.visits = 0;
-    kvb_serve_wake(&scene.server, &scene.rank);
+    kvb_serve_wake(&scene.rank);
     pass(&scene, turn_ms);
     assert_int_equal(scene.ticks, 1);
-    assert_int_equal(scene.visits, 1);
     end(&scene);
 }
 
@@ -686,7 +586,7 @@ static void a_stream_is_withdrawn_as_soon_as_its_engine_was_away_for_long(void *
     end(&scene);
 }
 
-static void after_a_pause_of_publishing_all_streams_are_visited(void **state)
+static void after_a_pause_of_publishing_all_streams_are_announced(void **state)
 {
     (void)state;
     struct scene scene;
@@ -694,26 +594,22 @@ static void after_a_pause_of_publishing_all_streams_are_visited(void **state)
 
     pass(&scene, 300);
     scene.is_denied = true;
-    pass(&scene, turn_ms);
-    scene.visits = 0;
+    pass(&scene, 600);
+    scene.lists = 0;
     scene.is_denied = false;
     pass(&scene, turn_ms);
-    assert_int_equal(scene.visits, 1);
+    assert_int_equal(scene.lists, 1);
     end(&scene);
 }
 
-/* A live batch with one event of an unknown type. */
+/* A live batch with one event of an unknown type comes, and nothing else happens. */
 static void serve_unreadable(struct scene *scene, uint64_t seq)
 {
-    KVB_OWN(kvb_event_batch_done) struct kvb_event_batch batch = { 0 };
-    struct kvb_stream_input input = { .kind = KVB_INPUT_LIVE,
-                                      .now_ns = scene->now_ns,
-                                      .seq = seq,
-                                      .fingerprint = { .low = seq },
-                                      .batch = &batch };
-
-    add_skipped(&batch, KVB_SKIP_UNKNOWN_EVENT);
-    kvb_serve_step(&scene->server, &scene->rank, &input);
+    kvb_event_batch_reset(&scene->live.batch);
+    add_skipped(&scene->live.batch, KVB_SKIP_UNKNOWN_EVENT);
+    scene->live.seq = seq;
+    scene->live.is_there = true;
+    turn_after(scene, 0);
 }
 
 /* Its state says UNVERIFIED already, so the gap does not change it. */
@@ -736,20 +632,16 @@ static void a_gap_of_an_unverified_stream_is_replayed_in_the_next_round(void **s
     end(&scene);
 }
 
-/* A batch that stores one block. */
-static void
-serve_stored(struct scene *scene, enum kvb_stream_input_kind kind, uint64_t seq, uint32_t token)
+/* A batch that stores one block comes. */
+static void serve_stored(struct scene *scene, struct waiting *waiting, uint64_t seq, uint32_t token)
 {
-    KVB_OWN(kvb_event_batch_done) struct kvb_event_batch batch = { 0 };
     const uint64_t hash = token;
-    struct kvb_stream_input input = { .kind = kind,
-                                      .now_ns = scene->now_ns,
-                                      .seq = seq,
-                                      .fingerprint = { .low = seq },
-                                      .batch = &batch };
 
-    add_stored(&batch, NULL, &hash, &token, 1);
-    kvb_serve_step(&scene->server, &scene->rank, &input);
+    kvb_event_batch_reset(&waiting->batch);
+    add_stored(&waiting->batch, NULL, &hash, &token, 1);
+    waiting->seq = seq;
+    waiting->is_there = true;
+    turn_after(scene, 0);
 }
 
 /* Connected, announced and EXACT. */
@@ -757,8 +649,8 @@ static void begin_exact_rank(struct scene *scene)
 {
     begin(scene);
     turn_after(scene, turn_ms);
-    serve_stored(scene, KVB_INPUT_REPLAY, 0, 1);
-    serve_stored(scene, KVB_INPUT_LIVE, 0, 1);
+    serve_stored(scene, &scene->reply, 0, 1);
+    serve_stored(scene, &scene->live, 0, 1);
     pass(scene, 100);
     scene->rank.advertiser.state = KVB_ADVERTISED;
     scene->rank.advertiser.is_beat_due = true;
@@ -782,8 +674,8 @@ static void the_first_heartbeat_after_a_pause_of_the_process_is_not_exact(void *
     assert_int_equal(scene.beats, 1);
     assert_int_equal(scene.said, KVB_STREAM_SYNCING);
     assert_int_equal(scene.starts, 1); /* the engine is asked at once */
-    serve_stored(&scene, KVB_INPUT_REPLAY, 0, 1);
-    scene.reply = KVB_SERVE_END;
+    serve_stored(&scene, &scene.reply, 0, 1);
+    scene.last_reply = KVB_SERVE_END;
     turn_after(&scene, turn_ms);
     assert_int_equal(scene.said, KVB_STREAM_EXACT);
     end(&scene);
@@ -800,12 +692,114 @@ static void streams_for_which_there_was_no_time_come_first_in_the_next_round(voi
 
     scene.has_no_time = true;
     turn_after(&scene, turn_ms);
-    const struct kvb_served *first = scene.visited;
+    assert_int_equal(scene.lists, 1);
+    const struct kvb_served *first = scene.listed;
     turn_after(&scene, turn_ms);
-    assert_ptr_not_equal(scene.visited, first);
-    turn_after(&scene, turn_ms);
-    assert_ptr_equal(scene.visited, first);
+    assert_int_equal(scene.lists, 2);
+    assert_ptr_not_equal(scene.listed, first);
     close_rank(&other);
+    end(&scene);
+}
+
+/* ---- Order ---- */
+
+static bool
+is_done_before(const struct scene *scene, enum kvb_action_kind one, enum kvb_action_kind other)
+{
+    size_t at = 0;
+
+    while (at < scene->done_count && scene->done[at] != one) {
+        at++;
+    }
+    while (at < scene->done_count && scene->done[at] != other) {
+        at++;
+    }
+    return at < scene->done_count;
+}
+
+/* The batches may come from another process than those before. */
+static void the_monitor_is_read_between_receiving_and_applying(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin_exact_rank(&scene);
+
+    scene.update.was_lost = true;
+    serve_stored(&scene, &scene.live, 1, 2);
+    assert_true(is_done_before(&scene, KVB_DO_RECEIVE, KVB_DO_READ_MONITOR));
+    assert_true(is_done_before(&scene, KVB_DO_READ_MONITOR, KVB_DO_NOTE_LINK));
+    assert_true(is_done_before(&scene, KVB_DO_NOTE_LINK, KVB_DO_OUTPUT)); /* DOWN, UP */
+    assert_true(is_done_before(&scene, KVB_DO_OUTPUT, KVB_DO_NEXT_BATCH));
+    assert_true(is_done_before(&scene, KVB_DO_NEXT_BATCH, KVB_DO_END_RUN));
+    end(&scene);
+}
+
+static void a_list_is_published_before_its_first_heartbeat(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin(&scene);
+
+    turn_after(&scene, turn_ms);
+    assert_true(is_done_before(&scene, KVB_DO_TEND_LINK, KVB_DO_START_REPLAY));
+    assert_true(is_done_before(&scene, KVB_DO_PUBLISH_LOADS, KVB_DO_ANNOUNCE));
+    assert_true(is_done_before(&scene, KVB_DO_ANNOUNCE, KVB_DO_CHUNK));
+    assert_true(is_done_before(&scene, KVB_DO_CHUNK, KVB_DO_BEAT));
+    end(&scene);
+}
+
+static void a_round_comes_every_5_ms_and_at_once_after_a_change_or_the_end_of_a_replay(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin_silent(&scene);
+
+    turn_after(&scene, 5);
+    scene.rounds = 0;
+    turn_after(&scene, 1);
+    assert_int_equal(scene.rounds, 0);
+    scene.update = (struct kvb_connection_update){ .was_lost = true, .is_up = true };
+    turn_after(&scene, 1);
+    assert_int_equal(scene.rounds, 1);
+    assert_true(kvb_stream_is_replaying(scene.rank.stream));
+    turn_after(&scene, 1);
+    scene.rounds = 0;
+    turn_after(&scene, 1);
+    assert_int_equal(scene.rounds, 0);
+    scene.last_reply = KVB_SERVE_END;
+    turn_after(&scene, 1);
+    assert_int_equal(scene.rounds, 1);
+    end(&scene);
+}
+
+static void what_could_not_be_published_is_announced_again(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin_exact_rank(&scene);
+
+    scene.is_publishing_failing = true;
+    serve_stored(&scene, &scene.live, 1, 2);
+    assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED_GAP);
+    scene.is_publishing_failing = false;
+    scene.lists = 0;
+    pass(&scene, 600);
+    assert_int_equal(scene.lists, 1);
+    assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED);
+    end(&scene);
+}
+
+static void a_goodbye_withdraws_the_list_and_sends_the_last_heartbeat(void **state)
+{
+    (void)state;
+    struct scene scene;
+    begin_exact_rank(&scene);
+
+    kvb_serve_begin_goodbye(&scene.server, &scene.rank);
+    go_through(&scene);
+    assert_int_equal(scene.rank.advertiser.state, KVB_WITHDRAWN);
+    assert_int_equal(scene.byes, 1);
+    assert_true(is_done_before(&scene, KVB_DO_CHUNK, KVB_DO_BEAT));
     end(&scene);
 }
 
@@ -815,8 +809,12 @@ SUITE(serve)
         cmocka_unit_test(each_transition_is_that_of_the_table),
         cmocka_unit_test(an_engine_is_away_since_its_connection_was_lost),
         cmocka_unit_test(a_restored_stream_is_away_until_its_engine_connects),
-        cmocka_unit_test(a_round_is_due_at_once_after_a_change_or_the_end_of_a_replay),
-        cmocka_unit_test(each_connection_is_seen_once_and_readers_get_time_to_connect),
+        cmocka_unit_test(
+            a_round_comes_every_5_ms_and_at_once_after_a_change_or_the_end_of_a_replay),
+        cmocka_unit_test(the_monitor_is_read_between_receiving_and_applying),
+        cmocka_unit_test(a_list_is_published_before_its_first_heartbeat),
+        cmocka_unit_test(what_could_not_be_published_is_announced_again),
+        cmocka_unit_test(a_goodbye_withdraws_the_list_and_sends_the_last_heartbeat),
         cmocka_unit_test(the_first_heartbeat_after_a_pause_of_the_process_is_not_exact),
         cmocka_unit_test(a_replay_is_requested_once_and_ends_with_its_end),
         cmocka_unit_test(a_cut_replay_is_not_complete),
@@ -829,10 +827,10 @@ SUITE(serve)
         cmocka_unit_test(a_quarantined_stream_is_down_as_if_its_engine_was_away),
         cmocka_unit_test(a_released_stream_requests_what_it_missed),
         cmocka_unit_test(a_silent_stream_is_visited_for_heartbeats_and_probes_alone),
-        cmocka_unit_test(a_stream_that_is_woken_is_ticked_and_visited_in_the_next_round),
+        cmocka_unit_test(a_stream_that_is_woken_is_ticked_in_the_next_round),
         cmocka_unit_test(a_stream_that_is_away_is_ticked_every_50_ms),
         cmocka_unit_test(a_stream_is_withdrawn_as_soon_as_its_engine_was_away_for_long),
-        cmocka_unit_test(after_a_pause_of_publishing_all_streams_are_visited),
+        cmocka_unit_test(after_a_pause_of_publishing_all_streams_are_announced),
         cmocka_unit_test(a_gap_of_an_unverified_stream_is_replayed_in_the_next_round),
         cmocka_unit_test(streams_for_which_there_was_no_time_come_first_in_the_next_round),
     };

@@ -2,6 +2,7 @@
 
 #include "batch_maker.h"
 #include "core/clock.h"
+#include "core/own.h"
 #include "stream_world.h"
 
 struct skip_case {
@@ -355,31 +356,31 @@ static void a_replay_that_only_repeats_itself_ends(void **state)
     stream_world_end(&world);
 }
 
-static kvb_status note_chunk(void *context, const struct kvb_router_batch *chunk)
+static void note_chunk(struct kvb_router_batch *seen, const struct kvb_router_batch *chunk)
 {
-    struct kvb_router_batch *seen = context;
-
     for (size_t i = 0; i < chunk->event_count; i++) {
         const struct kvb_router_event *event = &chunk->events[i];
         if (seen->event_count > 0) {
             assert_true(event->event_id == seen->events[seen->event_count - 1].event_id + 1);
         }
-        KVB_TRY(kvb_router_batch_add_event(seen, event));
+        assert_ok(kvb_router_batch_add_event(seen, event));
         for (uint32_t b = 0; b < event->block_count; b++) {
-            KVB_TRY(kvb_router_batch_add_block(
+            assert_ok(kvb_router_batch_add_block(
                 seen, chunk->blocks[event->block_at + b], chunk->tokens[event->block_at + b]));
         }
     }
-    return KVB_OK;
 }
 
 static void tell(struct stream_world *world, bool opens_epoch, struct kvb_router_batch *seen)
 {
-    const struct kvb_stream_telling telling = {
-        .opens_epoch = opens_epoch, .max_chunk_blocks = 2, .visit = note_chunk, .context = seen
-    };
+    KVB_OWN(kvb_router_batch_done) struct kvb_router_batch chunk = { 0 };
 
-    assert_ok(kvb_stream_publish(world->stream, &telling));
+    assert_ok(kvb_stream_list_begin(world->stream, opens_epoch));
+    do {
+        assert_ok(kvb_stream_list_next(world->stream, 2, &chunk));
+        note_chunk(seen, &chunk);
+    } while (chunk.event_count > 0);
+    kvb_stream_list_end(world->stream);
 }
 
 static void an_announcement_opens_an_epoch_and_lists_everything(void **state)
