@@ -138,8 +138,8 @@ static void stop_manager(struct kvb_bus *bus)
         pthread_cond_wait(&bus->changed, &bus->lock);
     }
     pthread_mutex_unlock(&bus->lock);
-    kvb_thread_join(&bus->manager);
-    remove_bus_job(bus);
+    remove_bus_job(bus);            /* first: its turn may have just started the manager */
+    kvb_thread_join(&bus->manager); /* it touches no job any more */
 }
 
 /* True when all links, dials and the flusher have ended, so that nats.c calls back no more.  False

@@ -265,7 +265,7 @@ static void check_for_new_login(struct kvb_bus *bus)
 
 /* ---- The steps of the manager ----
  *
- *     control thread: a look every 250 ms --- a step is due ---> thread kvb-nats: steps
+ *     control thread: a look twice a second --- a step is due ---> thread kvb-nats: steps
  *            ^                                                      |
  *            +----------------- no step is left: the thread ends ---+
  *
@@ -383,8 +383,10 @@ uint64_t kvb_bus_look(void *context, uint64_t now_ns)
     struct kvb_bus *bus = context;
 
     pthread_mutex_lock(&bus->lock);
+    uint64_t due_ns = now_ns + kvb_bus_look_ms * KVB_NS_PER_MS;
     if (is_served(bus)) {
         look_at_watch(bus);
+        due_ns = kvb_bus_watch_due_ns(&bus->watch);
     }
     const bool must_start = !bus->is_manager_running && next_step(bus) != manager_rest;
     bus->is_manager_running |= must_start;
@@ -398,5 +400,5 @@ uint64_t kvb_bus_look(void *context, uint64_t now_ns)
             pthread_mutex_unlock(&bus->lock);
         }
     }
-    return now_ns + kvb_bus_look_ms * KVB_NS_PER_MS;
+    return due_ns;
 }

@@ -23,6 +23,7 @@ enum {
      * third server: nats.c gives up two silent ones after connect_timeout_ms each, and resolvers
      * count in whole seconds, too.  So it comes between two of them. */
     dial_wait_each_ms = 2600,
+    dial_look_ms = 250, /* whether one must be interrupted */
     no_spins = 0,
     max_dials = 4, /* threads, including those of dials that were given up but have not ended */
 };
@@ -561,7 +562,7 @@ static bool wait_for_dial(struct kvb_bus *bus, struct kvb_dialing *dialing, uint
 
     pthread_mutex_lock(&bus->lock);
     while (!dialing->is_done && !bus->is_stopping && kvb_clock_monotonic_ns() < end_ns) {
-        const struct timespec look = kvb_bus_deadline(kvb_bus_look_ms);
+        const struct timespec look = kvb_bus_deadline(dial_look_ms);
         (void)pthread_cond_timedwait(&bus->changed, &bus->lock, &look);
         kvb_dials_interrupt(bus);
     }

@@ -37,6 +37,14 @@ static void leave_out_standstill(struct kvb_bus_watch *watch, uint64_t now_ns)
     }
 }
 
+uint64_t kvb_bus_watch_due_ns(const struct kvb_bus_watch *watch)
+{
+    const uint64_t due_ns = watch->pinged_ns + (watch->is_waiting ? patience_ns : ping_ns);
+    const uint64_t look_ns = watch->looked_ns + kvb_bus_look_ms * KVB_NS_PER_MS;
+
+    return due_ns < look_ns ? due_ns : look_ns;
+}
+
 enum kvb_bus_watch_step kvb_bus_watch_look(struct kvb_bus_watch *watch, uint64_t now_ns)
 {
     leave_out_standstill(watch, now_ns);

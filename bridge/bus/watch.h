@@ -27,7 +27,7 @@ struct kvb_bus_watch {
 
 enum kvb_bus_watch_step { KVB_BUS_WATCH_REST, KVB_BUS_WATCH_PING, KVB_BUS_WATCH_CLOSE };
 
-enum { kvb_bus_ping_ms = 1000, kvb_bus_patience_ms = 2000, kvb_bus_look_ms = 250 };
+enum { kvb_bus_ping_ms = 1000, kvb_bus_patience_ms = 2000, kvb_bus_look_ms = 500 };
 
 /* Begins with a new connection, whose server has just answered. */
 void kvb_bus_watch_begin(struct kvb_bus_watch *watch, uint64_t now_ns);
@@ -37,5 +37,8 @@ void kvb_bus_watch_begin(struct kvb_bus_watch *watch, uint64_t now_ns);
 void kvb_bus_watch_pinged(struct kvb_bus_watch *watch, uint64_t now_ns);
 void kvb_bus_watch_answered(struct kvb_bus_watch *watch);
 
-/* Returns what to do now.  Call it every kvb_bus_look_ms. */
+/* Returns what to do now. */
 enum kvb_bus_watch_step kvb_bus_watch_look(struct kvb_bus_watch *watch, uint64_t now_ns);
+
+/* When to look next: when there will be something to do, and often enough to notice a gap. */
+uint64_t kvb_bus_watch_due_ns(const struct kvb_bus_watch *watch);
