@@ -17,6 +17,21 @@ static uint64_t number_at(struct json_object *object, const char *name)
     return number;
 }
 
+/* Where nobody that was asked for is up, the table is empty. */
+static void print_down(struct json_object *rows)
+{
+    static const struct kvctl_column columns[] = {
+        { "WORKER", "worker_id", true },     { "RANK", "dp_rank", true },
+        { "STATE", "state", false },         { "REASON", "reason", false },
+        { "NAMESPACE", "namespace", false }, { "COMPONENT", "component", false },
+    };
+
+    if (kvb_json_list_len(rows) > 0) {
+        kvctl_print(stdout, "no worker is up; of those that are asked for there are:\n");
+        kvctl_print_table(stdout, rows, columns, KVB_COUNT_OF(columns));
+    }
+}
+
 static void print_match(struct json_object *root)
 {
     static const struct kvctl_column columns[] = {
@@ -38,6 +53,7 @@ static void print_match(struct json_object *root)
     }
     kvctl_print(stdout, "; DEVICE, HOST, DISK in tokens\n");
     kvctl_print_table(stdout, kvb_json_member(root, "workers"), columns, KVB_COUNT_OF(columns));
+    print_down(kvb_json_member(root, "down"));
 }
 
 /* Appends "7/0 8/1" for the first `count` rows. */

@@ -173,6 +173,29 @@ def test_kvctl_shows_what_the_aggregator_knows(asked):
     assert done.returncode == 64 and "directory" in done.stderr and not done.stdout, done
 
 
+@pytest.mark.first
+def test_a_worker_that_is_down_is_named_instead_of_an_empty_answer(scene):
+    aggregator, vllm = scene.aggregator(), scene.engine()
+    bridge = scene.bridge(worker(vllm))
+    vllm.publish(engine.batch(engine.stored([1, 2], PROMPT[: 2 * BLOCK], BLOCK)))
+    wait_for("it is in sync", lambda: aggregator.is_exact(1))
+    body = {"token_ids": PROMPT, "model_name": "m"}
+    assert "down" not in json.loads(post(aggregator, "/query", body)[1])
+    bridge.stop()
+    wait_for("it is down", lambda: [state for state, _ in aggregator.states()] == ["DOWN"])
+    status, text = post(aggregator, "/query", body)
+    (down,) = json.loads(text)["down"]
+    assert (status, json.loads(text)["scores"]) == (200, {})
+    assert (down["worker_id"], down["dp_rank"], down["state"], down["reason"]) == (7, 0, "DOWN", "bridge_stopped")
+    status, text = post(aggregator, "/route", body)
+    assert status == 503 and json.loads(text)["error"] == "no worker of the model is up", text
+    done = subprocess.run(
+        [programs.BIN / "kvctl", "--nats", scene.nats_url, "match", "--tokens", ",".join(map(str, PROMPT))],
+        capture_output=True, text=True, timeout=60,
+    )
+    assert done.returncode == 0 and "no worker is up" in done.stdout and "bridge_stopped" in done.stdout, done
+
+
 def test_kvctl_names_the_remedy_without_a_server():
     done = subprocess.run(
         [programs.BIN / "kvctl", "--nats", f"nats://127.0.0.1:{programs.free_port()}", "state"],

@@ -215,6 +215,38 @@ static kvb_status write_predicted(
     return KVB_OK;
 }
 
+/* ---- Workers that are DOWN ---- */
+
+enum { max_shown_down = 16 };
+
+/* Where no worker can be listed because all are DOWN: says so, since an empty answer alone would
+ * look as if nobody had the prompt. */
+static void write_down(
+    struct kvb_json_writer *json, const struct kvb_query_context *ctx,
+    const struct kvb_query *query)
+{
+    const struct kvb_follower *down[max_shown_down];
+    const size_t count =
+        ctx->overlap_count == 0 ? kvb_query_context_down(ctx, query, down, max_shown_down) : 0;
+
+    if (count == 0) {
+        return;
+    }
+    kvb_json_write_pair_begin(json, "down", '[');
+    for (size_t i = 0; i < count; i++) {
+        const struct kvb_stream_id *id = &down[i]->id;
+        kvb_json_write_begin(json, '{');
+        kvb_json_write_pair_u64(json, "worker_id", id->worker_id);
+        kvb_json_write_pair_u64(json, "dp_rank", id->dp_rank);
+        kvb_json_write_pair_text(json, "namespace", id->name_space);
+        kvb_json_write_pair_text(json, "component", id->component);
+        kvb_json_write_pair_text(json, "state", kvb_stream_state_name(down[i]->state));
+        kvb_json_write_pair_text(json, "reason", kvb_stream_reason_name(down[i]->reason));
+        kvb_json_write_end(json, '}');
+    }
+    kvb_json_write_end(json, ']');
+}
+
 /* ---- kv_match ---- */
 
 struct columns {
@@ -307,6 +339,7 @@ kvb_status kvb_answer_match(
     if (shown < holders) {
         kvb_json_write_pair_u64(&json, "more", holders - shown);
     }
+    write_down(&json, ctx, query);
     write_shared(&json, ctx, max_rows);
     KVB_TRY(write_predicted(&json, ctx, query));
     kvb_prompt_tokens_write(query, &json);
@@ -602,6 +635,7 @@ kvb_status kvb_answer_query(
         write_workers(&json, ctx, "hits", hit_on_device);
     }
     write_rank_states(&json, ctx);
+    write_down(&json, ctx, query);
     write_tier_states(&json, ctx);
     write_known_workers(&json, ctx);
     write_shared(&json, ctx, kvb_max_streams);

@@ -4,6 +4,7 @@
 #include "core/limits.h"
 #include "core/own.h"
 #include "core/random.h"
+#include "kvaggregator/answers/selection.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -351,6 +352,17 @@ static bool is_stream_wanted(
            strcmp(kvb_query_context_model(ctx, follower), model) == 0;
 }
 
+/* True: the worker would be listed if it were up. */
+static bool is_worker_down(
+    const struct kvb_query_context *ctx, const struct kvb_query *query, const char *model,
+    const struct kvb_follower *follower)
+{
+    static const struct kvb_listing_options with_down = { .with_down = true };
+
+    return follower->state == KVB_STREAM_DOWN && !follower->heartbeat.is_store &&
+           is_stream_wanted(ctx, query, model, with_down, follower);
+}
+
 static bool is_model_listed(
     const struct kvb_query_context *ctx, const struct kvb_query *query, const char *model,
     struct kvb_listing_options options)
@@ -390,6 +402,7 @@ static kvb_status make_room(struct kvb_query_context *ctx)
     listing->has_worker = false;
     listing->has_alone = false;
     listing->has_several_sizes = false;
+    listing->down_count = 0;
     return KVB_OK;
 }
 
@@ -473,9 +486,11 @@ kvb_status kvb_query_context_list(
     KVB_TRY(make_room(ctx));
     for (size_t i = 0; i < ctx->order_count; i++) {
         const uint32_t number = ctx->order[i];
-        if (is_stream_wanted(
-                ctx, query, model, options, kvb_followers_at(ctx->followers, number))) {
+        const struct kvb_follower *follower = kvb_followers_at(ctx->followers, number);
+        if (is_stream_wanted(ctx, query, model, options, follower)) {
             list_query_stream(ctx, number);
+        } else {
+            listing->down_count += is_worker_down(ctx, query, model, follower);
         }
     }
     (void)snprintf(listing->model, sizeof listing->model, "%s", model); /* cut: never matches */
@@ -485,6 +500,32 @@ kvb_status kvb_query_context_list(
     listing->default_block_size = ctx->default_block_size;
     listing->is_made = !query->has_instance_id && !query->has_dp_rank;
     return KVB_OK;
+}
+
+size_t kvb_query_context_down(
+    const struct kvb_query_context *ctx, const struct kvb_query *query,
+    const struct kvb_follower **out_down, size_t max)
+{
+    const struct kvb_listing *listing = &ctx->listing;
+    size_t count = 0;
+
+    if (listing->down_count == 0) {
+        return 0; /* as nearly always, so that an answer without holders costs no search */
+    }
+    for (size_t i = 0; i < listing->count; i++) {
+        const struct kvb_overlap *stream = &listing->streams[i];
+        if (!stream->is_store && kvb_selection_takes(query, stream->follower)) {
+            return 0;
+        }
+    }
+    for (size_t i = 0; i < ctx->order_count && count < max; i++) {
+        const struct kvb_follower *follower = kvb_followers_at(ctx->followers, ctx->order[i]);
+        if (is_worker_down(ctx, query, listing->model, follower) &&
+            kvb_selection_takes(query, follower)) {
+            out_down[count++] = follower;
+        }
+    }
+    return count;
 }
 
 /* ---- All streams ---- */

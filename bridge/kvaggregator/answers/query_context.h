@@ -100,6 +100,7 @@ struct kvb_listing {
     bool has_alone;         /* a stream has no group of full attention */
     bool has_several_sizes; /* the workers' device blocks have several sizes */
     size_t first_worker;    /* position in streams */
+    size_t down_count;      /* workers that are not in it only because they are DOWN */
 };
 
 /* Why the report of a finished request was not audited. */
@@ -181,6 +182,13 @@ kvb_status kvb_query_context_find_model(
 kvb_status kvb_query_context_overlaps(
     struct kvb_query_context *ctx, struct kvb_query *query, struct kvb_listing_options options,
     struct kvb_detail *detail);
+
+/* Where no worker that the query selects is up: those that are DOWN, at most `max`, sorted by id.
+ * Returns how many it has written; 0: some worker is up, or none is known.  After
+ * kvb_query_context_overlaps() of the same query.  Borrowed until the next change. */
+size_t kvb_query_context_down(
+    const struct kvb_query_context *ctx, const struct kvb_query *query,
+    const struct kvb_follower **out_down, size_t max);
 
 /* The canonical names of the query's blocks of this shape; borrowed until the next call or query.
  * After kvb_query_context_overlaps() of the same query.  KVB_NO_MEMORY. */

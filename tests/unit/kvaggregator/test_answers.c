@@ -8,6 +8,7 @@
 #include "kvaggregator/query_scene.h"
 #include "wire/query/json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum { all_rows = kvb_max_streams };
@@ -559,6 +560,107 @@ static void a_query_lists_only_selected_workers(void **state)
     scene_done(&scene);
 }
 
+static void assert_down(struct scene *scene, const char *selection, const char *down)
+{
+    char body[256];
+
+    (void)snprintf(body, sizeof body, PROMPT "%s}", selection);
+    KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf match = new_buf();
+    struct kvb_buf answer = new_buf();
+
+    assert_ok(kvb_query_json_decode(kvb_span_of(body), &query, &detail));
+    assert_ok(kvb_answer_match(&scene->ctx, &query, all_rows, &match, &detail));
+    assert_ok(kvb_answer_query(&scene->ctx, &query, false, &answer, &detail));
+    assert_ok(kvb_buf_append(&match, "", 1));
+    assert_ok(kvb_buf_append(&answer, "", 1));
+    const char *in_match = strstr((const char *)match.data, "\"down\":");
+    const char *in_answer = strstr((const char *)answer.data, "\"down\":");
+    if (down) {
+        assert_non_null(in_match);
+        assert_non_null(in_answer);
+        assert_memory_equal(in_match, down, strlen(down));
+        assert_memory_equal(in_answer, down, strlen(down));
+    } else {
+        assert_null(in_match);
+        assert_null(in_answer);
+    }
+    kvb_buf_done(&match);
+    kvb_buf_done(&answer);
+}
+
+#define DOWN_ROW(worker, rank)                                                                     \
+    "{\"worker_id\":" worker ",\"dp_rank\":" rank                                                  \
+    ",\"namespace\":\"dynamo\",\"component\":\"VllmWorker\",\"state\":\"DOWN\",\"reason\":"        \
+    "\"bridge_stopped\"}"
+
+/* An empty answer alone would look as if nobody had the prompt. */
+static void workers_are_named_as_down_where_none_is_up(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_of_pod(&scene);
+    scene_label(&scene, &told[2], "zone=b", false);
+
+    assert_down(&scene, "\"candidates\":[1]", NULL);
+    scene_bye(&scene, &told[0]);
+    assert_down(&scene, "\"role\":null", NULL); /* others have it */
+    assert_down(&scene, "\"candidates\":[1]", "\"down\":[" DOWN_ROW("1", "0") "]");
+    assert_down(&scene, "\"instance_id\":1", "\"down\":[" DOWN_ROW("1", "0") "]");
+    assert_down(&scene, "\"candidates\":[1,2]", NULL);
+    assert_down(&scene, "\"lora_name\":\"x\"", NULL); /* nobody has it, and workers are up */
+    scene_bye(&scene, &told[1]);
+    assert_down(
+        &scene, "\"instance_id\":2,\"data_parallel_rank\":0", "\"down\":[" DOWN_ROW("2", "0") "]");
+    assert_down(&scene, "\"instance_id\":2", NULL);
+    scene_bye(&scene, &told[2]);
+    assert_down(
+        &scene, "\"role\":null",
+        "\"down\":[" DOWN_ROW("1", "0") "," DOWN_ROW("2", "0") "," DOWN_ROW("2", "1") "]");
+    assert_down(&scene, "\"candidates\":[7]", NULL); /* it is not known at all */
+    scene_done(&scene);
+}
+
+static size_t in_flight_of(const struct scene *scene, uint64_t worker_id, uint32_t dp_rank)
+{
+    struct kvb_request_sums sums = { 0 };
+
+    for (size_t i = 0; i < kvb_followers_limit(scene->followers); i++) {
+        const struct kvb_follower *follower = kvb_followers_at(scene->followers, i);
+        if (follower && follower->id.worker_id == worker_id && follower->id.dp_rank == dp_rank) {
+            const struct kvb_stream_key key = kvb_followers_key(scene->followers, (uint32_t)i);
+            kvb_requests_sums(scene->requests, &key, false, scene->ctx.now_ns, &sums);
+        }
+    }
+    return sums.in_flight;
+}
+
+/* Rank 0 holds more of the prompt, and is not chosen; the books count the request on rank 1. */
+static void a_pinned_rank_is_chosen_and_stays_in_the_books(void **state)
+{
+    (void)state;
+    static const char body[] = PROMPT "\"data_parallel_rank\":1,\"request_id\":\"r\"}";
+    struct kvb_shared_report report = { .request_id = "r" };
+    struct kvb_route_decision decision = { 0 };
+    KVB_OWN(kvb_query_done) struct kvb_query query = { 0 };
+    struct kvb_detail detail = { { 0 } };
+    struct kvb_buf buf = new_buf();
+    struct scene scene;
+    scene_of_pod(&scene);
+
+    assert_ok(kvb_query_json_decode(kvb_span_of(body), &query, &detail));
+    assert_ok(kvb_answer_route(&scene.ctx, &query, all_rows, &buf, &decision, &detail));
+    assert_int_equal(decision.id.worker_id, 2);
+    assert_int_equal(decision.id.dp_rank, 1);
+    assert_int_equal(in_flight_of(&scene, 2, 1), 1);
+    assert_int_equal(in_flight_of(&scene, 2, 0), 0);
+    assert_ok(kvb_answer_take_report(&scene.ctx, &report, KVB_REQUEST_FINISHED));
+    assert_int_equal(in_flight_of(&scene, 2, 1), 0);
+    kvb_buf_done(&buf);
+    scene_done(&scene);
+}
+
 /* On an idle fleet requests take turns. A dry run is no turn and counts nowhere. */
 static void a_dry_run_changes_nothing(void **state)
 {
@@ -719,6 +821,8 @@ SUITE(answers)
         cmocka_unit_test(a_worker_is_draining_when_all_its_ranks_are),
         cmocka_unit_test(a_route_of_long_addresses_has_fewer_rows),
         cmocka_unit_test(a_query_lists_only_selected_workers),
+        cmocka_unit_test(workers_are_named_as_down_where_none_is_up),
+        cmocka_unit_test(a_pinned_rank_is_chosen_and_stays_in_the_books),
         cmocka_unit_test(a_dry_run_changes_nothing),
         cmocka_unit_test(new_prompts_between_hits_go_to_both_workers),
         cmocka_unit_test(route_never_chooses_a_worker_that_is_down),
