@@ -246,8 +246,7 @@ static void take_restored(struct bridge_shown *shown, struct bridge_rank *rank, 
 {
     kvb_bridge_count(shown, kvb_bridge_checkpoints_restored, 1);
     kvb_checkpoint_restored(&rank->checkpoint, rank->served.stream);
-    kvb_advertiser_restored(&rank->served.advertiser, needs_epoch);
-    kvb_connection_restored(&rank->served.connection, kvb_clock_monotonic_ns());
+    kvb_serve_restored(&rank->served, needs_epoch, kvb_clock_monotonic_ns());
 }
 
 void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank, uint64_t home)

@@ -128,14 +128,13 @@ static void keep_own(struct kvb_bridge *bridge, const struct bridge_rank *rank)
     received->count = own;
 }
 
-struct kvb_connection_update
-kvb_bridge_read_monitor(struct kvb_bridge *bridge, struct bridge_rank *rank)
+struct kvb_link_report kvb_bridge_read_monitor(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     const struct kvb_source_link link = kvb_source_read_monitor(rank->source);
 
     warn_of_crowd(bridge, rank, link.is_crowded);
     keep_own(bridge, rank);
-    return (struct kvb_connection_update){ .was_lost = link.was_lost, .is_up = link.is_up };
+    return (struct kvb_link_report){ .was_lost = link.was_lost, .is_up = link.is_up };
 }
 
 /* Each batch is decoded before its predecessor is applied: decoding prefetches the memory that

@@ -92,8 +92,7 @@ void kvb_bridge_end_run(
 
 /* Receives some live batches, and keeps them until the run ends; returns how many. */
 size_t kvb_bridge_receive(struct kvb_bridge *bridge, struct bridge_rank *rank);
-struct kvb_connection_update
-kvb_bridge_read_monitor(struct kvb_bridge *bridge, struct bridge_rank *rank);
+struct kvb_link_report kvb_bridge_read_monitor(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
 /* The next of the received batches, borrowed until the next call; false: there is none. */
 bool kvb_bridge_next_batch(

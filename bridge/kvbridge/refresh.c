@@ -36,7 +36,7 @@ static uint64_t refresh_blocks(const struct bridge_rank *rank)
 static bool is_rank_ready(const struct bridge_rank *rank)
 {
     return rank->served.advertiser.state == KVB_ADVERTISED &&
-           kvb_connection_away_ns(&rank->served.connection) == 0;
+           kvb_stream_away_ns(rank->served.stream) == 0;
 }
 
 /* ---- Requests ---- */

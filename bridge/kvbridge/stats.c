@@ -192,7 +192,7 @@ static void update_link(struct bridge_rank *rank)
     kvb_metric_set(&rank->metrics, kvb_rank_error_protocol, link->protocol_errors);
     kvb_metric_set(&rank->metrics, kvb_rank_error_flood, link->floods);
     kvb_metric_set(
-        &rank->metrics, kvb_rank_connected, kvb_connection_is_up(&rank->served.connection));
+        &rank->metrics, kvb_rank_connected, kvb_stream_is_connected(rank->served.stream));
 }
 
 static void update_rank(struct bridge_rank *rank, enum kvb_stream_state state)

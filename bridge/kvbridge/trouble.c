@@ -63,7 +63,7 @@ static void watch_reach(struct kvb_bridge *bridge, struct bridge_rank *rank, uin
     if (!rank->settings.may_connect) {
         return;
     }
-    if (kvb_connection_is_up(&rank->served.connection) ||
+    if (kvb_stream_is_connected(rank->served.stream) ||
         kvb_source_count(rank->source)->connects > 0) {
         trouble->is_unreachable = false;
         trouble->why.text[0] = '\0';
@@ -88,7 +88,7 @@ static void look_again(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
 {
     struct rank_trouble *trouble = &rank->trouble;
 
-    if (kvb_connection_is_up(&rank->served.connection) || now_ns < trouble->next_look_ns) {
+    if (kvb_stream_is_connected(rank->served.stream) || now_ns < trouble->next_look_ns) {
         return;
     }
     trouble->next_look_ns = trouble->is_unreachable ? now_ns + unreachable_look_ns : 0;

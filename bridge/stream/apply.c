@@ -51,7 +51,9 @@ kvb_status kvb_stream_restart_list(struct stream_step *step, enum kvb_stream_rea
     stream->tail_first = stream->tail_end = 0;
     stream->is_received_live = false;
     stream->lists_replayed = false;
-    stream->is_reconnected = false; /* nothing is left to prove */
+    if (stream->link == link_proving) {
+        stream->link = link_up; /* nothing is left to prove */
+    }
     stream->is_complete = false;
     stream->cause = cause;
     stream->begins_with_one = false;

@@ -20,6 +20,31 @@ enum replay_origin {
     origin_foreign  /* it is another engine's: its batches are not applied */
 };
 
+/* What a replay is for.  The engine sends all batches that it keeps, from the requested one on.
+ *
+ *     purpose      from                          known to be missing        state meanwhile
+ *     ----------   ---------------------------   ------------------------   -----------------
+ *     missing      the last batch                what follows it, or what   SYNCING
+ *                                                may: an END is confirmed
+ *     history      0: nothing is listed          everything                 SYNCING
+ *     probe        the last batch                nothing                    as before
+ *     walk         an older batch, to compare    nothing                    as before
+ *                  several with live ones
+ *     first        1: is it the engine's first   nothing                    as before
+ *                  batch?
+ *     everything   0, although there is a list   nothing                    as before
+ *
+ * After a reconnection all of them but history and everything begin with the last two batches, and
+ * the stream is DOWN until these are proven. */
+enum replay_purpose {
+    replay_for_missing,
+    replay_for_history,
+    replay_as_probe,
+    replay_as_walk,
+    replay_for_first,
+    replay_for_everything
+};
+
 /* The progress of the newest replay.
  *
  *     idle ---------> wanted -- started --> requested -- a reply --> answering
@@ -39,15 +64,12 @@ enum replay_phase {
 
 struct replay {
     enum replay_phase phase;
-    bool is_probe;            /* no batch was known to be missing */
-    bool shows_tail;          /* what it brings was not known to be missing: see tail_first */
-    bool keeps_state;         /* no batch is known to be missing now: the state does not change */
-    bool met_new_incarnation; /* in its answers */
-    bool is_full_replay;      /* requested from 0: there is no batch to compare with */
-    bool is_proven;           /* it contained the newest applied batch, or none was applied */
-    bool is_walk;             /* requested from an older batch, to compare several */
-    bool looks_for_one;       /* requested from batch 1: see begins_with_one */
+    enum replay_purpose purpose;
     uint64_t from;
+    bool has_found;   /* a batch that no one knew to be missing */
+    bool keeps_state; /* what it brings may have overtaken its live copy: no loss is known */
+    bool is_proven;   /* it contained the newest applied batch, or none was applied */
+    bool met_new_incarnation;     /* in its answers */
     uint64_t wanted_ns;           /* since then */
     uint64_t deadline_ns;         /* in flight: no reply until then is a failure */
     uint64_t not_before_ns;       /* wanted: earliest time of the request */
@@ -87,17 +109,56 @@ static inline bool replay_is_in_flight(const struct replay *replay)
     return replay->phase == replay_requested || replay->phase == replay_answering;
 }
 
+/* It was requested although no batch was known to be missing. */
+static inline bool replay_is_probing(const struct replay *replay)
+{
+    return replay->purpose >= replay_as_probe;
+}
+
+/* ... and still none is. */
+static inline bool replay_is_probe(const struct replay *replay)
+{
+    return replay_is_probing(replay) && !replay->has_found;
+}
+
+/* There is no batch to compare with. */
+static inline bool replay_is_full(const struct replay *replay)
+{
+    return replay->purpose == replay_for_history || replay->purpose == replay_for_everything;
+}
+
+/* It begins with a batch before those of a probe, so its first reply may be any of them. */
+static inline bool replay_is_walk(const struct replay *replay)
+{
+    return replay->purpose == replay_as_walk || replay->purpose == replay_for_first;
+}
+
 static inline bool replay_has_answered(const struct replay *replay)
 {
     return replay->phase == replay_answering || replay->phase == replay_ended;
 }
 
-/* The connection to the engine, as the inputs UP and DOWN say. */
+/* The connection to the engine, as the inputs UP and DOWN say.
+ *
+ *     new --------+                        a list            proven, or begun anew
+ *     restored ---+--- UP ---+---------------------> proving ---------------------> up
+ *     away -------+          +--------------------------------------------------->  up
+ *       ^                      none                     |                            |
+ *       +----------------------------- DOWN ------------+------------- DOWN ---------+
+ *
+ * While it is proving, every listed block may be gone: another process may listen there now. */
 enum engine_link {
-    engine_connecting, /* never connected so far */
-    engine_connected,
-    engine_away
+    link_new,      /* never connected so far */
+    link_restored, /* likewise; readers may have the list of the process before */
+    link_proving,  /* connected; the last batches of the list are not proven */
+    link_up,       /* connected */
+    link_away
 };
+
+static inline bool link_is_connected(enum engine_link link)
+{
+    return link == link_proving || link == link_up;
+}
 
 /* Whether the engine has discarded its cache without an event.
  *
@@ -144,6 +205,7 @@ struct kvb_stream {
     struct kvb_picture refresh; /* owned; of the device tier, while one is under way */
 
     enum engine_link link;
+    uint64_t away_ns; /* since when it is restored or away */
     enum engine_cache cache;
     bool has_last;       /* batches were applied, last_seq the newest of them */
     uint64_t cleared_ns; /* when a live batch last cleared all */
@@ -159,7 +221,6 @@ struct kvb_stream {
     enum kvb_stream_reason drain_cause; /* of drain_everything */
     struct replay replay;
     enum replay_origin origin;
-    bool is_reconnected;   /* since then the engine has not proven its last batches */
     bool lists_replayed;   /* a batch of this list came by replay, or on another connection */
     uint64_t looked_ns;    /* when live batches were last looked for in a replay; 0 = never */
     uint64_t verified_seq; /* the newest batch that such a look has compared */

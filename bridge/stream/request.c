@@ -48,8 +48,25 @@ static bool is_last_live(const struct kvb_stream *stream)
 static bool is_one_to_prove(const struct kvb_stream *stream)
 {
     return stream->begins_with_one && !stream->is_complete && stream->one_at_seq > 0 &&
-           stream->last_seq > stream->one_at_seq && !stream->is_reconnected &&
+           stream->last_seq > stream->one_at_seq && stream->link != link_proving &&
            kvb_fingerprints_has(&stream->fingerprints, 1);
+}
+
+static enum replay_purpose
+purpose_of(const struct kvb_stream *stream, bool is_probe, uint64_t now_ns)
+{
+    if (!stream->has_last) {
+        return is_probe ? replay_for_everything : replay_for_history;
+    }
+    if (!is_probe) {
+        return replay_for_missing;
+    }
+    if (is_one_to_prove(stream)) {
+        return replay_for_first;
+    }
+    return stream->origin == origin_found && kvb_stream_is_look_due(stream, now_ns)
+               ? replay_as_walk
+               : replay_as_probe;
 }
 
 static uint64_t from_where(const struct kvb_stream *stream)
@@ -57,14 +74,22 @@ static uint64_t from_where(const struct kvb_stream *stream)
     if (!stream->has_last) {
         return 0;
     }
-    if (stream->is_reconnected) {
+    if (stream->link == link_proving) {
         return walk_back(stream, proof_batches, 0);
     }
-    if (stream->replay.looks_for_one) {
+    switch (stream->replay.purpose) {
+    case replay_for_history:
+    case replay_for_everything:
+        return 0;
+    case replay_for_first:
         return 1;
+    case replay_as_walk:
+        return walk_back(stream, look_batches, stream->verified_seq);
+    case replay_for_missing:
+    case replay_as_probe:
+        break;
     }
-    return stream->replay.is_walk ? walk_back(stream, look_batches, stream->verified_seq)
-                                  : stream->last_seq;
+    return stream->last_seq;
 }
 
 /* Requests a replay from the last batch applied, or from the beginning when there is none. */
@@ -72,27 +97,25 @@ void kvb_stream_want_replay(struct stream_step *step, bool is_probe)
 {
     struct kvb_stream *stream = step->stream;
     struct replay *replay = &stream->replay;
+    const uint64_t now_ns = step->in->now_ns;
 
     step->out->drops_replay |= replay_is_in_flight(replay);
     stream->is_restart_suspected = false;
     replay->phase = replay_wanted;
-    replay->wanted_ns = step->in->now_ns;
-    replay->is_probe = is_probe;
+    replay->purpose = purpose_of(stream, is_probe, now_ns);
+    replay->from = from_where(stream);
+    replay->wanted_ns = now_ns;
+    replay->has_found = false;
     replay->keeps_state = is_probe;
     replay->overtakers = 0;
     replay->is_proven = false;
-    replay->is_full_replay = !stream->has_last;
-    replay->looks_for_one = is_probe && is_one_to_prove(stream);
-    replay->is_walk = replay->looks_for_one || (stream->origin == origin_found && is_probe &&
-                                                kvb_stream_is_look_due(stream, step->in->now_ns));
-    replay->from = from_where(stream);
     replay->not_before_ns =
-        replay->is_full_replay && stream->full_ns > 0 ? stream->full_ns + full_replay_every_ns : 0;
+        replay_is_full(replay) && stream->full_ns > 0 ? stream->full_ns + full_replay_every_ns : 0;
     /* The round that confirms an END does not wait, because the list does not change until then.
      * It waits only after several changes of incarnation in a row. */
     const bool is_strange =
         replay->met_new_incarnation && stream->cooldown_ns > strange_cooldown_ns;
-    const bool may_wait = replay->is_full_replay || is_probe || is_strange;
+    const bool may_wait = replay_is_full(replay) || is_probe || is_strange;
     if (may_wait && stream->cooldown_ns > 0 &&
         replay->not_before_ns < stream->incarnation_ns + stream->cooldown_ns) {
         replay->not_before_ns = stream->incarnation_ns + stream->cooldown_ns;
@@ -104,7 +127,7 @@ void kvb_stream_want_from_last(struct kvb_stream *stream)
 {
     struct replay *replay = &stream->replay;
 
-    if (replay->phase == replay_wanted && !replay->is_full_replay && !replay->is_walk) {
+    if (replay->phase == replay_wanted && !replay_is_full(replay) && !replay_is_walk(replay)) {
         replay->from = from_where(stream);
     }
 }
@@ -145,8 +168,7 @@ void kvb_stream_want_everything(struct stream_step *step)
     struct kvb_stream *stream = step->stream;
 
     kvb_stream_want_replay(step, true);
-    stream->replay.is_full_replay = true;
-    stream->replay.looks_for_one = false;
+    stream->replay.purpose = replay_for_everything;
     stream->replay.from = 0;
     stream->replay.not_before_ns = stream->full_ns > 0 ? stream->full_ns + full_replay_every_ns : 0;
 }
@@ -154,20 +176,20 @@ void kvb_stream_want_everything(struct stream_step *step)
 bool kvb_stream_wants_replay(const struct kvb_stream *stream, uint64_t now_ns, uint64_t *out_from)
 {
     *out_from = stream->replay.from;
-    return stream->replay.phase == replay_wanted && stream->link == engine_connected &&
+    return stream->replay.phase == replay_wanted && link_is_connected(stream->link) &&
            !stream->unfinished.is_there && now_ns >= stream->replay.not_before_ns;
 }
 
 bool kvb_stream_is_incarnation_unproven(const struct kvb_stream *stream)
 {
-    return stream->link == engine_connected && stream->has_last && stream->is_reconnected;
+    return stream->link == link_proving;
 }
 
 enum kvb_replay_need kvb_stream_replay_need(const struct kvb_stream *stream)
 {
     return kvb_stream_is_incarnation_unproven(stream) ? KVB_REPLAY_PROOF
-           : stream->replay.is_probe                  ? KVB_REPLAY_PROBE
-           : stream->replay.is_full_replay            ? KVB_REPLAY_HISTORY
+           : replay_is_probe(&stream->replay)         ? KVB_REPLAY_PROBE
+           : replay_is_full(&stream->replay)          ? KVB_REPLAY_HISTORY
                                                       : KVB_REPLAY_MISSING;
 }
 
@@ -182,7 +204,7 @@ bool kvb_stream_is_put_off(const struct kvb_stream *stream, uint64_t now_ns)
 {
     const struct replay *replay = &stream->replay;
 
-    return replay->phase == replay_wanted && !replay->is_probe &&
+    return replay->phase == replay_wanted && !replay_is_probe(replay) &&
            replay->not_before_ns > now_ns + replay_deadline_ns;
 }
 
@@ -206,15 +228,14 @@ void kvb_stream_settle_tail(struct kvb_stream *stream, uint64_t live_seq)
 
 void kvb_stream_note_tail(struct kvb_stream *stream, uint64_t seq, uint64_t now_ns)
 {
-    const bool continues = !stream->replay.is_probe && stream->tail_first < stream->tail_end &&
-                           seq == stream->tail_end;
+    const bool continues = !replay_is_probe(&stream->replay) &&
+                           stream->tail_first < stream->tail_end && seq == stream->tail_end;
 
-    stream->replay.shows_tail |= stream->replay.is_probe;
     if (kvb_reorder_buffer_spans(&stream->reorder_buffer, seq)) {
         kvb_stream_settle_tail(stream, seq);
     } else if (continues) {
         stream->tail_end++;
-    } else if (stream->replay.shows_tail) {
+    } else if (replay_is_probing(&stream->replay)) {
         stream->tail_first = seq;
         stream->tail_end = seq + 1;
         stream->tail_ns = now_ns;
@@ -230,18 +251,17 @@ void kvb_stream_replay_started(struct kvb_stream *stream, uint64_t now_ns)
     }
     replay->phase = replay_requested;
     replay->met_new_incarnation = false;
-    replay->shows_tail = false;
     replay->applied = 0;
-    replay->is_verified = !replay->is_full_replay && stream->is_received_live;
+    replay->is_verified = !replay_is_full(replay) && stream->is_received_live;
     replay->buffered_before = kvb_reorder_buffer_count(&stream->reorder_buffer);
     replay->deadline_ns = now_ns + replay_deadline_ns;
     stream->received_ns = now_ns; /* the next probe is due a second from now */
     stream->requested_ns = now_ns;
-    if (replay->is_walk || (stream->origin != origin_found && is_last_live(stream))) {
+    if (replay_is_walk(replay) || (stream->origin != origin_found && is_last_live(stream))) {
         stream->looked_ns = now_ns;
     }
     stream->counters.replays_requested++;
-    if (replay->is_full_replay) {
+    if (replay_is_full(replay)) {
         stream->full_ns = now_ns;
     }
 }
@@ -349,7 +369,7 @@ uint64_t kvb_stream_due_ns(const struct kvb_stream *stream)
     }
     const uint64_t next_probe_ns = probe_ns(stream);
     const uint64_t next_look_ns = look_ns(stream);
-    return stream->link != engine_connected ? never_ns
+    return !link_is_connected(stream->link) ? never_ns
            : next_probe_ns < next_look_ns   ? next_probe_ns
                                             : next_look_ns;
 }
@@ -359,7 +379,7 @@ void kvb_stream_note_connection(struct kvb_stream *stream)
     const bool is_kept = stream->has_last && stream->origin == origin_found;
 
     stream->origin = is_kept ? origin_found : origin_unknown;
-    stream->is_reconnected = stream->has_last;
+    stream->link = stream->has_last ? link_proving : link_up;
     stream->lists_replayed |= stream->has_last;
     stream->looked_ns = 0;
     stream->verified_seq = 0;

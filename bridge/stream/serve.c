@@ -26,40 +26,6 @@ static const uint64_t after_connect_ns = 1200 * KVB_NS_PER_MS;
 
 static const uint64_t resolve_ns = 500 * KVB_NS_PER_MS; /* most host names resolve sooner */
 
-/* ---- Connections ---- */
-
-static void set_away(struct kvb_connection *connection, uint64_t now_ns)
-{
-    connection->state = KVB_CONNECTION_AWAY;
-    connection->away_ns = now_ns;
-}
-
-bool kvb_connection_next(
-    struct kvb_connection *connection, struct kvb_connection_update *update, uint64_t now_ns,
-    enum kvb_stream_input_kind *out_input)
-{
-    const bool is_lost = update->was_lost || !update->is_up;
-
-    update->was_lost = false;
-    if (connection->state == KVB_CONNECTION_UP) {
-        if (is_lost) {
-            set_away(connection, now_ns);
-            *out_input = KVB_INPUT_DOWN;
-        }
-        return is_lost;
-    }
-    if (update->is_up) {
-        connection->state = KVB_CONNECTION_UP;
-        *out_input = KVB_INPUT_UP;
-    }
-    return update->is_up;
-}
-
-void kvb_connection_restored(struct kvb_connection *connection, uint64_t now_ns)
-{
-    set_away(connection, now_ns);
-}
-
 /* ---- Ranks ---- */
 
 static void visit_next(struct kvb_served *rank)
@@ -148,6 +114,12 @@ void kvb_serve_drop(struct kvb_served *rank)
     rank->server = NULL;
 }
 
+void kvb_serve_restored(struct kvb_served *rank, bool needs_epoch, uint64_t now_ns)
+{
+    kvb_advertiser_restored(&rank->advertiser, needs_epoch);
+    kvb_stream_note_restored(rank->stream, now_ns);
+}
+
 void kvb_serve_lost(struct kvb_served *rank)
 {
     kvb_advertiser_lost(&rank->advertiser, 0);
@@ -197,7 +169,7 @@ static struct kvb_advertiser_input
 advertiser_input(const struct kvb_server *server, const struct kvb_served *rank)
 {
     return (struct kvb_advertiser_input){ .now_ns = server->now_ns,
-                                          .down_ns = kvb_connection_away_ns(&rank->connection) };
+                                          .down_ns = kvb_stream_away_ns(rank->stream) };
 }
 
 /* When the rank must be visited again.  While its engine is away its link is tended at each tick,
@@ -205,7 +177,7 @@ advertiser_input(const struct kvb_server *server, const struct kvb_served *rank)
 static uint64_t due_of(const struct kvb_server *server, const struct kvb_served *rank)
 {
     const uint64_t next_tick_ns = server->now_ns + tick_ns;
-    const bool is_up = kvb_connection_is_up(&rank->connection);
+    const bool is_up = kvb_stream_is_connected(rank->stream);
     const struct kvb_advertiser_input input = advertiser_input(server, rank);
     uint64_t advertised_ns = kvb_advertiser_due_ns(&rank->advertiser, &input);
 
@@ -407,7 +379,7 @@ static bool go_on_run(struct kvb_server *server)
         if (is_answered(server, KVB_DO_NOTE_LINK)) {
             return step_kind(server, rank, action->is_up ? KVB_INPUT_UP : KVB_INPUT_DOWN);
         }
-        if (kvb_connection_next(&rank->connection, &run->link, server->now_ns, &kind)) {
+        if (kvb_stream_link_input(rank->stream, &run->link, &kind)) {
             action->is_up = kind == KVB_INPUT_UP;
             return ask(server, KVB_DO_NOTE_LINK, rank);
         }

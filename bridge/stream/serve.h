@@ -51,55 +51,6 @@
  * Pure: no I/O, no clock; time is what the program says.
  * Threads: the caller locks. */
 
-/* ---- Connections ---- */
-
-/* The connection to one engine, as its stream knows it.
- *
- *     state    up                 lost, or not up
- *     -----    ----------------   -----------------
- *     NEW      UP: KVB_INPUT_UP   -
- *     UP       -                  AWAY: KVB_INPUT_DOWN
- *     AWAY     UP: KVB_INPUT_UP   -
- *
- * A connection may be lost and made again before the monitor is read.  It then becomes AWAY first
- * and UP after that, because another process may listen there now. */
-enum kvb_connection_state {
-    KVB_CONNECTION_NEW,
-    KVB_CONNECTION_UP,
-    KVB_CONNECTION_AWAY /* not connected, and readers may have its list from before */
-};
-
-struct kvb_connection {
-    enum kvb_connection_state state;
-    uint64_t away_ns; /* since when the state is AWAY */
-};
-
-/* What the monitor has reported since it was read last. */
-struct kvb_connection_update {
-    bool was_lost;
-    bool is_up;
-};
-
-/* Returns the next input for the stream; false: there is none left.  Call it with the same *update
- * until it returns false: each call removes from it what it has returned. */
-bool kvb_connection_next(
-    struct kvb_connection *connection, struct kvb_connection_update *update, uint64_t now_ns,
-    enum kvb_stream_input_kind *out_input);
-
-/* The stream was restored from a checkpoint: its connection begins as AWAY. */
-void kvb_connection_restored(struct kvb_connection *connection, uint64_t now_ns);
-
-static inline bool kvb_connection_is_up(const struct kvb_connection *connection)
-{
-    return connection->state == KVB_CONNECTION_UP;
-}
-
-/* Since when the engine has been unreachable; 0: it is connected, or never was. */
-static inline uint64_t kvb_connection_away_ns(const struct kvb_connection *connection)
-{
-    return connection->state == KVB_CONNECTION_AWAY ? connection->away_ns : 0;
-}
-
 /* ---- Ranks ---- */
 
 enum { kvb_serve_replies_a_turn = 256 };
@@ -108,9 +59,8 @@ struct kvb_server;
 
 /* One rank of one worker.  The caller's own struct of a rank has it as first member. */
 struct kvb_served {
-    struct kvb_stream *stream;       /* the caller opens and frees it */
-    struct kvb_stream_output output; /* of its newest step; the caller frees it */
-    struct kvb_connection connection;
+    struct kvb_stream *stream;        /* the caller opens and frees it */
+    struct kvb_stream_output output;  /* of its newest step; the caller frees it */
     struct kvb_advertiser advertiser; /* the caller opens it */
     struct kvb_turn turn;
     uint64_t live_runs;     /* times that live batches were received */
@@ -201,7 +151,7 @@ struct kvb_action {
     bool has_replies, has_live;
     enum kvb_serve_reply reply;
     size_t count;
-    struct kvb_connection_update link;
+    struct kvb_link_report link;
     bool has_batch;
     /* Of a batch: seq, fingerprint, batch; the batch is borrowed until the next action. */
     struct kvb_stream_input input;
@@ -256,7 +206,7 @@ struct kvb_run {
     bool has_replies, has_live; /* to read */
     unsigned replies;           /* taken so far */
     bool reads_monitor;
-    struct kvb_connection_update link;
+    struct kvb_link_report link;
 };
 
 enum kvb_list_phase { KVB_LIST_OVER, KVB_LIST_BEGIN, KVB_LIST_CHUNKS };
@@ -311,6 +261,9 @@ void kvb_serve_drop(struct kvb_served *rank);
  * what is published of it that is not a step.  A change without this call is noticed a second
  * later. */
 void kvb_serve_wake(struct kvb_served *rank);
+
+/* The stream was restored from a checkpoint.  needs_epoch: it needs a new epoch. */
+void kvb_serve_restored(struct kvb_served *rank, bool needs_epoch, uint64_t now_ns);
 
 /* Events were published outside of a turn, and may have been lost. */
 void kvb_serve_lost(struct kvb_served *rank);

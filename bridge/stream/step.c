@@ -113,7 +113,7 @@ static void hold_behind(struct kvb_stream *stream, const struct stream_arrival *
 {
     const struct replay *replay = &stream->replay;
     const bool waits_for_replay =
-        replay_is_in_flight(replay) || (replay->phase == replay_wanted && !replay->is_probe);
+        replay_is_in_flight(replay) || (replay->phase == replay_wanted && !replay_is_probe(replay));
 
     if (kvb_reorder_buffer_add(
             &stream->reorder_buffer, arrival->seq, arrival->fingerprint, arrival->batch) !=
@@ -130,7 +130,7 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
 {
     struct kvb_stream *stream = step->stream;
 
-    if (stream->link != engine_connected && stream->options.has_replay) {
+    if (!link_is_connected(stream->link) && stream->options.has_replay) {
         return KVB_OK; /* its incarnation is unknown; the replay after the next UP brings it */
     }
     stream->received_ns = step->in->now_ns;
@@ -141,7 +141,7 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
         return KVB_OK;
     }
     if (replay_is_in_flight(&stream->replay) ||
-        (stream->replay.phase == replay_wanted && !stream->replay.is_probe)) {
+        (stream->replay.phase == replay_wanted && !replay_is_probe(&stream->replay))) {
         return hold_batch(step, arrival);
     }
     if (stream->drain != drain_nothing) {
@@ -187,7 +187,7 @@ static kvb_status begin_with(struct stream_step *step, const struct stream_arriv
     }
     step->stream->replay.applied++;
     step->stream->replay.is_proven = true;
-    step->stream->replay.is_probe = false; /* the history is loading: the state changes */
+    step->stream->replay.purpose = replay_for_history; /* it is loading: the state changes */
     step->stream->replay.keeps_state = false;
     step->stream->cause = KVB_REASON_GONE; /* unless it is the base: apply looks */
     step->stream->begins_with_one =
@@ -206,7 +206,7 @@ static kvb_status begin_with(struct stream_step *step, const struct stream_arriv
 static kvb_status take_foreign(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
-    const bool stands = stream->replay.is_probe && !stream->lists_replayed;
+    const bool stands = replay_is_probe(&stream->replay) && !stream->lists_replayed;
 
     stream->origin = origin_foreign;
     stream->is_tail_unseen = false; /* no replay can show it; the list is not EXACT anyway */
@@ -243,7 +243,7 @@ static bool is_overtaken(const struct kvb_stream *stream)
 {
     const struct kvb_reordered_batch *oldest = kvb_reorder_buffer_oldest(&stream->reorder_buffer);
 
-    return stream->replay.is_probe && oldest && oldest->seq == stream->last_seq + 1;
+    return replay_is_probe(&stream->replay) && oldest && oldest->seq == stream->last_seq + 1;
 }
 
 /* The engine no longer keeps the first requested batch, or another incarnation began with this
@@ -288,9 +288,9 @@ static void note_repeated(struct kvb_stream *stream, const struct stream_arrival
         return;
     }
     stream->replay.is_proven = true;
-    stream->is_reconnected = false;
+    stream->link = stream->link == link_proving ? link_up : stream->link;
     stream->is_unproven = false;
-    if (stream->replay.is_walk) {
+    if (replay_is_walk(&stream->replay)) {
         stream->verified_seq = stream->last_seq;
     }
 }
@@ -299,7 +299,7 @@ static void note_repeated(struct kvb_stream *stream, const struct stream_arrival
  * batch. */
 static void note_first(struct kvb_stream *stream, uint64_t seq)
 {
-    if (!stream->replay.looks_for_one) {
+    if (stream->replay.purpose != replay_for_first) {
         return;
     }
     if (seq == 1 && !stream->is_complete) {
@@ -318,7 +318,7 @@ static kvb_status take_first_reply(struct stream_step *step, const struct stream
     struct replay *replay = &stream->replay;
 
     replay->phase = replay_answering;
-    if (replay->is_full_replay) {
+    if (replay_is_full(replay)) {
         return begin_with(step, arrival);
     }
     if (kvb_fingerprints_match(&stream->fingerprints, arrival->seq, arrival->fingerprint)) {
@@ -327,7 +327,7 @@ static kvb_status take_first_reply(struct stream_step *step, const struct stream
         return KVB_OK; /* the newest batch is proven: only missed batches follow */
     }
     /* A walk may begin later than requested: with the oldest batch in the engine's buffer. */
-    const bool is_known = replay->is_walk && arrival->seq <= stream->last_seq;
+    const bool is_known = replay_is_walk(replay) && arrival->seq <= stream->last_seq;
     if (arrival->seq == replay->from || is_known) {
         if (is_foreign(stream)) {
             return take_foreign(step);
@@ -382,7 +382,7 @@ static kvb_status take_reply_batch(struct stream_step *step, const struct stream
         replay->applied++;
         stream->silent_ns = step->in->now_ns;
         kvb_stream_note_tail(stream, arrival->seq, step->in->now_ns);
-        replay->is_probe = false;
+        replay->has_found = true;
         replay->keeps_state &= ++replay->overtakers <= max_overtakers;
         return kvb_stream_apply(step, arrival);
     case batch_duplicate:
@@ -557,7 +557,7 @@ static bool is_tail_seen(const struct kvb_stream *stream)
 {
     const struct replay *replay = &stream->replay;
     const bool is_proof_alone =
-        !replay->is_full_replay && !replay->is_walk && replay->from < stream->last_seq;
+        !replay_is_full(replay) && !replay_is_walk(replay) && replay->from < stream->last_seq;
 
     return (replay->applied == 0 && !is_proof_alone) ||
            kvb_reorder_buffer_oldest(&stream->reorder_buffer);
@@ -573,16 +573,16 @@ static kvb_status take_replay_end(struct stream_step *step)
         return KVB_OK;
     }
     const bool has_answered = replay_has_answered(replay);
-    stream->was_empty |= replay->is_full_replay && !has_answered && !stream->has_last;
+    stream->was_empty |= replay_is_full(replay) && !has_answered && !stream->has_last;
     replay->phase = has_answered ? replay_ended : replay_idle;
     stream->counters.replays_completed++;
     stream->back_off_ns = 0;
     stream->is_unproven = false;
-    if (!has_answered && !replay->is_full_replay &&
+    if (!has_answered && !replay_is_full(replay) &&
         (is_foreign(stream) || is_same_process(stream))) {
         return take_end_alone(step);
     }
-    if (!replay->is_proven && !replay->is_full_replay) {
+    if (!replay->is_proven && !replay_is_full(replay)) {
         /* It does not have the last of our batches: another incarnation, shorter than ours. */
         stream->full_ns = 0;
         return take_new_incarnation(step);
@@ -672,7 +672,7 @@ static kvb_status go_on_without(struct stream_step *step)
 static kvb_status take_replay_failure(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
-    const bool was_probe = stream->replay.is_probe;
+    const bool was_probe = replay_is_probe(&stream->replay);
 
     stream->counters.replays_failed++;
     step->out->drops_replay = true;
@@ -734,7 +734,7 @@ static kvb_status take_tick(struct stream_step *step)
         return settle_suspicion(step);
     }
     const bool is_busy = replay_is_in_flight(replay) || replay->phase == replay_wanted;
-    if (stream->link == engine_connected && !is_busy &&
+    if (link_is_connected(stream->link) && !is_busy &&
         (kvb_stream_is_probe_due(stream, now_ns) || kvb_stream_is_look_due(stream, now_ns))) {
         kvb_stream_want_replay(step, true);
     }
@@ -747,7 +747,6 @@ static kvb_status take_up(struct stream_step *step)
 
     const bool is_unproved = !stream->options.has_replay && stream->has_last;
 
-    stream->link = engine_connected;
     stream->connections++;
     stream->was_empty = false;
     stream->received_ns = step->in->now_ns;
@@ -767,7 +766,10 @@ static kvb_status take_down(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
 
-    stream->link = stream->link == engine_connecting ? engine_connecting : engine_away;
+    if (link_is_connected(stream->link)) {
+        stream->link = link_away;
+        stream->away_ns = step->in->now_ns;
+    }
     step->out->drops_replay |= replay_is_in_flight(&stream->replay);
     stream->replay = (struct replay){ 0 };
     kvb_reorder_buffer_clear(&stream->reorder_buffer); /* dropped like batches before the next UP */
@@ -782,14 +784,14 @@ static kvb_status take_pause(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
 
-    if (!stream->options.has_replay || stream->link != engine_connected || !stream->has_last ||
+    if (!stream->options.has_replay || !link_is_connected(stream->link) || !stream->has_last ||
         stream->origin == origin_foreign) {
         return KVB_OK; /* not EXACT now; after the next UP a replay is requested anyway */
     }
     stream->is_tail_unseen = true;
     stream->is_restart_suspected = true; /* the next tick requests it */
     if (replay_is_in_flight(&stream->replay)) {
-        kvb_stream_want_replay(step, stream->replay.is_probe); /* its replies may be old */
+        kvb_stream_want_replay(step, replay_is_probe(&stream->replay)); /* its replies may be old */
     }
     return KVB_OK;
 }

@@ -350,8 +350,8 @@ void kvb_stream_state(
     const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
     const bool is_unrooted = counts->unrooted + counts->unplaced > 0;
     const unsigned holds =
-        when(stream->link == engine_connecting, row_connecting) |
-        when(stream->link != engine_connected, row_away) |
+        when(stream->link == link_new || stream->link == link_restored, row_connecting) |
+        when(stream->link == link_away, row_away) |
         when(kvb_stream_is_incarnation_unproven(stream), row_life_unproven) |
         when(kvb_stream_is_cache_discarded(stream), row_asleep) |
         when(stream->is_withdrawn, row_withdrawn) |
@@ -644,9 +644,37 @@ bool kvb_stream_note_hidden_pools(struct kvb_stream *stream)
     return is_new;
 }
 
+bool kvb_stream_link_input(
+    const struct kvb_stream *stream, struct kvb_link_report *report,
+    enum kvb_stream_input_kind *out_kind)
+{
+    const bool is_connected = link_is_connected(stream->link);
+    const bool is_lost = is_connected && (report->was_lost || !report->is_up);
+
+    report->was_lost = false;
+    *out_kind = is_lost ? KVB_INPUT_DOWN : KVB_INPUT_UP;
+    return is_lost || (!is_connected && report->is_up);
+}
+
+void kvb_stream_note_restored(struct kvb_stream *stream, uint64_t now_ns)
+{
+    stream->link = link_restored;
+    stream->away_ns = now_ns;
+}
+
+bool kvb_stream_is_connected(const struct kvb_stream *stream)
+{
+    return link_is_connected(stream->link);
+}
+
+uint64_t kvb_stream_away_ns(const struct kvb_stream *stream)
+{
+    return stream->link == link_away || stream->link == link_restored ? stream->away_ns : 0;
+}
+
 bool kvb_stream_is_settled(const struct kvb_stream *stream)
 {
-    return stream->link == engine_connected && !kvb_stream_is_syncing(stream);
+    return link_is_connected(stream->link) && !kvb_stream_is_syncing(stream);
 }
 
 bool kvb_stream_has_base(const struct kvb_stream *stream)

@@ -290,6 +290,28 @@ bool kvb_stream_is_withdrawn(const struct kvb_stream *stream);
  * published. */
 bool kvb_stream_is_cache_discarded(const struct kvb_stream *stream);
 
+/* What the monitor of the connection has reported since it was read last. */
+struct kvb_link_report {
+    bool was_lost;
+    bool is_up;
+};
+
+/* The input that follows from the report; false: none.  Call it again after that step, with the
+ * same *report.  A connection may be lost and made again before the monitor is read: then DOWN
+ * comes first and UP after that, because another process may listen there now. */
+bool kvb_stream_link_input(
+    const struct kvb_stream *stream, struct kvb_link_report *report,
+    enum kvb_stream_input_kind *out_kind);
+
+/* The stream was restored from a checkpoint: readers may have its list from before. */
+void kvb_stream_note_restored(struct kvb_stream *stream, uint64_t now_ns);
+
+bool kvb_stream_is_connected(const struct kvb_stream *stream);
+
+/* Since when the engine of a list that readers may have has been unreachable; 0: it is connected,
+ * or never was. */
+uint64_t kvb_stream_away_ns(const struct kvb_stream *stream);
+
 /* True when the engine is connected, it has proven that it is the same incarnation, and no batches
  * are missing. */
 bool kvb_stream_is_settled(const struct kvb_stream *stream);

@@ -209,8 +209,7 @@ static void take_restored(
     struct sim_world *world, struct sim_rank *rank, const struct sim_file *file, bool needs_epoch)
 {
     kvb_checkpoint_restored(&rank->checkpoint, rank->served.stream);
-    kvb_advertiser_restored(&rank->served.advertiser, needs_epoch);
-    kvb_connection_restored(&rank->served.connection, world->now_ns);
+    kvb_serve_restored(&rank->served, needs_epoch, world->now_ns);
     rank->has_place = true;
     rank->place = file->place;
     sim_story_restore(&rank->story, rank->served.stream, !needs_epoch);

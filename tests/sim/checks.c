@@ -145,7 +145,7 @@ static void
 check_life(struct sim_world *world, const struct sim_rank *rank, const struct kvb_heartbeat *beat)
 {
     const struct sim_link *link = &world->links[rank->stream_number];
-    const bool is_connected = kvb_connection_is_up(&rank->served.connection) && rank->knows_life &&
+    const bool is_connected = kvb_stream_is_connected(rank->served.stream) && rank->knows_life &&
                               link->is_open && link->monitor_count == 0 &&
                               link->life == rank->up_life;
 

@@ -208,10 +208,10 @@ static void arrive(struct sim_world *world, size_t number)
     }
 }
 
-struct kvb_connection_update sim_link_read_monitor(struct sim_world *world, size_t number)
+struct kvb_link_report sim_link_read_monitor(struct sim_world *world, size_t number)
 {
     struct sim_link *link = &world->links[number];
-    struct kvb_connection_update update = { .was_lost = false };
+    struct kvb_link_report update = { .was_lost = false };
     size_t read = 0;
 
     while (!world->bridges[sim_bridge_of(world, number)].has_unread && read < link->monitor_count &&

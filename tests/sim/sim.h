@@ -484,7 +484,7 @@ void sim_link_step(struct sim_world *world, size_t number);
 void sim_link_engine_gone(struct sim_world *world, size_t number);
 void sim_link_bridge_gone(struct sim_world *world, size_t number);
 /* The next report of the monitor. */
-struct kvb_connection_update sim_link_read_monitor(struct sim_world *world, size_t number);
+struct kvb_link_report sim_link_read_monitor(struct sim_world *world, size_t number);
 bool sim_link_receive(struct sim_world *world, size_t number, struct sim_flying *out);
 
 /* True: a batch that came at since_ns or before is not read yet. */

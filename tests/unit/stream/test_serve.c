@@ -4,63 +4,60 @@
 #include "core/clock.h"
 #include "core/own.h"
 #include "stream/serve.h"
+#include "stream_world.h"
 
 /* ---- Connections ---- */
-
-static const enum kvb_connection_state new = KVB_CONNECTION_NEW;
-static const enum kvb_connection_state up = KVB_CONNECTION_UP;
-static const enum kvb_connection_state away = KVB_CONNECTION_AWAY;
 
 enum { reported_ns = 700, no_input = -1 };
 
 /* The one event that the monitor reports, and the inputs that follow from it, in order, up to
  * no_input. */
-static void
-report(struct kvb_connection *connection, bool was_lost, bool is_up, const int inputs[3])
+static void report(struct stream_world *world, bool was_lost, bool is_up, const int inputs[3])
 {
-    struct kvb_connection_update update = { .was_lost = was_lost, .is_up = is_up };
+    struct kvb_link_report report = { .was_lost = was_lost, .is_up = is_up };
     enum kvb_stream_input_kind kind = KVB_INPUT_TICK;
     size_t count = 0;
 
-    for (; count < 2 && kvb_connection_next(connection, &update, reported_ns, &kind); count++) {
+    world->now_ns = reported_ns;
+    for (; count < 2 && kvb_stream_link_input(world->stream, &report, &kind); count++) {
         assert_int_equal(kind, inputs[count]);
+        give(world, kind);
     }
     assert_int_equal(inputs[count], no_input);
-    assert_false(kvb_connection_next(connection, &update, reported_ns, &kind));
+    assert_false(kvb_stream_link_input(world->stream, &report, &kind));
 }
 
-static void each_transition_is_that_of_the_table(void **state)
+static void each_report_of_the_monitor_has_its_inputs(void **state)
 {
     (void)state;
     static const struct {
-        enum kvb_connection_state from;
+        int before[3]; /* inputs that the stream has had */
         bool was_lost, is_up;
-        enum kvb_connection_state to;
         int inputs[3];
     } rows[] = {
-        { KVB_CONNECTION_NEW, false, false, KVB_CONNECTION_NEW, { no_input } },
-        { KVB_CONNECTION_NEW, true, false, KVB_CONNECTION_NEW, { no_input } },
-        { KVB_CONNECTION_NEW, false, true, KVB_CONNECTION_UP, { KVB_INPUT_UP, no_input } },
-        { KVB_CONNECTION_NEW, true, true, KVB_CONNECTION_UP, { KVB_INPUT_UP, no_input } },
-        { KVB_CONNECTION_UP, false, true, KVB_CONNECTION_UP, { no_input } },
-        { KVB_CONNECTION_UP, false, false, KVB_CONNECTION_AWAY, { KVB_INPUT_DOWN, no_input } },
-        { KVB_CONNECTION_UP, true, false, KVB_CONNECTION_AWAY, { KVB_INPUT_DOWN, no_input } },
-        { KVB_CONNECTION_UP,
-          true,
-          true,
-          KVB_CONNECTION_UP,
-          { KVB_INPUT_DOWN, KVB_INPUT_UP, no_input } },
-        { KVB_CONNECTION_AWAY, false, false, KVB_CONNECTION_AWAY, { no_input } },
-        { KVB_CONNECTION_AWAY, true, false, KVB_CONNECTION_AWAY, { no_input } },
-        { KVB_CONNECTION_AWAY, false, true, KVB_CONNECTION_UP, { KVB_INPUT_UP, no_input } },
-        { KVB_CONNECTION_AWAY, true, true, KVB_CONNECTION_UP, { KVB_INPUT_UP, no_input } },
+        { { no_input }, false, false, { no_input } },
+        { { no_input }, true, false, { no_input } },
+        { { no_input }, false, true, { KVB_INPUT_UP, no_input } },
+        { { no_input }, true, true, { KVB_INPUT_UP, no_input } },
+        { { KVB_INPUT_UP, no_input }, false, true, { no_input } },
+        { { KVB_INPUT_UP, no_input }, false, false, { KVB_INPUT_DOWN, no_input } },
+        { { KVB_INPUT_UP, no_input }, true, false, { KVB_INPUT_DOWN, no_input } },
+        { { KVB_INPUT_UP, no_input }, true, true, { KVB_INPUT_DOWN, KVB_INPUT_UP, no_input } },
+        { { KVB_INPUT_UP, KVB_INPUT_DOWN, no_input }, false, false, { no_input } },
+        { { KVB_INPUT_UP, KVB_INPUT_DOWN, no_input }, true, false, { no_input } },
+        { { KVB_INPUT_UP, KVB_INPUT_DOWN, no_input }, false, true, { KVB_INPUT_UP, no_input } },
+        { { KVB_INPUT_UP, KVB_INPUT_DOWN, no_input }, true, true, { KVB_INPUT_UP, no_input } },
     };
 
-    for (size_t row = 0; row < sizeof rows / sizeof *rows; row++) {
-        struct kvb_connection connection = { .state = rows[row].from };
-        report(&connection, rows[row].was_lost, rows[row].is_up, rows[row].inputs);
-        assert_int_equal(connection.state, rows[row].to);
-        assert_int_equal(kvb_connection_is_up(&connection), rows[row].to == up);
+    for (size_t row = 0; row < KVB_COUNT_OF(rows); row++) {
+        struct stream_world world;
+        stream_world_begin(&world, true);
+        for (const int *kind = rows[row].before; *kind != no_input; kind++) {
+            give(&world, (enum kvb_stream_input_kind) * kind);
+        }
+        report(&world, rows[row].was_lost, rows[row].is_up, rows[row].inputs);
+        assert_int_equal(kvb_stream_is_connected(world.stream), rows[row].is_up);
+        stream_world_end(&world);
     }
 }
 
@@ -70,18 +67,20 @@ static void an_engine_is_away_since_its_connection_was_lost(void **state)
     static const int goes[] = { KVB_INPUT_DOWN, no_input, no_input };
     static const int comes[] = { KVB_INPUT_UP, no_input, no_input };
     static const int none[] = { no_input, no_input, no_input };
-    struct kvb_connection connection = { .state = new };
+    struct stream_world world;
+    stream_world_begin(&world, true);
 
-    assert_int_equal(kvb_connection_away_ns(&connection), 0);
-    report(&connection, false, true, comes);
-    assert_int_equal(kvb_connection_away_ns(&connection), 0);
-    report(&connection, true, false, goes);
-    assert_int_equal(kvb_connection_away_ns(&connection), reported_ns);
-    connection.away_ns = 5;
-    report(&connection, true, false, none); /* the same absence continues */
-    assert_int_equal(kvb_connection_away_ns(&connection), 5);
-    report(&connection, false, true, comes);
-    assert_int_equal(kvb_connection_away_ns(&connection), 0);
+    assert_int_equal(kvb_stream_away_ns(world.stream), 0);
+    report(&world, false, true, comes);
+    assert_int_equal(kvb_stream_away_ns(world.stream), 0);
+    report(&world, true, false, goes);
+    assert_int_equal(kvb_stream_away_ns(world.stream), reported_ns);
+    world.now_ns = KVB_NS_PER_S;
+    report(&world, true, false, none); /* the same absence continues */
+    assert_int_equal(kvb_stream_away_ns(world.stream), reported_ns);
+    report(&world, false, true, comes);
+    assert_int_equal(kvb_stream_away_ns(world.stream), 0);
+    stream_world_end(&world);
 }
 
 /* Readers may hold blocks of its list. */
@@ -89,13 +88,16 @@ static void a_restored_stream_is_away_until_its_engine_connects(void **state)
 {
     (void)state;
     static const int comes[] = { KVB_INPUT_UP, no_input, no_input };
-    struct kvb_connection connection = { .state = new };
+    struct stream_world world;
+    stream_world_begin(&world, true);
 
-    kvb_connection_restored(&connection, 9);
-    assert_int_equal(connection.state, away);
-    assert_int_equal(kvb_connection_away_ns(&connection), 9);
-    report(&connection, false, true, comes);
-    assert_int_equal(kvb_connection_away_ns(&connection), 0);
+    kvb_stream_note_restored(world.stream, 9);
+    assert_false(kvb_stream_is_connected(world.stream));
+    assert_int_equal(kvb_stream_away_ns(world.stream), 9);
+    assert_state(&world, KVB_STREAM_DOWN, KVB_REASON_CONNECTING);
+    report(&world, false, true, comes);
+    assert_int_equal(kvb_stream_away_ns(world.stream), 0);
+    stream_world_end(&world);
 }
 
 /* ---- Ranks ---- */
@@ -114,7 +116,7 @@ struct scene {
     struct kvb_served rank;
     struct kvb_server server;
     uint64_t now_ns;
-    struct kvb_connection_update update; /* the next report of the monitor */
+    struct kvb_link_report update; /* the next report of the monitor */
     struct waiting live, reply;
     enum kvb_serve_reply last_reply; /* after that one; NO_REPLY: none */
     bool is_unresolved;              /* the engine's name has no address */
@@ -357,7 +359,7 @@ static void a_lost_connection_stops_the_replay(void **state)
     begin(&scene);
 
     turn_after(&scene, 10);
-    scene.update = (struct kvb_connection_update){ .was_lost = true };
+    scene.update = (struct kvb_link_report){ .was_lost = true };
     turn_after(&scene, 10);
     assert_int_equal(scene.stops, 1);
     end(&scene);
@@ -458,7 +460,7 @@ static void take_all_of_the_time(struct scene *scene)
     scene->server.share_speed = 2;
     scene->took_ns = KVB_NS_PER_S;
     for (; !kvb_turn_is_quarantined(&scene->rank.turn); seconds++) {
-        assert_true(kvb_connection_is_up(&scene->rank.connection));
+        assert_true(kvb_stream_is_connected(scene->rank.stream));
         assert_true(seconds < 13);
         scene->server.live_runs++; /* others are served, too */
         kvb_serve_wake(&scene->rank);
@@ -563,7 +565,7 @@ static void a_stream_that_is_away_is_ticked_every_50_ms(void **state)
     struct scene scene;
     begin_silent(&scene);
 
-    scene.update = (struct kvb_connection_update){ .was_lost = true };
+    scene.update = (struct kvb_link_report){ .was_lost = true };
     scene.ticks = 0;
     pass(&scene, 1000);
     assert_in_range(scene.ticks, 16, 21);
@@ -577,7 +579,7 @@ static void a_stream_is_withdrawn_as_soon_as_its_engine_was_away_for_long(void *
     begin_silent(&scene);
 
     scene.rank.advertiser.options.down_clear_ns = 700 * KVB_NS_PER_MS;
-    scene.update = (struct kvb_connection_update){ .was_lost = true };
+    scene.update = (struct kvb_link_report){ .was_lost = true };
     pass(&scene, turn_ms);
     const struct kvb_advertiser_input input = { .now_ns = scene.now_ns, .down_ns = scene.now_ns };
     assert_in_range(
@@ -686,7 +688,7 @@ static void streams_for_which_there_was_no_time_come_first_in_the_next_round(voi
 {
     (void)state;
     struct scene scene;
-    struct kvb_served other = { .connection = { .state = KVB_CONNECTION_UP } };
+    struct kvb_served other = { .stream = NULL };
     begin(&scene);
     open_rank(&scene, &other);
 
@@ -758,7 +760,7 @@ static void a_round_comes_every_5_ms_and_at_once_after_a_change_or_the_end_of_a_
     scene.rounds = 0;
     turn_after(&scene, 1);
     assert_int_equal(scene.rounds, 0);
-    scene.update = (struct kvb_connection_update){ .was_lost = true, .is_up = true };
+    scene.update = (struct kvb_link_report){ .was_lost = true, .is_up = true };
     turn_after(&scene, 1);
     assert_int_equal(scene.rounds, 1);
     assert_true(kvb_stream_is_replaying(scene.rank.stream));
@@ -806,7 +808,7 @@ static void a_goodbye_withdraws_the_list_and_sends_the_last_heartbeat(void **sta
 SUITE(serve)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_transition_is_that_of_the_table),
+        cmocka_unit_test(each_report_of_the_monitor_has_its_inputs),
         cmocka_unit_test(an_engine_is_away_since_its_connection_was_lost),
         cmocka_unit_test(a_restored_stream_is_away_until_its_engine_connects),
         cmocka_unit_test(
