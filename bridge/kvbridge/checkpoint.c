@@ -259,7 +259,7 @@ void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank
         return;
     }
     rank->checkpoint_name = kvb_checkpoint_name_of(home, rank->worker_id, rank->dp_rank);
-    if (!kvb_worker_is_republished(&rank->settings)) {
+    if (!kvb_part_is_republished(rank->part)) {
         kvb_bridge_void_tokens(bridge->checkpoints, rank); /* of an earlier configuration */
     } else if (!kvb_bridge_has_tokens(bridge, rank)) {
         /* The engine's replay has tokens, of as many blocks as it goes back. */

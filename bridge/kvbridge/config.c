@@ -1,4 +1,4 @@
-#include "kvbridge/config.h"
+#include "kvbridge/config_file.h"
 
 #include "core/limits.h"
 #include "core/own.h"
@@ -81,11 +81,11 @@ static kvb_status take_namespace(void *field, const char *text, struct kvb_detai
 
 /* ---- The keys: path, type, default, range, field, help ----------------------------- */
 
-#define FIELD(field) KVB_CONF_FIELD(struct kvb_worker_config, field)
+#define FIELD(field) KVB_CONF_FIELD(struct kvb_worker_group, field)
 
 /* clang-format off */
 static const struct kvb_conf_key worker_keys[] = {
-    { "id", KVB_CONF_U64, NULL, 0, INT64_MAX, FIELD(id),
+    { "id", KVB_CONF_U64, NULL, 0, INT64_MAX, FIELD(spec.id),
       .otherwise = "made from its address",
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "The instance id by which the router knows this engine.  Write numbers\n"
@@ -93,67 +93,67 @@ static const struct kvb_conf_key worker_keys[] = {
               "computed from the address and stays the same as long as the address does;\n"
               "/state shows it." },
     { "ids", KVB_CONF_U64S, NULL, 0, INT64_MAX, FIELD(ids),
-      .count_offset = offsetof(struct kvb_worker_config, id_count),
+      .count_offset = offsetof(struct kvb_worker_group, id_count),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "Instead of `id`, one id for each rank, for routers that do not know ranks:\n"
               "Dynamo up to 1.3 with json ignores ranks, or clears all ranks of a worker\n"
               "at once." },
-    { "model", KVB_CONF_STRING, NULL, 1, FIELD(model),
+    { "model", KVB_CONF_TEXT, NULL, 1, kvb_model_bytes, FIELD(spec.model),
       .help = "The model that the engine serves; queries name it." },
-    { "block_size", KVB_CONF_U32, NULL, 1, kvb_max_block_tokens, FIELD(block_size),
+    { "block_size", KVB_CONF_U32, NULL, 1, kvb_max_block_tokens, FIELD(spec.block_size),
       .help = "Tokens in a block.  A size in the events takes precedence." },
-    { "hashes", KVB_CONF_ENUM, "publish", 0, KVB_HASHES_COUNT, FIELD(hashes),
+    { "hashes", KVB_CONF_ENUM, "publish", 0, KVB_HASHES_COUNT, FIELD(spec.hashes),
       .name_of = worker_hashes_name,
       .help = "How the blocks of this worker are named, if not as publish.hashes\n"
               "says.  Set engine for a pool whose events have no tokens: canonical\n"
               "names need tokens." },
-    { "lora", KVB_CONF_STRING, "", 0, FIELD(lora),
+    { "lora", KVB_CONF_TEXT, "", 0, kvb_model_bytes, FIELD(spec.lora),
       .help = "The LoRA adapter of events that name none; empty: the base model." },
-    { "discover", KVB_CONF_STRING, "", 0, FIELD(discover),
+    { "discover", KVB_CONF_TEXT, "", 0, kvb_config_url_bytes - 1, FIELD(spec.discover),
       .help = "The engine's HTTP address, such as http://host:8000.  The bridge reads\n"
               "events, replay, topic and ranks from its /kv_event_sources (vLLM 0.32) or\n"
               "/server_info (SGLang 0.5.23), and reads them again after a lost\n"
               "connection.  The engine must bind tcp://*:port.  \"address\": its `address`,\n"
               "as pods and members of a DNS name have one.  Empty: other keys give them,\n"
               "as for a pod without these pages." },
-    { "discover_token_file", KVB_CONF_STRING, "", 0, FIELD(discover_token_file),
+    { "discover_token_file", KVB_CONF_TEXT, "", 0, kvb_config_path_bytes - 1, FIELD(spec.discover_token_file),
       .help = "File with the API key that the engine's HTTP server wants, sent as a\n"
               "bearer token with requests to `discover`; read again for each.  Empty:\n"
               "none.  Only its owner and its group may have access." },
-    { "events", KVB_CONF_STRING, NULL, 1, FIELD(events), .instead = "discover",
+    { "events", KVB_CONF_TEXT, NULL, 1, kvb_endpoint_bytes - 1, FIELD(spec.events), .instead = "discover",
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "The PUB socket of the engine: tcp://host:port (rank r uses port + r),\n"
               "ipc://path or inproc://name." },
-    { "replay", KVB_CONF_STRING, "", 0, FIELD(replay),
+    { "replay", KVB_CONF_TEXT, "", 0, kvb_endpoint_bytes - 1, FIELD(spec.replay),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "The replay socket of the engine, in the same forms; empty: it has none,\n"
               "and lost events cannot be requested again." },
-    { "first_rank", KVB_CONF_U32, "0", 0, kvb_max_ranks - 1, FIELD(first_rank),
+    { "first_rank", KVB_CONF_U32, "0", 0, kvb_max_ranks - 1, FIELD(spec.first_rank),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "The first data-parallel rank that this bridge reads; it is added to\n"
               "the ports." },
-    { "ranks", KVB_CONF_U32, "1", 1, kvb_max_ranks, FIELD(ranks),
+    { "ranks", KVB_CONF_U32, "1", 1, kvb_max_ranks, FIELD(spec.ranks),
       .help = "How many data-parallel ranks this bridge reads." },
-    { "topic", KVB_CONF_STRING, "", 0, FIELD(topic),
+    { "topic", KVB_CONF_TEXT, "", 0, kvb_config_topic_bytes - 1, FIELD(spec.topic),
       .help = "Take only messages whose topic begins with this text." },
-    { "bind", KVB_CONF_BOOL, "false", 0, 0, FIELD(bind),
+    { "bind", KVB_CONF_BOOL, "false", 0, 0, FIELD(spec.bind),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "true: the bridge listens at `events`, for engines that connect to it." },
-    { "replay_request", KVB_CONF_ENUM, "plain", 0, KVB_REQUEST_COUNT - 1, FIELD(replay_request),
+    { "replay_request", KVB_CONF_ENUM, "plain", 0, KVB_REQUEST_COUNT - 1, FIELD(spec.replay_request),
       .name_of = kvb_replay_request_name,
       .help = "The form of a replay request: plain for every engine, mooncake for stores\n"
               "that follow Mooncake's subscriber guide." },
-    { "unknown_medium", KVB_CONF_ENUM, "external", 0, KVB_TIER_COUNT - 1, FIELD(unknown_medium),
+    { "unknown_medium", KVB_CONF_ENUM, "external", 0, KVB_TIER_COUNT - 1, FIELD(spec.unknown_medium),
       .name_of = kvb_tier_name,
       .help = "The tier of blocks in an unknown medium; such events are counted.  Choose\n"
               "device only if every such medium is device memory." },
-    { "offload_removals", KVB_CONF_ENUM, "detect", 0, KVB_OFFLOAD_COUNT - 1, FIELD(offload_removals),
+    { "offload_removals", KVB_CONF_ENUM, "detect", 0, KVB_OFFLOAD_COUNT - 1, FIELD(spec.offload_removals),
       .name_of = kvb_offload_removals_name,
       .help = "Whether the engine publishes which blocks leave the tiers host, disk and\n"
               "external: complete, incomplete, or detect: a tier counts as complete from\n"
               "its first removal on.  The list of a tier that is not is\n"
               "UNVERIFIED(no_removals); that of the device is not affected." },
-    { "speculative_drop", KVB_CONF_U32, NULL, 0, kvb_max_speculative_drop, FIELD(speculative_drop),
+    { "speculative_drop", KVB_CONF_U32, NULL, 0, kvb_max_speculative_drop, FIELD(spec.speculative_drop),
       .otherwise = "found",
       .help = "Blocks by which the engine gives a request less than it holds: 1 for vLLM\n"
               "with EAGLE or MTP, up to 0.32, and from 0.33 on where the blocks' hashes\n"
@@ -162,30 +162,30 @@ static const struct kvb_conf_key worker_keys[] = {
               "/server_info or the pod's arguments name the method; if the metrics page\n"
               "shows speculation of an unknown method: UNVERIFIED(speculation)." },
     { "speculative_drop_groups", KVB_CONF_U64S, NULL, 0, kvb_max_drop_groups - 1,
-      FIELD(speculative_drop_groups),
-      .count_offset = offsetof(struct kvb_worker_config, speculative_drop_group_count),
+      FIELD(drop_groups),
+      .count_offset = offsetof(struct kvb_worker_group, drop_group_count),
       .help = "In a model with several cache groups, the numbers (group_idx) of those that\n"
               "drop these blocks.  None: those of full attention, where the draft model\n"
               "is; all of them in a model of windows alone." },
-    { "attention_chunk", KVB_CONF_U32, "0", 0, INT32_MAX, FIELD(attention_chunk),
+    { "attention_chunk", KVB_CONF_U32, "0", 0, INT32_MAX, FIELD(spec.attention_chunk),
       .help = "Tokens in a chunk of chunked local attention (attention_chunk_size in the\n"
               "model's config.json), which its events do not give; 0: not known, such a\n"
               "stream is UNVERIFIED(groups)." },
-    { "salts", KVB_CONF_BOOL, "true", 0, 0, FIELD(has_salts),
+    { "salts", KVB_CONF_BOOL, "true", 0, 0, FIELD(spec.has_salts),
       .help = "false: no request to this engine has a cache salt, an adapter or an image.\n"
               "vLLM up to 0.16 and SGLang before 0.5.20 do not publish them: such a\n"
               "stream is UNVERIFIED(salts) unless this is false.  Events that name them\n"
               "are read in any case." },
-    { "sglang_hybrid", KVB_CONF_BOOL, "false", 0, 0, FIELD(is_sglang_hybrid),
+    { "sglang_hybrid", KVB_CONF_BOOL, "false", 0, 0, FIELD(spec.is_sglang_hybrid),
       .help = "true: an SGLang engine whose model has sliding-window or Mamba layers.\n"
               "SGLang publishes nothing of these, so its stream is UNVERIFIED(groups).\n"
               "The metrics page shows it too, if load.prometheus is set." },
     { "offload_chunk_blocks", KVB_CONF_U32, "0", 0, kvb_max_chunk_blocks,
-      FIELD(offload_chunk_blocks),
+      FIELD(spec.offload_chunk_blocks),
       .help = "Blocks of the device in a chunk of vLLM's offload connector\n"
               "(blocks_per_chunk), which are loaded together only.  0: as its events show;\n"
               "they do not without self_describing_kv_events." },
-    { "store", KVB_CONF_BOOL, "false", 0, 0, FIELD(store),
+    { "store", KVB_CONF_BOOL, "false", 0, 0, FIELD(spec.store),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "true: this is not an engine but a store that all workers share, so no\n"
               "request is routed to it.  Implied by replay_request = mooncake, and by\n"
@@ -207,42 +207,42 @@ static const struct kvb_conf_key worker_keys[] = {
       .help = "Names and values by which route requests select workers: at most 16, of\n"
               "512 bytes in all.  A label named address or role sets that key.  A change\n"
               "of address, tokenize, role or labels is published and does not interrupt the stream." },
-    { "total_blocks", KVB_CONF_U64, "0", 0, kvb_max_stream_blocks, FIELD(total_blocks),
+    { "total_blocks", KVB_CONF_U64, "0", 0, kvb_max_stream_blocks, FIELD(spec.total_blocks),
       .help = "Blocks that the device memory of one rank holds; 0: not known.  Ignored,\n"
               "with a log line, once the engine holds more." },
-    { "republish.events", KVB_CONF_STRING, "", 0, FIELD(republish.events),
+    { "republish.events", KVB_CONF_TEXT, "", 0, kvb_endpoint_bytes - 1, FIELD(spec.republish.events),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "Publish its events once more, repaired, for routers that read engines\n"
               "themselves: the address to listen at, tcp://127.0.0.1:5657 (rank r:\n"
               "port + r) or ipc://path.  Empty: off.  Token ids stay in memory then, and\n"
               "leave the host where the address is not loopback." },
-    { "republish.replay", KVB_CONF_STRING, "", 0, FIELD(republish.replay),
+    { "republish.replay", KVB_CONF_TEXT, "", 0, kvb_endpoint_bytes - 1, FIELD(spec.republish.replay),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "Where they ask for what they missed, in the same forms; empty: nowhere." },
-    { "republish.topic", KVB_CONF_STRING, "", 0, FIELD(republish.topic),
+    { "republish.topic", KVB_CONF_TEXT, "", 0, kvb_config_topic_bytes - 1, FIELD(spec.republish.topic),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "The topic of all its messages; empty: kv@HOST:PORT@MODEL, which llm-d reads." },
     { "republish.style", KVB_CONF_ENUM, "vllm", 0, KVB_REPUBLISH_STYLE_COUNT - 1,
-      FIELD(republish.style), .name_of = style_name,
+      FIELD(spec.republish.style), .name_of = style_name,
       .help = "What its readers take.  vllm: events as maps, as vLLM writes them from 0.24 on;\n"
               "who subscribes, or asks from number 0, has all blocks announced to all readers,\n"
               "at most every 10 s.  aibrix: the same with events as arrays.  dynamo: maps; who\n"
               "asks from number 0 alone is sent all blocks, and nothing is announced." },
-    { "load.zmq", KVB_CONF_STRING, "", 0, FIELD(load.zmq),
+    { "load.zmq", KVB_CONF_TEXT, "", 0, kvb_endpoint_bytes - 1, FIELD(spec.load.zmq),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "The PUB socket of the engine's load figures, one for all ranks;\n"
               "empty: none." },
-    { "load.prometheus", KVB_CONF_STRING, "", 0, FIELD(load.prometheus),
+    { "load.prometheus", KVB_CONF_TEXT, "", 0, kvb_max_page_url_bytes - 1, FIELD(spec.load.prometheus),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "The engine's metrics page, such as http://host:port/metrics, of vLLM or\n"
               "SGLang, one for all ranks; empty: none." },
-    { "load.scrape_ms", KVB_CONF_U32, "1000", 50, 60000, FIELD(load.scrape_ms),
+    { "load.scrape_ms", KVB_CONF_U32, "1000", 50, 60000, FIELD(spec.load.scrape_ms),
       .help = "How often the metrics page is read, in ms." },
-    { "load.coordinator", KVB_CONF_STRING, "", 0, FIELD(load.coordinator),
+    { "load.coordinator", KVB_CONF_TEXT, "", 0, kvb_endpoint_bytes - 1, FIELD(spec.load.coordinator),
       .scope = KVB_CONF_OF_A_GROUP,
       .help = "The socket at which vLLM's data-parallel coordinator publishes the load of\n"
               "all ranks.  The bridge only reads it; empty: none." },
-    { "load.total_slots", KVB_CONF_U64, "0", 0, UINT32_MAX, FIELD(load.total_slots),
+    { "load.total_slots", KVB_CONF_U64, "0", 0, UINT32_MAX, FIELD(spec.load.total_slots),
       .help = "How many requests the engine runs at once, if its load figures do not say;\n"
               "0: not known." },
     { "events_port", KVB_CONF_U32, NULL, 0, UINT16_MAX, FIELD(events_port),
@@ -273,7 +273,7 @@ static const struct kvb_conf_removed removed_of_worker[] = {
 };
 
 static const struct kvb_conf_table worker_table = { worker_keys, KVB_COUNT_OF(worker_keys),
-                                                    sizeof(struct kvb_worker_config),
+                                                    sizeof(struct kvb_worker_group),
                                                     removed_of_worker,
                                                     KVB_COUNT_OF(removed_of_worker) };
 
@@ -336,13 +336,14 @@ static const struct kvb_conf_key keys[] = {
       .take_text = take_published_label,
       .help = "Names of the labels that are published, at most 16.  Empty: all labels of\n"
               "configured and registered workers, and no label of a pod." },
-    { "defaults", KVB_CONF_DEFAULTS, .items = &worker_table, FIELD(defaults),
+    { "defaults", KVB_CONF_DEFAULTS, .items = &worker_table,
+      .offset = offsetof(struct kvb_bridge_file, defaults),
       .help = "What a worker has that its source does not say: the groups of `workers`\n"
               "and of workers_file, members of the DNS name, pods, registrations.  Keys\n"
               "as in `workers`:" },
     { "workers", KVB_CONF_LIST, NULL, 0, kvb_max_workers, .items = &worker_table,
-      .offset = offsetof(struct kvb_bridge_config, workers),
-      .count_offset = offsetof(struct kvb_bridge_config, worker_count),
+      .offset = offsetof(struct kvb_bridge_file, workers),
+      .count_offset = offsetof(struct kvb_bridge_file, worker_count),
       .help = "One group for each engine.  SIGHUP reads the list again." },
     { "workers_file", KVB_CONF_STRING, "", 0, FIELD(workers_file),
       .help = "Path of a file that a program writes, with more workers: only a list named\n"
@@ -432,7 +433,7 @@ static const struct kvb_conf_key keys[] = {
 
 /* The list that workers_file contains. */
 struct generated_workers {
-    struct kvb_worker_config *items; /* owned */
+    struct kvb_worker_group *items; /* owned */
     size_t count;
 };
 
@@ -499,22 +500,28 @@ static const struct kvb_conf_removed removed[] = {
 };
 
 static const struct kvb_conf_table table = { keys, KVB_COUNT_OF(keys),
-                                             sizeof(struct kvb_bridge_config), removed,
+                                             sizeof(struct kvb_bridge_file), removed,
                                              KVB_COUNT_OF(removed) };
 
 void kvb_bridge_config_done(struct kvb_bridge_config *config)
 {
-    kvb_conf_done(&table, config);
+    kvb_worker_list_done(&config->workers);
+    kvb_worker_spec_unref(config->defaults.spec);
+    *config = (struct kvb_bridge_config){ 0 };
+}
+
+bool kvb_worker_defaults_are_same(
+    const struct kvb_worker_defaults *one, const struct kvb_worker_defaults *other)
+{
+    return one->events_port == other->events_port && one->replay_port == other->replay_port &&
+           one->metrics_port == other->metrics_port &&
+           kvb_worker_specs_are_same(one->spec, other->spec) &&
+           kvb_spec_facts_are_same(&one->spec->facts, &other->spec->facts);
 }
 
 const struct kvb_conf_table *kvb_bridge_config_keys(void)
 {
     return &table;
-}
-
-const struct kvb_conf_table *kvb_worker_config_keys(void)
-{
-    return &worker_table;
 }
 
 /* ---- Worker ids ------------------------------------------------------------------------ */
@@ -528,10 +535,10 @@ static const char *worker_key_path(char text[key_bytes], size_t worker, const ch
 }
 
 /* Runs before ids are compared, because a computed id may equal a configured one. */
-static void make_ids(struct kvb_bridge_config *config)
+static void make_ids(struct kvb_bridge_file *file)
 {
-    for (size_t i = 0; i < config->worker_count; i++) {
-        struct kvb_worker_config *worker = &config->workers[i];
+    for (size_t i = 0; i < file->worker_count; i++) {
+        struct kvb_worker_spec *worker = &file->workers[i].spec;
         if (worker->id == UINT64_MAX && worker->id_count == 0) {
             worker->id = kvb_worker_id_of_address(worker);
             worker->is_id_made = true;
@@ -560,12 +567,12 @@ static int compare_worker_ids(const void *one, const void *other)
     return (a->at > b->at) - (a->at < b->at);
 }
 
-static const char *id_key(
-    char text[key_bytes], const struct kvb_bridge_config *config, const struct numbered *numbered)
+static const char *
+id_key(char text[key_bytes], const struct kvb_bridge_file *file, const struct numbered *numbered)
 {
     char key[key_bytes] = "id";
 
-    if (config->workers[numbered->worker].id_count > 0) {
+    if (file->workers[numbered->worker].id_count > 0) {
         (void)snprintf(key, sizeof key, "ids[%zu]", numbered->at);
     }
     return worker_key_path(text, numbered->worker, key);
@@ -584,14 +591,14 @@ static const char *place_text(
 }
 
 static void say_equal_ids(
-    struct kvb_conf *conf, const struct kvb_bridge_config *config, const struct numbered *pair)
+    struct kvb_conf *conf, const struct kvb_bridge_file *file, const struct numbered *pair)
 {
     char first[key_bytes];
     char second[key_bytes];
     char place[place_bytes];
 
-    const struct kvb_conf_place there = kvb_conf_place_of(conf, id_key(first, config, &pair[0]));
-    const struct kvb_conf_place here = kvb_conf_place_of(conf, id_key(second, config, &pair[1]));
+    const struct kvb_conf_place there = kvb_conf_place_of(conf, id_key(first, file, &pair[0]));
+    const struct kvb_conf_place here = kvb_conf_place_of(conf, id_key(second, file, &pair[1]));
     kvb_conf_error(
         conf, second, "worker id %" PRIu64 " is used in %s already: give each its own", pair[1].id,
         place_text(place, &there, &here));
@@ -599,7 +606,7 @@ static void say_equal_ids(
 
 /* `ids` needs one id for each rank, and excludes `id`. */
 static void
-check_id_count(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
+check_id_count(struct kvb_conf *conf, const struct kvb_worker_spec *worker, size_t number)
 {
     char key[key_bytes];
 
@@ -613,12 +620,12 @@ check_id_count(struct kvb_conf *conf, const struct kvb_worker_config *worker, si
     }
 }
 
-static size_t number_ids(const struct kvb_bridge_config *config, struct numbered *out)
+static size_t number_ids(const struct kvb_bridge_file *file, struct numbered *out)
 {
     size_t count = 0;
 
-    for (size_t i = 0; i < config->worker_count; i++) {
-        const struct kvb_worker_config *worker = &config->workers[i];
+    for (size_t i = 0; i < file->worker_count; i++) {
+        const struct kvb_worker_spec *worker = &file->workers[i].spec;
         const size_t ids = worker->id_count > 0 ? worker->id_count : 1;
         for (size_t at = 0; at < ids; at++) {
             out[count++] = (struct numbered){ kvb_worker_id_of_rank(worker, (uint32_t)at), i, at };
@@ -627,22 +634,22 @@ static size_t number_ids(const struct kvb_bridge_config *config, struct numbered
     return count;
 }
 
-static kvb_status check_ids(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+static kvb_status check_ids(struct kvb_conf *conf, const struct kvb_bridge_file *file)
 {
     struct numbered *ids =
-        calloc(config->worker_count * kvb_max_ranks + 1, sizeof *ids); /* 3 MiB at most */
+        calloc(file->worker_count * kvb_max_ranks + 1, sizeof *ids); /* 3 MiB at most */
 
     if (!ids) {
         return KVB_NO_MEMORY;
     }
-    for (size_t i = 0; i < config->worker_count; i++) {
-        check_id_count(conf, &config->workers[i], i);
+    for (size_t i = 0; i < file->worker_count; i++) {
+        check_id_count(conf, &file->workers[i].spec, i);
     }
-    const size_t count = number_ids(config, ids);
+    const size_t count = number_ids(file, ids);
     qsort(ids, count, sizeof *ids, compare_worker_ids);
     for (size_t i = 1; i < count; i++) {
         if (ids[i].id == ids[i - 1].id && ids[i].id <= INT64_MAX) {
-            say_equal_ids(conf, config, &ids[i - 1]);
+            say_equal_ids(conf, file, &ids[i - 1]);
         }
     }
     free(ids);
@@ -660,14 +667,14 @@ static const struct {
     bool is_ours;   /* the bridge listens there: kvbridge/config_republish.c */
     bool may_bind;  /* it listens there if `bind` is true */
 } sockets[] = {
-    { "events", offsetof(struct kvb_worker_config, events), .is_per_rank = true, .may_bind = true },
-    { "replay", offsetof(struct kvb_worker_config, replay), .is_per_rank = true },
-    { "republish.events", offsetof(struct kvb_worker_config, republish.events), .is_per_rank = true,
+    { "events", offsetof(struct kvb_worker_spec, events), .is_per_rank = true, .may_bind = true },
+    { "replay", offsetof(struct kvb_worker_spec, replay), .is_per_rank = true },
+    { "republish.events", offsetof(struct kvb_worker_spec, republish.events), .is_per_rank = true,
       .is_ours = true },
-    { "republish.replay", offsetof(struct kvb_worker_config, republish.replay), .is_per_rank = true,
+    { "republish.replay", offsetof(struct kvb_worker_spec, republish.replay), .is_per_rank = true,
       .is_ours = true },
-    { "load.zmq", offsetof(struct kvb_worker_config, load.zmq), .is_shared = false },
-    { "load.coordinator", offsetof(struct kvb_worker_config, load.coordinator), .is_shared = true },
+    { "load.zmq", offsetof(struct kvb_worker_spec, load.zmq), .is_shared = false },
+    { "load.coordinator", offsetof(struct kvb_worker_spec, load.coordinator), .is_shared = true },
 };
 
 /* Refuses what no socket can use.  An engine's own endpoint is often copied to its reader: what an
@@ -783,15 +790,16 @@ static void add_claim(struct claims *claims, const struct claim *claim)
 }
 
 static void claim_endpoint(
-    struct claims *claims, const struct kvb_worker_config *worker, size_t at, size_t socket)
+    struct claims *claims, const struct kvb_worker_spec *worker, size_t at, size_t socket)
 {
-    const char *text = (const char *)worker + sockets[socket].offset;
+    const char *text = NULL;
     struct claim claim = { .worker = at,
                            .key = sockets[socket].key,
                            .is_shared = sockets[socket].is_shared };
     struct kvb_detail detail;
     char key[key_bytes];
 
+    memcpy(&text, (const uint8_t *)worker + sockets[socket].offset, sizeof text);
     if (text[0] == '\0') {
         return; /* none is given, or its error was already reported */
     }
@@ -815,31 +823,31 @@ static void claim_endpoint(
     add_claim(claims, &claim);
 }
 
-static kvb_status check_endpoints(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+static kvb_status check_endpoints(struct kvb_conf *conf, const struct kvb_bridge_file *file)
 {
-    const size_t max = config->worker_count * KVB_COUNT_OF(sockets);
+    const size_t max = file->worker_count * KVB_COUNT_OF(sockets);
     struct claims claims = { .conf = conf };
 
     claims.items = calloc(max ? max : 1, sizeof *claims.items);
     if (!claims.items) {
         return KVB_NO_MEMORY;
     }
-    for (size_t i = 0; i < config->worker_count; i++) {
+    for (size_t i = 0; i < file->worker_count; i++) {
         for (size_t socket = 0; socket < KVB_COUNT_OF(sockets); socket++) {
-            claim_endpoint(&claims, &config->workers[i], i, socket);
+            claim_endpoint(&claims, &file->workers[i].spec, i, socket);
         }
     }
     free(claims.items);
     return KVB_OK;
 }
 
-static void check_pages(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+static void check_pages(struct kvb_conf *conf, const struct kvb_bridge_file *file)
 {
     struct kvb_detail detail = { .text = "" };
     char key[key_bytes];
 
-    for (size_t i = 0; i < config->worker_count; i++) {
-        const char *url = config->workers[i].load.prometheus;
+    for (size_t i = 0; i < file->worker_count; i++) {
+        const char *url = file->workers[i].spec.load.prometheus;
         if (url[0] != '\0' && kvb_fetch_check_url(url, &detail) != KVB_OK) {
             kvb_conf_error(conf, worker_key_path(key, i, "load.prometheus"), "%s", detail.text);
         }
@@ -847,7 +855,7 @@ static void check_pages(struct kvb_conf *conf, const struct kvb_bridge_config *c
 }
 
 static void
-check_api_key(struct kvb_conf *conf, const char *key, const struct kvb_worker_config *worker)
+check_api_key(struct kvb_conf *conf, const char *key, const struct kvb_worker_spec *worker)
 {
     char token[kvb_bearer_token_bytes];
     struct kvb_detail detail = { .text = "" };
@@ -862,8 +870,8 @@ check_api_key(struct kvb_conf *conf, const char *key, const struct kvb_worker_co
 /* With `discover` the engine gives these settings, so the file must not.  What is a default may be
  * for other workers. */
 static void check_discovered(
-    struct kvb_conf *conf, const struct kvb_worker_config *defaults,
-    const struct kvb_worker_config *worker, size_t number)
+    struct kvb_conf *conf, const struct kvb_worker_spec *defaults,
+    const struct kvb_worker_spec *worker, size_t number)
 {
     const struct {
         const char *key;
@@ -894,12 +902,12 @@ static void check_discovered(
     }
 }
 
-static void check_discovery(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+static void check_discovery(struct kvb_conf *conf, const struct kvb_bridge_file *file)
 {
-    const struct kvb_worker_config *defaults = &config->defaults;
+    const struct kvb_worker_spec *defaults = &file->defaults.spec;
 
-    for (size_t i = 0; i < config->worker_count; i++) {
-        const struct kvb_worker_config *worker = &config->workers[i];
+    for (size_t i = 0; i < file->worker_count; i++) {
+        const struct kvb_worker_spec *worker = &file->workers[i].spec;
         if (worker->discover[0] != '\0') {
             check_discovered(conf, defaults, worker, i);
         } else if (strcmp(worker->discover_token_file, defaults->discover_token_file) != 0) {
@@ -914,32 +922,31 @@ static void check_discovery(struct kvb_conf *conf, const struct kvb_bridge_confi
 
 /* ---- Facts and defaults ------------------------------------------------------------------- */
 
-/* A key that may name the worker's `address`. */
-static void settle_at_address(
-    struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number, const char *name,
-    char *field, size_t room)
+/* True: it stands for the worker's `address`. */
+static bool is_at_address(
+    struct kvb_conf *conf, const struct kvb_worker_facts *facts, size_t number, const char *name,
+    const char *value)
 {
     char key[key_bytes];
+    const bool is_named = strcmp(value, KVB_AT_ADDRESS) == 0;
 
-    if (strcmp(field, KVB_AT_ADDRESS) != 0) {
-        return;
-    }
-    if (worker->facts.address[0] == '\0') {
+    if (is_named && facts->address[0] == '\0') {
         kvb_conf_error(
             conf, worker_key_path(key, number, name),
             "is \"" KVB_AT_ADDRESS "\", and this worker has no `address`: add it");
     }
-    (void)snprintf(field, room, "%s", worker->facts.address);
+    return is_named;
 }
 
-static void settle_facts(struct kvb_conf *conf, struct kvb_bridge_config *config)
+static void settle_facts(struct kvb_conf *conf, struct kvb_bridge_file *file)
 {
+    const struct kvb_label_names *published = &file->config.publish.labels;
     struct kvb_detail detail = { .text = "" };
     char key[key_bytes];
 
-    for (size_t i = 0; i < config->worker_count; i++) {
-        struct kvb_worker_config *worker = &config->workers[i];
-        struct kvb_worker_facts *facts = &worker->facts;
+    for (size_t i = 0; i < file->worker_count; i++) {
+        struct kvb_worker_group *group = &file->workers[i];
+        struct kvb_worker_facts *facts = &group->facts;
         if (!kvb_utf8_is_plain(facts->address)) {
             kvb_conf_error(
                 conf, worker_key_path(key, i, "address"), "is not UTF-8: save the file as UTF-8");
@@ -947,31 +954,38 @@ static void settle_facts(struct kvb_conf *conf, struct kvb_bridge_config *config
         if (kvb_worker_facts_settle(facts, &detail) != KVB_OK) {
             kvb_conf_error(conf, worker_key_path(key, i, "labels"), "%s", detail.text);
         }
-        settle_at_address(conf, worker, i, "tokenize", facts->tokenize, sizeof facts->tokenize);
-        settle_at_address(conf, worker, i, "discover", worker->discover, sizeof worker->discover);
+        if (is_at_address(conf, facts, i, "tokenize", facts->tokenize)) {
+            memcpy(facts->tokenize, facts->address, sizeof facts->tokenize);
+        }
+        if (is_at_address(conf, facts, i, "discover", group->spec.discover)) {
+            (void)snprintf(group->made_discover, sizeof group->made_discover, "%s", facts->address);
+            group->spec.discover = group->made_discover;
+        }
         if (!kvb_worker_tokenize_is_valid(facts->tokenize) &&
-            strcmp(facts->tokenize, config->defaults.facts.tokenize) != 0) {
+            strcmp(facts->tokenize, file->defaults.facts.tokenize) != 0) {
             kvb_conf_error(
                 conf, worker_key_path(key, i, "tokenize"),
                 "expected http://host:port or https://host:port, perhaps with a path, without a "
                 "user, a query or a slash at the end");
         }
+        if (published->count > 0) {
+            kvb_labels_keep(&facts->labels, published);
+        }
     }
 }
 
-static void check_defaults(struct kvb_conf *conf, struct kvb_worker_config *defaults)
+static void check_defaults(struct kvb_conf *conf, const struct kvb_worker_group *defaults)
 {
-    if (defaults->discover[0] != '\0' && strcmp(defaults->discover, KVB_AT_ADDRESS) != 0) {
+    if (defaults->spec.discover[0] != '\0' &&
+        strcmp(defaults->spec.discover, KVB_AT_ADDRESS) != 0) {
         kvb_conf_error(
             conf, "defaults.discover",
             "expected \"" KVB_AT_ADDRESS "\": each engine is asked at its own address");
-        defaults->discover[0] = '\0';
     }
     if (strcmp(defaults->facts.tokenize, KVB_AT_ADDRESS) != 0 &&
         !kvb_worker_tokenize_is_valid(defaults->facts.tokenize)) {
         kvb_conf_error(
             conf, "defaults.tokenize", "expected \"" KVB_AT_ADDRESS "\", or a URL for all workers");
-        defaults->facts.tokenize[0] = '\0';
     }
 }
 
@@ -999,8 +1013,9 @@ static void check_checkpoint(struct kvb_conf *conf, const struct kvb_bridge_conf
     }
 }
 
-static void check_token(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+static void check_token(struct kvb_conf *conf, const struct kvb_bridge_file *file)
 {
+    const struct kvb_bridge_config *config = &file->config;
     char token[kvb_bearer_token_bytes];
     struct kvb_detail detail = { .text = "" };
     const char *path = config->registering.token_file;
@@ -1008,7 +1023,7 @@ static void check_token(struct kvb_conf *conf, const struct kvb_bridge_config *c
     if (path[0] != '\0' && kvb_bearer_token_read(path, token, &detail) != KVB_OK) {
         kvb_conf_error(conf, "register.token_file", "%s", detail.text);
     }
-    if (path[0] == '\0' && config->worker_count == 0 && config->workers_file[0] == '\0' &&
+    if (path[0] == '\0' && file->worker_count == 0 && config->workers_file[0] == '\0' &&
         !kvb_dns_list_is_configured(&config->dns) && !config->kubernetes.is_on) {
         kvb_conf_error(
             conf, "workers",
@@ -1017,12 +1032,12 @@ static void check_token(struct kvb_conf *conf, const struct kvb_bridge_config *c
     }
 }
 
-static void check_streams(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+static void check_streams(struct kvb_conf *conf, const struct kvb_bridge_file *file)
 {
     uint64_t streams = 0;
 
-    for (size_t i = 0; i < config->worker_count; i++) {
-        streams += config->workers[i].ranks;
+    for (size_t i = 0; i < file->worker_count; i++) {
+        streams += file->workers[i].spec.ranks;
     }
     if (streams > kvb_max_streams) {
         kvb_conf_error(
@@ -1031,22 +1046,24 @@ static void check_streams(struct kvb_conf *conf, const struct kvb_bridge_config 
     }
 }
 
-static kvb_status check_bridge_config(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+static kvb_status check_bridge_config(struct kvb_conf *conf, const struct kvb_bridge_file *file)
 {
+    const struct kvb_bridge_config *config = &file->config;
+
     kvb_config_check_nats(conf, &config->nats);
     kvb_config_check_name(conf, "publish.namespace", config->publish.name_space, false);
     kvb_config_check_name(conf, "publish.component", config->publish.component, false);
     kvb_config_check_name(conf, "publish.endpoint_name", config->publish.endpoint_name, false);
     kvb_config_check_listener(conf, KVB_LISTENER_HTTP, config->http, &config->http_security);
     check_checkpoint(conf, config);
-    check_token(conf, config);
-    check_streams(conf, config);
-    check_discovery(conf, config);
-    kvb_dns_list_check(conf, config);
-    kvb_bridge_config_check_republish(conf, config);
-    check_pages(conf, config);
-    KVB_TRY(check_ids(conf, config));
-    return check_endpoints(conf, config);
+    check_token(conf, file);
+    check_streams(conf, file);
+    check_discovery(conf, file);
+    kvb_dns_list_check(conf, &config->dns, &config->defaults);
+    kvb_bridge_config_check_republish(conf, file);
+    check_pages(conf, file);
+    KVB_TRY(check_ids(conf, file));
+    return check_endpoints(conf, file);
 }
 
 /* ---- Reading ------------------------------------------------------------------------------ */
@@ -1063,10 +1080,9 @@ static void drop_generated(struct generated_workers *generated)
 
 /* The workers of workers_file become the last ones of `workers`. */
 static kvb_status append_workers(
-    struct kvb_conf *conf, struct kvb_bridge_config *config,
-    const struct generated_workers *generated)
+    struct kvb_conf *conf, struct kvb_bridge_file *file, const struct generated_workers *generated)
 {
-    const size_t count = config->worker_count + generated->count;
+    const size_t count = file->worker_count + generated->count;
 
     if (count > kvb_max_workers) {
         kvb_conf_error(
@@ -1074,71 +1090,93 @@ static kvb_status append_workers(
             kvb_max_workers);
         return KVB_OK;
     }
-    struct kvb_worker_config *workers = realloc(config->workers, (count + 1) * sizeof *workers);
+    struct kvb_worker_group *workers = realloc(file->workers, (count + 1) * sizeof *workers);
     if (!workers) {
         return KVB_NO_MEMORY;
     }
-    memcpy(&workers[config->worker_count], generated->items, generated->count * sizeof *workers);
-    config->workers = workers;
-    config->worker_count = count;
+    memcpy(&workers[file->worker_count], generated->items, generated->count * sizeof *workers);
+    file->workers = workers;
+    file->worker_count = count;
     return KVB_OK;
 }
 
 /* A file without the list `workers` is an error: it is unfinished, or the wrong file.  An empty
  * list is written as workers = (). */
 static kvb_status read_workers_file(
-    struct kvb_conf *conf, struct kvb_bridge_config *config, struct kvb_conf_errors *errors,
-    struct kvb_conf **out_file)
+    struct kvb_conf *conf, struct kvb_bridge_file *file, struct kvb_conf_errors *errors,
+    struct kvb_conf **out_more)
 {
     KVB_OWN(drop_generated) struct generated_workers generated = { 0 };
+    const char *path = file->config.workers_file;
 
-    if (config->workers_file[0] == '\0') {
+    if (path[0] == '\0') {
         return KVB_OK;
     }
-    if (config->workers_file[0] != '/') {
+    if (path[0] != '/') {
         kvb_conf_error(
             conf, "workers_file",
             "must begin with /, so that it does not depend on the working directory");
         return KVB_OK;
     }
-    KVB_TRY(kvb_conf_open(config->workers_file, errors, out_file));
-    kvb_conf_continue(conf, "workers", config->worker_count, *out_file);
-    KVB_TRY(kvb_conf_read_more(*out_file, &generated_table, &config->defaults, &generated));
+    KVB_TRY(kvb_conf_open(path, errors, out_more));
+    kvb_conf_continue(conf, "workers", file->worker_count, *out_more);
+    KVB_TRY(kvb_conf_read_more(*out_more, &generated_table, &file->defaults, &generated));
     if (!generated.items && errors->count == 0) {
-        kvb_conf_error(*out_file, "workers", "is missing: write workers = (); for an empty list");
+        kvb_conf_error(*out_more, "workers", "is missing: write workers = (); for an empty list");
     }
-    return generated.items ? append_workers(conf, config, &generated) : KVB_OK;
+    return generated.items ? append_workers(conf, file, &generated) : KVB_OK;
 }
 
-static kvb_status settle_config(struct kvb_conf *conf, struct kvb_bridge_config *config)
+/* The spec borrows what is in the group.  A group must not move afterwards. */
+static void attach(struct kvb_worker_group *group)
 {
+    struct kvb_worker_spec *spec = &group->spec;
+
+    spec->ids = group->ids;
+    spec->id_count = group->id_count;
+    for (size_t i = 0; i < group->drop_group_count; i++) {
+        if (group->drop_groups[i] < kvb_max_drop_groups) { /* else an error was reported */
+            spec->speculative_drop_groups |= 1U << group->drop_groups[i];
+        }
+    }
+    spec->pod_uid = "";
+    spec->model_rule = "";
+    spec->facts = kvb_spec_facts_of(&group->facts);
+}
+
+static kvb_status settle_config(struct kvb_conf *conf, struct kvb_bridge_file *file)
+{
+    struct kvb_bridge_config *config = &file->config;
+
     if (config->publish.formats == 0) {
         config->publish.formats = 1U << KVB_FORMAT_JSON;
     }
-    settle_facts(conf, config);
-    check_defaults(conf, &config->defaults);
-    make_ids(config); /* from the addresses */
+    attach(&file->defaults);
+    for (size_t i = 0; i < file->worker_count; i++) {
+        attach(&file->workers[i]);
+    }
+    config->defaults = (struct kvb_worker_defaults){ .spec = &file->defaults.spec,
+                                                     .events_port = file->defaults.events_port,
+                                                     .replay_port = file->defaults.replay_port,
+                                                     .metrics_port = file->defaults.metrics_port };
+    settle_facts(conf, file);
+    check_defaults(conf, &file->defaults);
+    make_ids(file); /* from the addresses */
     kvb_bridge_config_settle_kubernetes(conf, config);
-    kvb_bridge_config_settle_readers(conf, config);
-    return check_bridge_config(conf, config);
+    kvb_bridge_config_settle_readers(conf, file);
+    return check_bridge_config(conf, file);
 }
 
-kvb_status kvb_bridge_config_read(
-    const char *path, struct kvb_bridge_config *out_config, struct kvb_conf_errors *errors)
+/* Copies what is right, so that the files can be closed. */
+static kvb_status keep_workers(struct kvb_bridge_file *file, struct kvb_bridge_config *out_config)
 {
-    KVB_OWN(drop_bridge_conf) struct kvb_conf *conf = NULL;
-    KVB_OWN(drop_bridge_conf) struct kvb_conf *workers_file = NULL;
-    struct kvb_bridge_config config = { .worker_count = 0 };
+    struct kvb_bridge_config config = file->config;
 
-    KVB_TRY(kvb_conf_open(path, errors, &conf));
-    KVB_TRY(kvb_conf_read(conf, &table, &config));
-    config.kubernetes.is_on &= kvb_conf_has(conf, "kubernetes");
-    kvb_status status = read_workers_file(conf, &config, errors, &workers_file);
-    if (status == KVB_OK) {
-        status = settle_config(conf, &config);
-    }
-    if (status == KVB_OK && errors->count > 0) {
-        status = KVB_BAD_CONFIG;
+    config.defaults.spec = NULL;
+    kvb_status status = kvb_worker_spec_new(&file->defaults.spec, &config.defaults.spec);
+    for (size_t i = 0; i < file->worker_count && status == KVB_OK; i++) {
+        file->workers[i].spec.facts = kvb_spec_facts_of(&file->workers[i].facts);
+        status = kvb_worker_list_add(&config.workers, &file->workers[i].spec);
     }
     if (status != KVB_OK) {
         kvb_bridge_config_done(&config);
@@ -1146,4 +1184,24 @@ kvb_status kvb_bridge_config_read(
     }
     *out_config = config;
     return KVB_OK;
+}
+
+static void drop_bridge_file(struct kvb_bridge_file *file)
+{
+    kvb_conf_done(&table, file);
+}
+
+kvb_status kvb_bridge_config_read(
+    const char *path, struct kvb_bridge_config *out_config, struct kvb_conf_errors *errors)
+{
+    KVB_OWN(drop_bridge_conf) struct kvb_conf *conf = NULL;
+    KVB_OWN(drop_bridge_conf) struct kvb_conf *more = NULL; /* workers_file */
+    KVB_OWN(drop_bridge_file) struct kvb_bridge_file file = { .worker_count = 0 };
+
+    KVB_TRY(kvb_conf_open(path, errors, &conf));
+    KVB_TRY(kvb_conf_read(conf, &table, &file));
+    file.config.kubernetes.is_on &= kvb_conf_has(conf, "kubernetes");
+    KVB_TRY(read_workers_file(conf, &file, errors, &more));
+    KVB_TRY(settle_config(conf, &file));
+    return errors->count > 0 ? KVB_BAD_CONFIG : keep_workers(&file, out_config);
 }

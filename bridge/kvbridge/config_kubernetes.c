@@ -1,5 +1,5 @@
 #include "ingest/http/fetch.h"
-#include "kvbridge/config.h"
+#include "kvbridge/config_file.h"
 #include "kvbridge/kube_access.h"
 
 #include <stdlib.h>
@@ -104,9 +104,9 @@ void kvb_bridge_config_settle_kubernetes(struct kvb_conf *conf, struct kvb_bridg
     of->rules.events_port = config->defaults.events_port;
     of->rules.replay_port = config->defaults.replay_port;
     of->rules.metrics_port = config->defaults.metrics_port;
-    of->rules.ranks = config->defaults.ranks;
+    of->rules.ranks = config->defaults.spec->ranks;
     of->rules.labels = config->publish.labels;
-    memcpy(of->rules.model, config->defaults.model, sizeof of->rules.model);
+    (void)snprintf(of->rules.model, sizeof of->rules.model, "%s", config->defaults.spec->model);
     if (kvb_pod_rules_take_id(&of->rules, of->id_from) != KVB_OK) {
         kvb_conf_error(conf, "kubernetes.id_from", "expected name, uid or label:KEY");
     }

@@ -1,4 +1,4 @@
-#include "kvbridge/config.h"
+#include "kvbridge/config_file.h"
 
 /* Checks settings that the readers of P.kv_events must support. */
 
@@ -38,7 +38,7 @@ static const char *reader_key_path(char text[key_bytes], size_t worker, const ch
 }
 
 static void
-check_shared_id(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
+check_shared_id(struct kvb_conf *conf, const struct kvb_worker_spec *worker, size_t number)
 {
     char key[key_bytes];
 
@@ -52,8 +52,7 @@ check_shared_id(struct kvb_conf *conf, const struct kvb_worker_config *worker, s
 }
 
 /* A store has no device tier, so readers of that tier alone receive none of its blocks. */
-static void
-check_store(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
+static void check_store(struct kvb_conf *conf, const struct kvb_worker_spec *worker, size_t number)
 {
     char key[key_bytes];
 
@@ -66,15 +65,41 @@ check_store(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_
     }
 }
 
-void kvb_bridge_config_settle_readers(struct kvb_conf *conf, struct kvb_bridge_config *config)
+void kvb_bridge_config_settle_readers(struct kvb_conf *conf, struct kvb_bridge_file *file)
 {
+    struct kvb_bridge_config *config = &file->config;
     const bool is_device_only = (kvb_published_lists(config) & 1U << KVB_TIER_HOST) == 0;
 
     settle_refresh(conf, config);
-    for (size_t i = 0; i < config->worker_count && publishes_json(config); i++) {
-        check_shared_id(conf, &config->workers[i], i);
+    for (size_t i = 0; i < file->worker_count && publishes_json(config); i++) {
+        check_shared_id(conf, &file->workers[i].spec, i);
         if (is_device_only) {
-            check_store(conf, &config->workers[i], i);
+            check_store(conf, &file->workers[i].spec, i);
         }
     }
+}
+
+/* ---- What is published ---- */
+
+enum kvb_hashes
+kvb_worker_hashes(const struct kvb_bridge_config *config, const struct kvb_worker_spec *worker)
+{
+    return worker->hashes == KVB_WORKER_HASHES_AS_PUBLISHED ? config->publish.hashes
+                                                            : (enum kvb_hashes)(worker->hashes - 1);
+}
+
+static const unsigned all_lists = (1U << KVB_LIST_COUNT) - 1;
+
+/* A reader of json may not know tiers, and would apply a removal from the host to the device.  The
+ * window list has a subject to which such readers do not subscribe. */
+unsigned kvb_json_lists(const struct kvb_bridge_config *config)
+{
+    return config->publish.tiers == KVB_PUBLISH_ALL ? all_lists
+                                                    : 1U << KVB_LIST_WINDOW | 1U << KVB_TIER_DEVICE;
+}
+
+unsigned kvb_published_lists(const struct kvb_bridge_config *config)
+{
+    return kvb_formats_have(config->publish.formats, KVB_FORMAT_PROTOBUF) ? all_lists
+                                                                          : kvb_json_lists(config);
 }

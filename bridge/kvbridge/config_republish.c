@@ -1,5 +1,5 @@
 #include "core/limits.h"
-#include "kvbridge/config.h"
+#include "kvbridge/config_file.h"
 
 #include <arpa/inet.h>
 #include <net/if.h>
@@ -10,17 +10,13 @@
 
 enum { key_bytes = 64 };
 
-bool kvb_worker_is_republished(const struct kvb_worker_config *worker)
-{
-    return worker->republish.events[0] != '\0';
-}
-
 size_t kvb_republished_ranks(const struct kvb_bridge_config *config)
 {
     size_t ranks = 0;
 
-    for (size_t i = 0; i < config->worker_count; i++) {
-        ranks += kvb_worker_is_republished(&config->workers[i]) ? config->workers[i].ranks : 0;
+    for (size_t i = 0; i < config->workers.count; i++) {
+        const struct kvb_worker_spec *worker = config->workers.items[i].spec;
+        ranks += kvb_worker_is_republished(worker) ? worker->ranks : 0;
     }
     return ranks;
 }
@@ -46,16 +42,14 @@ static bool is_private(const struct kvb_endpoint *endpoint)
            (host.len > strlen(loopback) && memcmp(host.data, loopback, strlen(loopback)) == 0);
 }
 
-void kvb_worker_republish_topic(
-    const struct kvb_worker_config *worker, char out_topic[kvb_event_topic_bytes])
+void kvb_part_republish_topic(const struct kvb_part *part, char out_topic[kvb_event_topic_bytes])
 {
-    const struct kvb_republish_config *republish = &worker->republish;
+    const char *topic = part->worker->republish.topic;
     struct kvb_endpoint endpoint;
     char host[kvb_endpoint_host_bytes] = "";
 
-    if (republish->topic[0] != '\0' ||
-        kvb_endpoint_parse(republish->events, &endpoint, NULL) != KVB_OK) {
-        (void)snprintf(out_topic, kvb_event_topic_bytes, "%s", republish->topic);
+    if (topic[0] != '\0' || kvb_endpoint_parse(part->republish_events, &endpoint, NULL) != KVB_OK) {
+        (void)snprintf(out_topic, kvb_event_topic_bytes, "%s", topic);
         return;
     }
     if (endpoint.scheme != KVB_ENDPOINT_TCP || is_everywhere(endpoint.place)) {
@@ -65,7 +59,7 @@ void kvb_worker_republish_topic(
             host, sizeof host, "%.*s", (int)endpoint.place.len, (const char *)endpoint.place.data);
     }
     (void)snprintf(
-        out_topic, kvb_event_topic_bytes, "kv@%s:%u@%s", host, endpoint.port, worker->model);
+        out_topic, kvb_event_topic_bytes, "kv@%s:%u@%s", host, endpoint.port, part->worker->model);
 }
 
 /* An interface that this host lacks may come later, or be one of the host where the bridge runs. */
@@ -109,10 +103,8 @@ static void check_listener(struct kvb_conf *conf, const char *key, const char *t
     }
 }
 
-static void
-check_worker(struct kvb_conf *conf, const struct kvb_worker_config *worker, size_t number)
+static void check_worker(struct kvb_conf *conf, const struct kvb_worker_spec *worker, size_t number)
 {
-    const struct kvb_republish_config *republish = &worker->republish;
     char events[key_bytes];
     char replay[key_bytes];
     char topic[key_bytes];
@@ -121,7 +113,7 @@ check_worker(struct kvb_conf *conf, const struct kvb_worker_config *worker, size
     (void)snprintf(replay, sizeof replay, "workers[%zu].republish.replay", number);
     (void)snprintf(topic, sizeof topic, "workers[%zu].republish.topic", number);
     if (!kvb_worker_is_republished(worker)) {
-        if (republish->replay[0] != '\0') {
+        if (worker->republish.replay[0] != '\0') {
             kvb_conf_error(conf, events, "is missing: replay alone republishes nothing");
         }
         return;
@@ -130,22 +122,23 @@ check_worker(struct kvb_conf *conf, const struct kvb_worker_config *worker, size
         kvb_conf_error(
             conf, events, "leave it out: a store's events have no tokens, which readers need");
     }
-    check_listener(conf, events, republish->events);
-    check_listener(conf, replay, republish->replay);
-    if (republish->topic[0] == '\0' && strchr(worker->model, '@')) {
+    check_listener(conf, events, worker->republish.events);
+    check_listener(conf, replay, worker->republish.replay);
+    if (worker->republish.topic[0] == '\0' && strchr(worker->model, '@')) {
         kvb_conf_warning(
             conf, topic,
             "is kv@HOST:PORT@MODEL, and the model's name has an @: llm-d does not find the model");
     }
 }
 
-void kvb_bridge_config_check_republish(
-    struct kvb_conf *conf, const struct kvb_bridge_config *config)
+void kvb_bridge_config_check_republish(struct kvb_conf *conf, const struct kvb_bridge_file *file)
 {
-    const size_t ranks = kvb_republished_ranks(config);
+    size_t ranks = 0;
 
-    for (size_t i = 0; i < config->worker_count; i++) {
-        check_worker(conf, &config->workers[i], i);
+    for (size_t i = 0; i < file->worker_count; i++) {
+        const struct kvb_worker_spec *worker = &file->workers[i].spec;
+        check_worker(conf, worker, i);
+        ranks += kvb_worker_is_republished(worker) ? worker->ranks : 0;
     }
     if (ranks > kvb_max_republished_ranks) {
         kvb_conf_error(

@@ -9,7 +9,6 @@
 #include "core/url_show.h"
 #include "daemon/bearer_token.h"
 #include "ingest/http/fetch.h"
-#include "kvbridge/members.h"
 #include "wire/engine/event_sources.h"
 #include "wire/engine/server_info.h"
 
@@ -39,16 +38,14 @@ static const char info_path[] = "/server_info?config_format=json";
 
 struct target {
     struct kvb_discovery *discovery; /* borrowed */
-    struct kvb_worker_config worker;
-    uint32_t list;
-    size_t slot; /* origin - first_origin */
-    bool is_leaving;
-    bool is_updated;                  /* its facts have changed since the bridge received them */
-    size_t page;                      /* index in pages[] of the next request */
-    struct kvb_fetch *fetch;          /* under way; NULL: none */
-    struct kvb_buf body;              /* owned */
-    bool asks_info;                   /* body is complete; the request is for info_path */
-    struct kvb_buf info;              /* owned: the answer to it */
+    struct kvb_worker_spec *spec;    /* a reference */
+    uint32_t source;
+    atomic_bool is_hinted;   /* a connection has changed; any thread sets it, under the lock */
+    size_t page;             /* index in pages[] of the next request */
+    struct kvb_fetch *fetch; /* under way; NULL: none */
+    struct kvb_buf body;     /* owned */
+    bool asks_info;          /* body is complete; the request is for info_path */
+    struct kvb_buf info;     /* owned: the answer to it */
     enum kvb_speculation speculation; /* by the newest of these answers */
     bool is_due;                      /* a request is due */
     uint64_t next_ns;                 /* earliest time of the next request */
@@ -58,76 +55,32 @@ struct target {
     uint64_t found; /* hash of the answer that was logged last; 0: none yet */
 };
 
-/* A new list that kvb_discovery_set() left for the thread, sorted by name. */
-struct target_list {
-    struct kvb_worker_config *workers; /* owned; NULL: nothing new */
-    size_t count;
-};
-
 struct kvb_discovery {
     struct kvb_discovery_options options;
     struct kvb_fetcher *fetcher; /* owned */
     struct kvb_thread thread;
     atomic_bool is_stopping;
-    atomic_bool hints[kvb_max_workers];
+    struct kvb_event_sources sources; /* scratch space for one answer */
 
-    /* Scratch space for one answer. */
-    struct kvb_event_sources sources;
-    struct kvb_worker_config workers[kvb_max_ranks + 1];
-
-    /* Only the thread uses the targets; it changes this array under the lock. */
+    /* Only the thread uses the targets; it changes these two under the lock. */
     struct target *targets[kvb_max_workers]; /* owned, by slot */
+    struct kvb_id_table by_id;               /* slots by source, id and number of the first rank */
 
     pthread_mutex_t lock;
-    struct target_list lists[kvb_discovery_max_lists];
+    /* New lists that kvb_discovery_set() left for the thread. */
+    struct kvb_worker_list lists[kvb_discovery_max_sources];
+    bool is_new[kvb_discovery_max_sources];
     bool was_full; /* more workers than places: logged once */
 };
 
 /* ---- Targets ---- */
 
-static int compare_target_workers(const void *one, const void *other)
+static uint32_t hash_of_target(uint32_t source, const struct kvb_worker_spec *spec)
 {
-    const struct kvb_worker_config *a = one;
-    const struct kvb_worker_config *b = other;
+    const uint64_t key[2] = { kvb_worker_id_of_rank(spec, 0),
+                              (uint64_t)source << 32 | spec->first_rank };
 
-    if (a->id != b->id) {
-        return a->id < b->id ? -1 : 1;
-    }
-    return strcmp(a->discover, b->discover);
-}
-
-/* The index of the worker in a sorted list; the count of the list: not found. */
-static size_t find_worker(const struct kvb_worker_config *worker, const struct target_list *list)
-{
-    const struct kvb_worker_config *found =
-        bsearch(worker, list->workers, list->count, sizeof *list->workers, compare_target_workers);
-
-    return found && kvb_members_are_same(worker, found) ? (size_t)(found - list->workers)
-                                                        : list->count;
-}
-
-/* KVB_NO_MEMORY */
-static kvb_status make_target_list(
-    const struct kvb_worker_config *workers, size_t count, struct target_list *out_list)
-{
-    struct target_list list = { 0 };
-    size_t found = 0;
-
-    for (size_t i = 0; i < count; i++) {
-        found += workers[i].discover[0] != '\0';
-    }
-    list.workers = calloc(found + 1, sizeof *list.workers);
-    if (!list.workers) {
-        return KVB_NO_MEMORY;
-    }
-    for (size_t i = 0; i < count; i++) {
-        if (workers[i].discover[0] != '\0') {
-            list.workers[list.count++] = workers[i];
-        }
-    }
-    qsort(list.workers, list.count, sizeof *list.workers, compare_target_workers);
-    *out_list = list;
-    return KVB_OK;
+    return (uint32_t)kvb_hash64((kvb_span){ (const uint8_t *)key, sizeof key }, 0);
 }
 
 static void free_discovery_target(struct target *target)
@@ -136,34 +89,68 @@ static void free_discovery_target(struct target *target)
         kvb_fetch_cancel(target->fetch);
         kvb_buf_done(&target->body);
         kvb_buf_done(&target->info);
+        kvb_worker_spec_unref(target->spec);
         free(target);
     }
 }
 
 /* KVB_TOO_LARGE: no slot is free yet. */
 static kvb_status
-add_target(struct kvb_discovery *discovery, uint32_t list, const struct kvb_worker_config *worker)
+add_target(struct kvb_discovery *discovery, uint32_t source, struct kvb_worker_spec *spec)
 {
-    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
-        if (discovery->targets[slot]) {
-            continue;
-        }
-        struct target *target = calloc(1, sizeof *target);
-        if (!target) {
-            return KVB_NO_MEMORY;
-        }
-        target->discovery = discovery;
-        target->worker = *worker;
-        target->list = list;
-        target->slot = slot;
-        target->is_due = true;
-        target->pause_ns = first_pause_ns;
-        kvb_buf_init(&target->body, kvb_max_event_sources_bytes);
-        kvb_buf_init(&target->info, kvb_max_event_sources_bytes);
-        discovery->targets[slot] = target;
-        return KVB_OK;
+    size_t slot = 0;
+
+    while (slot < kvb_max_workers && discovery->targets[slot]) {
+        slot++;
     }
-    return KVB_TOO_LARGE;
+    if (slot == kvb_max_workers) {
+        return KVB_TOO_LARGE;
+    }
+    struct target *target = calloc(1, sizeof *target);
+    if (!target) {
+        return KVB_NO_MEMORY;
+    }
+    const kvb_status status =
+        kvb_id_table_put(&discovery->by_id, hash_of_target(source, spec), (uint32_t)slot);
+    if (status != KVB_OK) {
+        free(target);
+        return status;
+    }
+    target->discovery = discovery;
+    target->spec = kvb_worker_spec_ref(spec);
+    target->source = source;
+    target->is_due = true;
+    target->pause_ns = first_pause_ns;
+    kvb_buf_init(&target->body, kvb_max_event_sources_bytes);
+    kvb_buf_init(&target->info, kvb_max_event_sources_bytes);
+    discovery->targets[slot] = target;
+    return KVB_OK;
+}
+
+static void drop_target(struct kvb_discovery *discovery, size_t slot)
+{
+    struct target *target = discovery->targets[slot];
+
+    kvb_id_table_remove(
+        &discovery->by_id, hash_of_target(target->source, target->spec), (uint32_t)slot);
+    discovery->targets[slot] = NULL;
+    free_discovery_target(target);
+}
+
+/* The target of this worker; NULL: there is none yet. */
+static struct target *find_target(
+    const struct kvb_discovery *discovery, uint32_t source, const struct kvb_worker_spec *spec)
+{
+    const uint32_t hash = hash_of_target(source, spec);
+    size_t at = kvb_id_table_start(&discovery->by_id, hash);
+
+    for (uint32_t slot; (slot = kvb_id_table_next(&discovery->by_id, hash, &at)) != KVB_NO_ID;) {
+        struct target *target = discovery->targets[slot];
+        if (target->source == source && kvb_worker_specs_are_same(target->spec, spec)) {
+            return target;
+        }
+    }
+    return NULL;
 }
 
 static void say_full(struct kvb_discovery *discovery)
@@ -178,50 +165,45 @@ static void say_full(struct kvb_discovery *discovery)
     discovery->was_full = true;
 }
 
-/* Keeps new facts; the bridge receives them later, outside the lock. */
-static void take_facts(struct target *target, const struct kvb_worker_facts *facts)
-{
-    target->is_updated |= !kvb_worker_facts_are_same(&target->worker.facts, facts);
-    target->worker.facts = *facts;
-}
-
-/* Marks the targets that are no longer in the list, and in *out_has the workers that already have a
- * target. */
-static void compare_targets(
-    struct kvb_discovery *discovery, uint32_t number, const struct target_list *list, bool *out_has)
+/* Frees the targets whose workers are no longer in the list.  The bridge has closed their ranks. */
+static void
+drop_targets(struct kvb_discovery *discovery, uint32_t source, const struct kvb_worker_list *list)
 {
     for (size_t slot = 0; slot < kvb_max_workers; slot++) {
-        struct target *target = discovery->targets[slot];
-        if (!target || target->is_leaving || target->list != number) {
+        const struct target *target = discovery->targets[slot];
+        if (!target || target->source != source) {
             continue;
         }
-        const size_t at = find_worker(&target->worker, list);
-        target->is_leaving = at == list->count || out_has[at];
-        if (!target->is_leaving) {
-            out_has[at] = true;
-            take_facts(target, &list->workers[at].facts);
+        const struct kvb_listed_worker *listed = kvb_worker_list_find(list, target->spec);
+        if (!listed || !kvb_worker_specs_are_same(listed->spec, target->spec)) {
+            drop_target(discovery, slot);
         }
     }
 }
 
 /* The caller locks.  Without memory the list is kept for the next turn. */
-static void take_target_list(struct kvb_discovery *discovery, uint32_t number)
+static void take_target_list(struct kvb_discovery *discovery, uint32_t source)
 {
-    struct target_list *list = &discovery->lists[number];
-    bool *has = list->workers ? calloc(list->count + 1, sizeof *has) : NULL;
+    struct kvb_worker_list *list = &discovery->lists[source];
     kvb_status status = KVB_OK;
 
-    if (!has) {
+    if (!discovery->is_new[source]) {
         return;
     }
-    compare_targets(discovery, number, list, has);
+    drop_targets(discovery, source, list);
     for (size_t i = 0; i < list->count && status == KVB_OK; i++) {
-        status = has[i] ? KVB_OK : add_target(discovery, number, &list->workers[i]);
+        struct kvb_worker_spec *spec = list->items[i].spec;
+        struct target *target = find_target(discovery, source, spec);
+        if (target) { /* its facts may be new */
+            kvb_worker_spec_unref(target->spec);
+            target->spec = kvb_worker_spec_ref(spec);
+        } else {
+            status = add_target(discovery, source, spec);
+        }
     }
-    free(has);
     if (status == KVB_OK) {
-        free(list->workers);
-        *list = (struct target_list){ 0 };
+        kvb_worker_list_done(list);
+        discovery->is_new[source] = false;
         discovery->was_full = false;
     } else if (status == KVB_TOO_LARGE) {
         say_full(discovery);
@@ -256,7 +238,7 @@ static void say_trouble(struct target *target, const char *trouble, const struct
     kvb_log_write(
         target->discovery->options.log, KVB_LOG_WARNING, "discovery",
         "an engine does not give its event sockets: the request is repeated", "discover",
-        kvb_url_show(target->worker.discover, shown, sizeof shown), "why", why->text, NULL);
+        kvb_url_show(target->spec->discover, shown, sizeof shown), "why", why->text, NULL);
 }
 
 /* The value of target.found for configured addresses.  Hashes of answers are odd, so it is not
@@ -296,52 +278,50 @@ static void say_found(struct target *target, uint64_t found, size_t ranks)
         found == own_addresses_found
             ? "an engine does not give its event sockets: the configured addresses are used"
             : "an engine has given its event sockets",
-        "discover", kvb_url_show(target->worker.discover, shown, sizeof shown), "ranks",
+        "discover", kvb_url_show(target->spec->discover, shown, sizeof shown), "ranks",
         KVB_LOG_U64(ranks), NULL);
+}
+
+/* Gives the parts to the bridge, and frees them. */
+static kvb_status give_parts(struct target *target, struct kvb_parts *parts, struct kvb_detail *why)
+{
+    const struct kvb_discovery_options *options = &target->discovery->options;
+    const kvb_status status =
+        options->take(options->context, target->source, target->spec, parts, why);
+
+    kvb_parts_done(parts);
+    return status;
 }
 
 static kvb_status take_target_answer(struct target *target, struct kvb_detail *why)
 {
-    struct kvb_discovery *discovery = target->discovery;
-    const struct kvb_discovery_options *options = &discovery->options;
-    size_t count = 0;
+    struct kvb_event_sources *sources = &target->discovery->sources;
+    struct kvb_parts parts = { 0 };
 
-    KVB_TRY(pages[target->page].decode(kvb_buf_span(&target->body), &discovery->sources, why));
-    KVB_TRY(kvb_discovery_workers_of(
-        &target->worker, &discovery->sources, discovery->workers, &count, why));
-    for (size_t i = 0; i < count; i++) {
-        discovery->workers[i].facts.speculation_of_server = target->speculation;
-    }
-    KVB_TRY(options->take(
-        options->context, options->first_origin + (uint32_t)target->slot, discovery->workers, count,
-        why));
-    if (discovery->sources.count ==
-        0) { /* without a connection, only another request shows a change */
+    KVB_TRY(pages[target->page].decode(kvb_buf_span(&target->body), sources, why));
+    KVB_TRY(kvb_parts_of_answer(target->spec, sources, target->speculation, &parts, why));
+    KVB_TRY(give_parts(target, &parts, why));
+    if (sources->count == 0) { /* without a connection, only another request shows a change */
         kvb_detail_set(why, "the engine publishes no events: check its --kv-events-config");
-        return KVB_NOT_FOUND;
+        return KVB_AGAIN;
     }
-    say_found(target, hash_sources(&discovery->sources), discovery->sources.count);
+    say_found(target, hash_sources(sources), sources->count);
     return KVB_OK;
 }
 
 /* The engine serves none of the pages: its ranks have the worker's configured addresses. */
 static kvb_status take_own_addresses(struct target *target, struct kvb_detail *why)
 {
-    struct kvb_discovery *discovery = target->discovery;
-    const struct kvb_discovery_options *options = &discovery->options;
-    struct kvb_worker_config *worker = &discovery->workers[0];
+    struct kvb_parts parts = { 0 };
 
-    if (target->worker.events[0] == '\0') {
+    if (target->spec->events[0] == '\0') {
         kvb_detail_set(
             why, "it has neither /kv_event_sources (vLLM 0.32) nor /server_info (SGLang)");
-        return KVB_NOT_FOUND;
+        return KVB_AGAIN;
     }
-    *worker = target->worker;
-    worker->facts.speculation_of_server = target->speculation;
-    memset(worker->discover, 0, sizeof worker->discover);
-    KVB_TRY(options->take(
-        options->context, options->first_origin + (uint32_t)target->slot, worker, 1, why));
-    say_found(target, own_addresses_found, target->worker.ranks);
+    KVB_TRY(kvb_parts_of_own_addresses(target->spec, target->speculation, &parts));
+    KVB_TRY(give_parts(target, &parts, why));
+    say_found(target, own_addresses_found, target->spec->ranks);
     return KVB_OK;
 }
 
@@ -405,8 +385,7 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
 
     target->fetch = NULL; /* the fetcher has freed it */
     target->is_due = true;
-    if (target->is_leaving || ask_info(target, end) ||
-        (!target->asks_info && try_next_page(target, end))) {
+    if (ask_info(target, end) || (!target->asks_info && try_next_page(target, end))) {
         return;
     }
     if (target->asks_info) {
@@ -424,17 +403,19 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
     } else if (end->code == http_unauthorized || end->code == http_forbidden) {
         kvb_detail_set(
             &why, "it answers %u: %s", end->code,
-            target->worker.discover_token_file[0] == '\0'
+            target->spec->discover_token_file[0] == '\0'
                 ? "set discover_token_file to a file with its API key"
                 : "it does not accept the key in discover_token_file");
     }
+    target->page = 0;
+    if (status == KVB_NOT_FOUND) {
+        return; /* a newer list is on its way, without this worker */
+    }
     if (status != KVB_OK) {
-        target->page = 0;
         say_trouble(target, trouble_of(end, &why), &why);
         return;
     }
     target->is_due = false;
-    target->page = 0; /* the next engine at this URL may have the first page */
 }
 
 /* ---- The thread ---- */
@@ -442,7 +423,7 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
 /* Reads the key for each request, so that a rotated one is used.  False: the file has none. */
 static bool read_api_key(struct target *target, char out_key[kvb_bearer_token_bytes])
 {
-    const char *path = target->worker.discover_token_file;
+    const char *path = target->spec->discover_token_file;
     struct kvb_detail why = { .text = "" };
 
     if (path[0] == '\0' || kvb_api_key_read(path, out_key, &why) == KVB_OK) {
@@ -454,8 +435,8 @@ static bool read_api_key(struct target *target, char out_key[kvb_bearer_token_by
 
 static void start_target_fetch(struct target *target, uint64_t now_ns)
 {
-    const size_t len = strlen(target->worker.discover);
-    const bool has_slash = len > 0 && target->worker.discover[len - 1] == '/';
+    const size_t len = strlen(target->spec->discover);
+    const bool has_slash = len > 0 && target->spec->discover[len - 1] == '/';
     char url[url_bytes];
     char key[kvb_bearer_token_bytes] = "";
     const struct kvb_fetch_options options = { .url = url,
@@ -468,7 +449,7 @@ static void start_target_fetch(struct target *target, uint64_t now_ns)
                                                .context = target };
 
     (void)snprintf(
-        url, sizeof url, "%.*s%s", (int)(len - has_slash), target->worker.discover,
+        url, sizeof url, "%.*s%s", (int)(len - has_slash), target->spec->discover,
         target->asks_info ? info_path : pages[target->page].path);
     target->next_ns = now_ns + target->pause_ns;
     target->pause_ns =
@@ -485,25 +466,9 @@ static void start_target_fetch(struct target *target, uint64_t now_ns)
     explicit_bzero(key, sizeof key);
 }
 
-static void tell_facts(struct target *target)
-{
-    const struct kvb_discovery_options *options = &target->discovery->options;
-
-    if (target->is_updated) {
-        struct kvb_worker_facts facts = target->worker.facts;
-        facts.speculation_of_server = target->speculation;
-        target->is_updated =
-            options->update(
-                options->context, options->first_origin + (uint32_t)target->slot, &facts) != KVB_OK;
-    }
-}
-
 static void look_at_target(struct target *target, uint64_t now_ns)
 {
-    tell_facts(target);
-    const bool is_hinted = atomic_exchange(&target->discovery->hints[target->slot], false);
-
-    target->is_due |= is_hinted;
+    target->is_due |= atomic_exchange(&target->is_hinted, false);
     if (target->fetch || now_ns < target->next_ns) {
         return;
     }
@@ -514,17 +479,6 @@ static void look_at_target(struct target *target, uint64_t now_ns)
     }
 }
 
-/* Removes the ranks of a target before the target itself.  False: they are not removed yet. */
-static bool let_target_go(struct target *target)
-{
-    const struct kvb_discovery_options *options = &target->discovery->options;
-    struct kvb_detail why = { .text = "" };
-
-    return options->take(
-               options->context, options->first_origin + (uint32_t)target->slot, NULL, 0, &why) ==
-           KVB_OK;
-}
-
 /* Returns after how many ms the next turn is due.  kvb_discovery_set() ends the wait early. */
 static int turn(struct kvb_discovery *discovery)
 {
@@ -532,22 +486,14 @@ static int turn(struct kvb_discovery *discovery)
     int wait_ms = idle_ms;
 
     (void)pthread_mutex_lock(&discovery->lock);
-    for (uint32_t list = 0; list < discovery->options.lists; list++) {
-        take_target_list(discovery, list);
+    for (uint32_t source = 0; source < discovery->options.sources; source++) {
+        take_target_list(discovery, source);
     }
     (void)pthread_mutex_unlock(&discovery->lock);
     for (size_t slot = 0; slot < kvb_max_workers; slot++) {
-        struct target *target = discovery->targets[slot];
-        wait_ms = target ? look_ms : wait_ms;
-        if (target && target->is_leaving) {
-            if (let_target_go(target)) {
-                (void)pthread_mutex_lock(&discovery->lock);
-                discovery->targets[slot] = NULL;
-                (void)pthread_mutex_unlock(&discovery->lock);
-                free_discovery_target(target);
-            }
-        } else if (target) {
-            look_at_target(target, now_ns);
+        if (discovery->targets[slot]) {
+            look_at_target(discovery->targets[slot], now_ns);
+            wait_ms = look_ms;
         }
     }
     return wait_ms;
@@ -609,47 +555,45 @@ void kvb_discovery_free(struct kvb_discovery *discovery)
         free_discovery_target(discovery->targets[slot]);
     }
     kvb_fetcher_free(discovery->fetcher);
-    for (size_t list = 0; list < kvb_discovery_max_lists; list++) {
-        free(discovery->lists[list].workers);
+    kvb_id_table_done(&discovery->by_id);
+    for (size_t source = 0; source < kvb_discovery_max_sources; source++) {
+        kvb_worker_list_done(&discovery->lists[source]);
     }
     (void)pthread_mutex_destroy(&discovery->lock);
     free(discovery);
 }
 
 kvb_status kvb_discovery_set(
-    struct kvb_discovery *discovery, uint32_t list, const struct kvb_worker_config *workers,
-    size_t count)
+    struct kvb_discovery *discovery, uint32_t source, const struct kvb_worker_list *list)
 {
-    struct target_list made;
+    struct kvb_worker_list targets = { 0 };
 
-    KVB_TRY(make_target_list(workers, count, &made));
+    for (size_t i = 0; i < list->count; i++) {
+        const kvb_status status = list->items[i].spec->discover[0] != '\0'
+                                      ? kvb_worker_list_add_listed(&targets, &list->items[i])
+                                      : KVB_OK;
+        if (status != KVB_OK) {
+            kvb_worker_list_done(&targets);
+            return status;
+        }
+    }
     (void)pthread_mutex_lock(&discovery->lock);
-    free(discovery->lists[list].workers);
-    discovery->lists[list] = made;
+    struct kvb_worker_list former = discovery->lists[source];
+    discovery->lists[source] = targets;
+    discovery->is_new[source] = true;
     (void)pthread_mutex_unlock(&discovery->lock);
+    kvb_worker_list_done(&former);
     kvb_fetcher_wake(discovery->fetcher);
     return KVB_OK;
 }
 
-kvb_status kvb_discovery_foresee(
-    struct kvb_discovery *discovery, uint32_t list, const struct kvb_worker_config *workers,
-    size_t count, bool out_removed[kvb_max_workers])
+void kvb_discovery_retry(
+    struct kvb_discovery *discovery, uint32_t source, const struct kvb_worker_spec *spec)
 {
-    struct target_list made;
-
-    KVB_TRY(make_target_list(workers, count, &made));
     (void)pthread_mutex_lock(&discovery->lock);
-    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
-        const struct target *target = discovery->targets[slot];
-        out_removed[slot] = target && !target->is_leaving && target->list == list &&
-                            find_worker(&target->worker, &made) == made.count;
+    struct target *target = find_target(discovery, source, spec);
+    if (target) {
+        atomic_store(&target->is_hinted, true);
     }
     (void)pthread_mutex_unlock(&discovery->lock);
-    free(made.workers);
-    return KVB_OK;
-}
-
-void kvb_discovery_retry(struct kvb_discovery *discovery, uint32_t origin)
-{
-    atomic_store(&discovery->hints[origin - discovery->options.first_origin], true);
 }

@@ -32,21 +32,25 @@ static uint32_t port_of(uint32_t configured, uint32_t otherwise)
     return configured == KVB_PORT_OF_SOURCE ? otherwise : configured;
 }
 
-void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_bridge_config *config)
+void kvb_dns_list_check(
+    struct kvb_conf *conf, const struct kvb_dns_config *config,
+    const struct kvb_worker_defaults *defaults)
 {
-    const struct kvb_worker_config *defaults = &config->defaults;
+    const struct kvb_worker_spec *spec = defaults->spec;
     const uint32_t events_port = port_of(defaults->events_port, usual_events_port);
     const uint32_t replay_port = port_of(defaults->replay_port, 0);
+    const char *const addresses[][2] = { { "defaults.tokenize", spec->facts.tokenize },
+                                         { "defaults.discover", spec->discover } };
 
-    if (!kvb_dns_list_is_configured(&config->dns)) {
+    if (!kvb_dns_list_is_configured(config)) {
         return;
     }
-    if (defaults->model[0] == '\0') {
+    if (spec->model[0] == '\0') {
         kvb_conf_error(
             conf, "defaults.model",
             "is missing: name the model that the engines behind dns.name serve");
     }
-    if (defaults->block_size == UINT32_MAX) {
+    if (spec->block_size == UINT32_MAX) {
         kvb_conf_error(
             conf, "defaults.block_size",
             "is missing: give the tokens in a block of the engines behind dns.name, such as 16");
@@ -54,20 +58,16 @@ void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_bridge_config *c
     if (events_port == 0) {
         kvb_conf_error(conf, "defaults.events_port", "is 0: the engines behind dns.name need one");
     }
-    if (port_of(defaults->metrics_port, 0) == 0) {
-        const char *const keys[][2] = { { "defaults.tokenize", defaults->facts.tokenize },
-                                        { "defaults.discover", defaults->discover } };
-        for (size_t i = 0; i < KVB_COUNT_OF(keys); i++) {
-            if (strcmp(keys[i][1], KVB_AT_ADDRESS) == 0) {
-                kvb_conf_error(
-                    conf, keys[i][0],
-                    "the engines behind dns.name have an address only with defaults.metrics_port, "
-                    "their HTTP port");
-            }
+    for (size_t i = 0; i < KVB_COUNT_OF(addresses); i++) {
+        if (strcmp(addresses[i][1], KVB_AT_ADDRESS) == 0 &&
+            port_of(defaults->metrics_port, 0) == 0) {
+            kvb_conf_error(
+                conf, addresses[i][0],
+                "the engines behind dns.name have an address only with defaults.metrics_port, "
+                "their HTTP port");
         }
     }
-    if (events_port + defaults->ranks - 1 > UINT16_MAX ||
-        replay_port + defaults->ranks - 1 > UINT16_MAX) {
+    if (events_port + spec->ranks - 1 > UINT16_MAX || replay_port + spec->ranks - 1 > UINT16_MAX) {
         kvb_conf_error(
             conf, "defaults.ranks",
             "the port of the last rank is beyond 65535: lower defaults.events_port, "
@@ -75,43 +75,43 @@ void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_bridge_config *c
     }
 }
 
-/* Keys that may name the worker's address. */
-static void put_at_address(char *field, size_t room, const char *address)
-{
-    if (strcmp(field, KVB_AT_ADDRESS) == 0) {
-        (void)snprintf(field, room, "%s", address);
-    }
-}
-
-kvb_status kvb_dns_list_worker_of(
-    const struct kvb_worker_config *defaults, const struct kvb_dns_member *member,
-    struct kvb_worker_config *out_worker)
+kvb_status kvb_dns_list_add(
+    const struct kvb_worker_defaults *defaults, const struct kvb_dns_member *member,
+    struct kvb_worker_list *list)
 {
     const uint32_t events_port = port_of(defaults->events_port, usual_events_port);
     const uint32_t replay_port = port_of(defaults->replay_port, 0);
     const uint32_t metrics_port = port_of(defaults->metrics_port, 0);
-    struct kvb_worker_config worker = *defaults;
+    struct kvb_worker_spec worker = *defaults->spec;
+    char events[kvb_endpoint_bytes];
+    char replay[kvb_endpoint_bytes];
+    char page[kvb_max_page_url_bytes];
+    char address[kvb_worker_address_bytes + 1] = "";
 
-    KVB_TRY(kvb_endpoint_of_address(
-        "tcp", member->host, events_port, "", sizeof worker.events, worker.events));
+    KVB_TRY(kvb_endpoint_of_address("tcp", member->host, events_port, "", sizeof events, events));
+    worker.events = events;
     if (replay_port > 0) {
-        KVB_TRY(kvb_endpoint_of_address(
-            "tcp", member->host, replay_port, "", sizeof worker.replay, worker.replay));
+        KVB_TRY(
+            kvb_endpoint_of_address("tcp", member->host, replay_port, "", sizeof replay, replay));
+        worker.replay = replay;
     }
     if (metrics_port > 0) {
         KVB_TRY(kvb_endpoint_of_address(
-            "http", member->host, metrics_port, "/metrics", sizeof worker.load.prometheus,
-            worker.load.prometheus));
+            "http", member->host, metrics_port, "/metrics", sizeof page, page));
         KVB_TRY(kvb_endpoint_of_address(
-            "http", member->host, metrics_port, "", sizeof worker.facts.address,
-            worker.facts.address));
+            "http", member->host, metrics_port, "", sizeof address, address));
+        worker.load.prometheus = page;
+        worker.facts.address = address;
     }
-    put_at_address(worker.facts.tokenize, sizeof worker.facts.tokenize, worker.facts.address);
-    put_at_address(worker.discover, sizeof worker.discover, worker.facts.address);
+    if (strcmp(worker.facts.tokenize, KVB_AT_ADDRESS) == 0) {
+        worker.facts.tokenize = address;
+    }
+    if (strcmp(worker.discover, KVB_AT_ADDRESS) == 0) {
+        worker.discover = address;
+    }
     worker.is_id_made = true;
     worker.id = kvb_worker_id_of_address(&worker);
-    *out_worker = worker;
-    return KVB_OK;
+    return kvb_worker_list_add(list, &worker);
 }
 
 /* ---- The thread ---- */
@@ -148,20 +148,18 @@ static void say_result(struct kvb_dns_list *list, enum kvb_dns_result result)
 
 static kvb_status take_members(struct kvb_dns_list *list, bool *out_is_settled)
 {
-    const size_t count = list->members.count;
-    KVB_OWN(kvb_own_free) struct kvb_worker_config *workers = calloc(count + 1, sizeof *workers);
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list workers = { 0 };
     struct kvb_detail why = { .text = "" };
-    size_t filled = 0;
 
-    if (!workers) {
-        return KVB_NO_MEMORY;
-    }
-    for (size_t i = 0; i < count; i++) {
-        filled += kvb_dns_list_worker_of(
-                      list->options.defaults, &list->members.items[i], &workers[filled]) == KVB_OK;
+    for (size_t i = 0; i < list->members.count; i++) {
+        const kvb_status added =
+            kvb_dns_list_add(list->options.defaults, &list->members.items[i], &workers);
+        if (added != KVB_OK && added != KVB_TOO_LARGE) {
+            return added;
+        }
     }
     const kvb_status status =
-        list->options.take(list->options.context, workers, filled, out_is_settled, &why);
+        list->options.take(list->options.context, &workers, out_is_settled, &why);
     if (status != KVB_OK) {
         kvb_log_write(
             list->options.log, KVB_LOG_ERROR, "dns",

@@ -13,8 +13,8 @@
 /* Makes the members of a DNS name the workers of the bridge, for fleets without access to the
  * Kubernetes API.
  *
- *     every dns.period_s: look up --> kvb_dns_members --changed--> a worker for each --take--> the
- *                            | bridge
+ *     every dns.period_s: look up --> kvb_dns_members --changed--> its whole list --take--> bridge
+ *                            |
  *                            +-- no answer: all workers stay, and a warning is logged
  *
  * The address and port identify a worker: its id is computed from them (kvb_worker_id_of_address).
@@ -25,22 +25,25 @@ struct kvb_dns_list;
 bool kvb_dns_list_is_configured(const struct kvb_dns_config *config);
 
 /* Adds an error for each key that is missing or cannot be used. */
-void kvb_dns_list_check(struct kvb_conf *conf, const struct kvb_bridge_config *config);
+void kvb_dns_list_check(
+    struct kvb_conf *conf, const struct kvb_dns_config *config,
+    const struct kvb_worker_defaults *defaults);
 
-/* Fills all of *out_worker from the member's address and the defaults.  KVB_TOO_LARGE: the host is
- * too long for an endpoint. */
-kvb_status kvb_dns_list_worker_of(
-    const struct kvb_worker_config *defaults, const struct kvb_dns_member *member,
-    struct kvb_worker_config *out_worker);
+/* Adds the member to the list: what its address gives, and the defaults.
+ * KVB_TOO_LARGE  the host is too long for an endpoint
+ * KVB_NO_MEMORY */
+kvb_status kvb_dns_list_add(
+    const struct kvb_worker_defaults *defaults, const struct kvb_dns_member *member,
+    struct kvb_worker_list *list);
 
 struct kvb_dns_list_options {
-    const struct kvb_dns_config *config;      /* borrowed, like the next two */
-    const struct kvb_worker_config *defaults; /* what every member has */
+    const struct kvb_dns_config *config;        /* borrowed, like the next two */
+    const struct kvb_worker_defaults *defaults; /* what every member has */
     struct kvb_log *log;
     /* Replaces the bridge's list.  *out_is_settled: false when the same list must be given
      * again. */
     kvb_status (*take)(
-        void *context, const struct kvb_worker_config *workers, size_t count, bool *out_is_settled,
+        void *context, const struct kvb_worker_list *workers, bool *out_is_settled,
         struct kvb_detail *why);
     void *context;
 };

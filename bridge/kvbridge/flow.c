@@ -108,7 +108,7 @@ static void warn_of_crowd(struct kvb_bridge *bridge, struct bridge_rank *rank, b
         kvb_log_write(
             bridge->log, KVB_LOG_WARNING, "bridge",
             "several engines are connected to one port: give each a port of its own", "events",
-            rank->settings.events, "worker", KVB_LOG_U64(rank->worker_id), NULL);
+            rank->part->events, "worker", KVB_LOG_U64(rank->worker_id), NULL);
     }
     rank->is_crowded = is_crowded;
 }
@@ -251,6 +251,6 @@ void kvb_bridge_tend_link(struct kvb_bridge *bridge, struct bridge_rank *rank, u
     }
     kvb_log_write(
         bridge->log, KVB_LOG_WARNING, "bridge", say_renewal(status), "reason", reason, "events",
-        rank->settings.events, "worker", KVB_LOG_U64(rank->worker_id), "dp_rank",
+        rank->part->events, "worker", KVB_LOG_U64(rank->worker_id), "dp_rank",
         KVB_LOG_U64(rank->dp_rank), NULL);
 }

@@ -453,101 +453,97 @@ static void work_source(struct pod_source *source, uint64_t now_ns)
 
 /* ---- The list for the bridge ---- */
 
-/* The engine's HTTP address, where a default names it. */
-static bool is_at_address(const char *field)
+kvb_status kvb_kubernetes_add(
+    const struct kvb_worker_defaults *defaults, const struct kvb_pod *pod,
+    struct kvb_worker_list *list)
 {
-    return strcmp(field, KVB_AT_ADDRESS) == 0;
-}
-
-kvb_status kvb_kubernetes_worker_of(
-    const struct kvb_worker_config *defaults, const struct kvb_pod *pod,
-    struct kvb_worker_config *out_worker)
-{
-    struct kvb_worker_config worker = *defaults;
+    const bool is_discovered =
+        strcmp(defaults->spec->discover, KVB_AT_ADDRESS) == 0 && pod->http_port != 0;
+    struct kvb_worker_spec worker = *defaults->spec;
+    char events[kvb_endpoint_bytes];
+    char replay[kvb_endpoint_bytes];
+    char page[kvb_max_page_url_bytes];
+    char discover[kvb_config_url_bytes];
 
     worker.id = pod->id;
     worker.ranks = pod->ranks;
-    worker.facts = pod->facts;
-    memcpy(
-        worker.facts.tokenize,
-        is_at_address(defaults->facts.tokenize) ? pod->facts.address : defaults->facts.tokenize,
-        sizeof worker.facts.tokenize);
+    worker.model = pod->model;
+    worker.model_rule = pod->model_rule;
+    worker.lora = pod->lora[0] != '\0' ? pod->lora : worker.lora;
+    worker.pod_uid = pod->uid;
+    worker.facts = kvb_spec_facts_of(&pod->facts);
+    worker.facts.tokenize = defaults->spec->facts.tokenize;
+    if (strcmp(worker.facts.tokenize, KVB_AT_ADDRESS) == 0) {
+        worker.facts.tokenize = pod->facts.address;
+    }
     if (pod->block_size != 0) {
         worker.block_size = pod->block_size;
     } else if (worker.block_size == UINT32_MAX) {
         worker.block_size = usual_block_size;
     }
-    memcpy(worker.model, pod->model, sizeof worker.model);
-    memcpy(worker.model_rule, pod->model_rule, sizeof worker.model_rule);
-    if (pod->lora[0] != '\0') {
-        memcpy(worker.lora, pod->lora, sizeof worker.lora);
-    }
-    memcpy(worker.pod_uid, pod->uid, sizeof worker.pod_uid);
-    worker.discover[0] = '\0';
-    if (is_at_address(defaults->discover) && pod->http_port != 0) {
+    worker.discover = "";
+    if (is_discovered) {
         KVB_TRY(kvb_endpoint_of_address(
-            "http", pod->ip, pod->http_port, "", sizeof worker.discover, worker.discover));
+            "http", pod->ip, pod->http_port, "", sizeof discover, discover));
+        worker.discover = discover;
     }
-    KVB_TRY(kvb_endpoint_of_address(
-        "tcp", pod->ip, pod->events_port, "", sizeof worker.events, worker.events));
+    KVB_TRY(kvb_endpoint_of_address("tcp", pod->ip, pod->events_port, "", sizeof events, events));
+    worker.events = events;
     if (pod->replay_port != 0) {
-        KVB_TRY(kvb_endpoint_of_address(
-            "tcp", pod->ip, pod->replay_port, "", sizeof worker.replay, worker.replay));
+        KVB_TRY(
+            kvb_endpoint_of_address("tcp", pod->ip, pod->replay_port, "", sizeof replay, replay));
+        worker.replay = replay;
     }
     if (pod->metrics_port != 0) {
         KVB_TRY(kvb_endpoint_of_address(
-            "http", pod->ip, pod->metrics_port, "/metrics", sizeof worker.load.prometheus,
-            worker.load.prometheus));
+            "http", pod->ip, pod->metrics_port, "/metrics", sizeof page, page));
+        worker.load.prometheus = page;
     }
-    *out_worker = worker;
-    return KVB_OK;
+    return kvb_worker_list_add(list, &worker);
 }
 
 /* Copies the bridge's verdicts to the pods that were offered, in their order. */
-static void take_verdicts(struct kvb_pods *pods, const enum kvb_bridge_taken *taken)
+static void take_verdicts(struct kvb_pods *pods, const enum kvb_verdict *verdicts)
 {
     static const enum kvb_pod_state states[] = {
-        [KVB_BRIDGE_TAKEN] = KVB_POD_TAKEN,
-        [KVB_BRIDGE_ID_TAKEN] = KVB_POD_OTHER_LIST,
-        [KVB_BRIDGE_ADDRESS_TAKEN] = KVB_POD_OTHER_LIST,
-        [KVB_BRIDGE_FULL] = KVB_POD_FULL,
+        [KVB_VERDICT_TAKEN] = KVB_POD_TAKEN,
+        [KVB_VERDICT_ID_TAKEN] = KVB_POD_OTHER_LIST,
+        [KVB_VERDICT_ADDRESS_TAKEN] = KVB_POD_OTHER_LIST,
+        [KVB_VERDICT_FULL] = KVB_POD_FULL,
     };
     size_t at = 0;
 
     for (size_t i = 0; i < pods->count; i++) {
         if (pods->pods[i]->verdict == KVB_POD_TAKEN) {
-            pods->pods[i]->verdict = states[taken[at++]];
+            pods->pods[i]->verdict = states[verdicts[at++]];
         }
     }
 }
 
 /* A list of workers for the bridge. */
 struct pod_offer {
-    struct kvb_worker_config *workers; /* owned, like `taken` */
-    enum kvb_bridge_taken *taken;      /* for each worker, the bridge's verdict */
-    size_t count;
+    struct kvb_worker_list workers;
+    enum kvb_verdict *verdicts; /* owned; the bridge's, for each worker */
 };
 
 static void pod_offer_done(struct pod_offer *offer)
 {
-    free(offer->workers);
-    free(offer->taken);
+    kvb_worker_list_done(&offer->workers);
+    free(offer->verdicts);
 }
 
 static kvb_status make_pod_offer(const struct kvb_kubernetes *kubernetes, struct pod_offer *offer)
 {
     const struct kvb_pods *pods = &kubernetes->pods;
 
-    offer->workers = calloc(pods->count + 1, sizeof *offer->workers);
-    offer->taken = calloc(pods->count + 1, sizeof *offer->taken);
-    if (!offer->workers || !offer->taken) {
+    offer->verdicts = calloc(pods->count + 1, sizeof *offer->verdicts);
+    if (!offer->verdicts) {
         return KVB_NO_MEMORY;
     }
     for (size_t i = 0; i < pods->count; i++) {
         if (pods->pods[i]->verdict == KVB_POD_TAKEN) {
-            KVB_TRY(kvb_kubernetes_worker_of(
-                kubernetes->options.defaults, pods->pods[i], &offer->workers[offer->count]));
-            offer->count++;
+            KVB_TRY(
+                kvb_kubernetes_add(kubernetes->options.defaults, pods->pods[i], &offer->workers));
         }
     }
     return KVB_OK;
@@ -561,12 +557,12 @@ static kvb_status give_pod_offer(struct kvb_kubernetes *kubernetes, struct pod_o
     KVB_TRY(kvb_pods_settle(&kubernetes->pods));
     KVB_TRY(make_pod_offer(kubernetes, offer));
     const kvb_status status =
-        options->take(options->context, offer->workers, offer->count, offer->taken, &answer);
+        options->take(options->context, &offer->workers, offer->verdicts, &answer);
     kubernetes->not_taken = answer.why;
     if (status != KVB_OK && status != KVB_IO) {
         return status;
     }
-    take_verdicts(&kubernetes->pods, offer->taken);
+    take_verdicts(&kubernetes->pods, offer->verdicts);
     return answer.left_out + answer.failed > 0 ? KVB_AGAIN : KVB_OK;
 }
 

@@ -28,14 +28,14 @@ struct kvb_resolver;
 
 struct kvb_kubernetes_options {
     const struct kvb_kubernetes_config *config; /* borrowed; all fields below too */
-    const struct kvb_worker_config *defaults;   /* what a pod does not say */
+    const struct kvb_worker_defaults *defaults; /* what a pod does not say */
     struct kvb_log *log;
     struct kvb_resolver *resolver;
     struct kvb_metrics *metrics; /* defined in kvbridge/metrics.h */
     /* Gives the bridge its list of pods, like kvb_bridge_take_list(). */
     kvb_status (*take)(
-        void *context, const struct kvb_worker_config *workers, size_t count,
-        enum kvb_bridge_taken *out_taken, struct kvb_membership_result *out_answer);
+        void *context, const struct kvb_worker_list *workers, enum kvb_verdict *out_verdicts,
+        struct kvb_membership_result *out_answer);
     void *context;
 };
 
@@ -85,7 +85,9 @@ struct kvb_kubernetes_status {
 void kvb_kubernetes_read_status(
     struct kvb_kubernetes *kubernetes, struct kvb_kubernetes_status *out_status);
 
-/* Converts a pod to a worker.  Pure.  KVB_TOO_LARGE: an address is too long. */
-kvb_status kvb_kubernetes_worker_of(
-    const struct kvb_worker_config *defaults, const struct kvb_pod *pod,
-    struct kvb_worker_config *out_worker);
+/* Adds the pod to the list: what it says, and the defaults.  Pure.
+ * KVB_TOO_LARGE  an address is too long
+ * KVB_NO_MEMORY */
+kvb_status kvb_kubernetes_add(
+    const struct kvb_worker_defaults *defaults, const struct kvb_pod *pod,
+    struct kvb_worker_list *list);

@@ -57,9 +57,9 @@ static const char *address_of(const struct bridge_load *load, enum kvb_load_sour
     case KVB_LOAD_OF_PROMETHEUS:
         return load->shown_url;
     case KVB_LOAD_OF_COORDINATOR:
-        return load->settings.load.coordinator;
+        return load->part->worker->load.coordinator;
     default:
-        return load->settings.load.zmq;
+        return load->part->worker->load.zmq;
     }
 }
 
@@ -69,8 +69,7 @@ static void log_load_source(
 {
     kvb_log_write(
         bridge->log, level, "bridge", what, "source", kvb_load_source_kind_name(kind), "address",
-        address_of(load, kind), "worker", KVB_LOG_U64(kvb_worker_id_of_rank(&load->settings, 0)),
-        "why", why, NULL);
+        address_of(load, kind), "worker", KVB_LOG_U64(load->part->id), "why", why, NULL);
 }
 
 /* Logs a failing source at once, then at growing intervals. */
@@ -225,7 +224,7 @@ size_t kvb_bridge_report_loads(
             /* Figures of this turn may be newer than now_ns, which was read at its beginning. */
             const uint64_t age_ns = now_ns > feed->received_ns ? now_ns - feed->received_ns : 0;
             out[reports++] = (struct kvb_load_source_report){
-                .worker_id = kvb_worker_id_of_rank(&load->settings, 0),
+                .worker_id = load->part->id,
                 .kind = kind,
                 .state = feed->state,
                 .was_received = feed->received_ns > 0,
@@ -245,13 +244,13 @@ size_t kvb_bridge_report_loads(
 static struct bridge_rank *
 load_rank(const struct kvb_bridge *bridge, const struct bridge_load *load, uint32_t dp_rank)
 {
-    const struct kvb_worker_config *worker = &load->settings;
+    const struct kvb_part *part = load->part;
 
-    if (dp_rank < worker->first_rank || dp_rank - worker->first_rank >= worker->ranks) {
+    if (dp_rank < part->dp_rank || dp_rank - part->dp_rank >= part->ranks) {
         return NULL;
     }
     return kvb_bridge_find_rank(
-        bridge, kvb_worker_id_of_rank(worker, dp_rank - worker->first_rank), dp_rank);
+        bridge, kvb_worker_id_of_rank(part->worker, dp_rank - part->dp_rank), dp_rank);
 }
 
 /* A sample without a rank belongs to the first rank. */
@@ -259,7 +258,7 @@ static struct bridge_rank *rank_of_sample(
     const struct kvb_bridge *bridge, const struct bridge_load *load,
     const struct kvb_load_sample *sample)
 {
-    return load_rank(bridge, load, sample->has_rank ? sample->dp_rank : load->settings.first_rank);
+    return load_rank(bridge, load, sample->has_rank ? sample->dp_rank : load->part->dp_rank);
 }
 
 /* ---- What a page says about the cache ---- */
@@ -295,7 +294,7 @@ static void read_signs(
 
     kvb_silence_read_page(
         &rank->trouble.page, &reading->sample->signs,
-        kvb_stream_count(rank->served.stream)->batches_applied, rank->settings.block_size,
+        kvb_stream_count(rank->served.stream)->batches_applied, rank->part->worker->block_size,
         reading->at_ns);
     rank->page_block_size = reading->sample->signs.block_size;
     /* What was noted may have changed the stream's state, and no step follows to show it. */
@@ -366,9 +365,9 @@ static void take_messages(struct kvb_bridge *bridge, struct bridge_load *load, u
 /* Drops the load of ranks that are no longer listed. */
 static void drop_ranks(struct kvb_bridge *bridge, const struct bridge_load *load, uint32_t there)
 {
-    const uint32_t first = load->settings.first_rank;
+    const uint32_t first = load->part->dp_rank;
 
-    for (uint32_t at = there > first ? there - first : 0; at < load->settings.ranks; at++) {
+    for (uint32_t at = there > first ? there - first : 0; at < load->part->ranks; at++) {
         struct bridge_rank *rank = load_rank(bridge, load, first + at);
         if (rank) {
             kvb_newest_load_forget(&rank->load, KVB_LOAD_OF_COORDINATOR);
@@ -395,7 +394,7 @@ follow_list(struct kvb_bridge *bridge, struct bridge_load *load, uint32_t there,
     }
     load->listed = there;
     if (now_ns < load->list_until_ns) {
-        kvb_bridge_rediscover(bridge, load->origin);
+        kvb_bridge_rediscover(bridge, load->source_number, load->part->worker);
     }
 }
 
@@ -454,7 +453,7 @@ static void take_page(
     uint64_t now_ns)
 {
     const enum kvb_load_source_kind kind = KVB_LOAD_OF_PROMETHEUS;
-    const uint64_t period_ns = load->settings.load.scrape_ms * KVB_NS_PER_MS;
+    const uint64_t period_ns = load->part->worker->load.scrape_ms * KVB_NS_PER_MS;
 
     kvb_bridge_count(bridge->shown, scrape_metric(result), 1);
     kvb_bridge_count(bridge->shown, kvb_bridge_load_refused_figure, result->refused);
@@ -504,8 +503,8 @@ static void log_models(
     const char *what, const char *why)
 {
     kvb_log_write(
-        bridge->log, level, "bridge", what, "worker",
-        KVB_LOG_U64(kvb_worker_id_of_rank(&load->settings, 0)), "why", why, NULL);
+        bridge->log, level, "bridge", what, "worker", KVB_LOG_U64(load->part->id), "why", why,
+        NULL);
 }
 
 /* An engine that does not answer is said elsewhere, and one without the page is no fault. */
@@ -567,10 +566,8 @@ static void say_names_left_out(
 static void set_names(
     struct kvb_bridge *bridge, const struct bridge_load *load, const struct kvb_served_names *names)
 {
-    const struct kvb_worker_config *worker = &load->settings;
-
-    for (uint32_t at = 0; at < worker->ranks; at++) {
-        struct bridge_rank *rank = load_rank(bridge, load, worker->first_rank + at);
+    for (uint32_t at = 0; at < load->part->ranks; at++) {
+        struct bridge_rank *rank = load_rank(bridge, load, load->part->dp_rank + at);
         if (rank && !kvb_served_names_are_same(&rank->names, names)) {
             rank->names = *names;
             kvb_bridge_beat_at_once(bridge, rank);
@@ -679,7 +676,7 @@ static kvb_status open_page(
 static kvb_status
 open_pages(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail *detail)
 {
-    const struct kvb_worker_config *settings = &load->settings;
+    const struct kvb_worker_spec *settings = load->part->worker;
     char models_url[kvb_max_page_url_bytes];
     const struct kvb_scrape_target metrics = { .page = KVB_SCRAPE_METRICS,
                                                .url = settings->load.prometheus,
@@ -700,16 +697,6 @@ open_pages(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detai
     return open_page(bridge, load, models, &load->models_key, detail);
 }
 
-size_t kvb_bridge_load_sources(const struct bridge_membership *membership)
-{
-    size_t sources = 0;
-
-    for (size_t i = 0; i < membership->load_count; i++) {
-        sources += kvb_worker_load_sources(&membership->loads[i]->settings);
-    }
-    return sources;
-}
-
 static void drop_load(struct bridge_ingest *ingest, struct bridge_load *load)
 {
     kvb_load_source_close(load->zmq);
@@ -724,13 +711,14 @@ static void drop_load(struct bridge_ingest *ingest, struct bridge_load *load)
     if (load->owner != 0) { /* 0 would be the number of a rank */
         ingest->owners[load->owner] = NULL;
     }
+    kvb_part_unref(load->part);
     free(load);
 }
 
 static kvb_status
 fill_load(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail *detail)
 {
-    const struct kvb_worker_config *settings = &load->settings;
+    const struct kvb_worker_spec *settings = load->part->worker;
     const size_t sources = kvb_worker_load_sources(settings);
     const uint64_t until_ns = kvb_clock_monotonic_ns() + lifetime_ns(bridge, 0);
 
@@ -748,31 +736,46 @@ fill_load(struct kvb_bridge *bridge, struct bridge_load *load, struct kvb_detail
 }
 
 kvb_status kvb_bridge_open_load(
-    struct kvb_bridge *bridge, const struct kvb_worker_config *settings, uint32_t origin,
-    struct kvb_detail *detail)
+    struct kvb_bridge *bridge, struct kvb_part *part, uint32_t source, struct kvb_detail *detail)
 {
+    struct bridge_membership *membership = bridge->membership;
     struct bridge_load *load = calloc(1, sizeof *load);
 
     if (!load) {
         return KVB_NO_MEMORY;
     }
-    load->settings = *settings;
-    (void)kvb_url_show(settings->load.prometheus, load->shown_url, sizeof load->shown_url);
-    const kvb_status status = fill_load(bridge, load, detail);
+    load->part = kvb_part_ref(part);
+    (void)kvb_url_show(part->worker->load.prometheus, load->shown_url, sizeof load->shown_url);
+    kvb_status status = fill_load(bridge, load, detail);
+    if (status == KVB_OK) {
+        status = kvb_part_table_put(&membership->running, part, source, load, &load->number);
+    }
     if (status != KVB_OK) {
         drop_load(bridge->ingest, load);
         return status;
     }
-    load->origin = origin;
-    bridge->membership->loads[bridge->membership->load_count++] = load;
+    load->source_number = source;
+    load->at = membership->load_count++;
+    membership->loads[load->at] = load;
     return KVB_OK;
 }
 
-void kvb_bridge_close_load(struct kvb_bridge *bridge, size_t at)
+void kvb_bridge_set_load_part(struct bridge_load *load, struct kvb_part *part)
 {
-    struct bridge_load *load = bridge->membership->loads[at];
+    struct kvb_part *former = load->part;
 
-    bridge->membership->loads[at] = bridge->membership->loads[--bridge->membership->load_count];
+    load->part = kvb_part_ref(part);
+    kvb_part_unref(former);
+}
+
+void kvb_bridge_close_load(struct kvb_bridge *bridge, struct bridge_load *load)
+{
+    struct bridge_membership *membership = bridge->membership;
+    struct bridge_load *last = membership->loads[--membership->load_count];
+
+    membership->loads[load->at] = last;
+    last->at = load->at;
+    kvb_part_table_remove(&membership->running, load->number);
     drop_load(bridge->ingest, load);
 }
 

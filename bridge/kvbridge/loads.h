@@ -30,12 +30,13 @@ struct bridge_feed {
     struct kvb_backoff renewals; /* when its socket is opened again */
 };
 
-/* The load sources of one worker; their samples are kept for the ranks in settings. */
+/* The load sources of one worker; their samples are kept for its ranks. */
 struct bridge_load {
-    struct kvb_worker_config settings;
+    struct kvb_part *part;               /* a reference: which ranks, of which worker */
+    size_t at;                           /* its index in bridge_membership.loads */
+    uint32_t number;                     /* of its part, in bridge_membership.running */
     char shown_url[kvb_url_shown_bytes]; /* URL of its metrics page, without a password */
-    uint32_t origin;
-    bool is_leaving;
+    uint32_t source_number;              /* enum kvb_source_number: whose list has it */
     size_t owner;
     struct kvb_load_source *zmq; /* owned; NULL: none; the next too */
     struct kvb_load_source *coordinator;
@@ -54,13 +55,12 @@ struct bridge_load {
 
 /* Opens all load sources of a worker; errors as kvb_bridge_open_rank(). */
 kvb_status kvb_bridge_open_load(
-    struct kvb_bridge *bridge, const struct kvb_worker_config *settings, uint32_t origin,
-    struct kvb_detail *detail);
+    struct kvb_bridge *bridge, struct kvb_part *part, uint32_t source, struct kvb_detail *detail);
+/* The same part with other facts. */
+void kvb_bridge_set_load_part(struct bridge_load *load, struct kvb_part *part);
 /* Like kvb_bridge_remove_rank().  The figures of the sources stay until they expire. */
-void kvb_bridge_close_load(struct kvb_bridge *bridge, size_t at);
+void kvb_bridge_close_load(struct kvb_bridge *bridge, struct bridge_load *load);
 void kvb_bridge_close_loads(struct kvb_bridge *bridge);
-/* The number of load sources of all workers. */
-size_t kvb_bridge_load_sources(const struct bridge_membership *membership);
 
 /* Receives some load messages and keeps their figures. */
 void kvb_bridge_take_loads(struct kvb_bridge *bridge, struct bridge_load *load, uint64_t now_ns);

@@ -59,18 +59,6 @@ static void say_needs_restart(void *context, const char *path)
         "a changed key takes effect only after a restart", "key", path, NULL);
 }
 
-/* Workers of the files have the new default already. */
-static void say_default_needs_restart(void *context, const char *path)
-{
-    const struct reloader *reloader = context;
-
-    kvb_log_write(
-        reloader->log, KVB_LOG_WARNING, "kvbridge",
-        "a changed default takes effect in pods, members of the DNS name and registrations only "
-        "after a restart",
-        "key", path, NULL);
-}
-
 static void say_taken(const struct reloader *reloader, const struct kvb_membership_result *answer)
 {
     kvb_log_write(
@@ -84,8 +72,8 @@ static void say_taken(const struct reloader *reloader, const struct kvb_membersh
 static void take_new_config(struct reloader *reloader, const struct kvb_bridge_config *config)
 {
     struct kvb_membership_result answer = { 0 };
-    const kvb_status status = kvb_bridge_take_list(
-        reloader->bridge, KVB_BRIDGE_OF_FILE, config->workers, config->worker_count, NULL, &answer);
+    const kvb_status status =
+        kvb_bridge_take_list(reloader->bridge, KVB_SOURCE_FILE, &config->workers, NULL, &answer);
 
     if (status != KVB_OK && status != KVB_IO) {
         kvb_log_write(
@@ -96,9 +84,13 @@ static void take_new_config(struct reloader *reloader, const struct kvb_bridge_c
     }
     kvb_conf_differences(
         kvb_bridge_config_keys(), reloader->config, config, say_needs_restart, reloader);
-    kvb_conf_differences(
-        kvb_worker_config_keys(), &reloader->config->defaults, &config->defaults,
-        say_default_needs_restart, reloader);
+    if (!kvb_worker_defaults_are_same(&reloader->config->defaults, &config->defaults)) {
+        kvb_log_write(
+            reloader->log, KVB_LOG_WARNING, "kvbridge",
+            "changed defaults take effect in pods, members of the DNS name and registrations only "
+            "after a restart",
+            NULL);
+    }
     say_taken(reloader, &answer);
 }
 
@@ -220,8 +212,8 @@ static void print_model_rules(const char *path, const struct kvb_bridge_config *
         }
     }
     (void)printf(
-        "its engine's arguments%s%s\n", config->defaults.model[0] != '\0' ? ", else " : "",
-        config->defaults.model);
+        "its engine's arguments%s%s\n", config->defaults.spec->model[0] != '\0' ? ", else " : "",
+        config->defaults.spec->model);
 }
 
 int main(int argc, char **argv)

@@ -1,7 +1,9 @@
 #include "kvbridge/membership.h"
+
 #include "core/clock.h"
 #include "core/own.h"
-#include "kvbridge/commands.h"
+#include "core/ring.h"
+#include "kvbridge/checkpoints.h"
 #include "kvbridge/discovery.h"
 #include "kvbridge/dns_list.h"
 #include "kvbridge/ingest.h"
@@ -10,76 +12,605 @@
 #include "kvbridge/parts.h"
 #include "kvbridge/publisher.h"
 #include "kvbridge/rank.h"
+#include "kvbridge/refresh.h"
 #include "kvbridge/shown.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
-/* Adds and removes ranks and load sources while the bridge runs.
+/* Carries out what kvbridge/reconcile.c decides, while the bridge runs.
  *
- *     main, watch, discover   --replace--+              ingest thread
- *     HTTP threads  --register, forget---+--> ring --> one command after another:
- *            ^                                  decide, then one rank a step:
- *            +---- done, with the result -------- close removed ranks, open added ones
+ *     a source's thread   list --+                       ingest thread
+ *     discovery           answer +--> ring --> one command after another: decide, then one action
+ *     HTTP threads        drain -+             a step, until the time of the turn is over
+ *            ^                                          |
+ *            +---- done, with the result ---------------+
  *
- * Only the requesting thread waits for a command: a turn of the ingest thread spends at most
- * work_ns on it.  A refused command changes nothing.  Each rank belongs to one list
- * (kvbridge/bridge.h); replacing one list leaves the others alone.
+ * Only the requesting thread waits for a command.  A refused command changes nothing.
  *
  * While an HTTP thread reads the metrics of ranks, no rank is added or removed.  Only after half a
  * second does the ingest thread wait for such a reader. */
 
 static const uint64_t work_ns = 2 * KVB_NS_PER_MS;
+static const uint64_t patience_ns = 500 * KVB_NS_PER_MS;
+
+/* How long a bound address is retried: libzmq frees a closed one asynchronously. */
+static const uint64_t open_again_ns = 2 * KVB_NS_PER_S;
 
 enum { max_waiting = 64 };
 
-/* ---- Opening, closing ---- */
+enum command_kind { command_list, command_answer, command_drain, command_find };
 
-/* What is wrong with the address of one worker, such as a port that another process has, keeps no
- * other worker away. */
-static kvb_status pass_over(
-    struct kvb_bridge *bridge, const struct kvb_worker_config *settings, kvb_status status,
-    const struct kvb_detail *why)
+struct bridge_command {
+    enum command_kind kind;
+    enum kvb_source_number source;
+    /* Of a list. */
+    struct kvb_worker_list list; /* owned by the requesting thread; taken when it is accepted */
+    enum kvb_verdict *out_verdicts;
+    /* Of an answer: a worker of the source's list, and its new parts. */
+    struct kvb_listed_worker worker; /* like `list` */
+    /* Of the other two. */
+    struct kvb_rank_choice choice;
+    bool is_draining;
+
+    pthread_mutex_t lock; /* protects is_done */
+    pthread_cond_t changed;
+    bool is_done;
+    kvb_status status;
+    struct kvb_membership_result answer;
+};
+
+/* ---- Deciding ---- */
+
+/* True: this many sockets may be open. */
+static bool
+is_there_room(struct kvb_bridge *bridge, const struct kvb_plan *plan, struct kvb_detail *out_why)
 {
-    if (status != KVB_BAD_CONFIG && status != KVB_IO) {
-        return status;
+    const struct kvb_zmq_size size = { .publishers = plan->ranks,
+                                       .readers = plan->republished_ranks,
+                                       .loads = plan->load_sources,
+                                       .others = kvb_bridge_other_files(bridge->config) };
+
+    return kvb_zmq_raise_limits(&size, out_why) == KVB_OK;
+}
+
+static size_t count_new_ranks(const struct kvb_plan *plan)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < plan->action_count; i++) {
+        count +=
+            plan->actions[i].kind == KVB_PLAN_OPEN && plan->actions[i].part->kind == KVB_PART_RANK;
     }
-    kvb_log_write(
-        bridge->log, KVB_LOG_ERROR, "bridge",
-        "a rank cannot be opened: it is left out until the configuration is read again (SIGHUP)",
-        "why", why->text, "worker", KVB_LOG_U64(settings->id), "dp_rank",
-        KVB_LOG_U64(settings->first_rank), NULL);
+    return count;
+}
+
+/* Makes the plan.  A list of which a part may be left out loses the last half of its new ranks,
+ * repeatedly, until the rest fits into the open files. */
+static kvb_status
+decide(struct kvb_bridge *bridge, struct kvb_reconcile_input *input, struct kvb_plan *out_plan)
+{
+    struct kvb_detail why = { .text = "" };
+
+    for (;;) {
+        KVB_TRY(kvb_reconcile(input, out_plan));
+        if (is_there_room(bridge, out_plan, &why)) {
+            break;
+        }
+        const size_t count = count_new_ranks(out_plan);
+        if (!input->may_leave_out) {
+            kvb_plan_done(out_plan);
+            out_plan->why = why;
+            return KVB_TOO_LARGE;
+        }
+        if (count == 0) {
+            break;
+        }
+        input->max_new_ranks = count / 2;
+        kvb_plan_done(out_plan);
+    }
+    if (why.text[0] != '\0') {
+        out_plan->why = why;
+    }
+    kvb_zmq_expect(bridge->ingest->zmq, out_plan->ranks);
     return KVB_OK;
 }
 
-static kvb_status open_listed(struct kvb_bridge *bridge, struct kvb_detail *detail)
+static struct kvb_reconcile_input
+input_of(struct bridge_membership *membership, enum kvb_source_number source)
 {
-    KVB_OWN(kvb_members_done) struct kvb_members members = { 0 };
+    return (struct kvb_reconcile_input){ .running = &membership->running,
+                                         .source = source,
+                                         .max_new_ranks = SIZE_MAX,
+                                         .max_ranks = kvb_max_streams };
+}
 
-    KVB_TRY(kvb_members_of(
-        bridge->config->workers, bridge->config->worker_count, &bridge->config->publish.labels,
-        &members));
-    for (size_t i = 0; i < members.rank_count; i++) {
-        const kvb_status status =
-            kvb_bridge_open_rank(bridge, &members.ranks[i], KVB_BRIDGE_OF_FILE, detail);
-        KVB_TRY(pass_over(bridge, &members.ranks[i], status, detail));
+/* Probes an engine at once when its container has restarted: its connection may not show the
+ * restart. */
+static void change_facts(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_part *part)
+{
+    if (rank->facts.restarts != part->worker->facts.restarts) {
+        kvb_stream_suspect_restart(rank->served.stream);
     }
-    for (size_t i = 0; i < members.load_count; i++) {
-        const kvb_status status =
-            kvb_bridge_open_load(bridge, &members.loads[i], KVB_BRIDGE_OF_FILE, detail);
-        KVB_TRY(pass_over(bridge, &members.loads[i], status, detail));
+    kvb_bridge_set_part(rank, part);
+    kvb_bridge_note_speculation(rank);
+    kvb_bridge_beat_at_once(bridge, rank);
+}
+
+/* Facts take no time: they are new before the first rank is closed. */
+static void change_all_facts(struct kvb_bridge *bridge, const struct kvb_plan *plan)
+{
+    struct kvb_part_table *running = &bridge->membership->running;
+
+    for (size_t i = 0; i < plan->action_count; i++) {
+        const struct kvb_plan_action *action = &plan->actions[i];
+        if (action->kind != KVB_PLAN_CHANGE_FACTS) {
+            continue;
+        }
+        if (action->part->kind == KVB_PART_RANK) {
+            change_facts(bridge, running->slots[action->number].owner, action->part);
+        } else {
+            kvb_bridge_set_load_part(running->slots[action->number].owner, action->part);
+        }
+        kvb_part_table_renew(running, action->number, action->part);
     }
-    atomic_store(&bridge->shown->stream_count, bridge->membership->rank_count);
-    kvb_bridge_list_stats(bridge);
+}
+
+static void tell_plan(struct bridge_command *command, const struct kvb_plan *plan, size_t workers)
+{
+    struct kvb_membership_result *answer = &command->answer;
+
+    answer->added = plan->added;
+    answer->gone = plan->gone;
+    answer->changed = plan->changed;
+    answer->same = plan->same;
+    answer->updated = plan->updated;
+    answer->left_out = plan->left_out;
+    answer->why = plan->why;
+    if (command->out_verdicts) {
+        memcpy(command->out_verdicts, plan->verdicts, workers * sizeof *plan->verdicts);
+    }
+}
+
+static kvb_status begin_list(struct kvb_bridge *bridge, struct bridge_command *command)
+{
+    struct bridge_reconciler *reconciler = &bridge->membership->reconciler;
+    struct kvb_worker_list *list = &reconciler->lists[command->source];
+    struct kvb_reconcile_input input = input_of(bridge->membership, command->source);
+
+    KVB_TRY(kvb_worker_list_inherit(&command->list, list));
+    input.workers = command->list.items;
+    input.worker_count = command->list.count;
+    input.may_leave_out = command->out_verdicts != NULL;
+    const kvb_status status = decide(bridge, &input, &reconciler->plan);
+    if (status != KVB_OK) {
+        command->answer.why = reconciler->plan.why;
+        return status;
+    }
+    tell_plan(command, &reconciler->plan, command->list.count);
+    const struct kvb_worker_list former = *list;
+    *list = command->list;
+    command->list = former; /* the requesting thread frees it */
+    change_all_facts(bridge, &reconciler->plan);
     return KVB_OK;
+}
+
+/* What an engine says is kept beside its worker, so that the whole list has it too. */
+static kvb_status begin_answer(struct kvb_bridge *bridge, struct bridge_command *command)
+{
+    struct bridge_reconciler *reconciler = &bridge->membership->reconciler;
+    struct kvb_listed_worker *listed =
+        kvb_worker_list_find(&reconciler->lists[command->source], command->worker.spec);
+    struct kvb_reconcile_input input = input_of(bridge->membership, command->source);
+    struct kvb_listed_worker worker = { .is_known = true };
+
+    if (!listed || !kvb_worker_specs_are_same(listed->spec, command->worker.spec)) {
+        return KVB_NOT_FOUND; /* the list is newer than the request */
+    }
+    worker.spec = listed->spec;
+    /* Its facts may be newer than the request, too. */
+    KVB_TRY(kvb_parts_renew(&command->worker.parts, listed->spec, &worker.parts));
+    input.workers = &worker;
+    input.worker_count = 1;
+    input.is_one_worker = true;
+    const kvb_status status = decide(bridge, &input, &reconciler->plan);
+    if (status != KVB_OK) {
+        command->answer.why = reconciler->plan.why;
+        kvb_parts_done(&worker.parts);
+        return status;
+    }
+    tell_plan(command, &reconciler->plan, 1);
+    kvb_parts_done(&listed->parts);
+    listed->parts = worker.parts;
+    listed->is_known = true;
+    change_all_facts(bridge, &reconciler->plan);
+    return KVB_OK;
+}
+
+static bool is_chosen(const struct kvb_rank_choice *choice, const struct kvb_part *part)
+{
+    return (!choice->has_rank || part->dp_rank == choice->dp_rank) &&
+           (choice->model[0] == '\0' || strcmp(part->worker->model, choice->model) == 0);
+}
+
+/* Marks ranks of any source.  A rank that is already marked counts too. */
+static kvb_status mark_draining(struct kvb_bridge *bridge, struct bridge_command *command)
+{
+    struct kvb_part_table *running = &bridge->membership->running;
+    const uint64_t id = command->choice.worker_id;
+    size_t at = kvb_part_table_start(running, id);
+
+    for (uint32_t number; (number = kvb_part_table_next(running, id, &at)) != KVB_NO_ID;) {
+        struct bridge_rank *rank = running->slots[number].owner;
+        if (is_chosen(&command->choice, rank->part)) {
+            running->slots[number].is_draining = command->is_draining;
+            rank->is_draining = command->is_draining;
+            kvb_bridge_beat_at_once(bridge, rank);
+            command->answer.marked++;
+        }
+    }
+    if (command->answer.marked == 0) {
+        kvb_detail_set(&command->answer.why, "worker %" PRIu64 " not found", id);
+    }
+    return command->answer.marked > 0 ? KVB_OK : KVB_NOT_FOUND;
+}
+
+static kvb_status find_source(struct kvb_bridge *bridge, struct bridge_command *command)
+{
+    const struct kvb_part_table *running = &bridge->membership->running;
+    const uint64_t id = command->choice.worker_id;
+    size_t at = kvb_part_table_start(running, id);
+
+    for (uint32_t number; (number = kvb_part_table_next(running, id, &at)) != KVB_NO_ID;) {
+        const struct kvb_running *found = &running->slots[number];
+        if (is_chosen(&command->choice, found->part)) {
+            kvb_detail_set(
+                &command->answer.why, "instance %" PRIu64 " dp_rank %u %s", id,
+                found->part->dp_rank, kvb_running_place(found));
+            return KVB_BAD_CONFIG;
+        }
+    }
+    kvb_detail_set(&command->answer.why, "instance %" PRIu64 " not found", id);
+    return KVB_NOT_FOUND;
+}
+
+static kvb_status begin(struct kvb_bridge *bridge, struct bridge_command *command)
+{
+    switch (command->kind) {
+    case command_list:
+        return begin_list(bridge, command);
+    case command_answer:
+        return begin_answer(bridge, command);
+    case command_drain:
+        return mark_draining(bridge, command);
+    default:
+        return find_source(bridge, command);
+    }
+}
+
+/* ---- Carrying out, one action a step ---- */
+
+enum step {
+    step_done,  /* no action is left */
+    step_again, /* one was carried out */
+    step_later  /* another thread holds the lock, or an address is not free yet: in the next turn */
+};
+
+/* False: an HTTP thread is reading the values; try again in the next turn. */
+static bool lock_values(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    struct bridge_reconciler *reconciler = &bridge->membership->reconciler;
+
+    if (pthread_rwlock_trywrlock(&bridge->shown->sets_lock) == 0) {
+        reconciler->waits_ns = 0;
+        return true;
+    }
+    if (reconciler->waits_ns == 0) {
+        reconciler->waits_ns = now_ns;
+    }
+    if (now_ns < reconciler->waits_ns + patience_ns) {
+        return false;
+    }
+    reconciler->waits_ns = 0;
+    return pthread_rwlock_wrlock(&bridge->shown->sets_lock) == 0;
+}
+
+/* Publishes the changed list of ranks and unlocks the values.  The caller has locked them. */
+static void list_ranks_anew(struct kvb_bridge *bridge)
+{
+    kvb_bridge_list_stats(bridge);
+    (void)pthread_rwlock_unlock(&bridge->shown->sets_lock);
+    atomic_store(&bridge->shown->stream_count, bridge->membership->rank_count);
+    bridge->ingest->server.is_round_wanted = true;
+}
+
+static void say_goodbye(struct kvb_bridge *bridge, struct bridge_rank *rank)
+{
+    if (bridge->publisher->was_allowed) {
+        kvb_bridge_say_goodbye(bridge, rank);
+        return;
+    }
+    kvb_log_write(
+        bridge->log, KVB_LOG_WARNING, "bridge",
+        "a rank was removed while publishing is not possible: routers receive no clear", "worker",
+        KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), NULL);
+}
+
+static enum step close_part(struct kvb_bridge *bridge, uint32_t number, uint64_t now_ns)
+{
+    const struct kvb_running *running = &bridge->membership->running.slots[number];
+
+    if (running->part->kind == KVB_PART_LOAD) {
+        kvb_bridge_close_load(bridge, running->owner);
+        return step_again;
+    }
+    if (!lock_values(bridge, now_ns)) {
+        return step_later;
+    }
+    struct bridge_rank *rank = running->owner;
+    say_goodbye(bridge, rank);
+    kvb_bridge_drop_checkpoint(bridge->checkpoints, rank);
+    kvb_bridge_drop_refresh(bridge, rank);
+    kvb_bridge_remove_rank(bridge, rank);
+    list_ranks_anew(bridge);
+    return step_again;
+}
+
+static void
+say_not_opened(struct kvb_bridge *bridge, const struct kvb_part *part, const struct kvb_detail *why)
+{
+    kvb_log_write(
+        bridge->log, KVB_LOG_ERROR, "bridge", "a rank cannot be opened", "why", why->text, "worker",
+        KVB_LOG_U64(part->id), "dp_rank", KVB_LOG_U64(part->dp_rank), NULL);
+}
+
+/* Decides after an attempt to open a rank: it was added, is tried again, or is given up. */
+static enum step judge_opening(
+    struct kvb_bridge *bridge, const struct kvb_part *part, kvb_status status,
+    struct kvb_membership_result *answer, uint64_t now_ns)
+{
+    struct bridge_reconciler *reconciler = &bridge->membership->reconciler;
+
+    if (status != KVB_OK && reconciler->give_up_ns == 0) {
+        reconciler->give_up_ns = now_ns + open_again_ns;
+    }
+    if (status != KVB_OK && part->worker->bind && now_ns < reconciler->give_up_ns) {
+        return step_later;
+    }
+    reconciler->give_up_ns = 0;
+    if (status != KVB_OK) {
+        answer->failed++;
+        say_not_opened(bridge, part, &answer->why);
+    }
+    return step_again;
+}
+
+static enum step open_part(
+    struct kvb_bridge *bridge, struct bridge_command *command, const struct kvb_plan_action *action,
+    uint64_t now_ns)
+{
+    struct kvb_part *part = action->part;
+
+    if (part->kind == KVB_PART_LOAD) {
+        if (kvb_bridge_open_load(bridge, part, command->source, &command->answer.why) != KVB_OK) {
+            command->answer.failed++;
+            say_not_opened(bridge, part, &command->answer.why);
+        }
+        return step_again;
+    }
+    if (!lock_values(bridge, now_ns)) {
+        return step_later;
+    }
+    struct bridge_rank *rank = NULL;
+    const kvb_status status =
+        kvb_bridge_open_rank(bridge, part, command->source, &rank, &command->answer.why);
+    if (status == KVB_OK && action->is_draining) {
+        rank->is_draining = true;
+        bridge->membership->running.slots[rank->number].is_draining = true;
+    }
+    list_ranks_anew(bridge);
+    return judge_opening(bridge, part, status, &command->answer, now_ns);
+}
+
+static enum step
+take_step(struct kvb_bridge *bridge, struct bridge_command *command, uint64_t now_ns)
+{
+    struct bridge_reconciler *reconciler = &bridge->membership->reconciler;
+    enum step step = step_again;
+
+    if (reconciler->next_action == reconciler->plan.action_count) {
+        return step_done;
+    }
+    const struct kvb_plan_action *action = &reconciler->plan.actions[reconciler->next_action];
+    if (action->kind == KVB_PLAN_CLOSE) {
+        step = close_part(bridge, action->number, now_ns);
+    } else if (action->kind == KVB_PLAN_OPEN) {
+        step = open_part(bridge, command, action, now_ns);
+    }
+    reconciler->next_action += step == step_again;
+    return step;
+}
+
+/* ---- Commands, on the ingest thread ---- */
+
+static void end(struct kvb_bridge *bridge, struct bridge_command *command, kvb_status status)
+{
+    struct bridge_reconciler *reconciler = &bridge->membership->reconciler;
+
+    kvb_plan_done(&reconciler->plan);
+    reconciler->next_action = 0;
+    reconciler->give_up_ns = 0;
+    reconciler->waits_ns = 0;
+    reconciler->command = NULL;
+    if (command->kind != command_find) { /* /state shows the current ranks */
+        kvb_bridge_publish_status(bridge, kvb_clock_monotonic_ns());
+    }
+    (void)pthread_mutex_lock(&command->lock);
+    command->status = status;
+    command->is_done = true;
+    (void)pthread_cond_signal(&command->changed);
+    (void)pthread_mutex_unlock(&command->lock);
+}
+
+/* The command that is under way, else the next one; NULL: there is none, or it was refused. */
+static struct bridge_command *current_command(struct kvb_bridge *bridge)
+{
+    struct bridge_reconciler *reconciler = &bridge->membership->reconciler;
+    void *item = NULL;
+
+    if (reconciler->command || kvb_ring_take(reconciler->commands, &item) != KVB_OK) {
+        return reconciler->command;
+    }
+    reconciler->command = item;
+    const kvb_status status = begin(bridge, reconciler->command);
+    if (status != KVB_OK) {
+        end(bridge, reconciler->command, status);
+    }
+    return reconciler->command;
+}
+
+bool kvb_bridge_work_membership(struct kvb_bridge *bridge, uint64_t now_ns)
+{
+    enum step step = step_again;
+
+    while (step == step_again && kvb_clock_monotonic_ns() < now_ns + work_ns) {
+        struct bridge_command *command = current_command(bridge);
+        if (!command) {
+            return kvb_ring_count(bridge->membership->reconciler.commands) > 0;
+        }
+        step = take_step(bridge, command, now_ns);
+        if (step == step_done) {
+            end(bridge, command, command->answer.failed > 0 ? KVB_IO : KVB_OK);
+            step = step_again;
+        }
+    }
+    return step == step_again;
+}
+
+/* ---- Requests, on other threads ---- */
+
+static void wait_for_command(struct bridge_command *command)
+{
+    (void)pthread_mutex_lock(&command->lock);
+    while (!command->is_done) {
+        (void)pthread_cond_wait(&command->changed, &command->lock);
+    }
+    (void)pthread_mutex_unlock(&command->lock);
+}
+
+static kvb_status refuse_command(struct bridge_command *command, const char *why)
+{
+    kvb_detail_set(&command->answer.why, "%s", why);
+    return KVB_AGAIN;
+}
+
+static kvb_status pass_command(struct kvb_bridge *bridge, struct bridge_command *command)
+{
+    const uint64_t one = 1;
+
+    if (!atomic_load(&bridge->is_running)) {
+        return refuse_command(command, "the bridge is starting");
+    }
+    if (kvb_ring_put(bridge->membership->reconciler.commands, command) != KVB_OK) {
+        return refuse_command(command, "too many requests are waiting: try again later");
+    }
+    (void)!write(bridge->wake_fd, &one, sizeof one); /* on failure the thread wakes within 20 ms */
+    wait_for_command(command);
+    return command->status;
+}
+
+static kvb_status request(
+    struct kvb_bridge *bridge, struct bridge_command *command,
+    struct kvb_membership_result *out_answer)
+{
+    (void)pthread_mutex_init(
+        &command->lock, NULL); /* cannot fail without attributes; the next neither */
+    (void)pthread_cond_init(&command->changed, NULL);
+    const kvb_status status = pass_command(bridge, command);
+    (void)pthread_cond_destroy(&command->changed);
+    (void)pthread_mutex_destroy(&command->lock);
+    *out_answer = command->answer;
+    return status;
+}
+
+kvb_status kvb_bridge_take_list(
+    struct kvb_bridge *bridge, enum kvb_source_number source, const struct kvb_worker_list *list,
+    enum kvb_verdict *out_verdicts, struct kvb_membership_result *out_answer)
+{
+    struct bridge_command command = { .kind = command_list, .source = source };
+
+    command.out_verdicts = out_verdicts;
+    KVB_TRY(kvb_worker_list_share(list, &command.list));
+    kvb_status status = request(bridge, &command, out_answer);
+    kvb_worker_list_done(&command.list);
+    if (status == KVB_OK || status == KVB_IO) {
+        const kvb_status asked = kvb_discovery_set(bridge->membership->discovery, source, list);
+        status = asked != KVB_OK ? asked : status;
+    }
+    return status;
+}
+
+kvb_status kvb_bridge_drain(
+    struct kvb_bridge *bridge, const struct kvb_rank_choice *choice, bool is_draining,
+    struct kvb_membership_result *out_answer)
+{
+    struct bridge_command command = { .kind = command_drain,
+                                      .choice = *choice,
+                                      .is_draining = is_draining };
+
+    return request(bridge, &command, out_answer);
+}
+
+kvb_status kvb_bridge_find_source(
+    struct kvb_bridge *bridge, const struct kvb_rank_choice *choice,
+    struct kvb_membership_result *out_answer)
+{
+    struct bridge_command command = { .kind = command_find, .choice = *choice };
+
+    return request(bridge, &command, out_answer);
+}
+
+/* ---- The sources ---- */
+
+static kvb_status take_answer(
+    void *context, uint32_t source, struct kvb_worker_spec *spec, struct kvb_parts *parts,
+    struct kvb_detail *why)
+{
+    struct bridge_command command = { .kind = command_answer,
+                                      .source = (enum kvb_source_number)source,
+                                      .worker = { .spec = spec, .parts = *parts } };
+    struct kvb_membership_result answer = { 0 };
+    const kvb_status status = request(context, &command, &answer);
+
+    *why = answer.why;
+    return status;
+}
+
+static kvb_status take_dns_list(
+    void *context, const struct kvb_worker_list *workers, bool *out_is_settled,
+    struct kvb_detail *why)
+{
+    KVB_OWN(kvb_own_free)
+    enum kvb_verdict *verdicts = calloc(workers->count + 1, sizeof *verdicts);
+    struct kvb_membership_result answer = { 0 };
+
+    if (!verdicts) {
+        return KVB_NO_MEMORY;
+    }
+    const kvb_status status =
+        kvb_bridge_take_list(context, KVB_SOURCE_DNS, workers, verdicts, &answer);
+    *out_is_settled = status == KVB_OK && answer.left_out == 0;
+    *why = answer.why;
+    return status;
 }
 
 static kvb_status take_pods(
-    void *context, const struct kvb_worker_config *workers, size_t count,
-    enum kvb_bridge_taken *out_taken, struct kvb_membership_result *out_answer)
+    void *context, const struct kvb_worker_list *workers, enum kvb_verdict *out_verdicts,
+    struct kvb_membership_result *out_answer)
 {
-    return kvb_bridge_take_list(
-        context, KVB_BRIDGE_OF_KUBERNETES, workers, count, out_taken, out_answer);
+    return kvb_bridge_take_list(context, KVB_SOURCE_KUBERNETES, workers, out_verdicts, out_answer);
 }
 
 static kvb_status make_kubernetes(struct kvb_bridge *bridge)
@@ -94,233 +625,6 @@ static kvb_status make_kubernetes(struct kvb_bridge *bridge)
 
     return options.config->is_on ? kvb_kubernetes_new(&options, &bridge->membership->kubernetes)
                                  : KVB_OK;
-}
-
-kvb_status kvb_bridge_open_membership(struct kvb_bridge *bridge, struct kvb_detail *detail)
-{
-    bridge->membership->work = calloc(1, sizeof *bridge->membership->work);
-    if (!bridge->membership->work) {
-        return KVB_NO_MEMORY;
-    }
-    KVB_TRY(kvb_ring_new(max_waiting, NULL, &bridge->membership->work->commands));
-    KVB_TRY(make_kubernetes(bridge));
-    return open_listed(bridge, detail);
-}
-
-void kvb_bridge_close_membership(struct bridge_membership *membership)
-{
-    if (membership->work) {
-        kvb_ring_free(membership->work->commands);
-        free(membership->work->ranks_come);
-        free(membership->work->loads_come);
-        free(membership->work->are_draining);
-        free(membership->work);
-    }
-}
-
-/* ---- Ending ---- */
-
-static void stay(struct bridge_membership *membership)
-{
-    for (size_t i = 0; i < membership->rank_count; i++) {
-        membership->ranks[i]->is_leaving = false;
-    }
-    for (size_t i = 0; i < membership->load_count; i++) {
-        membership->loads[i]->is_leaving = false;
-    }
-}
-
-/* Clears single fields, because other threads read `commands` meanwhile. */
-static void forget_command(struct membership_work *members)
-{
-    free(members->ranks_come);
-    free(members->loads_come);
-    free(members->are_draining);
-    members->command = NULL;
-    members->ranks_come = NULL;
-    members->loads_come = NULL;
-    members->are_draining = NULL;
-    members->next_rank = 0;
-    members->next_load = 0;
-    members->give_up_ns = 0;
-    members->waits_ns = 0;
-}
-
-static void end(struct kvb_bridge *bridge, kvb_status status)
-{
-    struct bridge_command *command = bridge->membership->work->command;
-
-    stay(bridge->membership); /* unmarks ranks that a refused command wanted to remove */
-    forget_command(bridge->membership->work);
-    if (command->wish.kind != KVB_BRIDGE_LOOK_UP) { /* /state shows the current ranks */
-        kvb_bridge_publish_status(bridge, kvb_clock_monotonic_ns());
-    }
-    (void)pthread_mutex_lock(&command->lock);
-    command->status = status;
-    command->is_done = true;
-    (void)pthread_cond_signal(&command->changed);
-    (void)pthread_mutex_unlock(&command->lock);
-}
-
-/* ---- On the ingest thread ---- */
-
-/* Takes the next command unless one is under way.  False: there is none. */
-static bool has_command(struct kvb_bridge *bridge)
-{
-    struct membership_work *members = bridge->membership->work;
-    void *item = NULL;
-
-    if (members->command) {
-        return true;
-    }
-    if (kvb_ring_take(members->commands, &item) != KVB_OK) {
-        return false;
-    }
-    members->command = item;
-    const kvb_status status = kvb_bridge_decide(bridge, members->command);
-    if (status != KVB_OK) {
-        end(bridge, status);
-    }
-    return members->command;
-}
-
-bool kvb_bridge_work_membership(struct kvb_bridge *bridge, uint64_t now_ns)
-{
-    enum member_step step = member_step_again;
-
-    while (step == member_step_again && kvb_clock_monotonic_ns() < now_ns + work_ns) {
-        if (!has_command(bridge)) {
-            return kvb_ring_count(bridge->membership->work->commands) > 0;
-        }
-        step = kvb_bridge_take_step(bridge, now_ns);
-        if (step == member_step_done) {
-            end(bridge, bridge->membership->work->command->answer.failed > 0 ? KVB_IO : KVB_OK);
-            step = member_step_again;
-        }
-    }
-    return step == member_step_again;
-}
-
-/* ---- Requests, on other threads ---- */
-
-static void wait_for_command(struct bridge_command *command)
-{
-    (void)pthread_mutex_lock(&command->lock);
-    while (!command->is_done) {
-        (void)pthread_cond_wait(&command->changed, &command->lock);
-    }
-    (void)pthread_mutex_unlock(&command->lock);
-}
-
-static kvb_status refuse_command(struct bridge_command *command, kvb_status status, const char *why)
-{
-    kvb_detail_set(&command->answer.why, "%s", why);
-    return status;
-}
-
-static kvb_status pass_command(struct kvb_bridge *bridge, struct bridge_command *command)
-{
-    const uint64_t one = 1;
-
-    if (!atomic_load(&bridge->is_running)) {
-        return refuse_command(command, KVB_AGAIN, "the bridge is starting");
-    }
-    if (kvb_ring_put(bridge->membership->work->commands, command) != KVB_OK) {
-        return refuse_command(command, KVB_AGAIN, "too many requests are waiting: try again later");
-    }
-    (void)!write(bridge->wake_fd, &one, sizeof one); /* on failure the thread wakes within 20 ms */
-    wait_for_command(command);
-    return command->status;
-}
-
-kvb_status kvb_bridge_request_membership(
-    struct kvb_bridge *bridge, const struct kvb_membership_request *wish,
-    const struct kvb_worker_config *workers, size_t worker_count,
-    struct kvb_membership_result *out_answer)
-{
-    KVB_OWN(kvb_members_done) struct kvb_members wanted = { 0 };
-    struct bridge_command command = { .wish = *wish };
-
-    KVB_TRY(kvb_members_of(workers, worker_count, &bridge->config->publish.labels, &wanted));
-    command.wanted = wish->kind >= KVB_BRIDGE_UPDATE ? NULL : &wanted;
-    for (size_t i = 0; wish->out_taken && i < worker_count; i++) {
-        wish->out_taken[i] = KVB_BRIDGE_TAKEN;
-    }
-    (void)pthread_mutex_init(
-        &command.lock, NULL); /* cannot fail without attributes; the next neither */
-    (void)pthread_cond_init(&command.changed, NULL);
-    const kvb_status status = pass_command(bridge, &command);
-    (void)pthread_cond_destroy(&command.changed);
-    (void)pthread_mutex_destroy(&command.lock);
-    *out_answer = command.answer;
-    return status;
-}
-
-kvb_status kvb_bridge_take_list(
-    struct kvb_bridge *bridge, uint32_t origin, const struct kvb_worker_config *workers,
-    size_t count, enum kvb_bridge_taken *out_taken, struct kvb_membership_result *out_answer)
-{
-    bool is_removed[kvb_max_workers] = { false };
-    struct kvb_membership_request wish = { .kind = KVB_BRIDGE_REPLACE,
-                                           .origin = origin,
-                                           .gone_origins = is_removed };
-
-    wish.out_taken = out_taken;
-    KVB_TRY(
-        kvb_discovery_foresee(bridge->membership->discovery, origin, workers, count, is_removed));
-    const kvb_status status =
-        kvb_bridge_request_membership(bridge, &wish, workers, count, out_answer);
-    if (status != KVB_OK && status != KVB_IO) {
-        return status;
-    }
-    KVB_TRY(kvb_discovery_set(bridge->membership->discovery, origin, workers, count));
-    return status;
-}
-
-/* ---- Answers of engines, on the discovery thread ---- */
-
-static kvb_status take_discovered(
-    void *context, uint32_t origin, const struct kvb_worker_config *workers, size_t count,
-    struct kvb_detail *why)
-{
-    const struct kvb_membership_request wish = { .kind = KVB_BRIDGE_REPLACE, .origin = origin };
-    struct kvb_membership_result answer = { 0 };
-    const kvb_status status =
-        kvb_bridge_request_membership(context, &wish, workers, count, &answer);
-
-    *why = answer.why;
-    return status;
-}
-
-static kvb_status
-update_discovered(void *context, uint32_t origin, const struct kvb_worker_facts *facts)
-{
-    const struct kvb_membership_request wish = { .kind = KVB_BRIDGE_UPDATE,
-                                                 .origin = origin,
-                                                 .facts = facts };
-    struct kvb_membership_result answer = { 0 };
-
-    return kvb_bridge_request_membership(context, &wish, NULL, 0, &answer);
-}
-
-/* ---- Members of a DNS name, on its thread ---- */
-
-static kvb_status take_dns_list(
-    void *context, const struct kvb_worker_config *workers, size_t count, bool *out_is_settled,
-    struct kvb_detail *why)
-{
-    enum kvb_bridge_taken *taken = calloc(count + 1, sizeof *taken);
-    struct kvb_membership_result answer = { 0 };
-
-    if (!taken) {
-        return KVB_NO_MEMORY;
-    }
-    const kvb_status status =
-        kvb_bridge_take_list(context, KVB_BRIDGE_OF_DNS, workers, count, taken, &answer);
-    free(taken);
-    *out_is_settled = status == KVB_OK && answer.left_out == 0;
-    *why = answer.why;
-    return status;
 }
 
 static kvb_status open_dns_list(struct kvb_bridge *bridge)
@@ -342,17 +646,80 @@ kvb_status kvb_bridge_open_discovery(struct kvb_bridge *bridge)
 {
     const struct kvb_discovery_options options = { .log = bridge->log,
                                                    .resolver = bridge->ingest->resolver,
-                                                   .take = take_discovered,
-                                                   .update = update_discovered,
+                                                   .take = take_answer,
                                                    .context = bridge,
-                                                   .lists = KVB_BRIDGE_OF_DISCOVERED,
-                                                   .first_origin = KVB_BRIDGE_OF_DISCOVERED };
+                                                   .sources = KVB_SOURCE_COUNT };
 
     KVB_TRY(kvb_discovery_start(&options, &bridge->membership->discovery));
     KVB_TRY(kvb_discovery_set(
-        bridge->membership->discovery, KVB_BRIDGE_OF_FILE, bridge->config->workers,
-        bridge->config->worker_count));
+        bridge->membership->discovery, KVB_SOURCE_FILE, &bridge->config->workers));
     KVB_TRY(open_dns_list(bridge));
     return bridge->membership->kubernetes ? kvb_kubernetes_start(bridge->membership->kubernetes)
                                           : KVB_OK;
+}
+
+/* ---- At the start and the end ---- */
+
+/* What is wrong with the address of one worker, such as a port that another process has, keeps no
+ * other worker away. */
+static kvb_status pass_over(
+    struct kvb_bridge *bridge, const struct kvb_part *part, kvb_status status,
+    const struct kvb_detail *why)
+{
+    if (status != KVB_BAD_CONFIG && status != KVB_IO) {
+        return status;
+    }
+    kvb_log_write(
+        bridge->log, KVB_LOG_ERROR, "bridge",
+        "a rank cannot be opened: it is left out until the configuration is read again (SIGHUP)",
+        "why", why->text, "worker", KVB_LOG_U64(part->id), "dp_rank", KVB_LOG_U64(part->dp_rank),
+        NULL);
+    return KVB_OK;
+}
+
+/* The list of the file, while no other thread runs. */
+static kvb_status open_listed(struct kvb_bridge *bridge, struct kvb_detail *detail)
+{
+    struct bridge_reconciler *reconciler = &bridge->membership->reconciler;
+    struct kvb_worker_list *list = &reconciler->lists[KVB_SOURCE_FILE];
+    struct kvb_reconcile_input input = input_of(bridge->membership, KVB_SOURCE_FILE);
+    KVB_OWN(kvb_plan_done) struct kvb_plan plan = { 0 };
+
+    KVB_TRY(kvb_worker_list_share(&bridge->config->workers, list));
+    input.workers = list->items;
+    input.worker_count = list->count;
+    KVB_TRY(kvb_reconcile(&input, &plan));
+    for (size_t i = 0; i < plan.action_count; i++) {
+        struct kvb_part *part = plan.actions[i].part;
+        struct bridge_rank *rank = NULL;
+        const kvb_status status =
+            part->kind == KVB_PART_RANK
+                ? kvb_bridge_open_rank(bridge, part, KVB_SOURCE_FILE, &rank, detail)
+                : kvb_bridge_open_load(bridge, part, KVB_SOURCE_FILE, detail);
+        KVB_TRY(pass_over(bridge, part, status, detail));
+    }
+    atomic_store(&bridge->shown->stream_count, bridge->membership->rank_count);
+    kvb_bridge_list_stats(bridge);
+    return KVB_OK;
+}
+
+kvb_status kvb_bridge_open_membership(struct kvb_bridge *bridge, struct kvb_detail *detail)
+{
+    struct bridge_membership *membership = bridge->membership;
+
+    (void)pthread_mutex_init(&membership->registered.lock, NULL); /* cannot fail */
+    KVB_TRY(kvb_ring_new(max_waiting, NULL, &membership->reconciler.commands));
+    KVB_TRY(make_kubernetes(bridge));
+    return open_listed(bridge, detail);
+}
+
+void kvb_bridge_close_membership(struct bridge_membership *membership)
+{
+    kvb_ring_free(membership->reconciler.commands);
+    kvb_plan_done(&membership->reconciler.plan);
+    for (size_t i = 0; i < KVB_SOURCE_COUNT; i++) {
+        kvb_worker_list_done(&membership->reconciler.lists[i]);
+    }
+    kvb_worker_list_done(&membership->registered.list);
+    (void)pthread_mutex_destroy(&membership->registered.lock);
 }

@@ -1,22 +1,57 @@
 #pragma once
 
+#include "core/ring.h"
 #include "core/status.h"
+#include "kvbridge/bridge.h"
+#include "kvbridge/part_table.h"
+#include "kvbridge/reconcile.h"
+#include "kvbridge/worker_list.h"
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-/* The ranks and load sources of a bridge, and where they come from. */
+/* The ranks and load sources of a bridge, and the sources that name them.
+ *
+ *     file   registrations   DNS   pods          each on its own thread: its whole list
+ *       \         |          |     /
+ *        +--------+----------+----+--- answers of engines with `discover`
+ *                     |
+ *                  commands, one after another              the ingest thread
+ *                     |
+ *                  reconcile: the difference to `running`   kvbridge/reconcile.h
+ *                     |
+ *                  actions: close, open, one rank a step
+ *
+ * A source is started and stopped, and gives its whole list by kvb_bridge_take_list(). */
 
 struct kvb_bridge;
 struct bridge_rank;
 struct bridge_load;
-struct membership_work;
+struct bridge_command;
 struct kvb_discovery;
 struct kvb_dns_list;
 struct kvb_kubernetes;
 
-/* All ranks and load sources, and the sources of their changes. */
+/* The command that is under way, and the lists so far.  Only the ingest thread uses it, except for
+ * the ring. */
+struct bridge_reconciler {
+    struct kvb_ring *commands;      /* owned */
+    struct bridge_command *command; /* borrowed from the waiting thread; NULL: none */
+    struct kvb_worker_list lists[KVB_SOURCE_COUNT];
+    struct kvb_plan plan; /* owned: that of the command */
+    size_t next_action;
+    uint64_t give_up_ns; /* when to give up the rank that fails to open; 0: none fails */
+    uint64_t waits_ns;   /* since when the thread waits for readers of metrics; 0: it does not */
+};
+
+/* Ranks that have registered, and will until they unregister or the bridge ends. */
+struct bridge_registered {
+    pthread_mutex_t lock; /* held while a request is answered: one after another */
+    struct kvb_worker_list list;
+};
+
 struct bridge_membership {
     struct bridge_rank **ranks; /* owned: room for kvb_max_streams, rank_count in use */
     size_t rank_count;
@@ -25,7 +60,9 @@ struct bridge_membership {
     size_t next_republished;    /* whose turn is first */
     struct bridge_load **loads; /* owned: room for kvb_max_workers */
     size_t load_count;
-    struct membership_work *work;      /* owned: kvbridge/membership.c */
+    struct kvb_part_table running; /* the parts of all ranks and loads; each is an owner in it */
+    struct bridge_reconciler reconciler;
+    struct bridge_registered registered;
     struct kvb_discovery *discovery;   /* owned */
     struct kvb_dns_list *dns_list;     /* owned; NULL: none is configured */
     struct kvb_kubernetes *kubernetes; /* owned; NULL: no pods are watched */
@@ -37,8 +74,8 @@ struct bridge_membership {
 kvb_status kvb_bridge_open_membership(struct kvb_bridge *bridge, struct kvb_detail *detail);
 void kvb_bridge_close_membership(struct bridge_membership *membership);
 
-/* Starts discovery after the ingest thread; it ends before that thread. */
+/* Starts the other sources after the ingest thread; they end before that thread. */
 kvb_status kvb_bridge_open_discovery(struct kvb_bridge *bridge);
 
-/* Works on requests, a part in each turn.  True: there is more to do. */
+/* Works on commands, a part in each turn.  True: there is more to do. */
 bool kvb_bridge_work_membership(struct kvb_bridge *bridge, uint64_t now_ns);

@@ -57,19 +57,21 @@ struct rank_beat_json {
 
 /* One rank of one worker: its sockets, its stream, its newest load. */
 struct bridge_rank {
-    struct kvb_served served;          /* must be first: kvb_bridge_rank_of() */
-    struct kvb_worker_config settings; /* the settings of this rank: see kvb_members_of() */
-    size_t owner; /* the poller's number, and the index in bridge_ingest.owners */
+    struct kvb_served served;      /* must be first: kvb_bridge_rank_of() */
+    struct kvb_part *part;         /* a reference: what this rank is */
+    struct kvb_worker_facts facts; /* what heartbeats say of it; of `part` */
+    size_t at;                     /* its index in bridge_membership.ranks */
+    uint32_t number;               /* of its part, in bridge_membership.running */
+    size_t owner;                  /* the poller's number, and the index in bridge_ingest.owners */
     uint64_t worker_id;
     uint32_t dp_rank;
-    uint32_t origin;                    /* the list that it belongs to: kvbridge/membership.c */
+    uint32_t source_number;             /* enum kvb_source_number: whose list has it */
     struct kvb_source *source;          /* owned */
     struct bridge_republish *republish; /* owned; NULL: its events are not republished */
     size_t readers;                     /* the poller's number of its readers, where they are */
-    bool is_leaving;
-    bool is_draining;                /* POST /drain: takes no new requests */
-    bool is_crowded;                 /* two engines are connected to its bound socket */
-    struct kvb_engine_habits habits; /* of its messages so far */
+    bool is_draining;                   /* POST /drain: takes no new requests */
+    bool is_crowded;                    /* two engines are connected to its bound socket */
+    struct kvb_engine_habits habits;    /* of its messages so far */
     struct kvb_checkpoint_policy checkpoint;
     struct kvb_checkpoint_name checkpoint_name;
     bool is_tokens_due;      /* the checkpoint is on the disk, its tokens perhaps not */
@@ -102,16 +104,20 @@ static inline struct bridge_rank *kvb_bridge_rank_of(struct kvb_served *served)
 kvb_status kvb_bridge_open_rooms(struct kvb_bridge *bridge, struct kvb_detail *detail);
 void kvb_bridge_close_ranks(struct kvb_bridge *bridge);
 
-/* On failure nothing has changed.  KVB_TOO_LARGE: the bridge is full. */
+/* Keeps a reference to the part.  On failure nothing has changed.  KVB_TOO_LARGE: the bridge is
+ * full. */
 kvb_status kvb_bridge_open_rank(
-    struct kvb_bridge *bridge, const struct kvb_worker_config *settings, uint32_t origin,
-    struct kvb_detail *detail);
+    struct kvb_bridge *bridge, struct kvb_part *part, uint32_t source,
+    struct bridge_rank **out_rank, struct kvb_detail *detail);
+
+/* The same part with other facts. */
+void kvb_bridge_set_part(struct bridge_rank *rank, struct kvb_part *part);
 
 /* Tells the stream what the rank's facts say about its engine's speculation. */
 void kvb_bridge_note_speculation(struct bridge_rank *rank);
 
-/* Removes rank `at` and all references to it.  The last rank takes its index. */
-void kvb_bridge_remove_rank(struct kvb_bridge *bridge, size_t at);
+/* Removes the rank and all references to it.  The last rank takes its index. */
+void kvb_bridge_remove_rank(struct kvb_bridge *bridge, struct bridge_rank *rank);
 
 /* Gives the owner the lowest free number of first .. first + most - 1.  KVB_TOO_LARGE */
 kvb_status kvb_bridge_take_owner(
@@ -137,9 +143,9 @@ kvb_bridge_find_rank(const struct kvb_bridge *bridge, uint64_t worker_id, uint32
 const char *
 kvb_bridge_store_trouble(const struct bridge_rank *rank, const struct kvb_heartbeat *beat);
 
-/* An engine of this origin or one of its ranks has changed: queries the engine again, if it was
- * discovered. */
-void kvb_bridge_rediscover(struct kvb_bridge *bridge, uint32_t origin);
+/* An engine or one of its ranks has changed: asks the engine again, if it is discovered. */
+void kvb_bridge_rediscover(
+    struct kvb_bridge *bridge, uint32_t source, const struct kvb_worker_spec *spec);
 
 /* Logs when a stream becomes DOWN or PARTIAL, and when it recovers, after a second in that state,
  * and for one rank at most every ten seconds.  Logs once when a discovered engine seems to connect

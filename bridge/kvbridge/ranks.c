@@ -44,7 +44,7 @@ static uint64_t checkpoint_home(const struct kvb_bridge_config *config)
 }
 
 static void put_places(
-    const struct kvb_bridge_config *config, const struct kvb_worker_config *worker,
+    const struct kvb_bridge_config *config, const struct kvb_part *part,
     uint64_t out_places[KVB_PLACE_COUNT])
 {
     /* Refreshes use event ids that no batch causes.  A bridge that does not begin a new epoch at
@@ -54,10 +54,10 @@ static void put_places(
     const char *const texts[KVB_PLACE_COUNT] = {
         [KVB_PLACE_NAMESPACE] = config->publish.name_space,
         [KVB_PLACE_COMPONENT] = config->publish.component,
-        [KVB_PLACE_EVENTS] = worker->events,
-        [KVB_PLACE_REPLAY] = worker->replay,
-        [KVB_PLACE_TOPIC] = worker->topic,
-        [KVB_PLACE_UNKNOWN_MEDIUM] = kvb_tier_name(worker->unknown_medium),
+        [KVB_PLACE_EVENTS] = part->events,
+        [KVB_PLACE_REPLAY] = part->replay,
+        [KVB_PLACE_TOPIC] = part->topic,
+        [KVB_PLACE_UNKNOWN_MEDIUM] = kvb_tier_name(part->worker->unknown_medium),
         [KVB_PLACE_REANNOUNCE] = goes_on ? "goes on" : "",
     };
 
@@ -66,19 +66,9 @@ static void put_places(
     }
 }
 
-static uint32_t drop_groups_of(const struct kvb_worker_config *worker)
-{
-    uint32_t groups = 0;
-
-    for (size_t i = 0; i < worker->speculative_drop_group_count; i++) {
-        groups |= 1U << worker->speculative_drop_groups[i];
-    }
-    return groups;
-}
-
 void kvb_bridge_note_speculation(struct bridge_rank *rank)
 {
-    const struct kvb_worker_facts *facts = &rank->settings.facts;
+    const struct kvb_worker_facts *facts = &rank->facts;
 
     kvb_stream_note_speculation(
         rank->served.stream, KVB_SPECULATION_OF_ARGUMENTS, facts->speculation_of_arguments);
@@ -86,9 +76,9 @@ void kvb_bridge_note_speculation(struct bridge_rank *rank)
         rank->served.stream, KVB_SPECULATION_OF_SERVER_INFO, facts->speculation_of_server);
 }
 
-static kvb_status open_stream(
-    struct kvb_bridge *bridge, const struct kvb_worker_config *worker, struct bridge_rank *rank)
+static kvb_status open_stream(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
+    const struct kvb_worker_spec *worker = rank->part->worker;
     const struct kvb_bridge_config *config = bridge->config;
     struct kvb_stream_options options = {
         .worker_id = rank->worker_id,
@@ -96,8 +86,8 @@ static kvb_status open_stream(
         .block_size = worker->block_size,
         .total_blocks = worker->total_blocks,
         .speculative_drop = worker->speculative_drop,
-        .speculative_drop_groups = drop_groups_of(worker),
-        .has_replay = worker->replay[0] != '\0',
+        .speculative_drop_groups = worker->speculative_drop_groups,
+        .has_replay = rank->part->replay[0] != '\0',
         .is_store = kvb_worker_is_store(worker),
         .is_without_salts = !worker->has_salts,
         .has_hidden_pools = worker->is_sglang_hybrid,
@@ -116,7 +106,7 @@ static kvb_status open_stream(
     };
 
     (void)snprintf(options.model, sizeof options.model, "%s", worker->model);
-    put_places(config, worker, options.places);
+    put_places(config, rank->part, options.places);
     if (getrandom(options.seed, sizeof options.seed, 0) != sizeof options.seed) {
         return KVB_IO;
     }
@@ -133,18 +123,18 @@ static kvb_status open_stream(
 static kvb_status
 open_source(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_detail *detail)
 {
-    const struct kvb_worker_config *settings = &rank->settings;
+    const struct kvb_part *part = rank->part;
     const struct kvb_source_options options = {
-        .events = settings->events,
-        .replay = settings->replay,
-        .topic = settings->topic,
-        .bind = settings->bind,
-        .replay_request = settings->replay_request,
+        .events = part->events,
+        .replay = part->replay,
+        .topic = part->topic,
+        .bind = part->worker->bind,
+        .replay_request = part->worker->replay_request,
         .max_replay_bytes = bridge->config->limits.max_replay_bytes,
         .poller = bridge->ingest->poller,
         .owner = rank->owner,
         .resolver = bridge->ingest->resolver,
-        .refuses_metadata = settings->has_foreign_addresses,
+        .refuses_metadata = part->is_advertised || part->worker->has_foreign_addresses,
     };
 
     return kvb_source_open(bridge->ingest->zmq, &options, &rank->source, detail);
@@ -175,7 +165,7 @@ kvb_status kvb_bridge_make_room(
 {
     const struct bridge_membership *membership = bridge->membership;
     const struct kvb_zmq_size size = { .publishers = membership->rank_count + more->publishers,
-                                       .loads = kvb_bridge_load_sources(membership) + more->loads,
+                                       .loads = membership->running.load_sources + more->loads,
                                        .readers = membership->republished_count + more->readers,
                                        .others = kvb_bridge_other_files(bridge->config) };
 
@@ -193,13 +183,11 @@ void kvb_bridge_beat_at_once(struct kvb_bridge *bridge, struct bridge_rank *rank
 struct bridge_rank *
 kvb_bridge_find_rank(const struct kvb_bridge *bridge, uint64_t worker_id, uint32_t dp_rank)
 {
-    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
-        struct bridge_rank *rank = bridge->membership->ranks[i];
-        if (rank->worker_id == worker_id && rank->dp_rank == dp_rank) {
-            return rank;
-        }
-    }
-    return NULL;
+    const struct kvb_part_table *running = &bridge->membership->running;
+    const uint32_t number =
+        kvb_part_table_find(running, KVB_PART_RANK, worker_id, dp_rank, KVB_ANY_SOURCE);
+
+    return number != KVB_NO_ID ? running->slots[number].owner : NULL;
 }
 
 /* ---- Ranks ---- */
@@ -216,6 +204,7 @@ static void drop_rank(struct bridge_ingest *ingest, struct bridge_rank *rank)
     if (rank->readers > 0) { /* engines' sockets have the lower numbers */
         ingest->owners[rank->readers] = NULL;
     }
+    kvb_part_unref(rank->part);
     free(rank);
 }
 
@@ -223,7 +212,7 @@ static void drop_rank(struct bridge_ingest *ingest, struct bridge_rank *rank)
 static kvb_status
 open_readers(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_detail *detail)
 {
-    if (!kvb_worker_is_republished(&rank->settings)) {
+    if (!kvb_part_is_republished(rank->part)) {
         return KVB_OK;
     }
     const kvb_status status = kvb_bridge_take_owner(
@@ -236,57 +225,73 @@ open_readers(struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_det
     return kvb_bridge_open_republish(bridge, rank);
 }
 
+void kvb_bridge_set_part(struct bridge_rank *rank, struct kvb_part *part)
+{
+    struct kvb_part *former = rank->part;
+
+    rank->part = kvb_part_ref(part);
+    kvb_part_facts(part, &rank->facts);
+    kvb_part_unref(former);
+}
+
 static kvb_status fill_rank(
-    struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_worker_config *settings,
+    struct kvb_bridge *bridge, struct bridge_rank *rank, struct kvb_part *part,
     struct kvb_detail *detail)
 {
-    rank->settings = *settings;
-    rank->worker_id = settings->id;
-    rank->dp_rank = settings->first_rank;
-    rank->known = (struct kvb_load_fallback){ .total_slots = settings->load.total_slots,
-                                              .total_blocks = settings->total_blocks };
-    rank->unknown_medium = settings->unknown_medium;
+    const struct kvb_zmq_size size = { .publishers = 1, .readers = kvb_part_is_republished(part) };
+
+    kvb_bridge_set_part(rank, part);
+    rank->worker_id = part->id;
+    rank->dp_rank = part->dp_rank;
+    rank->known = (struct kvb_load_fallback){ .total_slots = part->worker->load.total_slots,
+                                              .total_blocks = part->worker->total_blocks };
+    rank->unknown_medium = part->worker->unknown_medium;
     kvb_bridge_begin_stats(rank);
     KVB_TRY(kvb_bridge_take_owner(bridge->ingest, 0, kvb_max_streams, rank, &rank->owner));
-    KVB_TRY(kvb_bridge_make_room(
-        bridge,
-        &(struct kvb_zmq_size){ .publishers = 1, .readers = kvb_worker_is_republished(settings) },
-        detail));
-    KVB_TRY(open_stream(bridge, settings, rank));
+    KVB_TRY(kvb_bridge_make_room(bridge, &size, detail));
+    KVB_TRY(open_stream(bridge, rank));
     kvb_bridge_restore_rank(bridge, rank, checkpoint_home(bridge->config));
     KVB_TRY(open_readers(bridge, rank, detail));
     return open_source(bridge, rank, detail);
 }
 
 kvb_status kvb_bridge_open_rank(
-    struct kvb_bridge *bridge, const struct kvb_worker_config *settings, uint32_t origin,
-    struct kvb_detail *detail)
+    struct kvb_bridge *bridge, struct kvb_part *part, uint32_t source,
+    struct bridge_rank **out_rank, struct kvb_detail *detail)
 {
+    struct bridge_membership *membership = bridge->membership;
     struct bridge_rank *rank = calloc(1, sizeof *rank);
 
     if (!rank) {
         return KVB_NO_MEMORY;
     }
-    const kvb_status status = fill_rank(bridge, rank, settings, detail);
+    kvb_status status = fill_rank(bridge, rank, part, detail);
+    if (status == KVB_OK) {
+        status = kvb_part_table_put(&membership->running, part, source, rank, &rank->number);
+    }
     if (status != KVB_OK) {
         kvb_bridge_close_republish(bridge, rank, BRIDGE_REPUBLISH_STOP);
         drop_rank(bridge->ingest, rank);
         return status;
     }
-    rank->origin = origin;
-    bridge->membership->ranks[bridge->membership->rank_count++] =
-        rank; /* cannot fail: the rank has a number */
-    bridge->membership->changes++;
+    rank->source_number = source;
+    rank->at = membership->rank_count++; /* there is room: the rank has a number */
+    membership->ranks[rank->at] = rank;
+    membership->changes++;
     kvb_serve_add(&bridge->ingest->server, &rank->served);
+    *out_rank = rank;
     return KVB_OK;
 }
 
-void kvb_bridge_remove_rank(struct kvb_bridge *bridge, size_t at)
+void kvb_bridge_remove_rank(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    struct bridge_rank *rank = bridge->membership->ranks[at];
+    struct bridge_membership *membership = bridge->membership;
+    struct bridge_rank *last = membership->ranks[--membership->rank_count];
 
-    bridge->membership->ranks[at] = bridge->membership->ranks[--bridge->membership->rank_count];
-    bridge->membership->changes++;
+    membership->ranks[rank->at] = last;
+    last->at = rank->at;
+    membership->changes++;
+    kvb_part_table_remove(&membership->running, rank->number);
     kvb_bridge_close_republish(bridge, rank, BRIDGE_REPUBLISH_WORKER_GONE);
     drop_rank(bridge->ingest, rank);
 }
@@ -298,9 +303,9 @@ static struct kvb_zmq_size size_of(const struct kvb_bridge_config *config)
     struct kvb_zmq_size size = { .readers = kvb_republished_ranks(config),
                                  .others = kvb_bridge_other_files(config) };
 
-    for (size_t i = 0; i < config->worker_count; i++) {
-        size.publishers += config->workers[i].ranks;
-        size.loads += kvb_worker_load_sources(&config->workers[i]);
+    for (size_t i = 0; i < config->workers.count; i++) {
+        size.publishers += config->workers.items[i].spec->ranks;
+        size.loads += kvb_worker_load_sources(config->workers.items[i].spec);
     }
     return size;
 }
@@ -334,6 +339,7 @@ kvb_status kvb_bridge_open_rooms(struct kvb_bridge *bridge, struct kvb_detail *d
 void kvb_bridge_close_ranks(struct kvb_bridge *bridge)
 {
     kvb_bridge_close_loads(bridge);
+    kvb_part_table_done(&bridge->membership->running);
     for (size_t i = 0; i < bridge->membership->rank_count; i++) {
         kvb_bridge_close_republish(bridge, bridge->membership->ranks[i], BRIDGE_REPUBLISH_STOP);
         drop_rank(bridge->ingest, bridge->membership->ranks[i]);

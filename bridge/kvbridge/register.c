@@ -1,10 +1,12 @@
 #include "core/own.h"
 #include "kvbridge/bridge.h"
+#include "kvbridge/membership.h"
 #include "kvbridge/parts.h"
 #include "kvbridge/shown.h"
 #include "wire/json/writer.h"
 #include "wire/query/registration.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 /* POST /register, /unregister, /drain and /undrain; the HTTP server has checked the token
@@ -97,12 +99,13 @@ static kvb_status check_address(const char *key, const char *address, struct kvb
 }
 
 /* One rank at the registered addresses; the rank is not added to their ports, as it is to those
- * of a configured worker.  What the body does not say is in the defaults. */
+ * of a configured worker.  What the body does not say is in the defaults.  *out borrows from both,
+ * and from *out_facts. */
 static kvb_status make_worker(
-    const struct kvb_worker_config *defaults, const struct kvb_registration *who,
-    struct kvb_worker_config *out, struct kvb_detail *detail)
+    const struct kvb_bridge_config *config, const struct kvb_registration *who,
+    struct kvb_worker_facts *out_facts, struct kvb_worker_spec *out, struct kvb_detail *detail)
 {
-    struct kvb_worker_config worker = *defaults;
+    const struct kvb_worker_spec *defaults = config->defaults.spec;
 
     KVB_TRY(check_address("endpoint", who->endpoint, detail));
     KVB_TRY(check_address("replay_endpoint", who->replay_endpoint, detail));
@@ -110,41 +113,122 @@ static kvb_status make_worker(
         kvb_detail_set(detail, "replay_endpoint: must differ from endpoint");
         return KVB_BAD_CONFIG;
     }
-    worker.id = who->worker_id;
-    worker.is_id_made = !who->has_worker_id;
-    worker.block_size = who->block_size;
+    *out = *defaults;
+    out->id = who->worker_id;
+    out->is_id_made = !who->has_worker_id;
+    out->model = who->model;
+    out->block_size = who->block_size;
+    out->lora = who->lora[0] != '\0' ? who->lora : defaults->lora;
+    out->topic = who->topic[0] != '\0' ? who->topic : defaults->topic;
     if (who->speculative_drop != KVB_DROP_DETECT) {
-        worker.speculative_drop = who->speculative_drop;
+        out->speculative_drop = who->speculative_drop;
     }
-    worker.first_rank = who->dp_rank;
-    worker.ranks = 1;
-    worker.has_own_addresses = true;
-    worker.has_foreign_addresses = true;
-    worker.discover[0] = '\0'; /* the body has named the addresses */
-    memcpy(worker.events, who->endpoint, sizeof worker.events);
-    memcpy(worker.replay, who->replay_endpoint, sizeof worker.replay);
-    if (who->topic[0] != '\0') {
-        memcpy(worker.topic, who->topic, sizeof worker.topic);
+    out->first_rank = who->dp_rank;
+    out->ranks = 1;
+    out->has_own_addresses = true;
+    out->has_foreign_addresses = true;
+    out->discover = ""; /* the body has named the addresses */
+    out->events = who->endpoint;
+    out->replay = who->replay_endpoint;
+    *out_facts = who->facts;
+    if (config->publish.labels.count > 0) {
+        kvb_labels_keep(&out_facts->labels, &config->publish.labels);
     }
-    memcpy(worker.model, who->model, sizeof worker.model);
-    if (who->lora[0] != '\0') {
-        memcpy(worker.lora, who->lora, sizeof worker.lora);
+    out->facts = kvb_spec_facts_of(out_facts);
+    if (out->facts.role == KVB_ROLE_NONE) {
+        out->facts.role = defaults->facts.role;
     }
-    worker.facts = who->facts;
-    if (worker.facts.role == KVB_ROLE_NONE) {
-        worker.facts.role = defaults->facts.role;
+    if (out->facts.tokenize[0] == '\0') {
+        out->facts.tokenize = strcmp(defaults->facts.tokenize, KVB_AT_ADDRESS) == 0
+                                  ? out->facts.address
+                                  : defaults->facts.tokenize;
     }
-    if (worker.facts.tokenize[0] == '\0') {
-        const bool is_at_address = strcmp(defaults->facts.tokenize, KVB_AT_ADDRESS) == 0;
-        memcpy(
-            worker.facts.tokenize, is_at_address ? who->facts.address : defaults->facts.tokenize,
-            sizeof worker.facts.tokenize);
+    if (out->is_id_made) {
+        out->id = kvb_worker_id_of_address(out);
     }
-    if (worker.is_id_made) {
-        worker.id = kvb_worker_id_of_address(&worker);
-    }
-    *out = worker;
     return KVB_OK;
+}
+
+/* ---- The list of registrations ---- */
+
+/* All registered ranks of one model must have one block size, and each rank registers once. */
+static kvb_status check_beside(
+    const struct kvb_worker_list *list, const struct kvb_worker_spec *worker,
+    struct kvb_detail *detail)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        const struct kvb_worker_spec *other = list->items[i].spec;
+        if (other->block_size != worker->block_size && strcmp(other->model, worker->model) == 0) {
+            kvb_detail_set(
+                detail, "block_size mismatch for model=%.80s: existing=%u, requested=%u",
+                worker->model, other->block_size, worker->block_size);
+            return KVB_BAD_CONFIG;
+        }
+    }
+    if (kvb_worker_list_find(list, worker)) {
+        kvb_detail_set(
+            detail, "instance %" PRIu64 " dp_rank %u already registered", worker->id,
+            worker->first_rank);
+        return KVB_BAD_CONFIG;
+    }
+    return KVB_OK;
+}
+
+/* Gives the bridge the new list, which is the list then.  What cannot be opened is not registered:
+ * the bridge is given the former list again. */
+static kvb_status replace_list(
+    struct kvb_bridge *bridge, struct kvb_worker_list *list, struct kvb_membership_result *result)
+{
+    struct bridge_registered *registered = &bridge->membership->registered;
+    struct kvb_membership_result of_former = { 0 };
+    const kvb_status status =
+        kvb_bridge_take_list(bridge, KVB_SOURCE_REGISTERED, list, NULL, result);
+
+    if (status == KVB_OK) {
+        const struct kvb_worker_list former = registered->list;
+        registered->list = *list;
+        *list = former; /* the caller frees it */
+    } else if (status == KVB_IO) {
+        (void)kvb_bridge_take_list(
+            bridge, KVB_SOURCE_REGISTERED, &registered->list, NULL, &of_former);
+    }
+    return status;
+}
+
+static kvb_status add_worker(
+    struct kvb_bridge *bridge, const struct kvb_worker_spec *worker,
+    struct kvb_membership_result *result)
+{
+    const struct kvb_worker_list *former = &bridge->membership->registered.list;
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list list = { 0 };
+
+    KVB_TRY(check_beside(former, worker, &result->why));
+    KVB_TRY(kvb_worker_list_share(former, &list));
+    KVB_TRY(kvb_worker_list_add(&list, worker));
+    return replace_list(bridge, &list, result);
+}
+
+static bool is_chosen(const struct kvb_rank_choice *choice, const struct kvb_worker_spec *worker)
+{
+    return worker->id == choice->worker_id &&
+           (!choice->has_rank || worker->first_rank == choice->dp_rank) &&
+           (choice->model[0] == '\0' || strcmp(worker->model, choice->model) == 0);
+}
+
+static kvb_status remove_workers(
+    struct kvb_bridge *bridge, const struct kvb_rank_choice *choice,
+    struct kvb_membership_result *result)
+{
+    const struct kvb_worker_list *former = &bridge->membership->registered.list;
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list list = { 0 };
+
+    for (size_t i = 0; i < former->count; i++) {
+        if (!is_chosen(choice, former->items[i].spec)) {
+            KVB_TRY(kvb_worker_list_add_listed(&list, &former->items[i]));
+        }
+    }
+    return list.count < former->count ? replace_list(bridge, &list, result)
+                                      : kvb_bridge_find_source(bridge, choice, result);
 }
 
 static void log_wish(struct kvb_bridge *bridge, const char *what, uint64_t id, uint32_t dp_rank)
@@ -173,10 +257,10 @@ void kvb_bridge_answer_register(
     struct kvb_bridge *bridge, const struct kvb_http_request *request,
     struct kvb_http_answer *answer)
 {
-    static const struct kvb_membership_request wish = { .kind = KVB_BRIDGE_REGISTER,
-                                                        .origin = KVB_BRIDGE_OF_REGISTERED };
+    struct bridge_registered *registered = &bridge->membership->registered;
     struct kvb_registration who;
-    struct kvb_worker_config worker;
+    struct kvb_worker_facts facts;
+    struct kvb_worker_spec worker;
     struct kvb_membership_result result = { 0 };
 
     if (!is_registration(request, answer)) {
@@ -184,13 +268,15 @@ void kvb_bridge_answer_register(
     }
     kvb_status status = kvb_register_json_decode(request->body, &who, &result.why);
     if (status == KVB_OK) {
-        status = make_worker(&bridge->config->defaults, &who, &worker, &result.why);
+        status = make_worker(bridge->config, &who, &facts, &worker, &result.why);
     }
     if (status != KVB_OK) {
         refuse_registration(answer, status, true, &result.why);
         return;
     }
-    status = kvb_bridge_request_membership(bridge, &wish, &worker, 1, &result);
+    (void)pthread_mutex_lock(&registered->lock);
+    status = add_worker(bridge, &worker, &result);
+    (void)pthread_mutex_unlock(&registered->lock);
     if (status != KVB_OK) {
         refuse_registration(answer, status, false, &result.why);
         return;
@@ -218,6 +304,7 @@ void kvb_bridge_answer_unregister(
     struct kvb_bridge *bridge, const struct kvb_http_request *request,
     struct kvb_http_answer *answer)
 {
+    struct bridge_registered *registered = &bridge->membership->registered;
     struct kvb_registration who;
     struct kvb_membership_result result = { 0 };
 
@@ -229,12 +316,13 @@ void kvb_bridge_answer_unregister(
         refuse_registration(answer, status, true, &result.why);
         return;
     }
-    struct kvb_membership_request wish = { .kind = KVB_BRIDGE_FORGET,
-                                           .worker_id = who.worker_id,
-                                           .has_rank = who.has_rank,
-                                           .dp_rank = who.dp_rank };
-    memcpy(wish.model, who.model, sizeof wish.model);
-    status = kvb_bridge_request_membership(bridge, &wish, NULL, 0, &result);
+    const struct kvb_rank_choice choice = { .worker_id = who.worker_id,
+                                            .has_rank = who.has_rank,
+                                            .dp_rank = who.dp_rank,
+                                            .model = who.model };
+    (void)pthread_mutex_lock(&registered->lock);
+    status = remove_workers(bridge, &choice, &result);
+    (void)pthread_mutex_unlock(&registered->lock);
     if (status != KVB_OK) {
         refuse_registration(answer, status, false, &result.why);
         return;
@@ -247,7 +335,7 @@ void kvb_bridge_answer_unregister(
 
 static void answer_drain(
     struct kvb_bridge *bridge, const struct kvb_http_request *request,
-    struct kvb_http_answer *answer, enum kvb_bridge_wish kind)
+    struct kvb_http_answer *answer, bool is_draining)
 {
     struct kvb_registration who;
     struct kvb_membership_result result = { 0 };
@@ -261,15 +349,14 @@ static void answer_drain(
         refuse_registration(answer, status, true, &result.why);
         return;
     }
-    const struct kvb_membership_request wish = {
-        .kind = kind, .worker_id = who.worker_id, .has_rank = who.has_rank, .dp_rank = who.dp_rank
+    const struct kvb_rank_choice choice = {
+        .worker_id = who.worker_id, .has_rank = who.has_rank, .dp_rank = who.dp_rank, .model = ""
     };
-    status = kvb_bridge_request_membership(bridge, &wish, NULL, 0, &result);
+    status = kvb_bridge_drain(bridge, &choice, is_draining, &result);
     if (status != KVB_OK) {
         refuse_registration(answer, status, false, &result.why);
         return;
     }
-    const bool is_draining = kind == KVB_BRIDGE_DRAIN;
     log_wish(
         bridge, is_draining ? "a worker is draining" : "a worker takes requests again",
         who.worker_id, who.dp_rank);
@@ -284,12 +371,12 @@ void kvb_bridge_answer_drain(
     struct kvb_bridge *bridge, const struct kvb_http_request *request,
     struct kvb_http_answer *answer)
 {
-    answer_drain(bridge, request, answer, KVB_BRIDGE_DRAIN);
+    answer_drain(bridge, request, answer, true);
 }
 
 void kvb_bridge_answer_undrain(
     struct kvb_bridge *bridge, const struct kvb_http_request *request,
     struct kvb_http_answer *answer)
 {
-    answer_drain(bridge, request, answer, KVB_BRIDGE_UNDRAIN);
+    answer_drain(bridge, request, answer, false);
 }

@@ -96,7 +96,7 @@ static void sign_beat(
     const struct kvb_bridge *bridge, const struct bridge_rank *rank, struct kvb_heartbeat *beat)
 {
     put_names(rank, &beat->names);
-    beat->facts = rank->settings.facts;
+    beat->facts = rank->facts;
     beat->facts.is_draining |= rank->is_draining;
     beat->period_ms = bridge->config->publish.heartbeat_ms;
     beat->publisher = bridge->publisher->id;
@@ -173,15 +173,14 @@ static void fill_speculation(const struct kvb_stream *stream, struct kvb_specula
     };
 }
 
-static const char *origin_name(uint32_t origin)
+static const char *origin_name(const struct bridge_rank *rank)
 {
-    static const char *const names[] = { [KVB_BRIDGE_OF_FILE] = "file",
-                                         [KVB_BRIDGE_OF_REGISTERED] = "registered",
-                                         [KVB_BRIDGE_OF_KUBERNETES] = "kubernetes",
-                                         [KVB_BRIDGE_OF_DNS] = "dns",
-                                         [KVB_BRIDGE_OF_DISCOVERED] = "discovered" };
+    static const char *const names[KVB_SOURCE_COUNT] = { [KVB_SOURCE_FILE] = "file",
+                                                         [KVB_SOURCE_REGISTERED] = "registered",
+                                                         [KVB_SOURCE_KUBERNETES] = "kubernetes",
+                                                         [KVB_SOURCE_DNS] = "dns" };
 
-    return names[origin < KVB_BRIDGE_OF_DISCOVERED ? origin : KVB_BRIDGE_OF_DISCOVERED];
+    return rank->part->worker->discover[0] != '\0' ? "discovered" : names[rank->source_number];
 }
 
 static void
@@ -198,11 +197,11 @@ fill_rank_report(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_str
         .restarts = counters->restarts,
         .reconnects = reconnects(kvb_source_count(rank->source)->connects),
         .unrooted = kvb_stream_mirror_count(rank->served.stream)->unrooted,
-        .endpoint = rank->settings.events,
-        .origin = origin_name(rank->origin),
-        .model_rule = rank->settings.model_rule,
-        .is_id_made = rank->settings.is_id_made,
-        .configured_block_size = rank->settings.block_size,
+        .endpoint = rank->part->events,
+        .origin = origin_name(rank),
+        .model_rule = rank->part->worker->model_rule,
+        .is_id_made = rank->part->worker->is_id_made,
+        .configured_block_size = rank->part->worker->block_size,
         .why = kvb_turn_is_quarantined(&rank->served.turn)
                    ? "quarantined: its events took more than half of the bridge's thread"
                    : rank->trouble.why.text,
@@ -222,7 +221,7 @@ fill_rank_report(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_str
     if (of_store && out->why[0] == '\0') {
         out->why = of_store;
     }
-    out->beat.facts = rank->settings.facts;
+    out->beat.facts = rank->facts;
     out->beat.facts.is_draining |= rank->is_draining;
     fill_speculation(rank->served.stream, &out->speculation);
     out->has_last_seq = kvb_stream_last_seq(rank->served.stream, &out->last_seq);

@@ -9,6 +9,7 @@
 #include "kvbridge/republish_numbers.h"
 #include "kvbridge/shown.h"
 #include "stream/stream.h"
+#include "wire/engine/encode.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -61,7 +62,7 @@ encode_republished(void *context, const struct kvb_event_batch *batch, struct kv
 
 static kvb_status open_tree(const struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    const struct kvb_worker_config *settings = &rank->settings;
+    const struct kvb_worker_spec *settings = rank->part->worker;
     struct kvb_block_tree_options options = {
         .block_size = settings->block_size,
         .max_blocks = bridge->config->limits.max_stream_blocks,
@@ -86,7 +87,7 @@ static bool keeps_numbers(const struct bridge_republish *republish)
 static void find_numbers(const struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
     struct bridge_republish *republish = rank->republish;
-    const char *address = rank->settings.republish.events;
+    const char *address = rank->part->republish_events;
 
     if (bridge->checkpoints->store && rank->checkpoint_name.text[0] != '\0') {
         (void)snprintf(
@@ -127,7 +128,7 @@ static kvb_status open_republisher(const struct kvb_bridge *bridge, struct bridg
         .encode = encode_republished,
         .encode_context = republish,
         .dp_rank = rank->dp_rank,
-        .block_size = rank->settings.block_size,
+        .block_size = rank->part->worker->block_size,
         .first_number = numbers.first,
         .reserved_end = numbers.end,
         .from_zero = republish->style == KVB_REPUBLISH_DYNAMO ? KVB_FROM_ZERO_SNAPSHOT
@@ -142,13 +143,13 @@ static kvb_status open_republisher(const struct kvb_bridge *bridge, struct bridg
 
 static void say_listening(const struct kvb_bridge *bridge, const struct bridge_rank *rank)
 {
-    const struct kvb_republish_config *settings = &rank->settings.republish;
+    const struct kvb_part *part = rank->part;
     char worker[24];
     char dp_rank[24];
 
     kvb_log_write(
         bridge->log, KVB_LOG_INFO, "bridge", "republishing the events of a rank", "events",
-        settings->events, "replay", settings->replay, "worker",
+        part->republish_events, "replay", part->republish_replay, "worker",
         kvb_log_number(worker, rank->worker_id), "dp_rank", kvb_log_number(dp_rank, rank->dp_rank),
         NULL);
 }
@@ -171,9 +172,9 @@ static kvb_status open_server(struct kvb_bridge *bridge, struct bridge_rank *ran
     struct bridge_republish *republish = rank->republish;
     char topic[kvb_event_topic_bytes];
 
-    kvb_worker_republish_topic(&rank->settings, topic);
-    const struct kvb_event_server_options options = { .events = rank->settings.republish.events,
-                                                      .replay = rank->settings.republish.replay,
+    kvb_part_republish_topic(rank->part, topic);
+    const struct kvb_event_server_options options = { .events = rank->part->republish_events,
+                                                      .replay = rank->part->republish_replay,
                                                       .topic = topic,
                                                       .stalled_ms = stalled_ms,
                                                       .poller = bridge->ingest->poller,
@@ -212,7 +213,7 @@ static void note_ended(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
             bridge->log, KVB_LOG_WARNING, "bridge",
             "a reader of republished events was disconnected: it sent more subscriptions or "
             "requests than readers do",
-            "events", rank->settings.republish.events, "worker",
+            "events", rank->part->republish_events, "worker",
             kvb_log_number(worker, rank->worker_id), NULL);
     }
 }
@@ -231,7 +232,7 @@ static kvb_status open_republish_parts(struct kvb_bridge *bridge, struct bridge_
 
 kvb_status kvb_bridge_open_republish(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    if (!kvb_worker_is_republished(&rank->settings)) {
+    if (!kvb_part_is_republished(rank->part)) {
         return KVB_OK;
     }
     rank->republish = calloc(1, sizeof *rank->republish);
@@ -239,7 +240,7 @@ kvb_status kvb_bridge_open_republish(struct kvb_bridge *bridge, struct bridge_ra
         return KVB_NO_MEMORY;
     }
     bridge->membership->republished_count++;
-    rank->republish->style = rank->settings.republish.style;
+    rank->republish->style = rank->part->worker->republish.style;
     return open_republish_parts(bridge, rank);
 }
 
@@ -461,8 +462,8 @@ void kvb_bridge_report_republish(const struct bridge_rank *rank, struct kvb_repu
     const struct kvb_block_tree_counts *tree = kvb_block_tree_count(republish->tree);
 
     *out = (struct kvb_republish_report){
-        .events = rank->settings.republish.events,
-        .replay = rank->settings.republish.replay,
+        .events = rank->part->republish_events,
+        .replay = rank->part->republish_replay,
         .blocks = tree->shown,
         .left_out = kvb_block_tree_left_out(republish->tree),
         .next_number = kvb_republisher_next_number(republish->republisher),

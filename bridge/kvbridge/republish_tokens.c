@@ -127,7 +127,7 @@ static void make_tokens_part(struct kvb_bridge *bridge, struct kvb_buf *room)
     const bool is_first = !tokens->has_head;
     const bool is_last = tokens->place == SIZE_MAX;
     kvb_status status =
-        is_first ? put_tokens_head(tokens->rank->settings.block_size, room) : KVB_OK;
+        is_first ? put_tokens_head(tokens->rank->part->worker->block_size, room) : KVB_OK;
 
     tokens->has_head = true;
     if (status == KVB_OK) {
@@ -259,7 +259,7 @@ void kvb_bridge_restore_tokens(struct kvb_bridge *bridge, struct bridge_rank *ra
     }
     const struct kvb_checkpoint_source source = kvb_checkpoint_file_source(&file);
     bytes = malloc(max_chunk_bytes);
-    if (bytes && check_tokens_head(&source, rank->settings.block_size) == KVB_OK) {
+    if (bytes && check_tokens_head(&source, rank->part->worker->block_size) == KVB_OK) {
         while (read_chunk(&source, number, bytes, kvb_bridge_tree(rank)) == KVB_OK) {
             number++;
         }

@@ -13,7 +13,7 @@ silence_facts(const struct bridge_rank *rank, const struct kvb_heartbeat *beat, 
     uint64_t last_seq = 0;
 
     return (struct kvb_silence_facts){
-        .is_bound = rank->settings.bind,
+        .is_bound = rank->part->worker->bind,
         .is_connected = beat->state != KVB_STREAM_DOWN,
         .was_connected = counters->connects + counters->protocol_errors > 0,
         .waited_ns = now_ns - rank->trouble.since_ns,
@@ -58,9 +58,9 @@ void kvb_bridge_watch_silence(
     /* A name without an address, refused keys and the like are said where they are met. */
     const enum kvb_silence silence =
         trouble->why.text[0] ? KVB_SILENCE_NONE : kvb_silence_find(&facts, now_ns);
-    const struct kvb_silence_names names = { .events = rank->settings.events,
-                                             .replay = rank->settings.replay,
-                                             .topic = rank->settings.topic,
+    const struct kvb_silence_names names = { .events = rank->part->events,
+                                             .replay = rank->part->replay,
+                                             .topic = rank->part->topic,
                                              .other_topic = kvb_source_strays(rank->source)->topic,
                                              .frames = kvb_source_strays(rank->source)->frames,
                                              .tokens = facts.page.grown };

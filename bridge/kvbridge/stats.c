@@ -45,7 +45,7 @@ void kvb_bridge_begin_stats(struct bridge_rank *rank)
     rank->metrics = (struct kvb_metrics){ .rows = kvb_rank_metric_rows,
                                           .values = rank->values,
                                           .count = kvb_rank_metric_count };
-    const struct kvb_worker_facts *facts = &rank->settings.facts;
+    const struct kvb_worker_facts *facts = &rank->facts;
     const bool is_pod = is_label_text(facts->pod) && is_label_text(facts->pod_namespace);
 
     if (is_pod) {

@@ -34,7 +34,7 @@ static void log_rank_state(
         is_trouble(beat->state) ? "a stream is DOWN or PARTIAL" : "a stream has recovered", "state",
         kvb_stream_state_name(beat->state), "reason", kvb_stream_reason_name(beat->reason),
         "worker", KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), "events",
-        rank->settings.events, NULL);
+        rank->part->events, NULL);
 }
 
 /* ---- An engine that connects ---- */
@@ -45,7 +45,7 @@ static void say_unreachable(struct kvb_bridge *bridge, struct bridge_rank *rank)
         &rank->trouble.why,
         "the engine names %.100s, but nobody listens there: without a * in its endpoint the engine "
         "connects. Give the engine tcp://*:PORT, or read it with `events` and bind = true",
-        rank->settings.events);
+        rank->part->events);
     kvb_log_write(
         bridge->log, KVB_LOG_WARNING, "bridge",
         "an engine that connects to its endpoint cannot be subscribed to", "why",
@@ -60,7 +60,7 @@ static void watch_reach(struct kvb_bridge *bridge, struct bridge_rank *rank, uin
 {
     struct rank_trouble *trouble = &rank->trouble;
 
-    if (!rank->settings.may_connect) {
+    if (!rank->part->may_connect) {
         return;
     }
     if (kvb_stream_is_connected(rank->served.stream) ||
@@ -75,10 +75,11 @@ static void watch_reach(struct kvb_bridge *bridge, struct bridge_rank *rank, uin
     }
 }
 
-void kvb_bridge_rediscover(struct kvb_bridge *bridge, uint32_t origin)
+void kvb_bridge_rediscover(
+    struct kvb_bridge *bridge, uint32_t source, const struct kvb_worker_spec *spec)
 {
-    if (origin >= KVB_BRIDGE_OF_DISCOVERED) {
-        kvb_discovery_retry(bridge->membership->discovery, origin);
+    if (spec->discover[0] != '\0') {
+        kvb_discovery_retry(bridge->membership->discovery, source, spec);
     }
 }
 
@@ -92,7 +93,7 @@ static void look_again(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
         return;
     }
     trouble->next_look_ns = trouble->is_unreachable ? now_ns + unreachable_look_ns : 0;
-    kvb_bridge_rediscover(bridge, rank->origin);
+    kvb_bridge_rediscover(bridge, rank->source_number, rank->part->worker);
 }
 
 /* ---- A configured block size that is not the engine's ---- */
@@ -102,7 +103,7 @@ static void look_again(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
 static void watch_block_size(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kvb_heartbeat *beat)
 {
-    if (rank->trouble.is_block_size_said || beat->block_size == rank->settings.block_size) {
+    if (rank->trouble.is_block_size_said || beat->block_size == rank->part->worker->block_size) {
         return;
     }
     rank->trouble.is_block_size_said = true;
@@ -111,18 +112,18 @@ static void watch_block_size(
         "block_size of a worker differs from its engine's: the engine's is used, correct the "
         "configuration",
         "worker", KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), "configured",
-        KVB_LOG_U64(rank->settings.block_size), "engine", KVB_LOG_U64(beat->block_size), NULL);
+        KVB_LOG_U64(rank->part->worker->block_size), "engine", KVB_LOG_U64(beat->block_size), NULL);
 }
 
 /* ---- A configured total that the engine exceeded ---- */
 
 static void watch_total(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    if (rank->trouble.is_total_said || rank->settings.total_blocks == 0) {
+    if (rank->trouble.is_total_said || rank->part->worker->total_blocks == 0) {
         return;
     }
     const uint64_t held = kvb_stream_mirror_count(rank->served.stream)->max_proven;
-    if (held <= rank->settings.total_blocks) {
+    if (held <= rank->part->worker->total_blocks) {
         return;
     }
     rank->trouble.is_total_said = true;
@@ -131,7 +132,7 @@ static void watch_total(struct kvb_bridge *bridge, struct bridge_rank *rank)
         "an engine held more than its worker's total_blocks: the value is ignored, correct "
         "the configuration",
         "worker", KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), "configured",
-        KVB_LOG_U64(rank->settings.total_blocks), "engine", KVB_LOG_U64(held), NULL);
+        KVB_LOG_U64(rank->part->worker->total_blocks), "engine", KVB_LOG_U64(held), NULL);
 }
 
 /* ---- Objects of a store that are not listed ---- */
@@ -169,7 +170,7 @@ watch_store(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kv
     rank->trouble.said_of_store = why;
     kvb_log_write(
         bridge->log, KVB_LOG_WARNING, "bridge", why, "worker", KVB_LOG_U64(rank->worker_id),
-        "dp_rank", KVB_LOG_U64(rank->dp_rank), "events", rank->settings.events, NULL);
+        "dp_rank", KVB_LOG_U64(rank->dp_rank), "events", rank->part->events, NULL);
 }
 
 /* ---- Speculation ---- */

@@ -92,7 +92,7 @@ note_share(struct kvb_bridge *bridge, const struct bridge_rank *rank, enum kvb_t
                : "the quarantine of a stream is over: a replay fetches what it missed",
         "wait_ms", KVB_LOG_U64(rank->served.turn.back_off_ns / KVB_NS_PER_MS), "worker",
         KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), "events",
-        rank->settings.events, NULL);
+        rank->part->events, NULL);
 }
 
 static void note_nats(struct kvb_bridge *bridge, const struct kvb_action *action)
@@ -182,7 +182,7 @@ static void carry_out(struct kvb_bridge *bridge, struct kvb_action *action)
     case KVB_DO_NOTE_LINK:
         if (action->is_up) {
             kvb_log_backoff_end(&rank->renewal_log);
-            kvb_bridge_rediscover(bridge, rank->origin);
+            kvb_bridge_rediscover(bridge, rank->source_number, rank->part->worker);
         }
         break;
     case KVB_DO_NEXT_BATCH:

@@ -241,7 +241,7 @@ static void reload(kvb_span text)
 
     if (read_config(text, &config) == KVB_OK) {
         (void)kvb_bridge_take_list(
-            world.bridge, KVB_BRIDGE_OF_FILE, config.workers, config.worker_count, NULL, &answer);
+            world.bridge, KVB_SOURCE_FILE, &config.workers, NULL, &answer);
     }
     kvb_bridge_config_done(&config);
 }

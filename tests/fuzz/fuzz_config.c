@@ -78,7 +78,7 @@ static void try_bridge(const uint8_t *data, size_t size)
     const char *path = path_of(data, size);
 
     if (read_bridge(path, &one) == KVB_OK) {
-        check(read_bridge(path, &two) == KVB_OK && one.worker_count == two.worker_count);
+        check(read_bridge(path, &two) == KVB_OK && one.workers.count == two.workers.count);
         kvb_conf_differences(kvb_bridge_config_keys(), &one, &two, check_no_difference, NULL);
         kvb_bridge_config_done(&two);
         kvb_bridge_config_done(&one);
@@ -151,7 +151,7 @@ static void try_string(const uint8_t *data, size_t size)
     const kvb_status status = read_bridge(path_of(text, (size_t)written), &config);
     check((status == KVB_OK) == (is_allowed && expected[0] != '\0') || expected[0] == '\0');
     if (status == KVB_OK) {
-        check(strcmp(config.workers[0].model, expected) == 0);
+        check(strcmp(config.workers.items[0].spec->model, expected) == 0);
         kvb_bridge_config_done(&config);
     }
 }

@@ -17,13 +17,13 @@ static inline void read_bad(const char *text, const char *const expected[])
 {
     struct config_file file;
     struct kvb_conf_errors errors = { 0 };
-    struct kvb_bridge_config config = { .worker_count = 77 };
+    struct kvb_bridge_config config = { .checkpoint_s = 77 };
 
     config_file_write(&file, text, strlen(text));
     const kvb_status status = kvb_bridge_config_read(file.path, &config, &errors);
     assert_errors(&file, &errors, expected);
     assert_int_equal(status, KVB_BAD_CONFIG);
-    assert_int_equal(config.worker_count, 77); /* stays as it was */
+    assert_int_equal(config.checkpoint_s, 77); /* stays as it was */
     config_file_remove(&file);
 }
 

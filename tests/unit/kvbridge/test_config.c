@@ -22,12 +22,12 @@ static void the_sample_reads_without_error_and_has_every_key(void **state)
     const kvb_status status = kvb_bridge_config_read(SAMPLE, &config, &errors);
     kvb_conf_errors_print(&errors, stderr);
     assert_ok(status);
-    assert_int_equal(config.worker_count, 2);
-    assert_int_equal(config.workers[0].ranks, 2);
-    assert_true(config.workers[1].id == UINT64_C(9007199254740993));
+    assert_int_equal(config.workers.count, 2);
+    assert_int_equal(config.workers.items[0].spec->ranks, 2);
+    assert_true(config.workers.items[1].spec->id == UINT64_C(9007199254740993));
     /* Whoever copies it has it found. */
-    assert_int_equal(config.workers[0].speculative_drop, KVB_DROP_DETECT);
-    assert_int_equal(config.defaults.speculative_drop, KVB_DROP_DETECT);
+    assert_int_equal(config.workers.items[0].spec->speculative_drop, KVB_DROP_DETECT);
+    assert_int_equal(config.defaults.spec->speculative_drop, KVB_DROP_DETECT);
     kvb_bridge_config_done(&config);
     assert_sample_has_every_key("kvbridge.cfg", kvb_bridge_config_keys());
 }
@@ -44,7 +44,7 @@ static void missing_keys_have_the_documented_defaults(void **state)
     assert_int_equal(config.publish.formats, 1U << KVB_FORMAT_JSON);
     assert_int_equal(config.publish.hashes, KVB_HASHES_CANONICAL);
     assert_int_equal(config.publish.tiers, KVB_PUBLISH_DEVICE);
-    assert_false(config.workers[0].store);
+    assert_false(config.workers.items[0].spec->store);
     assert_int_equal(config.publish.copies, KVB_COPIES_INTERVAL);
     assert_int_equal(config.publish.reannounce, KVB_REANNOUNCE_AUTO);
     assert_int_equal(config.publish.refresh_s, 60);
@@ -55,18 +55,18 @@ static void missing_keys_have_the_documented_defaults(void **state)
     assert_string_equal(config.http, "127.0.0.1:9401");
     assert_int_equal(config.log.level, KVB_LOG_INFO);
     assert_int_equal(config.log.format, KVB_LOG_TEXT);
-    assert_int_equal(config.worker_count, 1);
-    assert_int_equal(config.workers[0].id, 5);
-    assert_string_equal(config.workers[0].events, "tcp://h:1");
-    assert_string_equal(config.workers[0].replay, "");
-    assert_string_equal(config.workers[0].load.zmq, "");
-    assert_string_equal(config.workers[0].load.prometheus, "");
-    assert_string_equal(config.workers[0].load.coordinator, "");
-    assert_int_equal(config.workers[0].load.scrape_ms, 1000);
+    assert_int_equal(config.workers.count, 1);
+    assert_int_equal(config.workers.items[0].spec->id, 5);
+    assert_string_equal(config.workers.items[0].spec->events, "tcp://h:1");
+    assert_string_equal(config.workers.items[0].spec->replay, "");
+    assert_string_equal(config.workers.items[0].spec->load.zmq, "");
+    assert_string_equal(config.workers.items[0].spec->load.prometheus, "");
+    assert_string_equal(config.workers.items[0].spec->load.coordinator, "");
+    assert_int_equal(config.workers.items[0].spec->load.scrape_ms, 1000);
     assert_int_equal(config.publish.load_expire_ms, 3000);
-    assert_int_equal(config.workers[0].ranks, 1);
-    assert_false(config.workers[0].bind);
-    assert_int_equal(config.workers[0].speculative_drop, KVB_DROP_DETECT);
+    assert_int_equal(config.workers.items[0].spec->ranks, 1);
+    assert_false(config.workers.items[0].spec->bind);
+    assert_int_equal(config.workers.items[0].spec->speculative_drop, KVB_DROP_DETECT);
     kvb_bridge_config_done(&config);
     kvb_bridge_config_done(&config); /* {0} as the initial value is enough */
 }
@@ -81,12 +81,11 @@ static void republishing_is_off_unless_an_address_is_given(void **state)
                  "\"tcp://127.0.0.1:5657\"; };") ");");
     char topic[kvb_event_topic_bytes];
 
-    assert_false(kvb_worker_is_republished(&config.workers[0]));
-    assert_true(kvb_worker_is_republished(&config.workers[1]));
+    assert_false(kvb_worker_is_republished(config.workers.items[0].spec));
+    assert_true(kvb_worker_is_republished(config.workers.items[1].spec));
     assert_int_equal(kvb_republished_ranks(&config), 2);
-    const struct kvb_republish_config *republish = &config.workers[1].republish;
-    assert_int_equal(republish->style, KVB_REPUBLISH_VLLM);
-    kvb_worker_republish_topic(&config.workers[1], topic);
+    assert_int_equal(config.workers.items[1].spec->republish.style, KVB_REPUBLISH_VLLM);
+    kvb_part_republish_topic(config.workers.items[1].parts.items[0], topic);
     assert_string_equal(topic, "kv@127.0.0.1:5657@m");
     kvb_bridge_config_done(&config);
 }
@@ -207,8 +206,9 @@ static void hashes_may_differ_by_worker(void **state)
                   "workers = (" WORKER("1", "events = \"tcp://h:1\";") "," WORKER(
                       "2", "events = \"tcp://h:2\"; hashes = \"canonical\";") ");");
 
-    assert_int_equal(kvb_worker_hashes(&config, &config.workers[0]), KVB_HASHES_ENGINE);
-    assert_int_equal(kvb_worker_hashes(&config, &config.workers[1]), KVB_HASHES_CANONICAL);
+    assert_int_equal(kvb_worker_hashes(&config, config.workers.items[0].spec), KVB_HASHES_ENGINE);
+    assert_int_equal(
+        kvb_worker_hashes(&config, config.workers.items[1].spec), KVB_HASHES_CANONICAL);
     kvb_bridge_config_done(&config);
 }
 
@@ -222,11 +222,11 @@ static void role_and_address_may_be_keys_or_labels(void **state)
                   WORKER("2", "events = \"tcp://h:2\"; labels = { role = \"decode\";"
                               "address = \"h:8001\"; };") ");");
 
-    assert_int_equal(config.workers[0].facts.role, KVB_ROLE_BOTH);
-    assert_string_equal(config.workers[0].facts.address, "http://h:8000");
-    assert_int_equal(config.workers[1].facts.role, KVB_ROLE_DECODE);
-    assert_string_equal(config.workers[1].facts.address, "h:8001");
-    assert_int_equal(config.workers[1].facts.ready, KVB_READY_UNKNOWN);
+    assert_int_equal(config.workers.items[0].spec->facts.role, KVB_ROLE_BOTH);
+    assert_string_equal(config.workers.items[0].spec->facts.address, "http://h:8000");
+    assert_int_equal(config.workers.items[1].spec->facts.role, KVB_ROLE_DECODE);
+    assert_string_equal(config.workers.items[1].spec->facts.address, "h:8001");
+    assert_int_equal(config.workers.items[1].spec->facts.ready, KVB_READY_UNKNOWN);
     assert_int_equal(config.publish.labels.count, 2);
     assert_string_equal(config.publish.labels.names[1], "b/c");
     kvb_bridge_config_done(&config);
@@ -326,13 +326,13 @@ static void workers_of_a_workers_file_come_last(void **state)
         "workers = (" WORKER("7", "events = \"tcp://a:1\";") ");",
         "workers = (" WORKER("8", "events = \"tcp://a:2\";") ");", &config, &errors, &second));
     assert_errors(&second, &errors, none);
-    assert_int_equal(config.worker_count, 2);
-    assert_int_equal(config.workers[0].id, 7);
-    assert_int_equal(config.workers[1].id, 8);
+    assert_int_equal(config.workers.count, 2);
+    assert_int_equal(config.workers.items[0].spec->id, 7);
+    assert_int_equal(config.workers.items[1].spec->id, 8);
     kvb_bridge_config_done(&config);
 
     assert_ok(read_two_files("", "workers = ();", &config, &errors, &second));
-    assert_int_equal(config.worker_count, 0); /* there are no workers yet */
+    assert_int_equal(config.workers.count, 0); /* there are no workers yet */
 }
 
 static void assert_second_wrong(const char *first, const char *second_text, const char *expected)
@@ -383,34 +383,37 @@ static void members_of_a_dns_name_have_the_same_settings(void **state)
         read_good(PUBLISH "dns = { name = \"vllm\"; };"
                           "defaults = { replay_port = 6557; metrics_port = 8000; role = \"decode\";"
                           " model = \"m\"; block_size = 16; ranks = 2; };");
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list list = { 0 };
     struct kvb_dns_member member = { .host = "10.0.0.7" };
-    struct kvb_worker_config worker;
+    struct kvb_worker_spec at_address = *config.defaults.spec;
 
-    assert_ok(kvb_dns_list_worker_of(&config.defaults, &member, &worker));
-    assert_string_equal(worker.events, "tcp://10.0.0.7:5557");
-    assert_string_equal(worker.replay, "tcp://10.0.0.7:6557");
-    assert_string_equal(worker.load.prometheus, "http://10.0.0.7:8000/metrics");
-    assert_string_equal(worker.facts.address, "http://10.0.0.7:8000");
-    assert_string_equal(worker.facts.tokenize, "");
-    assert_int_equal(worker.facts.role, KVB_ROLE_DECODE);
-    assert_string_equal(worker.discover, "");
-    (void)snprintf(
-        config.defaults.facts.tokenize, sizeof config.defaults.facts.tokenize, "address");
-    (void)snprintf(config.defaults.discover, sizeof config.defaults.discover, "address");
-    assert_ok(kvb_dns_list_worker_of(&config.defaults, &member, &worker));
-    assert_string_equal(worker.facts.tokenize, "http://10.0.0.7:8000");
-    assert_string_equal(worker.discover, "http://10.0.0.7:8000");
-    assert_string_equal(worker.model, "m");
-    assert_int_equal(worker.ranks, 2);
-    assert_true(worker.is_id_made);
-    const uint64_t id = worker.id;
-    assert_true(id < UINT64_C(1) << 53);
-
+    assert_ok(kvb_dns_list_add(&config.defaults, &member, &list));
+    const struct kvb_worker_spec *worker = list.items[0].spec;
+    assert_string_equal(worker->events, "tcp://10.0.0.7:5557");
+    assert_string_equal(worker->replay, "tcp://10.0.0.7:6557");
+    assert_string_equal(worker->load.prometheus, "http://10.0.0.7:8000/metrics");
+    assert_string_equal(worker->facts.address, "http://10.0.0.7:8000");
+    assert_string_equal(worker->facts.tokenize, "");
+    assert_int_equal(worker->facts.role, KVB_ROLE_DECODE);
+    assert_string_equal(worker->discover, "");
+    assert_string_equal(worker->model, "m");
+    assert_int_equal(worker->ranks, 2);
+    assert_true(worker->is_id_made && worker->id < UINT64_C(1) << 53);
     member = (struct kvb_dns_member){ .host = "fd00::7" };
-    assert_ok(kvb_dns_list_worker_of(&config.defaults, &member, &worker));
-    assert_string_equal(worker.events, "tcp://[fd00::7]:5557");
-    assert_string_equal(worker.load.prometheus, "http://[fd00::7]:8000/metrics");
-    assert_true(worker.id != id);
+    at_address.facts.tokenize = "address";
+    at_address.discover = "address";
+    const struct kvb_worker_defaults others = { .spec = &at_address,
+                                                .events_port = KVB_PORT_OF_SOURCE,
+                                                .replay_port = KVB_PORT_OF_SOURCE,
+                                                .metrics_port = 8000 };
+    assert_ok(kvb_dns_list_add(&others, &member, &list));
+    worker = list.items[1].spec;
+    assert_string_equal(worker->events, "tcp://[fd00::7]:5557");
+    assert_string_equal(worker->replay, "");
+    assert_string_equal(worker->load.prometheus, "http://[fd00::7]:8000/metrics");
+    assert_string_equal(worker->facts.tokenize, "http://[fd00::7]:8000");
+    assert_string_equal(worker->discover, "http://[fd00::7]:8000");
+    assert_true(worker->id != list.items[0].spec->id);
 }
 
 static void mistakes_in_dns_are_named(void **state)
@@ -442,17 +445,17 @@ static void workers_have_the_defaults_that_they_do_not_replace(void **state)
                 "   address = \"http://h:8001\"; tokenize = \"\"; },\n"
                 " { id = 3; discover = \"address\"; address = \"http://h:8002\"; } );");
 
-    assert_string_equal(config.workers[0].model, "m");
-    assert_int_equal(config.workers[0].block_size, 32);
-    assert_int_equal(config.workers[0].ranks, 2);
-    assert_false(config.workers[0].has_salts);
-    assert_string_equal(config.workers[0].facts.tokenize, "http://h:8000");
-    assert_int_equal(config.workers[0].load.scrape_ms, 500);
-    assert_string_equal(config.workers[1].model, "n");
-    assert_int_equal(config.workers[1].ranks, 1);
-    assert_true(config.workers[1].has_salts);
-    assert_string_equal(config.workers[1].facts.tokenize, "");
-    assert_string_equal(config.workers[2].discover, "http://h:8002");
+    assert_string_equal(config.workers.items[0].spec->model, "m");
+    assert_int_equal(config.workers.items[0].spec->block_size, 32);
+    assert_int_equal(config.workers.items[0].spec->ranks, 2);
+    assert_false(config.workers.items[0].spec->has_salts);
+    assert_string_equal(config.workers.items[0].spec->facts.tokenize, "http://h:8000");
+    assert_int_equal(config.workers.items[0].spec->load.scrape_ms, 500);
+    assert_string_equal(config.workers.items[1].spec->model, "n");
+    assert_int_equal(config.workers.items[1].spec->ranks, 1);
+    assert_true(config.workers.items[1].spec->has_salts);
+    assert_string_equal(config.workers.items[1].spec->facts.tokenize, "");
+    assert_string_equal(config.workers.items[2].spec->discover, "http://h:8002");
 }
 
 static void mistakes_in_defaults_are_named(void **state)
@@ -478,8 +481,8 @@ static uint64_t made_id(const char *worker)
 
     (void)snprintf(text, sizeof text, "%sworkers = (%s);", PUBLISH, worker);
     struct kvb_bridge_config config = read_good(text);
-    const uint64_t id = config.workers[0].id;
-    assert_true(config.workers[0].is_id_made);
+    const uint64_t id = config.workers.items[0].spec->id;
+    assert_true(config.workers.items[0].spec->is_id_made);
     kvb_bridge_config_done(&config);
     return id;
 }
@@ -502,11 +505,13 @@ static void a_worker_without_an_id_gets_one_from_its_address(void **state)
 
 static void loopback_addresses_give_another_id_on_another_host(void **state)
 {
-    struct kvb_worker_config worker = { .events = "tcp://127.0.0.1:5557" };
+    struct kvb_worker_spec worker;
     char host[64] = "";
     char text[128];
 
     (void)state;
+    kvb_worker_spec_init(&worker);
+    worker.events = "tcp://127.0.0.1:5557";
     assert_int_equal(gethostname(host, sizeof host - 1), 0);
     const int len = snprintf(text, sizeof text, "%s tcp://127.0.0.1:5557", host);
     const uint64_t hash = kvb_hash64((kvb_span){ (const uint8_t *)text, (size_t)len }, 0);
@@ -542,7 +547,7 @@ static void register_token_files_are_checked(void **state)
     assert_wrong(text, "2: register.token_file: every user may read");
     assert_int_equal(chmod(good.path, 0640), 0);
     struct kvb_bridge_config config = read_good(text); /* and then needs no workers */
-    assert_int_equal(config.worker_count, 0);
+    assert_int_equal(config.workers.count, 0);
     kvb_bridge_config_done(&config);
     config_file_remove(&good);
     config_file_remove(&short_one);
@@ -580,9 +585,9 @@ static void load_sources_may_be_shared(void **state)
             "2", "events = \"tcp://h:1\"; first_rank = 1; %s") ");",
         load, load);
     struct kvb_bridge_config config = read_good(text);
-    assert_string_equal(config.workers[1].load.coordinator, "tcp://h:9");
-    assert_string_equal(config.workers[1].load.prometheus, "http://h:8000/metrics");
-    assert_int_equal(config.workers[1].load.scrape_ms, 50);
+    assert_string_equal(config.workers.items[1].spec->load.coordinator, "tcp://h:9");
+    assert_string_equal(config.workers.items[1].spec->load.prometheus, "http://h:8000/metrics");
+    assert_int_equal(config.workers.items[1].spec->load.scrape_ms, 50);
     kvb_bridge_config_done(&config);
 }
 
@@ -594,9 +599,9 @@ static void worker_ids_go_up_to_the_maximum_of_routers(void **state)
             "\"9223372036854775806\"",
             "events = \"tcp://h:2\";") "," WORKER("0", "events = \"tcp://h:3\";") ");");
 
-    assert_true(config.workers[0].id == INT64_MAX);
-    assert_true(config.workers[1].id == INT64_MAX - 1);
-    assert_int_equal(config.workers[2].id, 0);
+    assert_true(config.workers.items[0].spec->id == INT64_MAX);
+    assert_true(config.workers.items[1].spec->id == INT64_MAX - 1);
+    assert_int_equal(config.workers.items[2].spec->id, 0);
     kvb_bridge_config_done(&config);
     assert_wrong(
         PUBLISH "workers = (\n" WORKER("\"9223372036854775808\"", "events = \"tcp://h:1\";") ");",
@@ -611,9 +616,9 @@ static void each_rank_may_have_an_id_of_its_own(void **state)
                 "events = \"tcp://h:1\"; ranks = 2; first_rank = 3; }, " WORKER(
                     "8", "events = \"tcp://h:9\";") ");");
 
-    assert_true(kvb_worker_id_of_rank(&config.workers[0], 0) == 7);
-    assert_true(kvb_worker_id_of_rank(&config.workers[0], 1) == INT64_MAX);
-    assert_true(kvb_worker_id_of_rank(&config.workers[1], 0) == 8);
+    assert_true(kvb_worker_id_of_rank(config.workers.items[0].spec, 0) == 7);
+    assert_true(kvb_worker_id_of_rank(config.workers.items[0].spec, 1) == INT64_MAX);
+    assert_true(kvb_worker_id_of_rank(config.workers.items[1].spec, 0) == 8);
     kvb_bridge_config_done(&config);
 }
 
@@ -737,7 +742,7 @@ static void adjacent_ranges_and_one_load_port_for_all_ranks_are_accepted(void **
         "events = \"tcp://h:10\"; replay = \"tcp://h:14\"; ranks = 4;"
         "load = { zmq = \"tcp://h:9\"; };") "," WORKER("2", "events = \"tcp://h:18\"; replay = \"tcp://g:10\"; ranks = 4;") "," WORKER("3", "events = \"tcp://h:18\"; first_rank = 4;") ");");
 
-    assert_int_equal(config.worker_count, 3);
+    assert_int_equal(config.workers.count, 3);
     kvb_bridge_config_done(&config);
 }
 

@@ -59,49 +59,60 @@ static struct kvb_pod pod_at(const char *ip)
     return pod;
 }
 
+/* Borrowed from the list, which gets the pod as its newest worker. */
+static const struct kvb_worker_spec *worker_of(
+    const struct kvb_bridge_config *config, const struct kvb_pod *pod, struct kvb_worker_list *list)
+{
+    assert_ok(kvb_kubernetes_add(&config->defaults, pod, list));
+    return list->items[list->count - 1].spec;
+}
+
 static void a_pod_is_a_worker_with_its_addresses(void **state)
 {
     KVB_OWN(kvb_bridge_config_done)
     struct kvb_bridge_config config = config_of("block_size = 32; topic = \"kv\";");
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list list = { 0 };
     struct kvb_pod pod = pod_at("10.0.0.7");
-    struct kvb_worker_config worker;
 
     (void)state;
-    assert_ok(kvb_kubernetes_worker_of(&config.defaults, &pod, &worker));
-    assert_true(worker.id == 7 && worker.ranks == 2 && worker.block_size == 32);
-    assert_string_equal(worker.events, "tcp://10.0.0.7:5557");
-    assert_string_equal(worker.replay, "tcp://10.0.0.7:6557");
-    assert_string_equal(worker.load.prometheus, "http://10.0.0.7:8001/metrics");
-    assert_string_equal(worker.topic, "kv");
-    assert_string_equal(worker.pod_uid, "u-1");
-    assert_int_equal(worker.facts.role, KVB_ROLE_DECODE);
+    const struct kvb_worker_spec *worker = worker_of(&config, &pod, &list);
+    assert_true(worker->id == 7 && worker->ranks == 2 && worker->block_size == 32);
+    assert_string_equal(worker->events, "tcp://10.0.0.7:5557");
+    assert_string_equal(worker->replay, "tcp://10.0.0.7:6557");
+    assert_string_equal(worker->load.prometheus, "http://10.0.0.7:8001/metrics");
+    assert_string_equal(worker->topic, "kv");
+    assert_string_equal(worker->pod_uid, "u-1");
+    assert_int_equal(worker->facts.role, KVB_ROLE_DECODE);
+    assert_string_equal(list.items[0].parts.items[1]->events, "tcp://10.0.0.7:5558");
     pod = pod_at("fd00::7");
     pod.replay_port = 0;
     pod.metrics_port = 0;
     pod.block_size = 64;
-    assert_ok(kvb_kubernetes_worker_of(&config.defaults, &pod, &worker));
-    assert_string_equal(worker.events, "tcp://[fd00::7]:5557");
-    assert_string_equal(worker.replay, "");
-    assert_string_equal(worker.load.prometheus, "");
-    assert_int_equal(worker.block_size, 64);
+    worker = worker_of(&config, &pod, &list);
+    assert_string_equal(worker->events, "tcp://[fd00::7]:5557");
+    assert_string_equal(worker->replay, "");
+    assert_string_equal(worker->load.prometheus, "");
+    assert_int_equal(worker->block_size, 64);
 }
 
 static void its_http_address_serves_for_texts_and_discovery(void **state)
 {
     KVB_OWN(kvb_bridge_config_done)
     struct kvb_bridge_config config = config_of("tokenize = \"address\"; discover = \"address\";");
+    KVB_OWN(kvb_bridge_config_done) struct kvb_bridge_config plain = config_of("");
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list list = { 0 };
     struct kvb_pod pod = pod_at("10.0.0.7");
-    struct kvb_worker_config worker;
 
     (void)state;
     (void)snprintf(pod.facts.address, sizeof pod.facts.address, "http://10.0.0.7:8000");
-    assert_ok(kvb_kubernetes_worker_of(&config.defaults, &pod, &worker));
-    assert_string_equal(worker.facts.tokenize, "http://10.0.0.7:8000");
-    assert_string_equal(worker.discover, "http://10.0.0.7:8000");
-    assert_int_equal(worker.block_size, 16);
-    config.defaults.facts.tokenize[0] = '\0';
-    assert_ok(kvb_kubernetes_worker_of(&config.defaults, &pod, &worker));
-    assert_string_equal(worker.facts.tokenize, "");
+    const struct kvb_worker_spec *worker = worker_of(&config, &pod, &list);
+    assert_string_equal(worker->facts.tokenize, "http://10.0.0.7:8000");
+    assert_string_equal(worker->discover, "http://10.0.0.7:8000");
+    assert_int_equal(list.items[0].parts.count, 0); /* until the engine has answered */
+    worker = worker_of(&plain, &pod, &list);
+    assert_string_equal(worker->facts.tokenize, "");
+    assert_string_equal(worker->discover, "");
+    assert_int_equal(worker->block_size, 16);
 }
 
 static void an_empty_group_is_enough_and_can_be_turned_off(void **state)

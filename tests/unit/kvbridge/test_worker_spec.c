@@ -1,0 +1,477 @@
+#include "kvb_test.h"
+
+#include "core/own.h"
+#include "fail_alloc.h"
+#include "kvbridge/endpoint.h"
+#include "kvbridge/worker_list.h"
+
+#include <malloc.h>
+#include <stdio.h>
+#include <string.h>
+
+/* ---- Copies
+ * -------------------------------------------------------------------------------------- */
+
+static struct kvb_worker_spec spec_of(uint64_t id, const char *events, uint32_t ranks)
+{
+    struct kvb_worker_spec spec;
+
+    kvb_worker_spec_init(&spec);
+    spec.id = id;
+    spec.events = events;
+    spec.model = "m";
+    spec.block_size = 16;
+    spec.ranks = ranks;
+    return spec;
+}
+
+static struct kvb_worker_spec *copy_of(const struct kvb_worker_spec *spec)
+{
+    struct kvb_worker_spec *copy = NULL;
+
+    assert_ok(kvb_worker_spec_new(spec, &copy));
+    return copy;
+}
+
+static void a_copy_has_its_own_texts(void **state)
+{
+    uint64_t ids[2] = { 7, 8 };
+    char events[] = "tcp://h:5557";
+    struct kvb_worker_facts facts = { .role = KVB_ROLE_DECODE, .restarts = 3 };
+    struct kvb_worker_facts expanded;
+    struct kvb_worker_spec spec = spec_of(0, events, 2);
+
+    (void)state;
+    assert_ok(kvb_labels_add(&facts.labels, "zone", "b", NULL));
+    (void)snprintf(facts.pod, sizeof facts.pod, "vllm-0");
+    spec.ids = ids;
+    spec.id_count = 2;
+    spec.facts = kvb_spec_facts_of(&facts);
+    struct kvb_worker_spec *copy = copy_of(&spec);
+    assert_true(kvb_worker_specs_are_same(copy, &spec));
+    assert_true(kvb_spec_facts_are_same(&copy->facts, &spec.facts));
+    events[6] = 'x';
+    ids[1] = 9;
+    assert_string_equal(copy->events, "tcp://h:5557");
+    assert_true(kvb_worker_id_of_rank(copy, 1) == 8);
+    assert_false(kvb_worker_specs_are_same(copy, &spec));
+    kvb_spec_facts_expand(&copy->facts, &expanded);
+    assert_true(kvb_worker_facts_are_same(&expanded, &facts));
+    assert_ok(kvb_labels_add(&facts.labels, "team", "x", NULL));
+    const struct kvb_spec_facts other = kvb_spec_facts_of(&facts);
+    assert_false(kvb_spec_facts_are_same(&copy->facts, &other));
+    assert_ptr_equal(kvb_worker_spec_ref(copy), copy);
+    kvb_worker_spec_unref(copy);
+    kvb_worker_spec_unref(copy);
+}
+
+/* ---- Parts
+ * --------------------------------------------------------------------------------------- */
+
+static void each_rank_has_its_own_address_and_the_load_is_one(void **state)
+{
+    struct kvb_worker_spec spec = spec_of(7, "tcp://h:5557", 2);
+    struct kvb_parts parts = { 0 };
+
+    (void)state;
+    spec.first_rank = 3;
+    spec.load.zmq = "tcp://h:1";
+    spec.republish.events = "tcp://*:5657";
+    struct kvb_worker_spec *worker = copy_of(&spec);
+    assert_ok(kvb_parts_of_spec(worker, &parts));
+    assert_int_equal(parts.count, 3);
+    assert_string_equal(parts.items[0]->events, "tcp://h:5560");
+    assert_string_equal(parts.items[1]->events, "tcp://h:5561");
+    assert_string_equal(parts.items[1]->republish_events, "tcp://*:5661");
+    assert_true(parts.items[1]->id == 7 && parts.items[1]->dp_rank == 4);
+    assert_int_equal(parts.items[2]->kind, KVB_PART_LOAD);
+    assert_true(parts.items[2]->dp_rank == 3 && parts.items[2]->ranks == 2);
+    kvb_parts_done(&parts);
+    kvb_worker_spec_unref(worker);
+}
+
+static void put_model(struct kvb_worker_spec *spec)
+{
+    spec->model = "n";
+}
+static void put_lora(struct kvb_worker_spec *spec)
+{
+    spec->lora = "a";
+}
+static void put_block_size(struct kvb_worker_spec *spec)
+{
+    spec->block_size = 32;
+}
+static void put_replay(struct kvb_worker_spec *spec)
+{
+    spec->replay = "tcp://h:6557";
+}
+static void put_topic(struct kvb_worker_spec *spec)
+{
+    spec->topic = "kv";
+}
+static void put_bind(struct kvb_worker_spec *spec)
+{
+    spec->bind = true;
+}
+static void put_slots(struct kvb_worker_spec *spec)
+{
+    spec->load.total_slots = 1;
+}
+static void put_hashes(struct kvb_worker_spec *spec)
+{
+    spec->hashes = 1;
+}
+static void put_request(struct kvb_worker_spec *spec)
+{
+    spec->replay_request = KVB_REQUEST_MOONCAKE;
+}
+static void put_medium(struct kvb_worker_spec *spec)
+{
+    spec->unknown_medium = KVB_TIER_HOST;
+}
+static void put_removals(struct kvb_worker_spec *spec)
+{
+    spec->offload_removals = KVB_OFFLOAD_COMPLETE;
+}
+static void put_total(struct kvb_worker_spec *spec)
+{
+    spec->total_blocks = 1;
+}
+static void put_drop(struct kvb_worker_spec *spec)
+{
+    spec->speculative_drop = 1;
+}
+static void put_groups(struct kvb_worker_spec *spec)
+{
+    spec->speculative_drop_groups = 2;
+}
+static void put_chunk(struct kvb_worker_spec *spec)
+{
+    spec->attention_chunk = 64;
+}
+static void put_offload(struct kvb_worker_spec *spec)
+{
+    spec->offload_chunk_blocks = 4;
+}
+static void put_salts(struct kvb_worker_spec *spec)
+{
+    spec->has_salts = true;
+}
+static void put_hybrid(struct kvb_worker_spec *spec)
+{
+    spec->is_sglang_hybrid = true;
+}
+static void put_store(struct kvb_worker_spec *spec)
+{
+    spec->store = true;
+}
+static void put_republish(struct kvb_worker_spec *spec)
+{
+    spec->republish.events = "tcp://*:1";
+}
+static void put_style(struct kvb_worker_spec *spec)
+{
+    spec->republish.style = KVB_REPUBLISH_AIBRIX;
+}
+static void put_uid(struct kvb_worker_spec *spec)
+{
+    spec->pod_uid = "1c8f";
+}
+
+typedef void spec_change(struct kvb_worker_spec *spec);
+
+/* Applies each change by itself. */
+static void whatever_changes_a_rank_makes_another_rank(void **state)
+{
+    static spec_change *const changes[] = {
+        put_model, put_lora,      put_block_size, put_replay,  put_topic,    put_bind,
+        put_slots, put_hashes,    put_request,    put_medium,  put_removals, put_total,
+        put_drop,  put_groups,    put_chunk,      put_offload, put_salts,    put_hybrid,
+        put_store, put_republish, put_style,      put_uid,
+    };
+    const struct kvb_worker_spec spec = spec_of(7, "tcp://h:5557", 1);
+    struct kvb_worker_spec *one = copy_of(&spec);
+    struct kvb_parts of_one = { 0 };
+
+    (void)state;
+    assert_ok(kvb_parts_of_spec(one, &of_one));
+    for (size_t i = 0; i < KVB_COUNT_OF(changes); i++) {
+        struct kvb_worker_spec changed = spec;
+        struct kvb_parts of_other = { 0 };
+        changes[i](&changed);
+        struct kvb_worker_spec *other = copy_of(&changed);
+        assert_ok(kvb_parts_of_spec(other, &of_other));
+        assert_false(kvb_parts_are_same(of_one.items[0], of_other.items[0]));
+        assert_false(kvb_worker_specs_are_same(one, other));
+        kvb_parts_done(&of_other);
+        kvb_worker_spec_unref(other);
+    }
+    kvb_parts_done(&of_one);
+    kvb_worker_spec_unref(one);
+}
+
+/* Another way to write the same ranks, and what is not theirs. */
+static void other_groups_loads_and_facts_leave_a_rank_the_same(void **state)
+{
+    const struct kvb_worker_spec two = spec_of(7, "tcp://h:5557", 2);
+    struct kvb_worker_spec second = spec_of(7, "tcp://h:5557", 1);
+    struct kvb_parts of_two = { 0 };
+    struct kvb_parts of_second = { 0 };
+
+    (void)state;
+    second.first_rank = 1;
+    second.load.zmq = "tcp://h:1";
+    second.facts.address = "http://h:8000";
+    struct kvb_worker_spec *one = copy_of(&two);
+    struct kvb_worker_spec *other = copy_of(&second);
+    assert_ok(kvb_parts_of_spec(one, &of_two));
+    assert_ok(kvb_parts_of_spec(other, &of_second));
+    assert_true(kvb_parts_are_same(of_two.items[1], of_second.items[0]));
+    assert_false(kvb_part_facts_are_same(of_two.items[1], of_second.items[0]));
+    kvb_parts_done(&of_two);
+    kvb_parts_done(&of_second);
+    kvb_worker_spec_unref(one);
+    kvb_worker_spec_unref(other);
+}
+
+/* ---- Parts that an engine has named
+ * -------------------------------------------------------------- */
+
+static const struct kvb_event_sources two_sources = {
+    .sources = { { .dp_rank = 0,
+                   .endpoint = "tcp://*:41001",
+                   .replay_endpoint = "tcp://0.0.0.0:41003",
+                   .topic = "kv" },
+                 { .dp_rank = 3, .endpoint = "tcp://10.0.0.9:41002" } },
+    .count = 2,
+};
+
+/* The caller frees the parts, which keep the worker. */
+static kvb_status answer_of(
+    const struct kvb_worker_spec *spec, const struct kvb_event_sources *sources,
+    struct kvb_parts *out_parts, struct kvb_detail *why)
+{
+    struct kvb_worker_spec *worker = copy_of(spec);
+    const kvb_status status =
+        kvb_parts_of_answer(worker, sources, KVB_SPECULATION_UNKNOWN, out_parts, why);
+
+    kvb_worker_spec_unref(worker);
+    return status;
+}
+
+static struct kvb_worker_spec discovered(void)
+{
+    struct kvb_worker_spec spec = spec_of(7, "", 1);
+
+    spec.discover = "http://engine:8000";
+    return spec;
+}
+
+static void an_engine_names_the_addresses_of_its_ranks(void **state)
+{
+    const struct kvb_worker_spec spec = discovered();
+    struct kvb_parts parts = { 0 };
+    struct kvb_worker_spec *worker = copy_of(&spec);
+
+    (void)state;
+    assert_ok(kvb_parts_of_spec(worker, &parts));
+    assert_int_equal(parts.count, 0); /* it has not answered */
+    kvb_worker_spec_unref(worker);
+    assert_ok(answer_of(&spec, &two_sources, &parts, NULL));
+    assert_int_equal(parts.count, 3);
+    assert_string_equal(parts.items[0]->events, "tcp://engine:41001");
+    assert_string_equal(parts.items[0]->replay, "tcp://engine:41003");
+    assert_string_equal(parts.items[0]->topic, "kv");
+    assert_string_equal(parts.items[1]->events, "tcp://10.0.0.9:41002");
+    assert_int_equal(parts.items[1]->dp_rank, 3);
+    assert_true(parts.items[0]->is_advertised);
+    assert_int_equal(parts.items[2]->kind, KVB_PART_LOAD);
+    assert_int_equal(parts.items[2]->ranks, 4);
+    kvb_parts_done(&parts);
+}
+
+static void there_is_one_id_for_each_rank_or_one_for_all(void **state)
+{
+    static const uint64_t ids[4] = { 5, 6, 7, 8 };
+    struct kvb_worker_spec spec = discovered();
+    struct kvb_parts parts = { 0 };
+    struct kvb_detail why = { "" };
+
+    (void)state;
+    spec.ids = ids;
+    spec.id_count = 1;
+    assert_int_equal(answer_of(&spec, &two_sources, &parts, &why), KVB_BAD_CONFIG);
+    assert_non_null(strstr(why.text, "the engine has rank 3, but `ids` has only 1 ids"));
+    spec.id_count = 4;
+    assert_ok(answer_of(&spec, &two_sources, &parts, &why));
+    assert_true(parts.items[0]->id == 5 && parts.items[1]->id == 8);
+    kvb_parts_done(&parts);
+}
+
+static void an_address_that_nobody_reaches_is_refused(void **state)
+{
+    static const char *const rows[][2] = {
+        { "nonsense", "nonsense is not a socket address" },
+        { "inproc://kv", "inproc://kv is reachable only inside the engine's process" },
+    };
+    const struct kvb_worker_spec spec = discovered();
+
+    (void)state;
+    for (size_t i = 0; i < KVB_COUNT_OF(rows); i++) {
+        struct kvb_event_sources bad = { .count = 1 };
+        struct kvb_parts parts = { 0 };
+        struct kvb_detail why = { "" };
+        (void)snprintf(bad.sources[0].endpoint, sizeof bad.sources[0].endpoint, "%s", rows[i][0]);
+        assert_int_equal(answer_of(&spec, &bad, &parts, &why), KVB_BAD_CONFIG);
+        assert_non_null(strstr(why.text, rows[i][1]));
+        assert_null(parts.items);
+    }
+}
+
+static bool is_taken_to_connect(const char *endpoint)
+{
+    const struct kvb_worker_spec spec = discovered();
+    struct kvb_event_sources sources = { .count = 1 };
+    struct kvb_parts parts = { 0 };
+
+    (void)snprintf(sources.sources[0].endpoint, sizeof sources.sources[0].endpoint, "%s", endpoint);
+    assert_ok(answer_of(&spec, &sources, &parts, NULL));
+    const bool may_connect = parts.items[0]->may_connect;
+    kvb_parts_done(&parts);
+    return may_connect;
+}
+
+/* As vLLM's and SGLang's publishers decide it. */
+static void without_a_star_the_engine_may_connect_instead_of_listening(void **state)
+{
+    (void)state;
+    assert_false(is_taken_to_connect("tcp://*:5557"));
+    assert_false(is_taken_to_connect("tcp://[::]:5557"));
+    assert_false(is_taken_to_connect("ipc:///tmp/kv"));
+    assert_true(is_taken_to_connect("tcp://127.0.0.1:5557"));
+    assert_true(is_taken_to_connect("tcp://bridge:5557"));
+    assert_true(is_taken_to_connect("tcp://0.0.0.0:5557"));
+}
+
+/* ---- Lists
+ * ---------------------------------------------------------------------------------------- */
+
+static void an_earlier_list_gives_what_is_the_same(void **state)
+{
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list earlier = { 0 };
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list list = { 0 };
+    struct kvb_worker_spec spec = discovered();
+    const struct kvb_worker_spec plain = spec_of(8, "tcp://h:1", 1);
+
+    (void)state;
+    assert_ok(kvb_worker_list_add(&earlier, &spec));
+    assert_ok(kvb_worker_list_add(&earlier, &plain));
+    struct kvb_listed_worker *answered = &earlier.items[0];
+    assert_ok(kvb_parts_of_answer(
+        answered->spec, &two_sources, KVB_SPECULATION_UNKNOWN, &answered->parts, NULL));
+    answered->is_known = true;
+    spec.facts.address = "http://engine:8000"; /* another fact */
+    assert_ok(kvb_worker_list_add(&list, &spec));
+    assert_ok(kvb_worker_list_add(&list, &plain));
+    assert_ok(kvb_worker_list_inherit(&list, &earlier));
+    assert_true(list.items[0].is_known && list.items[0].parts.count == 3);
+    assert_ptr_equal(list.items[0].parts.items[0]->worker, list.items[0].spec);
+    assert_string_equal(list.items[0].spec->facts.address, "http://engine:8000");
+    assert_ptr_equal(list.items[1].spec, earlier.items[1].spec);
+    assert_ptr_equal(list.items[1].parts.items[0], earlier.items[1].parts.items[0]);
+}
+
+/* A list of as many pods as a bridge takes, as the source hands it over. */
+static void a_list_of_8192_pods_takes_less_than_10_mb(void **state)
+{
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list list = { 0 };
+    struct kvb_worker_facts facts = { .role = KVB_ROLE_DECODE };
+    char events[64];
+    char replay[64];
+    char page[64];
+    const size_t before = mallinfo2().uordblks;
+
+    (void)state;
+    (void)snprintf(facts.pod_namespace, sizeof facts.pod_namespace, "inference");
+    assert_ok(kvb_labels_add(&facts.labels, "topology.kubernetes.io/zone", "eu-central-1b", NULL));
+    assert_ok(kvb_labels_add(&facts.labels, "llm-d.ai/role", "decode", NULL));
+    for (unsigned i = 0; i < 8192; i++) {
+        struct kvb_worker_spec spec = spec_of(1943803597606491 + i, events, 1);
+        (void)snprintf(events, sizeof events, "tcp://10.128.%u.%u:5557", i / 256, i % 256);
+        (void)snprintf(replay, sizeof replay, "tcp://10.128.%u.%u:6557", i / 256, i % 256);
+        (void)snprintf(page, sizeof page, "http://10.128.%u.%u:8000/metrics", i / 256, i % 256);
+        (void)snprintf(
+            facts.address, sizeof facts.address, "http://10.128.%u.%u:8000", i / 256, i % 256);
+        (void)snprintf(facts.pod, sizeof facts.pod, "vllm-llama-70b-decode-6c9f7d5b8-%05u", i);
+        (void)snprintf(facts.node, sizeof facts.node, "gpu-node-%u.eu-central-1.internal", i / 8);
+        spec.replay = replay;
+        spec.model = "meta-llama/Llama-3.3-70B-Instruct";
+        spec.model_rule = "argument --served-model-name";
+        spec.pod_uid = "7d9f3c1e-0a52-4c7e-9a55-3f6f1f0c2b11";
+        spec.load.prometheus = page;
+        spec.facts = kvb_spec_facts_of(&facts);
+        assert_ok(kvb_worker_list_add(&list, &spec));
+    }
+    const size_t bytes = mallinfo2().uordblks - before; /* 0 under a sanitizer */
+    print_message("8,192 pods: %zu bytes\n", bytes);
+    assert_true(bytes < 10000000);
+}
+
+static void without_memory_a_list_stays_as_it_was(void **state)
+{
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list list = { 0 };
+    struct kvb_worker_spec spec = spec_of(7, "tcp://h:1", 2);
+    kvb_status status = KVB_NO_MEMORY;
+
+    (void)state;
+    spec.load.zmq = "tcp://h:9";
+    for (long n = 0; status == KVB_NO_MEMORY; n++) {
+        fail_alloc_after(n);
+        status = kvb_worker_list_add(&list, &spec);
+        fail_alloc_after(-1);
+        assert_int_equal(list.count, status == KVB_OK);
+        assert_true(n < 12);
+    }
+    assert_ok(status);
+}
+
+static void the_host_is_extracted_from_a_url(void **state)
+{
+    static const char *const rows[][2] = {
+        { "http://engine:8000", "engine" },
+        { "http://engine", "engine" },
+        { "https://engine/a:b@c", "engine" },
+        { "http://me:word@engine:8000/x", "engine" },
+        { "http://[::1]:8000/", "[::1]" },
+        { "http://10.0.0.1:8000?x=http://y", "10.0.0.1" },
+        { "nonsense", "" },
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const kvb_span host = kvb_endpoint_host_of_url(rows[i][0]);
+        assert_int_equal(host.len, strlen(rows[i][1]));
+        assert_memory_equal(host.data, rows[i][1], host.len);
+    }
+}
+
+SUITE(worker_spec)
+{
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_copy_has_its_own_texts),
+        cmocka_unit_test(each_rank_has_its_own_address_and_the_load_is_one),
+        cmocka_unit_test(whatever_changes_a_rank_makes_another_rank),
+        cmocka_unit_test(other_groups_loads_and_facts_leave_a_rank_the_same),
+        cmocka_unit_test(an_engine_names_the_addresses_of_its_ranks),
+        cmocka_unit_test(there_is_one_id_for_each_rank_or_one_for_all),
+        cmocka_unit_test(an_address_that_nobody_reaches_is_refused),
+        cmocka_unit_test(without_a_star_the_engine_may_connect_instead_of_listening),
+        cmocka_unit_test(an_earlier_list_gives_what_is_the_same),
+        cmocka_unit_test(a_list_of_8192_pods_takes_less_than_10_mb),
+        cmocka_unit_test(without_memory_a_list_stays_as_it_was),
+        cmocka_unit_test(the_host_is_extracted_from_a_url),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
