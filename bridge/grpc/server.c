@@ -1,8 +1,10 @@
 #include "grpc/server.h"
 
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/ring.h"
+#include "core/thread.h"
 #include "daemon/http_access.h"
 #include "grpc/tls.h"
 
@@ -14,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -27,7 +28,7 @@ enum {
     young_ms = 1000,     /* a connection younger than this does not make room */
     events_a_turn = 512, /* all connections, so that none waits behind the handshakes of others */
     backlog = 128,
-    other_files = 4 /* the listening socket, epoll, two to wake it */
+    other_files = 3 /* the listening socket, epoll, the ring of finished calls */
 };
 
 enum connection_phase {
@@ -71,12 +72,15 @@ struct kvb_grpc_call {
 struct kvb_grpc {
     struct kvb_grpc_options options;
     struct kvb_grpc_gate gate;
-    pthread_t thread;
-    bool has_thread;
+    struct kvb_job *job;        /* owned; NULL: not started */
+    struct kvb_fd_watch *watch; /* owned; the control thread's: of epoll_fd */
+    pthread_mutex_t lock;       /* is_over */
+    pthread_cond_t ended;
+    bool is_over;               /* it was stopped, and no turn follows */
+    atomic_bool is_stop_wanted; /* kvb_grpc_stop() was called */
     uint16_t port;
-    int listen_fd;
-    int epoll_fd;
-    int wake_fd;
+    int listen_fd; /* owned */
+    int epoll_fd;  /* owned: of all sockets, so that a turn reads some of those that are ready */
     struct kvb_http_access *access;  /* owned, like the next; NULL: no TLS */
     struct kvb_grpc_tls_server *tls; /* NULL: no TLS */
     struct kvb_log_limit refusals;   /* of handshakes */
@@ -774,15 +778,6 @@ static void begin_to_stop(struct kvb_grpc *grpc)
     }
 }
 
-/* kvb_grpc_stop() has been called. */
-static void take_grpc_wake(struct kvb_grpc *grpc)
-{
-    eventfd_t ignored = 0;
-
-    (void)eventfd_read(grpc->wake_fd, &ignored);
-    begin_to_stop(grpc);
-}
-
 /* When what was under way is answered, and that was sent. */
 static void end_answered_connections(struct kvb_grpc *grpc)
 {
@@ -806,16 +801,13 @@ connection_of(const struct kvb_grpc *grpc, const struct epoll_event *event)
     const void *what = event->data.ptr;
 
     /* the ring, too, is looked at anyway */
-    return what == &grpc->listen_fd || what == &grpc->wake_fd || what == grpc ? NULL
-                                                                              : event->data.ptr;
+    return what == &grpc->listen_fd || what == grpc ? NULL : event->data.ptr;
 }
 
 static void take_epoll_event(struct kvb_grpc *grpc, const struct epoll_event *event)
 {
     if (event->data.ptr == &grpc->listen_fd) {
         accept_connection(grpc);
-    } else if (event->data.ptr == &grpc->wake_fd) {
-        take_grpc_wake(grpc);
     } else if (connection_of(grpc, event)) {
         serve_connection(connection_of(grpc, event), event->events);
     }
@@ -847,35 +839,91 @@ static bool has_deadlines(const struct kvb_grpc *grpc)
     return grpc->connection_count > 0 || !grpc->is_listening;
 }
 
-static void *run_grpc(void *context)
+static void close_connections(struct kvb_grpc *grpc)
+{
+    for (size_t i = 0; i < grpc->slot_count; i++) {
+        if (grpc->connections[i].server) {
+            say_end(&grpc->connections[i]);
+            close_connection(&grpc->connections[i]);
+        }
+    }
+    note_grpc_gauges(grpc);
+}
+
+/* Its turn follows, and looks at all that is ready. */
+static void note_ready(void *context, int fd, bool is_readable, bool is_writable)
+{
+    (void)context;
+    (void)fd;
+    (void)is_readable;
+    (void)is_writable;
+}
+
+/* False: there is no memory for it yet, so the sockets are looked at from time to time. */
+static bool watch_sockets(struct kvb_grpc *grpc)
+{
+    const struct kvb_fd_watch_options options = {
+        .fd = grpc->epoll_fd,
+        .on_ready = note_ready,
+        .context = grpc,
+    };
+
+    if (!grpc->watch && kvb_fd_watch_new(grpc->job, &options, &grpc->watch) == KVB_OK) {
+        kvb_fd_watch_set(grpc->watch, true, false);
+    }
+    return grpc->watch != NULL;
+}
+
+/* On the control thread; it serves a limited number of connections, so that other jobs have their
+ * turns.  Those that are left keep epoll_fd readable. */
+static uint64_t take_turn(void *context, uint64_t now_ns)
 {
     struct kvb_grpc *grpc = context;
     struct epoll_event events[events_a_turn];
 
-    (void)pthread_setname_np(pthread_self(), "kvb-grpc"); /* for top -H */
-    while (!is_grpc_over(grpc)) {
-        const int count =
-            epoll_wait(grpc->epoll_fd, events, events_a_turn, has_deadlines(grpc) ? sweep_ms : -1);
-        grpc->now_ns = kvb_clock_monotonic_ns();
-        answer_finished_calls(grpc);
-        for (int i = 0; i < count; i++) {
-            take_epoll_event(grpc, &events[i]);
-        }
-        if (grpc->tls) {
-            flush_dirty(grpc); /* answers do not wait for handshakes */
-            take_handshakes(grpc, events, count);
-        }
-        if (grpc->now_ns >= grpc->next_sweep_ns) {
-            sweep_connections(grpc);
-        }
-        flush_dirty(grpc);
-        if (grpc->is_stopping) {
-            end_answered_connections(grpc);
-            flush_dirty(grpc);
-        }
-        note_grpc_gauges(grpc);
+    if (grpc->is_over) {
+        return UINT64_MAX;
     }
-    return NULL;
+    const int count = epoll_wait(grpc->epoll_fd, events, events_a_turn, 0);
+    grpc->now_ns = now_ns;
+    if (atomic_load(&grpc->is_stop_wanted)) {
+        begin_to_stop(grpc);
+    }
+    answer_finished_calls(grpc);
+    for (int i = 0; i < count; i++) {
+        take_epoll_event(grpc, &events[i]);
+    }
+    if (grpc->tls) {
+        flush_dirty(grpc); /* answers do not wait for handshakes */
+        take_handshakes(grpc, events, count);
+    }
+    if (grpc->now_ns >= grpc->next_sweep_ns) {
+        sweep_connections(grpc);
+    }
+    flush_dirty(grpc);
+    if (grpc->is_stopping) {
+        end_answered_connections(grpc);
+        flush_dirty(grpc);
+    }
+    note_grpc_gauges(grpc);
+    if (is_grpc_over(grpc)) {
+        close_connections(grpc);
+        (void)pthread_mutex_lock(&grpc->lock);
+        grpc->is_over = true;
+        (void)pthread_cond_signal(&grpc->ended);
+        (void)pthread_mutex_unlock(&grpc->lock);
+        return UINT64_MAX;
+    }
+    const bool is_watching = watch_sockets(grpc);
+    return has_deadlines(grpc) || !is_watching ? now_ns + sweep_ms * KVB_NS_PER_MS : UINT64_MAX;
+}
+
+static void end_turns(void *context)
+{
+    struct kvb_grpc *grpc = context;
+
+    kvb_fd_watch_free(grpc->watch);
+    grpc->watch = NULL;
 }
 
 /* ---- Starting and stopping ---- */
@@ -944,9 +992,7 @@ static kvb_status make_grpc(struct kvb_grpc *grpc)
     }
     KVB_TRY(kvb_ring_new(grpc->options.max_under_way, free_call, &grpc->finished));
     grpc->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    grpc->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (grpc->epoll_fd < 0 || grpc->wake_fd < 0 || !watch_fd(grpc, grpc->wake_fd, &grpc->wake_fd) ||
-        !watch_fd(grpc, kvb_ring_fd(grpc->finished), grpc)) {
+    if (grpc->epoll_fd < 0 || !watch_fd(grpc, kvb_ring_fd(grpc->finished), grpc)) {
         return KVB_IO;
     }
     return KVB_OK;
@@ -971,17 +1017,26 @@ static kvb_status open_grpc_tls(struct kvb_grpc *grpc, struct kvb_detail *detail
     return kvb_grpc_tls_server_new(grpc->access, &grpc->tls);
 }
 
+static kvb_status join_control(struct kvb_grpc *grpc)
+{
+    const struct kvb_job_options job = {
+        .turn = take_turn,
+        .end = end_turns,
+        .context = grpc,
+    };
+
+    KVB_TRY(kvb_job_add(grpc->options.control, &job, &grpc->job));
+    kvb_job_wake(grpc->job); /* the first turn watches the sockets */
+    return KVB_OK;
+}
+
 static kvb_status start_grpc(struct kvb_grpc *grpc, struct kvb_detail *detail)
 {
     KVB_TRY(make_grpc(grpc));
     KVB_TRY(open_grpc_tls(grpc, detail));
     KVB_TRY(open_grpc_listener(grpc, detail));
     watch_listener(grpc);
-    if (!grpc->is_listening || pthread_create(&grpc->thread, NULL, run_grpc, grpc) != 0) {
-        return KVB_IO;
-    }
-    grpc->has_thread = true;
-    return KVB_OK;
+    return grpc->is_listening ? join_control(grpc) : KVB_IO;
 }
 
 static struct kvb_grpc_gate make_gate(struct kvb_grpc *grpc)
@@ -1006,7 +1061,9 @@ kvb_status kvb_grpc_start(
         return KVB_NO_MEMORY;
     }
     grpc->options = *options;
-    grpc->listen_fd = grpc->epoll_fd = grpc->wake_fd = -1;
+    grpc->listen_fd = grpc->epoll_fd = -1;
+    (void)pthread_mutex_init(&grpc->lock, NULL); /* cannot fail without attributes */
+    kvb_cond_init_monotonic(&grpc->ended);
     grpc->connection_limit =
         options->max_connections ? options->max_connections : kvb_max_grpc_connections;
     grpc->slot_count = grpc->connection_limit + kvb_max_grpc_extra;
@@ -1047,19 +1104,18 @@ void kvb_grpc_reload(struct kvb_grpc *grpc)
 
 void kvb_grpc_stop(struct kvb_grpc *grpc)
 {
-    if (!grpc || !grpc->has_thread) {
+    if (!grpc || !grpc->job) {
         return;
     }
-    (void)eventfd_write(grpc->wake_fd, 1); /* full: it is readable anyway */
-    (void)pthread_join(grpc->thread, NULL);
-    grpc->has_thread = false;
-    for (size_t i = 0; i < grpc->slot_count; i++) {
-        if (grpc->connections[i].server) {
-            say_end(&grpc->connections[i]);
-            close_connection(&grpc->connections[i]);
-        }
+    atomic_store(&grpc->is_stop_wanted, true);
+    kvb_job_wake(grpc->job);
+    (void)pthread_mutex_lock(&grpc->lock);
+    while (!grpc->is_over) { /* ends: after kvb_grpc_stop_ms at the latest */
+        (void)pthread_cond_wait(&grpc->ended, &grpc->lock);
     }
-    note_grpc_gauges(grpc);
+    (void)pthread_mutex_unlock(&grpc->lock);
+    kvb_job_remove(grpc->job);
+    grpc->job = NULL;
 }
 
 static void close_fd(int fd)
@@ -1074,12 +1130,14 @@ void kvb_grpc_free(struct kvb_grpc *grpc)
     if (!grpc) {
         return;
     }
+    kvb_job_remove(grpc->job); /* it was stopped before, or has had no turn */
     kvb_ring_free(grpc->finished);
     close_fd(grpc->listen_fd);
-    close_fd(grpc->wake_fd);
     close_fd(grpc->epoll_fd);
     kvb_grpc_tls_server_free(grpc->tls);
     kvb_http_access_free(grpc->access);
+    (void)pthread_cond_destroy(&grpc->ended);
+    (void)pthread_mutex_destroy(&grpc->lock);
     free(grpc->connections);
     free(grpc);
 }

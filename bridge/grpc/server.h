@@ -11,13 +11,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct kvb_control;
 struct kvb_http_security;
 struct sockaddr_storage;
 
 /* A gRPC server of one unary method, over HTTP/2 (session.h), with TLS where options.security names
  * certificates (tls.h).
  *
- *     clients <--> thread of the server --handler()--> the owner's threads
+ *     clients <-->    control thread    --handler()--> the owner's threads
  *                          ^                                  |
  *                          +------------- ring <-- finish() --+
  *
@@ -31,10 +32,10 @@ struct sockaddr_storage;
  * kvb_grpc_idle_s, are closed.
  *
  * With TLS, a handshake has half of kvb_grpc_grace_s, and a connection in it makes room before all
- * others.  Handshakes cost the CPU time of a signature each, so in each turn of the thread they
+ * others.  Handshakes cost the CPU time of a signature each, so in each turn they
  * come after the connections that are open, and end when they have taken kvb_grpc_handshakes_us.
  *
- * Threads: the server has one; the handler runs on it.
+ * Threads: a job of the control thread, on which the handler runs.
  * Memory:  bodies and answers: kvb_max_grpc_held_bytes; per connection some 20 KiB, with TLS 60
  *          KiB, and 64 KiB to be sent. */
 struct kvb_grpc;
@@ -74,6 +75,7 @@ typedef enum kvb_grpc_status (*kvb_grpc_handler)(
     void *context, struct kvb_grpc_call *call, kvb_span message);
 
 struct kvb_grpc_options {
+    struct kvb_control *control;              /* borrowed until the end; its thread runs */
     const struct sockaddr_storage *address;   /* for the call; port 0 picks a free one */
     const char *listen;                       /* the same as text, for people */
     const struct kvb_http_security *security; /* NULL, or without cert_file: no TLS; borrowed until
@@ -105,7 +107,7 @@ uint16_t kvb_grpc_port(const struct kvb_grpc *grpc);
 void kvb_grpc_reload(struct kvb_grpc *grpc);
 
 /* Takes no more connections, answers UNAVAILABLE to new requests, waits at most kvb_grpc_stop_ms
- * for calls and clients, and ends the thread.  Calls may still be finished.  NULL is fine. */
+ * for calls and clients.  Calls may still be finished.  NULL is fine. */
 void kvb_grpc_stop(struct kvb_grpc *grpc);
 
 /* After kvb_grpc_stop(), when all calls are finished.  NULL is fine. */

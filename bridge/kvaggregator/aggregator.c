@@ -282,6 +282,7 @@ static kvb_status open_aggregator_grpc(struct kvb_aggregator *aggregator, struct
 {
     struct sockaddr_storage address = { 0 };
     const struct kvb_grpc_options options = {
+        .control = aggregator->control,
         .address = &address,
         .listen = aggregator->config->grpc.listen,
         .security = &aggregator->config->grpc.security,
@@ -320,7 +321,7 @@ static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb
     KVB_TRY(open_aggregator_bus(aggregator, detail));
     KVB_TRY(kvb_aggregator_open_service(aggregator));
     KVB_TRY(kvb_aggregator_name_self(aggregator));
-    KVB_TRY(kvb_thread_start(&aggregator->queries->reader, kvb_door_read_prompts, aggregator));
+    KVB_TRY(kvb_door_open_prompts(aggregator));
     KVB_TRY(kvb_group_open(aggregator));
     atomic_store(&aggregator->loop->turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_aggregator_http(aggregator, detail));
@@ -453,8 +454,7 @@ static void stop_threads(struct kvb_aggregator *aggregator)
     kvb_group_leave(aggregator); /* while queries are still answered; the next too */
     kvb_http_stop(aggregator->http);
     kvb_grpc_stop(aggregator->grpc);
-    close_ring(aggregator->queries->prompts);
-    kvb_thread_join(&aggregator->queries->reader);
+    kvb_door_close_prompts(aggregator);
     kvb_tokenizer_close(aggregator->queries->tokenizer); /* what comes back is still answered */
     atomic_store(&aggregator->loop->is_stopping, true);
     close_ring(aggregator->intake->events);

@@ -30,9 +30,14 @@ void kvb_door_receive_http(
 /* On nats.c's thread. */
 void kvb_door_receive_nats(void *context, const struct kvb_bus_message *message);
 
-/* The thread that reads long prompts over NATS; it ends when their ring is closed and empty. */
-void *kvb_door_read_prompts(void *context);
+/* Has long prompts over NATS read on a thread that is there while there are some.  After
+ * kvb_queries_open().  KVB_NO_MEMORY. */
+kvb_status kvb_door_open_prompts(struct kvb_aggregator *aggregator);
+/* Reads those that are left. */
+void kvb_door_close_prompts(struct kvb_aggregator *aggregator);
+/* Reads and submits all that wait; the context is the aggregator. */
+void kvb_door_read_prompts(void *context);
 
-/* On the thread of the gRPC server. */
+/* On the control thread. */
 enum kvb_grpc_status
 kvb_door_receive_grpc(void *context, struct kvb_grpc_call *call, kvb_span message);

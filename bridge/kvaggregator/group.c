@@ -1,6 +1,7 @@
 #include "kvaggregator/group.h"
 
 #include "bus/bus.h"
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/log.h"
 #include "core/metric.h"
@@ -26,14 +27,21 @@
  *     R.kv_match.{id}  for this aggregator: always subscribed
  *
  * replica/readiness.h decides about the membership on the index thread.  Subscribing, waiting for
- * nats-server's PONG and draining may take seconds, so a separate thread does them:
+ * nats-server's PONG and draining may take seconds, so a job of the control thread has them done on
+ * a thread that ends with them:
  *
- *     index thread -- wanted --> group thread -- result --> index thread
+ *     index thread -- wanted --> job: join or leave -- result --> index thread
  *
- * Without a queue group the thread joins nothing, and all requests are subscribed from the start.
+ * Without a queue group there is nothing to join, and all requests are subscribed from the start.
  */
 
-enum { join_wait_ms = 2000, leave_wait_ms = 2000, stop_wait_s = 3, count_streams_ms = 100 };
+enum {
+    join_wait_ms = 2000,
+    leave_wait_ms = 2000,
+    stop_wait_s = 3,
+    count_streams_ms = 100,
+    retry_ms = 100
+};
 
 static const struct {
     enum kvb_contract_subject shared;
@@ -87,7 +95,7 @@ static kvb_status subscribe_own(struct kvb_aggregator *aggregator)
     return KVB_OK;
 }
 
-/* ---- On the group thread ---- */
+/* ---- The job ---- */
 
 /* The PONG shows that the server knows the subscriptions. */
 static enum kvb_group_result join_group(struct kvb_aggregator *aggregator)
@@ -114,18 +122,6 @@ static enum kvb_group_result leave_group(struct kvb_aggregator *aggregator)
     return KVB_GROUP_DONE;
 }
 
-static enum kvb_group_action take_action(struct kvb_group *group)
-{
-    (void)pthread_mutex_lock(&group->lock);
-    while (group->wanted == KVB_GROUP_NOTHING && !group->is_ending) {
-        (void)pthread_cond_wait(&group->changed, &group->lock);
-    }
-    const enum kvb_group_action action = group->is_ending ? KVB_GROUP_NOTHING : group->wanted;
-    group->wanted = KVB_GROUP_NOTHING;
-    (void)pthread_mutex_unlock(&group->lock);
-    return action;
-}
-
 static void give_result(struct kvb_aggregator *aggregator, enum kvb_group_result result)
 {
     struct kvb_group *group = aggregator->group;
@@ -136,18 +132,38 @@ static void give_result(struct kvb_aggregator *aggregator, enum kvb_group_result
     (void)eventfd_write(aggregator->loop->update_fd, 1); /* full: it is readable anyway */
 }
 
-static void *run_group(void *context)
+/* On a thread of its own. */
+static void carry_out(void *context)
 {
     struct kvb_aggregator *aggregator = context;
 
-    (void)pthread_setname_np(pthread_self(), "kvb-group"); /* for top -H; else unnamed */
-    for (enum kvb_group_action action = take_action(aggregator->group); action != KVB_GROUP_NOTHING;
-         action = take_action(aggregator->group)) {
-        give_result(
-            aggregator,
-            action == KVB_GROUP_JOIN ? join_group(aggregator) : leave_group(aggregator));
+    give_result(
+        aggregator, aggregator->group->under_way == KVB_GROUP_JOIN ? join_group(aggregator)
+                                                                   : leave_group(aggregator));
+}
+
+/* On the control thread: when something is wanted, and when it is done. */
+static uint64_t look_for_action(void *context, uint64_t now_ns)
+{
+    const struct kvb_aggregator *aggregator = context;
+    struct kvb_group *group = aggregator->group;
+
+    if (kvb_job_is_working(group->job)) {
+        return UINT64_MAX;
     }
-    return NULL;
+    (void)pthread_mutex_lock(&group->lock);
+    group->under_way = group->wanted;
+    group->wanted = KVB_GROUP_NOTHING;
+    (void)pthread_mutex_unlock(&group->lock);
+    if (group->under_way == KVB_GROUP_NOTHING || kvb_job_work(group->job, carry_out) == KVB_OK) {
+        return UINT64_MAX;
+    }
+    /* The system has no more threads.  Nothing else was wanted meanwhile, because the index thread
+     * waits for the result. */
+    (void)pthread_mutex_lock(&group->lock);
+    group->wanted = group->under_way;
+    (void)pthread_mutex_unlock(&group->lock);
+    return now_ns + retry_ms * KVB_NS_PER_MS;
 }
 
 /* ---- What NATS permits, on any thread ---- */
@@ -212,13 +228,15 @@ static enum kvb_group_result collect_result(struct kvb_group *group)
     return result;
 }
 
-/* Without a queue group there is no thread for the action. */
+/* Without a queue group there is nothing to do. */
 static void want_action(struct kvb_group *group, enum kvb_group_action action)
 {
     (void)pthread_mutex_lock(&group->lock);
     group->wanted = action;
-    (void)pthread_cond_broadcast(&group->changed);
     (void)pthread_mutex_unlock(&group->lock);
+    if (group->job) {
+        kvb_job_wake(group->job);
+    }
 }
 
 /* Publishes the state for other threads: /readyz, kvb_group_leave(). */
@@ -231,7 +249,7 @@ static void show_membership(struct kvb_aggregator *aggregator)
     if ((int)state == atomic_load_explicit(&group->shown_state, memory_order_relaxed)) {
         return;
     }
-    if (group->thread.is_running) { /* without a queue group it is given all requests */
+    if (group->job) { /* without a queue group it is given all requests */
         const bool is_member = state == KVB_GROUP_MEMBER;
         kvb_metric_set(aggregator->metrics, kvb_aggregator_group_member, is_member);
     }
@@ -326,7 +344,7 @@ why_not_member(const struct kvb_aggregator *aggregator, struct kvb_detail *detai
     if (cause != KVB_READY) {
         return kvb_readiness_cause_text((enum kvb_readiness_cause)cause);
     }
-    return group->thread.is_running && state != KVB_GROUP_MEMBER
+    return group->job && state != KVB_GROUP_MEMBER
                ? "not a member of the queue group of requests yet (router.queue_group)"
                : NULL;
 }
@@ -379,7 +397,8 @@ kvb_status kvb_group_open(struct kvb_aggregator *aggregator)
         kvb_metric_set(aggregator->metrics, kvb_aggregator_group_member, 1);
         return subscribe_shared(aggregator);
     }
-    return kvb_thread_start(&group->thread, run_group, aggregator);
+    const struct kvb_job_options job = { .turn = look_for_action, .context = aggregator };
+    return kvb_job_add(aggregator->control, &job, &group->job);
 }
 
 void kvb_group_leave(struct kvb_aggregator *aggregator)
@@ -389,7 +408,7 @@ void kvb_group_leave(struct kvb_aggregator *aggregator)
     bool is_late = false;
 
     atomic_store(&group->is_leaving, true);
-    if (!aggregator->loop->thread.is_running || !group->thread.is_running) {
+    if (!aggregator->loop->thread.is_running || !group->job) {
         return;
     }
     (void)eventfd_write(aggregator->loop->update_fd, 1); /* full: it is readable anyway */
@@ -406,13 +425,8 @@ void kvb_group_close(struct kvb_aggregator *aggregator)
 {
     struct kvb_group *group = aggregator->group;
 
-    if (group->thread.is_running) {
-        (void)pthread_mutex_lock(&group->lock);
-        group->is_ending = true;
-        (void)pthread_cond_broadcast(&group->changed);
-        (void)pthread_mutex_unlock(&group->lock);
-        kvb_thread_join(&group->thread);
-    }
+    kvb_job_remove(group->job); /* and what it does is done */
+    group->job = NULL;
     unsubscribe_shared(group);
     for (size_t i = 0; i < kvb_group_subjects; i++) {
         kvb_bus_unsubscribe(group->own[i]);

@@ -2,7 +2,6 @@
 
 #include "bus/bus.h"
 #include "core/status.h"
-#include "core/thread.h"
 #include "daemon/exact_share.h"
 #include "replica/readiness.h"
 
@@ -12,20 +11,21 @@
 #include <stdint.h>
 
 struct kvb_aggregator;
+struct kvb_job;
 
 /* The membership in the queue group of requests over NATS, and whether this aggregator is ready. */
 
 enum { kvb_group_subjects = 3 }; /* kv_match, kv_route, kv_get.* */
 
 struct kvb_group {
-    struct kvb_bus_subscription *shared[kvb_group_subjects]; /* owned; the group thread's */
+    struct kvb_bus_subscription *shared[kvb_group_subjects]; /* owned; the job's */
     struct kvb_bus_subscription *own[kvb_group_subjects];    /* owned: R.kv_match.{id}, ... */
-    struct kvb_thread thread;                                /* while there is a queue group */
+    struct kvb_job *job;             /* owned; NULL: there is no queue group */
+    enum kvb_group_action under_way; /* the job's */
     pthread_mutex_t lock;
-    pthread_cond_t changed;
+    pthread_cond_t changed;       /* the state that is shown */
     enum kvb_group_action wanted; /* under the lock */
     enum kvb_group_result result; /* under the lock */
-    bool is_ending;               /* under the lock */
     atomic_bool is_leaving;       /* it never joins again */
     _Atomic int shown_cause;      /* the cause of readiness, for other threads */
     _Atomic int shown_state;      /* the state of the group, for other threads */
@@ -42,7 +42,7 @@ struct kvb_group {
 void kvb_group_init(struct kvb_aggregator *aggregator);
 void kvb_group_done(struct kvb_aggregator *aggregator);
 
-/* Starts the group thread, after the service has its id.  On failure the caller still closes. */
+/* After the service has its id.  On failure the caller still closes. */
 kvb_status kvb_group_open(struct kvb_aggregator *aggregator);
 void kvb_group_close(struct kvb_aggregator *aggregator);
 

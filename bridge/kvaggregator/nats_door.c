@@ -1,5 +1,6 @@
 #include "bus/bus.h"
 #include "bus/subject.h"
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/metric.h"
@@ -12,14 +13,14 @@
 #include "kvaggregator/service.h"
 #include "wire/query/json.h"
 
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 
 /* Requests over NATS, on nats.c's one thread, which also delivers events and heartbeats.
  *
  *     nats.c's thread   short: read and submitted | 64 KiB and more: to the ring of prompts
- *     kvb-prompts                                                    read and submitted
+ *     control thread                                                 a thread for them
+ *     that thread                                                    read and submitted
  *
  * 700 KB of token ids take some 0.5 ms, for which all that comes behind them would wait. */
 
@@ -53,31 +54,56 @@ static bool leave_to_reader(struct kvb_pending_query *here, const struct kvb_bus
         kvb_pending_keep(here, &kept) != KVB_OK) {
         return false;
     }
-    if (kvb_ring_put(here->aggregator->queries->prompts, kept) != KVB_OK) {
+    if (kvb_ring_put(here->aggregator->queries->prompts, kept) == KVB_OK) {
+        kvb_job_wake(here->aggregator->queries->reader);
+    } else {
         read_and_submit(kept, kept->unread.payload); /* too many wait: it takes its time here */
     }
     return true;
 }
 
-void *kvb_door_read_prompts(void *context)
+void kvb_door_read_prompts(void *context)
 {
     const struct kvb_aggregator *aggregator = context;
-    struct kvb_ring *prompts = aggregator->queries->prompts;
-    struct pollfd queries = { .fd = kvb_ring_fd(prompts), .events = POLLIN };
-    kvb_status status = KVB_AGAIN;
     void *item = NULL;
 
-    (void)pthread_setname_np(pthread_self(), "kvb-prompts"); /* for top -H; else unnamed */
-    while (status != KVB_CLOSED) {
-        status = kvb_ring_take(prompts, &item);
-        if (status == KVB_OK) {
-            struct kvb_pending_query *pending = item;
-            read_and_submit(pending, pending->unread.payload);
-        } else if (status == KVB_AGAIN) {
-            (void)poll(&queries, 1, -1);
-        }
+    while (kvb_ring_take(aggregator->queries->prompts, &item) == KVB_OK) {
+        struct kvb_pending_query *pending = item;
+        read_and_submit(pending, pending->unread.payload);
     }
-    return NULL;
+}
+
+/* On the control thread: when a prompt has come, and when those before are read. */
+static uint64_t look_for_prompts(void *context, uint64_t now_ns)
+{
+    struct kvb_aggregator *aggregator = context;
+    const struct kvb_queries *queries = aggregator->queries;
+
+    (void)now_ns;
+    if (kvb_ring_count(queries->prompts) > 0 && !kvb_job_is_working(queries->reader) &&
+        kvb_job_work(queries->reader, kvb_door_read_prompts) != KVB_OK) {
+        kvb_door_read_prompts(aggregator); /* the system has no more threads */
+    }
+    return UINT64_MAX;
+}
+
+kvb_status kvb_door_open_prompts(struct kvb_aggregator *aggregator)
+{
+    const struct kvb_job_options job = { .turn = look_for_prompts, .context = aggregator };
+
+    return kvb_job_add(aggregator->control, &job, &aggregator->queries->reader);
+}
+
+void kvb_door_close_prompts(struct kvb_aggregator *aggregator)
+{
+    struct kvb_queries *queries = aggregator->queries;
+
+    if (queries->reader) {
+        kvb_ring_close(queries->prompts);
+        kvb_job_remove(queries->reader); /* and what it reads is read */
+        queries->reader = NULL;
+        kvb_door_read_prompts(aggregator);
+    }
 }
 
 /* Finds the kind of query.  The id of this aggregator at the end of the subject is ignored.  NULL:

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "core/status.h"
-#include "core/thread.h"
 #include "kvaggregator/byte_budget.h"
 
 #include <pthread.h>
@@ -11,6 +10,7 @@
 #include <stdint.h>
 
 struct kvb_aggregator;
+struct kvb_job;
 struct kvb_pending_query;
 struct kvb_ring;
 struct kvb_tokenizer;
@@ -34,7 +34,7 @@ struct kvb_queries {
     struct kvb_ring *ring;          /* owned: the queries that wait for the index thread */
     size_t limit;                   /* of new ones in it; it has room for those that come again */
     struct kvb_ring *prompts;       /* owned: long ones over NATS, not read yet */
-    struct kvb_thread reader;       /* reads these */
+    struct kvb_job *reader;         /* owned: has these read */
     struct kvb_byte_budget bytes;   /* of all that wait */
     _Atomic unsigned large_answers; /* in the making */
 

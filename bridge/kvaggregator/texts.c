@@ -22,7 +22,7 @@
  * them.
  *
  *     index thread         request: chooses engines ---> tokenizer
- *     kvb-tokenize         take_tokens(), or why there are none --> the ring of queries
+ *     control thread       take_tokens(), or why there are none --> the ring of queries
  *     index thread         settle: a query of tokens, which is answered like any other */
 
 /* ---- Which engines ---- */
@@ -244,7 +244,7 @@ void kvb_texts_settle(struct kvb_pending_query *pending)
     }
 }
 
-/* On the thread of the tokenizer. */
+/* On the control thread. */
 static void take_tokens(
     void *context, struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result)
 {
@@ -273,6 +273,7 @@ kvb_status kvb_texts_open(struct kvb_aggregator *aggregator)
 {
     const struct kvb_aggregator_config *config = aggregator->config;
     struct kvb_tokenizer_options options = {
+        .control = aggregator->control,
         .deadline_ms = config->tokenize.deadline_ms,
         .cache_bytes = config->tokenize.cache_bytes,
         .cache_age_ns = config->tokenize.cache_s * KVB_NS_PER_S,

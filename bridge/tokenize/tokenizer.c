@@ -1,5 +1,6 @@
 #include "tokenize/tokenizer.h"
 
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/limits.h"
@@ -12,13 +13,13 @@
 #include "tokenize/cache.h"
 #include "wire/query/text.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
-    idle_ms = 1000,
     cooldown_rows = 256,
     other_files = 24 + 2 * kvb_max_lookups, /* of the ring, look-ups, and libcurl's own */
     url_bytes = kvb_worker_address_bytes + sizeof "/tokenize"
@@ -64,14 +65,18 @@ struct cooldown {
 
 struct kvb_tokenizer {
     struct kvb_tokenizer_options options;
-    struct kvb_ring *orders; /* owned, like all below */
-    struct kvb_resolver *resolver;
-    struct kvb_fetcher *fetcher;
-    struct kvb_thread thread;
-    _Atomic size_t count; /* orders from submit() to done() */
-    /* the thread's own */
-    struct kvb_token_cache *cache;
-    struct job *jobs;
+    struct kvb_ring *orders;       /* owned */
+    struct kvb_resolver *resolver; /* owned */
+    struct kvb_job *control_job;   /* owned */
+    _Atomic size_t count;          /* orders from submit() to done() */
+    pthread_mutex_t lock;          /* is_over */
+    pthread_cond_t ended;
+    bool is_over; /* closed, and no order is left */
+
+    /* The control thread's own. */
+    struct kvb_fetcher *fetcher;   /* owned */
+    struct kvb_token_cache *cache; /* owned */
+    struct job *jobs;              /* owned */
     size_t job_count;
     size_t held_bytes; /* of all answers */
     struct cooldown cooldowns[cooldown_rows];
@@ -529,7 +534,7 @@ static void take_order(struct kvb_tokenizer *tokenizer, struct kvb_tokenize_orde
     job->waiting = order;
 }
 
-/* False: it is closed, and no order is left. */
+/* True: it is closed, so no other order comes. */
 static bool take_orders(struct kvb_tokenizer *tokenizer)
 {
     void *item = NULL;
@@ -540,30 +545,41 @@ static bool take_orders(struct kvb_tokenizer *tokenizer)
         order->next = NULL;
         take_order(tokenizer, order);
     }
-    return status != KVB_CLOSED || tokenizer->count > 0;
+    return status == KVB_CLOSED;
 }
 
-/* ---- The thread ---- */
+/* ---- On the control thread ---- */
 
-static void *run_tokenizer(void *context)
+static uint64_t take_turn(void *context, uint64_t now_ns)
+{
+    struct kvb_tokenizer *tokenizer = context;
+    uint64_t next_ns = UINT64_MAX;
+
+    /* Answers first: an order may want the same text. */
+    const uint64_t fetch_ns = kvb_fetcher_work(tokenizer->fetcher, now_ns);
+    const bool is_closed = take_orders(tokenizer);
+    step_jobs(tokenizer, now_ns, &next_ns);
+    set_row(tokenizer, row_tokenize_waiting, tokenizer->count);
+    if (is_closed && tokenizer->count == 0) {
+        (void)pthread_mutex_lock(&tokenizer->lock);
+        tokenizer->is_over = true;
+        (void)pthread_cond_signal(&tokenizer->ended);
+        (void)pthread_mutex_unlock(&tokenizer->lock);
+    }
+    return fetch_ns < next_ns ? fetch_ns : next_ns;
+}
+
+static void end_turns(void *context)
 {
     struct kvb_tokenizer *tokenizer = context;
 
-    (void)pthread_setname_np(pthread_self(), "kvb-tokenize"); /* for top -H; may fail */
-    while (take_orders(tokenizer)) {
-        const uint64_t now_ns = kvb_clock_monotonic_ns();
-        uint64_t next_ns = now_ns + idle_ms * KVB_NS_PER_MS;
-        step_jobs(tokenizer, now_ns, &next_ns);
-        set_row(tokenizer, row_tokenize_waiting, tokenizer->count);
-        const int wait_ms = next_ns > now_ns ? (int)((next_ns - now_ns) / KVB_NS_PER_MS) + 1 : 0;
-        kvb_fetcher_run(tokenizer->fetcher, wait_ms);
-    }
     while (tokenizer->jobs) {
         struct job *job = tokenizer->jobs;
         tokenizer->jobs = job->next;
         free_job(job);
     }
-    return NULL;
+    kvb_fetcher_free(tokenizer->fetcher);
+    tokenizer->fetcher = NULL;
 }
 
 /* ---- The owner ---- */
@@ -571,14 +587,19 @@ static void *run_tokenizer(void *context)
 static kvb_status open_tokenizer(struct kvb_tokenizer *tokenizer)
 {
     const struct kvb_tokenizer_options *options = &tokenizer->options;
+    const struct kvb_job_options job = {
+        .turn = take_turn,
+        .end = end_turns,
+        .context = tokenizer,
+    };
 
     KVB_TRY(kvb_token_cache_new(
         options->cache_bytes, options->cache_age_ns, options->seed, &tokenizer->cache));
     KVB_TRY(kvb_ring_new(kvb_max_tokenize_requests, NULL, &tokenizer->orders));
     KVB_TRY(kvb_resolver_new(&tokenizer->resolver));
-    KVB_TRY(kvb_fetcher_new(NULL, tokenizer->resolver, &tokenizer->fetcher));
-    KVB_TRY(kvb_fetcher_limit(tokenizer->fetcher, kvb_max_tokenize_connections));
-    return kvb_thread_start(&tokenizer->thread, run_tokenizer, tokenizer);
+    KVB_TRY(kvb_job_add(options->control, &job, &tokenizer->control_job));
+    KVB_TRY(kvb_fetcher_new(tokenizer->control_job, tokenizer->resolver, &tokenizer->fetcher));
+    return kvb_fetcher_limit(tokenizer->fetcher, kvb_max_tokenize_connections);
 }
 
 kvb_status kvb_tokenizer_start(
@@ -590,6 +611,8 @@ kvb_status kvb_tokenizer_start(
         return KVB_NO_MEMORY;
     }
     tokenizer->options = *options;
+    (void)pthread_mutex_init(&tokenizer->lock, NULL); /* cannot fail without attributes */
+    kvb_cond_init_monotonic(&tokenizer->ended);
     const kvb_status status = open_tokenizer(tokenizer);
     if (status != KVB_OK) {
         kvb_tokenizer_free(tokenizer);
@@ -601,11 +624,16 @@ kvb_status kvb_tokenizer_start(
 
 void kvb_tokenizer_close(struct kvb_tokenizer *tokenizer)
 {
-    if (tokenizer && tokenizer->thread.is_running) {
-        kvb_ring_close(tokenizer->orders);
-        kvb_fetcher_wake(tokenizer->fetcher);
-        kvb_thread_join(&tokenizer->thread);
+    if (!tokenizer || !tokenizer->orders || !tokenizer->fetcher) {
+        return; /* it was never complete */
     }
+    kvb_ring_close(tokenizer->orders);
+    kvb_job_wake(tokenizer->control_job);
+    (void)pthread_mutex_lock(&tokenizer->lock);
+    while (!tokenizer->is_over) { /* ends: each order has a deadline */
+        (void)pthread_cond_wait(&tokenizer->ended, &tokenizer->lock);
+    }
+    (void)pthread_mutex_unlock(&tokenizer->lock);
 }
 
 void kvb_tokenizer_free(struct kvb_tokenizer *tokenizer)
@@ -613,11 +641,15 @@ void kvb_tokenizer_free(struct kvb_tokenizer *tokenizer)
     if (!tokenizer) {
         return;
     }
-    kvb_tokenizer_close(tokenizer);
-    kvb_fetcher_free(tokenizer->fetcher);
+    if (tokenizer->control_job) {
+        kvb_tokenizer_close(tokenizer);
+        kvb_job_remove(tokenizer->control_job);
+    }
     kvb_resolver_free(tokenizer->resolver);
     kvb_ring_free(tokenizer->orders);
     kvb_token_cache_free(tokenizer->cache);
+    (void)pthread_cond_destroy(&tokenizer->ended);
+    (void)pthread_mutex_destroy(&tokenizer->lock);
     free(tokenizer);
 }
 
@@ -630,6 +662,6 @@ kvb_status kvb_tokenizer_submit(struct kvb_tokenizer *tokenizer, struct kvb_toke
         tokenizer->count--;
         return status;
     }
-    kvb_fetcher_wake(tokenizer->fetcher);
+    kvb_job_wake(tokenizer->control_job);
     return KVB_OK;
 }

@@ -10,7 +10,7 @@
 
 /* Asks engines for the tokens of texts: POST {url}/tokenize.
  *
- *     any thread                       tokenize thread
+ *     any thread                       control thread
  *       submit(order) ---ring--->        cache ------------------------------------> done(tokens)
  *                                          | not there
  *                                        the same text is under way: the order waits for it
@@ -30,9 +30,10 @@
  * Only addresses in `networks` are connected to, no redirect is followed, and an answer has a
  * ceiling.  Neither texts nor tokens are logged.
  *
- * Threads: one of its own; kvb_tokenizer_submit(): any thread.
+ * Threads: a job of the control thread; kvb_tokenizer_submit(): any thread.
  * Memory:  the cache; the bodies of orders; answers that arrive, kvb_max_tokenize_held_bytes. */
 struct kvb_tokenizer;
+struct kvb_control;
 struct kvb_networks;
 struct kvb_log;
 
@@ -98,6 +99,7 @@ struct kvb_tokenize_result {
 /* clang-format on */
 
 struct kvb_tokenizer_options {
+    struct kvb_control *control;         /* borrowed; its thread runs */
     uint32_t deadline_ms;                /* of an order, from submit() on */
     uint64_t cache_bytes;                /* 0: no cache */
     uint64_t cache_age_ns;               /* an answer is not used for longer */
@@ -106,7 +108,7 @@ struct kvb_tokenizer_options {
     struct kvb_log *log;                 /* borrowed; may be NULL */
     struct kvb_metrics *metrics;         /* borrowed, with KVB_TOKENIZE_METRICS ... */
     size_t first_metric;                 /* ... from here on */
-    /* Called once for each order, on the thread of the tokenizer. */
+    /* Called once for each order, on the control thread. */
     void (*done)(
         void *context, struct kvb_tokenize_order *order, const struct kvb_tokenize_result *result);
     void *context;
@@ -116,7 +118,7 @@ struct kvb_tokenizer_options {
 kvb_status kvb_tokenizer_start(
     const struct kvb_tokenizer_options *options, struct kvb_tokenizer **out_tokenizer);
 
-/* Ends all orders, at their deadlines at the latest, then the thread.  Later orders are refused.
+/* Returns when all orders have ended, at their deadlines at the latest.  Later ones are refused.
  * NULL is fine. */
 void kvb_tokenizer_close(struct kvb_tokenizer *tokenizer);
 /* The same, and frees it.  Nobody may use it any more. */

@@ -1,3 +1,4 @@
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "grpc/server.h"
@@ -31,6 +32,7 @@ static const struct kvb_metric_row rows[] = {
 /* ---- The server under test: its calls are answered by a thread, or kept ---- */
 
 struct scene {
+    struct kvb_control *control;
     struct kvb_grpc *grpc;
     _Atomic uint64_t values[metric_count];
     struct kvb_metrics metrics;
@@ -100,7 +102,10 @@ static void start_scene(struct scene *scene, struct limits limits)
     struct sockaddr_storage address = { 0 };
     const struct sockaddr_in loopback = { .sin_family = AF_INET,
                                           .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    assert_ok(kvb_control_new(&scene->control));
+    assert_ok(kvb_control_start(scene->control));
     const struct kvb_grpc_options options = {
+        .control = scene->control,
         .address = &address,
         .listen = "127.0.0.1:0",
         .path = "/x.Y/Z",
@@ -124,6 +129,7 @@ static void stop_scene(struct scene *scene)
 {
     kvb_grpc_stop(scene->grpc);
     kvb_grpc_free(scene->grpc);
+    kvb_control_free(scene->control);
     assert_int_equal(kvb_metric_get(&scene->metrics, count_grpc_connections), 0);
     assert_int_equal(kvb_metric_get(&scene->metrics, count_grpc_held), 0);
 }

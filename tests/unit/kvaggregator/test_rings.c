@@ -1,4 +1,5 @@
 #include "bus/bus.h"
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/own.h"
@@ -78,7 +79,9 @@ static void make_half(struct half *half)
     half->ctx = (struct kvb_query_context){ .index = half->index,
                                             .followers = aggregator->followers,
                                             .default_model = "" };
+    assert_ok(kvb_control_new(&aggregator->control)); /* its thread does not run */
     assert_ok(kvb_queries_open(aggregator));
+    assert_ok(kvb_door_open_prompts(aggregator));
     assert_ok(kvb_intake_init(aggregator->intake, places));
     kvb_byte_budget_init(&aggregator->queries->bytes, 1 << 16);
     (void)pthread_mutex_init(&aggregator->service->lock, NULL);
@@ -97,7 +100,9 @@ static void drop_half(struct half *half)
 {
     struct kvb_aggregator *aggregator = &half->aggregator;
 
+    kvb_door_close_prompts(aggregator);
     kvb_queries_close(aggregator);
+    kvb_control_free(aggregator->control);
     kvb_query_context_done(aggregator->ctx);
     kvb_intake_done(aggregator->intake);
     assert_int_equal(aggregator->queries->bytes.taken_bytes, 0);
@@ -232,13 +237,6 @@ static void make_half_with_long_queries(struct half *half)
     kvb_byte_budget_init(&half->aggregator.queries->bytes, 1 << 20);
 }
 
-/* The thread ends when all are read. */
-static void read_long_queries(struct half *half)
-{
-    kvb_ring_close(half->aggregator.queries->prompts);
-    assert_null(kvb_door_read_prompts(&half->aggregator));
-}
-
 static void a_long_prompt_that_finds_no_place_is_read_at_once(void **state)
 {
     enum { long_places = 64 };
@@ -268,7 +266,7 @@ static void a_long_prompt_for_which_there_is_no_memory_is_refused(void **state)
 
     on_message(&half, &body); /* alone it is accepted */
     on_message(&half, &body);
-    read_long_queries(&half);
+    kvb_door_read_prompts(&half.aggregator);
     assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 1);
     assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
     kvb_buf_done(&body);
@@ -383,6 +381,7 @@ static void what_is_left_when_the_aggregator_stops_is_refused(void **state)
     assert_null(later.finish);
     assert_int_equal(later.status, 503);
     assert_true(has_words(&later, "stopping"));
+    kvb_door_close_prompts(&half.aggregator);
     kvb_queries_close(&half.aggregator);
     waiting.finish(waiting.parts, &waiting);
     assert_int_equal(waiting.status, 503);

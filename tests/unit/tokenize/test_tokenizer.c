@@ -1,5 +1,6 @@
 #include "tokenize/tokenizer.h"
 
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/networks.h"
 #include "core/own.h"
@@ -45,6 +46,7 @@ struct ended {
 };
 
 struct world {
+    struct kvb_control *control;
     struct web_server *server;
     struct kvb_networks networks;
     struct kvb_tokenizer *tokenizer;
@@ -80,7 +82,10 @@ static void open_world(struct world *world, uint32_t deadline_ms, const char *ne
     assert_int_equal(pthread_mutex_init(&world->lock, NULL), 0);
     kvb_cond_init_monotonic(&world->changed);
     assert_ok(kvb_networks_add(&world->networks, network, NULL));
+    assert_ok(kvb_control_new(&world->control));
+    assert_ok(kvb_control_start(world->control));
     const struct kvb_tokenizer_options options = {
+        .control = world->control,
         .deadline_ms = deadline_ms,
         .cache_bytes = 1 << 20,
         .cache_age_ns = UINT64_MAX,
@@ -96,6 +101,7 @@ static void open_world(struct world *world, uint32_t deadline_ms, const char *ne
 static void close_world(struct world *world)
 {
     kvb_tokenizer_free(world->tokenizer);
+    kvb_control_free(world->control);
     web_server_stop(world->server);
     (void)pthread_cond_destroy(&world->changed);
     (void)pthread_mutex_destroy(&world->lock);
