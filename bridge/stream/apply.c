@@ -41,24 +41,22 @@ kvb_status kvb_stream_restart_list(struct stream_step *step, enum kvb_stream_rea
 {
     struct kvb_stream *stream = step->stream;
 
-    /* A run that was not seen from its beginning on: engines count from 0, as a rule.  If the next
-     * run's batch 0 is lost, its batch 1 must not pass for the first. */
-    if (stream->has_last && stream->first_number == first_unknown && !stream->begins_with_one) {
+    if (stream->first_number == first_may_be_one) {
+        stream->first_number = first_unknown; /* it may be again, in the next run */
+    } else if (stream->has_last && stream->first_number == first_unknown) {
+        /* A run that was not seen from its beginning on: engines count from 0, as a rule.  If the
+         * next run's batch 0 is lost, its batch 1 must not pass for the first. */
         stream->first_number = first_is_zero;
     }
     kvb_mirror_restart(stream->mirror);
     stream->has_last = false;
     stream->tail_first = stream->tail_end = 0;
-    stream->is_received_live = false;
-    stream->lists_replayed = false;
     if (stream->link == link_proving) {
         stream->link = link_up; /* nothing is left to prove */
     }
-    stream->is_complete = false;
+    stream->history = history_part;
     stream->cause = cause;
-    stream->begins_with_one = false;
-    stream->has_skipped = false;
-    stream->has_unknown_event = false;
+    stream->list = (struct list_facts){ 0 };
     stream->replay.keeps_state = false;
     stream->counters.clears++;
     kvb_stream_next_epoch(stream, step->in->wall_us);
@@ -89,14 +87,7 @@ kvb_status kvb_stream_begin_incarnation(struct stream_step *step, enum kvb_strea
     stream->origin = origin_unknown;
     stream->looked_ns = 0;
     stream->verified_seq = 0;
-    stream->cache = cache_published;
-    stream->has_misfit = false;
-    stream->lacks_salts = false;
-    stream->is_ambiguous = false;
-    stream->has_hashes_of_pages = false;
-    stream->has_reset = false;
-    stream->unclaimed_clears = 0;
-    stream->removal_tiers = 0;
+    stream->life = (struct life_facts){ .cache = cache_published };
     kvb_fingerprints_clear(&stream->fingerprints);
     return kvb_stream_restart_list(step, cause);
 }
@@ -120,10 +111,10 @@ bool kvb_stream_is_base(const struct stream_arrival *arrival)
 /* The list counts as complete, whatever was skipped before. */
 static void take_as_complete(struct kvb_stream *stream)
 {
-    stream->is_complete = true;
+    stream->history = history_whole;
     stream->cause = KVB_REASON_NONE;
-    stream->has_skipped = false;
-    stream->has_unknown_event = false;
+    stream->list.has_skipped = false;
+    stream->list.has_unknown_event = false;
 }
 
 /* True when the event that is applied came live: a replayed one may be older than what is known of
@@ -139,11 +130,11 @@ static void note_clear(struct stream_step *step)
 {
     take_as_complete(step->stream);
     if (is_applied_live(step)) {
-        step->stream->cache = cache_published;
+        step->stream->life.cache = cache_published;
         step->stream->cleared_ns = step->in->now_ns;
-        step->stream->has_misfit = false;
-        step->stream->unclaimed_clears += !step->stream->has_reset;
-        step->stream->has_reset = false;
+        step->stream->life.has_misfit = false;
+        step->stream->life.unclaimed_clears += !step->stream->life.has_reset;
+        step->stream->life.has_reset = false;
     }
 }
 
@@ -161,10 +152,10 @@ static kvb_status note_skip(struct stream_step *step, const struct kvb_engine_ev
     case KVB_EFFECT_NONE:
         break;
     case KVB_EFFECT_MISSING:
-        stream->has_skipped = true;
+        stream->list.has_skipped = true;
         break;
     case KVB_EFFECT_UNVERIFIED:
-        stream->has_unknown_event = true;
+        stream->list.has_unknown_event = true;
         break;
     case KVB_EFFECT_PHANTOM:
         return kvb_stream_restart_list(step, KVB_REASON_POISON);
@@ -221,8 +212,8 @@ static kvb_status apply_to_mirror(
     if (clears_all(batch, at)) {
         note_clear(step);
     }
-    stream->has_skipped |= passed_over(stream) != passed_before;
-    stream->is_ambiguous |= kvb_mirror_count(stream->mirror)->ambiguous != ambiguous_before;
+    stream->list.has_skipped |= passed_over(stream) != passed_before;
+    stream->life.is_ambiguous |= kvb_mirror_count(stream->mirror)->ambiguous != ambiguous_before;
     return KVB_OK;
 }
 
@@ -243,14 +234,15 @@ static kvb_status begin_applied_event(
         return note_skip(step, &(struct kvb_engine_event){ .skip = KVB_SKIP_OTHER_MODEL });
     }
     kvb_mirror_set_whole(
-        stream->mirror, stream->is_complete && !stream->has_skipped && !stream->has_unknown_event);
+        stream->mirror, stream->history == history_whole && !stream->list.has_skipped &&
+                            !stream->list.has_unknown_event);
     stream->counters.events_applied++;
     stream->counters.events_of[event->kind]++;
-    stream->lacks_salts |= event->lacks_salts;
-    stream->has_hashes_of_pages |= event->is_hash_of_page;
-    stream->has_skipped |= event->is_salt_unsure; /* then its name is that of other blocks */
+    stream->life.lacks_salts |= event->lacks_salts;
+    stream->life.has_hashes_of_pages |= event->is_hash_of_page;
+    stream->list.has_skipped |= event->is_salt_unsure; /* then its name is that of other blocks */
     if (event->kind == KVB_EVENT_REMOVED) {
-        stream->removal_tiers |= 1U << event->tier;
+        stream->life.removal_tiers |= 1U << event->tier;
     }
     return KVB_OK;
 }
@@ -346,11 +338,12 @@ static bool keep_rest(
     /* A batch that came live before a reconnection proves nothing after it. */
     const bool is_live_here = done->is_live && done->connection == stream->connections;
 
-    if (stream->cache == cache_waking && done->is_live) {
-        stream->cache = cache_published; /* awake, and nothing was cleared: the cache was kept */
+    if (stream->life.cache == cache_waking && done->is_live) {
+        stream->life.cache =
+            cache_published; /* awake, and nothing was cleared: the cache was kept */
     }
     if (done->is_live && stream->received_ns >= stream->reset_ns + reset_lasts_ns) {
-        stream->has_reset = false; /* its clear would have come before this batch, or in it */
+        stream->life.has_reset = false; /* its clear would have come before this batch, or in it */
     }
     stream->has_last = true;
     stream->last_seq = done->seq;
@@ -359,10 +352,10 @@ static bool keep_rest(
     }
     stream->last_connection = done->connection;
     if (done->is_live) {
-        stream->is_received_live = true;
+        stream->list.is_received_live = true;
         stream->silence = KVB_REASON_NONE;
     }
-    stream->lists_replayed |= !is_live_here;
+    stream->list.lists_replayed |= !is_live_here;
     kvb_stream_note_fingerprint(stream, &arrival, is_live_here);
     stream->counters.batches_applied++;
     kvb_stream_want_from_last(stream); /* a replay may have been wanted before the end */
@@ -400,7 +393,7 @@ kvb_stream_apply(struct stream_step *step, const struct stream_arrival *arrival)
 {
     struct kvb_stream *stream = step->stream;
 
-    if (!stream->has_last && !stream->is_complete && kvb_stream_is_base(arrival)) {
+    if (!stream->has_last && stream->history != history_whole && kvb_stream_is_base(arrival)) {
         take_as_complete(stream);
     }
     const struct batch_origin origin = { .is_live = step->in->kind != KVB_INPUT_REPLAY,

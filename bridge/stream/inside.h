@@ -195,37 +195,95 @@ struct stream_listing {
     struct kvb_picture picture; /* owned */
 };
 
-/* The number of the first batch of each run of the engine.  Unknown: the one run that is known was
- * not seen from its beginning on. */
-enum first_number { first_unknown, first_is_zero, first_is_one };
+/* How much of what the engine has published since it started is in the list.
+ *
+ *                  a replay of everything begins with batch 1
+ *     part --------------------------------------------------> from_one
+ *      | ^                                                      |  |
+ *      | +---- the list begins anew; batch 1 is gone -----------+  |
+ *      |                                                           |
+ *      +-- it begins with the engine's first batch; all is cleared +-- batch 1 is the first
+ *      v                                                           v
+ *     whole <------------------------------------------------------+
+ *
+ * A list that begins anew is part, from whole too.  from_one: either there is no batch 0, or the
+ * engine's buffer had just dropped it; then it drops batch 1 with the next one.  So batch 1 shows
+ * that there is none, if it is still there when newer ones than one_at_seq were published. */
+enum list_history { history_part, history_from_one, history_whole };
 
+/* The number of the first batch of each run of the engine.  Unknown: the one run that is known was
+ * not seen from its beginning on.  May be one: the list of this run began with batch 1. */
+enum first_number { first_unknown, first_may_be_one, first_is_zero, first_is_one };
+
+/* Facts about the list, forgotten when it begins anew. */
+struct list_facts {
+    bool is_received_live;  /* a batch of it came live: it is the publisher's own */
+    bool lists_replayed;    /* a batch of it came by replay, or on another connection */
+    bool has_skipped;       /* a BlockStored event was not understood */
+    bool has_unknown_event; /* an event of an unknown type came */
+};
+
+/* Facts about the incarnation of the engine, forgotten with it. */
+struct life_facts {
+    enum engine_cache cache;
+    bool has_misfit;           /* kvb_stream_note_misfit() */
+    bool lacks_salts;          /* its events do not name salts */
+    bool is_ambiguous;         /* its hashes and contents do not belong together one to one */
+    bool has_hashes_of_pages;  /* its hashes are those of pages alone: they are no chain */
+    bool has_reset;            /* kvb_stream_note_resets() */
+    uint64_t unclaimed_clears; /* live clears of all that no noted reset explains */
+    unsigned removal_tiers;    /* bit t: a removal from tier t came */
+};
+
+/* A stream is in four states at once, each drawn above:
+ *
+ *     link      is the engine there?                       new, restored, proving, up, away
+ *     history   how much of what it published is listed?   part, from_one, whole
+ *     replay    what was it asked for, and has it come?    phase x purpose; origin: is it its own?
+ *     told      what do readers know?                      stream/advertiser.h
+ *
+ * What routers read of it is derived from all of them, by the table of verdicts in stream.c. */
 struct kvb_stream {
     struct kvb_stream_options options;
-    struct kvb_mirror *mirror;  /* owned */
-    struct kvb_picture refresh; /* owned; of the device tier, while one is under way */
+    struct kvb_mirror *mirror; /* owned */
 
+    /* ---- Link ---- */
     enum engine_link link;
-    uint64_t away_ns; /* since when it is restored or away */
-    enum engine_cache cache;
-    bool has_last;       /* batches were applied, last_seq the newest of them */
-    uint64_t cleared_ns; /* when a live batch last cleared all */
+    uint64_t away_ns;     /* since when it is restored or away */
+    uint64_t connections; /* so far */
+    uint64_t received_ns; /* when a live batch last came, or a replay showed that there is none */
+    uint64_t silent_ns;   /* since then no batch came, live or new by replay; or the connection */
+    bool was_empty;       /* a replay of everything brought nothing, on this connection */
 
-    /* The batches applied so far. */
+    /* ---- History ---- */
+    enum list_history history;
+    enum kvb_stream_reason cause; /* why it is not whole */
+    enum first_number first_number;
+    uint64_t one_at_seq; /* the newest batch when it was the first; 0: the replay has not ended */
+    bool has_last;       /* batches were applied, last_seq the newest of them */
     uint64_t last_seq;
-    uint64_t connections;     /* so far */
-    uint64_t last_connection; /* the connection that delivered the last batch */
+    uint64_t last_connection; /* the connection that delivered it */
     struct kvb_fingerprint_ring fingerprints;
+    struct list_facts list;
+    struct life_facts life;
+    uint64_t cleared_ns;            /* when a live batch last cleared all */
+    uint64_t reset_ns;              /* when life.has_reset was noted */
+    bool has_hidden_pools;          /* kvb_stream_note_hidden_pools() */
+    bool has_objects;               /* an event of a store came: it counts as a store */
+    enum kvb_stream_reason silence; /* kvb_stream_note_silence() */
+    enum kvb_speculation speculation[KVB_SPECULATION_SOURCE_COUNT]; /* as each source shows it */
+
+    /* Batches that wait. */
     struct kvb_reorder_buffer reorder_buffer;
     struct unfinished_batch unfinished;
     enum drain drain;
     enum kvb_stream_reason drain_cause; /* of drain_everything */
+
+    /* ---- Replay ---- */
     struct replay replay;
     enum replay_origin origin;
-    bool lists_replayed;   /* a batch of this list came by replay, or on another connection */
     uint64_t looked_ns;    /* when live batches were last looked for in a replay; 0 = never */
     uint64_t verified_seq; /* the newest batch that such a look has compared */
-    uint64_t received_ns;  /* when a live batch last came, or a replay showed that there is none */
-    uint64_t silent_ns;    /* since then no batch came, live or new by replay; or the connection */
     /* Batches that a probe has brought and that have not come live yet: the numbers from tail_first
      * to before tail_end.  They may still be under way. */
     uint64_t tail_first;
@@ -238,38 +296,13 @@ struct kvb_stream {
     uint64_t incarnation_ns; /* when a restart was last found; 0 = never */
     uint64_t cooldown_ns;    /* no request for this time after a restart */
     uint64_t odd_ns;         /* the last request because of an odd batch; 0 = none */
-    bool is_received_live;   /* a batch of this list came live: it is the publisher's own */
-
-    /* Whether the list is complete. */
-    bool is_complete;             /* all batches since the base were applied */
-    enum kvb_stream_reason cause; /* why it is not complete */
-    /* The list began with batch 1, the first of a replay of everything.  Either there is no batch
-     * 0, or the engine's buffer had just dropped it; then it drops batch 1 with the next one.  So
-     * batch 1 shows that there is none, if it is still there when newer ones than one_at_seq were
-     * published. */
-    bool begins_with_one;
-    bool was_empty; /* a replay of everything brought nothing, on this connection */
-    enum first_number first_number;
-    uint64_t one_at_seq; /* the newest batch when it was the first; 0: the replay has not ended */
-    bool has_skipped;    /* a BlockStored event was not understood */
-    bool has_unknown_event;
-    bool has_misfit;          /* kvb_stream_note_misfit() */
-    bool lacks_salts;         /* this incarnation's events do not name salts */
-    bool is_ambiguous;        /* its hashes and contents do not belong together one to one */
-    bool has_hashes_of_pages; /* its hashes are those of pages alone: they are no chain */
-    bool has_hidden_pools;    /* kvb_stream_note_hidden_pools() */
-    enum kvb_speculation speculation[KVB_SPECULATION_SOURCE_COUNT]; /* as each source shows it */
-    bool has_reset;                                                 /* kvb_stream_note_resets() */
-    uint64_t reset_ns;                                              /* when that was noted */
-    uint64_t unclaimed_clears;      /* live clears of all that no noted reset explains */
-    unsigned removal_tiers;         /* bit t: a removal from tier t came, in this incarnation */
-    bool is_unproven;               /* the last probe proved nothing */
-    enum kvb_stream_reason silence; /* kvb_stream_note_silence() */
-    bool is_tail_unseen; /* since a pause of this process no replay has shown its newest batch */
+    /* Why a probe is owed. */
+    bool is_unproven;          /* the last one proved nothing */
+    bool is_tail_unseen;       /* since a pause of this process none has shown the newest batch */
     bool is_restart_suspected; /* kvb_stream_suspect_restart(), until the next replay is wanted */
-    bool has_objects; /* an event of a store came: the source counts as a store from then on */
 
-    /* What was published to routers. */
+    /* ---- Told ---- */
+    bool is_withdrawn; /* an empty list was published */
     kvb_epoch epoch;
     uint64_t epochs; /* number of epochs so far */
     uint64_t digest_seed;
@@ -277,8 +310,8 @@ struct kvb_stream {
     uint64_t epoch_first_id;
     uint64_t last_id;
     uint64_t ids_unknown; /* ids that the previous process may have used after its checkpoint */
-    bool is_withdrawn;    /* an empty list was published */
     struct stream_listing listing;
+    struct kvb_picture refresh;          /* owned; of the device tier, while one is under way */
     struct stream_description described; /* kvb_stream_describe() */
 
     struct kvb_stream_counters counters;

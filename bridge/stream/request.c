@@ -47,7 +47,7 @@ static bool is_last_live(const struct kvb_stream *stream)
 /* True: a replay from batch 1 on shows whether it is the engine's first. */
 static bool is_one_to_prove(const struct kvb_stream *stream)
 {
-    return stream->begins_with_one && !stream->is_complete && stream->one_at_seq > 0 &&
+    return stream->history == history_from_one && stream->one_at_seq > 0 &&
            stream->last_seq > stream->one_at_seq && stream->link != link_proving &&
            kvb_fingerprints_has(&stream->fingerprints, 1);
 }
@@ -252,7 +252,7 @@ void kvb_stream_replay_started(struct kvb_stream *stream, uint64_t now_ns)
     replay->phase = replay_requested;
     replay->met_new_incarnation = false;
     replay->applied = 0;
-    replay->is_verified = !replay_is_full(replay) && stream->is_received_live;
+    replay->is_verified = !replay_is_full(replay) && stream->list.is_received_live;
     replay->buffered_before = kvb_reorder_buffer_count(&stream->reorder_buffer);
     replay->deadline_ns = now_ns + replay_deadline_ns;
     stream->received_ns = now_ns; /* the next probe is due a second from now */
@@ -302,7 +302,8 @@ static uint64_t probe_pause_ns(const struct kvb_stream *stream)
  * even while batches arrive, because a busy engine is never quiet. */
 static uint64_t probe_ns(const struct kvb_stream *stream)
 {
-    const bool is_suffix = !stream->is_complete && stream->cause == KVB_REASON_REPLAY_FAILED;
+    const bool is_suffix =
+        stream->history != history_whole && stream->cause == KVB_REASON_REPLAY_FAILED;
     const bool is_owed = stream->is_unproven || is_suffix || stream->is_tail_unseen ||
                          is_one_to_prove(stream) || stream->origin == origin_foreign;
 
@@ -380,7 +381,7 @@ void kvb_stream_note_connection(struct kvb_stream *stream)
 
     stream->origin = is_kept ? origin_found : origin_unknown;
     stream->link = stream->has_last ? link_proving : link_up;
-    stream->lists_replayed |= stream->has_last;
+    stream->list.lists_replayed |= stream->has_last;
     stream->looked_ns = 0;
     stream->verified_seq = 0;
     kvb_fingerprints_reconnect(&stream->fingerprints);

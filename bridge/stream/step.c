@@ -176,6 +176,14 @@ static kvb_status take_live(struct stream_step *step, const struct stream_arriva
 
 /* ---- The replay's replies ---- */
 
+/* The engine has no batch before number 1. */
+static void take_one_as_first(struct kvb_stream *stream)
+{
+    stream->history = history_whole;
+    stream->cause = KVB_REASON_NONE;
+    stream->first_number = first_is_one;
+}
+
 /* The first reply to a request from the beginning: the list begins here. */
 static kvb_status begin_with(struct stream_step *step, const struct stream_arrival *arrival)
 {
@@ -189,14 +197,17 @@ static kvb_status begin_with(struct stream_step *step, const struct stream_arriv
     step->stream->replay.is_proven = true;
     step->stream->replay.purpose = replay_for_history; /* it is loading: the state changes */
     step->stream->replay.keeps_state = false;
-    step->stream->cause = KVB_REASON_GONE; /* unless it is the base: apply looks */
-    step->stream->begins_with_one =
-        arrival->seq == 1 && step->stream->first_number != first_is_zero;
+    step->stream->history = history_part; /* unless it is the base: apply looks */
+    step->stream->cause = KVB_REASON_GONE;
     step->stream->one_at_seq = 0;
-    if (step->stream->begins_with_one && step->stream->was_empty) {
-        step->stream->is_complete = true; /* it published nothing before */
-        step->stream->first_number = first_is_one;
-        step->stream->cause = KVB_REASON_NONE;
+    if (arrival->seq == 1 && step->stream->was_empty &&
+        step->stream->first_number != first_is_zero) {
+        take_one_as_first(step->stream); /* it published nothing before */
+    } else if (arrival->seq == 1 && step->stream->first_number != first_is_zero) {
+        step->stream->history = history_from_one;
+        if (step->stream->first_number == first_unknown) {
+            step->stream->first_number = first_may_be_one;
+        }
     }
     return kvb_stream_apply(step, arrival);
 }
@@ -206,7 +217,7 @@ static kvb_status begin_with(struct stream_step *step, const struct stream_arriv
 static kvb_status take_foreign(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
-    const bool stands = replay_is_probe(&stream->replay) && !stream->lists_replayed;
+    const bool stands = replay_is_probe(&stream->replay) && !stream->list.lists_replayed;
 
     stream->origin = origin_foreign;
     stream->is_tail_unseen = false; /* no replay can show it; the list is not EXACT anyway */
@@ -216,7 +227,7 @@ static kvb_status take_foreign(struct stream_step *step)
     if (!stands) {
         kvb_fingerprints_clear(&stream->fingerprints);
         KVB_TRY(kvb_stream_restart_list(step, KVB_REASON_NO_BASE));
-    } else if (!stream->is_complete) {
+    } else if (stream->history != history_whole) {
         stream->cause = KVB_REASON_NO_BASE;
     }
     stream->drain_cause = KVB_REASON_NO_BASE;
@@ -302,12 +313,15 @@ static void note_first(struct kvb_stream *stream, uint64_t seq)
     if (stream->replay.purpose != replay_for_first) {
         return;
     }
-    if (seq == 1 && !stream->is_complete) {
-        stream->is_complete = true;
-        stream->first_number = first_is_one;
-        stream->cause = KVB_REASON_NONE;
+    if (stream->first_number == first_may_be_one) {
+        stream->first_number = first_unknown;
     }
-    stream->begins_with_one = false; /* the question is settled */
+    if (stream->history == history_from_one) { /* the question is settled */
+        stream->history = history_part;
+        if (seq == 1) {
+            take_one_as_first(stream);
+        }
+    }
 }
 
 /* The first reply must have the same bytes as the first requested batch.  If the engine's buffer
@@ -593,7 +607,7 @@ static kvb_status take_replay_end(struct stream_step *step)
     }
     const bool has_seen_tail = is_tail_seen(stream);
     KVB_TRY(apply_buffered(step));
-    if (stream->begins_with_one && stream->one_at_seq == 0) {
+    if (stream->history == history_from_one && stream->one_at_seq == 0) {
         stream->one_at_seq = stream->last_seq;
     }
     if (replay->phase == replay_wanted) {
@@ -607,7 +621,7 @@ static kvb_status take_replay_end(struct stream_step *step)
     stream->is_tail_unseen = false;
     const bool may_be_there = stream->cause == KVB_REASON_REPLAY_FAILED ||
                               (stream->cause == KVB_REASON_NO_BASE && stream->has_last);
-    if (!stream->is_complete && may_be_there &&
+    if (stream->history != history_whole && may_be_there &&
         stream->drain == drain_nothing) { /* else: after the next probe */
         kvb_stream_want_everything(step);
     }
@@ -662,7 +676,7 @@ static kvb_status go_on_without(struct stream_step *step)
     if (stream->has_last) {
         KVB_TRY(kvb_stream_restart_list(step, KVB_REASON_REPLAY_FAILED));
     }
-    stream->is_complete = false;
+    stream->history = history_part;
     stream->cause = KVB_REASON_REPLAY_FAILED;
     return apply_buffered_as_suffix(step, KVB_REASON_REPLAY_FAILED);
 }

@@ -199,8 +199,8 @@ bool kvb_stream_is_syncing(const struct kvb_stream *stream)
  * right in any case, but if another engine replies, no replay shows a loss of the newest ones. */
 static bool is_without_base(const struct kvb_stream *stream)
 {
-    const bool is_live_part =
-        !stream->is_complete && !stream->lists_replayed && stream->cause != KVB_REASON_NO_BASE;
+    const bool is_live_part = stream->history != history_whole && !stream->list.lists_replayed &&
+                              stream->cause != KVB_REASON_NO_BASE;
 
     return stream->origin == origin_foreign || (stream->origin == origin_unknown && !is_live_part);
 }
@@ -346,7 +346,8 @@ void kvb_stream_state(
     const bool is_syncing = kvb_stream_is_syncing(stream) || stream->drain != drain_nothing ||
                             stream->unfinished.is_there || is_behind;
     /* The list grows from live batches alone: it may lack blocks, but has no wrong ones. */
-    const bool is_suffix = !stream->is_complete && stream->cause == KVB_REASON_REPLAY_FAILED;
+    const bool is_suffix =
+        stream->history != history_whole && stream->cause == KVB_REASON_REPLAY_FAILED;
     const struct kvb_mirror_counts *counts = kvb_mirror_count(stream->mirror);
     const bool is_unrooted = counts->unrooted + counts->unplaced > 0;
     const unsigned holds =
@@ -355,19 +356,20 @@ void kvb_stream_state(
         when(kvb_stream_is_incarnation_unproven(stream), row_life_unproven) |
         when(kvb_stream_is_cache_discarded(stream), row_asleep) |
         when(stream->is_withdrawn, row_withdrawn) |
-        when(stream->has_unknown_event, row_unknown_event) |
+        when(stream->list.has_unknown_event, row_unknown_event) |
         when(kvb_mirror_has_odd_groups(stream->mirror) || has_hidden_pools(stream), row_groups) |
-        when(stream->has_misfit, row_misfit) |
+        when(stream->life.has_misfit, row_misfit) |
         when(stream->silence != KVB_REASON_NONE, row_silent) |
-        when(is_unproven_store(stream), row_store) | when(stream->has_reset, row_reset) |
-        when(stream->is_ambiguous || stream->has_hashes_of_pages, row_ambiguous) |
-        when(stream->lacks_salts && !stream->options.is_without_salts, row_salts) |
+        when(is_unproven_store(stream), row_store) | when(stream->life.has_reset, row_reset) |
+        when(stream->life.is_ambiguous || stream->life.has_hashes_of_pages, row_ambiguous) |
+        when(stream->life.lacks_salts && !stream->options.is_without_salts, row_salts) |
         when(is_speculation_open(stream), row_speculation) |
         when(!stream->options.has_replay, row_no_replay) | when(is_syncing, row_syncing) |
         when(stream->is_unproven && is_suffix, row_unproven_suffix) |
         when(stream->is_unproven, row_unproven) | when(is_without_base(stream), row_no_base) |
-        when(is_counted_whole, row_counted_whole) | when(!stream->is_complete, row_flawed) |
-        when(stream->has_skipped, row_skipped) |
+        when(is_counted_whole, row_counted_whole) |
+        when(stream->history != history_whole, row_flawed) |
+        when(stream->list.has_skipped, row_skipped) |
         when(kvb_mirror_has_unannounced(stream->mirror), row_unannounced) |
         when(is_unrooted, row_unrooted) | when(true, row_exact);
     const int row = __builtin_ctz(holds);
@@ -443,9 +445,10 @@ is_same_description(const struct stream_description *a, const struct stream_desc
 /* Why nothing proves the list of this tier right.  The device's is the stream's. */
 static enum kvb_stream_reason tier_reason(const struct kvb_stream *stream, unsigned tier)
 {
-    const unsigned complete[KVB_OFFLOAD_COUNT] = { [KVB_OFFLOAD_DETECT] =
-                                                       is_store(stream) ? 0 : stream->removal_tiers,
-                                                   [KVB_OFFLOAD_COMPLETE] = ~0U };
+    const unsigned complete[KVB_OFFLOAD_COUNT] = {
+        [KVB_OFFLOAD_DETECT] = is_store(stream) ? 0 : stream->life.removal_tiers,
+        [KVB_OFFLOAD_COMPLETE] = ~0U
+    };
 
     if (tier == KVB_TIER_DEVICE || stream->is_withdrawn ||
         kvb_mirror_count(stream->mirror)->held[tier] == 0) {
@@ -555,7 +558,7 @@ const char *kvb_stream_why(const struct kvb_stream *stream, enum kvb_stream_reas
         return "this version's events do not name cache salts, adapters and images; set salts = "
                "false of the worker if no request has any";
     case KVB_REASON_AMBIGUOUS:
-        return stream->has_hashes_of_pages
+        return stream->life.has_hashes_of_pages
                    ? "a hash names a page by its own tokens alone (SGLang up to 0.5.5): where in a "
                      "prompt the page is, is not published"
                    : "one hash names two contents, or two hashes name one: something that the "
@@ -574,7 +577,7 @@ bool kvb_stream_is_withdrawn(const struct kvb_stream *stream)
 
 bool kvb_stream_is_cache_discarded(const struct kvb_stream *stream)
 {
-    return stream->cache != cache_published;
+    return stream->life.cache != cache_published;
 }
 
 /* A page that was requested before all was cleared may be older than the clear. */
@@ -584,9 +587,9 @@ void kvb_stream_note_sleep(
     const bool is_discarded = sleep == KVB_SLEEP_DISCARDED;
 
     if (is_discarded && (stream->cleared_ns == 0 || asked_ns > stream->cleared_ns)) {
-        stream->cache = cache_discarded;
-    } else if (!is_discarded && stream->cache == cache_discarded) {
-        stream->cache = cache_waking;
+        stream->life.cache = cache_discarded;
+    } else if (!is_discarded && stream->life.cache == cache_discarded) {
+        stream->life.cache = cache_waking;
     }
 }
 
@@ -597,9 +600,9 @@ void kvb_stream_note_reply_form(struct kvb_stream *stream, bool has_topic)
 
 bool kvb_stream_note_misfit(struct kvb_stream *stream)
 {
-    const bool is_new = !stream->has_misfit;
+    const bool is_new = !stream->life.has_misfit;
 
-    stream->has_misfit = true;
+    stream->life.has_misfit = true;
     return is_new;
 }
 
@@ -613,7 +616,7 @@ bool kvb_stream_note_silence(struct kvb_stream *stream, enum kvb_stream_reason r
 
 bool kvb_stream_has_live(const struct kvb_stream *stream)
 {
-    return stream->is_received_live;
+    return stream->list.is_received_live;
 }
 
 bool kvb_stream_is_replay_foreign(const struct kvb_stream *stream)
@@ -623,14 +626,14 @@ bool kvb_stream_is_replay_foreign(const struct kvb_stream *stream)
 
 bool kvb_stream_note_resets(struct kvb_stream *stream, uint64_t resets, uint64_t asked_ns)
 {
-    const bool is_unpublished = resets > stream->unclaimed_clears;
-    const bool is_new = is_unpublished && !stream->has_reset;
+    const bool is_unpublished = resets > stream->life.unclaimed_clears;
+    const bool is_new = is_unpublished && !stream->life.has_reset;
 
     if (stream->cleared_ns <= asked_ns) { /* a later one may belong to the next page's resets */
-        stream->unclaimed_clears = 0;
+        stream->life.unclaimed_clears = 0;
     }
     if (is_unpublished) {
-        stream->has_reset = true;
+        stream->life.has_reset = true;
         stream->reset_ns = asked_ns;
     }
     return is_new;

@@ -130,26 +130,27 @@ static uint32_t page_flags_of(const struct kvb_stream *stream)
     const bool speculates =
         stream->speculation[KVB_SPECULATION_OF_PAGE] == KVB_SPECULATION_UNDECIDED;
 
-    return (stream->has_misfit ? state_has_misfit : 0U) |
+    return (stream->life.has_misfit ? state_has_misfit : 0U) |
            (stream->has_hidden_pools ? state_has_hidden_pools : 0U) |
-           (stream->has_reset ? state_has_reset : 0U) | (speculates ? state_speculates : 0U);
+           (stream->life.has_reset ? state_has_reset : 0U) | (speculates ? state_speculates : 0U);
 }
 
 static uint32_t flags_of(const struct kvb_stream *stream)
 {
-    return (stream->is_complete ? state_is_complete : 0U) |
-           (stream->has_skipped ? state_has_skipped : 0U) |
-           (stream->has_unknown_event ? state_has_unknown_event : 0U) |
+    return (stream->history == history_whole ? state_is_complete : 0U) |
+           (stream->list.has_skipped ? state_has_skipped : 0U) |
+           (stream->list.has_unknown_event ? state_has_unknown_event : 0U) |
            (stream->is_withdrawn ? state_is_withdrawn : 0U) |
            (stream->has_objects ? state_has_objects : 0U) |
            (stream->origin == origin_found ? state_is_origin_found : 0U) |
-           (stream->cache != cache_published ? state_is_cache_discarded : 0U) |
-           (stream->lacks_salts ? state_lacks_salts : 0U) |
-           (stream->is_ambiguous ? state_is_ambiguous : 0U) |
-           (stream->has_hashes_of_pages ? state_has_hashes_of_pages : 0U) | page_flags_of(stream) |
+           (stream->life.cache != cache_published ? state_is_cache_discarded : 0U) |
+           (stream->life.lacks_salts ? state_lacks_salts : 0U) |
+           (stream->life.is_ambiguous ? state_is_ambiguous : 0U) |
+           (stream->life.has_hashes_of_pages ? state_has_hashes_of_pages : 0U) |
+           page_flags_of(stream) |
            (stream->first_number == first_is_zero ? state_counts_from_zero : 0U) |
            (stream->first_number == first_is_one ? state_counts_from_one : 0U) |
-           ((stream->removal_tiers & kvb_offload_tiers) << state_removals_shift);
+           ((stream->life.removal_tiers & kvb_offload_tiers) << state_removals_shift);
 }
 
 static void put_sums(const struct kvb_mirror *mirror, uint8_t *to)

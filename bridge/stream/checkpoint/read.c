@@ -208,25 +208,25 @@ static void take_over(struct kvb_stream *stream, const uint8_t *state)
     stream->has_last = true;
     stream->last_seq = kvb_le_get_u64(state + state_last_seq);
     stream->last_connection = UINT64_MAX; /* none: this process had no connection yet */
-    stream->is_complete = flags & state_is_complete;
-    stream->has_skipped = flags & state_has_skipped;
-    stream->has_unknown_event = flags & state_has_unknown_event;
+    stream->history = flags & state_is_complete ? history_whole : history_part;
+    stream->list.has_skipped = flags & state_has_skipped;
+    stream->list.has_unknown_event = flags & state_has_unknown_event;
     stream->is_withdrawn = flags & state_is_withdrawn;
     stream->has_objects = flags & state_has_objects;
-    stream->cache = flags & state_is_cache_discarded ? cache_discarded : cache_published;
-    stream->has_misfit = flags & state_has_misfit;
-    stream->lacks_salts = flags & state_lacks_salts;
-    stream->is_ambiguous = flags & state_is_ambiguous;
-    stream->has_hashes_of_pages = flags & state_has_hashes_of_pages;
+    stream->life.cache = flags & state_is_cache_discarded ? cache_discarded : cache_published;
+    stream->life.has_misfit = flags & state_has_misfit;
+    stream->life.lacks_salts = flags & state_lacks_salts;
+    stream->life.is_ambiguous = flags & state_is_ambiguous;
+    stream->life.has_hashes_of_pages = flags & state_has_hashes_of_pages;
     stream->has_hidden_pools = flags & state_has_hidden_pools;
-    stream->has_reset = flags & state_has_reset;
+    stream->life.has_reset = flags & state_has_reset;
     if (flags & state_speculates) {
         stream->speculation[KVB_SPECULATION_OF_PAGE] = KVB_SPECULATION_UNDECIDED;
     }
     stream->first_number = flags & state_counts_from_zero  ? first_is_zero
                            : flags & state_counts_from_one ? first_is_one
                                                            : first_unknown;
-    stream->removal_tiers = flags >> state_removals_shift & kvb_offload_tiers;
+    stream->life.removal_tiers = flags >> state_removals_shift & kvb_offload_tiers;
     stream->origin = flags & state_is_origin_found ? origin_found : origin_unknown;
     stream->cause = (enum kvb_stream_reason)kvb_le_get_u32(state + state_cause);
     memcpy(stream->epoch.bytes, state + state_epoch, sizeof stream->epoch.bytes);
