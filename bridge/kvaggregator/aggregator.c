@@ -142,12 +142,18 @@ static kvb_status make_query_context(struct kvb_aggregator *aggregator)
     return KVB_OK;
 }
 
+/* After the subjects are made. */
 static kvb_status make_dashboard(struct kvb_aggregator *aggregator)
 {
+    const struct kvb_intake_subscription *from = aggregator->intake->subscriptions;
+    struct kvb_report *report = aggregator->report;
     const struct kvb_dashboard_options options = {
         .now_ns = kvb_clock_monotonic_ns(),
         .started_ms = kvb_clock_wall_us() / 1000,
         .statistic = aggregator->config->load.statistic,
+        .nats = kvb_urls_show(aggregator->config->nats.url, report->nats, sizeof report->nats),
+        .subjects = { from[KVB_INTAKE_EVENTS].subject, from[KVB_INTAKE_EVENTS_PB].subject,
+                      from[KVB_INTAKE_WINDOW_EVENTS].subject, from[KVB_INTAKE_HEARTBEATS].subject },
     };
 
     return kvb_dashboard_new(&options, &aggregator->dashboard);
@@ -316,9 +322,9 @@ static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb
     KVB_TRY(kvb_control_start(aggregator->control));
     KVB_TRY(make_state(aggregator));
     KVB_TRY(make_query_context(aggregator));
-    KVB_TRY(make_dashboard(aggregator));
     KVB_TRY(kvb_texts_open(aggregator));
     KVB_TRY(open_aggregator_bus(aggregator, detail));
+    KVB_TRY(make_dashboard(aggregator));
     KVB_TRY(kvb_aggregator_open_service(aggregator));
     KVB_TRY(kvb_aggregator_name_self(aggregator));
     KVB_TRY(kvb_door_open_prompts(aggregator));

@@ -2,6 +2,7 @@
 
 #include "bus/subject.h"
 #include "core/span.h"
+#include "core/url_show.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -16,6 +17,7 @@ struct kvb_report {
     char load_subject[kvb_subject_bytes];
     char hit_rate_subject[kvb_subject_bytes];
     char alias_subject[kvb_subject_bytes]; /* "" = none */
+    char nats[kvb_url_shown_bytes];        /* the server, as it is shown to people */
     bool has_load_changed;                 /* so it is published with the next tick */
     uint64_t load_published_ns;
     uint64_t next_process_ns; /* when the process is measured next */

@@ -122,6 +122,25 @@ def test_shows_the_fleets_numbers_and_their_past(scene, tab):
     assert "28% standard deviation" in tab.text("#load .unit")
     wait_for("one block of two was a hit", lambda: tab.text("#hits .now") == "50%")
     wait_for("the promised hit was delivered", lambda: tab.text("#kept .now") == "100%" and "100%" in [row[9] for row in table(tab)])
+    wait_for("and what was promised has a line", lambda: points(tab, "kept", "second") >= 3)
+    assert not tab.console
+
+
+def test_an_empty_page_says_where_it_listens_and_what_the_states_mean(scene, tab):
+    aggregator = scene.aggregator()
+    show(tab, aggregator, rows=0)
+    wait_for("it says where it listens", lambda: "kv_heartbeat" in tab.text("#empty"))
+    said = tab.text("#empty")
+    assert scene.nats_url.split("@")[-1].removeprefix("nats://") in said and "kv_events" in said, said
+    assert tab.js("[...document.querySelectorAll('#shares span')].every(share => share.getClientRects().length === 0)")
+    assert tab.js("[...document.querySelectorAll('#totals button')].every(button => button.title.length > 20)")
+    vllm = scene.engine()
+    scene.bridge(worker(vllm))
+    vllm.publish(engine.batch(engine.stored([1], tokens_of(0), BLOCK)))
+    wait_for("its state is shown", lambda: [row[0] for row in table(tab)] == ["EXACT"])
+    tab.js("document.querySelector('#rows .state a').click()")
+    assert tab.js("document.querySelector('#meanings').open") and tab.js("location.hash") == "#meaning-EXACT"
+    assert "what the engine holds" in tab.text("#meanings")
     assert not tab.console
 
 

@@ -421,6 +421,18 @@ static void write_list_states(struct kvb_json_writer *json, const struct stream_
     kvb_json_write_end(json, '}');
 }
 
+static void write_listens(struct kvb_json_writer *json, const struct kvb_dashboard_options *options)
+{
+    kvb_json_write_pair_begin(json, "listens", '{');
+    kvb_json_write_pair_text(json, "nats", options->nats);
+    kvb_json_write_pair_begin(json, "subjects", '[');
+    for (size_t i = 0; i < kvb_dashboard_subjects; i++) {
+        kvb_json_write_text(json, options->subjects[i]);
+    }
+    kvb_json_write_end(json, ']');
+    kvb_json_write_end(json, '}');
+}
+
 kvb_status kvb_dashboard_streams(
     struct kvb_dashboard *dashboard, const struct kvb_dashboard_query *wanted, struct kvb_buf *out)
 {
@@ -439,6 +451,9 @@ kvb_status kvb_dashboard_streams(
     }
     kvb_json_write_end(&json, ']');
     kvb_json_write_pair_u64(&json, "matching", matching);
+    if (list && list->row_count == 0 && dashboard->options.nats) {
+        write_listens(&json, &dashboard->options);
+    }
     kvb_json_write_end(&json, '}');
     return json.status;
 }

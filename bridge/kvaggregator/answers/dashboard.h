@@ -23,10 +23,15 @@
  *          2 * kvb_max_dashboard_bytes. */
 struct kvb_dashboard;
 
+enum { kvb_dashboard_subjects = 4 };
+
 struct kvb_dashboard_options {
     uint64_t now_ns;     /* history seconds count from here */
     uint64_t started_ms; /* since 1970: differs after each restart */
     enum kvb_load_statistic statistic;
+    /* Where bridges are listened to, for who sees no stream.  Borrowed until the end. */
+    const char *nats; /* without user and password; NULL: not said */
+    const char *subjects[kvb_dashboard_subjects];
 };
 
 /* On KVB_OK the caller owns *out_dashboard.  KVB_NO_MEMORY. */
@@ -59,6 +64,7 @@ struct kvb_dashboard_query {
 
 /* GET /overview: {age_ms, states:{EXACT:n,...}, streams:[as in GET /streams], matching}: the first
  * max_rows of the matching streams, worst states first.  age_ms is null before the first list.
+ * Where there is no stream: also listens:{nats, subjects:[...]}.
  * Errors as above. */
 kvb_status kvb_dashboard_streams(
     struct kvb_dashboard *dashboard, const struct kvb_dashboard_query *wanted, struct kvb_buf *out);

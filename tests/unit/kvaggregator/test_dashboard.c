@@ -25,6 +25,8 @@ static struct kvb_dashboard *dashboard_of(enum kvb_load_statistic statistic)
         .now_ns = began_ns,
         .started_ms = 1700000000123,
         .statistic = statistic,
+        .nats = "nats://n:4222",
+        .subjects = { "a.kv_events", "a.kv_events_pb", "a.kv_window_events", "a.kv_heartbeat" },
     };
     struct kvb_dashboard *dashboard = NULL;
 
@@ -124,6 +126,33 @@ static void history_has_one_row_a_second(void **state)
 }
 
 /* ---- The list of streams ---- */
+
+static void who_sees_no_stream_is_told_where_bridges_are_listened_to(void **state)
+{
+    (void)state;
+    struct scene scene;
+    scene_empty(&scene);
+    struct kvb_dashboard *dashboard = dashboard_of(KVB_LOAD_USAGE);
+    char out[text_bytes];
+
+    overview(dashboard, "", all, 0, out);
+    assert_null(strstr(out, "listens")); /* nothing is known yet */
+    look(dashboard, &scene, 0);
+    overview(dashboard, "", all, 1, out);
+    assert_non_null(strstr(
+        out, "\"matching\":0,\"listens\":{\"nats\":\"nats://n:4222\",\"subjects\":[\"a.kv_events\","
+             "\"a.kv_events_pb\",\"a.kv_window_events\",\"a.kv_heartbeat\"]}}"));
+    kvb_dashboard_free(dashboard);
+    scene_done(&scene);
+
+    scene_recorded(&scene);
+    dashboard = dashboard_of(KVB_LOAD_USAGE);
+    look(dashboard, &scene, 0);
+    overview(dashboard, "nobody", all, 1, out);
+    assert_null(strstr(out, "listens")); /* the filter hides them */
+    kvb_dashboard_free(dashboard);
+    scene_done(&scene);
+}
 
 static void the_list_is_updated_only_while_somebody_looks(void **state)
 {
@@ -279,6 +308,7 @@ SUITE(dashboard)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(history_has_one_row_a_second),
+        cmocka_unit_test(who_sees_no_stream_is_told_where_bridges_are_listened_to),
         cmocka_unit_test(the_list_is_updated_only_while_somebody_looks),
         cmocka_unit_test(streams_in_trouble_come_first),
         cmocka_unit_test(a_filter_needs_all_its_words_in_any_case),
