@@ -20,10 +20,10 @@ enum bridge_tokens_stage { BRIDGE_TOKENS_IDLE, BRIDGE_TOKENS_MAKING, BRIDGE_TOKE
 struct bridge_tokens {
     enum bridge_tokens_stage stage;
     struct bridge_rank *rank; /* NULL: it has left */
-    size_t place;             /* of the tree; SIZE_MAX: only the end is missing */
+    size_t place;             /* of the entries; SIZE_MAX: only the end is missing */
     uint64_t chunks;
     bool has_head;
-    uint64_t contents; /* of the tree, when it was begun */
+    uint64_t contents; /* kvb_shown_counts, when it was begun */
 };
 
 /* Checkpoints are written one after another. */
@@ -80,5 +80,5 @@ void kvb_bridge_drop_tokens(struct bridge_checkpoints *checkpoints, const struct
 void kvb_bridge_void_tokens(struct bridge_checkpoints *checkpoints, const struct bridge_rank *rank);
 
 bool kvb_bridge_has_tokens(const struct kvb_bridge *bridge, const struct bridge_rank *rank);
-/* Into the rank's tree, before the mirror says what is held. */
+/* After its stream was restored and is shown. */
 void kvb_bridge_restore_tokens(struct kvb_bridge *bridge, struct bridge_rank *rank);

@@ -24,8 +24,8 @@ static const uint64_t look_ns = 20 * KVB_NS_PER_MS; /* for what is not reported 
 static const uint64_t listen_retry_ns = KVB_NS_PER_S;
 
 enum {
-    kept_batches = 10000, /* as vLLM keeps by default */
-    kept_bytes = 64 << 20,
+    kept_batches = 10000,  /* as vLLM keeps by default */
+    kept_bytes = 16 << 20, /* 10,000 batches of 20 blocks */
     snapshot_bytes = 64 << 20,
     inputs_a_turn = 64,
     stalled_ms = 60000, /* of a reader that hangs; twice as long as its answers wait */
@@ -33,9 +33,9 @@ enum {
 };
 
 struct bridge_republish {
-    struct kvb_block_tree *tree; /* owned, like the next two */
-    struct kvb_republisher *republisher;
-    struct kvb_event_server *server;             /* NULL: an address is in use */
+    struct kvb_shown *shown;                     /* of the stream, which owns it */
+    struct kvb_republisher *republisher;         /* owned */
+    struct kvb_event_server *server;             /* owned; NULL: an address is in use */
     char numbers[kvb_republish_directory_bytes]; /* the directory of its numbers; "": none */
     char numbers_name[sizeof(struct kvb_checkpoint_name)]; /* and the file's name there */
     enum kvb_republish_style style;
@@ -57,24 +57,7 @@ encode_republished(void *context, const struct kvb_event_batch *batch, struct kv
 
     return kvb_republished_batch_encode(
         batch, republish->style == KVB_REPUBLISH_AIBRIX ? KVB_REPUBLISH_ARRAY : KVB_REPUBLISH_MAP,
-        kvb_block_tree_count(republish->tree)->has_signed_hashes, out);
-}
-
-static kvb_status open_tree(const struct kvb_bridge *bridge, struct bridge_rank *rank)
-{
-    const struct kvb_worker_spec *settings = rank->part->worker;
-    struct kvb_block_tree_options options = {
-        .block_size = settings->block_size,
-        .max_blocks = bridge->config->limits.max_stream_blocks,
-        .lora_name = { (const uint8_t *)settings->lora, strlen(settings->lora) },
-    };
-
-    if (getrandom(&options.hash_key, sizeof options.hash_key, 0) != sizeof options.hash_key) {
-        return KVB_IO;
-    }
-    KVB_TRY(kvb_block_tree_new(&options, &rank->republish->tree));
-    kvb_block_tree_clear(rank->republish->tree); /* readers may have blocks of an earlier process */
-    return KVB_OK;
+        kvb_shown_has_signed_hashes(republish->shown), out);
 }
 
 static bool keeps_numbers(const struct bridge_republish *republish)
@@ -124,7 +107,7 @@ static kvb_status open_republisher(const struct kvb_bridge *bridge, struct bridg
             bridge->checkpoints->store == NULL);
     }
     const struct kvb_republisher_options options = {
-        .tree = republish->tree,
+        .shown = republish->shown,
         .encode = encode_republished,
         .encode_context = republish,
         .dp_rank = rank->dp_rank,
@@ -222,12 +205,13 @@ static void note_ended(struct kvb_bridge *bridge, struct bridge_rank *rank, uint
 
 static kvb_status open_republish_parts(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    KVB_TRY(open_tree(bridge, rank));
+    struct bridge_republish *republish = rank->republish;
+
+    KVB_TRY(kvb_stream_show(rank->served.stream, rank->part->worker->block_size));
+    republish->shown = kvb_stream_shown(rank->served.stream);
     kvb_bridge_restore_tokens(bridge, rank);
-    KVB_TRY(open_republisher(bridge, rank));
-    kvb_stream_set_tree(rank->served.stream, rank->republish->tree);
-    kvb_block_tree_hide(rank->republish->tree, !kvb_advertiser_is_proven(&rank->served.advertiser));
-    return KVB_OK;
+    kvb_shown_hide(republish->shown, !kvb_advertiser_is_proven(&rank->served.advertiser));
+    return open_republisher(bridge, rank);
 }
 
 kvb_status kvb_bridge_open_republish(struct kvb_bridge *bridge, struct bridge_rank *rank)
@@ -359,7 +343,7 @@ static bool send_what_is_due(struct bridge_republish *republish, uint64_t until_
 static void follow_proof(struct bridge_rank *rank)
 {
     if (kvb_advertiser_is_proven(&rank->served.advertiser)) {
-        kvb_block_tree_hide(rank->republish->tree, false);
+        kvb_shown_hide(rank->republish->shown, false);
     }
 }
 
@@ -446,26 +430,20 @@ const struct kvb_republish_counts *kvb_bridge_count_republish(const struct bridg
     return kvb_republisher_count(rank->republish->republisher);
 }
 
-struct kvb_block_tree *kvb_bridge_tree(const struct bridge_rank *rank)
+struct kvb_shown *kvb_bridge_shown_of(const struct bridge_rank *rank)
 {
-    return rank->republish->tree;
-}
-
-const struct kvb_block_tree_counts *kvb_bridge_count_tree(const struct bridge_rank *rank)
-{
-    return kvb_block_tree_count(rank->republish->tree);
+    return rank->republish->shown;
 }
 
 void kvb_bridge_report_republish(const struct bridge_rank *rank, struct kvb_republish_report *out)
 {
     const struct bridge_republish *republish = rank->republish;
-    const struct kvb_block_tree_counts *tree = kvb_block_tree_count(republish->tree);
 
     *out = (struct kvb_republish_report){
         .events = rank->part->republish_events,
         .replay = rank->part->republish_replay,
-        .blocks = tree->shown,
-        .left_out = kvb_block_tree_left_out(republish->tree),
+        .blocks = kvb_shown_count(republish->shown)->shown,
+        .left_out = kvb_shown_left_out(republish->shown),
         .next_number = kvb_republisher_next_number(republish->republisher),
         .answers = kvb_republisher_count(republish->republisher)->clients,
         .why = republish->why.text,
@@ -485,7 +463,7 @@ static void send_last_clear(struct bridge_republish *republish)
     struct kvb_republish_action action = { .kind = KVB_REPUBLISH_NOTHING };
     enum { tries = 4 }; /* the first may only end an announcement */
 
-    kvb_block_tree_clear(republish->tree);
+    kvb_shown_hide(republish->shown, true);
     for (int i = 0; i < tries && action.kind != KVB_REPUBLISH_LIVE; i++) {
         kvb_republisher_live(republish->republisher, &time, &action);
     }
@@ -530,15 +508,11 @@ void kvb_bridge_close_republish(
     if (end == BRIDGE_REPUBLISH_WORKER_GONE) {
         save_next_number(rank->republish, false);
     }
-    if (rank->served.stream) {
-        kvb_stream_set_tree(rank->served.stream, NULL);
-    }
     if (republish->republisher && republish->server) {
         has_goodbye |= send_last_ends(rank);
     }
     kvb_event_server_close(republish->server, has_goodbye ? goodbye_ms : 0);
     kvb_republisher_free(republish->republisher);
-    kvb_block_tree_free(republish->tree);
     free(republish);
     rank->republish = NULL;
     bridge->membership->republished_count--;

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "core/status.h"
-#include "stream/republish/block_tree.h"
+#include "stream/mirror/shown.h"
 #include "stream/republish/republisher.h"
 #include "wire/router/bridge_status.h"
 
@@ -34,11 +34,10 @@ void kvb_bridge_save_numbers(struct kvb_bridge *bridge);
 
 /* Borrowed; rank->republish is not NULL. */
 const struct kvb_republish_counts *kvb_bridge_count_republish(const struct bridge_rank *rank);
-const struct kvb_block_tree_counts *kvb_bridge_count_tree(const struct bridge_rank *rank);
 /* Borrowed texts. */
 void kvb_bridge_report_republish(const struct bridge_rank *rank, struct kvb_republish_report *out);
 /* Why it does not listen; "": it does. */
 const char *kvb_bridge_republish_trouble(const struct bridge_rank *rank);
 
-/* Of a rank that is republished. */
-struct kvb_block_tree *kvb_bridge_tree(const struct bridge_rank *rank);
+/* Of a rank that is republished: what its readers have been shown.  Borrowed. */
+struct kvb_shown *kvb_bridge_shown_of(const struct bridge_rank *rank);

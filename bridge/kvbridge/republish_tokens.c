@@ -19,11 +19,11 @@
  *
  * They are written after the checkpoint, so the file has tokens for every block in the checkpoint.
  * Tokens of other blocks are dropped when the file is read.  The records are those of
- * stream/republish/block_tree.h; each is true by itself. */
+ * stream/mirror/shown.h; each is true by itself. */
 
 enum {
     tokens_magic = 0x5442564b, /* "KVBT" */
-    tokens_version = 1,
+    tokens_version = 2,
     head_bytes = 16,
     chunk_head_bytes = 12,
     part_bytes = 512 << 10,
@@ -51,7 +51,7 @@ void kvb_bridge_void_tokens(struct bridge_checkpoints *checkpoints, const struct
 static bool is_tokens_save_due(const struct bridge_rank *rank)
 {
     return rank->republish && rank->is_tokens_due &&
-           kvb_bridge_count_tree(rank)->contents != rank->contents_saved;
+           kvb_shown_count(kvb_bridge_shown_of(rank))->contents != rank->contents_saved;
 }
 
 /* The checkpoint of the rank is on the disk. */
@@ -71,9 +71,11 @@ bool kvb_bridge_begin_tokens(struct kvb_bridge *bridge)
          i++) {
         struct bridge_rank *rank = bridge->membership->ranks[i];
         if (is_tokens_save_due(rank)) {
-            *tokens = (struct bridge_tokens){ .stage = BRIDGE_TOKENS_MAKING,
-                                              .rank = rank,
-                                              .contents = kvb_bridge_count_tree(rank)->contents };
+            *tokens =
+                (struct bridge_tokens){ .stage = BRIDGE_TOKENS_MAKING,
+                                        .rank = rank,
+                                        .contents =
+                                            kvb_shown_count(kvb_bridge_shown_of(rank))->contents };
         }
         rank->is_tokens_due = is_tokens_save_due(rank) && tokens->rank != rank;
     }
@@ -100,8 +102,8 @@ static kvb_status put_chunk(struct bridge_tokens *tokens, struct kvb_buf *out)
     const size_t head = out->len;
     out->len += chunk_head_bytes;
     if (!was_last) {
-        KVB_TRY(kvb_block_tree_save(
-            kvb_bridge_tree(tokens->rank), part_bytes, part_looks, &tokens->place, out));
+        KVB_TRY(kvb_shown_save(
+            kvb_bridge_shown_of(tokens->rank), part_bytes, part_looks, &tokens->place, out));
     }
     const kvb_span records = { out->data + head + chunk_head_bytes,
                                out->len - head - chunk_head_bytes };
@@ -229,7 +231,7 @@ static kvb_status check_tokens_head(const struct kvb_checkpoint_source *source, 
 /* KVB_NOT_FOUND: the chunk was the last. */
 static kvb_status read_chunk(
     const struct kvb_checkpoint_source *source, uint64_t number, uint8_t *bytes,
-    struct kvb_block_tree *tree)
+    struct kvb_shown *shown)
 {
     uint8_t head[chunk_head_bytes];
 
@@ -242,9 +244,8 @@ static kvb_status read_chunk(
         return KVB_BAD_INPUT;
     }
     KVB_TRY(source->read(source->context, bytes, records.len));
-    return kvb_hash64(records, number) == kvb_le_get_u64(head + 4)
-               ? kvb_block_tree_load(tree, records)
-               : KVB_BAD_INPUT;
+    return kvb_hash64(records, number) == kvb_le_get_u64(head + 4) ? kvb_shown_load(shown, records)
+                                                                   : KVB_BAD_INPUT;
 }
 
 /* A bad file is no error: blocks without tokens are left out until they are stored again. */
@@ -260,7 +261,7 @@ void kvb_bridge_restore_tokens(struct kvb_bridge *bridge, struct bridge_rank *ra
     const struct kvb_checkpoint_source source = kvb_checkpoint_file_source(&file);
     bytes = malloc(max_chunk_bytes);
     if (bytes && check_tokens_head(&source, rank->part->worker->block_size) == KVB_OK) {
-        while (read_chunk(&source, number, bytes, kvb_bridge_tree(rank)) == KVB_OK) {
+        while (read_chunk(&source, number, bytes, kvb_bridge_shown_of(rank)) == KVB_OK) {
             number++;
         }
     }

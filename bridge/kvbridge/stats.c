@@ -280,10 +280,10 @@ static const struct counted republish_sums[] = {
     { kvb_bridge_republish_snapshot_bytes, offsetof(struct kvb_republish_counts, snapshot_bytes) },
 };
 
-static const struct counted tree_sums[] = {
-    { kvb_bridge_republish_no_room, offsetof(struct kvb_block_tree_counts, no_room) },
-    { kvb_bridge_republish_blocks, offsetof(struct kvb_block_tree_counts, shown) },
-    { kvb_bridge_republish_token_bytes, offsetof(struct kvb_block_tree_counts, bytes) },
+static const struct counted shown_sums[] = {
+    { kvb_bridge_republish_no_room, offsetof(struct kvb_shown_counts, no_room) },
+    { kvb_bridge_republish_blocks, offsetof(struct kvb_shown_counts, shown) },
+    { kvb_bridge_republish_token_bytes, offsetof(struct kvb_shown_counts, bytes) },
 };
 /* clang-format on */
 
@@ -297,12 +297,12 @@ add_counters(uint64_t *totals, const void *counters, const struct counted *rows,
 
 static void add_republish(uint64_t *totals, const struct bridge_rank *rank)
 {
-    const struct kvb_block_tree_counts *tree = kvb_bridge_count_tree(rank);
+    const struct kvb_shown *shown = kvb_bridge_shown_of(rank);
 
     add_counters(
         totals, kvb_bridge_count_republish(rank), republish_sums, KVB_COUNT_OF(republish_sums));
-    add_counters(totals, tree, tree_sums, KVB_COUNT_OF(tree_sums));
-    totals[kvb_bridge_republish_left_out] += kvb_block_tree_left_out(kvb_bridge_tree(rank));
+    add_counters(totals, kvb_shown_count(shown), shown_sums, KVB_COUNT_OF(shown_sums));
+    totals[kvb_bridge_republish_left_out] += kvb_shown_left_out(shown);
     totals[kvb_bridge_republish_deaf] += kvb_bridge_republish_trouble(rank)[0] != '\0';
 }
 
@@ -356,7 +356,7 @@ void kvb_bridge_show_totals(struct kvb_bridge *bridge, const struct bridge_total
         kvb_metric_set(metrics, states[i].of_all, totals[states[i].of_all]);
     }
     set_totals(metrics, totals, republish_sums, KVB_COUNT_OF(republish_sums));
-    set_totals(metrics, totals, tree_sums, KVB_COUNT_OF(tree_sums));
+    set_totals(metrics, totals, shown_sums, KVB_COUNT_OF(shown_sums));
     kvb_metric_set(metrics, kvb_bridge_republish_left_out, totals[kvb_bridge_republish_left_out]);
     kvb_metric_set(metrics, kvb_bridge_republish_deaf, totals[kvb_bridge_republish_deaf]);
     kvb_metric_set(metrics, kvb_bridge_blocks_held, totals[kvb_bridge_blocks_held]);

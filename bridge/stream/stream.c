@@ -30,9 +30,14 @@ kvb_status kvb_stream_new(const struct kvb_stream_options *options, struct kvb_s
     return KVB_OK;
 }
 
-void kvb_stream_set_tree(struct kvb_stream *stream, struct kvb_block_tree *tree)
+kvb_status kvb_stream_show(struct kvb_stream *stream, uint32_t block_size)
 {
-    kvb_mirror_set_tree(stream->mirror, tree);
+    return kvb_mirror_show(stream->mirror, block_size);
+}
+
+struct kvb_shown *kvb_stream_shown(const struct kvb_stream *stream)
+{
+    return kvb_mirror_shown(stream->mirror);
 }
 
 void kvb_stream_free(struct kvb_stream *stream)

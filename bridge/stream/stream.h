@@ -10,6 +10,7 @@
 #include "model/sync.h"
 #include "stream/mirror/mirror.h"
 #include "stream/mirror/picture.h"
+#include "stream/mirror/shown.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -98,8 +99,12 @@ enum { kvb_stream_slice_work = 8192 };
 kvb_status kvb_stream_new(const struct kvb_stream_options *options, struct kvb_stream **out_stream);
 void kvb_stream_free(struct kvb_stream *stream);
 
-/* As kvb_mirror_set_tree(): after a checkpoint was restored, if there is one. */
-void kvb_stream_set_tree(struct kvb_stream *stream, struct kvb_block_tree *tree);
+/* Begins to republish the stream: after a checkpoint was restored, if there is one.  Returns as
+ * kvb_mirror_show() does. */
+kvb_status kvb_stream_show(struct kvb_stream *stream, uint32_t block_size);
+
+/* What readers of engines have been shown; NULL: nothing is republished.  Borrowed. */
+struct kvb_shown *kvb_stream_shown(const struct kvb_stream *stream);
 
 /* Says whether the engine's replies have a topic: before 0.26, vLLM's have none, and it cannot
  * announce a block again. */

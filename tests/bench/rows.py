@@ -184,7 +184,7 @@ RELAY = (
         figure("", BATCHES, ratio(0.60), ratio(0.60, "protobuf"))),
     row("republish.8block", "Batches of 8 blocks?", figure("", BATCHES, ratio(0.60), ratio(0.60, "protobuf"))),
     row("republish.memory", "How much memory for each of a million blocks of 16 tokens republished?",
-        figure(".block", "bytes", at_most(260))),
+        figure(".block", "bytes", at_most(200))),
     row("republish.snapshot", "How long until a reader that knows nothing has a million blocks?",
         figure("", "s", at_most(2))),
     row("scale.publishers", "What does a bridge of 2,048 publishers cost: silent; with 5 batches a second each?",

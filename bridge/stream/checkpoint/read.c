@@ -20,6 +20,7 @@ struct restore {
     const struct kvb_checkpoint_source *source;
     struct kvb_buf bytes; /* owned: the current section */
     uint64_t chain;
+    bool is_same; /* the mirror takes events as the saved one would */
     bool needs_epoch;
     struct kvb_checkpoint_refusal refusal;
 };
@@ -160,7 +161,8 @@ static kvb_status settle_mirror(struct restore *restore, const uint8_t *state)
                                         .seed = kvb_le_get_u64(state + state_digest_seed) };
 
     KVB_TRY(classify_restore_status(
-        restore, kvb_mirror_settle(stream->mirror, state + state_ends, &key)));
+        restore,
+        kvb_mirror_settle(stream->mirror, state + state_ends, &key, &restore->is_same)));
     return are_sums_right(stream->mirror, state + state_tiers)
                ? KVB_OK
                : refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
@@ -258,7 +260,8 @@ static kvb_status take_state(struct restore *restore, const struct section *sect
     KVB_TRY(settle_mirror(restore, state));
     take_over(stream, state);
     /* Several children may wait for one parent.  The checkpoint does not contain their order. */
-    restore->needs_epoch = stream->is_withdrawn || kvb_mirror_count(stream->mirror)->unrooted > 0;
+    restore->needs_epoch = stream->is_withdrawn || !restore->is_same ||
+                           kvb_mirror_count(stream->mirror)->unrooted > 0;
     return KVB_OK;
 }
 

@@ -7,29 +7,6 @@ event_has_room(const struct kvb_router_event *event, enum kvb_router_kind kind, 
            event->block_count < kvb_max_event_blocks;
 }
 
-/* The window list is a set: there no block has a parent, and any follows any. */
-[[gnu::hot]] kvb_status kvb_mirror_add_stored(
-    struct kvb_router_batch *out, size_t first_event, const struct mirror_entry *entry,
-    kvb_block_hash block, unsigned list)
-{
-    const bool has_parent = entry->has_parent && list != KVB_LIST_WINDOW;
-    const struct kvb_router_event *last =
-        out->event_count > first_event ? &out->events[out->event_count - 1] : NULL;
-    const bool continues =
-        last && event_has_room(last, KVB_ROUTER_STORED, list) &&
-        (list == KVB_LIST_WINDOW || (has_parent && last->block_count > 0 &&
-                                     out->blocks[out->block_count - 1].value == entry->parent));
-
-    if (!continues) {
-        const struct kvb_router_event event = { .kind = KVB_ROUTER_STORED,
-                                                .tier = (enum kvb_tier)list,
-                                                .has_parent = has_parent,
-                                                .parent = { has_parent ? entry->parent : 0 } };
-        KVB_TRY(kvb_router_batch_add_event(out, &event));
-    }
-    return kvb_router_batch_add_block(out, block, entry->tokens);
-}
-
 /* Appends to the last removed event of the batch: engines send removals one by one. */
 static kvb_status
 announce_removed_block(struct mirror_change *change, kvb_block_hash block, unsigned list)
@@ -73,7 +50,9 @@ publish_tier(struct mirror_change *change, uint32_t id, enum kvb_tier tier, bool
     const struct mirror_entry *entry = &mirror->entries[id];
     const unsigned list = kvb_mirror_list_of(mirror, entry, tier);
 
-    kvb_mirror_republish_held(mirror, id);
+    if (mirror->shown) {
+        kvb_shown_note_held(mirror->shown, id);
+    }
     if (list == KVB_LIST_COUNT) {
         return KVB_OK;
     }
@@ -115,47 +94,6 @@ kvb_status kvb_mirror_publish_named(struct mirror_change *change, uint32_t id)
         }
     }
     return KVB_OK;
-}
-
-/* ---- Republishing ---- */
-
-/* Readers of engines know one group of full attention: others would list its hashes twice. */
-static bool is_main_group(const struct kvb_mirror *mirror, uint32_t place)
-{
-    for (uint32_t before = 0; before < place; before++) {
-        if (mirror->groups.list[before].kind == KVB_GROUP_FULL) {
-            return false;
-        }
-    }
-    return mirror->groups.list[place].kind == KVB_GROUP_FULL;
-}
-
-void kvb_mirror_republish_content(const struct mirror_change *change, uint32_t i)
-{
-    const struct kvb_mirror *mirror = change->mirror;
-
-    if (mirror->tree && change->event->token_count > 0 && is_main_group(mirror, change->group)) {
-        kvb_block_tree_store(mirror->tree, change->batch, change->event, i);
-    }
-}
-
-[[gnu::hot]] void kvb_mirror_republish_held(const struct kvb_mirror *mirror, uint32_t id)
-{
-    const struct mirror_entry *entry = &mirror->entries[id];
-
-    if (mirror->tree && is_main_group(mirror, kvb_mirror_context(mirror, entry)->group)) {
-        kvb_block_tree_hold(mirror->tree, entry->engine, entry->min);
-    }
-}
-
-void kvb_mirror_set_tree(struct kvb_mirror *mirror, struct kvb_block_tree *tree)
-{
-    mirror->tree = tree;
-    for (size_t id = 0; tree && id < mirror->entry_end; id++) {
-        if (mirror->entries[id].is_used) {
-            kvb_mirror_republish_held(mirror, (uint32_t)id);
-        }
-    }
 }
 
 /* ---- An event and its group ----

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-/* Counts and digests of the published lists. */
+/* The published lists: their counts and digests, and the events that fill them. */
 
 /* All zero. */
 static const struct kvb_digest empty_digest;
@@ -60,4 +60,30 @@ void kvb_mirror_begin_digest(struct kvb_mirror *mirror, const struct kvb_digest_
 const struct kvb_digest *kvb_mirror_digest(const struct kvb_mirror *mirror, enum kvb_tier tier)
 {
     return mirror->digests[tier] ? mirror->digests[tier] : &empty_digest;
+}
+
+/* ---- Events ---- */
+
+/* The window list is a set: there no block has a parent, and any follows any. */
+[[gnu::hot]] kvb_status kvb_mirror_add_stored(
+    struct kvb_router_batch *out, size_t first_event, const struct mirror_entry *entry,
+    kvb_block_hash block, unsigned list)
+{
+    const bool has_parent = entry->has_parent && list != KVB_LIST_WINDOW;
+    const struct kvb_router_event *last =
+        out->event_count > first_event ? &out->events[out->event_count - 1] : NULL;
+    const bool continues =
+        last && last->kind == KVB_ROUTER_STORED && (unsigned)last->tier == list &&
+        last->block_count < kvb_max_event_blocks &&
+        (list == KVB_LIST_WINDOW || (has_parent && last->block_count > 0 &&
+                                     out->blocks[out->block_count - 1].value == entry->parent));
+
+    if (!continues) {
+        const struct kvb_router_event event = { .kind = KVB_ROUTER_STORED,
+                                                .tier = (enum kvb_tier)list,
+                                                .has_parent = has_parent,
+                                                .parent = { has_parent ? entry->parent : 0 } };
+        KVB_TRY(kvb_router_batch_add_event(out, &event));
+    }
+    return kvb_router_batch_add_block(out, block, entry->tokens);
 }

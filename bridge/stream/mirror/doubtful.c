@@ -128,7 +128,7 @@ static void forget_oldest_doubt(struct kvb_mirror *mirror, enum doubt_kind kind)
     mirror->counts.doubtful++; /* stays counted until the next clear */
     mirror->counts.forgotten_doubtful++;
     if (!kvb_mirror_has_copies(entry)) {
-        kvb_mirror_drop(mirror, id);
+        kvb_mirror_let_go(mirror, id);
     }
 }
 
@@ -186,4 +186,14 @@ kvb_status kvb_mirror_set_copies(
         note_doubt(mirror, id, is_doubtful & ~was_doubtful, !was_doubtful);
     }
     return KVB_OK;
+}
+
+/* ---- Dropping an entry ---- */
+
+void kvb_mirror_let_go(struct kvb_mirror *mirror, uint32_t id)
+{
+    if (kvb_mirror_is_doubtful(&mirror->entries[id])) {
+        kvb_mirror_unlink(mirror, id);
+    }
+    kvb_mirror_drop(mirror, id, mirror->shown && kvb_shown_keeps(mirror->shown, id));
 }

@@ -750,23 +750,31 @@ void kvb_mirror_mark(struct kvb_mirror *mirror, uint32_t id)
     }
 }
 
-void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id)
+void kvb_mirror_free_entry(struct kvb_mirror *mirror, uint32_t id)
+{
+    mirror->entries[id] = (struct mirror_entry){ .parent = mirror->first_free };
+    kvb_mirror_mark(mirror, id);
+    mirror->first_free = id;
+}
+
+void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id, bool keeps_number)
 {
     struct mirror_entry *entry = &mirror->entries[id];
+    const kvb_engine_hash engine = entry->engine;
 
-    if (kvb_mirror_is_doubtful(entry)) {
-        kvb_mirror_unlink(mirror, id);
-    }
     mirror->counts.proven_copies -= kvb_mirror_copies(mirror, id, KVB_TIER_DEVICE).min;
     kvb_mirror_forget_copies(mirror, id);
     unfile_entry(mirror, id);
     kvb_mirror_wipe(mirror, id);
     mirror->counts.unrooted -= entry->placement == placement_waiting;
     mirror->counts.unplaced -= entry->placement == placement_unplaced;
-    *entry = (struct mirror_entry){ .parent = mirror->first_free };
-    kvb_mirror_mark(mirror, id);
-    mirror->first_free = id;
     mirror->entry_count--;
+    if (keeps_number) {
+        *entry = (struct mirror_entry){ .engine = engine };
+        kvb_mirror_mark(mirror, id);
+    } else {
+        kvb_mirror_free_entry(mirror, id);
+    }
 }
 
 /* The entry keeps its key and its copies. */

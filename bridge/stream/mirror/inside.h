@@ -268,7 +268,7 @@ struct kvb_mirror {
     size_t extra_copies_count, extra_copies_capacity;
     struct kvb_id_table by_extra_copies; /* entry -> its extra copies */
 
-    struct kvb_block_tree *tree; /* borrowed; NULL: nothing is republished */
+    struct kvb_shown *shown; /* owned; NULL: nothing is republished */
 
     struct mirror_groups groups;
     uint32_t tokenless_tiers; /* bit t: blocks were moved to tier t without their shapes */
@@ -431,13 +431,44 @@ bool kvb_mirror_speaks(const struct kvb_mirror *mirror, uint32_t id, unsigned li
 bool kvb_mirror_is_listed_without(
     const struct kvb_mirror *mirror, uint32_t id, unsigned list, uint32_t family);
 
-/* ---- What is republished; nothing happens where that is nothing ---- */
+/* ---- stream/mirror/shown.c: where the stream is republished ---- */
 
-/* Block i of the event, a Stored of a full-attention group, has come. */
-void kvb_mirror_republish_content(const struct mirror_change *change, uint32_t i);
+/* Block i of the event, a Stored, has come; the mirror has it as this entry. */
+void kvb_shown_note_content(const struct mirror_change *change, uint32_t i, uint32_t id);
+
+/* An entry has been inserted. */
+void kvb_shown_note_inserted(struct kvb_shown *shown, uint32_t id);
+
+/* An entry that waited for its name has it. */
+void kvb_shown_note_named(struct kvb_shown *shown, uint32_t id);
 
 /* The tiers in which the entry is held are others, or may be. */
-void kvb_mirror_republish_held(const struct kvb_mirror *mirror, uint32_t id);
+void kvb_shown_note_held(struct kvb_shown *shown, uint32_t id);
+
+/* An entry is about to be dropped.  True: its number is needed until readers have been told. */
+bool kvb_shown_keeps(struct kvb_shown *shown, uint32_t id);
+
+/* All entries are dropped at once. */
+void kvb_shown_note_cleared(struct kvb_shown *shown);
+
+/* True: numbers of dropped entries came free, because all were in use.  Readers start over. */
+bool kvb_shown_free_gone(struct kvb_shown *shown);
+
+/* For pictures: whether readers have the block, and its parent; KVB_NO_ID: they do not have the
+ * parent, if there is one. */
+bool kvb_shown_has(const struct kvb_shown *shown, uint32_t id);
+uint32_t kvb_shown_parent(const struct kvb_shown *shown, uint32_t id, bool *out_has_parent);
+
+/* For stream/mirror/snapshot.c: counts how often readers were to start over; its picture; appends
+ * the block as a stored one. */
+uint64_t kvb_shown_starts(const struct kvb_shown *shown);
+struct kvb_picture *kvb_shown_snapshot(struct kvb_shown *shown);
+struct kvb_mirror *kvb_shown_mirror(const struct kvb_shown *shown);
+kvb_status
+kvb_shown_write_stored(const struct kvb_shown *shown, uint32_t id, struct kvb_event_batch *out);
+
+/* Nothing is republished any more. */
+void kvb_mirror_show_no_more(struct kvb_mirror *mirror);
 
 /* ---- Inserting and removing entries ---- */
 
@@ -459,8 +490,13 @@ kvb_mirror_write(struct kvb_mirror *mirror, uint32_t id, const struct mirror_blo
 /* Discards what was written into the entry. */
 void kvb_mirror_wipe(struct kvb_mirror *mirror, uint32_t id);
 
-/* Removes the entry from the tables and frees it.  Its copies are not published as removed. */
-void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id);
+/* Removes the entry from the tables and frees it.  Its copies are not published as removed.
+ * keeps_number: the number stays in use, with the engine's hash, until kvb_mirror_free_entry().
+ * Called by kvb_mirror_let_go() alone. */
+void kvb_mirror_drop(struct kvb_mirror *mirror, uint32_t id, bool keeps_number);
+
+/* Makes the number of a dropped entry free. */
+void kvb_mirror_free_entry(struct kvb_mirror *mirror, uint32_t id);
 
 /* Gives a waiting or unplaced entry its name and the other properties in *named.  KVB_TOO_LARGE,
  * KVB_NO_MEMORY: the entry is unchanged. */
@@ -596,7 +632,11 @@ void kvb_mirror_link_drop(struct kvb_mirror *mirror, uint32_t id);
 /* Removes the entry from the list and drops its link. */
 void kvb_mirror_unlink(struct kvb_mirror *mirror, uint32_t id);
 
-/* ---- stream/mirror/change.c ---- */
+/* Drops an entry, as kvb_mirror_drop().  Where the stream is republished, its number stays in use
+ * until readers have been told. */
+void kvb_mirror_let_go(struct kvb_mirror *mirror, uint32_t id);
+
+/* ---- stream/mirror/digest.c ---- */
 
 /* Appends the block to the last event of `out`, if that is one of the list's, from number
  * first_event on, and ends with the block's parent; else to a new one. */
@@ -610,6 +650,9 @@ kvb_status kvb_mirror_add_stored(
  * at costs one.  KVB_NO_MEMORY. */
 kvb_status kvb_picture_next(
     struct kvb_picture *picture, const struct kvb_mirror *mirror, size_t *looks, uint32_t *out_id);
+
+/* True: everything was shown. */
+bool kvb_picture_is_done(struct kvb_picture *picture, const struct kvb_mirror *mirror);
 
 /* What pictures under way must know; no effect without one: */
 

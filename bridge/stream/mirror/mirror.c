@@ -2,6 +2,7 @@
 
 #include "core/limits.h"
 #include "stream/mirror/change.h"
+#include "stream/mirror/shown.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -102,6 +103,10 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
     if (!mirror) {
         return;
     }
+    if (mirror->shown) {
+        kvb_shown_end(mirror->shown);
+        kvb_mirror_show_no_more(mirror);
+    }
     assert(!mirror->pictures);
     kvb_line_table_close(&mirror->names);
     kvb_id_table_done(&mirror->by_parent);
@@ -132,8 +137,8 @@ void kvb_mirror_free(struct kvb_mirror *mirror)
 /* The memory is kept: after a clear an engine usually stores as many blocks again. */
 static void clear_mirror(struct kvb_mirror *mirror)
 {
-    if (mirror->tree) {
-        kvb_block_tree_clear(mirror->tree);
+    if (mirror->shown) {
+        kvb_shown_note_cleared(mirror->shown);
     }
     kvb_line_table_empty(&mirror->names);
     kvb_id_table_clear(&mirror->by_parent);
@@ -236,7 +241,7 @@ static kvb_status take_copy_of(struct mirror_change *change, uint32_t id)
     copies = change->event->key != 0 ? (struct copies){ 0, 0 } : one_less(copies);
     KVB_TRY(kvb_mirror_change_copies(change, id, tier, copies));
     if (!kvb_mirror_has_copies(&mirror->entries[id])) {
-        kvb_mirror_drop(mirror, id);
+        kvb_mirror_let_go(mirror, id);
     }
     return KVB_OK;
 }
@@ -293,7 +298,7 @@ static kvb_status clear_tier(struct mirror_change *change, enum kvb_tier tier)
         }
         KVB_TRY(kvb_mirror_change_copies(change, id, tier, (struct copies){ 0, 0 }));
         if (!kvb_mirror_has_copies(&mirror->entries[id])) {
-            kvb_mirror_drop(mirror, id);
+            kvb_mirror_let_go(mirror, id);
         }
     }
     return KVB_OK;

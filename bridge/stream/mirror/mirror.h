@@ -6,14 +6,13 @@
 #include "model/event_batch.h"
 #include "model/router_batch.h"
 #include "model/stream.h"
-#include "stream/republish/block_tree.h"
 
 #include <stddef.h>
 #include <stdint.h>
 
 /* The blocks that one engine holds according to its events, under the names that routers know.
  * Token ids are hashed here and dropped, except where the stream is republished
- * (stream/republish/block_tree.h).
+ * (stream/mirror/shown.h).
  *
  * One entry per (cache group, engine hash):
  *
@@ -86,10 +85,6 @@ struct kvb_mirror_options {
 /* KVB_TOO_LARGE  max_blocks out of range    KVB_NO_MEMORY */
 kvb_status kvb_mirror_new(const struct kvb_mirror_options *options, struct kvb_mirror **out_mirror);
 void kvb_mirror_free(struct kvb_mirror *mirror);
-
-/* From here on the tree follows what the main group holds: the first of full attention that stored.
- * It is borrowed until the mirror is freed; NULL ends it. */
-void kvb_mirror_set_tree(struct kvb_mirror *mirror, struct kvb_block_tree *tree);
 
 /* Call it before the first event of a batch that is appended to out.  Events of one batch may share
  * a router event; those of different batches do not, so that the same batches always give the same

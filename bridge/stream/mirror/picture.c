@@ -2,6 +2,7 @@
 
 #include "core/array.h"
 #include "stream/mirror/inside.h"
+#include "stream/mirror/shown.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,9 @@
 
 /* Ends a picture during which every round sees a change.  The next one sends the rest. */
 enum { max_rounds = 16, words_a_look = 64 };
+
+/* The list of kvb_picture_shown. */
+enum { shown_list = KVB_LIST_COUNT };
 
 /* What stands between a block and its being sent. */
 enum obstacle {
@@ -130,15 +134,29 @@ static bool is_sent(const struct kvb_picture *picture, uint32_t id)
     return id / 64 < picture->words && is_set(picture->sent, id);
 }
 
+static bool is_of_list(const struct kvb_mirror *mirror, uint32_t id, unsigned list)
+{
+    return list == shown_list ? kvb_shown_has(mirror->shown, id)
+                              : kvb_mirror_speaks(mirror, id, list);
+}
+
 /* *out_parent: the entry of the parent, where that is the obstacle. */
 static enum obstacle obstacle_of(
-    const struct kvb_picture *picture, const struct kvb_mirror *mirror,
-    const struct mirror_entry *entry, uint32_t *out_parent)
+    const struct kvb_picture *picture, const struct kvb_mirror *mirror, uint32_t id,
+    uint32_t *out_parent)
 {
-    if (!entry->has_parent || list_of(picture) == KVB_LIST_WINDOW) {
+    const struct mirror_entry *entry = &mirror->entries[id];
+    const unsigned list = list_of(picture);
+    bool has_parent = entry->has_parent && list != KVB_LIST_WINDOW;
+
+    if (list == shown_list) {
+        *out_parent = kvb_shown_parent(mirror->shown, id, &has_parent);
+    } else if (has_parent) {
+        *out_parent = kvb_mirror_speaker(mirror, (kvb_block_hash){ entry->parent }, list);
+    }
+    if (!has_parent) {
         return obstacle_none;
     }
-    *out_parent = kvb_mirror_speaker(mirror, (kvb_block_hash){ entry->parent }, list_of(picture));
     if (*out_parent == KVB_NO_ID) {
         return picture->order == KVB_PICTURE_FROM_ROOTS ? obstacle_orphan : obstacle_none;
     }
@@ -173,7 +191,8 @@ void kvb_mirror_tell_stored(
             picture->is_lost = true;
         } else if (
             list != KVB_LIST_WINDOW && /* a set: there a block may come twice */
-            obstacle_of(picture, mirror, entry, &parent) == obstacle_none) {
+            obstacle_of(picture, mirror, (uint32_t)(entry - mirror->entries), &parent) ==
+                obstacle_none) {
             set_bit(picture->sent, kvb_mirror_speaker(mirror, block, list));
         }
     }
@@ -229,10 +248,13 @@ push_entry(struct kvb_picture *picture, const struct kvb_mirror *mirror, uint32_
 /* Moves `place` on to the next entry that may have to be shown, or to the end. */
 static void move_on(struct kvb_picture *picture, const struct kvb_mirror *mirror)
 {
-    const struct kvb_entry_set *in_tier = &mirror->in_tier[tier_of(picture)];
+    const bool has_set = list_of(picture) != shown_list;
 
     for (int i = 0; i < words_a_look && picture->place < mirror->entry_end; i++) {
-        picture->place = kvb_entry_set_next(in_tier, (uint32_t)picture->place);
+        if (has_set) { /* of the entries with copies in the tier */
+            picture->place =
+                kvb_entry_set_next(&mirror->in_tier[tier_of(picture)], (uint32_t)picture->place);
+        }
         const size_t word = picture->place / 64;
         if (picture->place >= mirror->entry_end || word >= picture->words) {
             return;
@@ -257,7 +279,7 @@ visit(struct kvb_picture *picture, const struct kvb_mirror *mirror, uint32_t *ou
     const uint32_t id = (uint32_t)picture->place;
     const bool is_known =
         picture->words > 0 && (is_set(picture->sent, id) || is_set(picture->seen, id));
-    if (!is_known && kvb_mirror_speaks(mirror, id, list_of(picture))) {
+    if (!is_known && is_of_list(mirror, id, list_of(picture))) {
         if (picture->order == KVB_PICTURE_ANY) {
             *out_id = id;
         } else {
@@ -276,11 +298,11 @@ static kvb_status climb(struct kvb_picture *picture, const struct kvb_mirror *mi
     const uint32_t top = picture->path[picture->path_count - 1];
     uint32_t parent = KVB_NO_ID;
 
-    if (!kvb_mirror_speaks(mirror, top, list_of(picture))) {
+    if (!is_of_list(mirror, top, list_of(picture))) {
         leave_path(picture);
         return KVB_OK;
     }
-    switch (obstacle_of(picture, mirror, &mirror->entries[top], &parent)) {
+    switch (obstacle_of(picture, mirror, top, &parent)) {
     case obstacle_none:
         picture->is_path_whole = true;
         return KVB_OK;
@@ -309,9 +331,8 @@ static void take_top(struct kvb_picture *picture, const struct kvb_mirror *mirro
     uint32_t parent = KVB_NO_ID;
 
     /* The mirror may have changed since the climb. */
-    if (!kvb_mirror_speaks(mirror, top, list_of(picture)) ||
-        (!picture->is_circle &&
-         obstacle_of(picture, mirror, &mirror->entries[top], &parent) != obstacle_none)) {
+    if (!is_of_list(mirror, top, list_of(picture)) ||
+        (!picture->is_circle && obstacle_of(picture, mirror, top, &parent) != obstacle_none)) {
         leave_path(picture);
         return;
     }
@@ -344,11 +365,17 @@ static void end_round(struct kvb_picture *picture)
     }
 }
 
-/* True: everything was shown.  Rounds and lists that are over cost no look. */
-static bool is_over(struct kvb_picture *picture, const struct kvb_mirror *mirror)
+static bool is_empty(const struct kvb_mirror *mirror, unsigned list)
+{
+    return list == shown_list ? kvb_shown_count(mirror->shown)->shown == 0
+                              : mirror->counts.held[list] == 0;
+}
+
+/* Rounds and lists that are over cost no look. */
+bool kvb_picture_is_done(struct kvb_picture *picture, const struct kvb_mirror *mirror)
 {
     while (picture->lists != 0 && picture->path_count == 0 &&
-           (picture->place >= mirror->entry_end || mirror->counts.held[list_of(picture)] == 0)) {
+           (picture->place >= mirror->entry_end || is_empty(mirror, list_of(picture)))) {
         end_round(picture);
     }
     return picture->lists == 0;
@@ -364,7 +391,7 @@ kvb_status kvb_picture_next(
         KVB_TRY(grow_picture(picture, mirror)); /* the mirror may have grown */
     }
     *out_id = KVB_NO_ID;
-    for (; *out_id == KVB_NO_ID && !is_over(picture, mirror) && *looks > 0; --*looks) {
+    for (; *out_id == KVB_NO_ID && !kvb_picture_is_done(picture, mirror) && *looks > 0; --*looks) {
         if (picture->path_count == 0) {
             KVB_TRY(visit(picture, mirror, out_id));
         } else if (!picture->is_path_whole) {
@@ -410,6 +437,6 @@ kvb_status kvb_picture_step(
         }
         KVB_TRY(show_entry(mirror, id, list_of(picture), part->buckets, out));
     }
-    *out_is_done = is_over(picture, mirror);
+    *out_is_done = kvb_picture_is_done(picture, mirror);
     return KVB_OK;
 }

@@ -18,6 +18,7 @@
  *     announcement   all      KVB_PICTURE_PARENTS_FIRST    it is shown
  *     refresh        device   KVB_PICTURE_FROM_ROOTS       it is left out, with all below it
  *     sync           all      KVB_PICTURE_ANY              it is shown
+ *     republishing   shown    KVB_PICTURE_FROM_ROOTS       it is left out, and about to be removed
  *
  * Each block that a step shows is listed at that moment, whatever has changed since the beginning.
  * A reader that applies all steps, and in their places all events that were published between
@@ -36,8 +37,12 @@
  *          current chain. */
 enum kvb_picture_order { KVB_PICTURE_ANY, KVB_PICTURE_PARENTS_FIRST, KVB_PICTURE_FROM_ROOTS };
 
-/* All lists of a mirror, as bits. */
-enum { kvb_picture_all_lists = (1U << KVB_LIST_COUNT) - 1 };
+/* All lists of a mirror, as bits; and as one more what readers of engines have been shown
+ * (stream/mirror/shown.h), which is read by kvb_shown_step(). */
+enum {
+    kvb_picture_all_lists = (1U << KVB_LIST_COUNT) - 1,
+    kvb_picture_shown = 1U << KVB_LIST_COUNT
+};
 
 /* { .lists = ... } is a whole picture of KVB_PICTURE_ANY, which needs neither begin nor end and may
  * be copied.  The others are known to their mirror by their address. */
@@ -60,6 +65,7 @@ struct kvb_picture {
     bool has_sent;   /* a block was sent in this round */
     bool is_changed; /* a stored event of this list was published in this round */
     bool is_lost;    /* out of memory: `sent` is not complete */
+    uint64_t starts; /* kvb_picture_shown: kvb_shown_starts() when it began */
 };
 
 /* Begins a picture of KVB_PICTURE_PARENTS_FIRST or KVB_PICTURE_FROM_ROOTS, which must be {0} or

@@ -2,6 +2,7 @@
 
 #include "core/little_endian.h"
 #include "stream/mirror/inside.h"
+#include "stream/mirror/shown.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -337,7 +338,8 @@ enum {
     paired_flag = 4,
     extra_keys_flag = 8,
     signed_hashes_flag = 16,
-    all_ends_flags = 31
+    kept_numbers_flag = 32, /* some entries that are not used are not in the list of free ones */
+    all_ends_flags = 63
 };
 enum {
     reset_shift = 8,
@@ -370,6 +372,11 @@ static void put_shapes(const struct kvb_mirror_counts *counts, uint8_t *to)
     }
 }
 
+static bool keeps_numbers(const struct kvb_mirror *mirror)
+{
+    return mirror->shown && kvb_shown_count(mirror->shown)->gone > 0;
+}
+
 void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_bytes])
 {
     const uint32_t flags = (mirror->forgot_full ? forgot_full_flag : 0U) |
@@ -377,7 +384,8 @@ void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_b
                            (uint32_t)mirror->groups.odd << odd_shift |
                            (mirror->is_paired ? paired_flag : 0U) |
                            (mirror->has_extra_keys ? extra_keys_flag : 0U) |
-                           (mirror->has_signed_hashes ? signed_hashes_flag : 0U);
+                           (mirror->has_signed_hashes ? signed_hashes_flag : 0U) |
+                           (keeps_numbers(mirror) ? kept_numbers_flag : 0U);
 
     memset(to, 0, kvb_mirror_ends_bytes);
     kvb_le_put_u32(to + ends_entry_end, (uint32_t)mirror->entry_end);
@@ -605,16 +613,32 @@ static bool is_free_list_whole(const struct kvb_mirror *mirror)
     return id == KVB_NO_ID;
 }
 
+/* Readers of republished events are told anew, so nobody needs the numbers of dropped entries. */
+static void free_unused(struct kvb_mirror *mirror)
+{
+    mirror->first_free = KVB_NO_ID;
+    for (size_t id = mirror->entry_end; id-- > 0;) {
+        if (!mirror->entries[id].is_used) {
+            mirror->entries[id].parent = mirror->first_free;
+            mirror->first_free = (uint32_t)id;
+        }
+    }
+}
+
 kvb_status kvb_mirror_settle(
     struct kvb_mirror *mirror, const uint8_t ends[kvb_mirror_ends_bytes],
-    const struct kvb_digest_key *key)
+    const struct kvb_digest_key *key, bool *out_is_same)
 {
+    *out_is_same = !(kvb_le_get_u32(ends + ends_flags) & kept_numbers_flag);
     mirror->digest_key = *key;
     KVB_TRY(take_ends(mirror, ends));
     for (size_t id = 0; id < mirror->entry_end; id++) {
         if (mirror->entries[id].is_used) {
             KVB_TRY(file_entry(mirror, (uint32_t)id));
         }
+    }
+    if (!*out_is_same) {
+        free_unused(mirror);
     }
     if (!is_doubtful_list_whole(mirror, doubt_full) ||
         !is_doubtful_list_whole(mirror, doubt_window) || !is_free_list_whole(mirror)) {

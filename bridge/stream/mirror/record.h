@@ -55,9 +55,11 @@ void kvb_mirror_put_ends(struct kvb_mirror *mirror, uint8_t to[kvb_mirror_ends_b
 kvb_status
 kvb_mirror_take_record(struct kvb_mirror *mirror, const uint8_t record[kvb_mirror_record_bytes]);
 
-/* Files and counts all that was taken.  The digests get this key.
+/* Files and counts all that was taken.  The digests get this key.  *out_is_same: as said above;
+ * false where a republished mirror kept numbers of dropped entries: then the same events may change
+ * other entries, in another order.
  * KVB_BAD_INPUT  no mirror can look like that
  * KVB_NO_MEMORY */
 kvb_status kvb_mirror_settle(
     struct kvb_mirror *mirror, const uint8_t ends[kvb_mirror_ends_bytes],
-    const struct kvb_digest_key *key);
+    const struct kvb_digest_key *key, bool *out_is_same);

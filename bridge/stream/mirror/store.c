@@ -254,7 +254,7 @@ static kvb_status remove_all_copies(struct mirror_change *change, uint32_t id)
     for (size_t tier = 0; tier < KVB_TIER_COUNT; tier++) {
         KVB_TRY(kvb_mirror_change_copies(change, id, (enum kvb_tier)tier, (struct copies){ 0, 0 }));
     }
-    kvb_mirror_drop(change->mirror, id);
+    kvb_mirror_let_go(change->mirror, id);
     return KVB_OK;
 }
 
@@ -303,6 +303,9 @@ name_entry(struct mirror_change *change, uint32_t id, const struct mirror_block 
         look_for_other_hash(change, named);
     }
     KVB_TRY(kvb_mirror_name(change->mirror, id, named));
+    if (change->mirror->shown) {
+        kvb_shown_note_named(change->mirror->shown, id);
+    }
     KVB_TRY(kvb_mirror_publish_named(change, id));
     return remember_to_name_children(change->mirror, id);
 }
@@ -322,12 +325,21 @@ static kvb_status insert_entry(
     struct mirror_change *change, const struct mirror_block *stored, bool is_name_new,
     uint32_t *out_id)
 {
+    struct kvb_mirror *mirror = change->mirror;
+
     change->named = KVB_NO_ID;
     if (stored->placement == placement_rooted && !is_name_new && stored->key == 0 &&
         change->event->tier == KVB_TIER_DEVICE) {
         look_for_other_hash(change, stored);
     }
-    KVB_TRY(kvb_mirror_insert(change->mirror, stored, out_id));
+    kvb_status status = kvb_mirror_insert(mirror, stored, out_id);
+    if (status == KVB_TOO_LARGE && mirror->shown && kvb_shown_free_gone(mirror->shown)) {
+        status = kvb_mirror_insert(mirror, stored, out_id);
+    }
+    KVB_TRY(status);
+    if (mirror->shown) {
+        kvb_shown_note_inserted(mirror->shown, *out_id);
+    }
     if (stored->placement == placement_rooted) {
         change->named = *out_id;
         change->name = stored->block;
@@ -777,11 +789,10 @@ static kvb_status store_in_chain(struct mirror_change *change)
                 return KVB_OK;
             }
         }
-        if (!hides_content(change)) {
-            kvb_mirror_republish_content(change, i);
+        if (change->mirror->shown && !hides_content(change)) {
+            kvb_shown_note_content(change, i, id);
         }
         KVB_TRY(add_chunk(change, i, id));
-        kvb_mirror_republish_held(change->mirror, id);
         progress->last = id;
     }
     progress->next = end;

@@ -330,7 +330,7 @@ static struct republish_client *find_free_client(struct kvb_republisher *republi
 /* The walk for an answer has ended, complete or not. */
 static void end_building(struct kvb_republisher *republisher)
 {
-    kvb_block_tree_walk_end(republisher->options.tree);
+    kvb_shown_end(republisher->options.shown);
     republisher->building = NULL;
     republisher->stage = stage_live;
     republisher->batches_since_walk = 0;
@@ -422,7 +422,7 @@ static void give_up_building(struct kvb_republisher *republisher, uint64_t now_n
  * cannot have so many. */
 static size_t fitting_quota(const struct kvb_republisher *republisher, uint64_t room)
 {
-    const uint64_t blocks = kvb_block_tree_count(republisher->options.tree)->shown;
+    const uint64_t blocks = kvb_shown_count(republisher->options.shown)->shown;
     const uint64_t least = (blocks + room - 1) / room;
     const uint64_t max = kvb_max_batch_tokens / republisher->options.block_size;
 
@@ -442,9 +442,9 @@ static void begin_building(
     client->last = newest;
     client->snapshot = (struct snapshot_answer){ .is_there = true, .first_number = client->next };
     kvb_buf_init(&client->snapshot.bytes, republisher->options.max_snapshot_bytes);
-    kvb_block_tree_walk_begin(republisher->options.tree);
     begin_batch(republisher);
     if (republisher->building_quota == 0 || room > kvb_max_republish_fill ||
+        kvb_shown_begin(republisher->options.shown) != KVB_OK ||
         add_cleared(&republisher->batch) != KVB_OK) {
         give_up_building(republisher, now_ns);
     }
@@ -496,8 +496,8 @@ build_part(struct kvb_republisher *republisher, const struct kvb_republish_time 
     const size_t part = left < republisher->quota ? left : republisher->quota;
     bool is_done = false;
 
-    KVB_TRY(kvb_block_tree_walk(
-        republisher->options.tree, part, slice_looks, &republisher->batch, &is_done));
+    KVB_TRY(kvb_shown_step(
+        republisher->options.shown, part, slice_looks, &republisher->batch, &is_done));
     if (is_done) {
         return finish_answer(republisher, time, client);
     }
@@ -525,7 +525,7 @@ work_snapshot(struct kvb_republisher *republisher, const struct kvb_republish_ti
 
 static void end_announcing(struct kvb_republisher *republisher)
 {
-    kvb_block_tree_walk_end(republisher->options.tree);
+    kvb_shown_end(republisher->options.shown);
     republisher->stage = stage_live;
     republisher->batches_since_walk = 0;
 }
@@ -536,9 +536,9 @@ static void begin_announcing(struct kvb_republisher *republisher, uint64_t now_n
         (struct announcement){ .not_before_ns = now_ns + announce_period_ns };
     republisher->stage = stage_announcing;
     republisher->counts.announcements++;
-    kvb_block_tree_walk_begin(republisher->options.tree);
     begin_batch(republisher);
-    if (add_cleared(&republisher->batch) != KVB_OK) {
+    if (kvb_shown_begin(republisher->options.shown) != KVB_OK ||
+        add_cleared(&republisher->batch) != KVB_OK) {
         end_announcing(republisher);
         lose_batch(republisher, now_ns);
     }
@@ -551,8 +551,8 @@ static void work_announcement(
 {
     const size_t left = republisher->quota - republisher->batch.hash_count;
     bool is_done = false;
-    const kvb_status status = kvb_block_tree_walk(
-        republisher->options.tree, left, slice_looks, &republisher->batch, &is_done);
+    const kvb_status status = kvb_shown_step(
+        republisher->options.shown, left, slice_looks, &republisher->batch, &is_done);
 
     if (status != KVB_OK) {
         end_announcing(republisher);
@@ -582,8 +582,8 @@ static void work_changes(
     struct kvb_republish_action *out_action)
 {
     begin_batch(republisher);
-    const kvb_status status = kvb_block_tree_take_changes(
-        republisher->options.tree, republisher->quota, slice_looks, &republisher->batch);
+    const kvb_status status = kvb_shown_take_changes(
+        republisher->options.shown, republisher->quota, slice_looks, &republisher->batch);
     republisher->batches_since_walk++;
     if (status != KVB_OK) {
         lose_batch(republisher, time->now_ns);
@@ -601,7 +601,7 @@ static bool is_silent(const struct kvb_republisher *republisher, uint64_t now_ns
 static bool may_walk(const struct kvb_republisher *republisher)
 {
     return republisher->batches_since_walk >= batches_between_walks ||
-           !kvb_block_tree_has_changes(republisher->options.tree);
+           !kvb_shown_has_changes(republisher->options.shown);
 }
 
 static void work_live(
@@ -614,7 +614,7 @@ static void work_live(
         begin_announcing(republisher, time->now_ns);
     } else if (waiting && may_walk(republisher)) {
         begin_building(republisher, waiting, time->now_ns);
-    } else if (kvb_block_tree_has_changes(republisher->options.tree)) {
+    } else if (kvb_shown_has_changes(republisher->options.shown)) {
         work_changes(republisher, time, out_action);
     } else if (is_silent(republisher, time->now_ns)) {
         begin_batch(republisher);
@@ -762,5 +762,5 @@ bool kvb_republisher_is_busy(const struct kvb_republisher *republisher, uint64_t
     }
     return republisher->stage == stage_snapshot || find_waiting(republisher) ||
            (may_number(republisher) && (republisher->stage == stage_announcing ||
-                                        kvb_block_tree_has_changes(republisher->options.tree)));
+                                        kvb_shown_has_changes(republisher->options.shown)));
 }

@@ -4,7 +4,7 @@
 #include "core/span.h"
 #include "core/status.h"
 #include "model/event_batch.h"
-#include "stream/republish/block_tree.h"
+#include "stream/mirror/shown.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,7 +13,7 @@
 /* What one rank's readers are sent, as an engine would send it: numbered batches to all of them,
  * and answers to those that ask for batches again.
  *
- *     block tree --- changes ---> batch N --- live, to all
+ *     mirror/shown.h --- changes -> batch N --- live, to all
  *                                   |
  *                                 ring of the newest batches
  *     request from S ---------------+---> S .. N as they were published, if the ring has S
@@ -74,7 +74,7 @@ enum {
 };
 
 struct kvb_republisher_options {
-    struct kvb_block_tree *tree; /* borrowed */
+    struct kvb_shown *shown; /* borrowed */
     /* Writes a batch in the readers' form. */
     kvb_status (*encode)(void *context, const struct kvb_event_batch *batch, struct kvb_buf *out);
     void *encode_context;

@@ -102,7 +102,7 @@ static kvb_status settle_with(size_t at, uint8_t value)
     ends[at] = value;
     assert_ok(kvb_mirror_new(&options, &mirror));
     assert_ok(kvb_mirror_take_record(mirror, record));
-    const kvb_status status = kvb_mirror_settle(mirror, ends, &key);
+    const kvb_status status = kvb_mirror_settle(mirror, ends, &key, &(bool){ false });
     kvb_mirror_free(mirror);
     return status;
 }
@@ -116,7 +116,7 @@ static void ends_that_no_mirror_writes_are_refused(void **state)
     /* an entry that is not doubtful is in the doubtful list */
     assert_int_equal(settle_with(8, 0), KVB_BAD_INPUT);
     assert_int_equal(settle_with(16, 0), KVB_BAD_INPUT); /* the same in the list of window blocks */
-    assert_int_equal(settle_with(at_flag_word, 32), KVB_BAD_INPUT);
+    assert_int_equal(settle_with(at_flag_word, 64), KVB_BAD_INPUT);
     assert_int_equal(settle_with(at_tokenless, 16), KVB_BAD_INPUT);
     assert_int_equal(settle_with(at_tokenless + 1, 16), KVB_BAD_INPUT); /* reset tiers */
     assert_int_equal(settle_with(at_group_count, 0), KVB_BAD_INPUT);
@@ -200,7 +200,7 @@ static void what_is_known_of_the_tiers_is_kept(void **state)
     for (size_t i = 0; i < count; i++) {
         assert_ok(kvb_mirror_take_record(other, bytes.data + i * kvb_mirror_record_bytes));
     }
-    assert_ok(kvb_mirror_settle(other, ends, &key));
+    assert_ok(kvb_mirror_settle(other, ends, &key, &(bool){ false }));
     assert_int_equal(kvb_mirror_chunk_blocks(other), 2);
     assert_int_equal(kvb_mirror_unsaid_tiers(other), 1U << KVB_TIER_HOST);
     assert_int_equal(kvb_mirror_reset_tiers(other), kvb_mirror_reset_tiers(mirror));
@@ -239,7 +239,7 @@ static void many_copies_are_kept(void **state)
     for (size_t i = 0; i < count; i++) {
         assert_ok(kvb_mirror_take_record(other, bytes.data + i * kvb_mirror_record_bytes));
     }
-    assert_ok(kvb_mirror_settle(other, ends, &key));
+    assert_ok(kvb_mirror_settle(other, ends, &key, &(bool){ false }));
     assert_int_equal(kvb_mirror_count(other)->proven_copies, many + 1);
     add_removed(&batch, &hashes[1], 1);
     apply_many(other, &batch, many - 1);
@@ -296,7 +296,7 @@ static const char *why_odd(const uint8_t ends[kvb_mirror_ends_bytes])
     struct kvb_mirror *mirror = NULL;
 
     assert_ok(kvb_mirror_new(&options, &mirror));
-    const char *why = kvb_mirror_settle(mirror, ends, &key) == KVB_OK
+    const char *why = kvb_mirror_settle(mirror, ends, &key, &(bool){ false }) == KVB_OK
                           ? kvb_mirror_odd_groups_why(mirror)
                           : "refused";
     kvb_mirror_free(mirror);
@@ -376,7 +376,7 @@ static void shards_of_a_store_are_kept(void **state)
     for (size_t i = 0; i < count; i++) {
         assert_ok(kvb_mirror_take_record(restored, bytes.data + i * kvb_mirror_record_bytes));
     }
-    assert_ok(kvb_mirror_settle(restored, ends, &key));
+    assert_ok(kvb_mirror_settle(restored, ends, &key, &(bool){ false }));
     assert_int_equal(kvb_mirror_count(restored)->held[KVB_TIER_HOST], 2);
     add_object(&batch, true, 6, 101, one);
     apply_many(restored, &batch, 1);

@@ -5,6 +5,7 @@
 #include "core/limits.h"
 #include "index/block_hash.h"
 #include "mirror_scene.h"
+#include "stream/mirror/shown.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -70,8 +71,7 @@ struct model {
     bool was_real;
     uint32_t number_before;
     size_t listed, doubted, missed;
-    struct kvb_block_tree *tree; /* in blocks of the main group */
-    bool is_shown[max_blocks];   /* published to a reader of republished events */
+    bool is_shown[max_blocks]; /* published to a reader of republished events */
 };
 
 static uint32_t draw(struct model *model, uint32_t below)
@@ -157,11 +157,7 @@ static void begin(struct model *model, unsigned seed, bool is_counted)
     for (size_t i = 0; i < prompts; i++) {
         make_prompt(model, i);
     }
-    const struct kvb_block_tree_options options = { .block_size = 1,
-                                                    .max_blocks = max_blocks,
-                                                    .hash_key = seed };
-    assert_int_equal(kvb_block_tree_new(&options, &model->tree), KVB_OK);
-    kvb_mirror_set_tree(model->scene.mirror, model->tree);
+    assert_ok(kvb_mirror_show(model->scene.mirror, 1));
 }
 
 /* ---- The reader: the rules of copies, written down literally ---- */
@@ -487,7 +483,8 @@ static void compare_shown(struct model *model)
 {
     struct kvb_event_batch batch = { .has_rank = false };
 
-    assert_int_equal(kvb_block_tree_take_changes(model->tree, SIZE_MAX, SIZE_MAX, &batch), KVB_OK);
+    assert_ok(
+        kvb_shown_take_changes(kvb_mirror_shown(model->scene.mirror), SIZE_MAX, SIZE_MAX, &batch));
     read_shown(model, &batch);
     kvb_event_batch_done(&batch);
     for (size_t i = 0; i < model->block_count; i++) {
@@ -539,8 +536,6 @@ static void run(struct model *model, unsigned seed, bool is_counted, size_t sums
         }
     }
     assert_shown_as_published(&model->scene);
-    kvb_mirror_set_tree(model->scene.mirror, NULL);
-    kvb_block_tree_free(model->tree);
     sums[0] += model->listed;
     sums[1] += model->doubted;
     sums[2] += model->missed;

@@ -1,5 +1,6 @@
 #include "kvb_test.h"
 
+#include "batch_maker.h"
 #include "core/clock.h"
 #include "core/random.h"
 #include "fail_alloc.h"
@@ -108,7 +109,8 @@ struct message {
 
 struct world {
     uint64_t rng;
-    struct kvb_block_tree *tree;
+    struct kvb_mirror *mirror;
+    struct kvb_router_batch out;
     struct kvb_republisher *republisher;
     struct kvb_republisher_options options;
     struct kvb_republish_time time;
@@ -125,55 +127,63 @@ struct world {
 static uint8_t identity[] = { 1, 2, 3 }; /* the first byte counts the reader's connections */
 static const kvb_span reader_identity = { identity, sizeof identity };
 
-static void open_tree(struct world *world)
+static void open_mirror(struct world *world)
 {
-    const struct kvb_block_tree_options options = { .block_size = block_size,
-                                                    .max_blocks = max_names,
-                                                    .hash_key = 5 };
+    const struct kvb_mirror_options options = {
+        .hashes = KVB_HASHES_ENGINE, .max_blocks = max_names, .tiers = 1, .hash_key = 5
+    };
 
-    assert_ok(kvb_block_tree_new(&options, &world->tree));
-    kvb_block_tree_clear(
-        world->tree); /* as in the bridge: readers may hold blocks of an earlier process */
+    assert_ok(kvb_mirror_new(&options, &world->mirror));
+    assert_ok(kvb_mirror_show(world->mirror, block_size));
+}
+
+static void do_event(struct world *world, const struct kvb_engine_event *event, uint64_t hash)
+{
+    kvb_engine_hash hashes[] = { { hash } };
+    uint32_t tokens[block_size] = { (uint32_t)hash, 1 };
+    struct kvb_engine_event events[] = { *event };
+    const struct kvb_event_batch batch = { .events = events,
+                                           .event_count = 1,
+                                           .hashes = hashes,
+                                           .hash_count = 1,
+                                           .tokens = tokens,
+                                           .token_count = block_size };
+
+    kvb_router_batch_reset(&world->out);
+    assert_ok(apply_event(world->mirror, &batch, 0, UINT64_MAX, &world->out));
 }
 
 static void store_name(struct world *world, uint64_t hash)
 {
-    const kvb_engine_hash hashes[] = { { hash } };
-    const uint32_t tokens[block_size] = { (uint32_t)hash, 1 };
-    struct kvb_engine_event event = { .kind = KVB_EVENT_STORED,
-                                      .has_parent = world->parent[hash] != 0,
-                                      .parent = { world->parent[hash] },
-                                      .block_size = block_size,
-                                      .hash_count = 1,
-                                      .token_count = block_size };
-    struct kvb_event_batch batch = { .events = &event };
-    const void *const borrowed[] = { hashes, tokens }; /* the batch only borrows them */
+    const struct kvb_engine_event event = { .kind = KVB_EVENT_STORED,
+                                            .has_parent = world->parent[hash] != 0,
+                                            .parent = { world->parent[hash] },
+                                            .block_size = block_size,
+                                            .hash_count = 1,
+                                            .token_count = block_size };
 
-    memcpy((void *)&batch.hashes, (const void *)&borrowed[0], sizeof(void *));
-    memcpy((void *)&batch.tokens, (const void *)&borrowed[1], sizeof(void *));
-    kvb_block_tree_store(world->tree, &batch, &event, 0);
-    kvb_block_tree_hold(world->tree, hashes[0], 1);
+    do_event(world, &event, hash);
 }
 
 /* A new process, which knows what is held, as after a replay of the engine. */
 static void open_republisher(struct world *world)
 {
-    open_tree(world);
+    open_mirror(world);
     for (uint64_t hash = 1; hash <= world->names; hash++) {
         if (world->held[hash]) {
             store_name(world, hash);
         }
     }
-    world->options.tree = world->tree;
+    world->options.shown = kvb_mirror_shown(world->mirror);
     assert_ok(kvb_republisher_new(&world->options, &world->republisher));
 }
 
 static void close_republisher(struct world *world)
 {
     kvb_republisher_free(world->republisher);
-    kvb_block_tree_free(world->tree);
+    kvb_mirror_free(world->mirror);
     world->republisher = NULL;
-    world->tree = NULL;
+    world->mirror = NULL;
 }
 
 static void begin_world(struct world *world, enum reader_kind kind, uint64_t seed)
@@ -206,6 +216,7 @@ static void drop_waiting(struct world *world)
 
 static void end_world(struct world *world)
 {
+    kvb_router_batch_done(&world->out);
     drop_waiting(world);
     close_republisher(world);
 }
@@ -388,10 +399,11 @@ static void engine_step(struct world *world)
             }
         }
         world->held[leaf] = false;
-        kvb_block_tree_hold(world->tree, (kvb_engine_hash){ leaf }, 0);
+        do_event(
+            world, &(struct kvb_engine_event){ .kind = KVB_EVENT_REMOVED, .hash_count = 1 }, leaf);
     } else {
         memset(world->held, 0, sizeof world->held);
-        kvb_block_tree_clear(world->tree);
+        do_event(world, &(struct kvb_engine_event){ .kind = KVB_EVENT_CLEARED, .all_tiers = true }, 0);
     }
 }
 
