@@ -90,7 +90,7 @@ static void want_beat(void *context, uint64_t worker_id, uint32_t dp_rank)
     struct bridge_rank *rank = kvb_bridge_find_rank(bridge, worker_id, dp_rank);
 
     if (rank) {
-        rank->served.advertiser.is_beat_wanted = true;
+        kvb_advertiser_want_beat(&rank->served.advertiser, KVB_BEAT_SOON);
         kvb_serve_wake(&rank->served);
     }
 }

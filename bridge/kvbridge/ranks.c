@@ -174,7 +174,7 @@ kvb_status kvb_bridge_make_room(
 
 void kvb_bridge_beat_at_once(struct kvb_bridge *bridge, struct bridge_rank *rank)
 {
-    rank->served.advertiser.is_beat_due = true;
+    kvb_advertiser_want_beat(&rank->served.advertiser, KVB_BEAT_NOW);
     rank->beat_json.sent_ns = 0; /* the JSON heartbeat too */
     kvb_serve_wake(&rank->served);
     bridge->ingest->server.is_round_wanted = true;

@@ -35,7 +35,7 @@ static uint64_t refresh_blocks(const struct bridge_rank *rank)
 /* True: the stream is announced and its engine is connected. */
 static bool is_rank_ready(const struct bridge_rank *rank)
 {
-    return rank->served.advertiser.state == KVB_ADVERTISED &&
+    return kvb_advertiser_lists(&rank->served.advertiser) &&
            kvb_stream_away_ns(rank->served.stream) == 0;
 }
 

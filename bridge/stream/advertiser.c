@@ -9,30 +9,18 @@ static const uint64_t wanted_beat_ns = 200 * KVB_NS_PER_MS;
 
 /* ---- States ---- */
 
-enum transition { lost, made_void, resumed, announced, withdrawn, transition_count };
+enum transition { lost, made_void, resumed, published, transition_count };
 
 /* The table of the header. */
-static const enum kvb_advertiser_state table[KVB_ADVERTISER_STATE_COUNT][transition_count] = {
-    [KVB_UNADVERTISED] = { KVB_UNADVERTISED, KVB_UNADVERTISED, KVB_UNADVERTISED, KVB_ADVERTISED,
-                           KVB_WITHDRAWN },
-    [KVB_ADVERTISED] = { KVB_ADVERTISED_GAP, KVB_UNADVERTISED, KVB_ADVERTISED, KVB_ADVERTISED,
-                         KVB_WITHDRAWN },
-    [KVB_WITHDRAWN] = { KVB_WITHDRAWN_GAP, KVB_UNADVERTISED, KVB_WITHDRAWN, KVB_ADVERTISED,
-                        KVB_WITHDRAWN },
-    [KVB_ADVERTISED_GAP] = { KVB_ADVERTISED_GAP, KVB_UNADVERTISED, KVB_ADVERTISED, KVB_ADVERTISED,
-                             KVB_WITHDRAWN },
-    [KVB_WITHDRAWN_GAP] = { KVB_WITHDRAWN_GAP, KVB_UNADVERTISED, KVB_WITHDRAWN, KVB_ADVERTISED,
-                            KVB_WITHDRAWN },
+static const enum kvb_told table[KVB_TOLD_COUNT][transition_count] = {
+    [KVB_TOLD_NOTHING] = { KVB_TOLD_NOTHING, KVB_TOLD_NOTHING, KVB_TOLD_NOTHING, KVB_TOLD_ALL },
+    [KVB_TOLD_ALL] = { KVB_TOLD_WITH_GAP, KVB_TOLD_NOTHING, KVB_TOLD_ALL, KVB_TOLD_ALL },
+    [KVB_TOLD_WITH_GAP] = { KVB_TOLD_WITH_GAP, KVB_TOLD_NOTHING, KVB_TOLD_ALL, KVB_TOLD_ALL },
 };
 
 static void move(struct kvb_advertiser *advertiser, enum transition transition)
 {
-    advertiser->state = table[advertiser->state][transition];
-}
-
-static bool is_gap(const struct kvb_advertiser *advertiser)
-{
-    return advertiser->state == KVB_ADVERTISED_GAP || advertiser->state == KVB_WITHDRAWN_GAP;
+    advertiser->told = table[advertiser->told][transition];
 }
 
 void kvb_advertiser_init(
@@ -44,7 +32,7 @@ void kvb_advertiser_init(
 
 void kvb_advertiser_restored(struct kvb_advertiser *advertiser, bool needs_epoch)
 {
-    advertiser->state = needs_epoch ? KVB_UNADVERTISED : KVB_ADVERTISED_GAP;
+    advertiser->told = needs_epoch ? KVB_TOLD_NOTHING : KVB_TOLD_WITH_GAP;
     advertiser->waits_for_proof = true;
 }
 
@@ -71,7 +59,12 @@ void kvb_advertiser_sibling_cleared(struct kvb_advertiser *advertiser)
 bool kvb_advertiser_takes_step(
     const struct kvb_advertiser *advertiser, const struct kvb_router_batch *events)
 {
-    return advertiser->state == KVB_ADVERTISED && events->event_count > 0;
+    return kvb_advertiser_lists(advertiser) && events->event_count > 0;
+}
+
+bool kvb_advertiser_lists(const struct kvb_advertiser *advertiser)
+{
+    return advertiser->told == KVB_TOLD_ALL && !kvb_stream_is_withdrawn(advertiser->stream);
 }
 
 /* ---- What is to be published ---- */
@@ -82,13 +75,21 @@ static bool is_announcing_never(const struct kvb_advertiser_options *options)
            (options->reannounce == KVB_REANNOUNCE_AUTO && !options->publishes_json);
 }
 
-static bool
-is_away(const struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input)
+/* The list is to be empty. */
+static bool is_away(const struct kvb_advertiser *advertiser, uint64_t now_ns)
 {
     const uint64_t limit_ns = advertiser->options.down_clear_ns;
+    const uint64_t away_ns = kvb_stream_away_ns(advertiser->stream);
 
-    return (limit_ns > 0 && input->down_ns > 0 && input->now_ns - input->down_ns >= limit_ns) ||
+    return (limit_ns > 0 && away_ns > 0 && now_ns - away_ns >= limit_ns) ||
            kvb_stream_is_cache_discarded(advertiser->stream);
+}
+
+/* Readers know all of the right list. */
+static bool is_told(const struct kvb_advertiser *advertiser, bool withdraws)
+{
+    return advertiser->told == KVB_TOLD_ALL &&
+           kvb_stream_is_withdrawn(advertiser->stream) == withdraws;
 }
 
 bool kvb_advertiser_is_proven(struct kvb_advertiser *advertiser)
@@ -98,22 +99,20 @@ bool kvb_advertiser_is_proven(struct kvb_advertiser *advertiser)
     return !advertiser->waits_for_proof;
 }
 
-enum kvb_advertiser_action
-kvb_advertiser_next(struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input)
+enum kvb_advertiser_action kvb_advertiser_next(struct kvb_advertiser *advertiser, uint64_t now_ns)
 {
-    const bool withdraws = is_away(advertiser, input);
-    const enum kvb_advertiser_state wanted = withdraws ? KVB_WITHDRAWN : KVB_ADVERTISED;
+    const bool withdraws = is_away(advertiser, now_ns);
 
-    if (is_gap(advertiser) && is_announcing_never(&advertiser->options)) {
+    if (advertiser->told == KVB_TOLD_WITH_GAP && is_announcing_never(&advertiser->options)) {
         move(advertiser, resumed);
-        advertiser->is_beat_due = true; /* its last id shows readers the gap */
+        kvb_advertiser_want_beat(advertiser, KVB_BEAT_NOW); /* its last id shows the gap */
     }
     const bool is_proven = kvb_advertiser_is_proven(advertiser);
-    if (advertiser->state == wanted) {
+    if (is_told(advertiser, withdraws)) {
         return advertiser->is_republish_due && is_proven ? KVB_ADVERTISER_REPUBLISH
                                                          : KVB_ADVERTISER_REST;
     }
-    if (input->now_ns < advertiser->not_before_ns) {
+    if (now_ns < advertiser->not_before_ns) {
         return KVB_ADVERTISER_REST;
     }
     if (withdraws) {
@@ -127,7 +126,7 @@ kvb_advertiser_next(struct kvb_advertiser *advertiser, const struct kvb_advertis
 
 enum kvb_advertiser_action kvb_advertiser_last(const struct kvb_advertiser *advertiser)
 {
-    return advertiser->options.publishes_json && advertiser->state != KVB_UNADVERTISED
+    return advertiser->options.publishes_json && advertiser->told != KVB_TOLD_NOTHING
                ? KVB_ADVERTISER_WITHDRAW
                : KVB_ADVERTISER_REST;
 }
@@ -163,24 +162,27 @@ bool kvb_advertiser_end(
         return false;
     }
     /* Without the rest of the new epoch its ids do not show what is missing. */
-    move(
-        advertiser, status != KVB_OK                    ? made_void
-                    : action == KVB_ADVERTISER_WITHDRAW ? withdrawn
-                                                        : announced);
-    advertiser->is_beat_due = true;
+    move(advertiser, status == KVB_OK ? published : made_void);
+    kvb_advertiser_want_beat(advertiser, KVB_BEAT_NOW);
     advertiser->not_before_ns = now_ns + announce_again_ns;
     return true;
 }
 
 /* ---- Heartbeats ---- */
 
+void kvb_advertiser_want_beat(struct kvb_advertiser *advertiser, enum kvb_beat_need need)
+{
+    advertiser->beat = need > advertiser->beat ? need : advertiser->beat;
+}
+
 static uint64_t next_beat_ns(const struct kvb_advertiser *advertiser)
 {
     const uint64_t period_ns = advertiser->options.heartbeat_ns;
-    const bool is_early = advertiser->is_beat_wanted && wanted_beat_ns < period_ns;
+    const bool is_early = advertiser->beat == KVB_BEAT_SOON && wanted_beat_ns < period_ns;
 
-    return advertiser->is_beat_due ? 0
-                                   : advertiser->beat_ns + (is_early ? wanted_beat_ns : period_ns);
+    return advertiser->beat == KVB_BEAT_NOW
+               ? 0
+               : advertiser->beat_ns + (is_early ? wanted_beat_ns : period_ns);
 }
 
 bool kvb_advertiser_takes_beat(struct kvb_advertiser *advertiser, uint64_t now_ns)
@@ -192,24 +194,23 @@ bool kvb_advertiser_takes_beat(struct kvb_advertiser *advertiser, uint64_t now_n
     return true;
 }
 
-uint64_t kvb_advertiser_due_ns(
-    const struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input)
+uint64_t kvb_advertiser_due_ns(const struct kvb_advertiser *advertiser, uint64_t now_ns)
 {
-    const bool withdraws = is_away(advertiser, input);
+    const bool withdraws = is_away(advertiser, now_ns);
     const uint64_t beat_ns = next_beat_ns(advertiser);
-    const uint64_t away_ns = input->down_ns + advertiser->options.down_clear_ns;
+    const uint64_t away_ns = kvb_stream_away_ns(advertiser->stream);
+    const uint64_t withdrawn_ns = away_ns + advertiser->options.down_clear_ns;
 
-    if (advertiser->state != (withdraws ? KVB_WITHDRAWN : KVB_ADVERTISED) ||
+    if (!is_told(advertiser, withdraws) ||
         (advertiser->is_republish_due && !advertiser->waits_for_proof)) {
         return 0;
     }
-    return input->down_ns > 0 && !withdraws && away_ns > input->now_ns && away_ns < beat_ns
-               ? away_ns
+    return away_ns > 0 && !withdraws && withdrawn_ns > now_ns && withdrawn_ns < beat_ns
+               ? withdrawn_ns
                : beat_ns;
 }
 
 void kvb_advertiser_beat_sent(struct kvb_advertiser *advertiser)
 {
-    advertiser->is_beat_due = false;
-    advertiser->is_beat_wanted = false;
+    advertiser->beat = KVB_BEAT_BY_PERIOD;
 }

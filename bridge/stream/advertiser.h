@@ -9,43 +9,46 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What was published about one stream, and what is to be published next.
+/* What readers know of one stream, and what is to be published next.
  *
- *     state            lost            void          resumed     announced   withdrawn
- *     --------------   -------------   -----------   ----------  ----------  ----------
- *     UNADVERTISED     -               -             -           ADVERTISED  WITHDRAWN
- *     ADVERTISED       ADVERTISED_GAP  UNADVERTISED  -           -           WITHDRAWN
- *     WITHDRAWN        WITHDRAWN_GAP   UNADVERTISED  -           ADVERTISED  -
- *     ADVERTISED_GAP   -               UNADVERTISED  ADVERTISED  ADVERTISED  WITHDRAWN
- *     WITHDRAWN_GAP    -               UNADVERTISED  WITHDRAWN   ADVERTISED  WITHDRAWN
+ *     told      lost       void      resumed   published
+ *     -------   --------   -------   -------   ---------
+ *     NOTHING   -          -         -         ALL
+ *     ALL       WITH_GAP   NOTHING   -         -
+ *     WITH_GAP  -          NOTHING   ALL       ALL
  *
  *     lost       NATS may have lost some events; their ids show the gap
  *     void       event ids do not show what is missing: only a new epoch helps
  *     resumed    readers request what they lack (`reannounce`): go on in the same epoch
- *     announced  a new epoch was opened, and all that is held was published in it
- *     withdrawn  a new epoch was opened, in which nothing is held
+ *     published  a new epoch was opened, and all of its list was published
  *
- * A stream is withdrawn when its engine was unreachable for down_clear_ns, and while its engine has
- * discarded its cache without an event.  It is announced when its engine has proven that it is
- * still the incarnation whose blocks are listed: nothing may be published of an earlier
- * incarnation.
+ * The list of an epoch is either what is held, or empty: then the stream is withdrawn
+ * (kvb_stream_is_withdrawn()).  It is withdrawn when its engine was unreachable for down_clear_ns,
+ * and while its engine has discarded its cache without an event.  It is announced when its engine
+ * has proven that it is still the incarnation whose blocks are listed: nothing may be published of
+ * an earlier incarnation.
  *
- * A restored stream (stream/checkpoint/) begins in ADVERTISED_GAP: the same epoch, the next
- * id.  Where readers request what they lack, nothing needs to be published.  Where they do not,
- * events of the last process may have been lost with it, and at a clean stop it withdrew the
- * stream; then it is announced again.  It publishes once more what the last process published after
- * the checkpoint, with the same ids.  So nothing is announced before its engine has proven itself
- * and the stream has caught up: an event that no batch made would take one of these ids.
+ * A restored stream (stream/checkpoint/) begins WITH_GAP: the same epoch, the next id.  Where
+ * readers request what they lack, nothing needs to be published.  Where they do not, events of the
+ * last process may have been lost with it, and at a clean stop it withdrew the stream; then it is
+ * announced again.  It publishes once more what the last process published after the checkpoint,
+ * with the same ids.  So nothing is announced before its engine has proven itself and the stream
+ * has caught up: an event that no batch made would take one of these ids.
  *
  * Pure: no clock, no I/O; the caller publishes, and says what came of it.
  * Threads: the caller locks. */
-enum kvb_advertiser_state {
-    KVB_UNADVERTISED, /* also: the last announcement failed half way */
-    KVB_ADVERTISED,   /* everything was published to readers */
-    KVB_WITHDRAWN,    /* an empty list was published, and nothing since */
-    KVB_ADVERTISED_GAP,
-    KVB_WITHDRAWN_GAP,
-    KVB_ADVERTISER_STATE_COUNT
+enum kvb_told {
+    KVB_TOLD_NOTHING, /* also: the last list failed half way */
+    KVB_TOLD_ALL,
+    KVB_TOLD_WITH_GAP,
+    KVB_TOLD_COUNT
+};
+
+/* When the next heartbeat is due. */
+enum kvb_beat_need {
+    KVB_BEAT_BY_PERIOD,
+    KVB_BEAT_SOON, /* an aggregator has just received an answer to its request */
+    KVB_BEAT_NOW   /* the state has changed since the last one */
 };
 
 struct kvb_advertiser_options {
@@ -59,13 +62,12 @@ struct kvb_advertiser_options {
 struct kvb_advertiser {
     struct kvb_advertiser_options options;
     struct kvb_stream *stream; /* borrowed */
-    enum kvb_advertiser_state state;
+    enum kvb_told told;
     bool waits_for_proof;   /* restored, and not settled since */
     bool is_republish_due;  /* another rank was cleared, and some readers know no ranks */
     uint64_t not_before_ns; /* earliest time of the next announcement */
-    bool is_beat_due;       /* the state changed since the last heartbeat */
-    bool is_beat_wanted;    /* an aggregator has just received an answer to its request */
-    uint64_t beat_ns;       /* when the last heartbeat was due */
+    enum kvb_beat_need beat;
+    uint64_t beat_ns; /* when the last heartbeat was due */
 };
 
 void kvb_advertiser_init(
@@ -107,22 +109,14 @@ enum kvb_advertiser_action {
     KVB_ADVERTISER_REPUBLISH /* publish all blocks once more, in the same epoch */
 };
 
-struct kvb_advertiser_input {
-    uint64_t now_ns;
-    uint64_t down_ns; /* since when the engine has been unreachable; 0: it is reachable */
-};
-
 /* Returns what is to be published now:
  *
  *     begin    chunk, chunk, ... until there is none, or one was not published    end */
-enum kvb_advertiser_action
-kvb_advertiser_next(struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input);
+enum kvb_advertiser_action kvb_advertiser_next(struct kvb_advertiser *advertiser, uint64_t now_ns);
 
 /* When kvb_advertiser_next() or kvb_advertiser_takes_beat() may have something to do, if no step,
- * no loss and no other call comes before; 0: at once, or when something else allows it.  Of the
- * input only now_ns and down_ns are used. */
-uint64_t kvb_advertiser_due_ns(
-    const struct kvb_advertiser *advertiser, const struct kvb_advertiser_input *input);
+ * no loss and no other call comes before; 0: at once, or when something else allows it. */
+uint64_t kvb_advertiser_due_ns(const struct kvb_advertiser *advertiser, uint64_t now_ns);
 
 /* wall_us: where the event ids of a new epoch begin.  Before KVB_ADVERTISER_REPUBLISH the caller
  * makes the checkpoint invalid, because its event ids do not come from batches. */
@@ -144,6 +138,9 @@ enum kvb_advertiser_action kvb_advertiser_last(const struct kvb_advertiser *adve
 
 /* ---- Heartbeats ---- */
 
+/* A more urgent need stays. */
+void kvb_advertiser_want_beat(struct kvb_advertiser *advertiser, enum kvb_beat_need need);
+
 /* True when a heartbeat is to be sent now.  This counts as an attempt: the next one is due a period
  * later. */
 bool kvb_advertiser_takes_beat(struct kvb_advertiser *advertiser, uint64_t now_ns);
@@ -154,5 +151,8 @@ void kvb_advertiser_beat_sent(struct kvb_advertiser *advertiser);
 /* True when everything was published to readers. */
 static inline bool kvb_advertiser_is_current(const struct kvb_advertiser *advertiser)
 {
-    return advertiser->state == KVB_ADVERTISED || advertiser->state == KVB_WITHDRAWN;
+    return advertiser->told == KVB_TOLD_ALL;
 }
+
+/* ... and that is a list, so that events may follow. */
+bool kvb_advertiser_lists(const struct kvb_advertiser *advertiser);

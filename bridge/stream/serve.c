@@ -165,21 +165,13 @@ static uint64_t sooner(uint64_t one, uint64_t other)
     return one < other ? one : other;
 }
 
-static struct kvb_advertiser_input
-advertiser_input(const struct kvb_server *server, const struct kvb_served *rank)
-{
-    return (struct kvb_advertiser_input){ .now_ns = server->now_ns,
-                                          .down_ns = kvb_stream_away_ns(rank->stream) };
-}
-
 /* When the rank must be visited again.  While its engine is away its link is tended at each tick,
  * and the end of a quarantine is looked for. */
 static uint64_t due_of(const struct kvb_server *server, const struct kvb_served *rank)
 {
     const uint64_t next_tick_ns = server->now_ns + tick_ns;
     const bool is_up = kvb_stream_is_connected(rank->stream);
-    const struct kvb_advertiser_input input = advertiser_input(server, rank);
-    uint64_t advertised_ns = kvb_advertiser_due_ns(&rank->advertiser, &input);
+    uint64_t advertised_ns = kvb_advertiser_due_ns(&rank->advertiser, server->now_ns);
 
     if (!is_up && advertised_ns < next_tick_ns) {
         advertised_ns = next_tick_ns; /* it may wait for its engine for long */
@@ -223,7 +215,9 @@ static bool step(struct kvb_server *server, struct kvb_served *rank, struct kvb_
     if (output->has_more) {
         join_line(server, rank);
     }
-    rank->advertiser.is_beat_due |= output->is_changed;
+    if (output->is_changed) {
+        kvb_advertiser_want_beat(&rank->advertiser, KVB_BEAT_NOW);
+    }
     /* A stream has changed, or a replay has ended and another one may start. */
     server->is_round_wanted |=
         output->is_changed || output->drops_replay || input->kind == KVB_INPUT_REPLAY_END;
@@ -647,9 +641,8 @@ static bool go_on_turn(struct kvb_server *server)
             !(server->has_listed && server->clock_ns >= server->now_ns + lists_ns)) {
             rank = rank_of(server->due_left);
             server->due_left = server->due_left->then;
-            const struct kvb_advertiser_input input = advertiser_input(server, rank);
             server->has_listed |=
-                begin_list(server, rank, kvb_advertiser_next(&rank->advertiser, &input));
+                begin_list(server, rank, kvb_advertiser_next(&rank->advertiser, server->now_ns));
             return false;
         }
         server->due_at = server->due;

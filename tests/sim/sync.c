@@ -52,5 +52,8 @@ void sim_work_jobs(struct sim_world *world, size_t number)
     }
     sim_answer(world, job, &reply);
     job->is_used = !reply.is_last;
-    world->ranks[job->stream_number].served.advertiser.is_beat_wanted |= reply.is_last;
+    if (reply.is_last) {
+        kvb_advertiser_want_beat(
+            &world->ranks[job->stream_number].served.advertiser, KVB_BEAT_SOON);
+    }
 }

@@ -15,7 +15,7 @@ static const uint64_t s = KVB_NS_PER_S;
 struct scene {
     struct stream_world world;
     struct kvb_advertiser advertiser;
-    struct kvb_advertiser_input input;
+    uint64_t now_ns;
     uint64_t held[64]; /* received by the reader */
     size_t held_count;
     size_t batches, clears;
@@ -37,7 +37,8 @@ static void begin(struct scene *scene, const struct kvb_advertiser_options *opti
     memset(scene, 0, sizeof *scene);
     begin_exact(&scene->world, 3);
     kvb_advertiser_init(&scene->advertiser, options, scene->world.stream);
-    scene->input = (struct kvb_advertiser_input){ .now_ns = 100 * s };
+    scene->now_ns = 100 * s;
+    scene->world.now_ns = scene->now_ns;
 }
 
 static void begin_json(struct scene *scene)
@@ -110,7 +111,7 @@ static kvb_status take(struct scene *scene, const struct kvb_router_batch *event
 static bool publish_list(struct scene *scene, enum kvb_advertiser_action action)
 {
     KVB_OWN(kvb_router_batch_done) struct kvb_router_batch chunk = { 0 };
-    const uint64_t now_ns = scene->input.now_ns;
+    const uint64_t now_ns = scene->now_ns;
     kvb_status status = kvb_advertiser_begin(&scene->advertiser, action, now_ns / 1000);
 
     while (status == KVB_OK) {
@@ -128,7 +129,7 @@ static bool publish_list(struct scene *scene, enum kvb_advertiser_action action)
 static enum kvb_advertiser_action turn(struct scene *scene)
 {
     const enum kvb_advertiser_action action =
-        kvb_advertiser_next(&scene->advertiser, &scene->input);
+        kvb_advertiser_next(&scene->advertiser, scene->now_ns);
 
     if (action != KVB_ADVERTISER_REST) {
         (void)publish_list(scene, action);
@@ -162,8 +163,8 @@ static void begin_advertised(struct scene *scene)
 {
     begin_json(scene);
     assert_int_equal(turn(scene), KVB_ADVERTISER_ANNOUNCE);
-    assert_int_equal(scene->advertiser.state, KVB_ADVERTISED);
-    scene->input.now_ns += s;
+    assert_int_equal(scene->advertiser.told, KVB_TOLD_ALL);
+    scene->now_ns += s;
 }
 
 /* The replay after a reconnection has the last two batches. */
@@ -199,16 +200,15 @@ static void an_engine_that_is_away_for_long_is_withdrawn_until_it_is_proven(void
     struct scene scene;
 
     begin_advertised(&scene);
+    scene.world.now_ns = scene.now_ns;
     give(&scene.world, KVB_INPUT_DOWN);
-    scene.input.down_ns = scene.input.now_ns;
-    scene.input.now_ns += 10 * s - 1;
+    scene.now_ns += 10 * s - 1;
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
-    scene.input.now_ns += 1;
+    scene.now_ns += 1;
     assert_int_equal(turn(&scene), KVB_ADVERTISER_WITHDRAW);
     assert_int_equal(scene.held_count, 0);
     assert_true(kvb_stream_is_withdrawn(scene.world.stream));
-    scene.input.now_ns += s;
-    scene.input.down_ns = 0;
+    scene.now_ns += s;
     give(&scene.world, KVB_INPUT_UP);
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
     prove(&scene);
@@ -246,7 +246,7 @@ static void the_list_of_an_engine_that_sleeps_is_withdrawn_until_it_has_cleared(
     assert_int_equal(turn(&scene), KVB_ADVERTISER_WITHDRAW);
     assert_int_equal(scene.held_count, 0);
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
-    scene.input.now_ns += 2 * s;
+    scene.now_ns += 2 * s;
     kvb_stream_note_sleep(scene.world.stream, KVB_SLEEP_AWAKE, scene.world.now_ns + 2);
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST); /* nothing was published yet */
     add_cleared(&scene.world.batch);
@@ -267,7 +267,7 @@ static void a_clear_is_published_in_its_epoch(void **state)
     clear(&scene, 3);
     assert_int_equal(scene.clears, 2);
     assert_int_equal(scene.held_count, 0);
-    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED);
+    assert_int_equal(scene.advertiser.told, KVB_TOLD_ALL);
     end(&scene);
 }
 
@@ -281,11 +281,11 @@ static void an_announcement_that_fails_is_made_again_later(void **state)
     begin_json(&scene);
     scene.is_failing = true;
     assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
-    assert_int_equal(scene.advertiser.state, KVB_UNADVERTISED);
+    assert_int_equal(scene.advertiser.told, KVB_TOLD_NOTHING);
     scene.is_failing = false;
-    scene.input.now_ns += s / 2 - 1;
+    scene.now_ns += s / 2 - 1;
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
-    scene.input.now_ns += 1;
+    scene.now_ns += 1;
     assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
     assert_true(reader_holds_all(&scene));
     end(&scene);
@@ -297,10 +297,10 @@ static void after_a_loss_readers_of_json_are_sent_everything_when_they_are_back(
     struct scene scene;
 
     begin_advertised(&scene);
-    kvb_advertiser_lost(&scene.advertiser, scene.input.now_ns + s);
+    kvb_advertiser_lost(&scene.advertiser, scene.now_ns + s);
     kvb_advertiser_lost(&scene.advertiser, 0); /* readers that return later do not hasten it */
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
-    scene.input.now_ns += s;
+    scene.now_ns += s;
     assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
     assert_int_equal(scene.clears, 2);
     end(&scene);
@@ -313,14 +313,14 @@ static void readers_that_request_missing_events_are_sent_a_heartbeat_only(void *
 
     begin_protobuf(&scene);
     (void)turn(&scene);
-    assert_true(kvb_advertiser_takes_beat(&scene.advertiser, scene.input.now_ns));
+    assert_true(kvb_advertiser_takes_beat(&scene.advertiser, scene.now_ns));
     kvb_advertiser_beat_sent(&scene.advertiser);
-    assert_false(kvb_advertiser_takes_beat(&scene.advertiser, scene.input.now_ns));
-    kvb_advertiser_lost(&scene.advertiser, scene.input.now_ns + s);
-    assert_false(kvb_advertiser_takes_beat(&scene.advertiser, scene.input.now_ns));
+    assert_false(kvb_advertiser_takes_beat(&scene.advertiser, scene.now_ns));
+    kvb_advertiser_lost(&scene.advertiser, scene.now_ns + s);
+    assert_false(kvb_advertiser_takes_beat(&scene.advertiser, scene.now_ns));
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
-    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED);
-    assert_true(kvb_advertiser_takes_beat(&scene.advertiser, scene.input.now_ns));
+    assert_int_equal(scene.advertiser.told, KVB_TOLD_ALL);
+    assert_true(kvb_advertiser_takes_beat(&scene.advertiser, scene.now_ns));
     assert_int_equal(scene.clears, 1);
     end(&scene);
 }
@@ -333,7 +333,7 @@ static void a_loss_that_no_gap_of_ids_shows_needs_a_new_epoch(void **state)
     begin_protobuf(&scene);
     (void)turn(&scene);
     kvb_advertiser_void(&scene.advertiser);
-    scene.input.now_ns += s;
+    scene.now_ns += s;
     assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
     assert_int_equal(scene.clears, 2);
     end(&scene);
@@ -347,7 +347,7 @@ static void a_restored_stream_continues_if_readers_request_missing_events(void *
     begin_protobuf(&scene);
     kvb_advertiser_restored(&scene.advertiser, false);
     assert_int_equal(turn(&scene), KVB_ADVERTISER_REST);
-    assert_int_equal(scene.advertiser.state, KVB_ADVERTISED);
+    assert_int_equal(scene.advertiser.told, KVB_TOLD_ALL);
     kvb_advertiser_restored(&scene.advertiser, true);
     assert_int_equal(turn(&scene), KVB_ADVERTISER_ANNOUNCE);
     end(&scene);
@@ -427,9 +427,9 @@ static void heartbeats_are_sent_every_period_on_changes_and_soon_after_an_answer
     assert_true(takes_beat(&scene, 100 * s));
     assert_false(takes_beat(&scene, 101 * s - 1));
     assert_true(takes_beat(&scene, 101 * s));
-    scene.advertiser.is_beat_due = true;
+    kvb_advertiser_want_beat(&scene.advertiser, KVB_BEAT_NOW);
     assert_true(takes_beat(&scene, 101 * s + 1));
-    scene.advertiser.is_beat_wanted = true;
+    kvb_advertiser_want_beat(&scene.advertiser, KVB_BEAT_SOON);
     assert_false(takes_beat(&scene, 101 * s + s / 5));
     assert_true(takes_beat(&scene, 101 * s + s / 5 + 1));
     assert_false(takes_beat(&scene, 101 * s + s / 2));
@@ -464,17 +464,20 @@ static void a_reader_of_an_advertised_stream_holds_the_same(void **state)
         for (uint64_t seq = 3; seq < 40; seq++) {
             scene.is_failing = kvb_random_below(&random, 4) == 0;
             scene.is_late = kvb_random_below(&random, 2) == 0;
-            scene.input.down_ns = kvb_random_below(&random, 8) == 0 ? 1 : 0;
+            const bool sleeps = kvb_random_below(&random, 8) == 0;
+            kvb_stream_note_sleep(
+                scene.world.stream, sleeps ? KVB_SLEEP_DISCARDED : KVB_SLEEP_AWAKE,
+                scene.world.now_ns + 1);
             if (kvb_random_below(&random, 8) == 0) {
                 clear(&scene, seq);
             } else {
                 store(&scene, seq);
             }
-            scene.input.now_ns += kvb_random_below(&random, s);
+            scene.now_ns += kvb_random_below(&random, s);
             (void)turn(&scene);
-            if (scene.advertiser.state == KVB_ADVERTISED) {
+            if (kvb_advertiser_lists(&scene.advertiser)) {
                 assert_true(reader_holds_all(&scene));
-            } else if (scene.advertiser.state == KVB_WITHDRAWN) {
+            } else if (kvb_advertiser_is_current(&scene.advertiser)) {
                 assert_int_equal(scene.held_count, 0);
             }
         }

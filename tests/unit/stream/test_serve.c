@@ -395,12 +395,12 @@ static void events_published_before_a_new_connection_count_as_lost(void **state)
 
     turn_after(&scene, 10);
     for (uint64_t connections = 1; connections <= 2; connections++) {
-        scene.rank.advertiser.state = KVB_ADVERTISED;
+        scene.rank.advertiser.told = KVB_TOLD_ALL;
         turn_after(&scene, 10);
-        assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED);
+        assert_int_equal(scene.rank.advertiser.told, KVB_TOLD_ALL);
         scene.connects += connections;
         turn_after(&scene, 10);
-        assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED_GAP);
+        assert_int_equal(scene.rank.advertiser.told, KVB_TOLD_WITH_GAP);
         assert_int_equal(/* readers reconnect first */
                          scene.rank.advertiser.not_before_ns, scene.now_ns + 1200 * KVB_NS_PER_MS);
     }
@@ -415,11 +415,11 @@ static void while_publishing_is_denied_all_events_count_as_lost(void **state)
 
     turn_after(&scene, 10);
     assert_int_equal(scene.rounds, 1);
-    scene.rank.advertiser.state = KVB_ADVERTISED;
+    scene.rank.advertiser.told = KVB_TOLD_ALL;
     scene.is_denied = true;
     turn_after(&scene, 10);
     assert_int_equal(scene.rounds, 1);
-    assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED_GAP);
+    assert_int_equal(scene.rank.advertiser.told, KVB_TOLD_WITH_GAP);
     end(&scene);
 }
 
@@ -524,7 +524,7 @@ static void begin_silent(struct scene *scene)
 {
     begin(scene);
     pass(scene, 100);
-    scene->rank.advertiser.state = KVB_ADVERTISED;
+    scene->rank.advertiser.told = KVB_TOLD_ALL;
     pass(scene, 60000);
     scene->ticks = 0;
     scene->beats = 0;
@@ -581,9 +581,8 @@ static void a_stream_is_withdrawn_as_soon_as_its_engine_was_away_for_long(void *
     scene.rank.advertiser.options.down_clear_ns = 700 * KVB_NS_PER_MS;
     scene.update = (struct kvb_link_report){ .was_lost = true };
     pass(&scene, turn_ms);
-    const struct kvb_advertiser_input input = { .now_ns = scene.now_ns, .down_ns = scene.now_ns };
     assert_in_range(
-        kvb_advertiser_due_ns(&scene.rank.advertiser, &input), scene.now_ns,
+        kvb_advertiser_due_ns(&scene.rank.advertiser, scene.now_ns), scene.now_ns,
         scene.now_ns + 700 * KVB_NS_PER_MS);
     end(&scene);
 }
@@ -654,8 +653,8 @@ static void begin_exact_rank(struct scene *scene)
     serve_stored(scene, &scene->reply, 0, 1);
     serve_stored(scene, &scene->live, 0, 1);
     pass(scene, 100);
-    scene->rank.advertiser.state = KVB_ADVERTISED;
-    scene->rank.advertiser.is_beat_due = true;
+    scene->rank.advertiser.told = KVB_TOLD_ALL;
+    kvb_advertiser_want_beat(&scene->rank.advertiser, KVB_BEAT_NOW);
     pass(scene, turn_ms);
     assert_int_equal(scene->said, KVB_STREAM_EXACT);
 }
@@ -782,12 +781,12 @@ static void what_could_not_be_published_is_announced_again(void **state)
 
     scene.is_publishing_failing = true;
     serve_stored(&scene, &scene.live, 1, 2);
-    assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED_GAP);
+    assert_int_equal(scene.rank.advertiser.told, KVB_TOLD_WITH_GAP);
     scene.is_publishing_failing = false;
     scene.lists = 0;
     pass(&scene, 600);
     assert_int_equal(scene.lists, 1);
-    assert_int_equal(scene.rank.advertiser.state, KVB_ADVERTISED);
+    assert_int_equal(scene.rank.advertiser.told, KVB_TOLD_ALL);
     end(&scene);
 }
 
@@ -799,7 +798,8 @@ static void a_goodbye_withdraws_the_list_and_sends_the_last_heartbeat(void **sta
 
     kvb_serve_begin_goodbye(&scene.server, &scene.rank);
     go_through(&scene);
-    assert_int_equal(scene.rank.advertiser.state, KVB_WITHDRAWN);
+    assert_int_equal(scene.rank.advertiser.told, KVB_TOLD_ALL);
+    assert_true(kvb_stream_is_withdrawn(scene.rank.stream));
     assert_int_equal(scene.byes, 1);
     assert_true(is_done_before(&scene, KVB_DO_CHUNK, KVB_DO_BEAT));
     end(&scene);
