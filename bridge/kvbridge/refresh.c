@@ -108,25 +108,37 @@ static void grant_rank(
     }
 }
 
-static bool
-is_rank_requested(const struct kvb_refresh_request *request, const struct bridge_rank *rank)
+static void grant_worker(
+    struct kvb_bridge *bridge, const struct kvb_refresh_request *request, uint64_t now_ns,
+    struct granting *all)
 {
-    return (!request->has_worker_id || request->worker_id == rank->worker_id) &&
-           (!request->has_rank || request->dp_rank == rank->dp_rank);
+    const struct kvb_part_table *running = &bridge->membership->running;
+    size_t at = kvb_part_table_start(running, request->worker_id);
+
+    for (uint32_t number;
+         (number = kvb_part_table_next(running, request->worker_id, &at)) != KVB_NO_ID;) {
+        struct bridge_rank *rank = running->slots[number].owner;
+        if (!request->has_rank || request->dp_rank == rank->dp_rank) {
+            grant_rank(bridge->refresh, rank, now_ns, all);
+        }
+    }
 }
 
-/* Grants a request.  It ignores streams that another bridge publishes. */
+/* Grants a request, for one worker or for all ranks.  It ignores streams that another bridge
+ * publishes. */
 static void
 grant(struct kvb_bridge *bridge, const struct kvb_pending_refresh *pending, uint64_t now_ns)
 {
+    const struct kvb_refresh_request *request = &pending->request;
     struct granting all = { 0 };
 
-    for (size_t i = 0; i < bridge->membership->rank_count; i++) {
-        if (is_rank_requested(&pending->request, bridge->membership->ranks[i])) {
-            grant_rank(bridge->refresh, bridge->membership->ranks[i], now_ns, &all);
-        }
+    if (request->has_worker_id) {
+        grant_worker(bridge, request, now_ns, &all);
     }
-    if (all.streams + all.rationed + all.away > 0 || !pending->request.has_worker_id) {
+    for (size_t i = 0; !request->has_worker_id && i < bridge->membership->rank_count; i++) {
+        grant_rank(bridge->refresh, bridge->membership->ranks[i], now_ns, &all);
+    }
+    if (all.streams + all.rationed + all.away > 0 || !request->has_worker_id) {
         answer_granted(bridge, pending, &all);
     }
 }

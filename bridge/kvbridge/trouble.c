@@ -179,14 +179,17 @@ watch_store(struct kvb_bridge *bridge, struct bridge_rank *rank, const struct kv
 static bool
 was_said_of_worker(const struct kvb_bridge *bridge, const struct bridge_rank *rank, const char *why)
 {
-    bool was_said = false;
+    const struct kvb_part_table *running = &bridge->membership->running;
+    size_t at = kvb_part_table_start(running, rank->worker_id);
 
-    for (size_t i = 0; i < bridge->membership->rank_count && !was_said; i++) {
-        const struct bridge_rank *other = bridge->membership->ranks[i];
-        was_said = other != rank && other->worker_id == rank->worker_id &&
-                   other->trouble.said_of_speculation == why;
+    for (uint32_t number;
+         (number = kvb_part_table_next(running, rank->worker_id, &at)) != KVB_NO_ID;) {
+        const struct bridge_rank *other = running->slots[number].owner;
+        if (other != rank && other->trouble.said_of_speculation == why) {
+            return true;
+        }
     }
-    return was_said;
+    return false;
 }
 
 /* An engine that does not speculate is worth a line only after one that said otherwise.  Before the
