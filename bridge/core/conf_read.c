@@ -19,6 +19,7 @@ struct value {
     const struct kvb_conf_key *key;
     const config_setting_t *setting; /* NULL: the default is used, which is never wrong */
     void *field;
+    bool may_be_empty; /* a text of the group of defaults: then there is no default */
 };
 
 __attribute__((format(printf, 2, 3))) static void
@@ -153,7 +154,7 @@ static const char *checked_text(const struct value *value, size_t max_bytes)
 
     if (!text) {
         wrong(value, "expected a string in quotes");
-    } else if (strlen(text) < key->min) {
+    } else if (strlen(text) < key->min && !value->may_be_empty) {
         wrong(value, "is empty: give at least %" PRIu64 " bytes", key->min);
     } else if (strlen(text) > max_bytes) {
         wrong(value, "is too long: at most %zu bytes", max_bytes);
@@ -731,6 +732,7 @@ read_conf_key(const struct group *group, const struct kvb_conf_key *key, void *o
         .key = key,
         .setting = group->setting ? config_setting_lookup(group->setting, key->path) : NULL,
         .field = (uint8_t *)out + key->offset,
+        .may_be_empty = group->is_defaults,
     };
 
     if (key->type == KVB_CONF_DEFAULTS) {

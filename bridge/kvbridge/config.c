@@ -358,13 +358,12 @@ static const struct kvb_conf_key keys[] = {
               "change nothing.  Empty: none." },
     { "dns.period_s", KVB_CONF_U32, "5", 1, 3600, FIELD(dns.period_s),
       .help = "How often the name is looked up, in seconds." },
-    { "kubernetes.enabled", KVB_CONF_BOOL, "true", 0, 0, FIELD(kubernetes.is_on),
-      .help = "This group makes pods workers.  What their labels, annotations, ports and\n"
-              "arguments do not say is in `defaults`.  false: the group is ignored." },
     { "kubernetes.namespaces", KVB_CONF_TEXTS, NULL, 0, 0, FIELD(kubernetes.namespaces),
       .take_text = take_namespace,
-      .help = "The namespaces whose pods are watched; \"*\": all; empty: the namespace of\n"
-              "the bridge's own pod." },
+      .help = "This group makes pods workers.  What their labels, annotations, ports and\n"
+              "arguments do not say is in `defaults`.  The namespaces whose pods are\n"
+              "watched; \"*\": all; empty: the namespace of the bridge's own pod, or of the\n"
+              "kubeconfig." },
     { "kubernetes.selector", KVB_CONF_STRING, "", 0, FIELD(kubernetes.selector),
       .help = "Label selector as in kubectl, such as app=vllm; empty: the selector of the\n"
               "preset; the preset \"ports\" selects all pods." },
@@ -388,19 +387,8 @@ static const struct kvb_conf_key keys[] = {
     { "kubernetes.kubeconfig", KVB_CONF_STRING, "", 0, FIELD(kubernetes.kubeconfig),
       .help = "Path of a kubeconfig as for kubectl.  Server, certificates and user are\n"
               "those of its current context.  It is read again every minute.  Only its\n"
-              "owner and its group may have access." },
-    { "kubernetes.api", KVB_CONF_STRING, "", 0, FIELD(kubernetes.api),
-      .help = "https://host:port of the API server; empty: the bridge runs in a pod and\n"
-              "takes it from the pod's environment and service account." },
-    { "kubernetes.token_file", KVB_CONF_STRING, "", 0, FIELD(kubernetes.token_file),
-      .help = "File with the token for the API server, read again every minute; empty:\n"
-              "the token of the service account." },
-    { "kubernetes.ca_file", KVB_CONF_STRING, "", 0, FIELD(kubernetes.ca_file),
-      .help = "PEM file of the API server's authority, read at each connection; empty:\n"
-              "the service account's, or with `api` the system's." },
-    { "kubernetes.watch_s", KVB_CONF_U32, "300", 10, 3600, FIELD(kubernetes.watch_s),
-      .help = "Mean duration of one watch, in seconds; each lasts up to 20 % more\n"
-              "or less." },
+              "owner and its group may have access.  Empty: the bridge runs in a pod, and\n"
+              "takes them from the pod's environment and service account." },
     { "register.token_file", KVB_CONF_STRING, "", 0, FIELD(registering.token_file),
       .help = "Path of a file with the token that a POST to /register or /unregister must\n"
               "carry; empty: nobody may register.  Only its owner and its group may have\n"
@@ -451,6 +439,8 @@ static const struct kvb_conf_table generated_table = { .keys = generated_keys,
 #define NO_NETWORKS                                                                                \
     "link-local addresses and metadata services of clouds are always refused; restrict further "   \
     "with a firewall or a NetworkPolicy"
+#define KUBECONFIG                                                                                 \
+    "a kubeconfig says it (kubernetes.kubeconfig), with certificate-authority and tokenFile"
 #define IN_DEFAULTS(key) "defaults." key " serves every source of workers"
 #define AT_ADDRESS(key) "defaults." key " = \"address\" serves every source of workers"
 static const struct kvb_conf_removed removed[] = {
@@ -494,6 +484,11 @@ static const struct kvb_conf_removed removed[] = {
     { "kubernetes.tokenize", AT_ADDRESS("tokenize") },
     { "kubernetes.discover", AT_ADDRESS("discover") },
     { "kubernetes.discover_token_file", IN_DEFAULTS("discover_token_file") },
+    { "kubernetes.enabled", "without the group no pods are watched" },
+    { "kubernetes.api", KUBECONFIG },
+    { "kubernetes.token_file", KUBECONFIG },
+    { "kubernetes.ca_file", KUBECONFIG },
+    { "kubernetes.watch_s", "a watch lasts about 5 minutes" },
     { "http_security.client_ca_file", KVB_CONFIG_NO_CLIENT_CA },
     { "register.networks", NO_NETWORKS },
     { "discover", NO_NETWORKS },
@@ -1200,7 +1195,7 @@ kvb_status kvb_bridge_config_read(
 
     KVB_TRY(kvb_conf_open(path, errors, &conf));
     KVB_TRY(kvb_conf_read(conf, &table, &file));
-    file.config.kubernetes.is_on &= kvb_conf_has(conf, "kubernetes");
+    file.config.kubernetes.is_on = kvb_conf_has(conf, "kubernetes");
     KVB_TRY(read_workers_file(conf, &file, errors, &more));
     KVB_TRY(settle_config(conf, &file));
     return errors->count > 0 ? KVB_BAD_CONFIG : keep_workers(&file, out_config);

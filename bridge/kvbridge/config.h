@@ -52,17 +52,13 @@ struct kvb_kubernetes_namespaces {
 
 /* Workers that are pods: kvbridge/kubernetes.h. */
 struct kvb_kubernetes_config {
-    bool is_on; /* the file has the group, and does not turn it off */
+    bool is_on; /* the file has the group */
     struct kvb_kubernetes_namespaces namespaces;
     char selector[512];       /* "": the selector of the preset */
     char field_selector[256]; /* "": none */
     struct kvb_pod_rules rules;
     char id_from[kvb_pod_key_name_bytes + sizeof "label:"];
-    char kubeconfig[kvb_config_path_bytes]; /* "": use api, or the own cluster */
-    char api[kvb_config_url_bytes];         /* "": use the own cluster */
-    char token_file[kvb_config_path_bytes];
-    char ca_file[kvb_config_path_bytes];
-    uint32_t watch_s; /* mean duration; each watch differs by up to 20 % */
+    char kubeconfig[kvb_config_path_bytes]; /* "": use the own cluster */
 };
 
 struct kvb_bridge_config {

@@ -1,10 +1,8 @@
-#include "ingest/http/fetch.h"
 #include "kvbridge/config_file.h"
 #include "kvbridge/kube_access.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Checks how the keys of the group `kubernetes` fit together. */
 
@@ -26,17 +24,6 @@ static void check_namespaces(struct kvb_conf *conf, const struct kvb_kubernetes_
     }
 }
 
-static void
-check_account_file(struct kvb_conf *conf, const char *key, const char *path, const char *remedy)
-{
-    if (path[0] != '\0' && path[0] != '/') {
-        kvb_conf_error(
-            conf, key, "must begin with /, so that it does not depend on the working directory");
-    } else if (path[0] != '\0' && access(path, R_OK) != 0) {
-        kvb_conf_warning(conf, key, "cannot be read now: %s", remedy);
-    }
-}
-
 static void warn_of_kubeconfig(struct kvb_conf *conf, const struct kvb_detail *doubt)
 {
     if (doubt->text[0] != '\0') {
@@ -49,11 +36,6 @@ static void check_kubeconfig(struct kvb_conf *conf, const struct kvb_kubernetes_
     struct kvb_detail detail = { .text = "" };
     struct kvb_kube_doubts doubts = { .token = { .text = "" } };
 
-    if (config->api[0] != '\0' || config->token_file[0] != '\0' || config->ca_file[0] != '\0') {
-        kvb_conf_error(
-            conf, "kubernetes.kubeconfig",
-            "replaces api, token_file and ca_file: leave it out, or leave out these three");
-    }
     if (config->kubeconfig[0] != '/') {
         kvb_conf_error(
             conf, "kubernetes.kubeconfig",
@@ -63,35 +45,6 @@ static void check_kubeconfig(struct kvb_conf *conf, const struct kvb_kubernetes_
     }
     warn_of_kubeconfig(conf, &doubts.token);
     warn_of_kubeconfig(conf, &doubts.server);
-}
-
-/* A missing address is only a warning, because --check may run outside the bridge's pod. */
-static void check_api(struct kvb_conf *conf, const struct kvb_kubernetes_config *config)
-{
-    struct kvb_detail detail = { .text = "" };
-
-    if (config->api[0] == '\0') {
-        if (!secure_getenv("KUBERNETES_SERVICE_HOST")) {
-            kvb_conf_warning(
-                conf, "kubernetes.api",
-                "is not set, and this is not a pod (KUBERNETES_SERVICE_HOST is not set either): "
-                "outside a cluster set kubeconfig, or api, token_file and ca_file");
-        }
-        return;
-    }
-    if (kvb_fetch_check_url(config->api, &detail) != KVB_OK) {
-        kvb_conf_error(conf, "kubernetes.api", "expected https://host:port");
-    } else if (strncmp(config->api, "http://", strlen("http://")) == 0) {
-        kvb_conf_warning(
-            conf, "kubernetes.api",
-            "http:// sends the token unencrypted: use https:// outside this host");
-    }
-    if (config->namespaces.count == 0) {
-        kvb_conf_error(
-            conf, "kubernetes.namespaces",
-            "is empty: with kubernetes.api the bridge has no namespace of its own; give names, or "
-            "\"*\"");
-    }
 }
 
 void kvb_bridge_config_settle_kubernetes(struct kvb_conf *conf, struct kvb_bridge_config *config)
@@ -113,12 +66,10 @@ void kvb_bridge_config_settle_kubernetes(struct kvb_conf *conf, struct kvb_bridg
     check_namespaces(conf, of);
     if (of->kubeconfig[0] != '\0') {
         check_kubeconfig(conf, of);
-        return;
+    } else if (!secure_getenv("KUBERNETES_SERVICE_HOST")) { /* --check may run outside of the pod */
+        kvb_conf_warning(
+            conf, "kubernetes.kubeconfig",
+            "is not set, and this is not a pod (KUBERNETES_SERVICE_HOST is not set either): "
+            "outside a cluster give the path of a kubeconfig");
     }
-    check_api(conf, of);
-    check_account_file(
-        conf, "kubernetes.token_file", of->token_file,
-        "check that the service account's token is mounted");
-    check_account_file(
-        conf, "kubernetes.ca_file", of->ca_file, "without it no certificate is trusted");
 }

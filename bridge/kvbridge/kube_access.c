@@ -10,12 +10,6 @@
 /* Kubernetes mounts the service account of a pod here. */
 #define ACCOUNT "/var/run/secrets/kubernetes.io/serviceaccount/"
 
-static void put_path(char out[kvb_config_path_bytes], const char *configured, const char *otherwise)
-{
-    (void)snprintf(
-        out, kvb_config_path_bytes, "%s", configured[0] != '\0' ? configured : otherwise);
-}
-
 static void put_base(struct kvb_kube_access *access, const char *url)
 {
     (void)snprintf(access->base, sizeof access->base, "%s", url);
@@ -178,7 +172,7 @@ kvb_status kvb_kube_access_check(
     if (!access) {
         return KVB_NO_MEMORY;
     }
-    put_path(config.kubeconfig, kubeconfig, "");
+    (void)snprintf(config.kubeconfig, sizeof config.kubeconfig, "%s", kubeconfig);
     access->config = &config;
     const kvb_status status = load_kubeconfig(access, detail);
     if (status == KVB_OK) {
@@ -199,7 +193,7 @@ static kvb_status find_own_cluster(struct kvb_kube_access *access, struct kvb_de
     if (!host || host[0] == '\0') {
         kvb_detail_set(
             detail, "this is not a pod, because KUBERNETES_SERVICE_HOST is not set: set "
-                    "kubernetes.api or kubernetes.kubeconfig, or run the bridge in the cluster");
+                    "kubernetes.kubeconfig, or run the bridge in the cluster");
         return KVB_IO;
     }
     (void)snprintf(
@@ -212,18 +206,12 @@ kvb_status kvb_kube_access_open(
     struct kvb_kube_access *access, const struct kvb_kubernetes_config *config,
     struct kvb_detail *detail)
 {
-    const bool is_outside = config->api[0] != '\0';
-
     access->config = config;
     if (config->kubeconfig[0] != '\0') {
         return load_kubeconfig(access, detail) == KVB_OK ? KVB_OK : KVB_IO;
     }
-    put_path(access->token_file, config->token_file, is_outside ? "" : ACCOUNT "token");
-    put_path(access->ca_file, config->ca_file, is_outside ? "" : ACCOUNT "ca.crt");
-    if (is_outside) {
-        put_base(access, config->api);
-        return KVB_OK;
-    }
+    (void)snprintf(access->token_file, sizeof access->token_file, "%s", ACCOUNT "token");
+    (void)snprintf(access->ca_file, sizeof access->ca_file, "%s", ACCOUNT "ca.crt");
     return find_own_cluster(access, detail);
 }
 

@@ -9,8 +9,7 @@
 /* The address of the Kubernetes API server, and the token and certificates for it.  They come from:
  *
  *     kubernetes.kubeconfig   the current context of this file
- *     kubernetes.api          this URL, with token_file and ca_file
- *     neither                 the environment and the service account of the bridge's own pod
+ *     without it              the environment and the service account of the bridge's own pod
  *
  * Files are read again by kvb_kube_access_renew(), because tokens and certificates are replaced
  * while the bridge runs.  {0} is an access that is not open.

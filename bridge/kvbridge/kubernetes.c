@@ -31,6 +31,7 @@ enum {
     max_list_bytes = 1 << 30,
     url_bytes = 16384,
     idle_ms = 1000,
+    watch_s = 300, /* of a watch; each lasts up to 20 % more or less */
     http_unauthorized = 401,
     usual_block_size = 16,
     max_said = 16 /* pods that are logged in one turn */
@@ -312,7 +313,7 @@ explain_code(struct kvb_detail *why, unsigned code, const struct kvb_detail *not
         { http_unauthorized,
           "the token or the certificate is refused (401): check that it is the right one" },
         { 403, "not permitted (403): the Role needs get, list and watch of pods" },
-        { 404, "no such namespace or path (404): check that kubernetes.api is an API server" },
+        { 404, "no such namespace or path (404): check that the server is an API server" },
         { 400, "the request is refused (400): check the selectors" },
     };
 
@@ -772,7 +773,7 @@ add_pod_source(struct kvb_kubernetes *kubernetes, const char *name_space, uint64
     *source = (struct pod_source){ .kubernetes = kubernetes,
                                    .number = (uint32_t)kubernetes->source_count };
     (void)snprintf(source->name_space, sizeof source->name_space, "%s", name_space);
-    kvb_watch_init(&source->watch, kubernetes->options.config->watch_s, seed, now_ns);
+    kvb_watch_init(&source->watch, watch_s, seed, now_ns);
     kvb_pod_splitter_init(&source->splitter, KVB_POD_ANSWER_LIST);
     kubernetes->source_count++;
 }

@@ -159,6 +159,17 @@ class Api:
         return self.folder / "kubeconfig"
 
     @property
+    def bridge_kubeconfig(self):
+        """The same for a bridge: the token stays in its file, which is replaced."""
+        path = self.folder / "bridge.kubeconfig"
+        if not path.exists():
+            content = json.loads(self._kubeconfig())
+            content["users"][0]["user"] = {"tokenFile": str(self.token_file.resolve())}
+            path.write_text(json.dumps(content))
+            path.chmod(0o600)
+        return path
+
+    @property
     def environment(self):
         """What a pod has in its environment."""
         return {"KUBERNETES_SERVICE_HOST": self.listen, "KUBERNETES_SERVICE_PORT": str(self.port)}

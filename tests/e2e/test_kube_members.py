@@ -40,8 +40,8 @@ def test_members_are_those_of_an_informer(scene, tmp_path, seed):
         stack.callback(informer.close)
         bridge = scene.bridge(labels=LABELS, wait=False, limits=(
             f'kubernetes = {{ namespaces = ("{namespace or "*"}"); selector = "{SELECTOR}"; field_selector = "{fields}";'
-            f' model_label = "model"; api = "{kube.url}"; token_file = "{kube.token_file}";'
-            f' ca_file = "{kube.ca_file}"; }};\ndefaults = {{ model = "{model}"; }};\n'))
+            f' model_label = "model"; kubeconfig = "{kube.bridge_kubeconfig}";'
+            f' }};\ndefaults = {{ model = "{model}"; }};\n'))
         wait_for("kvbridge answers", lambda: bridge.http("GET", "/state")[0] == 200)
         cluster = Cluster(kube, seed, f"127.{10 + seed % 100}.1", history.append)
         cluster.clear()
@@ -76,8 +76,8 @@ def test_no_block_of_a_removed_pod_is_listed(scene, kube, tmp_path):
     aggregator = scene.aggregator()
     bridge = scene.bridge(
         formats=["protobuf"],
-        limits=f'kubernetes = {{ namespaces = ("inference"); selector = "app=vllm"; api = "{kube.url}";'
-        f' token_file = "{kube.token_file}"; ca_file = "{kube.ca_file}"; }};\ndefaults = {{ model = "m"; }};\n',
+        limits=f'kubernetes = {{ namespaces = ("inference"); selector = "app=vllm";'
+        f' kubeconfig = "{kube.bridge_kubeconfig}"; }};\ndefaults = {{ model = "m"; }};\n',
     )
     rules = Rules(model="m")
 

@@ -22,8 +22,7 @@ MAX_PODS = 8192  # kvb_max_workers
 
 
 def config(kube, **keys):
-    values = {"namespaces": ["inference"], "selector": "app=vllm", "api": kube.url,
-              "token_file": str(kube.token_file), "ca_file": str(kube.ca_file)}
+    values = {"namespaces": ["inference"], "selector": "app=vllm", "kubeconfig": str(kube.bridge_kubeconfig)}
     defaults = {"metrics_port": 0, "model": "m"}
     for key, value in keys.items():
         (defaults if key in ("model", "events_port", "discover") else values)[key] = value
@@ -36,7 +35,7 @@ def config(kube, **keys):
     def group(name, rows):
         return name + " = {" + " ".join(f"{key} = {text(value)};" for key, value in rows.items()) + "};\n"
 
-    return group("kubernetes", values) + group("defaults", {key: one for key, one in defaults.items() if one != ""})
+    return group("kubernetes", values) + group("defaults", defaults)
 
 
 class Pods:
@@ -375,7 +374,7 @@ def test_a_kubeconfig_gives_the_api_and_the_identity(scene, kube, pods):
     """The file that kubectl uses in test_kube_clients.py."""
     kube.kubeconfig.chmod(0o600)
     pods.start("a")
-    bridge = watching(scene, kube, kubeconfig=str(kube.kubeconfig), api="", token_file="", ca_file="", namespaces=[])
+    bridge = watching(scene, kube, kubeconfig=str(kube.kubeconfig), namespaces=[])
     wait_for("the pod is a worker", has(bridge, "a"))  # the context's namespace
     kube.new_token()
     kube.kubeconfig.chmod(0o600)
@@ -387,12 +386,11 @@ def test_a_kubeconfig_gives_the_api_and_the_identity(scene, kube, pods):
 def test_a_kubeconfig_that_others_may_read_or_that_runs_a_program_is_refused(scene, kube, tmp_path):
     path = tmp_path / "kubeconfig"
 
-    def check(text, mode=0o600, **more):
+    def check(text, mode=0o600):
         path.write_text(text)
         path.chmod(mode)
-        keys = {"kubeconfig": str(path), "api": "", "token_file": "", "ca_file": "", **more}
         config_file = tmp_path / "bridge.cfg"
-        config_file.write_text('publish = { namespace = "n"; component = "c"; };\n' + config(kube, **keys))
+        config_file.write_text('publish = { namespace = "n"; component = "c"; };\n' + config(kube, kubeconfig=str(path)))
         done = subprocess.run([programs.BIN / "kvbridge", "--config", config_file, "--check"], capture_output=True,
                               text=True, timeout=60)
         return done.stdout + done.stderr
@@ -403,7 +401,6 @@ def test_a_kubeconfig_that_others_may_read_or_that_runs_a_program_is_refused(sce
     assert "exec: no program is run" in check(good.replace('"token"', '"exec"'))
     assert "client-key" not in check(good) and "cannot read" in check(
         good.replace('"token"', '"client-key": "gone.key", "token"'))
-    assert "leave it out" in check(good, api=kube.url)
     assert "tokenFile cannot be used now: cannot read" in check(good.replace('"token"', '"tokenFile"'))
     clear = check(good.replace("https://", "http://"))
     assert "kubernetes.kubeconfig: the token goes over http:// in clear" in clear
@@ -425,7 +422,7 @@ def test_a_certificate_and_a_token_replaced_in_place_are_shown_before_anything_i
     path.write_text(json.dumps(kubeconfig))
     path.chmod(0o600)
     pods.start("a")
-    bridge = watching(scene, kube, kubeconfig=str(path), api="", token_file="", ca_file="", namespaces=[])
+    bridge = watching(scene, kube, kubeconfig=str(path), namespaces=[])
     wait_for("the pod is a worker", has(bridge, "a"))
 
     def shown():
@@ -657,13 +654,13 @@ def test_check_names_the_key_and_the_remedy(tmp_path):
     path.write_text(
         'nats = { url = "nats://127.0.0.1:1"; };\npublish = { namespace = "n"; component = "c"; };\n'
         'kubernetes = { namespaces = ("*", "a"); preset = "openshift"; id_from = "ip"; api = "k8s:6443"; '
-        'token_file = "token"; };\n')
+        'kubeconfig = "config"; };\n')
     done = subprocess.run(
         [programs.BIN / "kvbridge", "--config", path, "--check"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 78
     for part in (
         "kubernetes.preset: ", '"aibrix"', "kubernetes.id_from: expected name, uid or label:KEY",
-        "kubernetes.api: expected https://host:port", "kubernetes.token_file: must begin with /",
+        "kubernetes.api: this key is gone: a kubeconfig says it", "kubernetes.kubeconfig: begin it with /",
         'kubernetes.namespaces: "*" stands for all',
     ):
         assert part in done.stdout + done.stderr, done

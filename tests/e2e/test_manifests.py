@@ -500,8 +500,7 @@ def test_the_role_is_all_that_a_bridge_needs_to_read_its_pods(scene, kube):
     port = programs.free_port()
     for old, new in {
         "nats://nats:4222": scene.nats_url, "0.0.0.0:9401": f"127.0.0.1:{port}", "/var/lib/kvbridge": str(scene.folder),
-        "kubernetes = {": f'kubernetes = {{ namespaces = ("inference"); api = "{kube.url}"; ca_file = "{kube.ca_file}";'
-                          f' token_file = "{kube.token_file}";',
+        "kubernetes = {": f'kubernetes = {{ namespaces = ("inference"); kubeconfig = "{kube.bridge_kubeconfig}";',
     }.items():
         assert old in text
         text = text.replace(old, new)

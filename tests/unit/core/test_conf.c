@@ -698,7 +698,8 @@ static void without_defaults_a_group_needs_its_keys(void **state)
     struct kvb_conf *conf = NULL;
 
     (void)state;
-    struct whole whole = read_whole("parts = ( { id = 1; } );\n", &conf, &errors);
+    struct whole whole =
+        read_whole("defaults = { name = \"\"; };\nparts = ( { id = 1; } );\n", &conf, &errors);
     assert_int_equal(errors.count, 1);
     assert_non_null(strstr(errors.texts[0].text, "parts[0].name: is missing and has no default"));
     assert_int_equal(whole.defaults.size, 3);

@@ -180,7 +180,7 @@ static void a_key_that_is_gone_is_named_with_what_serves_instead(void **state)
         "dns = { name = \"h\"; curve = { }; port = 1; };\n"
         "register = { networks = (); };\n"
         "discover = { networks = (); };\n"
-        "kubernetes = { enabled = false; model = \"m\"; tokenize = true; discover = true; };\n"
+        "kubernetes = { api = \"https://h\"; model = \"m\"; tokenize = true; discover = true; };\n"
         "defaults = { model = \"m\"; block_size = 16; };\n";
 
     (void)state;
@@ -190,6 +190,7 @@ static void a_key_that_is_gone_is_named_with_what_serves_instead(void **state)
         "4: dns.port: this key is gone: defaults.events_port serves every source of workers",
         "5: register.networks: this key is gone: link-local addresses and metadata services",
         "6: discover: this key is gone",
+        "7: kubernetes.api: this key is gone: a kubeconfig says it (kubernetes.kubeconfig)",
         "7: kubernetes.model: this key is gone: defaults.model serves every source of workers",
         "7: kubernetes.tokenize: this key is gone: defaults.tokenize = \"address\" serves",
         "7: kubernetes.discover: this key is gone: defaults.discover = \"address\" serves",

@@ -115,7 +115,7 @@ static void its_http_address_serves_for_texts_and_discovery(void **state)
     assert_int_equal(worker->block_size, 16);
 }
 
-static void an_empty_group_is_enough_and_can_be_turned_off(void **state)
+static void an_empty_group_is_enough(void **state)
 {
     KVB_OWN(kvb_bridge_config_done) struct kvb_bridge_config config = config_of("");
 
@@ -123,7 +123,7 @@ static void an_empty_group_is_enough_and_can_be_turned_off(void **state)
     assert_true(config.kubernetes.is_on);
     assert_true(config.kubernetes.rules.events_port == KVB_POD_PORT_OF_PRESET);
     assert_int_equal(config.kubernetes.rules.id_from, KVB_POD_ID_OF_NAME);
-    assert_wrong("enabled = false;", "is empty: add a group, or set workers_file, kubernetes");
+    assert_wrong("enabled = false;", "kubernetes.enabled: this key is gone: without the group");
 }
 
 SUITE(kubernetes)
@@ -131,7 +131,7 @@ SUITE(kubernetes)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_pod_is_a_worker_with_its_addresses),
         cmocka_unit_test(its_http_address_serves_for_texts_and_discovery),
-        cmocka_unit_test(an_empty_group_is_enough_and_can_be_turned_off),
+        cmocka_unit_test(an_empty_group_is_enough),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
