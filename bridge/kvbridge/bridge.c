@@ -59,6 +59,16 @@ static kvb_status make_bridge_subjects(struct kvb_bridge *bridge)
     return kvb_contract_subject_make(KVB_SUBJECT_BRIDGE_STATUS, names, publisher->status_subject);
 }
 
+/* The ingest thread asks the bus in its next turn. */
+static void note_bus_change(void *context, bool is_connected)
+{
+    const struct kvb_bridge *bridge = context;
+    const uint64_t one = 1;
+
+    (void)is_connected;
+    (void)!write(bridge->wake_fd, &one, sizeof one); /* full: it is readable anyway */
+}
+
 static kvb_status open_bridge_bus(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
     const struct kvb_bridge_config *config = bridge->config;
@@ -66,7 +76,9 @@ static kvb_status open_bridge_bus(struct kvb_bridge *bridge, struct kvb_detail *
                                              .url = config->nats.url,
                                              .name = "kvbridge",
                                              .login = &config->nats.login,
-                                             .log = bridge->log };
+                                             .log = bridge->log,
+                                             .on_change = note_bus_change,
+                                             .context = bridge };
 
     KVB_TRY(make_bridge_subjects(bridge));
     KVB_TRY(kvb_bus_open(&options, &bridge->publisher->bus, detail));
@@ -149,10 +161,6 @@ static kvb_status open_bridge_http(struct kvb_bridge *bridge, struct kvb_detail 
 
 static kvb_status start_ingest_thread(struct kvb_bridge *bridge)
 {
-    bridge->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (bridge->wake_fd < 0) {
-        return KVB_IO;
-    }
     KVB_TRY(kvb_poller_add_fd(bridge->ingest->poller, kvb_stop_owner, bridge->wake_fd));
     KVB_TRY(kvb_poller_add_fd(
         bridge->ingest->poller, kvb_sync_owner, kvb_sync_responder_fd(&bridge->publisher->sync)));
@@ -166,6 +174,10 @@ static kvb_status start_ingest_thread(struct kvb_bridge *bridge)
 
 static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detail *detail)
 {
+    bridge->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (bridge->wake_fd < 0) {
+        return KVB_IO;
+    }
     KVB_TRY(kvb_control_new(&bridge->control));
     KVB_TRY(kvb_control_start(bridge->control));
     KVB_TRY(kvb_bridge_open_checkpoints(bridge, detail)); /* early: the caller may wait for it */
@@ -281,7 +293,7 @@ static void stop_thread(struct kvb_bridge *bridge)
 
     atomic_store(&bridge->is_stopping, true);
     if (bridge->thread.is_running) {
-        (void)!write(bridge->wake_fd, &one, sizeof one); /* else: it wakes in 20 ms */
+        (void)!write(bridge->wake_fd, &one, sizeof one); /* else: it wakes in 200 ms */
         kvb_thread_join(&bridge->thread);
     }
 }

@@ -172,21 +172,21 @@ static void save_part(struct kvb_bridge *bridge, uint64_t now_ns)
     }
 }
 
-static bool is_saving(const struct bridge_checkpoints *all)
+bool kvb_bridge_is_saving(const struct bridge_checkpoints *all)
 {
     return all->maker.stage != KVB_CHECKPOINT_IDLE || all->tokens.stage != BRIDGE_TOKENS_IDLE;
 }
 
 void kvb_bridge_save(struct kvb_bridge *bridge)
 {
-    const bool was_saving = is_saving(bridge->checkpoints);
+    const bool was_saving = kvb_bridge_is_saving(bridge->checkpoints);
     const uint64_t now_ns = kvb_clock_monotonic_ns();
 
     if (!bridge->checkpoints->store) {
         return;
     }
     save_part(bridge, now_ns);
-    if (was_saving || is_saving(bridge->checkpoints)) {
+    if (was_saving || kvb_bridge_is_saving(bridge->checkpoints)) {
         note_pause(bridge->shown, now_ns);
     }
 }
@@ -209,7 +209,7 @@ void kvb_bridge_save_all(struct kvb_bridge *bridge)
     do {
         (void)kvb_checkpoint_store_wait(all->store);
         kvb_bridge_save(bridge);
-    } while (is_saving(all) && kvb_clock_monotonic_ns() < began_ns + last_saves_ns);
+    } while (kvb_bridge_is_saving(all) && kvb_clock_monotonic_ns() < began_ns + last_saves_ns);
 }
 
 /* ---- Restoring ---- */

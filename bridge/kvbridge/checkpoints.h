@@ -53,6 +53,8 @@ void kvb_bridge_look_for_checkpoint(
 
 /* Called in every turn: writes a part of a checkpoint, if one is due. */
 void kvb_bridge_save(struct kvb_bridge *bridge);
+/* A checkpoint, or tokens, are being written. */
+bool kvb_bridge_is_saving(const struct bridge_checkpoints *checkpoints);
 /* Called at the end: writes checkpoints of all changed streams. */
 void kvb_bridge_save_all(struct kvb_bridge *bridge);
 

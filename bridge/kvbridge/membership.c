@@ -516,7 +516,7 @@ static kvb_status pass_command(struct kvb_bridge *bridge, struct bridge_command 
     if (kvb_ring_put(bridge->membership->reconciler.commands, command) != KVB_OK) {
         return refuse_command(command, "too many requests are waiting: try again later");
     }
-    (void)!write(bridge->wake_fd, &one, sizeof one); /* on failure the thread wakes within 20 ms */
+    (void)!write(bridge->wake_fd, &one, sizeof one); /* on failure the thread wakes within 200 ms */
     wait_for_command(command);
     return command->status;
 }

@@ -349,6 +349,20 @@ void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns)
     note_work(bridge, end_ns, kvb_clock_thread_ns() - began_ns);
 }
 
+uint64_t kvb_bridge_refresh_due_ns(const struct kvb_bridge *bridge)
+{
+    const struct bridge_refresh *refresh = bridge->refresh;
+
+    if (!bridge->publisher->was_allowed || !kvb_bridge_config_refreshes(bridge->config)) {
+        return UINT64_MAX;
+    }
+    if (refresh->asked > 0 || (refresh->rank && refresh->is_wished)) {
+        return 0; /* only the ceilings limit it */
+    }
+    return kvb_refresh_plan_due_ns(
+        &refresh->plan, refresh->rank ? refresh_blocks(refresh->rank) : 0);
+}
+
 /* ---- Opening and closing ---- */
 
 void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank)

@@ -37,5 +37,8 @@ void kvb_bridge_close_refresh(struct bridge_refresh *refresh);
 /* Called in every turn: takes requests, and stores a part of a stream again when that is due. */
 void kvb_bridge_refresh(struct kvb_bridge *bridge, uint64_t now_ns);
 
+/* When the next call has something to do; UINT64_MAX: after a request. */
+uint64_t kvb_bridge_refresh_due_ns(const struct kvb_bridge *bridge);
+
 /* The rank leaves. */
 void kvb_bridge_drop_refresh(struct kvb_bridge *bridge, struct bridge_rank *rank);

@@ -52,12 +52,31 @@ static void earn(struct kvb_refresh_plan *plan, uint64_t now_ns)
     plan->earned_bytes = smaller_rate(plan->earned_bytes + bytes * passed_s, bytes * kept_s);
 }
 
+/* The budget that a piece of the stream needs. */
+static double piece_of(uint64_t stream_blocks)
+{
+    return stream_blocks == 0                         ? 1
+           : stream_blocks < kvb_refresh_piece_blocks ? (double)stream_blocks
+                                                      : kvb_refresh_piece_blocks;
+}
+
+uint64_t kvb_refresh_plan_due_ns(const struct kvb_refresh_plan *plan, uint64_t stream_blocks)
+{
+    static const double longest_s = 3600;
+    const double missing = piece_of(stream_blocks) - plan->earned_blocks;
+    const double speed = blocks_a_second(plan);
+
+    if (missing <= 0) {
+        return plan->filled_ns;
+    }
+    return speed > 0 ? plan->filled_ns +
+                           (uint64_t)(smaller_rate(missing / speed, longest_s) * KVB_NS_PER_S)
+                     : UINT64_MAX;
+}
+
 size_t kvb_refresh_plan_allows(
     struct kvb_refresh_plan *plan, uint64_t now_ns, uint64_t stream_blocks, bool is_requested)
 {
-    const uint64_t piece =
-        stream_blocks < kvb_refresh_piece_blocks ? stream_blocks : kvb_refresh_piece_blocks;
-
     earn(plan, now_ns);
     if (now_ns < plan->not_before_ns || plan->earned_bytes < bytes_a_block) {
         return 0;
@@ -66,7 +85,7 @@ size_t kvb_refresh_plan_allows(
     if (is_requested) {
         return fit;
     }
-    if (plan->earned_blocks < (double)(piece > 0 ? piece : 1)) {
+    if (plan->earned_blocks < piece_of(stream_blocks)) {
         return 0;
     }
     return (size_t)smaller_rate((double)fit, plan->earned_blocks);

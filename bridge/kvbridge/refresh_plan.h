@@ -47,6 +47,10 @@ void kvb_refresh_plan_measure(struct kvb_refresh_plan *plan, uint64_t blocks, ui
 size_t kvb_refresh_plan_allows(
     struct kvb_refresh_plan *plan, uint64_t now_ns, uint64_t stream_blocks, bool is_requested);
 
+/* When the next piece of such a stream may be published, without a request and as far as the rate
+ * says; UINT64_MAX: only on request. */
+uint64_t kvb_refresh_plan_due_ns(const struct kvb_refresh_plan *plan, uint64_t stream_blocks);
+
 /* Reports how much was published; is_requested as above. */
 void kvb_refresh_plan_published(
     struct kvb_refresh_plan *plan, uint64_t blocks, uint64_t bytes, bool is_requested);

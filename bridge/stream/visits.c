@@ -40,6 +40,17 @@ void kvb_visits_set(struct kvb_visits *visits, struct kvb_visit *visit, uint64_t
     head->before = visit;
 }
 
+uint64_t kvb_visits_due_ns(const struct kvb_visits *visits)
+{
+    for (uint64_t number = visits->at; number < visits->at + kvb_visit_slots; number++) {
+        const struct kvb_visit *head = &visits->slots[number % kvb_visit_slots];
+        if (head->next && head->next != head) {
+            return number * slot_ns;
+        }
+    }
+    return UINT64_MAX;
+}
+
 struct kvb_visit *kvb_visits_take(struct kvb_visits *visits, uint64_t now_ns)
 {
     struct kvb_visit *first = NULL;

@@ -35,5 +35,8 @@ void kvb_visits_set(struct kvb_visits *visits, struct kvb_visit *visit, uint64_t
 /* It is not visited any more. */
 void kvb_visits_drop(struct kvb_visit *visit);
 
+/* When the next one is due, to 5 ms; UINT64_MAX: none is in the wheel.  Looks at each slot. */
+uint64_t kvb_visits_due_ns(const struct kvb_visits *visits);
+
 /* Takes those that are due out of the wheel: the first of a list, linked by `then`. */
 struct kvb_visit *kvb_visits_take(struct kvb_visits *visits, uint64_t now_ns);

@@ -230,6 +230,28 @@ static void a_stream_is_refreshed_on_request_once_in_ten_seconds(void **state)
     assert_true(turn.is_requested);
 }
 
+static void nothing_is_allowed_before_it_is_due(void **state)
+{
+    struct kvb_refresh_plan plan;
+    uint64_t now_ns = KVB_NS_PER_S;
+
+    (void)state;
+    kvb_refresh_plan_init(&plan, 0, now_ns);
+    kvb_refresh_plan_measure(&plan, 1000, 1000);
+    assert_true(kvb_refresh_plan_due_ns(&plan, 1000) == UINT64_MAX); /* only on request */
+    kvb_refresh_plan_init(&plan, 60, now_ns);
+    kvb_refresh_plan_measure(&plan, 1000, 1000);
+    for (int i = 0; i < 20; i++) {
+        const uint64_t due_ns = kvb_refresh_plan_due_ns(&plan, 1000);
+        assert_int_equal(kvb_refresh_plan_allows(&plan, due_ns - KVB_NS_PER_MS, 1000, false), 0);
+        const size_t fit = kvb_refresh_plan_allows(&plan, due_ns + KVB_NS_PER_MS, 1000, false);
+        assert_in_range(fit, kvb_refresh_piece_blocks, kvb_refresh_piece_blocks + 1);
+        kvb_refresh_plan_published(&plan, fit, fit * bytes_a_block, false);
+        now_ns = due_ns;
+    }
+    assert_in_range(now_ns, 60 * KVB_NS_PER_S, 80 * KVB_NS_PER_S); /* 2,560 of 2,000 blocks */
+}
+
 SUITE(refresh_plan)
 {
     const struct CMUnitTest tests[] = {
@@ -240,6 +262,7 @@ SUITE(refresh_plan)
         cmocka_unit_test(a_request_does_not_wait_for_the_period),
         cmocka_unit_test(without_a_period_only_requests_are_answered),
         cmocka_unit_test(no_burst_follows_a_pause),
+        cmocka_unit_test(nothing_is_allowed_before_it_is_due),
         cmocka_unit_test(a_stream_is_refreshed_on_request_once_in_ten_seconds),
     };
 

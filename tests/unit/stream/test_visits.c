@@ -30,6 +30,26 @@ static void a_time_beyond_the_turn_comes_within_it(void **state)
     assert_ptr_equal(take(&visits, begin_ms + turn_ms), &visit);
 }
 
+static void the_next_due_time_is_told(void **state)
+{
+    (void)state;
+    struct kvb_visits visits = { 0 };
+    struct kvb_visit soon = { 0 };
+    struct kvb_visit later = { 0 };
+
+    assert_true(kvb_visits_due_ns(&visits) == UINT64_MAX);
+    (void)take(&visits, begin_ms);
+    assert_true(kvb_visits_due_ns(&visits) == UINT64_MAX);
+    set(&visits, &later, begin_ms + 100);
+    assert_true(kvb_visits_due_ns(&visits) == (begin_ms + 100) * KVB_NS_PER_MS);
+    set(&visits, &soon, begin_ms + 20);
+    assert_true(kvb_visits_due_ns(&visits) == (begin_ms + 20) * KVB_NS_PER_MS);
+    kvb_visits_drop(&soon);
+    assert_true(kvb_visits_due_ns(&visits) == (begin_ms + 100) * KVB_NS_PER_MS);
+    kvb_visits_set(&visits, &later, 0); /* a time that has passed */
+    assert_true(kvb_visits_due_ns(&visits) <= begin_ms * KVB_NS_PER_MS);
+}
+
 /* The reference: an array of times. */
 static void it_agrees_with_an_array_of_times(void **state)
 {
@@ -61,6 +81,7 @@ SUITE(visits)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_time_beyond_the_turn_comes_within_it),
+        cmocka_unit_test(the_next_due_time_is_told),
         cmocka_unit_test(it_agrees_with_an_array_of_times),
     };
 
