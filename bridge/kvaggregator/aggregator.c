@@ -43,7 +43,8 @@
 #include <unistd.h>
 
 enum {
-    http_threads = 4,
+    /* An answer takes the index for some 10 us, and an HTTP thread for 20: more would wait. */
+    http_threads = 3,
     own_files = 64, /* open beside HTTP: NATS, log, rings, epoll, timers */
     min_connections = 32,
     heartbeat_ms = 1000, /* the period of bridges */
@@ -314,24 +315,28 @@ static kvb_status open_aggregator_grpc(struct kvb_aggregator *aggregator, struct
     return KVB_OK;
 }
 
-/* The index thread is started last.  Until then only this thread reads bus and subscriptions. */
 static kvb_status start_aggregator(struct kvb_aggregator *aggregator, struct kvb_detail *detail)
 {
+    /* What others hand their work to comes first: rings, and the control thread for jobs. */
     KVB_TRY(make_rings(aggregator));
     KVB_TRY(kvb_control_new(&aggregator->control));
     KVB_TRY(kvb_control_start(aggregator->control));
+    /* Then what is known, so that each message and query finds it. */
     KVB_TRY(make_state(aggregator));
     KVB_TRY(make_query_context(aggregator));
     KVB_TRY(kvb_texts_open(aggregator));
+    /* From here on messages arrive; they wait in the ring.  Requests come once the group is open:
+     * the service gives the id that is part of their subjects. */
     KVB_TRY(open_aggregator_bus(aggregator, detail));
     KVB_TRY(make_dashboard(aggregator));
     KVB_TRY(kvb_aggregator_open_service(aggregator));
     KVB_TRY(kvb_aggregator_name_self(aggregator));
     KVB_TRY(kvb_door_open_prompts(aggregator));
     KVB_TRY(kvb_group_open(aggregator));
-    atomic_store(&aggregator->loop->turned_ns, kvb_clock_monotonic_ns());
+    atomic_store(&aggregator->loop->turned_ns, kvb_clock_monotonic_ns()); /* for /livez */
     KVB_TRY(open_aggregator_http(aggregator, detail));
     KVB_TRY(open_aggregator_grpc(aggregator, detail));
+    /* Last: until now only this thread has read bus, subscriptions and ports. */
     return kvb_thread_start(&aggregator->loop->thread, kvb_loop_run, aggregator);
 }
 
@@ -396,9 +401,8 @@ kvb_status kvb_aggregator_start(
         return KVB_NO_MEMORY;
     }
     kvb_aggregator_set_constants(aggregator);
-    kvb_byte_budget_init(&aggregator->queries->bytes, kvb_max_waiting_query_bytes);
+    kvb_queries_init(aggregator->queries);
     (void)pthread_mutex_init(&aggregator->service->lock, NULL); /* cannot fail without attributes */
-    (void)pthread_mutex_init(&aggregator->queries->index_lock, NULL);
     kvb_buf_init(aggregator->buf, kvb_max_answer_bytes);
     kvb_group_init(aggregator);
     const kvb_status status = start_aggregator(aggregator, detail);
@@ -457,11 +461,15 @@ static void close_ring(struct kvb_ring *ring)
 
 static void stop_threads(struct kvb_aggregator *aggregator)
 {
-    kvb_group_leave(aggregator); /* while queries are still answered; the next too */
+    /* First no query comes any more, while the index thread still answers those that came: other
+     * aggregators of the group get the next ones, and the servers wait for their connections. */
+    kvb_group_leave(aggregator);
     kvb_http_stop(aggregator->http);
     kvb_grpc_stop(aggregator->grpc);
+    /* Then those that are on a detour: prompts that are read, texts at engines. */
     kvb_door_close_prompts(aggregator);
-    kvb_tokenizer_close(aggregator->queries->tokenizer); /* what comes back is still answered */
+    kvb_tokenizer_close(aggregator->queries->tokenizer);
+    /* The index thread answers what lies in the ring, and ends. */
     atomic_store(&aggregator->loop->is_stopping, true);
     close_ring(aggregator->intake->events);
     close_ring(aggregator->queries->ring);
@@ -469,11 +477,13 @@ static void stop_threads(struct kvb_aggregator *aggregator)
         kvb_thread_join(&aggregator->loop->thread);
         kvb_aggregator_say_bye(aggregator);
     }
+    /* Requests to this aggregator alone still come, and are refused with the reason.  When their
+     * subscriptions are gone nobody uses the rings; the bus is open for what is refused last. */
     kvb_service_responder_close(aggregator->service->responder);
     kvb_group_close(aggregator);
     kvb_intake_close(aggregator);
     kvb_tokenizer_free(aggregator->queries->tokenizer);
-    kvb_queries_close(aggregator); /* while the bus is open: what is left is refused */
+    kvb_queries_close(aggregator);
 }
 
 /* Stops everything in the reverse order of the start.  The aggregator may be only partly
@@ -499,10 +509,9 @@ void kvb_aggregator_stop(struct kvb_aggregator *aggregator)
     kvb_followers_free(aggregator->followers);
     kvb_prefix_index_free(aggregator->index);
     kvb_intake_done(aggregator->intake);
-    kvb_byte_budget_done(&aggregator->queries->bytes);
+    kvb_queries_done(aggregator->queries);
     kvb_group_done(aggregator);
     (void)pthread_mutex_destroy(&aggregator->service->lock);
-    (void)pthread_mutex_destroy(&aggregator->queries->index_lock);
     kvb_buf_done(aggregator->buf);
     free(aggregator);
 }

@@ -45,6 +45,16 @@ static void read_and_submit(struct kvb_pending_query *pending, kvb_span payload)
     (void)kvb_queries_submit(pending); /* queued or not: it is not ours any more */
 }
 
+/* At the end there is no reader any more, and who has removed it reads what is left. */
+static void wake_reader(struct kvb_queries *queries)
+{
+    (void)pthread_mutex_lock(&queries->reader_lock);
+    if (queries->reader) {
+        kvb_job_wake(queries->reader);
+    }
+    (void)pthread_mutex_unlock(&queries->reader_lock);
+}
+
 /* Takes the query, unless there is no memory for it here. */
 static bool leave_to_reader(struct kvb_pending_query *here, const struct kvb_bus_message *message)
 {
@@ -55,7 +65,7 @@ static bool leave_to_reader(struct kvb_pending_query *here, const struct kvb_bus
         return false;
     }
     if (kvb_ring_put(here->aggregator->queries->prompts, kept) == KVB_OK) {
-        kvb_job_wake(here->aggregator->queries->reader);
+        wake_reader(here->aggregator->queries);
     } else {
         read_and_submit(kept, kept->unread.payload); /* too many wait: it takes its time here */
     }
@@ -98,12 +108,17 @@ void kvb_door_close_prompts(struct kvb_aggregator *aggregator)
 {
     struct kvb_queries *queries = aggregator->queries;
 
-    if (queries->reader) {
-        kvb_ring_close(queries->prompts);
-        kvb_job_remove(queries->reader); /* and what it reads is read */
-        queries->reader = NULL;
-        kvb_door_read_prompts(aggregator);
+    if (!queries->prompts) {
+        return; /* it never began */
     }
+    /* The subscriptions are still there: a prompt that comes from now on is read where it comes. */
+    kvb_ring_close(queries->prompts);
+    (void)pthread_mutex_lock(&queries->reader_lock);
+    struct kvb_job *reader = queries->reader;
+    queries->reader = NULL;
+    (void)pthread_mutex_unlock(&queries->reader_lock);
+    kvb_job_remove(reader); /* and what it reads is read */
+    kvb_door_read_prompts(aggregator);
 }
 
 /* Finds the kind of query.  The id of this aggregator at the end of the subject is ignored.  NULL:

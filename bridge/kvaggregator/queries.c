@@ -355,6 +355,20 @@ bool kvb_queries_take(struct kvb_aggregator *aggregator)
 
 /* ---- Beginning and end ---- */
 
+void kvb_queries_init(struct kvb_queries *queries)
+{
+    kvb_byte_budget_init(&queries->bytes, kvb_max_waiting_query_bytes);
+    (void)pthread_mutex_init(&queries->index_lock, NULL); /* cannot fail without attributes */
+    (void)pthread_mutex_init(&queries->reader_lock, NULL);
+}
+
+void kvb_queries_done(struct kvb_queries *queries)
+{
+    kvb_byte_budget_done(&queries->bytes);
+    (void)pthread_mutex_destroy(&queries->index_lock);
+    (void)pthread_mutex_destroy(&queries->reader_lock);
+}
+
 kvb_status kvb_queries_open(struct kvb_aggregator *aggregator)
 {
     struct kvb_queries *queries = aggregator->queries;

@@ -31,10 +31,11 @@ struct kvb_tokenizer;
 enum { kvb_aggregator_shapes = 16 };
 
 struct kvb_queries {
-    struct kvb_ring *ring;          /* owned: the queries that wait for the index thread */
-    size_t limit;                   /* of new ones in it; it has room for those that come again */
-    struct kvb_ring *prompts;       /* owned: long ones over NATS, not read yet */
-    struct kvb_job *reader;         /* owned: has these read */
+    struct kvb_ring *ring;    /* owned: the queries that wait for the index thread */
+    size_t limit;             /* of new ones in it; it has room for those that come again */
+    struct kvb_ring *prompts; /* owned: long ones over NATS, not read yet */
+    struct kvb_job *reader;   /* owned, under reader_lock: has these read; NULL: no longer */
+    pthread_mutex_t reader_lock;
     struct kvb_byte_budget bytes;   /* of all that wait */
     _Atomic unsigned large_answers; /* in the making */
 
@@ -52,6 +53,10 @@ struct kvb_queries {
     size_t next_engine;              /* where the search for one that tokenizes begins */
     bool has_several_models;         /* and grpc.model names none: as the newest call found */
 };
+
+/* Called before all other functions; done() undoes it. */
+void kvb_queries_init(struct kvb_queries *queries);
+void kvb_queries_done(struct kvb_queries *queries);
 
 /* Makes the rings.  KVB_NO_MEMORY, KVB_IO: the caller still closes. */
 kvb_status kvb_queries_open(struct kvb_aggregator *aggregator);

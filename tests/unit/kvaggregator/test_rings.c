@@ -79,11 +79,12 @@ static void make_half(struct half *half)
     half->ctx = (struct kvb_query_context){ .index = half->index,
                                             .followers = aggregator->followers,
                                             .default_model = "" };
+    kvb_queries_init(aggregator->queries);
+    aggregator->queries->bytes.limit_bytes = 1 << 16;
     assert_ok(kvb_control_new(&aggregator->control)); /* its thread does not run */
     assert_ok(kvb_queries_open(aggregator));
     assert_ok(kvb_door_open_prompts(aggregator));
     assert_ok(kvb_intake_init(aggregator->intake, places));
-    kvb_byte_budget_init(&aggregator->queries->bytes, 1 << 16);
     (void)pthread_mutex_init(&aggregator->service->lock, NULL);
     half->metrics = (struct kvb_metrics){ .rows = kvb_aggregator_metric_rows,
                                           .values = half->values,
@@ -107,7 +108,7 @@ static void drop_half(struct half *half)
     kvb_intake_done(aggregator->intake);
     assert_int_equal(aggregator->queries->bytes.taken_bytes, 0);
     assert_int_equal(aggregator->queries->large_answers, 0);
-    kvb_byte_budget_done(&aggregator->queries->bytes);
+    kvb_queries_done(aggregator->queries);
     (void)pthread_mutex_destroy(&aggregator->service->lock);
     kvb_bus_close(aggregator->bus);
     kvb_predictions_free(aggregator->predictions);
@@ -234,7 +235,7 @@ static void make_half_with_long_queries(struct half *half)
 {
     make_half(half);
     open_bus(half);
-    kvb_byte_budget_init(&half->aggregator.queries->bytes, 1 << 20);
+    half->aggregator.queries->bytes.limit_bytes = 1 << 20;
 }
 
 static void a_long_prompt_that_finds_no_place_is_read_at_once(void **state)
@@ -261,7 +262,7 @@ static void a_long_prompt_for_which_there_is_no_memory_is_refused(void **state)
     struct half half;
     struct kvb_buf body;
     make_half_with_long_queries(&half);
-    kvb_byte_budget_init(&half.aggregator.queries->bytes, 1 << 16);
+    half.aggregator.queries->bytes.limit_bytes = 1 << 16;
     make_long_query(&body);
 
     on_message(&half, &body); /* alone it is accepted */
@@ -269,6 +270,24 @@ static void a_long_prompt_for_which_there_is_no_memory_is_refused(void **state)
     kvb_door_read_prompts(&half.aggregator);
     assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 1);
     assert_int_equal(metric(&half, kvb_aggregator_queries_memory), 1);
+    kvb_buf_done(&body);
+    drop_half(&half); /* checks that all bytes were released */
+}
+
+static void long_prompts_are_read_at_the_end_too(void **state)
+{
+    (void)state;
+    struct half half;
+    struct kvb_buf body;
+    make_half_with_long_queries(&half);
+    make_long_query(&body);
+
+    on_message(&half, &body);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 0);
+    kvb_door_close_prompts(&half.aggregator);
+    assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 1);
+    on_message(&half, &body); /* its subscription is still there */
+    assert_int_equal(kvb_ring_count(half.aggregator.queries->ring), 2);
     kvb_buf_done(&body);
     drop_half(&half); /* checks that all bytes were released */
 }
@@ -430,7 +449,7 @@ static void a_dump_gives_its_place_among_large_answers_back(void **state)
     struct half half;
     struct kvb_http_answer answers[kvb_max_large_dumps + 1];
     make_half(&half);
-    kvb_byte_budget_init(&half.aggregator.queries->bytes, 1 << 20);
+    half.aggregator.queries->bytes.limit_bytes = 1 << 20;
 
     for (size_t i = 0; i < KVB_COUNT_OF(answers); i++) {
         request_http(&half, "GET", "/dump", "", &answers[i]);
@@ -687,6 +706,7 @@ SUITE(rings)
         cmocka_unit_test(a_prompt_that_cannot_be_read_needs_no_index),
         cmocka_unit_test(a_long_prompt_that_finds_no_place_is_read_at_once),
         cmocka_unit_test(a_long_prompt_for_which_there_is_no_memory_is_refused),
+        cmocka_unit_test(long_prompts_are_read_at_the_end_too),
         cmocka_unit_test(an_answered_query_is_its_connections_to_send),
         cmocka_unit_test(a_connection_that_is_closed_leaves_its_query_to_the_index_thread),
         cmocka_unit_test(a_query_that_waits_too_long_is_refused_and_ends_later),
