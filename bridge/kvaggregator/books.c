@@ -80,6 +80,7 @@ kvb_aggregator_take_decision(struct kvb_aggregator *aggregator, kvb_span payload
     if (status != KVB_OK) {
         return note_unread(aggregator, status);
     }
+    /* Our own was entered when it was made; one of another aggregator must not be entered twice. */
     if (kvb_peers_classify(&aggregator->books->peers, &shared.sender, now_ns) == KVB_PEER_SELF ||
         !kvb_peers_take_sequence(
             &aggregator->books->peers, &shared.sender, shared.sequence, now_ns)) {
@@ -242,6 +243,8 @@ void kvb_aggregator_update_peers(struct kvb_aggregator *aggregator, bool is_read
     const bool is_connected = kvb_bus_is_connected(aggregator->bus);
     const uint64_t connects = kvb_bus_connects(aggregator->bus);
 
+    /* Over a new connection: others may have come unheard, so it leads only after it has listened.
+     */
     if (connects != aggregator->books->connects_listened) {
         aggregator->books->connects_listened = connects;
         aggregator->books->status_ns = 0;

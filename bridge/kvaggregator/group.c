@@ -407,6 +407,8 @@ void kvb_group_leave(struct kvb_aggregator *aggregator)
     struct timespec deadline;
     bool is_late = false;
 
+    /* The index thread sees it in its next turn, and has the job leave; it shows when that is done.
+     */
     atomic_store(&group->is_leaving, true);
     if (!aggregator->loop->thread.is_running || !group->job) {
         return;

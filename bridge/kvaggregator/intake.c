@@ -270,12 +270,14 @@ static kvb_status apply_batch_slice(struct kvb_aggregator *aggregator, uint64_t 
     size_t blocks = 0;
     size_t end = aggregator->intake->next_event;
 
+    /* Whole events only: a query between two slices must not see half of one. */
     while (end < aggregator->intake->batch.event_count && blocks < slice_blocks) {
         blocks += aggregator->intake->batch.events[end++].block_count + 1;
     }
     slice.events += aggregator->intake->next_event;
     slice.event_count = end - aggregator->intake->next_event;
     aggregator->intake->next_event = end;
+    /* Books and audit look at what the list is about to lose, so they come first. */
     confirm_predictions(aggregator, &slice);
     kvb_aggregator_audit_events(aggregator, &slice);
     return kvb_followers_apply(
@@ -534,6 +536,7 @@ void kvb_intake_receive(void *context, const struct kvb_bus_message *message)
         return;
     }
     head.arrived_ns = kvb_clock_monotonic_ns();
+    /* Says where among the messages the loss was: heartbeats from before it may still prove. */
     head.lost_before = aggregator->intake->lost;
     const kvb_status status = hand_message_over(aggregator, &head, message);
     if (status == KVB_AGAIN || status == KVB_NO_MEMORY) { /* else taken, or it is stopping */
@@ -623,6 +626,7 @@ static void take_one(struct kvb_aggregator *aggregator, struct received *receive
 {
     struct envelope envelope = { .id = received->names, .token = received->token };
 
+    /* Before it is applied: a heartbeat behind a loss must not prove a list from before it. */
     note_lost(aggregator, received->lost_before, now_ns);
     if (received->kind->counter != no_counter) {
         count_intake(aggregator, (enum kvb_aggregator_metric)received->kind->counter);
@@ -653,6 +657,7 @@ bool kvb_intake_take(struct kvb_aggregator *aggregator, uint64_t now_ns)
 {
     void *item = NULL;
 
+    /* The rest of a message comes before the next one: events of a stream keep their order. */
     if (has_rest(aggregator)) {
         take_rest(aggregator, now_ns);
         return true;

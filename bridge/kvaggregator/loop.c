@@ -181,6 +181,7 @@ static void wait_for_work(struct kvb_aggregator *aggregator, bool is_work_left, 
     const int wait_ms = is_work_left ? 0 : (int)(wait_ns / KVB_NS_PER_MS);
     eventfd_t ignored = 0;
 
+    /* Meanwhile whoever receives a query answers it. */
     kvb_queries_leave_index(aggregator);
     (void)poll(fds, KVB_COUNT_OF(fds), wait_ms + 1); /* + 1: wait_ms is rounded down */
     kvb_queries_enter_index(aggregator);
@@ -226,6 +227,7 @@ void *kvb_loop_run(void *context)
         uint64_t now_ns = kvb_clock_monotonic_ns();
         atomic_store_explicit(&aggregator->loop->turned_ns, now_ns, memory_order_relaxed);
         const bool had_work = take_turn(aggregator, &now_ns);
+        /* By the states that the turn has left. */
         kvb_group_step(aggregator, now_ns);
         if (!had_work) {
             wait_for_work(aggregator, tidy_index(aggregator), now_ns);

@@ -50,6 +50,7 @@ static kvb_status make_load(struct kvb_aggregator *aggregator)
     size_t rows = max_bytes / kvb_query_row_bytes;
     kvb_status status = KVB_OK;
 
+    /* With long names, rows are larger than usual: then it is made again with fewer. */
     do {
         kvb_buf_reset(aggregator->buf);
         status = kvb_answer_load(aggregator->ctx, rows, aggregator->buf);

@@ -59,7 +59,7 @@ static void consider_engine(struct choice *choice, const char *url, unsigned ran
             const unsigned displaced_rank = choice->ranks[i];
             choice->urls[i] = url;
             choice->ranks[i] = rank;
-            if (displaced) {
+            if (displaced) { /* one place down, where there is one */
                 consider_engine(choice, displaced, displaced_rank);
             }
             return;

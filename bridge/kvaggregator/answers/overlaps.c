@@ -44,6 +44,7 @@ static kvb_status hash_tokens(
     KVB_TRY(kvb_array_reserve(
         &ctx->hashes, &ctx->hash_capacity, (query->count / shape.block_size) + 1,
         sizeof *ctx->hashes, kvb_max_query_tokens + 1));
+    /* The thread that has received a long prompt has hashed it, before the index was ours. */
     if (query->hashes_ahead && kvb_block_shape_is_same(query->hashes_ahead_shape, shape)) {
         *out_count = query->hashes_ahead_count;
         memcpy(ctx->hashes, query->hashes_ahead, *out_count * sizeof *ctx->hashes);
@@ -251,6 +252,7 @@ static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)
     enum kvb_tier tier = KVB_TIER_DEVICE;
     uint32_t number = 0;
 
+    /* The index knows no models: the slot may be of a stream that this answer does not list. */
     if (kvb_followers_of_slot(noting->ctx->followers, slot, &number, &tier) != KVB_OK ||
         listing->places[number] == 0 || depth == 0) {
         return;
@@ -258,6 +260,7 @@ static void note_depth(void *context, kvb_slot_ref slot, uint32_t depth)
     const uint32_t at = listing->places[number] - 1;
     const struct kvb_overlap *overlap = &listing->streams[at];
     const struct kvb_block_shape shape = noting->shape ? *noting->shape : overlap->shape;
+    /* Equal hashes of blocks of another shape mean other tokens. */
     if (overlap->is_plain ? !kvb_block_shape_is_same(shape, overlap->shape)
                           : !has_shape(overlap, tier, shape)) {
         return;
@@ -290,6 +293,7 @@ static kvb_status match_tokens(struct kvb_query_context *ctx, const struct kvb_q
 {
     struct kvb_listing *listing = &ctx->listing;
 
+    /* Once a shape: a tier may hold blocks of several, and its longest prefix counts. */
     for (size_t i = 0; i < listing->shape_count; i++) {
         const uint32_t block_size = listing->shapes[i].block_size;
         struct noting noting = {
@@ -491,6 +495,8 @@ kvb_status kvb_query_context_overlaps(
 
     ctx->overlap_count = 0;
     ctx->shared_count = 0;
+    /* The model first: its name may turn out to be that of an adapter, which is part of the hashes.
+     */
     KVB_TRY(kvb_query_context_find_model(ctx, query, &model, detail));
     KVB_TRY(kvb_query_context_list(ctx, query, model, options));
     const kvb_status status =
@@ -499,6 +505,7 @@ kvb_status kvb_query_context_overlaps(
         take_overlaps(ctx, query, options);
         note_head(ctx, query);
     }
+    /* After a failure too: the list stays for the next query. */
     forget_holders(&ctx->listing);
     return status;
 }

@@ -482,7 +482,7 @@ kvb_status kvb_query_context_list(
     if (is_model_listed(ctx, query, model, options)) {
         return KVB_OK;
     }
-    listing->is_made = false;
+    listing->is_made = false; /* memory may run out half way */
     KVB_TRY(make_room(ctx));
     for (size_t i = 0; i < ctx->order_count; i++) {
         const uint32_t number = ctx->order[i];
@@ -498,6 +498,7 @@ kvb_status kvb_query_context_list(
     listing->traits = kvb_followers_traits(ctx->followers);
     listing->default_model = ctx->default_model;
     listing->default_block_size = ctx->default_block_size;
+    /* A list of one worker or rank is of no use to the next query. */
     listing->is_made = !query->has_instance_id && !query->has_dp_rank;
     return KVB_OK;
 }

@@ -368,6 +368,7 @@ kvb_status kvb_answer_route(
     KVB_TRY(kvb_query_context_overlaps(ctx, query, options, detail));
     KVB_TRY(make_candidates(ctx, &count));
     struct kvb_route_candidate *candidates = ctx->candidates;
+    /* What requests before this one will store counts as held, before any event says so. */
     fill_predictions(ctx, query, candidates, count);
     if (kvb_route_choose(&route, draw, candidates, count, &at) != KVB_OK) {
         return kvb_route_explain_none(ctx, query, detail);
@@ -375,6 +376,7 @@ kvb_status kvb_answer_route(
     const struct kvb_route_candidate *chosen = &candidates[at];
     struct kvb_route_decision decision = decision_of(query, chosen);
     name_request(ctx, query, decision.request_id);
+    /* The answer is written before anything is entered: one without memory must count nowhere. */
     struct kvb_json_writer json = kvb_json_writer_of(out);
     kvb_json_write_begin(&json, '{');
     write_chosen(&json, &route, chosen, count);
@@ -385,7 +387,7 @@ kvb_status kvb_answer_route(
     KVB_TRY(write_scores(&json, candidates, count, max_rows));
     kvb_json_write_end(&json, '}');
     KVB_TRY(json.status);
-    if (!decision.is_dry_run) { /* count only decisions that were answered */
+    if (!decision.is_dry_run) {
         ctx->decisions++;
         note_turn(ctx, chosen);
         enter_decision(ctx, query, chosen, &decision);
@@ -444,6 +446,7 @@ kvb_status kvb_answer_take_report(
     if (kind == KVB_REQUEST_FIRST_TOKEN) {
         return kvb_requests_first_token(ctx->requests, report->request_id, ctx->now_ns);
     }
+    /* While the request is in the books: they have what was promised. */
     kvb_answer_audit(ctx, report);
     return kvb_requests_finish(ctx->requests, report->request_id, ctx->now_ns);
 }
