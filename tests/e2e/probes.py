@@ -66,7 +66,8 @@ def load(name):
 
 
 class Asker:
-    """POST /query, always over the same connection."""
+    """POST /query over one connection, made again where the aggregator has closed it as idle: a busy
+    machine may not ask for longer than an idle connection is kept."""
 
     def __init__(self, aggregator):
         self.connection = http.client.HTTPConnection("127.0.0.1", aggregator.port, timeout=5 * PATIENCE)
@@ -74,11 +75,18 @@ class Asker:
     def ask(self, probe, model):
         body = {"token_ids": probe["token_ids"], "model_name": model}
         body |= {key: probe[key] for key in ("lora_name", "cache_salt") if probe[key] is not None}
-        self.connection.request("POST", "/query", json.dumps(body), {"Content-Type": "application/json"})
-        answer = self.connection.getresponse()
-        text = answer.read()
+        try:
+            answer, text = self.post(json.dumps(body))
+        except (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected):
+            self.connection.close()
+            answer, text = self.post(json.dumps(body))
         assert answer.status == 200, (answer.status, text)
         return json.loads(text)
+
+    def post(self, body):
+        self.connection.request("POST", "/query", body, {"Content-Type": "application/json"})
+        answer = self.connection.getresponse()
+        return answer, answer.read()
 
     def close(self):
         self.connection.close()

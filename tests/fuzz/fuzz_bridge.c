@@ -240,8 +240,7 @@ static void reload(kvb_span text)
     struct kvb_membership_result answer = { 0 };
 
     if (read_config(text, &config) == KVB_OK) {
-        (void)kvb_bridge_take_list(
-            world.bridge, KVB_SOURCE_FILE, &config.workers, NULL, &answer);
+        (void)kvb_bridge_take_list(world.bridge, KVB_SOURCE_FILE, &config.workers, NULL, &answer);
     }
     kvb_bridge_config_done(&config);
 }

@@ -12,13 +12,12 @@
  *
  *     begin    step, step, ... with kvb_mirror_apply() between them    is_done    end
  *
- *     who reads      lists    order                        what a block without a listed parent
- * does
- *     ------------   ------   -------------------------- -----------------------------------------
- *     announcement   all      KVB_PICTURE_PARENTS_FIRST    it is shown
- *     refresh        device   KVB_PICTURE_FROM_ROOTS       it is left out, with all below it
- *     sync           all      KVB_PICTURE_ANY              it is shown
- *     republishing   shown    KVB_PICTURE_FROM_ROOTS       it is left out, and about to be removed
+ *     who reads      lists    order                        a block without a listed parent
+ *     ------------   ------   --------------------------   ------------------------------------
+ *     announcement   all      KVB_PICTURE_PARENTS_FIRST    is shown
+ *     refresh        device   KVB_PICTURE_FROM_ROOTS       is left out, with all below it
+ *     sync           all      KVB_PICTURE_ANY              is shown
+ *     republishing   shown    KVB_PICTURE_FROM_ROOTS       is left out, and about to be removed
  *
  * Each block that a step shows is listed at that moment, whatever has changed since the beginning.
  * A reader that applies all steps, and in their places all events that were published between
