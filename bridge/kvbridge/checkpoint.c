@@ -106,9 +106,6 @@ static void take_outcome(struct kvb_bridge *bridge, uint64_t now_ns)
     }
     if (outcome == KVB_OK) {
         kvb_bridge_count(bridge->shown, kvb_bridge_checkpoints_written, 1);
-        if (all->maker.policy) { /* else the rank has left */
-            kvb_bridge_want_tokens(all->rank);
-        }
     } else if (outcome != KVB_CLOSED) {
         say_failed(bridge, &why, now_ns);
     }
@@ -124,45 +121,15 @@ static void note_pause(struct bridge_shown *shown, uint64_t began_ns)
     }
 }
 
-static void work_tokens(struct kvb_bridge *bridge, uint64_t now_ns)
-{
-    struct kvb_detail why = { .text = "" };
-
-    if (bridge->checkpoints->tokens.stage == BRIDGE_TOKENS_MAKING) {
-        kvb_bridge_save_tokens(bridge);
-    } else if (!kvb_bridge_take_tokens_outcome(bridge, &why)) {
-        say_failed(bridge, &why, now_ns);
-    }
-}
-
-/* Tokens follow their checkpoint at once, so that a crash loses few.  At the stop they come last:
- * those of one large rank might take the time that is left for the checkpoints of all others. */
-static void begin_something(struct kvb_bridge *bridge, uint64_t now_ns)
-{
-    if (!bridge->checkpoints->is_stopping && kvb_bridge_begin_tokens(bridge)) {
-        return;
-    }
-    begin_next(bridge, now_ns);
-    if (bridge->checkpoints->maker.stage == KVB_CHECKPOINT_IDLE) {
-        (void)kvb_bridge_begin_tokens(bridge); /* if any are due */
-    }
-}
-
 static void save_part(struct kvb_bridge *bridge, uint64_t now_ns)
 {
     struct bridge_checkpoints *all = bridge->checkpoints;
 
-    if (all->tokens.stage != BRIDGE_TOKENS_IDLE) {
-        work_tokens(bridge, now_ns);
-    }
-    if (all->tokens.stage != BRIDGE_TOKENS_IDLE) {
-        return;
-    }
     if (all->maker.stage == KVB_CHECKPOINT_STORING) {
         take_outcome(bridge, now_ns);
     }
     if (all->maker.stage == KVB_CHECKPOINT_IDLE) {
-        begin_something(bridge, now_ns);
+        begin_next(bridge, now_ns);
     }
     if (all->maker.stage == KVB_CHECKPOINT_MAKING) {
         struct kvb_buf *room = kvb_checkpoint_store_room(all->store);
@@ -174,7 +141,7 @@ static void save_part(struct kvb_bridge *bridge, uint64_t now_ns)
 
 bool kvb_bridge_is_saving(const struct bridge_checkpoints *all)
 {
-    return all->maker.stage != KVB_CHECKPOINT_IDLE || all->tokens.stage != BRIDGE_TOKENS_IDLE;
+    return all->maker.stage != KVB_CHECKPOINT_IDLE;
 }
 
 void kvb_bridge_save(struct kvb_bridge *bridge)
@@ -201,7 +168,6 @@ void kvb_bridge_save_all(struct kvb_bridge *bridge)
         return;
     }
     all->is_stopping = true;
-    kvb_bridge_postpone_tokens(&all->tokens);
     kvb_checkpoint_give_up(&all->maker, began_ns);
     for (size_t i = 0; i < bridge->membership->rank_count; i++) {
         kvb_checkpoint_hurry(&bridge->membership->ranks[i]->checkpoint, began_ns);
@@ -259,13 +225,6 @@ void kvb_bridge_restore_rank(struct kvb_bridge *bridge, struct bridge_rank *rank
         return;
     }
     rank->checkpoint_name = kvb_checkpoint_name_of(home, rank->worker_id, rank->dp_rank);
-    if (!kvb_part_is_republished(rank->part)) {
-        kvb_bridge_void_tokens(bridge->checkpoints, rank); /* of an earlier configuration */
-    } else if (!kvb_bridge_has_tokens(bridge, rank)) {
-        /* The engine's replay has tokens, of as many blocks as it goes back. */
-        kvb_checkpoint_store_void(bridge->checkpoints->store, &rank->checkpoint_name);
-        return;
-    }
     kvb_status status =
         kvb_checkpoint_file_open(bridge->checkpoints->store, &rank->checkpoint_name, &file);
     if (status == KVB_NOT_FOUND) {
@@ -291,7 +250,6 @@ void kvb_bridge_drop_checkpoint(struct bridge_checkpoints *checkpoints, struct b
         return;
     }
     kvb_checkpoint_forget(&all->maker, &rank->checkpoint);
-    kvb_bridge_drop_tokens(all, rank);
     kvb_checkpoint_store_void(all->store, &rank->checkpoint_name);
 }
 

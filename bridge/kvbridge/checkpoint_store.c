@@ -187,11 +187,12 @@ static bool ends_with(const char *text, const char *end)
     return len > strlen(end) && strcmp(text + len - strlen(end), end) == 0;
 }
 
-/* Files that nobody will read: voided checkpoints, and unfinished ones of streams that have left.
+/* Files that nobody will read: voided checkpoints, unfinished ones of streams that have left, and
+ * tokens, which earlier versions kept in files of their own.
  * The unfinished file of the current checkpoint is still being written and stays. */
 static bool is_rubbish(const struct kvb_checkpoint_store *store, const char *name)
 {
-    return ends_with(name, ".void") ||
+    return ends_with(name, ".void") || ends_with(name, ".tokens") ||
            (ends_with(name, ".new") &&
             strncmp(name, store->name.text, strlen(name) - strlen(".new")) != 0);
 }

@@ -14,26 +14,13 @@
 struct kvb_bridge;
 struct bridge_rank;
 
-/* The tokens of one republished rank, being written. */
-enum bridge_tokens_stage { BRIDGE_TOKENS_IDLE, BRIDGE_TOKENS_MAKING, BRIDGE_TOKENS_STORING };
-
-struct bridge_tokens {
-    enum bridge_tokens_stage stage;
-    struct bridge_rank *rank; /* NULL: it has left */
-    size_t place;             /* of the entries; SIZE_MAX: only the end is missing */
-    uint64_t chunks;
-    bool has_head;
-    uint64_t contents; /* kvb_shown_counts, when it was begun */
-};
-
 /* Checkpoints are written one after another. */
 struct bridge_checkpoints {
     struct kvb_checkpoint_store *store; /* owned; NULL: no checkpoints */
     struct kvb_checkpoint_maker maker;
     struct bridge_rank *rank; /* the rank whose checkpoint is being written */
-    struct bridge_tokens tokens;
-    bool is_due;      /* a rank may need one */
-    bool is_stopping; /* checkpoints of all ranks come before tokens of any */
+    bool is_due;              /* a rank may need one */
+    bool is_stopping;
     size_t next_rank;
     struct kvb_log_limit limit;
 };
@@ -66,21 +53,3 @@ void kvb_bridge_drop_checkpoint(struct bridge_checkpoints *checkpoints, struct b
 void kvb_bridge_void_checkpoint(struct kvb_bridge *bridge, struct bridge_rank *rank);
 void kvb_bridge_telling_epoch(
     struct kvb_bridge *bridge, struct bridge_rank *rank, const kvb_epoch *epoch);
-
-/* ---- kvbridge/republish_tokens.c: tokens beside a checkpoint ---- */
-
-void kvb_bridge_want_tokens(struct bridge_rank *rank);
-/* True: those of some rank are being written. */
-bool kvb_bridge_begin_tokens(struct kvb_bridge *bridge);
-void kvb_bridge_save_tokens(struct kvb_bridge *bridge); /* the next part */
-/* False: they could not be written, *out_why says why. */
-bool kvb_bridge_take_tokens_outcome(struct kvb_bridge *bridge, struct kvb_detail *out_why);
-/* What is not written to its end is given up, and due again. */
-void kvb_bridge_postpone_tokens(struct bridge_tokens *tokens);
-/* The rank leaves. */
-void kvb_bridge_drop_tokens(struct bridge_checkpoints *checkpoints, const struct bridge_rank *rank);
-void kvb_bridge_void_tokens(struct bridge_checkpoints *checkpoints, const struct bridge_rank *rank);
-
-bool kvb_bridge_has_tokens(const struct kvb_bridge *bridge, const struct bridge_rank *rank);
-/* After its stream was restored and is shown. */
-void kvb_bridge_restore_tokens(struct kvb_bridge *bridge, struct bridge_rank *rank);

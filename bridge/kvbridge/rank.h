@@ -74,8 +74,6 @@ struct bridge_rank {
     struct kvb_engine_habits habits;    /* of its messages so far */
     struct kvb_checkpoint_policy checkpoint;
     struct kvb_checkpoint_name checkpoint_name;
-    bool is_tokens_due;      /* the checkpoint is on the disk, its tokens perhaps not */
-    uint64_t contents_saved; /* kvb_shown_counts, with the newest tokens on the disk */
     struct kvb_refresh_turn refresh;
     struct rank_beat_json beat_json;
     uint64_t applied_ns; /* when the newest batch was applied or proven */

@@ -115,6 +115,9 @@ static kvb_status open_stream(struct kvb_bridge *bridge, struct bridge_rank *ran
         return KVB_IO;
     }
     KVB_TRY(kvb_stream_new(&options, &rank->served.stream));
+    if (kvb_part_is_republished(rank->part)) { /* before a checkpoint brings tokens */
+        KVB_TRY(kvb_stream_show(rank->served.stream, rank->part->worker->block_size));
+    }
     kvb_bridge_note_speculation(rank);
     open_advertiser(config, rank);
     return KVB_OK;

@@ -207,9 +207,7 @@ static kvb_status open_republish_parts(struct kvb_bridge *bridge, struct bridge_
 {
     struct bridge_republish *republish = rank->republish;
 
-    KVB_TRY(kvb_stream_show(rank->served.stream, rank->part->worker->block_size));
     republish->shown = kvb_stream_shown(rank->served.stream);
-    kvb_bridge_restore_tokens(bridge, rank);
     kvb_shown_hide(republish->shown, !kvb_advertiser_is_proven(&rank->served.advertiser));
     return open_republisher(bridge, rank);
 }

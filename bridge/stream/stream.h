@@ -99,7 +99,7 @@ enum { kvb_stream_slice_work = 8192 };
 kvb_status kvb_stream_new(const struct kvb_stream_options *options, struct kvb_stream **out_stream);
 void kvb_stream_free(struct kvb_stream *stream);
 
-/* Begins to republish the stream: after a checkpoint was restored, if there is one.  Returns as
+/* Begins to republish the stream: before a checkpoint is restored, if there is one.  Returns as
  * kvb_mirror_show() does. */
 kvb_status kvb_stream_show(struct kvb_stream *stream, uint32_t block_size);
 

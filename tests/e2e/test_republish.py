@@ -4,6 +4,7 @@ through losses and restarts?  (`KVB_REPUBLISH_SEEDS=100` runs as many random wor
 import contextlib
 import os
 import random
+import struct
 import resource
 import signal
 import socket
@@ -50,29 +51,16 @@ class World:
         """When the newest of these files was written."""
         return max((one.stat().st_mtime_ns for one in self.directory.glob(pattern)), default=0)
 
-    def has_tokens_of_checkpoint(self):
-        """Blocks stored after the last file of tokens, but saved in a newer checkpoint, have no
-        tokens after a crash."""
-        return self.written_ns("*[0-9]") <= self.written_ns("*.tokens")
-
-    def wait_for_tokens(self):
-        """Waits for a checkpoint whose tokens are saved too. When a block is stored while tokens
-        are written, they contain it already; then the next checkpoint writes none, and one more
-        block has to be stored."""
-        began, again = time.time_ns(), 0.0
-
-        def has_them():
-            nonlocal again
-            if time.monotonic() >= again:
-                self.store_more()
-                again = time.monotonic() + 5
-            return self.has_tokens_of_checkpoint() and self.written_ns("*[0-9]") > began
-
-        programs.wait_for("a checkpoint and its tokens are written", has_them)
+    def wait_for_checkpoint(self):
+        """Waits for a checkpoint that was begun after this call: one at a time is written."""
+        for _ in range(2):
+            newest = self.written_ns("*[0-9]")
+            self.store_more()
+            programs.wait_for("a checkpoint is written", lambda: self.written_ns("*[0-9]") > newest)
 
     def end_bridge(self, is_killed):
         if is_killed and self.directory:
-            self.wait_for_tokens()
+            self.wait_for_checkpoint()
         self.bridge.kill() if is_killed else self.bridge.stop()
 
     def restart_bridge(self, is_killed):
@@ -219,7 +207,7 @@ def test_tokens_survive_a_restart_though_the_engine_has_forgotten_them(scene, tm
     some = [world.reader(kind) for kind in (readers.Dynamo, readers.LlmD, readers.Tree)]
     world.wait(*some)
     if is_killed:  # one each second
-        world.wait_for_tokens()
+        world.wait_for_checkpoint()
     world.engine.forget(keep=2)  # these batches prove that it is the same engine
     for _ in range(3):
         world.store(1, parent=names[-1])
@@ -394,23 +382,23 @@ def republished(one, worker_id, more=""):
     return worker(one, worker_id=worker_id, block_size=SIZE, more=MORE.format(events, replay, more))
 
 
-def test_at_the_stop_checkpoints_of_all_ranks_come_before_tokens_of_any(scene, tmp_path):
+def test_at_the_stop_checkpoints_of_all_ranks_are_written_with_their_tokens(scene, tmp_path):
     directory = tmp_path / "checkpoints"
     directory.mkdir(mode=0o750)
     engines = [scene.engine() for _ in range(3)]
     rows = [republished(one, number) for number, one in enumerate(engines, 7)]
     bridge = scene.bridge(*rows, limits=f'checkpoint = "{directory}"; checkpoint_s = 3600;')
-    for one in engines:
-        stored = engine.MapForm.stored([1, 2], list(range(2 * SIZE)), SIZE)
-        one.publish(engine.batch(stored, rank=0))
+    marks = []
+    for number, one in enumerate(engines):
+        tokens = [100_000 + 100 * number + at for at in range(2 * SIZE)]
+        marks.append(struct.pack(f"<{SIZE}I", *tokens[:SIZE]))
+        one.publish(engine.batch(engine.MapForm.stored([1, 2], tokens, SIZE), rank=0))
     programs.wait_for("all blocks are held", lambda: bridge.metric("kvb_republish_blocks") == 6)
-    assert not list(directory.glob("*.tokens"))
     bridge.stop()
-    written = {path: path.stat().st_mtime_ns for path in directory.iterdir() if path.suffix != ".numbers"}
-    tokens = [at for path, at in written.items() if path.suffix == ".tokens"]
-    lists = [at for path, at in written.items() if path.suffix != ".tokens" and path.stat().st_size]
-    assert len(tokens) == 3 and len(lists) == 3, written
-    assert max(lists) <= min(tokens)
+    files = [path.read_bytes() for path in directory.iterdir() if path.suffix != ".numbers"]
+    assert len(files) == 3, files
+    for mark in marks:
+        assert sum(mark in one for one in files) == 1
 
 
 def test_a_reload_counts_the_open_files_of_readers(scene):

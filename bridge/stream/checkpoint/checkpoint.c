@@ -5,6 +5,7 @@
 #include "stream/inside.h"
 #include "stream/mirror/inside.h"
 #include "stream/mirror/record.h"
+#include "stream/mirror/shown.h"
 
 const char *kvb_checkpoint_rejection_name(enum kvb_checkpoint_rejection cause)
 {
@@ -150,6 +151,7 @@ static uint32_t flags_of(const struct kvb_stream *stream)
            page_flags_of(stream) |
            (stream->first_number == first_is_zero ? state_counts_from_zero : 0U) |
            (stream->first_number == first_is_one ? state_counts_from_one : 0U) |
+           (kvb_mirror_shown(stream->mirror) ? state_has_tokens : 0U) |
            ((stream->life.removal_tiers & kvb_offload_tiers) << state_removals_shift);
 }
 
@@ -210,6 +212,8 @@ static kvb_status put_state(struct kvb_checkpoint_save *save, struct kvb_buf *ou
 
 /* ---- Saving ---- */
 
+enum { token_bytes_a_step = 512 << 10 };
+
 /* Whether the stream can be saved.  A list that no replay can prove is not saved, because it is
  * cleared when the engine connects.  A half-applied batch is not saved, because no sequence number
  * describes that state. */
@@ -236,26 +240,58 @@ void kvb_checkpoint_save_end(struct kvb_checkpoint_save *save)
     *save = (struct kvb_checkpoint_save){ 0 };
 }
 
-kvb_status kvb_checkpoint_save_step(
-    struct kvb_checkpoint_save *save, size_t max_items, struct kvb_buf *out, bool *out_is_done)
+/* Entries that are left, the state, and before all the head. */
+static kvb_status
+put_stream(struct kvb_checkpoint_save *save, size_t max_items, struct kvb_buf *out)
 {
-    const bool is_first = save->chain == 0;
     size_t changed = 0;
 
     KVB_TRY(kvb_mirror_changed(save->stream->mirror, &changed));
     if (!is_worth_it(save->stream)) {
         return KVB_CLOSED;
     }
-    if (is_first) {
+    if (save->chain == 0) {
         KVB_TRY(put_checkpoint_head(save, out));
     }
-    const bool is_last = changed <= max_items;
     if (changed > 0) {
         KVB_TRY(put_entries(save, max_items, out));
     }
-    if (is_last) {
+    if (changed <= max_items) {
         KVB_TRY(put_state(save, out));
+        save->has_state = true;
+        kvb_mirror_unwatch(save->stream->mirror);
     }
-    *out_is_done = is_last;
+    return KVB_OK;
+}
+
+static kvb_status
+put_tokens(struct kvb_checkpoint_save *save, size_t max_looks, struct kvb_buf *out)
+{
+    size_t at = 0;
+
+    KVB_TRY(begin_section(out, &at));
+    KVB_TRY(kvb_shown_save(
+        kvb_mirror_shown(save->stream->mirror), token_bytes_a_step, max_looks, &save->tokens_place,
+        out));
+    KVB_TRY(end_section(save, section_tokens, 0, at, out));
+    if (save->tokens_place != SIZE_MAX) {
+        return KVB_OK;
+    }
+    KVB_TRY(begin_section(out, &at));
+    return end_section(save, section_end, 0, at, out);
+}
+
+kvb_status kvb_checkpoint_save_step(
+    struct kvb_checkpoint_save *save, size_t max_items, struct kvb_buf *out, bool *out_is_done)
+{
+    const bool has_tokens = kvb_mirror_shown(save->stream->mirror) != NULL;
+
+    if (!save->has_state) {
+        KVB_TRY(put_stream(save, max_items, out));
+        *out_is_done = save->has_state && !has_tokens;
+        return KVB_OK;
+    }
+    KVB_TRY(put_tokens(save, max_items, out));
+    *out_is_done = save->tokens_place == SIZE_MAX;
     return KVB_OK;
 }

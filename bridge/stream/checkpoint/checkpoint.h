@@ -13,15 +13,17 @@
  *     head      identifies the stream and its configuration by a hash for each key
  *     entries   of the mirror; a later entry replaces an earlier one of the same block
  *     state     newest sequence number, fingerprints, epoch, newest event id, sums
+ *     tokens    only where the stream is republished: of the blocks, as they were found after the
+ *     end       state was written; each record is true by itself
  *
  *     section   kind format count bytes u32 | payload | XXH3-128 of all that
  *
  * The seed of a section's hash is the low half of the hash of the section before.  So a section
  * that is cut, missing, repeated or misplaced is detected.
  *
- * A fuzzy checkpoint: a save takes many steps, and the stream continues between them.  The last
- * step writes the entries that have changed since they were written, and the state.  So the
- * checkpoint is the stream at the time of the last step, between two batches.
+ * A fuzzy checkpoint: a save takes many steps, and the stream continues between them.  The step
+ * that writes the state also writes the entries that have changed since they were written.  So the
+ * checkpoint is the stream at the time of that step, between two batches.
  *
  * The next process continues in the same epoch.  Only batches make events, and the same batches
  * make the same ids.  So an event that is published twice is published identically.  Events that no
@@ -41,6 +43,8 @@ struct kvb_checkpoint_save {
     struct kvb_stream *stream; /* borrowed; NULL: no save in progress */
     size_t place;
     uint64_t chain; /* the seed of the next section's hash */
+    bool has_state; /* the checkpoint is of that moment; only tokens follow */
+    size_t tokens_place;
 };
 
 /* Begins a save.
@@ -50,8 +54,9 @@ struct kvb_checkpoint_save {
 kvb_status kvb_checkpoint_save_begin(struct kvb_checkpoint_save *save, struct kvb_stream *stream);
 
 /* Appends the next sections, with at most max_items (1 .. kvb_checkpoint_step_items) entries.
- * *out_is_done: the checkpoint is complete, and equals the stream now. KVB_CLOSED     the stream
- * was cleared since the save began, or a batch is half applied: end this save and begin another
+ * *out_is_done: the checkpoint is complete, and equals the stream when save->has_state became true.
+ * KVB_CLOSED     the stream was cleared since the save began, or a batch is half applied: end this
+ *                save and begin another
  * KVB_TOO_LARGE, KVB_NO_MEMORY  no room in out */
 kvb_status kvb_checkpoint_save_step(
     struct kvb_checkpoint_save *save, size_t max_items, struct kvb_buf *out, bool *out_is_done);

@@ -10,7 +10,9 @@
 enum section_kind {
     section_head = 0x0142564b,
     section_entries = 0x0342564b,
-    section_state = 0x0442564b
+    section_state = 0x0442564b,
+    section_tokens = 0x0542564b, /* kvb_shown_save() */
+    section_end = 0x0642564b
 };
 
 /* All options on which the meaning of the list, or the events of a batch, depend. */
@@ -60,7 +62,8 @@ enum state_flag {
     state_counts_from_zero = 65536,
     state_counts_from_one = 131072,
     state_speculates = 262144, /* by a method that its page does not name */
-    state_all_flags = 524287
+    state_has_tokens = 524288, /* sections of tokens follow, and an end */
+    state_all_flags = 1048575
 };
 
 /* The tiers besides the device's, as bits. */

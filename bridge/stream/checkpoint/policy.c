@@ -100,29 +100,43 @@ static void end_making(struct kvb_checkpoint_maker *maker, enum kvb_checkpoint_s
     maker->stage = stage;
 }
 
+static void note_outcome(struct kvb_checkpoint_policy *policy, kvb_status outcome)
+{
+    if (outcome == KVB_OK && is_written(policy)) {
+        policy->epoch_on_disk = policy->epoch_written;
+    }
+    if (outcome != KVB_OK && outcome != KVB_CLOSED) {
+        policy->seq = UINT64_MAX; /* the disk has an older one, so the stream has changed */
+    }
+    policy->state = table[policy->state][outcome == KVB_OK ? written : failed];
+}
+
 void kvb_checkpoint_give_up(struct kvb_checkpoint_maker *maker, uint64_t now_ns)
 {
     if (maker->stage == KVB_CHECKPOINT_MAKING) {
+        if (maker->save.has_state) {
+            note_outcome(maker->policy, KVB_IO); /* its end is not written */
+        }
         end_making(maker, KVB_CHECKPOINT_IDLE);
         maker->policy->next_ns = now_ns + after_give_up_ns;
     }
 }
 
-/* Call this after the last part.  The checkpoint equals the stream now. */
-static void end_made(struct kvb_checkpoint_maker *maker)
+/* The state is written: from here on the checkpoint is of this moment, though tokens follow. */
+static void note_made(struct kvb_checkpoint_maker *maker)
 {
     struct kvb_checkpoint_policy *policy = maker->policy;
 
     policy->state = table[policy->state][made];
     policy->epoch_written = kvb_stream_epoch(maker->save.stream);
     note_contents(policy, maker->save.stream);
-    end_making(maker, KVB_CHECKPOINT_STORING);
 }
 
 kvb_status kvb_checkpoint_step(
     struct kvb_checkpoint_maker *maker, size_t max_items, struct kvb_buf *out, uint64_t now_ns,
     struct kvb_checkpoint_progress *out_progress)
 {
+    const bool had_state = maker->save.has_state;
     bool is_done = false;
     const kvb_status status = kvb_checkpoint_save_step(&maker->save, max_items, out, &is_done);
 
@@ -133,21 +147,13 @@ kvb_status kvb_checkpoint_step(
     *out_progress =
         (struct kvb_checkpoint_progress){ .is_first = maker->is_first_part, .is_last = is_done };
     maker->is_first_part = false;
+    if (maker->save.has_state && !had_state) {
+        note_made(maker);
+    }
     if (is_done) {
-        end_made(maker);
+        end_making(maker, KVB_CHECKPOINT_STORING);
     }
     return KVB_OK;
-}
-
-static void note_outcome(struct kvb_checkpoint_policy *policy, kvb_status outcome)
-{
-    if (outcome == KVB_OK && is_written(policy)) {
-        policy->epoch_on_disk = policy->epoch_written;
-    }
-    if (outcome != KVB_OK && outcome != KVB_CLOSED) {
-        policy->seq = UINT64_MAX; /* the disk has an older one, so the stream has changed */
-    }
-    policy->state = table[policy->state][outcome == KVB_OK ? written : failed];
 }
 
 void kvb_checkpoint_written(struct kvb_checkpoint_maker *maker, kvb_status outcome)

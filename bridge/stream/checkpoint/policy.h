@@ -87,7 +87,7 @@ kvb_status kvb_checkpoint_begin(
 
 struct kvb_checkpoint_progress {
     bool is_first;
-    bool is_last; /* the checkpoint is complete, and equals the stream now */
+    bool is_last; /* the checkpoint is complete */
 };
 
 /* Appends the next part, see kvb_checkpoint_save_step().  After an error the checkpoint is given

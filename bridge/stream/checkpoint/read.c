@@ -4,6 +4,7 @@
 #include "stream/inside.h"
 #include "stream/mirror/inside.h"
 #include "stream/mirror/record.h"
+#include "stream/mirror/shown.h"
 
 /* The previous process may have used this many event ids in epochs after its last checkpoint.  A
  * new epoch begins after them, even if the clock was set back. */
@@ -83,7 +84,8 @@ static kvb_status next_section(struct restore *restore, struct section *section)
     section->kind = kvb_le_get_u32(header);
     section->count = kvb_le_get_u32(header + 8);
     const bool is_known = section->kind == section_head || section->kind == section_entries ||
-                          section->kind == section_state;
+                          section->kind == section_state || section->kind == section_tokens ||
+                          section->kind == section_end;
     if (!is_known || bytes > kvb_max_checkpoint_section_bytes) {
         return refuse_checkpoint(restore, KVB_CHECKPOINT_CORRUPT);
     }
@@ -161,8 +163,7 @@ static kvb_status settle_mirror(struct restore *restore, const uint8_t *state)
                                         .seed = kvb_le_get_u64(state + state_digest_seed) };
 
     KVB_TRY(classify_restore_status(
-        restore,
-        kvb_mirror_settle(stream->mirror, state + state_ends, &key, &restore->is_same)));
+        restore, kvb_mirror_settle(stream->mirror, state + state_ends, &key, &restore->is_same)));
     return are_sums_right(stream->mirror, state + state_tiers)
                ? KVB_OK
                : refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
@@ -242,26 +243,57 @@ static void take_over(struct kvb_stream *stream, const uint8_t *state)
     (void)kvb_stream_describe(stream);
 }
 
+static kvb_status expect_end(struct restore *restore)
+{
+    uint8_t behind = 0;
+
+    return restore->source->read(restore->source->context, &behind, sizeof behind) == KVB_OK
+               ? refuse_checkpoint(restore, KVB_CHECKPOINT_TORN)
+               : KVB_OK;
+}
+
+/* Without them the engine's replay has the tokens, of as many blocks as it goes back. */
+static kvb_status take_tokens(struct restore *restore, bool has_tokens)
+{
+    struct kvb_shown *shown = kvb_mirror_shown(restore->stream->mirror);
+    struct section section = { .kind = section_tokens };
+
+    if (shown && !has_tokens) {
+        kvb_detail_set(&restore->refusal.keys, "workers.republish");
+        return refuse_checkpoint(restore, KVB_CHECKPOINT_FOREIGN);
+    }
+    if (shown) {
+        kvb_shown_note_restored(shown);
+    }
+    while (has_tokens && section.kind == section_tokens) {
+        KVB_TRY(next_section(restore, &section));
+        if (section.kind == section_tokens && shown) {
+            KVB_TRY(classify_restore_status(restore, kvb_shown_load(shown, section.payload)));
+        }
+    }
+    return section.kind == section_end || !has_tokens
+               ? expect_end(restore)
+               : refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
+}
+
 static kvb_status take_state(struct restore *restore, const struct section *section)
 {
     struct kvb_stream *stream = restore->stream;
-    const uint8_t *state = section->payload.data;
-    uint8_t behind = 0;
+    uint8_t state[state_fingerprints];
 
     if (!is_state_possible(section)) {
         return refuse_checkpoint(restore, KVB_CHECKPOINT_INCONSISTENT);
     }
-    if (restore->source->read(restore->source->context, &behind, sizeof behind) == KVB_OK) {
-        return refuse_checkpoint(restore, KVB_CHECKPOINT_TORN);
-    }
+    memcpy(state, section->payload.data, sizeof state); /* the next section takes its place */
     KVB_TRY(classify_restore_status(
         restore,
         take_fingerprints(section, kvb_le_get_u64(state + state_last_seq), &stream->fingerprints)));
     KVB_TRY(settle_mirror(restore, state));
+    KVB_TRY(take_tokens(restore, kvb_le_get_u32(state + state_flags) & state_has_tokens));
     take_over(stream, state);
     /* Several children may wait for one parent.  The checkpoint does not contain their order. */
-    restore->needs_epoch = stream->is_withdrawn || !restore->is_same ||
-                           kvb_mirror_count(stream->mirror)->unrooted > 0;
+    restore->needs_epoch =
+        stream->is_withdrawn || !restore->is_same || kvb_mirror_count(stream->mirror)->unrooted > 0;
     return KVB_OK;
 }
 

@@ -588,6 +588,18 @@ void kvb_shown_note_content(const struct mirror_change *change, uint32_t i, uint
     }
 }
 
+void kvb_shown_note_restored(struct kvb_shown *shown)
+{
+    const struct kvb_mirror *mirror = shown->mirror;
+
+    for (uint32_t id = 0; id < mirror->entry_end; id++) {
+        kvb_shown_note_inserted(shown, id);
+        if (mirror->entries[id].is_used) {
+            kvb_shown_note_held(shown, id);
+        }
+    }
+}
+
 kvb_status kvb_mirror_show(struct kvb_mirror *mirror, uint32_t block_size)
 {
     size_t token_bytes = 0;
@@ -616,12 +628,7 @@ kvb_status kvb_mirror_show(struct kvb_mirror *mirror, uint32_t block_size)
     }
     shown->blocks = (struct shown_block *)(void *)shown->block_memory.base;
     shown->tokens = (uint32_t *)(void *)shown->token_memory.base;
-    for (uint32_t id = 0; id < mirror->entry_end; id++) {
-        kvb_shown_note_inserted(shown, id);
-        if (mirror->entries[id].is_used) {
-            kvb_shown_note_held(shown, id);
-        }
-    }
+    kvb_shown_note_restored(shown);
     return KVB_OK;
 }
 

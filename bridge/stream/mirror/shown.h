@@ -65,6 +65,9 @@ kvb_status kvb_shown_save(
     const struct kvb_shown *shown, size_t max_bytes, size_t max_looks, size_t *place,
     struct kvb_buf *out);
 
+/* The mirror was filled from a checkpoint. */
+void kvb_shown_note_restored(struct kvb_shown *shown);
+
 /* Takes records that were saved with the same block size, after the mirror was restored; those of
  * blocks that it does not have are dropped.
  * KVB_BAD_INPUT: the last record is not complete; those before it were taken */

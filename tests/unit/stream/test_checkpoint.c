@@ -357,9 +357,111 @@ static void survives_every_failed_allocation(void **state)
     stream_world_end(&world);
 }
 
+/* ---- Tokens, where the stream is republished ---- */
+
+/* The newest content that readers of engines would be sent; one token a block. */
+static size_t count_shown(struct stream_world *world)
+{
+    struct kvb_event_batch batch = { 0 };
+    struct kvb_shown *shown = kvb_stream_shown(world->stream);
+
+    while (kvb_shown_has_changes(shown)) {
+        kvb_event_batch_reset(&batch);
+        assert_ok(kvb_shown_take_changes(shown, 100, 100, &batch));
+        for (size_t i = 0; i < batch.event_count; i++) {
+            assert_int_equal(batch.events[i].token_count, batch.events[i].hash_count);
+        }
+    }
+    kvb_event_batch_done(&batch);
+    return kvb_shown_count(shown)->shown;
+}
+
+static void begin_republished(struct stream_world *world, struct kvb_buf *bytes)
+{
+    begin_exact(world, 5);
+    assert_ok(kvb_stream_show(world->stream, 1));
+    for (uint64_t seq = 5; seq < 8; seq++) { /* their tokens come with them */
+        live(world, seq, first_incarnation, (uint32_t)seq + 1);
+    }
+    assert_int_equal(count_shown(world), 3);
+    save_whole(world->stream, bytes);
+}
+
+static kvb_status restore_republished(
+    struct stream_world *world, const uint8_t *bytes, size_t len, bool is_shown,
+    struct kvb_checkpoint_refusal *refusal)
+{
+    const struct kvb_stream_options options = stream_world_options(true);
+    bool needs_epoch = false;
+
+    kvb_stream_free(world->stream);
+    assert_ok(kvb_stream_new(&options, &world->stream));
+    if (is_shown) {
+        assert_ok(kvb_stream_show(world->stream, 1));
+    }
+    return restore_or_say_why(world->stream, bytes, len, &needs_epoch, refusal);
+}
+
+static void tokens_are_in_the_checkpoint_of_a_republished_stream(void **state)
+{
+    (void)state;
+    struct kvb_checkpoint_refusal refusal = { .cause = KVB_CHECKPOINT_FLAW_COUNT };
+    struct stream_world world;
+    struct kvb_buf bytes;
+
+    begin_republished(&world, &bytes);
+    assert_ok(restore_republished(&world, bytes.data, bytes.len, true, &refusal));
+    assert_int_equal(kvb_stream_mirror_count(world.stream)->held[KVB_TIER_DEVICE], 8);
+    assert_int_equal(count_shown(&world), 3);
+    /* Nobody needs them where the stream is not republished any more. */
+    assert_ok(restore_republished(&world, bytes.data, bytes.len, false, &refusal));
+    kvb_buf_done(&bytes);
+    stream_world_end(&world);
+}
+
+static void a_checkpoint_that_ends_within_its_tokens_is_torn(void **state)
+{
+    (void)state;
+    struct kvb_checkpoint_refusal refusal = { .cause = KVB_CHECKPOINT_FLAW_COUNT };
+    struct stream_world world;
+    struct kvb_buf bytes;
+
+    begin_republished(&world, &bytes);
+    for (size_t cut = 1; cut < 60; cut += 7) {
+        assert_int_equal(
+            restore_republished(&world, bytes.data, bytes.len - cut, true, &refusal),
+            KVB_BAD_INPUT);
+        assert_int_equal(refusal.cause, KVB_CHECKPOINT_TORN);
+        assert_int_equal(kvb_stream_mirror_count(world.stream)->held[KVB_TIER_DEVICE], 0);
+        assert_int_equal(count_shown(&world), 0);
+    }
+    kvb_buf_done(&bytes);
+    stream_world_end(&world);
+}
+
+static void a_checkpoint_without_tokens_is_refused_where_they_are_needed(void **state)
+{
+    (void)state;
+    struct kvb_checkpoint_refusal refusal = { .cause = KVB_CHECKPOINT_FLAW_COUNT };
+    struct stream_world world;
+    struct kvb_buf bytes;
+
+    begin_exact(&world, 5);
+    save_whole(world.stream, &bytes);
+    assert_int_equal(
+        restore_republished(&world, bytes.data, bytes.len, true, &refusal), KVB_BAD_INPUT);
+    assert_int_equal(refusal.cause, KVB_CHECKPOINT_FOREIGN);
+    assert_string_equal(refusal.keys.text, "workers.republish");
+    kvb_buf_done(&bytes);
+    stream_world_end(&world);
+}
+
 SUITE(checkpoint)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_are_in_the_checkpoint_of_a_republished_stream),
+        cmocka_unit_test(a_checkpoint_that_ends_within_its_tokens_is_torn),
+        cmocka_unit_test(a_checkpoint_without_tokens_is_refused_where_they_are_needed),
         cmocka_unit_test(a_restored_list_is_not_exact_until_the_engine_proves_it),
         cmocka_unit_test(a_restored_stream_continues_in_the_same_epoch_with_the_next_id),
         cmocka_unit_test(facts_learned_from_events_are_restored),

@@ -316,9 +316,76 @@ static void the_file_on_the_disk_has_the_published_epoch_and_list(void **state)
     assert_true(written > 1000);
 }
 
+/* ---- Tokens, which follow the state ---- */
+
+/* The state is written, and the tokens are not. */
+static void begin_tokens(struct scene *scene)
+{
+    struct kvb_checkpoint_progress made;
+
+    begin(scene);
+    assert_ok(kvb_stream_show(scene->world.stream, 1));
+    live(&scene->world, 5, first_incarnation, 6);
+    assert_ok(begin_making(scene));
+    assert_ok(make(scene, all_items, &made));
+    assert_true(made.is_first && !made.is_last);
+    assert_int_equal(scene->maker.stage, KVB_CHECKPOINT_MAKING);
+    assert_int_equal(scene->policy.state, KVB_CHECKPOINT_WRITING);
+}
+
+static void what_comes_while_tokens_are_written_is_of_the_next_checkpoint(void **state)
+{
+    (void)state;
+    struct kvb_checkpoint_progress made;
+    struct scene scene;
+
+    begin_tokens(&scene);
+    live(&scene.world, 6, first_incarnation, 7);
+    assert_ok(make(&scene, all_items, &made));
+    assert_true(made.is_last);
+    kvb_checkpoint_written(&scene.maker, KVB_OK);
+    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_ON_DISK);
+    scene.now_ns += period_ns;
+    assert_ok(begin_making(&scene));
+    end(&scene);
+}
+
+static void another_epoch_voids_a_checkpoint_whose_tokens_are_written(void **state)
+{
+    (void)state;
+    struct kvb_checkpoint_progress made;
+    struct scene scene;
+
+    begin_tokens(&scene);
+    kvb_stream_open_epoch(scene.world.stream, 1, false);
+    const kvb_epoch epoch = kvb_stream_epoch(scene.world.stream);
+    assert_true(kvb_checkpoint_enters_epoch(&scene.policy, &epoch));
+    assert_ok(make(&scene, all_items, &made));
+    assert_true(made.is_last);
+    kvb_checkpoint_written(&scene.maker, KVB_CLOSED); /* the caller has removed it */
+    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_NONE);
+    end(&scene);
+}
+
+static void a_checkpoint_given_up_within_its_tokens_is_made_again(void **state)
+{
+    (void)state;
+    struct scene scene;
+
+    begin_tokens(&scene);
+    kvb_checkpoint_give_up(&scene.maker, scene.now_ns);
+    assert_int_equal(scene.policy.state, KVB_CHECKPOINT_NONE);
+    scene.now_ns += s;
+    assert_ok(begin_making(&scene));
+    end(&scene);
+}
+
 SUITE(checkpoint_policy)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_comes_while_tokens_are_written_is_of_the_next_checkpoint),
+        cmocka_unit_test(another_epoch_voids_a_checkpoint_whose_tokens_are_written),
+        cmocka_unit_test(a_checkpoint_given_up_within_its_tokens_is_made_again),
         cmocka_unit_test(a_checkpoint_is_made_when_it_is_due_and_the_stream_has_changed),
         cmocka_unit_test(another_epoch_is_a_change),
         cmocka_unit_test(a_base_that_was_found_is_a_change),
