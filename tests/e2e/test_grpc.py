@@ -95,6 +95,14 @@ def test_answers_to_the_byte(served):
         ("http://10.0.0.2:30000", 2, "8/0"), ("http://10.0.0.1:30000", 1, "7/0")])
 
 
+def test_a_call_to_an_idle_index_wakes_no_other_thread(served):
+    served.fill()
+    before = served.aggregator.metric("kvb_questions_at_once_total")
+    wait_for("one is answered where it was received", lambda: served.router.match(HASHES[:2]) == [
+        ("http://10.0.0.1:30000", 2, "7/0"), ("http://10.0.0.2:30000", 1, "8/0")]
+        and served.aggregator.metric("kvb_questions_at_once_total") > before)
+
+
 def test_an_empty_index_is_an_empty_answer(served):
     wait_for("the listener is ready", lambda: served.router.code(vector("request_4")) == "OK")
     assert served.router.call(vector("request_4")) == b""
@@ -148,6 +156,7 @@ def test_a_model_is_named_where_there_are_several(scene):
         for _ in range(3):
             assert router.match(HASHES) == []
     assert unnamed.metric("kvb_grpc_several_models_total") == 3
+    wait_for("the log says so", lambda: "set grpc.model" in unnamed.text())  # by a thread of its own
     assert unnamed.text().count("set grpc.model") == 1
     assert named.metric("kvb_grpc_several_models_total") == 0
 
