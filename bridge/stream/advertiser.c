@@ -59,7 +59,7 @@ void kvb_advertiser_sibling_cleared(struct kvb_advertiser *advertiser)
 bool kvb_advertiser_takes_step(
     const struct kvb_advertiser *advertiser, const struct kvb_router_batch *events)
 {
-    return kvb_advertiser_lists(advertiser) && events->event_count > 0;
+    return events->event_count > 0 && kvb_advertiser_lists(advertiser);
 }
 
 bool kvb_advertiser_lists(const struct kvb_advertiser *advertiser)

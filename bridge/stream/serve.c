@@ -282,7 +282,8 @@ static void begin_run(struct kvb_server *server, struct kvb_served *rank, enum k
     }
 }
 
-/* Asks for the next action of the run (true), or moves on to its next phase.
+/* Asks for the next action of the run (true); false: the run is over.  What a run does not need
+ * falls through.
  * NOLINTNEXTLINE(readability-function-cognitive-complexity,readability-function-size): in order */
 static bool go_on_run(struct kvb_server *server)
 {
@@ -295,48 +296,41 @@ static bool go_on_run(struct kvb_server *server)
         return false;
 
     case KVB_RUN_BEGIN:
-        if (!is_answered(server, KVB_DO_BEGIN_RUN)) {
-            return ask(server, KVB_DO_BEGIN_RUN, rank);
-        }
-        run->phase = run->kind == KVB_RUN_OF_TICK ? KVB_RUN_SHARE : KVB_RUN_REPLIES;
-        return false;
+        run->phase = KVB_RUN_SHARE;
+        return ask(server, KVB_DO_BEGIN_RUN, rank);
 
-    case KVB_RUN_SHARE: {
-        /* A rank that takes more than its share of the thread's time is quarantined: DOWN at once;
-         * after the release a replay proves its engine and brings what it missed. */
-        const unsigned speed = server->share_speed > 0 ? server->share_speed : 1;
+    case KVB_RUN_SHARE:
         run->phase = KVB_RUN_REPLIES;
-        action->share = kvb_turn_classify(
-            &rank->turn, speed * server->now_ns, server->live_runs - rank->live_runs);
-        if (action->share == KVB_TURN_GO_ON) {
-            return false;
+        if (run->kind == KVB_RUN_OF_TICK) {
+            /* A rank that takes more than its share of the thread's time is quarantined: DOWN at
+             * once; after the release a replay proves its engine and brings what it missed. */
+            const unsigned speed = server->share_speed > 0 ? server->share_speed : 1;
+            action->share = kvb_turn_classify(
+                &rank->turn, speed * server->now_ns, server->live_runs - rank->live_runs);
+            if (action->share != KVB_TURN_GO_ON) {
+                run->reads_monitor = true;
+                return ask(server, KVB_DO_NOTE_SHARE, rank);
+            }
         }
-        run->reads_monitor = true;
-        return ask(server, KVB_DO_NOTE_SHARE, rank);
-    }
+        [[fallthrough]];
 
     case KVB_RUN_REPLIES:
         if (is_answered(server, KVB_DO_NEXT_REPLY)) {
-            switch (action->reply) {
-            case KVB_SERVE_NO_REPLY:
-                run->has_replies = false;
-                return false;
-            case KVB_SERVE_BATCH:
+            if (action->reply == KVB_SERVE_BATCH) {
                 return step_batch(server, rank, KVB_INPUT_REPLAY);
-            case KVB_SERVE_END:
-            case KVB_SERVE_CUT:
-            case KVB_SERVE_REFUSED:
+            }
+            if (action->reply != KVB_SERVE_NO_REPLY) {
                 return ask(server, KVB_DO_STOP_REPLAY, rank);
             }
+            run->has_replies = false;
         }
         if (is_answered(server, KVB_DO_STOP_REPLAY)) {
-            run->has_replies = action->reply != KVB_SERVE_REFUSED;
-            /* Of a refused one the stream learns nothing: it fails the replay at its deadline. */
-            return action->reply != KVB_SERVE_REFUSED &&
-                   step_kind(
-                       server, rank,
-                       action->reply == KVB_SERVE_CUT ? KVB_INPUT_REPLAY_CUT
-                                                      : KVB_INPUT_REPLAY_END);
+            if (action->reply != KVB_SERVE_REFUSED) {
+                return step_kind(
+                    server, rank,
+                    action->reply == KVB_SERVE_CUT ? KVB_INPUT_REPLAY_CUT : KVB_INPUT_REPLAY_END);
+            }
+            run->has_replies = false; /* the stream fails the replay at its deadline */
         }
         /* While a batch is unfinished, its replies wait in the source. */
         if (run->has_replies && run->replies < kvb_serve_replies_a_turn && !rank->output.has_more) {
@@ -344,48 +338,51 @@ static bool go_on_run(struct kvb_server *server)
             return ask(server, KVB_DO_NEXT_REPLY, rank);
         }
         run->phase = KVB_RUN_RECEIVE;
-        return false;
+        [[fallthrough]];
 
     case KVB_RUN_RECEIVE:
-        if (run->has_live && !is_answered(server, KVB_DO_RECEIVE)) {
-            return ask(server, KVB_DO_RECEIVE, rank);
-        }
-        if (run->has_live && action->count > 0) {
-            kvb_coalescing_note(&server->coalescing, &rank->live_window);
-            rank->live_runs++;
-            server->live_runs++;
+        if (run->has_live) {
+            if (!is_answered(server, KVB_DO_RECEIVE)) {
+                return ask(server, KVB_DO_RECEIVE, rank);
+            }
+            if (action->count > 0) {
+                kvb_coalescing_note(&server->coalescing, &rank->live_window);
+                rank->live_runs++;
+                server->live_runs++;
+            }
         }
         run->phase = KVB_RUN_MONITOR;
-        return false;
+        [[fallthrough]];
 
     case KVB_RUN_MONITOR:
-        /* After receiving, before applying: the connection may have been lost in between. */
-        if (run->reads_monitor && !is_answered(server, KVB_DO_READ_MONITOR)) {
-            return ask(server, KVB_DO_READ_MONITOR, rank);
+        if (run->reads_monitor) {
+            /* After receiving, before applying: the connection may have been lost in between. */
+            if (!is_answered(server, KVB_DO_READ_MONITOR)) {
+                return ask(server, KVB_DO_READ_MONITOR, rank);
+            }
+            run->link = action->link;
+            run->link.is_up &= !kvb_turn_is_quarantined(&rank->turn);
         }
-        run->phase = run->reads_monitor ? KVB_RUN_LINK : KVB_RUN_BATCHES;
-        run->link = action->link;
-        run->link.is_up &= !kvb_turn_is_quarantined(&rank->turn);
-        return false;
+        run->phase = KVB_RUN_LINK;
+        [[fallthrough]];
 
-    case KVB_RUN_LINK: {
-        enum kvb_stream_input_kind kind = KVB_INPUT_TICK;
+    case KVB_RUN_LINK:
         if (is_answered(server, KVB_DO_NOTE_LINK)) {
             return step_kind(server, rank, action->is_up ? KVB_INPUT_UP : KVB_INPUT_DOWN);
         }
-        if (kvb_stream_link_input(rank->stream, &run->link, &kind)) {
+        enum kvb_stream_input_kind kind = KVB_INPUT_TICK;
+        if (run->reads_monitor && kvb_stream_link_input(rank->stream, &run->link, &kind)) {
             action->is_up = kind == KVB_INPUT_UP;
             return ask(server, KVB_DO_NOTE_LINK, rank);
         }
         run->phase = KVB_RUN_BATCHES;
-        return false;
-    }
-
-    case KVB_RUN_BATCHES:
         if (run->has_live && kvb_turn_is_quarantined(&rank->turn)) {
-            run->has_live = false;
+            run->has_live = false; /* a replay repeats them */
             return ask(server, KVB_DO_PASS_OVER, rank);
         }
+        [[fallthrough]];
+
+    case KVB_RUN_BATCHES:
         if (is_answered(server, KVB_DO_NEXT_BATCH)) {
             if (action->has_batch) {
                 return step_batch(server, rank, KVB_INPUT_LIVE);
@@ -396,24 +393,27 @@ static bool go_on_run(struct kvb_server *server)
             return ask(server, KVB_DO_NEXT_BATCH, rank);
         }
         run->phase = KVB_RUN_TICK;
-        return false;
+        [[fallthrough]];
 
     case KVB_RUN_TICK:
-        run->phase = KVB_RUN_END;
+        run->phase = KVB_RUN_FLUSH;
         if (run->kind == KVB_RUN_OF_SLICE) {
             struct kvb_stream_input input = { .kind = KVB_INPUT_TICK, .now_ns = server->clock_ns };
             return step(server, rank, &input);
         }
         /* A rank with slices left gets its ticks with them. */
-        return run->kind == KVB_RUN_OF_TICK && !rank->output.has_more &&
-               step_kind(server, rank, KVB_INPUT_TICK);
+        if (run->kind == KVB_RUN_OF_TICK && !rank->output.has_more) {
+            return step_kind(server, rank, KVB_INPUT_TICK);
+        }
+        [[fallthrough]];
+
+    case KVB_RUN_FLUSH:
+        run->phase = KVB_RUN_END;
+        action->status = KVB_OK;
+        action->took_ns = 0;
+        return ask(server, KVB_DO_END_RUN, rank);
 
     case KVB_RUN_END:
-        if (!is_answered(server, KVB_DO_END_RUN)) {
-            action->status = KVB_OK;
-            action->took_ns = 0;
-            return ask(server, KVB_DO_END_RUN, rank);
-        }
         if (action->status != KVB_OK) {
             kvb_serve_lost(rank);
         }

@@ -193,6 +193,7 @@ enum kvb_run_phase {
     KVB_RUN_LINK,
     KVB_RUN_BATCHES,
     KVB_RUN_TICK,
+    KVB_RUN_FLUSH,
     KVB_RUN_END
 };
 

@@ -18,11 +18,6 @@ void kvb_turn_use(struct kvb_turn *turn, uint64_t used_ns)
     turn->used_ns += used_ns;
 }
 
-bool kvb_turn_is_quarantined(const struct kvb_turn *turn)
-{
-    return turn->until_ns > 0;
-}
-
 static void begin_second(struct kvb_turn *turn, uint64_t now_ns, uint64_t others)
 {
     turn->second_ns = now_ns;

@@ -36,4 +36,7 @@ void kvb_turn_use(struct kvb_turn *turn, uint64_t used_ns);
  * other streams have had live batches so far, a counter that only grows. */
 enum kvb_turn_verdict kvb_turn_classify(struct kvb_turn *turn, uint64_t now_ns, uint64_t others);
 
-bool kvb_turn_is_quarantined(const struct kvb_turn *turn);
+static inline bool kvb_turn_is_quarantined(const struct kvb_turn *turn)
+{
+    return turn->until_ns > 0;
+}
