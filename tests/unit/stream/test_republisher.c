@@ -403,7 +403,8 @@ static void engine_step(struct world *world)
             world, &(struct kvb_engine_event){ .kind = KVB_EVENT_REMOVED, .hash_count = 1 }, leaf);
     } else {
         memset(world->held, 0, sizeof world->held);
-        do_event(world, &(struct kvb_engine_event){ .kind = KVB_EVENT_CLEARED, .all_tiers = true }, 0);
+        do_event(
+            world, &(struct kvb_engine_event){ .kind = KVB_EVENT_CLEARED, .all_tiers = true }, 0);
     }
 }
 
