@@ -8,10 +8,7 @@
 #include "core/limits.h"
 #include "daemon/http_access.h"
 #include "kvbridge/checkpoints.h"
-#include "kvbridge/discovery.h"
-#include "kvbridge/dns_list.h"
 #include "kvbridge/ingest.h"
-#include "kvbridge/kubernetes.h"
 #include "kvbridge/membership.h"
 #include "kvbridge/parts.h"
 #include "kvbridge/publisher.h"
@@ -189,6 +186,7 @@ static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detai
     KVB_TRY(open_bridge_bus(bridge, detail));
     KVB_TRY(kvb_bridge_open_rooms(bridge, detail));
     KVB_TRY(kvb_bridge_open_stats(bridge));
+    KVB_TRY(kvb_bridge_make_sources(bridge));
     KVB_TRY(kvb_bridge_open_membership(bridge, detail));
     kvb_bridge_spread_checkpoints(bridge);
     KVB_TRY(open_sync(bridge));
@@ -198,7 +196,7 @@ static kvb_status start_bridge_parts(struct kvb_bridge *bridge, struct kvb_detai
     atomic_store(&bridge->shown->turned_ns, kvb_clock_monotonic_ns());
     KVB_TRY(open_bridge_http(bridge, detail));
     KVB_TRY(start_ingest_thread(bridge));
-    return kvb_bridge_open_discovery(bridge);
+    return kvb_bridge_start_sources(bridge);
 }
 
 /* A bridge and its parts. */
@@ -305,13 +303,9 @@ void kvb_bridge_stop(struct kvb_bridge *bridge)
         return;
     }
     kvb_http_stop(bridge->shown->http);
-    kvb_kubernetes_stop(bridge->membership->kubernetes);
-    kvb_dns_list_stop(bridge->membership->dns_list);
-    kvb_discovery_stop(bridge->membership->discovery);
+    kvb_bridge_stop_sources(bridge->membership);
     stop_thread(bridge);
-    kvb_kubernetes_free(bridge->membership->kubernetes);
-    kvb_dns_list_free(bridge->membership->dns_list);
-    kvb_discovery_free(bridge->membership->discovery);
+    kvb_bridge_free_sources(bridge->membership);
     kvb_bridge_close_stats(bridge->shown);
     kvb_bridge_close_service(bridge->shown);
     kvb_bridge_close_checkpoints(bridge->checkpoints);

@@ -80,6 +80,11 @@ kvb_status kvb_bridge_take_list(
     struct kvb_bridge *bridge, enum kvb_source_number source, const struct kvb_worker_list *list,
     enum kvb_verdict *out_verdicts, struct kvb_membership_result *out_answer);
 
+/* The same for a source that does not know the bridge. */
+typedef kvb_status kvb_take_list(
+    void *context, const struct kvb_worker_list *list, enum kvb_verdict *out_verdicts,
+    struct kvb_membership_result *out_answer);
+
 /* Which ranks are meant: of one worker. */
 struct kvb_rank_choice {
     uint64_t worker_id;

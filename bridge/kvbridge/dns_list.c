@@ -146,28 +146,39 @@ static void say_result(struct kvb_dns_list *list, enum kvb_dns_result result)
         result == KVB_DNS_OK ? "it has members" : kvb_dns_result_text(result), NULL);
 }
 
-static kvb_status take_members(struct kvb_dns_list *list, bool *out_is_settled)
+static kvb_status list_members(const struct kvb_dns_list *list, struct kvb_worker_list *out_workers)
 {
-    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list workers = { 0 };
-    struct kvb_detail why = { .text = "" };
-
     for (size_t i = 0; i < list->members.count; i++) {
-        const kvb_status added =
-            kvb_dns_list_add(list->options.defaults, &list->members.items[i], &workers);
-        if (added != KVB_OK && added != KVB_TOO_LARGE) {
-            return added;
+        const kvb_status status =
+            kvb_dns_list_add(list->options.defaults, &list->members.items[i], out_workers);
+        if (status != KVB_OK && status != KVB_TOO_LARGE) { /* such a host is left out */
+            return status;
         }
     }
-    const kvb_status status =
-        list->options.take(list->options.context, &workers, out_is_settled, &why);
+    return KVB_OK;
+}
+
+/* Gives the bridge the whole list.  False: it must be given again. */
+static bool give_members(struct kvb_dns_list *list)
+{
+    const struct kvb_dns_list_options *options = &list->options;
+    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list workers = { 0 };
+    struct kvb_membership_result answer = { 0 };
+    kvb_status status = list_members(list, &workers);
+    enum kvb_verdict *verdicts = calloc(workers.count + 1, sizeof *verdicts);
+
+    if (status == KVB_OK) {
+        status =
+            verdicts ? options->take(options->context, &workers, verdicts, &answer) : KVB_NO_MEMORY;
+    }
+    free(verdicts);
     if (status != KVB_OK) {
         kvb_log_write(
-            list->options.log, KVB_LOG_ERROR, "dns",
-            "some workers could not be opened: they are tried again", "name",
-            list->options.config->name, "why", why.text[0] ? why.text : kvb_status_name(status),
-            NULL);
+            options->log, KVB_LOG_ERROR, "dns",
+            "some workers could not be opened: they are tried again", "name", options->config->name,
+            "why", answer.why.text[0] ? answer.why.text : kvb_status_name(status), NULL);
     }
-    return status;
+    return status == KVB_OK && answer.left_out == 0;
 }
 
 static bool is_stopping_within(const struct kvb_dns_list *list, int wait_ms)
@@ -213,8 +224,7 @@ static void look_up_members(struct kvb_dns_list *list, bool *is_settled)
     }
     atomic_store(&list->member_count, list->members.count);
     if (has_changed || !*is_settled) {
-        *is_settled = false;
-        *is_settled = take_members(list, is_settled) == KVB_OK && *is_settled;
+        *is_settled = give_members(list);
     }
 }
 

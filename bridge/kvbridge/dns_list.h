@@ -4,6 +4,7 @@
 #include "core/log.h"
 #include "core/status.h"
 #include "ingest/dns/members.h"
+#include "kvbridge/bridge.h"
 #include "kvbridge/config.h"
 
 #include <stdbool.h>
@@ -13,13 +14,14 @@
 /* Makes the members of a DNS name the workers of the bridge, for fleets without access to the
  * Kubernetes API.
  *
- *     every dns.period_s: look up --> kvb_dns_members --changed--> its whole list --take--> bridge
+ *     every dns.period_s: look up --> kvb_dns_members --changed--> its whole list --> the bridge
  *                            |
  *                            +-- no answer: all workers stay, and a warning is logged
  *
  * The address and port identify a worker: its id is computed from them (kvb_worker_id_of_address).
  *
- * Threads: one of its own, on which take is called; the functions: any thread. */
+ * Threads: one of its own, which waits while the bridge takes the list; the functions: any thread.
+ */
 struct kvb_dns_list;
 
 bool kvb_dns_list_is_configured(const struct kvb_dns_config *config);
@@ -40,18 +42,14 @@ struct kvb_dns_list_options {
     const struct kvb_dns_config *config;        /* borrowed, like the next two */
     const struct kvb_worker_defaults *defaults; /* what every member has */
     struct kvb_log *log;
-    /* Replaces the bridge's list.  *out_is_settled: false when the same list must be given
-     * again. */
-    kvb_status (*take)(
-        void *context, const struct kvb_worker_list *workers, bool *out_is_settled,
-        struct kvb_detail *why);
+    kvb_take_list *take; /* gives the bridge the list */
     void *context;
 };
 
 /* KVB_NO_MEMORY, KVB_IO */
 kvb_status
 kvb_dns_list_start(const struct kvb_dns_list_options *options, struct kvb_dns_list **out_list);
-/* No take runs after it returns.  NULL is fine, like below. */
+/* The bridge is given nothing after it returns.  NULL is fine, like below. */
 void kvb_dns_list_stop(struct kvb_dns_list *list);
 /* Stops it first. */
 void kvb_dns_list_free(struct kvb_dns_list *list);

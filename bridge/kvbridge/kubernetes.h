@@ -12,7 +12,7 @@
 /* Watches the pods of Kubernetes and hands those that are engines to the bridge as its list of
  * workers.
  *
- *     API server --list, watch--> splitter --> pods --settle--> workers --take--> the bridge
+ *     API server --list, watch--> splitter --> pods --settle--> workers --> the bridge
  *                 (pods/watch.h)  (pods/splitter.h) (pods/table.h)
  *
  * A list is taken some milliseconds after a change, so that a rolling update causes a few lists
@@ -21,7 +21,7 @@
  * In a cluster, the service account gives the address of the API server, its CA, the token and the
  * bridge's namespace.  The token is read again every minute, and at once when it is refused.
  *
- * Threads: one of its own, on which take is called; the functions: any thread.
+ * Threads: one of its own, which waits while the bridge takes the list; the functions: any thread.
  * Memory: the pods (pods/table.h), and about as much again while a list is taken. */
 struct kvb_kubernetes;
 struct kvb_resolver;
@@ -32,10 +32,7 @@ struct kvb_kubernetes_options {
     struct kvb_log *log;
     struct kvb_resolver *resolver;
     struct kvb_metrics *metrics; /* defined in kvbridge/metrics.h */
-    /* Gives the bridge its list of pods, like kvb_bridge_take_list(). */
-    kvb_status (*take)(
-        void *context, const struct kvb_worker_list *workers, enum kvb_verdict *out_verdicts,
-        struct kvb_membership_result *out_answer);
+    kvb_take_list *take;         /* gives the bridge the list of pods */
     void *context;
 };
 
@@ -45,7 +42,7 @@ kvb_kubernetes_new(const struct kvb_kubernetes_options *options, struct kvb_kube
 
 /* KVB_IO: the thread cannot be started. */
 kvb_status kvb_kubernetes_start(struct kvb_kubernetes *kubernetes);
-/* No `take` runs after it returns.  NULL is fine here and in the next function. */
+/* The bridge is given nothing after it returns.  NULL is fine here and in the next function. */
 void kvb_kubernetes_stop(struct kvb_kubernetes *kubernetes);
 void kvb_kubernetes_free(struct kvb_kubernetes *kubernetes);
 

@@ -5,9 +5,7 @@
 #include "core/ring.h"
 #include "kvbridge/checkpoints.h"
 #include "kvbridge/discovery.h"
-#include "kvbridge/dns_list.h"
 #include "kvbridge/ingest.h"
-#include "kvbridge/kubernetes.h"
 #include "kvbridge/loads.h"
 #include "kvbridge/parts.h"
 #include "kvbridge/publisher.h"
@@ -572,9 +570,7 @@ kvb_status kvb_bridge_find_source(
     return request(bridge, &command, out_answer);
 }
 
-/* ---- The sources ---- */
-
-static kvb_status take_answer(
+kvb_status kvb_bridge_take_answer(
     void *context, uint32_t source, struct kvb_worker_spec *spec, struct kvb_parts *parts,
     struct kvb_detail *why)
 {
@@ -586,76 +582,6 @@ static kvb_status take_answer(
 
     *why = answer.why;
     return status;
-}
-
-static kvb_status take_dns_list(
-    void *context, const struct kvb_worker_list *workers, bool *out_is_settled,
-    struct kvb_detail *why)
-{
-    KVB_OWN(kvb_own_free)
-    enum kvb_verdict *verdicts = calloc(workers->count + 1, sizeof *verdicts);
-    struct kvb_membership_result answer = { 0 };
-
-    if (!verdicts) {
-        return KVB_NO_MEMORY;
-    }
-    const kvb_status status =
-        kvb_bridge_take_list(context, KVB_SOURCE_DNS, workers, verdicts, &answer);
-    *out_is_settled = status == KVB_OK && answer.left_out == 0;
-    *why = answer.why;
-    return status;
-}
-
-static kvb_status take_pods(
-    void *context, const struct kvb_worker_list *workers, enum kvb_verdict *out_verdicts,
-    struct kvb_membership_result *out_answer)
-{
-    return kvb_bridge_take_list(context, KVB_SOURCE_KUBERNETES, workers, out_verdicts, out_answer);
-}
-
-static kvb_status make_kubernetes(struct kvb_bridge *bridge)
-{
-    const struct kvb_kubernetes_options options = { .config = &bridge->config->kubernetes,
-                                                    .defaults = &bridge->config->defaults,
-                                                    .log = bridge->log,
-                                                    .resolver = bridge->ingest->resolver,
-                                                    .metrics = &bridge->shown->metrics,
-                                                    .take = take_pods,
-                                                    .context = bridge };
-
-    return options.config->is_on ? kvb_kubernetes_new(&options, &bridge->membership->kubernetes)
-                                 : KVB_OK;
-}
-
-static kvb_status open_dns_list(struct kvb_bridge *bridge)
-{
-    const struct kvb_dns_list_options options = {
-        .config = &bridge->config->dns,
-        .defaults = &bridge->config->defaults,
-        .log = bridge->log,
-        .take = take_dns_list,
-        .context = bridge,
-    };
-
-    return kvb_dns_list_is_configured(options.config)
-               ? kvb_dns_list_start(&options, &bridge->membership->dns_list)
-               : KVB_OK;
-}
-
-kvb_status kvb_bridge_open_discovery(struct kvb_bridge *bridge)
-{
-    const struct kvb_discovery_options options = { .log = bridge->log,
-                                                   .resolver = bridge->ingest->resolver,
-                                                   .take = take_answer,
-                                                   .context = bridge,
-                                                   .sources = KVB_SOURCE_COUNT };
-
-    KVB_TRY(kvb_discovery_start(&options, &bridge->membership->discovery));
-    KVB_TRY(kvb_discovery_set(
-        bridge->membership->discovery, KVB_SOURCE_FILE, &bridge->config->workers));
-    KVB_TRY(open_dns_list(bridge));
-    return bridge->membership->kubernetes ? kvb_kubernetes_start(bridge->membership->kubernetes)
-                                          : KVB_OK;
 }
 
 /* ---- At the start and the end ---- */
@@ -709,7 +635,6 @@ kvb_status kvb_bridge_open_membership(struct kvb_bridge *bridge, struct kvb_deta
 
     (void)pthread_mutex_init(&membership->registered.lock, NULL); /* cannot fail */
     KVB_TRY(kvb_ring_new(max_waiting, NULL, &membership->reconciler.commands));
-    KVB_TRY(make_kubernetes(bridge));
     return open_listed(bridge, detail);
 }
 

@@ -74,8 +74,19 @@ struct bridge_membership {
 kvb_status kvb_bridge_open_membership(struct kvb_bridge *bridge, struct kvb_detail *detail);
 void kvb_bridge_close_membership(struct bridge_membership *membership);
 
-/* Starts the other sources after the ingest thread; they end before that thread. */
-kvb_status kvb_bridge_open_discovery(struct kvb_bridge *bridge);
+/* For kvb_discovery_options.take; the context is the bridge. */
+kvb_status kvb_bridge_take_answer(
+    void *context, uint32_t source, struct kvb_worker_spec *spec, struct kvb_parts *parts,
+    struct kvb_detail *why);
 
 /* Works on commands, a part in each turn.  True: there is more to do. */
 bool kvb_bridge_work_membership(struct kvb_bridge *bridge, uint64_t now_ns);
+
+/* ---- kvbridge/sources.c: the sources that have a thread of their own ---- */
+
+/* Before the ingest thread: what /state shows of them is there. */
+kvb_status kvb_bridge_make_sources(struct kvb_bridge *bridge);
+/* After it.  They end before that thread. */
+kvb_status kvb_bridge_start_sources(struct kvb_bridge *bridge);
+void kvb_bridge_stop_sources(struct bridge_membership *membership);
+void kvb_bridge_free_sources(struct bridge_membership *membership);
