@@ -162,7 +162,7 @@ def test_a_file_with_errors_changes_nothing_and_all_are_reported(scene):
     assert set(streams(bridge, "/state")) == set(before)
     config_of(bridge).write_text("{")
     assert "configuration rejected" in reload(bridge)
-    assert bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1
+    wait_for("the one connection is counted", lambda: bridge.metric("kvcache_zmq_connections_total", pod_key="7") == 1)
 
 
 def test_keys_that_need_a_restart_are_named(scene):
