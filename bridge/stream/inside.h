@@ -240,10 +240,11 @@ struct life_facts {
  *     link      is the engine there?                       new, restored, proving, up, away
  *     history   how much of what it published is listed?   part, from_one, whole
  *     replay    what was it asked for, and has it come?    phase x purpose; origin: is it its own?
- *     told      what do readers know?                      nothing, all, with a gap:
- * stream/advertiser.h
+ *     told      what do readers know?                      nothing, all, with a gap
+ *                                                          (stream/advertiser.h)
  *
- * What routers read of it is derived from all of them, by the table of verdicts in stream.c. */
+ * What routers read of it is derived from all of them, by the table of verdicts in stream.c.
+ * NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): by state */
 struct kvb_stream {
     struct kvb_stream_options options;
     struct kvb_mirror *mirror; /* owned */
