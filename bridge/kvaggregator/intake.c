@@ -42,7 +42,7 @@ enum {
 
 /* A message in the event ring, which owns it as nats.c has received it. */
 struct received {
-    const struct kind *kind;
+    enum kvb_intake_kind kind;
     struct kvb_stream_id names; /* of the subject; worker and rank are the payload's */
     uint64_t token;             /* of an answer; the number of an echo */
     uint64_t arrived_ns;
@@ -58,20 +58,32 @@ struct envelope {
     bool is_read;
 };
 
-struct kind {
-    const char *name;
+#define EVENT_BYTES kvb_max_payload_bytes
+#define BOOKS_BYTES kvb_max_nats_payload_bytes
+
+/* clang-format off */
+static const struct {
+    const char *name; /* for logs */
     enum kvb_contract_subject subject;
     unsigned counter; /* enum kvb_aggregator_metric, or no_counter */
     size_t max_bytes;
-    /* On nats.c's thread: takes from the message what the payload does not say.  False: it is not
-     * one of ours. */
-    bool (*read_head)(
-        struct kvb_aggregator *aggregator, const struct kvb_bus_message *message,
-        struct received *out_head);
-    kvb_status (*apply)(/* on the index thread */
-                        struct kvb_aggregator *aggregator, struct envelope *envelope,
-                        kvb_span payload, uint64_t now_ns);
+} kinds[KVB_INTAKE_COUNT] = {
+    [KVB_INTAKE_EVENTS]        = { "kv_events",         KVB_SUBJECT_EVENTS,            kvb_aggregator_messages_events,      EVENT_BYTES },
+    [KVB_INTAKE_EVENTS_PB]     = { "kv_events_pb",      KVB_SUBJECT_EVENTS_PB,         kvb_aggregator_messages_protobuf,    EVENT_BYTES },
+    [KVB_INTAKE_WINDOW_EVENTS] = { "kv_window_events",  KVB_SUBJECT_WINDOW_EVENTS,     kvb_aggregator_messages_window,      EVENT_BYTES },
+    [KVB_INTAKE_HEARTBEATS]    = { "kv_heartbeat",      KVB_SUBJECT_HEARTBEAT,         kvb_aggregator_messages_heartbeat,   EVENT_BYTES },
+    [KVB_INTAKE_LOAD]          = { "load_metrics",      KVB_SUBJECT_LOAD,              kvb_aggregator_messages_load,        EVENT_BYTES },
+    [KVB_INTAKE_ANSWERS]       = { "kv_sync",           KVB_SUBJECT_ANSWERS,           kvb_aggregator_messages_answers,     EVENT_BYTES },
+    [KVB_INTAKE_ROUTED]        = { "kv_routed",         KVB_SUBJECT_ROUTED,            kvb_aggregator_messages_routed,      BOOKS_BYTES },
+    [KVB_INTAKE_FINISHED]      = { "kv_finished",       KVB_SUBJECT_FINISHED,          kvb_aggregator_messages_finished,    BOOKS_BYTES },
+    [KVB_INTAKE_FIRST_TOKEN]   = { "kv_first_token",    KVB_SUBJECT_FIRST_TOKEN,       kvb_aggregator_messages_first_token, BOOKS_BYTES },
+    [KVB_INTAKE_STATUS]        = { "aggregator_status", KVB_SUBJECT_AGGREGATOR_STATUS, kvb_aggregator_messages_status,      BOOKS_BYTES },
+    [KVB_INTAKE_ECHO]          = { "echo",              KVB_SUBJECT_ECHO,              no_counter,                          BOOKS_BYTES },
 };
+/* clang-format on */
+
+#undef EVENT_BYTES
+#undef BOOKS_BYTES
 
 static void drop_received(void *item)
 {
@@ -357,41 +369,40 @@ static kvb_status apply_answer(
     return KVB_OK;
 }
 
-static kvb_status apply_decision(
-    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
+/* What can be told of a message goes into *envelope before it is refused. */
+static kvb_status apply(
+    struct kvb_aggregator *aggregator, enum kvb_intake_kind kind, struct envelope *envelope,
+    kvb_span payload, uint64_t now_ns)
 {
-    (void)envelope;
-    return kvb_aggregator_take_decision(aggregator, payload, now_ns);
-}
-
-static kvb_status apply_finished(
-    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
-{
-    (void)envelope;
-    return kvb_aggregator_take_request_report(aggregator, KVB_REQUEST_FINISHED, payload, now_ns);
-}
-
-static kvb_status apply_first_token(
-    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
-{
-    (void)envelope;
-    return kvb_aggregator_take_request_report(aggregator, KVB_REQUEST_FIRST_TOKEN, payload, now_ns);
-}
-
-static kvb_status apply_status(
-    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
-{
-    (void)envelope;
-    return kvb_aggregator_take_status(aggregator, payload, now_ns);
-}
-
-static kvb_status apply_echo(
-    struct kvb_aggregator *aggregator, struct envelope *envelope, kvb_span payload, uint64_t now_ns)
-{
-    (void)payload;
-    (void)now_ns;
-    aggregator->intake->echo_applied = envelope->token;
-    return KVB_OK;
+    switch (kind) {
+    case KVB_INTAKE_EVENTS:
+    case KVB_INTAKE_EVENTS_PB:
+    case KVB_INTAKE_WINDOW_EVENTS:
+        return apply_events(aggregator, envelope, payload, now_ns);
+    case KVB_INTAKE_HEARTBEATS:
+        return apply_heartbeat(aggregator, envelope, payload, now_ns);
+    case KVB_INTAKE_LOAD:
+        return apply_load(aggregator, envelope, payload, now_ns);
+    case KVB_INTAKE_ANSWERS:
+        return apply_answer(aggregator, envelope, payload, now_ns);
+    case KVB_INTAKE_ROUTED:
+        return kvb_aggregator_take_decision(aggregator, payload, now_ns);
+    case KVB_INTAKE_FINISHED:
+        return kvb_aggregator_take_request_report(
+            aggregator, KVB_REQUEST_FINISHED, payload, now_ns);
+    case KVB_INTAKE_FIRST_TOKEN:
+        return kvb_aggregator_take_request_report(
+            aggregator, KVB_REQUEST_FIRST_TOKEN, payload, now_ns);
+    case KVB_INTAKE_STATUS:
+        return kvb_aggregator_take_status(aggregator, payload, now_ns);
+    case KVB_INTAKE_ECHO:
+        /* All that the server sent before it is applied now. */
+        aggregator->intake->echo_applied = envelope->token;
+        return KVB_OK;
+    case KVB_INTAKE_COUNT:
+        break;
+    }
+    return KVB_BAD_INPUT;
 }
 
 /* ---- On nats.c's thread ----
@@ -419,27 +430,14 @@ static bool read_names(
     return true;
 }
 
-static bool read_token(
-    struct kvb_aggregator *aggregator, const struct kvb_bus_message *message,
-    struct received *out_head)
+static bool read_token(const struct kvb_bus_message *message, struct received *out_head)
 {
     const char *last = strrchr(message->subject, '.');
 
-    (void)aggregator;
     if (!last || message->payload.len == 0) {
         return false; /* no bridge subscribes there: the request times out */
     }
     out_head->token = strtoull(last + 1, NULL, 16);
-    return true;
-}
-
-static bool read_nothing(
-    struct kvb_aggregator *aggregator, const struct kvb_bus_message *message,
-    struct received *out_head)
-{
-    (void)aggregator;
-    (void)message;
-    (void)out_head;
     return true;
 }
 
@@ -461,27 +459,26 @@ static bool note_echo(
     return true;
 }
 
-#define EVENT_BYTES kvb_max_payload_bytes
-#define BOOKS_BYTES kvb_max_nats_payload_bytes
-
-/* clang-format off */
-static const struct kind kinds[KVB_INTAKE_COUNT] = {
-    [KVB_INTAKE_EVENTS]        = { "kv_events",         KVB_SUBJECT_EVENTS,            kvb_aggregator_messages_events,      EVENT_BYTES, read_names,   apply_events },
-    [KVB_INTAKE_EVENTS_PB]     = { "kv_events_pb",      KVB_SUBJECT_EVENTS_PB,         kvb_aggregator_messages_protobuf,    EVENT_BYTES, read_names,   apply_events },
-    [KVB_INTAKE_WINDOW_EVENTS] = { "kv_window_events",  KVB_SUBJECT_WINDOW_EVENTS,     kvb_aggregator_messages_window,      EVENT_BYTES, read_names,   apply_events },
-    [KVB_INTAKE_HEARTBEATS]    = { "kv_heartbeat",      KVB_SUBJECT_HEARTBEAT,         kvb_aggregator_messages_heartbeat,   EVENT_BYTES, read_names,   apply_heartbeat },
-    [KVB_INTAKE_LOAD]          = { "load_metrics",      KVB_SUBJECT_LOAD,              kvb_aggregator_messages_load,        EVENT_BYTES, read_names,   apply_load },
-    [KVB_INTAKE_ANSWERS]       = { "kv_sync",           KVB_SUBJECT_ANSWERS,           kvb_aggregator_messages_answers,     EVENT_BYTES, read_token,   apply_answer },
-    [KVB_INTAKE_ROUTED]        = { "kv_routed",         KVB_SUBJECT_ROUTED,            kvb_aggregator_messages_routed,      BOOKS_BYTES, read_nothing, apply_decision },
-    [KVB_INTAKE_FINISHED]      = { "kv_finished",       KVB_SUBJECT_FINISHED,          kvb_aggregator_messages_finished,    BOOKS_BYTES, read_nothing, apply_finished },
-    [KVB_INTAKE_FIRST_TOKEN]   = { "kv_first_token",    KVB_SUBJECT_FIRST_TOKEN,       kvb_aggregator_messages_first_token, BOOKS_BYTES, read_nothing, apply_first_token },
-    [KVB_INTAKE_STATUS]        = { "aggregator_status", KVB_SUBJECT_AGGREGATOR_STATUS, kvb_aggregator_messages_status,      BOOKS_BYTES, read_nothing, apply_status },
-    [KVB_INTAKE_ECHO]          = { "echo",              KVB_SUBJECT_ECHO,              no_counter,                          BOOKS_BYTES, note_echo,    apply_echo },
-};
-/* clang-format on */
-
-#undef EVENT_BYTES
-#undef BOOKS_BYTES
+/* Takes from the message what its payload does not say.  False: it is not one of ours. */
+static bool read_head(
+    struct kvb_aggregator *aggregator, const struct kvb_bus_message *message,
+    struct received *out_head)
+{
+    switch (out_head->kind) {
+    case KVB_INTAKE_ANSWERS:
+        return read_token(message, out_head);
+    case KVB_INTAKE_ECHO:
+        return note_echo(aggregator, message, out_head);
+    case KVB_INTAKE_EVENTS:
+    case KVB_INTAKE_EVENTS_PB:
+    case KVB_INTAKE_WINDOW_EVENTS:
+    case KVB_INTAKE_HEARTBEATS:
+    case KVB_INTAKE_LOAD:
+        return read_names(aggregator, message, out_head);
+    default:
+        return true; /* the books say all themselves */
+    }
+}
 
 /* Owned by the caller, with its message.  KVB_AGAIN: no room.  KVB_NO_MEMORY. */
 static kvb_status keep_message(
@@ -526,12 +523,12 @@ void kvb_intake_receive(void *context, const struct kvb_bus_message *message)
 {
     const struct kvb_intake_subscription *intake = context;
     struct kvb_aggregator *aggregator = intake->aggregator;
-    struct received head = { .kind = &kinds[intake->kind] };
+    struct received head = { .kind = intake->kind };
 
-    if (!head.kind->read_head(aggregator, message, &head)) {
+    if (!read_head(aggregator, message, &head)) {
         return;
     }
-    if (message->payload.len > head.kind->max_bytes) {
+    if (message->payload.len > kinds[head.kind].max_bytes) {
         count_intake(aggregator, kvb_aggregator_refused_too_large);
         return;
     }
@@ -608,7 +605,7 @@ static void log_refusal(
         kvb_log_write(
             aggregator->log, KVB_LOG_WARNING, "aggregator", "messages refused", "count",
             KVB_LOG_U64(times), "namespace", received->names.name_space, "component",
-            received->names.component, "kind", received->kind->name, "last_reason",
+            received->names.component, "kind", kinds[received->kind].name, "last_reason",
             kvb_status_name(status), NULL);
     }
 }
@@ -628,12 +625,12 @@ static void take_one(struct kvb_aggregator *aggregator, struct received *receive
 
     /* Before it is applied: a heartbeat behind a loss must not prove a list from before it. */
     note_lost(aggregator, received->lost_before, now_ns);
-    if (received->kind->counter != no_counter) {
-        count_intake(aggregator, (enum kvb_aggregator_metric)received->kind->counter);
+    if (kinds[received->kind].counter != no_counter) {
+        count_intake(aggregator, (enum kvb_aggregator_metric)kinds[received->kind].counter);
     }
     aggregator->intake->batch_arrived_ns = received->arrived_ns;
     const kvb_status status =
-        received->kind->apply(aggregator, &envelope, received->kept.payload, now_ns);
+        apply(aggregator, received->kind, &envelope, received->kept.payload, now_ns);
     if (status != KVB_OK) {
         count_intake(aggregator, refused_message_counter(&envelope, status));
         log_refusal(aggregator, received, status, now_ns);
