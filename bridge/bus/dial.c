@@ -183,7 +183,7 @@ static enum kvb_denial_update note_denial(struct kvb_link *link, const char *tex
 
 /* Logs a denied subject once for each connection, and publishes outside the contract with a rate
  * limit.  A link that is about to replace the current one logs nothing here: when a denial prevents
- * the replacement, log_login_change() logs it as the reason. */
+ * the replacement, connection_manager.c logs it as the reason. */
 static void take_denial(struct kvb_link *link)
 {
     struct kvb_bus *bus = link->bus;

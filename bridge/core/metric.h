@@ -8,7 +8,7 @@
  *
  *     #define BRIDGE_METRICS(X) \
  *         X(batches_received, COUNTER, "kvb_batches_received_total", "", "Batches read ...") \
- *         X(skip_bad_stored, COUNTER, "kvb_events_skipped_total", "reason=\"bad_stored\"", "...")
+ *         X(skipped_stored, COUNTER, "kvb_events_skipped_total", "reason=\"bad_stored\"", "...")
  *
  * Rows of the same name are adjacent and differ in labels.
  *

@@ -12,7 +12,7 @@
 
 /* Queries over HTTP.  A connection waits without a thread:
  *
- *     thread of the server   receive() | serves others ......... | finish() | sends
+ *     thread of the server   receives  | serves others ......... | finish() | sends
  *     index thread                     | answers, wakes --------^
  *
  * A long answer is sent in parts: when one is sent, next_part() has the next one made. */

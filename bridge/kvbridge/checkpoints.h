@@ -25,7 +25,6 @@ struct bridge_checkpoints {
     struct kvb_log_limit limit;
 };
 
-/* ---- kvbridge/checkpoint.c: restarts continue from checkpoints ---- */
 kvb_status kvb_bridge_open_checkpoints(struct kvb_bridge *bridge, struct kvb_detail *detail);
 void kvb_bridge_close_checkpoints(struct bridge_checkpoints *checkpoints);
 

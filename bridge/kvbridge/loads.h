@@ -51,8 +51,6 @@ struct bridge_load {
     struct bridge_feed feeds[KVB_LOAD_SOURCE_KIND_COUNT];
 };
 
-/* ---- kvbridge/load.c: load of the engines, from all sources ---- */
-
 /* Opens all load sources of a worker; errors as kvb_bridge_open_rank(). */
 kvb_status kvb_bridge_open_load(
     struct kvb_bridge *bridge, struct kvb_part *part, uint32_t source, struct kvb_detail *detail);

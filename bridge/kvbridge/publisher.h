@@ -18,7 +18,6 @@
 struct kvb_bridge;
 struct bridge_rank;
 
-/* From streams to NATS.  Only the ingest thread uses it, except for what the bus locks itself. */
 struct bridge_publisher {
     struct kvb_bus *bus;                /* owned */
     struct kvb_bus_subscription *syncs; /* owned */

@@ -10,12 +10,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* All held blocks are stored again, for routers that start late. */
+/* All held blocks are stored again, one stream after another, for routers that start late. */
 
 struct kvb_bridge;
 struct bridge_rank;
 
-/* Refreshes: all held blocks are stored again, one stream after another. */
 struct bridge_refresh {
     struct kvb_refresh_responder responder;
     struct kvb_bus_subscription *incoming; /* owned */
@@ -30,7 +29,6 @@ struct bridge_refresh {
     struct kvb_router_batch events; /* owned: the part that is being published */
 };
 
-/* ---- kvbridge/refresh.c: all held blocks are stored again, for routers that start late ---- */
 kvb_status kvb_bridge_open_refresh(struct kvb_bridge *bridge);
 void kvb_bridge_close_refresh(struct bridge_refresh *refresh);
 

@@ -13,8 +13,6 @@
 struct kvb_bridge;
 struct bridge_rank;
 
-/* ---- kvbridge/republish.c: a rank's events once more, for readers of engines ---- */
-
 /* After the rank's checkpoint was restored.  Does nothing where that is not configured.  What it
  * has opened is closed with the rank, also on failure. */
 kvb_status kvb_bridge_open_republish(struct kvb_bridge *bridge, struct bridge_rank *rank);

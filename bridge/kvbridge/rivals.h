@@ -11,7 +11,6 @@
 
 struct kvb_bridge;
 
-/* Other bridges that publish streams of this one. */
 struct bridge_rivals {
     struct kvb_rival_table table;
     struct kvb_bus_subscription *incoming; /* owned */
@@ -21,7 +20,6 @@ struct bridge_rivals {
     uint64_t listed_changes; /* of membership, at that time */
 };
 
-/* ---- kvbridge/rivals.c: other bridges that publish streams of this one ---- */
 /* After the ranks.  Its subscription and its table are closed with the bridge. */
 kvb_status kvb_bridge_open_rivals(struct kvb_bridge *bridge);
 /* Called in every turn: logs rivals, and publishes which streams this bridge has. */

@@ -29,7 +29,6 @@ struct bridge_totals {
     uint64_t of[kvb_bridge_metric_count];
 };
 
-/* What HTTP threads and $SRV requests read. */
 struct bridge_shown {
     struct kvb_http *http; /* owned, like the next */
     struct bridge_service *service;

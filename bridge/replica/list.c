@@ -92,7 +92,7 @@ bool kvb_follow_has_list(const struct kvb_follow *follow, enum kvb_tier list)
     return list == KVB_LIST_WINDOW ? follow->window != NULL : follow->shown.has_slot[list];
 }
 
-/* Gives a slot from kvb_follow_draw_slot() to a tier that has none. */
+/* Gives a slot from draw_list_slot() to a tier that has none. */
 static void own_slot(
     struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
     kvb_slot_ref slot)
@@ -125,7 +125,7 @@ make_list(struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_t
     return KVB_OK;
 }
 
-/* Exchanges the slot of the tier with *slot, which is from kvb_follow_draw_slot(). */
+/* Exchanges the slot of the tier with *slot, which is from draw_list_slot(). */
 static void swap_slot(
     struct kvb_followers *followers, struct kvb_follow *follow, enum kvb_tier tier,
     kvb_slot_ref *slot)

@@ -57,7 +57,7 @@
  *     any        it is gone, or took nothing for 30 s        FREE
  *
  * Pure: no I/O, no clock.  Threads: the caller locks.
- * Memory:  the ring, at most max_snapshots answers of max_snapshot_bytes each. */
+ * Memory:  the ring, at most kvb_max_republish_snapshots answers of max_snapshot_bytes each. */
 struct kvb_republisher;
 
 enum kvb_from_zero {
