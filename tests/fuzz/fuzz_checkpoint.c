@@ -11,6 +11,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 /* Checkpoints with arbitrary content and correct hashes.  The fuzzer cannot guess a hash, so this
  * target writes them, and makes the first section that of our stream.
  *
+ * Those of an odd length are of a stream that is republished, with tokens.
+ *
  * An accepted checkpoint is saved, restored and saved again as the same bytes, and the restored
  * stream works on without a crash. */
 enum { header_bytes = 16, hash_bytes = 16, key_bytes = 17 * 8, max_bytes = 4 << 20 };
@@ -21,7 +23,7 @@ static void drop_stream(struct kvb_stream **stream)
     kvb_stream_free(*stream);
 }
 
-static struct kvb_stream *new_stream(void)
+static struct kvb_stream *new_stream(bool is_republished)
 {
     const struct kvb_stream_options options = {
         .worker_id = 7,
@@ -35,6 +37,9 @@ static struct kvb_stream *new_stream(void)
     struct kvb_stream *stream = NULL;
 
     if (kvb_stream_new(&options, &stream) != KVB_OK) {
+        abort();
+    }
+    if (is_republished && kvb_stream_show(stream, 1) != KVB_OK) {
         abort();
     }
     return stream;
@@ -58,7 +63,7 @@ static void step(
 /* The head of a real one, with its hash. */
 static void put_head(uint8_t head[head_bytes])
 {
-    KVB_OWN(drop_stream) struct kvb_stream *stream = new_stream();
+    KVB_OWN(drop_stream) struct kvb_stream *stream = new_stream(false);
     KVB_OWN(kvb_buf_done) struct kvb_buf bytes = { 0 };
     const struct kvb_event_batch batch = { 0 };
 
@@ -162,8 +167,8 @@ static void go_on(struct kvb_stream *stream)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    KVB_OWN(drop_stream) struct kvb_stream *one = new_stream();
-    KVB_OWN(drop_stream) struct kvb_stream *other = new_stream();
+    KVB_OWN(drop_stream) struct kvb_stream *one = new_stream(size % 2);
+    KVB_OWN(drop_stream) struct kvb_stream *other = new_stream(size % 2);
     KVB_OWN(kvb_buf_done) struct kvb_buf first = { 0 };
     KVB_OWN(kvb_buf_done) struct kvb_buf second = { 0 };
     KVB_OWN(kvb_buf_done) struct kvb_buf input = { 0 };

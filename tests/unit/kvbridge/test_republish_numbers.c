@@ -5,10 +5,12 @@
 #include "kvbridge/republish_numbers.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static char folder[64];
@@ -127,6 +129,87 @@ static void numbers_do_not_go_back_with_the_clock(void **state)
     assert_int_equal(first_at(9900, false), 10000);
 }
 
+/* ---- Killed at each step ----
+ *
+ * A process says each step, and waits until it may go on: so it can be killed there. */
+
+enum step_kind { step_begun, step_used, step_reserved };
+
+struct number_step {
+    enum step_kind kind;
+    uint64_t number;
+};
+
+static void say(int to, int from, enum step_kind kind, uint64_t number)
+{
+    const struct number_step step = { kind, number };
+    char go = 0;
+
+    if (write(to, &step, sizeof step) != sizeof step || read(from, &go, 1) != 1) {
+        _exit(1);
+    }
+}
+
+/* Numbers batches as republish.c does, three at a time. */
+_Noreturn static void number_batches(int to, int from, uint64_t clock)
+{
+    struct kvb_republish_numbers numbers =
+        kvb_republish_numbers_begin(folder, "rank", clock, 3, false);
+
+    say(to, from, step_begun, numbers.first);
+    for (uint64_t number = numbers.first;; number++) {
+        if (number == numbers.end) {
+            numbers.end += 3;
+            (void)kvb_republish_numbers_write(folder, "rank", numbers.end, false);
+            say(to, from, step_reserved, numbers.end);
+        }
+        say(to, from, step_used, number);
+    }
+}
+
+/* Lets a process make so many steps, and kills it.  Returns the newest number that it used. */
+static uint64_t run_and_kill(int steps, uint64_t clock, uint64_t used)
+{
+    struct number_step step = { step_begun, 0 };
+    int said[2];
+    int going[2];
+
+    assert_int_equal(pipe(said), 0);
+    assert_int_equal(pipe(going), 0);
+    const pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        number_batches(said[1], going[0], clock);
+    }
+    for (int i = 0; i < steps; i++) {
+        assert_true(i == 0 || write(going[1], "", 1) == 1);
+        assert_int_equal(read(said[0], &step, sizeof step), sizeof step);
+        if (step.kind == step_used) {
+            assert_true(step.number > used); /* never twice */
+            used = step.number;
+        }
+    }
+    assert_int_equal(kill(pid, SIGKILL), 0);
+    assert_int_equal(waitpid(pid, NULL, 0), pid);
+    for (int i = 0; i < 2; i++) {
+        (void)close(said[i]);
+        (void)close(going[i]);
+    }
+    return used;
+}
+
+/* The clock goes back with each process. */
+static void no_number_is_used_twice_wherever_a_process_is_killed(void **state)
+{
+    (void)state;
+    uint64_t used = 0;
+
+    for (int steps = 1; steps <= 14; steps++) {
+        used = run_and_kill(steps, 10000 - 100 * (uint64_t)steps, used);
+    }
+    assert_true(used > 9900);
+}
+
 /* Makes the file one of an earlier boot. */
 static void reboot(void)
 {
@@ -208,6 +291,7 @@ SUITE(republish_numbers)
         NUMBERS(a_process_begins_behind_the_used_numbers_and_reserves_on_disk),
         NUMBERS(a_reservation_does_not_wait_for_the_disk),
         NUMBERS(numbers_do_not_go_back_with_the_clock),
+        NUMBERS(no_number_is_used_twice_wherever_a_process_is_killed),
         NUMBERS(after_a_crash_of_the_machine_numbers_jump_ahead),
         NUMBERS(only_a_directory_that_others_cannot_write_keeps_numbers),
         NUMBERS(a_folder_that_is_not_there_is_an_error),
