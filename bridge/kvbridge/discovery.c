@@ -1,26 +1,31 @@
 #include "kvbridge/discovery.h"
 
+#include "control/control.h"
+#include "core/backoff.h"
 #include "core/buf.h"
 #include "core/clock.h"
 #include "core/hash.h"
 #include "core/limits.h"
 #include "core/own.h"
-#include "core/thread.h"
 #include "core/url_show.h"
 #include "daemon/bearer_token.h"
 #include "ingest/http/fetch.h"
 #include "wire/engine/event_sources.h"
 #include "wire/engine/server_info.h"
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const uint64_t first_pause_ns = 500 * KVB_NS_PER_MS;
-static const uint64_t longest_pause_ns = 10 * KVB_NS_PER_S;
+static const struct kvb_backoff_range between_requests = { .first_ns = 500 * KVB_NS_PER_MS,
+                                                           .longest_ns = 10 * KVB_NS_PER_S };
 
-enum { timeout_ms = 5000, look_ms = 200, idle_ms = 60000, url_bytes = 600 };
+/* While the system has no thread that gives answers to the bridge. */
+static const uint64_t retry_ns = 100 * KVB_NS_PER_MS;
+
+enum { timeout_ms = 5000, url_bytes = 600 };
 enum { http_unauthorized = 401, http_forbidden = 403, http_not_found = 404 };
 
 /* The pages that list the event sockets: vLLM's first, then SGLang's. */
@@ -36,6 +41,22 @@ static const struct page {
 /* Asked where vLLM has given its event sockets; it answers in its development mode alone. */
 static const char info_path[] = "/server_info?config_format=json";
 
+/* An answer on its way to the bridge, which takes it between two turns of its own:
+ *
+ *     NONE -- decoded --> READY -- work begins --> GIVEN -- work ends: its outcome --> NONE
+ *
+ * While answers are GIVEN, the job's turns neither add nor free a target. */
+enum answer_state { ANSWER_NONE, ANSWER_READY, ANSWER_GIVEN };
+
+struct answer {
+    enum answer_state state;
+    struct kvb_parts parts; /* owned while READY or GIVEN */
+    uint64_t hash;          /* as target.found */
+    size_t ranks;           /* 0: the engine publishes no events */
+    kvb_status status;      /* of the bridge; the work writes it, and the next */
+    struct kvb_detail why;
+};
+
 struct target {
     struct kvb_discovery *discovery; /* borrowed */
     struct kvb_worker_spec *spec;    /* a reference */
@@ -47,29 +68,31 @@ struct target {
     bool asks_info;          /* body is complete; the request is for info_path */
     struct kvb_buf info;     /* owned: the answer to it */
     enum kvb_speculation speculation; /* by the newest of these answers */
-    bool is_due;                      /* a request is due */
-    uint64_t next_ns;                 /* earliest time of the next request */
-    uint64_t pause_ns;
-    struct kvb_detail said; /* the error that was logged last; "": none */
+    struct answer answer;
+    struct target *next_given;   /* in the list of those whose answers are GIVEN; borrowed */
+    bool is_due;                 /* a request is due, not before requests.next_ns */
+    struct kvb_backoff requests; /* {0}: it has been quiet for a whole pause */
+    struct kvb_detail said;      /* the error that was logged last; "": none */
     struct kvb_log_backoff backoff;
     uint64_t found; /* hash of the answer that was logged last; 0: none yet */
 };
 
 struct kvb_discovery {
     struct kvb_discovery_options options;
-    struct kvb_fetcher *fetcher; /* owned */
-    struct kvb_thread thread;
-    atomic_bool is_stopping;
+    struct kvb_job *job;              /* owned; NULL: stopped */
+    struct kvb_fetcher *fetcher;      /* owned by the job */
     struct kvb_event_sources sources; /* scratch space for one answer */
+    struct target *given;             /* borrowed; the work reads this list while it runs */
 
-    /* Only the thread uses the targets; it changes these two under the lock. */
+    /* Only the job uses the targets; it changes these two under the lock. */
     struct target *targets[kvb_max_workers]; /* owned, by slot */
     struct kvb_id_table by_id;               /* slots by source, id and number of the first rank */
 
     pthread_mutex_t lock;
-    /* New lists that kvb_discovery_set() left for the thread. */
+    /* New lists that kvb_discovery_set() left for the job. */
     struct kvb_worker_list lists[kvb_discovery_max_sources];
     bool is_new[kvb_discovery_max_sources];
+    bool is_stopping;
     bool was_full; /* more workers than places: logged once */
 };
 
@@ -89,6 +112,7 @@ static void free_discovery_target(struct target *target)
         kvb_fetch_cancel(target->fetch);
         kvb_buf_done(&target->body);
         kvb_buf_done(&target->info);
+        kvb_parts_done(&target->answer.parts);
         kvb_worker_spec_unref(target->spec);
         free(target);
     }
@@ -120,7 +144,6 @@ add_target(struct kvb_discovery *discovery, uint32_t source, struct kvb_worker_s
     target->spec = kvb_worker_spec_ref(spec);
     target->source = source;
     target->is_due = true;
-    target->pause_ns = first_pause_ns;
     kvb_buf_init(&target->body, kvb_max_event_sources_bytes);
     kvb_buf_init(&target->info, kvb_max_event_sources_bytes);
     discovery->targets[slot] = target;
@@ -282,46 +305,33 @@ static void say_found(struct target *target, uint64_t found, size_t ranks)
         KVB_LOG_U64(ranks), NULL);
 }
 
-/* Gives the parts to the bridge, and frees them. */
-static kvb_status give_parts(struct target *target, struct kvb_parts *parts, struct kvb_detail *why)
-{
-    const struct kvb_discovery_options *options = &target->discovery->options;
-    const kvb_status status =
-        options->take(options->context, target->source, target->spec, parts, why);
-
-    kvb_parts_done(parts);
-    return status;
-}
-
-static kvb_status take_target_answer(struct target *target, struct kvb_detail *why)
+static kvb_status decode_sources(struct target *target, struct kvb_detail *why)
 {
     struct kvb_event_sources *sources = &target->discovery->sources;
-    struct kvb_parts parts = { 0 };
+    struct answer *answer = &target->answer;
 
     KVB_TRY(pages[target->page].decode(kvb_buf_span(&target->body), sources, why));
-    KVB_TRY(kvb_parts_of_answer(target->spec, sources, target->speculation, &parts, why));
-    KVB_TRY(give_parts(target, &parts, why));
-    if (sources->count == 0) { /* without a connection, only another request shows a change */
-        kvb_detail_set(why, "the engine publishes no events: check its --kv-events-config");
-        return KVB_AGAIN;
-    }
-    say_found(target, hash_sources(sources), sources->count);
+    KVB_TRY(kvb_parts_of_answer(target->spec, sources, target->speculation, &answer->parts, why));
+    answer->hash = hash_sources(sources);
+    answer->ranks = sources->count;
+    answer->state = ANSWER_READY;
     return KVB_OK;
 }
 
 /* The engine serves none of the pages: its ranks have the worker's configured addresses. */
-static kvb_status take_own_addresses(struct target *target, struct kvb_detail *why)
+static kvb_status use_own_addresses(struct target *target, struct kvb_detail *why)
 {
-    struct kvb_parts parts = { 0 };
+    struct answer *answer = &target->answer;
 
     if (target->spec->events[0] == '\0') {
         kvb_detail_set(
             why, "it has neither /kv_event_sources (vLLM 0.32) nor /server_info (SGLang)");
         return KVB_AGAIN;
     }
-    KVB_TRY(kvb_parts_of_own_addresses(target->spec, target->speculation, &parts));
-    KVB_TRY(give_parts(target, &parts, why));
-    say_found(target, own_addresses_found, target->spec->ranks);
+    KVB_TRY(kvb_parts_of_own_addresses(target->spec, target->speculation, &answer->parts));
+    answer->hash = own_addresses_found;
+    answer->ranks = target->spec->ranks;
+    answer->state = ANSWER_READY;
     return KVB_OK;
 }
 
@@ -333,8 +343,8 @@ static bool try_next_page(struct target *target, const struct kvb_fetch_end *end
         return false;
     }
     target->page++;
-    target->next_ns = 0;
-    target->pause_ns /= 2; /* the two pages count as one request */
+    target->requests.next_ns = 0;
+    target->requests.pause_ns /= 2; /* the two pages count as one request */
     return true;
 }
 
@@ -372,8 +382,8 @@ static bool ask_info(struct target *target, const struct kvb_fetch_end *end)
         return false;
     }
     target->asks_info = true;
-    target->next_ns = 0;
-    target->pause_ns /= 2; /* both count as one request */
+    target->requests.next_ns = 0;
+    target->requests.pause_ns /= 2; /* both count as one request */
     return true;
 }
 
@@ -391,15 +401,15 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
     if (target->asks_info) {
         target->asks_info = false;
         take_info(target, end->outcome == KVB_FETCH_OK);
-        status = take_target_answer(target, &why);
+        status = decode_sources(target, &why);
     } else if (end->outcome == KVB_FETCH_OK && is_info_of_vllm(target)) {
-        status = take_own_addresses(target, &why);
+        status = use_own_addresses(target, &why);
     } else if (end->outcome == KVB_FETCH_OK) {
         target->speculation = KVB_SPECULATION_UNKNOWN; /* SGLang */
-        status = take_target_answer(target, &why);
+        status = decode_sources(target, &why);
     } else if (end->code == http_not_found) {
         target->speculation = KVB_SPECULATION_UNKNOWN;
-        status = take_own_addresses(target, &why);
+        status = use_own_addresses(target, &why);
     } else if (end->code == http_unauthorized || end->code == http_forbidden) {
         kvb_detail_set(
             &why, "it answers %u: %s", end->code,
@@ -408,17 +418,80 @@ static void end_target_fetch(void *context, const struct kvb_fetch_end *end)
                 : "it does not accept the key in discover_token_file");
     }
     target->page = 0;
-    if (status == KVB_NOT_FOUND) {
-        return; /* a newer list is on its way, without this worker */
-    }
     if (status != KVB_OK) {
         say_trouble(target, trouble_of(end, &why), &why);
+    }
+}
+
+/* ---- Giving answers to the bridge ---- */
+
+/* The work of the job: it waits for the bridge. */
+static void give_answers(void *context)
+{
+    const struct kvb_discovery *discovery = context;
+    const struct kvb_discovery_options *options = &discovery->options;
+
+    for (struct target *target = discovery->given; target; target = target->next_given) {
+        target->answer.status = options->take(
+            options->context, target->source, target->spec, &target->answer.parts,
+            &target->answer.why);
+    }
+}
+
+static void end_answer(struct target *target)
+{
+    struct answer *answer = &target->answer;
+
+    answer->state = ANSWER_NONE;
+    kvb_parts_done(&answer->parts);
+    if (answer->status == KVB_OK && answer->ranks == 0) {
+        /* without a connection, only another request shows a change */
+        kvb_detail_set(
+            &answer->why, "the engine publishes no events: check its --kv-events-config");
+        answer->status = KVB_AGAIN;
+    }
+    if (answer->status == KVB_NOT_FOUND) {
+        return; /* a newer list is on its way, without this worker */
+    }
+    if (answer->status != KVB_OK) {
+        say_trouble(target, answer->why.text, &answer->why);
         return;
     }
     target->is_due = false;
+    say_found(target, answer->hash, answer->ranks);
 }
 
-/* ---- The thread ---- */
+/* The work has ended. */
+static void end_answers(struct kvb_discovery *discovery)
+{
+    while (discovery->given) {
+        struct target *target = discovery->given;
+        discovery->given = target->next_given;
+        end_answer(target);
+    }
+}
+
+/* Gives all answers that are READY.  KVB_IO: the system has no thread for it, they stay so. */
+static kvb_status begin_to_give(struct kvb_discovery *discovery)
+{
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        struct target *target = discovery->targets[slot];
+        if (target && target->answer.state == ANSWER_READY) {
+            target->answer.state = ANSWER_GIVEN;
+            target->next_given = discovery->given;
+            discovery->given = target;
+        }
+    }
+    if (!discovery->given || kvb_job_work(discovery->job, give_answers) == KVB_OK) {
+        return KVB_OK;
+    }
+    for (; discovery->given; discovery->given = discovery->given->next_given) {
+        discovery->given->answer.state = ANSWER_READY;
+    }
+    return KVB_IO;
+}
+
+/* ---- Turns ---- */
 
 /* Reads the key for each request, so that a rotated one is used.  False: the file has none. */
 static bool read_api_key(struct target *target, char out_key[kvb_bearer_token_bytes])
@@ -451,9 +524,7 @@ static void start_target_fetch(struct target *target, uint64_t now_ns)
     (void)snprintf(
         url, sizeof url, "%.*s%s", (int)(len - has_slash), target->spec->discover,
         target->asks_info ? info_path : pages[target->page].path);
-    target->next_ns = now_ns + target->pause_ns;
-    target->pause_ns =
-        2 * target->pause_ns < longest_pause_ns ? 2 * target->pause_ns : longest_pause_ns;
+    (void)kvb_backoff_fail(&target->requests, &between_requests, now_ns); /* until it answers */
     target->is_due = false;
     kvb_buf_reset(target->asks_info ? &target->info : &target->body);
     if (!read_api_key(target, key)) {
@@ -466,49 +537,65 @@ static void start_target_fetch(struct target *target, uint64_t now_ns)
     explicit_bzero(key, sizeof key);
 }
 
-static void look_at_target(struct target *target, uint64_t now_ns)
+/* Returns when it is looked at again; UINT64_MAX: after its fetch, its answer or a hint. */
+static uint64_t look_at_target(struct target *target, uint64_t now_ns)
 {
     target->is_due |= atomic_exchange(&target->is_hinted, false);
-    if (target->fetch || now_ns < target->next_ns) {
-        return;
+    if (target->fetch || target->answer.state != ANSWER_NONE) {
+        return UINT64_MAX;
     }
-    if (target->is_due) {
-        start_target_fetch(target, now_ns);
-    } else {
-        target->pause_ns = first_pause_ns; /* it has been quiet for a whole pause */
+    if (!kvb_backoff_is_due(&target->requests, now_ns)) {
+        return target->requests.next_ns;
     }
+    if (!target->is_due) {
+        target->requests = (struct kvb_backoff){ 0 }; /* it has been quiet for a whole pause */
+        return UINT64_MAX;
+    }
+    start_target_fetch(target, now_ns);
+    return target->fetch ? UINT64_MAX : target->requests.next_ns;
 }
 
-/* Returns after how many ms the next turn is due.  kvb_discovery_set() ends the wait early. */
-static int turn(struct kvb_discovery *discovery)
+static void take_target_lists(struct kvb_discovery *discovery)
 {
-    const uint64_t now_ns = kvb_clock_monotonic_ns();
-    int wait_ms = idle_ms;
-
     (void)pthread_mutex_lock(&discovery->lock);
     for (uint32_t source = 0; source < discovery->options.sources; source++) {
         take_target_list(discovery, source);
     }
     (void)pthread_mutex_unlock(&discovery->lock);
-    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
-        if (discovery->targets[slot]) {
-            look_at_target(discovery->targets[slot], now_ns);
-            wait_ms = look_ms;
-        }
-    }
-    return wait_ms;
 }
 
-static void *run_discovery(void *context)
+static uint64_t discovery_turn(void *context, uint64_t now_ns)
+{
+    struct kvb_discovery *discovery = context;
+    uint64_t due_ns = kvb_fetcher_work(discovery->fetcher, now_ns);
+
+    if (!kvb_job_is_working(discovery->job)) { /* else its end brings another turn */
+        end_answers(discovery);
+        take_target_lists(discovery);
+        if (begin_to_give(discovery) != KVB_OK) {
+            due_ns = now_ns + retry_ns;
+        }
+    }
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        struct target *target = discovery->targets[slot];
+        const uint64_t look_ns = target ? look_at_target(target, now_ns) : UINT64_MAX;
+        due_ns = look_ns < due_ns ? look_ns : due_ns;
+    }
+    return due_ns;
+}
+
+static void end_discovery(void *context)
 {
     struct kvb_discovery *discovery = context;
 
-    (void)pthread_setname_np(pthread_self(), "kvb-discover"); /* for top -H; else unnamed */
-    while (!atomic_load(&discovery->is_stopping)) {
-        const int wait_ms = turn(discovery);
-        kvb_fetcher_run(discovery->fetcher, wait_ms);
+    for (size_t slot = 0; slot < kvb_max_workers; slot++) {
+        if (discovery->targets[slot]) {
+            kvb_fetch_cancel(discovery->targets[slot]->fetch);
+            discovery->targets[slot]->fetch = NULL;
+        }
     }
-    return NULL;
+    kvb_fetcher_free(discovery->fetcher);
+    discovery->fetcher = NULL;
 }
 
 /* ---- Start, stop, requests of other threads ---- */
@@ -517,15 +604,18 @@ kvb_status
 kvb_discovery_start(const struct kvb_discovery_options *options, struct kvb_discovery **out)
 {
     struct kvb_discovery *discovery = calloc(1, sizeof *discovery);
+    const struct kvb_job_options job = { .turn = discovery_turn,
+                                         .end = end_discovery,
+                                         .context = discovery };
 
     if (!discovery) {
         return KVB_NO_MEMORY;
     }
     discovery->options = *options;
     (void)pthread_mutex_init(&discovery->lock, NULL); /* cannot fail without attributes */
-    kvb_status status = kvb_fetcher_new(NULL, options->resolver, &discovery->fetcher);
+    kvb_status status = kvb_job_add(options->control, &job, &discovery->job);
     if (status == KVB_OK) {
-        status = kvb_thread_start(&discovery->thread, run_discovery, discovery);
+        status = kvb_fetcher_new(discovery->job, options->resolver, &discovery->fetcher);
     }
     if (status != KVB_OK) {
         kvb_discovery_free(discovery);
@@ -537,12 +627,15 @@ kvb_discovery_start(const struct kvb_discovery_options *options, struct kvb_disc
 
 void kvb_discovery_stop(struct kvb_discovery *discovery)
 {
-    if (!discovery || !discovery->thread.is_running) {
+    if (!discovery) {
         return;
     }
-    atomic_store(&discovery->is_stopping, true);
-    kvb_fetcher_wake(discovery->fetcher);
-    kvb_thread_join(&discovery->thread);
+    (void)pthread_mutex_lock(&discovery->lock);
+    struct kvb_job *job = discovery->job;
+    discovery->is_stopping = true; /* nobody wakes it any more */
+    (void)pthread_mutex_unlock(&discovery->lock);
+    kvb_job_remove(job);
+    discovery->job = NULL;
 }
 
 void kvb_discovery_free(struct kvb_discovery *discovery)
@@ -554,13 +647,20 @@ void kvb_discovery_free(struct kvb_discovery *discovery)
     for (size_t slot = 0; slot < kvb_max_workers; slot++) {
         free_discovery_target(discovery->targets[slot]);
     }
-    kvb_fetcher_free(discovery->fetcher);
     kvb_id_table_done(&discovery->by_id);
     for (size_t source = 0; source < kvb_discovery_max_sources; source++) {
         kvb_worker_list_done(&discovery->lists[source]);
     }
     (void)pthread_mutex_destroy(&discovery->lock);
     free(discovery);
+}
+
+/* The lock is held. */
+static void wake(struct kvb_discovery *discovery)
+{
+    if (!discovery->is_stopping) {
+        kvb_job_wake(discovery->job);
+    }
 }
 
 kvb_status kvb_discovery_set(
@@ -581,9 +681,9 @@ kvb_status kvb_discovery_set(
     struct kvb_worker_list former = discovery->lists[source];
     discovery->lists[source] = targets;
     discovery->is_new[source] = true;
+    wake(discovery);
     (void)pthread_mutex_unlock(&discovery->lock);
     kvb_worker_list_done(&former);
-    kvb_fetcher_wake(discovery->fetcher);
     return KVB_OK;
 }
 
@@ -594,6 +694,7 @@ void kvb_discovery_retry(
     struct target *target = find_target(discovery, source, spec);
     if (target) {
         atomic_store(&target->is_hinted, true);
+        wake(discovery);
     }
     (void)pthread_mutex_unlock(&discovery->lock);
 }

@@ -24,15 +24,17 @@
  * unreachable engine keeps the ranks of its last answer in state DOWN.  An engine that has returned
  * may have new addresses, so it is queried until its ranks are connected.
  *
- * Threads: one of its own, on which take is called; the functions: any thread. */
+ * Threads: a job of the control thread, whose work calls take; the functions: any thread. */
+struct kvb_control;
 struct kvb_discovery;
 struct kvb_resolver;
 
 enum { kvb_discovery_max_sources = 8 };
 
 struct kvb_discovery_options {
-    struct kvb_log *log;           /* borrowed; the next too */
-    struct kvb_resolver *resolver; /* for kvb_fetcher_new() */
+    struct kvb_control *control;   /* borrowed */
+    struct kvb_log *log;           /* borrowed */
+    struct kvb_resolver *resolver; /* borrowed; for kvb_fetcher_new() */
     /* The parts of a worker of this source, by its engine's answer.  On failure *why gives the
      * reason, and the engine is asked again.  KVB_NOT_FOUND: the source's list has no such worker
      * any more. */

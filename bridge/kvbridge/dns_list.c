@@ -1,23 +1,22 @@
 #include "kvbridge/dns_list.h"
 
+#include "control/control.h"
 #include "core/clock.h"
 #include "core/own.h"
-#include "core/thread.h"
 #include "ingest/dns/lookup.h"
 
-#include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
-enum {
-    usual_events_port = 5557,
-    retry_ms = 1000, /* the next attempt after workers that could not be opened */
-    look_ms = 20     /* how often a look-up under way is asked whether it is over */
-};
+enum { usual_events_port = 5557 };
+
+/* The next attempt after workers that could not be opened. */
+static const uint64_t retry_ns = KVB_NS_PER_S;
+
+/* How often a look-up under way is asked whether it is over. */
+static const uint64_t look_ns = 20 * KVB_NS_PER_MS;
 
 /* ---- The configuration ---- */
 
@@ -114,15 +113,28 @@ kvb_status kvb_dns_list_add(
     return kvb_worker_list_add(list, &worker);
 }
 
-/* ---- The thread ---- */
+/* ---- The job ----
+ *
+ *     RESTING -- due --> LOOKING -- an answer, and the list has changed --> GIVING
+ *        ^                  |                                                  |
+ *        +---- no change ---+            the bridge has taken it, or not ------+ */
+
+enum dns_list_state { dns_list_resting, dns_list_looking, dns_list_giving };
 
 struct kvb_dns_list {
     struct kvb_dns_list_options options;
-    struct kvb_dns_members members; /* only the thread uses these three */
-    enum kvb_dns_result said;       /* the result that was logged last */
+    struct kvb_job *job; /* owned; only the job uses the rest, but for the counters */
+    enum dns_list_state state;
+    uint64_t next_ns;          /* of the next look-up */
+    struct kvb_lookup *lookup; /* owned while LOOKING */
+    struct kvb_dns_members members;
+    struct kvb_worker_list workers; /* owned while GIVING; the work reads it */
+    enum kvb_verdict *verdicts;     /* owned while GIVING; the work writes these three */
+    struct kvb_membership_result result;
+    kvb_status status;
+    bool is_settled;          /* false: the bridge must be given the same list again */
+    enum kvb_dns_result said; /* the result that was logged last */
     struct kvb_log_backoff backoff;
-    int stop_fd; /* eventfd */
-    struct kvb_thread thread;
     _Atomic uint64_t results[KVB_DNS_RESULT_COUNT];
     _Atomic uint64_t member_count;
 };
@@ -146,99 +158,120 @@ static void say_result(struct kvb_dns_list *list, enum kvb_dns_result result)
         result == KVB_DNS_OK ? "it has members" : kvb_dns_result_text(result), NULL);
 }
 
-static kvb_status list_members(const struct kvb_dns_list *list, struct kvb_worker_list *out_workers)
+/* KVB_NO_MEMORY: the next answer tries again. */
+static kvb_status list_members(struct kvb_dns_list *list)
 {
     for (size_t i = 0; i < list->members.count; i++) {
-        const kvb_status status =
-            kvb_dns_list_add(list->options.defaults, &list->members.items[i], out_workers);
-        if (status != KVB_OK && status != KVB_TOO_LARGE) { /* such a host is left out */
-            return status;
+        const kvb_status added =
+            kvb_dns_list_add(list->options.defaults, &list->members.items[i], &list->workers);
+        if (added != KVB_OK && added != KVB_TOO_LARGE) {
+            return added;
         }
     }
-    return KVB_OK;
+    list->verdicts = calloc(list->workers.count + 1, sizeof *list->verdicts);
+    return list->verdicts ? KVB_OK : KVB_NO_MEMORY;
 }
 
-/* Gives the bridge the whole list.  False: it must be given again. */
-static bool give_members(struct kvb_dns_list *list)
+static void drop_list(struct kvb_dns_list *list)
 {
-    const struct kvb_dns_list_options *options = &list->options;
-    KVB_OWN(kvb_worker_list_done) struct kvb_worker_list workers = { 0 };
-    struct kvb_membership_result answer = { 0 };
-    kvb_status status = list_members(list, &workers);
-    enum kvb_verdict *verdicts = calloc(workers.count + 1, sizeof *verdicts);
+    kvb_worker_list_done(&list->workers);
+    free(list->verdicts);
+    list->verdicts = NULL;
+}
 
-    if (status == KVB_OK) {
-        status =
-            verdicts ? options->take(options->context, &workers, verdicts, &answer) : KVB_NO_MEMORY;
+/* The work of the job: it waits for the bridge. */
+static void give_list(void *context)
+{
+    struct kvb_dns_list *list = context;
+
+    list->status =
+        list->options.take(list->options.context, &list->workers, list->verdicts, &list->result);
+}
+
+static void rest(struct kvb_dns_list *list, uint64_t now_ns)
+{
+    list->state = dns_list_resting;
+    list->next_ns =
+        now_ns + (list->is_settled ? list->options.config->period_s * KVB_NS_PER_S : retry_ns);
+}
+
+static void begin_to_give(struct kvb_dns_list *list, uint64_t now_ns)
+{
+    list->is_settled = false;
+    list->state = dns_list_giving;
+    list->result = (struct kvb_membership_result){ 0 };
+    if (list_members(list) != KVB_OK || kvb_job_work(list->job, give_list) != KVB_OK) {
+        drop_list(list);
+        rest(list, now_ns);
     }
-    free(verdicts);
-    if (status != KVB_OK) {
+}
+
+static void end_giving(struct kvb_dns_list *list, uint64_t now_ns)
+{
+    drop_list(list);
+    list->is_settled = list->status == KVB_OK && list->result.left_out == 0;
+    if (list->status != KVB_OK) {
         kvb_log_write(
-            options->log, KVB_LOG_ERROR, "dns",
-            "some workers could not be opened: they are tried again", "name", options->config->name,
-            "why", answer.why.text[0] ? answer.why.text : kvb_status_name(status), NULL);
+            list->options.log, KVB_LOG_ERROR, "dns",
+            "some workers could not be opened: they are tried again", "name",
+            list->options.config->name, "why",
+            list->result.why.text[0] ? list->result.why.text : kvb_status_name(list->status), NULL);
     }
-    return status == KVB_OK && answer.left_out == 0;
+    rest(list, now_ns);
 }
 
-static bool is_stopping_within(const struct kvb_dns_list *list, int wait_ms)
+/* The look-up is over. */
+static void take_result(
+    struct kvb_dns_list *list, enum kvb_dns_result result, struct kvb_dns_members *found,
+    uint64_t now_ns)
 {
-    struct pollfd stop = { .fd = list->stop_fd, .events = POLLIN };
-
-    return poll(&stop, 1, wait_ms) > 0;
-}
-
-/* A stop does not wait for the name servers. */
-static enum kvb_dns_result
-look_up_name(const struct kvb_dns_list *list, struct kvb_dns_members *out_found)
-{
-    struct kvb_lookup *lookup = NULL;
-    enum kvb_dns_result result = KVB_DNS_FAILURE;
-
-    if (kvb_lookup_start(list->options.config->name, KVB_LOOKUP_MEMBERS, &lookup) != KVB_OK) {
-        return KVB_DNS_FAILURE;
-    }
-    while (kvb_lookup_take(lookup, &result, out_found) == KVB_AGAIN) {
-        if (is_stopping_within(list, look_ms)) {
-            kvb_lookup_drop(lookup);
-            return KVB_DNS_FAILURE;
-        }
-    }
-    return result;
-}
-
-/* Does one look-up.  *is_settled: false while the bridge must be given the same list again. */
-static void look_up_members(struct kvb_dns_list *list, bool *is_settled)
-{
-    KVB_OWN(kvb_dns_members_done) struct kvb_dns_members found = { 0 };
     bool has_changed = false;
-    const enum kvb_dns_result result = look_up_name(list, &found);
 
     atomic_fetch_add(&list->results[result], 1);
     say_result(list, result);
-    if (result != KVB_DNS_OK && result != KVB_DNS_NO_NAME) {
+    /* without memory the next answer is merged instead */
+    if ((result == KVB_DNS_OK || result == KVB_DNS_NO_NAME) &&
+        kvb_dns_members_answered(&list->members, found, &has_changed) == KVB_OK) {
+        atomic_store(&list->member_count, list->members.count);
+        if (has_changed || !list->is_settled) {
+            begin_to_give(list, now_ns);
+            return;
+        }
+    }
+    rest(list, now_ns);
+}
+
+static void look(struct kvb_dns_list *list, uint64_t now_ns)
+{
+    KVB_OWN(kvb_dns_members_done) struct kvb_dns_members found = { 0 };
+    enum kvb_dns_result result = KVB_DNS_FAILURE;
+
+    if (!list->lookup &&
+        kvb_lookup_start(list->options.config->name, KVB_LOOKUP_MEMBERS, &list->lookup) != KVB_OK) {
+        take_result(list, KVB_DNS_FAILURE, &found, now_ns);
         return;
     }
-    if (kvb_dns_members_answered(&list->members, &found, &has_changed) != KVB_OK) {
-        return; /* out of memory: the next answer is merged instead */
-    }
-    atomic_store(&list->member_count, list->members.count);
-    if (has_changed || !*is_settled) {
-        *is_settled = give_members(list);
+    list->state = dns_list_looking;
+    if (kvb_lookup_take(list->lookup, &result, &found) == KVB_OK) {
+        list->lookup = NULL;
+        take_result(list, result, &found, now_ns);
     }
 }
 
-static void *run_dns_list(void *context)
+static uint64_t dns_list_turn(void *context, uint64_t now_ns)
 {
     struct kvb_dns_list *list = context;
-    bool is_settled = true;
 
-    (void)pthread_setname_np(pthread_self(), "kvb-dns-list"); /* for top -H; may fail */
-    do {
-        look_up_members(list, &is_settled);
-    } while (!is_stopping_within(
-        list, is_settled ? (int)list->options.config->period_s * 1000 : retry_ms));
-    return NULL;
+    if (list->state == dns_list_giving && !kvb_job_is_working(list->job)) {
+        end_giving(list, now_ns);
+    }
+    if (list->state == dns_list_looking ||
+        (list->state == dns_list_resting && now_ns >= list->next_ns)) {
+        look(list, now_ns);
+    }
+    return list->state == dns_list_giving    ? UINT64_MAX
+           : list->state == dns_list_looking ? now_ns + look_ns
+                                             : list->next_ns;
 }
 
 /* ---- Any thread ---- */
@@ -247,29 +280,29 @@ kvb_status
 kvb_dns_list_start(const struct kvb_dns_list_options *options, struct kvb_dns_list **out_list)
 {
     struct kvb_dns_list *list = calloc(1, sizeof *list);
+    const struct kvb_job_options job = { .turn = dns_list_turn, .context = list };
 
     if (!list) {
         return KVB_NO_MEMORY;
     }
     list->options = *options;
+    list->is_settled = true;
     list->said = KVB_DNS_RESULT_COUNT; /* nothing yet */
-    list->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (list->stop_fd < 0 || kvb_thread_start(&list->thread, run_dns_list, list) != KVB_OK) {
+    const kvb_status status = kvb_job_add(options->control, &job, &list->job);
+    if (status != KVB_OK) {
         kvb_dns_list_free(list);
-        return KVB_IO;
+        return status;
     }
     *out_list = list;
+    kvb_job_wake(list->job);
     return KVB_OK;
 }
 
 void kvb_dns_list_stop(struct kvb_dns_list *list)
 {
-    const uint64_t once = 1;
-
-    if (list && list->thread.is_running) {
-        (void)!write(
-            list->stop_fd, &once, sizeof once); /* cannot fail: the counter is far from full */
-        kvb_thread_join(&list->thread);
+    if (list) {
+        kvb_job_remove(list->job);
+        list->job = NULL;
     }
 }
 
@@ -279,9 +312,8 @@ void kvb_dns_list_free(struct kvb_dns_list *list)
         return;
     }
     kvb_dns_list_stop(list);
-    if (list->stop_fd >= 0) {
-        (void)close(list->stop_fd);
-    }
+    kvb_lookup_drop(list->lookup); /* a stop does not wait for the name servers */
+    drop_list(list);
     kvb_dns_members_done(&list->members);
     free(list);
 }

@@ -20,8 +20,8 @@
  *
  * The address and port identify a worker: its id is computed from them (kvb_worker_id_of_address).
  *
- * Threads: one of its own, which waits while the bridge takes the list; the functions: any thread.
- */
+ * Threads: a job of the control thread, whose work calls take; the functions: any thread. */
+struct kvb_control;
 struct kvb_dns_list;
 
 bool kvb_dns_list_is_configured(const struct kvb_dns_config *config);
@@ -39,10 +39,11 @@ kvb_status kvb_dns_list_add(
     struct kvb_worker_list *list);
 
 struct kvb_dns_list_options {
-    const struct kvb_dns_config *config;        /* borrowed, like the next two */
-    const struct kvb_worker_defaults *defaults; /* what every member has */
-    struct kvb_log *log;
-    kvb_take_list *take; /* gives the bridge the list */
+    struct kvb_control *control;                /* borrowed */
+    const struct kvb_dns_config *config;        /* borrowed */
+    const struct kvb_worker_defaults *defaults; /* borrowed; what every member has */
+    struct kvb_log *log;                        /* borrowed */
+    kvb_take_list *take;                        /* gives the bridge the list */
     void *context;
 };
 

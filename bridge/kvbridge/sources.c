@@ -7,7 +7,7 @@
 #include "kvbridge/shown.h"
 
 /* Starts and stops what names workers while the bridge runs: pods, a DNS name, the engines' own
- * answers.  The file and registrations have no thread: main.c and register.c give their lists. */
+ * answers.  The file and registrations have no job: main.c and register.c give their lists. */
 
 static kvb_status take_pods(
     void *context, const struct kvb_worker_list *list, enum kvb_verdict *out_verdicts,
@@ -40,12 +40,14 @@ kvb_status kvb_bridge_make_sources(struct kvb_bridge *bridge)
 kvb_status kvb_bridge_start_sources(struct kvb_bridge *bridge)
 {
     struct bridge_membership *membership = bridge->membership;
-    const struct kvb_discovery_options discovery = { .log = bridge->log,
+    const struct kvb_discovery_options discovery = { .control = bridge->control,
+                                                     .log = bridge->log,
                                                      .resolver = bridge->ingest->resolver,
                                                      .take = kvb_bridge_take_answer,
                                                      .context = bridge,
                                                      .sources = KVB_SOURCE_COUNT };
-    const struct kvb_dns_list_options dns = { .config = &bridge->config->dns,
+    const struct kvb_dns_list_options dns = { .control = bridge->control,
+                                              .config = &bridge->config->dns,
                                               .defaults = &bridge->config->defaults,
                                               .log = bridge->log,
                                               .take = take_dns,
