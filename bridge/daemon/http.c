@@ -371,12 +371,15 @@ static void settle_answers(struct kvb_http *http)
 
 /* A turn of the watch: closes connections whose deadline has passed, and resumes those whose answer
  * does not come. */
-static uint64_t watch_connections(void *context, uint64_t now_ns)
+static uint64_t watch_connections(void *context, uint64_t turn_ns)
 {
     struct kvb_http *http = context;
     struct kvb_http_victim victim;
 
+    (void)turn_ns;
     (void)pthread_mutex_lock(&http->lock);
+    /* read under the lock: no connection may be younger than it */
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
     resume_late(http, http->wait_ns, now_ns);
     while (kvb_http_slots_next_late(&http->slots, now_ns, &victim)) {
         shut_down_victim(http, &victim);

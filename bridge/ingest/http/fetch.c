@@ -699,8 +699,10 @@ static bool step_waiting(struct kvb_fetch *fetch, uint64_t now_ns)
 
 /* Continues the fetches that wait for the resolver.  True: one has ended.  on_end may start or
  * cancel others, so the walk stops there.  The next call continues. */
-static bool step_all_waiting(struct kvb_fetcher *fetcher, uint64_t now_ns)
+static bool step_all_waiting(struct kvb_fetcher *fetcher)
 {
+    /* not the turn's time: a fetch may have been started since */
+    const uint64_t now_ns = kvb_clock_monotonic_ns();
     struct kvb_fetch *fetch = fetcher->waiting > 0 ? next_waiting(fetcher->first) : NULL;
 
     while (fetch) {
@@ -731,7 +733,7 @@ uint64_t kvb_fetcher_work(struct kvb_fetcher *fetcher, uint64_t now_ns)
 {
     int running = 0;
 
-    const bool has_more = step_all_waiting(fetcher, now_ns);
+    const bool has_more = step_all_waiting(fetcher);
     if (now_ns >= fetcher->timer_ns) {
         fetcher->timer_ns = UINT64_MAX; /* before the call, which sets the next one */
         (void)curl_multi_socket_action(fetcher->multi, CURL_SOCKET_TIMEOUT, 0, &running);
