@@ -1,5 +1,6 @@
 #pragma once
 
+#include "core/backoff.h"
 #include "model/event_log.h"
 #include "stream/fingerprints.h"
 #include "stream/reorder_buffer.h"
@@ -294,10 +295,10 @@ struct kvb_stream {
     uint64_t requested_ns; /* when a replay last began or was given up */
     uint64_t full_ns;      /* the newest replay from the beginning that this publisher was asked
                             * for, as far as we can tell publishers apart; 0 = never */
-    uint64_t back_off_ns;
-    uint64_t incarnation_ns; /* when a restart was last found; 0 = never */
-    uint64_t cooldown_ns;    /* no request for this time after a restart */
-    uint64_t odd_ns;         /* the last request because of an odd batch; 0 = none */
+    struct kvb_backoff unanswered; /* replays; its pause counts from the newest request */
+    uint64_t incarnation_ns;       /* when a restart was last found; 0 = never */
+    uint64_t cooldown_ns;          /* no request for this time after a restart */
+    uint64_t odd_ns;               /* the last request because of an odd batch; 0 = none */
     /* Why a probe is owed. */
     bool is_unproven;          /* the last one proved nothing */
     bool is_tail_unseen;       /* since a pause of this process none has shown the newest batch */

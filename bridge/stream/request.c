@@ -9,7 +9,8 @@ static const uint64_t max_probe_pause_ns = 60 * KVB_NS_PER_S;
 static const uint64_t replay_deadline_ns = 2 * KVB_NS_PER_S;
 static const uint64_t full_replay_every_ns = 10 * KVB_NS_PER_S;
 static const uint64_t strange_cooldown_ns = 4 * KVB_NS_PER_S; /* four incarnations within seconds */
-static const uint64_t max_back_off_ns = 30 * KVB_NS_PER_S;
+static const struct kvb_backoff_range after_no_answer = { .first_ns = KVB_NS_PER_S,
+                                                          .longest_ns = 30 * KVB_NS_PER_S };
 
 static const uint64_t look_every_ns = 60 * KVB_NS_PER_S;
 static const uint64_t never_ns = UINT64_MAX;
@@ -274,11 +275,8 @@ bool kvb_stream_is_replaying(const struct kvb_stream *stream)
 void kvb_stream_back_off(struct stream_step *step)
 {
     struct kvb_stream *stream = step->stream;
-    const uint64_t doubled = stream->back_off_ns * 2;
 
-    stream->back_off_ns = stream->back_off_ns == 0    ? probe_every_ns
-                          : doubled < max_back_off_ns ? doubled
-                                                      : max_back_off_ns;
+    (void)kvb_backoff_fail(&stream->unanswered, &after_no_answer, step->in->now_ns);
     stream->received_ns = step->in->now_ns;
     stream->requested_ns = step->in->now_ns;
 }
@@ -310,8 +308,8 @@ static uint64_t probe_ns(const struct kvb_stream *stream)
     if (stream->origin == origin_foreign && !stream->has_last) {
         return never_ns; /* every batch of the reply would be another engine's */
     }
-    if (stream->back_off_ns > 0) {
-        return (is_owed ? stream->requested_ns : stream->received_ns) + stream->back_off_ns;
+    if (stream->unanswered.pause_ns > 0) {
+        return (is_owed ? stream->requested_ns : stream->received_ns) + stream->unanswered.pause_ns;
     }
     return stream->is_restart_suspected ? 0
            : is_owed                    ? stream->requested_ns + probe_every_ns
@@ -336,7 +334,8 @@ static uint64_t look_ns(const struct kvb_stream *stream)
 {
     const bool is_found = stream->origin == origin_found;
 
-    if (stream->origin == origin_foreign || stream->back_off_ns > 0 || !is_last_live(stream)) {
+    if (stream->origin == origin_foreign || stream->unanswered.pause_ns > 0 ||
+        !is_last_live(stream)) {
         return never_ns; /* a probe that is due anyway shows the same */
     }
     if (is_found && stream->verified_seq == stream->last_seq) {

@@ -590,7 +590,7 @@ static kvb_status take_replay_end(struct stream_step *step)
     stream->was_empty |= replay_is_full(replay) && !has_answered && !stream->has_last;
     replay->phase = has_answered ? replay_ended : replay_idle;
     stream->counters.replays_completed++;
-    stream->back_off_ns = 0;
+    stream->unanswered = (struct kvb_backoff){ 0 };
     stream->is_unproven = false;
     if (!has_answered && !replay_is_full(replay) &&
         (is_foreign(stream) || is_same_process(stream))) {
@@ -766,7 +766,7 @@ static kvb_status take_up(struct stream_step *step)
     stream->received_ns = step->in->now_ns;
     stream->silent_ns = step->in->now_ns;
     stream->odd_ns = 0;
-    stream->back_off_ns = 0;
+    stream->unanswered = (struct kvb_backoff){ 0 };
     stream->is_tail_unseen = false; /* the replay that is requested now shows it, too */
     kvb_stream_note_connection(stream);
     if (stream->options.has_replay) {

@@ -3,8 +3,8 @@
 #include "core/clock.h"
 
 static const uint64_t second_ns = KVB_NS_PER_S;
-static const uint64_t first_back_off_ns = KVB_NS_PER_S;
-static const uint64_t max_back_off_ns = 30 * KVB_NS_PER_S;
+static const struct kvb_backoff_range of_quarantines = { .first_ns = KVB_NS_PER_S,
+                                                         .longest_ns = 30 * KVB_NS_PER_S };
 
 enum {
     share_divisor = 2, /* half of the thread's time */
@@ -33,19 +33,14 @@ static void count_second(struct kvb_turn *turn, uint64_t now_ns, uint64_t others
     turn->over_seconds = is_over ? turn->over_seconds + 1 : 0;
     turn->cooldown_seconds = is_over ? 0 : turn->cooldown_seconds + 1;
     if (turn->cooldown_seconds >= forgiven_after_seconds) {
-        turn->back_off_ns = 0;
+        turn->quarantines = (struct kvb_backoff){ 0 };
     }
     begin_second(turn, now_ns, others);
 }
 
 static void quarantine(struct kvb_turn *turn, uint64_t now_ns)
 {
-    const uint64_t doubled = 2 * turn->back_off_ns;
-
-    turn->back_off_ns = turn->back_off_ns == 0      ? first_back_off_ns
-                        : doubled < max_back_off_ns ? doubled
-                                                    : max_back_off_ns;
-    turn->until_ns = now_ns + turn->back_off_ns;
+    turn->until_ns = now_ns + kvb_backoff_fail(&turn->quarantines, &of_quarantines, now_ns);
 }
 
 static void release(struct kvb_turn *turn, uint64_t now_ns, uint64_t others)
@@ -72,7 +67,7 @@ enum kvb_turn_verdict kvb_turn_classify(struct kvb_turn *turn, uint64_t now_ns, 
         return KVB_TURN_GO_ON;
     }
     const unsigned patience =
-        turn->back_off_ns > 0 ? next_patience_seconds : first_patience_seconds;
+        turn->quarantines.pause_ns > 0 ? next_patience_seconds : first_patience_seconds;
     count_second(turn, now_ns, others);
     if (turn->over_seconds < patience) {
         return KVB_TURN_GO_ON;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "core/backoff.h"
+
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -24,7 +26,7 @@ struct kvb_turn {
     unsigned over_seconds;     /* seconds in a row above the share */
     unsigned cooldown_seconds; /* seconds in a row within it, since the newest quarantine */
     uint64_t until_ns;         /* quarantined until then; 0: it is not */
-    uint64_t back_off_ns;      /* of the newest quarantine; 0: reset */
+    struct kvb_backoff quarantines;
 };
 
 enum kvb_turn_verdict { KVB_TURN_GO_ON, KVB_TURN_QUARANTINE, KVB_TURN_RELEASE };
