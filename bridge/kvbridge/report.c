@@ -13,8 +13,8 @@
 #include "kvbridge/shown.h"
 #include "pods/pod.h"
 #include "stream/advertiser.h"
+#include "stream/share.h"
 #include "stream/stream.h"
-#include "stream/turn.h"
 #include "wire/json/writer.h"
 #include "wire/load/json.h"
 #include "wire/router/bridge_status.h"
@@ -202,7 +202,7 @@ fill_rank_report(const struct bridge_rank *rank, uint64_t now_ns, struct kvb_str
         .model_rule = rank->part->worker->model_rule,
         .is_id_made = rank->part->worker->is_id_made,
         .configured_block_size = rank->part->worker->block_size,
-        .why = kvb_turn_is_quarantined(&rank->served.turn)
+        .why = kvb_share_is_quarantined(&rank->served.share)
                    ? "quarantined: its events took more than half of the bridge's thread"
                    : rank->trouble.why.text,
     };

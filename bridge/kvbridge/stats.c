@@ -13,8 +13,8 @@
 #include "kvbridge/rivals.h"
 #include "kvbridge/shown.h"
 #include "stream/mirror/mirror.h"
+#include "stream/share.h"
 #include "stream/stream.h"
-#include "stream/turn.h"
 
 #include <math.h>
 #include <stddef.h>
@@ -324,7 +324,7 @@ static void add_rank(uint64_t *totals, const struct bridge_rank *rank, enum kvb_
                                     ? 0
                                     : kvb_stream_adapters(rank->served.stream)->left_out);
     totals[kvb_bridge_blocks_held] += rank_blocks(rank);
-    totals[kvb_bridge_streams_quarantined] += kvb_turn_is_quarantined(&rank->served.turn);
+    totals[kvb_bridge_streams_quarantined] += kvb_share_is_quarantined(&rank->served.share);
 }
 
 static void set_totals(

@@ -81,16 +81,16 @@ static bool start_replay(struct kvb_bridge *bridge, const struct bridge_rank *ra
 /* ---- What is said of it ---- */
 
 static void
-note_share(struct kvb_bridge *bridge, const struct bridge_rank *rank, enum kvb_turn_verdict share)
+note_share(struct kvb_bridge *bridge, const struct bridge_rank *rank, enum kvb_share_verdict share)
 {
-    const bool begins = share == KVB_TURN_QUARANTINE;
+    const bool begins = share == KVB_SHARE_QUARANTINE;
 
     kvb_bridge_count(bridge->shown, kvb_bridge_quarantines, begins);
     kvb_log_write(
         bridge->log, begins ? KVB_LOG_WARNING : KVB_LOG_INFO, "bridge",
         begins ? "an engine uses more than its share of the thread: its stream is quarantined"
                : "the quarantine of a stream is over: a replay fetches what it missed",
-        "wait_ms", KVB_LOG_U64(rank->served.turn.quarantines.pause_ns / KVB_NS_PER_MS), "worker",
+        "wait_ms", KVB_LOG_U64(rank->served.share.quarantines.pause_ns / KVB_NS_PER_MS), "worker",
         KVB_LOG_U64(rank->worker_id), "dp_rank", KVB_LOG_U64(rank->dp_rank), "events",
         rank->part->events, NULL);
 }

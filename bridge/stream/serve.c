@@ -305,9 +305,9 @@ static bool go_on_run(struct kvb_server *server)
             /* A rank that takes more than its share of the thread's time is quarantined: DOWN at
              * once; after the release a replay proves its engine and brings what it missed. */
             const unsigned speed = server->share_speed > 0 ? server->share_speed : 1;
-            action->share = kvb_turn_classify(
-                &rank->turn, speed * server->now_ns, server->live_runs - rank->live_runs);
-            if (action->share != KVB_TURN_GO_ON) {
+            action->share = kvb_share_classify(
+                &rank->share, speed * server->now_ns, server->live_runs - rank->live_runs);
+            if (action->share != KVB_SHARE_GO_ON) {
                 run->reads_monitor = true;
                 return ask(server, KVB_DO_NOTE_SHARE, rank);
             }
@@ -361,7 +361,7 @@ static bool go_on_run(struct kvb_server *server)
                 return ask(server, KVB_DO_READ_MONITOR, rank);
             }
             run->link = action->link;
-            run->link.is_up &= !kvb_turn_is_quarantined(&rank->turn);
+            run->link.is_up &= !kvb_share_is_quarantined(&rank->share);
         }
         run->phase = KVB_RUN_LINK;
         [[fallthrough]];
@@ -376,7 +376,7 @@ static bool go_on_run(struct kvb_server *server)
             return ask(server, KVB_DO_NOTE_LINK, rank);
         }
         run->phase = KVB_RUN_BATCHES;
-        if (run->has_live && kvb_turn_is_quarantined(&rank->turn)) {
+        if (run->has_live && kvb_share_is_quarantined(&rank->share)) {
             run->has_live = false; /* a replay repeats them */
             return ask(server, KVB_DO_PASS_OVER, rank);
         }
@@ -417,7 +417,7 @@ static bool go_on_run(struct kvb_server *server)
         if (action->status != KVB_OK) {
             kvb_serve_lost(rank);
         }
-        kvb_turn_use(&rank->turn, action->took_ns);
+        kvb_share_use(&rank->share, action->took_ns);
         run->phase = KVB_RUN_OVER;
         return false;
     }

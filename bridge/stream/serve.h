@@ -3,8 +3,8 @@
 #include "stream/advertiser.h"
 #include "stream/coalesce.h"
 #include "stream/replay_turns.h"
+#include "stream/share.h"
 #include "stream/stream.h"
-#include "stream/turn.h"
 #include "stream/visits.h"
 
 #include <stdbool.h>
@@ -46,7 +46,7 @@
  *     rest    a rank is due again with its next heartbeat, probe or change, at most a second later;
  *             until then it costs nothing
  *
- * A rank in quarantine (stream/turn.h) is served as if its connection was lost.
+ * A rank in quarantine (stream/share.h) is served as if its connection was lost.
  *
  * Pure: no I/O, no clock; time is what the program says.
  * Threads: the caller locks. */
@@ -62,7 +62,7 @@ struct kvb_served {
     struct kvb_stream *stream;        /* the caller opens and frees it */
     struct kvb_stream_output output;  /* of its newest step; the caller frees it */
     struct kvb_advertiser advertiser; /* the caller opens it */
-    struct kvb_turn turn;
+    struct kvb_share share;
     uint64_t live_runs;     /* times that live batches were received */
     uint64_t live_window;   /* for kvb_coalescing_note() */
     uint64_t replay_due_ns; /* no replay before: the engine's host name is being resolved */
@@ -140,7 +140,7 @@ struct kvb_action {
     /* ---- what is to be done ---- */
     bool stops_replay;
     const struct kvb_router_batch *events; /* borrowed until the next action */
-    enum kvb_turn_verdict share;
+    enum kvb_share_verdict share;
     bool is_up;
     bool is_new_connection;
     bool is_bye;

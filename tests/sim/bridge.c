@@ -11,7 +11,7 @@
 enum {
     sync_chunks_a_turn = 4,
     slice_ns = 16000, /* so long a slice takes: a turn has 250 of them */
-    /* faults are shorter than quarantines, so the clock of kvb_turn runs this many times faster */
+    /* faults are shorter than quarantines, so the clock of kvb_share runs this many times faster */
     turn_clock = 8
 };
 
@@ -139,7 +139,7 @@ static void carry_out(struct sim_bridge *bridge, struct kvb_action *action)
     case KVB_DO_NOTE_SHARE:
         sim_note(
             world, "stream %u is %s", rank->stream_number,
-            action->share == KVB_TURN_QUARANTINE ? "quarantined" : "released");
+            action->share == KVB_SHARE_QUARANTINE ? "quarantined" : "released");
         break;
     case KVB_DO_NEXT_REPLY:
         read_reply(bridge, action);

@@ -433,7 +433,7 @@ static void live_batches_are_applied_or_skipped(void **state)
 
     turn_after(&scene, 10);
     assert_int_equal(scene.applied, 1);
-    scene.rank.turn.until_ns = scene.now_ns + KVB_NS_PER_S; /* quarantined */
+    scene.rank.share.until_ns = scene.now_ns + KVB_NS_PER_S; /* quarantined */
     turn_after(&scene, 10);
     assert_int_equal(scene.applied, 1);
     assert_int_equal(scene.passed_over, 1);
@@ -459,7 +459,7 @@ static void take_all_of_the_time(struct scene *scene)
 
     scene->server.share_speed = 2;
     scene->took_ns = KVB_NS_PER_S;
-    for (; !kvb_turn_is_quarantined(&scene->rank.turn); seconds++) {
+    for (; !kvb_share_is_quarantined(&scene->rank.share); seconds++) {
         assert_true(kvb_stream_is_connected(scene->rank.stream));
         assert_true(seconds < 13);
         scene->server.live_runs++; /* others are served, too */

@@ -19,7 +19,7 @@
  * again for 2 s, and is reset after 30 s within the share.
  *
  * Pure: time is an argument.  Threads: the caller locks. */
-struct kvb_turn {
+struct kvb_share {
     uint64_t second_ns;        /* when the current second began; 0: none yet */
     uint64_t used_ns;          /* time used in this second */
     uint64_t others;           /* the count of others at the start of this second */
@@ -29,16 +29,17 @@ struct kvb_turn {
     struct kvb_backoff quarantines;
 };
 
-enum kvb_turn_verdict { KVB_TURN_GO_ON, KVB_TURN_QUARANTINE, KVB_TURN_RELEASE };
+enum kvb_share_verdict { KVB_SHARE_GO_ON, KVB_SHARE_QUARANTINE, KVB_SHARE_RELEASE };
 
 /* Adds time for which the stream was served. */
-void kvb_turn_use(struct kvb_turn *turn, uint64_t used_ns);
+void kvb_share_use(struct kvb_share *share, uint64_t used_ns);
 
 /* Decides between serving and quarantine; call it once a second or more often.  others: how often
  * other streams have had live batches so far, a counter that only grows. */
-enum kvb_turn_verdict kvb_turn_classify(struct kvb_turn *turn, uint64_t now_ns, uint64_t others);
+enum kvb_share_verdict
+kvb_share_classify(struct kvb_share *share, uint64_t now_ns, uint64_t others);
 
-static inline bool kvb_turn_is_quarantined(const struct kvb_turn *turn)
+static inline bool kvb_share_is_quarantined(const struct kvb_share *share)
 {
-    return turn->until_ns > 0;
+    return share->until_ns > 0;
 }
