@@ -169,15 +169,6 @@ uint32_t kvb_part_table_next(const struct kvb_part_table *table, uint64_t worker
     return KVB_NO_ID;
 }
 
-struct kvb_address_walk kvb_part_table_begin(const struct kvb_part_table *table, const char *events)
-{
-    struct kvb_address_walk walk = { .events = events };
-
-    walk.is_valid = hash_of_address(events, &walk.hash);
-    walk.at = walk.is_valid ? kvb_id_table_start(&table->by_address, walk.hash) : 0;
-    return walk;
-}
-
 /* Two hosts can have one hash: the addresses themselves decide. */
 static bool is_one_socket(const char *one, const char *other)
 {
@@ -190,14 +181,18 @@ static bool is_one_socket(const char *one, const char *other)
 }
 
 uint32_t
-kvb_part_table_next_reader(const struct kvb_part_table *table, struct kvb_address_walk *walk)
+kvb_part_table_find_reader(const struct kvb_part_table *table, const char *events, uint64_t not_of)
 {
-    if (!walk->is_valid) {
+    uint32_t hash = 0;
+
+    if (!hash_of_address(events, &hash)) {
         return KVB_NO_ID;
     }
+    size_t at = kvb_id_table_start(&table->by_address, hash);
     for (uint32_t number;
-         (number = kvb_id_table_next(&table->by_address, walk->hash, &walk->at)) != KVB_NO_ID;) {
-        if (is_one_socket(walk->events, table->slots[number].part->events)) {
+         (number = kvb_id_table_next(&table->by_address, hash, &at)) != KVB_NO_ID;) {
+        const struct kvb_running *running = &table->slots[number];
+        if (running->round != not_of && is_one_socket(events, running->part->events)) {
             return number;
         }
     }

@@ -74,14 +74,6 @@ uint32_t kvb_part_table_find(
 size_t kvb_part_table_start(const struct kvb_part_table *table, uint64_t worker_id);
 uint32_t kvb_part_table_next(const struct kvb_part_table *table, uint64_t worker_id, size_t *at);
 
-/* The ranks that read a socket of this address, one after another, in the same way. */
-struct kvb_address_walk {
-    const char *events; /* borrowed */
-    uint32_t hash;
-    size_t at;
-    bool is_valid; /* false: not an address, so nobody reads it */
-};
-struct kvb_address_walk
-kvb_part_table_begin(const struct kvb_part_table *table, const char *events);
+/* A rank that reads a socket of this address, of another round than `not_of`.  KVB_NO_ID: none. */
 uint32_t
-kvb_part_table_next_reader(const struct kvb_part_table *table, struct kvb_address_walk *walk);
+kvb_part_table_find_reader(const struct kvb_part_table *table, const char *events, uint64_t not_of);

@@ -192,14 +192,9 @@ static const struct kvb_running *
 find_same_address(const struct decision *decision, const struct kvb_part *part)
 {
     const struct kvb_part_table *table = decision->in->running;
-    struct kvb_address_walk walk = kvb_part_table_begin(table, part->events);
+    const uint32_t number = kvb_part_table_find_reader(table, part->events, decision->leaves);
 
-    for (uint32_t number; (number = kvb_part_table_next_reader(table, &walk)) != KVB_NO_ID;) {
-        if (table->slots[number].round != decision->leaves) {
-            return &table->slots[number];
-        }
-    }
-    return NULL;
+    return number != KVB_NO_ID ? &table->slots[number] : NULL;
 }
 
 static enum kvb_verdict judge(struct decision *decision, const struct kvb_part *part)
