@@ -1,6 +1,7 @@
 #include "stream/serve.h"
 
 #include "core/clock.h"
+#include "core/hash.h"
 
 static const uint64_t work_ns = 50 * KVB_NS_PER_MS;
 static const uint64_t round_ns = 5 * KVB_NS_PER_MS;
@@ -41,9 +42,36 @@ void kvb_serve_wake(struct kvb_served *rank)
     visit_next(rank);
 }
 
+/* The ranks whose workers have the same hash as this one. */
+static struct kvb_served **chain_of(struct kvb_server *server, uint64_t worker_id)
+{
+    const kvb_span key = { (const uint8_t *)&worker_id, sizeof worker_id };
+
+    return &server->by_worker[kvb_hash64(key, 0) % kvb_server_chains];
+}
+
+static void join_chain(struct kvb_server *server, struct kvb_served *rank)
+{
+    struct kvb_served **chain = chain_of(server, kvb_stream_worker_id(rank->stream));
+
+    rank->next_in_chain = *chain;
+    *chain = rank;
+}
+
+static void leave_chain(struct kvb_server *server, struct kvb_served *rank)
+{
+    struct kvb_served **at = chain_of(server, kvb_stream_worker_id(rank->stream));
+
+    while (*at != rank) {
+        at = &(*at)->next_in_chain;
+    }
+    *at = rank->next_in_chain;
+}
+
 void kvb_serve_add(struct kvb_server *server, struct kvb_served *rank)
 {
     rank->server = server;
+    join_chain(server, rank);
     rank->next = NULL;
     rank->before = server->last;
     if (server->last) {
@@ -101,6 +129,7 @@ void kvb_serve_drop(struct kvb_served *rank)
     }
     kvb_visits_drop(&rank->visit);
     leave_line(server, rank);
+    leave_chain(server, rank);
     if (rank->before) {
         rank->before->next = rank->next;
     } else {
@@ -147,7 +176,9 @@ static void tell_siblings(struct kvb_server *server, const struct kvb_served *cl
 {
     const uint64_t worker_id = kvb_stream_worker_id(cleared->stream);
 
-    for (struct kvb_served *rank = server->first; rank; rank = rank->next) {
+    struct kvb_served *rank = *chain_of(server, worker_id);
+
+    for (; rank; rank = rank->next_in_chain) {
         if (rank != cleared && kvb_stream_worker_id(rank->stream) == worker_id) {
             kvb_advertiser_sibling_cleared(&rank->advertiser);
             kvb_serve_wake(rank);

@@ -72,6 +72,7 @@ struct kvb_served {
 
     struct kvb_server *server;        /* borrowed; NULL: not added */
     struct kvb_served *next, *before; /* of all ranks of the server; borrowed */
+    struct kvb_served *next_in_chain; /* in kvb_server.by_worker; borrowed */
     bool is_in_line;                 /* has slices left: it is in the server's line of such ranks */
     struct kvb_served *next_in_line; /* borrowed */
 };
@@ -212,6 +213,8 @@ struct kvb_run {
 
 enum kvb_list_phase { KVB_LIST_OVER, KVB_LIST_BEGIN, KVB_LIST_CHUNKS };
 
+enum { kvb_server_chains = 1024 };
+
 /* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): there is one of them */
 struct kvb_server {
     /* Set by the program: the clocks, as it read them last. */
@@ -248,6 +251,7 @@ struct kvb_server {
 
     struct kvb_visits visits;
     struct kvb_served *first, *last;                 /* all ranks; borrowed */
+    struct kvb_served *by_worker[kvb_server_chains]; /* the same by a hash of their worker's id */
     struct kvb_served *first_in_line, *last_in_line; /* those with slices left; borrowed */
 };
 
