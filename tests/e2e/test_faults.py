@@ -408,6 +408,8 @@ def test_a_publisher_that_counts_from_1_and_writes_parent_0_for_none_is_exact(sc
     simulator.next_seq = 1
     aggregator = scene.aggregator()
     bridge = scene.bridge(worker(simulator))
+    # It was empty: then batch 1 is the first, and not the oldest that a buffer has left.
+    wait_for("an empty replay", lambda: bridge.metric("kvcache_zmq_replay_success_total") > 0)
     simulator.publish(engine.batch(engine.stored([11, 12], tokens_of(1, 2), BLOCK, parent=0)))
     simulator.publish(engine.batch(engine.stored([13], tokens_of(2), BLOCK, parent=12)))
     wait_for("the list is exact", aggregator.is_exact)
