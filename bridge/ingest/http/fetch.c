@@ -231,7 +231,9 @@ void kvb_fetcher_free(struct kvb_fetcher *fetcher)
         return;
     }
     while (fetcher->first) {
-        kvb_fetch_cancel(fetcher->first);
+        struct kvb_fetch *fetch = fetcher->first;
+        fetcher->first = fetch->next;
+        kvb_fetch_cancel(fetch);
     }
     if (fetcher->multi) {
         (void)curl_multi_cleanup(fetcher->multi);
