@@ -94,12 +94,19 @@ static void put(struct sim_mailbox *box, struct sim_message *message)
     box->last = message;
 }
 
+bool sim_has_arrived(const struct sim_world *world, const struct sim_message *message)
+{
+    const struct sim_broker *broker = &world->broker;
+
+    return message->due_ns <= world->now_ns &&
+           !(broker->is_frozen && message->due_ns > broker->frozen_ns);
+}
+
 struct sim_message *sim_take(struct sim_world *world, struct sim_mailbox *box)
 {
     struct sim_message *message = box->first;
 
-    if (!message || message->due_ns > world->now_ns ||
-        (world->broker.is_frozen && message->due_ns > world->broker.frozen_ns)) {
+    if (!message || !sim_has_arrived(world, message)) {
         return NULL;
     }
     box->first = message->next;
@@ -441,6 +448,16 @@ static void deliver_requests(struct sim_world *world, struct sim_aggregator *rea
     }
 }
 
+/* What a frozen server held arrives when the server goes on. */
+static void deliver_held(const struct sim_world *world, const struct sim_mailbox *box)
+{
+    for (struct sim_message *message = box->first; message; message = message->next) {
+        if (message->due_ns > world->broker.frozen_ns && message->due_ns < world->now_ns) {
+            message->due_ns = world->now_ns;
+        }
+    }
+}
+
 void sim_broker_step(struct sim_world *world)
 {
     struct sim_broker *broker = &world->broker;
@@ -457,6 +474,10 @@ void sim_broker_step(struct sim_world *world)
     }
     for (size_t i = 0; i < world->aggregator_count; i++) {
         struct sim_aggregator *reader = &world->aggregators[i];
+        if (was_frozen && !broker->is_frozen) {
+            deliver_held(world, &reader->received);
+            deliver_held(world, &reader->answers);
+        }
         follow_client(world, &reader->nats, reader->is_up && !reader->is_frozen);
         echo(world, i);
         forge(world, i);

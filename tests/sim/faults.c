@@ -267,6 +267,28 @@ static void end_fault(struct sim_world *world, struct sim_fault *fault)
     }
 }
 
+/* Of the processes: which are paused, and which have just gone on. */
+static void note_pauses(struct sim_world *world)
+{
+    for (unsigned i = 0; i < world->bridge_count; i++) {
+        struct sim_bridge *bridge = &world->bridges[i];
+        const bool was_frozen = bridge->is_frozen;
+        bridge->is_frozen = sim_active(world, SIM_BRIDGE_FREEZE, i) != NULL;
+        bridge->frozen_ns = was_frozen ? bridge->frozen_ns : world->now_ns;
+        bridge->has_unread |=
+            was_frozen && !bridge->is_frozen && world->now_ns - bridge->frozen_ns >= KVB_NS_PER_S;
+    }
+    for (unsigned i = 0; i < world->aggregator_count; i++) {
+        struct sim_aggregator *aggregator = &world->aggregators[i];
+        const bool was_frozen = aggregator->is_frozen;
+        aggregator->is_frozen = sim_active(world, SIM_AGGREGATOR_FREEZE, i) != NULL;
+        if (was_frozen && !aggregator->is_frozen) {
+            aggregator->has_unread = true;
+            aggregator->went_on_ns = world->now_ns;
+        }
+    }
+}
+
 void sim_step_faults(struct sim_world *world)
 {
     memset(world->active, 0, sizeof world->active);
@@ -283,20 +305,7 @@ void sim_step_faults(struct sim_world *world)
             world->active[fault->kind][fault->target] = fault;
         }
     }
-    for (unsigned i = 0; i < world->bridge_count; i++) {
-        struct sim_bridge *bridge = &world->bridges[i];
-        const bool was_frozen = bridge->is_frozen;
-        bridge->is_frozen = sim_active(world, SIM_BRIDGE_FREEZE, i) != NULL;
-        bridge->frozen_ns = was_frozen ? bridge->frozen_ns : world->now_ns;
-        bridge->has_unread |=
-            was_frozen && !bridge->is_frozen && world->now_ns - bridge->frozen_ns >= KVB_NS_PER_S;
-    }
-    for (unsigned i = 0; i < world->aggregator_count; i++) {
-        struct sim_aggregator *aggregator = &world->aggregators[i];
-        const bool was_frozen = aggregator->is_frozen;
-        aggregator->is_frozen = sim_active(world, SIM_AGGREGATOR_FREEZE, i) != NULL;
-        aggregator->has_unread |= was_frozen && !aggregator->is_frozen;
-    }
+    note_pauses(world);
 }
 
 struct sim_fault *sim_active(struct sim_world *world, enum sim_fault_kind kind, unsigned target)

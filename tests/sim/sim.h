@@ -358,6 +358,7 @@ struct sim_aggregator {
     uint64_t echo; /* the newest that came back */
     uint64_t echo_sent;
     bool has_unread;             /* it was frozen until now: its messages wait in the connection */
+    uint64_t went_on_ns;         /* when it was last frozen until then */
     struct sim_mailbox received; /* events, heartbeats */
     /* a separate subscription: no common order here */
     struct sim_mailbox answers;
@@ -538,7 +539,9 @@ void sim_answer(
     struct sim_world *world, const struct sim_job *job, const struct kvb_sync_reply *reply);
 void sim_request(
     struct sim_world *world, size_t aggregator, const struct kvb_follower_request *ask);
-/* The next message that is due, or NULL. The caller gives it back. */
+/* False: it is on its way, or a frozen server holds it. */
+bool sim_has_arrived(const struct sim_world *world, const struct sim_message *message);
+/* The next message that has arrived, or NULL. The caller gives it back. */
 struct sim_message *sim_take(struct sim_world *world, struct sim_mailbox *box);
 void sim_give_back(struct sim_world *world, struct sim_message *message);
 /* Gives it back after it was received. */

@@ -304,6 +304,27 @@ static void after_a_pause_no_query_is_answered_from_what_was_known_before(void *
     end(&world.scene);
 }
 
+/* Too short to be a pause, but meanwhile the echo should have returned.  NATS may have gone on in
+ * it: what it brought is not read yet. */
+static void an_echo_that_became_late_in_a_short_pause_is_noticed_before_any_answer(void **state)
+{
+    (void)state;
+    struct world world;
+    begin_world(&world);
+
+    world.is_silent = true;
+    turn_after(&world, S / 2); /* the echo that does not come back */
+    turn_after(&world, S - 1);
+    assert_state(&world.scene, KVB_STREAM_EXACT, KVB_REASON_NONE);
+    memset(world.log, 0, sizeof world.log);
+    turn_after(&world, S - 1);
+    assert_int_equal(world.turn.behind_echo, 0);
+    assert_state(&world.scene, KVB_STREAM_STALE, KVB_REASON_NATS_AWAY);
+    assert_string_equal(world.log, "qt");
+    assert_int_equal(world.turn.echo_silences, 1);
+    end(&world.scene);
+}
+
 /* A thread that gets hardly any time, or messages that take seconds. */
 static void pauses_in_each_turn_do_not_hold_queries_for_ever(void **state)
 {
@@ -348,6 +369,7 @@ SUITE(turn)
         cmocka_unit_test(lag_begins_at_a_second_and_ends_below_a_quarter),
         cmocka_unit_test(dropped_messages_make_lists_stale_until_they_are_proven),
         cmocka_unit_test(after_a_pause_no_query_is_answered_from_what_was_known_before),
+        cmocka_unit_test(an_echo_that_became_late_in_a_short_pause_is_noticed_before_any_answer),
         cmocka_unit_test(pauses_in_each_turn_do_not_hold_queries_for_ever),
     };
 
