@@ -152,9 +152,6 @@ kvb_status kvb_followers_apply(
     struct kvb_follow *follow = NULL;
 
     KVB_TRY(kvb_follow_get(followers, id, false, now_ns, &follow));
-    if (!follow->shown.has_heartbeat) {
-        kvb_follow_touch_unheard(followers, follow, now_ns);
-    }
     if (!takes_format_of(follow, batch)) {
         followers->counters.events_unused += batch->event_count;
         return KVB_OK;
@@ -162,6 +159,10 @@ kvb_status kvb_followers_apply(
     if (batch->has_epoch && !meet_epoch_of_batch(followers, follow, batch, now_ns)) {
         followers->counters.events_old += batch->event_count;
         return KVB_OK;
+    }
+    /* Only now: events of the old epoch must not hide that the newer one, forged, is mute. */
+    if (!follow->shown.has_heartbeat) {
+        kvb_follow_touch_unheard(followers, follow, now_ns);
     }
     const bool is_ours = follow->has_epoch || follow->shown.has_heartbeat;
     const uint64_t last_id = follow->shown.last_id;
