@@ -17,7 +17,7 @@
 #include "kvaggregator/answers/query_context.h"
 #include "kvaggregator/audit.h"
 #include "kvaggregator/books.h"
-#include "kvaggregator/doors.h"
+#include "kvaggregator/doors/doors.h"
 #include "kvaggregator/group.h"
 #include "kvaggregator/intake.h"
 #include "kvaggregator/loop.h"

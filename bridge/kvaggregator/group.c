@@ -6,7 +6,7 @@
 #include "core/log.h"
 #include "core/metric.h"
 #include "kvaggregator/config.h"
-#include "kvaggregator/doors.h"
+#include "kvaggregator/doors/doors.h"
 #include "kvaggregator/intake.h"
 #include "kvaggregator/loop.h"
 #include "kvaggregator/metrics.h"

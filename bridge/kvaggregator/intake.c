@@ -409,7 +409,7 @@ static kvb_status apply(
  *
  *     connection --> events, heartbeats, echoes ... --> event ring --> index thread
  *                |                                        | full: dropped, and counted
- *                +-> requests (nats_door.c)
+ *                +-> requests (doors/nats.c)
  *
  * One thread for all subscriptions, in the order of the connection: so a heartbeat stays behind the
  * events that it counts, and an echo behind all that came before it.  The thread never waits,

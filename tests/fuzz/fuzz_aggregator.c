@@ -7,7 +7,7 @@
 #include "fake_clock.h"
 #include "fake_engine.h"
 #include "kvaggregator/aggregator.h"
-#include "kvaggregator/doors.h"
+#include "kvaggregator/doors/doors.h"
 #include "kvaggregator/intake.h"
 #include "kvaggregator/loop.h"
 #include "kvaggregator/parts.h"

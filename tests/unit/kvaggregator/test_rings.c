@@ -7,7 +7,7 @@
 #include "fail_alloc.h"
 #include "index/index.h"
 #include "kvaggregator/config.h"
-#include "kvaggregator/doors.h"
+#include "kvaggregator/doors/doors.h"
 #include "kvaggregator/group.h"
 #include "kvaggregator/intake.h"
 #include "kvaggregator/loop.h"

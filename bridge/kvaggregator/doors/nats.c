@@ -5,7 +5,7 @@
 #include "core/limits.h"
 #include "core/metric.h"
 #include "core/ring.h"
-#include "kvaggregator/doors.h"
+#include "kvaggregator/doors/doors.h"
 #include "kvaggregator/metrics.h"
 #include "kvaggregator/parts.h"
 #include "kvaggregator/pending.h"

@@ -1,7 +1,7 @@
 #include "core/clock.h"
 #include "core/limits.h"
 #include "core/metric.h"
-#include "kvaggregator/doors.h"
+#include "kvaggregator/doors/doors.h"
 #include "kvaggregator/group.h"
 #include "kvaggregator/metrics.h"
 #include "kvaggregator/parts.h"

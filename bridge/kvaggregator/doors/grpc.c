@@ -1,7 +1,7 @@
 #include "core/clock.h"
 #include "grpc/server.h"
 #include "kvaggregator/config.h"
-#include "kvaggregator/doors.h"
+#include "kvaggregator/doors/doors.h"
 #include "kvaggregator/group.h"
 #include "kvaggregator/parts.h"
 #include "kvaggregator/pending.h"
