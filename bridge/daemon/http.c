@@ -77,8 +77,8 @@ struct exchange {
     struct kvb_http *http;      /* borrowed, like slot */
     struct kvb_http_slot *slot; /* under the lock; NULL: none was free */
     struct kvb_http_later later;
-    char *query;   /* owned; "" when there is none */
-    bool is_known; /* on_request() was called for its header */
+    char *parameters; /* owned; "" when there are none */
+    bool is_known;    /* on_request() was called for its header */
     bool is_too_large;
     bool is_refused; /* no memory for its body: the rest of it is discarded */
     size_t refused_bytes;
@@ -119,11 +119,11 @@ bool kvb_http_is_json(const char *content_type)
            (content_type[len] == '\0' || content_type[len] == ';' || content_type[len] == ' ');
 }
 
-bool kvb_http_parameter(const char *query, const char *key, char *out, size_t out_bytes)
+bool kvb_http_parameter(const char *parameters, const char *key, char *out, size_t out_bytes)
 {
     const size_t key_len = strlen(key);
 
-    for (const char *at = query; *at;) {
+    for (const char *at = parameters; *at;) {
         const size_t len = strcspn(at, "&");
         if (len > key_len && strncmp(at, key, key_len) == 0 && at[key_len] == '=') {
             const size_t value_len = len - key_len - 1;
@@ -402,7 +402,7 @@ static void on_message(void *context, const char *format, va_list values)
     }
 }
 
-/* Called first for each request; the only callback that gets the query part undecoded. */
+/* Called first for each request; the only callback that gets the parameters undecoded. */
 static void *begin_exchange(void *context, const char *uri, struct MHD_Connection *connection)
 {
     struct kvb_http *http = context;
@@ -412,8 +412,8 @@ static void *begin_exchange(void *context, const char *uri, struct MHD_Connectio
     if (!exchange) {
         return NULL; /* answered with 503 */
     }
-    exchange->query = strdup(mark ? mark + 1 : "");
-    if (!exchange->query) {
+    exchange->parameters = strdup(mark ? mark + 1 : "");
+    if (!exchange->parameters) {
         free(exchange);
         return NULL;
     }
@@ -446,7 +446,7 @@ static void end_exchange(
         kvb_buf_done(&exchange->answer.body);
         (void)hold_body_bytes(exchange, 0);
         enter_phase(exchange, KVB_HTTP_HEADER);
-        free(exchange->query);
+        free(exchange->parameters);
         free(exchange);
         *at = NULL;
     }
@@ -689,7 +689,7 @@ static enum MHD_Result answer_whole(
     const struct kvb_http_request request = {
         .method = is_head ? MHD_HTTP_METHOD_GET : method, /* libmicrohttpd omits the body */
         .path = path,
-        .query = exchange->query,
+        .parameters = exchange->parameters,
         .content_type = header_of(connection, MHD_HTTP_HEADER_CONTENT_TYPE),
         .authorization = header_of(connection, MHD_HTTP_HEADER_AUTHORIZATION),
         .if_none_match = header_of(connection, MHD_HTTP_HEADER_IF_NONE_MATCH),

@@ -68,8 +68,8 @@ enum {
 
 struct kvb_http_request {
     const char *method;        /* all borrowed for the call */
-    const char *path;          /* without the query part */
-    const char *query;         /* after '?', as sent; "" when there is none */
+    const char *path;          /* without its parameters */
+    const char *parameters;    /* after '?', as sent; "" when there are none */
     const char *content_type;  /* "" when not given */
     const char *authorization; /* "" when not given */
     const char *if_none_match; /* "" when not given */
@@ -177,6 +177,6 @@ kvb_status kvb_http_write_error(const char *sentence, struct kvb_buf *out);
 /* True for "application/json", with or without parameters, in upper or lower case. */
 bool kvb_http_is_json(const char *content_type);
 
-/* The value of a key in a query part such as "format=rows&down=true", not decoded.
+/* The value of a key among parameters such as "format=rows&down=true", not decoded.
  * False when it is missing or too long for out. */
-bool kvb_http_parameter(const char *query, const char *key, char *out, size_t out_bytes);
+bool kvb_http_parameter(const char *parameters, const char *key, char *out, size_t out_bytes);

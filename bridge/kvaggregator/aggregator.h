@@ -11,16 +11,16 @@
  *
  *     nats.c's thread  puts each message into the bounded event ring, and drops
  *                      and counts it when that is full; reads short requests
- *     HTTP, gRPC       their threads read queries
+ *     HTTP's threads   read queries; so does the control thread, which has gRPC
  *     index thread     owns index, followers, load tracker: takes events, then
  *                      queries, in turn, a bounded part of each; publishes
- *                      load_stats and kv-hit-rate
+ *                      load_stats
  *
  *     events  --> [ ring ] --\
  *     queries --> [ ring ] ---+--> index thread --> answers, R.load_stats
  *
  * While the index thread waits for work, the thread that has received a short query answers it
- * (queries.h).
+ * (queries.h).  Whoever has answered a route request publishes its kv-hit-rate.
  *
  * It starts without nats-server, which may start later. */
 struct kvb_aggregator;

@@ -65,7 +65,7 @@
     X(dump_store, COUNTER, "kvb_dump_streams_left_out_total", "reason=\"store\"", "Streams that dumps as RouterEvents left out, by reason: neither EXACT nor PARTIAL, a store, a model name with a colon, another block size than the first stream of the model") \
     X(dump_model_name, COUNTER, "kvb_dump_streams_left_out_total", "reason=\"model_name\"", "Streams that dumps as RouterEvents left out, by reason: neither EXACT nor PARTIAL, a store, a model name with a colon, another block size than the first stream of the model") \
     X(dump_block_size, COUNTER, "kvb_dump_streams_left_out_total", "reason=\"block_size\"", "Streams that dumps as RouterEvents left out, by reason: neither EXACT nor PARTIAL, a store, a model name with a colon, another block size than the first stream of the model") \
-    X(query_duration, HISTOGRAM, "kvb_question_duration_seconds", "", "Seconds from a query's arrival over NATS or HTTP until its answer was ready") \
+    X(query_duration, HISTOGRAM, "kvb_question_duration_seconds", "", "Seconds from a query's arrival at any door until its answer was sent, or handed to its connection") \
     X(routed, COUNTER, "kvb_route_decisions_total", "", "Requests sent to a worker") \
     X(routed_blocks, COUNTER, "kvb_route_blocks_total", "", "Blocks of the requests routed") \
     X(routed_overlap, COUNTER, "kvb_route_overlap_blocks_total", "", "Blocks of the requests routed that were cached where they went") \

@@ -7,7 +7,7 @@
  *     nats.c, HTTP, gRPC           index thread                     whoever reads
  *
  *     intake.h  ---- events ---->  loop.h: replica/turn.h  ------>  report.h   load, metrics, page
- *     doors.h   ---- queries --->    index, followers, tracker      books.h    other aggregators
+ *     doors/    ---- queries --->    index, followers, tracker      books.h    other aggregators
  *     (pending.h, queries.h)         audit.h   verdicts             service.h  $SRV, kinds of query
  *                                    group.h   ready?               texts.h    the tokenizer
  *
@@ -59,7 +59,7 @@ struct kvb_aggregator {
     struct kvb_subject_names *names;
     struct kvb_permissions *permissions; /* needed on nats-server */
     struct kvb_metrics *metrics;         /* read by any thread */
-    struct kvb_buf *buf;                 /* the index thread's: a message to be published */
+    struct kvb_buf *buf;                 /* of who has the index: a message to be published */
 
     struct kvb_control *control;         /* owned */
     struct kvb_bus *bus;                 /* owned */

@@ -71,22 +71,22 @@ struct kvb_pending_query *kvb_pending_queue(struct kvb_pending_query *here)
 
     /* What the ring has beyond the limit is for those that come again. */
     if (kvb_ring_count(queries->ring) >= queries->limit) {
-        kvb_pending_end(here, KVB_END_BUSY);
+        kvb_pending_settle(here, KVB_END_BUSY);
         return NULL;
     }
     if (kvb_pending_take_bytes(here, bytes_of(here)) != KVB_OK) {
-        kvb_pending_end(here, KVB_END_BYTES);
+        kvb_pending_settle(here, KVB_END_BYTES);
         return NULL;
     }
     if (!here->is_kept && kvb_pending_keep(here, &kept) != KVB_OK) {
-        kvb_pending_end(here, KVB_END_NO_MEMORY);
+        kvb_pending_settle(here, KVB_END_NO_MEMORY);
         return NULL;
     }
     kept->to = NULL; /* the server's answer is there only until the handler returns */
     const kvb_status status = kvb_pending_queue_again(kept);
     if (status != KVB_OK) {
         kept->to = to;
-        kvb_pending_end(kept, status == KVB_CLOSED ? KVB_END_STOPPING : KVB_END_BUSY);
+        kvb_pending_settle(kept, status == KVB_CLOSED ? KVB_END_STOPPING : KVB_END_BUSY);
         return NULL;
     }
     return kept;
@@ -277,7 +277,7 @@ static void free_pending(struct kvb_pending_query *pending)
     }
 }
 
-void kvb_pending_end(struct kvb_pending_query *pending, enum kvb_pending_end why)
+void kvb_pending_settle(struct kvb_pending_query *pending, enum kvb_pending_end why)
 {
     if (refusals[why].sentence) {
         refuse(pending, why);
@@ -304,5 +304,5 @@ void kvb_pending_end(struct kvb_pending_query *pending, enum kvb_pending_end why
 
 void kvb_pending_drop(void *item)
 {
-    kvb_pending_end(item, KVB_END_STOPPING);
+    kvb_pending_settle(item, KVB_END_STOPPING);
 }

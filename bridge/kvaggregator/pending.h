@@ -17,7 +17,7 @@ struct kvb_aggregator;
 struct kvb_grpc_call;
 struct kvb_query_kind;
 
-/* A query on its way, from the door at which it arrives to its one end, kvb_pending_end():
+/* A query on its way, from the door at which it arrives to its one end, kvb_pending_settle():
  *
  *     the thread that receives it                       the index thread
  *     of HTTP, NATS or gRPC
@@ -142,7 +142,7 @@ void kvb_pending_take_answer(struct kvb_pending_query *pending, struct kvb_http_
 
 /* The one end: says and counts why it was refused, if it was, sends the answer through its door,
  * and frees the query.  One over HTTP that is QUEUED becomes its connection's. */
-void kvb_pending_end(struct kvb_pending_query *pending, enum kvb_pending_end why);
+void kvb_pending_settle(struct kvb_pending_query *pending, enum kvb_pending_end why);
 
 /* The drop function of its rings: the aggregator stops. */
 void kvb_pending_drop(void *item);

@@ -92,7 +92,7 @@ static bool answer_http(struct kvb_aggregator *aggregator, struct kvb_pending_qu
         .method =
             "", /* all that routes read beside the query, which is parsed, is its parameters */
         .path = "",
-        .query = pending->parameters,
+        .parameters = pending->parameters,
         .content_type = "",
         .authorization = "",
         .if_none_match = "",
@@ -194,7 +194,7 @@ static void send_answer(struct kvb_pending_query *pending)
     struct kvb_aggregator *aggregator = pending->aggregator;
     const uint64_t received_ns = pending->received_ns;
 
-    kvb_pending_end(pending, KVB_END_SENT);
+    kvb_pending_settle(pending, KVB_END_SENT);
     kvb_metric_observe(
         aggregator->metrics, kvb_aggregator_query_duration, kvb_clock_monotonic_ns() - received_ns,
         1);
@@ -281,8 +281,8 @@ struct kvb_pending_query *kvb_queries_submit(struct kvb_pending_query *pending)
 
 /* ---- On the index thread: what lies in the ring ---- */
 
-/* KVB_END_SENT: it is to be answered. */
-static enum kvb_pending_end is_still_wanted(struct kvb_pending_query *pending)
+/* KVB_END_SENT: it is wanted. */
+static enum kvb_pending_end why_not_wanted(struct kvb_pending_query *pending)
 {
     struct kvb_aggregator *aggregator = pending->aggregator;
 
@@ -309,9 +309,9 @@ static bool go_on_with(struct kvb_pending_query *pending)
     if (pending->order) {
         kvb_texts_settle(pending);
     }
-    const enum kvb_pending_end end = is_still_wanted(pending);
-    if (end != KVB_END_SENT) {
-        kvb_pending_end(pending, end);
+    const enum kvb_pending_end why = why_not_wanted(pending);
+    if (why != KVB_END_SENT) {
+        kvb_pending_settle(pending, why);
         return true;
     }
     switch (kvb_texts_request(pending)) {
@@ -331,7 +331,7 @@ static bool go_on_with(struct kvb_pending_query *pending)
     /* To the end of the ring, behind all that are short. */
     const kvb_status status = kvb_pending_queue_again(pending);
     if (status != KVB_OK) {
-        kvb_pending_end(pending, status == KVB_CLOSED ? KVB_END_STOPPING : KVB_END_BUSY);
+        kvb_pending_settle(pending, status == KVB_CLOSED ? KVB_END_STOPPING : KVB_END_BUSY);
     }
     return false;
 }

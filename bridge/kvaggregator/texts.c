@@ -263,7 +263,7 @@ static void take_tokens(
         }
     }
     if (kvb_pending_queue_again(pending) != KVB_OK) { /* only at the end of the aggregator */
-        kvb_pending_end(pending, KVB_END_STOPPING);
+        kvb_pending_settle(pending, KVB_END_STOPPING);
     }
 }
 

@@ -44,7 +44,8 @@ static void answer_ready(
     if (cause) {
         kvb_detail_set(&why, "%s", cause);
     }
-    if (!why.text[0] && kvb_exact_share_refuses(&bridge->shown->share, request->query, answer)) {
+    if (!why.text[0] &&
+        kvb_exact_share_refuses(&bridge->shown->share, request->parameters, answer)) {
         return;
     }
     answer_text(answer, why.text[0] ? 503 : 200, why.text[0] ? why.text : "ready");

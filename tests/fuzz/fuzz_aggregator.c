@@ -613,7 +613,7 @@ static void finish_answer(struct kvb_http_answer *answer)
 static void op_http(void)
 {
     static const struct {
-        const char *method, *path, *query;
+        const char *method, *path, *parameters;
     } routes[] = { { "POST", "/query", "" },         { "POST", "/query", "tiers=1&down=1" },
                    { "POST", "/query_by_hash", "" }, { "POST", "/route", "" },
                    { "POST", "/finished", "" },      { "POST", "/first_token", "" },
@@ -626,7 +626,7 @@ static void op_http(void)
     const uint8_t which = next_byte() % KVB_COUNT_OF(routes);
     const struct kvb_http_request request = { .method = routes[which].method,
                                               .path = routes[which].path,
-                                              .query = routes[which].query,
+                                              .parameters = routes[which].parameters,
                                               .content_type = "application/json",
                                               .authorization = "",
                                               .if_none_match = "",

@@ -419,7 +419,7 @@ static void op_http(void)
     const uint8_t which = next_byte() % KVB_COUNT_OF(routes);
     const struct kvb_http_request request = { .method = routes[which].method,
                                               .path = routes[which].path,
-                                              .query = "",
+                                              .parameters = "",
                                               .content_type = "application/json",
                                               .authorization = "",
                                               .if_none_match = "",

@@ -126,6 +126,8 @@ void kvb_answer_write_audit(
     struct kvb_json_writer *json, const struct kvb_query_context *ctx,
     const struct kvb_stream_id *id);
 
+/* ---- What is published, and the lists of workers, streams and blocks ---- */
+
 /* KVHitRateEvent: {worker_id, isl_tokens, hit_tokens, isl_blocks, overlap_blocks}. */
 kvb_status kvb_answer_hit_rate(const struct kvb_route_decision *decision, struct kvb_buf *out);
 

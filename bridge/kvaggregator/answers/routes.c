@@ -128,7 +128,7 @@ has_parameter(const struct kvb_http_request *request, const char *key, const cha
 {
     char given[32];
 
-    return kvb_http_parameter(request->query, key, given, sizeof given) &&
+    return kvb_http_parameter(request->parameters, key, given, sizeof given) &&
            strcmp(given, value) == 0;
 }
 
@@ -215,7 +215,7 @@ static const char *
 read_text_parameter(const struct kvb_http_request *request, const char *key, char *out)
 {
     out[0] = '\0';
-    (void)kvb_http_parameter(request->query, key, out, kvb_max_filter_bytes); /* absent: "" */
+    (void)kvb_http_parameter(request->parameters, key, out, kvb_max_filter_bytes); /* absent: "" */
     (void)MHD_http_unescape(out);
     return out;
 }
@@ -232,7 +232,7 @@ static kvb_status begin_dump(struct exchange *exchange)
     if (is_rows(request)) {
         return kvb_dump_begin_rows(&context->dump, context->ctx);
     }
-    if (strlen(request->query) >= kvb_max_filter_bytes) {
+    if (strlen(request->parameters) >= kvb_max_filter_bytes) {
         kvb_detail_set(&exchange->detail, "the parameters are too long");
         return KVB_BAD_INPUT;
     }
@@ -291,7 +291,7 @@ static kvb_status readyz(struct exchange *exchange)
     const char *cause = context->not_ready;
 
     if (cause ||
-        !kvb_exact_share_refuses(context->share, exchange->request->query, exchange->answer)) {
+        !kvb_exact_share_refuses(context->share, exchange->request->parameters, exchange->answer)) {
         answer_sentence(exchange->answer, cause ? 503 : 200, cause ? cause : "ready", "\n");
     }
     return KVB_OK;
@@ -342,7 +342,7 @@ static bool read_number_parameter(
     char *end = text;
     char why[80];
 
-    if (!kvb_http_parameter(request->query, parameter->key, text, sizeof text)) {
+    if (!kvb_http_parameter(request->parameters, parameter->key, text, sizeof text)) {
         *out_number = parameter->fallback;
         return true;
     }
@@ -382,11 +382,12 @@ static kvb_status overview(struct exchange *exchange)
     if (!read_number_parameter(request, &rows, answer, &max_rows)) {
         return KVB_OK;
     }
-    if (strlen(request->query) >= sizeof filter) {
+    if (strlen(request->parameters) >= sizeof filter) {
         kvb_http_refuse(answer, 400, "filter: too long");
         return KVB_OK;
     }
-    (void)kvb_http_parameter(request->query, "filter", filter, sizeof filter); /* absent: all */
+    (void)kvb_http_parameter(
+        request->parameters, "filter", filter, sizeof filter); /* absent: all */
     (void)MHD_http_unescape(filter);
     const struct kvb_dashboard_query wanted = {
         .filter = filter,

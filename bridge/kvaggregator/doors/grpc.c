@@ -30,10 +30,10 @@ kvb_door_receive_grpc(void *context, struct kvb_grpc_call *call, kvb_span messag
                                       .call = call };
     const kvb_status status = kvb_indexer_request_decode(message, &here.query, NULL);
     if (status == KVB_NO_MEMORY || status == KVB_TOO_LARGE) {
-        kvb_pending_end(&here, KVB_END_NO_MEMORY);
+        kvb_pending_settle(&here, KVB_END_NO_MEMORY);
     } else if (status != KVB_OK) {
         kvb_pending_fail(&here);
-        kvb_pending_end(&here, KVB_END_SENT);
+        kvb_pending_settle(&here, KVB_END_SENT);
     } else {
         here.query.has_model = model[0] != '\0';
         memcpy(here.query.model, model, sizeof here.query.model);

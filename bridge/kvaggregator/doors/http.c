@@ -73,7 +73,7 @@ static void drop(void *parts)
     struct kvb_pending_query *pending = parts;
 
     if (!kvb_pending_leave(pending)) {
-        kvb_pending_end(pending, KVB_END_SENT);
+        kvb_pending_settle(pending, KVB_END_SENT);
     }
 }
 
@@ -92,7 +92,7 @@ static void finish(void *parts, struct kvb_http_answer *answer)
     }
     if (!pending->context.is_unfinished) {
         pending->to = answer;
-        kvb_pending_end(pending, KVB_END_SENT);
+        kvb_pending_settle(pending, KVB_END_SENT);
         return;
     }
     kvb_pending_take_answer(pending, answer);
@@ -124,17 +124,17 @@ static void receive_query(
                                       .door = KVB_DOOR_HTTP,
                                       .received_ns = kvb_clock_monotonic_ns(),
                                       .route = route,
-                                      .parameters = request->query,
+                                      .parameters = request->parameters,
                                       .later = request->later,
                                       .to = answer };
 
     kvb_buf_init(&here.answer.body, kvb_max_answer_bytes);
     if (!kvb_http_route_read(route, request, &here.query, &here.answer)) {
-        kvb_pending_end(&here, KVB_END_SENT); /* the answer says what is wrong with the body */
+        kvb_pending_settle(&here, KVB_END_SENT); /* the answer says what is wrong with the body */
         return;
     }
     if (kvb_http_route_is_large(route, request) && !enter_large(&here)) {
-        kvb_pending_end(&here, KVB_END_BUSY);
+        kvb_pending_settle(&here, KVB_END_BUSY);
         return;
     }
     struct kvb_pending_query *queued = kvb_queries_submit(&here);

@@ -39,7 +39,7 @@ static void read_and_submit(struct kvb_pending_query *pending, kvb_span payload)
     kvb_bus_kept_drop(&pending->unread); /* up to a MiB, that nobody counts */
     if (status != KVB_OK) {
         kvb_pending_fail(pending); /* needs no index */
-        kvb_pending_end(pending, KVB_END_SENT);
+        kvb_pending_settle(pending, KVB_END_SENT);
         return;
     }
     (void)kvb_queries_submit(pending); /* queued or not: it is not ours any more */
@@ -158,13 +158,13 @@ void kvb_door_receive_nats(void *context, const struct kvb_bus_message *message)
                                       .reply = message->reply };
     kvb_buf_init(&here.answer.body, kvb_max_answer_bytes);
     if (!here.kind) {
-        kvb_pending_end(&here, KVB_END_UNKNOWN);
+        kvb_pending_settle(&here, KVB_END_UNKNOWN);
         return;
     }
     /* Events wait behind requests on this thread, and lists lag from a second on: where so many
      * wait, this one is refused unread. */
     if (kvb_bus_waiting(message) > max_unread) {
-        kvb_pending_end(&here, KVB_END_BUSY);
+        kvb_pending_settle(&here, KVB_END_BUSY);
         return;
     }
     const bool has_prompt = kvb_query_kind_has_prompt(here.kind);

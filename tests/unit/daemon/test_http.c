@@ -57,7 +57,7 @@ echo(void *context, const struct kvb_http_request *request, struct kvb_http_answ
     answer->allow = strcmp(request->path, "/nowhere") == 0 ? "GET" : NULL;
     assert_ok(kvb_buf_append_format(
         &answer->body, "%s %s query=%s type=%s auth=%s body=%.*s", request->method, request->path,
-        request->query, request->content_type, request->authorization, (int)request->body.len,
+        request->parameters, request->content_type, request->authorization, (int)request->body.len,
         (const char *)request->body.data));
 }
 

@@ -13,7 +13,7 @@
 
 static const struct kvb_http_request dump_request = { .method = "GET",
                                                       .path = "/dump",
-                                                      .query = "",
+                                                      .parameters = "",
                                                       .content_type = "",
                                                       .authorization = "",
                                                       .if_none_match = "" };
@@ -42,7 +42,7 @@ dump_in_turns(struct scene *scene, const char *query, const struct scene_holding
     struct kvb_http_answer answer = { 0 };
     size_t turns = 0;
 
-    request.query = query;
+    request.parameters = query;
     kvb_buf_init(&answer.body, kvb_max_answer_bytes);
     const struct kvb_http_route *route = kvb_http_route_find(&request, &answer);
     do {

@@ -26,7 +26,7 @@ static struct kvb_dashboard *new_dashboard(uint64_t seconds)
 
 struct question {
     const char *path;
-    const char *query;
+    const char *parameters;
     const char *if_none_match;
 };
 
@@ -36,7 +36,7 @@ static struct kvb_http_answer ask(struct kvb_dashboard *dashboard, const struct 
     const struct kvb_http_request request = {
         .method = "GET",
         .path = question->path,
-        .query = question->query,
+        .parameters = question->parameters,
         .content_type = "",
         .authorization = "",
         .if_none_match = question->if_none_match,

@@ -300,7 +300,7 @@ static void request_http(
 {
     const struct kvb_http_request request = { .method = method,
                                               .path = path,
-                                              .query = "",
+                                              .parameters = "",
                                               .content_type = "application/json",
                                               .authorization = "",
                                               .if_none_match = "",

@@ -43,7 +43,7 @@ request_of(const char *method, const char *path, const char *content_type, const
     return (struct kvb_http_request){
         .method = method,
         .path = path,
-        .query = "",
+        .parameters = "",
         .content_type = content_type,
         .authorization = "",
         .if_none_match = "",
@@ -313,17 +313,17 @@ static void dump_takes_a_model_and_a_format(void **state)
     struct kvb_http_route_context context = { .ctx = &scene.ctx };
     struct kvb_http_request request = request_of("GET", "/dump", "", "");
 
-    request.query = "model_name=other";
+    request.parameters = "model_name=other";
     struct kvb_http_answer answer = query_with(&context, &request);
     assert_string_equal(text_of(&answer), "{}");
     kvb_buf_done(&answer.body);
     char long_query[600] = "model_name=";
     memset(long_query + strlen(long_query), 'm', 580);
-    request.query = long_query;
+    request.parameters = long_query;
     answer = query_with(&context, &request);
     assert_int_equal(answer.status, 409);
     kvb_buf_done(&answer.body);
-    request.query = "x=y&format=rows";
+    request.parameters = "x=y&format=rows";
     answer = query_with(&context, &request);
     assert_string_equal(answer.content_type, "text/plain; charset=utf-8");
     assert_memory_equal(
@@ -386,7 +386,7 @@ static void query_lists_streams_that_are_down_on_request(void **state)
     assert_non_null(strstr(text_of(&answer), "\"instances\":{}"));
     assert_non_null(strstr(text_of(&answer), "\"state\":\"DOWN\",\"reason\":\"bridge_stopped\""));
     kvb_buf_done(&answer.body);
-    request.query = "down=true";
+    request.parameters = "down=true";
     answer = query_with(&context, &request);
     assert_non_null(strstr(text_of(&answer), "DOWN(bridge_stopped)"));
     kvb_buf_done(&answer.body);
