@@ -80,6 +80,16 @@ enum {
     kvb_max_tokenize_held_bytes = 64 << 20,   /* answers that arrive, together */
     kvb_max_tokenize_connections = 128,       /* to engines; further requests wait */
 
+    /* a request that a gateway asks about */
+    kvb_max_gateway_header_bytes = 96 << 10,
+    kvb_max_gateway_hint_endpoints = 8192,
+    kvb_max_gateway_answer_bytes = 4096,  /* one message, without a body that goes back */
+    kvb_max_gateway_echo_bytes = 62000,   /* of a body in one message: Envoy recommends 64 KiB */
+    kvb_max_gateway_body_bytes = 1 << 30, /* that a scan can count */
+    kvb_max_gateway_body_depth = 256,
+    kvb_max_gateway_messages = 8192,        /* of one chat whose places are noted */
+    kvb_max_gateway_usage_bytes = 64 << 10, /* the end of an answer, where usage is looked for */
+
     /* pods of Kubernetes */
     kvb_max_pod_bytes = 1 << 20,           /* one object; larger ones are ignored */
     kvb_max_pod_envelope_bytes = 64 << 10, /* a list without its items */
